@@ -1,0 +1,48 @@
+"The order of the house: a module imports only from notebooks with lower numbers, and what must start fast loads nothing heavy"
+import ast, re, subprocess, sys
+from pathlib import Path
+import pytest
+
+root = Path(__file__).parent.parent
+heavy = 'torch transformers trl peft bitsandbytes accelerate matplotlib'.split()
+
+def source_of(nb): return ''.join(''.join(c['source']) + '\n' for c in nb['cells'] if c['cell_type']=='code')
+
+def modules():
+    "Module name → number, for every notebook that exports one"
+    return {m[2]: int(m[1]) for p in (root/'nbs').glob('*.ipynb') if (m := re.fullmatch(r'(\d+)_(.+)', p.stem))}
+
+def path_of(module): return root/'skillrl'/(module.replace('.', '/') + '.py')
+
+def imported(module):
+    "The modules of this library that `module` imports anywhere, inside functions too"
+    package = ['skillrl', *module.split('.')[:-1]]
+    for node in ast.walk(ast.parse(path_of(module).read_text(encoding='utf-8'))):
+        if isinstance(node, ast.Import): names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[:len(package) - node.level + 1] if node.level else []
+            stem = '.'.join([*base, *([node.module] if node.module else [])])
+            names = [stem, *(f'{stem}.{a.name}' for a in node.names)]
+        else: continue
+        yield from (n.removeprefix('skillrl.') for n in names if n.startswith('skillrl.'))
+
+@pytest.mark.parametrize('module', sorted(modules(), key=modules().get))
+def test_imports_point_backwards(module):
+    number = modules()
+    assert path_of(module).exists(), f'{module} has a notebook but no module: is its default_exp {module}?'
+    forward = sorted({m for m in imported(module) if m in number and number[m] >= number[module]})
+    assert not forward, f'{number[module]:02}_{module} imports {forward}, which come later in the book'
+
+def test_every_module_has_a_notebook():
+    here = {p.relative_to(root/'skillrl').with_suffix('').as_posix().replace('/', '.') for p in (root/'skillrl').rglob('[!_]*.py')}
+    assert here - modules().keys() == set()
+
+def loaded_by(statement):
+    out = subprocess.run([sys.executable, '-c', f'{statement}; import sys; print(*sys.modules)'], capture_output=True, text=True)
+    assert out.returncode==0, out.stderr
+    return {m.split('.')[0] for m in out.stdout.split()}
+
+@pytest.mark.parametrize('module', ['', *(m for m in sorted(modules(), key=modules().get) if not m.startswith(('llm', 'training')))])
+def test_loads_nothing_heavy(module):
+    name = f'skillrl.{module}'.rstrip('.')
+    assert sorted(loaded_by(f'import {name}') & set(heavy)) == []
