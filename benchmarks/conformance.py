@@ -16,9 +16,9 @@ def rows_of(path):
 
 def play(game, rows):
     "What our engine answers to the commands of `rows`, in the same shape"
-    style = 'move' if 'help' in rows[0]['admissible'] else 'put'  # `help` came with the verb `move`
+    style = 'move' if 'help' in rows[0].get('admissible', ['help']) else 'put'  # `help` came with the verb `move`
     end = next((i for i, r in enumerate(rows) if r.get('done')), len(rows))
-    same = lambda r: (r['obs'], r['admissible']) == (rows[end]['obs'], rows[end]['admissible'])
+    same = lambda r: (r['obs'], r.get('admissible')) == (rows[end]['obs'], rows[end].get('admissible'))
     # Recorders differ: most stop or freeze at the end of an episode, one that drives the bare engine plays on, without a limit
     bare = not all(map(same, rows[end:])) or any(not r.get('done') for r in rows[51:])
     env = AlfworldEnv([game], style, max_steps=10**9 if bare else 50)

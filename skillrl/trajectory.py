@@ -57,10 +57,11 @@ def _clip(text, n=160):
 @patch
 def _repr_markdown_(self:Trajectory):
     end = 'won' if self.success else 'lost'
-    rows = [f'{_clip(s.observation)}<br>**> {_clip(s.action)}**{"" if s.ok else " *(not parsed)*"}' for s in self.steps]
+    rows = [f'{_clip(s.observation)}<br>**> {_clip(s.action)}**' + ('' if s.ok else ' *(not parsed)*') for s in self.steps]
     if len(rows) > 12: rows[8:-3] = [f'*… {len(rows)-11} more steps …*']
     if self.final_observation: rows.append(_clip(self.final_observation))
-    return '\n\n'.join([f'*{self.task}* ({self.category or "no category"}, {end} after {len(self)} steps)', *rows])
+    head = f'*{self.task}* ({self.category or "no category"}, {end} after {len(self)} steps)'
+    return '\n\n'.join([head, *rows])
 
 # %% ../nbs/02_trajectory.ipynb #090e583e
 def plain(
@@ -78,22 +79,29 @@ def to_dict(self:Trajectory): return plain(self) | {'steps': [s.to_dict() for s 
 # %% ../nbs/02_trajectory.ipynb #54c53a88
 _accepts = {str: (str,), float: (float, int), bool: (bool, int), int: (int,), list: (list,), dict: (dict,)}
 
+def _default(f):
+    "The default of the dataclass field `f`, or an error when it has none"
+    if f.default is not MISSING: return f.default
+    if f.default_factory is MISSING: raise ValueError(f'the field `{f.name}` is missing')
+    return f.default_factory()
+
 def _checked(f, v):
     "`v` as a value of the dataclass field `f`, its default when `v` is None"
-    if v is None:
-        if f.default is MISSING and f.default_factory is MISSING: raise ValueError(f'the field `{f.name}` is missing')
-        return f.default if f.default is not MISSING else f.default_factory()
+    if v is None: return _default(f)
     good = isinstance(v, _accepts[f.type]) and (f.type in (bool, float) or not isinstance(v, bool))
+    if good and f.type is float: good = math.isfinite(v)
     if not good: raise ValueError(f'the field `{f.name}` should be of type {f.type.__name__}, not {_clip(repr(v), 50)}')
-    if f.type is float and not math.isfinite(v): raise ValueError(f'the field `{f.name}` should be a finite number, not {v}')
     return f.type(v) if f.type in (float, bool) else v
+
+def _object(d, what):
+    if not isinstance(d, dict): raise ValueError(f'a {what} should be an object, not {_clip(repr(d), 50)}')
 
 def build(
     cls, # A dataclass with an `extra` dict
     d,   # What a JSON file held
 ): # An instance of `cls`
     "A `cls` made from `d`: known fields checked, unknown ones kept in `extra`"
-    if not isinstance(d, dict): raise ValueError(f'a {cls.__name__.lower()} should be an object, not {_clip(repr(d), 50)}')
+    _object(d, cls.__name__.lower())
     known = {f.name: _checked(f, d.get(f.name)) for f in fields(cls) if f.name != 'extra'}
     return cls(**known, extra={k: v for k, v in d.items() if k not in known})
 
@@ -144,7 +152,7 @@ def _was_cut(e):
 
 def _explain(path, e, line, cut, n):
     "One sentence on what is wrong at `line` and what to do about it"
-    if cut: return f'{path}, line {line}: the file is cut short here; pass drop_torn=True to load the {n} whole records'
+    if cut: return f'{path}, line {line}: the file is cut short; pass drop_torn=True to load the {n} whole records'
     return f'{path}, line {line}: this is not JSON ({e.msg[0].lower() + e.msg[1:]}); repair or delete the record'
 
 def read_records(
@@ -161,21 +169,25 @@ def read_records(
         except json.JSONDecodeError as e:
             cut = _was_cut(e) and (array or '\n' not in text[i:].rstrip())
             if cut and drop_torn: return out
-            raise ValueError(_explain(path, e, line if cut or not array else e.lineno, cut, len(out))) from None
+            if array and not cut: line = e.lineno
+            raise ValueError(_explain(path, e, line, cut, len(out))) from None
         out.append((line, rec))
-    if array and i == len(text) and not drop_torn: raise ValueError(_explain(path, None, line, True, len(out)))
+    unclosed = array and i == len(text)
+    if unclosed and not drop_torn: raise ValueError(_explain(path, None, line, True, len(out)))
     return out
 
 # %% ../nbs/02_trajectory.ipynb #08a41f61
-_readers = {'conversations': lambda d: from_eto(d), 'task_description': lambda d: from_krill(d), 'task': Trajectory.from_dict}
+_readers = {'conversations': lambda d: from_eto(d), 'task_description': lambda d: from_krill(d),
+            'task': Trajectory.from_dict}
 
 def _read(d):
     "One record of any known format as a `Trajectory`"
-    if not isinstance(d, dict): raise ValueError(f'a trajectory should be an object, not {_clip(repr(d), 50)}')
+    _object(d, 'trajectory')
     for key, reader in _readers.items():
         if key in d: return reader(d)
     if 'memory_id' in d: raise ValueError('this is a memory, not a trajectory; use load_memories')
-    raise ValueError(f'none of the fields {", ".join(f"`{k}`" for k in _readers)} is there; found {", ".join(map(str, d)) or "nothing"}')
+    known, found = ', '.join(f'`{k}`' for k in _readers), ', '.join(map(str, d)) or 'nothing'
+    raise ValueError(f'none of the fields {known} is there; found {found}')
 
 # %% ../nbs/02_trajectory.ipynb #c1ffbbb8
 def load_trajectories(
@@ -183,7 +195,8 @@ def load_trajectories(
     drop_torn=False, # Leave out a last record that a crash cut short
 )->list: # `Trajectory`s in file order
     "Trajectories from `path`; a bad record is named with its file and line"
-    if not Path(path).is_file(): raise FileNotFoundError(f'no trajectory file at {path}; `skillrl collect --output {path}` writes one')
+    if not Path(path).is_file():
+        raise FileNotFoundError(f'no trajectory file at {path}; `skillrl collect --output {path}` writes one')
     out = []
     for line, d in read_records(path, drop_torn):
         try: out.append(_read(d))
@@ -204,7 +217,8 @@ def save_trajectories(
 # %% ../nbs/02_trajectory.ipynb #83b6073a
 CATEGORIES = ('pick', 'look', 'clean', 'heat', 'cool', 'pick_two')
 _kinds = {'look': 'look|examine|inspect', 'pick_two': 'two|both', 'clean': 'clean(?:ed)?|wash(?:ed)?|rinsed?',
-          'heat': 'heat(?:ed)?|hot|warm(?:ed)?|cook(?:ed)?|microwaved', 'cool': 'cool(?:ed)?|cold|chill(?:ed)?'}
+          'heat': 'heat(?:ed)?|hot|warm(?:ed)?|cook(?:ed)?|microwaved',
+          'cool': 'cool(?:ed)?|cold|chill(?:ed)?'}
 
 def alfworld_category(
     text, # A goal, or the name of a task type in any spelling
@@ -224,9 +238,9 @@ def from_krill(
 )->Trajectory:
     "A Krill record as a `Trajectory`"
     steps = [_numbered(i, _krill_step, s) for i, s in enumerate(d.get('steps') or [])]
-    renamed = dict(id=d.get('id'), task=d['task_description'], category=_known_category(d.get('task_category')),
-                   success=d.get('success'), metadata=d.get('metadata'))
-    t = build(Trajectory, renamed)
+    category = _known_category(d.get('task_category'))
+    t = build(Trajectory, dict(id=d.get('id'), task=d['task_description'], category=category,
+                               success=d.get('success'), metadata=d.get('metadata')))
     t.steps, t.metadata = steps, t.metadata | {'total_reward': d.get('total_reward', t.reward)}
     return t
 
@@ -247,14 +261,15 @@ def _heard(text):
     "The goal a human turn sets (or empty), and the observation in it"
     goals = [a or b for a, b in _goal.findall(text)]
     room = text.rfind('You are in the middle')
-    return (goals or [''])[-1].strip(), re.sub(r'^\s*Observation:\s*', '', text[max(room, 0):], flags=re.I).strip()
+    seen = re.sub(r'^\s*Observation:\s*', '', text[max(room, 0):], flags=re.I)
+    return (goals or [''])[-1].strip(), seen.strip()
 
-def _turns(d):
+def _turns(turns):
     "Pairs (does the agent speak?, what is said)"
-    if not isinstance(d['conversations'], list): raise ValueError('the field `conversations` should be of type list')
-    for i, t in enumerate(d['conversations']):
-        who = t.get('from', t.get('role')) if isinstance(t, dict) else None
-        said = t.get('value', t.get('content')) if isinstance(t, dict) else None
+    if not isinstance(turns, list): raise ValueError('the field `conversations` should be of type list')
+    for i, t in enumerate(turns):
+        d = t if isinstance(t, dict) else {}
+        who, said = d.get('from', d.get('role')), d.get('value', d.get('content'))
         if who not in ('human', 'user', 'system', 'gpt', 'assistant') or not isinstance(said, str):
             raise ValueError(f'turn {i} should have `from` (human or gpt) and `value` (text), not {_clip(repr(t), 50)}')
         yield who in ('gpt', 'assistant'), said
@@ -265,7 +280,7 @@ def from_eto(
 )->Trajectory:
     "An ETO conversation as a `Trajectory`"
     task, heard, steps = '', [], []
-    for agent, said in _turns(d):
+    for agent, said in _turns(d['conversations']):
         act = _acted(said) if agent else ''
         if not agent:
             goal, obs = _heard(said)
@@ -278,11 +293,13 @@ def from_eto(
 
 def _eto_ended(d, task, steps, final):
     "The `Trajectory` of an ETO conversation that has been read to its end"
-    game, reward = str(d.get('game_file') or ''), build(Step, {'observation': '', 'action': '', 'reward': d.get('reward', 1.0)}).reward
-    if steps: steps[-1].reward = reward
+    game, reward = str(d.get('game_file') or ''), d.get('reward', 1.0)
+    if not isinstance(reward, (int, float)): raise ValueError(f'the field `reward` should be of type float, not {reward!r}')
+    if steps: steps[-1].reward = float(reward)
     household = game or 'in the middle of a room' in steps[0].observation if steps else game
     category = alfworld_category(' '.join(Path(game).parts[-3:]) or task) if household else ''
-    return Trajectory(str(d.get('id') or ''), task, category, steps, bool(d.get('success', steps and reward >= 1)), final, game)
+    won = bool(d.get('success', steps and reward >= 1))
+    return Trajectory(str(d.get('id') or ''), task, category, steps, won, final, game)
 
 # %% ../nbs/02_trajectory.ipynb #5829634a
 @dataclass
@@ -315,24 +332,27 @@ _search_kinds = {'direct_retrieval': r'direct[- ]retrieval', 'multi_hop_reasonin
 def _described(env, text):
     "The kind of task a memory's description names, empty when it names none"
     if env == 'alfworld':
-        m = re.search(r"classified as\W*(\w+)", text)
+        m = re.search(r'classified as\W*(\w+)', text, re.I)
         return alfworld_category(m[1]) if m else ''
-    found = {m.start(): k for k, r in _search_kinds.items() if (m := re.search(r, text, re.I))} if env == 'search' else {}
+    if env != 'search': return ''
+    found = {m.start(): k for k, r in _search_kinds.items() if (m := re.search(r, text, re.I))}
     return found[min(found)] if found else ''
 
 # %% ../nbs/02_trajectory.ipynb #a006c9a0
 def _memory(d):
     "One official record as a `Memory`"
-    if not isinstance(d, dict) or not isinstance(d.get('content'), dict): raise ValueError('a memory should be an object with a `content` object')
+    _object(d, 'memory')
+    _object(d.get('content'), "memory's `content`")
     tags, meta = d.get('tags') or {}, d['content'].get('task_meta') or {}
-    env = str(tags.get('environment') or '').lower().replace('agent', '')
     guide = _inner(d['content'], 'strategic_guidelines') or {}
+    env = str(tags.get('environment') or '').lower().replace('agent', '')
     text = d.get('contextual_description') or ''
     return build(Memory, dict(
-        id=d.get('memory_id'), goal=meta.get('original_goal'), category=_described(env, text), description=text, env=env,
+        id=d.get('memory_id'), goal=meta.get('original_goal'), env=env, origin=d.get('origin_env_id'),
         outcome='success' if str(tags.get('outcome')).lower() == 'success' else 'failure',
-        steps=_inner(d['content'], 'refined_trajectory'), mistakes=guide.get('mistakes_to_avoid'), origin=d.get('origin_env_id'),
-        planning_pattern=guide.get('planning_pattern'), data_source=meta.get('data_source') or tags.get('data_source')))
+        category=_described(env, text), description=text, steps=_inner(d['content'], 'refined_trajectory'),
+        mistakes=guide.get('mistakes_to_avoid'), planning_pattern=guide.get('planning_pattern'),
+        data_source=meta.get('data_source') or tags.get('data_source')))
 
 def load_memories(
     path, # A JSON array of official memories
@@ -352,7 +372,7 @@ def select(
     category=None, # Keep only one kind of task
 )->list:
     "Those of `items` that match, in order"
-    return [o for o in items if (success is None or o.success == success) and (category is None or o.category == category)]
+    return [o for o in items if success in (None, o.success) and category in (None, o.category)]
 
 def by_category(items)->dict:
     "`items` grouped by category, categories in alphabetical order"
@@ -391,22 +411,25 @@ def success_rate(
 # %% ../nbs/02_trajectory.ipynb #59b5bb80
 class Table:
     "Rows under a heading, for a notebook and for a terminal"
-    def __init__(self, head, rows): self.head, self.rows = [str(h) for h in head], [[_clip(c, 400) for c in r] for r in rows]
+    def __init__(self, head, rows): self.head, self.rows = [*map(str, head)], [[_clip(c, 400) for c in r] for r in rows]
     def _repr_markdown_(self):
         line = lambda cells: '| ' + ' | '.join(c.replace('|', r'\|') for c in cells) + ' |'
         return '\n'.join([line(self.head), '|' + '---|' * len(self.head), *map(line, self.rows)])
     def __repr__(self):
         w = [max(map(len, col)) for col in zip(self.head, *self.rows)]
-        return '\n'.join('  '.join(c.ljust(n) for c, n in zip(r, w)).rstrip() for r in [self.head, *self.rows])
+        lines = ('  '.join(c.ljust(n) for c, n in zip(r, w)) for r in [self.head, *self.rows])
+        return '\n'.join(l.rstrip() for l in lines)
 
-# %% ../nbs/02_trajectory.ipynb #f935a7d1
+# %% ../nbs/02_trajectory.ipynb #e0e5c8f3
 def trajectory_table(trajs)->Table:
     "One row an episode"
-    return Table(['id', 'category', 'task', 'steps', 'reward', 'outcome'],
-                 [[t.id, t.category, t.task, len(t), f'{t.reward:g}', 'won' if t.success else 'lost'] for t in trajs])
+    rows = [[t.id, t.category, t.task, len(t), f'{t.reward:g}', 'won' if t.success else 'lost'] for t in trajs]
+    return Table(['id', 'category', 'task', 'steps', 'reward', 'outcome'], rows)
 
+# %% ../nbs/02_trajectory.ipynb #29badcbe
 def rate_table(items)->Table:
     "One row a category, and one for all"
-    groups = [*by_category(items).items(), ('all', list(items))]
-    return Table(['category', 'episodes', 'won', '95 % interval'],
-                 [[c, r.n, f'{r.mean:.2f}', f'{r.low:.2f} to {r.high:.2f}'] for c, r in [(c, success_rate(g)) for c, g in groups]])
+    items = list(items)
+    rates = {c: success_rate(g) for c, g in [*by_category(items).items(), ('all', items)]}
+    rows = [[c, r.n, f'{r.mean:.2f}', f'{r.low:.2f} to {r.high:.2f}'] for c, r in rates.items()]
+    return Table(['category', 'episodes', 'won', '95 % interval'], rows)

@@ -37,7 +37,7 @@ def test_unknown_fields_survive(tmp_path):
 @pytest.mark.parametrize('name', ['t.jsonl', 't.json', 'one-line.json'])
 def test_cut_at_every_byte(tmp_path, name):
     "Whatever the cut, the whole records before it load on request, and without the request a damaged file is refused by name"
-    ts, f = [episode(i, n=1) for i in range(3)], tmp_path/name
+    ts, f = [Trajectory(f'ep-{i}', 'é "x"', steps=[Step('a\\b\nc ’', 'look', -0.5, token_ids=[12])], success=True, seed=i) for i in range(3)], tmp_path/name
     save_trajectories(ts, f)
     if name == 'one-line.json': f.write_text(json.dumps([t.to_dict() for t in ts], ensure_ascii=False), encoding='utf-8')
     data, seen = f.read_bytes(), set()
@@ -64,7 +64,7 @@ GOOD = json.dumps(episode(0).to_dict())
     ('{"id": "a", "task": "x", "steps": "none"}', 1, '`steps` should be of type list'),
     ('{"id": "a", "task": "x", "steps": [[]]}', 1, 'step 0: a step should be an object'),
     ('{"id": "a", "task": "x", "steps": [{"observation": "o", "action": "a"}, {"observation": "o"}]}', 1, 'step 1: the field `action` is missing'),
-    ('{"id": "a", "task": "x", "steps": [{"observation": "o", "action": "a", "reward": NaN}]}', 1, 'finite'),
+    ('{"id": "a", "task": "x", "steps": [{"observation": "o", "action": "a", "reward": NaN}]}', 1, '`reward` should be of type float, not nan'),
     ('{"id": "a", "task": "x", "steps": [{"observation": "o", "action": "a", "reward": "1"}]}', 1, '`reward` should be of type float'),
     ('{"id": "a", "task": "x", "success": "true"}', 1, '`success` should be of type bool'),
     ('{"id": "a", "task": "x", "seed": true}', 1, '`seed` should be of type int'),
@@ -215,7 +215,7 @@ def test_select_and_group():
 # --- memories ---
 
 def test_memory_refusals(tmp_path):
-    for d, says in [({}, 'content'), ({'memory_id': 'm', 'content': {}}, '`goal` is missing'), ([], 'content'),
+    for d, says in [({}, "a memory's `content` should be an object, not None"), ({'memory_id': 'm', 'content': {}}, '`goal` is missing'), ([], 'a memory should be an object'),
                     ({'content': {'task_meta': {'original_goal': 'x'}}}, '`id` is missing'),
                     ({'memory_id': 'm', 'content': {'task_meta': {'original_goal': 'x'}, 'refined_trajectory': 'none'}}, '`steps` should be of type list')]:
         (tmp_path/'m.json').write_text('[\n\n' + json.dumps(d) + ']')
@@ -285,7 +285,7 @@ def test_unknown_fields_survive_everywhere():
 @pytest.mark.parametrize('change, says', [
     (lambda d: d.clear(), 'not a skill bank'),
     (lambda d: d.update(general_skills={}) or d['general_skills'].update(a=1), '`general_skills` should be a list, not dict'),
-    (lambda d: d.update(task_specific_skills=[1]), '`task_specific_skills` should map categories to lists'),
+    (lambda d: d.update(task_specific_skills=[1]), '`task_specific_skills` should be an object, not [1]'),
     (lambda d: d['task_specific_skills'].update(heat='none'), '`heat` should be a list'),
     (lambda d: d['general_skills'].append('open'), 'general_skills[2]: a skill should be an object'),
     (lambda d: d['general_skills'][1].pop('principle'), 'general_skills[1]: the field `principle` is missing'),

@@ -421,8 +421,7 @@ def parts(self:Scene,
 )->tuple:      # Set of positions in `things`; list of receptacles, or of lamps for `look`
     "Things and targets that would do for a goal"
     if goal not in self._cache:
-        need = {goal.category} & _WORD.keys()
-        lamp = goal.category == 'look'
+        need, lamp = {goal.category} & _WORD.keys(), goal.category == 'look'
         targets = [j for j, x in enumerate(self.things if lamp else self.receptacles)
                    if x.type == goal.target and (not lamp or 'use' in x.can)]
         things = {o for o, t in enumerate(self.things) if t.type == goal.thing and need <= t.can}
@@ -652,6 +651,7 @@ def load_game(
         raise ValueError(f"{path} is not a game this engine can read: {why}") from e
     return game
 
+# %% ../../nbs/11_envs.alfworld.ipynb #fea9c5ad
 def find_games(
     folder, # Folder with games anywhere below it, such as `valid_seen`
 )->list:    # Paths, sorted

@@ -7,13 +7,15 @@ __all__ = ['Skill', 'Mistake', 'SkillBank', 'versions', 'load_version', 'load_la
 
 # %% ../../nbs/30_skills.bank.ipynb #0210bc23
 import copy, re
-from dataclasses import dataclass, field, fields, MISSING
+from dataclasses import dataclass, field
 from pathlib import Path
 from fastcore.basics import patch
 from ..store import read_json, write_json
 from ..trajectory import Table, build
 
 # %% ../../nbs/30_skills.bank.ipynb #ff9e0fc8
+def _no_stats(): return dict(retrieved=0, wins=0, losses=0)
+
 @dataclass
 class Skill:
     "One piece of advice"
@@ -24,7 +26,7 @@ class Skill:
     category:str = 'general' # Kind of task it serves
     source_tasks:list = field(default_factory=list) # Goals of the episodes it was learnt from
     provenance:dict = field(default_factory=dict)   # Trajectory ids, teacher, version
-    stats:dict = field(default_factory=lambda: dict(retrieved=0, wins=0, losses=0)) # Episodes that were shown it
+    stats:dict = field(default_factory=_no_stats)   # Episodes that were shown it
     status:str = 'active'  # Only active skills are retrieved
     extra:dict = field(default_factory=dict)        # Fields of other formats
     @property
@@ -43,7 +45,7 @@ class Mistake:
     category:str = 'general' # Kind of task it was seen in
     source_tasks:list = field(default_factory=list)
     provenance:dict = field(default_factory=dict)
-    stats:dict = field(default_factory=lambda: dict(retrieved=0, wins=0, losses=0))
+    stats:dict = field(default_factory=_no_stats)
     status:str = 'active'
     extra:dict = field(default_factory=dict)
     @property
@@ -54,30 +56,30 @@ class Mistake:
     def text(self): return f'{self.description} {self.why_it_happens} {self.how_to_avoid}'.strip()
 
 # %% ../../nbs/30_skills.bank.ipynb #01498b36
-_official = {'skill_id', 'title', 'principle', 'when_to_apply', 'mistake_id', 'description', 'why_it_happens', 'how_to_avoid'}
-
-def _default(f): return f.default_factory() if f.default_factory is not MISSING else f.default
+_official = {'skill_id', 'title', 'principle', 'when_to_apply',
+             'mistake_id', 'description', 'why_it_happens', 'how_to_avoid'}
 
 def _row(
     o,          # A `Skill` or `Mistake`
     only=False, # Leave our own fields out?
 )->dict:
     "What is written to disk for `o`"
-    ours = {f.name: getattr(o, f.name) for f in fields(o) if f.name not in _official | {'extra', 'category'}}
-    new = {} if only else {k: v for k, v in ours.items() if v != _default(o.__dataclass_fields__[k])}
-    if isinstance(o, Mistake) and o.category != 'general' and not only: new['category'] = o.category
+    ours = ['source_tasks', 'provenance', 'stats', 'status'] + ['category']*isinstance(o, Mistake)
+    usual = dict(source_tasks=[], provenance={}, stats=_no_stats(), status='active', category='general')
+    new = {k: getattr(o, k) for k in ours if getattr(o, k) != usual[k] and not only}
     return {k: v for k, v in vars(o).items() if k in _official} | new | o.extra
 
 # %% ../../nbs/30_skills.bank.ipynb #1dfdb153
 def _skill(d, shelf):
     "The row `d`, found on `shelf`, as a `Skill`"
-    if isinstance(d, dict):
-        d = {n if (n := {'id': 'skill_id', 'name': 'title'}.get(k)) and n not in d else k: v for k, v in d.items()}
-        if d.get('category') in (shelf, shelf.title(), {'TaskSpecific': shelf}): d.pop('category')
-        if d.get('embedding', 0) is None: d.pop('embedding')
-    s = build(Skill, d if not isinstance(d, dict) else {k: v for k, v in d.items() if k != 'category'})
-    if 'category' in d: s.extra['category'] = d['category']
-    s.category = shelf
+    if not isinstance(d, dict): return build(Skill, d)
+    d = dict(d)
+    for krill, ours in (('id', 'skill_id'), ('name', 'title')):
+        if krill in d and ours not in d: d = {ours: d.pop(krill)} | d
+    if d.get('embedding', 0) is None: d.pop('embedding')
+    said = d.pop('category', shelf)
+    s = build(Skill, d | {'category': shelf})
+    if said not in (shelf, shelf.title(), {'TaskSpecific': shelf}): s.extra['category'] = said
     return s
 
 # %% ../../nbs/30_skills.bank.ipynb #bac1dd40
@@ -100,14 +102,15 @@ class SkillBank:
 
     def shelves(self):
         "Pairs (name, list), in the order they are read"
-        return [('general', self.general_skills), *self.task_specific_skills.items(), ('mistakes', self.common_mistakes)]
+        specific = self.task_specific_skills.items()
+        return [('general', self.general_skills), *specific, ('mistakes', self.common_mistakes)]
 
     def _check_ids(self):
         seen = {}
         for shelf, items in self.shelves():
             for o in items:
-                if o.id in seen: raise ValueError(f'the id {o.id!r} is used twice, on the shelves {seen[o.id]!r} and {shelf!r}; '
-                                                  'give one of the two another id')
+                if o.id in seen: raise ValueError(f'the id {o.id!r} is used twice, on the shelves {seen[o.id]!r} and '
+                                                  f'{shelf!r}; give one of the two another id')
                 seen[o.id] = shelf
 
 # %% ../../nbs/30_skills.bank.ipynb #3088c232
@@ -143,7 +146,8 @@ def __contains__(self:SkillBank, id): return self.get(id) is not None
 def _shelf(self:SkillBank, o):
     "The list that `o` belongs on"
     if isinstance(o, Mistake): return self.common_mistakes
-    return self.general_skills if o.category == 'general' else self.task_specific_skills.setdefault(o.category, [])
+    if o.category == 'general': return self.general_skills
+    return self.task_specific_skills.setdefault(o.category, [])
 
 # %% ../../nbs/30_skills.bank.ipynb #de2505cc
 @patch
@@ -151,8 +155,9 @@ def new_id(self:SkillBank,
     category='general', # A category, 'general', or 'mistake'
 )->str:
     "An id for a new skill of `category` that was never used in this bank"
-    stem = {'general': 'gen', 'mistake': 'err'}.get(category, re.sub(r'\W+', '_', category).strip('_').lower() or 'skill')
-    used = [re.fullmatch(rf'{re.escape(stem)}_(\d+)', str(i)) for i in [o.id for o in self.items()] + self.removed]
+    slug = re.sub(r'\W+', '_', category).strip('_').lower() or 'skill'
+    stem = {'general': 'gen', 'mistake': 'err'}.get(category, slug)
+    used = [re.fullmatch(rf'{stem}_(\d+)', i) for i in [o.id for o in self.items()] + self.removed]
     return f'{stem}_{max([int(m[1]) for m in used if m], default=0) + 1:03d}'
 
 # %% ../../nbs/30_skills.bank.ipynb #e22096be
@@ -161,15 +166,21 @@ def add(self:SkillBank, o):
     "Put the skill or mistake `o` on the shelf of its category, and return it"
     if o.id in self or o.id in self.removed:
         free = self.new_id('mistake' if isinstance(o, Mistake) else o.category)
-        raise ValueError(f'the id {o.id!r} is or was in use in this bank; call the new one {free!r}, or use `replace` to refine the old one')
+        raise ValueError(f'the id {o.id!r} is or was in use in this bank; call the new one {free!r}, or use `replace` '
+                         'to refine the old one')
     self._shelf(o).append(o)
     return o
 
 @patch
+def _known(self:SkillBank, id):
+    "What `get` finds, or an error when that is nothing"
+    if id in self: return self.get(id)
+    raise ValueError(f'no skill or mistake has the id {id!r}; the ids are {", ".join(o.id for o in self.items()) or "none"}')
+
+@patch
 def remove(self:SkillBank, id):
     "Take the skill or mistake called `id` out of the bank, and return it"
-    o = self.get(id)
-    if o is None: raise ValueError(f'no skill or mistake has the id {id!r}; the ids are {", ".join(o.id for o in self.items()) or "none"}')
+    o = self._known(id)
     self._shelf(o).remove(o)
     self.removed.append(id)
     return o
@@ -178,8 +189,7 @@ def remove(self:SkillBank, id):
 @patch
 def replace(self:SkillBank, o):
     "Put `o` in the place of the skill or mistake with the same id, and return the old one"
-    old = self.get(o.id)
-    if old is None: raise ValueError(f'nothing to replace: no skill or mistake has the id {o.id!r}; use `add`')
+    old = self._known(o.id)
     here, there = self._shelf(old), self._shelf(o)
     i = here.index(old)
     if here is there: here[i] = o
@@ -202,8 +212,7 @@ def retire(self:SkillBank,
     reason='', # Why, kept in its provenance
 ):
     "Keep the skill called `id`, but out of every prompt"
-    o = self.get(id)
-    if o is None: raise ValueError(f'no skill or mistake has the id {id!r}, so there is nothing to retire')
+    o = self._known(id)
     o.status, o.provenance = 'retired', o.provenance | ({'retired': reason} if reason else {})
     return o
 
@@ -216,37 +225,41 @@ def active(self:SkillBank)->list:
 @patch
 def table(self:SkillBank)->Table:
     "One row a skill or mistake"
-    won = lambda s: f"{s['wins']}/{s['retrieved']}" if s.get('retrieved') else ''
-    row = lambda o: [o.id, 'mistake' if isinstance(o, Mistake) else o.category, o.title,
-                     (o.how_to_avoid if isinstance(o, Mistake) else o.principle) + ('' if o.status == 'active' else f' ({o.status})'), won(o.stats)]
-    return Table(['id', 'category', 'title', 'what to do', 'won'], [row(o) for o in self.items()])
+    rows = []
+    for o in self.items():
+        kind, do = ('mistake', o.how_to_avoid) if isinstance(o, Mistake) else (o.category, o.principle)
+        won = f"{o.stats.get('wins', 0)}/{o.stats['retrieved']}" if o.stats.get('retrieved') else ''
+        rows.append([o.id, kind, o.title, do + ('' if o.status == 'active' else f' ({o.status})'), won])
+    return Table(['id', 'category', 'title', 'what to do', 'won'], rows)
 
 @patch
 def _repr_markdown_(self:SkillBank): return self.table()._repr_markdown_()
 @patch
-def __repr__(self:SkillBank): return 'SkillBank(' + ', '.join(f'{n} {k}' for k, n in self.counts().items()) + ')'
+def __repr__(self:SkillBank): return f"SkillBank({', '.join(f'{n} {k}' for k, n in self.counts().items())})"
 
 # %% ../../nbs/30_skills.bank.ipynb #31568ac6
 def _krill_row(s):
+    if isinstance(s, Mistake): return _row(s)
     category = 'General' if s.category == 'general' else {'TaskSpecific': s.category}
-    head = dict(id=s.skill_id, name=s.title, principle=s.principle, when_to_apply=s.when_to_apply, category=category, embedding=None)
-    return head | {k: v for k, v in _row(s).items() if k not in ('skill_id', 'title', 'principle', 'when_to_apply')}
+    head = dict(id=s.skill_id, name=s.title, principle=s.principle, when_to_apply=s.when_to_apply)
+    return head | dict(category=category, embedding=None) | {k: v for k, v in _row(s).items() if k not in _official}
 
 @patch
 def to_dict(self:SkillBank,
     fmt='skillrl', # 'skillrl', 'official' or 'krill'
 )->dict:
     "The bank as a JSON-ready dict"
-    if fmt not in ('skillrl', 'official', 'krill'): raise ValueError(f"the format should be 'skillrl', 'official' or 'krill', not {fmt!r}")
-    row = {'skillrl': _row, 'official': lambda o: _row(o, only=True), 'krill': _krill_row}[fmt]
-    rows = lambda shelf: [row(o) for o in shelf if fmt == 'skillrl' or o.status == 'active']
+    write = {'skillrl': _row, 'official': lambda o: _row(o, only=True), 'krill': _krill_row}
+    if fmt not in write: raise ValueError(f'the format should be one of {", ".join(write)}, not {fmt!r}')
+    rows = lambda shelf: [write[fmt](o) for o in shelf if fmt == 'skillrl' or o.status == 'active']
     d = dict(general_skills=rows(self.general_skills))
-    d[self.task_key if fmt == 'official' else 'task_specific_skills'] = {c: rows(v) for c, v in self.task_specific_skills.items()}
+    key = self.task_key if fmt == 'official' else 'task_specific_skills'
+    d[key] = {c: rows(shelf) for c, shelf in self.task_specific_skills.items()}
     if fmt == 'krill': d |= dict(history=[], current_cycle=0) | self.extra
-    rest = dict(common_mistakes=[(row if fmt != 'krill' else _row)(o) for o in self.common_mistakes if fmt == 'skillrl' or o.status == 'active'],
-                metadata=self.metadata, removed_ids=self.removed if fmt == 'skillrl' else [])
-    always = () if fmt == 'krill' else ('common_mistakes', 'metadata')
-    return d | {k: v for k, v in rest.items() if v or k in always} | self.extra
+    rest = dict(common_mistakes=rows(self.common_mistakes), metadata=self.metadata)
+    if fmt == 'krill': rest = {k: v for k, v in rest.items() if v}
+    if fmt == 'skillrl' and self.removed: rest['removed_ids'] = self.removed
+    return d | rest | self.extra
 
 # %% ../../nbs/30_skills.bank.ipynb #df831faa
 def _rows(d, key, make):
@@ -264,10 +277,10 @@ def from_dict(cls:SkillBank, d):
     keys = ('general_skills', 'task_specific_skills', 'query_type_skills', 'common_mistakes')
     if not isinstance(d, dict) or not any(k in d for k in keys):
         raise ValueError(f'this is not a skill bank: none of {", ".join(keys)} is there')
-    if not isinstance(d.get('metadata') or {}, dict): raise ValueError(f'`metadata` should be an object, not {d["metadata"]!r:.50}')
+    for key in (*keys[1:3], 'metadata'):
+        if not isinstance(d.get(key) or {}, dict): raise ValueError(f'`{key}` should be an object, not {d[key]!r:.50}')
     shelves = {}
     for key in keys[1:3]:
-        if not isinstance(d.get(key) or {}, dict): raise ValueError(f'`{key}` should map categories to lists, not be a {type(d[key]).__name__}')
         for c in d.get(key) or {}: shelves.setdefault(c, []).extend(_rows(d[key], c, lambda r: _skill(r, c)))
     bank = cls(_rows(d, keys[0], lambda r: _skill(r, 'general')), shelves, _rows(d, keys[3], lambda r: build(Mistake, r)),
                d.get('metadata'), {k: v for k, v in d.items() if k not in (*keys, 'metadata', 'removed_ids')})
@@ -290,7 +303,8 @@ def save(self:SkillBank, path, fmt='skillrl'):
 def load(cls:SkillBank, path):
     "The bank in the file at `path`, or the latest version in that folder"
     if Path(path).is_dir(): return load_latest(path)
-    if not Path(path).is_file(): raise FileNotFoundError(f'no skill bank at {path}; `skillrl distill --output {path}` writes one')
+    if not Path(path).is_file():
+        raise FileNotFoundError(f'no skill bank at {path}; `skillrl distill --output {path}` writes one')
     d = read_json(path)
     try: return cls.from_dict(d)
     except ValueError as e: raise ValueError(f'{path}: {e}') from None
@@ -299,8 +313,8 @@ def load(cls:SkillBank, path):
 @patch
 def require(self:SkillBank, where='this bank'):
     "The bank itself, or an error when there is nothing active in it"
-    if not self.active(): raise ValueError(f'{where} holds no active skill or mistake; distil one from trajectories with `skillrl distill`')
-    return self
+    if self.active(): return self
+    raise ValueError(f'{where} holds no active skill or mistake; distil some from trajectories with `skillrl distill`')
 
 # %% ../../nbs/30_skills.bank.ipynb #c5b4b589
 def versions(folder)->list:
@@ -334,13 +348,15 @@ class BankDiff:
     def __bool__(self): return bool(self.added or self.removed or self.changed)
     def _repr_markdown_(self):
         rows = [[i, 'added', '', ''] for i in self.added] + [[i, 'removed', '', ''] for i in self.removed]
-        return Table(['id', 'change', 'before', 'after'], rows + [[i, k, *map(str, v)] for i, c in self.changed.items() for k, v in c.items()])._repr_markdown_()
+        rows += [[i, k, *v] for i, c in self.changed.items() for k, v in c.items()]
+        return Table(['id', 'change', 'before', 'after'], rows)._repr_markdown_()
 
 def diff(
     old:SkillBank,
     new:SkillBank,
 )->BankDiff:
     "What it takes to get from `old` to `new`"
-    a, b = [{o.id: {k: v for k, v in vars(o).items() if k != 'stats'} for o in bank.items()} for bank in (old, new)]
+    a, b = [{o.id: vars(o) | {'stats': None} for o in bank.items()} for bank in (old, new)]
     changes = {i: {k: (a[i].get(k), v) for k, v in b[i].items() if a[i].get(k) != v} for i in b if i in a}
-    return BankDiff([i for i in b if i not in a], [i for i in a if i not in b], {i: c for i, c in changes.items() if c})
+    changed = {i: c for i, c in changes.items() if c}
+    return BankDiff([i for i in b if i not in a], [i for i in a if i not in b], changed)

@@ -16,23 +16,24 @@ from ..trajectory import CATEGORIES, Table, alfworld_category
 
 # %% ../../nbs/31_skills.retrieval.ipynb #a08fff28
 _shop = dict(
-    apparel='shirt t-shirt tee top tank blouse dress skirt jacket coat vest sweater hoodie sweatshirt cardigan henley polo pant jean short legging '
-            'overall romper jumpsuit suit suiting blazer swimsuit bikini underwear bra lingerie sock sleepwear pajama lounge activewear clothing clothes apparel',
+    apparel='shirt t-shirt tee top tank blouse dress skirt jacket coat vest sweater hoodie sweatshirt cardigan henley polo '
+            'pant jean short legging overall romper jumpsuit suit suiting blazer swimsuit bikini underwear bra lingerie sock '
+            'sleepwear pajama lounge activewear clothing clothes apparel',
     footwear='shoe boot sneaker sandal heel slipper footwear loafer slip-on pump oxford flat mule clog',
-    home_decor='furniture lamp curtain pillow bedding decor candle vase rug blanket chair table desk sofa couch ottoman armoire cabinet shelf mattress '
-               'bed covering blind mirror light lighting sconce chandelier art stool room',
-    electronics='laptop phone computer tablet charger cable headphone earbud speaker camera electronic tv television monitor keyboard router antenna '
-                'booster binocular scope projector adapter battery bluetooth player recorder console mount',
+    home_decor='furniture lamp curtain pillow bedding decor candle vase rug blanket chair table desk sofa couch ottoman '
+               'armoire cabinet shelf mattress bed covering blind mirror light lighting sconce chandelier art stool room',
+    electronics='laptop phone computer tablet charger cable headphone earbud speaker camera electronic tv television '
+                'monitor keyboard router antenna booster binocular scope projector adapter battery player recorder mount',
     accessories='necklace ring bracelet earring watch jewelry bag purse wallet belt hat cap scarf glove sunglasses backpack',
-    beauty_health='cream lotion shampoo conditioner moisturizer serum makeup beauty vitamin supplement hair skin body bath bathing nail brush toothbrush '
-                  'toothpaste dental perfume deodorant soap razor wig')
+    beauty_health='cream lotion shampoo conditioner moisturizer serum makeup beauty vitamin supplement hair skin body bath '
+                  'bathing nail brush toothbrush toothpaste dental perfume deodorant soap razor wig')
 _shop_words = {w: c for c, ws in _shop.items() for w in ws.split()}
 
 def _shelf_of(text):
     "The shop category of the last known word in `text`"
-    found = [_shop_words.get(w) or _shop_words.get(w.removesuffix('s')) or _shop_words.get(w.removesuffix('es'))
-             for w in re.findall(r"[a-z]+(?:-[a-z]+)*", text.lower())]
-    return next((c for c in reversed(found) if c), None)
+    for w in reversed(re.findall(r'[a-z]+(?:-[a-z]+)*', text.lower())):
+        for form in (w, w.removesuffix('s'), w.removesuffix('es')):
+            if form in _shop_words: return _shop_words[form]
 
 def shop_category(goal)->str:
     "The kind of thing that `goal` wants to buy"
@@ -42,8 +43,9 @@ def shop_category(goal)->str:
 # %% ../../nbs/31_skills.retrieval.ipynb #422607cd
 _ask = dict(
     comparison=r'\b(both|same|in common|older|younger|earlier|later|first,|more recently)\b|,.+\bor\b',
-    multi_hop_reasoning=r"\b(director|author|founder|creator|spouse|father|mother|president|person|singer|state|school|city|country|series|studio|winner) "
-                        r"(of|who|that|which)\b|\b(whose|named after)\b|'s (mother|father|spouse)\b|\bby an? \w+ (host |band )?(born|formed)",
+    multi_hop_reasoning=r'\b(director|author|founder|creator|spouse|father|mother|president|person|singer|winner|state|'
+                        r'school|city|country|series|studio) (of|who|that|which)\b|\b(whose|named after)\b|'
+                        r"'s (mother|father|spouse)\b",
     entity_attribute_lookup=r"^what is .+'s \w+\?|\b(occupation|genre|profession) of\b")
 
 def question_category(goal)->str:
@@ -51,7 +53,8 @@ def question_category(goal)->str:
     return next((c for c, r in _ask.items() if re.search(r, goal, re.I)), 'direct_retrieval')
 
 # %% ../../nbs/31_skills.retrieval.ipynb #948561b2
-_worlds = dict(alfworld=(set(CATEGORIES), alfworld_category), webshop=({*_shop, 'other'}, shop_category), search=({*_ask, 'direct_retrieval'}, question_category))
+_worlds = dict(alfworld=(set(CATEGORIES), alfworld_category), webshop=({*_shop, 'other'}, shop_category),
+               search=({*_ask, 'direct_retrieval'}, question_category))
 _official = {'pick_and_place': 'pick', 'look_at_obj_in_light': 'look', 'examine': 'look', 'picktwo': 'pick_two'}
 
 def canonical(
@@ -73,16 +76,23 @@ def route(
     categories=CATEGORIES, # Categories of the bank at hand
 )->str: # A category; '' when none fits
     "The kind of task that `goal` is"
+    return _router(categories)(goal)
+
+def _router(categories):
+    "The router for a bank with `categories`"
     world = world_of(categories)
-    if world: return _worlds[world][1](goal)
+    return _worlds[world][1] if world else lambda goal: _named_in(goal, categories)
+
+def _named_in(goal, categories):
     said = set(re.findall(r'\w+', goal.lower()))
     score = {c: len(said & set(re.findall(r'[a-z]+', c.lower()))) for c in categories}
     return max(score, key=score.get) if any(score.values()) else ''
 
 # %% ../../nbs/31_skills.retrieval.ipynb #f92f86f4
-_stop = set('a an the some any it its them they this that these those and or but then than if when while with without in on at to of from for by into onto '
-            'under as is are be was you your me my i do not no one only each every all so put place move go take get find look examine slice sliced piece task goal agent'.split())
-_state = {'hot': 'heat', 'warm': 'heat', 'cook': 'heat', 'cold': 'cool', 'chill': 'cool', 'wash': 'clean', 'rins': 'clean'}
+_stop = set('a an the some any it its them they this that these those and or but then than if when while with without in on '
+            'at to of from for by into onto under as is are be was you your me my i do not no one only each every all so put '
+            'place move go take get find look examine slice slices sliced piece pieces task goal agent'.split())
+_state = dict(hot='heat', warm='heat', cook='heat', cold='cool', chill='cool', wash='clean', rins='clean')
 
 def _stem(w):
     "`w` without plural, -ing, -ed and final e; states under one name"
@@ -187,14 +197,16 @@ class Retriever:
         threshold=0.0,      # Similarity a task-specific skill must exceed in lexical mode (δ_sim)
         prompt_chars=None,  # Most characters of rendered lines, newlines included
     ):
-        if mode not in ('lexical', 'template'): raise ValueError(f"the retrieval mode should be 'lexical' or 'template', not {mode!r}")
-        for name, v in dict(top_k=top_k, top_k_general=top_k_general, top_k_mistakes=top_k_mistakes, prompt_chars=prompt_chars).items():
-            if v is not None and (not isinstance(v, int) or v < 0): raise ValueError(f'{name} should be None or a whole number from 0, not {v!r}')
+        if mode not in ('lexical', 'template'): raise ValueError(f"the mode should be 'lexical' or 'template', not {mode!r}")
+        whole = dict(top_k=top_k, top_k_general=top_k_general, top_k_mistakes=top_k_mistakes, prompt_chars=prompt_chars)
+        for k, v in whole.items():
+            if v is not None and (not isinstance(v, int) or v < 0): raise ValueError(f'{k} should be None or a whole number from 0, not {v!r}')
         if not 0 <= threshold < 1: raise ValueError(f'the threshold should be at least 0 and below 1, not {threshold!r}')
         self.mode, self.threshold, self.prompt_chars = mode, threshold, prompt_chars
         self.caps = (6 if top_k is None and mode == 'lexical' else top_k, top_k_general, top_k_mistakes)
-        self.categories, self.items, self._cache = bank.categories, bank.active(), {}
-        self.world, self.kinds = world_of(self.categories), [canonical(o.category) for o in self.items]
+        self.categories, self.entries, self._cache = bank.categories, bank.active(), {}
+        self.world, self.route = world_of(self.categories), _router(self.categories)
+        self.kinds = [canonical(o.category) for o in self.entries]
         if mode == 'lexical': self._build_index()
 
 # %% ../../nbs/31_skills.retrieval.ipynb #8e64239b
@@ -209,9 +221,9 @@ def shelf(self:Retriever,
 @patch
 def _template(self:Retriever, goal, shelf):
     "The three pools in bank order, without scores"
-    skills = [(o, k) for o, k in zip(self.items, self.kinds) if isinstance(o, Skill)]
+    skills = [(o, k) for o, k in zip(self.entries, self.kinds) if isinstance(o, Skill)]
     return ([o for o, k in skills if k == canonical(shelf)], [o for o, k in skills if k == 'general'],
-            [o for o in self.items if isinstance(o, Mistake)], {})
+            [o for o in self.entries if isinstance(o, Mistake)], {})
 
 # %% ../../nbs/31_skills.retrieval.ipynb #595e67c4
 @patch
@@ -221,13 +233,13 @@ def retrieve(self:Retriever,
 )->Retrieved: # Shared between calls: treat it as read-only
     "What the prompt for `goal` should show"
     if (goal, category) not in self._cache:
-        kind = canonical(category) if category else route(goal, self.categories)
+        kind = canonical(category) if category else self.route(goal)
         *pools, scores = (self._lexical if self.mode == 'lexical' else self._template)(goal, self.shelf(kind))
-        fits = [pool[:cap] for pool, cap in zip(pools, self.caps)]
-        kept = self._within_budget(fits)
-        shown = {o.id for pool in kept for o in pool}
-        left = [o.id for pool in pools for o in pool if o.id not in shown]
-        self._cache[goal, category] = Retrieved(goal, kind, kept[1], kept[0], kept[2], left, {i: s for i, s in scores.items() if i in shown})
+        specific, general, mistakes = kept = self._within_budget([p[:cap] for p, cap in zip(pools, self.caps)])
+        shown = {o.id for p in kept for o in p}
+        left = [o.id for p in pools for o in p if o.id not in shown]
+        self._cache[goal, category] = Retrieved(goal, kind, general, specific, mistakes, left,
+                                                {i: s for i, s in scores.items() if i in shown})
     return self._cache[goal, category]
 
 @patch
@@ -248,15 +260,16 @@ def _within_budget(self:Retriever, pools):
 def _build_index(self:Retriever):
     "Passages and words of every item"
     own = lambda o, k: {} if k == 'general' else {f'kind:{k}': 1.0} | terms(o.category.replace('_', ' '))
-    texts = [terms(o.text) for o in self.items]
-    goals = [list(dict.fromkeys(map(str, o.source_tasks))) for o in self.items]
-    self.index = TfIdf([[t | own(o, k)] + [terms(g) for g in gs] for o, k, t, gs in zip(self.items, self.kinds, texts, goals)])
+    texts = [terms(o.text) for o in self.entries]
+    goals = [list(dict.fromkeys(map(str, o.source_tasks))) for o in self.entries]
+    full = [t | own(o, k) for o, k, t in zip(self.entries, self.kinds, texts)]
+    self.index = TfIdf([[t] + [terms(g) for g in gs] for t, gs in zip(full, goals)])
     self.said, self.learnt = [set(t) for t in texts], [set().union(*map(thing, gs)) for gs in goals]
     things = set().union(*self.learnt)
     self.names = [t & things for t in self.said]
 
 # %% ../../nbs/31_skills.retrieval.ipynb #d6ba6ab7
-_marks = {'heat', 'cool', 'clean', 'desklamp', 'lamp', 'two', 'both', 'second'} # Words of the procedure of one kind of task
+_marks = {'heat', 'cool', 'clean', 'desklamp', 'lamp', 'two', 'both', 'second'} # Words of one kind of task's procedure
 
 def thing(
     goal, # An ALFWorld goal
@@ -270,7 +283,7 @@ def thing(
 def _points(self:Retriever, i, seek, here):
     "What item `i` earns for a task of kind `here` in which `seek` is to be found"
     named = 3 if seek & self.said[i] else -3 if seek and self.names[i] else 0
-    return named + bool(seek & self.learnt[i]) + 1.5*(self.kinds[i] == here)
+    return named + 2.5*bool(seek & self.learnt[i]) + 1.5*(self.kinds[i] == here)
 
 # %% ../../nbs/31_skills.retrieval.ipynb #0599de43
 @patch
@@ -280,11 +293,12 @@ def _lexical(self:Retriever, goal, shelf):
     sim = self.index(said | {f'kind:{here}': 1.0}).tolist()
     seek, off = (thing(goal) if self.world == 'alfworld' else set()), _marks - said.keys()
     scores, pools = {}, ([], [], [])
-    for i, o in enumerate(self.items):
+    for i, o in enumerate(self.entries):
         scores[o.id] = sim[i] + self._points(i, seek, here)
         if isinstance(o, Mistake): pools[2].append(o)
         elif self.kinds[i] == 'general': pools[1].append(o)
-        elif seek & self.said[i] or sim[i] > self.threshold and (self.kinds[i] == here or self._serves(i, said, seek, off)): pools[0].append(o)
+        elif seek & self.said[i]: pools[0].append(o)
+        elif sim[i] > self.threshold and (self.kinds[i] == here or self._serves(i, said, seek, off)): pools[0].append(o)
     return (*[sorted(p, key=lambda o: -scores[o.id]) for p in pools], scores)
 
 @patch
