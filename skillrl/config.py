@@ -7,7 +7,8 @@ __all__ = ['krill_names', 'opt', 'checked', 'EnvConfig', 'SFTConfig', 'RLConfig'
            'ModelConfig', 'SkillRLConfig', 'flat', 'unknown', 'read_settings', 'from_krill', 'load_config']
 
 # %% ../nbs/00_config.ipynb #dc0845cf
-import difflib, json, math, os
+import difflib, json, math, os, re
+from copy import deepcopy
 from dataclasses import dataclass, field, fields, asdict, is_dataclass
 from pathlib import Path
 from fastcore.basics import patch
@@ -22,7 +23,8 @@ def opt(
     secret=False, # Never shown and never written
 ):
     "A dataclass field with a `default` and the values it accepts"
-    return field(default=default, repr=not secret, metadata=dict(lo=lo, hi=hi, above=above, choices=choices, secret=secret))
+    accepts = dict(lo=lo, hi=hi, above=above, choices=choices, secret=secret)
+    return field(default=default, repr=not secret, metadata=accepts)
 
 # %% ../nbs/00_config.ipynb #5fe841ff
 def checked(
@@ -41,7 +43,8 @@ def checked(
 
 def _as(kind, value):
     "`value` as a `kind`, or None"
-    if kind in (str, bool) or isinstance(value, bool): return value if isinstance(value, kind) else None
+    if kind in (str, bool) or isinstance(value, bool):  # True would pass for an int
+        return value if type(value) is kind else None
     try: v = float(value)
     except (TypeError, ValueError): return None
     if not math.isfinite(v) or (kind is int and v != int(v)): return None
@@ -52,22 +55,25 @@ def _wanted(kind, m):
     "In words, what a field of type `kind` with metadata `m` accepts"
     if m['choices']: return 'one of ' + ', '.join(map(str, m['choices']))
     what = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'text'}[kind]
-    limits = [f'above {m["above"]}' if m['above'] is not None else '', f'of at least {m["lo"]}' if m['lo'] is not None else '',
-              f'of at most {m["hi"]}' if m['hi'] is not None else '']
-    return ' '.join([what, ' and '.join(filter(None, limits))]).strip()
+    words = dict(above='above', lo='of at least', hi='of at most')
+    limits = [f'{w} {m[k]}' for k,w in words.items() if m[k] is not None]
+    return ' '.join([what, ' and '.join(limits)]).strip()
 
 # %% ../nbs/00_config.ipynb #904b36d1
 @dataclass
 class EnvConfig:
     "Where episodes come from"
-    name:str = opt('households') # An environment that `envs.base.make` knows
-    games:str = opt('') # Folder of real games, for `alfworld`
-    verb_style:str = opt('move', choices=('move', 'put')) # How an object is put down: `move O to R` or `put O in/on R`
-    max_steps:int = opt(15, lo=1) # Actions allowed in one episode
+    name:str = opt('alfworld') # What is played
+    mock:bool = opt(True) # Games in this process; False plays on a live server at `url`
+    url:str = opt('http://localhost:3000') # That server
+    games:str = opt('') # Folder of real games; empty for generated households
+    verb_style:str = opt('move', choices=('move', 'put')) # Putting down: `move O to R` or `put O in/on R`
+    max_steps:int = opt(12, lo=1) # Actions allowed in one episode
     train_households:int = opt(24, lo=1) # Households RL learns in
     test_households:int = opt(20, lo=1) # Households it is judged in
-    tasks:int = opt(12, lo=1) # Tasks per household
-    episodes:int = opt(64, lo=1) # Episodes `collect` plays before there are skills
+    episodes:int = opt(24, lo=1) # Episodes played in each before there are skills
+    collect_steps:int = opt(30, lo=1) # Actions allowed in those
+    test_tasks:int = opt(12, lo=1) # Test games of each
 
 # %% ../nbs/00_config.ipynb #3da09a58
 @dataclass
@@ -86,11 +92,11 @@ class RLConfig:
     iterations:int = opt(30, lo=0) # Rounds of playing and learning
     tasks_per_iteration:int = opt(12, lo=1) # Tasks played in a round
     group_size:int = opt(8, lo=2) # $G$, episodes of each task
-    minibatch:int = opt(256, lo=1) # Step rows per optimizer step
-    learning_rate:float = opt(3e-4, above=0, hi=1) # Constant
+    minibatch:int = opt(128, lo=1) # Step rows per optimizer step
+    learning_rate:float = opt(5e-4, above=0, hi=1) # Constant
     kl_coeff:float = opt(0.01, lo=0) # $\beta$
     clip_epsilon:float = opt(0.2, above=0, hi=1) # $\epsilon$
-    invalid_action_penalty:float = opt(0.1, lo=0) # Taken from the advantage of a step whose action was refused
+    invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
     temperature:float = opt(1.0, above=0) # Of sampling while playing
 
 # %% ../nbs/00_config.ipynb #8332aec3
@@ -98,7 +104,9 @@ class RLConfig:
 class RetrievalConfig:
     "Which skills a prompt shows"
     mode:str = opt('lexical', choices=('template', 'lexical', 'embedding')) # How they are chosen
-    top_k:int = opt(6, lo=0) # $K$, task-specific skills at most
+    top_k:int = opt(3, lo=0) # $K$, task-specific skills at most
+    top_k_general:int = opt(1, lo=0) # General skills at most
+    top_k_mistakes:int = opt(1, lo=0) # Mistakes at most
     similarity_threshold:float = opt(0.0, lo=-1, hi=1) # $\delta_{sim}$: less similar skills stay out
     prompt_chars:int = opt(4000, lo=0) # Room for skills in a prompt
 
@@ -146,7 +154,8 @@ class SkillRLConfig:
 
     def check(self):
         "Settle every value's type and range; returns the config"
-        for path,section,f in self.settings(): setattr(section, f.name, checked(path, getattr(section, f.name), f))
+        for path,section,f in self.settings():
+            setattr(section, f.name, checked(path, getattr(section, f.name), f))
         return self
 
     def settings(self):
@@ -194,11 +203,12 @@ def unknown(
     known=tuple(_paths), # What would have been right
 )->str:
     "A sentence about the setting `path` that does not exist"
-    last = path.split('.')[-1]
-    near = [p for p in known if p.split('.')[-1] == last] or difflib.get_close_matches(path, known, 1, 0.6)
-    near = near or [p for p in known if p.split('.')[-1] in difflib.get_close_matches(last, [k.split('.')[-1] for k in known], 1, 0.6)]
-    hint = ' or '.join(near) if near else f"one of the sections {', '.join(dict.fromkeys(p.split('.')[0] for p in known))}"
-    return f'there is no setting {path}: did you mean {hint}?'
+    def last(p): return p.split('.')[-1]
+    def close(s, options): return difflib.get_close_matches(s, options, 1, 0.6)
+    near = [p for p in known if last(p) == last(path)] or close(path, known)
+    near = near or [p for p in known if last(p) in close(last(path), [last(k) for k in known])]
+    sections = ', '.join(dict.fromkeys(p.split('.')[0] for p in known))
+    return f'there is no setting {path}: did you mean {" or ".join(near) or "one of the sections " + sections}?'
 
 # %% ../nbs/00_config.ipynb #9a83ad88
 @patch
@@ -206,7 +216,7 @@ def merged(self:SkillRLConfig,
     d, # What `flat` takes
 )->SkillRLConfig: # A new config; `self` stays as it is
     "This config with the settings in `d` put over it"
-    new = type(self)(**{f.name: type(v)(**vars(v)) if is_dataclass(v := getattr(self, f.name)) else v for f in fields(self)})
+    new = deepcopy(self)
     where = {path: (section, f) for path,section,f in new.settings()}
     for path,v in flat(d).items():
         if path not in where: raise ValueError(unknown(path))
@@ -220,19 +230,20 @@ def read_settings(
 )->dict:
     "The settings a file holds, as nested dicts"
     try: txt = Path(path).read_text(encoding='utf-8-sig')
-    except OSError as e: raise type(e)(f'the config {path} cannot be read ({e.strerror}): check the name') from None
-    except UnicodeDecodeError: raise ValueError(f'the config {path} is not UTF-8 text: save it as UTF-8') from None
+    except OSError as e: raise type(e)(f'config {path} cannot be read ({e.strerror}): check the name') from None
+    except UnicodeDecodeError: raise ValueError(f'config {path} is not UTF-8 text: save it as UTF-8') from None
     d = _parse(path, txt)
-    if not isinstance(d, dict): raise ValueError(f'the config {path} holds a {type(d).__name__}: it needs sections such as {{"rl": {{"group_size": 8}}}}')
-    return d
+    if isinstance(d, dict): return d
+    raise ValueError(f'config {path} holds a {type(d).__name__}: it needs sections such as {{"rl": {{"group_size": 8}}}}')
 
 def _parse(path, txt):
     if Path(path).suffix not in ('.yaml', '.yml'):
         try: return json.loads(txt)
-        except ValueError as e: raise ValueError(f'the config {path} is not valid JSON ({e}): mend it there') from None
+        except ValueError as e: raise ValueError(f'config {path} is not valid JSON ({e}): mend it there') from None
     import yaml
     try: return yaml.safe_load(txt) or {}
-    except yaml.YAMLError as e: raise ValueError(f'the config {path} is not valid YAML ({" ".join(str(e).split())}): mend it there') from None
+    except yaml.YAMLError as e:
+        raise ValueError(f'config {path} is not valid YAML ({" ".join(str(e).split())}): mend it there') from None
 
 # %% ../nbs/00_config.ipynb #ca64d394
 krill_names = {'rl.training_epochs': 'rl.iterations', 'rl.max_prompt_length': 'model.max_prompt_tokens',
@@ -242,9 +253,9 @@ def from_krill(
     d, # Settings that may use Krill's names
 )->dict: # Path → value, in our names
     "`d` with Krill's names turned into ours"
-    old = {('retrieval.' + k.split('.', 1)[1] if k.startswith('skill_retrieval.') else k): v for k,v in flat(d).items()}
+    old = {re.sub(r'^skill_retrieval\.', 'retrieval.', k): v for k,v in flat(d).items()}
     for theirs,ours in krill_names.items():
-        if theirs in old and ours in old: raise ValueError(f'{theirs} and {ours} are the same setting: keep {ours}')
+        if {theirs, ours} <= old.keys(): raise ValueError(f'{theirs} and {ours} are the same setting: keep {ours}')
     new = {krill_names.get(k, k): v for k,v in old.items()}
     if 'rl.batch_size' in old: new['rl.tasks_per_iteration'] = _tasks(old)
     if 'sft.epochs' in new: new.setdefault('sft.steps', 0)  # naming passes means: count passes, not steps
@@ -264,7 +275,8 @@ def fill_keys(self:SkillRLConfig,
     "Take secrets that are still empty from the environment"
     for _,section,f in self.settings():
         if f.metadata.get('secret') and not getattr(section, f.name):
-            setattr(section, f.name, environ.get(f'SKILLRL_{f.name.upper()}') or environ.get('OPENAI_API_KEY', ''))
+            key = environ.get(f'SKILLRL_{f.name.upper()}') or environ.get('OPENAI_API_KEY', '')
+            setattr(section, f.name, key)
     return self
 
 # %% ../nbs/00_config.ipynb #d1312083
@@ -281,7 +293,7 @@ def load_config(
 
 # %% ../nbs/00_config.ipynb #4ca6f8bd
 _table4 = {'model.checkpoint': 'Qwen/Qwen2.5-7B-Instruct', 'model.teacher_model_id': 'o3', 'model.max_prompt_tokens': 6000,
-           'model.max_new_tokens': 1024, 'retrieval.top_k': 6, 'retrieval.mode': 'embedding',
+           'model.max_new_tokens': 1024, 'retrieval.top_k': 6, 'retrieval.top_k_general': 6, 'retrieval.top_k_mistakes': 5, 'retrieval.mode': 'embedding',
            'sft.learning_rate': 1e-4, 'sft.batch_size': 16, 'sft.epochs': 3, 'sft.num_examples': 7500,
            'rl.iterations': 150, 'rl.tasks_per_iteration': 16, 'rl.group_size': 8, 'rl.minibatch': 64, 'rl.learning_rate': 1e-6,
            'rl.kl_coeff': 0.01, 'rl.clip_epsilon': 0.2, 'rl.invalid_action_penalty': 0.1, 'rl.temperature': 1.0,
@@ -296,5 +308,5 @@ def paper(cls:SkillRLConfig,
     env='alfworld', # `alfworld`, `webshop` or `search`
 )->SkillRLConfig:
     "The paper's settings for `env`, its Table 4"
-    if env not in _per_env: raise ValueError(f'the paper has no settings for {env!r}: choose one of {", ".join(_per_env)}')
+    if env not in _per_env: raise ValueError(f'no paper settings for {env!r}: choose one of {", ".join(_per_env)}')
     return cls().merged(from_krill({'env.name': env} | _table4 | _per_env[env]))

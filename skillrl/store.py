@@ -44,7 +44,8 @@ def _drop(path):
 
 def _refused(path, e):
     "The same kind of `OSError`, said in one sentence"
-    return OSError(e.errno, f'could not write {path} ({e.strerror}); what was there before is untouched: free some space or choose another folder')
+    return OSError(e.errno, f'could not write {path} ({e.strerror}); what was there before is untouched: '
+                   'free some space or choose another folder')
 
 # %% ../nbs/01_store.ipynb #ee0ceacd
 def to_json(
@@ -56,7 +57,8 @@ def to_json(
     try: return json.dumps(obj, indent=indent, ensure_ascii=False, allow_nan=False, default=plain)
     except ValueError: return to_json(_finite(json.loads(json.dumps(obj, default=plain))), indent)
 
-def _no_json(o): raise TypeError(f'{type(o).__name__} {o!r} cannot be written as JSON: turn it into text, numbers, lists or dicts first')
+def _no_json(o):
+    raise TypeError(f'{type(o).__name__} {o!r} cannot be written as JSON: make it text, numbers, lists or dicts first')
 
 def _finite(o):
     if isinstance(o, dict): return {k: _finite(v) for k,v in o.items()}
@@ -77,8 +79,10 @@ def read_json(
     "What the JSON file at `path` holds, or an error that says where it is broken"
     try: return json.loads(Path(path).read_text(encoding='utf-8-sig'))
     except json.JSONDecodeError as e:
-        raise ValueError(f'{path} is not valid JSON at line {e.lineno}, column {e.colno} ({e.msg}): mend or delete it') from None
-    except UnicodeDecodeError as e: raise ValueError(f'{path} is not UTF-8 text (byte {e.start}): save it as UTF-8') from None
+        where = f'line {e.lineno}, column {e.colno}'
+        raise ValueError(f'{path} is not valid JSON at {where} ({e.msg}): mend or delete it') from None
+    except UnicodeDecodeError as e:
+        raise ValueError(f'{path} is not UTF-8 text (byte {e.start}): save it as UTF-8') from None
 
 # %% ../nbs/01_store.ipynb #c732befe
 @contextmanager
@@ -155,7 +159,7 @@ def read(self:JsonlLog)->list: # One dict per whole line; empty when there is no
     *lines, last = self.path.read_bytes().split(b'\n')
     for i,line in enumerate(lines, 1):
         if line.strip() and not _is_json(line):
-            raise ValueError(f'{self.path} line {i} is not a JSON object ({line[:40]!r}): mend or delete that line')
+            raise ValueError(f'{self.path} line {i} is not a JSON object: mend or delete that line')
     if _is_json(last): lines.append(last)
     return [json.loads(line) for line in lines if line.strip()]
 
@@ -170,7 +174,8 @@ class FolderLock:
         try: _lock(self.file)
         except OSError:
             pid = _owner(self.file)
-            raise BlockingIOError(f'{path} is in use by process {pid}: wait until it ends or choose another folder') from None
+            busy = f'{path} is in use by process {pid}: wait until it ends or choose another folder'
+            raise BlockingIOError(busy) from None
         self._say(os.getpid())
 
     def _say(self, txt):
@@ -213,14 +218,16 @@ class RunFolder:
         self.path, self.state, self.logs, self.folders, self._next = Path(path), None, {}, {}, {}
         config = config.to_dict() if hasattr(config, 'to_dict') else config
         started = (self.path/'config.json').exists()
-        if resume and not started: raise FileNotFoundError(f'{path} holds no run to resume: start one without resume')
-        if not resume and self.path.exists() and set(os.listdir(self.path)) - {'.lock'}:
-            raise FileExistsError(f'{path} already holds files: resume the run in it or choose another folder')
+        if resume and not started: raise FileNotFoundError(f'{path} holds no run to resume: start one first')
+        if not resume and self._used():
+            raise FileExistsError(f'{path} already holds files: resume the run or choose another folder')
         self.lock = FolderLock(path)
         try: self._resume(config) if resume else self._start(config or {})
         except BaseException:
             self.close()
             raise
+
+    def _used(self): return self.path.exists() and any(f[0] != '.' for f in os.listdir(self.path))
 
     def _start(self, config):
         self.config = json.loads(to_json(config))
@@ -259,7 +266,8 @@ def commit(self:RunFolder,
     "Make everything written so far, and `state`, the point to resume from"
     self.logs = {name: JsonlLog(self.path/name).size for name in sorted(self.logs)}
     self.folders |= self._next
-    write_json(self.path/'state.json', dict(fingerprint=fingerprint(self.config), logs=self.logs, folders=self.folders, state=state))
+    known = dict(fingerprint=fingerprint(self.config), logs=self.logs, folders=self.folders)
+    write_json(self.path/'state.json', known | dict(state=state))
     self.state = state
     self._sweep()
 
@@ -294,7 +302,7 @@ def _rewind(self:RunFolder, path):
 def _check_same(self:RunFolder, config):
     if fingerprint(config) == fingerprint(self.config): return
     diff = _first_difference(self.config, config)
-    raise ValueError(f'{self.path} was started with another config ({diff}): resume with the old one or choose another folder')
+    raise ValueError(f'{self.path} was started with another config ({diff}): resume with that one or start anew')
 
 def _first_difference(a, b, at=''):
     if not (isinstance(a, dict) and isinstance(b, dict)): return f'{at[1:]} was {a!r} and is now {b!r}'
@@ -309,4 +317,4 @@ def data_path(
     lib = Path(find_spec('skillrl').origin).parent
     for folder in (lib/'data', lib.parent/'data'):
         if (folder/name).exists(): return folder/name
-    raise FileNotFoundError(f'this installation has no data file {name!r}: reinstall skillrl or make it with the command in data/README.md')
+    raise FileNotFoundError(f'there is no data file {name!r}: reinstall skillrl or make it as data/README.md says')

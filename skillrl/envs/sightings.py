@@ -47,7 +47,7 @@ class Sightings:
         self.contents, self.found = {}, {}    # Receptacle to what it holds now; to what it held when first seen
         self.closed, self.inside = set(), {}  # Receptacles known to be shut; bowl or mug to what is in it
         self.place, self.holding = '', ''     # Receptacle last gone to; thing in hand
-        self.done, self._beside = {}, {}      # Thing to words of clean, heat, cool, use; receptacle to those it shares a spot with
+        self.done, self._beside = {}, {}      # Thing to words of clean, heat, cool, use; receptacle to its neighbours
         self.start(observation)
 
 _name = re.compile(r'[a-z]+ \d+')

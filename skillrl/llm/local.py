@@ -6,7 +6,7 @@
 __all__ = ['word_tokenizer', 'tiny_model', 'Policy', 'pick_tokens', 'Reply']
 
 # %% ../../nbs/22_llm.local.ipynb #f036f926
-import copy, json, re, torch
+import copy, errno, json, re, torch
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +23,16 @@ def word_tokenizer(
     from transformers import PreTrainedTokenizerFast
     special = dict(pad_token='<pad>', unk_token='<unk>', eos_token='<eos>', bos_token='<bos>')
     words = sorted({w.lower() for w in words} - set(special.values()))
-    odd = [re.escape(w) for w in words if not re.fullmatch(_WORD, w)]  # such as in/on: kept whole because it was asked for
-    tok = Tokenizer(models.WordLevel({w:i for i,w in enumerate([*special.values(), *words])}, unk_token='<unk>'))
+    ids = {w:i for i,w in enumerate([*special.values(), *words])}
+    odd = [re.escape(w) for w in reversed(words) if not re.fullmatch(_WORD, w)]  # in/on; reversed: longer first
+    tok = Tokenizer(models.WordLevel(ids, unk_token='<unk>'))
     tok.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(Regex(_DROPPED), ' ')])
     tok.pre_tokenizer = pre_tokenizers.Split(Regex('|'.join([*odd, _WORD])), behavior='removed', invert=True)
-    return PreTrainedTokenizerFast(tokenizer_object=tok, padding_side='left', chat_template=_TEMPLATE, **special)
+    return PreTrainedTokenizerFast(tokenizer_object=tok, padding_side='left', chat_template=_USER, **special)
 
 _WORD = r'</?[a-z]+>|[a-z]+ \d+|[a-z]+|\d+|:'
 _DROPPED = r'\b(?:an?|the|and|you|of)\b(?= )'
-_TEMPLATE = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% if not loop.last %}\n{% endif %}{% endfor %}"
+_USER = "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join('\n') }}"
 
 # %% ../../nbs/22_llm.local.ipynb #7b1913ba
 def tiny_model(
@@ -43,9 +44,10 @@ def tiny_model(
 ): # A `Qwen3ForCausalLM`
     "A decoder small enough to learn while you wait"
     from transformers import Qwen3Config, Qwen3ForCausalLM
-    config = Qwen3Config(vocab_size=vocab_size, hidden_size=hidden, intermediate_size=3*hidden, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=heads, head_dim=hidden//heads, max_position_embeddings=1024,
-        rope_parameters=dict(rope_theta=10000., rope_type='default'), tie_word_embeddings=True, initializer_range=.06)
+    config = Qwen3Config(vocab_size=vocab_size, hidden_size=hidden, intermediate_size=3*hidden,
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads, head_dim=hidden//heads,
+        max_position_embeddings=1024, rope_parameters=dict(rope_theta=10000., rope_type='default'),
+        tie_word_embeddings=True, initializer_range=.06)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3ForCausalLM(config).eval()
@@ -57,14 +59,16 @@ class Policy:
         model, # Causal language model of `transformers`
         tokenizer, # Its tokenizer, or one from `word_tokenizer`
     ):
-        self.model, self.tokenizer, t = model, tokenizer, tokenizer
-        n, gen = model.get_input_embeddings().num_embeddings, model.generation_config
-        if t.eos_token_id is None: raise ValueError('the tokenizer has no eos_token: set it to the token that ends a reply')
-        if len(t) > n: raise ValueError(f'the tokenizer has {len(t)} tokens, the model {n}: make the model with vocab_size={len(t)}')
-        if t.pad_token_id is None: t.pad_token = t.eos_token
-        if gen.eos_token_id is None: gen.bos_token_id, gen.eos_token_id, gen.pad_token_id = t.bos_token_id, t.eos_token_id, t.pad_token_id
+        self.model, self.tokenizer = model, tokenizer
+        n, room, gen = len(tokenizer), model.get_input_embeddings().num_embeddings, model.generation_config
+        if n > room: raise ValueError(f'the tokenizer has {n} tokens, the model {room}: make it with vocab_size={n}')
+        if tokenizer.eos_token is None: raise ValueError(
+            'the tokenizer has no eos_token: set it to the token that ends a reply')
+        if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
+        for k in ('bos_token_id', 'eos_token_id', 'pad_token_id'):
+            if getattr(gen, k) is None: setattr(gen, k, getattr(tokenizer, k))
         more = gen.eos_token_id if isinstance(gen.eos_token_id, list) else [gen.eos_token_id]
-        self.eos_ids = {t.eos_token_id, *more}
+        self.eos_ids = {tokenizer.eos_token_id, *more}
 
     @property
     def n_parameters(self): return sum(p.numel() for p in self.model.parameters())
@@ -78,7 +82,8 @@ def encode(self:Policy,
 )->list[int]:
     "Token ids of `messages`, up to where the reply begins"
     if isinstance(messages, str): return self.tokenizer(messages, add_special_tokens=False)['input_ids']
-    if not self.tokenizer.chat_template: raise ValueError('the tokenizer has no chat_template: give it one, or the prompt as text')
+    if not self.tokenizer.chat_template: raise ValueError(
+        'the tokenizer has no chat_template: give it one, or the prompt as text')
     return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 # %% ../../nbs/22_llm.local.ipynb #b3471294
@@ -133,7 +138,8 @@ class Reply:
 def _scores(self:Policy, ids, mask, past=None):
     "Scores of the token after the last of `ids`, and the cache grown by `ids`"
     pos = _positions(mask)[:, -ids.shape[1]:]
-    out = self.model(input_ids=ids, attention_mask=mask, position_ids=pos, past_key_values=past, use_cache=True, logits_to_keep=1)
+    out = self.model(input_ids=ids, attention_mask=mask, position_ids=pos, past_key_values=past, use_cache=True,
+                     logits_to_keep=1)
     return out.logits[:, -1].float(), out.past_key_values
 
 # %% ../../nbs/22_llm.local.ipynb #07b65caf
@@ -148,7 +154,8 @@ def _write(self:Policy, prompts, noise, temperature):
     for t in range(noise.shape[1]):
         if t: z, past = self._scores(ids, mask, past)
         ids = pick_tokens(z, noise[who, t], temperature)
-        for i, n, l in zip(who, ids.tolist(), _token_logps(z, ids).tolist()): out[i][0].append(n); out[i][1].append(l)
+        for i, n, lp in zip(who, ids.tolist(), _token_logps(z, ids).tolist()):
+            out[i][0].append(n); out[i][1].append(lp)
         live = torch.tensor([n not in self.eos_ids for n in ids.tolist()]).nonzero()[:, 0]
         if not len(live): break
         if len(live) < len(who):
@@ -160,9 +167,10 @@ def _write(self:Policy, prompts, noise, temperature):
 # %% ../../nbs/22_llm.local.ipynb #011fbe04
 @patch
 def _check_room(self:Policy, prompts, new):
-    n, room = max(map(len, prompts), default=0) + new, getattr(self.model.config, 'max_position_embeddings', None)
-    if room and n > room: raise ValueError(f'a prompt of {n-new} tokens and {new} new ones exceed the {room} positions the model has: '
-                                           'shorten the prompt or lower max_new_tokens')
+    n, room = max(map(len, prompts), default=0), getattr(self.model.config, 'max_position_embeddings', None)
+    if room and n + new > room: raise ValueError(
+        f'a prompt of {n} tokens and {new} new ones exceed the {room} positions the model has: '
+        'shorten the prompt or lower max_new_tokens')
 
 @contextmanager
 def _evaluating(model):
@@ -184,12 +192,14 @@ def generate(self:Policy,
     "A reply to each of `prompts`"
     self._check_room(prompts, max_new_tokens)
     noise = torch.rand(len(prompts), max_new_tokens, generator=generator).to(self.model.device)
-    order, replies = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), list(prompts[i]))), [None]*len(prompts)
+    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), list(prompts[i])))
+    replies = [None]*len(prompts)
     with _evaluating(self.model):
         for k in range(0, len(order), batch_size):
             rows = order[k:k+batch_size]
             for i, (ids, lps) in zip(rows, self._write([prompts[i] for i in rows], noise[rows], temperature)):
-                replies[i] = Reply(self.tokenizer.decode(ids, skip_special_tokens=True), ids, lps, list(prompts[i]))
+                text = self.tokenizer.decode(ids, skip_special_tokens=True)
+                replies[i] = Reply(text, ids, lps, list(prompts[i]))
     return replies
 
 # %% ../../nbs/22_llm.local.ipynb #51f3fea9
@@ -205,19 +215,27 @@ def save(self:Policy,
 )->Path: # `folder`
     "Write weights, configuration and tokenizer to `folder`"
     with atomic_folder(folder) as tmp, _quietly():
-        self.model.save_pretrained(tmp)
-        self.tokenizer.save_pretrained(tmp)
+        if self.tokenizer.is_fast:  # else the padding of whoever called it last would be saved too
+            self.tokenizer.backend_tokenizer.no_padding(); self.tokenizer.backend_tokenizer.no_truncation()
+        try: self.model.save_pretrained(tmp), self.tokenizer.save_pretrained(tmp)
+        except OSError: raise
+        except Exception as e: raise OSError(errno.EIO, _reason(e)) from e  # safetensors' own word for a full disk
+        mode = (tmp/'tokenizer_config.json').stat().st_mode  # safetensors lets nobody but the owner read its files
+        for f in tmp.glob('*.safetensors'): f.chmod(mode)
     return Path(folder)
+
+def _reason(e): return (str(e).strip() or type(e).__name__).splitlines()[0]
 
 @contextmanager
 def _quietly():
-    "No progress bars of `transformers`"
+    "No progress bars and reports of `transformers`"
     from transformers.utils import logging
-    on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar(); logging.set_verbosity_error()
     try: yield
     finally:
-        if on: logging.enable_progress_bar()
+        logging.set_verbosity(level)
+        if bars: logging.enable_progress_bar()
 
 # %% ../../nbs/22_llm.local.ipynb #72b2837e
 @patch(cls_method=True)
@@ -230,19 +248,23 @@ def load(cls:Policy,
     try:
         with _quietly():
             tok = _load_tokenizer(folder)
-            model, info = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, output_loading_info=True, **kw)
-        if info['missing_keys']: raise ValueError(f'weights are missing, {sorted(info["missing_keys"])[0]} among them')
+            model, info = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True,
+                output_loading_info=True, ignore_mismatched_sizes=True, **kw)
+        odd = [*info['missing_keys'], *(k for k,*_ in info['mismatched_keys'])]
+        if odd: raise ValueError(f'{min(odd)} is missing or has another shape than config.json says')
     except Exception as e:
-        if Path(folder).is_dir(): raise ValueError(f'the policy in {folder} cannot be read ({str(e).splitlines()[0]}): save or copy it again') from e
-        raise FileNotFoundError(f'there is no policy {folder}: give a folder with config.json and weights, or fetch it first with '
-                                '`hf download`') from e
+        if Path(folder).is_dir(): raise ValueError(
+            f'the policy in {folder} cannot be read ({_reason(e)}): save or copy it again') from e
+        raise FileNotFoundError(f'there is no policy {folder}: give a folder with config.json and weights, '
+                                'or fetch it first with `hf download`') from e
     return cls(model.eval(), tok)
 
 def _load_tokenizer(folder):
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     f = Path(folder)/'tokenizer_config.json'
+    kind = json.loads(f.read_text(encoding='utf-8')).get('tokenizer_class') if f.exists() else None
     # AutoTokenizer takes a qwen2 folder's word tokenizer for Qwen's own and changes how it splits
-    generic = f.exists() and json.loads(f.read_text()).get('tokenizer_class') in ('PreTrainedTokenizerFast', 'TokenizersBackend')
-    tok = (PreTrainedTokenizerFast if generic else AutoTokenizer).from_pretrained(folder, local_files_only=True)
-    for k in ('is_local', 'local_files_only'): tok.init_kwargs.pop(k, None)  # would be saved: other bytes for the same policy
+    cls = PreTrainedTokenizerFast if kind in ('PreTrainedTokenizerFast', 'TokenizersBackend') else AutoTokenizer
+    tok = cls.from_pretrained(folder, local_files_only=True)
+    for k in ('is_local', 'local_files_only'): tok.init_kwargs.pop(k, None)  # saved, they would change the bytes
     return tok
