@@ -128,7 +128,7 @@ def save(self:GRPOTrainer,
     from safetensors.torch import save_file
     state = self.optimizer.state_dict()['state']
     with atomic_folder(folder) as tmp:
-        self.policy.save(tmp/'policy')
+        self.policy.save(tmp)
         save_file({f'{i}.{k}': v for i,s in state.items() for k,v in s.items()}, tmp/'optimizer.safetensors')
     return Path(folder)
 
@@ -140,7 +140,7 @@ def load(cls:GRPOTrainer,
 )->GRPOTrainer:
     "The trainer saved in `folder`"
     from safetensors.torch import load_file
-    self = cls(Policy.load(Path(folder)/'policy'), config, reference.frozen_copy())
+    self = cls(Policy.load(folder), config, reference.frozen_copy())
     state = self.optimizer.state_dict()
     for name,v in load_file(Path(folder)/'optimizer.safetensors').items():
         i, k = name.split('.')
