@@ -81,10 +81,11 @@ class SFTConfig:
     "Cold start: learning to use skills by imitation"
     method:str = opt('full', choices=('full', 'lora', 'qlora')) # Which weights move
     num_examples:int = opt(0, lo=0) # Demonstration rows at most; 0 for all there are
-    steps:int = opt(300, lo=0) # Optimizer steps; 0 for `epochs` passes
+    steps:int = opt(100, lo=0) # Optimizer steps; 0 for `epochs` passes
     epochs:int = opt(3, lo=1) # Passes over the rows, when `steps` is 0
     batch_size:int = opt(32, lo=1) # Rows per step
-    learning_rate:float = opt(1e-3, above=0, hi=1) # Peak of the schedule
+    learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
+    trust:float = opt(0.5, lo=0, hi=1) # Chance that the demonstrator believes a note
 
 @dataclass
 class RLConfig:
@@ -294,7 +295,7 @@ def load_config(
 # %% ../nbs/00_config.ipynb #4ca6f8bd
 _table4 = {'model.checkpoint': 'Qwen/Qwen2.5-7B-Instruct', 'model.teacher_model_id': 'o3', 'model.max_prompt_tokens': 6000,
            'model.max_new_tokens': 1024, 'retrieval.top_k': 6, 'retrieval.top_k_general': 6, 'retrieval.top_k_mistakes': 5, 'retrieval.mode': 'embedding',
-           'sft.learning_rate': 1e-4, 'sft.batch_size': 16, 'sft.epochs': 3, 'sft.num_examples': 7500,
+           'sft.learning_rate': 1e-4, 'sft.trust': 1.0, 'sft.batch_size': 16, 'sft.epochs': 3, 'sft.num_examples': 7500,
            'rl.iterations': 150, 'rl.tasks_per_iteration': 16, 'rl.group_size': 8, 'rl.minibatch': 64, 'rl.learning_rate': 1e-6,
            'rl.kl_coeff': 0.01, 'rl.clip_epsilon': 0.2, 'rl.invalid_action_penalty': 0.1, 'rl.temperature': 1.0,
            'evolution.validation_interval': 5, 'evolution.evolution_threshold': 0.4, 'evolution.max_new_skills': 3,

@@ -64,8 +64,8 @@ class Visit:
 
 def visit(t)->Visit:
     "The trajectory `t` as evidence on where things are"
-    room = frozenset(Sightings(t.steps[0].observation).receptacles if t.steps else ())
-    return Visit(t, t.game or t.id, room, needs(t), found(t))
+    game, listed = t.game or t.id, Sightings(t.steps[0].observation if t.steps else '').receptacles
+    return Visit(t, game, frozenset(listed or [game]), needs(t), found(t))
 
 # %% ../../nbs/32_skills.distillation.ipynb #4387ddb4
 class Evidence:
@@ -140,8 +140,9 @@ def claims(
         rooms = {v.room for v in vs}
         ev, at, place = (here, vs[0].room, str) if len(rooms) == 1 else (wide, 'any', kind)
         found = ev.best(at, x)
-        if not found or found[0] < min_ratio or len(rooms) > 1 and len(ev.rooms[at, x, found[3]]) < min_rooms: continue
-        saw = [v.t for v in visits if x in {y for r, ys in v.found.items() if place(r) == found[3] for y in ys}]
+        if not found or found[0] < min_ratio: continue
+        if len(rooms) > 1 and len(ev.rooms[at, x, found[3]]) < min_rooms: continue
+        saw = [v.t for v in visits if any(x in ys for r, ys in v.found.items() if place(r) == found[3])]
         out.append(Claim(x, found[3], *found[:3], [v.t for v in vs], saw))
     return out
 
@@ -159,7 +160,6 @@ def origin(
     "Provenance of something the offline teacher wrote"
     return dict(teacher='offline', trajectories=[t.id for t in trajs][:20], **counts)
 
-# %% ../../nbs/32_skills.distillation.ipynb #6c182692
 def where_skill(c:Claim)->Skill:
     "The sentence a claim becomes"
     category = Counter(map(category_of, c.asked)).most_common(1)[0][0]
@@ -194,8 +194,9 @@ def procedures(trajs)->list:
     out = []
     for category, ways in wins.items():
         how, ts = min(ways.items(), key=lambda x: (-len(x[1]), len(x[0]), x[0]))
-        out.append(Skill('', f'How {to(category)}', f"{to(category).capitalize()}: {', '.join(how)}.", f'The goal is {to(category)}.',
-                         category, goals_of(ts), origin(ts, wins=len(ts), of=sum(map(len, ways.values())))))
+        why = origin(ts, wins=len(ts), of=sum(map(len, ways.values())))
+        out.append(Skill('', f'How {to(category)}', f"{to(category).capitalize()}: {', '.join(how)}.",
+                         f'The goal is {to(category)}.', category, goals_of(ts), why))
     return out
 
 # %% ../../nbs/32_skills.distillation.ipynb #6604aa56
@@ -239,9 +240,13 @@ def excuse(action, known)->str:
 
 # %% ../../nbs/32_skills.distillation.ipynb #527f9481
 REASONS = dict( # Word to what was wrong and what to do instead
-    there=('it was there already', 'choose one you are not at'), away=('it was not at the place', 'go to the place first'),
-    open=('it was not closed', 'choose one that is closed'), shut=('the place was closed', 'open the place first'), full=('its hand was full', 'put down what you hold first'),
-    empty=('its hand was empty', 'take the thing first'), other=('it was not on offer', 'choose among the actions listed'))
+    there=('it was there already', 'choose one you are not at'),
+    away=('it was not at the place', 'go to the place first'),
+    open=('the place was not closed', 'choose one that is closed'),
+    shut=('the place was closed', 'open the place first'),
+    full=('its hand was full', 'put down what you hold first'),
+    empty=('its hand was empty', 'take the thing first'),
+    other=('it was not on offer', 'choose among the actions listed'))
 
 def refusals(
     trajs,
@@ -260,8 +265,9 @@ def refusals(
 def _refusal(form, reason, ts, sent):
     why, instead = REASONS[reason]
     once = list({t.id: t for t in ts}.values())
-    return Mistake('', f'Trying to {form} in vain', f'{len(ts)} of {sent} such commands were refused because {why}.',
-                   f'To {form}, {instead}.', source_tasks=goals_of(ts), provenance=origin(once, refused=len(ts), sent=sent))
+    what, why = f'Trying to {form} in vain', f'{len(ts)} of {sent} such commands were refused because {why}.'
+    return Mistake('', what, why, f'To {form}, {instead}.', source_tasks=goals_of(ts),
+                   provenance=origin(once, refused=len(ts), sent=sent))
 
 # %% ../../nbs/32_skills.distillation.ipynb #64ad8c75
 def wanted_here(known, t)->list:
@@ -287,7 +293,7 @@ def habits_of(t)->set:
     "Names of the wasteful habits an episode shows"
     tests, actions = dict(revisits=revisits, passes_by=passes_by), [s.action for s in t.steps]
     shown = {'repeats'} if any(len(set(w)) == 1 for w in zip(actions, actions[1:], actions[2:])) else set()
-    for step, _, known in replay(t): shown |= {k for k, test in tests.items() if k not in shown and test(step, known, t)}
+    for step, _, known in replay(t): shown |= {k for k, test in tests.items() if test(step, known, t)}
     return shown
 
 # %% ../../nbs/32_skills.distillation.ipynb #93955b8c
@@ -299,11 +305,11 @@ def habits(
     shown, out = [(t, habits_of(t)) for t in trajs], []
     n = Counter(bool(t.success) for t in trajs)
     for k, (what, instead) in _habits.items():
-        with_it = [t for t, habits in shown if k in habits]
-        lost, won = select(with_it, success=False), select(with_it, success=True)
+        lost, won = ([t for t, its in shown if k in its and bool(t.success) == end] for end in (False, True))
         if len({t.game or t.id for t in lost}) < min_count or len(lost)*n[True] <= len(won)*n[False]: continue
         why = f'{len(lost)} of {n[False]} lost episodes did this, and {len(won)} of {n[True]} won ones.'
-        out.append(Mistake('', what, why, instead, source_tasks=goals_of(lost), provenance=origin(lost, lost=len(lost), won=len(won))))
+        out.append(Mistake('', what, why, instead, source_tasks=goals_of(lost),
+                           provenance=origin(lost, lost=len(lost), won=len(won))))
     return out
 
 # %% ../../nbs/32_skills.distillation.ipynb #25025ba9
@@ -417,5 +423,5 @@ def select_in(trajs, categories)->list: return [t for t in trajs if category_of(
 
 def _refined(old, o, category):
     if old is None: return replace(o, category=category)
-    return replace(old, principle=o.principle, source_tasks=o.source_tasks, stats=dict(retrieved=0, wins=0, losses=0),
-                   provenance=o.provenance | dict(refines=old.principle))
+    return replace(old, principle=o.principle, source_tasks=o.source_tasks, provenance=o.provenance | dict(refines=old.principle),
+                   stats=dict(retrieved=0, wins=0, losses=0))

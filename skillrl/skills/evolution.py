@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['category_rates', 'weak_categories', 'sample_failures', 'study_size', 'sign_test', 'assert_fresh', 'Verdict', 'gate',
-           'played', 'changed_bank', 'games_showing', 'consider', 'complaint', 'version', 'as_rows', 'adopt', 'evolve']
+           'played', 'changed_bank', 'games_showing', 'consider', 'complaint', 'version', 'as_rows', 'adopt',
+           'diagnose', 'try_all', 'evolve', 'outcome']
 
 # %% ../../nbs/33_skills.evolution.ipynb #d7fdf0fd
 import math, random
 from dataclasses import asdict, dataclass, replace
 from .bank import SkillBank
-from .distillation import OfflineTeacher, category_of, normal
-from .retrieval import Retriever, advice
-from ..trajectory import by_category, select, success_rate, wilson
+from .distillation import OfflineTeacher, normal
+from .retrieval import Retriever
+from ..trajectory import by_category, select, success_rate
 
 # %% ../../nbs/33_skills.evolution.ipynb #a2040d2a
 def category_rates(
@@ -69,6 +70,7 @@ def assert_fresh(
     if stale: raise ValueError(f'the gate game {stale[0]!r} is among those the proposal was made from '
                                f'({len(stale)} are): give the gate games that nobody has played')
 
+# %% ../../nbs/33_skills.evolution.ipynb #007ea419
 @dataclass
 class Verdict:
     "What a gate saw"
@@ -80,7 +82,7 @@ class Verdict:
     p:float     # From `sign_test`
     keep:bool
 
-# %% ../../nbs/33_skills.evolution.ipynb #5abdefe4
+# %% ../../nbs/33_skills.evolution.ipynb #df98045b
 def gate(
     bank,     # `SkillBank` as it is
     changed,  # As it would be
@@ -91,17 +93,18 @@ def gate(
 )->Verdict:
     "Whether `changed` does better than `bank` on fresh games"
     assert_fresh(games, used)
-    pairs = [(a.success, b.success) for a, b in zip(played(play, bank, games), played(play, changed, games))]
+    pairs = [(bool(a.success), bool(b.success)) for a, b in zip(played(play, bank, games), played(play, changed, games))]
     wins, losses = pairs.count((False, True)), pairs.count((True, False))
-    p = sign_test(wins, losses)
-    return Verdict(len(pairs), sum(a for a, _ in pairs), sum(b for _, b in pairs), wins, losses, p, wins > losses and p <= alpha)
+    p, won = sign_test(wins, losses), [sum(map(bool, side)) for side in zip(*pairs)] or [0, 0]
+    return Verdict(len(pairs), *won, wins, losses, p, wins > losses and p <= alpha)
 
 def played(play, bank, games)->list:
     "What `play` returns, checked to be one trajectory for each of `games`"
     ts = list(play(bank, games))
     got = [t.game for t in ts]
     if got == [g.id for g in games]: return ts
-    raise ValueError(f'play returned {len(ts)} trajectories for {len(games)} games, or in another order: return one for each game, in order')
+    raise ValueError(f'play returned {len(ts)} trajectories for {len(games)} games, or not in their order: '
+                     'return one for each game, with its id in `game`')
 
 # %% ../../nbs/33_skills.evolution.ipynb #69f926d4
 def changed_bank(
@@ -116,43 +119,46 @@ def changed_bank(
     return new, new.add(replace(skill, skill_id=new.new_id(skill.category)))
 
 def games_showing(
-    bank,          # With the skill in it
-    id,            # Of the skill
-    games,         # To choose from
-    limit,         # Most games
-    seed=0,        # Draws between equals
+    bank,           # With the skill in it
+    id,             # Of the skill
+    games,          # To choose from
+    limit,          # Most games
+    seed=0,         # Draws between equals
     make=Retriever, # Called with a bank, gives its retriever
-)->list:
-    "Games whose prompts would show a skill, those that rank it highest first"
+)->list:            # Those it fits at least half as well as the best one
+    "Games whose prompts would show a skill, those it fits best first"
     show, rng, rows = make(bank), random.Random(f'{seed}/{id}'), []
     for g in games:
-        ids = show.retrieve(g.task, g.category).ids
-        if id in ids: rows.append((ids.index(id), rng.random(), g))
-    return [g for *_, g in sorted(rows, key=lambda row: row[:2])[:limit]]
+        found = show.retrieve(g.task, g.category)
+        if id in found.ids: rows.append((found.scores.get(id, 0), rng.random(), g))
+    least = max((fit for fit, *_ in rows), default=0)/2
+    rows = [row for row in rows if row[0] >= least or least <= 0]
+    return [g for *_, g in sorted(rows, key=lambda row: (-row[0], row[1]))[:limit]]
 
 # %% ../../nbs/33_skills.evolution.ipynb #552a8229
 def consider(
-    bank, skill, play,
-    games,          # Fresh ones, of the weak categories and that of the skill
-    weak,           # Weak categories
-    limit=24,       # Most pairs to play
-    alpha=.2,
-    seed=0,
-    used=(),        # Ids of games the proposal was made from
+    bank, skill, play, games, # `games` are fresh
+    weak,     # Weak categories
+    limit=24, # Most pairs to play
+    alpha=.2, # Strictness
+    seed=0,   # Draws between games that fit equally well
+    used=(),  # Ids of games the proposal was made from
     make=Retriever, # Called with a bank, gives its retriever
-)->tuple:           # Bank with the skill if it is kept, else as it was; row for the record
+)->tuple:     # Bank with the skill if it is kept, else as it was; row for the record
     "Try a proposal and keep it if the gate says so"
     refines = bank.get(skill.skill_id) if skill.skill_id else None
-    row = dict(category=skill.category, principle=skill.principle, refines=refines and dict(id=refines.id, principle=refines.principle),
+    row = dict(category=skill.category, principle=skill.principle, refines=refines and refines.principle,
                provenance=skill.provenance, gate=None, kept=False)
-    if not refines and skill.category not in weak: return bank, row | dict(reason=f'{skill.category} is not a weak category')
+    typed = refines or skill.category in weak
+    if not typed: return bank, row | dict(reason=f'{skill.category} is not a weak category')
     new, skill = changed_bank(bank, skill)
     shown = games_showing(new, skill.skill_id, games, limit, seed, make)
     if not shown: return bank, row | dict(reason='no game would show it')
     if .5**len(shown) > alpha: return bank, row | dict(reason=f'only {len(shown)} games would show it')
     v = gate(bank, new, play, shown, alpha, used)
     row |= dict(gate=asdict(v) | dict(games=[g.id for g in shown]), kept=v.keep)
-    return (new, row | dict(id=skill.skill_id, reason='')) if v.keep else (bank, row | dict(reason=complaint(v, alpha)))
+    if not v.keep: return bank, row | dict(reason=complaint(v, alpha))
+    return new, row | dict(id=skill.skill_id, reason='')
 
 def complaint(v, alpha)->str:
     "Why a `Verdict` is not enough"
@@ -173,7 +179,28 @@ def adopt(bank, skills, refused)->SkillBank:
     for id in skills: bank.get(id).provenance = bank.get(id).provenance | dict(version=version(bank))
     return bank
 
-# %% ../../nbs/33_skills.evolution.ipynb #e39ab248
+# %% ../../nbs/33_skills.evolution.ipynb #6c404ce4
+def diagnose(
+    seen,          # Trajectories of the validation games
+    threshold,     # δ_evolve
+    deep, shallow, # See `study_size`
+)->tuple:          # Weak categories, failures to study, the first part of the record
+    "What goes wrong"
+    rates = category_rates(seen)
+    weak = weak_categories(rates, threshold)
+    failures = sample_failures(seen, weak, study_size(seen, threshold, deep, shallow))
+    return weak, failures, dict(rates_before=as_rows(rates), weak=weak, failures=[t.id for t in failures])
+
+def try_all(bank, skills, play, games, weak, **kw)->tuple: # New bank, rows for the record
+    "Every proposal after the other, each in sight of those kept before"
+    new, rows = bank.copy(), []
+    for s in skills:
+        new, row = consider(new, s, play, [g for g in games if g.category in {s.category, *weak}], weak, **kw)
+        rows.append(row)
+    kept, refused = [r['id'] for r in rows if r['kept']], [r['principle'] for r in rows if not r['kept']]
+    return adopt(new, kept, refused), rows
+
+# %% ../../nbs/33_skills.evolution.ipynb #ed712167
 def evolve(
     bank:SkillBank, # Left as it is
     play,           # `play(bank, games)` returns a trajectory for each game, in order
@@ -186,27 +213,27 @@ def evolve(
     evidence=(),    # Earlier trajectories the teacher may use as well
     gate_limit=24,  # Most pairs for one proposal
     alpha=.2,       # Strictness of the gate
-    deep=10, shallow=5, # Failures to study, see `study_size`
+    deep=10,        # Failures studied when most goes wrong
+    shallow=5,      # Failures studied otherwise
     retriever=Retriever, # Called with a bank, gives its retriever
 )->tuple:           # New `SkillBank`, and the record of the look
     "One look at where the policy fails, and what of the teacher's answer held up"
-    evidence, used = list(evidence), {g.id for g in val_games}
-    used |= {t.game for t in evidence}
+    evidence = list(evidence)
+    used = {g.id for g in val_games} | {t.game for t in evidence}
     assert_fresh(gate_games, used)
     seen = played(play, bank, val_games)
-    rates = category_rates(seen)
-    weak = weak_categories(rates, threshold)
-    failures = sample_failures(seen, weak, study_size(seen, threshold, deep, shallow)) if max_new else []
-    record = dict(seed=seed, threshold=threshold, alpha=alpha, version_before=version(bank), rates_before=as_rows(rates), weak=weak,
-                  failures=[t.id for t in failures])
-    asked = (teacher or OfflineTeacher()).propose(bank, failures, evidence + seen, weak, max_new)[:max_new] if failures else []
-    new, rows = bank.copy(), []
-    for skill in asked:
-        games = [g for g in gate_games if g.category in {skill.category, *weak}]
-        new, row = consider(new, skill, play, games, weak, gate_limit, alpha, seed, used, retriever)
-        rows.append(row)
-    kept, refused = [r['id'] for r in rows if r['kept']], [r for r in rows if not r['kept']]
-    adopt(new, kept, [r['principle'] for r in refused])
-    after = category_rates(played(play, new, val_games)) if kept else rates
-    return new, record | dict(proposals=rows, kept=kept, refused=[{k: r[k] for k in ('principle', 'reason')} for r in refused],
-                              version_after=version(new), rates_after=as_rows(after))
+    weak, failures, record = diagnose(seen, threshold, deep, shallow)
+    teacher, how = teacher or OfflineTeacher(), dict(limit=gate_limit, alpha=alpha, seed=seed, used=used, make=retriever)
+    asked = teacher.propose(bank, failures, evidence + seen, weak, max_new)[:max_new] if failures else []
+    new, rows = try_all(bank, asked, play, gate_games, weak, **how)
+    record = dict(seed=seed, threshold=threshold, alpha=alpha) | record
+    return new, record | outcome(bank, new, rows, play, val_games, record['rates_before'])
+
+# %% ../../nbs/33_skills.evolution.ipynb #dd5fe0fb
+def outcome(bank, new, rows, play, val_games, rates)->dict:
+    "The last part of the record; `rates` are those before"
+    kept = [r['id'] for r in rows if r['kept']]
+    if kept: rates = as_rows(category_rates(played(play, new, val_games)))
+    refused = [dict(principle=r['principle'], reason=r['reason']) for r in rows if not r['kept']]
+    return dict(proposals=rows, kept=kept, refused=refused, version_before=version(bank), version_after=version(new),
+                rates_after=rates)

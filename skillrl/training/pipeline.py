@@ -65,7 +65,7 @@ class Pipeline:
         self.train, self.test = suites(self.config.env)
         self.suites = {s.name: s for s in self.train + self.test}
         self.state = run.state or dict(phase=PHASES[0], done=0, versions={})
-        self.teacher = OfflineTeacher()
+        self.teacher, self._collected = OfflineTeacher(), None
 
     def commit(self, phase, done, total):
         "Make the step that just ended the one to resume from"
@@ -147,8 +147,11 @@ def collect_games(
 @patch
 def collected(self:Pipeline, suite):
     "Trajectories of the first phase in `suite`"
-    return [Trajectory.from_dict(d) for d in self.run.log('trajectories').read()
-            if d['metadata']['phase']=='collect' and d['metadata']['suite']==suite.name]
+    if self._collected is None:
+        self._collected = {}
+        for d in self.run.log('trajectories').read():
+            if d['metadata']['phase']=='collect': self._collected.setdefault(d['metadata']['suite'], []).append(Trajectory.from_dict(d))
+    return self._collected[suite.name]
 
 @patch
 def save_bank(self:Pipeline, suite, bank):
@@ -180,7 +183,7 @@ def demonstrations(
     if suite.live: return _winning_rows(winners)
     rng = seeded(config.seed, 'demonstrations', suite.name)
     eps = episodes_of(suite, suite.games('collect', config.env.episodes), bank, config)
-    return [r for e in eps for r in demonstrate(e, Expert(e.start().task, rng), rng)[1]]
+    return [r for e in eps for r in demonstrate(e, Expert(e.start().task, rng, config.sft.trust), rng)[1]]
 
 def _winning_rows(trajectories):
     "What the policy itself wrote in episodes it won"
