@@ -145,7 +145,7 @@ def evaluate(args):
     from skillrl.training.pipeline import episodes_of, seed_for
     cfg, suite = _start(args)
     if args.max_steps: cfg = cfg.merged({'env.max_steps': args.max_steps})
-    policy, games, results = _policy(cfg), suite.games('test', args.tasks), {}
+    policy, games, results = _policy(cfg), suite.games('test', args.tasks or cfg.env.test_tasks)[:args.tasks], {}
     for name, file in {'no bank': None, 'bank': args.skill_bank}.items():
         if name=='bank' and not file: continue
         eps = episodes_of(suite, games, file and SkillBank.load(file), cfg)

@@ -85,7 +85,7 @@ class SFTConfig:
     epochs:int = opt(3, lo=1) # Passes over the rows, when `steps` is 0
     batch_size:int = opt(32, lo=1) # Rows per step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
-    trust:float = opt(0.5, lo=0, hi=1) # Chance that the demonstrator believes a note
+    trust:float = opt(0.6, lo=0, hi=1) # Chance that the demonstrator believes a note
 
 @dataclass
 class RLConfig:

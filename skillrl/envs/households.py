@@ -132,10 +132,12 @@ class Household:
 @patch
 def _repr_markdown_(self:Household):
     kept, rows = {}, {}
-    for thing, (room, place) in self.homes.items(): kept.setdefault((room, place), []).append(thing)
-    for room, p in sorted(kept): rows.setdefault((room, kind(p)), []).append(f'{p.split()[-1]}: {", ".join(kept[room, p])}')
+    for thing, (room, place) in self.homes.items():
+        kept.setdefault((room, kind(place), int(place.split()[-1])), []).append(thing)
+    for room, type, n in sorted(kept):
+        rows.setdefault((room, type), []).append(f'{n}: {", ".join(kept[room, type, n])}')
     lines = [f'| {room} | {type} | {"; ".join(found)} |' for (room, type), found in rows.items()]
-    return '\n'.join([f'**{self.name}**', '', '| room | places | number: what is kept there |', '|---|---|---|', *lines])
+    return '\n'.join([f'**{self.name}**', '', '| room | places | what is kept in each |', '|---|---|---|', *lines])
 
 # %% ../../nbs/13_envs.households.ipynb #36b9ebc2
 _tools = dict(clean='sinkbasin', heat='microwave', cool='fridge')

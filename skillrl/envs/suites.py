@@ -55,10 +55,14 @@ class FolderSuite:
         self._loaded = {}
 
     def load(self, file):
-        if file not in self._loaded: self._loaded[file] = load_game(file)
+        try:
+            if file not in self._loaded: self._loaded[file] = load_game(file)
+        except ValueError as e: raise ValueError(f'{file} cannot be played ({e}): mend it or move it away') from None
         return self._loaded[file]
 
-    def games(self, split, n=None): return [self.load(f) for f in self.files[split][:n]]
+    def games(self, split, n=None):
+        "Games of `split`, `n` at most; all of the test"
+        return [self.load(f) for f in self.files[split][:None if split=='test' else n]]
     def draw(self, split, rng): return self.load(rng.choice(self.files[split]))
     def env(self, game, max_steps): return AlfworldEnv([game], self.verb_style, max_steps)
 

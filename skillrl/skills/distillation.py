@@ -344,8 +344,8 @@ def consolidate(
         old = said.get(normal(advice(o)))
         if old: _merge(old, o)
         else:
-            mistake = isinstance(o, Mistake)
-            o = replace(o, **{'mistake_id' if mistake else 'skill_id': bank.new_id('mistake' if mistake else o.category)})
+            field, shelf = ('mistake_id', 'mistake') if isinstance(o, Mistake) else ('skill_id', o.category)
+            o = replace(o, **{field: bank.new_id(shelf)})
             new.append(bank.add(o))
             said[normal(advice(o))] = o
     return new
@@ -423,5 +423,5 @@ def select_in(trajs, categories)->list: return [t for t in trajs if category_of(
 
 def _refined(old, o, category):
     if old is None: return replace(o, category=category)
-    return replace(old, principle=o.principle, source_tasks=o.source_tasks, provenance=o.provenance | dict(refines=old.principle),
-                   stats=dict(retrieved=0, wins=0, losses=0))
+    origin = o.provenance | dict(refines=old.principle)
+    return replace(old, principle=o.principle, source_tasks=o.source_tasks, provenance=origin, stats=o.stats)

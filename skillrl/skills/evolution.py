@@ -93,7 +93,8 @@ def gate(
 )->Verdict:
     "Whether `changed` does better than `bank` on fresh games"
     assert_fresh(games, used)
-    pairs = [(bool(a.success), bool(b.success)) for a, b in zip(played(play, bank, games), played(play, changed, games))]
+    runs = played(play, bank, games), played(play, changed, games)
+    pairs = [(bool(a.success), bool(b.success)) for a, b in zip(*runs)]
     wins, losses = pairs.count((False, True)), pairs.count((True, False))
     p, won = sign_test(wins, losses), [sum(map(bool, side)) for side in zip(*pairs)] or [0, 0]
     return Verdict(len(pairs), *won, wins, losses, p, wins > losses and p <= alpha)
@@ -223,9 +224,9 @@ def evolve(
     assert_fresh(gate_games, used)
     seen = played(play, bank, val_games)
     weak, failures, record = diagnose(seen, threshold, deep, shallow)
-    teacher, how = teacher or OfflineTeacher(), dict(limit=gate_limit, alpha=alpha, seed=seed, used=used, make=retriever)
-    asked = teacher.propose(bank, failures, evidence + seen, weak, max_new)[:max_new] if failures else []
-    new, rows = try_all(bank, asked, play, gate_games, weak, **how)
+    how = dict(limit=gate_limit, alpha=alpha, seed=seed, used=used, make=retriever)
+    asked = (teacher or OfflineTeacher()).propose(bank, failures, evidence + seen, weak, max_new) if failures else []
+    new, rows = try_all(bank, asked[:max_new], play, gate_games, weak, **how)
     record = dict(seed=seed, threshold=threshold, alpha=alpha) | record
     return new, record | outcome(bank, new, rows, play, val_games, record['rates_before'])
 

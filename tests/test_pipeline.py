@@ -1,0 +1,96 @@
+"The whole run as a user meets it: killed, resumed, repeated, and refused with one sentence"
+import json, os, random, signal, subprocess, sys, time
+from pathlib import Path
+import pytest
+from skillrl.cli import main
+from skillrl.store import data_path
+
+TRAIN = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())', 'train']
+
+def files(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock'}
+
+def start(*args): return subprocess.Popen([*TRAIN, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+    "A run that nobody stopped, and how long it took"
+    folder, t = tmp_path_factory.mktemp('whole')/'run', time.monotonic()
+    assert start('--smoke', '--output', str(folder)).wait()==0
+    return folder, time.monotonic()-t
+
+@pytest.mark.parametrize('sig', [signal.SIGKILL, signal.SIGINT])
+def test_killed_and_resumed_to_the_same_bytes(whole, tmp_path, sig):
+    folder, seconds = whole
+    run, rng, kills = tmp_path/'run', random.Random(int(sig)), 10 if sig==signal.SIGKILL else 2
+    args = ['--smoke', '--output', str(run)]
+    for _ in range(kills):
+        p = start(*args)
+        try: p.wait(rng.uniform(.2, 1.)*seconds)
+        except subprocess.TimeoutExpired: p.send_signal(sig)
+        status = p.wait()
+        if (run/'config.json').exists(): args = ['--resume', str(run)]
+        if status==0: break
+    assert start(*args).wait()==0
+    assert files(run)==files(folder)
+
+def test_resuming_a_finished_run_changes_nothing(whole):
+    before = files(whole[0])
+    assert start('--resume', str(whole[0])).wait()==0
+    assert files(whole[0])==before
+
+def test_splits_of_a_run_do_not_meet(whole):
+    seen = {}
+    for line in (whole[0]/'trajectories.jsonl').read_text().splitlines():
+        t = json.loads(line)
+        seen.setdefault(t['metadata']['phase'], set()).add(t['game'])
+    assert all(a.isdisjoint(b) for k,a in seen.items() for l,b in seen.items() if k!=l)
+    looks = [json.loads(l) for l in (whole[0]/'evolution.jsonl').read_text().splitlines()]
+    assert looks and all(x['rates_before'] for x in looks)
+
+def test_artefacts_hold_no_pickle_and_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv('OPENAI_API_KEY', 'sk-never-written')
+    assert main(['train', '--smoke', '--output', str(tmp_path/'run')])==0
+    held = files(tmp_path/'run')
+    assert not [n for n,b in held.items() if b'sk-never-written' in b or n.endswith(('.pkl', '.pt', '.bin'))]
+
+def sentence(capsys, *argv):
+    assert main([str(a) for a in argv])==1
+    out, err = capsys.readouterr()
+    assert len(err.strip().splitlines())==1, err
+    return err
+
+def test_bad_input_gets_one_sentence(tmp_path, capsys):
+    def put(name, text):
+        (tmp_path/name).write_text(text)
+        return tmp_path/name
+    skill = dict(skill_id='a', title='Eggs', principle='Look for egg in fridge 1.', when_to_apply='always')
+    twice = put('twice.json', json.dumps(dict(general_skills=[skill, skill], task_specific_skills={}, common_mistakes=[])))
+    cases = [(['train', '--config', put('broken.json', '{"rl": '), '--output', tmp_path/'x'], 'broken.json'),
+             (['train', '--config', put('key.json', '{"rl": {"groupsize": 8}}'), '--output', tmp_path/'x'], 'rl.group_size'),
+             (['train', '--config', tmp_path/'none.json', '--output', tmp_path/'x'], 'none.json'),
+             (['train', '--resume', tmp_path/'no_run'], 'no_run'),
+             (['distill', '--trajectories', put('torn.jsonl', '{"id": "a", "task": "b"}\n{"id": "c", "ta'), '--output', tmp_path/'b'], 'torn.jsonl'),
+             (['inspect', twice], "'a'"), (['inspect', put('empty.json', '{"general_skills": [], "task_specific_skills": {}}')], 'empty.json'),
+             (['eval', '--policy', tmp_path/'no_policy', '--tasks', '1'], 'no_policy'),
+             (['eval', '--games', tmp_path/'no_games'], 'no_games'),
+             (['collect', '--no-mock', '--url', 'http://127.0.0.1:9', '--episodes', '1', '--output', tmp_path/'t'], '127.0.0.1:9')]
+    for argv, says in cases: assert says in sentence(capsys, *argv)
+    assert not (tmp_path/'x').exists() and not (tmp_path/'b').exists()
+
+def test_unsolvable_game_gets_one_sentence(tmp_path, capsys):
+    from skillrl.envs.households import Household
+    game = Household('unsolvable').game('test', 0, 'heat').to_dict()
+    game['scene']['things'] = [t for t in game['scene']['things'] if t['type']!=game['goal']['thing']]
+    (tmp_path/'valid_seen').mkdir()
+    (tmp_path/'valid_seen'/'game.json').write_text(json.dumps(game))
+    assert 'game.json' in sentence(capsys, 'eval', '--games', tmp_path)
+
+def test_a_run_folder_in_use_is_left_alone(whole, tmp_path, capsys):
+    from skillrl.store import FolderLock
+    lock = FolderLock(tmp_path/'run')
+    assert 'in use' in sentence(capsys, 'train', '--smoke', '--output', tmp_path/'run')
+    lock.close()
+
+def test_the_shipped_base_is_small():
+    assert sum(p.stat().st_size for p in data_path('base').rglob('*')) < 4e6

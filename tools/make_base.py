@@ -1,0 +1,88 @@
+"""Make the base policy that ships in `data/base`.
+
+    python tools/make_base.py [--out data/base] [--steps 20000]
+
+27 CPU-minutes on one core. It plays the part of a language model's pre-training: over thousands of random households
+it learns to act by what its prompt says, notes included. The demonstrator believes a note six times in ten.
+Which household keeps what where, no weight can know; no household made here is met again in training or tests.
+"""
+import argparse, random
+from skillrl.agent import Episode, write_reply
+from skillrl.envs.alfworld import CATEGORIES, AlfworldEnv
+from skillrl.envs.households import RECEPTACLES, THINGS, Expert, Household
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
+from skillrl.training.sft import encode_rows, full_sft
+
+COUNT = dict(cabinet=27, drawer=27, shelf=14, countertop=5, stoveburner=6, sidetable=5, handtowelholder=4, armchair=3, diningtable=3,
+             desk=3, coffeetable=3, sinkbasin=2, towelholder=3)  # The most that official games have of a receptacle; 2 of the others
+WORDS = '''task skill searched new go to actions seen holding did now nothing happens look find for in on under with put some clean heat cool
+hot two them it examine use take from move open close using turn pick up are is arrive at see room middle drop <think> </think> <action>
+</action> : first not no when your facing next keep help inventory do search place where what closed each once twice every thing slice'''
+ORDERS = dict(pick='To put: take, move.', look='To look: take, use desklamp.', clean='To clean: take, clean, move.',
+              heat='To heat: take, heat, move.', cool='To cool: take, cool, move.', pick_two='To find two: take, move, take, move.')
+HABITS = ['Open what is closed.', 'Search each place once.', 'Take it when you see it.', 'Do not go where you are.',
+          'Do not search a place twice.']
+ROOMS = [('kitchen', 'bedroom'), ('kitchen', 'living'), ('kitchen', 'bathroom'), ('living', 'bedroom')]
+
+def vocabulary():
+    places, things = ({t for room in table.values() for t in room} for table in (RECEPTACLES, THINGS))
+    return [*(f'{t} {i}' for t in places for i in range(1, COUNT.get(t, 2)+1)), *(f'{t} {i}' for t in things for i in range(1, 6)),
+            *sorted(places | things), *WORDS.split()]
+
+def notes(house, goal, rng):
+    "What a bank might show for `goal`: usually the place of the thing, among places of others and general advice"
+    need = [goal.thing] + ['desklamp']*(goal.category=='look')
+    out = [house.hint(t) for t in need if rng.random() < .85]
+    out += [house.hint(t) for t in rng.sample([t for t in house.homes if t not in need], rng.randint(0, 4))]
+    if rng.random() < .5: out.append(ORDERS[goal.category])
+    rng.shuffle(out)
+    return out + rng.sample(HABITS, rng.choice((0, 0, 1, 2)))
+
+def share(thought, action):
+    "Share of rows kept: blind search is most of an episode and teaches little"
+    if 'find' not in thought or ' in ' in thought: return 1.
+    return .25 if action.startswith('go') else .4
+
+def episodes(rng):
+    "Unplayed episodes in household after household; one in four has its things scattered, as official games do"
+    n = 0
+    while True:
+        scattered = rng.random() < .25
+        house = Household(f'base-0-{n}', rng.choice(ROOMS), 0 if scattered else .95)
+        n += 1
+        for category in filter(house.goals.get, CATEGORIES):
+            game = house.game('base', rng.randrange(4), category)
+            shown = notes(house, game.goal, rng) if not scattered and rng.random() < .8 else ()
+            yield Episode(AlfworldEnv([game], max_steps=40), game, skills=shown)
+
+def rows(rng):
+    "Demonstration rows without end; one move in ten is random, made but not taught"
+    for e in episodes(rng):
+        expert = Expert(e.start().task, rng, trust=.6)
+        while not e.done:
+            prompt = e.messages()
+            thought, action = expert.act(e.admissible, e.sightings, e.skills)
+            if rng.random() < .1:
+                e.act(rng.choice(e.admissible))
+                continue
+            if rng.random() < share(thought, action): yield dict(prompt=prompt, completion=write_reply(thought, action))
+            e.act(action)
+
+def main(out, steps):
+    import torch
+    from tqdm import tqdm
+    torch.set_num_threads(1)
+    tokenizer = word_tokenizer(vocabulary())
+    policy, stream = Policy(tiny_model(len(tokenizer)), tokenizer), rows(random.Random(0))
+    with tqdm(total=steps) as bar:
+        def show(step, loss):
+            bar.update()
+            if step%100==99: bar.set_postfix(loss=f'{loss:.3f}')
+        losses = full_sft(lambda: encode_rows([next(stream) for _ in range(512)], policy), policy, steps, lr=4e-3, progress=show)
+    print(f'{policy}: loss {sum(losses[-500:])/len(losses[-500:]):.3f}, saved in {policy.save(out)}')
+
+if __name__=='__main__':
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('--out', default='data/base')
+    p.add_argument('--steps', type=int, default=20000)
+    main(**vars(p.parse_args()))
