@@ -1,11 +1,10 @@
 "Long checks of sightings, households and the expert: thousands of games, real ones too if `$ALFWORLD_DATA` points at them"
 import hashlib, json, os, random, subprocess, sys, time
 from collections import Counter, defaultdict
-from pathlib import Path
 import pytest
-from skillrl.envs.alfworld import CATEGORIES, Goal, World, find_games, load_games, oracle
-from skillrl.envs.households import DOORS, FILL, ROOMS, Expert, Household, demonstrate, households, seeded
-from skillrl.envs.sightings import Sightings, kind, read_goal
+from skillrl.envs.alfworld import World, find_games, load_games, oracle
+from skillrl.envs.households import DOORS, FILL, ROOMS, Expert, Household, demonstrate, furnish, households, seeded
+from skillrl.envs.sightings import Sightings, read_goal
 
 splits = 'collect', 'train', 'val', 'test'
 houses = households('train', 10) + [Household('odd-1', ('kitchen', 'bathroom')), Household('odd-2', ('living', 'bedroom')),
@@ -84,9 +83,14 @@ def test_other_tasks_are_no_goals(task): assert read_goal(task) is None
 
 # Games
 
-def digest(g): return hashlib.sha256(json.dumps([g.scene.to_dict(), [g.goal.category, g.goal.thing, g.goal.target]]).encode()).hexdigest()
+def digest(g):
+    "What is where, and the goal, as one number"
+    rooms = [(r.name, r.location, r.openable) for r in g.scene.receptacles]
+    things = [(t.name, t.places) for t in g.scene.things]
+    return hashlib.sha256(json.dumps([rooms, things, g.goal.category, g.goal.thing, g.goal.target]).encode()).hexdigest()
 
 def test_no_game_is_in_two_splits():
+    "5,760 games, no two of them alike"
     seen = {}
     for split in ('train', 'test'):
         for h in households(split, 12):
@@ -133,7 +137,7 @@ def test_same_name_same_bytes_whatever_the_hash_seed():
 def test_names_fix_the_bytes():
     "Pinned: a change here makes every stored run and every published number about other houses"
     h = Household('train-003', ('kitchen', 'living'))
-    assert digest(h.game('train', 0, 'heat'))[:16] == 'PIN'
+    assert digest(h.game('train', 0, 'heat'))[:16] == 'b49938cbc37e590e'
 
 def test_generation_is_quick():
     h = Household('speed', ('kitchen', 'bedroom'))
@@ -146,28 +150,42 @@ def test_generation_is_quick():
     assert min(times) < .002
 
 def test_rooms_follow_the_rates():
-    "Receptacles that share a location, doors and fullness, within what chance and our simplifications allow"
-    n, full, shared, doors, things = Counter(), Counter(), Counter(), Counter(), 0
+    "Doors and shared locations of 1,600 rooms; how full the receptacles of 240 real-like games are"
+    n, shared, doors, full, seen = Counter(), Counter(), Counter(), Counter(), Counter()
+    for i in range(400):
+        for room in ROOMS:
+            rs = furnish(room, seeded('rates', room, i))
+            at = Counter(loc for _, loc, _ in rs)
+            for t, loc, opens in rs: n[t] += 1; shared[t] += at[loc] > 1; doors[t] += opens
+    for t in n: assert abs(doors[t]/n[t] - DOORS.get(t, 0)) < .05, t
+    for t, p in dict(stoveburner=.74, drawer=.20, cabinet=.15).items(): assert abs(shared[t]/n[t] - p) < .15, t
+    assert .12 < sum(shared.values())/n.total() < .2
     for i in range(60):
         h = Household(f'rates-{i}', ('kitchen', 'living') if i % 2 else ('bedroom', 'bathroom'), 0)
-        for g in h.games('test', 2):
-            at = Counter(r.location for r in g.scene.receptacles)
-            for r, c in zip(g.scene.receptacles, g.scene.contents):
-                n[r.type] += 1; full[r.type] += len(c); shared[r.type] += at[r.location] > 1; doors[r.type] += r.openable
-    for t, p in DOORS.items(): assert abs(doors[t]/n[t] - p) < .1, t
+        for g in h.games('test', 1):
+            for r, c in zip(g.scene.receptacles, g.scene.contents): seen[r.type] += 1; full[r.type] += len(c)
     for t in ('countertop', 'diningtable', 'fridge', 'dresser', 'bed', 'desk', 'shelf', 'cabinet', 'drawer', 'sofa', 'sidetable'):
-        assert .5 < full[t]/n[t]/FILL[t] < 1.8, t
-    assert .12 < sum(shared.values())/sum(n.values()) < .2
-    for t, p in dict(stoveburner=.74, drawer=.20, cabinet=.15).items(): assert abs(shared[t]/n[t] - p) < .15, t
+        assert .5 < full[t]/seen[t]/FILL[t] < 1.8, (t, full[t]/seen[t], FILL[t])
 
 def test_things_are_at_home_as_often_as_promised():
-    for strength in (0, .5, .95, 1):
+    for strength in (.5, .95, 1):
         home = []
         for h in households('home', 6, strength):
             for g in h.games('test', 4):
                 room = dict((goal, room) for goal, room in h.goals[g.category])[g.goal]
                 home += [t.places == (h.homes[t.type][1],) for t in g.scene.things if h.homes[t.type][0] == room]
-        assert strength - .03 < rate(home) < strength + .05*(1 - strength) + .03 + .1*(strength == 0)
+        assert strength - .03 < rate(home) < strength + .15*(1 - strength) + .02
+
+def test_scattered_things_are_where_chance_puts_them():
+    "Lamps and plants too, which no receptacle accepts: at strength 0 a hint tells nothing about any of them"
+    home = defaultdict(list)
+    for h in households('home', 60, 0):
+        for g in h.games('test', 1):
+            room = dict((goal, room) for goal, room in h.goals[g.category])[g.goal]
+            for t in g.scene.things:
+                if h.homes[t.type][0] == room: home[t.type].append(t.places == (h.homes[t.type][1],))
+    often = {t: rate(w) for t, w in home.items() if len(w) >= 30}
+    assert {'desklamp', 'houseplant'} <= often.keys() and max(often.values()) < .4, often
 
 # Expert
 

@@ -170,9 +170,10 @@ def goals(self:Household)->dict: # Category to pairs of `Goal` and room
 def _spot(self:Household, rng, room, thing, goal): # Receptacle for one thing
     at, home = self.homes[thing]
     if at == room and rng.random() < self.strength: return home
-    ok = [p for p in self.places[room] if thing in HOLDS.get(kind(p), ())]
-    if thing == goal.thing: ok = [p for p in ok if kind(p) != goal.target]
-    if not ok: return home if at == room else rng.choice(self.places[room])
+    free = [p for p in self.places[room] if thing != goal.thing or kind(p) != goal.target]
+    ok = [p for p in free if thing in HOLDS.get(kind(p), ())]
+    if not ok and self.strength: return home if at == room else rng.choice(self.places[room])
+    ok = ok or [p for p in free if kind(p) not in _not_homes]
     return rng.choices(ok, [likely(kind(p), thing) for p in ok])[0]
 
 @patch

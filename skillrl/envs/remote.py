@@ -14,7 +14,7 @@ from threading import Lock, Thread
 from urllib.parse import urlsplit
 from fastcore.basics import patch
 from .alfworld import CATEGORIES
-from .base import TextEnv, register
+from .base import TextEnv
 from ..trajectory import alfworld_category
 
 # %% ../../nbs/16_envs.remote.ipynb #b171e06f
@@ -42,6 +42,9 @@ class Server:
     ):
         self.env, self.find, self.lock = env, find or (lambda id: id), Lock()
         self.running, self.http = False, None
+
+    def __enter__(self): return self
+    def __exit__(self, *args): self.close()
 
 # %% ../../nbs/16_envs.remote.ipynb #d5477775
 @patch
@@ -129,11 +132,6 @@ def close(self:Server):
     http, self.http = self.http, None
     if http: http.shutdown(), http.server_close()
 
-@patch
-def __enter__(self:Server): return self
-@patch
-def __exit__(self:Server, *args): self.close()
-
 def serve(
     env,              # A `TextEnv`
     host='127.0.0.1', # `0.0.0.0` lets other machines in; there is no password
@@ -219,7 +217,7 @@ def _post(self:RemoteEnv, route, body): # Checked answer to one request
     try: r = _client().post(self.url + route, content=json.dumps(body), timeout=self.timeout,
                             headers={'Content-Type': 'application/json'})
     except x.TimeoutException as e:
-        raise ConnectionError(f'{at} had no answer within {self.timeout:g} s: see what the server is doing, or raise timeout') from e
+        raise ConnectionError(f'{at} had no answer within {self.timeout:g} s: see what keeps it, or raise timeout') from e
     except (x.ConnectError, x.InvalidURL, UnicodeError, OverflowError) as e:
         raise ConnectionError(f'no server is listening at {self.shown} ({e}): start one, or correct the address') from e
     except x.DecodingError as e: raise ValueError(f'{at} sent what cannot be unpacked ({e}): repair the server') from e
@@ -278,5 +276,3 @@ def step(self:RemoteEnv,
     result = (a['observation'], float(a['reward']), terminated, truncated, self._told(a, a['done'] and a['reward'] >= 1))
     if terminated or truncated: self._last = result
     return result
-
-register('remote', 'skillrl.envs.remote:RemoteEnv')

@@ -292,7 +292,8 @@ def look(self:Pipeline, policy, n):
     c = self.config.evolution
     few = [self.train[(n*LOOKS + j) % len(self.train)] for j in range(min(LOOKS, len(self.train)))]
     for suite in few:
-        bank, record = evolve_bank(self.bank(suite), suite, policy, self.config, self.teacher, n, max(1, c.val_tasks//len(few)))
+        bank, record = evolve_bank(self.bank(suite), suite, policy, self.config, self.teacher, n, max(1, c.val_tasks//len(few)),
+                                   self.collected(suite))
         self.run.log('evolution').append([dict(look=n, suite=suite.name) | record])
         if record['kept']: self.save_bank(suite, bank)
 
@@ -304,14 +305,15 @@ def evolve_bank(
     teacher, # Who proposes
     look=0,  # Number of the look; each has its own games
     n=12,    # Validation games
+    evidence=(), # Earlier trajectories the teacher may use as well
 ): # The bank after, and what happened
     "One look at one suite"
     c = config.evolution
     fresh = lambda split, m: suite.games(split, (look+1)*m)[look*m:]
     def play(bank, games):
         return play_out(policy, episodes_of(suite, games, bank, config), suite, config, seed_for(config.seed, 'look', look, suite.name))
-    return evolve(bank, play, fresh('val', n), fresh('gate', c.gate_tasks), teacher, c.evolution_threshold, c.max_new_skills,
-                  seed_for(config.seed, 'gate', look, suite.name), gate_limit=c.gate_tasks, deep=c.max_analysis_deep,
+    return evolve(bank, play, fresh('val', n), fresh('gate', 8*c.gate_tasks), teacher, c.evolution_threshold, c.max_new_skills,
+                  seed_for(config.seed, 'gate', look, suite.name), evidence=evidence, gate_limit=c.gate_tasks, deep=c.max_analysis_deep,
                   shallow=c.max_analysis_shallow, retriever=lambda b: retriever_for(b, config.retrieval))
 
 # %% ../../nbs/45_training.pipeline.ipynb #1e51f043
