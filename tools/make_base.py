@@ -6,7 +6,7 @@
 it learns to act by what its prompt says, notes included. The demonstrator believes a note six times in ten.
 Which household keeps what where, no weight can know; no household made here is met again in training or tests.
 """
-import argparse, random
+import argparse, random, re
 from skillrl.agent import Episode, write_reply
 from skillrl.envs.alfworld import CATEGORIES, AlfworldEnv
 from skillrl.envs.households import RECEPTACLES, THINGS, Expert, Household
@@ -44,10 +44,10 @@ def share(thought, action):
     return .25 if action.startswith('go') else .4
 
 def episodes(rng):
-    "Unplayed episodes in household after household; one in four has its things scattered, as official games do"
+    "Unplayed episodes in household after household; three in ten have their things scattered, as official games do"
     n = 0
     while True:
-        scattered = rng.random() < .25
+        scattered = rng.random() < .3
         house = Household(f'base-0-{n}', rng.choice(ROOMS), 0 if scattered else .95)
         n += 1
         for category in filter(house.goals.get, CATEGORIES):
@@ -55,18 +55,25 @@ def episodes(rng):
             shown = notes(house, game.goal, rng) if not scattered and rng.random() < .8 else ()
             yield Episode(AlfworldEnv([game], max_steps=40), game, skills=shown)
 
+def slips(action, rng):
+    "A command with a wrong number in it, sent once or again and again: what a young policy does, so that it learns to get out of it"
+    numbers = list(re.finditer(r'\d+', action))
+    if not numbers: return []
+    m = rng.choice(numbers)
+    return [f'{action[:m.start()]}{rng.randint(1, 9)}{action[m.end():]}'] * rng.choice((1, 1, 2, 3))
+
 def rows(rng):
-    "Demonstration rows without end; one move in ten is random, made but not taught"
+    "Demonstration rows without end; one move in eleven is random and one in eleven a slip, made but not taught"
     for e in episodes(rng):
         expert = Expert(e.start().task, rng, trust=.6)
         while not e.done:
             prompt = e.messages()
             thought, action = expert.act(e.admissible, e.sightings, e.skills)
-            if rng.random() < .1:
-                e.act(rng.choice(e.admissible))
-                continue
-            if rng.random() < share(thought, action): yield dict(prompt=prompt, completion=write_reply(thought, action))
-            e.act(action)
+            stray = rng.random()
+            moves = [rng.choice(e.admissible)] if stray < .09 else slips(action, rng) if stray < .18 else []
+            if not moves and rng.random() < share(thought, action): yield dict(prompt=prompt, completion=write_reply(thought, action))
+            for move in moves or [action]:
+                if not e.done: e.act(move)
 
 def main(out, steps):
     import torch
