@@ -41,9 +41,9 @@ def common(
 def train(args):
     "collect, distill, sft, rl with evolution, eval: the whole loop in one folder"
     from skillrl.training.pipeline import train
-    path = args.resume or args.output or _free('runs')
+    config, path = None if args.resume else settings(args), args.resume or args.output or _free('runs')
     print(f'Run folder: {path}', flush=True)
-    try: train(None if args.resume else settings(args), path, bool(args.resume), _bars())
+    try: train(config, path, bool(args.resume), _bars())
     except KeyboardInterrupt:
         print(f'\nStopped. Go on with: skillrl train --resume {path}', file=sys.stderr)
         return 130

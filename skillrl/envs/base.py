@@ -115,6 +115,7 @@ def make(
     return maker(**kw)
 
 register('alfworld', 'skillrl.envs.alfworld:AlfworldEnv')
+register('households', 'skillrl.envs.households:household_env')
 register('remote', 'skillrl.envs.remote:RemoteEnv')
 
 # %% ../../nbs/10_envs.base.ipynb #cf5a5178

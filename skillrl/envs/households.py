@@ -10,7 +10,6 @@ __all__ = ['RECEPTACLES', 'THINGS', 'DOORS', 'BESIDE', 'FILL', 'ROOMS', 'likely'
 import hashlib, random, re
 from fastcore.basics import patch
 from .alfworld import CATEGORIES, HOLDS, AlfworldEnv, Game, Goal, World, abilities, build_scene
-from .base import register
 from .sightings import Sightings, kind, read_goal
 from ..trajectory import Step, Trajectory
 
@@ -233,8 +232,6 @@ def household_env(
     "Environment that plays generated games"
     games = [g for h in households(split, n, strength) for g in h.games(split, per_category)]
     return AlfworldEnv(games, verb_style, max_steps)
-
-register('households', household_env)
 
 # %% ../../nbs/13_envs.households.ipynb #c286c051
 _hint = re.compile(r'look for (?:an? |the )?([a-z]+) (?:in|on) (?:the )?([a-z]+ \d+)', re.I)
