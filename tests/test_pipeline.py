@@ -94,3 +94,21 @@ def test_a_run_folder_in_use_is_left_alone(whole, tmp_path, capsys):
 
 def test_the_shipped_base_is_small():
     assert sum(p.stat().st_size for p in data_path('base').rglob('*')) < 4e6
+
+def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
+    "Krill's protocol, over a real socket, through the commands a user types"
+    from skillrl.envs.alfworld import CATEGORIES, AlfworldEnv
+    from skillrl.envs.households import Household
+    from skillrl.envs.remote import serve
+    house, kinds = Household('train-000'), list(CATEGORIES)
+    def find(task):
+        split, n = task.split('-')
+        return house.game(split, int(n), kinds[int(n) % 6])
+    with serve(AlfworldEnv([house.game('test', 0, 'pick')], max_steps=12), find=find) as server:
+        live = ['--no-mock', '--url', server.url]
+        assert main(['collect', *live, '--episodes', '6', '--output', str(tmp_path/'t.json')])==0
+        assert main(['distill', '--trajectories', str(tmp_path/'t.json'), '--output', str(tmp_path/'b.json')])==0
+        assert main(['eval', *live, '--tasks', '4', '--skill-bank', str(tmp_path/'b.json')])==0
+        (tmp_path/'c.json').write_text('{"rl": {"iterations": 1, "tasks_per_iteration": 1, "group_size": 2}}')
+        assert main(['rl', *live, '--config', str(tmp_path/'c.json'), '--skill-bank', str(tmp_path/'b.json'), '--output', str(tmp_path/'p')])==0
+    assert '6 episodes' in capsys.readouterr().out and (tmp_path/'p'/'model.safetensors').exists()
