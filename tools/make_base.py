@@ -2,7 +2,7 @@
 
     python tools/make_base.py [--out data/base] [--steps 20000]
 
-27 CPU-minutes on one core. It plays the part of a language model's pre-training: over thousands of random households
+29 CPU-minutes on one core. It plays the part of a language model's pre-training: over thousands of random households
 it learns to act by what its prompt says, notes included. The demonstrator believes a note six times in ten.
 Which household keeps what where, no weight can know; no household made here is met again in training or tests.
 """
