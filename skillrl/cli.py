@@ -31,13 +31,14 @@ SMOKE = {'env.train_households': 2, 'env.test_households': 3, 'env.episodes': 6,
 def common(
     p, # An `argparse` parser
 ):
-    "Flags that every command which plays understands"
-    p.add_argument('--config', metavar='FILE', help='JSON or YAML settings, ours or Krill\'s')
-    p.add_argument('--env', metavar='NAME', help='what to play (alfworld)')
-    p.add_argument('--mock', action=argparse.BooleanOptionalAction, help='play in this process, or on a live server at --url')
-    p.add_argument('--url', help='address of the live server')
-    p.add_argument('--games', metavar='DIR', help='folder of real games, with one folder per split')
-    p.add_argument('--seed', type=int, help='everything random starts from it')
+    "Flags that may stand before the command or after it"
+    flag = lambda name, **kw: p.add_argument(name, default=argparse.SUPPRESS, **kw)
+    flag('--config', metavar='FILE', help='JSON or YAML settings, ours or Krill\'s')
+    flag('--env', metavar='NAME', help='what to play (alfworld)')
+    flag('--mock', action=argparse.BooleanOptionalAction, help='play in this process, or on a live server at --url')
+    flag('--url', help='address of the live server')
+    flag('--games', metavar='DIR', help='folder of real games, with one folder per split')
+    flag('--seed', type=int, help='everything random starts from it')
 
 # %% ../nbs/62_cli.ipynb #c5bf97f5
 def train(args):
@@ -175,6 +176,8 @@ def _inspect_run(path):
 def parser():
     "Commands and flags"
     p = argparse.ArgumentParser('skillrl', description='LLM agents that learn from their own experience')
+    common(p)
+    p.set_defaults(**dict.fromkeys(('config', 'env', 'mock', 'url', 'games', 'seed')))
     sub = p.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def command(f, name=None, play=True, **flags):
         c = sub.add_parser(name or f.__name__, help=f.__doc__, description=f.__doc__)
