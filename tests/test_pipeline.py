@@ -19,20 +19,27 @@ def whole(tmp_path_factory):
     assert start('--smoke', '--output', str(folder)).wait()==0
     return folder, time.monotonic()-t
 
-@pytest.mark.parametrize('sig', [signal.SIGKILL, signal.SIGINT])
-def test_killed_and_resumed_to_the_same_bytes(whole, tmp_path, sig):
-    folder, seconds = whole
-    run, rng, kills = tmp_path/'run', random.Random(int(sig)), 10 if sig==signal.SIGKILL else 2
-    args = ['--smoke', '--output', str(run)]
-    for _ in range(kills):
+def play_until(kills, sig, seconds, folder):
+    "Start, stop and resume runs in `folder` until that many were cut off; every run that reached its end, and the last one made to"
+    rng, cut, n, done = random.Random(int(sig)), 0, 0, []
+    args = ['--smoke', '--output', str(folder/'0')]
+    while cut < kills:
         p = start(*args)
-        try: p.wait(rng.uniform(.2, 1.)*seconds)
-        except subprocess.TimeoutExpired: p.send_signal(sig)
-        status = p.wait()
-        if (run/'config.json').exists(): args = ['--resume', str(run)]
-        if status==0: break
+        try: finished = p.wait(rng.uniform(.1, .9)*seconds)==0
+        except subprocess.TimeoutExpired:
+            p.send_signal(sig)
+            finished, cut = p.wait()==0, cut+1
+        if finished:
+            done, n = [*done, folder/str(n)], n+1
+            args = ['--smoke', '--output', str(folder/str(n))]
+        elif (folder/str(n)/'config.json').exists(): args = ['--resume', str(folder/str(n))]
     assert start(*args).wait()==0
-    assert files(run)==files(folder)
+    return [*done, folder/str(n)]
+
+@pytest.mark.parametrize('sig,kills', [(signal.SIGKILL, 10), (signal.SIGINT, 2)])
+def test_killed_and_resumed_to_the_same_bytes(whole, tmp_path, sig, kills):
+    folder, seconds = whole
+    for run in play_until(kills, sig, seconds, tmp_path): assert files(run)==files(folder)
 
 def test_resuming_a_finished_run_changes_nothing(whole):
     before = files(whole[0])

@@ -62,6 +62,7 @@ def lr_at(
     "The learning rate's schedule: a climb, then a cosine down to a tenth"
     return min(1, (step+1)/max(1, warmup)) * (.55 + .45*math.cos(math.pi*step/steps))
 
+# %% ../../nbs/42_training.sft.ipynb #69515f8e
 def full_sft(
     pairs,         # (prompt ids, reply ids), from `encode_rows`; a list, or a callable that makes a fresh one for each pass
     policy,        # The `Policy` whose weights will move
