@@ -79,13 +79,14 @@ class EnvConfig:
 @dataclass
 class SFTConfig:
     "Cold start: learning to use skills by imitation"
-    method:str = opt('full', choices=('full', 'lora', 'qlora')) # Which weights move
+    method:str = opt('full', choices=('full', 'lora', 'qlora', 'none')) # Which weights move; `none` skips it
     num_examples:int = opt(0, lo=0) # Demonstration rows at most; 0 for all there are
     steps:int = opt(100, lo=0) # Optimizer steps; 0 for `epochs` passes
     epochs:int = opt(3, lo=1) # Passes over the rows, when `steps` is 0
     batch_size:int = opt(32, lo=1) # Rows per step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
-    trust:float = opt(0.6, lo=0, hi=1) # Chance that the demonstrator believes a note
+    demonstrator:str = opt('expert', choices=('expert', 'teacher')) # Who is imitated: the expert, or won episodes with a teacher's thoughts
+    trust:float = opt(0.6, lo=0, hi=1) # Chance that the expert believes a note
 
 @dataclass
 class RLConfig:
@@ -104,7 +105,9 @@ class RLConfig:
 @dataclass
 class RetrievalConfig:
     "Which skills a prompt shows"
-    mode:str = opt('lexical', choices=('template', 'lexical', 'embedding')) # How they are chosen
+    memory:str = opt('skills', choices=('skills', 'trajectories')) # What is shown: skills, or won episodes word for word
+    mode:str = opt('lexical', choices=('lexical', 'template', 'official', 'embedding')) # How they are chosen
+    encoder:str = opt('tfidf') # Of embedding mode: `tfidf`, `openai`, or a folder with a Hugging Face encoder
     top_k:int = opt(3, lo=0) # $K$, task-specific skills at most
     top_k_general:int = opt(1, lo=0) # General skills at most
     top_k_mistakes:int = opt(1, lo=0) # Mistakes at most
@@ -120,7 +123,11 @@ class EvolutionConfig:
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
     val_tasks:int = opt(48, lo=1) # Episodes of one look
-    gate_tasks:int = opt(24, lo=1) # Fresh episodes that decide whether a change stays
+    gate_tasks:int = opt(24, lo=1) # Fresh pairs of episodes that decide whether a change stays
+    gate:str = opt('sign', choices=('sign', 'bound', 'strict', 'none')) # The rule they decide by
+    alpha:float = opt(0.2, above=0, hi=0.5) # Chance that a useless change is kept, under `sign` and `bound`
+    looks:int = opt(3, lo=1) # Times the gate may look before all pairs are played
+    capacity:int = opt(60, lo=1) # Most active skills and mistakes; the least useful go first
 
 # %% ../nbs/00_config.ipynb #efeb0cd6
 @dataclass
@@ -132,9 +139,12 @@ class ModelConfig:
     policy_api_base:str = opt('') # OpenAI-compatible address of a policy without weights
     policy_model_id:str = opt('')
     policy_api_key:str = opt('', secret=True)
-    teacher_api_base:str = opt('') # Address of the teacher
+    teacher_api_base:str = opt('') # Address of the teacher; one that ends in .azure.com is Azure's
     teacher_model_id:str = opt('') # Empty for the offline teacher
     teacher_api_key:str = opt('', secret=True)
+    teacher_parallel:int = opt(16, lo=1) # Calls under way at a time
+    budget_usd:float = opt(0.0, lo=0) # Most a run may spend on calls; 0 for no limit
+    prices:str = opt('') # JSON file: model → USD per million tokens read and written
     embedding_api_base:str = opt('') # Address of the embedding service
     embedding_model_id:str = opt('')
     embedding_api_key:str = opt('', secret=True)

@@ -8,6 +8,7 @@ __all__ = ['SPLITS', 'HouseholdSuite', 'FolderSuite', 'RemoteGame', 'ServerSuite
 # %% ../../nbs/17_envs.suites.ipynb #682d8217
 import os
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from fastcore.basics import patch
 from .alfworld import CATEGORIES, AlfworldEnv, find_games, load_game
@@ -52,18 +53,20 @@ class FolderSuite:
         if not found: raise ValueError(f'there is no game.tw-pddl or game.json below {self.root}: name the folder that holds the official splits')
         official = [f for f in found if 'train' in Path(f).relative_to(self.root).parts[0]]
         self.files = {'test': [f for f in found if f not in set(official)], **_deal(official)}
-        self._loaded = {}
+        self._loaded, self._contents = {}, {}
 
-    def load(self, file):
-        try:
-            if file not in self._loaded: self._loaded[file] = load_game(file)
-        except ValueError as e: raise ValueError(f'{file} cannot be played ({e}): mend it or move it away') from None
+    def load(self, file, split):
+        if file not in self._loaded:
+            try: self._loaded[file] = load_game(file)
+            except ValueError as e: raise ValueError(f'{file} cannot be played ({e}): mend it or move it away') from None
+            twin, other = self._contents.setdefault(sha256(Path(file).read_bytes()).hexdigest(), (file, split))
+            if other != split: raise ValueError(f'{file} ({split}) and {twin} ({other}) hold the same game: remove one, or what is learnt there is tested there')
         return self._loaded[file]
 
     def games(self, split, n=None):
         "Games of `split`, `n` at most; all of the test"
-        return [self.load(f) for f in self.files[split][:None if split=='test' else n]]
-    def draw(self, split, rng): return self.load(rng.choice(self.files[split]))
+        return [self.load(f, split) for f in self.files[split][:None if split=='test' else n]]
+    def draw(self, split, rng): return self.load(rng.choice(self.files[split]), split)
     def env(self, game, max_steps): return AlfworldEnv([game], self.verb_style, max_steps)
 
 def _deal(files):
