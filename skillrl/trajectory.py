@@ -8,7 +8,7 @@ __all__ = ['CATEGORIES', 'Step', 'Trajectory', 'plain', 'build', 'read_records',
            'wilson', 'success_rate', 'Table', 'trajectory_table', 'rate_table']
 
 # %% ../nbs/02_trajectory.ipynb #d6de6e3a
-import json, math, re
+import html, json, math, re
 from dataclasses import dataclass, field, fields, MISSING
 from pathlib import Path
 from fastcore.basics import patch
@@ -54,13 +54,17 @@ def _clip(text, n=160):
     text = ' '.join(str(text).split())
     return text if len(text) <= n else text[:n-1] + '…'
 
+def _inert(text, n=160):
+    "`text` for Markdown, clipped: nothing in it becomes a tag, a link or an image that loads"
+    return _clip(text, n).replace('<', '&lt;').replace('](', r']\(')
+
 @patch
 def _repr_markdown_(self:Trajectory):
     end = 'won' if self.success else 'lost'
-    rows = [f'{_clip(s.observation)}<br>**> {_clip(s.action)}**' + ('' if s.ok else ' *(not parsed)*') for s in self.steps]
+    rows = [f'{_inert(s.observation)}<br>**> {_inert(s.action)}**' + ('' if s.ok else ' *(not parsed)*') for s in self.steps]
     if len(rows) > 12: rows[8:-3] = [f'*… {len(rows)-11} more steps …*']
-    if self.final_observation: rows.append(_clip(self.final_observation))
-    head = f'*{self.task}* ({self.category or "no category"}, {end} after {len(self)} steps)'
+    if self.final_observation: rows.append(_inert(self.final_observation))
+    head = f'*{_inert(self.task)}* ({self.category or "no category"}, {end} after {len(self)} steps)'
     return '\n\n'.join([head, *rows])
 
 # %% ../nbs/02_trajectory.ipynb #090e583e
@@ -413,12 +417,15 @@ class Table:
     "Rows under a heading, for a notebook and for a terminal"
     def __init__(self, head, rows): self.head, self.rows = [*map(str, head)], [[_clip(c, 400) for c in r] for r in rows]
     def _repr_markdown_(self):
-        line = lambda cells: '| ' + ' | '.join(c.replace('|', r'\|') for c in cells) + ' |'
+        line = lambda cells: '| ' + ' | '.join(_inert(c, 400).replace('|', r'\|') for c in cells) + ' |'
         return '\n'.join([line(self.head), '|' + '---|' * len(self.head), *map(line, self.rows)])
     def __repr__(self):
         w = [max(map(len, col)) for col in zip(self.head, *self.rows)]
         lines = ('  '.join(c.ljust(n) for c, n in zip(r, w)) for r in [self.head, *self.rows])
         return '\n'.join(l.rstrip() for l in lines)
+    def html(self):
+        row = lambda cells, tag: '<tr>' + ''.join(f'<{tag}>{html.escape(c)}</{tag}>' for c in cells) + '</tr>'
+        return f"<table>{row(self.head, 'th')}{''.join(row(r, 'td') for r in self.rows)}</table>"
 
 # %% ../nbs/02_trajectory.ipynb #e0e5c8f3
 def trajectory_table(trajs)->Table:
