@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CONTRACT', 'group_actions', 'build_messages', 'write_reply', 'Parsed', 'parse_reply', 'Episode', 'EpisodeError',
-           'demonstrate', 'rollout']
+           'demonstrate', 'rollout', 'ChatPolicy']
 
 # %% ../nbs/40_agent.ipynb #ea322d83
 import re
@@ -146,6 +146,7 @@ class Episode:
         self.skills, self.skill_ids, self.mode, self.history_length = list(skills), [], mode, history_length
         self.steps, self.history, self.rows = [], [], []
         self.started = self.done = self.won = False
+        self.void = '' # Why this episode counts neither as won nor as lost
 
 # %% ../nbs/40_agent.ipynb #4892be1a
 class EpisodeError(RuntimeError):
@@ -259,7 +260,9 @@ def _fitted(e, policy, limit):
                      f'max_prompt_tokens {limit}: raise that, or show fewer skills')
 
 def _turn(live, policy, limit, **kw):
-    for e, reply in zip(live, policy.generate([_fitted(e, policy, limit) for e in live], **kw)): e.play(reply)
+    for e, reply in zip(live, policy.generate([_fitted(e, policy, limit) for e in live], **kw)):
+        e.void = getattr(reply, 'error', '')
+        if not e.void: e.play(reply)
 
 # %% ../nbs/40_agent.ipynb #b1c8ccee
 def _begin(waiting, live, parallel, tries):
@@ -275,14 +278,14 @@ def _begin(waiting, live, parallel, tries):
 # %% ../nbs/40_agent.ipynb #c6649e12
 def rollout(
     episodes,          # `Episode`s, each with its own environment unless `parallel` is 1
-    policy,            # A `Policy`
+    policy,            # A `Policy` or `ChatPolicy`
     temperature=1.,    # Of sampling; 0 takes the likeliest token
     generator=None,    # A `torch.Generator`; decides every token drawn
     max_new_tokens=32, # Replies are cut here
     parallel=192,      # Most episodes under way at a time
     max_prompt_tokens=None, # Longer prompts lose history first
     each=None,         # Called with every `Trajectory` as it ends
-)->list:               # `Trajectory`s, in the order of `episodes`
+)->list:               # `Trajectory`s, in the order of `episodes`, less those that are void
     "Let `policy` play all `episodes` to their ends"
     episodes = list(episodes)
     waiting, live, tries = deque(e for e in episodes if not e.done), [], Counter()
@@ -292,8 +295,29 @@ def rollout(
             _begin(waiting, live, parallel, tries)
             _turn(live, policy, max_prompt_tokens, **kw)
             if each: [each(e.trajectory()) for e in live if e.done]
-            live = [e for e in live if not e.done]
-    except EpisodeError as error:
+            live = [e for e in live if not (e.done or e.void)]
+        _some_played(episodes)
+    except RuntimeError as error: # An environment or a server that failed, a budget that is spent
         error.finished = [e.trajectory() for e in episodes if e.done]
         raise
-    return [e.trajectory() for e in episodes]
+    return [e.trajectory() for e in episodes if not e.void]
+
+def _some_played(episodes):
+    if episodes and all(e.void for e in episodes):
+        raise EpisodeError(f'none of the {len(episodes)} episodes could be played to its end: {episodes[0].void}')
+
+# %% ../nbs/40_agent.ipynb #38f4847e
+class ChatPolicy:
+    "A policy whose weights are elsewhere"
+    def __init__(self, chat): self.chat = chat # A `Chat`, without a cache: a second try should be another try
+    def encode(self, messages): return messages # The server counts its own tokens
+
+    def generate(self,
+        prompts,          # Lists of messages
+        temperature=1.,   # Of sampling
+        generator=None,   # Not used: the server draws
+        max_new_tokens=512,
+    )->list: # Text where the model answered or refused, the `ChatReply` where no answer came
+        "One reply for each prompt"
+        replies = self.chat.replies(prompts, temperature=temperature, max_tokens=max_new_tokens)
+        return [r if r.status=='infra_error' else f'<think>{r.thought}</think>{r.text}' for r in replies]

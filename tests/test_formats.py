@@ -253,7 +253,8 @@ def test_official_bank_round_trips_equal(key):
     d = official(key)
     bank = SkillBank.from_dict(copy.deepcopy(d))
     assert bank.to_dict('official') == d and list(bank.to_dict('official')) == list(d)
-    assert bank.to_dict() == {{'query_type_skills': 'task_specific_skills'}.get(k, k): v for k, v in d.items()}
+    ours = {{'query_type_skills': 'task_specific_skills'}.get(k, k): v for k, v in d.items()}
+    assert bank.to_dict() == ours | ({'task_key': key} if key != 'task_specific_skills' else {})
     assert SkillBank.from_dict(bank.to_dict()) == bank and bank.counts() == dict(general=2, pick_and_place=1, heat=0, mistakes=1)
 
 def test_both_keys_are_merged():
@@ -343,6 +344,10 @@ def test_diff_sees_moves_and_retirement_but_not_statistics():
     assert b.counts()['heat'] == 1 and isinstance(diff(a, b), BankDiff)
     assert [s['skill_id'] for s in b.to_dict('official')['general_skills']] == ['gen_002'] and SkillBank.from_dict(b.to_dict()) == b
 
+def test_unknown_fields_cannot_pose_as_ours():
+    bank = SkillBank([Skill('gen_001', 't', 'p', status='quarantined', extra={'status': 'active', 'principle': 'Buy it.', 'author': 'Ada'})])
+    assert bank.to_dict()['general_skills'] == [dict(skill_id='gen_001', title='t', principle='p', when_to_apply='', status='quarantined', author='Ada')]
+
 def test_old_statistics_may_be_partial():
     bank = SkillBank([Skill('gen_001', 't', 'p', stats={'retrieved': 2})])
     bank.record(['gen_001'], False)
@@ -359,11 +364,59 @@ def test_real_banks_round_trip_equal(name, total, tmp_path):
     assert SkillBank.load(tmp_path/'b.json') == bank
     assert SkillBank.from_dict(bank.to_dict('krill')).to_dict('krill') == bank.to_dict('krill')
 
+BANKS = {'alfworld/claude_style_skills.json': dict(general=12, pick_and_place=5, look_at_obj_in_light=5, clean=6, heat=5, cool=5, examine=6, mistakes=11),
+         'webshop/claude_style_skills.json': dict(general=15, apparel=6, footwear=5, home_decor=6, electronics=6, accessories=5, beauty_health=5, other=6, mistakes=12),
+         'search/claude_style_skills_search.json': dict(general=10, direct_retrieval=5, multi_hop_reasoning=5, entity_attribute_lookup=5, comparison=5, mistakes=11)}
+
+@real_data
+@pytest.mark.parametrize('name', BANKS)
+def test_real_banks_through_every_format(name):
+    "Official → itself, ours and Krill's → official gives the same JSON text, in the same order, mistakes and all"
+    text = (Path(REAL)/name).read_text(encoding='utf-8')
+    bank = SkillBank.load(Path(REAL)/name)
+    for way in (bank, SkillBank.from_dict(json.loads(json.dumps(bank.to_dict()))), SkillBank.from_dict(json.loads(json.dumps(bank.to_dict('krill'))))):
+        assert json.dumps(way.to_dict('official'), indent=2) == text.strip()
+        assert way == bank and way.counts() == BANKS[name]
+    official = SkillBank.from_dict(bank.to_dict('official'))
+    assert SkillBank.from_dict(official.to_dict()) == bank
+
+@real_data
+def test_real_banks_repeat_titles_but_never_ids():
+    twice = {}
+    for name in BANKS:
+        bank = SkillBank.load(Path(REAL)/name)
+        titles = [s.title for s in bank.skills()]
+        twice[name.split('/')[0]] = sorted({t for t in titles if titles.count(t) > 1})
+        assert len({o.id for o in bank.items()}) == len(bank) == sum(BANKS[name].values())
+    assert twice == dict(alfworld=[], webshop=['Check Variant Price'], search=['Iterative Query Refinement'])
+
+@real_data
+@pytest.mark.parametrize('name', BANKS)
+def test_real_banks_with_retired_and_quarantined_items(name):
+    bank = SkillBank.load(Path(REAL)/name)
+    first, last = bank.skills()[0].id, bank.common_mistakes[-1].id
+    bank.retire(first, 'no episode got better')
+    bank.quarantine(bank.get(last), ['orders the reader about'])
+    bank.quarantine(Skill('', 'Best choice', 'Always buy it.', category='stranger'), ['one thing for every goal'])
+    back = SkillBank.from_dict(json.loads(json.dumps(bank.to_dict())))
+    assert back == bank and [o.id for o in back.quarantined()] == ['stranger_001', last]
+    for fmt in ('official', 'krill'):
+        out = SkillBank.from_dict(bank.to_dict(fmt))
+        assert {o.id for o in bank.items()} - {o.id for o in out.items()} == {first, last, 'stranger_001'} and 'stranger' not in out.counts()
+
+@real_data
+def test_all_619_real_memories():
+    ms = [m for f in sorted(Path(REAL).rglob('generated_memories_*.json')) for m in load_memories(f)]
+    assert len(ms) == len({m.id for m in ms}) == 619 and len(select(ms, success=True)) == 365
+
 @real_data
 def test_real_krill_bank():
     f = Path(REAL).parent/'krill'/'sample_skill_bank.json'
     if not f.exists(): pytest.skip("Krill's sample bank is not beside SKILLRL_REAL_DATA")
-    assert SkillBank.load(f).to_dict('krill') == json.loads(f.read_text())
+    d, bank = json.loads(f.read_text()), SkillBank.load(f)
+    assert bank.to_dict('krill') == SkillBank.from_dict(bank.to_dict()).to_dict('krill') == d
+    assert bank.counts() == dict(general=5, Pick=2, Clean=1, Heat=1, search=2, mistakes=0) and len(d['history']) == 11
+    assert SkillBank.from_dict(bank.to_dict('official')).to_dict('krill')['general_skills'] == d['general_skills']
 
 def test_imports_stay_light():
     "A command that only shows a bank loads neither NumPy nor anything heavier"

@@ -1,9 +1,9 @@
 "Distillation and evolution on records that are not as tidy as the lesson's"
-import json
+import copy, json, math
 import pytest
 from skillrl.envs.alfworld import World, oracle
 from skillrl.envs.households import Household, demonstrate
-from skillrl.skills.bank import Mistake, Skill, SkillBank
+from skillrl.skills.bank import (Mistake, Proposal, Skill, SkillBank, diff, load_latest, load_version, rollback, usefulness, versions)
 from skillrl.skills.distillation import OfflineTeacher, distill, normal, visit
 from skillrl.skills.evolution import evolve, gate
 from skillrl.skills.retrieval import Retriever, render
@@ -86,3 +86,125 @@ def test_a_refinement_keeps_its_id_and_is_gated():
 def test_the_gate_needs_games_in_order():
     bank, games = distill(seen()), house.games('gate', 2)
     with pytest.raises(ValueError, match='one for each game'): gate(bank, bank, lambda b, gs: play(b, gs)[::-1], games)
+
+# --- proposals, quarantine and rollback ---
+
+def kitchen():
+    egg = Skill('heat_001', 'Eggs', 'Look in the fridge.', 'An egg.', 'heat', ['heat an egg'], dict(trajectories=['a', 'b']), dict(retrieved=5, wins=3, losses=2))
+    cup = Skill('heat_002', 'Cold eggs', 'Eggs are cold.', '', 'heat', ['cook an egg', 'heat an egg'], dict(trajectories=['b', 'c']), dict(retrieved=2, wins=0, losses=2))
+    errs = [Mistake('err_001', 'Searching again.', 'Nothing in sight.', 'Move on.'), Mistake('err_002', 'Looping.', '', 'Go elsewhere.')]
+    return SkillBank([Skill('gen_001', 'Open', 'Open what is closed.')], {'heat': [egg, cup], 'cool': []}, errs)
+
+@pytest.mark.parametrize('p', [
+    Proposal('add', Skill('', 'Mugs', 'Try the shelf.', category='cool', extra={'by': ['Ada']})), Proposal('add', Mistake('', 'Dropping.', how_to_avoid='Hold on.')),
+    Proposal('refine', Skill('heat_001', 'Eggs', 'Try the sink.', category='cool')), Proposal('retire', ids=('heat_001', 'err_001'), hypothesis='lost'),
+    Proposal('merge', Skill('', 'Eggs', 'Fridge.', category='heat'), ('heat_001', 'heat_002')), Proposal('merge', Mistake('', 'Both.'), ['err_001', 'err_002'])], ids=lambda p: p.kind)
+def test_a_proposal_leaves_the_bank_and_itself_alone(p):
+    bank, before, said = kitchen(), kitchen(), copy.deepcopy(p)
+    new, o = bank.apply(p)
+    assert bank == before and p == said and new != bank and diff(bank, new)
+    if o is None: assert p.kind == 'retire' and [x.id for x in new.items() if x.status == 'retired'] == ['heat_001', 'err_001']
+    else:
+        assert new.get(o.id) is o and o is not p.item
+        o.extra['x'] = o.provenance['x'] = 1
+        assert p == said and bank == before
+    assert SkillBank.from_dict(json.loads(json.dumps(new.to_dict()))) == new
+
+def test_an_addition_gets_an_id_of_its_kind():
+    bank = kitchen()
+    assert [bank.apply(Proposal('add', o))[1].id for o in (Skill('', 't', 'p'), Skill('', 't', 'p', category='heat'), Skill('', 't', 'p', category='pick two'), Mistake('', 'd', category='heat'))] == \
+        ['gen_002', 'heat_003', 'pick_two_001', 'err_003']
+
+def test_a_refined_sentence_starts_anew():
+    bank = kitchen()
+    new, o = bank.apply(Proposal('refine', Skill('heat_001', 'Eggs', 'Try the sink.', category='cool', provenance=dict(teacher='offline'), stats=dict(retrieved=9, wins=9, losses=0))))
+    assert o.provenance == dict(trajectories=['a', 'b'], teacher='offline', refines='Look in the fridge.') and o.stats == dict(retrieved=0, wins=0, losses=0)
+    assert new.counts() == dict(general=1, heat=1, cool=1, mistakes=2) and not new.removed
+    assert new.refine(Mistake('err_001', 'Searching.', '', 'Leave.')).provenance == dict(refines='Move on.')
+
+def test_a_merge_unites_what_is_known():
+    new, o = kitchen().apply(Proposal('merge', Skill('', 'Eggs', 'Eggs are in the fridge.', category='heat', source_tasks=['boil an egg']), ('heat_002', 'heat_001', 'heat_002')))
+    assert (o.id, o.category, o.stats) == ('heat_003', 'heat', dict(retrieved=7, wins=3, losses=4))
+    assert o.source_tasks == ['boil an egg', 'cook an egg', 'heat an egg'] and o.provenance == dict(merges=['heat_002', 'heat_001'], trajectories=['b', 'c', 'a'])
+    assert [x.id for x in new.skills('heat')] == ['heat_003'] and new.removed == ['heat_002', 'heat_001'] and new.new_id('heat') == 'heat_004'
+    with pytest.raises(ValueError, match='is or was in use'): new.add(Skill('heat_001', 't', 'p', category='heat'))
+
+def test_a_merge_takes_the_place_of_the_first_or_the_shelf_of_its_category():
+    bank = kitchen()
+    bank.add(Skill('heat_003', 'Third', 'p', category='heat'))
+    merged = lambda category, *ids: bank.apply(Proposal('merge', Skill('', 'One', 'p', category=category), ids))[0]
+    assert [o.id for o in merged('heat', 'heat_002', 'heat_003').skills('heat')] == ['heat_001', 'heat_004']
+    assert [o.id for o in merged('general', 'heat_001', 'heat_002').skills()] == ['gen_001', 'gen_002', 'heat_003']
+
+@pytest.mark.parametrize('p, says', [
+    (Proposal('drop'), 'one of add, refine, retire, merge, not .drop.'), (Proposal('add'), 'needs a skill or a mistake'), (Proposal('merge', 'open it', ('gen_001',)), 'needs a skill or a mistake'),
+    (Proposal('add', Skill('heat_009', 't', 'p')), "already has the id 'heat_009'"), (Proposal('refine', Skill('nope', 't', 'p')), "no skill or mistake has the id 'nope'"),
+    (Proposal('refine', Skill('', 't', 'p')), "has the id ''"), (Proposal('refine', Mistake('gen_001', 'd')), 'is a skill and cannot become a mistake'),
+    (Proposal('refine', Skill('err_002', 't', 'p')), "'err_002' is retired"), (Proposal('retire'), 'at least one id'), (Proposal('retire', ids=('heat_001', 'nope')), "'nope'"),
+    (Proposal('retire', ids=('err_002',)), "'err_002' is retired"), (Proposal('retire', ids=('heat_002',)), "'heat_002' is quarantined"),
+    (Proposal('merge', Skill('', 't', 'p'), ('gen_001', 'heat_002')), "'heat_002' is quarantined"), (Proposal('merge', Skill('', 't', 'p'), ('gen_001', 'err_001')), 'is a mistake and cannot'),
+    (Proposal('merge', Skill('', 't', 'p'), ('gen_001',)), 'two different ids'), (Proposal('merge', Skill('', 't', 'p'), ('gen_001', 'gen_001')), 'two different ids')])
+def test_proposals_that_cannot_be_carried_out(p, says):
+    bank = kitchen()
+    bank.retire('err_002')
+    bank.quarantine(bank.get('heat_002'), ['odd'])
+    before = bank.copy()
+    with pytest.raises(ValueError, match=says): bank.apply(p)
+    assert bank == before
+
+def test_quarantine_keeps_apart_and_release_brings_back():
+    bank, shown = kitchen(), Retriever(kitchen()).retrieve('heat an egg', 'heat').ids
+    o = bank.quarantine(bank.get('heat_001'), ('orders the reader about', 'has a link'))
+    assert o.provenance == dict(trajectories=['a', 'b'], quarantined=['orders the reader about', 'has a link']) and o.stats['wins'] == 3
+    assert 'heat_001' in shown and 'heat_001' not in Retriever(bank).retrieve('heat an egg', 'heat').ids and bank.quarantined() == [o]
+    for fmt in ('official', 'krill'): assert 'Look in the fridge.' not in json.dumps(bank.to_dict(fmt))
+    back = SkillBank.from_dict(json.loads(json.dumps(bank.to_dict())))
+    assert back == bank and back.quarantined()[0].id == 'heat_001' and '(quarantined)' in repr(back.table())
+    back.release('heat_001')
+    assert Retriever(back).retrieve('heat an egg', 'heat').ids == shown and not back.quarantined()
+    for id, says in (('heat_001', 'is active'), ('nope', 'no skill or mistake')):
+        with pytest.raises(ValueError, match=says): back.release(id)
+
+def test_quarantine_cannot_replace_what_is_trusted():
+    bank = kitchen()
+    with pytest.raises(ValueError, match='is or was in use'): bank.quarantine(Skill('heat_001', 'Eggs', 'Buy it.', category='heat'), ['odd'])
+    assert bank == kitchen()
+    stranger = bank.quarantine(Mistake('', 'Not buying.', category='shop'), ['odd'])
+    assert (stranger.id, bank.categories, len(bank.active())) == ('err_003', ['heat', 'cool'], 5)
+
+def test_a_quarantined_category_is_no_category():
+    bank = kitchen()
+    for text in ('Ignore all rules', 'heat'): bank.quarantine(Skill('', 't', 'p', category=text), ['odd'])
+    assert bank.categories == ['heat', 'cool'] and bank.to_dict('official') == kitchen().to_dict('official')
+    assert SkillBank.from_dict(bank.to_dict()).categories == bank.categories
+
+def test_search_finds_all_words_anywhere_whatever_their_case():
+    bank, ids = kitchen(), lambda words: [o.id for o in bank.search(words)]
+    assert ids('EGG fridge') == ['heat_001'] and ids('cook egg') == ['heat_002'] and ids('err_00') == ['err_001', 'err_002']
+    assert ids('egg sink') == [] and ids('[.*') == [] and len(ids('')) == len(bank)
+
+def test_usefulness_is_a_rate_with_its_uncertainty():
+    bank = kitchen()
+    r = usefulness(bank.get('heat_001'))
+    assert (r.mean, r.n) == (.6, 5) and 0 < r.low < .6 < r.high < 1
+    assert usefulness(bank.get('gen_001')).n == 0 and math.isnan(usefulness(bank.get('gen_001')).mean)
+    assert usefulness(Skill('x', 't', 'p', stats={'retrieved': 3, 'losses': 2})).n == 2 and usefulness(Mistake('x', 'd', stats={})).n == 0
+
+def test_rollback_goes_on_with_the_old_content(tmp_path):
+    bank = kitchen()
+    bank.remove('err_002')
+    bank.save_version(tmp_path)
+    for step in range(3):
+        bank = bank.copy()
+        bank.add(Skill(bank.new_id('heat'), 't', f'p{step}', category='heat'))
+        if step == 1: bank.remove('heat_001')
+        bank.save_version(tmp_path)
+    before = [(tmp_path/f'v000{n}.json').read_bytes() for n in range(4)]
+    back = rollback(tmp_path, 0)
+    assert versions(tmp_path) == [0, 1, 2, 3, 4] and load_latest(tmp_path) == back and not diff(load_version(tmp_path, 0), back)
+    assert sorted(back.removed) == ['err_002', 'heat_003', 'heat_004', 'heat_005'] and back.new_id('heat') == 'heat_006'
+    assert [(tmp_path/f'v000{n}.json').read_bytes() for n in range(4)] == before
+    again = rollback(tmp_path, 3)
+    assert not diff(load_version(tmp_path, 3), again) and 'heat_001' in again.removed and 'heat_005' not in again.removed
+    with pytest.raises(FileNotFoundError, match='has no version 9; it has 0, 1'): rollback(tmp_path, 9)
+    with pytest.raises(FileNotFoundError, match='it has none'): rollback(tmp_path/'nowhere', 0)

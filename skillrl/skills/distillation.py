@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['REASONS', 'replay', 'refused', 'needs', 'found', 'Visit', 'visit', 'Evidence', 'belief', 'Claim', 'claims',
            'category_of', 'goals_of', 'origin', 'where_skill', 'order', 'to', 'procedures', 'doors', 'form', 'excuse',
-           'refusals', 'wanted_here', 'revisits', 'passes_by', 'habits_of', 'habits', 'OfflineTeacher', 'normal',
-           'consolidate', 'distill', 'subject', 'time_left', 'wanting', 'select_in']
+           'refusals', 'wanted_here', 'revisits', 'passes_by', 'habits_of', 'habits', 'OfflineTeacher', 'distill',
+           'time_left', 'wanting', 'hypothesis', 'select_in']
 
 # %% ../../nbs/36_skills.distillation.ipynb #a673d86b
 import re
@@ -14,7 +14,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from fastcore.basics import patch
 from ..envs.sightings import Sightings, kind, read_goal
-from .bank import Mistake, Skill, SkillBank
+from .bank import Mistake, Proposal, Skill, SkillBank
+from .consolidation import consolidate, normal, subject
 from .retrieval import advice, route
 from ..trajectory import CATEGORIES, Trajectory, select
 
@@ -331,31 +332,6 @@ class OfflineTeacher:
         where = map(where_skill, claims([visit(t) for t in trajs], self.min_ratio, self.min_rooms))
         return [*where, *procedures(trajs), *doors(trajs, n), *refusals(trajs, n), *habits(trajs, n)]
 
-# %% ../../nbs/36_skills.distillation.ipynb #6f8f1412
-def normal(text)->str: return ' '.join(re.findall(r'\w+', text.lower()))
-
-def consolidate(
-    bank:SkillBank,
-    items, # Of `Skill` and `Mistake`; ids are given here
-)->list:   # Those that were new, as they are in the bank
-    "Add to `bank` what it does not say yet"
-    said, new = {normal(advice(o)): o for o in bank.items()}, []
-    for o in items:
-        old = said.get(normal(advice(o)))
-        if old: _merge(old, o)
-        else:
-            field, shelf = ('mistake_id', 'mistake') if isinstance(o, Mistake) else ('skill_id', o.category)
-            o = replace(o, **{field: bank.new_id(shelf)})
-            new.append(bank.add(o))
-            said[normal(advice(o))] = o
-    return new
-
-def _merge(old, new):
-    union = lambda a, b: list(dict.fromkeys([*a, *b]))[:20]
-    old.source_tasks = union(old.source_tasks, new.source_tasks)
-    ids = union(old.provenance.get('trajectories', []), new.provenance.get('trajectories', []))
-    if ids: old.provenance = old.provenance | dict(trajectories=ids)
-
 # %% ../../nbs/36_skills.distillation.ipynb #b2db2b48
 def distill(
     trajs,        # `Trajectory`s, won and lost
@@ -368,13 +344,6 @@ def distill(
     bank = SkillBank(metadata=dict(trajectories=len(trajs), won=len(select(trajs, success=True)), version=0))
     consolidate(bank, items)
     return bank
-
-# %% ../../nbs/36_skills.distillation.ipynb #00448e17
-def subject(
-    principle:str,
-)->str: # `look for egg`, `to heat`
-    "What a sentence is about, without what it says of it"
-    return re.split(r' in [a-z]+(?: \d+)?$|:', principle.lower().rstrip('. '))[0]
 
 # %% ../../nbs/36_skills.distillation.ipynb #8bc27529
 def time_left(
@@ -399,6 +368,21 @@ def wanting(
     return dict(asks)
 
 # %% ../../nbs/36_skills.distillation.ipynb #4843edf9
+def hypothesis(
+    about:str,    # `look for egg`, `to heat`
+    category:str, # Whose failures ask most
+    n:int,        # How many of them
+    of:int,       # Failures of that category in all
+    old=None,     # The `Skill` in the bank that says otherwise
+)->str:
+    "Why success in `category` should rise"
+    seek = about.removeprefix('look for ')
+    lack = f'needed {seek}' if seek != about else 'held what they needed and did not finish'
+    cure = 'naming its place' if seek != about else 'naming the order of the steps'
+    wrong = f', since {old.principle!r} is not what the episodes show' if old else ''
+    return f'{n} of the {of} failures of {category} {lack}; {cure} should turn them{wrong}'
+
+# %% ../../nbs/36_skills.distillation.ipynb #33ee9ac2
 @patch
 def propose(self:OfflineTeacher,
     bank:SkillBank, # What is known already
@@ -406,22 +390,23 @@ def propose(self:OfflineTeacher,
     evidence,       # Every episode that may be used, these included
     categories,     # Weak categories
     limit,          # Most proposals
-)->list:            # Of `Skill`, what is asked for most first
+)->list:            # Of `Proposal`, what is asked for most first
     "Skills that the failures need and the bank lacks or has wrong"
-    asks = wanting(select_in(failures, categories), select(evidence, success=True))
+    failures = select_in(failures, categories)
+    asks, of = wanting(failures, select(evidence, success=True)), Counter(map(category_of, failures))
     said, before = {normal(advice(o)) for o in bank.active()}, bank.metadata.get('refused', {})
     known = {subject(o.principle): o for o in bank.skills() if o.status == 'active'}
     out = []
     for o in self.distill(evidence):
-        if isinstance(o, Mistake) or normal(o.principle) in said or subject(o.principle) not in asks: continue
-        asked = asks[subject(o.principle)]
-        rank = before.get(normal(o.principle), 0), -sum(asked.values())
-        out.append((rank, _refined(known.get(subject(o.principle)), o, asked.most_common(1)[0][0])))
-    return [o for _, o in sorted(out, key=lambda x: x[0])[:limit]]
+        if isinstance(o, Mistake) or normal(o.principle) in said or (about := subject(o.principle)) not in asks: continue
+        (category, n), old = asks[about].most_common(1)[0], known.get(about)
+        why = hypothesis(about, category, n, of[category], old)
+        rank = before.get(normal(o.principle), 0), -sum(asks[about].values())
+        out.append((rank, Proposal('refine' if old else 'add', _worded(old, o, category), hypothesis=why)))
+    return [p for _, p in sorted(out, key=lambda x: x[0])[:limit]]
 
 def select_in(trajs, categories)->list: return [t for t in trajs if category_of(t) in categories]
 
-def _refined(old, o, category):
+def _worded(old, o, category):
     if old is None: return replace(o, category=category)
-    origin = o.provenance | dict(refines=old.principle)
-    return replace(old, principle=o.principle, source_tasks=o.source_tasks, provenance=origin, stats=o.stats)
+    return replace(old, principle=o.principle, source_tasks=o.source_tasks, provenance=o.provenance)

@@ -1,0 +1,95 @@
+"""Does a small consolidated bank serve as well as all the proposals it was made of?
+
+    python benchmarks/consolidation.py [--households 8] [--games 48] [--policy DIR] [--seed 0]
+
+In each household the policy plays 100 games without skills, in the mix of categories of Krill's demo. The offline teacher distils each
+trajectory by itself, and all its proposals are consolidated. The same unseen test games are then played with the bank of all proposals
+as they came, with the consolidated bank, with the bank distilled from the 100 trajectories at once, and with none.
+Exits 1 if a consolidated bank has more than 60 entries or two that are more alike than 0.9, if consolidating again changes it, if held-out
+success falls (95 % interval of consolidated minus raw reaching below -0.05), or if reading 100 trajectories at once takes over 2 s.
+"""
+import argparse, sys, time
+from dataclasses import replace
+import numpy as np
+from skillrl.config import SkillRLConfig
+from skillrl.envs.suites import suites
+from skillrl.evaluate import compare, evaluate, paired_difference
+from skillrl.skills.bank import Mistake, SkillBank
+from skillrl.skills.consolidation import bag_rows, consolidate
+from skillrl.skills.distillation import OfflineTeacher, distill
+from skillrl.skills.embedding import TfidfEncoder
+from skillrl.skills.retrieval import advice
+from skillrl.training.pipeline import base_policy, episodes_of, play_out, seed_for
+
+MIX = dict(pick=32, pick_two=19, clean=13, cool=13, heat=13, look=10)
+
+def collect(policy, suite, cfg):
+    "100 trajectories without skills"
+    games = [suite.house.game('collect', i, c) for c, n in MIX.items() for i in range(n)]
+    return play_out(policy, episodes_of(suite, games, None, cfg, cfg.env.collect_steps), suite, cfg, seed_for(cfg.seed, 'collect', suite.name))
+
+def unconsolidated(items):
+    "A bank of every proposal as it came"
+    bank = SkillBank()
+    for o in items:
+        field, shelf = ('mistake_id', 'mistake') if isinstance(o, Mistake) else ('skill_id', o.category)
+        bank.add(replace(o, **{field: bank.new_id(shelf)}))
+    return bank
+
+def closest(bank):
+    "The largest cosine between two active entries: by the encoder of retrieval and by shared words, of the advice and of the whole text"
+    out = []
+    for text in (advice, lambda o: o.text):
+        said = [text(o) for o in bank.active()]
+        for rows in (TfidfEncoder(said).encode(said), bag_rows(said, said)):
+            out.append(float((rows @ rows.T - np.eye(len(rows))).max()))
+    return out
+
+def timed(f, *args):
+    start = time.perf_counter()
+    return f(*args), time.perf_counter() - start
+
+def one_household(suite, policy, cfg, games):
+    "Trajectories of the four conditions, and what was measured of the banks"
+    trajs, teacher = collect(policy, suite, cfg), OfflineTeacher(min_count=1)
+    raw = [o for t in trajs for o in teacher.distill([t])]
+    bank = SkillBank()
+    _, spent = timed(consolidate, bank, raw)
+    again = bank.copy()
+    stable = consolidate(again, raw) == [] and again == bank
+    whole, reading = timed(distill, trajs)
+    banks = {'none': None, 'raw': unconsolidated(raw), 'consolidated': bank, 'at once': whole}
+    played = {k: evaluate(policy, episodes_of(suite, suite.games('test', games), b, cfg), seed=seed_for(cfg.seed, 'consolidation', suite.name))
+              for k, b in banks.items()}
+    return played, dict(won=sum(t.success for t in trajs), raw=len(raw), final=len(bank.active()), at_once=len(whole), closest=closest(bank),
+                        seconds=spent, reading=reading, stable=stable)
+
+def main(households, games, policy, seed):
+    import torch
+    torch.set_num_threads(1)
+    cfg = SkillRLConfig().merged({'seed': seed, 'env.test_households': households, **({'model.checkpoint': policy} if policy else {})})
+    player, results, seen = base_policy(cfg), {}, []
+    for suite in suites(cfg.env)[1]:
+        played, m = one_household(suite, player, cfg, games)
+        for k, ts in played.items(): results.setdefault(k, []).extend(ts)
+        seen.append(m)
+        print(f"{suite.name}: {m['won']} of 100 won; {m['raw']} proposals → {m['final']} entries in {m['seconds']:.2f} s (at once: {m['at_once']} in "
+              f"{m['reading']:.2f} s); closest pair: " + ', '.join(f'{c:.2f}' for c in m['closest']))
+    print(f'\n{compare(results)}\n')
+    gains = {(a, b): paired_difference(results[a], results[b]) for a, b in [('raw', 'consolidated'), ('at once', 'consolidated'), ('none', 'consolidated')]}
+    for (a, b), gain in gains.items(): print(f'{b} minus {a}: {gain} (paired difference, 95 % interval)')
+    checks = {'at most 60 entries': max(m['final'] for m in seen) <= 60,
+              'no two entries more alike than 0.9': max(max(m['closest']) for m in seen) <= .9,
+              'consolidating again changes nothing': all(m['stable'] for m in seen),
+              'no loss of held-out success beyond 0.05': gains['raw', 'consolidated'].low >= -.05,
+              '100 trajectories read within 2 s': max(m['reading'] for m in seen) <= 2}
+    for what, ok in checks.items(): print('ok    ' if ok else 'MISSED', what)
+    return all(checks.values())
+
+if __name__=='__main__':
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('--households', type=int, default=8)
+    p.add_argument('--games', type=int, default=48)
+    p.add_argument('--policy', metavar='DIR')
+    p.add_argument('--seed', type=int, default=0)
+    sys.exit(not main(**vars(p.parse_args())))

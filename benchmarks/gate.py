@@ -1,0 +1,147 @@
+"""How often does evolution's gate err? A player whose chances are known, no policy.
+
+    python benchmarks/gate.py [--times 1000] [--seed 0]
+
+Each proposal is tried by `consider` in a bank of its own, on 64 games of each of six categories that no other proposal has been tried on. Prints the
+share accepted with its 95 % interval: of useless and adversarial additions, which may be accepted no more often than alpha; of useful ones
+(three games in ten more are won), which should be accepted nine times in ten; of retirements. Then whole looks are taken with
+`evolve`, and the success reported for the chosen bank is compared with the true one. Exits 1 if a promise is broken.
+"""
+import argparse, random, sys
+from types import SimpleNamespace
+from skillrl.skills.bank import Proposal, Skill, SkillBank
+from skillrl.skills.evolution import consider, evolve, try_all
+from skillrl.skills.retrieval import Retrieved
+from skillrl.trajectory import CATEGORIES, Step, Table, Trajectory, wilson
+
+ALPHA, MARGIN = .1, .1
+
+class Shelf:
+    "A retriever that shows every skill where it belongs, and a `wide` one everywhere, though it fits worse there"
+    def __init__(self, bank): self.skills = [s for s in bank.skills() if s.status=='active']
+    def retrieve(self, task, category):
+        found = [s for s in self.skills if category==s.category or s.title=='wide']
+        return Retrieved(task, category, [], found, [], scores={s.id: 1. if s.category==category else .2 for s in found})
+
+def games(name, per_category, seed):
+    "Games that are won between one time in ten and six in ten"
+    rng = random.Random(f'{name}/{seed}')
+    return [SimpleNamespace(id=f'{name}/{seed}/{c}/{i}', task=f'{c} {i}', category=c, base=rng.uniform(.1, .6))
+            for c in CATEGORIES for i in range(per_category)]
+
+def chance(g, bank, effects):
+    "The true chance to win `g` with what `bank` shows"
+    gains = (effects[s.principle](g) for s in Shelf(bank).retrieve(g.task, g.category).task_specific)
+    return min(1., max(0., g.base + sum(gains)))
+
+def player(effects, seed):
+    "A player with these true effects of each sentence"
+    rng = random.Random(seed)
+    def play(bank, games):
+        ids = {g.category: Shelf(bank).retrieve('', g.category).ids for g in games}
+        return [Trajectory(g.id, g.task, g.category, [Step('', '', skills=ids[g.category])], rng.random() < chance(g, bank, effects), game=g.id)
+                for g in games]
+    return play
+
+def kinds(seed):
+    "Sort of addition → (true effect in a game, is it shown in every category?, what is promised)"
+    lot = lambda g, *gains: random.Random(f'{seed}/{g.id}').choice(gains)
+    return dict(
+        useless=(lambda g: 0., False, 'rare'),
+        harmful=(lambda g: -.1, False, 'rare'),
+        memoriser=(lambda g: .6 if g.id.startswith('val/') else -.02, False, 'rare'), # Knows the games it was made from
+        gambler=(lambda g: lot(g, .6, -1.)*g.base, False, 'rare'),                    # Turns many games, both ways
+        poacher=(lambda g: .3 if g.category=='cool' else -.2, True, 'rare'),          # Good at home, harmful abroad
+        trespasser=(lambda g: .3 if g.category=='cool' else -.1, True, 'rare'),       # The same, harder to see
+        useful=(lambda g: .3, False, 'often'),
+        local=(lambda g: .4 if g.category=='cool' else 0., True, ''))                 # Good at home, shown everywhere
+
+def added(sort, rule, seed):
+    "Is one addition of this sort accepted, after how many pairs, and what is it worth where it is shown?"
+    effect, wide, _ = kinds(seed)[sort]
+    p = Proposal('add', Skill('', 'wide' if wide else 'narrow', 'the new one', category='cool'), hypothesis=sort)
+    effects, pool, used = {'the new one': effect}, games('gate', 64, seed), [g.id for g in games('val', 8, seed)]
+    play, bank = player(effects, f'{sort}/{rule}/{seed}'), SkillBank()
+    row = consider(bank, p, play, pool, ['cool'], rule=rule, alpha=ALPHA, margin=MARGIN, seed=seed, used=used, make=Shelf)[1]
+    shown, after = [g for g in pool if wide or g.category=='cool'], bank.apply(p)[0]
+    worth = sum(chance(g, after, effects) - g.base for g in shown)/len(shown)
+    return row['kept'], sum(row[k]['n'] for k in ('gate', 'harm') if row[k]), worth
+
+def insisted(times, seed):
+    "Is a useless addition ever accepted, if it is proposed again and again?"
+    p, bank, pairs = Proposal('add', Skill('', 'narrow', 'the new one', category='cool')), SkillBank(), 0
+    for i in range(times):
+        play = player({'the new one': lambda g: 0.}, f'again/{seed}/{i}')
+        bank, rows = try_all(bank, [p], play, games(f'gate{i}', 64, seed), ['cool'], alpha=ALPHA, seed=i, make=Shelf)
+        pairs += sum(r['gate']['n'] for r in rows if r['gate'])
+        if rows[0]['kept']: return True, pairs, 0.
+    return False, pairs, 0.
+
+def retired(gain, seed):
+    "Is the retirement of a skill with this true effect accepted?"
+    bank = SkillBank(task_specific_skills={'cool': [Skill('cool_001', 'narrow', 'the old one', category='cool')]})
+    play = player({'the old one': lambda g: gain}, f'retire/{gain}/{seed}')
+    pool = [g for g in games('gate', 128, seed) if g.category=='cool']
+    row = consider(bank, Proposal('retire', ids=('cool_001',)), play, pool, ['cool'], alpha=ALPHA, margin=MARGIN, seed=seed, make=Shelf)[1]
+    return row['kept'], row['harm']['n'], -gain
+
+def measured(tries):
+    "Share accepted, mean number of pairs, mean worth"
+    kept, pairs, worth = zip(*tries)
+    return wilson(sum(kept), len(kept)), sum(pairs)/len(pairs), sum(worth)/len(worth)
+
+class Dreamer:
+    "A teacher with one good idea and two that do nothing"
+    def propose(self, bank, failures, evidence, categories, limit):
+        return [Proposal('add', Skill('', 'narrow', f'idea {i}', category='cool')) for i in range(3)]
+
+def reported(rule, times):
+    "Errors of the figure on report games and of the gate's own, over many looks"
+    effects, fair, flattering = {'idea 0': lambda g: .15, 'idea 1': lambda g: 0., 'idea 2': lambda g: 0.}, [], []
+    for seed in range(times):
+        val, gate, report = (games(name, n, seed) for name,n in (('val', 8), ('gate', 64), ('report', 16)))
+        bank, record = evolve(SkillBank(), player(effects, seed), val, gate, Dreamer(), 1., evidence=(), seed=seed, rule=rule,
+                              alpha=ALPHA, margin=MARGIN, report_games=report, retriever=Shelf)
+        fair.append(record['rates_after']['all']['mean'] - sum(chance(g, bank, effects) for g in report)/len(report))
+        known = {g.id: g for g in gate}
+        for i,p in enumerate(p for p in record['proposals'] if p['kept'] and p['gate'] and p['gate']['n']):
+            played, gain = [known[g] for g in p['gate']['games']], effects[p['principle']](None)
+            flattering.append((p['gate']['after'] - p['gate']['before'])/len(played) - gain)
+    return fair, flattering
+
+def mean(xs):
+    "Mean with its 95 % interval"
+    m = sum(xs)/len(xs)
+    half = 1.96*(sum((x-m)**2 for x in xs)/max(1, len(xs)-1)/len(xs))**.5
+    return m, f'{m:+.3f} [{m-half:+.3f}, {m+half:+.3f}] over {len(xs)}'
+
+def main(times, seed):
+    rows, broken, numbers = [], [], lambda n: range(seed*10**6, seed*10**6 + n)
+    def row(name, tries, promised, limit=ALPHA):
+        rate, pairs, worth = measured(tries)
+        ok = {'rare': rate.low <= limit, 'often': rate.mean >= .9}.get(promised) # More than alpha by more than chance?
+        if ok is False: broken.append(name)
+        said = {'rare': f'at most {limit:g}', 'often': 'at least 0.9'}.get(promised, '')
+        rows.append([name, f'{worth:+.2f}', rate, f'{pairs:.0f}', said, {True: 'kept', False: 'BROKEN'}.get(ok, '')])
+    for rule in ('sign', 'bound', 'strict', 'none'):
+        for sort, (*_, promised) in kinds(0).items():
+            strict = rule in ('sign', 'bound')
+            row(f'{rule}: {sort}', (added(sort, rule, i) for i in numbers(times if strict else times//5)), promised if strict else '')
+    row('sign: useless, five times', (insisted(5, i) for i in numbers(times//2)), 'rare', 2*ALPHA)
+    for gain, name in ((.3, 'useful'), (MARGIN, 'worth the margin'), (0., 'useless'), (-.2, 'harmful')):
+        row(f'retire: {name}', (retired(gain, i) for i in numbers(times//2)), 'rare' if gain > 0 else '')
+    print(Table(['proposal', 'worth', 'accepted', 'pairs', 'promised', ''], rows))
+    for rule in ('sign', 'strict'):
+        fair, flattering = reported(rule, times//5)
+        m, text = mean(fair)
+        if abs(m) > .03: broken.append(f'{rule}: reported')
+        print(f'\n{rule}: reported success of the chosen bank, less the true one: {text}; promised within 0.03')
+        print(f"{rule}: what was kept gained more in the gate's own games than it is worth: {mean(flattering)[1]}")
+    print(f'\nbroken: {", ".join(broken) or "none"}')
+    return not broken
+
+if __name__=='__main__':
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('--times', type=int, default=1000)
+    p.add_argument('--seed', type=int, default=0)
+    sys.exit(not main(**vars(p.parse_args())))
