@@ -60,11 +60,12 @@ def added(sort, rule, seed):
     "Is one addition of this sort accepted, after how many pairs, and what is it worth where it is shown?"
     effect, wide, _ = kinds(seed)[sort]
     p = Proposal('add', Skill('', 'wide' if wide else 'narrow', 'the new one', category='cool'), hypothesis=sort)
-    effects, pool, used = {'the new one': effect}, games('gate', 64, seed), [g.id for g in games('val', 8, seed)]
+    effects, used = {'the new one': effect}, [g.id for g in games('val', 8, seed)]
+    pool = [g for g in games('gate', 64, seed) if wide or g.category=='cool']
     play, bank = player(effects, f'{sort}/{rule}/{seed}'), SkillBank()
     row = consider(bank, p, play, pool, ['cool'], rule=rule, alpha=ALPHA, margin=MARGIN, seed=seed, used=used, make=Shelf)[1]
-    shown, after = [g for g in pool if wide or g.category=='cool'], bank.apply(p)[0]
-    worth = sum(chance(g, after, effects) - g.base for g in shown)/len(shown)
+    after = bank.apply(p)[0]
+    worth = sum(chance(g, after, effects) - g.base for g in pool)/len(pool)
     return row['kept'], sum(row[k]['n'] for k in ('gate', 'harm') if row[k]), worth
 
 def insisted(times, seed):

@@ -37,8 +37,8 @@ def waiting(n, parallel, ms):
 
 def trajectories(n):
     "`n` episodes of the base policy in the first training household"
-    cfg = SkillRLConfig().merged({'env': {'collect_tasks': n}})
-    return collect_games(base_policy(cfg), suites(cfg.env)[0][0], cfg)[:n]
+    cfg = SkillRLConfig().merged({'env': {'episodes': n}})
+    return collect_games(base_policy(cfg), suites(cfg.env)[0][0], cfg)
 
 if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -21,6 +21,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                'skillrl.agent._house_lines': ('agent.html#_house_lines', 'skillrl/agent.py'),
                                'skillrl.agent._known': ('agent.html#_known', 'skillrl/agent.py'),
                                'skillrl.agent._official': ('agent.html#_official', 'skillrl/agent.py'),
+                               'skillrl.agent._one_line': ('agent.html#_one_line', 'skillrl/agent.py'),
                                'skillrl.agent._options': ('agent.html#_options', 'skillrl/agent.py'),
                                'skillrl.agent._plain_lines': ('agent.html#_plain_lines', 'skillrl/agent.py'),
                                'skillrl.agent._some_played': ('agent.html#_some_played', 'skillrl/agent.py'),

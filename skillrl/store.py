@@ -7,7 +7,7 @@ __all__ = ['atomic_write', 'to_json', 'write_json', 'read_json', 'atomic_folder'
            'RunFolder', 'data_path']
 
 # %% ../nbs/01_store.ipynb #8f759ebf
-import hashlib, json, os, shutil
+import hashlib, json, os, re, shutil
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,8 +54,10 @@ def to_json(
 )->str:
     "`obj` as strict JSON; what is not a finite number becomes null"
     plain = lambda o: o.tolist() if hasattr(o, 'tolist') else str(o) if isinstance(o, Path) else _no_json(o)
-    try: return json.dumps(obj, indent=indent, ensure_ascii=False, allow_nan=False, default=plain)
+    dump = lambda ascii: json.dumps(obj, indent=indent, ensure_ascii=ascii, allow_nan=False, default=plain)
+    try: text = dump(False)
     except ValueError: return to_json(_finite(json.loads(json.dumps(obj, default=plain))), indent)
+    return dump(True) if re.search('[\ud800-\udfff]', text) else text  # Half a character, which a file cannot hold
 
 def _no_json(o):
     raise TypeError(f'{type(o).__name__} {o!r} cannot be written as JSON: make it text, numbers, lists or dicts first')

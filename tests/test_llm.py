@@ -1,5 +1,5 @@
 "Asking a model: JSON in every disguise, money under pressure, calls out of order, and keys that must not be seen"
-import json, os, random, threading, time, traceback
+import _thread, json, os, random, threading, time, traceback
 from dataclasses import replace
 import pytest
 from skillrl.llm import base
@@ -457,9 +457,28 @@ def test_what_was_paid_for_is_never_lost(error, tmp_path):
     assert 11 <= n < 100 and [r.text for r in e.value.replies] == [str(i) for i in range(n)]
     assert len(chat.log.read()) == n and chat.ledger.held == {}
 
+def test_an_interrupt_while_waiting_loses_nothing():
+    "Ctrl-C arrives while the main thread waits for a reply"
+    def script(m):
+        if m[0]['content'] == '12': _thread.interrupt_main()
+        time.sleep(.01)
+        return m[0]['content']
+    chat = ScriptedChat(script, parallel=4)
+    with pytest.raises(KeyboardInterrupt) as e: chat.replies([ask(str(i)) for i in range(200)])
+    n = chat.ledger.counts['scripted'][0]
+    assert 12 < n < 40 and [r.text for r in e.value.replies] == [str(i) for i in range(n)] and chat.ledger.held == {}
+
+def test_an_interrupt_frees_what_one_call_held():
+    class Slow(Chat):
+        def _send(self, messages, **params): raise KeyboardInterrupt
+    chat = Slow('slow')
+    with pytest.raises(KeyboardInterrupt): chat.reply(ask('?'), max_tokens=100)
+    assert chat.ledger.held == {}
+
 def test_a_script_that_ends_says_so():
-    with pytest.raises(RuntimeError, match='the script has 2 replies') as e: ScriptedChat(['a', 'b']).replies([ask(q) for q in 'xyz'])
-    assert len(e.value.replies) <= 2
+    chat = ScriptedChat(['a', 'b'])
+    with pytest.raises(RuntimeError, match='the script has 2 replies') as e: chat.replies([ask(q) for q in 'xyz'])
+    assert len(e.value.replies) <= 2 and chat.ledger.held == {}
 
 # ---- secrets ----
 KEY = 'mug/and+spoon-0123456789'

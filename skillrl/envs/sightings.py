@@ -50,7 +50,7 @@ class Sightings:
         self.done, self._beside = {}, {}      # Thing to words of clean, heat, cool, use; receptacle to its neighbours
         self.start(observation)
 
-_name = re.compile(r'[a-z]+ \d+')
+_name = re.compile(r'(?<![a-z])[a-z]+ \d+') # Without the look-behind, quadratic in a long run of letters
 
 @patch
 def start(self:Sightings, observation:str):

@@ -328,7 +328,7 @@ class ReplyCache:
 
     def _file(self, request): return self.folder/f'{request_key(request)}.json'
     def __len__(self): return len(list(self.folder.glob('[!.]*.json')))
-    def __repr__(self): return f'ReplyCache({self.folder.name!r}, {len(self)} replies)'
+    def __repr__(self): return f'ReplyCache({self.folder.name!r}, {len(self)} kept)'
 
     def put(self, request, reply):
         "Keep `reply` if it is `ok`"
@@ -428,7 +428,10 @@ def _open(self:Chat, call):
     messages, params = call.request['messages'], call.request['params']
     most = params.get('max_completion_tokens') or params.get('max_tokens') or 0
     call.hold = self.ledger.hold(self.model, len(to_json(messages).encode()) // 3, most)
-    return self._start(messages, params)
+    try: return self._start(messages, params)
+    except BaseException:
+        self.ledger.release(call.hold)
+        raise
 
 # %% ../../nbs/20_llm.base.ipynb #1fce59f0
 def _hide(o):
@@ -455,7 +458,8 @@ def reply(self:Chat,
     "What the model answers to `messages`; raises `BudgetExceeded` before the budget is passed"
     call = self._call(messages, params)
     known = self.cache.get(call.request) if self.cache is not None else None
-    return self._close(call, known or self._answer(self._open(call)))
+    try: return self._close(call, known or self._answer(self._open(call)))
+    finally: self.ledger.release(call.hold)
 
 # %% ../../nbs/20_llm.base.ipynb #1cce36f5
 class Outage(_Stopped): "No question was answered, for reasons between us and the model; `replies` holds what came instead"
@@ -481,13 +485,14 @@ class _Batch:
         self.flying, self.replies, self.first, self.lost, self.reached = deque(), [], {}, 0, False
 
     def land(self):
-        call = self.flying.popleft()
+        call = self.flying[0]
         r = call.future.result() if call.future else call.reply or self.replies[call.twin]
         if call.future:
             self.lost += r.status == 'infra_error'
             self.reached |= r.status != 'infra_error'
         elif call.twin is not None: r = replace(r, cached=r.ok)
         self.replies.append(r)
+        self.flying.popleft()
         self.chat._close(call, r)
 
 # %% ../../nbs/20_llm.base.ipynb #41409bef

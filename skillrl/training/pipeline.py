@@ -142,8 +142,9 @@ def demonstrations(
 )->list: # Rows of `prompt` and `completion`
     "Demonstrations in one suite: the expert's, or won episodes with a teacher's thoughts"
     if suite.live or config.sft.demonstrator=='teacher':
-        thoughts = getattr(teacher, 'thoughts', lambda t: None)
-        return [r for t in select(winners, success=True) for r in retold(t, retriever_for(bank, config), thoughts(t))]
+        won, retriever = select(winners, success=True), retriever_for(bank, config)
+        thoughts = teacher.all_thoughts(won) if hasattr(teacher, 'all_thoughts') else [None]*len(won)
+        return [r for t, said in zip(won, thoughts) for r in retold(t, retriever, said)]
     rng = seeded(config.seed, 'demonstrations', suite.name)
     eps = episodes_of(suite, suite.games('collect', config.env.episodes), bank, config)
     return [r for e in eps for r in demonstrate(e, Expert(e.start().task, rng, config.sft.trust), rng)[1]]
