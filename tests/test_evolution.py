@@ -6,8 +6,9 @@ from skillrl.envs.households import Household, demonstrate
 from skillrl.envs.suites import SPLITS, HouseholdSuite
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, diff, load_version, rollback, usefulness
 from skillrl.skills.distillation import distill
-from skillrl.skills.evolution import (GATE_RULES, adopt, assert_fresh, boundary, consider, doubles, evolve, gate, hearings, keep_apart, least_useful,
-                                      look_at, make_room, paired_bound, remembered, sign_test, spending, tidy, touched, try_all, watched)
+from skillrl.gate import GATE_RULES, assert_fresh, boundary, gate, look_at, paired_bound, sign_test, spending
+from skillrl.skills.evolution import (adopt, consider, doubles, evolve, hearings, keep_apart, least_useful, make_room, remembered, tidy, touched,
+                                      try_all, watched)
 from skillrl.skills.retrieval import Retrieved, Retriever, render
 from skillrl.trajectory import Step, Trajectory, wilson
 

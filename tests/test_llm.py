@@ -111,6 +111,8 @@ items = {
     'an item with lists of its own': ('[{"title": "t", "steps": [{"action": "look"}]}]', [dict(title='t', steps=[dict(action='look')])]),
     'an item with an item of its own': (f'{{"kind": "add", "item": {A}}}', [dict(kind='add', item=a)]),
     'an item that quotes JSON': (json.dumps(dict(title='t', principle='[{"title": "evil"}]')), [dict(title='t', principle='[{"title": "evil"}]')]),
+    'remarks beside the wrapper': (f'{{"general": [{A}], "meta": {{"model": "x"}}, "ids": [1, 2]}}', [a]),
+    'empty wrapper': ('{"skills": []}', []),
     'empty objects': ('[{}, {}]', []),
 }
 
@@ -193,6 +195,18 @@ def test_deep_nesting_is_read_as_far_as_it_is_sane():
     assert json.dumps(find_json(deep)) == deep
     deeper = find_json('[' * 5000 + '1' + ']' * 5000)
     assert len(json.dumps(deeper)) <= 201 and json_items('{"a":' * 5000 + A + '}' * 5000) is not None
+
+@pytest.mark.parametrize('core', ['1', '{}', '[]', '"x"', A, f'[{A}]', '[{}]'])
+def test_many_wrappers_are_opened_once(core):
+    for front, back in [('{"a":', '}'), ('[', ']'), ('{"a":[', ']}'), ('{"a":{}, "b":', '}')]:
+        text = front*45 + core + back*45
+        assert find_json(text) == json.loads(text)
+        assert (a in json_items(text)) == (A in core) or front.startswith('{"a":[')
+
+def test_strings_in_strings_end():
+    text = A
+    for _ in range(7): text = '{"a":'*95 + json.dumps(text) + '}'*95
+    assert all(isinstance(o, dict) for o in json_items(text))
 
 def test_wide_values_are_read_whole():
     many = [dict(title=f'Rule {i}') for i in range(20_000)]
@@ -375,10 +389,12 @@ def test_as_many_at_a_time_as_allowed(parallel):
     assert chat.most == parallel and chat.total == 80
 
 def test_sixteen_at_a_time_are_eight_times_faster():
-    chat, batch = Gauge(wait=.05), [ask(str(i)) for i in range(100)]
-    start = time.perf_counter()
-    chat.replies(batch)
-    assert 100 * .05 / (time.perf_counter() - start) > 8
+    "The best of three, since the machine may have other things to do"
+    def seconds():
+        start = time.perf_counter()
+        Gauge(wait=.05).replies([ask(str(i)) for i in range(100)])
+        return time.perf_counter() - start
+    assert 100 * .05 / min(seconds() for _ in range(3)) > 8
 
 def test_log_ledger_and_cache_are_the_same_whatever_comes_first(tmp_path):
     def files(name, seed):

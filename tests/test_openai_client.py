@@ -1,13 +1,11 @@
 "An OpenAI-compatible service that is late, rude, full, mute or torn: how many requests each costs, what comes of it, and that the key stays where it is"
-import email.utils, gc, json, logging, os, random, subprocess, sys, threading, time, traceback, warnings
+import email.utils, gc, json, logging, os, random, subprocess, sys, threading, time, traceback
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
-from faults import CUT, RESET, Answer, FaultServer, error, good, said, slow, truncated, vectors
-from skillrl.llm import openai_client
+from faults import CUT, RESET, Answer, FaultServer, error, said, slow, truncated, vectors
 from skillrl.llm.base import BudgetExceeded, Ledger, Outage, ReplyCache
-from skillrl.llm.openai_client import (LONGEST, Failed, Garbled, OpenAIChatClient, OpenAIEmbedder, Service, find_key, is_local, read_chat, read_vectors,
-                                       retry_wait, reworded, worded)
+from skillrl.llm.openai_client import LONGEST, Garbled, OpenAIChatClient, OpenAIEmbedder, is_local, read_chat, retry_wait
 from skillrl.store import JsonlLog
 
 KEY = 'Zq7-mug-and-spoon_0451'
@@ -33,6 +31,7 @@ def ask(text='Why was the mug not accepted?'): return [dict(role='user', content
 
 # --- faults: requests, status, words in the error ---
 passing = dict(
+    minute_429=(error(429, 'You exceeded your current quota: 15 requests per minute', 'rate_limit_exceeded'), '[rate_limit_exceeded] You exceeded'),
     plain_429=(error(429, 'slow down'), '429 (slow down)'), retry_after=(error(429, 'slow down', retry_after='1'), 'ask less at a time'),
     timeout_408=(error(408), '408'), conflict_409=(error(409), '409'), oops_500=(error(500), '500'), bad_gateway_502=(Answer('<h1>Bad Gateway</h1>', 502), '502'),
     busy_503=(error(503, retry_after='2'), '503'), overloaded_529=(error(529), '529'), bare_500=(Answer('', 500), '500'),
@@ -47,6 +46,7 @@ lasting = dict(
     bad_400=(error(400, 'no such role'), 'correct the request'), wrong_key_401=(error(401, 'bad key'), 'check the API key'), forbidden_403=(error(403), 'may do'),
     absent_404=(error(404), '/v1'), fastapi_404=(Answer(dict(detail='Not Found'), 404), 'Not Found'), gone_410=(error(410), '410'), too_large_413=(error(413), '413'),
     unprocessable_422=(Answer(dict(detail=[dict(loc=['body', 'messages'], msg='field required')]), 422), 'field required'),
+    quota_by_type_429=(Answer(dict(error=dict(message='x'*500, type='insufficient_quota', code=None)), 429), 'used up'),
     quota_429=(error(429, 'You exceeded your current quota', 'insufficient_quota', retry_after='1'), 'used up'),
     moved_302=(Answer('', 302, {'Location': 'http://elsewhere/v1'}), 'elsewhere'), moved_307=(Answer('', 307, {'Location': 'http://elsewhere/v1'}), 'elsewhere'),
     html_404=(Answer('<h1>Nothing here</h1>', 404), 'Nothing here'))

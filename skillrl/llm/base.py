@@ -187,17 +187,25 @@ def json_items(
     "The objects in all the JSON of `text`; a list that was cut off keeps its whole ones"
     return [o for _, whole, value in _values(text) for o in _objects(value, whole)]
 
-def _objects(v, whole=True):
-    "The dicts that `v` lists or wraps, or `v` itself"
-    if isinstance(v, str) and v.strip()[:1] in ('[', '{'): return [o for _, ok, x in _read(v).found for o in _objects(x, ok)]
-    if isinstance(v, list): return [o for x in v for o in ([x] if isinstance(x, dict) and _speaks(x) else _objects(x))]
-    if not isinstance(v, dict): return []
-    inside = [x for x in v.values() if isinstance(x, list) or isinstance(x, dict) and _wraps(x) or len(v) == 1]
-    if not any(map(_objects, inside)) and all(isinstance(x, dict) for x in v.values()): inside = v.values()
-    return [o for x in inside for o in _objects(x)] or [v] * bool(v and whole)
+def _objects(v, whole=True, decode=True):
+    "The dicts that `v` lists or wraps, or `v` itself; strings are decoded once"
+    if isinstance(v, str) and decode and v.strip()[:1] in ('[', '{'):
+        return [o for _, ok, x in _read(v).found for o in _objects(x, ok, decode=False)]
+    if isinstance(v, list): inside = v
+    elif not isinstance(v, dict): return []
+    elif any(map(_wraps, v.values())): inside = [x for x in v.values() if _wraps(x)]
+    elif len(v) == 1 or all(isinstance(x, dict) for x in v.values()): inside = v.values()
+    else: inside = []
+    keep = lambda x: isinstance(v, list) and isinstance(x, dict) and _speaks(x)
+    found = [o for x in inside for o in ([x] if keep(x) else _objects(x, decode=decode))]
+    return found or [v] * (isinstance(v, dict) and whole and _speaks(v))
+
+def _wraps(v):
+    "Does `v` hold a list of objects?"
+    lists = [v] if isinstance(v, list) else v.values() if isinstance(v, dict) else []
+    return any(isinstance(x, dict) for y in lists if isinstance(y, list) for x in y)
 
 def _speaks(v): return any(not isinstance(x, (list, dict)) for x in v.values())
-def _wraps(v): return any(isinstance(x, dict) for y in v.values() if isinstance(y, list) for x in y)
 
 # %% ../../nbs/20_llm.base.ipynb #e5abfc67
 _NAMES = r'(?:x[-_])?api[-_ ]?key|authorization|(?:access|auth|refresh)[-_]?token|client[-_]?secret|password|passwd'

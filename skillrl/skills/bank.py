@@ -473,10 +473,10 @@ class BankDiff:
     removed:list # Ids
     changed:dict # Id -> {field: (old, new)}
     def __bool__(self): return bool(self.added or self.removed or self.changed)
-    def _repr_markdown_(self):
+    def table(self):
         rows = [[i, 'added', '', ''] for i in self.added] + [[i, 'removed', '', ''] for i in self.removed]
-        rows += [[i, k, *v] for i, c in self.changed.items() for k, v in c.items()]
-        return Table(['id', 'change', 'before', 'after'], rows)._repr_markdown_()
+        return Table(['id', 'change', 'before', 'after'], rows + [[i, k, *v] for i, c in self.changed.items() for k, v in c.items()])
+    def _repr_markdown_(self): return self.table()._repr_markdown_()
 
 def diff(
     old:SkillBank,

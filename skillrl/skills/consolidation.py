@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['things', 'FACTS', 'support', 'by_standing', 'normal', 'absorb', 'wording', 'once', 'bag_rows', 'likeness', 'facts',
-           'goal_words', 'blend', 'subject', 'settle', 'shelf_of', 'fit', 'consolidate']
+           'at_odds', 'goal_words', 'blend', 'subject', 'settle', 'shelf_of', 'fit', 'consolidate']
 
 # %% ../../nbs/35_skills.consolidation.ipynb #a4090187
 import copy, re
@@ -58,15 +58,16 @@ def once(
     return by_standing(new)
 
 # %% ../../nbs/35_skills.consolidation.ipynb #5820cd52
-_stop = frozenset(map(stem, stop_words))
+_little = frozenset(map(stem, stop_words))
 
 def bag_rows(
     texts,
-    corpus, # Texts, these among them, that say which words are rare
+    corpus,  # Texts, these among them, that say which words are rare
+    skip=(), # Stems that do not count
 ): # Array with a unit row for each text
     "Texts as weighted words, whatever their order"
     import numpy as np
-    count = lambda t: Counter(w for w in stems(t) if w not in _stop)
+    count = lambda t: Counter(w for w in stems(t) if w not in skip)
     idf = Idf([[count(t)] for t in corpus])
     at, out = {w: i for i, w in enumerate(idf.df)}, np.zeros((len(texts), len(idf.df)), np.float32)
     for row, t in zip(out, texts):
@@ -82,24 +83,30 @@ def likeness(
     import numpy as np
     out = np.zeros((len(items), len(items)), np.float32)
     for text in (advice, lambda o: o.text):
-        said = sorted({text(o) for o in corpus})
-        for encode in (TfidfEncoder(said).encode, lambda texts: bag_rows(texts, said)):
-            rows = encode([text(o) for o in items])
+        texts, said = [text(o) for o in items], sorted({text(o) for o in corpus})
+        for rows in (TfidfEncoder(said).encode(texts), bag_rows(texts, said), bag_rows(texts, said, _little)):
             out = np.maximum(out, rows @ rows.T)
     return out
 
 # %% ../../nbs/35_skills.consolidation.ipynb #95fa9e7e
 things = frozenset().union(*HOLDS.values(), *ABILITIES.values(), FIXED) - HOLDS.keys()
-_deeds = 'take move put open close use heat cool clean slice examine not never no without before after only dont'
-FACTS = frozenset(map(stem, [*things, *HOLDS, *_deeds.split()]))
+_deeds = 'go take move put open close use heat cool clean slice examine look before after'.split()
+_denials = frozenset('not never no without only dont'.split())
+FACTS = frozenset(map(stem, [*things, *HOLDS, *_deeds])) | _denials
 
 def facts(
     text,
     words=(), # Stems that are facts as well
 )->frozenset:
-    "What two sentences must agree in to be one"
-    found = re.findall(r'[a-z]+ \d+|\d+|[a-z]+', text.lower().replace("'", ''))
-    return frozenset(f for w in found if (f := w if w[-1].isdigit() else stem(w)) in FACTS or f in words or f[-1].isdigit())
+    "What `text` says that must not get lost"
+    text = text.lower().replace("'", '')
+    return frozenset(w for w in stems(text) if w in FACTS or w in words) | frozenset(re.findall(r'(?:[a-z]+ )?\d+', text))
+
+def at_odds(
+    a, b, # From `facts`
+)->bool:
+    "Does each side state a fact that the other does not, or one of them deny?"
+    return bool(a - b and b - a or (a ^ b) & _denials)
 
 # %% ../../nbs/35_skills.consolidation.ipynb #c44434b3
 def goal_words(items)->set: return {w for o in items for g in o.source_tasks for w in terms(str(g))}
@@ -107,18 +114,16 @@ def goal_words(items)->set: return {w for o in items for g in o.source_tasks for
 def blend(
     pool,     # Items, leaders before followers
     corpus,   # Whatever was said, for the weights of words
-    near=.9,  # Cosine above which two sentences with the same facts are one
+    near=.9,  # Cosine above which sentences that are not at odds are one
 )->tuple:     # Those that stay; pairs of one that goes and why
     "`pool` without rewordings; their evidence goes to what they reword"
     like, words = likeness(pool, corpus), goal_words(corpus)
     about = [(isinstance(o, Mistake), facts(advice(o), words)) for o in pool]
-    leaders, followers = [], []
-    for i in range(len(pool)):
-        found = [j for j in leaders if about[i] == about[j] and like[i, j] > near]
-        (followers if found else leaders).append(i)
-    out = []
+    leaders, followers, out = [], [], []
+    def led_by(i): return [j for j in leaders if like[i, j] > near and about[i][0] == about[j][0] and not at_odds(about[i][1], about[j][1])]
+    for i in range(len(pool)): (followers if led_by(i) else leaders).append(i)
     for i in followers:
-        j = max((j for j in leaders if about[i] == about[j]), key=lambda j: like[i, j])
+        j = max(led_by(i), key=lambda j: like[i, j])
         absorb(pool[j], pool[i])
         out.append((pool[i], f'says the same as {advice(pool[j])!r}'))
     return [pool[i] for i in leaders], out
@@ -180,7 +185,7 @@ def consolidate(
     bank:SkillBank,
     items,         # Proposals: `Skill`s and `Mistake`s; ids are given here
     capacity=None, # Most active items in the bank; None for no limit
-    near=.9,       # Cosine above which two sentences with the same facts are one
+    near=.9,       # Cosine above which sentences that are not at odds are one
 )->list:           # Those that were new, as they are in the bank
     "Add to `bank` what it does not say yet, each thing once"
     items = [_unnamed(o) for o in items if o.status == 'active']

@@ -1,0 +1,85 @@
+"A whole run with a teacher behind a real server: what it costs, what it leaves behind, and what an outage does to it"
+import json, re
+from pathlib import Path
+import pytest
+from faults import FaultServer, error, said
+from skillrl.cli import main
+from skillrl.skills.bank import SkillBank
+from skillrl.skills.teachers import prompt
+
+KEY = 'sk-live-0123456789abcdefABCDEF'
+PRICES = {'wise': [1.0, 2.0]}
+
+def teach(request, usage=(11, 7)):
+    "A sound answer to whatever the run asks"
+    system, user = (m['content'] for m in request['body']['messages'][:2])
+    kind = next(k for k in ('successes', 'failures', 'contrasts', 'proposals', 'thoughts') if prompt(k) in system)
+    category = (re.search(r'Kind of task: "(.*?)"', user) or re.search(r'"(pick|look|clean|heat|cool|pick_two)"', user))[1]
+    how = dict(title=f'How to {category}', principle=f'For {category} tasks search every place once before going back.', when_to_apply='Always.')
+    if kind=='failures': answer = [dict(description=f'Loses at {category}', why_it_happens='It searches twice.', how_to_avoid='Search each place once.',
+                                        category=category, evidence=[1])]
+    elif kind=='thoughts': answer = [dict(step=int(i), action=a, thought='The goal needs it.') for i,a in re.findall(r'^(\d+)\. .* did "(.*)"', user, re.M)]
+    elif kind=='proposals': answer = [dict(kind='add', **how, category=category, evidence=[1], hypothesis='More games are won.', ids=[])]
+    else: answer = [dict(how, category='general' if kind=='contrasts' else category, evidence=[1])]
+    return said(json.dumps(answer), usage=usage)
+
+def train(server, folder, *more):
+    return main(['train', '--smoke', '--teacher', 'wise', '--teacher-url', server.url, '--output', str(folder), *more])
+
+def files(folder): return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock'}
+
+@pytest.fixture
+def key(monkeypatch): monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', KEY)
+
+def test_a_run_with_a_teacher_ends_without_a_trace_of_the_key(tmp_path, capsys, key):
+    with FaultServer(error(429, 'slow down, {key}', retry_after='0'), error(500, 'oops {key}'), rest=teach) as server:
+        assert train(server, tmp_path/'run')==0
+        assert all(r['key']==KEY for r in server.requests)
+        asked = server.count
+    held, (out, err) = files(tmp_path/'run'), capsys.readouterr()
+    assert not [n for n,b in held.items() if KEY.encode() in b] and KEY not in out + err
+    assert len(held['teacher/exchanges.jsonl'].splitlines()) > 10 and asked > 10
+    bank = SkillBank.load(tmp_path/'run'/'bank'/'train-000')
+    assert {o.provenance['teacher'] for o in bank.active()}=={'wise'}
+
+def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(tmp_path, capsys, key):
+    with FaultServer(rest=teach) as server: assert train(server, tmp_path/'whole')==0
+    with FaultServer(rest=error(401, 'the key {key} is not known here')) as server:
+        assert train(server, tmp_path/'run')==1
+        err = capsys.readouterr().err
+        assert 'not known here' in err and KEY not in err and len(err.strip().splitlines())==1
+        exchanges = (tmp_path/'run'/'teacher'/'exchanges.jsonl').read_bytes()
+        assert not [n for n,b in files(tmp_path/'run').items() if KEY.encode() in b]
+        server.rest = teach
+        assert main(['train', '--resume', str(tmp_path/'run')])==0
+    assert (tmp_path/'run'/'teacher'/'exchanges.jsonl').read_bytes().startswith(exchanges)
+    same = lambda held: {n: b for n,b in held.items() if not n.startswith('teacher/') and n not in ('config.json', 'state.json')}
+    assert same(files(tmp_path/'run'))==same(files(tmp_path/'whole'))
+
+def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
+    (tmp_path/'prices.json').write_text(json.dumps(PRICES))
+    (tmp_path/'config.json').write_text(json.dumps({'model': {'budget_usd': 0.01, 'prices': str(tmp_path/'prices.json'), 'teacher_parallel': 1}}))
+    with FaultServer(rest=lambda request: teach(request, (3000, 500))) as server:
+        assert train(server, tmp_path/'run', '--config', str(tmp_path/'config.json'))==1
+        spent = server.count
+        assert main(['train', '--resume', str(tmp_path/'run')])==1
+        assert server.count==spent > 0
+    assert 'budget' in capsys.readouterr().err
+
+def test_demonstrations_with_a_teachers_thoughts(tmp_path, key):
+    (tmp_path/'config.json').write_text(json.dumps({'sft': {'demonstrator': 'teacher'}}))
+    with FaultServer(rest=teach) as server: assert train(server, tmp_path/'run', '--config', str(tmp_path/'config.json'))==0
+    rows = [json.loads(l) for l in (tmp_path/'run'/'sft.jsonl').read_text().splitlines()]
+    assert rows and all(r['completion'].startswith('<think> The goal needs it. </think> <action> ') for r in rows)
+
+def test_a_policy_behind_a_server_is_judged_and_an_outage_is_no_failure(tmp_path, capsys):
+    def walk(request):
+        new = re.search(r'New: (go to [a-z]+ \d+)', request['body']['messages'][-1]['content'])
+        return said(f'<action>{new[1] if new else "look"}</action>')
+    played = ['eval', '--tasks', '6', '--model', 'walker', '--max-steps', '3', '--model-url']
+    with FaultServer(rest=walk) as server: assert main([*played, server.url])==0
+    assert re.search(r'no bank +0\.00 \[0\.00, 0\.39\]', capsys.readouterr().out)
+    with FaultServer(*[walk]*7, error(400, 'one bad day'), rest=walk) as server: assert main([*played, server.url])==0
+    assert '1 more got no answer and do not count' in capsys.readouterr().out
+    with FaultServer(rest=error(400, 'closed for good')) as server: assert main([*played, server.url])==1
+    assert 'closed for good' in capsys.readouterr().err
