@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['things', 'FACTS', 'support', 'by_standing', 'normal', 'absorb', 'wording', 'once', 'bag_rows', 'likeness', 'facts',
-           'at_odds', 'goal_words', 'blend', 'subject', 'settle', 'shelf_of', 'fit', 'consolidate']
+           'at_odds', 'blend', 'subject', 'settle', 'shelf_of', 'fit', 'contest', 'consolidate']
 
 # %% ../../nbs/35_skills.consolidation.ipynb #a4090187
 import copy, re
@@ -109,15 +109,14 @@ def at_odds(
     return bool(a - b and b - a or (a ^ b) & _denials)
 
 # %% ../../nbs/35_skills.consolidation.ipynb #c44434b3
-def goal_words(items)->set: return {w for o in items for g in o.source_tasks for w in terms(str(g))}
-
 def blend(
     pool,     # Items, leaders before followers
     corpus,   # Whatever was said, for the weights of words
     near=.9,  # Cosine above which sentences that are not at odds are one
+    words=(), # Stems that are facts as well
 )->tuple:     # Those that stay; pairs of one that goes and why
     "`pool` without rewordings; their evidence goes to what they reword"
-    like, words = likeness(pool, corpus), goal_words(corpus)
+    like = likeness(pool, corpus)
     about = [(isinstance(o, Mistake), facts(advice(o), words)) for o in pool]
     leaders, followers, out = [], [], []
     def led_by(i): return [j for j in leaders if like[i, j] > near and about[i][0] == about[j][0] and not at_odds(about[i][1], about[j][1])]
@@ -180,6 +179,23 @@ def fit(
     keep = {id(o) for o in by_standing(pool)[:capacity]}
     return [o for o in pool if id(o) in keep], [(o, f'the bank holds {capacity}') for o in by_standing(pool)[capacity:]]
 
+# %% ../../nbs/35_skills.consolidation.ipynb #b2d5e5c3
+def contest(
+    pool,   # What the bank has, then what is new, the best supported first
+    corpus, # Whatever was said
+    capacity=None, near=.9, # See `consolidate`
+)->tuple:   # Those that stay; pairs of one that goes and why
+    "Rewordings, rivals and size"
+    words = {w for o in corpus for g in o.source_tasks for w in terms(str(g))}
+    pool, out = blend(pool, corpus, near, words)
+    for stage in (settle, lambda pool: fit(pool, capacity)):
+        pool, gone = stage(pool)
+        out += gone
+    while gone := blend(pool, pool, near, words)[1]:
+        out += gone
+        pool = [o for o in pool if not any(o is x for x, _ in gone)]
+    return pool, out
+
 # %% ../../nbs/35_skills.consolidation.ipynb #50c90771
 def consolidate(
     bank:SkillBank,
@@ -190,12 +206,9 @@ def consolidate(
     "Add to `bank` what it does not say yet, each thing once"
     items = [_unnamed(o) for o in items if o.status == 'active']
     vetted = [admit(SkillBank(), o) for o in items]
-    trusted = [replace(v, **_no_id(v)) for v in vetted if v.status == 'active']
+    trusted = [_unnamed(v) for v in vetted if v.status == 'active']
     corpus = [o for o in bank.items() if o.status != 'quarantined'] + trusted
-    pool, out = bank.active() + once(bank, trusted), []
-    for stage in (lambda pool: blend(pool, corpus, near), settle, lambda pool: fit(pool, capacity)):
-        pool, gone = stage(pool)
-        out += gone
+    pool, out = contest(bank.active() + once(bank, trusted), corpus, capacity, near)
     _record(bank, pool, out, corpus)
     held = {o.text for o in bank.quarantined()}
     suspects = {v.text: o for o, v in zip(items, vetted) if v.status != 'active' and v.text not in held}
@@ -203,8 +216,7 @@ def consolidate(
     new = sorted((o for o in pool if not o.id), key=lambda o: first[wording(o)])
     return [admit(bank, o) for o in [*new, *suspects.values()]]
 
-def _no_id(o): return {'mistake_id' if isinstance(o, Mistake) else 'skill_id': ''}
-def _unnamed(o): return replace(copy.deepcopy(o), **_no_id(o))
+def _unnamed(o): return replace(copy.deepcopy(o), **{'mistake_id' if isinstance(o, Mistake) else 'skill_id': ''})
 
 def _record(bank, pool, out, corpus):
     "Retire from the bank what is `out`, note what never got in, and shelve what stays"

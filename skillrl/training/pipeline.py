@@ -72,18 +72,17 @@ def steps(self:Pipeline, phase, items):
 
 # %% ../../nbs/46_training.pipeline.ipynb #5a7c1446
 @patch
-def keep(self:Pipeline, trajectories, **labels):
-    "Add `trajectories` to the run's log"
-    for t in trajectories: t.metadata |= labels
-    self.run.log('trajectories').append([t.to_dict() for t in trajectories])
-
-# %% ../../nbs/46_training.pipeline.ipynb #018036ad
-@patch
 def collect(self:Pipeline):
     "Episodes without skills, in every household"
     policy = base_policy(self.config)
     for suite in self.steps('collect', self.suites.values()):
         self.keep(collect_games(policy, suite, self.config), phase='collect', suite=suite.name)
+
+@patch
+def keep(self:Pipeline, trajectories, **labels):
+    "Add `trajectories` to the run's log"
+    for t in trajectories: t.metadata |= labels
+    self.run.log('trajectories').append([t.to_dict() for t in trajectories])
 
 def collect_games(
     policy, # Who plays
@@ -259,24 +258,6 @@ def reinforce_suite(
     return policy, log
 
 # %% ../../nbs/46_training.pipeline.ipynb #c5b5c8ee
-LOOKS = 4 # Households that one look visits
-
-@patch
-def look(self:Pipeline, policy, n):
-    "Let the banks of a few households evolve, the next few at each look"
-    for j in range(min(LOOKS, len(self.train))): self.look_at(self.train[(n*LOOKS + j) % len(self.train)], policy, n)
-
-@patch
-def look_at(self:Pipeline, suite, policy, n):
-    "One look at one suite: a line in `evolution.jsonl`, and the bank's next version"
-    c = self.config.evolution
-    bank, record = evolve_bank(self.bank(suite), suite, policy, self.config, self.teacher, n, max(1, c.val_tasks//LOOKS), self.collected(suite))
-    self.run.log('evolution').append([dict(look=n, suite=suite.name) | record])
-    self.save_bank(suite, bank)
-
-@patch(as_prop=True)
-def evolving(self:Pipeline): return self.config.evolution.validation_interval and self.config.retrieval.memory=='skills'
-
 def evolve_bank(
     bank,    # Of the suite
     suite,   # Where to look
@@ -297,6 +278,25 @@ def evolve_bank(
                       seed_for(config.seed, 'gate', look, suite.name), evidence, c.gate_tasks, c.alpha, rule=c.gate, looks=c.looks,
                       capacity=c.capacity, deep=c.max_analysis_deep, shallow=c.max_analysis_shallow, report_games=report,
                       sealed={g.id for g in suite.games('test', config.env.test_tasks)}, retriever=lambda b: retriever_for(b, config))
+
+# %% ../../nbs/46_training.pipeline.ipynb #71e32d20
+LOOKS = 4 # Households that one look visits
+
+@patch
+def look(self:Pipeline, policy, n):
+    "Let the banks of a few households evolve, the next few at each look"
+    for j in range(min(LOOKS, len(self.train))): self.look_at(self.train[(n*LOOKS + j) % len(self.train)], policy, n)
+
+@patch
+def look_at(self:Pipeline, suite, policy, n):
+    "One look at one suite: a line in `evolution.jsonl`, and the bank's next version"
+    c = self.config.evolution
+    bank, record = evolve_bank(self.bank(suite), suite, policy, self.config, self.teacher, n, max(1, c.val_tasks//LOOKS), self.collected(suite))
+    self.run.log('evolution').append([dict(look=n, suite=suite.name) | record])
+    self.save_bank(suite, bank)
+
+@patch(as_prop=True)
+def evolving(self:Pipeline): return self.config.evolution.validation_interval and self.config.retrieval.memory=='skills'
 
 # %% ../../nbs/46_training.pipeline.ipynb #bf2fbea8
 @patch
