@@ -1,10 +1,12 @@
 """Does a small consolidated bank serve as well as all the proposals it was made of?
 
-    python benchmarks/consolidation.py [--households 8] [--games 48] [--policy DIR] [--seed 0]
+    python benchmarks/consolidation.py [--households 20] [--games 24] [--policy DIR] [--base] [--seed 0]
 
-In each household the policy plays 100 games without skills, in the mix of categories of Krill's demo. The offline teacher distils each
-trajectory by itself, and all its proposals are consolidated. The same unseen test games are then played with the bank of all proposals
-as they came, with the consolidated bank, with the bank distilled from the 100 trajectories at once, and with none.
+In each household the shipped policy plays 100 games without skills, in the mix of categories of Krill's demo. The offline teacher
+distils each trajectory by itself, and all its proposals are consolidated. The same unseen test games are then played with the bank of all
+proposals as they came, with the consolidated bank, with the bank distilled from the 100 trajectories at once, and with none. Who plays
+is the shipped policy after the cold start of a default run; with --policy, the one in DIR (`skillrl train` leaves it in the run's folder);
+with --base, the shipped one as it is, which has not learnt yet to pass over lines about other things.
 Exits 1 if a consolidated bank has more than 60 entries or two that are more alike than 0.9, if consolidating again changes it, if held-out
 success falls (95 % interval of consolidated minus raw reaching below -0.05), or if reading 100 trajectories at once takes over 2 s.
 """
@@ -19,9 +21,14 @@ from skillrl.skills.consolidation import bag_rows, consolidate
 from skillrl.skills.distillation import OfflineTeacher, distill
 from skillrl.skills.embedding import TfidfEncoder
 from skillrl.skills.retrieval import advice
-from skillrl.training.pipeline import base_policy, episodes_of, play_out, seed_for
+from skillrl.training.pipeline import base_policy, collect_games, demonstrations, episodes_of, fine_tune, play_out, seed_for
 
 MIX = dict(pick=32, pick_two=19, clean=13, cool=13, heat=13, look=10)
+
+def cold_start(policy, cfg):
+    "The policy after imitating the expert in the training households, each with the bank of its own trajectories"
+    rows = [r for s in suites(cfg.env)[0] for r in demonstrations(s, distill(collect_games(policy, s, cfg)), cfg)]
+    return fine_tune(rows, cfg)[0]
 
 def collect(policy, suite, cfg):
     "100 trajectories without skills"
@@ -37,7 +44,7 @@ def unconsolidated(items):
     return bank
 
 def closest(bank):
-    "The largest cosine between two active entries: by the encoder of retrieval and by shared words, of the advice and of the whole text"
+    "The largest cosine between two active entries: by `TfidfEncoder` and by shared words, of the advice and of the whole text"
     out = []
     for text in (advice, lambda o: o.text):
         said = [text(o) for o in bank.active()]
@@ -49,9 +56,9 @@ def timed(f, *args):
     start = time.perf_counter()
     return f(*args), time.perf_counter() - start
 
-def one_household(suite, policy, cfg, games):
+def one_household(suite, collector, policy, cfg, games):
     "Trajectories of the four conditions, and what was measured of the banks"
-    trajs, teacher = collect(policy, suite, cfg), OfflineTeacher(min_count=1)
+    trajs, teacher = collect(collector, suite, cfg), OfflineTeacher(min_count=1)
     raw = [o for t in trajs for o in teacher.distill([t])]
     bank = SkillBank()
     _, spent = timed(consolidate, bank, raw)
@@ -64,13 +71,14 @@ def one_household(suite, policy, cfg, games):
     return played, dict(won=sum(t.success for t in trajs), raw=len(raw), final=len(bank.active()), at_once=len(whole), closest=closest(bank),
                         seconds=spent, reading=reading, stable=stable)
 
-def main(households, games, policy, seed):
+def main(households, games, policy, base, seed):
     import torch
     torch.set_num_threads(1)
-    cfg = SkillRLConfig().merged({'seed': seed, 'env.test_households': households, **({'model.checkpoint': policy} if policy else {})})
-    player, results, seen = base_policy(cfg), {}, []
+    cfg = SkillRLConfig().merged({'seed': seed, 'env.test_households': households})
+    collector, results, seen = base_policy(cfg), {}, []
+    player = base_policy(cfg.merged({'model.checkpoint': policy})) if policy else collector if base else cold_start(collector, cfg)
     for suite in suites(cfg.env)[1]:
-        played, m = one_household(suite, player, cfg, games)
+        played, m = one_household(suite, collector, player, cfg, games)
         for k, ts in played.items(): results.setdefault(k, []).extend(ts)
         seen.append(m)
         print(f"{suite.name}: {m['won']} of 100 won; {m['raw']} proposals → {m['final']} entries in {m['seconds']:.2f} s (at once: {m['at_once']} in "
@@ -88,8 +96,9 @@ def main(households, games, policy, seed):
 
 if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument('--households', type=int, default=8)
-    p.add_argument('--games', type=int, default=48)
+    p.add_argument('--households', type=int, default=20)
+    p.add_argument('--games', type=int, default=24)
     p.add_argument('--policy', metavar='DIR')
+    p.add_argument('--base', action='store_true')
     p.add_argument('--seed', type=int, default=0)
     sys.exit(not main(**vars(p.parse_args())))

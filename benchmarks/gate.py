@@ -4,8 +4,9 @@
 
 Each proposal is tried by `consider` in a bank of its own, on 64 games of each of six categories that no other proposal has been tried on. Prints the
 share accepted with its 95 % interval: of useless and adversarial additions, which may be accepted no more often than alpha; of useful ones
-(three games in ten more are won), which should be accepted nine times in ten; of retirements. Then whole looks are taken with
-`evolve`, and the success reported for the chosen bank is compared with the true one. Exits 1 if a promise is broken.
+(three games in ten more are won), which should be accepted nine times in ten; of retirements. A loss on balance that is smaller than the margin
+(five games in a hundred for an addition, ten for a retirement) is shown without a promise. Then whole looks are taken with `evolve`, and the
+success reported for the chosen bank is compared with the true one. Exits 1 if a promise is broken.
 """
 import argparse, random, sys
 from types import SimpleNamespace
@@ -52,7 +53,7 @@ def kinds(seed):
         memoriser=(lambda g: .6 if g.id.startswith('val/') else -.02, False, 'rare'), # Knows the games it was made from
         gambler=(lambda g: lot(g, .6, -1.)*g.base, False, 'rare'),                    # Turns many games, both ways
         poacher=(lambda g: .3 if g.category=='cool' else -.2, True, 'rare'),          # Good at home, harmful abroad
-        trespasser=(lambda g: .3 if g.category=='cool' else -.1, True, 'rare'),       # The same, harder to see
+        trespasser=(lambda g: .3 if g.category=='cool' else -.1, True, ''),           # The same, but it loses less than the margin: nothing is promised
         useful=(lambda g: .3, False, 'often'),
         local=(lambda g: .4 if g.category=='cool' else 0., True, ''))                 # Good at home, shown everywhere
 
@@ -105,7 +106,7 @@ def reported(rule, times):
                               alpha=ALPHA, margin=MARGIN, report_games=report, retriever=Shelf)
         fair.append(record['rates_after']['all']['mean'] - sum(chance(g, bank, effects) for g in report)/len(report))
         known = {g.id: g for g in gate}
-        for i,p in enumerate(p for p in record['proposals'] if p['kept'] and p['gate'] and p['gate']['n']):
+        for p in (p for p in record['proposals'] if p['kept']):
             played, gain = [known[g] for g in p['gate']['games']], effects[p['principle']](None)
             flattering.append((p['gate']['after'] - p['gate']['before'])/len(played) - gain)
     return fair, flattering
@@ -114,7 +115,7 @@ def mean(xs):
     "Mean with its 95 % interval"
     m = sum(xs)/len(xs)
     half = 1.96*(sum((x-m)**2 for x in xs)/max(1, len(xs)-1)/len(xs))**.5
-    return m, f'{m:+.3f} [{m-half:+.3f}, {m+half:+.3f}] over {len(xs)}'
+    return m, half, f'{m:+.3f} [{m-half:+.3f}, {m+half:+.3f}] over {len(xs)}'
 
 def main(times, seed):
     rows, broken, numbers = [], [], lambda n: range(seed*10**6, seed*10**6 + n)
@@ -134,10 +135,10 @@ def main(times, seed):
     print(Table(['proposal', 'worth', 'accepted', 'pairs', 'promised', ''], rows))
     for rule in ('sign', 'strict'):
         fair, flattering = reported(rule, times//5)
-        m, text = mean(fair)
-        if abs(m) > .03: broken.append(f'{rule}: reported')
+        m, half, text = mean(fair)
+        if abs(m) > .03 + half: broken.append(f'{rule}: reported')
         print(f'\n{rule}: reported success of the chosen bank, less the true one: {text}; promised within 0.03')
-        print(f"{rule}: what was kept gained more in the gate's own games than it is worth: {mean(flattering)[1]}")
+        print(f"{rule}: what was kept gained more in the gate's own games than it is worth: {mean(flattering)[2]}")
     print(f'\nbroken: {", ".join(broken) or "none"}')
     return not broken
 

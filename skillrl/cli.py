@@ -156,19 +156,22 @@ def rl(args):
 def evolve(args):
     "let a bank grow where the policy fails, with the weights as they are"
     from skillrl.players import policy_for, teacher_for
+    from skillrl.skills.bank import load_latest, versions
     from skillrl.store import JsonlLog
     from skillrl.training.pipeline import evolve_bank
-    cfg, suite = _start(args)
-    bank, policy, teacher = load_bank(args.skill_bank), policy_for(cfg), teacher_for(cfg.model, _beside(args.output, 'teacher'))
-    first = bank.metadata.get('looks', 0)
-    for n in range(first, first + args.looks):
+    (cfg, suite), folder = _start(args), Path(args.output)
+    if not versions(folder): load_bank(args.skill_bank).save_version(folder)
+    bank, log, policy, teacher = load_latest(folder), JsonlLog(folder/'evolution.jsonl'), policy_for(cfg), teacher_for(cfg.model, folder/'teacher')
+    for n in range(first := len(log.read()), first + args.looks):
         bank, record = evolve_bank(bank, suite, policy, cfg, teacher, n, cfg.evolution.val_tasks)
-        bank.metadata['looks'] = n + 1
-        JsonlLog(_beside(args.output, 'evolution.jsonl')).append([dict(look=n, suite=suite.name) | record])
-        bank.save(args.output)
-        print(f'look {n}: success {record["rates_after"]["all"]["mean"]:.2f} of {record["rates_after"]["all"]["n"]} fresh games, '
-              f'weak {", ".join(record["weak"]) or "nothing"}, kept {len(record["kept"])}, refused {len(record["refused"])}')
-    print(f'{bank!r}: {args.output}')
+        bank.save_version(folder)
+        log.append([dict(look=n, suite=suite.name) | record])
+        print(_look(n, record))
+    print(f'{bank!r}: {folder}')
+
+def _look(n, record):
+    after, weak = record['rates_after']['all'], ', '.join(record['weak']) or 'nothing'
+    return f'look {n}: won {after["mean"]:.2f} of {after["n"]} fresh games; weak {weak}; kept {len(record["kept"])}, refused {len(record["refused"])}'
 
 def export(args):
     "write a bank in another format"
@@ -244,7 +247,7 @@ COMMANDS = [
     (sft, '', _policy | _home | {'--skill-bank': _bank, '--num-examples': _rows, '--output': _file('data/policy_sft', 'where to write')}),
     (rl, '', _policy | _home | {'--skill-bank': _bank, '--output': _file('data/policy_rl', 'where to write')}),
     (evolve, '', _policy | _model | _teacher | _home | {'--skill-bank': _bank, '--looks': _number('looks at fresh games', default=2),
-                                                        '--output': _file('data/skill_bank_evolved.json', 'where to write')}),
+                                                        '--output': _file('data/evolved', 'folder for its versions')}),
     (evaluate, 'eval', _policy | _model | _home | {'--skill-bank': dict(metavar='PATH', help='a bank to compare with none'), '--tasks': _number('test games'),
                         '--max-steps': _number('actions allowed in an episode'), '--ablate': _switch('run the whole loop without each of its parts'),
                         '--smoke': _smoke, '--output': _file('runs/ablation', 'folder for the runs of --ablate')}),

@@ -123,9 +123,9 @@ class EvolutionConfig:
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
     val_tasks:int = opt(48, lo=1) # Episodes of one look
-    gate_tasks:int = opt(24, lo=1) # Fresh pairs of episodes that decide whether a change stays
+    gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide whether a change stays
     gate:str = opt('sign', choices=('sign', 'bound', 'strict', 'none')) # The rule they decide by
-    alpha:float = opt(0.2, above=0, hi=0.5) # Chance that a useless change is kept, under `sign` and `bound`
+    alpha:float = opt(0.1, above=0, hi=0.5) # Chance that a useless change is kept, under `sign` and `bound`
     looks:int = opt(3, lo=1) # Times the gate may look before all pairs are played
     capacity:int = opt(60, lo=1) # Most active skills and mistakes; the least useful go first
 

@@ -7,11 +7,9 @@ __all__ = ['bank_table', 'item_table', 'version_table', 'evolution_table', 'look
            'bank_browser']
 
 # %% ../nbs/60_viewers.ipynb #33f6d1a1
-from pathlib import Path
-from fastcore.basics import patch
 from .skills.bank import Mistake, SkillBank, diff, load_version, usefulness, versions
 from .skills.retrieval import advice
-from .trajectory import Rate, Table
+from .trajectory import Table, wilson
 
 # %% ../nbs/60_viewers.ipynb #c69c06f5
 def bank_table(
@@ -89,25 +87,36 @@ def plot_usefulness(
         r = usefulness(o)
         ax.plot([r.low, r.high], [y, y], color='C0', lw=1.5)
         ax.plot(r.mean, y, 'o', color='C1' if isinstance(o, Mistake) else 'C0')
-    ax.set(yticks=range(len(items)), yticklabels=[advice(o)[:48] for o in items], xlim=(0, 1), xlabel='won when shown')
+    ax.set(yticks=range(len(items)), yticklabels=[a if len(a := advice(o)) < 48 else f'{a[:46]}…' for o in items], xlim=(0, 1), xlabel='won when shown')
     return fig
 
 # %% ../nbs/60_viewers.ipynb #a885f162
 def plot_evolution(
-    records, # Rows of `evolution.jsonl`
+    records, # Rows of `evolution.jsonl`; suites that were looked at together share a point
 ): # A matplotlib figure
-    "Gains and losses of every proposal that was tried"
+    "Success and proposals along the looks"
     from matplotlib.figure import Figure
-    tried = [p for r in records for p in r['proposals'] if p['gate']]
-    fig = Figure(figsize=(4, 3.2), layout='constrained')
-    ax, top = fig.subplots(), 1 + max((max(p['gate']['wins'], p['gate']['losses']) for p in tried), default=1)
-    for kept, color, name in ((True, 'C0', 'kept'), (False, 'C7', 'refused')):
-        dots = [(p['gate']['wins'], p['gate']['losses']) for p in tried if p['kept']==kept]
-        ax.scatter(*zip(*dots) if dots else ([], []), color=color, alpha=.6, label=f'{name} ({len(dots)})')
-    ax.plot([0, top], [0, top], color='C7', lw=.8)
-    ax.set(xlabel='lost without it, won with it', ylabel='won without it, lost with it', xlim=(-.5, top), ylim=(-.5, top))
-    ax.legend(frameon=False)
+    looks = sorted({r['look'] for r in records})
+    fig = Figure(figsize=(7, 2.5), layout='constrained')
+    left, right = fig.subplots(1, 2)
+    for key, color, shift in (('rates_before', 'C7', -.08), ('rates_after', 'C0', .08)):
+        rates = [_pooled([r[key]['all'] for r in records if r['look']==n and r[key]]) for n in looks]
+        bars = [[r.mean - r.low for r in rates], [r.high - r.mean for r in rates]]
+        left.errorbar([n + shift for n in looks], [r.mean for r in rates], bars, fmt='o-', color=color, label=key.split('_')[1])
+    left.set(xlabel='look', ylabel='won', ylim=(0, 1), xticks=looks)
+    left.legend(frameon=False, ncols=2)
+    _proposals(right, records, looks)
     return fig
+
+def _pooled(rates): return wilson(sum(round(r['mean']*r['n']) for r in rates), sum(r['n'] for r in rates))
+
+def _proposals(ax, records, looks):
+    of = lambda n, key: sum(len(r[key]) for r in records if r['look']==n)
+    kept, refused = [of(n, 'kept') for n in looks], [of(n, 'refused') for n in looks]
+    ax.bar(looks, kept, .5, color='C0', label='kept')
+    ax.bar(looks, refused, .5, kept, color='C7', alpha=.5, label='refused')
+    ax.set(xlabel='look', ylabel='proposals', xticks=looks, ylim=(0, 1.4*max(1, *(a + b for a, b in zip(kept, refused)))))
+    ax.legend(frameon=False, ncols=2)
 
 # %% ../nbs/60_viewers.ipynb #c94e9ad0
 def bank_browser(

@@ -15,7 +15,7 @@ from .alfworld import CATEGORIES, AlfworldEnv, find_games, load_game
 from .households import Household, households, seeded
 
 # %% ../../nbs/17_envs.suites.ipynb #0b8a7b9a
-SPLITS = 'collect', 'train', 'val', 'gate', 'test'
+SPLITS = 'collect', 'train', 'val', 'gate', 'report', 'test'
 
 @dataclass
 class HouseholdSuite:
@@ -39,7 +39,7 @@ class HouseholdSuite:
     def env(self, game, max_steps): return AlfworldEnv([game], self.verb_style, max_steps)
 
 # %% ../../nbs/17_envs.suites.ipynb #b2fc68e1
-_share = dict(collect=.2, train=.5, val=.15, gate=.15) # Of the official training games
+_share = dict(collect=.2, train=.4, val=.15, gate=.2, report=.05) # Of the official training games
 
 @dataclass
 class FolderSuite:
@@ -70,10 +70,10 @@ class FolderSuite:
     def env(self, game, max_steps): return AlfworldEnv([game], self.verb_style, max_steps)
 
 def _deal(files):
-    "`files` cut into the four splits in a seeded order"
+    "`files` cut into the splits of `_share` in a seeded order"
     files, out, start = seeded('deal').sample(files, len(files)), {}, 0
     for split, share in _share.items():
-        stop = len(files) if split=='gate' else start + round(share*len(files))
+        stop = len(files) if split=='report' else start + round(share*len(files))
         out[split], start = files[start:stop], stop
     return out
 

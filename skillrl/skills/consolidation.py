@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['things', 'FACTS', 'support', 'by_standing', 'normal', 'absorb', 'wording', 'once', 'bag_rows', 'likeness', 'facts',
-           'at_odds', 'blend', 'subject', 'settle', 'shelf_of', 'fit', 'contest', 'consolidate']
+           'at_odds', 'goal_words', 'blend', 'subject', 'settle', 'shelf_of', 'fit', 'contest', 'consolidate']
 
 # %% ../../nbs/35_skills.consolidation.ipynb #a4090187
 import copy, re
@@ -54,7 +54,7 @@ def once(
     for o in by_standing(items):
         old = said.setdefault(wording(o), o)
         if old is o: new.append(o)
-        else: absorb(old, o)
+        absorb(old, o)
     return by_standing(new)
 
 # %% ../../nbs/35_skills.consolidation.ipynb #5820cd52
@@ -93,13 +93,15 @@ things = frozenset().union(*HOLDS.values(), *ABILITIES.values(), FIXED) - HOLDS.
 _deeds = 'go take move put open close use heat cool clean slice examine look before after'.split()
 _denials = frozenset('not never no without only dont'.split())
 FACTS = frozenset(map(stem, [*things, *HOLDS, *_deeds])) | _denials
+_procedure = re.compile(r'(to [\w -]+): \w+(?: \w+)?(?:, \w+(?: \w+)?)*')
 
 def facts(
     text,
     words=(), # Stems that are facts as well
 )->frozenset:
     "What `text` says that must not get lost"
-    text = text.lower().replace("'", '')
+    text = text.lower().replace("'", '').strip(' .')
+    if _procedure.fullmatch(text): return frozenset([text])
     return frozenset(w for w in stems(text) if w in FACTS or w in words) | frozenset(re.findall(r'(?:[a-z]+ )?\d+', text))
 
 def at_odds(
@@ -109,6 +111,8 @@ def at_odds(
     return bool(a - b and b - a or (a ^ b) & _denials)
 
 # %% ../../nbs/35_skills.consolidation.ipynb #c44434b3
+def goal_words(items)->set: return {w for o in items for g in o.source_tasks for w in terms(str(g))}
+
 def blend(
     pool,     # Items, leaders before followers
     corpus,   # Whatever was said, for the weights of words
@@ -122,13 +126,12 @@ def blend(
     def led_by(i): return [j for j in leaders if like[i, j] > near and about[i][0] == about[j][0] and not at_odds(about[i][1], about[j][1])]
     for i in range(len(pool)): (followers if led_by(i) else leaders).append(i)
     for i in followers:
-        j = max(led_by(i), key=lambda j: like[i, j])
+        j = min(led_by(i), key=lambda j: (-like[i, j].round(4), advice(pool[j]), pool[j].text))
         absorb(pool[j], pool[i])
         out.append((pool[i], f'says the same as {advice(pool[j])!r}'))
     return [pool[i] for i in leaders], out
 
 # %% ../../nbs/35_skills.consolidation.ipynb #25fbea44
-_procedure = re.compile(r'(to [\w -]+): \w+(?: \w+)?(?:, \w+(?: \w+)?)*')
 _place = re.compile(r'(?:\b(?:in|on|at|to|from|the|a|an) )*\b[a-z]+ \d+')
 _not = re.compile(r"\b(?:do not|don't|never|not) ")
 
@@ -186,7 +189,7 @@ def contest(
     capacity=None, near=.9, # See `consolidate`
 )->tuple:   # Those that stay; pairs of one that goes and why
     "Rewordings, rivals and size"
-    words = {w for o in corpus for g in o.source_tasks for w in terms(str(g))}
+    words = goal_words(corpus)
     pool, out = blend(pool, corpus, near, words)
     for stage in (settle, lambda pool: fit(pool, capacity)):
         pool, gone = stage(pool)

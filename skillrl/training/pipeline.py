@@ -269,14 +269,13 @@ def evolve_bank(
     evidence=(), # Earlier trajectories the teacher may use as well
 ): # The bank after, and what happened
     "One look at one suite"
-    c, m = config.evolution, 8*config.evolution.gate_tasks
+    c = config.evolution
     fresh = lambda split, k: suite.games(split, (look+1)*k)[look*k:]
-    report, gate = (games := fresh('gate', n+m))[:n], games[n:]
     def play(bank, games):
         return play_out(policy, episodes_of(suite, games, bank, config), suite, config, seed_for(config.seed, 'look', look, suite.name))
-    return experiment(bank, play, fresh('val', n), gate, teacher, c.evolution_threshold, c.max_new_skills,
+    return experiment(bank, play, fresh('val', n), fresh('gate', 8*c.gate_tasks), teacher, c.evolution_threshold, c.max_new_skills,
                       seed_for(config.seed, 'gate', look, suite.name), evidence, c.gate_tasks, c.alpha, rule=c.gate, looks=c.looks,
-                      capacity=c.capacity, deep=c.max_analysis_deep, shallow=c.max_analysis_shallow, report_games=report,
+                      capacity=c.capacity, deep=c.max_analysis_deep, shallow=c.max_analysis_shallow, report_games=fresh('report', n),
                       sealed={g.id for g in suite.games('test', config.env.test_tasks)}, retriever=lambda b: retriever_for(b, config))
 
 # %% ../../nbs/46_training.pipeline.ipynb #71e32d20
