@@ -87,7 +87,6 @@ def test_a_prompt_keeps_its_shape(p):
             if 'task' not in surface: assert told == [h for h in heads(good[1]['content']) if h not in ('Seen', 'Holding nothing')]
             assert told.count('Task') == told.count('Now') == told.count('Skill') == 1
 
-@pytest.mark.xfail(strict=True, reason='build_messages leaves characters of no width in a line')
 def test_no_hidden_character_reaches_a_prompt():
     shown = [m[1]['content'] for p in payloads for m in prompts(p['text'], p['text'], p['text'])]
     assert not [m for m in shown if re.search(f'[{HIDDEN}]', m)]
