@@ -114,7 +114,7 @@ def _strict(text, admissible):
     if not m or _tag.search(m[1]) or _tag.search(m[2]): return Parsed('', '', False)
     thought, action = m[1].strip(), ' '.join(m[2].split())
     if admissible is None or action in admissible: return Parsed(thought, action, bool(action))
-    spelled = {_one_line(a): a for a in admissible}
+    spelled = {' '.join(_one_line(a).split()): a for a in admissible}
     return Parsed(thought, spelled.get(action, action), action in spelled)
 
 # %% ../nbs/40_agent.ipynb #ee30dc82

@@ -125,12 +125,12 @@ def distill(args):
     from skillrl.players import teacher_for
     from skillrl.skills.distillation import distill
     from skillrl.trajectory import load_trajectories
-    trajs = load_trajectories(args.trajectories)
-    bank = distill(trajs, teacher_for(settings(args).model, _beside(args.output, 'teacher')))
+    trajs, teacher = load_trajectories(args.trajectories), teacher_for(settings(args).model, Path(args.output).with_suffix('.teacher'))
+    bank = distill(trajs, teacher)
     bank.save(args.output)
-    print(f'{bank!r}: {args.output}')
+    print(f'{bank!r}: {args.output}{_paid(teacher)}')
 
-def _beside(path, name): return Path(path).with_suffix(f'.{name}')
+def _paid(teacher): return f'\n{teacher.chat.ledger}' if hasattr(teacher, 'chat') else ''
 
 def sft(args):
     "fine-tune the policy on demonstrations that use a bank"
@@ -167,7 +167,7 @@ def evolve(args):
         bank.save_version(folder)
         log.append([dict(look=n, suite=suite.name) | record])
         print(_look(n, record))
-    print(f'{bank!r}: {folder}')
+    print(f'{bank!r}: {folder}{_paid(teacher)}')
 
 def _look(n, record):
     after, weak = record['rates_after']['all'], ', '.join(record['weak']) or 'nothing'
@@ -221,7 +221,8 @@ def _inspect_run(path):
     from skillrl.viewers import evolution_table, look_table
     if (path/'report.md').exists(): print(_summary(path).split('\nNext:')[0].strip())
     else: print(f'{path}: not finished; go on with skillrl train --resume {path}')
-    records = JsonlLog(path/'evolution.jsonl').read()
+    records, asked = JsonlLog(path/'evolution.jsonl').read(), JsonlLog(path/'teacher'/'exchanges.jsonl').read()
+    if asked: print(f'{len(asked)} questions to the teacher, {sum(r["prompt_tokens"] + r["completion_tokens"] for r in asked):,} tokens: {path}/teacher')
     if records: print(f'\n{look_table(records)}\n\n{evolution_table(records)}')
     for folder in sorted(p for p in path.glob('bank/*') if p.is_dir()): print(f'{folder}: {len(sorted(folder.glob("v*.json")))} versions')
 

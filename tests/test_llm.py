@@ -1,5 +1,5 @@
 "Asking a model: JSON in every disguise, money under pressure, calls out of order, and keys that must not be seen"
-import _thread, json, os, random, threading, time, traceback
+import _thread, json, os, random, signal, threading, time, traceback
 from dataclasses import replace
 import pytest
 from skillrl.llm import base
@@ -475,12 +475,15 @@ def test_what_was_paid_for_is_never_lost(error, tmp_path):
 
 def test_an_interrupt_while_waiting_loses_nothing():
     "Ctrl-C arrives while the main thread waits for a reply"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler) # A shell that runs the tests in its background has it ignored
     def script(m):
         if m[0]['content'] == '12': _thread.interrupt_main()
         time.sleep(.01)
         return m[0]['content']
     chat = ScriptedChat(script, parallel=4)
-    with pytest.raises(KeyboardInterrupt) as e: chat.replies([ask(str(i)) for i in range(200)])
+    try:
+        with pytest.raises(KeyboardInterrupt) as e: chat.replies([ask(str(i)) for i in range(200)])
+    finally: signal.signal(signal.SIGINT, before)
     n = chat.ledger.counts['scripted'][0]
     assert 12 < n < 40 and [r.text for r in e.value.replies] == [str(i) for i in range(n)] and chat.ledger.held == {}
 

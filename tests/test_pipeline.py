@@ -10,7 +10,8 @@ TRAIN = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.ex
 def files(folder):
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock'}
 
-def start(*args): return subprocess.Popen([*TRAIN, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def listen(): signal.signal(signal.SIGINT, signal.SIG_DFL) # A shell that runs the tests in its background has it ignored
+def start(*args): return subprocess.Popen([*TRAIN, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=listen)
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
