@@ -44,6 +44,12 @@ def test_outputs_name_no_machine(fn):
         assert not seen, f'the output of cell {i} holds {seen}'
         assert not [o for o in c['outputs'] if o['output_type']=='error'], f'cell {i} was saved with an error'
 
+@nbs
+def test_outputs_hold_no_key(fn):
+    for i,_,c in cells(fn, 'code'):
+        seen = re.findall(r'\bsk-[\w-]{6,}|Bearer (?!\[redacted)\S+', json.dumps(c['outputs']))
+        assert not seen, f'the output of cell {i} shows {seen}'
+
 def test_one_test_command():
     "The README has one line that tests; the checks run that very line"
     lines = [l for l in (root/'README.md').read_text(encoding='utf-8').splitlines() if 'nbdev_test' in l]
