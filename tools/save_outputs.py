@@ -27,6 +27,8 @@ def fresh(fn):
     def unwanted(c):
         flags = getattr(c, 'directives_', None) or {}
         return c.cell_type!='code' or 'nbdev_export'+'(' in c.source or flags.get('eval:', [''])[0]=='false' or skip & flags.keys()
+    for c in nb.cells:
+        if not unwanted(c): c['outputs'] = [] # A cell that says nothing leaves what is there
     shell = CaptureShell(fn)
     with working_directory(fn.parent):
         try: shell.run_all(nb, exc_stop=True, preproc=unwanted)

@@ -21,7 +21,10 @@ chapters = ['Foundations', 'Environments', 'Language models', 'Skills', 'Learnin
 
 def joined(o): return ''.join(o) if isinstance(o, list) else o
 
-def fence(s, lang=''): return f'```{lang}\n{s.strip()}\n```'
+def fence(s, lang=''):
+    "`s` as a block of code, between more backticks than any row of them in it"
+    marks = '`' * max(3, 1 + max(map(len, re.findall('`+', s)), default=0))
+    return f'{marks}{lang}\n{s.strip()}\n{marks}'
 
 _code = r'(```.*?```|`[^`\n]*`)'
 _maths = re.compile(_code + r'|\$\$(.+?)\$\$|(?<![\\\w$])\$(?!\s)([^$\n]+?)(?<!\s)\$(?!\d)', re.DOTALL)
@@ -37,7 +40,7 @@ def mathml(s):
 
 def links(s):
     "Absolute links into the docs as links between Markdown files; none inside code"
-    s = re.sub(r'```.*?```', lambda m: re.sub(r'\[(`[^`\n]+`)\]\([^)\n]*\)', r'\1', m[0]), s, flags=re.DOTALL)
+    s = re.sub(r'(`{3,}).*?\1', lambda m: re.sub(r'\[(`[^`\n]+`)\]\([^)\n]*\)', r'\1', m[0]), s, flags=re.DOTALL)
     home = re.escape((cfg.doc_host + cfg.doc_baseurl).rstrip('/'))
     return re.sub(rf'\]\((?:{home})?/?([\w.-]+)\.(?:html|ipynb)(#[\w.]+)?\)', lambda m: f']({stem(m[1])}.md{m[2] or ""})', s)
 
@@ -49,6 +52,7 @@ def api_box(s, source_follows):
     s = re.sub(r'^(#{2,5}) ([\w.]+)$', lambda m: f'{m[1]} {m[2]} {{#{m[2].lower()}}}', s, flags=re.MULTILINE)
     link = r'<a class="source" href="\1">source</a>' if cfg.git_url else ''
     s = re.sub(r'\[source\]\((.*?)\)\{.*?\}\n*', link, s)
+    s = s.replace('*Call self as a function.*', '') # What nbdev says where a function says nothing
     if source_follows: s = re.sub(r'```python\n.*?```\n*', '', s, count=1, flags=re.DOTALL)
     return f'<div class="api" markdown>\n\n{s.strip()}\n\n</div>'
 
