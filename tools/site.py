@@ -49,7 +49,7 @@ def stem(name): return re.sub(r'^\d+\w?_', '', name)
 def api_box(s, source_follows):
     "What `show_doc` wrote, in a box whose heading is the anchor"
     s = re.sub(r'^---\n\n', '', s)
-    s = re.sub(r'^(#{2,5}) ([\w.]+)$', lambda m: f'{m[1]} {m[2]} {{#{m[2].lower()}}}', s, flags=re.MULTILINE)
+    s = re.sub(r'^(#{2,5}) ([\w.]+)$', lambda m: f'{m[1]} {m[2]} {{#{m[2].lower()}}}'.replace('__', r'\_\_'), s, flags=re.MULTILINE)
     link = r'<a class="source" href="\1">source</a>' if cfg.git_url else ''
     s = re.sub(r'\[source\]\((.*?)\)\{.*?\}\n*', link, s)
     s = s.replace('*Call self as a function.*', '') # What nbdev says where a function says nothing

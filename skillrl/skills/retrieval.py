@@ -288,17 +288,18 @@ def _points(self:Retriever, i, seek, here):
 # %% ../../nbs/34_skills.retrieval.ipynb #0599de43
 @patch
 def _lexical(self:Retriever, goal, shelf):
-    "The three pools, best first, with scores"
+    "The three pools, best first, one of lines about other things that no prompt shows, and scores"
     here, said = canonical(shelf), terms(goal)
     sim = self.index(said | {f'kind:{here}': 1.0}).tolist()
     seek, off = (thing(goal) if self.world == 'alfworld' else set()), _marks - said.keys()
-    scores, pools = {}, ([], [], [])
+    scores, pools = {}, ([], [], [], [])
     for i, o in enumerate(self.entries):
         scores[o.id] = sim[i] + self._points(i, seek, here)
         if isinstance(o, Mistake): pools[2].append(o)
         elif self.kinds[i] == 'general': pools[1].append(o)
         elif seek & self.said[i]: pools[0].append(o)
-        elif sim[i] > self.threshold and (self.kinds[i] == here or self._serves(i, said, seek, off)): pools[0].append(o)
+        elif sim[i] > self.threshold and (self.kinds[i] == here or self._serves(i, said, seek, off)):
+            pools[3 if seek and self.names[i] else 0].append(o)
     return (*[sorted(p, key=lambda o: -scores[o.id]) for p in pools], scores)
 
 @patch
