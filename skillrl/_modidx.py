@@ -373,6 +373,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'skillrl.evaluate._png': ('evaluate.html#_png', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.compare': ('evaluate.html#compare', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.evaluate': ('evaluate.html#evaluate', 'skillrl/evaluate.py'),
+                                  'skillrl.evaluate.figure': ('evaluate.html#figure', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.over_seeds': ('evaluate.html#over_seeds', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.paired_difference': ('evaluate.html#paired_difference', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.plot_learning': ('evaluate.html#plot_learning', 'skillrl/evaluate.py'),

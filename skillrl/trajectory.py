@@ -56,7 +56,7 @@ def _clip(text, n=160):
 
 def _inert(text, n=160):
     "`text` for Markdown, clipped: nothing in it becomes a tag, a link or an image that loads"
-    return _clip(text, n).replace('<', '&lt;').replace('](', r']\(')
+    return _clip(text, n).replace('<', '&lt;').replace('](', r']\(').replace(']:', r']\:')
 
 @patch
 def _repr_markdown_(self:Trajectory):
@@ -64,7 +64,7 @@ def _repr_markdown_(self:Trajectory):
     rows = [f'{_inert(s.observation)}<br>**> {_inert(s.action)}**' + ('' if s.ok else ' *(not parsed)*') for s in self.steps]
     if len(rows) > 12: rows[8:-3] = [f'*… {len(rows)-11} more steps …*']
     if self.final_observation: rows.append(_inert(self.final_observation))
-    head = f'*{_inert(self.task)}* ({self.category or "no category"}, {end} after {len(self)} steps)'
+    head = f'*{_inert(self.task)}* ({_inert(self.category or "no category")}, {end} after {len(self)} steps)'
     return '\n\n'.join([head, *rows])
 
 # %% ../nbs/02_trajectory.ipynb #090e583e

@@ -7,6 +7,7 @@ __all__ = ['bank_table', 'item_table', 'version_table', 'evolution_table', 'look
            'bank_browser']
 
 # %% ../nbs/60_viewers.ipynb #33f6d1a1
+from .evaluate import figure
 from .skills.bank import Mistake, SkillBank, diff, load_version, usefulness, versions
 from .skills.retrieval import advice
 from .trajectory import Table, wilson
@@ -27,7 +28,7 @@ def _won(o):
 
 def _evidence(o):
     n, who = len(o.provenance.get('trajectories', ())), o.provenance.get('teacher', 'unknown')
-    return f'{n} episodes, {who}' if n else who
+    return f'{n} episode{"s"*(n > 1)}, {who}' if n else who
 
 # %% ../nbs/60_viewers.ipynb #589e17e9
 def item_table(
@@ -79,15 +80,14 @@ def plot_usefulness(
     bank, # A `SkillBank` whose items were shown to somebody
 ): # A matplotlib figure
     "Success of the episodes that were shown each item"
-    from matplotlib.figure import Figure
     items = sorted((o for o in bank.active() if usefulness(o).n), key=lambda o: usefulness(o).mean)
-    fig = Figure(figsize=(6, .7 + .28*len(items)), layout='constrained')
+    fig = figure(.7 + .28*len(items))
     ax = fig.subplots()
     for y, o in enumerate(items):
         r = usefulness(o)
         ax.plot([r.low, r.high], [y, y], color='C0', lw=1.5)
         ax.plot(r.mean, y, 'o', color='C1' if isinstance(o, Mistake) else 'C0')
-    ax.set(yticks=range(len(items)), yticklabels=[a if len(a := advice(o)) < 48 else f'{a[:46]}…' for o in items], xlim=(0, 1), xlabel='won when shown')
+    ax.set(yticks=range(len(items)), yticklabels=[a if len(a := advice(o)) < 48 else f'{a[:46]}…' for o in items], xlim=(-.02, 1.02), xlabel='won when shown')
     return fig
 
 # %% ../nbs/60_viewers.ipynb #a885f162
@@ -95,9 +95,8 @@ def plot_evolution(
     records, # Rows of `evolution.jsonl`; suites that were looked at together share a point
 ): # A matplotlib figure
     "Success and proposals along the looks"
-    from matplotlib.figure import Figure
     looks = sorted({r['look'] for r in records})
-    fig = Figure(figsize=(7, 2.5), layout='constrained')
+    fig = figure(2.5, width=7)
     left, right = fig.subplots(1, 2)
     for key, color, shift in (('rates_before', 'C7', -.08), ('rates_after', 'C0', .08)):
         rates = [_pooled([r[key]['all'] for r in records if r['look']==n and r[key]]) for n in looks]

@@ -53,6 +53,8 @@ def api_box(s, source_follows):
     link = r'<a class="source" href="\1">source</a>' if cfg.git_url else ''
     s = re.sub(r'\[source\]\((.*?)\)\{.*?\}\n*', link, s)
     s = s.replace('*Call self as a function.*', '') # What nbdev says where a function says nothing
+    words = set(re.findall(r'\w+', ''.join(re.findall(r'```python\n.*?```', s, flags=re.DOTALL)))) # An argument is no link
+    s = re.sub(r'\[(`([a-z]\w*)`)\]\([^)\n]*\)', lambda m: m[1] if m[2] in words else m[0], s)
     if source_follows: s = re.sub(r'```python\n.*?```\n*', '', s, count=1, flags=re.DOTALL)
     return f'<div class="api" markdown>\n\n{s.strip()}\n\n</div>'
 
@@ -92,10 +94,12 @@ def page(fn, folder, maths=mathml):
             parts += code_cell(c, f'{name}_{i}', folder, follower is not None and is_source(follower))
     return name, title, links('\n\n'.join(p for p in parts if p)) + '\n'
 
-def unlinked(txt, texts):
-    "nbdev links every name it knows; those without a box of their own, the private ones, become plain code again"
-    def boxed(m): return f'{{#{m[3]}}}' in texts.get(m[2], '')
-    return re.sub(r'\[(`[^`\n]+`)\]\(([\w.]+)\.md#([\w.]+)\)', lambda m: m[0] if boxed(m) else m[1], txt)
+def relinked(name, texts):
+    "Page `name`, with links to its own boxes where it has them; nbdev links every name it knows, also private ones without a box: plain code again"
+    def to(m):
+        page = next((p for p in (name, m[2]) if f'{{#{m[3]}}}' in texts.get(p, '')), None)
+        return f'[{m[1]}]({page}.md#{m[3]})' if page else m[1]
+    return re.sub(r'\[(`[^`\n]+`)\]\(([\w.]+)\.md#([\w.]+)\)', to, texts[name])
 
 # ---- the site and the README ----
 
@@ -119,7 +123,7 @@ def build():
     for fn in sorted(proc_nbs(force=True, n_workers=min(os.cpu_count(), 8)).glob('*.ipynb')):
         name, title, texts[name] = page(fn, pages)
         titles[fn.name] = name, title
-    for name,txt in texts.items(): (pages/f'{name}.md').write_text(unlinked(txt, texts), encoding='utf-8')
+    for name in texts: (pages/f'{name}.md').write_text(relinked(name, texts), encoding='utf-8')
     shutil.copy(root/'nbs'/'site.css', pages)
     conf = yaml.safe_load((root/'mkdocs.yml').read_text())
     (root/'_mkdocs.yml').write_text(yaml.safe_dump(conf | dict(nav=nav(titles)), sort_keys=False))
