@@ -51,7 +51,7 @@ class Trajectory:
 # %% ../nbs/02_trajectory.ipynb #3d14c1a2
 def _clip(text, n=160):
     "`text` on one line, cut to `n` characters"
-    text = ' '.join(str(text).split())
+    text = ' '.join(re.sub('[\x00-\x1f\x7f-\x9f]', ' ', str(text)).split()) # A terminal obeys what these spell
     return text if len(text) <= n else text[:n-1] + '…'
 
 def _inert(text, n=160):

@@ -399,21 +399,36 @@ def _rows(d, key, make):
         except ValueError as e: raise ValueError(f'{key}[{i}]: {e}') from None
     return out
 
+def _map(d, key):
+    if not isinstance(d.get(key) or {}, dict): raise ValueError(f'`{key}` should be an object, not {d[key]!r:.50}')
+
+def _ids(d, key):
+    ids = d.get(key) or []
+    if isinstance(ids, list) and all(isinstance(i, str) for i in ids): return ids
+    raise ValueError(f'`{key}` should be a list of ids, not {ids!r:.50}')
+
+def _noted(o):
+    "The item `o`, or an error when what was noted about it makes no sense"
+    bad = next((f'{k} {n!r:.20}' for k, n in o.stats.items() if type(n) is not int or n < 0), '')
+    if bad: raise ValueError(f'the field `stats` should hold whole numbers from 0, not {bad}')
+    _ids(o.provenance, 'trajectories')
+    return o
+
 @patch(cls_method=True)
 def from_dict(cls:SkillBank, d):
     "A bank from what `to_dict` gave, an official bank, or Krill's"
     keys = ('general_skills', 'task_specific_skills', 'query_type_skills', 'common_mistakes')
     if not isinstance(d, dict) or not any(k in d for k in keys):
         raise ValueError(f'this is not a skill bank: none of {", ".join(keys)} is there')
-    for key in (*keys[1:3], 'metadata'):
-        if not isinstance(d.get(key) or {}, dict): raise ValueError(f'`{key}` should be an object, not {d[key]!r:.50}')
+    for key in (*keys[1:3], 'metadata'): _map(d, key)
+    _map(d.get('metadata') or {}, 'refused')
     shelves = {}
     for key in keys[1:3]:
-        for c in d.get(key) or {}: shelves.setdefault(c, []).extend(_rows(d[key], c, lambda r: _skill(r, c)))
+        for c in d.get(key) or {}: shelves.setdefault(c, []).extend(_rows(d[key], c, lambda r: _noted(_skill(r, c))))
     rest = {k: v for k, v in d.items() if k not in (*keys, 'metadata', 'removed_ids', 'task_key')}
     rest = {k: v for k, v in rest.items() if v or k not in ('history', 'current_cycle')}
-    bank = cls(_rows(d, keys[0], lambda r: _skill(r, 'general')), shelves, _rows(d, keys[3], lambda r: build(Mistake, r)), d.get('metadata'), rest)
-    bank.removed = list(d.get('removed_ids') or [])
+    bank = cls(_rows(d, keys[0], lambda r: _noted(_skill(r, 'general'))), shelves, _rows(d, keys[3], lambda r: _noted(build(Mistake, r))), d.get('metadata'), rest)
+    bank.removed = _ids(d, 'removed_ids')
     if keys[2] in d and keys[1] not in d or d.get('task_key') == keys[2]: bank.task_key = keys[2]
     return bank
 
