@@ -1,13 +1,11 @@
 """Does a small consolidated bank serve as well as all the proposals it was made of?
 
-    python benchmarks/consolidation.py [--households 20] [--games 24] [--policy DIR] [--base] [--seed 0]
+    python benchmarks/consolidation.py [--households 20] [--games 24] [--policy DIR] [--seed 0]
 
 In each household the shipped policy plays 100 games without skills, in the mix of categories of Krill's demo. The offline teacher
 distils each trajectory by itself, and all its proposals are consolidated. The same unseen test games are then played with the bank of all
 proposals as they came, with the consolidated bank, with the bank distilled from the 100 trajectories at once, and with none. Who plays
-is the shipped policy after the cold start of a default run; with --policy, the one in DIR (`skillrl train` leaves it in the run's folder);
-with --base, the shipped one as it is. That one misses the target on success: it does better with one line three times over, as in
-the raw bank, than with one line beside two about other things, which is what retrieval fills a prompt with.
+is the shipped policy; with --policy, the one in DIR (`skillrl train` leaves it in the run's folder).
 Exits 1 if a consolidated bank has more than 60 entries or two that are more alike than 0.9, if consolidating again changes it, if held-out
 success falls (95 % interval of consolidated minus raw reaching below -0.05), or if reading 100 trajectories at once takes over 2 s.
 """
@@ -22,14 +20,9 @@ from skillrl.skills.consolidation import bag_rows, consolidate
 from skillrl.skills.distillation import OfflineTeacher, distill
 from skillrl.skills.embedding import TfidfEncoder
 from skillrl.skills.retrieval import advice
-from skillrl.training.pipeline import base_policy, collect_games, demonstrations, episodes_of, fine_tune, play_out, seed_for
+from skillrl.training.pipeline import base_policy, episodes_of, play_out, seed_for
 
 MIX = dict(pick=32, pick_two=19, clean=13, cool=13, heat=13, look=10)
-
-def cold_start(policy, cfg):
-    "The policy after imitating the expert in the training households, each with the bank of its own trajectories"
-    rows = [r for s in suites(cfg.env)[0] for r in demonstrations(s, distill(collect_games(policy, s, cfg)), cfg)]
-    return fine_tune(rows, cfg)[0]
 
 def collect(policy, suite, cfg):
     "100 trajectories without skills"
@@ -72,12 +65,12 @@ def one_household(suite, collector, policy, cfg, games):
     return played, dict(won=sum(t.success for t in trajs), raw=len(raw), final=len(bank.active()), at_once=len(whole), closest=closest(bank),
                         seconds=spent, reading=reading, stable=stable)
 
-def main(households, games, policy, base, seed):
+def main(households, games, policy, seed):
     import torch
     torch.set_num_threads(1)
     cfg = SkillRLConfig().merged({'seed': seed, 'env.test_households': households})
     collector, results, seen = base_policy(cfg), {}, []
-    player = base_policy(cfg.merged({'model.checkpoint': policy})) if policy else collector if base else cold_start(collector, cfg)
+    player = base_policy(cfg.merged({'model.checkpoint': policy})) if policy else collector
     for suite in suites(cfg.env)[1]:
         played, m = one_household(suite, collector, player, cfg, games)
         for k, ts in played.items(): results.setdefault(k, []).extend(ts)
@@ -100,6 +93,5 @@ if __name__=='__main__':
     p.add_argument('--households', type=int, default=20)
     p.add_argument('--games', type=int, default=24)
     p.add_argument('--policy', metavar='DIR')
-    p.add_argument('--base', action='store_true')
     p.add_argument('--seed', type=int, default=0)
     sys.exit(not main(**vars(p.parse_args())))

@@ -16,6 +16,8 @@ def settings(
 ): # A `SkillRLConfig`
     "The config that the flags ask for"
     from skillrl.config import SkillRLConfig, load_config
+    for flag, needs in (('model_url', 'model'), ('teacher_url', 'teacher')):
+        if getattr(args, flag, None) and not getattr(args, needs): raise ValueError(f'--{flag.replace("_", "-")} needs --{needs}: name the model at that address')
     over = {'seed': args.seed, 'env.name': args.env, 'env.mock': args.mock, 'env.url': args.url, 'env.games': args.games,
             'env.episodes': getattr(args, 'episodes', None), 'sft.num_examples': getattr(args, 'num_examples', None),
             'model.checkpoint': getattr(args, 'policy', None), 'model.policy_model_id': getattr(args, 'model', None),
@@ -72,7 +74,8 @@ def _bars(head=''):
 
 def _summary(path):
     page = (Path(path)/'report.md').read_text()
-    table = page.split('## Success\n\n')[1].split('\n\n')[0]
+    table = page.partition('## Success\n\n')[2].split('\n\n')[0]
+    if not table: raise ValueError(f'{path}/report.md has no table of success: delete it and resume the run')
     return (f'\nSuccess on test games (95 % interval):\n\n{_columns(table)}\n\nReport: {path}/report.md   Plots: {path}/figures/\n'
             f'Next: skillrl inspect {path}   or   skillrl train --seed 1   or   work through nbs/46_training.pipeline.ipynb')
 
@@ -89,6 +92,7 @@ def load_bank(
     "The bank at `path`, in whatever format"
     from skillrl.skills.bank import SkillBank
     from skillrl.skills.skill_md import from_skill_md
+    if (Path(path)/'SKILL.md').exists(): raise ValueError(f'{path} is one skill: name the folder it lies in')
     return from_skill_md(path) if any(Path(path).glob('*/SKILL.md')) else SkillBank.load(path)
 
 # %% ../nbs/62_cli.ipynb #9dfdf8fb
@@ -125,12 +129,16 @@ def distill(args):
     from skillrl.players import teacher_for
     from skillrl.skills.distillation import distill
     from skillrl.trajectory import load_trajectories
-    trajs, teacher = load_trajectories(args.trajectories), teacher_for(settings(args).model, Path(args.output).with_suffix('.teacher'))
-    bank = distill(trajs, teacher)
+    teacher = teacher_for(settings(args).model, Path(args.output).with_suffix('.teacher'))
+    bank = distill(load_trajectories(args.trajectories), teacher)
     bank.save(args.output)
-    print(f'{bank!r}: {args.output}{_paid(teacher)}')
+    print(f'{bank!r}: {args.output}{_account(teacher)}')
 
-def _paid(teacher): return f'\n{teacher.chat.ledger}' if hasattr(teacher, 'chat') else ''
+def _account(teacher):
+    "What a teacher behind a server was asked, and what of its answers was of use"
+    if not hasattr(teacher, 'exchanges'): return ''
+    lost, dropped = len(teacher.unanswered), len(teacher.rejected)
+    return f'\n{len(teacher.exchanges)} questions, {lost} unanswered, {dropped} objects rejected; {teacher.chat.ledger}'
 
 def sft(args):
     "fine-tune the policy on demonstrations that use a bank"
@@ -160,18 +168,21 @@ def evolve(args):
     from skillrl.store import JsonlLog
     from skillrl.training.pipeline import evolve_bank
     (cfg, suite), folder = _start(args), Path(args.output)
-    if not versions(folder): load_bank(args.skill_bank).save_version(folder)
-    bank, log, policy, teacher = load_latest(folder), JsonlLog(folder/'evolution.jsonl'), policy_for(cfg), teacher_for(cfg.model, folder/'teacher')
+    if versions(folder) and args.skill_bank: raise ValueError(f'{folder} holds a bank already: leave --skill-bank out to go on with it, or choose another --output')
+    if not versions(folder): load_bank(args.skill_bank or _BANK).save_version(folder)
+    bank, log, teacher = load_latest(folder), JsonlLog(folder/'evolution.jsonl'), teacher_for(cfg.model, folder/'teacher')
+    policy = policy_for(cfg, teacher.chat.ledger if hasattr(teacher, 'chat') else None)
     for n in range(first := len(log.read()), first + args.looks):
         bank, record = evolve_bank(bank, suite, policy, cfg, teacher, n, cfg.evolution.val_tasks)
         bank.save_version(folder)
         log.append([dict(look=n, suite=suite.name) | record])
         print(_look(n, record))
-    print(f'{bank!r}: {folder}{_paid(teacher)}')
+    print(f'{bank!r}: {folder}{_account(teacher)}')
 
 def _look(n, record):
-    after, weak = record['rates_after']['all'], ', '.join(record['weak']) or 'nothing'
-    return f'look {n}: won {after["mean"]:.2f} of {after["n"]} fresh games; weak {weak}; kept {len(record["kept"])}, refused {len(record["refused"])}'
+    after, weak = record['rates_after'], ', '.join(record['weak']) or 'nothing'
+    won = f'won {after["all"]["mean"]:.2f} of {after["all"]["n"]} fresh games' if after else 'no fresh game left to judge by'
+    return f'look {n}: {won}; weak {weak}; kept {len(record["kept"])}, refused {len(record["refused"])}'
 
 def export(args):
     "write a bank in another format"
@@ -198,6 +209,8 @@ def evaluate(args):
     print(*[f'{name}{_void(len(games) - len(ts))}' for name, ts in results.items() if len(ts) < len(games)], sep='\n', end='')
 
 def _ablate(args):
+    given = [f'--{k.replace("_", "-")}' for k in ('model', 'skill_bank', 'tasks', 'max_steps') if getattr(args, k)]
+    if given: raise ValueError(f'--ablate runs the whole loop and has no use for {", ".join(given)}: leave that out, or say it in --config')
     from skillrl.ablation import ablate, ablation_table
     bars = {}
     results = ablate(settings(args), args.output, step=lambda arm, *rest: bars.setdefault(arm, _bars(arm))(*rest))
@@ -223,16 +236,22 @@ def _inspect_run(path):
     else: print(f'{path}: not finished; go on with skillrl train --resume {path}')
     records, asked = JsonlLog(path/'evolution.jsonl').read(), JsonlLog(path/'teacher'/'exchanges.jsonl').read()
     if asked: print(f'{len(asked)} questions to the teacher, {sum(r["prompt_tokens"] + r["completion_tokens"] for r in asked):,} tokens: {path}/teacher')
+    bad = next((i for i, r in enumerate(records, 1) if 'proposals' not in r or 'rates_before' not in r), 0)
+    if bad: raise ValueError(f'{path}/evolution.jsonl line {bad} is not the record of a look: mend or delete it')
     if records: print(f'\n{look_table(records)}\n\n{evolution_table(records)}')
     for folder in sorted(p for p in path.glob('bank/*') if p.is_dir()): print(f'{folder}: {len(sorted(folder.glob("v*.json")))} versions')
 
 # %% ../nbs/62_cli.ipynb #31abbd89
 def _file(path, help): return dict(default=path, metavar='PATH', help=f'{help} ({path})')
-def _number(help, **kw): return dict(type=int, metavar='N', help=help, **kw)
+def _number(help, **kw): return dict(type=_positive, metavar='N', help=help, **kw)
+def _positive(text):
+    if text.isdecimal() and int(text): return int(text)
+    raise argparse.ArgumentTypeError(f'{text!r} is not a whole number from 1')
 def _folder(help): return dict(metavar='DIR', help=help)
 def _switch(help): return dict(action='store_true', help=help)
 
-_bank, _policy = _file('data/skill_bank.json', 'the bank'), {'--policy': _folder('folder of the policy to start from')}
+_BANK = 'data/skill_bank.json'
+_bank, _policy = _file(_BANK, 'the bank'), {'--policy': _folder('folder of the policy to start from')}
 _home = {'--household': dict(default='train-000', help='which generated household to play in')}
 _model = {'--model': dict(metavar='NAME', help='a model behind a server plays instead'), '--model-url': dict(metavar='URL', help='address of that server')}
 _teacher = {'--teacher': dict(metavar='NAME', help='a language model teaches instead of the offline teacher'),
@@ -247,7 +266,7 @@ COMMANDS = [
     (distill, '', _teacher | {'--trajectories': _file('data/trajectories.json', 'what to read'), '--output': _file('data/skill_bank.json', 'where to write')}),
     (sft, '', _policy | _home | {'--skill-bank': _bank, '--num-examples': _rows, '--output': _file('data/policy_sft', 'where to write')}),
     (rl, '', _policy | _home | {'--skill-bank': _bank, '--output': _file('data/policy_rl', 'where to write')}),
-    (evolve, '', _policy | _model | _teacher | _home | {'--skill-bank': _bank, '--looks': _number('looks at fresh games', default=2),
+    (evolve, '', _policy | _model | _teacher | _home | {'--skill-bank': dict(metavar='PATH', help=f'the bank to begin with ({_BANK})'), '--looks': _number('looks at fresh games', default=2),
                                                         '--output': _file('data/evolved', 'folder for its versions')}),
     (evaluate, 'eval', _policy | _model | _home | {'--skill-bank': dict(metavar='PATH', help='a bank to compare with none'), '--tasks': _number('test games'),
                         '--max-steps': _number('actions allowed in an episode'), '--ablate': _switch('run the whole loop without each of its parts'),
@@ -279,6 +298,7 @@ def main(
     args = parser().parse_args(argv)
     try: return args.run(args) or 0
     except KeyboardInterrupt: return 130
+    except BrokenPipeError: return os.dup2(os.open(os.devnull, os.O_WRONLY), 1) # `skillrl inspect | head`
     except (ValueError, OSError, RuntimeError, ArithmeticError) as e:
         print(f'skillrl: {e}', file=sys.stderr)
         return 1

@@ -21,9 +21,10 @@ def opt(
     above=None, # Values must be greater than this
     choices=None, # The only values allowed
     secret=False, # Never shown and never written
+    bare='', # Characters an address may not have: behind them stand passwords and keys
 ):
     "A dataclass field with a `default` and the values it accepts"
-    accepts = dict(lo=lo, hi=hi, above=above, choices=choices, secret=secret)
+    accepts = dict(lo=lo, hi=hi, above=above, choices=choices, secret=secret, bare=bare)
     return field(default=default, repr=not secret, metadata=accepts)
 
 # %% ../nbs/00_config.ipynb #5fe841ff
@@ -37,9 +38,9 @@ def checked(
     v = _as(kind, value)
     good = v is not None and (m['lo'] is None or v >= m['lo']) and (m['hi'] is None or v <= m['hi'])
     good = good and (m['above'] is None or v > m['above']) and (m['choices'] is None or v in m['choices'])
-    if good: return v
-    shown = '(hidden)' if m['secret'] else repr(value)
-    raise ValueError(f'{name} is {shown}: give it {_wanted(kind, m)} (the default is {f.default!r})')
+    if good and not set(m['bare']).intersection(str(v)): return v
+    shown = '(hidden)' if m['secret'] or m['bare'] else repr(value)
+    raise ValueError(f'{name} is {shown}: give it {_wanted(kind, m, name)} (the default is {f.default!r})')
 
 def _as(kind, value):
     "`value` as a `kind`, or None"
@@ -51,13 +52,19 @@ def _as(kind, value):
     return kind(v)
 
 # %% ../nbs/00_config.ipynb #0dd8c87f
-def _wanted(kind, m):
-    "In words, what a field of type `kind` with metadata `m` accepts"
+def _wanted(kind, m, name):
+    "In words, what the field `name` of type `kind` with metadata `m` accepts"
+    if m['bare']: return f'an address without {" or ".join(m["bare"])}{_instead(name)}'
     if m['choices']: return 'one of ' + ', '.join(map(str, m['choices']))
     what = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'text'}[kind]
     words = dict(above='above', lo='of at least', hi='of at most')
     limits = [f'{w} {m[k]}' for k,w in words.items() if m[k] is not None]
     return ' '.join([what, ' and '.join(limits)]).strip()
+
+def _instead(name):
+    "Where a key goes that stood in the address `name`"
+    field = re.sub('_api_base$', '_api_key', name)
+    return f', and a key in {field} or the variable SKILLRL_{field.split(".")[-1].upper()}' if field != name else ''
 
 # %% ../nbs/00_config.ipynb #904b36d1
 @dataclass
@@ -65,7 +72,7 @@ class EnvConfig:
     "Where episodes come from"
     name:str = opt('alfworld') # What is played
     mock:bool = opt(True) # Games in this process; False plays on a live server at `url`
-    url:str = opt('http://localhost:3000') # That server
+    url:str = opt('http://localhost:3000', bare='@') # That server
     games:str = opt('') # Folder of real games; empty for generated households
     verb_style:str = opt('move', choices=('move', 'put')) # Putting down: `move O to R` or `put O in/on R`
     max_steps:int = opt(12, lo=1) # Actions allowed in one episode
@@ -111,7 +118,7 @@ class RetrievalConfig:
     top_k:int = opt(3, lo=0) # $K$, task-specific skills at most
     top_k_general:int = opt(1, lo=0) # General skills at most
     top_k_mistakes:int = opt(1, lo=0) # Mistakes at most
-    similarity_threshold:float = opt(0.0, lo=-1, hi=1) # $\delta_{sim}$: less similar skills stay out
+    similarity_threshold:float = opt(0.0, lo=0, hi=0.99) # $\delta_{sim}$: less similar skills stay out
     prompt_chars:int = opt(4000, lo=0) # Room for skills in a prompt
 
 @dataclass
@@ -136,18 +143,20 @@ class ModelConfig:
     checkpoint:str = opt('') # A policy's folder or model name; empty for the one that ships with skillrl
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(32, lo=4) # Room for thought and action
-    policy_api_base:str = opt('') # OpenAI-compatible address of a policy without weights
+    policy_api_base:str = opt('', bare='@?#') # OpenAI-compatible address of a policy without weights
     policy_model_id:str = opt('')
     policy_api_key:str = opt('', secret=True)
-    teacher_api_base:str = opt('') # Address of the teacher; one that ends in .azure.com is Azure's
+    teacher_api_base:str = opt('', bare='@?#') # Address of the teacher; one that ends in .azure.com is Azure's
     teacher_model_id:str = opt('') # Empty for the offline teacher
     teacher_api_key:str = opt('', secret=True)
+    teacher_max_tokens:int = opt(4096, lo=16) # Room for one answer of the teacher
     teacher_parallel:int = opt(16, lo=1) # Calls under way at a time
     budget_usd:float = opt(0.0, lo=0) # Most a run may spend on calls; 0 for no limit
     prices:str = opt('') # JSON file: model → USD per million tokens read and written
-    embedding_api_base:str = opt('') # Address of the embedding service
+    embedding_api_base:str = opt('', bare='@?#') # Address of the embedding service
     embedding_model_id:str = opt('')
     embedding_api_key:str = opt('', secret=True)
+    azure_api_version:str = opt('2024-12-01-preview') # Of Azure's protocol
 
 # %% ../nbs/00_config.ipynb #d81bf879
 @dataclass
@@ -286,8 +295,7 @@ def fill_keys(self:SkillRLConfig,
     "Take secrets that are still empty from the environment"
     for _,section,f in self.settings():
         if f.metadata.get('secret') and not getattr(section, f.name):
-            key = environ.get(f'SKILLRL_{f.name.upper()}') or environ.get('OPENAI_API_KEY', '')
-            setattr(section, f.name, key)
+            setattr(section, f.name, environ.get(f'SKILLRL_{f.name.upper()}', ''))
     return self
 
 # %% ../nbs/00_config.ipynb #d1312083

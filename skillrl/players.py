@@ -27,23 +27,33 @@ def base_policy(
 
 def policy_for(
     config, # A `SkillRLConfig`
+    ledger=None, # The teacher's, when both are paid from one budget
 ): # A `Policy`, or a `ChatPolicy` when the config names a model and no checkpoint
     "Who plays when nothing is to be learnt"
     m = config.model
     if m.checkpoint or not m.policy_model_id: return base_policy(config)
-    return ChatPolicy(_client(m.policy_model_id, m.policy_api_base, m.policy_api_key, ledger=_ledger(m)))
+    return ChatPolicy(_client(m, m.policy_model_id, m.policy_api_base, m.policy_api_key, ledger=ledger or _ledger(m)))
 
 # %% ../nbs/45_players.ipynb #1461acb1
-def _client(model, address, key, **kw):
+def _client(m, model, address, key, **kw):
     "A chat client; addresses that end in .azure.com are Azure's"
     from skillrl.llm.openai_client import OpenAIChatClient
-    where = dict(azure_endpoint=address) if address.rstrip('/').endswith('.azure.com') else dict(base_url=address or None)
+    azure = address.rstrip('/').endswith('.azure.com')
+    where = dict(azure_endpoint=address, api_version=m.azure_api_version) if azure else dict(base_url=address or None)
     return OpenAIChatClient(model, api_key=key or None, **where, **kw)
+
+def _prices(path):
+    "What the file at `path` says a million tokens cost, read and written"
+    prices, number = read_json(path), lambda x: isinstance(x, (int, float)) and x >= 0
+    for model, p in prices.items() if isinstance(prices, dict) else [('it', prices)]:
+        if not (isinstance(p, list) and len(p)==2 and all(map(number, p))):
+            raise ValueError(f'{path}: {model} is {p!r:.50}: give two prices in USD per million tokens, such as {{"o3": [2.0, 8.0]}}')
+    return prices
 
 def _ledger(m, spent=()):
     "The ledger of a `ModelConfig`, with the rows of an exchange log paid already"
     from skillrl.llm.base import Ledger
-    ledger = Ledger(read_json(m.prices) if m.prices else None, m.budget_usd or None)
+    ledger = Ledger(_prices(m.prices) if m.prices else None, m.budget_usd or None)
     for row in spent:
         if not row['cached']: ledger.add(row['model'], row['prompt_tokens'], row['completion_tokens'])
     return ledger
@@ -60,8 +70,8 @@ def teacher_for(
     log = JsonlLog(Path(folder)/'exchanges.jsonl') if folder else None
     cache = ReplyCache(Path(folder)/'cache') if folder else None
     ledger = _ledger(m, log.read() if log else ())
-    return LLMTeacher(_client(m.teacher_model_id, m.teacher_api_base, m.teacher_api_key, parallel=m.teacher_parallel,
-                              cache=cache, ledger=ledger, log=log))
+    chat = _client(m, m.teacher_model_id, m.teacher_api_base, m.teacher_api_key, parallel=m.teacher_parallel, cache=cache, ledger=ledger, log=log)
+    return LLMTeacher(chat, max_tokens=m.teacher_max_tokens)
 
 # %% ../nbs/45_players.ipynb #d3025c96
 def encoder_for(

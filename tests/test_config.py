@@ -56,9 +56,9 @@ def test_empty_yaml_is_the_default(write):
     assert load_config(write('', 'c.yml')).to_dict()==load_config().to_dict()
 
 def test_no_secret_is_written(write, monkeypatch):
-    monkeypatch.setenv('OPENAI_API_KEY', 'sk-environment')
+    monkeypatch.setenv('SKILLRL_POLICY_API_KEY', 'sk-policy')
     cfg = load_config(write({'model': {'teacher_api_key': 'sk-file'}}))
-    assert (cfg.model.teacher_api_key, cfg.model.policy_api_key)==('sk-file', 'sk-environment')
+    assert (cfg.model.teacher_api_key, cfg.model.policy_api_key)==('sk-file', 'sk-policy')
     assert 'sk-' not in json.dumps(cfg.to_dict()) + repr(cfg) + str(cfg) + cfg._repr_markdown_()
     with pytest.raises(ValueError) as e: load_config(write({'model': {'teacher_api_key': 12345}}))
     assert '12345' not in str(e.value)
@@ -66,3 +66,40 @@ def test_no_secret_is_written(write, monkeypatch):
 def test_a_preset_can_be_the_base(write):
     cfg = load_config(write({'rl': {'group_size': 4}}), base=SkillRLConfig.paper('webshop'), seed=3)
     assert (cfg.rl.group_size, cfg.rl.learning_rate, cfg.env.max_steps, cfg.seed)==(4, 1e-6, 15, 3)
+
+def test_the_shared_keys_are_left_to_the_client(monkeypatch):
+    "Which of the two is right depends on the address, and an argument would win over both"
+    for who in ('policy', 'teacher', 'embedding'): monkeypatch.delenv(f'SKILLRL_{who.upper()}_API_KEY', raising=False)
+    monkeypatch.setenv('OPENAI_API_KEY', 'sk-openai')
+    monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'sk-azure')
+    m = load_config(**{'model.teacher_api_base': 'https://mug.openai.azure.com'}).model
+    assert (m.policy_api_key, m.teacher_api_key, m.embedding_api_key)==('', '', '')
+    monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', 'sk-teacher')
+    assert load_config().model.teacher_api_key=='sk-teacher'
+
+@pytest.mark.parametrize('who', ['policy', 'teacher', 'embedding'])
+@pytest.mark.parametrize('url', ['http://bob:hunter22@mug.example/v1', 'http://hunter22@mug.example', 'bob:hunter22@mug.example/v1', 'https://bob:hun/ter22@mug.example',
+                                 'https://mug.example/v1?api-key=hunter22', 'https://mug.example?hunter22', 'https://mug.example/v1#hunter22', ['http://bob:hunter22@mug']])
+def test_no_credential_hides_in_an_address(write, who, url):
+    for load in (lambda: load_config(write({'model': {f'{who}_api_base': url}})), lambda: load_config(**{f'model.{who}_api_base': url})):
+        with pytest.raises(ValueError) as e: load()
+        said = str(e.value)
+        assert f'model.{who}_api_base is (hidden)' in said and f'model.{who}_api_key' in said and f'SKILLRL_{who.upper()}_API_KEY' in said
+        assert 'hunter22' not in said and 'ter22' not in said and '\n' not in said
+
+def test_an_environments_address_has_no_password(write):
+    with pytest.raises(ValueError, match='env.url is .hidden.: give it an address without @ .the') as e: load_config(write({'env': {'url': 'http://bob:hunter22@games.example'}}))
+    assert 'hunter22' not in str(e.value)
+    assert load_config(write({'env': {'url': 'http://games.example/a?split=train'}})).env.url.endswith('?split=train')
+
+@pytest.mark.parametrize('url', ['', 'http://localhost:8000/v1', 'https://mug.openai.azure.com', 'http://[::1]:3/v1', 'https://api.example/a/b_c-d.e/v1/'])
+def test_plain_addresses_pass(url): assert load_config(**{'model.teacher_api_base': url}).model.teacher_api_base==url
+
+@pytest.mark.parametrize('bad', [-0.1, 1, 1.5])
+def test_a_threshold_no_retriever_takes_is_refused_here(bad):
+    with pytest.raises(ValueError, match='retrieval.similarity_threshold is .*at least 0 and of at most 0.99'): load_config(**{'retrieval.similarity_threshold': bad})
+
+def test_room_for_a_teachers_answer():
+    m = load_config(**{'model.teacher_max_tokens': '2000'}).model
+    assert (m.teacher_max_tokens, SkillRLConfig().model.teacher_max_tokens, m.azure_api_version)==(2000, 4096, '2024-12-01-preview')
+    with pytest.raises(ValueError, match='model.teacher_max_tokens is 0'): load_config(**{'model.teacher_max_tokens': 0})

@@ -1,5 +1,5 @@
 "Asking a model: JSON in every disguise, money under pressure, calls out of order, and keys that must not be seen"
-import _thread, json, os, random, signal, threading, time, traceback
+import _thread, json, os, random, signal, sys, threading, time, traceback
 from dataclasses import replace
 import pytest
 from skillrl.llm import base
@@ -173,6 +173,26 @@ def test_hostile_characters_are_read_to_the_end(name):
 def test_a_million_characters_are_read(text):
     with pytest.raises(ValueError, match='no JSON') as e: find_json(text)
     assert len(str(e.value)) < 800
+
+many = dict(lists='[]', objects='{}\n', lines='{"title": "Rinse", "wins": 3}\n', numbers='[1] ', strings='["a"],', encoded='[\\"a\\"] ')
+
+@pytest.mark.parametrize('name', many)
+@pytest.mark.parametrize('read', [find_json, json_items])
+def test_many_small_values_are_weighed_once_each(name, read, monkeypatch):
+    "Counted in Python's calls and lines, not in seconds: twice the text is twice the work"
+    def work(n):
+        text = many[name]*n
+        count, here = [0], lambda frame, event, arg: count.__setitem__(0, count[0] + 1) or here
+        before = sys.gettrace()
+        sys.settrace(here)
+        try: read(text)
+        finally: sys.settrace(before)
+        return count[0]/len(text)
+    assert work(2000) < 1.25*work(500)
+
+def test_of_many_equals_the_last_counts():
+    assert find_json('[1][2]' * 20_000 + '[3] []') == [3] and find_json('[]' * 200_000) == []
+    assert json_items('{"n": 1}\n' * 20_000) == [dict(n=1)] * 20_000
 
 @pytest.mark.parametrize('name', hostile)
 def test_the_work_grows_with_the_length_only(name, monkeypatch):
@@ -366,6 +386,72 @@ def test_chats_in_threads_share_a_budget():
     for t in threads: t.start()
     for t in threads: t.join()
     assert 900 <= ledger.tokens <= 1000 and ledger.held == {}
+
+@pytest.mark.parametrize('parallel', [1, 2, 16])
+@pytest.mark.parametrize('budget, sent', [(.05, 1), (.1, 2), (.01, 1), (.5, 12)])
+def test_calls_without_a_limit_pass_the_budget_by_one_reply_at_most(parallel, budget, sent):
+    "Replies of 4,000 tokens at 10 USD a million are 0.04 USD each; nobody said how long they may be"
+    def script(m):
+        time.sleep(.001)
+        return ChatReply('x', prompt_tokens=20, completion_tokens=4000)
+    chat = ScriptedChat(script, ledger=Ledger({'scripted': (1, 10)}, budget_usd=budget), parallel=parallel)
+    with pytest.raises(BudgetExceeded) as e: chat.replies([ask(str(i)) for i in range(60)])
+    assert len(chat.calls) == len(e.value.replies) == sent and chat.ledger.held == {}
+    assert chat.ledger.usd <= max(budget, 20e-6 + .04)
+
+def test_one_by_one_without_a_limit_too():
+    chat = ScriptedChat(lambda m: ChatReply('x', prompt_tokens=20, completion_tokens=4000), ledger=Ledger({'scripted': (1, 10)}, budget_usd=.05))
+    chat.reply(ask('?'))
+    with pytest.raises(BudgetExceeded): chat.reply(ask('??'))
+    assert len(chat.calls) == 1 and chat.ledger.usd < .05
+
+@pytest.mark.parametrize('seed', range(5))
+def test_replies_that_grow_pass_the_budget_by_the_last_only(seed):
+    rng = random.Random(seed)
+    def script(m):
+        time.sleep(rng.random() * .002)
+        return ChatReply('x', prompt_tokens=10, completion_tokens=int(1.3**int(m[0]['content'])))
+    chat = ScriptedChat(script, ledger=Ledger(budget_tokens=2000), parallel=8)
+    with pytest.raises(BudgetExceeded) as e: chat.replies([ask(str(i)) for i in range(60)])
+    assert sum(r.tokens for r in e.value.replies[:-1]) <= 2000 < chat.ledger.tokens + max(r.tokens for r in e.value.replies)
+
+def test_a_limit_is_no_obstacle_to_going_together():
+    "Without a budget, or with limits, calls still go side by side"
+    for kw, params in [({}, {}), (dict(ledger=Ledger(budget_tokens=100_000)), dict(max_tokens=10)), (dict(ledger=Ledger(budget_tokens=100_000)), dict(max_completion_tokens=10))]:
+        chat = Gauge(parallel=4, wait=.02, **kw)
+        chat.replies([ask(str(i)) for i in range(30)], **params)
+        assert chat.most == 4
+    chat = Gauge(parallel=4, ledger=Ledger(budget_tokens=100_000))
+    assert len(chat.replies([ask(str(i)) for i in range(30)])) == 30 and chat.most == 1
+
+@pytest.mark.parametrize('params', [{}, dict(max_tokens=50)])
+@pytest.mark.parametrize('batch', [True, False])
+def test_teacher_and_policy_share_a_ledger(params, batch):
+    "Two models in two threads: nobody is told that the budget is spent while it is only held, and it is kept"
+    ledger, ends = Ledger(dict(teacher=(1, 10), policy=(1, 1)), budget_usd=.01), {}
+    def script(m):
+        time.sleep(.001)
+        return ChatReply('x', prompt_tokens=5, completion_tokens=50)
+    def play(model):
+        chat = ScriptedChat(script, model, ledger=ledger, parallel=4)
+        try:
+            if batch: chat.replies([ask(f'{i}') for i in range(400)], **params)
+            else:
+                for i in range(400): chat.reply(ask(f'{i}'), **params)
+        except BudgetExceeded: ends[model] = ledger.usd
+    threads = [threading.Thread(target=play, args=[m]) for m in ('teacher', 'policy')]
+    for t in threads: t.start()
+    for t in threads: t.join(60)
+    assert not any(t.is_alive() for t in threads) and ledger.held == {}
+    assert .01 - .0006 <= ledger.usd <= .01 and set(ends) <= {'teacher', 'policy'} and all(usd > .009 for usd in ends.values()) and 'teacher' in ends
+
+def test_a_thread_does_not_wait_for_itself():
+    ledger = Ledger(budget_tokens=100)
+    hold = ledger.hold('scripted')
+    chat = ScriptedChat(['x'], ledger=ledger)
+    with pytest.raises(BudgetExceeded, match='0 tokens of 100 are left'): chat.reply(ask('?'))
+    ledger.release(hold)
+    assert chat.reply(ask('?')).ok
 
 # ---- many at a time ----
 class Gauge(Chat):

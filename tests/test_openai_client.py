@@ -282,6 +282,21 @@ def test_the_key_comes_from_the_argument_else_the_environment(client, monkeypatc
         OpenAIChatClient('mini').reply(ask())
         assert [r['key'] for r in s.requests]==[KEY, 'from-the-environment', 'from-the-environment']
 
+def test_azures_key_goes_to_azure_by_either_door(monkeypatch):
+    monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'azure-env-key')
+    monkeypatch.setenv('OPENAI_API_KEY', 'openai-env-key')
+    key = lambda **kw: OpenAIChatClient('mini', **kw).secrets
+    assert key(azure_endpoint='https://mug.openai.azure.com')==key(base_url='https://mug.openai.azure.com/openai/v1')==('azure-env-key',)
+    assert key(base_url='https://azure.com.mug.example/v1')==('openai-env-key',)
+
+@pytest.mark.parametrize('url', ['https://mug.example/v1?api-key=hunter22', 'https://mug.example?key=a@hunter22', 'https://bob:p?hunter22@mug.example/v1', 'https://mug.example/v1#hunter22'])
+def test_a_query_in_an_address_is_refused_and_not_quoted(url, monkeypatch):
+    for make in (OpenAIChatClient, OpenAIEmbedder):
+        with pytest.raises(ValueError, match='leave it out') as e: make('mini', api_key=KEY, base_url=url)
+        assert 'hunter22' not in ''.join(traceback.format_exception(e.value)).replace('base_url=url', '')
+    monkeypatch.setenv('OPENAI_BASE_URL', url)
+    with pytest.raises(ValueError, match='leave it out'): OpenAIChatClient('mini', api_key=KEY)
+
 def test_a_local_server_needs_no_key(client):
     with FaultServer() as s:
         for url in (s.url, s.url.replace('127.0.0.1', 'localhost'), s.url + '/'): assert client(s, base_url=url, api_key=None).reply(ask()).ok
@@ -302,6 +317,7 @@ def test_a_key_that_cannot_be_one_is_not_quoted(key):
 @pytest.mark.parametrize('kw,says', [
     (dict(base_url='localhost:8000/v1'), 'begin it with http'), (dict(base_url='ftp://mug'), 'begin it with http'), (dict(base_url='http://'), 'begin it with http'),
     (dict(base_url='http://localhost', azure_endpoint='http://localhost'), 'choose one'), (dict(timeout=0), 'timeout is 0'), (dict(timeout=float('nan')), 'timeout is nan'),
+    (dict(base_url='http://localhost:9/v1?api-version=1'), 'goes on with a query'), (dict(base_url=None, azure_endpoint='https://mug.openai.azure.com?x=1'), 'goes on with a query'),
     (dict(retries=-1), 'retries is -1'), (dict(retries=1.5), 'retries is 1.5'), (dict(retries=None), 'retries is None')])
 def test_settings_are_checked_before_anything_is_sent(kw, says):
     with pytest.raises(ValueError, match=says): OpenAIChatClient('mini', **dict(base_url='http://localhost:9/v1') | kw)

@@ -82,6 +82,16 @@ def test_bad_input_gets_one_sentence(tmp_path, capsys):
              (['inspect', twice], "'a'"), (['inspect', put('empty.json', '{"general_skills": [], "task_specific_skills": {}}')], 'empty.json'),
              (['eval', '--policy', tmp_path/'no_policy', '--tasks', '1'], 'no_policy'),
              (['eval', '--games', tmp_path/'no_games'], 'no_games'),
+             (['inspect', put('stats.json', json.dumps(dict(general_skills=[skill | dict(stats=dict(wins='many'))])))], '`stats`'),
+             (['inspect', put('origin.json', json.dumps(dict(general_skills=[skill | dict(provenance=dict(trajectories=5))])))], '`trajectories`'),
+             (['inspect', put('removed.json', json.dumps(dict(general_skills=[skill], removed_ids=5)))], '`removed_ids`'),
+             (['inspect', put('one.json', json.dumps(dict(general_skills=[skill]))), '--id', 'nobody'], "'nobody'"),
+             (['distill', '--trajectories', tmp_path/'t.json', '--teacher-url', 'http://127.0.0.1:9/v1', '--output', tmp_path/'b'], '--teacher'),
+             (['eval', '--model-url', 'http://127.0.0.1:9/v1'], '--model'), (['eval', '--ablate', '--model', 'x'], '--model'),
+             (['export', tmp_path/'none.json', '--output', tmp_path/'b'], 'none.json'),
+             (['evolve', '--skill-bank', tmp_path/'none.json', '--output', tmp_path/'b'], 'none.json'),
+             (['train', '--config', put('prices_config.json', json.dumps(dict(model=dict(teacher_model_id='m', teacher_api_base='http://127.0.0.1:9/v1',
+                prices=str(put('prices.json', '{"m": 5}')))))), '--output', tmp_path/'y'], 'prices.json'),
              (['collect', '--no-mock', '--url', 'http://127.0.0.1:9', '--episodes', '1', '--output', tmp_path/'t'], '127.0.0.1:9')]
     for argv, says in cases: assert says in sentence(capsys, *argv)
     assert not (tmp_path/'x').exists() and not (tmp_path/'b').exists()

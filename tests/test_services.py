@@ -58,7 +58,7 @@ def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(tmp_p
 
 def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
     (tmp_path/'prices.json').write_text(json.dumps(PRICES))
-    (tmp_path/'config.json').write_text(json.dumps({'model': {'budget_usd': 0.01, 'prices': str(tmp_path/'prices.json'), 'teacher_parallel': 1}}))
+    (tmp_path/'config.json').write_text(json.dumps({'model': {'budget_usd': 0.01, 'teacher_max_tokens': 600, 'prices': str(tmp_path/'prices.json'), 'teacher_parallel': 1}}))
     with FaultServer(rest=lambda request: teach(request, (3000, 500))) as server:
         assert train(server, tmp_path/'run', '--config', str(tmp_path/'config.json'))==1
         spent = server.count

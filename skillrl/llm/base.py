@@ -12,7 +12,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from threading import Lock, RLock
+from threading import Condition, Lock, get_ident
 from urllib.parse import quote
 from fastcore.basics import patch
 from ..store import to_json, write_json
@@ -177,7 +177,7 @@ def find_json(
 ): # A list or a dict
     "The JSON list or object in `text`, whatever stands around it; of one that was cut off, the whole parts"
     found = _values(text)
-    if found: return [v for n, _, v in found if n == _longest(found)][-1]
+    if found: return max(reversed(found), key=lambda f: f[0])[2]
     raise ValueError(f'there is no JSON list or object in the reply {text[:80]!r}: ask again, for JSON only')
 
 # %% ../../nbs/20_llm.base.ipynb #93758329
@@ -237,7 +237,7 @@ class Ledger:
         budget_tokens=None, # At most this many tokens, read and written
     ):
         self.prices, self.budget_usd, self.budget_tokens = dict(prices or {}), budget_usd, budget_tokens
-        self.counts, self.held, self._lock = {}, {}, RLock()
+        self.counts, self.longest, self.held, self._lock = {}, {}, {}, Condition()
 
     def add(self,
         model,             # Its name
@@ -247,9 +247,16 @@ class Ledger:
     ):
         "Enter one call that was made"
         with self._lock:
-            self.held.pop(hold, None)
+            self.release(hold)
+            self.longest[model] = max(completion_tokens, self.longest.get(model, 0))
             new, old = (1, prompt_tokens, completion_tokens), self.counts.get(model, (0, 0, 0))
             self.counts[model] = tuple(a + b for a, b in zip(old, new))
+
+    def release(self, hold):
+        "Give back what was held"
+        with self._lock:
+            self.held.pop(hold, None)
+            self._lock.notify_all()
 
 # %% ../../nbs/20_llm.base.ipynb #0afa43e6
 @patch
@@ -285,40 +292,42 @@ class BudgetExceeded(_Stopped): "The next call may cost more than is left; `repl
 
 @patch
 def check(self:Ledger,
-    model,               # Its name
-    prompt_tokens=0,     # What the next call may read
-    completion_tokens=0, # What it may write
-)->dict: # The same in tokens and in USD
+    model,                  # Its name
+    prompt_tokens=0,        # What the next call may read
+    completion_tokens=None, # What it may write; None when nothing limits it
+)->dict: # What to hold back for it, in tokens and in USD
     "Raise `BudgetExceeded` unless a call of this size is within the budget"
     if self.budget_usd is not None and model not in self.prices:
         raise ValueError(f'{model!r} has no price, so a budget in USD cannot be kept: set ledger.prices[{model!r}] '
                          '= (USD per 1M prompt tokens, USD per 1M completion tokens)')
-    need = dict(tokens=prompt_tokens + completion_tokens, usd=self.cost(model, prompt_tokens, completion_tokens))
+    write = self.longest.get(model, 0) if completion_tokens is None else completion_tokens
+    need = dict(tokens=prompt_tokens + write, usd=self.cost(model, prompt_tokens, write))
     for unit, budget in dict(tokens=self.budget_tokens, usd=self.budget_usd).items():
         if budget is None: continue
         left = budget - getattr(self, unit) - sum(h[unit] for h in self.held.values())
         if left <= 0 or left < need[unit]:
             raise BudgetExceeded(f'{max(left, 0):,.6g} {unit} of {budget:,.6g} are left and a call of {model} may take '
                                  f'{need[unit]:,.6g}: raise budget_{unit} or lower max_tokens')
+        if completion_tokens is None: need[unit] = left
     return need
 
 # %% ../../nbs/20_llm.base.ipynb #e9c772a1
 @patch
 def hold(self:Ledger,
-    model,               # Its name
-    prompt_tokens=0,     # What the call may read
-    completion_tokens=0, # What it may write
+    model,                  # Its name
+    prompt_tokens=0,        # What the call may read
+    completion_tokens=None, # What it may write; None when nothing limits it
+    wait=False,             # Wait while other threads hold something that may come free?
 )->object: # For `add`, or for `release` if the call is not made
     "`check`, and keep the amount back"
     with self._lock:
-        hold = object()
-        self.held[hold] = self.check(model, prompt_tokens, completion_tokens)
+        hold = get_ident(), object()
+        while hold not in self.held:
+            try: self.held[hold] = self.check(model, prompt_tokens, completion_tokens)
+            except BudgetExceeded:
+                if not wait or all(thread == get_ident() for thread, _ in self.held): raise
+                self._lock.wait()
     return hold
-
-@patch
-def release(self:Ledger, hold):
-    "Give back what was held"
-    with self._lock: self.held.pop(hold, None)
 
 # %% ../../nbs/20_llm.base.ipynb #6cca1426
 def request_key(
@@ -431,11 +440,11 @@ def _call(self:Chat, messages, params):
     return _Call(dict(endpoint=self.endpoint, model=self.model, messages=_texts(_sound, messages), params=params))
 
 @patch
-def _open(self:Chat, call):
+def _open(self:Chat, call, wait=True):
     "Hold the price of `call` back; what sends it"
     messages, params = call.request['messages'], call.request['params']
-    most = params.get('max_completion_tokens') or params.get('max_tokens') or 0
-    call.hold = self.ledger.hold(self.model, len(to_json(messages).encode()) // 3, most)
+    most = params.get('max_completion_tokens') or params.get('max_tokens') or None
+    call.hold = self.ledger.hold(self.model, len(to_json(messages).encode()) // 3, most, wait)
     try: return self._start(messages, params)
     except BaseException:
         self.ledger.release(call.hold)
@@ -463,7 +472,7 @@ def reply(self:Chat,
     messages, # A list of dicts with `role` and `content`
     **params, # For the service: `temperature`, `max_tokens`, …
 )->ChatReply:
-    "What the model answers to `messages`; raises `BudgetExceeded` before the budget is passed"
+    "What the model answers to `messages`; raises `BudgetExceeded` when the ledger has too little left"
     call = self._call(messages, params)
     known = self.cache.get(call.request) if self.cache is not None else None
     try: return self._close(call, known or self._answer(self._open(call)))
@@ -529,7 +538,7 @@ def ask(self:_Batch, messages):
     known = self.known(call)
     while not known and call.future is None:
         while self.full(): self.land()
-        try: call.future = self.pool.submit(self.chat._answer, self.chat._open(call))
+        try: call.future = self.pool.submit(self.chat._answer, self.chat._open(call, wait=not self.flying))
         except BudgetExceeded:
             if not self.flying: raise
             self.land()

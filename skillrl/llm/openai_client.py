@@ -60,13 +60,16 @@ def is_local(url):
     host = urlsplit(url).hostname or ''
     return host in ('localhost', '::1', '0.0.0.0') or host.startswith('127.')
 
+def _shown(url, secrets=()): return redact(re.sub('[?#].*', '', re.sub('//[^/]*@', '//', url)), secrets) # Without password and query
+
 # %% ../../nbs/21_llm.openai_client.ipynb #5c533f5b
 def find_key(
     api_key,     # As given, or None
     url,         # Where it will go
-    azure=False, # Is that Azure?
+    azure=False, # Is that Azure? An address of .azure.com always is
 )->str:
     "The key for `url`, from the argument or the environment; empty for a server on this machine"
+    azure = azure or (urlsplit(url).hostname or '').endswith('.azure.com')
     names = ['AZURE_OPENAI_API_KEY'] * azure + ['OPENAI_API_KEY']
     key = (api_key or next(filter(None, map(os.environ.get, names)), '')).strip()
     if not key and not is_local(url): raise ValueError(f'there is no API key for {url}: set {names[0]} or pass api_key')
@@ -91,6 +94,7 @@ class Service:
         url = str(azure_endpoint or base_url or os.environ.get('OPENAI_BASE_URL') or 'https://api.openai.com/v1').strip()
         self.url = _shown(url)
         if not re.match(r'https?://[^/\s]', url): raise ValueError(f'{self.url!r} is no address: begin it with http:// or https://')
+        if re.search('[?#]', url): raise ValueError('the address goes on with a query (hidden): leave it out, and give a key as api_key')
         key = find_key(api_key, self.url, bool(azure_endpoint))
         self.timeout, self.retries, self.pause = timeout, retries, pause
         self.secrets = (key,) * (len(key) >= 8) # 'EMPTY' and the like are no secrets, and words
@@ -100,7 +104,6 @@ class Service:
     def __repr__(self): return f'Service({self.url!r})'
 
 _AZURE = '2024-12-01-preview'
-def _shown(url, secrets=()): return redact(re.sub('//[^/]*@', '//', url), secrets) # Without a password
 
 def _client(url, key, timeout, azure):
     import openai
