@@ -1,5 +1,5 @@
 "Hostile words in observations, task texts and teachers' replies: what they may never become"
-import json, os, random, re, sys, time, unicodedata
+import json, os, random, re, subprocess, sys, time, unicodedata
 from dataclasses import replace
 from pathlib import Path
 import pytest
@@ -61,6 +61,15 @@ def test_offline_teacher_repeats_nothing_it_read(p, episodes, honest):
 def test_most_poison_in_observations_changes_nothing_at_all(episodes, honest):
     same = [lines(distill(in_observations(episodes, p['text']))) == honest for p in payloads[::4]]
     assert sum(same) >= .9*len(same)
+
+@each
+def test_an_action_of_the_agent_is_never_advice(p, episodes, honest):
+    for said in (p['text'], f"go to {p['text']}", f"take mug 1 from {p['text']}", 'stop at once and do nothing'):
+        lost = [Trajectory(id=f'lost-{i}', game=f'game-{i}', task='put some mug in desk', category='pick', success=False,
+                           steps=[Step(episodes[0].steps[0].observation, said)], final_observation='Nothing happens.') for i in range(3)]
+        bank = distill([*episodes, *lost])
+        assert not [o for o in bank.items() if speaks(o.text, said) and advice(o) not in honest]
+        assert 'Trying to use an unknown command in vain' in [o.description for o in bank.common_mistakes]
 
 # ---- what the policy is shown
 
@@ -207,6 +216,29 @@ def test_no_text_takes_long():
     for unit in ('safe', 'a ', 'a_', '<a ', '1 ', 'A1b-', 'every task ', 'ignore the ', 'note to ', '\n \n', 'x@', 'b0', 'no matter ', '\u0301', '&amp;', '\\x'):
         suspicions(unit*200_000)
     assert time.perf_counter() - start < 10
+
+SLOWEST = """
+import json, re, time
+from skillrl.skills.guard import EXAMPLES, RULES, suspicions
+def took(look, text):
+    start = time.perf_counter()
+    look(text)
+    return time.perf_counter() - start
+worst = ['', 0]
+for name, rule in RULES.items():
+    words = {w.lower() for w in re.findall(r'(?<![\\\\A-Za-z])[A-Za-z]{2,}', rule.pattern)}
+    for w in [*sorted(words), 'rules are', EXAMPLES[name]]:
+        for fill in ('x'*1000, 'x '*500, '_'*1000, ' '*1000, (w + ' ')*500, (w + '_')*500):
+            worst = max(worst, [f'{name}: {w}', took(rule.search, f'{w} {fill}'[:1001])], key=lambda x: x[1])
+for w in [*EXAMPLES.values(), 'skill ', 'report ', 'delete ', 'remember ', 'rules are ', 'ignore ', 'always ', 'in every task ']:
+    for fill in ('x'*990, 'x '*495, '_'*990): worst = max(worst, [w, took(suspicions, w + fill)], key=lambda x: x[1])
+print(json.dumps(worst))
+"""
+
+def test_no_keyword_starts_an_endless_search():
+    told = subprocess.run([sys.executable, '-c', SLOWEST], capture_output=True, text=True, timeout=120, check=True).stdout
+    where, seconds = json.loads(told)
+    assert seconds < 1, where
 
 # ---- honest advice
 

@@ -342,14 +342,14 @@ def load_skill(
 
 # %% ../../nbs/32_skills.skill_md.ipynb #b58a5b3a
 def _rest(extra):
-    "The text in `extra`, without marks of headings and rules, in pieces"
+    "The text in `extra`, without marks of headings and rules, in pieces that `suspicions` reads to the end"
     text = re.sub(r'^[ \t]*(#{1,6}[ \t]+|[-*_]{3,}[ \t]*$)', '', '\n'.join(t for t in _texts(extra) if t not in _known), flags=re.M)
-    return [text[i:i + 4000] for i in range(0, len(text), 3500)]
+    return [', '*(i > 0) + text[i:i + 990] for i in range(0, len(text), 890)] # The comma: a cut begins no line
 
 def _let_in(bank, o):
     "Add `o` to `bank` under an id that is free there, active or quarantined"
     if o.id in bank or o.id in bank.removed: o = replace(o, **{'mistake_id' if isinstance(o, Mistake) else 'skill_id': ''})
-    told = dict.fromkeys(f'the rest of the file contains {s}' for piece in _rest(o.extra) for s in suspicions(piece))
+    told = dict.fromkeys(f'the rest of the file contains {s}' for piece in _rest(o.extra) for s in suspicions(piece) if s != 'too much text')
     new = admit(bank, replace(o, extra={}))
     if told: bank.quarantine(new, [*new.provenance.get('quarantined', []), *told])
     new.extra = o.extra
