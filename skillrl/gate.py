@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['GATE_RULES', 'sign_test', 'toss', 'spending', 'boundary', 'paired_bound', 'surprise', 'look_at', 'assert_fresh',
-           'Verdict', 'complaint', 'played', 'gate']
+           'Verdict', 'complaint', 'played', 'both_ways', 'gate']
 
 # %% ../nbs/03_gate.ipynb #c02ea9b5
 import math
@@ -73,18 +73,19 @@ def paired_bound(
     alpha=.1,  # Chance that the true difference is below
 )->float:
     "Lower bound of the share of games that a change gains"
-    z, low, high = NormalDist().inv_cdf(1 - alpha), -1., (wins - losses)/n
+    z, low, high = NormalDist().inv_cdf(1 - alpha), -1., (wins - losses)/max(1, n)
     for _ in range(40):
         mid = (low + high)/2
         low, high = (mid, high) if surprise(wins, losses, n, mid) > z else (low, mid)
     return low
 
-def surprise(wins, losses, n, d)->float:
-    "Standard errors from a true difference `d` to the one seen"
+def surprise(wins, losses, n, d, slack=1.2)->float:
+    "Standard errors from a true difference `d` to `slack` less than the one seen"
     a, b, c = 2*n, (2*n - wins + losses)*d - wins - losses, -losses*d*(1 - d)
     q = (math.sqrt(max(0., b*b - 4*a*c)) - b)/(2*a) # The likeliest chance of a loss if `d` is true
     var = n*(2*q + d*(1 - d))
-    return (wins - losses - n*d)/math.sqrt(var) if var > 1e-12 else math.inf
+    gap = wins - losses - n*d - slack
+    return gap/math.sqrt(var) if var > 1e-12 else math.copysign(math.inf, gap)
 
 # %% ../nbs/03_gate.ipynb #04b70777
 GATE_RULES = 'sign', 'bound', 'strict', 'none'
@@ -135,17 +136,18 @@ class Verdict:
     looks:list  # A dict for each look
     keep:bool
     reason:str  # Why it is not kept
+    void:int = 0 # Pairs left out since one of their episodes could not be played
 
 # %% ../nbs/03_gate.ipynb #d853ce2c
 def _plan(rule, n, alpha, looks):
     if rule == 'none' or not n: return []
     return [(n, alpha)] if rule == 'strict' else spending(n, alpha, looks)
 
-def _verdict(rule, pairs, looks, margin):
+def _verdict(rule, pairs, looks, margin, void):
     wins, losses = pairs.count((False, True)), pairs.count((True, False))
     won, keep = [sum(side) for side in zip(*pairs)] or [0, 0], looks[-1]['keep'] if looks else rule == 'none'
     reason = '' if keep else complaint(looks[-1], margin) if looks else 'no game to try it on'
-    return Verdict(rule, len(pairs), *won, wins, losses, sign_test(wins, losses), looks, keep, reason)
+    return Verdict(rule, len(pairs), *won, wins, losses, sign_test(wins, losses), looks, keep, reason, void)
 
 def complaint(look, margin)->str:
     "Why what a look saw is not enough"
@@ -157,18 +159,26 @@ def complaint(look, margin)->str:
 
 # %% ../nbs/03_gate.ipynb #ee4b6bb0
 def played(play, what, games)->list:
-    "What `play` returns, checked to be one trajectory for each of `games`"
-    ts = list(play(what, games))
-    got = [t.game for t in ts]
-    if got == [g.id for g in games]: return ts
-    raise ValueError(f'play returned {len(ts)} trajectories for {len(games)} games, or not in their order: '
-                     'return one for each game, with its id in `game`')
+    "What `play` returns, checked to be trajectories of `games` in their order; some may be missing"
+    ts, rest = list(play(what, games)), iter([g.id for g in games])
+    if not all(t.game in rest for t in ts): # Looks for each after the one before
+        raise ValueError(f'play returned {len(ts)} trajectories for {len(games)} games, and not one for each game in order: '
+                         'return one for each game, with its id in `game`, and leave out those that could not be played')
+    if games and not ts: raise RuntimeError(f'none of the {len(games)} games was played: see why the player lost every episode, then try again')
+    return ts
+
+def both_ways(play, old, new, games)->list:
+    "(Won with `old`, won with `new`) for each game that was played with both"
+    before, after = [{t.game: bool(t.success) for t in played(play, x, games)} for x in (old, new)]
+    pairs = [(before[g.id], after[g.id]) for g in games if g.id in before and g.id in after]
+    if games and not pairs: raise RuntimeError(f'none of the {len(games)} games was played both ways: see why the player lost episodes, then try again')
+    return pairs
 
 # %% ../nbs/03_gate.ipynb #47f69aa0
 def gate(
     old,      # Whatever `play` takes: a bank, a prompt
     new,      # The same with the change
-    play,     # `play(old, games)` returns a trajectory for each game, in order
+    play,     # `play(old, games)` returns a trajectory for each game, in order, without those that could not be played
     games,    # To be played with both
     rule='sign', # One of `GATE_RULES`
     alpha=.1, # Chance to keep a change that does nothing, or one that loses the `margin`
@@ -180,10 +190,9 @@ def gate(
     if rule not in GATE_RULES: raise ValueError(f'the rule of the gate is {rule!r}: choose one of {", ".join(GATE_RULES)}')
     if not 0 < alpha <= .5: raise ValueError(f'alpha is {alpha!r}: choose a number above 0 and up to 0.5')
     assert_fresh(games, used)
-    pairs, seen = [], []
+    pairs, seen, asked = [], [], 0
     for n, level in _plan(rule, len(games), alpha, looks):
-        batch = games[len(pairs):n]
-        pairs += zip(*[[bool(t.success) for t in played(play, x, batch)] for x in (old, new)])
+        pairs, asked = pairs + both_ways(play, old, new, games[asked:n]), n
         seen.append(look_at(pairs, seen, level, rule, margin))
         if seen[-1]['stop']: break
-    return _verdict(rule, pairs, seen, margin)
+    return _verdict(rule, pairs, seen, margin, asked - len(pairs))

@@ -90,14 +90,15 @@ def hearings(
     id,         # Of what the change adds; '' if it adds nothing
     games,
     limit=64,   # Most pairs for showing a gain; twice as many for showing that nothing is lost
-    margin=.1,  # Share of games that may be lost where something goes; half as many where something is added
+    margin=.1,  # Share of games that may be lost on balance
     seed=0, make=Retriever,
+    home=(), # Categories in which the gain has to show, when not in all
 )->dict: # 'gate' and 'harm', what there is of them, to games and margin
     "What a change has to be tried on"
     alters = touched(bank, new, games, make)
-    best = games_showing(new, id, alters, seed, make) if id else []
+    best = [g for g in games_showing(new, id, alters, seed, make) if not home or g.category in home] if id else []
     some = random.Random(f'{seed}/{id}/harm').sample(alters, min(2*limit, len(alters)))
-    return ({'gate': (best[:limit], 0.)} if id else {}) | ({'harm': (some, margin/2 if id else margin)} if len(alters) > len(best) else {})
+    return ({'gate': (best[:limit], 0.)} if id else {}) | ({'harm': (some, margin)} if len(alters) > len(best) else {})
 
 # %% ../../nbs/39_skills.evolution.ipynb #552a8229
 def objection(
@@ -168,12 +169,14 @@ def consider(
     alpha /= 2**bank.metadata.get('refused', {}).get(remembered(row), 0)
     new, item, why = carried_out(bank, proposal, weak, kinds)
     if why: return bank, row | dict(reason=why)
-    plan = hearings(bank, new, item.id if grows else '', games, **kw) if rule != 'none' else {}
+    home = weak if grows and item.category == 'general' else ()
+    plan = hearings(bank, new, item.id if grows else '', games, home=home, **kw) if rule != 'none' else {}
     for name, (gs, margin) in plan.items():
-        if name == 'gate' and .5**len(gs) > alpha: return bank, row | dict(reason=too_few(gs))
+        luck = (1 - margin if margin else .5)**len(gs) # Chance of losing no pair for a change that must not pass
+        if luck > alpha and (name == 'gate' or not grows): return bank, row | dict(reason=too_few(gs))
         if name == 'harm' and grows and rule == 'strict': continue
         v = gate(bank, new, play, gs, rule, alpha, looks, margin, used)
-        row[name] = asdict(v) | dict(margin=margin, games=[g.id for g in gs[:v.n]])
+        row[name] = asdict(v) | dict(margin=margin, games=[g.id for g in gs[:v.n + v.void]])
         if not v.keep: return bank, row | dict(reason=v.reason)
     return new, row | dict(id=item.id if item else proposal.ids[0], kept=True)
 
@@ -298,7 +301,7 @@ def keep_apart(
 # %% ../../nbs/39_skills.evolution.ipynb #0cc059f8
 def evolve(
     bank:SkillBank, # Left as it is
-    play,           # `play(bank, games)` returns a trajectory for each game, in order
+    play,           # `play(bank, games)` returns a trajectory for each game, in order, without those that could not be played
     val_games,      # Games of this look, from which proposals are made
     gate_games,     # Fresh games of all categories, on which they are tried
     teacher=None,   # Anything with `propose`; an `OfflineTeacher` by default
