@@ -90,14 +90,16 @@ def hearings(
     id,         # Of what the change adds; '' if it adds nothing
     games,
     limit=64,   # Most pairs for showing a gain; twice as many for showing that nothing is lost
-    margin=.1,  # Share of games that may be lost on balance
+    margin=.1,  # Share of games that may be lost on balance; half of it by a change that adds, where there are games enough
     seed=0, make=Retriever,
-    home=(), # Categories in which the gain has to show, when not in all
+    home=(),  # Categories in which the gain has to show, when not in all
+    alpha=.1, # See `gate`
 )->dict: # 'gate' and 'harm', what there is of them, to games and margin
     "What a change has to be tried on"
     alters = touched(bank, new, games, make)
     best = [g for g in games_showing(new, id, alters, seed, make) if not home or g.category in home] if id else []
     some = random.Random(f'{seed}/{id}/harm').sample(alters, min(2*limit, len(alters)))
+    if id: margin = min(margin, max(margin/2, 1 - alpha**(1/max(1, len(some)))))
     return ({'gate': (best[:limit], 0.)} if id else {}) | ({'harm': (some, margin)} if len(alters) > len(best) else {})
 
 # %% ../../nbs/39_skills.evolution.ipynb #552a8229
@@ -170,7 +172,7 @@ def consider(
     new, item, why = carried_out(bank, proposal, weak, kinds)
     if why: return bank, row | dict(reason=why)
     home = weak if grows and item.category == 'general' else ()
-    plan = hearings(bank, new, item.id if grows else '', games, home=home, **kw) if rule != 'none' else {}
+    plan = hearings(bank, new, item.id if grows else '', games, home=home, alpha=alpha, **kw) if rule != 'none' else {}
     for name, (gs, margin) in plan.items():
         luck = (1 - margin if margin else .5)**len(gs) # Chance of losing no pair for a change that must not pass
         if luck > alpha and (name == 'gate' or not grows): return bank, row | dict(reason=too_few(gs))
