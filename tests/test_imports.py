@@ -2,6 +2,7 @@
 import ast, re, subprocess, sys
 from pathlib import Path
 import pytest
+import skillrl
 
 root = Path(__file__).parent.parent
 heavy = 'torch transformers trl peft bitsandbytes accelerate matplotlib'.split()
@@ -37,12 +38,25 @@ def test_every_module_has_a_notebook():
     here = {p.relative_to(root/'skillrl').with_suffix('').as_posix().replace('/', '.') for p in (root/'skillrl').rglob('[!_]*.py')}
     assert here - modules().keys() == set()
 
-def loaded_by(statement):
+def modules_after(statement):
     out = subprocess.run([sys.executable, '-c', f'{statement}; import sys; print(*sys.modules)'], capture_output=True, text=True)
     assert out.returncode==0, out.stderr
-    return {m.split('.')[0] for m in out.stdout.split()}
+    return out.stdout.split()
+
+def loaded_by(statement): return {m.split('.')[0] for m in modules_after(statement)}
 
 @pytest.mark.parametrize('module', ['', *(m for m in sorted(modules(), key=modules().get) if not m.startswith(('llm', 'training')))])
 def test_loads_nothing_heavy(module):
     name = f'skillrl.{module}'.rstrip('.')
     assert sorted(loaded_by(f'import {name}') & set(heavy)) == []
+
+def test_the_package_alone_loads_no_module_of_its_own():
+    assert [m for m in modules_after('import skillrl') if m.startswith('skillrl.')]==[]
+
+@pytest.mark.parametrize('name', skillrl.__all__)
+def test_names_of_the_package_come_when_asked_for(name):
+    assert name in dir(skillrl) and getattr(skillrl, name) is not None
+    assert sorted(loaded_by(f'from skillrl import {name}') & {*heavy, 'openai'})==[]
+
+def test_a_name_the_package_does_not_have():
+    with pytest.raises(AttributeError, match="no attribute 'SkillBonk'"): skillrl.SkillBonk

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ChatReply', 'split_thought', 'find_json', 'json_items', 'redact', 'Ledger', 'BudgetExceeded', 'request_key',
-           'ReplyCache', 'Chat', 'ScriptedChat', 'Outage', 'require_some']
+           'ReplyCache', 'Chat', 'ScriptedChat', 'hide', 'Outage', 'require_some']
 
 # %% ../../nbs/20_llm.base.ipynb #43b8104b
 import hashlib, json, re
@@ -451,10 +451,10 @@ def _open(self:Chat, call, wait=True):
         raise
 
 # %% ../../nbs/20_llm.base.ipynb #1fce59f0
-def _hide(o):
+def hide(o):
     "`o` without what stands under the name of a key, as in a header"
-    if isinstance(o, dict): return {k: _BLOT if re.fullmatch(_NAMES, str(k), re.I) else _hide(v) for k, v in o.items()}
-    return [_hide(v) for v in o] if isinstance(o, (list, tuple)) else o
+    if isinstance(o, dict): return {k: _BLOT if re.fullmatch(_NAMES, str(k), re.I) else hide(v) for k, v in o.items()}
+    return [hide(v) for v in o] if isinstance(o, (list, tuple)) else o
 
 @patch
 def _close(self:Chat, call, r):
@@ -463,7 +463,7 @@ def _close(self:Chat, call, r):
         self.ledger.add(self.model, r.prompt_tokens, r.completion_tokens, call.hold)
         if self.cache is not None: self.cache.put(call.request, r)
     if self.log is None: return r
-    row = _hide(call.request | {k: v for k, v in vars(r).items() if k != 'logprobs'})
+    row = hide(call.request | {k: v for k, v in vars(r).items() if k != 'logprobs'})
     with self._lock: self.log.append([_texts(lambda s: redact(s, self.secrets), row)])
     return r
 
@@ -571,3 +571,29 @@ def replies(self:Chat,
             e.replies = run.replies
             raise
     return run.replies
+
+# %% ../../nbs/20_llm.base.ipynb #74bf734b
+@patch
+def chat(self:Chat,
+    *,
+    system,                     # What stands before the question, a skill for instance; left out when empty
+    user,                       # The question
+    max_completion_tokens=4096, # As long as the answer may be
+    temperature=None,           # None leaves it to the service
+    stage='',                   # Which part of a run asks; it comes back in the usage
+    retries=None,               # Not used: a client has one layer of retries, set where it is made
+    **params,                   # More for the service
+)->tuple: # Text, usage
+    "What the model answers to `user`, and what was paid for it; raises `Outage` when no answer came"
+    said = dict(system=system, user=user)
+    messages = [dict(role=k, content=v) for k, v in said.items() if v or k == 'user']
+    own = dict(max_tokens=max_completion_tokens, temperature=temperature)
+    r = self.reply(messages, **{k: v for k, v in own.items() if v is not None} | params)
+    if r.status == 'infra_error': raise _outage([r])
+    return r.text, _usage(r, stage)
+
+def _usage(r, stage):
+    "The bill of `r`; a reply known from before is free"
+    counts = dict(calls=1, prompt_tokens=r.prompt_tokens, completion_tokens=r.completion_tokens, total_tokens=r.tokens)
+    if r.cached: counts = dict.fromkeys(counts, 0) | dict(cached=True)
+    return counts | dict(stage=stage) | ({} if r.ok else dict(refused=r.error))

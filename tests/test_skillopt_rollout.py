@@ -1,0 +1,538 @@
+"Rollouts where lines fail, environments lie, threads hang and processes die; what 1.0.0 did is told beside each test that is named after a fault of it"
+import errno, json, os, pickle, random, signal, subprocess, sys, threading, time
+from pathlib import Path
+import pytest
+from skillrl.llm.base import BudgetExceeded, ChatReply, Ledger, Outage, ScriptedChat
+from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
+from skillrl.skillopt.rollout import (GivenUp, Journal, Meter, ThreadExecutor, add_usage, check_items, outcome, read_result, run_rollout,
+                                      split_failures_successes)
+from skillrl.types import RolloutResult
+sys.path.insert(0, str(Path(__file__).parent))
+from faults import FaultServer, error, said
+
+ITEMS = [dict(id=f'i{k}', q=f'question {k}', a=f'answer {k}') for k in range(20)]
+SKILL = 'Answer with the number.'
+
+class Client:
+    "Answers every question right; `lost(n, user)` says whether call `n` (from 1) is lost, in the manner of 1.0.0: an empty text and an error"
+    model = 'm'
+    def __init__(self, lost=lambda n, user: False, naps=None):
+        self.lost, self.naps, self.lock, self.asked = lost, naps, threading.Lock(), []
+    def chat(self, *, system, user, max_completion_tokens=4096, temperature=None, stage='', retries=3, **kw):
+        with self.lock:
+            self.asked.append(user)
+            n = len(self.asked)
+        if self.naps: time.sleep(self.naps.pop())
+        if self.lost(n, user): return '', dict(prompt_tokens=0, completion_tokens=0, total_tokens=0, calls=0, stage=stage, error='Error code: 400')
+        return user.replace('question', 'answer'), dict(prompt_tokens=10, completion_tokens=2, total_tokens=12)
+
+class Env:
+    name = 'numbers'
+    def rollout_one(self, *, item, skill, target_client):
+        text, _ = target_client.chat(system=skill, user=item['q'], stage='rollout')
+        return RolloutResult(item['id'], hard=text == item['a'], soft=text == item['a'], predicted_answer=text)
+
+class Breaks(Env):
+    "Does `how` for the items in `places`, and plays the others"
+    def __init__(self, how, *places): self.how, self.places = how, {f'i{p}' for p in places}
+    def rollout_one(self, *, item, **kw): return self.how(item) if item['id'] in self.places else super().rollout_one(item=item, **kw)
+
+def play(env=None, items=ITEMS, client=None, workers=4, timeout=None, **kw):
+    return run_rollout(env or Env(), SKILL, items, target_client=client or Client(), executor=ThreadExecutor(workers, timeout), **dict(pause=0) | kw)
+
+def fail(e):
+    def do(item): raise e
+    return do
+
+# Threads
+
+@pytest.mark.parametrize('workers', [0, 1, 3, 8, 32])
+def test_results_come_in_the_order_of_the_items(workers):
+    naps = [random.Random(0).uniform(0, .01) for _ in ITEMS]
+    assert [r.id for r in play(client=Client(naps=naps), workers=workers)]==[i['id'] for i in ITEMS]
+
+def test_jobs_begin_in_their_order_and_no_more_than_workers_at_a_time():
+    begun, now, most, lock = [], [0], [0], threading.Lock()
+    def job(i):
+        with lock:
+            begun.append(i)
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(.003)
+        with lock: now[0] -= 1
+        return i
+    assert ThreadExecutor(5).run(job, range(40))==list(range(40))
+    assert most[0]==5 and all(abs(i - place) < 5 for place, i in enumerate(begun))
+
+def test_an_exception_is_an_outcome():
+    out = ThreadExecutor(3).run(lambda x: 1/x, [1, 0, 2])
+    assert out[0]==1 and isinstance(out[1], ZeroDivisionError) and out[2]==.5
+
+@pytest.mark.parametrize('workers', [1, 4])
+def test_done_hears_of_one_job_at_a_time_and_can_end_the_run(workers):
+    seen, inside = [], threading.Lock()
+    def done(i, out):
+        assert inside.acquire(blocking=False)
+        seen.append((i, out))
+        inside.release()
+        return len(seen) == 6
+    out = ThreadExecutor(workers).run(lambda x: x*x, range(1000), done)
+    assert 6 <= len(seen) <= 6 + workers and len(dict(seen))==len(seen)
+    assert out==[i*i if i in dict(seen) else None for i in range(1000)]
+
+@pytest.mark.parametrize('workers', [1, 4])
+def test_an_error_of_done_ends_the_run(workers):
+    def done(i, out): raise OSError(errno.ENOSPC, 'No space left on device')
+    with pytest.raises(OSError, match='No space left'): ThreadExecutor(workers).run(str, range(100), done)
+
+def test_nothing_to_do(): assert ThreadExecutor().run(len, []) == [] and play(items=[]) == []
+
+@pytest.mark.parametrize('timeout', [0, -1, float('nan')])
+def test_a_timeout_that_is_none_is_refused(timeout):
+    with pytest.raises(ValueError, match='timeout is .*None to wait for ever'): ThreadExecutor(2, timeout)
+
+# E6: 1.0.0 waits for the slowest, for ever if need be, and through Ctrl-C
+
+@pytest.mark.parametrize('workers', [1, 2, 8])
+def test_E6_one_rollout_that_hangs_costs_its_timeout(workers):
+    never, began = threading.Event(), time.monotonic()
+    results = play(Breaks(lambda item: never.wait(60), 3), workers=workers, timeout=.3, retries=0)
+    never.set()
+    assert time.monotonic() - began < 20
+    assert [r.id for r in results if not r.ok]==['i3'] and len(results)==len(ITEMS)
+    assert results[3].fail_reason=='rollout_error: TimeoutError: no result within 0.3 s'
+
+def test_E6_as_many_hang_as_there_are_workers():
+    never = threading.Event()
+    results = play(Breaks(lambda item: never.wait(60), 1, 2, 3, 4, 5, 6), workers=3, timeout=.3, retries=0)
+    never.set()
+    assert sum(r.ok for r in results)==14
+
+def test_E6_a_rollout_that_was_given_up_calls_nothing_more():
+    wake, ended, ends = threading.Event(), threading.Event(), []
+    class Stubborn(Env):
+        def rollout_one(self, *, item, skill, target_client):
+            if item['id'] != 'i0': return super().rollout_one(item=item, skill=skill, target_client=target_client)
+            wake.wait(60)
+            try:
+                while True:
+                    try: return target_client.chat(system='', user='late')
+                    except Exception: pass
+            except BaseException as e: ends.append(e)
+            finally: ended.set()
+    client = Client()
+    results = play(Stubborn(), items=ITEMS[:6], client=client, timeout=.3, retries=0)
+    wake.set()
+    assert ended.wait(20) and isinstance(ends[0], GivenUp) and 'late' not in client.asked and not results[0].ok
+
+@pytest.mark.parametrize('workers, timeout', [(1, None), (1, 60), (4, None)])
+def test_E6_ctrl_c_stops_at_once_and_keeps_what_is_finished(workers, timeout):
+    never, journal = threading.Event(), Journal()
+    def press(item):
+        if workers > 1 or timeout:
+            threading.Timer(.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            never.wait(60)
+        raise KeyboardInterrupt
+    client, began = Client(), time.monotonic()
+    with pytest.raises(KeyboardInterrupt): play(Breaks(press, 5), client=client, workers=workers, timeout=timeout, journal=journal)
+    assert time.monotonic() - began < 20
+    kept = len(journal)
+    assert kept==len(client.asked)==(5 if workers==1 else 19)
+    never.set()
+    again = Client()
+    assert [r.hard for r in play(client=again, journal=journal)]==[1]*20 and len(again.asked)==20 - kept
+
+# Budgets and questions
+
+@pytest.mark.parametrize('workers', [1, 8])
+def test_a_spent_budget_stops_the_run_and_loses_nothing(workers):
+    client, journal = Client(), Journal()
+    def guard():
+        if len(client.asked) >= 7: raise BudgetExceeded('7 of 7 calls are used: raise max_calls')
+    lock = threading.Lock()
+    def one_by_one():
+        with lock: guard()
+    with pytest.raises(BudgetExceeded, match='raise max_calls'): play(client=client, workers=workers, journal=journal, guard=one_by_one)
+    assert 7 <= len(client.asked) < 7 + workers and len(journal)==len(client.asked)
+    more = Client()
+    assert all(r.ok for r in play(client=more, journal=journal)) and len(more.asked) + len(client.asked)==20
+
+def test_an_environment_cannot_swallow_a_spent_budget():
+    class Deaf(Env):
+        def rollout_one(self, **kw):
+            try: return super().rollout_one(**kw)
+            except Exception: return dict(hard=0)
+    def guard(): raise BudgetExceeded('nothing is left')
+    with pytest.raises(BudgetExceeded): play(Deaf(), guard=guard)
+
+@pytest.mark.parametrize('swallow', [False, True])
+def test_questions_handed_over_are_all_asked_before_the_stop(tmp_path, swallow):
+    class Curious(Env):
+        def rollout_one(self, **kw):
+            try: return super().rollout_one(**kw)
+            except Exception as e:
+                if swallow: return dict(hard=0)
+                raise
+    with pytest.raises(Handoff) as e: play(Curious(), items=ITEMS[:9], client=HandoffChat(tmp_path/'q'))
+    assert len(e.value.questions)==9
+    for q in e.value.questions: answer_place(q).write_text(f"answer {q.read_text().split('question ')[-1].split()[0]}")
+    assert [r.hard for r in play(Curious(), items=ITEMS[:9], client=HandoffChat(tmp_path/'q'))]==[1]*9
+
+# C10, E1: 1.0.0 scores a lost call as a wrong answer, and remembers that score for ever
+
+@pytest.mark.parametrize('usage', [{}, None, dict(prompt_tokens=0, completion_tokens=0, total_tokens=0), dict(calls=0, error='401')])
+def test_C10_a_client_that_answers_nothing_is_an_outage(usage):
+    class Mute:
+        model, calls = 'mute', 0
+        def chat(self, **kw):
+            Mute.calls += 1
+            return '', usage
+    cause = '401' if usage and 'error' in usage else 'an empty answer that took no tokens'
+    with pytest.raises(Outage, match=f'the first 5 of 20 rollouts.*{cause}.*run again'): play(client=Mute(), workers=1)
+    assert Mute.calls==15
+
+def test_C10_a_client_that_raises_is_an_outage():
+    class Dead:
+        model = 'dead'
+        def chat(self, **kw): raise ConnectionError('refused by 10.0.0.1')
+    with pytest.raises(Outage, match='ConnectionError: refused by'): play(client=Dead())
+
+def test_an_empty_answer_that_was_paid_for_is_an_answer():
+    class Blank:
+        model = 'blank'
+        def chat(self, **kw): return '', dict(prompt_tokens=10, completion_tokens=0)
+    assert [(r.status, r.hard) for r in play(client=Blank())]==[('ok', 0)]*20
+
+def test_a_refusal_is_an_answer():
+    chat = ScriptedChat(lambda messages: ChatReply(status='refused', error='content filter'))
+    results = play(client=chat)
+    assert [(r.status, r.hard) for r in results]==[('ok', 0)]*20
+
+@pytest.mark.parametrize('workers', [1, 8])
+def test_E1_errors_that_pass_cost_nothing_but_time(workers):
+    client = Client(lambda n, user: n <= 9)
+    results = play(client=client, workers=workers)
+    assert [(r.hard, r.usage) for r in results]==[(r.hard, r.usage) for r in play()]
+
+def test_E1_a_server_that_refuses_the_first_validation():
+    from skillrl.llm.openai_client import OpenAIChatClient
+    def answer(request): return said(request['body']['messages'][-1]['content'].replace('question', 'answer'))
+    with FaultServer(*[error(400)]*5, rest=answer) as server:
+        client = OpenAIChatClient('m', base_url=server.url, api_key='sk-test-0123456789')
+        results = play(client=client, items=ITEMS[:8])
+    assert [r.hard for r in results]==[1]*8 and server.count==13
+
+def test_E1_what_is_lost_is_not_kept():
+    journal = Journal()
+    results = play(client=Client(lambda n, user: user == 'question 7'), journal=journal)
+    assert [r.id for r in results if not r.ok]==['i7'] and len(journal)==19 and 'Error code: 400' in results[7].fail_reason
+    assert all(r.ok for r in play(journal=journal))
+
+def test_E1_a_lost_call_is_not_scored_by_an_environment_that_does_not_look():
+    results = play(client=Client(lambda n, user: user == 'question 7'))
+    assert (results[7].status, results[7].hard)==('infra_error', 0) and all(r.ok for r in results if r.id != 'i7')
+
+def test_a_call_that_was_lost_and_repeated_by_the_environment_is_not_lost():
+    class Patient(Env):
+        def rollout_one(self, *, item, skill, target_client):
+            text = ''
+            while not text: text, _ = target_client.chat(system=skill, user=item['q'])
+            return dict(hard=text == item['a'])
+    client = Client(lambda n, user: n % 3 == 1)
+    assert all(r.ok for r in play(Patient(), client=client, workers=1, retries=0))
+
+def test_too_many_lost():
+    bad = lambda *places: Breaks(fail(OSError('no disk')), *places)
+    assert sum(r.ok for r in play(bad(1, 2), items=ITEMS[:4]))==2
+    with pytest.raises(Outage, match="3 of 4 rollouts for 'val' were lost, that of item 'i1' to 'rollout_error: OSError: no disk'"):
+        play(bad(1, 2, 3), items=ITEMS[:4], stage='val')
+    with pytest.raises(Outage, match='1 of 4'): play(bad(2), items=ITEMS[:4], max_lost=0)
+    assert not any(r.ok for r in play(bad(*range(20)), max_lost=1))
+
+def test_each_lost_item_has_its_tries_and_no_more():
+    asked = []
+    def broken(item):
+        asked.append(item['id'])
+        raise OSError('no disk')
+    play(Breaks(broken, 6, 11), retries=3)
+    assert sorted(asked)==['i11']*4 + ['i6']*4
+
+# D5, D6, D7: what environments do
+
+@pytest.mark.parametrize('items', [['mug', 'plate', 'lamp'], [('mug', 1), None, 3], [{}, {}, {}]])
+def test_D5_items_need_not_be_dicts_even_where_the_environment_raises(items):
+    class Picky:
+        def rollout_one(self, *, item, skill, target_client):
+            if item is items[1]: raise ValueError('cannot read this')
+            return dict(hard=1)
+    results = play(Picky(), items=items, retries=0)
+    assert [(r.id, r.status) for r in results]==[('item_0', 'ok'), ('item_1', 'infra_error'), ('item_2', 'ok')]
+    assert results[1].fail_reason=='rollout_error: ValueError: cannot read this'  # in the words of 1.0.0
+
+def test_D6_extras_cannot_pass_for_scores():
+    results = play(Breaks(lambda item: dict(id='other', hard=.5, extras=dict(hard=1, id='x', status='ok')), 4))
+    assert (results[4].id, results[4].hard, results[4].extras['hard'])==('i4', .5, 1)
+
+@pytest.mark.parametrize('score', [dict(hard=5), dict(soft=float('nan')), dict(hard=None), dict(hard=-1), dict(hard='1'), dict(soft=float('inf'))])
+@pytest.mark.parametrize('workers', [1, 8])
+def test_D7_a_score_that_is_none_stops_the_run_and_names_the_item(score, workers):
+    with pytest.raises(ValueError, match=f"{[*score][0]} of item 'i4' is .*number from 0 to 1"):
+        play(Breaks(lambda item: score, 4, 9, 10), workers=workers, client=Client(naps=[random.uniform(0, .003) for _ in range(40)]))
+
+@pytest.mark.parametrize('out', [None, 'yes', 1, ('a', 'b'), [1]])
+def test_a_result_of_another_kind_stops_the_run(out):
+    with pytest.raises(TypeError, match="for item 'i2': return a RolloutResult or a dict"): play(Breaks(lambda item: out, 2))
+
+def test_a_result_that_no_file_can_hold_stops_the_run():
+    with pytest.raises(TypeError, match='cannot be written as JSON'): play(Breaks(lambda item: dict(hard=1, extras=dict(thing=object())), 2))
+
+def test_an_environment_may_say_itself_that_a_rollout_was_lost():
+    results = play(Breaks(lambda item: dict(hard=1, status='infra_error', fail_reason='simulator down'), 2))
+    assert (results[2].status, results[2].fail_reason)==('infra_error', 'simulator down')
+
+def test_an_environment_that_returns_one_object_for_all():
+    one = RolloutResult('shared', hard=1)
+    results = play(Breaks(lambda item: one, *range(20)))
+    assert [r.id for r in results]==[i['id'] for i in ITEMS] and one.id=='shared' and one.usage=={}
+
+def test_secrets_do_not_stand_in_reasons():
+    results = play(Breaks(fail(RuntimeError('bad key sk-abcdefghijklmnop')), 2))
+    assert 'sk-abc' not in results[2].fail_reason and 'bad key' in results[2].fail_reason
+
+def test_ids():
+    assert check_items([dict(id=7), dict(id=''), dict(id=0), {}, 'lamp'], 'val')==['7', 'item_1', '0', 'item_3', 'item_4']
+    with pytest.raises(ValueError, match="items 1 and 2 of the split 'val' have the same id '7'"): check_items([{}, dict(id=7), dict(id='7')], 'val')
+
+def test_failures_and_successes():
+    results = [RolloutResult('a', hard=1), RolloutResult('b', hard=.9), RolloutResult('c'), RolloutResult('d', status='infra_error')]
+    bad, good = split_failures_successes(results)
+    assert ([r.id for r in bad], [r.id for r in good])==(['b', 'c'], ['a'])
+
+# Threads decide nothing
+
+class Shaky(Env):
+    "Item `k` is lost `k % 4` times, and for ever if it is among `dead`"
+    def __init__(self, dead=()): self.dead, self.tries, self.rng = dead, {}, random.Random()
+    def rollout_one(self, *, item, skill, target_client):
+        time.sleep(self.rng.uniform(0, .002))
+        k = int(item['id'][1:])
+        self.tries[k] = self.tries.get(k, 0) + 1
+        result = super().rollout_one(item=item, skill=skill, target_client=target_client)
+        if k in self.dead or self.tries[k] <= k % 4: raise OSError(f'try {self.tries[k]} of {k}')
+        return result
+
+@pytest.mark.parametrize('dead, outage', [((), False), (range(4), False), (range(5, 9), False), (range(5), True), (range(8), True), (range(3, 15), True)])
+def test_the_number_of_threads_changes_nothing(dead, outage):
+    def told(workers):
+        try: return [r.to_dict() for r in play(Shaky(dead), workers=workers)]
+        except Outage as e: return str(e)
+    first = told(1)
+    assert isinstance(first, str)==outage
+    for workers in (2, 3, 8, 20): assert told(workers)==first
+
+def test_luck_is_the_same_for_any_number_of_threads_any_outage_and_any_skill():
+    class Lucky:
+        def rollout_one(self, *, item, skill, target_client):
+            text, _ = target_client.chat(system=skill, user=item['q'])
+            return dict(hard=random.Random(target_client.seed).random())
+    play_with = lambda workers=1, lost=lambda n, user: False, skill=SKILL, **kw: [r.hard for r in run_rollout(
+        Lucky(), skill, ITEMS, target_client=Client(lost), executor=ThreadExecutor(workers), pause=0, **kw)]
+    first = play_with(seed=1)
+    assert first==play_with(8, seed=1)==play_with(3, lambda n, user: n <= 9, seed=1)==play_with(seed=1, skill='Other.')
+    assert len(set(first))==20
+    assert all(a != b for other in (dict(seed=2), dict(seed=1, repeat=1), dict(seed=1, split='val')) for a, b in zip(first, play_with(**other)))
+
+def test_without_a_seed_there_is_none():
+    seen = []
+    class Looks(Env):
+        def rollout_one(self, *, target_client, **kw):
+            seen.append(target_client.seed)
+            return super().rollout_one(target_client=target_client, **kw)
+    client = Client()
+    client.seed = 7  # of the client, not of a rollout
+    play(Looks(), client=client)
+    assert set(seen)=={None}
+
+# What was paid for
+
+@pytest.mark.parametrize('cut', range(1, 150, 11))
+def test_a_torn_journal_keeps_its_whole_entries(tmp_path, cut):
+    journal = Journal(tmp_path/'j.jsonl')
+    for i in range(3): journal.put(('skill', i), dict(answer='é' * 10, n=i))
+    size = journal.path.stat().st_size
+    line = size//3
+    os.truncate(journal.path, size - cut)
+    again = Journal(journal.path)
+    kept = len(again)
+    assert kept==3 - (cut + line - 2)//line  # a line that lacks only its end is whole
+    again.put(('skill', 'new'), [1])
+    assert len(Journal(journal.path))==kept + 1 and Journal(journal.path).get(('skill', 'new'))==[1]
+
+def test_a_journal_for_many_threads(tmp_path):
+    journal = Journal(tmp_path/'deep'/'j.jsonl')
+    ThreadExecutor(16).run(lambda i: journal.put((i,), dict(text='x' * i)), range(300))
+    again = Journal(journal.path)
+    assert [again.get((i,)) for i in range(300)]==[dict(text='x' * i) for i in range(300)]
+
+def test_a_journal_gives_copies_and_what_a_file_would_give():
+    journal, value = Journal(), dict(a=[1], t=(1, 2), nan=float('nan'))
+    assert journal.put('k', value)==journal.get('k')==dict(a=[1], t=[1, 2], nan=None)
+    journal.get('k')['a'].append(2)
+    assert journal.get('k')['a']==[1] and journal.get('other') is None and not journal.claim('k')
+
+def test_a_full_disk_is_told_and_the_torn_line_goes(tmp_path, monkeypatch):
+    journal = Journal(tmp_path/'j.jsonl')
+    journal.put('a', 1)
+    class Full:
+        def __init__(self, f): self.f, self.n = f, 0
+        def write(self, line):
+            if self.n: raise OSError(errno.ENOSPC, 'No space left on device')
+            self.n += 1
+            return self.f.write(line[:5])
+        def close(self): self.f.close()
+    journal._file = Full(journal._file)
+    with pytest.raises(OSError, match='No space left.*free some space'): journal.put('b', 2)
+    journal.put('c', 3)
+    assert Journal(journal.path).rows=={'"a"': '1', '"c"': '3'}
+
+def test_clear(tmp_path):
+    journal = Journal(tmp_path/'j.jsonl')
+    journal.put('a', 1)
+    journal.clear()
+    assert (journal.get('a'), journal.path.exists(), len(Journal(journal.path)))==(None, False, 0)
+    journal.put('b', 2)
+    assert Journal(journal.path).get('b')==2
+
+def test_what_decides_whether_a_rollout_is_known():
+    journal, client = Journal(), Client()
+    def asks(**kw):
+        before = len(client.asked)
+        run_rollout(Env(), kw.pop('skill', SKILL), ITEMS[:3], target_client=client, journal=journal, **kw)
+        return len(client.asked) - before
+    assert [asks(), asks(), asks(repeat=1), asks(split='val'), asks(skill='Other.'), asks(stage='screen')]==[3, 0, 3, 3, 3, 0]
+    client.model = 'n'
+    assert asks()==3
+
+def test_items_without_ids_are_told_apart_by_what_they_hold():
+    journal, client = Journal(), Client()
+    class Plain(Env):
+        def rollout_one(self, *, item, **kw): return super().rollout_one(item=dict(item, id='x'), **kw)
+    bare = [dict(q=i['q'], a=i['a']) for i in ITEMS]
+    first, second = (play(Plain(), items=part, client=client, journal=journal) for part in (bare[:10], bare[10:]))
+    assert len(client.asked)==20 and [r.predicted_answer for r in first + second]==[i['a'] for i in ITEMS]
+
+def test_usage_counts_every_call_once(tmp_path):
+    client, journal = Client(lambda n, user: n <= 3 or user == 'question 7'), Journal(tmp_path/'j.jsonl')
+    results = play(client=client, journal=journal)
+    paid = add_usage(*(r.usage for r in results))
+    assert paid==dict(calls=19, prompt_tokens=190, completion_tokens=38, total_tokens=228)
+    again = add_usage(*(r.usage for r in play(journal=journal, client=Client(lambda n, user: True), retries=0)))
+    assert again['total_tokens']==0
+    later = play(journal=Journal(journal.path))
+    assert add_usage(*(r.usage for r in later))==dict(calls=20, prompt_tokens=200, completion_tokens=40, total_tokens=240)
+
+def test_tokens_of_a_try_that_was_lost_are_counted():
+    class TwoCalls(Env):
+        def rollout_one(self, *, item, skill, target_client):
+            target_client.chat(system=skill, user='plan ' + item['q'])
+            return super().rollout_one(item=item, skill=skill, target_client=target_client)
+    results = play(TwoCalls(), items=ITEMS[:1], client=Client(lambda n, user: n == 2), workers=1)
+    assert results[0].ok and results[0].usage==dict(calls=3, prompt_tokens=30, completion_tokens=6, total_tokens=36)
+
+RUN = '''
+import sys, time
+sys.path.insert(0, sys.argv[2])
+from test_skillopt_rollout import *
+class Slow(Client):
+    def chat(self, **kw):
+        out = super().chat(**kw)
+        with self.lock: open(sys.argv[3], 'a').write(kw['user'] + '\\n')
+        time.sleep(.01)
+        return out
+results = play(client=Slow(), journal=Journal(sys.argv[1]), workers=4)
+print(json.dumps([r.to_dict() for r in results]))
+'''
+
+@pytest.mark.parametrize('after', [1, 8, 15])
+def test_C2b_a_killed_stage_goes_on_where_it_was(tmp_path, after):
+    journal, asked = tmp_path/'j.jsonl', tmp_path/'asked'
+    args = [sys.executable, '-c', RUN, str(journal), str(Path(__file__).parent), str(asked)]
+    p = subprocess.Popen(args, stdout=subprocess.PIPE)
+    lines = lambda: journal.read_bytes().count(b'\n') if journal.exists() else 0
+    while p.poll() is None and lines() < after: time.sleep(.001)
+    p.kill()
+    p.communicate()
+    kept = lines()
+    out = subprocess.run(args, capture_output=True, check=True)
+    assert json.loads(out.stdout)==[r.to_dict() for r in play()]
+    assert kept >= min(after, 20) and asked.read_text().count('\n') <= 20 + 4  # at most one a thread was paid for and not written
+
+# Meters
+
+def test_a_ledger_is_entered_once():
+    run = Ledger()
+    meter = Meter(Client(), ledger=run)
+    meter.chat(system='', user='question 1')
+    own = Meter(ScriptedChat(lambda m: 'a shelf', ledger=run), ledger=run)
+    own.chat(system='', user='Where is it?')
+    assert run.counts=={'m': (1, 10, 2), 'scripted': (1, 3, 2)} and not run.held
+    assert (meter.usage['total_tokens'], own.usage['total_tokens'])==(12, 5)
+
+def test_a_budget_holds_for_clients_that_know_of_none():
+    client, ledger = Client(), Ledger(budget_tokens=100)
+    class Short(Env):
+        def rollout_one(self, *, item, skill, target_client):
+            text, _ = target_client.chat(system=skill, user=item['q'], max_completion_tokens=8)
+            return dict(hard=text == item['a'])
+    journal = Journal()
+    with pytest.raises(BudgetExceeded, match='of 100 are left'): play(Short(), client=client, ledger=ledger, journal=journal)
+    assert ledger.tokens <= 100 and ledger.tokens==12*len(client.asked)==12*len(journal) and not ledger.held
+
+def test_a_meter_looks_like_its_client():
+    client = Client()
+    client.temperature = .7
+    meter = Meter(client, 'reflect', 'optimizer')
+    assert (meter.model, meter.temperature, hasattr(meter, 'replies_of'))==('m', .7, False)
+    chat = Meter(ScriptedChat(['shelf', ChatReply(status='infra_error', error='503')]))
+    assert [r.text for r in chat.replies([[dict(role='user', content='Where?')]])]==['shelf']
+    assert chat.reply([dict(role='user', content='And?')]).status=='infra_error' and list(chat.lost.values())==['503']
+
+def test_an_outage_in_a_chat_is_remembered_by_its_cause():
+    meter = Meter(ScriptedChat([ConnectionError('no route')]))
+    with pytest.raises(Outage): meter.chat(system='', user='Where?')
+    assert list(meter.lost.values())==['Outage: ConnectionError: no route'] and meter.usage['total_tokens']==0
+
+def test_a_client_that_breaks_the_contract_is_named():
+    class Old:
+        model = 'old'
+        def chat(self, **kw): return 'shelf'
+    with pytest.raises(Outage, match=r'should return \(text, usage\)'): play(client=Old())
+
+@pytest.mark.parametrize('usage', [dict(prompt_tokens=None, completion_tokens='7'), dict(total_tokens=float('nan'), prompt_tokens=3), None, {}])
+def test_a_usage_of_any_kind_is_read(usage):
+    class Odd:
+        model = 'odd'
+        def chat(self, **kw): return 'shelf', usage
+    meter = Meter(Odd())
+    meter.chat(system='', user='Where?')
+    assert meter.usage['calls']==1 and meter.usage['total_tokens']==(3 if usage and 'total_tokens' in usage else 0) and not meter.lost
+
+class Far:
+    "An executor whose jobs and outcomes go over a line as bytes"
+    def run(self, fn, jobs, done=None):
+        out = []
+        for i, job in enumerate(jobs):
+            fn2, job2 = pickle.loads(pickle.dumps((fn, job)))
+            out.append(pickle.loads(pickle.dumps(outcome(fn2, job2))))
+            if done and done(i, out[-1]): break
+        return out + [None]*(len(jobs) - len(out))
+
+class Simple:
+    model = 'simple'
+    def chat(self, *, system, user, **kw):
+        if user == 'question 3': return '', {}
+        return user.replace('question', 'answer'), dict(prompt_tokens=10, completion_tokens=2)
+
+def test_an_executor_may_be_elsewhere():
+    far, near = (run_rollout(Env(), SKILL, ITEMS, target_client=Simple(), executor=e, pause=0) for e in (Far(), ThreadExecutor(8)))
+    assert far==near and [r.id for r in far if not r.ok]==['i3'] and far[0].usage['total_tokens']==12
