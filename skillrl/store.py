@@ -9,6 +9,7 @@ __all__ = ['atomic_write', 'to_json', 'write_json', 'read_json', 'atomic_folder'
 # %% ../nbs/01_store.ipynb #8f759ebf
 import hashlib, json, os, re, shutil
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from fastcore.basics import patch
 def atomic_write(
     path, # Where to; missing folders are made
     data, # `str` (written as UTF-8) or `bytes`
+    sync=True, # Wait for the disk? False for what can be made again, since a power cut may take it
 )->Path: # `path`
     "Replace the file at `path` by `data`, or leave it as it was"
     path = Path(path)
@@ -28,7 +30,7 @@ def atomic_write(
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(tmp, 'wb') as f:
             f.write(data.encode() if isinstance(data, str) else data)
-            _to_disk(f)
+            if sync: _to_disk(f)
         os.replace(tmp, path)
     except OSError as e: raise _refused(path, e) from e
     finally: _drop(tmp)
@@ -53,13 +55,17 @@ def to_json(
     indent=None, # 1 for a file people read, None for one line
 )->str:
     "`obj` as strict JSON; what is not a finite number becomes null"
-    plain = lambda o: o.tolist() if hasattr(o, 'tolist') else str(o) if isinstance(o, Path) else _no_json(o)
-    dump = lambda ascii: json.dumps(obj, indent=indent, ensure_ascii=ascii, allow_nan=False, default=plain)
-    try: text = dump(False)
-    except ValueError: return to_json(_finite(json.loads(json.dumps(obj, default=plain))), indent)
-    return dump(True) if re.search('[\ud800-\udfff]', text) else text  # Half a character, which a file cannot hold
+    try: text = _writer(indent)(obj)
+    except ValueError: return to_json(_finite(json.loads(json.dumps(obj, default=_plain))), indent)
+    torn = not text.isascii() and re.search('[\ud800-\udfff]', text)  # Half a character, which a file cannot hold
+    return _writer(indent, ascii=True)(obj) if torn else text
 
-def _no_json(o):
+@cache
+def _writer(indent, ascii=False): return json.JSONEncoder(indent=indent, ensure_ascii=ascii, allow_nan=False, default=_plain).encode
+
+def _plain(o):
+    if hasattr(o, 'tolist'): return o.tolist()
+    if isinstance(o, Path): return str(o)
     raise TypeError(f'{type(o).__name__} {o!r} cannot be written as JSON: make it text, numbers, lists or dicts first')
 
 def _finite(o):

@@ -72,11 +72,14 @@ def from_dict(cls:RolloutResult,
 ):     # A `RolloutResult`, not yet `checked`
     "The result that `d` describes"
     if not isinstance(d, dict): raise TypeError(f'a result is a dict or a RolloutResult, not {_clip(repr(d), 60)}: let rollout_one return one of these')
-    types = {f.name: f.type for f in fields(cls) if f.name != 'extras'}
-    known = {k: _read(k, d[k], t) for k, t in types.items() if k in d and (d[k] is not None or t is float)}
-    more = {k: v for k, v in d.items() if k not in types and k != 'extras'}
-    extras = d.get('extras')
-    return cls(**dict(id='') | known, extras=more | (extras if isinstance(extras, dict) else dict(extras=extras) if extras else {}))
+    known, more, extras = dict(id=''), {}, d.get('extras')
+    for k, v in d.items():
+        if k not in _KINDS: more[k] = v
+        elif v is not None or _KINDS[k] is float: known[k] = _read(k, v, _KINDS[k])
+    more.pop('extras', None)
+    return cls(**known, extras=more | (extras if isinstance(extras, dict) else dict(extras=extras) if extras else {}))
+
+_KINDS = {f.name: f.type for f in fields(RolloutResult) if f.name != 'extras'}
 
 def _read(name, v, kind):
     "`v` as a value of the field `name`"

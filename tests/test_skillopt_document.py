@@ -1,6 +1,7 @@
 "Packages and banks as one text: exact ways there and back, edits that break nothing, and games that judge the result"
 import json, os, random, sys, threading, time
 from pathlib import Path
+from types import SimpleNamespace
 import pytest
 from skillrl.agent import EpisodeError
 from skillrl.config import SkillRLConfig
@@ -333,7 +334,7 @@ def test_an_episode_is_the_same_in_any_order_and_thread(env):
 
 def test_a_repeat_takes_other_draws(env):
     items, doc = env.get_items('train'), env.get_initial_skill()
-    acts = lambda n: [[m['content'] for m in env.rollout_one(item=i | dict(repeat=n), skill=doc).conversation] for i in items]
+    acts = lambda n: [[m['content'] for m in env.rollout_one(item=i, skill=doc, target_client=SimpleNamespace(seed=n)).conversation] for i in items]
     assert acts(0) == [[m['content'] for m in env.rollout_one(item=i, skill=doc).conversation] for i in items] and acts(0) != acts(1)
 
 def test_the_prompt_follows_the_document(env):
@@ -396,6 +397,8 @@ def test_only_games_that_differ_are_played(env, monkeypatch):
     new = env.read(env.get_initial_skill().replace('Look for baseballbat in desk 1.', 'Look for baseballbat in drawer 2.'))
     d = judge_banks(env.bank, new, env, items)
     assert sorted(played) == [items[0]['id']]*2 and d.n == 1 and not d.accept
+    acts = lambda bank, i: [s.action for s in real(env, i, bank).steps]
+    assert all(acts(env.bank, i) == acts(new, i) for i in items[1:])
     with pytest.raises(ValueError, match='none of the 6 games'): judge_banks(env.bank, env.bank.copy(), env, items)
 
 def test_help_is_told_from_noise(house, policy):

@@ -65,12 +65,12 @@ class RuleTarget:
     def __init__(self,
         harm=.85, # $H$
         seed=0,   # Of its luck
-    ): self.harm, self.seed, self.rng, self.calls = harm, seed, random.Random(f'agent {seed}'), 0
+    ): self.harm, self.luck, self.rng, self.calls = harm, seed, random.Random(f'agent {seed}'), 0
 
     def chat(self, *, system, user, seed=None, **kw)->tuple: # (text, usage)
         "An invoice, right or wrong"
         self.calls += 1
-        luck = self.rng.random() if seed is None else random.Random(f'{self.seed} {seed} {system} {user}').random()
+        luck = self.rng.random() if seed is None else random.Random(f'{self.luck} {seed} {system} {user}').random()
         words = len(system.split()) + len(user.split())
         return ('right' if luck < chance(system, user, self.harm) else 'wrong'), _usage(words, 1)
 
@@ -120,9 +120,10 @@ class RuleOptimizer:
 
 def _analyse(o, rng, user):
     before, *tasks = re.split(r'(?=Invoice \d+ needs)', user)
-    budget = re.search(r'(?:at most|budget)\D{0,40}(\d+)', user)
+    skill = re.search(r'## current skill(.*?)\n## ', user, re.S | re.I)
+    budget = re.search(r'at most (\d+)', user, re.I)
     lines = min(o.lines, int(budget[1])) if budget else o.lines
-    return dict(reasoning='simulated', edits=[dict(op='append', content=c) for c in advice(rng, before, tasks, o.quality, lines)])
+    return dict(reasoning='simulated', edits=[dict(op='append', content=c) for c in advice(rng, skill[1] if skill else before, tasks, o.quality, lines)])
 
 def _rank(o, rng, user):
     n = len(set(re.findall(r'^\[(\d+)\]', user, re.M)))

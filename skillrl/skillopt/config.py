@@ -7,6 +7,7 @@ __all__ = ['EXTENDABLE', 'Algorithm', 'SkillOptConfig', 'what_binds']
 
 # %% ../../nbs/53_skillopt.config.ipynb #be8b2584
 from dataclasses import asdict, dataclass, field, fields
+from os import PathLike, fspath
 from fastcore.basics import patch
 from ..config import checked, opt
 from ..llm.base import hide
@@ -67,6 +68,7 @@ class SkillOptConfig(Algorithm):
     prices:dict = field(default_factory=dict) # Model → (USD per 1M prompt tokens, USD per 1M completion tokens)
 
     def __post_init__(self):
+        if isinstance(self.out_root, PathLike): self.out_root = fspath(self.out_root)
         for f in fields(self):
             if f.metadata: setattr(self, f.name, checked(f.name, getattr(self, f.name), f))
             elif not isinstance(getattr(self, f.name), dict): raise ValueError(f'{f.name} is {getattr(self, f.name)!r}: give a dict')

@@ -33,8 +33,8 @@ from ..types import RolloutResult
 def _name_problem(name, editable):
     "What is wrong with a file's `name` in a package; '' if nothing"
     parts = name.split('/')
-    if not name.isprintable() or len(name) > 200 or set(name) & set('\\:') or any(p.strip() != p or p in ('', '.', '..') for p in parts):
-        return 'is no plain path inside the folder'
+    plain = name.isprintable() and len(name) <= 200 and not set(name) & set('\\:')
+    if not plain or any(p.strip() != p or p in ('', '.', '..') for p in parts): return 'is no plain path inside the folder'
     if editable and name != 'SKILL.md' and not (len(parts) > 1 and parts[0] in ('references', 'scripts')):
         return 'is neither SKILL.md nor below references/ or scripts/'
     return ''
@@ -52,10 +52,10 @@ class SkillPackage:
     other:dict = field(default_factory=dict) # Path → bytes of what is carried along
     def __post_init__(self):
         if 'SKILL.md' not in self.files: raise ValueError('a package needs a file SKILL.md: add it')
-        told = [(k, _name_problem(k, d is self.files) or (_text_problem(v) if d is self.files else '')) for d in (self.files, self.other) for k, v in d.items()]
-        for name, why in told:
+        told = {n: _name_problem(n, True) or _text_problem(t) for n, t in self.files.items()} | {n: _name_problem(n, False) for n in self.other}
+        for name, why in told.items():
             if why: raise ValueError(f'the file {name!r:.80} {why}: rename, mend or remove it')
-        low = [n.casefold() for n, _ in told]
+        low = [n.casefold() for n in (*self.files, *self.other)]
         if twin := next((n for n in low if low.count(n) > 1), ''): raise ValueError(f'two files are called {twin!r} on some disks: rename one')
         self.files = {k: re.sub('\r\n?', '\n', self.files[k]) for k in sorted(self.files, key=lambda k: (k != 'SKILL.md', k))}
     def __repr__(self): return f"SkillPackage({', '.join([*self.files, *self.other])})"
@@ -79,7 +79,7 @@ def from_text(cls:SkillPackage, text):
     if twice := next((n for n in names if names.count(n) > 1 or n == 'SKILL.md'), ''):
         raise ValueError(f'the border ===== {twice} ===== is there twice: keep one of the two')
     main, more = texts[0], texts.pop() if rest else ''
-    if more.strip(): main = f'{main}{"" if main.endswith(chr(10)) else chr(10)}{more}'
+    if more.strip(): main = main.removesuffix('\n') + '\n' + more
     return cls({'SKILL.md': main} | dict(zip(names, texts[1:])))
 
 # %% ../../nbs/57_skillopt.document.ipynb #b2a55f46
@@ -106,7 +106,8 @@ def _contents(folder, most=64*LARGEST):
     "Path and bytes of every file below `folder`"
     for p in sorted(folder.rglob('*')):
         name = p.relative_to(folder).as_posix()
-        if p.is_symlink() or not (p.is_dir() or p.is_file()): raise ValueError(f'{name} is a link, or no ordinary file: put a copy of the file there')
+        if p.is_symlink() or not (p.is_dir() or p.is_file()):
+            raise ValueError(f'{name} is a link, or no ordinary file: put a copy of the file there')
         if p.is_dir(): continue
         most -= p.stat().st_size
         if most < 0: raise ValueError(f'the files are larger than {64*LARGEST} bytes: take out what the skill does not need')
@@ -122,7 +123,8 @@ def load(cls:SkillPackage, folder):
     if not Path(folder).is_dir(): raise FileNotFoundError(f'there is no folder {folder}')
     found = dict(_contents(Path(folder)))
     texts = {n: _as_text(d) for n, d in found.items() if not _name_problem(n, True)}
-    if _text_problem(texts.get('SKILL.md', '')): raise ValueError(f'{folder}: SKILL.md is no text of at most {LARGEST} bytes: save it as UTF-8')
+    if _text_problem(texts.get('SKILL.md', '')):
+        raise ValueError(f'{folder}: SKILL.md is no text of at most {LARGEST} bytes: save it as UTF-8')
     texts = {n: t for n, t in texts.items() if not _text_problem(t)}
     try: return cls(texts, {n: d for n, d in found.items() if n not in texts})
     except ValueError as e: raise ValueError(f'{folder}: {e}') from None
@@ -132,9 +134,11 @@ def load(cls:SkillPackage, folder):
 def save(self:SkillPackage, folder)->Path:
     "Write the package to `folder`, whole or not at all"
     folder, mine = Path(os.path.abspath(folder)), self.files | self.other
-    if folder.is_symlink() or folder.exists() and not folder.is_dir(): raise FileExistsError(f'{folder} is not a folder: choose another name')
+    if folder.is_symlink() or folder.exists() and not folder.is_dir():
+        raise FileExistsError(f'{folder} is not a folder: choose another name')
     there = [p.relative_to(folder).as_posix() for p in folder.rglob('*') if p.is_symlink() or not p.is_dir()] if folder.exists() else []
-    if strange := sorted({*there} - {*mine}): raise FileExistsError(f'{folder} holds {strange[0]}, which is not in the package: choose another folder')
+    if strange := sorted({*there} - {*mine}):
+        raise FileExistsError(f'{folder} holds {strange[0]}, which is not in the package: choose another folder')
     with atomic_folder(folder) as tmp:
         for name, data in mine.items():
             path = atomic_write(tmp/name, data)
@@ -161,7 +165,7 @@ def _heading(o):
 def _place(head, categories):
     "Whether the heading `head` is for mistakes, and the category it names; None if it names none"
     first, _, kind = (s.strip() for s in head.lower().partition(':'))
-    known = {_flat(c).lower(): c for c in ('new', *reversed([*categories]), 'general')} | {'new': 'general'}
+    known = {_flat(c).lower(): c for c in (*reversed([*categories]), 'general')} | {'new': 'general'}
     return first == 'mistakes', known.get(kind or 'general') if first == 'mistakes' else known.get(head.lower())
 
 # %% ../../nbs/57_skillopt.document.ipynb #a1495da1
@@ -204,7 +208,9 @@ def _told(piece, mistake):
     m = re.match(r'(?:\[([\w.-]{1,64})\]\s*)?(?:\*\*(.+?)\*\*:?\s*)?', text)
     first, *more = map(str.strip, re.split(r'\*(When|Why|Instead):\*', text[m.end():]))
     found, title = {_labels[k]: v for k, v in zip(more[::2], more[1::2])}, m[2] or ''
-    if not mistake: return m[1], dict(title=title or ' '.join(first.split()[:5]).rstrip('.,:;'), principle=first, when_to_apply=found.get('when_to_apply', ''))
+    if not mistake:
+        title = title or ' '.join(first.split()[:5]).rstrip('.,:;')
+        return m[1], dict(title=title, principle=first, when_to_apply=found.get('when_to_apply', ''))
     avoid = ' '.join(filter(None, [first if title else '', found.get('how_to_avoid', '')]))
     return m[1], dict(description=title or first, why_it_happens=found.get('why_it_happens', ''), how_to_avoid=avoid)
 
@@ -277,7 +283,7 @@ class BankEnv(DocumentEnv):
         suite,       # Whose games are played; see `suites`
         bank,        # The `SkillBank` whose document is the initial skill
         policy=None, # Who plays; None for the client that a rollout is given
-        config=None, # A `SkillRLConfig`
+        config=None, # A `SkillRLConfig`; its `model.max_new_tokens` is the room for one reply
         sizes=None,  # Games in 'train', 'val' and 'test'; 24 each by default
         seed=0,      # Of the episodes: the same game takes the same draws under every bank
     ):
@@ -294,8 +300,9 @@ class BankEnv(DocumentEnv):
     def read(self, skill)->SkillBank:
         bank = document_to_bank(skill, self.bank, self.task_types)
         held = next((o for o in bank.quarantined() if o.id not in self.bank), None)
-        if held: raise ValueError(f'the line {held.title!r:.80} is kept out, {"; ".join(held.provenance["quarantined"])}: say what to do in plain words')
-        return bank
+        if not held: return bank
+        why = '; '.join(held.provenance['quarantined'])
+        raise ValueError(f'the line {held.title!r:.80} is kept out, {why}: say what to do in plain words')
 
 # %% ../../nbs/57_skillopt.document.ipynb #4a54880d
 class ClientPolicy:
@@ -336,7 +343,7 @@ def play(self:BankEnv, item, bank, client=None):
     "The `Trajectory` of the game of `item` under `bank`"
     if item['id'] not in self.games: raise ValueError(f'{item["id"]!r} is no game of {self.suite.name}: take items from get_items')
     episodes = episodes_of(self.suite, [self.games[item['id']]], bank, self.config)
-    seed = seed_for(self.seed, item['id'], item.get('repeat', 0))
+    seed = seed_for(self.seed, item['id'], getattr(client, 'seed', None) or 0)  # A rollout's meter tells repeats apart
     one_by_one = self.lock if self.policy or self.suite.live else nullcontext()
     with one_by_one: return play_out(self.policy or ClientPolicy(client), episodes, self.suite, self.config, seed)[0]
 
@@ -352,7 +359,8 @@ def judge_banks(
     games = [env.games[i['id']] for i in items]
     differ = {g.id for g in (games if env.suite.live else touched(old, new, games, lambda b: retriever_for(b, env.config)))}
     shown = [i for i in items if i['id'] in differ]
-    if not shown: raise ValueError(f'none of the {len(items)} games would show a difference between the banks: take others, or keep the old bank')
+    if not shown:
+        raise ValueError(f'none of the {len(items)} games would show a difference between the banks: take others, or keep the old bank')
     def measure(i, j):
         before, after = (_played(env, bank, shown[i:j], target_client) for bank in (old, new))
         return [(a.hard, b.hard) for a, b in zip(before, after) if a.ok and b.ok]

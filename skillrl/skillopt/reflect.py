@@ -98,7 +98,7 @@ def load_prompt(
 class Optimizer:
     "The model that reads records and proposes edits"
     def __init__(self,
-        client,                     # Anything with `.chat` and `.model`
+        client,                     # Anything with `.chat`
         prompt_overrides=None,      # Your own prompts, by name
         max_completion_tokens=4096, # Of one answer
         executor=None,              # Who runs several calls; None is a `ThreadExecutor`
@@ -155,7 +155,7 @@ def _remember(self:Optimizer, prompt, user):
 
 @patch
 def _key(self:Optimizer, stage, system, user, tokens):
-    return [self.step, stage, skill_hash('\0'.join([str(self.client.model), str(tokens), system, user]))]
+    return [self.step, stage, skill_hash('\0'.join([str(getattr(self.client, 'model', '')), str(tokens), system, user]))]
 
 @patch
 def _send(self:Optimizer, stage, key, system, user, tokens):

@@ -7,6 +7,7 @@ __all__ = ['STOPS', 'COUNTS', 'Executor', 'outcome', 'ThreadExecutor', 'add_usag
            'check_items', 'read_result', 'play_item', 'rollout_seed', 'run_rollout', 'split_failures_successes']
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #9ccf7f43
+import json
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,6 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from time import monotonic, sleep
 from typing import Protocol
-import json
 from fastcore.basics import patch
 from ..llm.base import BudgetExceeded, Outage, _usage, redact
 from ..llm.handoff import Handoff
@@ -126,7 +126,7 @@ COUNTS = 'calls', 'prompt_tokens', 'completion_tokens', 'total_tokens'
 
 def add_usage(*usages)->dict: # With all of `COUNTS`
     "The sum of `usages`, dicts with some of `COUNTS`"
-    return {k: sum(u.get(k) or 0 for u in usages) for k in COUNTS}
+    return {k: sum([u.get(k) or 0 for u in usages]) for k in COUNTS}
 
 class Meter:
     "`client`, for one rollout or one stage"
@@ -182,9 +182,9 @@ class GivenUp(BaseException): "Nobody waits for this rollout any more, so it may
 def _pass(self:Meter, ask, read, question, most):
     "What `ask()` brings, entered as `read` understands it"
     try:
-        if self.closed: raise GivenUp()
-        if self.guard: self.guard()
         with _held(self.ledger, self.client, len(question)//3, most) as enter:
+            if self.closed: raise GivenUp()
+            if self.guard: self.guard()
             answer = ask()
             text, usage = read(answer)
             enter(self.note(question, text, usage))
@@ -200,9 +200,10 @@ def _pass(self:Meter, ask, read, question, most):
 def _held(ledger, client, size, most):
     "Hold the price of a call back in `ledger`; what enters the call there"
     if ledger is None or ledger is getattr(client, 'ledger', None): return (yield lambda used: None)
-    hold = ledger.hold(client.model, size, most, wait=True)
+    model = getattr(client, 'model', '')
+    hold = ledger.hold(model, size, most, wait=True)
     def enter(used):
-        if used['calls']: ledger.add(client.model, used.get('prompt_tokens', 0), used.get('completion_tokens', 0), hold)
+        if used['calls']: ledger.add(model, used.get('prompt_tokens', 0), used.get('completion_tokens', 0), hold)
     try: yield enter
     finally: ledger.release(hold)
 
@@ -322,8 +323,9 @@ def read_result(
 )->RolloutResult: # 'ok' with scores from 0 to 1, or 'infra_error'
     "The result of one item; raises where the environment is at fault"
     if isinstance(out, Exception): lost = why(out)
-    elif isinstance(out, dict): out = RolloutResult.from_dict(out)
-    if isinstance(out, RolloutResult) and not lost: return replace(out, id=name).checked()
+    elif isinstance(out, dict): out = RolloutResult.from_dict(dict(out, id=name))
+    elif isinstance(out, RolloutResult): out = replace(out, id=name)
+    if isinstance(out, RolloutResult) and not lost: return out.checked()
     if not lost: raise TypeError(f'rollout_one returned {_clip(repr(out), 60)} for item {name!r}: return a RolloutResult or a dict')
     return RolloutResult(name, status='infra_error', fail_reason=_clip(redact(f'rollout_error: {lost}'), 600))
 
@@ -356,7 +358,7 @@ class _Stage:
 
     def open(self):
         "Places of the items that the next round plays"
-        scored = [i for i, r in self.results.items() if r.ok]
+        scored = {i for i, r in self.results.items() if r.ok}
         return [i for i in range(len(self.items)) if self.tries[i] <= self.retries and i not in scored]
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #24a860c1
@@ -372,16 +374,15 @@ def hopeless(self:_Stage):
 def land(self:_Stage, i, out):
     "Take in what came of item `i`; True if no more should begin"
     if isinstance(out, STOPS): return False
-    meter = self.meters[i] if isinstance(out, TimeoutError) else self.meters.pop(i)
+    meter = self.meters.pop(i)
     if isinstance(out, tuple): out, meter = out
+    else: meter.closed = True  # The executor did not wait for it
     self.tries[i], self.usage[i] = self.tries[i] + 1, add_usage(self.usage[i], meter.usage)
-    try: r = read_result(out, self.ids[i], next(iter(meter.lost.values()), ''))
-    except (TypeError, ValueError) as e:
-        self.wrong[i] = e
-        return True
-    r.usage = self.usage[i]
-    self.results[i] = RolloutResult.from_dict(self.journal.put(self.keys[i], r.to_dict())) if r.ok else r
-    return self.hopeless()
+    try:
+        r = replace(read_result(out, self.ids[i], next(iter(meter.lost.values()), '')), usage=self.usage[i])
+        self.results[i] = RolloutResult(**self.journal.put(self.keys[i], r.to_dict())) if r.ok else r
+    except (TypeError, ValueError) as e: self.wrong[i] = e
+    return bool(self.wrong) or self.hopeless()
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #af361b9a
 @patch

@@ -16,7 +16,7 @@ from ..skills.guard import suspicions
 from .config import what_binds
 from .editor import apply_patch_with_report, protect, protected, skill_hash
 from .. import __version__
-from .gate import compute_score, interval, lower_bound, score_of, select_gate_score, trial
+from .gate import compute_score, decide, interval, lower_bound, score_of, select_gate_score
 from .memory import RejectedEdits, autonomous_budget, compare, failure_patterns, meta_skill, slow_update
 from .reflect import Optimizer, full_rewrite, merge_patches, rank_and_select, rewrite, run_minibatch_reflect
 from .rollout import ThreadExecutor, add_usage, check_items, run_rollout
@@ -38,7 +38,7 @@ class SkillOptTrainer:
         prompt_overrides=None, # Name → text, for any of the optimizer's prompts
         executor=None,    # An `Executor` for rollouts; None takes threads
     ):
-        self.cfg, self.env, self.target = config, env, target_client
+        self.cfg, self.env, self.target, self.name = config, env, target_client, getattr(env, 'name', type(env).__name__)
         initial = env.get_initial_skill() if initial_skill is None else initial_skill
         self.state = OptState(initial, initial, initial, epoch_skill=initial)
         self.prompts, self.finals, self.lock = dict(prompt_overrides or {}), {}, Lock()
@@ -48,15 +48,15 @@ class SkillOptTrainer:
                                    ThreadExecutor(config.workers), ledger=self.ledger)
         self.usage = dict(target={})
 
-    def __repr__(self): return f'SkillOptTrainer({self.env.name!r}, step {self.state.step})'
+    def __repr__(self): return f'SkillOptTrainer({self.name!r}, step {self.state.step})'
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #99db8912
 @patch
 def _split(self:SkillOptTrainer, name):
     "The items of the split `name`, checked"
     try: items = list(self.env.get_items(name))
-    except KeyError as e: raise ValueError(f'the environment {self.env.name!r} has no split {name!r} ({e}): name one that it has') from None
-    if not items: raise ValueError(f'the split {name!r} of {self.env.name!r} is empty: give it items')
+    except KeyError as e: raise ValueError(f'the environment {self.name!r} has no split {name!r} ({e}): name one that it has') from None
+    if not items: raise ValueError(f'the split {name!r} of {self.name!r} is empty: give it items')
     check_items(items, name)
     return items
 
@@ -70,9 +70,9 @@ def _open(self:SkillOptTrainer):
     self.schedule = None if c.lr_scheduler == 'autonomous' else build_scheduler(c.lr_scheduler, c.edit_budget, c.min_edit_budget, self.total)
     model = lambda client: str(getattr(client, 'model', ''))
     splits = {k: skill_hash(to_json([str(i) for i in v])) for k, v in dict(train=self.items, selection=self.val).items()}
-    bound = dict(what_binds(c), env=self.env.name, initial_skill=skill_hash(s.initial), target_model=model(self.target),
+    bound = dict(what_binds(c), env=self.name, initial_skill=skill_hash(s.initial), target_model=model(self.target),
                  optimizer_model=model(self.optimizer.client), items=splits, prompts=skill_hash(to_json(self.prompts)))
-    return OptRun(c.out_root, s, bound, c.to_dict())
+    return OptRun(c.out_root, s, bound, c.to_dict(), c.save_every_step)
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #2f39fece
 @patch
@@ -113,7 +113,7 @@ def _afford(self:SkillOptTrainer, n):
     self.ledger.counts = self._counts(total)
     if c.max_target_calls and self.called + n > c.max_target_calls:
         raise BudgetExceeded(f'{self.called} of {c.max_target_calls} target calls are made and {n} more are needed: raise max_target_calls')
-    if c.max_seconds and self.run.seconds() > c.max_seconds:
+    if c.max_seconds and self.run.spent > c.max_seconds:
         raise BudgetExceeded(f'{c.max_seconds:g} seconds have passed: raise max_seconds')
 
 @patch
@@ -237,18 +237,19 @@ def judge(self:SkillOptTrainer,
 )->tuple:      # A `Decision`, and the results of the candidate
     "Play the candidate against the current skill on the selection split"
     c, n, seen = self.cfg, len(self.val), []
-    passes = 1 if c.gate_rule in ('strict', 'none') else max(1, math.ceil(c.gate_pairs/n))
     def pairs(i, j):
         out = []
-        for k in range(passes):
+        for k in range(i//n, math.ceil(j/n)):
             places = range(max(i - k*n, 0), min(j - k*n, n))
-            if not places: continue
             old = self._incumbent(k, places)
             new = self.play(candidate, [self.val[p] for p in places], c.selection_split, f'gate {k}', 'selection')
             seen.extend((k, p, r) for p, r in zip(places, new) if r.ok)
             out += [(old[p], self._score(r)) for p, r in zip(places, new) if r.ok and p in old]
         return out
-    return trial(pairs, passes*n, c.gate_rule, c.gate_alpha, looks=2), seen
+    total = n*(1 if c.gate_rule in ('strict', 'none') else max(1, math.ceil(c.gate_pairs/n)))
+    found = pairs(0, total//2)
+    if c.gate_rule == 'none' or sum(new - old for old, new in found) >= 0: found += pairs(total//2, total)
+    return decide(found, c.gate_rule, c.gate_alpha), seen
 
 @patch
 def _incumbent(self:SkillOptTrainer, k, places):
@@ -273,6 +274,7 @@ def settle(self:SkillOptTrainer, candidate, rec, files):
     rec['candidate_skill_len'], files['candidate_skill.md'] = len(candidate), candidate
     if candidate == was: return rec.update(action='reject', reason='the edits change nothing')
     if not candidate.strip(): return rec.update(action='reject', reason='the skill would be empty')
+    if why := getattr(self.env, 'objection', lambda skill: '')(candidate): return rec.update(action='reject', reason=why)
     if key in s.tried: return rec.update(action='reject', reason='this text was measured before')
     decision, seen = self.judge(candidate)
     hard, soft = compute_score([r for *_, r in seen])
@@ -458,7 +460,7 @@ def _report(self:SkillOptTrainer, stopped):
     actions = [r['action'] for r in s.history]
     usage = self.total_usage()
     summary = dict(
-        version=f'skillrl-lab {__version__}', config=c.to_dict(), env=self.env.name, stopped=stopped, total_steps=len(actions),
+        version=f'skillrl-lab {__version__}', config=c.to_dict(), env=self.name, stopped=stopped, total_steps=len(actions),
         **{f'total_{k}s': sum(a.startswith(k) for a in actions) for k in ('accept', 'reject', 'skip')}, best_step=s.best_step,
         best_selection_score=fresh['score'] if fresh else s.best_score, best_selection_interval=told(fresh, 'interval'), gate_score=s.best_score,
         selection_gain=gain(base, fresh), current_selection_score=s.current_score,
