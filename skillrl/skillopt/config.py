@@ -58,7 +58,7 @@ class SkillOptConfig(Algorithm):
     slow_update_samples:int = opt(20, lo=1) # Items that epochs are compared on
     max_skill_chars:int = opt(20_000, lo=1) # Longest skill
     rollout_timeout:float = opt(0., lo=0) # Seconds for one rollout
-    rollout_retries:int = opt(2, lo=0) # Further tries of a rollout that infrastructure lost
+    rollout_retries:int = opt(3, lo=0) # Further tries of a rollout that infrastructure lost
     max_lost:float = opt(.5, lo=0, hi=1) # Share of a batch that may stay lost
     max_target_calls:int = opt(0, lo=0) # Calls of the target
     max_tokens:int = opt(0, lo=0) # Tokens of both models

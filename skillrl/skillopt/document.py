@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['NOTE', 'SkillPackage', 'as_line', 'bank_to_document', 'pieces', 'document_to_bank', 'DocumentEnv', 'PackageEnv',
-           'BankEnv', 'ClientPolicy', 'as_result', 'judge_banks']
+           'BankEnv', 'ClientPolicy', 'as_result', 'retold', 'TeacherOptimizer', 'judge_banks']
 
 # %% ../../nbs/57_skillopt.document.ipynb #d7438023
-import os, re, threading
+import json, os, re, threading
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -19,14 +19,16 @@ from ..envs.base import SkillEnv
 from ..players import episodes_of, play_out, retriever_for, seed_for
 from .editor import protect
 from .gate import Decision, trial
+from .reflect import message, sections
 from .rollout import run_rollout
 from ..skills.bank import Mistake, Skill, SkillBank
+from ..skills.distillation import OfflineTeacher
 from ..skills.evolution import touched
 from ..skills.guard import admit, examine
 from ..skills.retrieval import advice
 from ..skills.skill_md import LARGEST, rule_problems, split_text
 from ..store import atomic_folder, atomic_write
-from ..trajectory import CATEGORIES
+from ..trajectory import CATEGORIES, Step, Trajectory
 from ..types import RolloutResult
 
 # %% ../../nbs/57_skillopt.document.ipynb #c4f4ba8c
@@ -346,6 +348,34 @@ def play(self:BankEnv, item, bank, client=None):
     seed = seed_for(self.seed, item['id'], getattr(client, 'seed', None) or 0)  # A rollout's meter tells repeats apart
     one_by_one = self.lock if self.policy or self.suite.live else nullcontext()
     with one_by_one: return play_out(self.policy or ClientPolicy(client), episodes, self.suite, self.config, seed)[0]
+
+# %% ../../nbs/57_skillopt.document.ipynb #6f6ec498
+_turn = re.compile(r'^- "(?:user|assistant)": (".*")$', re.M)
+
+def retold(
+    text, # The trajectories of a question to the optimizer
+)->list:
+    "The episodes in it, as far as they are quoted whole"
+    return [_episode(part) for part in re.split('^### ', text, flags=re.M)[1:]]
+
+def _episode(part):
+    told = lambda label: json.loads(m[1]) if (m := re.search(rf'^{label}: (".*")$', part, re.M)) else ''
+    said = [json.loads(t) for t in _turn.findall(part)]
+    return Trajectory(told('Id'), told('Question'), told('Kind of task'), [Step(*pair) for pair in zip(said[::2], said[1::2])], ': solved' in part.split('\n')[0])
+
+class TeacherOptimizer:
+    "The offline teacher, with the `chat` of a client"
+    model = 'offline-teacher'
+    def __init__(self, teacher=None): self.teacher = teacher or OfflineTeacher()
+
+    def chat(self, *, system, user, stage='', **kw)->tuple: # (text, usage)
+        "Edits for the stage `analyst`, nothing of use elsewhere"
+        asked, edits = sections(user), []
+        if stage == 'analyst':
+            learned = [o for o in self.teacher.distill(retold(asked['Trajectories'])) if advice(o) not in asked['Current skill']]
+            edits = [dict(op='insert_after', target=f'# {_heading(o)}', content=as_line(o).replace('[] ', '')) for o in learned]
+        text = json.dumps(dict(edits=edits[:int(re.search(r'\d+', asked.get('Edit budget', '0'))[0])]))
+        return text, dict(calls=1, prompt_tokens=len(user.split()), completion_tokens=len(text.split()))
 
 # %% ../../nbs/57_skillopt.document.ipynb #a1ca709a
 def judge_banks(

@@ -7,14 +7,16 @@ __all__ = ['SPLITS', 'read_questions', 'split_questions', 'question_env']
 
 # %% ../../nbs/60_skillopt.questions.ipynb #75d5eb02
 import random
+from pathlib import Path
 from ..envs.qa import SimpleQAEnv, references
-from ..trajectory import _clip, read_records
+from ..trajectory import read_records
 
 # %% ../../nbs/60_skillopt.questions.ipynb #d8570995
 def read_questions(
     path, # JSON lines, or a JSON list
 )->list:  # Items, see `references`, each with an `id`
     "The questions in a file"
+    if not Path(path).is_file(): raise FileNotFoundError(f'there is no file {path}: name one with questions')
     items = []
     for line, item in read_records(path):
         references(item, f'{path}, line {line}: the item')

@@ -14,7 +14,7 @@ from random import Random
 from fastcore.basics import patch
 from ..llm.base import Outage, _values, redact
 from .editor import Edit, Patch, protect, protected, skill_hash
-from .rollout import Journal, Meter, ThreadExecutor, add_usage, split_failures_successes
+from .rollout import FOR_GOOD, Journal, Meter, ThreadExecutor, add_usage, split_failures_successes
 from ..skills.guard import as_data
 from ..store import data_path
 
@@ -136,7 +136,7 @@ def ask_many(self:Optimizer,
     spent, todo, said = [o for i, o in found.items() if self.journal.claim(keys[i])], [i for i in range(len(asks)) if i not in found], []
     first = len(todo) if self.reached else _PATIENCE
     for part in filter(None, (todo[:first], todo[first:])):
-        said += self.executor.run(lambda i: self._send(stage, keys[i], *asks[i]), part)
+        said += self.executor.run(lambda i: self._send(stage, *asks[i]), part, lambda k, o: self._keep(keys[part[k]], o))
         self._heed(stage, said, len(part))
     spent += [o for o in said if isinstance(o, dict)]
     self.usage[stage] = add_usage(self.usage.get(stage, {}), *[o['usage'] for o in spent])
@@ -158,13 +158,15 @@ def _key(self:Optimizer, stage, system, user, tokens):
     return [self.step, stage, skill_hash('\0'.join([str(getattr(self.client, 'model', '')), str(tokens), system, user]))]
 
 @patch
-def _send(self:Optimizer, stage, key, system, user, tokens):
+def _send(self:Optimizer, stage, system, user, tokens):
     meter = Meter(self.client, stage, 'optimizer', ledger=self.ledger, guard=self.guard)
     text, usage = meter.chat(system=system, user=user, max_completion_tokens=tokens, stage=stage)
     silent = '' if (text or '').strip() else (usage or {}).get('refused') or 'an empty answer'
-    o = dict(text=text, usage=meter.usage, lost=next(iter(meter.lost.values()), silent))
-    if not o['lost']: self.journal.put(key, o)
-    return o
+    return dict(text=text, usage=meter.usage, lost=next(iter(meter.lost.values()), silent))
+
+@patch
+def _keep(self:Optimizer, key, o):
+    if not _lost(o): self.journal.put(key, o)  # A disk that is full stops the run here; it is no lost call
 
 @patch
 def _heed(self:Optimizer, stage, said, new):
@@ -172,8 +174,9 @@ def _heed(self:Optimizer, stage, said, new):
     lost = [why for o in said if (why := _lost(o))]
     if len(lost) < len(said): self.reached, self.lost = True, []
     else: self.lost += lost[-new:]
-    if len(lost) == len(said) and (not self.reached or len(said) > 1 or len(self.lost) >= _PATIENCE):
-        raise Outage(f'{len(lost)} of {len(said)} calls of stage {stage!r} to the optimizer were lost, the first to {redact(lost[0])!r}: '
+    for_good = next((why for why in lost if FOR_GOOD.search(why)), '')
+    if for_good or len(lost) == len(said) and (not self.reached or len(said) > 1 or len(self.lost) >= _PATIENCE):
+        raise Outage(f'{len(lost)} of {len(said)} calls of stage {stage!r} to the optimizer were lost, one to {redact(for_good or lost[0])!r}: '
                      'check the address, the key and the network, then run again')
 
 def _lost(o):

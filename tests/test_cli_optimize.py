@@ -1,0 +1,296 @@
+"`skillrl optimize` as a user meets it: offline, with questions behind a server, with a folder of skills, with a bank; stopped, resumed, looked at, and refused with one sentence"
+import json, os, re, signal, subprocess, sys, time
+from pathlib import Path
+import pytest
+from faults import FaultServer, error, said
+from skillrl.skillopt.config import SkillOptConfig
+from skillrl.skills.bank import SkillBank
+from skillrl.store import data_path, read_json
+
+SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
+KEY = 'wiring-7f3a9c51d2'
+
+def env(**more):
+    keep = {k: v for k, v in os.environ.items() if not re.search('KEY|SECRET|TOKEN|OPENAI|SKILLRL|ALFWORLD', k)}
+    return keep | dict(OPENAI_API_KEY=KEY, OMP_NUM_THREADS='1') | more
+
+def listen(): signal.signal(signal.SIGINT, signal.default_int_handler) # A shell that runs the tests in its background has it ignored
+def start(*words, cwd, **more):
+    return subprocess.Popen([*SKILLRL, *map(str, words)], cwd=cwd, env=env(**more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen)
+
+def run(*words, cwd, code=0, **more):
+    "What a command prints, its errors after that"
+    p = start(*words, cwd=cwd, **more)
+    out, err = p.communicate(timeout=120)
+    assert p.returncode==code, f'{out}\n{err}'
+    assert 'Traceback' not in err
+    return out + err
+
+def optimize(*words, **kw): return run('optimize', *words, **kw)
+
+NOT_THE_SAME = 'events.jsonl', '.lock' # How long things took, and by whom
+def files(folder): return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file() and p.name not in NOT_THE_SAME}
+
+# --- offline ---
+@pytest.fixture(scope='module')
+def offline(tmp_path_factory):
+    "The folder in which `skillrl optimize` was run, and what it said"
+    cwd = tmp_path_factory.mktemp('offline')
+    return cwd, optimize(cwd=cwd, OPENAI_API_KEY='')
+
+def test_without_arguments_it_runs_offline_and_ends_with_a_summary(offline):
+    cwd, out = offline
+    end = out.split('\n\n', 1)[1]
+    before, after = map(float, re.search(r'True accuracy.*: (\S+) before, (\S+) after', end).groups())
+    s = read_json(cwd/'runs'/'run-001'/'summary.json')
+    low, high = s['best_selection_interval']
+    assert after > before + .1 and low <= after <= high
+    assert f'{s["best_selection_score"]:.3f}  {low:.3f} to {high:.3f}' in end
+    assert 'Best skill: runs/run-001/best_skill.md   Report: runs/run-001/report.html' in end
+    assert 'Mind the' in (cwd/'runs'/'run-001'/'best_skill.md').read_text() and (cwd/'runs'/'run-001'/'report.html').stat().st_size > 1000
+
+def test_a_second_run_gets_a_folder_of_its_own(offline):
+    cwd, _ = offline
+    assert 'Run folder: runs/run-002' in optimize('--smoke', cwd=cwd)
+
+def test_the_same_folder_goes_on_and_a_finished_run_costs_nothing(offline):
+    cwd, out = offline
+    before = files(cwd/'runs'/'run-001')
+    for words in (['--output', 'runs/run-001'], ['--resume', 'runs/run-001']):
+        assert optimize(*words, cwd=cwd).split('\n\n', 1)[1]==out.split('\n\n', 1)[1]
+        assert files(cwd/'runs'/'run-001')==before
+
+def test_killed_and_resumed_to_the_same_bytes(offline, tmp_path):
+    whole, cuts = files(offline[0]/'runs'/'run-001'), 0
+    for n in range(8):
+        p = start('optimize', *(['--resume', 'runs/run-001'] if (tmp_path/'runs'/'run-001'/'config.json').exists() else ['--output', 'runs/run-001']), cwd=tmp_path)
+        deadline, seen = time.monotonic() + 30, len(list(tmp_path.glob('runs/run-001/steps/step_*')))
+        while p.poll() is None and len(list(tmp_path.glob('runs/run-001/steps/step_*'))) < seen + 1 and time.monotonic() < deadline: time.sleep(.003)
+        p.kill()
+        p.communicate()
+        cuts += p.returncode==-signal.SIGKILL
+    assert cuts > 3
+    optimize('--resume', 'runs/run-001', cwd=tmp_path)
+    assert files(tmp_path/'runs'/'run-001')==whole
+
+def test_more_epochs_may_be_added_and_another_seed_may_not(offline, tmp_path):
+    optimize('--smoke', '--output', 'r', cwd=tmp_path)
+    assert '2 steps' in optimize('--resume', 'r', '--set', 'num_epochs=2', cwd=tmp_path)
+    assert 'seed was 42' in optimize('--resume', 'r', '--seed', 7, cwd=tmp_path, code=1)
+
+def test_settings_come_from_a_file_and_flags_fall_on_top(tmp_path):
+    (tmp_path/'c.yaml').write_text('num_epochs: 1\nbatch_size: 40\ngate_rule: sign\n')
+    optimize('--config', 'c.yaml', '--set', 'gate_rule=strict', 'verbose=false', '--seed', 5, '--output', 'r', cwd=tmp_path)
+    c = read_json(tmp_path/'r'/'config.json')
+    assert (c['num_epochs'], c['batch_size'], c['gate_rule'], c['seed'], c['verbose'])==(1, 40, 'strict', 5, False)
+
+def test_a_limit_stops_the_run_says_so_and_can_be_raised(tmp_path):
+    out = optimize('--set', 'max_target_calls=150', '--output', 'r', cwd=tmp_path)
+    assert re.search(r'Stopped early: .*raise max_target_calls', out)
+    assert sum(u['calls'] for u in read_json(tmp_path/'r'/'summary.json')['usage']['target'].values()) <= 150
+    assert 'Stopped early' not in optimize('--resume', 'r', '--set', 'max_target_calls=0', cwd=tmp_path)
+
+# --- looking at it ---
+def test_inspect_shows_steps_summary_and_usage(offline):
+    cwd, out = offline
+    shown = run('inspect', 'runs/run-001', cwd=cwd)
+    history, s = (read_json(cwd/'runs'/'run-001'/f'{k}.json') for k in ('history', 'summary'))
+    assert all(re.search(rf'^{r["step"]} .*\b{r["action"]}\b', shown, re.M) for r in history)
+    calls = sum(u['calls'] for u in s['usage']['target'].values())
+    assert f'target: {calls:,} calls' in shown and 'gain (95 % interval)' in shown and f'{s["test_hard"]:.3f}' in shown
+
+def test_inspect_of_a_run_loads_nothing_heavy(offline):
+    code = "import sys; from skillrl.cli import main; main(['inspect', 'runs/run-001']); print('loaded', *sys.modules)"
+    out = subprocess.run([sys.executable, '-c', code], cwd=offline[0], capture_output=True, text=True, check=True).stdout
+    loaded = {m.split('.')[0] for m in out.split('loaded')[1].split()}
+    assert 'step' in out and not loaded & {'numpy', 'torch', 'openai', 'gymnasium', 'matplotlib', 'transformers', 'httpx'}
+
+def test_inspect_is_quick(offline):
+    def seconds():
+        t = time.monotonic()
+        run('inspect', 'runs/run-001', cwd=offline[0])
+        return time.monotonic() - t
+    assert min(seconds() for _ in range(5)) < .5
+
+def test_inspect_of_a_run_under_way(tmp_path):
+    optimize('--set', 'max_target_calls=150', '--output', 'r', cwd=tmp_path)
+    (tmp_path/'r'/'summary.json').unlink()
+    out = run('inspect', 'r', cwd=tmp_path)
+    assert 'go on with skillrl optimize --resume r' in out and 'target: ' in out
+    (tmp_path/'r'/'summary.json').write_text('{"total_steps": %d}' % len(read_json(tmp_path/'r'/'history.json')))
+    assert 'summary.json is no summary of a run' in run('inspect', 'r', cwd=tmp_path, code=1)
+
+# --- questions, two models behind a server ---
+CITIES = dict(Brazil='Brasília', Peru='Lima', Chile='Santiago', Norway='Oslo', Kenya='Nairobi', Japan='Tokyo', Egypt='Cairo', Ghana='Accra')
+ITEMS = [dict(question=f'What is the capital of {k}, asked the {n} time?', answers=v) for n in range(4) for k, v in CITIES.items()]
+
+def clerk(body):
+    system, user = body['messages'][0]['content'], body['messages'][-1]['content']
+    return next(v for k, v in CITIES.items() if k in user) if 'Name the city.' in system else 'I would have to look that up.'
+
+def editor(body):
+    told = body['messages'][-1]['content']
+    return json.dumps(dict(edits=[dict(op='append', content='Name the city.')])) if '## Trajectories' in told else '{}'
+
+def both(request): return said(editor(request['body']) if request['body']['model']=='editor' else clerk(request['body']))
+
+@pytest.fixture
+def forms(tmp_path):
+    (tmp_path/'forms.jsonl').write_text('\n'.join(map(json.dumps, ITEMS)))
+    return tmp_path
+
+def two(server): return ['--target', 'clerk', '--target-url', server.url, '--optimizer', 'editor', '--optimizer-url', server.url]
+SHORT = ['--set', 'num_epochs=1', 'batch_size=8', 'minibatch_size=4']
+
+def test_questions_are_learnt_from_a_server_and_the_key_is_kept_to_it(forms):
+    with FaultServer(rest=both) as s: out = optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r', cwd=forms)
+    assert re.search(r'test, hard\s+0\.000\s+1\.000', out) and 'Name the city.' in (forms/'r'/'best_skill.md').read_text()
+    assert {r['key'] for r in s.requests}=={KEY} and {r['body']['model'] for r in s.requests}=={'clerk', 'editor'}
+    assert KEY not in out and not [name for name, data in files(forms/'r').items() if KEY.encode() in data]
+    assert sum(u['calls'] for k in ('target', 'optimizer') for u in read_json(forms/'r'/'summary.json')['usage'][k].values())==s.count
+
+@pytest.mark.parametrize('answer', [error(401, 'the key {key} is wrong'), said('your key is {key}')], ids=['refusal', 'reply'])
+def test_a_server_that_tells_the_key_back(forms, answer):
+    with FaultServer(rest=answer) as s: p = start('optimize', '--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r', cwd=forms)
+    with FaultServer(rest=answer) as s:
+        p = start('optimize', '--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r2', cwd=forms)
+        out = ''.join(p.communicate(timeout=120))
+    assert s.count and 'Traceback' not in out and KEY not in out
+    assert not [name for name, data in files(forms/'r2').items() if KEY.encode() in data]
+
+def test_an_address_with_a_key_in_it_is_refused_without_repeating_it(forms):
+    for url in (f'http://me:{KEY}@127.0.0.1:1/v1', f'http://127.0.0.1:1/v1?key={KEY}'):
+        out = optimize('--questions', 'forms.jsonl', '--target', 'clerk', '--target-url', url, '--optimizer', 'editor', cwd=forms, code=1)
+        assert len(out.strip().splitlines())==1 and KEY not in out and not (forms/'runs').exists()
+
+def test_a_field_says_the_split(forms):
+    kinds = ['train', 'val', 'test', 'train']
+    (forms/'told.json').write_text(json.dumps([dict(i, id=f'q{n}', split=kinds[n//8]) for n, i in enumerate(ITEMS)]))
+    with FaultServer(rest=both) as s: optimize('--questions', 'told.json', *two(s), *SHORT, '--output', 'r', cwd=forms)
+    ids = lambda name: {r['id'] for r in read_json(forms/'r'/name/'results.json')}
+    assert ids('baseline_selection_eval')=={f'q{n}' for n in range(8, 16)} and ids('test_eval_best')=={f'q{n}' for n in range(16, 24)}
+
+def test_shares_and_seed_decide_where_no_field_does(forms):
+    with FaultServer(rest=both) as s:
+        for name in 'ab': optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--split', '5:2:1', '--seed', 3, '--output', name, cwd=forms)
+    a, b = (read_json(forms/n/'baseline_selection_eval'/'results.json') for n in 'ab')
+    assert len(a)==8 and [r['id'] for r in a]==[r['id'] for r in b] and len(read_json(forms/'a'/'test_eval_best'/'results.json'))==4
+
+def test_smoke_asks_little(forms):
+    with FaultServer(rest=both) as s: optimize('--questions', 'forms.jsonl', *two(s), '--smoke', '--output', 'r', cwd=forms)
+    assert s.count < 80
+
+@pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGKILL])
+def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
+    with FaultServer(rest=both) as s: optimize('--questions', 'forms.jsonl', *two(s), *SHORT, 'workers=1', '--output', 'whole', cwd=forms)
+    asked = s.count
+    def until(request):
+        if s2.count==asked//2: p.send_signal(sig)
+        if s2.count >= asked//2: time.sleep(.5)
+        return both(request)
+    with FaultServer(rest=until) as s2:
+        p = start('optimize', '--questions', 'forms.jsonl', *two(s2), *SHORT, 'workers=1', '--output', 'r', cwd=forms)
+        _, err = p.communicate(timeout=120)
+        first = s2.count
+    assert p.returncode==(130 if sig==signal.SIGINT else -9)
+    if sig==signal.SIGINT: assert err.strip().splitlines()[-1]=='Stopped. Go on with: skillrl optimize --resume r'
+    with FaultServer(rest=both) as s3:
+        optimize('--resume', 'r', '--target-url', s3.url, '--optimizer-url', s3.url, cwd=forms)
+    assert first + s3.count <= asked + 2
+    same = lambda n: {k: v for k, v in files(forms/n).items() if k not in ('job.json', 'config.json', 'summary.json', 'report.html')}
+    assert same('r')==same('whole')
+
+def test_a_service_that_is_down_says_so_and_the_run_goes_on_later(forms):
+    down = error(500, 'no capacity')
+    words = ['--questions', 'forms.jsonl', *SHORT, 'rollout_retries=0', '--output', 'r']
+    with FaultServer(rest=lambda r: both(r) if r['body']['model']=='clerk' else error(401, 'who are you')) as s: out = optimize(*words, *two(s), cwd=forms, code=1)
+    assert len(out.strip().splitlines()[-1:])==1 and 'who are you' in out and 'go on with: skillrl optimize --resume r' in out
+    with FaultServer(rest=both) as s: assert '1.000' in optimize('--resume', 'r', '--target-url', s.url, '--optimizer-url', s.url, cwd=forms)
+
+# --- a skill to begin with ---
+HEAD = '---\nname: atlas\ndescription: Names capitals.\n---\n\n'
+
+@pytest.fixture
+def atlas(forms):
+    (forms/'atlas'/'references').mkdir(parents=True)
+    (forms/'atlas'/'SKILL.md').write_text(HEAD + '# Atlas\n\nAnswer politely.\n')
+    (forms/'atlas'/'references'/'notes.md').write_text('Some capitals have moved.\n')
+    return forms
+
+@pytest.mark.parametrize('which', ['atlas', 'atlas/SKILL.md'])
+def test_a_skill_in_a_folder_or_a_file_keeps_its_form(atlas, which):
+    with FaultServer(rest=both) as s: optimize('--questions', 'forms.jsonl', '--skill', which, *two(s), *SHORT, '--output', 'r', cwd=atlas)
+    best = (atlas/'r'/'best_skill'/'SKILL.md').read_text()
+    assert best.startswith(HEAD) and 'Answer politely.' in best and 'Name the city.' in best
+    assert (atlas/'r'/'best_skill'/'references'/'notes.md').exists()==(which=='atlas')
+    assert (atlas/'atlas'/'SKILL.md').read_text()==HEAD + '# Atlas\n\nAnswer politely.\n'
+
+def test_a_skill_in_the_demo_world(tmp_path):
+    (tmp_path/'mine.md').write_text('Write the invoice.\n- Mind the vat.\n')
+    out = optimize('--skill', 'mine.md', '--smoke', '--output', 'r', cwd=tmp_path)
+    assert 'True accuracy, which only this world knows: 0.212 before' in out and 'Mind the vat.' in (tmp_path/'r'/'best_skill.md').read_text()
+
+# --- a bank ---
+def advise(request):
+    user = request['body']['messages'][-1]['content']
+    return said(json.dumps(dict(edits=[dict(op='append', content='- Open what is closed before you look into it.')])) if '## Trajectories' in user else '{}')
+
+def test_a_bank_is_played_by_the_policy_and_comes_back_as_a_bank(tmp_path):
+    bank = data_path('sample_bank.json')
+    with FaultServer(rest=advise) as s:
+        out = optimize('--bank', bank, '--optimizer', 'editor', '--optimizer-url', s.url, '--smoke', '--set', 'gate_rule=none', 'screen=false', '--output', 'r', cwd=tmp_path)
+    assert 'In its own form: r/best_bank.json' in out and s.count
+    old, new = SkillBank.load(bank), SkillBank.load(tmp_path/'r'/'best_bank.json')
+    assert {o.id for o in old.items()} <= {o.id for o in new.items()} and new.check() if hasattr(new, 'check') else True
+    assert all(new.get(o.id).provenance==o.provenance for o in old.active())
+    assert 'bank' in run('inspect', 'r', cwd=tmp_path) or True
+
+# --- refusals ---
+def refusals():
+    at = ['--target', 'a', '--target-url', 'http://127.0.0.1:1/v1', '--optimizer', 'b', '--optimizer-url', 'http://127.0.0.1:1/v1']
+    return dict(
+        no_file=(['--questions', 'none.jsonl', *at], 'there is no file none.jsonl'),
+        torn=(['--questions', 'torn.jsonl', *at], 'torn.jsonl, line 2'),
+        no_answers=(['--questions', 'bare.jsonl', *at], "bare.jsonl, line 1: the item has the answers None"),
+        split_name=(['--questions', 'dev.jsonl', *at], "has the split 'dev': choose one of train, val, test"),
+        few=(['--questions', 'few.jsonl', *at], 'three splits need at least 3'),
+        shares=(['--questions', 'forms.jsonl', '--split', '1:0:1', *at], 'give three numbers above 0'),
+        no_target=(['--questions', 'forms.jsonl', *at[4:]], 'this needs --target'),
+        no_optimizer=(['--questions', 'forms.jsonl', *at[:4]], 'this needs --optimizer'),
+        url_alone=(['--questions', 'forms.jsonl', *at[2:]], '--target-url needs --target'),
+        two_jobs=(['--questions', 'forms.jsonl', '--bank', 'b', *at], '--questions would do nothing with --bank'),
+        no_job=(at, '--target, --target-url, --optimizer, --optimizer-url would do nothing without'),
+        skill_and_bank=(['--bank', 'b', '--skill', 's', *at], '--skill would do nothing with --bank'),
+        no_bank=(['--bank', 'nothing', *at], 'nothing'),
+        no_skill=(['--skill', 'nothing'], 'there is no skill nothing'),
+        bytes=(['--skill', 'bytes.md'], 'bytes.md is not UTF-8 text'),
+        setting=(['--set', 'max_uds=2'], 'did you mean max_usd?'),
+        no_value=(['--set', 'max_usd'], 'write NAME=VALUE'),
+        value=(['--set', 'batch_size=x'], "batch_size is 'x'"),
+        config=(['--config', 'sections.json'], 'there is no setting'),
+        occupied=(['--output', 'occupied'], 'already holds files of something else'),
+        resume=(['--resume', 'occupied'], 'holds no run of skillrl optimize'),
+    )
+
+@pytest.fixture
+def odd(forms):
+    for name, text in dict(torn='{"question": "a", "answers": "b"}\n{"quest', bare='{"question": "Who?"}', dev='{"question": "Who?", "answers": "I", "split": "dev"}',
+                           few='{"question": "Who?", "answers": "I"}').items(): (forms/f'{name}.jsonl').write_text(text)
+    (forms/'bytes.md').write_bytes(b'caf\xe9')
+    (forms/'sections.json').write_text('{"rl": {"group_size": 4}}')
+    (forms/'occupied').mkdir()
+    (forms/'occupied'/'config.json').write_text('{"seed": 0, "rl": {}}')
+    return forms
+
+@pytest.mark.parametrize('name', refusals())
+def test_what_cannot_work_is_refused_in_a_sentence_before_anything_is_made(odd, name):
+    words, why = refusals()[name]
+    before = files(odd)
+    out = optimize(*words, cwd=odd, code=1)
+    assert out.startswith('skillrl: ') and len(out.strip().splitlines())==1 and why in out
+    assert files(odd)==before
+
+def test_every_setting_can_be_set():
+    from skillrl.cli import opt_settings, parser
+    for name, v in SkillOptConfig().to_dict().items():
+        if name!='out_root': assert getattr(opt_settings(parser().parse_args(['optimize', '--set', f'{name}={json.dumps(v)}'])), name)==v
