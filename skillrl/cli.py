@@ -39,7 +39,7 @@ def common(
 ):
     "Flags that may stand before the command or after it"
     flag = lambda name, **kw: p.add_argument(name, default=argparse.SUPPRESS, **kw)
-    flag('--config', metavar='FILE', help='JSON or YAML settings, ours or Krill\'s')
+    flag('--config', metavar='FILE', help='JSON or YAML settings, ours or Krill\'s; for optimize those of SkillOptConfig')
     flag('--env', metavar='NAME', help='what to play (alfworld)')
     flag('--mock', action=argparse.BooleanOptionalAction, help='play in this process, or on a live server at --url')
     flag('--url', help='address of the live server')
@@ -74,6 +74,7 @@ def _bars(head=''):
         if done >= total: bars[phase].close()
     return step
 
+# %% ../nbs/62_cli.ipynb #d09adf50
 def _summary(path):
     page = (Path(path)/'report.md').read_text()
     table = page.partition('## Success\n\n')[2].split('\n\n')[0]
@@ -126,7 +127,7 @@ def collect(args):
 
 def _void(n): return f'  ({n} more got no answer and do not count)' if n else ''
 
-# %% ../nbs/62_cli.ipynb #1e869564
+# %% ../nbs/62_cli.ipynb #dfb4268a
 def distill(args):
     "write a bank from trajectories"
     from skillrl.players import teacher_for
@@ -143,6 +144,7 @@ def _account(teacher):
     lost, dropped = len(teacher.unanswered), len(teacher.rejected)
     return f'\n{len(teacher.exchanges)} questions, {lost} unanswered, {dropped} objects rejected; {teacher.chat.ledger}'
 
+# %% ../nbs/62_cli.ipynb #630ac975
 def sft(args):
     "fine-tune the policy on demonstrations that use a bank"
     from skillrl.training.pipeline import demonstrations, fine_tune
@@ -253,13 +255,19 @@ def opt_settings(
     from dataclasses import fields
     from skillrl.config import read_settings, unknown
     from skillrl.skillopt.config import SkillOptConfig
-    given = read_settings(Path(args.resume)/'config.json') if args.resume else (RULES if not (args.questions or args.bank) else {}) | (ONE_STEP if args.smoke else {})
-    given = given | (read_settings(args.config) if args.config else {}) | dict(map(_pair, args.set))
+    given = _base(args) | (read_settings(args.config) if args.config else {}) | dict(map(_pair, args.set))
     given |= {k: v for k, v in dict(seed=args.seed, out_root=args.resume or args.output).items() if v is not None}
     names = tuple(f.name for f in fields(SkillOptConfig))
     for k in given:
         if k not in names: raise ValueError(unknown(k, names))
-    return SkillOptConfig(**given | dict(out_root=str(given.get('out_root') or _free('runs'))))
+    return SkillOptConfig(**dict(out_root=str(_free('runs'))) | given)
+
+def _base(args):
+    "What the settings differ in from the defaults before a file or a flag changes them"
+    from skillrl.config import read_settings
+    if args.resume: return read_settings(Path(args.resume)/'config.json')
+    base = {} if args.questions or args.bank else RULES
+    return base | ONE_STEP if args.smoke else base
 
 RULES = dict(num_epochs=5, batch_size=20, minibatch_size=4, edit_budget=6, workers=1) # For the demo world
 ONE_STEP = dict(num_epochs=1, batch_size=8, minibatch_size=4, gate_pairs=0)
@@ -296,7 +304,7 @@ def _question_job(args, c):
     from skillrl.skillopt.questions import question_env
     target, optimizer = _clients(_models(args).model)
     _needs(target=target, optimizer=optimizer)
-    return question_env(args.questions, args.split or (2, 1, 1), c.seed, FEW if args.smoke else None), target, optimizer
+    return question_env(args.questions, args.split, c.seed, FEW if args.smoke else None), target, optimizer
 
 def _bank_job(args, c):
     from skillrl.players import base_policy
@@ -337,7 +345,10 @@ def _job(args, c):
     make, uses = JOBS[kind]
     idle = [f'--{k.replace("_", "-")}' for k in JOB if k not in (kind, 'smoke', *uses.split()) and getattr(args, k) is not None]
     if idle: raise ValueError(f'{", ".join(idle)} would do nothing {f"with --{kind}" if kind else "without --questions or --bank"}: leave it out')
-    return make(args, c)
+    env, *clients = make(args, c)
+    unpriced = [client.model for client in clients if client and client.model not in c.prices]
+    if c.max_usd and unpriced: raise ValueError(f'max_usd is {c.max_usd:g} and {unpriced[0]} has no price: add --set \'prices={{"{unpriced[0]}": [READ, WRITTEN]}}\', in USD per million tokens')
+    return env, *clients
 
 # %% ../nbs/62_cli.ipynb #28ce01b0
 def _dressed(env, skill):
@@ -354,6 +365,7 @@ def _resumed(args):
     "The flags, those left out taken from the run in --resume"
     from skillrl.store import read_json
     if not args.resume: return args
+    if args.output: raise ValueError('--resume and --output are both given: a run goes on in its own folder, so leave --output out')
     if not (file := Path(args.resume)/'job.json').exists(): raise FileNotFoundError(f'{args.resume} holds no run of skillrl optimize to resume: start one first')
     known = {k: v for k, v in read_json(file).items() if k in JOB}
     return argparse.Namespace(**vars(args) | {k: v for k, v in known.items() if not getattr(args, k)})
@@ -390,33 +402,21 @@ def optimize(args):
         return 130
     except RuntimeError as e: raise RuntimeError(f'{e} (go on with: {again})') from None
     write_report(path)
-    print(*filter(None, [f'\n{_outcome(path)}', _truth(world, trainer), _shipped(env, path)]), f'Next: skillrl inspect {path}', sep='\n')
+    print(f'\n{_outcome(path)}{_truth(world, trainer)}{_shipped(env, path)}\nNext: skillrl inspect {path}')
 
 def _truth(env, trainer):
-    return hasattr(env, 'truth') and f'True accuracy, which only this world knows: {env.truth(trainer.state.initial):.3f} before, {env.truth(trainer.state.best):.3f} after'
+    if not hasattr(env, 'truth'): return ''
+    before, after = map(env.truth, (trainer.state.initial, trainer.state.best))
+    return f'\nTrue accuracy, which only this world knows: {before:.3f} before, {after:.3f} after'
 
 def _shipped(env, path):
     "Write the best skill in the form it came in"
-    if not hasattr(env, 'read'): return
+    if not hasattr(env, 'read'): return ''
     where = path/('best_bank.json' if hasattr(env, 'bank') else 'best_skill')
     env.read((path/'best_skill.md').read_text(encoding='utf-8')).save(where)
-    return f'In its own form: {where}'
+    return f'\nIn its own form: {where}'
 
 # %% ../nbs/62_cli.ipynb #aae29369
-def _outcome(path):
-    "The summary of a run of `optimize`"
-    from skillrl.store import read_json
-    from skillrl.trajectory import Table
-    s = read_json(path/'summary.json')
-    try:
-        rows = [[f'{s["config"]["selection_split"]}, {s["config"]["gate_metric"]}', _score(s['baseline_selection_score']), _score(s['best_selection_score']),
-                 _span(s['best_selection_interval']), _gained(s['selection_gain'])],
-                [f'{s["config"]["test_split"]}, hard', _score(s['baseline_test_hard']), _score(s['test_hard']), _span(s['test_interval']), _gained(s['test_gain'])]]
-        steps = f'{s["total_steps"]} steps, {s["total_accepts"]} accepted, {s["total_rejects"]} rejected, {s["total_skips"]} without a candidate; the best is from step {s["best_step"]}'
-        return (f'{Table(["score", "before", "after", "95 % interval", "gain (95 % interval)"], rows)!r}\n\n{steps}' + (f'\nStopped early: {s["stopped"]}' if s['stopped'] else '') +
-                f'\n{_used(s["usage"])}; {s["usd"]:.4f} USD by the prices given\nBest skill: {path}/best_skill.md   Report: {path}/report.html')
-    except (KeyError, TypeError, AttributeError): raise ValueError(f'{path}/summary.json is no summary of a run: delete it and go on with the run') from None
-
 def _score(v): return '' if v is None else f'{v:.3f}'
 def _span(d): return '' if d is None else f'{d[0]:.3f} to {d[1]:.3f}'
 def _gained(d): return '' if d is None else f'{d["mean"]:+.3f} ({_span(d["interval"])})'
@@ -425,6 +425,25 @@ def _used(usage):
     return '; '.join(f'{role}: {total(stages, "calls"):,} calls, {total(stages, "total_tokens"):,} tokens' for role, stages in usage.items())
 
 # %% ../nbs/62_cli.ipynb #5fb9893a
+def _outcome(path):
+    "What summary.json says, in words"
+    from skillrl.store import read_json
+    s = read_json(path/'summary.json')
+    try: return f'{_scores(s)}\n\n{_ending(s)}\nBest skill: {path}/best_skill.md   Report: {path}/report.html'
+    except (KeyError, TypeError, AttributeError): raise ValueError(f'{path}/summary.json is no summary of a run: delete it and go on with the run') from None
+
+def _scores(s):
+    from skillrl.trajectory import Table
+    c, head = s['config'], ['score', 'before', 'after', '95 % interval', 'gain (95 % interval)']
+    rows = {f'{c["selection_split"]}, {c["gate_metric"]}': ('baseline_selection_score', 'best_selection_score', 'best_selection_interval', 'selection_gain'),
+            f'{c["test_split"]}, hard': ('baseline_test_hard', 'test_hard', 'test_interval', 'test_gain')}
+    return repr(Table(head, [[name, *(show(s[k]) for show, k in zip((_score, _score, _span, _gained), keys))] for name, keys in rows.items()]))
+
+def _ending(s):
+    steps = f'{s["total_steps"]} steps, {s["total_accepts"]} accepted, {s["total_rejects"]} rejected, {s["total_skips"]} without a candidate; the best is from step {s["best_step"]}'
+    cost = f'; {s["usd"]:.4f} USD' if s['config']['prices'] else ''
+    return '\n'.join(filter(None, [steps, s['stopped'] and f'Stopped early: {s["stopped"]}', _used(s['usage']) + cost]))
+
 def _inspect_opt(path):
     from skillrl.store import read_json
     from skillrl.trajectory import Table
@@ -433,11 +452,10 @@ def _inspect_opt(path):
     ended = summary.get('total_steps') == len(history)
     if history: print(repr(Table(['step', 'rollout', 'candidate', 'action', 'current', 'best', 'why'], [_step(r) for r in history])) + '\n')
     if ended: return print(_outcome(path))
-    print(f'{path}: {len(history)} steps so far; go on with skillrl optimize --resume {path}\n{_used(read("runtime_state.json", {}).get("usage", {}))}')
+    again = f'go on with skillrl optimize --resume {path}' if (path/'job.json').exists() else 'start its trainer again to go on'
+    print(f'{path}: {len(history)} steps so far; {again}\n{_used(read("runtime_state.json", {}).get("usage", {}))}')
 
 def _step(r): return [r['step'], *(_score(r.get(k)) for k in ('rollout_hard', 'candidate_gate_score')), r['action'], _score(r['current_score']), _score(r['best_score']), r.get('reason', '')]
-
-
 
 # %% ../nbs/62_cli.ipynb #31abbd89
 def _file(path, help): return dict(default=path, metavar='PATH', help=f'{help} ({path})')

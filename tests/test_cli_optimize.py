@@ -1,11 +1,13 @@
 "`skillrl optimize` as a user meets it: offline, with questions behind a server, with a folder of skills, with a bank; stopped, resumed, looked at, and refused with one sentence"
-import json, os, re, signal, subprocess, sys, time
+import json, os, re, shutil, signal, subprocess, sys, time
 from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
+from skillrl.cli import main, opt_settings, parser
+from skillrl.config import SkillRLConfig
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skills.bank import SkillBank
-from skillrl.store import data_path, read_json
+from skillrl.store import data_path, read_json, write_json
 
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
 KEY = 'wiring-7f3a9c51d2'
@@ -149,14 +151,20 @@ def test_questions_are_learnt_from_a_server_and_the_key_is_kept_to_it(forms):
     assert KEY not in out and not [name for name, data in files(forms/'r').items() if KEY.encode() in data]
     assert sum(u['calls'] for k in ('target', 'optimizer') for u in read_json(forms/'r'/'summary.json')['usage'][k].values())==s.count
 
-@pytest.mark.parametrize('answer', [error(401, 'the key {key} is wrong'), said('your key is {key}')], ids=['refusal', 'reply'])
-def test_a_server_that_tells_the_key_back(forms, answer):
-    with FaultServer(rest=answer) as s: p = start('optimize', '--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r', cwd=forms)
-    with FaultServer(rest=answer) as s:
-        p = start('optimize', '--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r2', cwd=forms)
-        out = ''.join(p.communicate(timeout=120))
-    assert s.count and 'Traceback' not in out and KEY not in out
-    assert not [name for name, data in files(forms/'r2').items() if KEY.encode() in data]
+def test_each_model_may_have_a_key_of_its_own(forms):
+    with FaultServer(rest=both) as s:
+        optimize('--questions', 'forms.jsonl', *two(s), '--smoke', '--output', 'r', cwd=forms, SKILLRL_POLICY_API_KEY='clerks-own-key', SKILLRL_TEACHER_API_KEY='editors-own-key')
+    assert {(r['body']['model'], r['key']) for r in s.requests}=={('clerk', 'clerks-own-key'), ('editor', 'editors-own-key')}
+    assert not [name for name, data in files(forms/'r').items() if b'-own-key' in data]
+
+def test_a_server_on_this_machine_needs_no_key(forms):
+    with FaultServer(rest=both) as s: assert 'Best skill' in optimize('--questions', 'forms.jsonl', *two(s), '--smoke', cwd=forms, OPENAI_API_KEY='')
+
+@pytest.mark.parametrize('answer,code', [(error(401, 'the key {key} is wrong'), 1), (said('your key is {key}'), 0)], ids=['refusal', 'reply'])
+def test_a_server_that_tells_the_key_back(forms, answer, code):
+    with FaultServer(rest=answer) as s: out = optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r', cwd=forms, code=code)
+    assert s.count and KEY not in out
+    assert not [name for name, data in files(forms/'r').items() if KEY.encode() in data]
 
 def test_an_address_with_a_key_in_it_is_refused_without_repeating_it(forms):
     for url in (f'http://me:{KEY}@127.0.0.1:1/v1', f'http://127.0.0.1:1/v1?key={KEY}'):
@@ -235,15 +243,32 @@ def advise(request):
     user = request['body']['messages'][-1]['content']
     return said(json.dumps(dict(edits=[dict(op='append', content='- Open what is closed before you look into it.')])) if '## Trajectories' in user else '{}')
 
-def test_a_bank_is_played_by_the_policy_and_comes_back_as_a_bank(tmp_path):
-    bank = data_path('sample_bank.json')
-    with FaultServer(rest=advise) as s:
-        out = optimize('--bank', bank, '--optimizer', 'editor', '--optimizer-url', s.url, '--smoke', '--set', 'gate_rule=none', 'screen=false', '--output', 'r', cwd=tmp_path)
-    assert 'In its own form: r/best_bank.json' in out and s.count
-    old, new = SkillBank.load(bank), SkillBank.load(tmp_path/'r'/'best_bank.json')
-    assert {o.id for o in old.items()} <= {o.id for o in new.items()} and new.check() if hasattr(new, 'check') else True
-    assert all(new.get(o.id).provenance==o.provenance for o in old.active())
-    assert 'bank' in run('inspect', 'r', cwd=tmp_path) or True
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    "What `skillrl train` leaves, as far as a bank needs it"
+    run = tmp_path_factory.mktemp('trained')/'run'
+    SkillBank.load(data_path('sample_bank.json')).save_version(run/'bank'/'train-000')
+    shutil.copytree(data_path('base'), run/'policy'/'0002')
+    write_json(run/'config.json', SkillRLConfig().to_dict())
+    write_json(run/'state.json', dict(folders=dict(policy='policy/0002'), state={}))
+    return run
+
+ANY = ['--set', 'gate_rule=none', 'screen=false'] # Keep whatever is proposed
+
+def test_the_bank_of_a_run_is_played_by_its_policy_and_comes_back_as_a_bank(trained, tmp_path):
+    with FaultServer(rest=advise) as s: out = optimize('--bank', trained, '--optimizer', 'editor', '--optimizer-url', s.url, '--smoke', *ANY, '--output', 'r', cwd=tmp_path)
+    old, new = SkillBank.load(data_path('sample_bank.json')), SkillBank.load(tmp_path/'r'/'best_bank.json')
+    assert 'In its own form: r/best_bank.json' in out and all(new.get(o.id)==o for o in old.active())
+    assert [o.principle for o in new.active() if o.id not in old]==['Open what is closed before you look into it.']
+    assert [r['conversation'] for r in read_json(tmp_path/'r'/'test_eval_best'/'results.json')][0][1]['role']=='user'
+
+def test_a_bank_in_a_file_is_played_by_a_model(tmp_path):
+    def answer(request): return advise(request) if request['body']['model']=='editor' else said('<action>look</action>')
+    with FaultServer(rest=answer) as s:
+        out = optimize('--bank', data_path('sample_bank.json'), '--household', 'train-003', *two(s), '--smoke', *ANY, '--output', 'r', cwd=tmp_path)
+    first = read_json(tmp_path/'r'/'baseline_selection_eval'/'results.json')
+    assert {m['content'] for r in first for m in r['conversation'] if m['role']=='assistant'}=={'look'} and 'best_bank.json' in out
+    assert sum(u['calls'] for u in read_json(tmp_path/'r'/'summary.json')['usage']['target'].values())==sum(r['body']['model']=='clerk' for r in s.requests) > 100
 
 # --- refusals ---
 def refusals():
@@ -254,10 +279,14 @@ def refusals():
         no_answers=(['--questions', 'bare.jsonl', *at], "bare.jsonl, line 1: the item has the answers None"),
         split_name=(['--questions', 'dev.jsonl', *at], "has the split 'dev': choose one of train, val, test"),
         few=(['--questions', 'few.jsonl', *at], 'three splits need at least 3'),
+        shares_twice=(['--questions', 'told.jsonl', '--split', '2:1:1', *at], 'the items have a `split`'),
+        endless=(['--questions', 'forms.jsonl', '--split', '1:inf:1', *at], 'give three numbers above 0'),
+        two_folders=(['--resume', 'occupied', '--output', 'x'], '--resume and --output are both given'),
         shares=(['--questions', 'forms.jsonl', '--split', '1:0:1', *at], 'give three numbers above 0'),
         no_target=(['--questions', 'forms.jsonl', *at[4:]], 'this needs --target'),
         no_optimizer=(['--questions', 'forms.jsonl', *at[:4]], 'this needs --optimizer'),
         url_alone=(['--questions', 'forms.jsonl', *at[2:]], '--target-url needs --target'),
+        price=(['--questions', 'forms.jsonl', *at, '--set', 'max_usd=2'], 'a has no price: add --set'),
         two_jobs=(['--questions', 'forms.jsonl', '--bank', 'b', *at], '--questions would do nothing with --bank'),
         no_job=(at, '--target, --target-url, --optimizer, --optimizer-url would do nothing without'),
         skill_and_bank=(['--bank', 'b', '--skill', 's', *at], '--skill would do nothing with --bank'),
@@ -275,7 +304,7 @@ def refusals():
 @pytest.fixture
 def odd(forms):
     for name, text in dict(torn='{"question": "a", "answers": "b"}\n{"quest', bare='{"question": "Who?"}', dev='{"question": "Who?", "answers": "I", "split": "dev"}',
-                           few='{"question": "Who?", "answers": "I"}').items(): (forms/f'{name}.jsonl').write_text(text)
+                           told='{"question": "Who?", "answers": "I", "split": "val"}', few='{"question": "Who?", "answers": "I"}').items(): (forms/f'{name}.jsonl').write_text(text)
     (forms/'bytes.md').write_bytes(b'caf\xe9')
     (forms/'sections.json').write_text('{"rl": {"group_size": 4}}')
     (forms/'occupied').mkdir()
@@ -283,14 +312,14 @@ def odd(forms):
     return forms
 
 @pytest.mark.parametrize('name', refusals())
-def test_what_cannot_work_is_refused_in_a_sentence_before_anything_is_made(odd, name):
+def test_what_cannot_work_is_refused_in_a_sentence_before_anything_is_made(odd, name, monkeypatch, capsys):
     words, why = refusals()[name]
     before = files(odd)
-    out = optimize(*words, cwd=odd, code=1)
-    assert out.startswith('skillrl: ') and len(out.strip().splitlines())==1 and why in out
-    assert files(odd)==before
+    monkeypatch.chdir(odd)
+    assert main(['optimize', *words])==1
+    out, err = capsys.readouterr()
+    assert err.startswith('skillrl: ') and len(err.strip().splitlines())==1 and why in err and not out and files(odd)==before
 
 def test_every_setting_can_be_set():
-    from skillrl.cli import opt_settings, parser
     for name, v in SkillOptConfig().to_dict().items():
         if name!='out_root': assert getattr(opt_settings(parser().parse_args(['optimize', '--set', f'{name}={json.dumps(v)}'])), name)==v

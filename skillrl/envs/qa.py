@@ -179,5 +179,5 @@ class SimpleQAEnv(SkillEnv):
     def rollout_one(self, *, item, skill, target_client):
         references(item, 'item')
         prompt = system, user = qa_prompt(item, skill)
-        text, _ = target_client.chat(system=system, user=user, max_completion_tokens=self.max_completion_tokens, stage='rollout')
+        text, _ = target_client.chat(system=system, user=user, max_completion_tokens=self.max_completion_tokens, stage='rollout', retries=2)
         return qa_result(item, prompt, text)

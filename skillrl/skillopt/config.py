@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from os import PathLike, fspath
 from fastcore.basics import patch
 from ..config import checked, opt
-from ..llm.base import hide
+from ..llm.base import _texts, hide, redact
 from .gate import METRICS
 from ..gate import GATE_RULES
 from .schedule import SCHEDULES
@@ -88,4 +88,4 @@ def what_binds(
 @patch
 def to_dict(self:SkillOptConfig)->dict:
     "The settings as plain values, fit to be written down"
-    return asdict(self) | dict(extras=hide(self.extras))
+    return asdict(self) | dict(extras=_texts(redact, hide(self.extras)))

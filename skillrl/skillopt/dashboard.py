@@ -133,9 +133,9 @@ def _say(ax, text, color, at, dy):
 def _scores(ax, folder):
     view, known = read_run(folder), finals(folder)
     first, fresh = (known.get(f'selection, {k} skill') for k in ('first', 'best'))
-    line = [(0, first[0])]*bool(first) + [(r['step'], r['current_score']) for r in view.steps if r['current_score'] is not None]
-    if line: ax.step(*zip(*line), where='post', color='C0', lw=1.5)
+    line = [(0, m[0]) for m in [first] if m] + [(r['step'], r['current_score']) for r in view.steps if r['current_score'] is not None]
     tops, end = {True: [], False: []}, 1 + max((r['step'] for r in view.steps), default=0)
+    if line: ax.step(*zip(*line, (end - .5, line[-1][1])), where='post', color='C0', lw=1.5)
     for r in view.steps:
         score, kept = r['candidate_gate_score'], _kept(r)
         if score is None: continue
@@ -144,8 +144,8 @@ def _scores(ax, folder):
         tops[kept].append((r['step'], m[2] if m else score))
     if fresh: _dot(ax, end, fresh[0], fresh, 'C1')
     _say(ax, 'accepted', 'C0', tops[True][:1], 3), _say(ax, 'refused', 'C7', tops[False][-1:], 3)
-    _say(ax, 'afresh', 'C1', [(end, fresh[2])]*bool(fresh), 3)
-    ax.set(xlabel='step', ylabel='score', ylim=(-.02, 1.02), xlim=(-.4, 1.06*end + .4))
+    _say(ax, 'afresh', 'C1', [(end, m[2]) for m in [fresh] if m], 3)
+    ax.set(xlabel='step', ylabel='score', ylim=(-.02, 1.12), xlim=(-.4, 1.06*end + .4))
     _whole(ax, end)
 
 def _whole(ax, end):
@@ -155,7 +155,7 @@ def _whole(ax, end):
 # %% ../../nbs/61_skillopt.dashboard.ipynb #8ded78e9
 def _lengths(ax, folder):
     at = [(r['step'], r['skill_len']) for r in read_run(folder).steps if r['skill_len'] is not None]
-    if at: ax.step(*zip(*at), where='post', color='C0', lw=1.5)
+    if at: ax.plot(*zip(*at), '.-', color='C0', lw=1.5)
     ax.set(xlabel='step', ylabel='characters', ylim=(0, 1.15*max([1, *(n for _, n in at)])))
     _whole(ax, 1 + max((n for n, _ in at), default=0))
 
@@ -257,13 +257,19 @@ def verdict(
 )->str:
     "What a run was worth, in words"
     s, gain = view.summary, _dict(view.summary.get('selection_gain'))
+    mean, low, high = (number(gain.get('mean')), *_two(gain.get('interval')))
     if not view.ended: return f'The run has made {len(view.steps)} steps and has not ended, so its best skill was not measured afresh yet.'
     if not s.get('best_step'): return 'No candidate was accepted: the first skill is still the best.'
-    low, high = (number(x) for x in gain.get('interval') or (None, None))
-    if low is None: return f'The best skill is that of step {s["best_step"]}. It was not measured afresh, and the score it was chosen for flatters it.'
+    if None in (mean, low, high):
+        return f'The best skill is that of step {s["best_step"]}. It was not measured afresh, and the score it was chosen for flatters it.'
     sure = 'more than chance explains' if low > 0 else 'less than nothing' if high < 0 else 'no more than chance may explain'
     return (f'The best skill, of step {s["best_step"]}, scores {_f(number(s.get("best_selection_score")))} on a fresh pass over the selection items. '
-            f'That is {gain["mean"]:+.3f} against the first skill (95 % interval {low:+.3f} to {high:+.3f}): {sure}.')
+            f'That is {mean:+.3f} against the first skill (95 % interval {low:+.3f} to {high:+.3f}): {sure}.')
+
+def _two(o):
+    "The two numbers of an interval"
+    found = [number(x) for x in o] if isinstance(o, list) else []
+    return found if len(found) == 2 else [None]*2
 
 # %% ../../nbs/61_skillopt.dashboard.ipynb #9a0f503d
 def usage_table(
@@ -292,7 +298,7 @@ h1,h2,h3{line-height:1.25} h2{margin-top:2.5rem} h3{font-size:1rem;margin-bottom
 th,td{text-align:left;vertical-align:top;padding:.25rem 1rem .25rem 0;border-bottom:1px solid #ddd} .muted{color:#666}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f6f6f6;padding:.75rem;font-size:.875rem;max-height:32rem;overflow-y:auto}
 .diff>*{display:block;text-decoration:none} ins{background:#e2f4e4} del{background:#fbe7e8} mark{background:none;font-weight:bold;color:inherit}
-.figures{display:flex;flex-wrap:wrap;gap:1rem} .figures svg{max-width:100%;height:auto}
+.figures{display:flex;flex-wrap:wrap;gap:1rem} .figures svg{flex:1 1 18rem;max-width:26rem;height:auto} progress{width:100%} summary{cursor:pointer}
 #chart{width:100%;height:240px} #chart text{font-size:12px;fill:#666} .rule{stroke:#ddd}
 .current,.best{fill:none;stroke:#1f77b4;stroke-width:2} .best{stroke:#ff7f0e;stroke-dasharray:4 3}
 .kept{fill:#1f77b4} .refused{fill:#fff;stroke:#888;stroke-width:1.5} #chart .of-best{fill:#c60} #chart .of-current{fill:#1f77b4}"""
@@ -313,26 +319,27 @@ def _svg(fig, label):
 # %% ../../nbs/61_skillopt.dashboard.ipynb #2a7a5849
 def _worth(ax, folder):
     known = finals(folder)
+    rows = max(1, len(known))
     for y, (name, m) in enumerate(known.items()):
         color = 'C1' if 'best' in name else 'C0'
         ax.plot(m[1:3], [y, y], color=color, lw=1.5), ax.plot(m[0], y, 'o', color=color)
-    ax.set(yticks=range(len(known)), yticklabels=[n.replace(', ', '\n') for n in known], xlim=(-.02, 1.02), ylim=(len(known) - .5, -.5), xlabel='score')
+    ax.set(yticks=range(len(known)), yticklabels=[n.replace(', ', '\n') for n in known], xlim=(-.02, 1.02), ylim=(rows - .5, -.5), xlabel='score')
 
 # %% ../../nbs/61_skillopt.dashboard.ipynb #ee2feb5c
-def _accepted(folder, view):
-    "The steps that changed the skill, each with what it changed"
-    out, old = [], _skill(folder, 0)
-    for r in view.steps:
-        new = _skill(folder, r['step'])
-        if new is not None and old is not None and new != old:
-            said = f'{r["action"]}, {_f(r["candidate_gate_score"])} in the gate'
-            out.append(f'<h3>Step {r["step"]}: {html.escape(said)}</h3>{SkillDiff(old, new).html()}')
-        old = new
-    return ''.join(out) or '<p>None.</p>'
-
 def _skill(folder, step):
     try: return skill_at(folder, step)
     except ValueError: return None
+
+def _wide(table): return f'<div class="wide">{table.html()}</div>'
+
+def _told(folder, r):
+    "A step for the report: what it decided, what changed or was to change, and its story"
+    p, old, new = Path(folder)/f'steps/step_{r["step"]:04}', _skill(folder, r['step'] - 1), _skill(folder, r['step'])
+    if new == old: new = text_of(p/'candidate_skill.md') or None
+    title = f'Step {r["step"]}: {r["action"]}' + ('' if r['candidate_gate_score'] is None else f', {_f(r["candidate_gate_score"])} in the gate')
+    diff = SkillDiff(old, new).html() if old is not None and new is not None else ''
+    story = f'<details><summary>Its story</summary>{_wide(step_story(folder, r["step"]))}</details>' if p.is_dir() else ''
+    return f'<h3>{html.escape(title)}</h3><p>{html.escape(r["reason"])}</p>{diff}{story}'
 
 def why_ended(view)->str:
     "Why there are no more steps"
@@ -351,25 +358,27 @@ def write_report(
     "Write a page that tells all about a run and needs nothing else"
     folder, view = Path(folder), read_run(folder)
     if not (view.steps or view.state): raise FileNotFoundError(f'{folder} holds no run to report on: name the folder that a run was written to')
-    figures = [_drawn(draw, label, folder) for label, draw in {'Scores by step': _scores, 'First and best skill': _worth, 'Length by step': _lengths}.items()]
-    refused = Table(['step', 'what became of it', 'why'], [[r[k] for k in ('step', 'action', 'reason')] for r in view.steps if not _kept(r)])
+    figures = [_drawn(draw, label, folder) for label, draw in _figures.items()]
     settings = Table(['setting', 'value'], [(k, v) for k, v in view.config.items() if k != 'out_root']) # Which would be a path of this machine
-    wide, p = lambda table: f'<div class="wide">{table.html()}</div>', lambda text: f'<p>{html.escape(text)}</p>'
+    p = lambda text: f'<p>{html.escape(text)}</p>'
+    told = lambda kept: ''.join(_told(folder, r) for r in view.steps if _kept(r) == kept) or p('Nothing.')
     parts = {'What it is worth': p(verdict(view)) + f'<div class="figures">{"".join(figures)}</div>' + _legend,
-             'What changed': _accepted(folder, view), 'What was refused': wide(refused), 'Steps': wide(steps_table(view.steps)),
-             'What it took': wide(usage_table(view)) + p(_cost(view)), 'What was lost': wide(lost_table(folder)), 'Why it ended': p(why_ended(view)),
-             'The best skill': f'<pre>{html.escape(view.best)}</pre>', 'Settings': f'<details><summary>All of them</summary>{wide(settings)}</details>'}
+             'What was accepted': told(True), 'What was refused': told(False), 'Steps': _wide(steps_table(view.steps)),
+             'What it took': _wide(usage_table(view)) + p(_cost(view)), 'What was lost': _wide(lost_table(folder)),
+             'Why it ended': p(why_ended(view)), 'The best skill': f'<pre>{html.escape(view.best)}</pre>',
+             'Settings': f'<details><summary>All of them</summary>{_wide(settings)}</details>'}
     title = f'SkillOpt run {view.name}'
     body = f'<h1>{html.escape(title)}</h1>' + ''.join(f'<section><h2>{name}</h2>{part}</section>' for name, part in parts.items())
     return atomic_write(folder/'report.html', _page(title, body, "default-src 'none'; style-src 'unsafe-inline'; img-src data:"))
 
 def _drawn(draw, label, folder):
-    fig = figure(2.6, 3.7)
+    fig = figure(2.4, 3.1) # Three of them fill a line
     draw(fig.subplots(), folder)
     return _svg(fig, label)
 
-_legend = ('<p class="muted">The line is the score of the current skill. A full dot is a candidate that was accepted, an empty one was refused. Orange: the best skill, '
-           'measured afresh. Thin lines are 95 % intervals.</p>')
+_figures = {'Scores by step': _scores, 'First and best skill': _worth, 'Length by step': _lengths}
+_legend = ('<p class="muted">The line is the score of the current skill. A full dot is a candidate that was accepted, an empty one was refused. '
+           'Orange: the best skill, measured afresh. Thin lines are 95 % intervals.</p>')
 
 # %% ../../nbs/61_skillopt.dashboard.ipynb #b1c191b7
 def run_browser(
@@ -401,10 +410,16 @@ def present(folder)->dict:
     return dict(
         name=view.name, status=status, stage=stage, playing=number(last.get('n')) if stage else None, step=number(last.get('step')) or 0,
         answers=sum(text_of(p).count('\n') for p in journals), quiet=_quiet([folder/'events.jsonl', folder/'runtime_state.json', *journals]),
-        epoch=done.get('epoch') or 0, epochs=number(view.config.get('num_epochs')), first=first, steps=view.steps, ended=why_ended(view),
+        planned=_planned(view), epoch=done.get('epoch') or 0, epochs=number(view.config.get('num_epochs')),
+        first=first, steps=view.steps, ended=why_ended(view),
         best=dict(step=number(view.state.get('best_step')), score=number(view.state.get('best_score')), text=view.best),
         verdict=verdict(view), calls=sum(r[2] for r in rows), tokens=sum(r[3] + r[4] for r in rows),
-        took=[[str(e.get('stage')), number(e.get('seconds'))] for e in view.events if e.get('event') == 'end' and e.get('step') == last.get('step')][-8:])
+        took=[[str(e.get('stage')), number(e.get('seconds'))] for e in view.events if 'seconds' in e and e.get('step') == last.get('step')][-8:])
+
+def _planned(view):
+    "Steps the run will make; None before the second epoch, since nothing says how many an epoch has"
+    epochs, made = number(view.config.get('num_epochs')), [r['epoch'] for r in view.steps]
+    return epochs*made.count(1) if epochs and set(made) - {1} else None
 
 def _quiet(paths):
     "Whole seconds since any of `paths` was written"
@@ -440,7 +455,7 @@ function chart(d) {
     if (!at.length) continue
     const end = ys[name] = y(at.at(-1)[k])
     put('polyline', {class: name, points: at.map((s, i) => (i ? `${x(s.step)},${y(at[i - 1][k])} ` : '') + `${x(s.step)},${y(s[k])}`).join(' ')})
-    put('text', {x: w - 64, y: end + (Math.abs(end - ys.current) < 14 && name == 'best' ? -10 : 4), class: 'of-' + name}, name)
+    put('text', {x: w - 64, y: name == 'best' && Math.abs(end - ys.current) < 14 ? ys.current - 10 : end + 4, class: 'of-' + name}, name)
   }
   for (const s of steps) if (s.candidate_gate_score != null)
     put('circle', {cx: x(s.step), cy: y(s.candidate_gate_score), r: 4.5, class: s.action.startsWith('accept') ? 'kept' : 'refused'})
@@ -455,8 +470,10 @@ function show(d) {
   say('name', 'SkillOpt run ' + d.name)
   const still = d.status == 'works' && d.quiet > 60
   say('status', words(d) + (still ? `. Nothing was written for ${d.quiet} s: it waits for an answer, or was killed` : ''))
-  say('far', `${d.steps.length} steps made` + (d.epochs ? `, the last in epoch ${d.epoch} of ${d.epochs}` : '')
-      + (d.answers ? `; ${d.answers} answers kept for the step at work` : ''))
+  say('far', `${d.steps.length}${d.planned ? ' of ' + d.planned : ''} steps made`
+      + (d.epoch && d.epochs ? `, the last in epoch ${d.epoch} of ${d.epochs}` : '') + (d.answers ? `; ${d.answers} answers in the step at work` : ''))
+  if (d.status == 'ended' || d.planned) $('bar').value = d.status == 'ended' ? 1 : d.steps.length/d.planned
+  else $('bar').removeAttribute('value')
   say('took', d.took.map(([stage, s]) => `${stage} ${s == null ? '?' : s.toFixed(1)} s`).join(', ') || '–')
   say('spent', `${d.calls} calls, ${d.tokens} tokens in committed steps`)
   say('last', d.steps.length ? `step ${d.steps.at(-1).step}: ${d.steps.at(-1).action}. ${d.steps.at(-1).reason}` : '–')
@@ -476,7 +493,8 @@ look()
 # %% ../../nbs/61_skillopt.dashboard.ipynb #a853fdba
 _body = ('<h1 id="name">SkillOpt run</h1><p><strong id="status" role="status">…</strong></p>'
          '<svg id="chart" role="img" aria-label="Scores by step"></svg>'
-         '<p id="far"></p><p>Last decision: <span id="last"></span></p><p class="muted">Stages: <span id="took"></span></p>'
+         '<p id="far"></p><progress id="bar" aria-label="Steps made"></progress><p>Last decision: <span id="last"></span></p>'
+         '<p class="muted">Stages of this step: <span id="took"></span></p>'
          '<p class="muted" id="spent"></p><p id="verdict"></p><h2>Best skill</h2><p class="muted" id="of"></p><pre id="best"></pre>')
 _digest = b64encode(sha256(SCRIPT.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; script-src 'sha256-{_digest}'"
@@ -511,7 +529,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 # %% ../../nbs/61_skillopt.dashboard.ipynb #f8e94740
 class _Http(ThreadingTCPServer):
-    allow_reuse_address, daemon_threads = True, True
+    allow_reuse_address, daemon_threads, request_queue_size = True, True, 64
     def handle_error(self, request, client_address): pass # A reader that hung up
 
 class Watch:

@@ -6,7 +6,7 @@
 __all__ = ['SPLITS', 'read_questions', 'split_questions', 'question_env']
 
 # %% ../../nbs/60_skillopt.questions.ipynb #75d5eb02
-import random
+import math, random
 from pathlib import Path
 from ..envs.qa import SimpleQAEnv, references
 from ..trajectory import read_records
@@ -28,29 +28,31 @@ def read_questions(
 SPLITS = 'train', 'val', 'test'
 
 def split_questions(
-    items,           # From `read_questions`
-    shares=(2, 1, 1), # Of train, val and test, where no item has a `split`
-    seed=42,         # Of the draw
-)->dict:             # Split → items
+    items,       # From `read_questions`
+    shares=None, # Of train, val and test, where the items have no `split`; None is 2:1:1
+    seed=42,     # Of the draw
+)->dict:         # Split → items
     "The items of each split"
     told = [i['split'] for i in items if 'split' in i]
-    if told and len(told) < len(items): raise ValueError(f'{len(told)} of {len(items)} items have a `split`: give it to all of them, or to none')
+    if not told: return _drawn(items, shares or (2, 1, 1), seed)
+    if shares: raise ValueError('the items have a `split`, so shares would do nothing: leave them out')
+    if len(told) < len(items): raise ValueError(f'{len(told)} of {len(items)} items have a `split`: give it to all of them, or to none')
     for i in items:
-        if told and i['split'] not in SPLITS: raise ValueError(f'item {i["id"]!r:.60} has the split {i["split"]!r:.60}: choose one of {", ".join(SPLITS)}')
-    return {s: [i for i in items if i['split'] == s] for s in SPLITS} if told else _drawn(items, shares, seed)
+        if i['split'] not in SPLITS: raise ValueError(f'item {i["id"]!r:.60} has the split {i["split"]!r:.60}: choose one of {", ".join(SPLITS)}')
+    return {s: [i for i in items if i['split'] == s] for s in SPLITS}
 
 def _drawn(items, shares, seed):
-    if len(shares) != 3 or not all(s > 0 for s in shares): raise ValueError(f'the shares are {shares!r}: give three numbers above 0, for train, val and test')
+    if len(shares) != 3 or not all(0 < s < math.inf for s in shares): raise ValueError(f'the shares are {shares!r}: give three numbers above 0, for train, val and test')
     if len(items) < 3: raise ValueError(f'there are {len(items)} items: three splits need at least 3')
-    drawn = random.Random(seed).sample(items, len(items))
-    val, test = (max(1, round(len(items)*s/sum(shares))) for s in shares[1:])
-    n = max(1, len(items) - val - test)
-    return dict(train=drawn[:n], val=drawn[n:][:val], test=drawn[n:][val:])
+    drawn, n = random.Random(seed).sample(items, len(items)), len(items)
+    val = min(max(1, round(n*shares[1]/sum(shares))), n - 2)
+    test = min(max(1, round(n*shares[2]/sum(shares))), n - 1 - val)
+    return dict(train=drawn[val + test:], val=drawn[:val], test=drawn[val:val + test])
 
 # %% ../../nbs/60_skillopt.questions.ipynb #d38eeb89
 def question_env(
     path,      # See `read_questions`
-    shares=(2, 1, 1), seed=42, # See `split_questions`
+    shares=None, seed=42, # See `split_questions`
     most=None, # Items of each split; None for all
     skill='',  # To begin with
 )->SimpleQAEnv:

@@ -160,7 +160,7 @@ def _key(self:Optimizer, stage, system, user, tokens):
 @patch
 def _send(self:Optimizer, stage, system, user, tokens):
     meter = Meter(self.client, stage, 'optimizer', ledger=self.ledger, guard=self.guard)
-    text, usage = meter.chat(system=system, user=user, max_completion_tokens=tokens, stage=stage)
+    text, usage = meter.chat(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
     silent = '' if (text or '').strip() else (usage or {}).get('refused') or 'an empty answer'
     return dict(text=text, usage=meter.usage, lost=next(iter(meter.lost.values()), silent))
 

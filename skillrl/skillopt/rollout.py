@@ -77,6 +77,8 @@ class _Pool:
 def _final(out): return isinstance(out, BaseException) and not isinstance(out, Exception)
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #37082c7f
+_QUICK = 10  # Jobs in 3 ms
+
 @patch
 def start(self:_Pool):
     if self.more(): Thread(target=self.work, daemon=True).start()
@@ -94,7 +96,10 @@ def late(self:_Pool):
 def wait(self:_Pool, workers):
     "Do all jobs in so many threads"
     self.start()
-    if not self.jobs or self.over.wait(.003): return  # Jobs that take no time are done sooner by one thread than by many
+    begun = -_QUICK
+    while self.jobs and self.begun - begun >= _QUICK: # Jobs that take no time are done sooner by one thread than by many
+        begun = self.begun
+        if self.over.wait(.003): return
     for _ in range(workers - 1): self.start()
     look = .5 if self.timeout is None else min(.5, self.timeout/8)  # Some systems let no Ctrl-C through a longer wait
     while not self.over.wait(look):
@@ -202,11 +207,13 @@ def _held(ledger, client, size, most):
     "Hold the price of a call back in `ledger`; what enters the call there"
     if ledger is None or ledger is getattr(client, 'ledger', None): return (yield lambda used: None)
     model = getattr(client, 'model', '')
-    hold = ledger.hold(model, size, most, wait=True)
+    limited = ledger.budget_usd is not None or ledger.budget_tokens is not None
+    hold = ledger.hold(model, size, most, wait=True) if limited else None
     def enter(used):
         if used['calls']: ledger.add(model, used.get('prompt_tokens', 0), used.get('completion_tokens', 0), hold)
     try: yield enter
-    finally: ledger.release(hold)
+    finally:
+        if limited: ledger.release(hold)
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #4ea1d9b7
 _MOST = 4096  # Tokens that `chat` may write when nothing is said
@@ -248,7 +255,7 @@ class Journal:
         key, # A tuple or list of plain values
     ):       # A fresh copy; None when it is not known
         "The value kept under `key`"
-        text = self.rows.get(to_json(key))
+        text = self.rows.get(to_json(key)) if self.rows else None
         return None if text is None else json.loads(text)
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #e4f4a56e

@@ -8,6 +8,7 @@ __all__ = ['DOUBTS', 'SkillOptTrainer', 'doubts', 'gain', 'steps_table']
 # %% ../../nbs/59_skillopt.trainer.ipynb #057ee0b8
 import math, random
 from dataclasses import asdict, replace
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 from fastcore.basics import patch
@@ -49,6 +50,10 @@ class SkillOptTrainer:
         self.usage = dict(target={})
 
     def __repr__(self): return f'SkillOptTrainer({self.name!r}, step {self.state.step})'
+
+# %% ../../nbs/59_skillopt.trainer.ipynb #23e69a42
+_SHOWN = dict(current_skill='skill', best_skill='best', global_step='step') | {k: k for k in ('current_score', 'best_score', 'best_step', 'history')}
+for _name, _field in _SHOWN.items(): setattr(SkillOptTrainer, _name, property(attrgetter(f'state.{_field}')))
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #99db8912
 @patch
@@ -255,26 +260,26 @@ def judge(self:SkillOptTrainer,
         for k in range(i//n, math.ceil(j/n)):
             places = range(max(i - k*n, 0), min(j - k*n, n))
             old = self._incumbent(k, places)
-            new = self.play(candidate, [self.val[p] for p in places], c.selection_split, f'gate {k}', 'selection')
-            seen.extend((k, p, r) for p, r in zip(places, new) if r.ok)
-            out += [(old[p], self._score(r)) for p, r in zip(places, new) if r.ok and p in old]
+            new = self.play(candidate, [self.val[p] for p in old], c.selection_split, f'gate {k}', 'selection')
+            seen.extend((k, p, r) for p, r in zip(old, new) if r.ok)
+            out += [(old[p], self._score(r)) for p, r in zip(old, new) if r.ok]
         return out
     total = n*(1 if c.gate_rule in ('strict', 'none') else max(1, math.ceil(c.gate_pairs/n)))
     found = pairs(0, total//2)
-    if c.gate_rule == 'none' or sum(new - old for old, new in found) >= 0: found += pairs(total//2, total)
+    if c.gate_rule in ('strict', 'none') or sum(new - old for old, new in found) >= 0: found += pairs(total//2, total)
     return decide(found, c.gate_rule, c.gate_alpha), seen
 
 @patch
 def _incumbent(self:SkillOptTrainer, k, places):
-    "Place → score of the current skill in pass `k`"
+    "Place → score of the current skill in pass `k`; what was lost is not there, and not tried again"
     s = self.draft
     s.passes += [{} for _ in range(k + 1 - len(s.passes))]
     todo = [p for p in places if str(p) not in s.passes[k]]
     if todo:
         new = self.play(s.skill, [self.val[p] for p in todo], self.cfg.selection_split, f'again {k}', 'selection')
-        s.passes[k] |= {str(p): self._score(r) for p, r in zip(todo, new) if r.ok}
-        s.current_score = _mean([v for p in s.passes for v in p.values()])
-    return {p: s.passes[k][str(p)] for p in places if str(p) in s.passes[k]}
+        s.passes[k] |= {str(p): self._score(r) if r.ok else None for p, r in zip(todo, new)}
+        s.current_score = _mean([v for p in s.passes for v in p.values() if v is not None])
+    return {p: v for p in places if (v := s.passes[k][str(p)]) is not None}
 
 def _mean(xs): return math.fsum(xs)/len(xs) if xs else 0.
 
@@ -363,8 +368,8 @@ def baseline(self:SkillOptTrainer):
     s, split = self.draft, self.cfg.selection_split
     results = self.play(s.skill, self.val, split, 'gate 0', 'selection')
     hard, soft = compute_score(results)
-    s.passes = [{str(p): self._score(r) for p, r in enumerate(results) if r.ok}]
-    s.current_score = s.best_score = _mean(list(s.passes[0].values()))
+    s.passes = [{str(p): self._score(r) if r.ok else None for p, r in enumerate(results)}]
+    s.current_score = s.best_score = _mean([v for v in s.passes[0].values() if v is not None])
     s.tried[skill_hash(s.skill)], s.usage = [hard, soft], self.total_usage()
     self._commit('baseline_selection_eval', {'results.json': [r.to_dict() for r in results], 'summary.json': _measured(self, s.skill, [results])})
 
