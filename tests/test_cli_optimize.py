@@ -262,6 +262,11 @@ def test_the_bank_of_a_run_is_played_by_its_policy_and_comes_back_as_a_bank(trai
     assert [o.principle for o in new.active() if o.id not in old]==['Open what is closed before you look into it.']
     assert [r['conversation'] for r in read_json(tmp_path/'r'/'test_eval_best'/'results.json')][0][1]['role']=='user'
 
+def test_a_bank_needs_no_model_at_all(trained, tmp_path):
+    out = optimize('--bank', trained, '--smoke', '--output', 'r', cwd=tmp_path, OPENAI_API_KEY='')
+    asked = read_json(tmp_path/'r'/'summary.json')['usage']['optimizer']
+    assert 'best_bank.json' in out and asked['analyst']['calls'] >= 1 and SkillBank.load(tmp_path/'r'/'best_bank.json').active()
+
 def test_a_bank_in_a_file_is_played_by_a_model(tmp_path):
     def answer(request): return advise(request) if request['body']['model']=='editor' else said('<action>look</action>')
     with FaultServer(rest=answer) as s:
@@ -283,8 +288,8 @@ def refusals():
         endless=(['--questions', 'forms.jsonl', '--split', '1:inf:1', *at], 'give three numbers above 0'),
         two_folders=(['--resume', 'occupied', '--output', 'x'], '--resume and --output are both given'),
         shares=(['--questions', 'forms.jsonl', '--split', '1:0:1', *at], 'give three numbers above 0'),
-        no_target=(['--questions', 'forms.jsonl', *at[4:]], 'this needs --target'),
-        no_optimizer=(['--questions', 'forms.jsonl', *at[:4]], 'this needs --optimizer'),
+        no_target=(['--questions', 'forms.jsonl', *at[4:]], '--questions needs --target'),
+        no_optimizer=(['--questions', 'forms.jsonl', *at[:4]], '--questions needs --optimizer'),
         url_alone=(['--questions', 'forms.jsonl', *at[2:]], '--target-url needs --target'),
         price=(['--questions', 'forms.jsonl', *at, '--set', 'max_usd=2'], 'a has no price: add --set'),
         two_jobs=(['--questions', 'forms.jsonl', '--bank', 'b', *at], '--questions would do nothing with --bank'),

@@ -7,7 +7,7 @@ from urllib.request import Request, urlopen
 import pytest
 from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.config import SkillOptConfig
-from skillrl.skillopt.dashboard import (PAGE, SkillDiff, finals, lost_table, measured, plot_run, present, read_run, run_browser, skill_at, skill_diff,
+from skillrl.skillopt.dashboard import (PAGE, SkillDiff, finals, json_of, lost_table, measured, plot_run, present, read_run, run_browser, skill_at, skill_diff,
                                         step_story, usage_table, verdict, watch, write_report)
 from skillrl.skillopt.trainer import SkillOptTrainer, steps_table
 
@@ -75,6 +75,10 @@ def test_a_hostile_skill_stays_text_in_the_report(tmp_path):
     assert [v for k, v in seen.attrs if k in ('src', 'href') and not v.startswith(('#', 'data:,'))] == []
     assert not [k for k, _ in seen.attrs if k.startswith('on')]
     assert page.count('&lt;script&gt;window.pwned') > 10
+
+@pytest.mark.parametrize('old,new', [('Write.', hostile), (hostile, 'Write.'), (hostile, hostile[::-1]), ('', hostile)], ids=range(4))
+def test_a_hostile_skill_stays_text_in_a_diff(old, new):
+    assert set(Tags(SkillDiff(old.split('\u2028')[0], new.split('\u2028')[0]).html()).tags) <= {'pre', 'ins', 'del', 'mark', 'span'}
 
 def test_a_hostile_name_of_a_folder(tmp_path):
     root = poisoned(tmp_path/'<b onclick=x>run')
@@ -153,10 +157,10 @@ def test_a_run_that_a_limit_ended(tmp_path):
 def test_a_folder_as_1_0_0_left_it(root):
     for p in [*root.rglob('state.json'), *root.rglob('screen.json'), root/'events.jsonl', root/'.lock']: p.unlink()
     shutil.rmtree(root/'final_selection_eval')
-    for name in ('history.json', 'summary.json', 'runtime_state.json'):
+    for name in ('history.json', 'summary.json', 'runtime_state.json', 'test_eval_best/summary.json'):
         o = json.loads((root/name).read_text())
         for r in o if isinstance(o, list) else [o]:
-            for k in ('usage', 'gate', 'reason', 'n_patches_kept', 'usd', 'selection_gain', 'best_selection_interval', 'best_hash'): r.pop(k, None)
+            for k in ('usage', 'gate', 'reason', 'n_patches_kept', 'usd', 'selection_gain', 'best_selection_interval', 'best_hash', 'skill_hash'): r.pop(k, None)
         (root/name).write_text(json.dumps(o))
     assert present(root)['status'] == 'ended' and 'not measured afresh' in verdict(read_run(root))
     assert [n.split(',')[0] for n in finals(root)] == ['selection', 'test', 'test'] and skill_at(root, 4) and step_story(root, 1).rows[-1][2]
@@ -188,6 +192,9 @@ def test_each_file_may_be_damaged(root, finished, damage):
         shutil.rmtree(p) if p.is_dir() else p.unlink(missing_ok=True)
         p.write_bytes(data)
     assert len(drawn) > 10 and tables(root) == tables(finished) and report(root) == report(finished)
+
+@pytest.mark.parametrize('text', ['['*100_000, '{"a":'*100_000, '', '\0', '{"a": 1} x', '1e999'], ids=range(6))
+def test_no_text_is_too_odd(text): assert json_of(text, dict) == {} and json_of(text, list) == []
 
 odd = [None, True, 'x', '', [], {}, [1], {'a': 1}, -5, 10**400, float('nan'), float('inf'), 'w'*999, [[]], {'interval': 3}, {'interval': ['x', None]}]
 

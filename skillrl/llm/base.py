@@ -247,7 +247,7 @@ class Ledger:
     ):
         "Enter one call that was made"
         with self._lock:
-            self.release(hold)
+            if hold: self.release(hold)
             self.longest[model] = max(completion_tokens, self.longest.get(model, 0))
             new, old = (1, prompt_tokens, completion_tokens), self.counts.get(model, (0, 0, 0))
             self.counts[model] = tuple(a + b for a, b in zip(old, new))

@@ -42,7 +42,8 @@ def split_questions(
     return {s: [i for i in items if i['split'] == s] for s in SPLITS}
 
 def _drawn(items, shares, seed):
-    if len(shares) != 3 or not all(0 < s < math.inf for s in shares): raise ValueError(f'the shares are {shares!r}: give three numbers above 0, for train, val and test')
+    if len(shares) != 3 or not all(0 < s < math.inf for s in shares):
+        raise ValueError(f'the shares are {shares!r}: give three numbers above 0, for train, val and test')
     if len(items) < 3: raise ValueError(f'there are {len(items)} items: three splits need at least 3')
     drawn, n = random.Random(seed).sample(items, len(items)), len(items)
     val = min(max(1, round(n*shares[1]/sum(shares))), n - 2)

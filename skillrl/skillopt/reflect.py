@@ -14,7 +14,7 @@ from random import Random
 from fastcore.basics import patch
 from ..llm.base import Outage, _values, redact
 from .editor import Edit, Patch, protect, protected, skill_hash
-from .rollout import FOR_GOOD, Journal, Meter, ThreadExecutor, add_usage, split_failures_successes
+from .rollout import FOR_GOOD, Journal, Meter, ThreadExecutor, add_usage, model_of, split_failures_successes
 from ..skills.guard import as_data
 from ..store import data_path
 
@@ -114,6 +114,7 @@ class Optimizer:
         self.step, self.prompts = 0, {}
         self.usage = {}                      # Calls and tokens by stage
         self.lost, self.reached = [], False  # Calls lost since the last answer; has there been one?
+        self.missed = 0                      # Calls lost in this step
 
     def prompt(self, name)->str:
         "The system message `name`, read from its file once"
@@ -141,6 +142,7 @@ def ask_many(self:Optimizer,
     spent += [o for o in said if isinstance(o, dict)]
     self.usage[stage] = add_usage(self.usage.get(stage, {}), *[o['usage'] for o in spent])
     found |= {i: o for i, o in zip(todo, said) if not _lost(o)}
+    self.missed += len(asks) - len(found)
     return [found[i]['text'] if i in found else None for i in range(len(asks))]
 
 @patch
@@ -155,7 +157,7 @@ def _remember(self:Optimizer, prompt, user):
 
 @patch
 def _key(self:Optimizer, stage, system, user, tokens):
-    return [self.step, stage, skill_hash('\0'.join([str(getattr(self.client, 'model', '')), str(tokens), system, user]))]
+    return [self.step, stage, skill_hash('\0'.join([model_of(self.client), str(tokens), system, user]))]
 
 @patch
 def _send(self:Optimizer, stage, system, user, tokens):

@@ -127,6 +127,12 @@ def _sweep(self:OptRun):
     for p in self.path.rglob('.*.tmp*'): shutil.rmtree(p) if p.is_dir() else p.unlink()
 
 @patch
+def _listen(self:OptRun, log):
+    "Open `log` for what is to come, and take in the time that is told there"
+    log.mend()
+    self.spent, self.events = sum(r.get('seconds', 0) for r in log.read()), open(log.path, 'ab', buffering=0)
+
+@patch
 def _journal_file(self:OptRun, name=None): return self.path/f'journal_{name or f"{self.next:04}"}.jsonl'
 
 # %% ../../nbs/58_skillopt.run.ipynb #64e2eaf6
@@ -163,15 +169,14 @@ def publish(self:OptRun):
     s = self.state
     scores = {k: getattr(s, k) for k in ('current_score', 'best_score', 'best_step')}
     hashes = dict(current_hash=skill_hash(s.skill), best_hash=skill_hash(s.best), fingerprint=fingerprint(self.bound))
-    files = {'history.json': s.history, 'runtime_state.json': dict(last_completed_step=s.step) | scores | hashes | dict(usage=s.usage),
+    files = {'history.json': s.history, 'runtime_state.json': dict(last_completed_step=s.step, **scores, **hashes, usage=s.usage),
              'best_skill.md': s.best, 'current_skill.md': s.skill}
     if self.snapshots: files[f'skills/skill_v{s.step:04}.md'] = s.skill
     for name, content in files.items(): self._show(name, as_file(content))
 
 @patch
 def _show(self:OptRun, name, text):
-    if self.shown.get(name) == text: return
-    atomic_write(self.path/name, text, sync=False)
+    if self.shown.get(name) != text: atomic_write(self.path/name, text, sync=False)
     self.shown[name] = text
 
 # %% ../../nbs/58_skillopt.run.ipynb #9bce2081
@@ -196,12 +201,6 @@ def timed(self:OptRun,
         took = round(monotonic() - began, 4)
         self.spent += took
         self._tell(what | dict(event='end', seconds=took))
-
-@patch
-def _listen(self:OptRun, log):
-    "Open `log` for what is to come, and take in the time that is told there"
-    log.mend()
-    self.spent, self.events = sum(r.get('seconds', 0) for r in log.read()), open(log.path, 'ab', buffering=0)
 
 @patch
 def _tell(self:OptRun, row):

@@ -1,0 +1,383 @@
+"Every mode of the trainer from end to end, with an optimizer that says what the test wants and an agent without luck"
+import json, os, random, re, sys
+from collections import Counter
+from pathlib import Path
+import pytest
+from skillrl.envs.ruleworld import RULES, RuleWorld, minded, needed
+from skillrl.llm.base import BudgetExceeded
+from skillrl.llm.command import CommandChat
+from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
+from skillrl.skillopt.config import SkillOptConfig
+from skillrl.skillopt.editor import protect, protected
+from skillrl.skillopt.reflect import EDITING, KEYS, load_prompt, sections
+from skillrl.skillopt.trainer import SkillOptTrainer
+
+STAGES = {'analyst_error': 'analyst', 'analyst_success': 'analyst', 'full_rewrite': 'analyst', 'merge_rewrites': 'merge'}
+HARM = '- Hurry 7.'
+
+def spent(user, text): return dict(prompt_tokens=len(user.split()), completion_tokens=len(text.split()), calls=1)
+
+class Clerk:
+    "Right if the skill minds all the rules that the invoice needs, and does not hurry"
+    model = 'clerk'
+    def __init__(self): self.asked = []
+    def chat(self, *, system, user, **kw):
+        rules, hurries = minded(system)
+        text = 'right' if needed(user) <= rules and not hurries else 'wrong'
+        self.asked.append((system, user))
+        return text, spent(user, text)
+
+class Tutor:
+    "Answers each prompt, by its name, with what `says` returns; no answer of its own means the edits that would help"
+    model = 'tutor'
+    def __init__(self, **says): self.says, self.asked = says, []
+    def chat(self, *, system, user, stage='', **kw):
+        name = next(k for k in KEYS if load_prompt(k) == system)
+        self.asked.append((name, user))
+        said = self.says.get(name, {'analyst_error': lacking}.get(name, {}))
+        text = said(user) if callable(said) else said
+        text = text if isinstance(text, str) else json.dumps(text)
+        return text, spent(user, text)
+    def told(self, name): return [user for n, user in self.asked if n == name]
+
+def lacking(user, most=2):
+    "Edits for the first rules that are needed and not there"
+    parts = sections(user)
+    rules = sorted(needed(parts['Trajectories']) - minded(parts['Current skill'])[0])[:most]
+    return dict(reasoning='These are needed.', edits=[dict(op='append', content=f'- Mind the {r}.') for r in rules])
+
+def edits(*contents, **kw): return dict(edits=[dict(op='append', content=c, **kw) for c in contents])
+
+def trainer(tutor=None, clerk=None, world=None, **kw):
+    more = {k: kw.pop(k) for k in ('initial_skill', 'executor') if k in kw}
+    settings = dict(num_epochs=2, batch_size=6, minibatch_size=3, edit_budget=4, gate_alpha=.4, gate_pairs=12, workers=2, verbose=False, out_root='run')
+    return SkillOptTrainer(config=SkillOptConfig(**settings | kw), env=world or RuleWorld(train=12, val=24, test=12, seed=2),
+                           optimizer_client=tutor or Tutor(), target_client=clerk or Clerk(), **more)
+
+def read(name): return json.loads((Path('run')/name).read_text())
+def text(name): return (Path('run')/name).read_text()
+def record(n): return read(f'steps/step_{n:04}/step_record.json')
+def actions(): return [r['action'] for r in read('history.json')]
+def snapshot(d='run', without=('.lock', 'events.jsonl')):
+    return {p.relative_to(d).as_posix(): p.read_bytes() for p in sorted(Path(d).rglob('*')) if p.is_file() and p.name not in without}
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch): monkeypatch.chdir(tmp_path)
+
+def inside(folder, fn):
+    "What `fn` returns in a new folder beside this one"
+    Path(folder).mkdir()
+    was = os.getcwd()
+    os.chdir(folder)
+    try: return fn()
+    finally: os.chdir(was)
+
+def test_a_plain_run_learns_and_leaves_the_files_of_1_0_0():
+    summary = trainer(num_epochs=4).train()
+    assert summary['test_hard'] > summary['baseline_test_hard'] and summary['total_accepts'] >= 2 and summary['stopped'] is None
+    files = {re.sub(r'\d{4}', 'NNNN', k) for k in snapshot()}
+    step = 'rollout_results raw_patches merged_patch ranked_patch edit_apply_report step_record selection_eval/results selection_eval/summary'
+    assert files >= {f'steps/step_NNNN/{k}.json' for k in step.split()} | {'steps/step_NNNN/candidate_skill.md', 'skills/skill_vNNNN.md'}
+    assert files >= {'config.json', 'best_skill.md', 'current_skill.md', 'history.json', 'runtime_state.json', 'summary.json'}
+    assert files >= {f'{k}/{f}.json' for k in ('baseline_selection_eval', 'test_eval_baseline', 'test_eval_best') for f in ('results', 'summary')}
+    assert read('runtime_state.json')['last_completed_step'] == 8 and text('best_skill.md') == text(f'skills/skill_v{summary["best_step"]:04}.md')
+
+def test_no_test_and_no_snapshots_where_none_are_wanted():
+    summary = trainer(num_epochs=1, eval_test=False, save_every_step=False).train()
+    assert summary['test_hard'] is None and not any(k.startswith(('test_eval', 'skills')) for k in snapshot())
+
+@pytest.mark.parametrize('said,budget,made', [(0, 0, 0), ('0', 0, 0), (1, 1, 1), ('about 3', 3, 3), (99, 4, 4), ('some', 2, 2), (None, 2, 2)])
+def test_autonomous_edit_budget(said, budget, made):
+    "0 means no edit at all; what cannot be read means the smallest budget"
+    tutor = Tutor(edit_budget=dict(reasoning='so', edit_budget=said), analyst_error=lambda u: lacking(u, 4), ranking=dict(selected_indices=[0, 1, 2, 3]))
+    trainer(tutor, lr_scheduler='autonomous', num_epochs=1, screen=False, gate_rule='strict').train()
+    first = record(1)
+    assert (first['edit_budget'], first['n_edits_ranked'], len(tutor.told('edit_budget'))) == (budget, made, 2)
+    if made: assert first['action'].startswith('accept') and len(minded(text('skills/skill_v0001.md'))[0]) == made
+    else:
+        assert actions() == ['skip_no_edits']*2 and text('best_skill.md') == RuleWorld().get_initial_skill()
+        assert 'selection' not in read('steps/step_0001/step_record.json')['usage']['target'] and not Path('run/steps/step_0001/candidate_skill.md').exists()
+
+def test_accumulation_plays_several_batches_with_one_skill():
+    clerk = Clerk()
+    summary = trainer(clerk=clerk, num_epochs=2, batch_size=3, accumulation=2).train()
+    assert summary['total_steps'] == 4
+    for n in (1, 2, 3, 4):
+        assert record(n)['rollout_n'] == 6 and len({r['id'] for r in read(f'steps/step_{n:04}/rollout_results.json')}) == 6
+    ids = [r['id'] for n in (1, 2) for r in read(f'steps/step_{n:04}/rollout_results.json')]
+    assert sorted(ids) == sorted(f'train-{i}' for i in range(12))
+
+NEW = '# Invoices\n\n' + ''.join(f'- Mind the {r}.\n' for r in RULES)
+
+@pytest.mark.parametrize('mode,says', [
+    ('rewrite', dict(rewrite=dict(new_skill=NEW))),
+    ('full_rewrite', dict(full_rewrite=dict(new_skill=NEW), merge_rewrites=dict(new_skill=NEW)))])
+def test_rewriting(mode, says):
+    tutor = Tutor(**says)
+    summary = trainer(tutor, update_mode=mode, num_epochs=1).train()
+    assert actions()[0] == 'accept_new_best' and text('best_skill.md') == text('steps/step_0001/candidate_skill.md') == NEW
+    assert summary['test_hard'] == 1 and tutor.told(mode) and len(set(NEW.split())) > 9
+    assert bool(tutor.told('analyst_error')) == (mode == 'rewrite')
+
+@pytest.mark.parametrize('reply', ['I would rather not.', '{"new_skill": " "}', '{"new_skill": "cut o', '{"new_skill": ["a"]}', json.dumps(dict(new_skill='x'*999))])
+@pytest.mark.parametrize('mode', ['rewrite', 'full_rewrite'])
+def test_a_rewrite_that_fails_changes_nothing(mode, reply):
+    summary = trainer(Tutor(**{mode: reply, 'merge_rewrites': reply}), update_mode=mode, num_epochs=1, max_skill_chars=400).train()
+    assert actions() == ['skip_no_rewrite']*2 and summary['total_skips'] == 2
+    assert text('best_skill.md') == text('current_skill.md') == RuleWorld().get_initial_skill() and not Path('run/steps/step_0001/candidate_skill.md').exists()
+
+@pytest.mark.parametrize('mode', ['patch', 'rewrite'])
+def test_nothing_proposed_is_a_step_without_patches(mode):
+    trainer(Tutor(analyst_error=edits()), update_mode=mode, num_epochs=1).train()
+    assert actions() == ['skip_no_patches']*2
+
+def test_the_meta_skill_is_told_in_the_next_epoch_only_and_never_in_the_skill():
+    notes = 'One rule a line works best here.'
+    tutor = Tutor(meta_skill=dict(reasoning='seen', memory=notes))
+    trainer(tutor, meta_skill=True).train()
+    told = ['## Memory' in user and notes in user for name, user in tutor.asked if name in EDITING]
+    at = [name for name, _ in tutor.asked].index('meta_skill')
+    before = sum(name in EDITING for name, _ in tutor.asked[:at])
+    assert not any(told[:before]) and all(told[before:]) and 0 < before < len(told)
+    assert text('steps/step_0003/meta_skill.md') == notes and notes not in text('best_skill.md') + text('current_skill.md')
+
+GOOD, BAD = 'Mind the vat. Mind the customs. Mind the freight. Mind the date.', 'Hurry 1. Speed is all.'
+
+@pytest.mark.parametrize('mode,guidance,outcome', [('gated', GOOD, 'accept'), ('gated', BAD, 'reject'), ('forced', GOOD, 'forced'), ('forced', BAD, 'forced'),
+                                                   ('gated', 'x'*9999, 'none'), ('gated', '', 'none')])
+def test_slow_update(mode, guidance, outcome):
+    tutor = Tutor(slow_update=dict(reasoning='seen', guidance=guidance), analyst_error=lambda u: lacking(u, 1))
+    summary = trainer(tutor, slow_update=mode, num_epochs=3, slow_update_samples=6).train()
+    assert record(3)['slow_update'] == outcome and 'slow_update' not in record(1) and sum(record(3)['compared'].values()) == 6
+    assert protected(text('skills/skill_v0003.md')) == (guidance if outcome in ('accept', 'forced') else None)
+    assert not minded(text('best_skill.md'))[1] and summary['test_hard'] >= summary['baseline_test_hard']
+    if outcome in ('accept', 'forced'): assert text('steps/step_0003/slow_update.md') == guidance
+
+def test_forced_guidance_that_harms_is_measured_before_anything_is_compared_with_it():
+    tutor = Tutor(slow_update=dict(guidance=BAD), analyst_error=lambda u: lacking(u, 1))
+    trainer(tutor, slow_update='forced', screen=False).train()
+    third = record(3)
+    assert third['slow_update'] == 'forced' and third['gate']['before'] == 0 < record(2)['current_score']
+    assert minded(text('current_skill.md'))[1] and not minded(text('best_skill.md'))[1]
+
+@pytest.mark.parametrize('mode', ['patch', 'rewrite', 'full_rewrite'])
+def test_the_protected_block_survives_whatever_edits_do(mode):
+    skill = protect('# Invoices\n\nWrite the invoice.\n', 'Never guess a number.')
+    attack = [dict(op='delete', target='Never guess a number.'), dict(op='replace', target='Never guess', content='Guess'),
+              dict(op='replace', target=skill.split('\n')[-2], content='- Mind the date.'), dict(op='insert_after', target='Never guess a number.', content='- Mind the vat.')]
+    tutor = Tutor(analyst_error=lambda u: dict(edits=attack + lacking(u)['edits']), analyst_success=dict(edits=attack), rewrite=dict(new_skill=NEW),
+                  full_rewrite=dict(new_skill=NEW), merge_rewrites=dict(new_skill=NEW), ranking=dict(selected_indices=[0, 1, 2, 3, 4, 5]))
+    trainer(tutor, initial_skill=skill, update_mode=mode, edit_budget=8).train()
+    assert text('best_skill.md') != skill and minded(text('best_skill.md'))[0]
+    for name in snapshot():
+        if name.endswith('_skill.md') or name.startswith('skills/'): assert protected(text(name)) == 'Never guess a number.', name
+    if mode == 'patch': assert Counter(r['status'] for r in read('steps/step_0001/edit_apply_report.json'))['skipped_protected_region'] >= 2
+
+def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restart():
+    tutor = Tutor(analyst_error=edits(HARM))
+    settings = dict(screen=False, batch_size=4)
+    trainer(tutor, **settings).train()
+    assert actions() == ['reject']*6
+    contexts = [sections(u).get('Context', '') for u in tutor.told('analyst_error')]
+    steps = [set(map(int, re.findall(r'^Step (\d+): reject', c, re.M))) for c in contexts]
+    seen = list(dict.fromkeys(map(tuple, map(sorted, steps))))
+    assert seen == [(), (1,), (1, 2), (4,), (4, 5)]
+    assert all('Hurry 7.' in c for c in contexts if c)
+
+    def broken():
+        first = Tutor(analyst_error=edits(HARM))
+        class Stop(Clerk):
+            def chat(self, **kw):
+                if len(first.told('analyst_error')) > 4: raise KeyboardInterrupt
+                return super().chat(**kw)
+        with pytest.raises(KeyboardInterrupt): trainer(first, Stop(), **settings).train()
+        second = Tutor(analyst_error=edits(HARM))
+        trainer(second, **settings).train()
+        return first.asked, second.asked, snapshot()
+    first, second, files = inside('broken', broken)
+    assert files == snapshot() and sorted(set(first) | set(second)) == sorted(set(tutor.asked))
+    assert 0 < len(second) < len(tutor.asked)
+
+def test_without_memory_of_refused_edits_nothing_is_told():
+    tutor = Tutor(analyst_error=edits(HARM))
+    trainer(tutor, screen=False, rejected_edits=False).train()
+    assert not any('Context' in sections(u) for u in tutor.told('analyst_error'))
+
+@pytest.mark.parametrize('rule,line,accepted', [
+    ('strict', '- Mind the {few}.', True), ('bound', '- Mind the {few}.', False), ('sign', '- Mind the {few}.', False), ('none', '- Mind the {few}.', True),
+    ('strict', HARM, False), ('bound', HARM, False), ('sign', HARM, False), ('none', HARM, True),
+    ('strict', '{all}', True), ('bound', '{all}', True), ('sign', '{all}', True), ('none', '{all}', True)])
+def test_rules_of_the_gate(rule, line, accepted):
+    "An edit that helps one item of twelve, one that harms, and one that helps them all"
+    world = RuleWorld(train=12, val=12, test=6, seed=2)
+    count = Counter(r for i in world.get_items('val') for r in needed(i['question']))
+    few = next(r for r, n in count.items() if n == 1)
+    content = line.format(few=few, all=' '.join(f'Mind the {r}.' for r in RULES))
+    initial = ''.join(f'- Mind the {r}.\n' for r, n in count.items() if n > 2)
+    trainer(Tutor(analyst_error=edits(content)), world=world, initial_skill=initial, gate_rule=rule, gate_alpha=.1, screen=False, num_epochs=1, batch_size=12).train()
+    first = record(1)
+    assert first['action'].startswith('accept') == accepted and first['gate']['rule'] == rule and bool(first['gate']['reason']) != accepted
+    assert (content in text('current_skill.md')) == accepted
+
+class Half(RuleWorld):
+    "Half right is worth something"
+    def rollout_one(self, *, item, skill, target_client):
+        said = super().rollout_one(item=item, skill=skill, target_client=target_client)
+        return said | dict(hard=0, soft=.5*said['hard'])
+
+@pytest.mark.parametrize('metric,accepted', [('hard', False), ('soft', True), ('mixed', True)])
+def test_the_metric_of_the_gate(metric, accepted):
+    trainer(world=Half(train=12, val=12, test=6, seed=2), gate_metric=metric, gate_rule='strict', num_epochs=1, edit_budget=8, screen=False).train()
+    assert any(a.startswith('accept') for a in actions()) == accepted
+
+# What ends a run early
+
+PRICES = dict(clerk=(100., 200.), tutor=(300., 400.))
+
+def total(summary, key, *roles): return sum(u[key] for r in roles or summary['usage'] for u in summary['usage'][r].values())
+
+def stops_and_goes_on(limit, **more):
+    "A run that has as its `limit` what that gives for a whole run, and what it says; then without, where it must end like a run that never had one"
+    more = dict(num_epochs=3, prices=PRICES, optimizer_max_completion_tokens=200) | more
+    whole = inside('never', lambda: trainer(**more).train())
+    limit, clerk = limit(whole), Clerk()
+    stopped = trainer(clerk=clerk, **more, **limit).train()
+    assert stopped['stopped'] and 0 < stopped['total_steps'] < 6 and read('summary.json') == json.loads(json.dumps(stopped))
+    left = trainer(**more).train()
+    assert left == whole and left['stopped'] is None and left['total_steps'] == 6
+    assert snapshot() == snapshot('never/run')
+    return stopped, limit, len(clerk.asked)
+
+@pytest.mark.parametrize('eval_test', [False, True])
+def test_a_limit_on_calls_keeps_the_final_measurement_back(eval_test):
+    said, limit, called = stops_and_goes_on(lambda whole: dict(max_target_calls=total(whole, 'calls', 'target')//2), eval_test=eval_test)
+    assert f"of {limit['max_target_calls']} target calls are made" in said['stopped'] and said['stopped'].endswith('raise max_target_calls')
+    assert called == total(said, 'calls', 'target') <= limit['max_target_calls'] and said['usage']['target']['final_selection_eval']['calls'] == 24
+    low, high = said['best_selection_interval']
+    assert 0 <= low <= said['best_selection_score'] <= high <= 1
+
+def test_a_limit_on_tokens():
+    said, limit, _ = stops_and_goes_on(lambda whole: dict(max_tokens=total(whole, 'total_tokens')//2 + 4200))
+    assert re.search('tokens of [0-9,]+ are left and a call of .* may take .*: raise max_tokens$', said['stopped']) and total(said, 'total_tokens') <= limit['max_tokens']
+
+def test_a_limit_on_dollars():
+    said, limit, _ = stops_and_goes_on(lambda whole: dict(max_usd=whole['usd']/2 + .84))
+    assert 'usd of' in said['stopped'] and 'raise max_usd' in said['stopped'] and 0 < said['usd'] <= limit['max_usd']
+
+def test_patience():
+    said, _, _ = stops_and_goes_on(lambda whole: dict(patience=1))
+    assert said['stopped'] == '1 steps without a new skill'
+
+def test_a_limit_on_time_stops_the_run_and_a_higher_one_lets_it_go_on():
+    said = trainer(max_seconds=1e-4).train()
+    assert 'raise max_seconds' in said['stopped'] and said['total_steps'] == 0
+    assert trainer().train()['stopped'] is None
+    inside('never', lambda: trainer().train())
+    assert snapshot() == snapshot('never/run')
+
+def test_a_limit_below_the_first_measurement_is_said_at_once():
+    with pytest.raises(BudgetExceeded, match='raise max_target_calls'): trainer(max_target_calls=5).train()
+    with pytest.raises(BudgetExceeded, match='raise max_tokens'): trainer(max_tokens=5).train()
+    clerk = Clerk()
+    with pytest.raises(ValueError, match="'tutor' has no price, so max_usd cannot be kept"): trainer(clerk=clerk, max_usd=1., prices=dict(clerk=(1, 1))).train()
+    assert not clerk.asked
+
+def test_patience_counts_steps_without_a_new_skill():
+    said = trainer(Tutor(analyst_error=edits(HARM)), num_epochs=9, patience=3).train()
+    assert said['total_steps'] == 3 and said['stopped'] == '3 steps without a new skill'
+
+# Other models and machines
+
+def answered(folder, tutor):
+    "Answer every question in `folder` as `tutor` would"
+    for q in HandoffChat(folder) and Handoff(folder).questions:
+        system, user = re.findall(r'^## (?:system|user)\n\n(~+)\n(.*?)\n\1$', q.read_text(encoding='utf-8'), re.M | re.S)
+        answer_place(q).write_text(tutor.chat(system=system[1], user=user[1])[0], encoding='utf-8')
+
+def test_an_optimizer_that_is_asked_by_files():
+    tutor, rounds = Tutor(slow_update=dict(guidance=GOOD), meta_skill=dict(memory='Short lines.')), 0
+    settings = dict(slow_update='gated', meta_skill=True)
+    while True:
+        clerk = Clerk()
+        try: summary = trainer(HandoffChat('asked'), clerk, **settings).train()
+        except Handoff as e:
+            rounds += 1
+            assert re.search(r'\d+ questions? in asked waits? for an answer: write the one to \d{4}-\w+\.question\.md into', str(e)) and len(e.questions) >= 1
+            answered('asked', tutor)
+            assert rounds < 40
+        else: break
+    assert rounds >= 4 and summary['total_accepts'] >= 1 and len(tutor.asked) == len(list(Path('asked').glob('*.question.md')))
+    inside('direct', lambda: trainer(Tutor(slow_update=dict(guidance=GOOD), meta_skill=dict(memory='Short lines.')), **settings).train())
+    for name in ('best_skill.md', 'current_skill.md'): assert text(name) == Path(f'direct/run/{name}').read_text()
+    what = lambda r: {k: v for k, v in r.items() if k != 'usage'}
+    assert list(map(what, read('history.json'))) == list(map(what, json.loads(Path('direct/run/history.json').read_text())))
+
+def test_no_rollout_is_paid_twice_while_questions_wait():
+    clerk, tutor = Clerk(), Tutor()
+    while True:
+        try: trainer(HandoffChat('asked'), clerk, num_epochs=1).train()
+        except Handoff: answered('asked', tutor)
+        else: break
+    calm = Clerk()
+    inside('direct', lambda: trainer(Tutor(), calm, num_epochs=1).train())
+    assert Counter(clerk.asked) == Counter(calm.asked)
+
+AGENT = '''
+import re
+skill, task = open('SKILL.md').read(), open('task.md').read()
+need = re.search('needs: (.*)', task)[1].split(', ')
+open('answer.md', 'w').write('right' if all(f'Mind the {r}.' in skill for r in need) else 'wrong')
+'''
+
+def test_a_command_line_agent_as_target():
+    Path('agent.py').write_text(AGENT)
+    agent = CommandChat([sys.executable, '-S', str(Path('agent.py').resolve())], model='clerk')
+    world = dict(train=4, val=4, test=2, seed=2)
+    settings = dict(num_epochs=1, batch_size=4, edit_budget=8, gate_rule='strict')
+    every = edits(' '.join(f'Mind the {r}.' for r in RULES))
+    summary = trainer(Tutor(analyst_error=every), agent, RuleWorld(**world), **settings).train()
+    assert (summary['total_accepts'], summary['baseline_test_hard'], summary['test_hard']) == (1, 0, 1)
+    inside('direct', lambda: trainer(Tutor(analyst_error=every), world=RuleWorld(**world), **settings).train())
+    assert text('best_skill.md') == Path('direct/run/best_skill.md').read_text()
+
+class Backwards:
+    "An executor of one's own: one job after the other, the last first"
+    def __init__(self): self.runs, self.done = 0, 0
+    def run(self, fn, jobs, done=None):
+        self.runs, out = self.runs + 1, [None]*len(jobs)
+        for i in reversed(range(len(jobs))):
+            try: out[i] = fn(jobs[i])
+            except Exception as e: out[i] = e
+            self.done += 1
+            if done and done(i, out[i]): break
+        return out
+
+def test_an_executor_of_ones_own():
+    mine = Backwards()
+    summary = trainer(executor=mine).train()
+    inside('threads', lambda: trainer().train())
+    assert mine.runs > 8 and mine.done == sum(u['calls'] for u in summary['usage']['target'].values())
+    assert snapshot() == snapshot('threads/run')
+
+@pytest.mark.parametrize('workers', [1, 2, 16])
+def test_the_number_of_workers_changes_nothing(workers):
+    trainer(workers=workers).train()
+    inside('two', lambda: trainer(workers=2).train())
+    one, two = snapshot(), snapshot('two/run')
+    assert {k for k in one if one[k] != two[k]} <= {'config.json', 'summary.json'}
+    assert dict(read('summary.json'), config=0) == dict(json.loads(two['summary.json']), config=0)
+
+def test_failures_only():
+    tutor = Tutor(analyst_success=edits(HARM))
+    trainer(tutor, failure_only=True, num_epochs=3).train()
+    assert not tutor.told('analyst_success') and tutor.told('analyst_error')
+
+def test_prompts_of_ones_own_are_what_the_optimizer_hears():
+    class Hears(Tutor):
+        def chat(self, *, system, **kw):
+            self.systems = getattr(self, 'systems', set()) | {system}
+            return super().chat(system=load_prompt('analyst_error') if system == 'Say what was wrong.' else system, **kw)
+    tutor = Hears()
+    SkillOptTrainer(config=SkillOptConfig(num_epochs=1, batch_size=6, verbose=False, out_root='run'), env=RuleWorld(train=6, val=6, test=6), optimizer_client=tutor,
+                    target_client=Clerk(), prompt_overrides=dict(analyst_error='Say what was wrong.')).train()
+    assert 'Say what was wrong.' in tutor.systems and load_prompt('analyst_error') not in tutor.systems
