@@ -1441,6 +1441,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                  'skillrl/skillopt/trainer.py'),
                                           'skillrl.skillopt.trainer.SkillOptTrainer._tried': ( 'skillopt.trainer.html#skillopttrainer._tried',
                                                                                                'skillrl/skillopt/trainer.py'),
+                                          'skillrl.skillopt.trainer.SkillOptTrainer._twin': ( 'skillopt.trainer.html#skillopttrainer._twin',
+                                                                                              'skillrl/skillopt/trainer.py'),
                                           'skillrl.skillopt.trainer.SkillOptTrainer._update': ( 'skillopt.trainer.html#skillopttrainer._update',
                                                                                                 'skillrl/skillopt/trainer.py'),
                                           'skillrl.skillopt.trainer.SkillOptTrainer._usd': ( 'skillopt.trainer.html#skillopttrainer._usd',

@@ -225,7 +225,7 @@ sys.path.insert(0, sys.argv[2])
 from test_dashboard import RuleTarget, train
 class Slow(RuleTarget):
     def chat(self, **kw):
-        time.sleep(.001)
+        time.sleep(.004)
         return super().chat(**kw)
 train(sys.argv[1], epochs=2, target=Slow(seed=2))
 """
@@ -241,7 +241,7 @@ def test_a_run_is_followed_while_it_is_written(tmp_path):
         process = writer(tmp_path/'run')
         while process.poll() is None: seen.append(state(page))
         end = state(page)
-    assert process.returncode == 0 and len(seen) > 50
+    assert process.returncode == 0 and len(seen) > 20
     made = [len(d['steps']) for d in seen]
     assert made == sorted(made) and len(set(made)) > 3
     assert {'selection', 'rollout'} <= {d['stage'] for d in seen} and {d['status'] for d in seen} <= {'not begun', 'works', 'ended'}
@@ -402,8 +402,10 @@ def test_the_page_follows_a_run(chromium, tmp_path, width):
 
 def watched(page, name):
     "What the page shows after its next look"
-    with page.expect_response('**/state.json'): pass
-    with page.expect_response('**/state.json'): pass
+    for _ in range(2):
+        try:
+            with page.expect_response('**/state.json', timeout=5000): pass
+        except Exception as e: pytest.fail(f'the page asks no more: {e!r}') # Which, unlike `e`, no rollout can survive
     shot(page, name)
     text = lambda id: page.evaluate(f"document.getElementById('{id}').textContent")
     return dict(status=text('status'), best=text('best'), dots=page.locator('#chart circle').count(), chart=page.locator('#chart').bounding_box(), fits=fits(page))

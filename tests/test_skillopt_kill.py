@@ -243,3 +243,27 @@ def test_a_damaged_newest_step_is_made_again(room, whole):
     (room.path/'run'/'steps'/'step_0006'/'state.json').write_text('{"sha')
     room.trainer().train()
     assert snapshot(room.path) == whole[0]
+
+def test_a_kill_between_the_two_tests_of_one_skill(tmp_path):
+    "Where no candidate was any good, the first skill is the best as well: it is played once and counted once, whenever the run is cut"
+    class Poor(Tutor):
+        def chat(self, **kw): return '{"edits": []}', dict(prompt_tokens=9, completion_tokens=3, calls=1)
+    folders = [tmp_path/k for k in ('calm', 'wild')]
+    def run(folder, die=lambda e, a: None):
+        if not (pid := os.fork()):
+            try:
+                os.chdir(folder)
+                sys.addaudithook(die)
+                t = trainer(num_epochs=1, slow_update='off', meta_skill=False)
+                t.optimizer.client = Counted(Poor(), to_file, lambda: None)
+                t.train()
+                os._exit(0)
+            finally: os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for f in folders: f.mkdir()
+    def die(event, args):
+        if event == 'os.mkdir' and '.test_eval_best' in str(args[0]): os.kill(os.getpid(), signal.SIGKILL)
+    assert [run(folders[0]), run(folders[1], die), run(folders[1])] == [0, -signal.SIGKILL, 0]
+    assert snapshot(folders[0]) == snapshot(folders[1]) and len(calls(folders[0])) == len(calls(folders[1]))
+    said = json.loads((folders[0]/'run/summary.json').read_text())
+    assert said['best_step'] == 0 and said['test_hard'] == said['baseline_test_hard'] is not None and len(set(k for _, k in calls(folders[0]))) == len(calls(folders[0]))
