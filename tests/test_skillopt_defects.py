@@ -157,6 +157,12 @@ def test_C3_where_nothing_sound_is_left_the_run_is_refused_and_the_best_skill_st
     with pytest.raises(ValueError, match='sound'): trainer(tmp_path).train()
     assert 'daisy' in best(tmp_path)
 
+def test_C3_a_state_that_somebody_changed_is_not_believed(tmp_path):
+    summary = trainer(tmp_path).train()
+    file = tmp_path/'steps'/'step_0001'/'state.json'
+    file.write_text(file.read_text().replace('daisy', 'dandy'))
+    assert trainer(tmp_path).train()==summary and 'daisy' in best(tmp_path)
+
 def test_C3b_a_step_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     "1.0.0 counted a step twice when it was killed between two files; here it is killed before each rename that it makes"
     def run(root): return trainer(root, optimizer=learn, num_epochs=2, batch_size=2).train()
@@ -536,11 +542,12 @@ def test_E1_an_answer_that_never_came_is_not_among_the_scores(tmp_path, monkeypa
     class Client1(Client):
         def chat(self, *, system, user, **kw):
             text, usage = super().chat(system=system, user=user, **kw)
-            return (text, usage) if user!='daisy' else ('', dict(calls=0, prompt_tokens=0, completion_tokens=0, total_tokens=0, error='Error code: 400'))
+            return (text, usage) if user!='amber' else ('', dict(calls=0, prompt_tokens=0, completion_tokens=0, total_tokens=0, error='Error code: 400'))
     t = trainer(tmp_path, target=Client1(echo))
     summary = t.train()
     assert summary['best_selection_score']==1 and read(tmp_path, 'baseline_selection_eval/summary.json')['lost']==1
-    assert 'daisy' not in ''.join(c['user'].partition('## Trajectories')[2] for c in t.optimizer.client.calls)  # Nobody learns from it either
+    assert read(tmp_path, 'history.json')[0]['gate']['n']==4*3  # Passes, and items that have a score on both sides
+    assert 'amber' not in ''.join(c['user'].partition('## Trajectories')[2] for c in t.optimizer.client.calls)  # Nobody learns from it either
 
 def test_E2_a_failing_line_at_the_start_does_not_let_a_worse_skill_in(tmp_path, monkeypatch):
     "1.0.0 measured 0 for a skill that solves all, and adopted one that solves half"

@@ -91,10 +91,11 @@ def read_run(
 )->RunView:
     "Look at a run"
     f = Path(folder)
+    held = text_of(f/'.lock') # Before and after the rest, which may be written to its end meanwhile, or from its beginning
     config, state, summary = (json_of(text_of(f/f'{k}.json'), dict) for k in ('config', 'runtime_state', 'summary'))
     steps = [_record(r) for r in json_of(text_of(f/'history.json'), list) if isinstance(number(_dict(r).get('step')), int)]
     events = [e for line in text_of(f/'events.jsonl').split('\n') if (e := json_of(line, dict))]
-    return RunView(f.resolve().name, config, state, summary, steps, events, text_of(f/'best_skill.md'), bool(text_of(f/'.lock')))
+    return RunView(f.resolve().name, config, state, summary, steps, events, text_of(f/'best_skill.md'), bool(held or text_of(f/'.lock')))
 
 # %% ../../nbs/61_skillopt.dashboard.ipynb #28109c44
 def measured(

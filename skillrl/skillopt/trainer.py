@@ -509,9 +509,7 @@ def _twin(self:SkillOptTrainer, same, n):
     return [results[i:i+n] for i in range(0, len(results), n)]
 
 @patch
-def _kept(self:SkillOptTrainer, folder, told):
-    self.finals[folder] = told
-    return told
+def _kept(self:SkillOptTrainer, folder, told): return self.finals.setdefault(folder, told)
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #381b7cd2
 def by_kind(
