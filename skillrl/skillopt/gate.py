@@ -99,7 +99,7 @@ def lower_bound(
     "A value that the mean of all items is not below"
     xs = [floor, *xs]
     low, high = floor, max(xs)
-    for _ in range(14):
+    for _ in range(10):
         mid = (low + high)/2
         low, high = (mid, high) if weighed_below(xs, mid) <= alpha else (low, mid)
     return low
@@ -154,7 +154,7 @@ class Decision:
     before:float # Mean score of the document we have
     after:float  # Mean score of the candidate
     gain:float
-    low:float  # What the gain is probably not below
+    low:float  # What the gain is probably not below; None under rules that do not ask
     wins:int   # Items that got better
     losses:int # Items that got worse
     p:float    # Chance of so many wins if nothing had changed, as if there had been one look
@@ -195,7 +195,7 @@ def _decision(pairs, seen, rule, alpha, margin, void=0):
     if not pairs: return Decision(True, '', 0, None, None, None, None, 0, 0, 1., rule)
     ds, (before, after) = differences(pairs), [math.fsum(side)/len(pairs) for side in zip(*pairs)]
     wins, losses, keep = sum(d > 0 for d in ds), sum(d < 0 for d in ds), rule == 'none' or seen[-1]['keep']
-    low = seen[-1]['low'] if seen and 'low' in seen[-1] else lower_bound(ds, alpha, -1)
+    low = seen[-1].get('low') if seen else None
     return Decision(keep, '' if keep else complaint(seen[-1], margin), len(ds), before, after, math.fsum(ds)/len(ds), low,
                     wins, losses, sign_test(wins, losses), rule, seen, void)
 

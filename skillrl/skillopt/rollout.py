@@ -10,7 +10,7 @@ __all__ = ['STOPS', 'COUNTS', 'FOR_GOOD', 'Executor', 'outcome', 'ThreadExecutor
 # %% ../../nbs/54_skillopt.rollout.ipynb #9ccf7f43
 import json, re
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -139,7 +139,10 @@ def model_of(client)->str: # Empty for one that does not say
 
 def add_usage(*usages)->dict: # With all of `COUNTS`
     "The sum of `usages`, dicts with some of `COUNTS`"
-    return {k: sum([u.get(k) or 0 for u in usages]) for k in COUNTS}
+    out = dict.fromkeys(COUNTS, 0)
+    for u in usages:
+        for k in COUNTS: out[k] += u.get(k) or 0
+    return out
 
 class Meter:
     "`client`, for one rollout or one stage"
@@ -164,7 +167,7 @@ class Meter:
 # %% ../../nbs/54_skillopt.rollout.ipynb #242ec797
 @patch
 def note(self:Meter,
-    question, # Anything that tells questions apart
+    question, # What tells it from others, or a function that returns that
     text,     # What came back
     usage,    # With it
 )->dict: # What it took, as numbers
@@ -176,8 +179,8 @@ def note(self:Meter,
     lost = '' if (usage or {}).get('refused') else (usage or {}).get('error') or silent
     with self._lock:
         self.usage = add_usage(self.usage, used)
-        if lost: self.lost[question] = str(lost)
-        else: self.lost.pop(question, None)
+        if lost or self.lost: self.lost.pop(key := question() if callable(question) else question, None)
+        if lost: self.lost[key] = str(lost)
     return used
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #c4229797
@@ -195,7 +198,7 @@ class GivenUp(BaseException): "Nobody waits for this rollout any more, so it may
 def _pass(self:Meter, ask, read, question, most):
     "What `ask()` brings, entered as `read` understands it"
     try:
-        with _held(self.ledger, self.client, len(question)//3, most) as enter:
+        with _held(self.ledger, self.client, question, most) if self.ledger else _FREE as enter:
             if self.closed: raise GivenUp()
             if self.guard: self.guard()
             answer = ask()
@@ -206,16 +209,18 @@ def _pass(self:Meter, ask, read, question, most):
         self.stopped = e
         raise
     except Exception as e:
-        self.lost[question] = why(e)
+        self.lost[question()] = why(e)
         raise
 
+_FREE = nullcontext(lambda used: None)
+
 @contextmanager
-def _held(ledger, client, size, most):
+def _held(ledger, client, question, most):
     "Hold the price of a call back in `ledger`; what enters the call there"
-    if ledger is None or ledger is getattr(client, 'ledger', None): return (yield lambda used: None)
+    if ledger is getattr(client, 'ledger', None): return (yield lambda used: None)
     model = model_of(client)
     limited = ledger.budget_usd is not None or ledger.budget_tokens is not None
-    hold = ledger.hold(model, size, most, wait=True) if limited else None
+    hold = ledger.hold(model, len(question())//3, most, wait=True) if limited else None
     def enter(used):
         if used['calls']: ledger.add(model, used.get('prompt_tokens', 0), used.get('completion_tokens', 0), hold)
     try: yield enter
@@ -234,13 +239,13 @@ def _told(r): return r.text, _usage(r, '') | (dict(refused='', error=r.error) if
 @patch
 def chat(self:Meter, *args, **kw)->tuple: # (text, usage)
     "What `client.chat` answers"
-    return self._pass(lambda: self.client.chat(*args, **kw), _two, repr((args, kw)), kw.get('max_completion_tokens', _MOST))
+    return self._pass(lambda: self.client.chat(*args, **kw), _two, lambda: repr((args, kw)), kw.get('max_completion_tokens', _MOST))
 
 @patch
 def reply(self:Meter, messages, **params): # A `ChatReply`
     "What `client.reply` answers"
     most = params.get('max_completion_tokens') or params.get('max_tokens')
-    return self._pass(lambda: self.client.reply(messages, **params), _told, repr((messages, params)), most)
+    return self._pass(lambda: self.client.reply(messages, **params), _told, lambda: repr((messages, params)), most)
 
 @patch
 def replies(self:Meter, batch, **params)->list: return [self.reply(messages, **params) for messages in batch]
@@ -270,14 +275,13 @@ class Journal:
 def put(self:Journal,
     key,   # A tuple or list of plain values
     value, # Plain values
-):         # What `get` gives from now on
+):
     "Keep `value` under `key`"
     name, text = to_json(key), to_json(value)
     with self._lock:
         self.rows[name] = text
         self.claimed.add(name)
         if self.path: self._write(f'{{"key": {name}, "value": {text}}}\n'.encode())
-    return json.loads(text)
 
 @patch
 def _write(self:Journal, line):
@@ -339,7 +343,7 @@ def read_result(
     "The result of one item; raises where the environment is at fault"
     if isinstance(out, Exception): lost = why(out)
     elif isinstance(out, dict): out = RolloutResult.from_dict(dict(out, id=name))
-    elif isinstance(out, RolloutResult): out = replace(out, id=name)
+    elif isinstance(out, RolloutResult) and out.id != name: out = replace(out, id=name)
     if isinstance(out, RolloutResult) and not lost: return out.checked()
     if not lost: raise TypeError(f'rollout_one returned {_clip(repr(out), 60)} for item {name!r}: return a RolloutResult or a dict')
     return RolloutResult(name, status='infra_error', fail_reason=_clip(redact(f'rollout_error: {lost}'), 600))
@@ -398,10 +402,14 @@ def land(self:_Stage, i, out):
     else: meter.closed = True  # The executor did not wait for it
     self.tries[i], self.usage[i] = self.tries[i] + 1, add_usage(self.usage[i], meter.usage)
     try:
-        r = replace(read_result(out, self.ids[i], next(iter(meter.lost.values()), '')), usage=self.usage[i])
-        self.results[i] = RolloutResult(**self.journal.put(self.keys[i], r.to_dict())) if r.ok else r
+        r = read_result(out, self.ids[i], next(iter(meter.lost.values()), ''))
+        told = r.to_dict() | dict(usage=self.usage[i])
+        if r.ok: self.journal.put(self.keys[i], told)
+        again = r.ok and (r.conversation or r.extras)  # As JSON has it, so that a resumed run sees the same
+        self.results[i] = RolloutResult(**self.journal.get(self.keys[i]) if again else told)
+        return not r.ok and self.hopeless()
     except (TypeError, ValueError) as e: self.wrong[i] = e
-    return bool(self.wrong) or self.hopeless()
+    return True
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #af361b9a
 @patch
@@ -444,7 +452,7 @@ def rollout_seed(
     repeat, # 0, 1, …
 )->int:     # Below 2**31
     "A seed for one rollout, that its meter shows as `seed`"
-    return int(fingerprint(dict(seed=seed, split=split, name=name, repeat=repeat))[:8], 16) >> 1
+    return int(skill_hash(f'{seed} {split} {name} {repeat}')[:8], 16) >> 1
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #0410f571
 def run_rollout(

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from fastcore.basics import patch
 from ..llm.base import BudgetExceeded, Ledger, Outage
-from ..skills.guard import suspicions
+from ..skills.guard import RULES, views
 from .config import what_binds
 from .editor import apply_patch_with_report, protect, protected, skill_hash
 from .. import __version__
@@ -156,10 +156,11 @@ def play(self:SkillOptTrainer,
 )->list:    # `RolloutResult`s
     "Play `items` under `skill`"
     self._afford(len(items) + reserve*self.cfg.final_passes*len(self.val))
+    c = self.cfg
+    limits = dict(ledger=self.ledger if c.max_usd or c.max_tokens else None, guard=self._guard if c.max_target_calls else None)
     with self.run.timed(step=self.run.next, stage=stage, n=len(items)):
-        results = run_rollout(self.env, skill, items, target_client=self.target, executor=self.executor, split=split, repeat=repeat,
-                              journal=self.run.journal, retries=self.cfg.rollout_retries, stage=stage, ledger=self.ledger,
-                              guard=self._guard, max_lost=self.cfg.max_lost, seed=self.cfg.seed)
+        results = run_rollout(self.env, skill, items, target_client=self.target, executor=self.executor, split=split, repeat=repeat, stage=stage,
+                              journal=self.run.journal, retries=c.rollout_retries, max_lost=c.max_lost, seed=c.seed, **limits)
     stages = self.usage['target']
     stages[stage] = add_usage(stages.get(stage, {}), *[r.usage for r in results])
     return results
@@ -240,8 +241,8 @@ def doubts(
     text, # Of an edit
 )->list:  # Names of `DOUBTS`, empty for what can be let in
     "Why `text` is not to be trusted in a skill"
-    found = {s for line in text.split('\n') for s in suspicions(line)}
-    return [d for d in DOUBTS if d in found]
+    seen = [v for line in text.split('\n') for v in views(line)]
+    return [d for d in DOUBTS if any(map(RULES[d].search, seen))]
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #4cde687f
 @patch
