@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from fastcore.basics import patch
 from .reflect import Optimizer, answer, excerpt, fenced, message
 from ..skills.guard import as_data
-from ..skills.teachers import shorten
-from ..trajectory import Table
+from ..trajectory import Table, shorten
 
 # %% ../../nbs/56_skillopt.memory.ipynb #09e3c5b6
 @dataclass

@@ -17,6 +17,7 @@ from .editor import Edit, Patch, protect, protected, skill_hash
 from .rollout import FOR_GOOD, Journal, Meter, ThreadExecutor, add_usage, model_of, split_failures_successes
 from ..skills.guard import as_data
 from ..store import data_path
+from ..trajectory import shorten
 
 # %% ../../nbs/55_skillopt.reflect.ipynb #abef2350
 def excerpt(
@@ -38,7 +39,6 @@ def record(
     chars=12_000,  # Most characters, the middle of the conversation goes first
 )->str:
     "The result `r` for the optimizer's eyes"
-    from skillrl.skills.teachers import shorten # Brings gymnasium along
     top = [f'### {heading}', f'Id: {excerpt(r.id, 200)}', f'Score: hard {r.hard:g}, soft {r.soft:.2f}']
     top += [f'{label}: {excerpt(v, most)}' for k, (label, most) in SHOWN.items() if (v := getattr(r, k))]
     said = [f'- {excerpt(role, 40)}: {excerpt(content, 800)}' for role, content in map(_spoken, r.conversation)]
