@@ -28,7 +28,7 @@ def ours(job):
     world, agent = ruleworld.RuleWorld(needs, harm, 40, val, 1, seed), ruleworld.RuleTarget(harm, seed)
     with tempfile.TemporaryDirectory() as folder:
         config = SkillOptConfig(num_epochs=50, batch_size=20, minibatch_size=4, edit_budget=6, lr_scheduler='constant', max_target_calls=BUDGET[val],
-                                seed=seed, eval_test=False, save_every_step=False, workers=1, verbose=False, out_root=folder, **OURS[how])
+                                seed=seed, final_passes=1, eval_test=False, save_every_step=False, workers=1, verbose=False, out_root=folder, **OURS[how])
         summary = SkillOptTrainer(config=config, env=world, optimizer_client=ruleworld.RuleOptimizer(quality, 3, seed), target_client=agent).train()
         return world.truth((Path(folder)/'best_skill.md').read_text()), summary['best_selection_score'], agent.calls
 

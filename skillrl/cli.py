@@ -351,13 +351,14 @@ def _job(args, c):
 
 # %% ../nbs/63_cli.ipynb #28ce01b0
 def _dressed(env, skill):
-    "`env` with the skill in a file or folder to begin with"
+    "`env` with the skill in a file or folder to begin with, and the text of the file, its line ends as they are"
     from skillrl.skillopt.document import PackageEnv, SkillPackage
     path = Path(skill)
-    if path.is_dir(): return PackageEnv(env, SkillPackage.load(path))
+    if path.is_dir(): return PackageEnv(env, SkillPackage.load(path)), None
     if not path.exists(): raise FileNotFoundError(f'there is no skill {path}: name a file, or a folder with a SKILL.md')
-    try: return PackageEnv(env, SkillPackage({'SKILL.md': path.read_text(encoding='utf-8-sig')}))
+    try: text = path.read_bytes().decode('utf-8-sig')
     except UnicodeDecodeError: raise ValueError(f'{path} is not UTF-8 text: save it as UTF-8') from None
+    return PackageEnv(env, SkillPackage({'SKILL.md': text})), text
 
 # %% ../nbs/63_cli.ipynb #fb7366d0
 def _resumed(args):
@@ -385,6 +386,21 @@ def is_opt_run(path)->bool:
     return (path/'job.json').exists() or config.exists() and 'edit_budget' in read_json(config)
 
 # %% ../nbs/63_cli.ipynb #b9dbc76c
+def _truth(env, trainer):
+    if not hasattr(env, 'truth'): return ''
+    before, after = map(env.truth, (trainer.state.initial, trainer.state.best))
+    return f'\nTrue accuracy, which only this world knows: {before:.3f} before, {after:.3f} after'
+
+def _shipped(env, path, text):
+    "Write the best skill in the form it came in; `text` is that of a file"
+    if not hasattr(env, 'read'): return ''
+    from skillrl.store import atomic_write
+    where = path/('best_bank.json' if hasattr(env, 'bank') else 'best_skill')
+    if text is None: env.read((path/'best_skill.md').read_text(encoding='utf-8')).save(where)
+    else: atomic_write(where/'SKILL.md', (path/'best_skill.md').read_bytes())
+    return f'\nIn its own form: {where}'
+
+# %% ../nbs/63_cli.ipynb #6283e88d
 def optimize(args):
     "improve a skill document by what a model does with it; offline, unless questions or a bank are given"
     from skillrl.skillopt.dashboard import write_report
@@ -393,8 +409,8 @@ def optimize(args):
     config = opt_settings(args)
     path = Path(config.out_root)
     world, target, optimizer = _job(args, config)
-    env = _dressed(world, args.skill) if args.skill else world
-    trainer, again = SkillOptTrainer(config=config, env=env, target_client=target, optimizer_client=optimizer), f'skillrl optimize --resume {path}'
+    env, text = _dressed(world, args.skill) if args.skill else (world, None)
+    trainer, again = SkillOptTrainer(config=config, env=env, target_client=target, optimizer_client=optimizer, initial_skill=text), f'skillrl optimize --resume {path}'
     _claim(path, args)
     print(f'Run folder: {path}', flush=True)
     try: trainer.train()
@@ -403,19 +419,7 @@ def optimize(args):
         return 130
     except RuntimeError as e: raise RuntimeError(f'{e} (go on with: {again})') from None
     write_report(path)
-    print(f'\n{_outcome(path)}{_truth(world, trainer)}{_shipped(env, path)}\nNext: skillrl inspect {path}')
-
-def _truth(env, trainer):
-    if not hasattr(env, 'truth'): return ''
-    before, after = map(env.truth, (trainer.state.initial, trainer.state.best))
-    return f'\nTrue accuracy, which only this world knows: {before:.3f} before, {after:.3f} after'
-
-def _shipped(env, path):
-    "Write the best skill in the form it came in"
-    if not hasattr(env, 'read'): return ''
-    where = path/('best_bank.json' if hasattr(env, 'bank') else 'best_skill')
-    env.read((path/'best_skill.md').read_text(encoding='utf-8')).save(where)
-    return f'\nIn its own form: {where}'
+    print(f'\n{_outcome(path)}{_truth(world, trainer)}{_shipped(env, path, text)}\nNext: skillrl inspect {path}')
 
 # %% ../nbs/63_cli.ipynb #aae29369
 def _score(v): return '' if v is None else f'{v:.3f}'
@@ -438,12 +442,12 @@ def _scores(s):
     from skillrl.trajectory import Table
     c, head = s['config'], ['score', 'before', 'after', '95 % interval', 'gain (95 % interval)']
     rows = {f'{c["selection_split"]}, {c["gate_metric"]}':
-                ('baseline_selection_score', 'best_selection_score', 'best_selection_interval', 'selection_gain'),
+                ('baseline_selection_score', 'best_selection_score', 'best_selection_interval', None),
             f'{c["test_split"]}, hard': ('baseline_test_hard', 'test_hard', 'test_interval', 'test_gain')}
-    return repr(Table(head, [[name, *(show(s[k]) for show, k in zip((_score, _score, _span, _gained), keys))] for name, keys in rows.items()]))
+    return repr(Table(head, [[name, *(show(s[k]) if k else '' for show, k in zip((_score, _score, _span, _gained), keys))] for name, keys in rows.items()]))
 
 def _ending(s):
-    best = f'the best is from step {s["best_step"]}' if s['best_step'] else 'before and after are one document, measured twice'
+    best = f'the best is from step {s["best_step"]}' if s['best_step'] else 'the first document is still the best, and before and after differ by luck'
     steps = f'{s["total_steps"]} steps, {s["total_accepts"]} accepted, {s["total_rejects"]} rejected, {s["total_skips"]} without a candidate; {best}'
     cost = f'; {s["usd"]:.4f} USD' if s['config']['prices'] else ''
     return '\n'.join(filter(None, [steps, s['stopped'] and f'Stopped early: {s["stopped"]}', _used(s['usage']) + cost]))

@@ -161,15 +161,17 @@ def _is_json(line):
 
 # %% ../nbs/01_store.ipynb #24c9aa08
 @patch
-def read(self:JsonlLog)->list: # One dict per whole line; empty when there is no file
+def read(self:JsonlLog,
+    strict=True, # Refuse a damaged line? False leaves it out
+)->list:         # One dict per whole line; empty when there is no file
     "Every row, less a last line that was not written to its end"
     if not self.path.exists(): return []
     *lines, last = self.path.read_bytes().split(b'\n')
     for i,line in enumerate(lines, 1):
-        if line.strip() and not _is_json(line):
+        if strict and line.strip() and not _is_json(line):
             raise ValueError(f'{self.path} line {i} is not a JSON object: mend or delete that line')
     if _is_json(last): lines.append(last)
-    return [json.loads(line) for line in lines if line.strip()]
+    return [json.loads(line) for line in lines if _is_json(line)]
 
 # %% ../nbs/01_store.ipynb #67b3cd0b
 class FolderLock:

@@ -74,7 +74,7 @@ def from_dict(cls:RolloutResult,
     if not isinstance(d, dict): raise TypeError(f'a result is a dict or a RolloutResult, not {_clip(repr(d), 60)}: let rollout_one return one of these')
     known, more, extras = dict(id=''), {}, d.get('extras')
     for k, v in d.items():
-        if k not in _KINDS: more[k] = v
+        if k not in _KINDS or k == 'status' and v not in (None, *STATUSES) or k == 'usage' and not isinstance(v, (dict, type(None))): more[k] = v
         elif v is not None or _KINDS[k] is float: known[k] = _read(k, v, _KINDS[k])
     more.pop('extras', None)
     return cls(**known, extras=more | (extras if isinstance(extras, dict) else dict(extras=extras) if extras else {}))

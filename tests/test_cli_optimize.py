@@ -238,6 +238,13 @@ def test_a_skill_in_the_demo_world(tmp_path):
     out = optimize('--skill', 'mine.md', '--smoke', '--output', 'r', cwd=tmp_path)
     assert 'True accuracy, which only this world knows: 0.212 before' in out and 'Mind the vat.' in (tmp_path/'r'/'best_skill.md').read_text()
 
+def test_a_skill_keeps_its_line_ends(tmp_path):
+    (tmp_path/'mine.md').write_bytes('\ufeffWrite the invoice.\r\n\r\n- Mind the vat.\r\n'.encode())
+    optimize('--skill', 'mine.md', '--smoke', '--output', 'r', cwd=tmp_path)
+    for best in (tmp_path/'r'/'best_skill.md', tmp_path/'r'/'skills'/'skill_v0000.md', tmp_path/'r'/'best_skill'/'SKILL.md'):
+        text = best.read_bytes()
+        assert text.startswith(b'Write the invoice.\r\n\r\n- Mind the vat.\r\n') and text.count(b'\n')==text.count(b'\r\n')
+
 # --- a bank ---
 def advise(request):
     user = request['body']['messages'][-1]['content']

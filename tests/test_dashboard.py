@@ -50,7 +50,7 @@ def poisoned(root):
     w('config.json', dict(num_epochs=1, prices={hostile: [1, 2]}, **{hostile: hostile}))
     w('history.json', steps)
     w('runtime_state.json', dict(best_step=1, best_score=.5, usage=usage))
-    w('summary.json', dict(total_steps=2, stopped=hostile, usage=usage, best_step=1, best_selection_score=.5, usd=1, selection_gain=dict(mean=.1, interval=[-.1, .3])))
+    w('summary.json', dict(total_steps=2, stopped=hostile, usage=usage, best_step=1, best_selection_score=.5, usd=1, test_gain=dict(mean=.1, interval=[-.1, .3])))
     w('events.jsonl', json.dumps(dict(step=2, stage=hostile, event='end', seconds=1)) + '\n' + json.dumps(dict(step=2, stage=hostile, event='begin', n=4)) + '\n')
     w('best_skill.md', hostile)
     for n in range(3): w(f'skills/skill_v{n:04}.md', f'Write the invoice.\n{hostile*bool(n)}\n')
@@ -110,7 +110,7 @@ def test_words_that_changed_are_marked():
 
 def test_the_report_has_what_the_summary_has(root):
     page, s = write_report(root).read_text(encoding='utf-8'), json.loads((root/'summary.json').read_text())
-    assert f'{s["best_selection_score"]:.3f} on a fresh pass' in page and f'{s["selection_gain"]["mean"]:+.3f}' in page
+    assert f'{s["best_selection_score"]:.3f} in fresh passes' in page and f'{s["test_gain"]["mean"]:+.3f}' in page
     assert page.split('<h2>What was refused')[0].count('<h3>Step') == s['total_accepts'] and page.count('<h3>Step') == s['total_steps'] and page.count('<svg') == 3
     assert str(root) not in page and not re.search(r'https?://(?!www\.w3\.org)', page)
     assert page == write_report(root).read_text(encoding='utf-8')
@@ -129,16 +129,19 @@ def test_skills_without_snapshots(tmp_path, finished):
 def test_a_lost_rollout_has_no_score(root):
     p = root/'final_selection_eval'/'results.json'
     rows = json.loads(p.read_text())
-    for r in rows[:10]: r |= dict(status='infra_error', hard=0, soft=0)
+    for r in rows:
+        if r["id"] in {o["id"] for o in rows[:10]}: r |= dict(status='infra_error', hard=0, soft=0)
     p.write_text(json.dumps(rows))
-    assert measured(p.parent, {})[3] == len(rows) - 10
+    assert measured(p.parent, {})[3] == len({r["id"] for r in rows}) - 10
 
 def test_words_for_each_end(root):
     v = read_run(root)
     for interval, words in (([.1, .3], 'more than chance'), ([-.1, .3], 'chance may explain'), ([-.3, -.1], 'less than nothing')):
-        v.summary['selection_gain'] = dict(mean=.1, interval=interval)
+        v.summary['test_gain'] = dict(mean=.1, interval=interval)
         assert words in verdict(v)
-    v.summary['selection_gain'] = None
+    v.summary['test_gain'] = None
+    assert 'in fresh passes' in verdict(v) and 'nobody knows what it gained' in verdict(v)
+    v.summary['best_selection_interval'] = None
     assert 'not measured afresh' in verdict(v)
     v.summary['best_step'] = 0
     assert 'No candidate was accepted' in verdict(v)
@@ -160,7 +163,7 @@ def test_a_folder_as_1_0_0_left_it(root):
     for name in ('history.json', 'summary.json', 'runtime_state.json', 'test_eval_best/summary.json'):
         o = json.loads((root/name).read_text())
         for r in o if isinstance(o, list) else [o]:
-            for k in ('usage', 'gate', 'reason', 'n_patches_kept', 'usd', 'selection_gain', 'best_selection_interval', 'best_hash', 'skill_hash'): r.pop(k, None)
+            for k in ('usage', 'gate', 'reason', 'n_patches_kept', 'usd', 'test_gain', 'best_selection_interval', 'best_hash', 'skill_hash'): r.pop(k, None)
         (root/name).write_text(json.dumps(o))
     assert present(root)['status'] == 'ended' and 'not measured afresh' in verdict(read_run(root))
     assert [n.split(',')[0] for n in finals(root)] == ['selection', 'test', 'test'] and skill_at(root, 4) and step_story(root, 1).rows[-1][2]

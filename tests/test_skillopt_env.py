@@ -34,6 +34,12 @@ def test_a_flat_result_of_another_library_is_read():
     r = RolloutResult.from_dict(dict(id=7, hard=True, soft=1, fail_reason=None, conversation=None, n_turns=2., latency=3.5, tool='search', extras=dict(tool='map')))
     assert (r.id, r.hard, r.n_turns, r.fail_reason, r.conversation)==('7', True, 2, '', []) and r.extras==dict(latency=3.5, tool='map') and r.checked() is r
 
+@pytest.mark.parametrize('status,usage', [('success', 7), ('done', 'much'), (0, [1]), (True, 0), ('failed', None), (['ok'], (3, 4))])
+def test_a_status_or_usage_of_another_library_is_an_extra(status, usage):
+    r = RolloutResult.from_dict(dict(id='a', hard=1, soft=.5, status=status, usage=usage)).checked()
+    assert (r.status, r.usage, r.hard)==('ok', {}, 1) and r.extras==dict(status=status) | (dict(usage=usage) if usage is not None else {})
+    assert RolloutResult.from_dict(json.loads(to_json(r.to_dict()))).extras==json.loads(to_json(r.extras))
+
 @pytest.mark.parametrize('keys', [full.keys(), ['id'], ['id', 'extras'], ['id', 'hard', 'usage']], ids=lambda k: f'{len(k)}_fields')
 def test_a_result_survives_a_file(keys):
     r = RolloutResult.from_dict({k: full[k] for k in keys})

@@ -120,6 +120,30 @@ def test_bounds_in_any_order_and_at_the_edges():
     lows = [lower_bound(xs, a) for a in (.01, .05, .1, .3, .5)]
     assert lows==sorted(lows)
 
+def bisected(xs, alpha, floor):
+    "The bound found by halving 14 times"
+    xs = [floor, *xs]
+    low, high = floor, max(xs)
+    for _ in range(14):
+        mid = (low + high)/2
+        low, high = (mid, high) if weighed_below(xs, mid) <= alpha else (low, mid)
+    return low
+
+@pytest.mark.parametrize('draw', [lambda r: r.choice([-1, 0, 1]), lambda r: r.uniform(-1, 1), lambda r: r.choice([.02]*20 + [-.98]), lambda r: r.choice([1, 1, 1, 0]), lambda r: 0.],
+                         ids=['hard', 'soft', 'ruin', 'won', 'ties'])
+def test_a_good_guess_finds_what_halving_finds(draw):
+    rng = random.Random(0)
+    for n, alpha in itertools.product((0, 1, 2, 7, 20, 50), (.001, .025, .1, .3, .5)):
+        xs = [draw(rng) for _ in range(n)]
+        assert lower_bound(xs, alpha, -1)==pytest.approx(bisected(xs, alpha, -1), abs=1e-9)
+
+def test_a_guess_needs_few_looks(monkeypatch):
+    import skillrl.skillopt.gate as g
+    asked, rng, weighed = [], random.Random(0), g.weighed_below
+    monkeypatch.setattr(g, 'weighed_below', lambda *a: asked.append(a) or weighed(*a))
+    for _ in range(40): lower_bound([rng.choice([-1, 0, 0, 1, 1]) for _ in range(100)], .3, -1)
+    assert len(asked) < 40*5
+
 def multinomial(n, ps):
     "(chance, counts) of every outcome of `n` draws"
     if len(ps)==1: yield 1., (n,); return
@@ -229,5 +253,8 @@ def test_a_decision_is_plain_data():
     d = decide([(0., 1.)]*5 + [(.5, .5)]*3)
     assert json.loads(json.dumps(vars(d)))==vars(d)
     assert (d.accept, d.reason, d.n, d.wins, d.losses, d.p, d.rule)==(True, '', 8, 5, 0, 1/32, 'sign')
-    assert d.before==pytest.approx(1.5/8) and d.after==pytest.approx(6.5/8) and d.gain==pytest.approx(5/8) and 0 < d.low < d.gain
+    assert d.before==pytest.approx(1.5/8) and d.after==pytest.approx(6.5/8) and d.gain==pytest.approx(5/8) and d.low is None
+    bound = decide([(0., 1.)]*5 + [(.5, .5)]*3, 'bound')
+    assert json.loads(json.dumps(vars(bound)))==vars(bound) and 0 < bound.low < bound.gain
+    assert repr(d)=='accepted by sign: 0.188 → 0.812 on 8 items' and repr(bound).startswith('accepted by bound: 0.188 → 0.812 on 8 items, at least +0.')
     assert json.loads(json.dumps(vars(decide([], 'none'))))['before'] is None

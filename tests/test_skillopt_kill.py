@@ -40,7 +40,7 @@ class Tutor(RuleOptimizer):
 
 def trainer(note=to_file, tick=lambda: None, **kw):
     return SkillOptTrainer(config=SkillOptConfig(**CONFIG | dict(workers=WORKERS) | kw), env=RuleWorld(train=16, val=12, test=8, seed=3),
-                           optimizer_client=Counted(Tutor(quality=.9, seed=2), note, tick), target_client=Counted(RuleTarget(seed=1), note, tick))
+                           optimizer_client=Counted(Tutor(quality=.9, seed=1), note, tick), target_client=Counted(RuleTarget(seed=1), note, tick))
 
 def snapshot(d):
     "What the run in `d` has to show for itself: all its files but the times and the lock"

@@ -1,5 +1,5 @@
 "Every mode of the trainer from end to end, with an optimizer that says what the test wants and an agent without luck"
-import json, os, random, re, sys
+import json, os, random, re, sys, threading, time
 from collections import Counter
 from pathlib import Path
 import pytest
@@ -7,7 +7,9 @@ from skillrl.envs.ruleworld import RULES, RuleWorld, minded, needed
 from skillrl.llm.base import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
+from skillrl.cli import _outcome
 from skillrl.skillopt.config import SkillOptConfig
+from skillrl.skillopt.dashboard import read_run, verdict
 from skillrl.skillopt.editor import protect, protected
 from skillrl.skillopt.reflect import EDITING, KEYS, load_prompt, sections
 from skillrl.skillopt.trainer import SkillOptTrainer
@@ -160,6 +162,16 @@ def test_forced_guidance_that_harms_is_measured_before_anything_is_compared_with
     assert third['slow_update'] == 'forced' and third['gate']['before'] == 0 < record(2)['current_score']
     assert minded(text('current_skill.md'))[1] and not minded(text('best_skill.md'))[1]
 
+@pytest.mark.parametrize('mode,guidance,best', [('gated', GOOD, True), ('forced', GOOD, True), ('forced', BAD, False)])
+def test_guidance_that_nothing_else_was_measured_with_has_a_score_of_its_own(mode, guidance, best):
+    "No analyst ever has an edit to offer"
+    tutor = Tutor(slow_update=dict(reasoning='seen', guidance=guidance), analyst_error=edits())
+    summary = trainer(tutor, slow_update=mode, num_epochs=2, slow_update_samples=6).train()
+    told, base = read('final_selection_eval/summary.json'), read('baseline_selection_eval/summary.json')
+    assert summary['best_step'] == 3*best and (protected(text('best_skill.md')) == guidance) == best and protected(text('current_skill.md')) == guidance
+    assert summary['best_selection_score'] == told['score'] and (told['score'] > base['score']) == best and summary['baseline_selection_score'] == base['score']
+    assert summary['current_selection_score'] == (told['score'] if best else 0)
+
 @pytest.mark.parametrize('mode', ['patch', 'rewrite', 'full_rewrite'])
 def test_the_protected_block_survives_whatever_edits_do(mode):
     skill = protect('# Invoices\n\nWrite the invoice.\n', 'Never guess a number.')
@@ -238,7 +250,7 @@ def total(summary, key, *roles): return sum(u[key] for r in roles or summary['us
 
 def stops_and_goes_on(limit, **more):
     "A run that has as its `limit` what that gives for a whole run, and what it says; then without, where it must end like a run that never had one"
-    more = dict(num_epochs=3, prices=PRICES, optimizer_max_completion_tokens=200) | more
+    more = dict(num_epochs=3, prices=PRICES, optimizer_max_completion_tokens=200, final_passes=1) | more
     whole = inside('never', lambda: trainer(**more).train())
     limit, clerk = limit(whole), Clerk()
     stopped = trainer(clerk=clerk, **more, **limit).train()
@@ -257,11 +269,11 @@ def test_a_limit_on_calls_keeps_the_final_measurement_back(eval_test):
     assert 0 <= low <= said['best_selection_score'] <= high <= 1
 
 def test_a_limit_on_tokens():
-    said, limit, _ = stops_and_goes_on(lambda whole: dict(max_tokens=total(whole, 'total_tokens')//2 + 4200))
+    said, limit, _ = stops_and_goes_on(lambda whole: dict(max_tokens=total(whole, 'total_tokens')//2 + 8300))
     assert re.search('tokens of [0-9,]+ are left and a call of .* may take .*: raise max_tokens$', said['stopped']) and total(said, 'total_tokens') <= limit['max_tokens']
 
 def test_a_limit_on_dollars():
-    said, limit, _ = stops_and_goes_on(lambda whole: dict(max_usd=whole['usd']/2 + .84))
+    said, limit, _ = stops_and_goes_on(lambda whole: dict(max_usd=whole['usd']/2 + 1.66))
     assert 'usd of' in said['stopped'] and 'raise max_usd' in said['stopped'] and 0 < said['usd'] <= limit['max_usd']
 
 def test_patience():
@@ -285,6 +297,98 @@ def test_a_limit_below_the_first_measurement_is_said_at_once():
 def test_patience_counts_steps_without_a_new_skill():
     said = trainer(Tutor(analyst_error=edits(HARM)), num_epochs=9, patience=3).train()
     assert said['total_steps'] == 3 and said['stopped'] == '3 steps without a new skill'
+
+class Twice(RuleWorld):
+    "Asks for a plan before it asks for the answer"
+    def rollout_one(self, *, item, skill, target_client):
+        target_client.chat(system=skill, user=f'Plan: {item["question"]}')
+        return super().rollout_one(item=item, skill=skill, target_client=target_client)
+
+class Flaky(Clerk):
+    "Raises at every `n`th call, which is made all the same"
+    def __init__(self, n): self.n, self.lock = n, threading.Lock(); super().__init__()
+    def chat(self, **kw):
+        said = super().chat(**kw)
+        with self.lock:
+            if len(self.asked) % self.n == 0: raise ConnectionError('reset by peer')
+        return said
+
+def both(limit, clerk, tutor, **kw):
+    "What a run under `limit` says and what it really took, at each of three launches"
+    said = [(trainer(tutor, clerk, **kw, **limit).train(), len(clerk.asked), len(tutor.asked)) for _ in range(3)]
+    assert all(s['stopped'] and (total(s, 'calls', 'target'), total(s, 'calls', 'optimizer'))==(called, asked) for s, called, asked in said)
+    assert len({(called, asked) for _, called, asked in said})==1
+    return said[-1][0]
+
+@pytest.mark.parametrize('most', range(200, 420, 55))
+@pytest.mark.parametrize('world', [RuleWorld, Twice])
+def test_a_limit_on_calls_is_never_passed_and_started_again_costs_nothing(world, most):
+    said = both(dict(max_target_calls=most), Clerk(), Tutor(), world=world(train=12, val=12, test=6, seed=2), num_epochs=99)
+    assert total(said, 'calls', 'target') <= most
+
+@pytest.mark.parametrize('most', [120, 200])
+def test_calls_that_raise_count_for_the_limit(most, monkeypatch):
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    clerk = Flaky(7)
+    said = trainer(clerk=clerk, world=RuleWorld(train=12, val=12, test=6, seed=2), num_epochs=20, max_target_calls=most, workers=1).train()
+    assert said['stopped'] and len(clerk.asked)==total(said, 'calls', 'target') <= most
+
+def test_a_final_measurement_that_another_one_replaces_is_remembered():
+    "A run that goes on epoch by epoch, with a final measurement after each"
+    clerk = Clerk()
+    for n in range(1, 9): said = trainer(clerk=clerk, num_epochs=n, max_target_calls=450).train()
+    assert said['stopped'] and len(clerk.asked)==total(said, 'calls', 'target') <= 450
+    run = trainer(clerk=clerk, num_epochs=9)
+    run.train()
+    assert sum(u['calls'] for u in run.paid()['target'].values())==len(clerk.asked)
+
+@pytest.mark.parametrize('most', [9000, 11000, 13000])
+def test_what_the_optimizer_took_in_a_stage_that_was_broken_off_is_told(most):
+    class Long(Tutor):
+        def chat(self, **kw):
+            text, _ = super().chat(**kw)
+            return text, dict(prompt_tokens=300, completion_tokens=200, calls=1)
+    said = both(dict(max_tokens=most), Clerk(), Long(), num_epochs=9, minibatch_size=1, screen=False, optimizer_max_completion_tokens=200, workers=1)
+    assert total(said, 'calls', 'optimizer') and total(said, 'total_tokens') <= most
+
+@pytest.mark.parametrize('limit', [dict(max_tokens=20000), dict(max_usd=4.), dict(max_target_calls=500)], ids=lambda l: next(iter(l)))
+@pytest.mark.parametrize('passes', [1, 3])
+def test_any_limit_keeps_the_final_measurement_back(limit, passes):
+    said = trainer(num_epochs=99, prices=PRICES, optimizer_max_completion_tokens=200, final_passes=passes, **limit).train()
+    low, high = said['best_selection_interval']
+    assert said['stopped'] and said['total_accepts'] and low <= said['best_selection_score'] <= high
+    assert said['usage']['target']['final_selection_eval']['calls']==24*passes
+    assert total(said, 'total_tokens') <= limit.get('max_tokens', 1e9) and said['usd'] <= limit.get('max_usd', 1e9)
+
+def test_a_limit_on_time_keeps_the_final_measurement_back():
+    class Slow(Clerk):
+        def chat(self, **kw):
+            time.sleep(.002)
+            return super().chat(**kw)
+    said = trainer(clerk=Slow(), num_epochs=99, max_seconds=1.5).train()
+    assert 'raise max_seconds' in said['stopped'] and said['total_accepts'] and said['best_selection_interval']
+
+def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsys):
+    "Where the limit was lowered after the steps, the lucky score of the gate stays under its own name"
+    def late(self, folder, *a): return SkillOptTrainer.final_was(self, folder, *a) if folder != 'final_selection_eval' else None
+    monkeypatch.setattr(SkillOptTrainer, 'final_was', SkillOptTrainer.final, raising=False)
+    monkeypatch.setattr(SkillOptTrainer, 'final', late)
+    said = trainer(verbose=True).train()
+    assert said['total_accepts'] and said['best_selection_score'] is said['best_selection_interval'] is None
+    assert 0 < said['gate_score'] <= 1 and 'best selection score not measured afresh' in capsys.readouterr().out
+    assert 'not measured afresh' in verdict(read_run('run')) and 'accepted' in _outcome(Path('run'))
+
+def test_calls_of_a_process_that_was_killed_count_for_the_limit():
+    "It could not write how its stage ended, but its journal tells what was answered"
+    class Stop(Clerk):
+        def chat(self, **kw):
+            if len(self.asked) == 40: os._exit(9)
+            return super().chat(**kw)
+    if not (pid := os.fork()): trainer(clerk=Stop(), workers=1).train()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    clerk = Clerk()
+    said = trainer(clerk=clerk, workers=1, max_target_calls=200, num_epochs=9).train()
+    assert said['stopped'] and 40 + len(clerk.asked)==total(said, 'calls', 'target') <= 200
 
 # Other models and machines
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from skillrl.llm.base import BudgetExceeded, ChatReply, Ledger, Outage, ScriptedChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
-from skillrl.skillopt.rollout import (GivenUp, Journal, Meter, ThreadExecutor, add_usage, check_items, outcome, read_result, run_rollout,
+from skillrl.skillopt.rollout import (GivenUp, Journal, Meter, ThreadExecutor, add_usage, check_items, lasting, outcome, read_result, run_rollout,
                                       split_failures_successes)
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
@@ -263,15 +263,87 @@ def test_each_lost_item_has_its_tries_and_no_more():
 
 # D5, D6, D7: what environments do
 
-@pytest.mark.parametrize('items', [['mug', 'plate', 'lamp'], [('mug', 1), None, 3], [{}, {}, {}]])
+@pytest.mark.parametrize('items', [['mug', 'plate', 'lamp'], [('mug', 1), None, 3], [{}, dict(n=1), dict(n=2)]])
 def test_D5_items_need_not_be_dicts_even_where_the_environment_raises(items):
     class Picky:
         def rollout_one(self, *, item, skill, target_client):
-            if item is items[1]: raise ValueError('cannot read this')
+            if item==items[1]: raise ValueError('cannot read this')
             return dict(hard=1)
     results = play(Picky(), items=items, retries=0)
     assert [(r.id, r.status) for r in results]==[('item_0', 'ok'), ('item_1', 'infra_error'), ('item_2', 'ok')]
     assert results[1].fail_reason=='rollout_error: ValueError: cannot read this'  # in the words of 1.0.0
+
+class Parses(Env):
+    "Makes `calls` calls and raises `error` after as many as `after`"
+    def __init__(self, error, after=1): self.error, self.after = error, after
+    def rollout_one(self, *, item, skill, target_client):
+        for n in range(3):
+            if n==self.after and item['id'] in ('i2', 'i3'): self.error()
+            target_client.chat(system=skill, user=f'{item["q"]} {n}')
+        return dict(hard=1)
+
+def raises(error, cause=None):
+    def f(): raise error from cause
+    return f
+
+@pytest.mark.parametrize('after', [1, 2])
+@pytest.mark.parametrize('error', [ValueError('cannot parse 7b'), KeyError('answer'), RuntimeError('no such move'), ZeroDivisionError(), RecursionError()], ids=repr)
+def test_an_environment_that_breaks_on_what_the_model_wrote_scores_0(error, after):
+    asked = Client()
+    results = play(Parses(raises(error), after), client=asked, retries=3, items=ITEMS[:10])
+    assert [(r.status, r.hard) for r in results]==[('ok', 0 if r.id in ('i2', 'i3') else 1) for r in results]
+    assert results[2].fail_reason.startswith(f'env_error: {type(error).__name__}:') and results[2].usage['calls']==after
+    assert len(asked.asked)==8*3 + 2*after  # Not tried again
+
+@pytest.mark.parametrize('error,after', [(raises(ValueError('no file')), 0), (raises(OSError('no disk')), 1), (raises(TimeoutError('slow')), 1), (raises(MemoryError()), 1),
+    (raises(RuntimeError('simulator down'), ConnectionRefusedError()), 1), (raises(Outage('lost')), 2)], ids=['before_a_call', 'disk', 'time', 'memory', 'network_below', 'outage'])
+def test_E1_what_an_environment_cannot_help_is_lost_after_an_answer_too(error, after):
+    results = play(Parses(error, after), retries=1, items=ITEMS[:10])
+    assert [r.id for r in results if not r.ok]==['i2', 'i3'] and all(r.fail_reason.startswith('rollout_error: ') for r in results[2:4])
+
+def test_E1_an_environment_that_breaks_on_a_lost_call_is_lost():
+    class Reads(Env):
+        def rollout_one(self, *, item, skill, target_client):
+            target_client.chat(system=skill, user='warm up ' + item['id'])
+            text, _ = target_client.chat(system=skill, user=item['q'])
+            return dict(hard=len(text.split()[0]) > 0)
+    results = play(Reads(), client=Client(lambda n, user: user=='question 7'), retries=0)
+    assert [(r.id, r.status) for r in results if not r.ok]==[('i7', 'infra_error')]
+
+def test_an_answer_from_a_cache_is_an_answer():
+    class Cached(Client):
+        def chat(self, **kw): return super().chat(**kw)[0], dict(calls=0)
+    results = play(Parses(raises(ValueError('cannot parse 7b'))), client=Cached(), items=ITEMS[:4])
+    assert [r.fail_reason for r in results[2:]]==['env_error: ValueError: cannot parse 7b']*2
+
+def test_a_key_in_an_error_of_the_environment_is_blotted_out():
+    results = play(Parses(raises(ValueError('judge refused sk-proj-0123456789abcdef'))), items=ITEMS[:4])
+    assert 'sk-proj' not in results[2].fail_reason and '[redacted]' in results[2].fail_reason
+
+def test_an_environment_may_write_into_its_item():
+    items = [dict(i) for i in ITEMS]
+    class Notes(Env):
+        def rollout_one(self, *, item, skill, target_client):
+            r = super().rollout_one(item=item, skill=skill, target_client=target_client)
+            item.clear()
+            return r
+    assert [r.hard for r in play(Notes(), items=items)]==[1]*20 and items==ITEMS
+
+class Thing:
+    def __init__(self, places, parent=None): self.places, self.parent, self._cache = places, parent or self, object()
+
+def test_an_item_is_known_again_in_another_process(tmp_path):
+    code = """class Thing: pass
+t = Thing(); t.places, t.self, t._seen = {'shelf', 'desk', 'drawer'}, t, object()
+from skillrl.skillopt.rollout import lasting
+print(lasting([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), lambda: 1, object()]))"""
+    said = {subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, env=os.environ | dict(PYTHONHASHSEED=str(k))).stdout for k in range(4)}
+    assert len(said)==1 and '0x' not in [*said][0] and "'desk', 'drawer', 'shelf'" in [*said][0]
+
+def test_items_that_differ_are_told_apart():
+    things = [1, '1', 1., None, 'None', [], {}, '', ['a', 'b'], ['ab'], ["a', 'b"], {'a'}, ['a'], dict(a=1), dict(a='1'), Thing({'a'}), Thing({'b'}), 'é', b'a']
+    assert len({lasting(t) for t in things})==len(things)
+    assert lasting(('a', 1))==lasting(['a', 1]) and lasting(Thing({'a', 'b'}))==lasting(Thing({'b', 'a'}))
 
 def test_D6_extras_cannot_pass_for_scores():
     results = play(Breaks(lambda item: dict(id='other', hard=.5, extras=dict(hard=1, id='x', status='ok')), 4))
@@ -541,3 +613,77 @@ class Simple:
 def test_an_executor_may_be_elsewhere():
     far, near = (run_rollout(Env(), SKILL, ITEMS, target_client=Simple(), executor=e, pause=0) for e in (Far(), ThreadExecutor(8)))
     assert far==near and [r.id for r in far if not r.ok]==['i3'] and far[0].usage['total_tokens']==12
+
+# What was paid
+
+class Steps(Env):
+    "Asks `n` times for an item"
+    def __init__(self, n=3): self.n = n
+    def rollout_one(self, *, item, skill, target_client):
+        for k in range(self.n - 1): target_client.chat(system=skill, user=f'step {k} of {item["q"]}')
+        return super().rollout_one(item=item, skill=skill, target_client=target_client)
+
+def test_calls_that_raise_are_counted():
+    class Raises(Client):
+        def chat(self, **kw):
+            out = super().chat(**kw)
+            if len(self.asked) in (2, 5): raise ConnectionError('reset by peer')
+            return out
+    client = Raises()
+    results = play(items=ITEMS[:8], client=client, workers=1)
+    assert all(r.ok for r in results) and sum(r.usage['calls'] for r in results)==len(client.asked)==10
+    assert [r.usage['calls'] for r in results]==[1, 2, 1, 1, 2, 1, 1, 1]
+
+def test_calls_that_time_out_are_counted():
+    ended = threading.Event()
+    class Hangs(Client):
+        def chat(self, **kw):
+            out = super().chat(**kw)
+            if self.asked.count('question 3') == 1 == self.asked[-1:].count('question 3'): ended.wait(20)
+            return out
+    client = Hangs()
+    results = play(items=ITEMS[:5], client=client, timeout=.2, workers=1)
+    ended.set()
+    assert results[3].ok and results[3].usage==dict(calls=2, prompt_tokens=10, completion_tokens=2, total_tokens=12)
+    assert sum(r.usage['calls'] for r in results)==len(client.asked)==6
+
+def test_a_play_that_a_limit_cuts_off_is_on_the_bill():
+    client, bill, journal = Client(), {}, Journal()
+    def guard():
+        if len(client.asked) >= 7: raise BudgetExceeded('7 of 7 calls are made')
+    with pytest.raises(BudgetExceeded): play(Steps(), client=client, workers=1, guard=guard, bill=bill, journal=journal, stage='gate')
+    assert len(client.asked)==7 and len(journal)==2
+    assert bill==dict(paid=dict(gate=dict(calls=7, prompt_tokens=70, completion_tokens=14, total_tokens=84)), played=3, largest=0)
+    later = {}
+    play(Steps(), client=client, bill=later, journal=journal)
+    assert later['paid']['rollout']['calls']==len(client.asked) - 7==54 and later['played']==18
+
+def test_a_rollout_that_asks_past_its_meter_counts_as_a_call():
+    class Past(Env):
+        def rollout_one(self, *, item, skill, target_client): return super().rollout_one(item=item, skill=skill, target_client=target_client.client)
+    bill = {}
+    results = play(Past(), bill=bill)
+    assert {r.usage['calls'] for r in results}=={1} and bill['paid']['rollout']['calls']==20
+    class Asks(Env):
+        def rollout_one(self, **kw): return dict(hard=1)
+    alone = run_rollout(Asks(), SKILL, ITEMS, target_client=None)
+    assert {r.usage['calls'] for r in alone}=={0}
+
+def test_a_rollout_that_hangs_gives_back_what_it_holds():
+    "One that waits for it would wait for ever"
+    ended, ledger = threading.Event(), Ledger(budget_tokens=5000)
+    class Hangs(Client):
+        def chat(self, **kw):
+            out = super().chat(**kw)
+            if self.asked.count('question 0') == 1 == self.asked[-1:].count('question 0'): ended.wait(20)
+            return out
+    began = time.monotonic()
+    results = play(items=ITEMS[:4], client=Hangs(), ledger=ledger, timeout=.3, workers=2)
+    assert all(r.ok for r in results) and time.monotonic() - began < 10 and not ledger.held
+    ended.set()
+
+def test_what_is_known_is_not_asked_for_room():
+    asked, journal = [], Journal()
+    play(items=ITEMS[:5], journal=journal, begin=asked.append)
+    play(items=ITEMS, journal=journal, begin=asked.append)
+    assert asked==[5, 15]

@@ -131,6 +131,11 @@ def _dot(ax, x, y, m, color, full=True):
 def _say(ax, text, color, at, dy):
     for xy in at: ax.annotate(text, xy, xytext=(0, dy), textcoords='offset points', ha='center', color=color, fontsize=9)
 
+def _clear(tops, crowd, end):
+    "The place among `tops` with most room for a word above it, and none for a word that would cross the left edge"
+    def room(x, y): return min([abs(v - y - .07) for u, v in crowd if abs(u - x) < .2*end and (u, v) != (x, y)], default=1) - (x < .12*end)
+    return sorted(tops, key=lambda xy: -room(*xy))[:1]
+
 def _scores(ax, folder):
     view, known = read_run(folder), finals(folder)
     first, fresh = (known.get(f'selection, {k} skill') for k in ('first', 'best'))
@@ -144,7 +149,8 @@ def _scores(ax, folder):
         _dot(ax, r['step'], score, m, 'C0' if kept else 'C7', kept)
         tops[kept].append((r['step'], m[2] if m else score))
     if fresh: _dot(ax, end, fresh[0], fresh, 'C1')
-    _say(ax, 'accepted', 'C0', tops[True][:1], 3), _say(ax, 'refused', 'C7', tops[False][-1:], 3)
+    crowd = [*line, *tops[True], *tops[False]] + [(end, m[2]) for m in [fresh] if m]
+    for kept, word in {True: 'accepted', False: 'refused'}.items(): _say(ax, word, 'C0' if kept else 'C7', _clear(tops[kept], crowd, end), 3)
     _say(ax, 'afresh', 'C1', [(end, m[2]) for m in [fresh] if m], 3)
     ax.set(xlabel='step', ylabel='score', ylim=(-.02, 1.12), xlim=(-.4, 1.06*end + .4))
     _whole(ax, end)
@@ -257,15 +263,16 @@ def verdict(
     view, # A `RunView`
 )->str:
     "What a run was worth, in words"
-    s, gain = view.summary, _dict(view.summary.get('selection_gain'))
+    s, gain = view.summary, _dict(view.summary.get('test_gain'))
     mean, low, high = (number(gain.get('mean')), *_two(gain.get('interval')))
     if not view.ended: return f'The run has made {len(view.steps)} steps and has not ended, so its best skill was not measured afresh yet.'
     if not s.get('best_step'): return 'No candidate was accepted: the first skill is still the best.'
-    if None in (mean, low, high):
-        return f'The best skill is that of step {s["best_step"]}. It was not measured afresh, and the score it was chosen for flatters it.'
+    stale = None in _two(s.get('best_selection_interval'))
+    fresh = f'scores {_f(number(s.get("best_selection_score")))} in fresh passes over the selection items.'
+    told = f'The best skill, of step {s["best_step"]}, ' + ('was not measured afresh, and the score it was chosen for flatters it.' if stale else fresh)
+    if None in (mean, low, high): return f'{told} Without a test of both, nobody knows what it gained.'
     sure = 'more than chance explains' if low > 0 else 'less than nothing' if high < 0 else 'no more than chance may explain'
-    return (f'The best skill, of step {s["best_step"]}, scores {_f(number(s.get("best_selection_score")))} on a fresh pass over the selection items. '
-            f'That is {mean:+.3f} against the first skill (95 % interval {low:+.3f} to {high:+.3f}): {sure}.')
+    return f'{told} On the test items it gains {mean:+.3f} over the first skill (95 % interval {low:+.3f} to {high:+.3f}): {sure}.'
 
 def _two(o):
     "The two numbers of an interval"
@@ -411,16 +418,11 @@ def present(folder)->dict:
     return dict(
         name=view.name, status=status, stage=stage, playing=number(last.get('n')) if stage else None, step=number(last.get('step')) or 0,
         answers=sum(text_of(p).count('\n') for p in journals), quiet=_quiet([folder/'events.jsonl', folder/'runtime_state.json', *journals]),
-        planned=_planned(view), epoch=done.get('epoch') or 0, epochs=number(view.config.get('num_epochs')),
+        planned=number(view.state.get('total_steps')), epoch=done.get('epoch') or 0, epochs=number(view.config.get('num_epochs')),
         first=first, steps=view.steps, ended=why_ended(view),
         best=dict(step=number(view.state.get('best_step')), score=number(view.state.get('best_score')), text=view.best),
         verdict=verdict(view), calls=sum(r[2] for r in rows), tokens=sum(r[3] + r[4] for r in rows),
         took=[[str(e.get('stage')), number(e.get('seconds'))] for e in view.events if 'seconds' in e and e.get('step') == last.get('step')][-8:])
-
-def _planned(view):
-    "Steps the run will make; None before the second epoch, since nothing says how many an epoch has"
-    epochs, made = number(view.config.get('num_epochs')), [r['epoch'] for r in view.steps]
-    return epochs*made.count(1) if epochs and set(made) - {1} else None
 
 def _quiet(paths):
     "Whole seconds since any of `paths` was written"

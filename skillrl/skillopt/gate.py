@@ -85,10 +85,11 @@ def weighed_below(
 )->float:
     "Chance that the mean of `xs` under random weights is at most `t`"
     under, over = [t - x for x in xs if x < t], [x - t for x in xs if x >= t]
-    chance = [1.] + [0.]*len(over)
+    chance = [0.]*len(over)
     for u in under:
-        for i, o in enumerate(over, 1): chance[i] = (o*chance[i] + u*chance[i - 1])/(o + u)
-    return chance[-1]
+        left = 1.
+        chance = [left := (o*c + u*left)/(o + u) for o, c in zip(over, chance)]
+    return chance[-1] if over else 1.
 
 # %% ../../nbs/52_skillopt.gate.ipynb #8beaf85e
 def lower_bound(
@@ -98,11 +99,21 @@ def lower_bound(
 )->float:
     "A value that the mean of all items is not below"
     xs = [floor, *xs]
-    low, high = floor, max(xs)
-    for _ in range(10):
-        mid = (low + high)/2
-        low, high = (mid, high) if weighed_below(xs, mid) <= alpha else (low, mid)
-    return low
+    n, step, low, high, goal = len(xs), (max(xs) - floor)/_GRID or 1., 0, _GRID, _z(alpha)
+    mean = math.fsum(xs)/n
+    at, z, slope, tries = (mean - floor)/step, 0., math.sqrt(math.fsum((x - mean)**2 for x in xs)/n/(n + 1))/step, 0
+    while high - low > 1:
+        new = math.floor(at + (goal - z)*slope) if tries < 6 else (low + high)//2
+        new = min(max(new, low + 1), high - 1)
+        chance, tries = weighed_below(xs, floor + new*step), tries + 1
+        low, high = (new, high) if chance <= alpha else (low, new)
+        if tries > 1 and _z(chance) != z: slope = (new - at)/(_z(chance) - z)
+        at, z = new, _z(chance)
+    return floor + low*step
+
+_GRID = 2**14
+
+def _z(chance): return NormalDist().inv_cdf(min(max(chance, 1e-9), 1 - 1e-9))
 
 # %% ../../nbs/52_skillopt.gate.ipynb #16387d30
 def interval(
@@ -163,7 +174,8 @@ class Decision:
     void:int = 0 # Pairs left out since one of their rollouts was lost
 
     def __repr__(self):
-        seen = f'{self.before:.3f} → {self.after:.3f} on {self.n} items, at least {self.low:+.3f}' if self.n else 'nothing played'
+        seen = f'{self.before:.3f} → {self.after:.3f} on {self.n} items' if self.n else 'nothing played'
+        if self.low is not None: seen += f', at least {self.low:+.3f}'
         return f'{"accepted" if self.accept else "rejected"} by {self.rule}: {seen}{self.reason and "; " + self.reason}'
 
 def complaint(look, margin)->str:

@@ -14,7 +14,7 @@ from random import Random
 from fastcore.basics import patch
 from ..llm.base import Outage, _values, redact
 from .editor import Edit, Patch, protect, protected, skill_hash
-from .rollout import FOR_GOOD, Journal, Meter, ThreadExecutor, add_usage, model_of, split_failures_successes
+from .rollout import FOR_GOOD, STOPS, Journal, Meter, ThreadExecutor, add_usage, model_of, split_failures_successes
 from ..skills.guard import as_data
 from ..store import data_path
 from ..trajectory import shorten
@@ -112,7 +112,7 @@ class Optimizer:
         self.executor, self.journal = executor or ThreadExecutor(), Journal() if journal is None else journal
         self.ledger, self.guard, self.memory = ledger, guard, memory
         self.step, self.prompts = 0, {}
-        self.usage = {}                      # Calls and tokens by stage
+        self.usage, self.meters = {}, []     # Calls and tokens by stage; a `Meter` for each question sent
         self.lost, self.reached = [], False  # Calls lost since the last answer; has there been one?
         self.missed = 0                      # Calls lost in this step
 
@@ -162,9 +162,12 @@ def _key(self:Optimizer, stage, system, user, tokens):
 @patch
 def _send(self:Optimizer, stage, system, user, tokens):
     meter = Meter(self.client, stage, 'optimizer', ledger=self.ledger, guard=self.guard)
-    text, usage = meter.chat(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
+    self.meters.append(meter)
+    try: text, usage = meter.chat(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
+    except STOPS: raise
+    except Exception as e: return dict(text=None, usage=meter.paid(), lost=_lost(e))
     silent = '' if (text or '').strip() else (usage or {}).get('refused') or 'an empty answer'
-    return dict(text=text, usage=meter.usage, lost=next(iter(meter.lost.values()), silent))
+    return dict(text=text, usage=meter.paid(), lost=next(iter(meter.lost.values()), silent))
 
 @patch
 def _keep(self:Optimizer, key, o):

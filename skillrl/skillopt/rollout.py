@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['STOPS', 'COUNTS', 'FOR_GOOD', 'Executor', 'outcome', 'ThreadExecutor', 'model_of', 'add_usage', 'Meter', 'why',
-           'GivenUp', 'Journal', 'check_items', 'read_result', 'play_item', 'rollout_seed', 'run_rollout',
-           'split_failures_successes']
+           'GivenUp', 'Journal', 'lasting', 'check_items', 'read_result', 'broke_on_answer', 'play_item',
+           'rollout_seed', 'run_rollout', 'split_failures_successes']
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #9ccf7f43
 import json, re
 from collections import Counter
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -139,14 +138,11 @@ def model_of(client)->str: # Empty for one that does not say
 
 def add_usage(*usages)->dict: # With all of `COUNTS`
     "The sum of `usages`, dicts with some of `COUNTS`"
-    out = dict.fromkeys(COUNTS, 0)
-    for u in usages:
-        for k in COUNTS: out[k] += u.get(k) or 0
-    return out
+    return {k: sum([u.get(k) or 0 for u in usages]) for k in COUNTS}
 
 class Meter:
     "`client`, for one rollout or one stage"
-    _lock = Lock()
+    _lock, asked, closed, stopped, largest, holds = Lock(), False, False, None, 0, ()
     def __init__(self,
         client,          # Anything with `model` and `chat`
         stage='rollout', # What the calls are for
@@ -156,7 +152,7 @@ class Meter:
         seed=None,       # For an environment or a client whose luck is to be the same each time
     ):
         self.client, self.stage, self.role, self.ledger, self.guard, self.seed = client, stage, role, ledger, guard, seed
-        self.usage, self.lost, self.stopped, self.closed = add_usage(), {}, None, False
+        self.usage, self.lost, self.flying, self.answered = dict.fromkeys(COUNTS, 0), {}, [], 0
 
     def __getattr__(self, name):
         if name.startswith('__'): raise AttributeError(name)  # How to copy or pickle a client is not how to do it to its meter
@@ -178,7 +174,8 @@ def note(self:Meter,
     silent = '' if (text or '').strip() or used['total_tokens'] else 'an empty answer that took no tokens'
     lost = '' if (usage or {}).get('refused') else (usage or {}).get('error') or silent
     with self._lock:
-        self.usage = add_usage(self.usage, used)
+        for k, v in used.items(): self.usage[k] += v
+        self.answered += not lost
         if lost or self.lost: self.lost.pop(key := question() if callable(question) else question, None)
         if lost: self.lost[key] = str(lost)
     return used
@@ -197,35 +194,50 @@ class GivenUp(BaseException): "Nobody waits for this rollout any more, so it may
 @patch
 def _pass(self:Meter, ask, read, question, most):
     "What `ask()` brings, entered as `read` understands it"
+    ledger, hold, made, self.asked = self.ledger, None, False, True
+    if ledger and ledger is getattr(self.client, 'ledger', None): ledger = None
     try:
-        with _held(self.ledger, self.client, question, most) if self.ledger else _FREE as enter:
-            if self.closed: raise GivenUp()
-            if self.guard: self.guard()
-            answer = ask()
-            text, usage = read(answer)
-            enter(self.note(question, text, usage))
+        if ledger: hold = self._hold(question, most)
+        if self.closed: raise GivenUp()
+        if self.guard: self.guard()
+        self.flying.append(made := True)
+        answer = ask()
+        used = self.note(question, *read(answer))
+        self.flying.pop()
+        if ledger and used['calls']: ledger.add(model_of(self.client), used.get('prompt_tokens', 0), used.get('completion_tokens', 0), hold)
         return answer
     except STOPS as e:
+        if made: self.flying.pop()  # The client has refused to make it
         self.stopped = e
         raise
     except Exception as e:
         self.lost[question()] = why(e)
         raise
-
-_FREE = nullcontext(lambda used: None)
-
-@contextmanager
-def _held(ledger, client, question, most):
-    "Hold the price of a call back in `ledger`; what enters the call there"
-    if ledger is getattr(client, 'ledger', None): return (yield lambda used: None)
-    model = model_of(client)
-    limited = ledger.budget_usd is not None or ledger.budget_tokens is not None
-    hold = ledger.hold(model, len(question())//3, most, wait=True) if limited else None
-    def enter(used):
-        if used['calls']: ledger.add(model, used.get('prompt_tokens', 0), used.get('completion_tokens', 0), hold)
-    try: yield enter
     finally:
-        if limited: ledger.release(hold)
+        if hold: ledger.release(hold)
+
+# %% ../../nbs/54_skillopt.rollout.ipynb #50e088fc
+@patch
+def _hold(self:Meter, question, most):
+    "Hold back what a call may take, where there is a budget"
+    ledger, model = self.ledger, model_of(self.client)
+    if ledger.budget_usd is None and ledger.budget_tokens is None: return None
+    size = len(question())//3
+    self.largest = max(self.largest, size + (ledger.longest.get(model, 0) if most is None else most))
+    self.holds = [*self.holds, hold := ledger.hold(model, size, most, wait=True)]
+    return hold
+
+@patch
+def close(self:Meter):
+    "Let it make no more calls"
+    self.closed = True
+    for hold in self.holds: self.ledger.release(hold)
+
+@patch
+def paid(self:Meter)->dict: # With `COUNTS`
+    "What it took so far; calls without an answer, too, and one where there was none that it knows of"
+    more = len(self.flying) + (not self.asked and self.client is not None)
+    return self.usage | dict(calls=self.usage['calls'] + more)
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #4ea1d9b7
 _MOST = 4096  # Tokens that `chat` may write when nothing is said
@@ -257,8 +269,8 @@ class Journal:
         path=None, # A `.jsonl` file; None remembers without one
     ):
         self.path, self.rows, self.claimed, self._file, self._lock = path and Path(path), {}, set(), None, Lock()
-        rows = JsonlLog(self.path).read() if self.path else []
-        self.rows = {to_json(r['key']): to_json(r['value']) for r in rows}
+        rows = JsonlLog(self.path).read(strict=False) if self.path else []  # What a damaged line held is paid for again
+        self.rows = {to_json(r['key']): to_json(r['value']) for r in rows if r.keys() >= {'key', 'value'}}
 
     def __len__(self): return len(self.rows)
     def __repr__(self): return f'Journal({self.path.name if self.path else None!r}, {len(self)} kept)'
@@ -321,6 +333,21 @@ def clear(self:Journal):
         self.rows, self.claimed = {}, set()
         if self.path: self.path.unlink(missing_ok=True)
 
+# %% ../../nbs/54_skillopt.rollout.ipynb #36d812e2
+def lasting(
+    o,       # Any object
+    depth=8, # Looked into so far down
+)->str:
+    "`o` in words that are the same in every process: sets in order, objects by what they hold and not by where they lie"
+    if not depth: return type(o).__name__
+    inner = lambda v: lasting(v, depth - 1)
+    if isinstance(o, dict): return f'{{{", ".join(sorted(f"{inner(k)}: {inner(v)}" for k, v in o.items()))}}}'
+    if isinstance(o, (set, frozenset)): return f'{{{", ".join(sorted(map(inner, o)))}}}'
+    if isinstance(o, (list, tuple)): return f'[{", ".join(map(inner, o))}]'
+    plain = type(o).__repr__ is object.__repr__ or is_dataclass(o) and not isinstance(o, type)
+    if not plain: return re.sub(' at 0x[0-9a-fA-F]+', '', repr(o))
+    return type(o).__name__ + inner({k: v for k, v in getattr(o, '__dict__', {}).items() if k[0] != '_'})
+
 # %% ../../nbs/54_skillopt.rollout.ipynb #d756e99f
 def check_items(
     items, # Of one split, or some of them
@@ -348,6 +375,19 @@ def read_result(
     if not lost: raise TypeError(f'rollout_one returned {_clip(repr(out), 60)} for item {name!r}: return a RolloutResult or a dict')
     return RolloutResult(name, status='infra_error', fail_reason=_clip(redact(f'rollout_error: {lost}'), 600))
 
+# %% ../../nbs/54_skillopt.rollout.ipynb #527128ca
+_NOT_ITS_DOING = OSError, MemoryError, Outage, *STOPS
+
+def broke_on_answer(
+    e,     # What `rollout_one` returned or raised
+    meter, # The `Meter` of the rollout
+)->bool:
+    "Is `e` an exception of an environment that got an answer to each of its calls?"
+    if not isinstance(e, Exception) or meter.lost or not meter.answered: return False
+    chain = [e]
+    while (deeper := chain[-1].__cause__ or chain[-1].__context__) and deeper not in chain: chain.append(deeper)
+    return not any(isinstance(x, _NOT_ITS_DOING) for x in chain)
+
 # %% ../../nbs/54_skillopt.rollout.ipynb #27848660
 def play_item(
     job, # Tuple (environment, skill, item, `Meter`)
@@ -357,6 +397,7 @@ def play_item(
     out = outcome(lambda item: env.rollout_one(item=item, skill=skill, target_client=meter), item)
     if meter.stopped: raise meter.stopped
     if _final(out): raise out
+    if broke_on_answer(out, meter): out = dict(fail_reason=_clip(redact(f'env_error: {why(out)}'), 600))
     return out, meter
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #65311b6e
@@ -364,12 +405,12 @@ def play_item(
 class _Stage:
     "Items under one skill, each played until it has a score or no tries are left"
     env:object; skill:str; items:list; ids:list; keys:list; client:object; executor:Executor; journal:Journal
-    retries:int=2; pause:float=0.; max_lost:float=.5; seeds:list=None; metered:dict=field(default_factory=dict)
+    retries:int=2; pause:float=0.; max_lost:float=.5; seeds:list=None; metered:dict=field(default_factory=dict); largest:int=0
 
     def __post_init__(self):
         n = len(self.items)
         self.seeds = self.seeds or [None]*n
-        self.results, self.wrong, self.meters, self.tries, self.usage = {}, {}, {}, [0]*n, [{}]*n
+        self.results, self.wrong, self.meters, self.tries, self.usage, self.cut = {}, {}, {}, [0]*n, [{}]*n, []
         for i, key in enumerate(self.keys):
             if (d := self.journal.get(key)) is None: continue
             self.results[i] = replace(RolloutResult.from_dict(d), id=self.ids[i])
@@ -399,8 +440,10 @@ def land(self:_Stage, i, out):
     if isinstance(out, STOPS): return False
     meter = self.meters.pop(i)
     if isinstance(out, tuple): out, meter = out
-    else: meter.closed = True  # The executor did not wait for it
-    self.tries[i], self.usage[i] = self.tries[i] + 1, add_usage(self.usage[i], meter.usage)
+    else: meter.close()  # The executor did not wait for it
+    self.usage[i] = add_usage(self.usage[i], meter.paid()) if self.tries[i] else meter.paid()
+    self.tries[i] += 1
+    if meter.holds: self.largest = max(self.largest, meter.largest)
     try:
         r = read_result(out, self.ids[i], next(iter(meter.lost.values()), ''))
         told = r.to_dict() | dict(usage=self.usage[i])
@@ -417,12 +460,15 @@ def round(self:_Stage):
     "Play what is open"
     places = self.open()
     self.meters = {i: Meter(self.client, seed=self.seeds[i], **self.metered) for i in places}
-    jobs = [(self.env, self.skill, self.items[i], self.meters[i]) for i in places]
+    jobs = [(self.env, self.skill, _own(self.items[i]), self.meters[i]) for i in places]
     for i in places: self.results.pop(i, None)
     try: self.executor.run(play_item, jobs, lambda k, out: self.land(places[k], out))
     finally:
-        for m in self.meters.values(): m.closed = True
+        self.cut += self.meters.values()
+        for m in self.cut: m.close()
     if self.wrong: raise self.wrong[min(self.wrong)]
+
+def _own(item): return dict(item) if type(item) is dict else item
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #d0cb337a
 @patch
@@ -436,6 +482,14 @@ def play(self:_Stage)->list:
     lost = [r for _, r in sorted(self.results.items()) if not r.ok]
     if self.hopeless() or len(lost) > self.max_lost*len(self.items): raise Outage(self.told(lost))
     return [self.results[i] for i in range(len(self.items))]
+
+@patch
+def bill(self:_Stage)->dict: # What was paid here, by stage; for how many items; the most tokens that a call might have taken
+    "What the stage took, whatever became of it"
+    cut = [m for m in self.cut if m.asked]
+    paid = add_usage(*self.usage, *[m.paid() for m in cut])
+    return dict(paid={self.metered.get('stage', 'rollout'): paid}, played=sum(n > 0 for n in self.tries) + len(cut),
+                largest=max([self.largest, *[m.largest for m in cut]]))
 
 @patch
 def told(self:_Stage, lost):
@@ -469,15 +523,21 @@ def run_rollout(
     pause=.5,        # Seconds from one round of tries to the next, doubled each time
     max_lost=.5,     # Share of the items that may stay lost
     seed=None,       # Of the run; None leaves luck alone
+    begin=None,      # Called with the number of items that are not known and will be played
+    bill=None,       # A dict that gets `paid`, `played` and `largest`, also when this raises
     **metered,       # For `Meter`: `stage`, `role`, `ledger`, `guard`
 )->list:             # A `RolloutResult` each, in the order of `items`
     "Play each of `items` under `skill`"
     items, known, model = list(items), skill_hash(skill), model_of(target_client)
     ids = check_items(items, split)
-    names = [i if i != f'item_{n}' else f'{i}-{fingerprint(dict(item=item))}' for n, (i, item) in enumerate(zip(ids, items))]
-    return _Stage(env, skill, items, ids, [(known, split, name, repeat, model) for name in names], target_client,
-                  ThreadExecutor() if executor is None else executor, Journal() if journal is None else journal, retries, pause,
-                  max_lost, seed is not None and [rollout_seed(seed, split, name, repeat) for name in names], metered).play()
+    names = [i if i != f'item_{n}' else f'{i}-{fingerprint(dict(item=lasting(item)))}' for n, (i, item) in enumerate(zip(ids, items))]
+    stage = _Stage(env, skill, items, ids, [(known, split, name, repeat, model) for name in names], target_client,
+                   ThreadExecutor() if executor is None else executor, Journal() if journal is None else journal, retries, pause,
+                   max_lost, seed is not None and [rollout_seed(seed, split, name, repeat) for name in names], metered)
+    if begin: begin(len(stage.open()))
+    try: return stage.play()
+    finally:
+        if bill is not None: bill |= stage.bill()
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #098817fd
 def split_failures_successes(

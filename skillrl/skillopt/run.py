@@ -6,14 +6,14 @@
 __all__ = ['OptState', 'sealed', 'unsealed', 'OptRun', 'as_file']
 
 # %% ../../nbs/58_skillopt.run.ipynb #9c7185e7
-import json, os, shutil
+import json, os, re, shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from fastcore.basics import patch
 from .editor import skill_hash
-from .rollout import Journal
+from .rollout import Journal, add_usage
 from ..store import FolderLock, JsonlLog, _refused, atomic_folder, atomic_write, fingerprint, to_json, write_json
 
 # %% ../../nbs/58_skillopt.run.ipynb #d2542ab1
@@ -46,7 +46,7 @@ def sealed(
     return to_json(dict(sha=skill_hash(body), body=body))
 
 def unsealed(
-    text,   # From `sealed`
+    text,   # From `sealed`; as bytes, it may be anything
 )->tuple:   # (bound, state), or None if it is damaged
     "What `sealed` was given"
     try:
@@ -54,7 +54,7 @@ def unsealed(
         if d['sha'] != skill_hash(d['body']): return None
         body = json.loads(d['body'])
         return body['bound'], OptState(**body['state'])
-    except (ValueError, TypeError, KeyError): return None
+    except (ValueError, TypeError, KeyError, AttributeError): return None
 
 # %% ../../nbs/58_skillopt.run.ipynb #5bb440ca
 class OptRun:
@@ -65,9 +65,11 @@ class OptRun:
         bound, # What may not change while the run lasts
         settings, # For config.json
         snapshots=True, # Keep the current skill after each step?
+        planned=None, # Steps it is going to make, for those who watch
     ):
-        self.path, self.bound, self.snapshots = Path(path), json.loads(to_json(bound)), snapshots
-        self.journal, self.events, self.spent, self.shown = None, None, 0., {}
+        self.path, self.bound, self.snapshots, self.planned = Path(path), json.loads(to_json(bound)), snapshots, planned
+        self.journal, self.events, self.shown = None, None, {}
+        self.spent, self.paid, self.played = 0., dict(target={}, optimizer={}), dict(n=0, seconds=0., largest=0)
         self.lock = FolderLock(self.path)
         try:
             found = self._latest()
@@ -81,11 +83,6 @@ class OptRun:
             self.close()
             raise
 
-    def close(self):
-        "Let go of the folder"
-        for file in filter(None, (self.journal, self.events)): file.close()
-        self.lock.close()
-
     def __enter__(self): return self
     def __exit__(self, *exc): self.close()
     def __repr__(self): return f'OptRun({self.path.name!r}, step {self.state.step})'
@@ -93,8 +90,10 @@ class OptRun:
 # %% ../../nbs/58_skillopt.run.ipynb #d8647df9
 def _numbered(path):
     "The folders of committed steps, newest first; the measurement before the first step counts as step 0"
-    steps = sorted((p for p in (path/'steps').glob('step_[0-9]*') if p.is_dir()), reverse=True)
-    return steps + [p for p in [path/'baseline_selection_eval'] if p.exists()]
+    steps = [p for p in (path/'steps').glob('step_*') if p.is_dir() and re.fullmatch(r'step_\d{4,}', p.name)]
+    return sorted(steps, key=_number, reverse=True) + [p for p in [path/'baseline_selection_eval'] if p.exists()]
+
+def _number(step): return int(step.name[5:])
 
 @patch
 def _latest(self:OptRun):
@@ -102,7 +101,7 @@ def _latest(self:OptRun):
     folders = _numbered(self.path)
     for p in folders:
         file = p/'state.json'
-        found = unsealed(file.read_text(encoding='utf-8')) if file.exists() else None
+        found = unsealed(file.read_bytes()) if file.exists() else None
         if found:
             self.known, state = found
             return state
@@ -110,6 +109,12 @@ def _latest(self:OptRun):
         raise ValueError(f'{self.path} holds a run without a single sound state.json: restore one in {self.path/"steps"}, or choose another out_root')
 
 # %% ../../nbs/58_skillopt.run.ipynb #2740f625
+@patch
+def close(self:OptRun):
+    "Let go of the folder"
+    for file in filter(None, (self.journal, self.events)): file.close()
+    self.lock.close()
+
 @patch
 def _check(self:OptRun):
     "Refuse to go on with a run that was made otherwise"
@@ -119,21 +124,50 @@ def _check(self:OptRun):
 
 @patch
 def _sweep(self:OptRun):
-    "Remove what no commit speaks for: steps after the newest sound one, journals of other steps, half-written files"
-    for p in _numbered(self.path):
-        if p.parent.name == 'steps' and int(p.name[5:]) > self.state.step: shutil.rmtree(p)
-    for p in self.path.glob('journal_*.jsonl'):
-        if p not in (self._journal_file(), self._journal_file('final')): p.unlink()
-    for p in self.path.rglob('.*.tmp*'): shutil.rmtree(p) if p.is_dir() else p.unlink()
+    "Remove what no commit speaks for: steps after the newest sound one, journals of other steps, half-written files; what is not ours stays"
+    gone = [p for p in _numbered(self.path) if p.parent.name == 'steps' and _number(p) > self.state.step]
+    gone += [p for p in self.path.glob('journal_*.jsonl') if _journals.fullmatch(p.name) and p not in (self._journal_file(), self._journal_file('final'))]
+    gone += [p for d in ('.', 'steps', 'skills') for p in (self.path/d).glob('.*.tmp*') if _halves.fullmatch(p.name)]
+    for p in gone: shutil.rmtree(p) if p.is_dir() else p.unlink()
 
-@patch
-def _listen(self:OptRun, log):
-    "Open `log` for what is to come, and take in the time that is told there"
-    log.mend()
-    self.spent, self.events = sum(r.get('seconds', 0) for r in log.read()), open(log.path, 'ab', buffering=0)
+_journals = re.compile(r'journal_(\d{4,}|final)\.jsonl')
+_halves = re.compile(r'\.((config|history|runtime_state|summary|job)\.json|(best_skill|current_skill|skill_v\d{4,})\.md)\.tmp\d+'
+                     r'|\.(step_\d{4,}|(baseline|final)_selection_eval|test_eval_(baseline|best))\.tmp')
 
 @patch
 def _journal_file(self:OptRun, name=None): return self.path/f'journal_{name or f"{self.next:04}"}.jsonl'
+
+# %% ../../nbs/58_skillopt.run.ipynb #3d79b3b7
+@patch
+def _listen(self:OptRun, log):
+    "Open `log` for what is to come, and take in the time and the usage that are told there"
+    log.mend()
+    rows = log.read(strict=False)
+    for r in rows: self._count(r)
+    self.events = open(log.path, 'ab', buffering=0)
+    if rows and 'known' in rows[-1]:
+        self._count(end := self._broken(rows[-1]))
+        self._tell(end)
+
+@patch
+def _count(self:OptRun, row):
+    "Add what the stage told by `row` took"
+    self.spent += row.get('seconds', 0)
+    for stage, used in row.get('paid', {}).items():
+        stages = self.paid[row['role']]
+        stages[stage] = add_usage(stages.get(stage, {}), used)
+    if row.get('played'):
+        p = self.played
+        self.played = dict(n=p['n'] + row['played'], seconds=p['seconds'] + row['seconds'], largest=max(p['largest'], row['largest']))
+
+@patch
+def _broken(self:OptRun, row):
+    "The end of a stage that began with `row` in a process that died: what it left in its journal was paid for"
+    new, paid = list(Journal(self.path/row['journal']).rows.items())[row['known']:], {}
+    for key, value in new:
+        stage = json.loads(key)[1] if row['role'] == 'optimizer' else row['stage']
+        paid[stage] = add_usage(paid.get(stage, {}), json.loads(value).get('usage', {}))
+    return {k: v for k, v in row.items() if k not in ('known', 'journal')} | dict(event='end', paid=paid)
 
 # %% ../../nbs/58_skillopt.run.ipynb #64e2eaf6
 def as_file(
@@ -169,7 +203,7 @@ def publish(self:OptRun):
     s = self.state
     scores = {k: getattr(s, k) for k in ('current_score', 'best_score', 'best_step')}
     hashes = dict(current_hash=skill_hash(s.skill), best_hash=skill_hash(s.best), fingerprint=fingerprint(self.bound))
-    files = {'history.json': s.history, 'runtime_state.json': dict(last_completed_step=s.step, **scores, **hashes, usage=s.usage),
+    files = {'history.json': s.history, 'runtime_state.json': dict(last_completed_step=s.step, total_steps=self.planned, **scores, **hashes, usage=s.usage),
              'best_skill.md': s.best, 'current_skill.md': s.skill}
     if self.snapshots: files[f'skills/skill_v{s.step:04}.md'] = s.skill
     for name, content in files.items(): self._show(name, as_file(content))
@@ -191,16 +225,17 @@ def begin(self:OptRun,
 @patch
 @contextmanager
 def timed(self:OptRun,
-    **what, # Said with the time, such as `step=3, stage='rollout'`
+    **what, # Said with the time, such as `step=3, stage='rollout', role='target'`
 ):
-    "Note when the block begins and how long it took"
-    began = monotonic()
-    self._tell(what | dict(event='begin'))
-    try: yield
+    "Note when the block begins, how long it took, and what it puts into the dict that it gets: `paid`, with a usage for each stage"
+    began, more = monotonic(), {}
+    known = dict(journal=self.journal.path.name, known=len(self.journal)) if self.journal is not None and 'role' in what else {}
+    self._tell(what | dict(event='begin') | known)
+    try: yield more
     finally:
-        took = round(monotonic() - began, 4)
-        self.spent += took
-        self._tell(what | dict(event='end', seconds=took))
+        row = what | more | dict(event='end', seconds=round(monotonic() - began, 4))
+        self._count(row)
+        self._tell(row)
 
 @patch
 def _tell(self:OptRun, row):
