@@ -57,7 +57,8 @@ class SkillOptTrainer:
     def __repr__(self): return f'SkillOptTrainer({self.name!r}, step {self.state.step})'
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #23e69a42
-_SHOWN = dict(current_skill='skill', best_skill='best', global_step='step', sel_cache='tried') | {k: k for k in ('current_score', 'best_score', 'best_step', 'history')}
+_SHOWN = dict(current_skill='skill', best_skill='best', global_step='step', sel_cache='tried', current_score='current_score',
+              best_score='best_score', best_step='best_step', history='history')
 for _name, _field in _SHOWN.items(): setattr(SkillOptTrainer, _name, property(attrgetter(f'state.{_field}')))
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #99db8912
