@@ -8,7 +8,7 @@ __all__ = ['STOPS', 'COUNTS', 'FOR_GOOD', 'Executor', 'outcome', 'ThreadExecutor
            'rollout_seed', 'run_rollout', 'split_failures_successes']
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #9ccf7f43
-import json, re
+import json, math, re
 from collections import Counter
 from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import count
@@ -55,8 +55,8 @@ class _Pool:
             self.begun += 1
             return self.begun - 1
 
-    def work(self):
-        while (i := self.take()) is not None:
+    def work(self, until=math.inf):
+        while monotonic() < until and (i := self.take()) is not None:
             out = outcome(self.fn, self.jobs[i])
             with self.lock:
                 if self.flying.pop(i, None) is None: return  # Given up meanwhile, and another thread has come instead
@@ -76,8 +76,6 @@ class _Pool:
 def _final(out): return isinstance(out, BaseException) and not isinstance(out, Exception)
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #37082c7f
-_QUICK = 10  # Jobs in 3 ms
-
 @patch
 def start(self:_Pool):
     if self.more(): Thread(target=self.work, daemon=True).start()
@@ -95,24 +93,21 @@ def late(self:_Pool):
 def wait(self:_Pool, workers):
     "Do all jobs in so many threads"
     if not self.jobs: return
-    self.start()
-    begun = -_QUICK
-    while self.begun - begun >= _QUICK: # Jobs that take no time are done sooner by one thread than by many
-        begun = self.begun
-        if self.over.wait(.003): return
-    for _ in range(workers - 1): self.start()
+    for _ in range(workers): self.start()
     look = .5 if self.timeout is None else min(.5, self.timeout/8)  # Some systems let no Ctrl-C through a longer wait
     while not self.over.wait(look):
         if self.timeout is not None: self.late()
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #fb48343d
 STOPS = BudgetExceeded, Handoff  # Errors that are about the run, not about a job
+_QUICK, _TRUST = .001, .05       # Jobs that took less than 1 ms are done without threads, which would take longer, for up to 50 ms
 
 @dataclass
 class ThreadExecutor:
     "Does up to `workers` jobs at a time, each within `timeout` seconds"
     workers:int=8      # 1 does one after the other
     timeout:float=None # Seconds for each job; None waits for ever
+    pace:float=field(default=math.inf, init=False, repr=False, compare=False) # Seconds that a job of the last run took
 
     def __post_init__(self):
         if self.timeout is not None and not self.timeout > 0:
@@ -121,9 +116,12 @@ class ThreadExecutor:
     def run(self, fn, jobs, done=None)->list:
         "An outcome for each of `jobs`, see `Executor`"
         pool = _Pool(fn, list(jobs), done, self.timeout)
-        alone = self.timeout is None and min(self.workers, len(pool.jobs)) <= 1
-        try: pool.work() if alone else pool.wait(self.workers)
+        alone, began = min(self.workers, len(pool.jobs)) <= 1, monotonic()
+        try:
+            if self.timeout is None and (alone or self.pace < _QUICK): pool.work(math.inf if alone else began + _TRUST)
+            if not pool.over.is_set(): pool.wait(self.workers)
         finally: pool.leave()
+        self.pace = (monotonic() - began)/max(1, len(pool.jobs))
         error = pool.error or next((o for o in pool.out if isinstance(o, STOPS)), None)
         if error: raise error
         return pool.out
