@@ -55,8 +55,8 @@ class _Pool:
             self.begun += 1
             return self.begun - 1
 
-    def work(self, until=math.inf):
-        while monotonic() < until and (i := self.take()) is not None:
+    def work(self):
+        while (i := self.take()) is not None:
             out = outcome(self.fn, self.jobs[i])
             with self.lock:
                 if self.flying.pop(i, None) is None: return  # Given up meanwhile, and another thread has come instead
@@ -90,17 +90,19 @@ def late(self:_Pool):
             self.start()
 
 @patch
-def wait(self:_Pool, workers):
-    "Do all jobs in so many threads"
+def wait(self:_Pool, workers, trust=0):
+    "Do all jobs in so many threads, or in one if that takes no more than `trust` seconds"
     if not self.jobs: return
-    for _ in range(workers): self.start()
+    self.start()
+    if trust and self.over.wait(trust): return
+    for _ in range(workers - 1): self.start()
     look = .5 if self.timeout is None else min(.5, self.timeout/8)  # Some systems let no Ctrl-C through a longer wait
     while not self.over.wait(look):
         if self.timeout is not None: self.late()
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #fb48343d
 STOPS = BudgetExceeded, Handoff  # Errors that are about the run, not about a job
-_QUICK, _TRUST = .001, .05       # Jobs that took less than 1 ms are done without threads, which would take longer, for up to 50 ms
+_QUICK, _TRUST = .001, .05       # Where a job took less than 1 ms, one thread has 50 ms before others begin, which would only be in its way
 
 @dataclass
 class ThreadExecutor:
@@ -116,10 +118,8 @@ class ThreadExecutor:
     def run(self, fn, jobs, done=None)->list:
         "An outcome for each of `jobs`, see `Executor`"
         pool = _Pool(fn, list(jobs), done, self.timeout)
-        alone, began = min(self.workers, len(pool.jobs)) <= 1, monotonic()
-        try:
-            if self.timeout is None and (alone or self.pace < _QUICK): pool.work(math.inf if alone else began + _TRUST)
-            if not pool.over.is_set(): pool.wait(self.workers)
+        alone, began = self.timeout is None and min(self.workers, len(pool.jobs)) <= 1, monotonic()
+        try: pool.work() if alone else pool.wait(self.workers, _TRUST if self.pace < _QUICK else 0)
         finally: pool.leave()
         self.pace = (monotonic() - began)/max(1, len(pool.jobs))
         error = pool.error or next((o for o in pool.out if isinstance(o, STOPS)), None)
