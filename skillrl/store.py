@@ -27,7 +27,7 @@ def atomic_write(
     path = Path(path)
     tmp = path.with_name(f'.{path.name}.tmp{os.getpid()}')
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir(): path.parent.mkdir(parents=True, exist_ok=True)
         with open(tmp, 'wb') as f:
             f.write(data.encode() if isinstance(data, str) else data)
             if sync: _to_disk(f)

@@ -470,7 +470,7 @@ def test_a_full_disk_is_told_and_the_torn_line_goes(tmp_path, monkeypatch):
     journal._file = Full(journal._file)
     with pytest.raises(OSError, match='No space left.*free some space'): journal.put('b', 2)
     journal.put('c', 3)
-    assert Journal(journal.path).rows=={'"a"': '1', '"c"': '3'}
+    assert set(Journal(journal.path).rows)=={'a', 'c'}
 
 def test_clear(tmp_path):
     journal = Journal(tmp_path/'j.jsonl')
@@ -687,3 +687,19 @@ def test_what_is_known_is_not_asked_for_room():
     play(items=ITEMS[:5], journal=journal, begin=asked.append)
     play(items=ITEMS, journal=journal, begin=asked.append)
     assert asked==[5, 15]
+
+def test_threads_where_jobs_take_time_and_none_where_they_do_not():
+    "Threads that have nothing to wait for cost more than the jobs; one job that takes long brings them back"
+    pool, here, threads = ThreadExecutor(4), threading.get_ident(), set()
+    def job(i):
+        threads.add(threading.get_ident())
+        if i=='long': time.sleep(.2)
+        return i
+    pool.run(job, range(20))
+    threads.clear()
+    assert pool.run(job, range(20))==list(range(20)) and threads=={here}
+    pool.run(job, ['long', *range(20)])
+    assert len(threads) > 1
+    threads.clear()
+    pool.run(job, range(20))
+    assert here not in threads

@@ -44,7 +44,7 @@ class _Pool:
     "One run; whoever takes a job out of `flying` speaks for it, and all that is written is written under `lock`"
     def __init__(self, fn, jobs, done=None, timeout=None):
         self.fn, self.jobs, self.done, self.timeout, self.out = fn, jobs, done, timeout, [None]*len(jobs)
-        self.begun, self.flying, self.closed, self.error, self.lock, self.over = 0, {}, False, None, Lock(), Event()
+        self.begun, self.flying, self.closed, self.error, self.lock, self.over, self.busy = 0, {}, False, None, Lock(), Event(), 0.
 
     def more(self): return not self.closed and self.begun < len(self.jobs)
     def take(self):
@@ -55,11 +55,12 @@ class _Pool:
             self.begun += 1
             return self.begun - 1
 
-    def work(self):
-        while (i := self.take()) is not None:
+    def work(self, until=math.inf):
+        while monotonic() < until and (i := self.take()) is not None:
             out = outcome(self.fn, self.jobs[i])
             with self.lock:
-                if self.flying.pop(i, None) is None: return  # Given up meanwhile, and another thread has come instead
+                if (began := self.flying.pop(i, None)) is None: return  # Given up meanwhile, and another thread has come instead
+                self.busy += monotonic() - began
                 self.land(i, out)
 
     def land(self, i, out):
@@ -90,26 +91,25 @@ def late(self:_Pool):
             self.start()
 
 @patch
-def wait(self:_Pool, workers, trust=0):
-    "Do all jobs in so many threads, or in one if that takes no more than `trust` seconds"
+def wait(self:_Pool, workers):
+    "Do what is left of the jobs in so many threads"
     if not self.jobs: return
-    self.start()
-    if trust and self.over.wait(trust): return
-    for _ in range(workers - 1): self.start()
+    for _ in range(workers): self.start()
     look = .5 if self.timeout is None else min(.5, self.timeout/8)  # Some systems let no Ctrl-C through a longer wait
     while not self.over.wait(look):
         if self.timeout is not None: self.late()
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #fb48343d
 STOPS = BudgetExceeded, Handoff  # Errors that are about the run, not about a job
-_QUICK, _TRUST = .001, .05       # Where a job took less than 1 ms, one thread has 50 ms before others begin, which would only be in its way
+_QUICK, _TRUST = .001, .05       # Seconds. Where jobs are so quick, threads would be in each other's way: they begin after `_TRUST` only
 
 @dataclass
 class ThreadExecutor:
     "Does up to `workers` jobs at a time, each within `timeout` seconds"
     workers:int=8      # 1 does one after the other
     timeout:float=None # Seconds for each job; None waits for ever
-    pace:float=field(default=math.inf, init=False, repr=False, compare=False) # Seconds that a job of the last run took
+    begun:int=field(default=0, init=False, repr=False, compare=False) # Jobs so far
+    busy:float=field(default=0., init=False, repr=False, compare=False) # Seconds that they took
 
     def __post_init__(self):
         if self.timeout is not None and not self.timeout > 0:
@@ -118,10 +118,12 @@ class ThreadExecutor:
     def run(self, fn, jobs, done=None)->list:
         "An outcome for each of `jobs`, see `Executor`"
         pool = _Pool(fn, list(jobs), done, self.timeout)
-        alone, began = self.timeout is None and min(self.workers, len(pool.jobs)) <= 1, monotonic()
-        try: pool.work() if alone else pool.wait(self.workers, _TRUST if self.pace < _QUICK else 0)
+        alone, quick = min(self.workers, len(pool.jobs)) <= 1, self.busy < _QUICK*self.begun
+        try:
+            if self.timeout is None: pool.work(math.inf if alone else monotonic() + _TRUST*quick)
+            pool.wait(self.workers)
         finally: pool.leave()
-        self.pace = (monotonic() - began)/max(1, len(pool.jobs))
+        self.begun, self.busy = self.begun + pool.begun, self.busy + pool.busy
         error = pool.error or next((o for o in pool.out if isinstance(o, STOPS)), None)
         if error: raise error
         return pool.out
@@ -166,11 +168,12 @@ def note(self:Meter,
     usage,    # With it
 )->dict: # What it took, as numbers
     "Enter one call"
-    used = {k: v for k in COUNTS if isinstance(v := (usage or {}).get(k), (int, float)) and v == v}
+    usage = usage or {}
+    used = {k: v for k in COUNTS if isinstance(v := usage.get(k), (int, float)) and v == v}
     used.setdefault('calls', 1)
     used['total_tokens'] = used.get('total_tokens') or used.get('prompt_tokens', 0) + used.get('completion_tokens', 0)
     silent = '' if (text or '').strip() or used['total_tokens'] else 'an empty answer that took no tokens'
-    lost = '' if (usage or {}).get('refused') else (usage or {}).get('error') or silent
+    lost = '' if usage.get('refused') else usage.get('error') or silent
     with self._lock:
         for k, v in used.items(): self.usage[k] += v
         self.answered += not lost
@@ -268,7 +271,7 @@ class Journal:
     ):
         self.path, self.rows, self.claimed, self._file, self._lock = path and Path(path), {}, set(), None, Lock()
         rows = JsonlLog(self.path).read(strict=False) if self.path else []  # What a damaged line held is paid for again
-        self.rows = {to_json(r['key']): to_json(r['value']) for r in rows if r.keys() >= {'key', 'value'}}
+        self.rows = {name: to_json(r) for r in rows if 'value' in r and _plain(name := _name(r.get('key')))}
 
     def __len__(self): return len(self.rows)
     def __repr__(self): return f'Journal({self.path.name if self.path else None!r}, {len(self)} kept)'
@@ -277,8 +280,11 @@ class Journal:
         key, # A tuple or list of plain values
     ):       # A fresh copy; None when it is not known
         "The value kept under `key`"
-        text = self.rows.get(to_json(key)) if self.rows else None
-        return None if text is None else json.loads(text)
+        line = self.rows.get(_name(key))
+        return None if line is None else json.loads(line)['value']
+
+def _name(key): return tuple(key) if isinstance(key, list) else key
+def _plain(name): return all(isinstance(k, (str, int)) for k in (name if isinstance(name, tuple) else [name]))
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #e4f4a56e
 @patch
@@ -287,11 +293,11 @@ def put(self:Journal,
     value, # Plain values
 ):
     "Keep `value` under `key`"
-    name, text = to_json(key), to_json(value)
+    name, line = _name(key), to_json(dict(key=key, value=value))
     with self._lock:
-        self.rows[name] = text
+        self.rows[name] = line
         self.claimed.add(name)
-        if self.path: self._write(f'{{"key": {name}, "value": {text}}}\n'.encode())
+        if self.path: self._write(f'{line}\n'.encode())
 
 @patch
 def _write(self:Journal, line):
@@ -316,7 +322,7 @@ def claim(self:Journal,
     key, # Of something kept
 )->bool: # True the first time
     "Is what `key` cost to be counted now?"
-    name = to_json(key)
+    name = _name(key)
     with self._lock:
         first = name not in self.claimed
         self.claimed.add(name)

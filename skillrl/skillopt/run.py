@@ -8,13 +8,13 @@ __all__ = ['OptState', 'sealed', 'unsealed', 'OptRun', 'as_file']
 # %% ../../nbs/58_skillopt.run.ipynb #9c7185e7
 import json, os, re, shutil
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from fastcore.basics import patch
 from .editor import skill_hash
 from .rollout import Journal, add_usage
-from ..store import FolderLock, JsonlLog, _refused, atomic_folder, atomic_write, fingerprint, to_json, write_json
+from ..store import FolderLock, JsonlLog, _refused, _to_disk, atomic_folder, atomic_write, fingerprint, to_json, write_json
 
 # %% ../../nbs/58_skillopt.run.ipynb #d2542ab1
 @dataclass
@@ -40,20 +40,21 @@ class OptState:
 def sealed(
     state, # An `OptState`
     bound, # What may not change while the run lasts: a dict of plain values
+    history, # Text of history.json after this step
 )->str:    # JSON
     "`state` as it is written into a step's folder"
-    body = to_json(dict(bound=bound, state=vars(state)))
+    body = to_json(dict(bound=bound, state=vars(state) | dict(history=state.history[-1:]), history=skill_hash(history)))
     return to_json(dict(sha=skill_hash(body), body=body))
 
 def unsealed(
     text,   # From `sealed`; as bytes, it may be anything
-)->tuple:   # (bound, state), or None if it is damaged
+)->tuple:   # (bound, state with the last record only, hash of history.json), or None if it is damaged
     "What `sealed` was given"
     try:
         d = json.loads(text)
         if d['sha'] != skill_hash(d['body']): return None
         body = json.loads(d['body'])
-        return body['bound'], OptState(**body['state'])
+        return body['bound'], OptState(**body['state']), body['history']
     except (ValueError, TypeError, KeyError, AttributeError): return None
 
 # %% ../../nbs/58_skillopt.run.ipynb #5bb440ca
@@ -68,12 +69,13 @@ class OptRun:
         planned=None, # Steps it is going to make, for those who watch
     ):
         self.path, self.bound, self.snapshots, self.planned = Path(path), json.loads(to_json(bound)), snapshots, planned
-        self.journal, self.events, self.shown = None, None, {}
+        self.journal, self.events, self.shown, self.lines = None, None, {}, []
         self.spent, self.paid, self.played = 0., dict(target={}, optimizer={}), dict(n=0, seconds=0., largest=0)
         self.lock = FolderLock(self.path)
         try:
             found = self._latest()
             self.state, self.next = found or start, found.step + 1 if found else 0 # The step to come; 0 is the measurement before the first
+            self.lines = [to_json(r) for r in self.state.history]
             if found: self._check()
             self._sweep()
             write_json(self.path/'config.json', settings)
@@ -95,18 +97,30 @@ def _numbered(path):
 
 def _number(step): return int(step.name[5:])
 
+def _state_in(folder):
+    "What `unsealed` makes of the state there"
+    file = folder/'state.json'
+    return unsealed(file.read_bytes()) if file.exists() else None
+
 @patch
 def _latest(self:OptRun):
     "The newest sound state, None for a new folder"
     folders = _numbered(self.path)
-    for p in folders:
-        file = p/'state.json'
-        found = unsealed(file.read_bytes()) if file.exists() else None
-        if found:
-            self.known, state = found
-            return state
+    for i, p in enumerate(folders):
+        if not (found := _state_in(p)): continue
+        self.known, state, known = found
+        text = next((t for t in self._histories(folders[i:]) if skill_hash(t) == known), None)
+        if text is not None: return replace(state, history=json.loads(text))
     if folders or (self.path/'history.json').exists():
         raise ValueError(f'{self.path} holds a run without a single sound state.json: restore one in {self.path/"steps"}, or choose another out_root')
+
+@patch
+def _histories(self:OptRun, folders):
+    "What history.json may have said when the first of `folders` was the newest"
+    file = self.path/'history.json'
+    if file.exists(): yield file.read_text(encoding='utf-8', errors='replace')
+    states = [found[1] for p in reversed(folders) if (found := _state_in(p))]
+    yield as_file([r for state in states for r in state.history])
 
 # %% ../../nbs/58_skillopt.run.ipynb #2740f625
 @patch
@@ -164,9 +178,9 @@ def _count(self:OptRun, row):
 def _broken(self:OptRun, row):
     "The end of a stage that began with `row` in a process that died: what it left in its journal was paid for"
     new, paid = list(Journal(self.path/row['journal']).rows.items())[row['known']:], {}
-    for key, value in new:
-        stage = json.loads(key)[1] if row['role'] == 'optimizer' else row['stage']
-        paid[stage] = add_usage(paid.get(stage, {}), json.loads(value).get('usage', {}))
+    for key, line in new:
+        stage = key[1] if row['role'] == 'optimizer' else row['stage']
+        paid[stage] = add_usage(paid.get(stage, {}), json.loads(line)['value'].get('usage', {}))
     return {k: v for k, v in row.items() if k not in ('known', 'journal')} | dict(event='end', paid=paid)
 
 # %% ../../nbs/58_skillopt.run.ipynb #64e2eaf6
@@ -175,8 +189,10 @@ def as_file(
 )->str:
     "`content` as it stands in a file"
     if isinstance(content, str): return content
-    if not isinstance(content, list): return to_json(content, 1) + '\n'
-    return f'[{",".join(f"{chr(10)}{to_json(o)}" for o in content)}\n]\n'
+    if isinstance(content, list): return _rows(map(to_json, content))
+    return _rows((to_json({k: v})[1:-1] for k, v in content.items()), '{}')
+
+def _rows(lines, ends='[]'): return ends[0] + ','.join(f'\n{line}' for line in lines) + f'\n{ends[1]}\n'
 
 # %% ../../nbs/58_skillopt.run.ipynb #dcd959ae
 @patch
@@ -186,16 +202,19 @@ def commit(self:OptRun,
     files,  # Name → text, or plain values for JSON
 ):
     "Make `state` the point to go on from"
+    lines = self.lines + [to_json(r) for r in state.history[len(self.lines):]]
     with atomic_folder(self.path/folder) as p:
         for name, content in files.items(): _put(p/name, as_file(content))
-        atomic_write(p/'state.json', sealed(state, self.bound))
+        _put(p/'state.json', sealed(state, self.bound, _rows(lines)), sync=True)
     if self.journal: self.journal.clear()
-    self.state, self.next, self.journal = state, state.step + 1, None
+    self.state, self.next, self.journal, self.lines = state, state.step + 1, None, lines
     self.publish()
 
-def _put(path, text):
+def _put(path, text, sync=False):
     if not path.parent.exists(): path.parent.mkdir(parents=True)
-    path.write_text(text, encoding='utf-8', newline='')
+    with open(path, 'wb') as f:
+        f.write(text.encode())
+        if sync: _to_disk(f)
 
 @patch
 def publish(self:OptRun):
@@ -203,7 +222,7 @@ def publish(self:OptRun):
     s = self.state
     scores = {k: getattr(s, k) for k in ('current_score', 'best_score', 'best_step')}
     hashes = dict(current_hash=skill_hash(s.skill), best_hash=skill_hash(s.best), fingerprint=fingerprint(self.bound))
-    files = {'history.json': s.history, 'runtime_state.json': dict(last_completed_step=s.step, total_steps=self.planned, **scores, **hashes, usage=s.usage),
+    files = {'history.json': _rows(self.lines), 'runtime_state.json': dict(last_completed_step=s.step, total_steps=self.planned, **scores, **hashes, usage=s.usage),
              'best_skill.md': s.best, 'current_skill.md': s.skill}
     if self.snapshots: files[f'skills/skill_v{s.step:04}.md'] = s.skill
     for name, content in files.items(): self._show(name, as_file(content))

@@ -8,6 +8,7 @@ __all__ = ['DOUBTS', 'SkillOptTrainer', 'items_hash', 'measured', 'doubts', 'by_
 # %% ../../nbs/59_skillopt.trainer.ipynb #057ee0b8
 import math, random, re
 from dataclasses import asdict, replace
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
@@ -252,7 +253,12 @@ def doubts(
 )->list:      # Names of `DOUBTS`, empty for what can be let in
     "Why `text` is not to be trusted in a skill"
     old = _passages(known)
-    seen = [v for p in _passages(text) if p not in old for v in views(_joiner.sub('', p))]
+    found = {d for p in _passages(text) if p not in old for d in _doubts(p)}
+    return [d for d in DOUBTS if d in found]
+
+@lru_cache(1000)  # An edit is looked at on its own, merged, and in the skill
+def _doubts(passage):
+    seen = views(_joiner.sub('', passage))
     return [d for d in DOUBTS if any(map(RULES[d].search, seen))]
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #c87b5e4d
@@ -262,7 +268,9 @@ def screen(self:SkillOptTrainer,
     results, # They were made from
 )->list:     # Some of `raw`
     "The patches that help the items they were made from, as many as the edit budget takes"
-    rows = [self._tried(p, {r.id: r for r in results}) for p in raw]
+    batch = self.batch(self.rec['step'])
+    of = {i: (item, r) for i, item, r in zip(check_items(batch, 'train'), batch, results)}
+    rows = [self._tried(p, *zip(*map(of.get, p.ids))) for p in raw]
     self.files['screen.json'], room, kept = rows, self.rec['edit_budget'], []
     for p, row in sorted(zip(raw, rows), key=lambda o: -o[1]['gain']):
         if row['kept'] and (not kept or len(p.patch.edits) <= room):
@@ -271,15 +279,13 @@ def screen(self:SkillOptTrainer,
     return kept
 
 @patch
-def _tried(self:SkillOptTrainer, p, before):
+def _tried(self:SkillOptTrainer, p, items, before):
     "What the patch `p` gains on its own items"
-    batch, step = self.batch(self.rec['step']), f'step {self.rec["step"]}'
-    items = dict(zip(check_items(batch, 'train'), batch))
     skill, _ = apply_patch_with_report(self.draft.skill, p.patch, self.cfg.max_skill_chars)
     if skill == self.draft.skill or doubts(skill, self.draft.skill): return dict(gain=0, kept=False)
-    try: new = self.play(skill, [items[i] for i in p.ids], 'train', step, 'screen')
+    try: new = self.play(skill, items, 'train', f'step {self.rec["step"]}', 'screen')
     except Outage as e: return dict(gain=0, kept=True, lost=str(e))
-    gain = sum(self._score(r) - self._score(before[i]) for i, r in zip(p.ids, new) if r.ok)
+    gain = sum(self._score(b) - self._score(a) for a, b in zip(before, new) if b.ok)
     return dict(gain=gain, kept=gain > 0 or gain == 0 and p.source_type == 'success')
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #4cde687f

@@ -21,13 +21,15 @@ def _code(c):
     n = ord(c) - 0x10000
     return f'\\u{ord(c):04x}' if n < 0 else f'\\u{0xd800 + (n >> 10):04x}\\u{0xdc00 + (n & 0x3ff):04x}'
 
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+
 def as_data(
     text,       # Whatever an environment, a user, a shop or a model said
     limit=2000, # Most characters of it
 )->str:         # One line; `json.loads` gives the text back
     "Untrusted `text` as a quotation that nothing in it can end"
     text = str(text)
-    quoted = _escaped.sub(lambda m: _code(m[0]), json.dumps(text[:limit], ensure_ascii=False))
+    quoted = _escaped.sub(lambda m: _code(m[0]), _quoted(text[:limit]))
     return quoted + (f' ({len(text) - limit} characters omitted)' if len(text) > limit else '')
 
 # %% ../../nbs/31_skills.guard.ipynb #89736fba
