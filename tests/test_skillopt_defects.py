@@ -9,7 +9,7 @@ from skillrl import RolloutResult, SkillOptConfig, SkillOptTrainer
 from skillrl.envs.base import SkillEnv
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.openai_client import OpenAIChatClient
-from skillrl.skillopt.run import _numbered
+from skillrl.skillopt.run import OptRun, OptState, _numbered, unsealed
 from skillrl.skillopt.trainer import doubts
 
 # --- a user of 1.0.0 ---
@@ -809,6 +809,21 @@ def test_a_state_of_any_bytes_costs_one_step(tmp_path, text):
     summary = trainer(tmp_path, num_epochs=2).train()
     (tmp_path/'steps/step_0002/state.json').write_bytes(text)
     assert trainer(tmp_path, num_epochs=2).train()==summary
+
+def test_a_state_holds_its_own_record_only(tmp_path):
+    "A long run that wrote its whole history with each step would grow with the square of its steps"
+    trainer(tmp_path, num_epochs=6, optimizer=learn).train()
+    states = [unsealed((tmp_path/f'steps/step_{n:04}/state.json').read_bytes()) for n in range(1, 7)]
+    assert [[r['step'] for r in s.history] for _, s, _ in states]==[[n] for n in range(1, 7)]
+
+@pytest.mark.parametrize('also, done', [([], 4), (['history.json'], 1)], ids=['one state', 'and the history'])
+def test_damage_to_an_old_state_costs_nothing_while_the_history_is_there(tmp_path, also, done):
+    summary = trainer(tmp_path, num_epochs=4).train()
+    for name in ['steps/step_0002/state.json', *also]: (tmp_path/name).write_text('{')
+    with OptRun(tmp_path, OptState('', '', ''), states_bound(tmp_path), {}) as run: assert run.state.step==done
+    assert trainer(tmp_path, num_epochs=4).train()==summary and [r['step'] for r in read(tmp_path, 'history.json')]==[1, 2, 3, 4]
+
+def states_bound(root): return unsealed((root/'steps/step_0001/state.json').read_bytes())[0]
 
 def test_what_is_not_ours_is_left_alone(tmp_path):
     ours = ['.best_skill.md.tmp12', '.config.json.tmp7', 'skills/.skill_v0001.md.tmp3', 'steps/.step_0001.tmp/state.json', 'journal_0007.jsonl']

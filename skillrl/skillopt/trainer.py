@@ -125,7 +125,7 @@ def _summed(*usages): return {k: add_usage(*[u.get(k, {}) for u in usages]) for 
 def paid(self:SkillOptTrainer)->dict: # Role → stage → calls and tokens
     "All that was ever paid for the run, as far as it is known"
     return {role: {k: _most(used.get(k, {}), told.get(k, {})) for k in used | told}
-            for role, used in self.total_usage().items() for told in [self.run.paid[role]]}
+            for role, used in self.total_usage().items() for told in [self.run.bill.paid[role]]}
 
 def _most(a, b): return {k: max(a.get(k, 0), b.get(k, 0)) for k in COUNTS}
 
@@ -135,7 +135,7 @@ _CARE = 1.5
 @patch
 def _afford(self:SkillOptTrainer, n, reserve):
     "Raise `BudgetExceeded` if `n` more rollouts, or any more time, are too many, with `reserve` to come at the end; False for those of the end"
-    c, past = self.cfg, self.run.played
+    c, past = self.cfg, self.run.bill.played
     if not (c.max_target_calls or c.max_tokens or c.max_usd or c.max_seconds): return
     paid, share = self.paid(), reserve/max(1, past['n'])
     used = add_usage(*paid['target'].values())
@@ -143,8 +143,8 @@ def _afford(self:SkillOptTrainer, n, reserve):
     wrote = max(keep['completion_tokens'], bool(reserve)*past['largest'] + math.ceil(share*used['completion_tokens']))
     self.ledger.counts = self._counts(paid, keep['prompt_tokens'], wrote)  # The last call must be within the budget, too, with all that it might write
     self._afford_calls(used['calls'], n, reserve, past['n'])
-    if c.max_seconds and reserve is not False and self.run.spent + _CARE*share*past['seconds'] > c.max_seconds:
-        raise BudgetExceeded(f'{self.run.spent:.3g} of {c.max_seconds:g} seconds have passed, and the final measurement takes time: raise max_seconds')
+    if c.max_seconds and reserve is not False and self.run.bill.spent + _CARE*share*past['seconds'] > c.max_seconds:
+        raise BudgetExceeded(f'{self.run.bill.spent:.3g} of {c.max_seconds:g} seconds have passed, and the final measurement takes time: raise max_seconds')
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #6a6bda22
 @patch
