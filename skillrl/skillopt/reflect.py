@@ -124,6 +124,46 @@ class Optimizer:
 # %% ../../nbs/55_skillopt.reflect.ipynb #dd0beb13
 _PATIENCE = 3
 
+def _lost(o):
+    "Why the outcome `o` is no answer, '' if it is one"
+    if isinstance(o, dict): return o['lost']
+    return o.replies[0].error if isinstance(o, Outage) and o.replies else f'{type(o).__name__}: {o}'
+
+@patch
+def _heed(self:Optimizer, stage, said, new):
+    "Count what was lost of the `new` last outcomes; raise `Outage` where it is not luck"
+    lost = [why for o in said if (why := _lost(o))]
+    if len(lost) < len(said): self.reached, self.lost = True, []
+    else: self.lost += lost[-new:]
+    for_good = next((why for why in lost if FOR_GOOD.search(why)), '')
+    if for_good or len(lost) == len(said) and (not self.reached or len(said) > 1 or len(self.lost) >= _PATIENCE):
+        raise Outage(f'{len(lost)} of {len(said)} calls of stage {stage!r} to the optimizer were lost, one to {redact(for_good or lost[0])!r}: '
+                     'check the address, the key and the network, then run again')
+
+# %% ../../nbs/55_skillopt.reflect.ipynb #13cc961d
+@patch
+def _remember(self:Optimizer, prompt, user):
+    return f'## Memory\n{fenced(self.memory)}\n\n{user}' if self.memory and prompt in EDITING else user
+
+@patch
+def _key(self:Optimizer, stage, system, user, tokens):
+    return [self.step, stage, skill_hash('\0'.join([model_of(self.client), str(tokens), system, user]))]
+
+@patch
+def _send(self:Optimizer, stage, system, user, tokens):
+    meter = Meter(self.client, stage, 'optimizer', ledger=self.ledger, guard=self.guard)
+    self.meters.append(meter)
+    try: text, usage = meter.chat(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
+    except STOPS: raise
+    except Exception as e: return dict(text=None, usage=meter.paid(), lost=_lost(e))
+    silent = '' if (text or '').strip() else (usage or {}).get('refused') or 'an empty answer'
+    return dict(text=text, usage=meter.paid(), lost=next(iter(meter.lost.values()), silent))
+
+@patch
+def _keep(self:Optimizer, key, o):
+    if not _lost(o): self.journal.put(key, o)  # A disk that is full stops the run here; it is no lost call
+
+# %% ../../nbs/55_skillopt.reflect.ipynb #d1e5bb34
 @patch
 def ask_many(self:Optimizer,
     questions, # Pairs of a prompt's name and a user message
@@ -149,45 +189,6 @@ def ask_many(self:Optimizer,
 def ask(self:Optimizer, prompt, user, stage, room=0)->str:
     "What the optimizer answers to one question, or None"
     return self.ask_many([(prompt, user)], stage, room)[0]
-
-# %% ../../nbs/55_skillopt.reflect.ipynb #13cc961d
-@patch
-def _remember(self:Optimizer, prompt, user):
-    return f'## Memory\n{fenced(self.memory)}\n\n{user}' if self.memory and prompt in EDITING else user
-
-@patch
-def _key(self:Optimizer, stage, system, user, tokens):
-    return [self.step, stage, skill_hash('\0'.join([model_of(self.client), str(tokens), system, user]))]
-
-@patch
-def _send(self:Optimizer, stage, system, user, tokens):
-    meter = Meter(self.client, stage, 'optimizer', ledger=self.ledger, guard=self.guard)
-    self.meters.append(meter)
-    try: text, usage = meter.chat(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
-    except STOPS: raise
-    except Exception as e: return dict(text=None, usage=meter.paid(), lost=_lost(e))
-    silent = '' if (text or '').strip() else (usage or {}).get('refused') or 'an empty answer'
-    return dict(text=text, usage=meter.paid(), lost=next(iter(meter.lost.values()), silent))
-
-@patch
-def _keep(self:Optimizer, key, o):
-    if not _lost(o): self.journal.put(key, o)  # A disk that is full stops the run here; it is no lost call
-
-@patch
-def _heed(self:Optimizer, stage, said, new):
-    "Count what was lost of the `new` last outcomes; raise `Outage` where it is not luck"
-    lost = [why for o in said if (why := _lost(o))]
-    if len(lost) < len(said): self.reached, self.lost = True, []
-    else: self.lost += lost[-new:]
-    for_good = next((why for why in lost if FOR_GOOD.search(why)), '')
-    if for_good or len(lost) == len(said) and (not self.reached or len(said) > 1 or len(self.lost) >= _PATIENCE):
-        raise Outage(f'{len(lost)} of {len(said)} calls of stage {stage!r} to the optimizer were lost, one to {redact(for_good or lost[0])!r}: '
-                     'check the address, the key and the network, then run again')
-
-def _lost(o):
-    "Why the outcome `o` is no answer, '' if it is one"
-    if isinstance(o, dict): return o['lost']
-    return o.replies[0].error if isinstance(o, Outage) and o.replies else f'{type(o).__name__}: {o}'
 
 # %% ../../nbs/55_skillopt.reflect.ipynb #e330cb4f
 _single = re.compile(r"(?<=[\[{,:])(\s*)'([^'\\]*(?:\\.[^'\\]*)*)'(?=\s*[\]},:])", re.S)
