@@ -1296,6 +1296,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                       'skillrl/skillopt/rollout.py'),
                                           'skillrl.skillopt.rollout.Meter.reply': ( 'skillopt.rollout.html#meter.reply',
                                                                                     'skillrl/skillopt/rollout.py'),
+                                          'skillrl.skillopt.rollout.Meter.seed': ( 'skillopt.rollout.html#meter.seed',
+                                                                                   'skillrl/skillopt/rollout.py'),
                                           'skillrl.skillopt.rollout.ThreadExecutor': ( 'skillopt.rollout.html#threadexecutor',
                                                                                        'skillrl/skillopt/rollout.py'),
                                           'skillrl.skillopt.rollout.ThreadExecutor.__post_init__': ( 'skillopt.rollout.html#threadexecutor.__post_init__',

@@ -171,7 +171,8 @@ def both_ways(play, old, new, games)->list:
     "(Won with `old`, won with `new`) for each game that was played with both"
     before, after = [{t.game: bool(t.success) for t in played(play, x, games)} for x in (old, new)]
     pairs = [(before[g.id], after[g.id]) for g in games if g.id in before and g.id in after]
-    if games and not pairs: raise RuntimeError(f'none of the {len(games)} games was played both ways: see why the player lost episodes, then try again')
+    if games and not pairs:
+        raise RuntimeError(f'none of the {len(games)} games was played both ways: see why the player lost episodes, then try again')
     return pairs
 
 # %% ../nbs/03_gate.ipynb #47f69aa0

@@ -62,8 +62,9 @@ def checked(self:RolloutResult)->RolloutResult: # Itself, its scores as plain fl
 @patch
 def to_dict(self:RolloutResult)->dict: # Plain values; the id, both scores and the status are always there
     "The result as it goes into a file"
-    always = 'id', 'hard', 'soft', 'status'
-    return {k: v for k, v in vars(self).items() if v or k in always}
+    return {k: v for k, v in vars(self).items() if v or k in _ALWAYS}
+
+_ALWAYS = frozenset(['id', 'hard', 'soft', 'status'])
 
 # %% ../nbs/04_types.ipynb #53dd285d
 @patch(cls_method=True)
@@ -71,7 +72,8 @@ def from_dict(cls:RolloutResult,
     d, # As `to_dict` writes it, or with extras beside the fields
 ):     # A `RolloutResult`, not yet `checked`
     "The result that `d` describes"
-    if not isinstance(d, dict): raise TypeError(f'a result is a dict or a RolloutResult, not {_clip(repr(d), 60)}: let rollout_one return one of these')
+    if not isinstance(d, dict):
+        raise TypeError(f'a result is a dict or a RolloutResult, not {_clip(repr(d), 60)}: let rollout_one return one of these')
     known, more, extras = dict(id=''), {}, d.get('extras')
     for k, v in d.items():
         if k not in _KINDS or k == 'status' and v not in (None, *STATUSES) or k == 'usage' and not isinstance(v, (dict, type(None))): more[k] = v

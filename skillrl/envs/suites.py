@@ -41,6 +41,15 @@ class HouseholdSuite:
 # %% ../../nbs/17_envs.suites.ipynb #b2fc68e1
 _share = dict(collect=.2, train=.4, val=.15, gate=.2, report=.05) # Of the official training games
 
+def _deal(files):
+    "`files` cut into the splits of `_share` in a seeded order"
+    files, out, start = seeded('deal').sample(files, len(files)), {}, 0
+    for split, share in _share.items():
+        stop = len(files) if split=='report' else start + round(share*len(files))
+        out[split], start = files[start:stop], stop
+    return out
+
+# %% ../../nbs/17_envs.suites.ipynb #fc3e7b7f
 @dataclass
 class FolderSuite:
     "Real games found below a folder"
@@ -60,7 +69,8 @@ class FolderSuite:
             try: self._loaded[file] = load_game(file)
             except ValueError as e: raise ValueError(f'{file} cannot be played ({e}): mend it or move it away') from None
             twin, other = self._contents.setdefault(sha256(Path(file).read_bytes()).hexdigest(), (file, split))
-            if other != split: raise ValueError(f'{file} ({split}) and {twin} ({other}) hold the same game: remove one, or what is learnt there is tested there')
+            if other != split:
+                raise ValueError(f'{file} ({split}) and {twin} ({other}) hold the same game: remove one, or what is learnt there is tested there')
         return self._loaded[file]
 
     def games(self, split, n=None):
@@ -68,14 +78,6 @@ class FolderSuite:
         return [self.load(f, split) for f in self.files[split][:None if split=='test' else n]]
     def draw(self, split, rng): return self.load(rng.choice(self.files[split]), split)
     def env(self, game, max_steps): return AlfworldEnv([game], self.verb_style, max_steps)
-
-def _deal(files):
-    "`files` cut into the splits of `_share` in a seeded order"
-    files, out, start = seeded('deal').sample(files, len(files)), {}, 0
-    for split, share in _share.items():
-        stop = len(files) if split=='report' else start + round(share*len(files))
-        out[split], start = files[start:stop], stop
-    return out
 
 # %% ../../nbs/17_envs.suites.ipynb #b41112c3
 @dataclass(frozen=True)

@@ -88,10 +88,12 @@ def what_binds(
 
 # %% ../../nbs/53_skillopt.config.ipynb #62273bf0
 _words = re.compile('[A-Z]+(?![a-z])|[A-Z]?[a-z]+')
-_ALWAYS = re.compile(r'.*(password|passwd|passphrase|secret|credential|authorization|bearer)s?|(api|access|auth|private|client|refresh|session)_?(key|token)s?|pwd|pw|jwt')
+_ALWAYS = re.compile('.*(password|passwd|passphrase|secret|credential|authorization|bearer)s?|'
+                     '(api|access|auth|private|client|refresh|session)_?(key|token)s?|pwd|pw|jwt')
 _LAST = re.compile('(key|token|cookie)s?|o?auth|pass|pat')
-_OPENS_NOTHING = re.compile('(max|min|num|n|total|prompt|completion|input|output|new|stop|start|end|special|eos|bos|pad|unk|mask|sep|cls|image|reasoning|cached|'
-                            'sort|primary|foreign|public|partition|cache|group|text|label|answer|question|item|column|field|first|last|final)_((key|token)s?|pass)')
+_OPENS_NOTHING = re.compile('(max|min|num|n|total|prompt|completion|input|output|new|stop|start|end|special|eos|bos|pad|unk|'
+                            'mask|sep|cls|image|reasoning|cached|sort|primary|foreign|public|partition|cache|group|text|label|'
+                            'answer|question|item|column|field|first|last|final)_((key|token)s?|pass)')
 _ABOUT = 'count length limit size name names env file path policy type'.split() # At the end: said about a secret
 
 def is_secret(

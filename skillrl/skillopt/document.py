@@ -361,7 +361,8 @@ def retold(
 def _episode(part):
     told = lambda label: json.loads(m[1]) if (m := re.search(rf'^{label}: (".*")$', part, re.M)) else ''
     said = [json.loads(t) for t in _turn.findall(part)]
-    return Trajectory(told('Id'), told('Question'), told('Kind of task'), [Step(*pair) for pair in zip(said[::2], said[1::2])], ': solved' in part.split('\n')[0])
+    steps = [Step(*pair) for pair in zip(said[::2], said[1::2])]
+    return Trajectory(told('Id'), told('Question'), told('Kind of task'), steps, ': solved' in part.split('\n')[0])
 
 class TeacherOptimizer:
     "The offline teacher, with the `chat` of a client"

@@ -11,6 +11,7 @@ __all__ = ['STOPS', 'COUNTS', 'FOR_GOOD', 'Executor', 'outcome', 'ThreadExecutor
 import json, math, re
 from collections import Counter
 from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -149,9 +150,9 @@ class Meter:
         role='target',   # Or 'optimizer'
         ledger=None,     # A `Ledger` to enter calls in, unless the client does so itself
         guard=None,      # Called before each call; raises `BudgetExceeded` when there should be none
-        seed=None,       # For an environment or a client whose luck is to be the same each time
+        seed=None,       # For an environment or a client whose luck is to be the same each time; a function is called when somebody asks
     ):
-        self.client, self.stage, self.role, self.ledger, self.guard, self.seed = client, stage, role, ledger, guard, seed
+        self.client, self.stage, self.role, self.ledger, self.guard, self._seed = client, stage, role, ledger, guard, seed
         self.usage, self.lost, self.flying, self.answered = dict.fromkeys(COUNTS, 0), {}, [], 0
 
     def __getattr__(self, name):
@@ -159,6 +160,9 @@ class Meter:
         return getattr(object.__getattribute__(self, 'client'), name)
 
     def __repr__(self): return f'Meter({self.client!r}, {self.stage!r}, {self.role!r}, {self.usage})'
+
+    @property
+    def seed(self): return self._seed() if callable(self._seed) else self._seed
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #242ec797
 @patch
@@ -422,8 +426,7 @@ class _Stage:
 
     def open(self):
         "Places of the items that the next round plays"
-        scored = {i for i, r in self.results.items() if r.ok}
-        return [i for i in range(len(self.items)) if self.tries[i] <= self.retries and i not in scored]
+        return [i for i, n in enumerate(self.tries) if n <= self.retries and not ((r := self.results.get(i)) and r.ok)]
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #24a860c1
 _PATIENCE = 5
@@ -537,7 +540,7 @@ def run_rollout(
     names = [i if i != f'item_{n}' else f'{i}-{fingerprint(dict(item=lasting(item)))}' for n, (i, item) in enumerate(zip(ids, items))]
     stage = _Stage(env, skill, items, ids, [(known, split, name, repeat, model) for name in names], target_client,
                    ThreadExecutor() if executor is None else executor, Journal() if journal is None else journal, retries, pause,
-                   max_lost, seed is not None and [rollout_seed(seed, split, name, repeat) for name in names], metered)
+                   max_lost, seed is not None and [partial(rollout_seed, seed, split, name, repeat) for name in names], metered)
     if begin: begin(len(stage.open()))
     try: return stage.play()
     finally:

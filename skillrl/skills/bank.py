@@ -414,6 +414,7 @@ def _noted(o):
     _ids(o.provenance, 'trajectories')
     return o
 
+# %% ../../nbs/30_skills.bank.ipynb #95f585d0
 @patch(cls_method=True)
 def from_dict(cls:SkillBank, d):
     "A bank from what `to_dict` gave, an official bank, or Krill's"
@@ -427,7 +428,8 @@ def from_dict(cls:SkillBank, d):
         for c in d.get(key) or {}: shelves.setdefault(c, []).extend(_rows(d[key], c, lambda r: _noted(_skill(r, c))))
     rest = {k: v for k, v in d.items() if k not in (*keys, 'metadata', 'removed_ids', 'task_key')}
     rest = {k: v for k, v in rest.items() if v or k not in ('history', 'current_cycle')}
-    bank = cls(_rows(d, keys[0], lambda r: _noted(_skill(r, 'general'))), shelves, _rows(d, keys[3], lambda r: _noted(build(Mistake, r))), d.get('metadata'), rest)
+    general = _rows(d, keys[0], lambda r: _noted(_skill(r, 'general')))
+    bank = cls(general, shelves, _rows(d, keys[3], lambda r: _noted(build(Mistake, r))), d.get('metadata'), rest)
     bank.removed = _ids(d, 'removed_ids')
     if keys[2] in d and keys[1] not in d or d.get('task_key') == keys[2]: bank.task_key = keys[2]
     return bank

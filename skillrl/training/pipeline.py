@@ -328,6 +328,7 @@ def conditions(self:Pipeline)->list:
     without = ['wrong bank']*(len(self.test) < 3) + ['evolved bank']*(not self.evolving)
     return [x for x in CONDITIONS if x[1] not in without]
 
+# %% ../../nbs/46_training.pipeline.ipynb #7f0144d4
 @patch
 def judge(self:Pipeline):
     "Test games under every condition, and the report"
@@ -359,7 +360,8 @@ def report(self:Pipeline):
         'Success': compare(results), 'Rates': ('Success on the test games with 95 % intervals.', plot_rates(results)),
         'Learning': ('Success of each iteration in the training households, and its moving average.',
                      plot_learning({'training': [m['success'] for m in log]})),
-        'Banks': f'{len(sizes)} banks of {min(sizes)} to {max(sizes)} entries. {len(looks)} looks at validation games kept {kept} proposals and refused {refused}.'})
+        'Banks': f'{len(sizes)} banks of {min(sizes)} to {max(sizes)} entries. '
+                 f'{len(looks)} looks at validation games kept {kept} proposals and refused {refused}.'})
 
 # %% ../../nbs/46_training.pipeline.ipynb #f192e82f
 def train(
