@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['OFFICIAL', 'SMOKE', 'RULES', 'TEACHER', 'ONE_STEP', 'FEW', 'JOBS', 'JOB', 'COMMANDS', 'settings', 'common', 'train',
-           'load_bank', 'collect', 'distill', 'sft', 'rl', 'evolve', 'export', 'evaluate', 'inspect', 'opt_settings',
-           'is_opt_run', 'optimize', 'parser', 'main']
+           'load_bank', 'collect', 'distill', 'sft', 'rl', 'evolve', 'export', 'evaluate', 'is_opt_run', 'inspect',
+           'opt_settings', 'optimize', 'parser', 'main']
 
 # %% ../nbs/63_cli.ipynb #09fe5fb8
 import argparse, json, os, sys
@@ -189,6 +189,7 @@ def _look(n, record):
     won = f'won {after["all"]["mean"]:.2f} of {after["all"]["n"]} fresh games' if after else 'no fresh game left to judge by'
     return f'look {n}: {won}; weak {weak}; kept {len(record["kept"])}, refused {len(record["refused"])}'
 
+# %% ../nbs/63_cli.ipynb #17dcb3b8
 def export(args):
     "write a bank in another format"
     from skillrl.skills.skill_md import to_skill_md
@@ -222,6 +223,12 @@ def _ablate(args):
     print(_columns(ablation_table(results)._repr_markdown_()))
 
 # %% ../nbs/63_cli.ipynb #e529e664
+def is_opt_run(path)->bool:
+    "Does the folder hold a run of `SkillOptTrainer`, or one about to begin?"
+    from skillrl.store import read_json
+    config = path/'config.json'
+    return (path/'job.json').exists() or config.exists() and 'edit_budget' in read_json(config)
+
 def inspect(args):
     "what a bank or a run holds"
     from skillrl.skills.bank import diff
@@ -379,12 +386,6 @@ def _claim(path, args):
         raise FileExistsError(f'{path} already holds files of something else: choose another --output')
     write_json(path/'job.json', {k: getattr(args, k) for k in JOB})
 
-def is_opt_run(path)->bool:
-    "Does the folder hold a run of `SkillOptTrainer`, or one about to begin?"
-    from skillrl.store import read_json
-    config = path/'config.json'
-    return (path/'job.json').exists() or config.exists() and 'edit_budget' in read_json(config)
-
 # %% ../nbs/63_cli.ipynb #b9dbc76c
 def _truth(env, trainer):
     if not hasattr(env, 'truth'): return ''
@@ -399,6 +400,42 @@ def _shipped(env, path, text):
     if text is None: env.read((path/'best_skill.md').read_text(encoding='utf-8')).save(where)
     else: atomic_write(where/'SKILL.md', (path/'best_skill.md').read_bytes())
     return f'\nIn its own form: {where}'
+
+# %% ../nbs/63_cli.ipynb #dcd34e41
+def _score(v): return '–' if v is None else f'{v:.3f}'
+def _span(d): return '–' if d is None else f'{d[0]:.3f} to {d[1]:.3f}'
+def _gained(d): return '–' if d is None else f'{d["mean"]:+.3f} ({_span(d["interval"])})'
+def _used(usage):
+    total = lambda stages, k: sum(u[k] for u in stages.values())
+    return '; '.join(f'{role}: {total(stages, "calls"):,} calls, {total(stages, "total_tokens"):,} tokens' for role, stages in usage.items())
+
+# %% ../nbs/63_cli.ipynb #5fb9893a
+def _outcome(path):
+    "What summary.json says, in words"
+    from skillrl.store import read_json
+    s = read_json(path/'summary.json')
+    try: return f'{_scores(path, s)}\n\n{_ending(s)}\nBest skill: {path}/best_skill.md   Report: {path}/report.html'
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError(f'{path}/summary.json is no summary of a run: delete it and go on with the run') from None
+
+def _scores(path, s):
+    "The first and the best document on both splits, by the metric of the gate"
+    from skillrl.skillopt.trainer import gain
+    from skillrl.store import read_json
+    from skillrl.trajectory import Table
+    c, told = s['config'], lambda name, is_fresh: read_json(path/name/'summary.json') if is_fresh and (path/name/'summary.json').exists() else {}
+    first, best = told('baseline_selection_eval', True), told('final_selection_eval', s['best_selection_interval'])
+    tests = [told(f'test_eval_{k}', s[hard] is not None).get('score') for k, hard in dict(baseline='baseline_test_hard', best='test_hard').items()]
+    rows = {c['selection_split']: ([s[f'{k}_selection_score'] for k in ('baseline', 'best')], s['best_selection_interval'], gain(first, best)),
+            c['test_split']: (tests, s['test_interval'], s['test_gain'])}
+    return repr(Table(['score', 'before', 'after', '95 % interval', 'gain (95 % interval)'],
+                      [[f'{name}, {c["gate_metric"]}', *map(_score, scores), _span(ends), _gained(d)] for name, (scores, ends, d) in rows.items()]))
+
+def _ending(s):
+    best = f'the best is from step {s["best_step"]}' if s['best_step'] else 'the first document is still the best, and before and after differ by luck'
+    steps = f'{s["total_steps"]} steps, {s["total_accepts"]} accepted, {s["total_rejects"]} refused, {s["total_skips"]} without a candidate; {best}'
+    cost = f'; {s["usd"]:.4f} USD' if s['config']['prices'] else ''
+    return '\n'.join(filter(None, [steps, s['stopped'] and f'Stopped early: {s["stopped"]}', _used(s['usage']) + cost]))
 
 # %% ../nbs/63_cli.ipynb #6283e88d
 def optimize(args):
@@ -421,52 +458,22 @@ def optimize(args):
     write_report(path)
     print(f'\n{_outcome(path)}{_truth(world, trainer)}{_shipped(env, path, text)}\nNext: skillrl inspect {path}')
 
-# %% ../nbs/63_cli.ipynb #aae29369
-def _score(v): return '' if v is None else f'{v:.3f}'
-def _span(d): return '' if d is None else f'{d[0]:.3f} to {d[1]:.3f}'
-def _gained(d): return '' if d is None else f'{d["mean"]:+.3f} ({_span(d["interval"])})'
-def _used(usage):
-    total = lambda stages, k: sum(u[k] for u in stages.values())
-    return '; '.join(f'{role}: {total(stages, "calls"):,} calls, {total(stages, "total_tokens"):,} tokens' for role, stages in usage.items())
-
-# %% ../nbs/63_cli.ipynb #5fb9893a
-def _outcome(path):
-    "What summary.json says, in words"
-    from skillrl.store import read_json
-    s = read_json(path/'summary.json')
-    try: return f'{_scores(s)}\n\n{_ending(s)}\nBest skill: {path}/best_skill.md   Report: {path}/report.html'
-    except (KeyError, TypeError, AttributeError):
-        raise ValueError(f'{path}/summary.json is no summary of a run: delete it and go on with the run') from None
-
-def _scores(s):
-    from skillrl.trajectory import Table
-    c, head = s['config'], ['score', 'before', 'after', '95 % interval', 'gain (95 % interval)']
-    rows = {f'{c["selection_split"]}, {c["gate_metric"]}':
-                ('baseline_selection_score', 'best_selection_score', 'best_selection_interval', None),
-            f'{c["test_split"]}, hard': ('baseline_test_hard', 'test_hard', 'test_interval', 'test_gain')}
-    return repr(Table(head, [[name, *(show(s[k]) if k else '' for show, k in zip((_score, _score, _span, _gained), keys))] for name, keys in rows.items()]))
-
-def _ending(s):
-    best = f'the best is from step {s["best_step"]}' if s['best_step'] else 'the first document is still the best, and before and after differ by luck'
-    steps = f'{s["total_steps"]} steps, {s["total_accepts"]} accepted, {s["total_rejects"]} rejected, {s["total_skips"]} without a candidate; {best}'
-    cost = f'; {s["usd"]:.4f} USD' if s['config']['prices'] else ''
-    return '\n'.join(filter(None, [steps, s['stopped'] and f'Stopped early: {s["stopped"]}', _used(s['usage']) + cost]))
-
-# %% ../nbs/63_cli.ipynb #d69a4aef
+# %% ../nbs/63_cli.ipynb #d25e0728
 def _inspect_opt(path):
     from skillrl.store import read_json
     from skillrl.trajectory import Table
     read = lambda name, empty: read_json(path/name) if (path/name).exists() else empty
     history, summary = read('history.json', []), read('summary.json', {})
     ended = summary.get('total_steps') == len(history)
-    if history: print(repr(Table(['step', 'rollout', 'candidate', 'action', 'current', 'best', 'why'], [_step(r) for r in history])) + '\n')
+    if history: print(repr(Table(['step', 'rollout', 'candidate', 'decision', 'current', 'best', 'why'], [_step(r) for r in history])) + '\n')
     if ended: return print(_outcome(path))
     again = f'go on with skillrl optimize --resume {path}' if (path/'job.json').exists() else 'start its trainer again to go on'
     print(f'{path}: {len(history)} steps so far; {again}\n{_used(read("runtime_state.json", {}).get("usage", {}))}')
 
 def _step(r):
+    from skillrl.skillopt.dashboard import decision, why
     rollout, candidate, current, best = (_score(r.get(k)) for k in ('rollout_hard', 'candidate_gate_score', 'current_score', 'best_score'))
-    return [r['step'], rollout, candidate, r['action'], current, best, r.get('reason', '')]
+    return [r['step'], rollout, candidate, decision(r), current, best, why(r)]
 
 # %% ../nbs/63_cli.ipynb #31abbd89
 def _file(path, help): return dict(default=path, metavar='PATH', help=f'{help} ({path})')

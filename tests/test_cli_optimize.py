@@ -3,9 +3,10 @@ import json, os, re, shutil, signal, subprocess, sys, time
 from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
-from skillrl.cli import main, opt_settings, parser
+from skillrl.cli import _gained, main, opt_settings, parser
 from skillrl.config import SkillRLConfig
 from skillrl.skillopt.config import SkillOptConfig
+from skillrl.skillopt.trainer import gain
 from skillrl.skills.bank import SkillBank
 from skillrl.store import data_path, read_json, write_json
 
@@ -97,9 +98,28 @@ def test_inspect_shows_steps_summary_and_usage(offline):
     cwd, out = offline
     shown = run('inspect', 'runs/run-001', cwd=cwd)
     history, s = (read_json(cwd/'runs'/'run-001'/f'{k}.json') for k in ('history', 'summary'))
-    assert all(re.search(rf'^{r["step"]} .*\b{r["action"]}\b', shown, re.M) for r in history)
+    words = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused')
+    assert all(re.search(rf'^{r["step"]} .*  {words[r["action"]]}  ', shown, re.M) for r in history)
     calls = sum(u['calls'] for u in s['usage']['target'].values())
     assert f'target: {calls:,} calls' in shown and 'gain (95 % interval)' in shown and f'{s["test_hard"]:.3f}' in shown
+
+def test_both_splits_show_what_was_gained(offline):
+    "The gain is that of the items one by one, from the first document to the best one measured afresh"
+    cwd, out = offline
+    first, best = (read_json(cwd/'runs'/'run-001'/f'{k}_selection_eval'/'summary.json')['items'] for k in ('baseline', 'final'))
+    d = gain(dict(items=first), dict(items=best))
+    assert re.search(rf'^val, hard .*  {re.escape(_gained(d))}$', out, re.M) and f'{sum(best)/len(best) - sum(first)/len(first):+.3f} (' in _gained(d)
+    assert re.search(r'^test, hard .*  [+-]0\.\d{3} \(-?0\.\d{3} to -?0\.\d{3}\)$', out, re.M)
+
+def test_the_scores_shown_are_those_of_the_metric(tmp_path):
+    optimize('--smoke', '--set', 'gate_metric=mixed', '--output', 'r', cwd=tmp_path)
+    shown, tested = run('inspect', 'r', cwd=tmp_path), read_json(tmp_path/'r'/'test_eval_best'/'summary.json')
+    assert re.search(rf'^test, mixed .*  {tested["score"]:.3f}  ', shown, re.M)
+
+def test_what_was_not_measured_is_a_dash(tmp_path):
+    optimize('--set', 'num_epochs=1', 'final_passes=0', 'eval_test=false', '--output', 'r', cwd=tmp_path)
+    shown = run('inspect', 'r', cwd=tmp_path)
+    assert re.search(r'^val, hard +\d\.\d{3} +\d\.\d{3}  – +–$', shown, re.M) and re.search('^test, hard +– +– +– +–$', shown, re.M)
 
 def test_inspect_of_a_run_loads_nothing_heavy(offline):
     code = "import sys; from skillrl.cli import main; main(['inspect', 'runs/run-001']); print('loaded', *sys.modules)"

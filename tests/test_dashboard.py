@@ -8,7 +8,7 @@ import pytest
 from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.dashboard import (PAGE, SkillDiff, finals, json_of, lost_table, measured, plot_run, present, read_run, run_browser, skill_at, skill_diff,
-                                        step_story, usage_table, verdict, watch, write_report)
+                                        step_story, steps_told, usage_table, verdict, watch, why, write_report)
 from skillrl.skillopt.trainer import SkillOptTrainer, steps_table
 
 def train(root, epochs=1, target=None, **kw):
@@ -136,7 +136,7 @@ def test_a_lost_rollout_has_no_score(root):
 
 def test_words_for_each_end(root):
     v = read_run(root)
-    for interval, words in (([.1, .3], 'more than chance'), ([-.1, .3], 'chance may explain'), ([-.3, -.1], 'less than nothing')):
+    for interval, words in (([.1, .3], 'more than chance'), ([-.1, .3], 'includes 0, so chance may explain'), ([-.3, -.1], 'worse than the first skill')):
         v.summary['test_gain'] = dict(mean=.1, interval=interval)
         assert words in verdict(v)
     v.summary['test_gain'] = None
@@ -147,6 +147,32 @@ def test_words_for_each_end(root):
     assert 'No candidate was accepted' in verdict(v)
     v.held = True
     assert 'has not ended' in verdict(v)
+
+def test_the_verdict_names_each_of_its_numbers(root):
+    v = read_run(root)
+    s = v.summary
+    assert f'step {s["best_step"]}. It scores {s["best_selection_score"]:.3f} in fresh passes' in verdict(v)
+    assert f'the first skill scored {s["baseline_selection_score"]:.3f}' in verdict(v) and f'that of the first skill {s["baseline_test_hard"]:.3f}' in verdict(v)
+    v.config['gate_metric'] = 'soft' # The gain is then one of soft scores
+    assert 'Its score there' not in verdict(v)
+
+def test_no_code_of_a_record_is_shown_to_a_reader(root):
+    for name in ('history.json', 'steps/step_0003/step_record.json'):
+        o = json.loads((root/name).read_text())
+        (o if name[0] == 's' else o[2]).update(action='skip_no_patches', reason='', gate=None)
+        (root/name).write_text(json.dumps(o))
+    page = report(root).split('<h2>Settings')[0] + repr([steps_told(read_run(root)), usage_table(read_run(root)), *(step_story(root, n) for n in range(1, 5))])
+    assert not re.findall(r'accept_new_best|applied_\w+|skip_no\w*|\b\w+_eval\w*|items got better', page)
+    assert 'no candidate: nothing proposed was taken' in page and re.search(r'\d+ of \d+ comparisons went better, \d+ worse', page)
+
+@pytest.mark.parametrize('gate,words', [
+    (dict(n=10, wins=1, losses=2, gain=-.1, low=-.3), '1 of 10 comparisons went better, 2 worse: the mean score falls by 0.100'),
+    (dict(n=10, wins=2, losses=2, gain=0, low=-.3), '2 of 10 comparisons went better, 2 worse: the mean score stays'),
+    (dict(n=10, wins=2, losses=1, gain=.1, low=-.2), 'mean gain +0.100, which may be luck (the true gain could be as low as -0.200)'),
+    (dict(n=10, wins=4, losses=1, gain=.3, low=.1, accept=True), '4 of 10 comparisons went better, 1 worse: mean gain +0.300'),
+    (dict(n=10, wins=2, losses=1, gain=.1, looks=[dict(need=4)]), 'mean gain +0.100, but 4 more have to go better than worse'),
+    (dict(n=0), 'told'), (None, 'told'), ('x', 'told')])
+def test_why(gate, words): assert why(dict(gate=gate, reason='told')).endswith(words)
 
 def test_prices(tmp_path):
     train(tmp_path/'run', prices={'ruleworld-agent': (1., 1.), 'ruleworld-optimizer': (1., 1.)})
@@ -396,7 +422,7 @@ def test_the_page_follows_a_run(chromium, tmp_path, width):
         until(page, "document.getElementById('status').textContent.startsWith('ended')")
         seen.append(watched(page, f'watch_{width}_end'))
         assert [s['fits'] for s in seen] == [True]*3 and complaints == []
-        assert seen[0]['status'] == 'step 0, selection (rollouts: 60)' and 'rollouts' in seen[1]['status']
+        assert seen[0]['status'] == 'step 0: selection items (rollouts: 60)' and 'rollouts' in seen[1]['status']
         assert seen[0]['dots'] == 0 < seen[1]['dots'] < seen[2]['dots'] == sum(s['candidate_gate_score'] is not None for s in present(tmp_path/'run')['steps'])
         assert seen[2]['best'] == (tmp_path/'run'/'best_skill.md').read_text()
         assert all(min(width - 60, 880) <= s['chart']['width'] <= width and s['chart']['height'] >= 200 for s in seen)
