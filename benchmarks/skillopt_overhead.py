@@ -4,14 +4,15 @@
 
 Both do 40 steps at the defaults of 1.0.0: 400 items to train on, 100 to judge by and 100 to test, 4 epochs, batches of 40, minibatches of 8, 8 workers. Ours
 runs twice: in the mode of 1.0.0 (strict gate, nothing played again), where both play the same number of rollouts, and with its own defaults, which screen
-patches and measure accepted skills once more. A run is a process of its own in a fresh folder, and the libraries take turns; shown is the fastest run of each,
-since whatever else the machine does only adds. `ms/step` is the wall clock of `train()` over its steps, with the first and last measurements; `cpu` is processor time.
+patches and measure skills once more. A run is a process of its own in a fresh folder, and the libraries take turns; shown is the fastest run of each, since
+whatever else the machine does only adds. All folders stay until the end: ext4 makes files slowly where many were just deleted. `ms/step` is the wall clock
+of `train()` over its steps, with the first and last measurements, and with what models and environment take themselves; `cpu` is processor time.
 
 `--peer` names a Python that has skillrl 1.0.0; without it, an environment is made for the occasion and thrown away. Exits 1 if ours takes more than 10 ms a step.
 """
 import argparse, json, subprocess, sys, time
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from zlib import crc32
 
 TARGET, SPLITS = 10, dict(train=400, val=100, test=100)
@@ -54,11 +55,10 @@ def work(settings):
     return dict(steps=steps, ms=1e3*took/steps, cpu=1e3*(time.process_time() - cpu)/steps, rollouts=env.played, files=len(files),
                 mb=sum(p.stat().st_size for p in files)/1e6)
 
-def measured(python, settings):
-    with TemporaryDirectory() as d:
-        done = subprocess.run([python, str(Path(__file__).resolve()), '--work', json.dumps(settings)], cwd=d, capture_output=True, text=True)
-        if done.returncode: raise SystemExit(f'the run with {settings} failed: {done.stderr.strip().splitlines()[-1]}')
-        return json.loads(done.stdout)
+def measured(python, settings, folder):
+    done = subprocess.run([python, str(Path(__file__).resolve()), '--work', json.dumps(settings)], cwd=mkdtemp(dir=folder), capture_output=True, text=True)
+    if done.returncode: raise SystemExit(f'the run with {settings} failed: {done.stderr.strip().splitlines()[-1]}')
+    return json.loads(done.stdout)
 
 def environment(folder):
     "A Python with skillrl 1.0.0 in `folder`"
@@ -77,7 +77,7 @@ if __name__ == '__main__':
     with TemporaryDirectory() as d:
         peer, runs = args.peer or environment(d), {name: [] for name in MODES}
         for _ in range(args.times):
-            for name, settings in MODES.items(): runs[name].append(measured(peer if name == 'skillrl 1.0.0' else sys.executable, settings))
+            for name, settings in MODES.items(): runs[name].append(measured(peer if name == 'skillrl 1.0.0' else sys.executable, settings, d))
     best = {name: min(rows, key=lambda r: r['ms']) for name, rows in runs.items()}
     theirs = best['skillrl 1.0.0']['ms']
     print(f'{"":16}  steps  rollouts  ms/step  cpu ms/step  of 1.0.0  files    MB')

@@ -56,12 +56,13 @@ def to_json(
 )->str:
     "`obj` as strict JSON; what is not a finite number becomes null"
     try: text = _writer(indent)(obj)
-    except ValueError: return to_json(_finite(json.loads(json.dumps(obj, default=_plain))), indent)
+    except (ValueError, RecursionError): return to_json(_finite(json.loads(json.dumps(obj, default=_plain))), indent)
     torn = not text.isascii() and re.search('[\ud800-\udfff]', text)  # Half a character, which a file cannot hold
     return _writer(indent, ascii=True)(obj) if torn else text
 
 @cache
-def _writer(indent, ascii=False): return json.JSONEncoder(indent=indent, ensure_ascii=ascii, allow_nan=False, default=_plain).encode
+def _writer(indent, ascii=False):
+    return json.JSONEncoder(indent=indent, ensure_ascii=ascii, allow_nan=False, default=_plain, check_circular=False).encode
 
 def _plain(o):
     if hasattr(o, 'tolist'): return o.tolist()

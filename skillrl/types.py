@@ -49,6 +49,7 @@ def checked(self:RolloutResult)->RolloutResult: # Itself, its scores as plain fl
     "Raise `ValueError` unless both scores are finite numbers from 0 to 1 and the status is known"
     for name in ('hard', 'soft'):
         v = getattr(self, name)
+        if type(v) is float and 0 <= v <= 1: continue
         try: x = math.nan if isinstance(v, (str, bytes)) else float(v)
         except (TypeError, ValueError, OverflowError): x = math.nan
         if not 0 <= x <= 1:

@@ -525,12 +525,12 @@ def served(fault, when, optimizer, root, n=4, **kw):
         settings = {k: v for k, v in kw.items() if k!='good'}
         return trainer(root, qa(('Is it so?', ['yes']), n=n), optimizer=optimizer, target=target, **settings).train(), s, gave
 
-@pytest.mark.parametrize('n', [1, 4, 20])
-def test_E1_a_failing_line_does_not_count_against_a_skill(tmp_path, monkeypatch, n):
+@pytest.mark.parametrize('n, faults', [(1, 2), (4, 8), (20, 20)])
+def test_E1_a_failing_line_does_not_count_against_a_skill(tmp_path, monkeypatch, n, faults):
     "1.0.0 scored the perfect candidate 0, kept that for ever and ended at 0"
     monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
-    summary, _, gave = served(error(400, 'no healthy upstream'), perfect, everything, tmp_path, n, first=2*n, num_epochs=3, batch_size=8)
-    assert sum(gave)==2*n
+    summary, _, gave = served(error(400, 'no healthy upstream'), perfect, everything, tmp_path, n, first=faults, num_epochs=3, batch_size=8)
+    assert sum(gave)==faults
     assert (summary['baseline_selection_score'], summary['best_selection_score'], summary['test_hard'], summary['best_step'])==(0, 1, 1, 1)
 
 def test_E1_one_request_in_four_fails_all_the_time(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.dashboard import read_run, verdict
 from skillrl.skillopt.editor import protect, protected
 from skillrl.skillopt.reflect import EDITING, KEYS, load_prompt, sections
+from skillrl.skillopt.rollout import ThreadExecutor
 from skillrl.skillopt.trainer import SkillOptTrainer
 
 STAGES = {'analyst_error': 'analyst', 'analyst_success': 'analyst', 'full_rewrite': 'analyst', 'merge_rewrites': 'merge'}
@@ -485,3 +486,38 @@ def test_prompts_of_ones_own_are_what_the_optimizer_hears():
     SkillOptTrainer(config=SkillOptConfig(num_epochs=1, batch_size=6, verbose=False, out_root='run'), env=RuleWorld(train=6, val=6, test=6), optimizer_client=tutor,
                     target_client=Clerk(), prompt_overrides=dict(analyst_error='Say what was wrong.')).train()
     assert 'Say what was wrong.' in tutor.systems and load_prompt('analyst_error') not in tutor.systems
+
+def test_all_patches_are_screened_in_one_go_each_on_its_own_items():
+    runs = []
+    class Seen(ThreadExecutor):
+        def run(self, fn, jobs, done=None):
+            runs.append([(skill, item['id']) for _, skill, item, _ in jobs])
+            return super().run(fn, jobs, done)
+    trainer(executor=Seen(2), num_epochs=1).train()
+    screens = [run for run in runs if len({skill for skill, _ in run}) > 1]
+    assert len(screens)==2  # One for each step
+    for run in screens:
+        of = {skill: [i for s, i in run if s==skill] for skill, _ in run}
+        assert len(run)==len({i for _, i in run})==6 and all(len(ids)==3 for ids in of.values())
+
+def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
+    "The others are screened as ever"
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    before, down = [], []
+    class Deaf(Clerk):
+        def chat(self, *, system, **kw):
+            if down and system in down: raise ConnectionError('no route to host')
+            return super().chat(system=system, **kw)
+    t = trainer(clerk=Deaf(), num_epochs=1, batch_size=12)
+    patched, n = t._patched, len(t.env.get_items('train'))//3
+    def noted(p):
+        before.append(patched(p))
+        if len(before)==n: down.append(before[-1])  # The last, since a run whose first five items are lost ends there
+        return before[-1]
+    monkeypatch.setattr(t, '_patched', noted)
+    judge = t.judge
+    monkeypatch.setattr(t, 'judge', lambda candidate: (down.clear(), judge(candidate))[1])
+    t.train()
+    rows = read('steps/step_0001/screen.json')
+    assert [bool(r.get('lost')) for r in rows]==[False]*(n - 1) + [True] and 'no route to host' in rows[-1]['lost']
+    assert rows[-1]['kept'] and rows[-1]['gain']==0 and len(set(before))==n and any(r['gain'] > 0 for r in rows[:-1])

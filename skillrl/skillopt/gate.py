@@ -85,10 +85,11 @@ def weighed_below(
 )->float:
     "Chance that the mean of `xs` under random weights is at most `t`"
     under, over = [t - x for x in xs if x < t], [x - t for x in xs if x >= t]
-    chance = [0.]*len(over)
+    chance, shares = [0.]*len(over), {}
     for u in under:
         left = 1.
-        chance = [left := (o*c + u*left)/(o + u) for o, c in zip(over, chance)]
+        if u not in shares: shares[u] = [u/(o + u) for o in over]
+        chance = [left := c + share*(left - c) for share, c in zip(shares[u], chance)]
     return chance[-1] if over else 1.
 
 # %% ../../nbs/52_skillopt.gate.ipynb #8beaf85e

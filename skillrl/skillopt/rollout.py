@@ -48,21 +48,23 @@ class _Pool:
         self.begun, self.flying, self.closed, self.error, self.lock, self.over, self.busy = 0, {}, False, None, Lock(), Event(), 0.
 
     def more(self): return not self.closed and self.begun < len(self.jobs)
-    def take(self):
-        "Place of the next job, which begins now; None when there is no more"
-        with self.lock:
-            if not self.more(): return None
-            self.flying[self.begun] = monotonic()
-            self.begun += 1
-            return self.begun - 1
+    def take(self, until):
+        "Place of the next job, which begins now; None when there is no more, or no more time"
+        now = monotonic()
+        if not self.more() or now >= until: return None
+        self.flying[self.begun] = now
+        self.begun += 1
+        return self.begun - 1
 
     def work(self, until=math.inf):
-        while monotonic() < until and (i := self.take()) is not None:
+        with self.lock: i = self.take(until)
+        while i is not None:
             out = outcome(self.fn, self.jobs[i])
             with self.lock:
                 if (began := self.flying.pop(i, None)) is None: return  # Given up meanwhile, and another thread has come instead
                 self.busy += monotonic() - began
                 self.land(i, out)
+                i = self.take(until)
 
     def land(self, i, out):
         self.out[i] = out
@@ -241,8 +243,9 @@ def close(self:Meter):
 @patch
 def paid(self:Meter)->dict: # With `COUNTS`
     "What it took so far; calls without an answer, too, and one where there was none that it knows of"
-    more = len(self.flying) + (not self.asked and self.client is not None)
-    return self.usage | dict(calls=self.usage['calls'] + more)
+    used = dict(self.usage)
+    used['calls'] += len(self.flying) + (not self.asked and self.client is not None)
+    return used
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #4ea1d9b7
 _MOST = 4096  # Tokens that `chat` may write when nothing is said
@@ -348,6 +351,7 @@ def lasting(
 )->str:
     "`o` in words that are the same in every process: sets in order, objects by what they hold and not by where they lie"
     if not depth: return type(o).__name__
+    if isinstance(o, (str, int, float)): return repr(o)
     inner = lambda v: lasting(v, depth - 1)
     if isinstance(o, dict): return f'{{{", ".join(sorted(f"{inner(k)}: {inner(v)}" for k, v in o.items()))}}}'
     if isinstance(o, (set, frozenset)): return f'{{{", ".join(sorted(map(inner, o)))}}}'
@@ -364,8 +368,8 @@ def check_items(
     "The ids of `items`, no two the same"
     own = [i.get('id') if isinstance(i, dict) else getattr(i, 'id', None) for i in items]
     ids = [f'item_{n}' if o is None or o == '' else str(o) for n, o in enumerate(own)]
-    twice = next((i for i, n in Counter(ids).items() if n > 1), None)
-    if twice is None: return ids
+    if len(set(ids)) == len(ids): return ids
+    twice = next(i for i, n in Counter(ids).items() if n > 1)
     first, second, *_ = (n for n, i in enumerate(ids) if i == twice)
     raise ValueError(f'items {first} and {second} of the split {split!r} have the same id {twice!r}: give each its own')
 
@@ -402,9 +406,9 @@ def play_item(
 )->tuple: # What `rollout_one` returned or raised, and the meter
     "Play one item under one skill"
     env, skill, item, meter = job
-    out = outcome(lambda item: env.rollout_one(item=item, skill=skill, target_client=meter), item)
+    try: out = env.rollout_one(item=item, skill=skill, target_client=meter)
+    except Exception as e: out = e
     if meter.stopped: raise meter.stopped
-    if _final(out): raise out
     if broke_on_answer(out, meter): out = dict(fail_reason=_clip(redact(f'env_error: {why(out)}'), 600))
     return out, meter
 
@@ -412,7 +416,7 @@ def play_item(
 @dataclass
 class _Stage:
     "Items under one skill, each played until it has a score or no tries are left"
-    env:object; skill:str; items:list; ids:list; keys:list; client:object; executor:Executor; journal:Journal
+    env:object; skills:list; items:list; ids:list; keys:list; client:object; executor:Executor; journal:Journal
     retries:int=2; pause:float=0.; max_lost:float=.5; seeds:list=None; metered:dict=field(default_factory=dict); largest:int=0
 
     def __post_init__(self):
@@ -453,7 +457,8 @@ def land(self:_Stage, i, out):
     if meter.holds: self.largest = max(self.largest, meter.largest)
     try:
         r = read_result(out, self.ids[i], next(iter(meter.lost.values()), ''))
-        told = r.to_dict() | dict(usage=self.usage[i])
+        told = r.to_dict()
+        told['usage'] = self.usage[i]
         if r.ok: self.journal.put(self.keys[i], told)
         again = r.ok and (r.conversation or r.extras)  # As JSON has it, so that a resumed run sees the same
         self.results[i] = RolloutResult(**self.journal.get(self.keys[i]) if again else told)
@@ -467,7 +472,7 @@ def round(self:_Stage):
     "Play what is open"
     places = self.open()
     self.meters = {i: Meter(self.client, seed=self.seeds[i], **self.metered) for i in places}
-    jobs = [(self.env, self.skill, _own(self.items[i]), self.meters[i]) for i in places]
+    jobs = [(self.env, self.skills[i], _own(self.items[i]), self.meters[i]) for i in places]
     for i in places: self.results.pop(i, None)
     try: self.executor.run(play_item, jobs, lambda k, out: self.land(places[k], out))
     finally:
@@ -518,7 +523,7 @@ def rollout_seed(
 # %% ../../nbs/54_skillopt.rollout.ipynb #0410f571
 def run_rollout(
     env,             # Has `rollout_one(item=, skill=, target_client=)`
-    skill,           # Text
+    skill,           # Text, or a list with one for each item
     items,           # Of one split
     *,
     target_client,   # Who plays: anything with `model` and `chat`
@@ -535,10 +540,11 @@ def run_rollout(
     **metered,       # For `Meter`: `stage`, `role`, `ledger`, `guard`
 )->list:             # A `RolloutResult` each, in the order of `items`
     "Play each of `items` under `skill`"
-    items, known, model = list(items), skill_hash(skill), model_of(target_client)
-    ids = check_items(items, split)
+    items, model = list(items), model_of(target_client)
+    skills, ids = skill if isinstance(skill, list) else [skill]*len(items), check_items(items, split)
+    known = {s: skill_hash(s) for s in set(skills)}
     names = [i if i != f'item_{n}' else f'{i}-{fingerprint(dict(item=lasting(item)))}' for n, (i, item) in enumerate(zip(ids, items))]
-    stage = _Stage(env, skill, items, ids, [(known, split, name, repeat, model) for name in names], target_client,
+    stage = _Stage(env, skills, items, ids, [(known[s], split, name, repeat, model) for s, name in zip(skills, names)], target_client,
                    ThreadExecutor() if executor is None else executor, Journal() if journal is None else journal, retries, pause,
                    max_lost, seed is not None and [partial(rollout_seed, seed, split, name, repeat) for name in names], metered)
     if begin: begin(len(stage.open()))

@@ -61,7 +61,7 @@ def sealed(
 )->str:    # JSON
     "`state` as it is written into a step's folder"
     body = to_json(dict(bound=bound, state=vars(state) | dict(history=state.history[-1:]), history=skill_hash(history)))
-    return to_json(dict(sha=skill_hash(body), body=body))
+    return f'{{"sha": "{skill_hash(body)}", "body": {body}}}\n'
 
 def unsealed(
     text,   # From `sealed`; as bytes, it may be anything
@@ -69,8 +69,8 @@ def unsealed(
     "What `sealed` was given"
     try:
         d = json.loads(text)
-        if d['sha'] != skill_hash(d['body']): return None
-        body = json.loads(d['body'])
+        body = d['body']
+        if d['sha'] != skill_hash(to_json(body)): return None
         return body['bound'], OptState(**body['state']), body['history']
     except (ValueError, TypeError, KeyError, AttributeError): return None
 

@@ -175,7 +175,7 @@ def _counts(self:SkillOptTrainer, usage, *kept):
 # %% ../../nbs/59_skillopt.trainer.ipynb #277664d5
 @patch
 def play(self:SkillOptTrainer,
-    skill,  # Text
+    skill,  # Text, or a list with one for each item
     items,  # Of `split`
     split,
     repeat, # What tells this pass over them from others
@@ -263,30 +263,44 @@ def _doubts(passage):
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #c87b5e4d
 @patch
+def _patched(self:SkillOptTrainer, p):
+    "The current skill with the patch `p`; None if that changes nothing, or is not to be trusted"
+    skill, _ = apply_patch_with_report(self.draft.skill, p.patch, self.cfg.max_skill_chars)
+    return None if skill == self.draft.skill or doubts(skill, self.draft.skill) else skill
+
+@patch
+def _gained(self:SkillOptTrainer, p, before, after):
+    "What the patch `p` gains on its own items"
+    lost = [r for r in after if not r.ok]
+    if len(lost) > self.cfg.max_lost*len(after): return dict(gain=0, kept=True, lost=lost[0].fail_reason)
+    gain = sum(self._score(b) - self._score(a) for a, b in zip(before, after) if b.ok)
+    return dict(gain=gain, kept=gain > 0 or gain == 0 and p.source_type == 'success')
+
+@patch
+def _tried(self:SkillOptTrainer, raw, items, results):
+    "What each of `raw` gains, all played at once"
+    of, skills = {r.id: (item, r) for item, r in zip(items, results)}, [self._patched(p) for p in raw]
+    none, todo = dict(gain=0, kept=False), [(s, *of[i]) for p, s in zip(raw, skills) if s for i in p.ids]
+    if not todo: return [none for _ in raw]
+    try: after = iter(self.play([s for s, *_ in todo], [item for _, item, _ in todo], 'train', f'step {self.rec["step"]}', 'screen'))
+    except Outage as e: return [dict(gain=0, kept=True, lost=str(e)) if s else none for s in skills]
+    return [self._gained(p, [of[i][1] for i in p.ids], [next(after) for _ in p.ids]) if s else none for p, s in zip(raw, skills)]
+
+# %% ../../nbs/59_skillopt.trainer.ipynb #65ceca71
+@patch
 def screen(self:SkillOptTrainer,
     raw,     # `RawPatch`es
-    results, # They were made from
+    items,   # They were made from
+    results, # Of these
 )->list:     # Some of `raw`
     "The patches that help the items they were made from, as many as the edit budget takes"
-    batch = self.batch(self.rec['step'])
-    of = {i: (item, r) for i, item, r in zip(check_items(batch, 'train'), batch, results)}
-    rows = [self._tried(p, *zip(*map(of.get, p.ids))) for p in raw]
+    rows = self._tried(raw, items, results)
     self.files['screen.json'], room, kept = rows, self.rec['edit_budget'], []
     for p, row in sorted(zip(raw, rows), key=lambda o: -o[1]['gain']):
         if row['kept'] and (not kept or len(p.patch.edits) <= room):
             kept, room = kept + [p], room - len(p.patch.edits)
     self.rec['n_patches_kept'] = len(kept)
     return kept
-
-@patch
-def _tried(self:SkillOptTrainer, p, items, before):
-    "What the patch `p` gains on its own items"
-    skill, _ = apply_patch_with_report(self.draft.skill, p.patch, self.cfg.max_skill_chars)
-    if skill == self.draft.skill or doubts(skill, self.draft.skill): return dict(gain=0, kept=False)
-    try: new = self.play(skill, items, 'train', f'step {self.rec["step"]}', 'screen')
-    except Outage as e: return dict(gain=0, kept=True, lost=str(e))
-    gain = sum(self._score(b) - self._score(a) for a, b in zip(before, new) if b.ok)
-    return dict(gain=gain, kept=gain > 0 or gain == 0 and p.source_type == 'success')
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #4cde687f
 @patch
@@ -331,16 +345,17 @@ def _update(self:SkillOptTrainer, ranked):
 def propose(self:SkillOptTrainer)->str: # None when nothing is proposed
     "A candidate made from one batch"
     c, s, n = self.cfg, self.draft, self.rec['step']
-    results = self.play(s.skill, self.batch(n), 'train', f'step {n}', 'rollout')
+    items = self.batch(n)
+    results = self.play(s.skill, items, 'train', f'step {n}', 'rollout')
     self.rec['rollout_hard'], self.rec['rollout_soft'] = compute_score(results)
     self.rec['rollout_n'], self.rec['rollout_lost'] = len(results), sum(not r.ok for r in results)
     self.files['rollout_results.json'] = [r.to_dict() for r in results]
     self.rec['edit_budget'] = self.schedule.get_lr(n) if self.schedule else c.edit_budget
     self.context = RejectedEdits.from_state(s.rejected).text() if c.rejected_edits else ''
-    return self._rewritten(results) if c.update_mode == 'full_rewrite' else self._edited(results)
+    return self._rewritten(results) if c.update_mode == 'full_rewrite' else self._edited(items, results)
 
 @patch
-def _edited(self:SkillOptTrainer, results):
+def _edited(self:SkillOptTrainer, items, results):
     c, s = self.cfg, self.draft
     raw = self._ask('reflect', run_minibatch_reflect, results, s.skill, minibatch_size=c.minibatch_size, edit_budget=self.rec['edit_budget'],
                     failure_only=c.failure_only, seed=c.seed + self.rec['step'], context=self.context)
@@ -348,7 +363,7 @@ def _edited(self:SkillOptTrainer, results):
     self.patterns = failure_patterns(results, [k for r in raw for k in r.summary])
     self.files['raw_patches.json'] = [r.to_dict() for r in raw]
     raw = [replace(r, patch=self._trusted(r.patch)) for r in raw]
-    if c.screen: raw = self.screen(raw, results)
+    if c.screen: raw = self.screen(raw, items, results)
     merged = self._ask('aggregate', merge_patches, s.skill, raw, batch_size=c.merge_batch_size, context=self.context)
     self.rec['n_edits_merged'], self.files['merged_patch.json'] = len(merged.edits), merged.to_dict()
     if not merged.edits: return None
