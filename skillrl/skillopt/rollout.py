@@ -169,7 +169,7 @@ class Meter:
 # %% ../../nbs/54_skillopt.rollout.ipynb #242ec797
 @patch
 def note(self:Meter,
-    question, # What tells it from others, or a function that returns that
+    question, # What tells it from others, as text
     text,     # What came back
     usage,    # With it
 )->dict: # What it took, as numbers
@@ -183,7 +183,7 @@ def note(self:Meter,
     with self._lock:
         for k, v in used.items(): self.usage[k] += v
         self.answered += not lost
-        if lost or self.lost: self.lost.pop(key := question() if callable(question) else question, None)
+        if lost or self.lost: self.lost.pop(key := str(question), None)
         if lost: self.lost[key] = str(lost)
     return used
 
@@ -199,17 +199,17 @@ def why(
 class GivenUp(BaseException): "Nobody waits for this rollout any more, so it may call nothing more"
 
 @patch
-def _pass(self:Meter, ask, read, question, most):
-    "What `ask()` brings, entered as `read` understands it"
+def _pass(self:Meter, ask, args, kw, read, most):
+    "What `ask` answers, entered as `read` understands it"
     ledger, hold, made, self.asked = self.ledger, None, False, True
     if ledger and ledger is getattr(self.client, 'ledger', None): ledger = None
     try:
-        if ledger: hold = self._hold(question, most)
+        if ledger: hold = self._hold((args, kw), most)
         if self.closed: raise GivenUp()
         if self.guard: self.guard()
         self.flying.append(made := True)
-        answer = ask()
-        used = self.note(question, *read(answer))
+        answer = ask(*args, **kw)
+        used = self.note((args, kw), *read(answer))
         self.flying.pop()
         if ledger and used['calls']: ledger.add(model_of(self.client), used.get('prompt_tokens', 0), used.get('completion_tokens', 0), hold)
         return answer
@@ -218,7 +218,7 @@ def _pass(self:Meter, ask, read, question, most):
         self.stopped = e
         raise
     except Exception as e:
-        self.lost[question()] = why(e)
+        self.lost[str((args, kw))] = why(e)
         raise
     finally:
         if hold: ledger.release(hold)
@@ -229,7 +229,7 @@ def _hold(self:Meter, question, most):
     "Hold back what a call may take, where there is a budget"
     ledger, model = self.ledger, model_of(self.client)
     if ledger.budget_usd is None and ledger.budget_tokens is None: return None
-    size = len(question())//3
+    size = len(str(question))//3
     self.largest = max(self.largest, size + (ledger.longest.get(model, 0) if most is None else most))
     self.holds = [*self.holds, hold := ledger.hold(model, size, most, wait=True)]
     return hold
@@ -259,13 +259,13 @@ def _told(r): return r.text, _usage(r, '') | (dict(refused='', error=r.error) if
 @patch
 def chat(self:Meter, *args, **kw)->tuple: # (text, usage)
     "What `client.chat` answers"
-    return self._pass(lambda: self.client.chat(*args, **kw), _two, lambda: repr((args, kw)), kw.get('max_completion_tokens', _MOST))
+    return self._pass(self.client.chat, args, kw, _two, kw.get('max_completion_tokens', _MOST))
 
 @patch
 def reply(self:Meter, messages, **params): # A `ChatReply`
     "What `client.reply` answers"
     most = params.get('max_completion_tokens') or params.get('max_tokens')
-    return self._pass(lambda: self.client.reply(messages, **params), _told, lambda: repr((messages, params)), most)
+    return self._pass(self.client.reply, (messages,), params, _told, most)
 
 @patch
 def replies(self:Meter, batch, **params)->list: return [self.reply(messages, **params) for messages in batch]
