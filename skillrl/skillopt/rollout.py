@@ -50,10 +50,8 @@ class _Pool:
     def more(self): return not self.closed and self.begun < len(self.jobs)
     def take(self, until):
         "Place of the next job, which begins now; None when there is no more, or no more time"
-        now = monotonic()
-        if not self.more() or now >= until: return None
-        self.flying[self.begun] = now
-        self.begun += 1
+        if not self.more() or (now := monotonic()) >= until: return None
+        self.flying[self.begun], self.begun = now, self.begun + 1
         return self.begun - 1
 
     def work(self, until=math.inf):
