@@ -21,16 +21,16 @@ MODES = {'skillrl 1.0.0': {}, 'ours, as 1.0.0': dict(screen=False, gate_rule='st
 class Env:
     "Items that are right or wrong by a checksum"
     name, task_types, played = 'checksums', [], 0
+    def __init__(self, result): self.result = result
     def get_items(self, split): return [dict(id=f'{split}-{i}', question=f'Question {i}?') for i in range(SPLITS[split])]
     def get_initial_skill(self): return 'Be brief.\n'
     def get_task_types(self): return []
     def rollout_one(self, *, item, skill, target_client):
-        from skillrl import RolloutResult
         self.played += 1
         text, _ = target_client.chat(system=skill, user=item['question'], stage='rollout')
         right = crc32(f'{item["id"]} {len(skill)}'.encode()) & 1
-        return RolloutResult(id=item['id'], hard=right, soft=float(right), n_turns=1, question=item['question'], predicted_answer=text,
-                             reference_text='yes', fail_reason='' if right else 'not the reference')
+        return self.result(id=item['id'], hard=right, soft=float(right), n_turns=1, question=item['question'], predicted_answer=text,
+                           reference_text='yes', fail_reason='' if right else 'not the reference')
 
 class Target:
     model = 'at-once'
@@ -40,14 +40,14 @@ class Editor:
     model, asked = 'at-once-too', 0
     def chat(self, *, stage='', **kw):
         self.asked += 1
-        edits = [dict(op='append', content=f'Rule {self.asked}.{i}: look twice.') for i in range(3)]
-        said = dict(selected_indices=[0, 1, 2, 3]) if stage == 'ranking' else dict(reasoning='simulated', edits=edits)
-        return json.dumps(said), dict(prompt_tokens=99, completion_tokens=30, total_tokens=129, calls=1)
+        edits = ', '.join([f'{{"op": "append", "content": "Rule {self.asked}.{i}: look twice."}}' for i in range(3)])
+        said = '{"selected_indices": [0, 1, 2, 3]}' if stage == 'ranking' else f'{{"reasoning": "simulated", "edits": [{edits}]}}'
+        return said, dict(prompt_tokens=99, completion_tokens=30, total_tokens=129, calls=1)
 
 def work(settings):
     "One run in this process, in the folder it is in; what it took"
-    from skillrl import SkillOptConfig, SkillOptTrainer
-    env = Env()
+    from skillrl import RolloutResult, SkillOptConfig, SkillOptTrainer
+    env = Env(RolloutResult)
     trainer = SkillOptTrainer(config=SkillOptConfig(out_root='run', verbose=False, **settings), env=env, optimizer_client=Editor(), target_client=Target())
     began, cpu = time.perf_counter(), time.process_time()
     steps = trainer.train()['total_steps']

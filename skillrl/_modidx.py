@@ -2189,6 +2189,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                'skillrl.store.RunFolder.commit': ('store.html#runfolder.commit', 'skillrl/store.py'),
                                'skillrl.store.RunFolder.folder': ('store.html#runfolder.folder', 'skillrl/store.py'),
                                'skillrl.store.RunFolder.log': ('store.html#runfolder.log', 'skillrl/store.py'),
+                               'skillrl.store._clear': ('store.html#_clear', 'skillrl/store.py'),
                                'skillrl.store._drop': ('store.html#_drop', 'skillrl/store.py'),
                                'skillrl.store._finite': ('store.html#_finite', 'skillrl/store.py'),
                                'skillrl.store._first_difference': ('store.html#_first_difference', 'skillrl/store.py'),

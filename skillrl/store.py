@@ -11,6 +11,7 @@ import hashlib, json, os, re, shutil
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
+from json.encoder import c_make_encoder, encode_basestring, encode_basestring_ascii
 from pathlib import Path
 
 try: import fcntl
@@ -62,7 +63,11 @@ def to_json(
 
 @cache
 def _writer(indent, ascii=False):
-    return json.JSONEncoder(indent=indent, ensure_ascii=ascii, allow_nan=False, default=_plain, check_circular=False).encode
+    "What turns an object into JSON; a `JSONEncoder` would make its part in C anew for each"
+    if indent is not None or not c_make_encoder:
+        return json.JSONEncoder(indent=indent, ensure_ascii=ascii, allow_nan=False, default=_plain, check_circular=False).encode
+    write = c_make_encoder(None, _plain, encode_basestring_ascii if ascii else encode_basestring, None, ': ', ', ', False, False, False)
+    return lambda obj: ''.join(write(obj, 0))
 
 def _plain(o):
     if hasattr(o, 'tolist'): return o.tolist()
@@ -102,15 +107,18 @@ def atomic_folder(
     path = Path(path)
     tmp, old = (path.with_name(f'.{path.name}.{k}') for k in ('tmp', 'old'))
     if old.exists() and not path.exists(): old.replace(path)  # killed between the two renames below
-    for p in (tmp, old): shutil.rmtree(p, ignore_errors=True)
+    _clear(tmp, old)
     tmp.mkdir(parents=True)
     try:
         yield tmp
         if path.exists(): path.replace(old)
         tmp.replace(path)
     except OSError as e: raise _refused(path, e) from e
-    finally:
-        for p in (tmp, old): shutil.rmtree(p, ignore_errors=True)
+    finally: _clear(tmp, old)
+
+def _clear(*folders):
+    for p in folders:
+        if p.exists(): shutil.rmtree(p, ignore_errors=True)
 
 # %% ../nbs/01_store.ipynb #0ca6198c
 class JsonlLog:

@@ -3,7 +3,7 @@ import errno, json, os, random, subprocess, sys, time
 from pathlib import Path
 import pytest
 from skillrl import store
-from skillrl.store import JsonlLog, RunFolder, atomic_folder, atomic_write, read_json, write_json
+from skillrl.store import JsonlLog, RunFolder, atomic_folder, atomic_write, read_json, to_json, write_json
 
 @pytest.fixture
 def full_disk(monkeypatch):
@@ -125,3 +125,20 @@ def test_killed_at_random_moments_to_the_same_bytes(tmp_path):
     subprocess.run([sys.executable, '-c', train], cwd=wild, check=True)
     assert snapshot(calm)==snapshot(wild)
     assert len(log.read())==120 > seen[-1] > seen[0]
+
+@pytest.mark.parametrize('obj', ['x', 'é"\n', 3, -0.0, 1e300, True, None, [], {}, [[1, [2.5, {'a': None, '': [False]}]], 'ü'], {1: 'a', 2.5: 'b', None: 'c', True: 'd'}, (1, (2,)),
+                                 {'deep': [[[[[[{'x': [1, 2, 3]}]]]]]]}], ids=repr)
+def test_json_is_that_of_the_standard_library(obj):
+    assert to_json(obj)==json.dumps(obj, ensure_ascii=False) and to_json(obj, 1)==json.dumps(obj, ensure_ascii=False, indent=1)
+
+def test_json_of_what_holds_itself_is_refused():
+    loop = dict(name='loop')
+    loop['again'] = [loop]
+    for indent in (None, 1):
+        with pytest.raises(ValueError, match='Circular'): to_json(loop, indent)
+    assert to_json([loop['name']]*2)=='["loop", "loop"]'  # The same object twice is no circle
+
+def test_json_by_many_threads():
+    from concurrent.futures import ThreadPoolExecutor
+    rows = [{f'k{i}': [i, str(i), {'n': i/7}]} for i in range(500)]
+    with ThreadPoolExecutor(8) as pool: assert list(pool.map(to_json, rows*4))==[json.dumps(r) for r in rows]*4

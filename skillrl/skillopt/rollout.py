@@ -308,7 +308,7 @@ def put(self:Journal,
 def _write(self:Journal, line):
     try:
         if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self.path.parent.is_dir(): self.path.parent.mkdir(parents=True, exist_ok=True)
             JsonlLog(self.path).mend()
             self._file = open(self.path, 'ab', buffering=0)  # No buffer that a kill could take away
         while line: line = line[self._file.write(line):]

@@ -48,8 +48,11 @@ def as_file(
 def _rows(lines, ends='[]'): return ends[0] + ','.join(f'\n{line}' for line in lines) + f'\n{ends[1]}\n'
 
 def _put(path, text, sync=False):
-    if not path.parent.exists(): path.parent.mkdir(parents=True)
-    with open(path, 'wb') as f:
+    try: f = open(path, 'wb')
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True)
+        f = open(path, 'wb')
+    with f:
         f.write(text.encode())
         if sync: _to_disk(f)
 
@@ -154,7 +157,8 @@ class OptRun:
         planned=None, # Steps it is going to make, for those who watch
     ):
         self.path, self.bound, self.snapshots, self.planned = Path(path), json.loads(to_json(bound)), snapshots, planned
-        self.journal, self.events, self.shown, self.bill, self.lock = None, None, {}, Bill(), FolderLock(path)
+        self.journal, self.events, self.shown, self.bill, self.fingerprint = None, None, {}, Bill(), fingerprint(self.bound)
+        self.lock = FolderLock(path)
         try: self._resume(start, settings)
         except BaseException:
             self.close()
@@ -224,7 +228,7 @@ def publish(self:OptRun):
     "Write the files that follow from the state"
     s = self.state
     scores = {k: getattr(s, k) for k in ('current_score', 'best_score', 'best_step')}
-    hashes = dict(current_hash=skill_hash(s.skill), best_hash=skill_hash(s.best), fingerprint=fingerprint(self.bound))
+    hashes = dict(current_hash=skill_hash(s.skill), best_hash=skill_hash(s.best), fingerprint=self.fingerprint)
     files = {'history.json': _rows(self.lines), 'runtime_state.json': dict(last_completed_step=s.step, total_steps=self.planned, **scores, **hashes, usage=s.usage),
              'best_skill.md': s.best, 'current_skill.md': s.skill}
     if self.snapshots: files[f'skills/skill_v{s.step:04}.md'] = s.skill
