@@ -1343,6 +1343,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                      'skillrl/skillopt/rollout.py'),
                                           'skillrl.skillopt.rollout._Stage.told': ( 'skillopt.rollout.html#_stage.told',
                                                                                     'skillrl/skillopt/rollout.py'),
+                                          'skillrl.skillopt.rollout._each': ('skillopt.rollout.html#_each', 'skillrl/skillopt/rollout.py'),
                                           'skillrl.skillopt.rollout._final': ( 'skillopt.rollout.html#_final',
                                                                                'skillrl/skillopt/rollout.py'),
                                           'skillrl.skillopt.rollout._name': ('skillopt.rollout.html#_name', 'skillrl/skillopt/rollout.py'),

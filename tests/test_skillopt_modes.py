@@ -521,3 +521,23 @@ def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
     rows = read('steps/step_0001/screen.json')
     assert [bool(r.get('lost')) for r in rows]==[False]*(n - 1) + [True] and 'no route to host' in rows[-1]['lost']
     assert rows[-1]['kept'] and rows[-1]['gain']==0 and len(set(before))==n and any(r['gain'] > 0 for r in rows[:-1])
+
+def test_a_patch_that_breaks_every_rollout_is_no_outage(monkeypatch):
+    "The first patch fails whenever it is played; the others are screened all the same"
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    bad = []
+    class Censored(Clerk):
+        def chat(self, *, system, **kw):
+            if system in bad: raise ConnectionError('the prompt was filtered')
+            return super().chat(system=system, **kw)
+    t = trainer(clerk=Censored(), num_epochs=1, batch_size=12, minibatch_size=6)
+    patched = t._patched
+    def noted(p):
+        if not bad: bad.append(patched(p))
+        return patched(p)
+    monkeypatch.setattr(t, '_patched', noted)
+    judge = t.judge
+    monkeypatch.setattr(t, 'judge', lambda candidate: (bad.clear(), judge(candidate))[1])
+    t.train()
+    first, *rest = read('steps/step_0001/screen.json')
+    assert 'filtered' in first['lost'] and rest and not any('lost' in r for r in rest) and any(r['gain'] > 0 for r in rest)

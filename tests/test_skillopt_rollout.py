@@ -688,18 +688,28 @@ def test_what_is_known_is_not_asked_for_room():
     play(items=ITEMS, journal=journal, begin=asked.append)
     assert asked==[5, 15]
 
-def test_threads_where_jobs_take_time_and_none_where_they_do_not():
+def test_threads_where_jobs_take_time_and_none_where_they_do_not(monkeypatch):
     "Threads that have nothing to wait for cost more than the jobs; one job that takes long brings them back"
     pool, here, threads = ThreadExecutor(4), threading.get_ident(), set()
     def job(i):
         threads.add(threading.get_ident())
         if i=='long': time.sleep(.2)
         return i
-    pool.run(job, range(20))
-    threads.clear()
-    assert pool.run(job, range(20))==list(range(20)) and threads=={here}
-    pool.run(job, ['long', *range(20)])
-    assert len(threads) > 1
-    threads.clear()
-    pool.run(job, range(20))
-    assert here not in threads
+    def ran(jobs, busy):
+        threads.clear()
+        pool.begun, pool.busy = 1000, busy
+        assert pool.run(job, jobs)==jobs
+        return threads
+    assert here not in ran([*range(20)], busy=1000.)
+    assert len(ran(['long', *range(20)], busy=0.)) > 1 and pool.busy >= .2
+    monkeypatch.setattr('skillrl.skillopt.rollout._TRUST', 60)
+    assert ran([*range(20)], busy=0.)=={here}
+
+def test_one_skill_or_one_for_each_item():
+    seen = []
+    class Says:
+        def rollout_one(self, *, item, skill, **kw): return seen.append((item['id'], skill)) or dict(hard=1)
+    items = [dict(id=i) for i in 'abc']
+    run_rollout(Says(), ['x', 'y', 'x'], items, target_client=Client(), executor=ThreadExecutor(1))
+    assert seen==[('a', 'x'), ('b', 'y'), ('c', 'x')]
+    with pytest.raises(ValueError, match='2 skills for 3 items'): run_rollout(Says(), ['x', 'y'], items, target_client=Client())

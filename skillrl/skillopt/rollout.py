@@ -518,6 +518,12 @@ def rollout_seed(
     "A seed for one rollout, that its meter shows as `seed`"
     return int(skill_hash(f'{seed} {split} {name} {repeat}')[:8], 16) >> 1
 
+def _each(skill, items):
+    "A skill for each of `items`"
+    if not isinstance(skill, list): return [skill]*len(items)
+    if len(skill) != len(items): raise ValueError(f'there are {len(skill)} skills for {len(items)} items: give one skill, or one for each item')
+    return skill
+
 # %% ../../nbs/54_skillopt.rollout.ipynb #0410f571
 def run_rollout(
     env,             # Has `rollout_one(item=, skill=, target_client=)`
@@ -539,7 +545,7 @@ def run_rollout(
 )->list:             # A `RolloutResult` each, in the order of `items`
     "Play each of `items` under `skill`"
     items, model = list(items), model_of(target_client)
-    skills, ids = skill if isinstance(skill, list) else [skill]*len(items), check_items(items, split)
+    skills, ids = _each(skill, items), check_items(items, split)
     known = {s: skill_hash(s) for s in set(skills)}
     names = [i if i != f'item_{n}' else f'{i}-{fingerprint(dict(item=lasting(item)))}' for n, (i, item) in enumerate(zip(ids, items))]
     stage = _Stage(env, skills, items, ids, [(known[s], split, name, repeat, model) for s, name in zip(skills, names)], target_client,

@@ -9,6 +9,7 @@ __all__ = ['DOUBTS', 'SkillOptTrainer', 'items_hash', 'measured', 'doubts', 'by_
 import math, random, re
 from dataclasses import asdict, replace
 from functools import lru_cache
+from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
@@ -279,12 +280,14 @@ def _gained(self:SkillOptTrainer, p, before, after):
 @patch
 def _tried(self:SkillOptTrainer, raw, items, results):
     "What each of `raw` gains, all played at once"
-    of, skills = {r.id: (item, r) for item, r in zip(items, results)}, [self._patched(p) for p in raw]
-    none, todo = dict(gain=0, kept=False), [(s, *of[i]) for p, s in zip(raw, skills) if s for i in p.ids]
+    of, skills, none = {r.id: (item, r) for item, r in zip(items, results)}, [self._patched(p) for p in raw], dict(gain=0, kept=False)
+    by_turns = zip_longest(*[[(s, i) for i in p.ids] for p, s in zip(raw, skills) if s])  # One patch that breaks everything must not look like an outage
+    todo = [pair for turn in by_turns for pair in turn if pair]
     if not todo: return [none for _ in raw]
-    try: after = iter(self.play([s for s, *_ in todo], [item for _, item, _ in todo], 'train', f'step {self.rec["step"]}', 'screen'))
+    try: after = self.play([s for s, _ in todo], [of[i][0] for _, i in todo], 'train', f'step {self.rec["step"]}', 'screen')
     except Outage as e: return [dict(gain=0, kept=True, lost=str(e)) if s else none for s in skills]
-    return [self._gained(p, [of[i][1] for i in p.ids], [next(after) for _ in p.ids]) if s else none for p, s in zip(raw, skills)]
+    new = {i: r for (_, i), r in zip(todo, after)}
+    return [self._gained(p, [of[i][1] for i in p.ids], [new[i] for i in p.ids]) if s else none for p, s in zip(raw, skills)]
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #65ceca71
 @patch
