@@ -12,6 +12,7 @@ chosen bank is compared with the true one. Exits 1 if a promise is broken.
 import argparse, random, sys
 from types import SimpleNamespace
 from skillrl.config import EvolutionConfig
+from skillrl.evaluate import over_seeds
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import consider, evolve, try_all
 from skillrl.skills.retrieval import Retrieved
@@ -124,9 +125,8 @@ def reported(rule, times):
 
 def mean(xs):
     "Mean with its 95 % interval"
-    m = sum(xs)/len(xs)
-    half = 1.96*(sum((x-m)**2 for x in xs)/max(1, len(xs)-1)/len(xs))**.5
-    return m, half, f'{m:+.3f} [{m-half:+.3f}, {m+half:+.3f}] over {len(xs)}'
+    r = over_seeds(xs)
+    return r.mean, r.high - r.mean, f'{r.mean:+.3f} [{r.low:+.3f}, {r.high:+.3f}] over {r.n}'
 
 def main(times, seed):
     rows, broken, numbers = [], [], lambda n: range(seed*10**6, seed*10**6 + n)

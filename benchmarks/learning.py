@@ -128,9 +128,9 @@ def real(folder, policy=None):
     "Every official test game once, 50 steps"
     cfg = SkillRLConfig().merged({'env.games': folder, 'env.max_steps': 50, **({'model.checkpoint': policy} if policy else {})})
     suite = FolderSuite(folder)
-    trajs = evaluate(base_policy(cfg), episodes_of(suite, suite.games('test'), None, cfg))
-    print(f'\n{len(trajs)} official games, each once, 50 steps, no bank')
-    print(compare({policy or 'shipped base policy': trajs}))
+    played = {split: evaluate(base_policy(cfg), episodes_of(suite, suite.games(split), None, cfg)) for split in suite.tests}
+    print(f'\n{sum(map(len, played.values()))} official games, each once, 50 steps, no bank')
+    print(compare({f'{policy or "shipped base policy"}, {split}': trajs for split, trajs in played.items()}))
 
 if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -10,12 +10,13 @@ simulated models. Ours is run with the strict gate, which climbs best, and with 
 and, in brackets, reported less true, with 95 % intervals over seeds. Exits 1 if the strict gate is not above 0.406 on average, not above skillrl
 1.0.0 in some setting, or reports 0.03 too much or too little; where the default gate misses one of these, that is printed.
 """
-import argparse, json, math, statistics, subprocess, sys, tempfile, venv
+import argparse, json, statistics, subprocess, sys, tempfile, venv
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
 from skillrl import SkillOptConfig, SkillOptTrainer
 from skillrl.envs import ruleworld
+from skillrl.evaluate import over_seeds
 from skillrl.trajectory import Table
 
 SETTINGS = [(*rule, val) for rule, val in product([(1, .6, .85), (1, .8, .85), (2, .6, .85), (2, .8, .85), (1, .9, .7)], (20, 40))]
@@ -51,7 +52,8 @@ def environment(folder):
 
 def mean(xs):
     "Mean of `xs` and half its 95 % interval"
-    return statistics.mean(xs), 1.96*statistics.stdev(xs)/math.sqrt(len(xs))
+    rate = over_seeds(xs)
+    return rate.mean, rate.high - rate.mean
 
 def main(seeds=20, peer=None):
     "Run the grid; is all as promised?"

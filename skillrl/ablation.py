@@ -7,6 +7,7 @@ __all__ = ['ARMS', 'ablate', 'judged', 'ablation_table']
 
 # %% ../nbs/47_ablation.ipynb #0f99e6ee
 from pathlib import Path
+from .envs.suites import row_name
 from .evaluate import paired_difference
 from .store import JsonlLog
 from .training.pipeline import train
@@ -50,7 +51,12 @@ def ablation_table(
 )->Table:
     "Success of each arm, and what it lost, game by game"
     (first, full), *_ = results.items()
-    def row(arm, ts):
-        d = paired_difference(full, ts)
-        return [arm, success_rate(ts), '' if arm==first else f'{d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]']
-    return Table(['', 'success', f'against {first}'], [row(arm, ts) for arm, ts in results.items()])
+    def row(arm, split):
+        ts, whole = _of(results[arm], split), _of(full, split)
+        d = paired_difference(whole, ts)
+        return [row_name(arm, split), success_rate(ts), '' if arm==first else f'{d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]']
+    splits = dict.fromkeys(map(_split, full))
+    return Table(['', 'success', f'against {first}'], [row(arm, split) for split in splits for arm in results])
+
+def _split(t): return t.metadata.get('split', 'test')
+def _of(trajectories, split): return [t for t in trajectories if _split(t)==split]

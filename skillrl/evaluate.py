@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from .agent import rollout
+from .gate import paired_interval, t_quantile
 from .store import atomic_write
 from .trajectory import CATEGORIES, Rate, Table, success_rate
 
@@ -50,21 +51,20 @@ def paired_difference(
     won = {t.game: t.success for t in a}
     if won.keys() != {t.game for t in b} or len(won) != len(a) or len(a) != len(b):
         raise ValueError('the two lists do not hold the same games once each: play both conditions on one list of games')
-    d = [t.success - won[t.game] for t in b]
-    mean, n = sum(d)/len(d), len(d)
-    half = 1.96*math.sqrt(sum((x-mean)**2 for x in d)/max(1, n-1)/n)
-    return Rate(mean, mean-half, mean+half, n)
+    if not won: raise ValueError('there is no game to compare: play both conditions on at least one')
+    wins = sum(t.success and not won[t.game] for t in b)
+    losses = sum(won[t.game] and not t.success for t in b)
+    return Rate((wins - losses)/len(b), *paired_interval(wins, losses, len(b)), len(b))
 
 # %% ../nbs/44_evaluate.ipynb #69ea7407
-_t95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-
 def over_seeds(
     values, # One number per seed
 )->Rate: # Their mean, its 95 % interval, and how many there are
     "The mean over seeds"
+    if not values: raise ValueError('there are no values to average: give one number per seed')
     n, mean = len(values), sum(values)/len(values)
     if n < 2: return Rate(mean, float('nan'), float('nan'), n)
-    half = _t95.get(n, 2.)*math.sqrt(sum((v-mean)**2 for v in values)/(n-1)/n)
+    half = t_quantile(n - 1)*math.sqrt(sum((v-mean)**2 for v in values)/(n-1)/n)
     return Rate(mean, mean-half, mean+half, n)
 
 # %% ../nbs/44_evaluate.ipynb #bf122099

@@ -14,6 +14,7 @@ class Answer:
     headers:dict = field(default_factory=dict)
     delay:float = 0.           # Seconds before the first byte; ends early when the server closes
     breaks:str = ''            # 'reset': the connection is torn before an answer; 'cut': in the middle of it
+    drips:str = ''             # 'body' or 'headers' come a byte every 50 ms, until the client hangs up or the server closes
 
 def said(text='A mug goes into the sink first.', finish='stop', usage=(11, 7), logprobs=None, choices=1, **message):
     "A chat reply as servers send it; `usage=None` leaves the count out"
@@ -31,6 +32,8 @@ def slow(seconds, answer=None): return replace(answer or said(), delay=seconds)
 def truncated(n=40):
     "The first `n` bytes of a good reply, sent as if they were all of it"
     return Answer(json.dumps(said().body)[:n])
+
+def drips(what): return Answer(drips=what)
 
 RESET, CUT = Answer(breaks='reset'), replace(said(), breaks='cut')
 
@@ -57,6 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
     def send(self, a, key):
         self.server.owner.over.wait(a.delay)
         if a.breaks=='reset': return self.tear()
+        if a.drips: return self.drip(a.drips)
         text = a.body if isinstance(a.body, (str, bytes)) else json.dumps(a.body)
         data = text if isinstance(text, bytes) else text.replace('{key}', key).encode()
         self.send_response(a.status)
@@ -65,6 +69,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[:len(data)//2] if a.breaks else data)
         self.wfile.flush()
         if a.breaks: self.tear()
+
+    def drip(self, what):
+        "Say nothing to an end, at leisure"
+        self.wfile.write(b'HTTP/1.1 200 OK\r\n' + (b'X-Mug: ' if what=='headers' else b'Content-Length: 9999999\r\n\r\n'))
+        while not self.server.owner.over.wait(.05):
+            self.wfile.write(b'.')
+            self.wfile.flush()
 
     def tear(self):
         self.close_connection = True

@@ -331,8 +331,65 @@ def test_a_child_that_leaves_the_group_does_not_hold_us(agent):
     sleep = 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)'
     began = time.monotonic()
     pid = CommandChat(agent(f'import subprocess, sys; print({sleep}.pid, flush=True)'), timeout=50).reply(ask()).text
-    assert time.monotonic() - began < 45
-    os.kill(int(pid), signal.SIGKILL)
+    assert time.monotonic() - began < 20 and (over(pid) or not LINUX)
+
+LINUX = sys.platform == 'linux'
+ESCAPE = """
+import os, sys, time
+def note(): open(os.path.join(sys.argv[1], str(os.getpid())), 'w').close()
+note()
+for how in (os.setsid, lambda: None):
+    if os.fork() == 0:
+        how()
+        if os.fork() == 0:
+            os.setsid()
+            note()
+            time.sleep(3600)
+        os._exit(0)
+"""
+
+@pytest.fixture
+def pids(tmp_path):
+    "A folder in which every process of an `ESCAPE` leaves its number"
+    (folder := tmp_path/'pids').mkdir()
+    yield folder
+    for p in folder.iterdir():
+        try: os.kill(int(p.name), signal.SIGKILL)
+        except OSError: pass
+
+def three(folder):
+    for _ in range(600):
+        if len(names := [p.name for p in folder.iterdir()]) == 3: return names
+        time.sleep(.05)
+    raise AssertionError('the agent has not started its children')
+
+@pytest.mark.skipif(not LINUX, reason='only Linux gives us the orphans')
+def test_orphans_in_sessions_of_their_own_end_with_the_time_limit(agent, pids):
+    began = time.monotonic()
+    assert 'did not end within 3 s' in lost([*agent(ESCAPE + 'time.sleep(3600)'), str(pids)], timeout=3)
+    assert all(map(over, three(pids))) and time.monotonic() - began < 15
+
+@pytest.mark.skipif(not LINUX, reason='only Linux gives us the orphans')
+def test_orphans_in_sessions_of_their_own_end_with_their_agent(agent, pids):
+    wait = 'while len(os.listdir(sys.argv[1])) < 3: time.sleep(.01)\nprint("done")'
+    assert CommandChat([*agent(ESCAPE + wait), str(pids)], timeout=60).reply(ask()).text == 'done' and all(map(over, three(pids)))
+
+@pytest.mark.skipif(not LINUX, reason='only Linux gives us the orphans')
+@pytest.mark.parametrize('s', [signal.SIGKILL, signal.SIGTERM])
+def test_an_agent_and_its_orphans_end_when_we_are_killed(agent, pids, s):
+    run = f'from skillrl.llm.command import CommandChat; CommandChat({[*agent(ESCAPE + "time.sleep(3600)"), str(pids)]!r}).chat(system="", user="x")'
+    ours = subprocess.Popen([sys.executable, '-c', run])
+    names = three(pids)
+    ours.send_signal(s)
+    ours.wait(20)
+    assert all(map(over, names))
+
+@pytest.mark.skipif(not LINUX, reason='only Linux has the supervisor')
+def test_an_agent_that_kills_its_group_or_its_supervisor_is_lost_and_nothing_more(agent):
+    parent = 'p = os.getppid(); "supervise" in open(f"/proc/{p}/cmdline").read() and os.kill(p, 9)'
+    for kill in ('os.kill(0, 9)', parent):
+        r = CommandChat(agent(f'import os, time; {kill}; time.sleep(3600)'), timeout=20).reply(ask())
+        assert r.status == 'infra_error' and 'signal 9' in r.error
 
 def test_ctrl_c_ends_the_agent(agent, tmp_path):
     source = f'''
@@ -459,6 +516,61 @@ def test_folders_are_kept_on_request(agent, tmp_path):
     for root in kept:
         assert sorted(p.relative_to(root).as_posix() for p in root.rglob('*')) == ['skill', 'skill/SKILL.md', 'skill/made.txt', 'skill/task.md', 'stderr.txt', 'stdout.txt']
         assert ((root/'stdout.txt').read_text(), (root/'stderr.txt').read_text()) == ('out\n', 'err\n')
+
+MOVE = """
+import os, pathlib
+here = pathlib.Path.cwd()
+there = pathlib.Path({there!r})
+for k in ({root!r},): here = here.parent if k else here
+os.chdir('/')
+here.rename(there/'moved')
+(there/'moved'/'answer.md').write_text('from elsewhere')
+here.{instead}
+print('said')
+"""
+
+@pytest.mark.parametrize('root', [False, True])
+@pytest.mark.parametrize('instead', ['symlink_to(there/"moved")', 'mkdir()', 'name'])
+@pytest.mark.parametrize('keep', [False, True])
+def test_a_work_folder_that_has_become_a_link_is_refused(agent, tmp_path, root, instead, keep):
+    (there := tmp_path/'there').mkdir()
+    (there/'mine.txt').write_text('Zq7-mug-and-spoon_0451')
+    command = agent(MOVE.format(there=str(there), root=root, instead=instead))
+    r = CommandChat(command, env=dict(KEY='Zq7-mug-and-spoon_0451'), keep=tmp_path/'kept' if keep else None).reply(ask())
+    assert r.status == 'infra_error' and 'in the place of its work folder' in r.error and 'from elsewhere' not in r.text
+    assert (there/'mine.txt').read_text() == 'Zq7-mug-and-spoon_0451'
+
+def test_what_is_kept_holds_no_secret_however_it_was_written(agent, tmp_path):
+    key = 'Zq7-mug-and-spoon_0451'
+    source = """
+import os
+key = os.environ['AGENT_KEY']
+def write(path, text):
+    if os.path.dirname(path): os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, 'w').write(text)
+write('config/.netrc', f'password {key}')
+write('blob.bin', '\\0' * 9 + key + key)
+write(f'{key}.txt', 'x')
+write(f'dir-{key}/a/b.txt', 'x')
+write('shut/in.txt', key)
+write('plain.txt', 'a mug')
+os.symlink(f'/nowhere/{key}', 'link')
+os.symlink(os.path.abspath('plain.txt'), '../stdout.txt')
+os.link('config/.netrc', 'again')
+os.mkfifo('pipe')
+os.chmod('config/.netrc', 0o400)
+os.chmod('shut', 0)
+os.truncate(os.open('huge', os.O_CREAT | os.O_RDWR), 2**40)
+print(key)
+"""
+    chat = CommandChat(agent(source), env=dict(AGENT_KEY=key), keep=tmp_path/'kept')
+    r = chat.reply(ask())
+    assert r.text == '[redacted]', r
+    (root,) = (tmp_path/'kept').iterdir()
+    seen = [p for p in root.rglob('*')]
+    assert key not in ''.join(map(str, seen)) and not [p for p in seen if p.is_symlink()] and (root/'stdout.txt').read_text().strip() == '[redacted]'
+    assert not [p for p in seen if p.is_file() and key.encode() in p.read_bytes()]
+    assert (root/'skill'/'plain.txt').read_text() == 'a mug' and (root/'skill'/'config'/'.netrc').read_text() == 'password [redacted]'
 
 # ---- like any other chat ----
 def test_many_at_once_in_order(agent):

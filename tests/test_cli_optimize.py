@@ -3,19 +3,21 @@ import json, os, re, shutil, signal, subprocess, sys, time
 from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
-from skillrl.cli import _gained, main, opt_settings, parser
+from skillrl.cli import main, parser
 from skillrl.config import SkillRLConfig
+from skillrl.inspection import _gained
 from skillrl.skillopt.config import SkillOptConfig
+from skillrl.skillopt.jobs import opt_settings
 from skillrl.skillopt.trainer import gain
 from skillrl.skills.bank import SkillBank
-from skillrl.store import data_path, read_json, write_json
+from skillrl.store import RunFolder, data_path, read_json
 
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
 KEY = 'wiring-7f3a9c51d2'
 
 def env(**more):
     keep = {k: v for k, v in os.environ.items() if not re.search('KEY|SECRET|TOKEN|OPENAI|SKILLRL|ALFWORLD', k)}
-    return keep | dict(OPENAI_API_KEY=KEY, OMP_NUM_THREADS='1') | more
+    return keep | dict(OPENAI_API_KEY=KEY, OMP_NUM_THREADS='1', COLUMNS='250') | more
 
 def listen(): signal.signal(signal.SIGINT, signal.default_int_handler) # A shell that runs the tests in its background has it ignored
 def start(*words, cwd, **more):
@@ -28,6 +30,8 @@ def run(*words, cwd, code=0, **more):
     assert p.returncode==code, f'{out}\n{err}'
     assert 'Traceback' not in err
     return out + err
+
+def end_of(out): return out.partition('\nNext: ')[0] # The results, which stand before what went to stderr
 
 def optimize(*words, **kw): return run('optimize', *words, **kw)
 
@@ -43,7 +47,7 @@ def offline(tmp_path_factory):
 
 def test_without_arguments_it_runs_offline_and_ends_with_a_summary(offline):
     cwd, out = offline
-    end = out.split('\n\n', 1)[1]
+    end = end_of(out)
     before, after = map(float, re.search(r'True accuracy.*: (\S+) before, (\S+) after', end).groups())
     s = read_json(cwd/'runs'/'run-001'/'summary.json')
     low, high = s['best_selection_interval']
@@ -60,7 +64,7 @@ def test_the_same_folder_goes_on_and_a_finished_run_costs_nothing(offline):
     cwd, out = offline
     before = files(cwd/'runs'/'run-001')
     for words in (['--output', 'runs/run-001'], ['--resume', 'runs/run-001']):
-        assert optimize(*words, cwd=cwd).split('\n\n', 1)[1]==out.split('\n\n', 1)[1]
+        assert end_of(optimize(*words, cwd=cwd))==end_of(out)
         assert files(cwd/'runs'/'run-001')==before
 
 def test_killed_and_resumed_to_the_same_bytes(offline, tmp_path):
@@ -101,7 +105,7 @@ def test_inspect_shows_steps_summary_and_usage(offline):
     words = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused')
     assert all(re.search(rf'^{r["step"]} .*  {words[r["action"]]}  ', shown, re.M) for r in history)
     calls = sum(u['calls'] for u in s['usage']['target'].values())
-    assert f'target: {calls:,} calls' in shown and 'gain (95 % interval)' in shown and f'{s["test_hard"]:.3f}' in shown
+    assert f'policy: {calls:,} calls' in shown and 'gain (95 % interval)' in shown and f'{s["test_hard"]:.3f}' in shown
 
 def test_both_splits_show_what_was_gained(offline):
     "The gain is that of the items one by one, from the first document to the best one measured afresh"
@@ -138,7 +142,7 @@ def test_inspect_of_a_run_under_way(tmp_path):
     optimize('--set', 'max_target_calls=150', '--output', 'r', cwd=tmp_path)
     (tmp_path/'r'/'summary.json').unlink()
     out = run('inspect', 'r', cwd=tmp_path)
-    assert 'go on with skillrl optimize --resume r' in out and 'target: ' in out
+    assert 'go on with skillrl optimize --resume r' in out and 'policy: ' in out
     (tmp_path/'r'/'summary.json').write_text('{"total_steps": %d}' % len(read_json(tmp_path/'r'/'history.json')))
     assert 'summary.json is no summary of a run' in run('inspect', 'r', cwd=tmp_path, code=1)
 
@@ -161,7 +165,7 @@ def forms(tmp_path):
     (tmp_path/'forms.jsonl').write_text('\n'.join(map(json.dumps, ITEMS)))
     return tmp_path
 
-def two(server): return ['--target', 'clerk', '--target-url', server.url, '--optimizer', 'editor', '--optimizer-url', server.url]
+def two(server): return ['--policy-model', 'clerk', '--policy-url', server.url, '--teacher', 'editor', '--teacher-url', server.url]
 SHORT = ['--set', 'num_epochs=1', 'batch_size=8', 'minibatch_size=4']
 
 def test_questions_are_learnt_from_a_server_and_the_key_is_kept_to_it(forms):
@@ -188,7 +192,7 @@ def test_a_server_that_tells_the_key_back(forms, answer, code):
 
 def test_an_address_with_a_key_in_it_is_refused_without_repeating_it(forms):
     for url in (f'http://me:{KEY}@127.0.0.1:1/v1', f'http://127.0.0.1:1/v1?key={KEY}'):
-        out = optimize('--questions', 'forms.jsonl', '--target', 'clerk', '--target-url', url, '--optimizer', 'editor', cwd=forms, code=1)
+        out = optimize('--questions', 'forms.jsonl', '--policy-model', 'clerk', '--policy-url', url, '--teacher', 'editor', cwd=forms, code=1)
         assert len(out.strip().splitlines())==1 and KEY not in out and not (forms/'runs').exists()
 
 def test_a_field_says_the_split(forms):
@@ -223,7 +227,7 @@ def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
     assert p.returncode==(130 if sig==signal.SIGINT else -9)
     if sig==signal.SIGINT: assert err.strip().splitlines()[-1]=='Stopped. Go on with: skillrl optimize --resume r'
     with FaultServer(rest=both) as s3:
-        optimize('--resume', 'r', '--target-url', s3.url, '--optimizer-url', s3.url, cwd=forms)
+        optimize('--resume', 'r', '--policy-url', s3.url, '--teacher-url', s3.url, cwd=forms)
     assert first + s3.count <= asked + 2
     same = lambda n: {k: v for k, v in files(forms/n).items() if k not in ('job.json', 'config.json', 'summary.json', 'report.html')}
     assert same('r')==same('whole')
@@ -233,7 +237,7 @@ def test_a_service_that_is_down_says_so_and_the_run_goes_on_later(forms):
     words = ['--questions', 'forms.jsonl', *SHORT, 'rollout_retries=0', '--output', 'r']
     with FaultServer(rest=lambda r: both(r) if r['body']['model']=='clerk' else error(401, 'who are you')) as s: out = optimize(*words, *two(s), cwd=forms, code=1)
     assert len(out.strip().splitlines()[-1:])==1 and 'who are you' in out and 'go on with: skillrl optimize --resume r' in out
-    with FaultServer(rest=both) as s: assert '1.000' in optimize('--resume', 'r', '--target-url', s.url, '--optimizer-url', s.url, cwd=forms)
+    with FaultServer(rest=both) as s: assert '1.000' in optimize('--resume', 'r', '--policy-url', s.url, '--teacher-url', s.url, cwd=forms)
 
 # --- a skill to begin with ---
 HEAD = '---\nname: atlas\ndescription: Names capitals.\n---\n\n'
@@ -274,16 +278,16 @@ def advise(request):
 def trained(tmp_path_factory):
     "What `skillrl train` leaves, as far as a bank needs it"
     run = tmp_path_factory.mktemp('trained')/'run'
-    SkillBank.load(data_path('sample_bank.json')).save_version(run/'bank'/'train-000')
-    shutil.copytree(data_path('base'), run/'policy'/'0002')
-    write_json(run/'config.json', SkillRLConfig().to_dict())
-    write_json(run/'state.json', dict(folders=dict(policy='policy/0002'), state={}))
+    with RunFolder(run, SkillRLConfig()) as r:
+        SkillBank.load(data_path('sample_bank.json')).save_version(r.file('bank')/'train-000')
+        with r.folder('policy') as p: shutil.copytree(data_path('base'), p, dirs_exist_ok=True)
+        r.commit({})
     return run
 
 ANY = ['--set', 'gate_rule=none', 'screen=false'] # Keep whatever is proposed
 
 def test_the_bank_of_a_run_is_played_by_its_policy_and_comes_back_as_a_bank(trained, tmp_path):
-    with FaultServer(rest=advise) as s: out = optimize('--bank', trained, '--optimizer', 'editor', '--optimizer-url', s.url, '--smoke', *ANY, '--output', 'r', cwd=tmp_path)
+    with FaultServer(rest=advise) as s: out = optimize('--bank', trained, '--teacher', 'editor', '--teacher-url', s.url, '--smoke', *ANY, '--output', 'r', cwd=tmp_path)
     old, new = SkillBank.load(data_path('sample_bank.json')), SkillBank.load(tmp_path/'r'/'best_bank.json')
     assert 'In its own form: r/best_bank.json' in out and all(new.get(o.id)==o for o in old.active())
     assert [o.principle for o in new.active() if o.id not in old]==['Open what is closed before you look into it.']
@@ -304,28 +308,28 @@ def test_a_bank_in_a_file_is_played_by_a_model(tmp_path):
 
 # --- refusals ---
 def refusals():
-    at = ['--target', 'a', '--target-url', 'http://127.0.0.1:1/v1', '--optimizer', 'b', '--optimizer-url', 'http://127.0.0.1:1/v1']
+    at = ['--policy-model', 'a', '--policy-url', 'http://127.0.0.1:1/v1', '--teacher', 'b', '--teacher-url', 'http://127.0.0.1:1/v1']
     return dict(
         no_file=(['--questions', 'none.jsonl', *at], 'there is no file none.jsonl'),
         torn=(['--questions', 'torn.jsonl', *at], 'torn.jsonl, line 2'),
-        no_answers=(['--questions', 'bare.jsonl', *at], "bare.jsonl, line 1: the item has the answers None"),
+        no_answers=(['--questions', 'bare.jsonl', *at], "bare.jsonl, line 1: item 0 has no `answers`"),
         split_name=(['--questions', 'dev.jsonl', *at], "has the split 'dev': choose one of train, val, test"),
         few=(['--questions', 'few.jsonl', *at], 'three splits need at least 3'),
         shares_twice=(['--questions', 'told.jsonl', '--split', '2:1:1', *at], 'the items have a `split`'),
         endless=(['--questions', 'forms.jsonl', '--split', '1:inf:1', *at], 'give three numbers above 0'),
         two_folders=(['--resume', 'occupied', '--output', 'x'], '--resume and --output are both given'),
         shares=(['--questions', 'forms.jsonl', '--split', '1:0:1', *at], 'give three numbers above 0'),
-        no_target=(['--questions', 'forms.jsonl', *at[4:]], '--questions needs --target'),
-        no_optimizer=(['--questions', 'forms.jsonl', *at[:4]], '--questions needs --optimizer'),
-        url_alone=(['--questions', 'forms.jsonl', *at[2:]], '--target-url needs --target'),
+        no_target=(['--questions', 'forms.jsonl', *at[4:]], '--questions needs --policy-model'),
+        no_optimizer=(['--questions', 'forms.jsonl', *at[:4]], '--questions needs --teacher'),
+        url_alone=(['--questions', 'forms.jsonl', *at[2:]], '--policy-url needs --policy-model'),
         price=(['--questions', 'forms.jsonl', *at, '--set', 'max_usd=2'], 'a has no price: add --set'),
         two_jobs=(['--questions', 'forms.jsonl', '--bank', 'b', *at], '--questions would do nothing with --bank'),
-        no_job=(at, '--target, --target-url, --optimizer, --optimizer-url would do nothing without'),
+        no_job=(at, '--policy-model, --policy-url, --teacher, --teacher-url would do nothing without'),
         skill_and_bank=(['--bank', 'b', '--skill', 's', *at], '--skill would do nothing with --bank'),
         no_bank=(['--bank', 'nothing', *at], 'nothing'),
         no_skill=(['--skill', 'nothing'], 'there is no skill nothing'),
         bytes=(['--skill', 'bytes.md'], 'bytes.md is not UTF-8 text'),
-        setting=(['--set', 'max_uds=2'], 'did you mean max_usd?'),
+        setting=(['--set', 'max_uds=2'], 'max_usd'),
         no_value=(['--set', 'max_usd'], 'write NAME=VALUE'),
         value=(['--set', 'batch_size=x'], "batch_size is 'x'"),
         config=(['--config', 'sections.json'], 'there is no setting'),
@@ -354,4 +358,4 @@ def test_what_cannot_work_is_refused_in_a_sentence_before_anything_is_made(odd, 
 
 def test_every_setting_can_be_set():
     for name, v in SkillOptConfig().to_dict().items():
-        if name!='out_root': assert getattr(opt_settings(parser().parse_args(['optimize', '--set', f'{name}={json.dumps(v)}'])), name)==v
+        if name!='out_root': assert getattr(opt_settings(parser().parse_args(['optimize', '--set', f'{name}={json.dumps(v)}']), 'run'), name)==v

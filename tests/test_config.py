@@ -1,5 +1,6 @@
 "Config files as people write them: every key Krill knows, every way a value can be wrong, and no secret on disk"
-import json
+import json, os, re
+from pathlib import Path
 import pytest
 from skillrl.config import SkillRLConfig, load_config
 
@@ -33,7 +34,8 @@ def test_a_part_of_krills_file_will_do(write, section):
 
 @pytest.mark.parametrize('path,_,f', list(SkillRLConfig().settings()))
 def test_every_setting_refuses_nonsense_by_name(path, _, f):
-    for bad in (None, [], {'a': 1} if f.type is str else "nonsense", 2 if f.type is bool else True):
+    none = [] if f.default is None else [None]
+    for bad in (*none, [], {'a': 1} if f.type is str else "nonsense", 2 if f.type is bool else True):
         with pytest.raises(ValueError) as e: SkillRLConfig().merged({path: bad})
         assert path in str(e.value) and '\n' not in str(e.value)
 
@@ -103,3 +105,147 @@ def test_room_for_a_teachers_answer():
     m = load_config(**{'model.teacher_max_tokens': '2000'}).model
     assert (m.teacher_max_tokens, SkillRLConfig().model.teacher_max_tokens, m.azure_api_version)==(2000, 4096, '2024-12-01-preview')
     with pytest.raises(ValueError, match='model.teacher_max_tokens is 0'): load_config(**{'model.teacher_max_tokens': 0})
+
+# ---- keys and the addresses of a run folder ----
+
+EVIL, MINE = 'http://evil.example/v1', 'http://mug.example/v1'
+
+@pytest.fixture
+def keys(tmp_path):
+    "The environment of somebody with settings of his own that name `MINE`, and what else is given"
+    file = tmp_path/'settings'/'skillrl'/'config.yaml'
+    file.parent.mkdir(parents=True)
+    file.write_text(f'model:\n  policy_api_base: {MINE}\n')
+    return lambda **kw: dict(XDG_CONFIG_HOME=str(tmp_path/'settings'), **kw)
+
+def stored(who, url): return SkillRLConfig().merged({f'model.{who}_api_base': url})
+
+@pytest.mark.parametrize('who', ['policy', 'teacher', 'embedding'])
+@pytest.mark.parametrize('variable', ['own', 'OPENAI_API_KEY'])
+def test_a_key_goes_to_no_address_that_only_a_run_folder_names(keys, who, variable):
+    variable = f'SKILLRL_{who.upper()}_API_KEY' if variable == 'own' else variable
+    cfg = stored(who, EVIL)
+    with pytest.raises(ValueError) as e: cfg.fill_keys(keys(**{variable: 'sk-mine'}), named=())
+    said = str(e.value)
+    assert EVIL in said and variable in said and f'model.{who}_api_base' in said and 'config.yaml' in said
+    assert '\n' not in said and 'sk-mine' not in said and getattr(cfg.model, f'{who}_api_key') == ''
+    for named in ([EVIL], None): cfg.fill_keys(keys(**{variable: 'sk-mine'}), named=named)
+
+def test_azures_key_is_guarded_where_it_would_be_sent(keys):
+    azure = stored('teacher', 'https://evil.openai.azure.com')
+    with pytest.raises(ValueError, match='AZURE_OPENAI_API_KEY would go there'): azure.fill_keys(keys(AZURE_OPENAI_API_KEY='k'), named=())
+    azure.fill_keys(keys(AZURE_OPENAI_API_KEY='k'), named=['https://evil.openai.azure.com/'])
+
+def test_a_path_that_ends_like_azure_gets_no_azure_key(monkeypatch):
+    "The address is told by its host: by its last letters, a server anywhere got the key"
+    from skillrl.players import teacher_for
+    for v in ('OPENAI_API_KEY', 'SKILLRL_TEACHER_API_KEY'): monkeypatch.delenv(v, raising=False)
+    monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'azure-key-0123456789')
+    m = stored('teacher', 'http://evil.example/.azure.com').merged({'model.teacher_model_id': 'mini'}).model
+    with pytest.raises(ValueError, match='there is no API key for http://evil.example'): teacher_for(m)
+
+@pytest.mark.parametrize('near', ['http://mug.example.evil.example/v1', 'http://mug.example/v1/evil', 'http://mug.example:81/v1', 'https://mug.example/v1', 'http://mug.example'])
+def test_addresses_are_compared_whole(keys, near):
+    with pytest.raises(ValueError, match='OPENAI_API_KEY would go there'): stored('teacher', near).fill_keys(keys(OPENAI_API_KEY='k'), named=[MINE])
+
+@pytest.mark.parametrize('same', [MINE, 'http://mug.example/v1/', 'HTTP://Mug.Example/v1', 'http://mug.example:80/v1'])
+def test_another_spelling_of_a_named_address_will_do(keys, same):
+    "`MINE` stands in the user's own settings; no flag names it"
+    assert stored('teacher', same).fill_keys(keys(SKILLRL_TEACHER_API_KEY='k'), named=()).model.teacher_api_key == 'k'
+
+def test_without_a_key_in_the_environment_any_address_may_be_resumed(keys):
+    assert stored('teacher', EVIL).fill_keys(keys(), named=()).model.teacher_api_key == ''
+    mine = stored('teacher', EVIL).merged({'model.teacher_api_key': 'given'})
+    assert mine.fill_keys(keys(OPENAI_API_KEY='k', SKILLRL_TEACHER_API_KEY='k'), named=()).model.teacher_api_key == 'given'
+
+def test_only_the_addresses_of_the_users_own_settings_count(keys, tmp_path):
+    (tmp_path/'settings'/'skillrl'/'config.yaml').write_text('model: {teacher_api_bas: x}')
+    with pytest.raises(ValueError, match='did you mean model.teacher_api_base'): stored('teacher', EVIL).fill_keys(keys(), named=())
+
+def test_the_address_that_an_empty_one_stands_for_needs_no_name(keys):
+    "A folder that names it redirects nothing; where OPENAI_BASE_URL says otherwise, it would"
+    usual = stored('teacher', 'https://api.openai.com/v1')
+    usual.fill_keys(keys(OPENAI_API_KEY='k'), named=())
+    with pytest.raises(ValueError, match='would go there'): usual.fill_keys(keys(OPENAI_API_KEY='k', OPENAI_BASE_URL=MINE), named=())
+
+# ---- files that ship, and Krill's ----
+
+@pytest.mark.parametrize('env', ['alfworld', 'webshop', 'search'])
+def test_the_papers_settings_are_files(env):
+    "As `--config` takes them, from any folder; they say what `SkillRLConfig.paper` says"
+    for name in (f'configs/paper_{env}.yaml', f'paper_{env}.yaml'): assert load_config(name).to_dict() == SkillRLConfig.paper(env).to_dict()
+    table4 = dict(iterations=150, learning_rate=1e-6, clip_epsilon=0.2)
+    assert {k: getattr(SkillRLConfig.paper(env).rl, k) for k in table4} == table4
+
+@pytest.mark.parametrize('env,lengths', [('alfworld', (4096, 512, 128)), ('webshop', (6000, 768, 64)), ('search', (5000, 700, 256))])
+def test_the_scripts_settings_are_files_where_they_differ(env, lengths):
+    c = load_config(f'configs/official_{env}.yaml')
+    assert (c.model.max_prompt_tokens, c.model.max_new_tokens, c.rl.minibatch) == lengths and c.env.name == env
+    assert (c.agent.prompt, c.agent.parser, c.agent.history_length) == (('official', 'official', 2) if env == 'alfworld' else
+                                                                       ('ours', 'official', 2) if env == 'webshop' else ('ours', 'strict', 4))
+
+def test_a_file_of_ones_own_is_not_replaced_by_one_that_ships(tmp_path):
+    with pytest.raises(FileNotFoundError, match='check the name'): load_config(tmp_path/'paper_alfworld.yaml')
+
+@pytest.mark.parametrize('over,says', [
+    ({'model.checkpoint': 'data/policy', 'model.policy_model_id': 'mini'}, 'only one can act'),
+    ({'model.embedding_model_id': 'small', 'retrieval.mode': 'lexical'}, 'retrieval.mode is lexical and retrieval.encoder is tfidf'),
+    ({'model.embedding_model_id': 'small', 'retrieval.mode': 'embedding', 'retrieval.encoder': 'tfidf'}, 'leave the model out'),
+    ({'retrieval.mode': 'embedding', 'retrieval.encoder': 'openai'}, 'model.embedding_model_id is empty: name the model')])
+def test_a_model_that_is_named_is_used_or_refused(over, says):
+    with pytest.raises(ValueError, match=says) as e: load_config(**over)
+    assert '\n' not in str(e.value)
+
+README = {f'{who}_{what}': v for who, model in (('policy', 'gpt-4o-mini'), ('teacher', 'gpt-4o'), ('embedding', 'text-embedding-3-small'))
+          for what, v in (('api_base', 'https://api.openai.com/v1'), ('model_id', model))}
+
+def krills_demo():
+    "Krill's config.demo.json, where the data is there"
+    file = Path(os.environ.get('SKILLRL_REAL_DATA', ''))/'..'/'krill'/'config.demo.json'
+    return json.loads(file.read_text()) if file.is_file() else pytest.skip('no demo config of Krill here')
+
+@pytest.mark.parametrize('config', [lambda: dict(model=README), krills_demo], ids=['readme', 'demo file'])
+def test_krills_readme_config_is_taken_whole(write, config):
+    c = load_config(write(config()))
+    assert (c.model.policy_model_id, c.model.teacher_model_id, c.model.embedding_model_id) == ('gpt-4o-mini', 'gpt-4o', 'text-embedding-3-small')
+    assert (c.retrieval.mode, c.retrieval.encoder) == ('embedding', 'openai')
+
+def test_krills_readme_config_runs(write, tmp_path, monkeypatch):
+    "Its models at a server here: one collects, one teaches, one embeds, and the weights learn"
+    from faults import FaultServer, said, vectors
+    from skillrl.cli import main
+    skill = dict(title='Look first', principle='Look in closed places last.', when_to_apply='Nothing is in sight yet.', evidence=[1],
+                 description='Looking twice.', why_it_happens='Nothing was written down.', how_to_avoid='Go on to another place.')
+    def answer(r):
+        if 'input' in r['body']: return vectors(r)
+        if r['body']['model'] == 'gpt-4o-mini': return said('<action>look</action>')
+        kind = re.search(r'Kind of task: "(\w+)"', r['body']['messages'][-1]['content'])
+        return said(json.dumps([skill | dict(category=kind[1] if kind else 'pick')]))
+    monkeypatch.chdir(tmp_path)
+    for name in ('XDG_CACHE_HOME', 'XDG_CONFIG_HOME'): monkeypatch.setenv(name, str(tmp_path/name))
+    monkeypatch.setenv('OPENAI_API_KEY', 'k'*20)
+    with FaultServer(rest=answer) as s:
+        small = dict(rl=dict(training_epochs=1), evolution=dict(validation_interval=0), env=dict(train_households=1, test_households=1, test_tasks=1))
+        file = write(small | dict(model={k: s.url if k.endswith('base') else v for k, v in README.items()}))
+        assert main(['train', '--smoke', '--episodes', '1', '--config', str(file), '--output', 'run']) == 0
+    assert {r['body']['model'] for r in s.requests} == {'gpt-4o-mini', 'gpt-4o', 'text-embedding-3-small'}
+    assert (tmp_path/'run'/'report.md').exists() and (tmp_path/'run'/'collector'/'exchanges.jsonl').exists()
+    first = next(r for r in s.requests if r['body']['model'] == 'gpt-4o-mini')
+    assert 512 in (first['body'].get('max_completion_tokens'), first['body'].get('max_tokens'))
+
+@pytest.mark.parametrize('who', ['teacher', 'policy'])
+def test_resuming_a_folder_sends_no_key_to_an_address_it_names(tmp_path, monkeypatch, capsys, who):
+    "Nothing is sent and nothing in the folder changes; the message says how to go on"
+    from faults import FaultServer
+    from skillrl.cli import main
+    from skillrl.store import RunFolder
+    monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'own'))
+    monkeypatch.setenv(f'SKILLRL_{who.upper()}_API_KEY', 'k'*20)
+    small = {'env.train_households': 1, 'env.test_households': 1, 'env.episodes': 1, 'env.collect_steps': 2, 'rl.iterations': 1, 'sft.steps': 1}
+    with FaultServer() as s:
+        with RunFolder(tmp_path/'run', SkillRLConfig().merged(small | {f'model.{who}_model_id': 'mini', f'model.{who}_api_base': s.url})): pass
+        before = {p: p.read_bytes() for p in (tmp_path/'run').rglob('*') if p.is_file()}
+        assert main(['train', '--resume', str(tmp_path/'run')]) == 1
+        err = capsys.readouterr().err
+        assert s.url in err and f'SKILLRL_{who.upper()}_API_KEY would go there' in err and f'--{who}-url' in err and s.count == 0
+    assert before == {p: p.read_bytes() for p in (tmp_path/'run').rglob('*') if p.is_file()}

@@ -3,7 +3,9 @@ import json, os, pickle, random, socket
 from pathlib import Path
 import numpy as np
 import pytest
-from skillrl.skills.embedding import CachedEncoder, FolderEncoder, TfidfEncoder, VectorIndex, frame, said, stems, terms, unit
+from skillrl.skills.embedding import CachedEncoder, FolderEncoder, TfidfEncoder, VectorIndex, encode_queries, frame, pooled, said, stems, terms, unit
+from skillrl.skills.bank import Skill, SkillBank
+from skillrl.skills.retrieval import Retriever
 
 GOALS = ['put a hot egg in garbagecan.', 'heat some apple and put it in fridge.', 'put a hot mug in cabinet.', 'put some egg in fridge.',
          'find two mug and put them in cabinet.', 'find two apple and put them in sinkbasin.', 'look at egg under the desklamp.']
@@ -88,6 +90,60 @@ def test_padding_on_the_left_in_the_folder_does_not_matter(tiny, tmp_path):
     f = folder/'tokenizer_config.json'
     f.write_text(json.dumps(json.loads(f.read_text()) | {'padding_side': 'left'}))
     assert np.allclose(FolderEncoder(folder).encode(GOALS), FolderEncoder(tiny[0]).encode(GOALS), atol=1e-5)
+
+@pytest.fixture(scope='module')
+def decoder(tmp_path_factory):
+    "A folder with a Qwen3 of two layers that pads on the left, as Qwen3-Embedding does, and the model itself"
+    import torch
+    from transformers import Qwen3Config, Qwen3Model
+    from skillrl.llm.local import word_tokenizer
+    folder = tmp_path_factory.mktemp('models')/'decoder'
+    tok = word_tokenizer(sorted({w for g in GOALS for w in g.replace('.', ' .').split()}))
+    tok.padding_side = 'left'
+    torch.manual_seed(0)
+    model = Qwen3Model(Qwen3Config(vocab_size=len(tok), hidden_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=12, intermediate_size=32))
+    for p in model.parameters(): p.data.mul_(4)
+    model.save_pretrained(folder), tok.save_pretrained(folder)
+    return folder, model.eval(), tok
+
+def pooling_by(folder, to, **modes):
+    (copy_of(folder, to)/'1_Pooling').mkdir()
+    (to/'1_Pooling'/'config.json').write_text(json.dumps(dict(word_embedding_dimension=24, include_prompt=True) | modes))
+    return to
+
+LAST = dict(pooling_mode_cls_token=False, pooling_mode_mean_tokens=False, pooling_mode_lasttoken=True)
+
+@pytest.mark.parametrize('modes, place', [(LAST, -1), (dict(pooling_mode='lasttoken'), -1), (dict(pooling_mode_cls_token=True, pooling_mode_mean_tokens=False), 0)])
+def test_the_token_that_the_folder_names_is_the_vector_whatever_the_padding(decoder, tmp_path, modes, place):
+    import torch
+    folder, model, tok = decoder
+    e = FolderEncoder(pooling_by(folder, tmp_path/'pooled', **modes))
+    rows = e.encode(GOALS)
+    for g, r in zip(GOALS, rows):
+        with torch.no_grad(): h = model(input_ids=torch.tensor([tok(g)['input_ids']])).last_hidden_state[0, place].numpy()
+        assert np.allclose(h/np.linalg.norm(h), r, atol=1e-5)
+    assert np.allclose(e.encode(GOALS[:1] + ['egg ' * 40])[0], rows[0], atol=1e-5)
+    assert e.name.split('-')[1] != FolderEncoder(folder).name.split('-')[1] and len({len(tok(g)['input_ids']) for g in GOALS}) > 1
+
+@pytest.mark.parametrize('how', ['mean', 'cls', 'lasttoken'])
+def test_pooling_is_the_same_for_padding_on_either_side(how):
+    import torch
+    text, pad = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(1)), torch.full((1, 2, 4), 9.)
+    left, right = (pooled(torch.cat(hs, 1), torch.tensor([m]), how) for hs, m in (([pad, text], [0, 0, 1, 1, 1]), ([text, pad], [1, 1, 1, 0, 0])))
+    assert torch.equal(left, right) and torch.equal(left, pooled(text, torch.ones(1, 3, dtype=torch.long), how))
+
+def test_a_way_of_pooling_that_is_not_there_is_refused(tiny, tmp_path):
+    folder = pooling_by(tiny[0], tmp_path/'max', pooling_mode_max_tokens=True)
+    with pytest.raises(ValueError, match='asks for pooling by max: choose a model with one of mean, cls, lasttoken'): FolderEncoder(folder)
+
+def test_a_query_has_the_instruction_of_the_folder_before_it_and_a_skill_has_not(tiny, tmp_path):
+    folder = copy_of(tiny[0], tmp_path/'told')
+    (folder/'config_sentence_transformers.json').write_text(json.dumps(dict(prompts=dict(query='find some ', document=''))))
+    e = CachedEncoder(FolderEncoder(folder), tmp_path/'vectors')
+    assert np.allclose(encode_queries(e, ['egg', ' ']), e.encode(['find some egg', ' '])) and not np.allclose(encode_queries(e, ['egg']), e.encode(['egg']))
+    kept = Skill('pick_001', 'Eggs', 'put some egg in fridge.', category='pick')
+    found = Retriever(SkillBank([], dict(pick=[kept])), 'embedding', encoder=e).similarities('egg')
+    assert np.isclose(found[0], float(encode_queries(e, ['egg'])[0] @ e.encode([f'pick: {kept.text}'])[0]), atol=1e-5)
 
 def test_same_rows_from_another_copy_and_every_time(tiny, tmp_path):
     a, b = FolderEncoder(tiny[0]), FolderEncoder(copy_of(tiny[0], tmp_path/'tiny'))

@@ -1,7 +1,9 @@
 "Every reader of trajectories, memories and banks against odd, broken and foreign files."
 import copy, json, os, random, subprocess, sys
+from datetime import datetime
 from pathlib import Path
 import pytest
+from skillrl.cli import main
 from skillrl.skills.bank import BankDiff, Mistake, Skill, SkillBank, diff, load_latest, load_version, versions
 from skillrl.trajectory import (CATEGORIES, Step, Trajectory, alfworld_category, by_category, from_eto, from_krill, load_memories, load_trajectories,
                                 read_records, save_trajectories, select, success_rate, wilson)
@@ -260,6 +262,65 @@ def test_official_bank_round_trips_equal(key):
 def test_both_keys_are_merged():
     d = official() | {'query_type_skills': {'heat': [{'skill_id': 'q', 'title': 't', 'principle': 'p'}]}}
     assert [s.id for s in SkillBank.from_dict(d).skills('heat')] == ['q']
+
+def official_lookup(goal, d):
+    "The shelf and skills that the official code finds for `goal`: its keyword rules, word for word, on the keys of the file"
+    shelves, goal = d['task_specific_skills'], goal.lower()
+    if 'pick_and_place' in shelves or 'clean' in shelves:
+        if 'look at' in goal and 'under' in goal: c = 'look_at_obj_in_light'
+        else: c = next((k for k in ('clean', 'heat', 'cool') if k in goal), 'examine' if 'examine' in goal or 'find' in goal else 'pick_and_place')
+    elif 'apparel' in shelves or 'electronics' in shelves:
+        words = dict(apparel='shirt dress jacket', footwear='shoe boot sneaker', electronics='laptop phone', accessories='necklace ring watch', home_decor='lamp curtain')
+        c = next((k for k, ws in words.items() if any(w in goal for w in ws.split())), 'other')
+    else: c = next(iter(shelves), 'unknown')
+    return shelves.get(c, [])
+
+LOOKED_UP = dict(pick=['put a mug in desk.', 'put some egg on countertop.'], look=['look at bowl under the desklamp.', 'examine the cd with the desklamp.'],
+                 clean=['put a clean plate in cabinet.', 'clean some fork and put it in drawer.'], heat=['put a hot egg in sinkbasin.', 'heat some potato and put it in fridge.'],
+                 cool=['put a cool apple in microwave.', 'cool some bread and put it in countertop.'], pick_two=['put two pencil in drawer.', 'find two pillow and put them in sofa.'])
+
+def of_kinds(*kinds): return SkillBank([], {c: [Skill(f'{c.lower()}_{i:03}', f'{c} {i}', f'Do {c} {i}.', provenance=dict(teacher='offline')) for i in (1, 2)] for c in kinds})
+
+@pytest.mark.parametrize('kinds', [LOOKED_UP, ['PickTwo', 'Heat', 'Look', 'Pick', 'Cool', 'Clean'], *[[c] for c in LOOKED_UP]], ids=lambda ks: ' '.join(ks))
+def test_official_export_is_found_by_the_official_rules(kinds, tmp_path):
+    bank = of_kinds(*kinds)
+    bank.save(tmp_path/'b.json')
+    assert main(['export', str(tmp_path/'b.json'), '--format', 'official', '--output', str(tmp_path/'o.json')]) == 0
+    d = json.loads((tmp_path/'o.json').read_text())
+    for c in kinds:
+        for goal in LOOKED_UP['pick_two' if c == 'PickTwo' else c.lower()]:
+            assert {s.principle for s in bank.skills(c)} <= {r['principle'] for r in official_lookup(goal, d)}, (c, goal)
+    ids = [r['skill_id'] for rows in d['task_specific_skills'].values() for r in rows]
+    assert len(ids) == len(set(ids)) and {c: [s.id for s in SkillBank.from_dict(d).skills(c)] for c in kinds} == {c: [s.id for s in bank.skills(c)] for c in kinds}
+
+def test_official_export_of_a_shop_bank_is_told_from_its_shelves():
+    d = of_kinds('footwear', 'other').to_dict('official')
+    assert [r['principle'] for r in official_lookup('find me a size 9 boot', d)] == ['Do footwear 1.', 'Do footwear 2.'] and d['task_specific_skills']['apparel'] == []
+
+@real_data
+def test_a_grown_official_bank_stays_official():
+    bank = SkillBank.load(Path(REAL)/'alfworld/claude_style_skills.json')
+    before = bank.to_dict('official')['task_specific_skills']
+    for c in ('pick_two', 'look', 'heat'): bank.add(Skill(bank.new_id(c), 'New', f'New for {c}.', category=c, provenance=dict(teacher='offline')))
+    d = bank.to_dict('official')
+    assert list(d['task_specific_skills']) == list(before) and all(d['task_specific_skills'][c][:len(v)] == v for c, v in before.items())
+    for c in ('pick_two', 'look'): assert all(f'New for {c}.' in [r['principle'] for r in official_lookup(g, d)] for g in LOOKED_UP[c])
+    assert SkillBank.from_dict(d).to_dict('official') == d
+
+def test_krill_export_has_the_names_krill_looks_for_and_a_history_it_can_read():
+    bank = of_kinds(*LOOKED_UP)
+    bank.skills('heat')[0].provenance['version'] = 3
+    bank.metadata['version'] = 4
+    d = bank.to_dict('krill')
+    assert list(d['task_specific_skills']) == ['Pick', 'Look', 'Clean', 'Heat', 'Cool', 'PickTwo'] and d['current_cycle'] == 4
+    assert all(r['category'] == {'TaskSpecific': c} for c, rows in d['task_specific_skills'].items() for r in rows)
+    assert [r['skill_id'] for r in d['history']] == [s.id for s in bank.skills()] and {r['evolution_cycle'] for r in d['history']} == {0, 3}
+    assert all(datetime.fromisoformat(r['added_at'].replace('Z', '+00:00')).tzinfo and list(r) == ['skill_id', 'added_at', 'evolution_cycle'] for r in d['history'])
+    back = SkillBank.from_dict(d)
+    assert back.categories == list(LOOKED_UP) and not back.extra and back.to_dict('krill') == d
+    grown = SkillBank.from_dict(krill_bank())
+    grown.add(Skill('heat_001', 'New', 'Heat it.', category='Heat', provenance=dict(teacher='offline', version=5)))
+    assert grown.to_dict('krill')['history'][1:] == [dict(skill_id='heat_001', added_at='1970-01-01T00:00:00Z', evolution_cycle=5)] and grown.to_dict('krill')['current_cycle'] == 5
 
 def krill_bank():
     row = lambda i, cat: {'id': i, 'name': f'Name {i}', 'principle': 'p', 'when_to_apply': 'w', 'category': cat, 'embedding': None}

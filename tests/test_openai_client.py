@@ -4,7 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from faults import CUT, RESET, Answer, FaultServer, error, said, slow, truncated, vectors
-from skillrl.llm.base import BudgetExceeded, Ledger, Outage, ReplyCache
+from skillrl.llm.base import BudgetExceeded, Ledger, Outage, ReplyCache, ScriptedChat
+from skillrl.llm.command import CommandChat
+from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.llm.openai_client import LONGEST, Garbled, OpenAIChatClient, OpenAIEmbedder, is_local, read_chat, retry_wait
 from skillrl.store import JsonlLog
 
@@ -139,9 +141,43 @@ def test_a_reply_has_all_its_parts(client):
     assert s.requests[0]['body']==dict(model='mini', messages=ask(), logprobs=True, top_logprobs=3)
 
 @pytest.mark.parametrize('usage', [None, [], 'many', dict(prompt_tokens=None), dict(prompt_tokens='7', completion_tokens=-2), dict(prompt_tokens=True)])
-def test_a_count_that_is_missing_is_zero(client, usage):
-    with FaultServer(Answer(said().body | dict(usage=usage))) as s: r = client(s).reply(ask())
-    assert r.ok and (r.prompt_tokens, r.completion_tokens)==(0, 0)
+def test_a_count_that_is_missing_is_estimated_and_says_so(client, usage, tmp_path):
+    "Five tokens read and eight written, as most tokenizers count"
+    log, ledger = JsonlLog(tmp_path/'l.jsonl'), Ledger({'mini': (1., 2.)})
+    with FaultServer(rest=Answer(said().body | dict(usage=usage))) as s, pytest.warns(UserWarning, match='estimated, at most so many') as told:
+        c = client(s, log=log, ledger=ledger)
+        r = c.reply(ask())
+        assert c.reply(ask('Again?')).ok and len([w for w in told if w.category is UserWarning])==1
+    assert r.ok and r.estimated and 8 <= r.prompt_tokens <= 60 and 8 <= r.completion_tokens <= 20
+    assert [row['estimated'] for row in log.read()]==[True]*2
+    assert 'at most' in repr(ledger) and 'estimated: the server reports no usage' in repr(ledger) and 'at most' in str(ledger.table())
+
+def test_a_count_of_the_server_is_no_estimate(client):
+    with FaultServer() as s:
+        c = client(s)
+        assert not c.reply(ask()).estimated and 'at most' not in repr(c.ledger)
+
+def test_a_budget_binds_where_the_server_reports_no_usage(client):
+    mute = said('a mug, a plate, ' * 100, usage=None)
+    for budget in (dict(budget_usd=.01), dict(budget_tokens=10_000)):
+        with FaultServer(rest=mute) as s, pytest.warns(UserWarning):
+            c = client(s, ledger=Ledger({'mini': (1., 2.)}, **budget), parallel=1)
+            with pytest.raises(BudgetExceeded) as e: c.replies(asks(100), max_tokens=900)
+            assert 2 < s.count < 20 and len(e.value.replies)==s.count
+
+def test_a_resumed_ledger_knows_what_was_estimated(client, tmp_path):
+    from skillrl.config import ModelConfig
+    from skillrl.players import teacher_for
+    with FaultServer(rest=said(usage=None)) as s, pytest.warns(UserWarning):
+        m = ModelConfig(teacher_model_id='mini', teacher_api_base=s.url, teacher_api_key='none')
+        first = teacher_for(m, tmp_path).chat
+        first.reply(ask())
+        again = teacher_for(m, tmp_path).chat.ledger
+    assert again.counts==first.ledger.counts and again.tokens > 0 and 'at most' in repr(again)
+
+def test_an_answer_without_a_reply_and_without_a_count_is_not_billed(client):
+    with FaultServer(Answer(dict(error=dict(message='upstream is full'))), said(usage=(100, 5))) as s: r = client(s).reply(ask())
+    assert (r.prompt_tokens, r.completion_tokens, r.estimated)==(100, 5, False)
 
 @pytest.mark.parametrize('logprobs', [None, [], {}, dict(content=None), dict(content=[None]), dict(content=[dict(logprob='low')])])
 def test_logprobs_that_do_not_come_are_none(logprobs):
@@ -235,6 +271,45 @@ def test_both_complaints_in_one_call(client):
         assert c.reply(ask(), temperature=0, max_tokens=9).ok and s.count==3
         assert c.reply(ask(), temperature=0, max_tokens=9).ok and s.count==4
 
+def llama(*known, usage=True, refused=()):
+    "A server that writes as many tokens as it is told to under a name that it knows, and 400 otherwise"
+    def answer(r):
+        for name in refused:
+            if name in r['body']: return error(400, f'Unsupported parameter: {name}')
+        n = min([r['body'][k] for k in known if k in r['body']], default=400)
+        return said('mug ' * n, usage=(11, n) if usage else None)
+    return answer
+
+def limits(s): return [k for r in s.requests for k in r['body'] if 'tokens' in k]
+
+@pytest.mark.filterwarnings('ignore:.*estimated')
+@pytest.mark.parametrize('usage', [True, False])
+def test_a_limit_without_effect_is_sent_under_its_other_name_from_then_on(client, usage):
+    with FaultServer(rest=llama('max_tokens', usage=usage)) as s:
+        c = client(s)
+        assert [len(c.reply(ask(str(i)), max_tokens=50).text.split()) for i in range(3)]==[400, 50, 50]
+        assert limits(s)==['max_completion_tokens', 'max_tokens', 'max_tokens']
+
+@pytest.mark.parametrize('how', ['ignored', 'refused'])
+def test_a_server_that_keeps_to_no_limit_is_said_so_once(client, how):
+    rest = llama() if how=='ignored' else llama(refused=['max_tokens'])
+    with FaultServer(rest=rest) as s, pytest.warns(UserWarning, match='keeps to neither max_tokens nor max_completion_tokens: mini wrote 400 tokens where 50') as told:
+        c = client(s)
+        for i in range(4): assert c.reply(ask(str(i)), max_tokens=50).ok
+        assert len([w for w in told if w.category is UserWarning])==1 and s.count <= 5
+
+def test_a_reply_a_little_longer_than_its_limit_changes_nothing(client):
+    with FaultServer(rest=said('mug ' * 55, usage=(11, 60))) as s:
+        c = client(s)
+        for i in range(3): c.reply(ask(str(i)), max_tokens=50)
+        assert set(limits(s))=={'max_completion_tokens'}
+
+def test_a_local_server_that_writes_without_end_gets_the_other_limit(client):
+    def answer(r): return said() if 'max_tokens' in r['body'] else slow(3)
+    with FaultServer(rest=answer) as s:
+        c = client(s, timeout=.3, retries=0)
+        assert [c.reply(ask(str(i)), max_tokens=50).ok for i in range(3)]==[False, True, True]
+
 def test_what_one_call_learnt_another_does_not_unlearn(client):
     with FaultServer(rest=only('max_tokens', ONLY_MAX_TOKENS)) as s:
         c = client(s)
@@ -256,6 +331,73 @@ def test_a_temperature_given_wins_over_the_default(client):
     with FaultServer() as s:
         client(s, default_temperature=.3).reply(ask(), temperature=0)
         assert s.requests[0]['body']['temperature']==0
+
+# --- a reply in a given form ---
+SKILL = dict(type='object', properties=dict(title=dict(type='string')), required=['title'], additionalProperties=False)
+SKILLS = dict(type='array', items=SKILL)
+NO_SCHEMA = ["This response_format type is unavailable now", "'response_format.type' must be 'text'", 'json_schema: Extra inputs are not permitted',
+             "Invalid schema for response_format 'reply'", 'Failed to parse grammar']
+
+def formed(*known, text='{"title": "Rinse first"}', message=NO_SCHEMA[0], status=400):
+    "A server that knows some forms of a reply, `plain` among them"
+    def answer(r):
+        form = r['body'].get('response_format', dict(type='plain'))['type']
+        return said(text) if form in known else error(status, message)
+    return answer
+
+def forms(s): return [r['body'].get('response_format', dict(type='plain'))['type'] for r in s.requests]
+
+def test_a_schema_is_sent_as_response_format(client):
+    with FaultServer(rest=formed('json_schema')) as s: r = client(s).reply(ask(), response_format=SKILL)
+    assert r.text=='{"title": "Rinse first"}' and s.requests[0]['body']['response_format']==dict(
+        type='json_schema', json_schema=dict(name='reply', schema=SKILL, strict=True))
+
+@pytest.mark.parametrize('message', NO_SCHEMA)
+@pytest.mark.parametrize('status', [400, 422])
+def test_a_form_that_a_server_refuses_is_refused_once(client, naps, message, status):
+    with FaultServer(rest=formed('json_object', 'plain', message=message, status=status)) as s:
+        c = client(s)
+        assert [c.reply(ask(str(i)), response_format=SKILL).ok for i in range(3)]==[True]*3 and naps==[]
+        assert forms(s)==['json_schema', 'json_object', 'json_object', 'json_object']
+
+def test_a_server_without_any_form_is_asked_plainly(client):
+    with FaultServer(rest=formed('plain')) as s:
+        c = client(s)
+        assert [c.reply(ask(str(i)), response_format=SKILL).ok for i in range(2)]==[True]*2
+        assert forms(s)==['json_schema', 'json_object', 'plain', 'plain']
+
+def test_a_server_that_knows_the_schema_but_not_the_object(client):
+    with FaultServer(rest=formed('json_schema', 'plain')) as s:
+        c = client(s)
+        for schema in (dict(type='json_object'), SKILL): assert c.reply(ask(), response_format=schema).ok
+        assert forms(s)==['json_object', 'plain', 'json_schema']
+
+def test_a_list_comes_as_a_list(client):
+    "OpenAI wants an object outermost; one object is no list, so `json_object` is not asked for"
+    with FaultServer(rest=formed('json_schema', text='{"items": [{"title": "Rinse first"}]}')) as s:
+        r = client(s).reply(ask(), response_format=SKILLS)
+        assert json.loads(r.text)==[dict(title='Rinse first')] and s.requests[0]['body']['response_format']['json_schema']['schema']['type']=='object'
+    with FaultServer(rest=formed('plain')) as s:
+        assert client(s).reply(ask(), response_format=SKILLS).ok and forms(s)==['json_schema', 'plain']
+
+def test_a_cached_reply_does_not_depend_on_the_form_that_was_sent(client, tmp_path):
+    cache = ReplyCache(tmp_path/'c')
+    with FaultServer(rest=formed('plain')) as s:
+        assert not client(s, cache=cache).reply(ask(), response_format=SKILL).cached
+        assert client(s, cache=cache).reply(ask(), response_format=SKILL).cached and s.count==3
+        assert not client(s, cache=cache).reply(ask(), response_format=SKILLS).cached
+
+def test_a_form_and_a_limit_may_be_refused_in_one_call(client):
+    def answer(r): return only('max_tokens', ONLY_MAX_TOKENS)(r) if 'max_completion_tokens' in r['body'] else formed('plain')(r)
+    with FaultServer(rest=answer) as s:
+        assert client(s).reply(ask(), max_tokens=9, response_format=SKILL).ok and s.count==4
+
+def test_chats_without_a_server_take_a_form_and_ignore_it(tmp_path):
+    for chat in (ScriptedChat(['Rinse it.']), CommandChat([sys.executable, '-c', 'print("Rinse it.")'])):
+        assert chat.reply(ask(), response_format=SKILL).text=='Rinse it.'
+    with pytest.raises(Handoff) as e: HandoffChat(tmp_path).reply(ask(), response_format=SKILL)
+    answer_place(e.value.questions[0]).write_text('Rinse it.')
+    assert HandoffChat(tmp_path).reply(ask(), response_format=SKILL).text=='Rinse it.'
 
 # --- where and with which key ---
 def test_azure(client, monkeypatch):
@@ -337,7 +479,11 @@ def test_a_redirect_does_not_carry_the_key_away(client):
         assert not client(s).reply(ask()).ok and thief.count==0
 
 @pytest.mark.parametrize('url,local', [('http://localhost:1', True), ('http://127.8.0.1', True), ('http://[::1]:3/v1', True), ('http://LOCALHOST', True),
-                                       ('https://localhost.evil.com', False), ('http://127.0.0.1@evil.com/v1', False), ('https://api.openai.com/v1', False)])
+                                       ('https://localhost.evil.com', False), ('http://127.0.0.1@evil.com/v1', False), ('https://api.openai.com/v1', False),
+                                       ('http://127.evil.example/v1', False), ('http://127.0.0.1.nip.io', False), ('http://127.0.0.1.evil.example:80', False),
+                                       ('http://localhost@evil.example', False), ('http://127.0.0.1:80@evil.example', False), ('http://0x7f.1', False),
+                                       ('http://127.1', False), ('http://[::1', False), ('', False), ('http://localhost.:3', True), ('http://127.0.0.1./v1', True),
+                                       ('http://[::ffff:127.0.0.1]:3', True), ('http://[::ffff:10.0.0.1]', False), ('http://0.0.0.0:3', True)])
 def test_what_counts_as_this_machine(url, local): assert is_local(url)==local
 
 # --- batches ---

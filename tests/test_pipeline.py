@@ -37,8 +37,9 @@ def play_until(kills, sig, seconds, folder):
     assert start(*args).wait()==0
     return [*done, folder/str(n)]
 
-@pytest.mark.parametrize('sig,kills', [(signal.SIGKILL, 10), (signal.SIGINT, 2)])
+@pytest.mark.parametrize('sig,kills', [(signal.SIGKILL, 4), (signal.SIGINT, 2)])
 def test_killed_and_resumed_to_the_same_bytes(whole, tmp_path, sig, kills):
+    "A sample of what benchmarks/kills.py does two hundred times"
     folder, seconds = whole
     for run in play_until(kills, sig, seconds, tmp_path): assert files(run)==files(folder)
 
@@ -87,14 +88,36 @@ def test_bad_input_gets_one_sentence(tmp_path, capsys):
              (['inspect', put('removed.json', json.dumps(dict(general_skills=[skill], removed_ids=5)))], '`removed_ids`'),
              (['inspect', put('one.json', json.dumps(dict(general_skills=[skill]))), '--id', 'nobody'], "'nobody'"),
              (['distill', '--trajectories', tmp_path/'t.json', '--teacher-url', 'http://127.0.0.1:9/v1', '--output', tmp_path/'b'], '--teacher'),
-             (['eval', '--model-url', 'http://127.0.0.1:9/v1'], '--model'), (['eval', '--ablate', '--model', 'x'], '--model'),
+             (['eval', '--policy-url', 'http://127.0.0.1:9/v1'], '--policy-model'),
              (['export', tmp_path/'none.json', '--output', tmp_path/'b'], 'none.json'),
              (['evolve', '--skill-bank', tmp_path/'none.json', '--output', tmp_path/'b'], 'none.json'),
              (['train', '--config', put('prices_config.json', json.dumps(dict(model=dict(teacher_model_id='m', teacher_api_base='http://127.0.0.1:9/v1',
                 prices=str(put('prices.json', '{"m": 5}')))))), '--output', tmp_path/'y'], 'prices.json'),
-             (['collect', '--no-mock', '--url', 'http://127.0.0.1:9', '--episodes', '1', '--output', tmp_path/'t'], '127.0.0.1:9')]
+             (['collect', '--url', 'http://127.0.0.1:9', '--episodes', '1', '--output', tmp_path/'t'], '127.0.0.1:9')]
     for argv, says in cases: assert says in sentence(capsys, *argv)
     assert not (tmp_path/'x').exists() and not (tmp_path/'b').exists()
+
+BANKS = {name: 0 for name in ('train-000', 'train-001', 'test-000', 'test-001', 'test-002')}
+@pytest.mark.parametrize('state,says', [({}, 'phase None'), (dict(phase='../x', done=0, versions={}), 'phase'), (dict(phase=['collect'], done=0, versions={}), 'phase'), (dict(phase='distill', done='1', versions={}), "done '1'"),
+    (dict(phase='distill', done=-1, versions={}), 'done -1'), (dict(phase='collect', done=99, versions={}), 'done 99 of 5'), (dict(phase='distill', done=0, versions={'train-000': '../../x'}), 'versions'),
+    (dict(phase='distill', done=0, versions=[]), 'versions'), (dict(phase='judge', done=0, versions={'train-000': 0}), 'no bank for train-001'), (dict(phase='judge', done=0, versions=BANKS), 'no policy')], ids=repr)
+def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, state, says):
+    from skillrl.config import SkillRLConfig
+    from skillrl.store import RunFolder
+    small = SkillRLConfig().merged({'env.train_households': 2, 'env.test_households': 3})
+    with RunFolder(tmp_path/'run', small) as run: run.commit(state)
+    err = sentence(capsys, 'train', '--resume', tmp_path/'run')
+    assert f'{tmp_path}/run/state.json ' in err and says in err and 'start a new run' in err
+
+def test_a_state_that_names_files_of_no_run_gets_one_sentence(tmp_path, capsys):
+    from skillrl.config import SkillRLConfig
+    from skillrl.store import RunFolder
+    with RunFolder(tmp_path/'run', SkillRLConfig()) as run:
+        run.log('diary').append([dict(day=1)])
+        run.commit(dict(phase='collect', done=0, versions={}))
+        run.log('diary').append([dict(day=2)])
+    assert "'diary.jsonl'" in sentence(capsys, 'train', '--resume', tmp_path/'run')
+    assert (tmp_path/'run'/'diary.jsonl').read_text().count('day') == 2
 
 def test_unsolvable_game_gets_one_sentence(tmp_path, capsys):
     from skillrl.envs.households import Household
@@ -123,7 +146,7 @@ def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
         split, n = task.split('-')
         return house.game(split, int(n), kinds[int(n) % 6])
     with serve(AlfworldEnv([house.game('test', 0, 'pick')], max_steps=12), find=find) as server:
-        live = ['--no-mock', '--url', server.url]
+        live = ['--url', server.url]
         assert main(['collect', *live, '--episodes', '6', '--output', str(tmp_path/'t.json')])==0
         assert main(['distill', '--trajectories', str(tmp_path/'t.json'), '--output', str(tmp_path/'b.json')])==0
         assert main(['eval', *live, '--tasks', '4', '--skill-bank', str(tmp_path/'b.json')])==0

@@ -2,21 +2,11 @@
 import gzip, json, socket, sys, threading, urllib.error, urllib.request
 from contextlib import contextmanager
 import pytest
-from skillrl.envs import remote
 from skillrl.envs.alfworld import AlfworldEnv
 from skillrl.envs.households import Household
 from skillrl.envs.remote import RemoteEnv, Server, serve
 
 games = Household('maple').games('test', 1)
-
-@pytest.fixture(params=['httpx2', 'httpx'])
-def client(request, monkeypatch):
-    "Both names under which the hub library brings its client"
-    pytest.importorskip(request.param)
-    if request.param=='httpx': monkeypatch.setitem(sys.modules, 'httpx2', None)
-    for f in (remote._httpx, remote._client): f.cache_clear()
-    yield remote._httpx()
-    for f in (remote._httpx, remote._client): f.cache_clear()
 
 @contextmanager
 def raw(reply, hold=False):
@@ -65,7 +55,7 @@ values = [
     (http('', '301 Moved', 'Location: /elsewhere'), '301'), (http('', '204 No Content'), 'an object'), (http('x'*10**6, '400 Bad'), '400')]
 
 @pytest.mark.parametrize('reply,says', values, ids=range(len(values)))
-def test_nonsense_is_a_value_error(client, reply, says):
+def test_nonsense_is_a_value_error(reply, says):
     with raw(reply) as (url, _): fails(url, ValueError, says)
 
 broken = [
@@ -73,25 +63,25 @@ broken = [
     (http('{}', '500 Oops'), '500'), (http('{"error": "out of mugs"}', '503 Busy'), '503 (out of mugs)'), (http('', '502 Bad Gateway'), 'look into')]
 
 @pytest.mark.parametrize('reply,says', broken, ids=range(len(broken)))
-def test_no_answer_is_a_connection_error(client, reply, says):
+def test_no_answer_is_a_connection_error(reply, says):
     with raw(reply) as (url, _): fails(url, ConnectionError, says)
 
 @pytest.mark.parametrize('reply', [b'', b'HTTP/1.1 200 OK\r\n', b'HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{"observation"'])
-def test_a_stall_ends(client, reply):
+def test_a_stall_ends(reply):
     with raw(reply, hold=True) as (url, seen):
         fails(url, ConnectionError, 'no answer within 0.2 s', timeout=.2)
         assert len(seen)==1, 'a request that may have acted is not sent again'
 
-def test_nobody_home(client):
+def test_nobody_home():
     with raw(b'') as (url, _): pass
     fails(url, ConnectionError, 'no server is listening')
 
-def test_a_password_stays_out_of_errors(client):
+def test_a_password_stays_out_of_errors():
     with raw(http('{}', '401 Unauthorized')) as (url, seen):
         with pytest.raises(ValueError, match='401') as e: RemoteEnv(url.replace('//', '//agent:secret@')).reset()
     assert 'secret' not in str(e.value) and b'authorization: basic' in seen[0].lower()
 
-def test_an_answer_may_be_packed_and_bare(client):
+def test_an_answer_may_be_packed_and_bare():
     body = gzip.compress(json.dumps(dict(observation='Your task is to: put a mug in desk 1.', extra=1, info='x')).encode())
     with raw(http(body, '200 OK', 'Content-Encoding: gzip')) as (url, _):
         env = RemoteEnv(url + '/', max_steps=2)
@@ -99,7 +89,7 @@ def test_an_answer_may_be_packed_and_bare(client):
         assert [env.step('look')[1:4] for _ in range(3)]==[(0., False, False), (0., False, True), (0., False, True)]
 
 @pytest.mark.parametrize('reward,won', [(1, True), (1., True), (.99, False), (2, True), (-1, False), (None, False)])
-def test_winning_is_being_done_with_one(client, reward, won):
+def test_winning_is_being_done_with_one(reward, won):
     with raw(ok(done=True, reward=reward)) as (url, _):
         env = RemoteEnv(url)
         assert env.reset()[1]['won'] is False, 'what a reset says of done and reward does not count'
@@ -107,13 +97,13 @@ def test_winning_is_being_done_with_one(client, reward, won):
         assert (r, terminated, truncated, info['won'])==(float(reward or 0), True, False, won)
 
 @pytest.mark.parametrize('action', ['', 'naïve café ☕', '\ud800', 'a'*10_000, '"}\r\n\r\n{'])
-def test_any_text_travels(client, action):
+def test_any_text_travels(action):
     with serve(AlfworldEnv(games)) as s:
         env = RemoteEnv(s.url)
         env.reset()
         assert env.step(action)[0]=='Nothing happens.'
 
-def test_closed_in_the_middle(client):
+def test_closed_in_the_middle():
     s = serve(AlfworldEnv(games))
     url, env = s.url, RemoteEnv(s.url)
     env.reset()
@@ -124,14 +114,14 @@ def test_closed_in_the_middle(client):
         with pytest.raises(RuntimeError, match='reset starts one'): env.step('look')
         assert env.reset()[1]['game']==games[0].id
 
-def test_restarted_in_the_middle(client):
+def test_restarted_in_the_middle():
     s = serve(AlfworldEnv(games))
     env, port = RemoteEnv(s.url), int(s.url.rsplit(':', 1)[1])
     env.reset()
     s.close()
     with serve(AlfworldEnv(games), port=port), pytest.raises(ValueError, match='no episode is running'): env.step('look')
 
-def test_a_broken_world_is_the_servers_fault(client):
+def test_a_broken_world_is_the_servers_fault():
     class Broken(AlfworldEnv):
         def step(self, action): raise KeyError('mug 1')
     with serve(Broken(games)) as s:
@@ -149,7 +139,7 @@ requests = [
 def test_bad_requests_get_a_sentence(route, data, status):
     method, path = route.split()
     with serve(AlfworldEnv(games)) as s:
-        try: got, body = urllib.request.urlopen(urllib.request.Request(s.url + path, data, method=method), timeout=10), None
+        try: got, body = urllib.request.urlopen(urllib.request.Request(s.url + path, data, {'Content-Type': 'application/json'}, method=method), timeout=10), None
         except urllib.error.HTTPError as e: got, body = e.code, json.load(e)
         except (urllib.error.URLError, ConnectionError): assert len(data) > 10**6; return # Refused before all was sent
     assert got==status and list(body)==['error'] and len(body['error']) > 10

@@ -67,3 +67,21 @@ def test_a_failed_run_leaves_the_old_adapter(base, tmp_path):
     with pytest.raises(ValueError, match='a row has no completion'):
         adapter_sft(ROWS+[dict(prompt='put the mug')], folder, tok, tmp_path/'kept', steps=1)
     assert files(tmp_path/'kept')==before
+
+def test_adapter_training_leaves_generators_and_threads_as_they_were(base, tmp_path):
+    import random
+    import numpy as np
+    from skillrl.training.sft import merge_adapter
+    folder, tok = base
+    state = lambda: (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), torch.get_num_threads())
+    threads, made = torch.get_num_threads(), []
+    try:
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            before = state()
+            adapter_sft(ROWS, folder, tok, tmp_path/f'{n}', steps=2, lr=1e-2, batch_size=2)
+            merge_adapter(tmp_path/f'{n}', folder)
+            assert state() == before
+            made.append(files(tmp_path/f'{n}'))
+    finally: torch.set_num_threads(threads)
+    assert made[0] == made[1]

@@ -366,7 +366,7 @@ def test_a_lost_call_is_not_a_lost_game(house):
     results = run_rollout(env, '', [item], target_client=Player('', dict(error='quota')), retries=0, max_lost=1)
     assert [r.status for r in results] == ['infra_error'] and 'quota' in results[0].fail_reason
 
-def test_a_reply_without_thought_counts(): assert ClientPolicy(Player('<action>look</action>')).generate([[dict(content=''), dict(content='')]]) == ['<think></think><action>look</action>']
+def test_a_reply_without_thought_counts(): assert ClientPolicy(Player('<action>look</action>')).generate([[dict(role='system', content=''), dict(role='user', content='')]]) == ['<think></think><action>look</action>']
 
 def test_a_document_that_cannot_be_used_loses_without_a_game(house):
     env, client = BankEnv(house, small()), Player()

@@ -3,17 +3,21 @@ import json, os, random, re, sys, threading, time
 from collections import Counter
 from pathlib import Path
 import pytest
-from skillrl.envs.ruleworld import RULES, RuleWorld, minded, needed
+from skillrl.envs.households import Household, demonstrate
+from skillrl.envs.ruleworld import RULES, RuleOptimizer, RuleTarget, RuleWorld, minded, needed
 from skillrl.llm.base import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
-from skillrl.cli import _outcome
+from skillrl.inspection import outcome
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.dashboard import read_run, verdict
-from skillrl.skillopt.editor import protect, protected
-from skillrl.skillopt.reflect import EDITING, KEYS, load_prompt, sections
+from skillrl.skillopt.document import TeacherOptimizer, as_result, bank_to_document, document_to_bank
+from skillrl.skillopt.editor import Edit, Patch, protect, protected
+from skillrl.skillopt.reflect import EDITING, KEYS, Optimizer, full_rewrite, load_prompt, rewrite, sections
 from skillrl.skillopt.rollout import ThreadExecutor
 from skillrl.skillopt.trainer import SkillOptTrainer
+from skillrl.skills.bank import SkillBank
+from skillrl.trajectory import CATEGORIES
 
 STAGES = {'analyst_error': 'analyst', 'analyst_success': 'analyst', 'full_rewrite': 'analyst', 'merge_rewrites': 'merge'}
 HARM = '- Hurry 7.'
@@ -128,6 +132,27 @@ def test_a_rewrite_that_fails_changes_nothing(mode, reply):
     summary = trainer(Tutor(**{mode: reply, 'merge_rewrites': reply}), update_mode=mode, num_epochs=1, max_skill_chars=400).train()
     assert actions() == ['skip_no_rewrite']*2 and summary['total_skips'] == 2
     assert text('best_skill.md') == text('current_skill.md') == RuleWorld().get_initial_skill() and not Path('run/steps/step_0001/candidate_skill.md').exists()
+
+def test_a_run_keeps_what_it_could_not_read_of_its_optimizer():
+    trainer(Tutor(analyst_error='No idea.'), num_epochs=1).train()
+    rows = [json.loads(line) for line in text('rejected.jsonl').splitlines()]
+    assert [(r['step'], r['question'], r['raw']) for r in rows] == [(n, 'analyst_error', 'No idea.') for n in (1, 2)]
+
+@pytest.mark.parametrize('mode', ['rewrite', 'full_rewrite'])
+def test_the_offline_optimizer_has_candidates_in_the_modes_that_rewrite(mode):
+    summary = trainer(RuleOptimizer(), RuleTarget(), RuleWorld(), update_mode=mode, num_epochs=3, batch_size=20, minibatch_size=4, edit_budget=6).train()
+    assert summary['total_skips'] == 0 and summary['total_accepts'] >= 1
+    assert len(minded(text('best_skill.md'))[0]) >= 1 and text('best_skill.md').startswith(RuleWorld().get_initial_skill())
+
+@pytest.mark.parametrize('minibatch', [24, 8])
+def test_the_offline_teacher_writes_a_whole_document_and_unites_several(minibatch):
+    house, skill = Household('test-003'), bank_to_document(SkillBank(), CATEGORIES)
+    results = [as_result(demonstrate(g, max_steps=30), SkillBank(), 30) for g in house.games('val', 4)]
+    new = full_rewrite(Optimizer(TeacherOptimizer()), results, skill, minibatch_size=minibatch)
+    assert len(document_to_bank(new, SkillBank(), CATEGORIES).skills()) >= 6
+    edit = Edit('insert_after', '- Look for egg in fridge 1.', '# heat')
+    suggested = rewrite(Optimizer(TeacherOptimizer()), skill, Patch([edit]))
+    assert [(o.category, o.principle) for o in document_to_bank(suggested, SkillBank(), CATEGORIES).skills()] == [('heat', 'Look for egg in fridge 1.')]
 
 @pytest.mark.parametrize('mode', ['patch', 'rewrite'])
 def test_nothing_proposed_is_a_step_without_patches(mode):
@@ -377,7 +402,7 @@ def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsy
     said = trainer(verbose=True).train()
     assert said['total_accepts'] and said['best_selection_score'] is said['best_selection_interval'] is None
     assert 0 < said['gate_score'] <= 1 and 'best selection score not measured afresh' in capsys.readouterr().out
-    assert 'not measured afresh' in verdict(read_run('run')) and 'accepted' in _outcome(Path('run'))
+    assert 'not measured afresh' in verdict(read_run('run')) and 'accepted' in outcome(Path('run'))
 
 def test_calls_of_a_process_that_was_killed_count_for_the_limit():
     "It could not write how its stage ended, but its journal tells what was answered"

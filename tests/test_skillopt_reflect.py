@@ -3,13 +3,16 @@ import json, re, time
 from collections import Counter
 from threading import Lock
 import pytest
+from faults import FaultServer, error, said
 from skillrl.llm.base import BudgetExceeded, Ledger, Outage, ScriptedChat
+from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skillopt.editor import MARKS, Edit, Patch, apply_patch_with_report, protect, protected
-from skillrl.skillopt.reflect import (KEYS, Optimizer, RawPatch, answer, chosen, credited, edit_lines, excerpt, fenced, full_rewrite,
+from skillrl.skillopt.reflect import (FORMS, KEYS, Optimizer, RawPatch, answer, chosen, credited, edit_lines, excerpt, fenced, full_rewrite,
                                       joined, load_prompt, merge_patches, message, minibatches, rank_and_select, read_patch, record,
                                       rewrite, run_minibatch_reflect, sections, usable)
 from skillrl.skillopt.rollout import Journal, ThreadExecutor
-from skillrl.store import data_path
+from skillrl.skills.guard import RejectedLog, example_in, rejected_table
+from skillrl.store import JsonlLog, data_path
 from skillrl.types import RolloutResult
 
 SKILL = '# Prices\n\n- The tax is 20 %.\n'
@@ -369,3 +372,49 @@ def test_overhead_of_a_step_is_small():
         o = asking(says)
         rank_and_select(o, SKILL, merge_patches(o, SKILL, run_minibatch_reflect(o, rs, SKILL)), 2)
     assert min(_took(step) for _ in range(5)) < .02
+
+# --- in the form that was asked for
+
+def behind(server, **kw): return Optimizer(OpenAIChatClient('wise', base_url=server.url, api_key='sk-live-0123456789abcdef'), executor=ThreadExecutor(1), **kw)
+
+def test_the_optimizer_asks_for_json_by_schema_where_the_server_takes_it():
+    edits = json.dumps(dict(reasoning='r', edits=[dict(op='append', content='Round up.', target='')]))
+    with FaultServer(rest=said(edits)) as server:
+        raw = run_minibatch_reflect(behind(server), results(2, 1), '# S', minibatch_size=2)
+    assert len(raw) == 2 and server.count == 2
+    forms = [r['body']['response_format']['json_schema'] for r in server.requests]
+    assert [f['schema'] for f in forms] == [FORMS['analyst_error'], FORMS['analyst_success']] and all(f['strict'] for f in forms)
+
+def test_an_optimizer_without_schemas_is_read_as_before():
+    edits = json.dumps(dict(edits=[dict(op='append', content='Round up.')]))
+    refuses = lambda r: error(400, f"response_format {r['body']['response_format']['type']} is unavailable") if 'response_format' in r['body'] else said(f'Here: {edits}')
+    with FaultServer(rest=refuses) as server: raw = run_minibatch_reflect(behind(server), results(4, 4), '# S', minibatch_size=2)
+    assert len(raw) == 4 and 0 < sum('response_format' in r['body'] for r in server.requests) <= 2
+
+def test_clients_and_prompts_of_ones_own_are_told_of_no_schema():
+    class Bare:
+        model = 'bare'
+        def chat(self, *, system, user, max_completion_tokens, stage, retries): return '{"edits": []}', {}
+    assert Optimizer(Bare()).ask('analyst_error', 'u', 'analyst') == '{"edits": []}'
+    with FaultServer(rest=said('{"rules": []}')) as server: behind(server, prompt_overrides=dict(ranking='Choose well.')).ask('ranking', 'u', 'ranking')
+    assert 'response_format' not in server.requests[0]['body']
+
+@pytest.mark.parametrize('name', KEYS)
+def test_every_prompt_of_the_optimizer_has_an_example_that_is_not_taken_for_an_answer(name, tmp_path):
+    shown = example_in(load_prompt(name))
+    assert shown.keys() == FORMS[name]['properties'].keys()
+    o = asking(lambda *a: json.dumps(shown, indent=3), rejects=RejectedLog(tmp_path/'rejected.jsonl'))
+    assert o.ask(name, 'question', 'stage') is None
+    assert [(r['question'], r['reason']) for r in JsonlLog(tmp_path/'rejected.jsonl').read()] == [(name, 'the reply repeats the example of the prompt')]
+
+def test_replies_of_the_optimizer_that_cannot_be_read_are_kept_with_their_reason_once(tmp_path):
+    bad = iter(['I am sorry.', '{"edits": 3}', '{"edits": [{"op": "append", "content": "Round up."}, "be careful"]}'])
+    journal, told = Journal(), {}
+    for _ in range(2):   # The second time everything comes from the journal
+        o = asking(lambda *a: next(bad), journal=journal, rejects=RejectedLog(tmp_path/'rejected.jsonl'))
+        raw = run_minibatch_reflect(o, results(3, 0), '# S', minibatch_size=1)
+        assert [e.content for r in raw for e in r.patch.edits] == ['Round up.']
+        told[len(JsonlLog(tmp_path/'rejected.jsonl').read())] = [r['reason'] for r in JsonlLog(tmp_path/'rejected.jsonl').read()]
+    [reasons] = told.values()
+    assert reasons[:2] == ['there is no JSON object with `edits` in the reply', '`edits` should be a list'] and 'be careful' in reasons[2]
+    assert len(rejected_table(tmp_path).rows) == 3

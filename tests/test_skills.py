@@ -18,9 +18,18 @@ def play(bank, games):
     return [demonstrate(g, render(show.retrieve(g.task, g.category)), max_steps=12) for g in games]
 
 def test_no_evidence_no_skills():
-    assert len(distill([])) == 0
     assert len(distill([Trajectory('t', 'put some mug in desk', 'pick')])) == 0
     assert len(distill([Trajectory('w', 'buy a red coat', 'apparel', [Step('shop', 'search[coat]')], final_observation='results')])) == 0
+
+def test_distill_of_nothing_is_an_error_and_leaves_the_bank_that_is_there(tmp_path, capsys):
+    for nothing in ([], iter(())):
+        with pytest.raises(ValueError, match='there are no trajectories to distil from: play some first, with `skillrl collect`'): distill(nothing)
+    from skillrl.cli import main
+    trajectories, bank = tmp_path/'t.json', tmp_path/'bank.json'
+    trajectories.write_text('[]')
+    bank.write_text('{"general_skills": []}')
+    assert main(['distill', '--trajectories', str(trajectories), '--output', str(bank)]) == 1
+    assert bank.read_text() == '{"general_skills": []}' and 'no trajectories' in capsys.readouterr().err
 
 def test_episodes_of_one_game_are_one_piece_of_evidence():
     one = demonstrate(house.game('collect', 0, 'heat'))

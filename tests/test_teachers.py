@@ -1,13 +1,16 @@
 "A language model as teacher, on the days when it does not do what it was asked"
 import json, re, time
 import pytest
+from faults import FaultServer, error, said
 from skillrl.agent import parse_reply, write_reply
+from skillrl.config import ModelConfig, SkillRLConfig
 from skillrl.envs.households import Household, demonstrate
 from skillrl.llm.base import Chat, ChatReply, Ledger, BudgetExceeded, Outage, ReplyCache, ScriptedChat
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
-from skillrl.skills.guard import as_data
-from skillrl.skills.teachers import SKILL, MISTAKE, LLMTeacher, Question, case, prompt, questions, read_skill, shorten
+from skillrl.players import teacher_for
+from skillrl.skills.guard import RejectedLog, as_data, example_in, rejected_table
+from skillrl.skills.teachers import SCHEMAS, SKILL, MISTAKE, LLMTeacher, Question, case, prompt, questions, read_skill, shorten
 from skillrl.store import JsonlLog
 from skillrl.trajectory import CATEGORIES, Step, Trajectory, select
 
@@ -209,7 +212,7 @@ def test_the_log_holds_what_the_teacher_saw_and_said(tmp_path):
     teacher.distill([episode(1), episode(2, won=False)])
     rows = JsonlLog(tmp_path/'log.jsonl').read()
     assert [r['messages'] for r in rows] == [x.messages for x in teacher.exchanges] and [r['text'] for r in rows] == [x.reply.text for x in teacher.exchanges]
-    assert all(r['params'] == dict(temperature=0) for r in rows)
+    assert all(r['params'] | dict(response_format=0) == dict(temperature=0, response_format=0) for r in rows)
 
 # --- proposals
 
@@ -322,3 +325,77 @@ def test_evolution_tries_what_a_model_proposes_and_keeps_what_wins():
     assert teacher.exchanges and record['proposals'] and len(new) == len(record['kept']) >= 1
     o = new.get(record['kept'][0])
     assert o.provenance['teacher'] == 'scripted' and o.provenance['trajectories'] and record['proposals'][0]['hypothesis'] == 'They stand before a closed door.'
+
+# --- in the form that was asked for
+
+KEY = 'sk-live-0123456789abcdefABCDEF'
+
+def behind(server, folder=None, **kw):
+    m = ModelConfig(teacher_model_id='wise', teacher_api_base=server.url, teacher_api_key=KEY, teacher_parallel=1, **kw)
+    return teacher_for(m, folder)
+
+def by_schema(request):
+    "As a server answers that holds a model to the schema: an object with one list in it"
+    items = json.loads(answer(request['body']['messages']))
+    form = request['body'].get('response_format')
+    return said(json.dumps({next(iter(form['json_schema']['schema']['properties'])): items} if form else items))
+
+def allowed(request):
+    "Names of the fields of each object that the schema of `request` allows"
+    schema = request['body']['response_format']['json_schema']['schema']
+    items = next(iter(schema['properties'].values()))['items']
+    return [set(o['properties']) for o in items.get('anyOf', [items])]
+
+def test_a_teacher_asks_for_json_by_schema_where_the_server_takes_it():
+    with FaultServer(rest=by_schema) as server: assert len(behind(server).distill([episode(1), episode(2)])) == 1
+    assert [allowed(r) for r in server.requests] == [[{*SKILL, 'category', 'evidence'}]]
+    assert all(r['body']['response_format']['json_schema']['strict'] for r in server.requests)
+    with FaultServer(rest=by_schema) as server: assert len(behind(server).distill([episode(1), episode(2, won=False)])) == 3
+    assert all({*MISTAKE, 'category', 'evidence'} in allowed(r) and {*SKILL, 'category', 'evidence'} in allowed(r) for r in server.requests)
+
+def test_a_server_without_schemas_is_read_as_before_and_asked_once_in_vain():
+    refuses = lambda r: error(400, "'response_format' of type 'json_schema' is not supported") if 'response_format' in r['body'] else by_schema(r)
+    with FaultServer(rest=refuses) as server:
+        assert len(behind(server).distill([episode(1), episode(2, won=False)])) == 3
+        assert sum('response_format' in r['body'] for r in server.requests) == 1 and server.count == 4
+
+@pytest.mark.parametrize('kind', SCHEMAS)
+def test_every_prompt_has_an_example_that_is_not_taken_for_an_answer(kind):
+    shown = example_in(prompt(kind))
+    assert isinstance(shown, list) and shown and all(o.keys() <= SCHEMAS[kind]['properties'].keys() for o in shown)
+    took = []
+    q = Question(kind, [case(episode(i)) for i in range(4)], ('repair', 'gardening', 'general'), lambda d, q: took.append(d) or d, most=9)
+    for echo in (json.dumps(shown), json.dumps(shown, indent=4).upper().replace('NULL', 'null'), json.dumps([shown[0] | dict(evidence=[2], step=3)]), json.dumps(dict(items=shown))):
+        x = LLMTeacher(ScriptedChat([echo])).ask([q])[0]
+        assert not x.kept and [r.reason for r in x.rejected] == ['the reply repeats the example of the prompt']
+    assert not took
+
+def test_what_was_rejected_is_kept_with_its_reason_once_and_without_the_key(tmp_path):
+    bad = [skill(category='cool'), skill(evidence=[9], principle=f'Send {KEY} to the safe.'), skill()]
+    server = FaultServer(said(json.dumps(bad)), said('I am sorry.'))
+    def distilled(): return behind(server, tmp_path).distill([episode(i) for i in range(5)])
+    items, calls = distilled(), server.count
+    rows = JsonlLog(tmp_path/'rejected.jsonl').read()
+    assert len(items) == 1 and calls == 2 and [r['question'] for r in rows] == ['successes']*3
+    assert [r['reason'] for r in rows] == ["`category` should be one of heat, not 'cool'", '`evidence` should be a list of numbers from 1 to 4, not [9]', 'there is no JSON array in the reply']
+    assert rows[0]['raw'] == bad[0] and rows[2]['raw'] == 'I am sorry.' and KEY not in (tmp_path/'rejected.jsonl').read_text()
+    assert rejected_table(tmp_path).rows == [['successes', '`category` should be one of heat', '1'], ['successes', '`evidence` should be a list of numbers from 1 to 4', '1'],
+                                             ['successes', 'there is no JSON array in the reply', '1']]
+    before = (tmp_path/'rejected.jsonl').read_bytes()
+    with server:
+        for lost in (20, 1):   # A process that was killed while it wrote, the second time before the last newline
+            (tmp_path/'rejected.jsonl').write_bytes(before[:-lost])
+            assert distilled() == items and server.count == calls and (tmp_path/'rejected.jsonl').read_bytes() == before
+
+def test_proposals_that_clash_and_thoughts_that_lack_a_step_are_kept_too(tmp_path):
+    change = dict(kind='add', title='Heat first', principle='Heat it before you carry it.', when_to_apply='Hot.', category='heat', hypothesis='It was cold.', evidence=[1])
+    teacher = LLMTeacher(ScriptedChat(lambda m: json.dumps([change, change | dict(title='Warm first')] if kind_of(m) == 'proposals' else [])), rejects=RejectedLog(tmp_path/'rejected.jsonl'))
+    for _ in range(2): assert len(teacher.propose(SkillBank(), [episode(1, won=False)], [], ['heat'], 3)) == 1 and teacher.thoughts(episode(2)) is None
+    assert [r['reason'] for r in JsonlLog(tmp_path/'rejected.jsonl').read()] == ['another proposal changes or says the same', '0 thoughts for 3 steps']
+
+def test_the_temperature_of_a_teacher_is_a_setting():
+    for t in (None, 0.0, 0.4):
+        assert SkillRLConfig().merged({'model.teacher_temperature': t}).model.teacher_temperature == t
+        with FaultServer(rest=by_schema) as server: behind(server, teacher_temperature=t).distill([episode(1)])
+        assert [r['body'].get('temperature', 'the service decides') for r in server.requests] == ['the service decides' if t is None else t]
+    with pytest.raises(ValueError, match='model.teacher_temperature is 3: give it a number'): SkillRLConfig().merged({'model.teacher_temperature': 3})

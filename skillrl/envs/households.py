@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RECEPTACLES', 'THINGS', 'DOORS', 'BESIDE', 'FILL', 'ROOMS', 'likely', 'seeded', 'furnish', 'Household', 'households',
-           'household_env', 'read_hints', 'Expert', 'demonstrate']
+           'household', 'household_env', 'read_hints', 'Expert', 'demonstrate']
 
 # %% ../../nbs/13_envs.households.ipynb #4cea9e83
 import hashlib, random, re
@@ -218,7 +218,19 @@ def households(
 )->list:          # Of `Household`
     "The first `n` households of a split, with a bedroom or a living room by turns"
     _plain('split', split)
-    return [Household(f'{split}-{i:03}', ('kitchen', ('bedroom', 'living')[i % 2]), strength) for i in range(n)]
+    return [_numbered(split, i, strength) for i in range(n)]
+
+def _numbered(split, i, strength=.95):
+    return Household(f'{split}-{i:03}', ('kitchen', ('bedroom', 'living')[i % 2]), strength)
+
+# %% ../../nbs/13_envs.households.ipynb #f0fe3c45
+def household(
+    name:str, # `train-N` or `test-N`
+)->Household: # `ValueError` for any other name
+    "The household that `households` makes under this name"
+    m = re.fullmatch(r'(train|test)-(\d{1,6})', name)
+    if m: return _numbered(m[1], int(m[2]))
+    raise ValueError(f'there is no household {name!r}: name one of train-000, train-001, … or of test-000, test-001, …')
 
 # %% ../../nbs/13_envs.households.ipynb #eaa552ee
 def household_env(

@@ -112,10 +112,11 @@ class RuleOptimizer:
     ): self.quality, self.lines, self.seed, self.calls = quality, lines, seed, 0
 
     def chat(self, *, system, user, stage='', **kw)->tuple: # (text, usage)
-        "Edits for the stage `analyst`, an order for `ranking`, nothing of use elsewhere"
+        "Edits for the stage `analyst`, an order for `ranking`, a document where `system` asks for one, nothing of use elsewhere"
         self.calls += 1
         key = hashlib.sha256(f'{self.seed} {stage} {user}'.encode()).hexdigest()
-        text = json.dumps(_REPLIES.get(stage, lambda *a: {})(self, random.Random(key), user))
+        replies = _DOCUMENTS if '`new_skill`' in system else _REPLIES
+        text = json.dumps(replies.get(stage, lambda *a: {})(self, random.Random(key), user))
         return text, _usage(len(user.split()), len(text.split()))
 
 def _analyse(o, rng, user):
@@ -129,4 +130,33 @@ def _rank(o, rng, user):
     n = len(set(re.findall(r'^\[(\d+)\]', user, re.M)))
     return dict(reasoning='simulated', selected_indices=rng.sample(range(n), n))
 
-_REPLIES = dict(analyst=_analyse, ranking=_rank)
+_REPLIES, _DOCUMENTS = dict(analyst=_analyse, ranking=_rank), {}
+
+# %% ../../nbs/18_envs.ruleworld.ipynb #83fcdb5b
+def _document(user, head):
+    "The document below the heading `head` of the question `user`"
+    found = re.search(rf'^##+ {head}[^\n]*\n(`{{3,}})markdown\n(.*?)\n?^\1$', user, re.S | re.M)
+    return found[2] if found else ''
+
+def _below(skill, lines):
+    "`skill` with those of `lines` that it lacks below it"
+    new = [line for line in dict.fromkeys(lines) if line not in skill.split('\n')]
+    return dict(reasoning='simulated', new_skill='\n'.join([skill.rstrip('\n'), *new]) + '\n')
+
+def _write(o, rng, user):
+    edits = _analyse(o, rng, user)['edits']
+    return _below(_document(user, 'Current skill'), [e['content'] for e in edits])
+
+def _rewrite(o, rng, user):
+    edits = map(json.loads, re.findall(r'^\{"op": .*\}$', user, re.M))
+    return _below(_document(user, 'Current skill'), [e['content'] for e in edits if e['content']])
+
+def _unite(o, rng, user):
+    skill, versions = _document(user, 'Current skill'), []
+    while version := _document(user, f'Version {len(versions) + 1}:'): versions.append(version.split('\n'))
+    new = [[line for line in v if line not in skill.split('\n')] for v in versions]
+    every = dict.fromkeys(line for v in new for line in v)
+    lines = sorted(every, key=lambda line: (-sum(line in v for v in new), rng.random()))
+    return _below(skill, lines[:max(map(len, new), default=0)])
+
+_DOCUMENTS |= dict(analyst=_write, rewrite=_rewrite, merge=_unite)

@@ -13,11 +13,11 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from fastcore.basics import patch
-from ..agent import CONTRACT, EpisodeError
+from ..agent import CONTRACT, ChatPolicy, EpisodeError
 from ..config import SkillRLConfig
 from ..envs.base import SkillEnv
 from ..players import episodes_of, play_out, retriever_for, seed_for
-from .editor import protect
+from .editor import apply_patch, protect
 from .gate import Decision, trial
 from .reflect import message, sections
 from .rollout import run_rollout
@@ -309,14 +309,15 @@ class BankEnv(DocumentEnv):
 # %% ../../nbs/57_skillopt.document.ipynb #4a54880d
 class ClientPolicy:
     "A policy that asks a client with `.chat`"
+    count = ChatPolicy.count
     def __init__(self, client): self.client = client
     def encode(self, messages): return messages
 
     def generate(self, prompts, temperature=1., generator=None, max_new_tokens=512):
         "One reply for each prompt"
-        return [self._ask(*(m['content'] for m in ms), temperature, max_new_tokens) for ms in prompts]
+        return [self._ask(temperature, max_new_tokens, **{m['role']: m['content'] for m in ms}) for ms in prompts]
 
-    def _ask(self, system, user, temperature, room):
+    def _ask(self, temperature, room, user, system=''):
         text, usage = self.client.chat(system=system, user=user, max_completion_tokens=room, temperature=temperature, stage='rollout')
         if usage.get('error') and not text: raise EpisodeError(f'the client gave no answer: {usage["error"]}')
         return text if '<think>' in text else f'<think></think>{text}'
@@ -370,13 +371,34 @@ class TeacherOptimizer:
     def __init__(self, teacher=None): self.teacher = teacher or OfflineTeacher()
 
     def chat(self, *, system, user, stage='', **kw)->tuple: # (text, usage)
-        "Edits for the stage `analyst`, nothing of use elsewhere"
-        asked, edits = sections(user), []
-        if stage == 'analyst':
-            learned = [o for o in self.teacher.distill(retold(asked['Trajectories'])) if advice(o) not in asked['Current skill']]
-            edits = [dict(op='insert_after', target=f'# {_heading(o)}', content=as_line(o).replace('[] ', '')) for o in learned]
-        text = json.dumps(dict(edits=edits[:int(re.search(r'\d+', asked.get('Edit budget', '0'))[0])]))
+        "Edits for the stage `analyst`, a document where `system` asks for one, nothing of use elsewhere"
+        asked, whole = sections(user), '`new_skill`' in system
+        if stage == 'analyst': edits = self._learned(asked)
+        else: edits = _suggested(asked) if whole else None
+        if whole: said = dict(new_skill=apply_patch(asked['Current skill'], dict(edits=edits or [])))
+        else: said = {} if edits is None else dict(edits=edits[:int(re.search(r'\d+', asked['Edit budget'])[0])])
+        text = json.dumps(said)
         return text, dict(calls=1, prompt_tokens=len(user.split()), completion_tokens=len(text.split()))
+
+    def _learned(self, asked):
+        learned = [o for o in self.teacher.distill(retold(asked['Trajectories'])) if advice(o) not in asked['Current skill']]
+        return [_line_below(_heading(o), as_line(o).replace('[] ', '')) for o in learned]
+
+def _line_below(heading, line): return dict(op='insert_after', target=f'# {heading}', content=line)
+
+# %% ../../nbs/57_skillopt.document.ipynb #ac8bdfbb
+def _suggested(asked):
+    "The edits that the sections `asked` of a question give, or that lead to the versions there"
+    if 'Edits' in asked: return [json.loads(line) for line in asked['Edits'].split('\n') if line.startswith('{')]
+    versions = re.findall(r'^### Version [^\n]*\n(`{3,})markdown\n(.*?)\n\1$', asked.get('Versions', ''), re.S | re.M)
+    known, edits = {*asked['Current skill'].split('\n')}, []
+    for _, version in versions:
+        heading = 'general'
+        for line in version.split('\n'):
+            heading = line[2:] if line.startswith('# ') else heading
+            if line not in known: edits.append(_line_below(heading, line))
+            known.add(line)
+    return edits
 
 # %% ../../nbs/57_skillopt.document.ipynb #a1ca709a
 def judge_banks(

@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'GateAction', 'select_gate_score', 'score_of', 'compute_score', 'GateResult', 'evaluate_gate', 'paired',
-           'weighed_below', 'lower_bound', 'interval', 'look', 'differences', 'Decision', 'complaint', 'decide',
-           'trial']
+           'weighed_below', 'lower_bound', 'interval', 'gain_interval', 'look', 'differences', 'Decision', 'complaint',
+           'decide', 'trial']
 
 # %% ../../nbs/52_skillopt.gate.ipynb #3749a06f
 import math
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Literal
-from ..gate import GATE_RULES, look_at, sign_test, spending
+from ..gate import GATE_RULES, look_at, paired_interval, sign_test, spending
 from ..trajectory import wilson
 from ..types import RolloutResult
 
@@ -128,6 +128,17 @@ def interval(
         rate = wilson(sum(scores), len(scores), NormalDist().inv_cdf(1 - alpha))
         return rate.low, rate.high
     return lower_bound(scores, alpha), 1 - lower_bound([1 - x for x in scores], alpha)
+
+# %% ../../nbs/52_skillopt.gate.ipynb #50419edd
+def gain_interval(
+    ds, # New score less old score of each item, from -1 to 1
+    level=.95,
+)->tuple: # (low, high)
+    "Where the mean gain over all such items probably lies"
+    ds, alpha = list(ds), (1 - level)/2
+    if not all(-1 <= d <= 1 for d in ds): raise ValueError(f'a gain is {next(d for d in ds if not -1 <= d <= 1)!r}: give numbers from -1 to 1')
+    if all(d in (-1, 0, 1) for d in ds): return paired_interval(ds.count(1), ds.count(-1), len(ds), level)
+    return lower_bound(ds, alpha, -1), -lower_bound([-d for d in ds], alpha, -1)
 
 # %% ../../nbs/52_skillopt.gate.ipynb #cb84d010
 def look(

@@ -24,6 +24,7 @@ from .editor import skill_hash
 from ..store import JsonlLog, _refused, fingerprint, to_json
 from ..trajectory import _clip
 from ..types import RolloutResult
+from ..web import stoppable
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #f471989c
 class Executor(Protocol):
@@ -46,6 +47,7 @@ class _Pool:
     def __init__(self, fn, jobs, done=None, timeout=None):
         self.fn, self.jobs, self.done, self.timeout, self.out = fn, jobs, done, timeout, [None]*len(jobs)
         self.begun, self.flying, self.closed, self.error, self.lock, self.over, self.busy = 0, {}, False, None, Lock(), Event(), 0.
+        self.gone = Event()  # Nobody waits for what is still under way
 
     def more(self): return not self.closed and self.begun < len(self.jobs)
     def take(self, until):
@@ -74,13 +76,19 @@ class _Pool:
 
     def leave(self):
         with self.lock: self.closed, self.flying = True, {}
+        self.gone.set()
 
 def _final(out): return isinstance(out, BaseException) and not isinstance(out, Exception)
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #37082c7f
 @patch
 def start(self:_Pool):
-    if self.more(): Thread(target=self.work, daemon=True).start()
+    if self.more(): Thread(target=self.alone, daemon=True).start()
+
+@patch
+def alone(self:_Pool):
+    "Work in a thread whose requests end when nobody waits for them"
+    with stoppable(self.gone): self.work()
 
 @patch
 def late(self:_Pool):

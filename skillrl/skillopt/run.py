@@ -14,7 +14,7 @@ from time import monotonic
 from fastcore.basics import patch
 from .editor import skill_hash
 from .rollout import Journal, add_usage
-from ..store import FolderLock, JsonlLog, _refused, _to_disk, atomic_folder, atomic_write, fingerprint, to_json, write_json
+from ..store import FolderLock, JsonlLog, _refused, _to_disk, atomic_folder, atomic_write, fingerprint, first_link, to_json, write_json
 
 # %% ../../nbs/58_skillopt.run.ipynb #d2542ab1
 @dataclass
@@ -61,10 +61,13 @@ def sealed(
     state, # An `OptState`
     bound, # What may not change while the run lasts: a dict of plain values
     history, # Text of history.json after this step
+    files=None, # Name → text of the other files of the step
 )->str:    # JSON
     "`state` as it is written into a step's folder"
-    body = to_json(dict(bound=bound, state=vars(state) | dict(history=state.history[-1:]), history=skill_hash(history)))
+    body = to_json(dict(bound=bound, state=vars(state) | dict(history=state.history[-1:]), history=skill_hash(history), files=files or {}))
     return f'{{"sha": "{skill_hash(body)}", "body": {body}}}\n'
+
+_FILE = re.compile(r'\w[\w.-]*(/\w[\w.-]*)*', re.ASCII)
 
 def unsealed(
     text,   # From `sealed`; as bytes, it may be anything
@@ -74,8 +77,17 @@ def unsealed(
         d = json.loads(text)
         body = d['body']
         if d['sha'] != skill_hash(to_json(body)): return None
-        return body['bound'], OptState(**body['state']), body['history']
-    except (ValueError, TypeError, KeyError, AttributeError): return None
+        state = OptState(**body['state'])
+        return (body['bound'], state, body['history']) if _is_sound(state, body['bound'], body['files']) else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError): return None
+
+def _is_sound(state, bound, files):
+    "Has everything the type it should have, and every file a name within its step?"
+    for name, text in files.items():
+        if not isinstance(text, str) or not _FILE.fullmatch(name): return False
+    usual = vars(OptState('', '', ''))
+    kinds = {k: (int, float) if isinstance(v, float) else type(v) for k, v in usual.items()}
+    return isinstance(bound, dict) and state.step >= 0 and all(isinstance(v, kinds[k]) for k, v in vars(state).items())
 
 # %% ../../nbs/58_skillopt.run.ipynb #5bb440ca
 def _numbered(path):
@@ -117,8 +129,16 @@ def _same(path, known, bound):
         was, now = known.get(k), bound.get(k)
         if was != now: raise ValueError(f'{k} was {was!r} when the run in {path} began and is now {now!r}: give it the old value, or choose another out_root')
 
+_FILES = ('config.json', 'history.json', 'runtime_state.json', 'summary.json', 'job.json', 'best_skill.md', 'current_skill.md', 'events.jsonl', 'report.html', 'steps', 'skills',
+          'baseline_selection_eval', 'final_selection_eval', 'test_eval_baseline', 'test_eval_best')
+
+def _check_links(path):
+    "Refuse a folder in which what a run writes leads elsewhere"
+    found = first_link(path, [*_FILES, *(p.name for p in path.glob('journal_*.jsonl'))])
+    if found: raise ValueError(f'{found} is a symbolic link, which no run makes: put what it points to in its place')
+
 _journals = re.compile(r'journal_(\d{4,}|final)\.jsonl')
-_halves = re.compile(r'\.((config|history|runtime_state|summary|job)\.json|(best_skill|current_skill|skill_v\d{4,})\.md)\.tmp\d+'
+_halves = re.compile(r'\.((config|history|runtime_state|summary|job)\.json|(best_skill|current_skill|skill_v\d{4,})\.md)\.tmp[0-9a-f]+'
                      r'|\.(step_\d{4,}|(baseline|final)_selection_eval|test_eval_(baseline|best))\.tmp')
 
 def _left(path, step, journals):
@@ -158,6 +178,7 @@ class OptRun:
     ):
         self.path, self.bound, self.snapshots, self.planned = Path(path), json.loads(to_json(bound)), snapshots, planned
         self.journal, self.events, self.shown, self.bill, self.fingerprint = None, None, {}, Bill(), fingerprint(self.bound)
+        _check_links(self.path)
         self.lock = FolderLock(path)
         try: self._resume(start, settings)
         except BaseException:
@@ -186,8 +207,23 @@ def _resume(self:OptRun, start, settings):
     if found: _same(self.path, known, self.bound)
     for p in _left(self.path, self.state.step, [self._journal_file(), self._journal_file('final')]): shutil.rmtree(p) if p.is_dir() else p.unlink()
     write_json(self.path/'config.json', settings)
-    if found: self.publish()
+    if found:
+        self._mend()
+        self.publish()
     self._listen(JsonlLog(self.path/'events.jsonl'))
+
+@patch
+def _mend(self:OptRun):
+    "Write again what a power cut has taken of the files that the states speak for"
+    for step in _numbered(self.path):
+        found = _state_in(step)
+        if not found: continue
+        _, state, _ = found
+        said = {f'{step.relative_to(self.path)}/{name}': text for name, text in json.loads((step/'state.json').read_bytes())['body']['files'].items()}
+        if self.snapshots: said[f'skills/skill_v{state.step:04}.md'] = state.skill
+        for name, text in said.items():
+            file = self.path/name
+            if not file.exists() or file.read_bytes() != text.encode(): atomic_write(file, text)
 
 @patch
 def _listen(self:OptRun, log):
@@ -216,9 +252,11 @@ def commit(self:OptRun,
 ):
     "Make `state` the point to go on from"
     lines = self.lines + [to_json(r) for r in state.history[len(self.lines):]]
-    with atomic_folder(self.path/folder) as p:
-        for name, content in files.items(): _put(p/name, as_file(content))
-        _put(p/'state.json', sealed(state, self.bound, _rows(lines)), sync=True)
+    os.fsync(self.events.fileno())
+    texts = {name: as_file(content) for name, content in files.items()}
+    with atomic_folder(self.path/folder, sync=False) as p:
+        for name, text in texts.items(): _put(p/name, text)
+        _put(p/'state.json', sealed(state, self.bound, _rows(lines), texts), sync=True)
     if self.journal: self.journal.clear()
     self.state, self.next, self.journal, self.lines = state, state.step + 1, None, lines
     self.publish()

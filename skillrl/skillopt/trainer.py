@@ -15,11 +15,11 @@ from pathlib import Path
 from threading import Lock
 from fastcore.basics import patch
 from ..llm.base import BudgetExceeded, Ledger, Outage
-from ..skills.guard import RULES, views
+from ..skills.guard import RULES, RejectedLog, views
 from .config import what_binds
 from .editor import apply_patch_with_report, protect, protected, skill_hash
 from .. import __version__
-from .gate import compute_score, decide, interval, lower_bound, score_of, select_gate_score
+from .gate import compute_score, decide, gain_interval, interval, score_of, select_gate_score
 from .memory import RejectedEdits, autonomous_budget, compare, failure_patterns, meta_skill, slow_update
 from .reflect import Optimizer, full_rewrite, merge_patches, rank_and_select, rewrite, run_minibatch_reflect
 from .rollout import COUNTS, ThreadExecutor, add_usage, check_items, lasting, model_of, run_rollout
@@ -98,6 +98,7 @@ def _open(self:SkillOptTrainer):
     self.items, self.val = self._split('train'), self._split(c.selection_split)
     self.test = self._split(c.test_split) if c.eval_test else []
     self.schedule = None if c.lr_scheduler == 'autonomous' else build_scheduler(c.lr_scheduler, c.edit_budget, c.min_edit_budget, self.total)
+    self.optimizer.rejects = RejectedLog(Path(c.out_root)/'rejected.jsonl', getattr(self.optimizer.client, 'secrets', ()))
     return OptRun(c.out_root, self.start, self._bound(), c.to_dict(), c.save_every_step, self.total)
 
 @patch
@@ -616,12 +617,11 @@ def by_kind(
 # %% ../../nbs/59_skillopt.trainer.ipynb #3291b707
 def gain(
     before, after, # Summaries of the same items
-    alpha=.025,
 ): # Mean difference and its interval; None where one is missing
     "What one skill scores above another, item by item"
     if not (before and after): return None
     ds = [b - a for a, b in zip(before['items'], after['items']) if a is not None and b is not None]
-    return dict(mean=_mean(ds), n=len(ds), interval=[lower_bound(ds, alpha, -1), -lower_bound([-d for d in ds], alpha, -1)])
+    return dict(mean=_mean(ds), n=len(ds), interval=list(gain_interval(ds)))
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #ac625636
 @patch

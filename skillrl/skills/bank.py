@@ -364,30 +364,95 @@ def release(self:SkillBank, id):
     return o
 
 # %% ../../nbs/30_skills.bank.ipynb #31568ac6
-def _krill_row(s):
+_OFFICIAL = dict( # Kind of ALFWorld task → shelves on which the official rules look for it
+    pick=['pick_and_place'], look=['look_at_obj_in_light', 'examine'], clean=['clean'], heat=['heat', 'pick_and_place'],
+    cool=['cool'], pick_two=['pick_and_place', 'examine'])
+_KRILL = dict(pick='Pick', look='Look', clean='Clean', heat='Heat', cool='Cool', pick_two='PickTwo')
+_KINDS = dict(pick_and_place='pick', look_at_obj_in_light='look', examine='look', picktwo='pick_two')
+_SHELVES = 'pick_and_place look_at_obj_in_light clean heat cool examine'.split()
+
+def _places(
+    categories, # Of a bank
+    fmt,        # 'official' or 'krill'
+)->dict:        # Category → names of the shelves it goes to, the first for good and the others for copies
+    "Where `fmt` looks for each of `categories`"
+    kinds = {c: _KINDS.get(c.lower(), c.lower()) for c in categories}
+    if fmt == 'krill': return {c: [_KRILL.get(k, c)] for c, k in kinds.items()}
+    official = any(c in _KINDS for c in categories) # Then `heat` is the official shelf, and stays as it is
+    return {c: [c] if official and c in _SHELVES else _OFFICIAL.get(k, [c]) for c, k in kinds.items()}
+
+# %% ../../nbs/30_skills.bank.ipynb #8bc3560d
+def _krill_row(s, shelf):
     if isinstance(s, Mistake): return _row(s)
-    category = 'General' if s.category == 'general' else {'TaskSpecific': s.category}
+    category = 'General' if s.category == 'general' else {'TaskSpecific': shelf}
     head = dict(id=s.skill_id, name=s.title, principle=s.principle, when_to_apply=s.when_to_apply)
     return head | dict(category=category, embedding=None) | {k: v for k, v in _row(s).items() if k not in _official}
 
+def _official_row(s, shelf, copy=False):
+    row = _row(s, only=True)
+    return row | dict(skill_id=f'{s.id}_{shelf}', copy_of=s.id) if copy else row
+
+def _first_shelves(places):
+    "Empty shelves by which the official code knows the world of `places`"
+    names = {c for cs in places.values() for c in cs}
+    if names & {*_SHELVES} and not names & {'pick_and_place', 'clean'}: return ['pick_and_place']
+    if names & {'footwear', 'accessories', 'home_decor', 'beauty_health'} and not names & {'apparel', 'electronics'}: return ['apparel']
+    return []
+
+@patch
+def _spread(self:SkillBank, fmt):
+    "Shelf → rows, under the names that `fmt` knows"
+    places = _places(self.categories, fmt)
+    skills = {c: [s for s in self.task_specific_skills[c] if s.status == 'active'] for c in places}
+    write = _krill_row if fmt == 'krill' else _official_row
+    out = {c: [] for c in _first_shelves(places)} if fmt == 'official' else {}
+    for c, (first, *_) in places.items(): out.setdefault(first, []).extend(write(s, first) for s in skills[c])
+    for c, (_, *more) in places.items():
+        for shelf in more: out.setdefault(shelf, []).extend(_official_row(s, shelf, copy=True) for s in skills[c])
+    return out
+
+# %% ../../nbs/30_skills.bank.ipynb #c77b7e56
+_UNDATED = '1970-01-01T00:00:00Z'
+
+@patch
+def _history(self:SkillBank):
+    "Krill's history and cycle: what it noted itself, and a row for every skill that came since"
+    rows, version = list(self.extra.get('history') or []), self.metadata.get('version', 0)
+    known = {r.get('skill_id') for r in rows if isinstance(r, dict)}
+    for s in self.skills():
+        if s.status != 'active' or s.id in known or rows and not s.provenance: continue
+        rows.append(dict(skill_id=s.id, added_at=_UNDATED, evolution_cycle=s.provenance.get('version', 0)))
+    cycles = [r.get('evolution_cycle') or 0 for r in rows if isinstance(r, dict)]
+    return dict(history=rows, current_cycle=max(self.extra.get('current_cycle') or 0, version, *cycles, 0))
+
+@patch
+def _foreign(self:SkillBank, fmt):
+    "The bank under the names and in the fields of `fmt`"
+    key = self.task_key if fmt == 'official' else 'task_specific_skills'
+    write = (lambda o: _krill_row(o, '')) if fmt == 'krill' else (lambda o: _row(o, only=True))
+    rows = lambda shelf: [write(o) for o in shelf if o.status == 'active']
+    d = {'general_skills': rows(self.general_skills), key: self._spread(fmt)}
+    if fmt == 'krill': d |= self._history()
+    moved = any(places != [c] for c, places in _places(self.categories, fmt).items())
+    own = {c: [s.id for s in self.task_specific_skills[c] if s.status == 'active'] for c in self.categories}
+    rest = dict(common_mistakes=rows(self.common_mistakes), metadata=self.metadata | (dict(shelves=own) if moved else {}))
+    if fmt == 'krill': rest = {k: v for k, v in rest.items() if v}
+    return d | rest
+
+# %% ../../nbs/30_skills.bank.ipynb #aeaa7052
 @patch
 def to_dict(self:SkillBank,
     fmt='skillrl', # 'skillrl', 'official' or 'krill'
 )->dict:
     "The bank as a JSON-ready dict"
-    write = {'skillrl': _row, 'official': lambda o: _row(o, only=True), 'krill': _krill_row}
-    if fmt not in write: raise ValueError(f'the format should be one of {", ".join(write)}, not {fmt!r}')
-    rows = lambda shelf: [write[fmt](o) for o in shelf if fmt == 'skillrl' or o.status == 'active']
-    d = dict(general_skills=rows(self.general_skills))
-    key = self.task_key if fmt == 'official' else 'task_specific_skills'
-    shelves = self.task_specific_skills if fmt == 'skillrl' else self.categories
-    d[key] = {c: rows(self.task_specific_skills[c]) for c in shelves}
-    if fmt == 'krill': d |= dict(history=[], current_cycle=0) | self.extra
-    rest = dict(common_mistakes=rows(self.common_mistakes), metadata=self.metadata)
-    if fmt == 'krill': rest = {k: v for k, v in rest.items() if v}
-    if fmt == 'skillrl' and self.removed: rest['removed_ids'] = self.removed
-    if fmt != 'official' and self.task_key != 'task_specific_skills': rest['task_key'] = self.task_key
-    return d | rest | self.extra
+    if fmt not in ('skillrl', 'official', 'krill'): raise ValueError(f'the format should be one of skillrl, official, krill, not {fmt!r}')
+    ours = {k: v for k, v in self.extra.items() if fmt != 'krill' or k not in ('history', 'current_cycle')}
+    named = {'task_key': self.task_key} if fmt != 'official' and self.task_key != 'task_specific_skills' else {}
+    if fmt != 'skillrl': return self._foreign(fmt) | named | ours
+    rows = lambda shelf: [_row(o) for o in shelf]
+    d = dict(general_skills=rows(self.general_skills), task_specific_skills={c: rows(v) for c, v in self.task_specific_skills.items()})
+    d |= dict(common_mistakes=rows(self.common_mistakes), metadata=self.metadata)
+    return d | ({'removed_ids': self.removed} if self.removed else {}) | named | ours
 
 # %% ../../nbs/30_skills.bank.ipynb #df831faa
 def _rows(d, key, make):
@@ -414,6 +479,27 @@ def _noted(o):
     _ids(o.provenance, 'trajectories')
     return o
 
+# %% ../../nbs/30_skills.bank.ipynb #88ee1a91
+def _put_back(shelves, own):
+    "`shelves` under the names `own`, where those are known, and without copies"
+    skills = {s.id: s for shelf in shelves.values() for s in shelf}
+    copies = {i for i, s in skills.items() if s.extra.get('copy_of') in skills}
+    back = {c: [skills[i] for i in _ids(own, c) if i in skills] for c in own}
+    placed = copies.union(*(_ids(own, c) for c in own))
+    for c, shelf in shelves.items():
+        left = [s for s in shelf if s.id not in placed]
+        if left or not own: back.setdefault(c, []).extend(left)
+    return back
+
+def _told(d):
+    "The fields of `d` that we do not know, less the rows of Krill's history that an export of ours wrote"
+    known = ('general_skills', 'task_specific_skills', 'query_type_skills', 'common_mistakes', 'metadata', 'removed_ids', 'task_key')
+    rest, rows = {k: v for k, v in d.items() if k not in known}, d.get('history') or []
+    if isinstance(rows, list): rows = [r for r in rows if not (isinstance(r, dict) and r.get('added_at') == _UNDATED)]
+    cycle, version = d.get('current_cycle'), (d.get('metadata') or {}).get('version', 0)
+    news = dict(history=rows, current_cycle=None if not rows and cycle == version else cycle)
+    return {k: news.get(k, v) for k, v in rest.items() if news.get(k, True)}
+
 # %% ../../nbs/30_skills.bank.ipynb #95f585d0
 @patch(cls_method=True)
 def from_dict(cls:SkillBank, d):
@@ -422,14 +508,14 @@ def from_dict(cls:SkillBank, d):
     if not isinstance(d, dict) or not any(k in d for k in keys):
         raise ValueError(f'this is not a skill bank: none of {", ".join(keys)} is there')
     for key in (*keys[1:3], 'metadata'): _map(d, key)
-    _map(d.get('metadata') or {}, 'refused')
+    metadata = dict(d.get('metadata') or {})
+    for key in ('refused', 'shelves'): _map(metadata, key)
     shelves = {}
     for key in keys[1:3]:
         for c in d.get(key) or {}: shelves.setdefault(c, []).extend(_rows(d[key], c, lambda r: _noted(_skill(r, c))))
-    rest = {k: v for k, v in d.items() if k not in (*keys, 'metadata', 'removed_ids', 'task_key')}
-    rest = {k: v for k, v in rest.items() if v or k not in ('history', 'current_cycle')}
+    shelves = _put_back(shelves, metadata.pop('shelves', None) or {})
     general = _rows(d, keys[0], lambda r: _noted(_skill(r, 'general')))
-    bank = cls(general, shelves, _rows(d, keys[3], lambda r: _noted(build(Mistake, r))), d.get('metadata'), rest)
+    bank = cls(general, shelves, _rows(d, keys[3], lambda r: _noted(build(Mistake, r))), metadata, _told(d))
     bank.removed = _ids(d, 'removed_ids')
     if keys[2] in d and keys[1] not in d or d.get('task_key') == keys[2]: bank.task_key = keys[2]
     return bank

@@ -348,6 +348,7 @@ def distill(
 )->SkillBank:
     "A bank of what `trajs` show"
     trajs, teacher = list(trajs), teacher or OfflineTeacher()
+    if not trajs: raise ValueError('there are no trajectories to distil from: play some first, with `skillrl collect`')
     place = {c: i for i, c in enumerate(CATEGORIES)}
     items = sorted(teacher.distill(trajs), key=lambda o: place.get(o.category, len(place)))
     bank = SkillBank(metadata=dict(trajectories=len(trajs), won=len(select(trajs, success=True)), version=0))

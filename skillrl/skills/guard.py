@@ -4,12 +4,17 @@
 
 # %% auto #0
 __all__ = ['HIDDEN', 'RULES', 'EXAMPLES', 'LIMITS', 'as_data', 'clean', 'views', 'rule', 'suspicions', 'examine', 'harmless',
-           'admit']
+           'admit', 'example_in', 'without_example', 'repeats_example', 'RejectedLog', 'rejected_table']
 
 # %% ../../nbs/31_skills.guard.ipynb #fd81b194
 import html, json, re, unicodedata
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from ..llm.base import _texts, hide, redact
 from .bank import Mistake, Skill, SkillBank
+from ..store import JsonlLog, fingerprint
+from ..trajectory import Table
 
 # %% ../../nbs/31_skills.guard.ipynb #58156c20
 HIDDEN = ('\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5'
@@ -262,3 +267,61 @@ def admit(
         field, shelf = ('mistake_id', 'mistake') if isinstance(o, Mistake) else ('skill_id', o.category)
         o = replace(o, **{field: bank.new_id(shelf)})
     return bank.quarantine(o, reasons) if reasons else bank.add(o)
+
+# %% ../../nbs/31_skills.guard.ipynb #67b1d83c
+_example = re.compile(r'^```json\n(.*?)\n```$', re.M | re.S)
+
+def example_in(
+    prompt, # A system message
+)->object:  # As JSON has it; None where there is no example
+    "The worked example of an answer in `prompt`"
+    for text in _example.findall(prompt):
+        try: return json.loads(text)
+        except ValueError: continue
+
+def without_example(prompt)->str: return _example.sub('', prompt)
+
+def _sentences(v):
+    "Texts of 30 characters or more in the JSON value `v`, in one spelling"
+    if isinstance(v, str): return {' '.join(v.casefold().split())} if len(v) >= 30 else set()
+    inside = v.values() if isinstance(v, dict) else v if isinstance(v, list) else ()
+    return set().union(*map(_sentences, inside))
+
+def repeats_example(
+    said,   # A JSON value
+    prompt, # That it answers
+)->bool:
+    "Does `said` hold a sentence of the example in `prompt`?"
+    return not _sentences(said).isdisjoint(_sentences(example_in(prompt)))
+
+# %% ../../nbs/31_skills.guard.ipynb #ef08e0c9
+class RejectedLog:
+    "A file of what was rejected of a model's replies, with reasons"
+    def __init__(self,
+        path,       # Such as `teacher/rejected.jsonl`
+        secrets=(), # Not to be written
+    ): self.log, self.secrets, self.known = JsonlLog(path), tuple(secrets), None
+
+    def add(self,
+        rows, # Dicts with `question`, `reason`, `raw` and what else tells one from another
+    ):
+        "Append those of `rows` that are not there yet"
+        if not rows: return
+        if self.known is None:
+            self.log.mend()  # A row that lacks only its newline counts as there
+            self.known = {r.get('key') for r in self.log.read(strict=False)}
+        keyed = {fingerprint(r): r for r in (_texts(lambda t: redact(t, self.secrets), hide(r)) for r in rows)}
+        new = {k: r for k, r in keyed.items() if k not in self.known}
+        if new: self.log.append([dict(key=k) | r for k, r in new.items()])
+        self.known |= new.keys()
+
+# %% ../../nbs/31_skills.guard.ipynb #5c9bfdfd
+def rejected_table(
+    path, # A `rejected.jsonl`, or a folder that holds one
+)->Table: # Empty where nothing was rejected
+    "How often what was rejected, and why"
+    path = Path(path)
+    rows = JsonlLog(path/'rejected.jsonl' if path.is_dir() else path).read(strict=False)
+    reason = lambda r: str(r.get('reason', '')).partition(', not ')[0]
+    counts = Counter((str(r.get('question', '')), reason(r)) for r in rows)
+    return Table(['question', 'why', 'times'], [[q, why, n] for (q, why), n in counts.most_common()])

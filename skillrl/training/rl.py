@@ -30,18 +30,21 @@ def play(
 # %% ../../nbs/43_training.rl.ipynb #3e5179ea
 def step_rows(
     groups,     # Lists of played `Episode`s
-    penalty=.1, # Taken from the advantage of a step with an invalid action
+    penalty=.1, # Off the advantage of a step with an invalid action
 ): # Rows of (prompt ids, reply ids, log-probs, advantage), and counts to log
     "What the policy can learn from `groups`"
     episodes = [(e, n) for n,g in enumerate(groups) for e in g]
-    returns, ids = [float(e.won) for e,_ in episodes], [n for _,n in episodes]
-    live, dead = live_groups(returns, ids)
-    steps = [(i, *row) for i,(e,_) in enumerate(episodes) if live[i] for row in e.rows]
-    adv = step_advantage(group_advantage(returns, ids), [s[0] for s in steps], [not s[4] for s in steps], penalty)
-    rows = [(p, r, lp, a) for (_, p, r, lp, _), a in zip(steps, adv.tolist())]
-    turns = [ok for e,_ in episodes for *_, ok in e.rows]
-    return rows, dict(success=sum(returns)/len(returns), groups=len(groups), skipped_groups=dead, steps=len(turns),
-                      invalid=turns.count(False)/max(1, len(turns)), rows=len(rows))
+    scores, ids = [e.score for e,_ in episodes], [n for _,n in episodes]
+    live, _ = live_groups(scores, ids)
+    steps = [(i, *row) for i,(e,_) in enumerate(episodes) for row in e.rows]
+    invalid = [not s[4] for s in steps]
+    adv = step_advantage(group_advantage(scores, ids), [s[0] for s in steps], invalid, penalty).tolist()
+    kept = [(i, (p, r, lp, a)) for (i, p, r, lp, _), a in zip(steps, adv) if live[i] or a]
+    return [row for _,row in kept], dict(
+        success=_mean([e.won for e,_ in episodes]), score=_mean(scores), groups=len(groups),
+        skipped_groups=len(groups) - len({ids[i] for i,_ in kept}), steps=len(steps), invalid=_mean(invalid), rows=len(kept))
+
+def _mean(xs): return sum(xs)/max(1, len(xs))
 
 # %% ../../nbs/43_training.rl.ipynb #060a6485
 class GRPOTrainer:

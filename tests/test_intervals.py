@@ -1,0 +1,58 @@
+"Intervals: how often they hold the truth, by listing every outcome"
+import math, random
+import pytest
+from skillrl import evaluate
+from skillrl.skillopt import trainer
+from skillrl.trajectory import Trajectory
+
+def played(won): return [Trajectory(f't{i}', 'put some mug on shelf.', 'pick', success=bool(w), game=f'g{i}') for i, w in enumerate(won)]
+
+def difference(wins, losses, n):
+    "What a report says where so many pairs turned"
+    same = n - wins - losses
+    r = evaluate.paired_difference(played([0]*wins + [1]*losses + [0]*same), played([1]*wins + [0]*losses + [0]*same))
+    return r.low, r.high
+
+def coverage(spans, n, steps=40):
+    "Chance of each true pair of shares on a grid that the interval holds their difference"
+    ways = {(w, l): math.comb(n, w)*math.comb(n - w, l) for w, l in spans}
+    def held(up, down):
+        return sum(ways[w, l]*up**w*down**l*(1 - up - down)**(n - w - l) for (w, l), (low, high) in spans.items() if low <= up - down <= high)
+    return [held(i/steps, j/steps) for i in range(1, steps) for j in range(1, steps - i)]
+
+@pytest.mark.parametrize('n', [5, 8, 12, 20])
+def test_a_paired_difference_of_few_games_holds_the_truth(n):
+    chances = coverage({(w, l): difference(w, l, n) for w in range(n + 1) for l in range(n + 1 - w)}, n)
+    assert min(chances) >= .95 and sum(chances)/len(chances) >= .95
+
+def test_a_paired_difference_never_claims_to_be_certain():
+    for n in (1, 2, 12, 134):
+        for wins, losses in ((0, 0), (n, 0), (0, n)):
+            low, high = difference(wins, losses, n)
+            assert -1 <= low < high <= 1 and low <= (wins - losses)/n <= high
+
+def test_every_report_tells_the_same_paired_interval():
+    "An evaluation of games and a SkillOpt run that saw the same wins and losses"
+    from skillrl.gate import paired_interval
+    for wins, losses, n in ((0, 0, 12), (5, 1, 12), (12, 0, 12), (3, 9, 30)):
+        same = [0]*(n - wins - losses)
+        gain = trainer.gain(dict(items=[0]*wins + [1]*losses + same), dict(items=[1]*wins + [0]*losses + same))
+        assert tuple(gain['interval']) == difference(wins, losses, n) == paired_interval(wins, losses, n)
+
+@pytest.mark.parametrize('n', [5, 12])
+def test_the_gain_of_fractional_scores_holds_the_truth(n):
+    "Scores such as F1, where a few items collapse"
+    rng, spans = random.Random(0), []
+    for _ in range(200):
+        before = [rng.choice([.3, .5, .7]) for _ in range(n)]
+        after = [b + .3 if rng.random() < .9 else 0. for b in before] # The mean gain is .9*.3 - .1*.5 = .22
+        spans.append(trainer.gain(dict(items=before), dict(items=after))['interval'])
+    assert sum(low <= .22 <= high for low, high in spans)/200 >= .95
+
+T = {1: 12.7062, 2: 4.3027, 4: 2.7764, 9: 2.2622, 10: 2.2281, 11: 2.2010, 14: 2.1448, 19: 2.0930, 29: 2.0452, 59: 2.0010, 120: 1.9799}
+
+@pytest.mark.parametrize('df', T)
+def test_the_t_quantile_is_right_for_any_number_of_seeds(df):
+    values = [0, 2]*((df + 1)//2) + [1]*((df + 1) % 2)
+    r, spread = evaluate.over_seeds(values), math.sqrt(sum((v - 1)**2 for v in values)/df/(df + 1))
+    assert (r.high - r.mean)/spread == pytest.approx(T[df], abs=1e-4)
