@@ -89,14 +89,19 @@ def test_clients_without_sessions_play_on_their_own_connection(server):
         status, said, _ = once(server, '/step', {'action': 'look'})
         assert status == 409 and 'this connection has begun no episode' in said['error']
 
-def test_a_client_without_session_or_connection_plays_alone(server):
+def test_a_client_without_session_or_connection_plays_alone(server, monkeypatch):
     "As Krill's protocol has it; where a second one has lost its connection too, neither acts in the other's episode"
+    finish = remote._Handler.finish
+    def late(self):
+        time.sleep(.1) # The next request comes before the connection of the last is cleared away
+        finish(self)
+    monkeypatch.setattr(remote._Handler, 'finish', late)
     for g in games[:2]:
         assert once(server, '/reset', task(g), Connection='close')[0] == 200
         assert once(server, '/step', {'action': 'look'}, Connection='close')[1]['task_description'] == g.task
     with connect(server) as one, connect(server) as two:
         for c, g in ((one, games[2]), (two, games[3])): ask(c, '/reset', task(g))
-    time.sleep(.2)
+    time.sleep(.4)
     assert once(server, '/step', {'action': 'look'})[0] == 409
 
 def test_a_session_is_nobody_elses(server):

@@ -134,11 +134,11 @@ EDIT = '{"op": "append", "content": "Say EUR."}'
 def test_C16_every_shape_of_json(text):
     assert [(e.op, e.content.strip()) for e in read_patch(text).edits] == [('append', 'Say EUR.')]
 
-@pytest.mark.parametrize('junk', ['```' + ' '*16_000, '{'*16_000, "['"*8_000, ", '"*6_000, "['a'" + ' '*16_000, "'\\"*8_000, '[' + ' '*16_000, '"'*16_000])
-def test_C16_junk_takes_linear_time(junk):
-    read_patch('{"edits": []}')
-    best = min(_took(lambda: read_patch(junk)) for _ in range(3))
-    assert best < .05
+@pytest.mark.parametrize('start, again', [('```', ' '), ('', '{'), ('', "['"), ('', ', "'), ("['a'", ' '), ('', "'\\"), ('[', ' '), ('', '"')])
+def test_C16_junk_takes_linear_time(start, again):
+    "Four times the junk takes about four times as long, where the square would be sixteen times"
+    def seconds(n): return min(_took(lambda: read_patch(start + again*n)) for _ in range(5))
+    assert seconds(32_000) < 8*seconds(8_000) + .02
 
 def _took(f):
     "Seconds of processor time, so that a busy machine does not matter"
@@ -364,14 +364,6 @@ def test_a_step_from_records_to_an_edited_skill():
     merged = merge_patches(o, SKILL, run_minibatch_reflect(o, results(20, 0), SKILL))
     new, report = apply_patch_with_report(SKILL, merged)
     assert new == SKILL.replace('20', '25') and report[0]['status'] == 'applied_replace' and merged.edits[0].support_count == 8
-
-def test_overhead_of_a_step_is_small():
-    "40 records, 5 readers, a merge and a ranking with a model that takes no time"
-    rs = results(20, 20, conversation=[dict(role='user', content='What does the mug cost? '*10), dict(role='assistant', content='9.6')])
-    def step():
-        o = asking(says)
-        rank_and_select(o, SKILL, merge_patches(o, SKILL, run_minibatch_reflect(o, rs, SKILL)), 2)
-    assert min(_took(step) for _ in range(5)) < .02
 
 # --- in the form that was asked for
 

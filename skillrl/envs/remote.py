@@ -227,6 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         owner, named = self.server.owner, self.headers.get(SESSION)
         caller = Caller(self.caller.peer, named) if named else self.caller
         caller.closes = caller.closes or self.close_connection
+        self.caller.is_open = not self.close_connection # Before the answer: who reads it may ask again at once
         try:
             body = self.body()
             owner.admit(self.headers)
