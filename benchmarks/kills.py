@@ -113,7 +113,6 @@ if __name__ == '__main__':
     parser.add_argument('--seed', type=int, default=0, help='of the random moments (%(default)s)')
     args = parser.parse_args()
     os.environ.setdefault('OMP_NUM_THREADS', '1')
-    import matplotlib.pyplot, skillrl.training.pipeline, skillrl.training.rl, skillrl.training.sft
     rng, share = random.Random(args.seed), args.times//4
     with TemporaryDirectory() as d:
         root, right, n = Path(d), 0, 0

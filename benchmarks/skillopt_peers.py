@@ -1,7 +1,6 @@
 """The half of benchmarks/skillopt.py that runs where PyPI's skillrl 1.0.0 and gepa are installed. Reads its jobs from stdin, prints JSON."""
 import importlib.util, json, random, sys, tempfile
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 def load(path):

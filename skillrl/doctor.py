@@ -10,7 +10,6 @@ __all__ = ['PACKAGES', 'ROOM', 'SHIPPED', 'Finding', 'look_at_versions', 'look_a
 import os, shutil, sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 
 # %% ../nbs/65_doctor.ipynb #cbe5314e
 @dataclass

@@ -9,7 +9,6 @@ __all__ = ['evaluate', 'compare', 'paired_difference', 'over_seeds', 'figure', '
 # %% ../nbs/44_evaluate.ipynb #90c61159
 import math
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from .agent import rollout
 from .gate import paired_interval, t_quantile

@@ -6,7 +6,6 @@ from skillrl.agent import CONTRACT, Episode, EpisodeError, build_messages, demon
 from skillrl.envs.alfworld import AlfworldEnv, Game, Goal, build_scene
 from skillrl.envs.base import TextEnv
 from skillrl.envs.households import Expert
-from skillrl.envs.sightings import Sightings
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
 

@@ -1,5 +1,5 @@
 "Chats without a service: questions as files that somebody answers, and command-line agents that are run, watched and ended"
-import io, json, os, pickle, re, signal, stat, subprocess, sys, threading, time
+import io, json, os, pickle, re, signal, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import pytest

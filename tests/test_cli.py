@@ -1,5 +1,5 @@
 "The command line as a whole: what it leaves behind when it is refused, which flags it offers, what it says while it works, and what `inspect` and `doctor` show"
-import argparse, io, json, os, re, shutil, signal, subprocess, sys, time
+import argparse, io, json, os, re, shutil, subprocess, sys, time
 from configparser import ConfigParser
 from pathlib import Path
 import pytest

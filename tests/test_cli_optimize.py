@@ -1,6 +1,5 @@
 "`skillrl optimize` as a user meets it: offline, with questions behind a server, with a folder of skills, with a bank; stopped, resumed, looked at, and refused with one sentence"
 import json, os, re, shutil, signal, subprocess, sys, time
-from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
 from skillrl.cli import main, parser
@@ -226,7 +225,6 @@ def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
     assert same('r')==same('whole')
 
 def test_a_service_that_is_down_says_so_and_the_run_goes_on_later(forms):
-    down = error(500, 'no capacity')
     words = ['--questions', 'forms.jsonl', *SHORT, 'rollout_retries=0', '--output', 'r']
     with FaultServer(rest=lambda r: both(r) if r['body']['model']=='clerk' else error(401, 'who are you')) as s: out = optimize(*words, *two(s), cwd=forms, code=1)
     assert len(out.strip().splitlines()[-1:])==1 and 'who are you' in out and 'go on with: skillrl optimize --resume r' in out

@@ -3,7 +3,7 @@ import json, os, pickle, random, socket
 from pathlib import Path
 import numpy as np
 import pytest
-from skillrl.skills.embedding import CachedEncoder, FolderEncoder, TfidfEncoder, VectorIndex, encode_queries, frame, pooled, said, stems, terms, unit
+from skillrl.skills.embedding import CachedEncoder, FolderEncoder, TfidfEncoder, VectorIndex, encode_queries, frame, pooled, said, stems, unit
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
 

@@ -6,8 +6,8 @@ import pytest
 from skillrl.envs.alfworld import World
 from skillrl.envs.households import Expert, Household, demonstrate
 from skillrl.envs.sightings import Sightings
-from skillrl.llm.base import ChatReply, Outage, ScriptedChat
-from skillrl.skills.bank import Mistake, SkillBank
+from skillrl.llm.base import Outage, ScriptedChat
+from skillrl.skills.bank import Mistake
 from skillrl.skills.consolidation import likeness
 from skillrl.skills.guard import examine
 from skillrl.skills.memories import (abstract, balanced, bank_from_memories, causal, chain, direct, gap, mattered, memory_case, memory_category,

@@ -560,7 +560,7 @@ def test_a_budget_stops_before_the_request(client):
 echo = 'Incorrect API key provided: {key}. Find yours.'
 leaky = dict(echoed_401=error(401, echo), echoed_400=error(400, echo), echoed_500=Answer(echo, 500), echoed_in_200=Answer(dict(error=echo)), refused_with=said(None, refusal=echo),
              header=Answer('', 302, {'Location': f'http://mug/?key={KEY}'}), half=error(401, 'x'*285 + '{key}'), thought=said(None, 'length', reasoning_content=echo),
-             broken=Answer('{key}'), detail=Answer(dict(detail=[dict(input='{key}')]), 422), reset=RESET, reply=said(f'your key is {{key}}'))
+             broken=Answer('{key}'), detail=Answer(dict(detail=[dict(input='{key}')]), 422), reset=RESET, reply=said('your key is {key}'))
 
 @pytest.mark.parametrize('fault', leaky.values(), ids=leaky)
 def test_the_key_is_nowhere(client, tmp_path, caplog, fault):

@@ -1,5 +1,5 @@
 "The whole run as a user meets it: killed, resumed, repeated, and refused with one sentence"
-import json, os, random, signal, subprocess, sys, time
+import json, random, signal, subprocess, sys, time
 from pathlib import Path
 import pytest
 from skillrl.cli import main

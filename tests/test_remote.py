@@ -1,5 +1,5 @@
 "Servers that lie, stall, break off and vanish: each gets one sentence that names the address, and no episode is lost in silence"
-import gzip, json, socket, sys, threading, urllib.error, urllib.request
+import gzip, json, socket, threading, urllib.error, urllib.request
 from contextlib import contextmanager
 import pytest
 from skillrl.envs.alfworld import AlfworldEnv

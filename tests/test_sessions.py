@@ -1,5 +1,5 @@
 "A server of ours among strangers: whom it answers, whose episode a step acts in, and how much of it one client can take"
-import http.client, json, os, re, socket, subprocess, sys, threading, time
+import http.client, json, re, socket, subprocess, sys, threading, time
 from contextlib import closing
 import pytest
 from skillrl.envs import remote

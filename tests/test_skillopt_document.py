@@ -1,5 +1,5 @@
 "Packages and banks as one text: exact ways there and back, edits that break nothing, and games that judge the result"
-import json, os, random, sys, threading, time
+import json, os, random, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 import pytest

@@ -1,5 +1,5 @@
 "Every mode of the trainer from end to end, with an optimizer that says what the test wants and an agent without luck"
-import json, os, random, re, sys, threading, time
+import json, os, re, sys, threading, time
 from collections import Counter
 from pathlib import Path
 import pytest

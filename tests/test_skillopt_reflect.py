@@ -7,7 +7,7 @@ from faults import FaultServer, error, said
 from skillrl.llm.base import BudgetExceeded, Ledger, Outage, ScriptedChat
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skillopt.editor import MARKS, Edit, Patch, apply_patch_with_report, protect, protected
-from skillrl.skillopt.reflect import (FORMS, KEYS, Optimizer, RawPatch, answer, chosen, credited, edit_lines, excerpt, fenced, full_rewrite,
+from skillrl.skillopt.reflect import (FORMS, KEYS, Optimizer, RawPatch, chosen, credited, edit_lines, excerpt, fenced, full_rewrite,
                                       joined, load_prompt, merge_patches, message, minibatches, rank_and_select, read_patch, record,
                                       rewrite, run_minibatch_reflect, sections, usable)
 from skillrl.skillopt.rollout import Journal, ThreadExecutor

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from skillrl.llm.base import BudgetExceeded, ChatReply, Ledger, Outage, ScriptedChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
-from skillrl.skillopt.rollout import (GivenUp, Journal, Meter, ThreadExecutor, add_usage, check_items, lasting, outcome, read_result, run_rollout,
+from skillrl.skillopt.rollout import (GivenUp, Journal, Meter, ThreadExecutor, add_usage, check_items, lasting, outcome, run_rollout,
                                       split_failures_successes)
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
@@ -131,6 +131,7 @@ def test_E6_a_rollout_that_was_given_up_calls_nothing_more():
 
 @pytest.mark.parametrize('workers, timeout', [(1, None), (1, 60), (4, None)])
 def test_E6_ctrl_c_stops_at_once_and_keeps_what_is_finished(workers, timeout):
+    signal.signal(signal.SIGINT, signal.default_int_handler) # A job in the background begins without one
     never, journal = threading.Event(), Journal()
     def press(item):
         if workers > 1 or timeout:
@@ -174,7 +175,7 @@ def test_questions_handed_over_are_all_asked_before_the_stop(tmp_path, swallow):
     class Curious(Env):
         def rollout_one(self, **kw):
             try: return super().rollout_one(**kw)
-            except Exception as e:
+            except Exception:
                 if swallow: return dict(hard=0)
                 raise
     with pytest.raises(Handoff) as e: play(Curious(), items=ITEMS[:9], client=HandoffChat(tmp_path/'q'))

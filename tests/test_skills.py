@@ -1,7 +1,7 @@
 "Distillation and evolution on records that are not as tidy as the lesson's"
 import copy, json, math
 import pytest
-from skillrl.envs.alfworld import World, oracle
+from skillrl.envs.alfworld import World
 from skillrl.envs.households import Household, demonstrate
 from skillrl.skills.bank import (Mistake, Proposal, Skill, SkillBank, diff, load_latest, load_version, rollback, usefulness, versions)
 from skillrl.skills.distillation import OfflineTeacher, distill, normal, visit

@@ -127,7 +127,7 @@ def test_killed_at_random_moments_to_the_same_bytes(tmp_path):
     assert snapshot(calm)==snapshot(wild)
     assert len(log.read())==120 > seen[-1] > seen[0]
 
-@pytest.mark.parametrize('obj', ['x', 'é"\n', 3, -0.0, 1e300, True, None, [], {}, [[1, [2.5, {'a': None, '': [False]}]], 'ü'], {1: 'a', 2.5: 'b', None: 'c', True: 'd'}, (1, (2,)),
+@pytest.mark.parametrize('obj', ['x', 'é"\n', 3, -0.0, 1e300, True, None, [], {}, [[1, [2.5, {'a': None, '': [False]}]], 'ü'], {7: 'a', 2.5: 'b', None: 'c', True: 'd'}, (1, (2,)),
                                  {'deep': [[[[[[{'x': [1, 2, 3]}]]]]]]}], ids=repr)
 def test_json_is_that_of_the_standard_library(obj):
     assert to_json(obj)==json.dumps(obj, ensure_ascii=False) and to_json(obj, 1)==json.dumps(obj, ensure_ascii=False, indent=1)

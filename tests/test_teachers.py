@@ -10,7 +10,7 @@ from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.players import teacher_for
 from skillrl.skills.guard import RejectedLog, as_data, example_in, rejected_table
-from skillrl.skills.teachers import SCHEMAS, SKILL, MISTAKE, LLMTeacher, Question, case, prompt, questions, read_skill, shorten
+from skillrl.skills.teachers import SCHEMAS, SKILL, MISTAKE, LLMTeacher, Question, case, prompt, shorten
 from skillrl.store import JsonlLog
 from skillrl.trajectory import CATEGORIES, Step, Trajectory, select
 
@@ -75,7 +75,7 @@ def test_good_objects_survive_among_bad_ones():
 def test_wrapping_does_no_harm(wrap): assert len(asked(wrap.format(json.dumps([skill()])))[1]) == 1
 
 def test_an_empty_list_is_an_answer_in_any_wrapping():
-    for said in ('[]', '{"skills": []}', '```json\n[]\n```'): assert asked(said)[1] == []
+    for reply in ('[]', '{"skills": []}', '```json\n[]\n```'): assert asked(reply)[1] == []
 
 def test_a_reply_that_was_cut_off_keeps_its_whole_objects_and_says_so():
     text = json.dumps([skill(), skill(principle='Open it first.'), skill(principle='Never seen')])

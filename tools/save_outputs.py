@@ -1,8 +1,8 @@
-"""Run the notebooks as `nbdev_test` does and keep what they print and draw: `save_outputs.py [--check] [NOTEBOOK …]`
+"""Run All in a real kernel, and keep what the notebooks print and draw: `save_outputs.py [--check] [NOTEBOOK …]`
 
 `--check` writes nothing and fails if what a reader would read has changed. Words and whole numbers must be the same; numbers with a
 decimal point may differ by 1 %, for the last digits of a training run depend on the processor; pictures are not compared."""
-import json, math, os, re, subprocess, sys
+import math, os, re, subprocess, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,34 +10,43 @@ from pathlib import Path
 os.environ.update(IN_TEST='1', MPLBACKEND='module://matplotlib_inline.backend_inline', COLUMNS='100', OMP_NUM_THREADS='1')
 for k in ('ALFWORLD_DATA', 'SKILLRL_REAL_DATA', 'OPENAI_API_KEY'): os.environ.pop(k, None)
 
-from execnb.nbio import read_nb, write_nb
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 from nbdev.clean import clean_nb
 from nbdev.config import get_config
+from nbdev.process import extract_directives
 
 WIDGET = 'application/vnd.jupyter.widget-view+json'
 KERNEL = dict(display_name='Python 3 (ipykernel)', language='python', name='python3')
+LIMIT = 600 # Seconds for a cell
+
+def keeps_its_output(cell, skip):
+    "Is what stands below `cell` an example, which a run here does not replace?"
+    flags = extract_directives(cell, remove=False) or {}
+    return 'nbdev_export(' in cell.source or flags.get('eval:', [''])[0] == 'false' or bool(skip & flags.keys())
 
 def fresh(fn):
     "Notebook `fn` with the outputs of a run just made"
-    from execnb.shell import CaptureShell
-    from fastcore.xtras import working_directory
-    from nbdev.process import NBProcessor
-    skip = set(get_config().tst_flags.split())
-    nb = NBProcessor(fn, rm_directives=False, process=True).nb
-    def unwanted(c):
-        flags = getattr(c, 'directives_', None) or {}
-        return c.cell_type!='code' or 'nbdev_export'+'(' in c.source or flags.get('eval:', [''])[0]=='false' or skip & flags.keys()
+    nb, skip = nbformat.read(fn, as_version=4), set(get_config().tst_flags.split())
+    kept = {c.id: c.outputs for c in nb.cells if c.cell_type == 'code' and keeps_its_output(c, skip)}
+    client = NotebookClient(nb, timeout=LIMIT, kernel_name='python3', coalesce_streams=True,
+                            resources=dict(metadata=dict(path=str(fn.parent))),
+                            extra_arguments=['--InlineBackend.figure_formats=retina', '--log-level=ERROR'])
+    try: client.execute()
+    except CellExecutionError as e: sys.exit(f'{fn.name}: {e}')
     for c in nb.cells:
-        if not unwanted(c): c['outputs'] = [] # A cell that says nothing leaves what is there
-    shell = CaptureShell(fn)
-    with working_directory(fn.parent):
-        try: shell.run_all(nb, exc_stop=True, preproc=unwanted)
-        except Exception: sys.exit(shell.prettytb(fname=fn))
-    for c in nb.cells:
-        if 'outputs' in c: c['outputs'] = [o for o in c.outputs if WIDGET not in o.get('data', {})]
+        if c.cell_type == 'code': c.outputs = kept.get(c.id, [o for out in c.outputs for o in shown(out, nb)])
     nb.metadata = dict(kernelspec=KERNEL)
     clean_nb(nb)
     return nb
+
+def shown(output, nb):
+    "What is left of `output` on a page: of a widget the picture in it, of lines of progress nothing"
+    if output.get('name') == 'stderr': return []
+    if WIDGET not in output.get('data', {}): return [output]
+    models = nb.metadata.widgets['application/vnd.jupyter.widget-state+json'].state.values() # A page has one widget at most
+    return [nbformat.from_dict(o) for m in models if m.model_name == 'OutputModel' for o in m.state.outputs]
 
 def reading(nb):
     "What each code cell shows a reader, pictures aside"
@@ -56,8 +65,8 @@ def same(a, b):
 def one(fn, check):
     "Save or check a single notebook; returns a message when it is stale"
     nb = fresh(fn)
-    if not check: return write_nb(nb, fn)
-    old, new = reading(read_nb(fn)), reading(nb)
+    if not check: return nbformat.write(nb, fn)
+    old, new = reading(nbformat.read(fn, as_version=4)), reading(nb)
     bad = next((k for k in new if not same(old.get(k, ''), new[k])), None)
     if bad: return f'{fn.name}, cell {bad}: saved\n{old.get(bad, "")}\nbut a fresh run gives\n{new[bad]}'
 

@@ -4,7 +4,6 @@ nbdev runs the notebooks for its docs and leaves them in `_proc/`; here they bec
 formulas as MathML, so that the result needs no script and no network. Page and anchor names are those `nbdev_docs` gives."""
 import base64, os, re, shutil, subprocess, sys
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 import yaml
 from execnb.nbio import read_nb

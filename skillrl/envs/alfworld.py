@@ -470,7 +470,7 @@ class Unsolvable(ValueError):
 
 @patch
 def _ways(self:World): # Lists of stops that win: receptacle, command there, whether its door must be open
-    s, kind, opts = self.scene, self.game.goal.category, []
+    s, kind = self.scene, self.game.goal.category
     things, targets = s.parts(self.game.goal)
     fetch = lambda o, i: (i, f'take {self._o[o]} from {self._r[i]}', True)
     store = lambda o, t: (t, _PUT[self.style].format(self._o[o], self._r[t]), True)

@@ -6,11 +6,10 @@
 __all__ = ['HouseholdSuite', 'by_split', 'FolderSuite', 'category_of', 'row_name', 'RemoteGame', 'ServerSuite', 'suites']
 
 # %% ../../nbs/17_envs.suites.ipynb #682d8217
-import os, re
+import re
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from fastcore.basics import patch
 from .alfworld import CATEGORIES, AlfworldEnv, find_games, load_game
 from .base import SHARES, SPLITS, deal, spread
 from .households import Household, households, seeded

@@ -10,7 +10,7 @@ __all__ = ['ChatReply', 'split_thought', 'find_json', 'json_items', 'object_of',
 import hashlib, json, re
 from collections import deque
 from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from queue import SimpleQueue

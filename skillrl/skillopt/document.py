@@ -19,7 +19,7 @@ from ..envs.base import SkillEnv
 from ..players import episodes_of, play_out, retriever_for, seed_for
 from .editor import apply_patch, protect
 from .gate import Decision, trial
-from .reflect import message, sections
+from .reflect import sections
 from .rollout import run_rollout
 from ..skills.bank import Mistake, Skill, SkillBank
 from ..skills.distillation import OfflineTeacher

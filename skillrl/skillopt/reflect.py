@@ -9,13 +9,13 @@ __all__ = ['SHOWN', 'EDITING', 'KEYS', 'FORMS', 'WENT', 'excerpt', 'record', 'fe
 
 # %% ../../nbs/55_skillopt.reflect.ipynb #80ee9a80
 import json, re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from fastcore.basics import patch
 from ..llm.base import Chat, Outage, _values, object_of, redact
 from .editor import OPS, Edit, Patch, protect, protected, skill_hash
 from .rollout import FOR_GOOD, STOPS, Journal, Meter, ThreadExecutor, add_usage, model_of, split_failures_successes
-from ..skills.guard import as_data, example_in, repeats_example
+from ..skills.guard import as_data, repeats_example
 from ..store import data_path
 from ..trajectory import shorten
 

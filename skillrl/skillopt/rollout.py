@@ -492,6 +492,7 @@ def _own(item): return dict(item) if type(item) is dict else item
 @patch
 def play(self:_Stage)->list:
     "A result for each item; raises `Outage` when too many are lost"
+    began = monotonic()
     for n in count():
         if not self.open() or self.for_good() or self.hopeless() and self.tries[0] > self.retries: break
         if n: sleep(max(0, self.pause*2**(n - 1) - (monotonic() - began)))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..envs.alfworld import ABILITIES, FIXED, HOLDS
 from .bank import Mistake, SkillBank
 from .embedding import Idf, TfidfEncoder, stem, stems, stop_words, terms
-from .guard import admit, examine
+from .guard import admit
 from .retrieval import advice, route
 
 # %% ../../nbs/35_skills.consolidation.ipynb #b3f40645

@@ -10,7 +10,7 @@ __all__ = ['category_rates', 'weak_categories', 'sample_failures', 'study_size',
 
 # %% ../../nbs/39_skills.evolution.ipynb #d7fdf0fd
 import math, random
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import combinations
 from ..gate import assert_fresh, gate, played
 from .bank import Mistake, Proposal, Skill, SkillBank, usefulness

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from ..llm.base import _texts, hide, redact
-from .bank import Mistake, Skill, SkillBank
+from .bank import Mistake, SkillBank
 from ..store import JsonlLog, fingerprint
 from ..trajectory import Table
 

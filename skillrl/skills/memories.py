@@ -14,13 +14,13 @@ from collections import Counter, defaultdict
 from ..envs.sightings import kind, read_goal
 from .bank import Mistake, Skill, SkillBank
 from .consolidation import by_standing, consolidate
-from .distillation import category_of, excuse, form, goals_of, habits_of, order, refused, replay, to, REASONS
+from .distillation import category_of, excuse, form, habits_of, order, refused, replay, to, REASONS
 from .embedding import TfidfEncoder
 from .guard import as_data
 from .retrieval import question_category, shop_category, world_of
-from .teachers import MISTAKE, Case, LLMTeacher, Question, answers, case, text_of
+from .teachers import Case, LLMTeacher, Question, answers, text_of
 from ..store import fingerprint
-from ..trajectory import CATEGORIES, Memory, Trajectory, alfworld_category, by_category, select
+from ..trajectory import CATEGORIES, Memory, Trajectory, alfworld_category, select
 
 # %% ../../nbs/38_skills.memories.ipynb #5016d768
 _thing = re.compile(r'[a-z]+ \d+')

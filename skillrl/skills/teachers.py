@@ -16,7 +16,7 @@ from ..llm.base import BudgetExceeded, ChatReply, Outage, find_json, json_items,
 from .bank import Mistake, Proposal, Skill
 from .consolidation import normal
 from .distillation import category_of, goals_of, select_in
-from .guard import LIMITS, as_data, example_in, repeats_example, without_example
+from .guard import LIMITS, as_data, repeats_example, without_example
 from .retrieval import advice
 from ..store import data_path
 from ..trajectory import Table, Trajectory, by_category, select, shorten
