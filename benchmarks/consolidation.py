@@ -20,14 +20,14 @@ from skillrl.skills.consolidation import bag_rows, consolidate
 from skillrl.skills.distillation import OfflineTeacher, distill
 from skillrl.skills.embedding import TfidfEncoder
 from skillrl.skills.retrieval import advice
-from skillrl.training.pipeline import base_policy, episodes_of, play_out, seed_for
+from skillrl.builders import build_policy, build_episodes, play_episodes, derive_seed
 
 MIX = dict(pick=32, pick_two=19, clean=13, cool=13, heat=13, look=10)
 
 def collect(policy, suite, cfg):
     "100 trajectories without skills"
     games = [suite.house.game('collect', i, c) for c, n in MIX.items() for i in range(n)]
-    return play_out(policy, episodes_of(suite, games, None, cfg, cfg.env.collect_steps), suite, cfg, seed_for(cfg.seed, 'collect', suite.name))
+    return play_episodes(policy, build_episodes(suite, games, None, cfg, cfg.env.collect_steps), suite, cfg, derive_seed(cfg.seed, 'collect', suite.name))
 
 def unconsolidated(items):
     "A bank of every proposal as it came"
@@ -60,7 +60,7 @@ def one_household(suite, collector, policy, cfg, games):
     stable = consolidate(again, raw) == [] and again == bank
     whole, reading = timed(distill, trajs)
     banks = {'none': None, 'raw': unconsolidated(raw), 'consolidated': bank, 'at once': whole}
-    played = {k: evaluate(policy, episodes_of(suite, suite.games('test', games), b, cfg), seed=seed_for(cfg.seed, 'consolidation', suite.name))
+    played = {k: evaluate(policy, build_episodes(suite, suite.games('test', games), b, cfg), seed=derive_seed(cfg.seed, 'consolidation', suite.name))
               for k, b in banks.items()}
     return played, dict(won=sum(t.success for t in trajs), raw=len(raw), final=len(bank.active()), at_once=len(whole), closest=closest(bank),
                         seconds=spent, reading=reading, stable=stable)
@@ -69,8 +69,8 @@ def main(households, games, policy, seed):
     import torch
     torch.set_num_threads(1)
     cfg = SkillRLConfig().merged({'seed': seed, 'env.test_households': households})
-    collector, results, seen = base_policy(cfg), {}, []
-    player = base_policy(cfg.merged({'model.checkpoint': policy})) if policy else collector
+    collector, results, seen = build_policy(cfg), {}, []
+    player = build_policy(cfg.merged({'model.checkpoint': policy})) if policy else collector
     for suite in suites(cfg.env)[1]:
         played, m = one_household(suite, collector, player, cfg, games)
         for k, ts in played.items(): results.setdefault(k, []).extend(ts)

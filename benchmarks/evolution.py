@@ -11,7 +11,8 @@ from skillrl.config import SkillRLConfig
 from skillrl.envs.suites import suites
 from skillrl.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.distillation import OfflineTeacher, distill
-from skillrl.training.pipeline import base_policy, collect_games, episodes_of, evolve_bank, seed_for
+from skillrl.builders import build_episodes, build_policy, derive_seed
+from skillrl.training.pipeline import collect_games, evolve_bank
 
 KNOWN = 'pick', 'heat'
 
@@ -29,7 +30,7 @@ def main(policy, households, looks, seed):
     import torch
     torch.set_num_threads(1)
     cfg = SkillRLConfig().merged({'seed': seed, 'env.test_households': households, 'evolution.val_tasks': 24, **({'model.checkpoint': policy} if policy else {})})
-    policy, results = base_policy(cfg), {'first bank': [], 'evolved bank': []}
+    policy, results = build_policy(cfg), {'first bank': [], 'evolved bank': []}
     for suite in suites(cfg.env)[1]:
         first, last, records = evolved(suite, policy, cfg, looks)
         print(f'{suite.name}: {len(first)} entries → {len(last)}')
@@ -37,8 +38,8 @@ def main(policy, households, looks, seed):
             print(f'  look {n}: weak {r["weak"]}, kept {len(r["kept"])}, refused {len(r["refused"])}')
             for p in r['proposals']: print(f'    {"kept   " if p["kept"] else "refused"} {p["principle"]}  ({p.get("reason") or p["gate"]})'[:150])
         for name, bank in zip(results, (first, last)):
-            eps = episodes_of(suite, suite.games('test', 24), bank, cfg)
-            results[name] += evaluate(policy, eps, seed=seed_for(seed, 'evolution', suite.name))
+            eps = build_episodes(suite, suite.games('test', 24), bank, cfg)
+            results[name] += evaluate(policy, eps, seed=derive_seed(seed, 'evolution', suite.name))
     print(compare(results))
     gain = paired_difference(*([t for t in ts if t.category not in KNOWN] for ts in results.values()))
     print(f'missing categories: {gain} (paired difference, 95 % interval)')

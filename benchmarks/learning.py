@@ -15,12 +15,13 @@ from skillrl.config import SkillRLConfig
 from skillrl.evaluate import compare, evaluate, over_seeds, paired_difference
 from skillrl.envs.suites import FolderSuite, suites
 from skillrl.skills.distillation import distill
-from skillrl.training.pipeline import base_policy, collect_games, demonstrations, draw_groups, episodes_of, fine_tune, limits, seed_for
+from skillrl.builders import build_episodes, build_policy, derive_seed, limits
+from skillrl.training.pipeline import collect_games, demonstrations, draw_groups, fine_tune
 
 def prepare(cfg):
     "Suites with a bank each, from their own trajectories, and the environment steps that took in the training ones"
     train, test = suites(cfg.env)
-    base, banks, spent = base_policy(cfg), {}, 0
+    base, banks, spent = build_policy(cfg), {}, 0
     for s in train + test:
         trajs = collect_games(base, s, cfg)
         banks[s.name] = distill(trajs)
@@ -37,14 +38,14 @@ def grpo(cfg, policy, train, banks, budget=None):
     trainer, log = GRPOTrainer(policy, cfg.rl), []
     while (len(log) < cfg.rl.iterations) if budget is None else (sum(m['steps'] for m in log) < budget):
         groups, _ = draw_groups(train, {s.name: banks.get(s.name) for s in train}, cfg, len(log))
-        log.append(trainer.iterate(groups, seed_for(cfg.seed, 'rl', len(log)), **limits(train[0], cfg)))
+        log.append(trainer.iterate(groups, derive_seed(cfg.seed, 'rl', len(log)), **limits(train[0], cfg)))
     return log
 
 def judge(cfg, policy, test, banks, shift=0):
     "Trajectories of the test games, each household with its own bank, or with that of the one `shift` further on"
     show = lambda i: banks.get(test[(i+shift) % len(test)].name)
-    eps = [e for i,s in enumerate(test) for e in episodes_of(s, s.games('test', cfg.env.test_tasks), show(i), cfg)]
-    return evaluate(policy, eps, seed=seed_for(cfg.seed, 'judge'))
+    eps = [e for i,s in enumerate(test) for e in build_episodes(s, s.games('test', cfg.env.test_tasks), show(i), cfg)]
+    return evaluate(policy, eps, seed=derive_seed(cfg.seed, 'judge'))
 
 def one_seed(seed):
     import torch
@@ -96,16 +97,16 @@ def single(seed):
     for name, b in {'bank': banks, 'no bank': {}}.items():
         policy = cold_start(cfg, [house], b)
         log = grpo(cfg, policy, [house], b)
-        trajs = evaluate(policy, episodes_of(house, house.games('test', 60), b.get(house.name), cfg), seed=seed)
+        trajs = evaluate(policy, build_episodes(house, house.games('test', 60), b.get(house.name), cfg), seed=seed)
         out[name] = trajs, _reached(log), collected if b else 0
     policy, spent = by_heart(cfg, house)
-    out['by heart'] = evaluate(policy, episodes_of(house, house.games('test', 60), None, cfg), seed=seed), None, spent
+    out['by heart'] = evaluate(policy, build_episodes(house, house.games('test', 60), None, cfg), seed=seed), None, spent
     return out
 
 def by_heart(cfg, house):
     "A policy that imitated 96 episodes of an expert with notes, without seeing them, and the environment steps of the notes"
     cfg = cfg.merged({'env.episodes': 96, 'sft.trust': 1., 'sft.steps': 400, 'sft.learning_rate': 1e-3})
-    trajs = collect_games(base_policy(cfg), house, cfg)
+    trajs = collect_games(build_policy(cfg), house, cfg)
     rows = demonstrations(house, distill(trajs), cfg)
     for m in (m for r in rows for m in r['prompt']): m['content'] = re.sub(r'^Skill: .*\n', '', m['content'], flags=re.M)
     return fine_tune(rows, cfg)[0], sum(map(len, trajs))
@@ -128,7 +129,7 @@ def real(folder, policy=None):
     "Every official test game once, 50 steps"
     cfg = SkillRLConfig().merged({'env.games': folder, 'env.max_steps': 50, **({'model.checkpoint': policy} if policy else {})})
     suite = FolderSuite(folder)
-    played = {split: evaluate(base_policy(cfg), episodes_of(suite, suite.games(split), None, cfg)) for split in suite.tests}
+    played = {split: evaluate(build_policy(cfg), build_episodes(suite, suite.games(split), None, cfg)) for split in suite.tests}
     print(f'\n{sum(map(len, played.values()))} official games, each once, 50 steps, no bank')
     print(compare({f'{policy or "shipped base policy"}, {split}': trajs for split, trajs in played.items()}))
 

@@ -12,7 +12,8 @@ from skillrl.config import SkillRLConfig
 from skillrl.envs.suites import suites
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skills.distillation import distill
-from skillrl.training.pipeline import base_policy, collect_games
+from skillrl.builders import build_policy
+from skillrl.training.pipeline import collect_games
 
 RATIO, SECONDS = 8, 2.
 
@@ -38,7 +39,7 @@ def waiting(n, parallel, ms):
 def trajectories(n):
     "`n` episodes of the base policy in the first training household"
     cfg = SkillRLConfig().merged({'env': {'episodes': n}})
-    return collect_games(base_policy(cfg), suites(cfg.env)[0][0], cfg)
+    return collect_games(build_policy(cfg), suites(cfg.env)[0][0], cfg)
 
 if __name__=='__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -41,7 +41,7 @@ def judged(
     path, # Of a finished run
 )->list: # `Trajectory`s
     "What the trained policy played with the best bank the run has"
-    rows = [d for d in JsonlLog(Path(path)/'trajectories.jsonl').read() if d['metadata']['phase']=='judge']
+    rows = [d for d in JsonlLog(Path(path)/'trajectories.jsonl').read() if d['metadata']['phase']=='eval']
     with_bank = [d['metadata']['condition'] for d in rows if d['metadata']['condition'] in ('after, bank', 'after, evolved bank')]
     return [Trajectory.from_dict(d) for d in rows if d['metadata']['condition']==with_bank[-1]]
 

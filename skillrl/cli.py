@@ -117,11 +117,11 @@ def _start(args):
 def collect(args):
     "play without skills and keep the trajectories"
     from skillrl.flags import progress
-    from skillrl.players import announce_play, policy_for
+    from skillrl.builders import announce_play, build_policy
     from skillrl.training.pipeline import collect_games
     from skillrl.trajectory import counted, save_trajectories, success_rate
     config, suite = _start(args)
-    policy = policy_for(config, folder=Path(args.output).with_suffix('.policy'))
+    policy = build_policy(config, folder=Path(args.output).with_suffix('.policy'))
     announce_play('collect', policy, config.env.episodes*config.env.collect_steps, config)
     with progress() as step:
         trajs = collect_games(policy, suite, config, _counting(step, 'episodes', config.env.episodes))
@@ -135,10 +135,10 @@ def _void(n): return f'  ({n} more got no answer and {"does" if n == 1 else "do"
 def distill(args):
     "write a bank from trajectories"
     from skillrl.flags import progress, settings
-    from skillrl.players import announce_teacher, distill_questions, teacher_for
+    from skillrl.builders import announce_teacher, distill_questions, build_teacher
     from skillrl.skills.distillation import distill
     from skillrl.trajectory import load_trajectories
-    teacher = teacher_for(settings(args).model, Path(args.output).with_suffix('.teacher'))
+    teacher = build_teacher(settings(args).model, Path(args.output).with_suffix('.teacher'))
     trajs = load_trajectories(args.trajectories)
     if not trajs: raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
     announce_teacher('distill', teacher, distill_questions(teacher, [trajs]))
@@ -176,13 +176,13 @@ def sft(args):
 def _demonstrated(args, suite, config):
     "The rows to imitate, and the teacher who wrote the thoughts of won episodes; None where the expert shows the way"
     from skillrl.inspection import load_bank
-    from skillrl.players import announce_teacher, teacher_for
-    from skillrl.training.pipeline import demonstrations, drawn_rows, imitates_winners
+    from skillrl.builders import announce_teacher, build_teacher
+    from skillrl.training.pipeline import demonstrations, drawn_rows, learns_from_won
     from skillrl.trajectory import load_trajectories, select
     bank, winners, teacher = load_bank(args.skill_bank), (), None
-    if imitates_winners(suite, config):
+    if learns_from_won(suite, config):
         winners = load_trajectories(args.trajectories or _TRAJECTORIES)
-        teacher = teacher_for(config.model, f'{args.output}.teacher')
+        teacher = build_teacher(config.model, f'{args.output}.teacher')
         announce_teacher('sft', teacher, len(select(winners, success=True)))
     return drawn_rows(demonstrations(suite, bank, config, winners, teacher), config), teacher
 
@@ -191,30 +191,30 @@ def rl(args):
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.flags import progress
     from skillrl.inspection import load_bank
-    from skillrl.players import announce_rounds, base_policy, teacher_for
-    from skillrl.training.pipeline import evolution_in_words, evolves, reinforce_suite, save_looks
+    from skillrl.builders import announce_rounds, build_local_policy, build_teacher
+    from skillrl.training.pipeline import describe_evolution, evolves, train_in_suite, save_rounds
     from skillrl.trajectory import counted, load_trajectories
     (config, suite), bank = _start(args), load_bank(args.skill_bank)
-    policy, teacher = base_policy(config), teacher_for(config.model, f'{args.output}.teacher')
+    policy, teacher = build_local_policy(config), build_teacher(config.model, f'{args.output}.teacher')
     evidence, c = load_trajectories(args.trajectories) if args.trajectories else (), config.evolution
     if evolves(config): announce_rounds(None, teacher, config.rl.iterations//c.validation_interval, c.val_tasks, config)
     with progress() as step:
-        log, looks = reinforce_suite(policy, suite, bank, config, lambda done, total: step('rl', done, total), teacher, evidence)
+        log, looks = train_in_suite(policy, suite, bank, config, lambda done, total: step('rl', done, total), teacher, evidence)
     policy.save(args.output)
-    save_looks(f'{args.output}.bank', bank, looks)
+    save_rounds(f'{args.output}.bank', bank, looks)
     told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}' if log else ''
     print(f'{counted(len(log), "iteration")}{told}: {args.output}')
-    print(f'{evolution_in_words([r for _, r in looks], [suite])}: {args.output}.bank{_account(teacher)}')
+    print(f'{describe_evolution([r for _, r in looks], [suite])}: {args.output}.bank{_account(teacher)}')
 
 # %% ../nbs/67_cli.ipynb #5063ce12
 def evolve(args):
     "let a bank grow where the policy fails, with the weights as they are"
-    from skillrl.players import announce_rounds, policy_for, teacher_for
+    from skillrl.builders import announce_rounds, build_policy, build_teacher
     (config, suite), folder = _start(args), Path(args.output)
     with new_folder(folder):
         bank = _first_version(args.skill_bank, folder)
-        teacher = teacher_for(config.model, folder/'teacher')
-        policy = policy_for(config, teacher.chat.ledger if hasattr(teacher, 'chat') else None, folder/'policy')
+        teacher = build_teacher(config.model, folder/'teacher')
+        policy = build_policy(config, teacher.chat.ledger if hasattr(teacher, 'chat') else None, folder/'policy')
         announce_rounds(policy, teacher, args.rounds, config.evolution.val_tasks, config)
         bank = _rounds(bank, suite, policy, config, teacher, folder, args.rounds)
     print(f'{bank!r}: {folder}{_account(teacher)}')
@@ -256,11 +256,11 @@ def evaluate(args):
     "play each test game once, without a bank and with it"
     from skillrl.evaluate import compare
     from skillrl.inspection import fitted
-    from skillrl.players import announce_play, policy_for
+    from skillrl.builders import announce_play, build_policy
     config, suite = _start(args)
     games = {split: suite.games(split, args.tasks or config.env.test_tasks)[:args.tasks] for split in suite.tests}
     if not any(games.values()): raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
-    policy, n = policy_for(config, folder=args.calls), sum(map(len, games.values()))*(2 if args.skill_bank else 1)
+    policy, n = build_policy(config, folder=args.calls), sum(map(len, games.values()))*(2 if args.skill_bank else 1)
     announce_play('eval', policy, n*config.env.max_steps, config)
     results, lost = _judged(policy, suite, games, args.skill_bank, config)
     print(fitted(compare(results)))
@@ -275,13 +275,13 @@ def _judged(policy, suite, games, file, config):
     from skillrl.flags import progress
     from skillrl.inspection import load_bank
     from skillrl.llm.local import threads
-    from skillrl.players import episodes_of, limits, seed_for
+    from skillrl.builders import build_episodes, limits, derive_seed
     banks = {'no bank': None} | ({'bank': load_bank(file)} if file else {})
     results, lost = {}, {}
     with progress() as step, threads(config.model.threads):
         for (name, bank), split in product(banks.items(), games):
-            eps, row = episodes_of(suite, games[split], bank, config), row_name(name, split)
-            results[row] = evaluate(policy, eps, seed=seed_for(config.seed, 'eval'), each=_counting(step, row, len(eps)), **limits(suite, config))
+            eps, row = build_episodes(suite, games[split], bank, config), row_name(name, split)
+            results[row] = evaluate(policy, eps, seed=derive_seed(config.seed, 'eval'), each=_counting(step, row, len(eps)), **limits(suite, config))
             lost[row] = len(eps) - len(results[row])
     return results, lost
 

@@ -99,8 +99,8 @@ def look_at_policy(
     config, # A `SkillRLConfig`
 )->Finding:
     "Load the policy and let it write one reply"
-    from skillrl.players import base_policy
-    try: policy = base_policy(config)
+    from skillrl.builders import build_local_policy
+    try: policy = build_local_policy(config)
     except (ValueError, OSError, RuntimeError) as e: return Finding('policy', 'it cannot be loaded', f'{_plain(e)}.')
     reply = policy.generate([policy.encode([dict(role='user', content='Your task is to: look.')])], max_new_tokens=8)[0]
     return Finding('policy', f'it wrote {len(reply.token_ids)} tokens')
@@ -113,11 +113,11 @@ def look_at_server(
     config, # A `SkillRLConfig` that names its model
 )->Finding:
     "Ask the model of `role` for one word"
-    from skillrl.players import _client
+    from skillrl.builders import build_client
     m = config.model
     name, address, key = (getattr(m, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
     where = f'{name} at {address}' if address else name
-    try: reply = _client(m, name, address, key, timeout=5., retries=0).reply([dict(role='user', content='Answer with the word ok.')], max_tokens=16)
+    try: reply = build_client(m, name, address, key, timeout=5., retries=0).reply([dict(role='user', content='Answer with the word ok.')], max_tokens=16)
     except (ValueError, OSError, RuntimeError) as e: return Finding(role, where, f'{_plain(e)}.')
     if reply.status == 'infra_error': return Finding(role, where, f'{_plain(reply.error)}: check the address, the model and the key in {_variable(role)}.')
     return Finding(role, f'{where} answered')

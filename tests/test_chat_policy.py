@@ -5,8 +5,8 @@ from faults import FaultServer, said
 from skillrl.config import SkillRLConfig
 from skillrl.envs.suites import suites
 from skillrl.llm.base import BudgetExceeded
-from skillrl import players
-from skillrl.players import base_policy, episodes_of, play_out, policy_for, teacher_for
+from skillrl import builders
+from skillrl.builders import build_episodes, build_policy, build_teacher, play_episodes
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.store import data_path
 
@@ -25,7 +25,7 @@ def walks(r):
 def play(policy, c, n=2, steps=3, bank=None, seed=0, same=False):
     suite = suites(c.env)[0][0]
     games = suite.games('collect', 1)*n if same else suite.games('collect', n)
-    return play_out(policy, episodes_of(suite, games, bank, c, steps), suite, c, seed)
+    return play_episodes(policy, build_episodes(suite, games, bank, c, steps), suite, c, seed)
 
 @pytest.fixture
 def server():
@@ -37,17 +37,17 @@ def limits_of(s): return {r['body'].get('max_completion_tokens') or r['body'].ge
 
 def test_a_chat_policy_has_room_for_a_whole_reply(server):
     "32 tokens, the limit of the shipped policy, cut every real model's reply"
-    play(policy_for(c := config(server)), c)
+    play(build_policy(c := config(server)), c)
     assert limits_of(server) == {512}
 
 def test_the_limit_that_is_set_is_sent(server):
-    play(policy_for(c := config(server, **{'model.max_new_tokens': 100})), c)
+    play(build_policy(c := config(server, **{'model.max_new_tokens': 100})), c)
     assert limits_of(server) == {100}
 
 def test_weights_keep_their_own_room():
     "With nothing set, an untrained policy's garbage is 32 tokens long, and does not stop the rollout"
     from skillrl.llm.local import Policy, tiny_model
-    shipped = base_policy(SkillRLConfig())
+    shipped = build_policy(SkillRLConfig())
     trajs = play(Policy(tiny_model(len(shipped.tokenizer), hidden=32, seed=0), shipped.tokenizer), SkillRLConfig(), n=8, steps=2)
     assert max(len(s.token_ids) for t in trajs for s in t.steps) == 32 and not any(s.ok for t in trajs for s in t.steps)
 
@@ -77,64 +77,64 @@ def test_a_rollout_of_replies_that_are_cut_off_stops_and_shows_one(skillrl, tmp_
 
 def test_a_rollout_of_replies_without_an_action_stops(tmp_path):
     with FaultServer(rest=said('I would open the fridge.')) as s, pytest.raises(RuntimeError, match='name a model that keeps to the format') as e:
-        play(policy_for(c := config(s)), c, n=8)
+        play(build_policy(c := config(s)), c, n=8)
     assert s.count == 8 and 'I would open the fridge.' in str(e.value)
 
 def test_eight_replies_decide_when_one_game_is_played_at_a_time():
     from skillrl.agent import rollout
     with FaultServer(rest=said('I would open the fridge.')) as s, pytest.raises(RuntimeError, match='8 of the first 8 replies'):
         suite = suites((c := config(s)).env)[0][0]
-        rollout(episodes_of(suite, suite.games('collect', 3), None, c, 5), policy_for(c), parallel=1)
+        rollout(build_episodes(suite, suite.games('collect', 3), None, c, 5), build_policy(c), parallel=1)
     assert s.count == 8
 
 def test_a_model_that_is_read_half_of_the_time_plays_on():
-    with FaultServer(*[said('Hm.'), walks]*4, rest=walks) as s: assert len(play(policy_for(c := config(s)), c, n=8)) == 8
+    with FaultServer(*[said('Hm.'), walks]*4, rest=walks) as s: assert len(play(build_policy(c := config(s)), c, n=8)) == 8
 
 def test_commands_that_are_not_admissible_are_understood():
     "They are mistakes in the game, which is what is to be measured"
-    with FaultServer(rest=said('<action>fly to moon</action>')) as s: assert len(play(policy_for(c := config(s)), c, n=8)) == 8
+    with FaultServer(rest=said('<action>fly to moon</action>')) as s: assert len(play(build_policy(c := config(s)), c, n=8)) == 8
 
 # ---- log, cache, ledger, resume ----
 
 def test_what_a_chat_policy_was_asked_is_kept_and_not_paid_twice(server, tmp_path):
-    first = play(policy_for(c := config(server), folder=tmp_path), c)
+    first = play(build_policy(c := config(server), folder=tmp_path), c)
     rows = [json.loads(l) for l in (tmp_path/'exchanges.jsonl').read_text().splitlines()]
     assert len(rows) == server.count == 6 and KEY not in (tmp_path/'exchanges.jsonl').read_text()
     assert {r['messages'][-1]['content'] for r in rows} == set(map(asked, server.requests))
-    again = play(policy_for(c, folder=tmp_path), c)
+    again = play(build_policy(c, folder=tmp_path), c)
     assert server.count == 6 and [t.to_dict() for t in again] == [t.to_dict() for t in first]
 
 def test_a_rollout_that_was_stopped_pays_only_for_what_is_missing(server, tmp_path):
-    play(policy_for(c := config(server), folder=tmp_path), c, steps=2)
-    play(policy_for(c, folder=tmp_path), c, steps=3)
+    play(build_policy(c := config(server), folder=tmp_path), c, steps=2)
+    play(build_policy(c, folder=tmp_path), c, steps=3)
     assert server.count == 2*3
 
 def test_another_try_at_a_game_is_another_call(server, tmp_path):
     "Two episodes of one game begin with the same prompt; so do two rollouts with different seeds"
-    play(policy_for(c := config(server), folder=tmp_path), c, n=3, steps=1, same=True)
+    play(build_policy(c := config(server), folder=tmp_path), c, n=3, steps=1, same=True)
     assert server.count == 3
-    play(policy_for(c, folder=tmp_path), c, n=3, steps=1, same=True, seed=1)
+    play(build_policy(c, folder=tmp_path), c, n=3, steps=1, same=True, seed=1)
     assert server.count == 6
 
 def test_the_name_of_a_try_stays_here(server, tmp_path):
-    play(policy_for(c := config(server), folder=tmp_path), c)
+    play(build_policy(c := config(server), folder=tmp_path), c)
     assert not any('try' in r['body'] for r in server.requests)
 
 def test_the_budget_counts_what_was_spent_before_a_stop(server, tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [1000, 1000]}')
     c = config(server, **{'model.prices': str(tmp_path/'prices.json'), 'model.budget_usd': 1.5, 'model.max_new_tokens': 100})
-    with pytest.raises(BudgetExceeded): play(policy_for(c, folder=tmp_path/'calls'), c, n=1, steps=20)
+    with pytest.raises(BudgetExceeded): play(build_policy(c, folder=tmp_path/'calls'), c, n=1, steps=20)
     spent = server.count
     assert 0 < spent < 20
-    with pytest.raises(BudgetExceeded): play(policy_for(c, folder=tmp_path/'calls'), c, n=1, steps=20)
+    with pytest.raises(BudgetExceeded): play(build_policy(c, folder=tmp_path/'calls'), c, n=1, steps=20)
     assert server.count == spent
 
 def test_policy_and_teacher_share_one_budget(server, tmp_path):
     c = config(server, **{'model.teacher_model_id': 'mini', 'model.teacher_api_base': server.url, 'model.teacher_api_key': KEY})
-    teacher = teacher_for(c.model, tmp_path/'teacher')
-    play(policy_for(c, teacher.chat.ledger, tmp_path/'collector'), c)
+    teacher = build_teacher(c.model, tmp_path/'teacher')
+    play(build_policy(c, teacher.chat.ledger, tmp_path/'collector'), c)
     assert teacher.chat.ledger.tokens == 6*120
-    assert policy_for(c, teacher_for(c.model).chat.ledger, tmp_path/'collector').chat.ledger.tokens == 6*120
+    assert build_policy(c, build_teacher(c.model).chat.ledger, tmp_path/'collector').chat.ledger.tokens == 6*120
 
 def test_commands_keep_the_calls_of_a_chat_policy(server, skillrl, tmp_path):
     for command in (('collect', '--episodes', 2, '--output', 't.json'), ('eval', '--tasks', 2, '--max-steps', 2)):
@@ -151,7 +151,7 @@ def test_the_limit_of_a_prompt_counts_tokens_and_takes_history_first(server):
     "It counted messages, of which there are two"
     def longest(**over):
         server.requests.clear()
-        play(policy_for(c := config(server, **over)), c, n=1, steps=12)
+        play(build_policy(c := config(server, **over)), c, n=1, steps=12)
         return max(len(json.dumps(r['body']['messages'])) for r in server.requests)
     bare, whole = longest(**{'agent.history_length': 0}), longest(**{'agent.history_length': 20})
     room = (bare + whole)//6 # Tokens, at three characters each
@@ -159,7 +159,7 @@ def test_the_limit_of_a_prompt_counts_tokens_and_takes_history_first(server):
     assert 'Did:' in asked(server.requests[-1])
     c = config(server)
     tiny = c.merged({'model.max_prompt_tokens': 20})
-    with pytest.raises(ValueError, match='more than max_prompt_tokens 20'): play(policy_for(tiny), tiny, n=1)
+    with pytest.raises(ValueError, match='more than max_prompt_tokens 20'): play(build_policy(tiny), tiny, n=1)
 
 # ---- what it may cost ----
 
@@ -168,20 +168,20 @@ def far(**over): return SkillRLConfig().merged({'model.policy_model_id': 'mini',
 def test_more_than_a_hundred_paid_calls_are_announced(capsys, tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [0.5, 2]}')
     c = far(**{'model.prices': str(tmp_path/'prices.json'), 'model.max_prompt_tokens': 1000, 'model.max_new_tokens': 500})
-    line = players.announce_play('collect', policy_for(c), 720, c)
+    line = builders.announce_play('collect', build_policy(c), 720, c)
     assert line == 'collect: up to 720 calls of mini, 720,000 tokens read and 360,000 written, 1.08 USD at most'
     assert capsys.readouterr().err == line + '\n'
 
 def test_without_prices_tokens_are_announced(capsys):
-    assert 'up to 101 calls' in players.announce_play('eval', policy_for(far()), 101, far()) and 'not known without model.prices' in capsys.readouterr().err
+    assert 'up to 101 calls' in builders.announce_play('eval', build_policy(far()), 101, far()) and 'not known without model.prices' in capsys.readouterr().err
     c = far(**{'model.teacher_model_id': 'o3', 'model.teacher_api_base': 'https://mug.example/v1', 'model.teacher_api_key': KEY})
-    assert 'up to 300 calls of o3' in players.announce_teacher('distill', teacher_for(c.model), 300)
+    assert 'up to 300 calls of o3' in builders.announce_teacher('distill', build_teacher(c.model), 300)
 
 def test_what_is_free_or_little_is_not_announced(server, capsys):
-    players.announce_play('eval', policy_for(config(server)), 10_000, config(server))
-    players.announce_play('eval', policy_for(far()), 100, far())
-    players.announce_play('eval', base_policy(SkillRLConfig()), 10_000, SkillRLConfig())
-    players.announce_teacher('distill', teacher_for(SkillRLConfig().model), 10_000)
+    builders.announce_play('eval', build_policy(config(server)), 10_000, config(server))
+    builders.announce_play('eval', build_policy(far()), 100, far())
+    builders.announce_play('eval', build_policy(SkillRLConfig()), 10_000, SkillRLConfig())
+    builders.announce_teacher('distill', build_teacher(SkillRLConfig().model), 10_000)
     assert capsys.readouterr().err == ''
 
 def test_commands_announce_what_they_may_cost(server, skillrl, tmp_path):
@@ -196,17 +196,17 @@ BANK = SkillBank([Skill('gen_001', 'Search order', 'Look in closed places last.'
 FULL, SHORT = 'Skill: Search order: Look in closed places last. (Apply when: Nothing is in sight yet.)', 'Skill: Look in closed places last.'
 
 def test_a_chat_policy_reads_title_principle_and_occasion(server):
-    play(policy_for(c := config(server)), c, n=1, steps=1, bank=BANK)
+    play(build_policy(c := config(server)), c, n=1, steps=1, bank=BANK)
     assert FULL in asked(server.requests[0]).splitlines()
-    play(policy_for(c), c.merged({'retrieval.show': 'principle'}), n=1, steps=1, bank=BANK)
+    play(build_policy(c), c.merged({'retrieval.show': 'principle'}), n=1, steps=1, bank=BANK)
     assert SHORT in asked(server.requests[1]).splitlines()
 
 def test_the_shipped_policy_and_its_descendants_keep_the_short_form(tmp_path):
     c = SkillRLConfig()
-    base_policy(c).save(tmp_path/'trained')
-    assert [players.shown(c.merged({'model.checkpoint': p})) for p in ('', str(tmp_path/'trained'), str(data_path('base')), 'Qwen/Qwen2.5-7B-Instruct')] == ['principle']*3 + ['full']
+    build_policy(c).save(tmp_path/'trained')
+    assert [builders.shown(c.merged({'model.checkpoint': p})) for p in ('', str(tmp_path/'trained'), str(data_path('base')), 'Qwen/Qwen2.5-7B-Instruct')] == ['principle']*3 + ['full']
     suite = suites(c.env)[0][0]
-    prompt = episodes_of(suite, suite.games('collect', 1), BANK, c)[0].messages()[-1]['content']
+    prompt = build_episodes(suite, suite.games('collect', 1), BANK, c)[0].messages()[-1]['content']
     assert SHORT in prompt.splitlines()
 
 def test_room_for_skills_counts_what_is_shown():
@@ -216,19 +216,19 @@ def test_room_for_skills_counts_what_is_shown():
 
 def test_demonstrations_show_skills_as_the_rollouts_do():
     "One builder for SFT, RL and evaluation"
-    from skillrl.training.pipeline import demonstrations, retold
-    from skillrl.players import retriever_for
+    from skillrl.training.pipeline import demonstrations, sft_rows
+    from skillrl.builders import build_retriever
     c = SkillRLConfig().merged({'retrieval.show': 'full', 'env.episodes': 1, 'agent.history_length': 2})
     suite = suites(c.env)[0][0]
     rows = demonstrations(suite, BANK, c)
     assert all(FULL in r['prompt'][-1]['content'] for r in rows)
-    t, = play(base_policy(c), c, n=1, steps=8, bank=BANK)
-    e, = episodes_of(suite, suite.games('collect', 1), BANK, c)
+    t, = play(build_policy(c), c, n=1, steps=8, bank=BANK)
+    e, = build_episodes(suite, suite.games('collect', 1), BANK, c)
     prompts = []
     for s in t.steps:
         prompts.append(e.messages())
         e.act(s.action)
-    told = retold(t, retriever_for(BANK, c), ['t']*len(t), c.agent)
+    told = sft_rows(t, build_retriever(BANK, c), ['t']*len(t), c.agent)
     assert [r['prompt'] for r in told] == [p for p, s in zip(prompts, t.steps) if s.ok] and told
 
 # ---- the official prompt and parser ----
@@ -238,7 +238,7 @@ OFFICIAL = {'agent.prompt': 'official', 'agent.parser': 'official', 'agent.histo
 def test_the_official_prompt_is_reached_by_config(server):
     "Byte for byte what the published templates give for this game"
     def goes(r): return said('<action>Go to Fridge 1</action>')
-    with FaultServer(rest=goes) as s: t, = play(policy_for(c := config(s, **OFFICIAL)), c, n=1, steps=2, bank=BANK)
+    with FaultServer(rest=goes) as s: t, = play(build_policy(c := config(s, **OFFICIAL)), c, n=1, steps=2, bank=BANK)
     first, second = (r['body']['messages'] for r in s.requests)
     assert [m['role'] for m in first + second] == ['user', 'user']
     said_first, can = t.steps[0].observation, "\n ".join(f"'{a}'" for a in t.steps[0].admissible if a != 'help')
@@ -256,8 +256,8 @@ def test_the_official_prompt_is_reached_by_config(server):
 
 def test_the_official_parser_is_reached_by_config():
     with FaultServer(rest=said('Well: <action>Go to Fridge 1</action> it is.')) as s:
-        t, = play(policy_for(c := config(s, **{'agent.parser': 'official'})), c, n=1, steps=1)
-        strict, = play(policy_for(c := config(s)), c, n=1, steps=1)
+        t, = play(build_policy(c := config(s, **{'agent.parser': 'official'})), c, n=1, steps=1)
+        strict, = play(build_policy(c := config(s)), c, n=1, steps=1)
     assert (t.steps[0].action, t.steps[0].ok, strict.steps[0].action) == ('go to fridge 1', True, '')
 
 def test_a_game_of_another_world_refuses_the_official_prompt():

@@ -138,11 +138,11 @@ def test_azures_key_is_guarded_where_it_would_be_sent(keys):
 
 def test_a_path_that_ends_like_azure_gets_no_azure_key(monkeypatch):
     "The address is told by its host: by its last letters, a server anywhere got the key"
-    from skillrl.players import teacher_for
+    from skillrl.builders import build_teacher
     for v in ('OPENAI_API_KEY', 'SKILLRL_TEACHER_API_KEY'): monkeypatch.delenv(v, raising=False)
     monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'azure-key-0123456789')
     m = stored('teacher', 'http://evil.example/.azure.com').merged({'model.teacher_model_id': 'mini'}).model
-    with pytest.raises(ValueError, match='there is no API key for http://evil.example'): teacher_for(m)
+    with pytest.raises(ValueError, match='there is no API key for http://evil.example'): build_teacher(m)
 
 @pytest.mark.parametrize('near', ['http://mug.example.evil.example/v1', 'http://mug.example/v1/evil', 'http://mug.example:81/v1', 'https://mug.example/v1', 'http://mug.example'])
 def test_addresses_are_compared_whole(keys, near):

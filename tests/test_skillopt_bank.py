@@ -5,13 +5,13 @@ from skillrl import SkillOptConfig, SkillOptTrainer
 from skillrl.config import SkillRLConfig
 from skillrl.envs.households import households
 from skillrl.envs.suites import HouseholdSuite
-from skillrl.players import base_policy
+from skillrl.builders import build_policy
 from skillrl.skillopt.document import BankEnv, TeacherOptimizer
 from skillrl.skills.bank import SkillBank
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-    env = BankEnv(HouseholdSuite(households('test', 2)[1]), SkillBank(), base_policy(SkillRLConfig()), sizes=dict(train=24, val=24))
+    env = BankEnv(HouseholdSuite(households('test', 2)[1]), SkillBank(), build_policy(SkillRLConfig()), sizes=dict(train=24, val=24))
     config = SkillOptConfig(num_epochs=3, batch_size=24, minibatch_size=24, edit_budget=6, lr_scheduler='constant', workers=1, verbose=False,
                             gate_rule='strict', eval_test=False, out_root=str(tmp_path_factory.mktemp('bank')/'run'))
     trainer = SkillOptTrainer(config=config, env=env, optimizer_client=TeacherOptimizer(), target_client=None)

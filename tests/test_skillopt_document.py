@@ -308,8 +308,8 @@ def test_pieces_of_markdown():
 
 @pytest.fixture(scope='module')
 def policy():
-    from skillrl.players import base_policy
-    return base_policy(SkillRLConfig())
+    from skillrl.builders import build_policy
+    return build_policy(SkillRLConfig())
 
 @pytest.fixture(scope='module')
 def house(): return HouseholdSuite(households('train', 1)[0])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest, torch
 from faults import FaultServer, said
 from skillrl.cli import main
+from skillrl.builders import build_policy
 from skillrl.config import SkillRLConfig
 from skillrl.envs.suites import suites
 from skillrl.skills.bank import SkillBank, versions
@@ -53,10 +54,10 @@ def test_every_step_gives_the_threads_back_and_leaves_the_generators_alone():
     try:
         drawn = states()
         config = SkillRLConfig().merged(SMALL | {'model.threads': 1})
-        policy = pipeline.base_policy(config)
+        policy = build_policy(config)
         rows = pipeline.demonstrations(suites(config.env)[0][0], None, config)
         pipeline.fine_tune(rows, config)
-        logs, _ = pipeline.reinforce_suite(policy, suites(config.env)[0][0], SkillBank(), config, lambda *_: inside.append(torch.get_num_threads()))
+        logs, _ = pipeline.train_in_suite(policy, suites(config.env)[0][0], SkillBank(), config, lambda *_: inside.append(torch.get_num_threads()))
         assert torch.get_num_threads() == 2 and inside == [2, 2] and states() == drawn
     finally: torch.set_num_threads(before)
 
@@ -125,12 +126,12 @@ class Suite:
     ([2, 1], [1, 1], '2 looks tried 3 proposals and kept 2, so 2 of 2 banks changed')])
 def test_counts_of_evolution_are_singular_and_plural(tried, kept, words):
     records = [dict(suite=f'h{i}', proposals=[{}]*n, kept=['x']*k) for i, (n, k) in enumerate(zip(tried, kept))]
-    assert pipeline.evolution_in_words(records, [Suite('h0'), Suite('h1')]) == words
+    assert pipeline.describe_evolution(records, [Suite('h0'), Suite('h1')]) == words
 
 def test_equal_rows_are_called_equal_and_small_differences_luck():
     play = lambda won: [Trajectory(str(i), 't', success=bool(w), game=f'g{i}') for i, w in enumerate(won)]
     results = dict(a=play([0]*20), b=play([0]*20), c=play([1] + [0]*19), d=play([1]*20))
-    words = [pipeline.difference_in_words(results, 'a', k) for k in 'bcd']
+    words = [pipeline.describe_difference(results, 'a', k) for k in 'bcd']
     assert [('are equal' in w, 'may be luck' in w) for w in words] == [(True, False), (False, True), (False, False)]
 
 def test_a_resumed_run_sends_no_key_to_an_address_that_only_its_folder_names(tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def test_a_run_reports_official_tests_apart(tmp_path, capsys):
     rows = [l.split('|')[1].strip() for l in said.splitlines() if l.startswith('| before') or l.startswith('| after')]
     assert rows == [f'{who}, {what}, {split}' for who in ('before', 'after') for what in ('no bank', 'bank') for split in ('valid_seen', 'valid_unseen')]
     played = [json.loads(l) for l in (tmp_path/'run'/'trajectories.jsonl').read_text().splitlines()]
-    assert {t['metadata']['split'] for t in played if t['metadata']['phase'] == 'judge'} == {'valid_seen', 'valid_unseen'}
+    assert {t['metadata']['split'] for t in played if t['metadata']['phase'] == 'eval'} == {'valid_seen', 'valid_unseen'}
 
 @pytest.mark.parametrize('where,splits', [('../..', ['valid_seen', 'valid_unseen']), ('..', ['valid_seen', 'valid_unseen']),
                                           ('valid_seen', ['valid_seen']), ('valid_unseen', ['valid_unseen'])])

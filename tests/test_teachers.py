@@ -8,7 +8,7 @@ from skillrl.envs.households import Household, demonstrate
 from skillrl.llm.base import Chat, ChatReply, Ledger, BudgetExceeded, Outage, ReplyCache, ScriptedChat
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
-from skillrl.players import teacher_for
+from skillrl.builders import build_teacher
 from skillrl.skills.guard import RejectedLog, as_data, example_in, rejected_table
 from skillrl.skills.teachers import SCHEMAS, SKILL, MISTAKE, LLMTeacher, Question, case, prompt, shorten
 from skillrl.store import JsonlLog
@@ -332,7 +332,7 @@ KEY = 'sk-live-0123456789abcdefABCDEF'
 
 def behind(server, folder=None, **kw):
     m = ModelConfig(teacher_model_id='wise', teacher_api_base=server.url, teacher_api_key=KEY, teacher_parallel=1, **kw)
-    return teacher_for(m, folder)
+    return build_teacher(m, folder)
 
 def by_schema(request):
     "As a server answers that holds a model to the schema: an object with one list in it"

@@ -16,7 +16,7 @@ from fastcore.basics import patch
 from ..agent import CONTRACT, ChatPolicy, EpisodeError
 from ..config import SkillRLConfig
 from ..envs.base import SkillEnv
-from ..players import episodes_of, play_out, retriever_for, seed_for
+from ..builders import build_episodes, play_episodes, build_retriever, derive_seed
 from .editor import apply_patch, protect
 from .gate import Decision, trial
 from .reflect import sections
@@ -345,10 +345,10 @@ def attempt(self:BankEnv, item, skill, client):
 def play(self:BankEnv, item, bank, client=None):
     "The `Trajectory` of the game of `item` under `bank`"
     if item['id'] not in self.games: raise ValueError(f'{item["id"]!r} is no game of {self.suite.name}: take items from get_items')
-    episodes = episodes_of(self.suite, [self.games[item['id']]], bank, self.config)
-    seed = seed_for(self.seed, item['id'], getattr(client, 'seed', None) or 0)  # A rollout's meter tells repeats apart
+    episodes = build_episodes(self.suite, [self.games[item['id']]], bank, self.config)
+    seed = derive_seed(self.seed, item['id'], getattr(client, 'seed', None) or 0)  # A rollout's meter tells repeats apart
     one_by_one = self.lock if self.policy or self.suite.live else nullcontext()
-    with one_by_one: return play_out(self.policy or ClientPolicy(client), episodes, self.suite, self.config, seed)[0]
+    with one_by_one: return play_episodes(self.policy or ClientPolicy(client), episodes, self.suite, self.config, seed)[0]
 
 # %% ../../nbs/57_skillopt.document.ipynb #6f6ec498
 _turn = re.compile(r'^- "(?:user|assistant)": (".*")$', re.M)
@@ -410,7 +410,7 @@ def judge_banks(
 )->Decision:
     "Whether `new` wins more of `items` than `old`"
     games = [env.games[i['id']] for i in items]
-    differ = {g.id for g in (games if env.suite.live else touched(old, new, games, lambda b: retriever_for(b, env.config)))}
+    differ = {g.id for g in (games if env.suite.live else touched(old, new, games, lambda b: build_retriever(b, env.config)))}
     shown = [i for i in items if i['id'] in differ]
     if not shown:
         raise ValueError(f'none of the {len(items)} games would show a difference between the banks: take others, or keep the old bank')

@@ -65,8 +65,8 @@ def client_of(
     return _server(m, name, address, key) if name else None
 
 def _server(m, name, address, key):
-    from skillrl.players import _client
-    return _client(m, name, address, key)
+    from skillrl.builders import build_client
+    return build_client(m, name, address, key)
 
 def _handoff(folder):
     from skillrl.llm.handoff import HandoffChat
@@ -123,12 +123,12 @@ def _question_job(args, c):
     return question_env(args.questions, args.split, c.seed, FEW if args.smoke else None), policy, teacher
 
 def _bank_job(args, c):
-    from skillrl.players import base_policy
+    from skillrl.builders import build_local_policy
     from skillrl.skillopt.document import BankEnv, TeacherOptimizer
     config, bank, suite = banked(args)
     policy, teacher = (client_of(role, args, config) for role in WHO)
     sizes = dict.fromkeys(BankEnv.roles, FEW) if args.smoke else {}
-    return BankEnv(suite, bank, None if policy else base_policy(config), config, sizes, c.seed), policy, teacher or TeacherOptimizer()
+    return BankEnv(suite, bank, None if policy else build_local_policy(config), config, sizes, c.seed), policy, teacher or TeacherOptimizer()
 
 # %% ../../nbs/66_skillopt.jobs.ipynb #3403aa6a
 def banked(args):
