@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from skillrl.envs.alfworld import AlfworldEnv, game_from_pddl
+from skillrl.envs.alfworld.engine import AlfworldEnv
+from skillrl.envs.alfworld.files import game_from_pddl
 
 def rows_of(path):
     "Recorded games of a file"

@@ -13,7 +13,7 @@ import argparse, sys, time
 from dataclasses import replace
 import numpy as np
 from skillrl.config import SkillRLConfig
-from skillrl.envs.suites import suites
+from skillrl.envs.alfworld.suites import suites
 from skillrl.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import Mistake, SkillBank
 from skillrl.skills.consolidation import bag_rows, consolidate

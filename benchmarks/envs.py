@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from skillrl.envs.alfworld import AlfworldEnv, Unsolvable, find_games, load_game, oracle
+from skillrl.envs.alfworld.engine import AlfworldEnv
+from skillrl.envs.alfworld.files import Unsolvable, find_games, load_game, oracle
 
 STEPS_PER_S, RESET_MS = 20_000, 1.
 

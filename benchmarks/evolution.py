@@ -8,7 +8,7 @@ each look kept and refused; exits 1 if the four missing categories together did 
 """
 import argparse, sys
 from skillrl.config import SkillRLConfig
-from skillrl.envs.suites import suites
+from skillrl.envs.alfworld.suites import suites
 from skillrl.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.distillation import OfflineTeacher, distill
 from skillrl.builders import build_episodes, build_policy, derive_seed

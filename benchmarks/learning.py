@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from skillrl.config import SkillRLConfig
 from skillrl.evaluate import compare, evaluate, over_seeds, paired_difference
-from skillrl.envs.suites import FolderSuite, suites
+from skillrl.envs.alfworld.suites import FolderSuite, suites
 from skillrl.skills.distillation import distill
 from skillrl.builders import build_episodes, build_policy, derive_seed, limits
 from skillrl.training.pipeline import collect_games, demonstrations, draw_groups, fine_tune

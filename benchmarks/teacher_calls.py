@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]/'tests'))
 from faults import FaultServer, said, slow
 from skillrl.config import SkillRLConfig
-from skillrl.envs.suites import suites
+from skillrl.envs.alfworld.suites import suites
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skills.distillation import distill
 from skillrl.builders import build_policy

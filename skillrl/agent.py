@@ -12,7 +12,7 @@ from collections import Counter, deque
 from dataclasses import replace
 from typing import NamedTuple
 from fastcore.basics import patch
-from .envs.sightings import Sightings, read_goal
+from .envs.alfworld.notes import Sightings, read_goal
 from .skills.guard import HIDDEN
 from .skills.retrieval import render
 from .store import to_json

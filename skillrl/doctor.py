@@ -77,7 +77,7 @@ def _there(find, name):
     except FileNotFoundError: return False
 
 def _real_games(folder):
-    from skillrl.envs.suites import FolderSuite
+    from skillrl.envs.alfworld.suites import FolderSuite
     try: files = FolderSuite(folder).files
     except (ValueError, OSError) as e: return Finding('games', 'none', f'{e}.')
     return Finding('games', f'{sum(map(len, files.values())):,} in {folder}')
@@ -85,8 +85,8 @@ def _real_games(folder):
 # %% ../nbs/65_doctor.ipynb #93474a4b
 def look_at_engine()->Finding:
     "Let the expert play one generated game"
-    from skillrl.envs.alfworld import AlfworldEnv
-    from skillrl.envs.households import Expert, households, seeded
+    from skillrl.envs.alfworld.engine import AlfworldEnv
+    from skillrl.envs.alfworld.households import Expert, households, seeded
     from skillrl.agent import Episode, demonstrate
     game = households('train', 1)[0].game('collect', 0, 'pick')
     rng = seeded('doctor')

@@ -72,8 +72,8 @@ def suite_for(
     household=None, # `train-N` or `test-N`
 ): # A suite, see `suites`
     "Where a single step plays"
-    from skillrl.envs.households import household as make
-    from skillrl.envs.suites import HouseholdSuite, suites
+    from skillrl.envs.alfworld.households import household as make
+    from skillrl.envs.alfworld.suites import HouseholdSuite, suites
     if config.games or not config.mock: return suites(config)[0][0]
     return HouseholdSuite(make(household or HOUSEHOLD), config.verb_style)
 

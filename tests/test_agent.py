@@ -3,9 +3,10 @@ import random, re, time
 from collections import namedtuple
 import pytest
 from skillrl.agent import CONTRACT, Episode, EpisodeError, build_messages, demonstrate, parse_reply, rollout, write_reply
-from skillrl.envs.alfworld import AlfworldEnv, Game, Goal, build_scene
+from skillrl.envs.alfworld.engine import AlfworldEnv
+from skillrl.envs.alfworld.scene import Game, Goal, build_scene
 from skillrl.envs.base import TextEnv
-from skillrl.envs.households import Expert
+from skillrl.envs.alfworld.households import Expert
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 import pytest
-from skillrl.envs.alfworld import (CATEGORIES, AlfworldEnv, Game, Goal, Scene, Unsolvable, World, build_scene, find_games, load_game,
-                                   load_games, oracle)
-from skillrl.envs.base import EnvBatch, make
+from skillrl.envs.alfworld.engine import AlfworldEnv, Engine
+from skillrl.envs.alfworld.files import Unsolvable, find_games, load_game, load_games, oracle
+from skillrl.envs.alfworld.scene import CATEGORIES, Game, Goal, Scene, build_scene
 
 ROOT = Path(__file__).parents[1]
 NOTHING = 'Nothing happens.'
@@ -22,7 +22,7 @@ def house(things=(), **kw):
 
 def world(things, goal=('pick', 'vase', 'safe'), style='move', change=None):
     scene = house(things)
-    w = World(Game('test/game', change(scene) if change else scene, Goal(*goal)), style)
+    w = Engine(Game('test/game', change(scene) if change else scene, Goal(*goal)), style)
     w.reset()
     return w
 
@@ -37,7 +37,7 @@ def says(w, *script):
 # ---- the room ----
 
 def test_the_room_is_listed_by_type_and_from_the_highest_number_down():
-    w = World(Game('g', house(), Goal('pick_two', 'mug', 'cabinet'), task='find two mug and put them in cabinet'))
+    w = Engine(Game('g', house(), Goal('pick_two', 'mug', 'cabinet'), task='find two mug and put them in cabinet'))
     assert w.reset() == (
         '-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you see a bathtubbasin 1, '
         'a cabinet 2, a cabinet 1, a countertop 1, a drawer 2, a drawer 1, a fridge 1, a microwave 1, a safe 1, a shelf 3, a shelf 2, '
@@ -47,13 +47,13 @@ def test_the_first_look_shows_nothing():
     says(world([]), 'look', 'You are in the middle of a room. Looking quickly around you, you see nothing.')
 
 def test_a_start_beside_a_receptacle_faces_it():
-    w = World(Game('g', house([], start=4), Goal('pick', 'mug', 'cabinet')))
+    w = Engine(Game('g', house([], start=4), Goal('pick', 'mug', 'cabinet')))
     assert 'You are facing the sinkbasin 1. Next to it, you see nothing.' in w.reset()
     says(w, 'go to sinkbasin 1', NOTHING, 'examine sinkbasin 1', 'On the sinkbasin 1, you see nothing.')
 
 def test_the_list_is_sorted_as_text():
     s = build_scene([('drawer', i, 1) for i in range(1, 12)], [])
-    w = World(Game('g', s, Goal('pick', 'mug', 'drawer')))
+    w = Engine(Game('g', s, Goal('pick', 'mug', 'drawer')))
     w.reset()
     names = [c.removeprefix('go to ') for c in w.admissible() if c.startswith('go to')]
     assert names[:3] == ['drawer 1', 'drawer 10', 'drawer 11'] and names[-1] == 'drawer 9'
@@ -331,22 +331,21 @@ def test_changing_the_list_one_gets_changes_nothing():
     info['admissible_commands'].clear()
     assert env.step('look')[4]['admissible_commands']
 
-def test_worlds_of_one_scene_do_not_meddle():
+def test_engines_of_one_scene_do_not_meddle():
     scene = house(THINGS)
-    a, b = (World(Game('g', scene, Goal(*GOALS[0])), style) for style in ('move', 'put'))
+    a, b = (Engine(Game('g', scene, Goal(*GOALS[0])), style) for style in ('move', 'put'))
     a.reset(), b.reset()
     for c in ('go to fridge 1', 'open fridge 1', 'take egg 1 from fridge 1'): a.step(c)
     assert b.step('go to fridge 1') == 'You arrive at loc 9. The fridge 1 is closed.' and b.held is None
 
-def test_a_batch_plays_to_the_end():
+def test_every_oracle_plan_wins_at_its_last_command():
     games = [Game(f'g{i}', house(THINGS), Goal(*g)) for i, g in enumerate(GOALS)]
-    batch, plans = EnvBatch([make('alfworld', games=games) for _ in games]), [oracle(g) for g in games]
-    batch.reset(options=[{'game': g.id} for g in games])
-    total = [0.]*len(games)
-    while batch.active:
-        *_, infos = (out := batch.step([p.pop(0) if p else None for p in plans]))
-        total = [a + b for a, b in zip(total, out[1])]
-    assert total == [1.]*len(games) and all(i['won'] for i in infos)
+    env = AlfworldEnv(games)
+    for g in games:
+        env.reset(options={'game': g.id})
+        ends = [env.step(command) for command in oracle(g)]
+        assert [reward for _, reward, *_ in ends] == [0.]*(len(ends) - 1) + [1.]
+        assert ends[-1][2] and ends[-1][4]['won']
 
 # ---- files ----
 
@@ -355,7 +354,7 @@ def test_json_round_trip_plays_the_same():
     game = Game('g', scene, Goal('cool', 'egg', 'sidetable'), task='cool some egg and put it in sidetable')
     again = Game.from_dict(json.loads(json.dumps(game.to_dict())))
     assert again == game and Scene.from_dict(scene.to_dict()) == scene
-    a, b, rng = World(game), World(again), random.Random(2)
+    a, b, rng = Engine(game), Engine(again), random.Random(2)
     assert a.reset() == b.reset()
     for _ in range(300):
         c = rng.choice(a.admissible())

@@ -3,7 +3,7 @@ import json, os, re, subprocess, sys
 import pytest
 from faults import FaultServer, said
 from skillrl.config import SkillRLConfig
-from skillrl.envs.suites import suites
+from skillrl.envs.alfworld.suites import suites
 from skillrl.llm.base import BudgetExceeded
 from skillrl import builders
 from skillrl.builders import build_episodes, build_policy, build_teacher, play_episodes

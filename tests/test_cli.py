@@ -63,7 +63,7 @@ def test_a_run_that_has_begun_stays_when_it_fails(here, capsys):
 
 # --- files ---
 def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys):
-    game = json.dumps(__import__('skillrl.envs.households', fromlist=['household']).household('train-0').game('test', 0, 'pick').to_dict())
+    game = json.dumps(__import__('skillrl.envs.alfworld.households', fromlist=['household']).household('train-0').game('test', 0, 'pick').to_dict())
     (here/'games'/'valid_seen'/'a').mkdir(parents=True)
     (here/'games'/'valid_seen'/'a'/'game.json').write_text(game)
     (here/'t.json').write_text('[{"id": "old", "task": "look", "steps": []}]')

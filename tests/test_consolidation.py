@@ -2,7 +2,7 @@
 import copy, os, random, time
 from pathlib import Path
 import pytest
-from skillrl.envs.households import Household, demonstrate
+from skillrl.envs.alfworld.households import Household, demonstrate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank
 from skillrl.skills.consolidation import at_odds, consolidate, facts, likeness, subject, support
 from skillrl.skills.distillation import OfflineTeacher, distill

@@ -2,8 +2,8 @@
 import itertools, json, math, random
 from types import SimpleNamespace
 import pytest
-from skillrl.envs.households import Household, demonstrate
-from skillrl.envs.suites import SPLITS, HouseholdSuite
+from skillrl.envs.alfworld.households import Household, demonstrate
+from skillrl.envs.alfworld.suites import SPLITS, HouseholdSuite
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, diff, load_version, rollback, usefulness
 from skillrl.skills.distillation import distill
 from skillrl.gate import GATE_RULES, assert_fresh, boundary, gate, look_at, paired_bound, sign_test, spending

@@ -2,9 +2,10 @@
 import hashlib, json, os, random, subprocess, sys, time
 from collections import Counter, defaultdict
 import pytest
-from skillrl.envs.alfworld import World, find_games, load_games, oracle
-from skillrl.envs.households import DOORS, FILL, ROOMS, Expert, Household, demonstrate, furnish, households, seeded
-from skillrl.envs.sightings import Sightings, read_goal
+from skillrl.envs.alfworld.engine import Engine
+from skillrl.envs.alfworld.files import find_games, load_games, oracle
+from skillrl.envs.alfworld.households import DOORS, FILL, ROOMS, Expert, Household, demonstrate, furnish, households, seeded
+from skillrl.envs.alfworld.notes import Sightings, read_goal
 
 splits = 'collect', 'train', 'val', 'test'
 houses = households('train', 10) + [Household('odd-1', ('kitchen', 'bathroom')), Household('odd-2', ('living', 'bedroom')),
@@ -35,7 +36,7 @@ def truth(world):
 
 def stumble(game, style, steps, rng):
     "Compare sightings with the world after every step of a walk with many takes and puts"
-    world = World(game, style)
+    world = Engine(game, style)
     s = Sightings(world.reset())
     assert s.task == game.task and sorted(s.receptacles) == sorted(r.name for r in game.scene.receptacles)
     twice = {t.name for t in game.scene.things if len(t.places) > 1}
@@ -103,7 +104,7 @@ def test_every_game_can_be_won_and_is_not_yet():
     n = 0
     for h in houses:
         for g in h.games('train', 8):
-            world = World(g)
+            world = Engine(g)
             world.reset()
             assert not world.won, g.id
             for a in oracle(g): world.step(a)
@@ -122,7 +123,7 @@ def test_games_are_what_they_say():
 
 same = '''
 import hashlib, json
-from skillrl.envs.households import Household, demonstrate
+from skillrl.envs.alfworld.households import Household, demonstrate
 h = hashlib.sha256()
 for name, rooms, strength in [('train-003', ('kitchen', 'living'), .95), ('test-000', ('bathroom', 'bedroom'), 0)]:
     for g in Household(name, rooms, strength).games('test', 2):
@@ -212,7 +213,7 @@ def test_both_wordings_are_the_same_to_the_expert():
 
 def clumsy(game, noise, rng, skill_lines=()):
     "Steps to win when some commands go wrong; every choice of the expert must be admissible"
-    world = World(game)
+    world = Engine(game)
     s, expert = Sightings(world.reset()), Expert(game.task, rng)
     for n in range(50):
         can = world.admissible()

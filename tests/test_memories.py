@@ -3,9 +3,9 @@ import json, os, random, re
 from collections import Counter
 from pathlib import Path
 import pytest
-from skillrl.envs.alfworld import World
-from skillrl.envs.households import Expert, Household, demonstrate
-from skillrl.envs.sightings import Sightings
+from skillrl.envs.alfworld.engine import Engine
+from skillrl.envs.alfworld.households import Expert, Household, demonstrate
+from skillrl.envs.alfworld.notes import Sightings
 from skillrl.llm.base import Outage, ScriptedChat
 from skillrl.skills.bank import Mistake
 from skillrl.skills.consolidation import likeness
@@ -25,7 +25,7 @@ def official(env): return [m for p in sorted((Path(real)/env).glob('generated_me
 
 def wandering(game, seed, noise=.35, most=150):
     "An episode of the expert, disturbed by random commands"
-    world, rng, rows = World(game), random.Random(f'{game.id}/{seed}'), []
+    world, rng, rows = Engine(game), random.Random(f'{game.id}/{seed}'), []
     obs, expert = world.reset(), Expert(game.task, rng)
     s = Sightings(obs)
     while not world.won and len(rows) < most:
@@ -62,7 +62,7 @@ def test_the_short_list_wins_wherever_the_long_one_did(n):
     for g in house.games('test', 2):
         for t in (demonstrate(g), wandering(g, n), wandering(g, n + 9)):
             if not t.success: continue
-            kept, world = causal(t), World(g)
+            kept, world = causal(t), Engine(g)
             world.reset()
             for i in kept: world.step(t.steps[i].action)
             assert world.won, (t.id, [t.steps[i].action for i in kept])

@@ -120,7 +120,7 @@ def test_a_state_that_names_files_of_no_run_gets_one_sentence(tmp_path, capsys):
     assert (tmp_path/'run'/'diary.jsonl').read_text().count('day') == 2
 
 def test_unsolvable_game_gets_one_sentence(tmp_path, capsys):
-    from skillrl.envs.households import Household
+    from skillrl.envs.alfworld.households import Household
     game = Household('unsolvable').game('test', 0, 'heat').to_dict()
     game['scene']['things'] = [t for t in game['scene']['things'] if t['type']!=game['goal']['thing']]
     (tmp_path/'valid_seen').mkdir()
@@ -138,8 +138,9 @@ def test_the_shipped_base_is_small():
 
 def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
     "Krill's protocol, over a real socket, through the commands a user types"
-    from skillrl.envs.alfworld import CATEGORIES, AlfworldEnv
-    from skillrl.envs.households import Household
+    from skillrl.envs.alfworld.engine import AlfworldEnv
+    from skillrl.envs.alfworld.scene import CATEGORIES
+    from skillrl.envs.alfworld.households import Household
     from skillrl.envs.remote import serve
     house, kinds = Household('train-000'), list(CATEGORIES)
     def find(task):

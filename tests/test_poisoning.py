@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 import pytest
 from skillrl.agent import CONTRACT, build_messages
-from skillrl.envs.households import Household, demonstrate
-from skillrl.envs.sightings import Sightings
+from skillrl.envs.alfworld.households import Household, demonstrate
+from skillrl.envs.alfworld.notes import Sightings
 from skillrl.skills.bank import Mistake, Skill, SkillBank, load_version, rollback
 from skillrl.skills.distillation import OfflineTeacher, distill
 from skillrl.skills.guard import EXAMPLES, HIDDEN, LIMITS, admit, as_data, clean, examine, suspicions

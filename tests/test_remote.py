@@ -2,8 +2,8 @@
 import gzip, json, socket, threading, urllib.error, urllib.request
 from contextlib import contextmanager
 import pytest
-from skillrl.envs.alfworld import AlfworldEnv
-from skillrl.envs.households import Household
+from skillrl.envs.alfworld.engine import AlfworldEnv
+from skillrl.envs.alfworld.households import Household
 from skillrl.envs.remote import RemoteEnv, Server, serve
 
 games = Household('maple').games('test', 1)

@@ -27,7 +27,7 @@ class Shop:
 
 class ShopEnv(TextEnv):
     def start(self, game): return Shop()
-    def score(self): return float(self.world.paid)
+    def score(self): return float(self.engine.paid)
 
 def tries(n=8): return [Episode(ShopEnv([Wish()], max_steps=1)) for _ in range(n)]
 def reply(action): return f'<think> look </think> <action> {action} </action>'

@@ -53,9 +53,9 @@ def policy():
 def prompts():
     "The first prompts of six games, as the agent would send them"
     from skillrl.agent import build_messages
-    from skillrl.envs.alfworld import AlfworldEnv
-    from skillrl.envs.households import Household
-    from skillrl.envs.sightings import Sightings
+    from skillrl.envs.alfworld.engine import AlfworldEnv
+    from skillrl.envs.alfworld.households import Household
+    from skillrl.envs.alfworld.notes import Sightings
     games, out = Household('maple').games('test', 1), []
     for g in games:
         obs, info = AlfworldEnv(games).reset(options={'game': g})

@@ -3,10 +3,10 @@ import http.client, json, re, socket, subprocess, sys, threading, time
 from contextlib import closing
 import pytest
 from skillrl.envs import remote
-from skillrl.envs.alfworld import AlfworldEnv
-from skillrl.envs.households import Household
+from skillrl.envs.alfworld.engine import AlfworldEnv
+from skillrl.envs.alfworld.households import Household
 from skillrl.envs.remote import RemoteEnv, serve
-from skillrl.envs.suites import HouseholdSuite, ServerSuite
+from skillrl.envs.alfworld.suites import HouseholdSuite, ServerSuite
 
 games = Household('maple').games('test', 1)
 JSON = {'Content-Type': 'application/json'}

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from skillrl import SkillOptConfig, SkillOptTrainer
 from skillrl.config import SkillRLConfig
-from skillrl.envs.households import households
-from skillrl.envs.suites import HouseholdSuite
+from skillrl.envs.alfworld.households import households
+from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.builders import build_policy
 from skillrl.skillopt.document import BankEnv, TeacherOptimizer
 from skillrl.skills.bank import SkillBank

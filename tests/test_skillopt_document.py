@@ -6,8 +6,8 @@ import pytest
 from skillrl.agent import EpisodeError
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import SkillEnv
-from skillrl.envs.households import households
-from skillrl.envs.suites import FolderSuite, HouseholdSuite
+from skillrl.envs.alfworld.households import households
+from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.skillopt.document import (BankEnv, ClientPolicy, PackageEnv, SkillPackage, as_line, bank_to_document, document_to_bank, judge_banks, pieces)
 from skillrl.skillopt.editor import OPS, Edit, Patch, apply_edit, apply_patch_with_report, protect
 from skillrl.skillopt.rollout import ThreadExecutor, run_rollout

@@ -3,7 +3,7 @@ import json, os, re, sys, threading, time
 from collections import Counter
 from pathlib import Path
 import pytest
-from skillrl.envs.households import Household, demonstrate
+from skillrl.envs.alfworld.households import Household, demonstrate
 from skillrl.envs.ruleworld import RULES, RuleOptimizer, RuleTarget, RuleWorld, minded, needed
 from skillrl.llm.base import BudgetExceeded
 from skillrl.llm.command import CommandChat

@@ -1,8 +1,8 @@
 "Distillation and evolution on records that are not as tidy as the lesson's"
 import copy, json, math
 import pytest
-from skillrl.envs.alfworld import World
-from skillrl.envs.households import Household, demonstrate
+from skillrl.envs.alfworld.engine import Engine
+from skillrl.envs.alfworld.households import Household, demonstrate
 from skillrl.skills.bank import (Mistake, Proposal, Skill, SkillBank, diff, load_latest, load_version, rollback, usefulness, versions)
 from skillrl.skills.distillation import OfflineTeacher, distill, normal, visit
 from skillrl.skills.evolution import evolve, gate
@@ -55,7 +55,7 @@ def test_krill_records_are_read():
     assert [o.principle for o in distill([from_krill(d)]).skills()] == ['To put: take, move.']
 
 def test_words_that_are_no_command_do_not_stop_the_teacher():
-    world = World(house.game('collect', 0, 'pick'))
+    world = Engine(house.game('collect', 0, 'pick'))
     obs, steps = world.reset(), []
     for a in ('', 'take', 'take mug', 'fly to the moon', 'go to', 'put mug 1 in/on', 'open open 1', 'x'*500)*3:
         steps.append(Step(obs, a, ok=False))
@@ -66,7 +66,7 @@ def test_words_that_are_no_command_do_not_stop_the_teacher():
 
 def test_banks_from_the_same_records_are_the_same_in_any_process(tmp_path):
     import subprocess, sys
-    code = ('import json; from skillrl.envs.households import *; from skillrl.skills.distillation import distill; h = Household("val-001");'
+    code = ('import json; from skillrl.envs.alfworld.households import *; from skillrl.skills.distillation import distill; h = Household("val-001");'
             'print(json.dumps(distill(demonstrate(g, max_steps=20) for g in h.games("collect", 4)).to_dict()))')
     runs = {subprocess.run([sys.executable, '-c', code], env={'PYTHONHASHSEED': s, 'PATH': ''}, capture_output=True, text=True, check=True,
                            cwd=__file__.rsplit('/', 2)[0]).stdout for s in '123'}

@@ -7,7 +7,7 @@ from faults import FaultServer, said
 from skillrl.cli import main
 from skillrl.builders import build_policy
 from skillrl.config import SkillRLConfig
-from skillrl.envs.suites import suites
+from skillrl.envs.alfworld.suites import suites
 from skillrl.skills.bank import SkillBank, versions
 from skillrl.store import JsonlLog
 from skillrl.training import pipeline

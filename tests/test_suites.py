@@ -4,9 +4,9 @@ from collections import Counter
 from pathlib import Path
 import pytest
 from skillrl.cli import main
-from skillrl.envs.alfworld import CATEGORIES
-from skillrl.envs.households import Household
-from skillrl.envs.suites import FolderSuite, HouseholdSuite
+from skillrl.envs.alfworld.scene import CATEGORIES
+from skillrl.envs.alfworld.households import Household
+from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.store import to_json
 
 house = HouseholdSuite(Household('maple'))

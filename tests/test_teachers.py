@@ -4,7 +4,7 @@ import pytest
 from faults import FaultServer, error, said
 from skillrl.agent import parse_reply, write_reply
 from skillrl.config import ModelConfig, SkillRLConfig
-from skillrl.envs.households import Household, demonstrate
+from skillrl.envs.alfworld.households import Household, demonstrate
 from skillrl.llm.base import Chat, ChatReply, Ledger, BudgetExceeded, Outage, ReplyCache, ScriptedChat
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill

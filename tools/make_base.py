@@ -8,8 +8,9 @@ Which household keeps what where, no weight can know; no household made here is 
 """
 import argparse, random, re
 from skillrl.agent import Episode, write_reply
-from skillrl.envs.alfworld import CATEGORIES, AlfworldEnv
-from skillrl.envs.households import RECEPTACLES, THINGS, Expert, Household
+from skillrl.envs.alfworld.engine import AlfworldEnv
+from skillrl.envs.alfworld.scene import CATEGORIES
+from skillrl.envs.alfworld.households import RECEPTACLES, THINGS, Expert, Household
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.sft import encode_rows, full_sft
 

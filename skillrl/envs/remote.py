@@ -17,10 +17,10 @@ from threading import Lock, Thread
 from time import monotonic
 from urllib.parse import urlsplit
 from fastcore.basics import patch
-from .alfworld import CATEGORIES
+from .alfworld.scene import CATEGORIES
 from .base import SHARES, SPLITS, TextEnv, deal, spread
-from .households import seeded
-from ..trajectory import alfworld_category
+from .alfworld.households import seeded
+from .alfworld.scene import alfworld_category
 from ..web import BodyTooLarge, arm, within
 
 # %% ../../nbs/16_envs.remote.ipynb #b171e06f

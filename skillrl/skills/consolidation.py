@@ -10,7 +10,7 @@ __all__ = ['things', 'FACTS', 'support', 'by_standing', 'normal', 'absorb', 'wor
 import copy, re
 from collections import Counter
 from dataclasses import replace
-from ..envs.alfworld import ABILITIES, FIXED, HOLDS
+from ..envs.alfworld.scene import ABILITIES, FIXED, HOLDS
 from .bank import Mistake, SkillBank
 from .embedding import Idf, TfidfEncoder, stem, stems, stop_words, terms
 from .guard import admit

@@ -13,7 +13,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from fastcore.basics import patch
-from ..envs.sightings import Sightings, kind, read_goal
+from ..envs.alfworld.notes import Sightings, kind, read_goal
 from .bank import Mistake, Proposal, Skill, SkillBank
 from .consolidation import consolidate, normal, subject
 from .retrieval import advice, route

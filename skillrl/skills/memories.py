@@ -11,7 +11,7 @@ __all__ = ['GAPS', 'verb_of', 'commands', 'handling', 'causal', 'direct', 'matte
 # %% ../../nbs/38_skills.memories.ipynb #98331273
 import random, re
 from collections import Counter, defaultdict
-from ..envs.sightings import kind, read_goal
+from ..envs.alfworld.notes import kind, read_goal
 from .bank import Mistake, Skill, SkillBank
 from .consolidation import by_standing, consolidate
 from .distillation import category_of, excuse, form, habits_of, order, refused, replay, to, REASONS

@@ -14,8 +14,8 @@ from pathlib import Path
 from fastcore.basics import patch
 from ..agent import build_messages, demonstrate, write_reply
 from ..config import AgentConfig, SkillRLConfig
-from ..envs.households import Expert, seeded
-from ..envs.suites import row_name, suites
+from ..envs.alfworld.households import Expert, seeded
+from ..envs.alfworld.suites import row_name, suites
 from ..evaluate import compare, evaluate, paired_difference, plot_learning, plot_rates, write_report
 from ..builders import (announce_play, announce_rounds, announce_teacher, build_episodes, build_local_policy,
                               build_policy, build_retriever, build_teacher, derive_seed, distill_questions, limits, play_episodes)
