@@ -13,10 +13,11 @@ import argparse, random, sys
 from types import SimpleNamespace
 from skillrl.config import EvolutionConfig
 from skillrl.evaluate import over_seeds
+from skillrl.stats import wilson
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import consider, evolve, try_all
 from skillrl.skills.retrieval import Retrieved
-from skillrl.trajectory import CATEGORIES, Step, Table, Trajectory, wilson
+from skillrl.trajectory import CATEGORIES, Step, Table, Trajectory
 
 DEFAULT, MARGIN = EvolutionConfig(), .1
 ALPHA, LIMITS = DEFAULT.alpha, sorted({DEFAULT.gate_tasks, 64})
@@ -75,7 +76,7 @@ def added(sort, rule, limit, seed):
     pool = [g for g in games('gate', 64, seed) if wide or g.category=='cool']
     play, bank = player(effects, f'{sort}/{rule}/{limit}/{seed}'), SkillBank()
     row = consider(bank, p, play, pool, ['cool', 'heat'] if sort=='general' else ['cool'], dict(a='cool', b='heat'), rule=rule, alpha=ALPHA,
-                   looks=DEFAULT.looks, limit=limit, margin=MARGIN, seed=seed, used=used, make=Shelf)[1]
+                   interims=DEFAULT.interims, limit=limit, margin=MARGIN, seed=seed, used=used, make=Shelf)[1]
     after = shown(bank.apply(p)[0])
     worth = sum(chance(g, after, effects) - g.base for g in pool)/len(pool)
     return row['kept'], sum(row[k]['n'] for k in ('gate', 'harm') if row[k]), worth

@@ -138,16 +138,16 @@ class RetrievalConfig:
 @dataclass
 class EvolutionConfig:
     "When the bank grows, and by how much"
-    validation_interval:int = opt(5, lo=0) # Iterations between looks; 0 for never
+    validation_interval:int = opt(5, lo=0) # Iterations between evolution rounds; 0 for never
     evolution_threshold:float = opt(0.4, lo=0, hi=1) # $\delta_{evolve}$: categories below it get new skills
-    max_new_skills:int = opt(3, lo=0) # Proposals per look
+    max_new_skills:int = opt(3, lo=0) # Proposals per round
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
-    val_tasks:int = opt(48, lo=1) # Episodes of one look
+    val_tasks:int = opt(48, lo=1) # Validation episodes of one round
     gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide whether a change stays
     gate:str = opt('sign', choices=('sign', 'bound', 'strict', 'none')) # The rule they decide by
     alpha:float = opt(0.1, above=0, hi=0.5) # Chance that a useless change is kept, under `sign` and `bound`
-    looks:int = opt(3, lo=1) # Times the gate may look before all pairs are played
+    interims:int = opt(3, lo=1) # Most interim analyses of a gate
     capacity:int = opt(60, lo=1) # Most active skills and mistakes; the least useful go first
 
 # %% ../nbs/00_config.ipynb #efeb0cd6

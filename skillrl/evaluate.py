@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from pathlib import Path
 from .agent import rollout
-from .gate import paired_interval, t_quantile
+from .stats import paired_interval, t_quantile
 from .store import atomic_write
 from .trajectory import CATEGORIES, Rate, Table, success_rate
 

@@ -10,7 +10,8 @@ __all__ = ['bank_table', 'item_table', 'version_table', 'evolution_table', 'look
 from .evaluate import figure
 from .skills.bank import Mistake, SkillBank, diff, load_version, usefulness, versions
 from .skills.retrieval import advice
-from .trajectory import Table, wilson
+from .stats import wilson
+from .trajectory import Table
 
 # %% ../nbs/60_viewers.ipynb #c69c06f5
 def bank_table(

@@ -6,7 +6,8 @@ from skillrl.envs.alfworld.households import Household, demonstrate
 from skillrl.envs.alfworld.suites import SPLITS, HouseholdSuite
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, diff, load_version, rollback, usefulness
 from skillrl.skills.distillation import distill
-from skillrl.gate import GATE_RULES, assert_fresh, boundary, gate, look_at, paired_bound, sign_test, spending
+from skillrl.gate import assert_fresh, gate
+from skillrl.stats import GATE_RULES, boundary, interim_analysis, paired_bound, sign_test, spending
 from skillrl.skills.evolution import (adopt, consider, doubles, evolve, hearings, keep_apart, least_useful, make_room, remembered, tidy, touched,
                                       try_all, watched)
 from skillrl.skills.retrieval import Retrieved, Retriever, render
@@ -88,7 +89,7 @@ def test_looks_cover_the_games_and_spend_alpha():
 
 def error(n, margin, alpha, shares=9):
     "Greatest exact chance that `bound` keeps a change that loses `margin`, whatever the share of pairs that differ"
-    decide = lambda w, l: look_at([(False, True)]*w + [(True, False)]*l + [(True, True)]*(n-w-l), [], alpha, 'bound', margin)['keep']
+    decide = lambda w, l: interim_analysis([(False, True)]*w + [(True, False)]*l + [(True, True)]*(n-w-l), [], alpha, 'bound', margin)['keep']
     kept = []
     for l in range(n+1): # a pair won instead of drawn never spoils it
         least = next((w for w in range(kept[-1][0] if kept else 0, n-l+1) if decide(w, l)), None)
@@ -104,8 +105,8 @@ def test_the_bound_errs_no_more_often_than_alpha_at_any_number_of_games(margin, 
     assert max(error(n, margin, alpha) for n in range(1, 61)) <= alpha
 
 def test_the_bound_still_sees_what_is_there():
-    assert look_at([(True, True)]*40, [], .1, 'bound', .1)['keep'] and not look_at([(True, True)]*20, [], .1, 'bound', .1)['keep']
-    assert look_at([(False, True)]*4, [], .1, 'bound')['keep'] and not look_at([(False, True)]*3, [], .1, 'bound')['keep']
+    assert interim_analysis([(True, True)]*40, [], .1, 'bound', .1)['keep'] and not interim_analysis([(True, True)]*20, [], .1, 'bound', .1)['keep']
+    assert interim_analysis([(False, True)]*4, [], .1, 'bound')['keep'] and not interim_analysis([(False, True)]*3, [], .1, 'bound')['keep']
 
 def test_the_bound_moves_the_right_way():
     assert paired_bound(10, 2, 64) > paired_bound(9, 2, 64) > paired_bound(9, 3, 64) > paired_bound(9, 3, 64, .01)
@@ -133,15 +134,15 @@ def test_pairs_are_played_in_batches_and_no_further_than_needed():
         log.append((bank, [g.id for g in gs]))
         return [Trajectory(g.id, g.task, success=bank == 'new', game=g.id) for g in gs]
     v = gate('old', 'new', play, pool)
-    assert v.keep and v.n == 11 and [l['n'] for l in v.looks] == [11]
+    assert v.keep and v.n == 11 and [l['n'] for l in v.interims] == [11]
     assert log == [('old', [g.id for g in pool[:11]]), ('new', [g.id for g in pool[:11]])]
     assert not gate('new', 'old', play, pool).keep and len(log) == 4 # far behind: given up at the first look
 
 def test_rules():
     tie = [(False, True), (True, False)]*8
-    assert [look_at(tie, [], .1, r)['keep'] for r in GATE_RULES[:3]] == [False]*3
+    assert [interim_analysis(tie, [], .1, r)['keep'] for r in GATE_RULES[:3]] == [False]*3
     one_up = tie + [(False, True)]
-    assert [look_at(one_up, [], .1, r)['keep'] for r in GATE_RULES[:3]] == [False, False, True]
+    assert [interim_analysis(one_up, [], .1, r)['keep'] for r in GATE_RULES[:3]] == [False, False, True]
     def refuses(*args): raise AssertionError('played')
     assert gate('old', 'new', refuses, games('gate', 4), 'none').keep
     assert not gate('old', 'new', refuses, []).keep
@@ -163,10 +164,10 @@ def test_pairs_of_which_a_side_is_missing_are_left_out():
     wins = lambda bank, gs: [Trajectory(g.id, g.task, success=bank == 'new', game=g.id) for g in gs]
     gone = lambda bank, g: g.id.endswith('3' if bank == 'new' else '5') # of 0..10: 3 and 5
     v = gate('old', 'new', losing(wins, gone), pool)
-    assert v.keep and (v.n, v.void, v.wins, v.looks[-1]['n']) == (9, 2, 9, 9)
-    assert gate('old', 'new', wins, pool).void == 0
+    assert v.keep and (v.n, v.not_counted, v.wins, v.interims[-1]['n']) == (9, 2, 9, 9)
+    assert gate('old', 'new', wins, pool).not_counted == 0
     v = gate('old', 'new', losing(coin(dict(old=.4, new=.4), 1), gone), pool) # the looks stay where they were planned
-    assert v.n + v.void in [n for n,_ in spending(32)] and v.n == v.looks[-1]['n']
+    assert v.n + v.not_counted in [n for n,_ in spending(32)] and v.n == v.interims[-1]['n']
 
 def test_where_nothing_was_played_nothing_is_decided():
     pool, wins = games('gate', 4), lambda bank, gs: [Trajectory(g.id, g.task, success=True, game=g.id) for g in gs]
@@ -185,7 +186,7 @@ def test_a_look_through_a_server_that_loses_episodes_says_what_it_rests_on():
     play = losing(player(EFFECTS), lambda bank, g: g.id.endswith('3'))
     new, record = evolve(bank_of(IDLE), play, games('val', 8), games('gate', 64), Says(add(GOOD)), 1., retriever=Shelf, report_games=games('report', 8))
     row = record['proposals'][0]
-    assert row['kept'] and row['gate']['void'] > 0 and len(row['gate']['games']) == row['gate']['n'] + row['gate']['void']
+    assert row['kept'] and row['gate']['not_counted'] > 0 and len(row['gate']['games']) == row['gate']['n'] + row['gate']['not_counted']
     assert record['rates_before']['all']['n'] == record['rates_after']['all']['n'] == 14 and new.get('cool_001').stats['retrieved'] == 7
 
 # --- proposals ---
@@ -254,7 +255,7 @@ def test_each_refusal_halves_what_a_sentence_may_spend():
     for i in range(3):
         bank, rows = try_all(bank, [add(IDLE)], player({}, i), games(f'gate{i}', 64), ['cool'], make=Shelf)
         assert not rows[0]['kept']
-        levels.append(rows[0]['gate']['looks'][0]['level'])
+        levels.append(rows[0]['gate']['interims'][0]['level'])
     assert levels == [levels[0], levels[0]/2, levels[0]/4] and bank.metadata['refused'] == {remembered(rows[0]): 3}
 
 def test_a_record_says_what_was_hoped_and_what_each_look_saw():
@@ -263,8 +264,8 @@ def test_a_record_says_what_was_hoped_and_what_each_look_saw():
     _, record = look(bank_of(IDLE), Says(p), EFFECTS)
     row = record['proposals'][0]
     assert row['hypothesis'] == p.hypothesis and row['id'] == 'cool_002' and (row['kind'], row['category'], row['principle']) == ('add', 'cool', GOOD)
-    assert row['gate']['n'] == row['gate']['looks'][-1]['n'] == len(row['gate']['games']) and {'wins', 'losses', 'need', 'keep'} <= row['gate']['looks'][0].keys()
-    assert (record['alpha'], record['rule'], record['limit'], record['looks']) == (.1, 'sign', 64, 3)
+    assert row['gate']['n'] == row['gate']['interims'][-1]['n'] == len(row['gate']['games']) and {'wins', 'losses', 'need', 'keep'} <= row['gate']['interims'][0].keys()
+    assert (record['alpha'], record['rule'], record['limit'], record['interims']) == (.1, 'sign', 64, 3)
 
 # --- usefulness and capacity ---
 

@@ -33,7 +33,7 @@ def test_a_paired_difference_never_claims_to_be_certain():
 
 def test_every_report_tells_the_same_paired_interval():
     "An evaluation of games and a SkillOpt run that saw the same wins and losses"
-    from skillrl.gate import paired_interval
+    from skillrl.stats import paired_interval
     for wins, losses, n in ((0, 0, 12), (5, 1, 12), (12, 0, 12), (3, 9, 30)):
         same = [0]*(n - wins - losses)
         gain = trainer.gain(dict(items=[0]*wins + [1]*losses + same), dict(items=[1]*wins + [0]*losses + same))

@@ -1,10 +1,11 @@
 "The edit budget and the gate of SkillOpt: what PyPI's skillrl 1.0.0 computes, and how often each rule is wrong"
 import itertools, json, math, random
 import pytest
-from skillrl.gate import sign_test
-from skillrl.skillopt.gate import (compute_score, decide, evaluate_gate, interval, look, lower_bound, paired, score_of, select_gate_score,
-                                   trial, weighed_below)
+from skillrl.skillopt.gate import (compute_score, decide, evaluate_gate, paired, score_of, select_gate_score,
+                                   trial)
 from skillrl.skillopt.schedule import build_scheduler
+from skillrl.stats import (bound_of_gains, interim_analysis, interval, lower_bound, sign_test,
+                           weighed_below)
 from skillrl.types import RolloutResult
 
 # Recorded from 1.0.0; the last four of 'linear' hold budgets that end in a half, which floats round either way
@@ -138,7 +139,7 @@ def test_a_good_guess_finds_what_halving_finds(draw):
         assert lower_bound(xs, alpha, -1)==pytest.approx(bisected(xs, alpha, -1), abs=1e-9)
 
 def test_a_guess_needs_few_looks(monkeypatch):
-    import skillrl.skillopt.gate as g
+    import skillrl.stats as g
     asked, rng, weighed = [], random.Random(0), g.weighed_below
     monkeypatch.setattr(g, 'weighed_below', lambda *a: asked.append(a) or weighed(*a))
     for _ in range(40): lower_bound([rng.choice([-1, 0, 0, 1, 1]) for _ in range(100)], .3, -1)
@@ -184,7 +185,7 @@ def test_interval_of_fractions_covers(draw, mean):
 
 def outcomes(rule, n, alpha, margin=0.):
     pairs = lambda w, l: [(0, 1)]*w + [(1, 0)]*l + [(1, 1)]*(n - w - l)
-    return [(w, l) for w in range(n + 1) for l in range(n + 1 - w) if look(pairs(w, l), [], alpha, rule, margin)['keep']]
+    return [(w, l) for w in range(n + 1) for l in range(n + 1 - w) if interim_analysis(pairs(w, l), [], alpha, rule, margin, bound_of_gains)['keep']]
 
 def chance(kept, n, up, down): return sum(math.comb(n, w)*math.comb(n - w, l)*up**w*down**l*(1 - up - down)**(n - w - l) for w, l in kept)
 
@@ -229,7 +230,7 @@ def test_error_in_looks(rule, world):
     assert accepts/800 <= .1 + 2*math.sqrt(.09/800)
 
 def test_looks_save_pairs_and_little_power():
-    def mean(new, looks): return [sum(x)/300 for x in zip(*[(d.accept, d.n) for d in (trial(coin(.5, new, s), 40, looks=looks) for s in range(300))])]
+    def mean(new, interims): return [sum(x)/300 for x in zip(*[(d.accept, d.n) for d in (trial(coin(.5, new, s), 40, interims=interims) for s in range(300))])]
     (hit, n), (hit1, n1) = mean(.8, 3), mean(.8, 1)
     assert n < .8*n1==.8*40 and hit > hit1 - .12
     assert mean(.5, 3)[1] < 32 and mean(.3, 3)[1] < 20, 'the useless and the harmful are given up'
@@ -247,7 +248,7 @@ def test_a_trial_that_ends_early_asks_for_no_more():
     asked = []
     def measure(i, j): asked.append((i, j)); return [(1., 0.)]*(j - i)
     d = trial(measure, 48)
-    assert asked==[(0, 16)] and not d.accept and d.n==16 and d.losses==16 and len(d.looks)==1 and '16 worse' in d.reason
+    assert asked==[(0, 16)] and not d.accept and d.n==16 and d.losses==16 and len(d.interims)==1 and '16 worse' in d.reason
 
 def test_a_decision_is_plain_data():
     d = decide([(0., 1.)]*5 + [(.5, .5)]*3)

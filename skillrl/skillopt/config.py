@@ -13,7 +13,7 @@ from fastcore.basics import patch
 from ..config import checked, opt
 from ..llm.base import redact
 from .gate import METRICS
-from ..gate import GATE_RULES
+from ..stats import GATE_RULES
 from .schedule import SCHEDULES
 
 # %% ../../nbs/53_skillopt.config.ipynb #64c35163

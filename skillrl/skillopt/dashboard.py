@@ -23,7 +23,8 @@ from threading import Thread
 from time import time
 from fastcore.basics import patch
 from ..evaluate import figure
-from .gate import interval, score_of
+from .gate import score_of
+from ..stats import interval
 from .run import unsealed
 from .trainer import steps_table
 from ..store import atomic_write, to_json
@@ -70,7 +71,7 @@ def why(
     if not n or None in (wins, losses, gain): return str(r.get('reason', ''))
     mean = f'mean gain {gain:+.3f}' if gain > 0 else f'the mean score falls by {-gain:.3f}' if gain < 0 else 'the mean score stays'
     seen = f'{wins} of {n} comparisons went better, {losses} worse: {mean}'
-    return seen if gate.get('accept') or gain <= 0 else seen + _doubt(low, _lead(gate.get('looks')))
+    return seen if gate.get('accept') or gain <= 0 else seen + _doubt(low, _lead(gate.get('interims')))
 
 def _lead(looks): return number(_dict(looks[-1]).get('need')) if isinstance(looks, list) and looks else None
 
@@ -86,8 +87,8 @@ _numbers = ('step epoch rollout_hard rollout_n rollout_lost n_patches_kept n_edi
 
 def _record(r):
     "A record of history.json with numbers where they belong"
-    found = {k: number(r.get(k)) for k in _numbers} | dict(void=number(_dict(r.get('gate')).get('void')))
-    zero = {k: found[k] or 0 for k in ('void', 'n_edits_ranked', 'rollout_n', 'rollout_lost')}
+    found = {k: number(r.get(k)) for k in _numbers} | dict(not_counted=number(_dict(r.get('gate')).get('not_counted')))
+    zero = {k: found[k] or 0 for k in ('not_counted', 'n_edits_ranked', 'rollout_n', 'rollout_lost')}
     return found | zero | dict(action=str(r.get('action', '')), decision=decision(r), why=why(r))
 
 def _kept(r): return r['action'].startswith('accept')
@@ -358,7 +359,7 @@ def _used(view): return _usage((view.summary if view.ended else view.state).get(
 def lost_table(folder)->Table:
     "Rollouts that infrastructure lost, which no score counts"
     steps, total = read_run(folder).steps, lambda k: sum(r[k] or 0 for r in steps)
-    rows = [['training items', total('rollout_n'), total('rollout_lost')], ['comparisons of the gate', '', total('void')]]
+    rows = [['training items', total('rollout_n'), total('rollout_lost')], ['comparisons of the gate', '', total('not_counted')]]
     return Table(['where', 'played', 'lost'], rows + [[name, d.get('n', ''), d.get('lost', 0)] for name, f in _finals.items()
                                                       if (d := json_of(text_of(Path(folder)/f/'summary.json'), dict))])
 

@@ -4,45 +4,53 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'GateAction', 'select_gate_score', 'score_of', 'compute_score', 'GateResult', 'evaluate_gate', 'paired',
-           'weighed_below', 'lower_bound', 'interval', 'gain_interval', 'look', 'differences', 'Decision', 'complaint',
-           'decide', 'trial']
+           'Decision', 'decide', 'trial']
 
 # %% ../../nbs/52_skillopt.gate.ipynb #3749a06f
-import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Literal
-from ..gate import GATE_RULES, look_at, paired_interval, sign_test, spending
-from ..trajectory import wilson
+from ..stats import PairedTest, bound_of_gains
 from ..types import RolloutResult
 
 # %% ../../nbs/52_skillopt.gate.ipynb #75d1c2c8
 METRICS = 'hard', 'soft', 'mixed'
 
-def select_gate_score(hard, soft,
-    metric='hard',   # One of `METRICS`
-    mixed_weight=.5, # Weight of `soft` in 'mixed'
-)->float:
+def select_gate_score(
+    hard:float,
+    soft:float,
+    metric:str='hard', # One of `METRICS`
+    mixed_weight:float=.5, # Weight of `soft` in 'mixed', from 0 to 1
+)->float: # ValueError for another metric or weight
     "The one number that is compared"
-    if metric not in METRICS: raise ValueError(f'gate_metric is {metric!r}: choose one of {", ".join(METRICS)}')
-    if metric == 'mixed' and not 0 <= mixed_weight <= 1: raise ValueError(f'gate_mixed_weight is {mixed_weight!r}: give a number from 0 to 1')
-    return float(hard if metric == 'hard' else soft if metric == 'soft' else (1 - mixed_weight)*hard + mixed_weight*soft)
+    if metric not in METRICS:
+        raise ValueError(f'gate_metric is {metric!r}: choose one of {", ".join(METRICS)}')
+    if metric == 'hard':
+        return float(hard)
+    if metric == 'soft':
+        return float(soft)
+    if not 0 <= mixed_weight <= 1:
+        raise ValueError(f'gate_mixed_weight is {mixed_weight!r}: give a number from 0 to 1')
+    return float((1 - mixed_weight)*hard + mixed_weight*soft)
 
 def score_of(
-    result, # A `RolloutResult`
-    metric='hard', mixed_weight=.5,
+    result:RolloutResult,
+    metric:str='hard',
+    mixed_weight:float=.5,
 )->float:
     "What one result counts"
     return select_gate_score(result.hard, result.soft, metric, mixed_weight)
 
 # %% ../../nbs/52_skillopt.gate.ipynb #da9d3301
 def compute_score(
-    results, # `RolloutResult`s, or dicts of the same fields
-)->tuple:    # Means of `hard` and of `soft`
+    results:Iterable, # `RolloutResult`s, or dicts of the same fields
+)->tuple: # Means of `hard` and of `soft`; ValueError if none was scored
     "The scores of a split, over what was played and scored"
-    results = [(RolloutResult.from_dict(r) if isinstance(r, dict) else r).checked() for r in results]
-    scored = [r for r in results if r.ok]
-    if not scored: raise ValueError(f'none of {len(results)} results has a score: see why the rollouts were lost, or give the split items')
+    results = [RolloutResult.from_dict(r) if isinstance(r, dict) else r for r in results]
+    scored = [r for r in results if r.checked().ok]
+    if not scored:
+        raise ValueError(f'none of {len(results)} results has a score: see why the rollouts were lost, '
+                         'or give the split items')
     return sum(r.hard for r in scored)/len(scored), sum(r.soft for r in scored)/len(scored)
 
 # %% ../../nbs/52_skillopt.gate.ipynb #683accba
@@ -58,114 +66,36 @@ class GateResult:
     best_score:float
     best_step:int # Step that made the best
 
-def evaluate_gate(*, candidate_skill, cand_hard, current_skill, current_score, best_skill, best_score, best_step, global_step,
-                  cand_soft=0., metric='hard', mixed_weight=.5)->GateResult:
+def evaluate_gate(*,
+    candidate_skill:str,
+    cand_hard:float,
+    global_step:int,
+    cand_soft:float=0.,
+    metric:str='hard',
+    mixed_weight:float=.5,
+    **now:str|float, # `current_skill`, `current_score`, `best_skill`, `best_score` and `best_step`
+)->GateResult:
     "Let the candidate pass if it scores above the current skill"
     score = select_gate_score(cand_hard, cand_soft, metric, mixed_weight)
-    if score > best_score: return GateResult('accept_new_best', candidate_skill, score, candidate_skill, score, global_step)
-    if score > current_score: return GateResult('accept', candidate_skill, score, best_skill, best_score, best_step)
-    return GateResult('reject', current_skill, current_score, best_skill, best_score, best_step)
+    if score > now['best_score']:
+        return GateResult('accept_new_best', candidate_skill, score, candidate_skill, score, global_step)
+    if score > now['current_score']:
+        return GateResult('accept', **now | dict(current_skill=candidate_skill, current_score=score))
+    return GateResult('reject', **now)
 
 # %% ../../nbs/52_skillopt.gate.ipynb #8c11a662
 def paired(
-    old, # Results with the document we have
-    new, # Results with the candidate, of the same items in the same order
-    metric='hard', mixed_weight=.5,
-)->list: # (old score, new score) for each item that was scored both times
+    old:Sequence[RolloutResult], # With the document we have
+    new:Sequence[RolloutResult], # With the candidate, of the same items in the same order
+    metric:str='hard',
+    mixed_weight:float=.5,
+)->list: # (old score, new score) of what was scored both times; ValueError for other items
     "Each item with itself"
     if [r.id for r in old] != [r.id for r in new]:
-        raise ValueError(f'{len(old)} results with the old document and {len(new)} with the new one are not of the same items in the same order: '
-                         'roll both out on the same items')
-    return [(score_of(a, metric, mixed_weight), score_of(b, metric, mixed_weight)) for a, b in zip(old, new) if a.ok and b.ok]
-
-# %% ../../nbs/52_skillopt.gate.ipynb #ecbf884e
-def weighed_below(
-    xs, # Numbers
-    t,
-)->float:
-    "Chance that the mean of `xs` under random weights is at most `t`"
-    under, over = [t - x for x in xs if x < t], [x - t for x in xs if x >= t]
-    chance, shares = [0.]*len(over), {}
-    for u in under:
-        left = 1.
-        if u not in shares: shares[u] = [u/(o + u) for o in over]
-        chance = [left := c + share*(left - c) for share, c in zip(shares[u], chance)]
-    return chance[-1] if over else 1.
-
-# %% ../../nbs/52_skillopt.gate.ipynb #8beaf85e
-def lower_bound(
-    xs,       # Numbers of at least `floor`
-    alpha=.1, # Chance that the true mean is lower
-    floor=0., # The least an item can score
-)->float:
-    "A value that the mean of all items is not below"
-    xs = [floor, *xs]
-    n, step, low, high, goal = len(xs), (max(xs) - floor)/_GRID or 1., 0, _GRID, _z(alpha)
-    mean = math.fsum(xs)/n
-    at, z, slope, tries = (mean - floor)/step, 0., math.sqrt(math.fsum((x - mean)**2 for x in xs)/n/(n + 1))/step, 0
-    while high - low > 1:
-        new = math.floor(at + (goal - z)*slope) if tries < 6 else (low + high)//2
-        new = min(max(new, low + 1), high - 1)
-        chance, tries = weighed_below(xs, floor + new*step), tries + 1
-        low, high = (new, high) if chance <= alpha else (low, new)
-        if tries > 1 and _z(chance) != z: slope = (new - at)/(_z(chance) - z)
-        at, z = new, _z(chance)
-    return floor + low*step
-
-_GRID = 2**14
-
-def _z(chance): return NormalDist().inv_cdf(min(max(chance, 1e-9), 1 - 1e-9))
-
-# %% ../../nbs/52_skillopt.gate.ipynb #16387d30
-def interval(
-    scores, # From 0 to 1
-    level=.95,
-)->tuple:   # (low, high)
-    "Where the mean score of all such items probably lies"
-    scores, alpha = list(scores), (1 - level)/2
-    if not all(0 <= x <= 1 for x in scores): raise ValueError(f'a score is {next(x for x in scores if not 0 <= x <= 1)!r}: give numbers from 0 to 1')
-    if all(x in (0, 1) for x in scores):
-        rate = wilson(sum(scores), len(scores), NormalDist().inv_cdf(1 - alpha))
-        return rate.low, rate.high
-    return lower_bound(scores, alpha), 1 - lower_bound([1 - x for x in scores], alpha)
-
-# %% ../../nbs/52_skillopt.gate.ipynb #50419edd
-def gain_interval(
-    ds, # New score less old score of each item, from -1 to 1
-    level=.95,
-)->tuple: # (low, high)
-    "Where the mean gain over all such items probably lies"
-    ds, alpha = list(ds), (1 - level)/2
-    if not all(-1 <= d <= 1 for d in ds): raise ValueError(f'a gain is {next(d for d in ds if not -1 <= d <= 1)!r}: give numbers from -1 to 1')
-    if all(d in (-1, 0, 1) for d in ds): return paired_interval(ds.count(1), ds.count(-1), len(ds), level)
-    return lower_bound(ds, alpha, -1), -lower_bound([-d for d in ds], alpha, -1)
-
-# %% ../../nbs/52_skillopt.gate.ipynb #cb84d010
-def look(
-    pairs,     # Of (old score, new score)
-    past,      # Looks before this one
-    level,     # Error that may be spent by now
-    rule,      # One of `GATE_RULES`
-    margin=0., # Mean score that may be lost
-)->dict:
-    "What one look sees and decides"
-    ds = differences(pairs)
-    wins, losses, gain = sum(d > 0 for d in ds), sum(d < 0 for d in ds), round(math.fsum(ds)/len(ds), 9)
-    row = dict(n=len(ds), wins=wins, losses=losses, gain=gain, level=level)
-    if rule == 'strict': keep = gain > -margin
-    elif rule == 'sign' and not margin:
-        row |= look_at([(d < 0, d > 0) for d in ds], past, level, rule)
-        keep = row['keep'] and gain > 0
-    else:
-        row['low'] = lower_bound(ds, level - sum(l['level'] for l in past[-1:]), -1)
-        keep = row['low'] > -margin
-    return row | dict(keep=keep, stop=keep or gain < -2*margin)
-
-def differences(pairs)->list:
-    "New score less old score, for each of `pairs`"
-    for old, new in pairs:
-        if not (0 <= old <= 1 and 0 <= new <= 1): raise ValueError(f'a pair of scores is {(old, new)!r}: give numbers from 0 to 1')
-    return [round(new - old, 9) for old, new in pairs] # .3 - .1 and .4 - .2 are the same gain
+        raise ValueError(f'{len(old)} results with the old document and {len(new)} with the new one are not of the '
+                         'same items in the same order: roll both out on the same items')
+    how = metric, mixed_weight
+    return [(score_of(a, *how), score_of(b, *how)) for a, b in zip(old, new) if a.ok and b.ok]
 
 # %% ../../nbs/52_skillopt.gate.ipynb #a47fd745
 @dataclass(repr=False)
@@ -174,70 +104,77 @@ class Decision:
     accept:bool
     reason:str # Why it is turned down
     n:int      # Pairs compared
-    before:float # Mean score of the document we have
-    after:float  # Mean score of the candidate
-    gain:float
-    low:float  # What the gain is probably not below; None under rules that do not ask
+    before:float|None # Mean score of the document we have
+    after:float|None  # Mean score of the candidate
+    gain:float|None
+    low:float|None # What the gain is probably not below; None under rules that do not ask
     wins:int   # Items that got better
     losses:int # Items that got worse
-    p:float    # Chance of so many wins if nothing had changed, as if there had been one look
+    p:float    # Chance of so many wins if nothing had changed, as if there had been one analysis
     rule:str
-    looks:list = field(default_factory=list) # A dict for each look
-    void:int = 0 # Pairs left out since one of their rollouts was lost
+    interims:list = field(default_factory=list) # A dict for each interim analysis
+    not_counted:int = 0 # Pairs of which a rollout failed with an `infra_error`
 
     def __repr__(self):
         seen = f'{self.before:.3f} → {self.after:.3f} on {self.n} items' if self.n else 'nothing played'
-        if self.low is not None: seen += f', at least {self.low:+.3f}'
-        return f'{"accepted" if self.accept else "rejected"} by {self.rule}: {seen}{self.reason and "; " + self.reason}'
+        if self.low is not None:
+            seen += f', at least {self.low:+.3f}'
+        if self.reason:
+            seen += f'; {self.reason}'
+        return f'{"accepted" if self.accept else "rejected"} by {self.rule}: {seen}'
 
-def complaint(look, margin)->str:
-    "Why what a look saw is not enough"
-    if not margin and not look['wins'] + look['losses']: return f'changed the score of none of {look["n"]} items'
-    text = f'{look["wins"]} items got better and {look["losses"]} worse, the mean changed by {look["gain"]:+.3f}'
-    if 'need' in look and look['wins'] - look['losses'] < look['need']: return f'{text}: better has to lead by {look["need"]}'
-    if 'low' in look: return f'{text}: it may be {look["low"]:+.3f}, and has to be above {-margin or 0:g}'
+# %% ../../nbs/52_skillopt.gate.ipynb #ff3a2b01
+def _decision(verdict, margin):
+    "The verdict of a `PairedTest`, in means"
+    last = verdict.interims[-1] if verdict.interims else {}
+    before = after = None
+    if verdict.n:
+        before, after = verdict.before/verdict.n, verdict.after/verdict.n
+    reason = '' if verdict.keep else _rejection_reason(last, margin)
+    return Decision(verdict.keep, reason, verdict.n, before, after, verdict.gain, last.get('bound'), verdict.wins,
+                    verdict.losses, verdict.p, verdict.rule, verdict.interims, verdict.not_counted)
+
+def _rejection_reason(last, margin):
+    "Why what the last analysis saw is not enough"
+    if not margin and not last['wins'] + last['losses']:
+        return f'changed the score of none of {last["n"]} items'
+    text = (f'{last["wins"]} items got better and {last["losses"]} worse, '
+            f'the mean changed by {last["gain"]:+.3f}')
+    if 'need' in last and last['wins'] - last['losses'] < last['need']:
+        return f'{text}: better has to lead by {last["need"]}'
+    if 'bound' in last:
+        return f'{text}: it may be {last["bound"]:+.3f}, and has to be above {-margin or 0:g}'
     return f'{text}: it has to be above {-margin or 0:g}'
+
+def _some(n, rule):
+    if not n and rule != 'none':
+        raise ValueError('there is no pair of scores to decide on: give the selection split items, '
+                         'or take the rule none')
 
 # %% ../../nbs/52_skillopt.gate.ipynb #e3be94f8
 def decide(
-    pairs,       # Of (old score, new score), each item with itself
-    rule='sign', # One of `GATE_RULES`
-    alpha=.1,    # Chance to accept a candidate that changes nothing
-    margin=0.,   # Mean score that may be lost; above 0 the candidate need not help
-)->Decision:
+    pairs:Sequence[tuple], # Of (old score, new score), each item with itself
+    rule:str='sign',  # One of `GATE_RULES`
+    alpha:float=.1,   # Chance to accept a candidate that changes nothing, up to 0.5
+    margin:float=0.,  # Mean score that may be lost; above 0 the candidate need not help
+)->Decision: # ValueError for a setting without sense, a score out of range, or no pairs
     "Whether the candidate is accepted, all pairs being there"
-    _check(rule, alpha, margin, len(pairs))
-    return _decision(pairs, [] if rule == 'none' else [look(pairs, [], alpha, rule, margin)], rule, alpha, margin)
-
-def _check(rule, alpha, margin, n):
-    if rule not in GATE_RULES: raise ValueError(f'the rule of the gate is {rule!r}: choose one of {", ".join(GATE_RULES)}')
-    if not 0 < alpha <= .5: raise ValueError(f'alpha is {alpha!r}: choose a number above 0 and up to 0.5')
-    if not 0 <= margin < 1: raise ValueError(f'margin is {margin!r}: choose a number from 0 to below 1')
-    if not n and rule != 'none': raise ValueError('there is no pair of scores to decide on: give the selection split items, or take the rule none')
-
-def _decision(pairs, seen, rule, alpha, margin, void=0):
-    if not pairs: return Decision(True, '', 0, None, None, None, None, 0, 0, 1., rule)
-    ds, (before, after) = differences(pairs), [math.fsum(side)/len(pairs) for side in zip(*pairs)]
-    wins, losses, keep = sum(d > 0 for d in ds), sum(d < 0 for d in ds), rule == 'none' or seen[-1]['keep']
-    low = seen[-1].get('low') if seen else None
-    return Decision(keep, '' if keep else complaint(seen[-1], margin), len(ds), before, after, math.fsum(ds)/len(ds), low,
-                    wins, losses, sign_test(wins, losses), rule, seen, void)
+    test = PairedTest(rule, alpha, margin, bound=bound_of_gains)
+    _some(len(pairs), rule)
+    return _decision(test.decide(pairs), margin)
 
 # %% ../../nbs/52_skillopt.gate.ipynb #7d1b5902
 def trial(
-    measure,     # `measure(i, j)` plays pairs `i` to `j` and returns (old score, new score) for those that were not lost
-    n,           # Pairs that can be played
-    rule='sign', # One of `GATE_RULES`
-    alpha=.1,    # Chance to accept a candidate that changes nothing
-    margin=0.,   # Mean score that may be lost
-    looks=3,     # Most times to look
-)->Decision:
+    measure:Callable, # `measure(i, j)` plays pairs `i` to `j`; (old score, new score) of those that count
+    n:int,           # Pairs that can be played
+    rule:str='sign', # One of `GATE_RULES`
+    alpha:float=.1,  # Chance to accept a candidate that changes nothing, up to 0.5
+    margin:float=0., # Mean score that may be lost
+    interims:int=3,  # Most analyses, the last one included
+)->Decision: # ValueError for a setting without sense, or if no pair counts
     "Whether the candidate is accepted, playing no more pairs than it takes"
-    _check(rule, alpha, margin, n)
-    pairs, seen, asked = [], [], 0
-    for end, level in [] if rule == 'none' else [(n, alpha)] if rule == 'strict' else spending(n, alpha, looks):
-        pairs, asked = pairs + list(measure(asked, end)), end
-        if pairs: seen.append(look(pairs, seen, level, rule, margin))
-        if seen and seen[-1]['stop']: break
-    _check(rule, alpha, margin, len(pairs))
-    return _decision(pairs, seen, rule, alpha, margin, asked - len(pairs))
+    test = PairedTest(rule, alpha, margin, interims, bound_of_gains)
+    _some(n, rule)
+    verdict = test.run(measure, n)
+    _some(verdict.n, rule)
+    return _decision(verdict, margin)

@@ -19,7 +19,8 @@ from ..skills.guard import RULES, RejectedLog, views
 from .config import what_binds
 from .editor import apply_patch_with_report, protect, protected, skill_hash
 from .. import __version__
-from .gate import compute_score, decide, gain_interval, interval, score_of, select_gate_score
+from .gate import compute_score, decide, score_of, select_gate_score
+from ..stats import gain_interval, interval
 from .memory import RejectedEdits, autonomous_budget, compare, failure_patterns, meta_skill, slow_update
 from .reflect import Optimizer, full_rewrite, merge_patches, rank_and_select, rewrite, run_minibatch_reflect
 from .rollout import COUNTS, ThreadExecutor, add_usage, check_items, lasting, model_of, run_rollout
@@ -448,7 +449,7 @@ def settle(self:SkillOptTrainer,
     hard, soft = s.tried[key]
     self.rec |= dict(selection_hard=hard, selection_soft=soft, candidate_gate_score=score, gate=asdict(decision), reason=decision.reason)
     self.files |= {'selection_eval/results.json': [r.to_dict() for *_, r in seen],
-                   'selection_eval/summary.json': dict(hard=hard, soft=soft, n=len(seen), lost=decision.void)}
+                   'selection_eval/summary.json': dict(hard=hard, soft=soft, n=len(seen), lost=decision.not_counted)}
     if decision.accept: self._accept(candidate, score, seen)
 
 @patch

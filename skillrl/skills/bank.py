@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from fastcore.basics import patch
 from ..store import read_json, write_json
-from ..trajectory import Rate, Table, build, wilson
+from ..stats import Rate, wilson
+from ..trajectory import Table, build
 
 # %% ../../nbs/30_skills.bank.ipynb #ff9e0fc8
 def _no_stats(): return dict(retrieved=0, wins=0, losses=0)

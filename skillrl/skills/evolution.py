@@ -163,7 +163,7 @@ def consider(
     bank, proposal, play, games, # `games` are fresh
     weak,        # Weak categories
     kinds={},    # Id of each trajectory the teacher saw → its category
-    rule='sign', alpha=.1, looks=3, used=(), # See `gate`
+    rule='sign', alpha=.1, interims=3, used=(), # See `gate`
     **kw,        # `limit`, `margin`, `seed` and `make`; see `hearings`
 )->tuple:        # Bank with the change if it is kept, else as it was; row for the record
     "Try a proposal and keep it if the gate says so"
@@ -177,8 +177,8 @@ def consider(
         luck = (1 - margin if margin else .5)**len(gs) # Chance of losing no pair for a change that must not pass
         if luck > alpha and (name == 'gate' or not grows): return bank, row | dict(reason=too_few(gs))
         if name == 'harm' and grows and rule == 'strict': continue
-        v = gate(bank, new, play, gs, rule, alpha, looks, margin, used)
-        row[name] = asdict(v) | dict(margin=margin, games=[g.id for g in gs[:v.n + v.void]])
+        v = gate(bank, new, play, gs, rule, used, alpha=alpha, margin=margin, interims=interims)
+        row[name] = asdict(v) | dict(margin=margin, games=[g.id for g in gs[:v.n + v.not_counted]])
         if not v.keep: return bank, row | dict(reason=v.reason)
     return new, row | dict(id=item.id if item else proposal.ids[0], kept=True)
 
@@ -314,7 +314,7 @@ def evolve(
     gate_limit=64, alpha=.1, # Most pairs for one gain, chance to keep a useless proposal; see `hearings` and `gate`
     deep=10, shallow=5, # See `study_size`
     retriever=Retriever, # Called with a bank, gives its retriever
-    rule='sign', looks=3, margin=.1, # See `gate` and `hearings`
+    rule='sign', interims=3, margin=.1, # See `gate` and `hearings`
     capacity=None,  # Most active skills and mistakes
     report_games=(), # Fresh games on which the chosen bank is measured
     sealed=(),      # Ids of games that must not be played here
@@ -327,7 +327,7 @@ def evolve(
     weak, failures, record = diagnose(seen, threshold, deep, shallow)
     asked = ask(teacher or OfflineTeacher(), old, failures, evidence + seen, weak, max_new) if failures else []
     spare, asked = make_room(old, sum(p.kind == 'add' for p in asked), capacity), tidy(old)[:max_new] + asked
-    how = dict(rule=rule, alpha=alpha, looks=looks, limit=gate_limit, margin=margin, seed=seed)
+    how = dict(rule=rule, alpha=alpha, interims=interims, limit=gate_limit, margin=margin, seed=seed)
     new, rows = try_all(old, asked, play, gate_games, weak, spare, capacity, used=used, make=retriever,
                         kinds={t.id: t.category for t in evidence + seen}, **how)
     return new, how | dict(threshold=threshold, capacity=capacity) | record | outcome(old, new, rows, played(play, new, report_games))

@@ -301,7 +301,7 @@ def evolve_bank(
     def play(bank, games):
         return play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, derive_seed(config.seed, 'look', look, suite.name))
     new, record = experiment(bank, play, fresh('val', n), fresh('gate', 8*c.gate_tasks), teacher, c.evolution_threshold, c.max_new_skills,
-                             derive_seed(config.seed, 'gate', look, suite.name), evidence, c.gate_tasks, c.alpha, rule=c.gate, looks=c.looks,
+                             derive_seed(config.seed, 'gate', look, suite.name), evidence, c.gate_tasks, c.alpha, rule=c.gate, interims=c.interims,
                              capacity=c.capacity, deep=c.max_analysis_deep, shallow=c.max_analysis_shallow, report_games=fresh('report', n),
                              sealed={g.id for s in suite.tests for g in suite.games(s, config.env.test_tasks)}, retriever=lambda b: build_retriever(b, config))
     return new, dict(look=look, suite=suite.name) | record
