@@ -53,7 +53,7 @@ def _prices(path):
 
 def _ledger(m, spent=(), ledger=None):
     "The ledger of a `ModelConfig`, or the one given, with the rows of an exchange log paid already"
-    from skillrl.llm.base import Ledger
+    from skillrl.llm.ledger import Ledger
     if ledger is None: ledger = Ledger(_prices(m.prices) if m.prices else None, m.budget_usd or None)
     for row in spent:
         if not row['cached']: ledger.add(row['model'], row['prompt_tokens'], row['completion_tokens'], estimated=row.get('estimated', False))
@@ -61,7 +61,7 @@ def _ledger(m, spent=(), ledger=None):
 
 def _chat(m, role, folder, ledger=None, **kw):
     "The client of a role, which keeps log and cache in `folder`, if there is one"
-    from skillrl.llm.base import ReplyCache
+    from skillrl.llm.ledger import ReplyCache
     log = JsonlLog(Path(folder)/'exchanges.jsonl') if folder else None
     cache = ReplyCache(Path(folder)/'cache') if folder else None
     ledger = _ledger(m, log.read() if log else (), ledger)

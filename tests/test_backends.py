@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import pytest
 from skillrl.envs.qa import SimpleQAEnv
-from skillrl.llm.base import BudgetExceeded, Ledger, Outage, ReplyCache
+from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
+from skillrl.llm.reply import Outage
 from skillrl.llm.command import NAME, CommandChat, _drain, checked, lay_out, run_command, safe_env
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place, as_text, open_questions, quoted
 from skillrl.skillopt.rollout import Journal, run_rollout

@@ -4,7 +4,7 @@ import pytest
 from faults import FaultServer, said
 from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
-from skillrl.llm.base import BudgetExceeded
+from skillrl.llm.ledger import BudgetExceeded
 from skillrl import builders
 from skillrl.builders import build_episodes, build_policy, build_teacher, play_episodes
 from skillrl.skills.bank import Skill, SkillBank

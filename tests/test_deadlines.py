@@ -3,7 +3,7 @@ import gzip, signal, subprocess, sys, threading, time
 import pytest
 from test_backends import over
 from faults import Answer, FaultServer, drips, error, said, slow
-from skillrl.llm.base import Outage
+from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
 from skillrl.store import JsonlLog
 from skillrl.web import stoppable

@@ -2,9 +2,11 @@
 import _thread, json, os, random, signal, sys, threading, time, traceback
 from dataclasses import replace
 import pytest
-from skillrl.llm import base
-from skillrl.llm.base import (BudgetExceeded, Chat, ChatReply, Ledger, Outage, ReplyCache, ScriptedChat,
-                              find_json, json_items, redact, request_key, require_some, split_thought)
+from skillrl.llm import json_reply
+from skillrl.llm.base import Chat, ScriptedChat
+from skillrl.llm.json_reply import find_json, json_items
+from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache, request_key
+from skillrl.llm.reply import ChatReply, Outage, redact, require_some, split_thought
 from skillrl.store import JsonlLog
 
 def ask(text): return [dict(role='user', content=text)]
@@ -203,11 +205,11 @@ def test_the_work_grows_with_the_length_only(name, monkeypatch):
             m = self.pattern.match(text, at)
             self.work += (m.end() - at if m else 1) + 1
             return m
-    token, space = Counting(base._TOKEN), Counting(base._SPACE)
-    monkeypatch.setattr(base, '_TOKEN', token)
-    monkeypatch.setattr(base, '_SPACE', space)
+    token, space = Counting(json_reply._TOKEN), Counting(json_reply._SPACE)
+    monkeypatch.setattr(json_reply, '_TOKEN', token)
+    monkeypatch.setattr(json_reply, '_SPACE', space)
     text = '["' + hostile[name] * (200_000 // len(hostile[name]))
-    base._read(text)
+    json_reply._read(text)
     assert token.work + space.work <= 6 * len(text) + 10
 
 def test_deep_nesting_is_read_as_far_as_it_is_sane():
@@ -460,7 +462,7 @@ class Gauge(Chat):
         super().__init__('gauge', **kw)
         self.now = self.most = self.total = 0
         self.wait, self.lock = wait, threading.Lock()
-    def _send(self, messages, **params):
+    def send(self, messages, **params):
         with self.lock:
             self.now, self.total = self.now + 1, self.total + 1
             self.most = max(self.most, self.now)
@@ -546,12 +548,12 @@ def test_require_some():
 def test_what_was_paid_for_is_never_lost(error, tmp_path):
     "The batch is stopped from outside while calls are out: those are entered, the error carries the replies"
     class Interrupted(ScriptedChat):
-        def _close(self, call, r):
+        def record(self, call, r):
             if len(self.ledger.counts) and self.ledger.counts['scripted'][0] == 10 and not done: 
                 done.append(1)
-                super()._close(call, r)
+                super().record(call, r)
                 raise error('stop')
-            return super()._close(call, r)
+            return super().record(call, r)
     done = []
     chat = Interrupted(lambda m: (time.sleep(.002), m[0]['content'])[1], parallel=4, log=JsonlLog(tmp_path/'log.jsonl'))
     with pytest.raises(error) as e: chat.replies([ask(str(i)) for i in range(100)])
@@ -575,7 +577,7 @@ def test_an_interrupt_while_waiting_loses_nothing():
 
 def test_an_interrupt_frees_what_one_call_held():
     class Slow(Chat):
-        def _send(self, messages, **params): raise KeyboardInterrupt
+        def send(self, messages, **params): raise KeyboardInterrupt
     chat = Slow('slow')
     with pytest.raises(KeyboardInterrupt): chat.reply(ask('?'), max_tokens=100)
     assert chat.ledger.held == {}

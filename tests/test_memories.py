@@ -6,7 +6,8 @@ import pytest
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.households import Expert, Household, demonstrate
 from skillrl.envs.alfworld.notes import Sightings
-from skillrl.llm.base import Outage, ScriptedChat
+from skillrl.llm.base import ScriptedChat
+from skillrl.llm.reply import Outage
 from skillrl.skills.bank import Mistake
 from skillrl.skills.consolidation import likeness
 from skillrl.skills.guard import examine

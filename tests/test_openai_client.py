@@ -4,7 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from faults import CUT, RESET, Answer, FaultServer, error, said, slow, truncated, vectors
-from skillrl.llm.base import BudgetExceeded, Ledger, Outage, ReplyCache, ScriptedChat
+from skillrl.llm.base import ScriptedChat
+from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
+from skillrl.llm.reply import Outage
 from skillrl.llm.command import CommandChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.llm.openai_client import LONGEST, Garbled, OpenAIChatClient, OpenAIEmbedder, is_local, read_chat, retry_wait

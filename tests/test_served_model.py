@@ -2,7 +2,7 @@
 What comes over the wire is compared with what the same weights say here."""
 import os, re, socket, subprocess, sys, time, urllib.request
 import pytest
-from skillrl.llm.base import Ledger, ReplyCache
+from skillrl.llm.ledger import Ledger, ReplyCache
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.store import data_path
 

@@ -1,7 +1,9 @@
 "What the optimizer remembers, on the days when models answer in other shapes and the words of strangers look like ours"
 import json, random
 import pytest
-from skillrl.llm.base import BudgetExceeded, Outage, ScriptedChat
+from skillrl.llm.base import ScriptedChat
+from skillrl.llm.ledger import BudgetExceeded
+from skillrl.llm.reply import Outage
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report, protect, protected
 from skillrl.skillopt.memory import (LABELS, RejectedEdits, StepNote, autonomous_budget, compare, evidence, failure_patterns, idea, meta_skill,
                                      slow_update, whole)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from skillrl.envs.alfworld.households import Household, demonstrate
 from skillrl.envs.ruleworld import RULES, RuleOptimizer, RuleTarget, RuleWorld, minded, needed
-from skillrl.llm.base import BudgetExceeded
+from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.inspection import outcome

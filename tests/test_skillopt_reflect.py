@@ -4,7 +4,9 @@ from collections import Counter
 from threading import Lock
 import pytest
 from faults import FaultServer, error, said
-from skillrl.llm.base import BudgetExceeded, Ledger, Outage, ScriptedChat
+from skillrl.llm.base import ScriptedChat
+from skillrl.llm.ledger import BudgetExceeded, Ledger
+from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skillopt.editor import MARKS, Edit, Patch, apply_patch_with_report, protect, protected
 from skillrl.skillopt.reflect import (FORMS, KEYS, Optimizer, RawPatch, chosen, credited, edit_lines, excerpt, fenced, full_rewrite,

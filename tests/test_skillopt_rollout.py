@@ -2,7 +2,9 @@
 import errno, json, os, pickle, random, signal, subprocess, sys, threading, time
 from pathlib import Path
 import pytest
-from skillrl.llm.base import BudgetExceeded, ChatReply, Ledger, Outage, ScriptedChat
+from skillrl.llm.base import ScriptedChat
+from skillrl.llm.ledger import BudgetExceeded, Ledger
+from skillrl.llm.reply import ChatReply, Outage
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.skillopt.rollout import (GivenUp, Journal, Meter, ThreadExecutor, add_usage, check_items, lasting, outcome, run_rollout,
                                       split_failures_successes)

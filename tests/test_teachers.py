@@ -5,7 +5,9 @@ from faults import FaultServer, error, said
 from skillrl.agent import parse_reply, write_reply
 from skillrl.config import ModelConfig, SkillRLConfig
 from skillrl.envs.alfworld.households import Household, demonstrate
-from skillrl.llm.base import Chat, ChatReply, Ledger, BudgetExceeded, Outage, ReplyCache, ScriptedChat
+from skillrl.llm.base import Chat, ScriptedChat
+from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
+from skillrl.llm.reply import ChatReply, Outage
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.builders import build_teacher
@@ -182,7 +184,7 @@ def test_the_prompts_name_every_field_that_is_checked():
 
 class Slow(Chat):
     "Every call takes 50 ms"
-    def _send(self, messages, **params):
+    def send(self, messages, **params):
         time.sleep(.05)
         return ChatReply(answer(messages), prompt_tokens=100, completion_tokens=50)
 

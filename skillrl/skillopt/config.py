@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from os import PathLike, fspath
 from fastcore.basics import patch
 from ..config import checked, opt
-from ..llm.base import redact
+from ..llm.reply import redact
 from .gate import METRICS
 from ..stats import GATE_RULES
 from .schedule import SCHEDULES

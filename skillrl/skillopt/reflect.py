@@ -12,7 +12,9 @@ import json, re
 from dataclasses import dataclass, field, replace
 from random import Random
 from fastcore.basics import patch
-from ..llm.base import Chat, Outage, _values, object_of, redact
+from ..llm.base import Chat
+from ..llm.json_reply import json_values, object_of
+from ..llm.reply import Outage, redact
 from .editor import OPS, Edit, Patch, protect, protected, skill_hash
 from .rollout import FOR_GOOD, STOPS, Journal, Meter, ThreadExecutor, add_usage, model_of, split_failures_successes
 from ..skills.guard import as_data, repeats_example
@@ -125,17 +127,17 @@ def answer(
     "The object in `text` that says something under `key`"
     text = text or ''
     found = _under(_found(text), key)
-    if not found and (double := _single.sub(_double_quoted, text)) != text: found = _under(_values(double), key)
+    if not found and (double := _single.sub(_double_quoted, text)) != text: found = _under(json_values(double), key)
     return found
 
 def _found(text):
-    "`_values(text)`, without its search where the whole reply is one plain object"
+    "`json_values(text)`, without its search where the whole reply is one plain object"
     try: v = None if '\\u' in text else json.loads(text)
     except (ValueError, RecursionError): v = None
-    return [(len(text), True, v)] if isinstance(v, dict) else _values(text)
+    return [(len(text), True, v)] if isinstance(v, dict) else json_values(text)
 
 def _under(found, key):
-    "Of `found`, as `_values` gives it, the longest object with `key`; a bare list, or bare edits, are taken for what was meant"
+    "Of `found`, as `json_values` gives it, the longest object with `key`; a bare list, or bare edits, are taken for what was meant"
     values = [v for *_, v in sorted(found, key=lambda f: f[0])][::-1]
     objects = lambda vs: [d for v in vs for d in (v if isinstance(v, list) else [v, *v.values()]) if isinstance(d, dict)]
     for d in objects(values):

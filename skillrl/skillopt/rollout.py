@@ -18,7 +18,9 @@ from threading import Event, Lock, Thread
 from time import monotonic, sleep
 from typing import Protocol
 from fastcore.basics import patch
-from ..llm.base import BudgetExceeded, Outage, _usage, redact
+from ..llm.base import usage_of
+from ..llm.ledger import BudgetExceeded
+from ..llm.reply import Outage, redact
 from ..llm.handoff import Handoff
 from .editor import skill_hash
 from ..store import JsonlLog, _refused, fingerprint, to_json
@@ -260,7 +262,7 @@ def _two(answer):
     if isinstance(answer, tuple) and len(answer) == 2: return answer
     raise TypeError(f'chat returned {_clip(repr(answer), 60)}: it should return (text, usage)')
 
-def _told(r): return r.text, _usage(r, '') | (dict(refused='', error=r.error) if r.status == 'infra_error' else {})
+def _told(r): return r.text, usage_of(r, '') | (dict(refused='', error=r.error) if r.status == 'infra_error' else {})
 
 @patch
 def chat(self:Meter, *args, **kw)->tuple: # (text, usage)

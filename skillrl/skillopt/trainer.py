@@ -14,7 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 from fastcore.basics import patch
-from ..llm.base import BudgetExceeded, Ledger, Outage
+from ..llm.ledger import BudgetExceeded, Ledger
+from ..llm.reply import Outage
 from ..skills.guard import RULES, RejectedLog, views
 from .config import what_binds
 from .editor import apply_patch_with_report, protect, protected, skill_hash

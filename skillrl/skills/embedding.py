@@ -198,9 +198,9 @@ def _contents(path):
 def _load(self:FolderEncoder):
     "Model and tokenizer into memory, once"
     if self.model is not None: return
-    from skillrl.llm.local import _load_tokenizer, _quietly
+    from skillrl.llm.local import load_tokenizer, quietly
     try:
-        with _quietly(): self.tokenizer, self.model = _load_tokenizer(self.path), _load_model(self.path)
+        with quietly(): self.tokenizer, self.model = load_tokenizer(self.path), _load_model(self.path)
     except Exception as e: raise ValueError(f'the encoder in {self.path} cannot be read ({e}): save or copy it again') from e
     self.tokenizer.padding_side = 'right'
     if self.tokenizer.pad_token is None: self.tokenizer.pad_token = self.tokenizer.eos_token

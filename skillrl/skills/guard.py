@@ -11,7 +11,7 @@ import html, json, re, unicodedata
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from ..llm.base import _texts, hide, redact
+from ..llm.reply import hide_keys, map_texts, redact
 from .bank import Mistake, SkillBank
 from ..store import JsonlLog, fingerprint
 from ..trajectory import Table
@@ -310,7 +310,7 @@ class RejectedLog:
         if self.known is None:
             self.log.mend()  # A row that lacks only its newline counts as there
             self.known = {r.get('key') for r in self.log.read(strict=False)}
-        keyed = {fingerprint(r): r for r in (_texts(lambda t: redact(t, self.secrets), hide(r)) for r in rows)}
+        keyed = {fingerprint(r): r for r in (map_texts(lambda t: redact(t, self.secrets), hide_keys(r)) for r in rows)}
         new = {k: r for k, r in keyed.items() if k not in self.known}
         if new: self.log.append([dict(key=k) | r for k, r in new.items()])
         self.known |= new.keys()

@@ -12,7 +12,9 @@ import re
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import zip_longest
 from fastcore.basics import patch
-from ..llm.base import BudgetExceeded, ChatReply, Outage, find_json, json_items, object_of, require_some
+from ..llm.json_reply import find_json, json_items, object_of
+from ..llm.ledger import BudgetExceeded
+from ..llm.reply import ChatReply, Outage, require_some
 from .bank import Mistake, Proposal, Skill
 from .consolidation import normal
 from .distillation import category_of, goals_of, select_in
