@@ -17,7 +17,7 @@ from skillrl.envs.alfworld.suites import suites
 from skillrl.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import Mistake, SkillBank
 from skillrl.skills.consolidation import bag_rows, consolidate
-from skillrl.skills.distillation import OfflineTeacher, distill
+from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.embedding import TfidfEncoder
 from skillrl.skills.retrieval import advice
 from skillrl.builders import build_policy, build_episodes, play_episodes, derive_seed
@@ -52,7 +52,7 @@ def timed(f, *args):
 
 def one_household(suite, collector, policy, cfg, games):
     "Trajectories of the four conditions, and what was measured of the banks"
-    trajs, teacher = collect(collector, suite, cfg), OfflineTeacher(min_count=1)
+    trajs, teacher = collect(collector, suite, cfg), AlfworldTeacher(min_count=1)
     raw = [o for t in trajs for o in teacher.distill([t])]
     bank = SkillBank()
     _, spent = timed(consolidate, bank, raw)

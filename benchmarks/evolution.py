@@ -10,7 +10,7 @@ import argparse, sys
 from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.evaluate import compare, evaluate, paired_difference
-from skillrl.skills.distillation import OfflineTeacher, distill
+from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.builders import build_episodes, build_policy, derive_seed
 from skillrl.training.pipeline import collect_games, evolve_bank
 
@@ -22,7 +22,7 @@ def evolved(suite, policy, cfg, looks):
     first = bank = distill(evidence)
     records = []
     for n in range(looks):
-        bank, record = evolve_bank(bank, suite, policy, cfg, OfflineTeacher(), n, cfg.evolution.val_tasks, evidence)
+        bank, record = evolve_bank(bank, suite, policy, cfg, AlfworldTeacher(), n, cfg.evolution.val_tasks, evidence)
         records.append(record)
     return first, bank, records
 

@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from skillrl.config import SkillRLConfig
 from skillrl.evaluate import compare, evaluate, over_seeds, paired_difference
 from skillrl.envs.alfworld.suites import FolderSuite, suites
-from skillrl.skills.distillation import distill
+from skillrl.envs.alfworld.teacher import alfworld_bank as distill
 from skillrl.builders import build_episodes, build_policy, derive_seed, limits
 from skillrl.training.pipeline import collect_games, demonstrations, draw_groups, fine_tune
 

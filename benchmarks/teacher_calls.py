@@ -11,7 +11,7 @@ from faults import FaultServer, said, slow
 from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.llm.openai_client import OpenAIChatClient
-from skillrl.skills.distillation import distill
+from skillrl.envs.alfworld.teacher import alfworld_bank as distill
 from skillrl.builders import build_policy
 from skillrl.training.pipeline import collect_games
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from .agent import ChatPolicy, Episode, rollout
 from .config import SkillRLConfig, is_azure
 from .envs.alfworld.households import seeded
-from .skills.distillation import OfflineTeacher
+from .envs.alfworld.teacher import AlfworldTeacher
 from .skills.embedding import CachedEncoder, FolderEncoder
 from .skills.retrieval import Retriever
 from .store import JsonlLog, data_path, read_json
@@ -72,9 +72,9 @@ def _chat(m, role, folder, ledger=None, **kw):
 def build_teacher(
     m,           # A `ModelConfig`
     folder=None, # Where its exchanges and its cache are kept; None keeps neither
-):               # An `OfflineTeacher`, or an `LLMTeacher` when a model is named
+):               # An `AlfworldTeacher`, or an `LLMTeacher` when a model is named
     "Who distils and proposes"
-    if not m.teacher_model_id: return OfflineTeacher()
+    if not m.teacher_model_id: return AlfworldTeacher()
     from skillrl.skills.guard import RejectedLog
     from skillrl.skills.teachers import LLMTeacher
     chat = _chat(m, 'teacher', folder, parallel=m.teacher_parallel)

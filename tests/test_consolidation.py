@@ -5,7 +5,7 @@ import pytest
 from skillrl.envs.alfworld.households import Household, demonstrate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank
 from skillrl.skills.consolidation import at_odds, consolidate, facts, likeness, subject, support
-from skillrl.skills.distillation import OfflineTeacher, distill
+from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.retrieval import advice
 from skillrl.store import data_path
 from skillrl.trajectory import select
@@ -211,7 +211,7 @@ def test_proposals_of_the_offline_teacher_can_be_applied_and_say_why():
     trajs = [demonstrate(g, max_steps=20) for g in house.games('collect', 6)]
     failures, weak = select(trajs, success=False), ['heat', 'cool']
     bank = distill(select(trajs, category='pick'))
-    asked = OfflineTeacher().propose(bank, failures, trajs, weak, 20)
+    asked = AlfworldTeacher().propose(bank, failures, trajs, weak, 20)
     assert asked and all(isinstance(p, Proposal) and p.kind in ('add', 'refine') for p in asked)
     for p in asked:
         n, of = sum(t.category == p.item.category for t in failures), int(p.hypothesis.split()[3])

@@ -5,7 +5,7 @@ import pytest
 from skillrl.envs.alfworld.households import Household, demonstrate
 from skillrl.envs.alfworld.suites import SPLITS, HouseholdSuite
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, diff, load_version, rollback, usefulness
-from skillrl.skills.distillation import distill
+from skillrl.envs.alfworld.teacher import alfworld_bank as distill
 from skillrl.gate import assert_fresh, gate
 from skillrl.stats import GATE_RULES, boundary, interim_analysis, paired_bound, sign_test, spending
 from skillrl.skills.evolution import (adopt, consider, doubles, evolve, hearings, keep_apart, least_useful, make_room, remembered, tidy, touched,

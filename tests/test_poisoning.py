@@ -7,7 +7,7 @@ from skillrl.agent import CONTRACT, build_messages
 from skillrl.envs.alfworld.households import Household, demonstrate
 from skillrl.envs.alfworld.notes import Sightings
 from skillrl.skills.bank import Mistake, Skill, SkillBank, load_version, rollback
-from skillrl.skills.distillation import OfflineTeacher, distill
+from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.guard import EXAMPLES, HIDDEN, LIMITS, admit, as_data, clean, examine, suspicions
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.store import data_path, to_json
@@ -161,7 +161,7 @@ def test_a_language_model_that_repeats_it_is_not_believed(p, episodes):
 
 @attacks
 def test_consolidation_lets_nothing_out_of_quarantine(p):
-    from skillrl.skills.distillation import consolidate
+    from skillrl.skills.consolidation import consolidate
     bank = sample()
     shown = active(bank)
     for _ in range(2): consolidate(bank, [o for _, o in proposals(p['text'])])
@@ -253,7 +253,7 @@ def test_the_sample_bank_passes():
 def test_whatever_the_offline_teacher_writes_passes(episodes):
     ts = load_trajectories(data_path('sample_trajectories.jsonl'))
     for some in (ts, episodes, [demonstrate(g, max_steps=12) for g in Household('val-001').games('collect', 3)]):
-        items = OfflineTeacher().distill(some)
+        items = AlfworldTeacher().distill(some)
         assert items and not refused(items)
 
 def real():

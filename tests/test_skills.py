@@ -4,7 +4,8 @@ import pytest
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.households import Household, demonstrate
 from skillrl.skills.bank import (Mistake, Proposal, Skill, SkillBank, diff, load_latest, load_version, rollback, usefulness, versions)
-from skillrl.skills.distillation import OfflineTeacher, distill, normal, visit
+from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
+from skillrl.skills.consolidation import normal
 from skillrl.skills.evolution import evolve, gate
 from skillrl.skills.retrieval import Retriever, render
 from skillrl.trajectory import Step, Trajectory, from_krill
@@ -45,7 +46,7 @@ def test_the_older_verb_style():
 def test_a_record_without_the_list_of_receptacles_names_no_numbered_place():
     ts = seen(6)
     for t in ts: t.steps[0].observation = f'Your task is to: {t.task}.'
-    assert len({visit(t).room for t in ts}) == len({t.game for t in ts})
+    assert len({AlfworldReader().room(t) for t in ts}) == len({t.game for t in ts})
     assert not [o for o in distill(ts).skills() if o.principle.startswith('Look') and o.principle[-2].isdigit() and o.provenance['looked'] > 1]
 
 def test_krill_records_are_read():
@@ -61,12 +62,12 @@ def test_words_that_are_no_command_do_not_stop_the_teacher():
         steps.append(Step(obs, a, ok=False))
         obs = world.step(a)
     ts = [Trajectory(f't{i}', world.game.task, 'pick', steps, False, obs, f'g{i}') for i in range(3)]
-    items = OfflineTeacher().distill(ts)
+    items = AlfworldTeacher().distill(ts)
     assert items and all(isinstance(o, Mistake) for o in items)
 
 def test_banks_from_the_same_records_are_the_same_in_any_process(tmp_path):
     import subprocess, sys
-    code = ('import json; from skillrl.envs.alfworld.households import *; from skillrl.skills.distillation import distill; h = Household("val-001");'
+    code = ('import json; from skillrl.envs.alfworld.households import *; from skillrl.envs.alfworld.teacher import alfworld_bank as distill; h = Household("val-001");'
             'print(json.dumps(distill(demonstrate(g, max_steps=20) for g in h.games("collect", 4)).to_dict()))')
     runs = {subprocess.run([sys.executable, '-c', code], env={'PYTHONHASHSEED': s, 'PATH': ''}, capture_output=True, text=True, check=True,
                            cwd=__file__.rsplit('/', 2)[0]).stdout for s in '123'}

@@ -22,7 +22,7 @@ from .gate import Decision, trial
 from .reflect import sections
 from .rollout import run_rollout
 from ..skills.bank import Mistake, Skill, SkillBank
-from ..skills.distillation import OfflineTeacher
+from ..envs.alfworld.teacher import AlfworldTeacher
 from ..skills.evolution import touched
 from ..skills.guard import admit, examine
 from ..skills.retrieval import advice
@@ -368,7 +368,7 @@ def _episode(part):
 class TeacherOptimizer:
     "The offline teacher, with the `chat` of a client"
     model = 'offline-teacher'
-    def __init__(self, teacher=None): self.teacher = teacher or OfflineTeacher()
+    def __init__(self, teacher=None): self.teacher = teacher or AlfworldTeacher()
 
     def chat(self, *, system, user, stage='', **kw)->tuple: # (text, usage)
         "Edits for the stage `analyst`, a document where `system` asks for one, nothing of use elsewhere"

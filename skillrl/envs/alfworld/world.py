@@ -40,7 +40,7 @@ class Alfworld(World):
 
     def teacher(self)->Any:
         "Teacher that counts what trajectories show"
-        from skillrl.skills.distillation import OfflineTeacher
-        return OfflineTeacher()
+        from skillrl.envs.alfworld.teacher import AlfworldTeacher
+        return AlfworldTeacher()
 
 register('alfworld', Alfworld)
