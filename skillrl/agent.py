@@ -12,7 +12,7 @@ from collections import Counter, deque
 from dataclasses import replace
 from typing import NamedTuple
 from fastcore.basics import patch
-from .envs.alfworld.notes import Sightings, read_goal
+from .envs.alfworld.notes import AlfworldNotes, read_goal
 from .skills.guard import HIDDEN
 from .skills.retrieval import render
 from .store import to_json
@@ -21,7 +21,7 @@ from .trajectory import Step, Trajectory, score_of
 # %% ../nbs/40_agent.ipynb #da604275
 def group_actions(
     admissible, # Commands that would be accepted
-    sightings,  # `Sightings` of the episode so far
+    sightings,  # `AlfworldNotes` of the episode so far
 )->tuple:       # Commands that are no journey, new places, searched places
     "`admissible` sorted for the prompt"
     here, new, searched = [], [], []
@@ -86,7 +86,7 @@ def build_messages(
     admissible=(),    # Commands it would accept
     history=(),       # Pairs of command and the observation it brought, oldest first
     skills=(),        # Lines from `render`
-    sightings=None,   # `Sightings` of the episode so far
+    sightings=None,   # `AlfworldNotes` of the episode so far
     history_length=3, # Pairs of `history` to show
     prompt='ours',    # Or 'official', which needs `first`
     first='',         # What the environment showed before the first command
@@ -219,7 +219,7 @@ def start(self:Episode)->Episode:
     self.observation, info = self._ask(self.env.reset, seed=self.seed, options=options)
     self.first, self.admissible = self.observation, info.get('admissible_commands') or None
     self.task, self.category, self.game = info['task'], info.get('category', ''), info.get('game', '')
-    self.sightings = Sightings(self.observation) if read_goal(self.task) else None
+    self.sightings = AlfworldNotes(self.observation) if read_goal(self.task) else None
     if self.retriever:
         found = self.retriever.retrieve(self.task)
         self.skills, self.skill_ids = render(found) + self.skills, found.ids

@@ -5,7 +5,7 @@ import pytest
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.files import find_games, load_games, oracle
 from skillrl.envs.alfworld.households import DOORS, FILL, ROOMS, Expert, Household, demonstrate, furnish, households, seeded
-from skillrl.envs.alfworld.notes import Sightings, read_goal
+from skillrl.envs.alfworld.notes import AlfworldNotes, read_goal
 
 splits = 'collect', 'train', 'val', 'test'
 houses = households('train', 10) + [Household('odd-1', ('kitchen', 'bathroom')), Household('odd-2', ('living', 'bedroom')),
@@ -24,7 +24,7 @@ def real():
     for g in load_games(folder): games[g.id.split('/')[-3]].append(g)
     return games
 
-# Sightings
+# AlfworldNotes
 
 def truth(world):
     "What a world holds, by name: contents of each receptacle, thing in hand, what was done to things"
@@ -37,7 +37,7 @@ def truth(world):
 def stumble(game, style, steps, rng):
     "Compare sightings with the world after every step of a walk with many takes and puts"
     world = Engine(game, style)
-    s = Sightings(world.reset())
+    s = AlfworldNotes(world.reset())
     assert s.task == game.task and sorted(s.receptacles) == sorted(r.name for r in game.scene.receptacles)
     twice = {t.name for t in game.scene.things if len(t.places) > 1}
     for _ in range(steps):
@@ -74,7 +74,7 @@ def test_every_official_goal_is_read(real):
     'You move the mug 1 to the .', 'You heat the  using the microwave 1.', 'You turn on', 'On the , you see a mug 1.', 'you see', '\n', '¿Qué?', '{"a": 1}'])
 def test_odd_text_never_raises(text):
     for action in ('', 'go to ', 'take', text):
-        s = Sightings(text)
+        s = AlfworldNotes(text)
         s.see(action, text)
         assert s.unsearched() == [] and s.where('mug') == [] and isinstance(repr(s), str) and s.facing is not None
 
@@ -214,7 +214,7 @@ def test_both_wordings_are_the_same_to_the_expert():
 def clumsy(game, noise, rng, skill_lines=()):
     "Steps to win when some commands go wrong; every choice of the expert must be admissible"
     world = Engine(game)
-    s, expert = Sightings(world.reset()), Expert(game.task, rng)
+    s, expert = AlfworldNotes(world.reset()), Expert(game.task, rng)
     for n in range(50):
         can = world.admissible()
         _, a = expert.act(can, s, skill_lines)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from skillrl.agent import CONTRACT, build_messages
 from skillrl.envs.alfworld.households import Household, demonstrate
-from skillrl.envs.alfworld.notes import Sightings
+from skillrl.envs.alfworld.notes import AlfworldNotes
 from skillrl.skills.bank import Mistake, Skill, SkillBank, load_version, rollback
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.guard import EXAMPLES, HIDDEN, LIMITS, admit, as_data, clean, examine, suspicions
@@ -81,7 +81,7 @@ def prompts(task, observation, title='a red coat'):
     "The plain prompt and the household's, third step"
     done = [('go to drawer 3', observation), ('open drawer 3', observation)]
     yield build_messages(task, observation, ['search', title], done, ['Look for mug in drawer 3.'])
-    s = Sightings('You are in the middle of a room. Looking quickly around you, you see a desk 1, and a drawer 3.')
+    s = AlfworldNotes('You are in the middle of a room. Looking quickly around you, you see a desk 1, and a drawer 3.')
     for a, o in done: s.see(a, o)
     yield build_messages(task, observation, ['go to desk 1', 'open drawer 3', title], done, ['Look for mug in drawer 3.'], s)
 

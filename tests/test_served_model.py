@@ -55,11 +55,11 @@ def prompts():
     from skillrl.agent import build_messages
     from skillrl.envs.alfworld.engine import AlfworldEnv
     from skillrl.envs.alfworld.households import Household
-    from skillrl.envs.alfworld.notes import Sightings
+    from skillrl.envs.alfworld.notes import AlfworldNotes
     games, out = Household('maple').games('test', 1), []
     for g in games:
         obs, info = AlfworldEnv(games).reset(options={'game': g})
-        out.append(build_messages(info['task'], obs, info['admissible_commands'], sightings=Sightings(obs)))
+        out.append(build_messages(info['task'], obs, info['admissible_commands'], sightings=AlfworldNotes(obs)))
     return out
 
 def local(policy, messages, n):

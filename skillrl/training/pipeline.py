@@ -20,7 +20,7 @@ from ..evaluate import compare, evaluate, paired_difference, plot_learning, plot
 from ..builders import (announce_play, announce_rounds, announce_teacher, build_episodes, build_local_policy,
                               build_policy, build_retriever, build_teacher, derive_seed, distill_questions, limits, play_episodes)
 from ..skills.bank import Skill, SkillBank, load_version
-from ..envs.alfworld.notes import Sightings
+from ..envs.alfworld.notes import AlfworldNotes
 from ..skills.distillation import distill as write_bank
 from ..skills.evidence import replay
 from ..skills.evolution import evolve as experiment
@@ -201,7 +201,7 @@ def sft_rows(
 )->list: # Rows of `prompt` and `completion`
     "An episode as demonstrations"
     skills, past, out = render(retriever.retrieve(t.task)) if retriever else [], [], []
-    for i, (step, obs, known) in enumerate(replay(t, Sightings)):
+    for i, (step, obs, known) in enumerate(replay(t, AlfworldNotes)):
         said = write_reply(thoughts[i], step.action) if thoughts else step.reply
         prompt = build_messages(t.task, step.observation, step.admissible, past, skills, known,
                                 agent.history_length, agent.prompt, t.steps[0].observation)

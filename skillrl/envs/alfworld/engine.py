@@ -321,6 +321,7 @@ def _is_lit(e, things, lamps):
 # %% ../../../nbs/12_envs.alfworld.engine.ipynb #0a1a825d
 class AlfworldEnv(TextEnv):
     "ALFWorld as a text environment"
+    world = 'alfworld'
     def __init__(self,
         games:list,            # `Game`s to walk through
         verb_style:str='move', # `move O to R`, or `put O in/on R`

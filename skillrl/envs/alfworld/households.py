@@ -12,7 +12,7 @@ from fastcore.basics import patch
 from .engine import AlfworldEnv, Engine
 from .scene import CATEGORIES, HOLDS, Game, Goal, abilities, build_scene
 from ..base import seeded
-from .notes import Sightings, kind, read_goal
+from .notes import AlfworldNotes, kind, read_goal
 from ...trajectory import Step, Trajectory
 
 # %% ../../../nbs/14_envs.alfworld.households.ipynb #34fc8c0b
@@ -271,7 +271,7 @@ class Expert:
 
     def act(self,
         admissible,     # Commands that would be accepted
-        sightings,      # `Sightings` of the episode so far
+        sightings,      # `AlfworldNotes` of the episode so far
         skill_lines=(), # Sentences of the skills shown
     )->tuple:           # Thought, command
         "What to think and do next"
@@ -390,7 +390,7 @@ def demonstrate(
     "Episode of the expert"
     world = Engine(game, verb_style)
     obs, steps = world.reset(), []
-    s, expert = Sightings(obs), Expert(game.task, seeded('expert', game.id, seed), trust)
+    s, expert = AlfworldNotes(obs), Expert(game.task, seeded('expert', game.id, seed), trust)
     while len(steps) < max_steps and not world.won:
         can = world.admissible()
         thought, action = expert.act(can, s, skill_lines)

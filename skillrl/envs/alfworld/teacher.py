@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from fastcore.basics import patch
 from .scene import CATEGORIES
-from .notes import Sightings, kind, read_goal
+from .notes import AlfworldNotes, kind, read_goal
 from ...skills.bank import Skill, SkillBank
 from ...skills.distillation import UNKNOWN, OfflineTeacher, distill, goals_of, origin
 from ...skills.evidence import EpisodeReader, replay
@@ -23,7 +23,7 @@ _name = re.compile(r'(?<![a-z])[a-z]+ \d+') # Without the look-behind, quadratic
 
 class AlfworldReader(EpisodeReader):
     "Reads ALFWorld's episodes by its grammar"
-    categories, notes = tuple(CATEGORIES), Sightings
+    categories, notes = tuple(CATEGORIES), AlfworldNotes
 
     def refused(self, step:Step, after:str)->bool:
         "Was the command not accepted?"
@@ -36,8 +36,8 @@ class AlfworldReader(EpisodeReader):
 
     def found(self, t:Trajectory, wanted:Iterable[str]=())->dict[str, list]: # Receptacle to types, sorted
         "What an episode saw in each receptacle, as the house had it"
-        mine, known = set(), Sightings()
-        for step, _, known in replay(t, Sightings):
+        mine, known = set(), AlfworldNotes()
+        for step, _, known in replay(t, AlfworldNotes):
             names = _name.findall(step.action)
             if known.holding and len(names) == 2 and names[1] not in known.found:
                 mine.add((names[1], names[0]))
@@ -46,7 +46,7 @@ class AlfworldReader(EpisodeReader):
     def room(self, t:Trajectory)->frozenset: # Receptacles the first observation lists
         "What tells the room of the episode `t` from others"
         first = t.steps[0].observation if t.steps else ''
-        return frozenset(Sightings(first).receptacles or [t.game or t.id])
+        return frozenset(AlfworldNotes(first).receptacles or [t.game or t.id])
 
 # %% ../../../nbs/39_envs.alfworld.teacher.ipynb #23386b6e
 HANDLING = {'take', 'move', 'put', 'clean', 'heat', 'cool', 'slice', 'use'} # Verbs that change what they name
@@ -72,7 +72,7 @@ def order(self:AlfworldReader, t:Trajectory)->tuple[str, ...]: # `('take', 'heat
 def time_left(self:AlfworldReader, t:Trajectory)->int: # 0 if it never had it
     "Steps an episode had once it held what its goal names"
     wanted = self.needs(t)[:1]
-    for i, (_, _, known) in enumerate(replay(t, Sightings)):
+    for i, (_, _, known) in enumerate(replay(t, AlfworldNotes)):
         if known.holding and kind(known.holding) in wanted:
             return len(t) - i
     return 0
@@ -109,7 +109,7 @@ _forms = re.compile(rf'look|inventory|(?:go to|open|close|examine|use|toggle|sli
                     rf'(?:move|put) {_a} (?:to|in/on|in|on)|(?:clean|heat|cool|slice) {_a} with) {_a}')
 
 @patch
-def form(self:AlfworldReader, step:Step, known:Sightings)->str: # `take a thing from a place`
+def form(self:AlfworldReader, step:Step, known:AlfworldNotes)->str: # `take a thing from a place`
     "A command without its names"
     if not step.action:
         return 'say nothing'
@@ -126,7 +126,7 @@ AlfworldReader.reasons = dict( # Word to what was wrong and what to do instead
     other=('it was not on offer', 'choose among the actions listed'))
 
 # %% ../../../nbs/39_envs.alfworld.teacher.ipynb #5536dda2
-def wrong_place(verb:str, places:set, known:Sightings)->str: # A key of `reasons`; '' if the place was right
+def wrong_place(verb:str, places:set, known:AlfworldNotes)->str: # A key of `reasons`; '' if the place was right
     "What kept a command from the places that it names"
     if verb == 'go':
         return 'there' if known.place in places else ''
@@ -137,7 +137,7 @@ def wrong_place(verb:str, places:set, known:Sightings)->str: # A key of `reasons
     return 'shut' if places & known.closed else ''
 
 @patch
-def reason(self:AlfworldReader, step:Step, known:Sightings)->str: # A key of `reasons`
+def reason(self:AlfworldReader, step:Step, known:AlfworldNotes)->str: # A key of `reasons`
     "Why the command of `step` was refused"
     if self.form(step, known) == UNKNOWN:
         return 'other'
@@ -153,7 +153,7 @@ def reason(self:AlfworldReader, step:Step, known:Sightings)->str: # A key of `re
     return 'other'
 
 # %% ../../../nbs/39_envs.alfworld.teacher.ipynb #b15db18b
-def wanted_here(known:Sightings, t:Trajectory)->list[tuple[str, str]]:
+def wanted_here(known:AlfworldNotes, t:Trajectory)->list[tuple[str, str]]:
     "Pairs of thing and place seen that the goal still needs"
     goal = read_goal(t.task)
     if not goal:
@@ -161,12 +161,12 @@ def wanted_here(known:Sightings, t:Trajectory)->list[tuple[str, str]]:
     _, thing, target = goal
     return [(x, r) for x, r in known.where(thing) if kind(r) != target]
 
-def revisits(step:Step, known:Sightings, t:Trajectory)->bool:
+def revisits(step:Step, known:AlfworldNotes, t:Trajectory)->bool:
     "Does it go, empty-handed and with nothing to fetch, where it has looked?"
     back = step.action.startswith('go to ') and step.action[6:] in known.found
     return back and not known.holding and not wanted_here(known, t)
 
-def passes_by(step:Step, known:Sightings, t:Trajectory)->bool:
+def passes_by(step:Step, known:AlfworldNotes, t:Trajectory)->bool:
     "Does it leave what it could take?"
     in_reach = [f'take {x} from {r}' for x, r in wanted_here(known, t) if r in known.facing and r not in known.closed]
     return bool(in_reach) and not known.holding and step.action not in in_reach
@@ -179,7 +179,7 @@ AlfworldReader.habits = EpisodeReader.habits | dict( # Name to description and a
 def habits_of(self:AlfworldReader, t:Trajectory)->set[str]: # Keys of `habits`
     "The wasteful habits that an episode shows"
     shown = EpisodeReader.habits_of(self, t)
-    for step, _, known in replay(t, Sightings):
+    for step, _, known in replay(t, AlfworldNotes):
         shown |= {test.__name__ for test in (revisits, passes_by) if test(step, known, t)}
     return shown
 

@@ -10,7 +10,8 @@ import random
 from typing import Any
 from .scene import CATEGORIES, alfworld_category
 from .households import Expert
-from .notes import Sightings, read_goal
+from .notes import AlfworldNotes, read_goal
+from .prompt import official_prompt
 from .suites import suites
 from ..base import World, register
 
@@ -29,14 +30,18 @@ class Alfworld(World):
         "The suites of a run"
         return suites(config)
 
-    def notes(self, observation:str)->Sightings|None:
+    def notes(self, observation:str)->AlfworldNotes|None:
         "What the agent has seen; None if the task is not one of ALFWorld's"
-        seen = Sightings(observation)
+        seen = AlfworldNotes(observation)
         return seen if read_goal(seen.task) else None
 
     def expert(self, task:str, rng:random.Random, trust:float=1.)->Expert|None:
         "Expert for one episode; None if the task is not one of ALFWorld's"
         return Expert(task, rng, trust) if read_goal(task) else None
+
+    def official_prompt(self, context:Any, history_length:int)->str:
+        "Published prompt for the next step; ValueError if the task is not one of ALFWorld's"
+        return official_prompt(context, history_length)
 
     def teacher(self)->Any:
         "Teacher that counts what trajectories show"
