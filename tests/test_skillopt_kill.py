@@ -192,7 +192,7 @@ def test_a_disk_full_at_any_point(room, whole, monkeypatch, call, at):
     assert snapshot(room.path) == whole[0] and room.keys() == whole[1]
 
 def test_a_disk_full_while_the_optimizer_answers_is_no_lost_call(room, whole, monkeypatch):
-    from skillrl.skillopt.rollout import Journal
+    from skillrl.concurrency import Journal
     put = Journal.put
     def full(self, key, value):
         if key[1] == 'analyst': raise OSError(errno.ENOSPC, 'could not write the journal (No space left on device)')

@@ -14,7 +14,7 @@ from skillrl.skillopt.dashboard import read_run, verdict
 from skillrl.skillopt.document import TeacherOptimizer, as_result, bank_to_document, document_to_bank
 from skillrl.skillopt.editor import Edit, Patch, protect, protected
 from skillrl.skillopt.reflect import EDITING, KEYS, Optimizer, full_rewrite, load_prompt, rewrite, sections
-from skillrl.skillopt.rollout import ThreadExecutor
+from skillrl.concurrency import ThreadExecutor
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.skills.bank import SkillBank
 from skillrl.trajectory import CATEGORIES
@@ -516,7 +516,7 @@ def test_all_patches_are_screened_in_one_go_each_on_its_own_items():
     runs = []
     class Seen(ThreadExecutor):
         def run(self, fn, jobs, done=None):
-            runs.append([(skill, item['id']) for _, skill, item, _ in jobs])
+            runs.append([(job.skill, job.item['id']) for job in jobs])
             return super().run(fn, jobs, done)
     trainer(executor=Seen(2), num_epochs=1).train()
     screens = [run for run in runs if len({skill for skill, _ in run}) > 1]

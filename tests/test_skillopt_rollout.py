@@ -6,8 +6,9 @@ from skillrl.llm.base import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
-from skillrl.skillopt.rollout import (GivenUp, Journal, Meter, ThreadExecutor, add_usage, check_items, lasting, outcome, run_rollout,
-                                      split_failures_successes)
+from skillrl.concurrency import Journal, ThreadExecutor, outcome
+from skillrl.skillopt.meter import GivenUp, Meter, add_usage
+from skillrl.skillopt.rollout import canonical_json, check_items, run_rollout, split_failures_successes
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
 from faults import FaultServer, error, said
@@ -338,15 +339,15 @@ class Thing:
 def test_an_item_is_known_again_in_another_process(tmp_path):
     code = """class Thing: pass
 t = Thing(); t.places, t.self, t._seen = {'shelf', 'desk', 'drawer'}, t, object()
-from skillrl.skillopt.rollout import lasting
-print(lasting([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), lambda: 1, object()]))"""
+from skillrl.skillopt.rollout import canonical_json
+print(canonical_json([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), lambda: 1, object()]))"""
     said = {subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, env=os.environ | dict(PYTHONHASHSEED=str(k))).stdout for k in range(4)}
     assert len(said)==1 and '0x' not in [*said][0] and "'desk', 'drawer', 'shelf'" in [*said][0]
 
 def test_items_that_differ_are_told_apart():
     things = [1, '1', 1., None, 'None', [], {}, '', ['a', 'b'], ['ab'], ["a', 'b"], {'a'}, ['a'], dict(a=1), dict(a='1'), Thing({'a'}), Thing({'b'}), 'é', b'a']
-    assert len({lasting(t) for t in things})==len(things)
-    assert lasting(('a', 1))==lasting(['a', 1]) and lasting(Thing({'a', 'b'}))==lasting(Thing({'b', 'a'}))
+    assert len({canonical_json(t) for t in things})==len(things)
+    assert canonical_json(('a', 1))==canonical_json(['a', 1]) and canonical_json(Thing({'a', 'b'}))==canonical_json(Thing({'b', 'a'}))
 
 def test_D6_extras_cannot_pass_for_scores():
     results = play(Breaks(lambda item: dict(id='other', hard=.5, extras=dict(hard=1, id='x', status='ok')), 4))
@@ -705,7 +706,7 @@ def test_threads_where_jobs_take_time_and_none_where_they_do_not(monkeypatch):
         return threads
     assert here not in ran([*range(20)], busy=1000.)
     assert len(ran(['long', *range(20)], busy=0.)) > 1 and pool.busy >= .2
-    monkeypatch.setattr('skillrl.skillopt.rollout._TRUST', 60)
+    monkeypatch.setattr('skillrl.concurrency.TRUST_QUICK', 60)
     assert ran([*range(20)], busy=0.)=={here}
 
 def test_one_skill_or_one_for_each_item():

@@ -16,7 +16,7 @@ from ..llm.base import Chat
 from ..llm.json_reply import json_values, object_of
 from ..llm.reply import Outage, redact
 from .editor import OPS, Edit, Patch, protect, protected, skill_hash
-from .rollout import FOR_GOOD, STOPS, Journal, Meter, ThreadExecutor, add_usage, model_of, split_failures_successes
+from .rollout import FOR_GOOD, STOPS, Journal, Meter, ThreadExecutor, run_jobs, add_usage, model_of, split_failures_successes
 from ..skills.guard import as_data, repeats_example
 from ..store import data_path
 from ..trajectory import shorten
@@ -272,7 +272,7 @@ def ask_many(self:Optimizer,
     spent, todo, said = [o for i, o in found.items() if self.journal.claim(keys[i])], [i for i in range(len(asks)) if i not in found], []
     first = len(todo) if self.reached else _PATIENCE
     for part in filter(None, (todo[:first], todo[first:])):
-        said += self.executor.run(lambda i: self._send(stage, *asks[i], forms[i]), part, lambda k, o: self._keep(keys[part[k]], o))
+        said += run_jobs(self.executor, lambda i: self._send(stage, *asks[i], forms[i]), part, lambda k, o: self._keep(keys[part[k]], o))
         self._heed(stage, said, len(part))
     spent += [o for o in said if isinstance(o, dict)]
     self.usage[stage] = add_usage(self.usage.get(stage, {}), *[o['usage'] for o in spent])

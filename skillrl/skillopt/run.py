@@ -13,7 +13,8 @@ from pathlib import Path
 from time import monotonic
 from fastcore.basics import patch
 from .editor import skill_hash
-from .rollout import Journal, add_usage
+from ..concurrency import Journal
+from .meter import add_usage
 from ..store import FolderLock, JsonlLog, _refused, _to_disk, atomic_folder, atomic_write, fingerprint, first_link, to_json, write_json
 
 # %% ../../nbs/58_skillopt.run.ipynb #d2542ab1

@@ -24,7 +24,9 @@ from .gate import compute_score, decide, score_of, select_gate_score
 from ..stats import gain_interval, interval
 from .memory import RejectedEdits, autonomous_budget, compare, failure_patterns, meta_skill, slow_update
 from .reflect import Optimizer, full_rewrite, merge_patches, rank_and_select, rewrite, run_minibatch_reflect
-from .rollout import COUNTS, ThreadExecutor, add_usage, check_items, lasting, model_of, run_rollout
+from ..concurrency import ThreadExecutor
+from .meter import COUNTS, add_usage, model_of
+from .rollout import canonical_json, check_items, run_rollout
 from .run import OptRun, OptState, as_file
 from .schedule import build_scheduler
 from ..store import atomic_folder, atomic_write, read_json, to_json, write_json
@@ -110,7 +112,7 @@ def _bound(self:SkillOptTrainer):
     return dict(what_binds(self.cfg), env=self.name, initial_skill=skill_hash(self.start.initial), target_model=model_of(self.target),
                 optimizer_model=model_of(self.optimizer.client), items=splits, prompts=skill_hash(to_json(self.prompts)))
 
-def items_hash(items): return skill_hash(to_json([lasting(i) for i in items]))
+def items_hash(items): return skill_hash(to_json([canonical_json(i) for i in items]))
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #ff9ee3f5
 @patch
