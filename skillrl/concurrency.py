@@ -17,7 +17,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Callable, Protocol
 from fastcore.basics import patch
-from .store import JsonlLog, _refused, to_json
+from .store import JsonlLog, to_json, write_error
 from .web import stoppable
 
 # %% ../nbs/07_concurrency.ipynb #c1451210
@@ -265,7 +265,7 @@ def write_whole(file:FileIO, data:bytes, path:Path)->None:
         while data:
             data = data[file.write(data):]
     except OSError as e:
-        raise _refused(path, e) from e
+        raise write_error(path, e) from e
 
 # %% ../nbs/07_concurrency.ipynb #c82c8617
 @patch
@@ -292,7 +292,7 @@ def _write(self:Journal, line:bytes):
         write_whole(self._file, line, self.path)
     except OSError as e:
         self.close()
-        raise _refused(self.path, e) from e
+        raise write_error(self.path, e) from e
 
 @patch
 def close(self:Journal)->None:

@@ -9,7 +9,8 @@ from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.jobs import opt_settings
 from skillrl.skillopt.trainer import gain
 from skillrl.skills.bank import SkillBank
-from skillrl.store import RunFolder, data_path, read_json
+from skillrl.runfolder import RunFolder
+from skillrl.store import data_path, read_json
 
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
 KEY = 'wiring-7f3a9c51d2'

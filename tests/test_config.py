@@ -238,7 +238,7 @@ def test_resuming_a_folder_sends_no_key_to_an_address_it_names(tmp_path, monkeyp
     "Nothing is sent and nothing in the folder changes; the message says how to go on"
     from faults import FaultServer
     from skillrl.cli import main
-    from skillrl.store import RunFolder
+    from skillrl.runfolder import RunFolder
     monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'own'))
     monkeypatch.setenv(f'SKILLRL_{who.upper()}_API_KEY', 'k'*20)
     small = {'env.train_households': 1, 'env.test_households': 1, 'env.episodes': 1, 'env.collect_steps': 2, 'rl.iterations': 1, 'sft.steps': 1}

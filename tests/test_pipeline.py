@@ -103,7 +103,7 @@ BANKS = {name: 0 for name in ('train-000', 'train-001', 'test-000', 'test-001', 
     (dict(phase='distill', done=0, versions=[]), 'versions'), (dict(phase='eval', done=0, versions={'train-000': 0}), 'no bank for train-001'), (dict(phase='eval', done=0, versions=BANKS), 'no policy')], ids=repr)
 def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, state, says):
     from skillrl.config import SkillRLConfig
-    from skillrl.store import RunFolder
+    from skillrl.runfolder import RunFolder
     small = SkillRLConfig().merged({'env.train_households': 2, 'env.test_households': 3})
     with RunFolder(tmp_path/'run', small) as run: run.commit(state)
     err = sentence(capsys, 'train', '--resume', tmp_path/'run')
@@ -111,7 +111,7 @@ def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, sta
 
 def test_a_state_that_names_files_of_no_run_gets_one_sentence(tmp_path, capsys):
     from skillrl.config import SkillRLConfig
-    from skillrl.store import RunFolder
+    from skillrl.runfolder import RunFolder
     with RunFolder(tmp_path/'run', SkillRLConfig()) as run:
         run.log('diary').append([dict(day=1)])
         run.commit(dict(phase='collect', done=0, versions={}))
@@ -128,7 +128,7 @@ def test_unsolvable_game_gets_one_sentence(tmp_path, capsys):
     assert 'game.json' in sentence(capsys, 'eval', '--games', tmp_path)
 
 def test_a_run_folder_in_use_is_left_alone(whole, tmp_path, capsys):
-    from skillrl.store import FolderLock
+    from skillrl.runstate import FolderLock
     lock = FolderLock(tmp_path/'run')
     assert 'in use' in sentence(capsys, 'train', '--smoke', '--output', tmp_path/'run')
     lock.close()

@@ -3,8 +3,10 @@ import errno, json, os, random, shutil, subprocess, sys, time, warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import pytest
-from skillrl import store
-from skillrl.store import FolderLock, JsonlLog, RunFolder, atomic_folder, atomic_write, read_json, to_json, write_json
+from skillrl import runstate, store
+from skillrl.runfolder import RunFolder
+from skillrl.runstate import FolderLock
+from skillrl.store import JsonlLog, atomic_folder, atomic_write, read_json, to_json, write_json
 
 @pytest.fixture
 def full_disk(monkeypatch):
@@ -97,7 +99,8 @@ def test_a_start_that_was_killed_can_start_again(tmp_path):
 train = '''
 import sys, time
 from pathlib import Path
-from skillrl.store import RunFolder, write_json
+from skillrl.runfolder import RunFolder
+from skillrl.store import write_json
 resume = Path('run/config.json').exists()
 with RunFolder('run', {'seed': 7}, resume) as run:
     state = run.state or {'step': 0, 'x': 7}
@@ -301,11 +304,11 @@ def test_a_link_is_written_through(tmp_path):
     with atomic_folder(tmp_path/'policy') as p: (p/'weights').write_text('new')
     assert (tmp_path/'policy').is_symlink() and snapshot(tmp_path/'far') == {'weights': b'new'} and sorted(os.listdir(tmp_path)) == ['bank.json', 'far', 'new.json', 'policy']
 
-@pytest.mark.skipif(not store.fcntl, reason='Unix has flock')
+@pytest.mark.skipif(not runstate.fcntl, reason='Unix has flock')
 @pytest.mark.parametrize('code', [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_without_locks_is_not_called_in_use(tmp_path, monkeypatch, code):
     def flock(*a): raise OSError(code, os.strerror(code))
-    monkeypatch.setattr(store.fcntl, 'flock', flock)
+    monkeypatch.setattr(runstate.fcntl, 'flock', flock)
     with pytest.raises(OSError, match='is on a file system that has no locks') as e: FolderLock(tmp_path)
     assert 'in use' not in str(e.value) and e.value.errno == code
 
@@ -313,7 +316,8 @@ SAVE = '''
 import resource
 from skillrl.config import RLConfig
 from skillrl.llm.local import Policy
-from skillrl.store import RunFolder, data_path
+from skillrl.runfolder import RunFolder
+from skillrl.store import data_path
 from skillrl.training.rl import GRPOTrainer
 size, no_limit = (data_path('base')/'model.safetensors').stat().st_size, resource.RLIM_INFINITY
 trainer = GRPOTrainer(Policy.load(data_path('base')), RLConfig())

@@ -4,7 +4,8 @@ import pytest
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig
 from skillrl.skills.bank import SkillBank
-from skillrl.store import RunFolder, data_path
+from skillrl.runfolder import RunFolder
+from skillrl.store import data_path
 
 NOBODY = 'http://127.0.0.1:9/v1' # A port at which nothing listens
 SKILL = dict(skill_id='a', title='Eggs', principle='Look for egg in fridge 1.', when_to_apply='always')

@@ -136,7 +136,7 @@ def banked(args):
     from skillrl.flags import suite_for
     from skillrl.inspection import load_bank
     from skillrl.skills.bank import load_latest
-    from skillrl.store import read_state
+    from skillrl.runstate import read_state
     path = Path(args.bank)
     if not (path/'state.json').exists():
         config = models(args)

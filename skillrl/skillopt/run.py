@@ -15,7 +15,8 @@ from fastcore.basics import patch
 from .editor import skill_hash
 from ..concurrency import Journal
 from .meter import add_usage
-from ..store import FolderLock, JsonlLog, _refused, _to_disk, atomic_folder, atomic_write, fingerprint, first_link, to_json, write_json
+from ..runstate import FolderLock, first_link
+from ..store import JsonlLog, atomic_folder, atomic_write, fingerprint, to_disk, to_json, write_error, write_json
 
 # %% ../../nbs/58_skillopt.run.ipynb #d2542ab1
 @dataclass
@@ -55,7 +56,7 @@ def _put(path, text, sync=False):
         f = open(path, 'wb')
     with f:
         f.write(text.encode())
-        if sync: _to_disk(f)
+        if sync: to_disk(f)
 
 # %% ../../nbs/58_skillopt.run.ipynb #199a424a
 def sealed(
@@ -308,4 +309,4 @@ def _tell(self:OptRun, row):
     line = f'{to_json(row)}\n'.encode()
     try:
         while line: line = line[self.events.write(line):]
-    except OSError as e: raise _refused(self.events.name, e) from e
+    except OSError as e: raise write_error(self.events.name, e) from e

@@ -25,7 +25,8 @@ from ..skills.distillation import distill as write_bank
 from ..skills.evidence import replay
 from ..skills.evolution import evolve as experiment
 from ..skills.retrieval import render
-from ..store import JsonlLog, RunFolder, atomic_folder, data_path
+from ..runfolder import RunFolder
+from ..store import JsonlLog, atomic_folder, data_path
 from ..trajectory import Trajectory, counted, select
 
 # %% ../../nbs/46_training.pipeline.ipynb #279b0182
