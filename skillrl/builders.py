@@ -94,7 +94,7 @@ def announce(
     to=None,           # Where the sentence goes; stderr if left out
 )->str: # The sentence; empty where nothing is to be said
     "Say what a stage may cost before it begins"
-    from skillrl.llm.openai_client import is_local
+    from skillrl.llm.service import is_local
     if chat is None or calls <= PAID: return ''
     prices = chat.ledger.prices
     if is_local(chat.endpoint) and chat.model not in prices: return ''

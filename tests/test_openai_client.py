@@ -9,7 +9,8 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.command import CommandChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
-from skillrl.llm.openai_client import LONGEST, Garbled, OpenAIChatClient, OpenAIEmbedder, is_local, read_chat, retry_wait
+from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
+from skillrl.llm.service import LONGEST, Garbled, is_local, read_chat, retry_wait
 from skillrl.store import JsonlLog
 
 KEY = 'Zq7-mug-and-spoon_0451'
