@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['CONTRACT', 'FIRST', 'group_actions', 'build_messages', 'write_reply', 'Parsed', 'parse_reply', 'Episode',
-           'EpisodeError', 'demonstrate', 'rollout', 'ChatPolicy']
+           'EpisodeError', 'StepRow', 'demonstrate', 'rollout', 'ChatPolicy']
 
 # %% ../nbs/40_agent.ipynb #ea322d83
 import re
 from collections import Counter, deque
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from fastcore.basics import patch
 from .envs.alfworld.notes import AlfworldNotes, read_goal
@@ -259,6 +259,14 @@ def score(self:Episode)->float: # From 0 to 1
     return score_of(self.steps, self.won)
 
 # %% ../nbs/40_agent.ipynb #6f51bef4
+@dataclass
+class StepRow:
+    "One step as training sees it"
+    prompt_ids:list[int] # Tokens the policy read
+    reply_ids:list[int]  # Tokens it wrote, the end token included
+    logprobs:list[float] = field(default_factory=list) # Of each written token when it was sampled, at temperature 1
+    valid:bool = True    # Whether the reply was an admissible action
+
 @patch
 def play(self:Episode,
     reply, # Text, a `ChatReply`, or a `Reply` of a policy with weights
@@ -269,7 +277,7 @@ def play(self:Episode,
     text = getattr(reply, 'text', reply)
     _, action, ok = parse_reply(text, self.admissible, self.mode)
     step = self.act(action, reply=text, ok=ok, **tokens)
-    if tokens: self.rows.append((reply.prompt_ids, reply.token_ids, reply.logprobs, ok))
+    if tokens: self.rows.append(StepRow(reply.prompt_ids, reply.token_ids, reply.logprobs, ok))
     return step
 
 # %% ../nbs/40_agent.ipynb #7fa3d9c0

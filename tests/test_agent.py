@@ -256,8 +256,8 @@ def test_rows_and_steps_carry_what_training_needs():
     e, p = episode(max_steps=2), Scripted(write_reply('t', 'go to fridge 1'), 'oops')
     t, = rollout([e], p)
     assert [(s.action, s.ok, s.token_ids, s.logprobs) for s in t.steps] == [('go to fridge 1', True, [1, 2], [-.5, -.25]), ('', False, [1, 2], [-.5, -.25])]
-    assert [r[1:] for r in e.rows] == [([1, 2], [-.5, -.25], True), ([1, 2], [-.5, -.25], False)]
-    assert bytes(e.rows[1][0]).decode().endswith('Now: You arrive at fridge 1. The fridge 1 is closed.')
+    assert [(r.reply_ids, r.logprobs, r.valid) for r in e.rows] == [([1, 2], [-.5, -.25], True), ([1, 2], [-.5, -.25], False)]
+    assert bytes(e.rows[1].prompt_ids).decode().endswith('Now: You arrive at fridge 1. The fridge 1 is closed.')
     assert (t.success, t.reward, t.final_observation, t.game, t.task) == (False, 0, 'Nothing happens.', 'kitchen/heat/0', 'put a hot mug in cabinet')
     assert t.steps[0].observation.startswith('-= Welcome') and 'open fridge 1' in t.steps[1].admissible
 
@@ -338,7 +338,7 @@ def test_a_prompt_too_long_loses_history_first():
     t, = rollout([episode(max_steps=6)], p)
     full = p.longest
     rollout([e := episode(max_steps=6)], p, max_prompt_tokens=full - 30)
-    assert p.longest <= full - 30 and 'New: go to' in bytes(e.rows[-1][0]).decode()
+    assert p.longest <= full - 30 and 'New: go to' in bytes(e.rows[-1].prompt_ids).decode()
     with pytest.raises(ValueError, match='without any history, more than max_prompt_tokens 50: raise that, or show fewer skills'):
         rollout([episode()], p, max_prompt_tokens=50)
 

@@ -1,10 +1,11 @@
-"The GRPO loss on a small transformer, against trl's own trainer, finite differences, and other ways to lay out the batch."
+"The GRPO loss on a small transformer, against trl, finite differences, and other layouts of the batch"
 import os
 from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from skillrl.training.grpo import (group_advantage, step_advantage, token_logps, grpo_loss, kl_to_ref, live_groups)
+from skillrl.training.grpo import (LossOptions, group_advantage, grpo_loss, has_variance, kl_to_ref,
+                                   step_advantage, token_logps)
 
 V, PAD = 100, 0
 torch.set_num_threads(1)
@@ -13,24 +14,28 @@ def tiny(seed):
     "A two-layer Qwen3 of 32 dimensions with large random weights, so that log-probs differ from one another"
     from transformers import Qwen3Config, Qwen3ForCausalLM
     torch.manual_seed(seed)
-    cfg = Qwen3Config(vocab_size=V, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                      head_dim=8, intermediate_size=64, max_position_embeddings=64, initializer_range=.1,
+    cfg = Qwen3Config(vocab_size=V, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                      num_key_value_heads=2, head_dim=8, intermediate_size=64, max_position_embeddings=64,
+                      initializer_range=.1,
                       tie_word_embeddings=True, pad_token_id=PAD, bos_token_id=1, eos_token_id=1)
     return Qwen3ForCausalLM(cfg).eval()
 
 def exact(seed):
-    "A small GPT-2 in float64: Qwen3's norms compute in float32 whatever they are given, too coarse for differences"
+    "A small GPT-2 in float64: Qwen3's norms always compute in float32, too coarse for differences"
     from transformers import GPT2Config, GPT2LMHeadModel
     torch.manual_seed(seed)
-    cfg = GPT2Config(vocab_size=V, n_positions=64, n_embd=32, n_layer=2, n_head=4, initializer_range=.1, bos_token_id=1, eos_token_id=1)
+    cfg = GPT2Config(vocab_size=V, n_positions=64, n_embd=32, n_layer=2, n_head=4, initializer_range=.1,
+                     bos_token_id=1, eos_token_id=1)
     return GPT2LMHeadModel(cfg).double().eval()
 
 def episodes(seed=0, n=6):
-    "Step rows of two groups of three episodes each: prompt and reply of differing lengths, advantages with one penalty"
+    "Prompts and replies of two groups of three episodes, of differing lengths; advantages with one penalty"
     g = torch.Generator().manual_seed(seed)
-    size = lambda lo, hi: int(torch.randint(lo, hi, (), generator=g))
-    word = lambda k: torch.randint(2, V, (k,), generator=g).tolist()
-    rows = [(word(size(3, 12)), word(size(2, 8))) for _ in range(2*n)]
+    def size(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+    def text(n):
+        return torch.randint(2, V, (n,), generator=g).tolist()
+    rows = [(text(size(3, 12)), text(size(2, 8))) for _ in range(2*n)]
     adv = group_advantage([1., 0., 0., 1., 1., 0.], ['heat']*3+['clean']*3)
     return rows, step_advantage(adv, [i//2 for i in range(2*n)], [i==5 for i in range(2*n)], .1)
 
@@ -46,19 +51,22 @@ def lay_out(rows, side='right', width=0):
 
 def logps(model, ids, att):
     pos = (att.cumsum(-1)-1).clamp(min=0)
-    return token_logps(model(input_ids=ids, attention_mask=att, position_ids=pos, use_cache=False).logits[:,:-1], ids[:,1:])
+    logits = model(input_ids=ids, attention_mask=att, position_ids=pos, use_cache=False).logits
+    return token_logps(logits[:,:-1], ids[:,1:])
 
-def loss_of(models, rows, adv, side='right', width=0, **kw):
+def loss_of(models, rows, adv, layout=('right', 0), total=None, **options):
     "Loss of the first of `models`; the others are the policy that sampled and the reference"
-    ids, att, own = lay_out(rows, side, width)
-    with torch.no_grad(): old, ref = (logps(m, ids, att) for m in models[1:])
-    return grpo_loss(logps(models[0], ids, att), old, ref, adv, own[:,1:], **kw)
+    ids, att, own = lay_out(rows, *layout)
+    with torch.no_grad():
+        old, ref = (logps(m, ids, att) for m in models[1:])
+    return grpo_loss(logps(models[0], ids, att), old, ref, adv, own[:,1:], LossOptions(**options), total)
 
 def drifted(model, seed, by):
     "A copy of `model` some way off"
     other, g = deepcopy(model), torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for p in other.parameters(): p += by*torch.randn(p.shape, generator=g)
+        for p in other.parameters():
+            p += by*torch.randn(p.shape, generator=g)
     return other
 
 def three(make=tiny):
@@ -70,7 +78,8 @@ def gradient(model, loss):
     loss.backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
-def apart(a, b): return ((a-b).abs().max()/b.abs().max()).item()
+def apart(a, b):
+    return ((a-b).abs().max()/b.abs().max()).item()
 
 @pytest.mark.parametrize('loss_type', ['token-mean', 'row-mean'])
 def test_gradient_is_the_finite_difference(loss_type):
@@ -84,20 +93,24 @@ def test_gradient_is_the_finite_difference(loss_type):
         way, h = [torch.randn(p.shape, generator=g, dtype=p.dtype) for p in params], 1e-6
         def at(step):
             with torch.no_grad():
-                for p,w in zip(params, way): p += step*w
+                for p,w in zip(params, way):
+                    p += step*w
                 out = loss_of(models, rows, adv.double(), **kw)[0].item()
-                for p,w in zip(params, way): p -= step*w
+                for p,w in zip(params, way):
+                    p -= step*w
             return out
         slope = (at(h)-at(-h))/(2*h)
-        assert abs(slope - (grad*torch.cat([w.flatten() for w in way])).sum().item()) < 1e-6*max(1, abs(slope))
+        along = (grad*torch.cat([w.flatten() for w in way])).sum().item()
+        assert abs(slope - along) < 1e-6*max(1, abs(slope))
 
 def test_layout_changes_nothing():
     models, (rows, adv) = three(), episodes()
     loss, stats = loss_of(models, rows, adv)
     grad = gradient(models[0], loss)
     for side,width in [('left', 0), ('right', 40), ('left', 40)]:
-        other, s = loss_of(models, rows, adv, side, width)
-        assert abs(other-loss) < 1e-6 and s['tokens']==stats['tokens'] and abs(s['kl']-stats['kl']) < 1e-6
+        other, s = loss_of(models, rows, adv, (side, width))
+        assert abs(other-loss) < 1e-6
+        assert s['tokens']==stats['tokens'] and abs(s['kl']-stats['kl']) < 1e-6
         assert apart(gradient(models[0], other), grad) < 1e-5
 
 @pytest.mark.parametrize('loss_type', ['token-mean', 'row-mean'])
@@ -106,7 +119,10 @@ def test_small_batches_add_up(loss_type, size):
     models, (rows, adv) = three(), episodes()
     grad = gradient(models[0], loss_of(models, rows, adv, loss_type=loss_type)[0])
     total = len(rows) if loss_type=='row-mean' else sum(len(r) for _,r in rows)
-    parts = sum(loss_of(models, rows[i:i+size], adv[i:i+size], loss_type=loss_type, total=total)[0] for i in range(0, len(rows), size))
+    starts = range(0, len(rows), size)
+    def part(i):
+        return loss_of(models, rows[i:i+size], adv[i:i+size], loss_type=loss_type, total=total)[0]
+    parts = sum(map(part, starts))
     assert apart(gradient(models[0], parts), grad) < 1e-5
 
 def test_order_of_rows_changes_nothing():
@@ -117,7 +133,8 @@ def test_order_of_rows_changes_nothing():
 
 def test_logps_are_those_of_a_plain_forward_pass():
     model, (rows, _) = tiny(1), episodes()
-    lp, own = (f(*lay_out(rows, 'left')) for f in (lambda i,a,o: logps(model, i, a), lambda i,a,o: o[:,1:]))
+    ids, att, own = lay_out(rows, 'left')
+    lp, own = logps(model, ids, att), own[:,1:]
     for row,(p,r) in enumerate(rows):
         z = model(torch.tensor([p+r])).logits[0].double()
         plain = (z - z.logsumexp(-1, keepdim=True))[range(len(p)-1, len(p)+len(r)-1), r]
@@ -128,7 +145,7 @@ def test_advantages_against_numpy():
     for _ in range(50):
         G, n = rng.integers(1, 6), rng.integers(2, 9)
         r, t = rng.choice([0., .5, 1.], G*n), rng.permutation(np.repeat(np.arange(G), n))
-        length, mask = rng.integers(1, 12, G*n), live_groups(r, t)[0].numpy()
+        length, mask = rng.integers(1, 12, G*n), has_variance(r, t)[0].numpy()
         for mode in ('episode', 'cross_step'):
             got = group_advantage(r, t, mode, length).numpy()
             for g in range(G):
@@ -138,7 +155,7 @@ def test_advantages_against_numpy():
                 np.testing.assert_allclose(got[t==g], want, atol=1e-5)
                 assert mask[t==g].all()==(np.ptp(mine)>0)
 
-def test_the_leash_is_never_negative():
+def test_the_kl_penalty_is_never_negative():
     g = torch.Generator().manual_seed(0)
     for scale in (1e-6, 1e-4, 1, 20):
         a, b = (-scale*torch.rand(64, 9, generator=g) for _ in range(2))
@@ -146,25 +163,29 @@ def test_the_leash_is_never_negative():
 
 @pytest.fixture(scope='module')
 def trl_trainer(tmp_path_factory):
-    "trl's GRPOTrainer around a small policy on disk, with a word-level tokenizer, as its constructor wants them"
+    "trl's GRPOTrainer around a small policy on disk, with a word-level tokenizer"
     os.environ.update(TRL_EXPERIMENTAL_SILENCE='1', HF_HUB_OFFLINE='1')
     from datasets import Dataset
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     from trl import GRPOConfig, GRPOTrainer
     folder = str(tmp_path_factory.mktemp('policy'))
-    words = Tokenizer(models.WordLevel({w: i for i,w in enumerate(['<pad>', '<end>']+[f'w{i}' for i in range(2, V)])}, unk_token='<pad>'))
+    vocabulary = {w: i for i,w in enumerate(['<pad>', '<end>'] + [f'w{i}' for i in range(2, V)])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token='<pad>'))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tok = PreTrainedTokenizerFast(tokenizer_object=words, pad_token='<pad>', eos_token='<end>')
     tiny(1).save_pretrained(folder)
     def make(loss_type, beta):
-        args = GRPOConfig(output_dir=folder+'/out', per_device_train_batch_size=12, num_generations=3, max_completion_length=8, beta=beta,
-                          loss_type=loss_type, epsilon=.2, use_bias_correction_kl=False, bf16=False, use_cpu=True, report_to=[],
+        args = GRPOConfig(output_dir=folder+'/out', per_device_train_batch_size=12, num_generations=3,
+                          max_completion_length=8, beta=beta, loss_type=loss_type, epsilon=.2,
+                          use_bias_correction_kl=False, bf16=False, use_cpu=True, report_to=[],
                           gradient_checkpointing=False)
         data = Dataset.from_list([dict(prompt='w5 w6')]*12)
         from transformers import Qwen3ForCausalLM
-        return GRPOTrainer(Qwen3ForCausalLM.from_pretrained(folder), lambda completions, **kw: [0.]*len(completions), args, data,
-                           processing_class=tok)
+        model = Qwen3ForCausalLM.from_pretrained(folder)
+        def reward(completions, **kw):
+            return [0.]*len(completions)
+        return GRPOTrainer(model, reward, args, data, processing_class=tok)
     return make
 
 @pytest.mark.parametrize('beta', [0., .05])
@@ -175,13 +196,19 @@ def test_equal_to_trl(trl_trainer, loss_type, beta):
     prompts, replies = lay_out([(p, []) for p,_ in rows], 'left'), lay_out([([], r) for _,r in rows])
     ids, att = (torch.cat([p, r], 1) for p,r in zip(prompts[:2], replies[:2]))
     C = replies[0].shape[1]
-    with torch.no_grad(): old, ref = (logps(m, ids, att)[:,-C:] for m in models[1:])
+    with torch.no_grad():
+        old, ref = (logps(m, ids, att)[:,-C:] for m in models[1:])
     model.train()
     trainer.current_gradient_accumulation_steps = 1
-    theirs = trainer._compute_loss(model, dict(prompt_ids=prompts[0], prompt_mask=prompts[1], completion_ids=replies[0],
-        completion_mask=replies[1], advantages=adv, old_per_token_logps=old, ref_per_token_logps=ref, num_items_in_batch=replies[1].sum()))
+    batch = dict(prompt_ids=prompts[0], prompt_mask=prompts[1], completion_ids=replies[0],
+                 completion_mask=replies[1], advantages=adv, old_per_token_logps=old, ref_per_token_logps=ref,
+                 num_items_in_batch=replies[1].sum())
+    theirs = trainer._compute_loss(model, batch)
     g = gradient(model, theirs)
-    kw = dict(bnpo={}, dapo=dict(total=int(replies[1].sum())), grpo=dict(loss_type='row-mean'), dr_grpo=dict(total=len(rows)*8))[loss_type]
+    tokens = int(replies[1].sum())
+    same = dict(bnpo={}, dapo=dict(total=tokens), grpo=dict(loss_type='row-mean'),
+                dr_grpo=dict(total=len(rows)*8))
+    kw = same[loss_type]
     ours, stats = loss_of([model]+models[1:], rows, adv, beta=beta, **kw)
     assert stats['clip_fraction'] > 0
     assert abs(ours-theirs) < 1e-6

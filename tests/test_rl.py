@@ -2,12 +2,12 @@
 import math
 from copy import deepcopy
 import pytest, torch
-from skillrl.agent import Episode
+from skillrl.agent import Episode, StepRow
 from skillrl.config import RLConfig
 from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.grpo import group_advantage
-from skillrl.training.rl import GRPOTrainer, play, step_rows
+from skillrl.training.rl import GRPOTrainer, play, scored_rows
 from skillrl.training.sft import encode_rows, full_sft
 
 SIZES = {'shirt 1': 0., 'shirt 2': .25, 'shirt 3': .5, 'shirt 4': 1.}
@@ -56,10 +56,10 @@ def test_a_reward_between_0_and_1_reaches_the_advantage(policy):
     for e, shirt in zip(group, SIZES):
         e.start()
         step = e.act(f'buy {shirt}')
-        e.rows = [([1], [2], [-1.], True)]
+        e.rows = [StepRow([1], [2], [-1.])]
         assert step.reward == SIZES[shirt] and e.score == SIZES[shirt] == e.trajectory().score
-    rows, seen = step_rows([group])
-    assert [a for *_, a in rows] == pytest.approx(group_advantage(list(SIZES.values()), [0]*4).tolist())
+    rows, seen = scored_rows([group])
+    assert [r.advantage for r in rows] == pytest.approx(group_advantage(list(SIZES.values()), [0]*4).tolist())
     assert (seen['success'], seen['score']) == (.25, .4375)
 
 def test_grpo_climbs_partial_rewards(policy):
@@ -81,10 +81,10 @@ def test_an_invalid_action_costs_something_in_a_zero_variance_group(policy):
             ids = policy.encode(reply(action)) + [policy.tokenizer.eos_token_id]
             with torch.no_grad(): lp, _ = policy.logps([prompt], [ids])
             step = e.act(action, ok=action in e.admissible)
-            e.rows = [(prompt, ids, lp[0].tolist(), step.ok)]
+            e.rows = [StepRow(prompt, ids, lp[0].tolist(), step.ok)]
         return group
-    rows, seen = step_rows([lost()], penalty=.1)
-    assert [a for *_, a in rows] == pytest.approx([-.1]) and seen['rows'] == 1 and seen['skipped_groups'] == 0
+    rows, seen = scored_rows([lost()], penalty=.1)
+    assert [r.advantage for r in rows] == pytest.approx([-.1]) and seen['rows'] == 1 and seen['skipped_groups'] == 0
     trainer, before = GRPOTrainer(policy, RLConfig(learning_rate=1e-3)), chance(policy, 'buy shirt 9')
     for _ in range(3): trainer.learn([lost()])
     assert chance(policy, 'buy shirt 9') < before - .1
@@ -94,8 +94,8 @@ def test_a_zero_variance_group_without_invalid_steps_or_penalty_leaves_no_row(po
     for e in group:
         e.start()
         e.act('buy shirt 1')
-        e.rows = [([1], [2], [-1.], True), ([1], [3], [-1.], False)]
-    rows, seen = step_rows([group], penalty=0)
+        e.rows = [StepRow([1], [2], [-1.]), StepRow([1], [3], [-1.], False)]
+    rows, seen = scored_rows([group], penalty=0)
     assert rows == [] and seen['skipped_groups'] == 1
 
 @pytest.mark.parametrize('rewards,won,score', [([0, 1], True, 1), ([0, 0], True, 1), ([10], True, 1), ([.3, .4], False, .7), ([-1], False, 0), ([], False, 0)])
@@ -112,5 +112,5 @@ def test_a_reward_that_is_no_number_is_refused_by_name():
     for e in group:
         e.start()
         e.act('buy shirt 1').reward = math.nan
-        e.rows = [([1], [2], [-1.], True)]
-    with pytest.raises(ValueError, match=r'returns\[0\] is nan'): step_rows([group])
+        e.rows = [StepRow([1], [2], [-1.])]
+    with pytest.raises(ValueError, match=r'returns\[0\] is nan'): scored_rows([group])

@@ -1,9 +1,10 @@
-"Adapter training: the same bytes from the same seed, and the same losses as trl's own handling of prompt/completion rows."
+"Adapter training: the same bytes from the same seed, and the losses of trl's own prompt/completion rows"
 import pytest
 import torch
-from skillrl.training.sft import adapter_sft, load_adapter, sft_tokens
+from skillrl.training.sft import AdapterOptions, adapter_sft, load_adapter, sft_tokens
 
-ROWS = [dict(prompt=f'put the {a} in the {b} .', completion=f' go to {b}') for a in ('mug', 'egg') for b in ('fridge', 'sink', 'microwave')]
+ROWS = [dict(prompt=f'put the {thing} in the {place} .', completion=f' go to {place}')
+        for thing in ('mug', 'egg') for place in ('fridge', 'sink', 'microwave')]
 
 @pytest.fixture(scope='module')
 def base(tmp_path_factory):
@@ -11,22 +12,28 @@ def base(tmp_path_factory):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
     words = sorted({w for r in ROWS for w in (r['prompt']+r['completion']).split()})
-    wl = Tokenizer(models.WordLevel({w: i for i,w in enumerate(['<pad>', '<end>', '<unk>']+words)}, unk_token='<unk>'))
+    vocabulary = {w: i for i,w in enumerate(['<pad>', '<end>', '<unk>']+words)}
+    wl = Tokenizer(models.WordLevel(vocabulary, unk_token='<unk>'))
     wl.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tok = PreTrainedTokenizerFast(tokenizer_object=wl, pad_token='<pad>', eos_token='<end>', unk_token='<unk>')
+    tok = PreTrainedTokenizerFast(tokenizer_object=wl, pad_token='<pad>', eos_token='<end>',
+                                  unk_token='<unk>')
     torch.manual_seed(0)
-    cfg = Qwen3Config(vocab_size=len(tok), hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-                      intermediate_size=128, initializer_range=.06, tie_word_embeddings=True, eos_token_id=1, pad_token_id=0)
+    cfg = Qwen3Config(vocab_size=len(tok), hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+                      num_key_value_heads=2, head_dim=16, intermediate_size=128, initializer_range=.06,
+                      tie_word_embeddings=True, eos_token_id=1, pad_token_id=0)
     folder = tmp_path_factory.mktemp('base')
     Qwen3ForCausalLM(cfg).save_pretrained(folder)
     return folder, tok
 
-def files(folder): return {f.name: f.read_bytes() for f in folder.iterdir()}
+def files(folder):
+    return {f.name: f.read_bytes() for f in folder.iterdir()}
 
 @pytest.mark.parametrize('quantize', [False, True])
 def test_same_seed_same_bytes(base, tmp_path, quantize):
     folder, tok = base
-    run = lambda name, seed: adapter_sft(ROWS, folder, tok, tmp_path/name, quantize=quantize, steps=4, lr=1e-2, batch_size=2, seed=seed)[1]
+    def run(name, seed):
+        options = AdapterOptions(quantize=quantize, steps=4, lr=1e-2, batch_size=2, seed=seed)
+        return adapter_sft(ROWS, folder, tok, tmp_path/name, options)[1]
     losses = [run('a', 0), run('b', 0), run('c', 1)]
     assert losses[0]==losses[1]!=losses[2] and len(losses[0])==4
     a, b, c = (files(tmp_path/n) for n in 'abc')
@@ -39,33 +46,38 @@ def test_losses_are_those_of_prompt_completion_rows(base, tmp_path):
     from transformers import AutoModelForCausalLM, set_seed
     from trl import SFTConfig, SFTTrainer
     folder, tok = base
-    _, ours = adapter_sft(ROWS, folder, tok, tmp_path/'ours', steps=4, lr=1e-2, batch_size=3)
+    _, ours = adapter_sft(ROWS, folder, tok, tmp_path/'ours', AdapterOptions(steps=4, lr=1e-2, batch_size=3))
     set_seed(0)
-    args = SFTConfig(output_dir=str(tmp_path/'trl'), seed=0, max_steps=4, learning_rate=1e-2, per_device_train_batch_size=3, logging_steps=1,
-        save_strategy='no', report_to='none', use_cpu=True, bf16=False, gradient_checkpointing=False, completion_only_loss=True)
-    trainer = SFTTrainer(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), args, train_dataset=Dataset.from_list(ROWS),
-        processing_class=tok, peft_config=LoraConfig(r=8, lora_alpha=16, target_modules='all-linear', task_type='CAUSAL_LM'))
+    args = SFTConfig(output_dir=str(tmp_path/'trl'), seed=0, max_steps=4, learning_rate=1e-2,
+                     per_device_train_batch_size=3, logging_steps=1, save_strategy='no', report_to='none',
+                     use_cpu=True, bf16=False, gradient_checkpointing=False, completion_only_loss=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    lora = LoraConfig(r=8, lora_alpha=16, target_modules='all-linear', task_type='CAUSAL_LM')
+    data = Dataset.from_list(ROWS)
+    trainer = SFTTrainer(model, args, train_dataset=data, processing_class=tok, peft_config=lora)
     trainer.train()
-    assert ours == pytest.approx([h['loss'] for h in trainer.state.log_history if 'loss' in h], abs=1e-6)
+    theirs = [entry['loss'] for entry in trainer.state.log_history if 'loss' in entry]
+    assert ours == pytest.approx(theirs, abs=1e-6)
 
 def test_first_loss_counts_replies_only(base, tmp_path):
     folder, tok = base
-    _, (loss,) = adapter_sft(ROWS, folder, tok, tmp_path/'one', steps=1, batch_size=len(ROWS))
+    _, (loss,) = adapter_sft(ROWS, folder, tok, tmp_path/'one', AdapterOptions(steps=1, batch_size=len(ROWS)))
     model = load_adapter(tmp_path/'one').unload()
     total = n = 0
     for r in ROWS:
         t = sft_tokens(r, tok)
         ids, own = torch.tensor([t['input_ids']]), torch.tensor(t['labels'])[1:]!=-100
-        lp = model(ids).logits[0,:-1].log_softmax(-1).gather(-1, ids[0,1:,None])[:,0][own]
+        logps = model(ids).logits[0,:-1].log_softmax(-1)
+        lp = logps.gather(-1, ids[0,1:,None])[:,0][own]
         total, n = total-lp.sum().item(), n+len(lp)
     assert loss == pytest.approx(total/n, abs=1e-4)
 
 def test_a_failed_run_leaves_the_old_adapter(base, tmp_path):
     folder, tok = base
-    adapter_sft(ROWS, folder, tok, tmp_path/'kept', steps=1)
+    adapter_sft(ROWS, folder, tok, tmp_path/'kept', AdapterOptions(steps=1))
     before = files(tmp_path/'kept')
     with pytest.raises(ValueError, match='a row has no completion'):
-        adapter_sft(ROWS+[dict(prompt='put the mug')], folder, tok, tmp_path/'kept', steps=1)
+        adapter_sft(ROWS+[dict(prompt='put the mug')], folder, tok, tmp_path/'kept', AdapterOptions(steps=1))
     assert files(tmp_path/'kept')==before
 
 def test_adapter_training_leaves_generators_and_threads_as_they_were(base, tmp_path):
@@ -73,15 +85,18 @@ def test_adapter_training_leaves_generators_and_threads_as_they_were(base, tmp_p
     import numpy as np
     from skillrl.training.sft import merge_adapter
     folder, tok = base
-    state = lambda: (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), torch.get_num_threads())
+    def state():
+        drawn = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+        return *drawn, torch.get_num_threads()
     threads, made = torch.get_num_threads(), []
     try:
         for n in (1, 2):
             torch.set_num_threads(n)
             before = state()
-            adapter_sft(ROWS, folder, tok, tmp_path/f'{n}', steps=2, lr=1e-2, batch_size=2)
+            adapter_sft(ROWS, folder, tok, tmp_path/f'{n}', AdapterOptions(steps=2, lr=1e-2, batch_size=2))
             merge_adapter(tmp_path/f'{n}', folder)
             assert state() == before
             made.append(files(tmp_path/f'{n}'))
-    finally: torch.set_num_threads(threads)
+    finally:
+        torch.set_num_threads(threads)
     assert made[0] == made[1]

@@ -259,11 +259,11 @@ def adapted(rows, config, tokenizer, steps):
     "The policy with a LoRA or QLoRA adapter trained and merged"
     from tempfile import TemporaryDirectory
     from skillrl.llm.local import Policy
-    from skillrl.training.sft import adapter_sft, merge_adapter
+    from skillrl.training.sft import AdapterOptions, adapter_sft, merge_adapter
     c, checkpoint = config.sft, str(config.model.checkpoint or data_path('base'))
     with TemporaryDirectory() as d:
-        _, losses = adapter_sft(rows, checkpoint, tokenizer, f'{d}/adapter', c.method=='qlora', steps, c.learning_rate,
-                                batch_size=c.batch_size, seed=config.seed, n_threads=config.model.threads)
+        how = AdapterOptions(c.method=='qlora', steps, c.learning_rate, batch_size=c.batch_size, seed=config.seed, threads=config.model.threads)
+        _, losses = adapter_sft(rows, checkpoint, tokenizer, f'{d}/adapter', how)
         return Policy(merge_adapter(f'{d}/adapter', checkpoint), tokenizer), losses
 
 # %% ../../nbs/46_training.pipeline.ipynb #59b11b82
@@ -282,10 +282,11 @@ def draw_groups(
 def trainer(self:Pipeline):
     "The trainer as of the last commit"
     from skillrl.llm.local import Policy
-    from skillrl.training.rl import GRPOTrainer
+    from skillrl.training.rl import GRPOTrainer, TrainablePolicy
     reference = Policy.load(self.run.path/self.run.folders['reference'])
-    if 'policy' in self.run.folders: return GRPOTrainer.load(self.run.path/self.run.folders['policy'], self.config.rl, reference)
-    return GRPOTrainer(reference, self.config.rl)
+    if 'policy' not in self.run.folders: return GRPOTrainer(reference, self.config.rl)
+    policy = TrainablePolicy.load(self.run.path/self.run.folders['policy'])
+    return GRPOTrainer(policy, self.config.rl, reference.frozen_copy())
 
 # %% ../../nbs/46_training.pipeline.ipynb #c5b5c8ee
 def evolve_bank(
@@ -346,7 +347,7 @@ def rl(self:Pipeline):
     for i, log, group, suite in reinforced(trainer, self.train, self.bank, self.config, self.look, todo):
         self.keep([e.trajectory() for e in group], phase='rl', suite=suite.name, iteration=i)
         self.run.log('metrics').append([dict(phase='rl', iteration=i) | log])
-        with self.run.folder('policy') as p: trainer.save(p)
+        with self.run.folder('policy') as p: trainer.policy.save(p)
 
 @patch
 def look(self:Pipeline, policy, n):
