@@ -1,4 +1,5 @@
 "Files of questions: what is asked once, what is asked again in other words, and what a slip costs"
+
 import json, random
 import pytest
 from faults import FaultServer, error
@@ -6,51 +7,84 @@ from skillrl.cli import main
 from skillrl.skillopt import questions
 from skillrl.skillopt.questions import question_env, read_questions, split_questions
 
-ASKED = ['What is the capital of France?', 'Who wrote Hamlet?', 'How many legs has a spider?', 'What is the boiling point of water at sea level?', 'Which metal is liquid at room temperature?']
+ASKED = [
+    'What is the capital of France?',
+    'Who wrote Hamlet?',
+    'How many legs has a spider?',
+    'What is the boiling point of water at sea level?',
+    'Which metal is liquid at room temperature?',
+]
 ANSWERS = ['Paris', 'Shakespeare', '8', '100', 'mercury']
 
-def item(k, question=None, **kw): return dict(question=question or ASKED[k], answers=[ANSWERS[k]], **kw)
+
+def item(k, question=None, **kw):
+    return dict(question=question or ASKED[k], answers=[ANSWERS[k]], **kw)
+
 
 def write(path, items):
     path.write_text(json.dumps(items))
     return path
 
-def where(splits): return {split: {ANSWERS.index(i['answers'][0]) for i in some} for split, some in splits.items()}
+
+def where(splits):
+    return {split: {ANSWERS.index(i['answers'][0]) for i in some} for split, some in splits.items()}
+
 
 def assert_apart(splits):
     sets = list(where(splits).values())
     assert all(sets) and sum(map(len, sets)) == len(set.union(*sets))
 
+
 def test_repeated_questions_stay_in_one_split(tmp_path):
     "40 rows with 5 distinct questions leaked all five"
     rows = [item(k % 5) for k in range(40)]
-    for seed in range(5): assert_apart(split_questions(read_questions(write(tmp_path/'q.json', rows)), seed=seed))
-    env = question_env(tmp_path/'q.json')
+    for seed in range(5):
+        assert_apart(split_questions(read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
+    env = question_env(tmp_path / 'q.json')
     assert_apart(env.splits)
     assert sum(map(len, env.splits.values())) == 40 and '40 rows, 5 distinct questions' in env.about
 
-SPELLINGS = [str.upper, str.lower, lambda q: q[:-1], lambda q: f'  {q.replace(" ", "  ")} ', lambda q: q.replace('a', 'á'), lambda q: q.replace('the ', ''),
-             lambda q: q[:-1] + ' ?!', lambda q: q.replace(' is ', ' is, ')]
+
+SPELLINGS = [
+    str.upper,
+    str.lower,
+    lambda q: q[:-1],
+    lambda q: f'  {q.replace(" ", "  ")} ',
+    lambda q: q.replace('a', 'á'),
+    lambda q: q.replace('the ', ''),
+    lambda q: q[:-1] + ' ?!',
+    lambda q: q.replace(' is ', ' is, '),
+]
+
 
 def test_questions_that_differ_in_spelling_stay_in_one_split(tmp_path):
     rows = [item(k, spell(ASKED[k])) for k in range(5) for spell in SPELLINGS]
-    for seed in range(5): assert_apart(split_questions(read_questions(write(tmp_path/'q.json', rows)), seed=seed))
+    for seed in range(5):
+        assert_apart(split_questions(read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
     assert len(questions.same_questions(rows)) == 5
+
 
 def test_questions_that_differ_in_a_word_of_ten_stay_in_one_split():
     long = 'In which year did the first human being set foot on the surface of the moon in the last century'
-    rows = [dict(question=q, answers='1969') for q in (long, long + ' exactly', long.replace('In which', 'Which'))] + [item(k) for k in range(4)]
+    rows = [
+        dict(question=q, answers='1969') for q in (long, long + ' exactly', long.replace('In which', 'Which'))
+    ] + [item(k) for k in range(4)]
     for seed in range(5):
         splits = split_questions([dict(r, id=i) for i, r in enumerate(rows)], seed=seed)
         assert len([s for s, some in splits.items() if any('1969' in i['answers'] for i in some)]) == 1
 
+
 def test_questions_that_differ_in_what_they_ask_are_distinct():
     "A template filled in differently, and one question about two texts"
     form = 'The parcel that a customer of the workshop sent to the town by the evening train on Monday weighs {} kg, how many grams is that'
-    rows = [dict(question=form.format(n), answers=str(1000*n)) for n in range(2, 12)]
+    rows = [dict(question=form.format(n), answers=str(1000 * n)) for n in range(2, 12)]
     assert len(questions.same_questions(rows)) == 10
-    texts = [dict(question='What is the title?', context=f'{title}. A novel.', answers=title) for title in ('Emma', 'Dracula', 'Persuasion')]
+    texts = [
+        dict(question='What is the title?', context=f'{title}. A novel.', answers=title)
+        for title in ('Emma', 'Dracula', 'Persuasion')
+    ]
     assert len(questions.same_questions(texts)) == 3
+
 
 def test_many_questions_are_compared_quickly():
     rng, words = random.Random(0), [f'w{i}' for i in range(3000)]
@@ -58,39 +92,102 @@ def test_many_questions_are_compared_quickly():
     twins = [dict(rows[i], question=rows[i]['question'] + ' indeed') for i in range(0, 4000, 40)]
     assert len(questions.same_questions(rows + twins)) == 4000
 
+
 def test_too_few_distinct_questions_are_an_error(tmp_path):
     with pytest.raises(ValueError, match='40 rows, 2 distinct questions: three splits need at least 3'):
-        question_env(write(tmp_path/'q.json', [item(k % 2) for k in range(40)]))
+        question_env(write(tmp_path / 'q.json', [item(k % 2) for k in range(40)]))
+
 
 def test_a_leak_between_given_splits_names_both_items(tmp_path):
-    rows = [item(0, id='a', split='train'), item(1, id='b', split='val'), item(0, 'what is the capital of FRANCE', id='c', split='test')]
-    with pytest.raises(ValueError, match=r"items 'a' \(train\) and 'c' \(test\) ask the same"): question_env(write(tmp_path/'q.json', rows))
+    rows = [
+        item(0, id='a', split='train'),
+        item(1, id='b', split='val'),
+        item(0, 'what is the capital of FRANCE', id='c', split='test'),
+    ]
+    with pytest.raises(ValueError, match=r"items 'a' \(train\) and 'c' \(test\) ask the same"):
+        question_env(write(tmp_path / 'q.json', rows))
+
 
 def test_an_array_on_one_line_loads(tmp_path):
-    items = read_questions(write(tmp_path/'q.json', [item(k) for k in range(5)]))
-    assert len({i['id'] for i in items}) == 5 and '\n' not in (tmp_path/'q.json').read_text()
-    (tmp_path/'q.jsonl').write_text('\n\n'.join(json.dumps(item(k)) for k in range(5)))
-    assert [i['id'] for i in read_questions(tmp_path/'q.jsonl')] == [i['id'] for i in items]
-    with pytest.raises(ValueError, match="several items have the id 'x'"): read_questions(write(tmp_path/'q.json', [item(0, id='x'), item(1, id='x')]))
+    items = read_questions(write(tmp_path / 'q.json', [item(k) for k in range(5)]))
+    assert len({i['id'] for i in items}) == 5 and '\n' not in (tmp_path / 'q.json').read_text()
+    (tmp_path / 'q.jsonl').write_text('\n\n'.join(json.dumps(item(k)) for k in range(5)))
+    assert [i['id'] for i in read_questions(tmp_path / 'q.jsonl')] == [i['id'] for i in items]
+    with pytest.raises(ValueError, match="several items have the id 'x'"):
+        read_questions(write(tmp_path / 'q.json', [item(0, id='x'), item(1, id='x')]))
 
-@pytest.mark.parametrize('bad,says', [(dict(question='Who?', answer='I'), 'item 3 has `answer`: name it `answers`'), (dict(Question='Who?', answers='I'), 'item 3 has `Question`: name it `question`'),
-                                      (dict(question='Who?', gold='I'), 'item 3 has no `answers`, but `question`, `gold`'), (dict(question='Who?', answers=None), 'item 3 has the answers None')])
+
+@pytest.mark.parametrize(
+    'bad,says',
+    [
+        (dict(question='Who?', answer='I'), 'item 3 has `answer`: name it `answers`'),
+        (dict(Question='Who?', answers='I'), 'item 3 has `Question`: name it `question`'),
+        (dict(question='Who?', gold='I'), 'item 3 has no `answers`, but `question`, `gold`'),
+        (dict(question='Who?', answers=None), 'item 3 has the answers None'),
+    ],
+)
 def test_a_wrong_field_is_named(tmp_path, capsys, bad, says):
-    write(tmp_path/'q.json', [item(0), item(1), item(2), bad])
-    assert main(['optimize', '--questions', str(tmp_path/'q.json'), '--policy-model', 'm', '--policy-url', 'http://127.0.0.1:9/v1', '--teacher', 't', '--teacher-url', 'http://127.0.0.1:9/v1',
-                 '--output', str(tmp_path/'run')]) == 1
+    write(tmp_path / 'q.json', [item(0), item(1), item(2), bad])
+    assert (
+        main(
+            [
+                'optimize',
+                '--questions',
+                str(tmp_path / 'q.json'),
+                '--policy-model',
+                'm',
+                '--policy-url',
+                'http://127.0.0.1:9/v1',
+                '--teacher',
+                't',
+                '--teacher-url',
+                'http://127.0.0.1:9/v1',
+                '--output',
+                str(tmp_path / 'run'),
+            ]
+        )
+        == 1
+    )
     err = capsys.readouterr().err
     assert says in err and len(err.strip().splitlines()) == 1
 
+
 def test_a_part_of_the_questions_is_of_all_kinds(tmp_path):
-    rows = [dict(question=f'{kind} question number {n}?', answers=f'{n}', task_type=kind, split=split)
-            for split in ('train', 'val', 'test') for kind in ('easy', 'hard', 'odd') for n in (range(10) if split == 'train' else range(10, 20) if split == 'val' else range(20, 30))]
-    env = question_env(write(tmp_path/'q.json', rows), most=6)
-    for split in ('train', 'val', 'test'): assert sorted(i['task_type'] for i in env.get_items(split)) == ['easy']*2 + ['hard']*2 + ['odd']*2
+    rows = [
+        dict(question=f'{kind} question number {n}?', answers=f'{n}', task_type=kind, split=split)
+        for split in ('train', 'val', 'test')
+        for kind in ('easy', 'hard', 'odd')
+        for n in (range(10) if split == 'train' else range(10, 20) if split == 'val' else range(20, 30))
+    ]
+    env = question_env(write(tmp_path / 'q.json', rows), most=6)
+    for split in ('train', 'val', 'test'):
+        assert (
+            sorted(i['task_type'] for i in env.get_items(split)) == ['easy'] * 2 + ['hard'] * 2 + ['odd'] * 2
+        )
+
 
 def test_the_number_of_distinct_questions_is_shown(tmp_path, capsys):
-    write(tmp_path/'q.json', [item(k % 5) for k in range(40)])
+    write(tmp_path / 'q.json', [item(k % 5) for k in range(40)])
     with FaultServer(rest=error(401, 'closed')) as server:
-        at = ['--policy-model', 'm', '--policy-url', server.url, '--teacher', 't', '--teacher-url', server.url]
-        main(['optimize', '--questions', str(tmp_path/'q.json'), *at, '--output', str(tmp_path/'run'), '--smoke'])
+        at = [
+            '--policy-model',
+            'm',
+            '--policy-url',
+            server.url,
+            '--teacher',
+            't',
+            '--teacher-url',
+            server.url,
+        ]
+        main(
+            [
+                'optimize',
+                '--questions',
+                str(tmp_path / 'q.json'),
+                *at,
+                '--output',
+                str(tmp_path / 'run'),
+                '--smoke',
+            ]
+        )
     assert 'Questions: 40 rows, 5 distinct questions' in capsys.readouterr().err

@@ -1,4 +1,5 @@
 "SkillOpt on the bank of a household, played by the shipped policy and edited by the offline teacher: one state with what GRPO trains with"
+
 from pathlib import Path
 import pytest
 from skillrl import SkillOptConfig, SkillOptTrainer
@@ -9,28 +10,49 @@ from skillrl.builders import build_policy
 from skillrl.skillopt.document import BankEnv, TeacherOptimizer
 from skillrl.skills.bank import SkillBank
 
+
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-    env = BankEnv(HouseholdSuite(households('test', 2)[1]), SkillBank(), build_policy(SkillRLConfig()), sizes=dict(train=24, val=24))
-    config = SkillOptConfig(num_epochs=3, batch_size=24, minibatch_size=24, edit_budget=6, lr_scheduler='constant', workers=1, verbose=False,
-                            gate_rule='strict', eval_test=False, out_root=str(tmp_path_factory.mktemp('bank')/'run'))
+    env = BankEnv(
+        HouseholdSuite(households('test', 2)[1]),
+        SkillBank(),
+        build_policy(SkillRLConfig()),
+        sizes=dict(train=24, val=24),
+    )
+    config = SkillOptConfig(
+        num_epochs=3,
+        batch_size=24,
+        minibatch_size=24,
+        edit_budget=6,
+        lr_scheduler='constant',
+        workers=1,
+        verbose=False,
+        gate_rule='strict',
+        eval_test=False,
+        out_root=str(tmp_path_factory.mktemp('bank') / 'run'),
+    )
     trainer = SkillOptTrainer(config=config, env=env, optimizer_client=TeacherOptimizer(), target_client=None)
     return env, trainer, trainer.train()
+
 
 def test_a_bank_grows_through_the_gate(run):
     env, trainer, summary = run
     assert summary['total_steps'] == 3 and summary['total_accepts'] >= 1
-    bank = env.read((Path(trainer.cfg.out_root)/'best_skill.md').read_text())
+    bank = env.read((Path(trainer.cfg.out_root) / 'best_skill.md').read_text())
     assert bank.active() and all(o.provenance['origin'] == 'document' for o in bank.active())
     assert all(o.principle.startswith(('Look for', 'To ')) for o in bank.skills())
+
 
 def test_games_of_training_and_of_the_gate_are_not_the_same(run):
     env, *_ = run
     train, val, test = (({i['id'] for i in env.get_items(s)}) for s in ('train', 'val', 'test'))
     assert not train & val and not train & test and not val & test
 
+
 def test_a_finished_run_plays_no_game_again(run):
     env, trainer, summary = run
     idle = BankEnv(env.suite, env.bank, None, sizes=env.sizes)
-    again = SkillOptTrainer(config=trainer.cfg, env=idle, optimizer_client=TeacherOptimizer(), target_client=None)
+    again = SkillOptTrainer(
+        config=trainer.cfg, env=idle, optimizer_client=TeacherOptimizer(), target_client=None
+    )
     assert again.train() == summary

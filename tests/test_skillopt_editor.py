@@ -1,13 +1,31 @@
 "Edits of a skill document: what skillrl 1.0.0 did right, value by value, and each of its faults by its number"
+
 import random, time
 import pytest
-from skillrl.skillopt.editor import (MARKS, OPS, Edit, Patch, apply_edit, apply_patch, apply_patch_with_report, bare, op_name, protect, protected,
-                                     skill_hash, spans, stated)
+from skillrl.skillopt.editor import (
+    MARKS,
+    OPS,
+    Edit,
+    Patch,
+    apply_edit,
+    apply_patch,
+    apply_patch_with_report,
+    bare,
+    op_name,
+    protect,
+    protected,
+    skill_hash,
+    spans,
+    stated,
+)
 
 ABC = 'A\nB\nC\n'
 BOLD = '# Rules\n\n- Be **concise** here.\n* Check the mug.\n'
 
-def edit(op, content='', target=''): return dict(op=op, content=content, target=target)
+
+def edit(op, content='', target=''):
+    return dict(op=op, content=content, target=target)
+
 
 def one(doc, e, **kw):
     "The document after one edit, and its row of the report"
@@ -15,11 +33,14 @@ def one(doc, e, **kw):
     assert len(report) == 1 and report[0]['index'] == 1
     return new, report[0]
 
-def status(doc, e, **kw): return one(doc, e, **kw)[1]['status']
+
+def status(doc, e, **kw):
+    return one(doc, e, **kw)[1]['status']
+
 
 # --- results and statuses as recorded from skillrl 1.0.0 ---
 
-SAME = [ # document, operation, content, target, result, status
+SAME = [  # document, operation, content, target, result, status
     (ABC, 'append', ' X\n', '', 'A\nB\nC\n\nX\n', 'applied_append'),
     ('A\nB\nC', 'append', 'X', '', 'A\nB\nC\n\nX\n', 'applied_append'),
     ('A\n\n\n', 'append', 'X', '', 'A\n\nX\n', 'applied_append'),
@@ -58,7 +79,9 @@ SAME = [ # document, operation, content, target, result, status
     (ABC, 'delete', '', 'zz', ABC, 'skipped_delete_target_not_found'),
     (ABC, 'reflect', 'X', 'B', ABC, 'skipped_unknown_op'),
     (ABC, '', 'X', 'B', ABC, 'skipped_unknown_op'),
-    (ABC, None, 'X', 'B', ABC, 'skipped_unknown_op')]
+    (ABC, None, 'X', 'B', ABC, 'skipped_unknown_op'),
+]
+
 
 @pytest.mark.parametrize('doc, op, content, target, result, said', SAME)
 def test_as_in_1_0_0(doc, op, content, target, result, said):
@@ -66,79 +89,171 @@ def test_as_in_1_0_0(doc, op, content, target, result, said):
     assert (new, row['status']) == (result, said)
     assert apply_edit(doc, edit(op, content, target)) == apply_edit(doc, Edit(op, content, target)) == new
 
+
 def test_a_report_has_the_rows_of_1_0_0():
-    new, report = apply_patch_with_report(ABC, dict(edits=[edit('append', ' ' + 'y'*300, 'z'*300), edit('replace', 'X', 'B'), edit('reflect', 'Q', 'R')]))
-    assert report[0] == dict(index=1, op='append', target='z'*200, content_preview='y'*200, status='applied_append')
-    assert [(o['index'], o['op'], o['status']) for o in report[1:]] == [(2, 'replace', 'applied_replace'), (3, 'reflect', 'skipped_unknown_op')]
-    assert new == 'A\nX\nC\n\n' + 'y'*300 + '\n'
+    new, report = apply_patch_with_report(
+        ABC,
+        dict(
+            edits=[
+                edit('append', ' ' + 'y' * 300, 'z' * 300),
+                edit('replace', 'X', 'B'),
+                edit('reflect', 'Q', 'R'),
+            ]
+        ),
+    )
+    assert report[0] == dict(
+        index=1, op='append', target='z' * 200, content_preview='y' * 200, status='applied_append'
+    )
+    assert [(o['index'], o['op'], o['status']) for o in report[1:]] == [
+        (2, 'replace', 'applied_replace'),
+        (3, 'reflect', 'skipped_unknown_op'),
+    ]
+    assert new == 'A\nX\nC\n\n' + 'y' * 300 + '\n'
+
 
 def test_what_is_no_edit_is_an_error_in_the_report_and_the_others_go_on():
     new, report = apply_patch_with_report(ABC, dict(edits=['append: x', None, 5, edit('append', 'X')]))
-    assert [o['status'] for o in report] == ['error']*3 + ['applied_append'] and new == ABC + '\nX\n'
+    assert [o['status'] for o in report] == ['error'] * 3 + ['applied_append'] and new == ABC + '\nX\n'
     assert 'append: x' in report[0]['error'] and all(o['op'] == '' for o in report[:3])
 
+
 def test_edits_see_what_the_ones_before_them_wrote():
-    edits = [edit('append', '## Lamps'), edit('insert_after', '- Use them.', '## Lamps'), edit('replace', 'Use both.', 'Use them.')]
-    assert apply_patch(ABC, dict(edits=edits)) == apply_patch(ABC, Patch.from_dict(dict(edits=edits))) == ABC + '\n## Lamps\n\n- Use both.\n'
+    edits = [
+        edit('append', '## Lamps'),
+        edit('insert_after', '- Use them.', '## Lamps'),
+        edit('replace', 'Use both.', 'Use them.'),
+    ]
+    assert (
+        apply_patch(ABC, dict(edits=edits))
+        == apply_patch(ABC, Patch.from_dict(dict(edits=edits)))
+        == ABC + '\n## Lamps\n\n- Use both.\n'
+    )
     assert apply_patch(ABC, dict(edits=None)) == apply_patch(ABC, {}) == apply_patch(ABC, Patch()) == ABC
 
-@pytest.mark.parametrize('text, name', [('', 'e3b0c44298fc1c14'), (None, 'e3b0c44298fc1c14'), ('A', '559aead08264d579')])
-def test_hashes_of_1_0_0(text, name): assert skill_hash(text) == name
 
-def test_a_hash_of_half_a_character_is_no_error(): assert len(skill_hash('a\ud83d')) == 16
+@pytest.mark.parametrize(
+    'text, name', [('', 'e3b0c44298fc1c14'), (None, 'e3b0c44298fc1c14'), ('A', '559aead08264d579')]
+)
+def test_hashes_of_1_0_0(text, name):
+    assert skill_hash(text) == name
+
+
+def test_a_hash_of_half_a_character_is_no_error():
+    assert len(skill_hash('a\ud83d')) == 16
+
 
 def test_edits_and_patches_as_dicts():
     assert Edit('append', 'x').to_dict() == dict(op='append', content='x')
     whole = dict(op='append', content='c', target='t', support_count=3, source_type='failure', merge_level=1)
-    assert Edit('append', 'c', 't', 3, 'failure', 1).to_dict() == whole and Edit.from_dict(whole).to_dict() == whole
+    assert (
+        Edit('append', 'c', 't', 3, 'failure', 1).to_dict() == whole
+        and Edit.from_dict(whole).to_dict() == whole
+    )
     assert Edit.from_dict({}) == Edit('append') and Patch().to_dict() == dict(reasoning='', edits=[])
     assert Edit.from_dict(dict(content='x', colour='red')) == Edit('append', 'x')
 
+
 # --- C4, C6: what models send ---
 
+
 def test_C4_bad_elements_are_dropped_with_a_reason():
-    patch = Patch.from_dict(dict(reasoning=None, edits=['append: x', edit('append', 'X'), None, ['x'], edit('append', ['x']), edit('reflect')]))
+    patch = Patch.from_dict(
+        dict(
+            reasoning=None,
+            edits=['append: x', edit('append', 'X'), None, ['x'], edit('append', ['x']), edit('reflect')],
+        )
+    )
     assert patch.edits == [Edit('append', 'X')] and patch.reasoning == ''
-    assert [set(o) for o in patch.dropped] == [{'element', 'reason'}]*5
+    assert [set(o) for o in patch.dropped] == [{'element', 'reason'}] * 5
     assert [o['reason'].split(':')[0] for o in patch.dropped] == [
-        "an edit is str 'append", "an edit is NoneType 'None'", 'an edit is list "[\'x\']"', 'content of an edit is list "[\'x\']"', "op of an edit is str 'reflect'"]
+        "an edit is str 'append",
+        "an edit is NoneType 'None'",
+        'an edit is list "[\'x\']"',
+        'content of an edit is list "[\'x\']"',
+        "op of an edit is str 'reflect'",
+    ]
     assert Patch.from_dict(patch.to_dict()) == patch
 
-@pytest.mark.parametrize('edits', [None, 'append: x', 3, {}, [[]], [{'op': {}}], [{'op': []}], [{'target': {}}], [{'content': 1}], [{'content': True}]])
+
+@pytest.mark.parametrize(
+    'edits',
+    [
+        None,
+        'append: x',
+        3,
+        {},
+        [[]],
+        [{'op': {}}],
+        [{'op': []}],
+        [{'target': {}}],
+        [{'content': 1}],
+        [{'content': True}],
+    ],
+)
 def test_C4_no_shape_of_edits_is_an_error(edits):
     patch = Patch.from_dict(dict(edits=edits, dropped=edits, reasoning=['x']))
     assert all(isinstance(e, Edit) for e in patch.edits)
     assert all(o['status'] != 'applied_append' for o in apply_patch_with_report(ABC, dict(edits=edits))[1])
 
-def test_C4_a_lone_edit_is_a_patch_of_one(): assert Patch.from_dict(dict(edits=edit('append', 'X'))).edits == [Edit('append', 'X')]
+
+def test_C4_a_lone_edit_is_a_patch_of_one():
+    assert Patch.from_dict(dict(edits=edit('append', 'X'))).edits == [Edit('append', 'X')]
+
 
 @pytest.mark.parametrize('no_patch', [None, 'x', 3, [edit('append', 'X')]])
 def test_what_is_no_patch_is_named(no_patch):
     for read in (Patch.from_dict, lambda p: apply_patch(ABC, p)):
-        with pytest.raises(ValueError, match='a patch is .*: write an object with reasoning and edits'): read(no_patch)
+        with pytest.raises(ValueError, match='a patch is .*: write an object with reasoning and edits'):
+            read(no_patch)
 
-@pytest.mark.parametrize('said, count', [('3', 3), (3, 3), (3., 3), (' 12 ', 12), ('3.0', 3), ('three', None), (True, None), (None, None), (-1, None), (2.5, None),
-                                         (float('nan'), None), (float('inf'), None), ([3], None), ('9'*30, None)])
+
+@pytest.mark.parametrize(
+    'said, count',
+    [
+        ('3', 3),
+        (3, 3),
+        (3.0, 3),
+        (' 12 ', 12),
+        ('3.0', 3),
+        ('three', None),
+        (True, None),
+        (None, None),
+        (-1, None),
+        (2.5, None),
+        (float('nan'), None),
+        (float('inf'), None),
+        ([3], None),
+        ('9' * 30, None),
+    ],
+)
 def test_C6_support_counts_are_numbers_or_nothing(said, count):
     e = Edit.from_dict(dict(op='append', content='X', support_count=said, merge_level=said))
     assert e.support_count == count and e.merge_level == count and type(e.support_count) is type(count)
 
+
 # --- C15: line ends ---
 
-@pytest.mark.parametrize('doc, e, result', [
-    (ABC, edit('replace', 'X\n', 'B\n'), 'A\nX\nC\n'),
-    (ABC, edit('replace', 'X', '\nB\n'), 'A\nX\nC\n'),
-    ('A\r\nB\r\nC\r\n', edit('replace', 'X\n', 'B\n'), 'A\r\nX\r\nC\r\n'),
-    ('A\n  - B\nC\n', edit('replace', '  - X\n', '  - B\n'), 'A\n  - X\nC\n'),
-    ('one two three', edit('replace', ' 2 ', ' two '), 'one 2 three'),
-    (ABC, edit('delete', '', '\nB\n'), 'A\nC\n'),
-    ('A x\nB\n', edit('delete', '', 'x\n'), 'A \nB\n'),
-    ('Ax\nB\n', edit('delete', '', 'x\n'), 'A\nB\n'),
-    ('A  \nB\n  C\n', edit('delete', '', '\nB\n'), 'A  \n  C\n'),
-    ('A\r\nB\r\nC\r\n', edit('delete', '', '\nB\n'), 'A\r\nC\r\n'),
-    ('one two three', edit('delete', '', ' two '), 'one three'),
-    (ABC, edit('insert_after', 'X', 'B\n'), 'A\nB\n\nX\nC\n')])
-def test_C15_lines_are_not_glued(doc, e, result): assert one(doc, e)[0] == result
+
+@pytest.mark.parametrize(
+    'doc, e, result',
+    [
+        (ABC, edit('replace', 'X\n', 'B\n'), 'A\nX\nC\n'),
+        (ABC, edit('replace', 'X', '\nB\n'), 'A\nX\nC\n'),
+        ('A\r\nB\r\nC\r\n', edit('replace', 'X\n', 'B\n'), 'A\r\nX\r\nC\r\n'),
+        ('A\n  - B\nC\n', edit('replace', '  - X\n', '  - B\n'), 'A\n  - X\nC\n'),
+        ('one two three', edit('replace', ' 2 ', ' two '), 'one 2 three'),
+        (ABC, edit('delete', '', '\nB\n'), 'A\nC\n'),
+        ('A x\nB\n', edit('delete', '', 'x\n'), 'A \nB\n'),
+        ('Ax\nB\n', edit('delete', '', 'x\n'), 'A\nB\n'),
+        ('A  \nB\n  C\n', edit('delete', '', '\nB\n'), 'A  \n  C\n'),
+        ('A\r\nB\r\nC\r\n', edit('delete', '', '\nB\n'), 'A\r\nC\r\n'),
+        ('one two three', edit('delete', '', ' two '), 'one three'),
+        (ABC, edit('insert_after', 'X', 'B\n'), 'A\nB\n\nX\nC\n'),
+    ],
+)
+def test_C15_lines_are_not_glued(doc, e, result):
+    assert one(doc, e)[0] == result
+
 
 @pytest.mark.parametrize('target', ['\n', ' ', ' \n\t'])
 def test_C15_white_space_is_no_target(target):
@@ -146,29 +261,70 @@ def test_C15_white_space_is_no_target(target):
     assert status(ABC + ' \n\t', edit('delete', '', target)) == 'skipped_delete_missing_target'
     assert status(ABC, edit('insert_after', 'X', target)) == 'applied_insert_after_fallback_append'
 
+
 # --- C15b: nothing to write ---
+
 
 @pytest.mark.parametrize('op', ['append', 'prepend', 'insert_after'])
 @pytest.mark.parametrize('content', ['', '  \n', None, MARKS[0], f' {MARKS[1]}\n'])
 def test_C15b_empty_content_changes_nothing(op, content):
-    for doc in (ABC, '', 'A\n\n\n', 'A  '): assert one(doc, edit(op, content, 'B'))[0] == doc
+    for doc in (ABC, '', 'A\n\n\n', 'A  '):
+        assert one(doc, edit(op, content, 'B'))[0] == doc
     assert status(ABC, edit(op, content, 'B')) == 'skipped_empty_content'
+
 
 # --- C15c: twice the same, twice the anchor, line ends, markup, names, non-text ---
 
-@pytest.mark.parametrize('op, target', [('append', ''), ('prepend', ''), ('insert_after', 'Rules'), ('insert_after', 'no such line')])
-@pytest.mark.parametrize('content', ['- Be **concise** here.', 'be concise here.', '1. Be concise  here.', '- Be concise here.\n\n- Check the mug.', '# Rules'])
+
+@pytest.mark.parametrize(
+    'op, target',
+    [('append', ''), ('prepend', ''), ('insert_after', 'Rules'), ('insert_after', 'no such line')],
+)
+@pytest.mark.parametrize(
+    'content',
+    [
+        '- Be **concise** here.',
+        'be concise here.',
+        '1. Be concise  here.',
+        '- Be concise here.\n\n- Check the mug.',
+        '# Rules',
+    ],
+)
 def test_C15c_what_is_said_already_is_not_said_again(op, target, content):
-    for doc in (BOLD, BOLD.replace('\n', '\r\n')): assert (one(doc, edit(op, content, target))[0], status(doc, edit(op, content, target))) == (doc, 'skipped_duplicate')
+    for doc in (BOLD, BOLD.replace('\n', '\r\n')):
+        assert (one(doc, edit(op, content, target))[0], status(doc, edit(op, content, target))) == (
+            doc,
+            'skipped_duplicate',
+        )
+
 
 def test_C15c_the_same_patch_again_changes_nothing():
-    edits = [edit('append', 'X\n\nY'), edit('insert_after', '- Z', 'Rules'), edit('prepend', 'W'), edit('delete', '', '* Check the mug.\n')]
+    edits = [
+        edit('append', 'X\n\nY'),
+        edit('insert_after', '- Z', 'Rules'),
+        edit('prepend', 'W'),
+        edit('delete', '', '* Check the mug.\n'),
+    ]
     first = apply_patch(BOLD, dict(edits=edits))
-    assert first == 'W\n\n# Rules\n\n- Z\n\n- Be **concise** here.\n\nX\n\nY\n' and apply_patch(first, dict(edits=edits)) == first
+    assert (
+        first == 'W\n\n# Rules\n\n- Z\n\n- Be **concise** here.\n\nX\n\nY\n'
+        and apply_patch(first, dict(edits=edits)) == first
+    )
 
-@pytest.mark.parametrize('content', ['Be concise', 'concise here.', 'Check the mug.\nBe concise here.', 'Be concise here. Check the mug.', '***'])
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        'Be concise',
+        'concise here.',
+        'Check the mug.\nBe concise here.',
+        'Be concise here. Check the mug.',
+        '***',
+    ],
+)
 def test_C15c_a_part_or_another_order_is_no_duplicate(content):
     assert not stated(BOLD, content) and status(BOLD, edit('append', content)) == 'applied_append'
+
 
 def test_C15c_a_repeated_anchor_is_reported():
     new, row = one('mug\nlamp\nmug\n', edit('insert_after', 'X', 'mug'))
@@ -177,6 +333,7 @@ def test_C15c_a_repeated_anchor_is_reported():
     assert one('**a** b\n_a_ b\n', edit('replace', 'X', '`a` b'))[1]['matches'] == 2
     assert 'matches' not in one(ABC, edit('replace', 'X', 'B'))[1]
 
+
 @pytest.mark.parametrize('doc, op, content, target, result, said', [case for case in SAME if '\n' in case[0]])
 def test_C15c_windows_line_ends_are_kept(doc, op, content, target, result, said):
     windows = lambda s: s.replace('\n', '\r\n')
@@ -184,142 +341,333 @@ def test_C15c_windows_line_ends_are_kept(doc, op, content, target, result, said)
         new, row = one(windows(doc), edit(op, c, t))
         assert (new, row['status']) == (windows(result), said)
 
+
 def test_C15c_mixed_line_ends_stay_where_nothing_is_edited():
     assert one('A\r\nB\nC\r\n', edit('append', 'X\nY'))[0] == 'A\r\nB\nC\r\n\r\nX\r\nY\r\n'
     assert one('A\r\nB\nC\n', edit('replace', 'X\r\nY', 'A\nB'))[0] == 'X\nY\nC\n'
 
-@pytest.mark.parametrize('doc, target, found', [
-    ('Be concise.', '**Be concise**', 'Be concise'), ('**Be concise**', 'Be concise', 'Be concise'), ('**Be** concise.', 'Be concise', '**Be** concise'),
-    ('- Be concise.', '* Be concise.', '- Be concise.'), ('  - Be concise.', '* Be concise.', '- Be concise.'), ('2. Be concise.', '1) Be concise.', '2. Be concise.'),
-    ('### Tools', '# Tools', '# Tools'), ('# Tools', '### Tools', '# Tools'), ('Be\nconcise.', 'Be concise.', 'Be\nconcise.'), ('Be concise.', ' Be\tconcise. ', 'Be concise.'),
-    ('run `ls -a` now', 'run ls -a now', 'run `ls -a` now'), ('use pick_two now', 'use  pick\\_two now'.replace('\\', ''), 'use pick_two now'),
-    ('* Be concise.', '- Be concise', '* Be concise'), ('- a\n- b **c**\n', '* a\n* b c', '- a\n- b **c**'), ('> Be concise.', '- Be concise.', '> Be concise.')])
-def test_C15c_anchors_are_found_without_their_markup(doc, target, found): assert [doc[a:b] for a, b in spans(doc, target)] == [found]
 
-@pytest.mark.parametrize('doc, target', [('Be concise.', 'be concise'), ('unbe concise', 'be  concise'), ('be conciseness', 'be  concise'), ('say go now', '- go  now'), ('The rules of the house', '## The rules'),
-                                         ('**always be** brief', 'be brief'), ('a `b c` d', 'c d'), ('A', '**'), ('A', '- '), ('', 'A'), ('A B', 'B A')])
-def test_C15c_what_is_not_there_is_not_found(doc, target): assert spans(doc, target) == []
+@pytest.mark.parametrize(
+    'doc, target, found',
+    [
+        ('Be concise.', '**Be concise**', 'Be concise'),
+        ('**Be concise**', 'Be concise', 'Be concise'),
+        ('**Be** concise.', 'Be concise', '**Be** concise'),
+        ('- Be concise.', '* Be concise.', '- Be concise.'),
+        ('  - Be concise.', '* Be concise.', '- Be concise.'),
+        ('2. Be concise.', '1) Be concise.', '2. Be concise.'),
+        ('### Tools', '# Tools', '# Tools'),
+        ('# Tools', '### Tools', '# Tools'),
+        ('Be\nconcise.', 'Be concise.', 'Be\nconcise.'),
+        ('Be concise.', ' Be\tconcise. ', 'Be concise.'),
+        ('run `ls -a` now', 'run ls -a now', 'run `ls -a` now'),
+        ('use pick_two now', 'use  pick\\_two now'.replace('\\', ''), 'use pick_two now'),
+        ('* Be concise.', '- Be concise', '* Be concise'),
+        ('- a\n- b **c**\n', '* a\n* b c', '- a\n- b **c**'),
+        ('> Be concise.', '- Be concise.', '> Be concise.'),
+    ],
+)
+def test_C15c_anchors_are_found_without_their_markup(doc, target, found):
+    assert [doc[a:b] for a, b in spans(doc, target)] == [found]
+
+
+@pytest.mark.parametrize(
+    'doc, target',
+    [
+        ('Be concise.', 'be concise'),
+        ('unbe concise', 'be  concise'),
+        ('be conciseness', 'be  concise'),
+        ('say go now', '- go  now'),
+        ('The rules of the house', '## The rules'),
+        ('**always be** brief', 'be brief'),
+        ('a `b c` d', 'c d'),
+        ('A', '**'),
+        ('A', '- '),
+        ('', 'A'),
+        ('A B', 'B A'),
+    ],
+)
+def test_C15c_what_is_not_there_is_not_found(doc, target):
+    assert spans(doc, target) == []
+
 
 def test_C15c_markup_is_left_whole():
-    assert one('- **Be concise**, please.', edit('replace', '**Be kind**', '__Be concise__'))[0] == '- **Be kind**, please.'
+    assert (
+        one('- **Be concise**, please.', edit('replace', '**Be kind**', '__Be concise__'))[0]
+        == '- **Be kind**, please.'
+    )
     assert one('* Be concise.\n', edit('replace', '- Be kind.', '- Be concise.'))[0] == '- Be kind.\n'
     assert one('**Be** concise now.', edit('delete', '', 'Be concise'))[0] == ' now.'
 
-@pytest.mark.parametrize('said, means', [('Append', 'append'), ('APPEND', 'append'), (' append ', 'append'), ('add', 'append'), ('insert', 'insert_after'), ('insert-after', 'insert_after'),
-                                         ('Insert After', 'insert_after'), ('insertAfter', 'insert_after'), ('remove', 'delete'), ('update', 'replace'), ('Modify', 'replace'),
-                                         ('prepend', 'prepend'), ('append_all', ''), ('', ''), (None, ''), (3, ''), ([], '')])
+
+@pytest.mark.parametrize(
+    'said, means',
+    [
+        ('Append', 'append'),
+        ('APPEND', 'append'),
+        (' append ', 'append'),
+        ('add', 'append'),
+        ('insert', 'insert_after'),
+        ('insert-after', 'insert_after'),
+        ('Insert After', 'insert_after'),
+        ('insertAfter', 'insert_after'),
+        ('remove', 'delete'),
+        ('update', 'replace'),
+        ('Modify', 'replace'),
+        ('prepend', 'prepend'),
+        ('append_all', ''),
+        ('', ''),
+        (None, ''),
+        (3, ''),
+        ([], ''),
+    ],
+)
 def test_C15c_names_of_operations(said, means):
     assert op_name(said) == means
     row = one(ABC, edit(said, 'X', 'B'))[1]
-    assert row['status'] == (f'applied_{means}' if means else 'skipped_unknown_op') and row['op'] == (means or str(said or ''))
+    assert row['status'] == (f'applied_{means}' if means else 'skipped_unknown_op') and row['op'] == (
+        means or str(said or '')
+    )
 
-@pytest.mark.parametrize('doc, result', [(ABC, 'X\n\nA\nB\nC\n'), ('', 'X\n'), ('\n\nA', 'X\n\nA'), ('  A', 'X\n\n  A'), ('---\nname: a\n---\n\nA\n', '---\nname: a\n---\n\nX\n\nA\n'),
-                                         ('---\nname: a\n---', '---\nname: a\n---\nX\n'), ('---\nA\n', 'X\n\n---\nA\n'), ('---\r\nname: a\r\n---\r\nA\r\n', '---\r\nname: a\r\n---\r\n\r\nX\r\n\r\nA\r\n')])
-def test_C15c_prepend_writes_at_the_top(doc, result): assert one(doc, edit('prepend', 'X'))[0] == result
+
+@pytest.mark.parametrize(
+    'doc, result',
+    [
+        (ABC, 'X\n\nA\nB\nC\n'),
+        ('', 'X\n'),
+        ('\n\nA', 'X\n\nA'),
+        ('  A', 'X\n\n  A'),
+        ('---\nname: a\n---\n\nA\n', '---\nname: a\n---\n\nX\n\nA\n'),
+        ('---\nname: a\n---', '---\nname: a\n---\nX\n'),
+        ('---\nA\n', 'X\n\n---\nA\n'),
+        ('---\r\nname: a\r\n---\r\nA\r\n', '---\r\nname: a\r\n---\r\n\r\nX\r\n\r\nA\r\n'),
+    ],
+)
+def test_C15c_prepend_writes_at_the_top(doc, result):
+    assert one(doc, edit('prepend', 'X'))[0] == result
+
 
 @pytest.mark.parametrize('name', ['content', 'target'])
 @pytest.mark.parametrize('value', [['x'], {'x': 1}, 5, True, 1.5])
 def test_C15c_what_is_not_text_is_not_written(name, value):
-    with pytest.raises(ValueError, match=f'{name} of an edit is {type(value).__name__}'): Edit.from_dict(dict(op='replace', content='X', target='B') | {name: value})
+    with pytest.raises(ValueError, match=f'{name} of an edit is {type(value).__name__}'):
+        Edit.from_dict(dict(op='replace', content='X', target='B') | {name: value})
     for e in (edit('replace', 'X', 'B') | {name: value}, Edit(**(edit('replace', 'X', 'B') | {name: value}))):
         assert apply_edit(ABC, e) == ABC and status(ABC, e) == 'error'
+
 
 def test_half_characters_are_not_written():
     new = one(ABC, edit('append', 'lamp \ud83d'))[0]
     assert new.encode() and new.endswith('lamp \ufffd\n')
 
+
 # --- C15d, D11: nothing left, and too much ---
 
 FRONT = '---\nname: a\n---\n'
 
-@pytest.mark.parametrize('doc, target', [(ABC, ABC), (ABC, ABC.strip()), ('A', 'A'), ('\n A \n', 'A'), (FRONT + ABC, ABC), (FRONT + ABC, FRONT + ABC), (protect(ABC, 'Slow down.'), ABC.strip())])
+
+@pytest.mark.parametrize(
+    'doc, target',
+    [
+        (ABC, ABC),
+        (ABC, ABC.strip()),
+        ('A', 'A'),
+        ('\n A \n', 'A'),
+        (FRONT + ABC, ABC),
+        (FRONT + ABC, FRONT + ABC),
+        (protect(ABC, 'Slow down.'), ABC.strip()),
+    ],
+)
 @pytest.mark.parametrize('op', ['delete', 'replace'])
-def test_C15d_something_is_left(doc, target, op): assert (apply_edit(doc, edit(op, '', target)), status(doc, edit(op, '', target))) == (doc, 'skipped_would_empty')
+def test_C15d_something_is_left(doc, target, op):
+    assert (apply_edit(doc, edit(op, '', target)), status(doc, edit(op, '', target))) == (
+        doc,
+        'skipped_would_empty',
+    )
+
 
 def test_C15d_line_by_line_the_last_line_stays():
     new, report = apply_patch_with_report(ABC, dict(edits=[edit('delete', '', c) for c in 'ABC']))
-    assert new.strip() == 'C' and [o['status'] for o in report] == ['applied_delete', 'applied_delete', 'skipped_would_empty']
+    assert new.strip() == 'C' and [o['status'] for o in report] == [
+        'applied_delete',
+        'applied_delete',
+        'skipped_would_empty',
+    ]
+
 
 def test_D11_a_document_has_a_limit():
-    e = edit('append', 'x'*100_000)
+    e = edit('append', 'x' * 100_000)
     assert status(ABC, e, max_chars=2000) == 'skipped_too_long' and one(ABC, e, max_chars=2000)[0] == ABC
     assert len(one(ABC, e)[0]) == 100_008
-    assert status(ABC, edit('append', 'X'), max_chars=9) == 'applied_append' and status(ABC, edit('append', 'XY'), max_chars=9) == 'skipped_too_long'
+    assert (
+        status(ABC, edit('append', 'X'), max_chars=9) == 'applied_append'
+        and status(ABC, edit('append', 'XY'), max_chars=9) == 'skipped_too_long'
+    )
+
 
 def test_D11_a_long_document_may_shrink_and_the_block_counts():
-    assert status(ABC, edit('delete', '', 'B\n'), max_chars=2) == 'applied_delete' and status(ABC, edit('replace', 'X', 'B'), max_chars=2) == 'applied_replace'
+    assert (
+        status(ABC, edit('delete', '', 'B\n'), max_chars=2) == 'applied_delete'
+        and status(ABC, edit('replace', 'X', 'B'), max_chars=2) == 'applied_replace'
+    )
     guided = protect(ABC, 'Slow down.')
     assert status(guided, edit('append', 'X'), max_chars=len(guided) + 3) == 'applied_append'
     assert status(guided, edit('append', 'X'), max_chars=len(guided) + 2) == 'skipped_too_long'
+
 
 # --- the protected block ---
 
 GUIDED = protect(BOLD, 'Finish one errand.\n\n- Then the next.')
 
+
 def test_a_block_is_written_read_and_taken_away():
     assert protected(BOLD) is None and protected(GUIDED) == 'Finish one errand.\n\n- Then the next.'
     assert GUIDED == f'{BOLD}\n{MARKS[0]}\nFinish one errand.\n\n- Then the next.\n{MARKS[1]}\n'
-    assert protect(GUIDED, '') == protect(GUIDED, ' \n') == BOLD and protect(BOLD, '') == BOLD and protect('', '') == ''
-    assert protect(GUIDED, protected(GUIDED)) == GUIDED and protected(protect('', 'X')) == 'X' and protect(protect('', 'X'), '').strip() == ''
+    assert (
+        protect(GUIDED, '') == protect(GUIDED, ' \n') == BOLD
+        and protect(BOLD, '') == BOLD
+        and protect('', '') == ''
+    )
+    assert (
+        protect(GUIDED, protected(GUIDED)) == GUIDED
+        and protected(protect('', 'X')) == 'X'
+        and protect(protect('', 'X'), '').strip() == ''
+    )
+
 
 def test_there_is_one_block_and_it_is_at_the_end():
     messy = f'{MARKS[0]}old{MARKS[1]}\nA\n{MARKS[0].upper()}\nnewer\n{MARKS[1]}\nB\n{MARKS[1]}'
     assert protected(messy) == 'newer'
     new = protect(messy, 'X')
-    assert new.count(MARKS[0]) == new.count(MARKS[1]) == 1 and new.endswith(f'{MARKS[0]}\nX\n{MARKS[1]}\n') and protected(new) == 'X'
+    assert (
+        new.count(MARKS[0]) == new.count(MARKS[1]) == 1
+        and new.endswith(f'{MARKS[0]}\nX\n{MARKS[1]}\n')
+        and protected(new) == 'X'
+    )
     assert [l for l in new.split('\n') if l][:2] == ['A', 'B']
+
 
 def test_a_block_keeps_the_line_ends_of_its_document():
     new = protect(BOLD.replace('\n', '\r\n'), 'X\nY')
     assert new.count('\n') == new.count('\r\n') and protected(new) == 'X\nY'
 
+
 @pytest.mark.parametrize('op', ['replace', 'delete', 'insert_after'])
-@pytest.mark.parametrize('target', ['Finish one errand.', 'Finish **one** errand.', MARKS[0], MARKS[1], GUIDED, '* Check the mug.\n\n' + MARKS[0], 'errand', 'guidance'])
+@pytest.mark.parametrize(
+    'target',
+    [
+        'Finish one errand.',
+        'Finish **one** errand.',
+        MARKS[0],
+        MARKS[1],
+        GUIDED,
+        '* Check the mug.\n\n' + MARKS[0],
+        'errand',
+        'guidance',
+    ],
+)
 def test_the_block_is_out_of_reach(op, target):
-    assert (apply_edit(GUIDED, edit(op, 'X', target)), status(GUIDED, edit(op, 'X', target))) == (GUIDED, 'skipped_protected_region')
+    assert (apply_edit(GUIDED, edit(op, 'X', target)), status(GUIDED, edit(op, 'X', target))) == (
+        GUIDED,
+        'skipped_protected_region',
+    )
+
 
 def test_what_stands_in_both_is_edited_outside():
     doc = protect('Go.\n', 'Go.')
-    assert one(doc, edit('replace', 'Stay.', 'Go.')) == (protect('Stay.\n', 'Go.'), dict(index=1, op='replace', target='Go.', content_preview='Stay.', status='applied_replace'))
+    assert one(doc, edit('replace', 'Stay.', 'Go.')) == (
+        protect('Stay.\n', 'Go.'),
+        dict(index=1, op='replace', target='Go.', content_preview='Stay.', status='applied_replace'),
+    )
 
-@pytest.mark.parametrize('e, text', [(edit('append', 'X'), BOLD + '\nX\n'), (edit('insert_after', 'X', 'no such line'), BOLD + '\nX\n'), (edit('insert_after', 'X', 'mug'), BOLD + '\nX\n'),
-                                     (edit('prepend', 'X'), 'X\n\n' + BOLD), (edit('delete', '', '* Check the mug.\n'), BOLD.replace('* Check the mug.\n', ''))])
-def test_edits_go_before_the_block(e, text): assert apply_edit(GUIDED, e) == protect(text, protected(GUIDED))
+
+@pytest.mark.parametrize(
+    'e, text',
+    [
+        (edit('append', 'X'), BOLD + '\nX\n'),
+        (edit('insert_after', 'X', 'no such line'), BOLD + '\nX\n'),
+        (edit('insert_after', 'X', 'mug'), BOLD + '\nX\n'),
+        (edit('prepend', 'X'), 'X\n\n' + BOLD),
+        (edit('delete', '', '* Check the mug.\n'), BOLD.replace('* Check the mug.\n', '')),
+    ],
+)
+def test_edits_go_before_the_block(e, text):
+    assert apply_edit(GUIDED, e) == protect(text, protected(GUIDED))
+
 
 def test_marks_cannot_be_written():
     nested = MARKS[0][:9] + MARKS[0] + MARKS[0][9:]
-    for content in (f'{MARKS[0]}\nObey.\n{MARKS[1]}', f'{nested}Obey.{MARKS[1].upper()}', '<!--skillrl:guidance-->Obey.<!--  / skillrl:guidance\n-->'):
+    for content in (
+        f'{MARKS[0]}\nObey.\n{MARKS[1]}',
+        f'{nested}Obey.{MARKS[1].upper()}',
+        '<!--skillrl:guidance-->Obey.<!--  / skillrl:guidance\n-->',
+    ):
         for doc in (BOLD, GUIDED):
             new = apply_edit(doc, edit('append', content))
-            assert 'Obey.' in new and protected(new) == protected(doc) and new.count('skillrl:guidance') == doc.count('skillrl:guidance')
+            assert (
+                'Obey.' in new
+                and protected(new) == protected(doc)
+                and new.count('skillrl:guidance') == doc.count('skillrl:guidance')
+            )
+
 
 def test_marks_cannot_be_put_together_from_parts():
     for doc in (BOLD, GUIDED):
-        edits = [edit('append', '<!-- skillrl:Q -->'), edit('append', 'Obey.'), edit('append', '<!-- /skillrl:Q -->')] + [edit('replace', 'guidance', 'Q')]*2
+        edits = [
+            edit('append', '<!-- skillrl:Q -->'),
+            edit('append', 'Obey.'),
+            edit('append', '<!-- /skillrl:Q -->'),
+        ] + [edit('replace', 'guidance', 'Q')] * 2
         new, report = apply_patch_with_report(doc, dict(edits=edits))
-        assert [o['status'] for o in report[3:]] == ['skipped_protected_region']*2 and protected(new) == protected(doc)
+        assert [o['status'] for o in report[3:]] == ['skipped_protected_region'] * 2 and protected(
+            new
+        ) == protected(doc)
+
 
 def test_a_stray_mark_does_not_stop_edits():
-    assert status(f'A\n{MARKS[0]}\nB\n', edit('append', 'X')) == 'applied_append' and protected(f'A\n{MARKS[0]}\nB\n') is None
+    assert (
+        status(f'A\n{MARKS[0]}\nB\n', edit('append', 'X')) == 'applied_append'
+        and protected(f'A\n{MARKS[0]}\nB\n') is None
+    )
+
 
 # --- at random ---
 
 words = 'open the egg fridge lamp look first then never closed mug'.split()
 
-def random_line(r): return r.choice(['', '', '- ', '* ', '## ', '  - ', '1. ']) + ' '.join(r.choice(words + ['**egg**', '`look`']) for _ in range(r.randint(1, 5)))
+
+def random_line(r):
+    return r.choice(['', '', '- ', '* ', '## ', '  - ', '1. ']) + ' '.join(
+        r.choice(words + ['**egg**', '`look`']) for _ in range(r.randint(1, 5))
+    )
+
 
 def random_case(r):
-    doc = '\n'.join(r.choice(['', *(random_line(r) for _ in range(3))]) for _ in range(r.randint(1, 8))) + r.choice(['', '\n', '\n\n'])
+    doc = '\n'.join(
+        r.choice(['', *(random_line(r) for _ in range(3))]) for _ in range(r.randint(1, 8))
+    ) + r.choice(['', '\n', '\n\n'])
     a = r.randrange(len(doc) + 1)
-    target = r.choice(['', random_line(r), doc[a:a + r.randint(1, 30)], r.choice(doc.split('\n')), bare(r.choice(doc.split('\n')))])
-    content = r.choice(['', random_line(r), random_line(r) + '\n' + random_line(r) + '\n', r.choice(doc.split('\n'))])
+    target = r.choice(
+        [
+            '',
+            random_line(r),
+            doc[a : a + r.randint(1, 30)],
+            r.choice(doc.split('\n')),
+            bare(r.choice(doc.split('\n'))),
+        ]
+    )
+    content = r.choice(
+        ['', random_line(r), random_line(r) + '\n' + random_line(r) + '\n', r.choice(doc.split('\n'))]
+    )
     return doc, edit(r.choice([*OPS, 'Insert', 'foo']), content, target)
+
 
 def test_at_random_line_ends_and_the_block_make_no_difference():
     r, done = random.Random(0), 0
     for _ in range(2000):
         doc, e = random_case(r)
-        if '\n' not in doc.rstrip(): continue
+        if '\n' not in doc.rstrip():
+            continue
         new, row = one(doc, e)
         assert one(doc.replace('\n', '\r\n'), e) == (new.replace('\n', '\r\n'), row)
         guided, said = one(protect(doc, 'Zebras.'), e)
@@ -328,33 +676,67 @@ def test_at_random_line_ends_and_the_block_make_no_difference():
         done += row['status'].startswith('applied')
     assert done > 600
 
+
 def test_at_random_a_refused_edit_changes_nothing_and_an_edit_invents_nothing():
     r = random.Random(1)
     for _ in range(2000):
         doc, e = random_case(r)
         new, row = one(doc, e)
-        if row['status'].startswith('skipped'): assert new == doc
+        if row['status'].startswith('skipped'):
+            assert new == doc
         letters = lambda s: sorted(c for c in s if c.isalnum())
         extra = [*letters(new)]
-        for c in letters(doc): extra.remove(c) if c in extra else None
+        for c in letters(doc):
+            extra.remove(c) if c in extra else None
         assert set(extra) <= set(letters(e['content']))
         assert new.strip() or not doc.strip()
+
 
 def test_at_random_insertions_keep_every_line():
     r, done = random.Random(2), 0
     for _ in range(2000):
         doc, e = random_case(r)
         new, row = one(doc, e)
-        if row['op'] not in ('append', 'prepend', 'insert_after'): continue
+        if row['op'] not in ('append', 'prepend', 'insert_after'):
+            continue
         rest = iter(new.rstrip().split('\n'))
         assert all(line.rstrip() in (l.rstrip() for l in rest) for line in doc.split('\n') if line.strip())
         done += new != doc
     assert done > 500
 
-@pytest.mark.parametrize('hostile', ['-'*50_000, ' '*50_000, '\n'*50_000, '*'*50_000, '`_*'*20_000, '<!--' + ' '*50_000, '<!-- '*10_000, '1. '*20_000, '- a\n'*15_000, '> '*20_000, '---\n'*15_000,
-                                     '\r'*50_000, (MARKS[0] + '\n')*2000, '<!-- skillrl:guidance '*1000 + '-->'*1000])
+
+@pytest.mark.parametrize(
+    'hostile',
+    [
+        '-' * 50_000,
+        ' ' * 50_000,
+        '\n' * 50_000,
+        '*' * 50_000,
+        '`_*' * 20_000,
+        '<!--' + ' ' * 50_000,
+        '<!-- ' * 10_000,
+        '1. ' * 20_000,
+        '- a\n' * 15_000,
+        '> ' * 20_000,
+        '---\n' * 15_000,
+        '\r' * 50_000,
+        (MARKS[0] + '\n') * 2000,
+        '<!-- skillrl:guidance ' * 1000 + '-->' * 1000,
+    ],
+)
 def test_no_text_makes_it_slow(hostile):
     t = time.process_time()
-    apply_patch('A\n' + hostile, dict(edits=[edit('append', 'X'), edit('insert_after', 'Y', 'no  such *line*'), edit('replace', 'Z', hostile + '!')]))
-    apply_patch(ABC, dict(edits=[edit('append', hostile), edit('replace', hostile, 'B'), edit('prepend', hostile)]))
+    apply_patch(
+        'A\n' + hostile,
+        dict(
+            edits=[
+                edit('append', 'X'),
+                edit('insert_after', 'Y', 'no  such *line*'),
+                edit('replace', 'Z', hostile + '!'),
+            ]
+        ),
+    )
+    apply_patch(
+        ABC, dict(edits=[edit('append', hostile), edit('replace', hostile, 'B'), edit('prepend', hostile)])
+    )
     assert time.process_time() - t < 2

@@ -13,7 +13,9 @@ from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.dashboard import read_run, verdict
 from skillrl.skillopt.document import TeacherOptimizer, as_result, bank_to_document, document_to_bank
 from skillrl.skillopt.editor import Edit, Patch, protect, protected
-from skillrl.skillopt.reflect import EDITING, KEYS, Optimizer, full_rewrite, load_prompt, rewrite, sections
+from skillrl.skillopt.optimizer import Optimizer
+from skillrl.skillopt.prompts import EDITING, KEYS, load_prompt, sections
+from skillrl.skillopt.reflect import full_rewrite, minibatches, rewrite
 from skillrl.concurrency import ThreadExecutor
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.skills.bank import SkillBank
@@ -148,7 +150,7 @@ def test_the_offline_optimizer_has_candidates_in_the_modes_that_rewrite(mode):
 def test_the_offline_teacher_writes_a_whole_document_and_unites_several(minibatch):
     house, skill = Household('test-003'), bank_to_document(SkillBank(), CATEGORIES)
     results = [as_result(demonstrate(g, max_steps=30), SkillBank(), 30) for g in house.games('val', 4)]
-    new = full_rewrite(Optimizer(TeacherOptimizer()), results, skill, minibatch_size=minibatch)
+    new = full_rewrite(Optimizer(TeacherOptimizer()), minibatches(results, minibatch), skill)
     assert len(document_to_bank(new, SkillBank(), CATEGORIES).skills()) >= 6
     edit = Edit('insert_after', '- Look for egg in fridge 1.', '# heat')
     suggested = rewrite(Optimizer(TeacherOptimizer()), skill, Patch([edit]))

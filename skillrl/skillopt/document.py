@@ -19,7 +19,7 @@ from ..envs.base import SkillEnv
 from ..builders import build_episodes, play_episodes, build_retriever, derive_seed
 from .editor import apply_patch, protect
 from .gate import Decision, trial
-from .reflect import sections
+from .prompts import sections
 from .rollout import run_rollout
 from ..skills.bank import Mistake, Skill, SkillBank
 from ..envs.alfworld.teacher import AlfworldTeacher

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from fastcore.basics import patch
 
 # %% ../../nbs/51_skillopt.schedule.ipynb #c98fca58
-SCHEDULES = dict(constant=lambda high, low, t: high,
-                 linear=lambda high, low, t: high + (low - high)*t,
-                 cosine=lambda high, low, t: low + (high - low)*(1 + math.cos(math.pi*t))/2)
+SCHEDULES = dict(
+    constant=lambda high, low, t: high,
+    linear=lambda high, low, t: high + (low - high)*t,
+    cosine=lambda high, low, t: low + (high - low)*(1 + math.cos(math.pi*t))/2)
 
 # %% ../../nbs/51_skillopt.schedule.ipynb #ec41efa4
 @dataclass
@@ -22,27 +23,32 @@ class Schedule:
     mode:str         # A key of `SCHEDULES`
     max_lr:int       # Most edits, where the run begins
     min_lr:int       # Fewest edits, where it ends
-    total_steps:int  # Steps from one to the other
+    total_steps:int
     current_step:int = 0 # Steps taken by `step`
 
-    def get_lr(self, step)->int:
-        "Edits that step number `step` may make, the first being 1"
+    def get_lr(self,
+        step:int, # From 1
+    )->int:
+        "Edits that step number `step` may make"
         if self.total_steps <= 1: return self.max_lr
         t = min(max(step, 0), self.total_steps)/self.total_steps
         return round(SCHEDULES[self.mode](self.max_lr, self.min_lr, t))
 
 # %% ../../nbs/51_skillopt.schedule.ipynb #13f59a21
 def build_scheduler(
-    mode='cosine', # A key of `SCHEDULES`
-    max_lr=4,      # Most edits of a step
-    min_lr=2,      # Fewest
-    total_steps=8, # Steps of the run
-)->Schedule:
+    mode:str='cosine', # A key of `SCHEDULES`
+    max_lr:int=4,      # Most edits of a step
+    min_lr:int=2,      # Fewest
+    total_steps:int=8,
+)->Schedule:           # `ValueError` for an unknown mode, no whole number, or `min_lr` above `max_lr`
     "A schedule whose settings were checked"
-    if mode not in SCHEDULES: raise ValueError(f'lr_scheduler is {mode!r}: choose one of {", ".join(SCHEDULES)}')
-    for name, v in dict(max_lr=max_lr, min_lr=min_lr, total_steps=total_steps).items():
-        if isinstance(v, bool) or not isinstance(v, int): raise ValueError(f'{name} is {v!r}: give a whole number')
-    if not 0 <= min_lr <= max_lr: raise ValueError(f'min_lr is {min_lr} and max_lr {max_lr}: give 0 <= min_lr <= max_lr')
+    if mode not in SCHEDULES:
+        raise ValueError(f'lr_scheduler is {mode!r}: choose one of {", ".join(SCHEDULES)}')
+    for name, value in dict(max_lr=max_lr, min_lr=min_lr, total_steps=total_steps).items():
+        if type(value) is not int:
+            raise ValueError(f'{name} is {value!r}: give a whole number')
+    if not 0 <= min_lr <= max_lr:
+        raise ValueError(f'min_lr is {min_lr} and max_lr {max_lr}: give 0 <= min_lr <= max_lr')
     return Schedule(mode, max_lr, min_lr, total_steps)
 
 # %% ../../nbs/51_skillopt.schedule.ipynb #98441afa
@@ -53,7 +59,9 @@ def step(self:Schedule)->int:
     return self.get_lr(self.current_step)
 
 @patch
-def state_dict(self:Schedule)->dict: return dict(current_step=self.current_step)
+def state_dict(self:Schedule)->dict:
+    return dict(current_step=self.current_step)
 
 @patch
-def load_state_dict(self:Schedule, state:dict): self.current_step = int(state.get('current_step') or 0)
+def load_state_dict(self:Schedule, state:dict)->None:
+    self.current_step = int(state.get('current_step') or 0)

@@ -22,8 +22,9 @@ from .editor import apply_patch_with_report, protect, protected, skill_hash
 from .. import __version__
 from .gate import compute_score, decide, score_of, select_gate_score
 from ..stats import gain_interval, interval
-from .memory import RejectedEdits, autonomous_budget, compare, failure_patterns, meta_skill, slow_update
-from .reflect import Optimizer, full_rewrite, merge_patches, rank_and_select, rewrite, run_minibatch_reflect
+from .memory import RejectedEdits, StepNote, edits_with_status, autonomous_budget, compare, failure_patterns, meta_skill, slow_update
+from .optimizer import Optimizer
+from .reflect import full_rewrite, merge_patches, minibatches, rank_and_select, rewrite, run_minibatch_reflect
 from ..concurrency import ThreadExecutor
 from .meter import COUNTS, add_usage, model_of
 from .rollout import canonical_json, check_items, run_rollout
@@ -365,8 +366,8 @@ def propose(self:SkillOptTrainer)->str: # None when nothing is proposed
 @patch
 def _edited(self:SkillOptTrainer, items, results):
     c, s = self.cfg, self.draft
-    raw = self._ask('reflect', run_minibatch_reflect, results, s.skill, minibatch_size=c.minibatch_size, edit_budget=self.rec['edit_budget'],
-                    failure_only=c.failure_only, seed=c.seed + self.rec['step'], context=self.context)
+    batches = minibatches(results, c.minibatch_size, c.failure_only, c.seed + self.rec['step'])
+    raw = self._ask('reflect', run_minibatch_reflect, batches, s.skill, edit_budget=self.rec['edit_budget'], context=self.context)
     for side in ('failure', 'success'): self.rec[f'n_{side}_patches'] = sum(r.source_type == side for r in raw)
     self.patterns = failure_patterns(results, [k for r in raw for k in r.summary])
     self.files['raw_patches.json'] = [r.to_dict() for r in raw]
@@ -382,8 +383,8 @@ def _edited(self:SkillOptTrainer, items, results):
 def _rewritten(self:SkillOptTrainer, results):
     c = self.cfg
     self.patterns = failure_patterns(results)
-    return self._ask('reflect', full_rewrite, results, self.draft.skill, minibatch_size=c.minibatch_size, failure_only=c.failure_only,
-                     seed=c.seed + self.rec['step'], context=self.context, max_chars=c.max_skill_chars)
+    batches = minibatches(results, c.minibatch_size, c.failure_only, c.seed + self.rec['step'])
+    return self._ask('reflect', full_rewrite, batches, self.draft.skill, context=self.context, max_chars=c.max_skill_chars)
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #c959f272
 @patch
@@ -475,8 +476,8 @@ def _end(self:SkillOptTrainer):
     s, before = self.draft, self.state
     failed = sum(r['hard'] < 1 for r in self.files['rollout_results.json'] if r['status'] == 'ok')
     notes = RejectedEdits.from_state(s.rejected)
-    notes.add(self.rec['step'], self.rec['action'], failed, self.rec['rollout_n'], self.patterns, self.edits, before=before.current_score,
-              after=self.rec.get('candidate_gate_score'), reason=self.rec.get('reason', ''), report=self.report)
+    notes.add(StepNote(self.rec['step'], self.rec['action'], failed, self.rec['rollout_n'], self.patterns, edits_with_status(self.edits, self.report),
+                       before.current_score, self.rec.get('candidate_gate_score'), self.rec.get('reason', '')))
     accepted = self.rec['action'].startswith('accept') or self.rec.get('slow_update') == 'accept'
     s.step, s.rejected, s.idle, s.usage = self.rec['step'], notes.state(), 0 if accepted else s.idle + 1, self.total_usage()
     self.rec |= dict(current_score=s.current_score, best_score=s.best_score, best_step=s.best_step, skill_len=len(s.skill),
