@@ -12,12 +12,14 @@ chosen bank is compared with the true one. Exits 1 if a promise is broken.
 import argparse, random, sys
 from types import SimpleNamespace
 from skillrl.config import EvolutionConfig
+from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.evaluate import over_seeds
 from skillrl.stats import wilson
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import consider, evolve, try_all
 from skillrl.skills.retrieval import Retrieved
-from skillrl.trajectory import CATEGORIES, Step, Table, Trajectory
+from skillrl.tables import Table
+from skillrl.trajectory import Step, Trajectory
 
 DEFAULT, MARGIN = EvolutionConfig(), .1
 ALPHA, LIMITS = DEFAULT.alpha, sorted({DEFAULT.gate_tasks, 64})

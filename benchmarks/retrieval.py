@@ -19,7 +19,7 @@ import numpy as np
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.embedding import Idf, TfidfEncoder, VectorIndex, frame, said, stems, terms
 from skillrl.skills.retrieval import Retriever, canonical, category_by_neighbours, official_block, official_category, route
-from skillrl.trajectory import load_memories
+from skillrl.formats import load_memories
 
 MEMORIES = {'alfworld/generated_memories_alfworld_total.json': 223, 'webshop/generated_memories_webshop_100.json': 100,
             'webshop/generated_memories_webshop_101-200.json': 100, 'search/generated_memories_search.json': 196}

@@ -17,7 +17,7 @@ from pathlib import Path
 from skillrl import SkillOptConfig, SkillOptTrainer
 from skillrl.envs import ruleworld
 from skillrl.evaluate import over_seeds
-from skillrl.trajectory import Table
+from skillrl.tables import Table
 
 SETTINGS = [(*rule, val) for rule, val in product([(1, .6, .85), (1, .8, .85), (2, .6, .85), (2, .8, .85), (1, .9, .7)], (20, 40))]
 BUDGET, WANTED, HONEST = {20: 340, 40: 520}, .406, .03

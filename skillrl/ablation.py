@@ -11,7 +11,8 @@ from .envs.alfworld.suites import row_name
 from .evaluate import paired_difference
 from .store import JsonlLog
 from .training.pipeline import train
-from .trajectory import Table, Trajectory, success_rate
+from .tables import Table
+from .trajectory import Trajectory, success_rate
 
 # %% ../nbs/47_ablation.ipynb #c0f8474e
 ARMS = {'full': {},

@@ -119,7 +119,9 @@ def collect(args):
     from skillrl.flags import progress
     from skillrl.builders import announce_play, build_policy
     from skillrl.training.pipeline import collect_games
-    from skillrl.trajectory import counted, save_trajectories, success_rate
+    from skillrl.formats import save_trajectories
+    from skillrl.tables import counted
+    from skillrl.trajectory import success_rate
     config, suite = _start(args)
     policy = build_policy(config, folder=Path(args.output).with_suffix('.policy'))
     announce_play('collect', policy, config.env.episodes*config.env.collect_steps, config)
@@ -137,7 +139,7 @@ def distill(args):
     from skillrl.flags import progress, settings
     from skillrl.builders import announce_teacher, distill_questions, build_teacher
     from skillrl.skills.distillation import distill
-    from skillrl.trajectory import load_trajectories
+    from skillrl.formats import load_trajectories
     teacher = build_teacher(settings(args).model, Path(args.output).with_suffix('.teacher'))
     trajs = load_trajectories(args.trajectories)
     if not trajs: raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
@@ -153,7 +155,7 @@ def _answers(teacher):
 
 def _account(teacher):
     "What a teacher behind a server was asked, and what of its answers was of use"
-    from skillrl.trajectory import counted
+    from skillrl.tables import counted
     if not hasattr(teacher, 'exchanges'): return ''
     lost, dropped = len(teacher.unanswered), counted(len(teacher.rejected), 'object')
     return f'\n{counted(len(teacher.exchanges), "question")}, {lost} unanswered, {dropped} rejected; {teacher.chat.ledger}'
@@ -163,7 +165,7 @@ def sft(args):
     "fine-tune the policy on demonstrations that use a bank"
     from skillrl.flags import progress
     from skillrl.training.pipeline import fine_tune
-    from skillrl.trajectory import counted
+    from skillrl.tables import counted
     config, suite = _start(args)
     if args.trajectories or args.teacher: config = config.merged({'sft.demonstrator': 'teacher'})
     rows, teacher = _demonstrated(args, suite, config)
@@ -178,7 +180,8 @@ def _demonstrated(args, suite, config):
     from skillrl.inspection import load_bank
     from skillrl.builders import announce_teacher, build_teacher
     from skillrl.training.pipeline import demonstrations, drawn_rows, learns_from_won
-    from skillrl.trajectory import load_trajectories, select
+    from skillrl.formats import load_trajectories
+    from skillrl.trajectory import select
     bank, winners, teacher = load_bank(args.skill_bank), (), None
     if learns_from_won(suite, config):
         winners = load_trajectories(args.trajectories or _TRAJECTORIES)
@@ -193,7 +196,8 @@ def rl(args):
     from skillrl.inspection import load_bank
     from skillrl.builders import announce_rounds, build_local_policy, build_teacher
     from skillrl.training.pipeline import describe_evolution, evolves, train_in_suite, save_rounds
-    from skillrl.trajectory import counted, load_trajectories
+    from skillrl.formats import load_trajectories
+    from skillrl.tables import counted
     (config, suite), bank = _start(args), load_bank(args.skill_bank)
     policy, teacher = build_local_policy(config), build_teacher(config.model, f'{args.output}.teacher')
     evidence, c = load_trajectories(args.trajectories) if args.trajectories else (), config.evolution
@@ -304,7 +308,7 @@ def doctor(args):
     "look at what a run needs on this machine, and at the servers that are named"
     from skillrl.doctor import examine_machine
     from skillrl.flags import settings
-    from skillrl.trajectory import counted
+    from skillrl.tables import counted
     wrong = 0
     for finding in examine_machine(settings(args)):
         print(finding, flush=True)

@@ -13,7 +13,10 @@ from pathlib import Path
 from .agent import rollout
 from .stats import paired_interval, t_quantile
 from .store import atomic_write
-from .trajectory import CATEGORIES, Rate, Table, success_rate
+from .envs.alfworld.scene import CATEGORIES
+from .stats import Rate
+from .tables import Table
+from .trajectory import success_rate
 
 # %% ../nbs/44_evaluate.ipynb #c9f3fed1
 def evaluate(

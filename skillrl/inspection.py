@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from textwrap import fill
 from .store import JsonlLog, read_json
-from .trajectory import Table, counted
+from .tables import Table, counted
 
 # %% ../nbs/64_inspection.ipynb #9008f477
 def _config(folder):
@@ -144,7 +144,8 @@ def _policy(path):
 
 # %% ../nbs/64_inspection.ipynb #8a9ce428
 def _trajectories(path):
-    from skillrl.trajectory import load_trajectories, rate_table, trajectory_table
+    from skillrl.formats import load_trajectories
+    from skillrl.trajectory import rate_table, trajectory_table
     some = load_trajectories(path)
     first = trajectory_table(some[:10]).text(width())
     return f'{counted(len(some), "episode")}\n\n{rate_table(some).text(width())}\n\nThe first of them:\n\n{first}'

@@ -9,7 +9,7 @@ __all__ = ['STATUSES', 'RolloutResult']
 import math
 from dataclasses import dataclass, field, fields
 from fastcore.basics import patch
-from .trajectory import _clip
+from .tables import clip
 
 # %% ../nbs/05_types.ipynb #6e9360cd
 @dataclass(repr=False)
@@ -39,7 +39,7 @@ class RolloutResult:
 @patch
 def __repr__(self:RolloutResult):
     told = {k: v for k, v in vars(self).items() if (v or k in ('hard', 'soft')) and (k, v) != ('status', 'ok')}
-    return f"RolloutResult({', '.join(f'{k}={_clip(repr(v), 60)}' for k, v in told.items())})"
+    return f"RolloutResult({', '.join(f'{k}={clip(repr(v), 60)}' for k, v in told.items())})"
 
 # %% ../nbs/05_types.ipynb #9eb993c5
 STATUSES = 'ok', 'infra_error'
@@ -53,10 +53,10 @@ def checked(self:RolloutResult)->RolloutResult: # Itself, its scores as plain fl
         try: x = math.nan if isinstance(v, (str, bytes)) else float(v)
         except (TypeError, ValueError, OverflowError): x = math.nan
         if not 0 <= x <= 1:
-            raise ValueError(f'{name} of item {self.id!r} is {_clip(repr(v), 60)}: a score is a number from 0 to 1, so let the environment scale it')
+            raise ValueError(f'{name} of item {self.id!r} is {clip(repr(v), 60)}: a score is a number from 0 to 1, so let the environment scale it')
         setattr(self, name, x)
     if self.status not in STATUSES:
-        raise ValueError(f'status of item {self.id!r} is {_clip(repr(self.status), 60)}: use {" or ".join(map(repr, STATUSES))}')
+        raise ValueError(f'status of item {self.id!r} is {clip(repr(self.status), 60)}: use {" or ".join(map(repr, STATUSES))}')
     return self
 
 # %% ../nbs/05_types.ipynb #e79196a4
@@ -74,7 +74,7 @@ def from_dict(cls:RolloutResult,
 ):     # A `RolloutResult`, not yet `checked`
     "The result that `d` describes"
     if not isinstance(d, dict):
-        raise TypeError(f'a result is a dict or a RolloutResult, not {_clip(repr(d), 60)}: let rollout_one return one of these')
+        raise TypeError(f'a result is a dict or a RolloutResult, not {clip(repr(d), 60)}: let rollout_one return one of these')
     known, more, extras = dict(id=''), {}, d.get('extras')
     for k, v in d.items():
         if k not in _KINDS or k == 'status' and v not in (None, *STATUSES) or k == 'usage' and not isinstance(v, (dict, type(None))): more[k] = v
@@ -89,4 +89,4 @@ def _read(name, v, kind):
     if kind is float: return v
     try: return str(v) if kind is str else kind(v)
     except (TypeError, ValueError):
-        raise ValueError(f'the field {name!r} should be of type {kind.__name__}, not {_clip(repr(v), 60)}') from None
+        raise ValueError(f'the field {name!r} should be of type {kind.__name__}, not {clip(repr(v), 60)}') from None

@@ -11,7 +11,7 @@ from .evaluate import figure
 from .skills.bank import Mistake, SkillBank, diff, load_version, usefulness, versions
 from .skills.retrieval import advice
 from .stats import wilson
-from .trajectory import Table
+from .tables import Table
 
 # %% ../nbs/60_viewers.ipynb #c69c06f5
 def bank_table(

@@ -11,7 +11,8 @@ from skillrl.stats import GATE_RULES, boundary, interim_analysis, paired_bound, 
 from skillrl.skills.evolution import (adopt, consider, doubles, evolve, hearings, keep_apart, least_useful, make_room, remembered, tidy, touched,
                                       try_all, watched)
 from skillrl.skills.retrieval import Retrieved, Retriever, render
-from skillrl.trajectory import Step, Trajectory, wilson
+from skillrl.stats import wilson
+from skillrl.trajectory import Step, Trajectory
 
 # --- a world in which the truth is known ---
 

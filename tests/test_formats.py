@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from skillrl.cli import main
 from skillrl.skills.bank import BankDiff, Mistake, Skill, SkillBank, diff, load_latest, load_version, versions
-from skillrl.trajectory import (Step, Trajectory, alfworld_category, by_category, from_eto, from_krill, load_memories, load_trajectories,
-                                save_trajectories, select, success_rate, wilson)
+from skillrl.envs.alfworld.scene import alfworld_category
+from skillrl.formats import from_eto, from_krill, load_memories, load_trajectories, save_trajectories
+from skillrl.stats import wilson
+from skillrl.trajectory import Step, Trajectory, by_category, select, success_rate
 
 REAL = os.environ.get('SKILLRL_REAL_DATA')
 real_data = pytest.mark.skipif(not REAL, reason='SKILLRL_REAL_DATA is not set: it should name a folder with the official alfworld/, webshop/ and search/ data')

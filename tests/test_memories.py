@@ -14,7 +14,9 @@ from skillrl.skills.memories import (abstract, balanced, bank_from_memories, cha
                                      routed)
 from skillrl.skills.retrieval import Retriever, question_category, shop_category
 from skillrl.skills.teachers import LLMTeacher, prompt
-from skillrl.trajectory import CATEGORIES, Memory, alfworld_category, load_memories, select
+from skillrl.envs.alfworld.scene import CATEGORIES, alfworld_category
+from skillrl.formats import Memory, load_memories
+from skillrl.trajectory import select
 
 real = os.environ.get('SKILLRL_REAL_DATA')
 needs_real = pytest.mark.skipif(

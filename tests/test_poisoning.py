@@ -11,7 +11,8 @@ from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as dist
 from skillrl.skills.guard import EXAMPLES, HIDDEN, LIMITS, admit, as_data, clean, examine, suspicions
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.store import data_path, to_json
-from skillrl.trajectory import Step, Trajectory, load_trajectories
+from skillrl.formats import load_trajectories
+from skillrl.trajectory import Step, Trajectory
 
 payloads = json.loads((Path(__file__).parent/'payloads.json').read_text(encoding='utf-8'))
 each = pytest.mark.parametrize('p', payloads, ids=lambda p: p['id'])

@@ -8,7 +8,8 @@ from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.embedding import CachedEncoder, TfidfEncoder, terms
 from skillrl.skills.retrieval import (Retriever, advice, canonical, category_by_neighbours, official_block, official_category, question_category, render, route,
                                       shop_category, thing)
-from skillrl.trajectory import CATEGORIES, load_memories
+from skillrl.envs.alfworld.scene import CATEGORIES
+from skillrl.formats import load_memories
 
 REAL = os.environ.get('SKILLRL_REAL_DATA')
 real_data = pytest.mark.skipif(not REAL, reason='SKILLRL_REAL_DATA is not set: it should name a folder with the official alfworld/, webshop/ and search/ data')

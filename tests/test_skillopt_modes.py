@@ -19,7 +19,7 @@ from skillrl.skillopt.reflect import full_rewrite, minibatches, rewrite
 from skillrl.concurrency import ThreadExecutor
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.skills.bank import SkillBank
-from skillrl.trajectory import CATEGORIES
+from skillrl.envs.alfworld.scene import CATEGORIES
 
 STAGES = {'analyst_error': 'analyst', 'analyst_success': 'analyst', 'full_rewrite': 'analyst', 'merge_rewrites': 'merge'}
 HARM = '- Hurry 7.'

@@ -8,7 +8,8 @@ from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfwo
 from skillrl.skills.consolidation import normal
 from skillrl.skills.evolution import evolve, gate
 from skillrl.skills.retrieval import Retriever, render
-from skillrl.trajectory import Step, Trajectory, from_krill
+from skillrl.formats import from_krill
+from skillrl.trajectory import Step, Trajectory
 
 house = Household('val-001')
 

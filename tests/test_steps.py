@@ -11,7 +11,8 @@ from skillrl.envs.alfworld.suites import suites
 from skillrl.skills.bank import SkillBank, versions
 from skillrl.store import JsonlLog
 from skillrl.training import pipeline
-from skillrl.trajectory import Trajectory, load_trajectories
+from skillrl.formats import load_trajectories
+from skillrl.trajectory import Trajectory
 
 SMALL = {'sft': {'steps': 3}, 'rl': {'iterations': 2, 'tasks_per_iteration': 3, 'group_size': 4},
          'evolution': {'validation_interval': 2, 'val_tasks': 12, 'gate_tasks': 2, 'gate': 'none'}}

@@ -14,7 +14,8 @@ from skillrl.builders import build_teacher
 from skillrl.skills.guard import RejectedLog, as_data, example_in, rejected_table
 from skillrl.skills.teachers import SCHEMAS, SKILL, MISTAKE, LLMTeacher, Question, case, prompt, shorten
 from skillrl.store import JsonlLog
-from skillrl.trajectory import CATEGORIES, Step, Trajectory, select
+from skillrl.envs.alfworld.scene import CATEGORIES
+from skillrl.trajectory import Step, Trajectory, select
 
 def episode(i, category='heat', won=True, n=3, text='You see a shelf.'):
     steps = [Step(text, f'go to shelf {k}') for k in range(1, n + 1)]

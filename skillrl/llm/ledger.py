@@ -13,7 +13,7 @@ from threading import Condition, Lock, get_ident
 from fastcore.basics import patch
 from .reply import ChatReply, RunStopped
 from ..store import to_json, write_json
-from ..trajectory import Table
+from ..tables import Table
 
 # %% ../../nbs/22_llm.ledger.ipynb #3aea13fd
 class Ledger:

@@ -28,7 +28,7 @@ from ..stats import interval
 from .run import unsealed
 from .trainer import steps_table
 from ..store import atomic_write, to_json
-from ..trajectory import Table
+from ..tables import Table
 from ..types import RolloutResult
 
 # %% ../../nbs/62_skillopt.dashboard.ipynb #26b212ef

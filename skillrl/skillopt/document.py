@@ -28,7 +28,8 @@ from ..skills.guard import admit, examine
 from ..skills.retrieval import advice
 from ..skills.skill_md import LARGEST, rule_problems, split_text
 from ..store import atomic_folder, atomic_write
-from ..trajectory import CATEGORIES, Step, Trajectory
+from ..envs.alfworld.scene import CATEGORIES
+from ..trajectory import Step, Trajectory
 from ..types import RolloutResult
 
 # %% ../../nbs/57_skillopt.document.ipynb #c4f4ba8c

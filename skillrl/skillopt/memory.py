@@ -16,7 +16,7 @@ from .editor import Edit, Patch, bare, whole_number
 from .optimizer import Optimizer
 from .prompts import answer, conversation_lines, excerpt, fenced, message
 from ..skills.guard import as_data
-from ..trajectory import shorten
+from ..tables import shorten
 from ..types import RolloutResult
 
 # %% ../../nbs/56_skillopt.memory.ipynb #09e3c5b6

@@ -13,7 +13,7 @@ from ..llm.base import usage_of
 from ..llm.ledger import BudgetExceeded, Ledger
 from ..llm.reply import ChatReply
 from ..llm.handoff import Handoff
-from ..trajectory import _clip
+from ..trajectory import clip
 
 # %% ../../nbs/53_skillopt.meter.ipynb #22042d5b
 COUNTS = 'calls', 'prompt_tokens', 'completion_tokens', 'total_tokens'
@@ -189,7 +189,7 @@ MOST = 4096  # Tokens that `chat` may write when nothing is said
 def _pair(answer):
     if isinstance(answer, tuple) and len(answer) == 2:
         return answer
-    raise TypeError(f'chat returned {_clip(repr(answer), 60)}: it should return (text, usage)')
+    raise TypeError(f'chat returned {clip(repr(answer), 60)}: it should return (text, usage)')
 
 def _of_reply(r):
     usage = usage_of(r, '')

@@ -12,7 +12,7 @@ from ..llm.json_reply import json_values, object_of
 from .editor import OPS
 from ..skills.guard import as_data
 from ..store import data_path
-from ..trajectory import shorten
+from ..tables import shorten
 from ..types import RolloutResult
 
 # %% ../../nbs/51_skillopt.prompts.ipynb #b5250b76

@@ -11,7 +11,8 @@ from collections import Counter, namedtuple
 from pathlib import Path
 from ..envs.base import spread
 from ..envs.qa import SimpleQAEnv, core_words, fold, references, words
-from ..trajectory import counted, read_records
+from ..formats import read_records
+from ..tables import counted
 
 # %% ../../nbs/61_skillopt.questions.ipynb #d8570995
 def read_questions(

@@ -21,7 +21,7 @@ from ..llm.reply import Outage, redact
 from .editor import skill_hash
 from .meter import STOPS, Meter, add_usage, close_meter, error_message, model_of
 from ..store import fingerprint
-from ..trajectory import _clip
+from ..trajectory import clip
 from ..types import RolloutResult
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #90cc1303
@@ -64,7 +64,7 @@ def check_items(
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #bbe0c2ee
 def _excerpt(text):
-    return _clip(redact(text), 600)
+    return clip(redact(text), 600)
 
 def read_result(
     out:Any,     # What `rollout_one` returned, or the exception it raised
@@ -82,7 +82,7 @@ def read_result(
         return RolloutResult(name, status='infra_error', fail_reason=_excerpt(f'rollout_error: {lost}'))
     if isinstance(out, RolloutResult):
         return out.checked()
-    raise TypeError(f'rollout_one returned {_clip(repr(out), 60)} for item {name!r}: '
+    raise TypeError(f'rollout_one returned {clip(repr(out), 60)} for item {name!r}: '
                     'return a RolloutResult or a dict')
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #ad45a087

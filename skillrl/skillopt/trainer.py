@@ -31,7 +31,7 @@ from .rollout import canonical_json, check_items, run_rollout
 from .run import OptRun, OptState, as_file
 from .schedule import build_scheduler
 from ..store import atomic_folder, atomic_write, read_json, to_json, write_json
-from ..trajectory import Table
+from ..tables import Table
 from ..types import RolloutResult
 
 # %% ../../nbs/59_skillopt.trainer.ipynb #5f9ad1dc

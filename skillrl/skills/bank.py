@@ -13,7 +13,8 @@ from pathlib import Path
 from fastcore.basics import patch
 from ..store import read_json, write_json
 from ..stats import Rate, wilson
-from ..trajectory import Table, build
+from ..tables import Table
+from ..trajectory import build
 
 # %% ../../nbs/30_skills.bank.ipynb #ff9e0fc8
 def _no_stats(): return dict(retrieved=0, wins=0, losses=0)

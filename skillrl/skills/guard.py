@@ -14,7 +14,7 @@ from pathlib import Path
 from ..llm.reply import hide_keys, map_texts, redact
 from .bank import Mistake, SkillBank
 from ..store import JsonlLog, fingerprint
-from ..trajectory import Table
+from ..tables import Table
 
 # %% ../../nbs/31_skills.guard.ipynb #58156c20
 HIDDEN = ('\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5'

@@ -18,7 +18,8 @@ from .embedding import TfidfEncoder
 from .evidence import EpisodeReader
 from .guard import as_data
 from .teachers import Case, LLMTeacher
-from ..trajectory import Memory, select
+from ..formats import Memory
+from ..trajectory import select
 
 # %% ../../nbs/38_skills.memories.ipynb #86ca7bdc
 def routed(

@@ -14,7 +14,8 @@ from itertools import accumulate
 from fastcore.basics import patch
 from .bank import Mistake, Skill, SkillBank
 from .embedding import TfIdf, TfidfEncoder, VectorIndex, encode_queries, stem, stop_words, terms
-from ..trajectory import CATEGORIES, Table, alfworld_category
+from ..envs.alfworld.scene import CATEGORIES, alfworld_category
+from ..tables import Table
 
 # %% ../../nbs/34_skills.retrieval.ipynb #a08fff28
 _shop = dict(

@@ -21,7 +21,8 @@ from .distillation import category_of, goals_of, select_in
 from .guard import LIMITS, as_data, repeats_example, without_example
 from .retrieval import advice
 from ..store import data_path
-from ..trajectory import Table, Trajectory, by_category, select, shorten
+from ..tables import Table, shorten
+from ..trajectory import Trajectory, by_category, select
 
 # %% ../../nbs/37_skills.teachers.ipynb #8cb26f23
 @dataclass

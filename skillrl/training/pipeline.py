@@ -27,7 +27,8 @@ from ..skills.evolution import evolve as experiment
 from ..skills.retrieval import render
 from ..runfolder import RunFolder
 from ..store import JsonlLog, atomic_folder, data_path
-from ..trajectory import Trajectory, counted, select
+from ..tables import counted
+from ..trajectory import Trajectory, select
 
 # %% ../../nbs/46_training.pipeline.ipynb #279b0182
 PHASES = 'collect', 'distill', 'sft', 'rl', 'evolve', 'eval'
