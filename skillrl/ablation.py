@@ -7,7 +7,7 @@ __all__ = ['ARMS', 'ablate', 'judged', 'ablation_table']
 
 # %% ../nbs/47_ablation.ipynb #0f99e6ee
 from pathlib import Path
-from .envs.alfworld.suites import row_name
+from .envs.suite import row_name
 from .evaluate import paired_difference
 from .store import JsonlLog
 from .training.pipeline import train

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from .agent import ChatPolicy, Episode, rollout
 from .config import SkillRLConfig, is_azure
-from .envs.alfworld.households import seeded
+from .envs.base import seeded
 from .envs.alfworld.teacher import AlfworldTeacher
 from .skills.embedding import CachedEncoder, FolderEncoder
 from .skills.retrieval import Retriever

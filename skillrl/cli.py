@@ -274,7 +274,7 @@ def evaluate(args):
 def _judged(policy, suite, games, file, config):
     "What was played in each row of the table, and how many games got no answer"
     from itertools import product
-    from skillrl.envs.alfworld.suites import row_name
+    from skillrl.envs.suite import row_name
     from skillrl.evaluate import evaluate
     from skillrl.flags import progress
     from skillrl.inspection import load_bank

@@ -86,12 +86,14 @@ def _real_games(folder):
 def look_at_engine()->Finding:
     "Let the expert play one generated game"
     from skillrl.envs.alfworld.engine import AlfworldEnv
-    from skillrl.envs.alfworld.households import Expert, households, seeded
+    from skillrl.envs.alfworld.expert import AlfworldExpert
+    from skillrl.envs.alfworld.households import households
+    from skillrl.envs.base import seeded
     from skillrl.agent import Episode, demonstrate
     game = households('train', 1)[0].game('collect', 0, 'pick')
     rng = seeded('doctor')
     episode = Episode(AlfworldEnv([game], max_steps=50), game)
-    won = demonstrate(episode, Expert(episode.start().task, rng), rng)[0]
+    won = demonstrate(episode, AlfworldExpert(episode.start().task, rng), rng)[0]
     seen = f'the expert won a game in {len(won)} steps' if won.success else 'the expert lost a game'
     return Finding('engine', seen, '' if won.success else 'Install skillrl anew: its engine was changed.')
 

@@ -6,7 +6,7 @@ from skillrl.agent import CONTRACT, Episode, EpisodeError, build_messages, demon
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import Game, Goal, build_scene
 from skillrl.envs.base import TextEnv
-from skillrl.envs.alfworld.households import Expert
+from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
 
@@ -267,7 +267,7 @@ def test_text_replies_leave_no_rows():
     assert e.rows == [] and e.steps[0].token_ids is None
 
 def test_winning():
-    t, rows = demonstrate(episode(), Expert(game().task, 0), random.Random(0))
+    t, rows = demonstrate(episode(), AlfworldExpert(game().task, 0), random.Random(0))
     assert t.success and t.reward == 1 and [s.reward for s in t.steps[:-1]] == [0]*(len(t) - 1)
     again = Scripted(*[r['completion'] for r in rows])
     assert [s.reply for s in rollout([episode()], again)[0].steps] == [r['completion'] for r in rows]
@@ -343,8 +343,8 @@ def test_a_prompt_too_long_loses_history_first():
         rollout([episode()], p, max_prompt_tokens=50)
 
 def test_noise_is_made_and_not_taught():
-    calm = demonstrate(episode(), Expert(game().task, 0), random.Random(0))
-    wild, rows = demonstrate(episode(max_steps=50), Expert(game().task, 0), random.Random(0), noise=1.)
+    calm = demonstrate(episode(), AlfworldExpert(game().task, 0), random.Random(0))
+    wild, rows = demonstrate(episode(max_steps=50), AlfworldExpert(game().task, 0), random.Random(0), noise=1.)
     assert rows == [] and len(wild) == 50 and all(not s.reply and s.action in s.admissible and s.action != 'help' for s in wild.steps)
     assert len(calm[1]) == len(calm[0])
 

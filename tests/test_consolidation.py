@@ -2,7 +2,8 @@
 import copy, os, random, time
 from pathlib import Path
 import pytest
-from skillrl.envs.alfworld.households import Household, demonstrate
+from skillrl.envs.alfworld.expert import play_expert
+from skillrl.envs.alfworld.households import Household
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank
 from skillrl.skills.consolidation import at_odds, consolidate, facts, likeness, subject, support
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
@@ -208,7 +209,7 @@ def test_subjects(line, about): assert subject(line) == about
 
 def test_proposals_of_the_offline_teacher_can_be_applied_and_say_why():
     house = Household('val-001')
-    trajs = [demonstrate(g, max_steps=20) for g in house.games('collect', 6)]
+    trajs = [play_expert(g, max_steps=20) for g in house.games('collect', 6)]
     failures, weak = select(trajs, success=False), ['heat', 'cool']
     bank = distill(select(trajs, category='pick'))
     asked = AlfworldTeacher().propose(bank, failures, trajs, weak, 20)

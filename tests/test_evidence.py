@@ -2,7 +2,8 @@
 import json
 import pytest
 from skillrl.envs.alfworld.teacher import AlfworldReader
-from skillrl.envs.alfworld.households import Household, demonstrate
+from skillrl.envs.alfworld.expert import play_expert
+from skillrl.envs.alfworld.households import Household
 from skillrl.skills.distillation import UNKNOWN, OfflineTeacher, distill, direct
 from skillrl.skills.evidence import EpisodeReader, claims, visits_of
 from skillrl.trajectory import Step, Trajectory
@@ -57,7 +58,7 @@ def test_an_empty_episode_says_nothing(kind):
     assert OfflineTeacher(kind()).distill([nothing]) == [] and direct(nothing, kind().refused) == []
 
 def test_without_the_grammar_the_places_are_as_true():
-    trajs = [demonstrate(g, max_steps=25) for g in house.games('collect', 6)]
+    trajs = [play_expert(g, max_steps=25) for g in house.games('collect', 6)]
     for kind in (EpisodeReader, AlfworldReader):
         found = claims(visits_of(trajs, kind()))
         right = [c.sighting.place == house.homes[c.thing][1] for c in found if c.thing in house.homes]

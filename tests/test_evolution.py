@@ -2,8 +2,10 @@
 import itertools, json, math, random
 from types import SimpleNamespace
 import pytest
-from skillrl.envs.alfworld.households import Household, demonstrate
-from skillrl.envs.alfworld.suites import SPLITS, HouseholdSuite
+from skillrl.envs.alfworld.expert import play_expert
+from skillrl.envs.alfworld.households import Household
+from skillrl.envs.alfworld.suites import HouseholdSuite
+from skillrl.envs.base import SPLITS
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, diff, load_version, rollback, usefulness
 from skillrl.envs.alfworld.teacher import alfworld_bank as distill
 from skillrl.gate import assert_fresh, gate
@@ -429,7 +431,7 @@ def test_a_bank_of_another_tool_can_evolve():
 
 def test_with_the_real_retriever_only_prompts_that_change_are_played():
     house = Household('val-001')
-    bank = distill([demonstrate(g, max_steps=30) for g in house.games('collect', 6, ('pick', 'heat'))])
+    bank = distill([play_expert(g, max_steps=30) for g in house.games('collect', 6, ('pick', 'heat'))])
     pool = house.games('gate', 12)
     thing = house.goals['cool'][0][0].thing
     new, item = bank.apply(add(house.hint(thing)))

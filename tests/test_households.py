@@ -4,8 +4,10 @@ from collections import Counter, defaultdict
 import pytest
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.files import find_games, load_games, oracle
-from skillrl.envs.alfworld.households import DOORS, FILL, ROOMS, Expert, Household, demonstrate, furnish, households, seeded
+from skillrl.envs.alfworld.expert import AlfworldExpert, play_expert
+from skillrl.envs.alfworld.households import DOORS, FILL, ROOMS, Household, furnish, households
 from skillrl.envs.alfworld.notes import AlfworldNotes, read_goal
+from skillrl.envs.base import seeded
 
 splits = 'collect', 'train', 'val', 'test'
 houses = households('train', 10) + [Household('odd-1', ('kitchen', 'bathroom')), Household('odd-2', ('living', 'bedroom')),
@@ -123,11 +125,12 @@ def test_games_are_what_they_say():
 
 same = '''
 import hashlib, json
-from skillrl.envs.alfworld.households import Household, demonstrate
+from skillrl.envs.alfworld.expert import play_expert
+from skillrl.envs.alfworld.households import Household
 h = hashlib.sha256()
 for name, rooms, strength in [('train-003', ('kitchen', 'living'), .95), ('test-000', ('bathroom', 'bedroom'), 0)]:
     for g in Household(name, rooms, strength).games('test', 2):
-        h.update(json.dumps([g.to_dict(), [s.action for s in demonstrate(g, seed=1).steps]]).encode())
+        h.update(json.dumps([g.to_dict(), [s.action for s in play_expert(g, seed=1).steps]]).encode())
 print(h.hexdigest())'''
 
 def test_same_name_same_bytes_whatever_the_hash_seed():
@@ -191,7 +194,7 @@ def test_scattered_things_are_where_chance_puts_them():
 # Expert
 
 def won_by(houses, told, max_steps, per=2, **kw):
-    return rate([demonstrate(g, hints(h, g.goal) if told else (), max_steps=max_steps, **kw).success for h in houses for g in h.games('test', per)])
+    return rate([play_expert(g, hints(h, g.goal) if told else (), max_steps=max_steps, **kw).success for h in houses for g in h.games('test', per)])
 
 def test_one_sentence_decides():
     hs = households('test', 30)
@@ -208,13 +211,13 @@ def test_trust_lies_between():
 def test_both_wordings_are_the_same_to_the_expert():
     for h in households('test', 4):
         for g in h.games('test', 2):
-            a, b = (demonstrate(g, verb_style=v) for v in ('move', 'put'))
+            a, b = (play_expert(g, verb_style=v) for v in ('move', 'put'))
             assert (a.success, len(a)) == (b.success, len(b))
 
 def clumsy(game, noise, rng, skill_lines=()):
     "Steps to win when some commands go wrong; every choice of the expert must be admissible"
     world = Engine(game)
-    s, expert = AlfworldNotes(world.reset()), Expert(game.task, rng)
+    s, expert = AlfworldNotes(world.reset()), AlfworldExpert(game.task, rng)
     for n in range(50):
         can = world.admissible()
         _, a = expert.act(can, s, skill_lines)
@@ -232,5 +235,5 @@ def test_expert_wins_official_games(real):
     for folder, games in real.items():
         for style in ('move', 'put'):
             won = defaultdict(list)
-            for g in games: won[g.category].append(demonstrate(g, verb_style=style).success)
+            for g in games: won[g.category].append(play_expert(g, verb_style=style).success)
             for c, w in won.items(): assert rate(w) >= .95, (folder, style, c, rate(w))

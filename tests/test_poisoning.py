@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 import pytest
 from skillrl.agent import CONTRACT, build_messages
-from skillrl.envs.alfworld.households import Household, demonstrate
+from skillrl.envs.alfworld.expert import play_expert
+from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.notes import AlfworldNotes
 from skillrl.skills.bank import Mistake, Skill, SkillBank, load_version, rollback
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
@@ -27,7 +28,7 @@ def lines(bank): return {advice(o) for o in bank.active()}
 def active(bank): return to_json([vars(o) for o in bank.active()])
 
 @pytest.fixture(scope='module')
-def episodes(): return [demonstrate(g, max_steps=n) for n in (30, 9) for g in house.games('collect', 2)]
+def episodes(): return [play_expert(g, max_steps=n) for n in (30, 9) for g in house.games('collect', 2)]
 
 @pytest.fixture(scope='module')
 def honest(episodes): return lines(distill(episodes))
@@ -253,7 +254,7 @@ def test_the_sample_bank_passes():
 
 def test_whatever_the_offline_teacher_writes_passes(episodes):
     ts = load_trajectories(data_path('sample_trajectories.jsonl'))
-    for some in (ts, episodes, [demonstrate(g, max_steps=12) for g in Household('val-001').games('collect', 3)]):
+    for some in (ts, episodes, [play_expert(g, max_steps=12) for g in Household('val-001').games('collect', 3)]):
         items = AlfworldTeacher().distill(some)
         assert items and not refused(items)
 

@@ -6,7 +6,8 @@ from skillrl.envs import remote
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.remote import RemoteEnv, serve
-from skillrl.envs.alfworld.suites import HouseholdSuite, ServerSuite
+from skillrl.envs.alfworld.suites import HouseholdSuite
+from skillrl.envs.suite import ServerSuite
 
 games = Household('maple').games('test', 1)
 JSON = {'Content-Type': 'application/json'}

@@ -3,7 +3,8 @@ import json, os, re, sys, threading, time
 from collections import Counter
 from pathlib import Path
 import pytest
-from skillrl.envs.alfworld.households import Household, demonstrate
+from skillrl.envs.alfworld.expert import play_expert
+from skillrl.envs.alfworld.households import Household
 from skillrl.envs.ruleworld import RULES, RuleOptimizer, RuleTarget, RuleWorld, minded, needed
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
@@ -149,7 +150,7 @@ def test_the_offline_optimizer_has_candidates_in_the_modes_that_rewrite(mode):
 @pytest.mark.parametrize('minibatch', [24, 8])
 def test_the_offline_teacher_writes_a_whole_document_and_unites_several(minibatch):
     house, skill = Household('test-003'), bank_to_document(SkillBank(), CATEGORIES)
-    results = [as_result(demonstrate(g, max_steps=30), SkillBank(), 30) for g in house.games('val', 4)]
+    results = [as_result(play_expert(g, max_steps=30), SkillBank(), 30) for g in house.games('val', 4)]
     new = full_rewrite(Optimizer(TeacherOptimizer()), minibatches(results, minibatch), skill)
     assert len(document_to_bank(new, SkillBank(), CATEGORIES).skills()) >= 6
     edit = Edit('insert_after', '- Look for egg in fridge 1.', '# heat')

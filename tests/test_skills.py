@@ -2,7 +2,8 @@
 import copy, json, math
 import pytest
 from skillrl.envs.alfworld.engine import Engine
-from skillrl.envs.alfworld.households import Household, demonstrate
+from skillrl.envs.alfworld.expert import play_expert
+from skillrl.envs.alfworld.households import Household
 from skillrl.skills.bank import (Mistake, Proposal, Skill, SkillBank, diff, load_latest, load_version, rollback, usefulness, versions)
 from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.consolidation import normal
@@ -13,11 +14,11 @@ from skillrl.trajectory import Step, Trajectory
 
 house = Household('val-001')
 
-def seen(n=3, categories=('pick', 'heat'), max_steps=30): return [demonstrate(g, max_steps=max_steps) for g in house.games('collect', n, categories)]
+def seen(n=3, categories=('pick', 'heat'), max_steps=30): return [play_expert(g, max_steps=max_steps) for g in house.games('collect', n, categories)]
 
 def play(bank, games):
     show = Retriever(bank)
-    return [demonstrate(g, render(show.retrieve(g.task, g.category)), max_steps=12) for g in games]
+    return [play_expert(g, render(show.retrieve(g.task, g.category)), max_steps=12) for g in games]
 
 def test_no_evidence_no_skills():
     assert len(distill([Trajectory('t', 'put some mug in desk', 'pick')])) == 0
@@ -34,14 +35,14 @@ def test_distill_of_nothing_is_an_error_and_leaves_the_bank_that_is_there(tmp_pa
     assert bank.read_text() == '{"general_skills": []}' and 'no trajectories' in capsys.readouterr().err
 
 def test_episodes_of_one_game_are_one_piece_of_evidence():
-    one = demonstrate(house.game('collect', 0, 'heat'))
+    one = play_expert(house.game('collect', 0, 'heat'))
     group = [Trajectory(**{**vars(one), 'id': f'{one.id}{i}'}) for i in range(8)]
     first, eight = ({o.principle: o.provenance for o in distill(ts).skills() if 'Look' in o.principle} for ts in ([one], group))
     assert first.keys() == eight.keys() and all(first[p]['seen'] == eight[p]['seen'] for p in first)
 
 def test_the_older_verb_style():
     game = house.game('collect', 1, 'cool')
-    procedure = [o.principle for o in distill([demonstrate(game, verb_style='put')]).skills('cool') if o.principle.startswith('To')]
+    procedure = [o.principle for o in distill([play_expert(game, verb_style='put')]).skills('cool') if o.principle.startswith('To')]
     assert procedure == ['To cool: take, cool, put.']
 
 def test_a_record_without_the_list_of_receptacles_names_no_numbered_place():
@@ -68,8 +69,8 @@ def test_words_that_are_no_command_do_not_stop_the_teacher():
 
 def test_banks_from_the_same_records_are_the_same_in_any_process(tmp_path):
     import subprocess, sys
-    code = ('import json; from skillrl.envs.alfworld.households import *; from skillrl.envs.alfworld.teacher import alfworld_bank as distill; h = Household("val-001");'
-            'print(json.dumps(distill(demonstrate(g, max_steps=20) for g in h.games("collect", 4)).to_dict()))')
+    code = ('import json; from skillrl.envs.alfworld.expert import *; from skillrl.envs.alfworld.households import *; from skillrl.envs.alfworld.teacher import alfworld_bank as distill; h = Household("val-001");'
+            'print(json.dumps(distill(play_expert(g, max_steps=20) for g in h.games("collect", 4)).to_dict()))')
     runs = {subprocess.run([sys.executable, '-c', code], env={'PYTHONHASHSEED': s, 'PATH': ''}, capture_output=True, text=True, check=True,
                            cwd=__file__.rsplit('/', 2)[0]).stdout for s in '123'}
     assert len(runs) == 1
@@ -86,7 +87,7 @@ def test_ids_are_never_used_twice_over_looks_and_reloads():
         bank = SkillBank.from_dict(json.loads(json.dumps(new.to_dict())))
 
 def test_a_refinement_keeps_its_id_and_is_gated():
-    evidence = [demonstrate(g, max_steps=40) for g in house.games('collect', 8, ('cool',))]
+    evidence = [play_expert(g, max_steps=40) for g in house.games('collect', 8, ('cool',))]
     goal = house.goals['cool'][0][0]
     bank = SkillBank(task_specific_skills=dict(cool=[Skill('cool_001', 'Where', f'Look for {goal.thing} in fridge 1.', category='cool')]))
     val = [g for g in house.games('val', 12, ('cool',)) if g.goal == goal]

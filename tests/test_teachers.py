@@ -4,7 +4,8 @@ import pytest
 from faults import FaultServer, error, said
 from skillrl.agent import parse_reply, write_reply
 from skillrl.config import ModelConfig, SkillRLConfig
-from skillrl.envs.alfworld.households import Household, demonstrate
+from skillrl.envs.alfworld.expert import play_expert
+from skillrl.envs.alfworld.households import Household
 from skillrl.llm.base import Chat, ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import ChatReply, Outage
@@ -287,7 +288,7 @@ def test_what_was_refused_before_is_shown():
 def told(t, **kw): return [dict(step=i, action=s.action, thought=f'Step {i} gets me closer.') | kw for i, s in enumerate(t.steps, 1)]
 
 def test_thoughts_fit_the_contract_of_the_agent():
-    t = demonstrate(Household('train-000').game('collect', 0, 'pick'))
+    t = play_expert(Household('train-000').game('collect', 0, 'pick'))
     teacher = LLMTeacher(ScriptedChat([json.dumps(told(t)[::-1])]))
     for thought, s in zip(teacher.thoughts(t), t.steps, strict=True):
         assert parse_reply(write_reply(thought, s.action), s.admissible) == (thought, s.action, True)
@@ -318,7 +319,7 @@ def test_evolution_tries_what_a_model_proposes_and_keeps_what_wins():
     house = Household('train-004')
     def play(bank, games):
         show = Retriever(bank)
-        return [demonstrate(g, render(show.retrieve(g.task, g.category)), max_steps=12) for g in games]
+        return [play_expert(g, render(show.retrieve(g.task, g.category)), max_steps=12) for g in games]
     def script(m):
         tasks = [json.loads(x) for x in re.findall(r'Goal: (.*)', m[1]['content'])]
         thing = next(x for x in house.homes if any(f' {x} ' in f' {t} ' for t in tasks))

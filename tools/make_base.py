@@ -10,7 +10,8 @@ import argparse, random, re
 from skillrl.agent import Episode, write_reply
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import CATEGORIES
-from skillrl.envs.alfworld.households import RECEPTACLES, THINGS, Expert, Household
+from skillrl.envs.alfworld.expert import AlfworldExpert
+from skillrl.envs.alfworld.households import RECEPTACLES, THINGS, Household
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.sft import encode_rows, full_sft
 
@@ -66,7 +67,7 @@ def slips(action, rng):
 def rows(rng):
     "Demonstration rows without end; one move in eleven is random and one in eleven a slip, made but not taught"
     for e in episodes(rng):
-        expert = Expert(e.start().task, rng, trust=.6)
+        expert = AlfworldExpert(e.start().task, rng, trust=.6)
         while not e.done:
             prompt = e.messages()
             thought, action = expert.act(e.admissible, e.sightings, e.skills)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from fastcore.basics import patch
 from .alfworld.scene import CATEGORIES
 from .base import SHARES, SPLITS, TextEnv, deal, spread
-from .alfworld.households import seeded
+from .base import seeded
 from .alfworld.scene import alfworld_category
 from ..web import BodyTooLarge, arm, within
 

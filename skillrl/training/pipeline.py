@@ -14,8 +14,10 @@ from pathlib import Path
 from fastcore.basics import patch
 from ..agent import build_messages, demonstrate, write_reply
 from ..config import AgentConfig, SkillRLConfig
-from ..envs.alfworld.households import Expert, seeded
-from ..envs.alfworld.suites import row_name, suites
+from ..envs.alfworld.expert import AlfworldExpert
+from ..envs.base import seeded
+from ..envs.alfworld.suites import suites
+from ..envs.suite import row_name
 from ..evaluate import compare, evaluate, paired_difference, plot_learning, plot_rates, write_report
 from ..builders import (announce_play, announce_rounds, announce_teacher, build_episodes, build_local_policy,
                               build_policy, build_retriever, build_teacher, derive_seed, distill_questions, limits, play_episodes)
@@ -192,7 +194,7 @@ def demonstrations(
         return [r for t, said in zip(won, thoughts) for r in sft_rows(t, retriever, said, config.agent)]
     rng = seeded(config.seed, 'demonstrations', suite.name)
     eps = build_episodes(suite, suite.games('collect', config.env.episodes), bank, config)
-    return [r for e in eps for r in demonstrate(e, Expert(e.start().task, rng, config.sft.trust), rng)[1]]
+    return [r for e in eps for r in demonstrate(e, AlfworldExpert(e.start().task, rng, config.sft.trust), rng)[1]]
 
 # %% ../../nbs/46_training.pipeline.ipynb #70445b68
 def sft_rows(

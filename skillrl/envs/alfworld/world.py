@@ -9,7 +9,7 @@ __all__ = ['Alfworld']
 import random
 from typing import Any
 from .scene import CATEGORIES, alfworld_category
-from .households import Expert
+from .expert import AlfworldExpert
 from .notes import AlfworldNotes, read_goal
 from .prompt import official_prompt
 from .suites import suites
@@ -35,9 +35,9 @@ class Alfworld(World):
         seen = AlfworldNotes(observation)
         return seen if read_goal(seen.task) else None
 
-    def expert(self, task:str, rng:random.Random, trust:float=1.)->Expert|None:
+    def expert(self, task:str, rng:random.Random, trust:float=1.)->AlfworldExpert|None:
         "Expert for one episode; None if the task is not one of ALFWorld's"
-        return Expert(task, rng, trust) if read_goal(task) else None
+        return AlfworldExpert(task, rng, trust) if read_goal(task) else None
 
     def official_prompt(self, context:Any, history_length:int)->str:
         "Published prompt for the next step; ValueError if the task is not one of ALFWorld's"
