@@ -172,3 +172,42 @@ def test_a_full_disk_leaves_the_earlier_policy(tok, tmp_path):
         with pytest.raises(OSError, match='what was there before is untouched'): Policy(tiny_model(30, seed=1), tok).save(d)
     finally: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert folder(d) == before and [p.name for p in tmp_path.iterdir()] == ['p']
+
+# ---- learning ----
+def learn(policy, steps):
+    for _ in range(steps):
+        lp, mask = policy.logps(prompts(), prompts())
+        (-(lp*mask).mean()).backward()
+        norm = policy.step(lr=.01)['grad_norm']
+    return norm
+
+def test_training_goes_on_where_it_was_saved(tok, tmp_path):
+    through = Policy(tiny_model(30), tok)
+    learn(through, 2)
+    again = Policy.load(through.save(tmp_path/'half'))
+    assert learn(again, 2) == learn(through, 2)
+    assert folder(again.save(tmp_path/'a')) == folder(through.save(tmp_path/'b'))
+    assert again.frozen_copy().optimizer is None
+
+def test_a_long_gradient_is_cut_and_a_short_one_is_not(tok):
+    def moments(max_norm, factor):
+        policy = Policy(tiny_model(30), tok)
+        lp, mask = policy.logps(prompts(), prompts())
+        (-(lp*mask).mean()*factor).backward()
+        norm = policy.step(.01, max_norm)['grad_norm']
+        first = torch.cat([s['exp_avg'].flatten() for s in policy.optimizer.state.values()])
+        return norm, first.norm().item()/.1  # after one step the first moment is a tenth of the gradient
+    long, cut = moments(.5, 100)
+    assert long > 1 and cut == pytest.approx(.5, rel=1e-3)
+    short, whole = moments(1e6, 1)
+    assert whole == pytest.approx(short, rel=1e-3)
+
+def test_a_gradient_that_is_no_number_moves_nothing(tok):
+    policy = Policy(tiny_model(30), tok)
+    learn(policy, 1)
+    before = [p.clone() for p in policy.model.parameters()]
+    (policy.logps(prompts(), prompts())[0].mean()*float('inf')).backward()
+    with pytest.raises(FloatingPointError, match='the weights were left as they were; lower rl.learning_rate'):
+        policy.step(.01)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters()))
+    assert all(p.grad is None for p in policy.model.parameters())
