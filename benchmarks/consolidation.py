@@ -16,7 +16,7 @@ from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import Mistake, SkillBank
-from skillrl.skills.consolidation import bag_rows, consolidate
+from skillrl.skills.consolidation import bag_of_words, consolidate
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.embedding import TfidfEncoder
 from skillrl.skills.retrieval import advice
@@ -42,7 +42,7 @@ def closest(bank):
     out = []
     for text in (advice, lambda o: o.text):
         said = [text(o) for o in bank.active()]
-        for rows in (TfidfEncoder(said).encode(said), bag_rows(said, said)):
+        for rows in (TfidfEncoder(said).encode(said), bag_of_words(said, said)):
             out.append(float((rows @ rows.T - np.eye(len(rows))).max()))
     return out
 

@@ -16,11 +16,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
+from skillrl.envs.alfworld.engine import router as alfworld
+from skillrl.envs.search import router as search
+from skillrl.envs.webshop import router as webshop
 from skillrl.skills.bank import SkillBank
-from skillrl.skills.embedding import Idf, TfidfEncoder, VectorIndex, frame, said, stems, terms
-from skillrl.skills.retrieval import Retriever, canonical, category_by_neighbours, official_block, official_category, route
+from skillrl.skills.embedding import Idf, TfidfEncoder, VectorIndex, frame, stems, terms, words_and_pairs
+from skillrl.skills.ranking import category_by_neighbours
+from skillrl.skills.retrieval import Retriever, official_block
 from skillrl.formats import load_memories
 
+ROUTERS = dict(alfworld=alfworld.ROUTER, webshop=webshop.ROUTER, search=search.ROUTER)
 MEMORIES = {'alfworld/generated_memories_alfworld_total.json': 223, 'webshop/generated_memories_webshop_100.json': 100,
             'webshop/generated_memories_webshop_101-200.json': 100, 'search/generated_memories_search.json': 196}
 BANKS = {'alfworld/claude_style_skills.json': dict(general=12, pick_and_place=5, look_at_obj_in_light=5, clean=6, heat=5, cool=5, examine=6, mistakes=11),
@@ -71,7 +76,7 @@ def letters(goal):
 def variants(goals):
     "Encoders to compare, the default first"
     default = TfidfEncoder(goals)
-    return {'words, pairs and frame (the default)': default, 'words and pairs': Counted(lambda g: said(stems(g)), goals),
+    return {'words, pairs and frame (the default)': default, 'words and pairs': Counted(lambda g: words_and_pairs(stems(g)), goals),
             'frame alone': Counted(lambda g: frame(stems(g), default.common), goals), 'terms of lexical mode': Counted(terms, goals),
             'runs of 3 to 5 letters': Counted(letters, goals)}
 
@@ -108,22 +113,22 @@ def main(root):
     say(sum(map(len, memories.values())) == 619, f'{sum(map(len, memories.values()))} of 619 memories in all')
     world = {w: [m for name, ms in memories.items() if name.startswith(w) for m in ms] for w in NEIGHBOURS}
 
-    wrong = [m for m in world['alfworld'] if route(m.goal) != m.category]
+    wrong = [m for m in world['alfworld'] if alfworld.ROUTER(m.goal) != m.category]
     right = len(world['alfworld']) - len(wrong)
     say(right >= ROUTED, f'router: {right}/{len(world["alfworld"])} get the type their description records (target {ROUTED})')
-    for m in wrong: print(f'         {m.goal!r}: recorded as {m.category or "nothing"}, routed to {route(m.goal)}')
+    for m in wrong: print(f'         {m.goal!r}: recorded as {m.category or "nothing"}, routed to {alfworld.ROUTER(m.goal)}')
 
     for name, counts in BANKS.items():
         bank, w = SkillBank.load(root/name), name.split('/')[0]
         say(bank.counts() == counts, f'{name}: {bank}')
         goals = sorted({m.goal for m in world[w]})
         for mode in ('lexical', 'embedding'):
-            r = Retriever(bank, mode)
+            r = Retriever(bank, mode, router=ROUTERS[w])
             ms, again = per_goal(r, goals), per_goal(r, goals)
-            fit = [canonical(o.category) == r.shelf(f.category) for f in map(r.retrieve, goals) for o in f.task_specific]
+            fit = [ROUTERS[w].canonical(o.category) == r.serving_category(f.category) for f in map(r.retrieve, goals) for o in f.task_specific]
             print(f'       {mode}, {len(goals)} goals: {ms:.3f} ms each, {again:.4f} ms from the cache; '
                   f'{sum(fit)/len(fit):.3f} of the task-specific skills are of the routed kind')
-        n = {len(official_block(f)) for f in map(Retriever(bank, 'official').retrieve, goals)}
+        n = {len(official_block(f)) for f in map(Retriever(bank, 'official', router=ROUTERS[w]).retrieve, goals)}
         say(BLOCKS[w] <= n, f'official block: {min(n)} to {max(n)} characters, {" and ".join(map(str, sorted(BLOCKS[w])))} as published among them')
 
     for w, target in NEIGHBOURS.items():
@@ -142,8 +147,8 @@ def main(root):
     print('       one encoder fitted on all 619:', {w: round(accuracy([m.goal for m in ms], labels(w, ms), every), 4) for w, ms in world.items()})
     house, shop = (SkillBank.load(root/b).categories for b in list(BANKS)[:2])
     serves = lambda c: {'pick_and_place': ('pick', 'pick_two'), 'look_at_obj_in_light': ('look',)}.get(c, (c,))
-    print(f'       official rules: {sum(m.category in serves(official_category(m.goal, house)) for m in world["alfworld"])}/223 household goals right,',
-          f'{sum(official_category(m.goal, shop) == k for m, k in zip(world["webshop"], labels("webshop", world["webshop"])))}/200 shop goals where the repository sorted them')
+    print(f'       official rules: {sum(m.category in serves(alfworld.official_category(m.goal, house)) for m in world["alfworld"])}/223 household goals right,',
+          f'{sum(webshop.official_category(m.goal, shop) == k for m, k in zip(world["webshop"], labels("webshop", world["webshop"])))}/200 shop goals where the repository sorted them')
 
     vs = np.random.default_rng(0).standard_normal((10_000, 384), dtype=np.float32)
     index = VectorIndex(vs)

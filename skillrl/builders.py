@@ -15,7 +15,7 @@ from .agent import ChatPolicy, Episode, rollout
 from .config import SkillRLConfig, is_azure
 from .envs.base import seeded
 from .envs.alfworld.teacher import AlfworldTeacher
-from .skills.embedding import CachedEncoder, FolderEncoder
+from .skills.encoders import CachedEncoder, FolderEncoder
 from .skills.retrieval import Retriever
 from .store import JsonlLog, data_path, read_json
 

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
+from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank
-from skillrl.skills.consolidation import at_odds, consolidate, facts, likeness, subject, support
+from skillrl.skills.consolidation import consolidate, contradict, fact_words, facts, similarity, subject, support
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.retrieval import advice
 from skillrl.store import data_path
@@ -70,9 +71,9 @@ def test_what_is_left_is_not_alike(seed):
     bank = SkillBank()
     consolidate(bank, heap(seed))
     items = bank.active()
-    like, told = likeness(items, items), [facts(advice(o)) for o in items]
+    like, told = similarity(items, items), [facts(advice(o), fact_words([], ROUTER)) for o in items]
     alike = [(i, j) for i in range(len(items)) for j in range(i) if like[i, j] > .9 and isinstance(items[i], Mistake) == isinstance(items[j], Mistake)]
-    assert all(at_odds(told[i], told[j]) for i, j in alike)
+    assert all(contradict(told[i], told[j]) for i, j in alike)
     assert len({o.id for o in bank.items()}) == len(bank) < len(heap(seed))/3
 
 @pytest.mark.parametrize('a,b', [

@@ -3,7 +3,8 @@ import json, os, pickle, random, socket
 from pathlib import Path
 import numpy as np
 import pytest
-from skillrl.skills.embedding import CachedEncoder, FolderEncoder, TfidfEncoder, VectorIndex, encode_queries, frame, pooled, said, stems, unit
+from skillrl.skills.embedding import TfidfEncoder, VectorIndex, encode_queries, frame, stems, unit, words_and_pairs
+from skillrl.skills.encoders import CachedEncoder, FolderEncoder, pooled
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
 
@@ -32,9 +33,9 @@ def test_an_empty_corpus_and_an_empty_request():
 
 def test_the_words_weigh_what_sklearn_says():
     text = pytest.importorskip('sklearn.feature_extraction.text')
-    theirs = text.TfidfVectorizer(analyzer=lambda t: [*said(stems(t)).elements()], smooth_idf=True, norm='l2').fit_transform(GOALS).toarray()
+    theirs = text.TfidfVectorizer(analyzer=lambda t: [*words_and_pairs(stems(t)).elements()], smooth_idf=True, norm='l2').fit_transform(GOALS).toarray()
     e = TfidfEncoder(GOALS)
-    ours = e.encode(GOALS)[:, [i for (part, _), i in e.columns.items() if part == 'said']]
+    ours = e.encode(GOALS)[:, [i for (part, _), i in e.columns.items() if part == 'words']]
     assert np.allclose(unit(ours) @ unit(ours).T, theirs @ theirs.T, atol=1e-5) and np.allclose((ours**2).sum(1), 0.75, atol=1e-6)
 
 def test_the_frame_blanks_rare_words_only():
@@ -48,7 +49,7 @@ def test_no_more_columns_than_its_size(monkeypatch):
     monkeypatch.setattr(TfidfEncoder, 'size', 20)
     e = TfidfEncoder(GOALS)
     assert e.encode(GOALS).shape == (7, 20) and np.allclose(np.linalg.norm(e.encode(GOALS), axis=1), 1, atol=1e-6)
-    assert ('said', '^') in e.columns and ('said', 'garbagecan') not in e.columns
+    assert ('words', '^') in e.columns and ('words', 'garbagecan') not in e.columns
 
 # --- a model in a folder
 
@@ -142,7 +143,7 @@ def test_a_query_has_the_instruction_of_the_folder_before_it_and_a_skill_has_not
     e = CachedEncoder(FolderEncoder(folder), tmp_path/'vectors')
     assert np.allclose(encode_queries(e, ['egg', ' ']), e.encode(['find some egg', ' '])) and not np.allclose(encode_queries(e, ['egg']), e.encode(['egg']))
     kept = Skill('pick_001', 'Eggs', 'put some egg in fridge.', category='pick')
-    found = Retriever(SkillBank([], dict(pick=[kept])), 'embedding', encoder=e).similarities('egg')
+    found = Retriever(SkillBank([], dict(pick=[kept])), 'embedding', encoder=e).rank.similarities('egg')
     assert np.isclose(found[0], float(encode_queries(e, ['egg'])[0] @ e.encode([f'pick: {kept.text}'])[0]), atol=1e-5)
 
 def test_same_rows_from_another_copy_and_every_time(tiny, tmp_path):

@@ -7,7 +7,7 @@ from skillrl.envs.alfworld.teacher import AlfworldReader
 from skillrl.llm.base import ScriptedChat
 from skillrl.llm.reply import Outage
 from skillrl.skills.bank import Mistake
-from skillrl.skills.consolidation import likeness
+from skillrl.skills.consolidation import similarity
 from skillrl.skills.evidence import EpisodeReader
 from skillrl.skills.guard import examine
 from skillrl.skills.memories import (abstract, balanced, bank_from_memories, chain, groups, memory_case, one_world,
@@ -96,7 +96,7 @@ def sane(bank, categories):
     assert not [r for o in bank.items() for r in examine(o)] and set(bank.categories) <= categories
     assert all(o.provenance['trajectories'] and o.source_tasks for o in bank.items())
     for pool in (bank.skills(), [o for o in bank.items() if isinstance(o, Mistake)]):
-        like = likeness(pool, bank.items()) if pool else []
+        like = similarity(pool, bank.items()) if pool else []
         same = [(pool[i].text, pool[j].text) for i in range(len(pool)) for j in range(i)
                 if like[i, j] > .97 and pool[i].category == pool[j].category]
         assert not same, same[:3]

@@ -4,36 +4,82 @@ from collections import Counter
 from pathlib import Path
 import numpy as np
 import pytest
+from skillrl.envs.alfworld.engine import router as alfworld
+from skillrl.envs.alfworld.router import ROUTER, canonical
+from skillrl.envs.search import router as search
+from skillrl.envs.webshop import router as webshop
+from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank
-from skillrl.skills.embedding import CachedEncoder, TfidfEncoder, terms
-from skillrl.skills.retrieval import (Retriever, advice, canonical, category_by_neighbours, official_block, official_category, question_category, render, route,
-                                      shop_category, thing)
+from skillrl.skills.embedding import TfidfEncoder, stem, terms
+from skillrl.skills.encoders import CachedEncoder
+from skillrl.skills.ranking import COUNTING, category_by_neighbours, sought
+from skillrl.skills.retrieval import advice, official_block, render
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.formats import load_memories
 
-REAL = os.environ.get('SKILLRL_REAL_DATA')
-real_data = pytest.mark.skipif(not REAL, reason='SKILLRL_REAL_DATA is not set: it should name a folder with the official alfworld/, webshop/ and search/ data')
+WORLDS = dict(alfworld=alfworld, webshop=webshop, search=search)
+PROCEDURE = COUNTING | {stem(w) for w in ROUTER.procedure}
 
-ASK = dict(pick='put some {} on {}.', look='look at {} under the desklamp.', clean='put a clean {} in {}.', heat='heat some {} and put it in {}.',
-           cool='cool some {} and put it in {}.', pick_two='find two {} and put them in {}.')
+def Retriever(bank, mode='lexical', *, router=ROUTER, **kw):
+    return retrieval.Retriever(bank, mode, router=router, **kw)
+
+REAL = os.environ.get('SKILLRL_REAL_DATA')
+real_data = pytest.mark.skipif(
+    not REAL,
+    reason='SKILLRL_REAL_DATA is not set: it should name a folder with the official alfworld/, webshop/ and search/',
+)
+
+ASK = dict(
+    pick='put some {} on {}.',
+    look='look at {} under the desklamp.',
+    clean='put a clean {} in {}.',
+    heat='heat some {} and put it in {}.',
+    cool='cool some {} and put it in {}.',
+    pick_two='find two {} and put them in {}.',
+)
 THINGS = ['egg', 'apple', 'mug', 'butterknife', 'soapbar', 'cellphone']
 
 def about(n, category, i, how):
     "A skill on the thing `n`, in its principle, its condition, or the goals it came from only"
-    if how == 'principle': return Skill(f'{category}_{i:03d}', 'Where it is', f'The {n} is in the cabinet 3.', 'You look for it.', category)
-    if how == 'plural': return Skill(f'{category}_{i:03d}', 'Where they are', f'{n.title()}s are kept in the cabinet 3.', '', category)
-    if how == 'when': return Skill(f'{category}_{i:03d}', 'Where it is', 'Go to cabinet 3 first.', f'The goal names the {n}.', category)
-    return Skill(f'{category}_{i:03d}', 'Where it is', 'Go to cabinet 3 first.', 'You look for it.', category, [ASK[category].format(n, 'garbagecan')])
+    if how == 'principle':
+        return Skill(
+            f'{category}_{i:03d}',
+            'Where it is',
+            f'The {n} is in the cabinet 3.',
+            'You look for it.',
+            category,
+        )
+    if how == 'plural':
+        return Skill(
+            f'{category}_{i:03d}', 'Where they are', f'{n.title()}s are kept in the cabinet 3.', '', category
+        )
+    if how == 'when':
+        return Skill(
+            f'{category}_{i:03d}',
+            'Where it is',
+            'Go to cabinet 3 first.',
+            f'The goal names the {n}.',
+            category,
+        )
+    return Skill(
+        f'{category}_{i:03d}',
+        'Where it is',
+        'Go to cabinet 3 first.',
+        'You look for it.',
+        category,
+        [ASK[category].format(n, 'garbagecan')],
+    )
 
 def bank_of(skills):
     out = {}
-    for s in skills: out.setdefault(s.category, []).append(s)
+    for s in skills:
+        out.setdefault(s.category, []).append(s)
     return SkillBank(task_specific_skills=out)
 
 @pytest.mark.parametrize('how', ['principle', 'plural', 'when', 'goals'])
 @pytest.mark.parametrize('asked', CATEGORIES)
 def test_the_thing_asked_for_comes_first(how, asked):
-    "Whichever shelf the skill on the egg stands on, and whichever shelf the one on the apple, the egg comes first for a goal on the egg"
+    "Whichever category the skill on the egg is in, and whichever the one on the apple, the egg comes first"
     for a, b in itertools.product(CATEGORIES, repeat=2):
         for n, other in [('egg', 'apple'), ('apple', 'egg'), ('butterknife', 'mug')]:
             skills = [about(other, b, 1, how), about(n, a, 2, how)]
@@ -42,17 +88,36 @@ def test_the_thing_asked_for_comes_first(how, asked):
                 assert found.ids[0] == skills[1].id, (n, a, b, found)
 
 def test_the_issue_example():
-    bank = bank_of([about('apple', 'heat', 1, 'principle'), about('egg', 'clean', 1, 'goals'), about('egg', 'cool', 1, 'principle')])
-    assert Retriever(bank).retrieve('put a hot egg in garbagecan.').ids == ['cool_001', 'clean_001', 'heat_001']
+    bank = bank_of(
+        [
+            about('apple', 'heat', 1, 'principle'),
+            about('egg', 'clean', 1, 'goals'),
+            about('egg', 'cool', 1, 'principle'),
+        ]
+    )
+    assert Retriever(bank).retrieve('put a hot egg in garbagecan.').ids == [
+        'cool_001',
+        'clean_001',
+        'heat_001',
+    ]
 
 def test_general_skills_are_ranked_too():
-    general = [Skill(f'gen_{i:03d}', n, f'The {n} is in the cabinet {i}.', source_tasks=[f'put some {n} on desk.']) for i, n in enumerate(THINGS)]
+    general = [
+        Skill(f'gen_{i:03d}', n, f'The {n} is in the cabinet {i}.', source_tasks=[f'put some {n} on desk.'])
+        for i, n in enumerate(THINGS)
+    ]
     r = Retriever(SkillBank(general), top_k_general=1)
     for g in general:
-        for goal in ASK.values(): assert r.retrieve(goal.format(g.title, 'shelf')).ids == [g.id]
+        for goal in ASK.values():
+            assert r.retrieve(goal.format(g.title, 'shelf')).ids == [g.id]
 
 def test_compounds_meet():
-    bank = bank_of([Skill('look_001', 'x', 'The desk lamp is on the sidetable.', category='look'), Skill('pick_001', 'x', 'Butter knives are in drawer 2.', category='pick')])
+    bank = bank_of(
+        [
+            Skill('look_001', 'x', 'The desk lamp is on the sidetable.', category='look'),
+            Skill('pick_001', 'x', 'Butter knives are in drawer 2.', category='pick'),
+        ]
+    )
     assert Retriever(bank).retrieve('put some butterknife on diningtable.').ids[0] == 'pick_001'
     assert Retriever(bank).retrieve('look at book under the desklamp.').ids[0] == 'look_001'
 
@@ -63,10 +128,22 @@ def test_order_of_the_bank_breaks_ties():
     assert found.ids == [s.id for s in skills[:4]] and found.left_out == [s.id for s in skills[4:]]
 
 def random_bank(rng, n=40):
-    pick = lambda: rng.choice(list(ASK.values())).format(rng.choice(THINGS), rng.choice(['shelf', 'desk', 'garbagecan']))
+    pick = lambda: rng.choice(list(ASK.values())).format(
+        rng.choice(THINGS), rng.choice(['shelf', 'desk', 'garbagecan'])
+    )
     cats = [rng.choice(['general', *CATEGORIES]) for _ in range(n)]
-    skills = [Skill(f's{i}', 'Title', ' '.join(rng.choices(THINGS + ['open', 'shelf', 'heat', 'fridge'], k=rng.randint(1, 9))), '', c, [pick() for _ in range(rng.randint(0, 3))],
-                    status=rng.choice(['active', 'active', 'retired'])) for i, c in enumerate(cats)]
+    skills = [
+        Skill(
+            f's{i}',
+            'Title',
+            ' '.join(rng.choices(THINGS + ['open', 'shelf', 'heat', 'fridge'], k=rng.randint(1, 9))),
+            '',
+            c,
+            [pick() for _ in range(rng.randint(0, 3))],
+            status=rng.choice(['active', 'active', 'retired']),
+        )
+        for i, c in enumerate(cats)
+    ]
     bank = bank_of([s for s in skills if s.category != 'general'])
     bank.general_skills = [s for s in skills if s.category == 'general']
     bank.common_mistakes = [Mistake(f'm{i}', 'Looped.', '', 'Do not loop.') for i in range(7)]
@@ -81,26 +158,45 @@ def test_caps_budget_and_books(mode, seed):
     for _ in range(20):
         k, g, m, chars = (rng.choice([None, 0, 1, 3, 6]) for _ in range(4))
         chars = None if chars is None else chars*40
-        r = Retriever(bank, mode, k, g, m, rng.choice([0.0, 0.2]), chars)
+        settings = dict(
+            top_k=k, top_k_general=g, top_k_mistakes=m, threshold=rng.choice([0.0, 0.2]), prompt_chars=chars
+        )
+        r = Retriever(bank, mode, **settings)
         goal = rng.choice(list(ASK.values())).format(rng.choice(THINGS), 'shelf')
         found = r.retrieve(goal)
         cap = 6 if k is None and mode != 'template' else k
-        assert all(c is None or len(l) <= c for c, l in [(cap, found.task_specific), (g, found.general), (m, found.mistakes)])
+        assert all(
+            c is None or len(l) <= c
+            for c, l in [(cap, found.task_specific), (g, found.general), (m, found.mistakes)]
+        )
         assert chars is None or sum(len(l) + 1 for l in render(found)) <= chars
-        assert not set(found.ids) & set(found.left_out) and {*found.ids, *found.left_out} <= active and len(set(found.ids)) == len(found.ids)
+        assert not set(found.ids) & set(found.left_out)
+        assert {*found.ids, *found.left_out} <= active
+        assert len(set(found.ids)) == len(found.ids)
         assert {o.id for o in bank.general_skills if o.status == 'active'} <= {*found.ids, *found.left_out}
-        assert found is r.retrieve(goal) and Retriever(bank.copy(), mode, k, g, m, r.threshold, chars).retrieve(goal).ids == found.ids
-        routed = {o.id for o in bank.skills(route(goal)) if o.status == 'active'}
-        if r.threshold == 0: assert routed <= {*found.ids, *found.left_out}
+        assert found is r.retrieve(goal)
+        assert Retriever(bank.copy(), mode, **settings).retrieve(goal).ids == found.ids
+        routed = {o.id for o in bank.skills(ROUTER(goal)) if o.status == 'active'}
+        if settings['threshold'] == 0:
+            assert routed <= {*found.ids, *found.left_out}
 
 def test_template_is_the_file_order():
     bank = random_bank(random.Random(3))
     found = Retriever(bank, 'template').retrieve('heat some egg and put it in fridge.')
     active = [o for o in bank.active()]
     assert found.general == [o for o in active if o.category == 'general' and isinstance(o, Skill)][:6]
-    assert found.task_specific == [o for o in active if o.category == 'heat'] and found.mistakes == bank.common_mistakes[:5] and found.left_out[-2:] == ['m5', 'm6']
+    assert found.task_specific == [o for o in active if o.category == 'heat']
+    assert found.mistakes == bank.common_mistakes[:5]
+    assert found.left_out[-2:] == ['m5', 'm6']
 
-@pytest.mark.parametrize('keys', [CATEGORIES[:5], ['pick_and_place', 'look_at_obj_in_light', 'clean', 'heat', 'cool', 'examine'], ['Pick', 'Clean', 'search', 'Heat']])
+@pytest.mark.parametrize(
+    'keys',
+    [
+        CATEGORIES[:5],
+        ['pick_and_place', 'look_at_obj_in_light', 'clean', 'heat', 'cool', 'examine'],
+        ['Pick', 'Clean', 'search', 'Heat'],
+    ],
+)
 def test_spellings_of_categories(keys):
     bank = bank_of([Skill(f's_{k}', 'x', 'y z', category=k) for k in keys])
     for mode in ('lexical', 'template'):
@@ -108,46 +204,108 @@ def test_spellings_of_categories(keys):
         for c, goal in ASK.items():
             want = {f's_{k}' for k in keys if canonical(k) == ('pick' if c == 'pick_two' else c)}
             assert {o.id for o in r.retrieve(goal.format('egg', 'shelf')).task_specific} == want
-            assert r.retrieve('anything', c).ids == r.retrieve(goal.format('egg', 'shelf')).ids or mode == 'lexical'
+            assert (
+                r.retrieve('anything', c).ids == r.retrieve(goal.format('egg', 'shelf')).ids
+                or mode == 'lexical'
+            )
 
 def test_a_given_category_wins_over_the_goal():
     bank = bank_of([about('egg', 'heat', 1, 'principle'), about('egg', 'cool', 1, 'principle')])
-    assert Retriever(bank, 'template').retrieve('put a hot egg in fridge.', 'pick_cool_then_place_in_recep').ids == ['cool_001']
+    assert Retriever(bank, 'template').retrieve(
+        'put a hot egg in fridge.', 'pick_cool_then_place_in_recep'
+    ).ids == ['cool_001']
 
 def test_a_bank_with_categories_of_its_own():
-    bank = bank_of([Skill('k', 'x', 'Wipe the stove.', category='kitchen'), Skill('g', 'x', 'Water the roses.', category='garden')])
-    assert Retriever(bank).retrieve('tidy the garden').ids[0] == 'g' and Retriever(bank).retrieve('xyzzy').ids == []
-    assert Retriever(bank).retrieve('wipe everything').ids == ['k']
+    bank = bank_of(
+        [
+            Skill('k', 'x', 'Wipe the stove.', category='kitchen'),
+            Skill('g', 'x', 'Water the roses.', category='garden'),
+        ]
+    )
+    r = retrieval.Retriever(bank)
+    assert r.retrieve('tidy the garden').ids[0] == 'g' and r.retrieve('xyzzy').ids == []
+    assert r.retrieve('wipe everything').ids == ['k']
 
-@pytest.mark.parametrize('goal, category', [
-    ('Find me machine wash men\'s dress shirts with cotton spandex, and price lower than 50.00 dollars.', 'apparel'), ('find me string lights', 'home_decor'),
-    ('Find me non slip, easy clean computer armoires with pu leather', 'home_decor'), ("women's work & safety footwear with high heel", 'footwear'),
-    ('i need a gingko light and 20"x20" pillow cover that is hand painted', 'home_decor'), ('low carb, dairy free granola', 'other'),
-    ('heavy duty hdmi cables', 'electronics'), ('a watch', 'accessories'), ('watches for men', 'accessories'), ('hair loss products', 'beauty_health'),
-    ('find me snacks for the bedroom table', 'home_decor'), ('', 'other')])
-def test_shop(goal, category): assert shop_category(goal) == category == route(goal, ['apparel', 'other'])
+@pytest.mark.parametrize(
+    'goal, category',
+    [
+        (
+            'Find me machine wash men\'s dress shirts with cotton spandex, '
+            'and price lower than 50.00 dollars.',
+            'apparel',
+        ),
+        ('find me string lights', 'home_decor'),
+        ('Find me non slip, easy clean computer armoires with pu leather', 'home_decor'),
+        ("women's work & safety footwear with high heel", 'footwear'),
+        ('i need a gingko light and 20"x20" pillow cover that is hand painted', 'home_decor'),
+        ('low carb, dairy free granola', 'other'),
+        ('heavy duty hdmi cables', 'electronics'),
+        ('a watch', 'accessories'),
+        ('watches for men', 'accessories'),
+        ('hair loss products', 'beauty_health'),
+        ('find me snacks for the bedroom table', 'home_decor'),
+        ('', 'other'),
+    ],
+)
+def test_shop(goal, category):
+    assert webshop.shop_category(goal) == category == webshop.ROUTER(goal)
 
-@pytest.mark.parametrize('goal, category', [
-    ('Are both Rutgers and Carnegie Mellon located in America?', 'comparison'), ('Who was born first, Ada or Bob?', 'comparison'),
-    ('When did the father of Ada Lovelace die?', 'multi_hop_reasoning'), ("What is Michael Arad's occupation?", 'entity_attribute_lookup'),
-    ('who got the first nobel prize in physics?', 'direct_retrieval'), ('', 'direct_retrieval')])
-def test_questions(goal, category): assert question_category(goal) == category == route(goal, ['comparison', 'multi_hop_reasoning'])
+@pytest.mark.parametrize(
+    'goal, category',
+    [
+        ('Are both Rutgers and Carnegie Mellon located in America?', 'comparison'),
+        ('Who was born first, Ada or Bob?', 'comparison'),
+        ('When did the father of Ada Lovelace die?', 'multi_hop_reasoning'),
+        ("What is Michael Arad's occupation?", 'entity_attribute_lookup'),
+        ('who got the first nobel prize in physics?', 'direct_retrieval'),
+        ('', 'direct_retrieval'),
+    ],
+)
+def test_questions(goal, category):
+    assert search.question_category(goal) == category == search.ROUTER(goal)
 
-@pytest.mark.parametrize('goal, word', [
-    ('put a hot egg in garbagecan.', 'egg'), ('find two cellphone and put them in bed.', 'cellphon'), ('examine the alarmclock with the desklamp', 'alarmclock'),
-    ('clean some ladle and put it in drawer.', 'ladl'), ('Place a cooked egg in the sink', 'egg'), ('put two slices of bread', 'bread'), ('put', None), ('', None)])
-def test_thing(goal, word): assert word in thing(goal) if word else not thing(goal)
+@pytest.mark.parametrize(
+    'goal, word',
+    [
+        ('put a hot egg in garbagecan.', 'egg'),
+        ('find two cellphone and put them in bed.', 'cellphon'),
+        ('examine the alarmclock with the desklamp', 'alarmclock'),
+        ('clean some ladle and put it in drawer.', 'ladl'),
+        ('Place a cooked egg in the sink', 'egg'),
+        ('put two slices of bread', 'bread'),
+        ('put', None),
+        ('', None),
+    ],
+)
+def test_thing(goal, word):
+    assert word in sought(goal, PROCEDURE) if word else not sought(goal, PROCEDURE)
 
 def test_terms_of_odd_text():
-    for t in ('', '   ', '123 !!', 'the of and', 'É'): assert all(v > 0 for v in terms(t).values())
-    bank = SkillBank([Skill('gen_001', '', '')], {'heat': [Skill('heat_001', '', '', category='heat')]}, [Mistake('err_001', '')])
+    for t in ('', '   ', '123 !!', 'the of and', 'É'):
+        assert all(v > 0 for v in terms(t).values())
+    bank = SkillBank(
+        [Skill('gen_001', '', '')],
+        {'heat': [Skill('heat_001', '', '', category='heat')]},
+        [Mistake('err_001', '')],
+    )
     found = Retriever(bank).retrieve('')
     assert render(found) == [advice(o) for o in found.items()] and 'gen_001' in found.ids
 
-@pytest.mark.parametrize('kw, says', [(dict(mode='x'), "'lexical', 'template', 'official' or 'embedding'"), (dict(encoder=TfidfEncoder([])), 'an encoder is of no use in lexical mode'), (dict(top_k=-1), 'top_k'), (dict(top_k_general=2.5), 'top_k_general'),
-                                      (dict(prompt_chars=-5), 'prompt_chars'), (dict(threshold=1.0), 'threshold'), (dict(threshold=-0.1), 'threshold')])
+@pytest.mark.parametrize(
+    'kw, says',
+    [
+        (dict(mode='x'), "'lexical', 'template', 'official' or 'embedding'"),
+        (dict(encoder=TfidfEncoder([])), 'an encoder is of no use in lexical mode'),
+        (dict(top_k=-1), 'top_k'),
+        (dict(top_k_general=2.5), 'top_k_general'),
+        (dict(prompt_chars=-5), 'prompt_chars'),
+        (dict(threshold=1.0), 'threshold'),
+        (dict(threshold=-0.1), 'threshold'),
+    ],
+)
 def test_settings_are_checked(kw, says):
-    with pytest.raises(ValueError, match=says): Retriever(SkillBank(), **kw)
+    with pytest.raises(ValueError, match=says):
+        Retriever(SkillBank(), **kw)
 
 # --- the official rules, told once more in other words
 
@@ -157,39 +315,69 @@ def restated(bank, goal, top_k=6, specific_k=None):
     kind = next(iter(shelves), 'unknown')
     if 'pick_and_place' in shelves or 'clean' in shelves:
         kind = 'pick_and_place'
-        if 'examine' in g or 'find' in g: kind = 'examine'
-        if 'cool' in g: kind = 'cool'
-        if 'heat' in g: kind = 'heat'
-        if 'clean' in g: kind = 'clean'
-        if g.count('look at') and g.count('under'): kind = 'look_at_obj_in_light'
+        if 'examine' in g or 'find' in g:
+            kind = 'examine'
+        if 'cool' in g:
+            kind = 'cool'
+        if 'heat' in g:
+            kind = 'heat'
+        if 'clean' in g:
+            kind = 'clean'
+        if g.count('look at') and g.count('under'):
+            kind = 'look_at_obj_in_light'
     elif 'apparel' in shelves or 'electronics' in shelves:
-        order = [('beauty_health', 'cream|lotion|shampoo|conditioner|moisturizer|serum|makeup|beauty|vitamin|supplement'),
-                 ('home_decor', 'furniture|lamp|curtain|pillow|bedding|decor|candle|vase|rug'),
-                 ('accessories', 'necklace|ring|bracelet|earring|watch|jewelry|bag|purse|wallet'),
-                 ('electronics', 'laptop|phone|computer|tablet|charger|cable|headphone|speaker|camera|electronic'),
-                 ('footwear', 'shoe|boot|sneaker|sandal|heel|slipper|footwear'),
-                 ('apparel', 'shirt|dress|jacket|pant|coat|sweater|blouse|clothing|clothes|t-shirt')]
+        order = [
+            (
+                'beauty_health',
+                'cream|lotion|shampoo|conditioner|moisturizer|serum|makeup|beauty|vitamin|supplement',
+            ),
+            ('home_decor', 'furniture|lamp|curtain|pillow|bedding|decor|candle|vase|rug'),
+            ('accessories', 'necklace|ring|bracelet|earring|watch|jewelry|bag|purse|wallet'),
+            ('electronics', 'laptop|phone|computer|tablet|charger|cable|headphone|speaker|camera|electronic'),
+            ('footwear', 'shoe|boot|sneaker|sandal|heel|slipper|footwear'),
+            ('apparel', 'shirt|dress|jacket|pant|coat|sweater|blouse|clothing|clothes|t-shirt'),
+        ]
         kind = 'other'
         for shelf, parts in order:  # the last to match is the first in the official order
             for part in parts.split('|'):
-                if g.find(part) >= 0: kind = shelf
+                if g.find(part) >= 0:
+                    kind = shelf
     new = [s for s in bank['general_skills'] if s['skill_id'][:4] == 'dyn_']
     old = [s for s in bank['general_skills'] if s['skill_id'][:4] != 'dyn_']
     room = top_k - len(new)
-    return kind, new + (old[:room] if room > 0 else []), shelves.get(kind, [])[:specific_k], bank['common_mistakes'][:5]
+    return (
+        kind,
+        new + (old[:room] if room > 0 else []),
+        shelves.get(kind, [])[:specific_k],
+        bank['common_mistakes'][:5],
+    )
 
 def restated_length(kind, general, specific, mistakes):
     "How many characters the official block has"
     n = sum(len(f"- **{s['title']}**: {s['principle']}") + 1 for s in general) + len('### General Principles')
     if specific:
         n += 2 + len(f"### {' '.join(w.capitalize() for w in kind.split('_'))} Skills")
-        n += sum(len(f"\n- **{s['title']}**: {s['principle']}\n  _Apply when: {s['when_to_apply']}_") for s in specific)
-    return n + 2 + len('### Mistakes to Avoid') + sum(len(f"\n- **Don't**: {m['description']}\n  **Instead**: {m['how_to_avoid']}") for m in mistakes)
+        n += sum(
+            len(f"\n- **{s['title']}**: {s['principle']}\n  _Apply when: {s['when_to_apply']}_")
+            for s in specific
+        )
+    return (
+        n
+        + 2
+        + len('### Mistakes to Avoid')
+        + sum(len(f"\n- **Don't**: {m['description']}\n  **Instead**: {m['how_to_avoid']}") for m in mistakes)
+    )
 
-BANKS = ['alfworld/claude_style_skills.json', 'webshop/claude_style_skills.json', 'search/claude_style_skills_search.json']
+BANKS = [
+    'alfworld/claude_style_skills.json',
+    'webshop/claude_style_skills.json',
+    'search/claude_style_skills_search.json',
+]
 
-def memories(world): return [m for f in sorted((Path(REAL)/world).glob('generated_memories_*.json')) for m in load_memories(f)]
-def all_goals(): return [m.goal for world in ('alfworld', 'webshop', 'search') for m in memories(world)]
+def memories(world):
+    return [m for f in sorted((Path(REAL)/world).glob('generated_memories_*.json')) for m in load_memories(f)]
+def all_goals():
+    return [m.goal for world in ('alfworld', 'webshop', 'search') for m in memories(world)]
 
 @real_data
 @pytest.mark.parametrize('dynamic', [0, 3, 9])
@@ -197,16 +385,31 @@ def all_goals(): return [m.goal for world in ('alfworld', 'webshop', 'search') f
 def test_official_mode_is_the_official_choice(name, dynamic):
     from skillrl.store import read_json
     file, goals = read_json(Path(REAL)/name), all_goals()
-    for i in range(dynamic): file['general_skills'].insert(i*2, dict(skill_id=f'dyn_{i+1:03d}', title=f'New {i}', principle='Look again.', when_to_apply='Always.'))
+    for i in range(dynamic):
+        file['general_skills'].insert(
+            i * 2,
+            dict(
+                skill_id=f'dyn_{i + 1:03d}',
+                title=f'New {i}',
+                principle='Look again.',
+                when_to_apply='Always.',
+            ),
+        )
     bank = SkillBank.from_dict(file)
     assert len(goals) == 619
     for top_k, specific_k in ((6, None), (6, 3), (0, None), (12, 1)):
-        r = Retriever(bank, 'official', specific_k, top_k)
+        r = Retriever(
+            bank, 'official', router=WORLDS[name.split('/')[0]].ROUTER, top_k=specific_k, top_k_general=top_k
+        )
         for g in goals:
             found, (kind, *pools) = r.retrieve(g), restated(file, g, top_k, specific_k)
             want = [[s.get('skill_id', s.get('mistake_id')) for s in p] for p in pools]
-            assert [found.category, *([o.id for o in p] for p in (found.general, found.task_specific, found.mistakes))] == [kind, *want], g
-            if found.general: assert len(official_block(found)) == restated_length(kind, *pools)
+            assert [
+                found.category,
+                *([o.id for o in p] for p in (found.general, found.task_specific, found.mistakes)),
+            ] == [kind, *want], g
+            if found.general:
+                assert len(official_block(found)) == restated_length(kind, *pools)
             assert r.retrieve(g, 'heat').ids == found.ids
     nine = Retriever(bank, 'official').retrieve(goals[0])
     assert Counter(o.id[:4] for o in nine.general) == Counter({'dyn_': dynamic, 'gen_': max(0, 6 - dynamic)})
@@ -215,20 +418,29 @@ def test_official_mode_is_the_official_choice(name, dynamic):
 def test_official_blocks_have_the_published_lengths():
     length = {}
     for w, b in zip(('alfworld', 'webshop', 'search'), BANKS):
-        r = Retriever(SkillBank.load(Path(REAL)/b), 'official')
+        r = Retriever(SkillBank.load(Path(REAL)/b), 'official', router=WORLDS[w].ROUTER)
         length[w] = {(f := r.retrieve(m.goal)).category: len(official_block(f)) for m in memories(w)}
-    assert (min(length['alfworld'].values()), max(length['alfworld'].values())) == (3851, 4475) and length['search'] == {'unknown': 2514}
+    assert (min(length['alfworld'].values()), max(length['alfworld'].values())) == (3851, 4475)
+    assert length['search'] == {'unknown': 2514}
     # published as 3,862 to 4,124, which are the blocks of two of the seven categories
-    assert length['webshop'] == dict(apparel=4005, footwear=3849, electronics=4124, accessories=3920, home_decor=4262, beauty_health=3862, other=3988)
+    assert length['webshop'] == dict(
+        apparel=4005,
+        footwear=3849,
+        electronics=4124,
+        accessories=3920,
+        home_decor=4262,
+        beauty_health=3862,
+        other=3988,
+    )
 
 @real_data
 def test_how_often_the_official_rules_are_right():
     house = SkillBank.load(Path(REAL)/BANKS[0]).categories
-    said = [(official_category(m.goal, house), m.category) for m in memories('alfworld')]
+    said = [(alfworld.official_category(m.goal, house), m.category) for m in memories('alfworld')]
     right = lambda c: {'pick_and_place': ('pick', 'pick_two'), 'look_at_obj_in_light': ('look',)}.get(c, (c,))
     assert len(said) == 223 and sum(k in right(c) for c, k in said) == 190
     assert sum(k in right(c) or (c, k) == ('examine', 'look') for c, k in said) == 203
-    assert sum(route(m.goal) == m.category for m in memories('alfworld')) == 222
+    assert sum(ROUTER(m.goal) == m.category for m in memories('alfworld')) == 222
 
 @real_data
 def test_the_two_official_shop_rules_agree_on_161():
@@ -237,53 +449,114 @@ def test_the_two_official_shop_rules_agree_on_161():
     from retrieval import COUNTS, labels
     shop = SkillBank.load(Path(REAL)/BANKS[1]).categories
     made = labels('webshop', memories('webshop'))
-    assert sum(official_category(m.goal, shop) == c for m, c in zip(memories('webshop'), made)) == 161
+    assert sum(webshop.official_category(m.goal, shop) == c for m, c in zip(memories('webshop'), made)) == 161
     for world in ('webshop', 'search'):
         n = Counter((c, m.outcome) for m, c in zip(memories(world), labels(world, memories(world))))
-        assert {c: (n[c, 'success'], n[c, 'failure']) for c in COUNTS[world]} == COUNTS[world] and sum(map(sum, COUNTS[world].values())) == len(memories(world))
+        assert {c: (n[c, 'success'], n[c, 'failure']) for c in COUNTS[world]} == COUNTS[world]
+        assert sum(map(sum, COUNTS[world].values())) == len(memories(world))
 
-@pytest.mark.parametrize('goal, shelves, kind', [
-    ('find me string lights', ['apparel'], 'accessories'), ('a T-SHIRT', ['electronics'], 'apparel'), ('an oak board', ['apparel', 'other'], 'other'),
-    ('Look at it UNDER the lamp', ['clean'], 'look_at_obj_in_light'), ('clean and heat', ['pick_and_place'], 'clean'), ('put some wheat in cabinet', ['clean'], 'heat'),
-    ('put a hot egg in fridge', ['pick_and_place'], 'pick_and_place'), ('find two cd', ['clean'], 'examine'), ('x', ['kitchen', 'clean_up'], 'kitchen'), ('x', [], 'unknown'),
-    ('a watch to look at under water', ['clean', 'apparel'], 'look_at_obj_in_light')])
-def test_official_category(goal, shelves, kind): assert official_category(goal, shelves) == kind
+@pytest.mark.parametrize(
+    'request_, sections, category',
+    [
+        ('find me string lights', ['apparel'], 'accessories'),
+        ('a T-SHIRT', ['electronics'], 'apparel'),
+        ('an oak board', ['apparel', 'other'], 'other'),
+        ('x', ['kitchen', 'clean_up'], 'kitchen'),
+        ('x', [], 'unknown'),
+    ],
+)
+def test_official_category_in_the_shop(request_, sections, category):
+    assert webshop.official_category(request_, sections) == category
+
+@pytest.mark.parametrize(
+    'goal, sections, category',
+    [
+        ('Look at it UNDER the lamp', ['clean'], 'look_at_obj_in_light'),
+        ('clean and heat', ['pick_and_place'], 'clean'),
+        ('put some wheat in cabinet', ['clean'], 'heat'),
+        ('put a hot egg in fridge', ['pick_and_place'], 'pick_and_place'),
+        ('find two cd', ['clean'], 'examine'),
+        ('x', ['kitchen', 'clean_up'], 'kitchen'),
+        ('x', [], 'unknown'),
+        ('a watch to look at under water', ['clean', 'apparel'], 'look_at_obj_in_light'),
+    ],
+)
+def test_official_category_in_the_house(goal, sections, category):
+    assert alfworld.official_category(goal, sections) == category
 
 def test_official_mode_knows_no_query_types():
     rows = dict(direct_retrieval=[dict(skill_id='d', title='t', principle='p')])
-    for key, kind, ids in (('query_type_skills', 'unknown', []), ('task_specific_skills', 'direct_retrieval', ['d'])):
-        found = Retriever(SkillBank.from_dict(dict(general_skills=[], common_mistakes=[]) | {key: rows}), 'official').retrieve('who wrote emma?')
+    unread, read = ('query_type_skills', 'unknown', []), ('task_specific_skills', 'direct_retrieval', ['d'])
+    for key, kind, ids in (unread, read):
+        found = Retriever(
+            SkillBank.from_dict(dict(general_skills=[], common_mistakes=[]) | {key: rows}),
+            'official',
+            router=search.ROUTER,
+        ).retrieve('who wrote emma?')
         assert (found.category, found.ids) == (kind, ids)
 
 def test_official_mode_within_a_budget_and_without_the_retired():
-    dyn = [Skill(f'dyn_{i:03d}', 'New', 'Look again, and then once more.', status='retired' if i == 2 else 'active') for i in range(4)]
-    bank = SkillBank([Skill('gen_001', 'Old', 'Look.'), *dyn], {}, [Mistake('err_001', 'Looped.', '', 'Stop.')])
-    assert [o.id for o in Retriever(bank, 'official', top_k_general=2).retrieve('x').general] == ['dyn_000', 'dyn_001', 'dyn_003']
-    assert [o.id for o in Retriever(bank, 'official', top_k_general=None).retrieve('x').general] == ['dyn_000', 'dyn_001', 'dyn_003', 'gen_001']
+    dyn = [
+        Skill(
+            f'dyn_{i:03d}', 'New', 'Look again, and then once more.', status='retired' if i == 2 else 'active'
+        )
+        for i in range(4)
+    ]
+    bank = SkillBank(
+        [Skill('gen_001', 'Old', 'Look.'), *dyn], {}, [Mistake('err_001', 'Looped.', '', 'Stop.')]
+    )
+    assert [o.id for o in Retriever(bank, 'official', top_k_general=2).retrieve('x').general] == [
+        'dyn_000',
+        'dyn_001',
+        'dyn_003',
+    ]
+    assert [o.id for o in Retriever(bank, 'official', top_k_general=None).retrieve('x').general] == [
+        'dyn_000',
+        'dyn_001',
+        'dyn_003',
+        'gen_001',
+    ]
     short = Retriever(bank, 'official', prompt_chars=50).retrieve('x')
-    assert short.ids == ['dyn_000', 'gen_001', 'err_001'] and short.left_out == ['dyn_001', 'dyn_003'] and 'Mistakes to Avoid\n- **Don' in official_block(short)
+    assert short.ids == ['dyn_000', 'gen_001', 'err_001']
+    assert short.left_out == ['dyn_001', 'dyn_003']
+    assert 'Mistakes to Avoid\n- **Don' in official_block(short)
 
 # --- embedding mode
 
 class Known:
     "An encoder that looks texts up; a text it does not know is a row of zeros"
     name = 'known'
-    def __init__(self, **rows): self.rows, self.d = rows, len(next(iter(rows.values()), ()))
-    def encode(self, texts): return np.array([self.rows.get(t, [0]*self.d) for t in texts], np.float32).reshape(len(texts), self.d)
+    def __init__(self, **rows):
+        self.rows, self.d = rows, len(next(iter(rows.values()), ()))
+    def encode(self, texts):
+        return np.array([self.rows.get(t, [0]*self.d) for t in texts], np.float32).reshape(len(texts), self.d)
 
-def at(*cosines): return {f'g{i}': [c, (1 - c*c)**.5] for i, c in enumerate(cosines)}
+def at(*cosines):
+    return {f'g{i}': [c, (1 - c*c)**.5] for i, c in enumerate(cosines)}
 
-def heated(n, category='heat', **kw): return [Skill(f'{category}_{i:03d}', 'x', f'p{i}', category=category, source_tasks=[f'g{i}'], **kw) for i in range(n)]
+def heated(n, category='heat', **kw):
+    return [
+        Skill(f'{category}_{i:03d}', 'x', f'p{i}', category=category, source_tasks=[f'g{i}'], **kw)
+        for i in range(n)
+    ]
 
 def test_best_passage_above_delta_best_first():
     bank = bank_of(heated(5) + heated(1, 'cool'))
     enc = Known(heat_up=[1, 0], **at(.3, .9, .5, .7, .1))
-    ids = lambda **kw: [o.id for o in Retriever(bank, 'embedding', encoder=enc, **kw).retrieve('heat_up').task_specific]
-    assert ids() == ['heat_001', 'heat_003', 'heat_002', 'heat_000', 'heat_004'] and ids(threshold=.4) == ['heat_001', 'heat_003', 'heat_002']
-    assert ids(threshold=.5) == ['heat_001', 'heat_003'] and ids(threshold=.95) == [] and ids(top_k=1) == ['heat_001'] and ids(top_k=99) == ids()
+    ids = lambda **kw: [
+        o.id for o in Retriever(bank, 'embedding', encoder=enc, **kw).retrieve('heat_up').task_specific
+    ]
+    assert ids() == ['heat_001', 'heat_003', 'heat_002', 'heat_000', 'heat_004']
+    assert ids(threshold=.4) == ['heat_001', 'heat_003', 'heat_002']
+    assert ids(threshold=.5) == ['heat_001', 'heat_003']
+    assert ids(threshold=.95) == []
+    assert ids(top_k=1) == ['heat_001']
+    assert ids(top_k=99) == ids()
     own = Skill('heat_900', 'x', 'y', category='heat', source_tasks=['far', 'heat_up'])
     near = Retriever(bank_of([*bank.items(), own]), 'embedding', encoder=enc).retrieve('heat_up')
-    assert near.ids[0] == 'heat_900' and near.scores['heat_900'] == 1 and 'cool_000' not in near.ids + near.left_out
+    assert near.ids[0] == 'heat_900'
+    assert near.scores['heat_900'] == 1
+    assert 'cool_000' not in near.ids + near.left_out
 
 def test_the_category_is_part_of_the_text():
     asked = []
@@ -291,70 +564,140 @@ def test_the_category_is_part_of_the_text():
         def encode(self, texts):
             asked.extend(texts)
             return super().encode(texts)
-    bank = SkillBank([Skill('gen_001', 'Look', 'Look well.')], {'pick_two': [Skill('p', 'Two', 'One by one.', 'Always.', source_tasks=['find two cd', 'find two cd'])]}, [Mistake('e', 'Looped.')])
+    bank = SkillBank(
+        [Skill('gen_001', 'Look', 'Look well.')],
+        {
+            'pick_two': [
+                Skill('p', 'Two', 'One by one.', 'Always.', source_tasks=['find two cd', 'find two cd'])
+            ]
+        },
+        [Mistake('e', 'Looped.')],
+    )
     Retriever(bank, 'embedding', encoder=Spy(x=[1]))
     assert asked == ['Look. Look well.', 'pick two: Two. One by one. Always.', 'find two cd', 'Looped.']
 
 def test_general_skills_and_mistakes_are_ranked_apart_and_without_delta():
     general = [Skill(f'gen_{i:03d}', 'x', 'y', source_tasks=[f'g{i}']) for i in range(3)]
     wrong = [Mistake(f'err_{i:03d}', 'x', source_tasks=[f'g{i}']) for i in range(3)]
-    found = Retriever(SkillBank(general, {'heat': heated(3)}, wrong), 'embedding', top_k=1, top_k_general=2, threshold=.8, encoder=Known(heat=[1, 0], **at(.2, .9, .5))).retrieve('heat')
-    assert found.ids == ['heat_001', 'gen_001', 'gen_002', 'err_001', 'err_002', 'err_000'] and found.left_out == ['gen_000']
+    found = Retriever(
+        SkillBank(general, {'heat': heated(3)}, wrong),
+        'embedding',
+        top_k=1,
+        top_k_general=2,
+        threshold=0.8,
+        encoder=Known(heat=[1, 0], **at(0.2, 0.9, 0.5)),
+    ).retrieve('heat')
+    assert found.ids == ['heat_001', 'gen_001', 'gen_002', 'err_001', 'err_002', 'err_000']
+    assert found.left_out == ['gen_000']
 
 def test_nothing_alike_falls_back_to_the_shelf():
     bank = bank_of(heated(3) + heated(2, 'cool'))
     enc = Known(other=[1, 0], **at(.3, .9, .5))
     for threshold in (0, .7):
-        found = Retriever(bank, 'embedding', threshold=threshold, top_k=2, encoder=enc).retrieve('heat some egg')
-        assert found.ids == ['heat_000', 'heat_001'] and found.left_out == ['heat_002'] and set(found.scores.values()) == {0}
+        found = Retriever(bank, 'embedding', threshold=threshold, top_k=2, encoder=enc).retrieve(
+            'heat some egg'
+        )
+        assert found.ids == ['heat_000', 'heat_001']
+        assert found.left_out == ['heat_002']
+        assert set(found.scores.values()) == {0}
 
 def test_a_goal_of_no_category_searches_all():
-    bank = bank_of([Skill('k', 'x', 'Wipe the stove.', category='kitchen'), Skill('g', 'x', 'Water the roses.', category='garden')])
-    r = Retriever(bank, 'embedding')
-    assert r.retrieve('water').category == '' and r.retrieve('water').ids[0] == 'g' and r.retrieve('stove').ids[0] == 'k'
+    bank = bank_of(
+        [
+            Skill('k', 'x', 'Wipe the stove.', category='kitchen'),
+            Skill('g', 'x', 'Water the roses.', category='garden'),
+        ]
+    )
+    r = Retriever(bank, 'embedding', router=None)
+    assert r.retrieve('water').category == ''
+    assert r.retrieve('water').ids[0] == 'g'
+    assert r.retrieve('stove').ids[0] == 'k'
 
 def test_ties_keep_the_order_of_the_bank():
     skills = heated(9)
     random.Random(1).shuffle(skills)
     enc = Known(heat=[3, 4], **{f'g{i}': [3, 4] for i in range(9)})
-    assert Retriever(bank_of(skills), 'embedding', top_k=4, encoder=enc).retrieve('heat').ids == [s.id for s in skills[:4]]
+    assert Retriever(bank_of(skills), 'embedding', top_k=4, encoder=enc).retrieve('heat').ids == [
+        s.id for s in skills[:4]
+    ]
 
 def test_an_empty_bank_and_a_bank_of_empty_texts():
     for enc in (None, Known(x=[1, 0])):
         assert Retriever(SkillBank(), 'embedding', encoder=enc).retrieve('heat some egg').ids == []
-    bank = SkillBank([Skill('gen_001', '', '')], {'heat': [Skill('heat_001', '', '', category='heat')]}, [Mistake('err_001', '')])
-    assert Retriever(bank, 'embedding').retrieve('').ids == ['gen_001', 'err_001'] and Retriever(bank, 'embedding').retrieve('heat it').ids == ['heat_001', 'gen_001', 'err_001']
+    bank = SkillBank(
+        [Skill('gen_001', '', '')],
+        {'heat': [Skill('heat_001', '', '', category='heat')]},
+        [Mistake('err_001', '')],
+    )
+    assert Retriever(bank, 'embedding').retrieve('').ids == ['gen_001', 'err_001']
+    assert Retriever(bank, 'embedding').retrieve('heat it').ids == ['heat_001', 'gen_001', 'err_001']
 
 def test_an_encoder_of_changing_length_is_refused():
     class Fickle:
         name = 'fickle'
-        def encode(self, texts): return np.ones((len(texts), len(texts)), np.float32)
+        def encode(self, texts):
+            return np.ones((len(texts), len(texts)), np.float32)
     r = Retriever(bank_of(heated(2)), 'embedding', encoder=Fickle())
-    with pytest.raises(ValueError, match='holds vectors of 4 numbers and this one has 1: use the encoder it was built with'): r.retrieve('heat some egg')
+    says = 'holds vectors of 4 numbers and this one has 1: use the encoder it was built with'
+    with pytest.raises(ValueError, match=says):
+        r.retrieve('heat some egg')
 
 def test_another_encoder_is_another_answer(tmp_path):
     bank = bank_of(heated(3))
-    class Other(Known): name = 'other'
+    class Other(Known):
+        name = 'other'
     one, two = Known(heat=[1, 0], **at(.3, .9, .5)), Other(heat=[1, 0], **at(.9, .3, .5))
     ids = lambda e: Retriever(bank, 'embedding', encoder=CachedEncoder(e, tmp_path)).retrieve('heat').ids
-    assert ids(one) == ids(one) == ['heat_001', 'heat_002', 'heat_000'] and ids(two) == ['heat_000', 'heat_002', 'heat_001']
+    assert ids(one) == ids(one) == ['heat_001', 'heat_002', 'heat_000']
+    assert ids(two) == ['heat_000', 'heat_002', 'heat_001']
 
 def test_nearest_source_goal_wins_with_counted_words():
     bank = bank_of([about(n, c, i, 'goals') for c in CATEGORIES for i, n in enumerate(THINGS)])
     r = Retriever(bank, 'embedding')
     for c in CATEGORIES:
-        for i, n in enumerate(THINGS): assert r.retrieve(ASK[c].format(n, 'shelf')).ids[0] == f'{c}_{i:03d}'
+        for i, n in enumerate(THINGS):
+            assert r.retrieve(ASK[c].format(n, 'shelf')).ids[0] == f'{c}_{i:03d}'
 
 # --- categories from neighbours
 
 def test_votes_are_shared_among_the_equally_near():
     enc = Known(a=[1, 0], b=[1, 0], c=[1, 0], d=[0, 1], e=[.6, .8])
-    assert category_by_neighbours(list('abcde'), ['x', 'x', 'y', 'z', 'z'], enc) == [dict(x=.5, y=.5), dict(x=.5, y=.5), dict(x=1), dict(z=1), dict(z=1)]
-    assert category_by_neighbours(['?', 'a', 'd'], ['x', 'y', 'z'], enc) == [dict(y=.5, z=.5), dict(x=.5, z=.5), dict(x=.5, y=.5)]
+    assert category_by_neighbours(list('abcde'), ['x', 'x', 'y', 'z', 'z'], enc) == [
+        dict(x=0.5, y=0.5),
+        dict(x=0.5, y=0.5),
+        dict(x=1),
+        dict(z=1),
+        dict(z=1),
+    ]
+    assert category_by_neighbours(['?', 'a', 'd'], ['x', 'y', 'z'], enc) == [
+        dict(y=0.5, z=0.5),
+        dict(x=0.5, z=0.5),
+        dict(x=0.5, y=0.5),
+    ]
     assert category_by_neighbours(['a', 'a'], ['x', 'y'], enc) == [dict(y=1), dict(x=1)]
 
 def test_a_goal_never_votes_for_itself():
-    assert category_by_neighbours(['a'], ['x'], Known(a=[1])) == [{}] and category_by_neighbours([], [], Known(a=[1])) == []
+    assert category_by_neighbours(['a'], ['x'], Known(a=[1])) == [{}]
+    assert category_by_neighbours([], [], Known(a=[1])) == []
     goals = [ASK[c].format(n, 'shelf') for c in CATEGORIES for n in THINGS]
     own = list(range(len(goals)))
     assert all(i not in v for i, v in zip(own, category_by_neighbours(goals, own, TfidfEncoder(goals))))
+
+# --- a router
+
+def test_a_plain_function_is_a_router_and_general_is_no_category():
+    bank = bank_of(
+        [
+            Skill('k', 'x', 'Wipe the stove.', category='kitchen'),
+            Skill('g', 'x', 'Water the roses.', category='garden'),
+        ]
+    )
+    r = retrieval.Retriever(bank, 'embedding', router=lambda task: 'garden' if 'rose' in task else 'general')
+    assert r.retrieve('prune the rose').ids == ['g'] and {*r.retrieve('wipe the stove').ids} == {'k', 'g'}
+    assert r.retrieve('wipe the stove').category == ''
+
+def test_a_world_without_a_procedure_seeks_no_thing():
+    bank = bank_of([about('apple', 'heat', 1, 'goals'), about('egg', 'cool', 1, 'principle')])
+    task = 'put a hot egg in garbagecan.'
+    assert Retriever(bank).retrieve(task).ids == ['cool_001', 'heat_001']
+    assert retrieval.Retriever(bank, router=ROUTER.route).retrieve(task).ids == ['heat_001', 'cool_001']

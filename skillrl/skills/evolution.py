@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from itertools import combinations
 from ..gate import assert_fresh, gate, played
 from .bank import Mistake, Proposal, Skill, SkillBank, usefulness
-from .consolidation import by_standing, facts, goal_words, likeness, normal
+from .consolidation import rank_by_support, facts, fact_words, similarity, normal
 from .distillation import OfflineTeacher
 from .guard import examine
 from .retrieval import Retriever, advice, render
@@ -123,9 +123,9 @@ def doubles(
     near=.9, # Cosine above which sentences with the same facts are one
 )->list:     # Pairs of ids, the better supported first
     "Active skills and mistakes that say the same"
-    pool = by_standing(bank.active())
+    pool = rank_by_support(bank.active())
     if len(pool) < 2: return []
-    like, words = likeness(pool, pool), goal_words(pool)
+    like, words = similarity(pool, pool), fact_words(pool)
     about = [(isinstance(o, Mistake), facts(advice(o), words)) for o in pool]
     return [(pool[i].id, pool[j].id) for i, j in combinations(range(len(pool)), 2) if about[i] == about[j] and like[i, j] > near]
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from .bank import Mistake, Skill, SkillBank
-from .consolidation import by_standing, consolidate
+from .consolidation import rank_by_support, consolidate
 from .distillation import commonest
 from .embedding import TfidfEncoder
 from .evidence import EpisodeReader
@@ -182,7 +182,7 @@ def in_turn(
 )->list:
     "`items` from each category in turn, mistakes as one of them, the best supported first"
     piles = defaultdict(list)
-    for o in by_standing(items):
+    for o in rank_by_support(items):
         piles['mistakes' if isinstance(o, Mistake) else o.category].append(o)
     longest = max(map(len, piles.values()), default=0)
     turns = [piles[name][i] for i in range(longest) for name in sorted(piles) if i < len(piles[name])]
