@@ -16,7 +16,8 @@ from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.evaluate import over_seeds
 from skillrl.stats import wilson
 from skillrl.skills.bank import Proposal, Skill, SkillBank
-from skillrl.skills.evolution import consider, evolve, try_all
+from skillrl.skills.evolution import RoundGames, evolve, try_all
+from skillrl.skills.proposals import Trial, consider
 from skillrl.skills.retrieval import Retrieved
 from skillrl.tables import Table
 from skillrl.trajectory import Step, Trajectory
@@ -77,18 +78,19 @@ def added(sort, rule, limit, seed):
     effects, used = {'the new one': effect}, [g.id for g in games('val', 8, seed)]
     pool = [g for g in games('gate', 64, seed) if wide or g.category=='cool']
     play, bank = player(effects, f'{sort}/{rule}/{limit}/{seed}'), SkillBank()
-    row = consider(bank, p, play, pool, ['cool', 'heat'] if sort=='general' else ['cool'], dict(a='cool', b='heat'), rule=rule, alpha=ALPHA,
-                   interims=DEFAULT.interims, limit=limit, margin=MARGIN, seed=seed, used=used, make=Shelf)[1]
+    config = EvolutionConfig(gate=rule, gate_tasks=limit)
+    weak = ['cool', 'heat'] if sort=='general' else ['cool']
+    row = consider(bank, p, Trial(play, pool, weak, config, dict(a='cool', b='heat'), used, seed, Shelf))[1]
     after = shown(bank.apply(p)[0])
     worth = sum(chance(g, after, effects) - g.base for g in pool)/len(pool)
-    return row['kept'], sum(row[k]['n'] for k in ('gate', 'harm') if row[k]), worth
+    return row['kept'], sum(row[k]['n'] for k in ('gate', 'non_inferiority') if row[k]), worth
 
 def insisted(times, seed):
     "Is a useless addition ever accepted, if it is proposed again and again?"
     p, bank, pairs = Proposal('add', Skill('', 'narrow', 'the new one', category='cool')), SkillBank(), 0
     for i in range(times):
         play = player({'the new one': lambda g: 0.}, f'again/{seed}/{i}')
-        bank, rows = try_all(bank, [p], play, games(f'gate{i}', 64, seed), ['cool'], alpha=ALPHA, seed=i, make=Shelf)
+        bank, rows = try_all(bank, [p], Trial(play, games(f'gate{i}', 64, seed), ['cool'], EvolutionConfig(gate_tasks=64), seed=i, build_retriever=Shelf))
         pairs += sum(r['gate']['n'] for r in rows if r['gate'])
         if rows[0]['kept']: return True, pairs, 0.
     return False, pairs, 0.
@@ -98,8 +100,9 @@ def retired(gain, seed):
     bank = SkillBank(task_specific_skills={'cool': [Skill('cool_001', 'narrow', 'the old one', category='cool')]})
     play = player({'the old one': lambda g: gain}, f'retire/{gain}/{seed}')
     pool = [g for g in games('gate', 128, seed) if g.category=='cool']
-    row = consider(bank, Proposal('retire', ids=('cool_001',)), play, pool, ['cool'], alpha=ALPHA, margin=MARGIN, seed=seed, make=Shelf)[1]
-    return row['kept'], row['harm']['n'], -gain
+    row = consider(bank, Proposal('retire', ids=('cool_001',)),
+                   Trial(play, pool, ['cool'], EvolutionConfig(gate_tasks=64), seed=seed, build_retriever=Shelf))[1]
+    return row['kept'], row['non_inferiority']['n'], -gain
 
 def measured(tries):
     "Share accepted, mean number of pairs, mean worth"
@@ -116,8 +119,8 @@ def reported(rule, times):
     effects, fair, flattering = {'idea 0': lambda g: .15, 'idea 1': lambda g: 0., 'idea 2': lambda g: 0.}, [], []
     for seed in range(times):
         val, gate, report = (games(name, n, seed) for name,n in (('val', 8), ('gate', 64), ('report', 16)))
-        bank, record = evolve(SkillBank(), player(effects, seed), val, gate, Dreamer(), 1., evidence=(), seed=seed, rule=rule,
-                              alpha=ALPHA, margin=MARGIN, report_games=report, retriever=Shelf)
+        bank, record = evolve(SkillBank(), player(effects, seed), RoundGames(val, gate, report), Dreamer(),
+                              EvolutionConfig(evolution_threshold=1., gate=rule, gate_tasks=64), seed, Shelf)
         found = shown(bank)
         fair.append(record['rates_after']['all']['mean'] - sum(chance(g, found, effects) for g in report)/len(report))
         known = {g.id: g for g in gate}

@@ -65,7 +65,7 @@ def evolution_table(
     return Table(['look', 'suite', 'change', 'what', 'hypothesis', 'gate', 'verdict'], rows)
 
 def _gate(p):
-    seen = [f'{name} +{v["wins"]} −{v["losses"]} of {v["n"]}' for name in ('gate', 'harm') if (v := p.get(name))]
+    seen = [f'{name} +{v["wins"]} −{v["losses"]} of {v["n"]}' for name in ('gate', 'non_inferiority') if (v := p.get(name))]
     return ', '.join(seen) or 'not played'
 
 # %% ../nbs/60_viewers.ipynb #5a6941c5

@@ -180,7 +180,7 @@ def test_a_remote_game_carries_its_task_and_category():
 
 def test_the_gate_sees_which_remote_games_a_skill_touches():
     from skillrl.skills.bank import Skill, SkillBank
-    from skillrl.skills.evolution import touched
+    from skillrl.skills.proposals import touched
     suite, bank = HouseholdSuite(Household('maple')), SkillBank()
     bank.add(Skill('cool_001', 'Cool it', 'Open the fridge first.', 'Always.', category='cool'))
     with serve(suite) as s:

@@ -7,7 +7,9 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.skills.bank import (Mistake, Proposal, Skill, SkillBank, diff, load_latest, load_version, rollback, usefulness, versions)
 from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.consolidation import normal
-from skillrl.skills.evolution import evolve, gate
+from skillrl.config import EvolutionConfig
+from skillrl.gate import gate
+from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.retrieval import Retriever, render
 from skillrl.formats import from_krill
 from skillrl.trajectory import Step, Trajectory
@@ -80,7 +82,8 @@ def test_ids_are_never_used_twice_over_looks_and_reloads():
     given |= {o.id for o in bank.items()}
     for look in range(3):
         val = [house.game('val', n, c) for c in house.goals for n in range(4*look, 4*look + 4)]
-        new, record = evolve(bank, play, val, house.games('gate', 16), evidence=evidence, threshold=.6, seed=look)
+        new, record = evolve(bank, play, RoundGames(val, house.games('gate', 16), evidence=evidence),
+                             AlfworldTeacher(), EvolutionConfig(evolution_threshold=.6), seed=look)
         assert not given & set(record['kept'])
         given |= set(record['kept'])
         if record['kept']: new.remove(record['kept'][0])
@@ -91,7 +94,8 @@ def test_a_refinement_keeps_its_id_and_is_gated():
     goal = house.goals['cool'][0][0]
     bank = SkillBank(task_specific_skills=dict(cool=[Skill('cool_001', 'Where', f'Look for {goal.thing} in fridge 1.', category='cool')]))
     val = [g for g in house.games('val', 12, ('cool',)) if g.goal == goal]
-    new, record = evolve(bank, play, val, house.games('gate', 32, ('cool',)), evidence=evidence, threshold=1.1)
+    new, record = evolve(bank, play, RoundGames(val, house.games('gate', 32, ('cool',)), evidence=evidence),
+                         AlfworldTeacher(), EvolutionConfig(evolution_threshold=1.1))
     assert normal(new.get('cool_001').principle) == normal(house.hint(goal.thing)) and record['kept'][0] == 'cool_001'
     assert record['proposals'][0]['refines'] == f'Look for {goal.thing} in fridge 1.' and bank.get('cool_001').principle != new.get('cool_001').principle
 

@@ -314,7 +314,7 @@ def test_thoughts_of_many_are_asked_at_once_and_a_long_episode_is_shown_whole():
 
 def test_evolution_tries_what_a_model_proposes_and_keeps_what_wins():
     "The script reads the failures it is shown, as a model would, and names the true home of what their goals ask for"
-    from skillrl.skills.evolution import evolve
+    from skillrl.skills.evolution import RoundGames, evolve
     from skillrl.skills.retrieval import Retriever, render
     house = Household('train-004')
     def play(bank, games):
@@ -325,7 +325,7 @@ def test_evolution_tries_what_a_model_proposes_and_keeps_what_wins():
         thing = next(x for x in house.homes if any(f' {x} ' in f' {t} ' for t in tasks))
         return json.dumps([change('add', category=category_in(m), title=f'Where {thing} is', principle=f'Look for {thing} in {house.homes[thing][1]}.', when_to_apply='Not seen yet.')])
     teacher = LLMTeacher(ScriptedChat(script))
-    new, record = evolve(SkillBank(), play, house.games('val', 3), house.games('gate', 12), teacher)
+    new, record = evolve(SkillBank(), play, RoundGames(house.games('val', 3), house.games('gate', 12)), teacher)
     assert teacher.exchanges and record['proposals'] and len(new) == len(record['kept']) >= 1
     o = new.get(record['kept'][0])
     assert o.provenance['teacher'] == 'scripted' and o.provenance['trajectories'] and record['proposals'][0]['hypothesis'] == 'They stand before a closed door.'

@@ -23,7 +23,7 @@ from .prompts import sections
 from .rollout import run_rollout
 from ..skills.bank import Mistake, Skill, SkillBank
 from ..envs.alfworld.teacher import AlfworldTeacher
-from ..skills.evolution import touched
+from ..skills.proposals import touched
 from ..skills.guard import admit, examine
 from ..skills.retrieval import advice
 from ..skills.skill_md import LARGEST, rule_problems, split_text

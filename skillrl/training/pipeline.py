@@ -25,7 +25,7 @@ from ..skills.bank import Skill, SkillBank, load_version
 from ..envs.alfworld.notes import AlfworldNotes
 from ..skills.distillation import distill as write_bank
 from ..skills.evidence import replay
-from ..skills.evolution import evolve as experiment
+from ..skills.evolution import RoundGames, evolve as experiment
 from ..skills.retrieval import render
 from ..runfolder import RunFolder
 from ..store import JsonlLog, atomic_folder, data_path
@@ -307,10 +307,10 @@ def evolve_bank(
     fresh = lambda split, k: suite.games(split, (look+1)*k)[look*k:]
     def play(bank, games):
         return play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, derive_seed(config.seed, 'look', look, suite.name))
-    new, record = experiment(bank, play, fresh('val', n), fresh('gate', 8*c.gate_tasks), teacher, c.evolution_threshold, c.max_new_skills,
-                             derive_seed(config.seed, 'gate', look, suite.name), evidence, c.gate_tasks, c.alpha, rule=c.gate, interims=c.interims,
-                             capacity=c.capacity, deep=c.max_analysis_deep, shallow=c.max_analysis_shallow, report_games=fresh('report', n),
-                             sealed={g.id for s in suite.tests for g in suite.games(s, config.env.test_tasks)}, retriever=lambda b: build_retriever(b, config))
+    held_out = {g.id for s in suite.tests for g in suite.games(s, config.env.test_tasks)}
+    games = RoundGames(fresh('val', n), fresh('gate', 8*c.gate_tasks), fresh('report', n), evidence, held_out)
+    seed = derive_seed(config.seed, 'gate', look, suite.name)
+    new, record = experiment(bank, play, games, teacher, c, seed, lambda b: build_retriever(b, config))
     return new, dict(look=look, suite=suite.name) | record
 
 # %% ../../nbs/46_training.pipeline.ipynb #71e32d20
