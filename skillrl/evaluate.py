@@ -9,71 +9,85 @@ __all__ = ['evaluate', 'compare', 'paired_difference', 'over_seeds', 'figure', '
 # %% ../nbs/44_evaluate.ipynb #90c61159
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from .agent import rollout
-from .stats import paired_interval, t_quantile
+from .stats import Rate, paired_interval, t_quantile
 from .store import atomic_write
-from .envs.alfworld.scene import CATEGORIES
-from .stats import Rate
 from .tables import Table
-from .trajectory import success_rate
+from .trajectory import Trajectory, select, success_rate
 
 # %% ../nbs/44_evaluate.ipynb #c9f3fed1
 def evaluate(
-    policy,         # Who plays
-    episodes,       # Unplayed `Episode`s, one for each game
-    temperature=.4, # Of sampling; the official validation uses 0.4
-    seed=0,         # Decides every token drawn
-    **kw,           # For `rollout`
-)->list: # One `Trajectory` for each game
+    policy:object, # A `Policy`, or a chat policy
+    episodes:Sequence, # Unplayed `Episode`s, one for each game
+    temperature:float=.4, # Of sampling; the official validation uses 0.4
+    seed:int=0, # Decides every token drawn
+    **how:object, # For `rollout`
+)->list: # One `Trajectory` for each game; ValueError if a game is listed twice
     "Play each game once"
     import torch
-    twice = [g for g,n in Counter(getattr(e.game, 'id', e.game) for e in episodes).items() if n > 1]
-    if twice: raise ValueError(f'game {twice[0]!r} is listed more than once: give each test game one episode')
-    return rollout(episodes, policy, temperature=temperature, generator=torch.Generator().manual_seed(seed), **kw)
+    counts = Counter(getattr(e.game, 'id', e.game) for e in episodes)
+    twice = [game for game, n in counts.items() if n > 1]
+    if twice:
+        raise ValueError(f'game {twice[0]!r} is listed more than once: give each test game one episode')
+    generator = torch.Generator().manual_seed(seed)
+    return rollout(episodes, policy, temperature=temperature, generator=generator, **how)
 
 # %% ../nbs/44_evaluate.ipynb #1ca281dc
 def compare(
-    results, # Name of a condition → its trajectories
+    results:dict, # Name of a condition → its trajectories
+    categories:Sequence[str]=(), # In the order of the columns; those that occur, as they come, if empty
 )->Table:
     "Success of each condition, overall and by category"
-    kinds = [c for c in CATEGORIES if any(t.category==c for ts in results.values() for t in ts)]
-    def row(ts): return [_cell(success_rate(ts))] + [_cell(success_rate([t for t in ts if t.category==c])) for c in kinds]
-    steps = lambda ts: f'{sum(map(len, ts))/max(1, len(ts)):.1f}'
-    return Table(['', 'all', *kinds, 'steps', 'n'], [[name, *row(ts), steps(ts), len(ts)] for name,ts in results.items()])
+    found = dict.fromkeys(t.category for ts in results.values() for t in ts if t.category)
+    columns = [c for c in categories or found if c in found]
+    rows = []
+    for name, ts in results.items():
+        rates = [success_rate(ts), *(success_rate(select(ts, category=c)) for c in columns)]
+        steps = sum(map(len, ts))/max(1, len(ts))
+        rows.append([name, *map(_cell, rates), f'{steps:.1f}', len(ts)])
+    return Table(['', 'all', *columns, 'steps', 'n'], rows)
 
-def _cell(r): return f'{r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]' if r.n else '–'
+def _cell(r):
+    return f'{r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]' if r.n else '–'
 
 # %% ../nbs/44_evaluate.ipynb #abaa24c0
 def paired_difference(
-    a, # Trajectories of one condition
-    b, # Of another, on the same games
-)->Rate: # Mean of b - a with its 95 % interval, and the number of games
+    a:Sequence[Trajectory], # Of one condition
+    b:Sequence[Trajectory], # Of another, on the same games
+)->Rate: # Mean of b - a with its 95 % interval, and the number of games; ValueError for other games, or none
     "How much better `b` does than `a`, game by game"
     won = {t.game: t.success for t in a}
     if won.keys() != {t.game for t in b} or len(won) != len(a) or len(a) != len(b):
-        raise ValueError('the two lists do not hold the same games once each: play both conditions on one list of games')
-    if not won: raise ValueError('there is no game to compare: play both conditions on at least one')
+        raise ValueError('the two lists do not hold the same games once each: '
+                         'play both conditions on one list of games')
+    if not won:
+        raise ValueError('there is no game to compare: play both conditions on at least one')
     wins = sum(t.success and not won[t.game] for t in b)
     losses = sum(won[t.game] and not t.success for t in b)
-    return Rate((wins - losses)/len(b), *paired_interval(wins, losses, len(b)), len(b))
+    low, high = paired_interval(wins, losses, len(b))
+    return Rate((wins - losses)/len(b), low, high, len(b))
 
 # %% ../nbs/44_evaluate.ipynb #69ea7407
 def over_seeds(
-    values, # One number per seed
-)->Rate: # Their mean, its 95 % interval, and how many there are
+    values:Sequence[float], # One number per seed
+)->Rate: # Their mean, its 95 % interval, and how many there are; ValueError if there are none
     "The mean over seeds"
-    if not values: raise ValueError('there are no values to average: give one number per seed')
+    if not values:
+        raise ValueError('there are no values to average: give one number per seed')
     n, mean = len(values), sum(values)/len(values)
-    if n < 2: return Rate(mean, float('nan'), float('nan'), n)
-    half = t_quantile(n - 1)*math.sqrt(sum((v-mean)**2 for v in values)/(n-1)/n)
-    return Rate(mean, mean-half, mean+half, n)
+    if n < 2:
+        return Rate(mean, math.nan, math.nan, n)
+    variance = sum((v - mean)**2 for v in values)/(n - 1)
+    half = t_quantile(n - 1)*math.sqrt(variance/n)
+    return Rate(mean, mean - half, mean + half, n)
 
 # %% ../nbs/44_evaluate.ipynb #bf122099
 def figure(
-    height, # In inches
-    width=6,
-): # A matplotlib figure
+    height:float, # In inches
+    width:float=6,
+)->object: # A matplotlib figure
     "A figure that a notebook shows where it is the result, and only there"
     import matplotlib.pyplot as plt # Its own figures are those that Jupyter knows how to show
     fig = plt.figure(figsize=(width, height), layout='constrained')
@@ -81,54 +95,63 @@ def figure(
     return fig
 
 def plot_rates(
-    results, # Name of a condition → its trajectories
-): # A matplotlib figure
+    results:dict, # Name of a condition → its trajectories
+)->object: # A matplotlib figure
     "Success rate and 95 % interval of each condition"
-    fig = figure(.5 + .45*len(results))
-    ax, rates = fig.subplots(), [success_rate(ts) for ts in results.values()]
-    for y,r in enumerate(rates):
+    rates = [success_rate(ts) for ts in results.values()]
+    fig = figure(.5 + .45*len(rates))
+    ax = fig.subplots()
+    for y, r in enumerate(rates):
         ax.plot([r.low, r.high], [y, y], color='C0', lw=2)
         ax.plot(r.mean, y, 'o', color='C0')
-        ax.annotate(f'{r.mean:.2f}', (r.mean, y), xytext=(0, 6), textcoords='offset points', ha='center', fontsize=8)
-    ax.set(yticks=range(len(rates)), yticklabels=list(results), xlim=(0, 1), ylim=(len(rates)-.5, -.7), xlabel='success rate')
+        ax.annotate(f'{r.mean:.2f}', (r.mean, y), xytext=(0, 6), textcoords='offset points', ha='center',
+                    fontsize=8)
+    ax.set(yticks=range(len(rates)), yticklabels=list(results), xlim=(0, 1), ylim=(len(rates) - .5, -.7),
+           xlabel='success rate')
     return fig
 
 # %% ../nbs/44_evaluate.ipynb #c1947112
 def smooth(
-    values,
-    width=5, # How many neighbours share a point
+    values:Sequence[float],
+    width:int=5, # How many neighbours share a point
 )->list:
     "Moving average that looks back only"
-    return [sum(values[max(0, i-width+1):i+1])/len(values[max(0, i-width+1):i+1]) for i in range(len(values))]
+    windows = [values[max(0, i - width + 1):i + 1] for i in range(len(values))]
+    return [sum(w)/len(w) for w in windows]
 
 def plot_learning(
-    curves, # Name → success rate per iteration
-): # A matplotlib figure
+    curves:dict, # Name → success rate per iteration
+)->object: # A matplotlib figure
     "Success along training"
     fig = figure(2.5)
     ax = fig.subplots()
-    for i,(name, ys) in enumerate(curves.items()):
-        ax.plot(ys, color=f'C{i}', alpha=.25)
-        ax.plot(smooth(ys), color=f'C{i}')
-        if ys: ax.annotate(name, (len(ys)-1, smooth(ys)[-1]), xytext=(4, 0), textcoords='offset points', color=f'C{i}', va='center')
+    for i, (name, rates) in enumerate(curves.items()):
+        smoothed, color = smooth(rates), f'C{i}'
+        ax.plot(rates, color=color, alpha=.25)
+        ax.plot(smoothed, color=color)
+        if rates:
+            ax.annotate(name, (len(rates) - 1, smoothed[-1]), xytext=(4, 0), textcoords='offset points',
+                        color=color, va='center')
     ax.set(xlabel='GRPO iteration', ylabel='success rate', ylim=(0, 1))
     return fig
 
 # %% ../nbs/44_evaluate.ipynb #92f5aae7
 def write_report(
-    folder,   # Of the run
-    title,    # First line of the page
-    sections, # Heading → text, a `Table`, or (caption, figure)
-)->Path: # The page
+    folder:str|Path, # Of the run
+    title:str, # First line of the page
+    sections:dict, # Heading → text, a `Table`, or (caption, figure)
+)->Path: # The page; OSError, in one sentence, if it could not be written
     "Write `report.md` and its `figures/`"
     folder, parts = Path(folder), [f'# {title}']
     for name, body in sections.items():
         parts.append(f'## {name}')
         if isinstance(body, tuple):
+            caption, fig = body
             file = f'figures/{name.lower().replace(" ", "_")}.png'
-            atomic_write(folder/file, _png(body[1]))
-            parts += [f'![{name}]({file})', body[0]]
-        else: parts.append(body._repr_markdown_() if isinstance(body, Table) else body)
+            atomic_write(folder/file, _png(fig))
+            parts += [f'![{name}]({file})', caption]
+        else:
+            parts.append(body._repr_markdown_() if isinstance(body, Table) else body)
     return atomic_write(folder/'report.md', '\n\n'.join(parts) + '\n')
 
 def _png(fig):

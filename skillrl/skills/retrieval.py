@@ -15,7 +15,7 @@ from ..routing import Router, as_router
 from .bank import Mistake, Skill, SkillBank
 from .embedding import Encoder
 from .ranking import EmbeddingRanker, LexicalRanker, in_file_order, in_official_order
-from ..trajectory import Table
+from ..tables import Table
 
 # %% ../../nbs/34_skills.retrieval.ipynb #a08fff28
 SHOWN = 'principle', 'full', 'official'
