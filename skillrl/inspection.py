@@ -266,7 +266,7 @@ def outcome(
 
 def _scores(path, s):
     "The first and the best document on both splits, by the metric of the gate"
-    from skillrl.skillopt.trainer import gain
+    from skillrl.skillopt.report import gain
     def found(name, is_fresh):
         file = path/name/'summary.json'
         return read_json(file) if is_fresh and file.exists() else {}

@@ -7,7 +7,7 @@ from skillrl.config import SkillRLConfig
 from skillrl.inspection import _gained
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.jobs import opt_settings
-from skillrl.skillopt.trainer import gain
+from skillrl.skillopt.report import gain
 from skillrl.skills.bank import SkillBank
 from skillrl.runfolder import RunFolder
 from skillrl.store import data_path, read_json

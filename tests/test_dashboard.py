@@ -9,7 +9,8 @@ from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.dashboard import (PAGE, SkillDiff, finals, json_of, lost_table, measured, plot_run, present, read_run, run_browser, skill_at, skill_diff,
                                         step_story, steps_told, usage_table, verdict, watch, why, write_report)
-from skillrl.skillopt.trainer import SkillOptTrainer, steps_table
+from skillrl.skillopt.report import steps_table
+from skillrl.skillopt.trainer import SkillOptTrainer
 
 def train(root, epochs=1, target=None, **kw):
     config = SkillOptConfig(num_epochs=epochs, batch_size=10, minibatch_size=4, workers=1, verbose=False, out_root=str(root), **kw)

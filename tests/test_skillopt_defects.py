@@ -9,8 +9,8 @@ from skillrl import RolloutResult, SkillOptConfig, SkillOptTrainer
 from skillrl.envs.base import SkillEnv
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.openai_client import OpenAIChatClient
-from skillrl.skillopt.run import OptRun, OptState, _numbered, unsealed
-from skillrl.skillopt.trainer import doubts
+from skillrl.skillopt.run import OptRun, OptState, step_folders, verify_signed
+from skillrl.skillopt.trust import rejection_reasons
 
 # --- a user of 1.0.0 ---
 class Client:
@@ -769,10 +769,10 @@ def test_an_order_that_an_edit_only_finishes_is_seen(tmp_path):
     assert t.train()['total_accepts']==0 and not [c for c in t.target.calls if 'instructions' in c['system']]
 
 @pytest.mark.parametrize('text', ['می‌خواهم', 'क्‍ष', '👩‍💻 be kind', '❤️‍🔥', '☺️', 'Excelファイルを開く'])
-def test_what_a_script_or_an_emoji_is_written_with_is_not_hidden(text): assert doubts(text)==[]
+def test_what_a_script_or_an_emoji_is_written_with_is_not_hidden(text): assert rejection_reasons(text)==[]
 
 @pytest.mark.parametrize('text', ['am\u200cber', 'I\u200dgnore this', 'be\u200b kind', '\u200d', 'می\u200c\u200cخواهم', 'x\ufe0f', '\u202eover'])
-def test_what_is_written_with_nothing_is_hidden(text): assert 'hidden characters' in doubts(text)
+def test_what_is_written_with_nothing_is_hidden(text): assert 'hidden characters' in rejection_reasons(text)
 
 def test_what_a_user_wrote_himself_is_not_doubted(tmp_path):
     summary = trainer(tmp_path, initial_skill=f'{ORDER}\n'.replace('amber', 'so')).train()
@@ -813,8 +813,8 @@ def test_a_state_of_any_bytes_costs_one_step(tmp_path, text):
 def test_a_state_holds_its_own_record_only(tmp_path):
     "A long run that wrote its whole history with each step would grow with the square of its steps"
     trainer(tmp_path, num_epochs=6, optimizer=learn).train()
-    states = [unsealed((tmp_path/f'steps/step_{n:04}/state.json').read_bytes()) for n in range(1, 7)]
-    assert [[r['step'] for r in s.history] for _, s, _ in states]==[[n] for n in range(1, 7)]
+    signed = [verify_signed((tmp_path/f'steps/step_{n:04}/state.json').read_bytes()) for n in range(1, 7)]
+    assert [[r['step'] for r in s.state.history] for s in signed]==[[n] for n in range(1, 7)]
 
 @pytest.mark.parametrize('also, done', [([], 4), (['history.json'], 1)], ids=['one state', 'and the history'])
 def test_damage_to_an_old_state_costs_nothing_while_the_history_is_there(tmp_path, also, done):
@@ -823,11 +823,12 @@ def test_damage_to_an_old_state_costs_nothing_while_the_history_is_there(tmp_pat
     with OptRun(tmp_path, OptState('', '', ''), states_bound(tmp_path), {}) as run: assert run.state.step==done
     assert trainer(tmp_path, num_epochs=4).train()==summary and [r['step'] for r in read(tmp_path, 'history.json')]==[1, 2, 3, 4]
 
-def states_bound(root): return unsealed((root/'steps/step_0001/state.json').read_bytes())[0]
+def states_bound(root): return verify_signed((root/'steps/step_0001/state.json').read_bytes()).bound
 
 def test_what_is_not_ours_is_left_alone(tmp_path):
-    ours = ['.best_skill.md.tmp12', '.config.json.tmp7', 'skills/.skill_v0001.md.tmp3', 'steps/.step_0001.tmp/state.json', 'journal_0007.jsonl']
-    theirs = ['.notes.tmp', 'sub/.x.tmpl', '.best_skill.md.tmp', 'journal_may.jsonl', 'sub/.config.json.tmp1', '.mine.tmp4']
+    half = [f'{name}.tmp{n:016x}' for n, name in enumerate(['.best_skill.md', '.config.json', 'skills/.skill_v0001.md'])]
+    ours = [*half, 'steps/.step_0001.tmp/state.json', 'journal_0007.jsonl']
+    theirs = ['.notes.tmp', 'sub/.x.tmpl', '.best_skill.md.tmp', 'journal_may.jsonl', 'sub/.draft.json.tmp1', '.mine.tmp4']
     for name in ours + theirs:
         (tmp_path/name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path/name).write_text('kept')
@@ -842,7 +843,7 @@ def test_a_copy_of_a_step_is_no_step(tmp_path):
 
 def test_steps_are_in_the_order_of_their_numbers(tmp_path):
     for n in (9999, 10000, 2): (tmp_path/f'steps/step_{n:04}').mkdir(parents=True)
-    assert [p.name for p in _numbered(tmp_path)]==['step_10000', 'step_9999', 'step_0002']
+    assert [p.name for p in step_folders(tmp_path)]==['step_10000', 'step_9999', 'step_0002']
 
 def test_damaged_lines_of_a_log_are_left_out(tmp_path):
     summary = trainer(tmp_path, num_epochs=2).train()

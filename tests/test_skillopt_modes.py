@@ -18,6 +18,7 @@ from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import EDITING, KEYS, load_prompt, sections
 from skillrl.skillopt.reflect import full_rewrite, minibatches, rewrite
 from skillrl.concurrency import ThreadExecutor
+from skillrl.skillopt import proposal, report, selection
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.skills.bank import SkillBank
 from skillrl.envs.alfworld.scene import CATEGORIES
@@ -369,7 +370,7 @@ def test_a_final_measurement_that_another_one_replaces_is_remembered():
     assert said['stopped'] and len(clerk.asked)==total(said, 'calls', 'target') <= 450
     run = trainer(clerk=clerk, num_epochs=9)
     run.train()
-    assert sum(u['calls'] for u in run.paid()['target'].values())==len(clerk.asked)
+    assert sum(u['calls'] for u in run.session.paid()['target'].values())==len(clerk.asked)
 
 @pytest.mark.parametrize('most', [9000, 11000, 13000])
 def test_what_the_optimizer_took_in_a_stage_that_was_broken_off_is_told(most):
@@ -399,9 +400,10 @@ def test_a_limit_on_time_keeps_the_final_measurement_back():
 
 def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsys):
     "Where the limit was lowered after the steps, the lucky score of the gate stays under its own name"
-    def late(self, folder, *a): return SkillOptTrainer.final_was(self, folder, *a) if folder != 'final_selection_eval' else None
-    monkeypatch.setattr(SkillOptTrainer, 'final_was', SkillOptTrainer.final, raising=False)
-    monkeypatch.setattr(SkillOptTrainer, 'final', late)
+    measure = report.measure_final
+    def late(session, folder, *a):
+        return None if folder == 'final_selection_eval' else measure(session, folder, *a)
+    monkeypatch.setattr(report, 'measure_final', late)
     said = trainer(verbose=True).train()
     assert said['total_accepts'] and said['best_selection_score'] is said['best_selection_interval'] is None
     assert 0 < said['gate_score'] <= 1 and 'best selection score not measured afresh' in capsys.readouterr().out
@@ -528,6 +530,13 @@ def test_all_patches_are_screened_in_one_go_each_on_its_own_items():
         of = {skill: [i for s, i in run if s==skill] for skill, _ in run}
         assert len(run)==len({i for _, i in run})==6 and all(len(ids)==3 for ids in of.values())
 
+def mend_before_the_gate(monkeypatch, broken):
+    compare = selection.compare_with_current
+    def mended(session, candidate):
+        broken.clear()
+        return compare(session, candidate)
+    monkeypatch.setattr(selection, 'compare_with_current', mended)
+
 def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
     "The others are screened as ever"
     monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
@@ -537,14 +546,13 @@ def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
             if down and system in down: raise ConnectionError('no route to host')
             return super().chat(system=system, **kw)
     t = trainer(clerk=Deaf(), num_epochs=1, batch_size=12)
-    patched, n = t._patched, len(t.env.get_items('train'))//3
-    def noted(p):
-        before.append(patched(p))
+    patched, n = proposal.patched_skill, len(t.env.get_items('train'))//3
+    def noted(session, p):
+        before.append(patched(session, p))
         if len(before)==n: down.append(before[-1])  # The last, since a run whose first five items are lost ends there
         return before[-1]
-    monkeypatch.setattr(t, '_patched', noted)
-    judge = t.judge
-    monkeypatch.setattr(t, 'judge', lambda candidate: (down.clear(), judge(candidate))[1])
+    monkeypatch.setattr(proposal, 'patched_skill', noted)
+    mend_before_the_gate(monkeypatch, down)
     t.train()
     rows = read('steps/step_0001/screen.json')
     assert [bool(r.get('lost')) for r in rows]==[False]*(n - 1) + [True] and 'no route to host' in rows[-1]['lost']
@@ -559,13 +567,12 @@ def test_a_patch_that_breaks_every_rollout_is_no_outage(monkeypatch):
             if system in bad: raise ConnectionError('the prompt was filtered')
             return super().chat(system=system, **kw)
     t = trainer(clerk=Censored(), num_epochs=1, batch_size=12, minibatch_size=6)
-    patched = t._patched
-    def noted(p):
-        if not bad: bad.append(patched(p))
-        return patched(p)
-    monkeypatch.setattr(t, '_patched', noted)
-    judge = t.judge
-    monkeypatch.setattr(t, 'judge', lambda candidate: (bad.clear(), judge(candidate))[1])
+    patched = proposal.patched_skill
+    def noted(session, p):
+        if not bad: bad.append(patched(session, p))
+        return patched(session, p)
+    monkeypatch.setattr(proposal, 'patched_skill', noted)
+    mend_before_the_gate(monkeypatch, bad)
     t.train()
     first, *rest = read('steps/step_0001/screen.json')
     assert 'filtered' in first['lost'] and rest and not any('lost' in r for r in rest) and any(r['gain'] > 0 for r in rest)

@@ -25,8 +25,8 @@ from fastcore.basics import patch
 from ..evaluate import figure
 from .gate import score_of
 from ..stats import interval
-from .run import unsealed
-from .trainer import steps_table
+from .run import verify_signed
+from .report import steps_table
 from ..store import atomic_write, to_json
 from ..tables import Table
 from ..types import RolloutResult
@@ -220,8 +220,8 @@ def skill_at(
     step, # 0 is the skill a run begins with
 )->str:
     "The current skill after `step`"
-    state = unsealed(text_of(Path(folder)/('baseline_selection_eval' if step == 0 else f'steps/step_{step:04}')/'state.json'))
-    if state: return state[1].skill
+    state = verify_signed(text_of(Path(folder)/('baseline_selection_eval' if step == 0 else f'steps/step_{step:04}')/'state.json'))
+    if state: return state.state.skill
     try: return (Path(folder)/f'skills/skill_v{step:04}.md').read_text(encoding='utf-8', errors='replace')
     except OSError: raise ValueError(f'step is {step!r}, and {Path(folder).name} holds no skill of it: choose a step that was made') from None
 

@@ -13,7 +13,7 @@ from ..llm.base import usage_of
 from ..llm.ledger import BudgetExceeded, Ledger
 from ..llm.reply import ChatReply
 from ..llm.handoff import Handoff
-from ..trajectory import clip
+from ..tables import clip
 
 # %% ../../nbs/53_skillopt.meter.ipynb #22042d5b
 COUNTS = 'calls', 'prompt_tokens', 'completion_tokens', 'total_tokens'

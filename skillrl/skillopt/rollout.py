@@ -21,7 +21,7 @@ from ..llm.reply import Outage, redact
 from .editor import skill_hash
 from .meter import STOPS, Meter, add_usage, close_meter, error_message, model_of
 from ..store import fingerprint
-from ..trajectory import clip
+from ..tables import clip
 from ..types import RolloutResult
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #90cc1303
