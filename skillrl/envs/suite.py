@@ -27,11 +27,13 @@ class GameSuite:
     def __post_init__(self):
         shares = {split: share*(1 - _TEST_SHARE) for split, share in SHARES.items()} | dict(test=_TEST_SHARE)
         dealt = deal(self.listed, shares, _category, seeded('deal', self.name))
-        self.splits = {split: spread(games, _category, seeded('spread', split)) for split, games in dealt.items()}
+        self.splits = {split: spread(games, _category, seeded('spread', split))
+                       for split, games in dealt.items()}
 
     def games(self, split:str, n:int)->list: # ValueError for a split that does not exist
         "The first `n` games of `split`, categories in proportion; fewer where there are not so many"
-        if split not in self.splits: raise ValueError(f'the split is {split!r}: choose one of {", ".join(self.splits)}')
+        if split not in self.splits:
+            raise ValueError(f'the split is {split!r}: choose one of {", ".join(self.splits)}')
         return self.splits[split][:n]
 
     def game(self, split:str, i:int)->Any:
@@ -47,7 +49,8 @@ class GameSuite:
         "Environment that plays `game`"
         return self.make_env([game], max_steps=max_steps)
 
-def _category(game): return game.category
+def _category(game):
+    return game.category
 
 # %% ../../nbs/17_envs.suite.ipynb #60d3b6d1
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ class ServerSuite:
     def about(self, id:str)->tuple[str, str]: # Task, category
         "What game `id` is about, as the server says"
         if id not in self._about:
-            if self._asker is None: self._asker = self.env(None, 1)
+            if self._asker is None:
+                self._asker = self.env(None, 1)
             _, info = self._asker.reset(options={'game': id})
             self._about[id] = info['task'], info['category']
         return self._about[id]

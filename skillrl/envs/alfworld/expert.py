@@ -33,7 +33,8 @@ class AlfworldExpert:
         trust:float=1.,        # Chance that a hint is believed
     ):
         goal = read_goal(task)
-        if goal is None: raise ValueError(f"task {task!r} is not a goal of ALFWorld: the expert cannot read it")
+        if goal is None:
+            raise ValueError(f"task {task!r} is not a goal of ALFWorld: the expert cannot read it")
         self.category, self.thing, self.target = goal
         self.rng = rng if isinstance(rng, random.Random) else random.Random(rng)
         self.trust, self._trusted = trust, {}
@@ -46,9 +47,12 @@ class AlfworldExpert:
         "What to think and do next"
         self.notes, self.can = notes, set(admissible)
         self.hints = read_hints(skill_lines)
-        if not notes.holding: return self.fetch()
-        if kind(notes.holding) != self.thing: return self.drop()
-        if self.category == 'look': return self.light()
+        if not notes.holding:
+            return self.fetch()
+        if kind(notes.holding) != self.thing:
+            return self.drop()
+        if self.category == 'look':
+            return self.light()
         return self.treat() or self.store()
 
 # %% ../../../nbs/19_envs.alfworld.expert.ipynb #4a10b3d8
@@ -58,17 +62,21 @@ def reach(self:AlfworldExpert,
 )->str:    # Command
     "Next command on the way to having a receptacle open in front of us"
     for command in (f'open {r}', f'go to {r}'):
-        if command in self.can: return command
+        if command in self.can:
+            return command
     return f'examine {r}'
 
 @patch
 def arrived(self:AlfworldExpert)->tuple[str, list]: # Receptacle or '', things
     "Destination that holds most of what is wanted, and what it holds of it"
-    if self.category == 'look': return '', []
+    if self.category == 'look':
+        return '', []
     ready = {}
     for thing, r in self.notes.where(self.thing):
-        treated = self.category not in TOOLS or self.category in self.notes.done.get(thing, ())
-        if treated and kind(r) == self.target: ready.setdefault(r, []).append(thing)
+        done = self.notes.done.get(thing, ())
+        treated = self.category not in TOOLS or self.category in done
+        if treated and kind(r) == self.target:
+            ready.setdefault(r, []).append(thing)
     return max(ready.items(), key=lambda x: len(x[1]), default=('', []))
 
 @patch
@@ -78,8 +86,10 @@ def fetch(self:AlfworldExpert)->tuple[str, str]:
     seen = [(thing, r) for thing, r in self.notes.where(self.thing) if thing not in placed]
     for thing, r in seen:
         command = f'take {thing} from {r}'
-        if command in self.can: return f'take {self.thing}', command
-    if not seen: return self.find(self.thing)
+        if command in self.can:
+            return f'take {self.thing}', command
+    if not seen:
+        return self.find(self.thing)
     _, r = seen[0]
     return f'{self.thing} in {r}', self.reach(r)
 
@@ -91,8 +101,10 @@ def find(self:AlfworldExpert,
     "Look where we have not looked"
     unsearched = self.notes.unsearched()
     told = [r for t, r in self.hints if t == thing and r in unsearched and self.believes(t, r)]
-    if told: return f'find {thing} in {told[0]}', self.reach(told[0])
-    if not unsearched: return f'find {thing}', self.rng.choice(sorted(self.can))
+    if told:
+        return f'find {thing} in {told[0]}', self.reach(told[0])
+    if not unsearched:
+        return f'find {thing}', self.rng.choice(sorted(self.can))
     worth = [likelihood(kind(r), thing)/_steps_to(r, self.can) for r in unsearched]
     best = [r for r, w in zip(unsearched, worth) if w == max(worth)]
     return f'find {thing}', self.reach(self.rng.choice(best))
@@ -101,12 +113,15 @@ def find(self:AlfworldExpert,
 def believes(self:AlfworldExpert, thing:str, receptacle:str)->bool:
     "Whether a hint is believed in this episode"
     hint = thing, receptacle
-    if hint not in self._trusted: self._trusted[hint] = self.rng.random() < self.trust
+    if hint not in self._trusted:
+        self._trusted[hint] = self.rng.random() < self.trust
     return self._trusted[hint]
 
 def _steps_to(r, can): # Steps to see what a receptacle holds, as far as is known
     far = f'go to {r}' in can
-    closed = f'open {r}' in can or (far and kind(r) in DOORS)
+    closed = f'open {r}' in can
+    if far and kind(r) in DOORS:
+        closed = True
     return max(int(far) + int(closed), 1)
 
 # %% ../../../nbs/19_envs.alfworld.expert.ipynb #d0437033
@@ -116,8 +131,10 @@ def light(self:AlfworldExpert)->tuple[str, str]:
     lamps = self.notes.where(self.target)
     for lamp, _ in lamps:
         command = f'use {lamp}'
-        if command in self.can: return f'use {self.target}', command
-    if not lamps: return self.find(self.target)
+        if command in self.can:
+            return f'use {self.target}', command
+    if not lamps:
+        return self.find(self.target)
     _, r = lamps[0]
     return f'{self.target} in {r}', self.reach(r)
 
@@ -125,9 +142,11 @@ def light(self:AlfworldExpert)->tuple[str, str]:
 def treat(self:AlfworldExpert)->tuple[str, str]|None:
     "Clean, heat or cool what is held, unless that is done or the room has no tool for it"
     verb, held = self.category, self.notes.holding
-    if verb not in TOOLS or verb in self.notes.done.get(held, ()): return None
+    if verb not in TOOLS or verb in self.notes.done.get(held, ()):
+        return None
     tools = [r for r in self.notes.receptacles if kind(r) == TOOLS[verb]]
-    if not tools: return None
+    if not tools:
+        return None
     commands = [f'{verb} {held} with {r}' for r in tools]
     command = next((c for c in commands if c in self.can), f'go to {tools[0]}')
     return f'{verb} {self.thing}', command
@@ -139,8 +158,10 @@ def put(self:AlfworldExpert, receptacles:list[str], thought:str)->tuple[str, str
     held = self.notes.holding
     commands = [c for r in receptacles for c in (f'move {held} to {r}', f'put {held} in/on {r}')]
     for command in commands:
-        if command in self.can: return thought, command
-    if not receptacles: return thought, self.rng.choice(sorted(self.can))
+        if command in self.can:
+            return thought, command
+    if not receptacles:
+        return thought, self.rng.choice(sorted(self.can))
     nearest = min(receptacles, key=lambda r: (f'go to {r}' in self.can, r in self.notes.closed))
     return thought, self.reach(nearest)
 
@@ -149,7 +170,8 @@ def store(self:AlfworldExpert)->tuple[str, str]:
     "Put what is held where the goal wants it"
     first, _ = self.arrived()
     receptacles = [r for r in self.notes.receptacles if kind(r) == self.target]
-    if first and self.category == 'pick_two': receptacles = [first]
+    if first and self.category == 'pick_two':
+        receptacles = [first]
     return self.put(receptacles, f'put {self.thing} in {self.target}')
 
 @patch

@@ -10,7 +10,6 @@ __all__ = ['Unsolvable', 'Stop', 'ways_to_win', 'oracle', 'scene_from_pddl', 'go
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from .engine import PUT_COMMANDS, Engine
@@ -36,30 +35,46 @@ def ways_to_win(
     things, targets = scene.candidates(e.game.goal)
     places = [(o, i) for i, contents in enumerate(scene.contents) for o in contents]
     found = [(o, i) for o, i in places if o in things and 'take' in scene.things[o].can]
-    if category == 'pick_two': return [way for target in targets for way in _pairs(e, target, found)]
-    if category == 'look':
-        lamps = [Stop(i, f'use {e.thing_names[o]}', False) for lamp in targets for o, i in places if o == lamp]
-        return [[_fetch(e, o, i), lamp] for o, i in found for lamp in lamps]
-    return [[_fetch(e, o, i), *treatment, _store(e, o, target)]
-            for o, i in found for treatment in _treatments(e, o) for target in targets if _fits(scene, o, target)]
+    if category == 'pick_two':
+        return [way for target in targets for way in _pairs(e, target, found)]
+    ways = []
+    for o, i in found:
+        if category == 'look':
+            ends = _lamps(e, targets, places)
+        else:
+            ends = _treated_and_stored(e, o, targets)
+        ways += [[_fetch(e, o, i), *end] for end in ends]
+    return ways
 
 # %% ../../../nbs/17_envs.alfworld.files.ipynb #2007ea91
-def _fetch(e, o, i): return Stop(i, f'take {e.thing_names[o]} from {e.receptacle_names[i]}', True)
+def _fetch(e, o, i):
+    return Stop(i, f'take {e.thing_names[o]} from {e.receptacle_names[i]}', True)
 
 def _store(e, o, i):
     return Stop(i, PUT_COMMANDS[e.style].format(e.thing_names[o], e.receptacle_names[i]), True)
 
-def _fits(scene, o, i): return (scene.receptacles[i].type, scene.things[o].type) in scene.holds
+def _fits(e, o, i):
+    pair = e.scene.receptacles[i].type, e.scene.things[o].type
+    return pair in e.scene.holds
+
+def _lamps(e, lamps, places): # Ways to end a goal that wants light
+    shining = [(o, i) for lamp in lamps for o, i in places if o == lamp]
+    return [[Stop(i, f'use {e.thing_names[o]}', False)] for o, i in shining]
+
+def _treated_and_stored(e, o, targets): # Ways to end all other goals
+    stores = [_store(e, o, i) for i in targets if _fits(e, o, i)]
+    return [[*treatment, store] for treatment in _treatments(e, o) for store in stores]
 
 def _treatments(e, o): # Ways to get a thing into the state the goal wants
     verb, receptacles = e.game.goal.category, e.scene.receptacles
-    if verb == 'pick' or (o, STATES[verb]) in e.facts: return [[]]
+    if verb == 'pick' or (o, STATES[verb]) in e.facts:
+        return [[]]
     tools = [i for i, r in enumerate(receptacles) if r.type == TOOLS[verb]]
     return [[Stop(i, f'{verb} {e.thing_names[o]} with {receptacles[i].name}', False)] for i in tools]
 
 def _pairs(e, target, found): # Ways to have two things in receptacle `target`
     there = [o for o, i in found if i == target]
-    away = [(o, i) for o, i in found if o not in there and _fits(e.scene, o, target)]
+    away = [(o, i) for o, i in found if o not in there and _fits(e, o, target)]
     for pair in combinations(away, max(0, 2 - len(there))):
         if len({o for o, _ in pair}) == len(pair):
             yield [stop for o, i in pair for stop in (_fetch(e, o, i), _store(e, o, target))]
@@ -72,16 +87,20 @@ def oracle(
     "Shortest plan that wins, made with full knowledge of the scene"
     engine = Engine(game, verb_style)
     engine.reset()
-    if engine.won: return ['look'] # The original judges after a command, so one is needed
+    if engine.won:
+        return ['look'] # The original judges after a command, so one is needed
     plans = [_commands(engine, way) for way in ways_to_win(engine)]
-    if not plans: raise Unsolvable(f"game {game.id} cannot be won: nothing in it leads to {game.task!r}")
+    if not plans:
+        raise Unsolvable(f"game {game.id} cannot be won: nothing in it leads to {game.task!r}")
     return min(plans, key=len)
 
 def _commands(e, way):
-    at, opened, plan = e.at, set(e.opened), []
+    at, plan = e.at, []
+    opened = set(e.opened)
     for stop in way:
         r = e.scene.receptacles[stop.receptacle]
-        if r.location != at: plan.append(f'go to {r.name}')
+        if r.location != at:
+            plan.append(f'go to {r.name}')
         if stop.opened and r.openable and stop.receptacle not in opened:
             plan.append(f'open {r.name}')
             opened.add(stop.receptacle)
@@ -93,13 +112,15 @@ def _commands(e, way):
 def _sections(problem): # Text of the facts at the start, and of the goal
     text = re.sub(r';.*', '', problem).lower()
     for mark in ('(:init', '(:goal'):
-        if mark not in text: raise ValueError(f"pddl_problem has no {mark} ...) section")
+        if mark not in text:
+            raise ValueError(f"pddl_problem has no {mark} ...) section")
     return text.split('(:init', 1)[1].split('(:goal', 1)
 
 def _pddl_facts(init): # Arguments of the facts that hold at the start, by predicate
     facts = defaultdict(list)
     for name, arguments in re.findall(r'\((\w+)((?:\s+[^\s()]+)+)\s*\)', init):
-        if name != 'distance': facts[name].append(arguments.split())
+        if name != 'distance':
+            facts[name].append(arguments.split())
     return facts
 
 def _pddl_names(facts): # Printed name of every id
@@ -114,48 +135,72 @@ def _pddl_names(facts): # Printed name of every id
 # %% ../../../nbs/17_envs.alfworld.files.ipynb #7095a58d
 _ABILITY = dict(pickupable='take', cleanable='clean', heatable='heat', coolable='cool', toggleable='use',
                 sliceable='slice', isreceptacleobject='hold') # Predicate → what can be done
-_STATE = dict(ishot='hot', iscool='cool', isclean='clean', issliced='sliced', istoggled='on') # Predicate → state
+_STATE = dict(ishot='hot', iscool='cool', isclean='clean', issliced='sliced',
+              istoggled='on') # Predicate → state
 
+class _Facts:
+    "Facts of a planning problem, with the printed name of every id"
+    def __init__(self, problem):
+        self.rows = _pddl_facts(_sections(problem)[0])
+        self.names = _pddl_names(self.rows)
+        self.types = {x: _bare(type) for x, type in self.rows['receptacletype'] + self.rows['objecttype']}
+
+    def name(self, x:str)->str:
+        return self.names.get(x, x + ' ')
+
+    def location(self, x:str)->int:
+        return int(self.names[x].split()[1])
+
+    def ids(self, predicate:str)->set: # Of which it holds
+        return {x for x, *_ in self.rows[predicate]}
+
+def _bare(type):
+    return type.removesuffix('type')
+
+def _by_first(rows): # First arguments → second arguments
+    seconds = defaultdict(list)
+    for x, y in rows:
+        seconds[x].append(y)
+    return seconds
+
+# %% ../../../nbs/17_envs.alfworld.files.ipynb #99fa58f3
 def scene_from_pddl(
     problem:str, # Text of a planning problem
 )->Scene:        # ValueError or KeyError if a part of it is missing
     "Scene of an official game"
-    facts = _pddl_facts(_sections(problem)[0])
-    names = _pddl_names(facts)
-    types = {x: _bare(t) for x, t in facts['receptacletype'] + facts['objecttype']}
-    holds = frozenset((_bare(r), _bare(t)) for r, t in facts['cancontain'])
-    start = _location(names, facts['atlocation'][0][1])
-    return Scene(_receptacles(facts, names, types), _things(facts, names, types), holds, start)
+    facts = _Facts(problem)
+    holds = frozenset((_bare(r), _bare(t)) for r, t in facts.rows['cancontain'])
+    start = facts.location(facts.rows['atlocation'][0][1])
+    return Scene(_receptacles(facts), _things(facts), holds, start)
 
-def _bare(type): return type.removesuffix('type')
+def _receptacles(facts):
+    openable, opened = facts.ids('openable'), facts.ids('opened')
+    found = []
+    for x, at in sorted(facts.rows['receptacleatlocation']):
+        type, location = facts.types.get(x, ''), facts.location(at)
+        found.append(Receptacle(facts.name(x), type, location, x in openable, x in opened))
+    return tuple(found)
 
-def _name(names, x): return names.get(x, x + ' ')
+def _words(facts, predicates): # Word → ids of which it holds
+    return {word: facts.ids(predicate) for predicate, word in predicates.items()}
 
-def _location(names, x): return int(names[x].split()[1])
+def _words_of(x, words):
+    return frozenset(word for word, ids in words.items() if x in ids)
 
-def _second(rows, change): # Second arguments, changed, by the first
-    by_first = defaultdict(list)
-    for x, y in rows: by_first[x].append(change(y))
-    return by_first
-
-# %% ../../../nbs/17_envs.alfworld.files.ipynb #99fa58f3
-def _receptacles(facts, names, types):
-    openable, opened = {x for x, in facts['openable']}, {x for x, in facts['opened']}
-    return tuple(Receptacle(_name(names, x), types.get(x, ''), _location(names, at), x in openable, x in opened)
-                 for x, at in sorted(facts['receptacleatlocation']))
-
-def _words(facts, predicates): # Words that hold of each id
-    rows = [(x, word) for predicate, word in predicates.items() for x, *_ in facts[predicate]]
-    return _second(rows, str)
-
-def _things(facts, names, types):
-    name, location = partial(_name, names), partial(_location, names)
-    can, state = _words(facts, _ABILITY), _words(facts, _STATE)
-    places, spots = _second(facts['inreceptacle'], name), _second(facts['objectatlocation'], location)
-    inside = _second(sorted((o, x) for x, o in facts['inreceptacleobject']), name)
-    rows = facts['objecttype'] + facts['inreceptacle'] + facts['objectatlocation']
-    return tuple(Thing(name(x), types.get(x, ''), tuple(places[x]), frozenset(can[x]), frozenset(state[x]),
-                       tuple(spots[x]), tuple(inside[x])) for x in sorted({x for x, _ in rows}))
+def _things(facts):
+    abilities, states = _words(facts, _ABILITY), _words(facts, _STATE)
+    places = _by_first(facts.rows['inreceptacle'])
+    spots = _by_first(facts.rows['objectatlocation'])
+    inside = _by_first(sorted((holder, x) for x, holder in facts.rows['inreceptacleobject']))
+    listed = facts.rows['objecttype'] + facts.rows['inreceptacle'] + facts.rows['objectatlocation']
+    found = []
+    for x in sorted({x for x, _ in listed}):
+        can, state = _words_of(x, abilities), _words_of(x, states)
+        within = tuple(map(facts.name, places[x]))
+        contents = tuple(map(facts.name, inside[x]))
+        lying = tuple(map(facts.location, spots[x]))
+        found.append(Thing(facts.name(x), facts.types.get(x, ''), within, can, state, lying, contents))
+    return tuple(found)
 
 # %% ../../../nbs/17_envs.alfworld.files.ipynb #22e97b8e
 def goal_from_pddl(
@@ -195,9 +240,11 @@ def load_game(
     try:
         official = 'pddl_problem' in data
         game = game_from_pddl(data, '/'.join(path.parent.parts[-3:])) if official else Game.from_dict(data)
-        if not game.solvable: raise Unsolvable(f"{path} is marked as not solvable: leave it out")
+        if not game.solvable:
+            raise Unsolvable(f"{path} is marked as not solvable: leave it out")
         oracle(game)
-    except Unsolvable: raise
+    except Unsolvable:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
         why = f'{e} is missing' if isinstance(e, KeyError) else e
         raise ValueError(f"{path} is not a game this engine can read: {why}") from e
@@ -218,6 +265,8 @@ def load_games(
     "Every game below a folder that can be won"
     games = []
     for path in find_games(folder):
-        try: games.append(load_game(path))
-        except Unsolvable: pass
+        try:
+            games.append(load_game(path))
+        except Unsolvable:
+            pass
     return games

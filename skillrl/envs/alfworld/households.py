@@ -45,7 +45,8 @@ THINGS = dict(
         statue .5 vase .5 cloth .5 teddybear .3 watch .5'''),
     living=_rates('''
         statue 2 remotecontrol 2 keychain 2 creditcard 2 box 2 vase 2 laptop 2 newspaper 1 pillow 1 watch 1
-        tissuebox 1 cellphone 1 houseplant 1 book .6 plate .6 candle .5 wateringcan .5 pencil .5 desklamp .5'''),
+        tissuebox 1 cellphone 1 houseplant 1 book .6 plate .6 candle .5 wateringcan .5 pencil .5
+        desklamp .5'''),
     bathroom=_rates('''
         toiletpaper 2 spraybottle 2 candle 2 soapbottle 2 soapbar 2 cloth 2 handtowel 1 towel 1 scrubbrush 1
         plunger 1 tissuebox .5 dishsponge .5'''))
@@ -109,7 +110,8 @@ class Household:
     ):
         self.name, self.rooms = _plain('name', name), _known(rooms)
         self.strength = strength
-        if not 0 <= strength <= 1: raise ValueError(f"strength is {strength}: choose a number from 0 to 1")
+        if not 0 <= strength <= 1:
+            raise ValueError(f"strength is {strength}: choose a number from 0 to 1")
         rng = seeded('household', name)
         self.layouts = {room: furnish(room, rng) for room in self.rooms}
         self.places = {room: _names(layout) for room, layout in self.layouts.items()}
@@ -117,19 +119,24 @@ class Household:
         for room, places in self.places.items():
             homes = [place for place in places if kind(place) not in _NO_HOMES]
             for thing in THINGS[room]:
-                if thing not in self.homes: self.homes[thing] = room, rng.choice(homes)
+                if thing not in self.homes:
+                    self.homes[thing] = room, rng.choice(homes)
 
-def _names(layout): return [r.name for r in build_scene(layout, []).receptacles]
+def _names(layout):
+    return [r.name for r in build_scene(layout, []).receptacles]
 
 # %% ../../../nbs/14_envs.alfworld.households.ipynb #0a7699cb
 def _plain(field, word): # `word`, if it can be part of a game id
-    if re.fullmatch(r'[\w.-]+', str(word)): return word
+    if re.fullmatch(r'[\w.-]+', str(word)):
+        return word
     raise ValueError(f"{field} is {word!r}: use letters, digits, dots, dashes and underscores only")
 
 def _known(rooms): # `rooms`, if they can be furnished
     for room in rooms:
-        if room not in ROOMS: raise ValueError(f"room {room!r} is unknown: choose from {', '.join(ROOMS)}")
-    if rooms and len(set(rooms)) == len(rooms): return tuple(rooms)
+        if room not in ROOMS:
+            raise ValueError(f"room {room!r} is unknown: choose from {', '.join(ROOMS)}")
+    if rooms and len(set(rooms)) == len(rooms):
+        return tuple(rooms)
     raise ValueError(f"rooms is {rooms}: name one or more rooms, each once")
 
 # %% ../../../nbs/14_envs.alfworld.households.ipynb #faf38f5a
@@ -153,7 +160,8 @@ def hint(self:Household,
 
 # %% ../../../nbs/14_envs.alfworld.households.ipynb #36b9ebc2
 def _targets(category, thing, places, home): # Types of receptacles or lamps a goal about `thing` may name
-    if category == 'look': return ['desklamp']
+    if category == 'look':
+        return ['desklamp']
     avoid = kind(home), TOOLS.get(category)
     types = dict.fromkeys(map(kind, places))
     return [type for type in types if thing in HOLDS.get(type, ()) and type not in avoid]
@@ -180,16 +188,20 @@ def goals(self:Household)->dict: # Category → pairs of `Goal` and room
 @patch
 def _place_for(self:Household, thing, room, goal, rng): # Receptacle for one thing
     home_room, home = self.homes[thing]
-    if home_room == room and rng.random() < self.strength: return home
+    if home_room == room and rng.random() < self.strength:
+        return home
     free = [p for p in self.places[room] if thing != goal.thing or kind(p) != goal.target]
     accepting = [p for p in free if thing in HOLDS.get(kind(p), ())]
-    if not accepting and self.strength: return home if home_room == room else rng.choice(self.places[room])
-    if not accepting: accepting = [p for p in free if kind(p) not in _NO_HOMES]
+    if not accepting and self.strength:
+        return home if home_room == room else rng.choice(self.places[room])
+    if not accepting:
+        accepting = [p for p in free if kind(p) not in _NO_HOMES]
     return rng.choices(accepting, [likelihood(kind(p), thing) for p in accepting])[0]
 
 def _count_today(thing, mean, goal, rng): # How many of a type there are
     least = int(thing == goal.target)
-    if thing == goal.thing: least = 2 if goal.category == 'pick_two' else 1
+    if thing == goal.thing:
+        least = 2 if goal.category == 'pick_two' else 1
     missing = rng.random() >= mean/2.26
     n = rng.choices((1, 2, 3, 4), (30, 31, 22, 17))[0]
     n = max(least, 0 if missing else n)
@@ -246,5 +258,7 @@ def household(
 )->Household:  # ValueError for any other name
     "The household that `households` makes under this name"
     m = re.fullmatch(r'(train|test)-(\d{1,6})', name)
-    if m: return _numbered_household(m[1], int(m[2]))
-    raise ValueError(f'there is no household {name!r}: name one of train-000, train-001, … or of test-000, test-001, …')
+    if m:
+        return _numbered_household(m[1], int(m[2]))
+    known = 'train-000, train-001, … or of test-000, test-001, …'
+    raise ValueError(f'there is no household {name!r}: name one of {known}')

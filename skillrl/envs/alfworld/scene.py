@@ -16,7 +16,8 @@ from fastcore.basics import patch
 # %% ../../../nbs/11_envs.alfworld.scene.ipynb #84d84d1f
 CATEGORIES = dict(
     pick='pick_and_place_simple', look='look_at_obj_in_light', clean='pick_clean_then_place_in_recep',
-    heat='pick_heat_then_place_in_recep', cool='pick_cool_then_place_in_recep', pick_two='pick_two_obj_and_place',
+    heat='pick_heat_then_place_in_recep', cool='pick_cool_then_place_in_recep',
+    pick_two='pick_two_obj_and_place',
 ) # Short name → official name
 SENTENCES = dict(
     pick=('put a {} in {}', 'put some {} on {}'),
@@ -80,13 +81,16 @@ def _sets(**rows):
     return {name: frozenset(words.split()) for name, words in rows.items()}
 
 ABILITIES = _sets(
-    clean='''apple bowl butterknife cloth cup dishsponge egg fork kettle knife ladle lettuce mug pan plate pot potato
-        soapbar spatula spoon tomato''',
+    clean='''
+        apple bowl butterknife cloth cup dishsponge egg fork kettle knife ladle lettuce mug pan plate pot
+        potato soapbar spatula spoon tomato''',
     heat='apple bread cup egg mug plate potato tomato',
     cool='apple bowl bread cup egg lettuce mug pan plate pot potato tomato winebottle',
-    use='desklamp floorlamp', slice='apple bread egg lettuce potato tomato', hold='bowl box cup mug pan plate pot')
-FIXED = frozenset('''bathtub blinds chair curtains desklamp floorlamp houseplant laundryhamperlid lightswitch mirror
-    painting poster showerdoor showerglass sink stoveknob television window'''.split())
+    use='desklamp floorlamp', slice='apple bread egg lettuce potato tomato',
+    hold='bowl box cup mug pan plate pot')
+FIXED = frozenset('''
+        bathtub blinds chair curtains desklamp floorlamp houseplant laundryhamperlid lightswitch mirror
+        painting poster showerdoor showerglass sink stoveknob television window'''.split())
 
 @lru_cache(maxsize=None)
 def abilities(
@@ -94,45 +98,61 @@ def abilities(
 )->frozenset: # Of take, clean, heat, cool, use, slice, hold
     "What can be done with things of a type"
     found = {ability for ability, types in ABILITIES.items() if type in types}
-    if type not in FIXED: found.add('take')
+    if type not in FIXED:
+        found.add('take')
     return frozenset(found)
 
 # %% ../../../nbs/11_envs.alfworld.scene.ipynb #f68e1bb2
-_TABLE = '''alarmclock apple baseballbat basketball book bowl box bread butterknife cd candle cellphone cloth creditcard
-    cup dishsponge egg fork glassbottle handtowel kettle keychain knife ladle laptop lettuce mug newspaper pan papertowel
-    pen pencil peppershaker plate pot potato remotecontrol saltshaker soapbar soapbottle spatula spoon spraybottle statue
-    tennisracket tissuebox toiletpaper toiletpaperroll tomato vase watch wateringcan winebottle'''
-_DRESSER = '''alarmclock basketball book bowl box cd candle cellphone cloth creditcard cup glassbottle keychain laptop mug
-    newspaper pen pencil plate remotecontrol spraybottle statue tennisracket tissuebox toiletpaper toiletpaperroll vase
-    watch wateringcan winebottle'''
+_TABLE = '''
+        alarmclock apple baseballbat basketball book bowl box bread butterknife cd candle cellphone cloth
+        creditcard cup dishsponge egg fork glassbottle handtowel kettle keychain knife ladle laptop
+        lettuce mug newspaper pan papertowel pen pencil peppershaker plate pot potato remotecontrol
+        saltshaker soapbar soapbottle spatula spoon spraybottle statue tennisracket tissuebox toiletpaper
+        toiletpaperroll tomato vase watch wateringcan winebottle'''
+_DRESSER = '''
+        alarmclock basketball book bowl box cd candle cellphone cloth creditcard cup glassbottle keychain
+        laptop mug newspaper pen pencil plate remotecontrol spraybottle statue tennisracket tissuebox
+        toiletpaper toiletpaperroll vase watch wateringcan winebottle'''
 _SOFA = 'basketball book box cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol'
-_SURFACES = _sets(countertop=_TABLE, diningtable=_TABLE, coffeetable=_TABLE, sidetable=_TABLE, dresser=_DRESSER,
-                  desk=_DRESSER + ' soapbottle', sofa=_SOFA, armchair=_SOFA, ottoman=_SOFA)
+_SURFACES = _sets(countertop=_TABLE, diningtable=_TABLE, coffeetable=_TABLE, sidetable=_TABLE,
+                  dresser=_DRESSER, desk=_DRESSER + ' soapbottle', sofa=_SOFA, armchair=_SOFA, ottoman=_SOFA)
 
 # %% ../../../nbs/11_envs.alfworld.scene.ipynb #0e37bcc4
-HOLDS = _SURFACES | _sets(
-    shelf='''alarmclock book bowl box cd candle cellphone cloth creditcard cup dishsponge glassbottle handtowel kettle
-        keychain mug newspaper papertowel pen pencil peppershaker plate pot remotecontrol saltshaker soapbar soapbottle
-        spraybottle statue tissuebox toiletpaper toiletpaperroll vase watch wateringcan winebottle''',
-    cabinet='''book bowl box cd candle cloth cup dishsponge glassbottle handtowel kettle ladle mug newspaper pan
-        peppershaker plate plunger pot saltshaker soapbar soapbottle spraybottle tissuebox toiletpaper toiletpaperroll
-        vase wateringcan winebottle''',
-    drawer='''book butterknife candle cd cellphone cloth creditcard dishsponge fork handtowel keychain knife ladle
-        newspaper pen pencil peppershaker remotecontrol saltshaker soapbar soapbottle spatula spoon spraybottle tissuebox
-        toiletpaper toiletpaperroll watch wateringcan''',
+_FURNITURE = _sets(
+    shelf='''
+        alarmclock book bowl box cd candle cellphone cloth creditcard cup dishsponge glassbottle handtowel
+        kettle keychain mug newspaper papertowel pen pencil peppershaker plate pot remotecontrol
+        saltshaker soapbar soapbottle spraybottle statue tissuebox toiletpaper toiletpaperroll vase watch
+        wateringcan winebottle''',
+    cabinet='''
+        book bowl box cd candle cloth cup dishsponge glassbottle handtowel kettle ladle mug newspaper pan
+        peppershaker plate plunger pot saltshaker soapbar soapbottle spraybottle tissuebox toiletpaper
+        toiletpaperroll vase wateringcan winebottle''',
+    drawer='''
+        book butterknife candle cd cellphone cloth creditcard dishsponge fork handtowel keychain knife
+        ladle newspaper pen pencil peppershaker remotecontrol saltshaker soapbar soapbottle spatula spoon
+        spraybottle tissuebox toiletpaper toiletpaperroll watch wateringcan''',
+    bed='baseballbat basketball book cellphone laptop newspaper pillow tennisracket',
+    safe='cd cellphone creditcard keychain statue vase watch', tvstand='tissuebox', laundryhamper='cloth',
+    garbagecan='''
+        apple bread cd cloth dishsponge egg handtowel lettuce newspaper papertowel pen pencil potato
+        soapbar soapbottle spraybottle tissuebox toiletpaper toiletpaperroll tomato winebottle''')
+
+# %% ../../../nbs/11_envs.alfworld.scene.ipynb #3d71204e
+HOLDS = _SURFACES | _FURNITURE | _sets(
     fridge='apple bowl bread cup egg glassbottle lettuce mug pan plate pot potato tomato winebottle',
-    microwave='apple bowl bread cup egg glassbottle mug plate potato tomato', safe='''cd cellphone creditcard keychain
-        statue vase watch''', coffeemachine='mug', stoveburner='kettle pan pot', toaster='', tvstand='tissuebox',
-    sinkbasin='''apple bowl butterknife cloth cup dishsponge egg fork glassbottle handtowel kettle knife ladle lettuce mug
-        pan plate pot potato soapbar spatula spoon tomato''',
-    garbagecan='''apple bread cd cloth dishsponge egg handtowel lettuce newspaper papertowel pen pencil potato soapbar
-        soapbottle spraybottle tissuebox toiletpaper toiletpaperroll tomato winebottle''',
-    bed='baseballbat basketball book cellphone laptop newspaper pillow tennisracket', laundryhamper='cloth',
+    microwave='apple bowl bread cup egg glassbottle mug plate potato tomato',
+    coffeemachine='mug', stoveburner='kettle pan pot', toaster='',
+    sinkbasin='''
+        apple bowl butterknife cloth cup dishsponge egg fork glassbottle handtowel kettle knife ladle
+        lettuce mug pan plate pot potato soapbar spatula spoon tomato''',
     bathtubbasin='cloth dishsponge handtowel soapbar', towelholder='towel', handtowelholder='handtowel',
-    toilet='''candle cloth dishsponge handtowel newspaper papertowel soapbar soapbottle spraybottle tissuebox toiletpaper
-        toiletpaperroll''', toiletpaperhanger='toiletpaper toiletpaperroll',
-    cart='''candle cloth dishsponge handtowel mug papertowel plunger soapbar soapbottle spraybottle statue tissuebox
-        toiletpaper toiletpaperroll vase''')
+    toilet='''
+        candle cloth dishsponge handtowel newspaper papertowel soapbar soapbottle spraybottle tissuebox
+        toiletpaper toiletpaperroll''', toiletpaperhanger='toiletpaper toiletpaperroll',
+    cart='''
+        candle cloth dishsponge handtowel mug papertowel plunger soapbar soapbottle spraybottle statue
+        tissuebox toiletpaper toiletpaperroll vase''')
 
 # %% ../../../nbs/11_envs.alfworld.scene.ipynb #821c43dc
 @dataclass(frozen=True, repr=False)
@@ -149,7 +169,8 @@ class Scene:
         position = {r.name: i for i, r in enumerate(self.receptacles)}
         rows = [[] for _ in self.receptacles]
         for o, thing in enumerate(self.things):
-            for name in thing.places: rows[position[name]].append(o)
+            for name in thing.places:
+                rows[position[name]].append(o)
         return tuple(map(tuple, rows))
 
     @cached_property
@@ -157,7 +178,8 @@ class Scene:
         "What the engine has worked out about this scene; shared by all engines that play in it"
         return {}
 
-    def __repr__(self)->str: return f'Scene({len(self.receptacles)} receptacles, {len(self.things)} things)'
+    def __repr__(self)->str:
+        return f'Scene({len(self.receptacles)} receptacles, {len(self.things)} things)'
 
 # %% ../../../nbs/11_envs.alfworld.scene.ipynb #112ead97
 def build_scene(
@@ -213,18 +235,21 @@ class Game:
 
     def __post_init__(self):
         if self.goal.category not in CATEGORIES:
-            raise ValueError(f"category {self.goal.category!r} is unknown: choose one of {', '.join(CATEGORIES)}")
+            known = ', '.join(CATEGORIES)
+            raise ValueError(f"category {self.goal.category!r} is unknown: choose one of {known}")
         object.__setattr__(self, 'category', self.category or self.goal.category)
         object.__setattr__(self, 'task', self.task or self.goal.sentence())
 
-    def __repr__(self)->str: return f'Game({self.id!r}, {self.task!r})'
+    def __repr__(self)->str:
+        return f'Game({self.id!r}, {self.task!r})'
 
 # %% ../../../nbs/11_envs.alfworld.scene.ipynb #a8908224
 @patch
 def to_dict(self:Scene)->dict:
     "Scene as plain JSON values"
     holds = defaultdict(list)
-    for r, t in sorted(self.holds): holds[r].append(t)
+    for r, t in sorted(self.holds):
+        holds[r].append(t)
     things = [asdict(t) | dict(can=sorted(t.can), state=sorted(t.state)) for t in self.things]
     receptacles = [asdict(r) for r in self.receptacles]
     return dict(start=self.start, receptacles=receptacles, things=things, holds=dict(holds))

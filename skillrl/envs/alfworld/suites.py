@@ -52,35 +52,40 @@ class HouseholdSuite:
         "Environment that plays `game`"
         return AlfworldEnv([game], self.verb_style, max_steps)
 
-    def _categories(self): return [c for c in CATEGORIES if self.house.goals[c]]
+    def _categories(self):
+        return [c for c in CATEGORIES if self.house.goals[c]]
 
 # %% ../../../nbs/19_envs.alfworld.suites.ipynb #b2fc68e1
 _OFFICIAL = 'train', 'valid_train', 'valid_seen', 'valid_unseen'
 
 def files_by_split(
     root:str|Path,        # A folder
-)->dict[str, list[Path]]: # Official split → game files; ValueError if there are none, or the same split twice
+)->dict[str, list[Path]]: # Official split → game files; ValueError if there are none, or a split twice
     "The games of each official split below `root`"
     files, homes = {}, {}
     for file in sorted(find_games(root)):
         split, home = _split_of(root, file)
         first = homes.setdefault(split, home)
-        if first != home: raise ValueError(f'{root} holds {split} in {first} and in {home}: name one of the two')
+        if first != home:
+            raise ValueError(f'{root} holds {split} in {first} and in {home}: name one of the two')
         files.setdefault(split, []).append(file)
-    if not files: raise ValueError(_nothing_below(root, 'there is no game.tw-pddl or game.json in any'))
+    if not files:
+        raise ValueError(_nothing_below(root, 'there is no game.tw-pddl or game.json in any'))
     return files
 
 def _split_of(root, file): # The split of a file, and the folder that holds the split
     parts = file.relative_to(root).parts[:-1]
     for i, part in enumerate(parts):
-        if re.match('train|valid|test', part): return part, Path(root, *parts[:i])
+        if re.match('train|valid|test', part):
+            return part, Path(root, *parts[:i])
     above = [part for part in reversed(Path(root).resolve().parts) if part in _OFFICIAL]
-    if not above: raise ValueError(_nothing_below(root, f'{file} is in none of them'))
+    if not above:
+        raise ValueError(_nothing_below(root, f'{file} is in none of them'))
     return above[0], Path(root)
 
 def _nothing_below(root, found):
-    return (f'looked below {root} for the folders train, valid_train, valid_seen, valid_unseen or test, with games in '
-            f'them, and {found}: name the folder that holds the official splits')
+    return (f'looked below {root} for the folders train, valid_train, valid_seen, valid_unseen or test, '
+            f'with games in them, and {found}: name the folder that holds the official splits')
 
 # %% ../../../nbs/19_envs.alfworld.suites.ipynb #dfd2939a
 _BY_OFFICIAL_NAME = {official: category for category, official in CATEGORIES.items()}
@@ -95,9 +100,12 @@ def category_of_file(
 
 def _category_inside(file):
     described = file if file.suffix == '.json' else file.with_name('traj_data.json')
-    try: data = read_json(described)
-    except (OSError, ValueError): return ''
-    if not isinstance(data, dict): return ''
+    try:
+        data = read_json(described)
+    except (OSError, ValueError):
+        return ''
+    if not isinstance(data, dict):
+        return ''
     name = str(data.get('category') or data.get('task_type') or '')
     return _BY_OFFICIAL_NAME.get(name, name)
 
@@ -122,13 +130,15 @@ class FolderSuite:
 
     def games(self, split:str, n:int|None=None)->list[Game]:
         "Games of `split`, `n` at most; all of a test"
-        if split in ('test', *self.tests): n = None
+        if split in ('test', *self.tests):
+            n = None
         return [self.load(file, split) for file in self.files_of(split)[:n]]
 
     def game(self, split:str, i:int)->Game: # ValueError if there are not so many
         "Game number `i` of `split`; training comes round to a game again, a test must not"
         files = self.files_of(split)
-        if i >= len(files) and split != 'train': raise ValueError(f'the split {split} has {len(files)} games')
+        if i >= len(files) and split != 'train':
+            raise ValueError(f'the split {split} has {len(files)} games')
         return self.load(files[i % len(files)], split)
 
     def draw(self, split:str, rng:random.Random)->Game:
@@ -141,16 +151,19 @@ class FolderSuite:
 
 # %% ../../../nbs/19_envs.alfworld.suites.ipynb #5348dcaa
 @patch
-def load(self:FolderSuite, file:Path, split:str)->Game: # ValueError if it cannot be played, or is in two splits
-    "Game in `file`, which belongs to `split`"
-    if file in self._loaded: return self._loaded[file]
-    try: self._loaded[file] = load_game(file)
-    except ValueError as e: raise ValueError(f'{file} cannot be played ({e}): mend it or move it away') from None
+def load(self:FolderSuite, file:Path, split:str)->Game:
+    "Game in `file`, which belongs to `split`; ValueError if it cannot be played, or is in two splits"
+    if file in self._loaded:
+        return self._loaded[file]
+    try:
+        self._loaded[file] = load_game(file)
+    except ValueError as e:
+        raise ValueError(f'{file} cannot be played ({e}): mend it or move it away') from None
     contents = sha256(Path(file).read_bytes()).hexdigest()
     twin, other = self._contents.setdefault(contents, (file, split))
     if other != split:
-        raise ValueError(f'{file} ({split}) and {twin} ({other}) hold the same game: remove one, or what is learnt '
-                         'there is tested there')
+        raise ValueError(f'{file} ({split}) and {twin} ({other}) hold the same game: remove one, or what is '
+                         'learnt there is tested there')
     return self._loaded[file]
 
 # %% ../../../nbs/19_envs.alfworld.suites.ipynb #61c8dfbb
@@ -158,16 +171,22 @@ def load(self:FolderSuite, file:Path, split:str)->Game: # ValueError if it canno
 def files_of(self:FolderSuite, split:str)->list[Path]: # ValueError if the folder holds no such games
     "Files of `split`, categories in proportion from the front"
     known = [*SPLITS[:-1], *self.tests]
-    if split not in {'test', *known}: raise ValueError(f'the split is {split!r}: choose one of {", ".join(known)}')
-    if split == 'test' and len(self.tests) == 1: split = self.tests[0]
-    if self.files.get(split) or split in ('val', 'gate', 'report'): return self.files[split]
+    if split not in {'test', *known}:
+        raise ValueError(f'the split is {split!r}: choose one of {", ".join(known)}')
+    if split == 'test' and len(self.tests) == 1:
+        split = self.tests[0]
+    if self.files.get(split) or split in ('val', 'gate', 'report'):
+        return self.files[split]
     if split == 'test' and self.tests != ('test',):
-        raise ValueError(f'the tests of {self.root} are {" and ".join(self.tests)}, and are not pooled: name one')
+        tests = ' and '.join(self.tests)
+        raise ValueError(f'the tests of {self.root} are {tests}, and are not pooled: name one')
     need = f'enough training games (train or valid_train) for the split {split}'
-    if split == 'test': need = 'test games (valid_seen or valid_unseen)'
+    if split == 'test':
+        need = 'test games (valid_seen or valid_unseen)'
     counts = [f'{len(files)} of {split}' for split, files in self.files.items() if files]
     found = ', '.join(counts) or 'no games'
-    raise ValueError(f'{self.root} holds no {need}, but {found}: name the folder that holds the official splits')
+    remedy = 'name the folder that holds the official splits'
+    raise ValueError(f'{self.root} holds no {need}, but {found}: {remedy}')
 
 # %% ../../../nbs/19_envs.alfworld.suites.ipynb #c5cdb258
 def suites(
@@ -180,6 +199,7 @@ def suites(
     if config.games:
         folder = FolderSuite(config.games, config.verb_style)
         return [folder], [folder]
-    train = households('train', config.train_households)
-    test = households('test', config.test_households)
-    return [HouseholdSuite(h, config.verb_style) for h in train], [HouseholdSuite(h, config.verb_style) for h in test]
+    counts = dict(train=config.train_households, test=config.test_households)
+    train, test = [[HouseholdSuite(h, config.verb_style) for h in households(split, n)]
+                   for split, n in counts.items()]
+    return train, test

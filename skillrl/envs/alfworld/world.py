@@ -8,6 +8,7 @@ __all__ = ['Alfworld']
 # %% ../../../nbs/69_envs.alfworld.world.ipynb #c697cee3
 import random
 from typing import Any
+from .router import ROUTER
 from .scene import CATEGORIES, alfworld_category
 from .expert import AlfworldExpert
 from .notes import AlfworldNotes, read_goal
@@ -15,12 +16,12 @@ from .prompt import official_prompt
 from .suites import suites
 from ..base import World, register
 
-
 # %% ../../../nbs/69_envs.alfworld.world.ipynb #cc97b6aa
 class Alfworld(World):
     "ALFWorld, in generated households, official game files or on a server"
     name = 'alfworld'
     categories = tuple(CATEGORIES)
+    router = ROUTER
 
     def route(self, task:str)->str: # One of the six categories
         "Category that `task` belongs to; 'pick' where nothing speaks for another"
