@@ -2,15 +2,22 @@
 
 nbdev runs the notebooks for its docs and leaves them in `_proc/`; here they become Markdown pages (`_proc_md/`) for Zensical, the
 formulas as MathML, so that the result needs no script and no network. Page and anchor names are those `nbdev_docs` gives."""
-import base64, os, re, shutil, subprocess, sys
+import base64, inspect, os, re, shutil, subprocess, sys
 from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
+import fastcore.docments
 import yaml
 from execnb.nbio import read_nb
 from latex2mathml.converter import convert
 from nbdev.config import get_config
 from nbdev.serve import proc_nbs
 
+def lenient_signature(f, eval_str=False, **kw):
+    "The signature of `f`; a type that its module imports for readers only stays as it is written"
+    try: return inspect.signature(f, eval_str=eval_str, **kw)
+    except NameError: return inspect.signature(f, **kw)
+
+fastcore.docments.signature = lenient_signature
 cfg = get_config()
 root = cfg.config_path
 pages, dest = root/'_proc_md', root/'_site'
