@@ -12,7 +12,8 @@ import os, sys
 from functools import cache
 from pathlib import Path
 from .agent import ChatPolicy, Episode, rollout
-from .config import SkillRLConfig, is_azure
+from .config import SkillRLConfig
+from .options import is_azure
 from .envs.base import seeded
 from .envs.alfworld.teacher import AlfworldTeacher
 from .skills.encoders import CachedEncoder, FolderEncoder

@@ -83,7 +83,8 @@ def resumed_settings(
     folder, # Of the run; its `config.json` is what the flags fall on
 ): # A `SkillRLConfig`, without secrets
     "The config of a run that goes on"
-    from skillrl.config import SkillRLConfig, from_krill, read_settings
+    from skillrl.config import SkillRLConfig, from_krill
+    from skillrl.options import read_settings
     check_together(args)
     config = SkillRLConfig().merged(read_settings(Path(folder)/'config.json'))
     if getattr(args, 'smoke', None): config = config.merged(SMOKE)
@@ -100,7 +101,7 @@ def named(
     args, # What the parser made of the command line
 )->tuple:
     "The addresses that the user names"
-    from skillrl.config import flat, read_settings
+    from skillrl.options import flat, read_settings
     said = given(args)
     if getattr(args, 'config', None): said = flat(read_settings(_file(args.config))) | said
     return tuple(dict.fromkeys(v for k, v in said.items() if k.endswith('_api_base') and v))

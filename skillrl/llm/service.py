@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 from weakref import finalize
 from fastcore.basics import patch
-from ..config import shared_variables
+from ..options import shared_variables
 from .ledger import tokens_at_most
 from .reply import ChatReply, redact
 from ..store import to_json

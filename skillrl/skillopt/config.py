@@ -10,7 +10,7 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike, fspath
 from fastcore.basics import patch
-from ..config import checked, opt
+from ..options import checked, opt
 from ..llm.reply import redact
 from .gate import METRICS
 from ..stats import GATE_RULES

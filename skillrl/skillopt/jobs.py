@@ -23,7 +23,8 @@ def opt_settings(
 ): # A `SkillOptConfig`
     "The settings that the flags ask for"
     from dataclasses import fields
-    from skillrl.config import read_settings, unknown
+    from skillrl.config import unknown
+    from skillrl.options import read_settings
     from skillrl.skillopt.config import SkillOptConfig
     found = _base(args) | (read_settings(args.config) if args.config else {}) | dict(map(pair, args.set or ()))
     flags = dict(seed=args.seed, out_root=args.resume or args.output)
@@ -35,7 +36,7 @@ def opt_settings(
 
 def _base(args):
     "What the settings differ in from the defaults before a file or a flag changes them"
-    from skillrl.config import read_settings
+    from skillrl.options import read_settings
     if args.resume: return read_settings(Path(args.resume)/'config.json')
     base = RULES
     if args.bank: base = COUNTS
