@@ -6,8 +6,9 @@ import pytest
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
-from skillrl.llm.command import NAME, CommandChat, _drain, checked, lay_out, run_command, safe_env
+from skillrl.llm.command import NAME, CommandChat, checked, lay_out
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place, as_text, open_questions, quoted
+from skillrl.llm.process import _Drain, run_command, safe_env
 from skillrl.skillopt.rollout import Journal, run_rollout
 from skillrl.skills.skill_md import check_skill_md, split_text
 from skillrl.store import JsonlLog
@@ -433,9 +434,10 @@ def test_output_is_capped(agent):
     assert len(lost(agent('import sys; sys.exit("e" * 5_000_000)'))) < 500
 
 def test_what_is_too_much_is_not_kept_in_memory():
-    pipe, kept = io.BytesIO(b'la' * 1_000_000), bytearray()
-    _drain(pipe, kept, 1000)
-    assert len(kept) == 1001 and pipe.closed
+    pipe = io.BytesIO(b'la' * 1_000_000)
+    drain = _Drain(pipe, 1000)
+    drain.join(60)
+    assert len(drain.kept) == 1001 and pipe.closed
 
 def test_output_that_is_no_text(agent):
     r = CommandChat(agent(r'import sys; sys.stdout.buffer.write(b"caf\xe9 \xff\x00 mug")')).reply(ask())
