@@ -27,7 +27,13 @@ MIX = dict(pick=32, pick_two=19, clean=13, cool=13, heat=13, look=10)
 def collect(policy, suite, cfg):
     "100 trajectories without skills"
     games = [suite.house.game('collect', i, c) for c, n in MIX.items() for i in range(n)]
-    return play_episodes(policy, build_episodes(suite, games, None, cfg, cfg.env.collect_steps), suite, cfg, derive_seed(cfg.seed, 'collect', suite.name))
+    return play_episodes(
+        policy,
+        build_episodes(suite, games, None, cfg, cfg.env.collect_steps),
+        suite,
+        cfg,
+        derive_seed(cfg.seed, 'collect', suite.name),
+    )
 
 def unconsolidated(items):
     "A bank of every proposal as it came"
@@ -60,10 +66,24 @@ def one_household(suite, collector, policy, cfg, games):
     stable = consolidate(again, raw) == [] and again == bank
     whole, reading = timed(distill, trajs)
     banks = {'none': None, 'raw': unconsolidated(raw), 'consolidated': bank, 'at once': whole}
-    played = {k: evaluate(policy, build_episodes(suite, suite.games('test', games), b, cfg), seed=derive_seed(cfg.seed, 'consolidation', suite.name))
-              for k, b in banks.items()}
-    return played, dict(won=sum(t.success for t in trajs), raw=len(raw), final=len(bank.active()), at_once=len(whole), closest=closest(bank),
-                        seconds=spent, reading=reading, stable=stable)
+    played = {
+        k: evaluate(
+            policy,
+            build_episodes(suite, suite.games('test', games), b, cfg),
+            seed=derive_seed(cfg.seed, 'consolidation', suite.name),
+        )
+        for k, b in banks.items()
+    }
+    return played, dict(
+        won=sum(t.success for t in trajs),
+        raw=len(raw),
+        final=len(bank.active()),
+        at_once=len(whole),
+        closest=closest(bank),
+        seconds=spent,
+        reading=reading,
+        stable=stable,
+    )
 
 def main(households, games, policy, seed):
     import torch
@@ -73,19 +93,27 @@ def main(households, games, policy, seed):
     player = build_policy(cfg.merged({'model.checkpoint': policy})) if policy else collector
     for suite in suites(cfg.env)[1]:
         played, m = one_household(suite, collector, player, cfg, games)
-        for k, ts in played.items(): results.setdefault(k, []).extend(ts)
+        for k, ts in played.items():
+            results.setdefault(k, []).extend(ts)
         seen.append(m)
-        print(f"{suite.name}: {m['won']} of 100 won; {m['raw']} proposals → {m['final']} entries in {m['seconds']:.2f} s (at once: {m['at_once']} in "
-              f"{m['reading']:.2f} s); closest pair: " + ', '.join(f'{c:.2f}' for c in m['closest']))
+        print(
+            f"{suite.name}: {m['won']} of 100 won; {m['raw']} proposals → {m['final']} entries in {m['seconds']:.2f} s (at once: {m['at_once']} in "
+            f"{m['reading']:.2f} s); closest pair: " + ', '.join(f'{c:.2f}' for c in m['closest'])
+        )
     print(f'\n{compare(results)}\n')
-    gains = {(a, b): paired_difference(results[a], results[b]) for a, b in [('raw', 'consolidated'), ('at once', 'consolidated'), ('none', 'consolidated')]}
-    for (a, b), gain in gains.items(): print(f'{b} minus {a}: {gain} (paired difference, 95 % interval)')
+    gains = {
+        (a, b): paired_difference(results[a], results[b])
+        for a, b in [('raw', 'consolidated'), ('at once', 'consolidated'), ('none', 'consolidated')]
+    }
+    for (a, b), gain in gains.items():
+        print(f'{b} minus {a}: {gain} (paired difference, 95 % interval)')
     checks = {'at most 60 entries': max(m['final'] for m in seen) <= 60,
               'no two entries more alike than 0.9': max(max(m['closest']) for m in seen) <= .9,
               'consolidating again changes nothing': all(m['stable'] for m in seen),
               'no loss of held-out success beyond 0.05': gains['raw', 'consolidated'].low >= -.05,
               '100 trajectories read within 2 s': max(m['reading'] for m in seen) <= 2}
-    for what, ok in checks.items(): print('ok    ' if ok else 'MISSED', what)
+    for what, ok in checks.items():
+        print('ok    ' if ok else 'MISSED', what)
     return all(checks.values())
 
 if __name__=='__main__':

@@ -16,9 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
-from skillrl.envs.alfworld.engine import router as alfworld
-from skillrl.envs.search import router as search
-from skillrl.envs.webshop import router as webshop
+import skillrl.envs.alfworld.router as alfworld
+import skillrl.envs.search.router as search
+import skillrl.envs.webshop.router as webshop
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.embedding import Idf, TfidfEncoder, VectorIndex, frame, stems, terms, words_and_pairs
 from skillrl.skills.ranking import category_by_neighbours
@@ -26,46 +26,94 @@ from skillrl.skills.retrieval import Retriever, official_block
 from skillrl.formats import load_memories
 
 ROUTERS = dict(alfworld=alfworld.ROUTER, webshop=webshop.ROUTER, search=search.ROUTER)
-MEMORIES = {'alfworld/generated_memories_alfworld_total.json': 223, 'webshop/generated_memories_webshop_100.json': 100,
-            'webshop/generated_memories_webshop_101-200.json': 100, 'search/generated_memories_search.json': 196}
-BANKS = {'alfworld/claude_style_skills.json': dict(general=12, pick_and_place=5, look_at_obj_in_light=5, clean=6, heat=5, cool=5, examine=6, mistakes=11),
-         'webshop/claude_style_skills.json': dict(general=15, apparel=6, footwear=5, home_decor=6, electronics=6, accessories=5, beauty_health=5,
-                                                  other=6, mistakes=12),
-         'search/claude_style_skills_search.json': dict(general=10, direct_retrieval=5, multi_hop_reasoning=5, entity_attribute_lookup=5, comparison=5,
-                                                        mistakes=11)}
-BLOCKS = dict(alfworld={3851, 4475}, webshop={3862, 4124}, search={2514}) # published lengths; the shop's are not the extremes of its 200 goals
+MEMORIES = {
+    'alfworld/generated_memories_alfworld_total.json': 223,
+    'webshop/generated_memories_webshop_100.json': 100,
+    'webshop/generated_memories_webshop_101-200.json': 100,
+    'search/generated_memories_search.json': 196,
+}
+BANKS = {
+    'alfworld/claude_style_skills.json': dict(
+        general=12, pick_and_place=5, look_at_obj_in_light=5, clean=6, heat=5, cool=5, examine=6, mistakes=11
+    ),
+    'webshop/claude_style_skills.json': dict(
+        general=15,
+        apparel=6,
+        footwear=5,
+        home_decor=6,
+        electronics=6,
+        accessories=5,
+        beauty_health=5,
+        other=6,
+        mistakes=12,
+    ),
+    'search/claude_style_skills_search.json': dict(
+        general=10,
+        direct_retrieval=5,
+        multi_hop_reasoning=5,
+        entity_attribute_lookup=5,
+        comparison=5,
+        mistakes=11,
+    ),
+}
+BLOCKS = dict(
+    alfworld={3851, 4475}, webshop={3862, 4124}, search={2514}
+)  # published lengths; the shop's are not the extremes of its 200 goals
 ROUTED, NEIGHBOURS, MS = 222, dict(alfworld=0.95, webshop=0.945, search=0.735), 2.0
 
 # Kind -> memories won and lost, as the official banks report them
 COUNTS = dict(
-    webshop=dict(apparel=(65, 55), footwear=(17, 7), home_decor=(5, 7), electronics=(4, 2), accessories=(4, 1), beauty_health=(3, 0), other=(22, 8)),
-    search=dict(direct_retrieval=(53, 26), multi_hop_reasoning=(58, 29), entity_attribute_lookup=(11, 5), comparison=(10, 4)))
-SOLD_AS = dict( # parts of words, tried in this order
+    webshop=dict(
+        apparel=(65, 55),
+        footwear=(17, 7),
+        home_decor=(5, 7),
+        electronics=(4, 2),
+        accessories=(4, 1),
+        beauty_health=(3, 0),
+        other=(22, 8),
+    ),
+    search=dict(
+        direct_retrieval=(53, 26),
+        multi_hop_reasoning=(58, 29),
+        entity_attribute_lookup=(11, 5),
+        comparison=(10, 4),
+    ),
+)
+SOLD_AS = dict(  # parts of words, tried in this order
     apparel='shirt|dress|t-shirt|polo|pants|jeans|jacket|coat|sweater|blouse|skirt|shorts|underwear|swimsuit|swimwear|hoodie|vest|cardigan|suit|blazer|tee|top',
     footwear='shoe|boot|sandal|sneaker|slipper|loafer|heel|flat|oxford|pump|moccasin|flip-flop|footwear',
     home_decor='pillow|curtain|rug|mat|blanket|bedding|towel|lamp|decor|furniture|cushion|sheet|tablecloth|vase',
     electronics='phone|laptop|tablet|computer|speaker|charger|cable|mouse|keyboard|monitor|camera|watch|electronic|device|gadget|armoires',
     accessories='bag|wallet|belt|hat|cap|scarf|glove|jewelry|necklace|bracelet|ring|glasses|purse|backpack|tie|bow',
     beauty_health='makeup|cosmetic|skincare|lotion|cream|shampoo|conditioner|perfume|cologne|brush|bathing|soap|body wash|nail|lipstick|mascara|foundation|'
-                  'serum|moisturizer')
+    'serum|moisturizer',
+)
 COMPARES = 'both|are the|which of|same|common|more|less|older|younger|taller|shorter'
 ASKED_AS = dict(nq='direct_retrieval', triviaqa='direct_retrieval', popqa='entity_attribute_lookup')
 
 def labels(world, memories):
     "The kind of each memory, as the official repository sorted them; as described for household tasks"
     shop = lambda goal: next((c for c, parts in SOLD_AS.items() if re.search(parts, goal)), 'other')
-    asked = lambda m: ASKED_AS.get(m.data_source) or ('comparison' if re.search(COMPARES, m.goal.lower()) else 'multi_hop_reasoning')
-    return [m.category if world == 'alfworld' else shop(m.goal.lower()) if world == 'webshop' else asked(m) for m in memories]
+    asked = lambda m: (
+        ASKED_AS.get(m.data_source)
+        or ('comparison' if re.search(COMPARES, m.goal.lower()) else 'multi_hop_reasoning')
+    )
+    return [
+        m.category if world == 'alfworld' else shop(m.goal.lower()) if world == 'webshop' else asked(m)
+        for m in memories
+    ]
 
 class Counted:
     "Rows of TF-IDF weights over the features that `of` finds in a text"
     name = 'counted'
-    def __init__(self, of, goals): self.of, self.idf = of, Idf([[of(g)] for g in goals])
+    def __init__(self, of, goals):
+        self.of, self.idf = of, Idf([[of(g)] for g in goals])
     def encode(self, goals):
         columns = {t: i for i, t in enumerate(self.idf.df)}
         out = np.zeros((len(goals), len(columns)), np.float32)
         for row, g in zip(out, goals):
-            for t, v in self.idf.weigh(self.of(g)).items(): row[columns[t]] = v
+            for t, v in self.idf.weigh(self.of(g)).items():
+                row[columns[t]] = v
         return out
 
 def letters(goal):
@@ -76,9 +124,13 @@ def letters(goal):
 def variants(goals):
     "Encoders to compare, the default first"
     default = TfidfEncoder(goals)
-    return {'words, pairs and frame (the default)': default, 'words and pairs': Counted(lambda g: words_and_pairs(stems(g)), goals),
-            'frame alone': Counted(lambda g: frame(stems(g), default.common), goals), 'terms of lexical mode': Counted(terms, goals),
-            'runs of 3 to 5 letters': Counted(letters, goals)}
+    return {
+        'words, pairs and frame (the default)': default,
+        'words and pairs': Counted(lambda g: words_and_pairs(stems(g)), goals),
+        'frame alone': Counted(lambda g: frame(stems(g), default.common), goals),
+        'terms of lexical mode': Counted(terms, goals),
+        'runs of 3 to 5 letters': Counted(letters, goals),
+    }
 
 def accuracy(goals, kinds, encoder):
     "Mean share of right votes"
@@ -99,24 +151,33 @@ def best_ms(*fs, trials=1000):
 def per_goal(retriever, goals):
     "Milliseconds of CPU time a goal takes"
     start = time.process_time()
-    for g in goals: retriever.retrieve(g)
+    for g in goals:
+        retriever.retrieve(g)
     return 1e3*(time.process_time() - start)/len(goals)
 
 def main(root):
     missed = []
     def say(ok, line):
         print(f'{"ok    " if ok else "MISSED"} {line}')
-        if not ok: missed.append(line)
+        if not ok:
+            missed.append(line)
 
     memories = {name: load_memories(root/name) for name in MEMORIES}
-    for name, n in MEMORIES.items(): say(len(memories[name]) == n, f'{name}: {len(memories[name])} of {n} memories')
+    for name, n in MEMORIES.items():
+        say(len(memories[name]) == n, f'{name}: {len(memories[name])} of {n} memories')
     say(sum(map(len, memories.values())) == 619, f'{sum(map(len, memories.values()))} of 619 memories in all')
     world = {w: [m for name, ms in memories.items() if name.startswith(w) for m in ms] for w in NEIGHBOURS}
 
     wrong = [m for m in world['alfworld'] if alfworld.ROUTER(m.goal) != m.category]
     right = len(world['alfworld']) - len(wrong)
-    say(right >= ROUTED, f'router: {right}/{len(world["alfworld"])} get the type their description records (target {ROUTED})')
-    for m in wrong: print(f'         {m.goal!r}: recorded as {m.category or "nothing"}, routed to {alfworld.ROUTER(m.goal)}')
+    say(
+        right >= ROUTED,
+        f'router: {right}/{len(world["alfworld"])} get the type their description records (target {ROUTED})',
+    )
+    for m in wrong:
+        print(
+            f'         {m.goal!r}: recorded as {m.category or "nothing"}, routed to {alfworld.ROUTER(m.goal)}'
+        )
 
     for name, counts in BANKS.items():
         bank, w = SkillBank.load(root/name), name.split('/')[0]
@@ -125,41 +186,70 @@ def main(root):
         for mode in ('lexical', 'embedding'):
             r = Retriever(bank, mode, router=ROUTERS[w])
             ms, again = per_goal(r, goals), per_goal(r, goals)
-            fit = [ROUTERS[w].canonical(o.category) == r.serving_category(f.category) for f in map(r.retrieve, goals) for o in f.task_specific]
+            fit = [
+                ROUTERS[w].canonical(o.category) == r.serving_category(f.category)
+                for f in map(r.retrieve, goals)
+                for o in f.task_specific
+            ]
             print(f'       {mode}, {len(goals)} goals: {ms:.3f} ms each, {again:.4f} ms from the cache; '
                   f'{sum(fit)/len(fit):.3f} of the task-specific skills are of the routed kind')
-        n = {len(official_block(f)) for f in map(Retriever(bank, 'official', router=ROUTERS[w]).retrieve, goals)}
-        say(BLOCKS[w] <= n, f'official block: {min(n)} to {max(n)} characters, {" and ".join(map(str, sorted(BLOCKS[w])))} as published among them')
+        n = {
+            len(official_block(f))
+            for f in map(Retriever(bank, 'official', router=ROUTERS[w]).retrieve, goals)
+        }
+        say(
+            BLOCKS[w] <= n,
+            f'official block: {min(n)} to {max(n)} characters, {" and ".join(map(str, sorted(BLOCKS[w])))} as published among them',
+        )
 
     for w, target in NEIGHBOURS.items():
         goals, kinds = [m.goal for m in world[w]], labels(w, world[w])
         if w in COUNTS:
             n = Counter((k, m.outcome) for k, m in zip(kinds, world[w]))
-            same = all((n[k, 'success'], n[k, 'failure']) == c for k, c in COUNTS[w].items()) and sum(map(sum, COUNTS[w].values())) == len(kinds)
+            same = all((n[k, 'success'], n[k, 'failure']) == c for k, c in COUNTS[w].items()) and sum(
+                map(sum, COUNTS[w].values())
+            ) == len(kinds)
             say(same, f'{w}: the labels have the counts that the official bank reports')
         once = dict(zip(goals, kinds))
         for i, (name, encoder) in enumerate(variants(goals).items()):
             a = accuracy(goals, kinds, encoder)
-            twins = f', {accuracy(list(once), list(once.values()), encoder):.4f} over the {len(once)} distinct ones' if len(once) < len(goals) else ''
+            twins = (
+                f', {accuracy(list(once), list(once.values()), encoder):.4f} over the {len(once)} distinct ones'
+                if len(once) < len(goals)
+                else ''
+            )
             line = f'{a:.4f} of {len(goals)} goals have the kind of their nearest neighbour{twins}: {name}'
             say(a >= target, f'{w}: {line} (target {target})') if not i else print(f'         {line}')
     every = TfidfEncoder([m.goal for ms in world.values() for m in ms])
-    print('       one encoder fitted on all 619:', {w: round(accuracy([m.goal for m in ms], labels(w, ms), every), 4) for w, ms in world.items()})
+    print(
+        '       one encoder fitted on all 619:',
+        {w: round(accuracy([m.goal for m in ms], labels(w, ms), every), 4) for w, ms in world.items()},
+    )
     house, shop = (SkillBank.load(root/b).categories for b in list(BANKS)[:2])
-    serves = lambda c: {'pick_and_place': ('pick', 'pick_two'), 'look_at_obj_in_light': ('look',)}.get(c, (c,))
-    print(f'       official rules: {sum(m.category in serves(alfworld.official_category(m.goal, house)) for m in world["alfworld"])}/223 household goals right,',
-          f'{sum(webshop.official_category(m.goal, shop) == k for m, k in zip(world["webshop"], labels("webshop", world["webshop"])))}/200 shop goals where the repository sorted them')
+    serves = lambda c: {'pick_and_place': ('pick', 'pick_two'), 'look_at_obj_in_light': ('look',)}.get(
+        c, (c,)
+    )
+    print(
+        f'       official rules: {sum(m.category in serves(alfworld.official_category(m.goal, house)) for m in world["alfworld"])}/223 household goals right,',
+        f'{sum(webshop.official_category(m.goal, shop) == k for m, k in zip(world["webshop"], labels("webshop", world["webshop"])))}/200 shop goals where the repository sorted them',
+    )
 
     vs = np.random.default_rng(0).standard_normal((10_000, 384), dtype=np.float32)
     index = VectorIndex(vs)
     same = all(np.array_equal(index.top(v, 10)[0], full_sort(index, v, 10)[0]) for v in vs[:100])
     ours, plain = best_ms(lambda: index.top(vs[0], 10), lambda: full_sort(index, vs[0], 10))
-    say(same and ours <= MS, f'top 10 of 10,000 x 384: {ours:.3f} ms (target {MS}), {plain:.3f} ms with a full sort ({plain/ours:.1f} times as long), same rows: {same}')
+    say(
+        same and ours <= MS,
+        f'top 10 of 10,000 x 384: {ours:.3f} ms (target {MS}), {plain:.3f} ms with a full sort ({plain / ours:.1f} times as long), same rows: {same}',
+    )
     return 1 if missed else 0
 
 if __name__ == '__main__':
     real = os.environ.get('SKILLRL_REAL_DATA')
     if not real or not Path(real).is_dir():
-        print('set SKILLRL_REAL_DATA to a folder with the official memories and banks in alfworld/, webshop/ and search/', file=sys.stderr)
+        print(
+            'set SKILLRL_REAL_DATA to a folder with the official memories and banks in alfworld/, webshop/ and search/',
+            file=sys.stderr,
+        )
         sys.exit(2)
     sys.exit(main(Path(real)))

@@ -1,15 +1,30 @@
-"Encoders against other ways to the same numbers, caches that were tampered with, and an index against plain sorting"
+"Encoders against other ways to the same numbers, spoilt caches, and an index against plain sorting"
 import json, os, pickle, random, socket
 from pathlib import Path
 import numpy as np
 import pytest
-from skillrl.skills.embedding import TfidfEncoder, VectorIndex, encode_queries, frame, stems, unit, words_and_pairs
+from skillrl.skills.embedding import (
+    TfidfEncoder,
+    VectorIndex,
+    encode_queries,
+    frame,
+    stems,
+    unit,
+    words_and_pairs,
+)
 from skillrl.skills.encoders import CachedEncoder, FolderEncoder, pooled
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
 
-GOALS = ['put a hot egg in garbagecan.', 'heat some apple and put it in fridge.', 'put a hot mug in cabinet.', 'put some egg in fridge.',
-         'find two mug and put them in cabinet.', 'find two apple and put them in sinkbasin.', 'look at egg under the desklamp.']
+GOALS = [
+    'put a hot egg in garbagecan.',
+    'heat some apple and put it in fridge.',
+    'put a hot mug in cabinet.',
+    'put some egg in fridge.',
+    'find two mug and put them in cabinet.',
+    'find two apple and put them in sinkbasin.',
+    'look at egg under the desklamp.',
+]
 
 # --- counted words
 
@@ -33,13 +48,25 @@ def test_an_empty_corpus_and_an_empty_request():
 
 def test_the_words_weigh_what_sklearn_says():
     text = pytest.importorskip('sklearn.feature_extraction.text')
-    theirs = text.TfidfVectorizer(analyzer=lambda t: [*words_and_pairs(stems(t)).elements()], smooth_idf=True, norm='l2').fit_transform(GOALS).toarray()
+    theirs = (
+        text.TfidfVectorizer(
+            analyzer=lambda t: [*words_and_pairs(stems(t)).elements()], smooth_idf=True, norm='l2'
+        )
+        .fit_transform(GOALS)
+        .toarray()
+    )
     e = TfidfEncoder(GOALS)
     ours = e.encode(GOALS)[:, [i for (part, _), i in e.columns.items() if part == 'words']]
-    assert np.allclose(unit(ours) @ unit(ours).T, theirs @ theirs.T, atol=1e-5) and np.allclose((ours**2).sum(1), 0.75, atol=1e-6)
+    assert np.allclose(unit(ours) @ unit(ours).T, theirs @ theirs.T, atol=1e-5)
+    assert np.allclose((ours**2).sum(1), 0.75, atol=1e-6)
 
 def test_the_frame_blanks_rare_words_only():
-    e = TfidfEncoder([f'put a hot {n} in shelf.' for n in 'egg mug apple pan pot cup bowl fork knife plate bread potato'.split()])
+    e = TfidfEncoder(
+        [
+            f'put a hot {n} in shelf.'
+            for n in 'egg mug apple pan pot cup bowl fork knife plate bread potato'.split()
+        ]
+    )
     assert e.common == {'put', 'a', 'heat', 'in', 'shelf'}
     assert frame(stems('put a hot spoon in shelf'), e.common)['a heat _'] == 1
     a, b = (e.frame.weigh(frame(stems(f'put a hot {n} in shelf.'), e.common)) for n in ('egg', 'mug'))
@@ -48,7 +75,8 @@ def test_the_frame_blanks_rare_words_only():
 def test_no_more_columns_than_its_size(monkeypatch):
     monkeypatch.setattr(TfidfEncoder, 'size', 20)
     e = TfidfEncoder(GOALS)
-    assert e.encode(GOALS).shape == (7, 20) and np.allclose(np.linalg.norm(e.encode(GOALS), axis=1), 1, atol=1e-6)
+    assert e.encode(GOALS).shape == (7, 20)
+    assert np.allclose(np.linalg.norm(e.encode(GOALS), axis=1), 1, atol=1e-6)
     assert ('words', '^') in e.columns and ('words', 'garbagecan') not in e.columns
 
 # --- a model in a folder
@@ -62,15 +90,26 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp('models')/'tiny'
     tok = word_tokenizer(sorted({w for g in GOALS for w in g.replace('.', ' .').split()}))
     torch.manual_seed(0)
-    model = BertModel(BertConfig(vocab_size=len(tok), hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, max_position_embeddings=16))
-    for p in model.parameters(): p.data.mul_(4)
+    model = BertModel(
+        BertConfig(
+            vocab_size=len(tok),
+            hidden_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=16,
+        )
+    )
+    for p in model.parameters():
+        p.data.mul_(4)
     model.save_pretrained(folder), tok.save_pretrained(folder)
     return folder, model.eval(), tok
 
 def copy_of(folder, to, *without):
     to.mkdir()
     for p in folder.iterdir():
-        if p.name not in without: (to/p.name).write_bytes(p.read_bytes())
+        if p.name not in without:
+            (to/p.name).write_bytes(p.read_bytes())
     return to
 
 def test_masked_mean_by_hand(tiny):
@@ -78,13 +117,16 @@ def test_masked_mean_by_hand(tiny):
     folder, model, tok = tiny
     rows = FolderEncoder(folder).encode(GOALS)
     for g, r in zip(GOALS, rows):
-        with torch.no_grad(): h = model(input_ids=torch.tensor([tok(g)['input_ids']])).last_hidden_state[0].mean(0).numpy()
+        with torch.no_grad():
+            h = model(input_ids=torch.tensor([tok(g)['input_ids']])).last_hidden_state[0].mean(0).numpy()
         assert np.allclose(h/np.linalg.norm(h), r, atol=1e-5)
     assert rows.dtype == np.float32 and np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
 
 @pytest.mark.parametrize('size', [1, 2, 3, 7, 64])
 def test_batches_do_not_matter(tiny, size):
-    assert np.allclose(FolderEncoder(tiny[0], size).encode(GOALS), FolderEncoder(tiny[0]).encode(GOALS), atol=1e-5)
+    assert np.allclose(
+        FolderEncoder(tiny[0], size).encode(GOALS), FolderEncoder(tiny[0]).encode(GOALS), atol=1e-5
+    )
 
 def test_padding_on_the_left_in_the_folder_does_not_matter(tiny, tmp_path):
     folder = copy_of(tiny[0], tmp_path/'left')
@@ -102,95 +144,156 @@ def decoder(tmp_path_factory):
     tok = word_tokenizer(sorted({w for g in GOALS for w in g.replace('.', ' .').split()}))
     tok.padding_side = 'left'
     torch.manual_seed(0)
-    model = Qwen3Model(Qwen3Config(vocab_size=len(tok), hidden_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=12, intermediate_size=32))
-    for p in model.parameters(): p.data.mul_(4)
+    model = Qwen3Model(
+        Qwen3Config(
+            vocab_size=len(tok),
+            hidden_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=12,
+            intermediate_size=32,
+        )
+    )
+    for p in model.parameters():
+        p.data.mul_(4)
     model.save_pretrained(folder), tok.save_pretrained(folder)
     return folder, model.eval(), tok
 
 def pooling_by(folder, to, **modes):
     (copy_of(folder, to)/'1_Pooling').mkdir()
-    (to/'1_Pooling'/'config.json').write_text(json.dumps(dict(word_embedding_dimension=24, include_prompt=True) | modes))
+    (to / '1_Pooling' / 'config.json').write_text(
+        json.dumps(dict(word_embedding_dimension=24, include_prompt=True) | modes)
+    )
     return to
 
 LAST = dict(pooling_mode_cls_token=False, pooling_mode_mean_tokens=False, pooling_mode_lasttoken=True)
 
-@pytest.mark.parametrize('modes, place', [(LAST, -1), (dict(pooling_mode='lasttoken'), -1), (dict(pooling_mode_cls_token=True, pooling_mode_mean_tokens=False), 0)])
+@pytest.mark.parametrize(
+    'modes, place',
+    [
+        (LAST, -1),
+        (dict(pooling_mode='lasttoken'), -1),
+        (dict(pooling_mode_cls_token=True, pooling_mode_mean_tokens=False), 0),
+    ],
+)
 def test_the_token_that_the_folder_names_is_the_vector_whatever_the_padding(decoder, tmp_path, modes, place):
     import torch
     folder, model, tok = decoder
     e = FolderEncoder(pooling_by(folder, tmp_path/'pooled', **modes))
     rows = e.encode(GOALS)
     for g, r in zip(GOALS, rows):
-        with torch.no_grad(): h = model(input_ids=torch.tensor([tok(g)['input_ids']])).last_hidden_state[0, place].numpy()
+        with torch.no_grad():
+            h = model(input_ids=torch.tensor([tok(g)['input_ids']])).last_hidden_state[0, place].numpy()
         assert np.allclose(h/np.linalg.norm(h), r, atol=1e-5)
     assert np.allclose(e.encode(GOALS[:1] + ['egg ' * 40])[0], rows[0], atol=1e-5)
-    assert e.name.split('-')[1] != FolderEncoder(folder).name.split('-')[1] and len({len(tok(g)['input_ids']) for g in GOALS}) > 1
+    assert e.name.split('-')[1] != FolderEncoder(folder).name.split('-')[1]
+    assert len({len(tok(g)['input_ids']) for g in GOALS}) > 1
 
 @pytest.mark.parametrize('how', ['mean', 'cls', 'lasttoken'])
 def test_pooling_is_the_same_for_padding_on_either_side(how):
     import torch
     text, pad = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(1)), torch.full((1, 2, 4), 9.)
-    left, right = (pooled(torch.cat(hs, 1), torch.tensor([m]), how) for hs, m in (([pad, text], [0, 0, 1, 1, 1]), ([text, pad], [1, 1, 1, 0, 0])))
-    assert torch.equal(left, right) and torch.equal(left, pooled(text, torch.ones(1, 3, dtype=torch.long), how))
+    left, right = (
+        pooled(torch.cat(hs, 1), torch.tensor([m]), how)
+        for hs, m in (([pad, text], [0, 0, 1, 1, 1]), ([text, pad], [1, 1, 1, 0, 0]))
+    )
+    assert torch.equal(left, right)
+    assert torch.equal(left, pooled(text, torch.ones(1, 3, dtype=torch.long), how))
 
 def test_a_way_of_pooling_that_is_not_there_is_refused(tiny, tmp_path):
     folder = pooling_by(tiny[0], tmp_path/'max', pooling_mode_max_tokens=True)
-    with pytest.raises(ValueError, match='asks for pooling by max: choose a model with one of mean, cls, lasttoken'): FolderEncoder(folder)
+    says = 'asks for pooling by max: choose a model with one of mean, cls, lasttoken'
+    with pytest.raises(ValueError, match=says):
+        FolderEncoder(folder)
 
 def test_a_query_has_the_instruction_of_the_folder_before_it_and_a_skill_has_not(tiny, tmp_path):
     folder = copy_of(tiny[0], tmp_path/'told')
-    (folder/'config_sentence_transformers.json').write_text(json.dumps(dict(prompts=dict(query='find some ', document=''))))
+    (folder / 'config_sentence_transformers.json').write_text(
+        json.dumps(dict(prompts=dict(query='find some ', document='')))
+    )
     e = CachedEncoder(FolderEncoder(folder), tmp_path/'vectors')
-    assert np.allclose(encode_queries(e, ['egg', ' ']), e.encode(['find some egg', ' '])) and not np.allclose(encode_queries(e, ['egg']), e.encode(['egg']))
+    assert np.allclose(encode_queries(e, ['egg', ' ']), e.encode(['find some egg', ' ']))
+    assert not np.allclose(encode_queries(e, ['egg']), e.encode(['egg']))
     kept = Skill('pick_001', 'Eggs', 'put some egg in fridge.', category='pick')
     found = Retriever(SkillBank([], dict(pick=[kept])), 'embedding', encoder=e).rank.similarities('egg')
-    assert np.isclose(found[0], float(encode_queries(e, ['egg'])[0] @ e.encode([f'pick: {kept.text}'])[0]), atol=1e-5)
+    assert np.isclose(
+        found[0], float(encode_queries(e, ['egg'])[0] @ e.encode([f'pick: {kept.text}'])[0]), atol=1e-5
+    )
 
 def test_same_rows_from_another_copy_and_every_time(tiny, tmp_path):
     a, b = FolderEncoder(tiny[0]), FolderEncoder(copy_of(tiny[0], tmp_path/'tiny'))
-    assert a.name == b.name and np.array_equal(a.encode(GOALS), b.encode(GOALS)) and np.array_equal(a.encode(GOALS), a.encode(GOALS))
+    assert a.name == b.name
+    assert np.array_equal(a.encode(GOALS), b.encode(GOALS))
+    assert np.array_equal(a.encode(GOALS), a.encode(GOALS))
 
 def test_long_and_blank_texts(tiny):
     e = FolderEncoder(tiny[0], 2)
     rows = e.encode(['egg ' * 500, '', ' \n', 'egg', 'egg ' * 16])
-    assert e.max_length == 16 and np.allclose(rows[0], rows[4], atol=1e-6) and not rows[1:3].any() and e.encode([]).shape == (0, 24) and not e.encode(['']).any()
+    assert e.max_length == 16
+    assert np.allclose(rows[0], rows[4], atol=1e-6)
+    assert not rows[1:3].any()
+    assert e.encode([]).shape == (0, 24)
+    assert not e.encode(['']).any()
 
 def test_nothing_is_fetched(tiny, monkeypatch):
-    def refuse(*a, **kw): raise AssertionError('a connection was tried')
-    monkeypatch.setattr(socket, 'create_connection', refuse), monkeypatch.setattr(socket.socket, 'connect', refuse), monkeypatch.setattr(socket, 'getaddrinfo', refuse)
+    def refuse(*a, **kw):
+        raise AssertionError('a connection was tried')
+    (
+        monkeypatch.setattr(socket, 'create_connection', refuse),
+        monkeypatch.setattr(socket.socket, 'connect', refuse),
+        monkeypatch.setattr(socket, 'getaddrinfo', refuse),
+    )
     assert FolderEncoder(tiny[0]).encode(GOALS[:1]).shape == (1, 24)
-    with pytest.raises(FileNotFoundError, match='there is no folder sentence-transformers/all-MiniLM-L6-v2: download'): FolderEncoder('sentence-transformers/all-MiniLM-L6-v2')
+    says = 'there is no folder sentence-transformers/all-MiniLM-L6-v2: download'
+    with pytest.raises(FileNotFoundError, match=says):
+        FolderEncoder('sentence-transformers/all-MiniLM-L6-v2')
 
-@pytest.mark.parametrize('without, says', [('config.json', 'lacks config.json'), ('model.safetensors', r'lacks weights \(\*\.safetensors\)'), ('tokenizer.json', 'lacks a tokenizer')])
+@pytest.mark.parametrize(
+    'without, says',
+    [
+        ('config.json', 'lacks config.json'),
+        ('model.safetensors', r'lacks weights \(\*\.safetensors\)'),
+        ('tokenizer.json', 'lacks a tokenizer'),
+    ],
+)
 def test_what_is_missing_is_named(tiny, tmp_path, without, says):
-    with pytest.raises(FileNotFoundError, match=says): FolderEncoder(copy_of(tiny[0], tmp_path/'part', without))
+    with pytest.raises(FileNotFoundError, match=says):
+        FolderEncoder(copy_of(tiny[0], tmp_path/'part', without))
 
 def test_pickled_weights_are_not_read(tiny, tmp_path):
     folder = copy_of(tiny[0], tmp_path/'pickled', 'model.safetensors')
     class Evil:
-        def __reduce__(self): return (Path(tmp_path/'ran').touch, ())
+        def __reduce__(self):
+            return (Path(tmp_path/'ran').touch, ())
     (folder/'pytorch_model.bin').write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(FileNotFoundError, match='safetensors'): FolderEncoder(folder)
+    with pytest.raises(FileNotFoundError, match='safetensors'):
+        FolderEncoder(folder)
     (folder/'other.safetensors').write_bytes((tiny[0]/'model.safetensors').read_bytes())
-    with pytest.raises(ValueError, match='cannot be read'): FolderEncoder(folder).encode(GOALS)
+    with pytest.raises(ValueError, match='cannot be read'):
+        FolderEncoder(folder).encode(GOALS)
     assert not (tmp_path/'ran').exists()
 
 def test_broken_weights(tiny, tmp_path):
     from safetensors.numpy import load_file, save_file
     cut, short = copy_of(tiny[0], tmp_path/'cut'), copy_of(tiny[0], tmp_path/'short')
     (cut/'model.safetensors').write_bytes((cut/'model.safetensors').read_bytes()[:-100])
-    with pytest.raises(ValueError, match='cut cannot be read'): FolderEncoder(cut).encode(GOALS)
+    with pytest.raises(ValueError, match='cut cannot be read'):
+        FolderEncoder(cut).encode(GOALS)
     w = load_file(short/'model.safetensors')
     save_file({k: v for k, v in w.items() if 'layer.1' not in k}, short/'model.safetensors', {'format': 'pt'})
-    with pytest.raises(ValueError, match='its weights lack encoder.layer.1'): FolderEncoder(short).encode(GOALS)
+    with pytest.raises(ValueError, match='its weights lack encoder.layer.1'):
+        FolderEncoder(short).encode(GOALS)
     save_file({k: v for k, v in w.items() if 'pooler' not in k}, short/'model.safetensors', {'format': 'pt'})
-    assert np.array_equal(FolderEncoder(short).encode(GOALS), FolderEncoder(tiny[0]).encode(GOALS)) and FolderEncoder(short).name[6:] != FolderEncoder(tiny[0]).name[5:]
+    assert np.array_equal(FolderEncoder(short).encode(GOALS), FolderEncoder(tiny[0]).encode(GOALS))
+    assert FolderEncoder(short).name[6:] != FolderEncoder(tiny[0]).name[5:]
 
 # --- vectors on disk
 
 class Counting:
     "An encoder that notes what it was asked"
-    def __init__(self, name='counting', d=4): self.name, self.d, self.asked = name, d, []
+    def __init__(self, name='counting', d=4):
+        self.name, self.d, self.asked = name, d, []
     def encode(self, texts):
         self.asked.append(list(texts))
         return np.array([[len(t), *range(1, self.d)] for t in texts], np.float32).reshape(len(texts), self.d)
@@ -199,18 +302,25 @@ def test_each_text_is_encoded_once(tmp_path):
     e = Counting()
     c = CachedEncoder(e, tmp_path)
     texts = ['a', 'bb', 'a', '', '\ud800 half a pair', 'bb']
-    assert np.array_equal(c.encode(texts), Counting().encode(texts)) and e.asked == [['a', 'bb', '', '\ud800 half a pair']]
-    assert np.array_equal(c.encode(['ccc', 'a']), Counting().encode(['ccc', 'a'])) and e.asked[1:] == [['ccc']]
-    assert np.array_equal(CachedEncoder(e, tmp_path).encode(texts), Counting().encode(texts)) and len(e.asked) == 2
-    assert c.name == 'counting' and c.encode([]).shape == (0, 4) and sorted(p.suffix for p in c.folder.iterdir()) == ['.npy']*5
+    assert np.array_equal(c.encode(texts), Counting().encode(texts))
+    assert e.asked == [['a', 'bb', '', '\ud800 half a pair']]
+    assert np.array_equal(c.encode(['ccc', 'a']), Counting().encode(['ccc', 'a']))
+    assert e.asked[1:] == [['ccc']]
+    assert np.array_equal(CachedEncoder(e, tmp_path).encode(texts), Counting().encode(texts))
+    assert len(e.asked) == 2
+    assert c.name == 'counting'
+    assert c.encode([]).shape == (0, 4)
+    assert sorted(p.suffix for p in c.folder.iterdir()) == ['.npy']*5
 
 def test_another_name_starts_afresh(tmp_path):
     CachedEncoder(Counting(), tmp_path).encode(['a', 'bb'])
     for other in (Counting('counting-2'), Counting('a/../b')):
-        assert CachedEncoder(other, tmp_path).encode(['a', 'bb']).shape == (2, 4) and other.asked == [['a', 'bb']]
+        assert CachedEncoder(other, tmp_path).encode(['a', 'bb']).shape == (2, 4)
+        assert other.asked == [['a', 'bb']]
     first = Counting()
     assert CachedEncoder(first, tmp_path).encode(['a', 'bb']).shape == (2, 4) and first.asked == []
-    assert all(p.is_relative_to(tmp_path) for p in tmp_path.rglob('*.npy')) and len([*tmp_path.iterdir()]) == 3
+    assert all(p.is_relative_to(tmp_path) for p in tmp_path.rglob('*.npy'))
+    assert len([*tmp_path.iterdir()]) == 3
 
 def npy(v):
     import io
@@ -218,10 +328,24 @@ def npy(v):
     return f.getvalue()
 
 class Bomb:
-    def __reduce__(self): return (os.mkdir, ('bomb-went-off',))
+    def __reduce__(self):
+        return (os.mkdir, ('bomb-went-off',))
 
-@pytest.mark.parametrize('data', [b'', b'junk', npy(np.ones(4, np.float32))[:-3], npy(np.ones(4)), npy(np.ones((1, 4), np.float32)), npy(np.float32(1)),
-                                  npy(np.array([1, 2, 3, np.nan], np.float32)), npy(np.array([Bomb()], object)), pickle.dumps(Bomb()), npy(np.ones(4, np.float32)) [:40]])
+@pytest.mark.parametrize(
+    'data',
+    [
+        b'',
+        b'junk',
+        npy(np.ones(4, np.float32))[:-3],
+        npy(np.ones(4)),
+        npy(np.ones((1, 4), np.float32)),
+        npy(np.float32(1)),
+        npy(np.array([1, 2, 3, np.nan], np.float32)),
+        npy(np.array([Bomb()], object)),
+        pickle.dumps(Bomb()),
+        npy(np.ones(4, np.float32))[:40],
+    ],
+)
 def test_a_spoilt_file_is_a_miss(tmp_path, monkeypatch, data):
     monkeypatch.chdir(tmp_path)
     e = Counting()
@@ -229,18 +353,22 @@ def test_a_spoilt_file_is_a_miss(tmp_path, monkeypatch, data):
     c.encode(['a', 'bb'])
     c.file('a').write_bytes(data)
     assert np.array_equal(c.encode(['a', 'bb']), Counting().encode(['a', 'bb'])) and e.asked[1:] == [['a']]
-    assert np.array_equal(c.encode(['a']), Counting().encode(['a'])) and len(e.asked) == 2 and not (tmp_path/'bomb-went-off').exists()
+    assert np.array_equal(c.encode(['a']), Counting().encode(['a']))
+    assert len(e.asked) == 2
+    assert not (tmp_path/'bomb-went-off').exists()
 
 def test_a_folder_in_the_place_of_a_file_is_a_clear_error(tmp_path):
     c = CachedEncoder(Counting(), tmp_path)
     c.file('a').mkdir(parents=True)
-    with pytest.raises(OSError, match='could not write'): c.encode(['a'])
+    with pytest.raises(OSError, match='could not write'):
+        c.encode(['a'])
 
 def test_another_length_under_the_old_name_is_a_miss(tmp_path):
     CachedEncoder(Counting(d=4), tmp_path).encode(['a', 'bb'])
     new = Counting(d=6)
     c = CachedEncoder(new, tmp_path)
-    assert np.array_equal(c.encode(['a', 'bb', 'ccc']), Counting(d=6).encode(['a', 'bb', 'ccc'])) and sorted(new.asked[-1]) == ['a', 'bb', 'ccc']
+    assert np.array_equal(c.encode(['a', 'bb', 'ccc']), Counting(d=6).encode(['a', 'bb', 'ccc']))
+    assert sorted(new.asked[-1]) == ['a', 'bb', 'ccc']
     assert c.encode(['a', 'bb']).shape == (2, 6) and len(new.asked) == 2
 
 def test_a_cached_folder_encoder_does_not_load_the_model(tiny, tmp_path):
@@ -267,18 +395,25 @@ def test_top_is_a_full_sort(seed):
     for k in (0, 1, 3, n - 1, n, n + 5):
         rows, sims = index.top(q, k)
         want, all_sims = plain_top(vs, q, max(k, 0))
-        assert len(rows) == min(k, n) and np.allclose(sims, [all_sims[i] for i in want], atol=2e-6) and all(np.diff(sims) <= 0)
-        assert all(a < b for a, b, s, t in zip(rows, rows[1:], sims, sims[1:]) if s == t) and len(set(rows.tolist())) == len(rows)
+        assert len(rows) == min(k, n)
+        assert np.allclose(sims, [all_sims[i] for i in want], atol=2e-6)
+        assert all(np.diff(sims) <= 0)
+        assert all(a < b for a, b, s, t in zip(rows, rows[1:], sims, sims[1:]) if s == t)
+        assert len(set(rows.tolist())) == len(rows)
         assert np.allclose([all_sims[i] for i in rows], sims, atol=2e-6)
 
 def test_ties_keep_the_order_of_rows_at_any_size():
     v = np.random.default_rng(0).standard_normal(384).astype(np.float32)
     for n in (2, 7, 31, 1000):
-        assert VectorIndex(np.tile(v, (n, 1))*np.linspace(1, 3, n)[:, None]).top(v, 5)[0].tolist() == list(range(min(5, n)))
+        assert VectorIndex(np.tile(v, (n, 1)) * np.linspace(1, 3, n)[:, None]).top(v, 5)[0].tolist() == list(
+            range(min(5, n))
+        )
 
 def test_zero_vectors_resemble_nothing():
     index = VectorIndex([[0, 0], [1, 0], [-1, 0]])
-    assert index([1, 0]).tolist() == [0, 1, -1] and index([0, 0]).tolist() == [0, 0, 0] and index.top([1, 0], 3)[0].tolist() == [1, 0, 2]
+    assert index([1, 0]).tolist() == [0, 1, -1]
+    assert index([0, 0]).tolist() == [0, 0, 0]
+    assert index.top([1, 0], 3)[0].tolist() == [1, 0, 2]
 
 @pytest.mark.parametrize('seed', range(10))
 def test_growing_and_shrinking(seed):
@@ -293,9 +428,13 @@ def test_growing_and_shrinking(seed):
             new = [[rng.randint(-3, 3) for _ in range(3)] for _ in range(rng.randint(0, 5))]
             index.append(new)
             rows += new
-        assert len(index) == len(rows) and index.vectors.flags.c_contiguous and index.vectors.dtype == np.float32
+        assert len(index) == len(rows)
+        assert index.vectors.flags.c_contiguous
+        assert index.vectors.dtype == np.float32
         assert np.array_equal(index.vectors, unit(np.array(rows, np.float32).reshape(-1, 3)))
-        assert index.top([1, 2, 3], 4)[0].tolist() == (VectorIndex(rows).top([1, 2, 3], 4)[0].tolist() if rows else [])
+        assert index.top([1, 2, 3], 4)[0].tolist() == (
+            VectorIndex(rows).top([1, 2, 3], 4)[0].tolist() if rows else []
+        )
 
 def test_an_empty_index():
     for index in (VectorIndex([]), VectorIndex(np.zeros((0, 5)))):
@@ -303,14 +442,23 @@ def test_an_empty_index():
         index.append([[1, 2, 3, 4, 5]])
         assert index.dim == 5 and index.top([1, 2, 3, 4, 5], 3)[0].tolist() == [0]
 
-@pytest.mark.parametrize('do, says', [
-    (lambda ix: ix.top([1, 2, 3], 1), 'holds vectors of 2 numbers and this one has 3'), (lambda ix: ix.append([[1, 2, 3]]), 'of 2 numbers and this one has 3'),
-    (lambda ix: ix.append([1, 2]), 'wrap a single one in a list'), (lambda ix: ix.append([[1, 2], [1, np.nan]]), 'vector 1 holds a number that is not finite'),
-    (lambda ix: ix.top([np.inf, 1], 1), 'not finite'), (lambda ix: VectorIndex([[[1.]]]), 'rows of a matrix'), (lambda ix: ix.remove([2]), 'no row 2 in an index of 2'),
-    (lambda ix: ix.remove([-1]), 'no row -1')])
+@pytest.mark.parametrize(
+    'do, says',
+    [
+        (lambda ix: ix.top([1, 2, 3], 1), 'holds vectors of 2 numbers and this one has 3'),
+        (lambda ix: ix.append([[1, 2, 3]]), 'of 2 numbers and this one has 3'),
+        (lambda ix: ix.append([1, 2]), 'wrap a single one in a list'),
+        (lambda ix: ix.append([[1, 2], [1, np.nan]]), 'vector 1 holds a number that is not finite'),
+        (lambda ix: ix.top([np.inf, 1], 1), 'not finite'),
+        (lambda ix: VectorIndex([[[1.0]]]), 'rows of a matrix'),
+        (lambda ix: ix.remove([2]), 'no row 2 in an index of 2'),
+        (lambda ix: ix.remove([-1]), 'no row -1'),
+    ],
+)
 def test_clear_refusals(do, says):
     index = VectorIndex([[1, 0], [0, 1]])
-    with pytest.raises((ValueError, IndexError), match=says): do(index)
+    with pytest.raises((ValueError, IndexError), match=says):
+        do(index)
     assert index.vectors.tolist() == [[1, 0], [0, 1]]
 
 def test_the_index_keeps_its_own_copy():

@@ -4,10 +4,10 @@ from collections import Counter
 from pathlib import Path
 import numpy as np
 import pytest
-from skillrl.envs.alfworld.engine import router as alfworld
+import skillrl.envs.alfworld.router as alfworld
 from skillrl.envs.alfworld.router import ROUTER, canonical
-from skillrl.envs.search import router as search
-from skillrl.envs.webshop import router as webshop
+import skillrl.envs.search.router as search
+import skillrl.envs.webshop.router as webshop
 from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.embedding import TfidfEncoder, stem, terms
@@ -26,7 +26,7 @@ def Retriever(bank, mode='lexical', *, router=ROUTER, **kw):
 REAL = os.environ.get('SKILLRL_REAL_DATA')
 real_data = pytest.mark.skipif(
     not REAL,
-    reason='SKILLRL_REAL_DATA is not set: it should name a folder with the official alfworld/, webshop/ and search/',
+    reason='set SKILLRL_REAL_DATA to a folder with the official alfworld/, webshop/ and search/',
 )
 
 ASK = dict(
@@ -128,9 +128,10 @@ def test_order_of_the_bank_breaks_ties():
     assert found.ids == [s.id for s in skills[:4]] and found.left_out == [s.id for s in skills[4:]]
 
 def random_bank(rng, n=40):
-    pick = lambda: rng.choice(list(ASK.values())).format(
-        rng.choice(THINGS), rng.choice(['shelf', 'desk', 'garbagecan'])
-    )
+    def pick():
+        task, thing, place = list(ASK.values()), rng.choice, rng.choice
+        return rng.choice(task).format(thing(THINGS), place(['shelf', 'desk', 'garbagecan']))
+
     cats = [rng.choice(['general', *CATEGORIES]) for _ in range(n)]
     skills = [
         Skill(
@@ -192,7 +193,7 @@ def test_template_is_the_file_order():
 @pytest.mark.parametrize(
     'keys',
     [
-        CATEGORIES[:5],
+        list(CATEGORIES)[:5],
         ['pick_and_place', 'look_at_obj_in_light', 'clean', 'heat', 'cool', 'examine'],
         ['Pick', 'Clean', 'search', 'Heat'],
     ],
@@ -437,7 +438,11 @@ def test_official_blocks_have_the_published_lengths():
 def test_how_often_the_official_rules_are_right():
     house = SkillBank.load(Path(REAL)/BANKS[0]).categories
     said = [(alfworld.official_category(m.goal, house), m.category) for m in memories('alfworld')]
-    right = lambda c: {'pick_and_place': ('pick', 'pick_two'), 'look_at_obj_in_light': ('look',)}.get(c, (c,))
+    serves = dict(pick_and_place=('pick', 'pick_two'), look_at_obj_in_light=('look',))
+
+    def right(c):
+        return serves.get(c, (c,))
+
     assert len(said) == 223 and sum(k in right(c) for c, k in said) == 190
     assert sum(k in right(c) or (c, k) == ('examine', 'look') for c, k in said) == 203
     assert sum(ROUTER(m.goal) == m.category for m in memories('alfworld')) == 222
@@ -543,9 +548,11 @@ def heated(n, category='heat', **kw):
 def test_best_passage_above_delta_best_first():
     bank = bank_of(heated(5) + heated(1, 'cool'))
     enc = Known(heat_up=[1, 0], **at(.3, .9, .5, .7, .1))
-    ids = lambda **kw: [
-        o.id for o in Retriever(bank, 'embedding', encoder=enc, **kw).retrieve('heat_up').task_specific
-    ]
+
+    def ids(**kw):
+        found = Retriever(bank, 'embedding', encoder=enc, **kw).retrieve('heat_up')
+        return [o.id for o in found.task_specific]
+
     assert ids() == ['heat_001', 'heat_003', 'heat_002', 'heat_000', 'heat_004']
     assert ids(threshold=.4) == ['heat_001', 'heat_003', 'heat_002']
     assert ids(threshold=.5) == ['heat_001', 'heat_003']
@@ -647,7 +654,11 @@ def test_another_encoder_is_another_answer(tmp_path):
     class Other(Known):
         name = 'other'
     one, two = Known(heat=[1, 0], **at(.3, .9, .5)), Other(heat=[1, 0], **at(.9, .3, .5))
-    ids = lambda e: Retriever(bank, 'embedding', encoder=CachedEncoder(e, tmp_path)).retrieve('heat').ids
+
+    def ids(encoder):
+        cached = CachedEncoder(encoder, tmp_path)
+        return Retriever(bank, 'embedding', encoder=cached).retrieve('heat').ids
+
     assert ids(one) == ids(one) == ['heat_001', 'heat_002', 'heat_000']
     assert ids(two) == ['heat_000', 'heat_002', 'heat_001']
 

@@ -31,7 +31,7 @@ def _usefulness(item):
 
 def rank_by_support(items:Iterable)->list:
     "`items`, the best supported first; of equals the more useful, those of a bank, and then the alphabet"
-    def rank(o):
+    def rank(o:Skill|Mistake)->tuple:
         return -support(o), -_usefulness(o), not o.id, advice(o), o.text, o.category
     return sorted(items, key=rank)
 
@@ -86,7 +86,7 @@ def bag_of_words(
 )->Array: # (n,words), unit rows
     "Texts as weighted words, whatever their order"
     import numpy as np
-    def count(text):
+    def count(text:str)->Counter:
         return Counter(w for w in stems(text) if w not in skip)
     idf = Idf([[count(text)] for text in corpus])
     columns = {w: i for i, w in enumerate(idf.df)}
@@ -159,7 +159,7 @@ def merge_rewordings(
     stated = [facts(advice(o), words) for o in pool]
     leaders, followers = [], []
 
-    def led_by(i):
+    def led_by(i:int)->list[int]:
         "The leaders that item `i` rewords"
         alike = [j for j in leaders if cosines[i, j] > near and not contradict(stated[i], stated[j])]
         return [j for j in alike if isinstance(pool[i], Mistake) == isinstance(pool[j], Mistake)]

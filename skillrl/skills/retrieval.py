@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from ..routing import Router, as_router
 from .bank import Mistake, Skill, SkillBank
 from .embedding import Encoder
-from .ranking import EmbeddingRanker, LexicalRanker, in_file_order, in_official_order
+from .ranking import EmbeddingRanker, LexicalRanker, OfficialRanker, TemplateRanker
 from ..tables import Table
 
 # %% ../../nbs/34_skills.retrieval.ipynb #a08fff28
@@ -122,6 +122,10 @@ class RetrievalSettings:
         return 6 if self.top_k is None and ranked else self.top_k
 
 # %% ../../nbs/34_skills.retrieval.ipynb #8e64239b
+def _first_section(task, sections):
+    "What the official code does with a bank of a world it has no rules for"
+    return next(iter(sections), 'unknown')
+
 class Retriever:
     "Picks what a prompt shows of a bank"
     def __init__(self,
@@ -151,9 +155,9 @@ class Retriever:
         mode, threshold = self.settings.mode, self.settings.threshold
         categories = [self.router.canonical(o.category) for o in self.items]
         if mode == 'official':
-            return lambda task, category: in_official_order(self.items, category)
+            return OfficialRanker(self.items)
         if mode == 'template':
-            return lambda task, category: in_file_order(self.items, categories, category)
+            return TemplateRanker(self.items, categories)
         if mode == 'lexical':
             return LexicalRanker(self.items, categories, self.router, threshold)
         return EmbeddingRanker(self.items, categories, encoder, threshold)
@@ -161,10 +165,7 @@ class Retriever:
     def _follow_official_rules(self, bank):
         "The official router, and room for every `dyn_` skill"
         sections = bank.categories if bank.task_key == 'task_specific_skills' else []
-        if self.router.official:
-            self.route = partial(self.router.official, sections=sections)
-        else:
-            self.route = lambda task: next(iter(sections), 'unknown')
+        self.route = partial(self.router.official or _first_section, sections=sections)
         general = [o for o in self.items if isinstance(o, Skill) and o.category == 'general']
         dynamic = sum(o.id.startswith('dyn_') for o in general)
         if self.most_general is not None:

@@ -13,7 +13,8 @@ from ...routing import Router
 PATTERNS = dict( # Category → how its questions are worded, tried in this order
     comparison=r'\b(both|same|in common|older|younger|earlier|later|first,|more recently)\b|,.+\bor\b',
     multi_hop_reasoning=r'\b(director|author|founder|creator|spouse|father|mother|president|person|singer|'
-                        r'winner|state|school|city|country|series|studio) (of|who|that|which)\b|\b(whose|named after)\b|'
+                        r'winner|state|school|city|country|series|studio) (of|who|that|which)\b|'
+                        r'\b(whose|named after)\b|'
                         r"'s (mother|father|spouse)\b",
     entity_attribute_lookup=r"^what is .+'s \w+\?|\b(occupation|genre|profession) of\b")
 OTHER = 'direct_retrieval'
