@@ -4,10 +4,11 @@ from pathlib import Path
 import pytest
 from skillrl import SkillOptConfig, SkillOptTrainer
 from skillrl.config import SkillRLConfig
+from skillrl.envs.base import world
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.builders import build_policy
-from skillrl.skillopt.document import BankEnv, TeacherOptimizer
+from skillrl.skillopt.bank_env import BankEnv, TeacherOptimizer
 from skillrl.skills.bank import SkillBank
 
 
@@ -31,7 +32,7 @@ def run(tmp_path_factory):
         eval_test=False,
         out_root=str(tmp_path_factory.mktemp('bank') / 'run'),
     )
-    trainer = SkillOptTrainer(config=config, env=env, optimizer_client=TeacherOptimizer(), target_client=None)
+    trainer = SkillOptTrainer(config=config, env=env, optimizer_client=TeacherOptimizer(world('alfworld').teacher()), target_client=None)
     return env, trainer, trainer.train()
 
 
@@ -53,6 +54,6 @@ def test_a_finished_run_plays_no_game_again(run):
     env, trainer, summary = run
     idle = BankEnv(env.suite, env.bank, None, sizes=env.sizes)
     again = SkillOptTrainer(
-        config=trainer.cfg, env=idle, optimizer_client=TeacherOptimizer(), target_client=None
+        config=trainer.cfg, env=idle, optimizer_client=TeacherOptimizer(world('alfworld').teacher()), target_client=None
     )
     assert again.train() == summary

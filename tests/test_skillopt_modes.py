@@ -12,7 +12,9 @@ from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.inspection import outcome
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.dashboard import read_run, verdict
-from skillrl.skillopt.document import TeacherOptimizer, as_result, bank_to_document, document_to_bank
+from skillrl.envs.alfworld.teacher import AlfworldTeacher
+from skillrl.skillopt.bank_env import TeacherOptimizer, as_result
+from skillrl.skillopt.document import bank_to_document, document_to_bank
 from skillrl.skillopt.editor import Edit, Patch, protect, protected
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import EDITING, KEYS, load_prompt, sections
@@ -152,10 +154,10 @@ def test_the_offline_optimizer_has_candidates_in_the_modes_that_rewrite(mode):
 def test_the_offline_teacher_writes_a_whole_document_and_unites_several(minibatch):
     house, skill = Household('test-003'), bank_to_document(SkillBank(), CATEGORIES)
     results = [as_result(play_expert(g, max_steps=30), SkillBank(), 30) for g in house.games('val', 4)]
-    new = full_rewrite(Optimizer(TeacherOptimizer()), minibatches(results, minibatch), skill)
+    new = full_rewrite(Optimizer(TeacherOptimizer(AlfworldTeacher())), minibatches(results, minibatch), skill)
     assert len(document_to_bank(new, SkillBank(), CATEGORIES).skills()) >= 6
     edit = Edit('insert_after', '- Look for egg in fridge 1.', '# heat')
-    suggested = rewrite(Optimizer(TeacherOptimizer()), skill, Patch([edit]))
+    suggested = rewrite(Optimizer(TeacherOptimizer(AlfworldTeacher())), skill, Patch([edit]))
     assert [(o.category, o.principle) for o in document_to_bank(suggested, SkillBank(), CATEGORIES).skills()] == [('heat', 'Look for egg in fridge 1.')]
 
 @pytest.mark.parametrize('mode', ['patch', 'rewrite'])

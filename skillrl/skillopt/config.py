@@ -69,14 +69,18 @@ class SkillOptConfig(Algorithm):
     prices:dict = field(default_factory=dict) # Model → USD per 1M tokens (read, written)
 
     def __post_init__(self):
-        for f in fields(self): setattr(self, f.name, _checked_value(f, getattr(self, f.name)))
+        for f in fields(self):
+            setattr(self, f.name, _checked_value(f, getattr(self, f.name)))
         self.min_edit_budget = min(self.min_edit_budget, self.edit_budget)
 
 def _checked_value(f, value):
     "`value` as the field `f` accepts it; `ValueError` if it does not"
-    if isinstance(value, PathLike): value = fspath(value)
-    if f.metadata: return checked(f.name, value, f)
-    if not isinstance(value, dict): raise ValueError(f'{f.name} is {value!r}: give a dict')
+    if isinstance(value, PathLike):
+        value = fspath(value)
+    if f.metadata:
+        return checked(f.name, value, f)
+    if not isinstance(value, dict):
+        raise ValueError(f'{f.name} is {value!r}: give a dict')
     return value
 
 # %% ../../nbs/53_skillopt.config.ipynb #9d763847
@@ -103,10 +107,13 @@ _ENDINGS = 'pem base hex value prod dev test'.split() # They change nothing
 def is_secret(name:str)->bool:
     "Does a value of this name open something?"
     words = [word.lower() for word in _words.findall(name)]
-    while len(words) > 1 and words[-1] in _ENDINGS: words.pop()
-    if not words or words[-1] in _ABOUT: return False
+    while len(words) > 1 and words[-1] in _ENDINGS:
+        words.pop()
+    if not words or words[-1] in _ABOUT:
+        return False
     pairs = ['_'.join(pair) for pair in zip(words, words[1:])]
-    if any(_ALWAYS.fullmatch(part) for part in [*words, *pairs]): return True
+    if any(_ALWAYS.fullmatch(part) for part in [*words, *pairs]):
+        return True
     harmless = bool(pairs) and _OPENS_NOTHING.fullmatch(pairs[-1])
     return bool(_LAST.fullmatch(words[-1])) and not harmless
 
@@ -121,9 +128,12 @@ def without_secrets(
     secret = is_secret(name)
     if isinstance(value, dict):
         return {k: without_secrets(v, name if secret else str(k)) for k, v in value.items()}
-    if isinstance(value, (list, tuple)): return [without_secrets(v, name) for v in value]
-    if secret and not isinstance(value, (bool, int, float, type(None))): return '[redacted]'
-    if not isinstance(value, str): return value
+    if isinstance(value, (list, tuple)):
+        return [without_secrets(v, name) for v in value]
+    if secret and not isinstance(value, (bool, int, float, type(None))):
+        return '[redacted]'
+    if not isinstance(value, str):
+        return value
     return '[redacted]' if _PEM.search(value) else redact(value)
 
 @patch

@@ -125,11 +125,12 @@ def _question_job(args, c):
 
 def _bank_job(args, c):
     from skillrl.builders import build_local_policy
-    from skillrl.skillopt.document import BankEnv, TeacherOptimizer
+    from skillrl.envs.base import world
+    from skillrl.skillopt.bank_env import BankEnv, TeacherOptimizer
     config, bank, suite = banked(args)
     policy, teacher = (client_of(role, args, config) for role in WHO)
     sizes = dict.fromkeys(BankEnv.roles, FEW) if args.smoke else {}
-    return BankEnv(suite, bank, None if policy else build_local_policy(config), config, sizes, c.seed), policy, teacher or TeacherOptimizer()
+    return BankEnv(suite, bank, None if policy else build_local_policy(config), config, sizes, c.seed), policy, teacher or TeacherOptimizer(world(config.env.name).teacher())
 
 # %% ../../nbs/66_skillopt.jobs.ipynb #3403aa6a
 def banked(args):
@@ -181,7 +182,7 @@ def dressed(
     skill, # Path of a file or a folder
 )->tuple:
     "`env` with that skill to begin with, and the text of the file, its line ends as they are"
-    from skillrl.skillopt.document import PackageEnv, SkillPackage
+    from skillrl.skillopt.package import PackageEnv, SkillPackage
     path = Path(skill)
     if path.is_dir(): return PackageEnv(env, SkillPackage.load(path)), None
     if not path.exists(): raise FileNotFoundError(f'there is no skill {path}: name a file, or a folder with a SKILL.md')

@@ -12,7 +12,8 @@ import math, re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from fastcore.basics import patch
-from .editor import Edit, Patch, bare, whole_number
+from .editor import Edit, Patch, whole_number
+from .matching import bare
 from .optimizer import Optimizer
 from .prompts import answer, conversation_lines, excerpt, fenced, message
 from ..skills.guard import as_data
@@ -42,7 +43,8 @@ def edits_with_status(
 )->list[dict]:                # Dicts of `op`, `content`, `target` and `status`
     "The edits of a step, with what became of each"
     rows = [dict(_fields(e), status='') for e in edits]
-    for row, told in zip(rows, report): row['status'] = told.get('status', '')
+    for row, told in zip(rows, report):
+        row['status'] = told.get('status', '')
     return rows
 
 def _fields(edit):
@@ -63,11 +65,13 @@ def failure_patterns(
         row['ids'] += ids
     for s in summaries:
         name = s.get('failure_type') if isinstance(s, dict) else None
-        if not isinstance(name, str) or not name.strip(): continue
+        if not isinstance(name, str) or not name.strip():
+            continue
         _add(name.strip(), max(1, whole_number(s.get('count')) or 1))
     if not found:
         for r in results:
-            if not r.ok or r.hard >= 1: continue
+            if not r.ok or r.hard >= 1:
+                continue
             _add(r.fail_reason.split(':')[0].strip()[:80] or 'no reason given', 1, [r.id])
     return sorted(found.values(), key=lambda row: -row['count'])[:most]
 
@@ -89,7 +93,8 @@ class RejectedEdits:
     "What the steps of an epoch tried, told to its later steps"
     def __init__(self, notes:Iterable[StepNote]=()):
         self.notes, self._tried = [], {}
-        for note in notes: self.add(note)
+        for note in notes:
+            self.add(note)
 
     def __repr__(self):
         return f'RejectedEdits({len(self.notes)} steps, {sum(n.rejected for n in self.notes)} rejected)'
@@ -98,7 +103,8 @@ class RejectedEdits:
         "Keep `note`, once the gate has decided"
         self.notes.append(note)
         ideas = {idea(e) for e in note.edits if note.rejected and _reached(e)}
-        for key in ideas: self._tried.setdefault(key, []).append(note.step)
+        for key in ideas:
+            self._tried.setdefault(key, []).append(note.step)
 
     def already_tried(self,
         edit:Edit|dict,
@@ -120,7 +126,8 @@ def lines_of(self:RejectedEdits,
     if note.after is not None:
         scores = f'; score {_score(note.before)} before, {_score(note.after)} with the edits'
     lines = [f'Step {note.step}: {note.action}; {note.failed} of {note.total} rollouts failed{scores}.']
-    if note.reason: lines.append(f'- why: {as_data(note.reason, 300)}')
+    if note.reason:
+        lines.append(f'- why: {as_data(note.reason, 300)}')
     for p in note.patterns:
         ids = ', '.join(as_data(i, 40) for i in p['ids'][:5])
         examples = f' ({ids})' if ids else ''
@@ -131,7 +138,8 @@ def lines_of(self:RejectedEdits,
 def _attempt(self:RejectedEdits, e, step):
     "Whether the edit `e` of `step` was tried"
     earlier = [k for k in self.already_tried(e) if k < step]
-    if earlier: return f'tried as in step {earlier[-1]}'
+    if earlier:
+        return f'tried as in step {earlier[-1]}'
     return 'tried' if _reached(e) else f"not applied, {e['status']}"
 
 def _quoted(e, chars):
@@ -152,9 +160,11 @@ def text(self:RejectedEdits,
         lines = self.lines_of(note)
         part = '\n'.join(lines if parts else shorten(lines, room))
         room -= len(part) + 1
-        if room < -1: break
+        if room < -1:
+            break
         parts.insert(0, part)
-    if not parts: return ''
+    if not parts:
+        return ''
     left = len(self.notes) - len(parts)
     return '\n'.join([_HEAD, *([f'(earlier steps left out: {left})'] if left else []), *parts])
 
@@ -169,7 +179,8 @@ def from_state(cls:RejectedEdits,
     state:list[dict], # From `state`
 )->RejectedEdits:     # `ValueError` if it is damaged
     "The memory as it was"
-    try: return cls(StepNote(**row) for row in state)
+    try:
+        return cls(StepNote(**row) for row in state)
     except (TypeError, AttributeError) as e:
         raise ValueError(f'the state of the rejected edits cannot be read ({e}): '
                          'go on without it, with RejectedEdits()') from None
@@ -182,7 +193,8 @@ def label(
     new:float,
 )->str:        # One of `LABELS`
     "What became of an item"
-    if old != new: return 'improved' if new > old else 'regressed'
+    if old != new:
+        return 'improved' if new > old else 'regressed'
     return 'stable_success' if new >= 1 else 'persistent_fail'
 
 # %% ../../nbs/56_skillopt.memory.ipynb #c456f867
@@ -304,7 +316,8 @@ _FIELDS = dict(slow_update=('guidance', 'slow_update_content'), meta_skill=('mem
 
 def _look_back(optimizer, name, skills, previous, comparison, limit):
     "The text that `optimizer` makes of an epoch"
-    if not len(comparison): return None
+    if not len(comparison):
+        return None
     fields, (prev_skill, skill) = _FIELDS[name], skills
     parts = dict(last_skill=fenced(prev_skill))
     parts[fields[0]] = as_data(previous, limit) if previous else '(none so far)'
@@ -314,12 +327,15 @@ def _look_back(optimizer, name, skills, previous, comparison, limit):
 # %% ../../nbs/56_skillopt.memory.ipynb #cd8b4bc5
 def whole(value:object)->int|None:
     "The one whole number, from 0 up, that `value` is or names; None where there is none"
-    if isinstance(value, bool): return None
+    if isinstance(value, bool):
+        return None
     if isinstance(value, str):
         numbers = re.findall(r'-?\d+(?:[.,]\d+)*', value)
         value = numbers[0] if len(numbers) == 1 else None
-    try: x = float(value)
-    except (TypeError, ValueError, OverflowError): return None
+    try:
+        x = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
     return int(x) if math.isfinite(x) and x >= 0 and x == int(x) else None
 
 # %% ../../nbs/56_skillopt.memory.ipynb #216944d3
@@ -331,7 +347,8 @@ def autonomous_budget(
     context:str='', # From `RejectedEdits.text`
 )->int|None:        # 0 for no edit, None when nothing was decided
     "How many edits of `patch` the model would make"
-    if not patch.edits: return 0
+    if not patch.edits:
+        return 0
     listed = '\n'.join(f'{i}. {_quoted(_fields(e), 500)}' for i, e in enumerate(patch.edits, 1))
     memory = as_data(optimizer.memory, 4000) if optimizer.memory else ''
     asked = message(skill, context, memory=memory, score=f'{score:.3f} in this step', edits=listed)

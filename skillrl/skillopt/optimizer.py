@@ -41,12 +41,15 @@ class Optimizer:
         load_prompt(KEYS[0], self.prompt_overrides)  # An unknown name is an error now, not in an hour
         self.prompt_overrides = self.prompt_overrides or {}
         self._prompts = {}
-        if self.executor is None: self.executor = ThreadExecutor()
-        if self.journal is None: self.journal = Journal()
+        if self.executor is None:
+            self.executor = ThreadExecutor()
+        if self.journal is None:
+            self.journal = Journal()
 
     def prompt(self, name:str)->str:
         "The system message `name`, read from its file once"
-        if name not in self._prompts: self._prompts[name] = load_prompt(name, self.prompt_overrides)
+        if name not in self._prompts:
+            self._prompts[name] = load_prompt(name, self.prompt_overrides)
         return self._prompts[name]
 
 # %% ../../nbs/55_skillopt.optimizer.ipynb #cfa1d095
@@ -54,16 +57,20 @@ _PATIENCE = 3
 
 def _why_lost(outcome):
     "Why `outcome` is no answer, '' if it is one"
-    if isinstance(outcome, dict): return outcome['lost']
-    if isinstance(outcome, Outage) and outcome.replies: return outcome.replies[0].error
+    if isinstance(outcome, dict):
+        return outcome['lost']
+    if isinstance(outcome, Outage) and outcome.replies:
+        return outcome.replies[0].error
     return f'{type(outcome).__name__}: {outcome}'
 
 @patch
 def _check_outcomes(self:Optimizer, stage, outcomes, new):
     "Count what was lost of the `new` last outcomes; raise `Outage` where it is not luck"
     lost = [why for why in map(_why_lost, outcomes) if why]
-    if len(lost) < len(outcomes): self.reached, self.lost = True, []
-    else: self.lost += lost[-new:]
+    if len(lost) < len(outcomes):
+        self.reached, self.lost = True, []
+    else:
+        self.lost += lost[-new:]
     for_good = next((why for why in lost if FOR_GOOD.search(why)), '')
     patient = self.reached and len(outcomes) == 1 and len(self.lost) < _PATIENCE
     if for_good or (len(lost) == len(outcomes) and not patient):
@@ -85,14 +92,19 @@ def faults(
     own:bool,     # A prompt of your own: any field will do
 )->list[tuple]:   # Pairs of a reason and what it speaks against
     "What cannot be used of a reply"
-    if any(repeats_example(value, system) for *_, value in json_values(text)): return [(_ECHO, text)]
-    if own or name not in FORMS: return []
+    if any(repeats_example(value, system) for *_, value in json_values(text)):
+        return [(_ECHO, text)]
+    if own or name not in FORMS:
+        return []
     field = answer_field(name)
     said = answer(text, field)
-    if field not in said: return [(f'there is no JSON object with `{field}` in the reply', text)]
-    if field != 'edits': return []
+    if field not in said:
+        return [(f'there is no JSON object with `{field}` in the reply', text)]
+    if field != 'edits':
+        return []
     found = patch_in(said)
-    if found is None: return [('`edits` should be a list', text)]
+    if found is None:
+        return [('`edits` should be a list', text)]
     return [(row['reason'], row['element']) for row in found.dropped]
 
 @patch
@@ -106,7 +118,8 @@ def _without_echoes(self:Optimizer, names, texts):
         rows += [dict(about, reason=why, raw=raw) for why, raw in found]
         echo = any(why == _ECHO for why, _ in found)
         kept.append(None if echo else text)
-    if self.rejects is not None: self.rejects.add(rows)
+    if self.rejects is not None:
+        self.rejects.add(rows)
     return kept
 
 # %% ../../nbs/55_skillopt.optimizer.ipynb #f0e63b8e
@@ -124,7 +137,8 @@ class _Question:
 def _question(self:Optimizer, name, user, stage, room):
     system = self.prompt(name)
     tokens = self.max_completion_tokens + room
-    if self.memory and name in EDITING: user = f'## Memory\n{fenced(self.memory)}\n\n{user}'
+    if self.memory and name in EDITING:
+        user = f'## Memory\n{fenced(self.memory)}\n\n{user}'
     told = [model_of(self.client), str(tokens), system, user]
     key = [self.step, stage, skill_hash('\0'.join(told))]
     takes_form = isinstance(self.client, Chat) and name in FORMS and name not in self.prompt_overrides
@@ -137,16 +151,21 @@ def _send(self:Optimizer, q):
     meter = Meter(self.client, q.stage, 'optimizer', ledger=self.ledger)
     self.meters.append(meter)
     limits = dict(max_completion_tokens=q.tokens, stage=q.stage, retries=3)
-    try: text, usage = meter.chat(system=q.system, user=q.user, **limits, **q.form)
-    except STOPS: raise
-    except Exception as e: return dict(text=None, usage=meter.paid(), lost=_why_lost(e))
+    try:
+        text, usage = meter.chat(system=q.system, user=q.user, **limits, **q.form)
+    except STOPS:
+        raise
+    except Exception as e:
+        return dict(text=None, usage=meter.paid(), lost=_why_lost(e))
     lost = next(iter(meter.lost.values()), '')
-    if not lost and not (text or '').strip(): lost = (usage or {}).get('refused') or 'an empty answer'
+    if not lost and not (text or '').strip():
+        lost = (usage or {}).get('refused') or 'an empty answer'
     return dict(text=text, usage=meter.paid(), lost=lost)
 
 @patch
 def _keep(self:Optimizer, q, outcome):
-    if not _why_lost(outcome): self.journal.put(q.key, outcome)  # A full disk stops the run: no lost call
+    if not _why_lost(outcome):
+        self.journal.put(q.key, outcome)  # A full disk stops the run: no lost call
 
 # %% ../../nbs/55_skillopt.optimizer.ipynb #0f3717c3
 @patch
@@ -162,8 +181,10 @@ def ask_many(self:Optimizer,
     pending = [i for i, o in enumerate(known) if not o]
     outcomes = self._send_all(stage, [asked[i] for i in pending])
     for i, o in zip(pending, outcomes):
-        if isinstance(o, dict): spent.append(o['usage'])
-        if not _why_lost(o): known[i] = o
+        if isinstance(o, dict):
+            spent.append(o['usage'])
+        if not _why_lost(o):
+            known[i] = o
     self.usage[stage] = add_usage(self.usage.get(stage, {}), *spent)
     self.missed += sum(not o for o in known)
     texts = [o['text'] if o else None for o in known]
@@ -174,7 +195,8 @@ def _send_all(self:Optimizer, stage, asked):
     "Outcomes of the questions `asked`; a model that was never reached is first sent a few"
     outcomes, first = [], len(asked) if self.reached else _PATIENCE
     for part in (asked[:first], asked[first:]):
-        if not part: continue
+        if not part:
+            continue
         outcomes += run_jobs(self.executor, self._send, part, lambda i, o: self._keep(part[i], o))
         self._check_outcomes(stage, outcomes, len(part))
     return outcomes

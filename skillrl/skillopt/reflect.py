@@ -35,7 +35,8 @@ def minibatches(
     seed:int=42,                 # For the failures; the successes have the next one
 )->list[tuple]:                  # Pairs of 'failure' or 'success' and results, failures first
     "What each call reads"
-    if size < 1: raise ValueError(f'minibatch_size is {size}: give 1 or more')
+    if size < 1:
+        raise ValueError(f'minibatch_size is {size}: give 1 or more')
     failures, successes = map(list, split_failures_successes(results))
     Random(seed).shuffle(failures)
     Random(seed + 1).shuffle(successes)
@@ -60,7 +61,8 @@ def _raw_patch(text, side, batch, edit_budget):
     "The `RawPatch` of a reply about the results `batch`, or None"
     said, n = answer(text, 'edits'), len(batch)
     patch = patch_in(said)
-    if patch is None: return None
+    if patch is None:
+        return None
     edits = [replace(e, source_type=e.source_type or side, support_count=min(e.support_count or n, n))
              for e in patch.edits[:edit_budget]]
     return RawPatch(replace(patch, edits=edits), side, n, [r.id for r in batch], _failure_types(said))
@@ -68,10 +70,12 @@ def _raw_patch(text, side, batch, edit_budget):
 def _failure_types(said):
     "Types of failure that the answer `said` names, as plain values"
     rows = said.get('failure_summary')
-    if not isinstance(rows, list): return []
+    if not isinstance(rows, list):
+        return []
     out = []
     for row in rows:
-        if not isinstance(row, dict): continue
+        if not isinstance(row, dict):
+            continue
         name, about = (str(row.get(k) or '') for k in ('failure_type', 'description'))
         count = row['count'] if type(row.get('count')) is int else None
         out.append(dict(failure_type=name[:200], count=count, description=about[:500]))
@@ -107,7 +111,8 @@ def joined(edits:list[Edit])->list[Edit]:
     once = {}
     for e in edits:
         key = (e.op, e.content.strip(), e.target)
-        if key not in once: once[key] = e
+        if key not in once:
+            once[key] = e
         elif e.support_count:
             once[key] = replace(once[key], support_count=(once[key].support_count or 0) + e.support_count)
     return list(once.values())
@@ -143,7 +148,8 @@ def edit_lines(
 
 def _cut(value, most):
     "`value`, without its middle if it is a text of more than `most` characters"
-    if not most or not isinstance(value, str) or len(value) <= most: return value
+    if not most or not isinstance(value, str) or len(value) <= most:
+        return value
     half = most//2
     return f'{value[:half]} … ({len(value) - 2*half} characters omitted) … {value[-half:]}'
 
@@ -185,7 +191,8 @@ def merge_patches(
         sides = {side: [pair for pair in merged if pair[0] == side and pair[1].edits] for side in WENT}
         level += 1
     left = [pair for ps in sides.values() for pair in ps]
-    if len(left) == 2: left = _unite(optimizer, skill, context, [left], level)
+    if len(left) == 2:
+        left = _unite(optimizer, skill, context, [left], level)
     return left[0][1] if left else Patch()
 
 def _unite(optimizer, skill, context, groups, level):
@@ -206,7 +213,8 @@ def chosen(
 )->list[int]:      # Places, the best first
     "What a ranking chose"
     said = answer(text, 'selected_indices').get('selected_indices')
-    if not isinstance(said, list): return []
+    if not isinstance(said, list):
+        return []
     places = [int(i) for i in said if type(i) is int or (isinstance(i, str) and _digits.fullmatch(i))]
     return [i for i in dict.fromkeys(places) if 0 <= i < n]
 
@@ -223,8 +231,10 @@ def rank_and_select(
 )->Patch:
     "`patch` with the edits that this step makes, the most important first"
     edits = patch.edits
-    if len(edits) <= max_edits: return patch
-    if max_edits <= 0: return replace(patch, edits=[])
+    if len(edits) <= max_edits:
+        return patch
+    if max_edits <= 0:
+        return replace(patch, edits=[])
     listed = '\n'.join(f'[{i}] {line}' for i, line in enumerate(edit_lines(edits, 500)))
     budget = f'Choose {max_edits} of {len(edits)} edits.'
     text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listed), 'ranking')
@@ -241,7 +251,8 @@ def written(
 )->str|None:       # None when there is no skill in it
     "The new skill in a reply, with the protected block of the old"
     new = answer(text, 'new_skill').get('new_skill')
-    if not isinstance(new, str) or not new.strip(): return None
+    if not isinstance(new, str) or not new.strip():
+        return None
     return protect(new, protected(skill) or '')
 
 # %% ../../nbs/56_skillopt.reflect.ipynb #8fed5c00
@@ -254,7 +265,8 @@ def rewrite(
     max_chars:int|None=None, # Most characters of a skill
 )->str|None:                 # None when there is no usable answer
     "The skill written anew in one call, with the edits of `patch` worked in"
-    if not patch.edits: return None
+    if not patch.edits:
+        return None
     asked = message(skill, context, length=_limit(max_chars), edits='\n'.join(edit_lines(patch.edits)))
     return _within(written(optimizer.ask('rewrite', asked, 'rewrite', room=len(skill)//2), skill), max_chars)
 
@@ -277,8 +289,10 @@ def full_rewrite(
     versions = [written(text, skill) for text in optimizer.ask_many(asked, 'analyst', room)]
     found = [(f'from {len(batch)} {WENT[side]} tasks', new)
              for (side, batch), new in zip(batches, versions) if new]
-    if not found: return None
-    if len(found) == 1: return _within(found[0][1], max_chars)
+    if not found:
+        return None
+    if len(found) == 1:
+        return _within(found[0][1], max_chars)
     texts = [f'### Version {i}: {source}\n{fenced(new)}' for i, (source, new) in enumerate(found, 1)]
     asked = message(skill, context, length=length, versions='\n\n'.join(texts))
     text = optimizer.ask('merge_rewrites', asked, 'merge', room)

@@ -30,7 +30,8 @@ class Schedule:
         step:int, # From 1
     )->int:
         "Edits that step number `step` may make"
-        if self.total_steps <= 1: return self.max_lr
+        if self.total_steps <= 1:
+            return self.max_lr
         t = min(max(step, 0), self.total_steps)/self.total_steps
         return round(SCHEDULES[self.mode](self.max_lr, self.min_lr, t))
 

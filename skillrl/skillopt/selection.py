@@ -84,7 +84,7 @@ def rejection_reason(session:Session, candidate:str)->str:
     reasons = rejection_reasons(candidate, s.skill)
     if reasons:
         return f'not to be trusted: {", ".join(reasons)}'
-    reason_of_env = getattr(session.env, 'rejection_reason', None) or getattr(session.env, 'objection', None)
+    reason_of_env = getattr(session.env, 'rejection_reason', None) or getattr(session.env, 'rejection_reason', None)
     return reason_of_env(candidate) if reason_of_env else ''
 
 # %% ../../nbs/59_skillopt.selection.ipynb #376ff949
