@@ -6,7 +6,7 @@
 __all__ = ['ANY', 'replay', 'EpisodeReader', 'words_of', 'without_goal', 'place_of', 'Visit', 'visits_of', 'kind_of_place',
            'Evidence', 'belief', 'Sighting', 'Claim', 'saw', 'claims']
 
-# %% ../../nbs/35_skills.evidence.ipynb #48f05d39
+# %% ../../nbs/35_skills.evidence.ipynb #0bc94322
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -15,10 +15,10 @@ from fastcore.basics import patch
 from .embedding import stop_words
 from ..trajectory import Step, Trajectory
 
-# %% ../../nbs/35_skills.evidence.ipynb #8d3e19fc
+# %% ../../nbs/35_skills.evidence.ipynb #a3cc4167
 def replay(
     t:Trajectory,
-    notes:Callable|None=None, # Makes of the first observation what is told each step, by `see(action, observation)`
+    notes:Callable|None=None, # Makes of the first observation what follows the episode by `see`
 )->Iterator[tuple]: # `Step`, the observation it led to, and the notes before it
     "The episode once more, step by step"
     seen = [s.observation for s in t.steps] + [t.final_observation]
@@ -28,10 +28,11 @@ def replay(
         if known is not None:
             known.see(step.action, after)
 
-# %% ../../nbs/35_skills.evidence.ipynb #cfc9f68f
+# %% ../../nbs/35_skills.evidence.ipynb #f0946d99
 class EpisodeReader:
     "Reads the episodes of any world; a subclass overrides what its world can tell better"
-    categories:tuple = () # Kinds of task, in the order a bank shows them
+    categories:tuple = () # In the order a bank shows them
+    router:Callable|None = None # Task → category, where an episode does not say
     notes:Callable|None = None # What keeps track of an episode, see `replay`
 
     def aim(self, category:str)->str: # `to heat`
@@ -43,8 +44,8 @@ class EpisodeReader:
         not_on_offer = bool(step.admissible) and step.action not in step.admissible
         return not_on_offer or not step.ok
 
-    def needs(self, t:Trajectory)->tuple[str, ...]: # Words of the goal that the first observation does not show
-        "What an episode had to find"
+    def needs(self, t:Trajectory)->tuple[str, ...]:
+        "What an episode had to find: words of its goal that the first observation does not show"
         shown = words_of(without_goal(t)) | stop_words
         words = re.findall('[a-z]{3,}', t.task.lower())
         return tuple(dict.fromkeys(w for w in words if w not in shown))
@@ -57,7 +58,7 @@ def without_goal(t:Trajectory)->str:
     "The first observation, without the goal that it may repeat"
     return t.steps[0].observation.replace(t.task, '') if t.steps else ''
 
-# %% ../../nbs/35_skills.evidence.ipynb #4f750494
+# %% ../../nbs/35_skills.evidence.ipynb #88d3e042
 def place_of(
     action:str, # `open drawer 4`
 )->str:         # `drawer 4`; empty where it is no short name
@@ -66,8 +67,8 @@ def place_of(
     return place if re.fullmatch(r'[\w -]{1,40}', place) else ''
 
 @patch
-def sights(self:EpisodeReader, t:Trajectory, wanted:set)->Iterator[tuple]: # Step number, place, words of `wanted`
-    "What came into sight in an episode, place by place"
+def sights(self:EpisodeReader, t:Trajectory, wanted:set)->Iterator[tuple]:
+    "Number of the step, place and words of `wanted` for what came into sight, place by place"
     handled = words_of(without_goal(t))
     for i, (step, after, _) in enumerate(replay(t)):
         place, said = place_of(step.action), words_of(step.action)
@@ -83,7 +84,7 @@ def found(self:EpisodeReader, t:Trajectory, wanted:set)->dict[str, list]:
         out[place] |= words
     return {place: sorted(words) for place, words in out.items()}
 
-# %% ../../nbs/35_skills.evidence.ipynb #cdf30d9a
+# %% ../../nbs/35_skills.evidence.ipynb #73d1c4f0
 @dataclass
 class Visit:
     "Where one episode looked, and what for"
@@ -101,9 +102,13 @@ def room(self:EpisodeReader, t:Trajectory)->frozenset:
 def visits_of(trajs:list[Trajectory], reader:EpisodeReader)->list[Visit]:
     "The episodes `trajs` as evidence on where the things are that any of their goals asks for"
     wanted = {word for t in trajs for word in reader.needs(t)}
-    return [Visit(t, t.game or t.id, reader.room(t), reader.needs(t), reader.found(t, wanted)) for t in trajs]
+    visits = []
+    for t in trajs:
+        found = reader.found(t, wanted)
+        visits.append(Visit(t, t.game or t.id, reader.room(t), reader.needs(t), found))
+    return visits
 
-# %% ../../nbs/35_skills.evidence.ipynb #4fb79b44
+# %% ../../nbs/35_skills.evidence.ipynb #6447838d
 ANY = 'any' # Stands for the room where rooms are taken together
 
 def kind_of_place(place:str)->str: # `drawer` for `drawer 4`
@@ -134,7 +139,7 @@ class Evidence:
         looked = self.looked[room, place] & self.has[room, thing]
         return len(self.seen[room, thing, place]), len(looked)
 
-# %% ../../nbs/35_skills.evidence.ipynb #cb616a46
+# %% ../../nbs/35_skills.evidence.ipynb #e880c965
 @patch
 def add(self:Evidence, v:Visit)->None:
     "Count one visit"
@@ -148,12 +153,16 @@ def add(self:Evidence, v:Visit)->None:
             self.seen[room, thing, place].add(v.game)
             self.rooms[room, thing, place].add(v.room)
 
-# %% ../../nbs/35_skills.evidence.ipynb #858c47f6
+# %% ../../nbs/35_skills.evidence.ipynb #a36a5c15
 @patch(as_prop=True)
 def recurrence(self:Evidence)->float: # ρ, ½ when nothing is known
     "How often a thing seen in a place is there in other games that looked"
-    again = [(n, (n - 1)/(m - 1)) for n, m in self.counts.values() if m > 1]
-    return (1 + sum(n*share for n, share in again))/(2 + sum(n for n, _ in again))
+    again = sightings = 0
+    for n, m in self.counts.values():
+        if m > 1:
+            again += n*((n - 1)/(m - 1))
+            sightings += n
+    return (1 + again)/(2 + sightings)
 
 def belief(
     n:int, # Games in which it was there
@@ -163,7 +172,7 @@ def belief(
     "How likely the thing is there the next time"
     return (n - 1 + rho)/m
 
-# %% ../../nbs/35_skills.evidence.ipynb #c68a0117
+# %% ../../nbs/35_skills.evidence.ipynb #6ed77f8c
 @dataclass(order=True)
 class Sighting:
     "How often a thing was in a place"
@@ -175,12 +184,13 @@ class Sighting:
 @patch
 def best(self:Evidence, room:object, thing:str)->Sighting|None: # None if it was never seen
     "Where `thing` most likely is"
-    rho = self.recurrence
-    sightings = [Sighting(belief(n, m, rho), n, place, m)
-                 for (at, x, place), (n, m) in self.counts.items() if (at, x) == (room, thing)]
+    rho, sightings = self.recurrence, []
+    for (at, x, place), (n, m) in self.counts.items():
+        if (at, x) == (room, thing):
+            sightings.append(Sighting(belief(n, m, rho), n, place, m))
     return max(sightings, default=None)
 
-# %% ../../nbs/35_skills.evidence.ipynb #b225fc90
+# %% ../../nbs/35_skills.evidence.ipynb #571b0e3e
 @dataclass
 class Claim:
     "That a type of thing is kept in a place"
@@ -191,9 +201,10 @@ class Claim:
 
 def saw(v:Visit, thing:str, place:str, evidence:Evidence)->bool:
     "Did the visit see `thing` in `place`?"
-    return any(thing in things for where, things in v.found.items() if evidence.place(where) == place)
+    there = [things for where, things in v.found.items() if evidence.place(where) == place]
+    return any(thing in things for things in there)
 
-# %% ../../nbs/35_skills.evidence.ipynb #643e300d
+# %% ../../nbs/35_skills.evidence.ipynb #87b5e5a3
 def claims(
     visits:list[Visit],
     min_belief:float=.5, # Below it nothing is claimed

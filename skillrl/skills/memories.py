@@ -6,13 +6,14 @@
 __all__ = ['routed', 'memory_case', 'balanced', 'verb_of', 'chain', 'goals_and_origin', 'routines', 'neighbours', 'abstract',
            'groups', 'common_mistake', 'recurring', 'in_turn', 'one_world', 'bank_from_memories']
 
-# %% ../../nbs/38_skills.memories.ipynb #6ca87ddf
+# %% ../../nbs/38_skills.memories.ipynb #8c784e03
 import random, re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import zip_longest
 from .bank import Mistake, Skill, SkillBank
-from .consolidation import rank_by_support, consolidate
+from .consolidation import consolidate, rank_by_support
 from .distillation import commonest
 from .embedding import TfidfEncoder
 from .evidence import EpisodeReader
@@ -21,7 +22,7 @@ from .teachers import Case, LLMTeacher
 from ..formats import Memory
 from ..trajectory import select
 
-# %% ../../nbs/38_skills.memories.ipynb #86ca7bdc
+# %% ../../nbs/38_skills.memories.ipynb #ccf2ebd6
 def routed(
     memories:list[Memory],
     router:Callable[[str], str], # Goal to category
@@ -43,7 +44,7 @@ def memory_case(
     lines += [f'Mistake, when and what: {quoted(x, "trigger_condition", "bad_action")}' for x in m.mistakes]
     return Case(m.id, m.goal, m.category, m.success, lines)
 
-# %% ../../nbs/38_skills.memories.ipynb #3b80f920
+# %% ../../nbs/38_skills.memories.ipynb #04315216
 def balanced(
     cases:list[Case],
     per_group:int=8, # Most of one category and outcome
@@ -58,7 +59,7 @@ def balanced(
         drawn += random.Random(f'{seed}/{key}').sample(numbers, min(per_group, len(numbers)))
     return [cases[i] for i in sorted(drawn)]
 
-# %% ../../nbs/38_skills.memories.ipynb #cb6c25b5
+# %% ../../nbs/38_skills.memories.ipynb #b194614f
 _small = 'to at in on from for with where the a'.split()
 
 def verb_of(part:str)->str: # `look into` for `LookInto[Drawer]`
@@ -71,13 +72,15 @@ def chain(m:Memory)->tuple[str, ...]: # `('search', 'take', 'heat')`
     bare = re.sub(r'\[[^\]]*\]', '', m.planning_pattern)
     spaced = re.sub(r'(?<=[a-z])(?=[A-Z])|_', ' ', bare)
     verbs = [verb_of(part) for part in spaced.split('->')]
-    return tuple(v for v, last in zip(verbs, [None, *verbs]) if v and v != last)
+    changes = [verb for verb, last in zip(verbs, [None, *verbs]) if verb != last]
+    return tuple(filter(None, changes))
 
-# %% ../../nbs/38_skills.memories.ipynb #e744974a
+# %% ../../nbs/38_skills.memories.ipynb #4c739112
 def goals_and_origin(memories:list[Memory], **counts:int)->tuple[list, dict]:
     "Goals and provenance of something counted in `memories`"
-    goals = list(dict.fromkeys(m.goal for m in memories))[:20]
-    return goals, dict(teacher='counting', trajectories=[m.id for m in memories][:20], **counts)
+    goals = list(dict.fromkeys(m.goal for m in memories))
+    ids = [m.id for m in memories]
+    return goals[:20], dict(teacher='counting', trajectories=ids[:20], **counts)
 
 def routines(
     memories:list[Memory],
@@ -95,12 +98,13 @@ def routines(
         if len(shown_by) < min_count:
             continue
         aim = reader.aim(category)
-        goals, origin = goals_and_origin(shown_by, wins=len(shown_by), of=sum(map(len, its.values())))
+        won = sum(map(len, its.values()))
+        goals, origin = goals_and_origin(shown_by, wins=len(shown_by), of=won)
         principle = f'{aim.capitalize()}: {", ".join(steps)}.'
         out.append(Skill('', f'How {aim}', principle, f'The goal is {aim}.', category, goals, origin))
     return out
 
-# %% ../../nbs/38_skills.memories.ipynb #a974e581
+# %% ../../nbs/38_skills.memories.ipynb #2ff2dcf8
 def neighbours(
     memories:list[Memory],
     share:float=.5, # Of the categories that have won memories; three at least
@@ -121,10 +125,14 @@ def neighbours(
         if wide and len(shown_by) > 4*len(seen.get((b, a), ())):
             clear.append((a, b, shown_by))
     clear.sort(key=lambda row: (-len(row[2]), row[:2]))
-    return [Skill('', f'First {a}, then {b}', f'Before you {b}, {a}.', f'You are about to {b}.', 'general',
-                  *goals_and_origin(by, wins=len(by))) for a, b, by in clear[:most]]
+    out = []
+    for a, b, by in clear[:most]:
+        goals, origin = goals_and_origin(by, wins=len(by))
+        advice, occasion = f'Before you {b}, {a}.', f'You are about to {b}.'
+        out.append(Skill('', f'First {a}, then {b}', advice, occasion, 'general', goals, origin))
+    return out
 
-# %% ../../nbs/38_skills.memories.ipynb #29d18948
+# %% ../../nbs/38_skills.memories.ipynb #2dfcfd4c
 def abstract(text:str)->str:
     "`text` without what holds for one episode only"
     text = re.sub(r'\bB0[0-9A-Z]{8}\b', '[Product]', text, flags=re.I)
@@ -139,7 +147,10 @@ def groups(
     if not texts:
         return []
     rows = TfidfEncoder(sorted(set(texts))).encode(texts) # Unit rows, shape (n, terms)
-    close = [{i, *(rows @ row >= near).nonzero()[0].tolist()} for i, row in enumerate(rows)]
+    close = []
+    for i, row in enumerate(rows):
+        like, = (rows @ row >= near).nonzero()
+        close.append({i, *like.tolist()})
     left, out = set(range(len(texts))), []
     while left:
         centre = max(sorted(left), key=lambda i: len(close[i] & left))
@@ -147,18 +158,20 @@ def groups(
         left -= set(out[-1])
     return out
 
-# %% ../../nbs/38_skills.memories.ipynb #a1ea58d8
+# %% ../../nbs/38_skills.memories.ipynb #5014f2cc
 def common_mistake(group:list[tuple], of:int)->Mistake:
     "What the rows (memory, when, what) of `group` say, of `of` lost episodes"
     _, when, bad = group[0]
     what, _, rather = bad.partition(' instead of ')
-    lost = list({m.id: m for m, *_ in group}.values())
+    by_id = {m.id: m for m, *_ in group}
+    lost = list(by_id.values())
+    goals, origin = goals_and_origin(lost, lost=len(lost), of=of)
     categories = sorted({m.category for m in lost})
     start = when[:1].lower() + when[1:].rstrip('.')
     why = f'{len(lost)} of {of} lost episodes did so. It begins like this: {start}.'
     how = f'Better: {rather.rstrip(".")}.' if rather else f'Take care in this situation: {start}.'
     category = categories[0] if len(categories) == 1 else 'general'
-    return Mistake('', what.rstrip(' ,.') + '.', why, how, category, *goals_and_origin(lost, lost=len(lost), of=of))
+    return Mistake('', what.rstrip(' ,.') + '.', why, how, category, goals, origin)
 
 def recurring(
     memories:list[Memory],
@@ -167,15 +180,23 @@ def recurring(
 )->list[Mistake]: # The commonest first
     "What lost episodes have in common"
     lost = select(memories, success=False)
-    rows = [(m, abstract(x.get('trigger_condition') or ''), abstract(x['bad_action']))
-            for m in lost for x in m.mistakes if x.get('bad_action')]
-    rows = [row for row in rows if len(row[1]) <= 200 and len(row[2]) <= 300]
-    found = [[rows[i] for i in numbers] for numbers in groups([bad for _, _, bad in rows])]
-    found = [group for group in found if len({m.goal for m, *_ in group}) >= min_count]
+    rows = []
+    for m in lost:
+        for mistake in m.mistakes:
+            when = abstract(mistake.get('trigger_condition') or '')
+            bad = abstract(mistake.get('bad_action') or '')
+            if bad and len(when) <= 200 and len(bad) <= 300:
+                rows.append((m, when, bad))
+    found = []
+    for numbers in groups([bad for _, _, bad in rows]):
+        group = [rows[i] for i in numbers]
+        goals = {m.goal for m, *_ in group}
+        if len(goals) >= min_count:
+            found.append(group)
     found.sort(key=lambda group: -len({m.id for m, *_ in group}))
     return [common_mistake(group, len(lost)) for group in found[:most]]
 
-# %% ../../nbs/38_skills.memories.ipynb #e84da245
+# %% ../../nbs/38_skills.memories.ipynb #31bc335d
 def in_turn(
     items:list, # Of `Skill` and `Mistake`
     most:int,   # How many to take
@@ -184,9 +205,8 @@ def in_turn(
     piles = defaultdict(list)
     for o in rank_by_support(items):
         piles['mistakes' if isinstance(o, Mistake) else o.category].append(o)
-    longest = max(map(len, piles.values()), default=0)
-    turns = [piles[name][i] for i in range(longest) for name in sorted(piles) if i < len(piles[name])]
-    return turns[:most]
+    turns = zip_longest(*[piles[name] for name in sorted(piles)])
+    return [o for turn in turns for o in turn if o is not None][:most]
 
 def one_world(memories:list[Memory])->str: # Its name; '' if there are no memories
     "The world that all `memories` are of, or ValueError if there are several"
@@ -195,7 +215,7 @@ def one_world(memories:list[Memory])->str: # Its name; '' if there are no memori
         raise ValueError(f'memories of {", ".join(worlds)} make one bank each: pass those of one world')
     return ''.join(worlds)
 
-# %% ../../nbs/38_skills.memories.ipynb #f63bbaf0
+# %% ../../nbs/38_skills.memories.ipynb #ec8209bc
 def bank_from_memories(
     memories:list[Memory],       # Of one world
     router:Callable[[str], str], # Goal to category, as this world has them
@@ -211,9 +231,10 @@ def bank_from_memories(
     if teacher:
         items = teacher.distill(balanced([memory_case(m) for m in memories], per_group, seed))
     else:
-        items = [*routines(memories, reader or EpisodeReader()), *neighbours(memories), *recurring(memories)]
-    first = SkillBank()
-    consolidate(first, items)
-    bank = SkillBank(metadata=dict(memories=len(memories), won=len(select(memories, success=True)), version=0))
-    consolidate(bank, in_turn(first.active(), most))
+        items = routines(memories, reader or EpisodeReader())
+        items += [*neighbours(memories), *recurring(memories)]
+    won, everything = len(select(memories, success=True)), SkillBank()
+    consolidate(everything, items, router=router)
+    bank = SkillBank(metadata=dict(memories=len(memories), won=won, version=0))
+    consolidate(bank, in_turn(everything.active(), most), router=router)
     return bank
