@@ -336,7 +336,7 @@ def optimize(args):
 
 def _told(path, more):
     from skillrl.inspection import outcome
-    from skillrl.skillopt.dashboard import write_report
+    from skillrl.skillopt.html_report import write_report
     write_report(path)
     return f'\n{outcome(path)}{more}\nNext: skillrl inspect {path}'
 
@@ -352,7 +352,7 @@ def _improve(trainer, path, port):
 @contextmanager
 def _watched(path, port):
     "Serve a page about the run to this machine, if a port is given"
-    from skillrl.skillopt.dashboard import watch
+    from skillrl.skillopt.watch import watch
     if port is None:
         yield
         return
@@ -365,7 +365,7 @@ def _aside(path):
     "What is printed goes to stderr, beside a bar or a line now and then"
     from tqdm.contrib import DummyTqdmFile
     from skillrl.flags import progress
-    from skillrl.skillopt.dashboard import present
+    from skillrl.skillopt.watch import present
     def far():
         seen = present(path)
         return 'steps', len(seen['steps']), seen['planned']

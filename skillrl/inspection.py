@@ -182,7 +182,7 @@ def _settings(path):
     return text if len(text) < 10_000 else text[:10_000] + '…'
 
 def _head(path):
-    from skillrl.skillopt.dashboard import text_of
+    from skillrl.skillopt.view import text_of
     return text_of(path)[:4000]
 
 # %% ../nbs/64_inspection.ipynb #74056502
@@ -300,7 +300,7 @@ def _opt_run(path):
     return '\n\n'.join([*shown, f'Not finished, {counted(len(history), "step")} so far: {again}', *filter(None, [used])])
 
 def _step(r):
-    from skillrl.skillopt.dashboard import decision, why
+    from skillrl.skillopt.view import decision, why
     rollout, candidate, current, best = (_score(r.get(k)) for k in ('rollout_hard', 'candidate_gate_score', 'current_score', 'best_score'))
     return [r['step'], rollout, candidate, decision(r), current, best, why(r)]
 

@@ -7,8 +7,11 @@ from urllib.request import urlopen
 import pytest
 from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.config import SkillOptConfig
-from skillrl.skillopt.dashboard import (PAGE, SkillDiff, finals, json_of, lost_table, measured, plot_run, present, read_run, run_browser, skill_at, skill_diff,
-                                        step_story, steps_told, usage_table, verdict, watch, why, write_report)
+from skillrl.skillopt.changes import SkillDiff, run_browser, skill_at, skill_diff, step_story
+from skillrl.skillopt.html_report import plot_run, write_report
+from skillrl.skillopt.view import (finals, json_of, lost_table, read_run, score_in, steps_told, usage_table, verdict,
+                                   why)
+from skillrl.skillopt.watch import PAGE, present, watch
 from skillrl.skillopt.report import steps_table
 from skillrl.skillopt.trainer import SkillOptTrainer
 
@@ -133,7 +136,7 @@ def test_a_lost_rollout_has_no_score(root):
     for r in rows:
         if r["id"] in {o["id"] for o in rows[:10]}: r |= dict(status='infra_error', hard=0, soft=0)
     p.write_text(json.dumps(rows))
-    assert measured(p.parent, {})[3] == len({r["id"] for r in rows}) - 10
+    assert score_in(p.parent, {}).n == len({r["id"] for r in rows}) - 10
 
 def test_words_for_each_end(root):
     v = read_run(root)

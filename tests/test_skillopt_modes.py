@@ -11,7 +11,7 @@ from skillrl.llm.command import CommandChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.inspection import outcome
 from skillrl.skillopt.config import SkillOptConfig
-from skillrl.skillopt.dashboard import read_run, verdict
+from skillrl.skillopt.view import read_run, verdict
 from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.skillopt.bank_env import TeacherOptimizer, as_result
 from skillrl.skillopt.document import bank_to_document, document_to_bank
