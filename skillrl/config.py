@@ -292,8 +292,8 @@ def _refuse_stranger(model, key, environ, known):
         return
     flag = {'policy_api_base': '--policy-url or ', 'teacher_api_base': '--teacher-url or '}.get(field, '')
     raise ValueError(f'model.{field} is {url[:200]!r} in the run folder, '
-                     f'and the key in {held} would go there: name the address yourself, by {flag}as model.{field} in {user_config_file(environ)}, '
-                     f'or unset {held}')
+                     f'and the key in {held} would go there: name the address yourself, '
+                     f'by {flag}as model.{field} in {user_config_file(environ)}, or unset {held}')
 
 # %% ../nbs/01_config.ipynb #d1312083
 def load_config(

@@ -1,4 +1,5 @@
-"Config files as people write them: every key Krill knows, every way a value can be wrong, and no secret on disk"
+"Config files as people write them: every key of Krill's, every wrong value, and no secret on disk"
+
 import json, os, re
 from pathlib import Path
 import pytest
@@ -6,12 +7,31 @@ from skillrl.config import SkillRLConfig, load_config
 
 krill = {
     'sft': dict(learning_rate=1e-4, batch_size=16, epochs=3),
-    'rl': dict(learning_rate=1e-6, batch_size=64, group_size=8, kl_coeff=0.01, clip_epsilon=0.2, invalid_action_penalty=0.1,
-               max_prompt_length=6000, max_response_length=1024, training_epochs=150),
+    'rl': dict(
+        learning_rate=1e-6,
+        batch_size=64,
+        group_size=8,
+        kl_coeff=0.01,
+        clip_epsilon=0.2,
+        invalid_action_penalty=0.1,
+        max_prompt_length=6000,
+        max_response_length=1024,
+        training_epochs=150,
+    ),
     'skill_retrieval': dict(top_k=6, similarity_threshold=0.3),
-    'evolution': dict(validation_interval=5, max_new_skills=3, evolution_threshold=0.4, max_analysis_deep=10, max_analysis_shallow=5),
-    'model': {f'{who}_{what}': '' if what=='api_key' else f'{who}-{what}' for who in ('policy', 'teacher', 'embedding')
-              for what in ('api_base', 'model_id', 'api_key')}}
+    'evolution': dict(
+        validation_interval=5,
+        max_new_skills=3,
+        evolution_threshold=0.4,
+        max_analysis_deep=10,
+        max_analysis_shallow=5,
+    ),
+    'model': {
+        f'{who}_{what}': '' if what == 'api_key' else f'{who}-{what}'
+        for who in ('policy', 'teacher', 'embedding')
+        for what in ('api_base', 'model_id', 'api_key')
+    },
+}
 
 @pytest.fixture
 def write(tmp_path):
@@ -36,22 +56,38 @@ def test_a_part_of_krills_file_will_do(write, section):
 def test_every_setting_refuses_nonsense_by_name(path, _, f):
     none = [] if f.default is None else [None]
     for bad in (*none, [], {'a': 1} if f.type is str else "nonsense", 2 if f.type is bool else True):
-        with pytest.raises(ValueError) as e: SkillRLConfig().merged({path: bad})
+        with pytest.raises(ValueError) as e:
+            SkillRLConfig().merged({path: bad})
         assert path in str(e.value) and '\n' not in str(e.value)
 
-@pytest.mark.parametrize('txt,says', [
-    ('', 'not valid JSON'), ('{"rl": ', 'not valid JSON'), ('[]', 'holds a list'), ('{"rl": []}', 'no setting rl'), ('{"rl": null}', 'no setting rl'),
-    ('{"rll": {"group_size": 8}}', 'did you mean rl.group_size'), ('{"rl": {"groupsize": 8}}', 'did you mean rl.group_size'),
-    ('{"rl": {"group_size": 1}}', 'at least 2'), ('{"rl": {"learning_rate": 0}}', 'above 0'), ('{"rl": {"learning_rate": NaN}}', 'a number above 0'),
-    ('{"rl": {"batch_size": "x"}}', 'rl.batch_size'), ('{"skill_retrieval": {"topk": 6}}', 'did you mean retrieval.top_k'),
-    ('{"evolution": {"evolution_threshold": 40}}', 'at most 1'), ('{"seed": -1}', 'at least 0')])
+@pytest.mark.parametrize(
+    'txt,says',
+    [
+        ('', 'not valid JSON'),
+        ('{"rl": ', 'not valid JSON'),
+        ('[]', 'holds a list'),
+        ('{"rl": []}', 'no setting rl'),
+        ('{"rl": null}', 'no setting rl'),
+        ('{"rll": {"group_size": 8}}', 'did you mean rl.group_size'),
+        ('{"rl": {"groupsize": 8}}', 'did you mean rl.group_size'),
+        ('{"rl": {"group_size": 1}}', 'at least 2'),
+        ('{"rl": {"learning_rate": 0}}', 'above 0'),
+        ('{"rl": {"learning_rate": NaN}}', 'a number above 0'),
+        ('{"rl": {"batch_size": "x"}}', 'rl.batch_size'),
+        ('{"skill_retrieval": {"topk": 6}}', 'did you mean retrieval.top_k'),
+        ('{"evolution": {"evolution_threshold": 40}}', 'at most 1'),
+        ('{"seed": -1}', 'at least 0'),
+    ],
+)
 def test_bad_files_get_one_sentence(write, txt, says):
-    with pytest.raises(ValueError, match=says) as e: load_config(write(txt))
+    with pytest.raises(ValueError, match=says) as e:
+        load_config(write(txt))
     assert '\n' not in str(e.value)
 
 @pytest.mark.parametrize('txt', ['rl: [', 'a: b: c', '\t- x'])
 def test_bad_yaml_gets_one_sentence(write, txt):
-    with pytest.raises(ValueError, match='not valid YAML') as e: load_config(write(txt, 'c.yaml'))
+    with pytest.raises(ValueError, match='not valid YAML') as e:
+        load_config(write(txt, 'c.yaml'))
     assert '\n' not in str(e.value)
 
 def test_empty_yaml_is_the_default(write):
@@ -62,7 +98,8 @@ def test_no_secret_is_written(write, monkeypatch):
     cfg = load_config(write({'model': {'teacher_api_key': 'sk-file'}}))
     assert (cfg.model.teacher_api_key, cfg.model.policy_api_key)==('sk-file', 'sk-policy')
     assert 'sk-' not in json.dumps(cfg.to_dict()) + repr(cfg) + str(cfg) + cfg._repr_markdown_()
-    with pytest.raises(ValueError) as e: load_config(write({'model': {'teacher_api_key': 12345}}))
+    with pytest.raises(ValueError) as e:
+        load_config(write({'model': {'teacher_api_key': 12345}}))
     assert '12345' not in str(e.value)
 
 def test_a_preset_can_be_the_base(write):
@@ -71,7 +108,8 @@ def test_a_preset_can_be_the_base(write):
 
 def test_the_shared_keys_are_left_to_the_client(monkeypatch):
     "Which of the two is right depends on the address, and an argument would win over both"
-    for who in ('policy', 'teacher', 'embedding'): monkeypatch.delenv(f'SKILLRL_{who.upper()}_API_KEY', raising=False)
+    for who in ('policy', 'teacher', 'embedding'):
+        monkeypatch.delenv(f'SKILLRL_{who.upper()}_API_KEY', raising=False)
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-openai')
     monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'sk-azure')
     m = load_config(**{'model.teacher_api_base': 'https://mug.openai.azure.com'}).model
@@ -80,31 +118,73 @@ def test_the_shared_keys_are_left_to_the_client(monkeypatch):
     assert load_config().model.teacher_api_key=='sk-teacher'
 
 @pytest.mark.parametrize('who', ['policy', 'teacher', 'embedding'])
-@pytest.mark.parametrize('url', ['http://bob:hunter22@mug.example/v1', 'http://hunter22@mug.example', 'bob:hunter22@mug.example/v1', 'https://bob:hun/ter22@mug.example',
-                                 'https://mug.example/v1?api-key=hunter22', 'https://mug.example?hunter22', 'https://mug.example/v1#hunter22', ['http://bob:hunter22@mug']])
+@pytest.mark.parametrize(
+    'url',
+    [
+        'http://bob:hunter22@mug.example/v1',
+        'http://hunter22@mug.example',
+        'bob:hunter22@mug.example/v1',
+        'https://bob:hun/ter22@mug.example',
+        'https://mug.example/v1?api-key=hunter22',
+        'https://mug.example?hunter22',
+        'https://mug.example/v1#hunter22',
+        ['http://bob:hunter22@mug'],
+    ],
+)
 def test_no_credential_hides_in_an_address(write, who, url):
-    for load in (lambda: load_config(write({'model': {f'{who}_api_base': url}})), lambda: load_config(**{f'model.{who}_api_base': url})):
-        with pytest.raises(ValueError) as e: load()
+    for load in (
+        lambda: load_config(write({'model': {f'{who}_api_base': url}})),
+        lambda: load_config(**{f'model.{who}_api_base': url}),
+    ):
+        with pytest.raises(ValueError) as e:
+            load()
         said = str(e.value)
-        assert f'model.{who}_api_base is (hidden)' in said and f'model.{who}_api_key' in said and f'SKILLRL_{who.upper()}_API_KEY' in said
+        assert (
+            f'model.{who}_api_base is (hidden)' in said
+            and f'model.{who}_api_key' in said
+            and f'SKILLRL_{who.upper()}_API_KEY' in said
+        )
         assert 'hunter22' not in said and 'ter22' not in said and '\n' not in said
 
 def test_an_environments_address_has_no_password(write):
-    with pytest.raises(ValueError, match='env.url is .hidden.: give it an address without @ .the') as e: load_config(write({'env': {'url': 'http://bob:hunter22@games.example'}}))
+    with pytest.raises(ValueError, match='env.url is .hidden.: give it an address without @ .the') as e:
+        load_config(write({'env': {'url': 'http://bob:hunter22@games.example'}}))
     assert 'hunter22' not in str(e.value)
-    assert load_config(write({'env': {'url': 'http://games.example/a?split=train'}})).env.url.endswith('?split=train')
+    assert load_config(write({'env': {'url': 'http://games.example/a?split=train'}})).env.url.endswith(
+        '?split=train'
+    )
 
-@pytest.mark.parametrize('url', ['', 'http://localhost:8000/v1', 'https://mug.openai.azure.com', 'http://[::1]:3/v1', 'https://api.example/a/b_c-d.e/v1/'])
-def test_plain_addresses_pass(url): assert load_config(**{'model.teacher_api_base': url}).model.teacher_api_base==url
+
+@pytest.mark.parametrize(
+    'url',
+    [
+        '',
+        'http://localhost:8000/v1',
+        'https://mug.openai.azure.com',
+        'http://[::1]:3/v1',
+        'https://api.example/a/b_c-d.e/v1/',
+    ],
+)
+def test_plain_addresses_pass(url):
+    assert load_config(**{'model.teacher_api_base': url}).model.teacher_api_base == url
+
 
 @pytest.mark.parametrize('bad', [-0.1, 1, 1.5])
 def test_a_threshold_no_retriever_takes_is_refused_here(bad):
-    with pytest.raises(ValueError, match='retrieval.similarity_threshold is .*at least 0 and of at most 0.99'): load_config(**{'retrieval.similarity_threshold': bad})
+    with pytest.raises(
+        ValueError, match='retrieval.similarity_threshold is .*at least 0 and of at most 0.99'
+    ):
+        load_config(**{'retrieval.similarity_threshold': bad})
 
 def test_room_for_a_teachers_answer():
     m = load_config(**{'model.teacher_max_tokens': '2000'}).model
-    assert (m.teacher_max_tokens, SkillRLConfig().model.teacher_max_tokens, m.azure_api_version)==(2000, 4096, '2024-12-01-preview')
-    with pytest.raises(ValueError, match='model.teacher_max_tokens is 0'): load_config(**{'model.teacher_max_tokens': 0})
+    assert (m.teacher_max_tokens, SkillRLConfig().model.teacher_max_tokens, m.azure_api_version) == (
+        2000,
+        4096,
+        '2024-12-01-preview',
+    )
+    with pytest.raises(ValueError, match='model.teacher_max_tokens is 0'):
+        load_config(**{'model.teacher_max_tokens': 0})
 
 # ---- keys and the addresses of a run folder ----
 
@@ -118,86 +198,155 @@ def keys(tmp_path):
     file.write_text(f'model:\n  policy_api_base: {MINE}\n')
     return lambda **kw: dict(XDG_CONFIG_HOME=str(tmp_path/'settings'), **kw)
 
-def stored(who, url): return SkillRLConfig().merged({f'model.{who}_api_base': url})
+def stored(who, url):
+    return SkillRLConfig().merged({f'model.{who}_api_base': url})
+
 
 @pytest.mark.parametrize('who', ['policy', 'teacher', 'embedding'])
 @pytest.mark.parametrize('variable', ['own', 'OPENAI_API_KEY'])
 def test_a_key_goes_to_no_address_that_only_a_run_folder_names(keys, who, variable):
     variable = f'SKILLRL_{who.upper()}_API_KEY' if variable == 'own' else variable
     cfg = stored(who, EVIL)
-    with pytest.raises(ValueError) as e: cfg.fill_keys(keys(**{variable: 'sk-mine'}), named=())
+    with pytest.raises(ValueError) as e:
+        cfg.fill_keys(keys(**{variable: 'sk-mine'}), named=())
     said = str(e.value)
     assert EVIL in said and variable in said and f'model.{who}_api_base' in said and 'config.yaml' in said
     assert '\n' not in said and 'sk-mine' not in said and getattr(cfg.model, f'{who}_api_key') == ''
-    for named in ([EVIL], None): cfg.fill_keys(keys(**{variable: 'sk-mine'}), named=named)
+    for named in ([EVIL], None):
+        cfg.fill_keys(keys(**{variable: 'sk-mine'}), named=named)
 
 def test_azures_key_is_guarded_where_it_would_be_sent(keys):
     azure = stored('teacher', 'https://evil.openai.azure.com')
-    with pytest.raises(ValueError, match='AZURE_OPENAI_API_KEY would go there'): azure.fill_keys(keys(AZURE_OPENAI_API_KEY='k'), named=())
+    with pytest.raises(ValueError, match='AZURE_OPENAI_API_KEY would go there'):
+        azure.fill_keys(keys(AZURE_OPENAI_API_KEY='k'), named=())
     azure.fill_keys(keys(AZURE_OPENAI_API_KEY='k'), named=['https://evil.openai.azure.com/'])
 
 def test_a_path_that_ends_like_azure_gets_no_azure_key(monkeypatch):
     "The address is told by its host: by its last letters, a server anywhere got the key"
     from skillrl.builders import build_teacher
-    for v in ('OPENAI_API_KEY', 'SKILLRL_TEACHER_API_KEY'): monkeypatch.delenv(v, raising=False)
+    for v in ('OPENAI_API_KEY', 'SKILLRL_TEACHER_API_KEY'):
+        monkeypatch.delenv(v, raising=False)
     monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'azure-key-0123456789')
     m = stored('teacher', 'http://evil.example/.azure.com').merged({'model.teacher_model_id': 'mini'}).model
-    with pytest.raises(ValueError, match='there is no API key for http://evil.example'): build_teacher(m)
+    with pytest.raises(ValueError, match='there is no API key for http://evil.example'):
+        build_teacher(m)
 
-@pytest.mark.parametrize('near', ['http://mug.example.evil.example/v1', 'http://mug.example/v1/evil', 'http://mug.example:81/v1', 'https://mug.example/v1', 'http://mug.example'])
+@pytest.mark.parametrize(
+    'near',
+    [
+        'http://mug.example.evil.example/v1',
+        'http://mug.example/v1/evil',
+        'http://mug.example:81/v1',
+        'https://mug.example/v1',
+        'http://mug.example',
+    ],
+)
 def test_addresses_are_compared_whole(keys, near):
-    with pytest.raises(ValueError, match='OPENAI_API_KEY would go there'): stored('teacher', near).fill_keys(keys(OPENAI_API_KEY='k'), named=[MINE])
+    with pytest.raises(ValueError, match='OPENAI_API_KEY would go there'):
+        stored('teacher', near).fill_keys(keys(OPENAI_API_KEY='k'), named=[MINE])
 
-@pytest.mark.parametrize('same', [MINE, 'http://mug.example/v1/', 'HTTP://Mug.Example/v1', 'http://mug.example:80/v1'])
+@pytest.mark.parametrize(
+    'same', [MINE, 'http://mug.example/v1/', 'HTTP://Mug.Example/v1', 'http://mug.example:80/v1']
+)
 def test_another_spelling_of_a_named_address_will_do(keys, same):
     "`MINE` stands in the user's own settings; no flag names it"
-    assert stored('teacher', same).fill_keys(keys(SKILLRL_TEACHER_API_KEY='k'), named=()).model.teacher_api_key == 'k'
+    assert (
+        stored('teacher', same).fill_keys(keys(SKILLRL_TEACHER_API_KEY='k'), named=()).model.teacher_api_key
+        == 'k'
+    )
+
 
 def test_without_a_key_in_the_environment_any_address_may_be_resumed(keys):
     assert stored('teacher', EVIL).fill_keys(keys(), named=()).model.teacher_api_key == ''
     mine = stored('teacher', EVIL).merged({'model.teacher_api_key': 'given'})
-    assert mine.fill_keys(keys(OPENAI_API_KEY='k', SKILLRL_TEACHER_API_KEY='k'), named=()).model.teacher_api_key == 'given'
+    assert (
+        mine.fill_keys(keys(OPENAI_API_KEY='k', SKILLRL_TEACHER_API_KEY='k'), named=()).model.teacher_api_key
+        == 'given'
+    )
+
 
 def test_only_the_addresses_of_the_users_own_settings_count(keys, tmp_path):
     (tmp_path/'settings'/'skillrl'/'config.yaml').write_text('model: {teacher_api_bas: x}')
-    with pytest.raises(ValueError, match='did you mean model.teacher_api_base'): stored('teacher', EVIL).fill_keys(keys(), named=())
+    with pytest.raises(ValueError, match='did you mean model.teacher_api_base'):
+        stored('teacher', EVIL).fill_keys(keys(), named=())
 
 def test_the_address_that_an_empty_one_stands_for_needs_no_name(keys):
     "A folder that names it redirects nothing; where OPENAI_BASE_URL says otherwise, it would"
     usual = stored('teacher', 'https://api.openai.com/v1')
     usual.fill_keys(keys(OPENAI_API_KEY='k'), named=())
-    with pytest.raises(ValueError, match='would go there'): usual.fill_keys(keys(OPENAI_API_KEY='k', OPENAI_BASE_URL=MINE), named=())
+    with pytest.raises(ValueError, match='would go there'):
+        usual.fill_keys(keys(OPENAI_API_KEY='k', OPENAI_BASE_URL=MINE), named=())
 
 # ---- files that ship, and Krill's ----
 
 @pytest.mark.parametrize('env', ['alfworld', 'webshop', 'search'])
 def test_the_papers_settings_are_files(env):
     "As `--config` takes them, from any folder; they say what `SkillRLConfig.paper` says"
-    for name in (f'configs/paper_{env}.yaml', f'paper_{env}.yaml'): assert load_config(name).to_dict() == SkillRLConfig.paper(env).to_dict()
+    for name in (f'configs/paper_{env}.yaml', f'paper_{env}.yaml'):
+        assert load_config(name).to_dict() == SkillRLConfig.paper(env).to_dict()
     table4 = dict(iterations=150, learning_rate=1e-6, clip_epsilon=0.2)
     assert {k: getattr(SkillRLConfig.paper(env).rl, k) for k in table4} == table4
 
-@pytest.mark.parametrize('env,lengths', [('alfworld', (4096, 512, 128)), ('webshop', (6000, 768, 64)), ('search', (5000, 700, 256))])
+@pytest.mark.parametrize(
+    'env,lengths',
+    [('alfworld', (4096, 512, 128)), ('webshop', (6000, 768, 64)), ('search', (5000, 700, 256))],
+)
 def test_the_scripts_settings_are_files_where_they_differ(env, lengths):
     c = load_config(f'configs/official_{env}.yaml')
-    assert (c.model.max_prompt_tokens, c.model.max_new_tokens, c.rl.minibatch) == lengths and c.env.name == env
-    assert (c.agent.prompt, c.agent.parser, c.agent.history_length) == (('official', 'official', 2) if env == 'alfworld' else
-                                                                       ('ours', 'official', 2) if env == 'webshop' else ('ours', 'strict', 4))
+    assert (
+        c.model.max_prompt_tokens,
+        c.model.max_new_tokens,
+        c.rl.minibatch,
+    ) == lengths and c.env.name == env
+    assert (c.agent.prompt, c.agent.parser, c.agent.history_length) == (
+        ('official', 'official', 2)
+        if env == 'alfworld'
+        else ('ours', 'official', 2)
+        if env == 'webshop'
+        else ('ours', 'strict', 4)
+    )
+
 
 def test_a_file_of_ones_own_is_not_replaced_by_one_that_ships(tmp_path):
-    with pytest.raises(FileNotFoundError, match='check the name'): load_config(tmp_path/'paper_alfworld.yaml')
+    with pytest.raises(FileNotFoundError, match='check the name'):
+        load_config(tmp_path/'paper_alfworld.yaml')
 
-@pytest.mark.parametrize('over,says', [
-    ({'model.checkpoint': 'data/policy', 'model.policy_model_id': 'mini'}, 'only one can act'),
-    ({'model.embedding_model_id': 'small', 'retrieval.mode': 'lexical'}, 'retrieval.mode is lexical and retrieval.encoder is tfidf'),
-    ({'model.embedding_model_id': 'small', 'retrieval.mode': 'embedding', 'retrieval.encoder': 'tfidf'}, 'leave the model out'),
-    ({'retrieval.mode': 'embedding', 'retrieval.encoder': 'openai'}, 'model.embedding_model_id is empty: name the model')])
+@pytest.mark.parametrize(
+    'over,says',
+    [
+        ({'model.checkpoint': 'data/policy', 'model.policy_model_id': 'mini'}, 'only one can act'),
+        (
+            {'model.embedding_model_id': 'small', 'retrieval.mode': 'lexical'},
+            'retrieval.mode is lexical and retrieval.encoder is tfidf',
+        ),
+        (
+            {
+                'model.embedding_model_id': 'small',
+                'retrieval.mode': 'embedding',
+                'retrieval.encoder': 'tfidf',
+            },
+            'leave the model out',
+        ),
+        (
+            {'retrieval.mode': 'embedding', 'retrieval.encoder': 'openai'},
+            'model.embedding_model_id is empty: name the model',
+        ),
+    ],
+)
 def test_a_model_that_is_named_is_used_or_refused(over, says):
-    with pytest.raises(ValueError, match=says) as e: load_config(**over)
+    with pytest.raises(ValueError, match=says) as e:
+        load_config(**over)
     assert '\n' not in str(e.value)
 
-README = {f'{who}_{what}': v for who, model in (('policy', 'gpt-4o-mini'), ('teacher', 'gpt-4o'), ('embedding', 'text-embedding-3-small'))
-          for what, v in (('api_base', 'https://api.openai.com/v1'), ('model_id', model))}
+README = {
+    f'{who}_{what}': v
+    for who, model in (
+        ('policy', 'gpt-4o-mini'),
+        ('teacher', 'gpt-4o'),
+        ('embedding', 'text-embedding-3-small'),
+    )
+    for what, v in (('api_base', 'https://api.openai.com/v1'), ('model_id', model))
+}
 
 def krills_demo():
     "Krill's config.demo.json, where the data is there"
@@ -207,25 +356,44 @@ def krills_demo():
 @pytest.mark.parametrize('config', [lambda: dict(model=README), krills_demo], ids=['readme', 'demo file'])
 def test_krills_readme_config_is_taken_whole(write, config):
     c = load_config(write(config()))
-    assert (c.model.policy_model_id, c.model.teacher_model_id, c.model.embedding_model_id) == ('gpt-4o-mini', 'gpt-4o', 'text-embedding-3-small')
+    assert (c.model.policy_model_id, c.model.teacher_model_id, c.model.embedding_model_id) == (
+        'gpt-4o-mini',
+        'gpt-4o',
+        'text-embedding-3-small',
+    )
     assert (c.retrieval.mode, c.retrieval.encoder) == ('embedding', 'openai')
 
 def test_krills_readme_config_runs(write, tmp_path, monkeypatch):
     "Its models at a server here: one collects, one teaches, one embeds, and the weights learn"
     from faults import FaultServer, said, vectors
     from skillrl.cli import main
-    skill = dict(title='Look first', principle='Look in closed places last.', when_to_apply='Nothing is in sight yet.', evidence=[1],
-                 description='Looking twice.', why_it_happens='Nothing was written down.', how_to_avoid='Go on to another place.')
+    skill = dict(
+        title='Look first',
+        principle='Look in closed places last.',
+        when_to_apply='Nothing is in sight yet.',
+        evidence=[1],
+        description='Looking twice.',
+        why_it_happens='Nothing was written down.',
+        how_to_avoid='Go on to another place.',
+    )
+
     def answer(r):
-        if 'input' in r['body']: return vectors(r)
-        if r['body']['model'] == 'gpt-4o-mini': return said('<action>look</action>')
+        if 'input' in r['body']:
+            return vectors(r)
+        if r['body']['model'] == 'gpt-4o-mini':
+            return said('<action>look</action>')
         kind = re.search(r'Kind of task: "(\w+)"', r['body']['messages'][-1]['content'])
         return said(json.dumps([skill | dict(category=kind[1] if kind else 'pick')]))
     monkeypatch.chdir(tmp_path)
-    for name in ('XDG_CACHE_HOME', 'XDG_CONFIG_HOME'): monkeypatch.setenv(name, str(tmp_path/name))
+    for name in ('XDG_CACHE_HOME', 'XDG_CONFIG_HOME'):
+        monkeypatch.setenv(name, str(tmp_path/name))
     monkeypatch.setenv('OPENAI_API_KEY', 'k'*20)
     with FaultServer(rest=answer) as s:
-        small = dict(rl=dict(training_epochs=1), evolution=dict(validation_interval=0), env=dict(train_households=1, test_households=1, test_tasks=1))
+        small = dict(
+            rl=dict(training_epochs=1),
+            evolution=dict(validation_interval=0),
+            env=dict(train_households=1, test_households=1, test_tasks=1),
+        )
         file = write(small | dict(model={k: s.url if k.endswith('base') else v for k, v in README.items()}))
         assert main(['train', '--smoke', '--episodes', '1', '--config', str(file), '--output', 'run']) == 0
     assert {r['body']['model'] for r in s.requests} == {'gpt-4o-mini', 'gpt-4o', 'text-embedding-3-small'}
@@ -241,11 +409,27 @@ def test_resuming_a_folder_sends_no_key_to_an_address_it_names(tmp_path, monkeyp
     from skillrl.runfolder import RunFolder
     monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'own'))
     monkeypatch.setenv(f'SKILLRL_{who.upper()}_API_KEY', 'k'*20)
-    small = {'env.train_households': 1, 'env.test_households': 1, 'env.episodes': 1, 'env.collect_steps': 2, 'rl.iterations': 1, 'sft.steps': 1}
+    small = {
+        'env.train_households': 1,
+        'env.test_households': 1,
+        'env.episodes': 1,
+        'env.collect_steps': 2,
+        'rl.iterations': 1,
+        'sft.steps': 1,
+    }
     with FaultServer() as s:
-        with RunFolder(tmp_path/'run', SkillRLConfig().merged(small | {f'model.{who}_model_id': 'mini', f'model.{who}_api_base': s.url})): pass
+        with RunFolder(
+            tmp_path / 'run',
+            SkillRLConfig().merged(small | {f'model.{who}_model_id': 'mini', f'model.{who}_api_base': s.url}),
+        ):
+            pass
         before = {p: p.read_bytes() for p in (tmp_path/'run').rglob('*') if p.is_file()}
         assert main(['train', '--resume', str(tmp_path/'run')]) == 1
         err = capsys.readouterr().err
-        assert s.url in err and f'SKILLRL_{who.upper()}_API_KEY would go there' in err and f'--{who}-url' in err and s.count == 0
+        assert (
+            s.url in err
+            and f'SKILLRL_{who.upper()}_API_KEY would go there' in err
+            and f'--{who}-url' in err
+            and s.count == 0
+        )
     assert before == {p: p.read_bytes() for p in (tmp_path/'run').rglob('*') if p.is_file()}

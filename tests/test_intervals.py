@@ -2,22 +2,34 @@
 import math, random
 import pytest
 from skillrl import evaluate
-from skillrl.skillopt import trainer
+from skillrl.skillopt import report
 from skillrl.trajectory import Trajectory
 
-def played(won): return [Trajectory(f't{i}', 'put some mug on shelf.', 'pick', success=bool(w), game=f'g{i}') for i, w in enumerate(won)]
+def played(won):
+    return [
+        Trajectory(f't{i}', 'put some mug on shelf.', 'pick', success=bool(w), game=f'g{i}')
+        for i, w in enumerate(won)
+    ]
+
 
 def difference(wins, losses, n):
     "What a report says where so many pairs turned"
     same = n - wins - losses
-    r = evaluate.paired_difference(played([0]*wins + [1]*losses + [0]*same), played([1]*wins + [0]*losses + [0]*same))
+    r = evaluate.paired_difference(
+        played([0] * wins + [1] * losses + [0] * same), played([1] * wins + [0] * losses + [0] * same)
+    )
     return r.low, r.high
 
 def coverage(spans, n, steps=40):
     "Chance of each true pair of shares on a grid that the interval holds their difference"
     ways = {(w, l): math.comb(n, w)*math.comb(n - w, l) for w, l in spans}
     def held(up, down):
-        return sum(ways[w, l]*up**w*down**l*(1 - up - down)**(n - w - l) for (w, l), (low, high) in spans.items() if low <= up - down <= high)
+        return sum(
+            ways[w, l] * up**w * down**l * (1 - up - down) ** (n - w - l)
+            for (w, l), (low, high) in spans.items()
+            if low <= up - down <= high
+        )
+
     return [held(i/steps, j/steps) for i in range(1, steps) for j in range(1, steps - i)]
 
 @pytest.mark.parametrize('n', [5, 8, 12, 20])
@@ -36,7 +48,9 @@ def test_every_report_tells_the_same_paired_interval():
     from skillrl.stats import paired_interval
     for wins, losses, n in ((0, 0, 12), (5, 1, 12), (12, 0, 12), (3, 9, 30)):
         same = [0]*(n - wins - losses)
-        gain = trainer.gain(dict(items=[0]*wins + [1]*losses + same), dict(items=[1]*wins + [0]*losses + same))
+        gain = report.gain(
+            dict(items=[0] * wins + [1] * losses + same), dict(items=[1] * wins + [0] * losses + same)
+        )
         assert tuple(gain['interval']) == difference(wins, losses, n) == paired_interval(wins, losses, n)
 
 @pytest.mark.parametrize('n', [5, 12])
@@ -46,10 +60,23 @@ def test_the_gain_of_fractional_scores_holds_the_truth(n):
     for _ in range(200):
         before = [rng.choice([.3, .5, .7]) for _ in range(n)]
         after = [b + .3 if rng.random() < .9 else 0. for b in before] # The mean gain is .9*.3 - .1*.5 = .22
-        spans.append(trainer.gain(dict(items=before), dict(items=after))['interval'])
+        spans.append(report.gain(dict(items=before), dict(items=after))['interval'])
     assert sum(low <= .22 <= high for low, high in spans)/200 >= .95
 
-T = {1: 12.7062, 2: 4.3027, 4: 2.7764, 9: 2.2622, 10: 2.2281, 11: 2.2010, 14: 2.1448, 19: 2.0930, 29: 2.0452, 59: 2.0010, 120: 1.9799}
+T = {
+    1: 12.7062,
+    2: 4.3027,
+    4: 2.7764,
+    9: 2.2622,
+    10: 2.2281,
+    11: 2.2010,
+    14: 2.1448,
+    19: 2.0930,
+    29: 2.0452,
+    59: 2.0010,
+    120: 1.9799,
+}
+
 
 @pytest.mark.parametrize('df', T)
 def test_the_t_quantile_is_right_for_any_number_of_seeds(df):

@@ -7,10 +7,18 @@ from disk import Disk
 from skillrl.runfolder import RunFolder
 from skillrl.store import JsonlLog, atomic_folder, atomic_write, write_json
 
-pytestmark = pytest.mark.skipif(not os.path.exists('/proc/self/fd'), reason='asks the kernel which file a descriptor belongs to')
+pytestmark = pytest.mark.skipif(
+    not os.path.exists('/proc/self/fd'), reason='asks the kernel which file a descriptor belongs to'
+)
 STEPS = 4
 
-def files(d): return {p.relative_to(d).as_posix(): p.read_bytes() for p in sorted(Path(d).rglob('*')) if p.is_file() and p.name != '.lock'}
+def files(d):
+    return {
+        p.relative_to(d).as_posix(): p.read_bytes()
+        for p in sorted(Path(d).rglob('*'))
+        if p.is_file() and p.name != '.lock'
+    }
+
 
 def go(folder, done=lambda step: None):
     "A run of a few steps that writes everything a run can write, or the rest of one"
@@ -19,19 +27,23 @@ def go(folder, done=lambda step: None):
         while state['step'] < STEPS:
             state = dict(step=state['step'] + 1, x=state['x']*16807 % 2147483647)
             run.log('metrics').append([state])
-            if state['step'] % 2: run.log('evolution').append([state]*3)
+            if state['step'] % 2:
+                run.log('evolution').append([state]*3)
             write_json(run.path/'bank'/'kitchen'/f"v{state['step']:04}.json", state)
             for name in ['policy'] + ['reference']*(state['step'] == 2):
                 with run.folder(name) as p:
                     (p/'weights').write_text(str(state['x'])*100)
                     (p/'tokenizer').mkdir()
                     (p/'tokenizer'/'vocab.json').write_text('{}')
-            if state['step'] == STEPS: atomic_write(run.path/'report.md', '# Report')
+            if state['step'] == STEPS:
+                atomic_write(run.path/'report.md', '# Report')
             run.commit(state)
             done(state['step'])
 
 @pytest.fixture(autouse=True)
-def no_wait(monkeypatch): monkeypatch.setattr(os, 'fsync', lambda fd: None)  # Nobody pulls this machine's plug
+def no_wait(monkeypatch):
+    monkeypatch.setattr(os, 'fsync', lambda fd: None)  # Nobody pulls this machine's plug
+
 
 @pytest.fixture
 def calm(tmp_path):
@@ -43,19 +55,29 @@ def test_a_commit_syncs_files_then_folders_then_the_state(tmp_path):
     with Disk(tmp_path, lambda *event: seen.append(event)), RunFolder(tmp_path/'run', {}) as run:
         run.log('metrics').append([dict(step=1)])
         with run.folder('policy') as p:
-            for name in ('weights', 'config'): (p/name).write_text(name)
+            for name in ('weights', 'config'):
+                (p/name).write_text(name)
         run.commit({})
-    at = lambda what, path: max(i for i, (w, p) in enumerate(seen) if w == what and p.startswith(f'run/{path}'))
+    def at(what, path):
+        return max(i for i, (w, p) in enumerate(seen) if w == what and p.startswith(f'run/{path}'))
     made = [at('fsync', f'policy/.0001.tmp/{name}') for name in ('weights', 'config')]
-    order = [max(made), seen.index(('fsync', 'run/policy/.0001.tmp')), at('replace', 'policy/0001'), seen.index(('fsync', 'run/policy'), at('replace', 'policy/0001')),
-             at('fsync', '.state.json.tmp'), at('replace', 'state.json'), len(seen) - 1]
+    order = [
+        max(made),
+        seen.index(('fsync', 'run/policy/.0001.tmp')),
+        at('replace', 'policy/0001'),
+        seen.index(('fsync', 'run/policy'), at('replace', 'policy/0001')),
+        at('fsync', '.state.json.tmp'),
+        at('replace', 'state.json'),
+        len(seen) - 1,
+    ]
     assert order == sorted(order) and seen[-1] == ('fsync', 'run') and seen.index(('fsync', '.')) < min(made)
 
 @pytest.mark.parametrize('names', ['kept', 'undone'])
 def test_power_cut_at_every_moment_costs_the_last_step_at_most(tmp_path, calm, names):
     images, done = [], [0]
     def cut(what='commit', path='state.json'):
-        if done[0] == 2 or path.endswith('state.json'): images.append((done[0], disk.image(tmp_path/f'{len(images)}', names)/'run'))
+        if done[0] == 2 or path.endswith('state.json'):
+            images.append((done[0], disk.image(tmp_path/f'{len(images)}', names)/'run'))
     with Disk(tmp_path/'disk', cut) as disk:
         def commit(step):
             done[0] = step
@@ -64,7 +86,8 @@ def test_power_cut_at_every_moment_costs_the_last_step_at_most(tmp_path, calm, n
     assert len(images) > 20  # Every moment of the third step, and of the other steps those about the commit
     for step, image in images:
         if step:
-            with RunFolder(image, resume=True) as run: assert run.state['step'] in (step, step + 1)
+            with RunFolder(image, resume=True) as run:
+                assert run.state['step'] in (step, step + 1)
         go(image)
         assert files(image) == calm
 
@@ -72,7 +95,12 @@ def test_a_damaged_version_is_refused_and_the_one_before_it_offered(tmp_path, ca
     go(tmp_path/'run')
     (tmp_path/'run'/'policy'/'0004'/'weights').write_bytes(b'')
     for _ in range(2):
-        with pytest.raises(ValueError, match='policy/0004/weights is not what was committed.*copy .*state.previous.json over .*state.json') as e: go(tmp_path/'run')
+        with pytest.raises(
+            ValueError,
+            match='policy/0004/weights is not what was committed.*'
+            'copy .*state.previous.json over .*state.json',
+        ) as e:
+            go(tmp_path/'run')
     assert '\n' not in str(e.value)
     shutil.copy(tmp_path/'run'/'state.previous.json', tmp_path/'run'/'state.json')
     go(tmp_path/'run')
@@ -87,16 +115,26 @@ def test_a_version_outlives_the_commit_that_replaces_it(tmp_path):
 def test_a_lost_state_is_said_and_the_one_before_it_offered(tmp_path, calm, damage):
     go(tmp_path/'run')
     state = tmp_path/'run'/'state.json'
-    if damage is None: state.unlink()
-    else: state.write_text(damage)
-    with pytest.raises(ValueError, match=r'state\.json.*') as e: go(tmp_path/'run')
+    if damage is None:
+        state.unlink()
+    else:
+        state.write_text(damage)
+    with pytest.raises(ValueError, match=r'state\.json.*') as e:
+        go(tmp_path/'run')
     assert '\n' not in str(e.value)
     shutil.copy(tmp_path/'run'/'state.previous.json', state)
     go(tmp_path/'run')
     assert files(tmp_path/'run') == calm
 
 @pytest.mark.parametrize('names', ['kept', 'undone'])
-@pytest.mark.parametrize('write', [lambda p: atomic_write(p/'a'/'b'/'bank.json', 'x'), lambda p: JsonlLog(p/'a'/'log.jsonl').append([dict(a=1)])], ids=['file', 'log'])
+@pytest.mark.parametrize(
+    'write',
+    [
+        lambda p: atomic_write(p / 'a' / 'b' / 'bank.json', 'x'),
+        lambda p: JsonlLog(p / 'a' / 'log.jsonl').append([dict(a=1)]),
+    ],
+    ids=['file', 'log'],
+)
 def test_a_file_that_was_written_outlasts_a_power_cut(tmp_path, write, names):
     with Disk(tmp_path/'disk') as disk:
         write(tmp_path/'disk')
@@ -106,15 +144,19 @@ def test_a_file_that_was_written_outlasts_a_power_cut(tmp_path, write, names):
 def test_a_folder_that_was_written_outlasts_a_power_cut(tmp_path, names):
     with Disk(tmp_path/'disk') as disk:
         for text in ('first', 'second'):
-            with atomic_folder(tmp_path/'disk'/'policy') as p: (p/'weights').write_text(text)
+            with atomic_folder(tmp_path/'disk'/'policy') as p:
+                (p/'weights').write_text(text)
         assert files(disk.image(tmp_path/'image', names))['policy/weights'] == b'second'
 
 def test_power_cut_at_every_commit_of_an_optimisation_costs_its_step_at_most(tmp_path, monkeypatch):
     from test_skillopt_kill import snapshot, trainer
     images, number = {}, count()
     def cut(what, path):
-        if what != 'replace' or not ('step_' in path or path == 'run/runtime_state.json'): return
-        done = len([*tmp_path.glob('disk/run/steps/step_*')]) - ('step_' in path)  # The step that just got its name is under way until its folder is synced
+        if what != 'replace' or not ('step_' in path or path == 'run/runtime_state.json'):
+            return
+        done = len([*tmp_path.glob('disk/run/steps/step_*')]) - (
+            'step_' in path
+        )  # The step that just got its name is under way until its folder is synced
         for names in ('kept', 'undone'):
             left = disk.image(tmp_path/f'image-{next(number)}', names)
             images[str(files(left))] = done, left
@@ -122,7 +164,8 @@ def test_power_cut_at_every_commit_of_an_optimisation_costs_its_step_at_most(tmp
         monkeypatch.chdir(folder)
         trainer(note=len, num_epochs=1).train()
         return snapshot(folder)
-    with Disk(tmp_path/'disk', cut) as disk: calm = train(tmp_path/'disk')
+    with Disk(tmp_path/'disk', cut) as disk:
+        calm = train(tmp_path/'disk')
     assert len(images) >= 6
     for done, left in images.values():
         assert len([*left.glob('run/steps/step_*/state.json')]) >= done
@@ -131,12 +174,14 @@ def test_power_cut_at_every_commit_of_an_optimisation_costs_its_step_at_most(tmp
 def test_a_link_where_an_optimisation_writes_is_not_followed(tmp_path):
     from skillrl.skillopt.run import OptRun, OptState
     start = OptState('Be brief.', 'Be brief.', 'Be brief.')
-    with OptRun(tmp_path/'run', start, {}, {}) as run: run.commit(start, 'baseline_selection_eval', {})
+    with OptRun(tmp_path/'run', start, {}, {}) as run:
+        run.commit(start, 'baseline_selection_eval', {})
     (tmp_path/'elsewhere'/'step_0001').mkdir(parents=True)
     for name in ('steps', 'best_skill.md', 'journal_0001.jsonl', 'events.jsonl', '.lock'):
         (tmp_path/'run'/name).unlink(missing_ok=True)
         (tmp_path/'run'/name).symlink_to(tmp_path/'elsewhere')
         before = files(tmp_path)
-        with pytest.raises(ValueError, match=f'{name} is a symbolic link'): OptRun(tmp_path/'run', start, {}, {})
+        with pytest.raises(ValueError, match=f'{name} is a symbolic link'):
+            OptRun(tmp_path/'run', start, {}, {})
         assert files(tmp_path) == before and (tmp_path/'elsewhere'/'step_0001').exists()
         (tmp_path/'run'/name).unlink()

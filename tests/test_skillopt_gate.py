@@ -1,4 +1,5 @@
-"The edit budget and the gate of SkillOpt: what PyPI's skillrl 1.0.0 computes, and how often each rule is wrong"
+"The edit budget and the gate of SkillOpt: what skillrl 1.0.0 computes, and how often each rule is wrong"
+
 import itertools, json, math, random
 import pytest
 from skillrl.skillopt.gate import (compute_score, decide, evaluate_gate, paired, score_of, select_gate_score,
@@ -8,13 +9,20 @@ from skillrl.stats import (bound_of_gains, interim_analysis, interval, lower_bou
                            weighed_below)
 from skillrl.types import RolloutResult
 
-# Recorded from 1.0.0; the last four of 'linear' hold budgets that end in a half, which floats round either way
+# Recorded from 1.0.0; the last four of 'linear' hold budgets that end in a half, which may round either way
 SEQUENCES = [
     ('constant', 4, 2, 3, [4, 4, 4]),
-    ('linear', 8, 2, 8, [7, 6, 6, 5, 4, 4, 3, 2]), ('linear', 4, 2, 8, [4, 4, 3, 3, 3, 2, 2, 2]), ('linear', 5, 1, 3, [4, 2, 1]), ('linear', 5, 1, 1, [5]),
-    ('linear', 8, 1, 14, [8, 7, 6, 6, 6, 5, 4, 4, 4, 3, 2, 2, 2, 1]), ('linear', 11, 2, 6, [10, 8, 6, 5, 4, 2]),
-    ('linear', 11, 2, 12, [10, 10, 9, 8, 7, 6, 6, 5, 4, 4, 3, 2]), ('linear', 11, 2, 18, [10, 10, 10, 9, 8, 8, 8, 7, 6, 6, 6, 5, 4, 4, 4, 3, 2, 2]),
-    ('cosine', 8, 2, 8, [8, 7, 6, 5, 4, 3, 2, 2]), ('cosine', 4, 2, 8, [4, 4, 3, 3, 3, 2, 2, 2]), ('cosine', 16, 4, 10, [16, 15, 14, 12, 10, 8, 6, 5, 4, 4]),
+    ('linear', 8, 2, 8, [7, 6, 6, 5, 4, 4, 3, 2]),
+    ('linear', 4, 2, 8, [4, 4, 3, 3, 3, 2, 2, 2]),
+    ('linear', 5, 1, 3, [4, 2, 1]),
+    ('linear', 5, 1, 1, [5]),
+    ('linear', 8, 1, 14, [8, 7, 6, 6, 6, 5, 4, 4, 4, 3, 2, 2, 2, 1]),
+    ('linear', 11, 2, 6, [10, 8, 6, 5, 4, 2]),
+    ('linear', 11, 2, 12, [10, 10, 9, 8, 7, 6, 6, 5, 4, 4, 3, 2]),
+    ('linear', 11, 2, 18, [10, 10, 10, 9, 8, 8, 8, 7, 6, 6, 6, 5, 4, 4, 4, 3, 2, 2]),
+    ('cosine', 8, 2, 8, [8, 7, 6, 5, 4, 3, 2, 2]),
+    ('cosine', 4, 2, 8, [4, 4, 3, 3, 3, 2, 2, 2]),
+    ('cosine', 16, 4, 10, [16, 15, 14, 12, 10, 8, 6, 5, 4, 4]),
 ]
 
 @pytest.mark.parametrize('mode,high,low,n,budgets', SEQUENCES)
@@ -27,41 +35,88 @@ def test_schedules_of_1_0_0(mode, high, low, n, budgets):
 @pytest.mark.parametrize('mode', ['constant', 'linear', 'cosine'])
 def test_budgets_stay_within_bounds_and_never_rise(mode):
     for high, low, n in itertools.product(range(0, 20), range(0, 20), (1, 2, 3, 7, 8, 40)):
-        if low > high: continue
+        if low > high:
+            continue
         s = build_scheduler(mode, high, low, n)
         budgets = [s.get_lr(i) for i in range(1, n + 3)]
-        assert all(type(b) is int and low <= b <= high for b in budgets) and budgets==sorted(budgets, reverse=True)
+        assert all(type(b) is int and low <= b <= high for b in budgets) and budgets == sorted(
+            budgets, reverse=True
+        )
+
 
 def test_D2_a_budget_depends_on_the_number_of_the_step_alone():
     s = build_scheduler('linear', 8, 2, 8)
     assert [s.get_lr(i) for i in (5, 6, 7, 8)]==[4, 4, 3, 2] and s.current_step==0
 
-@pytest.mark.parametrize('settings', [dict(mode='Cosine'), dict(mode=None), dict(max_lr=1), dict(min_lr=5), dict(min_lr=-1), dict(max_lr=True), dict(max_lr='4'), dict(total_steps=2.5)])
+@pytest.mark.parametrize(
+    'settings',
+    [
+        dict(mode='Cosine'),
+        dict(mode=None),
+        dict(max_lr=1),
+        dict(min_lr=5),
+        dict(min_lr=-1),
+        dict(max_lr=True),
+        dict(max_lr='4'),
+        dict(total_steps=2.5),
+    ],
+)
 def test_settings_without_sense_are_named(settings):
     name = next(iter(settings)).replace('mode', 'lr_scheduler')
-    with pytest.raises(ValueError, match=name): build_scheduler(**settings)
+    with pytest.raises(ValueError, match=name):
+        build_scheduler(**settings)
 
 # metric, weight, hard and soft of the candidate, current and best before; the score, and what 1.0.0 does
 GATES = [
-    ('hard', .5, .8, 0., .5, .7, .8, 'accept_new_best'), ('hard', .5, .6, 1., .5, .7, .6, 'accept'), ('hard', .5, .5, 1., .5, .5, .5, 'reject'),
-    ('soft', .5, 1., .4, .5, .7, .4, 'reject'), ('soft', 2., 0., .75, .5, .7, .75, 'accept_new_best'),
-    ('mixed', .25, .5, .9, .5, .7, .6, 'accept'), ('mixed', 0., .5, 1., .5, .5, .5, 'reject'), ('mixed', 1., 0., .6, .5, .5, .6, 'accept_new_best'),
-    ('hard', .5, 0., 0., -1., -1., 0., 'accept_new_best'), ('hard', .5, .7, .7, .5, .7, .7, 'accept'),
+    ('hard', 0.5, 0.8, 0.0, 0.5, 0.7, 0.8, 'accept_new_best'),
+    ('hard', 0.5, 0.6, 1.0, 0.5, 0.7, 0.6, 'accept'),
+    ('hard', 0.5, 0.5, 1.0, 0.5, 0.5, 0.5, 'reject'),
+    ('soft', 0.5, 1.0, 0.4, 0.5, 0.7, 0.4, 'reject'),
+    ('soft', 2.0, 0.0, 0.75, 0.5, 0.7, 0.75, 'accept_new_best'),
+    ('mixed', 0.25, 0.5, 0.9, 0.5, 0.7, 0.6, 'accept'),
+    ('mixed', 0.0, 0.5, 1.0, 0.5, 0.5, 0.5, 'reject'),
+    ('mixed', 1.0, 0.0, 0.6, 0.5, 0.5, 0.6, 'accept_new_best'),
+    ('hard', 0.5, 0.0, 0.0, -1.0, -1.0, 0.0, 'accept_new_best'),
+    ('hard', 0.5, 0.7, 0.7, 0.5, 0.7, 0.7, 'accept'),
 ]
 
 @pytest.mark.parametrize('metric,w,hard,soft,current,best,score,action', GATES)
 def test_strict_gate_of_1_0_0(metric, w, hard, soft, current, best, score, action):
-    r = evaluate_gate(candidate_skill='new', cand_hard=hard, cand_soft=soft, current_skill='old', current_score=current, best_skill='top',
-                      best_score=best, best_step=3, global_step=5, metric=metric, mixed_weight=w)
+    r = evaluate_gate(
+        candidate_skill='new',
+        cand_hard=hard,
+        cand_soft=soft,
+        current_skill='old',
+        current_score=current,
+        best_skill='top',
+        best_score=best,
+        best_step=3,
+        global_step=5,
+        metric=metric,
+        mixed_weight=w,
+    )
     kept, led = action!='reject', action=='accept_new_best'
-    assert r.action==action and r.current_skill==('new' if kept else 'old') and r.best_skill==('new' if led else 'top')
-    assert r.current_score==pytest.approx(score if kept else current) and r.best_score==pytest.approx(score if led else best)
+    assert (
+        r.action == action
+        and r.current_skill == ('new' if kept else 'old')
+        and r.best_skill == ('new' if led else 'top')
+    )
+    assert r.current_score == pytest.approx(score if kept else current) and r.best_score == pytest.approx(
+        score if led else best
+    )
     assert r.best_step==(5 if led else 3) and select_gate_score(hard, soft, metric, w)==pytest.approx(score)
 
-@pytest.mark.parametrize('kw,name', [(dict(metric='accuracy'), 'gate_metric'), (dict(metric='mixed', mixed_weight=1.5), 'gate_mixed_weight'),
-                                     (dict(metric='mixed', mixed_weight=math.nan), 'gate_mixed_weight')])
+@pytest.mark.parametrize(
+    'kw,name',
+    [
+        (dict(metric='accuracy'), 'gate_metric'),
+        (dict(metric='mixed', mixed_weight=1.5), 'gate_mixed_weight'),
+        (dict(metric='mixed', mixed_weight=math.nan), 'gate_mixed_weight'),
+    ],
+)
 def test_unknown_metrics_are_named(kw, name):
-    with pytest.raises(ValueError, match=name): select_gate_score(1, 1, **kw)
+    with pytest.raises(ValueError, match=name):
+        select_gate_score(1, 1, **kw)
 
 lost = RolloutResult('item-1', 0, 0, fail_reason='rollout_error: Outage: 503', status='infra_error')
 
@@ -71,34 +126,60 @@ def test_scores_of_dicts_and_results():
 
 def test_E1_a_lost_rollout_is_no_zero():
     assert compute_score([RolloutResult('item-0', 1, 1), lost])==(1., 1.)
-    with pytest.raises(ValueError, match='none of 1 results has a score'): compute_score([lost])
+    with pytest.raises(ValueError, match='none of 1 results has a score'):
+        compute_score([lost])
     old = [RolloutResult('item-0', 0), RolloutResult('item-1', 1)]
     assert paired(old, [RolloutResult('item-0', 1), lost])==[(0., 1.)]
 
 def test_C11_nothing_to_decide_on_is_an_error():
-    for empty in (lambda: compute_score([]), lambda: decide([]), lambda: trial(lambda i, j: [], 0), lambda: trial(lambda i, j: [], 20)):
-        with pytest.raises(ValueError, match='none of 0 results|no pair of scores'): empty()
+    for empty in (
+        lambda: compute_score([]),
+        lambda: decide([]),
+        lambda: trial(lambda i, j: [], 0),
+        lambda: trial(lambda i, j: [], 20),
+    ):
+        with pytest.raises(ValueError, match='none of 0 results|no pair of scores'):
+            empty()
 
 @pytest.mark.parametrize('bad', [5, -.1, math.nan, math.inf])
 def test_D7_scores_out_of_range_are_refused(bad):
-    with pytest.raises(ValueError, match="hard of item 'item-3'"): compute_score([RolloutResult('item-3', bad)])
-    for use in (lambda: decide([(0., bad)]), lambda: decide([(bad, 0.)], 'none'), lambda: interval([bad, .5])):
-        with pytest.raises(ValueError, match='from 0 to 1'): use()
+    with pytest.raises(ValueError, match="hard of item 'item-3'"):
+        compute_score([RolloutResult('item-3', bad)])
+    for use in (
+        lambda: decide([(0.0, bad)]),
+        lambda: decide([(bad, 0.0)], 'none'),
+        lambda: interval([bad, 0.5]),
+    ):
+        with pytest.raises(ValueError, match='from 0 to 1'):
+            use()
 
 @pytest.mark.parametrize('old,new', [(['a', 'b'], ['b', 'a']), (['a', 'b'], ['a'])])
 def test_pairs_are_of_the_same_item(old, new):
-    with pytest.raises(ValueError, match='same items in the same order'): paired([RolloutResult(i) for i in old], [RolloutResult(i) for i in new])
+    with pytest.raises(ValueError, match='same items in the same order'):
+        paired([RolloutResult(i) for i in old], [RolloutResult(i) for i in new])
 
-@pytest.mark.parametrize('kw', [dict(rule='luck'), dict(alpha=0), dict(alpha=.6), dict(margin=-.1), dict(margin=1), dict(margin=math.nan)])
+@pytest.mark.parametrize(
+    'kw',
+    [
+        dict(rule='luck'),
+        dict(alpha=0),
+        dict(alpha=0.6),
+        dict(margin=-0.1),
+        dict(margin=1),
+        dict(margin=math.nan),
+    ],
+)
 def test_rules_without_sense_are_named(kw):
-    with pytest.raises(ValueError, match=f'{"rule" if "rule" in kw else next(iter(kw))}'): decide([(0, 1)], **kw)
+    with pytest.raises(ValueError, match=f'{"rule" if "rule" in kw else next(iter(kw))}'):
+        decide([(0, 1)], **kw)
 
 # --- bounds
 
 def test_weights_agree_with_the_binomial():
-    "With n scores of 0 or 1 and one imaginary 0, the weighted mean is at most t as often as a binomial has so many successes"
+    "With scores of 0 or 1 and one imaginary 0: at most t as often as a binomial has so many successes"
     for n, k, t in itertools.product((1, 5, 40), (0, 1, 3, 30), (.05, .3, .5, .9)):
-        if k > n: continue
+        if k > n:
+            continue
         tail = sum(math.comb(n, i)*t**i*(1 - t)**(n - i) for i in range(k, n + 1))
         assert weighed_below([0]*(n - k + 1) + [1]*k, t)==pytest.approx(tail, abs=1e-12)
 
@@ -107,7 +188,8 @@ def test_weights_agree_with_drawing_them():
     for xs in ([.1, .1, .4, .9], [0, .3, .30001, .31, 1], [rng.random() for _ in range(12)]):
         draws = [[rng.expovariate(1) for _ in xs] for _ in range(20000)]
         means = [sum(w*x for w, x in zip(ws, xs))/sum(ws) for ws in draws]
-        for t in (.2, .35, .5, .7): assert weighed_below(xs, t)==pytest.approx(sum(m <= t for m in means)/20000, abs=.015)
+        for t in (.2, .35, .5, .7):
+            assert weighed_below(xs, t)==pytest.approx(sum(m <= t for m in means)/20000, abs=.015)
 
 def test_the_bound_of_wins_and_losses_is_the_sign_test():
     for w, l, ties in itertools.product(range(0, 12), range(0, 12), (0, 1, 20)):
@@ -130,8 +212,17 @@ def bisected(xs, alpha, floor):
         low, high = (mid, high) if weighed_below(xs, mid) <= alpha else (low, mid)
     return low
 
-@pytest.mark.parametrize('draw', [lambda r: r.choice([-1, 0, 1]), lambda r: r.uniform(-1, 1), lambda r: r.choice([.02]*20 + [-.98]), lambda r: r.choice([1, 1, 1, 0]), lambda r: 0.],
-                         ids=['hard', 'soft', 'ruin', 'won', 'ties'])
+@pytest.mark.parametrize(
+    'draw',
+    [
+        lambda r: r.choice([-1, 0, 1]),
+        lambda r: r.uniform(-1, 1),
+        lambda r: r.choice([0.02] * 20 + [-0.98]),
+        lambda r: r.choice([1, 1, 1, 0]),
+        lambda r: 0.0,
+    ],
+    ids=['hard', 'soft', 'ruin', 'won', 'ties'],
+)
 def test_a_good_guess_finds_what_halving_finds(draw):
     rng = random.Random(0)
     for n, alpha in itertools.product((0, 1, 2, 7, 20, 50), (.001, .025, .1, .3, .5)):
@@ -142,39 +233,69 @@ def test_a_guess_needs_few_looks(monkeypatch):
     import skillrl.stats as g
     asked, rng, weighed = [], random.Random(0), g.weighed_below
     monkeypatch.setattr(g, 'weighed_below', lambda *a: asked.append(a) or weighed(*a))
-    for _ in range(40): lower_bound([rng.choice([-1, 0, 0, 1, 1]) for _ in range(100)], .3, -1)
+    for _ in range(40):
+        lower_bound([rng.choice([-1, 0, 0, 1, 1]) for _ in range(100)], .3, -1)
     assert len(asked) < 40*5
 
 def multinomial(n, ps):
     "(chance, counts) of every outcome of `n` draws"
-    if len(ps)==1: yield 1., (n,); return
+    if len(ps)==1:
+        yield 1., (n,)
+        return
     for k in range(n + 1):
         p = ps[0]
-        for q, rest in multinomial(n - k, [x/(1 - p) for x in ps[1:]] if p < 1 else [1.] + [0.]*(len(ps) - 2)): yield math.comb(n, k)*p**k*(1 - p)**(n - k)*q, (k, *rest)
+        for q, rest in multinomial(
+            n - k, [x / (1 - p) for x in ps[1:]] if p < 1 else [1.0] + [0.0] * (len(ps) - 2)
+        ):
+            yield math.comb(n, k)*p**k*(1 - p)**(n - k)*q, (k, *rest)
 
 @pytest.mark.parametrize('n', [1, 4, 8, 20, 40])
 def test_bound_holds_for_any_two_values(n):
     "A gain of `a` mostly and a loss of `b` sometimes, nothing on the whole: every outcome listed"
     for a, b in itertools.product([.02, .05, .1, .2, .3, .5, .7, 1.], repeat=2):
         p = b/(a + b)
-        wrong = sum(math.comb(n, k)*p**k*(1 - p)**(n - k) for k in range(n + 1) if weighed_below([-1] + [-b]*(n - k) + [a]*k, 0) <= .1)
+        wrong = sum(
+            math.comb(n, k) * p**k * (1 - p) ** (n - k)
+            for k in range(n + 1)
+            if weighed_below([-1] + [-b] * (n - k) + [a] * k, 0) <= 0.1
+        )
         assert wrong <= .1, (a, b)
 
 @pytest.mark.parametrize('n', [4, 8, 14])
 def test_bound_holds_for_three_values(n):
-    for b, a, q in itertools.product((.1, .4, 1.), (.1, .3, 1.), (.1, .4, .8)): # `q` unchanged, the rest loses `b` or gains `a`
+    for b, a, q in itertools.product(
+        (0.1, 0.4, 1.0), (0.1, 0.3, 1.0), (0.1, 0.4, 0.8)
+    ):  # `q` unchanged, the rest loses `b` or gains `a`
         ps = [(1 - q)*a/(a + b), q, (1 - q)*b/(a + b)]
-        wrong = sum(chance for chance, (l, e, w) in multinomial(n, ps) if weighed_below([-1] + [-b]*l + [0]*e + [a]*w, 0) <= .1)
+        wrong = sum(
+            chance
+            for chance, (l, e, w) in multinomial(n, ps)
+            if weighed_below([-1] + [-b] * l + [0] * e + [a] * w, 0) <= 0.1
+        )
         assert wrong <= .1, (a, b, q)
 
 @pytest.mark.parametrize('n', [5, 12, 25, 60])
 def test_interval_of_wins_covers(n):
     "Wilson's, exact: 95 % on average over the true share, and nowhere far less"
     spans = [interval([1]*k + [0]*(n - k)) for k in range(n + 1)]
-    covers = [sum(math.comb(n, k)*p**k*(1 - p)**(n - k) for k, (low, high) in enumerate(spans) if low <= p <= high) for p in [i/200 for i in range(20, 181)]]
+    covers = [
+        sum(
+            math.comb(n, k) * p**k * (1 - p) ** (n - k)
+            for k, (low, high) in enumerate(spans)
+            if low <= p <= high
+        )
+        for p in [i / 200 for i in range(20, 181)]
+    ]
     assert min(covers) > .88 and .94 < sum(covers)/len(covers) < .97
 
-@pytest.mark.parametrize('draw,mean', [(lambda r: r.betavariate(2, 1), 2/3), (lambda r: r.choice([0, .25, .5, 1]), .4375), (lambda r: .98 if r.random() < .95 else 0., .931)])
+@pytest.mark.parametrize(
+    'draw,mean',
+    [
+        (lambda r: r.betavariate(2, 1), 2 / 3),
+        (lambda r: r.choice([0, 0.25, 0.5, 1]), 0.4375),
+        (lambda r: 0.98 if r.random() < 0.95 else 0.0, 0.931),
+    ],
+)
 def test_interval_of_fractions_covers(draw, mean):
     rng = random.Random(0)
     for n in (5, 12, 25):
@@ -184,31 +305,67 @@ def test_interval_of_fractions_covers(draw, mean):
 # --- how often each rule is wrong
 
 def outcomes(rule, n, alpha, margin=0.):
-    pairs = lambda w, l: [(0, 1)]*w + [(1, 0)]*l + [(1, 1)]*(n - w - l)
-    return [(w, l) for w in range(n + 1) for l in range(n + 1 - w) if interim_analysis(pairs(w, l), [], alpha, rule, margin, bound_of_gains)['keep']]
+    def pairs(w, l):
+        return [(0, 1)]*w + [(1, 0)]*l + [(1, 1)]*(n - w - l)
 
-def chance(kept, n, up, down): return sum(math.comb(n, w)*math.comb(n - w, l)*up**w*down**l*(1 - up - down)**(n - w - l) for w, l in kept)
+    return [
+        (w, l)
+        for w in range(n + 1)
+        for l in range(n + 1 - w)
+        if interim_analysis(pairs(w, l), [], alpha, rule, margin, bound_of_gains)['keep']
+    ]
+
+
+def chance(kept, n, up, down):
+    return sum(
+        math.comb(n, w) * math.comb(n - w, l) * up**w * down**l * (1 - up - down) ** (n - w - l)
+        for w, l in kept
+    )
+
 
 @pytest.mark.parametrize('rule,n', [*itertools.product(['sign', 'bound'], [4, 8, 20, 40])])
 def test_error_of_a_rule(rule, n):
-    "Exact, whatever share of the items comes out differently; with a margin, of candidates that lose all of it"
+    "Exact, whatever share of the items differs; with a margin, of candidates that lose all of it"
     for alpha, margin in ((.05, 0.), (.1, 0.), (.2, 0.), (.1, .1)):
         kept = outcomes(rule, n, alpha, margin)
-        assert max(chance(kept, n, q, q + margin) for q in (0, .02, .05, .1, .15, .2, .25, .3, .4, .45)) <= alpha
+        assert (
+            max(chance(kept, n, q, q + margin) for q in (0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.45))
+            <= alpha
+        )
+
 
 # Chance of acceptance at 4, 8, 20 and 40 items, alpha .1, old document solves half
-POWER = {('strict', .5): [.363, .402, .437, .456], ('strict', .6): [.477, .563, .685, .786], ('strict', .8): [.715, .854, .971, .997],
-         ('sign', .5): [.004, .028, .056, .067], ('sign', .6): [.008, .063, .168, .271], ('sign', .8): [.026, .232, .656, .912]}
+POWER = {
+    ('strict', 0.5): [0.363, 0.402, 0.437, 0.456],
+    ('strict', 0.6): [0.477, 0.563, 0.685, 0.786],
+    ('strict', 0.8): [0.715, 0.854, 0.971, 0.997],
+    ('sign', 0.5): [0.004, 0.028, 0.056, 0.067],
+    ('sign', 0.6): [0.008, 0.063, 0.168, 0.271],
+    ('sign', 0.8): [0.026, 0.232, 0.656, 0.912],
+}
+
 
 @pytest.mark.parametrize('rule,new', POWER)
 def test_power_of_a_rule(rule, new):
-    assert [round(chance(outcomes(rule, n, .1), n, new/2, (1 - new)/2), 3) for n in (4, 8, 20, 40)]==POWER[rule, new]
+    assert [
+        round(chance(outcomes(rule, n, 0.1), n, new / 2, (1 - new) / 2), 3) for n in (4, 8, 20, 40)
+    ] == POWER[rule, new]
+
 
 def test_strict_is_the_rule_of_1_0_0():
     rng = random.Random(0)
     for _ in range(200):
         old, new = [[rng.randint(0, 4)/4 for _ in range(10)] for _ in 'ab']
-        r = evaluate_gate(candidate_skill='new', cand_hard=sum(new)/10, current_skill='', current_score=sum(old)/10, best_skill='', best_score=sum(old)/10, best_step=0, global_step=1)
+        r = evaluate_gate(
+            candidate_skill='new',
+            cand_hard=sum(new) / 10,
+            current_skill='',
+            current_score=sum(old) / 10,
+            best_skill='',
+            best_score=sum(old) / 10,
+            best_step=0,
+            global_step=1,
+        )
         assert decide(list(zip(old, new)), 'strict').accept==(r.action!='reject')
 
 def test_equal_sums_in_another_order_are_a_tie():
@@ -224,19 +381,37 @@ def partial(gain, seed):
     rng = random.Random(seed)
     return lambda i, j: [(rng.betavariate(2, 2), min(1., rng.betavariate(2, 2) + gain)) for _ in range(i, j)]
 
-@pytest.mark.parametrize('rule,world', [*itertools.product(['sign', 'bound'], [lambda s: coin(.5, .5, s), lambda s: coin(.1, .1, s), lambda s: partial(0, s)])])
+@pytest.mark.parametrize(
+    'rule,world',
+    [
+        *itertools.product(
+            ['sign', 'bound'],
+            [lambda s: coin(0.5, 0.5, s), lambda s: coin(0.1, 0.1, s), lambda s: partial(0, s)],
+        )
+    ],
+)
 def test_error_in_looks(rule, world):
     accepts = sum(trial(world(s), 40, rule).accept for s in range(800))
     assert accepts/800 <= .1 + 2*math.sqrt(.09/800)
 
 def test_looks_save_pairs_and_little_power():
-    def mean(new, interims): return [sum(x)/300 for x in zip(*[(d.accept, d.n) for d in (trial(coin(.5, new, s), 40, interims=interims) for s in range(300))])]
+    def mean(new, interims):
+        return [
+            sum(x) / 300
+            for x in zip(
+                *[
+                    (d.accept, d.n)
+                    for d in (trial(coin(0.5, new, s), 40, interims=interims) for s in range(300))
+                ]
+            )
+        ]
+
     (hit, n), (hit1, n1) = mean(.8, 3), mean(.8, 1)
     assert n < .8*n1==.8*40 and hit > hit1 - .12
     assert mean(.5, 3)[1] < 32 and mean(.3, 3)[1] < 20, 'the useless and the harmful are given up'
 
 def test_D9_pure_noise_is_seen_as_noise():
-    "True accuracy one half for every document, 20 items, 8 steps: few accepts, and the final document played again is worth one half"
+    "True accuracy one half, 20 items, 8 steps: few accepts, and the final document is worth one half"
     accepts, final = 0, []
     for seed in range(150):
         measure = coin(.5, .5, seed)
@@ -246,16 +421,35 @@ def test_D9_pure_noise_is_seen_as_noise():
 
 def test_a_trial_that_ends_early_asks_for_no_more():
     asked = []
-    def measure(i, j): asked.append((i, j)); return [(1., 0.)]*(j - i)
+
+    def measure(i, j):
+        asked.append((i, j))
+        return [(1., 0.)]*(j - i)
+
     d = trial(measure, 48)
-    assert asked==[(0, 16)] and not d.accept and d.n==16 and d.losses==16 and len(d.interims)==1 and '16 worse' in d.reason
+    assert (
+        asked == [(0, 16)]
+        and not d.accept
+        and d.n == 16
+        and d.losses == 16
+        and len(d.interims) == 1
+        and '16 worse' in d.reason
+    )
+
 
 def test_a_decision_is_plain_data():
     d = decide([(0., 1.)]*5 + [(.5, .5)]*3)
     assert json.loads(json.dumps(vars(d)))==vars(d)
     assert (d.accept, d.reason, d.n, d.wins, d.losses, d.p, d.rule)==(True, '', 8, 5, 0, 1/32, 'sign')
-    assert d.before==pytest.approx(1.5/8) and d.after==pytest.approx(6.5/8) and d.gain==pytest.approx(5/8) and d.low is None
+    assert (
+        d.before == pytest.approx(1.5 / 8)
+        and d.after == pytest.approx(6.5 / 8)
+        and d.gain == pytest.approx(5 / 8)
+        and d.low is None
+    )
     bound = decide([(0., 1.)]*5 + [(.5, .5)]*3, 'bound')
     assert json.loads(json.dumps(vars(bound)))==vars(bound) and 0 < bound.low < bound.gain
-    assert repr(d)=='accepted by sign: 0.188 → 0.812 on 8 items' and repr(bound).startswith('accepted by bound: 0.188 → 0.812 on 8 items, at least +0.')
+    assert repr(d) == 'accepted by sign: 0.188 → 0.812 on 8 items' and repr(bound).startswith(
+        'accepted by bound: 0.188 → 0.812 on 8 items, at least +0.'
+    )
     assert json.loads(json.dumps(vars(decide([], 'none'))))['before'] is None

@@ -1,4 +1,5 @@
-"Fifty and more wrong inputs: each is refused in one sentence that names what is wrong and what to do, leaves no traceback, and changes nothing on the disk"
+"Wrong inputs: each is refused in one sentence that says what to do, without a traceback, and nothing changes"
+
 import json, os, re
 import pytest
 from skillrl.cli import main
@@ -12,7 +13,8 @@ SKILL = dict(skill_id='a', title='Eggs', principle='Look for egg in fridge 1.', 
 
 def lay_out(here):
     "The folder that all cases work in"
-    put = lambda name, text: ((here/name).parent.mkdir(parents=True, exist_ok=True), (here/name).write_text(text))
+    def put(name, text):
+        return ((here/name).parent.mkdir(parents=True, exist_ok=True), (here/name).write_text(text))
     bank = SkillBank.load(data_path('sample_bank.json'))
     bank.save(here/'bank.json')
     bank.save_version(here/'versions')
@@ -29,7 +31,12 @@ def lay_out(here):
     put('secret.json', '{"model": {"teacher_api_base": "http://me:hunter2@host/v1"}}')
     put('encoder.json', '{"retrieval": {"mode": "embedding", "encoder": "openai"}}')
     put('prices.json', '{"m": 5}')
-    put('priced.json', json.dumps(dict(model=dict(teacher_model_id='m', teacher_api_base=NOBODY, prices=str(here/'prices.json')))))
+    put(
+        'priced.json',
+        json.dumps(
+            dict(model=dict(teacher_model_id='m', teacher_api_base=NOBODY, prices=str(here / 'prices.json')))
+        ),
+    )
     put('hollow.json', '{"general_skills": [], "task_specific_skills": {}}')
     put('twice.json', json.dumps(dict(general_skills=[SKILL, SKILL])))
     put('stats.json', json.dumps(dict(general_skills=[SKILL | dict(stats=dict(wins='many'))])))
@@ -40,14 +47,26 @@ def lay_out(here):
     (here/'latin.jsonl').write_bytes(b'{"task": "caf\xe9", "steps": []}\n')
     put('few.jsonl', '{"question": "Who?", "answers": "I"}')
     put('bare.jsonl', '{"question": "Who?"}')
-    put('forms.jsonl', '\n'.join(json.dumps(dict(question=f'What is {n} and {n + 1} of {"abcdefghijkl"[n]}?', answers=str(n))) for n in range(12)))
+    put(
+        'forms.jsonl',
+        '\n'.join(
+            json.dumps(dict(question=f'What is {n} and {n + 1} of {"abcdefghijkl"[n]}?', answers=str(n)))
+            for n in range(12)
+        ),
+    )
     put('things/notes.txt', 'nothing of ours')
     put('one/SKILL.md', '---\nname: one\ndescription: d\n---\n')
-    with RunFolder(here/'trained', SkillRLConfig()) as run: run.commit(dict(phase='collect', done=0, versions={}))
+    with RunFolder(here/'trained', SkillRLConfig()) as run:
+        run.commit(dict(phase='collect', done=0, versions={}))
     put('odd/config.json', json.dumps(SkillRLConfig().to_dict()))
     put('odd/state.json', '{}')
     put('away/config.json', json.dumps(SkillRLConfig().to_dict()))
-    put('away/state.json', json.dumps(dict(fingerprint='', logs={}, folders=dict(policy='/etc'), state=dict(phase='rl', done=1))))
+    put(
+        'away/state.json',
+        json.dumps(
+            dict(fingerprint='', logs={}, folders=dict(policy='/etc'), state=dict(phase='rl', done=1))
+        ),
+    )
     put('optimized/job.json', '{}')
     put('optimized/config.json', '{"edit_budget": 4}')
     put('weights/config.json', '{"model_type": "qwen3"}')
@@ -57,38 +76,93 @@ def lay_out(here):
 
 SERVED = ['--policy-model', 'a', '--policy-url', NOBODY, '--teacher', 'b', '--teacher-url', NOBODY]
 
-# What is typed → words that the sentence must have. The first 26 are from the list of known defects, the others from those who type.
+# What is typed → words that the sentence must have. The first 26 are known defects.
 WRONG = {
     # a folder is data
-    'train --resume away': 'away', 'train --resume odd': 'odd', 'train --resume optimized': 'skillrl optimize --resume optimized',
-    'optimize --resume trained': 'skillrl train --resume trained', 'train --resume trained --output x': '--output', 'train --resume trained --seed 5': 'seed',
+    'train --resume away': 'away',
+    'train --resume odd': 'odd',
+    'train --resume optimized': 'skillrl optimize --resume optimized',
+    'optimize --resume trained': 'skillrl train --resume trained',
+    'train --resume trained --output x': '--output',
+    'train --resume trained --seed 5': 'seed',
     'train --output trained': 'trained',
     # servers, models, money
-    'train --config secret.json': 'teacher_api_base', 'train --config priced.json': 'prices.json', 'train --config both.json': 'policy_model_id',
-    'train --config encoder.json': 'embedding_model_id', 'distill --teacher-url URL --trajectories late.jsonl': '--teacher-url needs --teacher',
-    'eval --policy-url URL': '--policy-url needs --policy-model', 'eval --policy x --policy-model y': '--policy-model',
+    'train --config secret.json': 'teacher_api_base',
+    'train --config priced.json': 'prices.json',
+    'train --config both.json': 'policy_model_id',
+    'train --config encoder.json': 'embedding_model_id',
+    'distill --teacher-url URL --trajectories late.jsonl': '--teacher-url needs --teacher',
+    'eval --policy-url URL': '--policy-url needs --policy-model',
+    'eval --policy x --policy-model y': '--policy-model',
     'optimize --questions forms.jsonl --set max_usd=2 SERVED': 'has no price',
     # data
-    'collect --household kitchen': "'kitchen'", 'evolve --household val-000 --skill-bank bank.json': "'val-000'", 'distill --trajectories none.jsonl': 'none.jsonl',
-    'eval --games nowhere': 'nowhere', 'train --games things': 'things', 'eval --games games': 'game.json',
-    'optimize --questions few.jsonl SERVED': 'at least 3', 'optimize --questions bare.jsonl SERVED': 'bare.jsonl, line 1',
-    'train --config env.json': 'webshop', 'train --config key.json': 'rl.group_size', 'inspect things': 'things',
+    'collect --household kitchen': "'kitchen'",
+    'evolve --household val-000 --skill-bank bank.json': "'val-000'",
+    'distill --trajectories none.jsonl': 'none.jsonl',
+    'eval --games nowhere': 'nowhere',
+    'train --games things': 'things',
+    'eval --games games': 'game.json',
+    'optimize --questions few.jsonl SERVED': 'at least 3',
+    'optimize --questions bare.jsonl SERVED': 'bare.jsonl, line 1',
+    'train --config env.json': 'webshop',
+    'train --config key.json': 'rl.group_size',
+    'inspect things': 'things',
     # and others
-    'train --config nothing.json': 'nothing.json', 'train --config empty.json': 'empty.json', 'train --config broken.json': 'broken.json', 'train --config broken.yaml': 'broken.yaml',
-    'train --config list.json': 'list.json', 'train --config value.json': 'rl.group_size', 'train --config type.json': "'many'", 'train --config nan.json': 'rl.learning_rate',
-    'train --config things': 'things', 'train --policy nothing': 'nothing', 'eval --policy weights --tasks 1': 'weights', 'inspect weights': 'weights',
-    'distill --trajectories nothing.json': 'nothing.json', 'distill --trajectories torn.jsonl': 'torn.jsonl', 'distill --trajectories stranger.jsonl': 'stranger.jsonl',
-    'distill --trajectories latin.jsonl': 'latin.jsonl', 'distill --trajectories late.jsonl': 'observation',
-    'inspect nothing': 'nothing', 'inspect hollow.json': 'hollow.json', 'inspect twice.json': "'a'", 'inspect stats.json': 'stats', 'inspect bank.json --id nobody': "'nobody'",
-    'inspect trained --find egg': '--find', 'inspect bank.json --since nothing.json': 'nothing.json', 'inspect one --id a': '--id',
-    'sft --skill-bank nothing.json': 'nothing.json', 'rl --skill-bank things': 'things', 'evolve --skill-bank bank.json --output versions': 'versions',
-    'export one --output x': 'one', 'export nothing.json --output x': 'nothing.json', 'optimize --set zzz=1': 'zzz', 'optimize --set batch_size': 'NAME=VALUE',
-    'optimize --set batch_size=x': 'batch_size', 'optimize --skill nothing.md': 'nothing.md', 'optimize --teacher t': '--questions or --bank',
-    'optimize --questions forms.jsonl --policy-model a --handoff h --teacher b': '--handoff', 'optimize --bank nothing': 'nothing', 'optimize --output trained': 'trained',
-    'optimize --questions forms.jsonl --policy-command no-such-agent --handoff h': 'no-such-agent', 'optimize --resume things': 'things',
+    'train --config nothing.json': 'nothing.json',
+    'train --config empty.json': 'empty.json',
+    'train --config broken.json': 'broken.json',
+    'train --config broken.yaml': 'broken.yaml',
+    'train --config list.json': 'list.json',
+    'train --config value.json': 'rl.group_size',
+    'train --config type.json': "'many'",
+    'train --config nan.json': 'rl.learning_rate',
+    'train --config things': 'things',
+    'train --policy nothing': 'nothing',
+    'eval --policy weights --tasks 1': 'weights',
+    'inspect weights': 'weights',
+    'distill --trajectories nothing.json': 'nothing.json',
+    'distill --trajectories torn.jsonl': 'torn.jsonl',
+    'distill --trajectories stranger.jsonl': 'stranger.jsonl',
+    'distill --trajectories latin.jsonl': 'latin.jsonl',
+    'distill --trajectories late.jsonl': 'observation',
+    'inspect nothing': 'nothing',
+    'inspect hollow.json': 'hollow.json',
+    'inspect twice.json': "'a'",
+    'inspect stats.json': 'stats',
+    'inspect bank.json --id nobody': "'nobody'",
+    'inspect trained --find egg': '--find',
+    'inspect bank.json --since nothing.json': 'nothing.json',
+    'inspect one --id a': '--id',
+    'sft --skill-bank nothing.json': 'nothing.json',
+    'rl --skill-bank things': 'things',
+    'evolve --skill-bank bank.json --output versions': 'versions',
+    'export one --output x': 'one',
+    'export nothing.json --output x': 'nothing.json',
+    'optimize --set zzz=1': 'zzz',
+    'optimize --set batch_size': 'NAME=VALUE',
+    'optimize --set batch_size=x': 'batch_size',
+    'optimize --skill nothing.md': 'nothing.md',
+    'optimize --teacher t': '--questions or --bank',
+    'optimize --questions forms.jsonl --policy-model a --handoff h --teacher b': '--handoff',
+    'optimize --bank nothing': 'nothing',
+    'optimize --output trained': 'trained',
+    'optimize --questions forms.jsonl --policy-command no-such-agent --handoff h': 'no-such-agent',
+    'optimize --resume things': 'things',
 }
-UNREAD = {'collect --episodes 0': "'0'", 'collect --episodes many': "'many'", 'eval --tasks -1': '--tasks', 'train --seed x': "'x'", 'train --mock': '--mock',
-          'optimize --split a:b': "'a:b'", 'optimize --live 70000': "'70000'", 'export bank.json': '--output', 'export bank.json --output x --format pdf': "'pdf'", 'trian': "'trian'", '': 'COMMAND'}
+UNREAD = {
+    'collect --episodes 0': "'0'",
+    'collect --episodes many': "'many'",
+    'eval --tasks -1': '--tasks',
+    'train --seed x': "'x'",
+    'train --mock': '--mock',
+    'optimize --split a:b': "'a:b'",
+    'optimize --live 70000': "'70000'",
+    'export bank.json': '--output',
+    'export bank.json --output x --format pdf': "'pdf'",
+    'trian': "'trian'",
+    '': 'COMMAND',
+}
+
 
 @pytest.fixture(scope='module')
 def laid(tmp_path_factory):
@@ -99,15 +173,23 @@ def laid(tmp_path_factory):
 @pytest.fixture
 def here(laid, monkeypatch):
     monkeypatch.chdir(laid)
-    for name in [k for k in os.environ if re.search('API_KEY|SKILLRL|OPENAI', k)]: monkeypatch.delenv(name)
+    for name in [k for k in os.environ if re.search('API_KEY|SKILLRL|OPENAI', k)]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv('XDG_CONFIG_HOME', str(laid/'.config'))
     return laid
 
-def held(folder): return {p.relative_to(folder).as_posix(): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob('*')) if p.name!='.lock'}
+def held(folder):
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() if p.is_file() else None
+        for p in sorted(folder.rglob('*'))
+        if p.name != '.lock'
+    }
+
 
 def words(line):
     out = []
-    for w in line.split(): out += SERVED if w=='SERVED' else [NOBODY if w=='URL' else w]
+    for w in line.split():
+        out += SERVED if w=='SERVED' else [NOBODY if w=='URL' else w]
     return out
 
 @pytest.mark.parametrize('line', WRONG)
@@ -124,9 +206,17 @@ def test_a_wrong_input_gets_one_sentence_and_changes_nothing(here, capsys, line)
 @pytest.mark.parametrize('line', UNREAD)
 def test_a_line_that_cannot_be_read_gets_one_sentence(here, capsys, line):
     before = held(here)
-    with pytest.raises(SystemExit) as e: main(line.split())
+    with pytest.raises(SystemExit) as e:
+        main(line.split())
     out, err = capsys.readouterr()
-    assert e.value.code==2 and len(err.strip().splitlines())==1 and UNREAD[line] in err and '--help' in err and not out
+    assert (
+        e.value.code == 2
+        and len(err.strip().splitlines()) == 1
+        and UNREAD[line] in err
+        and '--help' in err
+        and not out
+    )
     assert held(here)==before
 
-def test_there_are_fifty_of_them(): assert len(WRONG) + len(UNREAD) >= 50 and len(WRONG) >= 50
+def test_there_are_fifty_of_them():
+    assert len(WRONG) + len(UNREAD) >= 50 and len(WRONG) >= 50
