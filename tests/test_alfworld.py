@@ -1,5 +1,7 @@
-"""The ALFWorld engine, rule by rule; expected texts are written by hand from the rules. Longer comparisons run where the material is:
-`$SKILLRL_CONFORMANCE` holds `alfworld/*.jsonl.gz` with recorded games, `$ALFWORLD_DATA` the official games."""
+"""The ALFWorld engine, rule by rule; expected texts are written by hand from the rules
+
+Longer comparisons run where the material is: `$SKILLRL_CONFORMANCE` holds `alfworld/*.jsonl.gz` with recorded
+games, `$ALFWORLD_DATA` the official games."""
 import json, os, random, sys
 from dataclasses import replace
 from itertools import product
@@ -11,13 +13,13 @@ from skillrl.envs.alfworld.scene import CATEGORIES, Game, Goal, Scene, build_sce
 
 ROOT = Path(__file__).parents[1]
 NOTHING = 'Nothing happens.'
-FACING = 'You are facing the {}. Next to it, you see {}.'
 
 def house(things=(), **kw):
     "A house with a door of every kind, and shelves 1 to 3 plus drawer 2 at location 7"
-    receptacles = [('countertop', 1, 0), ('cabinet', 2, 1), ('cabinet', 3, 0), ('sinkbasin', 4, 0), ('bathtubbasin', 5, 0),
-                   ('microwave', 6, 1), ('shelf', 7, 0), ('shelf', 7, 0), ('shelf', 7, 0), ('drawer', 8, 1), ('drawer', 7, 1),
-                   ('fridge', 9, 1), ('sidetable', 10, 0), ('safe', 11, 1)]
+    receptacles = [
+        ('countertop', 1, 0), ('cabinet', 2, 1), ('cabinet', 3, 0), ('sinkbasin', 4, 0),
+        ('bathtubbasin', 5, 0), ('microwave', 6, 1), ('shelf', 7, 0), ('shelf', 7, 0), ('shelf', 7, 0),
+        ('drawer', 8, 1), ('drawer', 7, 1), ('fridge', 9, 1), ('sidetable', 10, 0), ('safe', 11, 1)]
     return build_scene(receptacles, things, **kw)
 
 def world(things, goal=('pick', 'vase', 'safe'), style='move', change=None):
@@ -30,26 +32,42 @@ def edit(name, **kw):
     "Change of a scene: fields of one thing"
     return lambda s: replace(s, things=tuple(replace(t, **kw) if t.name == name else t for t in s.things))
 
-def says(w, *script):
-    "Every command answers what it should"
-    for command, expected in zip(script[::2], script[1::2], strict=True): assert (command, w.step(command)) == (command, expected)
+def says(w, script):
+    "A line that begins with > is a command; the line below it is what the engine must answer"
+    lines = [line.strip() for line in script.strip().splitlines()]
+    for command, expected in zip(lines[::2], lines[1::2], strict=True):
+        command = command.removeprefix('> ')
+        assert (command, w.step(command)) == (command, expected)
+
+def run(player, *commands):
+    "What the last of `commands` brings; a player is an engine or an environment"
+    return [player.step(command) for command in commands][-1]
 
 # ---- the room ----
 
 def test_the_room_is_listed_by_type_and_from_the_highest_number_down():
-    w = Engine(Game('g', house(), Goal('pick_two', 'mug', 'cabinet'), task='find two mug and put them in cabinet'))
+    task = 'find two mug and put them in cabinet'
+    w = Engine(Game('g', house(), Goal('pick_two', 'mug', 'cabinet'), task=task))
     assert w.reset() == (
-        '-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you see a bathtubbasin 1, '
-        'a cabinet 2, a cabinet 1, a countertop 1, a drawer 2, a drawer 1, a fridge 1, a microwave 1, a safe 1, a shelf 3, a shelf 2, '
-        'a shelf 1, a sidetable 1, and a sinkbasin 1.\n\nYour task is to: find two mug and put them in cabinet.')
+        '-= Welcome to TextWorld, ALFRED! =-\n\n'
+        'You are in the middle of a room. Looking quickly around you, you see a bathtubbasin 1, '
+        'a cabinet 2, a cabinet 1, a countertop 1, a drawer 2, a drawer 1, a fridge 1, '
+        'a microwave 1, a safe 1, a shelf 3, a shelf 2, a shelf 1, a sidetable 1, and a sinkbasin 1.\n\n'
+        'Your task is to: find two mug and put them in cabinet.')
 
 def test_the_first_look_shows_nothing():
-    says(world([]), 'look', 'You are in the middle of a room. Looking quickly around you, you see nothing.')
+    says(world([]), '''
+        > look
+        You are in the middle of a room. Looking quickly around you, you see nothing.''')
 
 def test_a_start_beside_a_receptacle_faces_it():
     w = Engine(Game('g', house([], start=4), Goal('pick', 'mug', 'cabinet')))
     assert 'You are facing the sinkbasin 1. Next to it, you see nothing.' in w.reset()
-    says(w, 'go to sinkbasin 1', NOTHING, 'examine sinkbasin 1', 'On the sinkbasin 1, you see nothing.')
+    says(w, '''
+        > go to sinkbasin 1
+        Nothing happens.
+        > examine sinkbasin 1
+        On the sinkbasin 1, you see nothing.''')
 
 def test_the_list_is_sorted_as_text():
     s = build_scene([('drawer', i, 1) for i in range(1, 12)], [])
@@ -58,24 +76,31 @@ def test_the_list_is_sorted_as_text():
     names = [c.removeprefix('go to ') for c in w.admissible() if c.startswith('go to')]
     assert names[:3] == ['drawer 1', 'drawer 10', 'drawer 11'] and names[-1] == 'drawer 9'
 
-@pytest.mark.parametrize('n,words', [(0, 'nothing'), (1, 'a egg 1'), (2, 'a egg 2, and a egg 1'), (3, 'a egg 3, a egg 2, and a egg 1')])
+@pytest.mark.parametrize('n,words', [
+    (0, 'nothing'), (1, 'a egg 1'), (2, 'a egg 2, and a egg 1'), (3, 'a egg 3, a egg 2, and a egg 1')])
 def test_lists(n, words):
-    says(world([('egg', 'countertop 1')]*n), 'go to countertop 1', f'You arrive at countertop 1. On the countertop 1, you see {words}.')
+    says(world([('egg', 'countertop 1')]*n), f'''
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see {words}.''')
 
 def test_numbers_run_over_the_whole_scene():
     s = house([('mug', 'cabinet 1'), ('mug', 'countertop 1'), ('mug', None)])
-    assert [(t.name, t.places) for t in s.things] == [('mug 3', ()), ('mug 2', ('countertop 1',)), ('mug 1', ('cabinet 1',))]
+    places = {t.name: t.places for t in s.things}
+    assert list(places.items()) == [('mug 3', ()), ('mug 2', ('countertop 1',)), ('mug 1', ('cabinet 1',))]
 
 # ---- refusals ----
 
-@pytest.mark.parametrize('command', ['', '   ', 'Look', 'LOOK', 'look around', 'go to', 'go to safe 2', 'go to Safe 1', 'go  to safe 1', 'goto safe 1',
-    'go to safe', 'open safe 1', 'close cabinet 1', 'open cabinet 2', 'take egg 1 from countertop 1', 'take egg 1', 'examine egg 1',
-    'examine safe 1', 'inventory 1', 'use desklamp 1', 'move egg 1 to safe 1', 'put egg 1 in/on safe 1', 'slice egg 1 with knife 1',
-    'heat egg 1 with microwave 1', 'help me', 'go to safe 1\ngo to cabinet 1', '去 safe 1', '\x00'])
+REFUSED = ['', '   ', 'Look', 'LOOK', 'look around', 'go to', 'go to safe 2', 'go to Safe 1', 'go  to safe 1',
+           'goto safe 1', 'go to safe', 'open safe 1', 'close cabinet 1', 'open cabinet 2',
+           'take egg 1 from countertop 1', 'take egg 1', 'examine egg 1', 'examine safe 1', 'inventory 1',
+           'use desklamp 1', 'move egg 1 to safe 1', 'put egg 1 in/on safe 1', 'slice egg 1 with knife 1',
+           'heat egg 1 with microwave 1', 'help me', 'go to safe 1\ngo to cabinet 1', '去 safe 1', '\x00']
+
+@pytest.mark.parametrize('command', REFUSED)
 def test_refused(command):
     w = world([('egg', 'countertop 1'), ('knife', 'countertop 1'), ('desklamp', 'sidetable 1')])
     before = w.admissible()
-    says(w, command, NOTHING)
+    assert w.step(command) == NOTHING
     assert w.admissible() == before
 
 @pytest.mark.parametrize('command', [' look', 'look ', '\tlook\n', '  look  '])
@@ -83,71 +108,167 @@ def test_blanks_around_a_command_do_not_count(command):
     assert world([]).step(command).startswith('You are in the middle')
 
 def test_what_is_accepted_is_what_is_listed():
-    w, rng, seen = world([('mug', 'cabinet 1'), ('knife', 'countertop 1'), ('bread', 'countertop 1'), ('desklamp', 'sidetable 1')]), random.Random(0), set()
+    things = [('mug', 'cabinet 1'), ('knife', 'countertop 1'), ('bread', 'countertop 1')]
+    w = world([*things, ('desklamp', 'sidetable 1')])
+    rng, seen = random.Random(0), set()
     for _ in range(400):
         seen |= set(w.admissible())
         w.step(rng.choice(w.admissible()))
-        for c in sorted(seen - set(w.admissible())): assert w.step(c) == NOTHING
+        for c in sorted(seen - set(w.admissible())):
+            assert w.step(c) == NOTHING
         assert w.admissible() == sorted(set(w.admissible()))
 
 # ---- doors, hands, shared locations ----
 
 def test_doors():
     w = world([('mug', 'cabinet 1'), ('plate', 'countertop 1')])
-    says(w, 'go to cabinet 1', 'You arrive at cabinet 1. The cabinet 1 is closed.', 'take mug 1 from cabinet 1', NOTHING,
-         'examine cabinet 1', 'The cabinet 1 is closed.', 'close cabinet 1', NOTHING,
-         'open cabinet 1', 'You open the cabinet 1. The cabinet 1 is open. In it, you see a mug 1.', 'open cabinet 1', NOTHING,
-         'take mug 1 from cabinet 1', 'You pick up the mug 1 from the cabinet 1.', 'close cabinet 1', 'You close the cabinet 1.',
-         'move mug 1 to cabinet 1', NOTHING, 'open cabinet 1', 'You open the cabinet 1. The cabinet 1 is open. In it, you see nothing.',
-         'go to countertop 1', 'You arrive at countertop 1. On the countertop 1, you see a plate 1.',
-         'go to cabinet 1', 'You arrive at cabinet 1. The cabinet 1 is open. In it, you see nothing.')
+    says(w, '''
+        > go to cabinet 1
+        You arrive at cabinet 1. The cabinet 1 is closed.
+        > take mug 1 from cabinet 1
+        Nothing happens.
+        > examine cabinet 1
+        The cabinet 1 is closed.
+        > close cabinet 1
+        Nothing happens.
+        > open cabinet 1
+        You open the cabinet 1. The cabinet 1 is open. In it, you see a mug 1.
+        > open cabinet 1
+        Nothing happens.
+        > take mug 1 from cabinet 1
+        You pick up the mug 1 from the cabinet 1.
+        > close cabinet 1
+        You close the cabinet 1.
+        > move mug 1 to cabinet 1
+        Nothing happens.
+        > open cabinet 1
+        You open the cabinet 1. The cabinet 1 is open. In it, you see nothing.
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see a plate 1.
+        > go to cabinet 1
+        You arrive at cabinet 1. The cabinet 1 is open. In it, you see nothing.''')
 
 def test_a_cabinet_without_a_door_is_a_surface():
     w = world([('mug', 'cabinet 2')])
-    says(w, 'go to cabinet 2', 'You arrive at cabinet 2. On the cabinet 2, you see a mug 1.', 'open cabinet 2', NOTHING)
+    says(w, '''
+        > go to cabinet 2
+        You arrive at cabinet 2. On the cabinet 2, you see a mug 1.
+        > open cabinet 2
+        Nothing happens.''')
 
 def test_one_thing_at_a_time():
     w = world([('mug', 'countertop 1'), ('egg', 'countertop 1')])
-    says(w, 'inventory', 'You are not carrying anything.', 'go to countertop 1', 'You arrive at countertop 1. On the countertop 1, you see a egg 1, and a mug 1.',
-         'take egg 1 from countertop 1', 'You pick up the egg 1 from the countertop 1.', 'take mug 1 from countertop 1', NOTHING,
-         'inventory', 'You are carrying: a egg 1.', 'move egg 1 to countertop 1', 'You move the egg 1 to the countertop 1.',
-         'take mug 1 from countertop 1', 'You pick up the mug 1 from the countertop 1.', 'examine egg 1', NOTHING)
+    says(w, '''
+        > inventory
+        You are not carrying anything.
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see a egg 1, and a mug 1.
+        > take egg 1 from countertop 1
+        You pick up the egg 1 from the countertop 1.
+        > take mug 1 from countertop 1
+        Nothing happens.
+        > inventory
+        You are carrying: a egg 1.
+        > move egg 1 to countertop 1
+        You move the egg 1 to the countertop 1.
+        > take mug 1 from countertop 1
+        You pick up the mug 1 from the countertop 1.
+        > examine egg 1
+        Nothing happens.''')
 
 def test_what_may_be_put_where():
     w = world([('egg', 'countertop 1'), ('laptop', 'cabinet 2')])
-    says(w, 'go to countertop 1', 'You arrive at countertop 1. On the countertop 1, you see a egg 1.',
-         'take egg 1 from countertop 1', 'You pick up the egg 1 from the countertop 1.', 'go to cabinet 2', 'You arrive at cabinet 2. On the cabinet 2, you see a laptop 1.',
-         'move egg 1 to cabinet 2', NOTHING, 'go to sinkbasin 1', 'You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing.',
-         'move egg 1 to sinkbasin 1', 'You move the egg 1 to the sinkbasin 1.', 'go to cabinet 2', 'You arrive at cabinet 2. On the cabinet 2, you see a laptop 1.',
-         'take laptop 1 from cabinet 2', 'You pick up the laptop 1 from the cabinet 2.', 'move laptop 1 to cabinet 2', NOTHING)
+    says(w, '''
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see a egg 1.
+        > take egg 1 from countertop 1
+        You pick up the egg 1 from the countertop 1.
+        > go to cabinet 2
+        You arrive at cabinet 2. On the cabinet 2, you see a laptop 1.
+        > move egg 1 to cabinet 2
+        Nothing happens.
+        > go to sinkbasin 1
+        You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing.
+        > move egg 1 to sinkbasin 1
+        You move the egg 1 to the sinkbasin 1.
+        > go to cabinet 2
+        You arrive at cabinet 2. On the cabinet 2, you see a laptop 1.
+        > take laptop 1 from cabinet 2
+        You pick up the laptop 1 from the cabinet 2.
+        > move laptop 1 to cabinet 2
+        Nothing happens.''')
 
 def test_fixed_things_are_listed_but_cannot_be_taken():
     w = world([('houseplant', 'countertop 1')])
-    says(w, 'go to countertop 1', 'You arrive at countertop 1. On the countertop 1, you see a houseplant 1.', 'take houseplant 1 from countertop 1', NOTHING)
+    says(w, '''
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see a houseplant 1.
+        > take houseplant 1 from countertop 1
+        Nothing happens.''')
 
 def test_shared_location():
+    facing = 'You are facing the drawer 2, shelf 3, shelf 2, and shelf 1.'
     w = world([('vase', 'shelf 2'), ('pen', 'drawer 2')])
-    says(w, 'go to shelf 1', 'You arrive at shelf 1. On the shelf 1, you see nothing.', 'go to shelf 2', NOTHING, 'go to drawer 2', NOTHING,
-         'look', FACING.format('drawer 2, shelf 3, shelf 2, and shelf 1', 'nothing'), 'examine shelf 2', 'On the shelf 2, you see a vase 1.',
-         'open drawer 2', 'You open the drawer 2. The drawer 2 is open. In it, you see a pen 1.',
-         'take vase 1 from shelf 2', 'You pick up the vase 1 from the shelf 2.', 'move vase 1 to shelf 3', 'You move the vase 1 to the shelf 3.',
-         'look', FACING.format('drawer 2, shelf 3, shelf 2, and shelf 1', 'a vase 1'),
-         'take vase 1 from shelf 3', 'You pick up the vase 1 from the shelf 3.', 'look', FACING.format('drawer 2, shelf 3, shelf 2, and shelf 1', 'nothing'),
-         'move vase 1 to shelf 1', 'You move the vase 1 to the shelf 1.', 'look', FACING.format('drawer 2, shelf 3, shelf 2, and shelf 1', 'a vase 1, and a vase 1'),
-         'take vase 1 from shelf 1', 'You pick up the vase 1 from the shelf 1.', 'move vase 1 to shelf 2', 'You move the vase 1 to the shelf 2.',
-         'look', FACING.format('drawer 2, shelf 3, shelf 2, and shelf 1', 'a vase 1, and a vase 1'))
+    says(w, f'''
+        > go to shelf 1
+        You arrive at shelf 1. On the shelf 1, you see nothing.
+        > go to shelf 2
+        Nothing happens.
+        > go to drawer 2
+        Nothing happens.
+        > look
+        {facing} Next to it, you see nothing.
+        > examine shelf 2
+        On the shelf 2, you see a vase 1.
+        > open drawer 2
+        You open the drawer 2. The drawer 2 is open. In it, you see a pen 1.
+        > take vase 1 from shelf 2
+        You pick up the vase 1 from the shelf 2.
+        > move vase 1 to shelf 3
+        You move the vase 1 to the shelf 3.
+        > look
+        {facing} Next to it, you see a vase 1.
+        > take vase 1 from shelf 3
+        You pick up the vase 1 from the shelf 3.
+        > look
+        {facing} Next to it, you see nothing.
+        > move vase 1 to shelf 1
+        You move the vase 1 to the shelf 1.
+        > look
+        {facing} Next to it, you see a vase 1, and a vase 1.
+        > take vase 1 from shelf 1
+        You pick up the vase 1 from the shelf 1.
+        > move vase 1 to shelf 2
+        You move the vase 1 to the shelf 2.
+        > look
+        {facing} Next to it, you see a vase 1, and a vase 1.''')
 
 def test_things_on_the_floor_are_never_shown():
     on_floor = edit('egg 1', spots=(1,))
     w = world([('egg', None), ('knife', 'countertop 1')], change=on_floor)
-    says(w, 'go to countertop 1', 'You arrive at countertop 1. On the countertop 1, you see a knife 1.', 'look', FACING.format('countertop 1', 'nothing'),
-         'take knife 1 from countertop 1', 'You pick up the knife 1 from the countertop 1.', 'slice egg 1 with knife 1', 'You sliced the egg 1 with the knife 1.')
+    says(w, '''
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see a knife 1.
+        > look
+        You are facing the countertop 1. Next to it, you see nothing.
+        > take knife 1 from countertop 1
+        You pick up the knife 1 from the countertop 1.
+        > slice egg 1 with knife 1
+        You sliced the egg 1 with the knife 1.''')
 
 def test_a_thing_in_two_receptacles_is_taken_from_one():
     w = world([('mug', 'countertop 1')], change=edit('mug 1', places=('countertop 1', 'cabinet 2')))
-    says(w, 'go to countertop 1', 'You arrive at countertop 1. On the countertop 1, you see a mug 1.', 'take mug 1 from countertop 1',
-         'You pick up the mug 1 from the countertop 1.', 'go to cabinet 2', 'You arrive at cabinet 2. On the cabinet 2, you see a mug 1.',
-         'move mug 1 to cabinet 2', 'You move the mug 1 to the cabinet 2.', 'examine cabinet 2', 'On the cabinet 2, you see a mug 1.')
+    says(w, '''
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see a mug 1.
+        > take mug 1 from countertop 1
+        You pick up the mug 1 from the countertop 1.
+        > go to cabinet 2
+        You arrive at cabinet 2. On the cabinet 2, you see a mug 1.
+        > move mug 1 to cabinet 2
+        You move the mug 1 to the cabinet 2.
+        > examine cabinet 2
+        On the cabinet 2, you see a mug 1.''')
 
 # ---- tools ----
 
@@ -157,9 +278,12 @@ def holding(thing, **kw):
     assert w.step(f'take {thing} 1 from countertop 1').startswith('You pick up')
     return w
 
-STATES = [((), "There's nothing special about {}."), (('heat',), 'This is a hot {}.'), (('cool',), 'This is a cold {}.'), (('clean',), 'This is a clean {}.'),
-          (('heat', 'clean'), 'This is a hot and clean {}.'), (('clean', 'cool'), 'This is a cool and clean {}.'), (('heat', 'cool'), 'This is a cold {}.'),
-          (('cool', 'heat'), 'This is a hot {}.'), (('cool', 'clean', 'heat'), 'This is a hot and clean {}.')]
+STATES = [
+    ((), "There's nothing special about {}."), (('heat',), 'This is a hot {}.'),
+    (('cool',), 'This is a cold {}.'), (('clean',), 'This is a clean {}.'),
+    (('heat', 'clean'), 'This is a hot and clean {}.'),
+    (('clean', 'cool'), 'This is a cool and clean {}.'), (('heat', 'cool'), 'This is a cold {}.'),
+    (('cool', 'heat'), 'This is a hot {}.'), (('cool', 'clean', 'heat'), 'This is a hot and clean {}.')]
 AT = dict(clean='sinkbasin 1', heat='microwave 1', cool='fridge 1')
 
 @pytest.mark.parametrize('verbs,text', STATES)
@@ -168,9 +292,9 @@ def test_examining_what_is_held(verbs, text):
     for v in verbs:
         w.step(f'go to {AT[v]}')
         assert w.step(f'{v} apple 1 with {AT[v]}') == f'You {v} the apple 1 using the {AT[v]}.'
-    says(w, 'examine apple 1', text.format('apple 1'))
+    assert w.step('examine apple 1') == text.format('apple 1')
 
-SLICED = {'cold': 'cool', "There's nothing special about {}.": 'This is a sliced {}.'}
+SLICED = {"There's nothing special about {}.": 'This is a sliced {}.'}
 
 @pytest.mark.parametrize('verbs,text', STATES)
 def test_examining_what_is_sliced(verbs, text):
@@ -178,75 +302,139 @@ def test_examining_what_is_sliced(verbs, text):
     for v in verbs:
         w.step(f'go to {AT[v]}')
         w.step(f'{v} apple 1 with {AT[v]}')
-    says(w, 'examine apple 1', SLICED.get(text) and SLICED[text].format('apple 1') or text.replace('cold', 'cool').replace(' {}', ' sliced {}').format('apple 1'))
+    sliced = SLICED.get(text, text.replace('cold', 'cool').replace(' {}', ' sliced {}'))
+    assert w.step('examine apple 1') == sliced.format('apple 1')
 
 @pytest.mark.parametrize('thing', ['bowl', 'box', 'cup', 'mug', 'pan', 'plate', 'pot'])
 def test_what_can_hold_things_is_normal(thing):
-    w = holding(thing, change=edit(f'{thing} 1', state=frozenset({'hot', 'clean'}), inside=('egg 2', 'egg 1')))
-    says(w, f'examine {thing} 1', f'This is a normal {thing} 1. In it, you see a egg 2, and a egg 1.')
+    full = edit(f'{thing} 1', state=frozenset({'hot', 'clean'}), inside=('egg 2', 'egg 1'))
+    w = holding(thing, change=full)
+    says(w, f'''
+        > examine {thing} 1
+        This is a normal {thing} 1. In it, you see a egg 2, and a egg 1.''')
 
 def test_only_a_sinkbasin_cleans():
     w = holding('cloth')
-    says(w, 'go to bathtubbasin 1', 'You arrive at bathtubbasin 1. On the bathtubbasin 1, you see nothing.', 'clean cloth 1 with bathtubbasin 1', NOTHING,
-         'move cloth 1 to bathtubbasin 1', 'You move the cloth 1 to the bathtubbasin 1.')
+    says(w, '''
+        > go to bathtubbasin 1
+        You arrive at bathtubbasin 1. On the bathtubbasin 1, you see nothing.
+        > clean cloth 1 with bathtubbasin 1
+        Nothing happens.
+        > move cloth 1 to bathtubbasin 1
+        You move the cloth 1 to the bathtubbasin 1.''')
 
 @pytest.mark.parametrize('thing,verb', [('egg', 'clean'), ('bread', 'heat'), ('winebottle', 'cool')])
 def test_tools_work_with_the_door_shut(thing, verb):
     w = holding(thing)
     w.step(f'go to {AT[verb]}')
-    says(w, f'{verb} {thing} 1 with {AT[verb]}', f'You {verb} the {thing} 1 using the {AT[verb]}.', 'inventory', f'You are carrying: a {thing} 1.')
+    says(w, f'''
+        > {verb} {thing} 1 with {AT[verb]}
+        You {verb} the {thing} 1 using the {AT[verb]}.
+        > inventory
+        You are carrying: a {thing} 1.''')
 
-@pytest.mark.parametrize('thing,verb', [('bread', 'clean'), ('knife', 'heat'), ('bowl', 'heat'), ('knife', 'cool'), ('book', 'clean')])
+@pytest.mark.parametrize('thing,verb', [
+    ('bread', 'clean'), ('knife', 'heat'), ('bowl', 'heat'), ('knife', 'cool'), ('book', 'clean')])
 def test_tools_refuse_what_they_cannot_treat(thing, verb):
     w = holding(thing)
     w.step(f'go to {AT[verb]}')
-    says(w, f'{verb} {thing} 1 with {AT[verb]}', NOTHING)
+    says(w, f'''
+        > {verb} {thing} 1 with {AT[verb]}
+        Nothing happens.''')
 
 def test_a_lamp_stays_on():
     w = world([('desklamp', 'sidetable 1'), ('floorlamp', None)])
-    says(w, 'use desklamp 1', NOTHING, 'go to sidetable 1', 'You arrive at sidetable 1. On the sidetable 1, you see a desklamp 1.',
-         'use desklamp 1', 'You turn on the desklamp 1.', 'use desklamp 1', 'You turn on the desklamp 1.', 'use floorlamp 1', NOTHING)
+    says(w, '''
+        > use desklamp 1
+        Nothing happens.
+        > go to sidetable 1
+        You arrive at sidetable 1. On the sidetable 1, you see a desklamp 1.
+        > use desklamp 1
+        You turn on the desklamp 1.
+        > use desklamp 1
+        You turn on the desklamp 1.
+        > use floorlamp 1
+        Nothing happens.''')
 
 def test_a_lamp_works_behind_a_door():
     w = world([('desklamp', 'safe 1')])
-    says(w, 'go to safe 1', 'You arrive at safe 1. The safe 1 is closed.', 'use desklamp 1', 'You turn on the desklamp 1.')
+    says(w, '''
+        > go to safe 1
+        You arrive at safe 1. The safe 1 is closed.
+        > use desklamp 1
+        You turn on the desklamp 1.''')
 
 def test_a_lamp_that_can_be_carried():
-    w = holding('desklamp', change=edit('desklamp 1', can=frozenset({'take', 'use'}), state=frozenset({'on'})))
-    says(w, 'examine desklamp 1', 'This desklamp 1 is on.', 'use desklamp 1', NOTHING)
+    lit = edit('desklamp 1', can=frozenset({'take', 'use'}), state=frozenset({'on'}))
+    w = holding('desklamp', change=lit)
+    says(w, '''
+        > examine desklamp 1
+        This desklamp 1 is on.
+        > use desklamp 1
+        Nothing happens.''')
 
 @pytest.mark.parametrize('knife', ['knife', 'butterknife'])
 def test_slicing(knife):
-    w = world([(knife, 'countertop 1'), ('bread', 'countertop 1'), ('bread', 'safe 1'), ('potato', 'fridge 1')])
-    says(w, f'slice bread 1 with {knife} 1', NOTHING, 'go to countertop 1', f'You arrive at countertop 1. On the countertop 1, you see a bread 1, and a {knife} 1.',
-         f'slice bread 1 with {knife} 1', NOTHING, f'take {knife} 1 from countertop 1', f'You pick up the {knife} 1 from the countertop 1.')
-    for _ in range(2): says(w, f'slice bread 1 with {knife} 1', f'You sliced the bread 1 with the {knife} 1.')
-    says(w, f'slice bread 2 with {knife} 1', NOTHING, 'go to fridge 1', 'You arrive at fridge 1. The fridge 1 is closed.',
-         f'slice potato 1 with {knife} 1', f'You sliced the potato 1 with the {knife} 1.')
+    things = [(knife, 'countertop 1'), ('bread', 'countertop 1'), ('bread', 'safe 1'), ('potato', 'fridge 1')]
+    w = world(things)
+    says(w, f'''
+        > slice bread 1 with {knife} 1
+        Nothing happens.
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see a bread 1, and a {knife} 1.
+        > slice bread 1 with {knife} 1
+        Nothing happens.
+        > take {knife} 1 from countertop 1
+        You pick up the {knife} 1 from the countertop 1.''')
+    for _ in range(2):
+        says(w, f'''
+            > slice bread 1 with {knife} 1
+            You sliced the bread 1 with the {knife} 1.''')
+    says(w, f'''
+        > slice bread 2 with {knife} 1
+        Nothing happens.
+        > go to fridge 1
+        You arrive at fridge 1. The fridge 1 is closed.
+        > slice potato 1 with {knife} 1
+        You sliced the potato 1 with the {knife} 1.''')
 
 def test_a_spoon_does_not_slice():
     w = world([('spoon', 'countertop 1'), ('bread', 'countertop 1')])
     w.step('go to countertop 1'), w.step('take spoon 1 from countertop 1')
-    says(w, 'slice bread 1 with spoon 1', NOTHING)
+    says(w, '''
+        > slice bread 1 with spoon 1
+        Nothing happens.''')
 
 # ---- both styles ----
 
 def test_the_older_style():
     w = world([('egg', 'countertop 1')], style='put')
-    says(w, 'help', NOTHING, 'go to countertop 1', 'You arrive at loc 1. On the countertop 1, you see a egg 1.',
-         'take egg 1 from countertop 1', 'You pick up the egg 1 from the countertop 1.', 'move egg 1 to countertop 1', NOTHING,
-         'put egg 1 in/on countertop 1', 'You put the egg 1 in/on the countertop 1.', 'go to fridge 1', 'You arrive at loc 9. The fridge 1 is closed.')
+    says(w, '''
+        > help
+        Nothing happens.
+        > go to countertop 1
+        You arrive at loc 1. On the countertop 1, you see a egg 1.
+        > take egg 1 from countertop 1
+        You pick up the egg 1 from the countertop 1.
+        > move egg 1 to countertop 1
+        Nothing happens.
+        > put egg 1 in/on countertop 1
+        You put the egg 1 in/on the countertop 1.
+        > go to fridge 1
+        You arrive at loc 9. The fridge 1 is closed.''')
     assert 'help' not in w.admissible()
 
 def test_help():
     text = world([]).step('help')
-    assert text.startswith('Available commands:\n  look:  ') and text.endswith('sharp object\n') and len(text.splitlines()) == 14
+    assert text.startswith('Available commands:\n  look:  ') and text.endswith('sharp object\n')
+    assert len(text.splitlines()) == 14
 
 # ---- winning ----
 
 THINGS = [('mug', 'countertop 1'), ('mug', 'safe 1'), ('egg', 'fridge 1'), ('desklamp', 'sidetable 1')]
-GOALS = [('pick', 'egg', 'countertop'), ('look', 'mug', 'desklamp'), ('clean', 'mug', 'cabinet'), ('heat', 'mug', 'shelf'), ('cool', 'mug', 'sidetable'),
-         ('cool', 'egg', 'microwave'), ('pick_two', 'mug', 'shelf')]
+GOALS = [('pick', 'egg', 'countertop'), ('look', 'mug', 'desklamp'), ('clean', 'mug', 'cabinet'),
+         ('heat', 'mug', 'shelf'), ('cool', 'mug', 'sidetable'), ('cool', 'egg', 'microwave'),
+         ('pick_two', 'mug', 'shelf')]
 
 @pytest.mark.parametrize('goal,style', list(product(GOALS, ('move', 'put'))))
 def test_the_oracle_wins_at_its_last_command(goal, style):
@@ -262,33 +450,42 @@ def test_the_wrong_treatment_does_not_win(kind, wrong):
     game = Game('g', house(THINGS), Goal(kind, 'mug', 'countertop'))
     env = AlfworldEnv([game])
     env.reset()
-    for c in ('go to countertop 1', 'take mug 1 from countertop 1', f'go to {AT[wrong]}', f'{wrong} mug 1 with {AT[wrong]}', 'go to countertop 1',
-              'move mug 1 to countertop 1'): result = env.step(c)
+    def round_trip(verb):
+        return ['take mug 1 from countertop 1', f'go to {AT[verb]}', f'{verb} mug 1 with {AT[verb]}',
+                'go to countertop 1', 'move mug 1 to countertop 1']
+    result = run(env, 'go to countertop 1', *round_trip(wrong))
     assert result[0].startswith('You move') and not result[2]
-    for c in ('take mug 1 from countertop 1', f'go to {AT[kind]}', f'{kind} mug 1 with {AT[kind]}', 'go to countertop 1', 'move mug 1 to countertop 1'):
-        assert not result[2]
-        result = env.step(c)
-    assert result[1:3] == (1., True)
+    *before, last = [env.step(c) for c in round_trip(kind)]
+    assert not any(result[2] for result in before)
+    assert last[1:3] == (1., True)
 
 def test_the_lamp_may_come_first_and_must_be_near():
     w = world(THINGS, goal=('look', 'mug', 'desklamp'))
     won = []
-    for c in ('go to sidetable 1', 'use desklamp 1', 'go to countertop 1', 'take mug 1 from countertop 1', 'go to safe 1', 'go to sidetable 1', 'go to safe 1'):
+    commands = ['go to sidetable 1', 'use desklamp 1', 'go to countertop 1', 'take mug 1 from countertop 1',
+                'go to safe 1', 'go to sidetable 1', 'go to safe 1']
+    for c in commands:
         w.step(c)
         won.append(w.won)
     assert won == [False]*5 + [True, False]
 
 def test_two_in_different_receptacles_do_not_win():
     w = world(THINGS, goal=('pick_two', 'mug', 'shelf'))
-    for c in ('go to countertop 1', 'take mug 1 from countertop 1', 'go to shelf 1', 'move mug 1 to shelf 1', 'go to safe 1', 'open safe 1',
-              'take mug 2 from safe 1', 'go to shelf 1', 'move mug 2 to shelf 2'): w.step(c)
+    run(w, 'go to countertop 1', 'take mug 1 from countertop 1', 'go to shelf 1', 'move mug 1 to shelf 1',
+        'go to safe 1', 'open safe 1', 'take mug 2 from safe 1', 'go to shelf 1', 'move mug 2 to shelf 2')
     assert not w.won
-    says(w, 'take mug 2 from shelf 2', 'You pick up the mug 2 from the shelf 2.', 'move mug 2 to shelf 1', 'You move the mug 2 to the shelf 1.')
+    says(w, '''
+        > take mug 2 from shelf 2
+        You pick up the mug 2 from the shelf 2.
+        > move mug 2 to shelf 1
+        You move the mug 2 to the shelf 1.''')
     assert w.won
 
 def test_a_thing_that_starts_cold_need_not_be_cooled():
-    game = Game('g', edit('egg 1', state=frozenset({'cool'}))(house(THINGS)), Goal('cool', 'egg', 'sidetable'))
-    assert oracle(game) == ['go to fridge 1', 'open fridge 1', 'take egg 1 from fridge 1', 'go to sidetable 1', 'move egg 1 to sidetable 1']
+    cold = edit('egg 1', state=frozenset({'cool'}))
+    game = Game('g', cold(house(THINGS)), Goal('cool', 'egg', 'sidetable'))
+    assert oracle(game) == ['go to fridge 1', 'open fridge 1', 'take egg 1 from fridge 1',
+                            'go to sidetable 1', 'move egg 1 to sidetable 1']
 
 def test_a_goal_reached_before_the_start_is_won_by_any_command():
     game = Game('g', house(THINGS), Goal('pick', 'mug', 'countertop'))
@@ -296,24 +493,28 @@ def test_a_goal_reached_before_the_start_is_won_by_any_command():
     assert env.reset()[1]['won'] and oracle(game) == ['look']
     assert env.step('nonsense')[:3] == (NOTHING, 1., True)
 
-@pytest.mark.parametrize('goal', [('heat', 'knife', 'safe'), ('pick', 'sofa', 'safe'), ('pick', 'egg', 'bed'), ('look', 'egg', 'floorlamp'), ('pick_two', 'egg', 'shelf'),
-                                  ('clean', 'mug', 'toaster')])
+@pytest.mark.parametrize('goal', [
+    ('heat', 'knife', 'safe'), ('pick', 'sofa', 'safe'), ('pick', 'egg', 'bed'), ('look', 'egg', 'floorlamp'),
+    ('pick_two', 'egg', 'shelf'), ('clean', 'mug', 'toaster')])
 def test_unsolvable(goal):
-    with pytest.raises(Unsolvable, match='cannot be won'): oracle(Game('g', house(THINGS), Goal(*goal)))
+    with pytest.raises(Unsolvable, match='cannot be won'):
+        oracle(Game('g', house(THINGS), Goal(*goal)))
 
 # ---- the episode ----
 
 def test_fifty_steps_and_then_silence():
     env = AlfworldEnv([Game('g', house(THINGS), Goal('pick', 'egg', 'countertop'))])
     env.reset()
-    for i in range(50): result = env.step('nonsense' if i % 2 else 'look')
+    for i in range(50):
+        result = env.step('nonsense' if i % 2 else 'look')
     assert result[1:4] == (0., False, True) and env.step('go to fridge 1') is result
 
 def test_winning_at_the_fiftieth_step_is_winning():
     game = Game('g', house(THINGS), Goal('pick', 'egg', 'countertop'))
     env, plan = AlfworldEnv([game]), oracle(game)
     env.reset()
-    for c in ['look']*(50 - len(plan)) + plan: result = env.step(c)
+    for c in ['look']*(50 - len(plan)) + plan:
+        result = env.step(c)
     assert result[1:4] == (1., True, False)
 
 def test_a_reset_undoes_everything():
@@ -322,7 +523,8 @@ def test_a_reset_undoes_everything():
     first = [env.reset(options={'game': g}) for g in games]
     for g in games:
         _, info = env.reset(options={'game': g})
-        for _ in range(50): info = env.step(rng.choice(info['admissible_commands']))[4]
+        for _ in range(50):
+            info = env.step(rng.choice(info['admissible_commands']))[4]
     assert [env.reset(options={'game': g}) for g in games] == first
 
 def test_changing_the_list_one_gets_changes_nothing():
@@ -335,17 +537,9 @@ def test_engines_of_one_scene_do_not_meddle():
     scene = house(THINGS)
     a, b = (Engine(Game('g', scene, Goal(*GOALS[0])), style) for style in ('move', 'put'))
     a.reset(), b.reset()
-    for c in ('go to fridge 1', 'open fridge 1', 'take egg 1 from fridge 1'): a.step(c)
+    for c in ('go to fridge 1', 'open fridge 1', 'take egg 1 from fridge 1'):
+        a.step(c)
     assert b.step('go to fridge 1') == 'You arrive at loc 9. The fridge 1 is closed.' and b.held is None
-
-def test_every_oracle_plan_wins_at_its_last_command():
-    games = [Game(f'g{i}', house(THINGS), Goal(*g)) for i, g in enumerate(GOALS)]
-    env = AlfworldEnv(games)
-    for g in games:
-        env.reset(options={'game': g.id})
-        ends = [env.step(command) for command in oracle(g)]
-        assert [reward for _, reward, *_ in ends] == [0.]*(len(ends) - 1) + [1.]
-        assert ends[-1][2] and ends[-1][4]['won']
 
 # ---- files ----
 
@@ -362,41 +556,53 @@ def test_json_round_trip_plays_the_same():
 
 GOOD = Game('g', house(THINGS), Goal('pick', 'egg', 'countertop')).to_dict()
 
+WASH, BED = ({**GOOD, 'goal': dict(category=category, thing=thing, target=target)}
+             for category, thing, target in (('wash', 'mug', 'safe'), ('pick', 'egg', 'bed')))
+LOST = {**GOOD, 'scene': {**GOOD['scene'], 'receptacles': GOOD['scene']['receptacles'][1:-4]}}
+
 @pytest.mark.parametrize('text,match', [
-    ('{"id": ', 'game.json'), ('[]', 'game.json is not a game this engine can read'), ('{}', "'id' is missing"), (json.dumps({**GOOD, 'goal': {'category': 'wash', 'thing': 'mug', 'target': 'safe'}}), "'wash' is unknown"),
-    (json.dumps({**GOOD, 'solvable': False}), 'marked as not solvable'), (json.dumps({**GOOD, 'goal': {'category': 'pick', 'thing': 'egg', 'target': 'bed'}}), 'cannot be won'),
-    (json.dumps({'pddl_problem': '(define)'}), r'no \(:init'), (json.dumps({'pddl_problem': None}), 'not a game this engine can read'),
-    (json.dumps({**GOOD, 'scene': {**GOOD['scene'], 'receptacles': GOOD['scene']['receptacles'][1:-4]}}), 'is missing')])
+    ('{"id": ', 'game.json'), ('[]', 'game.json is not a game this engine can read'),
+    ('{}', "'id' is missing"), (json.dumps(WASH), "'wash' is unknown"), (json.dumps(BED), 'cannot be won'),
+    (json.dumps({**GOOD, 'solvable': False}), 'marked as not solvable'),
+    (json.dumps({'pddl_problem': '(define)'}), r'no \(:init'), (json.dumps(LOST), 'is missing'),
+    (json.dumps({'pddl_problem': None}), 'not a game this engine can read')])
 def test_bad_files(tmp_path, text, match):
     (tmp_path/'game.json').write_text(text)
-    with pytest.raises(ValueError, match=match) as e: load_game(tmp_path/'game.json')
+    with pytest.raises(ValueError, match=match) as e:
+        load_game(tmp_path/'game.json')
     assert 'game.json' in str(e.value) or isinstance(e.value, Unsolvable)
     assert '\n' not in str(e.value)
 
 def test_files_that_the_original_skips_are_skipped(tmp_path):
-    for name in ('pick-Egg-None-Safe-1', 'pick_and_place_with_movable_recep-Egg-Pan-Safe-1', 'pick-EggSliced-None-Safe-1'):
+    names = ('pick-Egg-None-Safe-1', 'pick_and_place_with_movable_recep-Egg-Pan-Safe-1',
+             'pick-EggSliced-None-Safe-1')
+    for name in names:
         (tmp_path/'train'/name/'trial_1').mkdir(parents=True)
         (tmp_path/'train'/name/'trial_1'/'game.json').write_text(json.dumps(GOOD))
-    assert [p.parts[-3] for p in find_games(tmp_path)] == ['pick-Egg-None-Safe-1'] and len(load_games(tmp_path)) == 1
+    assert [p.parts[-3] for p in find_games(tmp_path)] == ['pick-Egg-None-Safe-1']
+    assert len(load_games(tmp_path)) == 1
 
 # ---- where the material is ----
 
 def test_recorded_games():
     folder = os.environ.get('SKILLRL_CONFORMANCE')
     files = sorted(Path(folder).glob('alfworld/*.jsonl.gz')) if folder else []
-    if not files: pytest.skip('SKILLRL_CONFORMANCE names no folder with alfworld/*.jsonl.gz')
+    if not files:
+        pytest.skip('SKILLRL_CONFORMANCE names no folder with alfworld/*.jsonl.gz')
     sys.path.insert(0, str(ROOT/'benchmarks'))
     import conformance
     assert conformance.alfworld(files) == 0
 
 def test_official_games():
     folder = os.environ.get('ALFWORLD_DATA')
-    if not folder: pytest.skip('ALFWORLD_DATA is not set')
+    if not folder:
+        pytest.skip('ALFWORLD_DATA is not set')
     games = load_games(folder)
     assert games and {g.category for g in games} <= CATEGORIES.keys()
     for style in ('move', 'put'):
         env = AlfworldEnv(games, style)
         for g in games:
             env.reset(options={'game': g})
-            for c in oracle(g, style): result = env.step(c)
+            for c in oracle(g, style):
+                result = env.step(c)
             assert result[1:3] == (1., True), g.id

@@ -1,4 +1,6 @@
-"Long checks of sightings, households and the expert: thousands of games, real ones too if `$ALFWORLD_DATA` points at them"
+"""Long checks of notes, households and the expert: thousands of games
+
+Official games too, if `$ALFWORLD_DATA` points at them."""
 import hashlib, json, os, random, subprocess, sys, time
 from collections import Counter, defaultdict
 import pytest
@@ -10,79 +12,95 @@ from skillrl.envs.alfworld.notes import AlfworldNotes, read_goal
 from skillrl.envs.base import seeded
 
 splits = 'collect', 'train', 'val', 'test'
-houses = households('train', 10) + [Household('odd-1', ('kitchen', 'bathroom')), Household('odd-2', ('living', 'bedroom')),
-                                    Household('real-1', ('kitchen', 'living'), 0), Household('real-2', ('bathroom', 'bedroom'), 0)]
+houses = households('train', 10) + [
+    Household('odd-1', ('kitchen', 'bathroom')), Household('odd-2', ('living', 'bedroom')),
+    Household('real-1', ('kitchen', 'living'), 0), Household('real-2', ('bathroom', 'bedroom'), 0)]
+CHANGING = 'take', 'move', 'put', 'heat', 'cool', 'clean', 'open', 'close', 'use'
 
-def hints(house, goal): return [house.hint(t) for t in (goal.thing, goal.target) if t in house.homes]
+def hints(house, goal):
+    return [house.hint(t) for t in (goal.thing, goal.target) if t in house.homes]
 
-def rate(won): return sum(won)/len(won)
+def rate(won):
+    return sum(won)/len(won)
 
 @pytest.fixture(scope='module')
 def real():
     "Official games by folder"
     folder = os.environ.get('ALFWORLD_DATA')
-    if not folder or not find_games(folder): pytest.skip('$ALFWORLD_DATA does not point at official games')
+    if not folder or not find_games(folder):
+        pytest.skip('$ALFWORLD_DATA does not point at official games')
     games = defaultdict(list)
-    for g in load_games(folder): games[g.id.split('/')[-3]].append(g)
+    for g in load_games(folder):
+        games[g.id.split('/')[-3]].append(g)
     return games
 
 # AlfworldNotes
 
-def truth(world):
-    "What a world holds, by name: contents of each receptacle, thing in hand, what was done to things"
-    names, rs = [t.name for t in world.scene.things], [r.name for r in world.scene.receptacles]
-    done = {(names[o], {'hot': 'heat', 'on': 'use'}.get(w, w)) for o, w in world.facts if w != 'sliced'}
-    start = {(t.name, {'hot': 'heat', 'on': 'use'}.get(w, w)) for t in world.scene.things for w in t.state}
-    held = names[world.held] if world.held is not None else ''
-    return {r: {names[o] for o in c} for r, c in zip(rs, world.contents)}, held, done - start
+def truth(engine):
+    "What a engine holds, by name: contents of each receptacle, thing in hand, what was done to things"
+    names, rs = [t.name for t in engine.scene.things], [r.name for r in engine.scene.receptacles]
+    done = {(names[o], {'hot': 'heat', 'on': 'use'}.get(w, w)) for o, w in engine.facts if w != 'sliced'}
+    start = {(t.name, {'hot': 'heat', 'on': 'use'}.get(w, w)) for t in engine.scene.things for w in t.state}
+    held = names[engine.held] if engine.held is not None else ''
+    return {r: {names[o] for o in c} for r, c in zip(rs, engine.contents)}, held, done - start
 
 def stumble(game, style, steps, rng):
-    "Compare sightings with the world after every step of a walk with many takes and puts"
-    world = Engine(game, style)
-    s = AlfworldNotes(world.reset())
+    "Compare the notes with the engine after every step of a walk with many takes and puts"
+    engine = Engine(game, style)
+    s = AlfworldNotes(engine.reset())
     assert s.task == game.task and sorted(s.receptacles) == sorted(r.name for r in game.scene.receptacles)
     twice = {t.name for t in game.scene.things if len(t.places) > 1}
     for _ in range(steps):
-        can = world.admissible()
-        busy = [a for a in can if a.split()[0] in ('take', 'move', 'put', 'heat', 'cool', 'clean', 'open', 'close', 'use')]
+        can = engine.admissible()
+        busy = [a for a in can if a.split()[0] in CHANGING]
         a = rng.choice(busy if busy and rng.random() < .6 else can)
-        s.see(a, world.step(a))
-        contents, held, done = truth(world)
+        s.see(a, engine.step(a))
+        contents, held, done = truth(engine)
         for r, things in s.contents.items():
             assert set(things) <= contents[r], (game.id, a, r)
-            if r in s.found: assert contents[r] - set(things) <= twice, (game.id, a, r)
+            if r in s.found:
+                assert contents[r] - set(things) <= twice, (game.id, a, r)
         assert s.holding == held
         told = {(t, w) for t, words in s.done.items() for w in words}
         assert told <= done | {(t, w) for t in twice for w in ('use',)} and done <= told, (game.id, a)
-        shut = {r.name for i, r in enumerate(game.scene.receptacles) if r.openable and i not in world.opened}
+        shut = {r.name for i, r in enumerate(game.scene.receptacles) if r.openable and i not in engine.opened}
         assert s.closed <= shut
         spot = {r.name: r.location for r in game.scene.receptacles}
-        assert all(spot[r] == world.at for r in s.facing)
+        assert all(spot[r] == engine.at for r in s.facing)
 
 @pytest.mark.parametrize('style', ['move', 'put'])
-def test_sightings_never_claim_what_is_not_so(style):
+def test_notes_never_claim_what_is_not_so(style):
     for i, h in enumerate(houses):
-        for g in h.games('test', 1): stumble(g, style, 60, random.Random(i))
+        for g in h.games('test', 1):
+            stumble(g, style, 60, random.Random(i))
 
 @pytest.mark.parametrize('style', ['move', 'put'])
-def test_sightings_hold_in_official_games(real, style):
-    for i, g in enumerate(g for gs in real.values() for g in gs[::3]): stumble(g, style, 60, random.Random(i))
+def test_notes_hold_in_official_games(real, style):
+    for i, g in enumerate(g for gs in real.values() for g in gs[::3]):
+        stumble(g, style, 60, random.Random(i))
 
 def test_every_official_goal_is_read(real):
     for g in (g for gs in real.values() for g in gs):
         assert read_goal(g.task) == (g.goal.category, g.goal.thing, g.goal.target)
 
-@pytest.mark.parametrize('text', ['', 'You', 'You ', 'You pick', 'You pick up the mug 1', 'You are', 'You are facing the .', 'You put the 3 in/on the 4.',
-    'You move the mug 1 to the .', 'You heat the  using the microwave 1.', 'You turn on', 'On the , you see a mug 1.', 'you see', '\n', '¿Qué?', '{"a": 1}'])
+TORN = ['', 'You', 'You ', 'You pick', 'You pick up the mug 1', 'You are', 'You are facing the .',
+        'You put the 3 in/on the 4.', 'You move the mug 1 to the .', 'You heat the  using the microwave 1.',
+        'You turn on', 'On the , you see a mug 1.', 'you see', '\n', '¿Qué?', '{"a": 1}']
+
+@pytest.mark.parametrize('text', TORN)
 def test_odd_text_never_raises(text):
     for action in ('', 'go to ', 'take', text):
         s = AlfworldNotes(text)
         s.see(action, text)
-        assert s.unsearched() == [] and s.where('mug') == [] and isinstance(repr(s), str) and s.facing is not None
+        assert s.unsearched() == [] and s.where('mug') == []
+        assert isinstance(repr(s), str) and s.facing is not None
 
-@pytest.mark.parametrize('task', ['', 'put', 'find two', 'two mug in desk', 'who put a mug in space?', 'i need a hot pink mug, and price lower than 40 dollars',
+@pytest.mark.parametrize('task', [
+    '', 'put', 'find two', 'two mug in desk', 'who put a mug in space?',
+    'i need a hot pink mug, and price lower than 40 dollars',
     'look at this', 'put a mug in desk and a pen in drawer', 'clean the house'])
-def test_other_tasks_are_no_goals(task): assert read_goal(task) is None
+def test_other_tasks_are_no_goals(task):
+    assert read_goal(task) is None
 
 # Games
 
@@ -90,7 +108,8 @@ def digest(g):
     "What is where, and the goal, as one number"
     rooms = [(r.name, r.location, r.openable) for r in g.scene.receptacles]
     things = [(t.name, t.places) for t in g.scene.things]
-    return hashlib.sha256(json.dumps([rooms, things, g.goal.category, g.goal.thing, g.goal.target]).encode()).hexdigest()
+    goal = [g.goal.category, g.goal.thing, g.goal.target]
+    return hashlib.sha256(json.dumps([rooms, things, *goal]).encode()).hexdigest()
 
 def test_no_game_is_in_two_splits():
     "5,760 games, no two of them alike"
@@ -98,7 +117,8 @@ def test_no_game_is_in_two_splits():
     for split in ('train', 'test'):
         for h in households(split, 12):
             for s in splits:
-                for g in h.games(s, 10): seen.setdefault(digest(g), []).append(g.id)
+                for g in h.games(s, 10):
+                    seen.setdefault(digest(g), []).append(g.id)
     assert sum(map(len, seen.values())) == 2*12*4*6*10
     assert [ids for ids in seen.values() if len(ids) > 1] == []
 
@@ -106,11 +126,12 @@ def test_every_game_can_be_won_and_is_not_yet():
     n = 0
     for h in houses:
         for g in h.games('train', 8):
-            world = Engine(g)
-            world.reset()
-            assert not world.won, g.id
-            for a in oracle(g): world.step(a)
-            assert world.won, g.id
+            engine = Engine(g)
+            engine.reset()
+            assert not engine.won, g.id
+            for a in oracle(g):
+                engine.step(a)
+            assert engine.won, g.id
             n += 1
     assert n > 600
 
@@ -121,22 +142,26 @@ def test_games_are_what_they_say():
             assert (name, split, category) == (h.name, 'val', g.category) and 0 <= int(n) < 5
             assert read_goal(g.task) == (g.goal.category, g.goal.thing, g.goal.target)
             assert g.scene.start not in {r.location for r in g.scene.receptacles}
-            if g.category == 'pick_two': assert sum(t.type == g.goal.thing for t in g.scene.things) >= 2
+            if g.category == 'pick_two':
+                assert sum(t.type == g.goal.thing for t in g.scene.things) >= 2
 
 same = '''
 import hashlib, json
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 h = hashlib.sha256()
-for name, rooms, strength in [('train-003', ('kitchen', 'living'), .95), ('test-000', ('bathroom', 'bedroom'), 0)]:
+houses = [('train-003', ('kitchen', 'living'), .95), ('test-000', ('bathroom', 'bedroom'), 0)]
+for name, rooms, strength in houses:
     for g in Household(name, rooms, strength).games('test', 2):
         h.update(json.dumps([g.to_dict(), [s.action for s in play_expert(g, seed=1).steps]]).encode())
 print(h.hexdigest())'''
 
 def test_same_name_same_bytes_whatever_the_hash_seed():
-    got = {subprocess.run([sys.executable, '-c', same], env={**os.environ, 'PYTHONHASHSEED': seed}, capture_output=True, text=True, check=True).stdout
-           for seed in ('0', '1', '77')}
-    assert len(got) == 1
+    def said(seed):
+        env = {**os.environ, 'PYTHONHASHSEED': seed}
+        command = [sys.executable, '-c', same]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert len({said(seed) for seed in ('0', '1', '77')}) == 1
 
 def test_names_fix_the_bytes():
     "Pinned: a change here makes every stored run and every published number about other houses"
@@ -160,15 +185,22 @@ def test_rooms_follow_the_rates():
         for room in ROOMS:
             rs = furnish(room, seeded('rates', room, i))
             at = Counter(loc for _, loc, _ in rs)
-            for t, loc, opens in rs: n[t] += 1; shared[t] += at[loc] > 1; doors[t] += opens
-    for t in n: assert abs(doors[t]/n[t] - DOORS.get(t, 0)) < .05, t
-    for t, p in dict(stoveburner=.74, drawer=.20, cabinet=.15).items(): assert abs(shared[t]/n[t] - p) < .15, t
+            for t, loc, opens in rs:
+                n[t] += 1
+                shared[t] += at[loc] > 1
+                doors[t] += opens
+    for t in n:
+        assert abs(doors[t]/n[t] - DOORS.get(t, 0)) < .05, t
+    for t, p in dict(stoveburner=.74, drawer=.20, cabinet=.15).items():
+        assert abs(shared[t]/n[t] - p) < .15, t
     assert .12 < sum(shared.values())/n.total() < .2
     for i in range(60):
         h = Household(f'rates-{i}', ('kitchen', 'living') if i % 2 else ('bedroom', 'bathroom'), 0)
         for g in h.games('test', 1):
-            for r, c in zip(g.scene.receptacles, g.scene.contents): seen[r.type] += 1; full[r.type] += len(c)
-    for t in ('countertop', 'diningtable', 'fridge', 'dresser', 'bed', 'desk', 'shelf', 'cabinet', 'drawer', 'sofa', 'sidetable'):
+            for r, c in zip(g.scene.receptacles, g.scene.contents):
+                seen[r.type] += 1
+                full[r.type] += len(c)
+    for t in 'countertop diningtable fridge dresser bed desk shelf cabinet drawer sofa sidetable'.split():
         assert .5 < full[t]/seen[t]/FILL[t] < 1.8, (t, full[t]/seen[t], FILL[t])
 
 def test_things_are_at_home_as_often_as_promised():
@@ -177,7 +209,8 @@ def test_things_are_at_home_as_often_as_promised():
         for h in households('home', 6, strength):
             for g in h.games('test', 4):
                 room = dict((goal, room) for goal, room in h.goals[g.category])[g.goal]
-                home += [t.places == (h.homes[t.type][1],) for t in g.scene.things if h.homes[t.type][0] == room]
+                here = [t for t in g.scene.things if h.homes[t.type][0] == room]
+                home += [t.places == (h.homes[t.type][1],) for t in here]
         assert strength - .03 < rate(home) < strength + .15*(1 - strength) + .02
 
 def test_scattered_things_are_where_chance_puts_them():
@@ -187,14 +220,16 @@ def test_scattered_things_are_where_chance_puts_them():
         for g in h.games('test', 1):
             room = dict((goal, room) for goal, room in h.goals[g.category])[g.goal]
             for t in g.scene.things:
-                if h.homes[t.type][0] == room: home[t.type].append(t.places == (h.homes[t.type][1],))
+                if h.homes[t.type][0] == room:
+                    home[t.type].append(t.places == (h.homes[t.type][1],))
     often = {t: rate(w) for t, w in home.items() if len(w) >= 30}
     assert {'desklamp', 'houseplant'} <= often.keys() and max(often.values()) < .4, often
 
 # Expert
 
 def won_by(houses, told, max_steps, per=2, **kw):
-    return rate([play_expert(g, hints(h, g.goal) if told else (), max_steps=max_steps, **kw).success for h in houses for g in h.games('test', per)])
+    games = [(g, hints(h, g.goal) if told else ()) for h in houses for g in h.games('test', per)]
+    return rate([play_expert(g, lines, max_steps=max_steps, **kw).success for g, lines in games])
 
 def test_one_sentence_decides():
     hs = households('test', 30)
@@ -216,15 +251,17 @@ def test_both_wordings_are_the_same_to_the_expert():
 
 def clumsy(game, noise, rng, skill_lines=()):
     "Steps to win when some commands go wrong; every choice of the expert must be admissible"
-    world = Engine(game)
-    s, expert = AlfworldNotes(world.reset()), AlfworldExpert(game.task, rng)
+    engine = Engine(game)
+    s, expert = AlfworldNotes(engine.reset()), AlfworldExpert(game.task, rng)
     for n in range(50):
-        can = world.admissible()
+        can = engine.admissible()
         _, a = expert.act(can, s, skill_lines)
         assert a in can, (game.id, a)
-        if rng.random() < noise: a = rng.choice(can)
-        s.see(a, world.step(a))
-        if world.won: return n + 1
+        if rng.random() < noise:
+            a = rng.choice(can)
+        s.see(a, engine.step(a))
+        if engine.won:
+            return n + 1
 
 def test_expert_recovers_from_mishaps():
     games = [(h, g) for h in households('test', 15) for g in h.games('train', 2)]
@@ -235,5 +272,7 @@ def test_expert_wins_official_games(real):
     for folder, games in real.items():
         for style in ('move', 'put'):
             won = defaultdict(list)
-            for g in games: won[g.category].append(play_expert(g, verb_style=style).success)
-            for c, w in won.items(): assert rate(w) >= .95, (folder, style, c, rate(w))
+            for g in games:
+                won[g.category].append(play_expert(g, verb_style=style).success)
+            for c, w in won.items():
+                assert rate(w) >= .95, (folder, style, c, rate(w))

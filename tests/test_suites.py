@@ -12,10 +12,12 @@ from skillrl.store import to_json
 house = HouseholdSuite(Household('maple'))
 
 @pytest.fixture(autouse=True)
-def wide(monkeypatch): monkeypatch.setenv('COLUMNS', '200') # A narrow terminal gets a column for each row
+def wide(monkeypatch):
+    monkeypatch.setenv('COLUMNS', '200') # A narrow terminal gets a column for each row
 
 def write(root, place, game):
-    folder = Path(root)/place/f'{CATEGORIES[game.category]}-Mug-None-Shelf-1'/f'trial_{game.id.replace("/", "_")}'
+    trial = f'trial_{game.id.replace("/", "_")}'
+    folder = Path(root)/place/f'{CATEGORIES[game.category]}-Mug-None-Shelf-1'/trial
     folder.mkdir(parents=True)
     (folder/'game.json').write_text(to_json(game.to_dict()))
 
@@ -24,14 +26,17 @@ def folder(tmp_path):
     "Thirty training games, and two tests of eighteen"
     root = tmp_path/'alfworld'/'json_2.1.1'
     for place, split, n in (('train', 'train', 30), ('valid_seen', 'val', 18), ('valid_unseen', 'test', 18)):
-        for g in house.games(split, n): write(root, place, g)
+        for g in house.games(split, n):
+            write(root, place, g)
     return root
 
 def test_a_part_of_a_test_is_of_all_categories(folder):
     suite = FolderSuite(str(folder))
     for split in ('valid_seen', 'valid_unseen'):
-        for n in (6, 12): assert set(Counter(g.category for g in suite.games(split)[:n]).values()) == {n//6}
-    assert [g.id for g in suite.games('valid_seen')] == [g.id for g in FolderSuite(str(folder)).games('valid_seen')]
+        for n in (6, 12):
+            assert set(Counter(g.category for g in suite.games(split)[:n]).values()) == {n//6}
+    again = FolderSuite(str(folder))
+    assert [g.id for g in suite.games('valid_seen')] == [g.id for g in again.games('valid_seen')]
 
 def test_a_part_of_the_training_games_is_of_all_categories(folder):
     suite = FolderSuite(str(folder))
@@ -42,23 +47,30 @@ def test_official_tests_are_reported_apart(folder, capsys):
     assert main(['eval', '--games', str(folder), '--tasks', '6', '--max-steps', '2']) == 0
     out = capsys.readouterr().out
     rows = [l for l in out.splitlines() if 'no bank' in l]
-    assert len(rows) == 2 and 'valid_seen' in rows[0] and 'valid_unseen' in rows[1] and all(l.rstrip().endswith('6') for l in rows)
+    assert len(rows) == 2 and 'valid_seen' in rows[0] and 'valid_unseen' in rows[1]
+    assert all(l.rstrip().endswith('6') for l in rows)
 
 def test_a_run_reports_official_tests_apart(tmp_path, capsys):
     for place, split, n in (('train', 'train', 12), ('valid_seen', 'val', 1), ('valid_unseen', 'test', 1)):
-        for g in house.games(split, n): write(tmp_path/'games', place, g)
-    small = dict(env=dict(games=str(tmp_path/'games'), episodes=2, max_steps=3, collect_steps=20), sft=dict(steps=1, batch_size=2),
-                 rl=dict(iterations=1, tasks_per_iteration=1, group_size=2), evolution=dict(validation_interval=0))
+        for g in house.games(split, n):
+            write(tmp_path/'games', place, g)
+    small = dict(
+        env=dict(games=str(tmp_path/'games'), episodes=2, max_steps=3, collect_steps=20),
+        sft=dict(steps=1, batch_size=2), rl=dict(iterations=1, tasks_per_iteration=1, group_size=2),
+        evolution=dict(validation_interval=0))
     (tmp_path/'c.json').write_text(json.dumps(small))
     assert main(['train', '--config', str(tmp_path/'c.json'), '--output', str(tmp_path/'run')]) == 0
     said = (tmp_path/'run'/'report.md').read_text()
-    rows = [l.split('|')[1].strip() for l in said.splitlines() if l.startswith('| before') or l.startswith('| after')]
-    assert rows == [f'{who}, {what}, {split}' for who in ('before', 'after') for what in ('no bank', 'bank') for split in ('valid_seen', 'valid_unseen')]
+    rows = [l.split('|')[1].strip() for l in said.splitlines() if l.startswith(('| before', '| after'))]
+    conditions = [f'{who}, {what}' for who in ('before', 'after') for what in ('no bank', 'bank')]
+    assert rows == [f'{c}, {split}' for c in conditions for split in ('valid_seen', 'valid_unseen')]
     played = [json.loads(l) for l in (tmp_path/'run'/'trajectories.jsonl').read_text().splitlines()]
-    assert {t['metadata']['split'] for t in played if t['metadata']['phase'] == 'eval'} == {'valid_seen', 'valid_unseen'}
+    splits = {t['metadata']['split'] for t in played if t['metadata']['phase'] == 'eval'}
+    assert splits == {'valid_seen', 'valid_unseen'}
 
-@pytest.mark.parametrize('where,splits', [('../..', ['valid_seen', 'valid_unseen']), ('..', ['valid_seen', 'valid_unseen']),
-                                          ('valid_seen', ['valid_seen']), ('valid_unseen', ['valid_unseen'])])
+@pytest.mark.parametrize('where,splits', [
+    ('../..', ['valid_seen', 'valid_unseen']), ('..', ['valid_seen', 'valid_unseen']),
+    ('valid_seen', ['valid_seen']), ('valid_unseen', ['valid_unseen'])])
 def test_games_one_level_too_high_or_low_are_found(folder, where, splits, capsys):
     assert main(['eval', '--games', str(folder/where), '--tasks', '2', '--max-steps', '1']) == 0
     rows = [l for l in capsys.readouterr().out.splitlines() if 'no bank' in l]
@@ -70,8 +82,11 @@ def test_a_folder_without_a_split_says_what_was_looked_for(folder, tmp_path, cap
         err = capsys.readouterr().err
         assert len(err.strip().splitlines()) == 1
         return err
-    assert 'enough training games (train or valid_train)' in says('train', '--smoke', '--games', folder/'valid_seen', '--output', tmp_path/'a')
-    assert 'test games (valid_seen or valid_unseen)' in says('train', '--smoke', '--games', folder/'train', '--output', tmp_path/'b')
+    smoke = 'train', '--smoke', '--games'
+    only_tests = says(*smoke, folder/'valid_seen', '--output', tmp_path/'a')
+    assert 'enough training games (train or valid_train)' in only_tests
+    no_tests = says(*smoke, folder/'train', '--output', tmp_path/'b')
+    assert 'test games (valid_seen or valid_unseen)' in no_tests
     assert 'looked below' in says('eval', '--games', tmp_path/'nothing')
     (tmp_path/'odd').mkdir()
     shutil.copytree(folder/'valid_seen', tmp_path/'odd'/'mine')
@@ -81,7 +96,9 @@ def test_a_folder_without_a_split_says_what_was_looked_for(folder, tmp_path, cap
 
 def test_the_first_real_games_are_of_all_categories():
     folder = os.environ.get('ALFWORLD_DATA')
-    if not folder: pytest.skip('ALFWORLD_DATA is not set')
+    if not folder:
+        pytest.skip('ALFWORLD_DATA is not set')
     suite = FolderSuite(folder)
-    for split in suite.tests: assert len({g.category for g in suite.games(split)[:12]}) == 6
+    for split in suite.tests:
+        assert len({g.category for g in suite.games(split)[:12]}) == 6
     assert len({g.category for g in suite.games('collect', 12)}) == 6
