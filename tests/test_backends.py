@@ -1,4 +1,4 @@
-"Chats without a service: questions as files that somebody answers, and command-line agents that are run, watched and ended"
+"Chats without a service: questions as files that somebody answers, and agents that are run and ended"
 import io, json, os, pickle, re, signal, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,13 +13,15 @@ from skillrl.skillopt.rollout import Journal, run_rollout
 from skillrl.skills.skill_md import check_skill_md, split_text
 from skillrl.store import JsonlLog
 
-def ask(text='Where is the mug?', system='You keep house.'): return [dict(role='system', content=system), dict(role='user', content=text)]
+def ask(text='Where is the mug?', system='You keep house.'):
+    return [dict(role='system', content=system), dict(role='user', content=text)]
 questions = [ask(f'Where is mug {i}?') for i in range(40)]
 
 def answer(folder, says=lambda asked: 'In the sink.'):
     "Answer all that is open in `folder`; how many that was"
     there = open_questions(folder)
-    for q in there: answer_place(q).write_text(says(q.read_text(encoding='utf-8')), encoding='utf-8')
+    for q in there:
+        answer_place(q).write_text(says(q.read_text(encoding='utf-8')), encoding='utf-8')
     return len(there)
 
 # ---- questions as files ----
@@ -40,146 +42,196 @@ hostile = {
 def test_nothing_leaves_its_fence(case, tmp_path):
     "Between the headings that are ours stands one fenced block each, and nothing else"
     chat = HandoffChat(tmp_path)
-    with pytest.raises(Handoff): chat.reply(ask(hostile[case], system=hostile[case]))
+    with pytest.raises(Handoff):
+        chat.reply(ask(hostile[case], system=hostile[case]))
     body = open_questions(tmp_path)[0].read_bytes().decode()
     outside, fence = [], None
     for line in re.split('\r?\n', body):
-        if fence is None and (m := re.fullmatch('(~{3,})', line)): fence = m[1]
-        elif fence is not None and re.fullmatch(f'{fence}~*', line): fence = None
-        elif fence is None and line: outside.append(line)
-    assert fence is None and [l for l in outside if l[0] == '#'] == ['# Question 1 for handoff', '## system', '## user']
+        if fence is None and (m := re.fullmatch('(~{3,})', line)):
+            fence = m[1]
+        elif fence is not None and re.fullmatch(f'{fence}~*', line):
+            fence = None
+        elif fence is None and line:
+            outside.append(line)
+    assert fence is None and [l for l in outside if l[0] == '#'] == [
+        '# Question 1 for handoff',
+        '## system',
+        '## user',
+    ]
     assert len(outside) == 5
 
 @pytest.mark.parametrize('case', hostile)
 def test_hostile_questions_find_their_answer(case, tmp_path):
-    with pytest.raises(Handoff): HandoffChat(tmp_path).reply(ask(hostile[case]))
+    with pytest.raises(Handoff):
+        HandoffChat(tmp_path).reply(ask(hostile[case]))
     assert answer(tmp_path) == 1
     assert HandoffChat(tmp_path).reply(ask(hostile[case])).text == 'In the sink.'
 
 def test_names_of_files(tmp_path):
-    with pytest.raises(Handoff): HandoffChat(tmp_path).replies(questions[:3])
+    with pytest.raises(Handoff):
+        HandoffChat(tmp_path).replies(questions[:3])
     names = sorted(p.name for p in tmp_path.iterdir())
-    assert [n[:4] for n in names] == ['0001', '0002', '0003'] and all(re.fullmatch(r'\d{4}-[0-9a-f]{12}\.question\.md', n) for n in names)
+    assert [n[:4] for n in names] == ['0001', '0002', '0003'] and all(
+        re.fullmatch(r'\d{4}-[0-9a-f]{12}\.question\.md', n) for n in names
+    )
     assert answer_place(tmp_path/names[0]).name == names[0].replace('question', 'answer')
     assert 'mug 0' in (tmp_path/names[0]).read_text() and 'mug 2' in (tmp_path/names[2]).read_text()
 
 def test_numbers_go_on(tmp_path):
     chat = HandoffChat(tmp_path)
     for q in questions[:2]:
-        with pytest.raises(Handoff): chat.reply(q)
-    with pytest.raises(Handoff): HandoffChat(tmp_path).reply(questions[2])
+        with pytest.raises(Handoff):
+            chat.reply(q)
+    with pytest.raises(Handoff):
+        HandoffChat(tmp_path).reply(questions[2])
     (tmp_path/'notes.question.md').write_text('not ours')
-    with pytest.raises(Handoff): HandoffChat(tmp_path).reply(questions[3])
+    with pytest.raises(Handoff):
+        HandoffChat(tmp_path).reply(questions[3])
     assert [q.name[:4] for q in open_questions(tmp_path)] == ['0001', '0002', '0003', '0004', 'note']
 
 def test_the_stop_says_how_many_and_where(tmp_path):
-    with pytest.raises(Handoff) as stopped: HandoffChat(tmp_path).replies(questions)
+    with pytest.raises(Handoff) as stopped:
+        HandoffChat(tmp_path).replies(questions)
     stop = stopped.value
     assert isinstance(stop, RuntimeError) and not isinstance(stop, (Outage, BudgetExceeded))
     assert stop.questions == open_questions(tmp_path) and len(stop.questions) == 40
-    assert str(stop).startswith(f'40 questions in {tmp_path} wait for an answer') and stop.questions[0].name in str(stop)
+    assert str(stop).startswith(f'40 questions in {tmp_path} wait for an answer') and stop.questions[
+        0
+    ].name in str(stop)
     answer_place(stop.questions[0]).write_text('x')
     assert '39 questions' in str(stop)
     answer(tmp_path)
     assert 'are answered: run again' in str(stop)
 
 def test_the_stop_travels(tmp_path):
-    with pytest.raises(Handoff) as stopped: HandoffChat(tmp_path).reply(questions[0])
+    with pytest.raises(Handoff) as stopped:
+        HandoffChat(tmp_path).reply(questions[0])
     assert str(pickle.loads(pickle.dumps(stopped.value))) == str(stopped.value)
 
 def test_a_batch_is_written_whole_and_read_whole(tmp_path):
     chat = HandoffChat(tmp_path, log=JsonlLog(tmp_path/'log'/'chat.jsonl'))
-    with pytest.raises(Handoff): chat.replies([*questions, questions[0]])
+    with pytest.raises(Handoff):
+        chat.replies([*questions, questions[0]])
     assert answer(tmp_path, lambda asked: re.search(r'mug \d+', asked)[0]) == 40
     replies = chat.replies([*questions, questions[0]])
-    assert [r.text for r in replies] == [*(f'mug {i}' for i in range(40)), 'mug 0'] and all(r.ok for r in replies)
+    assert [r.text for r in replies] == [*(f'mug {i}' for i in range(40)), 'mug 0'] and all(
+        r.ok for r in replies
+    )
     assert [r['text'] for r in chat.log.read()] == [r.text for r in replies]
     assert chat.ledger.tokens == 0 and not chat.ledger.held
 
 def test_what_is_answered_is_not_asked(tmp_path):
     chat = HandoffChat(tmp_path)
-    with pytest.raises(Handoff): chat.replies(questions[:3])
+    with pytest.raises(Handoff):
+        chat.replies(questions[:3])
     answer(tmp_path)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
     assert chat.reply(questions[1]).text == 'In the sink.'
     assert {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
-    with pytest.raises(Handoff): chat.replies(questions[:4])
+    with pytest.raises(Handoff):
+        chat.replies(questions[:4])
     assert len(open_questions(tmp_path)) == 1
 
 def test_limits_do_not_make_another_question(tmp_path):
     chat = HandoffChat(tmp_path)
-    with pytest.raises(Handoff): chat.reply(questions[0], max_tokens=512)
+    with pytest.raises(Handoff):
+        chat.reply(questions[0], max_tokens=512)
     assert 'in 512 tokens (about 384 words) at most' in open_questions(tmp_path)[0].read_text()
-    with pytest.raises(Handoff): chat.reply(questions[0], temperature=1., max_completion_tokens=9)
+    with pytest.raises(Handoff):
+        chat.reply(questions[0], temperature=1., max_completion_tokens=9)
     assert answer(tmp_path) == 1 and chat.reply(questions[0], temperature=.2).ok
 
 def test_models_do_not_share_answers(tmp_path):
     for model in ('optimizer', 'target'):
-        with pytest.raises(Handoff): HandoffChat(tmp_path, model).reply(questions[0])
+        with pytest.raises(Handoff):
+            HandoffChat(tmp_path, model).reply(questions[0])
     assert answer(tmp_path, lambda asked: re.search('for (.*)', asked)[1]) == 2
-    assert [HandoffChat(tmp_path, m).reply(questions[0]).text for m in ('optimizer', 'target')] == ['optimizer', 'target']
+    assert [HandoffChat(tmp_path, m).reply(questions[0]).text for m in ('optimizer', 'target')] == [
+        'optimizer',
+        'target',
+    ]
 
 def test_answers_alone_are_enough(tmp_path):
-    with pytest.raises(Handoff): HandoffChat(tmp_path/'here').reply(questions[0])
+    with pytest.raises(Handoff):
+        HandoffChat(tmp_path/'here').reply(questions[0])
     answer(tmp_path/'here')
     (tmp_path/'there').mkdir()
-    for p in (tmp_path/'here').glob('*.answer.md'): p.rename(tmp_path/'there'/p.name)
+    for p in (tmp_path/'here').glob('*.answer.md'):
+        p.rename(tmp_path/'there'/p.name)
     assert HandoffChat(tmp_path/'there').reply(questions[0]).text == 'In the sink.'
 
 @pytest.mark.parametrize('text', ['', ' \n\t', '\ufeff\n'])
 def test_a_blank_answer_is_none(text, tmp_path):
-    with pytest.raises(Handoff): HandoffChat(tmp_path).reply(questions[0])
+    with pytest.raises(Handoff):
+        HandoffChat(tmp_path).reply(questions[0])
     answer(tmp_path, lambda asked: text)
     assert len(open_questions(tmp_path)) == 1
-    with pytest.raises(Handoff): HandoffChat(tmp_path).reply(questions[0])
+    with pytest.raises(Handoff):
+        HandoffChat(tmp_path).reply(questions[0])
 
 def test_answers_as_editors_write_them(tmp_path):
-    with pytest.raises(Handoff): HandoffChat(tmp_path).reply(questions[0])
+    with pytest.raises(Handoff):
+        HandoffChat(tmp_path).reply(questions[0])
     place = answer_place(open_questions(tmp_path)[0])
     place.write_bytes('\ufeff<think>hm</think>\r\n{"edits": []}\r\n'.encode())
     r = HandoffChat(tmp_path).reply(questions[0])
     assert (r.status, r.text, r.thought) == ('ok', '{"edits": []}', 'hm')
     place.write_bytes('Spülbecken'.encode('latin-1'))
-    with pytest.raises(ValueError, match=r'answer\.md is not UTF-8 text \(byte 2\): save it as UTF-8'): HandoffChat(tmp_path).reply(questions[0])
+    with pytest.raises(ValueError, match=r'answer\.md is not UTF-8 text \(byte 2\): save it as UTF-8'):
+        HandoffChat(tmp_path).reply(questions[0])
     assert 'are answered' in str(Handoff(tmp_path))
 
 def test_chat_from_threads(tmp_path):
     chat = HandoffChat(tmp_path, 'target')
-    def one(i): return chat.chat(system='You keep house.', user=f'Where is mug {i % 40}?', stage='rollout')
-    with ThreadPoolExecutor(8) as pool: jobs = [pool.submit(one, i) for i in range(80)]
+    def one(i):
+        return chat.chat(system='You keep house.', user=f'Where is mug {i % 40}?', stage='rollout')
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(one, i) for i in range(80)]
     assert {type(j.exception()) for j in jobs} == {Handoff}
     assert sorted(int(q.name[:4]) for q in open_questions(tmp_path)) == list(range(1, 41))
     assert not chat.ledger.held
     answer(tmp_path)
     text, usage = one(3)
-    assert text == 'In the sink.' and (usage['calls'], usage['total_tokens'], usage['stage']) == (1, 0, 'rollout')
+    assert text == 'In the sink.' and (usage['calls'], usage['total_tokens'], usage['stage']) == (
+        1,
+        0,
+        'rollout',
+    )
 
 def test_a_budget_does_not_hide_the_stop(tmp_path):
     chat = HandoffChat(tmp_path, ledger=Ledger(budget_tokens=10_000))
-    with pytest.raises(Handoff): chat.chat(system='', user='Where is the mug?')
+    with pytest.raises(Handoff):
+        chat.chat(system='', user='Where is the mug?')
     assert not chat.ledger.held and 'system' not in open_questions(tmp_path)[0].read_text()
 
 class Naps(list):
     "Pauses that do something instead"
-    def __init__(self, then): self.then = then
+    def __init__(self, then):
+        self.then = then
     def __call__(self, seconds):
         self.append(seconds)
         self.then(len(self))
 
 def test_waiting_takes_what_has_stopped_growing(tmp_path):
-    def grow(n): answer_place(next(tmp_path.glob('*.question.md'))).write_text('abcdef'[:min(n, 4)])
+    def grow(n):
+        answer_place(next(tmp_path.glob('*.question.md'))).write_text('abcdef'[:min(n, 4)])
     naps = Naps(grow)
     assert HandoffChat(tmp_path, wait=30, pause=naps).reply(questions[0]).text == 'abcd'
     assert len(naps) == 5
 
 def test_waiting_for_a_batch_ends_with_its_last_answer(tmp_path):
-    naps = Naps(lambda n: answer_place(open_questions(tmp_path)[0]).write_text('x') if open_questions(tmp_path) else None)
+    naps = Naps(
+        lambda n: (
+            answer_place(open_questions(tmp_path)[0]).write_text('x') if open_questions(tmp_path) else None
+        )
+    )
     assert len(HandoffChat(tmp_path, wait=30, pause=naps).replies(questions[:6])) == 6
     assert len(naps) == 7
 
 def test_waiting_ends(tmp_path):
     naps = Naps(lambda n: None)
-    with pytest.raises(Handoff): HandoffChat(tmp_path, wait=3, pause=naps).replies(questions)
+    with pytest.raises(Handoff):
+        HandoffChat(tmp_path, wait=3, pause=naps).replies(questions)
     assert naps == [1, 1, 1] and len(open_questions(tmp_path)) == 40
 
 def test_waiting_with_a_real_agent_beside(tmp_path):
@@ -194,9 +246,11 @@ while done < 12:
     time.sleep(.01)'''])
     try:
         chat = HandoffChat(tmp_path, wait=120, pause=lambda s: time.sleep(s/20))
-        with ThreadPoolExecutor(8) as pool: texts = [r.text for r in pool.map(chat.reply, questions[:12])]
+        with ThreadPoolExecutor(8) as pool:
+            texts = [r.text for r in pool.map(chat.reply, questions[:12])]
         assert texts == ['seen']*12
-    finally: watcher.kill(), watcher.wait()
+    finally:
+        watcher.kill(), watcher.wait()
 
 # ---- questions as files, in a rollout ----
 def house(n):
@@ -205,8 +259,16 @@ def house(n):
 
 def test_a_rollout_stops_once_and_goes_on(tmp_path):
     env, items = house(12)
-    def play(): return run_rollout(env, 'Mugs are in the sink.', items, target_client=HandoffChat(tmp_path/'asked'), journal=Journal(tmp_path/'journal'))
-    with pytest.raises(Handoff) as stopped: play()
+    def play():
+        return run_rollout(
+            env,
+            'Mugs are in the sink.',
+            items,
+            target_client=HandoffChat(tmp_path / 'asked'),
+            journal=Journal(tmp_path / 'journal'),
+        )
+    with pytest.raises(Handoff) as stopped:
+        play()
     assert len(stopped.value.questions) == 12
     assert answer(tmp_path/'asked', lambda asked: 'sink' if re.search(r'mug \d\?', asked) else 'desk') == 12
     results = play()
@@ -227,11 +289,15 @@ def agent(tmp_path):
 def over(pid, within=20):
     "Does the process `pid` end?"
     for _ in range(int(within/.05)):
-        try: os.kill(int(pid), 0)
-        except ProcessLookupError: return True
         try:
-            if Path(f'/proc/{pid}/stat').read_text().rsplit(')')[-1].split()[0] in 'ZX': return True
-        except OSError: pass
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        try:
+            if Path(f'/proc/{pid}/stat').read_text().rsplit(')')[-1].split()[0] in 'ZX':
+                return True
+        except OSError:
+            pass
         time.sleep(.05)
     return False
 
@@ -251,15 +317,30 @@ def test_an_answer_file_counts_before_stdout(agent):
     assert CommandChat(agent(write.format(' \n'))).reply(ask()).text == 'done'
 
 def test_the_folder_an_agent_sees(agent):
-    source = 'import json, os, pathlib, sys; print(json.dumps([sorted(os.listdir()), open("task.md").read(), sys.stdin.read(), pathlib.Path.cwd().name]))'
-    listing, task, stdin, name = json.loads(CommandChat(agent(source), files={'table.csv': 'a'}).reply(ask('Where?\n')).text)
+    seen = 'sorted(os.listdir()), open("task.md").read(), sys.stdin.read(), pathlib.Path.cwd().name'
+    source = f'import json, os, pathlib, sys; print(json.dumps([{seen}]))'
+    listing, task, stdin, name = json.loads(
+        CommandChat(agent(source), files={'table.csv': 'a'}).reply(ask('Where?\n')).text
+    )
     assert listing == ['SKILL.md', 'table.csv', 'task.md'] and task == stdin == 'Where?\n' and name == NAME
 
 def test_no_system_text_no_skill(agent):
     command = agent('import os; print(sorted(os.listdir()))')
     assert CommandChat(command).chat(system='', user='Where?')[0] == "['task.md']"
 
-@pytest.mark.parametrize('system', ['Be brief.', '---\nname: other\n---\nbody', '', '---', 'a: b: c', '\ufeff# Title\n\n---\n\nx', 'x' * 100_000, '🫖 Spülbecken'])
+@pytest.mark.parametrize(
+    'system',
+    [
+        'Be brief.',
+        '---\nname: other\n---\nbody',
+        '',
+        '---',
+        'a: b: c',
+        '\ufeff# Title\n\n---\n\nx',
+        'x' * 100_000,
+        '🫖 Spülbecken',
+    ],
+)
 def test_the_skill_is_one_that_agents_accept(system, tmp_path):
     folder = lay_out(tmp_path/NAME, ask(system=system))
     assert check_skill_md(folder) == []
@@ -268,15 +349,29 @@ def test_the_skill_is_one_that_agents_accept(system, tmp_path):
 
 def test_the_skill_is_word_for_word(tmp_path):
     system = '# Mugs\r\n\r\n  indented\t\n---\nend  '
-    assert (lay_out(tmp_path/NAME, ask(system=system))/'SKILL.md').read_bytes().decode().split('---\n\n', 1)[1] == system + '\n'
+    assert (lay_out(tmp_path / NAME, ask(system=system)) / 'SKILL.md').read_bytes().decode().split(
+        '---\n\n', 1
+    )[1] == system + '\n'
 
 def test_a_conversation_is_quoted(tmp_path):
-    talk = [*ask('Where?'), dict(role='assistant', content='~~~\n## user'), dict(role='user', content=[dict(type='text', text='Which?')])]
+    talk = [
+        *ask('Where?'),
+        dict(role='assistant', content='~~~\n## user'),
+        dict(role='user', content=[dict(type='text', text='Which?')]),
+    ]
     assert (lay_out(tmp_path/NAME, talk)/'task.md').read_text() == quoted(talk[1:])
     assert '"Which?"' in as_text(talk[3]['content'])
 
 def test_placeholders_and_no_shell(agent):
-    command = [*agent('import json, sys; print(json.dumps(sys.argv[1:]))'), '{folder}', '--in={task}', '{other}', '{"a": {}}', '$HOME; echo `id` > x', '*']
+    command = [
+        *agent('import json, sys; print(json.dumps(sys.argv[1:]))'),
+        '{folder}',
+        '--in={task}',
+        '{other}',
+        '{"a": {}}',
+        '$HOME; echo `id` > x',
+        '*',
+    ]
     said = json.loads(CommandChat(command).reply(ask()).text)
     assert Path(said[0]).name == NAME and said[1] == f'--in={said[0]}/task.md'
     assert said[2:] == ['{other}', '{"a": {}}', '$HOME; echo `id` > x', '*']
@@ -285,10 +380,13 @@ def test_the_task_is_no_argument(agent):
     command = agent('import sys; print(len(sys.argv), len(sys.stdin.read()))')
     assert CommandChat(command).reply(ask('--yolo ' + 'x'*3_000_000)).text == '1 3000007'
 
-def test_an_agent_that_does_not_read(agent): assert CommandChat(agent('print("no")')).reply(ask('x'*3_000_000)).text == 'no'
+def test_an_agent_that_does_not_read(agent):
+    assert CommandChat(agent('print("no")')).reply(ask('x'*3_000_000)).text == 'no'
 
 def test_exit_codes(agent):
-    assert lost(agent('import sys; print("half an answer"); sys.exit("a\\nrate limit")'), model='robot').startswith('robot ended with code 1 (rate limit)')
+    assert lost(
+        agent('import sys; print("half an answer"); sys.exit("a\\nrate limit")'), model='robot'
+    ).startswith('robot ended with code 1 (rate limit)')
     assert 'ended with code 7 (half)' in lost(agent('import sys; print("half"); sys.exit(7)'))
     assert 'ended with code 2 (it said nothing)' in lost(agent('import os; os._exit(2)'))
     assert 'was ended by signal 15' in lost(agent('import os; os.kill(os.getpid(), 15)'))
@@ -314,17 +412,22 @@ def test_a_timeout_ends_the_whole_group(agent, tmp_path):
     source = f'''
 import subprocess, sys, time
 inner = "import os, time; open({str(tmp_path/'pids')!r}, 'a').write(f'{{os.getpid()}} '); time.sleep(3600)"
-outer = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {{inner!r}}]); exec({{inner!r}})"
+start = f"p = subprocess.Popen([sys.executable, '-c', {{inner!r}}])"
+outer = f"import subprocess, sys; {{start}}; exec({{inner!r}})"
 p = subprocess.Popen([sys.executable, '-c', outer])
 exec(inner)'''
     began = time.monotonic()
-    assert re.match(r'robot did not end within 6 s \(it said nothing\): raise timeout', lost(agent(source), model='robot', timeout=6))
+    assert re.match(
+        r'robot did not end within 6 s \(it said nothing\): raise timeout',
+        lost(agent(source), model='robot', timeout=6),
+    )
     assert time.monotonic() - began < 40
     pids = (tmp_path/'pids').read_text().split()
     assert len(pids) == 3 and all(map(over, pids))
 
 def test_a_child_left_behind_ends_with_its_agent(agent):
-    command = agent('import subprocess, sys; print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]).pid)')
+    child = 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])'
+    command = agent(f'import subprocess, sys; print({child}.pid)')
     began = time.monotonic()
     pid = CommandChat(command, timeout=60).reply(ask()).text
     assert over(pid) and time.monotonic() - began < 30
@@ -332,7 +435,11 @@ def test_a_child_left_behind_ends_with_its_agent(agent):
 def test_a_child_that_leaves_the_group_does_not_hold_us(agent):
     sleep = 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)'
     began = time.monotonic()
-    pid = CommandChat(agent(f'import subprocess, sys; print({sleep}.pid, flush=True)'), timeout=50).reply(ask()).text
+    pid = (
+        CommandChat(agent(f'import subprocess, sys; print({sleep}.pid, flush=True)'), timeout=50)
+        .reply(ask())
+        .text
+    )
     assert time.monotonic() - began < 20 and (over(pid) or not LINUX)
 
 LINUX = sys.platform == 'linux'
@@ -356,14 +463,19 @@ def pids(tmp_path):
     (folder := tmp_path/'pids').mkdir()
     yield folder
     for p in folder.iterdir():
-        try: os.kill(int(p.name), signal.SIGKILL)
-        except OSError: pass
+        try:
+            os.kill(int(p.name), signal.SIGKILL)
+        except OSError:
+            pass
 
 def three(folder):
     for _ in range(600):
-        if len(names := [p.name for p in folder.iterdir()]) == 3: return names
+        if len(names := [p.name for p in folder.iterdir()]) == 3:
+            return names
         time.sleep(.05)
     raise AssertionError('the agent has not started its children')
+
+ASKS = 'from skillrl.llm.command import CommandChat; CommandChat({!r}).chat(system="", user="x")'
 
 @pytest.mark.skipif(not LINUX, reason='only Linux gives us the orphans')
 def test_orphans_in_sessions_of_their_own_end_with_the_time_limit(agent, pids):
@@ -374,13 +486,15 @@ def test_orphans_in_sessions_of_their_own_end_with_the_time_limit(agent, pids):
 @pytest.mark.skipif(not LINUX, reason='only Linux gives us the orphans')
 def test_orphans_in_sessions_of_their_own_end_with_their_agent(agent, pids):
     wait = 'while len(os.listdir(sys.argv[1])) < 3: time.sleep(.01)\nprint("done")'
-    assert CommandChat([*agent(ESCAPE + wait), str(pids)], timeout=60).reply(ask()).text == 'done' and all(map(over, three(pids)))
+    assert CommandChat([*agent(ESCAPE + wait), str(pids)], timeout=60).reply(ask()).text == 'done' and all(
+        map(over, three(pids))
+    )
 
 @pytest.mark.skipif(not LINUX, reason='only Linux gives us the orphans')
 @pytest.mark.parametrize('s', [signal.SIGKILL, signal.SIGTERM])
 def test_an_agent_and_its_orphans_end_when_we_are_killed(agent, pids, s):
-    run = f'from skillrl.llm.command import CommandChat; CommandChat({[*agent(ESCAPE + "time.sleep(3600)"), str(pids)]!r}).chat(system="", user="x")'
-    ours = subprocess.Popen([sys.executable, '-c', run])
+    command = [*agent(ESCAPE + 'time.sleep(3600)'), str(pids)]
+    ours = subprocess.Popen([sys.executable, '-c', ASKS.format(command)])
     names = three(pids)
     ours.send_signal(s)
     ours.wait(20)
@@ -398,8 +512,11 @@ def test_ctrl_c_ends_the_agent(agent, tmp_path):
 import os, time
 open({str(tmp_path/'pid')!r}, 'w').write(str(os.getpid()) + '\\n')
 time.sleep(3600)'''
-    run = f'from skillrl.llm.command import CommandChat; CommandChat({agent(source)!r}).chat(system="", user="x")'
-    ours = subprocess.Popen([sys.executable, '-c', f'import signal; signal.signal(2, signal.default_int_handler); {run}'], stderr=subprocess.PIPE)
+    run = ASKS.format(agent(source))
+    ours = subprocess.Popen(
+        [sys.executable, '-c', f'import signal; signal.signal(2, signal.default_int_handler); {run}'],
+        stderr=subprocess.PIPE,
+    )
     pid = wait_for(tmp_path/'pid')
     ours.send_signal(signal.SIGINT)
     assert b'KeyboardInterrupt' in ours.communicate(timeout=60)[1] and over(pid)
@@ -409,27 +526,36 @@ def test_the_end_of_our_process_ends_agents_of_threads_it_left(agent, tmp_path):
 import os, time
 open({str(tmp_path/'pid')!r}, 'w').write(str(os.getpid()) + '\\n')
 time.sleep(3600)'''
-    ours = subprocess.Popen([sys.executable, '-c', f'''
+    run = f'''
 import threading, pathlib, time
 from skillrl.llm.command import CommandChat
-threading.Thread(target=CommandChat({agent(source)!r}).reply, args=([dict(role="user", content="x")],), daemon=True).start()
-while not pathlib.Path({str(tmp_path/'pid')!r}).exists(): time.sleep(.01)'''])
+reply, question = CommandChat({agent(source)!r}).reply, [dict(role="user", content="x")]
+threading.Thread(target=reply, args=(question,), daemon=True).start()
+while not pathlib.Path({str(tmp_path/'pid')!r}).exists(): time.sleep(.01)'''
+    ours = subprocess.Popen([sys.executable, '-c', run])
     assert ours.wait(60) == 0 and over(wait_for(tmp_path/'pid'))
 
 def wait_for(path):
     for _ in range(1200):
-        if path.exists() and (text := path.read_text()).endswith('\n'): return int(text)
+        if path.exists() and (text := path.read_text()).endswith('\n'):
+            return int(text)
         time.sleep(.05)
     raise AssertionError(f'{path.name} was not written')
 
 def test_output_is_capped(agent):
     r = CommandChat(agent('print("la" * 5_000_000)'), most=1000).reply(ask())
     assert (r.status, r.finish, r.text) == ('ok', 'length', 'la'*500)
-    r = CommandChat(agent('open("answer.md", "w").write("lo" * 5_000_000); print("la" * 5_000_000)'), most=1000).reply(ask())
+    r = CommandChat(
+        agent('open("answer.md", "w").write("lo" * 5_000_000); print("la" * 5_000_000)'), most=1000
+    ).reply(ask())
     assert (r.finish, r.text) == ('length', 'lo'*500)
-    r = CommandChat(agent('open("answer.md", "w").write("short"); print("la" * 5_000_000)'), most=1000).reply(ask())
+    r = CommandChat(agent('open("answer.md", "w").write("short"); print("la" * 5_000_000)'), most=1000).reply(
+        ask()
+    )
     assert (r.finish, r.text) == ('stop', 'short')
-    r = CommandChat(agent('import sys; sys.stderr.write("e" * 5_000_000); print("fine")'), most=1000).reply(ask())
+    r = CommandChat(agent('import sys; sys.stderr.write("e" * 5_000_000); print("fine")'), most=1000).reply(
+        ask()
+    )
     assert (r.finish, r.text) == ('stop', 'fine')
     assert len(lost(agent('import sys; sys.exit("e" * 5_000_000)'))) < 500
 
@@ -443,7 +569,15 @@ def test_output_that_is_no_text(agent):
     r = CommandChat(agent(r'import sys; sys.stdout.buffer.write(b"caf\xe9 \xff\x00 mug")')).reply(ask())
     assert r.ok and r.text == 'caf\ufffd \ufffd mug'
 
-@pytest.mark.parametrize('trick', ['os.mkfifo("answer.md")', 'os.symlink("/etc/hostname", "answer.md")', 'os.mkdir("answer.md")', 'os.symlink("nowhere", "answer.md")'])
+@pytest.mark.parametrize(
+    'trick',
+    [
+        'os.mkfifo("answer.md")',
+        'os.symlink("/etc/hostname", "answer.md")',
+        'os.mkdir("answer.md")',
+        'os.symlink("nowhere", "answer.md")',
+    ],
+)
 def test_an_answer_file_is_a_file(agent, trick):
     assert CommandChat(agent(f'import os; {trick}; print("no trick")')).reply(ask()).text == 'no trick'
 
@@ -452,27 +586,55 @@ def test_silence_is_a_refusal(agent):
     assert text == '' and 'gave no answer' in usage['refused']
 
 def test_through_chat_a_loss_is_an_outage(agent):
-    with pytest.raises(Outage, match='no licence'): CommandChat(agent('import sys; sys.exit("no licence")')).chat(system='x', user='y')
+    with pytest.raises(Outage, match='no licence'):
+        CommandChat(agent('import sys; sys.exit("no licence")')).chat(system='x', user='y')
 
 def test_lost_rollouts_have_no_score(agent):
     "An agent that fails for every other item"
     env, items = house(6)
-    command = agent('import re, sys; n = int(re.search("mug ([0-9])", sys.stdin.read())[1]); sys.exit("rate limit") if n % 2 else print("sink")')
+    command = agent(
+        'import re, sys; n = int(re.search("mug ([0-9])", sys.stdin.read())[1]); '
+        'sys.exit("rate limit") if n % 2 else print("sink")'
+    )
     results = run_rollout(env, 'x', items, target_client=CommandChat(command), retries=1, pause=0)
-    assert [r.status for r in results] == ['ok', 'infra_error']*3 and all('rate limit' in r.fail_reason for r in results[1::2])
+    assert [r.status for r in results] == ['ok', 'infra_error'] * 3 and all(
+        'rate limit' in r.fail_reason for r in results[1::2]
+    )
 
 # ---- what an agent may know ----
 def test_the_environment_holds_no_secret(agent, monkeypatch):
-    secrets = dict(OPENAI_API_KEY='sk-1', AWS_SECRET_ACCESS_KEY='x', GITHUB_TOKEN='x', HTTPS_PROXY='http://u:p@h', SSH_AUTH_SOCK='x', PYTHONPATH='x', LD_PRELOAD='')
-    for k, v in secrets.items(): monkeypatch.setenv(k, v)
-    seen = json.loads(CommandChat(agent('import json, os; print(json.dumps(dict(os.environ)))'), env=dict(MUG='1', N=3)).reply(ask()).text)
+    secrets = dict(
+        OPENAI_API_KEY='sk-1',
+        AWS_SECRET_ACCESS_KEY='x',
+        GITHUB_TOKEN='x',
+        HTTPS_PROXY='http://u:p@h',
+        SSH_AUTH_SOCK='x',
+        PYTHONPATH='x',
+        LD_PRELOAD='',
+    )
+    for k, v in secrets.items():
+        monkeypatch.setenv(k, v)
+    seen = json.loads(
+        CommandChat(agent('import json, os; print(json.dumps(dict(os.environ)))'), env=dict(MUG='1', N=3))
+        .reply(ask())
+        .text
+    )
     assert not secrets.keys() & seen.keys()
     assert seen['PATH'] == os.environ['PATH'] and (seen['MUG'], seen['N']) == ('1', '3')
 
 def test_its_own_key_is_not_repeated(agent, tmp_path):
     key = 'Zq7-mug-and-spoon_0451'
-    command = agent('import os, sys; k = os.environ["AGENT_KEY"]; print("key", k, file=sys.stderr); print("key", k); sys.exit(int(sys.stdin.read()))')
-    chat = CommandChat(command, env=dict(AGENT_KEY=key), keep=tmp_path/'kept', log=JsonlLog(tmp_path/'log.jsonl'), cache=ReplyCache(tmp_path/'cache'))
+    command = agent(
+        'import os, sys; k = os.environ["AGENT_KEY"]; print("key", k, file=sys.stderr); print("key", k); '
+        'sys.exit(int(sys.stdin.read()))'
+    )
+    chat = CommandChat(
+        command,
+        env=dict(AGENT_KEY=key),
+        keep=tmp_path / 'kept',
+        log=JsonlLog(tmp_path / 'log.jsonl'),
+        cache=ReplyCache(tmp_path / 'cache'),
+    )
     assert chat.reply(ask('0')).text == 'key [redacted]' and 'key [redacted]' in chat.reply(ask('1')).error
     written = [p for p in tmp_path.rglob('*') if p.is_file()]
     assert len([p for p in written if p.name == 'stdout.txt']) == 2
@@ -480,24 +642,47 @@ def test_its_own_key_is_not_repeated(agent, tmp_path):
     assert key not in repr(chat)
 
 # ---- files ----
-bad_names = ['../x', 'a/../../x', '/x', '', '.', r'a\x', 'C:x', 'a\0', 'SKILL.md', 'skill.MD', 'task.md', 'answer.md', 'answer.md/x', './task.md']
+bad_names = [
+    '../x',
+    'a/../../x',
+    '/x',
+    '',
+    '.',
+    r'a\x',
+    'C:x',
+    'a\0',
+    'SKILL.md',
+    'skill.MD',
+    'task.md',
+    'answer.md',
+    'answer.md/x',
+    './task.md',
+]
 
 @pytest.mark.parametrize('name', bad_names)
 def test_names_that_lead_out_or_are_taken(name, agent):
-    with pytest.raises(ValueError, match='may lead out of the work folder|is taken'): CommandChat(['x'], files={name: ''})
-    with pytest.raises(ValueError, match='may lead out of the work folder|is taken'): CommandChat(agent('print(1)')).reply(ask(), files={name: ''})
+    with pytest.raises(ValueError, match='may lead out of the work folder|is taken'):
+        CommandChat(['x'], files={name: ''})
+    with pytest.raises(ValueError, match='may lead out of the work folder|is taken'):
+        CommandChat(agent('print(1)')).reply(ask(), files={name: ''})
 
 @pytest.mark.parametrize('what', [b'bytes', 3, None, Path('no/such/file')])
 def test_files_of_another_kind(what):
-    with pytest.raises(TypeError, match="the file 'a.csv' is .*: give text, or the Path"): checked({'a.csv': what})
+    with pytest.raises(TypeError, match="the file 'a.csv' is .*: give text, or the Path"):
+        checked({'a.csv': what})
 
 def test_files_for_all_and_for_one(agent, tmp_path):
     (tmp_path/'x.bin').write_bytes(bytes(range(256)))
-    command = agent('import os; print(sorted((d, sorted(f)) for d, _, f in os.walk(".")), os.path.getsize("scripts/x.bin"))')
+    found = 'sorted((d, sorted(f)) for d, _, f in os.walk("."))'
+    command = agent(f'import os; print({found}, os.path.getsize("scripts/x.bin"))')
     chat = CommandChat(command, files={'references/a.csv': 'a', 'scripts/x.bin': tmp_path/'x.bin'})
     text = chat.reply(ask(), files={'b.csv': 'é\r\n', 'references/a.csv': 'aa'}).text
-    assert text == "[('.', ['SKILL.md', 'b.csv', 'task.md']), ('./references', ['a.csv']), ('./scripts', ['x.bin'])] 256"
-    assert 'b.csv' not in chat.chat(system='', user='x')[0] and 'b.csv' in chat.chat(system='', user='x', files={'b.csv': ''})[0]
+    ours = ('.', ['SKILL.md', 'b.csv', 'task.md'])
+    assert text == f'{[ours, ("./references", ["a.csv"]), ("./scripts", ["x.bin"])]} 256'
+    assert (
+        'b.csv' not in chat.chat(system='', user='x')[0]
+        and 'b.csv' in chat.chat(system='', user='x', files={'b.csv': ''})[0]
+    )
 
 def test_folders_are_fresh_and_go(agent):
     command = agent('import os; print(os.path.exists("left"), os.getcwd()); open("left", "w").close()')
@@ -508,16 +693,31 @@ def test_folders_are_fresh_and_go(agent):
 def test_folders_go_after_a_failure_too(agent, tmp_path, monkeypatch):
     monkeypatch.setattr('tempfile.tempdir', str(tmp_path/'tmp'))
     (tmp_path/'tmp').mkdir()
-    lost(agent('import sys; sys.exit(1)')), lost(['mug-agent']), lost(agent('import time; time.sleep(3600)'), timeout=.5)
+    (
+        lost(agent('import sys; sys.exit(1)')),
+        lost(['mug-agent']),
+        lost(agent('import time; time.sleep(3600)'), timeout=0.5),
+    )
     assert list((tmp_path/'tmp').iterdir()) == []
 
 def test_folders_are_kept_on_request(agent, tmp_path):
-    chat = CommandChat(agent('import sys; print("out"); print("err", file=sys.stderr); open("made.txt", "w").close()'), keep=tmp_path/'a'/'kept')
-    for _ in range(2): chat.reply(ask())
+    chat = CommandChat(
+        agent('import sys; print("out"); print("err", file=sys.stderr); open("made.txt", "w").close()'),
+        keep=tmp_path / 'a' / 'kept',
+    )
+    for _ in range(2):
+        chat.reply(ask())
     kept = list((tmp_path/'a'/'kept').iterdir())
     assert len(kept) == 2
     for root in kept:
-        assert sorted(p.relative_to(root).as_posix() for p in root.rglob('*')) == ['skill', 'skill/SKILL.md', 'skill/made.txt', 'skill/task.md', 'stderr.txt', 'stdout.txt']
+        assert sorted(p.relative_to(root).as_posix() for p in root.rglob('*')) == [
+            'skill',
+            'skill/SKILL.md',
+            'skill/made.txt',
+            'skill/task.md',
+            'stderr.txt',
+            'stdout.txt',
+        ]
         assert ((root/'stdout.txt').read_text(), (root/'stderr.txt').read_text()) == ('out\n', 'err\n')
 
 MOVE = """
@@ -539,8 +739,14 @@ def test_a_work_folder_that_has_become_a_link_is_refused(agent, tmp_path, root, 
     (there := tmp_path/'there').mkdir()
     (there/'mine.txt').write_text('Zq7-mug-and-spoon_0451')
     command = agent(MOVE.format(there=str(there), root=root, instead=instead))
-    r = CommandChat(command, env=dict(KEY='Zq7-mug-and-spoon_0451'), keep=tmp_path/'kept' if keep else None).reply(ask())
-    assert r.status == 'infra_error' and 'in the place of its work folder' in r.error and 'from elsewhere' not in r.text
+    r = CommandChat(
+        command, env=dict(KEY='Zq7-mug-and-spoon_0451'), keep=tmp_path / 'kept' if keep else None
+    ).reply(ask())
+    assert (
+        r.status == 'infra_error'
+        and 'in the place of its work folder' in r.error
+        and 'from elsewhere' not in r.text
+    )
     assert (there/'mine.txt').read_text() == 'Zq7-mug-and-spoon_0451'
 
 def test_what_is_kept_holds_no_secret_however_it_was_written(agent, tmp_path):
@@ -571,36 +777,69 @@ print(key)
     assert r.text == '[redacted]', r
     (root,) = (tmp_path/'kept').iterdir()
     seen = [p for p in root.rglob('*')]
-    assert key not in ''.join(map(str, seen)) and not [p for p in seen if p.is_symlink()] and (root/'stdout.txt').read_text().strip() == '[redacted]'
+    assert (
+        key not in ''.join(map(str, seen))
+        and not [p for p in seen if p.is_symlink()]
+        and (root / 'stdout.txt').read_text().strip() == '[redacted]'
+    )
     assert not [p for p in seen if p.is_file() and key.encode() in p.read_bytes()]
-    assert (root/'skill'/'plain.txt').read_text() == 'a mug' and (root/'skill'/'config'/'.netrc').read_text() == 'password [redacted]'
+    assert (root / 'skill' / 'plain.txt').read_text() == 'a mug' and (
+        root / 'skill' / 'config' / '.netrc'
+    ).read_text() == 'password [redacted]'
 
 # ---- like any other chat ----
 def test_many_at_once_in_order(agent):
-    command = agent('import sys, time; t = sys.stdin.read(); n = int(t.strip("?").split()[-1]); time.sleep(.3 * (n == 0)); print(n)')
-    assert [r.text for r in CommandChat(command, parallel=4).replies(questions[:10])] == [str(i) for i in range(10)]
+    command = agent(
+        'import sys, time; t = sys.stdin.read(); n = int(t.strip("?").split()[-1]); '
+        'time.sleep(.3 * (n == 0)); print(n)'
+    )
+    assert [r.text for r in CommandChat(command, parallel=4).replies(questions[:10])] == [
+        str(i) for i in range(10)
+    ]
 
 def test_a_cache_knows_command_and_files(agent, tmp_path):
-    cache, command = ReplyCache(tmp_path/'cache'), agent(f'open({str(tmp_path/"runs")!r}, "a").write("x"); print("hi")')
-    def runs(*more, **kw): return CommandChat([*command, *more], model='m', cache=cache, **kw).reply(ask()), len((tmp_path/'runs').read_text())
-    assert [n for _, n in (runs(), runs(), runs('--fast'), runs(files={'a': '1'}), runs(files={'a': '2'}), runs(files={'a': '2'}))] == [1, 1, 2, 3, 4, 4]
+    cache, command = (
+        ReplyCache(tmp_path / 'cache'),
+        agent(f'open({str(tmp_path / "runs")!r}, "a").write("x"); print("hi")'),
+    )
+    def runs(*more, **kw):
+        return CommandChat([*command, *more], model='m', cache=cache, **kw).reply(ask()), len(
+            (tmp_path / 'runs').read_text()
+        )
+    assert [
+        n
+        for _, n in (
+            runs(),
+            runs(),
+            runs('--fast'),
+            runs(files={'a': '1'}),
+            runs(files={'a': '2'}),
+            runs(files={'a': '2'}),
+        )
+    ] == [1, 1, 2, 3, 4, 4]
     assert runs()[0].cached
 
 def test_a_dead_agent_is_not_run_for_all(agent, tmp_path):
     command = agent(f'import sys; open({str(tmp_path/"runs")!r}, "a").write("x"); sys.exit("no licence")')
-    with pytest.raises(Outage, match='no licence'): CommandChat(command).replies(questions)
+    with pytest.raises(Outage, match='no licence'):
+        CommandChat(command).replies(questions)
     assert len((tmp_path/'runs').read_text()) == 5
 
 @pytest.mark.parametrize('command', ['claude -p', [], None, ['x', 3], [None]])
 def test_a_command_is_a_list(command):
-    with pytest.raises(ValueError, match='command is .*: give a list of text'): CommandChat(command)
+    with pytest.raises(ValueError, match='command is .*: give a list of text'):
+        CommandChat(command)
 
 @pytest.mark.parametrize('timeout', [0, -1, float('nan')])
 def test_a_timeout_is_above_0(timeout):
-    with pytest.raises(ValueError, match='timeout is .*: give seconds above 0'): CommandChat(['x'], timeout=timeout)
+    with pytest.raises(ValueError, match='timeout is .*: give seconds above 0'):
+        CommandChat(['x'], timeout=timeout)
 
 def test_names_without_being_told():
-    assert CommandChat(['/opt/bin/claude', '-p']).model == 'claude' and CommandChat(['x'], model='y').model == 'y'
+    assert (
+        CommandChat(['/opt/bin/claude', '-p']).model == 'claude'
+        and CommandChat(['x'], model='y').model == 'y'
+    )
 
 def test_run_command_alone(agent, tmp_path):
     folder = lay_out(tmp_path/NAME, ask())

@@ -1,4 +1,4 @@
-"Servers that never come to an end, and a Ctrl-C in the midst of it: every call has a deadline and a bound, and what was answered is kept"
+"Servers that never end, and a Ctrl-C: every call has a deadline and a bound, and what was answered is kept"
 import gzip, signal, subprocess, sys, threading, time
 import pytest
 from test_backends import over
@@ -8,9 +8,13 @@ from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
 from skillrl.store import JsonlLog
 from skillrl.web import stoppable
 
-def ask(text='Why was the mug not accepted?'): return [dict(role='user', content=text)]
+def ask(text='Why was the mug not accepted?'):
+    return [dict(role='user', content=text)]
 
-def client(server, **kw): return OpenAIChatClient('mini', **dict(base_url=server.url, api_key='none', retries=0, timeout=.3, pause=lambda t: None) | kw)
+def client(server, **kw):
+    return OpenAIChatClient(
+        'mini', **dict(base_url=server.url, api_key='none', retries=0, timeout=0.3, pause=lambda t: None) | kw
+    )
 
 def seconds(f, *args, **kw):
     began = time.monotonic()
@@ -31,7 +35,8 @@ def test_an_embedder_does_not_wait_for_a_server_that_drips(what):
     with FaultServer(rest=drips(what)) as s:
         embedder = OpenAIEmbedder('small', base_url=s.url, api_key='none', retries=0, timeout=.5)
         began = time.monotonic()
-        with pytest.raises(Outage, match='no answer within 0.5 s'): embedder.encode(['mug'])
+        with pytest.raises(Outage, match='no answer within 0.5 s'):
+            embedder.encode(['mug'])
         assert time.monotonic() - began < 2
 
 def test_a_connection_that_was_used_before_has_a_deadline_too():
@@ -42,13 +47,19 @@ def test_a_connection_that_was_used_before_has_a_deadline_too():
 
 def test_a_server_that_does_not_read_has_a_deadline():
     with FaultServer() as s:
-        s.http.RequestHandlerClass.do_POST, post = lambda self: s.over.wait(5), s.http.RequestHandlerClass.do_POST
-        try: took, r = seconds(client(s).reply, ask('mug ' * 5_000_000))
-        finally: s.http.RequestHandlerClass.do_POST = post
+        s.http.RequestHandlerClass.do_POST, post = (
+            lambda self: s.over.wait(5),
+            s.http.RequestHandlerClass.do_POST,
+        )
+        try:
+            took, r = seconds(client(s).reply, ask('mug ' * 5_000_000))
+        finally:
+            s.http.RequestHandlerClass.do_POST = post
         assert took < 3 and not r.ok
 
 # ---- a bound on the body ----
-def big(n): return dict(said().body, padding=' ' * n)
+def big(n):
+    return dict(said().body, padding=' ' * n)
 
 @pytest.mark.parametrize('status', [200, 400])
 def test_a_body_without_end_is_not_read_to_its_end(status):
@@ -58,13 +69,16 @@ def test_a_body_without_end_is_not_read_to_its_end(status):
         r = client(s, timeout=60).reply(ask())
         assert not r.ok and 'longer than 67,108,864 bytes' in r.error
         embedder = OpenAIEmbedder('small', base_url=s.url, api_key='none', retries=0)
-        with pytest.raises(Outage, match='longer than 67,108,864 bytes'): embedder.encode(['mug'])
+        with pytest.raises(Outage, match='longer than 67,108,864 bytes'):
+            embedder.encode(['mug'])
 
 def test_a_plain_body_is_bounded_as_well():
-    with FaultServer(rest=Answer(big(70_000_000))) as s: assert 'longer than' in client(s, timeout=60).reply(ask()).error
+    with FaultServer(rest=Answer(big(70_000_000))) as s:
+        assert 'longer than' in client(s, timeout=60).reply(ask()).error
 
 def test_a_long_answer_within_the_bound_is_read():
-    with FaultServer(rest=Answer(big(20_000_000))) as s: assert client(s, timeout=60).reply(ask()).ok
+    with FaultServer(rest=Answer(big(20_000_000))) as s:
+        assert client(s, timeout=60).reply(ask()).ok
 
 # ---- a stop ----
 def test_a_stop_ends_a_request_and_its_retries():
@@ -73,7 +87,8 @@ def test_a_stop_ends_a_request_and_its_retries():
         c = client(s, timeout=20, retries=4)
         assert c.reply(ask()).ok
         threading.Timer(.3, stop.set).start()
-        with stoppable(stop): took, r = seconds(c.reply, ask())
+        with stoppable(stop):
+            took, r = seconds(c.reply, ask())
         assert took < 2 and r.status=='infra_error' and 'stopped' in r.error and s.count==2
 
 def test_a_pause_between_two_tries_ends_with_a_stop():
@@ -82,13 +97,15 @@ def test_a_pause_between_two_tries_ends_with_a_stop():
         c = OpenAIChatClient('mini', base_url=s.url, api_key='none')
         assert c.reply(ask()).ok
         threading.Timer(.3, stop.set).start()
-        with stoppable(stop): took, r = seconds(c.reply, ask())
+        with stoppable(stop):
+            took, r = seconds(c.reply, ask())
         assert took < 2 and 'stopped' in r.error and s.count==2
 
 # ---- Ctrl-C, in a process of its own ----
 RUN = '''
 import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests in its background has it ignored
+# A shell that runs the tests in its background has it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.llm.command import CommandChat
 from skillrl.store import JsonlLog
@@ -98,16 +115,20 @@ def client(url, **kw): return OpenAIChatClient('mini', base_url=url, api_key='no
 
 def interrupted(code, *args, ready):
     "Seconds from Ctrl-C to the end of a process that runs `code`, its exit code and what it wrote to stderr"
-    p = subprocess.Popen([sys.executable, '-c', RUN + code, *map(str, args)], stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen(
+        [sys.executable, '-c', RUN + code, *map(str, args)], stderr=subprocess.PIPE, text=True
+    )
     until = time.monotonic() + 60
-    while not ready() and time.monotonic() < until: time.sleep(.02)
+    while not ready() and time.monotonic() < until:
+        time.sleep(.02)
     time.sleep(.3)
     began = time.monotonic()
     p.send_signal(signal.SIGINT)
     err = p.communicate(timeout=60)[1]
     return time.monotonic() - began, p.returncode, err
 
-def number(request): return int(request['body']['messages'][0]['content'].split()[-1])
+def number(request):
+    return int(request['body']['messages'][0]['content'].split()[-1])
 
 faults = dict(silent=slow(60), drips=drips('body'), busy=error(503, retry_after='60'))
 
@@ -115,8 +136,11 @@ faults = dict(silent=slow(60), drips=drips('body'), busy=error(503, retry_after=
 def test_ctrl_c_ends_a_batch_within_two_seconds_and_keeps_what_was_answered(tmp_path, fault):
     log = tmp_path/'log.jsonl'
     with FaultServer(rest=lambda r: fault if number(r) % 3==0 else said(f'Reply {number(r)}')) as s:
-        code = 'client(sys.argv[1], log=JsonlLog(sys.argv[2]), parallel=4).replies([ask(f"Episode {i}") for i in range(12)])'
-        took, rc, err = interrupted(code, s.url, log, ready=lambda: {0, 1, 2} <= {number(r) for r in s.requests})
+        batch = '[ask(f"Episode {i}") for i in range(12)]'
+        code = f'client(sys.argv[1], log=JsonlLog(sys.argv[2]), parallel=4).replies({batch})'
+        took, rc, err = interrupted(
+            code, s.url, log, ready=lambda: {0, 1, 2} <= {number(r) for r in s.requests}
+        )
     assert took < 2 and rc in (130, -signal.SIGINT) and 'KeyboardInterrupt' in err
     rows = JsonlLog(log).read()
     assert {1, 2} <= {int(r['text'].split()[-1]) for r in rows if r['status']=='ok'}
@@ -134,12 +158,16 @@ from skillrl.skillopt.rollout import run_rollout
 items = [dict(id=str(i), question=f'Where is mug {i}', answers=['sink']) for i in range(12)]
 env = SimpleQAEnv(train_items=items, val_items=[], test_items=[])
 run_rollout(env, 'Look in the sink.', items, target_client=client(sys.argv[1]))'''
-    with FaultServer(rest=slow(60)) as s: took, rc, err = interrupted(code, s.url, ready=lambda: s.count >= 4)
+    with FaultServer(rest=slow(60)) as s:
+        took, rc, err = interrupted(code, s.url, ready=lambda: s.count >= 4)
     assert took < 2 and rc in (130, -signal.SIGINT), err
 
 def test_ctrl_c_ends_agents_within_two_seconds(tmp_path):
-    source = f'import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(60)'
-    code = f'CommandChat([sys.executable, "-c", {source!r}], parallel=3).replies([ask(f"Episode {{i}}") for i in range(6)])'
+    source = (
+        f'import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(60)'
+    )
+    batch = '[ask(f"Episode {i}") for i in range(6)]'
+    code = f'CommandChat([sys.executable, "-c", {source!r}], parallel=3).replies({batch})'
     took, rc, err = interrupted(code, ready=lambda: len([*tmp_path.iterdir()])==3)
     assert took < 2 and rc in (130, -signal.SIGINT)
     assert all(over(p.name) for p in tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"Asking a model: JSON in every disguise, money under pressure, calls out of order, and keys that must not be seen"
+"Asking a model: JSON in every disguise, money under pressure, calls out of order, keys that must not be seen"
 import _thread, json, os, random, signal, sys, threading, time, traceback
 from dataclasses import replace
 import pytest
@@ -9,7 +9,8 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache, request_key
 from skillrl.llm.reply import ChatReply, Outage, redact, require_some, split_thought
 from skillrl.store import JsonlLog
 
-def ask(text): return [dict(role='user', content=text)]
+def ask(text):
+    return [dict(role='user', content=text)]
 a, b, c = dict(title='Rinse first'), dict(title='Close up'), dict(title='Look twice')
 A, B, C = map(json.dumps, (a, b, c))
 
@@ -31,13 +32,19 @@ found = {
     'prose with braces around it': (f'{{{{ [{A}] }}}}', [a]),
     'prose with an apostrophe': (f"Don't worry: [{A}]", [a]),
     'several, the longest counts': (f'Draft: [{A}] Final: [{A}, {B}]', [a, b]),
-    'several, the last of equals': (f'[{A}] or rather [{json.dumps(dict(title="RINSE FIRST"))}]', [dict(title='RINSE FIRST')]),
+    'several, the last of equals': (
+        f'[{A}] or rather [{json.dumps(dict(title="RINSE FIRST"))}]',
+        [dict(title='RINSE FIRST')],
+    ),
     'thought before': (f'<think>Maybe [{B}, {C}]?</think>[{A}]', [a]),
     'thought without beginning': (f'Maybe [{B}, {C}]?</think>[{A}]', [a]),
     'two thoughts': (f'<think>x</think><think>[{B}, {B}]</think>\n[{A}]', [a]),
     'thought in capitals': (f'<THINK>[{B}, {C}]</THINK>[{A}]', [a]),
     'thought after': (f'[{A}]\n<think>[{B}, {C}, {A}] would be wrong', [a]),
-    'tag in a string': ('[{"title": "Write <think> then </think>"}]', [dict(title='Write <think> then </think>')]),
+    'tag in a string': (
+        '[{"title": "Write <think> then </think>"}]',
+        [dict(title='Write <think> then </think>')],
+    ),
     'cut in a string': (f'[{A}, {B}, {{"title": "Loo', [a, b]),
     'cut in a key': (f'[{A}, {{"tit', [a]),
     'cut after a comma': (f'[{A}, ', [a]),
@@ -53,9 +60,15 @@ found = {
     'encoded with prose': ('The skills: ' + json.dumps(f'[{A}]') + ' That is all.', [a]),
     'encoded, printed over lines': (json.dumps(json.dumps([a], indent=2)), [a]),
     'encoded twice': (json.dumps(json.dumps(f'[{A}]')), [a]),
-    'encoded with quotes inside': (json.dumps(json.dumps([dict(title='say "no" \\ once')])), [dict(title='say "no" \\ once')]),
+    'encoded with quotes inside': (
+        json.dumps(json.dumps([dict(title='say "no" \\ once')])),
+        [dict(title='say "no" \\ once')],
+    ),
     'encoded and cut': (json.dumps(f'[{A}, {B}]')[:-6], [a]),
-    'escaped without quotes around': ('[{\\"title\\": \\"Rinse first\\", \\"ids\\": [1, 2]}]', [dict(a, ids=[1, 2])]),
+    'escaped without quotes around': (
+        '[{\\"title\\": \\"Rinse first\\", \\"ids\\": [1, 2]}]',
+        [dict(a, ids=[1, 2])],
+    ),
     'escaped quotes in a value': ('{"title": "use {\\"a\\": 1}", "n": 1}', dict(title='use {"a": 1}', n=1)),
     'trailing commas': ('[{"title": "Rinse first",},]', [a]),
     'Python words': ('{"ok": True, "no": False, "item": None}', dict(ok=True, no=False, item=None)),
@@ -81,10 +94,36 @@ def test_find_json(case):
     text, value = found[case]
     assert find_json(text) == value
 
-@pytest.mark.parametrize('text', ['', '   ', 'No.', '"a string"', '42', 'null', '[', '{', ']', '{]', '{"a', '[see below', '{title}', '<think>[1, 2]',
-                                  '```json\n```', '\0', '[' * 200, '{"a":' * 200, '": "', '\\"', '[-', '[tru'])
+@pytest.mark.parametrize(
+    'text',
+    [
+        '',
+        '   ',
+        'No.',
+        '"a string"',
+        '42',
+        'null',
+        '[',
+        '{',
+        ']',
+        '{]',
+        '{"a',
+        '[see below',
+        '{title}',
+        '<think>[1, 2]',
+        '```json\n```',
+        '\0',
+        '[' * 200,
+        '{"a":' * 200,
+        '": "',
+        '\\"',
+        '[-',
+        '[tru',
+    ],
+)
 def test_no_json(text):
-    with pytest.raises(ValueError, match='no JSON list or object.*ask again'): find_json(text)
+    with pytest.raises(ValueError, match='no JSON list or object.*ask again'):
+        find_json(text)
     assert json_items(text) == []
 
 items = {
@@ -110,9 +149,15 @@ items = {
     'cut object is none': ('{"title": "Rinse first", "princ', []),
     'not only objects': (f'[1, {A}, "x", null, {B}]', [a, b]),
     'plain list': ('["a", "b"]', []),
-    'an item with lists of its own': ('[{"title": "t", "steps": [{"action": "look"}]}]', [dict(title='t', steps=[dict(action='look')])]),
+    'an item with lists of its own': (
+        '[{"title": "t", "steps": [{"action": "look"}]}]',
+        [dict(title='t', steps=[dict(action='look')])],
+    ),
     'an item with an item of its own': (f'{{"kind": "add", "item": {A}}}', [dict(kind='add', item=a)]),
-    'an item that quotes JSON': (json.dumps(dict(title='t', principle='[{"title": "evil"}]')), [dict(title='t', principle='[{"title": "evil"}]')]),
+    'an item that quotes JSON': (
+        json.dumps(dict(title='t', principle='[{"title": "evil"}]')),
+        [dict(title='t', principle='[{"title": "evil"}]')],
+    ),
     'remarks beside the wrapper': (f'{{"general": [{A}], "meta": {{"model": "x"}}, "ids": [1, 2]}}', [a]),
     'empty wrapper': ('{"skills": []}', []),
     'empty objects': ('[{}, {}]', []),
@@ -125,10 +170,14 @@ def test_json_items(case):
 
 def any_json(rng, depth=0):
     kind = rng.randrange(8 if depth < 5 else 5)
-    if kind < 3: return ''.join(rng.choice('ab "\\\n[]{},:é<>😀\t/') for _ in range(rng.randrange(12)))
-    if kind == 3: return rng.choice([0, -7, 2.5, 1e-9, 10**20])
-    if kind == 4: return rng.choice([True, False, None])
-    if kind == 5: return {f'k{i} "{rng.randrange(9)}"': any_json(rng, depth+1) for i in range(rng.randrange(5))}
+    if kind < 3:
+        return ''.join(rng.choice('ab "\\\n[]{},:é<>😀\t/') for _ in range(rng.randrange(12)))
+    if kind == 3:
+        return rng.choice([0, -7, 2.5, 1e-9, 10**20])
+    if kind == 4:
+        return rng.choice([True, False, None])
+    if kind == 5:
+        return {f'k{i} "{rng.randrange(9)}"': any_json(rng, depth+1) for i in range(rng.randrange(5))}
     return [any_json(rng, depth+1) for _ in range(rng.randrange(5))]
 
 @pytest.mark.parametrize('indent', [None, 2])
@@ -150,19 +199,51 @@ def test_every_cut_of_a_list_keeps_its_whole_objects():
 
 def test_any_cut_and_any_damage_ends_without_a_surprise():
     rng = random.Random(3)
-    text = f'<think>x "y</think> Sure [1]: ```json\n[{A}, {json.dumps(B)}, {{"k": [1, 2.5e3, null, "\\u00e9\\n"]}}]\n```'
+    odd = '{"k": [1, 2.5e3, null, "\\u00e9\\n"]}'
+    text = f'<think>x "y</think> Sure [1]: ```json\n[{A}, {json.dumps(B)}, {odd}]\n```'
     for _ in range(3000):
         s = list(text)
-        for _ in range(rng.randrange(1, 6)): s[rng.randrange(len(s))] = rng.choice('[]{}",:\\\n<>0a\0\ud800')
+        for _ in range(rng.randrange(1, 6)):
+            s[rng.randrange(len(s))] = rng.choice('[]{}",:\\\n<>0a\0\ud800')
         s = ''.join(s)[:rng.randrange(len(s) + 1)]
         assert all(isinstance(o, dict) for o in json_items(s))
-        try: json.dumps(find_json(s), ensure_ascii=False).encode()
-        except ValueError as e: assert 'no JSON' in str(e)
+        try:
+            json.dumps(find_json(s), ensure_ascii=False).encode()
+        except ValueError as e:
+            assert 'no JSON' in str(e)
 
-hostile = dict(lists='[', objects='{"a":', mixed='[{"a":', closed=']', pairs='[]', nested_pairs='[[],', quotes='"', escaped='\\"', open_strings='["',
-               open_strings_apart='[" ', escaped_strings='["\\"', escapes='\\', numbers='[1', digits='1', words='[true', commas='[,', spaces=' ',
-               fences='```' + ' ' * 50, fence_lines='```json\n', thinks='<think>', unthinks='</think>', both='<think></think>', quoted='"<think>',
-               colons='{"a":1,', nul='\0', surrogates='\ud800', keys='{"a', strings='["a",', list_then_space='[          ', half='[{"a": "')
+hostile = dict(
+    lists='[',
+    objects='{"a":',
+    mixed='[{"a":',
+    closed=']',
+    pairs='[]',
+    nested_pairs='[[],',
+    quotes='"',
+    escaped='\\"',
+    open_strings='["',
+    open_strings_apart='[" ',
+    escaped_strings='["\\"',
+    escapes='\\',
+    numbers='[1',
+    digits='1',
+    words='[true',
+    commas='[,',
+    spaces=' ',
+    fences='```' + ' ' * 50,
+    fence_lines='```json\n',
+    thinks='<think>',
+    unthinks='</think>',
+    both='<think></think>',
+    quoted='"<think>',
+    colons='{"a":1,',
+    nul='\0',
+    surrogates='\ud800',
+    keys='{"a',
+    strings='["a",',
+    list_then_space='[          ',
+    half='[{"a": "',
+)
 
 @pytest.mark.parametrize('name', hostile)
 def test_hostile_characters_are_read_to_the_end(name):
@@ -171,12 +252,24 @@ def test_hostile_characters_are_read_to_the_end(name):
         assert sum(map(len, split_thought(front + text))) <= len(front + text)
         assert all(isinstance(o, dict) for o in json_items(front + text))
 
-@pytest.mark.parametrize('text', ['[' * 1_000_000, ('```' + ' ' * 97) * 10_000, '<think>' * 143_000, '["x' * 333_000], ids=['lists', 'fences', 'thinks', 'strings'])
+@pytest.mark.parametrize(
+    'text',
+    ['[' * 1_000_000, ('```' + ' ' * 97) * 10_000, '<think>' * 143_000, '["x' * 333_000],
+    ids=['lists', 'fences', 'thinks', 'strings'],
+)
 def test_a_million_characters_are_read(text):
-    with pytest.raises(ValueError, match='no JSON') as e: find_json(text)
+    with pytest.raises(ValueError, match='no JSON') as e:
+        find_json(text)
     assert len(str(e.value)) < 800
 
-many = dict(lists='[]', objects='{}\n', lines='{"title": "Rinse", "wins": 3}\n', numbers='[1] ', strings='["a"],', encoded='[\\"a\\"] ')
+many = dict(
+    lists='[]',
+    objects='{}\n',
+    lines='{"title": "Rinse", "wins": 3}\n',
+    numbers='[1] ',
+    strings='["a"],',
+    encoded='[\\"a\\"] ',
+)
 
 @pytest.mark.parametrize('name', many)
 @pytest.mark.parametrize('read', [find_json, json_items])
@@ -187,8 +280,10 @@ def test_many_small_values_are_weighed_once_each(name, read, monkeypatch):
         count, here = [0], lambda frame, event, arg: count.__setitem__(0, count[0] + 1) or here
         before = sys.gettrace()
         sys.settrace(here)
-        try: read(text)
-        finally: sys.settrace(before)
+        try:
+            read(text)
+        finally:
+            sys.settrace(before)
         return count[0]/len(text)
     assert work(2000) < 1.25*work(500)
 
@@ -200,7 +295,8 @@ def test_of_many_equals_the_last_counts():
 def test_the_work_grows_with_the_length_only(name, monkeypatch):
     "Counted in tokens looked at and characters in them, not in seconds"
     class Counting:
-        def __init__(self, pattern): self.pattern, self.work = pattern, 0
+        def __init__(self, pattern):
+            self.pattern, self.work = pattern, 0
         def match(self, text, at):
             m = self.pattern.match(text, at)
             self.work += (m.end() - at if m else 1) + 1
@@ -227,7 +323,8 @@ def test_many_wrappers_are_opened_once(core):
 
 def test_strings_in_strings_end():
     text = A
-    for _ in range(7): text = '{"a":'*95 + json.dumps(text) + '}'*95
+    for _ in range(7):
+        text = '{"a":'*95 + json.dumps(text) + '}'*95
     assert all(isinstance(o, dict) for o in json_items(text))
 
 def test_wide_values_are_read_whole():
@@ -235,20 +332,48 @@ def test_wide_values_are_read_whole():
     assert json_items(json.dumps(many)) == many
 
 # ---- thoughts ----
-@pytest.mark.parametrize('text, thought, rest', [
-    ('', '', ''), ('Rinse it', '', 'Rinse it'), ('<think>a</think>b', 'a', 'b'), ('<think>\na\n</think>\n\nb\n', 'a', 'b'),
-    ('<think></think>b', '', 'b'), ('<think>a', 'a', ''), ('a</think>b', 'a', 'b'), ('b</think>', '', 'b'), ('b</think> \n', '', 'b'),
-    ('x <think>a</think> y', 'a', 'x\ny'), ('<think>a</think>x<think>b</think>y', 'a\nb', 'x\ny'), ('<think>a</think>x<think>b', 'a\nb', 'x'),
-    ('<think>a<think>b</think>c</think>d', 'a<think>b\nc', 'd'), ('<Think>a</THINK>b', 'a', 'b'), ('<think>say "no</think>b', 'say "no', 'b'),
-    ('<think>don\'t "</think>["<think>"]', 'don\'t "', '["<think>"]'), ('{"a": "\\"<think>"}', '', '{"a": "\\"<think>"}'),
-    ('an open " quote\n<think>a</think>b', 'a', 'an open " quote\nb'), ('<think>only</think>', 'only', ''), ('<thinking>x</thinking>', '', '<thinking>x</thinking>'),
-])
-def test_split_thought(text, thought, rest): assert split_thought(text) == (thought, rest)
+@pytest.mark.parametrize(
+    'text, thought, rest',
+    [
+        ('', '', ''),
+        ('Rinse it', '', 'Rinse it'),
+        ('<think>a</think>b', 'a', 'b'),
+        ('<think>\na\n</think>\n\nb\n', 'a', 'b'),
+        ('<think></think>b', '', 'b'),
+        ('<think>a', 'a', ''),
+        ('a</think>b', 'a', 'b'),
+        ('b</think>', '', 'b'),
+        ('b</think> \n', '', 'b'),
+        ('x <think>a</think> y', 'a', 'x\ny'),
+        ('<think>a</think>x<think>b</think>y', 'a\nb', 'x\ny'),
+        ('<think>a</think>x<think>b', 'a\nb', 'x'),
+        ('<think>a<think>b</think>c</think>d', 'a<think>b\nc', 'd'),
+        ('<Think>a</THINK>b', 'a', 'b'),
+        ('<think>say "no</think>b', 'say "no', 'b'),
+        ('<think>don\'t "</think>["<think>"]', 'don\'t "', '["<think>"]'),
+        ('{"a": "\\"<think>"}', '', '{"a": "\\"<think>"}'),
+        ('an open " quote\n<think>a</think>b', 'a', 'an open " quote\nb'),
+        ('<think>only</think>', 'only', ''),
+        ('<thinking>x</thinking>', '', '<thinking>x</thinking>'),
+    ],
+)
+def test_split_thought(text, thought, rest):
+    assert split_thought(text) == (thought, rest)
 
 # ---- replies ----
 def test_status_of_a_reply():
-    chat = ScriptedChat(['yes', '', '   ', '<think>hm', ChatReply('', finish='length', logprobs=[-.1]), ChatReply(status='refused'),
-                         TimeoutError('slow'), ChatReply('half', status='infra_error', error='cut')])
+    chat = ScriptedChat(
+        [
+            'yes',
+            '',
+            '   ',
+            '<think>hm',
+            ChatReply('', finish='length', logprobs=[-0.1]),
+            ChatReply(status='refused'),
+            TimeoutError('slow'),
+            ChatReply('half', status='infra_error', error='cut'),
+        ]
+    )
     got = [chat.reply(ask(str(i))) for i in range(8)]
     assert [r.status for r in got] == 'ok refused refused refused ok refused infra_error infra_error'.split()
     assert got[3].thought == 'hm' and 'no answer' in got[3].error
@@ -271,14 +396,28 @@ def test_what_utf8_cannot_hold_is_cleaned_both_ways(tmp_path):
 
 # ---- cache ----
 @pytest.fixture
-def cache(tmp_path): return ReplyCache(tmp_path/'cache')
+def cache(tmp_path):
+    return ReplyCache(tmp_path/'cache')
 
-@pytest.mark.parametrize('change', [dict(model='other'), dict(endpoint='http://elsewhere'), dict(messages=ask('what')), dict(params=dict(temperature=1)),
-                                    dict(params=dict(temperature=0, seed=1)), dict(messages=[dict(role='system', content='why')])])
+@pytest.mark.parametrize(
+    'change',
+    [
+        dict(model='other'),
+        dict(endpoint='http://elsewhere'),
+        dict(messages=ask('what')),
+        dict(params=dict(temperature=1)),
+        dict(params=dict(temperature=0, seed=1)),
+        dict(messages=[dict(role='system', content='why')]),
+    ],
+)
 def test_cache_knows_the_whole_request(cache, change):
     request = dict(endpoint='', model='mini', messages=ask('why'), params=dict(temperature=0))
-    cache.put(request, ChatReply('because', thought='hm', logprobs=[-.5], prompt_tokens=3, completion_tokens=4))
-    assert cache.get(dict(reversed(request.items()))) == ChatReply('because', thought='hm', logprobs=[-.5], prompt_tokens=3, completion_tokens=4, cached=True)
+    cache.put(
+        request, ChatReply('because', thought='hm', logprobs=[-0.5], prompt_tokens=3, completion_tokens=4)
+    )
+    assert cache.get(dict(reversed(request.items()))) == ChatReply(
+        'because', thought='hm', logprobs=[-0.5], prompt_tokens=3, completion_tokens=4, cached=True
+    )
     assert cache.get(request | change) is None
 
 @pytest.mark.parametrize('status', ['refused', 'infra_error'])
@@ -286,8 +425,24 @@ def test_cache_keeps_only_answers(cache, status):
     cache.put(dict(a=1), ChatReply('x', status=status))
     assert len(cache) == 0
 
-@pytest.mark.parametrize('junk', [b'', b'{', b'[]', b'null', b'{"text": 1}', b'{"text": "x", "status": "infra_error"}', b'{"nope": 1}', b'\xff\xfe', b'\0' * 99,
-                                  b'[' * 100_000, b'{"text": "x", "prompt_tokens": null}', b'"text"', b'{"text": "x", "cached": "yes"}'])
+@pytest.mark.parametrize(
+    'junk',
+    [
+        b'',
+        b'{',
+        b'[]',
+        b'null',
+        b'{"text": 1}',
+        b'{"text": "x", "status": "infra_error"}',
+        b'{"nope": 1}',
+        b'\xff\xfe',
+        b'\0' * 99,
+        b'[' * 100_000,
+        b'{"text": "x", "prompt_tokens": null}',
+        b'"text"',
+        b'{"text": "x", "cached": "yes"}',
+    ],
+)
 def test_a_damaged_file_is_a_miss_and_is_replaced(cache, junk):
     cache.put(dict(a=1), ChatReply('x'))
     file, = cache.folder.iterdir()
@@ -311,26 +466,40 @@ def test_many_threads_and_one_file(cache):
             ReplyCache(cache.folder).put(dict(a=1), r)
             assert cache.get(dict(a=1)) in [replace(r, cached=True) for r in replies]
     threads = [threading.Thread(target=write, args=[r]) for r in replies]
-    for t in threads: t.start()
-    for t in threads: t.join()
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
     assert len(os.listdir(cache.folder)) == 1
 
 def test_a_second_run_is_free(cache, tmp_path):
     for free in (False, True):
-        chat = ScriptedChat(lambda m: m[0]['content'], cache=cache, ledger=Ledger(budget_tokens=0 if free else 100), log=JsonlLog(tmp_path/f'{free}.jsonl'))
-        assert [r.text for r in chat.replies([ask(str(i)) for i in range(20)], temperature=.7)] == [str(i) for i in range(20)]
+        chat = ScriptedChat(
+            lambda m: m[0]['content'],
+            cache=cache,
+            ledger=Ledger(budget_tokens=0 if free else 100),
+            log=JsonlLog(tmp_path / f'{free}.jsonl'),
+        )
+        assert [r.text for r in chat.replies([ask(str(i)) for i in range(20)], temperature=0.7)] == [
+            str(i) for i in range(20)
+        ]
         assert len(chat.calls) == (0 if free else 20) and chat.ledger.tokens == (0 if free else 40)
     rows = [JsonlLog(tmp_path/f'{free}.jsonl').read() for free in (False, True)]
     assert [r | dict(cached=True) for r in rows[0]] == rows[1]
 
 def test_a_failure_is_asked_again(cache):
     chat = ScriptedChat([TimeoutError('slow'), 'now'], cache=cache)
-    assert [chat.reply(ask('?')).status, chat.reply(ask('?')).text, chat.reply(ask('?')).cached] == ['infra_error', 'now', True]
+    assert [chat.reply(ask('?')).status, chat.reply(ask('?')).text, chat.reply(ask('?')).cached] == [
+        'infra_error',
+        'now',
+        True,
+    ]
 
 # ---- ledger and budget ----
 def test_ledger_adds_up_by_model():
     ledger = Ledger({'mini': [1, 10], 'free': (0, 0)})
-    for _ in range(3): ledger.add('mini', 1000, 100)
+    for _ in range(3):
+        ledger.add('mini', 1000, 100)
     ledger.add('free', 5, 5)
     ledger.add('new', 7, 0)
     assert ledger.tokens == 3*1100 + 10 + 7 and ledger.usd == pytest.approx(3*(1000*1 + 100*10)/1e6)
@@ -340,31 +509,39 @@ def test_ledger_adds_up_by_model():
 def test_prices_can_be_edited_and_loaded(tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [1, 2]}')
     ledger = Ledger(json.loads((tmp_path/'prices.json').read_text()), budget_usd=1)
-    with pytest.raises(ValueError, match="'maxi' has no price.*ledger.prices\\['maxi'\\] = "): ledger.check('maxi')
+    with pytest.raises(ValueError, match="'maxi' has no price.*ledger.prices\\['maxi'\\] = "):
+        ledger.check('maxi')
     ledger.prices['maxi'] = (5, 5)
     ledger.check('maxi', 100_000, 100_000)
-    with pytest.raises(BudgetExceeded): ledger.check('maxi', 100_000, 100_001)
+    with pytest.raises(BudgetExceeded):
+        ledger.check('maxi', 100_000, 100_001)
 
 @pytest.mark.parametrize('budget', [dict(budget_tokens=0), dict(budget_usd=0), dict(budget_tokens=5)])
 def test_nothing_is_sent_beyond_the_budget(budget):
     ledger = Ledger({'scripted': (1, 1)}, **budget)
     ledger.add('scripted', 5, 0)
     chat = ScriptedChat(['x'], ledger=ledger)
-    with pytest.raises(BudgetExceeded) as e: chat.reply(ask('?'))
+    with pytest.raises(BudgetExceeded) as e:
+        chat.reply(ask('?'))
     assert chat.calls == [] and e.value.replies == [] and ledger.held == {}
 
 @pytest.mark.parametrize('parallel', [1, 2, 7, 32])
 @pytest.mark.parametrize('unit', ['tokens', 'usd'])
 def test_a_parallel_batch_keeps_the_budget(parallel, unit):
-    "50 + 30 tokens a call, 50 bytes of prompt more than that: the budget holds, is used, and the answers are there"
+    "50 + 30 tokens a call, 50 bytes of prompt more: the budget holds and is used, and answers are there"
     budget = dict(budget_tokens=1000) if unit == 'tokens' else dict(budget_usd=.001)
     def slow(m):
         time.sleep(.001)
         return ChatReply('word ' * 30, prompt_tokens=20, completion_tokens=30)
     chat = ScriptedChat(slow, ledger=Ledger({'scripted': (1, 1)}, **budget), parallel=parallel)
-    with pytest.raises(BudgetExceeded, match=f'raise budget_{unit}') as e: chat.replies([ask(f'{i:03}') for i in range(200)], max_tokens=40)
+    with pytest.raises(BudgetExceeded, match=f'raise budget_{unit}') as e:
+        chat.replies([ask(f'{i:03}') for i in range(200)], max_tokens=40)
     assert len(e.value.replies) == len(chat.calls) and all(r.ok for r in e.value.replies)
-    assert 900 <= chat.ledger.tokens <= 1000 and chat.ledger.tokens == 50*len(chat.calls) and chat.ledger.held == {}
+    assert (
+        900 <= chat.ledger.tokens <= 1000
+        and chat.ledger.tokens == 50 * len(chat.calls)
+        and chat.ledger.held == {}
+    )
 
 def test_a_budget_stops_at_the_same_call_every_time():
     def stopped(seed):
@@ -373,7 +550,8 @@ def test_a_budget_stops_at_the_same_call_every_time():
             time.sleep(rng.random() * .003)
             return 'word ' * (int(m[0]['content']) % 7)  + 'end'
         chat = ScriptedChat(jitter, ledger=Ledger(budget_tokens=200), parallel=8)
-        with pytest.raises(BudgetExceeded) as e: chat.replies([ask(str(i)) for i in range(100)], max_tokens=10)
+        with pytest.raises(BudgetExceeded) as e:
+            chat.replies([ask(str(i)) for i in range(100)], max_tokens=10)
         return [r.text for r in e.value.replies]
     first = stopped(0)
     assert len(first) > 20 and all(stopped(seed) == first for seed in range(1, 6))
@@ -382,11 +560,15 @@ def test_chats_in_threads_share_a_budget():
     ledger = Ledger(budget_tokens=1000)
     def play(i):
         chat = ScriptedChat(lambda m: ChatReply('x', prompt_tokens=10, completion_tokens=10), ledger=ledger)
-        try: chat.replies([ask(f'{i} {j}') for j in range(50)], max_tokens=10)
-        except BudgetExceeded: pass
+        try:
+            chat.replies([ask(f'{i} {j}') for j in range(50)], max_tokens=10)
+        except BudgetExceeded:
+            pass
     threads = [threading.Thread(target=play, args=[i]) for i in range(6)]
-    for t in threads: t.start()
-    for t in threads: t.join()
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
     assert 900 <= ledger.tokens <= 1000 and ledger.held == {}
 
 @pytest.mark.parametrize('parallel', [1, 2, 16])
@@ -397,14 +579,19 @@ def test_calls_without_a_limit_pass_the_budget_by_one_reply_at_most(parallel, bu
         time.sleep(.001)
         return ChatReply('x', prompt_tokens=20, completion_tokens=4000)
     chat = ScriptedChat(script, ledger=Ledger({'scripted': (1, 10)}, budget_usd=budget), parallel=parallel)
-    with pytest.raises(BudgetExceeded) as e: chat.replies([ask(str(i)) for i in range(60)])
+    with pytest.raises(BudgetExceeded) as e:
+        chat.replies([ask(str(i)) for i in range(60)])
     assert len(chat.calls) == len(e.value.replies) == sent and chat.ledger.held == {}
     assert chat.ledger.usd <= max(budget, 20e-6 + .04)
 
 def test_one_by_one_without_a_limit_too():
-    chat = ScriptedChat(lambda m: ChatReply('x', prompt_tokens=20, completion_tokens=4000), ledger=Ledger({'scripted': (1, 10)}, budget_usd=.05))
+    chat = ScriptedChat(
+        lambda m: ChatReply('x', prompt_tokens=20, completion_tokens=4000),
+        ledger=Ledger({'scripted': (1, 10)}, budget_usd=0.05),
+    )
     chat.reply(ask('?'))
-    with pytest.raises(BudgetExceeded): chat.reply(ask('??'))
+    with pytest.raises(BudgetExceeded):
+        chat.reply(ask('??'))
     assert len(chat.calls) == 1 and chat.ledger.usd < .05
 
 @pytest.mark.parametrize('seed', range(5))
@@ -414,12 +601,21 @@ def test_replies_that_grow_pass_the_budget_by_the_last_only(seed):
         time.sleep(rng.random() * .002)
         return ChatReply('x', prompt_tokens=10, completion_tokens=int(1.3**int(m[0]['content'])))
     chat = ScriptedChat(script, ledger=Ledger(budget_tokens=2000), parallel=8)
-    with pytest.raises(BudgetExceeded) as e: chat.replies([ask(str(i)) for i in range(60)])
-    assert sum(r.tokens for r in e.value.replies[:-1]) <= 2000 < chat.ledger.tokens + max(r.tokens for r in e.value.replies)
+    with pytest.raises(BudgetExceeded) as e:
+        chat.replies([ask(str(i)) for i in range(60)])
+    assert (
+        sum(r.tokens for r in e.value.replies[:-1])
+        <= 2000
+        < chat.ledger.tokens + max(r.tokens for r in e.value.replies)
+    )
 
 def test_a_limit_is_no_obstacle_to_going_together():
     "Without a budget, or with limits, calls still go side by side"
-    for kw, params in [({}, {}), (dict(ledger=Ledger(budget_tokens=100_000)), dict(max_tokens=10)), (dict(ledger=Ledger(budget_tokens=100_000)), dict(max_completion_tokens=10))]:
+    for kw, params in [
+        ({}, {}),
+        (dict(ledger=Ledger(budget_tokens=100_000)), dict(max_tokens=10)),
+        (dict(ledger=Ledger(budget_tokens=100_000)), dict(max_completion_tokens=10)),
+    ]:
         chat = Gauge(parallel=4, wait=.02, **kw)
         chat.replies([ask(str(i)) for i in range(30)], **params)
         assert chat.most == 4
@@ -437,21 +633,32 @@ def test_teacher_and_policy_share_a_ledger(params, batch):
     def play(model):
         chat = ScriptedChat(script, model, ledger=ledger, parallel=4)
         try:
-            if batch: chat.replies([ask(f'{i}') for i in range(400)], **params)
+            if batch:
+                chat.replies([ask(f'{i}') for i in range(400)], **params)
             else:
-                for i in range(400): chat.reply(ask(f'{i}'), **params)
-        except BudgetExceeded: ends[model] = ledger.usd
+                for i in range(400):
+                    chat.reply(ask(f'{i}'), **params)
+        except BudgetExceeded:
+            ends[model] = ledger.usd
     threads = [threading.Thread(target=play, args=[m]) for m in ('teacher', 'policy')]
-    for t in threads: t.start()
-    for t in threads: t.join(60)
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
     assert not any(t.is_alive() for t in threads) and ledger.held == {}
-    assert .01 - .0006 <= ledger.usd <= .01 and set(ends) <= {'teacher', 'policy'} and all(usd > .009 for usd in ends.values()) and 'teacher' in ends
+    assert (
+        0.01 - 0.0006 <= ledger.usd <= 0.01
+        and set(ends) <= {'teacher', 'policy'}
+        and all(usd > 0.009 for usd in ends.values())
+        and 'teacher' in ends
+    )
 
 def test_a_thread_does_not_wait_for_itself():
     ledger = Ledger(budget_tokens=100)
     hold = ledger.hold('scripted')
     chat = ScriptedChat(['x'], ledger=ledger)
-    with pytest.raises(BudgetExceeded, match='0 tokens of 100 are left'): chat.reply(ask('?'))
+    with pytest.raises(BudgetExceeded, match='0 tokens of 100 are left'):
+        chat.reply(ask('?'))
     ledger.release(hold)
     assert chat.reply(ask('?')).ok
 
@@ -467,7 +674,8 @@ class Gauge(Chat):
             self.now, self.total = self.now + 1, self.total + 1
             self.most = max(self.most, self.now)
         time.sleep(self.wait)
-        with self.lock: self.now -= 1
+        with self.lock:
+            self.now -= 1
         return ChatReply(messages[0]['content'], prompt_tokens=1, completion_tokens=1)
 
 @pytest.mark.parametrize('parallel', [1, 3, 16])
@@ -489,11 +697,19 @@ def test_log_ledger_and_cache_are_the_same_whatever_comes_first(tmp_path):
         rng = random.Random(seed)
         def jitter(m):
             time.sleep(rng.random() * .004)
-            return TimeoutError('slow') if m[0]['content'].endswith('3') else f'<think>{name[:0]}hm</think>' + m[0]['content']
+            return (
+                TimeoutError('slow')
+                if m[0]['content'].endswith('3')
+                else f'<think>{name[:0]}hm</think>' + m[0]['content']
+            )
         folder = tmp_path/name
         chat = ScriptedChat(jitter, log=JsonlLog(folder/'log.jsonl'), cache=ReplyCache(folder/'cache'))
         chat.replies([ask(str(i % 37)) for i in range(60)], temperature=0)
-        return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob('*') if p.is_file()}, repr(chat.ledger.counts), chat.calls
+        return (
+            {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob('*') if p.is_file()},
+            repr(chat.ledger.counts),
+            chat.calls,
+        )
     first = files('run0', 0)
     assert all(files(f'run{i}', i) == first for i in range(1, 5))
     rows = [json.loads(l) for l in first[0]['log.jsonl'].splitlines()]
@@ -501,7 +717,12 @@ def test_log_ledger_and_cache_are_the_same_whatever_comes_first(tmp_path):
 
 def test_the_same_request_is_sent_once_unless_it_samples(cache):
     batch = [ask('a'), ask('b'), ask('a'), ask('a')]
-    for kw, params, sent in [({}, {}, 2), ({}, dict(temperature=0), 2), ({}, dict(temperature=1), 4), (dict(cache=cache), dict(temperature=1), 2)]:
+    for kw, params, sent in [
+        ({}, {}, 2),
+        ({}, dict(temperature=0), 2),
+        ({}, dict(temperature=1), 4),
+        (dict(cache=cache), dict(temperature=1), 2),
+    ]:
         chat = ScriptedChat(lambda m: m[0]['content'], **kw)
         got = chat.replies(batch, **params)
         assert [r.text for r in got] == ['a', 'b', 'a', 'a'] and len(chat.calls) == sent
@@ -510,38 +731,61 @@ def test_the_same_request_is_sent_once_unless_it_samples(cache):
 
 def test_a_twin_of_a_failure_is_a_failure():
     got = ScriptedChat(['fine', TimeoutError('slow')]).replies([ask('a'), ask('b'), ask('b')])
-    assert [(r.status, r.cached) for r in got] == [('ok', False), ('infra_error', False), ('infra_error', False)]
+    assert [(r.status, r.cached) for r in got] == [
+        ('ok', False),
+        ('infra_error', False),
+        ('infra_error', False),
+    ]
 
-def test_no_questions_no_replies(): assert ScriptedChat([]).replies([]) == []
-def test_a_generator_is_a_batch(): assert len(ScriptedChat(['a', 'b']).replies(ask(q) for q in 'xy')) == 2
+def test_no_questions_no_replies():
+    assert ScriptedChat([]).replies([]) == []
+def test_a_generator_is_a_batch():
+    assert len(ScriptedChat(['a', 'b']).replies(ask(q) for q in 'xy')) == 2
 
 @pytest.mark.parametrize('n', [1, 3, 5, 6, 1000])
 def test_a_total_outage_stops_after_a_few(n, tmp_path):
     chat = ScriptedChat(lambda m: ConnectionError('refused by host'), log=JsonlLog(tmp_path/'log.jsonl'))
-    with pytest.raises(Outage, match='ConnectionError: refused by host.*check the address') as e: chat.replies([ask(str(i)) for i in range(n)])
+    with pytest.raises(Outage, match='ConnectionError: refused by host.*check the address') as e:
+        chat.replies([ask(str(i)) for i in range(n)])
     assert len(chat.calls) == len(e.value.replies) == len(chat.log.read()) == min(n, 5)
 
 @pytest.mark.parametrize('parallel', [1, 4, 16])
 def test_a_partial_outage_is_in_the_list(parallel, cache):
-    chat = ScriptedChat(lambda m: ConnectionError('x') if int(m[0]['content']) % 3 else 'ok', parallel=parallel, cache=cache)
+    chat = ScriptedChat(
+        lambda m: ConnectionError('x') if int(m[0]['content']) % 3 else 'ok', parallel=parallel, cache=cache
+    )
     got = chat.replies([ask(str(i)) for i in range(30)])
-    assert [r.status for r in got] == ['infra_error' if i % 3 else 'ok' for i in range(30)] and len(cache) == 10
+    assert [r.status for r in got] == ['infra_error' if i % 3 else 'ok' for i in range(30)] and len(
+        cache
+    ) == 10
 
 def test_four_lost_and_one_refused_is_no_outage():
     chat = ScriptedChat([*[ConnectionError('x')] * 4, ChatReply(status='refused'), *['fine'] * 5])
-    assert [r.status for r in chat.replies([ask(str(i)) for i in range(10)])] == ['infra_error'] * 4 + ['refused'] + ['ok'] * 5
+    assert [r.status for r in chat.replies([ask(str(i)) for i in range(10)])] == ['infra_error'] * 4 + [
+        'refused'
+    ] + ['ok'] * 5
 
 def test_an_outage_keeps_what_the_cache_knew(cache):
-    for i in range(3): cache.put(dict(endpoint='', model='scripted', messages=ask(str(i)), params={}), ChatReply(f'known {i}'))
+    for i in range(3):
+        cache.put(
+            dict(endpoint='', model='scripted', messages=ask(str(i)), params={}), ChatReply(f'known {i}')
+        )
     chat = ScriptedChat(lambda m: ConnectionError('x'), cache=cache)
-    with pytest.raises(Outage, match='5 of 8 calls') as e: chat.replies([ask(str(i)) for i in range(100)])
+    with pytest.raises(Outage, match='5 of 8 calls') as e:
+        chat.replies([ask(str(i)) for i in range(100)])
     assert [r.ok for r in e.value.replies] == [True] * 3 + [False] * 5
 
 def test_require_some():
-    ok, refused, lost = ChatReply('x'), ChatReply(status='refused'), ChatReply(status='infra_error', error='TimeoutError: slow')
-    for fine in ([], [ok], [refused], [ok, lost], [ok, refused, lost]): assert require_some(fine) == fine
+    ok, refused, lost = (
+        ChatReply('x'),
+        ChatReply(status='refused'),
+        ChatReply(status='infra_error', error='TimeoutError: slow'),
+    )
+    for fine in ([], [ok], [refused], [ok, lost], [ok, refused, lost]):
+        assert require_some(fine) == fine
     for bad in ([lost], [refused, lost]):
-        with pytest.raises(Outage, match='TimeoutError: slow') as e: require_some(iter(bad))
+        with pytest.raises(Outage, match='TimeoutError: slow') as e:
+            require_some(iter(bad))
         assert e.value.replies == bad
 
 @pytest.mark.parametrize('error', [KeyboardInterrupt, OSError])
@@ -555,79 +799,169 @@ def test_what_was_paid_for_is_never_lost(error, tmp_path):
                 raise error('stop')
             return super().record(call, r)
     done = []
-    chat = Interrupted(lambda m: (time.sleep(.002), m[0]['content'])[1], parallel=4, log=JsonlLog(tmp_path/'log.jsonl'))
-    with pytest.raises(error) as e: chat.replies([ask(str(i)) for i in range(100)])
+    chat = Interrupted(
+        lambda m: (time.sleep(0.002), m[0]['content'])[1], parallel=4, log=JsonlLog(tmp_path / 'log.jsonl')
+    )
+    with pytest.raises(error) as e:
+        chat.replies([ask(str(i)) for i in range(100)])
     n = chat.ledger.counts['scripted'][0]
     assert 11 <= n < 100 and [r.text for r in e.value.replies] == [str(i) for i in range(n)]
     assert len(chat.log.read()) == n and chat.ledger.held == {}
 
 def test_an_interrupt_while_waiting_loses_nothing():
     "Ctrl-C arrives while the main thread waits for a reply"
-    before = signal.signal(signal.SIGINT, signal.default_int_handler) # A shell that runs the tests in its background has it ignored
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # A shell that runs the tests in its background has it ignored
     def script(m):
-        if m[0]['content'] == '12': _thread.interrupt_main()
+        if m[0]['content'] == '12':
+            _thread.interrupt_main()
         time.sleep(.01)
         return m[0]['content']
     chat = ScriptedChat(script, parallel=4)
     try:
-        with pytest.raises(KeyboardInterrupt) as e: chat.replies([ask(str(i)) for i in range(200)])
-    finally: signal.signal(signal.SIGINT, before)
+        with pytest.raises(KeyboardInterrupt) as e:
+            chat.replies([ask(str(i)) for i in range(200)])
+    finally:
+        signal.signal(signal.SIGINT, before)
     n = chat.ledger.counts['scripted'][0]
-    assert 12 < n < 40 and [r.text for r in e.value.replies] == [str(i) for i in range(n)] and chat.ledger.held == {}
+    assert (
+        12 < n < 40
+        and [r.text for r in e.value.replies] == [str(i) for i in range(n)]
+        and chat.ledger.held == {}
+    )
 
 def test_an_interrupt_frees_what_one_call_held():
     class Slow(Chat):
-        def send(self, messages, **params): raise KeyboardInterrupt
+        def send(self, messages, **params):
+            raise KeyboardInterrupt
     chat = Slow('slow')
-    with pytest.raises(KeyboardInterrupt): chat.reply(ask('?'), max_tokens=100)
+    with pytest.raises(KeyboardInterrupt):
+        chat.reply(ask('?'), max_tokens=100)
     assert chat.ledger.held == {}
 
 def test_a_script_that_ends_says_so():
     chat = ScriptedChat(['a', 'b'])
-    with pytest.raises(RuntimeError, match='the script has 2 replies') as e: chat.replies([ask(q) for q in 'xyz'])
+    with pytest.raises(RuntimeError, match='the script has 2 replies') as e:
+        chat.replies([ask(q) for q in 'xyz'])
     assert len(e.value.replies) <= 2 and chat.ledger.held == {}
 
 # ---- secrets ----
 KEY = 'mug/and+spoon-0123456789'
 
-@pytest.mark.parametrize('text, hidden', [
-    ('Incorrect API key provided: sk-abcdEFGH1234.', 'abcdEFGH'), ('sk-proj-Ab_12-cdEF34', 'Ab_12'), ('key sk-abcd****wxyz', 'wxyz'),
-    ('Authorization: Bearer abc.def-123', 'abc.def'), ('authorization=Basic dXNlcjpwdw==', 'dXNl'), ("{'Authorization': 'Bearer xyz98765'}", 'xyz98765'),
-    ('api_key=verysecret', 'verysecret'), ('"api_key": "verysecret"', 'verysecret'), ('{\\"api_key\\": \\"verysecret\\"}', 'verysecret'), ('api-key: verysecret', 'verysecret'),
-    ('x-api-key: verysecret', 'verysecret'), ('APIKEY=verysecret', 'verysecret'), ('http://h/v1?api_key=verysecret&x=1', 'verysecret'),
-    ('http://me:verysecret@host/v1', 'verysecret'), ('password: verysecret', 'verysecret'), ('client_secret=verysecret', 'verysecret'),
-    ('bearer ABCDEFGH12345678', 'ABCDEFGH'), ('hf_' + 'a1' * 12, 'a1a1'), ('AIza' + 'b2' * 18, 'b2b2'), ('ghp_' + 'c3' * 15, 'c3c3'),
-    ('eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.abcDEF', 'eyJzdWI'), (f'it was {KEY}!', KEY), ('mug%2Fand%2Bspoon-0123456789', '0123'),
-    ('OPENAI_API_KEY=verysecret', 'verysecret'), ('AZURE_OPENAI_API_KEY: verysecret', 'verysecret'),
-])
+@pytest.mark.parametrize(
+    'text, hidden',
+    [
+        ('Incorrect API key provided: sk-abcdEFGH1234.', 'abcdEFGH'),
+        ('sk-proj-Ab_12-cdEF34', 'Ab_12'),
+        ('key sk-abcd****wxyz', 'wxyz'),
+        ('Authorization: Bearer abc.def-123', 'abc.def'),
+        ('authorization=Basic dXNlcjpwdw==', 'dXNl'),
+        ("{'Authorization': 'Bearer xyz98765'}", 'xyz98765'),
+        ('api_key=verysecret', 'verysecret'),
+        ('"api_key": "verysecret"', 'verysecret'),
+        ('{\\"api_key\\": \\"verysecret\\"}', 'verysecret'),
+        ('api-key: verysecret', 'verysecret'),
+        ('x-api-key: verysecret', 'verysecret'),
+        ('APIKEY=verysecret', 'verysecret'),
+        ('http://h/v1?api_key=verysecret&x=1', 'verysecret'),
+        ('http://me:verysecret@host/v1', 'verysecret'),
+        ('password: verysecret', 'verysecret'),
+        ('client_secret=verysecret', 'verysecret'),
+        ('bearer ABCDEFGH12345678', 'ABCDEFGH'),
+        ('hf_' + 'a1' * 12, 'a1a1'),
+        ('AIza' + 'b2' * 18, 'b2b2'),
+        ('ghp_' + 'c3' * 15, 'c3c3'),
+        ('eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.abcDEF', 'eyJzdWI'),
+        (f'it was {KEY}!', KEY),
+        ('mug%2Fand%2Bspoon-0123456789', '0123'),
+        ('OPENAI_API_KEY=verysecret', 'verysecret'),
+        ('AZURE_OPENAI_API_KEY: verysecret', 'verysecret'),
+    ],
+)
 def test_redact(text, hidden):
     out = redact(text, [KEY])
     assert hidden not in out and '[redacted]' in out and redact(out, [KEY]) == out
 
-@pytest.mark.parametrize('text', ['task-specific-skills first', 'risk-averse', 'the bearer of the mug', 'put mug 1 in/on shelf 2', 'http://host:8000/v1', 'prompt_tokens: 1234567',
-                                  'the key is on the desk', 'token budget = 4096', 'basic knowledge of kitchens', 'gen_001, pick_002, sk-1'])
-def test_redact_leaves_the_rest(text): assert redact(text) == text
+@pytest.mark.parametrize(
+    'text',
+    [
+        'task-specific-skills first',
+        'risk-averse',
+        'the bearer of the mug',
+        'put mug 1 in/on shelf 2',
+        'http://host:8000/v1',
+        'prompt_tokens: 1234567',
+        'the key is on the desk',
+        'token budget = 4096',
+        'basic knowledge of kitchens',
+        'gen_001, pick_002, sk-1',
+    ],
+)
+def test_redact_leaves_the_rest(text):
+    assert redact(text) == text
 
-@pytest.mark.parametrize('unit', ['sk-', 'Bearer ', 'api_key=', '://a:', 'eyJa.', 'x' * 50 + '@', 'api_key' + ' ' * 20, 'authorization: bearer ', 'a', '-sk', '://' + 'a' * 99, 'eyJ' + 'a' * 99])
-def test_redact_reads_a_million_characters(unit): assert redact(unit * (200_000 // len(unit))) is not None
+@pytest.mark.parametrize(
+    'unit',
+    [
+        'sk-',
+        'Bearer ',
+        'api_key=',
+        '://a:',
+        'eyJa.',
+        'x' * 50 + '@',
+        'api_key' + ' ' * 20,
+        'authorization: bearer ',
+        'a',
+        '-sk',
+        '://' + 'a' * 99,
+        'eyJ' + 'a' * 99,
+    ],
+)
+def test_redact_reads_a_million_characters(unit):
+    assert redact(unit * (200_000 // len(unit))) is not None
 
 def test_no_key_is_written_raised_or_shown(tmp_path):
     folder, keys = tmp_path/'run', ['Bearer other-key-1', 'tea-spoon']
-    class Echo(ScriptedChat): secrets = (KEY,)
-    script = [f'<think>{KEY}</think>your key is {KEY}', ChatReply('x', thought=KEY), ChatReply(status='refused', error=f'401 {KEY}'), ConnectionError(f'Bearer {KEY}'), 'fine']
-    chat = Echo(script, log=JsonlLog(folder/'log.jsonl'), cache=ReplyCache(folder/'cache'), ledger=Ledger({'scripted': (1, 1)}, budget_usd=1))
-    got = chat.replies([ask(f'{i} {KEY}') for i in range(5)], extra_headers=dict(zip(['Authorization', 'api-key'], keys)), user=KEY)
-    with pytest.raises(Outage) as e: Echo(lambda m: ConnectionError(KEY)).replies([ask('x')])
+    class Echo(ScriptedChat):
+        secrets = (KEY,)
+    script = [
+        f'<think>{KEY}</think>your key is {KEY}',
+        ChatReply('x', thought=KEY),
+        ChatReply(status='refused', error=f'401 {KEY}'),
+        ConnectionError(f'Bearer {KEY}'),
+        'fine',
+    ]
+    chat = Echo(
+        script,
+        log=JsonlLog(folder / 'log.jsonl'),
+        cache=ReplyCache(folder / 'cache'),
+        ledger=Ledger({'scripted': (1, 1)}, budget_usd=1),
+    )
+    got = chat.replies(
+        [ask(f'{i} {KEY}') for i in range(5)],
+        extra_headers=dict(zip(['Authorization', 'api-key'], keys)),
+        user=KEY,
+    )
+    with pytest.raises(Outage) as e:
+        Echo(lambda m: ConnectionError(KEY)).replies([ask('x')])
     trace = ''.join(traceback.format_exception(e.value))
-    shown = ''.join(map(repr, [got, chat, chat.ledger, chat.cache, chat.log, e.value, e.value.replies])) + str(e.value) + trace
+    shown = (
+        ''.join(map(repr, [got, chat, chat.ledger, chat.cache, chat.log, e.value, e.value.replies]))
+        + str(e.value)
+        + trace
+    )
     written = ''.join(p.read_text() for p in folder.rglob('*') if p.is_file())
-    for key in (KEY, *keys): assert key not in shown and key not in written
+    for key in (KEY, *keys):
+        assert key not in shown and key not in written
     assert '[redacted]' in written and got[0].text == 'your key is [redacted]'
 
 def test_request_key_is_for_plain_values():
     assert request_key(dict(a=1, b=[2])) == request_key(dict(b=[2], a=1)) != request_key(dict(a=1, b=[3]))
-    with pytest.raises(TypeError, match='cannot be written as JSON'): request_key(dict(a={1}))
+    with pytest.raises(TypeError, match='cannot be written as JSON'):
+        request_key(dict(a={1}))
 
 @pytest.mark.parametrize('parallel', [0, -1, 2.5, None])
 def test_parallel_is_a_count(parallel):
-    with pytest.raises(ValueError, match='parallel is'): ScriptedChat([], parallel=parallel)
+    with pytest.raises(ValueError, match='parallel is'):
+        ScriptedChat([], parallel=parallel)

@@ -1,4 +1,4 @@
-"An OpenAI-compatible service that is late, rude, full, mute or torn: how many requests each costs, what comes of it, and that the key stays where it is"
+"A service that is late, rude, full, mute or torn: what each costs in requests, and that the key stays put"
 import email.utils, gc, json, logging, os, random, subprocess, sys, threading, time, traceback
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
@@ -19,10 +19,12 @@ RETRIES = 2
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch):
     for k in list(os.environ):
-        if k.startswith(('OPENAI', 'AZURE_OPENAI')) or k.lower().endswith('_proxy'): monkeypatch.delenv(k)
+        if k.startswith(('OPENAI', 'AZURE_OPENAI')) or k.lower().endswith('_proxy'):
+            monkeypatch.delenv(k)
 
 @pytest.fixture
-def naps(): return []
+def naps():
+    return []
 
 @pytest.fixture
 def client(naps):
@@ -32,29 +34,67 @@ def client(naps):
         return OpenAIChatClient('mini', **kw)
     return make
 
-def ask(text='Why was the mug not accepted?'): return [dict(role='user', content=text)]
+def ask(text='Why was the mug not accepted?'):
+    return [dict(role='user', content=text)]
 
 # --- faults: requests, status, words in the error ---
 passing = dict(
-    minute_429=(error(429, 'You exceeded your current quota: 15 requests per minute', 'rate_limit_exceeded'), '[rate_limit_exceeded] You exceeded'),
-    plain_429=(error(429, 'slow down'), '429 (slow down)'), retry_after=(error(429, 'slow down', retry_after='1'), 'ask less at a time'),
-    timeout_408=(error(408), '408'), conflict_409=(error(409), '409'), oops_500=(error(500), '500'), bad_gateway_502=(Answer('<h1>Bad Gateway</h1>', 502), '502'),
-    busy_503=(error(503, retry_after='2'), '503'), overloaded_529=(error(529), '529'), bare_500=(Answer('', 500), '500'),
-    reset=(RESET, 'broke off'), torn_body=(CUT, 'broke off'), late=(slow(3), 'no answer within 0.15 s'),
-    no_choices=(said(choices=0), 'no choice'), choices_null=(Answer(dict(choices=None)), 'no choice'), choice_null=(Answer(dict(choices=[None])), 'no choice'),
-    no_message=(Answer(dict(choices=[dict(finish_reason='stop')])), 'no choice'), null_content=(said(None), 'no text'), error_inside_200=(
-        Answer(dict(error=dict(message='upstream is full'))), 'upstream is full'), number_content=(said(7), 'no text'),
-    truncated=(truncated(), 'no JSON'), empty_body=(Answer(''), 'no JSON'), html=(Answer('<html>Log in</html>'), 'no JSON'), json_list=(Answer([]), 'no choice'),
-    json_null=(Answer('null'), 'no choice'), bytes_garbage=(Answer(b'\xff\xfe\x80'), 'no JSON'), deep=(Answer('['*100_000), 'no JSON'),
-    not_gzip=(Answer('mug', headers={'Content-Encoding': 'gzip'}), 'broke off'))
-lasting = dict(
-    bad_400=(error(400, 'no such role'), 'correct the request'), wrong_key_401=(error(401, 'bad key'), 'check the API key'), forbidden_403=(error(403), 'may do'),
-    absent_404=(error(404), '/v1'), fastapi_404=(Answer(dict(detail='Not Found'), 404), 'Not Found'), gone_410=(error(410), '410'), too_large_413=(error(413), '413'),
-    unprocessable_422=(Answer(dict(detail=[dict(loc=['body', 'messages'], msg='field required')]), 422), 'field required'),
-    quota_by_type_429=(Answer(dict(error=dict(message='x'*500, type='insufficient_quota', code=None)), 429), 'used up'),
-    quota_429=(error(429, 'You exceeded your current quota', 'insufficient_quota', retry_after='1'), 'used up'),
-    moved_302=(Answer('', 302, {'Location': 'http://elsewhere/v1'}), 'elsewhere'), moved_307=(Answer('', 307, {'Location': 'http://elsewhere/v1'}), 'elsewhere'),
-    html_404=(Answer('<h1>Nothing here</h1>', 404), 'Nothing here'))
+    minute_429=(
+        error(429, 'You exceeded your current quota: 15 requests per minute', 'rate_limit_exceeded'),
+        '[rate_limit_exceeded] You exceeded',
+    ),
+    plain_429=(error(429, 'slow down'), '429 (slow down)'),
+    retry_after=(error(429, 'slow down', retry_after='1'), 'ask less at a time'),
+    timeout_408=(error(408), '408'),
+    conflict_409=(error(409), '409'),
+    oops_500=(error(500), '500'),
+    bad_gateway_502=(Answer('<h1>Bad Gateway</h1>', 502), '502'),
+    busy_503=(error(503, retry_after='2'), '503'),
+    overloaded_529=(error(529), '529'),
+    bare_500=(Answer('', 500), '500'),
+    reset=(RESET, 'broke off'),
+    torn_body=(CUT, 'broke off'),
+    late=(slow(3), 'no answer within 0.15 s'),
+    no_choices=(said(choices=0), 'no choice'),
+    choices_null=(Answer(dict(choices=None)), 'no choice'),
+    choice_null=(Answer(dict(choices=[None])), 'no choice'),
+    no_message=(Answer(dict(choices=[dict(finish_reason='stop')])), 'no choice'),
+    null_content=(said(None), 'no text'),
+    error_inside_200=(Answer(dict(error=dict(message='upstream is full'))), 'upstream is full'),
+    number_content=(said(7), 'no text'),
+    truncated=(truncated(), 'no JSON'),
+    empty_body=(Answer(''), 'no JSON'),
+    html=(Answer('<html>Log in</html>'), 'no JSON'),
+    json_list=(Answer([]), 'no choice'),
+    json_null=(Answer('null'), 'no choice'),
+    bytes_garbage=(Answer(b'\xff\xfe\x80'), 'no JSON'),
+    deep=(Answer('[' * 100_000), 'no JSON'),
+    not_gzip=(Answer('mug', headers={'Content-Encoding': 'gzip'}), 'broke off'),
+)
+permanent = dict(
+    bad_400=(error(400, 'no such role'), 'correct the request'),
+    wrong_key_401=(error(401, 'bad key'), 'check the API key'),
+    forbidden_403=(error(403), 'may do'),
+    absent_404=(error(404), '/v1'),
+    fastapi_404=(Answer(dict(detail='Not Found'), 404), 'Not Found'),
+    gone_410=(error(410), '410'),
+    too_large_413=(error(413), '413'),
+    unprocessable_422=(
+        Answer(dict(detail=[dict(loc=['body', 'messages'], msg='field required')]), 422),
+        'field required',
+    ),
+    quota_by_type_429=(
+        Answer(dict(error=dict(message='x' * 500, type='insufficient_quota', code=None)), 429),
+        'used up',
+    ),
+    quota_429=(
+        error(429, 'You exceeded your current quota', 'insufficient_quota', retry_after='1'),
+        'used up',
+    ),
+    moved_302=(Answer('', 302, {'Location': 'http://elsewhere/v1'}), 'elsewhere'),
+    moved_307=(Answer('', 307, {'Location': 'http://elsewhere/v1'}), 'elsewhere'),
+    html_404=(Answer('<h1>Nothing here</h1>', 404), 'Nothing here'),
+)
 
 @pytest.mark.parametrize('fault,says', passing.values(), ids=passing)
 def test_a_passing_fault_that_stays(client, naps, fault, says):
@@ -69,7 +109,7 @@ def test_a_passing_fault_that_passes(client, naps, fault, says):
         r = client(s, timeout=.15 if fault.delay else 5.).reply(ask())
         assert (r.status, r.text, s.count, len(naps))==('ok', 'A mug goes into the sink first.', 2, 1)
 
-@pytest.mark.parametrize('fault,says', lasting.values(), ids=lasting)
+@pytest.mark.parametrize('fault,says', permanent.values(), ids=permanent)
 def test_a_lasting_fault_is_met_once(client, naps, fault, says):
     with FaultServer(rest=fault) as s:
         r = client(s).reply(ask())
@@ -77,10 +117,20 @@ def test_a_lasting_fault_is_met_once(client, naps, fault, says):
         assert says in r.error and '\n' not in r.error and len(r.error) < 600
 
 refusals = dict(
-    filtered=said('', 'content_filter'), half_filtered=said('The mug', 'content_filter'), declined=said(None, refusal='I cannot discuss mugs.'),
-    azure=error(400, "The response was filtered due to Azure OpenAI's content management policy.", 'content_filter'), policy=error(400, 'no', 'content_policy_violation'),
-    thinking_only=said(None, 'length', reasoning_content='A mug, a mug'), out_of_tokens=said(None, 'length'), tool_call=said(None, 'tool_calls', tool_calls=[]),
-    empty=said(''), blank=said(' \n'), thought_in_tags=said('<think>A mug, a m', 'length'))
+    filtered=said('', 'content_filter'),
+    half_filtered=said('The mug', 'content_filter'),
+    declined=said(None, refusal='I cannot discuss mugs.'),
+    azure=error(
+        400, "The response was filtered due to Azure OpenAI's content management policy.", 'content_filter'
+    ),
+    policy=error(400, 'no', 'content_policy_violation'),
+    thinking_only=said(None, 'length', reasoning_content='A mug, a mug'),
+    out_of_tokens=said(None, 'length'),
+    tool_call=said(None, 'tool_calls', tool_calls=[]),
+    empty=said(''),
+    blank=said(' \n'),
+    thought_in_tags=said('<think>A mug, a m', 'length'),
+)
 
 @pytest.mark.parametrize('answer', refusals.values(), ids=refusals)
 def test_a_no_is_a_refusal_and_is_not_asked_again(client, answer):
@@ -89,9 +139,15 @@ def test_a_no_is_a_refusal_and_is_not_asked_again(client, answer):
         assert (r.status, s.count)==('refused', 1) and r.error
 
 def test_nobody_home(client, naps):
-    with FaultServer() as s: pass
+    with FaultServer() as s:
+        pass
     r = client(s).reply(ask())
-    assert r.status=='infra_error' and 'broke off' in r.error and 'whether the server runs' in r.error and len(naps)==RETRIES
+    assert (
+        r.status == 'infra_error'
+        and 'broke off' in r.error
+        and 'whether the server runs' in r.error
+        and len(naps) == RETRIES
+    )
 
 def test_no_retries_is_one_request(client):
     with FaultServer(rest=error(500)) as s:
@@ -105,20 +161,48 @@ def test_the_package_below_does_not_retry(client):
         assert s.count==5 and {r['headers'].get('x-stainless-retry-count') for r in s.requests}=={'0'}
 
 # --- waiting ---
-@pytest.mark.parametrize('header,wait', [('1', 1), ('0', 0), ('0.5', .5), ('60', 60), ('61', LONGEST), ('86400', LONGEST), ('1e400', LONGEST), ('inf', LONGEST)])
+@pytest.mark.parametrize(
+    'header,wait',
+    [
+        ('1', 1),
+        ('0', 0),
+        ('0.5', 0.5),
+        ('60', 60),
+        ('61', LONGEST),
+        ('86400', LONGEST),
+        ('1e400', LONGEST),
+        ('inf', LONGEST),
+    ],
+)
 def test_retry_after_is_kept_to(client, naps, header, wait):
-    with FaultServer(error(429, retry_after=header)) as s: client(s).reply(ask())
+    with FaultServer(error(429, retry_after=header)) as s:
+        client(s).reply(ask())
     assert naps==[wait]
 
-@pytest.mark.parametrize('header', ['', 'soon', '-5', 'nan', 'Sun, 99 Nov', 'Mon, 01 Jan 99999 00:00:00 GMT', '1 2', '🫖'.encode().decode('latin1')])
+@pytest.mark.parametrize(
+    'header',
+    [
+        '',
+        'soon',
+        '-5',
+        'nan',
+        'Sun, 99 Nov',
+        'Mon, 01 Jan 99999 00:00:00 GMT',
+        '1 2',
+        '🫖'.encode().decode('latin1'),
+    ],
+)
 def test_a_retry_after_without_sense_is_ignored(client, naps, header):
-    with FaultServer(error(503, retry_after=header)) as s: client(s).reply(ask())
+    with FaultServer(error(503, retry_after=header)) as s:
+        client(s).reply(ask())
     assert len(naps)==1 and .5 <= naps[0] <= .625
 
 @pytest.mark.parametrize('ahead,wait', [(7, 7), (3600, LONGEST), (-100, 0)])
 def test_retry_after_may_be_a_date(client, naps, ahead, wait):
-    date = lambda t: email.utils.formatdate(t, usegmt=True)
-    with FaultServer(lambda r: error(429, retry_after=date(time.time() + ahead))) as s: client(s).reply(ask())
+    def date(t):
+        return email.utils.formatdate(t, usegmt=True)
+    with FaultServer(lambda r: error(429, retry_after=date(time.time() + ahead))) as s:
+        client(s).reply(ask())
     assert wait - 1.5 <= naps[0] <= wait + 1.5
 
 def test_a_wrong_clock_here_does_not_matter():
@@ -128,32 +212,56 @@ def test_a_wrong_clock_here_does_not_matter():
 def test_any_header_gives_a_wait_within_bounds():
     rng = random.Random(0)
     for _ in range(2000):
-        headers = {k: ''.join(rng.choice('0123456789.-+eE ,:GMTSunNov') for _ in range(rng.randint(0, 30))) for k in ('retry-after', 'retry-after-ms', 'date')}
+        headers = {
+            k: ''.join(rng.choice('0123456789.-+eE ,:GMTSunNov') for _ in range(rng.randint(0, 30)))
+            for k in ('retry-after', 'retry-after-ms', 'date')
+        }
         assert 0 <= retry_wait(headers, rng.randint(0, 2000)) <= LONGEST
 
 def test_waits_grow(client, naps):
-    with FaultServer(rest=error(500)) as s: client(s, retries=7).reply(ask())
+    with FaultServer(rest=error(500)) as s:
+        client(s, retries=7).reply(ask())
     assert all(least <= t <= 1.25*least for t, least in zip(naps, (.5, 1, 2, 4, 8, 8, 8))) and len(naps)==7
 
 # --- what a reply says ---
 def test_a_reply_has_all_its_parts(client):
-    answer = said('<think>Dirty.</think>Rinse it.', usage=(123, 45), logprobs=[-.5, -1.25], reasoning_content='A mug.')
-    with FaultServer(answer) as s: r = client(s).reply(ask(), logprobs=True, top_logprobs=3)
+    answer = said(
+        '<think>Dirty.</think>Rinse it.', usage=(123, 45), logprobs=[-0.5, -1.25], reasoning_content='A mug.'
+    )
+    with FaultServer(answer) as s:
+        r = client(s).reply(ask(), logprobs=True, top_logprobs=3)
     assert (r.text, r.thought, r.finish, r.status)==('Rinse it.', 'A mug.\nDirty.', 'stop', 'ok')
     assert (r.prompt_tokens, r.completion_tokens, r.logprobs, r.cached)==(123, 45, [-.5, -1.25], False)
     assert s.requests[0]['body']==dict(model='mini', messages=ask(), logprobs=True, top_logprobs=3)
 
-@pytest.mark.parametrize('usage', [None, [], 'many', dict(prompt_tokens=None), dict(prompt_tokens='7', completion_tokens=-2), dict(prompt_tokens=True)])
+@pytest.mark.parametrize(
+    'usage',
+    [
+        None,
+        [],
+        'many',
+        dict(prompt_tokens=None),
+        dict(prompt_tokens='7', completion_tokens=-2),
+        dict(prompt_tokens=True),
+    ],
+)
 def test_a_count_that_is_missing_is_estimated_and_says_so(client, usage, tmp_path):
     "Five tokens read and eight written, as most tokenizers count"
     log, ledger = JsonlLog(tmp_path/'l.jsonl'), Ledger({'mini': (1., 2.)})
-    with FaultServer(rest=Answer(said().body | dict(usage=usage))) as s, pytest.warns(UserWarning, match='estimated, at most so many') as told:
+    with (
+        FaultServer(rest=Answer(said().body | dict(usage=usage))) as s,
+        pytest.warns(UserWarning, match='estimated, at most so many') as told,
+    ):
         c = client(s, log=log, ledger=ledger)
         r = c.reply(ask())
         assert c.reply(ask('Again?')).ok and len([w for w in told if w.category is UserWarning])==1
     assert r.ok and r.estimated and 8 <= r.prompt_tokens <= 60 and 8 <= r.completion_tokens <= 20
     assert [row['estimated'] for row in log.read()]==[True]*2
-    assert 'at most' in repr(ledger) and 'estimated: the server reports no usage' in repr(ledger) and 'at most' in str(ledger.table())
+    assert (
+        'at most' in repr(ledger)
+        and 'estimated: the server reports no usage' in repr(ledger)
+        and 'at most' in str(ledger.table())
+    )
 
 def test_a_count_of_the_server_is_no_estimate(client):
     with FaultServer() as s:
@@ -165,7 +273,8 @@ def test_a_budget_binds_where_the_server_reports_no_usage(client):
     for budget in (dict(budget_usd=.01), dict(budget_tokens=10_000)):
         with FaultServer(rest=mute) as s, pytest.warns(UserWarning):
             c = client(s, ledger=Ledger({'mini': (1., 2.)}, **budget), parallel=1)
-            with pytest.raises(BudgetExceeded) as e: c.replies(asks(100), max_tokens=900)
+            with pytest.raises(BudgetExceeded) as e:
+                c.replies(asks(100), max_tokens=900)
             assert 2 < s.count < 20 and len(e.value.replies)==s.count
 
 def test_a_resumed_ledger_knows_what_was_estimated(client, tmp_path):
@@ -179,21 +288,31 @@ def test_a_resumed_ledger_knows_what_was_estimated(client, tmp_path):
     assert again.counts==first.ledger.counts and again.tokens > 0 and 'at most' in repr(again)
 
 def test_an_answer_without_a_reply_and_without_a_count_is_not_billed(client):
-    with FaultServer(Answer(dict(error=dict(message='upstream is full'))), said(usage=(100, 5))) as s: r = client(s).reply(ask())
+    with FaultServer(Answer(dict(error=dict(message='upstream is full'))), said(usage=(100, 5))) as s:
+        r = client(s).reply(ask())
     assert (r.prompt_tokens, r.completion_tokens, r.estimated)==(100, 5, False)
 
-@pytest.mark.parametrize('logprobs', [None, [], {}, dict(content=None), dict(content=[None]), dict(content=[dict(logprob='low')])])
+@pytest.mark.parametrize(
+    'logprobs', [None, [], {}, dict(content=None), dict(content=[None]), dict(content=[dict(logprob='low')])]
+)
 def test_logprobs_that_do_not_come_are_none(logprobs):
     d = said('mug').body
     d['choices'][0]['logprobs'] = logprobs
     assert read_chat(d).logprobs is None
 
 def test_a_cut_off_reply_says_so(client):
-    with FaultServer(said('[{"title": "Rin', 'length')) as s: r = client(s).reply(ask())
+    with FaultServer(said('[{"title": "Rin', 'length')) as s:
+        r = client(s).reply(ask())
     assert (r.status, r.finish)==('ok', 'length')
 
 def test_content_may_come_in_parts():
-    parts = [dict(type='thinking', thinking=[dict(text='no')]), dict(type='text', text='Rinse '), None, dict(type='text', text='it.'), dict(text=3)]
+    parts = [
+        dict(type='thinking', thinking=[dict(text='no')]),
+        dict(type='text', text='Rinse '),
+        None,
+        dict(type='text', text='it.'),
+        dict(text=3),
+    ]
     assert read_chat(said(parts).body).text=='Rinse it.'
 
 @pytest.mark.parametrize('text', ['naïve café ☕', '\ud800 alone', 'nul \0', 'a'*300_000, '"}]}', '日本語'])
@@ -204,24 +323,50 @@ def test_any_text_travels_both_ways(client, tmp_path, text):
 
 def test_random_answers_never_raise():
     "Every shape of JSON is a reply or garbled"
-    rng, values = random.Random(0), [None, [], {}, '', 'mug', 3, -1, 2.5, True, [None], [[]], [{}], {'message': {}}]
-    names = ['choices', 'message', 'content', 'finish_reason', 'usage', 'refusal', 'reasoning_content', 'logprobs', 'error', 'prompt_tokens']
+    rng, values = (
+        random.Random(0),
+        [None, [], {}, '', 'mug', 3, -1, 2.5, True, [None], [[]], [{}], {'message': {}}],
+    )
+    names = [
+        'choices',
+        'message',
+        'content',
+        'finish_reason',
+        'usage',
+        'refusal',
+        'reasoning_content',
+        'logprobs',
+        'error',
+        'prompt_tokens',
+    ]
     def some(depth):
-        if depth==0 or rng.random() < .2: return rng.choice(values)
-        if rng.random() < .3: return [some(depth-1) for _ in range(rng.randint(0, 2))]
+        if depth==0 or rng.random() < .2:
+            return rng.choice(values)
+        if rng.random() < .3:
+            return [some(depth-1) for _ in range(rng.randint(0, 2))]
         return {k: some(depth-1) for k in rng.sample(names, rng.randint(1, 5))}
     seen = set()
     for _ in range(20_000):
         d = some(4)
-        if rng.random() < .5: d = dict(choices=[dict(message=some(2), finish_reason=some(1))], usage=some(2))
-        try: seen.add(read_chat(d).status)
-        except Garbled: seen.add('garbled')
+        if rng.random() < .5:
+            d = dict(choices=[dict(message=some(2), finish_reason=some(1))], usage=some(2))
+        try:
+            seen.add(read_chat(d).status)
+        except Garbled:
+            seen.add('garbled')
     assert seen=={'ok', 'refused', 'garbled'}
 
 # --- dialects ---
-ONLY_MAX_TOKENS = "Unsupported parameter: 'max_completion_tokens' is not supported with this model. Use 'max_tokens' instead."
-complaints = [ONLY_MAX_TOKENS, 'Unrecognized request argument supplied: max_completion_tokens', 'max_completion_tokens: Extra inputs are not permitted',
-              "Unexpected fields in the request: {'max_completion_tokens'}"]
+ONLY_MAX_TOKENS = (
+    "Unsupported parameter: 'max_completion_tokens' is not supported with this model. "
+    "Use 'max_tokens' instead."
+)
+objecting = [
+    ONLY_MAX_TOKENS,
+    'Unrecognized request argument supplied: max_completion_tokens',
+    'max_completion_tokens: Extra inputs are not permitted',
+    "Unexpected fields in the request: {'max_completion_tokens'}",
+]
 
 def only(name, message, status=400):
     "A server that knows the limit under `name` alone"
@@ -230,7 +375,7 @@ def only(name, message, status=400):
         return Answer(dict(detail=message), status) if wrong & request['body'].keys() else said()
     return answer
 
-@pytest.mark.parametrize('message', complaints)
+@pytest.mark.parametrize('message', objecting)
 @pytest.mark.parametrize('status', [400, 422])
 @pytest.mark.parametrize('given', ['max_tokens', 'max_completion_tokens'])
 def test_the_name_of_the_limit_is_learnt_once(client, naps, message, status, given):
@@ -250,16 +395,30 @@ def test_a_batch_learns_the_limit_in_few_requests(client):
         assert all(r.ok for r in rs) and 41 <= s.count <= 45 # Those that left together each hear it once
 
 def test_a_limit_too_large_is_the_callers_mistake(client):
-    with FaultServer(rest=error(400, 'max_completion_tokens is too large: 10**9. This model supports at most 16384')) as s:
+    with FaultServer(
+        rest=error(400, 'max_completion_tokens is too large: 10**9. This model supports at most 16384')
+    ) as s:
         r = client(s).reply(ask(), max_tokens=10**9)
         assert r.status=='infra_error' and 'at most 16384' in r.error and s.count==1
 
 def test_two_names_refused_is_an_end(client):
     with FaultServer(rest=error(400, 'max_tokens and max_completion_tokens are unknown here')) as s:
         c = client(s)
-        assert not c.reply(ask(), max_tokens=5).ok and s.count==2 and c.names==dict(max_tokens='max_completion_tokens')
+        assert (
+            not c.reply(ask(), max_tokens=5).ok
+            and s.count == 2
+            and c.names == dict(max_tokens='max_completion_tokens')
+        )
 
-def cool(request): return error(400, "'temperature' does not support 0.7 with this model. Only the default (1) value is supported.") if 'temperature' in request['body'] else said()
+def cool(request):
+    return (
+        error(
+            400,
+            "'temperature' does not support 0.7 with this model. Only the default (1) value is supported.",
+        )
+        if 'temperature' in request['body']
+        else said()
+    )
 
 def test_a_temperature_is_dropped_once_and_said_so(client):
     with FaultServer(rest=cool) as s, pytest.warns(UserWarning, match='mini takes no temperature') as said_so:
@@ -268,7 +427,12 @@ def test_a_temperature_is_dropped_once_and_said_so(client):
         assert s.count==1 + 3 and len([w for w in said_so if w.category is UserWarning])==1
 
 def test_both_complaints_in_one_call(client):
-    def answer(request): return only('max_tokens', ONLY_MAX_TOKENS)(request) if 'max_completion_tokens' in request['body'] else cool(request)
+    def answer(request):
+        return (
+            only('max_tokens', ONLY_MAX_TOKENS)(request)
+            if 'max_completion_tokens' in request['body']
+            else cool(request)
+        )
     with FaultServer(rest=answer) as s, pytest.warns(UserWarning):
         c = client(s)
         assert c.reply(ask(), temperature=0, max_tokens=9).ok and s.count==3
@@ -278,12 +442,14 @@ def llama(*known, usage=True, refused=()):
     "A server that writes as many tokens as it is told to under a name that it knows, and 400 otherwise"
     def answer(r):
         for name in refused:
-            if name in r['body']: return error(400, f'Unsupported parameter: {name}')
+            if name in r['body']:
+                return error(400, f'Unsupported parameter: {name}')
         n = min([r['body'][k] for k in known if k in r['body']], default=400)
         return said('mug ' * n, usage=(11, n) if usage else None)
     return answer
 
-def limits(s): return [k for r in s.requests for k in r['body'] if 'tokens' in k]
+def limits(s):
+    return [k for r in s.requests for k in r['body'] if 'tokens' in k]
 
 @pytest.mark.filterwarnings('ignore:.*estimated')
 @pytest.mark.parametrize('usage', [True, False])
@@ -296,19 +462,28 @@ def test_a_limit_without_effect_is_sent_under_its_other_name_from_then_on(client
 @pytest.mark.parametrize('how', ['ignored', 'refused'])
 def test_a_server_that_keeps_to_no_limit_is_said_so_once(client, how):
     rest = llama() if how=='ignored' else llama(refused=['max_tokens'])
-    with FaultServer(rest=rest) as s, pytest.warns(UserWarning, match='keeps to neither max_tokens nor max_completion_tokens: mini wrote 400 tokens where 50') as told:
+    with (
+        FaultServer(rest=rest) as s,
+        pytest.warns(
+            UserWarning,
+            match='keeps to neither max_tokens nor max_completion_tokens: mini wrote 400 tokens where 50',
+        ) as told,
+    ):
         c = client(s)
-        for i in range(4): assert c.reply(ask(str(i)), max_tokens=50).ok
+        for i in range(4):
+            assert c.reply(ask(str(i)), max_tokens=50).ok
         assert len([w for w in told if w.category is UserWarning])==1 and s.count <= 5
 
 def test_a_reply_a_little_longer_than_its_limit_changes_nothing(client):
     with FaultServer(rest=said('mug ' * 55, usage=(11, 60))) as s:
         c = client(s)
-        for i in range(3): c.reply(ask(str(i)), max_tokens=50)
+        for i in range(3):
+            c.reply(ask(str(i)), max_tokens=50)
         assert set(limits(s))=={'max_completion_tokens'}
 
 def test_a_local_server_that_writes_without_end_gets_the_other_limit(client):
-    def answer(r): return said() if 'max_tokens' in r['body'] else slow(3)
+    def answer(r):
+        return said() if 'max_tokens' in r['body'] else slow(3)
     with FaultServer(rest=answer) as s:
         c = client(s, timeout=.3, retries=0)
         assert [c.reply(ask(str(i)), max_tokens=50).ok for i in range(3)]==[False, True, True]
@@ -316,7 +491,8 @@ def test_a_local_server_that_writes_without_end_gets_the_other_limit(client):
 def test_what_one_call_learnt_another_does_not_unlearn(client):
     with FaultServer(rest=only('max_tokens', ONLY_MAX_TOKENS)) as s:
         c = client(s)
-        for kw in (dict(max_tokens=9), {}, dict(seed=1), dict(max_tokens=9)): assert c.reply(ask(), **kw).ok
+        for kw in (dict(max_tokens=9), {}, dict(seed=1), dict(max_tokens=9)):
+            assert c.reply(ask(), **kw).ok
         assert s.count==5
 
 def test_an_unknown_parameter_is_no_reason_to_change_words(client):
@@ -326,9 +502,19 @@ def test_an_unknown_parameter_is_no_reason_to_change_words(client):
 
 def test_parameters_reach_the_server(client):
     with FaultServer() as s:
-        client(s, default_temperature=.3).reply(ask(), top_k=5, extra_body=dict(min_p=.1), extra_headers={'X-Trace': 'r1'}, extra_query=dict(tier='a'))
+        client(s, default_temperature=0.3).reply(
+            ask(),
+            top_k=5,
+            extra_body=dict(min_p=0.1),
+            extra_headers={'X-Trace': 'r1'},
+            extra_query=dict(tier='a'),
+        )
         r = s.requests[0]
-    assert r['body']==dict(model='mini', messages=ask(), top_k=5, temperature=.3, min_p=.1) and r['headers']['x-trace']=='r1' and r['path'].endswith('?tier=a')
+    assert (
+        r['body'] == dict(model='mini', messages=ask(), top_k=5, temperature=0.3, min_p=0.1)
+        and r['headers']['x-trace'] == 'r1'
+        and r['path'].endswith('?tier=a')
+    )
 
 def test_a_temperature_given_wins_over_the_default(client):
     with FaultServer() as s:
@@ -336,10 +522,17 @@ def test_a_temperature_given_wins_over_the_default(client):
         assert s.requests[0]['body']['temperature']==0
 
 # --- a reply in a given form ---
-SKILL = dict(type='object', properties=dict(title=dict(type='string')), required=['title'], additionalProperties=False)
+SKILL = dict(
+    type='object', properties=dict(title=dict(type='string')), required=['title'], additionalProperties=False
+)
 SKILLS = dict(type='array', items=SKILL)
-NO_SCHEMA = ["This response_format type is unavailable now", "'response_format.type' must be 'text'", 'json_schema: Extra inputs are not permitted',
-             "Invalid schema for response_format 'reply'", 'Failed to parse grammar']
+NO_SCHEMA = [
+    "This response_format type is unavailable now",
+    "'response_format.type' must be 'text'",
+    'json_schema: Extra inputs are not permitted',
+    "Invalid schema for response_format 'reply'",
+    'Failed to parse grammar',
+]
 
 def formed(*known, text='{"title": "Rinse first"}', message=NO_SCHEMA[0], status=400):
     "A server that knows some forms of a reply, `plain` among them"
@@ -348,10 +541,12 @@ def formed(*known, text='{"title": "Rinse first"}', message=NO_SCHEMA[0], status
         return said(text) if form in known else error(status, message)
     return answer
 
-def forms(s): return [r['body'].get('response_format', dict(type='plain'))['type'] for r in s.requests]
+def forms(s):
+    return [r['body'].get('response_format', dict(type='plain'))['type'] for r in s.requests]
 
 def test_a_schema_is_sent_as_response_format(client):
-    with FaultServer(rest=formed('json_schema')) as s: r = client(s).reply(ask(), response_format=SKILL)
+    with FaultServer(rest=formed('json_schema')) as s:
+        r = client(s).reply(ask(), response_format=SKILL)
     assert r.text=='{"title": "Rinse first"}' and s.requests[0]['body']['response_format']==dict(
         type='json_schema', json_schema=dict(name='reply', schema=SKILL, strict=True))
 
@@ -372,14 +567,18 @@ def test_a_server_without_any_form_is_asked_plainly(client):
 def test_a_server_that_knows_the_schema_but_not_the_object(client):
     with FaultServer(rest=formed('json_schema', 'plain')) as s:
         c = client(s)
-        for schema in (dict(type='json_object'), SKILL): assert c.reply(ask(), response_format=schema).ok
+        for schema in (dict(type='json_object'), SKILL):
+            assert c.reply(ask(), response_format=schema).ok
         assert forms(s)==['json_object', 'plain', 'json_schema']
 
 def test_a_list_comes_as_a_list(client):
     "OpenAI wants an object outermost; one object is no list, so `json_object` is not asked for"
     with FaultServer(rest=formed('json_schema', text='{"items": [{"title": "Rinse first"}]}')) as s:
         r = client(s).reply(ask(), response_format=SKILLS)
-        assert json.loads(r.text)==[dict(title='Rinse first')] and s.requests[0]['body']['response_format']['json_schema']['schema']['type']=='object'
+        assert (
+            json.loads(r.text) == [dict(title='Rinse first')]
+            and s.requests[0]['body']['response_format']['json_schema']['schema']['type'] == 'object'
+        )
     with FaultServer(rest=formed('plain')) as s:
         assert client(s).reply(ask(), response_format=SKILLS).ok and forms(s)==['json_schema', 'plain']
 
@@ -391,14 +590,20 @@ def test_a_cached_reply_does_not_depend_on_the_form_that_was_sent(client, tmp_pa
         assert not client(s, cache=cache).reply(ask(), response_format=SKILLS).cached
 
 def test_a_form_and_a_limit_may_be_refused_in_one_call(client):
-    def answer(r): return only('max_tokens', ONLY_MAX_TOKENS)(r) if 'max_completion_tokens' in r['body'] else formed('plain')(r)
+    def answer(r):
+        return (
+            only('max_tokens', ONLY_MAX_TOKENS)(r)
+            if 'max_completion_tokens' in r['body']
+            else formed('plain')(r)
+        )
     with FaultServer(rest=answer) as s:
         assert client(s).reply(ask(), max_tokens=9, response_format=SKILL).ok and s.count==4
 
 def test_chats_without_a_server_take_a_form_and_ignore_it(tmp_path):
     for chat in (ScriptedChat(['Rinse it.']), CommandChat([sys.executable, '-c', 'print("Rinse it.")'])):
         assert chat.reply(ask(), response_format=SKILL).text=='Rinse it.'
-    with pytest.raises(Handoff) as e: HandoffChat(tmp_path).reply(ask(), response_format=SKILL)
+    with pytest.raises(Handoff) as e:
+        HandoffChat(tmp_path).reply(ask(), response_format=SKILL)
     answer_place(e.value.questions[0]).write_text('Rinse it.')
     assert HandoffChat(tmp_path).reply(ask(), response_format=SKILL).text=='Rinse it.'
 
@@ -416,7 +621,9 @@ def test_azure(client, monkeypatch):
         assert OpenAIChatClient('mini', azure_endpoint=end).reply(ask()).ok
         assert s.requests[0]['path']=='/openai/deployments/mini/chat/completions?api-version=2025-01-01'
         assert 'api-version=2024-12-01-preview' in s.requests[1]['path']
-        assert [r['key'] for r in s.requests]==[KEY, 'azure-env-key', 'openai-env-key'] and all('api-key' in r['headers'] for r in s.requests)
+        assert [r['key'] for r in s.requests] == [KEY, 'azure-env-key', 'openai-env-key'] and all(
+            'api-key' in r['headers'] for r in s.requests
+        )
 
 def test_the_key_comes_from_the_argument_else_the_environment(client, monkeypatch):
     monkeypatch.setenv('OPENAI_API_KEY', 'from-the-environment\n')
@@ -430,68 +637,138 @@ def test_the_key_comes_from_the_argument_else_the_environment(client, monkeypatc
 def test_azures_key_goes_to_azure_by_either_door(monkeypatch):
     monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'azure-env-key')
     monkeypatch.setenv('OPENAI_API_KEY', 'openai-env-key')
-    key = lambda **kw: OpenAIChatClient('mini', **kw).secrets
-    assert key(azure_endpoint='https://mug.openai.azure.com')==key(base_url='https://mug.openai.azure.com/openai/v1')==('azure-env-key',)
+    def key(**kw):
+        return OpenAIChatClient('mini', **kw).secrets
+    assert (
+        key(azure_endpoint='https://mug.openai.azure.com')
+        == key(base_url='https://mug.openai.azure.com/openai/v1')
+        == ('azure-env-key',)
+    )
     assert key(base_url='https://azure.com.mug.example/v1')==('openai-env-key',)
 
-@pytest.mark.parametrize('url', ['https://mug.example/v1?api-key=hunter22', 'https://mug.example?key=a@hunter22', 'https://bob:p?hunter22@mug.example/v1', 'https://mug.example/v1#hunter22'])
+@pytest.mark.parametrize(
+    'url',
+    [
+        'https://mug.example/v1?api-key=hunter22',
+        'https://mug.example?key=a@hunter22',
+        'https://bob:p?hunter22@mug.example/v1',
+        'https://mug.example/v1#hunter22',
+    ],
+)
 def test_a_query_in_an_address_is_refused_and_not_quoted(url, monkeypatch):
     for make in (OpenAIChatClient, OpenAIEmbedder):
-        with pytest.raises(ValueError, match='leave it out') as e: make('mini', api_key=KEY, base_url=url)
+        with pytest.raises(ValueError, match='leave it out') as e:
+            make('mini', api_key=KEY, base_url=url)
         assert 'hunter22' not in ''.join(traceback.format_exception(e.value)).replace('base_url=url', '')
     monkeypatch.setenv('OPENAI_BASE_URL', url)
-    with pytest.raises(ValueError, match='leave it out'): OpenAIChatClient('mini', api_key=KEY)
+    with pytest.raises(ValueError, match='leave it out'):
+        OpenAIChatClient('mini', api_key=KEY)
 
 def test_a_local_server_needs_no_key(client):
     with FaultServer() as s:
-        for url in (s.url, s.url.replace('127.0.0.1', 'localhost'), s.url + '/'): assert client(s, base_url=url, api_key=None).reply(ask()).ok
+        for url in (s.url, s.url.replace('127.0.0.1', 'localhost'), s.url + '/'):
+            assert client(s, base_url=url, api_key=None).reply(ask()).ok
         assert {r['path'] for r in s.requests}=={'/v1/chat/completions'}
 
-@pytest.mark.parametrize('kw,names', [({}, 'OPENAI_API_KEY'), (dict(base_url='https://mug.example/v1'), 'OPENAI_API_KEY'),
-                                      (dict(azure_endpoint='https://mug.openai.azure.com'), 'AZURE_OPENAI_API_KEY')])
+@pytest.mark.parametrize(
+    'kw,names',
+    [
+        ({}, 'OPENAI_API_KEY'),
+        (dict(base_url='https://mug.example/v1'), 'OPENAI_API_KEY'),
+        (dict(azure_endpoint='https://mug.openai.azure.com'), 'AZURE_OPENAI_API_KEY'),
+    ],
+)
 def test_a_missing_key_is_one_sentence(kw, names):
     for make in (OpenAIChatClient, OpenAIEmbedder):
-        with pytest.raises(ValueError, match=f'set {names} or pass api_key') as e: make('mini', **kw)
+        with pytest.raises(ValueError, match=f'set {names} or pass api_key') as e:
+            make('mini', **kw)
         assert '\n' not in str(e.value)
 
 @pytest.mark.parametrize('key', ['two words', 'line\nbreak', 'ключ-от-дома', 'naïve', 'tab\tkey'])
 def test_a_key_that_cannot_be_one_is_not_quoted(key):
-    with pytest.raises(ValueError, match='copy it again') as e: OpenAIChatClient('mini', api_key=key, base_url='https://mug.example/v1')
+    with pytest.raises(ValueError, match='copy it again') as e:
+        OpenAIChatClient('mini', api_key=key, base_url='https://mug.example/v1')
     assert key not in str(e.value) and key not in ''.join(traceback.format_exception(e.value))
 
-@pytest.mark.parametrize('kw,says', [
-    (dict(base_url='localhost:8000/v1'), 'begin it with http'), (dict(base_url='ftp://mug'), 'begin it with http'), (dict(base_url='http://'), 'begin it with http'),
-    (dict(base_url='http://localhost', azure_endpoint='http://localhost'), 'choose one'), (dict(timeout=0), 'timeout is 0'), (dict(timeout=float('nan')), 'timeout is nan'),
-    (dict(base_url='http://localhost:9/v1?api-version=1'), 'goes on with a query'), (dict(base_url=None, azure_endpoint='https://mug.openai.azure.com?x=1'), 'goes on with a query'),
-    (dict(retries=-1), 'retries is -1'), (dict(retries=1.5), 'retries is 1.5'), (dict(retries=None), 'retries is None')])
+@pytest.mark.parametrize(
+    'kw,says',
+    [
+        (dict(base_url='localhost:8000/v1'), 'begin it with http'),
+        (dict(base_url='ftp://mug'), 'begin it with http'),
+        (dict(base_url='http://'), 'begin it with http'),
+        (dict(base_url='http://localhost', azure_endpoint='http://localhost'), 'choose one'),
+        (dict(timeout=0), 'timeout is 0'),
+        (dict(timeout=float('nan')), 'timeout is nan'),
+        (dict(base_url='http://localhost:9/v1?api-version=1'), 'goes on with a query'),
+        (dict(base_url=None, azure_endpoint='https://mug.openai.azure.com?x=1'), 'goes on with a query'),
+        (dict(retries=-1), 'retries is -1'),
+        (dict(retries=1.5), 'retries is 1.5'),
+        (dict(retries=None), 'retries is None'),
+    ],
+)
 def test_settings_are_checked_before_anything_is_sent(kw, says):
-    with pytest.raises(ValueError, match=says): OpenAIChatClient('mini', **dict(base_url='http://localhost:9/v1') | kw)
+    with pytest.raises(ValueError, match=says):
+        OpenAIChatClient('mini', **dict(base_url='http://localhost:9/v1') | kw)
 
 def test_a_base_url_without_v1_is_kept_and_its_404_says_what_to_do(client):
-    with FaultServer(rest=lambda r: said() if r['path'].startswith('/v1/') else Answer(dict(detail='Not Found'), 404)) as s:
+    with FaultServer(
+        rest=lambda r: said() if r['path'].startswith('/v1/') else Answer(dict(detail='Not Found'), 404)
+    ) as s:
         r = client(s, base_url=s.url.removesuffix('/v1')).reply(ask())
-        assert s.requests[0]['path']=='/chat/completions' and 'ends in /v1' in r.error and r.status=='infra_error'
+        assert (
+            s.requests[0]['path'] == '/chat/completions'
+            and 'ends in /v1' in r.error
+            and r.status == 'infra_error'
+        )
         assert client(s).reply(ask()).ok
 
 def test_no_proxy_stands_before_this_machine(client, monkeypatch):
-    for k in ('HTTP_PROXY', 'http_proxy', 'ALL_PROXY', 'all_proxy'): monkeypatch.setenv(k, 'http://127.0.0.1:9')
-    with FaultServer() as s: assert client(s, retries=0).reply(ask()).ok
+    for k in ('HTTP_PROXY', 'http_proxy', 'ALL_PROXY', 'all_proxy'):
+        monkeypatch.setenv(k, 'http://127.0.0.1:9')
+    with FaultServer() as s:
+        assert client(s, retries=0).reply(ask()).ok
 
 def test_a_redirect_does_not_carry_the_key_away(client):
-    with FaultServer() as thief, FaultServer(rest=lambda r: Answer('', 307, {'Location': thief.url + '/chat/completions'})) as s:
+    with (
+        FaultServer() as thief,
+        FaultServer(rest=lambda r: Answer('', 307, {'Location': thief.url + '/chat/completions'})) as s,
+    ):
         assert not client(s).reply(ask()).ok and thief.count==0
 
-@pytest.mark.parametrize('url,local', [('http://localhost:1', True), ('http://127.8.0.1', True), ('http://[::1]:3/v1', True), ('http://LOCALHOST', True),
-                                       ('https://localhost.evil.com', False), ('http://127.0.0.1@evil.com/v1', False), ('https://api.openai.com/v1', False),
-                                       ('http://127.evil.example/v1', False), ('http://127.0.0.1.nip.io', False), ('http://127.0.0.1.evil.example:80', False),
-                                       ('http://localhost@evil.example', False), ('http://127.0.0.1:80@evil.example', False), ('http://0x7f.1', False),
-                                       ('http://127.1', False), ('http://[::1', False), ('', False), ('http://localhost.:3', True), ('http://127.0.0.1./v1', True),
-                                       ('http://[::ffff:127.0.0.1]:3', True), ('http://[::ffff:10.0.0.1]', False), ('http://0.0.0.0:3', True)])
-def test_what_counts_as_this_machine(url, local): assert is_local(url)==local
+@pytest.mark.parametrize(
+    'url,local',
+    [
+        ('http://localhost:1', True),
+        ('http://127.8.0.1', True),
+        ('http://[::1]:3/v1', True),
+        ('http://LOCALHOST', True),
+        ('https://localhost.evil.com', False),
+        ('http://127.0.0.1@evil.com/v1', False),
+        ('https://api.openai.com/v1', False),
+        ('http://127.evil.example/v1', False),
+        ('http://127.0.0.1.nip.io', False),
+        ('http://127.0.0.1.evil.example:80', False),
+        ('http://localhost@evil.example', False),
+        ('http://127.0.0.1:80@evil.example', False),
+        ('http://0x7f.1', False),
+        ('http://127.1', False),
+        ('http://[::1', False),
+        ('', False),
+        ('http://localhost.:3', True),
+        ('http://127.0.0.1./v1', True),
+        ('http://[::ffff:127.0.0.1]:3', True),
+        ('http://[::ffff:10.0.0.1]', False),
+        ('http://0.0.0.0:3', True),
+    ],
+)
+def test_what_counts_as_this_machine(url, local):
+    assert is_local(url)==local
 
 # --- batches ---
-def asks(n): return [ask(f'Episode {i}') for i in range(n)]
-def number(request): return int(request['body']['messages'][0]['content'].split()[-1])
+def asks(n):
+    return [ask(f'Episode {i}') for i in range(n)]
+def number(request):
+    return int(request['body']['messages'][0]['content'].split()[-1])
 
 def test_replies_come_in_order_and_in_parallel(client):
     with FaultServer(rest=lambda r: slow(.02 * (5 - number(r) % 5), said(f'Reply {number(r)}'))) as s:
@@ -499,7 +776,8 @@ def test_replies_come_in_order_and_in_parallel(client):
         assert [r.text for r in rs]==[f'Reply {i}' for i in range(40)] and 4 < s.most <= 8 and s.count==40
 
 def test_a_partial_outage_keeps_the_others_and_caches_no_failure(client, tmp_path):
-    def answer(r): return error(500) if number(r) % 3==2 else said(f'Reply {number(r)}')
+    def answer(r):
+        return error(500) if number(r) % 3==2 else said(f'Reply {number(r)}')
     cache, log = ReplyCache(tmp_path/'c'), JsonlLog(tmp_path/'l.jsonl')
     with FaultServer(rest=answer) as s:
         first = client(s, cache=cache, log=log).replies(asks(12))
@@ -507,7 +785,9 @@ def test_a_partial_outage_keeps_the_others_and_caches_no_failure(client, tmp_pat
         assert s.count==8 + 4*(1 + RETRIES)
         s.rest = lambda r: said(f'Later {number(r)}')
         second = client(s, cache=cache, log=log).replies(asks(12))
-        assert [(r.text, r.cached) for r in second]==[(f'Later {i}', False) if i % 3==2 else (f'Reply {i}', True) for i in range(12)]
+        assert [(r.text, r.cached) for r in second] == [
+            (f'Later {i}', False) if i % 3 == 2 else (f'Reply {i}', True) for i in range(12)
+        ]
         assert s.count==8 + 4*(1 + RETRIES) + 4
     assert [row['status'] for row in log.read()]==['ok', 'ok', 'infra_error'] * 4 + ['ok'] * 12
 
@@ -517,13 +797,26 @@ def test_a_refusal_is_not_cached_either(client, tmp_path):
         client(s, cache=cache).replies(asks(3)), client(s, cache=cache).replies(asks(3))
         assert s.count==6 and len(cache)==0
 
-@pytest.mark.parametrize('fault,says,each', [(error(401, 'Incorrect API key {key}'), '401', 1), (error(500), '500', 3), (RESET, 'broke off', 3), (said(choices=0), 'no choice', 3),
-                                             (error(429, code='insufficient_quota'), 'used up', 1)])
+@pytest.mark.parametrize(
+    'fault,says,each',
+    [
+        (error(401, 'Incorrect API key {key}'), '401', 1),
+        (error(500), '500', 3),
+        (RESET, 'broke off', 3),
+        (said(choices=0), 'no choice', 3),
+        (error(429, code='insufficient_quota'), 'used up', 1),
+    ],
+)
 @pytest.mark.parametrize('n', [1, 3, 100])
 def test_a_total_outage_stops_early_with_its_cause(client, fault, says, each, n):
     with FaultServer(rest=fault) as s:
-        with pytest.raises(Outage, match=says) as e: client(s).replies(asks(n))
-        assert s.count <= 5*each and KEY not in str(e.value) and all(r.status=='infra_error' for r in e.value.replies)
+        with pytest.raises(Outage, match=says) as e:
+            client(s).replies(asks(n))
+        assert (
+            s.count <= 5 * each
+            and KEY not in str(e.value)
+            and all(r.status == 'infra_error' for r in e.value.replies)
+        )
 
 def test_an_outage_in_the_middle_leaves_what_came_before(client):
     with FaultServer(rest=lambda r: said('mug') if number(r) < 30 else RESET) as s:
@@ -539,12 +832,15 @@ def test_a_storm_of_faults_costs_no_answer(client):
             met[number(r)] = met.get(number(r), 0) + 1
             return rng.choice(kinds) if met[number(r)]==1 else said(f'Reply {number(r)}')
     with FaultServer(rest=answer) as s:
-        assert [r.text for r in client(s).replies(asks(120))]==[f'Reply {i}' for i in range(120)] and s.count==240
+        assert [r.text for r in client(s).replies(asks(120))] == [
+            f'Reply {i}' for i in range(120)
+        ] and s.count == 240
 
 def test_two_batches_may_share_a_client(client):
     with FaultServer(rest=lambda r: said(f'Reply {number(r)}')) as s, ThreadPoolExecutor(4) as pool:
         c = client(s)
-        for rs in pool.map(lambda _: c.replies(asks(20)), range(4)): assert [r.text for r in rs]==[f'Reply {i}' for i in range(20)]
+        for rs in pool.map(lambda _: c.replies(asks(20)), range(4)):
+            assert [r.text for r in rs]==[f'Reply {i}' for i in range(20)]
 
 def test_garbled_answers_are_paid_for_and_counted(client):
     "Empty choices come with a bill"
@@ -556,32 +852,61 @@ def test_garbled_answers_are_paid_for_and_counted(client):
 def test_a_budget_stops_before_the_request(client):
     with FaultServer(rest=said(usage=(20, 300))) as s:
         c = client(s, ledger=Ledger(budget_tokens=1000))
-        with pytest.raises(BudgetExceeded) as e: c.replies(asks(10), max_tokens=300)
+        with pytest.raises(BudgetExceeded) as e:
+            c.replies(asks(10), max_tokens=300)
         assert s.count==len(e.value.replies)==3 and c.ledger.tokens==960
 
 # --- the key ---
 echo = 'Incorrect API key provided: {key}. Find yours.'
-leaky = dict(echoed_401=error(401, echo), echoed_400=error(400, echo), echoed_500=Answer(echo, 500), echoed_in_200=Answer(dict(error=echo)), refused_with=said(None, refusal=echo),
-             header=Answer('', 302, {'Location': f'http://mug/?key={KEY}'}), half=error(401, 'x'*285 + '{key}'), thought=said(None, 'length', reasoning_content=echo),
-             broken=Answer('{key}'), detail=Answer(dict(detail=[dict(input='{key}')]), 422), reset=RESET, reply=said('your key is {key}'))
+leaky = dict(
+    echoed_401=error(401, echo),
+    echoed_400=error(400, echo),
+    echoed_500=Answer(echo, 500),
+    echoed_in_200=Answer(dict(error=echo)),
+    refused_with=said(None, refusal=echo),
+    header=Answer('', 302, {'Location': f'http://mug/?key={KEY}'}),
+    half=error(401, 'x' * 285 + '{key}'),
+    thought=said(None, 'length', reasoning_content=echo),
+    broken=Answer('{key}'),
+    detail=Answer(dict(detail=[dict(input='{key}')]), 422),
+    reset=RESET,
+    reply=said('your key is {key}'),
+)
 
 @pytest.mark.parametrize('fault', leaky.values(), ids=leaky)
 def test_the_key_is_nowhere(client, tmp_path, caplog, fault):
-    for name in ('openai', 'httpx2', 'skillrl'): caplog.set_level(logging.DEBUG, logger=name)
+    for name in ('openai', 'httpx2', 'skillrl'):
+        caplog.set_level(logging.DEBUG, logger=name)
     texts = []
     with FaultServer(rest=fault) as s:
         c = client(s, cache=ReplyCache(tmp_path/'cache'), log=JsonlLog(tmp_path/'log.jsonl'))
         e = OpenAIEmbedder('small', base_url=s.url, api_key=KEY, retries=1, pause=lambda t: 0)
-        for f in (lambda: c.replies(asks(3), user=f'me {KEY}'), lambda: c.reply(ask(f'Is {KEY} a good key?')), lambda: c.replies([]), lambda: e.encode(['mug']),
-                  lambda: c.service.ask(c.service.client.chat.completions.with_raw_response.create, read_chat, model='mini', messages=ask())):
-            try: texts.append(repr(f()) if f else '')
-            except Exception as x: texts.append(''.join(traceback.format_exception(x)))
+        for f in (
+            lambda: c.replies(asks(3), user=f'me {KEY}'),
+            lambda: c.reply(ask(f'Is {KEY} a good key?')),
+            lambda: c.replies([]),
+            lambda: e.encode(['mug']),
+            lambda: c.service.ask(
+                c.service.client.chat.completions.with_raw_response.create,
+                read_chat,
+                model='mini',
+                messages=ask(),
+            ),
+        ):
+            try:
+                texts.append(repr(f()) if f else '')
+            except Exception as x:
+                texts.append(''.join(traceback.format_exception(x)))
         texts += [repr(c), repr(e), repr(c.service), repr(c.ledger), e.name, c.endpoint]
         assert s.count and all(r['key']==KEY for r in s.requests)
     files = [p for p in tmp_path.rglob('*') if p.is_file()]
     assert files and len(texts)==11
     raw = texts[4] # `Service.ask` hands an answer on as it came, and `Chat` cleans it
-    for where in [t for t in texts if t is not raw or 'Error' in t or 'Failed' in t] + [p.read_text() for p in files] + [caplog.text]:
+    for where in (
+        [t for t in texts if t is not raw or 'Error' in t or 'Failed' in t]
+        + [p.read_text() for p in files]
+        + [caplog.text]
+    ):
         assert KEY not in where and KEY[:12] not in where
 
 def test_a_password_in_the_address_is_not_shown(client):
@@ -590,7 +915,8 @@ def test_a_password_in_the_address_is_not_shown(client):
         assert 'hunter22' not in c.reply(ask()).error + repr(c.service) + c.endpoint
 
 def test_a_placeholder_for_a_key_may_be_said(client):
-    with FaultServer(rest=said('The drawer is EMPTY.')) as s: assert client(s, api_key='EMPTY').reply(ask()).text=='The drawer is EMPTY.'
+    with FaultServer(rest=said('The drawer is EMPTY.')) as s:
+        assert client(s, api_key='EMPTY').reply(ask()).text=='The drawer is EMPTY.'
 
 def test_a_client_that_is_gone_leaves_no_connection(client):
     with FaultServer() as s:
@@ -603,13 +929,18 @@ def test_a_client_that_is_gone_leaves_no_connection(client):
         assert web.is_closed()
 
 def test_importing_and_making_nothing_loads_no_openai():
-    code = 'import skillrl.llm.openai_client, sys; print([m for m in ("openai", "httpx2", "torch", "numpy") if m in sys.modules])'
+    heavy = ('openai', 'httpx2', 'torch', 'numpy')
+    code = f'import skillrl.llm.openai_client, sys; print([m for m in {heavy} if m in sys.modules])'
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.strip()=='[]'
 
 # --- vectors ---
 @pytest.fixture
 def embedder(naps):
-    def make(server, **kw): return OpenAIEmbedder('small', **dict(base_url=server.url, api_key=KEY, retries=RETRIES, pause=naps.append, timeout=5.) | kw)
+    def make(server, **kw):
+        return OpenAIEmbedder(
+            'small',
+            **dict(base_url=server.url, api_key=KEY, retries=RETRIES, pause=naps.append, timeout=5.0) | kw,
+        )
     return make
 
 def test_vectors_come_in_order_in_chunks(embedder):
@@ -618,45 +949,76 @@ def test_vectors_come_in_order_in_chunks(embedder):
         e = embedder(s)
         v = e.encode(texts)
         assert (v.shape, v.dtype)==((600, 3), np.float32) and v[:, 0].tolist()==[len(t) for t in texts]
-        assert [len(r['body']['input']) for r in s.requests]==[256, 256, 88] and {r['path'] for r in s.requests}=={'/v1/embeddings'}
+        assert [len(r['body']['input']) for r in s.requests] == [256, 256, 88] and {
+            r['path'] for r in s.requests
+        } == {'/v1/embeddings'}
         assert e.name.startswith('small at http') and s.requests[0]['body']['encoding_format']=='float'
 
 def test_no_texts_no_request(embedder):
-    with FaultServer() as s: assert embedder(s).encode([]).shape==(0, 0) and s.count==0
+    with FaultServer() as s:
+        assert embedder(s).encode([]).shape==(0, 0) and s.count==0
 
 def test_an_empty_text_and_a_broken_one_still_have_vectors(embedder):
     with FaultServer() as s:
-        assert embedder(s).encode(['', '\ud800', 'mug ☕']).shape==(3, 3) and s.requests[0]['body']['input']==[' ', '?', 'mug ☕']
+        assert embedder(s).encode(['', '\ud800', 'mug ☕']).shape == (3, 3) and s.requests[0]['body'][
+            'input'
+        ] == [' ', '?', 'mug ☕']
 
 @pytest.mark.parametrize('texts', [[1], [None], ['mug', b'mug']])
 def test_only_texts_are_embedded(embedder, texts):
-    with FaultServer() as s, pytest.raises(TypeError, match='is no text'): embedder(s).encode(texts)
+    with FaultServer() as s, pytest.raises(TypeError, match='is no text'):
+        embedder(s).encode(texts)
 
-def row(i, v): return dict(index=i, embedding=v)
-nonsense = dict(none=dict(data=[]), too_few=dict(data=[row(0, [1])]), twice=dict(data=[row(0, [1]), row(0, [1])]), ragged=dict(data=[row(0, [1]), row(1, [1, 2])]),
-                empty=dict(data=[row(0, []), row(1, [])]), nan=dict(data=[row(0, [1]), row(1, [float('nan')])]), null=dict(data=[row(0, [1]), row(1, [None])]),
-                text=dict(data=[row(0, [1]), row(1, ['mug'])]), base64=dict(data=[row(0, 'AAAA'), row(1, 'AAAA')]), flat=dict(data=[1, 2]), other=dict(mug=1), chat=said().body,
-                lists=[], null_data=dict(data=None), unhashable=dict(data=[dict(index=[], embedding=[1])]))
+def row(i, v):
+    return dict(index=i, embedding=v)
+nonsense = dict(
+    none=dict(data=[]),
+    too_few=dict(data=[row(0, [1])]),
+    twice=dict(data=[row(0, [1]), row(0, [1])]),
+    ragged=dict(data=[row(0, [1]), row(1, [1, 2])]),
+    empty=dict(data=[row(0, []), row(1, [])]),
+    nan=dict(data=[row(0, [1]), row(1, [float('nan')])]),
+    null=dict(data=[row(0, [1]), row(1, [None])]),
+    text=dict(data=[row(0, [1]), row(1, ['mug'])]),
+    base64=dict(data=[row(0, 'AAAA'), row(1, 'AAAA')]),
+    flat=dict(data=[1, 2]),
+    other=dict(mug=1),
+    chat=said().body,
+    lists=[],
+    null_data=dict(data=None),
+    unhashable=dict(data=[dict(index=[], embedding=[1])]),
+)
 
 @pytest.mark.parametrize('answer', nonsense.values(), ids=nonsense)
 def test_nonsense_for_vectors_is_asked_for_again_and_then_an_error(embedder, answer):
-    with FaultServer(Answer(answer)) as s: assert embedder(s).encode(['mug', 'cup']).shape==(2, 3)
+    with FaultServer(Answer(answer)) as s:
+        assert embedder(s).encode(['mug', 'cup']).shape==(2, 3)
     with FaultServer(rest=Answer(answer)) as s:
-        with pytest.raises(Outage, match='2 texts got no vectors.*garbled'): embedder(s).encode(['mug', 'cup'])
+        with pytest.raises(Outage, match='2 texts got no vectors.*garbled'):
+            embedder(s).encode(['mug', 'cup'])
         assert s.count==1 + RETRIES
 
-@pytest.mark.parametrize('fault,count', [(error(401, 'bad key {key}'), 1), (error(404), 1), (error(429), 3), (RESET, 3), (truncated(), 3)])
+@pytest.mark.parametrize(
+    'fault,count',
+    [(error(401, 'bad key {key}'), 1), (error(404), 1), (error(429), 3), (RESET, 3), (truncated(), 3)],
+)
 def test_vectors_share_the_one_layer_of_retries(embedder, fault, count):
     with FaultServer(rest=fault) as s:
-        with pytest.raises(Outage) as e: embedder(s).encode(['mug'])
+        with pytest.raises(Outage) as e:
+            embedder(s).encode(['mug'])
         assert s.count==count and KEY not in str(e.value)
 
 def test_vectors_of_another_length_do_not_mix(embedder):
     with FaultServer(vectors, lambda r: vectors(r, 5)) as s:
         e = embedder(s)
         e.encode(['mug'])
-        with pytest.raises(ValueError, match='5 numbers after some of 3'): e.encode(['mug'])
-    with FaultServer(vectors, lambda r: vectors(r, 5)) as s, pytest.raises(ValueError, match='5 numbers after some of 3'): embedder(s, size=2).encode(['a', 'b', 'c'])
+        with pytest.raises(ValueError, match='5 numbers after some of 3'):
+            e.encode(['mug'])
+    with (
+        FaultServer(vectors, lambda r: vectors(r, 5)) as s,
+        pytest.raises(ValueError, match='5 numbers after some of 3'),
+    ):
+        embedder(s, size=2).encode(['a', 'b', 'c'])
 
 def test_an_embedder_fits_where_encoders_go(embedder, tmp_path):
     from skillrl.skills.encoders import CachedEncoder

@@ -1,5 +1,6 @@
-"""The client against a server that is not ours: `transformers serve` with the shipped base policy, in a process of its own on this machine.
-What comes over the wire is compared with what the same weights say here."""
+"""The client against a server that is not ours: `transformers serve` with the shipped base policy, in
+a process of its own on this machine. What comes over the wire is compared with what the
+same weights say here."""
 import os, re, socket, subprocess, sys, time, urllib.request
 import pytest
 from skillrl.llm.ledger import Ledger, ReplyCache
@@ -7,7 +8,9 @@ from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.store import data_path
 
 from transformers.utils.import_utils import is_serve_available
-pytestmark = pytest.mark.skipif(not is_serve_available(), reason='the serving extra is missing: pip install "transformers[serving]"')
+pytestmark = pytest.mark.skipif(
+    not is_serve_available(), reason='the serving extra is missing: pip install "transformers[serving]"'
+)
 
 BASE = str(data_path('base'))
 
@@ -17,8 +20,10 @@ def free_port():
         return s.getsockname()[1]
 
 def answers(url):
-    try: return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=2).status==200
-    except OSError: return False
+    try:
+        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=2).status==200
+    except OSError:
+        return False
 
 @pytest.fixture(scope='module')
 def address(tmp_path_factory):
@@ -26,23 +31,42 @@ def address(tmp_path_factory):
     home, port = tmp_path_factory.mktemp('served'), free_port()
     env = os.environ | dict(HF_HUB_OFFLINE='1', HF_HOME=str(home), OMP_NUM_THREADS='1')
     code = 'import sys; from transformers.cli.transformers import main; sys.exit(main())'
-    args = ['serve', BASE, '--host', '127.0.0.1', '--port', str(port), '--device', 'cpu', '--default-seed', '0']
+    args = [
+        'serve',
+        BASE,
+        '--host',
+        '127.0.0.1',
+        '--port',
+        str(port),
+        '--device',
+        'cpu',
+        '--default-seed',
+        '0',
+    ]
     with open(home/'log', 'w+') as log:
-        server = subprocess.Popen([sys.executable, '-c', code, *args], stdout=log, stderr=subprocess.STDOUT, env=env)
+        server = subprocess.Popen(
+            [sys.executable, '-c', code, *args], stdout=log, stderr=subprocess.STDOUT, env=env
+        )
         try:
             for _ in range(500):
-                if answers(f'http://127.0.0.1:{port}/health') or server.poll() is not None: break
+                if answers(f'http://127.0.0.1:{port}/health') or server.poll() is not None:
+                    break
                 time.sleep(.1)
-            else: pytest.fail('the server did not answer within 50 s')
-            if server.poll() is not None: pytest.fail(f'the server ended with {server.returncode}:\n{(home/"log").read_text()[-2000:]}')
+            else:
+                pytest.fail('the server did not answer within 50 s')
+            if server.poll() is not None:
+                pytest.fail(f'the server ended with {server.returncode}:\n{(home/"log").read_text()[-2000:]}')
             yield f'http://127.0.0.1:{port}/v1'
         finally:
             server.terminate()
-            try: server.wait(10)
-            except subprocess.TimeoutExpired: server.kill(), server.wait()
+            try:
+                server.wait(10)
+            except subprocess.TimeoutExpired:
+                server.kill(), server.wait()
 
 @pytest.fixture(scope='module')
-def client(address): return OpenAIChatClient(BASE, base_url=address, timeout=60., retries=1, ledger=Ledger())
+def client(address):
+    return OpenAIChatClient(BASE, base_url=address, timeout=60., retries=1, ledger=Ledger())
 
 @pytest.fixture(scope='module')
 def policy():
@@ -59,7 +83,9 @@ def prompts():
     games, out = Household('maple').games('test', 1), []
     for g in games:
         obs, info = AlfworldEnv(games).reset(options={'game': g})
-        out.append(build_messages(info['task'], obs, info['admissible_commands'], sightings=AlfworldNotes(obs)))
+        out.append(
+            build_messages(info['task'], obs, info['admissible_commands'], sightings=AlfworldNotes(obs))
+        )
     return out
 
 def local(policy, messages, n):
@@ -67,7 +93,8 @@ def local(policy, messages, n):
     r = policy.generate([policy.encode(messages)], temperature=0, max_new_tokens=n)[0]
     return r.text, len(r.prompt_ids), len(r.token_ids)
 
-def said_over_the_wire(r): return re.sub(r'\s*<eos>$', '', f'<think> {r.thought} </think> {r.text}')
+def said_over_the_wire(r):
+    return re.sub(r'\s*<eos>$', '', f'<think> {r.thought} </think> {r.text}')
 
 def test_the_served_policy_says_what_it_says_here(client, policy, prompts):
     before = client.ledger.tokens
@@ -87,11 +114,18 @@ def test_logprobs_it_does_not_have_are_none(client, prompts):
     assert r.ok and r.logprobs is None
 
 def test_what_is_cached_is_not_asked_again(address, prompts, tmp_path):
-    def ask(): return OpenAIChatClient(BASE, base_url=address, cache=ReplyCache(tmp_path)).replies(prompts, temperature=0, max_tokens=32)
+    def ask():
+        return OpenAIChatClient(BASE, base_url=address, cache=ReplyCache(tmp_path)).replies(
+            prompts, temperature=0, max_tokens=32
+        )
     first, second = ask(), ask()
-    assert [r.text for r in first]==[r.text for r in second] and [r.cached for r in first + second]==[False]*6 + [True]*6
+    assert [r.text for r in first] == [r.text for r in second] and [r.cached for r in first + second] == [
+        False
+    ] * 6 + [True] * 6
 
-@pytest.mark.parametrize('change,says', [(dict(model='kettle'), r'400 .*kettle'), (dict(base_url=''), r'404 .*ends in /v1')])
+@pytest.mark.parametrize(
+    'change,says', [(dict(model='kettle'), r'400 .*kettle'), (dict(base_url=''), r'404 .*ends in /v1')]
+)
 def test_its_refusals_are_understood(address, prompts, change, says):
     kw = dict(model=BASE, base_url=address) | {k: v or address.removesuffix('/v1') for k,v in change.items()}
     r = OpenAIChatClient(kw.pop('model'), retries=0, **kw).reply(prompts[0])
