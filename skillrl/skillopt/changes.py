@@ -17,8 +17,8 @@ from .view import as_dict, clean_record, in_digits, json_of, number, read_run, t
 from ..tables import Table
 
 # %% ../../nbs/63_skillopt.changes.ipynb #cad9bb7f
-def skill_at(folder:Path|str, step:int)->str: # Step 0 has the skill a run begins with; ValueError if there is none
-    "The current skill after `step`"
+def skill_at(folder:Path|str, step:int)->str: # ValueError if there is none
+    "The current skill after `step`; that of step 0 is the one a run begins with"
     folder = Path(folder)
     of_step = folder/BASELINE if step == 0 else folder/f'steps/step_{step:04}'
     signed = verify_signed(text_of(of_step/'state.json'))
@@ -129,7 +129,8 @@ def step_story(folder:Path|str, step:int)->Table: # From 1; ValueError if it was
     "What became of each proposal in a step"
     path = Path(folder)/f'steps/step_{step:04}'
     if not path.is_dir():
-        raise ValueError(f'step is {step!r}, and {Path(folder).name} holds no such step: choose one that was made')
+        raise ValueError(f'step is {step!r}, and {Path(folder).name} holds no such step: '
+                         'choose one that was made')
     r = clean_record(json_of(text_of(path/'step_record.json'), dict))
     rows = [['rollout', f'{r["rollout_n"]} training items', f'mean score {in_digits(r["rollout_hard"])}']]
     rows += _proposal_rows(path, r['n_patches_kept'])
@@ -148,7 +149,7 @@ def run_browser(folder:Path|str)->Any: # An ipywidget; ValueError before the fir
     if not steps:
         raise ValueError(f'{Path(folder).name} has no steps yet: wait for the first one')
     which, out = w.SelectionSlider(options=steps, description='step'), w.HTML()
-    def show(_=None)->None:
+    def show(_:object=None)->None:
         n = which.value
         old, new = known_skill(folder, n - 1), known_skill(folder, n)
         changed = '' if None in (old, new) else SkillDiff(old, new).html()

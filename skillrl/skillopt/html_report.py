@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any, Callable
 from ..evaluate import figure
 from .changes import SkillDiff, known_skill, step_story
-from .view import RunView, Score, cost_told, finals, in_digits, is_accepted, lost_table, read_run
-from .view import score_in, steps_told, text_of, usage_table, verdict, why_ended
+from .view import RunView, Score, cost_told, finals, in_digits, is_accepted
+from .view import lost_table, read_run, score_in, steps_told, text_of, usage_table, verdict, why_ended
 from ..store import atomic_write
 from ..tables import Table
 
 # %% ../../nbs/64_skillopt.html_report.ipynb #ba1b01ac
-CURRENT, BEST, REFUSED = 'C0', 'C1', 'C7'  # Colours
+CURRENT = 'C0'  # Colours
+BEST = 'C1'
+REFUSED = 'C7'
 
 def draw_score(ax:Any, x:float, y:float, score:Score|None, color:str, full:bool=True)->None:
     "A dot at `y` with the interval of `score`"
@@ -37,7 +39,7 @@ def clearest(
     end:float,  # Of the axis
 )->tuple|None:
     "The point among `tops` with most room for a word above it"
-    def room(at)->float:
+    def room(at:tuple)->float:
         x, y = at
         near = [abs(v - y - .07) for u, v in crowd if abs(u - x) < .2*end and (u, v) != at]
         crosses_edge = x < .12*end
@@ -116,7 +118,8 @@ def draw_finals(ax:Any, folder:Path|str)->None:
         ax.plot(score.mean, y, 'o', color=color)
     rows = max(1, len(known))
     names = [name.replace(', ', '\n') for name in known]
-    ax.set(yticks=range(len(known)), yticklabels=names, xlim=(-.02, 1.02), ylim=(rows - .5, -.5), xlabel='score')
+    ax.set(yticks=range(len(known)), yticklabels=names, xlim=(-.02, 1.02), ylim=(rows - .5, -.5),
+           xlabel='score')
 
 def drawn(draw:Callable, folder:Path|str)->Any: # A matplotlib figure
     "`draw(ax, folder)` in a figure narrower than a phone"
@@ -131,7 +134,8 @@ body{font:16px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60r
 h1,h2,h3{line-height:1.25} h2{margin-top:2.5rem} h3{font-size:1rem;margin-bottom:.25rem}
 h1,h3,p{overflow-wrap:anywhere}
 .wide{overflow-x:auto} table{border-collapse:collapse;font-size:.875rem}
-th,td{text-align:left;vertical-align:top;padding:.25rem 1rem .25rem 0;border-bottom:1px solid #ddd} .muted{color:#666}
+th,td{text-align:left;vertical-align:top;padding:.25rem 1rem .25rem 0}
+th,td{border-bottom:1px solid #ddd} .muted{color:#666}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f6f6f6;padding:.75rem;font-size:.875rem}
 pre{max-height:32rem;overflow-y:auto}
 .diff>*{display:block;text-decoration:none} ins{background:#e2f4e4} del{background:#fbe7e8}
@@ -197,34 +201,38 @@ def step_html(folder:Path|str, r:dict)->str: # `r` is one of the `steps` of a `R
     return ''.join(parts)
 
 # %% ../../nbs/64_skillopt.html_report.ipynb #c841868f
-_COLUMNS = ('Rollout: the score of the training items under the current skill. Candidate: the score of the edited skill '
-            'on the selection items. Current: what the current skill scores, measured anew as candidates are compared '
-            'with it. Best: what the best skill scored when it was chosen.')
+_COLUMNS = ('Rollout: the score of the training items under the current skill. Candidate: the score of the '
+            'edited skill on the selection items. Current: what the current skill scores, measured anew as '
+            'candidates are compared with it. Best: what the best skill scored when it was chosen.')
 _MODELS = 'The target is the model that acts by the skill, the optimizer the one that edits it.'
 _LOST = 'What a server or an environment failed to deliver counts in no score.'
-_FIGURES = {'Scores by step': draw_scores, 'First and best skill': draw_finals, 'Length by step': draw_lengths}
-_LEGEND = ('<p class="muted">The line is the score of the current skill. A full dot is a candidate that was accepted, '
-           'an empty one was refused. Orange: the best skill, measured afresh. Thin lines are 95 % intervals.</p>')
+_FIGURES = {'Scores by step': draw_scores, 'First and best skill': draw_finals,
+            'Length by step': draw_lengths}
+_LEGEND = ('<p class="muted">The line is the score of the current skill. A full dot is a candidate that was '
+           'accepted, an empty one was refused. Orange: the best skill, measured afresh. Thin lines are 95 % intervals.</p>')
 
 def report_sections(folder:Path, view:RunView)->dict: # Heading → HTML
     "What the report says"
     figures = ''.join(as_svg(drawn(draw, folder), name) for name, draw in _FIGURES.items())
     rows = [(k, v) for k, v in view.config.items() if k != 'out_root'] # Which would be a path of this machine
     def steps(kept:bool)->str:
-        return ''.join(step_html(folder, r) for r in view.steps if is_accepted(r) == kept) or _paragraph('Nothing.')
+        return ''.join(step_html(folder, r) for r in view.steps
+                       if is_accepted(r) == kept) or _paragraph('Nothing.')
     return {'What it is worth': _paragraph(verdict(view)) + f'<div class="figures">{figures}</div>' + _LEGEND,
             'What was accepted': steps(True), 'What was refused': steps(False),
             'Steps': _paragraph(_COLUMNS) + _wide(steps_told(view)),
             'What it took': _paragraph(_MODELS) + _wide(usage_table(view)) + _paragraph(cost_told(view)),
             'Answers that never came': _paragraph(_LOST) + _wide(lost_table(folder)),
-            'Why it ended': _paragraph(why_ended(view)), 'The best skill': f'<pre>{html.escape(view.best)}</pre>',
+            'Why it ended': _paragraph(why_ended(view)),
+            'The best skill': f'<pre>{html.escape(view.best)}</pre>',
             'Settings': _folded('All of them', _wide(Table(['setting', 'value'], rows)))}
 
 def write_report(folder:Path|str)->Path: # report.html in it; FileNotFoundError if there is no run
     "Write a page that tells all about a run and needs nothing else"
     folder, view = Path(folder), read_run(folder)
     if not (view.steps or view.state):
-        raise FileNotFoundError(f'{folder} holds no run to report on: name the folder that a run was written to')
+        raise FileNotFoundError(f'{folder} holds no run to report on: '
+                                'name the folder that a run was written to')
     title = f'SkillOpt: {view.name}'
     sections = report_sections(folder, view).items()
     body = f'<h1>{html.escape(title)}</h1>'

@@ -13,8 +13,8 @@ from ..llm.reply import Outage
 from .editor import Patch, apply_patch_with_report
 from .gate import compute_score
 from .memory import autonomous_budget, failure_patterns, RejectedEdits
-from .reflect import RawPatch, full_rewrite, merge_patches, minibatches, rank_and_select, rewrite
-from .reflect import run_minibatch_reflect
+from .reflect import RawPatch, full_rewrite, merge_patches, minibatches
+from .reflect import rank_and_select, rewrite, run_minibatch_reflect
 from .session import Session
 from .trust import rejection_reasons
 
@@ -71,7 +71,7 @@ def gains(session:Session,
     except Outage as e:
         return [dict(gain=0, kept=True, lost=str(e)) if skill else useless for skill in skills]
     new = {i: r for (_, i), r in zip(pairs, after)}
-    def told(p, skill):
+    def told(p:RawPatch, skill:str|None)->dict:
         return gain_of(session, p, [before[i] for i in p.ids], [new[i] for i in p.ids]) if skill else useless
     return [told(p, skill) for p, skill in zip(raw, skills)]
 
@@ -114,7 +114,8 @@ def apply_edits(session:Session, ranked:Patch)->str|None: # None if a rewrite wa
     candidate, report = apply_patch_with_report(d.state.skill, patch, c.max_skill_chars)
     report += d.untrusted
     if c.update_mode == 'rewrite' and patch.edits:
-        candidate = session.ask('update', rewrite, d.state.skill, patch, context=d.context, max_chars=c.max_skill_chars)
+        candidate = session.ask('update', rewrite, d.state.skill, patch, context=d.context,
+                                max_chars=c.max_skill_chars)
     counts = {k: sum(row['status'].startswith(k) for row in report) for k in ('applied', 'skipped', 'error')}
     d.record['apply_report'] = dict(total=len(report), **counts)
     d.files['edit_apply_report.json'] = report
@@ -154,7 +155,8 @@ def edit_skill(session:Session, items:list, results:list)->str|None: # None when
     raw = [replace(p, patch=trusted(session, p.patch)) for p in raw]
     if c.screen:
         raw = screen(session, raw, items, results)
-    merged = session.ask('aggregate', merge_patches, skill, raw, batch_size=c.merge_batch_size, context=d.context)
+    merged = session.ask('aggregate', merge_patches, skill, raw, batch_size=c.merge_batch_size,
+                         context=d.context)
     d.record['n_edits_merged'] = len(merged.edits)
     d.files['merged_patch.json'] = merged.to_dict()
     if not merged.edits:
@@ -165,7 +167,8 @@ def rewrite_whole(session:Session, results:list)->str|None:
     "The candidate that analysts write anew"
     d = session.draft
     d.patterns = failure_patterns(results)
-    return session.ask('reflect', full_rewrite, _minibatches(session, results), d.state.skill, context=d.context,
+    return session.ask('reflect', full_rewrite, _minibatches(session, results), d.state.skill,
+                       context=d.context,
                        max_chars=session.cfg.max_skill_chars)
 
 def _minibatches(session, results):

@@ -29,7 +29,8 @@ def measured(session:Session, passes:list)->dict: # Of lists of `RolloutResult`s
     means = [mean(scores) for scores in by_item if scores]
     hard, soft = compute_score(results)
     return dict(n=len(means), lost=sum(not r.ok for r in results), hard=hard, soft=soft, score=mean(means),
-                interval=list(interval(means)), items=[mean(scores) if scores else None for scores in by_item])
+                interval=list(interval(means)), items=[mean(scores) if scores else None
+                                                       for scores in by_item])
 
 # %% ../../nbs/61_skillopt.report.ipynb #ddb9b510
 def by_task_type(results:list, kinds:list=())->dict: # `task_type` → total, and sums of scores
@@ -43,13 +44,13 @@ def by_task_type(results:list, kinds:list=())->dict: # `task_type` → total, an
     other = [r for r in scored if r.task_type not in kinds]
     if other:
         groups['other'] = other
-    def sums(rs):
+    def sums(rs:list)->dict:
         return dict(total=len(rs), hard=math.fsum(r.hard for r in rs), soft=math.fsum(r.soft for r in rs))
     return {k: sums(rs) for k, rs in groups.items()}
 
 # %% ../../nbs/61_skillopt.report.ipynb #54e17b66
-def gain(before:dict|None, after:dict|None)->dict|None: # Summaries of the same items; None where one is missing
-    "What one skill scores above another, item by item: the mean difference and its interval"
+def gain(before:dict|None, after:dict|None)->dict|None: # Of summaries; None if one is missing
+    "What one skill scores above another on the same items: the mean difference and its interval"
     if not (before and after):
         return None
     pairs = zip(before['items'], after['items'])
@@ -75,7 +76,8 @@ def measure_final(session:Session,
 )->dict|None:     # Scores, with an interval; None if a limit forbids it
     "Play `items` under `skill` for the report, or read what that came to"
     path = Path(session.cfg.out_root)/folder
-    known_as = dict(skill_hash=skill_hash(skill), passes=len(repeats), split=split, items_hash=items_hash(items))
+    known_as = dict(skill_hash=skill_hash(skill), passes=len(repeats), split=split,
+                    items_hash=items_hash(items))
     known = read_json(path/'summary.json') if (path/'summary.json').exists() else {}
     if not known_as.items() <= known.items():
         session.draft.usage = {}
@@ -116,7 +118,8 @@ def summary_of_steps(session:Session, stopped:str|None)->dict:
     actions = [r['action'] for r in s.history]
     usage = session.paid() if session.limited else session.total_usage()
     totals = {f'total_{k}s': sum(a.startswith(k) for a in actions) for k in ('accept', 'reject', 'skip')}
-    return dict(version=f'skillrl-lab {__version__}', config=session.cfg.to_dict(), env=session.name, stopped=stopped,
+    return dict(version=f'skillrl-lab {__version__}', config=session.cfg.to_dict(), env=session.name,
+                stopped=stopped,
                 total_steps=len(actions), **totals, best_step=s.best_step, best_hash=skill_hash(s.best),
                 usage=usage, usd=session.limits.usd(usage), lost=lost_rollouts(session))
 
@@ -128,7 +131,8 @@ def summary_of_selection(session:Session, fresh:dict|None)->dict:
     if not fresh and not session.cfg.final_passes:
         score = s.best_score
     current = score if s.skill == s.best and fresh else s.current_score
-    return dict(best_selection_score=score, best_selection_interval=best.get('interval'), gate_score=s.best_score,
+    return dict(best_selection_score=score, best_selection_interval=best.get('interval'),
+                gate_score=s.best_score,
                 baseline_selection_score=base['score'], current_selection_score=current)
 
 def summary_of_test(before:dict|None, after:dict|None)->dict:
@@ -148,7 +152,8 @@ def measure_best(session:Session)->dict|None:
     repeats = [f'final {k}' for k in range(c.final_passes)]
     if not repeats:
         return None
-    return measure_final(session, 'final_selection_eval', s.best, session.selection, c.selection_split, repeats)
+    return measure_final(session, 'final_selection_eval', s.best, session.selection, c.selection_split,
+                         repeats)
 
 def measure_tests(session:Session)->list: # Of two summaries, None where there is none
     "The first and the best skill on the test split"
@@ -164,7 +169,8 @@ def report(session:Session, stopped:str|None=None)->dict: # As in summary.json
     session.begin('final')
     fresh = measure_best(session)
     tests = measure_tests(session)
-    summary = summary_of_steps(session, stopped) | summary_of_selection(session, fresh) | summary_of_test(*tests)
+    summary = summary_of_steps(session, stopped) | summary_of_selection(session,
+                                                                        fresh) | summary_of_test(*tests)
     write_json(Path(session.cfg.out_root)/'summary.json', summary)
     if not session.limited:
         session.run.journal.clear()
@@ -176,7 +182,9 @@ def report(session:Session, stopped:str|None=None)->dict: # As in summary.json
 # %% ../../nbs/61_skillopt.report.ipynb #4e1d14c7
 def steps_table(history:list)->Table: # As in history.json
     "One row a step"
-    def score(v): return '' if v is None else f'{v:.3f}'
-    rows = [[r['step'], score(r.get('rollout_hard')), r.get('n_edits_ranked', 0), score(r.get('candidate_gate_score')),
+    def score(v:float|None)->str:
+        return '' if v is None else f'{v:.3f}'
+    rows = [[r['step'], score(r.get('rollout_hard')), r.get('n_edits_ranked', 0),
+             score(r.get('candidate_gate_score')),
              r['action'], score(r['current_score']), score(r['best_score'])] for r in history]
     return Table(['step', 'rollout', 'edits', 'candidate', 'action', 'current', 'best'], rows)

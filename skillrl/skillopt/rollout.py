@@ -70,7 +70,7 @@ def read_result(
     out:Any,     # What `rollout_one` returned, or the exception it raised
     name:str,    # Id of the item
     lost:str='', # Why a call did not come through, if one did not
-)->RolloutResult: # 'ok' with scores from 0 to 1, or 'infra_error'; TypeError or ValueError for what is no result
+)->RolloutResult: # 'ok' with scores from 0 to 1, or 'infra_error'; TypeError or ValueError if it is none
     "The result of one item"
     if isinstance(out, Exception):
         lost = error_message(out)
@@ -296,7 +296,8 @@ def why_lost(self:Stage, lost:list)->str:
     if self.is_hopeless() and not self.is_lost_for_good():
         many = f'the first {len(self.entries[:PATIENCE])}'
     return (f'{many} of {len(self.entries)} rollouts for {self.settings.stage!r} were lost, '
-            f'that of item {r.id!r} to {r.fail_reason!r}: mend the cause and run again, for what was played is kept')
+            f'that of item {r.id!r} to {r.fail_reason!r}: mend the cause and run again, '
+            'for what was played is kept')
 
 # %% ../../nbs/54_skillopt.rollout.ipynb #8d8454fb
 @patch

@@ -19,7 +19,8 @@ from .editor import skill_hash
 from .meter import add_usage
 from .spending import Bill
 from ..runstate import FolderLock, first_link
-from ..store import JsonlLog, atomic_folder, atomic_write, fingerprint, sweep, to_disk, to_json, write_json
+from ..store import JsonlLog, atomic_folder, atomic_write, fingerprint
+from ..store import sweep, to_disk, to_json, write_json
 
 # %% ../../nbs/57_skillopt.run.ipynb #db9af975
 @dataclass
@@ -32,7 +33,7 @@ class OptState:
     current_score:float = -1. # Of `skill` on the selection split; -1 before it was measured
     best_score:float = -1.    # Of `best`
     best_step:int = 0         # That made it
-    passes:list = field(default_factory=list)   # For each pass over the selection split: place → score of `skill`
+    passes:list = field(default_factory=list)   # For each pass over the selection split: place → score
     tried:dict = field(default_factory=dict)    # Hash of each candidate measured → its hard and soft score
     rejected:list = field(default_factory=list) # What this epoch has tried, see `RejectedEdits`
     memory:str = ''           # Notes of the optimizer to itself
@@ -133,28 +134,29 @@ def latest_state(path:Path)->SignedState|None: # None for a new folder; ValueErr
             if skill_hash(text) == signed.history:
                 return replace(signed, state=replace(signed.state, history=json.loads(text)))
     if folders or (path/'history.json').exists():
-        raise ValueError(f'{path} holds a run without a single sound state.json: restore one in {path/"steps"}, '
-                         'or choose another out_root')
+        raise ValueError(f'{path} holds a run without a single sound state.json: '
+                         f'restore one in {path/"steps"}, or choose another out_root')
     return None
 
 # %% ../../nbs/57_skillopt.run.ipynb #27cbbc79
-_FILES = ('config.json history.json runtime_state.json summary.json job.json best_skill.md current_skill.md events.jsonl '
-          'report.html steps skills final_selection_eval test_eval_baseline test_eval_best').split()
+_FILES = ('config.json history.json runtime_state.json summary.json job.json best_skill.md '
+          'current_skill.md events.jsonl report.html steps skills final_selection_eval test_eval_baseline test_eval_best').split()
 _JOURNAL = re.compile(r'journal_(\d{4,}|final)\.jsonl')
 
 def check_same(path:Path, before:dict, now:dict)->None:
     "Raise `ValueError` if the run was made otherwise"
     for k in dict.fromkeys([*before, *now]):
         if before.get(k) != now.get(k):
-            raise ValueError(f'{k} was {before.get(k)!r} when the run in {path} began and is now {now.get(k)!r}: '
-                             'give it the old value, or choose another out_root')
+            raise ValueError(f'{k} was {before.get(k)!r} when the run in {path} began '
+                             f'and is now {now.get(k)!r}: give it the old value, or choose another out_root')
 
 def check_links(path:Path)->None:
     "Raise `ValueError` if what a run writes leads elsewhere"
     journals = [p.name for p in path.glob('journal_*.jsonl')]
     found = first_link(path, [*_FILES, BASELINE, *journals])
     if found:
-        raise ValueError(f'{found} is a symbolic link, which no run makes: put what it points to in its place')
+        raise ValueError(f'{found} is a symbolic link, which no run makes: '
+                         'put what it points to in its place')
 
 def remove_unfinished(path:Path, step:int, journals:list)->None:
     "Remove steps after `step`, journals other than `journals`, and half-written files"

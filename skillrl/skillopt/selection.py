@@ -48,7 +48,7 @@ class Pair:
     result:RolloutResult # Of the candidate
     after:float          # Its score
 
-def play_pairs(session:Session, candidate:str, begin:int, end:int)->list: # Less those where a rollout was lost
+def play_pairs(session:Session, candidate:str, begin:int, end:int)->list: # Less those that were lost
     "The `Pair`s from number `begin` to `end`, where passes over the selection split follow each other"
     n = len(session.selection)
     pairs = []
@@ -84,7 +84,8 @@ def rejection_reason(session:Session, candidate:str)->str:
     reasons = rejection_reasons(candidate, s.skill)
     if reasons:
         return f'not to be trusted: {", ".join(reasons)}'
-    reason_of_env = getattr(session.env, 'rejection_reason', None) or getattr(session.env, 'rejection_reason', None)
+    reason_of_env = getattr(session.env, 'rejection_reason', None) or getattr(session.env, 'rejection_reason',
+                                                                              None)
     return reason_of_env(candidate) if reason_of_env else ''
 
 # %% ../../nbs/59_skillopt.selection.ipynb #376ff949

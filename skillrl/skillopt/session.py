@@ -50,7 +50,8 @@ def items_of(env:Any, split:str)->list: # ValueError if there are none, or two w
     try:
         items = list(env.get_items(split))
     except KeyError as e:
-        raise ValueError(f'the environment {name!r} has no split {split!r} ({e}): name one that it has') from None
+        raise ValueError(f'the environment {name!r} has no split {split!r} ({e}): '
+                         'name one that it has') from None
     if not items:
         raise ValueError(f'the split {split!r} of {name!r} is empty: give it items')
     check_items(items, split)
@@ -128,7 +129,8 @@ def open(self:Session)->OptRun:
         self.schedule = build_scheduler(c.lr_scheduler, c.edit_budget, c.min_edit_budget, self.batches.total)
     secrets = getattr(self.optimizer.client, 'secrets', ())
     self.optimizer.rejects = RejectedLog(Path(c.out_root)/'rejected.jsonl', secrets)
-    self.run = OptRun(c.out_root, self.start, self.bound(), c.to_dict(), c.save_every_step, self.batches.total)
+    self.run = OptRun(c.out_root, self.start, self.bound(), c.to_dict(), c.save_every_step,
+                      self.batches.total)
     self.state = self.run.state
     self.draft = Draft(self.state)
     self.finals = {}
@@ -141,7 +143,8 @@ def bound(self:Session)->dict:
     items = dict(train=items_hash(self.batches.items), selection=items_hash(self.selection))
     return what_binds(self.cfg) | dict(
         env=self.name, initial_skill=skill_hash(self.start.initial), target_model=model_of(self.target),
-        optimizer_model=model_of(self.optimizer.client), items=items, prompts=skill_hash(to_json(self.optimizer.prompt_overrides)))
+        optimizer_model=model_of(self.optimizer.client), items=items,
+        prompts=skill_hash(to_json(self.optimizer.prompt_overrides)))
 
 # %% ../../nbs/58_skillopt.session.ipynb #bf65760f
 def new_session(config:SkillOptConfig, env:Any, target:Any, optimizer_client:Any, **start:Any)->Session:
@@ -151,7 +154,8 @@ def new_session(config:SkillOptConfig, env:Any, target:Any, optimizer_client:Any
         initial = env.get_initial_skill()
     initial = (initial or '').encode(errors='replace').decode()  # Half a surrogate pair fits into no file
     limits = Limits(config, target, optimizer_client)
-    optimizer = Optimizer(optimizer_client, dict(start.get('prompts') or {}), config.optimizer_max_completion_tokens,
+    optimizer = Optimizer(optimizer_client, dict(start.get('prompts') or {}),
+                          config.optimizer_max_completion_tokens,
                           ThreadExecutor(config.workers), ledger=limits.ledger)
     state = OptState(initial, initial, initial, epoch_skill=initial)
     return Session(config, env, target, optimizer, limits, state, start.get('executor'))
@@ -165,7 +169,7 @@ def usage_now(self:Session)->dict: # Role → stage → usage
 @patch
 def total_usage(self:Session)->dict: # Role → stage → usage
     "What the run has used so far, the unfinished step included"
-    def total(role, now):
+    def total(role:str, now:dict)->dict:
         finals = [f['usage'].get(role, {}) for f in self.finals.values()]
         return sum_stages(self.state.usage.get(role, {}), now, *finals)
     return {role: total(role, now) for role, now in self.usage_now().items()}
@@ -207,11 +211,12 @@ def play(self:Session,
     "Play `items` under `skill`"
     c = self.cfg
     reserve = None if at_end else c.final_passes*len(self.selection)
-    def begin(n):
+    def begin(n:int)->None:
         self.limits.check(self.run.bill, self.paid(), n, reserve)
     with self.run.timed(step=self.run.next, stage=stage, role='target', n=len(items)) as bill:
         results = run_rollout(
-            self.env, skill, items, target_client=self.target, executor=self.executor, journal=self.run.journal,
+            self.env, skill, items, target_client=self.target, executor=self.executor,
+            journal=self.run.journal,
             split=split, repeat=repeat, retries=c.rollout_retries, max_lost=c.max_lost, seed=c.seed,
             begin=begin, bill=bill, stage=stage, **self.limits.for_rollouts())
     d = self.draft

@@ -27,7 +27,7 @@ def sum_roles(usage:dict)->dict: # Role → usage
 
 def larger_usage(a:dict, b:dict)->dict: # Role → stage → usage
     "For each count the larger one of `a` and `b`"
-    def largest(role, stage):
+    def largest(role:str, stage:str)->dict:
         both = [u.get(role, {}).get(stage, {}) for u in (a, b)]
         return {k: max(u.get(k, 0) for u in both) for k in COUNTS}
     return {role: {stage: largest(role, stage) for stage in a[role] | b[role]} for role in a}
@@ -72,8 +72,8 @@ class Limits:
         for client in filter(None, self.clients.values()):
             model = model_of(client)
             if config.max_usd and model not in config.prices:
-                raise ValueError(f'{model!r} has no price, so max_usd cannot be kept: set prices[{model!r}] = '
-                                 '(USD per 1M prompt tokens, USD per 1M completion tokens)')
+                raise ValueError(f'{model!r} has no price, so max_usd cannot be kept: '
+                                 f'set prices[{model!r}] = (USD per 1M prompt tokens, USD per 1M completion tokens)')
 
     def for_rollouts(self)->dict:
         "The `ledger` and the `guard` of a `Meter`, where there is a limit"
@@ -83,12 +83,12 @@ class Limits:
         return dict(ledger=ledger, guard=guard)
 
     def guard(self)->None:
-        "Raise `BudgetExceeded` before the call one too many, since an environment may make several for an item"
+        "Raise `BudgetExceeded` before the call one too many; an item may take several"
         with self.lock:
             self.asked += 1
         if self.asked > self.room:
-            raise BudgetExceeded(f'all of {self.config.max_target_calls} target calls are made or kept for the '
-                                 'final measurement: raise max_target_calls')
+            raise BudgetExceeded(f'all of {self.config.max_target_calls} target calls are made or kept '
+                                 'for the final measurement: raise max_target_calls')
 
 # %% ../../nbs/56_skillopt.spending.ipynb #2ec8e2b9
 @patch

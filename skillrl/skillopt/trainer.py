@@ -22,7 +22,8 @@ from .selection import mean, settle
 from .session import Session, new_session
 
 # %% ../../nbs/62_skillopt.trainer.ipynb #0cd14038
-_SHOWN = dict(current_skill='skill', best_skill='best', global_step='step', sel_cache='tried', history='history',
+_SHOWN = dict(current_skill='skill', best_skill='best', global_step='step', sel_cache='tried',
+              history='history',
               current_score='current_score', best_score='best_score', best_step='best_step')
 
 class SkillOptTrainer:
@@ -100,7 +101,8 @@ def note_tried(session:Session)->None:
     notes = RejectedEdits.from_state(d.state.rejected)
     edits = edits_with_status(d.edits, d.edit_report)
     notes.add(StepNote(d.record['step'], d.record['action'], failed, d.record['rollout_n'], d.patterns, edits,
-                       session.state.current_score, d.record.get('candidate_gate_score'), d.record.get('reason', '')))
+                       session.state.current_score, d.record.get('candidate_gate_score'),
+                       d.record.get('reason', '')))
     d.state.rejected = notes.state()
 
 def finish_step(session:Session)->None:
@@ -117,8 +119,8 @@ def finish_step(session:Session)->None:
                    optimizer_lost=session.optimizer.missed, usage=session.usage_now())
     s.history = [*s.history, record]
     session.commit(f'steps/step_{s.step:04}', d.files | {'step_record.json': record})
-    session.say(f'step {s.step} of {session.batches.total}: {record["action"]}, current {s.current_score:.3f}, '
-                f'best {s.best_score:.3f} (step {s.best_step})')
+    session.say(f'step {s.step} of {session.batches.total}: {record["action"]}, '
+                f'current {s.current_score:.3f}, best {s.best_score:.3f} (step {s.best_step})')
 
 # %% ../../nbs/62_skillopt.trainer.ipynb #9f39c050
 def run_steps(session:Session)->str|None: # BudgetExceeded before the first measurement

@@ -53,7 +53,8 @@ def interval_of(o:Any)->list: # Of two; None for what is no number
 # %% ../../nbs/62_skillopt.view.ipynb #e5e60711
 ACTIONS = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
                skip_no_patches='no candidate: nothing proposed was taken',
-               skip_no_edits='no candidate: no edit was chosen', skip_no_rewrite='no candidate: no rewrite came')
+               skip_no_edits='no candidate: no edit was chosen',
+               skip_no_rewrite='no candidate: no rewrite came')
 
 def decision(r:dict)->str: # `r` is a record of history.json
     "What a step decided"
@@ -84,8 +85,8 @@ def _why_not_enough(gate):
     return '' if lead is None else f', but {lead} more have to go better than worse'
 
 # %% ../../nbs/62_skillopt.view.ipynb #56293eb3
-_NUMBERS = ('step epoch rollout_hard rollout_n rollout_lost n_patches_kept n_edits_ranked candidate_gate_score '
-            'current_score best_score best_step skill_len').split()
+_NUMBERS = ('step epoch rollout_hard rollout_n rollout_lost n_patches_kept n_edits_ranked '
+            'candidate_gate_score current_score best_score best_step skill_len').split()
 
 def clean_record(r:dict)->dict:
     "A record of history.json with numbers where they belong, and its `decision` and `why` in words"
@@ -121,14 +122,16 @@ class RunView:
 def read_run(folder:Path|str)->RunView: # Of a run, or of one that has yet to begin
     "Look at a run"
     f = Path(folder)
-    held = text_of(f/'.lock') # Before and after the rest, which may be written to its end meanwhile, or from its beginning
-    config, state, summary = (json_of(text_of(f/f'{k}.json'), dict) for k in ('config', 'runtime_state', 'summary'))
+    held = text_of(f/'.lock') # Before and after the rest, which may end or begin meanwhile
+    config, state, summary = (json_of(text_of(f/f'{k}.json'), dict)
+                              for k in ('config', 'runtime_state', 'summary'))
     records = [as_dict(r) for r in json_of(text_of(f/'history.json'), list)]
     steps = [clean_record(r) for r in records if isinstance(number(r.get('step')), int)]
     lines = [json_of(line, dict) for line in text_of(f/'events.jsonl').split('\n')]
     best = text_of(f/'best_skill.md')
     held = held or text_of(f/'.lock')
-    return RunView(f.resolve().name, config, state, summary, steps, list(filter(None, lines)), best, bool(held))
+    return RunView(f.resolve().name, config, state, summary, steps, list(filter(None, lines)), best,
+                   bool(held))
 
 # %% ../../nbs/62_skillopt.view.ipynb #ed3c0eb7
 def steps_told(view:RunView)->Table:
@@ -188,13 +191,13 @@ def verdict(view:RunView)->str:
     "What a run was worth, in words"
     s = view.summary
     if not view.ended:
-        return (f'The run has made {len(view.steps)} steps and has not ended, so its best skill was not measured '
-                'afresh yet.')
+        return (f'The run has made {len(view.steps)} steps and has not ended, so its best skill '
+                'was not measured afresh yet.')
     if not s.get('best_step'):
         return 'No candidate was accepted: the first skill is still the best.'
     before, after = (number(s.get(f'{k}_selection_score')) for k in ('baseline', 'best'))
-    told = (f'scores {in_digits(after)} in fresh passes over the selection items, where the first skill scored '
-            f'{in_digits(before)}.')
+    told = (f'scores {in_digits(after)} in fresh passes over the selection items, '
+            f'where the first skill scored {in_digits(before)}.')
     if None in interval_of(s.get('best_selection_interval')):
         told = 'was not measured afresh, and the score it was chosen for flatters it.'
     return f'The best skill is that of step {s["best_step"]}. It {told}{_gain_told(view)}'
@@ -210,8 +213,8 @@ def _gain_told(view):
     scores = ''
     if view.config.get('gate_metric') == 'hard' and None not in (best, first):
         scores = f' Its score there is {best:.3f}, that of the first skill {first:.3f}.'
-    return (f' On the test items, which nothing was chosen by, its gain over the first skill is {mean:+.3f}.{scores} '
-            f'The 95 % interval of the gain, {low:+.3f} to {high:+.3f}, {_sureness(low, high)}.')
+    return (f' On the test items, which nothing was chosen by, its gain over the first skill '
+            f'is {mean:+.3f}.{scores} The 95 % interval of the gain, {low:+.3f} to {high:+.3f}, {_sureness(low, high)}.')
 
 def _sureness(low, high):
     if low > 0:
@@ -221,12 +224,14 @@ def _sureness(low, high):
     return 'includes 0, so chance may explain the difference'
 
 # %% ../../nbs/62_skillopt.view.ipynb #1a10d783
-STAGES = dict(rollout='training items', selection='selection items', reflect='proposing edits', analyst='proposing edits',
+STAGES = dict(rollout='training items', selection='selection items', reflect='proposing edits',
+              analyst='proposing edits',
               screen='screening proposals', aggregate='merging proposals', merge='merging proposals',
               select='ranking edits', ranking='ranking edits', edit_budget='choosing how many edits',
               update='writing the candidate', rewrite='writing the candidate',
               look_back='looking back on an epoch', meta_skill='looking back on an epoch',
-              slow_update='looking back on an epoch', final_selection_eval='selection items, best skill afresh',
+              slow_update='looking back on an epoch',
+              final_selection_eval='selection items, best skill afresh',
               test_eval_baseline='test items, first skill', test_eval_best='test items, best skill')
 
 class Used(NamedTuple):
@@ -243,7 +248,8 @@ def usage_of_run(view:RunView)->list:
     rows = []
     for role, stages in as_dict(usage).items():
         for stage, used in as_dict(stages).items():
-            counts = [number(as_dict(used).get(k)) or 0 for k in ('calls', 'prompt_tokens', 'completion_tokens')]
+            counts = [number(as_dict(used).get(k)) or 0
+                      for k in ('calls', 'prompt_tokens', 'completion_tokens')]
             rows.append(Used(str(role), str(stage), *counts))
     return rows
 
@@ -251,14 +257,17 @@ def usage_table(view:RunView)->Table:
     "Calls and tokens of each role, by what they were for"
     used = usage_of_run(view)
     rows = [[u.role, STAGES.get(u.stage, u.stage), u.calls, u.read, u.written] for u in used]
-    total = [sum(column) for column in ([u.calls for u in used], [u.read for u in used], [u.written for u in used])]
-    return Table(['model', 'what for', 'calls', 'tokens read', 'tokens written'], [*rows, ['all', '', *total]])
+    total = [sum(column) for column in ([u.calls for u in used], [u.read for u in used],
+                                        [u.written for u in used])]
+    return Table(['model', 'what for', 'calls', 'tokens read', 'tokens written'],
+                 [*rows, ['all', '', *total]])
 
 # %% ../../nbs/62_skillopt.view.ipynb #fad5d197
 def lost_table(folder:Path|str)->Table:
     "Rollouts that infrastructure lost, which no score counts"
     steps = read_run(folder).steps
-    def total(k): return sum(r[k] for r in steps)
+    def total(k:str)->int:
+        return sum(r[k] for r in steps)
     rows = [['training items', total('rollout_n'), total('rollout_lost')],
             ['comparisons of the gate', '', total('not_counted')]]
     for name, place in FINALS.items():

@@ -18,7 +18,8 @@ from time import time
 from typing import Any
 from .html_report import html_page
 from .run import BASELINE
-from .view import STAGES, RunView, json_of, number, read_run, text_of, usage_of_run, verdict, why_ended
+from .view import STAGES, RunView, json_of, number, read_run, text_of
+from .view import usage_of_run, verdict, why_ended
 from ..store import to_json
 
 # %% ../../nbs/65_skillopt.watch.ipynb #ee707d64
@@ -56,7 +57,8 @@ def present(folder:Path|str)->dict: # Plain values
     journals = sorted(folder.glob('journal_*.jsonl'))
     used = usage_of_run(view)
     first = json_of(text_of(folder/BASELINE/'summary.json'), dict).get('score')
-    best = dict(step=number(view.state.get('best_step')), score=number(view.state.get('best_score')), text=view.best)
+    best = dict(step=number(view.state.get('best_step')), score=number(view.state.get('best_score')),
+                text=view.best)
     return dict(
         name=view.name, status=status_of(view), stage=stage, doing=STAGES.get(stage, stage),
         playing=number(last.get('n')) if stage else None, step=number(last.get('step')) or 0,
@@ -92,32 +94,41 @@ function chart(d) {
     const at = steps.filter(s => s[k] != null)
     if (!at.length) continue
     const end = ys[name] = y(at.at(-1)[k])
-    put('polyline', {class: name, points: at.map((s, i) => (i ? `${x(s.step)},${y(at[i - 1][k])} ` : '') + `${x(s.step)},${y(s[k])}`).join(' ')})
-    put('text', {x: w - 64, y: name == 'best' && Math.abs(end - ys.current) < 14 ? ys.current - 10 : end + 4, class: 'of-' + name}, name)
+    const corner = (s, i) => i ? `${x(s.step)},${y(at[i - 1][k])} ` : ''
+    put('polyline', {class: name, points: at.map((s, i) => corner(s, i) + `${x(s.step)},${y(s[k])}`).join(' ')})
+    const close = name == 'best' && Math.abs(end - ys.current) < 14
+    put('text', {x: w - 64, y: close ? ys.current - 10 : end + 4, class: 'of-' + name}, name)
   }
   for (const s of steps) if (s.candidate_gate_score != null)
-    put('circle', {cx: x(s.step), cy: y(s.candidate_gate_score), r: 4.5, class: s.action.startsWith('accept') ? 'kept' : 'refused'})
+    put('circle', {cx: x(s.step), cy: y(s.candidate_gate_score), r: 4.5,
+                   class: s.action.startsWith('accept') ? 'kept' : 'refused'})
 }"""
 
 # %% ../../nbs/65_skillopt.watch.ipynb #641d4251
 SCRIPT += """
 const words = d => ({
-  works: d.stage ? `step ${d.step}: ${d.doing}` + (d.playing ? ` (rollouts: ${d.playing})` : '') : 'between two stages',
-  ended: 'ended. ' + d.ended, stopped: 'stopped before its end', 'not begun': 'waits for the run to begin'})[d.status]
+  works: d.stage ? `step ${d.step}: ${d.doing}` + (d.playing ? ` (rollouts: ${d.playing})` : '')
+    : 'between two stages',
+  ended: 'ended. ' + d.ended, stopped: 'stopped before its end',
+  'not begun': 'waits for the run to begin'})[d.status]
 function show(d) {
   say('name', 'SkillOpt: ' + d.name)
   const still = d.status == 'works' && d.quiet > 60
-  say('status', words(d) + (still ? `. Nothing was written for ${d.quiet} s: it waits for an answer, or was killed` : ''))
+  const silent = `. Nothing was written for ${d.quiet} s: it waits for an answer, or was killed`
+  say('status', words(d) + (still ? silent : ''))
   say('far', `${d.steps.length}${d.planned ? ' of ' + d.planned : ''} steps made`
-      + (d.epoch && d.epochs ? `, the last in epoch ${d.epoch} of ${d.epochs}` : '') + (d.answers ? `; ${d.answers} answers in the step at work` : ''))
+      + (d.epoch && d.epochs ? `, the last in epoch ${d.epoch} of ${d.epochs}` : '')
+      + (d.answers ? `; ${d.answers} answers in the step at work` : ''))
   if (d.status == 'ended' || d.planned) $('bar').value = d.status == 'ended' ? 1 : d.steps.length/d.planned
   else $('bar').removeAttribute('value')
   say('took', d.took.map(([stage, s]) => `${stage} ${s == null ? '?' : s.toFixed(1)} s`).join('; ') || '–')
   say('spent', `${d.calls} calls, ${d.tokens} tokens in committed steps`)
-  say('last', d.steps.length ? `step ${d.steps.at(-1).step}: ${d.steps.at(-1).decision}. ${d.steps.at(-1).why}` : '–')
+  const last = d.steps.at(-1)
+  say('last', last ? `step ${last.step}: ${last.decision}. ${last.why}` : '–')
   say('verdict', d.verdict)
   say('best', d.best.text)
-  say('of', d.best.step == null ? '' : `of step ${d.best.step}; it scored ${f(d.best.score)} when it was chosen`)
+  say('of', d.best.step == null ? ''
+      : `of step ${d.best.step}; it scored ${f(d.best.score)} when it was chosen`)
   chart(d)
 }
 async function look() {
@@ -197,7 +208,8 @@ class Watch:
         try:
             self.http = _Http(('127.0.0.1', port), _Handler)
         except (OSError, OverflowError) as e:
-            raise OSError(f'port is {port!r}, where nothing can be served ({e}): choose another, or 0 for any') from e
+            raise OSError(f'port is {port!r}, where nothing can be served ({e}): '
+                          'choose another, or 0 for any') from e
         self.http.folder = Path(folder)
         self.url = f'http://127.0.0.1:{self.http.server_address[1]}/'
         self.thread = Thread(target=self.http.serve_forever, args=(.02,), daemon=True)
