@@ -6,7 +6,7 @@
 __all__ = ['UNKNOWN', 'origin', 'where_skill', 'direct', 'commonest', 'procedure', 'procedures', 'games_of', 'refusal',
            'refusals', 'habits', 'OfflineTeacher', 'distill', 'asked_for', 'hypothesis', 'select_in', 'reworded']
 
-# %% ../../nbs/36_skills.distillation.ipynb #8036879c
+# %% ../../nbs/36_skills.distillation.ipynb #9b38eff8
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,7 +18,7 @@ from .evidence import Claim, EpisodeReader, claims, replay, visits_of, words_of
 from .retrieval import advice
 from ..trajectory import Step, Trajectory, select
 
-# %% ../../nbs/36_skills.distillation.ipynb #ff3fe3db
+# %% ../../nbs/36_skills.distillation.ipynb #319abeea
 def origin(
     trajs:Iterable, # Trajectories that show it
     **counts:float, # Numbers behind it
@@ -38,7 +38,7 @@ def where_skill(c:Claim, reader:EpisodeReader)->Skill:
     occasion = f'The goal needs {thing} and none has been seen yet.'
     return Skill('', title, principle, occasion, category, goals_of(c.asked), provenance)
 
-# %% ../../nbs/36_skills.distillation.ipynb #08513bc9
+# %% ../../nbs/36_skills.distillation.ipynb #0223bd29
 def direct(t:Trajectory, refused:Callable)->list[int]: # Numbers of steps, ascending
     "The accepted steps of an episode without its loops"
     kept, reached = [], {} # `reached`: what was seen, and how many steps were kept then
@@ -70,7 +70,7 @@ def order(self:EpisodeReader, t:Trajectory)->tuple[str, ...]: # `('take', 'heat'
             verbs.append(verb)
     return tuple(verbs)
 
-# %% ../../nbs/36_skills.distillation.ipynb #fecf5934
+# %% ../../nbs/36_skills.distillation.ipynb #a088db73
 def commonest(ways:dict[tuple, list])->tuple: # One key and its value
     "The way with most episodes; between equals the shortest, then the first in the alphabet"
     def rank(steps:tuple)->tuple:
@@ -95,7 +95,7 @@ def procedures(trajs:list[Trajectory], reader:EpisodeReader)->list[Skill]:
             ways[category_of(t, reader.router)][steps].append(t)
     return [procedure(category, reader.aim(category), its) for category, its in ways.items()]
 
-# %% ../../nbs/36_skills.distillation.ipynb #ba08fb3e
+# %% ../../nbs/36_skills.distillation.ipynb #c02b1f77
 UNKNOWN = 'use an unknown command'
 
 @patch
@@ -118,7 +118,7 @@ def reason(self:EpisodeReader, step:Step, known:object)->str: # A key of `reason
     "Why the command of `step` was refused"
     return 'other'
 
-# %% ../../nbs/36_skills.distillation.ipynb #e13fac15
+# %% ../../nbs/36_skills.distillation.ipynb #7a332645
 def games_of(trajs:Iterable[Trajectory])->set[str]:
     "The games that `trajs` are episodes of"
     return {t.game or t.id for t in trajs}
@@ -133,6 +133,7 @@ def refusal(form:str, why:tuple[str, str], trajs:list[Trajectory], sent:int)->Mi
     return Mistake('', f'Trying to {form} in vain', happens, how,
                    source_tasks=goals_of(trajs), provenance=provenance)
 
+# %% ../../nbs/36_skills.distillation.ipynb #35f0552d
 def refusals(
     trajs:list[Trajectory],
     reader:EpisodeReader,
@@ -153,7 +154,7 @@ def refusals(
         out.append(refusal(form, reader.reasons[reason], groups[form, reason], sent[form]))
     return out
 
-# %% ../../nbs/36_skills.distillation.ipynb #63bda6d3
+# %% ../../nbs/36_skills.distillation.ipynb #ecb7e3fb
 EpisodeReader.habits = dict( # Name to description and advice
     repeats=('Sending the same command again and again', 'Do not repeat an action that changed nothing.'))
 
@@ -185,7 +186,7 @@ def habits(
         out.append(Mistake('', what, why, instead, source_tasks=goals_of(bad), provenance=provenance))
     return out
 
-# %% ../../nbs/36_skills.distillation.ipynb #2caae185
+# %% ../../nbs/36_skills.distillation.ipynb #be6f1900
 @patch
 def tell(self:EpisodeReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
     "What can be said of this world only, shown by `min_count` games at least"
@@ -214,7 +215,7 @@ class OfflineTeacher:
         out += refusals(trajs, reader, self.min_count)
         return out + habits(trajs, reader, self.min_count)
 
-# %% ../../nbs/36_skills.distillation.ipynb #0bab553e
+# %% ../../nbs/36_skills.distillation.ipynb #8067719f
 def distill(
     trajs:Iterable[Trajectory], # Won and lost
     teacher:object=None, # Anything with `distill`; an `OfflineTeacher` that knows no world if left out
@@ -234,7 +235,7 @@ def distill(
     consolidate(bank, sorted(teacher.distill(trajs), key=place), router=router or reader.router)
     return bank
 
-# %% ../../nbs/36_skills.distillation.ipynb #ab8fd95c
+# %% ../../nbs/36_skills.distillation.ipynb #650fcb79
 @patch
 def time_left(self:EpisodeReader, t:Trajectory)->int: # Steps, 0 if it never came into sight
     "Steps an episode had once all it was to see of its goal had come into sight"
@@ -262,7 +263,7 @@ def asked_for(
             asks[reader.aim(category)][category] += 1
     return dict(asks)
 
-# %% ../../nbs/36_skills.distillation.ipynb #d3ca3054
+# %% ../../nbs/36_skills.distillation.ipynb #bbebbc5a
 def hypothesis(
     about:str,    # `look for egg`, `to heat`
     category:str, # Whose failures ask most
@@ -278,7 +279,7 @@ def hypothesis(
     wrong = f', since {old.principle!r} is not what the episodes show' if old else ''
     return f'{n} of the {of} failures of {category} {lack}; {cure} should turn them{wrong}'
 
-# %% ../../nbs/36_skills.distillation.ipynb #96abe255
+# %% ../../nbs/36_skills.distillation.ipynb #096a974e
 def select_in(
     trajs:Iterable[Trajectory],
     categories:Iterable[str],
@@ -293,6 +294,7 @@ def reworded(old:Skill|None, new:Skill, category:str)->Skill:
         return replace(new, category=category)
     return replace(old, principle=new.principle, source_tasks=new.source_tasks, provenance=new.provenance)
 
+# %% ../../nbs/36_skills.distillation.ipynb #1430c4dd
 @patch
 def propose(self:OfflineTeacher,
     bank:SkillBank,            # What is known already

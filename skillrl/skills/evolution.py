@@ -7,7 +7,7 @@ __all__ = ['category_rates', 'weak_categories', 'hardness', 'sample_failures', '
            'make_room', 'merge_duplicates', 'rates_as_data', 'diagnose', 'ask', 'version', 'adopt', 'untried_reason',
            'try_all', 'RoundGames', 'keep_apart', 'outcome', 'settings_of', 'evolve']
 
-# %% ../../nbs/39_skills.evolution.ipynb #880609a2
+# %% ../../nbs/39_skills.evolution.ipynb #7bb58235
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from .proposals import MARGIN, Trial, consider, duplicates, entry, refused_as
 from .retrieval import Retriever
 from ..trajectory import Trajectory, by_category, select, success_rate
 
-# %% ../../nbs/39_skills.evolution.ipynb #9b7f4ec4
+# %% ../../nbs/39_skills.evolution.ipynb #f31f2da2
 def category_rates(trajs:Iterable[Trajectory])->dict: # Category to `Rate`, alphabetically
     "Share of won episodes in each category"
     return {c: success_rate(ts) for c, ts in by_category(trajs).items()}
@@ -34,7 +34,7 @@ def weak_categories(
     weak = [c for c, r in rates.items() if r.n and r.mean < threshold]
     return sorted(weak, key=lambda c: (rates[c].mean, c))
 
-# %% ../../nbs/39_skills.evolution.ipynb #c8e07755
+# %% ../../nbs/39_skills.evolution.ipynb #3731a829
 def hardness(t:Trajectory)->tuple: # Smallest for the worst
     "Key by which failures are studied: the lowest reward first, then the longest struggle"
     return t.reward, -len(t), t.id
@@ -52,13 +52,13 @@ def sample_failures(
     turns = [t for turn in zip_longest(*piles) for t in turn if t is not None]
     return turns[:limit]
 
-# %% ../../nbs/39_skills.evolution.ipynb #99f0c70a
+# %% ../../nbs/39_skills.evolution.ipynb #2686b666
 def study_size(trajs:Iterable[Trajectory], config:EvolutionConfig)->int:
     "How many failures one round studies"
     fails = success_rate(trajs).mean < config.evolution_threshold
     return config.max_analysis_deep if fails else config.max_analysis_shallow
 
-# %% ../../nbs/39_skills.evolution.ipynb #4df05ce0
+# %% ../../nbs/39_skills.evolution.ipynb #50e57457
 def with_counts(
     bank:SkillBank, # Left as it is
     trajs:Iterable[Trajectory], # Episodes played with it
@@ -72,7 +72,7 @@ def with_counts(
         o.stats['rounds'] = o.stats.get('rounds', 0) + 1
     return new
 
-# %% ../../nbs/39_skills.evolution.ipynb #34689d3f
+# %% ../../nbs/39_skills.evolution.ipynb #6afa005b
 def least_useful(
     bank:SkillBank,
     shown:int=20, # Episodes from which a share of wins says something
@@ -88,6 +88,7 @@ def least_useful(
             known.append(o)
     return idle + sorted(known, key=lambda o: usefulness(o).low)
 
+# %% ../../nbs/39_skills.evolution.ipynb #205cae82
 def make_room(
     bank:SkillBank,
     adding:int, # New skills proposed
@@ -113,7 +114,7 @@ def merge_duplicates(
         out.append(Proposal('merge', unnamed, (a, b), 'one sentence does the work of two'))
     return out
 
-# %% ../../nbs/39_skills.evolution.ipynb #8dd837aa
+# %% ../../nbs/39_skills.evolution.ipynb #0fd591d7
 def rates_as_data(trajs:Iterable[Trajectory])->dict:
     "Rates of `trajs`, by category and overall, as plain data"
     rates = category_rates(trajs) | dict(all=success_rate(trajs))
@@ -144,7 +145,7 @@ def ask(
         raise ValueError(f'{type(teacher).__name__}.propose returned a {odd[0]}: return a list of Proposal')
     return asked
 
-# %% ../../nbs/39_skills.evolution.ipynb #a765ecb8
+# %% ../../nbs/39_skills.evolution.ipynb #4d2467aa
 def version(bank:SkillBank)->int:
     "Number of the bank's version, from 0"
     return bank.metadata.get('version', 0)
@@ -162,7 +163,7 @@ def adopt(bank:SkillBank, kept:Iterable[str], refused:Iterable[str])->SkillBank:
         o.provenance = o.provenance | dict(version=version(bank))
     return bank
 
-# %% ../../nbs/39_skills.evolution.ipynb #f4e5420d
+# %% ../../nbs/39_skills.evolution.ipynb #2189977f
 def untried_reason(bank:SkillBank, p:Proposal, room:float)->str: # '' if it may be tried
     "Why a proposal is not even tried: it cannot be trusted, or there is no `room`"
     findings = examine(p.item) if isinstance(p.item, (Skill, Mistake)) else []
@@ -195,7 +196,7 @@ def try_all(
     kept = [row['id'] for row in rows if row['kept']]
     return adopt(bank, kept, refused), rows
 
-# %% ../../nbs/39_skills.evolution.ipynb #b69a9e0d
+# %% ../../nbs/39_skills.evolution.ipynb #632478f6
 @dataclass
 class RoundGames:
     "What an evolution round plays, and what it may learn from"
@@ -222,7 +223,7 @@ def keep_apart(games:RoundGames)->set[str]: # Ids of games that proposals may be
     assert_fresh(games.report, decided, 'report', 'among those the bank was chosen by')
     return used
 
-# %% ../../nbs/39_skills.evolution.ipynb #f4d7a40a
+# %% ../../nbs/39_skills.evolution.ipynb #2d5a1ec5
 def outcome(
     bank:SkillBank,
     new:SkillBank,
@@ -243,6 +244,7 @@ def settings_of(trial:Trial)->dict:
     how |= dict(margin=MARGIN, seed=trial.seed)
     return how | dict(threshold=c.evolution_threshold, capacity=c.capacity)
 
+# %% ../../nbs/39_skills.evolution.ipynb #8ca6978e
 def evolve(
     bank:SkillBank, # Left as it is
     play:Callable,  # `play(bank, games)` returns the trajectories, see `gate`

@@ -6,7 +6,7 @@
 __all__ = ['routed', 'memory_case', 'balanced', 'verb_of', 'chain', 'goals_and_origin', 'routines', 'neighbours', 'abstract',
            'groups', 'common_mistake', 'recurring', 'in_turn', 'one_world', 'bank_from_memories']
 
-# %% ../../nbs/38_skills.memories.ipynb #8c784e03
+# %% ../../nbs/38_skills.memories.ipynb #aa157d0d
 import random, re
 from collections import defaultdict
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from .teachers import Case, LLMTeacher
 from ..formats import Memory
 from ..trajectory import select
 
-# %% ../../nbs/38_skills.memories.ipynb #ccf2ebd6
+# %% ../../nbs/38_skills.memories.ipynb #e04a365c
 def routed(
     memories:list[Memory],
     router:Callable[[str], str], # Goal to category
@@ -44,7 +44,7 @@ def memory_case(
     lines += [f'Mistake, when and what: {quoted(x, "trigger_condition", "bad_action")}' for x in m.mistakes]
     return Case(m.id, m.goal, m.category, m.success, lines)
 
-# %% ../../nbs/38_skills.memories.ipynb #04315216
+# %% ../../nbs/38_skills.memories.ipynb #d0477183
 def balanced(
     cases:list[Case],
     per_group:int=8, # Most of one category and outcome
@@ -59,7 +59,7 @@ def balanced(
         drawn += random.Random(f'{seed}/{key}').sample(numbers, min(per_group, len(numbers)))
     return [cases[i] for i in sorted(drawn)]
 
-# %% ../../nbs/38_skills.memories.ipynb #b194614f
+# %% ../../nbs/38_skills.memories.ipynb #de078e7b
 _small = 'to at in on from for with where the a'.split()
 
 def verb_of(part:str)->str: # `look into` for `LookInto[Drawer]`
@@ -75,7 +75,7 @@ def chain(m:Memory)->tuple[str, ...]: # `('search', 'take', 'heat')`
     changes = [verb for verb, last in zip(verbs, [None, *verbs]) if verb != last]
     return tuple(filter(None, changes))
 
-# %% ../../nbs/38_skills.memories.ipynb #4c739112
+# %% ../../nbs/38_skills.memories.ipynb #3a616b2a
 def goals_and_origin(memories:list[Memory], **counts:int)->tuple[list, dict]:
     "Goals and provenance of something counted in `memories`"
     goals = list(dict.fromkeys(m.goal for m in memories))
@@ -104,7 +104,7 @@ def routines(
         out.append(Skill('', f'How {aim}', principle, f'The goal is {aim}.', category, goals, origin))
     return out
 
-# %% ../../nbs/38_skills.memories.ipynb #2ff2dcf8
+# %% ../../nbs/38_skills.memories.ipynb #07878509
 def neighbours(
     memories:list[Memory],
     share:float=.5, # Of the categories that have won memories; three at least
@@ -132,7 +132,7 @@ def neighbours(
         out.append(Skill('', f'First {a}, then {b}', advice, occasion, 'general', goals, origin))
     return out
 
-# %% ../../nbs/38_skills.memories.ipynb #2dfcfd4c
+# %% ../../nbs/38_skills.memories.ipynb #94ebe6b3
 def abstract(text:str)->str:
     "`text` without what holds for one episode only"
     text = re.sub(r'\bB0[0-9A-Z]{8}\b', '[Product]', text, flags=re.I)
@@ -158,7 +158,7 @@ def groups(
         left -= set(out[-1])
     return out
 
-# %% ../../nbs/38_skills.memories.ipynb #5014f2cc
+# %% ../../nbs/38_skills.memories.ipynb #ff9c4d8a
 def common_mistake(group:list[tuple], of:int)->Mistake:
     "What the rows (memory, when, what) of `group` say, of `of` lost episodes"
     _, when, bad = group[0]
@@ -173,6 +173,7 @@ def common_mistake(group:list[tuple], of:int)->Mistake:
     category = categories[0] if len(categories) == 1 else 'general'
     return Mistake('', what.rstrip(' ,.') + '.', why, how, category, goals, origin)
 
+# %% ../../nbs/38_skills.memories.ipynb #c57e52fd
 def recurring(
     memories:list[Memory],
     min_count:int=2, # Goals that a group has to come from
@@ -196,7 +197,7 @@ def recurring(
     found.sort(key=lambda group: -len({m.id for m, *_ in group}))
     return [common_mistake(group, len(lost)) for group in found[:most]]
 
-# %% ../../nbs/38_skills.memories.ipynb #31bc335d
+# %% ../../nbs/38_skills.memories.ipynb #34d26c1d
 def in_turn(
     items:list, # Of `Skill` and `Mistake`
     most:int,   # How many to take
@@ -215,7 +216,7 @@ def one_world(memories:list[Memory])->str: # Its name; '' if there are no memori
         raise ValueError(f'memories of {", ".join(worlds)} make one bank each: pass those of one world')
     return ''.join(worlds)
 
-# %% ../../nbs/38_skills.memories.ipynb #ec8209bc
+# %% ../../nbs/38_skills.memories.ipynb #1870613a
 def bank_from_memories(
     memories:list[Memory],       # Of one world
     router:Callable[[str], str], # Goal to category, as this world has them
