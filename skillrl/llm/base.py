@@ -156,6 +156,23 @@ def replies(self:Chat,
     "What the model answers to each of `batch`"
     return ask_many(self, batch, tries, params)
 
+# %% ../../nbs/24_llm.base.ipynb #f732fba7
+def usage_of(
+    reply:ChatReply,
+    stage:str, # Which part of a run asked
+)->dict: # `calls`, `prompt_tokens`, `completion_tokens`, `total_tokens`, `stage`; sometimes more
+    "The bill of `reply`; one known from before is free"
+    usage = dict(calls=1, prompt_tokens=reply.prompt_tokens, completion_tokens=reply.completion_tokens,
+                 total_tokens=reply.tokens)
+    if reply.cached:
+        usage = dict.fromkeys(usage, 0) | dict(cached=True)
+    elif reply.estimated:
+        usage['estimated'] = True
+    usage['stage'] = stage
+    if not reply.ok:
+        usage['refused'] = reply.error
+    return usage
+
 # %% ../../nbs/24_llm.base.ipynb #74bf734b
 @patch
 def chat(self:Chat,
@@ -178,19 +195,3 @@ def chat(self:Chat,
     if r.status == 'infra_error':
         raise outage([r])
     return r.text, usage_of(r, stage)
-
-def usage_of(
-    reply:ChatReply,
-    stage:str, # Which part of a run asked
-)->dict: # `calls`, `prompt_tokens`, `completion_tokens`, `total_tokens`, `stage`; sometimes more
-    "The bill of `reply`; one known from before is free"
-    usage = dict(calls=1, prompt_tokens=reply.prompt_tokens, completion_tokens=reply.completion_tokens,
-                 total_tokens=reply.tokens)
-    if reply.cached:
-        usage = dict.fromkeys(usage, 0) | dict(cached=True)
-    elif reply.estimated:
-        usage['estimated'] = True
-    usage['stage'] = stage
-    if not reply.ok:
-        usage['refused'] = reply.error
-    return usage

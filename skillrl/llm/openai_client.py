@@ -148,31 +148,6 @@ def _ask(self:OpenAIChatClient, messages, sent, paid):
     also = {k: sent[k] for k in ('extra_headers', 'extra_query') if k in sent}
     return self.service.ask(create, read, model=self.model, messages=messages, extra_body=body, **also)
 
-# %% ../../nbs/26_llm.openai_client.ipynb #80e34a85
-@patch
-def send(self:OpenAIChatClient, messages:list[dict], **params)->ChatReply:
-    "The reply to `messages`, in whatever words the service takes"
-    first = names = self.names
-    tried, paid = [], []
-    while True:
-        sent = worded(params, names)
-        try:
-            r = self._ask(messages, sent, paid)
-        except Failed as e:
-            tried.append(names)
-            names = reworded(names, sent, e.said) if e.status in (400, 422) else None
-            if names and names not in tried:
-                continue
-            if e.late:
-                self._suspect(sent)
-            r = ChatReply(status='refused' if e.refused else 'infra_error', finish='', error=str(e))
-        else:
-            self._learn(dict(names.items() - first.items()))
-            self._watch(sent, r)
-            if 'response_format' in sent:
-                r.text = unwrapped(r.text, params['response_format'])
-        return self._billed(r, paid)
-
 # %% ../../nbs/26_llm.openai_client.ipynb #4026ad7f
 @patch
 def _billed(self:OpenAIChatClient, r, paid):
@@ -225,6 +200,31 @@ def _suspect(self:OpenAIChatClient, sent):
     name = next(iter(_LIMITS & sent.keys()), None)
     if name and is_local(self.endpoint) and _other(name) not in self.idle:
         self.names = self.names | dict(max_tokens=_other(name))
+
+# %% ../../nbs/26_llm.openai_client.ipynb #80e34a85
+@patch
+def send(self:OpenAIChatClient, messages:list[dict], **params)->ChatReply:
+    "The reply to `messages`, in whatever words the service takes"
+    first = names = self.names
+    tried, paid = [], []
+    while True:
+        sent = worded(params, names)
+        try:
+            r = self._ask(messages, sent, paid)
+        except Failed as e:
+            tried.append(names)
+            names = reworded(names, sent, e.said) if e.status in (400, 422) else None
+            if names and names not in tried:
+                continue
+            if e.late:
+                self._suspect(sent)
+            r = ChatReply(status='refused' if e.refused else 'infra_error', finish='', error=str(e))
+        else:
+            self._learn(dict(names.items() - first.items()))
+            self._watch(sent, r)
+            if 'response_format' in sent:
+                r.text = unwrapped(r.text, params['response_format'])
+        return self._billed(r, paid)
 
 # %% ../../nbs/26_llm.openai_client.ipynb #bb761cac
 def read_vectors(
