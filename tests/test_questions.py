@@ -76,7 +76,10 @@ def test_questions_that_differ_in_a_word_of_ten_stay_in_one_split():
 
 def test_questions_that_differ_in_what_they_ask_are_distinct():
     "A template filled in differently, and one question about two texts"
-    form = 'The parcel that a customer of the workshop sent to the town by the evening train on Monday weighs {} kg, how many grams is that'
+    form = (
+        'The parcel that a customer of the workshop sent to the town by the evening train on Monday '
+        'weighs {} kg, how many grams is that'
+    )
     rows = [dict(question=form.format(n), answers=str(1000 * n)) for n in range(2, 12)]
     assert len(questions.same_questions(rows)) == 10
     texts = [

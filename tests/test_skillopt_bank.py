@@ -1,4 +1,4 @@
-"SkillOpt on the bank of a household, played by the shipped policy and edited by the offline teacher: one state with what GRPO trains with"
+"SkillOpt on the bank of a household, played by the shipped policy and edited by the offline teacher"
 
 from pathlib import Path
 import pytest
@@ -10,6 +10,10 @@ from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.builders import build_policy
 from skillrl.skillopt.bank_env import BankEnv, TeacherOptimizer
 from skillrl.skills.bank import SkillBank
+
+
+def offline_teacher():
+    return TeacherOptimizer(world('alfworld').teacher())
 
 
 @pytest.fixture(scope='module')
@@ -32,7 +36,7 @@ def run(tmp_path_factory):
         eval_test=False,
         out_root=str(tmp_path_factory.mktemp('bank') / 'run'),
     )
-    trainer = SkillOptTrainer(config=config, env=env, optimizer_client=TeacherOptimizer(world('alfworld').teacher()), target_client=None)
+    trainer = SkillOptTrainer(config=config, env=env, optimizer_client=offline_teacher(), target_client=None)
     return env, trainer, trainer.train()
 
 
@@ -54,6 +58,6 @@ def test_a_finished_run_plays_no_game_again(run):
     env, trainer, summary = run
     idle = BankEnv(env.suite, env.bank, None, sizes=env.sizes)
     again = SkillOptTrainer(
-        config=trainer.cfg, env=idle, optimizer_client=TeacherOptimizer(world('alfworld').teacher()), target_client=None
+        config=trainer.cfg, env=idle, optimizer_client=offline_teacher(), target_client=None
     )
     assert again.train() == summary

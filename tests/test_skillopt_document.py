@@ -1,4 +1,4 @@
-"Packages and banks as one text: exact ways there and back, edits that break nothing, and games that judge the result"
+"Packages and banks as one text: exact ways there and back, and edits that break nothing"
 
 import json, os, random, sys, time
 from pathlib import Path
@@ -27,7 +27,7 @@ BANKS = (
 )
 real_data = pytest.mark.skipif(
     not REAL,
-    reason='SKILLRL_REAL_DATA is not set: it should name a folder with the official alfworld/, webshop/ and search/ data',
+    reason='SKILLRL_REAL_DATA is not set: name a folder with the official alfworld/, webshop/, search/ data',
 )
 links = pytest.mark.skipif(sys.platform == 'win32', reason='links and modes are not those of Windows')
 
@@ -228,7 +228,11 @@ def test_random_edits_lose_no_file_silently():
     rng, p, kept, refused = random.Random(1), kitchen(), 0, 0
     p = SkillPackage(p.files, {'assets/plan.png': b'\x89PNG'})
     for _ in range(1500):
-        pick = lambda: p.text[(a := rng.randrange(len(p.text))) : a + rng.randrange(40)]
+
+        def pick():
+            a = rng.randrange(len(p.text))
+            return p.text[a : a + rng.randrange(40)]
+
         text = apply_patch_with_report(
             p.text,
             Patch([Edit(rng.choice(OPS), rng.choice(['New advice.', pick(), '']), pick()) for _ in range(3)]),
@@ -435,18 +439,24 @@ WORDS = [
 def test_any_bank_comes_back():
     rng = random.Random(2)
     for n in range(1500):
-        say = lambda: ' '.join(rng.choice(WORDS) for _ in range(rng.randrange(6)))
+
+        def say():
+            return ' '.join(rng.choice(WORDS) for _ in range(rng.randrange(6)))
+
         kinds = rng.sample(
             ['heat', 'Heat', 'a b', 'new', 'mistakes', 'general x', '#odd', ''], rng.randrange(4)
         )
-        make = lambda c: Skill(
-            f'{c or "x"}_{rng.randrange(10**9)}',
-            say(),
-            say(),
-            say(),
-            c,
-            status=rng.choice(['active', 'active', 'retired']),
-        )
+
+        def make(c):
+            return Skill(
+                f'{c or "x"}_{rng.randrange(10**9)}',
+                say(),
+                say(),
+                say(),
+                c,
+                status=rng.choice(['active', 'active', 'retired']),
+            )
+
         bank = SkillBank(
             [make('general') for _ in range(rng.randrange(3))],
             {c: [make(c) for _ in range(rng.randrange(3))] for c in kinds},
@@ -540,7 +550,10 @@ def test_new_mistakes():
 
 def test_every_operation_reaches_the_bank():
     bank = small()
-    told = lambda *e: {o.id: o.text for o in edited(*e).active()}
+
+    def told(*e):
+        return {o.id: o.text for o in edited(*e).active()}
+
     assert [*told(Edit('prepend', 'Look up.'))] == ['gen_001', 'gen_002', 'heat_001', 'err_001']
     assert [*told(Edit('insert_after', 'Look up.', 'Eggs keep cold'))] == [
         'gen_001',
@@ -702,7 +715,10 @@ def test_splits_are_those_of_evolution(env):
 
 def test_an_episode_is_the_same_in_any_order_and_thread(env):
     items, doc = env.get_items('train'), env.get_initial_skill()
-    play = lambda items, n: run_rollout(env, doc, items, target_client=None, executor=ThreadExecutor(n))
+
+    def play(items, n):
+        return run_rollout(env, doc, items, target_client=None, executor=ThreadExecutor(n))
+
     once, again = play(items, 1), play(items[::-1], 4)[::-1]
     assert [r.to_dict() for r in once] == [r.to_dict() for r in again]
     assert all(
@@ -716,13 +732,18 @@ def test_an_episode_is_the_same_in_any_order_and_thread(env):
 
 def test_a_repeat_takes_other_draws(env):
     items, doc = env.get_items('train'), env.get_initial_skill()
-    acts = lambda n: [
-        [
-            m['content']
-            for m in env.rollout_one(item=i, skill=doc, target_client=SimpleNamespace(seed=n)).conversation
+
+    def acts(n):
+        return [
+            [
+                m['content']
+                for m in env.rollout_one(
+                    item=i, skill=doc, target_client=SimpleNamespace(seed=n)
+                ).conversation
+            ]
+            for i in items
         ]
-        for i in items
-    ]
+
     assert acts(0) == [
         [m['content'] for m in env.rollout_one(item=i, skill=doc).conversation] for i in items
     ] and acts(0) != acts(1)
@@ -730,7 +751,10 @@ def test_a_repeat_takes_other_draws(env):
 
 def test_the_prompt_follows_the_document(env):
     item, doc = env.get_items('train')[0], env.get_initial_skill()
-    shown = lambda text: env.rollout_one(item=item, skill=text)
+
+    def shown(text):
+        return env.rollout_one(item=item, skill=text)
+
     new = shown(doc.replace('Look for baseballbat in desk 1.', 'Look for baseballbat in drawer 9.'))
     assert (
         'pick_001' in shown(doc).extras['skills']
@@ -814,7 +838,10 @@ def test_a_package_is_optimised_through_any_environment():
             return RolloutResult(item['id'], 'Eggs: fridge' in skill)
 
     env = PackageEnv(Asks(), kitchen())
-    score = lambda text: run_rollout(env, text, env.get_items('val'), target_client=None)[0]
+
+    def score(text):
+        return run_rollout(env, text, env.get_items('val'), target_client=None)[0]
+
     assert score(env.get_initial_skill()).hard == 1 and (env.name, env.get_task_types()) == (
         'asks',
         ['where'],
@@ -843,7 +870,10 @@ def test_only_games_that_differ_are_played(env, monkeypatch):
     )
     d = compare_banks(env.bank, new, env, items)
     assert sorted(played) == [items[0]['id']] * 2 and d.n == 1 and not d.accept
-    acts = lambda bank, i: [s.action for s in real(env, i, bank).steps]
+
+    def acts(bank, i):
+        return [s.action for s in real(env, i, bank).steps]
+
     assert all(acts(env.bank, i) == acts(new, i) for i in items[1:])
     with pytest.raises(ValueError, match='none of the 6 games'):
         compare_banks(env.bank, env.bank.copy(), env, items)

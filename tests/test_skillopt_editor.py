@@ -1,4 +1,4 @@
-"Edits of a skill document: what skillrl 1.0.0 did right, value by value, and each of its faults by its number"
+"Edits of a skill document: what skillrl 1.0.0 did right, and each of its faults by its number"
 
 import random, time
 import pytest
@@ -336,7 +336,9 @@ def test_C15c_a_repeated_anchor_is_reported():
 
 @pytest.mark.parametrize('doc, op, content, target, result, said', [case for case in SAME if '\n' in case[0]])
 def test_C15c_windows_line_ends_are_kept(doc, op, content, target, result, said):
-    windows = lambda s: s.replace('\n', '\r\n')
+    def windows(s):
+        return s.replace('\n', '\r\n')
+
     for c, t in ((content, target), (windows(content), windows(target))):
         new, row = one(windows(doc), edit(op, c, t))
         assert (new, row['status']) == (windows(result), said)
@@ -684,7 +686,10 @@ def test_at_random_a_refused_edit_changes_nothing_and_an_edit_invents_nothing():
         new, row = one(doc, e)
         if row['status'].startswith('skipped'):
             assert new == doc
-        letters = lambda s: sorted(c for c in s if c.isalnum())
+
+        def letters(s):
+            return sorted(c for c in s if c.isalnum())
+
         extra = [*letters(new)]
         for c in letters(doc):
             extra.remove(c) if c in extra else None

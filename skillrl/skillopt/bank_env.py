@@ -55,7 +55,8 @@ class BankEnv(DocumentEnv):
         self.games |= {g.id: g for g in games}
         return [dict(id=g.id, question=g.task, task_type=g.category) for g in games]
 
-    def get_initial_skill(self)->str: return bank_to_document(self.bank, self.task_types)
+    def get_initial_skill(self)->str:
+        return bank_to_document(self.bank, self.task_types)
 
     def read(self, skill:str)->SkillBank: # `ValueError` if the guard keeps out a new line
         "The bank that the document `skill` stands for"
@@ -70,8 +71,10 @@ class BankEnv(DocumentEnv):
 class ClientPolicy:
     "A policy that asks a client with `chat`"
     count = ChatPolicy.count
-    def __init__(self, client:Any): self.client = client
-    def encode(self, messages:list)->list: return messages
+    def __init__(self, client:Any):
+        self.client = client
+    def encode(self, messages:list)->list:
+        return messages
 
     def generate(self,
         prompts:list, # Lists of messages
@@ -175,7 +178,8 @@ class TeacherOptimizer:
         new = [o for o in learned if advice(o) not in asked['Current skill']]
         return [_line_below(section_heading(o), as_line(o).replace('[] ', '')) for o in new]
 
-def _line_below(heading, line): return dict(op='insert_after', target=f'# {heading}', content=line)
+def _line_below(heading, line):
+    return dict(op='insert_after', target=f'# {heading}', content=line)
 
 _version = re.compile(r'^### Version [^\n]*\n(`{3,})markdown\n(.*?)\n\1$', re.S | re.M)
 
@@ -206,7 +210,8 @@ def compare_banks(
 )->Decision:                # `ValueError` if no prompt differs
     "Whether `new` wins more of `items` than `old`"
     games = [env.games[item['id']] for item in items]
-    def _retriever(bank): return build_retriever(bank, env.config)
+    def _retriever(bank):
+        return build_retriever(bank, env.config)
     differ = {g.id for g in (games if env.suite.live else touched(old, new, games, _retriever))}
     shown = [item for item in items if item['id'] in differ]
     if not shown:

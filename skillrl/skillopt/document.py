@@ -15,7 +15,8 @@ from ..skills.guard import admit, examine
 from ..skills.retrieval import advice
 
 # %% ../../nbs/57_skillopt.document.ipynb #74798996
-def _flat(text): return ' '.join(str(text).split())
+def _flat(text):
+    return ' '.join(str(text).split())
 
 def as_line(o:Skill|Mistake)->str:
     "The line of a document that stands for `o`"

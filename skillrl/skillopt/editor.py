@@ -56,7 +56,8 @@ def _text(d, name):
         return value
     raise ValueError(f'{name} of an edit is {_short(value)}: write text')
 
-def _short(o): return f'{type(o).__name__} {str(o)[:80]!r}'
+def _short(o):
+    return f'{type(o).__name__} {str(o)[:80]!r}'
 
 @patch(cls_method=True)
 def from_dict(cls:Edit,
@@ -144,7 +145,8 @@ def _deleted(text, span, eol):
 # %% ../../nbs/51_skillopt.editor.ipynb #7e182b05
 _front = re.compile(r'---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)', re.S | re.M)
 
-def _eol(text): return '\r\n' if 2*text.count('\r\n') > text.count('\n') else '\n'
+def _eol(text):
+    return '\r\n' if 2*text.count('\r\n') > text.count('\n') else '\n'
 
 def _inserted(text, span, content, eol):
     a, b = span

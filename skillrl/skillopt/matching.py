@@ -46,7 +46,8 @@ def _loose_spans(text, target):
     if not want:
         return []
     words = ''.join(' ' if text[i].isspace() else text[i] for i in places)
-    def _at_border(i): return i == 0 or not re.match(r'\w\w', words[i-1:i+1])
+    def _at_border(i):
+        return i == 0 or not re.match(r'\w\w', words[i-1:i+1])
     found = []
     for a in _occurrences(words, want):
         b = a + len(want)
@@ -57,7 +58,8 @@ def _loose_spans(text, target):
             found.append(span)
     return found
 
-def _halves_a_pair(found): return any(found.count(mark) % 2 for mark in ('**', '`'))
+def _halves_a_pair(found):
+    return any(found.count(mark) % 2 for mark in ('**', '`'))
 
 def _widened(text, target, a, b):
     "The span with the markup that `target` or the span asks for; None for an item that is not a whole line"
@@ -87,6 +89,7 @@ def spans(
     unix = text.replace('\r\n', '\n')
     want = target.replace('\r\n', '\n')
     ends = [m.start() - i for i, m in enumerate(re.finditer('\r\n', text))]
-    def _place(i): return i + bisect_left(ends, i) # In `text`, one character further for each of `ends`
+    def _place(i):
+        return i + bisect_left(ends, i) # In `text`, one character further for each of `ends`
     exact = [(_place(i), _place(i + len(want))) for i in _occurrences(unix, want)]
     return exact or _loose_spans(text, target)

@@ -35,7 +35,8 @@ class StepNote:
     reason:str = ''          # In the words of the gate
 
     @property
-    def rejected(self)->bool: return bool(self.edits) and not self.action.startswith('accept')
+    def rejected(self)->bool:
+        return bool(self.edits) and not self.action.startswith('accept')
 
 def edits_with_status(
     edits:Iterable[Edit|dict],
@@ -112,10 +113,12 @@ class RejectedEdits:
         "The rejected steps in which `edit` was tried"
         return list(self._tried.get(idea(edit), ()))
 
-def _reached(e): return not e.get('status', '').startswith(('skipped', 'error'))
+def _reached(e):
+    return not e.get('status', '').startswith(('skipped', 'error'))
 
 # %% ../../nbs/56_skillopt.memory.ipynb #e8bbafd2
-def _score(x): return '?' if x is None else f'{x:.3f}'
+def _score(x):
+    return '?' if x is None else f'{x:.3f}'
 
 @patch
 def lines_of(self:RejectedEdits,
@@ -210,11 +213,15 @@ class Comparison:
     "Items played with two skills"
     pairs:list[Pair]
 
-    def __len__(self): return len(self.pairs)
-    def labelled(self, label:str)->list[Pair]: return [p for p in self.pairs if p.label == label]
-    def counts(self)->dict[str, int]: return {k: len(self.labelled(k)) for k in LABELS}
+    def __len__(self):
+        return len(self.pairs)
+    def labelled(self, label:str)->list[Pair]:
+        return [p for p in self.pairs if p.label == label]
+    def counts(self)->dict[str, int]:
+        return {k: len(self.labelled(k)) for k in LABELS}
 
-def _hard(r): return r.hard
+def _hard(r):
+    return r.hard
 
 def compare(
     before:list[RolloutResult],

@@ -59,9 +59,11 @@ class SkillPackage:
         names = sorted(self.files, key=lambda name: (name != 'SKILL.md', name))
         self.files = {name: _unix(self.files[name]) for name in names}
 
-    def __repr__(self): return f"SkillPackage({', '.join([*self.files, *self.other])})"
+    def __repr__(self):
+        return f"SkillPackage({', '.join([*self.files, *self.other])})"
 
-def _unix(text): return re.sub('\r\n?', '\n', text)
+def _unix(text):
+    return re.sub('\r\n?', '\n', text)
 
 # %% ../../nbs/51_skillopt.package.ipynb #a1ffd6c9
 _border = re.compile(r'\n===== (.+) =====(?:\n|\Z)')
@@ -153,9 +155,12 @@ class PackageEnv(DocumentEnv):
         self.env, self.package = env, package
         self.name, self.task_types = env.name, env.get_task_types()
 
-    def get_items(self, split:str)->list[dict]: return self.env.get_items(split)
-    def get_initial_skill(self)->str: return self.package.text
-    def read(self, skill:str)->SkillPackage: return self.package.edited(skill)
+    def get_items(self, split:str)->list[dict]:
+        return self.env.get_items(split)
+    def get_initial_skill(self)->str:
+        return self.package.text
+    def read(self, skill:str)->SkillPackage:
+        return self.package.edited(skill)
     def attempt(self, item:dict, skill:str, client:Any)->RolloutResult:
         return self.env.rollout_one(item=item, skill=skill, target_client=client)
 

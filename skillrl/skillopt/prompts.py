@@ -121,8 +121,10 @@ def load_prompt(
 # %% ../../nbs/52_skillopt.prompts.ipynb #31238b11
 _TEXT, _NUMBER = dict(type='string'), dict(type='integer')
 
-def _list_of(**fields): return dict(type='array', items=object_of(**fields))
-def _or_null(kind): return dict(type=[kind, 'null'])
+def _list_of(**fields):
+    return dict(type='array', items=object_of(**fields))
+def _or_null(kind):
+    return dict(type=[kind, 'null'])
 
 _EDIT = dict(op=dict(type='string', enum=[*OPS]), content=_TEXT, target=_TEXT)
 _CREDITED = _EDIT | dict(support_count=_or_null('integer'), source_type=_or_null('string'))

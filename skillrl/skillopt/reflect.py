@@ -133,10 +133,12 @@ def credited(
     return replace(edit, support_count=support, source_type=edit.source_type or known,
                    merge_level=edit.merge_level or level)
 
-def _support(edits): return sum(e.support_count or 0 for e in edits)
+def _support(edits):
+    return sum(e.support_count or 0 for e in edits)
 
 _word = re.compile(r'[^\W_]+')
-def _words(e): return f" {' '.join(_word.findall((e.content or e.target).lower()))} "
+def _words(e):
+    return f" {' '.join(_word.findall((e.content or e.target).lower()))} "
 
 # %% ../../nbs/56_skillopt.reflect.ipynb #eed80f90
 def edit_lines(
@@ -242,7 +244,8 @@ def rank_and_select(
     best = [edits[i] for i in places] if places else sorted(edits, key=_by_support)
     return replace(patch, edits=best[:max_edits])
 
-def _by_support(edit): return edit.source_type != 'failure', -(edit.support_count or 0)
+def _by_support(edit):
+    return edit.source_type != 'failure', -(edit.support_count or 0)
 
 # %% ../../nbs/56_skillopt.reflect.ipynb #9d25eb28
 def written(
@@ -270,8 +273,10 @@ def rewrite(
     asked = message(skill, context, length=_limit(max_chars), edits='\n'.join(edit_lines(patch.edits)))
     return _within(written(optimizer.ask('rewrite', asked, 'rewrite', room=len(skill)//2), skill), max_chars)
 
-def _limit(max_chars): return f'At most {max_chars} characters.' if max_chars else ''
-def _within(new, max_chars): return None if new and max_chars and len(new) > max_chars else new
+def _limit(max_chars):
+    return f'At most {max_chars} characters.' if max_chars else ''
+def _within(new, max_chars):
+    return None if new and max_chars and len(new) > max_chars else new
 
 # %% ../../nbs/56_skillopt.reflect.ipynb #ac2032f6
 def full_rewrite(
