@@ -2,12 +2,13 @@
 
     python benchmarks/consolidation.py [--households 20] [--games 24] [--policy DIR] [--seed 0]
 
-In each household the shipped policy plays 100 games without skills, in the mix of categories of Krill's demo. The offline teacher
-distils each trajectory by itself, and all its proposals are consolidated. The same unseen test games are then played with the bank of all
-proposals as they came, with the consolidated bank, with the bank distilled from the 100 trajectories at once, and with none. Who plays
-is the shipped policy; with --policy, the one in DIR (`skillrl train` leaves it in the run's folder).
-Exits 1 if a consolidated bank has more than 60 entries or two that are more alike than 0.9, if consolidating again changes it, if held-out
-success falls (95 % interval of consolidated minus raw reaching below -0.05), or if reading 100 trajectories at once takes over 2 s.
+In each household the shipped policy plays 100 games without skills, in the mix of categories of Krill's demo. The
+offline teacher distils each trajectory by itself, and all its proposals are consolidated. The same unseen test games
+are then played with the bank of all proposals as they came, with the consolidated bank, with the bank distilled from
+the 100 trajectories at once, and with none. Who plays is the shipped policy; with --policy, the one in DIR (`skillrl
+train` leaves it in the run's folder). Exits 1 if a consolidated bank has more than 60 entries or two that are more
+alike than 0.9, if consolidating again changes it, if held-out success falls (95 % interval of consolidated minus raw
+reaching below -0.05), or if reading 100 trajectories at once takes over 2 s.
 """
 import argparse, sys, time
 from dataclasses import replace
@@ -16,8 +17,9 @@ from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import Mistake, SkillBank
-from skillrl.skills.consolidation import bag_of_words, consolidate
+from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
+from skillrl.skills.consolidation import bag_of_words, consolidate
 from skillrl.skills.embedding import TfidfEncoder
 from skillrl.skills.retrieval import advice
 from skillrl.builders import build_policy, build_episodes, play_episodes, derive_seed
@@ -39,12 +41,12 @@ def unconsolidated(items):
     "A bank of every proposal as it came"
     bank = SkillBank()
     for o in items:
-        field, shelf = ('mistake_id', 'mistake') if isinstance(o, Mistake) else ('skill_id', o.category)
-        bank.add(replace(o, **{field: bank.new_id(shelf)}))
+        field, prefix = ('mistake_id', 'mistake') if isinstance(o, Mistake) else ('skill_id', o.category)
+        bank.add(replace(o, **{field: bank.new_id(prefix)}))
     return bank
 
 def closest(bank):
-    "The largest cosine between two active entries: by `TfidfEncoder` and by shared words, of the advice and of the whole text"
+    "The largest cosine between two active entries, by `TfidfEncoder` and by shared words, of advice and text"
     out = []
     for text in (advice, lambda o: o.text):
         said = [text(o) for o in bank.active()]
@@ -52,18 +54,18 @@ def closest(bank):
             out.append(float((rows @ rows.T - np.eye(len(rows))).max()))
     return out
 
-def timed(f, *args):
+def timed(f, *args, **kw):
     start = time.perf_counter()
-    return f(*args), time.perf_counter() - start
+    return f(*args, **kw), time.perf_counter() - start
 
 def one_household(suite, collector, policy, cfg, games):
     "Trajectories of the four conditions, and what was measured of the banks"
     trajs, teacher = collect(collector, suite, cfg), AlfworldTeacher(min_count=1)
     raw = [o for t in trajs for o in teacher.distill([t])]
     bank = SkillBank()
-    _, spent = timed(consolidate, bank, raw)
+    _, spent = timed(consolidate, bank, raw, router=ROUTER)
     again = bank.copy()
-    stable = consolidate(again, raw) == [] and again == bank
+    stable = consolidate(again, raw, router=ROUTER) == [] and again == bank
     whole, reading = timed(distill, trajs)
     banks = {'none': None, 'raw': unconsolidated(raw), 'consolidated': bank, 'at once': whole}
     played = {
@@ -90,15 +92,16 @@ def main(households, games, policy, seed):
     torch.set_num_threads(1)
     cfg = SkillRLConfig().merged({'seed': seed, 'env.test_households': households})
     collector, results, seen = build_policy(cfg), {}, []
-    player = build_policy(cfg.merged({'model.checkpoint': policy})) if policy else collector
+    tested = build_policy(cfg.merged({'model.checkpoint': policy})) if policy else collector
     for suite in suites(cfg.env)[1]:
-        played, m = one_household(suite, collector, player, cfg, games)
+        played, m = one_household(suite, collector, tested, cfg, games)
         for k, ts in played.items():
             results.setdefault(k, []).extend(ts)
         seen.append(m)
         print(
-            f"{suite.name}: {m['won']} of 100 won; {m['raw']} proposals → {m['final']} entries in {m['seconds']:.2f} s (at once: {m['at_once']} in "
-            f"{m['reading']:.2f} s); closest pair: " + ', '.join(f'{c:.2f}' for c in m['closest'])
+            f"{suite.name}: {m['won']} of 100 won; {m['raw']} proposals → {m['final']} entries in {m['seconds']:.2f} s "
+            f"(at once: {m['at_once']} in {m['reading']:.2f} s); "
+            f"closest pair: {', '.join(f'{c:.2f}' for c in m['closest'])}"
         )
     print(f'\n{compare(results)}\n')
     gains = {

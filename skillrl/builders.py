@@ -184,8 +184,11 @@ def build_retriever(
     "What picks the skills of a prompt"
     if bank is None: return None
     c = config.retrieval
-    return Retriever(bank, c.mode, c.top_k, c.top_k_general, c.top_k_mistakes, c.similarity_threshold, c.prompt_chars,
-                     encoder=build_encoder(config), show=shown(config))
+    from skillrl.envs.base import world
+    limits = dict(top_k=c.top_k, top_k_general=c.top_k_general, top_k_mistakes=c.top_k_mistakes,
+                  threshold=c.similarity_threshold, prompt_chars=c.prompt_chars)
+    return Retriever(bank, c.mode, router=world(config.env.name).router, encoder=build_encoder(config),
+                     show=shown(config), **limits)
 
 # %% ../nbs/45_builders.ipynb #da05d0f0
 def build_episodes(

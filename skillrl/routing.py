@@ -49,16 +49,7 @@ def as_router(
         return router
     if router is not None:
         return Router(router)
-    return _guess(tuple(categories))
-
-def _guess(categories):
-    "Until all callers pass one: the router of the world that has most of `categories`"
-    from importlib import import_module
-    worlds = [import_module(f'skillrl.envs.{name}.router') for name in ('alfworld', 'webshop', 'search')]
-    known = [sum(w.ROUTER.canonical(c) in w.CATEGORIES for c in categories) for w in worlds]
-    if categories and not any(known):
-        return Router(partial(category_named, categories=categories))
-    return worlds[known.index(max(known))].ROUTER
+    return Router(partial(category_named, categories=tuple(categories)))
 
 # %% ../nbs/09_routing.ipynb #f3d604a7
 def category_of(

@@ -1,13 +1,14 @@
 "From hundreds of proposals to a small bank: what may be merged, who wins, and that twice changes nothing"
 import copy, os, random, time
+from functools import partial
 from pathlib import Path
 import pytest
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank
+from skillrl.skills import consolidation
 from skillrl.skills.consolidation import (
-    consolidate,
     contradict,
     fact_words,
     facts,
@@ -19,6 +20,8 @@ from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as dist
 from skillrl.skills.retrieval import advice
 from skillrl.store import data_path
 from skillrl.trajectory import select
+
+consolidate = partial(consolidation.consolidate, router=ROUTER)
 
 GOALS = dict(
     pick='put a {} in shelf.',

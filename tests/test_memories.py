@@ -12,7 +12,9 @@ from skillrl.skills.evidence import EpisodeReader
 from skillrl.skills.guard import examine
 from skillrl.skills.memories import (abstract, balanced, bank_from_memories, chain, groups, memory_case,
                                      one_world, routed)
-from skillrl.skills.retrieval import Retriever, question_category, shop_category
+from skillrl.envs.search.router import question_category
+from skillrl.envs.webshop.router import shop_category
+from skillrl.skills.retrieval import Retriever
 from skillrl.skills.questions import prompt
 from skillrl.skills.teachers import LLMTeacher
 from skillrl.envs.alfworld.scene import CATEGORIES, alfworld_category

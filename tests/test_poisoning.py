@@ -10,6 +10,7 @@ from skillrl.envs.alfworld.notes import AlfworldNotes
 from skillrl.skills.bank import Mistake, Skill, SkillBank, load_version, rollback
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.guard import EXAMPLES, HIDDEN, LIMITS, admit, as_data, clean, examine, suspicions
+from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.store import data_path, to_json
 from skillrl.formats import load_trajectories
@@ -125,7 +126,7 @@ def test_a_bank_quarantines_it_and_shows_why_and_whence(p, tmp_path):
         assert all(len(getattr(o, f)) <= n + 40 for f, n in LIMITS.items() if f in vars(o))
     assert active(bank) == shown and bank.categories == categories
     for mode in ('lexical', 'template'):
-        r, clean_r = Retriever(bank, mode), Retriever(sample(), mode)
+        r, clean_r = Retriever(bank, mode, router=ROUTER), Retriever(sample(), mode, router=ROUTER)
         for g in [*GOALS, p['text'][:2000]]: assert render(r.retrieve(g)) == render(clean_r.retrieve(g))
     for fmt in ('official', 'krill'): assert bank.to_dict(fmt) == sample().to_dict(fmt)
     bank.save_version(tmp_path)

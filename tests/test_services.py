@@ -5,7 +5,7 @@ import pytest
 from faults import FaultServer, error, said
 from skillrl.cli import main
 from skillrl.skills.bank import SkillBank
-from skillrl.skills.teachers import prompt
+from skillrl.skills.questions import prompt
 
 KEY = 'sk-live-0123456789abcdefABCDEF'
 PRICES = {'wise': [1.0, 2.0]}

@@ -10,6 +10,7 @@ from skillrl.skills.consolidation import normal
 from skillrl.config import EvolutionConfig
 from skillrl.gate import gate
 from skillrl.skills.evolution import RoundGames, evolve
+from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.retrieval import Retriever, render
 from skillrl.formats import from_krill
 from skillrl.trajectory import Step, Trajectory
@@ -19,7 +20,7 @@ house = Household('val-001')
 def seen(n=3, categories=('pick', 'heat'), max_steps=30): return [play_expert(g, max_steps=max_steps) for g in house.games('collect', n, categories)]
 
 def play(bank, games):
-    show = Retriever(bank)
+    show = Retriever(bank, router=ROUTER)
     return [play_expert(g, render(show.retrieve(g.task, g.category)), max_steps=12) for g in games]
 
 def test_no_evidence_no_skills():
@@ -169,15 +170,15 @@ def test_proposals_that_cannot_be_carried_out(p, says):
     assert bank == before
 
 def test_quarantine_keeps_apart_and_release_brings_back():
-    bank, shown = kitchen(), Retriever(kitchen()).retrieve('heat an egg', 'heat').ids
+    bank, shown = kitchen(), Retriever(kitchen(), router=ROUTER).retrieve('heat an egg', 'heat').ids
     o = bank.quarantine(bank.get('heat_001'), ('orders the reader about', 'has a link'))
     assert o.provenance == dict(trajectories=['a', 'b'], quarantined=['orders the reader about', 'has a link']) and o.stats['wins'] == 3
-    assert 'heat_001' in shown and 'heat_001' not in Retriever(bank).retrieve('heat an egg', 'heat').ids and bank.quarantined() == [o]
+    assert 'heat_001' in shown and 'heat_001' not in Retriever(bank, router=ROUTER).retrieve('heat an egg', 'heat').ids and bank.quarantined() == [o]
     for fmt in ('official', 'krill'): assert 'Look in the fridge.' not in json.dumps(bank.to_dict(fmt))
     back = SkillBank.from_dict(json.loads(json.dumps(bank.to_dict())))
     assert back == bank and back.quarantined()[0].id == 'heat_001' and '(quarantined)' in repr(back.table())
     back.release('heat_001')
-    assert Retriever(back).retrieve('heat an egg', 'heat').ids == shown and not back.quarantined()
+    assert Retriever(back, router=ROUTER).retrieve('heat an egg', 'heat').ids == shown and not back.quarantined()
     for id, says in (('heat_001', 'is active'), ('nope', 'no skill or mistake')):
         with pytest.raises(ValueError, match=says): back.release(id)
 

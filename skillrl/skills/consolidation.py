@@ -33,6 +33,7 @@ def rank_by_support(items:Iterable)->list:
     "`items`, the best supported first; of equals the more useful, those of a bank, and then the alphabet"
     def rank(o:Skill|Mistake)->tuple:
         return -support(o), -_usefulness(o), not o.id, advice(o), o.text, o.category
+
     return sorted(items, key=rank)
 
 # %% ../../nbs/35_skills.consolidation.ipynb #aec7162c
