@@ -152,6 +152,7 @@ class SkillRLConfig:
             else:
                 yield f.name, self, f
 
+# %% ../nbs/01_config.ipynb #d8771d9b
 def _check_models(model, retrieval):
     "ValueError where a model is named that nothing would use"
     acts, embeds = model.policy_model_id, model.embedding_model_id

@@ -55,6 +55,7 @@ def _malformed(path, line, e):
     wrong = e.msg[0].lower() + e.msg[1:]
     return ValueError(f'{path}, line {line}: this is not JSON ({wrong}); repair or delete the record')
 
+# %% ../nbs/19_formats.ipynb #154faa74
 def read_records(
     path:str|Path, # A `.jsonl` file, or a `.json` file holding an array
     drop_torn:bool=False, # Leave out a last record that was cut short, instead of refusing the file
@@ -66,8 +67,7 @@ def read_records(
     out = []
     line, seen = 1, 0
     while i < len(text) and not (array and text[i] == ']'):
-        line += text.count('\n', seen, i)
-        seen = i
+        line, seen = line + text.count('\n', seen, i), i
         try:
             record, i = _next_record(text, i, array)
         except json.JSONDecodeError as e:

@@ -32,9 +32,10 @@ def played(
     trajectories = list(play(bank, games))
     rest = iter([g.id for g in games])
     if not all(t.game in rest for t in trajectories): # Looks for each after the one before
-        raise ValueError(f'play returned {len(trajectories)} trajectories for {len(games)} games, and not one for each '
-                         'game in order: return one for each game, with its id in `game`, and leave out those that '
-                         'could not be played')
+        raise ValueError(f'play returned {len(trajectories)} trajectories for {len(games)} games, '
+                         'and not one for each game in order: '
+                         'return one for each game, with its id in `game`, '
+                         'and leave out those that could not be played')
     if games and not trajectories:
         raise RuntimeError(f'none of the {len(games)} games was played: '
                            'see why every episode failed, then try again')
@@ -74,6 +75,7 @@ def gate(
         verdict.reason = _rejection_reason(verdict, test.margin)
     return verdict
 
+# %% ../nbs/05_gate.ipynb #64f506ad
 def _rejection_reason(verdict, margin):
     "Why what the last analysis saw is not enough"
     if not verdict.interims:

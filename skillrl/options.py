@@ -40,6 +40,7 @@ def checked(
     shown = '(hidden)' if m['secret'] or m['bare'] else repr(value)
     raise ValueError(f'{name} is {shown}: give it {_wanted(f.type, m, name)} (the default is {f.default!r})')
 
+# %% ../nbs/00_options.ipynb #b5ac28de
 def _accepts(m, v):
     "Is `v` among the values that the metadata `m` of a field allow?"
     if m['lo'] is not None and v < m['lo']:

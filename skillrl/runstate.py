@@ -13,8 +13,10 @@ from functools import cache
 from pathlib import Path
 from .store import JsonlLog, fingerprint, make_folder, read_json
 
-try: import fcntl
-except ImportError: fcntl = None
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
 
 # %% ../nbs/07_runstate.ipynb #39b8baf9
 class FolderLock:
@@ -107,6 +109,7 @@ def is_version(name:str)->bool:
     "Is `name` the number of a version, such as `0003`?"
     return bool(_NUMBER.fullmatch(name))
 
+# %% ../nbs/07_runstate.ipynb #f050570d
 def state_problems(
     d:object, # What a `state.json` held
 )->list: # In words; empty if a run could have written it

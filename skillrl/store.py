@@ -229,6 +229,7 @@ def atomic_folder(
     sync_folder(path.parent)
     _clear(old)
 
+# %% ../nbs/01_store.ipynb #c72a0d79
 def _make_room(path, tmp, old):
     "Make the folder with the working name"
     if path.exists() and not path.is_dir():
@@ -286,6 +287,7 @@ def append(self:JsonlLog,
     if new:
         sync_folder(self.path.parent)
 
+# %% ../nbs/01_store.ipynb #8086501d
 @patch
 def mend(self:JsonlLog)->None:
     "Finish a last line that lacks only its newline, cut off one that lacks more"
