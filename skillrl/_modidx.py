@@ -3193,6 +3193,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                  'skillrl.viewers._gate_told': ('viewers.html#_gate_told', 'skillrl/viewers.py'),
                                  'skillrl.viewers._rate': ('viewers.html#_rate', 'skillrl/viewers.py'),
                                  'skillrl.viewers._rate_of_all': ('viewers.html#_rate_of_all', 'skillrl/viewers.py'),
+                                 'skillrl.viewers._round_of': ('viewers.html#_round_of', 'skillrl/viewers.py'),
                                  'skillrl.viewers.bank_browser': ('viewers.html#bank_browser', 'skillrl/viewers.py'),
                                  'skillrl.viewers.bank_table': ('viewers.html#bank_table', 'skillrl/viewers.py'),
                                  'skillrl.viewers.evolution_table': ('viewers.html#evolution_table', 'skillrl/viewers.py'),

@@ -25,7 +25,8 @@ def bank_table(
     for section, items in bank.shelves():
         for o in items:
             if o.id in found:
-                rows.append([o.id, section, advice(o), o.status, _rate(usefulness(o)), _evidence(o)])
+                won = _rate(usefulness(o))
+                rows.append([o.id, section, advice(o), o.status, won, _evidence(o)])
     return Table(['id', 'section', 'advice', 'status', 'won when shown', 'rests on'], rows)
 
 def _rate(r):
@@ -54,7 +55,9 @@ def item_table(
     for i, goal in enumerate(o.source_tasks, 1):
         rows.append([f'goal {i}', goal])
     for k, v in o.provenance.items():
-        rows.append([k, ', '.join(map(str, v)) if isinstance(v, list) else v])
+        if isinstance(v, list):
+            v = ', '.join(map(str, v))
+        rows.append([k, v])
     return Table(['field', 'value'], rows)
 
 # %% ../nbs/60_viewers.ipynb #d5cba22c
@@ -81,9 +84,12 @@ def evolution_table(
     for r in records:
         for p in r['proposals']:
             verdict = 'kept' if p['kept'] else p['reason']
-            rows.append([r.get('look', ''), r.get('suite', ''), p['kind'], p['principle'], p['hypothesis'],
-                         _gate_told(p), verdict])
+            told = [p[k] for k in ('kind', 'principle', 'hypothesis')]
+            rows.append([*_round_of(r), *told, _gate_told(p), verdict])
     return Table(['look', 'suite', 'change', 'what', 'hypothesis', 'gate', 'verdict'], rows)
+
+def _round_of(r):
+    return r.get('look', ''), r.get('suite', '')
 
 def _gate_told(p):
     seen = []
@@ -98,8 +104,11 @@ def look_table(records:list)->Table:
     "What each evolution round saw before and after"
     rows = []
     for r in records:
-        rows.append([r.get('look', ''), r.get('suite', ''), _rate_of_all(r['rates_before']), ', '.join(r['weak']),
-                     len(r['kept']), len(r['refused']), _rate_of_all(r['rates_after'])])
+        before = _rate_of_all(r['rates_before'])
+        after = _rate_of_all(r['rates_after'])
+        weak = ', '.join(r['weak'])
+        counts = [len(r[k]) for k in ('kept', 'refused')]
+        rows.append([*_round_of(r), before, weak, *counts, after])
     return Table(['look', 'suite', 'won before', 'weak', 'kept', 'refused', 'won after (fresh games)'], rows)
 
 def _rate_of_all(rates):
@@ -122,7 +131,8 @@ def plot_usefulness(
         color = 'C1' if isinstance(o, Mistake) else 'C0'
         ax.plot([r.low, r.high], [y, y], color='C0', lw=1.5)
         ax.plot(r.mean, y, 'o', color=color)
-    ax.set_yticks(range(len(items)), [clip(advice(o), 48) for o in items])
+    labels = [clip(advice(o), 48) for o in items]
+    ax.set_yticks(range(len(items)), labels)
     ax.set(xlim=(-.02, 1.02), xlabel='won when shown')
     return fig
 
@@ -148,10 +158,11 @@ def _draw_rates(ax, records, key, color, shift):
         rates = [r[key]['all'] for r in records if r['look'] == n and r[key]]
         won = sum(round(r['mean']*r['n']) for r in rates)
         pooled.append(wilson(won, sum(r['n'] for r in rates)))
-    bars = [[r.mean - r.low for r in pooled], [r.high - r.mean for r in pooled]]
+    below = [r.mean - r.low for r in pooled]
+    above = [r.high - r.mean for r in pooled]
     means = [r.mean for r in pooled]
     name = key.removeprefix('rates_')
-    ax.errorbar([n + shift for n in rounds], means, bars, fmt='o-', color=color, label=name)
+    ax.errorbar([n + shift for n in rounds], means, [below, above], fmt='o-', color=color, label=name)
 
 def _draw_proposals(ax, records, rounds):
     def count(n:int, key:str)->int:

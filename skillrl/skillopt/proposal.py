@@ -26,7 +26,8 @@ def trusted(session:Session, p:Patch)->Patch:
     for i, e in enumerate(p.edits):
         reasons = rejection_reasons(e.content)
         if reasons:
-            d.untrusted.append(dict(index=i, op=e.op, status='skipped_suspicious', reasons=reasons))
+            row = dict(index=i, op=e.op, status='skipped_suspicious', reasons=reasons)
+            d.untrusted.append(row)
         else:
             kept.append(e)
     if d.untrusted:
@@ -47,8 +48,12 @@ def gain_of(session:Session, p:RawPatch, before:list, after:list)->dict:
     lost = [r for r in after if not r.ok]
     if len(lost) > session.cfg.max_lost*len(after):
         return dict(gain=0, kept=True, lost=lost[0].fail_reason)
-    gain = sum(session.score(new) - session.score(old) for old, new in zip(before, after) if new.ok)
-    return dict(gain=gain, kept=gain > 0 or (gain == 0 and p.source_type == 'success'))
+    gain = 0
+    for old, new in zip(before, after):
+        if new.ok:
+            gain += session.score(new) - session.score(old)
+    harmless = gain == 0 and p.source_type == 'success'
+    return dict(gain=gain, kept=gain > 0 or harmless)
 
 # %% ../../nbs/59_skillopt.proposal.ipynb #604c964e
 def gains(session:Session,
@@ -61,19 +66,28 @@ def gains(session:Session,
     before = {r.id: r for r in results}
     item_of = {r.id: item for item, r in zip(items, results)}
     skills = [patched_skill(session, p) for p in raw]
-    by_patch = [[(skill, i) for i in p.ids] for p, skill in zip(raw, skills) if skill]
+    by_patch = []
+    for p, skill in zip(raw, skills):
+        if skill:
+            by_patch.append([(skill, i) for i in p.ids])
     pairs = [pair for turn in zip_longest(*by_patch) for pair in turn if pair]
     if not pairs:
         return [useless for _ in raw]
     texts = [skill for skill, _ in pairs]
+    played = [item_of[i] for _, i in pairs]
     try:
-        after = session.play(texts, [item_of[i] for _, i in pairs], 'train', _pass_name(session), 'screen')
+        after = session.play(texts, played, 'train', _pass_name(session), 'screen')
     except Outage as e:
-        return [dict(gain=0, kept=True, lost=str(e)) if skill else useless for skill in skills]
+        lost = dict(gain=0, kept=True, lost=str(e))
+        return [lost if skill else useless for skill in skills]
     new = {i: r for (_, i), r in zip(pairs, after)}
-    def told(p:RawPatch, skill:str|None)->dict:
-        return gain_of(session, p, [before[i] for i in p.ids], [new[i] for i in p.ids]) if skill else useless
-    return [told(p, skill) for p, skill in zip(raw, skills)]
+    rows = []
+    for p, skill in zip(raw, skills):
+        row = useless
+        if skill:
+            row = gain_of(session, p, [before[i] for i in p.ids], [new[i] for i in p.ids])
+        rows.append(row)
+    return rows
 
 def _pass_name(session):
     return f'step {session.draft.record["step"]}'
@@ -86,7 +100,8 @@ def screen(session:Session, raw:list, items:list, results:list)->list: # Some of
     d.files['screen.json'] = rows
     room = d.record['edit_budget']
     kept = []
-    for p, row in sorted(zip(raw, rows), key=lambda pair: -pair[1]['gain']):
+    best_first = sorted(zip(raw, rows), key=lambda pair: -pair[1]['gain'])
+    for p, row in best_first:
         if row['kept'] and (not kept or len(p.patch.edits) <= room):
             kept.append(p)
             room -= len(p.patch.edits)
@@ -99,9 +114,11 @@ def select(session:Session, merged:Patch)->Patch:
     c, d = session.cfg, session.draft
     skill = d.state.skill
     if session.schedule is None:
-        n = session.ask('select', autonomous_budget, skill, merged, d.record['rollout_hard'], d.context)
+        score = d.record['rollout_hard']
+        n = session.ask('select', autonomous_budget, skill, merged, score, d.context)
         d.record['edit_budget'] = c.min_edit_budget if n is None else min(n, c.edit_budget)
-    ranked = session.ask('select', rank_and_select, skill, merged, d.record['edit_budget'], context=d.context)
+    budget = d.record['edit_budget']
+    ranked = session.ask('select', rank_and_select, skill, merged, budget, context=d.context)
     d.record['n_edits_ranked'] = len(ranked.edits)
     d.files['ranked_patch.json'] = ranked.to_dict()
     return ranked
@@ -116,8 +133,10 @@ def apply_edits(session:Session, ranked:Patch)->str|None: # None if a rewrite wa
     if c.update_mode == 'rewrite' and patch.edits:
         candidate = session.ask('update', rewrite, d.state.skill, patch, context=d.context,
                                 max_chars=c.max_skill_chars)
-    counts = {k: sum(row['status'].startswith(k) for row in report) for k in ('applied', 'skipped', 'error')}
-    d.record['apply_report'] = dict(total=len(report), **counts)
+    counts = dict(total=len(report))
+    for kind in ('applied', 'skipped', 'error'):
+        counts[kind] = sum(row['status'].startswith(kind) for row in report)
+    d.record['apply_report'] = counts
     d.files['edit_apply_report.json'] = report
     d.edits = patch.edits
     d.edit_report = report
@@ -133,7 +152,9 @@ def propose(session:Session)->str|None: # None when nothing is proposed
     d.record |= dict(rollout_hard=hard, rollout_soft=soft, rollout_n=len(results),
                      rollout_lost=sum(not r.ok for r in results))
     d.files['rollout_results.json'] = [r.to_dict() for r in results]
-    d.record['edit_budget'] = session.schedule.get_lr(d.record['step']) if session.schedule else c.edit_budget
+    d.record['edit_budget'] = c.edit_budget
+    if session.schedule:
+        d.record['edit_budget'] = session.schedule.get_lr(d.record['step'])
     if c.rejected_edits:
         d.context = RejectedEdits.from_state(d.state.rejected).text()
     if c.update_mode == 'full_rewrite':
@@ -173,4 +194,5 @@ def rewrite_whole(session:Session, results:list)->str|None:
 
 def _minibatches(session, results):
     c = session.cfg
-    return minibatches(results, c.minibatch_size, c.failure_only, c.seed + session.draft.record['step'])
+    seed = c.seed + session.draft.record['step']
+    return minibatches(results, c.minibatch_size, c.failure_only, seed)

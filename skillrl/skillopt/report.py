@@ -25,7 +25,9 @@ from ..types import RolloutResult
 def measured(session:Session, passes:list)->dict: # Of lists of `RolloutResult`s of the same items
     "Scores over all passes, with a 95 % interval; `items` has a mean for each, None where all were lost"
     results = [r for pass_ in passes for r in pass_]
-    by_item = [[session.score(r) for r in rs if r.ok] for rs in zip(*passes)]
+    by_item = []
+    for of_item in zip(*passes):
+        by_item.append([session.score(r) for r in of_item if r.ok])
     means = [mean(scores) for scores in by_item if scores]
     hard, soft = compute_score(results)
     return dict(n=len(means), lost=sum(not r.ok for r in results), hard=hard, soft=soft, score=mean(means),
@@ -36,16 +38,21 @@ def measured(session:Session, passes:list)->dict: # Of lists of `RolloutResult`s
 def by_task_type(results:list, kinds:list=())->dict: # `task_type` → total, and sums of scores
     "What came of each kind of task; `kinds` are those there are, none for those that occur"
     scored = [r for r in results if r.ok]
-    kinds = list(kinds) or sorted({r.task_type for r in scored} - {''})
+    if not kinds:
+        kinds = sorted({r.task_type for r in scored} - {''})
     if not kinds:
         return {}
-    groups = {k: [r for r in scored if r.task_type == k] for k in kinds}
+    groups = {}
+    for k in kinds:
+        groups[k] = [r for r in scored if r.task_type == k]
     groups['overall'] = scored
     other = [r for r in scored if r.task_type not in kinds]
     if other:
         groups['other'] = other
     def sums(rs:list)->dict:
-        return dict(total=len(rs), hard=math.fsum(r.hard for r in rs), soft=math.fsum(r.soft for r in rs))
+        hard = math.fsum(r.hard for r in rs)
+        soft = math.fsum(r.soft for r in rs)
+        return dict(total=len(rs), hard=hard, soft=soft)
     return {k: sums(rs) for k, rs in groups.items()}
 
 # %% ../../nbs/61_skillopt.report.ipynb #54e17b66
@@ -54,8 +61,9 @@ def gain(before:dict|None, after:dict|None)->dict|None: # Of summaries; None if 
     if not (before and after):
         return None
     pairs = zip(before['items'], after['items'])
-    differences = [b - a for a, b in pairs if a is not None and b is not None]
-    return dict(mean=mean(differences), n=len(differences), interval=list(gain_interval(differences)))
+    gains = [b - a for a, b in pairs if None not in (a, b)]
+    low, high = gain_interval(gains)
+    return dict(mean=mean(gains), n=len(gains), interval=[low, high])
 
 # %% ../../nbs/61_skillopt.report.ipynb #64c03bad
 def _same_test(session, known_as, n):
@@ -65,7 +73,8 @@ def _same_test(session, known_as, n):
         return None
     rows = read_json(Path(session.cfg.out_root)/'test_eval_baseline'/'results.json')
     results = [RolloutResult.from_dict(row) for row in rows]
-    return [results[i:i + n] for i in range(0, len(results), n)]
+    starts = range(0, len(results), n)
+    return [results[i:i + n] for i in starts]
 
 def measure_final(session:Session,
     folder:str,   # In the run's
@@ -84,7 +93,10 @@ def measure_final(session:Session,
         try:
             passes = _same_test(session, known_as, len(items))
             if not passes:
-                passes = [session.play(skill, items, split, r, folder, at_end=True) for r in repeats]
+                passes = []
+                for repeat in repeats:
+                    results = session.play(skill, items, split, repeat, folder, at_end=True)
+                    passes.append(results)
         except BudgetExceeded:
             session.limited = True
             return None
@@ -108,16 +120,21 @@ def write_final(session:Session, path:Path, passes:list, summary:dict)->None:
 def lost_rollouts(session:Session)->int:
     "Rollouts without a score, of all stages; where the first skill is the best, its test counts once"
     base = read_json(Path(session.cfg.out_root)/BASELINE/'summary.json')
-    finals = session.finals.values()
-    once = {(f['skill_hash'], f['split']): f['lost'] for f in finals if 'lost' in f}
-    return base['lost'] + sum(r['lost'] for r in session.state.history) + sum(once.values())
+    once = {}
+    for f in session.finals.values():
+        if 'lost' in f:
+            once[f['skill_hash'], f['split']] = f['lost']
+    in_steps = sum(r['lost'] for r in session.state.history)
+    return base['lost'] + in_steps + sum(once.values())
 
 def summary_of_steps(session:Session, stopped:str|None)->dict:
     "What the steps came to"
     s = session.state
     actions = [r['action'] for r in s.history]
     usage = session.paid() if session.limited else session.total_usage()
-    totals = {f'total_{k}s': sum(a.startswith(k) for a in actions) for k in ('accept', 'reject', 'skip')}
+    totals = {}
+    for kind in ('accept', 'reject', 'skip'):
+        totals[f'total_{kind}s'] = sum(a.startswith(kind) for a in actions)
     return dict(version=f'skillrl-lab {__version__}', config=session.cfg.to_dict(), env=session.name,
                 stopped=stopped,
                 total_steps=len(actions), **totals, best_step=s.best_step, best_hash=skill_hash(s.best),
@@ -138,7 +155,9 @@ def summary_of_selection(session:Session, fresh:dict|None)->dict:
 def summary_of_test(before:dict|None, after:dict|None)->dict:
     "Scores on the test split"
     b, a = before or {}, after or {}
-    delta = a['hard'] - b['hard'] if a and b else None
+    delta = None
+    if a and b:
+        delta = a['hard'] - b['hard']
     return dict(baseline_test_hard=b.get('hard'), baseline_test_soft=b.get('soft'), test_hard=a.get('hard'),
                 test_soft=a.get('soft'), test_interval=a.get('interval'), test_delta_hard=delta,
                 test_gain=gain(before, after))

@@ -34,7 +34,8 @@ def current_scores(session:Session,
         results = session.play(s.skill, items, session.cfg.selection_split, f'again {k}', 'selection')
         for p, r in zip(missing, results):
             s.passes[k][str(p)] = session.score(r) if r.ok else None
-        s.current_score = mean([v for scores in s.passes for v in scores.values() if v is not None])
+        played = [score for scores in s.passes for score in scores.values()]
+        s.current_score = mean([score for score in played if score is not None])
     found = {p: s.passes[k][str(p)] for p in places}
     return {p: score for p, score in found.items() if score is not None}
 
@@ -53,7 +54,8 @@ def play_pairs(session:Session, candidate:str, begin:int, end:int)->list: # Less
     n = len(session.selection)
     pairs = []
     for k in range(begin//n, math.ceil(end/n)):
-        before = current_scores(session, k, range(max(begin - k*n, 0), min(end - k*n, n)))
+        first, last = max(begin - k*n, 0), min(end - k*n, n)
+        before = current_scores(session, k, range(first, last))
         items = [session.selection[p] for p in before]
         results = session.play(candidate, items, session.cfg.selection_split, f'gate {k}', 'selection')
         for p, r in zip(before, results):
@@ -69,7 +71,8 @@ def compare_with_current(session:Session, candidate:str)->tuple: # A `Decision`,
     pairs = play_pairs(session, candidate, 0, total//2)
     if one_look or sum(p.after - p.before for p in pairs) >= 0:
         pairs += play_pairs(session, candidate, total//2, total)
-    return decide([(p.before, p.after) for p in pairs], c.gate_rule, c.gate_alpha), pairs
+    scores = [(p.before, p.after) for p in pairs]
+    return decide(scores, c.gate_rule, c.gate_alpha), pairs
 
 # %% ../../nbs/59_skillopt.selection.ipynb #182e45e6
 def rejection_reason(session:Session, candidate:str)->str:
@@ -113,7 +116,8 @@ def adopt(session:Session, candidate:str, score:float, pairs:list)->None:
     s = session.draft.state
     s.skill = candidate
     s.current_score = score
-    s.passes = [{} for _ in range(max([p.k + 1 for p in pairs], default=0))]
+    n_passes = max([p.k + 1 for p in pairs], default=0)
+    s.passes = [{} for _ in range(n_passes)]
     for p in pairs:
         s.passes[p.k][str(p.place)] = p.after
 
