@@ -142,6 +142,7 @@ def give_up_slow(self:Batch)->None:
             call.future = None
             call.reply = replace(_STOPPED)
 
+# %% ../../nbs/23_llm.batch.ipynb #210ca6d7
 @patch
 def stop(self:Batch, hurry:bool=False)->None:
     "Take back what still waits for a thread, and complete what has left"

@@ -110,6 +110,12 @@ class HandoffChat(Chat):
         return ''
 
 # %% ../../nbs/28_llm.handoff.ipynb #26938816
+def _limit(params):
+    "How long the answer may be, in words"
+    most = params.get('max_completion_tokens') or params.get('max_tokens')
+    return f', in {most} tokens (about {most * 3 // 4} words) at most' if most else ''
+
+# %% ../../nbs/28_llm.handoff.ipynb #a9b35b6c
 _FORM = '''# Question {n} for {model}
 
 Write your answer, and nothing but the answer, into the file `{place}` beside this one{limit}.
@@ -136,11 +142,6 @@ def write(self:HandoffChat,
         text = _FORM.format(n=n, model=self.model, place=answer_place(path).name, limit=_limit(params),
                             messages=quoted(map_texts(mend_unicode, messages)))
         return atomic_write(path, text)
-
-def _limit(params):
-    "How long the answer may be, in words"
-    most = params.get('max_completion_tokens') or params.get('max_tokens')
-    return f', in {most} tokens (about {most * 3 // 4} words) at most' if most else ''
 
 # %% ../../nbs/28_llm.handoff.ipynb #35f19ea2
 @patch

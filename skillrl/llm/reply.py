@@ -58,8 +58,7 @@ def split_thought(
             start, thinking = m.end(), True
         elif tag == '</think>':
             answer_before = m.end() == end and not thinking
-            part = rest if answer_before else thoughts
-            part.append(text[start:m.start()])
+            (rest if answer_before else thoughts).append(text[start:m.start()])
             start = m.end()
             thinking = quoted = False
     (thoughts if thinking else rest).append(text[start:])
