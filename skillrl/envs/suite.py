@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from fastcore.basics import patch
 from .base import SHARES, deal, seeded, spread
 
 # %% ../../nbs/17_envs.suite.ipynb #e3df6582
@@ -21,8 +22,8 @@ class GameSuite:
     name:str
     listed:list       # The games
     make_env:Callable # From a list of games and `max_steps` to an environment
-    live = False      # Is each episode played on a server?
-    tests = 'test',   # Splits of test games, each reported apart
+    live = False    # Is each episode played on a server?
+    tests = 'test', # Splits of test games, each reported apart
 
     def __post_init__(self):
         shares = {split: share*(1 - _TEST_SHARE) for split, share in SHARES.items()} | dict(test=_TEST_SHARE)
@@ -41,16 +42,19 @@ class GameSuite:
         games = self.games(split, len(self.listed))
         return games[i % len(games)]
 
-    def draw(self, split:str, rng:random.Random)->Any:
-        "A game of `split` chosen by `rng`"
-        return rng.choice(self.games(split, len(self.listed)))
-
-    def env(self, game:Any, max_steps:int)->Any:
-        "Environment that plays `game`"
-        return self.make_env([game], max_steps=max_steps)
-
 def _category(game):
     return game.category
+
+# %% ../../nbs/17_envs.suite.ipynb #9527bc58
+@patch
+def draw(self:GameSuite, split:str, rng:random.Random)->Any:
+    "A game of `split` chosen by `rng`"
+    return rng.choice(self.games(split, len(self.listed)))
+
+@patch
+def env(self:GameSuite, game:Any, max_steps:int)->Any:
+    "Environment that plays `game`"
+    return self.make_env([game], max_steps=max_steps)
 
 # %% ../../nbs/17_envs.suite.ipynb #60d3b6d1
 @dataclass(frozen=True)

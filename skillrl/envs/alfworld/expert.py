@@ -79,6 +79,7 @@ def arrived(self:AlfworldExpert)->tuple[str, list]: # Receptacle or '', things
             ready.setdefault(r, []).append(thing)
     return max(ready.items(), key=lambda x: len(x[1]), default=('', []))
 
+# %% ../../../nbs/19_envs.alfworld.expert.ipynb #bcafa334
 @patch
 def fetch(self:AlfworldExpert)->tuple[str, str]:
     "Get the thing into the hand"

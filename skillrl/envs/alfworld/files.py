@@ -27,26 +27,6 @@ class Stop:
     command:str    # What to do there
     opened:bool    # Whether its door must be open
 
-def ways_to_win(
-    e:Engine, # Reset, and nothing done yet
-)->list:      # Lists of `Stop`
-    "Every way to reach the goal of the game"
-    scene, category = e.scene, e.game.goal.category
-    things, targets = scene.candidates(e.game.goal)
-    places = [(o, i) for i, contents in enumerate(scene.contents) for o in contents]
-    found = [(o, i) for o, i in places if o in things and 'take' in scene.things[o].can]
-    if category == 'pick_two':
-        return [way for target in targets for way in _pairs(e, target, found)]
-    ways = []
-    for o, i in found:
-        if category == 'look':
-            ends = _lamps(e, targets, places)
-        else:
-            ends = _treated_and_stored(e, o, targets)
-        ways += [[_fetch(e, o, i), *end] for end in ends]
-    return ways
-
-# %% ../../../nbs/17_envs.alfworld.files.ipynb #2007ea91
 def _fetch(e, o, i):
     return Stop(i, f'take {e.thing_names[o]} from {e.receptacle_names[i]}', True)
 
@@ -57,6 +37,7 @@ def _fits(e, o, i):
     pair = e.scene.receptacles[i].type, e.scene.things[o].type
     return pair in e.scene.holds
 
+# %% ../../../nbs/17_envs.alfworld.files.ipynb #2007ea91
 def _lamps(e, lamps, places): # Ways to end a goal that wants light
     shining = [(o, i) for lamp in lamps for o, i in places if o == lamp]
     return [[Stop(i, f'use {e.thing_names[o]}', False)] for o, i in shining]
@@ -78,6 +59,26 @@ def _pairs(e, target, found): # Ways to have two things in receptacle `target`
     for pair in combinations(away, max(0, 2 - len(there))):
         if len({o for o, _ in pair}) == len(pair):
             yield [stop for o, i in pair for stop in (_fetch(e, o, i), _store(e, o, target))]
+
+# %% ../../../nbs/17_envs.alfworld.files.ipynb #62c105b9
+def ways_to_win(
+    e:Engine, # Reset, and nothing done yet
+)->list:      # Lists of `Stop`
+    "Every way to reach the goal of the game"
+    scene, category = e.scene, e.game.goal.category
+    things, targets = scene.candidates(e.game.goal)
+    places = [(o, i) for i, contents in enumerate(scene.contents) for o in contents]
+    found = [(o, i) for o, i in places if o in things and 'take' in scene.things[o].can]
+    if category == 'pick_two':
+        return [way for target in targets for way in _pairs(e, target, found)]
+    ways = []
+    for o, i in found:
+        if category == 'look':
+            ends = _lamps(e, targets, places)
+        else:
+            ends = _treated_and_stored(e, o, targets)
+        ways += [[_fetch(e, o, i), *end] for end in ends]
+    return ways
 
 # %% ../../../nbs/17_envs.alfworld.files.ipynb #e5410801
 def oracle(
@@ -163,16 +164,13 @@ def _by_first(rows): # First arguments → second arguments
         seconds[x].append(y)
     return seconds
 
-# %% ../../../nbs/17_envs.alfworld.files.ipynb #99fa58f3
-def scene_from_pddl(
-    problem:str, # Text of a planning problem
-)->Scene:        # ValueError or KeyError if a part of it is missing
-    "Scene of an official game"
-    facts = _Facts(problem)
-    holds = frozenset((_bare(r), _bare(t)) for r, t in facts.rows['cancontain'])
-    start = facts.location(facts.rows['atlocation'][0][1])
-    return Scene(_receptacles(facts), _things(facts), holds, start)
+def _words(facts, predicates): # Word → ids of which it holds
+    return {word: facts.ids(predicate) for predicate, word in predicates.items()}
 
+def _words_of(x, words):
+    return frozenset(word for word, ids in words.items() if x in ids)
+
+# %% ../../../nbs/17_envs.alfworld.files.ipynb #99fa58f3
 def _receptacles(facts):
     openable, opened = facts.ids('openable'), facts.ids('opened')
     found = []
@@ -180,12 +178,6 @@ def _receptacles(facts):
         type, location = facts.types.get(x, ''), facts.location(at)
         found.append(Receptacle(facts.name(x), type, location, x in openable, x in opened))
     return tuple(found)
-
-def _words(facts, predicates): # Word → ids of which it holds
-    return {word: facts.ids(predicate) for predicate, word in predicates.items()}
-
-def _words_of(x, words):
-    return frozenset(word for word, ids in words.items() if x in ids)
 
 def _things(facts):
     abilities, states = _words(facts, _ABILITY), _words(facts, _STATE)
@@ -201,6 +193,16 @@ def _things(facts):
         lying = tuple(map(facts.location, spots[x]))
         found.append(Thing(facts.name(x), facts.types.get(x, ''), within, can, state, lying, contents))
     return tuple(found)
+
+# %% ../../../nbs/17_envs.alfworld.files.ipynb #3fe8e352
+def scene_from_pddl(
+    problem:str, # Text of a planning problem
+)->Scene:        # ValueError or KeyError if a part of it is missing
+    "Scene of an official game"
+    facts = _Facts(problem)
+    holds = frozenset((_bare(r), _bare(t)) for r, t in facts.rows['cancontain'])
+    start = facts.location(facts.rows['atlocation'][0][1])
+    return Scene(_receptacles(facts), _things(facts), holds, start)
 
 # %% ../../../nbs/17_envs.alfworld.files.ipynb #22e97b8e
 def goal_from_pddl(

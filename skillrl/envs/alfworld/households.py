@@ -94,10 +94,25 @@ def furnish(
             receptacles.append((type, last[type], rng.random() < DOORS.get(type, 0)))
     return receptacles
 
-# %% ../../../nbs/14_envs.alfworld.households.ipynb #93978c86
+# %% ../../../nbs/14_envs.alfworld.households.ipynb #bfa81a83
 ROOMS = dict(
     kitchen=('pick', 'clean', 'heat', 'cool', 'pick_two'), bedroom=('pick', 'look', 'pick_two'),
     living=('pick', 'look', 'pick_two'), bathroom=('pick', 'clean', 'pick_two')) # Categories played in each
+
+def _plain(field, word): # `word`, if it can be part of a game id
+    if re.fullmatch(r'[\w.-]+', str(word)):
+        return word
+    raise ValueError(f"{field} is {word!r}: use letters, digits, dots, dashes and underscores only")
+
+def _known(rooms): # `rooms`, if they can be furnished
+    for room in rooms:
+        if room not in ROOMS:
+            raise ValueError(f"room {room!r} is unknown: choose from {', '.join(ROOMS)}")
+    if rooms and len(set(rooms)) == len(rooms):
+        return tuple(rooms)
+    raise ValueError(f"rooms is {rooms}: name one or more rooms, each once")
+
+# %% ../../../nbs/14_envs.alfworld.households.ipynb #93978c86
 _NO_HOMES = frozenset('''fridge microwave stoveburner coffeemachine toaster sinkbasin bathtubbasin toilet
     toiletpaperhanger towelholder handtowelholder garbagecan'''.split())
 
@@ -124,20 +139,6 @@ class Household:
 
 def _names(layout):
     return [r.name for r in build_scene(layout, []).receptacles]
-
-# %% ../../../nbs/14_envs.alfworld.households.ipynb #0a7699cb
-def _plain(field, word): # `word`, if it can be part of a game id
-    if re.fullmatch(r'[\w.-]+', str(word)):
-        return word
-    raise ValueError(f"{field} is {word!r}: use letters, digits, dots, dashes and underscores only")
-
-def _known(rooms): # `rooms`, if they can be furnished
-    for room in rooms:
-        if room not in ROOMS:
-            raise ValueError(f"room {room!r} is unknown: choose from {', '.join(ROOMS)}")
-    if rooms and len(set(rooms)) == len(rooms):
-        return tuple(rooms)
-    raise ValueError(f"rooms is {rooms}: name one or more rooms, each once")
 
 # %% ../../../nbs/14_envs.alfworld.households.ipynb #faf38f5a
 @patch

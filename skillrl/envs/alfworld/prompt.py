@@ -9,8 +9,28 @@ __all__ = ['official_prompt']
 from typing import Any
 from .notes import read_goal
 
-# %% ../../../nbs/19_envs.alfworld.prompt.ipynb #62e5bd47
+# %% ../../../nbs/19_envs.alfworld.prompt.ipynb #c5c04927
 _ROLE = 'You are an expert agent operating in the ALFRED Embodied Environment.'
+
+def _recent(history, first, n): # The last pairs, as the text shows them
+    seen = [first, *(answer for _, answer in history)] # The observation that each command answered
+    pairs = enumerate(zip(seen, history), 1)
+    shown = [f"[Observation {i}: '{before}', Action {i}: '{action}']" for i, (before, (action, _)) in pairs]
+    return shown[max(0, len(shown) - n):]
+
+def _role_and_progress(context, recent):
+    goal = context.first.partition('Your task is to: ')[2].strip() or context.task
+    lines = '\n'.join(context.skills)
+    skills = f'\n## Retrieved Relevant Experience\n\n{lines}\n\n## Current Progress\n\n'
+    if not context.skills:
+        skills = ''
+    taken, actions = len(context.history), '\n'.join(recent)
+    return (f'{_ROLE} Your task is to: {goal}\n'
+            f'{skills}Prior to this step, you have already taken {taken} step(s). Below are the most recent '
+            f'{len(recent)} observations and the corresponding actions you took: {actions}\n'
+            f'You are now at step {taken + 1} and your')
+
+# %% ../../../nbs/19_envs.alfworld.prompt.ipynb #62e5bd47
 _REASON = ('You should first reason step-by-step about the current situation. This reasoning process MUST '
            'be enclosed within <think> </think> tags.')
 _CHOOSE = ("Once you've finished your reasoning, you should choose an admissible action for current step "
@@ -31,22 +51,3 @@ def official_prompt(
     return (f'\n{head} current observation is: {context.observation}\n'
             f'Your admissible actions of the current situation are: [{can}].\n\n'
             f"Now it's your turn to take an action.\n{_REASON}{blank}\n{_CHOOSE}")
-
-# %% ../../../nbs/19_envs.alfworld.prompt.ipynb #c5c04927
-def _recent(history, first, n): # The last pairs, as the text shows them
-    seen = [first, *(answer for _, answer in history)] # The observation that each command answered
-    pairs = enumerate(zip(seen, history), 1)
-    shown = [f"[Observation {i}: '{before}', Action {i}: '{action}']" for i, (before, (action, _)) in pairs]
-    return shown[max(0, len(shown) - n):]
-
-def _role_and_progress(context, recent):
-    goal = context.first.partition('Your task is to: ')[2].strip() or context.task
-    lines = '\n'.join(context.skills)
-    skills = f'\n## Retrieved Relevant Experience\n\n{lines}\n\n## Current Progress\n\n'
-    if not context.skills:
-        skills = ''
-    taken, actions = len(context.history), '\n'.join(recent)
-    return (f'{_ROLE} Your task is to: {goal}\n'
-            f'{skills}Prior to this step, you have already taken {taken} step(s). Below are the most recent '
-            f'{len(recent)} observations and the corresponding actions you took: {actions}\n'
-            f'You are now at step {taken + 1} and your')

@@ -141,14 +141,6 @@ class FolderSuite:
             raise ValueError(f'the split {split} has {len(files)} games')
         return self.load(files[i % len(files)], split)
 
-    def draw(self, split:str, rng:random.Random)->Game:
-        "A game of `split` chosen by `rng`"
-        return self.load(rng.choice(self.files_of(split)), split)
-
-    def env(self, game:Game, max_steps:int)->AlfworldEnv:
-        "Environment that plays `game`"
-        return AlfworldEnv([game], self.verb_style, max_steps)
-
 # %% ../../../nbs/19_envs.alfworld.suites.ipynb #5348dcaa
 @patch
 def load(self:FolderSuite, file:Path, split:str)->Game:
@@ -187,6 +179,17 @@ def files_of(self:FolderSuite, split:str)->list[Path]: # ValueError if the folde
     found = ', '.join(counts) or 'no games'
     remedy = 'name the folder that holds the official splits'
     raise ValueError(f'{self.root} holds no {need}, but {found}: {remedy}')
+
+# %% ../../../nbs/19_envs.alfworld.suites.ipynb #7edaeabe
+@patch
+def draw(self:FolderSuite, split:str, rng:random.Random)->Game:
+    "A game of `split` chosen by `rng`"
+    return self.load(rng.choice(self.files_of(split)), split)
+
+@patch
+def env(self:FolderSuite, game:Game, max_steps:int)->AlfworldEnv:
+    "Environment that plays `game`"
+    return AlfworldEnv([game], self.verb_style, max_steps)
 
 # %% ../../../nbs/19_envs.alfworld.suites.ipynb #c5cdb258
 def suites(
