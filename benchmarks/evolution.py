@@ -12,7 +12,7 @@ from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank
 from skillrl.evaluate import compare, evaluate, paired_difference
-from skillrl.training.pipeline import collect_games, evolve_bank
+from skillrl.training.phases import collect_games, evolve_bank
 
 KNOWN = 'pick', 'heat'
 

@@ -14,7 +14,7 @@ from skillrl.envs.alfworld.suites import suites
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.envs.alfworld.teacher import alfworld_bank as distill
 from skillrl.builders import build_policy
-from skillrl.training.pipeline import collect_games
+from skillrl.training.phases import collect_games
 
 RATIO, SECONDS = 8, 2.
 

@@ -96,7 +96,7 @@ def _summary(path):
     from skillrl.inspection import changes_told, fitted, success_table
     parts = ['\nSuccess on test games (95 % interval):', fitted(success_table(path)), changes_told(path)]
     return ('\n\n'.join(filter(None, parts)) + f'\n\nReport: {path}/report.md   Plots: {path}/figures/\n'
-            f'Next: skillrl inspect {path}   or   skillrl train --seed 1   or   work through nbs/46_training.pipeline.ipynb')
+            f'Next: skillrl inspect {path}   or   skillrl train --seed 1   or   work through nbs/49_training.pipeline.ipynb')
 
 def ablate(args):
     "run the whole loop without each of its parts, and say what each part was worth"
@@ -118,7 +118,7 @@ def collect(args):
     "play without skills and keep the trajectories"
     from skillrl.flags import progress
     from skillrl.builders import announce_play, build_policy
-    from skillrl.training.pipeline import collect_games
+    from skillrl.training.phases import collect_games
     from skillrl.formats import save_trajectories
     from skillrl.tables import counted
     from skillrl.trajectory import success_rate
@@ -140,7 +140,7 @@ def distill(args):
     from skillrl.builders import announce_teacher, distill_questions, build_teacher
     from skillrl.skills.distillation import distill
     from skillrl.formats import load_trajectories
-    teacher = build_teacher(settings(args).model, Path(args.output).with_suffix('.teacher'))
+    teacher = build_teacher(settings(args), Path(args.output).with_suffix('.teacher'))
     trajs = load_trajectories(args.trajectories)
     if not trajs: raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
     announce_teacher('distill', teacher, distill_questions(teacher, [trajs]))
@@ -164,7 +164,7 @@ def _account(teacher):
 def sft(args):
     "fine-tune the policy on demonstrations that use a bank"
     from skillrl.flags import progress
-    from skillrl.training.pipeline import fine_tune
+    from skillrl.training.phases import fine_tune
     from skillrl.tables import counted
     config, suite = _start(args)
     if args.trajectories or args.teacher: config = config.merged({'sft.demonstrator': 'teacher'})
@@ -179,13 +179,13 @@ def _demonstrated(args, suite, config):
     "The rows to imitate, and the teacher who wrote the thoughts of won episodes; None where the expert shows the way"
     from skillrl.inspection import load_bank
     from skillrl.builders import announce_teacher, build_teacher
-    from skillrl.training.pipeline import demonstrations, drawn_rows, learns_from_won
+    from skillrl.training.phases import demonstrations, drawn_rows, learns_from_won
     from skillrl.formats import load_trajectories
     from skillrl.trajectory import select
     bank, winners, teacher = load_bank(args.skill_bank), (), None
     if learns_from_won(suite, config):
         winners = load_trajectories(args.trajectories or _TRAJECTORIES)
-        teacher = build_teacher(config.model, f'{args.output}.teacher')
+        teacher = build_teacher(config, f'{args.output}.teacher')
         announce_teacher('sft', teacher, len(select(winners, success=True)))
     return drawn_rows(demonstrations(suite, bank, config, winners, teacher), config), teacher
 
@@ -195,11 +195,12 @@ def rl(args):
     from skillrl.flags import progress
     from skillrl.inspection import load_bank
     from skillrl.builders import announce_rounds, build_local_policy, build_teacher
-    from skillrl.training.pipeline import describe_evolution, evolves, train_in_suite, save_rounds
+    from skillrl.training.phases import evolves, save_rounds, train_in_suite
+    from skillrl.training.report import describe_evolution
     from skillrl.formats import load_trajectories
     from skillrl.tables import counted
     (config, suite), bank = _start(args), load_bank(args.skill_bank)
-    policy, teacher = build_local_policy(config), build_teacher(config.model, f'{args.output}.teacher')
+    policy, teacher = build_local_policy(config), build_teacher(config, f'{args.output}.teacher')
     evidence, c = load_trajectories(args.trajectories) if args.trajectories else (), config.evolution
     if evolves(config): announce_rounds(None, teacher, config.rl.iterations//c.validation_interval, c.val_tasks, config)
     with progress() as step:
@@ -217,7 +218,7 @@ def evolve(args):
     (config, suite), folder = _start(args), Path(args.output)
     with new_folder(folder):
         bank = _first_version(args.skill_bank, folder)
-        teacher = build_teacher(config.model, folder/'teacher')
+        teacher = build_teacher(config, folder/'teacher')
         policy = build_policy(config, teacher.chat.ledger if hasattr(teacher, 'chat') else None, folder/'policy')
         announce_rounds(policy, teacher, args.rounds, config.evolution.val_tasks, config)
         bank = _rounds(bank, suite, policy, config, teacher, folder, args.rounds)
@@ -235,13 +236,13 @@ def _first_version(file, folder):
 def _rounds(bank, suite, policy, config, teacher, folder, n):
     from skillrl.flags import progress
     from skillrl.store import JsonlLog
-    from skillrl.training.pipeline import evolve_bank
+    from skillrl.training.phases import evolve_bank
     log = JsonlLog(folder/'evolution.jsonl')
     first = len(log.read())
     with progress() as step:
         for i in range(first, first + n):
             step('rounds', i - first, n)
-            bank, record = evolve_bank(bank, suite, policy, config, teacher, i, config.evolution.val_tasks)
+            bank, record = evolve_bank(bank, suite, policy, config, teacher, i)
             bank.save_version(folder)
             log.append([record])
             print(_round(i, record), flush=True)
@@ -279,13 +280,13 @@ def _judged(policy, suite, games, file, config):
     from skillrl.flags import progress
     from skillrl.inspection import load_bank
     from skillrl.llm.local import threads
-    from skillrl.builders import build_episodes, limits, derive_seed
+    from skillrl.builders import build_episodes, derive_seed, rollout_limits
     banks = {'no bank': None} | ({'bank': load_bank(file)} if file else {})
     results, lost = {}, {}
     with progress() as step, threads(config.model.threads):
         for (name, bank), split in product(banks.items(), games):
             eps, row = build_episodes(suite, games[split], bank, config), row_name(name, split)
-            results[row] = evaluate(policy, eps, seed=derive_seed(config.seed, 'eval'), each=_counting(step, row, len(eps)), **limits(suite, config))
+            results[row] = evaluate(policy, eps, seed=derive_seed(config.seed, 'eval'), each=_counting(step, row, len(eps)), limits=rollout_limits(suite, config))
             lost[row] = len(eps) - len(results[row])
     return results, lost
 

@@ -89,7 +89,7 @@ def evolution_table(
     return Table(['look', 'suite', 'change', 'what', 'hypothesis', 'gate', 'verdict'], rows)
 
 def _round_of(r):
-    return r.get('look', ''), r.get('suite', '')
+    return r.get('round', ''), r.get('suite', '')
 
 def _gate_told(p):
     seen = []
@@ -141,7 +141,7 @@ def plot_evolution(
     records:list, # Rows of `evolution.jsonl`; suites of one round share a point
 )->object:        # A matplotlib figure
     "Success and proposals along the evolution rounds"
-    rounds = sorted({r['look'] for r in records})
+    rounds = sorted({r['round'] for r in records})
     fig = figure(2.5, width=7)
     left, right = fig.subplots(1, 2)
     _draw_rates(left, records, 'rates_before', 'C7', -.08)
@@ -152,10 +152,10 @@ def plot_evolution(
     return fig
 
 def _draw_rates(ax, records, key, color, shift):
-    rounds = sorted({r['look'] for r in records})
+    rounds = sorted({r['round'] for r in records})
     pooled = []
     for n in rounds:
-        rates = [r[key]['all'] for r in records if r['look'] == n and r[key]]
+        rates = [r[key]['all'] for r in records if r['round'] == n and r[key]]
         won = sum(round(r['mean']*r['n']) for r in rates)
         pooled.append(wilson(won, sum(r['n'] for r in rates)))
     below = [r.mean - r.low for r in pooled]
@@ -166,7 +166,7 @@ def _draw_rates(ax, records, key, color, shift):
 
 def _draw_proposals(ax, records, rounds):
     def count(n:int, key:str)->int:
-        return sum(len(r[key]) for r in records if r['look'] == n)
+        return sum(len(r[key]) for r in records if r['round'] == n)
     kept = [count(n, 'kept') for n in rounds]
     refused = [count(n, 'refused') for n in rounds]
     highest = max(1, *(a + b for a, b in zip(kept, refused)))

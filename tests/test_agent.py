@@ -2,7 +2,9 @@
 import random, re, time
 from collections import namedtuple
 import pytest
-from skillrl.agent import CONTRACT, Episode, EpisodeError, build_messages, demonstrate, parse_reply, rollout, write_reply
+from skillrl.agent import (CONTRACT, Episode, EpisodeError, Limits, build_messages, demonstrate, parse_reply, rollout,
+                           write_reply)
+from skillrl.config import AgentConfig
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import Game, Goal, build_scene
 from skillrl.envs.base import TextEnv
@@ -15,11 +17,13 @@ scene = build_scene(
                  ('microwave', 4, True), ('fridge', 5, True), ('sidetable', 6, False)],
     things=[('mug', 'cabinet 1'), ('apple', 'fridge 1'), ('egg', 'countertop 1'), ('desklamp', 'sidetable 1')])
 
-def game(category='heat', thing='mug', target='cabinet', id='kitchen/heat/0'): return Game(id, scene, Goal(category, thing, target))
+def game(category='heat', thing='mug', target='cabinet', id='kitchen/heat/0'):
+    return Game(id, scene, Goal(category, thing, target))
 def episode(*skills, max_steps=20, verb_style='move', g=None, **kw):
     g = g or game()
     return Episode(AlfworldEnv([g], verb_style, max_steps), g, skills=skills, **kw)
-def prompt(e): return e.messages()[1]['content']
+def prompt(e):
+    return e.messages()[1]['content']
 
 # ---- prompts, to the letter: checkpoints are trained on these very lines ----
 
@@ -90,7 +94,8 @@ def test_prompts_of_an_episode():
     e = episode()
     for action, expected in SCRIPT:
         e.act(action)
-        if expected: assert prompt(e) == expected
+        if expected:
+            assert prompt(e) == expected
 
 def test_a_reply_nobody_could_read_shows_as_nothing_done():
     e = episode()
@@ -99,12 +104,14 @@ def test_a_reply_nobody_could_read_shows_as_nothing_done():
 
 def test_lamp_and_thing_are_both_seen():
     e = episode(g=game('look', 'egg', 'desklamp'))
-    for a in ('go to sidetable 1', 'go to countertop 1'): e.act(a)
+    for a in ('go to sidetable 1', 'go to countertop 1'):
+        e.act(a)
     assert 'Seen: egg 1 in countertop 1, desklamp 1 in sidetable 1' in prompt(e)
 
 def test_the_older_verb():
     e = episode(verb_style='put')
-    for a in ('go to countertop 1', 'take egg 1 from countertop 1'): e.act(a)
+    for a in ('go to countertop 1', 'take egg 1 from countertop 1'):
+        e.act(a)
     assert 'Actions: put egg 1 in/on countertop 1' in prompt(e)
 
 def test_help_takes_one_line():
@@ -114,8 +121,9 @@ def test_help_takes_one_line():
 
 @pytest.mark.parametrize('n', [0, 1, 2, 5])
 def test_history_length(n):
-    e = episode(history_length=n)
-    for a in ('go to countertop 1', 'go to fridge 1', 'open fridge 1'): e.act(a)
+    e = episode(agent=AgentConfig(history_length=n))
+    for a in ('go to countertop 1', 'go to fridge 1', 'open fridge 1'):
+        e.act(a)
     assert prompt(e).count('Did: ') == min(n, 3)
     assert prompt(e).endswith('Now: You open the fridge 1. The fridge 1 is open. In it, you see a apple 1.')
 
@@ -131,7 +139,7 @@ Did: search[4]
 Now: Doc 1: Emma is a novel.'''
     assert build_messages('Who wrote Emma?', 'Ask.')[1]['content'] == 'Task: Who wrote Emma?\nNow: Ask.'
 
-def test_without_sightings_a_house_gets_the_plain_form_too():
+def test_without_notes_a_house_gets_the_plain_form_too():
     assert 'Actions: go to fridge 1' in build_messages('put a mug in desk', 'A room.', ['go to fridge 1'])[1]['content']
 
 @pytest.mark.parametrize('where', ['task', 'observation', 'skills', 'admissible', 'history'])
@@ -212,12 +220,14 @@ def test_strict_accepts_what_is_written_and_nothing_damaged():
     for _ in range(20000):
         text = ''.join(rng.choices(pieces, k=rng.randint(4, 9)))
         assert parse_reply(text, ADM).ok == bool(form.fullmatch(text)), text
-    for a in ADM: assert parse_reply(write_reply('t', a), ADM) == ('t', a, True)
+    for a in ADM:
+        assert parse_reply(write_reply('t', a), ADM) == ('t', a, True)
 
 def test_reading_is_fast_whatever_comes():
     for text in ('<think>'*3000, '<think></think><action></action>x'*300, '<think>' + ' '*5000, T + '<action>' + 'look '*3000):
         start = time.perf_counter()
-        for mode in ('strict', 'official'): parse_reply(text, ADM, mode)
+        for mode in ('strict', 'official'):
+            parse_reply(text, ADM, mode)
         assert time.perf_counter() - start < 1
 
 # ---- episodes ----
@@ -226,8 +236,10 @@ Written = namedtuple('Written', 'text token_ids logprobs prompt_ids')
 
 class Scripted:
     "A policy that gives the n-th reply of its script in its n-th turn, and notes how many it was asked for"
-    def __init__(self, *script): self.script, self.asked = script, []
-    def encode(self, messages): return list(messages[1]['content'].encode())
+    def __init__(self, *script):
+        self.script, self.asked = script, []
+    def encode(self, messages):
+        return list(messages[1]['content'].encode())
     def generate(self, prompts, temperature=1., generator=None, max_new_tokens=32):
         text = self.script[len(self.asked) % len(self.script)]
         self.asked.append(len(prompts))
@@ -241,7 +253,8 @@ class Live(AlfworldEnv):
         obs, info = super().reset(**kw)
         return obs, info | {'admissible_commands': None}
     def step(self, action):
-        if self.breaks is not None and self.resets > self.breaks: raise ConnectionError('server is gone')
+        if self.breaks is not None and self.resets > self.breaks:
+            raise ConnectionError('server is gone')
         *out, info = super().step(action)
         return *out, info | {'admissible_commands': None}
 
@@ -249,7 +262,8 @@ def test_episodes_start_late():
     env = Live([game()])
     e = Episode(env)
     assert (env.resets, e.done, e.started) == (0, False, False)
-    e.messages(); e.messages()
+    e.messages()
+    e.messages()
     assert env.resets == 1
 
 def test_rows_and_steps_carry_what_training_needs():
@@ -275,8 +289,10 @@ def test_winning():
 def test_over_is_over():
     e = episode(max_steps=1)
     e.act('look')
-    with pytest.raises(RuntimeError, match=r'episode kitchen/heat/0#0 is over: make a new one'): e.act('look')
-    with pytest.raises(ValueError, match='is not over after 0 steps'): episode().trajectory()
+    with pytest.raises(RuntimeError, match=r'episode kitchen/heat/0#0 is over: make a new one'):
+        e.act('look')
+    with pytest.raises(ValueError, match='is not over after 0 steps'):
+        episode().trajectory()
     assert e.trajectory().id == 'kitchen/heat/0#0' and e.trajectory('mine').id == 'mine'
 
 def test_skills_are_looked_up_once_and_named_in_every_step():
@@ -295,22 +311,24 @@ def test_skills_are_looked_up_once_and_named_in_every_step():
                                                                        'Skill: Search each place once.', 'Skill: Mine.']
 
 def test_ids():
-    eps = [episode(max_steps=1, seed=s) for s in (None, None, 7, 7)] + [episode(max_steps=1, attempt=5)]
+    eps = [episode(max_steps=1, seed=s) for s in (None, None, 7, 7)] + [fifth := episode(max_steps=1)]
+    fifth.attempt = 5
     assert [t.id for t in rollout(eps, Scripted('no'))] == [f'kitchen/heat/0#{i}' for i in ('0', '1', '7.0', '7.1', '5')]
 
 def test_ids_do_not_depend_on_parallel():
-    def ids(n): return [t.id for t in rollout([episode(max_steps=1 + i % 3) for i in range(7)], Scripted('no'), parallel=n)]
+    def ids(n):
+        return [t.id for t in rollout([episode(max_steps=1 + i % 3) for i in range(7)], Scripted('no'), limits=Limits(parallel=n))]
     assert ids(1) == ids(3) == ids(192) == [f'kitchen/heat/0#{i}' for i in range(7)]
 
 @pytest.mark.parametrize('parallel,asked', [(1, [1]*6), (2, [2, 2, 1, 1]), (9, [3, 2, 1])])
 def test_lock_step_with_a_window(parallel, asked):
     p, seen = Scripted('no'), []
-    ts = rollout([episode(max_steps=n) for n in (1, 2, 3)], p, parallel=parallel, each=seen.append)
+    ts = rollout([episode(max_steps=n) for n in (1, 2, 3)], p, limits=Limits(parallel=parallel), each=seen.append)
     assert (p.asked, [len(t) for t in ts]) == (asked, [1, 2, 3]) and len(seen) == 3
 
 def test_one_server():
     env = Live([game()], max_steps=2)
-    ts = rollout([Episode(env) for _ in range(3)], Scripted(write_reply('t', 'go to fridge 1')), parallel=1)
+    ts = rollout([Episode(env) for _ in range(3)], Scripted(write_reply('t', 'go to fridge 1')), limits=Limits(parallel=1))
     assert env.resets == 3 and all(s.ok and s.action == 'go to fridge 1' and s.admissible == [] for t in ts for s in t.steps)
     with pytest.raises(ValueError, match='uses the environment of another: give each its own, or set parallel=1'):
         rollout([Episode(env) for _ in range(3)], Scripted('no'))
@@ -320,10 +338,11 @@ def test_a_broken_server_is_no_failure():
     env.breaks = 2
     eps = [Episode(env) for _ in range(4)]
     with pytest.raises(EpisodeError, match=r'episode kitchen/heat/0#2 broke off at step 0 and is not counted: server is gone') as e:
-        rollout(eps, Scripted('no'), parallel=1)
+        rollout(eps, Scripted('no'), limits=Limits(parallel=1))
     assert [t.id for t in e.value.finished] == ['kitchen/heat/0#0', 'kitchen/heat/0#1']
     assert isinstance(e.value.__cause__, ConnectionError) and not eps[2].done
-    with pytest.raises(ValueError, match='is not over'): eps[2].trajectory()
+    with pytest.raises(ValueError, match='is not over'):
+        eps[2].trajectory()
 
 def test_a_game_that_is_not_there():
     with pytest.raises(EpisodeError, match="broke off at step 0 and is not counted: game 9 is out of range: choose one of 0 to 0"):
@@ -337,10 +356,10 @@ def test_a_prompt_too_long_loses_history_first():
     p = Short(write_reply('t', 'go to fridge 1'), write_reply('t', 'go to countertop 1'))
     t, = rollout([episode(max_steps=6)], p)
     full = p.longest
-    rollout([e := episode(max_steps=6)], p, max_prompt_tokens=full - 30)
+    rollout([e := episode(max_steps=6)], p, limits=Limits(max_prompt_tokens=full - 30))
     assert p.longest <= full - 30 and 'New: go to' in bytes(e.rows[-1].prompt_ids).decode()
     with pytest.raises(ValueError, match='without any history, more than max_prompt_tokens 50: raise that, or show fewer skills'):
-        rollout([episode()], p, max_prompt_tokens=50)
+        rollout([episode()], p, limits=Limits(max_prompt_tokens=50))
 
 def test_noise_is_made_and_not_taught():
     calm = demonstrate(episode(), AlfworldExpert(game().task, 0), random.Random(0))
@@ -349,33 +368,41 @@ def test_noise_is_made_and_not_taught():
     assert len(calm[1]) == len(calm[0])
 
 def test_official_mode_sends_what_the_official_code_would():
-    e = episode(mode='official', max_steps=1)
+    e = episode(agent=AgentConfig(parser='official'), max_steps=1)
     s = e.play('<think>t</think><action>GO TO fridge 1</action>')
     assert (s.action, s.ok, e.observation) == ('go to fridge 1', True, 'You arrive at fridge 1. The fridge 1 is closed.')
 
 def test_nothing_to_do():
     assert rollout([], Scripted('no')) == []
 
-def test_other_worlds_keep_no_sightings():
+def test_other_worlds_keep_no_notes():
     class Shop:
         won = False
-        def reset(self): return 'Shop.\nSearch or leave.'
-        def admissible(self): return ['leave']
-        def step(self, a): return f'You said {a}.'
-    class Wish: id, task, category = 'wish-1', 'find me a mug', 'other'
+        def reset(self):
+            return 'Shop.\nSearch or leave.'
+        def admissible(self):
+            return ['leave']
+        def step(self, a):
+            return f'You said {a}.'
+    class Wish:
+        id, task, category = 'wish-1', 'find me a mug', 'other'
     class ShopEnv(TextEnv):
-        def start(self, g): return Shop()
+        def start(self, g):
+            return Shop()
     e = Episode(ShopEnv([Wish()], max_steps=2))
-    assert prompt(e) == 'Task: find me a mug\nActions: leave\nNow: Shop. Search or leave.' and e.sightings is None
+    assert prompt(e) == 'Task: find me a mug\nActions: leave\nNow: Shop. Search or leave.' and e.notes is None
     e.play(write_reply('t', 'leave'))
     assert prompt(e) == 'Task: find me a mug\nActions: leave\nDid: leave\nNow: You said leave.'
 
 def test_cost_of_a_step():
     "Prompt and reading take at most 0.15 ms, so that they do not slow a policy of 500 steps a second"
     e = episode('Look for mug in cabinet 1.', 'Open what is closed.')
-    for a, _ in SCRIPT: e.act(a)
+    for a, _ in SCRIPT:
+        e.act(a)
     def once():
         start = time.perf_counter()
-        for _ in range(100): parse_reply(GOOD, e.admissible); e.messages()
+        for _ in range(100):
+            parse_reply(GOOD, e.admissible)
+            e.messages()
         return (time.perf_counter() - start)/100
     assert min(once() for _ in range(20)) < .15e-3

@@ -16,7 +16,8 @@ def config(server, **over):
     own = {'model.policy_model_id': 'mini', 'model.policy_api_base': server.url, 'model.policy_api_key': KEY, 'env.train_households': 1}
     return SkillRLConfig().merged(own | over)
 
-def asked(r): return r['body']['messages'][-1]['content']
+def asked(r):
+    return r['body']['messages'][-1]['content']
 def walks(r):
     "Goes to the first place that was not searched"
     new = re.search(r'New: (go to [a-z]+ \d+)', asked(r))
@@ -29,11 +30,13 @@ def play(policy, c, n=2, steps=3, bank=None, seed=0, same=False):
 
 @pytest.fixture
 def server():
-    with FaultServer(rest=walks) as s: yield s
+    with FaultServer(rest=walks) as s:
+        yield s
 
 # ---- room ----
 
-def limits_of(s): return {r['body'].get('max_completion_tokens') or r['body'].get('max_tokens') for r in s.requests}
+def limits_of(s):
+    return {r['body'].get('max_completion_tokens') or r['body'].get('max_tokens') for r in s.requests}
 
 def test_a_chat_policy_has_room_for_a_whole_reply(server):
     "32 tokens, the limit of the shipped policy, cut every real model's reply"
@@ -57,13 +60,16 @@ def test_weights_keep_their_own_room():
 def skillrl(tmp_path, monkeypatch, capsys):
     "Runs a command in an empty folder; its exit status, what it printed, and what it printed to stderr"
     from skillrl.cli import main
-    for name in ('XDG_CACHE_HOME', 'XDG_CONFIG_HOME'): monkeypatch.setenv(name, str(tmp_path/name))
-    for name in ('OPENAI_API_KEY', 'SKILLRL_TEACHER_API_KEY', 'OPENAI_BASE_URL'): monkeypatch.delenv(name, raising=False)
+    for name in ('XDG_CACHE_HOME', 'XDG_CONFIG_HOME'):
+        monkeypatch.setenv(name, str(tmp_path/name))
+    for name in ('OPENAI_API_KEY', 'SKILLRL_TEACHER_API_KEY', 'OPENAI_BASE_URL'):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('SKILLRL_POLICY_API_KEY', KEY)
     monkeypatch.chdir(tmp_path)
     return lambda *args: (main([str(a) for a in args]), *capsys.readouterr())
 
-def at(server): return '--policy-model', 'mini', '--policy-url', server.url
+def at(server):
+    return '--policy-model', 'mini', '--policy-url', server.url
 
 def test_a_rollout_of_replies_that_are_cut_off_stops_and_shows_one(skillrl, tmp_path):
     "It went on for 180 of 180 steps, and the report said success 0.00"
@@ -81,18 +87,20 @@ def test_a_rollout_of_replies_without_an_action_stops(tmp_path):
     assert s.count == 8 and 'I would open the fridge.' in str(e.value)
 
 def test_eight_replies_decide_when_one_game_is_played_at_a_time():
-    from skillrl.agent import rollout
+    from skillrl.agent import Limits, rollout
     with FaultServer(rest=said('I would open the fridge.')) as s, pytest.raises(RuntimeError, match='8 of the first 8 replies'):
         suite = suites((c := config(s)).env)[0][0]
-        rollout(build_episodes(suite, suite.games('collect', 3), None, c, 5), build_policy(c), parallel=1)
+        rollout(build_episodes(suite, suite.games('collect', 3), None, c, 5), build_policy(c), limits=Limits(parallel=1))
     assert s.count == 8
 
 def test_a_model_that_is_read_half_of_the_time_plays_on():
-    with FaultServer(*[said('Hm.'), walks]*4, rest=walks) as s: assert len(play(build_policy(c := config(s)), c, n=8)) == 8
+    with FaultServer(*[said('Hm.'), walks]*4, rest=walks) as s:
+        assert len(play(build_policy(c := config(s)), c, n=8)) == 8
 
 def test_commands_that_are_not_admissible_are_understood():
     "They are mistakes in the game, which is what is to be measured"
-    with FaultServer(rest=said('<action>fly to moon</action>')) as s: assert len(play(build_policy(c := config(s)), c, n=8)) == 8
+    with FaultServer(rest=said('<action>fly to moon</action>')) as s:
+        assert len(play(build_policy(c := config(s)), c, n=8)) == 8
 
 # ---- log, cache, ledger, resume ----
 
@@ -123,18 +131,20 @@ def test_the_name_of_a_try_stays_here(server, tmp_path):
 def test_the_budget_counts_what_was_spent_before_a_stop(server, tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [1000, 1000]}')
     c = config(server, **{'model.prices': str(tmp_path/'prices.json'), 'model.budget_usd': 1.5, 'model.max_new_tokens': 100})
-    with pytest.raises(BudgetExceeded): play(build_policy(c, folder=tmp_path/'calls'), c, n=1, steps=20)
+    with pytest.raises(BudgetExceeded):
+        play(build_policy(c, folder=tmp_path/'calls'), c, n=1, steps=20)
     spent = server.count
     assert 0 < spent < 20
-    with pytest.raises(BudgetExceeded): play(build_policy(c, folder=tmp_path/'calls'), c, n=1, steps=20)
+    with pytest.raises(BudgetExceeded):
+        play(build_policy(c, folder=tmp_path/'calls'), c, n=1, steps=20)
     assert server.count == spent
 
 def test_policy_and_teacher_share_one_budget(server, tmp_path):
     c = config(server, **{'model.teacher_model_id': 'mini', 'model.teacher_api_base': server.url, 'model.teacher_api_key': KEY})
-    teacher = build_teacher(c.model, tmp_path/'teacher')
+    teacher = build_teacher(c, tmp_path/'teacher')
     play(build_policy(c, teacher.chat.ledger, tmp_path/'collector'), c)
     assert teacher.chat.ledger.tokens == 6*120
-    assert build_policy(c, build_teacher(c.model).chat.ledger, tmp_path/'collector').chat.ledger.tokens == 6*120
+    assert build_policy(c, build_teacher(c).chat.ledger, tmp_path/'collector').chat.ledger.tokens == 6*120
 
 def test_commands_keep_the_calls_of_a_chat_policy(server, skillrl, tmp_path):
     for command in (('collect', '--episodes', 2, '--output', 't.json'), ('eval', '--tasks', 2, '--max-steps', 2)):
@@ -159,11 +169,13 @@ def test_the_limit_of_a_prompt_counts_tokens_and_takes_history_first(server):
     assert 'Did:' in asked(server.requests[-1])
     c = config(server)
     tiny = c.merged({'model.max_prompt_tokens': 20})
-    with pytest.raises(ValueError, match='more than max_prompt_tokens 20'): play(build_policy(tiny), tiny, n=1)
+    with pytest.raises(ValueError, match='more than max_prompt_tokens 20'):
+        play(build_policy(tiny), tiny, n=1)
 
 # ---- what it may cost ----
 
-def far(**over): return SkillRLConfig().merged({'model.policy_model_id': 'mini', 'model.policy_api_base': 'https://mug.example/v1', 'model.policy_api_key': KEY} | over)
+def far(**over):
+    return SkillRLConfig().merged({'model.policy_model_id': 'mini', 'model.policy_api_base': 'https://mug.example/v1', 'model.policy_api_key': KEY} | over)
 
 def test_more_than_a_hundred_paid_calls_are_announced(capsys, tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [0.5, 2]}')
@@ -175,13 +187,13 @@ def test_more_than_a_hundred_paid_calls_are_announced(capsys, tmp_path):
 def test_without_prices_tokens_are_announced(capsys):
     assert 'up to 101 calls' in builders.announce_play('eval', build_policy(far()), 101, far()) and 'not known without model.prices' in capsys.readouterr().err
     c = far(**{'model.teacher_model_id': 'o3', 'model.teacher_api_base': 'https://mug.example/v1', 'model.teacher_api_key': KEY})
-    assert 'up to 300 calls of o3' in builders.announce_teacher('distill', build_teacher(c.model), 300)
+    assert 'up to 300 calls of o3' in builders.announce_teacher('distill', build_teacher(c), 300)
 
 def test_what_is_free_or_little_is_not_announced(server, capsys):
     builders.announce_play('eval', build_policy(config(server)), 10_000, config(server))
     builders.announce_play('eval', build_policy(far()), 100, far())
     builders.announce_play('eval', build_policy(SkillRLConfig()), 10_000, SkillRLConfig())
-    builders.announce_teacher('distill', build_teacher(SkillRLConfig().model), 10_000)
+    builders.announce_teacher('distill', build_teacher(SkillRLConfig()), 10_000)
     assert capsys.readouterr().err == ''
 
 def test_commands_announce_what_they_may_cost(server, skillrl, tmp_path):
@@ -204,7 +216,7 @@ def test_a_chat_policy_reads_title_principle_and_occasion(server):
 def test_the_shipped_policy_and_its_descendants_keep_the_short_form(tmp_path):
     c = SkillRLConfig()
     build_policy(c).save(tmp_path/'trained')
-    assert [builders.shown(c.merged({'model.checkpoint': p})) for p in ('', str(tmp_path/'trained'), str(data_path('base')), 'Qwen/Qwen2.5-7B-Instruct')] == ['principle']*3 + ['full']
+    assert [builders.skill_form(c.merged({'model.checkpoint': p})) for p in ('', str(tmp_path/'trained'), str(data_path('base')), 'Qwen/Qwen2.5-7B-Instruct')] == ['principle']*3 + ['full']
     suite = suites(c.env)[0][0]
     prompt = build_episodes(suite, suite.games('collect', 1), BANK, c)[0].messages()[-1]['content']
     assert SHORT in prompt.splitlines()
@@ -217,7 +229,7 @@ def test_room_for_skills_counts_what_is_shown():
 
 def test_demonstrations_show_skills_as_the_rollouts_do():
     "One builder for SFT, RL and evaluation"
-    from skillrl.training.pipeline import demonstrations, sft_rows
+    from skillrl.training.phases import demonstrations, sft_rows
     from skillrl.builders import build_retriever
     c = SkillRLConfig().merged({'retrieval.show': 'full', 'env.episodes': 1, 'agent.history_length': 2})
     suite = suites(c.env)[0][0]
@@ -229,7 +241,7 @@ def test_demonstrations_show_skills_as_the_rollouts_do():
     for s in t.steps:
         prompts.append(e.messages())
         e.act(s.action)
-    told = sft_rows(t, build_retriever(BANK, c), ['t']*len(t), c.agent)
+    told = sft_rows(t, build_retriever(BANK, c), ['t']*len(t), c)
     assert [r['prompt'] for r in told] == [p for p, s in zip(prompts, t.steps) if s.ok] and told
 
 # ---- the official prompt and parser ----
@@ -238,8 +250,10 @@ OFFICIAL = {'agent.prompt': 'official', 'agent.parser': 'official', 'agent.histo
 
 def test_the_official_prompt_is_reached_by_config(server):
     "Byte for byte what the published templates give for this game"
-    def goes(r): return said('<action>Go to Fridge 1</action>')
-    with FaultServer(rest=goes) as s: t, = play(build_policy(c := config(s, **OFFICIAL)), c, n=1, steps=2, bank=BANK)
+    def goes(r):
+        return said('<action>Go to Fridge 1</action>')
+    with FaultServer(rest=goes) as s:
+        t, = play(build_policy(c := config(s, **OFFICIAL)), c, n=1, steps=2, bank=BANK)
     first, second = (r['body']['messages'] for r in s.requests)
     assert [m['role'] for m in first + second] == ['user', 'user']
     said_first, can = t.steps[0].observation, "\n ".join(f"'{a}'" for a in t.steps[0].admissible if a != 'help')
@@ -262,8 +276,13 @@ def test_the_official_parser_is_reached_by_config():
     assert (t.steps[0].action, t.steps[0].ok, strict.steps[0].action) == ('go to fridge 1', True, '')
 
 def test_a_game_of_another_world_refuses_the_official_prompt():
-    from skillrl.agent import build_messages
-    with pytest.raises(ValueError, match='set agent.prompt to ours'): build_messages('find me a mug', 'A shop.', prompt='official')
+    from skillrl.agent import PromptContext, step_messages
+    from skillrl.envs.base import world
+    official = SkillRLConfig().merged(OFFICIAL).agent
+    shop = PromptContext('find me a mug', 'A shop.')
+    for w in (None, world('alfworld')):
+        with pytest.raises(ValueError, match='set agent.prompt to ours'):
+            step_messages(shop, official, w)
 
 # ---- checkpoints are data ----
 

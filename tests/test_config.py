@@ -229,7 +229,7 @@ def test_a_path_that_ends_like_azure_gets_no_azure_key(monkeypatch):
     monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'azure-key-0123456789')
     m = stored('teacher', 'http://evil.example/.azure.com').merged({'model.teacher_model_id': 'mini'}).model
     with pytest.raises(ValueError, match='there is no API key for http://evil.example'):
-        build_teacher(m)
+        build_teacher(SkillRLConfig(model=m))
 
 @pytest.mark.parametrize(
     'near',

@@ -278,13 +278,13 @@ def test_a_budget_binds_where_the_server_reports_no_usage(client):
             assert 2 < s.count < 20 and len(e.value.replies)==s.count
 
 def test_a_resumed_ledger_knows_what_was_estimated(client, tmp_path):
-    from skillrl.config import ModelConfig
+    from skillrl.config import ModelConfig, SkillRLConfig
     from skillrl.builders import build_teacher
     with FaultServer(rest=said(usage=None)) as s, pytest.warns(UserWarning):
         m = ModelConfig(teacher_model_id='mini', teacher_api_base=s.url, teacher_api_key='none')
-        first = build_teacher(m, tmp_path).chat
+        first = build_teacher(SkillRLConfig(model=m), tmp_path).chat
         first.reply(ask())
-        again = build_teacher(m, tmp_path).chat.ledger
+        again = build_teacher(SkillRLConfig(model=m), tmp_path).chat.ledger
     assert again.counts==first.ledger.counts and again.tokens > 0 and 'at most' in repr(again)
 
 def test_an_answer_without_a_reply_and_without_a_count_is_not_billed(client):

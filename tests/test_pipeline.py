@@ -10,8 +10,10 @@ TRAIN = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.ex
 def files(folder):
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock'}
 
-def listen(): signal.signal(signal.SIGINT, signal.SIG_DFL) # A shell that runs the tests in its background has it ignored
-def start(*args): return subprocess.Popen([*TRAIN, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=listen)
+def listen():
+    signal.signal(signal.SIGINT, signal.SIG_DFL) # A shell that runs the tests in its background has it ignored
+def start(*args):
+    return subprocess.Popen([*TRAIN, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=listen)
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
@@ -26,14 +28,16 @@ def play_until(kills, sig, seconds, folder):
     args = ['--smoke', '--output', str(folder/'0')]
     while cut < kills:
         p = start(*args)
-        try: finished = p.wait(rng.uniform(.1, .9)*seconds)==0
+        try:
+            finished = p.wait(rng.uniform(.1, .9)*seconds)==0
         except subprocess.TimeoutExpired:
             p.send_signal(sig)
             finished, cut = p.wait()==0, cut+1
         if finished:
             done, n = [*done, folder/str(n)], n+1
             args = ['--smoke', '--output', str(folder/str(n))]
-        elif (folder/str(n)/'config.json').exists(): args = ['--resume', str(folder/str(n))]
+        elif (folder/str(n)/'config.json').exists():
+            args = ['--resume', str(folder/str(n))]
     assert start(*args).wait()==0
     return [*done, folder/str(n)]
 
@@ -41,7 +45,8 @@ def play_until(kills, sig, seconds, folder):
 def test_killed_and_resumed_to_the_same_bytes(whole, tmp_path, sig, kills):
     "A sample of what benchmarks/kills.py does two hundred times"
     folder, seconds = whole
-    for run in play_until(kills, sig, seconds, tmp_path): assert files(run)==files(folder)
+    for run in play_until(kills, sig, seconds, tmp_path):
+        assert files(run)==files(folder)
 
 def test_resuming_a_finished_run_changes_nothing(whole):
     before = files(whole[0])
@@ -94,7 +99,8 @@ def test_bad_input_gets_one_sentence(tmp_path, capsys):
              (['train', '--config', put('prices_config.json', json.dumps(dict(model=dict(teacher_model_id='m', teacher_api_base='http://127.0.0.1:9/v1',
                 prices=str(put('prices.json', '{"m": 5}')))))), '--output', tmp_path/'y'], 'prices.json'),
              (['collect', '--url', 'http://127.0.0.1:9', '--episodes', '1', '--output', tmp_path/'t'], '127.0.0.1:9')]
-    for argv, says in cases: assert says in sentence(capsys, *argv)
+    for argv, says in cases:
+        assert says in sentence(capsys, *argv)
     assert not (tmp_path/'x').exists() and not (tmp_path/'b').exists()
 
 BANKS = {name: 0 for name in ('train-000', 'train-001', 'test-000', 'test-001', 'test-002')}
@@ -105,7 +111,8 @@ def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, sta
     from skillrl.config import SkillRLConfig
     from skillrl.runfolder import RunFolder
     small = SkillRLConfig().merged({'env.train_households': 2, 'env.test_households': 3})
-    with RunFolder(tmp_path/'run', small) as run: run.commit(state)
+    with RunFolder(tmp_path/'run', small) as run:
+        run.commit(state)
     err = sentence(capsys, 'train', '--resume', tmp_path/'run')
     assert f'{tmp_path}/run/state.json ' in err and says in err and 'start a new run' in err
 

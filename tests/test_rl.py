@@ -1,13 +1,14 @@
 "What GRPO learns from: scores between lost and won, and steps that were no valid action"
 import math
 from copy import deepcopy
+from dataclasses import replace
 import pytest, torch
 from skillrl.agent import Episode, StepRow
 from skillrl.config import RLConfig
 from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.grpo import group_advantage
-from skillrl.training.rl import GRPOTrainer, play, scored_rows
+from skillrl.training.rl import GRPOTrainer, ScoredRow, TrainablePolicy, play, scored_rows
 from skillrl.training.sft import encode_rows, full_sft
 
 SIZES = {'shirt 1': 0., 'shirt 2': .25, 'shirt 3': .5, 'shirt 4': 1.}
@@ -18,24 +19,31 @@ class Wish:
 class Shop:
     "Four shirts, each of which is paid by how well it fits"
     won = paid = False
-    def reset(self): return 'You see a shirt 1, a shirt 2, a shirt 3, and a shirt 4.'
-    def admissible(self): return [f'buy {s}' for s in SIZES]
+    def reset(self):
+        return 'You see a shirt 1, a shirt 2, a shirt 3, and a shirt 4.'
+    def admissible(self):
+        return [f'buy {s}' for s in SIZES]
     def step(self, command):
         self.paid = SIZES.get(command.removeprefix('buy '), 0.)
         self.won = self.paid == 1
         return 'You leave.'
 
 class ShopEnv(TextEnv):
-    def start(self, game): return Shop()
-    def score(self): return float(self.engine.paid)
+    def start(self, game):
+        return Shop()
+    def score(self):
+        return float(self.engine.paid)
 
-def tries(n=8): return [Episode(ShopEnv([Wish()], max_steps=1)) for _ in range(n)]
-def reply(action): return f'<think> look </think> <action> {action} </action>'
+def tries(n=8):
+    return [Episode(ShopEnv([Wish()], max_steps=1)) for _ in range(n)]
+def reply(action):
+    return f'<think> look </think> <action> {action} </action>'
 
 @pytest.fixture(scope='module')
 def shopper():
     "Knows the form of a reply and buys anything; one reply in five is no shirt of this shop"
-    words = 'task buy actions now see look did skill holding shirt <think> </think> <action> </action> :'.split()
+    words = 'task buy actions now see look did skill holding shirt'.split()
+    words += ['<think>', '</think>', '<action>', '</action>', ':']
     tokenizer = word_tokenizer([*words, *SIZES, 'shirt 9'])
     shopper, prompt = Policy(tiny_model(len(tokenizer), hidden=32), tokenizer), tries(1)[0].messages()
     rows = [dict(prompt=prompt, completion=reply(f'buy {s}')) for s in [*SIZES, 'shirt 9']*8]
@@ -43,11 +51,13 @@ def shopper():
     return shopper
 
 @pytest.fixture
-def policy(shopper): return Policy(deepcopy(shopper.model), shopper.tokenizer)
+def policy(shopper):
+    return Policy(deepcopy(shopper.model), shopper.tokenizer)
 
 def chance(policy, action):
     with torch.no_grad():
-        lp, mask = policy.logps([policy.encode(tries(1)[0].messages())], [policy.encode(reply(action)) + [policy.tokenizer.eos_token_id]])
+        ids = policy.encode(reply(action)) + [policy.tokenizer.eos_token_id]
+        lp, mask = policy.logps([policy.encode(tries(1)[0].messages())], [ids])
     return (lp*mask).sum().item()
 
 def test_a_reward_between_0_and_1_reaches_the_advantage(policy):
@@ -68,9 +78,12 @@ def test_grpo_climbs_partial_rewards(policy):
         groups = [tries() for _ in range(8)]
         play(groups, policy, seed=seed)
         return [[e for e in g if not e.won] for g in groups]
-    trainer, before = GRPOTrainer(policy, RLConfig(learning_rate=1e-3)), chance(policy, 'buy shirt 3') - chance(policy, 'buy shirt 1')
-    for seed in range(4): trainer.learn(ten(seed), seed)
-    assert chance(policy, 'buy shirt 3') - chance(policy, 'buy shirt 1') > before + .5
+    def prefers():
+        return chance(policy, 'buy shirt 3') - chance(policy, 'buy shirt 1')
+    trainer, before = GRPOTrainer(policy, RLConfig(learning_rate=1e-3)), prefers()
+    for seed in range(4):
+        trainer.learn(ten(seed), seed)
+    assert prefers() > before + .5
 
 def test_an_invalid_action_costs_something_in_a_zero_variance_group(policy):
     "Four lost episodes: three bought a shirt that does not fit, one asked for a shirt that is not there"
@@ -79,14 +92,17 @@ def test_an_invalid_action_costs_something_in_a_zero_variance_group(policy):
         for e, action in zip(group, ['buy shirt 1', 'buy shirt 1', 'buy shirt 1', 'buy shirt 9']):
             prompt = policy.encode(e.messages())
             ids = policy.encode(reply(action)) + [policy.tokenizer.eos_token_id]
-            with torch.no_grad(): lp, _ = policy.logps([prompt], [ids])
+            with torch.no_grad():
+                lp, _ = policy.logps([prompt], [ids])
             step = e.act(action, ok=action in e.admissible)
             e.rows = [StepRow(prompt, ids, lp[0].tolist(), step.ok)]
         return group
     rows, seen = scored_rows([lost()], penalty=.1)
-    assert [r.advantage for r in rows] == pytest.approx([-.1]) and seen['rows'] == 1 and seen['skipped_groups'] == 0
+    assert [r.advantage for r in rows] == pytest.approx([-.1])
+    assert seen['rows'] == 1 and seen['skipped_groups'] == 0
     trainer, before = GRPOTrainer(policy, RLConfig(learning_rate=1e-3)), chance(policy, 'buy shirt 9')
-    for _ in range(3): trainer.learn([lost()])
+    for _ in range(3):
+        trainer.learn([lost()])
     assert chance(policy, 'buy shirt 9') < before - .1
 
 def test_a_zero_variance_group_without_invalid_steps_or_penalty_leaves_no_row(policy):
@@ -98,7 +114,8 @@ def test_a_zero_variance_group_without_invalid_steps_or_penalty_leaves_no_row(po
     rows, seen = scored_rows([group], penalty=0)
     assert rows == [] and seen['skipped_groups'] == 1
 
-@pytest.mark.parametrize('rewards,won,score', [([0, 1], True, 1), ([0, 0], True, 1), ([10], True, 1), ([.3, .4], False, .7), ([-1], False, 0), ([], False, 0)])
+@pytest.mark.parametrize('rewards,won,score', [([0, 1], True, 1), ([0, 0], True, 1), ([10], True, 1),
+                                               ([.3, .4], False, .7), ([-1], False, 0), ([], False, 0)])
 def test_a_score_lies_between_0_and_1(rewards, won, score):
     e = tries(1)[0].start()
     for r in rewards:
@@ -113,4 +130,106 @@ def test_a_reward_that_is_no_number_is_refused_by_name():
         e.start()
         e.act('buy shirt 1').reward = math.nan
         e.rows = [StepRow([1], [2], [-1.])]
-    with pytest.raises(ValueError, match=r'returns\[0\] is nan'): scored_rows([group])
+    with pytest.raises(ValueError, match=r'returns\[0\] is nan'):
+        scored_rows([group])
+
+# ---- what the trainer passes on from its config and its rows ----
+
+def bought(policy, n=4):
+    "Rows of a group of `n` episodes that `policy` played"
+    group = tries(n)
+    play([group], policy, seed=1)
+    return scored_rows([group])[0] or [ScoredRow(row, 1.) for e in group for row in e.rows]
+
+def apart(policy, seed=0):
+    "A copy of `policy` with slightly other weights"
+    other, g = policy.frozen_copy(), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in other.model.parameters():
+            p += .02*torch.randn(p.shape, generator=g)
+    return other
+
+def losses(policy, rows, reference, **settings):
+    return GRPOTrainer(policy, RLConfig(**settings), reference).loss(rows)
+
+def test_the_kl_coefficient_prices_the_distance_from_the_reference(policy):
+    rows, reference = bought(policy), apart(policy)
+    free, stats = losses(policy, rows, reference, kl_coeff=0.)
+    priced, _ = losses(policy, rows, reference, kl_coeff=2.)
+    assert stats['kl'] > 1e-4
+    assert (priced - free).item() == pytest.approx(2*stats['kl'], rel=1e-3)
+
+def test_ratios_are_taken_to_the_log_probs_of_the_sampling_policy(policy):
+    rows = bought(policy)
+    _, now = losses(policy, rows, policy)
+    assert now['ratio'] == pytest.approx(1, abs=1e-4)
+    later = [replace(r, row=replace(r.row, logprobs=[lp - .5 for lp in r.row.logprobs])) for r in rows]
+    _, stats = losses(policy, later, policy)
+    assert stats['ratio'] == pytest.approx(math.exp(.5), rel=1e-3)
+
+def test_the_clip_range_of_the_config_stops_ratios_beyond_it(policy):
+    rows = [replace(r, advantage=1.) for r in bought(policy)]
+    later = [replace(r, row=replace(r.row, logprobs=[lp - .1 for lp in r.row.logprobs])) for r in rows]
+    wide, narrow = (losses(policy, later, policy, clip_epsilon=e)[1]['clip_fraction'] for e in (.2, .05))
+    assert (wide, narrow) == (0, 1)
+
+def test_the_invalid_action_penalty_of_the_config_reaches_the_rows(policy):
+    def lost():
+        group = tries(4)
+        for e in group:
+            e.start()
+            e.act('buy shirt 1')
+            prompt = policy.encode(tries(1)[0].messages())
+            ids = policy.encode(reply('buy shirt 9'))
+            e.rows = [StepRow(prompt, ids, [-1.]*len(ids), valid=False)]
+        return group
+    for penalty, rows in ((0., 0), (.1, 4)):
+        trainer = GRPOTrainer(policy, RLConfig(invalid_action_penalty=penalty))
+        assert trainer.learn([lost()])['rows'] == rows
+
+class Counted:
+    "A policy that is nothing but the six methods of the seam"
+    def __init__(self, policy):
+        self.policy, self.steps = policy, []
+    def generate(self, *args, **kw):
+        return self.policy.generate(*args, **kw)
+    def encode(self, messages):
+        return self.policy.encode(messages)
+    def logps(self, prompts, replies):
+        return self.policy.logps(prompts, replies)
+    def frozen_copy(self):
+        return self.policy.frozen_copy()
+    def step(self, lr, max_norm):
+        self.steps.append((lr, max_norm))
+        return {}
+
+def test_the_trainer_needs_six_methods_of_a_policy_and_cuts_gradients_at_one(policy):
+    seam = Counted(policy)
+    trainer = GRPOTrainer(seam, RLConfig(learning_rate=3e-4, minibatch=4))
+    trainer.iterate([tries() for _ in range(3)], seed=0)
+    assert set(seam.steps) == {(3e-4, 1.)} and len(seam.steps) > 1
+
+def test_a_long_gradient_is_cut_before_the_step(policy):
+    learner = TrainablePolicy(policy.model, policy.tokenizer)
+    row = bought(policy)[0].row
+    for scale in (1e3, 1e6):
+        lp, _ = learner.logps([row.prompt_ids], [row.reply_ids])
+        (scale*lp).sum().backward()
+        assert learner.step(1e-9, max_norm=.5)['grad_norm'] > 100
+    moments = torch.cat([s['exp_avg'].flatten() for s in learner.optimizer.state.values()])
+    assert .04 < moments.norm() < .0951 # At most .5*(.1 + .09)
+
+def test_a_gradient_that_is_no_number_moves_nothing(policy):
+    learner = TrainablePolicy(policy.model, policy.tokenizer)
+    before = [p.detach().clone() for p in learner.model.parameters()]
+    row = bought(policy)[0].row
+    lp, _ = learner.logps([row.prompt_ids], [row.reply_ids])
+    (math.inf*lp).sum().backward()
+    with pytest.raises(FloatingPointError, match='the gradient norm is .* lower rl.learning_rate'):
+        learner.step(1e-3)
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.model.parameters()))
+
+def test_gradients_of_earlier_training_do_not_reach_the_first_step(policy):
+    lp, _ = policy.logps([[5, 6]], [[7]])
+    lp.sum().backward()
+    assert all(p.grad is None for p in GRPOTrainer(policy, RLConfig()).policy.model.parameters())

@@ -84,7 +84,7 @@ def prompts():
     for g in games:
         obs, info = AlfworldEnv(games).reset(options={'game': g})
         out.append(
-            build_messages(info['task'], obs, info['admissible_commands'], sightings=AlfworldNotes(obs))
+            build_messages(info['task'], obs, info['admissible_commands'], notes=AlfworldNotes(obs))
         )
     return out
 

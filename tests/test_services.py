@@ -16,20 +16,26 @@ def teach(request, usage=(11, 7)):
     kind = next(k for k in ('successes', 'failures', 'contrasts', 'proposals', 'thoughts') if prompt(k) in system)
     category = (re.search(r'Kind of task: "(.*?)"', user) or re.search(r'"(pick|look|clean|heat|cool|pick_two)"', user))[1]
     how = dict(title=f'How to {category}', principle=f'For {category} tasks search every place once before going back.', when_to_apply='Always.')
-    if kind=='failures': answer = [dict(description=f'Loses at {category}', why_it_happens='It searches twice.', how_to_avoid='Search each place once.',
-                                        category=category, evidence=[1])]
-    elif kind=='thoughts': answer = [dict(step=int(i), action=a, thought='The goal needs it.') for i,a in re.findall(r'^(\d+)\. .* did "(.*)"', user, re.M)]
-    elif kind=='proposals': answer = [dict(kind='add', **how, category=category, evidence=[1], hypothesis='More games are won.', ids=[])]
-    else: answer = [dict(how, category='general' if kind=='contrasts' else category, evidence=[1])]
+    if kind=='failures':
+        answer = [dict(description=f'Loses at {category}', why_it_happens='It searches twice.', how_to_avoid='Search each place once.',
+                       category=category, evidence=[1])]
+    elif kind=='thoughts':
+        answer = [dict(step=int(i), action=a, thought='The goal needs it.') for i,a in re.findall(r'^(\d+)\. .* did "(.*)"', user, re.M)]
+    elif kind=='proposals':
+        answer = [dict(kind='add', **how, category=category, evidence=[1], hypothesis='More games are won.', ids=[])]
+    else:
+        answer = [dict(how, category='general' if kind=='contrasts' else category, evidence=[1])]
     return said(json.dumps(answer), usage=usage)
 
 def train(server, folder, *more):
     return main(['train', '--smoke', '--teacher', 'wise', '--teacher-url', server.url, '--output', str(folder), *more])
 
-def files(folder): return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock'}
+def files(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock'}
 
 @pytest.fixture
-def key(monkeypatch): monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', KEY)
+def key(monkeypatch):
+    monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', KEY)
 
 def test_a_run_with_a_teacher_ends_without_a_trace_of_the_key(tmp_path, capsys, key):
     with FaultServer(error(429, 'slow down, {key}', retry_after='0'), error(500, 'oops {key}'), rest=teach) as server:
@@ -43,7 +49,8 @@ def test_a_run_with_a_teacher_ends_without_a_trace_of_the_key(tmp_path, capsys, 
     assert {o.provenance['teacher'] for o in bank.active()}=={'wise'}
 
 def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(tmp_path, capsys, key):
-    with FaultServer(rest=teach) as server: assert train(server, tmp_path/'whole')==0
+    with FaultServer(rest=teach) as server:
+        assert train(server, tmp_path/'whole')==0
     with FaultServer(rest=error(401, 'the key {key} is not known here')) as server:
         assert train(server, tmp_path/'run')==1
         err = capsys.readouterr().err
@@ -69,7 +76,8 @@ def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
 
 def test_demonstrations_with_a_teachers_thoughts(tmp_path, key):
     (tmp_path/'config.json').write_text(json.dumps({'sft': {'demonstrator': 'teacher'}}))
-    with FaultServer(rest=teach) as server: assert train(server, tmp_path/'run', '--config', str(tmp_path/'config.json'))==0
+    with FaultServer(rest=teach) as server:
+        assert train(server, tmp_path/'run', '--config', str(tmp_path/'config.json'))==0
     rows = [json.loads(l) for l in (tmp_path/'run'/'sft.jsonl').read_text().splitlines()]
     assert rows and all(r['completion'].startswith('<think> The goal needs it. </think> <action> ') for r in rows)
 
@@ -79,9 +87,12 @@ def test_a_policy_behind_a_server_is_judged_and_an_outage_is_no_failure(tmp_path
         new = re.search(r'New: (go to [a-z]+ \d+)', request['body']['messages'][-1]['content'])
         return said(f'<action>{new[1] if new else "look"}</action>')
     played = ['eval', '--tasks', '6', '--policy-model', 'walker', '--max-steps', '3', '--policy-url']
-    with FaultServer(rest=walk) as server: assert main([*played, server.url])==0
+    with FaultServer(rest=walk) as server:
+        assert main([*played, server.url])==0
     assert re.search(r'^all +0\.00 \[0\.00, 0\.39\]', capsys.readouterr().out, re.M)
-    with FaultServer(*[walk]*7, error(400, 'one bad day'), rest=walk) as server: assert main([*played, server.url])==0
+    with FaultServer(*[walk]*7, error(400, 'one bad day'), rest=walk) as server:
+        assert main([*played, server.url])==0
     assert '1 more got no answer and does not count' in capsys.readouterr().out
-    with FaultServer(rest=error(400, 'closed for good')) as server: assert main([*played, server.url])==1
+    with FaultServer(rest=error(400, 'closed for good')) as server:
+        assert main([*played, server.url])==1
     assert 'closed for good' in capsys.readouterr().err

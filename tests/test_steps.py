@@ -10,7 +10,8 @@ from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.skills.bank import SkillBank, versions
 from skillrl.store import JsonlLog
-from skillrl.training import pipeline
+from skillrl.training import phases, pipeline
+from skillrl.training.report import describe_difference, describe_evolution
 from skillrl.formats import load_trajectories
 from skillrl.trajectory import Trajectory
 
@@ -36,39 +37,47 @@ def run(tmp_path_factory):
     try:
         pipeline.train(SkillRLConfig().merged(SMALL | tiny), path, step=lambda *_: inside.append(torch.get_num_threads()))
         return path, torch.get_num_threads(), inside
-    finally: torch.set_num_threads(before)
+    finally:
+        torch.set_num_threads(before)
 
-def files(folder): return {p.name: p.read_bytes() for p in Path(folder).iterdir() if p.is_file()}
-def started(here, step): return [step, '--config', str(here/'small.json'), '--skill-bank', str(here/'bank.json')]
+def files(folder):
+    return {p.name: p.read_bytes() for p in Path(folder).iterdir() if p.is_file()}
+def started(here, step):
+    return [step, '--config', str(here/'small.json'), '--skill-bank', str(here/'bank.json')]
 
 def test_sft_and_rl_write_the_same_bytes_on_one_thread_and_on_two(here, tmp_path):
     code = 'import sys, json; from skillrl.cli import main; sys.exit(any(main(a) for a in json.loads(sys.argv[1])))'
     for n in '12':
         steps = [[*started(here, step), '--output', str(tmp_path/step/n)] for step in ('sft', 'rl')]
         subprocess.run([sys.executable, '-c', code, json.dumps(steps)], env=os.environ | dict(OMP_NUM_THREADS=n), check=True, capture_output=True)
-    for step in ('sft', 'rl'): assert files(tmp_path/step/'1') == files(tmp_path/step/'2')
+    for step in ('sft', 'rl'):
+        assert files(tmp_path/step/'1') == files(tmp_path/step/'2')
 
 def test_every_step_gives_the_threads_back_and_leaves_the_generators_alone():
     before, inside = torch.get_num_threads(), []
-    def states(): return random.getstate(), tuple(np.random.get_state()[1]), torch.get_rng_state().tolist()
+    def states():
+        return random.getstate(), tuple(np.random.get_state()[1]), torch.get_rng_state().tolist()
     torch.set_num_threads(2)
     try:
         drawn = states()
         config = SkillRLConfig().merged(SMALL | {'model.threads': 1})
         policy = build_policy(config)
-        rows = pipeline.demonstrations(suites(config.env)[0][0], None, config)
-        pipeline.fine_tune(rows, config)
-        logs, _ = pipeline.train_in_suite(policy, suites(config.env)[0][0], SkillBank(), config, lambda *_: inside.append(torch.get_num_threads()))
+        rows = phases.demonstrations(suites(config.env)[0][0], None, config)
+        phases.fine_tune(rows, config)
+        logs, _ = phases.train_in_suite(policy, suites(config.env)[0][0], SkillBank(), config, lambda *_: inside.append(torch.get_num_threads()))
         assert torch.get_num_threads() == 2 and inside == [2, 2] and states() == drawn
-    finally: torch.set_num_threads(before)
+    finally:
+        torch.set_num_threads(before)
 
 def test_a_run_gives_the_threads_back(run):
     assert run[1] == 2 and set(run[2]) == {2}
 
 class Thinker:
     "A teacher behind a server that finds a thought for every step"
-    def __init__(self, trajs): self.by_task = {t.task: t for t in trajs if t.success}
-    def __call__(self, request): return said(json.dumps(self.thoughts(request['body']['messages'][-1]['content'])))
+    def __init__(self, trajs):
+        self.by_task = {t.task: t for t in trajs if t.success}
+    def __call__(self, request):
+        return said(json.dumps(self.thoughts(request['body']['messages'][-1]['content'])))
     def thoughts(self, text):
         t = next(t for task, t in self.by_task.items() if task in text)
         return [dict(step=i, action=s.action, thought=f'Step {i} gets me closer.') for i, s in enumerate(t.steps, 1)]
@@ -100,11 +109,11 @@ def test_rl_evolves_its_bank_as_train_does(here, tmp_path, capsys):
     assert main(['rl', '--config', str(here/'small.json'), '--skill-bank', str(here/'empty.json'), '--trajectories', str(here/'t.json'),
                  '--output', str(tmp_path/'p')]) == 0
     (record,) = JsonlLog(tmp_path/'p.bank'/'evolution.jsonl').read()
-    assert record['look'] == 0 and record['kept'] and versions(tmp_path/'p.bank') == [0, 1]
+    assert record['round'] == 0 and record['kept'] and versions(tmp_path/'p.bank') == [0, 1]
     banks = [SkillBank.load(tmp_path/'p.bank'/f'v{n:04}.json') for n in (0, 1)]
     assert len(banks[0]) == 0 and len(banks[1]) == len(record['kept'])
     n = len(record['kept'])
-    assert f'1 look tried {n} proposal{"s"*(n > 1)} and kept {n}, so 1 of 1 bank changed' in capsys.readouterr().out
+    assert f'1 evolution round tried {n} proposal{"s"*(n > 1)} and kept {n}, so 1 of 1 bank changed' in capsys.readouterr().out
 
 def test_the_report_says_in_words_what_changed(run, capsys):
     path = run[0]
@@ -113,35 +122,42 @@ def test_the_report_says_in_words_what_changed(run, capsys):
     asked, kept = (sum(len(r[k]) for r in looks) for k in ('proposals', 'kept'))
     assert re.search(r'Fine-tuning took \d+ demonstration rows in \d+ steps: the loss went from', told)
     assert 'After 2 iterations of GRPO the rows "before, bank" and "after, bank"' in told
-    assert f'{len(looks)} look ' in told and (f'tried {asked} proposal' in told if asked else 'found nothing to propose' in told)
-    if not kept: assert 'no bank changed; the rows "after, bank" and "after, evolved bank" are equal.' in told
+    assert f'{len(looks)} evolution round' in told and (f'tried {asked} proposal' in told if asked else 'found nothing to propose' in told)
+    if not kept:
+        assert 'no bank changed; the rows "after, bank" and "after, evolved bank" are equal.' in told
     assert main(['inspect', str(path)]) == 0
     assert 'demonstration rows' in capsys.readouterr().out
 
 class Suite:
-    def __init__(self, name): self.name = name
+    def __init__(self, name):
+        self.name = name
 
 @pytest.mark.parametrize('tried,kept,words', [
-    ([0, 0], [0, 0], '2 looks found nothing to propose, so no bank changed'),
-    ([1, 0], [0, 0], '2 looks tried 1 proposal and kept none, so no bank changed'),
-    ([2, 1], [1, 1], '2 looks tried 3 proposals and kept 2, so 2 of 2 banks changed')])
+    ([0, 0], [0, 0], '2 evolution rounds found nothing to propose, so no bank changed'),
+    ([1, 0], [0, 0], '2 evolution rounds tried 1 proposal and kept none, so no bank changed'),
+    ([2, 1], [1, 1], '2 evolution rounds tried 3 proposals and kept 2, so 2 of 2 banks changed')])
 def test_counts_of_evolution_are_singular_and_plural(tried, kept, words):
     records = [dict(suite=f'h{i}', proposals=[{}]*n, kept=['x']*k) for i, (n, k) in enumerate(zip(tried, kept))]
-    assert pipeline.describe_evolution(records, [Suite('h0'), Suite('h1')]) == words
+    assert describe_evolution(records, [Suite('h0'), Suite('h1')]) == words
 
 def test_equal_rows_are_called_equal_and_small_differences_luck():
     play = lambda won: [Trajectory(str(i), 't', success=bool(w), game=f'g{i}') for i, w in enumerate(won)]
     results = dict(a=play([0]*20), b=play([0]*20), c=play([1] + [0]*19), d=play([1]*20))
-    words = [pipeline.describe_difference(results, 'a', k) for k in 'bcd']
+    words = [describe_difference(results, 'a', k) for k in 'bcd']
     assert [('are equal' in w, 'may be luck' in w) for w in words] == [(True, False), (False, True), (False, False)]
 
 def test_a_resumed_run_sends_no_key_to_an_address_that_only_its_folder_names(tmp_path, monkeypatch):
-    class Stop(Exception): pass
-    def stop(*_): raise Stop
+    class Stop(Exception):
+        pass
+    def stop(*_):
+        raise Stop
     with FaultServer() as s:
         config = SkillRLConfig().merged(SMALL | {'env.train_households': 1, 'env.test_households': 1, 'env.episodes': 2,
                                                  'model.teacher_model_id': 'wise', 'model.teacher_api_base': s.url, 'model.teacher_api_key': 'none'})
-        with pytest.raises(Stop): pipeline.train(config, tmp_path/'run', step=stop)
+        with pytest.raises(Stop):
+            pipeline.train(config, tmp_path/'run', step=stop)
         monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', 'sk-mine')
-        with pytest.raises(ValueError, match=re.escape(s.url)): pipeline.train(None, tmp_path/'run', True)
-        with pytest.raises(Stop): pipeline.train(None, tmp_path/'run', True, stop, named=(s.url,))
+        with pytest.raises(ValueError, match=re.escape(s.url)):
+            pipeline.train(None, tmp_path/'run', True)
+        with pytest.raises(Stop):
+            pipeline.train(None, tmp_path/'run', True, stop, named=(s.url,))

@@ -593,7 +593,7 @@ def behind(server, folder=None, **kw):
     m = ModelConfig(
         teacher_model_id='wise', teacher_api_base=server.url, teacher_api_key=KEY, teacher_parallel=1, **kw
     )
-    return build_teacher(m, folder)
+    return build_teacher(SkillRLConfig(model=m), folder)
 
 def by_schema(request):
     "As a server answers that holds a model to the schema: an object with one list in it"

@@ -70,7 +70,7 @@ def rows(rng):
         expert = AlfworldExpert(e.start().task, rng, trust=.6)
         while not e.done:
             prompt = e.messages()
-            thought, action = expert.act(e.admissible, e.sightings, e.skills)
+            thought, action = expert.act(e.admissible, e.notes, e.skills)
             stray = rng.random()
             moves = [rng.choice(e.admissible)] if stray < .09 else slips(action, rng) if stray < .18 else []
             if not moves and rng.random() < share(thought, action): yield dict(prompt=prompt, completion=write_reply(thought, action))

@@ -1,0 +1,137 @@
+"Which games each phase plays: training games, fresh games for each round, test games under the right bank"
+import json
+from types import SimpleNamespace
+import pytest
+from skillrl.config import SkillRLConfig
+from skillrl.envs.alfworld.households import Household
+from skillrl.envs.base import world
+from skillrl.runfolder import RunFolder
+from skillrl.skills.bank import Skill, SkillBank
+from skillrl.training import phases, pipeline
+from skillrl.training.phases import draw_groups, evolve_bank, round_games
+from skillrl.training.pipeline import Pipeline, bank_shown
+from skillrl.trajectory import Trajectory
+
+SMALL = {'env.train_households': 2, 'env.test_households': 3, 'env.episodes': 4, 'env.test_tasks': 4,
+         'rl.tasks_per_iteration': 6, 'rl.group_size': 2, 'evolution.val_tasks': 6, 'evolution.gate_tasks': 4}
+CONFIG = SkillRLConfig().merged(SMALL)
+
+def suites_of(config=CONFIG):
+    return world(config.env.name).suites(config.env)
+
+def drawn(suites, config, iterations=4):
+    "Ids of the games that some iterations of GRPO play"
+    banks = dict.fromkeys(s.name for s in suites)
+    groups = [g for i in range(iterations) for g in draw_groups(suites, banks, config, i)[0]]
+    return {e.game.id for group in groups for e in group}
+
+@pytest.fixture
+def folder(tmp_path):
+    "Real games in folders: four to learn from for each of two categories, two to be tested on"
+    for split, n in (('train', 20), ('valid_seen', 4), ('valid_unseen', 4)):
+        for i in range(n):
+            house = Household(f'{split}-{i}')
+            place = tmp_path/split/f'{i}'
+            place.mkdir(parents=True)
+            (place/'game.json').write_text(json.dumps(house.game(split, 0, 'pick').to_dict()))
+    return tmp_path
+
+def test_training_in_a_folder_of_real_games_draws_from_its_training_files(folder):
+    config = CONFIG.merged({'env.games': str(folder)})
+    (suite,), _ = suites_of(config)
+    learnt, tests = drawn([suite], config), {g.id for s in suite.tests for g in suite.games(s)}
+    assert len(learnt) > 3 and len(tests) == 8
+    assert learnt <= {suite.game('train', i).id for i in range(len(suite.files['train']))}
+    assert not learnt & tests
+
+def test_training_in_a_household_draws_no_test_game():
+    train, _ = suites_of()
+    learnt = drawn(train, CONFIG)
+    assert len(learnt) > 10 and all('/train/' in game for game in learnt)
+
+def ids(some):
+    return {g.id for g in some}
+
+def test_every_evolution_round_has_games_of_its_own():
+    suite = suites_of()[0][0]
+    rounds = [round_games(suite, CONFIG, n) for n in range(3)]
+    for role in ('validation', 'gate', 'report'):
+        used = [ids(getattr(r, role)) for r in rounds]
+        assert all(used) and len(set.union(*used)) == sum(map(len, used))
+    played = ids(g for r in rounds for g in [*r.validation, *r.gate, *r.report])
+    assert not played & set(rounds[0].held_out)
+
+def test_a_round_plays_the_games_of_its_number(monkeypatch):
+    suite, seen = suites_of()[0][0], []
+    def play(policy, episodes, *args):
+        seen.append({e.game.id for e in episodes})
+        games = [e.game for e in episodes]
+        return [Trajectory(g.id, g.task, g.category, success=True, game=g.id) for g in games]
+    monkeypatch.setattr(phases, 'play_episodes', play)
+    for number in (0, 1):
+        _, record = evolve_bank(SkillBank(), suite, None, CONFIG, number=number)
+        assert record['round'] == number
+        assert seen[-2] == ids(round_games(suite, CONFIG, number).validation)
+    assert not set.union(*seen[:2]) & set.union(*seen[2:])
+
+def run_with_banks(path):
+    "An open pipeline whose suites have two versions of a bank each, which name suite and version"
+    run = RunFolder(path, CONFIG)
+    p = Pipeline(run)
+    for version in (0, 1):
+        for name, suite in p.suites.items():
+            p.save_bank(suite, SkillBank([Skill('gen_001', f'{name} {version}', 'Open what is closed.')]))
+    return p
+
+def title(bank):
+    return bank.skills()[0].title
+
+def test_each_condition_shows_its_bank(tmp_path):
+    p = run_with_banks(tmp_path/'run')
+    for i, suite in enumerate(p.test):
+        assert bank_shown(p, 'no bank', i) is None
+        assert title(bank_shown(p, 'bank', i)) == f'{suite.name} 0'
+        assert title(bank_shown(p, 'evolved bank', i)) == f'{suite.name} 1'
+        wrong = title(bank_shown(p, 'wrong bank', i))
+        assert wrong.endswith(' 0') and wrong.startswith('test') and wrong != f'{suite.name} 0'
+    p.run.close()
+
+class Saved:
+    def __init__(self, name):
+        self.name = name
+    def save(self, folder):
+        (folder/'name').write_text(self.name)
+
+def test_after_is_the_policy_that_rl_left_and_before_is_the_fine_tuned_one(tmp_path, monkeypatch):
+    from skillrl.llm import local
+    monkeypatch.setattr(local, 'Policy', SimpleNamespace(load=lambda folder: (folder/'name').read_text()))
+    p = run_with_banks(tmp_path/'run')
+    for folder, name in (('reference', 'tuned'), ('policy', 'learnt')):
+        with p.run.folder(folder) as place:
+            Saved(name).save(place)
+        p.run.commit(p.state)
+    assert (p.policy('before'), p.policy('after')) == ('tuned', 'learnt')
+    played = []
+    monkeypatch.setattr(pipeline, 'evaluate', lambda policy, *a, **kw: played.append(policy) or [])
+    for when in ('before', 'after'):
+        pipeline._play_condition(p, when, 'no bank', 'test')
+    assert played == ['tuned', 'learnt']
+    p.run.close()
+
+def test_without_rl_both_are_the_fine_tuned_policy(tmp_path, monkeypatch):
+    from skillrl.llm import local
+    monkeypatch.setattr(local, 'Policy', SimpleNamespace(load=lambda folder: (folder/'name').read_text()))
+    p = run_with_banks(tmp_path/'run')
+    with p.run.folder('reference') as place:
+        Saved('tuned').save(place)
+    p.run.commit(p.state)
+    assert p.policy('after') == p.policy('before') == 'tuned'
+    p.run.close()
+
+def test_a_world_without_an_expert_says_so(monkeypatch):
+    class Silent(type(world('alfworld'))):
+        def expert(self, task, rng, trust=1.):
+            return None
+    monkeypatch.setattr(phases, 'world', lambda name: Silent())
+    with pytest.raises(ValueError, match='has no expert for .* set sft.demonstrator to teacher'):
+        phases.demonstrations(suites_of()[0][0], None, CONFIG)
