@@ -6,7 +6,7 @@
 __all__ = ['ANY', 'replay', 'EpisodeReader', 'words_of', 'without_goal', 'place_of', 'Visit', 'visits_of', 'kind_of_place',
            'Evidence', 'belief', 'Sighting', 'Claim', 'saw', 'claims']
 
-# %% ../../nbs/35_skills.evidence.ipynb #5f5f4388
+# %% ../../nbs/35_skills.evidence.ipynb #b6955039
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ from fastcore.basics import patch
 from .embedding import stop_words
 from ..trajectory import Step, Trajectory
 
-# %% ../../nbs/35_skills.evidence.ipynb #683de550
+# %% ../../nbs/35_skills.evidence.ipynb #e0a43ce0
 def replay(
     t:Trajectory,
     notes:Callable|None=None, # Makes of the first observation what follows the episode by `see`
@@ -28,7 +28,7 @@ def replay(
         if known is not None:
             known.see(step.action, after)
 
-# %% ../../nbs/35_skills.evidence.ipynb #25558f93
+# %% ../../nbs/35_skills.evidence.ipynb #d9874043
 class EpisodeReader:
     "Reads the episodes of any world; a subclass overrides what its world can tell better"
     categories:tuple = () # In the order a bank shows them
@@ -58,7 +58,7 @@ def without_goal(t:Trajectory)->str:
     "The first observation, without the goal that it may repeat"
     return t.steps[0].observation.replace(t.task, '') if t.steps else ''
 
-# %% ../../nbs/35_skills.evidence.ipynb #ae42c424
+# %% ../../nbs/35_skills.evidence.ipynb #c1797876
 def place_of(
     action:str, # `open drawer 4`
 )->str:         # `drawer 4`; empty where it is no short name
@@ -84,7 +84,7 @@ def found(self:EpisodeReader, t:Trajectory, wanted:set)->dict[str, list]:
         out[place] |= words
     return {place: sorted(words) for place, words in out.items()}
 
-# %% ../../nbs/35_skills.evidence.ipynb #6b852935
+# %% ../../nbs/35_skills.evidence.ipynb #9835d511
 @dataclass
 class Visit:
     "Where one episode looked, and what for"
@@ -108,7 +108,7 @@ def visits_of(trajs:list[Trajectory], reader:EpisodeReader)->list[Visit]:
         visits.append(Visit(t, t.game or t.id, reader.room(t), reader.needs(t), found))
     return visits
 
-# %% ../../nbs/35_skills.evidence.ipynb #5aec30f2
+# %% ../../nbs/35_skills.evidence.ipynb #4a3f8d24
 ANY = 'any' # Stands for the room where rooms are taken together
 
 def kind_of_place(place:str)->str: # `drawer` for `drawer 4`
@@ -139,7 +139,7 @@ class Evidence:
         looked = self.looked[room, place] & self.has[room, thing]
         return len(self.seen[room, thing, place]), len(looked)
 
-# %% ../../nbs/35_skills.evidence.ipynb #c3b6933e
+# %% ../../nbs/35_skills.evidence.ipynb #e9eae92f
 @patch
 def add(self:Evidence, v:Visit)->None:
     "Count one visit"
@@ -153,7 +153,7 @@ def add(self:Evidence, v:Visit)->None:
             self.seen[room, thing, place].add(v.game)
             self.rooms[room, thing, place].add(v.room)
 
-# %% ../../nbs/35_skills.evidence.ipynb #a7d3d129
+# %% ../../nbs/35_skills.evidence.ipynb #ab8f3dc8
 @patch(as_prop=True)
 def recurrence(self:Evidence)->float: # ρ, ½ when nothing is known
     "How often a thing seen in a place is there in other games that looked"
@@ -172,7 +172,7 @@ def belief(
     "How likely the thing is there the next time"
     return (n - 1 + rho)/m
 
-# %% ../../nbs/35_skills.evidence.ipynb #6b03dfff
+# %% ../../nbs/35_skills.evidence.ipynb #4a6d14c5
 @dataclass(order=True)
 class Sighting:
     "How often a thing was in a place"
@@ -190,7 +190,7 @@ def best(self:Evidence, room:object, thing:str)->Sighting|None: # None if it was
             sightings.append(Sighting(belief(n, m, rho), n, place, m))
     return max(sightings, default=None)
 
-# %% ../../nbs/35_skills.evidence.ipynb #daab3619
+# %% ../../nbs/35_skills.evidence.ipynb #19842d34
 @dataclass
 class Claim:
     "That a type of thing is kept in a place"
@@ -204,7 +204,7 @@ def saw(v:Visit, thing:str, place:str, evidence:Evidence)->bool:
     there = [things for where, things in v.found.items() if evidence.place(where) == place]
     return any(thing in things for things in there)
 
-# %% ../../nbs/35_skills.evidence.ipynb #c2dcebfc
+# %% ../../nbs/35_skills.evidence.ipynb #2d12902e
 def claims(
     visits:list[Visit],
     min_belief:float=.5, # Below it nothing is claimed

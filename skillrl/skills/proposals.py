@@ -6,7 +6,7 @@
 __all__ = ['MARGIN', 'touched', 'games_showing', 'Trial', 'Stage', 'margin_of', 'interim_plan', 'rejection_reason', 'duplicates',
            'says', 'entry', 'refused_as', 'carry_out', 'too_few', 'run_stages', 'consider']
 
-# %% ../../nbs/38_skills.proposals.ipynb #4f463de9
+# %% ../../nbs/38_skills.proposals.ipynb #5d09893e
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -17,7 +17,7 @@ from .bank import Mistake, Proposal, Skill, SkillBank
 from .consolidation import fact_words, facts, normal, rank_by_support, similarity
 from .retrieval import Retriever, advice, render
 
-# %% ../../nbs/38_skills.proposals.ipynb #18e14a7b
+# %% ../../nbs/38_skills.proposals.ipynb #df43fa70
 def touched(
     bank:SkillBank,
     changed:SkillBank, # The bank after the change
@@ -30,7 +30,7 @@ def touched(
         return render(retriever.retrieve(game.task, game.category))
     return [g for g in games if shown(old, g) != shown(new, g)]
 
-# %% ../../nbs/38_skills.proposals.ipynb #75af8480
+# %% ../../nbs/38_skills.proposals.ipynb #8899a8ae
 def games_showing(
     bank:SkillBank, # With the skill in it
     id:str,         # Of the skill
@@ -50,7 +50,7 @@ def games_showing(
     least = -rows[0][0]/2 if rows else 0
     return [g for unfit, _, g in rows if -unfit >= least or least <= 0]
 
-# %% ../../nbs/38_skills.proposals.ipynb #12e148bc
+# %% ../../nbs/38_skills.proposals.ipynb #22a3d12d
 MARGIN = .1 # Share of games that may be lost on balance
 
 @dataclass
@@ -79,7 +79,7 @@ class Stage:
         "Chance of losing no pair for a change that must not pass"
         return (1 - self.margin if self.margin else .5)**len(self.games)
 
-# %% ../../nbs/38_skills.proposals.ipynb #874aef2d
+# %% ../../nbs/38_skills.proposals.ipynb #3eb6c4d3
 def margin_of(n:int, alpha:float)->float: # From half of `MARGIN` to all of it
     "What share of games an addition may lose, as far as `n` games can vouch for it"
     vouched = 1 - alpha**(1/max(1, n))
@@ -108,7 +108,7 @@ def interim_plan(
         plan['non_inferiority'] = Stage(drawn, margin_of(len(drawn), alpha))
     return plan
 
-# %% ../../nbs/38_skills.proposals.ipynb #01e1c1cc
+# %% ../../nbs/38_skills.proposals.ipynb #ecfdc7e4
 def rejection_reason(
     bank:SkillBank,
     proposal:Proposal,
@@ -130,7 +130,7 @@ def rejection_reason(
         return ''
     return f'general needs episodes of two categories that speak for it, and has {len(about)}'
 
-# %% ../../nbs/38_skills.proposals.ipynb #82ff4637
+# %% ../../nbs/38_skills.proposals.ipynb #57cff5e2
 def duplicates(
     bank:SkillBank,
     near:float=.9, # Cosine above which sentences with the same facts are one
@@ -148,7 +148,7 @@ def duplicates(
             out.append((pool[i].id, pool[j].id))
     return out
 
-# %% ../../nbs/38_skills.proposals.ipynb #ab3ed403
+# %% ../../nbs/38_skills.proposals.ipynb #aa48df18
 def says(o:object)->str: # '' if it is no text
     "What `o` advises"
     try:
@@ -174,7 +174,7 @@ def refused_as(row:dict)->str:
     text = row['principle']
     return normal(text if row['kind'] in ('add', 'refine') else f"{row['kind']} {text}")
 
-# %% ../../nbs/38_skills.proposals.ipynb #f39055c1
+# %% ../../nbs/38_skills.proposals.ipynb #da0316dc
 def carry_out(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple: # (bank or None, item or None, reason)
     "`bank` with a proposal carried out, and why it is not worth a try"
     try:
@@ -188,7 +188,7 @@ def carry_out(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple: # (bank or
                 return new, item, f'{b if a == item.id else a} says so already'
     return new, item, reason
 
-# %% ../../nbs/38_skills.proposals.ipynb #1708b8ca
+# %% ../../nbs/38_skills.proposals.ipynb #7c182cd9
 def too_few(games:list)->str:
     "That so few `games` cannot decide"
     return f'only {len(games)} games would show it' if games else 'no game would show it'
@@ -217,7 +217,7 @@ def run_stages(
             return v.reason
     return ''
 
-# %% ../../nbs/38_skills.proposals.ipynb #8a27ac5d
+# %% ../../nbs/38_skills.proposals.ipynb #6ab12d05
 def consider(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple[SkillBank, dict]:
     "The bank, with the change if the gate says so, and a row for the record"
     row, grows = entry(bank, proposal), proposal.kind in ('add', 'refine')

@@ -6,7 +6,7 @@
 __all__ = ['HANDLING', 'AlfworldReader', 'opened', 'wrong_place', 'wanted_here', 'revisits', 'passes_by', 'AlfworldTeacher',
            'alfworld_bank']
 
-# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #23b14a12
+# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #d1dbe0f1
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from ...skills.distillation import UNKNOWN, OfflineTeacher, distill, origin
 from ...skills.evidence import EpisodeReader, replay
 from ...trajectory import Step, Trajectory
 
-# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #72474740
+# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #c6aa8712
 _name = re.compile(r'(?<![a-z])[a-z]+ \d+') # Without the look-behind, quadratic in a long run of letters
 
 class AlfworldReader(EpisodeReader):
@@ -54,7 +54,7 @@ class AlfworldReader(EpisodeReader):
         first = t.steps[0].observation if t.steps else ''
         return frozenset(AlfworldNotes(first).receptacles or [t.game or t.id])
 
-# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #a3485f89
+# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #52100805
 HANDLING = {'take', 'move', 'put', 'clean', 'heat', 'cool', 'slice', 'use'} # Verbs that change what they name
 _aims = dict(pick='put', pick_two='find two')
 
@@ -73,7 +73,7 @@ def order(self:AlfworldReader, t:Trajectory)->tuple[str, ...]: # `('take', 'heat
             out.append(f'use {rest[0]}' if verb == 'use' else verb)
     return tuple(out)
 
-# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #7f3e0e3e
+# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #df909118
 @patch
 def time_left(self:AlfworldReader, t:Trajectory)->int: # 0 if it never had it
     "Steps an episode had once it held what its goal names"
@@ -83,7 +83,7 @@ def time_left(self:AlfworldReader, t:Trajectory)->int: # 0 if it never had it
             return len(t) - i
     return 0
 
-# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #7cfeec20
+# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #f540ded2
 def opened(t:Trajectory, reader:EpisodeReader)->list[tuple]: # Type of receptacle, types seen in it
     "What an episode opened, and what it saw"
     out = []
@@ -110,7 +110,7 @@ def tell(self:AlfworldReader, trajs:list[Trajectory], min_count:int)->list[Skill
     return [Skill('', 'Look behind doors', 'Open what is closed.', f'A {kinds} is closed.', 'general',
                   goals_of(by), origin(by, opened=n, games=len(paid)))]
 
-# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #ac808089
+# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #4b61c931
 _a = 'a (?:thing|place)'
 _forms = re.compile(rf'look|inventory|(?:go to|open|close|examine|use|toggle|slice) {_a}|(?:take {_a} from|'
                     rf'(?:move|put) {_a} (?:to|in/on|in|on)|(?:clean|heat|cool|slice) {_a} with) {_a}')
@@ -132,7 +132,7 @@ AlfworldReader.reasons = dict( # Word to what was wrong and what to do instead
     empty=('its hand was empty', 'take the thing first'),
     other=('it was not on offer', 'choose among the actions listed'))
 
-# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #c2fba62d
+# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #1d6b47f4
 def wrong_place(verb:str, places:set, known:AlfworldNotes)->str: # '' if the place was right
     "The key of `reasons` for what kept a command from the places that it names"
     if verb == 'go':
@@ -159,7 +159,7 @@ def reason(self:AlfworldReader, step:Step, known:AlfworldNotes)->str: # A key of
         return 'empty'
     return 'other'
 
-# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #74746c78
+# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #fef92e81
 def wanted_here(known:AlfworldNotes, t:Trajectory)->list[tuple[str, str]]:
     "Pairs of thing and place seen that the goal still needs"
     goal = read_goal(t.task)
@@ -191,7 +191,7 @@ def habits_of(self:AlfworldReader, t:Trajectory)->set[str]: # Keys of `habits`
         shown |= {test.__name__ for test in (revisits, passes_by) if test(step, known, t)}
     return shown
 
-# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #034a41c6
+# %% ../../../nbs/39_envs.alfworld.teacher.ipynb #eeca455a
 class AlfworldTeacher(OfflineTeacher):
     "The offline teacher that knows ALFWorld's grammar"
     def __init__(self,
