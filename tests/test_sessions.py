@@ -180,12 +180,14 @@ def test_a_remote_game_carries_its_task_and_category():
 
 def test_the_gate_sees_which_remote_games_a_skill_touches():
     from skillrl.skills.bank import Skill, SkillBank
+    from skillrl.envs.alfworld.router import ROUTER
     from skillrl.skills.proposals import touched
+    from skillrl.skills.retrieval import Retriever
     suite, bank = HouseholdSuite(Household('maple')), SkillBank()
     bank.add(Skill('cool_001', 'Cool it', 'Open the fridge first.', 'Always.', category='cool'))
     with serve(suite) as s:
         games = ServerSuite(s.url).games('gate', 12)
-        found = touched(SkillBank(), bank, games)
+        found = touched(SkillBank(), bank, games, lambda b: Retriever(b, router=ROUTER))
     assert [g.category for g in found] == ['cool']*2
 
 # --- the client's side
