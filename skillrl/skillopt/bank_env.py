@@ -112,6 +112,7 @@ def as_result(
     return RolloutResult(t.game, score, score, len(t), why, t.category, question=t.task,
                          target_system_prompt=CONTRACT, conversation=conversation, extras=dict(skills=ids))
 
+# %% ../../nbs/58_skillopt.bank_env.ipynb #686a5ff2
 @patch
 def attempt(self:BankEnv, item:dict, skill:str, client:Any)->RolloutResult:
     "The episode of `item` under the document `skill`, as a result"
@@ -153,6 +154,29 @@ def _episode(part):
     solved = ': solved' in part.split('\n')[0]
     return Trajectory(_quoted('Id'), _quoted('Question'), _quoted('Kind of task'), steps, solved)
 
+# %% ../../nbs/58_skillopt.bank_env.ipynb #c881f103
+def _line_below(heading, line):
+    return dict(op='insert_after', target=f'# {heading}', content=line)
+
+_version = re.compile(r'^### Version [^\n]*\n(`{3,})markdown\n(.*?)\n\1$', re.S | re.M)
+
+def _suggested(asked):
+    "The edits that the sections `asked` of a question give, or that lead to the versions there"
+    if 'Edits' in asked:
+        return [json.loads(line) for line in asked['Edits'].split('\n') if line.startswith('{')]
+    versions = _version.findall(asked.get('Versions', ''))
+    known, edits = {*asked['Current skill'].split('\n')}, []
+    for _, version in versions:
+        heading = 'general'
+        for line in version.split('\n'):
+            if line.startswith('# '):
+                heading = line[2:]
+            if line not in known:
+                edits.append(_line_below(heading, line))
+            known.add(line)
+    return edits
+
+# %% ../../nbs/58_skillopt.bank_env.ipynb #1d099b96
 class TeacherOptimizer:
     "A teacher without a model, with the `chat` of a client"
     def __init__(self,
@@ -177,27 +201,6 @@ class TeacherOptimizer:
         learned = self.teacher.distill(as_trajectories(asked['Trajectories']))
         new = [o for o in learned if advice(o) not in asked['Current skill']]
         return [_line_below(section_heading(o), as_line(o).replace('[] ', '')) for o in new]
-
-def _line_below(heading, line):
-    return dict(op='insert_after', target=f'# {heading}', content=line)
-
-_version = re.compile(r'^### Version [^\n]*\n(`{3,})markdown\n(.*?)\n\1$', re.S | re.M)
-
-def _suggested(asked):
-    "The edits that the sections `asked` of a question give, or that lead to the versions there"
-    if 'Edits' in asked:
-        return [json.loads(line) for line in asked['Edits'].split('\n') if line.startswith('{')]
-    versions = _version.findall(asked.get('Versions', ''))
-    known, edits = {*asked['Current skill'].split('\n')}, []
-    for _, version in versions:
-        heading = 'general'
-        for line in version.split('\n'):
-            if line.startswith('# '):
-                heading = line[2:]
-            if line not in known:
-                edits.append(_line_below(heading, line))
-            known.add(line)
-    return edits
 
 # %% ../../nbs/58_skillopt.bank_env.ipynb #1ecfa4bd
 def compare_banks(

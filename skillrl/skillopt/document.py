@@ -128,18 +128,6 @@ def _reword(bank, o, said, category):
         bank.refine(new)
 
 # %% ../../nbs/57_skillopt.document.ipynb #11010174
-def document_to_bank(
-    text:str,                    # As `bank_to_document` wrote it, edited since or not
-    bank:SkillBank,              # What was written; left as it is
-    categories:Iterable[str]=(), # That headings may name, besides those of the bank
-)->SkillBank:                    # `ValueError` if an id is there twice
-    "`bank` with the changes that were made to its document"
-    known = [*bank.task_specific_skills, *(o.category for o in bank.common_mistakes), *categories]
-    reading = _Reading(bank.copy(), known)
-    for heading, piece in pieces(text, known):
-        reading.take(heading, piece)
-    return reading.finish()
-
 @dataclass
 class _Reading:
     "A bank on its way back from a document"
@@ -173,3 +161,16 @@ class _Reading:
             if id not in self.there:
                 self.bank.retire(id, 'no longer in the document')
         return self.bank
+
+# %% ../../nbs/57_skillopt.document.ipynb #5704a7c9
+def document_to_bank(
+    text:str,                    # As `bank_to_document` wrote it, edited since or not
+    bank:SkillBank,              # What was written; left as it is
+    categories:Iterable[str]=(), # That headings may name, besides those of the bank
+)->SkillBank:                    # `ValueError` if an id is there twice
+    "`bank` with the changes that were made to its document"
+    known = [*bank.task_specific_skills, *(o.category for o in bank.common_mistakes), *categories]
+    reading = _Reading(bank.copy(), known)
+    for heading, piece in pieces(text, known):
+        reading.take(heading, piece)
+    return reading.finish()

@@ -40,6 +40,24 @@ def _occurrences(text:str, target:str)->Iterator[int]:
         i = text.find(target, i + len(target))
 
 # %% ../../nbs/50_skillopt.matching.ipynb #5becdd7e
+def _widened(text, target, a, b):
+    "The span with the markup that `target` or the span asks for; None for an item that is not a whole line"
+    if re.search('[*_`]', _bullet.sub('', target) + text[a:b]):
+        while text[a-1:a] in ('*', '_', '`'):
+            a -= 1
+        while text[b:b+1] in ('*', '_', '`'):
+            b += 1
+    if not _bullet.match(target):
+        return a, b
+    line = text.rfind('\n', 0, a) + 1
+    bullet = _bullet.fullmatch(text, line, a)
+    begins = bullet or not text[line:a].strip()
+    ends = not re.search(r'\w', text[b:].split('\n', 1)[0])
+    if not (begins and ends):
+        return None
+    return (bullet.start(1) if bullet else a), b
+
+# %% ../../nbs/50_skillopt.matching.ipynb #7528b346
 def _loose_spans(text, target):
     "Spans of `text` that are `target` but for markup and white space"
     want, places = bare(target), _kept(text)
@@ -60,23 +78,6 @@ def _loose_spans(text, target):
 
 def _halves_a_pair(found):
     return any(found.count(mark) % 2 for mark in ('**', '`'))
-
-def _widened(text, target, a, b):
-    "The span with the markup that `target` or the span asks for; None for an item that is not a whole line"
-    if re.search('[*_`]', _bullet.sub('', target) + text[a:b]):
-        while text[a-1:a] in ('*', '_', '`'):
-            a -= 1
-        while text[b:b+1] in ('*', '_', '`'):
-            b += 1
-    if not _bullet.match(target):
-        return a, b
-    line = text.rfind('\n', 0, a) + 1
-    bullet = _bullet.fullmatch(text, line, a)
-    begins = bullet or not text[line:a].strip()
-    ends = not re.search(r'\w', text[b:].split('\n', 1)[0])
-    if not (begins and ends):
-        return None
-    return (bullet.start(1) if bullet else a), b
 
 # %% ../../nbs/50_skillopt.matching.ipynb #e5b34b22
 def spans(

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['LABELS', 'StepNote', 'edits_with_status', 'failure_patterns', 'idea', 'RejectedEdits', 'label', 'Pair', 'Comparison',
-           'compare', 'pair_text', 'evidence', 'value_under', 'text_under', 'slow_update', 'meta_skill', 'whole',
-           'autonomous_budget']
+           'compare', 'evidence', 'slow_update', 'meta_skill', 'whole', 'autonomous_budget']
 
 # %% ../../nbs/56_skillopt.memory.ipynb #387280db
 import math, re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from fastcore.basics import patch
 from .editor import Edit, Patch, whole_number
 from .matching import bare
@@ -117,9 +117,6 @@ def _reached(e):
     return not e.get('status', '').startswith(('skipped', 'error'))
 
 # %% ../../nbs/56_skillopt.memory.ipynb #e8bbafd2
-def _score(x):
-    return '?' if x is None else f'{x:.3f}'
-
 @patch
 def lines_of(self:RejectedEdits,
     note:StepNote, # One of `notes`
@@ -127,7 +124,8 @@ def lines_of(self:RejectedEdits,
     "The lines that tell of one step"
     scores = ''
     if note.after is not None:
-        scores = f'; score {_score(note.before)} before, {_score(note.after)} with the edits'
+        before = '?' if note.before is None else f'{note.before:.3f}'
+        scores = f'; score {before} before, {note.after:.3f} with the edits'
     lines = [f'Step {note.step}: {note.action}; {note.failed} of {note.total} rollouts failed{scores}.']
     if note.reason:
         lines.append(f'- why: {as_data(note.reason, 300)}')
@@ -217,16 +215,14 @@ class Comparison:
         return len(self.pairs)
     def labelled(self, label:str)->list[Pair]:
         return [p for p in self.pairs if p.label == label]
+
     def counts(self)->dict[str, int]:
         return {k: len(self.labelled(k)) for k in LABELS}
-
-def _hard(r):
-    return r.hard
 
 def compare(
     before:list[RolloutResult],
     after:list[RolloutResult], # Of the same items
-    score:Callable=_hard,      # What counts, from 0 to 1
+    score:Callable=attrgetter('hard'), # What counts, from 0 to 1
 )->Comparison:                 # In the order of `before`; `ValueError` if an item is there twice
     "What became of each item between two skills"
     old, new = map(_by_id, (before, after))
@@ -243,7 +239,7 @@ def _by_id(results):
     return found
 
 # %% ../../nbs/56_skillopt.memory.ipynb #f6187568
-def pair_text(
+def _pair_text(
     p:Pair,
     chars:int, # Most characters, about
 )->str:
@@ -270,7 +266,7 @@ def evidence(
     shown = [p for k in ('regressed', 'improved', 'persistent_fail') for p in comparison.labelled(k)]
     room = chars - len(parts[0]) - 50
     for i, p in enumerate(shown):
-        part = pair_text(p, max(800, chars//len(shown)))
+        part = _pair_text(p, max(800, chars//len(shown)))
         room -= len(part) + 2
         if room < 0:
             parts.append(f'(items left out: {len(shown) - i})')
@@ -279,7 +275,7 @@ def evidence(
     return '\n\n'.join(parts)
 
 # %% ../../nbs/56_skillopt.memory.ipynb #36924c65
-def value_under(
+def _value_under(
     reply:str|None,   # What a model said; None when the call was lost
     *names:str,       # Of the field, ours first
 )->str|int|float|None: # None when there is no such field, or neither text nor number in it
@@ -287,13 +283,13 @@ def value_under(
     said = (answer(reply, name).get(name) for name in names)
     return next((v for v in said if isinstance(v, (str, int, float))), None)
 
-def text_under(
+def _text_under(
     reply:str|None,
     *names:str,
     limit:int, # Most characters
 )->str|None:
     "The text that `reply` has under one of `names`, unless it is longer than `limit`"
-    said = value_under(reply, *names)
+    said = _value_under(reply, *names)
     return said.strip() if isinstance(said, str) and len(said.strip()) <= limit else None
 
 # %% ../../nbs/56_skillopt.memory.ipynb #c3a94b1e
@@ -329,7 +325,7 @@ def _look_back(optimizer, name, skills, previous, comparison, limit):
     parts = dict(last_skill=fenced(prev_skill))
     parts[fields[0]] = as_data(previous, limit) if previous else '(none so far)'
     asked = message(skill, **parts, room=f'At most {limit} characters.', items=evidence(comparison))
-    return text_under(optimizer.ask(name, asked, name), *fields, limit=limit)
+    return _text_under(optimizer.ask(name, asked, name), *fields, limit=limit)
 
 # %% ../../nbs/56_skillopt.memory.ipynb #cd8b4bc5
 def whole(value:object)->int|None:
@@ -360,5 +356,5 @@ def autonomous_budget(
     memory = as_data(optimizer.memory, 4000) if optimizer.memory else ''
     asked = message(skill, context, memory=memory, score=f'{score:.3f} in this step', edits=listed)
     reply = optimizer.ask('edit_budget', asked, 'edit_budget')
-    n = whole(value_under(reply, 'edit_budget', 'learning_rate'))
+    n = whole(_value_under(reply, 'edit_budget', 'learning_rate'))
     return None if n is None else min(n, len(patch.edits))

@@ -107,6 +107,7 @@ def faults(
         return [('`edits` should be a list', text)]
     return [(row['reason'], row['element']) for row in found.dropped]
 
+# %% ../../nbs/55_skillopt.optimizer.ipynb #7a2bd171
 @patch
 def _without_echoes(self:Optimizer, names, texts):
     "`texts`, None for one that repeats the example; what of them is rejected is noted"
@@ -145,6 +146,7 @@ def _question(self:Optimizer, name, user, stage, room):
     form = dict(response_format=FORMS[name]) if takes_form else {}
     return _Question(stage, system, user, tokens, key, form)
 
+# %% ../../nbs/55_skillopt.optimizer.ipynb #d3f3cd42
 @patch
 def _send(self:Optimizer, q):
     "What came of the question `q`: text, usage, and why it was lost, '' if it was not"

@@ -101,6 +101,35 @@ def _rarest(bag, often):
     return sorted(bag, key=lambda word: (often[word], word))[:n]
 
 # %% ../../nbs/61_skillopt.questions.ipynb #4f80a24c
+def _drawn(items, shares, seed):
+    "`items` in three splits, by chance"
+    if len(shares) != 3 or not all(0 < share < math.inf for share in shares):
+        raise ValueError(f'the shares are {shares!r}: give three numbers above 0, for train, val and test')
+    groups, n = same_questions(items), len(items)
+    if len(groups) < 3:
+        raise ValueError(f'there are {_how_many(n, len(groups))}: three splits need at least 3 distinct ones')
+    left = random.Random(seed).sample(groups, len(groups))
+    val = _taken(left, n*shares[1]/sum(shares), 2)
+    test = _taken(left, n*shares[2]/sum(shares), 1)
+    return dict(train=[item for group in left for item in group], val=val, test=test)
+
+def _taken(groups, want, leave):
+    "About `want` items, at least one group, taken out of `groups`, of which `leave` stay"
+    out, want = [], max(1, round(want))
+    for group in list(groups):
+        if len(groups) > leave and len(out) + len(group)/2 <= want:
+            groups.remove(group)
+            out += group
+    if not out:
+        least = min(groups, key=len)
+        groups.remove(least)
+        out += least
+    return out
+
+def _how_many(rows, distinct):
+    return f'{counted(rows, "row")}, {counted(distinct, "distinct question")}'
+
+# %% ../../nbs/61_skillopt.questions.ipynb #6e8c3157
 SPLITS = 'train', 'val', 'test'
 
 def split_questions(
@@ -134,34 +163,6 @@ def _check_one_split(group):
     a, b = (f'{item["id"]!r:.60} ({item["split"]})' for item in (first, other))
     raise ValueError(f'items {a} and {b} ask the same, {first["question"]!r:.80}: '
                      'put them into one split, or leave one out')
-
-def _drawn(items, shares, seed):
-    "`items` in three splits, by chance"
-    if len(shares) != 3 or not all(0 < share < math.inf for share in shares):
-        raise ValueError(f'the shares are {shares!r}: give three numbers above 0, for train, val and test')
-    groups, n = same_questions(items), len(items)
-    if len(groups) < 3:
-        raise ValueError(f'there are {_how_many(n, len(groups))}: three splits need at least 3 distinct ones')
-    left = random.Random(seed).sample(groups, len(groups))
-    val = _taken(left, n*shares[1]/sum(shares), 2)
-    test = _taken(left, n*shares[2]/sum(shares), 1)
-    return dict(train=[item for group in left for item in group], val=val, test=test)
-
-def _taken(groups, want, leave):
-    "About `want` items, at least one group, taken out of `groups`, of which `leave` stay"
-    out, want = [], max(1, round(want))
-    for group in list(groups):
-        if len(groups) > leave and len(out) + len(group)/2 <= want:
-            groups.remove(group)
-            out += group
-    if not out:
-        least = min(groups, key=len)
-        groups.remove(least)
-        out += least
-    return out
-
-def _how_many(rows, distinct):
-    return f'{counted(rows, "row")}, {counted(distinct, "distinct question")}'
 
 # %% ../../nbs/61_skillopt.questions.ipynb #99935267
 def question_env(
