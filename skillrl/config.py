@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['EnvConfig', 'AgentConfig', 'SFTConfig', 'RLConfig', 'RetrievalConfig', 'EvolutionConfig', 'ModelConfig',
-           'SkillRLConfig', 'unknown', 'from_krill', 'user_config_file', 'user_addresses', 'load_config',
-           'shipped_config']
+           'SkillRLConfig', 'unknown', 'from_krill', 'load_config', 'shipped_config']
 
 # %% ../nbs/01_config.ipynb #dc0845cf
 import difflib, os, re
@@ -250,17 +249,17 @@ def _tasks(old):
     return max(1, checked('rl.batch_size', old['rl.batch_size'], by_name['minibatch'])//group)
 
 # %% ../nbs/01_config.ipynb #74d861d2
-def user_config_file(
+def _user_config_file(
     environ:Mapping=os.environ, # Variable → value
 )->Path:
     "Where the user's own settings are, if there are any"
     return Path(environ.get('XDG_CONFIG_HOME') or Path.home()/'.config')/'skillrl'/'config.yaml'
 
-def user_addresses(
+def _user_addresses(
     environ:Mapping=os.environ, # Variable → value
 )->list: # ValueError if the user's own settings are wrong
     "The addresses in the user's own settings, and the one that an empty address stands for"
-    file, own = user_config_file(environ), SkillRLConfig()
+    file, own = _user_config_file(environ), SkillRLConfig()
     if file.exists():
         own = own.merged(from_krill(read_settings(file)))
     addresses = [getattr(own.model, f.name) for f in fields(own.model) if f.name.endswith('_api_base')]
@@ -276,7 +275,7 @@ def fill_keys(self:SkillRLConfig,
     secret = [(section, f.name) for _, section, f in self.settings() if f.metadata['secret']]
     empty = [name for section, name in secret if not getattr(section, name)]
     if named is not None:
-        known = {comparable(url) for url in [*named, *user_addresses(environ)]}
+        known = {comparable(url) for url in [*named, *_user_addresses(environ)]}
         for key in empty:
             _refuse_stranger(self.model, key, environ, known)
     for key in empty:
@@ -294,7 +293,7 @@ def _refuse_stranger(model, key, environ, known):
     flag = {'policy_api_base': '--policy-url or ', 'teacher_api_base': '--teacher-url or '}.get(field, '')
     raise ValueError(f'model.{field} is {url[:200]!r} in the run folder, '
                      f'and the key in {held} would go there: name the address yourself, '
-                     f'by {flag}as model.{field} in {user_config_file(environ)}, or unset {held}')
+                     f'by {flag}as model.{field} in {_user_config_file(environ)}, or unset {held}')
 
 # %% ../nbs/01_config.ipynb #d1312083
 def load_config(

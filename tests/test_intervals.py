@@ -1,8 +1,11 @@
 "Intervals: how often they hold the truth, by listing every outcome"
 import math, random
+from types import SimpleNamespace
 import pytest
 from skillrl import evaluate
 from skillrl.skillopt import report
+from skillrl.gate import paired_scores
+from skillrl.stats import bound_of_wins, paired_bound, paired_differences
 from skillrl.trajectory import Trajectory
 
 def played(won):
@@ -83,3 +86,17 @@ def test_the_t_quantile_is_right_for_any_number_of_seeds(df):
     values = [0, 2]*((df + 1)//2) + [1]*((df + 1) % 2)
     r, spread = evaluate.over_seeds(values), math.sqrt(sum((v - 1)**2 for v in values)/df/(df + 1))
     assert (r.high - r.mean)/spread == pytest.approx(T[df], abs=1e-4)
+
+def test_the_difference_of_equal_steps_is_equal_and_bounds_take_counts():
+    assert paired_differences([(.1, .3), (.2, .4), (True, False)]) == [.2, .2, -1]
+    gains = paired_differences([(0, 1)]*9 + [(1, 0)]*2 + [(1, 1)]*7)
+    assert bound_of_wins(gains, .05) == paired_bound(9, 2, 18, .05)
+    with pytest.raises(ValueError, match='a pair of scores is'):
+        paired_differences([(0, 1.01)])
+
+def test_a_game_that_one_bank_did_not_play_is_no_pair():
+    games = [SimpleNamespace(id=f'g{i}') for i in range(4)]
+    def play(bank, games):
+        finished = played([bank == 'new']*len(games))
+        return finished if bank == 'old' else finished[:1] + finished[2:]
+    assert paired_scores(play, 'old', 'new', games) == [(False, True)]*3
