@@ -1,14 +1,19 @@
-"""What a step of SkillOpt costs beside its calls: whole runs with models that answer at once, of this library and of skillrl 1.0.0.
+"""What a step of SkillOpt costs beside its calls: whole runs with models that answer at once, of this library
+and of skillrl 1.0.0.
 
     python benchmarks/skillopt_overhead.py [--peer PYTHON] [--times 5]
 
-Both do 40 steps at the defaults of 1.0.0: 400 items to train on, 100 to judge by and 100 to test, 4 epochs, batches of 40, minibatches of 8, 8 workers. Ours
-runs twice: in the mode of 1.0.0 (strict gate, nothing played again), where both play the same number of rollouts, and with its own defaults, which screen
-patches and measure skills once more. A run is a process of its own in a fresh folder, and the libraries take turns; shown is the fastest run of each, since
-whatever else the machine does only adds. All folders stay until the end: ext4 makes files slowly where many were just deleted. `ms/step` is the wall clock
-of `train()` over its steps, with the first and last measurements, and with what models and environment take themselves; `cpu` is processor time.
+Both do 40 steps at the defaults of 1.0.0: 400 items to train on, 100 to judge by and 100 to test, 4 epochs,
+batches of 40, minibatches of 8, 8 workers. Ours runs twice: in the mode of 1.0.0 (strict gate, nothing
+played again), where both play the same number of rollouts, and with its own defaults, which screen patches
+and measure skills once more. A run is a process of its own in a fresh folder, and the libraries take turns;
+shown is the fastest run of each, since whatever else the machine does only adds. All folders stay until the
+end: ext4 makes files slowly where many were just deleted. `ms/step` is the wall clock of `train()` over its
+steps, with the first and last measurements, and with what models and environment take themselves; `cpu` is
+processor time.
 
-`--peer` names a Python that has skillrl 1.0.0; without it, an environment is made for the occasion and thrown away. Exits 1 if ours takes more than 10 ms a step.
+`--peer` names a Python that has skillrl 1.0.0; without it, an environment is made for the occasion and
+thrown away. Exits 1 if ours takes more than 10 ms a step.
 """
 import argparse, json, subprocess, sys, time
 from pathlib import Path
@@ -16,48 +21,63 @@ from tempfile import TemporaryDirectory, mkdtemp
 from zlib import crc32
 
 TARGET, SPLITS = 10, dict(train=400, val=100, test=100)
-MODES = {'skillrl 1.0.0': {}, 'ours, as 1.0.0': dict(screen=False, gate_rule='strict', remeasure=False, final_passes=0), 'ours': {}}
+MODES = {'skillrl 1.0.0': {},
+         'ours, as 1.0.0': dict(screen=False, gate_rule='strict', remeasure=False, final_passes=0),
+         'ours': {}}
 
 class Env:
     "Items that are right or wrong by a checksum"
     name, task_types, played = 'checksums', [], 0
-    def __init__(self, result): self.result = result
-    def get_items(self, split): return [dict(id=f'{split}-{i}', question=f'Question {i}?') for i in range(SPLITS[split])]
-    def get_initial_skill(self): return 'Be brief.\n'
-    def get_task_types(self): return []
+    def __init__(self, result):
+        self.result = result
+    def get_items(self, split):
+        return [dict(id=f'{split}-{i}', question=f'Question {i}?') for i in range(SPLITS[split])]
+    def get_initial_skill(self):
+        return 'Be brief.\n'
+    def get_task_types(self):
+        return []
     def rollout_one(self, *, item, skill, target_client):
         self.played += 1
         text, _ = target_client.chat(system=skill, user=item['question'], stage='rollout')
         right = crc32(f'{item["id"]} {len(skill)}'.encode()) & 1
-        return self.result(id=item['id'], hard=right, soft=float(right), n_turns=1, question=item['question'], predicted_answer=text,
+        return self.result(id=item['id'], hard=right, soft=float(right), n_turns=1, question=item['question'],
+                           predicted_answer=text,
                            reference_text='yes', fail_reason='' if right else 'not the reference')
 
 class Target:
     model = 'at-once'
-    def chat(self, **kw): return 'no', dict(prompt_tokens=9, completion_tokens=1, total_tokens=10, calls=1)
+    def chat(self, **kw):
+        return 'no', dict(prompt_tokens=9, completion_tokens=1, total_tokens=10, calls=1)
 
 class Editor:
     model, asked = 'at-once-too', 0
     def chat(self, *, stage='', **kw):
         self.asked += 1
-        edits = ', '.join([f'{{"op": "append", "content": "Rule {self.asked}.{i}: look twice."}}' for i in range(3)])
-        said = '{"selected_indices": [0, 1, 2, 3]}' if stage == 'ranking' else f'{{"reasoning": "simulated", "edits": [{edits}]}}'
+        edits = ', '.join([f'{{"op": "append", "content": "Rule {self.asked}.{i}: look twice."}}'
+                           for i in range(3)])
+        said = f'{{"reasoning": "simulated", "edits": [{edits}]}}'
+        if stage == 'ranking':
+            said = '{"selected_indices": [0, 1, 2, 3]}'
         return said, dict(prompt_tokens=99, completion_tokens=30, total_tokens=129, calls=1)
 
 def work(settings):
     "One run in this process, in the folder it is in; what it took"
     from skillrl import RolloutResult, SkillOptConfig, SkillOptTrainer
     env = Env(RolloutResult)
-    trainer = SkillOptTrainer(config=SkillOptConfig(out_root='run', verbose=False, **settings), env=env, optimizer_client=Editor(), target_client=Target())
+    trainer = SkillOptTrainer(config=SkillOptConfig(out_root='run', verbose=False, **settings), env=env,
+                              optimizer_client=Editor(), target_client=Target())
     began, cpu = time.perf_counter(), time.process_time()
     steps = trainer.train()['total_steps']
     took, files = time.perf_counter() - began, [p for p in Path('run').rglob('*') if p.is_file()]
-    return dict(steps=steps, ms=1e3*took/steps, cpu=1e3*(time.process_time() - cpu)/steps, rollouts=env.played, files=len(files),
+    return dict(steps=steps, ms=1e3*took/steps, cpu=1e3*(time.process_time() - cpu)/steps,
+                rollouts=env.played, files=len(files),
                 mb=sum(p.stat().st_size for p in files)/1e6)
 
 def measured(python, settings, folder):
-    done = subprocess.run([python, str(Path(__file__).resolve()), '--work', json.dumps(settings)], cwd=mkdtemp(dir=folder), capture_output=True, text=True)
-    if done.returncode: raise SystemExit(f'the run with {settings} failed: {done.stderr.strip().splitlines()[-1]}')
+    done = subprocess.run([python, str(Path(__file__).resolve()), '--work', json.dumps(settings)],
+                          cwd=mkdtemp(dir=folder), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f'the run with {settings} failed: {done.stderr.strip().splitlines()[-1]}')
     return json.loads(done.stdout)
 
 def environment(folder):
@@ -73,16 +93,20 @@ if __name__ == '__main__':
     parser.add_argument('--times', type=int, default=5)
     parser.add_argument('--work', help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.work is not None: sys.exit(print(json.dumps(work(json.loads(args.work)))))
+    if args.work is not None:
+        sys.exit(print(json.dumps(work(json.loads(args.work)))))
     with TemporaryDirectory() as d:
         peer, runs = args.peer or environment(d), {name: [] for name in MODES}
         for _ in range(args.times):
-            for name, settings in MODES.items(): runs[name].append(measured(peer if name == 'skillrl 1.0.0' else sys.executable, settings, d))
+            for name, settings in MODES.items():
+                runs[name].append(measured(peer if name == 'skillrl 1.0.0' else sys.executable, settings, d))
     best = {name: min(rows, key=lambda r: r['ms']) for name, rows in runs.items()}
     theirs = best['skillrl 1.0.0']['ms']
     print(f'{"":16}  steps  rollouts  ms/step  cpu ms/step  of 1.0.0  files    MB')
     for name, r in best.items():
-        print(f'{name:16}  {r["steps"]:5}  {r["rollouts"]:8}  {r["ms"]:7.1f}  {min(o["cpu"] for o in runs[name]):11.1f}  {r["ms"]/theirs:7.2f}×  {r["files"]:5}  {r["mb"]:4.1f}')
+        cpu = min(o['cpu'] for o in runs[name])
+        print(f'{name:16}  {r["steps"]:5}  {r["rollouts"]:8}  {r["ms"]:7.1f}  {cpu:11.1f}  {r["ms"]/theirs:7.2f}×  '
+              f'{r["files"]:5}  {r["mb"]:4.1f}')
     missed = [name for name, r in best.items() if name != 'skillrl 1.0.0' and r['ms'] > TARGET]
     print(f'target for ours: {TARGET} ms/step, ' + (f'MISSED by {", ".join(missed)}' if missed else 'ok'))
     sys.exit(bool(missed))

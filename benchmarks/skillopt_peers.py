@@ -1,4 +1,6 @@
-"""The half of benchmarks/skillopt.py that runs where PyPI's skillrl 1.0.0 and gepa are installed. Reads its jobs from stdin, prints JSON."""
+"""The half of benchmarks/skillopt.py that runs where PyPI's skillrl 1.0.0 and gepa are installed.
+
+Reads its jobs from stdin, prints JSON."""
 import importlib.util, json, random, sys, tempfile
 from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
@@ -11,13 +13,15 @@ def load(path):
 
 def world_of(m, setting, seed):
     needs, quality, harm, val = setting
-    return m.RuleWorld(needs, harm, 40, val, 1, seed), m.RuleTarget(harm, seed), m.RuleOptimizer(quality, 3, seed)
+    return m.RuleWorld(needs, harm, 40, val, 1, seed), m.RuleTarget(harm, seed), m.RuleOptimizer(quality, 3,
+                                                                                                 seed)
 
 def skillrl_1(m, setting, seed, budget):
     from skillrl import SkillOptConfig, SkillOptTrainer
     world, agent, optimizer = world_of(m, setting, seed)
     with tempfile.TemporaryDirectory() as folder:
-        config = SkillOptConfig(num_epochs=4, batch_size=20, minibatch_size=4, seed=seed, eval_test=False, workers=1, verbose=False, out_root=folder)
+        config = SkillOptConfig(num_epochs=4, batch_size=20, minibatch_size=4, seed=seed, eval_test=False,
+                                workers=1, verbose=False, out_root=folder)
         trainer = SkillOptTrainer(config=config, env=world, optimizer_client=optimizer, target_client=agent)
         reported = trainer.train()['best_selection_score']
         return world.truth(trainer.best_skill), reported, agent.calls
@@ -29,14 +33,19 @@ def gepa(m, setting, seed, budget):
     rng = random.Random(f'optimizer {seed}')
     def evaluate(batch, candidate, capture_traces=False):
         rows = [world.rollout_one(item=i, skill=candidate['skill'], target_client=agent) for i in batch]
-        return EvaluationBatch(outputs=rows, scores=[r['soft'] for r in rows], trajectories=rows if capture_traces else None)
-    def reflect(candidate, batch, components): return {c: [dict(question=r['question'], score=r['soft']) for r in batch.outputs] for c in components}
+        return EvaluationBatch(outputs=rows, scores=[r['soft'] for r in rows],
+                               trajectories=rows if capture_traces else None)
+    def reflect(candidate, batch, components):
+        return {c: [dict(question=r['question'], score=r['soft']) for r in batch.outputs] for c in components}
     def propose(candidate, records, components):
         failed = [r['question'] for r in records['skill'] if r['score'] < 1]
-        return dict(skill=candidate['skill'] + '\n'.join(m.advice(rng, candidate['skill'], failed, setting[1])) + '\n')
+        return dict(skill=candidate['skill'] + '\n'.join(m.advice(rng, candidate['skill'], failed,
+                                                                  setting[1])) + '\n')
     adapter = SimpleNamespace(evaluate=evaluate, make_reflective_dataset=reflect, propose_new_texts=None)
-    found = optimize(dict(skill=world.get_initial_skill()), world.get_items('train'), world.get_items('val'), adapter=adapter,
-                     custom_candidate_proposer=propose, reflection_lm=lambda prompt: '', reflection_minibatch_size=4, max_metric_calls=budget,
+    found = optimize(dict(skill=world.get_initial_skill()), world.get_items('train'), world.get_items('val'),
+                     adapter=adapter,
+                     custom_candidate_proposer=propose, reflection_lm=lambda prompt: '',
+                     reflection_minibatch_size=4, max_metric_calls=budget,
                      logger=SimpleNamespace(log=lambda *a: None), seed=seed)
     return world.truth(found.best_candidate['skill']), max(found.val_aggregate_scores), agent.calls
 
@@ -49,7 +58,8 @@ if __name__ == '__main__':
     runs = {}
     with ProcessPoolExecutor() as pool:
         for peer in d['peers']:
-            jobs = [(d['world'], peer, s, seed, b) for s, b in zip(d['settings'], d['budgets']) for seed in range(d['seeds'])]
+            jobs = [(d['world'], peer, s, seed, b) for s,
+                    b in zip(d['settings'], d['budgets']) for seed in range(d['seeds'])]
             found = list(pool.map(one, jobs, chunksize=5))
             runs[peer] = [found[i:i + d['seeds']] for i in range(0, len(found), d['seeds'])]
     print(json.dumps(runs))

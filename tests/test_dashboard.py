@@ -1,4 +1,4 @@
-"What is shown of a run: whatever stands in its folder, while another process writes it, and in a real browser"
+"What is shown of a run: any folder, while another process writes it, and in a real browser"
 import json, os, random, re, shutil, signal, socket, subprocess, sys, threading, time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,15 +9,19 @@ from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.changes import SkillDiff, run_browser, skill_at, skill_diff, step_story
 from skillrl.skillopt.html_report import plot_run, write_report
-from skillrl.skillopt.view import (finals, json_of, lost_table, read_run, score_in, steps_told, usage_table, verdict,
+from skillrl.skillopt.view import (finals, json_of, lost_table, read_run, score_in, steps_told, usage_table,
+                                   verdict,
                                    why)
 from skillrl.skillopt.watch import PAGE, present, watch
 from skillrl.skillopt.report import steps_table
 from skillrl.skillopt.trainer import SkillOptTrainer
 
 def train(root, epochs=1, target=None, **kw):
-    config = SkillOptConfig(num_epochs=epochs, batch_size=10, minibatch_size=4, workers=1, verbose=False, out_root=str(root), **kw)
-    return SkillOptTrainer(config=config, env=RuleWorld(seed=2, val=60), optimizer_client=RuleOptimizer(.7, seed=2), target_client=target or RuleTarget(seed=2)).train()
+    config = SkillOptConfig(num_epochs=epochs, batch_size=10, minibatch_size=4, workers=1, verbose=False,
+                            out_root=str(root), **kw)
+    return SkillOptTrainer(config=config, env=RuleWorld(seed=2, val=60),
+                           optimizer_client=RuleOptimizer(.7, seed=2),
+                           target_client=target or RuleTarget(seed=2)).train()
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
@@ -34,35 +38,48 @@ def tables(root):
     "Everything that is shown of a run but its pictures, as text"
     view = read_run(root)
     n = max([r['step'] for r in view.steps if (root/f'steps/step_{r["step"]:04}').is_dir()], default=0)
-    shown = [{k: v for k, v in present(root).items() if k != 'quiet'}, finals(root), usage_table(view), lost_table(root), steps_table(view.steps), verdict(view)]
+    shown = [{k: v for k, v in present(root).items() if k != 'quiet'}, finals(root), usage_table(view),
+             lost_table(root), steps_table(view.steps), verdict(view)]
     return '\n'.join(map(repr, shown + [step_story(root, k) for k in [n] if k]))
 
 def report(root):
-    try: return write_report(root).read_text(encoding='utf-8')
-    except FileNotFoundError as e: assert 'holds no run' in str(e)
+    try:
+        return write_report(root).read_text(encoding='utf-8')
+    except FileNotFoundError as e:
+        assert 'holds no run' in str(e)
 
 # --- what the folder says is text
 
-hostile = '<script>window.pwned=1</script><img src=x onerror="window.pwned=1"></pre></style><svg onload=window.pwned=1>\'"&$x$ \u2028\x1b[31m' + 'w'*3000
+hostile = ('<script>window.pwned=1</script><img src=x onerror="window.pwned=1"></pre></style>'
+           '<svg onload=window.pwned=1>\'"&$x$ \u2028\x1b[31m' + 'w'*3000)
 
 def poisoned(root):
     "A run in which every text a model or an item could have written is hostile"
-    w = lambda name, o: ((root/name).parent.mkdir(parents=True, exist_ok=True), (root/name).write_text(o if isinstance(o, str) else json.dumps(o), encoding='utf-8'))
+    w = lambda name, o: ((root/name).parent.mkdir(parents=True, exist_ok=True),
+                         (root/name).write_text(o if isinstance(o, str) else json.dumps(o), encoding='utf-8'))
     usage = {hostile: {hostile: dict(calls=3, prompt_tokens=4, completion_tokens=5)}}
-    steps = [dict(step=n, epoch=1, action=action + hostile, reason=hostile, candidate_gate_score=.5, current_score=.5, best_score=.5, best_step=1, skill_len=90, usage=usage)
+    steps = [dict(step=n, epoch=1, action=action + hostile, reason=hostile, candidate_gate_score=.5,
+                  current_score=.5, best_score=.5, best_step=1, skill_len=90, usage=usage)
              for n, action in enumerate(('accept', 'reject'), 1)]
     w('config.json', dict(num_epochs=1, prices={hostile: [1, 2]}, **{hostile: hostile}))
     w('history.json', steps)
     w('runtime_state.json', dict(best_step=1, best_score=.5, usage=usage))
-    w('summary.json', dict(total_steps=2, stopped=hostile, usage=usage, best_step=1, best_selection_score=.5, usd=1, test_gain=dict(mean=.1, interval=[-.1, .3])))
-    w('events.jsonl', json.dumps(dict(step=2, stage=hostile, event='end', seconds=1)) + '\n' + json.dumps(dict(step=2, stage=hostile, event='begin', n=4)) + '\n')
+    w('summary.json', dict(total_steps=2, stopped=hostile, usage=usage, best_step=1, best_selection_score=.5,
+                           usd=1, test_gain=dict(mean=.1, interval=[-.1, .3])))
+    w('events.jsonl', json.dumps(dict(step=2, stage=hostile, event='end',
+                                      seconds=1)) + '\n' + json.dumps(dict(step=2, stage=hostile,
+                                                                           event='begin', n=4)) + '\n')
     w('best_skill.md', hostile)
-    for n in range(3): w(f'skills/skill_v{n:04}.md', f'Write the invoice.\n{hostile*bool(n)}\n')
+    for n in range(3):
+        w(f'skills/skill_v{n:04}.md', f'Write the invoice.\n{hostile*bool(n)}\n')
     for n in (1, 2):
         w(f'steps/step_{n:04}/step_record.json', steps[n - 1])
-        w(f'steps/step_{n:04}/raw_patches.json', [dict(source_type=hostile, patch=dict(edits=[dict(op=hostile, content=hostile, target=hostile)]))])
-        w(f'steps/step_{n:04}/edit_apply_report.json', [dict(op=hostile, content_preview=hostile, status=hostile)])
-        w(f'steps/step_{n:04}/selection_eval/results.json', [dict(id=hostile, hard=1, soft=1., fail_reason=hostile)])
+        w(f'steps/step_{n:04}/raw_patches.json',
+          [dict(source_type=hostile, patch=dict(edits=[dict(op=hostile, content=hostile, target=hostile)]))])
+        w(f'steps/step_{n:04}/edit_apply_report.json',
+          [dict(op=hostile, content_preview=hostile, status=hostile)])
+        w(f'steps/step_{n:04}/selection_eval/results.json',
+          [dict(id=hostile, hard=1, soft=1., fail_reason=hostile)])
     return root
 
 class Tags(HTMLParser):
@@ -70,19 +87,24 @@ class Tags(HTMLParser):
         super().__init__()
         self.tags, self.attrs = [], []
         self.feed(page)
-    def handle_starttag(self, tag, attrs): self.tags.append(tag), self.attrs.extend(attrs)
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag), self.attrs.extend(attrs)
 
 def test_a_hostile_skill_stays_text_in_the_report(tmp_path):
     page = write_report(poisoned(tmp_path/'run')).read_text(encoding='utf-8')
     seen = Tags(page)
-    assert not {'script', 'img', 'iframe', 'object', 'form', 'a', 'base'} & set(seen.tags) and seen.tags.count('link') == 1
+    assert not {'script', 'img', 'iframe', 'object', 'form', 'a', 'base'} & set(seen.tags)
+    assert seen.tags.count('link') == 1
     assert [v for k, v in seen.attrs if k in ('src', 'href') and not v.startswith(('#', 'data:,'))] == []
     assert not [k for k, _ in seen.attrs if k.startswith('on')]
     assert page.count('&lt;script&gt;window.pwned') > 10
 
-@pytest.mark.parametrize('old,new', [('Write.', hostile), (hostile, 'Write.'), (hostile, hostile[::-1]), ('', hostile)], ids=range(4))
+@pytest.mark.parametrize('old,new',
+                         [('Write.', hostile), (hostile, 'Write.'), (hostile, hostile[::-1]), ('', hostile)],
+                         ids=range(4))
 def test_a_hostile_skill_stays_text_in_a_diff(old, new):
-    assert set(Tags(SkillDiff(old.split('\u2028')[0], new.split('\u2028')[0]).html()).tags) <= {'pre', 'ins', 'del', 'mark', 'span'}
+    assert set(Tags(SkillDiff(old.split('\u2028')[0], new.split('\u2028')[0]).html()).tags) <= {'pre', 'ins',
+                                                                                                'del', 'mark', 'span'}
 
 def test_a_hostile_name_of_a_folder(tmp_path):
     root = poisoned(tmp_path/'<b onclick=x>run')
@@ -100,7 +122,9 @@ def test_a_fence_in_a_skill_does_not_end_the_diff():
     fence = md.split('diff')[0]
     assert fence == '`'*5 and md.endswith('\n' + fence) and md.count(fence) == 2
 
-@pytest.mark.parametrize('old,new', [('', ''), ('', 'a'), ('a', ''), ('a\r\nb', 'a\nb'), ('x\n'*5000, 'y\n'*5000), ('a b '*4000, 'b a '*4000)], ids=range(6))
+@pytest.mark.parametrize('old,new',
+                         [('', ''), ('', 'a'), ('a', ''), ('a\r\nb', 'a\nb'), ('x\n'*5000, 'y\n'*5000),
+                          ('a b '*4000, 'b a '*4000)], ids=range(6))
 def test_any_two_texts_can_be_compared(old, new):
     began, d = time.monotonic(), SkillDiff(old, new)
     assert d.html().startswith('<pre') and time.monotonic() - began < 10
@@ -108,14 +132,18 @@ def test_any_two_texts_can_be_compared(old, new):
 
 def test_words_that_changed_are_marked():
     assert SkillDiff('Give two decimals.', 'Give three decimals.').html() == (
-        '<pre class="diff"><del>- Give <mark>two</mark> decimals.</del><ins>+ Give <mark>three</mark> decimals.</ins></pre>')
+        '<pre class="diff"><del>- Give <mark>two</mark> decimals.</del>'
+        '<ins>+ Give <mark>three</mark> decimals.</ins></pre>')
 
 # --- what it says is what happened
 
 def test_the_report_has_what_the_summary_has(root):
     page, s = write_report(root).read_text(encoding='utf-8'), json.loads((root/'summary.json').read_text())
-    assert f'{s["best_selection_score"]:.3f} in fresh passes' in page and f'{s["test_gain"]["mean"]:+.3f}' in page
-    assert page.split('<h2>What was refused')[0].count('<h3>Step') == s['total_accepts'] and page.count('<h3>Step') == s['total_steps'] and page.count('<svg') == 3
+    assert f'{s["best_selection_score"]:.3f} in fresh passes' in page
+    assert f'{s["test_gain"]["mean"]:+.3f}' in page
+    assert page.split('<h2>What was refused')[0].count('<h3>Step') == s['total_accepts']
+    assert page.count('<h3>Step') == s['total_steps']
+    assert page.count('<svg') == 3
     assert str(root) not in page and not re.search(r'https?://(?!www\.w3\.org)', page)
     assert page == write_report(root).read_text(encoding='utf-8')
 
@@ -123,7 +151,8 @@ def test_diffs_lead_from_the_first_skill_to_the_last(root):
     for n in range(1, 5):
         d = skill_diff(root, n - 1, n)
         added, gone = ([t for s, t, _ in d.rows if s == sign] for sign in '+-')
-        assert sorted(skill_at(root, n).splitlines() + gone) == sorted(skill_at(root, n - 1).splitlines() + added)
+        assert sorted(skill_at(root, n).splitlines() + gone) == sorted(skill_at(root,
+                                                                                n - 1).splitlines() + added)
 
 def test_skills_without_snapshots(tmp_path, finished):
     train(tmp_path/'run', save_every_step=False)
@@ -134,13 +163,15 @@ def test_a_lost_rollout_has_no_score(root):
     p = root/'final_selection_eval'/'results.json'
     rows = json.loads(p.read_text())
     for r in rows:
-        if r["id"] in {o["id"] for o in rows[:10]}: r |= dict(status='infra_error', hard=0, soft=0)
+        if r["id"] in {o["id"] for o in rows[:10]}:
+            r |= dict(status='infra_error', hard=0, soft=0)
     p.write_text(json.dumps(rows))
     assert score_in(p.parent, {}).n == len({r["id"] for r in rows}) - 10
 
 def test_words_for_each_end(root):
     v = read_run(root)
-    for interval, words in (([.1, .3], 'more than chance'), ([-.1, .3], 'includes 0, so chance may explain'), ([-.3, -.1], 'worse than the first skill')):
+    for interval, words in (([.1, .3], 'more than chance'), ([-.1, .3], 'includes 0, so chance may explain'),
+                            ([-.3, -.1], 'worse than the first skill')):
         v.summary['test_gain'] = dict(mean=.1, interval=interval)
         assert words in verdict(v)
     v.summary['test_gain'] = None
@@ -156,7 +187,8 @@ def test_the_verdict_names_each_of_its_numbers(root):
     v = read_run(root)
     s = v.summary
     assert f'step {s["best_step"]}. It scores {s["best_selection_score"]:.3f} in fresh passes' in verdict(v)
-    assert f'the first skill scored {s["baseline_selection_score"]:.3f}' in verdict(v) and f'that of the first skill {s["baseline_test_hard"]:.3f}' in verdict(v)
+    assert f'the first skill scored {s["baseline_selection_score"]:.3f}' in verdict(v)
+    assert f'that of the first skill {s["baseline_test_hard"]:.3f}' in verdict(v)
     v.config['gate_metric'] = 'soft' # The gain is then one of soft scores
     assert 'Its score there' not in verdict(v)
 
@@ -165,18 +197,27 @@ def test_no_code_of_a_record_is_shown_to_a_reader(root):
         o = json.loads((root/name).read_text())
         (o if name[0] == 's' else o[2]).update(action='skip_no_patches', reason='', gate=None)
         (root/name).write_text(json.dumps(o))
-    page = report(root).split('<h2>Settings')[0] + repr([steps_told(read_run(root)), usage_table(read_run(root)), *(step_story(root, n) for n in range(1, 5))])
+    page = report(root).split('<h2>Settings')[0] + repr([steps_told(read_run(root)),
+                                                         usage_table(read_run(root)),
+                                                         *(step_story(root, n) for n in range(1, 5))])
     assert not re.findall(r'accept_new_best|applied_\w+|skip_no\w*|\b\w+_eval\w*|items got better', page)
-    assert 'no candidate: nothing proposed was taken' in page and re.search(r'\d+ of \d+ comparisons went better, \d+ worse', page)
+    assert 'no candidate: nothing proposed was taken' in page
+    assert re.search(r'\d+ of \d+ comparisons went better, \d+ worse', page)
 
 @pytest.mark.parametrize('gate,words', [
-    (dict(n=10, wins=1, losses=2, gain=-.1, low=-.3), '1 of 10 comparisons went better, 2 worse: the mean score falls by 0.100'),
-    (dict(n=10, wins=2, losses=2, gain=0, low=-.3), '2 of 10 comparisons went better, 2 worse: the mean score stays'),
-    (dict(n=10, wins=2, losses=1, gain=.1, low=-.2), 'mean gain +0.100, which may be luck (the true gain could be as low as -0.200)'),
-    (dict(n=10, wins=4, losses=1, gain=.3, low=.1, accept=True), '4 of 10 comparisons went better, 1 worse: mean gain +0.300'),
-    (dict(n=10, wins=2, losses=1, gain=.1, interims=[dict(need=4)]), 'mean gain +0.100, but 4 more have to go better than worse'),
+    (dict(n=10, wins=1, losses=2, gain=-.1, low=-.3),
+     '1 of 10 comparisons went better, 2 worse: the mean score falls by 0.100'),
+    (dict(n=10, wins=2, losses=2, gain=0, low=-.3),
+     '2 of 10 comparisons went better, 2 worse: the mean score stays'),
+    (dict(n=10, wins=2, losses=1, gain=.1, low=-.2),
+     'mean gain +0.100, which may be luck (the true gain could be as low as -0.200)'),
+    (dict(n=10, wins=4, losses=1, gain=.3, low=.1, accept=True),
+     '4 of 10 comparisons went better, 1 worse: mean gain +0.300'),
+    (dict(n=10, wins=2, losses=1, gain=.1, interims=[dict(need=4)]),
+     'mean gain +0.100, but 4 more have to go better than worse'),
     (dict(n=0), 'told'), (None, 'told'), ('x', 'told')])
-def test_why(gate, words): assert why(dict(gate=gate, reason='told')).endswith(words)
+def test_why(gate, words):
+    assert why(dict(gate=gate, reason='told')).endswith(words)
 
 def test_prices(tmp_path):
     train(tmp_path/'run', prices={'ruleworld-agent': (1., 1.), 'ruleworld-optimizer': (1., 1.)})
@@ -185,30 +226,40 @@ def test_prices(tmp_path):
 
 def test_a_run_that_a_limit_ended(tmp_path):
     train(tmp_path/'run', max_target_calls=250)
-    assert '250' in present(tmp_path/'run')['ended'] and 'raise max_target_calls' in write_report(tmp_path/'run').read_text()
+    assert '250' in present(tmp_path/'run')['ended']
+    assert 'raise max_target_calls' in write_report(tmp_path/'run').read_text()
 
 def test_a_folder_as_1_0_0_left_it(root):
-    for p in [*root.rglob('state.json'), *root.rglob('screen.json'), root/'events.jsonl', root/'.lock']: p.unlink()
+    for p in [*root.rglob('state.json'), *root.rglob('screen.json'), root/'events.jsonl', root/'.lock']:
+        p.unlink()
     shutil.rmtree(root/'final_selection_eval')
     for name in ('history.json', 'summary.json', 'runtime_state.json', 'test_eval_best/summary.json'):
         o = json.loads((root/name).read_text())
         for r in o if isinstance(o, list) else [o]:
-            for k in ('usage', 'gate', 'reason', 'n_patches_kept', 'usd', 'test_gain', 'best_selection_interval', 'best_hash', 'skill_hash'): r.pop(k, None)
+            for k in ('usage', 'gate', 'reason', 'n_patches_kept', 'usd', 'test_gain',
+                      'best_selection_interval', 'best_hash', 'skill_hash'):
+                r.pop(k, None)
         (root/name).write_text(json.dumps(o))
     assert present(root)['status'] == 'ended' and 'not measured afresh' in verdict(read_run(root))
-    assert [n.split(',')[0] for n in finals(root)] == ['selection', 'test', 'test'] and skill_at(root, 4) and step_story(root, 1).rows[-1][2]
+    assert [n.split(',')[0] for n in finals(root)] == ['selection', 'test', 'test']
+    assert skill_at(root, 4)
+    assert step_story(root, 1).rows[-1][2]
     assert report(root).count('<h3>Step') == 4
 
 def test_nothing_there(tmp_path):
     assert present(tmp_path/'x')['status'] == 'not begun'
     plot_run(tmp_path/'x').canvas.draw()
-    with pytest.raises(FileNotFoundError, match='holds no run'): write_report(tmp_path/'x')
-    with pytest.raises(ValueError, match='no steps yet'): run_browser(tmp_path/'x')
+    with pytest.raises(FileNotFoundError, match='holds no run'):
+        write_report(tmp_path/'x')
+    with pytest.raises(ValueError, match='no steps yet'):
+        run_browser(tmp_path/'x')
     assert not (tmp_path/'x').exists()
 
 # --- files that are torn, missing or not ours
 
-def files(root): return sorted(p for p in root.rglob('*') if p.is_file() and p.name not in ('.lock', 'report.html') and 'step_0001' not in str(p))
+def files(root):
+    return sorted(p for p in root.rglob('*') if p.is_file() and p.name not in ('.lock', 'report.html')
+                  and 'step_0001' not in str(p))
 
 @pytest.mark.parametrize('damage', ['gone', 'half', 'noise', 'list', 'folder'])
 def test_each_file_may_be_damaged(root, finished, damage):
@@ -216,25 +267,33 @@ def test_each_file_may_be_damaged(root, finished, damage):
     for p in files(root):
         data = p.read_bytes()
         p.unlink()
-        if damage == 'folder': p.mkdir()
+        if damage == 'folder':
+            p.mkdir()
         elif damage != 'gone':
             p.write_bytes(dict(half=data[:len(data)//2], noise=random.Random(0).randbytes(300),
                                list=b'[1, null, "x", [], {}, {"step": "1"}, {"step": true}]')[damage])
         tables(root)
-        if p.name not in drawn: report(root), drawn.add(p.name)
+        if p.name not in drawn:
+            report(root), drawn.add(p.name)
         shutil.rmtree(p) if p.is_dir() else p.unlink(missing_ok=True)
         p.write_bytes(data)
     assert len(drawn) > 10 and tables(root) == tables(finished) and report(root) == report(finished)
 
-@pytest.mark.parametrize('text', ['['*100_000, '{"a":'*100_000, '', '\0', '{"a": 1} x', '1e999'], ids=range(6))
-def test_no_text_is_too_odd(text): assert json_of(text, dict) == {} and json_of(text, list) == []
+@pytest.mark.parametrize('text', ['['*100_000, '{"a":'*100_000, '', '\0', '{"a": 1} x', '1e999'],
+                         ids=range(6))
+def test_no_text_is_too_odd(text):
+    assert json_of(text, dict) == {} and json_of(text, list) == []
 
-odd = [None, True, 'x', '', [], {}, [1], {'a': 1}, -5, 10**400, float('nan'), float('inf'), 'w'*999, [[]], {'interval': 3}, {'interval': ['x', None]}]
+odd = [None, True, 'x', '', [], {}, [1], {'a': 1}, -5, 10**400, float('nan'), float('inf'), 'w'*999, [[]],
+       {'interval': 3}, {'interval': ['x', None]}]
 
 def test_any_value_anywhere(root):
     rng = random.Random(3)
-    names = ['history.json', 'runtime_state.json', 'summary.json', 'config.json', 'baseline_selection_eval/summary.json',
-             *(f'steps/step_0004/{k}.json' for k in ('step_record', 'raw_patches', 'screen', 'edit_apply_report', 'selection_eval/results'))]
+    names = ['history.json', 'runtime_state.json', 'summary.json', 'config.json',
+             'baseline_selection_eval/summary.json',
+             *(f'steps/step_0004/{k}.json'
+               for k in ('step_record', 'raw_patches', 'screen', 'edit_apply_report',
+                         'selection_eval/results'))]
     whole = {n: (root/n).read_text() for n in [*names, 'events.jsonl']}
     for i in range(400):
         name = rng.choice(names)
@@ -242,12 +301,15 @@ def test_any_value_anywhere(root):
         at = o
         while True:
             k = rng.choice(list(at) if isinstance(at, dict) else range(len(at)))
-            if not at[k] or not isinstance(at[k], (dict, list)) or rng.random() < .3: break
+            if not at[k] or not isinstance(at[k], (dict, list)) or rng.random() < .3:
+                break
             at = at[k]
         at[k] = rng.choice(odd)
         (root/name).write_text(json.dumps(o))
-        try: tables(root) if i%20 else report(root)
-        except Exception as e: pytest.fail(f'{name}: {k!r} = {str(at[k])[:60]!r}: {e!r}')
+        try:
+            tables(root) if i%20 else report(root)
+        except Exception as e:
+            pytest.fail(f'{name}: {k!r} = {str(at[k])[:60]!r}: {e!r}')
         (root/name).write_text(whole[name])
 
 # --- a run that another process writes
@@ -263,34 +325,41 @@ class Slow(RuleTarget):
 train(sys.argv[1], epochs=2, target=Slow(seed=2))
 """
 
-def writer(root): return subprocess.Popen([sys.executable, '-c', WRITER, str(root), str(Path(__file__).parent)], cwd=Path(__file__).parent.parent)
+def writer(root):
+    return subprocess.Popen([sys.executable, '-c', WRITER, str(root), str(Path(__file__).parent)],
+                            cwd=Path(__file__).parent.parent)
 
-def state(page): return json.loads(urlopen(page.url + 'state.json', timeout=10).read())
+def state(page):
+    return json.loads(urlopen(page.url + 'state.json', timeout=10).read())
 
 def test_a_run_is_followed_while_it_is_written(tmp_path):
     seen, process = [], None
     with watch(tmp_path/'run') as page:
         assert state(page)['status'] == 'not begun'
         process = writer(tmp_path/'run')
-        while process.poll() is None: seen.append(state(page))
+        while process.poll() is None:
+            seen.append(state(page))
         end = state(page)
     assert process.returncode == 0 and len(seen) > 20
     made = [len(d['steps']) for d in seen]
     assert made == sorted(made) and len(set(made)) > 3
-    assert {'selection', 'rollout'} <= {d['stage'] for d in seen} and {d['status'] for d in seen} <= {'not begun', 'works', 'ended'}
+    assert {'selection', 'rollout'} <= {d['stage'] for d in seen}
+    assert {d['status'] for d in seen} <= {'not begun', 'works', 'ended'}
     assert any(d['answers'] for d in seen) and any(d['best']['text'] for d in seen)
     assert end['status'] == 'ended' and end['ended'] == 'All 8 steps were made.' and len(end['steps']) == 8
 
 @pytest.mark.skipif(os.name != 'posix', reason='kills a process as POSIX does')
 def test_a_run_that_was_killed(tmp_path):
     process = writer(tmp_path/'run')
-    while not present(tmp_path/'run')['steps']: time.sleep(.01)
+    while not present(tmp_path/'run')['steps']:
+        time.sleep(.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     d = present(tmp_path/'run')
     assert d['status'] == 'works' and d['quiet'] is not None # Only the silence tells
     log = tmp_path/'run'/'events.jsonl'
-    for p in [*(tmp_path/'run').glob('journal_*'), log, tmp_path/'run'/'runtime_state.json']: os.utime(p, (time.time() - 500,)*2)
+    for p in [*(tmp_path/'run').glob('journal_*'), log, tmp_path/'run'/'runtime_state.json']:
+        os.utime(p, (time.time() - 500,)*2)
     assert present(tmp_path/'run')['quiet'] >= 499
     assert 'has not ended' in write_report(tmp_path/'run').read_text()
     train(tmp_path/'run', epochs=2)
@@ -298,7 +367,8 @@ def test_a_run_that_was_killed(tmp_path):
 
 def test_looking_takes_no_lock_and_writes_nothing(root):
     before = {p: p.stat().st_mtime_ns for p in root.rglob('*')}
-    with watch(root) as page: state(page)
+    with watch(root) as page:
+        state(page)
     plot_run(root), finals(root)
     assert {p: p.stat().st_mtime_ns for p in root.rglob('*')} == before
     train(root, epochs=2)
@@ -314,9 +384,12 @@ def get(page, path='/', host=None, method='GET'):
     host = host or f'127.0.0.1:{page.http.server_address[1]}'
     return talk(page, f'{method} {path} HTTP/1.0\r\nHost: {host}\r\n\r\n'.encode())
 
-def status(reply): return int(reply.split()[1])
+def status(reply):
+    return int(reply.split()[1])
 
-@pytest.mark.parametrize('host', ['evil.test', 'evil.test:80', '127.0.0.1.evil.test', 'localhost.evil.test', '0.0.0.0', '[::1]', 'evil.test\r\nHost: localhost', 'localhost\r\nHost: evil.test',
+@pytest.mark.parametrize('host',
+                         ['evil.test', 'evil.test:80', '127.0.0.1.evil.test', 'localhost.evil.test',
+                          '0.0.0.0', '[::1]', 'evil.test\r\nHost: localhost', 'localhost\r\nHost: evil.test',
                                   '127.0.0.1:80:80', 'evil.test#127.0.0.1', ' '])
 def test_other_hosts_are_refused(root, host):
     with watch(root) as page:
@@ -326,22 +399,33 @@ def test_other_hosts_are_refused(root, host):
 
 @pytest.mark.parametrize('host', ['localhost', '127.0.0.1', 'localhost:1', '127.0.0.1:65535'])
 def test_this_machine_is_answered_through_any_port(root, host):
-    with watch(root) as page: assert status(get(page, '/state.json', host)) == 200
+    with watch(root) as page:
+        assert status(get(page, '/state.json', host)) == 200
 
-@pytest.mark.parametrize('path', ['/config.json', '/../run/config.json', '/best_skill.md', '/%2e%2e/x', '/state.json/', '/state.json?x', 'state.json', 'http://evil.test/', '/.lock', '/\0'])
+@pytest.mark.parametrize('path',
+                         ['/config.json', '/../run/config.json', '/best_skill.md', '/%2e%2e/x',
+                          '/state.json/', '/state.json?x', 'state.json', 'http://evil.test/', '/.lock',
+                          '/\0'])
 def test_no_path_is_a_file(root, path):
-    with watch(root) as page: assert status(get(page, path)) in (400, 404)
+    with watch(root) as page:
+        assert status(get(page, path)) in (400, 404)
 
 @pytest.mark.parametrize('method', ['POST', 'PUT', 'DELETE', 'HEAD', 'OPTIONS', 'PATCH', 'get'])
 def test_only_get(root, method):
-    with watch(root) as page: assert status(get(page, method=method)) == 501
+    with watch(root) as page:
+        assert status(get(page, method=method)) == 501
 
-@pytest.mark.parametrize('data', [b'nonsense\r\n\r\n', b'GET / HTTP/1.1\r\n\r\n', b'GET / HTTP/9.9\r\nHost: localhost\r\n\r\n', b'GET ' + b'/'*70_000 + b' HTTP/1.1\r\n\r\n',
+@pytest.mark.parametrize('data',
+                         [b'nonsense\r\n\r\n', b'GET / HTTP/1.1\r\n\r\n',
+                          b'GET / HTTP/9.9\r\nHost: localhost\r\n\r\n',
+                          b'GET ' + b'/'*70_000 + b' HTTP/1.1\r\n\r\n',
                                   b'GET / HTTP/1.0\r\n' + b'A: b\r\n'*300 + b'\r\n'], ids=range(5))
 def test_bad_bytes_disturb_nobody(root, data, capfd):
     with watch(root) as page:
-        try: assert b'invoice' not in (reply := talk(page, data)) and b' 200 ' not in reply.split(b'\r\n')[0]
-        except ConnectionError: pass # Refused before all was sent
+        try:
+            assert b'invoice' not in (reply := talk(page, data)) and b' 200 ' not in reply.split(b'\r\n')[0]
+        except ConnectionError:
+            pass # Refused before all was sent
         assert state(page)['status'] == 'ended'
     assert capfd.readouterr() == ('', '')
 
@@ -354,7 +438,8 @@ def test_who_hangs_up_or_says_nothing_disturbs_nobody(root, capfd):
             c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b'\1\0\0\0\0\0\0\0')
             c.close()
         assert state(page)['status'] == 'ended'
-    for c in silent: c.close()
+    for c in silent:
+        c.close()
     assert capfd.readouterr() == ('', '')
 
 def test_only_this_machine_and_nothing_is_kept(root):
@@ -362,30 +447,38 @@ def test_only_this_machine_and_nothing_is_kept(root):
     page = watch(root)
     assert page.http.server_address[0] == '127.0.0.1' and page.url in repr(page)
     reply = urlopen(page.url, timeout=10)
-    assert reply.headers['Cache-Control'] == 'no-store' and 'frame-ancestors' in reply.headers['Content-Security-Policy']
+    assert reply.headers['Cache-Control'] == 'no-store'
+    assert 'frame-ancestors' in reply.headers['Content-Security-Policy']
     assert 'Access-Control-Allow-Origin' not in reply.headers and reply.read().decode() == PAGE
     page.close(), page.close()
-    with pytest.raises(URLError): urlopen(page.url, timeout=10)
+    with pytest.raises(URLError):
+        urlopen(page.url, timeout=10)
     for _ in range(100):
-        if threading.active_count() <= before: break
+        if threading.active_count() <= before:
+            break
         time.sleep(.01)
     assert threading.active_count() <= before
 
 def test_a_port_that_is_taken(root):
     with watch(root) as page:
-        with pytest.raises(OSError, match='choose another, or 0 for any'): watch(root, page.http.server_address[1])
+        with pytest.raises(OSError, match='choose another, or 0 for any'):
+            watch(root, page.http.server_address[1])
     for port in (-1, 70_000):
-        with pytest.raises(OSError, match='choose another'): watch(root, port)
+        with pytest.raises(OSError, match='choose another'):
+            watch(root, port)
 
 # --- in a real browser
 
 @pytest.fixture(scope='module')
 def chromium():
-    sync = pytest.importorskip('playwright.sync_api', reason='Playwright is not installed: pip install playwright')
+    sync = pytest.importorskip('playwright.sync_api',
+                               reason='Playwright is not installed: pip install playwright')
     found = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
-    if not found: pytest.skip('there is no Chromium on this machine: install it to see the pages drawn')
+    if not found:
+        pytest.skip('there is no Chromium on this machine: install it to see the pages drawn')
     with sync.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=found, args=['--no-sandbox', '--disable-gpu', '--disable-background-networking'])
+        browser = p.chromium.launch(executable_path=found,
+                                    args=['--no-sandbox', '--disable-gpu', '--disable-background-networking'])
         yield browser
         browser.close()
 
@@ -401,14 +494,17 @@ def opened(browser, url, width):
 def until(page, condition):
     "Wait for `condition`; Playwright's own way to do so is a use of eval, which the page forbids"
     for _ in range(100):
-        if page.evaluate(condition): return
+        if page.evaluate(condition):
+            return
         page.wait_for_timeout(50)
     pytest.fail(f'after 5 s still not: {condition}')
 
-def fits(page): return page.evaluate('document.documentElement.scrollWidth <= document.documentElement.clientWidth')
+def fits(page):
+    return page.evaluate('document.documentElement.scrollWidth <= document.documentElement.clientWidth')
 
 def shot(page, name):
-    if folder := os.environ.get('SKILLRL_SHOTS'): page.screenshot(path=f'{folder}/{name}.png', full_page=True)
+    if folder := os.environ.get('SKILLRL_SHOTS'):
+        page.screenshot(path=f'{folder}/{name}.png', full_page=True)
 
 widths = pytest.mark.parametrize('width', [1280, 390])
 
@@ -420,16 +516,21 @@ def test_the_page_follows_a_run(chromium, tmp_path, width):
         seen = []
         class Watched(RuleTarget):
             def chat(self, **kw):
-                if self.calls in (30, 450): seen.append(watched(page, f'watch_{width}_{self.calls}'))
+                if self.calls in (30, 450):
+                    seen.append(watched(page, f'watch_{width}_{self.calls}'))
                 return super().chat(**kw)
         train(tmp_path/'run', epochs=2, target=Watched(seed=2))
         until(page, "document.getElementById('status').textContent.startsWith('ended')")
         seen.append(watched(page, f'watch_{width}_end'))
         assert [s['fits'] for s in seen] == [True]*3 and complaints == []
-        assert seen[0]['status'] == 'step 0: selection items (rollouts: 60)' and 'rollouts' in seen[1]['status']
-        assert seen[0]['dots'] == 0 < seen[1]['dots'] < seen[2]['dots'] == sum(s['candidate_gate_score'] is not None for s in present(tmp_path/'run')['steps'])
+        assert seen[0]['status'] == 'step 0: selection items (rollouts: 60)'
+        assert 'rollouts' in seen[1]['status']
+        steps = present(tmp_path/'run')['steps']
+        measured = sum(s['candidate_gate_score'] is not None for s in steps)
+        assert seen[0]['dots'] == 0 < seen[1]['dots'] < seen[2]['dots'] == measured
         assert seen[2]['best'] == (tmp_path/'run'/'best_skill.md').read_text()
-        assert all(min(width - 60, 880) <= s['chart']['width'] <= width and s['chart']['height'] >= 200 for s in seen)
+        assert all(min(width - 60, 880) <= s['chart']['width'] <= width and s['chart']['height'] >= 200
+                   for s in seen)
     until(page, "document.getElementById('status').textContent.startsWith('no answer')")
     page.close()
 
@@ -437,11 +538,14 @@ def watched(page, name):
     "What the page shows after its next look"
     for _ in range(2):
         try:
-            with page.expect_response('**/state.json', timeout=5000): pass
-        except Exception as e: pytest.fail(f'the page asks no more: {e!r}') # Which, unlike `e`, no rollout can survive
+            with page.expect_response('**/state.json', timeout=5000):
+                pass
+        except Exception as e:
+            pytest.fail(f'the page asks no more: {e!r}') # Which, unlike `e`, no rollout can survive
     shot(page, name)
     text = lambda id: page.evaluate(f"document.getElementById('{id}').textContent")
-    return dict(status=text('status'), best=text('best'), dots=page.locator('#chart circle').count(), chart=page.locator('#chart').bounding_box(), fits=fits(page))
+    return dict(status=text('status'), best=text('best'), dots=page.locator('#chart circle').count(),
+                chart=page.locator('#chart').bounding_box(), fits=fits(page))
 
 @widths
 def test_the_report_fits(chromium, finished, width):

@@ -1,4 +1,4 @@
-"An optimisation that is broken off, at any point and in any way, ends with the same bytes as one that is not, and pays for nothing twice"
+"A run that is broken off ends with the same bytes as one that is not, and pays for nothing twice"
 import errno, hashlib, json, os, random, resource, signal, subprocess, sys, threading, time
 from collections import Counter
 from pathlib import Path
@@ -8,13 +8,15 @@ from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.store import JsonlLog
 
-WORKERS, CONFIG = 3, dict(num_epochs=3, batch_size=8, minibatch_size=4, edit_budget=6, meta_skill=True, slow_update='gated', slow_update_samples=6,
+WORKERS, CONFIG = 3, dict(num_epochs=3, batch_size=8, minibatch_size=4, edit_budget=6, meta_skill=True,
+                          slow_update='gated', slow_update_samples=6,
                           gate_alpha=.4, gate_pairs=12, verbose=False, out_root='run')
 WRITES = {'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shutil.rmtree'}
 
 class Counted:
     "`client`, which takes a moment; `note` hears of each call, and `tick` of its beginning and its end"
-    def __init__(self, client, note, tick): self.client, self.model, self.note, self.tick = client, client.model, note, tick
+    def __init__(self, client, note, tick):
+        self.client, self.model, self.note, self.tick = client, client.model, note, tick
     def chat(self, **kw):
         what = json.dumps([kw.get(k, '') for k in ('stage', 'system', 'user', 'seed')])
         self.note(f'{threading.get_native_id()} {hashlib.sha256(what.encode()).hexdigest()[:16]}')
@@ -33,55 +35,71 @@ def to_file(line):
 class Tutor(RuleOptimizer):
     "Answers what a run asks between its epochs, too"
     def chat(self, *, system, user, stage='', **kw):
-        if stage not in ('slow_update', 'meta_skill'): return super().chat(system=system, user=user, stage=stage, **kw)
+        if stage not in ('slow_update', 'meta_skill'):
+            return super().chat(system=system, user=user, stage=stage, **kw)
         lacking = sorted(needed(user))[:2]
-        said = dict(slow_update=dict(guidance=' '.join(f'Mind the {r}.' for r in lacking)), meta_skill=dict(memory=f'Think of {lacking}.'))
-        return json.dumps(said[stage]), dict(prompt_tokens=len(user.split()), completion_tokens=9, total_tokens=len(user.split()) + 9, calls=1)
+        said = dict(slow_update=dict(guidance=' '.join(f'Mind the {r}.' for r in lacking)),
+                    meta_skill=dict(memory=f'Think of {lacking}.'))
+        return json.dumps(said[stage]), dict(prompt_tokens=len(user.split()), completion_tokens=9,
+                                             total_tokens=len(user.split()) + 9, calls=1)
 
 def trainer(note=to_file, tick=lambda: None, **kw):
-    return SkillOptTrainer(config=SkillOptConfig(**CONFIG | dict(workers=WORKERS) | kw), env=RuleWorld(train=16, val=12, test=8, seed=3),
-                           optimizer_client=Counted(Tutor(quality=.9, seed=1), note, tick), target_client=Counted(RuleTarget(seed=1), note, tick))
+    return SkillOptTrainer(config=SkillOptConfig(**CONFIG | dict(workers=WORKERS) | kw),
+                           env=RuleWorld(train=16, val=12, test=8, seed=3),
+                           optimizer_client=Counted(Tutor(quality=.9, seed=1), note, tick),
+                           target_client=Counted(RuleTarget(seed=1), note, tick))
 
 def snapshot(d):
     "What the run in `d` has to show for itself: all its files but the times and the lock"
-    return {p.relative_to(d).as_posix(): p.read_bytes() for p in sorted((Path(d)/'run').rglob('*')) if p.is_file() and p.name not in ('.lock', 'events.jsonl')}
+    return {p.relative_to(d).as_posix(): p.read_bytes() for p in sorted((Path(d)/'run').rglob('*'))
+            if p.is_file() and p.name not in ('.lock', 'events.jsonl')}
 
-def calls(d): return [line.split() for line in (Path(d)/'calls').read_text().splitlines()] if (Path(d)/'calls').exists() else []
+def calls(d):
+    return [line.split()
+            for line in (Path(d)/'calls').read_text().splitlines()] if (Path(d)/'calls').exists() else []
 
 class Bomb:
-    "Sends `how` to this process at event number `at`: the beginning or end of a call, or something done to a file"
-    def __init__(self, at=0, how=signal.SIGKILL): self.at, self.how, self.n, self.lock = at, how, 0, threading.Lock()
+    "Sends `how` to this process at event number `at`: a call begins or ends, or a file is changed"
+    def __init__(self, at=0, how=signal.SIGKILL):
+        self.at, self.how, self.n, self.lock = at, how, 0, threading.Lock()
     def tick(self):
-        with self.lock: self.n += 1
-        if self.n == self.at: os.kill(os.getpid(), self.how)
+        with self.lock:
+            self.n += 1
+        if self.n == self.at:
+            os.kill(os.getpid(), self.how)
     def hook(self, event, args):
-        if event in WRITES or event == 'open' and isinstance(args[1], str) and args[1][0] in 'wax+': self.tick()
+        if event in WRITES or event == 'open' and isinstance(args[1], str) and args[1][0] in 'wax+':
+            self.tick()
 
 def life(folder, at=0, how=signal.SIGKILL, most=None, note=to_file):
-    "A process that goes on with the run in `folder`, with files of at most so many bytes; its exit code, below 0 for a signal, and what it has to say"
+    "Exit code (below 0 for a signal) and words of a process that goes on with the run in `folder`"
     read, write = os.pipe()
     if not (pid := os.fork()):
         code, said = 1, ''
         try:
             os.chdir(folder)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            if most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+            if most:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
             bomb = Bomb(at, how)
             sys.addaudithook(bomb.hook)
             trainer(note, bomb.tick).train()
             code, said = 0, str(bomb.n)
-        except BaseException as e: said = f'{type(e).__name__}: {e}'
+        except BaseException as e:
+            said = f'{type(e).__name__}: {e}'
         finally:
             os.write(write, said.encode())
             os._exit(code)
     os.close(write)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with open(read) as f: return code, f.read()
+    with open(read) as f:
+        return code, f.read()
 
 def again(before, lives):
-    "Calls made more often than in `before`; and how many of these were not the last of their thread in a life that was cut short"
+    "Calls made more often than in `before`; and how many of these were not the last of their thread"
     extra = Counter(k for l in lives for _, k in l) - Counter(k for _, k in before)
-    return sum(extra.values()), sum((extra - Counter(k for l in lives[:-1] for k in dict(l).values())).values())
+    return sum(extra.values()), sum((extra - Counter(k for l in lives[:-1]
+                                                     for k in dict(l).values())).values())
 
 def broken(calm, wild, *ways):
     "How a run in the folder `wild` ends that is broken off in each of `ways`, and then goes on to its end"
@@ -92,7 +110,8 @@ def broken(calm, wild, *ways):
         ended.append(life(wild, **way))
         lives.append(calls(wild)[seen:])
     repeated, strange = again(calls(calm), lives)
-    return dict(ends=[code for code, _ in ended], said=[said for _, said in ended], same=snapshot(wild) == snapshot(calm), repeated=repeated, strange=strange)
+    return dict(ends=[code for code, _ in ended], said=[said for _, said in ended],
+                same=snapshot(wild) == snapshot(calm), repeated=repeated, strange=strange)
 
 def attempts(root, what):
     "All kinds of broken runs beside one that is not"
@@ -101,21 +120,27 @@ def attempts(root, what):
     code, events = life(calm)
     n = int(events)
     points = lambda times: [1 + int((i + rng.random())*(n - 2)/times) for i in range(times)]
-    told = dict(killed=lambda: [[dict(at=at)] for at in points(100)], stopped=lambda: [[dict(at=at, how=signal.SIGINT)] for at in points(20)],
-                restless=lambda: [[dict(at=at)]*(2*n//at) for at in (150, 60)], full=lambda: [[dict(most=most, note=len)] for most in (600, 1500, 4000, 9000)])
-    return [broken(calm, root/f'{what}{i}', *ways) for i, ways in enumerate(told[what]())], [r for r in json.loads((calm/'run/history.json').read_text())]
+    told = dict(killed=lambda: [[dict(at=at)] for at in points(100)],
+                stopped=lambda: [[dict(at=at, how=signal.SIGINT)] for at in points(20)],
+                restless=lambda: [[dict(at=at)]*(2*n//at) for at in (150, 60)],
+                full=lambda: [[dict(most=most, note=len)] for most in (600, 1500, 4000, 9000)])
+    return [broken(calm, root/f'{what}{i}', *ways) for i,
+            ways in enumerate(told[what]())], [r for r in json.loads((calm/'run/history.json').read_text())]
 
-if __name__ == '__main__': print(json.dumps(attempts(Path(sys.argv[1]), sys.argv[2])))
+if __name__ == '__main__':
+    print(json.dumps(attempts(Path(sys.argv[1]), sys.argv[2])))
 
 def tried(folder, what):
-    "`attempts` in a process of their own, which imports what it needs once and is forked for each life of a run"
+    "`attempts` in a process of their own, which is forked for each life of a run"
     done = subprocess.run([sys.executable, __file__, folder, what], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 def test_killed_at_a_hundred_points_to_the_same_bytes(tmp_path):
     rows, history = tried(tmp_path, 'killed')
-    assert {r['action'][:6] for r in history} >= {'accept', 'reject'} and 'accept' in {r.get('slow_update') for r in history} and len(history) == 6
+    assert {r['action'][:6] for r in history} >= {'accept', 'reject'}
+    assert 'accept' in {r.get('slow_update') for r in history}
+    assert len(history) == 6
     assert [r['ends'] for r in rows] == [[-signal.SIGKILL, 0]]*100
     assert [r['same'] for r in rows] == [True]*100
     assert max(r['repeated'] for r in rows) <= WORKERS and sum(r['strange'] for r in rows) == 0
@@ -135,7 +160,8 @@ def test_stopped_by_hand_to_the_same_bytes(tmp_path):
 def test_a_disk_that_is_full_stops_the_run_and_costs_nothing(tmp_path):
     rows, _ = tried(tmp_path, 'full')
     for r in rows:
-        assert r['said'][0].startswith('OSError: ') and 'could not write run' in r['said'][0] and 'free some space' in r['said'][0], r['said'][0]
+        said = r['said'][0]
+        assert said.startswith('OSError: ') and 'could not write run' in said and 'free some space' in said, said
         assert (r['ends'], r['same'], r['strange']) == ([1, 0], True, 0)
         assert r['repeated'] <= WORKERS
 
@@ -145,11 +171,14 @@ class Room:
         self.path, self.calls = path, []
         path.mkdir()
         monkeypatch.chdir(path)
-    def trainer(self, tick=lambda: None, **kw): return trainer(self.calls.append, tick, **kw)
-    def keys(self): return Counter(c.split()[1] for c in self.calls)
+    def trainer(self, tick=lambda: None, **kw):
+        return trainer(self.calls.append, tick, **kw)
+    def keys(self):
+        return Counter(c.split()[1] for c in self.calls)
 
 @pytest.fixture
-def room(tmp_path, monkeypatch): return Room(tmp_path/'here', monkeypatch)
+def room(tmp_path, monkeypatch):
+    return Room(tmp_path/'here', monkeypatch)
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
@@ -162,13 +191,16 @@ def whole(tmp_path_factory):
 def cut_short(room, at):
     "Begin a run in `room` that ends with its call number `at`"
     def tick():
-        if len(room.calls) >= at: raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt): room.trainer(tick, workers=1).train()
+        if len(room.calls) >= at:
+            raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        room.trainer(tick, workers=1).train()
     return len(room.calls)
 
 def test_after_ctrl_c_nothing_more_is_called_and_the_folder_is_free(room, whole):
     bomb = Bomb(120, signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt): room.trainer(bomb.tick).train()
+    with pytest.raises(KeyboardInterrupt):
+        room.trainer(bomb.tick).train()
     made = len(room.calls)
     time.sleep(.1)
     assert len(room.calls) <= made + WORKERS - 1
@@ -182,11 +214,13 @@ def test_a_disk_full_at_any_point(room, whole, monkeypatch, call, at):
     real, n = getattr(os, call), []
     def refuse(*a, **kw):
         n.append(call)
-        if len(n) >= at: raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(a[0]))
+        if len(n) >= at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(a[0]))
         return real(*a, **kw)
     with monkeypatch.context() as m:
         m.setattr(os, call, refuse)
-        with pytest.raises(OSError, match='No space left') as e: room.trainer().train()
+        with pytest.raises(OSError, match='No space left') as e:
+            room.trainer().train()
     assert e.value.errno == errno.ENOSPC
     room.trainer().train()
     assert snapshot(room.path) == whole[0] and room.keys() == whole[1]
@@ -195,11 +229,13 @@ def test_a_disk_full_while_the_optimizer_answers_is_no_lost_call(room, whole, mo
     from skillrl.concurrency import Journal
     put = Journal.put
     def full(self, key, value):
-        if key[1] == 'analyst': raise OSError(errno.ENOSPC, 'could not write the journal (No space left on device)')
+        if key[1] == 'analyst':
+            raise OSError(errno.ENOSPC, 'could not write the journal (No space left on device)')
         return put(self, key, value)
     with monkeypatch.context() as m:
         m.setattr(Journal, 'put', full)
-        with pytest.raises(OSError, match='No space left'): room.trainer().train()
+        with pytest.raises(OSError, match='No space left'):
+            room.trainer().train()
     room.trainer().train()
     assert snapshot(room.path) == whole[0] and sum((room.keys() - whole[1]).values()) <= WORKERS
 
@@ -207,12 +243,18 @@ def test_two_trainers_do_not_share_a_folder(room, whole):
     "D10: the second is told who holds it, in this process and in another, and the first is not disturbed"
     told = []
     def tick():
-        if len(room.calls) != 50: return
-        with pytest.raises(BlockingIOError, match=f'is in use by process {os.getpid()}: wait until it ends or choose another folder') as e: room.trainer().train()
+        if len(room.calls) != 50:
+            return
+        with pytest.raises(BlockingIOError,
+                           match=f'is in use by process {os.getpid()}: wait until it ends or choose') as e:
+            room.trainer().train()
         told.append(e)
-        code = f'import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from test_skillopt_kill import trainer; trainer().train()'
+        here = str(Path(__file__).parent)
+        code = (f'import sys; sys.path.insert(0, {here!r}); '
+                'from test_skillopt_kill import trainer; trainer().train()')
         other = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=room.path)
-        assert other.returncode == 1 and f'is in use by process {os.getpid()}' in other.stderr.splitlines()[-1]
+        assert other.returncode == 1
+        assert f'is in use by process {os.getpid()}' in other.stderr.splitlines()[-1]
         told.append(other)
     room.trainer(tick, workers=1).train()
     assert len(told) >= 2 and calls(room.path) == []
@@ -234,7 +276,8 @@ def test_a_torn_journal_line_costs_one_call(room, whole, torn):
 @pytest.mark.parametrize('tail', [b'{"step": 3, "st', b'\0\0\0', b'\xff\xfe'])
 def test_a_torn_line_of_events_is_cut_off(room, whole, tail):
     cut_short(room, 100)
-    with open('run/events.jsonl', 'ab') as f: f.write(tail)
+    with open('run/events.jsonl', 'ab') as f:
+        f.write(tail)
     room.trainer().train()
     assert snapshot(room.path) == whole[0] and all(JsonlLog('run/events.jsonl').read())
 
@@ -245,9 +288,10 @@ def test_a_damaged_newest_step_is_made_again(room, whole):
     assert snapshot(room.path) == whole[0]
 
 def test_a_kill_between_the_two_tests_of_one_skill(tmp_path):
-    "Where no candidate was any good, the first skill is the best as well: it is played once and counted once, whenever the run is cut"
+    "Where no candidate was any good, the first skill is also the best: it is played and counted once"
     class Poor(Tutor):
-        def chat(self, **kw): return '{"edits": []}', dict(prompt_tokens=9, completion_tokens=3, calls=1)
+        def chat(self, **kw):
+            return '{"edits": []}', dict(prompt_tokens=9, completion_tokens=3, calls=1)
     folders = [tmp_path/k for k in ('calm', 'wild')]
     def run(folder, die=lambda e, a: None):
         if not (pid := os.fork()):
@@ -258,12 +302,17 @@ def test_a_kill_between_the_two_tests_of_one_skill(tmp_path):
                 t.optimizer.client = Counted(Poor(), to_file, lambda: None)
                 t.train()
                 os._exit(0)
-            finally: os._exit(1)
+            finally:
+                os._exit(1)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    for f in folders: f.mkdir()
+    for f in folders:
+        f.mkdir()
     def die(event, args):
-        if event == 'os.mkdir' and '.test_eval_best' in str(args[0]): os.kill(os.getpid(), signal.SIGKILL)
+        if event == 'os.mkdir' and '.test_eval_best' in str(args[0]):
+            os.kill(os.getpid(), signal.SIGKILL)
     assert [run(folders[0]), run(folders[1], die), run(folders[1])] == [0, -signal.SIGKILL, 0]
     assert snapshot(folders[0]) == snapshot(folders[1]) and len(calls(folders[0])) == len(calls(folders[1]))
     said = json.loads((folders[0]/'run/summary.json').read_text())
-    assert said['best_step'] == 0 and said['test_hard'] == said['baseline_test_hard'] is not None and len(set(k for _, k in calls(folders[0]))) == len(calls(folders[0]))
+    assert said['best_step'] == 0
+    assert said['test_hard'] == said['baseline_test_hard'] is not None
+    assert len(set(k for _, k in calls(folders[0]))) == len(calls(folders[0]))

@@ -1,4 +1,4 @@
-"Every mode of the trainer from end to end, with an optimizer that says what the test wants and an agent without luck"
+"Every mode of the trainer from end to end, with a scripted optimizer and an agent without luck"
 import json, os, re, sys, threading, time
 from collections import Counter
 from pathlib import Path
@@ -25,15 +25,18 @@ from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.skills.bank import SkillBank
 from skillrl.envs.alfworld.scene import CATEGORIES
 
-STAGES = {'analyst_error': 'analyst', 'analyst_success': 'analyst', 'full_rewrite': 'analyst', 'merge_rewrites': 'merge'}
+STAGES = {'analyst_error': 'analyst', 'analyst_success': 'analyst', 'full_rewrite': 'analyst',
+          'merge_rewrites': 'merge'}
 HARM = '- Hurry 7.'
 
-def spent(user, text): return dict(prompt_tokens=len(user.split()), completion_tokens=len(text.split()), calls=1)
+def spent(user, text):
+    return dict(prompt_tokens=len(user.split()), completion_tokens=len(text.split()), calls=1)
 
 class Clerk:
     "Right if the skill minds all the rules that the invoice needs, and does not hurry"
     model = 'clerk'
-    def __init__(self): self.asked = []
+    def __init__(self):
+        self.asked = []
     def chat(self, *, system, user, **kw):
         rules, hurries = minded(system)
         text = 'right' if needed(user) <= rules and not hurries else 'wrong'
@@ -41,9 +44,10 @@ class Clerk:
         return text, spent(user, text)
 
 class Tutor:
-    "Answers each prompt, by its name, with what `says` returns; no answer of its own means the edits that would help"
+    "Answers each prompt, by its name, with what `says` returns, or with the edits that would help"
     model = 'tutor'
-    def __init__(self, **says): self.says, self.asked = says, []
+    def __init__(self, **says):
+        self.says, self.asked = says, []
     def chat(self, *, system, user, stage='', **kw):
         name = next(k for k in KEYS if load_prompt(k) == system)
         self.asked.append((name, user))
@@ -51,72 +55,100 @@ class Tutor:
         text = said(user) if callable(said) else said
         text = text if isinstance(text, str) else json.dumps(text)
         return text, spent(user, text)
-    def told(self, name): return [user for n, user in self.asked if n == name]
+    def told(self, name):
+        return [user for n, user in self.asked if n == name]
 
 def lacking(user, most=2):
     "Edits for the first rules that are needed and not there"
     parts = sections(user)
     rules = sorted(needed(parts['Trajectories']) - minded(parts['Current skill'])[0])[:most]
-    return dict(reasoning='These are needed.', edits=[dict(op='append', content=f'- Mind the {r}.') for r in rules])
+    return dict(reasoning='These are needed.',
+                edits=[dict(op='append', content=f'- Mind the {r}.') for r in rules])
 
-def edits(*contents, **kw): return dict(edits=[dict(op='append', content=c, **kw) for c in contents])
+def edits(*contents, **kw):
+    return dict(edits=[dict(op='append', content=c, **kw) for c in contents])
 
 def trainer(tutor=None, clerk=None, world=None, **kw):
     more = {k: kw.pop(k) for k in ('initial_skill', 'executor') if k in kw}
-    settings = dict(num_epochs=2, batch_size=6, minibatch_size=3, edit_budget=4, gate_alpha=.4, gate_pairs=12, workers=2, verbose=False, out_root='run')
-    return SkillOptTrainer(config=SkillOptConfig(**settings | kw), env=world or RuleWorld(train=12, val=24, test=12, seed=2),
+    settings = dict(num_epochs=2, batch_size=6, minibatch_size=3, edit_budget=4, gate_alpha=.4, gate_pairs=12,
+                    workers=2, verbose=False, out_root='run')
+    return SkillOptTrainer(config=SkillOptConfig(**settings | kw),
+                           env=world or RuleWorld(train=12, val=24, test=12, seed=2),
                            optimizer_client=tutor or Tutor(), target_client=clerk or Clerk(), **more)
 
-def read(name): return json.loads((Path('run')/name).read_text())
-def text(name): return (Path('run')/name).read_text()
-def record(n): return read(f'steps/step_{n:04}/step_record.json')
-def actions(): return [r['action'] for r in read('history.json')]
+def read(name):
+    return json.loads((Path('run')/name).read_text())
+def text(name):
+    return (Path('run')/name).read_text()
+def record(n):
+    return read(f'steps/step_{n:04}/step_record.json')
+def actions():
+    return [r['action'] for r in read('history.json')]
 def snapshot(d='run', without=('.lock', 'events.jsonl')):
-    return {p.relative_to(d).as_posix(): p.read_bytes() for p in sorted(Path(d).rglob('*')) if p.is_file() and p.name not in without}
+    return {p.relative_to(d).as_posix(): p.read_bytes() for p in sorted(Path(d).rglob('*')) if p.is_file()
+            and p.name not in without}
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch): monkeypatch.chdir(tmp_path)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 def inside(folder, fn):
     "What `fn` returns in a new folder beside this one"
     Path(folder).mkdir()
     was = os.getcwd()
     os.chdir(folder)
-    try: return fn()
-    finally: os.chdir(was)
+    try:
+        return fn()
+    finally:
+        os.chdir(was)
 
 def test_a_plain_run_learns_and_leaves_the_files_of_1_0_0():
     summary = trainer(num_epochs=4).train()
-    assert summary['test_hard'] > summary['baseline_test_hard'] and summary['total_accepts'] >= 2 and summary['stopped'] is None
+    assert summary['test_hard'] > summary['baseline_test_hard']
+    assert summary['total_accepts'] >= 2
+    assert summary['stopped'] is None
     files = {re.sub(r'\d{4}', 'NNNN', k) for k in snapshot()}
-    step = 'rollout_results raw_patches merged_patch ranked_patch edit_apply_report step_record selection_eval/results selection_eval/summary'
-    assert files >= {f'steps/step_NNNN/{k}.json' for k in step.split()} | {'steps/step_NNNN/candidate_skill.md', 'skills/skill_vNNNN.md'}
-    assert files >= {'config.json', 'best_skill.md', 'current_skill.md', 'history.json', 'runtime_state.json', 'summary.json'}
-    assert files >= {f'{k}/{f}.json' for k in ('baseline_selection_eval', 'test_eval_baseline', 'test_eval_best') for f in ('results', 'summary')}
-    assert read('runtime_state.json')['last_completed_step'] == 8 and text('best_skill.md') == text(f'skills/skill_v{summary["best_step"]:04}.md')
+    step = ('rollout_results raw_patches merged_patch ranked_patch edit_apply_report step_record '
+            'selection_eval/results selection_eval/summary')
+    assert files >= {f'steps/step_NNNN/{k}.json'
+                     for k in step.split()} | {'steps/step_NNNN/candidate_skill.md', 'skills/skill_vNNNN.md'}
+    assert files >= {'config.json', 'best_skill.md', 'current_skill.md', 'history.json', 'runtime_state.json',
+                     'summary.json'}
+    assert files >= {f'{k}/{f}.json'
+                     for k in ('baseline_selection_eval', 'test_eval_baseline', 'test_eval_best')
+                     for f in ('results', 'summary')}
+    assert read('runtime_state.json')['last_completed_step'] == 8
+    assert text('best_skill.md') == text(f'skills/skill_v{summary["best_step"]:04}.md')
 
 def test_no_test_and_no_snapshots_where_none_are_wanted():
     summary = trainer(num_epochs=1, eval_test=False, save_every_step=False).train()
     assert summary['test_hard'] is None and not any(k.startswith(('test_eval', 'skills')) for k in snapshot())
 
-@pytest.mark.parametrize('said,budget,made', [(0, 0, 0), ('0', 0, 0), (1, 1, 1), ('about 3', 3, 3), (99, 4, 4), ('some', 2, 2), (None, 2, 2)])
+@pytest.mark.parametrize('said,budget,made',
+                         [(0, 0, 0), ('0', 0, 0), (1, 1, 1), ('about 3', 3, 3), (99, 4, 4), ('some', 2, 2),
+                          (None, 2, 2)])
 def test_autonomous_edit_budget(said, budget, made):
     "0 means no edit at all; what cannot be read means the smallest budget"
-    tutor = Tutor(edit_budget=dict(reasoning='so', edit_budget=said), analyst_error=lambda u: lacking(u, 4), ranking=dict(selected_indices=[0, 1, 2, 3]))
+    tutor = Tutor(edit_budget=dict(reasoning='so', edit_budget=said), analyst_error=lambda u: lacking(u, 4),
+                  ranking=dict(selected_indices=[0, 1, 2, 3]))
     trainer(tutor, lr_scheduler='autonomous', num_epochs=1, screen=False, gate_rule='strict').train()
     first = record(1)
-    assert (first['edit_budget'], first['n_edits_ranked'], len(tutor.told('edit_budget'))) == (budget, made, 2)
-    if made: assert first['action'].startswith('accept') and len(minded(text('skills/skill_v0001.md'))[0]) == made
+    assert (first['edit_budget'], first['n_edits_ranked'], len(tutor.told('edit_budget'))) == (budget, made,
+                                                                                               2)
+    if made:
+        assert first['action'].startswith('accept') and len(minded(text('skills/skill_v0001.md'))[0]) == made
     else:
         assert actions() == ['skip_no_edits']*2 and text('best_skill.md') == RuleWorld().get_initial_skill()
-        assert 'selection' not in read('steps/step_0001/step_record.json')['usage']['target'] and not Path('run/steps/step_0001/candidate_skill.md').exists()
+        assert 'selection' not in read('steps/step_0001/step_record.json')['usage']['target']
+        assert not Path('run/steps/step_0001/candidate_skill.md').exists()
 
 def test_accumulation_plays_several_batches_with_one_skill():
     clerk = Clerk()
     summary = trainer(clerk=clerk, num_epochs=2, batch_size=3, accumulation=2).train()
     assert summary['total_steps'] == 4
     for n in (1, 2, 3, 4):
-        assert record(n)['rollout_n'] == 6 and len({r['id'] for r in read(f'steps/step_{n:04}/rollout_results.json')}) == 6
+        assert record(n)['rollout_n'] == 6
+        assert len({r['id'] for r in read(f'steps/step_{n:04}/rollout_results.json')}) == 6
     ids = [r['id'] for n in (1, 2) for r in read(f'steps/step_{n:04}/rollout_results.json')]
     assert sorted(ids) == sorted(f'train-{i}' for i in range(12))
 
@@ -128,27 +160,35 @@ NEW = '# Invoices\n\n' + ''.join(f'- Mind the {r}.\n' for r in RULES)
 def test_rewriting(mode, says):
     tutor = Tutor(**says)
     summary = trainer(tutor, update_mode=mode, num_epochs=1).train()
-    assert actions()[0] == 'accept_new_best' and text('best_skill.md') == text('steps/step_0001/candidate_skill.md') == NEW
+    assert actions()[0] == 'accept_new_best'
+    assert text('best_skill.md') == text('steps/step_0001/candidate_skill.md') == NEW
     assert summary['test_hard'] == 1 and tutor.told(mode) and len(set(NEW.split())) > 9
     assert bool(tutor.told('analyst_error')) == (mode == 'rewrite')
 
-@pytest.mark.parametrize('reply', ['I would rather not.', '{"new_skill": " "}', '{"new_skill": "cut o', '{"new_skill": ["a"]}', json.dumps(dict(new_skill='x'*999))])
+@pytest.mark.parametrize('reply',
+                         ['I would rather not.', '{"new_skill": " "}', '{"new_skill": "cut o',
+                          '{"new_skill": ["a"]}', json.dumps(dict(new_skill='x'*999))])
 @pytest.mark.parametrize('mode', ['rewrite', 'full_rewrite'])
 def test_a_rewrite_that_fails_changes_nothing(mode, reply):
-    summary = trainer(Tutor(**{mode: reply, 'merge_rewrites': reply}), update_mode=mode, num_epochs=1, max_skill_chars=400).train()
+    summary = trainer(Tutor(**{mode: reply, 'merge_rewrites': reply}), update_mode=mode, num_epochs=1,
+                      max_skill_chars=400).train()
     assert actions() == ['skip_no_rewrite']*2 and summary['total_skips'] == 2
-    assert text('best_skill.md') == text('current_skill.md') == RuleWorld().get_initial_skill() and not Path('run/steps/step_0001/candidate_skill.md').exists()
+    assert text('best_skill.md') == text('current_skill.md') == RuleWorld().get_initial_skill()
+    assert not Path('run/steps/step_0001/candidate_skill.md').exists()
 
 def test_a_run_keeps_what_it_could_not_read_of_its_optimizer():
     trainer(Tutor(analyst_error='No idea.'), num_epochs=1).train()
     rows = [json.loads(line) for line in text('rejected.jsonl').splitlines()]
-    assert [(r['step'], r['question'], r['raw']) for r in rows] == [(n, 'analyst_error', 'No idea.') for n in (1, 2)]
+    assert [(r['step'], r['question'], r['raw']) for r in rows] == [(n, 'analyst_error', 'No idea.')
+                                                                    for n in (1, 2)]
 
 @pytest.mark.parametrize('mode', ['rewrite', 'full_rewrite'])
 def test_the_offline_optimizer_has_candidates_in_the_modes_that_rewrite(mode):
-    summary = trainer(RuleOptimizer(), RuleTarget(), RuleWorld(), update_mode=mode, num_epochs=3, batch_size=20, minibatch_size=4, edit_budget=6).train()
+    summary = trainer(RuleOptimizer(), RuleTarget(), RuleWorld(), update_mode=mode, num_epochs=3,
+                      batch_size=20, minibatch_size=4, edit_budget=6).train()
     assert summary['total_skips'] == 0 and summary['total_accepts'] >= 1
-    assert len(minded(text('best_skill.md'))[0]) >= 1 and text('best_skill.md').startswith(RuleWorld().get_initial_skill())
+    assert len(minded(text('best_skill.md'))[0]) >= 1
+    assert text('best_skill.md').startswith(RuleWorld().get_initial_skill())
 
 @pytest.mark.parametrize('minibatch', [24, 8])
 def test_the_offline_teacher_writes_a_whole_document_and_unites_several(minibatch):
@@ -158,7 +198,9 @@ def test_the_offline_teacher_writes_a_whole_document_and_unites_several(minibatc
     assert len(document_to_bank(new, SkillBank(), CATEGORIES).skills()) >= 6
     edit = Edit('insert_after', '- Look for egg in fridge 1.', '# heat')
     suggested = rewrite(Optimizer(TeacherOptimizer(AlfworldTeacher())), skill, Patch([edit]))
-    assert [(o.category, o.principle) for o in document_to_bank(suggested, SkillBank(), CATEGORIES).skills()] == [('heat', 'Look for egg in fridge 1.')]
+    assert [(o.category, o.principle)
+            for o in document_to_bank(suggested, SkillBank(),
+                                      CATEGORIES).skills()] == [('heat', 'Look for egg in fridge 1.')]
 
 @pytest.mark.parametrize('mode', ['patch', 'rewrite'])
 def test_nothing_proposed_is_a_step_without_patches(mode):
@@ -173,19 +215,26 @@ def test_the_meta_skill_is_told_in_the_next_epoch_only_and_never_in_the_skill():
     at = [name for name, _ in tutor.asked].index('meta_skill')
     before = sum(name in EDITING for name, _ in tutor.asked[:at])
     assert not any(told[:before]) and all(told[before:]) and 0 < before < len(told)
-    assert text('steps/step_0003/meta_skill.md') == notes and notes not in text('best_skill.md') + text('current_skill.md')
+    assert text('steps/step_0003/meta_skill.md') == notes
+    assert notes not in text('best_skill.md') + text('current_skill.md')
 
 GOOD, BAD = 'Mind the vat. Mind the customs. Mind the freight. Mind the date.', 'Hurry 1. Speed is all.'
 
-@pytest.mark.parametrize('mode,guidance,outcome', [('gated', GOOD, 'accept'), ('gated', BAD, 'reject'), ('forced', GOOD, 'forced'), ('forced', BAD, 'forced'),
+@pytest.mark.parametrize('mode,guidance,outcome',
+                         [('gated', GOOD, 'accept'), ('gated', BAD, 'reject'), ('forced', GOOD, 'forced'),
+                          ('forced', BAD, 'forced'),
                                                    ('gated', 'x'*9999, 'none'), ('gated', '', 'none')])
 def test_slow_update(mode, guidance, outcome):
-    tutor = Tutor(slow_update=dict(reasoning='seen', guidance=guidance), analyst_error=lambda u: lacking(u, 1))
+    tutor = Tutor(slow_update=dict(reasoning='seen', guidance=guidance),
+                  analyst_error=lambda u: lacking(u, 1))
     summary = trainer(tutor, slow_update=mode, num_epochs=3, slow_update_samples=6).train()
-    assert record(3)['slow_update'] == outcome and 'slow_update' not in record(1) and sum(record(3)['compared'].values()) == 6
+    assert record(3)['slow_update'] == outcome
+    assert 'slow_update' not in record(1)
+    assert sum(record(3)['compared'].values()) == 6
     assert protected(text('skills/skill_v0003.md')) == (guidance if outcome in ('accept', 'forced') else None)
     assert not minded(text('best_skill.md'))[1] and summary['test_hard'] >= summary['baseline_test_hard']
-    if outcome in ('accept', 'forced'): assert text('steps/step_0003/slow_update.md') == guidance
+    if outcome in ('accept', 'forced'):
+        assert text('steps/step_0003/slow_update.md') == guidance
 
 def test_forced_guidance_that_harms_is_measured_before_anything_is_compared_with_it():
     tutor = Tutor(slow_update=dict(guidance=BAD), analyst_error=lambda u: lacking(u, 1))
@@ -194,28 +243,40 @@ def test_forced_guidance_that_harms_is_measured_before_anything_is_compared_with
     assert third['slow_update'] == 'forced' and third['gate']['before'] == 0 < record(2)['current_score']
     assert minded(text('current_skill.md'))[1] and not minded(text('best_skill.md'))[1]
 
-@pytest.mark.parametrize('mode,guidance,best', [('gated', GOOD, True), ('forced', GOOD, True), ('forced', BAD, False)])
+@pytest.mark.parametrize('mode,guidance,best',
+                         [('gated', GOOD, True), ('forced', GOOD, True), ('forced', BAD, False)])
 def test_guidance_that_nothing_else_was_measured_with_has_a_score_of_its_own(mode, guidance, best):
     "No analyst ever has an edit to offer"
     tutor = Tutor(slow_update=dict(reasoning='seen', guidance=guidance), analyst_error=edits())
     summary = trainer(tutor, slow_update=mode, num_epochs=2, slow_update_samples=6).train()
     told, base = read('final_selection_eval/summary.json'), read('baseline_selection_eval/summary.json')
-    assert summary['best_step'] == 3*best and (protected(text('best_skill.md')) == guidance) == best and protected(text('current_skill.md')) == guidance
-    assert summary['best_selection_score'] == told['score'] and (told['score'] > base['score']) == best and summary['baseline_selection_score'] == base['score']
+    assert summary['best_step'] == 3*best
+    assert (protected(text('best_skill.md')) == guidance) == best
+    assert protected(text('current_skill.md')) == guidance
+    assert summary['best_selection_score'] == told['score']
+    assert (told['score'] > base['score']) == best
+    assert summary['baseline_selection_score'] == base['score']
     assert summary['current_selection_score'] == (told['score'] if best else 0)
 
 @pytest.mark.parametrize('mode', ['patch', 'rewrite', 'full_rewrite'])
 def test_the_protected_block_survives_whatever_edits_do(mode):
     skill = protect('# Invoices\n\nWrite the invoice.\n', 'Never guess a number.')
-    attack = [dict(op='delete', target='Never guess a number.'), dict(op='replace', target='Never guess', content='Guess'),
-              dict(op='replace', target=skill.split('\n')[-2], content='- Mind the date.'), dict(op='insert_after', target='Never guess a number.', content='- Mind the vat.')]
-    tutor = Tutor(analyst_error=lambda u: dict(edits=attack + lacking(u)['edits']), analyst_success=dict(edits=attack), rewrite=dict(new_skill=NEW),
-                  full_rewrite=dict(new_skill=NEW), merge_rewrites=dict(new_skill=NEW), ranking=dict(selected_indices=[0, 1, 2, 3, 4, 5]))
+    attack = [dict(op='delete', target='Never guess a number.'),
+              dict(op='replace', target='Never guess', content='Guess'),
+              dict(op='replace', target=skill.split('\n')[-2], content='- Mind the date.'),
+              dict(op='insert_after', target='Never guess a number.', content='- Mind the vat.')]
+    tutor = Tutor(analyst_error=lambda u: dict(edits=attack + lacking(u)['edits']),
+                  analyst_success=dict(edits=attack), rewrite=dict(new_skill=NEW),
+                  full_rewrite=dict(new_skill=NEW), merge_rewrites=dict(new_skill=NEW),
+                  ranking=dict(selected_indices=[0, 1, 2, 3, 4, 5]))
     trainer(tutor, initial_skill=skill, update_mode=mode, edit_budget=8).train()
     assert text('best_skill.md') != skill and minded(text('best_skill.md'))[0]
     for name in snapshot():
-        if name.endswith('_skill.md') or name.startswith('skills/'): assert protected(text(name)) == 'Never guess a number.', name
-    if mode == 'patch': assert Counter(r['status'] for r in read('steps/step_0001/edit_apply_report.json'))['skipped_protected_region'] >= 2
+        if name.endswith('_skill.md') or name.startswith('skills/'):
+            assert protected(text(name)) == 'Never guess a number.', name
+    if mode == 'patch':
+        assert Counter(r['status']
+                       for r in read('steps/step_0001/edit_apply_report.json'))['skipped_protected_region'] >= 2
 
 def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restart():
     tutor = Tutor(analyst_error=edits(HARM))
@@ -232,9 +293,11 @@ def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restar
         first = Tutor(analyst_error=edits(HARM))
         class Stop(Clerk):
             def chat(self, **kw):
-                if len(first.told('analyst_error')) > 4: raise KeyboardInterrupt
+                if len(first.told('analyst_error')) > 4:
+                    raise KeyboardInterrupt
                 return super().chat(**kw)
-        with pytest.raises(KeyboardInterrupt): trainer(first, Stop(), **settings).train()
+        with pytest.raises(KeyboardInterrupt):
+            trainer(first, Stop(), **settings).train()
         second = Tutor(analyst_error=edits(HARM))
         trainer(second, **settings).train()
         return first.asked, second.asked, snapshot()
@@ -248,7 +311,8 @@ def test_without_memory_of_refused_edits_nothing_is_told():
     assert not any('Context' in sections(u) for u in tutor.told('analyst_error'))
 
 @pytest.mark.parametrize('rule,line,accepted', [
-    ('strict', '- Mind the {few}.', True), ('bound', '- Mind the {few}.', False), ('sign', '- Mind the {few}.', False), ('none', '- Mind the {few}.', True),
+    ('strict', '- Mind the {few}.', True), ('bound', '- Mind the {few}.', False),
+    ('sign', '- Mind the {few}.', False), ('none', '- Mind the {few}.', True),
     ('strict', HARM, False), ('bound', HARM, False), ('sign', HARM, False), ('none', HARM, True),
     ('strict', '{all}', True), ('bound', '{all}', True), ('sign', '{all}', True), ('none', '{all}', True)])
 def test_rules_of_the_gate(rule, line, accepted):
@@ -258,9 +322,12 @@ def test_rules_of_the_gate(rule, line, accepted):
     few = next(r for r, n in count.items() if n == 1)
     content = line.format(few=few, all=' '.join(f'Mind the {r}.' for r in RULES))
     initial = ''.join(f'- Mind the {r}.\n' for r, n in count.items() if n > 2)
-    trainer(Tutor(analyst_error=edits(content)), world=world, initial_skill=initial, gate_rule=rule, gate_alpha=.1, screen=False, num_epochs=1, batch_size=12).train()
+    trainer(Tutor(analyst_error=edits(content)), world=world, initial_skill=initial, gate_rule=rule,
+            gate_alpha=.1, screen=False, num_epochs=1, batch_size=12).train()
     first = record(1)
-    assert first['action'].startswith('accept') == accepted and first['gate']['rule'] == rule and bool(first['gate']['reason']) != accepted
+    assert first['action'].startswith('accept') == accepted
+    assert first['gate']['rule'] == rule
+    assert bool(first['gate']['reason']) != accepted
     assert (content in text('current_skill.md')) == accepted
 
 class Half(RuleWorld):
@@ -271,22 +338,26 @@ class Half(RuleWorld):
 
 @pytest.mark.parametrize('metric,accepted', [('hard', False), ('soft', True), ('mixed', True)])
 def test_the_metric_of_the_gate(metric, accepted):
-    trainer(world=Half(train=12, val=12, test=6, seed=2), gate_metric=metric, gate_rule='strict', num_epochs=1, edit_budget=8, screen=False).train()
+    trainer(world=Half(train=12, val=12, test=6, seed=2), gate_metric=metric, gate_rule='strict',
+            num_epochs=1, edit_budget=8, screen=False).train()
     assert any(a.startswith('accept') for a in actions()) == accepted
 
 # What ends a run early
 
 PRICES = dict(clerk=(100., 200.), tutor=(300., 400.))
 
-def total(summary, key, *roles): return sum(u[key] for r in roles or summary['usage'] for u in summary['usage'][r].values())
+def total(summary, key, *roles):
+    return sum(u[key] for r in roles or summary['usage'] for u in summary['usage'][r].values())
 
 def stops_and_goes_on(limit, **more):
-    "A run that has as its `limit` what that gives for a whole run, and what it says; then without, where it must end like a run that never had one"
+    "A run stopped by `limit`, and what it says; then without one, where it must end like a run that never had it"
     more = dict(num_epochs=3, prices=PRICES, optimizer_max_completion_tokens=200, final_passes=1) | more
     whole = inside('never', lambda: trainer(**more).train())
     limit, clerk = limit(whole), Clerk()
     stopped = trainer(clerk=clerk, **more, **limit).train()
-    assert stopped['stopped'] and 0 < stopped['total_steps'] < 6 and read('summary.json') == json.loads(json.dumps(stopped))
+    assert stopped['stopped']
+    assert 0 < stopped['total_steps'] < 6
+    assert read('summary.json') == json.loads(json.dumps(stopped))
     left = trainer(**more).train()
     assert left == whole and left['stopped'] is None and left['total_steps'] == 6
     assert snapshot() == snapshot('never/run')
@@ -294,19 +365,26 @@ def stops_and_goes_on(limit, **more):
 
 @pytest.mark.parametrize('eval_test', [False, True])
 def test_a_limit_on_calls_keeps_the_final_measurement_back(eval_test):
-    said, limit, called = stops_and_goes_on(lambda whole: dict(max_target_calls=total(whole, 'calls', 'target')//2), eval_test=eval_test)
-    assert f"of {limit['max_target_calls']} target calls are made" in said['stopped'] and said['stopped'].endswith('raise max_target_calls')
-    assert called == total(said, 'calls', 'target') <= limit['max_target_calls'] and said['usage']['target']['final_selection_eval']['calls'] == 24
+    said, limit, called = stops_and_goes_on(lambda whole: dict(max_target_calls=total(whole, 'calls',
+                                                                                      'target')//2), eval_test=eval_test)
+    assert f"of {limit['max_target_calls']} target calls are made" in said['stopped']
+    assert said['stopped'].endswith('raise max_target_calls')
+    assert called == total(said, 'calls', 'target') <= limit['max_target_calls']
+    assert said['usage']['target']['final_selection_eval']['calls'] == 24
     low, high = said['best_selection_interval']
     assert 0 <= low <= said['best_selection_score'] <= high <= 1
 
 def test_a_limit_on_tokens():
     said, limit, _ = stops_and_goes_on(lambda whole: dict(max_tokens=total(whole, 'total_tokens')//2 + 8300))
-    assert re.search('tokens of [0-9,]+ are left and a call of .* may take .*: raise max_tokens$', said['stopped']) and total(said, 'total_tokens') <= limit['max_tokens']
+    assert re.search('tokens of [0-9,]+ are left and a call of .* may take .*: raise max_tokens$',
+                     said['stopped'])
+    assert total(said, 'total_tokens') <= limit['max_tokens']
 
 def test_a_limit_on_dollars():
     said, limit, _ = stops_and_goes_on(lambda whole: dict(max_usd=whole['usd']/2 + 1.66))
-    assert 'usd of' in said['stopped'] and 'raise max_usd' in said['stopped'] and 0 < said['usd'] <= limit['max_usd']
+    assert 'usd of' in said['stopped']
+    assert 'raise max_usd' in said['stopped']
+    assert 0 < said['usd'] <= limit['max_usd']
 
 def test_patience():
     said, _, _ = stops_and_goes_on(lambda whole: dict(patience=1))
@@ -320,10 +398,13 @@ def test_a_limit_on_time_stops_the_run_and_a_higher_one_lets_it_go_on():
     assert snapshot() == snapshot('never/run')
 
 def test_a_limit_below_the_first_measurement_is_said_at_once():
-    with pytest.raises(BudgetExceeded, match='raise max_target_calls'): trainer(max_target_calls=5).train()
-    with pytest.raises(BudgetExceeded, match='raise max_tokens'): trainer(max_tokens=5).train()
+    with pytest.raises(BudgetExceeded, match='raise max_target_calls'):
+        trainer(max_target_calls=5).train()
+    with pytest.raises(BudgetExceeded, match='raise max_tokens'):
+        trainer(max_tokens=5).train()
     clerk = Clerk()
-    with pytest.raises(ValueError, match="'tutor' has no price, so max_usd cannot be kept"): trainer(clerk=clerk, max_usd=1., prices=dict(clerk=(1, 1))).train()
+    with pytest.raises(ValueError, match="'tutor' has no price, so max_usd cannot be kept"):
+        trainer(clerk=clerk, max_usd=1., prices=dict(clerk=(1, 1))).train()
     assert not clerk.asked
 
 def test_patience_counts_steps_without_a_new_skill():
@@ -338,37 +419,46 @@ class Twice(RuleWorld):
 
 class Flaky(Clerk):
     "Raises at every `n`th call, which is made all the same"
-    def __init__(self, n): self.n, self.lock = n, threading.Lock(); super().__init__()
+    def __init__(self, n):
+        self.n, self.lock = n, threading.Lock()
+        super().__init__()
     def chat(self, **kw):
         said = super().chat(**kw)
         with self.lock:
-            if len(self.asked) % self.n == 0: raise ConnectionError('reset by peer')
+            if len(self.asked) % self.n == 0:
+                raise ConnectionError('reset by peer')
         return said
 
 def both(limit, clerk, tutor, **kw):
     "What a run under `limit` says and what it really took, at each of three launches"
-    said = [(trainer(tutor, clerk, **kw, **limit).train(), len(clerk.asked), len(tutor.asked)) for _ in range(3)]
-    assert all(s['stopped'] and (total(s, 'calls', 'target'), total(s, 'calls', 'optimizer'))==(called, asked) for s, called, asked in said)
+    said = [(trainer(tutor, clerk, **kw, **limit).train(), len(clerk.asked), len(tutor.asked))
+            for _ in range(3)]
+    assert all(s['stopped']
+               and (total(s, 'calls', 'target'), total(s, 'calls', 'optimizer'))==(called, asked) for s,
+               called, asked in said)
     assert len({(called, asked) for _, called, asked in said})==1
     return said[-1][0]
 
 @pytest.mark.parametrize('most', range(200, 420, 55))
 @pytest.mark.parametrize('world', [RuleWorld, Twice])
 def test_a_limit_on_calls_is_never_passed_and_started_again_costs_nothing(world, most):
-    said = both(dict(max_target_calls=most), Clerk(), Tutor(), world=world(train=12, val=12, test=6, seed=2), num_epochs=99)
+    said = both(dict(max_target_calls=most), Clerk(), Tutor(), world=world(train=12, val=12, test=6, seed=2),
+                num_epochs=99)
     assert total(said, 'calls', 'target') <= most
 
 @pytest.mark.parametrize('most', [120, 200])
 def test_calls_that_raise_count_for_the_limit(most, monkeypatch):
     monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     clerk = Flaky(7)
-    said = trainer(clerk=clerk, world=RuleWorld(train=12, val=12, test=6, seed=2), num_epochs=20, max_target_calls=most, workers=1).train()
+    said = trainer(clerk=clerk, world=RuleWorld(train=12, val=12, test=6, seed=2), num_epochs=20,
+                   max_target_calls=most, workers=1).train()
     assert said['stopped'] and len(clerk.asked)==total(said, 'calls', 'target') <= most
 
 def test_a_final_measurement_that_another_one_replaces_is_remembered():
     "A run that goes on epoch by epoch, with a final measurement after each"
     clerk = Clerk()
-    for n in range(1, 9): said = trainer(clerk=clerk, num_epochs=n, max_target_calls=450).train()
+    for n in range(1, 9):
+        said = trainer(clerk=clerk, num_epochs=n, max_target_calls=450).train()
     assert said['stopped'] and len(clerk.asked)==total(said, 'calls', 'target') <= 450
     run = trainer(clerk=clerk, num_epochs=9)
     run.train()
@@ -380,17 +470,21 @@ def test_what_the_optimizer_took_in_a_stage_that_was_broken_off_is_told(most):
         def chat(self, **kw):
             text, _ = super().chat(**kw)
             return text, dict(prompt_tokens=300, completion_tokens=200, calls=1)
-    said = both(dict(max_tokens=most), Clerk(), Long(), num_epochs=9, minibatch_size=1, screen=False, optimizer_max_completion_tokens=200, workers=1)
+    said = both(dict(max_tokens=most), Clerk(), Long(), num_epochs=9, minibatch_size=1, screen=False,
+                optimizer_max_completion_tokens=200, workers=1)
     assert total(said, 'calls', 'optimizer') and total(said, 'total_tokens') <= most
 
-@pytest.mark.parametrize('limit', [dict(max_tokens=20000), dict(max_usd=4.), dict(max_target_calls=500)], ids=lambda l: next(iter(l)))
+@pytest.mark.parametrize('limit', [dict(max_tokens=20000), dict(max_usd=4.), dict(max_target_calls=500)],
+                         ids=lambda l: next(iter(l)))
 @pytest.mark.parametrize('passes', [1, 3])
 def test_any_limit_keeps_the_final_measurement_back(limit, passes):
-    said = trainer(num_epochs=99, prices=PRICES, optimizer_max_completion_tokens=200, final_passes=passes, **limit).train()
+    said = trainer(num_epochs=99, prices=PRICES, optimizer_max_completion_tokens=200, final_passes=passes,
+                   **limit).train()
     low, high = said['best_selection_interval']
     assert said['stopped'] and said['total_accepts'] and low <= said['best_selection_score'] <= high
     assert said['usage']['target']['final_selection_eval']['calls']==24*passes
-    assert total(said, 'total_tokens') <= limit.get('max_tokens', 1e9) and said['usd'] <= limit.get('max_usd', 1e9)
+    assert total(said, 'total_tokens') <= limit.get('max_tokens', 1e9)
+    assert said['usd'] <= limit.get('max_usd', 1e9)
 
 def test_a_limit_on_time_keeps_the_final_measurement_back():
     class Slow(Clerk):
@@ -398,7 +492,9 @@ def test_a_limit_on_time_keeps_the_final_measurement_back():
             time.sleep(.002)
             return super().chat(**kw)
     said = trainer(clerk=Slow(), num_epochs=99, max_seconds=1.5).train()
-    assert 'raise max_seconds' in said['stopped'] and said['total_accepts'] and said['best_selection_interval']
+    assert 'raise max_seconds' in said['stopped']
+    assert said['total_accepts']
+    assert said['best_selection_interval']
 
 def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsys):
     "Where the limit was lowered after the steps, the lucky score of the gate stays under its own name"
@@ -408,16 +504,19 @@ def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsy
     monkeypatch.setattr(report, 'measure_final', late)
     said = trainer(verbose=True).train()
     assert said['total_accepts'] and said['best_selection_score'] is said['best_selection_interval'] is None
-    assert 0 < said['gate_score'] <= 1 and 'best selection score not measured afresh' in capsys.readouterr().out
+    assert 0 < said['gate_score'] <= 1
+    assert 'best selection score not measured afresh' in capsys.readouterr().out
     assert 'not measured afresh' in verdict(read_run('run')) and 'accepted' in outcome(Path('run'))
 
 def test_calls_of_a_process_that_was_killed_count_for_the_limit():
     "It could not write how its stage ended, but its journal tells what was answered"
     class Stop(Clerk):
         def chat(self, **kw):
-            if len(self.asked) == 40: os._exit(9)
+            if len(self.asked) == 40:
+                os._exit(9)
             return super().chat(**kw)
-    if not (pid := os.fork()): trainer(clerk=Stop(), workers=1).train()
+    if not (pid := os.fork()):
+        trainer(clerk=Stop(), workers=1).train()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     clerk = Clerk()
     said = trainer(clerk=clerk, workers=1, max_target_calls=200, num_epochs=9).train()
@@ -428,7 +527,8 @@ def test_calls_of_a_process_that_was_killed_count_for_the_limit():
 def answered(folder, tutor):
     "Answer every question in `folder` as `tutor` would"
     for q in HandoffChat(folder) and Handoff(folder).questions:
-        system, user = re.findall(r'^## (?:system|user)\n\n(~+)\n(.*?)\n\1$', q.read_text(encoding='utf-8'), re.M | re.S)
+        system, user = re.findall(r'^## (?:system|user)\n\n(~+)\n(.*?)\n\1$', q.read_text(encoding='utf-8'),
+                                  re.M | re.S)
         answer_place(q).write_text(tutor.chat(system=system[1], user=user[1])[0], encoding='utf-8')
 
 def test_an_optimizer_that_is_asked_by_files():
@@ -436,25 +536,37 @@ def test_an_optimizer_that_is_asked_by_files():
     settings = dict(slow_update='gated', meta_skill=True)
     while True:
         clerk = Clerk()
-        try: summary = trainer(HandoffChat('asked'), clerk, **settings).train()
+        try:
+            summary = trainer(HandoffChat('asked'), clerk, **settings).train()
         except Handoff as e:
             rounds += 1
-            assert re.search(r'\d+ questions? in asked waits? for an answer: write the one to \d{4}-\w+\.question\.md into', str(e)) and len(e.questions) >= 1
+            told = r'\d+ questions? in asked waits? for an answer: write the one to \d{4}-\w+\.question\.md into'
+            assert re.search(told, str(e))
+            assert len(e.questions) >= 1
             answered('asked', tutor)
             assert rounds < 40
-        else: break
-    assert rounds >= 4 and summary['total_accepts'] >= 1 and len(tutor.asked) == len(list(Path('asked').glob('*.question.md')))
-    inside('direct', lambda: trainer(Tutor(slow_update=dict(guidance=GOOD), meta_skill=dict(memory='Short lines.')), **settings).train())
-    for name in ('best_skill.md', 'current_skill.md'): assert text(name) == Path(f'direct/run/{name}').read_text()
+        else:
+            break
+    assert rounds >= 4
+    assert summary['total_accepts'] >= 1
+    assert len(tutor.asked) == len(list(Path('asked').glob('*.question.md')))
+    inside('direct', lambda: trainer(Tutor(slow_update=dict(guidance=GOOD),
+                                           meta_skill=dict(memory='Short lines.')), **settings).train())
+    for name in ('best_skill.md', 'current_skill.md'):
+        assert text(name) == Path(f'direct/run/{name}').read_text()
     what = lambda r: {k: v for k, v in r.items() if k != 'usage'}
-    assert list(map(what, read('history.json'))) == list(map(what, json.loads(Path('direct/run/history.json').read_text())))
+    assert list(map(what, read('history.json'))) == list(map(what,
+                                                             json.loads(Path('direct/run/history.json').read_text())))
 
 def test_no_rollout_is_paid_twice_while_questions_wait():
     clerk, tutor = Clerk(), Tutor()
     while True:
-        try: trainer(HandoffChat('asked'), clerk, num_epochs=1).train()
-        except Handoff: answered('asked', tutor)
-        else: break
+        try:
+            trainer(HandoffChat('asked'), clerk, num_epochs=1).train()
+        except Handoff:
+            answered('asked', tutor)
+        else:
+            break
     calm = Clerk()
     inside('direct', lambda: trainer(Tutor(), calm, num_epochs=1).train())
     assert Counter(clerk.asked) == Counter(calm.asked)
@@ -474,19 +586,24 @@ def test_a_command_line_agent_as_target():
     every = edits(' '.join(f'Mind the {r}.' for r in RULES))
     summary = trainer(Tutor(analyst_error=every), agent, RuleWorld(**world), **settings).train()
     assert (summary['total_accepts'], summary['baseline_test_hard'], summary['test_hard']) == (1, 0, 1)
-    inside('direct', lambda: trainer(Tutor(analyst_error=every), world=RuleWorld(**world), **settings).train())
+    inside('direct', lambda: trainer(Tutor(analyst_error=every), world=RuleWorld(**world),
+                                     **settings).train())
     assert text('best_skill.md') == Path('direct/run/best_skill.md').read_text()
 
 class Backwards:
     "An executor of one's own: one job after the other, the last first"
-    def __init__(self): self.runs, self.done = 0, 0
+    def __init__(self):
+        self.runs, self.done = 0, 0
     def run(self, fn, jobs, done=None):
         self.runs, out = self.runs + 1, [None]*len(jobs)
         for i in reversed(range(len(jobs))):
-            try: out[i] = fn(jobs[i])
-            except Exception as e: out[i] = e
+            try:
+                out[i] = fn(jobs[i])
+            except Exception as e:
+                out[i] = e
             self.done += 1
-            if done and done(i, out[i]): break
+            if done and done(i, out[i]):
+                break
         return out
 
 def test_an_executor_of_ones_own():
@@ -513,9 +630,11 @@ def test_prompts_of_ones_own_are_what_the_optimizer_hears():
     class Hears(Tutor):
         def chat(self, *, system, **kw):
             self.systems = getattr(self, 'systems', set()) | {system}
-            return super().chat(system=load_prompt('analyst_error') if system == 'Say what was wrong.' else system, **kw)
+            return super().chat(system=load_prompt('analyst_error') if system == 'Say what was wrong.'
+                                else system, **kw)
     tutor = Hears()
-    SkillOptTrainer(config=SkillOptConfig(num_epochs=1, batch_size=6, verbose=False, out_root='run'), env=RuleWorld(train=6, val=6, test=6), optimizer_client=tutor,
+    SkillOptTrainer(config=SkillOptConfig(num_epochs=1, batch_size=6, verbose=False, out_root='run'),
+                    env=RuleWorld(train=6, val=6, test=6), optimizer_client=tutor,
                     target_client=Clerk(), prompt_overrides=dict(analyst_error='Say what was wrong.')).train()
     assert 'Say what was wrong.' in tutor.systems and load_prompt('analyst_error') not in tutor.systems
 
@@ -545,20 +664,26 @@ def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
     before, down = [], []
     class Deaf(Clerk):
         def chat(self, *, system, **kw):
-            if down and system in down: raise ConnectionError('no route to host')
+            if down and system in down:
+                raise ConnectionError('no route to host')
             return super().chat(system=system, **kw)
     t = trainer(clerk=Deaf(), num_epochs=1, batch_size=12)
     patched, n = proposal.patched_skill, len(t.env.get_items('train'))//3
     def noted(session, p):
         before.append(patched(session, p))
-        if len(before)==n: down.append(before[-1])  # The last, since a run whose first five items are lost ends there
+        if len(before)==n:
+            down.append(before[-1])  # The last, since a run whose first five items are lost ends there
         return before[-1]
     monkeypatch.setattr(proposal, 'patched_skill', noted)
     mend_before_the_gate(monkeypatch, down)
     t.train()
     rows = read('steps/step_0001/screen.json')
-    assert [bool(r.get('lost')) for r in rows]==[False]*(n - 1) + [True] and 'no route to host' in rows[-1]['lost']
-    assert rows[-1]['kept'] and rows[-1]['gain']==0 and len(set(before))==n and any(r['gain'] > 0 for r in rows[:-1])
+    assert [bool(r.get('lost')) for r in rows]==[False]*(n - 1) + [True]
+    assert 'no route to host' in rows[-1]['lost']
+    assert rows[-1]['kept']
+    assert rows[-1]['gain']==0
+    assert len(set(before))==n
+    assert any(r['gain'] > 0 for r in rows[:-1])
 
 def test_a_patch_that_breaks_every_rollout_is_no_outage(monkeypatch):
     "The first patch fails whenever it is played; the others are screened all the same"
@@ -566,15 +691,20 @@ def test_a_patch_that_breaks_every_rollout_is_no_outage(monkeypatch):
     bad = []
     class Censored(Clerk):
         def chat(self, *, system, **kw):
-            if system in bad: raise ConnectionError('the prompt was filtered')
+            if system in bad:
+                raise ConnectionError('the prompt was filtered')
             return super().chat(system=system, **kw)
     t = trainer(clerk=Censored(), num_epochs=1, batch_size=12, minibatch_size=6)
     patched = proposal.patched_skill
     def noted(session, p):
-        if not bad: bad.append(patched(session, p))
+        if not bad:
+            bad.append(patched(session, p))
         return patched(session, p)
     monkeypatch.setattr(proposal, 'patched_skill', noted)
     mend_before_the_gate(monkeypatch, bad)
     t.train()
     first, *rest = read('steps/step_0001/screen.json')
-    assert 'filtered' in first['lost'] and rest and not any('lost' in r for r in rest) and any(r['gain'] > 0 for r in rest)
+    assert 'filtered' in first['lost']
+    assert rest
+    assert not any('lost' in r for r in rest)
+    assert any(r['gain'] > 0 for r in rest)

@@ -1,4 +1,6 @@
-"Rollouts where lines fail, environments lie, threads hang and processes die; what 1.0.0 did is told beside each test that is named after a fault of it"
+"""Rollouts where lines fail, environments lie, threads hang and processes die.
+
+What 1.0.0 did is told beside each test that is named after a fault of it."""
 import errno, json, os, pickle, random, signal, subprocess, sys, threading, time
 from pathlib import Path
 import pytest
@@ -17,7 +19,7 @@ ITEMS = [dict(id=f'i{k}', q=f'question {k}', a=f'answer {k}') for k in range(20)
 SKILL = 'Answer with the number.'
 
 class Client:
-    "Answers every question right; `lost(n, user)` says whether call `n` (from 1) is lost, in the manner of 1.0.0: an empty text and an error"
+    "Answers right; `lost(n, user)` says whether call `n` (from 1) is lost as in 1.0.0: an empty text, an error"
     model = 'm'
     def __init__(self, lost=lambda n, user: False, naps=None):
         self.lost, self.naps, self.lock, self.asked = lost, naps, threading.Lock(), []
@@ -25,26 +27,35 @@ class Client:
         with self.lock:
             self.asked.append(user)
             n = len(self.asked)
-        if self.naps: time.sleep(self.naps.pop())
-        if self.lost(n, user): return '', dict(prompt_tokens=0, completion_tokens=0, total_tokens=0, calls=0, stage=stage, error='Error code: 400')
-        return user.replace('question', 'answer'), dict(prompt_tokens=10, completion_tokens=2, total_tokens=12)
+        if self.naps:
+            time.sleep(self.naps.pop())
+        if self.lost(n, user):
+            return '', dict(prompt_tokens=0, completion_tokens=0, total_tokens=0, calls=0, stage=stage,
+                            error='Error code: 400')
+        return user.replace('question', 'answer'), dict(prompt_tokens=10, completion_tokens=2,
+                                                        total_tokens=12)
 
 class Env:
     name = 'numbers'
     def rollout_one(self, *, item, skill, target_client):
         text, _ = target_client.chat(system=skill, user=item['q'], stage='rollout')
-        return RolloutResult(item['id'], hard=text == item['a'], soft=text == item['a'], predicted_answer=text)
+        return RolloutResult(item['id'], hard=text == item['a'], soft=text == item['a'],
+                             predicted_answer=text)
 
 class Breaks(Env):
     "Does `how` for the items in `places`, and plays the others"
-    def __init__(self, how, *places): self.how, self.places = how, {f'i{p}' for p in places}
-    def rollout_one(self, *, item, **kw): return self.how(item) if item['id'] in self.places else super().rollout_one(item=item, **kw)
+    def __init__(self, how, *places):
+        self.how, self.places = how, {f'i{p}' for p in places}
+    def rollout_one(self, *, item, **kw):
+        return self.how(item) if item['id'] in self.places else super().rollout_one(item=item, **kw)
 
 def play(env=None, items=ITEMS, client=None, workers=4, timeout=None, **kw):
-    return run_rollout(env or Env(), SKILL, items, target_client=client or Client(), executor=ThreadExecutor(workers, timeout), **dict(pause=0) | kw)
+    return run_rollout(env or Env(), SKILL, items, target_client=client or Client(),
+                       executor=ThreadExecutor(workers, timeout), **dict(pause=0) | kw)
 
 def fail(e):
-    def do(item): raise e
+    def do(item):
+        raise e
     return do
 
 # Threads
@@ -62,7 +73,8 @@ def test_jobs_begin_in_their_order_and_no_more_than_workers_at_a_time():
             now[0] += 1
             most[0] = max(most[0], now[0])
         time.sleep(.003)
-        with lock: now[0] -= 1
+        with lock:
+            now[0] -= 1
         return i
     assert ThreadExecutor(5).run(job, range(40))==list(range(40))
     assert most[0]==5 and all(abs(i - place) < 5 for place, i in enumerate(begun))
@@ -85,14 +97,18 @@ def test_done_hears_of_one_job_at_a_time_and_can_end_the_run(workers):
 
 @pytest.mark.parametrize('workers', [1, 4])
 def test_an_error_of_done_ends_the_run(workers):
-    def done(i, out): raise OSError(errno.ENOSPC, 'No space left on device')
-    with pytest.raises(OSError, match='No space left'): ThreadExecutor(workers).run(str, range(100), done)
+    def done(i, out):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    with pytest.raises(OSError, match='No space left'):
+        ThreadExecutor(workers).run(str, range(100), done)
 
-def test_nothing_to_do(): assert ThreadExecutor().run(len, []) == [] and play(items=[]) == []
+def test_nothing_to_do():
+    assert ThreadExecutor().run(len, []) == [] and play(items=[]) == []
 
 @pytest.mark.parametrize('timeout', [0, -1, float('nan')])
 def test_a_timeout_that_is_none_is_refused(timeout):
-    with pytest.raises(ValueError, match='timeout is .*None to wait for ever'): ThreadExecutor(2, timeout)
+    with pytest.raises(ValueError, match='timeout is .*None to wait for ever'):
+        ThreadExecutor(2, timeout)
 
 # E6: 1.0.0 waits for the slowest, for ever if need be, and through Ctrl-C
 
@@ -115,22 +131,31 @@ def test_E6_a_rollout_that_was_given_up_calls_nothing_more():
     wake, ended, ends = threading.Event(), threading.Event(), []
     class Stubborn(Env):
         def rollout_one(self, *, item, skill, target_client):
-            if item['id']=='i0': return self.hang(target_client)
+            if item['id']=='i0':
+                return self.hang(target_client)
             time.sleep(.2)
-            if item['id']=='i5': wake.set()  # while the stage goes on
-            if item['id']=='i5': assert ended.wait(20)
+            if item['id']=='i5':
+                wake.set()  # while the stage goes on
+            if item['id']=='i5':
+                assert ended.wait(20)
             return super().rollout_one(item=item, skill=skill, target_client=target_client)
         def hang(self, target_client):
             wake.wait(60)
             try:
                 while True:
-                    try: return target_client.chat(system='', user='late')
-                    except Exception: pass
-            except BaseException as e: ends.append(e)
-            finally: ended.set()
+                    try:
+                        return target_client.chat(system='', user='late')
+                    except Exception:
+                        pass
+            except BaseException as e:
+                ends.append(e)
+            finally:
+                ended.set()
     client = Client()
     results = play(Stubborn(), items=ITEMS[:6], client=client, workers=2, timeout=.5, retries=0)
-    assert isinstance(ends[0], GivenUp) and 'late' not in client.asked and [r.ok for r in results]==[False] + [True]*5
+    assert isinstance(ends[0], GivenUp)
+    assert 'late' not in client.asked
+    assert [r.ok for r in results]==[False] + [True]*5
 
 @pytest.mark.parametrize('workers, timeout', [(1, None), (1, 60), (4, None)])
 def test_E6_ctrl_c_stops_at_once_and_keeps_what_is_finished(workers, timeout):
@@ -142,7 +167,8 @@ def test_E6_ctrl_c_stops_at_once_and_keeps_what_is_finished(workers, timeout):
             never.wait(60)
         raise KeyboardInterrupt
     client, began = Client(), time.monotonic()
-    with pytest.raises(KeyboardInterrupt): play(Breaks(press, 5), client=client, workers=workers, timeout=timeout, journal=journal)
+    with pytest.raises(KeyboardInterrupt):
+        play(Breaks(press, 5), client=client, workers=workers, timeout=timeout, journal=journal)
     assert time.monotonic() - began < 20
     kept = len(journal)
     assert kept==len(client.asked)==(5 if workers==1 else 19)
@@ -156,11 +182,14 @@ def test_E6_ctrl_c_stops_at_once_and_keeps_what_is_finished(workers, timeout):
 def test_a_spent_budget_stops_the_run_and_loses_nothing(workers):
     client, journal = Client(), Journal()
     def guard():
-        if len(client.asked) >= 7: raise BudgetExceeded('7 of 7 calls are used: raise max_calls')
+        if len(client.asked) >= 7:
+            raise BudgetExceeded('7 of 7 calls are used: raise max_calls')
     lock = threading.Lock()
     def one_by_one():
-        with lock: guard()
-    with pytest.raises(BudgetExceeded, match='raise max_calls'): play(client=client, workers=workers, journal=journal, guard=one_by_one)
+        with lock:
+            guard()
+    with pytest.raises(BudgetExceeded, match='raise max_calls'):
+        play(client=client, workers=workers, journal=journal, guard=one_by_one)
     assert 7 <= len(client.asked) < 7 + workers and len(journal)==len(client.asked)
     more = Client()
     assert all(r.ok for r in play(client=more, journal=journal)) and len(more.asked) + len(client.asked)==20
@@ -168,27 +197,37 @@ def test_a_spent_budget_stops_the_run_and_loses_nothing(workers):
 def test_an_environment_cannot_swallow_a_spent_budget():
     class Deaf(Env):
         def rollout_one(self, **kw):
-            try: return super().rollout_one(**kw)
-            except Exception: return dict(hard=0)
-    def guard(): raise BudgetExceeded('nothing is left')
-    with pytest.raises(BudgetExceeded): play(Deaf(), guard=guard)
+            try:
+                return super().rollout_one(**kw)
+            except Exception:
+                return dict(hard=0)
+    def guard():
+        raise BudgetExceeded('nothing is left')
+    with pytest.raises(BudgetExceeded):
+        play(Deaf(), guard=guard)
 
 @pytest.mark.parametrize('swallow', [False, True])
 def test_questions_handed_over_are_all_asked_before_the_stop(tmp_path, swallow):
     class Curious(Env):
         def rollout_one(self, **kw):
-            try: return super().rollout_one(**kw)
+            try:
+                return super().rollout_one(**kw)
             except Exception:
-                if swallow: return dict(hard=0)
+                if swallow:
+                    return dict(hard=0)
                 raise
-    with pytest.raises(Handoff) as e: play(Curious(), items=ITEMS[:9], client=HandoffChat(tmp_path/'q'))
+    with pytest.raises(Handoff) as e:
+        play(Curious(), items=ITEMS[:9], client=HandoffChat(tmp_path/'q'))
     assert len(e.value.questions)==9
-    for q in e.value.questions: answer_place(q).write_text(f"answer {q.read_text().split('question ')[-1].split()[0]}")
+    for q in e.value.questions:
+        answer_place(q).write_text(f"answer {q.read_text().split('question ')[-1].split()[0]}")
     assert [r.hard for r in play(Curious(), items=ITEMS[:9], client=HandoffChat(tmp_path/'q'))]==[1]*9
 
 # C10, E1: 1.0.0 scores a lost call as a wrong answer, and remembers that score for ever
 
-@pytest.mark.parametrize('usage', [{}, None, dict(prompt_tokens=0, completion_tokens=0, total_tokens=0), dict(calls=0, error='401')])
+@pytest.mark.parametrize('usage',
+                         [{}, None, dict(prompt_tokens=0, completion_tokens=0, total_tokens=0),
+                          dict(calls=0, error='401')])
 def test_C10_a_client_that_answers_nothing_is_an_outage(usage):
     class Mute:
         model, calls = 'mute', 0
@@ -196,19 +235,23 @@ def test_C10_a_client_that_answers_nothing_is_an_outage(usage):
             Mute.calls += 1
             return '', usage
     cause = '401' if usage and 'error' in usage else 'an empty answer that took no tokens'
-    with pytest.raises(Outage, match=f'the first 5 of 20 rollouts.*{cause}.*run again'): play(client=Mute(), workers=1)
+    with pytest.raises(Outage, match=f'the first 5 of 20 rollouts.*{cause}.*run again'):
+        play(client=Mute(), workers=1)
     assert Mute.calls==15
 
 def test_C10_a_client_that_raises_is_an_outage():
     class Dead:
         model = 'dead'
-        def chat(self, **kw): raise ConnectionError('refused by 10.0.0.1')
-    with pytest.raises(Outage, match='ConnectionError: refused by'): play(client=Dead())
+        def chat(self, **kw):
+            raise ConnectionError('refused by 10.0.0.1')
+    with pytest.raises(Outage, match='ConnectionError: refused by'):
+        play(client=Dead())
 
 def test_an_empty_answer_that_was_paid_for_is_an_answer():
     class Blank:
         model = 'blank'
-        def chat(self, **kw): return '', dict(prompt_tokens=10, completion_tokens=0)
+        def chat(self, **kw):
+            return '', dict(prompt_tokens=10, completion_tokens=0)
     assert [(r.status, r.hard) for r in play(client=Blank())]==[('ok', 0)]*20
 
 def test_a_refusal_is_an_answer():
@@ -224,7 +267,8 @@ def test_E1_errors_that_pass_cost_nothing_but_time(workers):
 
 def test_E1_a_server_that_refuses_the_first_validation():
     from skillrl.llm.openai_client import OpenAIChatClient
-    def answer(request): return said(request['body']['messages'][-1]['content'].replace('question', 'answer'))
+    def answer(request):
+        return said(request['body']['messages'][-1]['content'].replace('question', 'answer'))
     with FaultServer(*[error(400)]*5, rest=answer) as server:
         client = OpenAIChatClient('m', base_url=server.url, api_key='sk-test-0123456789')
         results = play(client=client, items=ITEMS[:8])
@@ -233,18 +277,22 @@ def test_E1_a_server_that_refuses_the_first_validation():
 def test_E1_what_is_lost_is_not_kept():
     journal = Journal()
     results = play(client=Client(lambda n, user: user == 'question 7'), journal=journal)
-    assert [r.id for r in results if not r.ok]==['i7'] and len(journal)==19 and 'Error code: 400' in results[7].fail_reason
+    assert [r.id for r in results if not r.ok]==['i7']
+    assert len(journal)==19
+    assert 'Error code: 400' in results[7].fail_reason
     assert all(r.ok for r in play(journal=journal))
 
 def test_E1_a_lost_call_is_not_scored_by_an_environment_that_does_not_look():
     results = play(client=Client(lambda n, user: user == 'question 7'))
-    assert (results[7].status, results[7].hard)==('infra_error', 0) and all(r.ok for r in results if r.id != 'i7')
+    assert (results[7].status, results[7].hard)==('infra_error', 0)
+    assert all(r.ok for r in results if r.id != 'i7')
 
 def test_a_call_that_was_lost_and_repeated_by_the_environment_is_not_lost():
     class Patient(Env):
         def rollout_one(self, *, item, skill, target_client):
             text = ''
-            while not text: text, _ = target_client.chat(system=skill, user=item['q'])
+            while not text:
+                text, _ = target_client.chat(system=skill, user=item['q'])
             return dict(hard=text == item['a'])
     client = Client(lambda n, user: n % 3 == 1)
     assert all(r.ok for r in play(Patient(), client=client, workers=1, retries=0))
@@ -252,9 +300,12 @@ def test_a_call_that_was_lost_and_repeated_by_the_environment_is_not_lost():
 def test_too_many_lost():
     bad = lambda *places: Breaks(fail(OSError('no disk')), *places)
     assert sum(r.ok for r in play(bad(1, 2), items=ITEMS[:4]))==2
-    with pytest.raises(Outage, match="3 of 4 rollouts for 'val' were lost, that of item 'i1' to 'rollout_error: OSError: no disk'"):
+    with pytest.raises(Outage,
+                       match="3 of 4 rollouts for 'val' were lost, "
+                             "that of item 'i1' to 'rollout_error: OSError: no disk'"):
         play(bad(1, 2, 3), items=ITEMS[:4], stage='val')
-    with pytest.raises(Outage, match='1 of 4'): play(bad(2), items=ITEMS[:4], max_lost=0)
+    with pytest.raises(Outage, match='1 of 4'):
+        play(bad(2), items=ITEMS[:4], max_lost=0)
     assert not any(r.ok for r in play(bad(*range(20)), max_lost=1))
 
 def test_each_lost_item_has_its_tries_and_no_more():
@@ -267,43 +318,56 @@ def test_each_lost_item_has_its_tries_and_no_more():
 
 # D5, D6, D7: what environments do
 
-@pytest.mark.parametrize('items', [['mug', 'plate', 'lamp'], [('mug', 1), None, 3], [{}, dict(n=1), dict(n=2)]])
+@pytest.mark.parametrize('items',
+                         [['mug', 'plate', 'lamp'], [('mug', 1), None, 3], [{}, dict(n=1), dict(n=2)]])
 def test_D5_items_need_not_be_dicts_even_where_the_environment_raises(items):
     class Picky:
         def rollout_one(self, *, item, skill, target_client):
-            if item==items[1]: raise ValueError('cannot read this')
+            if item==items[1]:
+                raise ValueError('cannot read this')
             return dict(hard=1)
     results = play(Picky(), items=items, retries=0)
-    assert [(r.id, r.status) for r in results]==[('item_0', 'ok'), ('item_1', 'infra_error'), ('item_2', 'ok')]
+    assert [(r.id, r.status) for r in results]==[('item_0', 'ok'), ('item_1', 'infra_error'),
+                                                 ('item_2', 'ok')]
     assert results[1].fail_reason=='rollout_error: ValueError: cannot read this'  # in the words of 1.0.0
 
 class Parses(Env):
     "Makes `calls` calls and raises `error` after as many as `after`"
-    def __init__(self, error, after=1): self.error, self.after = error, after
+    def __init__(self, error, after=1):
+        self.error, self.after = error, after
     def rollout_one(self, *, item, skill, target_client):
         for n in range(3):
-            if n==self.after and item['id'] in ('i2', 'i3'): self.error()
+            if n==self.after and item['id'] in ('i2', 'i3'):
+                self.error()
             target_client.chat(system=skill, user=f'{item["q"]} {n}')
         return dict(hard=1)
 
 def raises(error, cause=None):
-    def f(): raise error from cause
+    def f():
+        raise error from cause
     return f
 
 @pytest.mark.parametrize('after', [1, 2])
-@pytest.mark.parametrize('error', [ValueError('cannot parse 7b'), KeyError('answer'), RuntimeError('no such move'), ZeroDivisionError(), RecursionError()], ids=repr)
+@pytest.mark.parametrize('error',
+                         [ValueError('cannot parse 7b'), KeyError('answer'), RuntimeError('no such move'),
+                          ZeroDivisionError(), RecursionError()], ids=repr)
 def test_an_environment_that_breaks_on_what_the_model_wrote_scores_0(error, after):
     asked = Client()
     results = play(Parses(raises(error), after), client=asked, retries=3, items=ITEMS[:10])
     assert [(r.status, r.hard) for r in results]==[('ok', 0 if r.id in ('i2', 'i3') else 1) for r in results]
-    assert results[2].fail_reason.startswith(f'env_error: {type(error).__name__}:') and results[2].usage['calls']==after
+    assert results[2].fail_reason.startswith(f'env_error: {type(error).__name__}:')
+    assert results[2].usage['calls']==after
     assert len(asked.asked)==8*3 + 2*after  # Not tried again
 
-@pytest.mark.parametrize('error,after', [(raises(ValueError('no file')), 0), (raises(OSError('no disk')), 1), (raises(TimeoutError('slow')), 1), (raises(MemoryError()), 1),
-    (raises(RuntimeError('simulator down'), ConnectionRefusedError()), 1), (raises(Outage('lost')), 2)], ids=['before_a_call', 'disk', 'time', 'memory', 'network_below', 'outage'])
+@pytest.mark.parametrize('error,after',
+                         [(raises(ValueError('no file')), 0), (raises(OSError('no disk')), 1),
+                          (raises(TimeoutError('slow')), 1), (raises(MemoryError()), 1),
+    (raises(RuntimeError('simulator down'), ConnectionRefusedError()), 1), (raises(Outage('lost')), 2)],
+    ids=['before_a_call', 'disk', 'time', 'memory', 'network_below', 'outage'])
 def test_E1_what_an_environment_cannot_help_is_lost_after_an_answer_too(error, after):
     results = play(Parses(error, after), retries=1, items=ITEMS[:10])
-    assert [r.id for r in results if not r.ok]==['i2', 'i3'] and all(r.fail_reason.startswith('rollout_error: ') for r in results[2:4])
+    assert [r.id for r in results if not r.ok]==['i2', 'i3']
+    assert all(r.fail_reason.startswith('rollout_error: ') for r in results[2:4])
 
 def test_E1_an_environment_that_breaks_on_a_lost_call_is_lost():
     class Reads(Env):
@@ -316,7 +380,8 @@ def test_E1_an_environment_that_breaks_on_a_lost_call_is_lost():
 
 def test_an_answer_from_a_cache_is_an_answer():
     class Cached(Client):
-        def chat(self, **kw): return super().chat(**kw)[0], dict(calls=0)
+        def chat(self, **kw):
+            return super().chat(**kw)[0], dict(calls=0)
     results = play(Parses(raises(ValueError('cannot parse 7b'))), client=Cached(), items=ITEMS[:4])
     assert [r.fail_reason for r in results[2:]]==['env_error: ValueError: cannot parse 7b']*2
 
@@ -334,37 +399,47 @@ def test_an_environment_may_write_into_its_item():
     assert [r.hard for r in play(Notes(), items=items)]==[1]*20 and items==ITEMS
 
 class Thing:
-    def __init__(self, places, parent=None): self.places, self.parent, self._cache = places, parent or self, object()
+    def __init__(self, places, parent=None):
+        self.places, self.parent, self._cache = places, parent or self, object()
 
 def test_an_item_is_known_again_in_another_process(tmp_path):
     code = """class Thing: pass
 t = Thing(); t.places, t.self, t._seen = {'shelf', 'desk', 'drawer'}, t, object()
 from skillrl.skillopt.rollout import canonical_json
 print(canonical_json([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), lambda: 1, object()]))"""
-    said = {subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, env=os.environ | dict(PYTHONHASHSEED=str(k))).stdout for k in range(4)}
+    said = {subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True,
+                           env=os.environ | dict(PYTHONHASHSEED=str(k))).stdout for k in range(4)}
     assert len(said)==1 and '0x' not in [*said][0] and "'desk', 'drawer', 'shelf'" in [*said][0]
 
 def test_items_that_differ_are_told_apart():
-    things = [1, '1', 1., None, 'None', [], {}, '', ['a', 'b'], ['ab'], ["a', 'b"], {'a'}, ['a'], dict(a=1), dict(a='1'), Thing({'a'}), Thing({'b'}), 'é', b'a']
+    things = [1, '1', 1., None, 'None', [], {}, '', ['a', 'b'], ['ab'], ["a', 'b"], {'a'}, ['a'], dict(a=1),
+              dict(a='1'), Thing({'a'}), Thing({'b'}), 'é', b'a']
     assert len({canonical_json(t) for t in things})==len(things)
-    assert canonical_json(('a', 1))==canonical_json(['a', 1]) and canonical_json(Thing({'a', 'b'}))==canonical_json(Thing({'b', 'a'}))
+    assert canonical_json(('a', 1))==canonical_json(['a', 1])
+    assert canonical_json(Thing({'a', 'b'}))==canonical_json(Thing({'b', 'a'}))
 
 def test_D6_extras_cannot_pass_for_scores():
-    results = play(Breaks(lambda item: dict(id='other', hard=.5, extras=dict(hard=1, id='x', status='ok')), 4))
+    results = play(Breaks(lambda item: dict(id='other', hard=.5, extras=dict(hard=1, id='x', status='ok')),
+                          4))
     assert (results[4].id, results[4].hard, results[4].extras['hard'])==('i4', .5, 1)
 
-@pytest.mark.parametrize('score', [dict(hard=5), dict(soft=float('nan')), dict(hard=None), dict(hard=-1), dict(hard='1'), dict(soft=float('inf'))])
+@pytest.mark.parametrize('score',
+                         [dict(hard=5), dict(soft=float('nan')), dict(hard=None), dict(hard=-1),
+                          dict(hard='1'), dict(soft=float('inf'))])
 @pytest.mark.parametrize('workers', [1, 8])
 def test_D7_a_score_that_is_none_stops_the_run_and_names_the_item(score, workers):
     with pytest.raises(ValueError, match=f"{[*score][0]} of item 'i4' is .*number from 0 to 1"):
-        play(Breaks(lambda item: score, 4, 9, 10), workers=workers, client=Client(naps=[random.uniform(0, .003) for _ in range(40)]))
+        play(Breaks(lambda item: score, 4, 9, 10), workers=workers,
+             client=Client(naps=[random.uniform(0, .003) for _ in range(40)]))
 
 @pytest.mark.parametrize('out', [None, 'yes', 1, ('a', 'b'), [1]])
 def test_a_result_of_another_kind_stops_the_run(out):
-    with pytest.raises(TypeError, match="for item 'i2': return a RolloutResult or a dict"): play(Breaks(lambda item: out, 2))
+    with pytest.raises(TypeError, match="for item 'i2': return a RolloutResult or a dict"):
+        play(Breaks(lambda item: out, 2))
 
 def test_a_result_that_no_file_can_hold_stops_the_run():
-    with pytest.raises(TypeError, match='cannot be written as JSON'): play(Breaks(lambda item: dict(hard=1, extras=dict(thing=object())), 2))
+    with pytest.raises(TypeError, match='cannot be written as JSON'):
+        play(Breaks(lambda item: dict(hard=1, extras=dict(thing=object())), 2))
 
 def test_an_environment_may_say_itself_that_a_rollout_was_lost():
     results = play(Breaks(lambda item: dict(hard=1, status='infra_error', fail_reason='simulator down'), 2))
@@ -380,11 +455,14 @@ def test_secrets_do_not_stand_in_reasons():
     assert 'sk-abc' not in results[2].fail_reason and 'bad key' in results[2].fail_reason
 
 def test_ids():
-    assert check_items([dict(id=7), dict(id=''), dict(id=0), {}, 'lamp'], 'val')==['7', 'item_1', '0', 'item_3', 'item_4']
-    with pytest.raises(ValueError, match="items 1 and 2 of the split 'val' have the same id '7'"): check_items([{}, dict(id=7), dict(id='7')], 'val')
+    assert check_items([dict(id=7), dict(id=''), dict(id=0), {}, 'lamp'], 'val')==['7', 'item_1', '0',
+                                                                                   'item_3', 'item_4']
+    with pytest.raises(ValueError, match="items 1 and 2 of the split 'val' have the same id '7'"):
+        check_items([{}, dict(id=7), dict(id='7')], 'val')
 
 def test_failures_and_successes():
-    results = [RolloutResult('a', hard=1), RolloutResult('b', hard=.9), RolloutResult('c'), RolloutResult('d', status='infra_error')]
+    results = [RolloutResult('a', hard=1), RolloutResult('b', hard=.9), RolloutResult('c'),
+               RolloutResult('d', status='infra_error')]
     bad, good = split_failures_successes(results)
     assert ([r.id for r in bad], [r.id for r in good])==(['b', 'c'], ['a'])
 
@@ -392,23 +470,30 @@ def test_failures_and_successes():
 
 class Shaky(Env):
     "Item `k` is lost `k % 4` times, and for ever if it is among `dead`"
-    def __init__(self, dead=()): self.dead, self.tries, self.rng = dead, {}, random.Random()
+    def __init__(self, dead=()):
+        self.dead, self.tries, self.rng = dead, {}, random.Random()
     def rollout_one(self, *, item, skill, target_client):
         time.sleep(self.rng.uniform(0, .002))
         k = int(item['id'][1:])
         self.tries[k] = self.tries.get(k, 0) + 1
         result = super().rollout_one(item=item, skill=skill, target_client=target_client)
-        if k in self.dead or self.tries[k] <= k % 4: raise OSError(f'try {self.tries[k]} of {k}')
+        if k in self.dead or self.tries[k] <= k % 4:
+            raise OSError(f'try {self.tries[k]} of {k}')
         return result
 
-@pytest.mark.parametrize('dead, outage', [((), False), (range(4), False), (range(5, 9), False), (range(5), True), (range(8), True), (range(3, 15), True)])
+@pytest.mark.parametrize('dead, outage',
+                         [((), False), (range(4), False), (range(5, 9), False), (range(5), True),
+                          (range(8), True), (range(3, 15), True)])
 def test_the_number_of_threads_changes_nothing(dead, outage):
     def told(workers):
-        try: return [r.to_dict() for r in play(Shaky(dead), workers=workers)]
-        except Outage as e: return str(e)
+        try:
+            return [r.to_dict() for r in play(Shaky(dead), workers=workers)]
+        except Outage as e:
+            return str(e)
     first = told(1)
     assert isinstance(first, str)==outage
-    for workers in (2, 3, 8, 20): assert told(workers)==first
+    for workers in (2, 3, 8, 20):
+        assert told(workers)==first
 
 def test_luck_is_the_same_for_any_number_of_threads_any_outage_and_any_skill():
     class Lucky:
@@ -418,9 +503,11 @@ def test_luck_is_the_same_for_any_number_of_threads_any_outage_and_any_skill():
     play_with = lambda workers=1, lost=lambda n, user: False, skill=SKILL, **kw: [r.hard for r in run_rollout(
         Lucky(), skill, ITEMS, target_client=Client(lost), executor=ThreadExecutor(workers), pause=0, **kw)]
     first = play_with(seed=1)
-    assert first==play_with(8, seed=1)==play_with(3, lambda n, user: n <= 9, seed=1)==play_with(seed=1, skill='Other.')
+    assert first==play_with(8, seed=1)==play_with(3, lambda n, user: n <= 9, seed=1)==play_with(seed=1,
+                                                                                                skill='Other.')
     assert len(set(first))==20
-    assert all(a != b for other in (dict(seed=2), dict(seed=1, repeat=1), dict(seed=1, split='val')) for a, b in zip(first, play_with(**other)))
+    assert all(a != b for other in (dict(seed=2), dict(seed=1, repeat=1), dict(seed=1, split='val')) for a,
+               b in zip(first, play_with(**other)))
 
 def test_without_a_seed_there_is_none():
     seen = []
@@ -438,7 +525,8 @@ def test_without_a_seed_there_is_none():
 @pytest.mark.parametrize('cut', range(1, 150, 11))
 def test_a_torn_journal_keeps_its_whole_entries(tmp_path, cut):
     journal = Journal(tmp_path/'j.jsonl')
-    for i in range(3): journal.put(('skill', i), dict(answer='é' * 10, n=i))
+    for i in range(3):
+        journal.put(('skill', i), dict(answer='é' * 10, n=i))
     size = journal.path.stat().st_size
     line = size//3
     os.truncate(journal.path, size - cut)
@@ -465,14 +553,18 @@ def test_a_full_disk_is_told_and_the_torn_line_goes(tmp_path, monkeypatch):
     journal = Journal(tmp_path/'j.jsonl')
     journal.put('a', 1)
     class Full:
-        def __init__(self, f): self.f, self.n = f, 0
+        def __init__(self, f):
+            self.f, self.n = f, 0
         def write(self, line):
-            if self.n: raise OSError(errno.ENOSPC, 'No space left on device')
+            if self.n:
+                raise OSError(errno.ENOSPC, 'No space left on device')
             self.n += 1
             return self.f.write(line[:5])
-        def close(self): self.f.close()
+        def close(self):
+            self.f.close()
     journal._file = Full(journal._file)
-    with pytest.raises(OSError, match='No space left.*free some space'): journal.put('b', 2)
+    with pytest.raises(OSError, match='No space left.*free some space'):
+        journal.put('b', 2)
     journal.put('c', 3)
     assert set(Journal(journal.path).rows)=={'a', 'c'}
 
@@ -490,16 +582,19 @@ def test_what_decides_whether_a_rollout_is_known():
         before = len(client.asked)
         run_rollout(Env(), kw.pop('skill', SKILL), ITEMS[:3], target_client=client, journal=journal, **kw)
         return len(client.asked) - before
-    assert [asks(), asks(), asks(repeat=1), asks(split='val'), asks(skill='Other.'), asks(stage='screen')]==[3, 0, 3, 3, 3, 0]
+    assert [asks(), asks(), asks(repeat=1), asks(split='val'), asks(skill='Other.'),
+            asks(stage='screen')]==[3, 0, 3, 3, 3, 0]
     client.model = 'n'
     assert asks()==3
 
 def test_items_without_ids_are_told_apart_by_what_they_hold():
     journal, client = Journal(), Client()
     class Plain(Env):
-        def rollout_one(self, *, item, **kw): return super().rollout_one(item=dict(item, id='x'), **kw)
+        def rollout_one(self, *, item, **kw):
+            return super().rollout_one(item=dict(item, id='x'), **kw)
     bare = [dict(q=i['q'], a=i['a']) for i in ITEMS]
-    first, second = (play(Plain(), items=part, client=client, journal=journal) for part in (bare[:10], bare[10:]))
+    first, second = (play(Plain(), items=part, client=client, journal=journal)
+                     for part in (bare[:10], bare[10:]))
     assert len(client.asked)==20 and [r.predicted_answer for r in first + second]==[i['a'] for i in ITEMS]
 
 def test_usage_counts_every_call_once(tmp_path):
@@ -507,10 +602,12 @@ def test_usage_counts_every_call_once(tmp_path):
     results = play(client=client, journal=journal)
     paid = add_usage(*(r.usage for r in results))
     assert paid==dict(calls=19, prompt_tokens=190, completion_tokens=38, total_tokens=228)
-    again = add_usage(*(r.usage for r in play(journal=journal, client=Client(lambda n, user: True), retries=0)))
+    again = add_usage(*(r.usage
+                        for r in play(journal=journal, client=Client(lambda n, user: True), retries=0)))
     assert again['total_tokens']==0
     later = play(journal=Journal(journal.path))
-    assert add_usage(*(r.usage for r in later))==dict(calls=20, prompt_tokens=200, completion_tokens=40, total_tokens=240)
+    assert add_usage(*(r.usage for r in later))==dict(calls=20, prompt_tokens=200, completion_tokens=40,
+                                                      total_tokens=240)
 
 def test_tokens_of_a_try_that_was_lost_are_counted():
     class TwoCalls(Env):
@@ -518,7 +615,8 @@ def test_tokens_of_a_try_that_was_lost_are_counted():
             target_client.chat(system=skill, user='plan ' + item['q'])
             return super().rollout_one(item=item, skill=skill, target_client=target_client)
     results = play(TwoCalls(), items=ITEMS[:1], client=Client(lambda n, user: n == 2), workers=1)
-    assert results[0].ok and results[0].usage==dict(calls=3, prompt_tokens=30, completion_tokens=6, total_tokens=36)
+    assert results[0].ok
+    assert results[0].usage==dict(calls=3, prompt_tokens=30, completion_tokens=6, total_tokens=36)
 
 RUN = '''
 import sys, time
@@ -540,13 +638,15 @@ def test_C2b_a_killed_stage_goes_on_where_it_was(tmp_path, after):
     args = [sys.executable, '-c', RUN, str(journal), str(Path(__file__).parent), str(asked)]
     p = subprocess.Popen(args, stdout=subprocess.PIPE)
     lines = lambda: journal.read_bytes().count(b'\n') if journal.exists() else 0
-    while p.poll() is None and lines() < after: time.sleep(.001)
+    while p.poll() is None and lines() < after:
+        time.sleep(.001)
     p.kill()
     p.communicate()
     kept = lines()
     out = subprocess.run(args, capture_output=True, check=True)
     assert json.loads(out.stdout)==[r.to_dict() for r in play()]
-    assert kept >= min(after, 20) and asked.read_text().count('\n') <= 20 + 4  # at most one a thread was paid for and not written
+    # at most one a thread was paid for and not written
+    assert kept >= min(after, 20) and asked.read_text().count('\n') <= 20 + 4
 
 # Meters
 
@@ -566,7 +666,8 @@ def test_a_budget_holds_for_clients_that_know_of_none():
             text, _ = target_client.chat(system=skill, user=item['q'], max_completion_tokens=8)
             return dict(hard=text == item['a'])
     journal = Journal()
-    with pytest.raises(BudgetExceeded, match='of 100 are left'): play(Short(), client=client, ledger=ledger, journal=journal)
+    with pytest.raises(BudgetExceeded, match='of 100 are left'):
+        play(Short(), client=client, ledger=ledger, journal=journal)
     assert ledger.tokens <= 100 and ledger.tokens==12*len(client.asked)==12*len(journal) and not ledger.held
 
 def test_a_meter_looks_like_its_client():
@@ -576,27 +677,36 @@ def test_a_meter_looks_like_its_client():
     assert (meter.model, meter.temperature, hasattr(meter, 'replies_of'))==('m', .7, False)
     chat = Meter(ScriptedChat(['shelf', ChatReply(status='infra_error', error='503')]))
     assert [r.text for r in chat.replies([[dict(role='user', content='Where?')]])]==['shelf']
-    assert chat.reply([dict(role='user', content='And?')]).status=='infra_error' and list(chat.lost.values())==['503']
+    assert chat.reply([dict(role='user', content='And?')]).status=='infra_error'
+    assert list(chat.lost.values())==['503']
 
 def test_an_outage_in_a_chat_is_remembered_by_its_cause():
     meter = Meter(ScriptedChat([ConnectionError('no route')]))
-    with pytest.raises(Outage): meter.chat(system='', user='Where?')
+    with pytest.raises(Outage):
+        meter.chat(system='', user='Where?')
     assert list(meter.lost.values())==['Outage: ConnectionError: no route'] and meter.usage['total_tokens']==0
 
 def test_a_client_that_breaks_the_contract_is_named():
     class Old:
         model = 'old'
-        def chat(self, **kw): return 'shelf'
-    with pytest.raises(Outage, match=r'should return \(text, usage\)'): play(client=Old())
+        def chat(self, **kw):
+            return 'shelf'
+    with pytest.raises(Outage, match=r'should return \(text, usage\)'):
+        play(client=Old())
 
-@pytest.mark.parametrize('usage', [dict(prompt_tokens=None, completion_tokens='7'), dict(total_tokens=float('nan'), prompt_tokens=3), None, {}])
+@pytest.mark.parametrize('usage',
+                         [dict(prompt_tokens=None, completion_tokens='7'),
+                          dict(total_tokens=float('nan'), prompt_tokens=3), None, {}])
 def test_a_usage_of_any_kind_is_read(usage):
     class Odd:
         model = 'odd'
-        def chat(self, **kw): return 'shelf', usage
+        def chat(self, **kw):
+            return 'shelf', usage
     meter = Meter(Odd())
     meter.chat(system='', user='Where?')
-    assert meter.usage['calls']==1 and meter.usage['total_tokens']==(3 if usage and 'total_tokens' in usage else 0) and not meter.lost
+    assert meter.usage['calls']==1
+    assert meter.usage['total_tokens']==(3 if usage and 'total_tokens' in usage else 0)
+    assert not meter.lost
 
 class Far:
     "An executor whose jobs and outcomes go over a line as bytes"
@@ -605,33 +715,39 @@ class Far:
         for i, job in enumerate(jobs):
             fn2, job2 = pickle.loads(pickle.dumps((fn, job)))
             out.append(pickle.loads(pickle.dumps(outcome(fn2, job2))))
-            if done and done(i, out[-1]): break
+            if done and done(i, out[-1]):
+                break
         return out + [None]*(len(jobs) - len(out))
 
 class Simple:
     model = 'simple'
     def chat(self, *, system, user, **kw):
-        if user == 'question 3': return '', {}
+        if user == 'question 3':
+            return '', {}
         return user.replace('question', 'answer'), dict(prompt_tokens=10, completion_tokens=2)
 
 def test_an_executor_may_be_elsewhere():
-    far, near = (run_rollout(Env(), SKILL, ITEMS, target_client=Simple(), executor=e, pause=0) for e in (Far(), ThreadExecutor(8)))
+    far, near = (run_rollout(Env(), SKILL, ITEMS, target_client=Simple(), executor=e, pause=0)
+                 for e in (Far(), ThreadExecutor(8)))
     assert far==near and [r.id for r in far if not r.ok]==['i3'] and far[0].usage['total_tokens']==12
 
 # What was paid
 
 class Steps(Env):
     "Asks `n` times for an item"
-    def __init__(self, n=3): self.n = n
+    def __init__(self, n=3):
+        self.n = n
     def rollout_one(self, *, item, skill, target_client):
-        for k in range(self.n - 1): target_client.chat(system=skill, user=f'step {k} of {item["q"]}')
+        for k in range(self.n - 1):
+            target_client.chat(system=skill, user=f'step {k} of {item["q"]}')
         return super().rollout_one(item=item, skill=skill, target_client=target_client)
 
 def test_calls_that_raise_are_counted():
     class Raises(Client):
         def chat(self, **kw):
             out = super().chat(**kw)
-            if len(self.asked) in (2, 5): raise ConnectionError('reset by peer')
+            if len(self.asked) in (2, 5):
+                raise ConnectionError('reset by peer')
             return out
     client = Raises()
     results = play(items=ITEMS[:8], client=client, workers=1)
@@ -643,33 +759,40 @@ def test_calls_that_time_out_are_counted():
     class Hangs(Client):
         def chat(self, **kw):
             out = super().chat(**kw)
-            if self.asked.count('question 3') == 1 == self.asked[-1:].count('question 3'): ended.wait(20)
+            if self.asked.count('question 3') == 1 == self.asked[-1:].count('question 3'):
+                ended.wait(20)
             return out
     client = Hangs()
     results = play(items=ITEMS[:5], client=client, timeout=.2, workers=1)
     ended.set()
-    assert results[3].ok and results[3].usage==dict(calls=2, prompt_tokens=10, completion_tokens=2, total_tokens=12)
+    assert results[3].ok
+    assert results[3].usage==dict(calls=2, prompt_tokens=10, completion_tokens=2, total_tokens=12)
     assert sum(r.usage['calls'] for r in results)==len(client.asked)==6
 
 def test_a_play_that_a_limit_cuts_off_is_on_the_bill():
     client, bill, journal = Client(), {}, Journal()
     def guard():
-        if len(client.asked) >= 7: raise BudgetExceeded('7 of 7 calls are made')
-    with pytest.raises(BudgetExceeded): play(Steps(), client=client, workers=1, guard=guard, bill=bill, journal=journal, stage='gate')
+        if len(client.asked) >= 7:
+            raise BudgetExceeded('7 of 7 calls are made')
+    with pytest.raises(BudgetExceeded):
+        play(Steps(), client=client, workers=1, guard=guard, bill=bill, journal=journal, stage='gate')
     assert len(client.asked)==7 and len(journal)==2
-    assert bill==dict(paid=dict(gate=dict(calls=7, prompt_tokens=70, completion_tokens=14, total_tokens=84)), played=3, largest=0)
+    assert bill==dict(paid=dict(gate=dict(calls=7, prompt_tokens=70, completion_tokens=14, total_tokens=84)),
+                      played=3, largest=0)
     later = {}
     play(Steps(), client=client, bill=later, journal=journal)
     assert later['paid']['rollout']['calls']==len(client.asked) - 7==54 and later['played']==18
 
 def test_a_rollout_that_asks_past_its_meter_counts_as_a_call():
     class Past(Env):
-        def rollout_one(self, *, item, skill, target_client): return super().rollout_one(item=item, skill=skill, target_client=target_client.client)
+        def rollout_one(self, *, item, skill, target_client):
+            return super().rollout_one(item=item, skill=skill, target_client=target_client.client)
     bill = {}
     results = play(Past(), bill=bill)
     assert {r.usage['calls'] for r in results}=={1} and bill['paid']['rollout']['calls']==20
     class Asks(Env):
-        def rollout_one(self, **kw): return dict(hard=1)
+        def rollout_one(self, **kw):
+            return dict(hard=1)
     alone = run_rollout(Asks(), SKILL, ITEMS, target_client=None)
     assert {r.usage['calls'] for r in alone}=={0}
 
@@ -679,7 +802,8 @@ def test_a_rollout_that_hangs_gives_back_what_it_holds():
     class Hangs(Client):
         def chat(self, **kw):
             out = super().chat(**kw)
-            if self.asked.count('question 0') == 1 == self.asked[-1:].count('question 0'): ended.wait(20)
+            if self.asked.count('question 0') == 1 == self.asked[-1:].count('question 0'):
+                ended.wait(20)
             return out
     began = time.monotonic()
     results = play(items=ITEMS[:4], client=Hangs(), ledger=ledger, timeout=.3, workers=2)
@@ -697,7 +821,8 @@ def test_threads_where_jobs_take_time_and_none_where_they_do_not(monkeypatch):
     pool, here, threads = ThreadExecutor(4), threading.get_ident(), set()
     def job(i):
         threads.add(threading.get_ident())
-        if i=='long': time.sleep(.2)
+        if i=='long':
+            time.sleep(.2)
         return i
     def ran(jobs, busy):
         threads.clear()
@@ -712,8 +837,10 @@ def test_threads_where_jobs_take_time_and_none_where_they_do_not(monkeypatch):
 def test_one_skill_or_one_for_each_item():
     seen = []
     class Says:
-        def rollout_one(self, *, item, skill, **kw): return seen.append((item['id'], skill)) or dict(hard=1)
+        def rollout_one(self, *, item, skill, **kw):
+            return seen.append((item['id'], skill)) or dict(hard=1)
     items = [dict(id=i) for i in 'abc']
     run_rollout(Says(), ['x', 'y', 'x'], items, target_client=Client(), executor=ThreadExecutor(1))
     assert seen==[('a', 'x'), ('b', 'y'), ('c', 'x')]
-    with pytest.raises(ValueError, match='2 skills for 3 items'): run_rollout(Says(), ['x', 'y'], items, target_client=Client())
+    with pytest.raises(ValueError, match='2 skills for 3 items'):
+        run_rollout(Says(), ['x', 'y'], items, target_client=Client())
