@@ -2,14 +2,14 @@
 
     python benchmarks/consolidation.py [--households 20] [--games 24] [--policy DIR] [--seed 0]
 
-In each household the shipped policy plays 100 games without skills, in the mix of categories of Krill's demo. The
-offline teacher distils each trajectory by itself, and all its proposals are consolidated. The same unseen test games
-are then played with the bank of all proposals as they came, with the consolidated bank, with the bank distilled from
-the 100 trajectories at once, and with none. Who plays is the shipped policy; with --policy, the one in DIR (`skillrl
-train` leaves it in the run's folder). Exits 1 if a consolidated bank has more than 60 entries or two that are more
-alike than 0.9, if consolidating again changes it, if held-out success falls (95 % interval of consolidated minus raw
-reaching below -0.05), or if reading 100 trajectories at once takes over 2 s.
-"""
+In each household the shipped policy plays 100 games without skills, in the mix of categories of Krill's
+demo. The offline teacher distils each trajectory by itself, and all its proposals are consolidated. The
+same unseen test games are then played with the bank of all proposals as they came, with the consolidated
+bank, with the bank distilled from the 100 trajectories at once, and with none. Who plays is the shipped
+policy; with --policy, the one in DIR (`skillrl train` leaves it in the run's folder). Exits 1 if a
+consolidated bank has more than 60 entries or two that are more alike than 0.9, if consolidating again
+changes it, if held-out success falls (95 % interval of consolidated minus raw reaching below -0.05), or if
+reading 100 trajectories at once takes over 2 s."""
 import argparse, sys, time
 from dataclasses import replace
 import numpy as np
@@ -99,7 +99,8 @@ def main(households, games, policy, seed):
             results.setdefault(k, []).extend(ts)
         seen.append(m)
         print(
-            f"{suite.name}: {m['won']} of 100 won; {m['raw']} proposals → {m['final']} entries in {m['seconds']:.2f} s "
+            f"{suite.name}: {m['won']} of 100 won; "
+            f"{m['raw']} proposals → {m['final']} entries in {m['seconds']:.2f} s "
             f"(at once: {m['at_once']} in {m['reading']:.2f} s); "
             f"closest pair: {', '.join(f'{c:.2f}' for c in m['closest'])}"
         )

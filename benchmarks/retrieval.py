@@ -1,14 +1,18 @@
-"""How well the router, the readers and the neighbours of a goal do on the official SkillRL data, and how fast the nearest rows are found:
-`SKILLRL_REAL_DATA=DIR python benchmarks/retrieval.py`
+"""How well the router, the readers and the neighbours of a task do on the official SkillRL data, and how fast
+the nearest rows are found: `SKILLRL_REAL_DATA=DIR python benchmarks/retrieval.py`
 
-DIR holds the folders alfworld, webshop and search of the official repository's `memory_data`. Exits with 1 when a target is missed. One thread.
+DIR holds the folders alfworld, webshop and search of the official repository's `memory_data`. Exits with 1
+when a target is missed. One thread.
 
-Leave-one-out: a goal has the kind of the nearest other goal; where several are equally near (to six digits) each has its share of the vote, so
-no order decides. The encoder is fitted on the texts of all goals of a world, never on a label. Its two constants (a word of the frame is in a tenth
-of the texts, the frame is a quarter of a row) are the same for the three worlds but were chosen on these very goals, so the figures flatter: with
-5 to 12 % and a share of 20 to 30 % household goals get 0.969 to 0.987, the shop 0.935 to 0.950 and questions 0.704 to 0.786. Labels: the kind that a household memory's
-description records; for questions and shopping, the classifiers by which the official repository sorted its memories before writing skills from
-them (`skill_generation/search.py` and `webshop.py`: the rules below are facts of those files, and give the counts in the banks' metadata)."""
+Leave-one-out: a task has the category of the nearest other task; where several are equally near (to six
+digits) each has its share of the vote, so no order decides. The encoder is fitted on the texts of all
+tasks of a world, never on a label. Its two constants (a word of the frame is in a tenth of the texts, the
+frame is a quarter of a row) are the same for the three worlds but were chosen on these very tasks, so the
+figures flatter: with 5 to 12 % and a share of 20 to 30 % household tasks get 0.969 to 0.987, the shop
+0.935 to 0.950 and questions 0.704 to 0.786. Labels: the category that a household memory's description
+records; for questions and shopping, the classifiers by which the official repository sorted its memories
+before writing skills from them (`skill_generation/search.py` and `webshop.py`: the rules below are facts
+of those files, and give the counts in the banks' metadata)."""
 import os, re, sys, time
 os.environ.update({k: '1' for k in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')})
 from collections import Counter
@@ -56,12 +60,13 @@ BANKS = {
         mistakes=11,
     ),
 }
-BLOCKS = dict(
-    alfworld={3851, 4475}, webshop={3862, 4124}, search={2514}
-)  # published lengths; the shop's are not the extremes of its 200 goals
-ROUTED, NEIGHBOURS, MS = 222, dict(alfworld=0.95, webshop=0.945, search=0.735), 2.0
+# Published lengths; the shop's are not the extremes of its 200 tasks
+BLOCKS = dict(alfworld={3851, 4475}, webshop={3862, 4124}, search={2514})
+ROUTED = 222
+NEIGHBOURS = dict(alfworld=0.95, webshop=0.945, search=0.735)
+MS = 2.0
 
-# Kind -> memories won and lost, as the official banks report them
+# Category -> memories won and lost, as the official banks report them
 COUNTS = dict(
     webshop=dict(
         apparel=(65, 55),
@@ -80,28 +85,36 @@ COUNTS = dict(
     ),
 )
 SOLD_AS = dict(  # parts of words, tried in this order
-    apparel='shirt|dress|t-shirt|polo|pants|jeans|jacket|coat|sweater|blouse|skirt|shorts|underwear|swimsuit|swimwear|hoodie|vest|cardigan|suit|blazer|tee|top',
+    apparel='shirt|dress|t-shirt|polo|pants|jeans|jacket|coat|sweater|blouse|skirt|shorts|underwear|'
+    'swimsuit|swimwear|hoodie|vest|cardigan|suit|blazer|tee|top',
     footwear='shoe|boot|sandal|sneaker|slipper|loafer|heel|flat|oxford|pump|moccasin|flip-flop|footwear',
-    home_decor='pillow|curtain|rug|mat|blanket|bedding|towel|lamp|decor|furniture|cushion|sheet|tablecloth|vase',
-    electronics='phone|laptop|tablet|computer|speaker|charger|cable|mouse|keyboard|monitor|camera|watch|electronic|device|gadget|armoires',
-    accessories='bag|wallet|belt|hat|cap|scarf|glove|jewelry|necklace|bracelet|ring|glasses|purse|backpack|tie|bow',
-    beauty_health='makeup|cosmetic|skincare|lotion|cream|shampoo|conditioner|perfume|cologne|brush|bathing|soap|body wash|nail|lipstick|mascara|foundation|'
-    'serum|moisturizer',
+    home_decor='pillow|curtain|rug|mat|blanket|bedding|towel|lamp|decor|furniture|cushion|sheet|'
+    'tablecloth|vase',
+    electronics='phone|laptop|tablet|computer|speaker|charger|cable|mouse|keyboard|monitor|camera|watch|'
+    'electronic|device|gadget|armoires',
+    accessories='bag|wallet|belt|hat|cap|scarf|glove|jewelry|necklace|bracelet|ring|glasses|purse|backpack|'
+    'tie|bow',
+    beauty_health='makeup|cosmetic|skincare|lotion|cream|shampoo|conditioner|perfume|cologne|brush|bathing|soap|'
+    'body wash|nail|lipstick|mascara|foundation|serum|moisturizer',
 )
 COMPARES = 'both|are the|which of|same|common|more|less|older|younger|taller|shorter'
 ASKED_AS = dict(nq='direct_retrieval', triviaqa='direct_retrieval', popqa='entity_attribute_lookup')
 
+def sold_as(m):
+    return next((c for c, parts in SOLD_AS.items() if re.search(parts, m.goal.lower())), 'other')
+
+def asked_as(m):
+    compares = 'comparison' if re.search(COMPARES, m.goal.lower()) else 'multi_hop_reasoning'
+    return ASKED_AS.get(m.data_source) or compares
+
+def described_as(m):
+    return m.category
+
+LABELS = dict(alfworld=described_as, webshop=sold_as, search=asked_as)
+
 def labels(world, memories):
-    "The kind of each memory, as the official repository sorted them; as described for household tasks"
-    shop = lambda goal: next((c for c, parts in SOLD_AS.items() if re.search(parts, goal)), 'other')
-    asked = lambda m: (
-        ASKED_AS.get(m.data_source)
-        or ('comparison' if re.search(COMPARES, m.goal.lower()) else 'multi_hop_reasoning')
-    )
-    return [
-        m.category if world == 'alfworld' else shop(m.goal.lower()) if world == 'webshop' else asked(m)
-        for m in memories
-    ]
+    "The category of each memory, as the official repository sorted them; as described for household tasks"
+    return [LABELS[world](m) for m in memories]
 
 class Counted:
     "Rows of TF-IDF weights over the features that `of` finds in a text"
@@ -144,7 +157,8 @@ def full_sort(index, query, k):
 def best_ms(*fs, trials=1000):
     "Least milliseconds that each of `fs` took, in turns"
     def once(f):
-        start = time.perf_counter(); f()
+        start = time.perf_counter()
+        f()
         return time.perf_counter() - start
     return [1e3*min(ts) for ts in zip(*[[once(f) for f in fs] for _ in range(trials)])]
 
@@ -155,101 +169,114 @@ def per_goal(retriever, goals):
         retriever.retrieve(g)
     return 1e3*(time.process_time() - start)/len(goals)
 
-def main(root):
-    missed = []
-    def say(ok, line):
+class Report:
+    "Lines that are printed, and those that missed a target"
+    def __init__(self):
+        self.missed = []
+
+    def check(self, ok, line):
         print(f'{"ok    " if ok else "MISSED"} {line}')
         if not ok:
-            missed.append(line)
+            self.missed.append(line)
 
+    def note(self, line):
+        print(f'       {line}')
+
+def read_files(report, root):
+    "World -> its memories"
     memories = {name: load_memories(root/name) for name in MEMORIES}
     for name, n in MEMORIES.items():
-        say(len(memories[name]) == n, f'{name}: {len(memories[name])} of {n} memories')
-    say(sum(map(len, memories.values())) == 619, f'{sum(map(len, memories.values()))} of 619 memories in all')
-    world = {w: [m for name, ms in memories.items() if name.startswith(w) for m in ms] for w in NEIGHBOURS}
+        report.check(len(memories[name]) == n, f'{name}: {len(memories[name])} of {n} memories')
+    total = sum(map(len, memories.values()))
+    report.check(total == 619, f'{total} of 619 memories in all')
+    return {w: [m for name, ms in memories.items() if name.startswith(w) for m in ms] for w in NEIGHBOURS}
 
-    wrong = [m for m in world['alfworld'] if alfworld.ROUTER(m.goal) != m.category]
-    right = len(world['alfworld']) - len(wrong)
-    say(
-        right >= ROUTED,
-        f'router: {right}/{len(world["alfworld"])} get the type their description records (target {ROUTED})',
-    )
+def check_router(report, memories):
+    wrong = [m for m in memories if alfworld.ROUTER(m.goal) != m.category]
+    right, n = len(memories) - len(wrong), len(memories)
+    line = f'router: {right}/{n} get the type their description records (target {ROUTED})'
+    report.check(right >= ROUTED, line)
     for m in wrong:
-        print(
-            f'         {m.goal!r}: recorded as {m.category or "nothing"}, routed to {alfworld.ROUTER(m.goal)}'
-        )
+        recorded = m.category or 'nothing'
+        report.note(f'  {m.goal!r}: recorded as {recorded}, routed to {alfworld.ROUTER(m.goal)}')
 
-    for name, counts in BANKS.items():
-        bank, w = SkillBank.load(root/name), name.split('/')[0]
-        say(bank.counts() == counts, f'{name}: {bank}')
-        goals = sorted({m.goal for m in world[w]})
-        for mode in ('lexical', 'embedding'):
-            r = Retriever(bank, mode, router=ROUTERS[w])
-            ms, again = per_goal(r, goals), per_goal(r, goals)
-            fit = [
-                ROUTERS[w].canonical(o.category) == r.serving_category(f.category)
-                for f in map(r.retrieve, goals)
-                for o in f.task_specific
-            ]
-            print(f'       {mode}, {len(goals)} goals: {ms:.3f} ms each, {again:.4f} ms from the cache; '
-                  f'{sum(fit)/len(fit):.3f} of the task-specific skills are of the routed kind')
-        n = {
-            len(official_block(f))
-            for f in map(Retriever(bank, 'official', router=ROUTERS[w]).retrieve, goals)
-        }
-        say(
-            BLOCKS[w] <= n,
-            f'official block: {min(n)} to {max(n)} characters, {" and ".join(map(str, sorted(BLOCKS[w])))} as published among them',
-        )
+def check_bank(report, root, name, memories):
+    bank, w = SkillBank.load(root/name), name.split('/')[0]
+    report.check(bank.counts() == BANKS[name], f'{name}: {bank}')
+    goals, router = sorted({m.goal for m in memories}), ROUTERS[w]
+    for mode in ('lexical', 'embedding'):
+        r = Retriever(bank, mode, router=router)
+        ms, again = per_goal(r, goals), per_goal(r, goals)
+        shown = [(o, f) for f in map(r.retrieve, goals) for o in f.task_specific]
+        fit = [router.canonical(o.category) == r.serving_category(f.category) for o, f in shown]
+        report.note(f'{mode}, {len(goals)} goals: {ms:.3f} ms each, {again:.4f} ms from the cache; '
+                    f'{sum(fit)/len(fit):.3f} of the task-specific skills are of the routed kind')
+    official = Retriever(bank, 'official', router=router)
+    lengths = {len(official_block(official.retrieve(g))) for g in goals}
+    published = ' and '.join(map(str, sorted(BLOCKS[w])))
+    report.check(BLOCKS[w] <= lengths, f'official block: {min(lengths)} to {max(lengths)} characters, '
+                                       f'{published} as published among them')
 
-    for w, target in NEIGHBOURS.items():
-        goals, kinds = [m.goal for m in world[w]], labels(w, world[w])
-        if w in COUNTS:
-            n = Counter((k, m.outcome) for k, m in zip(kinds, world[w]))
-            same = all((n[k, 'success'], n[k, 'failure']) == c for k, c in COUNTS[w].items()) and sum(
-                map(sum, COUNTS[w].values())
-            ) == len(kinds)
-            say(same, f'{w}: the labels have the counts that the official bank reports')
-        once = dict(zip(goals, kinds))
-        for i, (name, encoder) in enumerate(variants(goals).items()):
-            a = accuracy(goals, kinds, encoder)
-            twins = (
-                f', {accuracy(list(once), list(once.values()), encoder):.4f} over the {len(once)} distinct ones'
-                if len(once) < len(goals)
-                else ''
-            )
-            line = f'{a:.4f} of {len(goals)} goals have the kind of their nearest neighbour{twins}: {name}'
-            say(a >= target, f'{w}: {line} (target {target})') if not i else print(f'         {line}')
-    every = TfidfEncoder([m.goal for ms in world.values() for m in ms])
-    print(
-        '       one encoder fitted on all 619:',
-        {w: round(accuracy([m.goal for m in ms], labels(w, ms), every), 4) for w, ms in world.items()},
-    )
+def check_labels(report, w, memories, kinds):
+    n = Counter((k, m.outcome) for k, m in zip(kinds, memories))
+    same = all((n[k, 'success'], n[k, 'failure']) == counts for k, counts in COUNTS[w].items())
+    complete = sum(map(sum, COUNTS[w].values())) == len(kinds)
+    report.check(same and complete, f'{w}: the labels have the counts that the official bank reports')
+
+def check_neighbours(report, w, target, memories):
+    goals, kinds = [m.goal for m in memories], labels(w, memories)
+    if w in COUNTS:
+        check_labels(report, w, memories, kinds)
+    once = dict(zip(goals, kinds))
+    for i, (name, encoder) in enumerate(variants(goals).items()):
+        a, twins = accuracy(goals, kinds, encoder), ''
+        if len(once) < len(goals):
+            distinct = accuracy(list(once), list(once.values()), encoder)
+            twins = f', {distinct:.4f} over the {len(once)} distinct ones'
+        line = f'{a:.4f} of {len(goals)} goals have the kind of their nearest neighbour{twins}: {name}'
+        if i == 0:
+            report.check(a >= target, f'{w}: {line} (target {target})')
+        else:
+            report.note(f'  {line}')
+
+def note_official_rules(report, root, world):
     house, shop = (SkillBank.load(root/b).categories for b in list(BANKS)[:2])
-    serves = lambda c: {'pick_and_place': ('pick', 'pick_two'), 'look_at_obj_in_light': ('look',)}.get(
-        c, (c,)
-    )
-    print(
-        f'       official rules: {sum(m.category in serves(alfworld.official_category(m.goal, house)) for m in world["alfworld"])}/223 household goals right,',
-        f'{sum(webshop.official_category(m.goal, shop) == k for m, k in zip(world["webshop"], labels("webshop", world["webshop"])))}/200 shop goals where the repository sorted them',
-    )
+    serves = dict(pick_and_place=('pick', 'pick_two'), look_at_obj_in_light=('look',))
+    routed = [(alfworld.official_category(m.goal, house), m.category) for m in world['alfworld']]
+    right = sum(category in serves.get(c, (c,)) for c, category in routed)
+    sold = zip(world['webshop'], labels('webshop', world['webshop']))
+    same = sum(webshop.official_category(m.goal, shop) == k for m, k in sold)
+    report.note(f'official rules: {right}/223 household goals right, '
+                f'{same}/200 shop goals where the repository sorted them')
 
+def check_index(report):
     vs = np.random.default_rng(0).standard_normal((10_000, 384), dtype=np.float32)
     index = VectorIndex(vs)
     same = all(np.array_equal(index.top(v, 10)[0], full_sort(index, v, 10)[0]) for v in vs[:100])
     ours, plain = best_ms(lambda: index.top(vs[0], 10), lambda: full_sort(index, vs[0], 10))
-    say(
-        same and ours <= MS,
-        f'top 10 of 10,000 x 384: {ours:.3f} ms (target {MS}), {plain:.3f} ms with a full sort ({plain / ours:.1f} times as long), same rows: {same}',
-    )
-    return 1 if missed else 0
+    line = (f'top 10 of 10,000 x 384: {ours:.3f} ms (target {MS}), {plain:.3f} ms with a full sort '
+            f'({plain/ours:.1f} times as long), same rows: {same}')
+    report.check(same and ours <= MS, line)
+
+def main(root):
+    report = Report()
+    world = read_files(report, root)
+    check_router(report, world['alfworld'])
+    for name in BANKS:
+        check_bank(report, root, name, world[name.split('/')[0]])
+    for w, target in NEIGHBOURS.items():
+        check_neighbours(report, w, target, world[w])
+    every = TfidfEncoder([m.goal for ms in world.values() for m in ms])
+    shared = {w: round(accuracy([m.goal for m in ms], labels(w, ms), every), 4) for w, ms in world.items()}
+    report.note(f'one encoder fitted on all 619: {shared}')
+    note_official_rules(report, root, world)
+    check_index(report)
+    return 1 if report.missed else 0
 
 if __name__ == '__main__':
     real = os.environ.get('SKILLRL_REAL_DATA')
     if not real or not Path(real).is_dir():
-        print(
-            'set SKILLRL_REAL_DATA to a folder with the official memories and banks in alfworld/, webshop/ and search/',
-            file=sys.stderr,
-        )
+        print('set SKILLRL_REAL_DATA to a folder with the official memories and banks in alfworld/, '
+              'webshop/ and search/', file=sys.stderr)
         sys.exit(2)
     sys.exit(main(Path(real)))

@@ -1,5 +1,6 @@
 "A language model as teacher, on the days when it does not do what it was asked"
 import json, re, time
+from functools import partial
 import pytest
 from faults import FaultServer, error, said
 from skillrl.agent import parse_reply, write_reply
@@ -476,7 +477,8 @@ def test_only_weak_categories_are_asked_about_and_they_take_turns():
 
     def two_additions(m):
         category, n = category_in(m), len(m[1]['content'])
-        return json.dumps([change('add', category=category, principle=f'{category} advice {n} {i}.') for i in range(2)])
+        lines = [f'{category} advice {n} {i}.' for i in range(2)]
+        return json.dumps([change('add', category=category, principle=line) for line in lines])
 
     teacher = LLMTeacher(ScriptedChat(two_additions))
     ps = teacher.propose(used_bank(), select(trajs, success=False), trajs, ['cool', 'heat'], 3)
@@ -578,7 +580,9 @@ def test_evolution_tries_what_a_model_proposes_and_keeps_what_wins():
             ]
         )
     teacher = LLMTeacher(ScriptedChat(script))
-    new, record = evolve(SkillBank(), play, RoundGames(house.games('val', 3), house.games('gate', 12)), teacher)
+    games = RoundGames(house.games('val', 3), house.games('gate', 12))
+    show = partial(Retriever, router=ROUTER)
+    new, record = evolve(SkillBank(), play, games, teacher, build_retriever=show)
     assert teacher.exchanges and record['proposals'] and len(new) == len(record['kept']) >= 1
     o = new.get(record['kept'][0])
     assert o.provenance['teacher'] == 'scripted'

@@ -232,7 +232,8 @@ def _proposal_questions(teacher, bank, category, failures, evidence, limit):
                  for trajs in (failures, won)]
     wins = teacher.per_call//4
     notes, about = bank_lines(bank, category, teacher.text_chars), relevant(bank, category)
-    shown = [part + won[i*wins:(i + 1)*wins] for i, part in enumerate(chunks(lost, teacher.per_call - wins))]
+    parts = enumerate(chunks(lost, teacher.per_call - wins))
+    shown = [part + won[i*wins:(i + 1)*wins] for i, part in parts]
     return [Question('proposals', part, (category,), read_proposal, limit, notes, about) for part in shown]
 
 def _compatible(turns):
