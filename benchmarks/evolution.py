@@ -20,9 +20,9 @@ def evolved(suite, policy, config, rounds):
     "The first bank, the last, and the records between"
     evidence = [t for t in collect_games(policy, suite, config) if t.category in KNOWN]
     first = bank = alfworld_bank(evidence)
-    records, n = [], config.evolution.val_tasks
+    records = []
     for i in range(rounds):
-        bank, record = evolve_bank(bank, suite, policy, config, AlfworldTeacher(), i, n, evidence)
+        bank, record = evolve_bank(bank, suite, policy, config, AlfworldTeacher(), i, evidence)
         records.append(record)
     return first, bank, records
 
