@@ -8,6 +8,7 @@ __all__ = ['ARMS', 'last_evaluation', 'ablate', 'ablation_table']
 # %% ../nbs/50_ablation.ipynb #0f99e6ee
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from .config import SkillRLConfig
 from .envs.suite import row_name
 from .evaluate import paired_difference
@@ -44,8 +45,8 @@ def ablate(
     results = {}
     for arm in arms:
         path = Path(folder)/arm.lower().replace(' ', '_')
-        def of_arm(*done, arm=arm):
-            return step(arm, *done)
+        def of_arm(*done:Any, arm:str=arm)->None:
+            step(arm, *done)
         train(config.merged(ARMS[arm]), path, (path/'config.json').exists(), of_arm if step else None)
         results[arm] = last_evaluation(path)
     return results

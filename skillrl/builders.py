@@ -106,7 +106,7 @@ def build_teacher(
     how = dict(max_tokens=m.teacher_max_tokens)
     if m.teacher_temperature is not None:
         how['temperature'] = m.teacher_temperature
-    return LLMTeacher(chat, rejects=rejects, **how)
+    return LLMTeacher(chat, rejects=rejects, router=world(config.env.name).router, **how)
 
 # %% ../nbs/45_builders.ipynb #f93cd64b
 PAID = 100 # Calls that need no announcement
@@ -231,7 +231,8 @@ def build_retriever(
     limits = dict(top_k=c.top_k, top_k_general=c.top_k_general, top_k_mistakes=c.top_k_mistakes,
                   threshold=c.similarity_threshold, prompt_chars=c.prompt_chars)
     router = getattr(world(config.env.name), 'router', None)
-    return Retriever(bank, c.mode, router=router, encoder=build_encoder(config), show=skill_form(config), **limits)
+    encoder, form = build_encoder(config), skill_form(config)
+    return Retriever(bank, c.mode, router=router, encoder=encoder, show=form, **limits)
 
 # %% ../nbs/45_builders.ipynb #da05d0f0
 def build_episodes(
