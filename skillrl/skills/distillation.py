@@ -232,7 +232,8 @@ def distill(
         return known.index(o.category) if o.category in known else len(known)
     won = len(select(trajs, success=True))
     bank = SkillBank(metadata=dict(trajectories=len(trajs), won=won, version=0))
-    consolidate(bank, sorted(teacher.distill(trajs), key=place), router=router or reader.router)
+    router = router or getattr(teacher, 'router', None) or reader.router
+    consolidate(bank, sorted(teacher.distill(trajs), key=place), router=router)
     return bank
 
 # %% ../../nbs/36_skills.distillation.ipynb #650fcb79
