@@ -60,7 +60,8 @@ def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(tmp_p
         server.rest = teach
         assert main(['train', '--resume', str(tmp_path/'run'), '--teacher-url', server.url])==0
     assert (tmp_path/'run'/'teacher'/'exchanges.jsonl').read_bytes().startswith(exchanges)
-    same = lambda held: {n: b for n,b in held.items() if not n.startswith('teacher/') and n not in ('config.json', 'state.json', 'state.previous.json')}
+    def same(held):
+        return {n: b for n,b in held.items() if not n.startswith('teacher/') and n not in ('config.json', 'state.json', 'state.previous.json')}
     assert same(files(tmp_path/'run'))==same(files(tmp_path/'whole'))
 
 def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):

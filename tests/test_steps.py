@@ -141,7 +141,8 @@ def test_counts_of_evolution_are_singular_and_plural(tried, kept, words):
     assert describe_evolution(records, [Suite('h0'), Suite('h1')]) == words
 
 def test_equal_rows_are_called_equal_and_small_differences_luck():
-    play = lambda won: [Trajectory(str(i), 't', success=bool(w), game=f'g{i}') for i, w in enumerate(won)]
+    def play(won):
+        return [Trajectory(str(i), 't', success=bool(w), game=f'g{i}') for i, w in enumerate(won)]
     results = dict(a=play([0]*20), b=play([0]*20), c=play([1] + [0]*19), d=play([1]*20))
     words = [describe_difference(results, 'a', k) for k in 'bcd']
     assert [('are equal' in w, 'may be luck' in w) for w in words] == [(True, False), (False, True), (False, False)]

@@ -36,13 +36,15 @@ def notes(house, goal, rng):
     need = [goal.thing] + ['desklamp']*(goal.category=='look')
     out = [house.hint(t) for t in need if rng.random() < .85]
     out += [house.hint(t) for t in rng.sample([t for t in house.homes if t not in need], rng.randint(0, 4))]
-    if rng.random() < .5: out.append(ORDERS[goal.category])
+    if rng.random() < .5:
+        out.append(ORDERS[goal.category])
     rng.shuffle(out)
     return out + rng.sample(HABITS, rng.choice((0, 0, 1, 2)))
 
 def share(thought, action):
     "Share of rows kept: blind search is most of an episode and teaches little"
-    if 'find' not in thought or ' in ' in thought: return 1.
+    if 'find' not in thought or ' in ' in thought:
+        return 1.
     return .25 if action.startswith('go') else .4
 
 def episodes(rng):
@@ -60,7 +62,8 @@ def episodes(rng):
 def slips(action, rng):
     "A command with a wrong number in it, sent once or again and again: what a young policy does, so that it learns to get out of it"
     numbers = list(re.finditer(r'\d+', action))
-    if not numbers: return []
+    if not numbers:
+        return []
     m = rng.choice(numbers)
     return [f'{action[:m.start()]}{rng.randint(1, 9)}{action[m.end():]}'] * rng.choice((1, 1, 2, 3))
 
@@ -73,9 +76,11 @@ def rows(rng):
             thought, action = expert.act(e.admissible, e.notes, e.skills)
             stray = rng.random()
             moves = [rng.choice(e.admissible)] if stray < .09 else slips(action, rng) if stray < .18 else []
-            if not moves and rng.random() < share(thought, action): yield dict(prompt=prompt, completion=write_reply(thought, action))
+            if not moves and rng.random() < share(thought, action):
+                yield dict(prompt=prompt, completion=write_reply(thought, action))
             for move in moves or [action]:
-                if not e.done: e.act(move)
+                if not e.done:
+                    e.act(move)
 
 def main(out, steps):
     import torch
@@ -86,7 +91,8 @@ def main(out, steps):
     with tqdm(total=steps) as bar:
         def show(step, loss):
             bar.update()
-            if step%100==99: bar.set_postfix(loss=f'{loss:.3f}')
+            if step%100==99:
+                bar.set_postfix(loss=f'{loss:.3f}')
         losses = full_sft(lambda: encode_rows([next(stream) for _ in range(512)], policy), policy, steps, lr=4e-3, progress=show)
     print(f'{policy}: loss {sum(losses[-500:])/len(losses[-500:]):.3f}, saved in {policy.save(out)}')
 
