@@ -55,7 +55,7 @@ class Question:
     kind:str           # Its prompt
     cases:list         # `Case`s, numbered from 1
     categories:tuple   # What an answer may be about, the category of the cases first
-    read:Callable|None # `read(d, question)` makes one item of one object of the answer, or raises `ValueError`
+    read:Callable|None # `read(d, question)` makes an item of an object of the answer, or raises ValueError
     most:int = 4       # Objects an answer may have
     notes:Sequence = () # Lines shown before the episodes
     about:object = None # What else `read` needs

@@ -237,7 +237,7 @@ def _proposal_questions(teacher, bank, category, failures, evidence, limit):
     return [Question('proposals', part, (category,), read_proposal, limit, notes, about) for part in shown]
 
 def _compatible(turns):
-    "Of pairs (exchange, proposal) those that neither touch one item nor say the same; the others are rejected"
+    "Of pairs (exchange, proposal) those that neither touch one item nor say the same; others are rejected"
     out, touched = [], set()
     for x, p in turns:
         keys = {*p.ids, p.item.id if p.item else '', normal(advice(p.item)) if p.item else ''} - {''}
@@ -331,7 +331,8 @@ def table(self:LLMTeacher)->Table:
     for x in self.exchanges:
         why = '; '.join(dict.fromkeys(r.reason for r in x.rejected)) or x.reply.error
         q = x.question
-        rows.append([q.kind, q.categories[0], len(q.cases), x.reply.status, len(x.kept), len(x.rejected), why])
+        counts = [len(x.kept), len(x.rejected)]
+        rows.append([q.kind, q.categories[0], len(q.cases), x.reply.status, *counts, why])
     return Table(['question', 'category', 'episodes', 'reply', 'kept', 'rejected', 'why'], rows)
 
 @patch
