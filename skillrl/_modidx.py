@@ -85,6 +85,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                              'skillrl.cli._path': ('cli.html#_path', 'skillrl/cli.py'),
                              'skillrl.cli._port': ('cli.html#_port', 'skillrl/cli.py'),
                              'skillrl.cli._positive': ('cli.html#_positive', 'skillrl/cli.py'),
+                             'skillrl.cli._remembered': ('cli.html#_remembered', 'skillrl/cli.py'),
                              'skillrl.cli._round': ('cli.html#_round', 'skillrl/cli.py'),
                              'skillrl.cli._rounds': ('cli.html#_rounds', 'skillrl/cli.py'),
                              'skillrl.cli._say': ('cli.html#_say', 'skillrl/cli.py'),

@@ -135,18 +135,33 @@ def _void(n): return f'  ({n} more got no answer and {"does" if n == 1 else "do"
 
 # %% ../nbs/67_cli.ipynb #dfb4268a
 def distill(args):
-    "write a bank from trajectories"
+    "write a bank from trajectories, or from official memories"
     from skillrl.flags import progress, settings
     from skillrl.builders import announce_teacher, distill_questions, build_teacher
     from skillrl.skills.distillation import distill
     from skillrl.formats import load_trajectories
     teacher = build_teacher(settings(args), Path(args.output).with_suffix('.teacher'))
-    trajs = load_trajectories(args.trajectories)
-    if not trajs: raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
+    trajs = [] if args.memories else load_trajectories(args.trajectories)
+    if not (trajs or args.memories):
+        raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
     announce_teacher('distill', teacher, distill_questions(teacher, [trajs]))
-    with progress(_answers(teacher)): bank = distill(trajs, teacher)
+    with progress(_answers(teacher)):
+        bank = _remembered(args.memories, teacher) if args.memories else distill(trajs, teacher)
     bank.save(args.output)
     print(f'{bank!r}: {args.output}{_account(teacher)}')
+
+def _remembered(path, teacher):
+    "A bank of the official memories at `path`"
+    from skillrl.envs.base import world
+    from skillrl.formats import load_memories
+    from skillrl.skills.memories import bank_from_memories, one_world
+    memories = load_memories(path)
+    if not memories:
+        raise ValueError(f'{path} holds no memories: give a file of official memories')
+    where = world(one_world(memories))
+    reader = getattr(where.teacher(), 'reader', None)
+    asked = teacher if hasattr(teacher, 'chat') else None
+    return bank_from_memories(memories, where.router, reader, asked)
 
 def _answers(teacher):
     "What tells how many answers a teacher behind a server has given; None for the offline teacher"
@@ -439,7 +454,8 @@ COMMANDS = [
                          '--resume': _flag('go on with the run in this folder; settings given besides are compared', 'off', metavar='DIR'),
                          '--accept-changes': _switch('go on although settings differ from those of the run')}),
     (collect, '', _play | _policy | _chat | _home | {'--episodes': _number('episodes to play', 64, default=64), '--output': _path('where to write', 'data/trajectories.json')}),
-    (distill, '', _config | _teacher | {'--trajectories': _path('what to read', 'data/trajectories.json'), '--output': _path('where to write', _BANK)}),
+    (distill, '', _config | _teacher | {'--trajectories': _path('what to read', 'data/trajectories.json'),
+        '--memories': _flag('official memories to read instead of trajectories', 'none', metavar='PATH'), '--output': _path('where to write', _BANK)}),
     (sft, '', _play | _policy | _teacher | _home | _bank | _rows | {
         '--trajectories': _flag('imitate the episodes won in this file', f"the expert; with --teacher {_TRAJECTORIES}", metavar='PATH'),
         '--output': _path('where to write', 'data/policy_sft', 'DIR')}),

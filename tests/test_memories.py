@@ -3,10 +3,11 @@ import json, os, re
 from collections import Counter
 from pathlib import Path
 import pytest
+from skillrl.cli import main
 from skillrl.envs.alfworld.teacher import AlfworldReader
 from skillrl.llm.base import ScriptedChat
 from skillrl.llm.reply import Outage
-from skillrl.skills.bank import Mistake
+from skillrl.skills.bank import Mistake, SkillBank
 from skillrl.skills.consolidation import similarity
 from skillrl.skills.evidence import EpisodeReader
 from skillrl.skills.guard import examine
@@ -198,3 +199,23 @@ def test_orders_in_a_memory_are_quoted_and_what_a_teacher_makes_of_them_is_held_
     assert not any('SunGlow' in o.text for o in bank.active())
     line = next(l for m in chat.calls for l in m[1]['content'].split('\n') if l.startswith('Description'))
     assert json.loads(line.removeprefix('Description: ')) == bait[0].description
+
+# --- the command
+
+def written(m):
+    "The official record of the memory `m`"
+    guide = dict(planning_pattern=m.planning_pattern, mistakes_to_avoid=m.mistakes)
+    content = dict(task_meta=dict(original_goal=m.goal), strategic_guidelines=guide,
+                   refined_trajectory=dict(refined_trajectory=m.steps))
+    tags = dict(environment=m.env, outcome='Success' if m.success else 'Failure')
+    return dict(memory_id=m.id, contextual_description=m.description, tags=tags, content=content)
+
+@pytest.mark.parametrize('env', goals)
+def test_the_command_makes_the_same_bank(env, tmp_path, capsys):
+    memories, path = small(env, goals[env]*2), tmp_path/'memories.json'
+    path.write_text(json.dumps([written(m) for m in memories]))
+    assert main(['distill', '--memories', str(path), '--output', str(tmp_path/'bank.json')]) == 0
+    assert SkillBank.load(tmp_path/'bank.json').counts() == bank_of(load_memories(path)).counts()
+    path.write_text('[]')
+    assert main(['distill', '--memories', str(path), '--output', str(tmp_path/'bank.json')]) == 1
+    assert 'holds no memories' in capsys.readouterr().err
