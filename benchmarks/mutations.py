@@ -22,7 +22,47 @@ class Mutation:
     new: str     # What it is replaced by
     tests: str   # Arguments of pytest
 
-MUTATIONS = []
+LOSS = 'tests/test_grpo.py'
+RL = 'tests/test_rl.py tests/test_grpo.py'
+GATE = 'tests/test_evolution.py tests/test_intervals.py'
+SUITES = 'tests/test_households.py tests/test_suites.py'
+STORE = 'tests/test_store.py tests/test_power_loss.py'
+
+MUTATIONS = [
+    # GRPO's loss
+    Mutation('KL coefficient ignored', 'training/grpo.py', 'if o.beta and lp_ref is not None:', 'if False:', LOSS),
+    Mutation('KL doubled', 'training/grpo.py', 'x + o.beta*kl_tokens', 'x + 2*o.beta*kl_tokens', LOSS),
+    Mutation('KL estimate without its square term', 'training/grpo.py', 'return d.expm1() - d', 'return -d', LOSS),
+    Mutation('old log-probs ignored by the loss', 'training/grpo.py', 'if lp_old is None:', 'if True:', LOSS),
+    Mutation('advantage with the wrong sign', 'training/grpo.py', 'x = -clipped_objective(', 'x = clipped_objective(', LOSS),
+    Mutation('no clip', 'training/grpo.py', 'r.clamp(1-epsilon, 1+high)', 'r', LOSS),
+    Mutation('clip range not asymmetric', 'training/grpo.py', 'clipped = r.clamp(1-epsilon, 1+high)', 'clipped = r.clamp(1-high, 1+high)', LOSS),
+    Mutation('clip from above only', 'training/grpo.py', 'return torch.min(r*a, clipped*a)*mask', 'return clipped*a*mask', LOSS),
+    Mutation('dual clip ignored', 'training/grpo.py', 'if dual_clip is not None:', 'if False:', LOSS),
+    Mutation('prompt and padding count in the loss', 'training/grpo.py', 'x, mask = x.masked_fill(mask==0, 0), mask.to(x.dtype)', 'x, mask = x, torch.ones_like(x)', LOSS),
+    Mutation('padding reaches exp', 'training/grpo.py', 'return d if mask is None else d.masked_fill(mask==0, 0)', 'return d', LOSS),
+    Mutation('row-mean is token-mean', 'training/grpo.py', "if loss_type=='row-mean':", 'if False:', LOSS),
+    Mutation('total of the minibatch ignored', 'training/grpo.py', 'return x.sum()/(n if total is None else total)', 'return x.sum()/n', LOSS),
+    Mutation('temperature ignored in log-probs', 'training/grpo.py', '(logits/temperature).log_softmax(-1)', 'logits.log_softmax(-1)', LOSS),
+    # Advantages
+    Mutation('advantage not centred', 'training/grpo.py', 'centred = r - total(w*r)/n', 'centred = r', LOSS),
+    Mutation('advantage not scaled', 'training/grpo.py', 'torch.where(std<eps, 0., centred/std.clamp(min=eps))', 'torch.where(std<eps, 0., centred)', LOSS),
+    Mutation('zero-variance groups are noise', 'training/grpo.py', 'torch.where(std<eps, 0., centred/std.clamp(min=eps))', '(centred + 1e-3)/std.clamp(min=eps)', LOSS),
+    Mutation('groups mixed up', 'training/grpo.py', 'numbers.setdefault(o, len(numbers))', '0', LOSS),
+    Mutation('sample deviation in place of the group', 'training/grpo.py', '(n-ddof).clamp(min=1)', '(n-1).clamp(min=1)', LOSS),
+    Mutation('invalid-action penalty ignored', 'training/grpo.py', 'return adv[episode] - penalty*torch.as_tensor(invalid).float()', 'return adv[episode]', RL),
+    Mutation('invalid actions are rewarded', 'training/grpo.py', 'return adv[episode] - penalty*', 'return adv[episode] + penalty*', RL),
+    Mutation('loss that is no number is taken', 'training/grpo.py', 'if torch.isfinite(value).all():', 'if True:', RL),
+    # The RL step
+    Mutation('penalty of the config not handed on', 'training/rl.py', 'scored_rows(groups, self.config.invalid_action_penalty)', 'scored_rows(groups, 0.)', RL),
+    Mutation('KL coefficient of the config not handed on', 'training/rl.py', 'beta=self.config.kl_coeff', 'beta=0.', RL),
+    Mutation('clip range of the config not handed on', 'training/rl.py', 'epsilon=self.config.clip_epsilon', 'epsilon=9.', RL),
+    Mutation('old log-probs not those of sampling', 'training/rl.py', 'lp_old = torch.zeros_like(lp)', 'lp_old = lp.detach()\n    return grpo_loss(lp, lp_old, lp_ref, torch.tensor([r.advantage for r in chunk]), mask, LossOptions(), total)', RL),
+    Mutation('reference is the policy itself', 'training/rl.py', 'lp_ref, _ = self.reference.logps(prompts, replies)', 'lp_ref, _ = self.policy.logps(prompts, replies)', RL),
+    Mutation('score is won or nothing', 'training/rl.py', 'scores = [e.score for e in episodes]', 'scores = [float(e.won) for e in episodes]', RL),
+    Mutation('rows of zero-variance groups stay', 'training/rl.py', 'if varied[i] or a]', 'if True]', RL),
+    Mutation('rows lost', 'training/rl.py', 'rng.sample(rows, len(rows))', 'rng.sample(rows, len(rows)//2)', RL),
+]
 
 def place(m): return ROOT/'skillrl'/m.module
 

@@ -75,7 +75,8 @@ def measure(path):
     m, source = Module(str(path.relative_to(ROOT))), path.read_text(encoding='utf-8')
     count_tokens(source, m)
     m.wide = [f'{m.name}:{i}' for i, line in enumerate(source.splitlines(), 1) if len(line) > 110 and not line.startswith('__all__')]
-    m.retired = Counter(w for w in re.findall(r'\b[a-z_]{4,}\b', source) if w in RETIRED)
+    retired = RETIRED - {'shelf'} if 'alfworld' in m.name else RETIRED  # A shelf is a piece of furniture there
+    m.retired = Counter(w for w in re.findall(r'\b[a-z_]{4,}\b', source) if w in retired)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef): m.classes[node.name] += sum(isinstance(b, ast.FunctionDef) for b in node.body)
         if isinstance(node, ast.FunctionDef): see_function(node, m)
