@@ -1,12 +1,13 @@
 "The gate's arithmetic against brute force, and evolution with teachers and games less tidy than the lesson's"
 import itertools, json, math, random
+from functools import partial
 from types import SimpleNamespace
 import pytest
 from skillrl.config import EvolutionConfig
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import HouseholdSuite
-from skillrl.envs.base import SPLITS
+from skillrl.envs.base import SPLITS, world
 from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.gate import assert_fresh, gate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, diff, load_version, rollback, usefulness
@@ -546,11 +547,12 @@ def test_with_the_real_retriever_only_prompts_that_change_are_played():
     bank = alfworld_bank([play_expert(g, max_steps=30) for g in house.games('collect', 6, ('pick', 'heat'))])
     pool, thing = house.games('gate', 12), house.goals['cool'][0][0].thing
     new, item = bank.apply(add(house.hint(thing)))
-    plan = interim_plan(bank, new, item.id, Trial(None, pool, []))
-    shown = {g.id for g in touched(bank, new, pool)}
+    build = partial(Retriever, router=world('alfworld').router)
+    plan = interim_plan(bank, new, item.id, Trial(None, pool, [], build_retriever=build))
+    shown = {g.id for g in touched(bank, new, pool, build)}
     assert {g.goal.thing for g in plan['gate'].games} == {thing}
     assert {g.id for stage in plan.values() for g in stage.games} <= shown
-    show = [Retriever(b) for b in (bank, new)]
+    show = [build(b) for b in (bank, new)]
     for g in pool:
         lines = [render(s.retrieve(g.task, g.category)) for s in show]
         assert (lines[0] != lines[1]) == (g.id in shown)
