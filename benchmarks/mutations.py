@@ -27,6 +27,8 @@ RL = 'tests/test_rl.py tests/test_grpo.py'
 GATE = 'tests/test_evolution.py tests/test_intervals.py'
 SUITES = 'tests/test_households.py tests/test_suites.py'
 STORE = 'tests/test_store.py tests/test_power_loss.py'
+LOOP = 'tests/test_phases.py'
+MONEY = 'tests/test_llm.py tests/test_openai_client.py'
 
 MUTATIONS = [
     # GRPO's loss
@@ -62,6 +64,51 @@ MUTATIONS = [
     Mutation('score is won or nothing', 'training/rl.py', 'scores = [e.score for e in episodes]', 'scores = [float(e.won) for e in episodes]', RL),
     Mutation('rows of zero-variance groups stay', 'training/rl.py', 'if varied[i] or a]', 'if True]', RL),
     Mutation('rows lost', 'training/rl.py', 'rng.sample(rows, len(rows))', 'rng.sample(rows, len(rows)//2)', RL),
+    Mutation('gradient not clipped', 'training/rl.py', 'clip_grad_norm_(self.model.parameters(), max_norm)', 'clip_grad_norm_(self.model.parameters(), 1e9)', RL),
+    Mutation('gradients not cleared', 'training/rl.py', '    self.optimizer.zero_grad()\n    return', '    return', RL),
+    Mutation('learning rate of the config not handed on', 'training/rl.py', 'self.policy.step(self.config.learning_rate, max_norm=1.)', 'self.policy.step(1e-9, max_norm=1.)', RL),
+    Mutation('optimizer not saved', 'training/rl.py', 'if self.optimizer is not None:', 'if False:', RL + ' tests/test_steps.py'),
+    Mutation('optimizer saved and not loaded', 'training/rl.py', 'if not file.exists():', 'if True:', RL + ' tests/test_steps.py'),
+    # Who plays what
+    Mutation('the wrong bank is the own one', 'training/pipeline.py', '(i+2) % len(p.test)', 'i', LOOP),
+    Mutation('"after" plays the policy from before RL', 'training/pipeline.py', "trained = when=='after' and", "trained = False and", LOOP),
+    Mutation('"bank" is the evolved bank', 'training/pipeline.py', 'return p.bank(p.test[owner], version=0)', 'return p.bank(p.test[owner])', LOOP),
+    Mutation('every round reuses the same games', 'training/phases.py', 'suite.games(split, (number+1)*n)[number*n:]', 'suite.games(split, n)', LOOP),
+    Mutation('training draws from the test games', 'training/phases.py', "s.draw('train', rng)", "s.draw('test', rng)", LOOP),
+    Mutation('each iteration has the same tasks', 'training/phases.py', "seeded(config.seed, 'tasks', iteration)", "seeded(config.seed, 'tasks')", LOOP + ' tests/test_pipeline.py -k "not killed"'),
+    Mutation('a group of different tasks', 'training/phases.py', "[[s.draw('train', rng)]*c.group_size for s in where]", "[[s.draw('train', rng) for _ in range(c.group_size)] for s in where]", LOOP),
+    # Worlds and splits
+    Mutation('no step limit', 'envs/base.py', 'truncated = not won and self.steps >= self.max_steps', 'truncated = False', 'tests/test_alfworld.py tests/test_households.py'),
+    Mutation('one step too many', 'envs/base.py', 'self.steps >= self.max_steps', 'self.steps > self.max_steps', 'tests/test_alfworld.py tests/test_households.py'),
+    Mutation('an official test is dealt to training', 'envs/alfworld/suites.py', "if 'train' not in split}", "if 'unseen' in split}", SUITES),
+    Mutation('a game in two splits is taken', 'envs/alfworld/suites.py', 'if other != split:', 'if False:', SUITES),
+    Mutation('part of a test instead of all of it', 'envs/alfworld/suites.py', "if split in ('test', *self.tests):", 'if False:', SUITES),
+    # Evolution and its gate
+    Mutation('no threshold for weak categories', 'skills/evolution.py', 'if r.n and r.mean < threshold]', 'if r.n]', GATE),
+    Mutation('games of a proposal may be in its gate', 'skills/evolution.py', 'assert_fresh(games.gate, used)', 'pass', GATE),
+    Mutation('held-out games may be played', 'skills/evolution.py', "assert_fresh(pool, held_out, role, 'held out for the final test')", 'pass', GATE),
+    Mutation('the report plays games of the gate', 'skills/evolution.py', 'decided = used | {g.id for g in games.gate}', 'decided = used', GATE),
+    Mutation('untrusted text is tried', 'skills/evolution.py', 'findings = examine(p.item) if isinstance(p.item, (Skill, Mistake)) else []', 'findings = []', GATE),
+    Mutation('a second attempt is as easy as the first', 'skills/proposals.py', 'trial.config.alpha/2**refused.get(refused_as(row), 0)', 'trial.config.alpha', GATE),
+    Mutation('no test of non-inferiority', 'skills/proposals.py', 'if len(alters) > len(best):', 'if False:', GATE),
+    Mutation('general skills from one category', 'skills/proposals.py', 'if len(about) > 1:', 'if about:', GATE),
+    Mutation('the gate forgets what its analyses spent', 'stats.py', "row['bound'] = bound(gains, level - spent)", "row['bound'] = bound(gains, level)", GATE),
+    Mutation('the gate keeps whatever gains', 'stats.py', "keep = wins - losses >= row['need'] and gain > 0", 'keep = gain > 0', GATE),
+    Mutation('error spent all at once', 'stats.py', 'alpha*(end/n)**2', 'alpha', GATE),
+    Mutation('interval of a rate too narrow', 'stats.py', 'z:float=1.959964', 'z:float=1.2', 'tests/test_intervals.py tests/test_agent.py tests/test_skillopt_gate.py tests/test_evolution.py'),
+    Mutation('losses not counted against wins', 'stats.py', 'b = (2*n - wins + losses)*d - wins - losses', 'b = (2*n - wins)*d - wins', GATE),
+    # Skills
+    Mutation('threshold of retrieval ignored', 'skills/ranking.py', 'if scores[o.id] > self.threshold]', ']', 'tests/test_retrieval.py tests/test_embedding.py'),
+    Mutation('the guard examines nothing', 'skills/guard.py', 'def suspicions(', 'def suspicions(*args): return []\ndef _suspicions(', 'tests/test_poisoning.py'),
+    # Files, keys and money
+    Mutation('files are not synced', 'store.py', '    os.fsync(f.fileno())', '    pass', STORE),
+    Mutation('folders are not synced', 'store.py', '        os.fsync(fd)', '        pass', STORE),
+    Mutation('keys that are known are shown', 'llm/reply.py', 'known = [s for s in secrets if s]', 'known = []', MONEY),
+    Mutation('keys that look like keys are shown', 'llm/reply.py', 'text = pattern.sub(instead, text)', 'pass', MONEY),
+    Mutation('the budget does not bind', 'llm/ledger.py', 'if left <= 0 or left < need[unit]:', 'if False:', MONEY),
+    Mutation('calls under way do not count', 'llm/ledger.py', "held = sum(h[unit] for h in self.held.values())", 'held = 0', MONEY),
+    Mutation('what is written costs what is read', 'llm/ledger.py', 'return (read * prompt_tokens + write * completion_tokens) / 1e6', 'return read * (prompt_tokens + completion_tokens) / 1e6', MONEY),
+    Mutation('failures are cached', 'llm/ledger.py', 'if not reply.ok:', 'if False:', MONEY),
 ]
 
 def place(m): return ROOT/'skillrl'/m.module
