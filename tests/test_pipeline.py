@@ -148,7 +148,7 @@ def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
     from skillrl.envs.alfworld.engine import AlfworldEnv
     from skillrl.envs.alfworld.scene import CATEGORIES
     from skillrl.envs.alfworld.households import Household
-    from skillrl.envs.remote import serve
+    from skillrl.envs.server import serve
     house, kinds = Household('train-000'), list(CATEGORIES)
     def find(task):
         split, n = task.split('-')
