@@ -22,7 +22,7 @@ def bank_table(
     "What a bank says, and what is known of each sentence"
     found = {o.id for o in bank.search(words)}
     rows = []
-    for section, items in bank.shelves():
+    for section, items in bank.sections():
         for o in items:
             if o.id in found:
                 won = _rate(usefulness(o))
@@ -48,7 +48,7 @@ def item_table(
     id:str, # Of a skill or mistake; ValueError if there is none
 )->Table:
     "Everything that is known of one item"
-    o = bank._known(id)
+    o = bank.find(id)
     apart = 'extra', 'provenance', 'source_tasks', 'stats'
     rows = [[k, v] for k, v in vars(o).items() if v and k not in apart]
     rows.append(['won when shown', _rate(usefulness(o))])

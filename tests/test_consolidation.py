@@ -234,7 +234,7 @@ def test_evidence_decides_between_general_and_specific(category, kinds, shelf):
         [said('Plan ahead.', str(i), category=category, kinds=[k]) for i, k in enumerate(kinds)]
         or [said('Plan ahead.', 'x')],
     )
-    assert [o.category for o in bank.active()] == [shelf] and bank.active()[0] in dict(bank.shelves())[shelf]
+    assert [o.category for o in bank.active()] == [shelf] and bank.active()[0] in dict(bank.sections())[shelf]
 
 def test_advice_in_a_bank_becomes_general_when_others_say_it_too():
     bank = SkillBank()

@@ -356,7 +356,7 @@ def test_unknown_fields_survive_everywhere():
     (lambda d: d['general_skills'][1].update(title=7), '`title` should be of type str, not 7'),
     (lambda d: d['common_mistakes'].append({'description': 'x'}), 'common_mistakes[1]: the field `mistake_id` is missing'),
     (lambda d: d['general_skills'].append(d['general_skills'][0]), "the id 'gen_001' is used twice"),
-    (lambda d: d['task_specific_skills']['heat'].append(d['general_skills'][0]), "on the shelves 'general' and 'heat'"),
+    (lambda d: d['task_specific_skills']['heat'].append(d['general_skills'][0]), "in the sections 'general' and 'heat'"),
     (lambda d: d['common_mistakes'][0].update(mistake_id='pic_001'), "the id 'pic_001' is used twice"),
     (lambda d: d.update(metadata=[1]), '`metadata` should be an object')])
 def test_bank_refusals(tmp_path, change, says):
