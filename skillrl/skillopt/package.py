@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
 from ..envs.base import SkillEnv
-from ..skills.skill_md import LARGEST, rule_problems, split_text
+from ..skills.front_matter import LARGEST, rule_problems, split_text
 from ..store import atomic_folder, atomic_write
 from ..types import RolloutResult
 
