@@ -84,7 +84,7 @@ def options(command):
     sub = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
     return [a for a in sub.choices[command]._actions if a.dest not in ('help', 'command')]
 
-NAMES = [name or f.__name__ for f, name, _ in COMMANDS]
+NAMES = [c.name for c in COMMANDS]
 
 @pytest.mark.parametrize('name', NAMES)
 def test_every_flag_says_what_holds_without_it(name, monkeypatch):
@@ -96,8 +96,8 @@ def test_every_flag_says_what_holds_without_it(name, monkeypatch):
 def test_one_name_for_one_thing():
     "A flag has the same help wherever it stands, but for what differs in its default"
     meaning = {}
-    for f, name, flags in COMMANDS:
-        for flag, kw in flags.items():
+    for command in COMMANDS:
+        for flag, kw in command.flags.items():
             if flag not in ('--output', '--config', '--skill-bank', '--episodes', '--smoke', '--resume', 'path', '--seed', '--trajectories', '--policy-model'): # The model collects in train and acts elsewhere
                 assert meaning.setdefault(flag, kw['help'])==kw['help'], flag
     assert {'--policy', '--policy-url', '--teacher', '--teacher-url'} <= meaning.keys()
