@@ -4,7 +4,7 @@ import pytest
 from faults import FaultServer, error, said
 from skillrl.cli import main, parser
 from skillrl.config import SkillRLConfig
-from skillrl.inspection import _gained
+from skillrl.outcome import gain_text
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.jobs import opt_settings
 from skillrl.skillopt.report import gain
@@ -112,7 +112,7 @@ def test_both_splits_show_what_was_gained(offline):
     cwd, out = offline
     first, best = (read_json(cwd/'runs'/'run-001'/f'{k}_selection_eval'/'summary.json')['items'] for k in ('baseline', 'final'))
     d = gain(dict(items=first), dict(items=best))
-    assert re.search(rf'^val, hard .*  {re.escape(_gained(d))}$', out, re.M) and f'{sum(best)/len(best) - sum(first)/len(first):+.3f} (' in _gained(d)
+    assert re.search(rf'^val, hard .*  {re.escape(gain_text(d))}$', out, re.M) and f'{sum(best)/len(best) - sum(first)/len(first):+.3f} (' in gain_text(d)
     assert re.search(r'^test, hard .*  [+-]0\.\d{3} \(-?0\.\d{3} to -?0\.\d{3}\)$', out, re.M)
 
 def test_the_scores_shown_are_those_of_the_metric(tmp_path):

@@ -134,7 +134,8 @@ def test_an_answer_may_be_packed_and_bare():
     with raw(http(body, '200 OK', 'Content-Encoding: gzip')) as (url, _):
         env = RemoteEnv(url + '/', max_steps=2)
         _, info = env.reset()
-        assert info==dict(admissible_commands=[], won=False, task='put a mug in desk 1', category='pick', game='')
+        task = 'put a mug in desk 1'
+        assert info==dict(admissible_commands=[], won=False, task=task, category='pick', game='')
         steps = [env.step('look')[1:4] for _ in range(3)]
         assert steps==[(0., False, False), (0., False, True), (0., False, True)]
 

@@ -40,7 +40,8 @@ def task(game):
 
 # --- who may ask
 
-foreign = ['evil.example', 'evil.example:80', '127.evil.example', 'localhost.evil.example', '10.0.0.7', '', '[']
+foreign = ['evil.example', 'evil.example:80', '127.evil.example', 'localhost.evil.example',
+           '10.0.0.7', '', '[']
 
 @pytest.mark.parametrize('host', foreign)
 def test_a_request_by_a_foreign_name_is_refused(server, host):
@@ -61,7 +62,8 @@ def test_a_request_from_a_page_is_refused(server, origin):
     status, said, _ = once(server, '/reset', {}, Origin=origin)
     assert status == 403 and 'from the page' in said['error'] and not server.running
 
-kinds = ['text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data; boundary=x', 'application/jsonp']
+kinds = ['text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data; boundary=x',
+         'application/jsonp']
 
 @pytest.mark.parametrize('kind', kinds)
 def test_a_body_that_is_not_json_is_refused(server, kind):
@@ -131,7 +133,7 @@ def test_clients_without_sessions_play_on_their_own_connection(server):
         assert status == 409 and 'this connection has begun no episode' in said['error']
 
 def test_a_client_without_session_or_connection_plays_alone(server, monkeypatch):
-    "As Krill's protocol has it; where a second has lost its connection too, neither acts in the other's episode"
+    "As Krill's protocol has it; where two have lost theirs, neither acts in the other's episode"
     finish = serving._Handler.finish
     def late(self):
         time.sleep(.1) # The next request comes before the connection of the last is cleared away

@@ -9,7 +9,7 @@ from skillrl.envs.ruleworld import RULES, RuleOptimizer, RuleTarget, RuleWorld, 
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
-from skillrl.inspection import outcome
+from skillrl.outcome import outcome
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.view import read_run, verdict
 from skillrl.envs.alfworld.teacher import AlfworldTeacher
