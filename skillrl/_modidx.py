@@ -3212,6 +3212,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                 'skillrl/training/phases.py'),
                                          'skillrl.training.phases.learns_from_won': ( 'training.phases.html#learns_from_won',
                                                                                       'skillrl/training/phases.py'),
+                                         'skillrl.training.phases.require_expert': ( 'training.phases.html#require_expert',
+                                                                                     'skillrl/training/phases.py'),
                                          'skillrl.training.phases.rl_iterations': ( 'training.phases.html#rl_iterations',
                                                                                     'skillrl/training/phases.py'),
                                          'skillrl.training.phases.round_games': ( 'training.phases.html#round_games',

@@ -11,7 +11,8 @@ def source_of(nb): return ''.join(''.join(c['source']) + '\n' for c in nb['cells
 
 def modules():
     "Module name → number, for every notebook that exports one"
-    return {m[2]: int(m[1]) for p in (root/'nbs').glob('*.ipynb') if (m := re.fullmatch(r'(\d+)_(.+)', p.stem))}
+    pages = [p for p in (root/'nbs').glob('*.ipynb') if '"#| export' in p.read_text(encoding='utf-8')]
+    return {m[2]: int(m[1]) for p in pages if (m := re.fullmatch(r'(\d+)_(.+)', p.stem))}
 
 def path_of(module): return root/'skillrl'/(module.replace('.', '/') + '.py')
 

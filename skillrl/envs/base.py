@@ -7,7 +7,7 @@ __all__ = ['SPLITS', 'SHARES', 'TextEnv', 'deal', 'spread', 'seeded', 'World', '
            'world', 'SkillEnv']
 
 # %% ../../nbs/10_envs.base.ipynb #8fff2b96
-import hashlib, importlib, random, string
+import hashlib, importlib, os, random, string, sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -266,6 +266,8 @@ def _imported(where):
         known = ', '.join(world_names())
         remedy = f"choose one of {known}, or name your own as module:attribute"
         raise ValueError(f"world {where!r} is unknown: {remedy}")
+    if os.getcwd() not in sys.path: # The `skillrl` command does not look for modules where it is called
+        sys.path.append(os.getcwd())
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:

@@ -22,7 +22,8 @@ from ..skills.bank import SkillBank, load_version
 from ..skills.distillation import distill as write_bank
 from .phases import collect_games, demonstrations, drawn_rows
 from .phases import evolve_bank, evolves, fine_tune
-from .phases import learns_from_won, rl_iterations, transcripts
+from .phases import learns_from_won, require_expert
+from .phases import rl_iterations, transcripts
 from .report import describe_changes, evaluated, write_run_report
 from ..trajectory import Trajectory, select
 
@@ -47,6 +48,7 @@ class Pipeline:
         self.suites = {s.name: s for s in self.train + self.test}
         for s in self.test:
             s.games(s.tests[0], 1) # Where there are none, the run stops before it starts
+        require_expert(self.train[0], config)
         for name in FILES:
             run.file(name)
         self.state = checked_state(run, self.suites)
@@ -163,12 +165,13 @@ def collect(p:Pipeline)->None:
 def distill(p:Pipeline)->None:
     "A bank for each suite from its own trajectories"
     raw, suites = p.config.retrieval.memory=='trajectories', p.suites.values()
-    categories = world(p.config.env.name).categories
+    w = world(p.config.env.name)
     batches = [] if raw else map(p.collected, suites)
     announce_teacher('distill', p.teacher, distill_questions(p.teacher, batches))
     for suite in p.steps('distill', suites):
         played = p.collected(suite)
-        p.save_bank(suite, transcripts(played) if raw else write_bank(played, p.teacher, categories))
+        bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
+        p.save_bank(suite, bank)
 
 # %% ../../nbs/49_training.pipeline.ipynb #c3373b6a
 def _demonstrated(p):
