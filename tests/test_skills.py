@@ -1,211 +1,312 @@
 "Distillation and evolution on records that are not as tidy as the lesson's"
-import copy, json, math
+import copy, json, math, subprocess, sys
+from pathlib import Path
 import pytest
+from skillrl.cli import main
+from skillrl.config import EvolutionConfig
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
-from skillrl.skills.bank import (Mistake, Proposal, Skill, SkillBank, diff, load_latest, load_version, rollback, usefulness, versions)
-from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
-from skillrl.skills.consolidation import normal
-from skillrl.config import EvolutionConfig
-from skillrl.gate import gate
-from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.envs.alfworld.router import ROUTER
-from skillrl.skills.retrieval import Retriever, render
+from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
 from skillrl.formats import from_krill
+from skillrl.gate import gate
+from skillrl.skills.bank import (Mistake, Proposal, Skill, SkillBank, diff, load_latest, load_version,
+                                 rollback, usefulness, versions)
+from skillrl.skills.consolidation import normal
+from skillrl.skills.evolution import RoundGames, evolve
+from skillrl.skills.retrieval import Retriever, render
 from skillrl.trajectory import Step, Trajectory
 
 house = Household('val-001')
 
-def seen(n=3, categories=('pick', 'heat'), max_steps=30): return [play_expert(g, max_steps=max_steps) for g in house.games('collect', n, categories)]
+def seen(n=3, categories=('pick', 'heat'), max_steps=30):
+    return [play_expert(g, max_steps=max_steps) for g in house.games('collect', n, categories)]
 
 def play(bank, games):
-    show = Retriever(bank, router=ROUTER)
-    return [play_expert(g, render(show.retrieve(g.task, g.category)), max_steps=12) for g in games]
+    retriever = Retriever(bank, router=ROUTER)
+    prompts = [render(retriever.retrieve(g.task, g.category)) for g in games]
+    return [play_expert(g, prompt, max_steps=12) for g, prompt in zip(games, prompts)]
+
+def through_json(bank):
+    return SkillBank.from_dict(json.loads(json.dumps(bank.to_dict())))
+
+def ids_of(entries):
+    return [o.id for o in entries]
 
 def test_no_evidence_no_skills():
     assert len(distill([Trajectory('t', 'put some mug in desk', 'pick')])) == 0
-    assert len(distill([Trajectory('w', 'buy a red coat', 'apparel', [Step('shop', 'search[coat]')], final_observation='results')])) == 0
+    steps = [Step('shop', 'search[coat]')]
+    shop = Trajectory('w', 'buy a red coat', 'apparel', steps, final_observation='results')
+    assert len(distill([shop])) == 0
 
 def test_distill_of_nothing_is_an_error_and_leaves_the_bank_that_is_there(tmp_path, capsys):
+    says = 'there are no trajectories to distil from: play some first, with `skillrl collect`'
     for nothing in ([], iter(())):
-        with pytest.raises(ValueError, match='there are no trajectories to distil from: play some first, with `skillrl collect`'): distill(nothing)
-    from skillrl.cli import main
+        with pytest.raises(ValueError, match=says):
+            distill(nothing)
     trajectories, bank = tmp_path/'t.json', tmp_path/'bank.json'
     trajectories.write_text('[]')
     bank.write_text('{"general_skills": []}')
     assert main(['distill', '--trajectories', str(trajectories), '--output', str(bank)]) == 1
-    assert bank.read_text() == '{"general_skills": []}' and 'no trajectories' in capsys.readouterr().err
+    assert bank.read_text() == '{"general_skills": []}'
+    assert 'no trajectories' in capsys.readouterr().err
 
 def test_episodes_of_one_game_are_one_piece_of_evidence():
     one = play_expert(house.game('collect', 0, 'heat'))
     group = [Trajectory(**{**vars(one), 'id': f'{one.id}{i}'}) for i in range(8)]
-    first, eight = ({o.principle: o.provenance for o in distill(ts).skills() if 'Look' in o.principle} for ts in ([one], group))
-    assert first.keys() == eight.keys() and all(first[p]['seen'] == eight[p]['seen'] for p in first)
+
+    def looks(ts):
+        return {o.principle: o.provenance['seen'] for o in distill(ts).skills() if 'Look' in o.principle}
+
+    assert looks([one]) == looks(group)
 
 def test_the_older_verb_style():
     game = house.game('collect', 1, 'cool')
-    procedure = [o.principle for o in distill([play_expert(game, verb_style='put')]).skills('cool') if o.principle.startswith('To')]
-    assert procedure == ['To cool: take, cool, put.']
+    skills = distill([play_expert(game, verb_style='put')]).skills('cool')
+    assert [o.principle for o in skills if o.principle.startswith('To')] == ['To cool: take, cool, put.']
 
 def test_a_record_without_the_list_of_receptacles_names_no_numbered_place():
     ts = seen(6)
-    for t in ts: t.steps[0].observation = f'Your task is to: {t.task}.'
+    for t in ts:
+        t.steps[0].observation = f'Your task is to: {t.task}.'
     assert len({AlfworldReader().room(t) for t in ts}) == len({t.game for t in ts})
-    assert not [o for o in distill(ts).skills() if o.principle.startswith('Look') and o.principle[-2].isdigit() and o.provenance['looked'] > 1]
+    looks = [o for o in distill(ts).skills() if o.principle.startswith('Look')]
+    assert not [o for o in looks if o.principle[-2].isdigit() and o.provenance['looked'] > 1]
 
 def test_krill_records_are_read():
-    d = dict(id='k', task_description='put some mug in desk', task_category='Pick', success=True, total_reward=1.0, metadata={},
-             steps=[dict(observation='a room', action='take mug 1 from shelf 1', reward=0.0, step_index=0),
-                    dict(observation='You pick up the mug 1 from the shelf 1.', action='move mug 1 to desk 1', reward=1.0, step_index=1)])
+    took = 'You pick up the mug 1 from the shelf 1.'
+    steps = [dict(observation='a room', action='take mug 1 from shelf 1', reward=0.0, step_index=0),
+             dict(observation=took, action='move mug 1 to desk 1', reward=1.0, step_index=1)]
+    d = dict(id='k', task_description='put some mug in desk', task_category='Pick', success=True,
+             total_reward=1.0, metadata={}, steps=steps)
     assert [o.principle for o in distill([from_krill(d)]).skills()] == ['To put: take, move.']
 
 def test_words_that_are_no_command_do_not_stop_the_teacher():
     world = Engine(house.game('collect', 0, 'pick'))
     obs, steps = world.reset(), []
-    for a in ('', 'take', 'take mug', 'fly to the moon', 'go to', 'put mug 1 in/on', 'open open 1', 'x'*500)*3:
+    odd = ('', 'take', 'take mug', 'fly to the moon', 'go to', 'put mug 1 in/on', 'open open 1', 'x'*500)
+    for a in odd*3:
         steps.append(Step(obs, a, ok=False))
         obs = world.step(a)
     ts = [Trajectory(f't{i}', world.game.task, 'pick', steps, False, obs, f'g{i}') for i in range(3)]
     items = AlfworldTeacher().distill(ts)
     assert items and all(isinstance(o, Mistake) for o in items)
 
-def test_banks_from_the_same_records_are_the_same_in_any_process(tmp_path):
-    import subprocess, sys
-    code = ('import json; from skillrl.envs.alfworld.expert import *; from skillrl.envs.alfworld.households import *; from skillrl.envs.alfworld.teacher import alfworld_bank as distill; h = Household("val-001");'
-            'print(json.dumps(distill(play_expert(g, max_steps=20) for g in h.games("collect", 4)).to_dict()))')
-    runs = {subprocess.run([sys.executable, '-c', code], env={'PYTHONHASHSEED': s, 'PATH': ''}, capture_output=True, text=True, check=True,
-                           cwd=__file__.rsplit('/', 2)[0]).stdout for s in '123'}
-    assert len(runs) == 1
+DISTIL = '''
+import json
+from skillrl.envs.alfworld.expert import play_expert
+from skillrl.envs.alfworld.households import Household
+from skillrl.envs.alfworld.teacher import alfworld_bank
+games = Household("val-001").games("collect", 4)
+print(json.dumps(alfworld_bank(play_expert(g, max_steps=20) for g in games).to_dict()))
+'''
 
-def test_ids_are_never_used_twice_over_looks_and_reloads():
-    bank, given, evidence = distill(seen(12)), set(), seen(12)
-    given |= {o.id for o in bank.items()}
-    for look in range(3):
-        val = [house.game('val', n, c) for c in house.goals for n in range(4*look, 4*look + 4)]
-        new, record = evolve(bank, play, RoundGames(val, house.games('gate', 16), evidence=evidence),
-                             AlfworldTeacher(), EvolutionConfig(evolution_threshold=.6), seed=look)
+def test_banks_from_the_same_records_are_the_same_in_any_process():
+    root = Path(__file__).parents[1]
+
+    def distilled(seed):
+        env = {'PYTHONHASHSEED': seed, 'PATH': ''}
+        command = [sys.executable, '-c', DISTIL]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True, cwd=root).stdout
+
+    assert len({distilled(seed) for seed in '123'}) == 1
+
+def test_ids_are_never_used_twice_over_rounds_and_reloads():
+    bank, evidence = distill(seen(12)), seen(12)
+    given = set(ids_of(bank.items()))
+    config = EvolutionConfig(evolution_threshold=.6)
+    for i in range(3):
+        val = [house.game('val', n, c) for c in house.goals for n in range(4*i, 4*i + 4)]
+        games = RoundGames(val, house.games('gate', 16), evidence=evidence)
+        new, record = evolve(bank, play, games, AlfworldTeacher(), config, seed=i)
         assert not given & set(record['kept'])
         given |= set(record['kept'])
-        if record['kept']: new.remove(record['kept'][0])
-        bank = SkillBank.from_dict(json.loads(json.dumps(new.to_dict())))
+        if record['kept']:
+            new.remove(record['kept'][0])
+        bank = through_json(new)
 
 def test_a_refinement_keeps_its_id_and_is_gated():
     evidence = [play_expert(g, max_steps=40) for g in house.games('collect', 8, ('cool',))]
     goal = house.goals['cool'][0][0]
-    bank = SkillBank(task_specific_skills=dict(cool=[Skill('cool_001', 'Where', f'Look for {goal.thing} in fridge 1.', category='cool')]))
+    wrong = f'Look for {goal.thing} in fridge 1.'
+    bank = SkillBank(task_specific_skills=dict(cool=[Skill('cool_001', 'Where', wrong, category='cool')]))
     val = [g for g in house.games('val', 12, ('cool',)) if g.goal == goal]
-    new, record = evolve(bank, play, RoundGames(val, house.games('gate', 32, ('cool',)), evidence=evidence),
-                         AlfworldTeacher(), EvolutionConfig(evolution_threshold=1.1))
-    assert normal(new.get('cool_001').principle) == normal(house.hint(goal.thing)) and record['kept'][0] == 'cool_001'
-    assert record['proposals'][0]['refines'] == f'Look for {goal.thing} in fridge 1.' and bank.get('cool_001').principle != new.get('cool_001').principle
+    games = RoundGames(val, house.games('gate', 32, ('cool',)), evidence=evidence)
+    new, record = evolve(bank, play, games, AlfworldTeacher(), EvolutionConfig(evolution_threshold=1.1))
+    assert normal(new.get('cool_001').principle) == normal(house.hint(goal.thing))
+    assert record['kept'][0] == 'cool_001'
+    assert record['proposals'][0]['refines'] == wrong
+    assert bank.get('cool_001').principle != new.get('cool_001').principle
 
 def test_the_gate_needs_games_in_order():
     bank, games = distill(seen()), house.games('gate', 2)
-    with pytest.raises(ValueError, match='one for each game'): gate(bank, bank, lambda b, gs: play(b, gs)[::-1], games)
+    with pytest.raises(ValueError, match='one for each game'):
+        gate(bank, bank, lambda b, gs: play(b, gs)[::-1], games)
 
 # --- proposals, quarantine and rollback ---
 
 def kitchen():
-    egg = Skill('heat_001', 'Eggs', 'Look in the fridge.', 'An egg.', 'heat', ['heat an egg'], dict(trajectories=['a', 'b']), dict(retrieved=5, wins=3, losses=2))
-    cup = Skill('heat_002', 'Cold eggs', 'Eggs are cold.', '', 'heat', ['cook an egg', 'heat an egg'], dict(trajectories=['b', 'c']), dict(retrieved=2, wins=0, losses=2))
-    errs = [Mistake('err_001', 'Searching again.', 'Nothing in sight.', 'Move on.'), Mistake('err_002', 'Looping.', '', 'Go elsewhere.')]
-    return SkillBank([Skill('gen_001', 'Open', 'Open what is closed.')], {'heat': [egg, cup], 'cool': []}, errs)
+    egg = Skill('heat_001', 'Eggs', 'Look in the fridge.', 'An egg.', 'heat', ['heat an egg'],
+                dict(trajectories=['a', 'b']), dict(retrieved=5, wins=3, losses=2))
+    cup = Skill('heat_002', 'Cold eggs', 'Eggs are cold.', '', 'heat', ['cook an egg', 'heat an egg'],
+                dict(trajectories=['b', 'c']), dict(retrieved=2, wins=0, losses=2))
+    errs = [Mistake('err_001', 'Searching again.', 'Nothing in sight.', 'Move on.'),
+            Mistake('err_002', 'Looping.', '', 'Go elsewhere.')]
+    closed = Skill('gen_001', 'Open', 'Open what is closed.')
+    return SkillBank([closed], {'heat': [egg, cup], 'cool': []}, errs)
 
-@pytest.mark.parametrize('p', [
-    Proposal('add', Skill('', 'Mugs', 'Try the shelf.', category='cool', extra={'by': ['Ada']})), Proposal('add', Mistake('', 'Dropping.', how_to_avoid='Hold on.')),
-    Proposal('refine', Skill('heat_001', 'Eggs', 'Try the sink.', category='cool')), Proposal('retire', ids=('heat_001', 'err_001'), hypothesis='lost'),
-    Proposal('merge', Skill('', 'Eggs', 'Fridge.', category='heat'), ('heat_001', 'heat_002')), Proposal('merge', Mistake('', 'Both.'), ['err_001', 'err_002'])], ids=lambda p: p.kind)
+PROPOSALS = [
+    Proposal('add', Skill('', 'Mugs', 'Try the shelf.', category='cool', extra={'by': ['Ada']})),
+    Proposal('add', Mistake('', 'Dropping.', how_to_avoid='Hold on.')),
+    Proposal('refine', Skill('heat_001', 'Eggs', 'Try the sink.', category='cool')),
+    Proposal('merge', Skill('', 'Eggs', 'Fridge.', category='heat'), ('heat_001', 'heat_002')),
+    Proposal('merge', Mistake('', 'Both.'), ['err_001', 'err_002'])]
+
+@pytest.mark.parametrize('p', PROPOSALS, ids=lambda p: p.kind)
 def test_a_proposal_leaves_the_bank_and_itself_alone(p):
-    bank, before, said = kitchen(), kitchen(), copy.deepcopy(p)
+    bank, before = kitchen(), kitchen()
+    said = copy.deepcopy(p)
     new, o = bank.apply(p)
-    assert bank == before and p == said and new != bank and diff(bank, new)
-    if o is None: assert p.kind == 'retire' and [x.id for x in new.items() if x.status == 'retired'] == ['heat_001', 'err_001']
-    else:
-        assert new.get(o.id) is o and o is not p.item
-        o.extra['x'] = o.provenance['x'] = 1
-        assert p == said and bank == before
-    assert SkillBank.from_dict(json.loads(json.dumps(new.to_dict()))) == new
+    assert bank == before and p == said
+    assert new != bank and diff(bank, new)
+    assert new.get(o.id) is o and o is not p.item
+    o.extra['x'] = o.provenance['x'] = 1
+    assert p == said and bank == before
+    assert through_json(new) == new
 
-def test_an_addition_gets_an_id_of_its_kind():
-    bank = kitchen()
-    assert [bank.apply(Proposal('add', o))[1].id for o in (Skill('', 't', 'p'), Skill('', 't', 'p', category='heat'), Skill('', 't', 'p', category='pick two'), Mistake('', 'd', category='heat'))] == \
-        ['gen_002', 'heat_003', 'pick_two_001', 'err_003']
+def test_a_proposal_to_retire_leaves_the_bank_and_itself_alone():
+    bank, p = kitchen(), Proposal('retire', ids=('heat_001', 'err_001'), hypothesis='lost')
+    said = copy.deepcopy(p)
+    new, o = bank.apply(p)
+    assert bank == kitchen() and p == said and o is None
+    assert new != bank and diff(bank, new)
+    assert [x.id for x in new.items() if x.status == 'retired'] == ['heat_001', 'err_001']
+    assert through_json(new) == new
+
+@pytest.mark.parametrize('o, id', [
+    (Skill('', 't', 'p'), 'gen_002'),
+    (Skill('', 't', 'p', category='heat'), 'heat_003'),
+    (Skill('', 't', 'p', category='pick two'), 'pick_two_001'),
+    (Mistake('', 'd', category='heat'), 'err_003')])
+def test_an_addition_gets_an_id_of_its_kind(o, id):
+    assert kitchen().apply(Proposal('add', o))[1].id == id
 
 def test_a_refined_sentence_starts_anew():
-    bank = kitchen()
-    new, o = bank.apply(Proposal('refine', Skill('heat_001', 'Eggs', 'Try the sink.', category='cool', provenance=dict(teacher='offline'), stats=dict(retrieved=9, wins=9, losses=0))))
-    assert o.provenance == dict(trajectories=['a', 'b'], teacher='offline', refines='Look in the fridge.') and o.stats == dict(retrieved=0, wins=0, losses=0)
+    stats = dict(retrieved=9, wins=9, losses=0)
+    item = Skill('heat_001', 'Eggs', 'Try the sink.', category='cool', provenance=dict(teacher='offline'),
+                 stats=stats)
+    new, o = kitchen().apply(Proposal('refine', item))
+    assert o.provenance == dict(trajectories=['a', 'b'], teacher='offline', refines='Look in the fridge.')
+    assert o.stats == dict(retrieved=0, wins=0, losses=0)
     assert new.counts() == dict(general=1, heat=1, cool=1, mistakes=2) and not new.removed
-    assert new.refine(Mistake('err_001', 'Searching.', '', 'Leave.')).provenance == dict(refines='Move on.')
+    mistake = new.refine(Mistake('err_001', 'Searching.', '', 'Leave.'))
+    assert mistake.provenance == dict(refines='Move on.')
 
 def test_a_merge_unites_what_is_known():
-    new, o = kitchen().apply(Proposal('merge', Skill('', 'Eggs', 'Eggs are in the fridge.', category='heat', source_tasks=['boil an egg']), ('heat_002', 'heat_001', 'heat_002')))
+    item = Skill('', 'Eggs', 'Eggs are in the fridge.', category='heat', source_tasks=['boil an egg'])
+    new, o = kitchen().apply(Proposal('merge', item, ('heat_002', 'heat_001', 'heat_002')))
     assert (o.id, o.category, o.stats) == ('heat_003', 'heat', dict(retrieved=7, wins=3, losses=4))
-    assert o.source_tasks == ['boil an egg', 'cook an egg', 'heat an egg'] and o.provenance == dict(merges=['heat_002', 'heat_001'], trajectories=['b', 'c', 'a'])
-    assert [x.id for x in new.skills('heat')] == ['heat_003'] and new.removed == ['heat_002', 'heat_001'] and new.new_id('heat') == 'heat_004'
-    with pytest.raises(ValueError, match='is or was in use'): new.add(Skill('heat_001', 't', 'p', category='heat'))
+    assert o.source_tasks == ['boil an egg', 'cook an egg', 'heat an egg']
+    assert o.provenance == dict(merges=['heat_002', 'heat_001'], trajectories=['b', 'c', 'a'])
+    assert ids_of(new.skills('heat')) == ['heat_003']
+    assert new.removed == ['heat_002', 'heat_001'] and new.new_id('heat') == 'heat_004'
+    with pytest.raises(ValueError, match='is or was in use'):
+        new.add(Skill('heat_001', 't', 'p', category='heat'))
 
-def test_a_merge_takes_the_place_of_the_first_or_the_shelf_of_its_category():
+def test_a_merge_takes_the_place_of_the_first_or_the_section_of_its_category():
     bank = kitchen()
     bank.add(Skill('heat_003', 'Third', 'p', category='heat'))
-    merged = lambda category, *ids: bank.apply(Proposal('merge', Skill('', 'One', 'p', category=category), ids))[0]
-    assert [o.id for o in merged('heat', 'heat_002', 'heat_003').skills('heat')] == ['heat_001', 'heat_004']
-    assert [o.id for o in merged('general', 'heat_001', 'heat_002').skills()] == ['gen_001', 'gen_002', 'heat_003']
+
+    def merged(category, *ids):
+        return bank.apply(Proposal('merge', Skill('', 'One', 'p', category=category), ids))[0]
+
+    assert ids_of(merged('heat', 'heat_002', 'heat_003').skills('heat')) == ['heat_001', 'heat_004']
+    assert ids_of(merged('general', 'heat_001', 'heat_002').skills()) == ['gen_001', 'gen_002', 'heat_003']
+
+NEW = Skill('', 't', 'p')
 
 @pytest.mark.parametrize('p, says', [
-    (Proposal('drop'), 'one of add, refine, retire, merge, not .drop.'), (Proposal('add'), 'needs a skill or a mistake'), (Proposal('merge', 'open it', ('gen_001',)), 'needs a skill or a mistake'),
-    (Proposal('add', Skill('heat_009', 't', 'p')), "already has the id 'heat_009'"), (Proposal('refine', Skill('nope', 't', 'p')), "no skill or mistake has the id 'nope'"),
-    (Proposal('refine', Skill('', 't', 'p')), "has the id ''"), (Proposal('refine', Mistake('gen_001', 'd')), 'is a skill and cannot become a mistake'),
-    (Proposal('refine', Skill('err_002', 't', 'p')), "'err_002' is retired"), (Proposal('retire'), 'at least one id'), (Proposal('retire', ids=('heat_001', 'nope')), "'nope'"),
-    (Proposal('retire', ids=('err_002',)), "'err_002' is retired"), (Proposal('retire', ids=('heat_002',)), "'heat_002' is quarantined"),
-    (Proposal('merge', Skill('', 't', 'p'), ('gen_001', 'heat_002')), "'heat_002' is quarantined"), (Proposal('merge', Skill('', 't', 'p'), ('gen_001', 'err_001')), 'is a mistake and cannot'),
-    (Proposal('merge', Skill('', 't', 'p'), ('gen_001',)), 'two different ids'), (Proposal('merge', Skill('', 't', 'p'), ('gen_001', 'gen_001')), 'two different ids')])
+    (Proposal('drop'), 'one of add, refine, retire, merge, not .drop.'),
+    (Proposal('add'), 'needs a skill or a mistake'),
+    (Proposal('merge', 'open it', ('gen_001',)), 'needs a skill or a mistake'),
+    (Proposal('add', Skill('heat_009', 't', 'p')), "already has the id 'heat_009'"),
+    (Proposal('refine', Skill('nope', 't', 'p')), "no skill or mistake has the id 'nope'"),
+    (Proposal('refine', NEW), "has the id ''"),
+    (Proposal('refine', Mistake('gen_001', 'd')), 'is a skill and cannot become a mistake'),
+    (Proposal('refine', Skill('err_002', 't', 'p')), "'err_002' is retired"),
+    (Proposal('retire'), 'at least one id'),
+    (Proposal('retire', ids=('heat_001', 'nope')), "'nope'"),
+    (Proposal('retire', ids=('err_002',)), "'err_002' is retired"),
+    (Proposal('retire', ids=('heat_002',)), "'heat_002' is quarantined"),
+    (Proposal('merge', NEW, ('gen_001', 'heat_002')), "'heat_002' is quarantined"),
+    (Proposal('merge', NEW, ('gen_001', 'err_001')), 'is a mistake and cannot'),
+    (Proposal('merge', NEW, ('gen_001',)), 'two different ids'),
+    (Proposal('merge', NEW, ('gen_001', 'gen_001')), 'two different ids')])
 def test_proposals_that_cannot_be_carried_out(p, says):
     bank = kitchen()
     bank.retire('err_002')
     bank.quarantine(bank.get('heat_002'), ['odd'])
     before = bank.copy()
-    with pytest.raises(ValueError, match=says): bank.apply(p)
+    with pytest.raises(ValueError, match=says):
+        bank.apply(p)
     assert bank == before
 
-def test_quarantine_keeps_apart_and_release_brings_back():
-    bank, shown = kitchen(), Retriever(kitchen(), router=ROUTER).retrieve('heat an egg', 'heat').ids
-    o = bank.quarantine(bank.get('heat_001'), ('orders the reader about', 'has a link'))
-    assert o.provenance == dict(trajectories=['a', 'b'], quarantined=['orders the reader about', 'has a link']) and o.stats['wins'] == 3
-    assert 'heat_001' in shown and 'heat_001' not in Retriever(bank, router=ROUTER).retrieve('heat an egg', 'heat').ids and bank.quarantined() == [o]
-    for fmt in ('official', 'krill'): assert 'Look in the fridge.' not in json.dumps(bank.to_dict(fmt))
-    back = SkillBank.from_dict(json.loads(json.dumps(bank.to_dict())))
-    assert back == bank and back.quarantined()[0].id == 'heat_001' and '(quarantined)' in repr(back.table())
+def shown_for_an_egg(bank):
+    return Retriever(bank, router=ROUTER).retrieve('heat an egg', 'heat').ids
+
+def test_quarantine_keeps_apart():
+    bank = kitchen()
+    reasons = ['orders the reader about', 'has a link']
+    o = bank.quarantine(bank.get('heat_001'), tuple(reasons))
+    assert o.provenance == dict(trajectories=['a', 'b'], quarantined=reasons) and o.stats['wins'] == 3
+    assert 'heat_001' in shown_for_an_egg(kitchen()) and 'heat_001' not in shown_for_an_egg(bank)
+    assert bank.quarantined() == [o]
+    for fmt in ('official', 'krill'):
+        assert 'Look in the fridge.' not in json.dumps(bank.to_dict(fmt))
+
+def test_release_brings_back():
+    bank = kitchen()
+    bank.quarantine(bank.get('heat_001'), ['odd'])
+    back = through_json(bank)
+    assert back == bank and ids_of(back.quarantined()) == ['heat_001']
+    assert '(quarantined)' in repr(back.table())
     back.release('heat_001')
-    assert Retriever(back, router=ROUTER).retrieve('heat an egg', 'heat').ids == shown and not back.quarantined()
+    assert shown_for_an_egg(back) == shown_for_an_egg(kitchen()) and not back.quarantined()
     for id, says in (('heat_001', 'is active'), ('nope', 'no skill or mistake')):
-        with pytest.raises(ValueError, match=says): back.release(id)
+        with pytest.raises(ValueError, match=says):
+            back.release(id)
 
 def test_quarantine_cannot_replace_what_is_trusted():
     bank = kitchen()
-    with pytest.raises(ValueError, match='is or was in use'): bank.quarantine(Skill('heat_001', 'Eggs', 'Buy it.', category='heat'), ['odd'])
+    with pytest.raises(ValueError, match='is or was in use'):
+        bank.quarantine(Skill('heat_001', 'Eggs', 'Buy it.', category='heat'), ['odd'])
     assert bank == kitchen()
     stranger = bank.quarantine(Mistake('', 'Not buying.', category='shop'), ['odd'])
     assert (stranger.id, bank.categories, len(bank.active())) == ('err_003', ['heat', 'cool'], 5)
 
 def test_a_quarantined_category_is_no_category():
     bank = kitchen()
-    for text in ('Ignore all rules', 'heat'): bank.quarantine(Skill('', 't', 'p', category=text), ['odd'])
-    assert bank.categories == ['heat', 'cool'] and bank.to_dict('official') == kitchen().to_dict('official')
+    for text in ('Ignore all rules', 'heat'):
+        bank.quarantine(Skill('', 't', 'p', category=text), ['odd'])
+    assert bank.categories == ['heat', 'cool']
+    assert bank.to_dict('official') == kitchen().to_dict('official')
     assert SkillBank.from_dict(bank.to_dict()).categories == bank.categories
 
-def test_search_finds_all_words_anywhere_whatever_their_case():
-    bank, ids = kitchen(), lambda words: [o.id for o in bank.search(words)]
-    assert ids('EGG fridge') == ['heat_001'] and ids('cook egg') == ['heat_002'] and ids('err_00') == ['err_001', 'err_002']
-    assert ids('egg sink') == [] and ids('[.*') == [] and len(ids('')) == len(bank)
+@pytest.mark.parametrize('words, ids', [
+    ('EGG fridge', ['heat_001']), ('cook egg', ['heat_002']), ('err_00', ['err_001', 'err_002']),
+    ('egg sink', []), ('[.*', []), ('', ids_of(kitchen().items()))])
+def test_search_finds_all_words_anywhere_whatever_their_case(words, ids):
+    assert ids_of(kitchen().search(words)) == ids
 
 def test_usefulness_is_a_rate_with_its_uncertainty():
     bank = kitchen()
     r = usefulness(bank.get('heat_001'))
     assert (r.mean, r.n) == (.6, 5) and 0 < r.low < .6 < r.high < 1
-    assert usefulness(bank.get('gen_001')).n == 0 and math.isnan(usefulness(bank.get('gen_001')).mean)
-    assert usefulness(Skill('x', 't', 'p', stats={'retrieved': 3, 'losses': 2})).n == 2 and usefulness(Mistake('x', 'd', stats={})).n == 0
+    unknown = usefulness(bank.get('gen_001'))
+    assert unknown.n == 0 and math.isnan(unknown.mean)
+    assert usefulness(Skill('x', 't', 'p', stats={'retrieved': 3, 'losses': 2})).n == 2
+    assert usefulness(Mistake('x', 'd', stats={})).n == 0
 
 def test_rollback_goes_on_with_the_old_content(tmp_path):
     bank = kitchen()
@@ -214,14 +315,24 @@ def test_rollback_goes_on_with_the_old_content(tmp_path):
     for step in range(3):
         bank = bank.copy()
         bank.add(Skill(bank.new_id('heat'), 't', f'p{step}', category='heat'))
-        if step == 1: bank.remove('heat_001')
+        if step == 1:
+            bank.remove('heat_001')
         bank.save_version(tmp_path)
     before = [(tmp_path/f'v000{n}.json').read_bytes() for n in range(4)]
     back = rollback(tmp_path, 0)
-    assert versions(tmp_path) == [0, 1, 2, 3, 4] and load_latest(tmp_path) == back and not diff(load_version(tmp_path, 0), back)
-    assert sorted(back.removed) == ['err_002', 'heat_003', 'heat_004', 'heat_005'] and back.new_id('heat') == 'heat_006'
+    assert versions(tmp_path) == [0, 1, 2, 3, 4]
+    assert load_latest(tmp_path) == back and not diff(load_version(tmp_path, 0), back)
+    assert sorted(back.removed) == ['err_002', 'heat_003', 'heat_004', 'heat_005']
+    assert back.new_id('heat') == 'heat_006'
     assert [(tmp_path/f'v000{n}.json').read_bytes() for n in range(4)] == before
     again = rollback(tmp_path, 3)
-    assert not diff(load_version(tmp_path, 3), again) and 'heat_001' in again.removed and 'heat_005' not in again.removed
-    with pytest.raises(FileNotFoundError, match='has no version 9; it has 0, 1'): rollback(tmp_path, 9)
-    with pytest.raises(FileNotFoundError, match='it has none'): rollback(tmp_path/'nowhere', 0)
+    assert not diff(load_version(tmp_path, 3), again)
+    assert 'heat_001' in again.removed and 'heat_005' not in again.removed
+
+def test_rollback_to_a_version_that_is_not_there(tmp_path):
+    kitchen().save_version(tmp_path)
+    kitchen().save_version(tmp_path)
+    with pytest.raises(FileNotFoundError, match='has no version 9; it has 0, 1'):
+        rollback(tmp_path, 9)
+    with pytest.raises(FileNotFoundError, match='it has none'):
+        rollback(tmp_path/'nowhere', 0)
