@@ -1,4 +1,5 @@
-"The command line as a whole: what it leaves behind when it is refused, which flags it offers, what it says while it works, and what `inspect` and `doctor` show"
+"The command line as a whole: what a refusal leaves behind, its flags, and what it says and shows"
+
 import argparse, io, json, os, re, shutil, subprocess, sys, time
 from configparser import ConfigParser
 from pathlib import Path
@@ -6,138 +7,245 @@ import pytest
 from faults import FaultServer, error, said
 from skillrl.cli import COMMANDS, main, parser
 from skillrl.config import EnvConfig, EvolutionConfig, ModelConfig, RLConfig, SFTConfig, SkillRLConfig
+from skillrl.envs.alfworld.households import household
 from skillrl.skills.bank import SkillBank
 from skillrl.store import JsonlLog, data_path, read_json, write_json
 
 root = Path(__file__).parent.parent
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
-SMALL = dict(env=dict(episodes=3, test_tasks=3, collect_steps=6, max_steps=6), sft=dict(steps=2), rl=dict(iterations=1, tasks_per_iteration=1, group_size=2),
-             evolution=dict(val_tasks=6, gate_tasks=2, interims=1, validation_interval=1))
+SMALL = dict(
+    env=dict(episodes=3, test_tasks=3, collect_steps=6, max_steps=6),
+    sft=dict(steps=2),
+    rl=dict(iterations=1, tasks_per_iteration=1, group_size=2),
+    evolution=dict(val_tasks=6, gate_tasks=2, interims=1, validation_interval=1),
+)
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     "An empty folder with a small config, a bank and two episodes"
     monkeypatch.chdir(tmp_path)
-    for name in [k for k in os.environ if re.search('API_KEY|SKILLRL|OPENAI', k)]: monkeypatch.delenv(name)
-    monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'.config'))
-    write_json(tmp_path/'small.json', SMALL)
-    write_json(tmp_path/'tiny.json', TINY_TRAIN)
-    SkillBank.load(data_path('sample_bank.json')).save(tmp_path/'bank.json')
+    for name in [k for k in os.environ if re.search('API_KEY|SKILLRL|OPENAI', k)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path / '.config'))
+    write_json(tmp_path / 'small.json', SMALL)
+    write_json(tmp_path / 'tiny.json', TINY_TRAIN)
+    SkillBank.load(data_path('sample_bank.json')).save(tmp_path / 'bank.json')
     return tmp_path
+
 
 def sentence(capsys, *argv, status=1):
     "The one line that a command which fails says"
-    assert main([str(a) for a in argv])==status
+    assert main([str(a) for a in argv]) == status
     err = capsys.readouterr().err.strip().splitlines()
-    assert len(err)==1, err
+    assert len(err) == 1, err
     return err[0]
 
-def tree(folder): return sorted(p.relative_to(folder).as_posix() for p in folder.rglob('*') if '.config' not in p.parts)
+
+def tree(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob('*') if '.config' not in p.parts)
+
 
 # --- Python 3.11 ---
 def test_no_page_promises_python_3_10():
     ini = ConfigParser(delimiters=['='])
-    ini.read(root/'settings.ini', encoding='utf-8')
-    assert ini['DEFAULT']['min_python']=='3.11' and (root/'.ci'/'interpreters').exists()
+    ini.read(root / 'settings.ini', encoding='utf-8')
+    assert ini['DEFAULT']['min_python'] == '3.11'
+    assert (root / '.ci' / 'interpreters').exists()
     for name in ('README.md', 'nbs/index.ipynb', '.github/workflows/ci.yml'):
-        assert not re.search(r'3\.10', (root/name).read_text(encoding='utf-8')), name
+        assert not re.search(r'3\.10', (root / name).read_text(encoding='utf-8')), name
+
 
 # --- a start that is refused ---
-TINY_TRAIN = dict(SMALL, env=SMALL['env'] | dict(train_households=1, test_households=1)) # A whole loop, as short as it gets
-STARTS = dict(games=['train', '--games', 'nowhere'], config=['train', '--config', 'none.yaml'], policy=['train', '--smoke', '--policy', 'none'],
-              prices=['train', '--config', 'prices.json'], ablate=['ablate', '--games', 'nowhere'], split=['optimize', '--set', 'selection_split=none'],
-              evolve=['evolve', '--config', 'small.json', '--skill-bank', 'bank.json', '--policy', 'none', '--output', 'deep/evolved'],
-              collect=['collect', '--household', 'kitchen', '--output', 'deep/t.json'])
+TINY_TRAIN = dict(
+    SMALL, env=SMALL['env'] | dict(train_households=1, test_households=1)
+)  # A whole loop, as short as it gets
+STARTS = dict(
+    games=['train', '--games', 'nowhere'],
+    config=['train', '--config', 'none.yaml'],
+    policy=['train', '--smoke', '--policy', 'none'],
+    prices=['train', '--config', 'prices.json'],
+    ablate=['ablate', '--games', 'nowhere'],
+    split=['optimize', '--set', 'selection_split=none'],
+    evolve=[
+        'evolve',
+        '--config',
+        'small.json',
+        '--skill-bank',
+        'bank.json',
+        '--policy',
+        'none',
+        '--output',
+        'deep/evolved',
+    ],
+    collect=['collect', '--household', 'kitchen', '--output', 'deep/t.json'],
+)
+
 
 @pytest.mark.parametrize('name', STARTS)
 def test_a_refused_start_leaves_no_folder(here, capsys, name):
-    write_json(here/'prices.json', dict(model=dict(teacher_model_id='m', teacher_api_base='http://127.0.0.1:9/v1', prices='none.json')))
+    write_json(
+        here / 'prices.json',
+        dict(model=dict(teacher_model_id='m', teacher_api_base='http://127.0.0.1:9/v1', prices='none.json')),
+    )
     before = tree(here)
-    assert main(STARTS[name])==1
-    assert tree(here)==before
+    assert main(STARTS[name]) == 1
+    assert tree(here) == before
+
 
 def test_a_run_that_has_begun_stays_when_it_fails(here, capsys):
     with FaultServer(rest=error(401, 'who are you')) as s:
-        assert main(['train', '--config', 'tiny.json', '--episodes', '6', '--teacher', 'wise', '--teacher-url', s.url, '--output', 'run'])==1
-    assert (here/'run'/'state.json').exists() and 'who are you' in capsys.readouterr().err
+        assert (
+            main(
+                [
+                    'train',
+                    '--config',
+                    'tiny.json',
+                    '--episodes',
+                    '6',
+                    '--teacher',
+                    'wise',
+                    '--teacher-url',
+                    s.url,
+                    '--output',
+                    'run',
+                ]
+            )
+            == 1
+        )
+    assert (here / 'run' / 'state.json').exists()
+    assert 'who are you' in capsys.readouterr().err
+
 
 # --- files ---
 def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys):
-    game = json.dumps(__import__('skillrl.envs.alfworld.households', fromlist=['household']).household('train-0').game('test', 0, 'pick').to_dict())
-    (here/'games'/'valid_seen'/'a').mkdir(parents=True)
-    (here/'games'/'valid_seen'/'a'/'game.json').write_text(game)
-    (here/'t.json').write_text('[{"id": "old", "task": "look", "steps": []}]')
-    held = (here/'t.json').read_bytes()
+    game = json.dumps(household('train-0').game('test', 0, 'pick').to_dict())
+    (here / 'games' / 'valid_seen' / 'a').mkdir(parents=True)
+    (here / 'games' / 'valid_seen' / 'a' / 'game.json').write_text(game)
+    (here / 't.json').write_text('[{"id": "old", "task": "look", "steps": []}]')
+    held = (here / 't.json').read_bytes()
     assert 'games' in sentence(capsys, 'collect', '--games', 'games', '--output', 't.json')
-    assert (here/'t.json').read_bytes()==held
+    assert (here / 't.json').read_bytes() == held
+
 
 @pytest.mark.parametrize('name', ['my-house', 'kitchen', 'train', 'train-', 'val-003', 'train-0000001'])
 def test_a_household_that_is_none_is_refused(here, capsys, name):
-    assert f'there is no household {name!r}: name one of train-000' in sentence(capsys, 'collect', '--household', name)
+    assert f'there is no household {name!r}: name one of train-000' in sentence(
+        capsys, 'collect', '--household', name
+    )
+
 
 def test_a_household_may_be_named_by_its_number_alone(here, capsys):
-    for name in ('train-1', 'train-001'): assert main(['collect', '--config', 'small.json', '--household', name, '--episodes', '2', '--output', f'{name}.json'])==0
-    assert (here/'train-1.json').read_bytes()==(here/'train-001.json').read_bytes()
+    for name in ('train-1', 'train-001'):
+        assert (
+            main(
+                [
+                    'collect',
+                    '--config',
+                    'small.json',
+                    '--household',
+                    name,
+                    '--episodes',
+                    '2',
+                    '--output',
+                    f'{name}.json',
+                ]
+            )
+            == 0
+        )
+    assert (here / 'train-1.json').read_bytes() == (here / 'train-001.json').read_bytes()
+
 
 # --- flags ---
 def options(command):
     sub = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
     return [a for a in sub.choices[command]._actions if a.dest not in ('help', 'command')]
 
+
 NAMES = [c.name for c in COMMANDS]
+
 
 @pytest.mark.parametrize('name', NAMES)
 def test_every_flag_says_what_holds_without_it(name, monkeypatch):
-    for a in options(name): assert re.search(r'\(default: .+\)|\(required\)', a.help) or a.required, a.dest
+    for a in options(name):
+        assert re.search(r'\(default: .+\)|\(required\)', a.help) or a.required, a.dest
     monkeypatch.setenv('COLUMNS', '80')
     sub = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
     assert max(map(len, sub.choices[name].format_help().splitlines())) <= 80
+
+
+# Flags whose help depends on the command: the model collects in train and acts elsewhere
+DIFFERENT = '--output --config --skill-bank --episodes --smoke --resume path --seed'.split()
+DIFFERENT += ['--trajectories', '--policy-model']
+
 
 def test_one_name_for_one_thing():
     "A flag has the same help wherever it stands, but for what differs in its default"
     meaning = {}
     for command in COMMANDS:
         for flag, kw in command.flags.items():
-            if flag not in ('--output', '--config', '--skill-bank', '--episodes', '--smoke', '--resume', 'path', '--seed', '--trajectories', '--policy-model'): # The model collects in train and acts elsewhere
-                assert meaning.setdefault(flag, kw['help'])==kw['help'], flag
+            if flag not in DIFFERENT:
+                assert meaning.setdefault(flag, kw['help']) == kw['help'], flag
     assert {'--policy', '--policy-url', '--teacher', '--teacher-url'} <= meaning.keys()
     assert not {'--model', '--target', '--optimizer', '--env', '--mock', '--ablate'} & meaning.keys()
 
+
 class Recording(argparse.Namespace):
     "Flags that remember which of them were read"
+
     def __getattribute__(self, name):
-        if not name.startswith('_'): object.__getattribute__(self, '__dict__').setdefault('_read', set()).add(name)
+        if not name.startswith('_'):
+            object.__getattribute__(self, '__dict__').setdefault('_read', set()).add(name)
         return object.__getattribute__(self, name)
 
-LINES = dict(collect='--config small.json --episodes 2 --output t.json', sft='--config small.json --skill-bank bank.json --output s',
-             rl='--config small.json --skill-bank bank.json --output r', evolve='--config small.json --skill-bank bank.json --output e --rounds 1',
-             eval='--config small.json --tasks 2 --skill-bank bank.json', distill='--trajectories t.json --output b.json', export='bank.json --output x.json',
-             inspect='bank.json', doctor='', optimize='--smoke --output o')
+
+LINES = dict(
+    collect='--config small.json --episodes 2 --output t.json',
+    sft='--config small.json --skill-bank bank.json --output s',
+    rl='--config small.json --skill-bank bank.json --output r',
+    evolve='--config small.json --skill-bank bank.json --output e --rounds 1',
+    eval='--config small.json --tasks 2 --skill-bank bank.json',
+    distill='--trajectories t.json --output b.json',
+    export='bank.json --output x.json',
+    inspect='bank.json',
+    doctor='',
+    optimize='--smoke --output o',
+)
+
 
 @pytest.fixture
 def reads(monkeypatch):
     "Settings that were read after the config was made: section and field"
     import skillrl.flags
+
     seen, on = set(), []
     for cls in (EnvConfig, ModelConfig, SFTConfig, RLConfig, EvolutionConfig):
         old = cls.__getattribute__
+
         def get(self, name, old=old, section=cls.__name__.removesuffix('Config').lower()):
-            if on: seen.add(f'{section}.{name}')
+            if on:
+                seen.add(f'{section}.{name}')
             return old(self, name)
+
         monkeypatch.setattr(cls, '__getattribute__', get)
     made = skillrl.flags.settings
+
     def settings(args):
         config = made(args)
         on.append(1)
         return config
+
     monkeypatch.setattr(skillrl.flags, 'settings', settings)
     return seen
+
 
 @pytest.mark.parametrize('name', LINES)
 def test_every_flag_that_is_offered_is_used(here, capsys, reads, name):
     "A flag is read by its command, and where it is a setting the setting is read as well"
     from skillrl.flags import FLAGS
-    if name=='distill': assert main(['collect', '--episodes', '12', '--output', 't.json'])==0
+
+    if name == 'distill':
+        assert main(['collect', '--episodes', '12', '--output', 't.json']) == 0
     args = Recording()
     parser().parse_args([name, *LINES[name].split()], namespace=args)
     reads.clear()
@@ -145,39 +253,69 @@ def test_every_flag_that_is_offered_is_used(here, capsys, reads, name):
     assert not args.run(args)
     own = {a.dest for a in options(name)}
     unread = own - args.__dict__['_read']
-    by_other = {'optimize': {'split'}}.get(name, set()) # Read with --questions, see test_cli_optimize
-    unused = {f for f in own & FLAGS.keys() if FLAGS[f] not in reads and '.' in FLAGS[f] and name!='optimize'}
-    when_named = {'policy_url', 'teacher_url', 'teacher', 'policy_model', 'url'} # Read when a model or a server is named, see test_services and test_pipeline
-    assert unread - by_other==set() and unused - when_named==set()
+    by_other = {'optimize': {'split'}}.get(name, set())  # Read with --questions, see test_cli_optimize
+    unused = {
+        f for f in own & FLAGS.keys() if FLAGS[f] not in reads and '.' in FLAGS[f] and name != 'optimize'
+    }
+    # Read when a model or a server is named, see test_services and test_pipeline
+    when_named = {'policy_url', 'teacher_url', 'teacher', 'policy_model', 'url'}
+    assert unread - by_other == set()
+    assert unused - when_named == set()
 
-@pytest.mark.parametrize('line,says', {
-    'collect --mock': 'collect does not take --mock', 'train --modle x': 'did you mean', 'distill --household train-000': 'distill does not take --household',
-    'eval --ablate': 'does not take --ablate', 'collect --epsiodes 3': 'did you mean --episodes', 'collect --episodes 0': 'not a whole number from 1',
-    'optimize --live 99999': 'not a port', 'trian': "invalid choice: 'trian'", 'eval --seed -1': 'seed'}.items())
+
+@pytest.mark.parametrize(
+    'line,says',
+    {
+        'collect --mock': 'collect does not take --mock',
+        'train --modle x': 'did you mean',
+        'distill --household train-000': 'distill does not take --household',
+        'eval --ablate': 'does not take --ablate',
+        'collect --epsiodes 3': 'did you mean --episodes',
+        'collect --episodes 0': 'not a whole number from 1',
+        'optimize --live 99999': 'not a port',
+        'trian': "invalid choice: 'trian'",
+        'eval --seed -1': 'seed',
+    }.items(),
+)
 def test_a_flag_that_is_not_offered_names_the_nearest_in_one_line(capsys, line, says):
-    with pytest.raises(SystemExit) as e: main(line.split())
+    with pytest.raises(SystemExit) as e:
+        main(line.split())
     err = capsys.readouterr().err.strip().splitlines()
-    assert e.value.code==2 and len(err)==1 and says in err[0]
+    assert e.value.code == 2
+    assert len(err) == 1
+    assert says in err[0]
+
 
 def test_an_unknown_setting_names_the_nearest_three(here, capsys):
-    write_json(here/'c.json', dict(frobnicate=1))
+    write_json(here / 'c.json', dict(frobnicate=1))
     told = sentence(capsys, 'train', '--config', 'c.json')
-    assert len(told) < 200 and 'sections' not in told and told.count(' or ')==2
+    assert len(told) < 200
+    assert 'sections' not in told
+    assert told.count(' or ') == 2
     assert len(sentence(capsys, 'optimize', '--set', 'zzz=1')) < 200
+
 
 def test_version_is_said(capsys):
     import skillrl
-    with pytest.raises(SystemExit) as e: main(['--version'])
-    assert e.value.code==0 and capsys.readouterr().out.strip()==f'skillrl {skillrl.__version__}'
+
+    with pytest.raises(SystemExit) as e:
+        main(['--version'])
+    assert e.value.code == 0
+    assert capsys.readouterr().out.strip() == f'skillrl {skillrl.__version__}'
+
 
 def test_a_flag_beats_what_smoke_sets(here):
     from skillrl.flags import settings
-    assert settings(parser().parse_args(['train', '--smoke', '--episodes', '8'])).env.episodes==8
+
+    assert settings(parser().parse_args(['train', '--smoke', '--episodes', '8'])).env.episodes == 8
+
 
 def test_an_address_of_a_live_server_is_used_without_another_flag():
     from skillrl.flags import settings
+
     config = settings(parser().parse_args(['collect', '--url', 'http://127.0.0.1:9']))
-    assert (config.env.mock, config.env.url)==(False, 'http://127.0.0.1:9')
+    assert (config.env.mock, config.env.url) == (False, 'http://127.0.0.1:9')
+
 
 # --- going on with a run ---
 @pytest.fixture(scope='module')
@@ -186,151 +324,314 @@ def runs(tmp_path_factory):
     cwd = tmp_path_factory.mktemp('runs')
     old = os.getcwd()
     os.chdir(cwd)
-    write_json(cwd/'tiny.json', TINY_TRAIN)
+    write_json(cwd / 'tiny.json', TINY_TRAIN)
     try:
-        assert main(['train', '--config', 'tiny.json', '--output', 'trained'])==0
-        assert main(['optimize', '--smoke', '--output', 'optimized'])==0
-    finally: os.chdir(old)
+        assert main(['train', '--config', 'tiny.json', '--output', 'trained']) == 0
+        assert main(['optimize', '--smoke', '--output', 'optimized']) == 0
+    finally:
+        os.chdir(old)
     return cwd
+
 
 def test_resume_of_the_other_kind_of_run_says_so(runs, capsys, monkeypatch):
     monkeypatch.chdir(runs)
-    assert 'go on with skillrl optimize --resume optimized' in sentence(capsys, 'train', '--resume', 'optimized')
+    assert 'go on with skillrl optimize --resume optimized' in sentence(
+        capsys, 'train', '--resume', 'optimized'
+    )
     assert 'go on with skillrl train --resume trained' in sentence(capsys, 'optimize', '--resume', 'trained')
+
 
 def test_settings_given_with_resume_are_compared(runs, capsys, monkeypatch):
     monkeypatch.chdir(runs)
     told = sentence(capsys, 'train', '--resume', 'trained', '--seed', 5)
-    assert 'seed was 0 and is now 5' in told and '--accept-changes' in told
-    write_json(runs/'c.json', dict(rl=dict(group_size=6)))
-    assert 'rl.group_size was 2 and is now 6' in sentence(capsys, 'train', '--resume', 'trained', '--config', 'c.json')
-    assert main(['train', '--resume', 'trained', '--seed', '0'])==0
+    assert 'seed was 0 and is now 5' in told
+    assert '--accept-changes' in told
+    write_json(runs / 'c.json', dict(rl=dict(group_size=6)))
+    assert 'rl.group_size was 2 and is now 6' in sentence(
+        capsys, 'train', '--resume', 'trained', '--config', 'c.json'
+    )
+    assert main(['train', '--resume', 'trained', '--seed', '0']) == 0
+
 
 def test_changed_settings_can_be_accepted(runs, tmp_path, capsys):
-    shutil.copytree(runs/'trained', tmp_path/'run')
-    assert main(['train', '--resume', str(tmp_path/'run'), '--seed', '5', '--accept-changes'])==0
-    assert read_json(tmp_path/'run'/'config.json')['seed']==5
+    shutil.copytree(runs / 'trained', tmp_path / 'run')
+    assert main(['train', '--resume', str(tmp_path / 'run'), '--seed', '5', '--accept-changes']) == 0
+    assert read_json(tmp_path / 'run' / 'config.json')['seed'] == 5
+
 
 KEY = 'sk-live-0123456789abcdefABCDEF'
 
+
 def test_a_key_goes_to_an_address_of_a_folder_only_when_it_is_named(here, capsys, monkeypatch):
     monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', KEY)
-    (here/'forms.jsonl').write_text('\n'.join(json.dumps(dict(question=f'What is {n} and {n + 1}?', answers=str(2*n + 1))) for n in range(12)))
+    (here / 'forms.jsonl').write_text(
+        '\n'.join(
+            json.dumps(dict(question=f'What is {n} and {n + 1}?', answers=str(2 * n + 1))) for n in range(12)
+        )
+    )
     with FaultServer(rest=said('{}')) as s:
         who = ['--policy-model', 'a', '--policy-url', s.url, '--teacher', 'b', '--teacher-url', s.url]
-        assert main(['optimize', '--questions', 'forms.jsonl', *who, '--smoke', '--output', 'o'])==0
-        write_json(here/'t'/'config.json', SkillRLConfig().merged({'model.teacher_model_id': 'b', 'model.teacher_api_base': s.url}).to_dict())
+        assert main(['optimize', '--questions', 'forms.jsonl', *who, '--smoke', '--output', 'o']) == 0
+        write_json(
+            here / 't' / 'config.json',
+            SkillRLConfig()
+            .merged({'model.teacher_model_id': 'b', 'model.teacher_api_base': s.url})
+            .to_dict(),
+        )
         asked = s.count
         capsys.readouterr()
         for line in (['train', '--resume', 't'], ['optimize', '--resume', 'o']):
             told = sentence(capsys, *line)
-            assert s.url in told and 'SKILLRL_TEACHER_API_KEY' in told and KEY not in told
-        assert s.count==asked
-        assert main(['optimize', '--resume', 'o', *who[2:4], *who[6:]])==0
+            assert s.url in told
+            assert 'SKILLRL_TEACHER_API_KEY' in told
+            assert KEY not in told
+        assert s.count == asked
+        assert main(['optimize', '--resume', 'o', *who[2:4], *who[6:]]) == 0
+
 
 # --- SkillOpt's agents and its page ---
 AGENT = '''import pathlib, sys
 task = pathlib.Path('task.md').read_text()
 skill = pathlib.Path('SKILL.md').read_text() if pathlib.Path('SKILL.md').exists() else ''
-print('{"edits": [{"op": "append", "content": "Say aye."}]}' if '## Trajectories' in task else 'aye' if 'Say aye.' in skill else 'no')
+if '## Trajectories' in task:
+    print('{"edits": [{"op": "append", "content": "Say aye."}]}')
+else:
+    print('aye' if 'Say aye.' in skill else 'no')
 '''
+
 
 @pytest.fixture
 def forms(here):
-    (here/'forms.jsonl').write_text('\n'.join(json.dumps(dict(question=f'Is {n} a number?', answers='aye')) for n in 'one two three four five six seven eight nine ten eleven twelve'.split()))
-    (here/'agent.py').write_text(AGENT)
+    (here / 'forms.jsonl').write_text(
+        '\n'.join(
+            json.dumps(dict(question=f'Is {n} a number?', answers='aye'))
+            for n in 'one two three four five six seven eight nine ten eleven twelve'.split()
+        )
+    )
+    (here / 'agent.py').write_text(AGENT)
     return here
 
-TINY = ['--set', 'num_epochs=1', 'batch_size=6', 'minibatch_size=3', 'gate_pairs=0', 'final_passes=0', 'workers=2', 'verbose=false']
+
+TINY = [
+    '--set',
+    'num_epochs=1',
+    'batch_size=6',
+    'minibatch_size=3',
+    'gate_pairs=0',
+    'final_passes=0',
+    'workers=2',
+    'verbose=false',
+]
+
 
 def test_programs_can_act_and_edit(forms, capsys):
-    agent = f'{sys.executable} {forms/"agent.py"}'
-    assert main(['optimize', '--questions', 'forms.jsonl', '--policy-command', agent, '--teacher-command', agent, *TINY, '--output', 'o'])==0
-    assert 'Say aye.' in (forms/'o'/'best_skill.md').read_text()
+    agent = f'{sys.executable} {forms / "agent.py"}'
+    assert (
+        main(
+            [
+                'optimize',
+                '--questions',
+                'forms.jsonl',
+                '--policy-command',
+                agent,
+                '--teacher-command',
+                agent,
+                *TINY,
+                '--output',
+                'o',
+            ]
+        )
+        == 0
+    )
+    assert 'Say aye.' in (forms / 'o' / 'best_skill.md').read_text()
+
 
 def test_questions_to_the_teacher_can_be_answered_by_hand(forms, capsys):
-    line = ['optimize', '--questions', 'forms.jsonl', '--policy-command', f'{sys.executable} {forms/"agent.py"}', '--handoff', 'asked', *TINY, '--output', 'o']
-    assert main(line)==1
-    assert 'wait' in capsys.readouterr().err and list((forms/'asked').glob('*.question.md'))
+    line = [
+        'optimize',
+        '--questions',
+        'forms.jsonl',
+        '--policy-command',
+        f'{sys.executable} {forms / "agent.py"}',
+        '--handoff',
+        'asked',
+        *TINY,
+        '--output',
+        'o',
+    ]
+    assert main(line) == 1
+    assert 'wait' in capsys.readouterr().err
+    assert list((forms / 'asked').glob('*.question.md'))
     for _ in range(6):
-        for q in (forms/'asked').glob('*.question.md'): q.with_name(q.name.replace('.question', '.answer')).write_text('{"edits": [{"op": "append", "content": "Say aye."}]}')
-        if main(['optimize', '--resume', 'o'])==0: break
-    assert 'Say aye.' in (forms/'o'/'best_skill.md').read_text()
+        for q in (forms / 'asked').glob('*.question.md'):
+            q.with_name(q.name.replace('.question', '.answer')).write_text(
+                '{"edits": [{"op": "append", "content": "Say aye."}]}'
+            )
+        if main(['optimize', '--resume', 'o']) == 0:
+            break
+    assert 'Say aye.' in (forms / 'o' / 'best_skill.md').read_text()
+
 
 def test_the_live_page_is_reachable_from_this_machine_only(forms):
     from urllib.request import urlopen
-    slow = forms/'slow.py'
+
+    slow = forms / 'slow.py'
     slow.write_text('import time\ntime.sleep(.4)\nprint("no")\n')
     agent = f'{sys.executable} {slow}'
-    p = subprocess.Popen([*SKILLRL, 'optimize', '--questions', 'forms.jsonl', '--policy-command', agent, '--teacher-command', agent, *TINY, '--output', 'o', '--live'],
-                         cwd=forms, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    p = subprocess.Popen(
+        [
+            *SKILLRL,
+            'optimize',
+            '--questions',
+            'forms.jsonl',
+            '--policy-command',
+            agent,
+            '--teacher-command',
+            agent,
+            *TINY,
+            '--output',
+            'o',
+            '--live',
+        ],
+        cwd=forms,
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         lines = (p.stderr.readline() for _ in range(5))
         url = next(line.split()[-1] for line in lines if line.startswith('Live page: '))
-        assert url.startswith('http://127.0.0.1:') and b'SkillOpt' in urlopen(url, timeout=10).read()
+        assert url.startswith('http://127.0.0.1:')
+        assert b'SkillOpt' in urlopen(url, timeout=10).read()
     finally:
         p.kill()
         p.communicate()
 
+
 def test_one_role_is_given_to_one_only(forms, capsys):
-    assert 'there is one teacher' in sentence(capsys, 'optimize', '--questions', 'forms.jsonl', '--policy-command', 'cat', '--teacher', 'a', '--handoff', 'd')
-    assert 'no such program' in sentence(capsys, 'optimize', '--questions', 'forms.jsonl', '--policy-command', 'no-such-agent', '--handoff', 'd')
+    assert 'there is one teacher' in sentence(
+        capsys,
+        'optimize',
+        '--questions',
+        'forms.jsonl',
+        '--policy-command',
+        'cat',
+        '--teacher',
+        'a',
+        '--handoff',
+        'd',
+    )
+    assert 'no such program' in sentence(
+        capsys,
+        'optimize',
+        '--questions',
+        'forms.jsonl',
+        '--policy-command',
+        'no-such-agent',
+        '--handoff',
+        'd',
+    )
+
 
 # --- progress ---
 def test_elsewhere_than_on_a_terminal_a_line_comes_every_so_often():
     from skillrl.flags import progress
+
     log = io.StringIO()
-    with progress(every=.05, out=log) as step:
+    with progress(every=0.05, out=log) as step:
         step('rl', 3, 30)
-        time.sleep(.4)
+        time.sleep(0.4)
     lines = log.getvalue().splitlines()
-    assert len(lines) >= 3 and set(lines)=={'rl: 3 of 30'}
+    assert len(lines) >= 3
+    assert set(lines) == {'rl: 3 of 30'}
+
 
 def test_on_a_terminal_a_long_command_draws_a_bar(here):
     pty, termios = pytest.importorskip('pty'), pytest.importorskip('termios')
-    lines = {'collect': 'collect --episodes 4 --output t.json', 'optimize': 'optimize --set num_epochs=3 --output o'}
+    lines = {
+        'collect': 'collect --episodes 4 --output t.json',
+        'optimize': 'optimize --set num_epochs=3 --output o',
+    }
     for line in lines.values():
         mine, theirs = pty.openpty()
-        termios.tcsetwinsize(theirs, (24, 80)) # As a real one has; tqdm draws nothing into none
-        p = subprocess.Popen([*SKILLRL, *line.split()], stdout=subprocess.PIPE, stderr=theirs, env=os.environ | dict(OMP_NUM_THREADS='1'))
+        termios.tcsetwinsize(theirs, (24, 80))  # As a real one has; tqdm draws nothing into none
+        p = subprocess.Popen(
+            [*SKILLRL, *line.split()],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env=os.environ | dict(OMP_NUM_THREADS='1'),
+        )
         os.close(theirs)
         drawn = b''
         while True:
-            try: chunk = os.read(mine, 4096)
-            except OSError: break
-            if not chunk: break
+            try:
+                chunk = os.read(mine, 4096)
+            except OSError:
+                break
+            if not chunk:
+                break
             drawn += chunk
         out = p.communicate(timeout=60)[0]
-        assert p.returncode==0 and b'it' in drawn and b'|' in drawn and b'\r' not in out, (line, drawn)
+        assert p.returncode == 0, (line, drawn)
+        assert b'it' in drawn, (line, drawn)
+        assert b'|' in drawn, (line, drawn)
+        assert b'\r' not in out, (line, drawn)
+
 
 def test_stdout_holds_results_only(here, capsys):
-    assert main(['optimize', '--smoke', '--output', 'o'])==0
+    assert main(['optimize', '--smoke', '--output', 'o']) == 0
     out, err = capsys.readouterr()
-    assert 'Run folder' in err and 'Run folder' not in out and not re.search(r'^step \d+ of', out, re.M) and out.startswith('\nscore')
+    assert 'Run folder' in err
+    assert 'Run folder' not in out
+    assert not re.search(r'^step \d+ of', out, re.M)
+    assert out.startswith('\nscore')
+
 
 # --- inspect ---
 @pytest.fixture(scope='module')
 def zoo(runs):
     "One of everything that inspect knows"
     from skillrl.skills.skill_md import to_skill_md
+
     bank = SkillBank.load(data_path('sample_bank.json'))
-    to_skill_md(bank, runs/'skills')
-    bank.save_version(runs/'versions')
-    bank.save(runs/'bank.json')
-    shutil.copytree(data_path('base'), runs/'policy')
-    shutil.copytree(runs/'trained', runs/'unfinished')
-    for name in ('report.md', 'state.json'): (runs/'unfinished'/name).unlink()
-    JsonlLog(runs/'teacher'/'exchanges.jsonl').append([dict(messages=[], status='ok', prompt_tokens=30, completion_tokens=12)])
-    JsonlLog(runs/'teacher'/'rejected.jsonl').append([dict(reason='it names a path', reply='x')])
+    to_skill_md(bank, runs / 'skills')
+    bank.save_version(runs / 'versions')
+    bank.save(runs / 'bank.json')
+    shutil.copytree(data_path('base'), runs / 'policy')
+    shutil.copytree(runs / 'trained', runs / 'unfinished')
+    for name in ('report.md', 'state.json'):
+        (runs / 'unfinished' / name).unlink()
+    JsonlLog(runs / 'teacher' / 'exchanges.jsonl').append(
+        [dict(messages=[], status='ok', prompt_tokens=30, completion_tokens=12)]
+    )
+    JsonlLog(runs / 'teacher' / 'rejected.jsonl').append([dict(reason='it names a path', reply='x')])
     old = os.getcwd()
     os.chdir(runs)
-    try: assert main(['collect', '--episodes', '6', '--output', 't.json'])==0
-    finally: os.chdir(old)
+    try:
+        assert main(['collect', '--episodes', '6', '--output', 't.json']) == 0
+    finally:
+        os.chdir(old)
     return runs
 
-KINDS = {'policy': 'policy', 'optimized': 'SkillOpt run', 'trained': 'training run', 'unfinished': 'training run', 'bank.json': 'bank', 'versions': 'bank with its versions',
-         'skills': 'bank of SKILL.md folders', 't.json': 'trajectories', 'teacher': 'questions to a model', 'teacher/exchanges.jsonl': 'exchange log',
-         'teacher/rejected.jsonl': 'rejected replies', 'trained/evolution.jsonl': 'evolution log', 'trained/metrics.jsonl': 'training log', 'trained/config.json': 'settings', '.': 'folder of runs'}
+
+KINDS = {
+    'policy': 'policy',
+    'optimized': 'SkillOpt run',
+    'trained': 'training run',
+    'unfinished': 'training run',
+    'bank.json': 'bank',
+    'versions': 'bank with its versions',
+    'skills': 'bank of SKILL.md folders',
+    't.json': 'trajectories',
+    'teacher': 'questions to a model',
+    'teacher/exchanges.jsonl': 'exchange log',
+    'teacher/rejected.jsonl': 'rejected replies',
+    'trained/evolution.jsonl': 'evolution log',
+    'trained/metrics.jsonl': 'training log',
+    'trained/config.json': 'settings',
+    '.': 'folder of runs',
+}
+
 
 @pytest.mark.parametrize('name', KINDS)
 @pytest.mark.parametrize('columns', [80, 120])
@@ -338,55 +639,98 @@ def test_inspect_says_what_anything_is_at_terminal_width(zoo, capsys, monkeypatc
     monkeypatch.chdir(zoo)
     monkeypatch.setenv('COLUMNS', str(columns))
     capsys.readouterr()
-    assert main(['inspect', name])==0
+    assert main(['inspect', name]) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[0]==f'{name}: {KINDS[name]}'
+    assert out.splitlines()[0] == f'{name}: {KINDS[name]}'
     tables = [l for l in out.splitlines() if '  ' in l.strip() and not l.startswith(' ')]
     assert all(len(l) <= columns for l in tables), max(tables, key=len)
 
+
 def test_inspect_of_an_unfinished_run_says_how_to_go_on(zoo, capsys, monkeypatch):
     monkeypatch.chdir(zoo)
-    assert main(['inspect', 'unfinished'])==0
+    assert main(['inspect', 'unfinished']) == 0
     assert 'skillrl train --resume unfinished' in capsys.readouterr().out
+
 
 def test_inspect_counts_rejected_replies_with_their_reasons(zoo, capsys, monkeypatch):
     monkeypatch.chdir(zoo)
-    assert main(['inspect', 'teacher'])==0
+    assert main(['inspect', 'teacher']) == 0
     out = capsys.readouterr().out
-    assert '1 question, 0 unanswered, 42 tokens' in out and '1 rejected reply' in out and 'it names a path' in out
+    assert '1 question, 0 unanswered, 42 tokens' in out
+    assert '1 rejected reply' in out
+    assert 'it names a path' in out
+
 
 def test_inspect_of_a_policy_loads_nothing_heavy(zoo):
-    code = "import sys; from skillrl.cli import main; main(['inspect', 'policy']); print('loaded', *sys.modules)"
-    out = subprocess.run([sys.executable, '-c', code], cwd=zoo, capture_output=True, text=True, check=True).stdout
-    assert '145,216 weights' in out and not {m.split('.')[0] for m in out.split('loaded')[1].split()} & {'numpy', 'torch', 'openai', 'matplotlib', 'transformers'}
+    code = (
+        "import sys; from skillrl.cli import main; main(['inspect', 'policy']); print('loaded', *sys.modules)"
+    )
+    out = subprocess.run(
+        [sys.executable, '-c', code], cwd=zoo, capture_output=True, text=True, check=True
+    ).stdout
+    assert '145,216 weights' in out
+    assert not {m.split('.')[0] for m in out.split('loaded')[1].split()} & {
+        'numpy',
+        'torch',
+        'openai',
+        'matplotlib',
+        'transformers',
+    }
+
 
 # --- doctor ---
 def test_doctor_finds_this_machine_well(here, capsys):
-    assert main(['doctor'])==0
+    assert main(['doctor']) == 0
     out = capsys.readouterr().out
-    for what in ('python', 'torch', 'transformers', 'trl', 'peft', 'bitsandbytes', 'threads', 'GPU', 'disk', 'data', 'engine', 'policy'): assert re.search(rf'^ok +{what}: ', out, re.M), what
+    for what in (
+        'python',
+        'torch',
+        'transformers',
+        'trl',
+        'peft',
+        'bitsandbytes',
+        'threads',
+        'GPU',
+        'disk',
+        'data',
+        'engine',
+        'policy',
+    ):
+        assert re.search(rf'^ok +{what}: ', out, re.M), what
     assert 'PROBLEM' not in out
+
 
 def test_doctor_asks_a_server_that_is_named_and_shows_no_key(here, capsys, monkeypatch):
     monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', KEY)
     with FaultServer(rest=said('ok')) as s:
-        assert main(['doctor', '--teacher', 'wise', '--teacher-url', s.url])==0
-        assert s.count==1 and s.requests[0]['key']==KEY
-    with FaultServer(rest=error(401, 'the key {key} is wrong')) as s: assert main(['doctor', '--teacher', 'wise', '--teacher-url', s.url])==1
+        assert main(['doctor', '--teacher', 'wise', '--teacher-url', s.url]) == 0
+        assert s.count == 1
+        assert s.requests[0]['key'] == KEY
+    with FaultServer(rest=error(401, 'the key {key} is wrong')) as s:
+        assert main(['doctor', '--teacher', 'wise', '--teacher-url', s.url]) == 1
     out = capsys.readouterr().out
-    assert 'wise at' in out and 'answered' in out and 'SKILLRL_TEACHER_API_KEY' in out and '1 problem' in out and KEY not in out
+    assert 'wise at' in out
+    assert 'answered' in out
+    assert 'SKILLRL_TEACHER_API_KEY' in out
+    assert '1 problem' in out
+    assert KEY not in out
+
 
 def test_doctor_says_what_would_help(here, capsys):
-    assert main(['doctor', '--policy', 'none', '--games', 'nowhere'])==1
+    assert main(['doctor', '--policy', 'none', '--games', 'nowhere']) == 1
     out = capsys.readouterr().out
-    assert out.count('PROBLEM')==2 and '2 problems' in out
+    assert out.count('PROBLEM') == 2
+    assert '2 problems' in out
+
 
 # --- warnings ---
 def test_a_warning_is_one_plain_line(here, capsys, monkeypatch):
     import warnings, skillrl.doctor
+
     def odd(config):
         warnings.warn('this run began with torch 1.0\nand goes on with 2.0')
         return iter(())
+
     monkeypatch.setattr(skillrl.doctor, 'examine_machine', odd)
-    assert main(['doctor'])==0
-    assert capsys.readouterr().err=='skillrl: this run began with torch 1.0 and goes on with 2.0\n'
+    assert main(['doctor']) == 0
+    assert capsys.readouterr().err == 'skillrl: this run began with torch 1.0 and goes on with 2.0\n'

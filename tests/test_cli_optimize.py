@@ -1,4 +1,5 @@
-"`skillrl optimize` as a user meets it: offline, with questions behind a server, with a folder of skills, with a bank; stopped, resumed, looked at, and refused with one sentence"
+"`skillrl optimize` as a user meets it: with every kind of job; stopped, resumed, looked at, and refused"
+
 import json, os, re, shutil, signal, subprocess, sys, time
 import pytest
 from faults import FaultServer, error, said
@@ -15,28 +16,59 @@ from skillrl.store import data_path, read_json
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
 KEY = 'wiring-7f3a9c51d2'
 
+
 def env(**more):
-    keep = {k: v for k, v in os.environ.items() if not re.search('KEY|SECRET|TOKEN|OPENAI|SKILLRL|ALFWORLD', k)}
+    keep = {
+        k: v for k, v in os.environ.items() if not re.search('KEY|SECRET|TOKEN|OPENAI|SKILLRL|ALFWORLD', k)
+    }
     return keep | dict(OPENAI_API_KEY=KEY, OMP_NUM_THREADS='1', COLUMNS='250') | more
 
-def listen(): signal.signal(signal.SIGINT, signal.default_int_handler) # A shell that runs the tests in its background has it ignored
+
+def listen():
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # A shell that runs the tests in its background has it ignored
+
+
 def start(*words, cwd, **more):
-    return subprocess.Popen([*SKILLRL, *map(str, words)], cwd=cwd, env=env(**more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen)
+    return subprocess.Popen(
+        [*SKILLRL, *map(str, words)],
+        cwd=cwd,
+        env=env(**more),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=listen,
+    )
+
 
 def run(*words, cwd, code=0, **more):
     "What a command prints, its errors after that"
     p = start(*words, cwd=cwd, **more)
     out, err = p.communicate(timeout=120)
-    assert p.returncode==code, f'{out}\n{err}'
+    assert p.returncode == code, f'{out}\n{err}'
     assert 'Traceback' not in err
     return out + err
 
-def end_of(out): return out.partition('\nNext: ')[0] # The results, which stand before what went to stderr
 
-def optimize(*words, **kw): return run('optimize', *words, **kw)
+def end_of(out):
+    return out.partition('\nNext: ')[0]  # The results, which stand before what went to stderr
 
-NOT_THE_SAME = 'events.jsonl', '.lock' # How long things took, and by whom
-def files(folder): return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file() and p.name not in NOT_THE_SAME}
+
+def optimize(*words, **kw):
+    return run('optimize', *words, **kw)
+
+
+NOT_THE_SAME = 'events.jsonl', '.lock'  # How long things took, and by whom
+
+
+def files(folder):
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes()
+        for p in sorted(folder.rglob('*'))
+        if p.is_file() and p.name not in NOT_THE_SAME
+    }
+
 
 # --- offline ---
 @pytest.fixture(scope='module')
@@ -45,262 +77,540 @@ def offline(tmp_path_factory):
     cwd = tmp_path_factory.mktemp('offline')
     return cwd, optimize(cwd=cwd, OPENAI_API_KEY='')
 
+
 def test_without_arguments_it_runs_offline_and_ends_with_a_summary(offline):
     cwd, out = offline
     end = end_of(out)
     before, after = map(float, re.search(r'True accuracy.*: (\S+) before, (\S+) after', end).groups())
-    s = read_json(cwd/'runs'/'run-001'/'summary.json')
+    s = read_json(cwd / 'runs' / 'run-001' / 'summary.json')
     low, high = s['best_selection_interval']
-    assert after > before + .1 and low <= after <= high
+    assert after > before + 0.1
+    assert low <= after <= high
     assert f'{s["best_selection_score"]:.3f}  {low:.3f} to {high:.3f}' in end
     assert 'Best skill: runs/run-001/best_skill.md   Report: runs/run-001/report.html' in end
-    assert 'Mind the' in (cwd/'runs'/'run-001'/'best_skill.md').read_text() and (cwd/'runs'/'run-001'/'report.html').stat().st_size > 1000
+    assert 'Mind the' in (cwd / 'runs' / 'run-001' / 'best_skill.md').read_text()
+    assert (cwd / 'runs' / 'run-001' / 'report.html').stat().st_size > 1000
+
 
 def test_a_second_run_gets_a_folder_of_its_own(offline):
     cwd, _ = offline
     assert 'Run folder: runs/run-002' in optimize('--smoke', cwd=cwd)
 
+
 def test_the_same_folder_goes_on_and_a_finished_run_costs_nothing(offline):
     cwd, out = offline
-    before = files(cwd/'runs'/'run-001')
+    before = files(cwd / 'runs' / 'run-001')
     for words in (['--output', 'runs/run-001'], ['--resume', 'runs/run-001']):
-        assert end_of(optimize(*words, cwd=cwd))==end_of(out)
-        assert files(cwd/'runs'/'run-001')==before
+        assert end_of(optimize(*words, cwd=cwd)) == end_of(out)
+        assert files(cwd / 'runs' / 'run-001') == before
+
+
+def steps_in(cwd):
+    return len(list(cwd.glob('runs/run-001/steps/step_*')))
+
 
 def test_killed_and_resumed_to_the_same_bytes(offline, tmp_path):
-    whole, cuts = files(offline[0]/'runs'/'run-001'), 0
+    whole, cuts = files(offline[0] / 'runs' / 'run-001'), 0
     for n in range(8):
-        p = start('optimize', *(['--resume', 'runs/run-001'] if (tmp_path/'runs'/'run-001'/'config.json').exists() else ['--output', 'runs/run-001']), cwd=tmp_path)
-        deadline, seen = time.monotonic() + 30, len(list(tmp_path.glob('runs/run-001/steps/step_*')))
-        while p.poll() is None and len(list(tmp_path.glob('runs/run-001/steps/step_*'))) < seen + 1 and time.monotonic() < deadline: time.sleep(.003)
+        begun = (tmp_path / 'runs' / 'run-001' / 'config.json').exists()
+        p = start('optimize', '--resume' if begun else '--output', 'runs/run-001', cwd=tmp_path)
+        deadline, seen = time.monotonic() + 30, steps_in(tmp_path)
+        while p.poll() is None and steps_in(tmp_path) == seen and time.monotonic() < deadline:
+            time.sleep(0.003)
         p.kill()
         p.communicate()
-        cuts += p.returncode==-signal.SIGKILL
+        cuts += p.returncode == -signal.SIGKILL
     assert cuts > 3
     optimize('--resume', 'runs/run-001', cwd=tmp_path)
-    assert files(tmp_path/'runs'/'run-001')==whole
+    assert files(tmp_path / 'runs' / 'run-001') == whole
+
 
 def test_more_epochs_may_be_added_and_another_seed_may_not(offline, tmp_path):
     optimize('--smoke', '--output', 'r', cwd=tmp_path)
     assert '2 steps' in optimize('--resume', 'r', '--set', 'num_epochs=2', cwd=tmp_path)
     assert 'seed was 42' in optimize('--resume', 'r', '--seed', 7, cwd=tmp_path, code=1)
 
+
 def test_settings_come_from_a_file_and_flags_fall_on_top(tmp_path):
-    (tmp_path/'c.yaml').write_text('num_epochs: 1\nbatch_size: 40\ngate_rule: sign\n')
-    optimize('--config', 'c.yaml', '--set', 'gate_rule=strict', 'verbose=false', '--seed', 5, '--output', 'r', cwd=tmp_path)
-    c = read_json(tmp_path/'r'/'config.json')
-    assert (c['num_epochs'], c['batch_size'], c['gate_rule'], c['seed'], c['verbose'])==(1, 40, 'strict', 5, False)
+    (tmp_path / 'c.yaml').write_text('num_epochs: 1\nbatch_size: 40\ngate_rule: sign\n')
+    optimize(
+        '--config',
+        'c.yaml',
+        '--set',
+        'gate_rule=strict',
+        'verbose=false',
+        '--seed',
+        5,
+        '--output',
+        'r',
+        cwd=tmp_path,
+    )
+    c = read_json(tmp_path / 'r' / 'config.json')
+    assert (c['num_epochs'], c['batch_size'], c['gate_rule'], c['seed'], c['verbose']) == (
+        1,
+        40,
+        'strict',
+        5,
+        False,
+    )
+
 
 def test_a_limit_stops_the_run_says_so_and_can_be_raised(tmp_path):
     out = optimize('--set', 'max_target_calls=150', '--output', 'r', cwd=tmp_path)
     assert re.search(r'Stopped early: .*raise max_target_calls', out)
-    assert sum(u['calls'] for u in read_json(tmp_path/'r'/'summary.json')['usage']['target'].values()) <= 150
+    assert (
+        sum(u['calls'] for u in read_json(tmp_path / 'r' / 'summary.json')['usage']['target'].values()) <= 150
+    )
     assert 'Stopped early' not in optimize('--resume', 'r', '--set', 'max_target_calls=0', cwd=tmp_path)
+
 
 # --- looking at it ---
 def test_inspect_shows_steps_summary_and_usage(offline):
     cwd, out = offline
     shown = run('inspect', 'runs/run-001', cwd=cwd)
-    history, s = (read_json(cwd/'runs'/'run-001'/f'{k}.json') for k in ('history', 'summary'))
+    history, s = (read_json(cwd / 'runs' / 'run-001' / f'{k}.json') for k in ('history', 'summary'))
     words = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused')
     assert all(re.search(rf'^{r["step"]} .*  {words[r["action"]]}  ', shown, re.M) for r in history)
     calls = sum(u['calls'] for u in s['usage']['target'].values())
-    assert f'policy: {calls:,} calls' in shown and 'gain (95 % interval)' in shown and f'{s["test_hard"]:.3f}' in shown
+    assert f'policy: {calls:,} calls' in shown
+    assert 'gain (95 % interval)' in shown
+    assert f'{s["test_hard"]:.3f}' in shown
+
 
 def test_both_splits_show_what_was_gained(offline):
     "The gain is that of the items one by one, from the first document to the best one measured afresh"
     cwd, out = offline
-    first, best = (read_json(cwd/'runs'/'run-001'/f'{k}_selection_eval'/'summary.json')['items'] for k in ('baseline', 'final'))
+    first, best = (
+        read_json(cwd / 'runs' / 'run-001' / f'{k}_selection_eval' / 'summary.json')['items']
+        for k in ('baseline', 'final')
+    )
     d = gain(dict(items=first), dict(items=best))
-    assert re.search(rf'^val, hard .*  {re.escape(gain_text(d))}$', out, re.M) and f'{sum(best)/len(best) - sum(first)/len(first):+.3f} (' in gain_text(d)
+    assert re.search(rf'^val, hard .*  {re.escape(gain_text(d))}$', out, re.M)
+    assert f'{sum(best) / len(best) - sum(first) / len(first):+.3f} (' in gain_text(d)
     assert re.search(r'^test, hard .*  [+-]0\.\d{3} \(-?0\.\d{3} to -?0\.\d{3}\)$', out, re.M)
+
 
 def test_the_scores_shown_are_those_of_the_metric(tmp_path):
     optimize('--smoke', '--set', 'gate_metric=mixed', '--output', 'r', cwd=tmp_path)
-    shown, tested = run('inspect', 'r', cwd=tmp_path), read_json(tmp_path/'r'/'test_eval_best'/'summary.json')
+    shown, tested = (
+        run('inspect', 'r', cwd=tmp_path),
+        read_json(tmp_path / 'r' / 'test_eval_best' / 'summary.json'),
+    )
     assert re.search(rf'^test, mixed .*  {tested["score"]:.3f}  ', shown, re.M)
+
 
 def test_what_was_not_measured_is_a_dash(tmp_path):
     optimize('--set', 'num_epochs=1', 'final_passes=0', 'eval_test=false', '--output', 'r', cwd=tmp_path)
     shown = run('inspect', 'r', cwd=tmp_path)
-    assert re.search(r'^val, hard +\d\.\d{3} +\d\.\d{3}  – +–$', shown, re.M) and re.search('^test, hard +– +– +– +–$', shown, re.M)
+    assert re.search(r'^val, hard +\d\.\d{3} +\d\.\d{3}  – +–$', shown, re.M)
+    assert re.search('^test, hard +– +– +– +–$', shown, re.M)
+
 
 def test_inspect_of_a_run_loads_nothing_heavy(offline):
-    code = "import sys; from skillrl.cli import main; main(['inspect', 'runs/run-001']); print('loaded', *sys.modules)"
-    out = subprocess.run([sys.executable, '-c', code], cwd=offline[0], capture_output=True, text=True, check=True).stdout
+    look = "import sys; from skillrl.cli import main; main(['inspect', 'runs/run-001'])"
+    code = f"{look}; print('loaded', *sys.modules)"
+    out = subprocess.run(
+        [sys.executable, '-c', code], cwd=offline[0], capture_output=True, text=True, check=True
+    ).stdout
     loaded = {m.split('.')[0] for m in out.split('loaded')[1].split()}
-    assert 'step' in out and not loaded & {'numpy', 'torch', 'openai', 'gymnasium', 'matplotlib', 'transformers', 'httpx'}
+    assert 'step' in out
+    assert not loaded & {'numpy', 'torch', 'openai', 'gymnasium', 'matplotlib', 'transformers', 'httpx'}
+
 
 def test_inspect_of_a_run_under_way(tmp_path):
     optimize('--set', 'max_target_calls=150', '--output', 'r', cwd=tmp_path)
-    (tmp_path/'r'/'summary.json').unlink()
+    (tmp_path / 'r' / 'summary.json').unlink()
     out = run('inspect', 'r', cwd=tmp_path)
-    assert 'go on with skillrl optimize --resume r' in out and 'policy: ' in out
-    (tmp_path/'r'/'summary.json').write_text('{"total_steps": %d}' % len(read_json(tmp_path/'r'/'history.json')))
+    assert 'go on with skillrl optimize --resume r' in out
+    assert 'policy: ' in out
+    (tmp_path / 'r' / 'summary.json').write_text(
+        '{"total_steps": %d}' % len(read_json(tmp_path / 'r' / 'history.json'))
+    )
     assert 'summary.json is no summary of a run' in run('inspect', 'r', cwd=tmp_path, code=1)
 
+
 # --- questions, two models behind a server ---
-CITIES = dict(Brazil='Brasília', Peru='Lima', Chile='Santiago', Norway='Oslo', Kenya='Nairobi', Japan='Tokyo', Egypt='Cairo', Ghana='Accra')
-ITEMS = [dict(question=f'What is the capital of {k}, asked the {n} time?', answers=v) for n in range(4) for k, v in CITIES.items()]
+CITIES = dict(
+    Brazil='Brasília',
+    Peru='Lima',
+    Chile='Santiago',
+    Norway='Oslo',
+    Kenya='Nairobi',
+    Japan='Tokyo',
+    Egypt='Cairo',
+    Ghana='Accra',
+)
+ITEMS = [
+    dict(question=f'What is the capital of {k}, asked the {n} time?', answers=v)
+    for n in range(4)
+    for k, v in CITIES.items()
+]
+
 
 def clerk(body):
     system, user = body['messages'][0]['content'], body['messages'][-1]['content']
-    return next(v for k, v in CITIES.items() if k in user) if 'Name the city.' in system else 'I would have to look that up.'
+    return (
+        next(v for k, v in CITIES.items() if k in user)
+        if 'Name the city.' in system
+        else 'I would have to look that up.'
+    )
+
 
 def editor(body):
     told = body['messages'][-1]['content']
-    return json.dumps(dict(edits=[dict(op='append', content='Name the city.')])) if '## Trajectories' in told else '{}'
+    return (
+        json.dumps(dict(edits=[dict(op='append', content='Name the city.')]))
+        if '## Trajectories' in told
+        else '{}'
+    )
 
-def both(request): return said(editor(request['body']) if request['body']['model']=='editor' else clerk(request['body']))
+
+def both(request):
+    return said(editor(request['body']) if request['body']['model'] == 'editor' else clerk(request['body']))
+
 
 @pytest.fixture
 def forms(tmp_path):
-    (tmp_path/'forms.jsonl').write_text('\n'.join(map(json.dumps, ITEMS)))
+    (tmp_path / 'forms.jsonl').write_text('\n'.join(map(json.dumps, ITEMS)))
     return tmp_path
 
-def two(server): return ['--policy-model', 'clerk', '--policy-url', server.url, '--teacher', 'editor', '--teacher-url', server.url]
+
+def two(server):
+    return [
+        '--policy-model',
+        'clerk',
+        '--policy-url',
+        server.url,
+        '--teacher',
+        'editor',
+        '--teacher-url',
+        server.url,
+    ]
+
+
 SHORT = ['--set', 'num_epochs=1', 'batch_size=8', 'minibatch_size=4']
 
+
 def test_questions_are_learnt_from_a_server_and_the_key_is_kept_to_it(forms):
-    with FaultServer(rest=both) as s: out = optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r', cwd=forms)
-    assert re.search(r'test, hard\s+0\.000\s+1\.000', out) and 'Name the city.' in (forms/'r'/'best_skill.md').read_text()
-    assert {r['key'] for r in s.requests}=={KEY} and {r['body']['model'] for r in s.requests}=={'clerk', 'editor'}
-    assert KEY not in out and not [name for name, data in files(forms/'r').items() if KEY.encode() in data]
-    assert sum(u['calls'] for k in ('target', 'optimizer') for u in read_json(forms/'r'/'summary.json')['usage'][k].values())==s.count
+    with FaultServer(rest=both) as s:
+        out = optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r', cwd=forms)
+    assert re.search(r'test, hard\s+0\.000\s+1\.000', out)
+    assert 'Name the city.' in (forms / 'r' / 'best_skill.md').read_text()
+    assert {r['key'] for r in s.requests} == {KEY}
+    assert {r['body']['model'] for r in s.requests} == {'clerk', 'editor'}
+    assert KEY not in out
+    assert not [name for name, data in files(forms / 'r').items() if KEY.encode() in data]
+    assert (
+        sum(
+            u['calls']
+            for k in ('target', 'optimizer')
+            for u in read_json(forms / 'r' / 'summary.json')['usage'][k].values()
+        )
+        == s.count
+    )
+
 
 def test_each_model_may_have_a_key_of_its_own(forms):
     with FaultServer(rest=both) as s:
-        optimize('--questions', 'forms.jsonl', *two(s), '--smoke', '--output', 'r', cwd=forms, SKILLRL_POLICY_API_KEY='clerks-own-key', SKILLRL_TEACHER_API_KEY='editors-own-key')
-    assert {(r['body']['model'], r['key']) for r in s.requests}=={('clerk', 'clerks-own-key'), ('editor', 'editors-own-key')}
-    assert not [name for name, data in files(forms/'r').items() if b'-own-key' in data]
+        optimize(
+            '--questions',
+            'forms.jsonl',
+            *two(s),
+            '--smoke',
+            '--output',
+            'r',
+            cwd=forms,
+            SKILLRL_POLICY_API_KEY='clerks-own-key',
+            SKILLRL_TEACHER_API_KEY='editors-own-key',
+        )
+    assert {(r['body']['model'], r['key']) for r in s.requests} == {
+        ('clerk', 'clerks-own-key'),
+        ('editor', 'editors-own-key'),
+    }
+    assert not [name for name, data in files(forms / 'r').items() if b'-own-key' in data]
+
 
 def test_a_server_on_this_machine_needs_no_key(forms):
-    with FaultServer(rest=both) as s: assert 'Best skill' in optimize('--questions', 'forms.jsonl', *two(s), '--smoke', cwd=forms, OPENAI_API_KEY='')
+    with FaultServer(rest=both) as s:
+        assert 'Best skill' in optimize(
+            '--questions', 'forms.jsonl', *two(s), '--smoke', cwd=forms, OPENAI_API_KEY=''
+        )
 
-@pytest.mark.parametrize('answer,code', [(error(401, 'the key {key} is wrong'), 1), (said('your key is {key}'), 0)], ids=['refusal', 'reply'])
+
+@pytest.mark.parametrize(
+    'answer,code',
+    [(error(401, 'the key {key} is wrong'), 1), (said('your key is {key}'), 0)],
+    ids=['refusal', 'reply'],
+)
 def test_a_server_that_tells_the_key_back(forms, answer, code):
-    with FaultServer(rest=answer) as s: out = optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r', cwd=forms, code=code)
-    assert s.count and KEY not in out
-    assert not [name for name, data in files(forms/'r').items() if KEY.encode() in data]
+    with FaultServer(rest=answer) as s:
+        out = optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r', cwd=forms, code=code)
+    assert s.count
+    assert KEY not in out
+    assert not [name for name, data in files(forms / 'r').items() if KEY.encode() in data]
+
 
 def test_an_address_with_a_key_in_it_is_refused_without_repeating_it(forms):
     for url in (f'http://me:{KEY}@127.0.0.1:1/v1', f'http://127.0.0.1:1/v1?key={KEY}'):
-        out = optimize('--questions', 'forms.jsonl', '--policy-model', 'clerk', '--policy-url', url, '--teacher', 'editor', cwd=forms, code=1)
-        assert len(out.strip().splitlines())==1 and KEY not in out and not (forms/'runs').exists()
+        out = optimize(
+            '--questions',
+            'forms.jsonl',
+            '--policy-model',
+            'clerk',
+            '--policy-url',
+            url,
+            '--teacher',
+            'editor',
+            cwd=forms,
+            code=1,
+        )
+        assert len(out.strip().splitlines()) == 1
+        assert KEY not in out
+        assert not (forms / 'runs').exists()
+
 
 def test_a_field_says_the_split(forms):
     kinds = ['train', 'val', 'test', 'train']
-    (forms/'told.json').write_text(json.dumps([dict(i, id=f'q{n}', split=kinds[n//8]) for n, i in enumerate(ITEMS)]))
-    with FaultServer(rest=both) as s: optimize('--questions', 'told.json', *two(s), *SHORT, '--output', 'r', cwd=forms)
-    ids = lambda name: {r['id'] for r in read_json(forms/'r'/name/'results.json')}
-    assert ids('baseline_selection_eval')=={f'q{n}' for n in range(8, 16)} and ids('test_eval_best')=={f'q{n}' for n in range(16, 24)}
+    (forms / 'told.json').write_text(
+        json.dumps([dict(i, id=f'q{n}', split=kinds[n // 8]) for n, i in enumerate(ITEMS)])
+    )
+    with FaultServer(rest=both) as s:
+        optimize('--questions', 'told.json', *two(s), *SHORT, '--output', 'r', cwd=forms)
+
+    def ids(name):
+        return {r['id'] for r in read_json(forms / 'r' / name / 'results.json')}
+
+    assert ids('baseline_selection_eval') == {f'q{n}' for n in range(8, 16)}
+    assert ids('test_eval_best') == {f'q{n}' for n in range(16, 24)}
+
 
 def test_shares_and_seed_decide_where_no_field_does(forms):
     with FaultServer(rest=both) as s:
-        for name in 'ab': optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--split', '5:2:1', '--seed', 3, '--output', name, cwd=forms)
-    a, b = (read_json(forms/n/'baseline_selection_eval'/'results.json') for n in 'ab')
-    assert len(a)==8 and [r['id'] for r in a]==[r['id'] for r in b] and len(read_json(forms/'a'/'test_eval_best'/'results.json'))==4
+        for name in 'ab':
+            optimize(
+                '--questions',
+                'forms.jsonl',
+                *two(s),
+                *SHORT,
+                '--split',
+                '5:2:1',
+                '--seed',
+                3,
+                '--output',
+                name,
+                cwd=forms,
+            )
+    a, b = (read_json(forms / n / 'baseline_selection_eval' / 'results.json') for n in 'ab')
+    assert len(a) == 8
+    assert [r['id'] for r in a] == [r['id'] for r in b]
+    assert len(read_json(forms / 'a' / 'test_eval_best' / 'results.json')) == 4
+
 
 def test_smoke_asks_little(forms):
-    with FaultServer(rest=both) as s: optimize('--questions', 'forms.jsonl', *two(s), '--smoke', '--output', 'r', cwd=forms)
+    with FaultServer(rest=both) as s:
+        optimize('--questions', 'forms.jsonl', *two(s), '--smoke', '--output', 'r', cwd=forms)
     assert s.count < 80
+
 
 @pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGKILL])
 def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
-    with FaultServer(rest=both) as s: optimize('--questions', 'forms.jsonl', *two(s), *SHORT, 'workers=1', '--output', 'whole', cwd=forms)
+    with FaultServer(rest=both) as s:
+        optimize('--questions', 'forms.jsonl', *two(s), *SHORT, 'workers=1', '--output', 'whole', cwd=forms)
     asked = s.count
+
     def until(request):
-        if s2.count==asked//2: p.send_signal(sig)
-        if s2.count >= asked//2: time.sleep(.5)
+        if s2.count == asked // 2:
+            p.send_signal(sig)
+        if s2.count >= asked // 2:
+            time.sleep(0.5)
         return both(request)
+
     with FaultServer(rest=until) as s2:
-        p = start('optimize', '--questions', 'forms.jsonl', *two(s2), *SHORT, 'workers=1', '--output', 'r', cwd=forms)
+        p = start(
+            'optimize',
+            '--questions',
+            'forms.jsonl',
+            *two(s2),
+            *SHORT,
+            'workers=1',
+            '--output',
+            'r',
+            cwd=forms,
+        )
         _, err = p.communicate(timeout=120)
         first = s2.count
-    assert p.returncode==(130 if sig==signal.SIGINT else -9)
-    if sig==signal.SIGINT: assert err.strip().splitlines()[-1]=='Stopped. Go on with: skillrl optimize --resume r'
+    assert p.returncode == (130 if sig == signal.SIGINT else -9)
+    if sig == signal.SIGINT:
+        assert err.strip().splitlines()[-1] == 'Stopped. Go on with: skillrl optimize --resume r'
     with FaultServer(rest=both) as s3:
         optimize('--resume', 'r', '--policy-url', s3.url, '--teacher-url', s3.url, cwd=forms)
     assert first + s3.count <= asked + 2
-    same = lambda n: {k: v for k, v in files(forms/n).items() if k not in ('job.json', 'config.json', 'summary.json', 'report.html')}
-    assert same('r')==same('whole')
+    named_by_address = 'job.json', 'config.json', 'summary.json', 'report.html'
+
+    def same(n):
+        return {k: v for k, v in files(forms / n).items() if k not in named_by_address}
+
+    assert same('r') == same('whole')
+
 
 def test_a_service_that_is_down_says_so_and_the_run_goes_on_later(forms):
     words = ['--questions', 'forms.jsonl', *SHORT, 'rollout_retries=0', '--output', 'r']
-    with FaultServer(rest=lambda r: both(r) if r['body']['model']=='clerk' else error(401, 'who are you')) as s: out = optimize(*words, *two(s), cwd=forms, code=1)
-    assert len(out.strip().splitlines()[-1:])==1 and 'who are you' in out and 'go on with: skillrl optimize --resume r' in out
-    with FaultServer(rest=both) as s: assert '1.000' in optimize('--resume', 'r', '--policy-url', s.url, '--teacher-url', s.url, cwd=forms)
+    with FaultServer(
+        rest=lambda r: both(r) if r['body']['model'] == 'clerk' else error(401, 'who are you')
+    ) as s:
+        out = optimize(*words, *two(s), cwd=forms, code=1)
+    assert len(out.strip().splitlines()[-1:]) == 1
+    assert 'who are you' in out
+    assert 'go on with: skillrl optimize --resume r' in out
+    with FaultServer(rest=both) as s:
+        assert '1.000' in optimize('--resume', 'r', '--policy-url', s.url, '--teacher-url', s.url, cwd=forms)
+
 
 # --- a skill to begin with ---
 HEAD = '---\nname: atlas\ndescription: Names capitals.\n---\n\n'
 
+
 @pytest.fixture
 def atlas(forms):
-    (forms/'atlas'/'references').mkdir(parents=True)
-    (forms/'atlas'/'SKILL.md').write_text(HEAD + '# Atlas\n\nAnswer politely.\n')
-    (forms/'atlas'/'references'/'notes.md').write_text('Some capitals have moved.\n')
+    (forms / 'atlas' / 'references').mkdir(parents=True)
+    (forms / 'atlas' / 'SKILL.md').write_text(HEAD + '# Atlas\n\nAnswer politely.\n')
+    (forms / 'atlas' / 'references' / 'notes.md').write_text('Some capitals have moved.\n')
     return forms
+
 
 @pytest.mark.parametrize('which', ['atlas', 'atlas/SKILL.md'])
 def test_a_skill_in_a_folder_or_a_file_keeps_its_form(atlas, which):
-    with FaultServer(rest=both) as s: optimize('--questions', 'forms.jsonl', '--skill', which, *two(s), *SHORT, '--output', 'r', cwd=atlas)
-    best = (atlas/'r'/'best_skill'/'SKILL.md').read_text()
-    assert best.startswith(HEAD) and 'Answer politely.' in best and 'Name the city.' in best
-    assert (atlas/'r'/'best_skill'/'references'/'notes.md').exists()==(which=='atlas')
-    assert (atlas/'atlas'/'SKILL.md').read_text()==HEAD + '# Atlas\n\nAnswer politely.\n'
+    with FaultServer(rest=both) as s:
+        optimize('--questions', 'forms.jsonl', '--skill', which, *two(s), *SHORT, '--output', 'r', cwd=atlas)
+    best = (atlas / 'r' / 'best_skill' / 'SKILL.md').read_text()
+    assert best.startswith(HEAD)
+    assert 'Answer politely.' in best
+    assert 'Name the city.' in best
+    assert (atlas / 'r' / 'best_skill' / 'references' / 'notes.md').exists() == (which == 'atlas')
+    assert (atlas / 'atlas' / 'SKILL.md').read_text() == HEAD + '# Atlas\n\nAnswer politely.\n'
+
 
 def test_a_skill_in_the_demo_world(tmp_path):
-    (tmp_path/'mine.md').write_text('Write the invoice.\n- Mind the vat.\n')
+    (tmp_path / 'mine.md').write_text('Write the invoice.\n- Mind the vat.\n')
     out = optimize('--skill', 'mine.md', '--smoke', '--output', 'r', cwd=tmp_path)
-    assert 'True accuracy, which only this world knows: 0.212 before' in out and 'Mind the vat.' in (tmp_path/'r'/'best_skill.md').read_text()
+    assert 'True accuracy, which only this world knows: 0.212 before' in out
+    assert 'Mind the vat.' in (tmp_path / 'r' / 'best_skill.md').read_text()
+
 
 def test_a_skill_keeps_its_line_ends(tmp_path):
-    (tmp_path/'mine.md').write_bytes('\ufeffWrite the invoice.\r\n\r\n- Mind the vat.\r\n'.encode())
+    (tmp_path / 'mine.md').write_bytes('\ufeffWrite the invoice.\r\n\r\n- Mind the vat.\r\n'.encode())
     optimize('--skill', 'mine.md', '--smoke', '--output', 'r', cwd=tmp_path)
-    for best in (tmp_path/'r'/'best_skill.md', tmp_path/'r'/'skills'/'skill_v0000.md', tmp_path/'r'/'best_skill'/'SKILL.md'):
+    for best in (
+        tmp_path / 'r' / 'best_skill.md',
+        tmp_path / 'r' / 'skills' / 'skill_v0000.md',
+        tmp_path / 'r' / 'best_skill' / 'SKILL.md',
+    ):
         text = best.read_bytes()
-        assert text.startswith(b'Write the invoice.\r\n\r\n- Mind the vat.\r\n') and text.count(b'\n')==text.count(b'\r\n')
+        assert text.startswith(b'Write the invoice.\r\n\r\n- Mind the vat.\r\n')
+        assert text.count(b'\n') == text.count(b'\r\n')
+
 
 # --- a bank ---
 def advise(request):
     user = request['body']['messages'][-1]['content']
-    return said(json.dumps(dict(edits=[dict(op='append', content='- Open what is closed before you look into it.')])) if '## Trajectories' in user else '{}')
+    return said(
+        json.dumps(dict(edits=[dict(op='append', content='- Open what is closed before you look into it.')]))
+        if '## Trajectories' in user
+        else '{}'
+    )
+
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
     "What `skillrl train` leaves, as far as a bank needs it"
-    run = tmp_path_factory.mktemp('trained')/'run'
+    run = tmp_path_factory.mktemp('trained') / 'run'
     with RunFolder(run, SkillRLConfig()) as r:
-        SkillBank.load(data_path('sample_bank.json')).save_version(r.file('bank')/'train-000')
-        with r.folder('policy') as p: shutil.copytree(data_path('base'), p, dirs_exist_ok=True)
+        SkillBank.load(data_path('sample_bank.json')).save_version(r.file('bank') / 'train-000')
+        with r.folder('policy') as p:
+            shutil.copytree(data_path('base'), p, dirs_exist_ok=True)
         r.commit({})
     return run
 
-ANY = ['--set', 'gate_rule=none', 'screen=false'] # Keep whatever is proposed
+
+ANY = ['--set', 'gate_rule=none', 'screen=false']  # Keep whatever is proposed
+
 
 def test_the_bank_of_a_run_is_played_by_its_policy_and_comes_back_as_a_bank(trained, tmp_path):
-    with FaultServer(rest=advise) as s: out = optimize('--bank', trained, '--teacher', 'editor', '--teacher-url', s.url, '--smoke', *ANY, '--output', 'r', cwd=tmp_path)
-    old, new = SkillBank.load(data_path('sample_bank.json')), SkillBank.load(tmp_path/'r'/'best_bank.json')
-    assert 'In its own form: r/best_bank.json' in out and all(new.get(o.id)==o for o in old.active())
-    assert [o.principle for o in new.active() if o.id not in old]==['Open what is closed before you look into it.']
-    assert [r['conversation'] for r in read_json(tmp_path/'r'/'test_eval_best'/'results.json')][0][1]['role']=='user'
+    with FaultServer(rest=advise) as s:
+        out = optimize(
+            '--bank',
+            trained,
+            '--teacher',
+            'editor',
+            '--teacher-url',
+            s.url,
+            '--smoke',
+            *ANY,
+            '--output',
+            'r',
+            cwd=tmp_path,
+        )
+    old, new = (
+        SkillBank.load(data_path('sample_bank.json')),
+        SkillBank.load(tmp_path / 'r' / 'best_bank.json'),
+    )
+    assert 'In its own form: r/best_bank.json' in out
+    assert all(new.get(o.id) == o for o in old.active())
+    assert [o.principle for o in new.active() if o.id not in old] == [
+        'Open what is closed before you look into it.'
+    ]
+    assert [r['conversation'] for r in read_json(tmp_path / 'r' / 'test_eval_best' / 'results.json')][0][1][
+        'role'
+    ] == 'user'
+
 
 def test_a_bank_needs_no_model_at_all(trained, tmp_path):
     out = optimize('--bank', trained, '--smoke', '--output', 'r', cwd=tmp_path, OPENAI_API_KEY='')
-    asked = read_json(tmp_path/'r'/'summary.json')['usage']['optimizer']
-    assert 'best_bank.json' in out and asked['analyst']['calls'] >= 1 and SkillBank.load(tmp_path/'r'/'best_bank.json').active()
+    asked = read_json(tmp_path / 'r' / 'summary.json')['usage']['optimizer']
+    assert 'best_bank.json' in out
+    assert asked['analyst']['calls'] >= 1
+    assert SkillBank.load(tmp_path / 'r' / 'best_bank.json').active()
+
 
 def test_a_bank_in_a_file_is_played_by_a_model(tmp_path):
-    def answer(request): return advise(request) if request['body']['model']=='editor' else said('<action>look</action>')
+    def answer(request):
+        return advise(request) if request['body']['model'] == 'editor' else said('<action>look</action>')
+
     with FaultServer(rest=answer) as s:
-        out = optimize('--bank', data_path('sample_bank.json'), '--household', 'train-003', *two(s), '--smoke', *ANY, '--output', 'r', cwd=tmp_path)
-    first = read_json(tmp_path/'r'/'baseline_selection_eval'/'results.json')
-    assert {m['content'] for r in first for m in r['conversation'] if m['role']=='assistant'}=={'look'} and 'best_bank.json' in out
-    assert sum(u['calls'] for u in read_json(tmp_path/'r'/'summary.json')['usage']['target'].values())==sum(r['body']['model']=='clerk' for r in s.requests) > 100
+        out = optimize(
+            '--bank',
+            data_path('sample_bank.json'),
+            '--household',
+            'train-003',
+            *two(s),
+            '--smoke',
+            *ANY,
+            '--output',
+            'r',
+            cwd=tmp_path,
+        )
+    first = read_json(tmp_path / 'r' / 'baseline_selection_eval' / 'results.json')
+    assert {m['content'] for r in first for m in r['conversation'] if m['role'] == 'assistant'} == {'look'}
+    assert 'best_bank.json' in out
+    assert (
+        sum(u['calls'] for u in read_json(tmp_path / 'r' / 'summary.json')['usage']['target'].values())
+        == sum(r['body']['model'] == 'clerk' for r in s.requests)
+        > 100
+    )
+
 
 # --- refusals ---
 def refusals():
-    at = ['--policy-model', 'a', '--policy-url', 'http://127.0.0.1:1/v1', '--teacher', 'b', '--teacher-url', 'http://127.0.0.1:1/v1']
+    at = [
+        '--policy-model',
+        'a',
+        '--policy-url',
+        'http://127.0.0.1:1/v1',
+        '--teacher',
+        'b',
+        '--teacher-url',
+        'http://127.0.0.1:1/v1',
+    ]
     return dict(
         no_file=(['--questions', 'none.jsonl', *at], 'there is no file none.jsonl'),
         torn=(['--questions', 'torn.jsonl', *at], 'torn.jsonl, line 2'),
@@ -315,7 +625,10 @@ def refusals():
         no_optimizer=(['--questions', 'forms.jsonl', *at[:4]], '--questions needs --teacher'),
         url_alone=(['--questions', 'forms.jsonl', *at[2:]], '--policy-url needs --policy-model'),
         price=(['--questions', 'forms.jsonl', *at, '--set', 'max_usd=2'], 'a has no price: add --set'),
-        two_jobs=(['--questions', 'forms.jsonl', '--bank', 'b', *at], '--questions would do nothing with --bank'),
+        two_jobs=(
+            ['--questions', 'forms.jsonl', '--bank', 'b', *at],
+            '--questions would do nothing with --bank',
+        ),
         no_job=(at, '--policy-model, --policy-url, --teacher, --teacher-url would do nothing without'),
         skill_and_bank=(['--bank', 'b', '--skill', 's', *at], '--skill would do nothing with --bank'),
         no_bank=(['--bank', 'nothing', *at], 'nothing'),
@@ -329,25 +642,40 @@ def refusals():
         resume=(['--resume', 'occupied'], 'holds no run of skillrl optimize'),
     )
 
+
 @pytest.fixture
 def odd(forms):
-    for name, text in dict(torn='{"question": "a", "answers": "b"}\n{"quest', bare='{"question": "Who?"}', dev='{"question": "Who?", "answers": "I", "split": "dev"}',
-                           told='{"question": "Who?", "answers": "I", "split": "val"}', few='{"question": "Who?", "answers": "I"}').items(): (forms/f'{name}.jsonl').write_text(text)
-    (forms/'bytes.md').write_bytes(b'caf\xe9')
-    (forms/'sections.json').write_text('{"rl": {"group_size": 4}}')
-    (forms/'occupied').mkdir()
-    (forms/'occupied'/'config.json').write_text('{"seed": 0, "rl": {}}')
+    for name, text in dict(
+        torn='{"question": "a", "answers": "b"}\n{"quest',
+        bare='{"question": "Who?"}',
+        dev='{"question": "Who?", "answers": "I", "split": "dev"}',
+        told='{"question": "Who?", "answers": "I", "split": "val"}',
+        few='{"question": "Who?", "answers": "I"}',
+    ).items():
+        (forms / f'{name}.jsonl').write_text(text)
+    (forms / 'bytes.md').write_bytes(b'caf\xe9')
+    (forms / 'sections.json').write_text('{"rl": {"group_size": 4}}')
+    (forms / 'occupied').mkdir()
+    (forms / 'occupied' / 'config.json').write_text('{"seed": 0, "rl": {}}')
     return forms
+
 
 @pytest.mark.parametrize('name', refusals())
 def test_what_cannot_work_is_refused_in_a_sentence_before_anything_is_made(odd, name, monkeypatch, capsys):
     words, why = refusals()[name]
     before = files(odd)
     monkeypatch.chdir(odd)
-    assert main(['optimize', *words])==1
+    assert main(['optimize', *words]) == 1
     out, err = capsys.readouterr()
-    assert err.startswith('skillrl: ') and len(err.strip().splitlines())==1 and why in err and not out and files(odd)==before
+    assert err.startswith('skillrl: ')
+    assert len(err.strip().splitlines()) == 1
+    assert why in err
+    assert not out
+    assert files(odd) == before
+
 
 def test_every_setting_can_be_set():
     for name, v in SkillOptConfig().to_dict().items():
-        if name!='out_root': assert getattr(opt_settings(parser().parse_args(['optimize', '--set', f'{name}={json.dumps(v)}']), 'run'), name)==v
+        if name != 'out_root':
+            args = parser().parse_args(['optimize', '--set', f'{name}={json.dumps(v)}'])
+            assert getattr(opt_settings(args, 'run'), name) == v
