@@ -1,4 +1,6 @@
-"A model behind a server that plays: room for its reply, what it is asked and told, what is kept and paid, and when it is stopped"
+"""A model behind a server that plays.
+
+Room for its reply, what it is asked and told, what is kept and paid, and when it is stopped."""
 import json, os, re, subprocess, sys
 import pytest
 from faults import FaultServer, said
@@ -13,7 +15,8 @@ from skillrl.store import data_path
 KEY = 'Zq7-mug-and-spoon-0123456789'
 
 def config(server, **over):
-    own = {'model.policy_model_id': 'mini', 'model.policy_api_base': server.url, 'model.policy_api_key': KEY, 'env.train_households': 1}
+    own = {'model.policy_model_id': 'mini', 'model.policy_api_base': server.url, 'model.policy_api_key': KEY,
+           'env.train_households': 1}
     return SkillRLConfig().merged(own | over)
 
 def asked(r):
@@ -51,8 +54,10 @@ def test_weights_keep_their_own_room():
     "With nothing set, an untrained policy's garbage is 32 tokens long, and does not stop the rollout"
     from skillrl.llm.local import Policy, tiny_model
     shipped = build_policy(SkillRLConfig())
-    trajs = play(Policy(tiny_model(len(shipped.tokenizer), hidden=32, seed=0), shipped.tokenizer), SkillRLConfig(), n=8, steps=2)
-    assert max(len(s.token_ids) for t in trajs for s in t.steps) == 32 and not any(s.ok for t in trajs for s in t.steps)
+    untrained = Policy(tiny_model(len(shipped.tokenizer), hidden=32, seed=0), shipped.tokenizer)
+    trajs = play(untrained, SkillRLConfig(), n=8, steps=2)
+    assert max(len(s.token_ids) for t in trajs for s in t.steps) == 32
+    assert not any(s.ok for t in trajs for s in t.steps)
 
 # ---- replies that nobody can read ----
 
@@ -73,24 +78,29 @@ def at(server):
 
 def test_a_rollout_of_replies_that_are_cut_off_stops_and_shows_one(skillrl, tmp_path):
     "It went on for 180 of 180 steps, and the report said success 0.00"
-    with FaultServer(rest=said(f'Well, {KEY} may be in the fridge, ' + 'so I look there '*100, finish='length')) as s:
+    talk = f'Well, {KEY} may be in the fridge, ' + 'so I look there '*100
+    with FaultServer(rest=said(talk, finish='length')) as s:
         code, out, err = skillrl('collect', *at(s), '--episodes', 10, '--output', 't.json')
     assert code == 1 and s.count == 10
     line, = [l for l in err.splitlines() if 'cannot be read' in l]
-    assert '10 of the first 10 replies of mini' in line and 'cut off' in line and 'raise model.max_new_tokens' in line
+    assert '10 of the first 10 replies of mini' in line
+    assert 'cut off' in line and 'raise model.max_new_tokens' in line
     assert 'may be in the fridge' in line and KEY not in out + err and len(line) < 600
     assert not (tmp_path/'t.json').exists()
 
 def test_a_rollout_of_replies_without_an_action_stops(tmp_path):
-    with FaultServer(rest=said('I would open the fridge.')) as s, pytest.raises(RuntimeError, match='name a model that keeps to the format') as e:
+    refused = pytest.raises(RuntimeError, match='name a model that keeps to the format')
+    with FaultServer(rest=said('I would open the fridge.')) as s, refused as e:
         play(build_policy(c := config(s)), c, n=8)
     assert s.count == 8 and 'I would open the fridge.' in str(e.value)
 
 def test_eight_replies_decide_when_one_game_is_played_at_a_time():
     from skillrl.agent import Limits, rollout
-    with FaultServer(rest=said('I would open the fridge.')) as s, pytest.raises(RuntimeError, match='8 of the first 8 replies'):
+    refused = pytest.raises(RuntimeError, match='8 of the first 8 replies')
+    with FaultServer(rest=said('I would open the fridge.')) as s, refused:
         suite = suites((c := config(s)).env)[0][0]
-        rollout(build_episodes(suite, suite.games('collect', 3), None, c, 5), build_policy(c), limits=Limits(parallel=1))
+        episodes = build_episodes(suite, suite.games('collect', 3), None, c, 5)
+        rollout(episodes, build_policy(c), limits=Limits(parallel=1))
     assert s.count == 8
 
 def test_a_model_that_is_read_half_of_the_time_plays_on():
@@ -130,7 +140,8 @@ def test_the_name_of_a_try_stays_here(server, tmp_path):
 
 def test_the_budget_counts_what_was_spent_before_a_stop(server, tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [1000, 1000]}')
-    c = config(server, **{'model.prices': str(tmp_path/'prices.json'), 'model.budget_usd': 1.5, 'model.max_new_tokens': 100})
+    c = config(server, **{'model.prices': str(tmp_path/'prices.json'), 'model.budget_usd': 1.5,
+                          'model.max_new_tokens': 100})
     with pytest.raises(BudgetExceeded):
         play(build_policy(c, folder=tmp_path/'calls'), c, n=1, steps=20)
     spent = server.count
@@ -140,20 +151,23 @@ def test_the_budget_counts_what_was_spent_before_a_stop(server, tmp_path):
     assert server.count == spent
 
 def test_policy_and_teacher_share_one_budget(server, tmp_path):
-    c = config(server, **{'model.teacher_model_id': 'mini', 'model.teacher_api_base': server.url, 'model.teacher_api_key': KEY})
+    c = config(server, **{'model.teacher_model_id': 'mini', 'model.teacher_api_base': server.url,
+                          'model.teacher_api_key': KEY})
     teacher = build_teacher(c, tmp_path/'teacher')
     play(build_policy(c, teacher.chat.ledger, tmp_path/'collector'), c)
     assert teacher.chat.ledger.tokens == 6*120
     assert build_policy(c, build_teacher(c).chat.ledger, tmp_path/'collector').chat.ledger.tokens == 6*120
 
 def test_commands_keep_the_calls_of_a_chat_policy(server, skillrl, tmp_path):
-    for command in (('collect', '--episodes', 2, '--output', 't.json'), ('eval', '--tasks', 2, '--max-steps', 2)):
+    for command in (('collect', '--episodes', 2, '--output', 't.json'),
+                    ('eval', '--tasks', 2, '--max-steps', 2)):
         before = server.count
         first = skillrl(*command, *at(server))
         asked_first = server.count
         again = skillrl(*command, *at(server))
         assert first[:2] == again[:2] and first[0] == 0 and server.count == asked_first > before
-    assert (tmp_path/'t.policy'/'exchanges.jsonl').exists() and (tmp_path/'data'/'eval.policy'/'exchanges.jsonl').exists()
+    assert (tmp_path/'t.policy'/'exchanges.jsonl').exists()
+    assert (tmp_path/'data'/'eval.policy'/'exchanges.jsonl').exists()
 
 # ---- the length of a prompt ----
 
@@ -175,18 +189,24 @@ def test_the_limit_of_a_prompt_counts_tokens_and_takes_history_first(server):
 # ---- what it may cost ----
 
 def far(**over):
-    return SkillRLConfig().merged({'model.policy_model_id': 'mini', 'model.policy_api_base': 'https://mug.example/v1', 'model.policy_api_key': KEY} | over)
+    own = {'model.policy_model_id': 'mini', 'model.policy_api_base': 'https://mug.example/v1',
+           'model.policy_api_key': KEY}
+    return SkillRLConfig().merged(own | over)
 
 def test_more_than_a_hundred_paid_calls_are_announced(capsys, tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [0.5, 2]}')
-    c = far(**{'model.prices': str(tmp_path/'prices.json'), 'model.max_prompt_tokens': 1000, 'model.max_new_tokens': 500})
+    c = far(**{'model.prices': str(tmp_path/'prices.json'), 'model.max_prompt_tokens': 1000,
+               'model.max_new_tokens': 500})
     line = builders.announce_play('collect', build_policy(c), 720, c)
-    assert line == 'collect: up to 720 calls of mini, 720,000 tokens read and 360,000 written, 1.08 USD at most'
+    assert line == ('collect: up to 720 calls of mini, 720,000 tokens read and 360,000 written, '
+                    '1.08 USD at most')
     assert capsys.readouterr().err == line + '\n'
 
 def test_without_prices_tokens_are_announced(capsys):
-    assert 'up to 101 calls' in builders.announce_play('eval', build_policy(far()), 101, far()) and 'not known without model.prices' in capsys.readouterr().err
-    c = far(**{'model.teacher_model_id': 'o3', 'model.teacher_api_base': 'https://mug.example/v1', 'model.teacher_api_key': KEY})
+    assert 'up to 101 calls' in builders.announce_play('eval', build_policy(far()), 101, far())
+    assert 'not known without model.prices' in capsys.readouterr().err
+    c = far(**{'model.teacher_model_id': 'o3', 'model.teacher_api_base': 'https://mug.example/v1',
+               'model.teacher_api_key': KEY})
     assert 'up to 300 calls of o3' in builders.announce_teacher('distill', build_teacher(c), 300)
 
 def test_what_is_free_or_little_is_not_announced(server, capsys):
@@ -199,13 +219,18 @@ def test_what_is_free_or_little_is_not_announced(server, capsys):
 def test_commands_announce_what_they_may_cost(server, skillrl, tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [1, 1]}')
     (tmp_path/'c.yaml').write_text('model: {prices: prices.json}')
-    code, out, err = skillrl('collect', *at(server), '--config', 'c.yaml', '--episodes', 4, '--output', 't.json')
-    assert code == 0 and 'collect: up to 120 calls of mini, 245,760 tokens read and 61,440 written, 0.31 USD at most' in err.splitlines()
+    code, out, err = skillrl('collect', *at(server), '--config', 'c.yaml', '--episodes', 4,
+                             '--output', 't.json')
+    assert code == 0
+    assert ('collect: up to 120 calls of mini, 245,760 tokens read and 61,440 written, 0.31 USD at most'
+            in err.splitlines())
 
 # ---- what a prompt shows of a skill ----
 
-BANK = SkillBank([Skill('gen_001', 'Search order', 'Look in closed places last.', 'Nothing is in sight yet.')])
-FULL, SHORT = 'Skill: Search order: Look in closed places last. (Apply when: Nothing is in sight yet.)', 'Skill: Look in closed places last.'
+BANK = SkillBank([Skill('gen_001', 'Search order', 'Look in closed places last.',
+                        'Nothing is in sight yet.')])
+FULL = 'Skill: Search order: Look in closed places last. (Apply when: Nothing is in sight yet.)'
+SHORT = 'Skill: Look in closed places last.'
 
 def test_a_chat_policy_reads_title_principle_and_occasion(server):
     play(build_policy(c := config(server)), c, n=1, steps=1, bank=BANK)
@@ -216,7 +241,9 @@ def test_a_chat_policy_reads_title_principle_and_occasion(server):
 def test_the_shipped_policy_and_its_descendants_keep_the_short_form(tmp_path):
     c = SkillRLConfig()
     build_policy(c).save(tmp_path/'trained')
-    assert [builders.skill_form(c.merged({'model.checkpoint': p})) for p in ('', str(tmp_path/'trained'), str(data_path('base')), 'Qwen/Qwen2.5-7B-Instruct')] == ['principle']*3 + ['full']
+    own, foreign = ['', str(tmp_path/'trained'), str(data_path('base'))], 'Qwen/Qwen2.5-7B-Instruct'
+    forms = [builders.skill_form(c.merged({'model.checkpoint': p})) for p in (*own, foreign)]
+    assert forms == ['principle']*3 + ['full']
     suite = suites(c.env)[0][0]
     prompt = build_episodes(suite, suite.games('collect', 1), BANK, c)[0].messages()[-1]['content']
     assert SHORT in prompt.splitlines()
@@ -256,17 +283,29 @@ def test_the_official_prompt_is_reached_by_config(server):
         t, = play(build_policy(c := config(s, **OFFICIAL)), c, n=1, steps=2, bank=BANK)
     first, second = (r['body']['messages'] for r in s.requests)
     assert [m['role'] for m in first + second] == ['user', 'user']
-    said_first, can = t.steps[0].observation, "\n ".join(f"'{a}'" for a in t.steps[0].admissible if a != 'help')
-    asks = ("Now it's your turn to take an action.\nYou should first reason step-by-step about the current situation. This reasoning process MUST be "
-            "enclosed within <think> </think> tags.{}\nOnce you've finished your reasoning, you should choose an admissible action for current step and "
-            "present it within <action> </action> tags.\n")
-    assert first[0]['content'] == (f'\nYou are an expert agent operating in the ALFRED Embodied Environment.\nYour current observation is: {said_first}\n'
+    def offered(step):
+        return "\n ".join(f"'{a}'" for a in step.admissible if a != 'help')
+    said_first, can = t.steps[0].observation, offered(t.steps[0])
+    asks = ("Now it's your turn to take an action.\n"
+            "You should first reason step-by-step about the current situation. "
+            "This reasoning process MUST be enclosed within <think> </think> tags.{}\n"
+            "Once you've finished your reasoning, you should choose an admissible action "
+            "for current step and present it within <action> </action> tags.\n")
+    assert first[0]['content'] == (
+        '\nYou are an expert agent operating in the ALFRED Embodied Environment.\n'
+        f'Your current observation is: {said_first}\n'
         f'Your admissible actions of the current situation are: [{can}].\n\n' + asks.format(' '))
-    goal, can = said_first.split('Your task is to: ')[1], "\n ".join(f"'{a}'" for a in t.steps[1].admissible if a != 'help')
-    assert second[0]['content'] == (f'\nYou are an expert agent operating in the ALFRED Embodied Environment. Your task is to: {goal}\n\n'
-        '## Retrieved Relevant Experience\n\n### General Principles\n- **Search order**: Look in closed places last.\n\n## Current Progress\n\n'
-        'Prior to this step, you have already taken 1 step(s). Below are the most recent 1 observations and the corresponding actions you took: '
-        f"[Observation 1: '{said_first}', Action 1: 'go to fridge 1']\nYou are now at step 2 and your current observation is: {t.steps[1].observation}\n"
+    goal, can = said_first.split('Your task is to: ')[1], offered(t.steps[1])
+    assert second[0]['content'] == (
+        '\nYou are an expert agent operating in the ALFRED Embodied Environment. '
+        f'Your task is to: {goal}\n\n'
+        '## Retrieved Relevant Experience\n\n'
+        '### General Principles\n- **Search order**: Look in closed places last.\n\n'
+        '## Current Progress\n\n'
+        'Prior to this step, you have already taken 1 step(s). '
+        'Below are the most recent 1 observations and the corresponding actions you took: '
+        f"[Observation 1: '{said_first}', Action 1: 'go to fridge 1']\n"
+        f'You are now at step 2 and your current observation is: {t.steps[1].observation}\n'
         f'Your admissible actions of the current situation are: [{can}].\n\n' + asks.format(''))
 
 def test_the_official_parser_is_reached_by_config():
@@ -291,10 +330,12 @@ def test_a_checkpoint_is_only_read(tmp_path):
     folder = tmp_path/'evil'
     folder.mkdir()
     (folder/'evil.py').write_text(f'open({str(tmp_path/"ran")!r}, "w").close()')
-    auto = dict(AutoConfig='evil.Config', AutoModelForCausalLM='evil.Model', AutoTokenizer=['evil.T', 'evil.T'])
+    auto = dict(AutoConfig='evil.Config', AutoModelForCausalLM='evil.Model',
+                AutoTokenizer=['evil.T', 'evil.T'])
     (folder/'config.json').write_text(json.dumps(dict(model_type='evil', auto_map=auto)))
     (folder/'tokenizer_config.json').write_text(json.dumps(dict(tokenizer_class='T', auto_map=auto)))
     code = f'from skillrl.llm.local import Policy; Policy.load({str(folder)!r})'
     env = os.environ | dict(HF_HOME=str(tmp_path/'hf'))
-    done = subprocess.run([sys.executable, '-c', code], input='y\n'*5, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, '-c', code], input='y\n'*5, env=env,
+                          capture_output=True, text=True, timeout=120)
     assert done.returncode and 'cannot be read' in done.stderr and not (tmp_path/'ran').exists()

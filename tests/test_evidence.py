@@ -13,8 +13,8 @@ reader, house = EpisodeReader(), Household('train-000')
 def bought(i, machine='red machine', won=True, cup='A cup of tea.'):
     "One episode at a text vending machine; its second command is refused"
     offered = ['look at counter', 'open red machine', 'open blue machine', 'pay', 'leave']
-    steps = [('look at counter', 'The counter is empty.'), ('kick it', 'You cannot.'), (f'open {machine}', cup),
-             ('pay', 'Paid for tea.')]
+    steps = [('look at counter', 'The counter is empty.'), ('kick it', 'You cannot.'),
+             (f'open {machine}', cup), ('pay', 'Paid for tea.')]
     seen = ['Machines hum. Goal: get tea', *(after for _, after in steps)]
     rows = [Step(obs, action, admissible=offered) for obs, (action, _) in zip(seen, steps)]
     return Trajectory(f't{i}', 'get tea', 'drinks', rows, won, seen[-1], f'g{i}')

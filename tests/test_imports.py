@@ -1,4 +1,6 @@
-"The order of the house: a module imports only from notebooks with lower numbers, and what must start fast loads nothing heavy"
+"""The order of the house.
+
+A module imports only from notebooks with lower numbers, and what must start fast loads nothing heavy."""
 import ast, re, subprocess, sys
 from pathlib import Path
 import pytest
@@ -36,17 +38,21 @@ def test_imports_point_backwards(module):
     assert not forward, f'{number[module]:02}_{module} imports {forward}, which come later in the book'
 
 def test_every_module_has_a_notebook():
-    here = {p.relative_to(root/'skillrl').with_suffix('').as_posix().replace('/', '.') for p in (root/'skillrl').rglob('[!_]*.py')}
+    paths = [p.relative_to(root/'skillrl').with_suffix('') for p in (root/'skillrl').rglob('[!_]*.py')]
+    here = {p.as_posix().replace('/', '.') for p in paths}
     assert here - modules().keys() == set()
 
 def modules_after(statement):
-    out = subprocess.run([sys.executable, '-c', f'{statement}; import sys; print(*sys.modules)'], capture_output=True, text=True)
+    out = subprocess.run([sys.executable, '-c', f'{statement}; import sys; print(*sys.modules)'],
+                         capture_output=True, text=True)
     assert out.returncode==0, out.stderr
     return out.stdout.split()
 
 def loaded_by(statement): return {m.split('.')[0] for m in modules_after(statement)}
 
-@pytest.mark.parametrize('module', ['', *(m for m in sorted(modules(), key=modules().get) if not m.startswith(('llm', 'training')))])
+LIGHT = [m for m in sorted(modules(), key=modules().get) if not m.startswith(('llm', 'training'))]
+
+@pytest.mark.parametrize('module', ['', *LIGHT])
 def test_loads_nothing_heavy(module):
     name = f'skillrl.{module}'.rstrip('.')
     assert sorted(loaded_by(f'import {name}') & set(heavy)) == []

@@ -315,7 +315,8 @@ def test_content_may_come_in_parts():
     ]
     assert read_chat(said(parts).body).text=='Rinse it.'
 
-@pytest.mark.parametrize('text', ['naïve café ☕', '\ud800 alone', 'nul \0', 'a'*300_000, '"}]}', '日本語'])
+@pytest.mark.parametrize('text', ['naïve café ☕', '\ud800 alone', 'nul \0', 'a'*300_000, '"}]}',
+                                  '日本語'])
 def test_any_text_travels_both_ways(client, tmp_path, text):
     with FaultServer(lambda r: said(r['body']['messages'][0]['content'] + '!')) as s:
         r = client(s, cache=ReplyCache(tmp_path/'c'), log=JsonlLog(tmp_path/'l.jsonl')).reply(ask(text))

@@ -1,4 +1,4 @@
-"A picture that a function of ours returns is shown in a real kernel: once, and without anything imported for it"
+"A picture that a function of ours returns is shown in a real kernel: once, with nothing imported for it"
 import nbformat
 from nbclient import NotebookClient
 
@@ -6,7 +6,8 @@ SHOWN = {
     'from skillrl.evaluate import plot_learning; plot_learning({"one": [0, 1]})': 1,
     'fig = plot_learning({"one": [0, 1]})': 0,
     'from skillrl.skills.bank import Skill, SkillBank\nfrom skillrl.viewers import plot_usefulness\n'
-    'plot_usefulness(SkillBank([Skill("gen_001", "Look", "Look first.", stats=dict(retrieved=2, wins=1, losses=1))]))': 1,
+    'bank = SkillBank([Skill("gen_001", "Look", "Look first.", stats=dict(retrieved=2, wins=1, losses=1))])\n'
+    'plot_usefulness(bank)': 1,
 }
 
 def test_shown():

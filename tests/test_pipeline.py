@@ -8,12 +8,15 @@ from skillrl.store import data_path
 TRAIN = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())', 'train']
 
 def files(folder):
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock'}
+    kept = [p for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock']
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in kept}
 
 def listen():
-    signal.signal(signal.SIGINT, signal.SIG_DFL) # A shell that runs the tests in its background has it ignored
+    # A shell that runs the tests in its background has it ignored
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 def start(*args):
-    return subprocess.Popen([*TRAIN, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=listen)
+    return subprocess.Popen([*TRAIN, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                            preexec_fn=listen)
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
@@ -23,7 +26,9 @@ def whole(tmp_path_factory):
     return folder, time.monotonic()-t
 
 def play_until(kills, sig, seconds, folder):
-    "Start, stop and resume runs in `folder` until that many were cut off; every run that reached its end, and the last one made to"
+    """Start, stop and resume runs in `folder` until that many were cut off.
+
+    Gives every run that reached its end, and the last one made to."""
     rng, cut, n, done = random.Random(int(sig)), 0, 0, []
     args = ['--smoke', '--output', str(folder/'0')]
     while cut < kills:
@@ -79,34 +84,58 @@ def test_bad_input_gets_one_sentence(tmp_path, capsys):
         (tmp_path/name).write_text(text)
         return tmp_path/name
     skill = dict(skill_id='a', title='Eggs', principle='Look for egg in fridge 1.', when_to_apply='always')
-    twice = put('twice.json', json.dumps(dict(general_skills=[skill, skill], task_specific_skills={}, common_mistakes=[])))
-    cases = [(['train', '--config', put('broken.json', '{"rl": '), '--output', tmp_path/'x'], 'broken.json'),
-             (['train', '--config', put('key.json', '{"rl": {"groupsize": 8}}'), '--output', tmp_path/'x'], 'rl.group_size'),
-             (['train', '--config', tmp_path/'none.json', '--output', tmp_path/'x'], 'none.json'),
+    def bank(name, *skills, **more):
+        return put(name, json.dumps(dict(general_skills=skills, **more)))
+    twice = bank('twice.json', skill, skill, task_specific_skills={}, common_mistakes=[])
+    empty = put('empty.json', '{"general_skills": [], "task_specific_skills": {}}')
+    stats = bank('stats.json', skill | dict(stats=dict(wins='many')))
+    origin = bank('origin.json', skill | dict(provenance=dict(trajectories=5)))
+    removed = bank('removed.json', skill, removed_ids=5)
+    one = bank('one.json', skill)
+    broken = put('broken.json', '{"rl": ')
+    key = put('key.json', '{"rl": {"groupsize": 8}}')
+    torn = put('torn.jsonl', '{"id": "a", "task": "b"}\n{"id": "c", "ta')
+    nowhere = 'http://127.0.0.1:9'
+    model = dict(teacher_model_id='m', teacher_api_base=f'{nowhere}/v1',
+                 prices=str(put('prices.json', '{"m": 5}')))
+    prices = put('prices_config.json', json.dumps(dict(model=model)))
+    no_file, x, b, y = tmp_path/'none.json', tmp_path/'x', tmp_path/'b', tmp_path/'y'
+    cases = [(['train', '--config', broken, '--output', x], 'broken.json'),
+             (['train', '--config', key, '--output', x], 'rl.group_size'),
+             (['train', '--config', no_file, '--output', x], 'none.json'),
              (['train', '--resume', tmp_path/'no_run'], 'no_run'),
-             (['distill', '--trajectories', put('torn.jsonl', '{"id": "a", "task": "b"}\n{"id": "c", "ta'), '--output', tmp_path/'b'], 'torn.jsonl'),
-             (['inspect', twice], "'a'"), (['inspect', put('empty.json', '{"general_skills": [], "task_specific_skills": {}}')], 'empty.json'),
+             (['distill', '--trajectories', torn, '--output', b], 'torn.jsonl'),
+             (['inspect', twice], "'a'"),
+             (['inspect', empty], 'empty.json'),
              (['eval', '--policy', tmp_path/'no_policy', '--tasks', '1'], 'no_policy'),
              (['eval', '--games', tmp_path/'no_games'], 'no_games'),
-             (['inspect', put('stats.json', json.dumps(dict(general_skills=[skill | dict(stats=dict(wins='many'))])))], '`stats`'),
-             (['inspect', put('origin.json', json.dumps(dict(general_skills=[skill | dict(provenance=dict(trajectories=5))])))], '`trajectories`'),
-             (['inspect', put('removed.json', json.dumps(dict(general_skills=[skill], removed_ids=5)))], '`removed_ids`'),
-             (['inspect', put('one.json', json.dumps(dict(general_skills=[skill]))), '--id', 'nobody'], "'nobody'"),
-             (['distill', '--trajectories', tmp_path/'t.json', '--teacher-url', 'http://127.0.0.1:9/v1', '--output', tmp_path/'b'], '--teacher'),
-             (['eval', '--policy-url', 'http://127.0.0.1:9/v1'], '--policy-model'),
-             (['export', tmp_path/'none.json', '--output', tmp_path/'b'], 'none.json'),
-             (['evolve', '--skill-bank', tmp_path/'none.json', '--output', tmp_path/'b'], 'none.json'),
-             (['train', '--config', put('prices_config.json', json.dumps(dict(model=dict(teacher_model_id='m', teacher_api_base='http://127.0.0.1:9/v1',
-                prices=str(put('prices.json', '{"m": 5}')))))), '--output', tmp_path/'y'], 'prices.json'),
-             (['collect', '--url', 'http://127.0.0.1:9', '--episodes', '1', '--output', tmp_path/'t'], '127.0.0.1:9')]
+             (['inspect', stats], '`stats`'),
+             (['inspect', origin], '`trajectories`'),
+             (['inspect', removed], '`removed_ids`'),
+             (['inspect', one, '--id', 'nobody'], "'nobody'"),
+             (['distill', '--trajectories', tmp_path/'t.json', '--teacher-url', f'{nowhere}/v1',
+               '--output', b], '--teacher'),
+             (['eval', '--policy-url', f'{nowhere}/v1'], '--policy-model'),
+             (['export', no_file, '--output', b], 'none.json'),
+             (['evolve', '--skill-bank', no_file, '--output', b], 'none.json'),
+             (['train', '--config', prices, '--output', y], 'prices.json'),
+             (['collect', '--url', nowhere, '--episodes', '1', '--output', tmp_path/'t'], '127.0.0.1:9')]
     for argv, says in cases:
         assert says in sentence(capsys, *argv)
-    assert not (tmp_path/'x').exists() and not (tmp_path/'b').exists()
+    assert not x.exists() and not b.exists()
 
 BANKS = {name: 0 for name in ('train-000', 'train-001', 'test-000', 'test-001', 'test-002')}
-@pytest.mark.parametrize('state,says', [({}, 'phase None'), (dict(phase='../x', done=0, versions={}), 'phase'), (dict(phase=['collect'], done=0, versions={}), 'phase'), (dict(phase='distill', done='1', versions={}), "done '1'"),
-    (dict(phase='distill', done=-1, versions={}), 'done -1'), (dict(phase='collect', done=99, versions={}), 'done 99 of 5'), (dict(phase='distill', done=0, versions={'train-000': '../../x'}), 'versions'),
-    (dict(phase='distill', done=0, versions=[]), 'versions'), (dict(phase='eval', done=0, versions={'train-000': 0}), 'no bank for train-001'), (dict(phase='eval', done=0, versions=BANKS), 'no policy')], ids=repr)
+@pytest.mark.parametrize('state,says', [
+    ({}, 'phase None'),
+    (dict(phase='../x', done=0, versions={}), 'phase'),
+    (dict(phase=['collect'], done=0, versions={}), 'phase'),
+    (dict(phase='distill', done='1', versions={}), "done '1'"),
+    (dict(phase='distill', done=-1, versions={}), 'done -1'),
+    (dict(phase='collect', done=99, versions={}), 'done 99 of 5'),
+    (dict(phase='distill', done=0, versions={'train-000': '../../x'}), 'versions'),
+    (dict(phase='distill', done=0, versions=[]), 'versions'),
+    (dict(phase='eval', done=0, versions={'train-000': 0}), 'no bank for train-001'),
+    (dict(phase='eval', done=0, versions=BANKS), 'no policy')], ids=repr)
 def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, state, says):
     from skillrl.config import SkillRLConfig
     from skillrl.runfolder import RunFolder
@@ -156,8 +185,10 @@ def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
     with serve(AlfworldEnv([house.game('test', 0, 'pick')], max_steps=12), find=find) as server:
         live = ['--url', server.url]
         assert main(['collect', *live, '--episodes', '6', '--output', str(tmp_path/'t.json')])==0
-        assert main(['distill', '--trajectories', str(tmp_path/'t.json'), '--output', str(tmp_path/'b.json')])==0
+        assert main(['distill', '--trajectories', str(tmp_path/'t.json'),
+                     '--output', str(tmp_path/'b.json')])==0
         assert main(['eval', *live, '--tasks', '4', '--skill-bank', str(tmp_path/'b.json')])==0
         (tmp_path/'c.json').write_text('{"rl": {"iterations": 1, "tasks_per_iteration": 1, "group_size": 2}}')
-        assert main(['rl', *live, '--config', str(tmp_path/'c.json'), '--skill-bank', str(tmp_path/'b.json'), '--output', str(tmp_path/'p')])==0
+        assert main(['rl', *live, '--config', str(tmp_path/'c.json'), '--skill-bank', str(tmp_path/'b.json'),
+                     '--output', str(tmp_path/'p')])==0
     assert '6 episodes' in capsys.readouterr().out and (tmp_path/'p'/'model.safetensors').exists()

@@ -1,4 +1,6 @@
-"A whole run with a teacher behind a real server: what it costs, what it leaves behind, and what an outage does to it"
+"""A whole run with a teacher behind a real server.
+
+What it costs, what it leaves behind, and what an outage does to it."""
 import json, re
 from pathlib import Path
 import pytest
@@ -13,32 +15,40 @@ PRICES = {'wise': [1.0, 2.0]}
 def teach(request, usage=(11, 7)):
     "A sound answer to whatever the run asks"
     system, user = (m['content'] for m in request['body']['messages'][:2])
-    kind = next(k for k in ('successes', 'failures', 'contrasts', 'proposals', 'thoughts') if prompt(k) in system)
-    category = (re.search(r'Kind of task: "(.*?)"', user) or re.search(r'"(pick|look|clean|heat|cool|pick_two)"', user))[1]
-    how = dict(title=f'How to {category}', principle=f'For {category} tasks search every place once before going back.', when_to_apply='Always.')
+    kinds = 'successes', 'failures', 'contrasts', 'proposals', 'thoughts'
+    kind = next(k for k in kinds if prompt(k) in system)
+    category = (re.search(r'Kind of task: "(.*?)"', user)
+                or re.search(r'"(pick|look|clean|heat|cool|pick_two)"', user))[1]
+    how = dict(title=f'How to {category}', when_to_apply='Always.',
+               principle=f'For {category} tasks search every place once before going back.')
     if kind=='failures':
-        answer = [dict(description=f'Loses at {category}', why_it_happens='It searches twice.', how_to_avoid='Search each place once.',
-                       category=category, evidence=[1])]
+        answer = [dict(description=f'Loses at {category}', why_it_happens='It searches twice.',
+                       how_to_avoid='Search each place once.', category=category, evidence=[1])]
     elif kind=='thoughts':
-        answer = [dict(step=int(i), action=a, thought='The goal needs it.') for i,a in re.findall(r'^(\d+)\. .* did "(.*)"', user, re.M)]
+        did = re.findall(r'^(\d+)\. .* did "(.*)"', user, re.M)
+        answer = [dict(step=int(i), action=a, thought='The goal needs it.') for i,a in did]
     elif kind=='proposals':
-        answer = [dict(kind='add', **how, category=category, evidence=[1], hypothesis='More games are won.', ids=[])]
+        answer = [dict(kind='add', **how, category=category, evidence=[1],
+                       hypothesis='More games are won.', ids=[])]
     else:
         answer = [dict(how, category='general' if kind=='contrasts' else category, evidence=[1])]
     return said(json.dumps(answer), usage=usage)
 
 def train(server, folder, *more):
-    return main(['train', '--smoke', '--teacher', 'wise', '--teacher-url', server.url, '--output', str(folder), *more])
+    return main(['train', '--smoke', '--teacher', 'wise', '--teacher-url', server.url,
+                 '--output', str(folder), *more])
 
 def files(folder):
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock'}
+    kept = [p for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock']
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in kept}
 
 @pytest.fixture
 def key(monkeypatch):
     monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', KEY)
 
 def test_a_run_with_a_teacher_ends_without_a_trace_of_the_key(tmp_path, capsys, key):
-    with FaultServer(error(429, 'slow down, {key}', retry_after='0'), error(500, 'oops {key}'), rest=teach) as server:
+    outages = error(429, 'slow down, {key}', retry_after='0'), error(500, 'oops {key}')
+    with FaultServer(*outages, rest=teach) as server:
         assert train(server, tmp_path/'run')==0
         assert all(r['key']==KEY for r in server.requests)
         asked = server.count
@@ -61,12 +71,15 @@ def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(tmp_p
         assert main(['train', '--resume', str(tmp_path/'run'), '--teacher-url', server.url])==0
     assert (tmp_path/'run'/'teacher'/'exchanges.jsonl').read_bytes().startswith(exchanges)
     def same(held):
-        return {n: b for n,b in held.items() if not n.startswith('teacher/') and n not in ('config.json', 'state.json', 'state.previous.json')}
+        own = 'config.json', 'state.json', 'state.previous.json'
+        return {n: b for n,b in held.items() if not n.startswith('teacher/') and n not in own}
     assert same(files(tmp_path/'run'))==same(files(tmp_path/'whole'))
 
 def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
     (tmp_path/'prices.json').write_text(json.dumps(PRICES))
-    (tmp_path/'config.json').write_text(json.dumps({'model': {'budget_usd': 0.01, 'teacher_max_tokens': 600, 'prices': str(tmp_path/'prices.json'), 'teacher_parallel': 1}}))
+    model = {'budget_usd': 0.01, 'teacher_max_tokens': 600, 'prices': str(tmp_path/'prices.json'),
+             'teacher_parallel': 1}
+    (tmp_path/'config.json').write_text(json.dumps({'model': model}))
     with FaultServer(rest=lambda request: teach(request, (3000, 500))) as server:
         assert train(server, tmp_path/'run', '--config', str(tmp_path/'config.json'))==1
         spent = server.count
@@ -80,7 +93,8 @@ def test_demonstrations_with_a_teachers_thoughts(tmp_path, key):
     with FaultServer(rest=teach) as server:
         assert train(server, tmp_path/'run', '--config', str(tmp_path/'config.json'))==0
     rows = [json.loads(l) for l in (tmp_path/'run'/'sft.jsonl').read_text().splitlines()]
-    assert rows and all(r['completion'].startswith('<think> The goal needs it. </think> <action> ') for r in rows)
+    opening = '<think> The goal needs it. </think> <action> '
+    assert rows and all(r['completion'].startswith(opening) for r in rows)
 
 def test_a_policy_behind_a_server_is_judged_and_an_outage_is_no_failure(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path) # Where the calls are kept

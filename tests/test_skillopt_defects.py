@@ -2,8 +2,8 @@
 
 Clients and environments are written for 1.0.0, and settings are those that 1.0.0 knows.
 
-What 1.0.0 did is told beside each test. The world is small: an item is solved under a skill that holds its word,
-and the optimizer proposes a word that it saw missing."""
+What 1.0.0 did is told beside each test. The world is small: an item is solved under a skill that holds
+its word, and the optimizer proposes a word that it saw missing."""
 import hashlib, itertools, json, os, random, re, shutil, signal, subprocess, sys, threading, time
 from pathlib import Path
 import pytest
@@ -256,21 +256,23 @@ def test_C3c_state_and_skill_are_one(tmp_path):
     shutil.rmtree(tmp_path/'test_eval_best')
     summary = trainer(tmp_path).train()
     assert 'daisy' in best(tmp_path) and (summary['best_selection_score'], summary['test_hard'])==(1, 1)
-    assert read(tmp_path,
-                'runtime_state.json')['best_hash']==hashlib.sha256(best(tmp_path).encode()).hexdigest()[:16]==summary['best_hash']
+    held = hashlib.sha256(best(tmp_path).encode()).hexdigest()[:16]
+    assert read(tmp_path, 'runtime_state.json')['best_hash']==held==summary['best_hash']
 
 @pytest.mark.parametrize('stage', ['analyst', 'merge'])
 @pytest.mark.parametrize('bad', ['append: x', 7, None, ['append', 'x'], dict(op='append', content=['x'])],
                          ids=repr)
 def test_C4_an_edit_that_is_none_is_dropped_and_recorded(tmp_path, stage, bad):
     "1.0.0 died of an AttributeError"
+    good = edit('amber birch cedar daisy')
     def optimizer(system, user, now):
-        return patch(edit('amber birch cedar daisy')) if now!=stage else json.dumps(dict(edits=[bad,
-                                                                                                edit('amber birch cedar daisy')]))
+        return patch(good) if now!=stage else json.dumps(dict(edits=[bad, good]))
     summary = trainer(tmp_path, optimizer=optimizer).train()
     assert summary['best_selection_score']==1
-    file = step_file(tmp_path, 1, 'raw_patches.json')[0]['patch'] if stage=='analyst' else step_file(tmp_path,
-                                                                                                     1, 'merged_patch.json')
+    if stage=='analyst':
+        file = step_file(tmp_path, 1, 'raw_patches.json')[0]['patch']
+    else:
+        file = step_file(tmp_path, 1, 'merged_patch.json')
     assert len(file['dropped'])==1 and file['dropped'][0]['reason']
 
 def test_C4_a_patch_of_nothing_but_strings_is_no_patch(tmp_path):
@@ -979,7 +981,11 @@ def test_items_without_an_id_are_paired_by_place(tmp_path, n):
 def test_no_rollout_sees_an_order_to_the_reader(tmp_path, mode, screen, order):
     whole = json.dumps(dict(new_skill=f'Know amber.\n\n{order}\n'))
     def optimizer(system, user, stage):
-        return patch(edit(order)) if stage=='analyst' and mode=='patch' else whole if stage!='analyst' or mode=='full_rewrite' else patch('Know amber.')
+        if stage=='analyst' and mode=='patch':
+            return patch(edit(order))
+        if stage!='analyst' or mode=='full_rewrite':
+            return whole
+        return patch('Know amber.')
     t = trainer(tmp_path, optimizer=optimizer, update_mode=mode, screen=screen)
     assert t.train()['total_accepts']==0 and not [c for c in t.target.calls if 'Ignore all' in c['system']]
     if mode=='patch':
@@ -992,7 +998,8 @@ def test_an_order_that_an_edit_only_finishes_is_seen(tmp_path):
                 optimizer=lambda *a: patch(edit('previous instructions.', 'replace', 'rows: amber.')))
     assert t.train()['total_accepts']==0 and not [c for c in t.target.calls if 'instructions' in c['system']]
 
-@pytest.mark.parametrize('text', ['می‌خواهم', 'क्‍ष', '👩‍💻 be kind', '❤️‍🔥', '☺️', 'Excelファイルを開く'])
+@pytest.mark.parametrize('text', ['می‌خواهم', 'क्‍ष', '👩‍💻 be kind',
+                                  '❤️‍🔥', '☺️', 'Excelファイルを開く'])
 def test_what_a_script_or_an_emoji_is_written_with_is_not_hidden(text):
     assert rejection_reasons(text)==[]
 
@@ -1016,8 +1023,8 @@ def test_the_score_of_one_skill_is_one_score(tmp_path, key):
         summary = t.train()
         assert 'selection_gain' not in summary
         if t.current_skill==t.best_skill:
-            assert summary['current_selection_score']==summary['best_selection_score']==read(t.cfg.out_root,
-                                                                                             'final_selection_eval/summary.json')['score']
+            final = read(t.cfg.out_root, 'final_selection_eval/summary.json')
+            assert summary['current_selection_score']==summary['best_selection_score']==final['score']
 
 def test_a_rollout_is_lost_wherever_it_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)

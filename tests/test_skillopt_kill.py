@@ -161,7 +161,8 @@ def test_a_disk_that_is_full_stops_the_run_and_costs_nothing(tmp_path):
     rows, _ = tried(tmp_path, 'full')
     for r in rows:
         said = r['said'][0]
-        assert said.startswith('OSError: ') and 'could not write run' in said and 'free some space' in said, said
+        assert said.startswith('OSError: ') and 'could not write run' in said, said
+        assert 'free some space' in said, said
         assert (r['ends'], r['same'], r['strange']) == ([1, 0], True, 0)
         assert r['repeated'] <= WORKERS
 

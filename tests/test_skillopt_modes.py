@@ -275,8 +275,8 @@ def test_the_protected_block_survives_whatever_edits_do(mode):
         if name.endswith('_skill.md') or name.startswith('skills/'):
             assert protected(text(name)) == 'Never guess a number.', name
     if mode == 'patch':
-        assert Counter(r['status']
-                       for r in read('steps/step_0001/edit_apply_report.json'))['skipped_protected_region'] >= 2
+        report = read('steps/step_0001/edit_apply_report.json')
+        assert Counter(r['status'] for r in report)['skipped_protected_region'] >= 2
 
 def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restart():
     tutor = Tutor(analyst_error=edits(HARM))
@@ -350,7 +350,9 @@ def total(summary, key, *roles):
     return sum(u[key] for r in roles or summary['usage'] for u in summary['usage'][r].values())
 
 def stops_and_goes_on(limit, **more):
-    "A run stopped by `limit`, and what it says; then without one, where it must end like a run that never had it"
+    """A run stopped by `limit`, and what it says.
+
+    Then without one, where it must end like a run that never had it."""
     more = dict(num_epochs=3, prices=PRICES, optimizer_max_completion_tokens=200, final_passes=1) | more
     whole = inside('never', lambda: trainer(**more).train())
     limit, clerk = limit(whole), Clerk()
@@ -365,8 +367,9 @@ def stops_and_goes_on(limit, **more):
 
 @pytest.mark.parametrize('eval_test', [False, True])
 def test_a_limit_on_calls_keeps_the_final_measurement_back(eval_test):
-    said, limit, called = stops_and_goes_on(lambda whole: dict(max_target_calls=total(whole, 'calls',
-                                                                                      'target')//2), eval_test=eval_test)
+    def half(whole):
+        return dict(max_target_calls=total(whole, 'calls', 'target')//2)
+    said, limit, called = stops_and_goes_on(half, eval_test=eval_test)
     assert f"of {limit['max_target_calls']} target calls are made" in said['stopped']
     assert said['stopped'].endswith('raise max_target_calls')
     assert called == total(said, 'calls', 'target') <= limit['max_target_calls']
@@ -540,7 +543,8 @@ def test_an_optimizer_that_is_asked_by_files():
             summary = trainer(HandoffChat('asked'), clerk, **settings).train()
         except Handoff as e:
             rounds += 1
-            told = r'\d+ questions? in asked waits? for an answer: write the one to \d{4}-\w+\.question\.md into'
+            told = (r'\d+ questions? in asked waits? for an answer: '
+                    r'write the one to \d{4}-\w+\.question\.md into')
             assert re.search(told, str(e))
             assert len(e.questions) >= 1
             answered('asked', tutor)
@@ -555,8 +559,8 @@ def test_an_optimizer_that_is_asked_by_files():
     for name in ('best_skill.md', 'current_skill.md'):
         assert text(name) == Path(f'direct/run/{name}').read_text()
     what = lambda r: {k: v for k, v in r.items() if k != 'usage'}
-    assert list(map(what, read('history.json'))) == list(map(what,
-                                                             json.loads(Path('direct/run/history.json').read_text())))
+    direct = json.loads(Path('direct/run/history.json').read_text())
+    assert list(map(what, read('history.json'))) == list(map(what, direct))
 
 def test_no_rollout_is_paid_twice_while_questions_wait():
     clerk, tutor = Clerk(), Tutor()

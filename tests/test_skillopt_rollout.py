@@ -19,7 +19,9 @@ ITEMS = [dict(id=f'i{k}', q=f'question {k}', a=f'answer {k}') for k in range(20)
 SKILL = 'Answer with the number.'
 
 class Client:
-    "Answers right; `lost(n, user)` says whether call `n` (from 1) is lost as in 1.0.0: an empty text, an error"
+    """Answers right.
+
+    `lost(n, user)` says whether call `n` (from 1) is lost as in 1.0.0: an empty text, an error"""
     model = 'm'
     def __init__(self, lost=lambda n, user: False, naps=None):
         self.lost, self.naps, self.lock, self.asked = lost, naps, threading.Lock(), []
@@ -503,8 +505,8 @@ def test_luck_is_the_same_for_any_number_of_threads_any_outage_and_any_skill():
     play_with = lambda workers=1, lost=lambda n, user: False, skill=SKILL, **kw: [r.hard for r in run_rollout(
         Lucky(), skill, ITEMS, target_client=Client(lost), executor=ThreadExecutor(workers), pause=0, **kw)]
     first = play_with(seed=1)
-    assert first==play_with(8, seed=1)==play_with(3, lambda n, user: n <= 9, seed=1)==play_with(seed=1,
-                                                                                                skill='Other.')
+    late = play_with(3, lambda n, user: n <= 9, seed=1)
+    assert first==play_with(8, seed=1)==late==play_with(seed=1, skill='Other.')
     assert len(set(first))==20
     assert all(a != b for other in (dict(seed=2), dict(seed=1, repeat=1), dict(seed=1, split='val')) for a,
                b in zip(first, play_with(**other)))

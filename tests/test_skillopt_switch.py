@@ -73,11 +73,17 @@ OURS = """
 from skillrl import SkillOptConfig, SkillOptTrainer
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.openai_client import OpenAIChatClient
-asks = lambda *lands: [dict(id=l, question=f'What is the capital of {l}?', answers=[c], task_type='capitals') for l, c in CAPITALS.items() if l in lands]
-env = SimpleQAEnv(train_items=asks('France', 'Spain', 'Peru'), val_items=asks('Japan'), test_items=asks('Italy'))
+def asks(*lands):
+    return [dict(id=l, question=f'What is the capital of {l}?', answers=[CAPITALS[l]], task_type='capitals')
+            for l in CAPITALS if l in lands]
+env = SimpleQAEnv(train_items=asks('France', 'Spain', 'Peru'), val_items=asks('Japan'),
+                  test_items=asks('Italy'))
 config = SkillOptConfig(num_epochs=1, batch_size=3, out_root='outputs/ours')
-summary = SkillOptTrainer(config=config, env=env, optimizer_client=OpenAIChatClient(model='gpt-4o'), target_client=OpenAIChatClient('gpt-4o-mini'), initial_skill='Be kind.').train()
-print(summary['best_selection_score'], summary['baseline_test_hard'], summary['test_hard'], summary['test_delta_hard'], summary['total_accepts'])
+trainer = SkillOptTrainer(config=config, env=env, optimizer_client=OpenAIChatClient(model='gpt-4o'),
+                          target_client=OpenAIChatClient('gpt-4o-mini'), initial_skill='Be kind.')
+summary = trainer.train()
+print(summary['best_selection_score'], summary['baseline_test_hard'], summary['test_hard'],
+      summary['test_delta_hard'], summary['total_accepts'])
 """
 
 def test_a_program_for_1_0_0_runs_and_goes_on(tmp_path):
@@ -86,8 +92,8 @@ def test_a_program_for_1_0_0_runs_and_goes_on(tmp_path):
         assert program(source, tmp_path, s).splitlines()[-1]=='1.0 0.0 1.0 1.0 1'
         paid, root = s.count, tmp_path/'outputs'/'ours'
         complete(root, [1])
-        assert json.loads((root/'test_eval_best'/'buckets.json').read_text())['capitals']==dict(total=1,
-                                                                                                hard=1, soft=1)
+        buckets = json.loads((root/'test_eval_best'/'buckets.json').read_text())
+        assert buckets['capitals']==dict(total=1, hard=1, soft=1)
         assert program(source, tmp_path, s).splitlines()[-1]=='1.0 0.0 1.0 1.0 1' and s.count==paid
 
 class Asks:
@@ -137,8 +143,8 @@ def test_prompts_for_1_0_0_are_used(tmp_path, monkeypatch):
     items = lambda n: [dict(id=str(i), question=f'Capital of {l}?', answers=[c]) for i,
                        (l, c) in enumerate([*CAPITALS.items()][:n])]
     from skillrl.envs.qa import SimpleQAEnv
-    env, cfg = SimpleQAEnv(train_items=items(5), val_items=items(3),
-                           test_items=items(2)), SkillOptConfig(num_epochs=1, minibatch_size=2, edit_budget=2, verbose=False, out_root='run')
+    env = SimpleQAEnv(train_items=items(5), val_items=items(3), test_items=items(2))
+    cfg = SkillOptConfig(num_epochs=1, minibatch_size=2, edit_budget=2, verbose=False, out_root='run')
     space = dict(SkillOptTrainer=SkillOptTrainer, cfg=cfg, env=env, opt=opt, tgt=tgt)
     exec(readme('prompt_overrides'), space)
     assert space['trainer'].train()['best_selection_score']==1
@@ -216,14 +222,16 @@ def test_with_the_gate_of_1_0_0_a_run_is_the_same(tmp_path):
     summary = trainer.train()
     order = ' '.join(f'{stage} {len(list(calls))}' for stage,
                      calls in itertools.groupby(stage for stage, _ in log))
-    assert order=='target 12' + ' analyst 4 merge 3 ranking 1 target 12'*3 + ' analyst 4 merge 3 ranking 1 target 11'
+    assert order==('target 12' + ' analyst 4 merge 3 ranking 1 target 12'*3
+                   + ' analyst 4 merge 3 ranking 1 target 11')
     # Ids of two records each, in the order of its shuffles
     assert [n for stage, n in log if stage=='analyst']==[4, 4, 2, 4, 4, 4, 2, 4, 4, 4, 4, 2, 4, 2, 4, 4]
     shown = [tuple(round(v, 6) if isinstance(v, float) else v for v in map(r.get, KEYS))
              for r in trainer.history]
     assert shown==OF_1_0_0
-    told = {k: summary[k]
-            for k in 'total_steps total_accepts total_rejects total_skips best_step best_selection_score current_selection_score baseline_test_hard'.split()}
+    totals = ['total_steps', 'total_accepts', 'total_rejects', 'total_skips', 'best_step',
+              'best_selection_score', 'current_selection_score', 'baseline_test_hard']
+    told = {k: summary[k] for k in totals}
     assert told==dict(total_steps=4, total_accepts=3, total_rejects=1, total_skips=0, best_step=4,
                       best_selection_score=.8, current_selection_score=.8, baseline_test_hard=0)
     assert (round(summary['test_hard'], 6), round(summary['test_delta_hard'], 6))==(.666667, .666667)
@@ -240,9 +248,9 @@ def test_threads_change_nothing(tmp_path):
                      stage: json.dumps(dict(edits=[dict(op='append', content='word-' + w)
                                                    for w in sorted(set(re.findall(r'lacks (\w+)', user)))])))
         SkillOptTrainer(config=config, env=Words(), optimizer_client=rules, target_client=Target(log)).train()
-        files = {p.relative_to(root).as_posix(): p.read_text().replace(str(root),
-                                                                       '').replace(f'"workers": {workers}',
-                                                                                   '') for p in root.rglob('*.*') if p.is_file()}
+        def plain(p):
+            return p.read_text().replace(str(root), '').replace(f'"workers": {workers}', '')
+        files = {p.relative_to(root).as_posix(): plain(p) for p in root.rglob('*.*') if p.is_file()}
         return {k: v for k, v in files.items() if k not in ('events.jsonl', '.lock')}, len(log)
     alone = run(tmp_path/'1', 1)
     assert run(tmp_path/'8', 8)==alone==run(tmp_path/'again', 1) and 'word-amber' in alone[0]['best_skill.md']
@@ -274,7 +282,8 @@ def test_the_strict_gate_plays_the_whole_split_for_a_worse_candidate(tmp_path):
     assert trainer.train()['best_selection_score']==.6 and trainer.best_step==1
 
 def test_names_of_1_0_0_are_there():
-    from skillrl import Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult as Result, SkillOptConfig, SkillOptTrainer, __version__
+    from skillrl import (Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult as Result,
+                         SkillOptConfig, SkillOptTrainer, __version__)
     assert Result is RolloutResult
     assert set(dir(skillrl)) >= {'Edit', 'GateAction', 'GateResult', 'Patch', 'RawPatch', 'RolloutResult',
                                  'SkillOptConfig', 'SkillOptTrainer'}

@@ -1,4 +1,6 @@
-"Single steps of the loop as a user runs them: the same bytes on any number of threads, teachers, evolving banks, and what they say"
+"""Single steps of the loop as a user runs them.
+
+The same bytes on any number of threads, teachers, evolving banks, and what they say."""
 import json, os, random, re, subprocess, sys
 from pathlib import Path
 import numpy as np
@@ -20,7 +22,8 @@ SMALL = {'sft': {'steps': 3}, 'rl': {'iterations': 2, 'tasks_per_iteration': 3, 
 
 @pytest.fixture(scope='module')
 def here(tmp_path_factory):
-    "Trajectories of one household, a bank distilled from them, an empty one, and settings for steps of seconds"
+    """Trajectories of one household, a bank distilled from them, an empty one,
+    and settings for steps of seconds"""
     here = tmp_path_factory.mktemp('steps')
     (here/'small.json').write_text(json.dumps(SMALL))
     SkillBank().save(here/'empty.json')
@@ -30,12 +33,14 @@ def here(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-    "The smallest run of the whole loop, the threads around it before and after, and those at each of its commits"
+    """The smallest run of the whole loop, the threads around it before and after,
+    and those at each of its commits"""
     tiny = {'env.train_households': 1, 'env.test_households': 1, 'env.episodes': 4, 'env.test_tasks': 4}
     path, before, inside = tmp_path_factory.mktemp('run')/'run', torch.get_num_threads(), []
     torch.set_num_threads(2)
     try:
-        pipeline.train(SkillRLConfig().merged(SMALL | tiny), path, step=lambda *_: inside.append(torch.get_num_threads()))
+        config = SkillRLConfig().merged(SMALL | tiny)
+        pipeline.train(config, path, step=lambda *_: inside.append(torch.get_num_threads()))
         return path, torch.get_num_threads(), inside
     finally:
         torch.set_num_threads(before)
@@ -46,10 +51,13 @@ def started(here, step):
     return [step, '--config', str(here/'small.json'), '--skill-bank', str(here/'bank.json')]
 
 def test_sft_and_rl_write_the_same_bytes_on_one_thread_and_on_two(here, tmp_path):
-    code = 'import sys, json; from skillrl.cli import main; sys.exit(any(main(a) for a in json.loads(sys.argv[1])))'
+    code = ('import sys, json; from skillrl.cli import main; '
+            'sys.exit(any(main(a) for a in json.loads(sys.argv[1])))')
     for n in '12':
         steps = [[*started(here, step), '--output', str(tmp_path/step/n)] for step in ('sft', 'rl')]
-        subprocess.run([sys.executable, '-c', code, json.dumps(steps)], env=os.environ | dict(OMP_NUM_THREADS=n), check=True, capture_output=True)
+        env = os.environ | dict(OMP_NUM_THREADS=n)
+        subprocess.run([sys.executable, '-c', code, json.dumps(steps)], env=env, check=True,
+                       capture_output=True)
     for step in ('sft', 'rl'):
         assert files(tmp_path/step/'1') == files(tmp_path/step/'2')
 
@@ -64,7 +72,9 @@ def test_every_step_gives_the_threads_back_and_leaves_the_generators_alone():
         policy = build_policy(config)
         rows = phases.demonstrations(suites(config.env)[0][0], None, config)
         phases.fine_tune(rows, config)
-        logs, _ = phases.train_in_suite(policy, suites(config.env)[0][0], SkillBank(), config, lambda *_: inside.append(torch.get_num_threads()))
+        def each(*_):
+            inside.append(torch.get_num_threads())
+        logs, _ = phases.train_in_suite(policy, suites(config.env)[0][0], SkillBank(), config, each)
         assert torch.get_num_threads() == 2 and inside == [2, 2] and states() == drawn
     finally:
         torch.set_num_threads(before)
@@ -80,7 +90,8 @@ class Thinker:
         return said(json.dumps(self.thoughts(request['body']['messages'][-1]['content'])))
     def thoughts(self, text):
         t = next(t for task, t in self.by_task.items() if task in text)
-        return [dict(step=i, action=s.action, thought=f'Step {i} gets me closer.') for i, s in enumerate(t.steps, 1)]
+        return [dict(step=i, action=s.action, thought=f'Step {i} gets me closer.')
+                for i, s in enumerate(t.steps, 1)]
 
 def test_sft_imitates_won_episodes_with_a_teachers_thoughts(here, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', 'none')
@@ -88,8 +99,8 @@ def test_sft_imitates_won_episodes_with_a_teachers_thoughts(here, tmp_path, caps
     won = [t for t in trajs if t.success]
     rows = sum(s.ok for t in won for s in t.steps)
     with FaultServer(rest=Thinker(trajs)) as s:
-        assert main([*started(here, 'sft'), '--trajectories', str(here/'t.json'), '--teacher', 'wise', '--teacher-url', s.url,
-                     '--output', str(tmp_path/'p')]) == 0
+        assert main([*started(here, 'sft'), '--trajectories', str(here/'t.json'),
+                     '--teacher', 'wise', '--teacher-url', s.url, '--output', str(tmp_path/'p')]) == 0
         assert s.count == len(won)
     told = capsys.readouterr().out
     assert f'{rows} rows' in told and f'{len(won)} questions, 0 unanswered' in told
@@ -97,7 +108,8 @@ def test_sft_imitates_won_episodes_with_a_teachers_thoughts(here, tmp_path, caps
 
 def test_sft_with_a_teacher_as_demonstrator_needs_no_teacher_model(here, tmp_path, capsys):
     (tmp_path/'c.json').write_text(json.dumps(SMALL | {'sft': {'steps': 1, 'demonstrator': 'teacher'}}))
-    step = ['sft', '--config', str(tmp_path/'c.json'), '--skill-bank', str(here/'bank.json'), '--output', str(tmp_path/'p')]
+    step = ['sft', '--config', str(tmp_path/'c.json'), '--skill-bank', str(here/'bank.json'),
+            '--output', str(tmp_path/'p')]
     assert main([*step, '--trajectories', str(here/'t.json')]) == 0
     rows = sum(s.ok for t in load_trajectories(here/'t.json') if t.success for s in t.steps)
     assert f'{rows} rows, ' in capsys.readouterr().out
@@ -105,15 +117,17 @@ def test_sft_with_a_teacher_as_demonstrator_needs_no_teacher_model(here, tmp_pat
     assert 'no trajectory file' in capsys.readouterr().err
 
 def test_rl_evolves_its_bank_as_train_does(here, tmp_path, capsys):
-    "With an empty bank many games are lost, and with the gate off every proposal stays: the look after iteration 2 changes the bank"
-    assert main(['rl', '--config', str(here/'small.json'), '--skill-bank', str(here/'empty.json'), '--trajectories', str(here/'t.json'),
-                 '--output', str(tmp_path/'p')]) == 0
+    """With an empty bank many games are lost, and with the gate off every proposal stays:
+    the look after iteration 2 changes the bank"""
+    assert main(['rl', '--config', str(here/'small.json'), '--skill-bank', str(here/'empty.json'),
+                 '--trajectories', str(here/'t.json'), '--output', str(tmp_path/'p')]) == 0
     (record,) = JsonlLog(tmp_path/'p.bank'/'evolution.jsonl').read()
     assert record['round'] == 0 and record['kept'] and versions(tmp_path/'p.bank') == [0, 1]
     banks = [SkillBank.load(tmp_path/'p.bank'/f'v{n:04}.json') for n in (0, 1)]
     assert len(banks[0]) == 0 and len(banks[1]) == len(record['kept'])
     n = len(record['kept'])
-    assert f'1 evolution round tried {n} proposal{"s"*(n > 1)} and kept {n}, so 1 of 1 bank changed' in capsys.readouterr().out
+    told = f'1 evolution round tried {n} proposal{"s"*(n > 1)} and kept {n}, so 1 of 1 bank changed'
+    assert told in capsys.readouterr().out
 
 def test_the_report_says_in_words_what_changed(run, capsys):
     path = run[0]
@@ -122,7 +136,8 @@ def test_the_report_says_in_words_what_changed(run, capsys):
     asked, kept = (sum(len(r[k]) for r in looks) for k in ('proposals', 'kept'))
     assert re.search(r'Fine-tuning took \d+ demonstration rows in \d+ steps: the loss went from', told)
     assert 'After 2 iterations of GRPO the rows "before, bank" and "after, bank"' in told
-    assert f'{len(looks)} evolution round' in told and (f'tried {asked} proposal' in told if asked else 'found nothing to propose' in told)
+    assert f'{len(looks)} evolution round' in told
+    assert (f'tried {asked} proposal' if asked else 'found nothing to propose') in told
     if not kept:
         assert 'no bank changed; the rows "after, bank" and "after, evolved bank" are equal.' in told
     assert main(['inspect', str(path)]) == 0
@@ -137,7 +152,8 @@ class Suite:
     ([1, 0], [0, 0], '2 evolution rounds tried 1 proposal and kept none, so no bank changed'),
     ([2, 1], [1, 1], '2 evolution rounds tried 3 proposals and kept 2, so 2 of 2 banks changed')])
 def test_counts_of_evolution_are_singular_and_plural(tried, kept, words):
-    records = [dict(suite=f'h{i}', proposals=[{}]*n, kept=['x']*k) for i, (n, k) in enumerate(zip(tried, kept))]
+    records = [dict(suite=f'h{i}', proposals=[{}]*n, kept=['x']*k)
+               for i, (n, k) in enumerate(zip(tried, kept))]
     assert describe_evolution(records, [Suite('h0'), Suite('h1')]) == words
 
 def test_equal_rows_are_called_equal_and_small_differences_luck():
@@ -145,7 +161,8 @@ def test_equal_rows_are_called_equal_and_small_differences_luck():
         return [Trajectory(str(i), 't', success=bool(w), game=f'g{i}') for i, w in enumerate(won)]
     results = dict(a=play([0]*20), b=play([0]*20), c=play([1] + [0]*19), d=play([1]*20))
     words = [describe_difference(results, 'a', k) for k in 'bcd']
-    assert [('are equal' in w, 'may be luck' in w) for w in words] == [(True, False), (False, True), (False, False)]
+    assert [('are equal' in w, 'may be luck' in w) for w in words] == [
+        (True, False), (False, True), (False, False)]
 
 def test_a_resumed_run_sends_no_key_to_an_address_that_only_its_folder_names(tmp_path, monkeypatch):
     class Stop(Exception):
@@ -153,8 +170,10 @@ def test_a_resumed_run_sends_no_key_to_an_address_that_only_its_folder_names(tmp
     def stop(*_):
         raise Stop
     with FaultServer() as s:
-        config = SkillRLConfig().merged(SMALL | {'env.train_households': 1, 'env.test_households': 1, 'env.episodes': 2,
-                                                 'model.teacher_model_id': 'wise', 'model.teacher_api_base': s.url, 'model.teacher_api_key': 'none'})
+        small = {'env.train_households': 1, 'env.test_households': 1, 'env.episodes': 2}
+        teacher = {'model.teacher_model_id': 'wise', 'model.teacher_api_base': s.url,
+                   'model.teacher_api_key': 'none'}
+        config = SkillRLConfig().merged(SMALL | small | teacher)
         with pytest.raises(Stop):
             pipeline.train(config, tmp_path/'run', step=stop)
         monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', 'sk-mine')
