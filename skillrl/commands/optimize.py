@@ -36,7 +36,7 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
 
 def _summary(path, more):
     "What came of the run, after its report is written"
-    from skillrl.inspection import outcome
+    from skillrl.outcome import outcome
     from skillrl.skillopt.html_report import write_report
     write_report(path)
     return f'\n{outcome(path)}{more}\nNext: skillrl inspect {path}'
