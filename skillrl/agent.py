@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fastcore.basics import patch
 from .config import AgentConfig
 from .envs.base import Notes, World, world as find_world
-from .skills.guard import HIDDEN
+from .skills.guard_rules import HIDDEN
 from .skills.retrieval import render, Retriever
 from .store import to_json
 from .trajectory import Step, Trajectory, score_of

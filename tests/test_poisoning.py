@@ -10,7 +10,8 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.notes import AlfworldNotes
 from skillrl.skills.bank import Mistake, Skill, SkillBank, load_version, rollback
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
-from skillrl.skills.guard import EXAMPLES, HIDDEN, LIMITS, admit, as_data, clean, examine, suspicions
+from skillrl.skills.guard import LIMITS, admit, as_data, examine, suspicions
+from skillrl.skills.guard_rules import EXAMPLES, HIDDEN, clean
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.store import data_path, to_json
@@ -350,7 +351,8 @@ def test_no_text_takes_long():
 
 SLOWEST = """
 import json, re, time
-from skillrl.skills.guard import EXAMPLES, RULES, suspicions
+from skillrl.skills.guard import suspicions
+from skillrl.skills.guard_rules import EXAMPLES, RULES
 def took(look, text):
     start = time.perf_counter()
     look(text)

@@ -8,7 +8,7 @@ __all__ = ['RISKS', 'rejection_reasons']
 # %% ../../nbs/55_skillopt.trust.ipynb #f8753747
 import re
 from functools import lru_cache
-from ..skills.guard import RULES, views
+from ..skills.guard_rules import RULES, views
 
 # %% ../../nbs/55_skillopt.trust.ipynb #2b6dfc62
 RISKS = ('hidden characters', 'letters of two alphabets', 'orders to the reader', 'orders in other languages',
