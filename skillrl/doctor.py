@@ -8,8 +8,11 @@ __all__ = ['PACKAGES', 'ROOM', 'SHIPPED', 'Finding', 'look_at_versions', 'look_a
 
 # %% ../nbs/65_doctor.ipynb #b950b452
 import os, shutil, sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from .config import SkillRLConfig
 
 # %% ../nbs/65_doctor.ipynb #cbe5314e
 @dataclass
@@ -18,7 +21,11 @@ class Finding:
     what:str
     seen:str
     remedy:str = '' # Empty when nothing is wrong
-    def __str__(self): return f'{"PROBLEM" if self.remedy else "ok":8}{self.what}: {self.seen}' + (f'. {self.remedy}' if self.remedy else '')
+
+    def __str__(self):
+        verdict = 'PROBLEM' if self.remedy else 'ok'
+        line = f'{verdict:8}{self.what}: {self.seen}'
+        return f'{line}. {self.remedy}' if self.remedy else line
 
 # %% ../nbs/65_doctor.ipynb #cf23c1d8
 PACKAGES = 'torch', 'transformers', 'trl', 'peft', 'bitsandbytes'
@@ -26,35 +33,44 @@ PACKAGES = 'torch', 'transformers', 'trl', 'peft', 'bitsandbytes'
 def _wanted():
     "Package → the versions that skillrl allows, as far as it was installed"
     from packaging.requirements import Requirement
-    try: some = [Requirement(r) for r in requires('skillrl-lab') or ()]
-    except PackageNotFoundError: return {}
+    try:
+        some = [Requirement(r) for r in requires('skillrl-lab') or ()]
+    except PackageNotFoundError:
+        return {}
     return {r.name: r.specifier for r in some if not r.marker}
 
-def look_at_versions()->list: # Of `Finding`
+def look_at_versions()->list[Finding]:
     "Python, skillrl, and the packages that learn"
     from skillrl import __version__
     python = '.'.join(map(str, sys.version_info[:3]))
     old = 'Make an environment with Python 3.11 or newer.' if sys.version_info < (3, 11) else ''
     wanted = _wanted()
-    return [Finding('python', python, old), Finding('skillrl', __version__), *[_package(name, wanted.get(name)) for name in PACKAGES]]
+    packages = [_package(name, wanted.get(name)) for name in PACKAGES]
+    return [Finding('python', python, old), Finding('skillrl', __version__), *packages]
 
 def _package(name, allowed):
-    try: has = version(name)
-    except PackageNotFoundError: return Finding(name, 'not installed', f'Install it: pip install {name}.')
+    try:
+        has = version(name)
+    except PackageNotFoundError:
+        return Finding(name, 'not installed', f'Install it: pip install {name}.')
     if allowed and not allowed.contains(has, prereleases=True):
-        return Finding(name, f'{has}, and {allowed} is needed', f"Install that: pip install '{name}{allowed}'.")
+        remedy = f"Install that: pip install '{name}{allowed}'."
+        return Finding(name, f'{has}, and {allowed} is needed', remedy)
     return Finding(name, has)
 
 # %% ../nbs/65_doctor.ipynb #015bc0db
 ROOM = 1 # GB that a run with the embedded policy may need
 
 def look_at_machine(
-    folder='.', # Where runs are to be written
-)->list: # Of `Finding`
+    folder:str|Path='.', # Where runs are to be written
+)->list[Finding]:
     "Threads, GPU and room on the disk"
     import torch
-    threads = f'{torch.get_num_threads()} of {os.cpu_count()} cores (OMP_NUM_THREADS {os.environ.get("OMP_NUM_THREADS", "is not set")})'
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else 'none; the embedded policy needs none'
+    variable = os.environ.get('OMP_NUM_THREADS', 'is not set')
+    threads = f'{torch.get_num_threads()} of {os.cpu_count()} cores (OMP_NUM_THREADS {variable})'
+    gpu = 'none; the embedded policy needs none'
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_name()
     free = shutil.disk_usage(folder).free/1e9
     full = f'A run needs {ROOM} GB: free some space, or run in another folder.' if free < ROOM else ''
     return [Finding('threads', threads), Finding('GPU', gpu), Finding('disk', f'{free:.0f} GB free', full)]
@@ -63,24 +79,35 @@ def look_at_machine(
 SHIPPED = 'base', 'prompts', 'sample_bank.json'
 
 def look_at_data(
-    games='', # Folder of real games; empty for none
-)->list: # Of `Finding`
+    games:str='', # Folder of real games; empty for none
+)->list[Finding]:
     "The files that skillrl ships, and the real games if there are any"
-    from skillrl.store import data_path
-    missing = [name for name in SHIPPED if not _there(data_path, name)]
-    lost = f'Install skillrl anew: {", ".join(missing)} went missing.' if missing else ''
-    shipped = Finding('data', 'not complete' if missing else f'{len(SHIPPED)} of {len(SHIPPED)} shipped files', lost)
-    return [shipped, *([_real_games(games)] if games else [])]
+    found = [_shipped_files()]
+    if games:
+        found.append(_real_games(games))
+    return found
 
-def _there(find, name):
-    try: return bool(find(name))
-    except FileNotFoundError: return False
+def _shipped_files():
+    missing = [name for name in SHIPPED if not _is_there(name)]
+    if missing:
+        return Finding('data', 'not complete', f'Install skillrl anew: {", ".join(missing)} went missing.')
+    return Finding('data', f'{len(SHIPPED)} of {len(SHIPPED)} shipped files')
+
+def _is_there(name):
+    from skillrl.store import data_path
+    try:
+        return bool(data_path(name))
+    except FileNotFoundError:
+        return False
 
 def _real_games(folder):
     from skillrl.envs.alfworld.suites import FolderSuite
-    try: files = FolderSuite(folder).files
-    except (ValueError, OSError) as e: return Finding('games', 'none', f'{e}.')
-    return Finding('games', f'{sum(map(len, files.values())):,} in {folder}')
+    try:
+        files = FolderSuite(folder).files
+    except (ValueError, OSError) as e:
+        return Finding('games', 'none', f'{e}.')
+    n = sum(map(len, files.values()))
+    return Finding('games', f'{n:,} in {folder}')
 
 # %% ../nbs/65_doctor.ipynb #93474a4b
 def look_at_engine()->Finding:
@@ -93,35 +120,46 @@ def look_at_engine()->Finding:
     game = households('train', 1)[0].game('collect', 0, 'pick')
     rng = seeded('doctor')
     episode = Episode(AlfworldEnv([game], max_steps=50), game)
-    won = demonstrate(episode, AlfworldExpert(episode.start().task, rng), rng)[0]
-    seen = f'the expert won a game in {len(won)} steps' if won.success else 'the expert lost a game'
-    return Finding('engine', seen, '' if won.success else 'Install skillrl anew: its engine was changed.')
+    expert = AlfworldExpert(episode.start().task, rng)
+    trajectory = demonstrate(episode, expert, rng)[0]
+    if trajectory.success:
+        return Finding('engine', f'the expert won a game in {len(trajectory)} steps')
+    return Finding('engine', 'the expert lost a game', 'Install skillrl anew: its engine was changed.')
 
-def look_at_policy(
-    config, # A `SkillRLConfig`
-)->Finding:
+# %% ../nbs/65_doctor.ipynb #5672b6c1
+def look_at_policy(config:SkillRLConfig)->Finding:
     "Load the policy and let it write one reply"
     from skillrl.builders import build_local_policy
-    try: policy = build_local_policy(config)
-    except (ValueError, OSError, RuntimeError) as e: return Finding('policy', 'it cannot be loaded', f'{_plain(e)}.')
-    reply = policy.generate([policy.encode([dict(role='user', content='Your task is to: look.')])], max_new_tokens=8)[0]
+    try:
+        policy = build_local_policy(config)
+    except (ValueError, OSError, RuntimeError) as e:
+        return Finding('policy', 'it cannot be loaded', f'{_plain(e)}.')
+    prompt = policy.encode([dict(role='user', content='Your task is to: look.')])
+    reply = policy.generate([prompt], max_new_tokens=8)[0]
     return Finding('policy', f'it wrote {len(reply.token_ids)} tokens')
 
-def _plain(e): return ' '.join(str(e).split()).rstrip('.')
+def _plain(e):
+    return ' '.join(str(e).split()).rstrip('.')
 
 # %% ../nbs/65_doctor.ipynb #7309dea9
 def look_at_server(
-    role,   # `teacher` or `policy`
-    config, # A `SkillRLConfig` that names its model
+    role:str,             # `teacher` or `policy`
+    config:SkillRLConfig, # Names its model
 )->Finding:
     "Ask the model of `role` for one word"
     from skillrl.builders import build_client
-    m = config.model
-    name, address, key = (getattr(m, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
+    model = config.model
+    name, address, key = (getattr(model, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
     where = f'{name} at {address}' if address else name
-    try: reply = build_client(m, name, address, key, timeout=5., retries=0).reply([dict(role='user', content='Answer with the word ok.')], max_tokens=16)
-    except (ValueError, OSError, RuntimeError) as e: return Finding(role, where, f'{_plain(e)}.')
-    if reply.status == 'infra_error': return Finding(role, where, f'{_plain(reply.error)}: check the address, the model and the key in {_variable(role)}.')
+    question = [dict(role='user', content='Answer with the word ok.')]
+    try:
+        client = build_client(model, name, address, key, timeout=5., retries=0)
+        reply = client.reply(question, max_tokens=16)
+    except (ValueError, OSError, RuntimeError) as e:
+        return Finding(role, where, f'{_plain(e)}.')
+    if reply.status == 'infra_error':
+        remedy = f'check the address, the model and the key in {_variable(role)}.'
+        return Finding(role, where, f'{_plain(reply.error)}: {remedy}')
     return Finding(role, f'{where} answered')
 
 def _variable(role):
@@ -129,15 +167,19 @@ def _variable(role):
     return own if os.environ.get(own) else f'{own} or OPENAI_API_KEY'
 
 # %% ../nbs/65_doctor.ipynb #ce6a279d
-def examine_machine(
-    config, # A `SkillRLConfig`
-): # Yields each `Finding` as it is made
-    "Look at all that a run with `config` needs"
-    yield from (versions := look_at_versions())
-    if any(f.what in ('torch', 'transformers') and f.seen == 'not installed' for f in versions): return
+def examine_machine(config:SkillRLConfig)->Iterator[Finding]:
+    "Yield a finding for each thing that a run with `config` needs"
+    versions = look_at_versions()
+    yield from versions
+    if any(f.what in ('torch', 'transformers') and f.seen == 'not installed' for f in versions):
+        return
     yield from look_at_machine()
     yield from look_at_data(config.env.games)
     yield look_at_engine()
-    if config.model.policy_model_id and not config.model.checkpoint: yield look_at_server('policy', config)
-    else: yield look_at_policy(config)
-    if config.model.teacher_model_id: yield look_at_server('teacher', config)
+    model = config.model
+    if model.policy_model_id and not model.checkpoint:
+        yield look_at_server('policy', config)
+    else:
+        yield look_at_policy(config)
+    if model.teacher_model_id:
+        yield look_at_server('teacher', config)

@@ -61,7 +61,7 @@ def _selection_row(path, s):
 
 def _test_row(path, s):
     first = _evaluation(path, 'test_eval_baseline', s['baseline_test_hard'] is not None)
-    best = _evaluation(path, 'test_eval_best', s['best_test_hard'] is not None)
+    best = _evaluation(path, 'test_eval_best', s['test_hard'] is not None)
     scores = [_score(first.get('score')), _score(best.get('score'))]
     return [*scores, _interval(s['test_interval']), gain_text(s['test_gain'])]
 
