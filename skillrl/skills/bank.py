@@ -143,6 +143,7 @@ class BankDiff:
     def _repr_markdown_(self):
         return self.table()._repr_markdown_()
 
+# %% ../../nbs/30_skills.bank.ipynb #c0de1d5f
 def _without_stats(bank):
     "Id → fields"
     return {o.id: vars(o) | {'stats': None} for o in bank.items()}

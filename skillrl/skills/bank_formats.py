@@ -271,9 +271,11 @@ def _check_bank(d):
         raise ValueError(f'this is not a skill bank: none of {", ".join(keys)} is there')
     for key in (*_SPECIFIC, 'metadata'):
         _check_object(d, key)
+    metadata = d.get('metadata') or {}
     for key in ('refused', 'shelves'):
-        _check_object(d.get('metadata') or {}, key)
+        _check_object(metadata, key)
 
+# %% ../../nbs/29_skills.bank_formats.ipynb #c0de1d5d
 def _specific_skills(d):
     "Category of the file → `Skill`s"
     out = {}

@@ -79,6 +79,16 @@ def usefulness(o:Entry)->Rate:
     lost = o.stats.get('losses', 0)
     return wilson(won, won + lost)
 
+# %% ../../nbs/28_skills.entries.ipynb #c0de1d5a
+def _check_ids(sections):
+    seen = {}
+    for section, entries in sections:
+        for o in entries:
+            if o.id in seen:
+                raise ValueError(f'the id {o.id!r} is used twice, in the sections {seen[o.id]!r} and '
+                                 f'{section!r}; give one of the two another id')
+            seen[o.id] = section
+
 # %% ../../nbs/28_skills.entries.ipynb #556dce0a
 class Entries:
     "General skills, skills by category, and common mistakes"
@@ -105,15 +115,6 @@ class Entries:
         "Pairs (name, list), in the order they are read"
         specific = self.task_specific_skills.items()
         return [('general', self.general_skills), *specific, ('mistakes', self.common_mistakes)]
-
-def _check_ids(sections):
-    seen = {}
-    for section, entries in sections:
-        for o in entries:
-            if o.id in seen:
-                raise ValueError(f'the id {o.id!r} is used twice, in the sections {seen[o.id]!r} and '
-                                 f'{section!r}; give one of the two another id')
-            seen[o.id] = section
 
 # %% ../../nbs/28_skills.entries.ipynb #500b59a9
 @patch
