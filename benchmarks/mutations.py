@@ -75,6 +75,8 @@ MUTATIONS = [
     Mutation('"bank" is the evolved bank', 'training/pipeline.py', 'return p.bank(p.test[owner], version=0)', 'return p.bank(p.test[owner])', LOOP),
     Mutation('every round reuses the same games', 'training/phases.py', 'suite.games(split, (number+1)*n)[number*n:]', 'suite.games(split, n)', LOOP),
     Mutation('training draws from the test games', 'training/phases.py', "s.draw('train', rng)", "s.draw('test', rng)", LOOP),
+    Mutation('real-folder training draws from test files', 'envs/alfworld/suites.py', 'rng.choice(self.files_of(split))', "rng.choice(self.files_of('test'))", LOOP + ' ' + SUITES),
+    Mutation('household training draws from test', 'envs/alfworld/suites.py', 'self.house.game(split, n, rng.choice(', "self.house.game('test', n, rng.choice(", LOOP + ' ' + SUITES),
     Mutation('each iteration has the same tasks', 'training/phases.py', "seeded(config.seed, 'tasks', iteration)", "seeded(config.seed, 'tasks')", LOOP + ' tests/test_pipeline.py -k "not killed"'),
     Mutation('a group of different tasks', 'training/phases.py', "[[s.draw('train', rng)]*c.group_size for s in where]", "[[s.draw('train', rng) for _ in range(c.group_size)] for s in where]", LOOP),
     # Worlds and splits
