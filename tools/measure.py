@@ -1,7 +1,7 @@
 """How the library reads, in numbers: `python tools/measure.py [MODULE …]`; without modules it measures all, and exits 1 beyond a bound.
 
 Tokens are counted on code lines only: without comments, docstrings and other text that spans lines. Methods added by `@patch` count for their class."""
-import ast, io, re, sys, tokenize
+import ast, io, sys, tokenize
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,10 @@ def count_tokens(source, m):
         if t.type not in QUIET and not spans: lines[t.start[0]] += 1
     m.tokens, m.lines = sum(lines.values()), len(lines)
 
+def names_in(source):
+    "The identifiers of `source`; prose and patterns may use any word"
+    return [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.NAME]
+
 def own_arguments(f):
     "The arguments of a function that its caller gives"
     return [a for a in f.args.posonlyargs + f.args.args + f.args.kwonlyargs if a.arg not in ('self', 'cls')]
@@ -76,7 +80,7 @@ def measure(path):
     count_tokens(source, m)
     m.wide = [f'{m.name}:{i}' for i, line in enumerate(source.splitlines(), 1) if len(line) > 110 and not line.startswith('__all__')]
     retired = RETIRED - {'shelf'} if 'alfworld' in m.name else RETIRED  # A shelf is a piece of furniture there
-    m.retired = Counter(w for w in re.findall(r'\b[a-z_]{4,}\b', source) if w in retired)
+    m.retired = Counter(t.string for t in names_in(source) if t.string in retired)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef): m.classes[node.name] += sum(isinstance(b, ast.FunctionDef) for b in node.body)
         if isinstance(node, ast.FunctionDef): see_function(node, m)
