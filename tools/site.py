@@ -21,7 +21,7 @@ fastcore.docments.signature = lenient_signature
 cfg = get_config()
 root = cfg.config_path
 pages, dest = root/'_proc_md', root/'_site'
-chapters = ['Foundations', 'Environments', 'Language models', 'Skills', 'Learning', 'SkillOpt', 'Tools']
+chapters = ['Foundations', 'Environments', 'Language models', 'Skills', 'Learning', 'SkillOpt', 'Tools', 'Extending']
 
 # ---- a processed notebook as Markdown ----
 
