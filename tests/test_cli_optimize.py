@@ -7,7 +7,7 @@ from skillrl.cli import main, parser
 from skillrl.config import SkillRLConfig
 from skillrl.outcome import gain_text
 from skillrl.skillopt.config import SkillOptConfig
-from skillrl.skillopt.jobs import opt_settings
+from skillrl.commands.jobs import opt_settings
 from skillrl.skillopt.report import gain
 from skillrl.skills.bank import SkillBank
 from skillrl.runfolder import RunFolder

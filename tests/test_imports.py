@@ -1,13 +1,21 @@
 """The order of the house.
 
-A module imports only from notebooks with lower numbers, and what must start fast loads nothing heavy."""
+The loop is told in reading order (pages 01 to 11), the appendices by part. A module imports only from its own part and from those below
+it, an appendix only from pages with lower numbers, nothing goes round in a circle, and what must start fast loads nothing heavy."""
 import ast, re, subprocess, sys
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 import pytest
 import skillrl
 
 root = Path(__file__).parent.parent
 heavy = 'torch transformers trl peft bitsandbytes accelerate matplotlib'.split()
+
+# From the bottom to the top; a page of the loop stands in the part of its package
+PARTS = {'2': 'foundations', '3': 'llm', '4': 'skills', '5': 'envs', '6': 'training', '7': 'skillopt', '8': 'commands', '9': 'own'}
+LOOP = {'config': 'foundations', 'agent': 'agent'}
+ORDER = ['foundations', 'llm', 'skills', 'envs', 'agent', 'training', 'skillopt', 'commands', 'own']
 
 def source_of(nb): return ''.join(''.join(c['source']) + '\n' for c in nb['cells'] if c['cell_type']=='code')
 
@@ -30,12 +38,40 @@ def imported(module):
         else: continue
         yield from (n.removeprefix('skillrl.') for n in names if n.startswith('skillrl.'))
 
+def part_of(module):
+    "Part that `module` stands in: a page of the loop by its package, an appendix by its number"
+    number = modules()[module]
+    if number < 100:
+        return LOOP.get(module) or module.split('.')[0]
+    return PARTS[str(number)[0]]
+
+def known_imports(module):
+    return sorted(set(imported(module)) & modules().keys())
+
 @pytest.mark.parametrize('module', sorted(modules(), key=modules().get))
 def test_imports_point_backwards(module):
-    number = modules()
     assert path_of(module).exists(), f'{module} has a notebook but no module: is its default_exp {module}?'
-    forward = sorted({m for m in imported(module) if m in number and number[m] >= number[module]})
-    assert not forward, f'{number[module]:02}_{module} imports {forward}, which come later in the book'
+    own = ORDER.index(part_of(module))
+    forward = [m for m in known_imports(module) if ORDER.index(part_of(m)) > own]
+    assert not forward, f'{module} imports {forward}, which stand in a higher part'
+
+@pytest.mark.parametrize('module', sorted(m for m, number in modules().items() if number > 99))
+def test_an_appendix_imports_lower_numbers(module):
+    number = modules()
+    later = [m for m in known_imports(module) if part_of(m)==part_of(module) and 99 < number[module] <= number[m]]
+    assert not later, f'{number[module]}_{module} imports {later}, which come later in its part'
+
+def test_no_import_goes_round():
+    try: list(TopologicalSorter({m: known_imports(m) for m in modules()}).static_order())
+    except CycleError as e: pytest.fail(f'these import each other: {" → ".join(e.args[1])}')
+
+def test_every_page_has_a_number_of_its_own():
+    numbers = [p.name.split('_')[0] for p in (root/'nbs').glob('[0-9]*.ipynb')]
+    assert sorted(n for n, count in Counter(numbers).items() if count > 1)==[]
+
+def test_chapter_and_package_agree():
+    packages = {m: m.split('.')[0] for m, number in modules().items() if number > 99 and '.' in m}
+    assert {m: part_of(m) for m in packages}==packages
 
 def test_every_module_has_a_notebook():
     paths = [p.relative_to(root/'skillrl').with_suffix('') for p in (root/'skillrl').rglob('[!_]*.py')]

@@ -7,7 +7,7 @@ from skillrl.envs.base import world
 from skillrl.training.pipeline import train
 from skillrl.training.phases import require_expert
 
-page = Path(__file__).parent.parent/'nbs'/'76_your_own_world.ipynb'
+page = Path(__file__).parent.parent/'nbs'/'905_your_own_world.ipynb'
 NAME = 'lost_property:LostProperty'
 SMALL = {'env.name': NAME, 'env.max_steps': 2, 'env.collect_steps': 3, 'env.episodes': 6, 'env.train_households': 2,
          'env.test_households': 1, 'env.test_tasks': 2, 'sft.steps': 1, 'sft.batch_size': 2, 'rl.iterations': 1,

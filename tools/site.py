@@ -21,7 +21,8 @@ fastcore.docments.signature = lenient_signature
 cfg = get_config()
 root = cfg.config_path
 pages, dest = root/'_proc_md', root/'_site'
-chapters = ['Foundations', 'Environments', 'Language models', 'Skills', 'Learning', 'SkillOpt', 'Tools', 'Extending']
+chapters = {'0': 'The loop', '1': 'The loop', '2': 'A. Foundations', '3': 'B. Language models', '4': 'C. Skills', '5': 'D. Worlds',
+            '6': 'E. Training and judging', '7': 'F. SkillOpt', '8': 'G. Commands', '9': 'H. Extending'}
 
 # ---- a processed notebook as Markdown ----
 
@@ -115,7 +116,7 @@ def nav(titles):
     for fn,(name,title) in titles.items():
         number = re.match(r'\d', fn)
         if not number: continue
-        chapter = chapters[int(number[0])]
+        chapter = chapters[number[0]]
         if chapter!=last: out.append({chapter: []})
         out[-1][chapter].append({title: f'{name}.md'})
         last = chapter
