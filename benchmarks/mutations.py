@@ -3,7 +3,7 @@
     python benchmarks/mutations.py [--only WORD] [--jobs 2]
 
 Prints each mutation with `killed` or `SURVIVED`; exits 1 when fewer than 97 of 100 are killed, or when a line to change is no longer there."""
-import argparse, os, shutil, subprocess, sys, tempfile
+import argparse, os, shlex, shutil, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +128,7 @@ def copy_tree(to):
 def passes(tree, tests):
     "Do `tests` pass in the copy `tree`? RuntimeError if they could not run"
     env = os.environ | dict(PYTHONPATH=str(tree), OMP_NUM_THREADS='1', PYTHONDONTWRITEBYTECODE='1')
-    command = [sys.executable, '-m', 'pytest', '-q', '-x', '-n0', '-p', 'no:cacheprovider', *tests.split()]
+    command = [sys.executable, '-m', 'pytest', '-q', '-x', '-n0', '-p', 'no:cacheprovider', *shlex.split(tests)]
     done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=900)
     if done.returncode in (0, 1): return done.returncode == 0
     if done.returncode == 2 and 'error' in done.stdout.lower(): return False  # The module could not even be imported
