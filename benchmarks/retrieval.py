@@ -108,7 +108,7 @@ def asked_as(m):
     return ASKED_AS.get(m.data_source) or compares
 
 def described_as(m):
-    return m.category
+    return alfworld.described_category(m.description)
 
 LABELS = dict(alfworld=described_as, webshop=sold_as, search=asked_as)
 
@@ -192,12 +192,12 @@ def read_files(report, root):
     return {w: [m for name, ms in memories.items() if name.startswith(w) for m in ms] for w in NEIGHBOURS}
 
 def check_router(report, memories):
-    wrong = [m for m in memories if alfworld.ROUTER(m.goal) != m.category]
+    wrong = [m for m in memories if alfworld.ROUTER(m.goal) != described_as(m)]
     right, n = len(memories) - len(wrong), len(memories)
     line = f'router: {right}/{n} get the type their description records (target {ROUTED})'
     report.check(right >= ROUTED, line)
     for m in wrong:
-        recorded = m.category or 'nothing'
+        recorded = described_as(m) or 'nothing'
         report.note(f'  {m.goal!r}: recorded as {recorded}, routed to {alfworld.ROUTER(m.goal)}')
 
 def check_bank(report, root, name, memories):
@@ -242,7 +242,7 @@ def check_neighbours(report, w, target, memories):
 def note_official_rules(report, root, world):
     house, shop = (SkillBank.load(root/b).categories for b in list(BANKS)[:2])
     serves = dict(pick_and_place=('pick', 'pick_two'), look_at_obj_in_light=('look',))
-    routed = [(alfworld.official_category(m.goal, house), m.category) for m in world['alfworld']]
+    routed = [(alfworld.official_category(m.goal, house), described_as(m)) for m in world['alfworld']]
     right = sum(category in serves.get(c, (c,)) for c, category in routed)
     sold = zip(world['webshop'], labels('webshop', world['webshop']))
     same = sum(webshop.official_category(m.goal, shop) == k for m, k in sold)

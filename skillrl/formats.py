@@ -9,7 +9,7 @@ __all__ = ['read_records', 'from_krill', 'from_eto', 'load_trajectories', 'save_
 import json, re
 from dataclasses import dataclass, field
 from pathlib import Path
-from .envs.alfworld.scene import CATEGORIES, alfworld_category
+from .routing import Router
 from .store import atomic_write, to_json, write_json
 from .tables import clip
 from .trajectory import Step, Trajectory, assert_object, build, build_steps
@@ -94,11 +94,6 @@ def _load(path, make, drop_torn=False):
     return out
 
 # %% ../nbs/270_formats.ipynb #d0319011
-def _known_category(name):
-    "Krill's spelling of a kind of task as ours; any other name unchanged"
-    snake = re.sub(r'(?<=[a-z])(?=[A-Z])|\s+', '_', str(name or '')).lower()
-    return snake if snake in CATEGORIES else str(name or '')
-
 def _krill_step(s):
     if isinstance(s, dict):
         s = {k: v for k, v in s.items() if v is not None and k != 'step_index'}
@@ -106,11 +101,13 @@ def _krill_step(s):
 
 def from_krill(
     d:dict, # One object of Krill's trajectory array
+    router:Router|None=None, # Spells its category as the world does; None leaves it as it is
 )->Trajectory: # ValueError names a field that is wrong
     "A Krill record as a `Trajectory`"
     steps = build_steps(_krill_step, d.get('steps') or [])
+    category = str(d.get('task_category') or '')
     t = build(Trajectory, dict(id=d.get('id'), task=d['task_description'],
-                               category=_known_category(d.get('task_category')),
+                               category=router.canonical(category) if router else category,
                                success=d.get('success'), metadata=d.get('metadata')))
     t.steps = steps
     t.metadata = t.metadata | {'total_reward': d.get('total_reward', t.reward)}
@@ -148,6 +145,7 @@ def _turns(turns):
 # %% ../nbs/270_formats.ipynb #d9ef0f05
 def from_eto(
     d:dict, # One conversation
+    router:Router|None=None, # Reads its category; None leaves that empty
 )->Trajectory: # ValueError names a field or turn that is wrong
     "An ETO conversation as a `Trajectory`"
     task, steps = '', []
@@ -164,45 +162,47 @@ def from_eto(
         if action or begun and not re.fullmatch(r'\W*ok(ay)?\W*', said, re.I):
             steps.append(Step('\n'.join(observed), action or said.strip(), reply=said, ok=bool(action)))
         observed = []
-    return _eto_ended(d, task, steps, '\n'.join(observed))
+    return _eto_ended(d, task, steps, '\n'.join(observed), router)
 
 # %% ../nbs/270_formats.ipynb #27d86c7d
-def _eto_ended(d, task, steps, final):
+def _eto_ended(d, task, steps, final, router):
     "The `Trajectory` of an ETO conversation that has been read to its end"
     game, reward = str(d.get('game_file') or ''), d.get('reward', 1.0)
     if not isinstance(reward, (int, float)):
         raise ValueError(f'the field `reward` should be of type float, not {reward!r}')
     if steps:
         steps[-1].reward = float(reward)
-    household = bool(game)
-    if steps and not game:
-        household = 'in the middle of a room' in steps[0].observation
-    category = alfworld_category(' '.join(Path(game).parts[-3:]) or task) if household else ''
+    told = ' '.join(Path(game).parts[-3:]) or task
+    category = router(told) if router and told else ''
     won = bool(d.get('success', steps and reward >= 1))
     return Trajectory(str(d.get('id') or ''), task, category, steps, won, final, game)
 
 # %% ../nbs/270_formats.ipynb #e2121264
-_READERS = {'conversations': from_eto, 'task_description': from_krill, 'task': Trajectory.from_dict}
-
-def _trajectory(d):
+def _trajectory(d, router=None):
     "One record of any known format as a `Trajectory`"
     assert_object(d, 'trajectory')
-    for key, reader in _READERS.items():
-        if key in d:
-            return reader(d)
+    if 'conversations' in d:
+        return from_eto(d, router)
+    if 'task_description' in d:
+        return from_krill(d, router)
+    if 'task' in d:
+        return Trajectory.from_dict(d)
     if 'memory_id' in d:
         raise ValueError('this is a memory, not a trajectory; use load_memories')
-    known, found = ', '.join(f'`{k}`' for k in _READERS), ', '.join(map(str, d)) or 'nothing'
+    known, found = '`conversations`, `task_description`, `task`', ', '.join(map(str, d)) or 'nothing'
     raise ValueError(f'none of the fields {known} is there; found {found}')
 
 def load_trajectories(
     path:str|Path, # JSON lines or an array, of our records, Krill's, or ETO conversations
     drop_torn:bool=False, # Leave out a last record that a crash cut short
+    router:Router|None=None, # Of their world; sorts records that others made
 )->list: # `Trajectory`s in file order; ValueError names file, line and field, FileNotFoundError the command
     "The trajectories in a file"
     if not Path(path).is_file():
         raise FileNotFoundError(f'no trajectory file at {path}; `skillrl collect --output {path}` writes one')
-    out = _load(path, _trajectory, drop_torn)
+    def read(record:dict)->Trajectory:
+        return _trajectory(record, router)
+    out = _load(path, read, drop_torn)
     for i, t in enumerate(out):
         t.id = t.id or f'{Path(path).stem}-{i:05d}'
     return out
@@ -225,13 +225,13 @@ class Memory:
     id:str
     goal:str
     outcome:str          # 'success' or 'failure'
-    category:str = ''    # Kind of task, where the description names it
+    category:str = ''    # Empty in a file; filled in by a router
     description:str = '' # One sentence on the task and how it went
     steps:list = field(default_factory=list)    # Dicts `step_index, action, critical_observation, reasoning`
     mistakes:list = field(default_factory=list) # Dicts `trigger_condition, bad_action`
     planning_pattern:str = ''
-    env:str = ''         # 'alfworld', 'webshop' or 'search'
-    data_source:str = '' # Question set, for search
+    env:str = ''         # Name of its world
+    data_source:str = '' # Question set, where tasks are questions
     origin:str = ''      # Where the episode came from
     extra:dict = field(default_factory=dict)
 
@@ -246,24 +246,6 @@ def _unwrapped(d, key):
         d = d[key]
     return d
 
-# %% ../nbs/270_formats.ipynb #0e0d1022
-_SEARCH_CATEGORIES = {'direct_retrieval': r'direct[- ]retrieval', 'multi_hop_reasoning': r'multi[- ]?hop',
-                      'entity_attribute_lookup': r'entity[- ]attribute', 'comparison': r'comparison'}
-
-def _described(env, text):
-    "The kind of task a memory's description names, empty when it names none"
-    if env == 'alfworld':
-        m = re.search(r'classified as\W*(\w+)', text, re.I)
-        return alfworld_category(m[1]) if m else ''
-    if env != 'search':
-        return ''
-    found = {}
-    for category, pattern in _SEARCH_CATEGORIES.items():
-        m = re.search(pattern, text, re.I)
-        if m:
-            found[m.start()] = category
-    return found[min(found)] if found else ''
-
 # %% ../nbs/270_formats.ipynb #bf9e6587
 def _memory(d):
     "One official record as a `Memory`"
@@ -272,11 +254,10 @@ def _memory(d):
     tags, meta = d.get('tags') or {}, d['content'].get('task_meta') or {}
     guide = _unwrapped(d['content'], 'strategic_guidelines') or {}
     env = str(tags.get('environment') or '').lower().replace('agent', '')
-    text = d.get('contextual_description') or ''
     return build(Memory, dict(
         id=d.get('memory_id'), goal=meta.get('original_goal'), env=env, origin=d.get('origin_env_id'),
         outcome='success' if str(tags.get('outcome')).lower() == 'success' else 'failure',
-        category=_described(env, text), description=text,
+        description=d.get('contextual_description'),
         steps=_unwrapped(d['content'], 'refined_trajectory'),
         mistakes=guide.get('mistakes_to_avoid'), planning_pattern=guide.get('planning_pattern'),
         data_source=meta.get('data_source') or tags.get('data_source')))

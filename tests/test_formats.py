@@ -2,6 +2,7 @@
 import json, os, random
 from pathlib import Path
 import pytest
+from skillrl.envs.alfworld.router import ROUTER, described_category
 from skillrl.envs.alfworld.scene import alfworld_category
 from skillrl.formats import from_eto, from_krill, load_memories, load_trajectories, save_trajectories
 from skillrl.stats import wilson
@@ -148,7 +149,7 @@ def krill(**kw):
 
 def test_krill_file(tmp_path):
     (tmp_path/'k.json').write_text(json.dumps([krill(), krill(id='2', success=False)], indent=2))
-    a, b = load_trajectories(tmp_path/'k.json')
+    a, b = load_trajectories(tmp_path/'k.json', router=ROUTER)
     assert (a.id, a.task, a.category) == ('5c0e1a2b', 'put two pencil in desk.', 'pick_two')
     assert (a.success, a.reward, len(a)) == (True, 1.0, 2) and not b.success
     assert a.metadata == KRILL_METADATA | {'total_reward': 1.0}
@@ -158,7 +159,8 @@ def test_krill_file(tmp_path):
     ('Pick', 'pick'), ('Look', 'look'), ('PickTwo', 'pick_two'), ('pick two', 'pick_two'), ('heat', 'heat'),
     ('search', 'search'), ('', ''), (None, '')])
 def test_krill_categories(name, ours):
-    assert from_krill(krill(task_category=name)).category == ours
+    assert from_krill(krill(task_category=name), ROUTER).category == ours
+    assert from_krill(krill(task_category=name)).category == (name or '')
 
 def test_krill_survives_our_format(tmp_path):
     t = from_krill(krill())
@@ -170,8 +172,8 @@ def test_krill_survives_our_format(tmp_path):
 START = ('Here is your task. You are in the middle of a room. Looking quickly around you, '
          'you see a fridge 1.\nYour task is to: put a hot egg in garbagecan.')
 
-def eto(*turns, **kw):
-    return from_eto({'conversations': [{'from': w, 'value': v} for w, v in turns]} | kw)
+def eto(*turns, router=None, **kw):
+    return from_eto({'conversations': [{'from': w, 'value': v} for w, v in turns]} | kw, router)
 
 @pytest.mark.parametrize('said, action, ok', [
     ('Thought: cold.\nAction: go to fridge 1', 'go to fridge 1', True),
@@ -225,7 +227,9 @@ def test_eto_two_observations_in_a_row_are_both_kept():
     ('', 'heat'),
     (None, 'heat')])
 def test_eto_category(game, category):
-    assert eto(('human', START), ('gpt', 'Action: look'), game_file=game).category == category
+    turns = ('human', START), ('gpt', 'Action: look')
+    assert eto(*turns, game_file=game, router=ROUTER).category == category
+    assert eto(*turns, game_file=game).category == ''
 
 def test_eto_webshop_shape():
     start = 'Observation:\nWebShop [SEP] Instruction: [SEP] i need a red mug [SEP] Search'
@@ -241,8 +245,8 @@ def test_eto_ids_come_from_the_file(tmp_path):
     assert [t.id for t in load_trajectories(tmp_path/'eto.json')] == ['eto-00000', 'eto-00001']
 
 def test_eto_empty_conversation():
-    t = eto()
-    assert (len(t), t.success, t.task) == (0, False, '')
+    t = eto(router=ROUTER)
+    assert (len(t), t.success, t.task, t.category) == (0, False, '', '')
 
 # --- kinds of task, rates ---
 
@@ -309,6 +313,8 @@ def test_real_memories(name, counts):
 @real_data
 def test_real_router():
     ms = load_memories(Path(REAL)/'alfworld/generated_memories_alfworld_total.json')
+    for m in ms:
+        m.category = described_category(m.description)
     assert sum(alfworld_category(m.goal) == m.category for m in ms) >= 222
     won = {c: (len(select(g, True)), len(select(g, False))) for c, g in by_category(ms).items()}
     assert won == dict(pick=(32, 6), pick_two=(9, 29), look=(20, 14), clean=(17, 19), heat=(16, 26),

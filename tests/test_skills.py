@@ -80,7 +80,7 @@ def test_krill_records_are_read():
              dict(observation=took, action='move mug 1 to desk 1', reward=1.0, step_index=1)]
     d = dict(id='k', task_description='put some mug in desk', task_category='Pick', success=True,
              total_reward=1.0, metadata={}, steps=steps)
-    assert [o.principle for o in distill([from_krill(d)]).skills()] == ['To put: take, move.']
+    assert [o.principle for o in distill([from_krill(d, ROUTER)]).skills()] == ['To put: take, move.']
 
 def test_words_that_are_no_command_do_not_stop_the_teacher():
     world = Engine(house.game('collect', 0, 'pick'))

@@ -81,15 +81,22 @@ def _account(teacher):
     rejected = counted(len(teacher.rejected), 'object')
     return f'\n{questions}, {unanswered} unanswered, {rejected} rejected; {teacher.chat.ledger}'
 
+def _played(file, config):
+    "The trajectories in `file`, in the categories of the world that `config` names"
+    from skillrl.envs.base import world
+    from skillrl.formats import load_trajectories
+    return load_trajectories(file, router=world(config.env.name).router)
+
 # %% ../../nbs/850_commands.steps.ipynb #69ffb3a5
 def distill(args:Namespace)->None: # ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
     from skillrl.builders import announce_teacher, build_teacher, distill_questions
+    from skillrl.envs.base import world
     from skillrl.flags import progress, settings
-    from skillrl.formats import load_trajectories
     from skillrl.skills.distillation import distill as distill_bank
-    teacher = build_teacher(settings(args), Path(args.output).with_suffix('.teacher'))
-    trajs = [] if args.memories else load_trajectories(args.trajectories)
+    config = settings(args)
+    teacher = build_teacher(config, Path(args.output).with_suffix('.teacher'))
+    trajs = [] if args.memories else _played(args.trajectories, config)
     if not (trajs or args.memories):
         raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
     announce_teacher('distill', teacher, distill_questions(teacher, [trajs]))
@@ -97,7 +104,8 @@ def distill(args:Namespace)->None: # ValueError if there is nothing to read
         if args.memories:
             bank = _bank_of_memories(args.memories, teacher)
         else:
-            bank = distill_bank(trajs, teacher)
+            of = world(config.env.name)
+            bank = distill_bank(trajs, teacher, of.categories, of.router)
     bank.save(args.output)
     print(f'{bank!r}: {args.output}{_account(teacher)}')
 
@@ -135,14 +143,13 @@ def sft(args:Namespace)->None: # ValueError without demonstrations
 def _demonstrated(args, suite, config):
     "The rows of the demonstrations, and the teacher who wrote the thoughts of won episodes or None"
     from skillrl.builders import announce_teacher, build_teacher
-    from skillrl.formats import load_trajectories
     from skillrl.inspection import load_bank
     from skillrl.training.phases import demonstrations, drawn_rows, learns_from_won
     from skillrl.trajectory import select
     bank = load_bank(args.skill_bank)
     played, teacher = (), None
     if learns_from_won(suite, config):
-        played = load_trajectories(args.trajectories or TRAJECTORIES)
+        played = _played(args.trajectories or TRAJECTORIES, config)
         teacher = build_teacher(config, f'{args.output}.teacher')
         announce_teacher('sft', teacher, len(select(played, success=True)))
     rows = demonstrations(suite, bank, config, played, teacher)
@@ -153,13 +160,12 @@ def rl(args:Namespace)->None:
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.builders import build_local_policy, build_teacher
     from skillrl.flags import progress
-    from skillrl.formats import load_trajectories
     from skillrl.inspection import load_bank
     from skillrl.training.phases import save_rounds, train_in_suite
     config, suite = _start(args)
     bank = load_bank(args.skill_bank)
     policy, teacher = build_local_policy(config), build_teacher(config, f'{args.output}.teacher')
-    evidence = load_trajectories(args.trajectories) if args.trajectories else ()
+    evidence = _played(args.trajectories, config) if args.trajectories else ()
     _announce_evolution(teacher, config)
     with progress() as step:
         def each(done:int, total:int)->None:
