@@ -1,0 +1,115 @@
+"The one style of all figures: labels that can be read, intervals where they were measured, colours that differ for everybody"
+import itertools, subprocess, sys
+import numpy as np
+import pytest
+from skillrl.plots import PALETTE, band, bars, figure, heat_map, label_end, spread
+
+def boxes(fig, ax):
+    "Where the labels of `ax` stand, in pixels"
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    canvas = FigureCanvasAgg(fig)
+    canvas.draw()
+    return [t.get_window_extent(canvas.get_renderer()) for t in ax.texts]
+
+def overlaps(fig, ax):
+    return [pair for pair in itertools.combinations(boxes(fig, ax), 2) if pair[0].overlaps(pair[1])]
+
+@pytest.mark.parametrize('ends', [[.5]*5, [.5, .52, .9, .91], [1, 0], [1, .99, .98, 0, .01], [-5, 7.5, 7.6]])
+def test_labels_do_not_overlap(ends):
+    fig, ax = figure()
+    for n, y in enumerate(ends):
+        ax.plot([0, 9], [0, y])
+        label_end(ax, 9, y, f'curve {n}')
+    assert overlaps(fig, ax) == []
+
+def test_labels_move_with_limits_that_are_set_later():
+    fig, ax = figure()
+    for y in (.2, .3, .4):
+        band(ax, [0, 1], [0, y], [0, y - .1], [0, y + .1], f'at {y}')
+    assert overlaps(fig, ax) == []
+    ax.set(ylim=(0, 50))
+    assert overlaps(fig, ax) == []
+    ax.set(ylim=(0, 1))
+    centres = [(b.y0 + b.y1)/2 for b in boxes(fig, ax)]
+    ends = [ax.transData.transform((1, y))[1] for y in (.2, .3, .4)]
+    assert np.allclose(centres, ends, atol=3) # With room, each stands at its end
+
+@pytest.mark.parametrize('kind', ['png', 'svg'])
+def test_labels_stand_in_the_figure_and_right_of_the_line(kind, tmp_path):
+    fig, ax = figure(4, 2)
+    band(ax, [0, 1], [0, 1], [0, .9], [0, 1], 'a rather long name of a condition')
+    box, = boxes(fig, ax)
+    end = ax.transData.transform((1, 1))[0]
+    assert end < box.x0 and box.x1 <= fig.bbox.x1
+    fig.savefig(tmp_path/f'x.{kind}')
+
+def test_a_label_takes_the_colour_of_its_line():
+    fig, ax = figure()
+    band(ax, [0, 1], [0, 1], [0, 1], [0, 1], 'first')
+    band(ax, [0, 1], [1, 0], [1, 0], [1, 0], 'second', PALETTE['green'])
+    label_end(ax, 1, .5, 'third', PALETTE['pink'])
+    assert [t.get_color() for t in ax.texts] == [PALETTE[c] for c in ('blue', 'green', 'pink')]
+    assert [c.get_facecolor()[0][:3].tolist() for c in ax.collections] == [rgb('blue'), rgb('green')]
+
+@pytest.mark.parametrize('places,gap', [([3, 1, 2], 1), ([0, 0, 0, 9, 9.5], 2), ([5], 3), ([], 1)])
+def test_spread_moves_as_little_as_it_can(places, gap):
+    moved = spread(places, gap)
+    assert all(b - a >= gap - 1e-9 for a, b in itertools.pairwise(sorted(moved)))
+    assert sum(moved) == pytest.approx(sum(places))
+    if all(b - a >= gap for a, b in itertools.pairwise(sorted(places))):
+        assert moved == pytest.approx(places)
+
+def test_a_band_holds_its_interval_and_may_have_gaps():
+    fig, ax = figure()
+    band(ax, [0, 1, 2], [.5, .5, .5], [.4, float('nan'), .3], [.6, float('nan'), .8])
+    ys = np.concatenate([p.vertices[:, 1] for p in ax.collections[0].get_paths()])
+    assert set(np.round(ys[np.isfinite(ys)], 6)) == {.4, .6, .3, .8} and not len(ax.texts)
+    band(ax, [], [], [], [], 'nothing measured yet')
+    assert not len(ax.texts)
+
+def test_bars_span_their_intervals():
+    fig, ax = figure()
+    bars(ax, ['a', 'b'], [.5, .25], [.4, .1], [.6, .5], [PALETTE['blue'], PALETTE['grey']], shift=.2)
+    spans, dots = ax.lines[0::2], ax.lines[1::2]
+    assert [(*line.get_xdata(), *line.get_ydata()) for line in spans] == [(.4, .6, .2, .2), (.1, .5, 1.2, 1.2)]
+    assert [dot.get_xdata()[0] for dot in dots] == [.5, .25]
+    assert [t.get_text() for t in ax.texts] == ['0.50', '0.25']
+    assert [t.get_text() for t in ax.get_yticklabels()] == ['a', 'b']
+    top, bottom = (ax.transData.transform((0, y))[1] for y in (0, 1))
+    assert top > bottom
+    assert [line.get_color() for line in spans] == [PALETTE['blue'], PALETTE['grey']]
+
+def test_heat_maps_share_one_scale_and_one_bar():
+    fig, axes = figure(panels=2)
+    heat_map(axes, [np.array([[0., 1]]), np.array([[2., 3]])], 'cosine')
+    assert {ax.images[0].get_clim() for ax in axes} == {(0, 3)}
+    assert [ax.get_ylabel() for ax in fig.axes[2:]] == ['cosine']
+
+def test_a_figure_is_closed_and_has_two_spines_and_the_palette():
+    import matplotlib.pyplot as plt
+    fig, axes = figure(7, 3, panels=2)
+    assert plt.get_fignums() == [] and fig.get_size_inches().tolist() == [7, 3]
+    for ax in axes:
+        assert [s for s in ax.spines if ax.spines[s].get_visible()] == ['left', 'bottom']
+        assert [ax.plot([0, n])[0].get_color() for n in range(7)] == [*PALETTE.values()]
+
+# --- the colours, as somebody sees them who lacks one kind of cone (Viénot et al. 1999, linear RGB)
+
+BLIND = {'none': np.eye(3), 'protan': [[.112, .888, 0], [.112, .888, 0], [.004, -.004, 1]],
+         'deutan': [[.293, .707, 0], [.293, .707, 0], [-.021, .021, 1]]}
+
+def rgb(name):
+    from matplotlib.colors import to_rgb
+    return list(to_rgb(PALETTE[name]))
+
+@pytest.mark.parametrize('kind', BLIND)
+def test_colours_differ_for_everybody(kind):
+    "Of matplotlib's own first seven colours the nearest two are .04 apart"
+    linear = {name: np.array(BLIND[kind])@np.array(rgb(name))**2.2 for name in PALETTE}
+    seen = {name: np.clip(v, 0, 1)**(1/2.2) for name, v in linear.items()}
+    near = {(a, b): np.linalg.norm(seen[a] - seen[b]) for a, b in itertools.combinations(seen, 2)}
+    assert {pair: d for pair, d in near.items() if d < .14} == {}
+
+def test_matplotlib_is_loaded_by_the_first_figure_only():
+    told = 'import sys, skillrl.plots; print("matplotlib" in sys.modules)'
+    assert subprocess.check_output([sys.executable, '-c', told], text=True).strip() == 'False'
