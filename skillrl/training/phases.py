@@ -78,13 +78,14 @@ def sft_rows(
         past.append((step.action, observation))
     return rows
 
-# %% ../../nbs/615_training.phases.ipynb #75a4bf32
+# %% ../../nbs/615_training.phases.ipynb #cbcfdb7d
 def _from_won(played, retriever, teacher, config):
     "Rows of the won episodes of `played`, with the thoughts of `teacher`, if it writes any"
     won = select(played, success=True)
     thoughts = teacher.all_thoughts(won) if hasattr(teacher, 'all_thoughts') else [None]*len(won)
     return [row for t, said in zip(won, thoughts) for row in sft_rows(t, retriever, said, config)]
 
+# %% ../../nbs/615_training.phases.ipynb #92af2c79
 def _expert_for(task, config, rng):
     "The world's expert for one episode; ValueError if it has none"
     expert = world(config.env.name).expert(task, rng, config.sft.trust)
@@ -102,6 +103,7 @@ def require_expert(
     for game in suite.games('collect', 1):
         _expert_for(game.task, config, random.Random(0))
 
+# %% ../../nbs/615_training.phases.ipynb #3ff20498
 def demonstrations(
     suite:Any,                     # Where
     bank:SkillBank|None,           # Its bank, shown in the prompts
@@ -126,18 +128,7 @@ def drawn_rows(
     n = min(len(rows), config.sft.num_examples or len(rows))
     return random.Random(config.seed).sample(rows, n)
 
-# %% ../../nbs/615_training.phases.ipynb #808d56c3
-def _fine_tune_adapter(rows, config, tokenizer, steps):
-    "The policy with a LoRA or QLoRA adapter trained and merged, and the loss at each step"
-    from skillrl.llm.local import Policy
-    from skillrl.training.sft import AdapterOptions, adapter_sft, merge_adapter
-    c, checkpoint = config.sft, str(config.model.checkpoint or data_path('base'))
-    options = AdapterOptions(c.method=='qlora', steps, c.learning_rate, batch_size=c.batch_size,
-                             seed=config.seed, threads=config.model.threads)
-    with TemporaryDirectory() as folder:
-        _, losses = adapter_sft(rows, checkpoint, tokenizer, f'{folder}/adapter', options)
-        return Policy(merge_adapter(f'{folder}/adapter', checkpoint), tokenizer), losses
-
+# %% ../../nbs/615_training.phases.ipynb #3aa63537
 def fine_tune(
     rows:list[dict], # `prompt` and `completion`
     config:SkillRLConfig,
@@ -162,6 +153,18 @@ def fine_tune(
         encoded = encode_rows(rows, policy)
         return policy, full_sft(encoded, policy, steps, c.learning_rate, c.batch_size, config.seed, progress)
 
+# %% ../../nbs/615_training.phases.ipynb #1f766a4e
+def _fine_tune_adapter(rows, config, tokenizer, steps):
+    "The policy with a LoRA or QLoRA adapter trained and merged, and the loss at each step"
+    from skillrl.llm.local import Policy
+    from skillrl.training.sft import AdapterOptions, adapter_sft, merge_adapter
+    c, checkpoint = config.sft, str(config.model.checkpoint or data_path('base'))
+    options = AdapterOptions(c.method=='qlora', steps, c.learning_rate, batch_size=c.batch_size,
+                             seed=config.seed, threads=config.model.threads)
+    with TemporaryDirectory() as folder:
+        _, losses = adapter_sft(rows, checkpoint, tokenizer, f'{folder}/adapter', options)
+        return Policy(merge_adapter(f'{folder}/adapter', checkpoint), tokenizer), losses
+
 # %% ../../nbs/615_training.phases.ipynb #30d0778a
 def draw_groups(
     suites:Sequence[Any],               # Where to draw from
@@ -176,7 +179,7 @@ def draw_groups(
     groups = [build_episodes(s, task, banks[s.name], config) for s, task in zip(where, tasks)]
     return groups, where
 
-# %% ../../nbs/615_training.phases.ipynb #6b6db587
+# %% ../../nbs/615_training.phases.ipynb #41139d9f
 def evolves(config:SkillRLConfig)->bool:
     "Do banks change while the policy learns?"
     return config.evolution.validation_interval > 0 and config.retrieval.memory=='skills'
@@ -195,6 +198,7 @@ def round_games(
     return RoundGames(fresh('val', c.val_tasks), fresh('gate', 8*c.gate_tasks), fresh('report', c.val_tasks),
                       evidence, held_out)
 
+# %% ../../nbs/615_training.phases.ipynb #d9089e22
 def evolve_bank(
     bank:SkillBank,    # Of the suite
     suite:Any,
@@ -205,7 +209,7 @@ def evolve_bank(
     evidence:Sequence[Trajectory]=(), # Earlier trajectories the teacher may use as well
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite"
-    play_seed = derive_seed(config.seed, 'look', number, suite.name)
+    play_seed = derive_seed(config.seed, 'evolve', number, suite.name)
     def play(bank:SkillBank, games:list)->list[Trajectory]:
         return play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, play_seed)
     def retriever(bank:SkillBank)->Retriever:
@@ -245,7 +249,7 @@ def rl_iterations(
             start_round(trainer.policy, (i+1)//every - 1)
         yield Iteration(i, log, groups[0], where[0])
 
-# %% ../../nbs/615_training.phases.ipynb #6ca29be2
+# %% ../../nbs/615_training.phases.ipynb #b4a42693
 def train_in_suite(
     policy:Any,          # Its weights move
     suite:Any,           # Where
@@ -270,6 +274,7 @@ def train_in_suite(
             step(iteration.number + 1, n)
     return logs, rounds
 
+# %% ../../nbs/615_training.phases.ipynb #d240be00
 def save_rounds(
     folder:str|Path, # Made, or replaced as a whole
     bank:SkillBank,  # The one before
