@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from .agent import ChatPolicy, Episode, Limits, rollout
+from .agent import Episode, Limits, rollout
+from .chat_policy import ChatPolicy
 from .config import ModelConfig, SkillRLConfig
 from .options import is_azure
 from .envs.base import seeded, world

@@ -2,9 +2,9 @@
 import random, re, time
 from collections import namedtuple
 import pytest
-from skillrl.agent import (CONTRACT, Episode, EpisodeError, Limits, build_messages, demonstrate,
-                           parse_reply, rollout, write_reply)
+from skillrl.agent import Episode, EpisodeError, Limits, build_messages, demonstrate, rollout
 from skillrl.config import AgentConfig
+from skillrl.contract import CONTRACT, parse_reply, write_reply
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import Game, Goal, build_scene
 from skillrl.envs.base import TextEnv

@@ -4,7 +4,8 @@ import json, os, random, re, subprocess, sys, time, unicodedata
 from dataclasses import replace
 from pathlib import Path
 import pytest
-from skillrl.agent import CONTRACT, build_messages
+from skillrl.agent import build_messages
+from skillrl.contract import CONTRACT
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.notes import AlfworldNotes

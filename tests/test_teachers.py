@@ -3,7 +3,7 @@ import json, re, time
 from functools import partial
 import pytest
 from faults import FaultServer, error, said
-from skillrl.agent import parse_reply, write_reply
+from skillrl.contract import parse_reply, write_reply
 from skillrl.config import ModelConfig, SkillRLConfig
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household

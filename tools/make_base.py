@@ -7,7 +7,8 @@ it learns to act by what its prompt says, notes included. The demonstrator belie
 Which household keeps what where, no weight can know; no household made here is met again in training or tests.
 """
 import argparse, random, re
-from skillrl.agent import Episode, write_reply
+from skillrl.agent import Episode
+from skillrl.contract import write_reply
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.expert import AlfworldExpert

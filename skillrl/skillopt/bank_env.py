@@ -12,7 +12,9 @@ from copy import copy
 from threading import Lock
 from typing import Any
 from fastcore.basics import patch
-from ..agent import CONTRACT, ChatPolicy, EpisodeError
+from ..agent import EpisodeError
+from ..chat_policy import ChatPolicy
+from ..contract import CONTRACT
 from ..builders import build_episodes, build_retriever, derive_seed, play_episodes
 from ..config import SkillRLConfig
 from ..envs.base import world

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from ..agent import Episode, PromptContext, demonstrate, step_messages, write_reply
+from ..agent import Episode, PromptContext, demonstrate, step_messages
+from ..contract import write_reply
 from ..builders import (build_episodes, build_local_policy, build_retriever, derive_seed, play_episodes,
                               rollout_limits)
 from ..config import SkillRLConfig
