@@ -94,9 +94,9 @@ MUTATIONS = [
     Mutation('a second attempt is as easy as the first', 'skills/proposals.py', 'trial.config.alpha/2**refused.get(refused_as(row), 0)', 'trial.config.alpha', GATE),
     Mutation('no test of non-inferiority', 'skills/proposals.py', 'if len(alters) > len(best):', 'if False:', GATE),
     Mutation('general skills from one category', 'skills/proposals.py', 'if len(about) > 1:', 'if about:', GATE),
-    Mutation('the gate forgets what its analyses spent', 'stats.py', "row['bound'] = bound(gains, level - spent)", "row['bound'] = bound(gains, level)", GATE),
-    Mutation('the gate keeps whatever gains', 'stats.py', "keep = wins - losses >= row['need'] and gain > 0", 'keep = gain > 0', GATE),
-    Mutation('error spent all at once', 'stats.py', 'alpha*(end/n)**2', 'alpha', GATE),
+    Mutation('the gate forgets what its analyses spent', 'sequential.py', "row['bound'] = bound(gains, level - spent)", "row['bound'] = bound(gains, level)", GATE),
+    Mutation('the gate keeps whatever gains', 'sequential.py', "keep = wins - losses >= row['need'] and gain > 0", 'keep = gain > 0', GATE),
+    Mutation('error spent all at once', 'sequential.py', 'alpha*(end/n)**2', 'alpha', GATE),
     Mutation('interval of a rate too narrow', 'stats.py', 'z:float=1.959964', 'z:float=1.2', 'tests/test_intervals.py tests/test_agent.py tests/test_skillopt_gate.py tests/test_evolution.py'),
     Mutation('losses not counted against wins', 'stats.py', 'b = (2*n - wins + losses)*d - wins - losses', 'b = (2*n - wins)*d - wins', GATE),
     # Skills

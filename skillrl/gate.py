@@ -7,7 +7,7 @@ __all__ = ['assert_fresh', 'played', 'paired_scores', 'gate']
 
 # %% ../nbs/235_gate.ipynb #671ee7d9
 from collections.abc import Callable, Iterable, Sequence
-from .stats import PairedTest, Verdict
+from .sequential import PairedTest, Verdict
 
 # %% ../nbs/235_gate.ipynb #152d6755
 def assert_fresh(
@@ -46,7 +46,7 @@ def paired_scores(
     old:object, # The bank as it is
     new:object, # The bank with the change
     games:Sequence,
-)->list: # RuntimeError if no game was played with both
+)->list: # Of pairs of bools; errors of `played`, and RuntimeError if no game was played with both
     "(Won with `old`, won with `new`) for each game that was played with both"
     before, after = [{t.game: bool(t.success) for t in played(play, bank, games)} for bank in (old, new)]
     pairs = [(before[g.id], after[g.id]) for g in games if g.id in before and g.id in after]
@@ -54,26 +54,6 @@ def paired_scores(
         raise RuntimeError(f'none of the {len(games)} games was played both ways: '
                            'see why episodes failed, then try again')
     return pairs
-
-# %% ../nbs/235_gate.ipynb #128a46d5
-def gate(
-    old:object, # Whatever `play` takes: a bank, a prompt
-    new:object, # The same with the change
-    play:Callable, # See `played`
-    games:Sequence, # To be played with both
-    rule:str='sign', # One of `GATE_RULES`
-    used:Iterable[str]=(), # Ids of games the change was made from
-    **how:float, # `alpha`, `margin` and `interims` of `PairedTest`
-)->Verdict: # ValueError if a game is used, or a setting makes no sense
-    "Whether `new` does better than `old` on fresh games"
-    test = PairedTest(rule, **how)
-    assert_fresh(games, used)
-    def measure(i:int, j:int)->list:
-        return paired_scores(play, old, new, games[i:j])
-    verdict = test.run(measure, len(games))
-    if not verdict.keep:
-        verdict.reason = _rejection_reason(verdict, test.margin)
-    return verdict
 
 # %% ../nbs/235_gate.ipynb #64f506ad
 def _rejection_reason(verdict, margin):
@@ -89,3 +69,23 @@ def _rejection_reason(verdict, margin):
     if 'bound' in last:
         return f'{text}: the difference may be {last["bound"]:.2f}, and has to be above {-margin or 0:g}'
     return text
+
+# %% ../nbs/235_gate.ipynb #46a79613
+def gate(
+    old:object, # Whatever `play` takes: a bank, a prompt
+    new:object, # The same with the change
+    play:Callable, # See `played`
+    games:Sequence, # To be played with both
+    rule:str='sign', # One of `GATE_RULES`
+    used:Iterable[str]=(), # Ids of games the change was made from
+    **how:float, # `alpha`, `margin` and `interims` of `PairedTest`
+)->Verdict: # ValueError if a game is used or a setting makes no sense; errors of `paired_scores`
+    "Whether `new` does better than `old` on fresh games"
+    test = PairedTest(rule, **how)
+    assert_fresh(games, used)
+    def measure(i:int, j:int)->list:
+        return paired_scores(play, old, new, games[i:j])
+    verdict = test.run(measure, len(games))
+    if not verdict.keep:
+        verdict.reason = _rejection_reason(verdict, test.margin)
+    return verdict

@@ -15,7 +15,8 @@ from skillrl.skills.evolution import (RoundGames, adopt, evolve, keep_apart, lea
                                       merge_duplicates, try_all, with_counts)
 from skillrl.skills.proposals import Trial, consider, duplicates, interim_plan, refused_as, touched
 from skillrl.skills.retrieval import Retrieved, Retriever, render
-from skillrl.stats import GATE_RULES, boundary, interim_analysis, paired_bound, sign_test, spending, wilson
+from skillrl.sequential import GATE_RULES, boundary, interim_analysis, spending
+from skillrl.stats import paired_bound, sign_test, wilson
 from skillrl.trajectory import Step, Trajectory
 
 # --- a world in which the truth is known ---

@@ -5,7 +5,8 @@ import pytest
 from skillrl import evaluate
 from skillrl.skillopt import report
 from skillrl.gate import paired_scores
-from skillrl.stats import bound_of_wins, paired_bound, paired_differences
+from skillrl.sequential import bound_of_wins, paired_differences
+from skillrl.stats import paired_bound
 from skillrl.trajectory import Trajectory
 
 def played(won):

@@ -5,8 +5,8 @@ import pytest
 from skillrl.skillopt.gate import (compute_score, decide, evaluate_gate, paired, score_of, select_gate_score,
                                    trial)
 from skillrl.skillopt.schedule import build_scheduler
-from skillrl.stats import (bound_of_gains, interim_analysis, interval, lower_bound, sign_test,
-                           weighed_below)
+from skillrl.sequential import bound_of_gains, interim_analysis
+from skillrl.stats import interval, lower_bound, sign_test, weighed_below
 from skillrl.types import RolloutResult
 
 # Recorded from 1.0.0; the last four of 'linear' hold budgets that end in a half, which may round either way

@@ -13,7 +13,7 @@ from fastcore.basics import patch
 from ..options import checked, opt
 from ..llm.reply import redact
 from .gate import METRICS
-from ..stats import GATE_RULES
+from ..sequential import GATE_RULES
 from .schedule import SCHEDULES
 
 # %% ../../nbs/724_skillopt.config.ipynb #64c35163

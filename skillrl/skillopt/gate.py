@@ -10,7 +10,7 @@ __all__ = ['METRICS', 'GateAction', 'select_gate_score', 'score_of', 'compute_sc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
-from ..stats import PairedTest, bound_of_gains
+from ..sequential import PairedTest, bound_of_gains
 from ..types import RolloutResult
 
 # %% ../../nbs/718_skillopt.gate.ipynb #75d1c2c8
