@@ -339,7 +339,7 @@ def _waiting(path):
     return f'{unanswered} without an answer, {every} in all'
 
 def _questions(path):
-    from skillrl.skillopt.questions import read_questions
+    from skillrl.envs.questions import read_questions
     rows = [[i['id'], i['question'], i.get('answers', '')] for i in read_questions(path)]
     table = Table(['id', 'question', 'answers'], rows[:10])
     return f'{counted(len(rows), "question")}, the first of them:\n\n{table.text(width())}'

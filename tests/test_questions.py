@@ -4,8 +4,8 @@ import json, random
 import pytest
 from faults import FaultServer, error
 from skillrl.cli import main
-from skillrl.skillopt import questions
-from skillrl.skillopt.questions import question_env, read_questions, split_questions
+from skillrl.envs import questions
+from skillrl.envs.questions import question_env, read_questions, split_questions
 
 ASKED = [
     'What is the capital of France?',

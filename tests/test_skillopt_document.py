@@ -10,8 +10,9 @@ from skillrl.envs.base import SkillEnv
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.skillopt.bank_env import BankEnv, ClientPolicy, compare_banks
-from skillrl.skillopt.document import as_line, bank_to_document, document_to_bank, pieces
-from skillrl.skillopt.package import PackageEnv, SkillPackage
+from skillrl.skills.document import as_line, bank_to_document, document_to_bank, pieces
+from skillrl.skillopt.document_env import PackageEnv
+from skillrl.skills.package import SkillPackage
 from skillrl.skillopt.editor import OPS, Edit, Patch, apply_edit, apply_patch_with_report, protect
 from skillrl.skillopt.rollout import ThreadExecutor, run_rollout
 from skillrl.skills.bank import Mistake, Skill, SkillBank
@@ -298,7 +299,7 @@ def test_a_save_replaces_its_own_and_nothing_else(tmp_path):
 
 @links
 def test_a_failed_save_leaves_the_old_state(tmp_path, monkeypatch):
-    import skillrl.skillopt.package as d
+    import skillrl.skills.package as d
 
     kitchen().save(tmp_path / 'k')
     before, real = tree(tmp_path / 'k'), d.atomic_write

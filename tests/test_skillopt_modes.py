@@ -14,7 +14,7 @@ from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.view import read_run, verdict
 from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.skillopt.bank_env import TeacherOptimizer, as_result
-from skillrl.skillopt.document import bank_to_document, document_to_bank
+from skillrl.skills.document import bank_to_document, document_to_bank
 from skillrl.skillopt.editor import Edit, Patch, protect, protected
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import EDITING, KEYS, load_prompt, sections

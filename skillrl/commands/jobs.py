@@ -135,7 +135,7 @@ def _rule_job(args, c):
     return RuleWorld(seed=c.seed, **sizes), RuleTarget(seed=c.seed), RuleOptimizer(seed=c.seed)
 
 def _question_job(args, c):
-    from skillrl.skillopt.questions import question_env
+    from skillrl.envs.questions import question_env
     config = _models(args)
     policy, teacher = (_client_of(role, args, config) for role in _WHO)
     if policy is None:
@@ -223,7 +223,8 @@ def dressed(
     skill:str|Path, # A file or a folder
 )->tuple[Any, str|None]: # FileNotFoundError if there is none, ValueError if it is not UTF-8
     "`env` with that skill to begin with, and the text of the file, its line ends as they are"
-    from skillrl.skillopt.package import PackageEnv, SkillPackage
+    from skillrl.skillopt.document_env import PackageEnv
+    from skillrl.skills.package import SkillPackage
     path = Path(skill)
     if path.is_dir():
         return PackageEnv(env, SkillPackage.load(path)), None

@@ -16,7 +16,7 @@ from .loop import free_folder, new_folder, say_stopped
 # %% ../../nbs/840_commands.optimize.ipynb #83731065
 def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit
     "improve a skill document by what a model does with it; offline, unless questions or a bank are given"
-    from skillrl.skillopt import jobs
+    from skillrl.commands import jobs
     from skillrl.skillopt.trainer import SkillOptTrainer
     args = jobs.resumed(args)
     config = jobs.opt_settings(args, free_folder())

@@ -18,10 +18,10 @@ from ..contract import CONTRACT
 from ..builders import build_episodes, build_retriever, derive_seed, play_episodes
 from ..config import SkillRLConfig
 from ..envs.base import world
-from .document import as_line, bank_to_document, document_to_bank, section_heading
+from ..skills.document import as_line, bank_to_document, document_to_bank, section_heading
 from .editor import apply_patch
 from .gate import Decision, trial
-from .package import DocumentEnv
+from .document_env import DocumentEnv
 from .prompts import sections
 from .rollout import run_rollout
 from ..skills.bank import SkillBank

@@ -11,7 +11,7 @@ from .editor import protect, protected
 from .memory import Comparison, compare, meta_skill, slow_update
 from .selection import accept, adopt, measure_candidate
 from .session import Session
-from .trust import rejection_reasons
+from ..skills.document_guard import rejection_reasons
 
 # %% ../../nbs/763_skillopt.epochs.ipynb #5a8dee53
 def with_guidance(session:Session, text:str|None)->str|None: # None if it cannot be let in, or changes nothing

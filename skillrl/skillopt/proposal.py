@@ -16,7 +16,7 @@ from .memory import autonomous_budget, failure_patterns, RejectedEdits
 from .reflect import RawPatch, full_rewrite, merge_patches, minibatches
 from .reflect import rank_and_select, rewrite, run_minibatch_reflect
 from .session import Session
-from .trust import rejection_reasons
+from ..skills.document_guard import rejection_reasons
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #7ccc1d53
 def trusted(session:Session, p:Patch)->Patch:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from .editor import skill_hash
 from .gate import Decision, compute_score, decide, select_gate_score
 from .session import Session
-from .trust import rejection_reasons
+from ..skills.document_guard import rejection_reasons
 from ..types import RolloutResult
 
 # %% ../../nbs/757_skillopt.selection.ipynb #f8901a37
