@@ -299,14 +299,14 @@ def _versions(path):
 # %% ../nbs/820_inspection.ipynb #8428a8c6
 def _evolution(file):
     "The rounds of evolution in a log, and every proposal"
-    from skillrl.viewers import evolution_table, look_table
+    from skillrl.viewers import evolution_table, round_table
     records = JsonlLog(file).read()
     for line, record in enumerate(records, 1):
         if 'proposals' not in record or 'rates_before' not in record:
             raise ValueError(f'{file} line {line} is not the record of a round: mend or delete it')
     if not records:
         return []
-    return [table.text(width()) for table in (look_table(records), evolution_table(records))]
+    return [table.text(width()) for table in (round_table(records), evolution_table(records))]
 
 def _versioned(path, **how):
     parts = [_bank(path, **how)]

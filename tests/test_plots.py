@@ -1,4 +1,4 @@
-"The one style of all figures: labels that can be read, intervals where they were measured, colours that differ for everybody"
+"Labels that can be read, intervals where they were measured, colours that differ for everybody"
 import itertools, subprocess, sys
 import numpy as np
 import pytest
@@ -71,7 +71,8 @@ def test_bars_span_their_intervals():
     fig, ax = figure()
     bars(ax, ['a', 'b'], [.5, .25], [.4, .1], [.6, .5], [PALETTE['blue'], PALETTE['grey']], shift=.2)
     spans, dots = ax.lines[0::2], ax.lines[1::2]
-    assert [(*line.get_xdata(), *line.get_ydata()) for line in spans] == [(.4, .6, .2, .2), (.1, .5, 1.2, 1.2)]
+    drawn = [(*line.get_xdata(), *line.get_ydata()) for line in spans]
+    assert drawn == [(.4, .6, .2, .2), (.1, .5, 1.2, 1.2)]
     assert [dot.get_xdata()[0] for dot in dots] == [.5, .25]
     assert [t.get_text() for t in ax.texts] == ['0.50', '0.25']
     assert [t.get_text() for t in ax.get_yticklabels()] == ['a', 'b']

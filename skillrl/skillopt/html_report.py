@@ -11,7 +11,7 @@ import html
 from io import StringIO
 from pathlib import Path
 from typing import Any, Callable
-from ..evaluate import figure
+from ..plots import figure
 from .changes import SkillDiff, known_skill, step_story
 from .view import RunView, Score, cost_told, finals, in_digits, is_accepted
 from .view import lost_table, read_run, score_in, steps_told, text_of, usage_table, verdict, why_ended
@@ -102,8 +102,7 @@ def draw_lengths(ax:Any, folder:Path|str)->None:
 
 def plot_run(folder:Path|str)->Any: # A matplotlib figure
     "Scores and length of the skill along the steps of a run"
-    fig = figure(2.5)
-    left, right = fig.subplots(1, 2, width_ratios=(2, 1))
+    fig, (left, right) = figure(panels=2, width_ratios=(2, 1))
     draw_scores(left, folder)
     draw_lengths(right, folder)
     return fig
@@ -123,8 +122,8 @@ def draw_finals(ax:Any, folder:Path|str)->None:
 
 def drawn(draw:Callable, folder:Path|str)->Any: # A matplotlib figure
     "`draw(ax, folder)` in a figure narrower than a phone"
-    fig = figure(2.4, 3.1)
-    draw(fig.subplots(), folder)
+    fig, ax = figure(3.1, 2.4)
+    draw(ax, folder)
     return fig
 
 # %% ../../nbs/781_skillopt.html_report.ipynb #b24a0752

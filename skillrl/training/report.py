@@ -112,7 +112,7 @@ def write_run_report(
     success = [m['success'] for m in metrics if m['phase'] == 'rl']
     sizes = [len(bank) for bank in banks]
     entries = f'{counted(len(sizes), "bank")} of {min(sizes)} to {counted(max(sizes), "entry", "entries")}.'
-    learning = 'Success of each iteration in the training suites, and its moving average.'
+    learning = 'Success in the training suites, the mean of five iterations with its 95 % interval.'
     return write_report(folder, 'What this run learned', {
         'Success': compare(results),
         'What changed': '\n'.join(f'- {sentence}.' for sentence in changes),
