@@ -90,7 +90,7 @@ def one_household(suite, collector, policy, cfg, games):
 def main(households, games, policy, seed):
     import torch
     torch.set_num_threads(1)
-    cfg = SkillRLConfig().merged({'seed': seed, 'env.test_households': households})
+    cfg = SkillRLConfig().merged({'seed': seed, 'env.test_suites': households})
     collector, results, seen = build_policy(cfg), {}, []
     tested = build_policy(cfg.merged({'model.checkpoint': policy})) if policy else collector
     for suite in suites(cfg.env)[1]:

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent/'tests'))
 from disk import Disk
 
 SMOKE = {
-    'env.train_households': 2,
-    'env.test_households': 3,
+    'env.train_suites': 2,
+    'env.test_suites': 3,
     'env.episodes': 6,
     'env.test_tasks': 6,
     'sft.steps': 5,
@@ -39,8 +39,8 @@ SMOKE = {
     'evolution.gate_tasks': 6,
 }
 TINY = SMOKE | {
-    'env.train_households': 1,
-    'env.test_households': 1,
+    'env.train_suites': 1,
+    'env.test_suites': 1,
     'env.episodes': 2,
     'env.test_tasks': 1,
     'sft.steps': 2,

@@ -144,7 +144,7 @@ def single(seed):
     "One household: GRPO with its bank, GRPO without, and its conventions learned by SFT"
     import torch
     torch.set_num_threads(1)
-    one = {'seed': seed, 'env.train_households': 1, 'env.test_households': 1, 'rl.iterations': 40}
+    one = {'seed': seed, 'env.train_suites': 1, 'env.test_suites': 1, 'rl.iterations': 40}
     s = prepare(SkillRLConfig().merged(one))
     house, = s.train
     def played(policy, bank):

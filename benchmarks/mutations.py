@@ -25,7 +25,7 @@ class Mutation:
 LOSS = 'tests/test_grpo.py'
 RL = 'tests/test_rl.py tests/test_grpo.py'
 GATE = 'tests/test_evolution.py tests/test_intervals.py'
-SUITES = 'tests/test_households.py tests/test_suites.py'
+SUITES = 'tests/test_suites.py tests/test_suites.py'
 STORE = 'tests/test_store.py tests/test_power_loss.py'
 LOOP = 'tests/test_phases.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
@@ -80,8 +80,8 @@ MUTATIONS = [
     Mutation('each iteration has the same tasks', 'training/phases.py', "seeded(config.seed, 'tasks', iteration)", "seeded(config.seed, 'tasks')", LOOP + ' tests/test_pipeline.py -k "not killed"'),
     Mutation('a group of different tasks', 'training/phases.py', "[[s.draw('train', rng)]*c.group_size for s in where]", "[[s.draw('train', rng) for _ in range(c.group_size)] for s in where]", LOOP),
     # Worlds and splits
-    Mutation('no step limit', 'envs/base.py', 'truncated = not won and self.steps >= self.max_steps', 'truncated = False', 'tests/test_alfworld.py tests/test_households.py'),
-    Mutation('one step too many', 'envs/base.py', 'self.steps >= self.max_steps', 'self.steps > self.max_steps', 'tests/test_alfworld.py tests/test_households.py'),
+    Mutation('no step limit', 'envs/base.py', 'truncated = not won and self.steps >= self.max_steps', 'truncated = False', 'tests/test_alfworld.py tests/test_suites.py'),
+    Mutation('one step too many', 'envs/base.py', 'self.steps >= self.max_steps', 'self.steps > self.max_steps', 'tests/test_alfworld.py tests/test_suites.py'),
     Mutation('an official test is dealt to training', 'envs/alfworld/suites.py', "if 'train' not in split}", "if 'unseen' in split}", SUITES),
     Mutation('a game in two splits is taken', 'envs/alfworld/suites.py', 'if other != split:', 'if False:', SUITES),
     Mutation('part of a test instead of all of it', 'envs/alfworld/suites.py', "if split in ('test', *self.tests):", 'if False:', SUITES),

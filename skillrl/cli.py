@@ -10,6 +10,7 @@ import argparse, difflib, os, sys, warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from .config import EnvConfig
 from .commands.look import doctor, export, inspect
 from .commands.loop import ablate, train
 from .commands.optimize import optimize
@@ -55,12 +56,14 @@ def _shares(text):
 # %% ../nbs/855_cli.ipynb #31abbd89
 _CONFIG = {'--config': _flag("JSON or YAML settings, ours or Krill's", 'none', metavar='FILE')}
 _SEED = {'--seed': _flag('everything random starts from it', 0, type=_seed, metavar='N')}
+_WORLD = {'--env': _flag('the world: one of this library, or your own as module:Class',
+                         EnvConfig.name, metavar='NAME')}
 _GAMES = {'--games': _flag('folder of real games, with one folder per split',
-                           'generated households', metavar='DIR')}
+                           'games that the world makes', metavar='DIR')}
 _URL = {'--url': _flag('address of a live server to play on', 'play in this process', metavar='URL')}
-_HOME = {'--household': _flag('which generated household to play in, train-N or test-N',
-                              'train-000', metavar='NAME')}
-_PLAY = _CONFIG | _GAMES | _URL | _SEED
+_SUITE = {'--suite': _flag('which suite of the world to play in, such as train-003',
+                           'the first', metavar='NAME')}
+_PLAY = _CONFIG | _WORLD | _GAMES | _URL | _SEED
 
 _POLICY = {'--policy': _flag('folder of the policy that acts', 'the embedded policy', metavar='DIR')}
 _CHAT = {
@@ -87,7 +90,7 @@ class Command:
         self.name = self.name or self.run.__name__
 
 _LOOP = _PLAY | _POLICY | _TEACHER | _SMOKE | _ROWS | {
-    '--episodes': _number('episodes per household before there are skills', 24)}
+    '--episodes': _number('episodes per suite before there are skills', 24)}
 
 _TRAIN = _LOOP | _CHAT | {
     '--policy-model': _flag('a model behind a server that collects, for the weights to learn from',
@@ -100,33 +103,33 @@ _TRAIN = _LOOP | _CHAT | {
 _ABLATE = _LOOP | {'--output': _path('folder for the runs', 'runs/ablation', 'DIR')}
 
 # %% ../nbs/855_cli.ipynb #9faa3556
-_COLLECT = _PLAY | _POLICY | _CHAT | _HOME | {
+_COLLECT = _PLAY | _POLICY | _CHAT | _SUITE | {
     '--episodes': _number('episodes to play', 64, default=64),
     '--output': _path('where to write', TRAJECTORIES)}
 
-_DISTILL = _CONFIG | _TEACHER | {
+_DISTILL = _CONFIG | _WORLD | _TEACHER | {
     '--trajectories': _path('what to read', TRAJECTORIES),
     '--memories': _flag('official memories to read instead of trajectories', 'none', metavar='PATH'),
     '--output': _path('where to write', BANK)}
 
-_SFT = _PLAY | _POLICY | _TEACHER | _HOME | _SKILL_BANK | _ROWS | {
+_SFT = _PLAY | _POLICY | _TEACHER | _SUITE | _SKILL_BANK | _ROWS | {
     '--trajectories': _flag('learn from the episodes won in this file',
                             f'the expert; with --teacher {TRAJECTORIES}', metavar='PATH'),
     '--output': _path('where to write', 'data/policy_sft', 'DIR')}
 
-_RL = _PLAY | _POLICY | _TEACHER | _HOME | _SKILL_BANK | {
+_RL = _PLAY | _POLICY | _TEACHER | _SUITE | _SKILL_BANK | {
     '--trajectories': _flag('earlier episodes that new skills may be made from', 'none', metavar='PATH'),
     '--output': _path('where to write; the bank goes beside it', 'data/policy_rl', 'DIR')}
 
 # %% ../nbs/855_cli.ipynb #7c835e3e
-_EVOLVE = _PLAY | _POLICY | _CHAT | _TEACHER | _HOME | {
+_EVOLVE = _PLAY | _POLICY | _CHAT | _TEACHER | _SUITE | {
     '--skill-bank': _flag('the bank to begin with', BANK, metavar='PATH'),
     '--rounds': _number('rounds on fresh games', 2, default=2),
     '--output': _path('folder for its versions', 'data/evolved', 'DIR')}
 
-_EVAL = _PLAY | _POLICY | _CHAT | _HOME | {
+_EVAL = _PLAY | _POLICY | _CHAT | _SUITE | {
     '--skill-bank': _flag('a bank to compare with none', 'none', metavar='PATH'),
-    '--tasks': _number('test games', 'all of a folder, 12 of a household'),
+    '--tasks': _number('test games', 'all of a folder, otherwise 12'),
     '--max-steps': _number('actions allowed in an episode', '12, 50 for real games'),
     '--calls': _path('where the calls of --policy-model are kept, none of which is paid twice',
                      'data/eval.policy', 'DIR')}
@@ -143,7 +146,7 @@ _JOB = {
                          'a demo world', metavar='FILE'),
     '--split': _flag('shares of train, val and test, where the questions do not say',
                      '2:1:1', metavar='A:B:C', type=_shares),
-    '--bank': _flag('a bank, or a run of train, to optimise on the games of its household',
+    '--bank': _flag('a bank, or a run of train, to optimise on the games of its suite',
                     'a demo world', metavar='PATH'),
     '--skill': _flag('the skill to begin with, a file or a folder with a SKILL.md',
                      "the job's own", metavar='PATH')}
@@ -162,7 +165,7 @@ _OPTIMIZE = _SETTINGS | _JOB | {
     '--resume': _flag('go on with the run in this folder', 'off', metavar='DIR'),
     '--live': _flag('serve a page that follows the run to this machine',
                     'off', metavar='PORT', nargs='?', const=0, type=_port)}
-_OPTIMIZE |= _POLICY | _CHAT | _TEACHER | _AGENTS | _GAMES | _URL | _HOME
+_OPTIMIZE |= _POLICY | _CHAT | _TEACHER | _AGENTS | _WORLD | _GAMES | _URL | _SUITE
 
 # %% ../nbs/855_cli.ipynb #3d72c419
 _EXPORT = {
@@ -177,7 +180,7 @@ _INSPECT = {
     '--id': _flag('of a bank, all that is known of one entry', 'none', metavar='ID'),
     '--since': _flag('of a bank, what changed since this one', 'none', metavar='PATH')}
 
-_DOCTOR = _CONFIG | _POLICY | _CHAT | _TEACHER | _GAMES
+_DOCTOR = _CONFIG | _WORLD | _POLICY | _CHAT | _TEACHER | _GAMES
 
 COMMANDS = [
     Command(train, _TRAIN), Command(collect, _COLLECT), Command(distill, _DISTILL),

@@ -20,14 +20,14 @@ from .options import checked, comparable, flat, opt, read_settings, shared_varia
 @dataclass
 class EnvConfig:
     "Where episodes come from"
-    name:str = opt('alfworld') # What is played
+    name:str = opt('alfworld') # The world: one of this library, or your own as `module:Class`
     mock:bool = opt(True) # Games in this process; False plays on a live server at `url`
     url:str = opt('http://localhost:3000', bare='@') # That server
-    games:str = opt('') # Folder of real games; empty for generated households
-    verb_style:str = opt('move', choices=('move', 'put')) # Putting down: `move O to R` or `put O in/on R`
+    games:str = opt('') # Folder of real games; empty for those that the world makes
+    variant:str = opt('') # One of the world's own; empty for the usual one
     max_steps:int = opt(12, lo=1) # Actions allowed in one episode
-    train_households:int = opt(24, lo=1) # Households RL learns in
-    test_households:int = opt(20, lo=1) # Households it is judged in
+    train_suites:int = opt(24, lo=1) # Suites RL learns in
+    test_suites:int = opt(20, lo=1) # Suites it is judged in
     episodes:int = opt(24, lo=1) # Episodes played in each before there are skills
     collect_steps:int = opt(30, lo=1) # Actions allowed in those
     test_tasks:int = opt(12, lo=1) # Test games of each

@@ -16,7 +16,7 @@ KEY = 'Zq7-mug-and-spoon-0123456789'
 
 def config(server, **over):
     own = {'model.policy_model_id': 'mini', 'model.policy_api_base': server.url, 'model.policy_api_key': KEY,
-           'env.train_households': 1}
+           'env.train_suites': 1}
     return SkillRLConfig().merged(own | over)
 
 def asked(r):

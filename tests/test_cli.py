@@ -58,7 +58,7 @@ def test_no_page_promises_python_3_10():
 
 # --- a start that is refused ---
 TINY_TRAIN = dict(
-    SMALL, env=SMALL['env'] | dict(train_households=1, test_households=1)
+    SMALL, env=SMALL['env'] | dict(train_suites=1, test_suites=1)
 )  # A whole loop, as short as it gets
 STARTS = dict(
     games=['train', '--games', 'nowhere'],
@@ -78,7 +78,7 @@ STARTS = dict(
         '--output',
         'deep/evolved',
     ],
-    collect=['collect', '--household', 'kitchen', '--output', 'deep/t.json'],
+    collect=['collect', '--suite', 'kitchen', '--output', 'deep/t.json'],
 )
 
 
@@ -131,7 +131,7 @@ def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys
 @pytest.mark.parametrize('name', ['my-house', 'kitchen', 'train', 'train-', 'val-003', 'train-0000001'])
 def test_a_household_that_is_none_is_refused(here, capsys, name):
     assert f'there is no household {name!r}: name one of train-000' in sentence(
-        capsys, 'collect', '--household', name
+        capsys, 'collect', '--suite', name
     )
 
 
@@ -143,7 +143,7 @@ def test_a_household_may_be_named_by_its_number_alone(here, capsys):
                     'collect',
                     '--config',
                     'small.json',
-                    '--household',
+                    '--suite',
                     name,
                     '--episodes',
                     '2',
@@ -187,7 +187,7 @@ def test_one_name_for_one_thing():
             if flag not in DIFFERENT:
                 assert meaning.setdefault(flag, kw['help']) == kw['help'], flag
     assert {'--policy', '--policy-url', '--teacher', '--teacher-url'} <= meaning.keys()
-    assert not {'--model', '--target', '--optimizer', '--env', '--mock', '--ablate'} & meaning.keys()
+    assert not {'--model', '--target', '--optimizer', '--mock', '--ablate'} & meaning.keys()
 
 
 class Recording(argparse.Namespace):
@@ -268,7 +268,7 @@ def test_every_flag_that_is_offered_is_used(here, capsys, reads, name):
     {
         'collect --mock': 'collect does not take --mock',
         'train --modle x': 'did you mean',
-        'distill --household train-000': 'distill does not take --household',
+        'distill --suite train-000': 'distill does not take --suite',
         'eval --ablate': 'does not take --ablate',
         'collect --epsiodes 3': 'did you mean --episodes',
         'collect --episodes 0': 'not a whole number from 1',

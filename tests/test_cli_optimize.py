@@ -580,7 +580,7 @@ def test_a_bank_in_a_file_is_played_by_a_model(tmp_path):
         out = optimize(
             '--bank',
             data_path('sample_bank.json'),
-            '--household',
+            '--suite',
             'train-003',
             *two(s),
             '--smoke',

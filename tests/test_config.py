@@ -392,7 +392,7 @@ def test_krills_readme_config_runs(write, tmp_path, monkeypatch):
         small = dict(
             rl=dict(training_epochs=1),
             evolution=dict(validation_interval=0),
-            env=dict(train_households=1, test_households=1, test_tasks=1),
+            env=dict(train_suites=1, test_suites=1, test_tasks=1),
         )
         file = write(small | dict(model={k: s.url if k.endswith('base') else v for k, v in README.items()}))
         assert main(['train', '--smoke', '--episodes', '1', '--config', str(file), '--output', 'run']) == 0
@@ -410,8 +410,8 @@ def test_resuming_a_folder_sends_no_key_to_an_address_it_names(tmp_path, monkeyp
     monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'own'))
     monkeypatch.setenv(f'SKILLRL_{who.upper()}_API_KEY', 'k'*20)
     small = {
-        'env.train_households': 1,
-        'env.test_households': 1,
+        'env.train_suites': 1,
+        'env.test_suites': 1,
         'env.episodes': 1,
         'env.collect_steps': 2,
         'rl.iterations': 1,

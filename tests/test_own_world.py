@@ -9,8 +9,8 @@ from skillrl.training.phases import require_expert
 
 page = Path(__file__).parent.parent/'nbs'/'905_your_own_world.ipynb'
 NAME = 'lost_property:LostProperty'
-SMALL = {'env.name': NAME, 'env.max_steps': 2, 'env.collect_steps': 3, 'env.episodes': 6, 'env.train_households': 2,
-         'env.test_households': 1, 'env.test_tasks': 2, 'sft.steps': 1, 'sft.batch_size': 2, 'rl.iterations': 1,
+SMALL = {'env.name': NAME, 'env.max_steps': 2, 'env.collect_steps': 3, 'env.episodes': 6, 'env.train_suites': 2,
+         'env.test_suites': 1, 'env.test_tasks': 2, 'sft.steps': 1, 'sft.batch_size': 2, 'rl.iterations': 1,
          'rl.tasks_per_iteration': 1, 'rl.group_size': 2, 'evolution.val_tasks': 4, 'evolution.gate_tasks': 1,
          'evolution.validation_interval': 1}
 

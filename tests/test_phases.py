@@ -12,7 +12,7 @@ from skillrl.training.phases import draw_groups, evolve_bank, round_games
 from skillrl.training.pipeline import Pipeline, bank_shown
 from skillrl.trajectory import Trajectory
 
-SMALL = {'env.train_households': 2, 'env.test_households': 3, 'env.episodes': 4, 'env.test_tasks': 4,
+SMALL = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 4,
          'rl.tasks_per_iteration': 6, 'rl.group_size': 2, 'evolution.val_tasks': 6, 'evolution.gate_tasks': 4}
 CONFIG = SkillRLConfig().merged(SMALL)
 

@@ -139,7 +139,7 @@ BANKS = {name: 0 for name in ('train-000', 'train-001', 'test-000', 'test-001', 
 def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, state, says):
     from skillrl.config import SkillRLConfig
     from skillrl.runfolder import RunFolder
-    small = SkillRLConfig().merged({'env.train_households': 2, 'env.test_households': 3})
+    small = SkillRLConfig().merged({'env.train_suites': 2, 'env.test_suites': 3})
     with RunFolder(tmp_path/'run', small) as run:
         run.commit(state)
     err = sentence(capsys, 'train', '--resume', tmp_path/'run')

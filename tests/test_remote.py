@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import pytest
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.households import Household
+from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.remote import RemoteEnv
 from skillrl.envs.server import Server, serve
 
@@ -132,7 +133,7 @@ def test_an_answer_may_be_packed_and_bare():
     answer = dict(observation='Your task is to: put a mug in desk 1.', extra=1, info='x')
     body = gzip.compress(json.dumps(answer).encode())
     with raw(http(body, '200 OK', 'Content-Encoding: gzip')) as (url, _):
-        env = RemoteEnv(url + '/', max_steps=2)
+        env = RemoteEnv(url + '/', max_steps=2, router=ROUTER)
         _, info = env.reset()
         task = 'put a mug in desk 1'
         assert info==dict(admissible_commands=[], won=False, task=task, category='pick', game='')

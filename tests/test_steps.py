@@ -35,7 +35,7 @@ def here(tmp_path_factory):
 def run(tmp_path_factory):
     """The smallest run of the whole loop, the threads around it before and after,
     and those at each of its commits"""
-    tiny = {'env.train_households': 1, 'env.test_households': 1, 'env.episodes': 4, 'env.test_tasks': 4}
+    tiny = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 4, 'env.test_tasks': 4}
     path, before, inside = tmp_path_factory.mktemp('run')/'run', torch.get_num_threads(), []
     torch.set_num_threads(2)
     try:
@@ -170,7 +170,7 @@ def test_a_resumed_run_sends_no_key_to_an_address_that_only_its_folder_names(tmp
     def stop(*_):
         raise Stop
     with FaultServer() as s:
-        small = {'env.train_households': 1, 'env.test_households': 1, 'env.episodes': 2}
+        small = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 2}
         teacher = {'model.teacher_model_id': 'wise', 'model.teacher_api_base': s.url,
                    'model.teacher_api_key': 'none'}
         config = SkillRLConfig().merged(SMALL | small | teacher)

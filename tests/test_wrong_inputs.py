@@ -96,8 +96,8 @@ WRONG = {
     'eval --policy x --policy-model y': '--policy-model',
     'optimize --questions forms.jsonl --set max_usd=2 SERVED': 'has no price',
     # data
-    'collect --household kitchen': "'kitchen'",
-    'evolve --household val-000 --skill-bank bank.json': "'val-000'",
+    'collect --suite kitchen': "'kitchen'",
+    'evolve --suite val-000 --skill-bank bank.json': "'val-000'",
     'distill --trajectories none.jsonl': 'none.jsonl',
     'eval --games nowhere': 'nowhere',
     'train --games things': 'things',

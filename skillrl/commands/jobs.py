@@ -158,13 +158,13 @@ def _banked(
     path = Path(args.bank)
     if not (path/'state.json').exists():
         config = _models(args)
-        return config, load_bank(path).require(path), suite_for(config.env, args.household)
+        return config, load_bank(path).require(path), suite_for(config.env, args.suite)
     made = read_state(path)['folders']
     config = _models(args, path)
     last = made.get('policy') or made.get('reference')
     if last and not args.policy:
         config = config.merged({'model.checkpoint': str(path/last)})
-    suite = suite_for(config.env, args.household)
+    suite = suite_for(config.env, args.suite)
     return config, load_latest(path/'bank'/suite.name), suite
 
 def _bank_job(args, c):
@@ -187,10 +187,10 @@ class _Job:
     uses: list[str] # Flags that it reads
 
 _JOBS = {
-    'bank': _Job(_bank_job, ['policy', 'household', 'url', 'games', *_MODELS]),
+    'bank': _Job(_bank_job, ['policy', 'env', 'suite', 'url', 'games', *_MODELS]),
     'questions': _Job(_question_job, ['split', 'skill', *_MODELS]),
     '': _Job(_rule_job, ['skill'])}
-_JOB_FLAGS = ['bank', 'questions', 'policy', 'household', 'url', 'games', *_MODELS, 'split', 'skill', 'smoke']
+_JOB_FLAGS = ['bank', 'questions', 'policy', 'env', 'suite', 'url', 'games', *_MODELS, 'split', 'skill', 'smoke']
 
 def _idle(args, kind):
     "Refuse flags that this kind of job has no use for"

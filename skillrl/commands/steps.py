@@ -21,7 +21,7 @@ def _start(args):
     "Config and suite of a single step"
     from skillrl.flags import settings, suite_for
     config = settings(args)
-    return config, suite_for(config.env, args.household)
+    return config, suite_for(config.env, args.suite)
 
 def _counting(step:Callable[..., Any], phase:str, total:int):
     "What to call with each episode that ends, to show how many have"

@@ -7,7 +7,7 @@ __all__ = ['SPLITS', 'SHARES', 'TextEnv', 'deal', 'spread', 'seeded', 'World', '
            'world', 'SkillEnv']
 
 # %% ../../nbs/504_envs.base.ipynb #8fff2b96
-import hashlib, importlib, os, random, string, sys
+import hashlib, importlib, random, string, sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -183,6 +183,21 @@ class World:
         "How tasks are read"
         return Router(self.route)
 
+# %% ../../nbs/504_envs.base.ipynb #8fabda07
+@patch
+def suite(self:World,
+    config:Any,       # An `EnvConfig`
+    name:str|None=None, # None takes the first to learn in
+)->Any:               # ValueError if no suite has this name
+    "One suite of a run"
+    learn, held_out = self.suites(config)
+    by_name = {s.name: s for s in (*held_out, *learn)}
+    wanted = name or learn[0].name
+    if wanted in by_name:
+        return by_name[wanted]
+    known = ', '.join(sorted(by_name)[:9])
+    raise ValueError(f'there is no suite {wanted!r} in {self.name}: name one of {known}')
+
 # %% ../../nbs/504_envs.base.ipynb #6e625347
 class Notes(Protocol):
     "What an agent has seen in one episode"
@@ -237,7 +252,7 @@ _worlds = {}
 
 def register(
     name:str,               # Word a configuration uses
-    found:World|type|str,   # World, its class, or `'module:attribute'`
+    found:World|type|str,   # World, its class, or `'module:Class'`
 )->None:
     "Make a world available to `world` under `name`"
     _worlds[name] = found
@@ -250,28 +265,38 @@ def world_names()->list[str]:
 
 # %% ../../nbs/504_envs.base.ipynb #c7437278
 def world(
-    name:str, # Registered or packaged name, or `'module:attribute'`
-)->World:     # ValueError if nothing goes by this name
+    name:str, # Registered or packaged name, `'module:Class'` or `'file.py:Class'`
+)->World:     # ValueError if nothing goes by this name, or what does is no world
     "World called `name`"
     if name not in _worlds and name in world_names():
         importlib.import_module(f'skillrl.envs.{name}.world')
     found = _worlds.get(name, name)
     if isinstance(found, str):
         found = _imported(found)
-    return found() if isinstance(found, type) else found
+    made = found() if isinstance(found, type) else found
+    if not hasattr(made, 'suites'):
+        raise ValueError(f"world {name!r} has no suites: name a subclass of skillrl.envs.base.World")
+    return made
 
 def _imported(where):
-    module, _, attribute = where.partition(':')
-    if not attribute:
+    "What `module:Class` names"
+    module, _, attribute = where.rpartition(':')
+    if not module:
         known = ', '.join(world_names())
-        remedy = f"choose one of {known}, or name your own as module:attribute"
+        remedy = f"choose one of {known}, or name your own as module:Class or file.py:Class"
         raise ValueError(f"world {where!r} is unknown: {remedy}")
-    if os.getcwd() not in sys.path: # The `skillrl` command does not look for modules where it is called
-        sys.path.append(os.getcwd())
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as e:
-        raise ValueError(f"world {where!r} cannot be loaded: {e}") from e
+        return getattr(_own_module(module), attribute)
+    except Exception as e: # Whatever somebody else's module may raise
+        raise ValueError(f"world {where!r} cannot be loaded: {type(e).__name__}, {e}") from e
+
+def _own_module(name):
+    folder = Path.cwd() # The `skillrl` command does not look for modules where it is called
+    if name.endswith('.py'):
+        folder, name = Path(name).resolve().parent, Path(name).stem
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    return importlib.import_module(name)
 
 # %% ../../nbs/504_envs.base.ipynb #d3a9829e
 class SkillEnv(ABC):

@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 from fastcore.basics import patch
-from .alfworld.scene import CATEGORIES, alfworld_category
 from .base import TextEnv
 from .server import SESSION, ip_address
+from ..routing import Router
 from ..web import BodyTooLarge, arm, within
 
 # %% ../../nbs/532_envs.remote.ipynb #c8c04783
@@ -54,20 +54,17 @@ def read_answer(
     return {**checked, 'info': info if isinstance(info, dict) else {}}
 
 # %% ../../nbs/532_envs.remote.ipynb #66baf304
-def _letters(name):
-    return re.sub(r'[\W_]', '', name).lower()
-
-_CATEGORIES = {_letters(n): c for c, full in CATEGORIES.items() for n in (c, full)}
-
 def about(
     a:dict,           # From `read_answer`, after a reset
+    router:Router|None=None, # Of the world; None takes the category as it comes
 )->tuple[str, str]:   # Task, category
     "What an episode is about"
     found = re.search(r'Your task is to: *(.+?)\.?\s*$', a['observation'], re.M)
     shown = found[1] if found else a['observation']
     task, category = a['task_description'] or shown, a['task_category']
-    known = _CATEGORIES.get(_letters(category), category)
-    return task, known or alfworld_category(task)
+    if router:
+        category = router.canonical(category) or router(task)
+    return task, category
 
 # %% ../../nbs/532_envs.remote.ipynb #1e91f08c
 def _is_address(url):
@@ -85,6 +82,7 @@ class RemoteEnv(TextEnv):
         url:str,            # Such as `http://localhost:3000`; ValueError if it is no address
         max_steps:int=50,   # Steps after which we stop, whatever the server says
         timeout:float=30.,  # Seconds for a whole request
+        router:Router|None=None, # Of the world, for servers that name no category
     ):
         self.url = str(url).rstrip('/')
         self.shown = re.sub('//[^/]*@', '//', self.url) # Without a password
@@ -95,6 +93,7 @@ class RemoteEnv(TextEnv):
                 raise ValueError(f'{name} is {value}: choose a number above 0')
         self.max_steps = max_steps
         self.timeout = timeout
+        self.router = router
         self.games = []
         self._turn = None # The episode that may be played on
         self._last = None # What its last step returned
@@ -189,7 +188,7 @@ def reset(self:RemoteEnv,
         raise ValueError(f'game is {id!r}: a server knows games by id, so give that')
     self._turn = self._last = None
     a = self._post('/reset', {'task_id': id})
-    task, category = about(a)
+    task, category = about(a, self.router)
     name = a['info'].get('game') if id is None else id
     self._about = dict(task=task, category=category, game=str(name or ''))
     self.steps = 0

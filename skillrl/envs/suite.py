@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from fastcore.basics import patch
 from .base import SHARES, deal, seeded, spread
+from ..routing import Router
 
 # %% ../../nbs/536_envs.suite.ipynb #e3df6582
 _TEST_SHARE = .25
@@ -41,6 +42,9 @@ class GameSuite:
         "Game number `i` of `split`, which comes round again after the last"
         games = self.games(split, len(self.listed))
         return games[i % len(games)]
+
+    def __len__(self)->int:
+        return len(self.listed)
 
 def _category(game):
     return game.category
@@ -78,6 +82,7 @@ class RemoteGame:
 class ServerSuite:
     "Games of a live server"
     url:str # Such as http://localhost:3000
+    router:Router|None = None # Sorts games that the server gives no category
     live = True
     name = 'server'
     tests = 'test',
@@ -96,7 +101,7 @@ class ServerSuite:
     def env(self, game:RemoteGame|None, max_steps:int)->Any:
         "Environment that plays games of the server"
         from skillrl.envs.remote import RemoteEnv
-        return RemoteEnv(self.url, max_steps)
+        return RemoteEnv(self.url, max_steps, router=self.router)
 
     def about(self, id:str)->tuple[str, str]: # Task, category
         "What game `id` is about, as the server says"

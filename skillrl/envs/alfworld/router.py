@@ -12,17 +12,20 @@ from .scene import ABILITIES, CATEGORIES, FIXED, HOLDS, alfworld_category
 from ...routing import Router
 
 # %% ../../../nbs/520_envs.alfworld.router.ipynb #f20b7a3c
-_spellings = dict(pick_and_place='pick', look_at_obj_in_light='look', examine='look', picktwo='pick_two')
+def _letters(name):
+    return re.sub(r'[\W_]', '', name).lower()
+
+_SPELLINGS = {_letters(name): c for c, full in CATEGORIES.items() for name in (c, full)}
+_SPELLINGS |= dict(pickandplace='pick', examine='look')
 
 def canonical(
     category:str, # As a bank, a game or a log spells it
 )->str: # One of the six where it is one, otherwise unchanged
     "One spelling for each category"
+    known = _SPELLINGS.get(_letters(category))
+    if known:
+        return known
     name = category.lower().replace(' ', '_')
-    if name in CATEGORIES:
-        return name
-    if name in _spellings:
-        return _spellings[name]
     official = re.match(r'(pick|look)_\w+_', name)
     return alfworld_category(name) if official else category
 

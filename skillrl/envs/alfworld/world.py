@@ -11,9 +11,10 @@ from typing import Any
 from .router import ROUTER
 from .scene import CATEGORIES, alfworld_category
 from .expert import AlfworldExpert
+from .households import household
 from .notes import AlfworldNotes, read_goal
 from .prompt import official_prompt
-from .suites import suites
+from .suites import HouseholdSuite, suites, verb_style
 from ..base import World, register
 
 # %% ../../../nbs/560_envs.alfworld.world.ipynb #cc97b6aa
@@ -30,6 +31,12 @@ class Alfworld(World):
     def suites(self, config:Any)->tuple[list, list]: # Suites to learn in, suites to be judged in
         "The suites of a run"
         return suites(config)
+
+    def suite(self, config:Any, name:str|None=None)->Any: # ValueError if there is no such household
+        "The household called `name`, train-000 if left out; the games of a folder or a server if `config` has one"
+        if config.games or not config.mock:
+            return super().suite(config)
+        return HouseholdSuite(household(name or 'train-000'), verb_style(config.variant))
 
     def notes(self, observation:str)->AlfworldNotes|None:
         "What the agent has seen; None if the task is not one of ALFWorld's"
