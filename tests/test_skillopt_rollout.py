@@ -8,7 +8,7 @@ from skillrl.llm.base import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
-from skillrl.concurrency import Journal, ThreadExecutor, outcome
+from skillrl.concurrency import Journal, ThreadExecutor, outcome_of
 from skillrl.skillopt.meter import GivenUp, Meter, add_usage
 from skillrl.skillopt.rollout import canonical_json, check_items, run_rollout, split_failures_successes
 from skillrl.types import RolloutResult
@@ -716,7 +716,7 @@ class Far:
         out = []
         for i, job in enumerate(jobs):
             fn2, job2 = pickle.loads(pickle.dumps((fn, job)))
-            out.append(pickle.loads(pickle.dumps(outcome(fn2, job2))))
+            out.append(pickle.loads(pickle.dumps(outcome_of(fn2, job2))))
             if done and done(i, out[-1]):
                 break
         return out + [None]*(len(jobs) - len(out))

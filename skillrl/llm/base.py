@@ -19,7 +19,7 @@ from ..web import Stopped
 
 # %% ../../nbs/325_llm.base.ipynb #7799f73c
 class Chat:
-    "Asks one model; a subclass says how, in `send(messages, **params)`"
+    "Asks one model; a subclass says how, in `send(messages, **params)`; ValueError if `parallel` is below 1"
     endpoint, secrets = '', ()  # where requests go, and the keys that no text may show
     _lock = Lock()
 
@@ -49,7 +49,7 @@ class ScriptedChat(Chat):
     def __init__(self,
         script:list|Callable, # Of str, `ChatReply` and `Exception`, or a function from messages to one
         model:str='scripted', # Its name
-        **kw, # For `Chat`
+        **kw:object, # For `Chat`
     ):
         super().__init__(model, **kw)
         self.script = script
@@ -117,8 +117,8 @@ def open_call(self:Chat,
 
 # %% ../../nbs/325_llm.base.ipynb #1fce59f0
 @patch
-def record(self:Chat, call:Call, reply:ChatReply)->ChatReply: # `reply`
-    "Enter, keep and log `reply`"
+def record(self:Chat, call:Call, reply:ChatReply)->ChatReply: # `reply`; OSError if cache or log cannot be written
+    "Enter `reply` in the ledger, the cache and the log"
     if call.hold:
         self.ledger.add(self.model, reply.prompt_tokens, reply.completion_tokens, call.hold, reply.estimated)
         if self.cache is not None:
@@ -134,8 +134,8 @@ def record(self:Chat, call:Call, reply:ChatReply)->ChatReply: # `reply`
 @patch
 def reply(self:Chat,
     messages:list[dict], # With `role` and `content`
-    **params, # For the service: `temperature`, `max_tokens`, …
-)->ChatReply: # `BudgetExceeded` when the ledger has too little left
+    **params:object, # For the service: `temperature`, `max_tokens`, …
+)->ChatReply: # `BudgetExceeded` if the ledger has too little left
     "What the model answers to `messages`"
     call = self.new_call(messages, params)
     reply = self.cache.get(call.request) if self.cache is not None else None
@@ -151,8 +151,8 @@ def reply(self:Chat,
 def replies(self:Chat,
     batch:Iterable[list[dict]],  # Lists of messages
     tries:Iterable[str]=None,    # A name for each; under another name the cache takes a question for another
-    **params, # For the service, the same for all
-)->list[ChatReply]: # In the order of `batch`; raises `Outage` when nothing is answered
+    **params:object, # For the service, the same for all
+)->list[ChatReply]: # In the order of `batch`; `Outage` if nothing is answered
     "What the model answers to each of `batch`"
     return ask_many(self, batch, tries, params)
 
@@ -180,11 +180,11 @@ def chat(self:Chat,
     system:str,                     # What stands before the question, a skill for instance; may be empty
     user:str,                       # The question
     max_completion_tokens:int=4096, # As long as the answer may be
-    temperature:float=None,         # None leaves it to the service
+    temperature:float=None,         # From 0; None leaves it to the service
     stage:str='',                   # Which part of a run asks; it comes back in the usage
     retries:int=None,               # Not used: a client has one layer of retries, set where it is made
-    **params, # More for the service
-)->tuple[str, dict]: # Text, usage; raises `Outage` when no answer came
+    **params:object, # More for the service
+)->tuple[str, dict]: # Text, usage; `Outage` if no answer came
     "What the model answers to `user`, and what was paid for it"
     messages = [dict(role='user', content=user)]
     if system:
