@@ -29,7 +29,7 @@ class ChatPolicy:
 
     def generate(self,
         prompts:list[list[dict]], # Messages
-        temperature:float=1.,     # Of sampling
+        temperature:float=1.,     # Of sampling, from 0
         generator:Any=None,       # Not used: the server draws
         max_new_tokens:int=512,
         tries:list[str]|None=None,# A name for each reply, under which a cache may keep it

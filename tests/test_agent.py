@@ -166,7 +166,8 @@ def test_the_contract_is_always_the_same():
 # ---- replies ----
 
 ADM = ['go to fridge 1', 'look']
-GOOD, T, A = '<think> t </think> <action> look </action>', '<think>t</think>', '<action>look</action>'
+GOOD = '<think> t </think> <action> look </action>'
+T, A = '<think>t</think>', '<action>look</action>'
 
 @pytest.mark.parametrize('text,strict,official', [
     # text, (action, ok) read strictly, and as the official code does
@@ -412,7 +413,8 @@ def test_other_worlds_keep_no_notes():
         def step(self, a):
             return f'You said {a}.'
     class Wish:
-        id, task, category = 'wish-1', 'find me a mug', 'other'
+        id, category = 'wish-1', 'other'
+        task = 'find me a mug'
     class ShopEnv(TextEnv):
         def start(self, g):
             return Shop()

@@ -293,7 +293,8 @@ def test_broken_weights(tiny, tmp_path):
 class Counting:
     "An encoder that notes what it was asked"
     def __init__(self, name='counting', d=4):
-        self.name, self.d, self.asked = name, d, []
+        self.name, self.d = name, d
+        self.asked = []
     def encode(self, texts):
         self.asked.append(list(texts))
         return np.array([[len(t), *range(1, self.d)] for t in texts], np.float32).reshape(len(texts), self.d)

@@ -91,7 +91,8 @@ def one_round(bank, teacher, effects=None, seed=0, report=(), play=None, **kw):
     config = settings(**dict(evolution_threshold=1.) | kw)
     return evolve(bank, play or effect(effects or {}, seed), pools, teacher, config, seed, Shown)
 
-GOOD, IDLE, BAD = 'Open the fridge before you cool.', 'Hum a tune.', 'Drop what you hold.'
+GOOD = 'Open the fridge before you cool.'
+IDLE, BAD = 'Hum a tune.', 'Drop what you hold.'
 EFFECTS = {GOOD: .4, IDLE: 0., BAD: -.25}
 
 # --- the gate's arithmetic ---
@@ -183,7 +184,8 @@ def test_a_useful_change_passes_within_the_budget(n=200):
     assert sum(v.keep for v in vs)/n >= .9 and sum(v.n for v in vs)/n < 48
 
 def test_pairs_are_played_in_batches_and_no_further_than_needed():
-    log, pool, wins = [], games('gate', 32, ('cool',)), winner()
+    log, wins = [], winner()
+    pool = games('gate', 32, ('cool',))
     def play(bank, gs):
         log.append((bank, [g.id for g in gs]))
         return wins(bank, gs)
@@ -466,7 +468,8 @@ def test_a_planted_leak_is_refused_by_name(role):
     assert log == [] and role in str(e.value) # before anything is played
 
 def test_no_game_is_used_twice():
-    val, pool, report = games('val', 4), games('gate', 4), games('report', 4)
+    val, pool = games('val', 4), games('gate', 4)
+    report = games('report', 4)
     old, leaked = [Trajectory('t', '', game=id) for id in ('old', pool[0].id)]
     assert keep_apart(RoundGames(val, pool, report, [old], ['test/0'])) == {g.id for g in val} | {'old'}
     cases = [(RoundGames(val, val[:1], report), 'made from'),

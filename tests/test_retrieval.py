@@ -129,8 +129,8 @@ def test_order_of_the_bank_breaks_ties():
 
 def random_bank(rng, n=40):
     def pick():
-        task, thing, place = list(ASK.values()), rng.choice, rng.choice
-        return rng.choice(task).format(thing(THINGS), place(['shelf', 'desk', 'garbagecan']))
+        goal, thing = rng.choice(list(ASK.values())), rng.choice(THINGS)
+        return goal.format(thing, rng.choice(['shelf', 'desk', 'garbagecan']))
 
     cats = [rng.choice(['general', *CATEGORIES]) for _ in range(n)]
     skills = [
@@ -310,48 +310,43 @@ def test_settings_are_checked(kw, says):
 
 # --- the official rules, told once more in other words
 
+SHOP = [
+    ('beauty_health', 'cream|lotion|shampoo|conditioner|moisturizer|serum|makeup|beauty|vitamin|supplement'),
+    ('home_decor', 'furniture|lamp|curtain|pillow|bedding|decor|candle|vase|rug'),
+    ('accessories', 'necklace|ring|bracelet|earring|watch|jewelry|bag|purse|wallet'),
+    ('electronics', 'laptop|phone|computer|tablet|charger|cable|headphone|speaker|camera|electronic'),
+    ('footwear', 'shoe|boot|sneaker|sandal|heel|slipper|footwear'),
+    ('apparel', 'shirt|dress|jacket|pant|coat|sweater|blouse|clothing|clothes|t-shirt'),
+]
+
+def restated_house(g):
+    "The official category of a household task"
+    kind = 'pick_and_place'
+    if 'examine' in g or 'find' in g:
+        kind = 'examine'
+    for word in ('cool', 'heat', 'clean'):
+        if word in g:
+            kind = word
+    return 'look_at_obj_in_light' if g.count('look at') and g.count('under') else kind
+
+def restated_shop(g):
+    "The official category of a shopping task; the last to match is the first in the official order"
+    matching = [name for name, words in SHOP if any(g.find(w) >= 0 for w in words.split('|'))]
+    return matching[-1] if matching else 'other'
+
 def restated(bank, goal, top_k=6, specific_k=None):
     "What the official template mode shows of the bank file `bank`, a dict"
-    shelves, g = bank.get('task_specific_skills', {}), goal.lower()
-    kind = next(iter(shelves), 'unknown')
-    if 'pick_and_place' in shelves or 'clean' in shelves:
-        kind = 'pick_and_place'
-        if 'examine' in g or 'find' in g:
-            kind = 'examine'
-        if 'cool' in g:
-            kind = 'cool'
-        if 'heat' in g:
-            kind = 'heat'
-        if 'clean' in g:
-            kind = 'clean'
-        if g.count('look at') and g.count('under'):
-            kind = 'look_at_obj_in_light'
-    elif 'apparel' in shelves or 'electronics' in shelves:
-        order = [
-            (
-                'beauty_health',
-                'cream|lotion|shampoo|conditioner|moisturizer|serum|makeup|beauty|vitamin|supplement',
-            ),
-            ('home_decor', 'furniture|lamp|curtain|pillow|bedding|decor|candle|vase|rug'),
-            ('accessories', 'necklace|ring|bracelet|earring|watch|jewelry|bag|purse|wallet'),
-            ('electronics', 'laptop|phone|computer|tablet|charger|cable|headphone|speaker|camera|electronic'),
-            ('footwear', 'shoe|boot|sneaker|sandal|heel|slipper|footwear'),
-            ('apparel', 'shirt|dress|jacket|pant|coat|sweater|blouse|clothing|clothes|t-shirt'),
-        ]
-        kind = 'other'
-        for shelf, parts in order:  # the last to match is the first in the official order
-            for part in parts.split('|'):
-                if g.find(part) >= 0:
-                    kind = shelf
+    sections, g = bank.get('task_specific_skills', {}), goal.lower()
+    kind = next(iter(sections), 'unknown')
+    if 'pick_and_place' in sections or 'clean' in sections:
+        kind = restated_house(g)
+    elif 'apparel' in sections or 'electronics' in sections:
+        kind = restated_shop(g)
     new = [s for s in bank['general_skills'] if s['skill_id'][:4] == 'dyn_']
     old = [s for s in bank['general_skills'] if s['skill_id'][:4] != 'dyn_']
     room = top_k - len(new)
-    return (
-        kind,
-        new + (old[:room] if room > 0 else []),
-        shelves.get(kind, [])[:specific_k],
-        bank['common_mistakes'][:5],
-    )
+    general = new + (old[:room] if room > 0 else [])
+    return kind, general, sections.get(kind, [])[:specific_k], bank['common_mistakes'][:5]
 
 def restated_length(kind, general, specific, mistakes):
     "How many characters the official block has"

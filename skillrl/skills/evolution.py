@@ -28,7 +28,7 @@ def category_rates(trajs:Iterable[Trajectory])->dict: # Category to `Rate`, alph
 
 def weak_categories(
     rates:dict,         # From `category_rates`
-    threshold:float=.4, # δ_evolve: a category below it is weak
+    threshold:float=.4, # δ_evolve, from 0 to 1: a category below it is weak
 )->list[str]: # The worst first
     "Categories that need something"
     weak = [c for c, r in rates.items() if r.n and r.mean < threshold]
@@ -136,7 +136,7 @@ def ask(
     failures:list[Trajectory], # To study
     evidence:list[Trajectory], # Every episode that may be used
     weak:list[str], # Categories
-    limit:int,
+    limit:int,      # Most proposals
 )->list[Proposal]: # ValueError if it returns something else
     "At most `limit` proposals of `teacher`"
     asked = list(teacher.propose(bank, failures, evidence, weak, limit))[:limit]
