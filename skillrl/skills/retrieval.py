@@ -9,6 +9,7 @@ __all__ = ['SHOWN', 'MODES', 'advice', 'Retrieved', 'official_block', 'render', 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from fastcore.basics import patch
 from ..routing import Router, as_router
 from .bank import Mistake, Skill, SkillBank
@@ -120,11 +121,32 @@ class RetrievalSettings:
         ranked = self.mode in ('lexical', 'embedding')
         return 6 if self.top_k is None and ranked else self.top_k
 
-# %% ../../nbs/05_skills.retrieval.ipynb #8e64239b
+# %% ../../nbs/05_skills.retrieval.ipynb #364daa16
+def _ranker(settings, items, router, encoder):
+    "(task, category) → `Pools`, as the mode says"
+    categories = [router.canonical(o.category) for o in items]
+    if settings.mode == 'official':
+        return OfficialRanker(items)
+    if settings.mode == 'template':
+        return TemplateRanker(items, categories)
+    if settings.mode == 'lexical':
+        return LexicalRanker(items, categories, router, settings.threshold)
+    return EmbeddingRanker(items, categories, encoder, settings.threshold)
+
+# %% ../../nbs/05_skills.retrieval.ipynb #eeb365e1
 def _first_section(task, sections):
     "What the official code does with a bank of a world it has no rules for"
     return next(iter(sections), 'unknown')
 
+def _official_rules(bank, router, cap):
+    "How the official code routes a task, and how many general skills it shows"
+    sections = bank.categories if bank.task_key == 'task_specific_skills' else []
+    route = partial(router.official or _first_section, sections=sections)
+    general = [o for o in bank.active() if isinstance(o, Skill) and o.category == 'general']
+    dynamic = sum(o.id.startswith('dyn_') for o in general)
+    return route, cap if cap is None else max(cap, dynamic)
+
+# %% ../../nbs/05_skills.retrieval.ipynb #69905f40
 class Retriever:
     "Picks what a prompt shows of a bank"
     def __init__(self,
@@ -133,7 +155,7 @@ class Retriever:
         *,
         router:Router|Callable|None=None, # Of the bank's world, or a function task → category
         encoder:Encoder|None=None, # Of embedding mode; None for a `TfidfEncoder` of the bank's own texts
-        **settings, # Other fields of `RetrievalSettings`; ValueError for a value out of range
+        **settings:Any, # Other fields of `RetrievalSettings`; ValueError for a value out of range
     ):
         self.settings = RetrievalSettings(mode, **settings)
         if encoder is not None and mode != 'embedding':
@@ -141,34 +163,11 @@ class Retriever:
         self.router = as_router(router, bank.categories)
         self.items = bank.active()
         self.bank_categories = {self.router.canonical(c) for c in bank.categories}
-        self.most_general = self.settings.top_k_general
+        self.route, self.most_general = self.router, self.settings.top_k_general
         if mode == 'official':
-            self._follow_official_rules(bank)
-        else:
-            self.route = self.router
-        self.rank = self._ranker(encoder)
+            self.route, self.most_general = _official_rules(bank, self.router, self.most_general)
+        self.rank = _ranker(self.settings, self.items, self.router, encoder)
         self._cache = {}
-
-    def _ranker(self, encoder):
-        "(task, category) → `Pools`, as the mode says"
-        mode, threshold = self.settings.mode, self.settings.threshold
-        categories = [self.router.canonical(o.category) for o in self.items]
-        if mode == 'official':
-            return OfficialRanker(self.items)
-        if mode == 'template':
-            return TemplateRanker(self.items, categories)
-        if mode == 'lexical':
-            return LexicalRanker(self.items, categories, self.router, threshold)
-        return EmbeddingRanker(self.items, categories, encoder, threshold)
-
-    def _follow_official_rules(self, bank):
-        "The official router, and room for every `dyn_` skill"
-        sections = bank.categories if bank.task_key == 'task_specific_skills' else []
-        self.route = partial(self.router.official or _first_section, sections=sections)
-        general = [o for o in self.items if isinstance(o, Skill) and o.category == 'general']
-        dynamic = sum(o.id.startswith('dyn_') for o in general)
-        if self.most_general is not None:
-            self.most_general = max(self.most_general, dynamic)
 
 # %% ../../nbs/05_skills.retrieval.ipynb #595e67c4
 @patch
@@ -183,29 +182,29 @@ def serving_category(self:Retriever,
         return category
     return self.router.served_by.get(category, category)
 
-# %% ../../nbs/05_skills.retrieval.ipynb #14462262
-@patch
-def _within_budget(self:Retriever, pools):
-    "`pools` without the items whose lines find no room"
-    if self.settings.prompt_chars is None:
-        return pools
-    room, kept = self.settings.prompt_chars, []
+# %% ../../nbs/05_skills.retrieval.ipynb #8599c641
+def _within_budget(pools, room, show):
+    "`pools` without the items whose lines find no room in `room` characters"
+    kept = []
     for pool in pools:
         kept.append([])
         for o in pool:
-            length = len(advice(o, self.settings.show)) + 1
+            length = len(advice(o, show)) + 1
             if length > room:
                 continue
             room -= length
             kept[-1].append(o)
     return kept
 
+# %% ../../nbs/05_skills.retrieval.ipynb #c7027637
 @patch
 def _choose(self:Retriever, task, category):
     "What the prompt for `task` should show, worked out afresh"
     pools = self.rank(task, self.serving_category(category))
     caps = self.settings.most_specific, self.most_general, self.settings.top_k_mistakes
-    kept = self._within_budget([pool[:cap] for pool, cap in zip(pools.lists(), caps)])
+    kept = [pool[:cap] for pool, cap in zip(pools.lists(), caps)]
+    if self.settings.prompt_chars is not None:
+        kept = _within_budget(kept, self.settings.prompt_chars, self.settings.show)
     specific, general, mistakes = kept
     shown = {o.id for pool in kept for o in pool}
     left_out = [o.id for pool in pools.lists() for o in pool if o.id not in shown]
