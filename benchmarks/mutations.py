@@ -22,12 +22,13 @@ class Mutation:
     new: str     # What it is replaced by
     tests: str   # Arguments of pytest
 
-LOSS = 'tests/test_grpo.py'
-RL = 'tests/test_rl.py tests/test_grpo.py'
-GATE = 'tests/test_evolution.py tests/test_intervals.py'
-SUITES = 'tests/test_suites.py tests/test_suites.py'
+CORE = 'tests/test_core.py'
+LOSS = f'{CORE} tests/test_grpo.py'
+RL = f'{CORE} tests/test_rl.py tests/test_grpo.py'
+GATE = f'{CORE} tests/test_evolution.py tests/test_intervals.py'
+SUITES = f'{CORE} tests/test_suites.py tests/test_suites.py'
 STORE = 'tests/test_store.py tests/test_power_loss.py'
-LOOP = 'tests/test_phases.py'
+LOOP = f'{CORE} tests/test_phases.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
 
 MUTATIONS = [
@@ -97,7 +98,7 @@ MUTATIONS = [
     Mutation('the gate forgets what its analyses spent', 'sequential.py', "row['bound'] = bound(gains, level - spent)", "row['bound'] = bound(gains, level)", GATE),
     Mutation('the gate keeps whatever gains', 'sequential.py', "keep = wins - losses >= row['need'] and gain > 0", 'keep = gain > 0', GATE),
     Mutation('error spent all at once', 'sequential.py', 'alpha*(end/n)**2', 'alpha', GATE),
-    Mutation('interval of a rate too narrow', 'stats.py', 'z:float=1.959964', 'z:float=1.2', 'tests/test_intervals.py tests/test_agent.py tests/test_skillopt_gate.py tests/test_evolution.py'),
+    Mutation('interval of a rate too narrow', 'stats.py', 'z:float=1.959964', 'z:float=1.2', 'tests/test_core.py tests/test_intervals.py'),
     Mutation('losses not counted against wins', 'stats.py', 'b = (2*n - wins + losses)*d - wins - losses', 'b = (2*n - wins)*d - wins', GATE),
     # Skills
     Mutation('threshold of retrieval ignored', 'skills/ranking.py', 'if scores[o.id] > self.threshold]', ']', 'tests/test_retrieval.py tests/test_embedding.py'),
