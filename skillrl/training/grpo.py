@@ -39,7 +39,7 @@ def _checked(returns, groups, weights):
 # %% ../../nbs/08_training.grpo.ipynb #228b80c0
 def group_stats(
     returns:Sequence[float]|Tensor,   # One per episode, shape (N,)
-    groups:Sequence[Hashable]|Tensor, # One id per episode; equal ids are compared with each other
+    groups:Sequence[Hashable]|Tensor, # One id per episode, (N,); equal ids are compared with each other
     weights:Sequence[float]|None=None,# How often each return counts, once if left out
     ddof:int=0,                       # 0 divides by the count, 1 by the count less one
 )->tuple[Tensor, Tensor]: # Distance from the group's mean and the group's std, (N,); ValueError for NaN
@@ -55,7 +55,7 @@ def group_stats(
 # %% ../../nbs/08_training.grpo.ipynb #446a51ef
 def group_advantage(
     returns:Sequence[float]|Tensor,     # One per episode, shape (N,)
-    groups:Sequence[Hashable]|Tensor,   # One id per episode, usually its task
+    groups:Sequence[Hashable]|Tensor,   # One id per episode, shape (N,), usually its task
     mode:str='episode',                 # 'episode' counts each episode once, 'cross_step' (verl) each step
     lengths:Sequence[int]|None=None,    # Steps of each episode, needed by 'cross_step'
     ddof:int=0,                         # 0 as in the paper, 1 as in TRL and verl
@@ -75,7 +75,7 @@ def group_advantage(
 # %% ../../nbs/08_training.grpo.ipynb #5bad64f9
 def has_variance(
     returns:Sequence[float]|Tensor,   # One per episode, shape (N,)
-    groups:Sequence[Hashable]|Tensor, # One id per episode
+    groups:Sequence[Hashable]|Tensor, # One id per episode, shape (N,)
     eps:float=1e-8,                   # A spread below this counts as none
 )->tuple[Tensor, int]: # Mask (N,), True where an episode's group has spread; number of groups without
     "Which episodes can teach something, and how many groups are zero-variance"
@@ -178,7 +178,7 @@ def reduce_tokens(
         n = len(x)
     return x.sum()/(n if total is None else total)
 
-# %% ../../nbs/08_training.grpo.ipynb #f0256e76
+# %% ../../nbs/08_training.grpo.ipynb #1cc393e4
 @dataclass
 class LossOptions:
     "What the loss depends on besides the tokens"
@@ -188,6 +188,7 @@ class LossOptions:
     epsilon_high:float|None = None   # Upper half of the band, if different
     dual_clip:float|None = None      # Largest ratio counted when the advantage is negative
 
+# %% ../../nbs/08_training.grpo.ipynb #54159a7f
 @torch.no_grad()
 def _stats(lp, lp_old, lp_ref, adv, mask, options):
     "What to log about one batch, as plain numbers"
@@ -199,10 +200,11 @@ def _stats(lp, lp_old, lp_ref, adv, mask, options):
     kl = 0. if lp_ref is None else kl_to_ref(lp, lp_ref, mask).item()
     return dict(kl=kl, clip_fraction=mean(clipped), entropy=-mean(lp), ratio=mean(r), tokens=int(mask.sum()))
 
+# %% ../../nbs/08_training.grpo.ipynb #6cc5307b
 def grpo_loss(
     lp:Tensor,            # Log-probs under the policy, shape (B,T), with gradient
-    lp_old:Tensor|None,   # The same when the tokens were sampled; None if unchanged since
-    lp_ref:Tensor|None,   # The same under the reference; None goes without the KL penalty
+    lp_old:Tensor|None,   # The same when the tokens were sampled, (B,T); None if unchanged since
+    lp_ref:Tensor|None,   # The same under the reference, (B,T); None goes without the KL penalty
     adv:Tensor,           # Advantages, shape (B,) or (B,T)
     mask:Tensor,          # 1 where the policy chose the token, shape (B,T)
     options:LossOptions=LossOptions(),
@@ -220,10 +222,10 @@ def grpo_loss(
 
 # %% ../../nbs/08_training.grpo.ipynb #082ef7a8
 def finite_or_raise(
-    x:Tensor|float,  # A loss or a gradient norm
+    x:Tensor|float,  # A loss or a gradient norm; as a tensor of any shape
     name:str='loss', # What to call it
     when:str='',     # Where it happened, for instance 'iteration 12'
-)->Tensor|float: # `x` itself; FloatingPointError if it is no finite number
+)->Tensor|float: # `x` itself, its shape kept; FloatingPointError if it is no finite number
     "`x`, or one sentence about what to do"
     value = torch.as_tensor(x)
     if torch.isfinite(value).all():

@@ -93,7 +93,7 @@ def step(self:TrainablePolicy,
     self.optimizer.zero_grad()
     return dict(grad_norm=norm.item())
 
-# %% ../../nbs/09_training.rl.ipynb #411be623
+# %% ../../nbs/09_training.rl.ipynb #4abc9cca
 @patch
 def save(self:TrainablePolicy,
     folder:str|Path, # Made, or replaced as a whole
@@ -108,6 +108,7 @@ def save(self:TrainablePolicy,
             save_file(moments, tmp/'optimizer.safetensors')
     return Path(folder)
 
+# %% ../../nbs/09_training.rl.ipynb #6f4f0380
 @patch(cls_method=True)
 def load(cls:TrainablePolicy,
     folder:str|Path, # One that `save` wrote, or any that `Policy.load` takes

@@ -79,7 +79,17 @@ def lr_at(
     climb = min(1, (step+1)/max(1, warmup))
     return climb*(.55 + .45*math.cos(math.pi*step/steps))
 
-# %% ../../nbs/07_training.sft.ipynb #69515f8e
+# %% ../../nbs/07_training.sft.ipynb #e66eeb58
+def _sft_step(policy, optimizer, batch):
+    lp, mask = policy.logps([r.prompt_ids for r in batch], [r.reply_ids for r in batch])
+    loss = finite_or_raise(-(lp*mask).sum()/mask.sum(), 'the fine-tuning loss')
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+# %% ../../nbs/07_training.sft.ipynb #cced7c5d
 def full_sft(
     rows:list[StepRow]|Callable, # From `encode_rows`; or a function that makes fresh ones for each pass
     policy:Policy,       # Its weights will move
@@ -110,16 +120,7 @@ def _one_pass(rows):
         raise ValueError('there are no rows: collect some demonstrations first')
     return rows
 
-def _sft_step(policy, optimizer, batch):
-    lp, mask = policy.logps([r.prompt_ids for r in batch], [r.reply_ids for r in batch])
-    loss = finite_or_raise(-(lp*mask).sum()/mask.sum(), 'the fine-tuning loss')
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.)
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
-
-# %% ../../nbs/07_training.sft.ipynb #c5653433
+# %% ../../nbs/07_training.sft.ipynb #02d5b7a4
 @contextmanager
 def _quiet():
     "Silence logs below errors, warnings and loading bars of the libraries underneath"
@@ -138,6 +139,7 @@ def _quiet():
         for m in bars:
             m.enable_progress_bar()
 
+# %% ../../nbs/07_training.sft.ipynb #6a3c588c
 def _base(model, quantize):
     "The causal model in the folder `model`, if wanted in NF4"
     import torch
@@ -155,7 +157,7 @@ def _base(model, quantize):
         raise FileNotFoundError(f'no model could be loaded from {str(model)!r}: '
                                 'name a folder with config.json and model.safetensors') from e
 
-# %% ../../nbs/07_training.sft.ipynb #9990f84a
+# %% ../../nbs/07_training.sft.ipynb #d6db069b
 @dataclass
 class AdapterOptions:
     "How an adapter is trained"
@@ -169,6 +171,7 @@ class AdapterOptions:
     progress:bool = False  # Show a bar
     threads:int = 1        # See `threads`
 
+# %% ../../nbs/07_training.sft.ipynb #0b4ad851
 def _trainer(tokens, base, tokenizer, options, folder):
     "`trl`'s trainer for the adapter"
     from datasets import Dataset
