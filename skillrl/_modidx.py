@@ -225,6 +225,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                 'skillrl.config.SkillRLConfig.settings': ('config.html#skillrlconfig.settings', 'skillrl/config.py'),
                                 'skillrl.config.SkillRLConfig.to_dict': ('config.html#skillrlconfig.to_dict', 'skillrl/config.py'),
                                 'skillrl.config._check_models': ('config.html#_check_models', 'skillrl/config.py'),
+                                'skillrl.config._config_folders': ('config.html#_config_folders', 'skillrl/config.py'),
                                 'skillrl.config._refuse_stranger': ('config.html#_refuse_stranger', 'skillrl/config.py'),
                                 'skillrl.config._tasks': ('config.html#_tasks', 'skillrl/config.py'),
                                 'skillrl.config._user_addresses': ('config.html#_user_addresses', 'skillrl/config.py'),

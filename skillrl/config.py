@@ -311,22 +311,27 @@ def load_config(
     return cfg.merged(from_krill(given)).fill_keys()
 
 # %% ../nbs/01_config.ipynb #4ca6f8bd
+def _config_folders():
+    lib = Path(find_spec('skillrl').origin).parent
+    return [lib/'configs', lib.parent/'configs']
+
 def shipped_config(
     name:str|Path, # Of a file in `configs/`, such as `paper_alfworld.yaml`, with or without the folder
 )->Path|None: # None where there is no such file
     "Where the settings that ship with the library are"
     if str(Path(name).parent) not in ('.', 'configs'):
         return None
-    lib = Path(find_spec('skillrl').origin).parent
-    places = [folder/'configs'/Path(name).name for folder in (lib, lib.parent)]
+    places = [folder/Path(name).name for folder in _config_folders()]
     return next((p for p in places if p.is_file()), None)
 
 @patch(cls_method=True)
 def paper(cls:SkillRLConfig,
-    env:str='alfworld', # `alfworld`, `webshop` or `search`
+    env:str, # Name of a world that the paper has results for
 )->SkillRLConfig: # ValueError for another name
     "The paper's settings for `env`, its Table 4"
     file = shipped_config(f'paper_{env}.yaml')
     if file is None:
-        raise ValueError(f'no paper settings for {env!r}: choose one of alfworld, webshop, search')
+        files = [p.stem for folder in _config_folders() for p in folder.glob('paper_*.yaml')]
+        known = ', '.join(sorted(name.removeprefix('paper_') for name in files))
+        raise ValueError(f'no paper settings for {env!r}: choose one of {known}')
     return cls().merged(from_krill(read_settings(file)))
