@@ -8,7 +8,9 @@ class Disk:
     Whether a later name does is open, so there are two images of each moment: `kept` and `undone`.
     The real disk is not asked to sync, which takes time and changes nothing here."""
     def __init__(self, root, event=lambda what, path: None):
-        self.root, self.event, self.files, self.folders, self.held = Path(root).resolve(), event, {}, {}, []
+        self.root, self.event = Path(root).resolve(), event
+        self.files, self.folders = {}, {}
+        self.held = []
         self.root.mkdir(parents=True, exist_ok=True)
         self._names(self.root)
 

@@ -71,16 +71,16 @@ def good(request):
     return vectors(request) if 'input' in request['body'] else said()
 
 class _Handler(BaseHTTPRequestHandler):
-    protocol_version, wbufsize, disable_nagle_algorithm = 'HTTP/1.1', -1, True
+    protocol_version = 'HTTP/1.1'
+    wbufsize = -1
+    disable_nagle_algorithm = True
 
     def do_POST(self):
         data = self.rfile.read(int(self.headers.get('Content-Length', 0)))
         headers = {k.lower(): v for k,v in self.headers.items()}
         key = headers.get('api-key') or headers.get('authorization', '').removeprefix('Bearer ')
-        owner, request = (
-            self.server.owner,
-            dict(path=self.path, headers=headers, body=json.loads(data or b'{}'), key=key),
-        )
+        owner = self.server.owner
+        request = dict(path=self.path, headers=headers, body=json.loads(data or b'{}'), key=key)
         with owner.at_work():
             self.send(owner.next(request), key)
 
@@ -130,13 +130,10 @@ class _Http(ThreadingHTTPServer):
 class FaultServer:
     "Runs in a thread until it is closed; use it in a `with`"
     def __init__(self, *script, rest=good):
-        self.script, self.rest, self.requests, self.over, self.lock = (
-            list(script),
-            rest,
-            [],
-            threading.Event(),
-            threading.Lock(),
-        )
+        self.script, self.rest = list(script), rest
+        self.requests = []
+        self.over = threading.Event()
+        self.lock = threading.Lock()
         self.now = self.most = 0
         self.http = _Http(('127.0.0.1', 0), _Handler)
         self.http.owner = self

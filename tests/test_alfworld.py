@@ -39,9 +39,9 @@ def says(w, script):
         command = command.removeprefix('> ')
         assert (command, w.step(command)) == (command, expected)
 
-def run(player, *commands):
-    "What the last of `commands` brings; a player is an engine or an environment"
-    return [player.step(command) for command in commands][-1]
+def run(game, *commands):
+    "What the last of `commands` brings; `game` is an engine or an environment"
+    return [game.step(command) for command in commands][-1]
 
 # ---- the room ----
 
@@ -548,7 +548,8 @@ def test_json_round_trip_plays_the_same():
     game = Game('g', scene, Goal('cool', 'egg', 'sidetable'), task='cool some egg and put it in sidetable')
     again = Game.from_dict(json.loads(json.dumps(game.to_dict())))
     assert again == game and Scene.from_dict(scene.to_dict()) == scene
-    a, b, rng = Engine(game), Engine(again), random.Random(2)
+    a, b = Engine(game), Engine(again)
+    rng = random.Random(2)
     assert a.reset() == b.reset()
     for _ in range(300):
         c = rng.choice(a.admissible())

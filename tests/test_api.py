@@ -1,13 +1,14 @@
 """What an exported name says of itself.
 
-Every argument and result has a type; every exception that a function raises is named in its docstring or beside its arguments; a tensor
-has its shape and a time, size or share its unit or range beside it. `python tools/measure.py` counts the same."""
+Every argument and result has a type; every exception that a function raises is named in its docstring or
+beside its arguments; a tensor has its shape and a time, size or share its unit or range beside it.
+`python tools/measure.py` counts the same."""
 import ast
 import pytest
 import measure as m
 
 # To be emptied: pages that do not yet hold this
-NOT_YET = set('''agent concurrency envs/ruleworld evaluate formats inspection llm/base llm/command llm/handoff llm/local
+NOT_YET = set('''agent concurrency evaluate formats inspection llm/base llm/command llm/handoff llm/local
 llm/openai_client llm/service skillopt/bank_env skillopt/package skillopt/questions skillopt/reflect
 skillopt/spending skills/distillation skills/encoders skills/evolution skills/proposals skills/retrieval
 skills/teachers stats training/grpo'''.split())
@@ -30,11 +31,13 @@ NOTHING = dict(untyped=[], raises=[], shapes=[], units=[])
 LACKING = {
     'untyped': ['def price(mug)->float: ...', 'def price(mug:str): ...', 'def price(*mugs)->float: ...',
                 'def price(**mugs)->float: ...', '@patch\ndef cost(self:Shop, mug)->float: ...',
-                'class Shop:\n    def cost(self, mug)->float: ...', 'class Shop:\n    def __init__(self, mugs): ...'],
+                'class Shop:\n    def cost(self, mug)->float: ...',
+                'class Shop:\n    def __init__(self, mugs): ...'],
     'raises': ['def price()->float: raise ValueError("no price")', 'def price()->float: raise ValueError',
                'def price()->float:\n    "KeyError if there is none"\n    raise ValueError()',
                'class Shop:\n    "Mugs"\n    def __post_init__(self): raise shop.Closed()'],
-    'shapes': ['def price(x:Tensor)->float: "Of all"', 'def price()->"np.ndarray": ...', 'class Shop:\n    prices:Tensor # In USD'],
+    'shapes': ['def price(x:Tensor)->float: "Of all"', 'def price()->"np.ndarray": ...',
+               'class Shop:\n    prices:Tensor # In USD'],
     'units': ['def price(timeout:float=1)->float: ...', 'class Shop:\n    size:int # Of the shop',
               'def price(\n    min_rate:float, # Of success\n    size:str,\n)->float: "Price"'],
 }

@@ -59,11 +59,9 @@ def heap(seed, n=150):
         'Leave the {} closed.',
     ]
     for i in range(n):
-        thing, kind, ids = (
-            rng.choice(['egg', 'mug', 'pan', 'potato']),
-            rng.choice([*GOALS]),
-            [f't{rng.randrange(60)}' for _ in range(rng.randint(1, 3))],
-        )
+        thing = rng.choice(['egg', 'mug', 'pan', 'potato'])
+        kind = rng.choice([*GOALS])
+        ids = [f't{rng.randrange(60)}' for _ in range(rng.randint(1, 3))]
         line = rng.choice(
             [
                 *(c.format(rng.choice(['drawer', 'cabinet'])) for c in common),
@@ -218,7 +216,7 @@ def test_more_evidence_turns_a_bank_round_and_leaves_a_trace():
     )
 
 @pytest.mark.parametrize(
-    'category,kinds,shelf',
+    'category,kinds,section',
     [
         ('general', ['heat', 'heat'], 'heat'),
         ('general', ['heat', 'cool'], 'general'),
@@ -227,14 +225,15 @@ def test_more_evidence_turns_a_bank_round_and_leaves_a_trace():
         ('general', [], 'general'),
     ],
 )
-def test_evidence_decides_between_general_and_specific(category, kinds, shelf):
+def test_evidence_decides_between_general_and_specific(category, kinds, section):
     bank = SkillBank()
     consolidate(
         bank,
         [said('Plan ahead.', str(i), category=category, kinds=[k]) for i, k in enumerate(kinds)]
         or [said('Plan ahead.', 'x')],
     )
-    assert [o.category for o in bank.active()] == [shelf] and bank.active()[0] in dict(bank.sections())[shelf]
+    assert [o.category for o in bank.active()] == [section]
+    assert bank.active()[0] in dict(bank.sections())[section]
 
 def test_advice_in_a_bank_becomes_general_when_others_say_it_too():
     bank = SkillBank()

@@ -136,7 +136,8 @@ def prompts(task, observation, title='a red coat'):
 
 @each
 def test_a_prompt_keeps_its_shape(p):
-    task, obs, text = 'put some mug in desk.', 'On the drawer 3, you see a mug 1.', p['text']
+    task, obs = 'put some mug in desk.', 'On the drawer 3, you see a mug 1.'
+    text = p['text']
     for surface in (
         dict(task=f'{task} {text}'),
         dict(observation=f'{obs} {text}'),

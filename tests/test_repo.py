@@ -13,7 +13,8 @@ nbs = pytest.mark.parametrize('fn', notebooks, ids=lambda p: p.stem)
 def cells(fn, kind=None):
     "(place, source, cell) of the cells of `fn`"
     for i,c in enumerate(json.loads(fn.read_text(encoding='utf-8'))['cells']):
-        if kind in (None, c['cell_type']): yield i, ''.join(c['source']), c
+        if kind in (None, c['cell_type']):
+            yield i, ''.join(c['source']), c
 
 def settings():
     ini = ConfigParser(delimiters=['='])

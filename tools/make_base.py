@@ -2,9 +2,10 @@
 
     python tools/make_base.py [--out data/base] [--steps 20000]
 
-29 CPU-minutes on one core. It plays the part of a language model's pre-training: over thousands of random households
-it learns to act by what its prompt says, notes included. The demonstrator believes a note six times in ten.
-Which household keeps what where, no weight can know; no household made here is met again in training or tests.
+29 CPU-minutes on one core. It plays the part of a language model's pre-training: over thousands of random
+households it learns to act by what its prompt says, notes included. The demonstrator believes a note six
+times in ten. Which household keeps what where, no weight can know; no household made here is met again in
+training or tests.
 """
 import argparse, random, re
 from skillrl.agent import Episode
@@ -16,27 +17,40 @@ from skillrl.envs.alfworld.households import RECEPTACLES, THINGS, Household
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.sft import encode_rows, full_sft
 
-COUNT = dict(cabinet=27, drawer=27, shelf=14, countertop=5, stoveburner=6, sidetable=5, handtowelholder=4, armchair=3, diningtable=3,
-             desk=3, coffeetable=3, sinkbasin=2, towelholder=3)  # The most that official games have of a receptacle; 2 of the others
-WORDS = '''task skill searched new go to actions seen holding did now nothing happens look find for in on under with put some clean heat cool
-hot two them it examine use take from move open close using turn pick up are is arrive at see room middle drop <think> </think> <action>
-</action> : first not no when your facing next keep help inventory do search place where what closed each once twice every thing slice'''
-ORDERS = dict(pick='To put: take, move.', look='To look: take, use desklamp.', clean='To clean: take, clean, move.',
-              heat='To heat: take, heat, move.', cool='To cool: take, cool, move.', pick_two='To find two: take, move, take, move.')
+# The most that official games have of a receptacle; 2 of the others
+COUNT = dict(cabinet=27, drawer=27, shelf=14, countertop=5, stoveburner=6, sidetable=5, handtowelholder=4,
+             armchair=3, diningtable=3, desk=3, coffeetable=3, sinkbasin=2, towelholder=3)
+WORDS = '''task skill searched new go to actions seen holding did now nothing happens look find for in on
+under with put some clean heat cool hot two them it examine use take from move open close using turn pick up
+are is arrive at see room middle drop <think> </think> <action> </action> : first not no when your facing
+next keep help inventory do search place where what closed each once twice every thing slice'''
+ORDERS = dict(
+    pick='To put: take, move.',
+    look='To look: take, use desklamp.',
+    clean='To clean: take, clean, move.',
+    heat='To heat: take, heat, move.',
+    cool='To cool: take, cool, move.',
+    pick_two='To find two: take, move, take, move.',
+)
 HABITS = ['Open what is closed.', 'Search each place once.', 'Take it when you see it.', 'Do not go where you are.',
           'Do not search a place twice.']
 ROOMS = [('kitchen', 'bedroom'), ('kitchen', 'living'), ('kitchen', 'bathroom'), ('living', 'bedroom')]
 
 def vocabulary():
+    "All names of things and places with their numbers, and the other words of the game"
     places, things = ({t for room in table.values() for t in room} for table in (RECEPTACLES, THINGS))
-    return [*(f'{t} {i}' for t in places for i in range(1, COUNT.get(t, 2)+1)), *(f'{t} {i}' for t in things for i in range(1, 6)),
-            *sorted(places | things), *WORDS.split()]
+    numbered_places = [f'{t} {i}' for t in places for i in range(1, COUNT.get(t, 2) + 1)]
+    numbered_things = [f'{t} {i}' for t in things for i in range(1, 6)]
+    return [*numbered_places, *numbered_things, *sorted(places | things), *WORDS.split()]
 
 def notes(house, goal, rng):
     "What a bank might show for `goal`: usually the place of the thing, among places of others and general advice"
-    need = [goal.thing] + ['desklamp']*(goal.category=='look')
+    need = [goal.thing]
+    if goal.category == 'look':
+        need.append('desklamp')
+    others = [t for t in house.homes if t not in need]
     out = [house.hint(t) for t in need if rng.random() < .85]
-    out += [house.hint(t) for t in rng.sample([t for t in house.homes if t not in need], rng.randint(0, 4))]
+    out += [house.hint(t) for t in rng.sample(others, rng.randint(0, 4))]
     if rng.random() < .5:
         out.append(ORDERS[goal.category])
     rng.shuffle(out)
@@ -61,22 +75,29 @@ def episodes(rng):
             yield Episode(AlfworldEnv([game], max_steps=40), game, skills=shown)
 
 def slips(action, rng):
-    "A command with a wrong number in it, sent once or again and again: what a young policy does, so that it learns to get out of it"
+    "A command with a wrong number in it, once or again and again, as a young policy sends it"
     numbers = list(re.finditer(r'\d+', action))
     if not numbers:
         return []
     m = rng.choice(numbers)
-    return [f'{action[:m.start()]}{rng.randint(1, 9)}{action[m.end():]}'] * rng.choice((1, 1, 2, 3))
+    wrong = f'{action[:m.start()]}{rng.randint(1, 9)}{action[m.end():]}'
+    return [wrong] * rng.choice((1, 1, 2, 3))
+
+def stray_moves(action, admissible, rng):
+    "Moves made but not taught: a random one in eleven times, a slip in another"
+    stray = rng.random()
+    if stray < .09:
+        return [rng.choice(admissible)]
+    return slips(action, rng) if stray < .18 else []
 
 def rows(rng):
-    "Demonstration rows without end; one move in eleven is random and one in eleven a slip, made but not taught"
+    "Demonstration rows without end, with strays between them that the policy learns to get out of"
     for e in episodes(rng):
         expert = AlfworldExpert(e.start().task, rng, trust=.6)
         while not e.done:
             prompt = e.messages()
             thought, action = expert.act(e.admissible, e.notes, e.skills)
-            stray = rng.random()
-            moves = [rng.choice(e.admissible)] if stray < .09 else slips(action, rng) if stray < .18 else []
+            moves = stray_moves(action, e.admissible, rng)
             if not moves and rng.random() < share(thought, action):
                 yield dict(prompt=prompt, completion=write_reply(thought, action))
             for move in moves or [action]:
@@ -88,16 +109,22 @@ def main(out, steps):
     from tqdm import tqdm
     torch.set_num_threads(1)
     tokenizer = word_tokenizer(vocabulary())
-    policy, stream = Policy(tiny_model(len(tokenizer)), tokenizer), rows(random.Random(0))
+    policy = Policy(tiny_model(len(tokenizer)), tokenizer)
+    stream = rows(random.Random(0))
+
+    def batch():
+        return encode_rows([next(stream) for _ in range(512)], policy)
+
     with tqdm(total=steps) as bar:
         def show(step, loss):
             bar.update()
-            if step%100==99:
+            if step % 100 == 99:
                 bar.set_postfix(loss=f'{loss:.3f}')
-        losses = full_sft(lambda: encode_rows([next(stream) for _ in range(512)], policy), policy, steps, lr=4e-3, progress=show)
-    print(f'{policy}: loss {sum(losses[-500:])/len(losses[-500:]):.3f}, saved in {policy.save(out)}')
+        losses = full_sft(batch, policy, steps, lr=4e-3, progress=show)
+    last = losses[-500:]
+    print(f'{policy}: loss {sum(last)/len(last):.3f}, saved in {policy.save(out)}')
 
-if __name__=='__main__':
+if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out', default='data/base')
     p.add_argument('--steps', type=int, default=20000)

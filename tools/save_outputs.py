@@ -1,14 +1,19 @@
-"""Run All in a real kernel, and keep what the notebooks print and draw: `save_outputs.py [--check] [NOTEBOOK …]`
+"""Run All in a real kernel, and keep what the notebooks print and draw.
 
-`--check` writes nothing and fails if what a reader would read has changed. Words and whole numbers must be the same; numbers with a
-decimal point may differ by 1 %, for the last digits of a training run depend on the processor; pictures are not compared."""
+    python tools/save_outputs.py [--check] [NOTEBOOK …]
+
+`--check` writes nothing and fails if what a reader would read has changed. Words and whole numbers must be
+the same; numbers with a decimal point may differ by 1 %, for the last digits of a training run depend on the
+processor; pictures are not compared."""
 import math, os, re, subprocess, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # What is saved must not depend on the machine: one thread, no optional data, one way to draw
-os.environ.update(IN_TEST='1', MPLBACKEND='module://matplotlib_inline.backend_inline', COLUMNS='100', OMP_NUM_THREADS='1')
-for k in ('ALFWORLD_DATA', 'SKILLRL_REAL_DATA', 'OPENAI_API_KEY'): os.environ.pop(k, None)
+os.environ.update(IN_TEST='1', COLUMNS='100', OMP_NUM_THREADS='1',
+                  MPLBACKEND='module://matplotlib_inline.backend_inline')
+for name in ('ALFWORLD_DATA', 'SKILLRL_REAL_DATA', 'OPENAI_API_KEY'):
+    os.environ.pop(name, None)
 
 import nbformat
 from nbclient import NotebookClient
@@ -18,67 +23,112 @@ from nbdev.config import get_config
 from nbdev.process import extract_directives
 
 WIDGET = 'application/vnd.jupyter.widget-view+json'
+WIDGET_STATE = 'application/vnd.jupyter.widget-state+json'
 KERNEL = dict(display_name='Python 3 (ipykernel)', language='python', name='python3')
 LIMIT = 600 # Seconds for a cell
+
+# ---- running a notebook ----
+
+def code_cells(nb):
+    return [cell for cell in nb.cells if cell.cell_type == 'code']
 
 def keeps_its_output(cell, skip):
     "Is what stands below `cell` an example, which a run here does not replace?"
     flags = extract_directives(cell, remove=False) or {}
-    return 'nbdev_export(' in cell.source or flags.get('eval:', [''])[0] == 'false' or bool(skip & flags.keys())
+    if 'nbdev_export(' in cell.source or flags.get('eval:') == ['false']:
+        return True
+    return bool(skip & flags.keys())
 
-def fresh(fn):
-    "Notebook `fn` with the outputs of a run just made"
-    nb, skip = nbformat.read(fn, as_version=4), set(get_config().tst_flags.split())
-    kept = {c.id: c.outputs for c in nb.cells if c.cell_type == 'code' and keeps_its_output(c, skip)}
-    client = NotebookClient(nb, timeout=LIMIT, kernel_name='python3', coalesce_streams=True,
-                            resources=dict(metadata=dict(path=str(fn.parent))),
-                            extra_arguments=['--InlineBackend.figure_formats=retina', '--log-level=ERROR'])
-    try: client.execute()
-    except CellExecutionError as e: sys.exit(f'{fn.name}: {e}')
-    for c in nb.cells:
-        if c.cell_type == 'code': c.outputs = kept.get(c.id, [o for out in c.outputs for o in shown(out, nb)])
+def client_for(nb, folder):
+    "A kernel that runs `nb` in `folder`"
+    return NotebookClient(nb, timeout=LIMIT, kernel_name='python3', coalesce_streams=True,
+                          resources=dict(metadata=dict(path=str(folder))),
+                          extra_arguments=['--InlineBackend.figure_formats=retina', '--log-level=ERROR'])
+
+def fresh(path):
+    "The notebook at `path` with the outputs of a run just made"
+    nb = nbformat.read(path, as_version=4)
+    skip = set(get_config().tst_flags.split())
+    kept = {c.id: c.outputs for c in code_cells(nb) if keeps_its_output(c, skip)}
+    try:
+        client_for(nb, path.parent).execute()
+    except CellExecutionError as e:
+        sys.exit(f'{path.name}: {e}')
+    for cell in code_cells(nb):
+        new = [shown for output in cell.outputs for shown in what_is_shown(output, nb)]
+        cell.outputs = kept.get(cell.id, new)
     nb.metadata = dict(kernelspec=KERNEL)
     clean_nb(nb)
     return nb
 
-def shown(output, nb):
+def what_is_shown(output, nb):
     "What is left of `output` on a page: of a widget the picture in it, of lines of progress nothing"
-    if output.get('name') == 'stderr': return []
-    if WIDGET not in output.get('data', {}): return [output]
-    models = nb.metadata.widgets['application/vnd.jupyter.widget-state+json'].state.values() # A page has one widget at most
-    return [nbformat.from_dict(o) for m in models if m.model_name == 'OutputModel' for o in m.state.outputs]
+    if output.get('name') == 'stderr':
+        return []
+    if WIDGET not in output.get('data', {}):
+        return [output]
+    models = nb.metadata.widgets[WIDGET_STATE].state.values() # A page has one widget at most
+    pictures = [m.state.outputs for m in models if m.model_name == 'OutputModel']
+    return [nbformat.from_dict(o) for outputs in pictures for o in outputs]
+
+# ---- comparing two runs ----
+
+def joined(text):
+    return ''.join(text) if isinstance(text, list) else str(text)
+
+def texts(output):
+    "What `output` shows a reader, pictures aside"
+    data = output.get('data', {})
+    return [joined(output.get('text', '')), *(joined(data[k]) for k in sorted(data) if k.startswith('text/'))]
 
 def reading(nb):
-    "What each code cell shows a reader, pictures aside"
-    join = lambda o: ''.join(o) if isinstance(o, list) else str(o)
-    def texts(o): return [join(o.get('text', ''))] + [join(v) for k,v in sorted(o.get('data', {}).items()) if k.startswith('text/')]
-    return {c.id: '\n'.join(t for o in c.get('outputs', []) for t in texts(o) if t) for c in nb.cells if c.cell_type=='code'}
+    "Id of each code cell → what it shows a reader"
+    return {c.id: '\n'.join(t for o in c.get('outputs', []) for t in texts(o) if t) for c in code_cells(nb)}
 
-_decimal = re.compile(r'-?\d+\.\d*(?:e[-+]?\d+)?')
+DECIMAL = re.compile(r'-?\d+\.\d*(?:e[-+]?\d+)?')
 
 def same(a, b):
     "Do texts `a` and `b` agree, but for the last digits of decimals?"
-    if _decimal.sub('#', a)!=_decimal.sub('#', b): return False
-    pairs = zip(_decimal.findall(a), _decimal.findall(b))
-    return all(math.isclose(float(x), float(y), rel_tol=0.01, abs_tol=1e-3) for x,y in pairs)
+    if DECIMAL.sub('#', a) != DECIMAL.sub('#', b):
+        return False
+    pairs = zip(DECIMAL.findall(a), DECIMAL.findall(b))
+    return all(math.isclose(float(x), float(y), rel_tol=0.01, abs_tol=1e-3) for x, y in pairs)
 
-def one(fn, check):
+def stale(path, nb):
+    "What is wrong with the saved outputs at `path`, if `nb` is a fresh run of it"
+    old, new = reading(nbformat.read(path, as_version=4)), reading(nb)
+    for cell, text in new.items():
+        saved = old.get(cell, '')
+        if not same(saved, text):
+            return f'{path.name}, cell {cell}: saved\n{saved}\nbut a fresh run gives\n{text}'
+
+# ---- one notebook, and all of them ----
+
+def save_or_check(path, check):
     "Save or check a single notebook; returns a message when it is stale"
-    nb = fresh(fn)
-    if not check: return nbformat.write(nb, fn)
-    old, new = reading(nbformat.read(fn, as_version=4)), reading(nb)
-    bad = next((k for k in new if not same(old.get(k, ''), new[k])), None)
-    if bad: return f'{fn.name}, cell {bad}: saved\n{old.get(bad, "")}\nbut a fresh run gives\n{new[bad]}'
+    nb = fresh(path)
+    if check:
+        return stale(path, nb)
+    nbformat.write(nb, path)
+
+def in_a_process(path, flags):
+    "A process for each notebook, so that none sees what another left behind"
+    command = [sys.executable, __file__, '--single', *flags, path]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True)
 
 def main(args):
-    check, single = '--check' in args, '--single' in args
-    names = [Path(a).resolve() for a in args if not a.startswith('--')] or sorted(Path(get_config().nbs_path).rglob('[!.]*.ipynb'))
-    if single: return one(names[0], check)
-    # a process for each notebook, so that none sees what another left behind
-    def start(fn): return subprocess.run([sys.executable, __file__, '--single', fn, *['--check'] * check], stderr=subprocess.PIPE, text=True)
-    with ThreadPoolExecutor(min(len(names), os.cpu_count(), 8)) as pool: done = list(pool.map(start, names))
-    bad = [(fn.name, p.stderr) for fn,p in zip(names, done) if p.returncode]
-    if bad: return '\n'.join(err for _,err in bad) + '\nSaved outputs are stale, or a notebook fails: ' + ' '.join(n for n,_ in bad)
-    print(f'{len(names)} notebooks {"checked" if check else "saved"}')
+    check = '--check' in args
+    paths = [Path(a).resolve() for a in args if not a.startswith('--')]
+    if '--single' in args:
+        return save_or_check(paths[0], check)
+    paths = paths or sorted(Path(get_config().nbs_path).rglob('[!.]*.ipynb'))
+    flags = ['--check'] if check else []
+    with ThreadPoolExecutor(min(len(paths), os.cpu_count(), 8)) as pool:
+        done = list(pool.map(lambda path: in_a_process(path, flags), paths))
+    bad = {path.name: run.stderr for path, run in zip(paths, done) if run.returncode}
+    if bad:
+        return '\n'.join([*bad.values(), f'Saved outputs are stale, or a notebook fails: {" ".join(bad)}'])
+    print(f'{len(paths)} notebooks {"checked" if check else "saved"}')
 
-if __name__=='__main__': sys.exit(main(sys.argv[1:]))
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,12 @@
-"""The documentation without a network: `site.py build` makes `_site/`, `site.py check` follows every link in it, `site.py readme` writes README.md
+"""The documentation without a network.
 
-nbdev runs the notebooks for its docs and leaves them in `_proc/`; here they become Markdown pages (`_proc_md/`) for Zensical, the
-formulas as MathML, so that the result needs no script and no network. Page and anchor names are those `nbdev_docs` gives."""
+    python tools/site.py build     makes `_site/`
+    python tools/site.py check     follows every link in it
+    python tools/site.py readme    writes README.md
+
+nbdev runs the notebooks for its docs and leaves them in `_proc/`; here they become Markdown pages
+(`_proc_md/`) for Zensical, the formulas as MathML, so that the result needs no script and no network.
+Page and anchor names are those `nbdev_docs` gives."""
 import base64, inspect, os, re, shutil, subprocess, sys
 from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
@@ -14,173 +19,256 @@ from nbdev.serve import proc_nbs
 
 def lenient_signature(f, eval_str=False, **kw):
     "The signature of `f`; a type that its module imports for readers only stays as it is written"
-    try: return inspect.signature(f, eval_str=eval_str, **kw)
-    except NameError: return inspect.signature(f, **kw)
+    try:
+        return inspect.signature(f, eval_str=eval_str, **kw)
+    except NameError:
+        return inspect.signature(f, **kw)
 
 fastcore.docments.signature = lenient_signature
 cfg = get_config()
 root = cfg.config_path
 pages, dest = root/'_proc_md', root/'_site'
-chapters = {'0': 'The loop', '1': 'The loop', '2': 'A. Foundations', '3': 'B. Language models', '4': 'C. Skills', '5': 'D. Worlds',
-            '6': 'E. Training and judging', '7': 'F. SkillOpt', '8': 'G. Commands', '9': 'H. Extending'}
+CHAPTERS = {
+    '0': 'The loop', '1': 'The loop', '2': 'A. Foundations', '3': 'B. Language models', '4': 'C. Skills',
+    '5': 'D. Worlds', '6': 'E. Training and judging', '7': 'F. SkillOpt', '8': 'G. Commands',
+    '9': 'H. Extending',
+}
 
-# ---- a processed notebook as Markdown ----
+# ---- Markdown ----
 
-def joined(o): return ''.join(o) if isinstance(o, list) else o
+def joined(text):
+    return ''.join(text) if isinstance(text, list) else text
 
-def fence(s, lang=''):
-    "`s` as a block of code, between more backticks than any row of them in it"
-    marks = '`' * max(3, 1 + max(map(len, re.findall('`+', s)), default=0))
-    return f'{marks}{lang}\n{s.strip()}\n{marks}'
+def stem(name):
+    "`name` without the number of the page"
+    return re.sub(r'^\d+\w?_', '', name)
 
-_code = r'(```.*?```|`[^`\n]*`)'
-_maths = re.compile(_code + r'|\$\$(.+?)\$\$|(?<![\\\w$])\$(?!\s)([^$\n]+?)(?<!\s)\$(?!\d)', re.DOTALL)
+def fence(text, lang=''):
+    "`text` as a block of code, between more backticks than any row of them in it"
+    longest = max(map(len, re.findall('`+', text)), default=0)
+    marks = '`' * max(3, longest + 1)
+    return f'{marks}{lang}\n{text.strip()}\n{marks}'
 
-def mathml(s):
-    "Dollar maths in `s` as MathML, in which Markdown finds nothing of its own"
-    def one(m):
-        if m[1]: return m[1]
-        out = convert(m[2] or m[3], display='block' if m[2] else 'inline')
-        out = re.sub(r'[*_|]', lambda c: f'&#{ord(c[0])};', out)
-        return f'\n\n<div class="math">{out}</div>\n\n' if m[2] else f'<span class="math">{out}</span>'
-    return _maths.sub(one, s)
+CODE = r'(```.*?```|`[^`\n]*`)'
+MATHS = re.compile(CODE + r'|\$\$(.+?)\$\$|(?<![\\\w$])\$(?!\s)([^$\n]+?)(?<!\s)\$(?!\d)', re.DOTALL)
 
-def links(s):
+def formula(latex, display):
+    "`latex` as MathML, in which Markdown finds nothing of its own"
+    out = convert(latex, display=display)
+    return re.sub(r'[*_|]', lambda c: f'&#{ord(c[0])};', out)
+
+def mathml(text):
+    "`text` with its dollar maths as MathML"
+    def replaced(m):
+        code, block, inline = m.groups()
+        if code:
+            return code
+        if block:
+            return f'\n\n<div class="math">{formula(block, "block")}</div>\n\n'
+        return f'<span class="math">{formula(inline, "inline")}</span>'
+    return MATHS.sub(replaced, text)
+
+def without_links(block):
+    return re.sub(r'\[(`[^`\n]+`)\]\([^)\n]*\)', r'\1', block)
+
+def links(text):
     "Absolute links into the docs as links between Markdown files; none inside code"
-    s = re.sub(r'(`{3,}).*?\1', lambda m: re.sub(r'\[(`[^`\n]+`)\]\([^)\n]*\)', r'\1', m[0]), s, flags=re.DOTALL)
+    text = re.sub(r'(`{3,}).*?\1', lambda m: without_links(m[0]), text, flags=re.DOTALL)
     home = re.escape((cfg.doc_host + cfg.doc_baseurl).rstrip('/'))
-    return re.sub(rf'\]\((?:{home})?/?([\w.-]+)\.(?:html|ipynb)(#[\w.]+)?\)', lambda m: f']({stem(m[1])}.md{m[2] or ""})', s)
+    link = rf'\]\((?:{home})?/?([\w.-]+)\.(?:html|ipynb)(#[\w.]+)?\)'
+    return re.sub(link, lambda m: f']({stem(m[1])}.md{m[2] or ""})', text)
 
-def stem(name): return re.sub(r'^\d+\w?_', '', name)
+# ---- the cells of a processed notebook ----
 
-def api_box(s, source_follows):
+def anchored(m):
+    "A heading of `show_doc` with its anchor"
+    marks, name = m.groups()
+    return f'{marks} {name} {{#{name.lower()}}}'.replace('__', r'\_\_')
+
+def api_box(text, source_follows):
     "What `show_doc` wrote, in a box whose heading is the anchor"
-    s = re.sub(r'^---\n\n', '', s)
-    s = re.sub(r'^(#{2,5}) ([\w.]+)$', lambda m: f'{m[1]} {m[2]} {{#{m[2].lower()}}}'.replace('__', r'\_\_'), s, flags=re.MULTILINE)
+    text = re.sub(r'^---\n\n', '', text)
+    text = re.sub(r'^(#{2,5}) ([\w.]+)$', anchored, text, flags=re.MULTILINE)
     link = r'<a class="source" href="\1">source</a>' if cfg.git_url else ''
-    s = re.sub(r'\[source\]\((.*?)\)\{.*?\}\n*', link, s)
-    s = s.replace('*Call self as a function.*', '') # What nbdev says where a function says nothing
-    words = set(re.findall(r'\w+', ''.join(re.findall(r'```python\n.*?```', s, flags=re.DOTALL)))) # An argument is no link
-    s = re.sub(r'\[(`([a-z]\w*)`)\]\([^)\n]*\)', lambda m: m[1] if m[2] in words else m[0], s)
-    if source_follows: s = re.sub(r'```python\n.*?```\n*', '', s, count=1, flags=re.DOTALL)
-    return f'<div class="api" markdown>\n\n{s.strip()}\n\n</div>'
+    text = re.sub(r'\[source\]\((.*?)\)\{.*?\}\n*', link, text)
+    text = text.replace('*Call self as a function.*', '') # What nbdev says where a function says nothing
+    signatures = ''.join(re.findall(r'```python\n.*?```', text, flags=re.DOTALL))
+    words = set(re.findall(r'\w+', signatures)) # An argument is no link
+    text = re.sub(r'\[(`([a-z]\w*)`)\]\([^)\n]*\)', lambda m: m[1] if m[2] in words else m[0], text)
+    if source_follows:
+        text = re.sub(r'```python\n.*?```\n*', '', text, count=1, flags=re.DOTALL)
+    return f'<div class="api" markdown>\n\n{text.strip()}\n\n</div>'
 
-def output(o, name, folder):
+def output_of(output, name, folder):
     "A saved output as Markdown; a picture goes into `folder`"
-    d = o.get('data', {})
-    if 'image/png' in d:
-        (folder/f'{name}.png').write_bytes(base64.b64decode(joined(d['image/png'])))
+    data = output.get('data', {})
+    if 'image/png' in data:
+        (folder/f'{name}.png').write_bytes(base64.b64decode(joined(data['image/png'])))
         return f'![]({name}.png)'
-    for k in ('image/svg+xml', 'text/markdown', 'text/html'):
-        if k in d: return joined(d[k])
-    txt = re.sub(r'\x1b\[[0-9;]*m', '', joined(o.get('text') or d.get('text/plain') or o.get('traceback', '')))
-    return f'<div class="output" markdown>\n\n{fence(txt, "text")}\n\n</div>' if txt.strip() else ''
+    for kind in ('image/svg+xml', 'text/markdown', 'text/html'):
+        if kind in data:
+            return joined(data[kind])
+    text = joined(output.get('text') or data.get('text/plain') or output.get('traceback', ''))
+    text = re.sub(r'\x1b\[[0-9;]*m', '', text)
+    if not text.strip():
+        return ''
+    return f'<div class="output" markdown>\n\n{fence(text, "text")}\n\n</div>'
 
-def is_api(c): return c.cell_type=='code' and 'show_doc(' in c.source
-def is_source(c): return c.cell_type=='code' and 'code-fold' in c.source
+def is_api(cell):
+    return cell.cell_type == 'code' and 'show_doc(' in cell.source
 
-def code_cell(c, name, folder, source_follows):
+def is_source(cell):
+    return cell.cell_type == 'code' and 'code-fold' in cell.source
+
+def code_cell(cell, name, folder, source_follows):
     "The Markdown parts of a code cell: its source if shown, then its outputs"
-    body = '\n'.join(l for l in c.source.splitlines() if not l.startswith('#|'))
-    if body.strip() and 'echo: false' not in c.source: yield fence(body, 'python')
-    for j,o in enumerate(c.get('outputs', [])):
-        s = output(o, f'{name}_{j}', folder)
-        if s: yield api_box(s, source_follows) if is_api(c) else s
+    body = '\n'.join(line for line in cell.source.splitlines() if not line.startswith('#|'))
+    if body.strip() and 'echo: false' not in cell.source:
+        yield fence(body, 'python')
+    for i, output in enumerate(cell.get('outputs', [])):
+        text = output_of(output, f'{name}_{i}', folder)
+        if text:
+            yield api_box(text, source_follows) if is_api(cell) else text
 
-def page(fn, folder, maths=mathml):
-    "Stem, title and Markdown of processed notebook `fn`; its pictures go into `folder`"
-    cells, name, title, parts = read_nb(fn).cells, stem(fn.stem), '', []
-    for i,c in enumerate(cells):
-        if c.cell_type=='raw' and not title:
-            head = yaml.safe_load(c.source.strip().strip('-'))
-            title = head['title']
-            parts += [f'# {title}', f'*{head["description"]}*{{.tagline}}' if 'description' in head else '']
-        elif c.cell_type=='markdown': parts.append(maths(c.source))
-        elif c.cell_type=='code':
-            follower = next((d for d in cells[i:] if not is_api(d)), None)
-            parts += code_cell(c, f'{name}_{i}', folder, follower is not None and is_source(follower))
-    return name, title, links('\n\n'.join(p for p in parts if p)) + '\n'
+def head_of(cell):
+    "Title and Markdown of the front matter that nbdev makes of the first cell"
+    head = yaml.safe_load(cell.source.strip().strip('-'))
+    tagline = f'*{head["description"]}*{{.tagline}}' if 'description' in head else ''
+    return head['title'], [f'# {head["title"]}', tagline]
+
+def page(path, folder, maths=mathml):
+    "Stem, title and Markdown of the processed notebook at `path`; its pictures go into `folder`"
+    cells, name = read_nb(path).cells, stem(path.stem)
+    title, parts = '', []
+    for i, cell in enumerate(cells):
+        if cell.cell_type == 'raw' and not title:
+            title, parts = head_of(cell)
+        elif cell.cell_type == 'markdown':
+            parts.append(maths(cell.source))
+        elif cell.cell_type == 'code':
+            follower = next((c for c in cells[i:] if not is_api(c)), None)
+            source_follows = follower is not None and is_source(follower)
+            parts += code_cell(cell, f'{name}_{i}', folder, source_follows)
+    return name, title, links('\n\n'.join(filter(None, parts))) + '\n'
 
 def relinked(name, texts):
-    "Page `name`, with links to its own boxes where it has them; nbdev links every name it knows, also private ones without a box: plain code again"
-    def to(m):
-        page = next((p for p in (name, m[2]) if f'{{#{m[3]}}}' in texts.get(p, '')), None)
-        return f'[{m[1]}]({page}.md#{m[3]})' if page else m[1]
-    return re.sub(r'\[(`[^`\n]+`)\]\(([\w.]+)\.md#([\w.]+)\)', to, texts[name])
+    """Page `name`, with links to its own boxes where it has them
+
+    nbdev links every name it knows, also private ones without a box: these become plain code again."""
+    def target(m):
+        code, page, anchor = m.groups()
+        home = next((p for p in (name, page) if f'{{#{anchor}}}' in texts.get(p, '')), None)
+        return f'[{code}]({home}.md#{anchor})' if home else code
+    return re.sub(r'\[(`[^`\n]+`)\]\(([\w.]+)\.md#([\w.]+)\)', target, texts[name])
 
 # ---- the site and the README ----
 
 def nav(titles):
     "The pages in reading order, by chapter"
     out, last = ['index.md'], None
-    for fn,(name,title) in titles.items():
-        number = re.match(r'\d', fn)
-        if not number: continue
-        chapter = chapters[number[0]]
-        if chapter!=last: out.append({chapter: []})
+    for file, (name, title) in titles.items():
+        number = re.match(r'\d', file)
+        if not number:
+            continue
+        chapter = CHAPTERS[number[0]]
+        if chapter != last:
+            out.append({chapter: []})
         out[-1][chapter].append({title: f'{name}.md'})
         last = chapter
     return out
 
+def run_zensical(settings):
+    config = root/'_mkdocs.yml'
+    config.write_text(yaml.safe_dump(settings, sort_keys=False))
+    try:
+        subprocess.run([sys.executable, '-m', 'zensical', 'build', '-f', config], check=True, cwd=root)
+    finally:
+        config.unlink()
+
 def build():
     "All notebooks as a site in `_site/`"
-    for d in (pages, dest): shutil.rmtree(d, ignore_errors=True)
+    for folder in (pages, dest):
+        shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir()
     titles, texts = {}, {}
-    for fn in sorted(proc_nbs(force=True, n_workers=min(os.cpu_count(), 8)).glob('*.ipynb')):
-        name, title, texts[name] = page(fn, pages)
-        titles[fn.name] = name, title
-    for name in texts: (pages/f'{name}.md').write_text(relinked(name, texts), encoding='utf-8')
+    processed = proc_nbs(force=True, n_workers=min(os.cpu_count(), 8))
+    for path in sorted(processed.glob('*.ipynb')):
+        name, title, text = page(path, pages)
+        texts[name] = text
+        titles[path.name] = name, title
+    for name in texts:
+        (pages/f'{name}.md').write_text(relinked(name, texts), encoding='utf-8')
     shutil.copy(root/'nbs'/'site.css', pages)
-    conf = yaml.safe_load((root/'mkdocs.yml').read_text())
-    (root/'_mkdocs.yml').write_text(yaml.safe_dump(conf | dict(nav=nav(titles)), sort_keys=False))
-    try: subprocess.run([sys.executable, '-m', 'zensical', 'build', '-f', root/'_mkdocs.yml'], check=True, cwd=root)
-    finally: (root/'_mkdocs.yml').unlink()
+    settings = yaml.safe_load((root/'mkdocs.yml').read_text())
+    run_zensical(settings | dict(nav=nav(titles)))
     print(f'{len(titles)} pages in {dest.name}')
+
+def for_github(text):
+    "The index page with links to the notebooks and their pictures"
+    text = re.sub(r'</?div[^>]*>\n\n|\n\n</div>', '', text.replace('{.tagline}', ''))
+    text = re.sub(r'!\[\]\((index_\w+\.png)\)', r'![](nbs/images/\1)', text)
+    names = {stem(p.stem): p.name for p in (root/'nbs').glob('*.ipynb')}
+
+    def target(m):
+        return f'](nbs/{names[m[1]]})' if m[1] in names else m[0]
+    return re.sub(r'\]\(([\w.]+)\.md(?:#[\w.]+)?\)', target, text)
 
 def readme():
     "README.md from the index notebook; its pictures in nbs/images"
     images = root/'nbs'/'images'
     images.mkdir(exist_ok=True)
-    _, _, txt = page(proc_nbs(force=True, n_workers=1, file_glob=cfg.readme_nb)/cfg.readme_nb, images, maths=lambda s: s)
-    txt = re.sub(r'</?div[^>]*>\n\n|\n\n</div>', '', txt.replace('{.tagline}', ''))
-    txt = re.sub(r'!\[\]\((index_\w+\.png)\)', r'![](nbs/images/\1)', txt)
-    names = {stem(p.stem): p.name for p in (root/'nbs').glob('*.ipynb')}
-    txt = re.sub(r'\]\(([\w.]+)\.md(?:#[\w.]+)?\)', lambda m: f'](nbs/{names[m[1]]})' if m[1] in names else m[0], txt)
-    if not any(images.iterdir()): images.rmdir()
-    (root/'README.md').write_text(txt, encoding='utf-8')
+    processed = proc_nbs(force=True, n_workers=1, file_glob=cfg.readme_nb)
+    _, _, text = page(processed/cfg.readme_nb, images, maths=str)
+    if not any(images.iterdir()):
+        images.rmdir()
+    (root/'README.md').write_text(for_github(text), encoding='utf-8')
 
 # ---- do all links lead somewhere? ----
 
 class Anchors(HTMLParser):
     "The ids a page has and the links it makes"
-    def __init__(self, txt):
+    def __init__(self, text):
         super().__init__()
         self.ids, self.links = set(), set()
-        self.feed(txt)
+        self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        d = dict(attrs)
-        self.ids |= {d[k] for k in ('id', 'name') if d.get(k)}
-        self.links |= {d[k] for k in ('href', 'src') if d.get(k)}
+        values = dict(attrs)
+        self.ids |= {values[k] for k in ('id', 'name') if values.get(k)}
+        self.links |= {values[k] for k in ('href', 'src') if values.get(k)}
 
-def dead(fn, seen):
-    "Links on page `fn` that lead nowhere"
-    for link in sorted(seen[fn].links):
-        u = urlsplit(link)
-        if u.scheme or u.netloc: continue
-        to = fn if not u.path else (dest/u.path.lstrip('/') if u.path.startswith('/') else fn.parent/unquote(u.path)).resolve()
-        if to.is_dir(): to = to/'index.html'
-        if not to.exists(): yield f'{fn.name}: {link} is not there'
-        elif u.fragment and to in seen and unquote(u.fragment) not in seen[to].ids: yield f'{fn.name}: {link} has no such anchor'
+def target_of(url, path):
+    "File that `url` on the page at `path` leads to"
+    if not url.path:
+        return path
+    base = dest/url.path.lstrip('/') if url.path.startswith('/') else path.parent/unquote(url.path)
+    target = base.resolve()
+    return target/'index.html' if target.is_dir() else target
+
+def dead(path, seen):
+    "Links on the page at `path` that lead nowhere"
+    for link in sorted(seen[path].links):
+        url = urlsplit(link)
+        if url.scheme or url.netloc:
+            continue
+        target = target_of(url, path)
+        if not target.exists():
+            yield f'{path.name}: {link} is not there'
+        elif url.fragment and target in seen and unquote(url.fragment) not in seen[target].ids:
+            yield f'{path.name}: {link} has no such anchor'
 
 def check():
     "Fail if a link inside `_site/` leads nowhere"
-    seen = {fn.resolve(): Anchors(fn.read_text(encoding='utf-8')) for fn in dest.rglob('*.html')}
-    if not seen: sys.exit('there is no site: run `python tools/site.py build` first')
-    bad = [b for fn in sorted(seen) for b in dead(fn, seen)]
-    if bad: sys.exit('\n'.join(bad))
+    seen = {path.resolve(): Anchors(path.read_text(encoding='utf-8')) for path in dest.rglob('*.html')}
+    if not seen:
+        sys.exit('there is no site: run `python tools/site.py build` first')
+    bad = [problem for path in sorted(seen) for problem in dead(path, seen)]
+    if bad:
+        sys.exit('\n'.join(bad))
     print(f'{sum(len(a.links) for a in seen.values())} links on {len(seen)} pages lead somewhere')
 
-if __name__=='__main__':
-    for name in sys.argv[1:] or ['build', 'check']: dict(build=build, check=check, readme=readme)[name]()
+COMMANDS = dict(build=build, check=check, readme=readme)
+
+if __name__ == '__main__':
+    for name in sys.argv[1:] or ['build', 'check']:
+        COMMANDS[name]()
