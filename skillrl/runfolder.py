@@ -17,44 +17,6 @@ from .runstate import is_plain, is_version, library_versions, read_state, remedy
 from .store import JsonlLog, atomic_folder, fingerprint, read_json, sweep, to_json, write_json
 
 # %% ../nbs/260_runfolder.ipynb #215ad9d8
-class RunFolder:
-    "A folder that one process at a time writes a run into, and that a later one can continue"
-    def __init__(self,
-        path:str|Path, # The folder, such as `runs/first`
-        config:object=None, # A dict or anything with `to_dict`; None takes the one stored there
-        resume:bool=False, # Continue the run that is there
-        accept_changes:bool=False, # Continue although settings have changed since its last commit
-        makes:list|None=None, # Names of all that runs of this kind write; None for any
-    ):
-        self.path, self.makes = Path(path), makes
-        self.known, self.before = None, None # As they stand in `state.json` and `state.previous.json`
-        self.new_folders = {} # Written since the last commit
-        config = config.to_dict() if hasattr(config, 'to_dict') else config
-        config = None if config is None else json.loads(to_json(config))
-        _check_place(self.path, resume)
-        if resume:
-            _read_commits(self)
-        self.lock = FolderLock(path)
-        try:
-            if resume:
-                _resume(self, config, accept_changes)
-            else:
-                _start(self, config or {})
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self)->None:
-        "Let others write the run"
-        self.lock.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.close()
-
-# %% ../nbs/260_runfolder.ipynb #3058be32
 def _check_place(path, resume):
     "An error if there is nothing to resume, or something in the way of a new run"
     if resume and not (path/CONFIG).exists():
@@ -62,6 +24,13 @@ def _check_place(path, resume):
     used = path.exists() and any(f[0] != '.' for f in os.listdir(path))
     if used and not resume:
         raise FileExistsError(f'{path} already holds files: resume the run or choose another folder')
+
+def _plain_config(config):
+    "`config` as JSON would hold it; None stays None"
+    if config is None:
+        return None
+    settings = config.to_dict() if hasattr(config, 'to_dict') else config
+    return json.loads(to_json(settings))
 
 def _start(run, config):
     run.known = dict(fingerprint=fingerprint(config), config=config, versions=library_versions(),
@@ -74,6 +43,49 @@ def _save(run):
     if run.before:
         write_json(run.path/PREVIOUS, run.before)
     write_json(run.path/STATE, run.known)
+
+# %% ../nbs/260_runfolder.ipynb #a2eda2ab
+class RunFolder:
+    "A folder that one process at a time writes a run into, and that a later one can continue"
+    def __init__(self,
+        path:str|Path, # The folder, such as `runs/first`
+        config:object=None, # A dict or anything with `to_dict`; None takes the one stored there
+        resume:bool=False, # Continue the run that is there
+        accept_changes:bool=False, # Continue although settings have changed since its last commit
+        makes:list|None=None, # Names of all that runs of this kind write; None for any
+    ): # FileExistsError, FileNotFoundError or ValueError if it does not fit `resume`; errors of `FolderLock`
+        self.path, self.makes = Path(path), makes
+        self.known, self.before = None, None # As they stand in `state.json` and `state.previous.json`
+        self.new_folders = {} # Written since the last commit
+        _check_place(self.path, resume)
+        if resume:
+            _read_commits(self)
+        self.lock = FolderLock(path)
+        try:
+            _open(self, _plain_config(config), resume, accept_changes)
+        except BaseException:
+            self.close()
+            raise
+
+def _open(run, config, resume, accept_changes):
+    if resume:
+        _resume(run, config, accept_changes)
+    else:
+        _start(run, config or {})
+
+# %% ../nbs/260_runfolder.ipynb #956e6180
+@patch
+def close(self:RunFolder)->None:
+    "Let others write the run"
+    self.lock.close()
+
+@patch
+def __enter__(self:RunFolder):
+    return self
+
+@patch
+def __exit__(self:RunFolder, *exc):
+    self.close()
 
 @patch(as_prop=True)
 def config(self:RunFolder)->dict:
@@ -107,7 +119,7 @@ def _claim(run, name, kind):
 @patch
 def log(self:RunFolder,
     name:str, # `metrics` for `metrics.jsonl`
-)->JsonlLog: # FileExistsError if something of that name is there that this run has not made
+)->JsonlLog: # ValueError for another name than a run makes, FileExistsError if this run has not made it
     "The run's log `name`; what is appended counts from the next commit on"
     return JsonlLog(_claim(self, f'{name}.jsonl', 'log'))
 
@@ -135,24 +147,6 @@ def _version_of(known, name):
     "Number of the version of the folder `name` that counts, 0 if there is none"
     return int(known['folders'].get(name, '0').split('/')[-1])
 
-# %% ../nbs/260_runfolder.ipynb #0be7ca0f
-@patch
-def commit(self:RunFolder,
-    state:dict, # What another process needs to go on, in plain values
-)->None: # OSError, in one sentence, if it could not be written
-    "Make everything written so far, and `state`, the point to resume from"
-    last, folders = self.known, self.folders | self.new_folders
-    logs = {name: JsonlLog(self.path/name).size for name, kind in last['writes'].items() if kind == 'log'}
-    sums = {path: last['checksums'].get(path) or checksums(self.path/path) for path in folders.values()}
-    known = dict(fingerprint=fingerprint(last['config']), config=last['config'], versions=library_versions(),
-                 writes=last['writes'], logs=logs, folders=folders, checksums=sums, state=state)
-    if last['state'] is not None and last['folders'] != folders:
-        self.before = last
-    self.known = json.loads(to_json(known))
-    _save(self)
-    self.new_folders = {}
-    _remove_old(self)
-
 # %% ../nbs/260_runfolder.ipynb #2793bca2
 _HALF_FOLDER = re.compile(r'\.+\d{4,}(\.(tmp|old))+', re.ASCII)
 
@@ -172,6 +166,24 @@ def _unneeded(run, name):
     versions = [p for p in children if is_version(p.name)]
     return [p for p in children if _HALF_FOLDER.fullmatch(p.name)] + [
         p for p in versions if int(p.name) < oldest or int(p.name) == newest + 1]
+
+# %% ../nbs/260_runfolder.ipynb #0be7ca0f
+@patch
+def commit(self:RunFolder,
+    state:dict, # What another process needs to go on, in plain values
+)->None: # OSError, in one sentence, if it could not be written
+    "Make everything written so far, and `state`, the point to resume from"
+    last, folders = self.known, self.folders | self.new_folders
+    logs = {name: JsonlLog(self.path/name).size for name, kind in last['writes'].items() if kind == 'log'}
+    sums = {path: last['checksums'].get(path) or checksums(self.path/path) for path in folders.values()}
+    known = dict(fingerprint=fingerprint(last['config']), config=last['config'], versions=library_versions(),
+                 writes=last['writes'], logs=logs, folders=folders, checksums=sums, state=state)
+    if last['state'] is not None and last['folders'] != folders:
+        self.before = last
+    self.known = json.loads(to_json(known))
+    _save(self)
+    self.new_folders = {}
+    _remove_old(self)
 
 # %% ../nbs/260_runfolder.ipynb #f6678bfa
 def _differences(a, b, at=''):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STATE', 'PREVIOUS', 'CONFIG', 'FolderLock', 'library_versions', 'checksums', 'is_plain', 'is_version', 'damage',
-           'remedy', 'read_state', 'first_link', 'check_links']
+           'read_state', 'remedy', 'first_link', 'check_links']
 
 # %% ../nbs/255_runstate.ipynb #7b8c1d4c
 import errno, hashlib, os, re
@@ -17,32 +17,6 @@ try:
     import fcntl
 except ImportError:
     fcntl = None
-
-# %% ../nbs/255_runstate.ipynb #39b8baf9
-class FolderLock:
-    "Held on a folder by one process at a time, for as long as that lives"
-    def __init__(self,
-        path:str|Path, # The folder; made if missing; BlockingIOError if another process holds it
-    ):
-        make_folder(Path(path))
-        self.file = _open_lock(Path(path)/'.lock')
-        try:
-            _lock(self.file)
-        except OSError as e:
-            raise _not_locked(path, self.file, e) from None
-        self._write(os.getpid())
-
-    def _write(self, text):
-        self.file.seek(0)
-        self.file.truncate()
-        self.file.write(f'{text}')
-        self.file.flush()
-
-    def close(self)->None:
-        "Let go; the file stays, empty"
-        if not self.file.closed:
-            self._write('')
-        self.file.close()
 
 # %% ../nbs/255_runstate.ipynb #85d6bb2e
 _BUSY = errno.EAGAIN, errno.EACCES, errno.EDEADLK
@@ -71,6 +45,32 @@ def _not_locked(path, f, e):
     told = f'{path} is on a file system that has no locks ({e.strerror}): choose a folder on another'
     return OSError(e.errno, told)
 
+# %% ../nbs/255_runstate.ipynb #f7fe4a23
+class FolderLock:
+    "Held on a folder by one process at a time, for as long as that lives"
+    def __init__(self,
+        path:str|Path, # The folder; made if missing
+    ): # BlockingIOError if another process holds it, OSError where there are no locks, ValueError for a link
+        make_folder(Path(path))
+        self.file = _open_lock(Path(path)/'.lock')
+        try:
+            _lock(self.file)
+        except OSError as e:
+            raise _not_locked(path, self.file, e) from None
+        self._write(os.getpid())
+
+    def _write(self, text):
+        self.file.seek(0)
+        self.file.truncate()
+        self.file.write(f'{text}')
+        self.file.flush()
+
+    def close(self)->None:
+        "Let go; the file stays, empty"
+        if not self.file.closed:
+            self._write('')
+        self.file.close()
+
 # %% ../nbs/255_runstate.ipynb #e2a894ba
 @cache
 def library_versions()->dict: # Name → version, None where it is not installed
@@ -84,8 +84,10 @@ def library_versions()->dict: # Name → version, None where it is not installed
             out[name] = None
     return out
 
-def checksums(folder:Path)->dict:
-    "File → SHA-256, for all files below `folder`"
+def checksums(
+    folder:Path,
+)->dict: # File → SHA-256 in hex; OSError if one cannot be read
+    "What identifies the contents of all files below `folder`"
     out = {}
     for p in sorted(folder.rglob('*')):
         if p.is_file():
@@ -157,22 +159,6 @@ def damage(
                 return f'{path/folder/file} is not what was committed (its SHA-256 is another)'
     return None
 
-def remedy(
-    path:Path, # Folder of the run
-    name:str=STATE, # The file that is damaged, or speaks of what is
-)->str:
-    "How to go on after damage"
-    anew = 'restore it from a copy, or start a new run'
-    if name != STATE:
-        return anew
-    try:
-        earlier = read_state(path, PREVIOUS)
-    except ValueError:
-        return anew
-    if earlier is None or damage(path, earlier):
-        return anew
-    return f'copy {path/PREVIOUS} over {path/STATE} to go back to the commit before, or start a new run'
-
 # %% ../nbs/255_runstate.ipynb #5d5b8a1b
 def read_state(
     path:str|Path, # Folder of a run
@@ -189,6 +175,22 @@ def read_state(
     if wrong:
         raise ValueError(f'{file} {wrong[0]}: {remedy(Path(path), name)}')
     return d
+
+def remedy(
+    path:Path, # Folder of the run
+    name:str=STATE, # The file that is damaged, or speaks of what is
+)->str:
+    "How to go on after damage"
+    anew = 'restore it from a copy, or start a new run'
+    if name != STATE:
+        return anew
+    try:
+        earlier = read_state(path, PREVIOUS)
+    except ValueError:
+        return anew
+    if earlier is None or damage(path, earlier):
+        return anew
+    return f'copy {path/PREVIOUS} over {path/STATE} to go back to the commit before, or start a new run'
 
 # %% ../nbs/255_runstate.ipynb #d84e5360
 def first_link(

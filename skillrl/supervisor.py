@@ -69,32 +69,6 @@ def _end_all(
 _PDEATHSIG = 1   # A signal when our parent ends
 _SUBREAPER = 36  # Orphans among our descendants become our children
 
-def supervise(
-    line:int,   # Descriptor of a pipe on which nothing is ever written
-    parent:int, # Who holds its other end
-    command:list, # Path of a program and its arguments
-)->None: # Never returns
-    "Run `command`, and end as it does, with all that it has started"
-    os.set_inheritable(line, False)
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake)
-    pid, status = os.fork(), None
-    if pid == 0:
-        _become(command)
-    while status is None and os.getppid() == parent:
-        ready = select.select([line, woken], [], [], 1)[0]
-        if line in ready:
-            break
-        if woken in ready:
-            os.read(woken, 4096)
-        status = _reap(pid)
-    _end_all()
-    _leave(status)
-
-# %% ../nbs/245_supervisor.ipynb #59df4454
 def _become(command):
     "Be `command` from here on"
     try:
@@ -120,6 +94,32 @@ def _leave(status):
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+# %% ../nbs/245_supervisor.ipynb #59df4454
+def supervise(
+    line:int,   # Descriptor of a pipe on which nothing is ever written
+    parent:int, # Who holds its other end
+    command:list, # Path of a program and its arguments
+)->None: # Never returns
+    "Run `command`, and end as it does, with all that it has started"
+    os.set_inheritable(line, False)
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    pid, status = os.fork(), None
+    if pid == 0:
+        _become(command)
+    while status is None and os.getppid() == parent:
+        ready = select.select([line, woken], [], [], 1)[0]
+        if line in ready:
+            break
+        if woken in ready:
+            os.read(woken, 4096)
+        status = _reap(pid)
+    _end_all()
+    _leave(status)
 
 # %% ../nbs/245_supervisor.ipynb #0606f99d
 _RUN = """import runpy, sys

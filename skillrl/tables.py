@@ -35,24 +35,32 @@ class Table:
         rows:Iterable[Iterable], # Cells of any kind
     ):
         self.head = [str(h) for h in head]
-        self.rows = [[clip(c, 400) for c in r] for r in rows]
+        self.rows = [[clip(cell, 400) for cell in row] for row in rows]
 
     def _repr_markdown_(self):
-        def line(cells:list)->str:
-            escaped = [inert(c, 400).replace('|', r'\|') for c in cells]
-            return '| ' + ' | '.join(escaped) + ' |'
+        head = _markdown_row(self.head)
         rule = '|' + '---|'*len(self.head)
-        return '\n'.join([line(self.head), rule, *map(line, self.rows)])
+        rows = [_markdown_row(row) for row in self.rows]
+        return '\n'.join([head, rule, *rows])
 
     def __repr__(self):
         widths = [max(map(len, column)) for column in zip(self.head, *self.rows)]
-        return '\n'.join(_aligned(r, widths) for r in [self.head, *self.rows])
+        rows = [self.head, *self.rows]
+        return '\n'.join(_aligned(row, widths) for row in rows)
 
     def html(self)->str:
         "The table for a web page"
-        def row(cells:list, tag:str)->str:
-            return '<tr>' + ''.join(f'<{tag}>{html.escape(c)}</{tag}>' for c in cells) + '</tr>'
-        return f"<table>{row(self.head, 'th')}{''.join(row(r, 'td') for r in self.rows)}</table>"
+        head = _html_row(self.head, 'th')
+        rows = [_html_row(row, 'td') for row in self.rows]
+        return f"<table>{head}{''.join(rows)}</table>"
+
+def _markdown_row(cells):
+    escaped = [inert(c, 400).replace('|', r'\|') for c in cells]
+    return '| ' + ' | '.join(escaped) + ' |'
+
+def _html_row(cells, tag):
+    escaped = [f'<{tag}>{html.escape(c)}</{tag}>' for c in cells]
+    return '<tr>' + ''.join(escaped) + '</tr>'
 
 def _aligned(cells, widths):
     return '  '.join(c.ljust(n) for c, n in zip(cells, widths)).rstrip()
@@ -63,12 +71,13 @@ def text(self:Table,
     width:int, # Of the terminal, in characters
 )->str:
     "The table in lines of at most `width` characters, where its columns leave room for that"
-    rows, out = [self.head, *self.rows], []
+    rows = [self.head, *self.rows]
     widths = _fitted(rows, width)
-    for r in rows:
-        cells = [textwrap.wrap(c, n) for c, n in zip(r, widths)]
-        out += [_aligned(line, widths) for line in zip_longest(*cells, fillvalue='')]
-    return '\n'.join(out)
+    lines = []
+    for row in rows:
+        wrapped = [textwrap.wrap(c, n) for c, n in zip(row, widths)]
+        lines += [_aligned(cells, widths) for cells in zip_longest(*wrapped, fillvalue='')]
+    return '\n'.join(lines)
 
 def _fitted(rows, width):
     "Width of each column, the widest shrunk until all fit into `width`"
@@ -96,13 +105,17 @@ def shorten(
     "`lines`, those in the middle replaced by a count where they are too long"
     if sum(len(line) + 1 for line in lines) <= chars:
         return list(lines)
-    n, kept = len(lines), set()
+    n = len(lines)
+    kept = set()
     room = chars - 60
-    for i in sorted(range(n), key=lambda i: min(2*i, n - 1 - i)): # Two of the end for one of the beginning
+    def turn(i:int)->int:
+        return min(2*i, n - 1 - i) # Two of the end for one of the beginning
+    for i in sorted(range(n), key=turn):
         room -= len(lines[i]) + 1
         if room < 0:
             break
         kept.add(i)
     head = next((i for i in range(n) if i not in kept), n)
     left = n - len(kept)
-    return [*lines[:head], f'({left} of {n} lines are left out here)', *lines[head + left:]]
+    told = f'({left} of {n} lines are left out here)'
+    return [*lines[:head], told, *lines[head + left:]]

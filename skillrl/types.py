@@ -84,6 +84,25 @@ def to_dict(self:RolloutResult)->dict: # Plain values; the id, both scores and t
 # %% ../nbs/230_types.ipynb #53dd285d
 _TYPES = {f.name: f.type for f in fields(RolloutResult) if f.name != 'extras'}
 
+def _is_foreign(name, v):
+    "Is `name` none of our fields, or something else under the name of one?"
+    if name == 'status':
+        return v not in (None, *_STATUSES)
+    if name == 'usage':
+        return not isinstance(v, (dict, type(None)))
+    return name not in _TYPES
+
+def _value(name, v, kind):
+    "`v` as a value of the field `name`"
+    if kind is float:
+        return v
+    try:
+        return str(v) if kind is str else kind(v)
+    except (TypeError, ValueError):
+        told = f'the field {name!r} should be of type {kind.__name__}, not {clip(repr(v), 60)}'
+        raise ValueError(told) from None
+
+# %% ../nbs/230_types.ipynb #b3ed93e7
 @patch(cls_method=True)
 def from_dict(cls:RolloutResult,
     d:dict, # As `to_dict` writes it, or with extras beside the fields
@@ -102,22 +121,3 @@ def from_dict(cls:RolloutResult,
     if not isinstance(extras, dict):
         extras = dict(extras=extras)
     return cls(**known, extras=more | extras)
-
-# %% ../nbs/230_types.ipynb #b3ed93e7
-def _is_foreign(name, v):
-    "Is `name` none of our fields, or something else under the name of one?"
-    if name == 'status':
-        return v not in (None, *_STATUSES)
-    if name == 'usage':
-        return not isinstance(v, (dict, type(None)))
-    return name not in _TYPES
-
-def _value(name, v, kind):
-    "`v` as a value of the field `name`"
-    if kind is float:
-        return v
-    try:
-        return str(v) if kind is str else kind(v)
-    except (TypeError, ValueError):
-        told = f'the field {name!r} should be of type {kind.__name__}, not {clip(repr(v), 60)}'
-        raise ValueError(told) from None

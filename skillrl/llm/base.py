@@ -117,7 +117,10 @@ def open_call(self:Chat,
 
 # %% ../../nbs/325_llm.base.ipynb #1fce59f0
 @patch
-def record(self:Chat, call:Call, reply:ChatReply)->ChatReply: # `reply`; OSError if cache or log cannot be written
+def record(self:Chat,
+    call:Call,
+    reply:ChatReply,
+)->ChatReply: # `reply`; OSError if the cache or the log cannot be written
     "Enter `reply` in the ledger, the cache and the log"
     if call.hold:
         self.ledger.add(self.model, reply.prompt_tokens, reply.completion_tokens, call.hold, reply.estimated)
