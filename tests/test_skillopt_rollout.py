@@ -9,8 +9,9 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.concurrency import Journal, ThreadExecutor, outcome_of
-from skillrl.skillopt.meter import GivenUp, Meter, add_usage
-from skillrl.skillopt.rollout import canonical_json, check_items, run_rollout, split_failures_successes
+from skillrl.llm.meter import GivenUp, Meter, add_usage
+from skillrl.envs.items import canonical_json, check_items
+from skillrl.skillopt.rollout import run_rollout, split_failures_successes
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
 from faults import FaultServer, error, said
@@ -407,7 +408,7 @@ class Thing:
 def test_an_item_is_known_again_in_another_process(tmp_path):
     code = """class Thing: pass
 t = Thing(); t.places, t.self, t._seen = {'shelf', 'desk', 'drawer'}, t, object()
-from skillrl.skillopt.rollout import canonical_json
+from skillrl.envs.items import canonical_json
 print(canonical_json([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), lambda: 1, object()]))"""
     said = {subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True,
                            env=os.environ | dict(PYTHONHASHSEED=str(k))).stdout for k in range(4)}
@@ -675,7 +676,7 @@ def test_a_budget_holds_for_clients_that_know_of_none():
 def test_a_meter_looks_like_its_client():
     client = Client()
     client.temperature = .7
-    meter = Meter(client, 'reflect', 'optimizer')
+    meter = Meter(client, 'reflect')
     assert (meter.model, meter.temperature, hasattr(meter, 'replies_of'))==('m', .7, False)
     chat = Meter(ScriptedChat(['shelf', ChatReply(status='infra_error', error='503')]))
     assert [r.text for r in chat.replies([[dict(role='user', content='Where?')]])]==['shelf']

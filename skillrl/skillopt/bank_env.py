@@ -9,6 +9,7 @@ __all__ = ['BankEnv', 'ClientPolicy', 'as_result', 'as_trajectories', 'TeacherOp
 import json, re
 from contextlib import nullcontext
 from copy import copy
+from functools import partial
 from threading import Lock
 from typing import Any
 from fastcore.basics import patch
@@ -63,34 +64,33 @@ class BankEnv(DocumentEnv):
     def read(self, skill:str)->SkillBank: # `ValueError` if the guard keeps out a new line
         "The bank that the document `skill` stands for"
         bank = document_to_bank(skill, self.bank, self.task_types)
-        held = next((o for o in bank.quarantined() if o.id not in self.bank), None)
-        if held is None:
-            return bank
-        why = '; '.join(held.provenance['quarantined'])
-        raise ValueError(f'the line {held.title!r:.80} is kept out, {why}: say what to do in plain words')
+        for held in bank.quarantined():
+            if held.id not in self.bank:
+                why = '; '.join(held.provenance['quarantined'])
+                raise ValueError(f'the line {held.title!r:.80} is kept out, {why}: '
+                                 'say what to do in plain words')
+        return bank
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #85ab9c41
 class ClientPolicy:
     "A policy that asks a client with `chat`"
-    count = ChatPolicy.count
+    encode, count = ChatPolicy.encode, ChatPolicy.count
     def __init__(self, client:Any):
         self.client = client
-    def encode(self, messages:list)->list:
-        return messages
 
     def generate(self,
-        prompts:list, # Lists of messages
-        temperature:float=1.,
-        generator:Any=None, # Not used: the server draws
+        prompts:list,         # Lists of messages
+        temperature:float=1., # Of sampling, 0 or more
+        generator:Any=None,   # Not used: the server draws
         max_new_tokens:int=512,
-    )->list[str]:     # `EpisodeError` when a call fails
+    )->list[str]:             # `EpisodeError` when a call fails
         "One reply for each prompt"
-        return [self._ask(messages, temperature, max_new_tokens) for messages in prompts]
+        how = dict(max_completion_tokens=max_new_tokens, temperature=temperature, stage='rollout')
+        return [self._ask(messages, how) for messages in prompts]
 
-    def _ask(self, messages, temperature, room):
+    def _ask(self, messages, how):
         parts = dict(system='') | {m['role']: m['content'] for m in messages}
-        settings = dict(max_completion_tokens=room, temperature=temperature, stage='rollout')
-        text, usage = self.client.chat(**parts, **settings)
+        text, usage = self.client.chat(**parts, **how)
         if usage.get('error') and not text:
             raise EpisodeError(f'the client gave no answer: {usage["error"]}')
         return text if '<think>' in text else f'<think></think>{text}'
@@ -103,14 +103,13 @@ def as_result(
 )->RolloutResult:
     "An episode as the result of a rollout"
     ids = t.steps[0].skills if t.steps else []
-    shown = ['The prompt showed:', *(f'[{i}] {advice(bank.get(i))}' for i in ids)]
-    if not ids:
-        shown = ['The prompt showed no advice.']
-    conversation = [dict(role='system', content='\n'.join(shown))]
+    lines = [f'[{i}] {advice(bank.get(i))}' for i in ids]
+    shown = '\n'.join(['The prompt showed:', *lines]) if ids else 'The prompt showed no advice.'
+    said = [('system', shown)]
     for s in t.steps:
-        conversation += [dict(role='user', content=s.observation), dict(role='assistant', content=s.action)]
-    score = float(t.success)
-    why = '' if t.success else f'not done within {limit} actions'
+        said += [('user', s.observation), ('assistant', s.action)]
+    conversation = [dict(role=role, content=text) for role, text in said]
+    score, why = float(t.success), '' if t.success else f'not done within {limit} actions'
     return RolloutResult(t.game, score, score, len(t), why, t.category, question=t.task,
                          target_system_prompt=CONTRACT, conversation=conversation, extras=dict(skills=ids))
 
@@ -122,21 +121,16 @@ def attempt(self:BankEnv, item:dict, skill:str, client:Any)->RolloutResult:
     return as_result(self.play(item, bank, client), bank, self.config.env.max_steps)
 
 @patch
-def play(self:BankEnv,
-    item:dict,
-    bank:SkillBank,
-    client:Any=None,
-)->Trajectory: # `ValueError` for an item of another suite
-    "The episode of `item` under `bank`"
-    if item['id'] not in self.games:
+def play(self:BankEnv, item:dict, bank:SkillBank, client:Any=None)->Trajectory:
+    "The episode of `item` under `bank`; `ValueError` for an item of another suite"
+    game = self.games.get(item['id'])
+    if game is None:
         raise ValueError(f'{item["id"]!r} is no game of {self.suite.name}: take items from get_items')
-    episodes = build_episodes(self.suite, [self.games[item['id']]], bank, self.config)
-    repeat = getattr(client, 'seed', None) or 0
-    seed = derive_seed(self.seed, item['id'], repeat)
-    policy = self.policy or ClientPolicy(client)
+    episodes = build_episodes(self.suite, [game], bank, self.config)
+    seed = derive_seed(self.seed, game.id, getattr(client, 'seed', None) or 0)
     one_by_one = self.policy is not None or self.suite.live
     with self.lock if one_by_one else nullcontext():
-        return play_episodes(policy, episodes, self.suite, self.config, seed)[0]
+        return play_episodes(self.policy or ClientPolicy(client), episodes, self.suite, self.config, seed)[0]
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #9e8a51bb
 _turn = re.compile(r'^- "(?:user|assistant)": (".*")$', re.M)
@@ -148,13 +142,13 @@ def as_trajectories(
     return [_episode(part) for part in re.split('^### ', text, flags=re.M)[1:]]
 
 def _episode(part):
-    def _quoted(label):
+    def quoted(label):
         found = re.search(rf'^{label}: (".*")$', part, re.M)
         return json.loads(found[1]) if found else ''
     said = [json.loads(text) for text in _turn.findall(part)]
-    steps = [Step(observation, action) for observation, action in zip(said[::2], said[1::2])]
+    steps = [Step(*turn) for turn in zip(said[::2], said[1::2])]
     solved = ': solved' in part.split('\n')[0]
-    return Trajectory(_quoted('Id'), _quoted('Question'), _quoted('Kind of task'), steps, solved)
+    return Trajectory(quoted('Id'), quoted('Question'), quoted('Kind of task'), steps, solved)
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #c881f103
 def _line_below(heading, line):
@@ -166,9 +160,8 @@ def _suggested(asked):
     "The edits that the sections `asked` of a question give, or that lead to the versions there"
     if 'Edits' in asked:
         return [json.loads(line) for line in asked['Edits'].split('\n') if line.startswith('{')]
-    versions = _version.findall(asked.get('Versions', ''))
     known, edits = {*asked['Current skill'].split('\n')}, []
-    for _, version in versions:
+    for _, version in _version.findall(asked.get('Versions', '')):
         heading = 'general'
         for line in version.split('\n'):
             if line.startswith('# '):
@@ -181,21 +174,20 @@ def _suggested(asked):
 # %% ../../nbs/751_skillopt.bank_env.ipynb #1d099b96
 class TeacherOptimizer:
     "A teacher without a model, with the `chat` of a client"
-    def __init__(self,
-        teacher:Any, # With `distill`; see `World.teacher`
-    ): self.teacher, self.model = teacher, 'offline-teacher'
+    model = 'offline-teacher'
+    def __init__(self, teacher:Any): # With `distill`; see `World.teacher`
+        self.teacher = teacher
 
-    def chat(self, *, system:str, user:str, stage:str='', **kw)->tuple[str, dict]: # Text and usage
+    def chat(self, *, system:str, user:str, stage:str='', **kw:Any)->tuple[str, dict]: # Text and usage
         "Edits for the stage `analyst`, a document where `system` asks for one, nothing of use elsewhere"
-        asked = sections(user)
+        asked, said = sections(user), {}
+        learned = self._learned(asked) if stage == 'analyst' else None
         if '`new_skill`' in system:
-            edits = self._learned(asked) if stage == 'analyst' else _suggested(asked)
+            edits = _suggested(asked) if learned is None else learned
             said = dict(new_skill=apply_patch(asked['Current skill'], dict(edits=edits)))
-        elif stage == 'analyst':
+        elif learned is not None:
             budget = int(re.search(r'\d+', asked['Edit budget'])[0])
-            said = dict(edits=self._learned(asked)[:budget])
-        else:
-            said = {}
+            said = dict(edits=learned[:budget])
         text = json.dumps(said)
         return text, dict(calls=1, prompt_tokens=len(user.split()), completion_tokens=len(text.split()))
 
@@ -215,17 +207,17 @@ def compare_banks(
 )->Decision:                # `ValueError` if no prompt differs
     "Whether `new` wins more of `items` than `old`"
     games = [env.games[item['id']] for item in items]
-    def _retriever(bank):
-        return build_retriever(bank, env.config)
-    differ = {g.id for g in (games if env.suite.live else touched(old, new, games, _retriever))}
+    if not env.suite.live:
+        games = touched(old, new, games, partial(build_retriever, config=env.config))
+    differ = {g.id for g in games}
     shown = [item for item in items if item['id'] in differ]
     if not shown:
         raise ValueError(f'none of the {len(items)} games would show a difference between the banks: '
                          'take others, or keep the old bank')
-    def _pairs(i, j):
+    def pairs(i:int, j:int)->list:
         before, after = (_played(env, bank, shown[i:j], target_client) for bank in (old, new))
         return [(a.hard, b.hard) for a, b in zip(before, after) if a.ok and b.ok]
-    return trial(_pairs, len(shown), **settings)
+    return trial(pairs, len(shown), **settings)
 
 def _played(env, bank, items, client):
     env = copy(env)

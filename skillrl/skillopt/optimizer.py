@@ -7,14 +7,17 @@ __all__ = ['Optimizer', 'patch_in', 'faults']
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #da1b1e99
 from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
 from fastcore.basics import patch
-from ..concurrency import Journal, ThreadExecutor
+from ..concurrency import Executor, Journal, ThreadExecutor
 from ..llm.base import Chat
 from ..llm.json_reply import json_values
+from ..llm.ledger import Ledger
+from ..llm.meter import STOPS, Meter, add_usage, error_message, model_of
 from ..llm.reply import Outage, redact
 from .editor import Patch, skill_hash
 from .prompts import EDITING, FORMS, KEYS, answer, answer_field, fenced, load_prompt
-from .meter import STOPS, Meter, add_usage, model_of
 from .rollout import FOR_GOOD, run_jobs
 from ..skills.guard import RejectedLog, repeats_example
 
@@ -22,46 +25,31 @@ from ..skills.guard import RejectedLog, repeats_example
 @dataclass(eq=False)
 class Optimizer:
     "The model that reads results and proposes edits"
-    client:object                   # Anything with `chat`
-    prompt_overrides:dict|None=None # Your own prompts, by name
-    max_completion_tokens:int=4096  # Of one answer
-    executor:object=None            # Who makes several calls at a time; None is a `ThreadExecutor`
-    journal:Journal|None=None       # What the step has paid for
-    ledger:object=None              # Where calls are entered
-    memory:str=''                   # What it learned in earlier epochs
-    rejects:RejectedLog|None=None   # None writes down nothing
-    step:int=0
-    usage:dict=field(default_factory=dict)  # Calls and tokens by stage
-    meters:list=field(default_factory=list) # A `Meter` for each question sent
-    lost:list=field(default_factory=list)   # Calls lost since the last answer
-    missed:int=0                            # Calls lost in this step
-    reached:bool=False                      # Has there been an answer?
+    client:Any                       # With `chat`
+    prompt_overrides:dict = field(default_factory=dict) # Your own prompts, by name
+    max_completion_tokens:int = 4096 # Of one answer
+    executor:Executor = field(default_factory=ThreadExecutor) # Who makes several calls at a time
+    journal:Journal = field(default_factory=Journal) # What the step has paid for
+    ledger:Ledger|None = None        # Where calls are entered
+    memory:str = ''                  # What it learned in earlier epochs
+    rejects:RejectedLog|None = None  # None writes down nothing
+    step:int = 0
+    usage:dict = field(default_factory=dict)  # Calls and tokens by stage
+    meters:list = field(default_factory=list) # A `Meter` for each question sent
+    lost:list = field(default_factory=list)   # Calls lost since the last answer
+    missed:int = 0                   # Calls lost in this step
+    reached:bool = False             # Has there been an answer?
 
     def __post_init__(self):
         load_prompt(KEYS[0], self.prompt_overrides)  # An unknown name is an error now, not in an hour
-        self.prompt_overrides = self.prompt_overrides or {}
-        self._prompts = {}
-        if self.executor is None:
-            self.executor = ThreadExecutor()
-        if self.journal is None:
-            self.journal = Journal()
-
-    def prompt(self, name:str)->str:
-        "The system message `name`, read from its file once"
-        if name not in self._prompts:
-            self._prompts[name] = load_prompt(name, self.prompt_overrides)
-        return self._prompts[name]
+        self.prompt = cache(partial(load_prompt, overrides=self.prompt_overrides)) # Name → system message
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #cfa1d095
 _PATIENCE = 3
 
 def _why_lost(outcome):
     "Why `outcome` is no answer, '' if it is one"
-    if isinstance(outcome, dict):
-        return outcome['lost']
-    if isinstance(outcome, Outage) and outcome.replies:
-        return outcome.replies[0].error
-    return f'{type(outcome).__name__}: {outcome}'
+    return outcome['lost'] if isinstance(outcome, dict) else error_message(outcome)
 
 @patch
 def _check_outcomes(self:Optimizer, stage, outcomes, new):
@@ -71,7 +59,7 @@ def _check_outcomes(self:Optimizer, stage, outcomes, new):
         self.reached, self.lost = True, []
     else:
         self.lost += lost[-new:]
-    for_good = next((why for why in lost if FOR_GOOD.search(why)), '')
+    for_good = next(filter(FOR_GOOD.search, lost), '')
     patient = self.reached and len(outcomes) == 1 and len(self.lost) < _PATIENCE
     if for_good or (len(lost) == len(outcomes) and not patient):
         raise Outage(f'{len(lost)} of {len(outcomes)} calls of stage {stage!r} to the optimizer were lost, '
@@ -109,65 +97,50 @@ def faults(
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #7a2bd171
 @patch
-def _without_echoes(self:Optimizer, names, texts):
+def _read(self:Optimizer, questions, texts):
     "`texts`, None for one that repeats the example; what of them is rejected is noted"
-    rows, kept = [], []
-    for name, text in zip(names, texts):
-        own = name in self.prompt_overrides
-        found = faults(name, text, self.prompt(name), own) if text else []
+    rows, read = [], list(texts)
+    for i, (name, _) in enumerate(questions):
         about = dict(question=name, step=self.step, model=model_of(self.client))
-        rows += [dict(about, reason=why, raw=raw) for why, raw in found]
-        echo = any(why == _ECHO for why, _ in found)
-        kept.append(None if echo else text)
+        own = name in self.prompt_overrides
+        for why, raw in faults(name, texts[i], self.prompt(name), own) if texts[i] else []:
+            rows.append(about | dict(reason=why, raw=raw))
+            if why == _ECHO:
+                read[i] = None
     if self.rejects is not None:
         self.rejects.add(rows)
-    return kept
+    return read
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #f0e63b8e
-@dataclass
-class _Question:
-    "One call that is to be made"
-    stage:str
-    system:str
-    user:str
-    tokens:int # Of the answer, at most
-    key:list   # Of its answer in the journal
-    form:dict  # What a client of ours is told of the form of the answer
-
 @patch
 def _question(self:Optimizer, name, user, stage, room):
-    system = self.prompt(name)
-    tokens = self.max_completion_tokens + room
+    "Key and arguments of a call"
+    system, tokens = self.prompt(name), self.max_completion_tokens + room
     if self.memory and name in EDITING:
         user = f'## Memory\n{fenced(self.memory)}\n\n{user}'
-    told = [model_of(self.client), str(tokens), system, user]
-    key = [self.step, stage, skill_hash('\0'.join(told))]
-    takes_form = isinstance(self.client, Chat) and name in FORMS and name not in self.prompt_overrides
-    form = dict(response_format=FORMS[name]) if takes_form else {}
-    return _Question(stage, system, user, tokens, key, form)
+    told = model_of(self.client), str(tokens), system, user
+    call = dict(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
+    if isinstance(self.client, Chat) and name in FORMS and name not in self.prompt_overrides:
+        call['response_format'] = FORMS[name]
+    return [self.step, stage, skill_hash('\0'.join(told))], call
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #d3f3cd42
 @patch
-def _send(self:Optimizer, q):
-    "What came of the question `q`: text, usage, and why it was lost, '' if it was not"
-    meter = Meter(self.client, q.stage, 'optimizer', ledger=self.ledger)
+def _send(self:Optimizer, call):
+    "What came of the arguments `call`: text, usage, and why it was lost, '' if it was not"
+    meter = Meter(self.client, call['stage'], self.ledger)
     self.meters.append(meter)
-    limits = dict(max_completion_tokens=q.tokens, stage=q.stage, retries=3)
+    text, usage = None, {}
     try:
-        text, usage = meter.chat(system=q.system, user=q.user, **limits, **q.form)
+        text, usage = meter.chat(**call)
     except STOPS:
         raise
     except Exception as e:
-        return dict(text=None, usage=meter.paid(), lost=_why_lost(e))
+        meter.lost['raised'] = error_message(e)
     lost = next(iter(meter.lost.values()), '')
     if not lost and not (text or '').strip():
         lost = (usage or {}).get('refused') or 'an empty answer'
     return dict(text=text, usage=meter.paid(), lost=lost)
-
-@patch
-def _keep(self:Optimizer, q, outcome):
-    if not _why_lost(outcome):
-        self.journal.put(q.key, outcome)  # A full disk stops the run: no lost call
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #0f3717c3
 @patch
@@ -177,33 +150,33 @@ def ask_many(self:Optimizer,
     room:int=0,            # Tokens an answer may have beyond the usual
 )->list[str|None]:         # Texts, None for a call that was lost; `Outage` when the model cannot be reached
     "What the optimizer answers to each question"
-    asked = [self._question(name, user, stage, room) for name, user in questions]
-    known = [self.journal.get(q.key) for q in asked]
-    spent = [o['usage'] for q, o in zip(asked, known) if o and self.journal.claim(q.key)]
-    pending = [i for i, o in enumerate(known) if not o]
-    outcomes = self._send_all(stage, [asked[i] for i in pending])
-    for i, o in zip(pending, outcomes):
+    asked = [self._question(*q, stage, room) for q in questions]
+    outcomes = [self.journal.get(key) for key, _ in asked]
+    spent = [o['usage'] for (key, _), o in zip(asked, outcomes) if o and self.journal.claim(key)]
+    pending = [i for i, o in enumerate(outcomes) if not o]
+    for i, o in zip(pending, self._send_all(stage, [asked[i] for i in pending])):
+        outcomes[i] = o
         if isinstance(o, dict):
             spent.append(o['usage'])
-        if not _why_lost(o):
-            known[i] = o
     self.usage[stage] = add_usage(self.usage.get(stage, {}), *spent)
-    self.missed += sum(not o for o in known)
-    texts = [o['text'] if o else None for o in known]
-    return self._without_echoes([name for name, _ in questions], texts)
+    texts = [None if _why_lost(o) else o['text'] for o in outcomes]
+    self.missed += texts.count(None)
+    return self._read(questions, texts)
 
+@patch
+def ask(self:Optimizer, name:str, user:str, stage:str, room:int=0)->str|None: # None for a lost call
+    "What the optimizer answers to one question; errors as of `ask_many`"
+    return self.ask_many([(name, user)], stage, room)[0]
+
+# %% ../../nbs/733_skillopt.optimizer.ipynb #4a724a30
 @patch
 def _send_all(self:Optimizer, stage, asked):
-    "Outcomes of the questions `asked`; a model that was never reached is first sent a few"
+    "Outcomes of the questions `asked`"
     outcomes, first = [], len(asked) if self.reached else _PATIENCE
-    for part in (asked[:first], asked[first:]):
-        if not part:
-            continue
-        outcomes += run_jobs(self.executor, self._send, part, lambda i, o: self._keep(part[i], o))
+    for part in filter(None, (asked[:first], asked[first:])):
+        def keep(place, outcome):
+            if not _why_lost(outcome):
+                self.journal.put(part[place][0], outcome)  # A full disk stops the run: no lost call
+        outcomes += run_jobs(self.executor, self._send, [call for _, call in part], keep)
         self._check_outcomes(stage, outcomes, len(part))
     return outcomes
-
-@patch
-def ask(self:Optimizer, name:str, user:str, stage:str, room:int=0)->str|None:
-    "What the optimizer answers to one question, None for a lost call"
-    return self.ask_many([(name, user)], stage, room)[0]

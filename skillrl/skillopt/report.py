@@ -16,7 +16,8 @@ from .gate import compute_score
 from ..stats import gain_interval, interval
 from .run import BASELINE, as_file
 from .selection import mean
-from .session import Session, items_hash
+from ..envs.items import items_hash
+from .session import Session
 from ..store import atomic_folder, atomic_write, read_json, write_json
 from ..tables import Table
 from ..types import RolloutResult

@@ -4,21 +4,22 @@
 
 # %% auto #0
 __all__ = ['BASELINE', 'OptState', 'as_file', 'SignedState', 'sign', 'verify_signed', 'step_folders', 'signed_in', 'latest_state',
-           'check_same', 'check_links', 'remove_unfinished', 'OptRun', 'journal_file', 'restore_files', 'snapshot_file']
+           'no_links', 'check_same', 'remove_unfinished', 'journal_file', 'OptRun']
 
 # %% ../../nbs/748_skillopt.run.ipynb #c4faabe7
 import json, re, shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Iterator
+from typing import Any
 from fastcore.basics import patch
 from ..concurrency import Journal, write_whole
+from ..llm.meter import add_usage
+from ..runstate import FolderLock, check_links
 from .editor import skill_hash
-from .meter import add_usage
 from .spending import Bill
-from ..runstate import FolderLock, first_link
 from ..store import JsonlLog, atomic_folder, atomic_write, fingerprint
 from ..store import sweep, to_disk, to_json, write_json
 
@@ -67,34 +68,31 @@ class SignedState:
 def sign(s:SignedState)->str:
     "`s` as JSON, with a hash"
     state = vars(s.state) | dict(history=s.state.history[-1:])
-    body = to_json(dict(bound=s.bound, state=state, history=s.history, files=s.files))
+    body = to_json(vars(s) | dict(state=state))
     return f'{{"sha": "{skill_hash(body)}", "body": {body}}}\n'
 
 def verify_signed(text:str|bytes)->SignedState|None: # None if it is damaged; as bytes, it may be anything
     "What was signed"
     try:
         d = json.loads(text)
-        body = d['body']
-        if d['sha'] != skill_hash(to_json(body)):
+        if d['sha'] != skill_hash(to_json(d['body'])):
             return None
-        signed = SignedState(body['bound'], OptState(**body['state']), body['history'], body['files'])
+        signed = SignedState(**d['body'])
+        signed.state = OptState(**signed.state)
         return signed if _is_sound(signed) else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
-# %% ../../nbs/748_skillopt.run.ipynb #cd120fe4
 _FILE = re.compile(r'\w[\w.-]*(/\w[\w.-]*)*', re.ASCII)
 
 def _is_sound(signed):
     "Has everything the type it should have, and every file a name within its step?"
-    for name, text in signed.files.items():
-        if not isinstance(text, str) or not _FILE.fullmatch(name):
-            return False
     for name, usual in vars(OptState('', '', '')).items():
         kind = (int, float) if isinstance(usual, float) else type(usual)
         if not isinstance(getattr(signed.state, name), kind):
             return False
-    return isinstance(signed.bound, dict) and signed.state.step >= 0
+    named = all(_FILE.fullmatch(name) and isinstance(text, str) for name, text in signed.files.items())
+    return named and isinstance(signed.bound, dict) and signed.state.step >= 0
 
 # %% ../../nbs/748_skillopt.run.ipynb #9cb34cb1
 BASELINE = 'baseline_selection_eval'
@@ -139,9 +137,13 @@ def latest_state(path:Path)->SignedState|None: # None for a new folder; ValueErr
     return None
 
 # %% ../../nbs/748_skillopt.run.ipynb #27cbbc79
-_FILES = ('config.json history.json runtime_state.json summary.json job.json best_skill.md '
-          'current_skill.md events.jsonl report.html steps skills final_selection_eval test_eval_baseline test_eval_best').split()
-_JOURNAL = re.compile(r'journal_(\d{4,}|final)\.jsonl')
+_FILES = '''config.json history.json runtime_state.json summary.json job.json best_skill.md current_skill.md
+events.jsonl rejected.jsonl report.html steps skills final_selection_eval test_eval_baseline test_eval_best'''
+
+def no_links(path:Path)->None: # ValueError if there is one
+    "Refuse a symbolic link where a run writes"
+    journals = [p.name for p in path.glob('journal_*.jsonl')]
+    check_links(path, dict(writes=dict.fromkeys([*_FILES.split(), BASELINE, *journals], 'file')))
 
 def check_same(path:Path, before:dict, now:dict)->None:
     "Raise `ValueError` if the run was made otherwise"
@@ -150,23 +152,19 @@ def check_same(path:Path, before:dict, now:dict)->None:
             raise ValueError(f'{k} was {before.get(k)!r} when the run in {path} began '
                              f'and is now {now.get(k)!r}: give it the old value, or choose another out_root')
 
-def check_links(path:Path)->None:
-    "Raise `ValueError` if what a run writes leads elsewhere"
-    journals = [p.name for p in path.glob('journal_*.jsonl')]
-    found = first_link(path, [*_FILES, BASELINE, *journals])
-    if found:
-        raise ValueError(f'{found} is a symbolic link, which no run makes: '
-                         'put what it points to in its place')
-
-def remove_unfinished(path:Path, step:int, journals:list)->None:
-    "Remove steps after `step`, journals other than `journals`, and half-written files"
+def remove_unfinished(path:Path, next:int)->None:
+    "Remove the step `next` and later ones, journals of others, and half-written files"
     for p in step_folders(path):
-        if p.name != BASELINE and _number(p) > step:
+        if p.name != BASELINE and _number(p) >= next:
             shutil.rmtree(p)
     for p in path.glob('journal_*.jsonl'):
-        if _JOURNAL.fullmatch(p.name) and p not in journals:
+        if re.fullmatch(r'journal_\d{4,}\.jsonl', p.name) and p != journal_file(path, next):
             p.unlink()
     sweep(path)
+
+def journal_file(path:Path, step:int|None=None)->Path: # None is the final measurement
+    "The journal of a step"
+    return path/('journal_final.jsonl' if step is None else f'journal_{step:04}.jsonl')
 
 # %% ../../nbs/748_skillopt.run.ipynb #21bd6621
 class OptRun:
@@ -174,22 +172,20 @@ class OptRun:
     def __init__(self,
         path:Path|str,       # Made if missing
         start:OptState,      # To begin with
-        bound:dict,          # What may not change while the run lasts
+        bound:dict,          # What may not change while the run lasts; ValueError if it has
         settings:dict,       # For config.json
         snapshots:bool=True, # Keep the current skill after each step?
         planned:int|None=None, # Steps it is going to make, for those who watch
     ):
-        self.path = Path(path)
-        self.bound = json.loads(to_json(bound))
-        self.snapshots = snapshots
-        self.planned = planned
+        self.path, self.bound = Path(path), json.loads(to_json(bound))
+        self.snapshots, self.planned = snapshots, planned
         self.state = start
         self.next = 0           # The step to come; 0 is the measurement before the first
         self.journal = None     # Of the step under way
         self.events = None      # The open file
         self.bill = Bill()
-        self._shown = {}        # Name of a file that follows from the state → its text
-        check_links(self.path)
+        self._shown = {}        # File that follows from the state → its text
+        no_links(self.path)
         self.lock = FolderLock(path)
         try:
             self._resume(settings)
@@ -199,59 +195,46 @@ class OptRun:
 
     def close(self)->None:
         "Let go of the folder"
-        if self.journal:
-            self.journal.close()
-        if self.events:
-            self.events.close()
-        self.lock.close()
+        for file in filter(None, (self.journal, self.events, self.lock)):
+            file.close()
 
     def __enter__(self): return self
     def __exit__(self, *exc): self.close()
     def __repr__(self): return f'OptRun({self.path.name!r}, step {self.state.step})'
 
-# %% ../../nbs/748_skillopt.run.ipynb #722a0df8
+# %% ../../nbs/748_skillopt.run.ipynb #9648d80d
 @patch
-def _resume(self:OptRun, settings:dict):
-    "Find out where the run stands"
+def _snapshot(self:OptRun, state)->dict: # File → text
+    file = self.path/'skills'/f'skill_v{state.step:04}.md'
+    return {file: state.skill} if self.snapshots else {}
+
+@patch
+def _resume(self:OptRun, settings):
+    "Find out where the run stands, and write again what is not as the states say"
     found = latest_state(self.path)
     if found:
-        self.state = found.state
-        self.next = found.state.step + 1
+        self.state, self.next = found.state, found.state.step + 1
         check_same(self.path, found.bound, self.bound)
     self.lines = [to_json(record) for record in self.state.history]
-    journals = [journal_file(self.path, name) for name in (self.next, 'final')]
-    remove_unfinished(self.path, self.state.step, journals)
+    remove_unfinished(self.path, self.next)
     write_json(self.path/'config.json', settings)
+    for step in step_folders(self.path):
+        signed = signed_in(step)
+        if signed:
+            texts = {step/name: text for name, text in signed.files.items()}
+            _restore(texts | self._snapshot(signed.state))
     if found:
-        restore_files(self.path, self.snapshots)
         self.publish()
     self._read_events(JsonlLog(self.path/'events.jsonl'))
 
-def journal_file(path:Path, name:int|str)->Path:
-    "The journal of a step, by its number, or of the final measurement"
-    return path/f'journal_{name:04}.jsonl' if isinstance(name, int) else path/f'journal_{name}.jsonl'
-
-# %% ../../nbs/748_skillopt.run.ipynb #9648d80d
-def restore_files(path:Path, snapshots:bool)->None:
-    "Write again what a power cut has taken of the files that the states speak for"
-    for step in step_folders(path):
-        signed = signed_in(step)
-        if signed is None:
-            continue
-        texts = {step/name: text for name, text in signed.files.items()}
-        if snapshots:
-            texts[snapshot_file(path, signed.state)] = signed.state.skill
-        for file, text in texts.items():
-            if not file.exists() or file.read_bytes() != text.encode():
-                atomic_write(file, text)
-
-def snapshot_file(path:Path, state:OptState)->Path:
-    "Where the skill after a step is kept"
-    return path/'skills'/f'skill_v{state.step:04}.md'
+def _restore(texts):
+    for file, text in texts.items():
+        if not file.exists() or file.read_bytes() != text.encode():
+            atomic_write(file, text)
 
 # %% ../../nbs/748_skillopt.run.ipynb #4f1e11c9
 @patch
-def _read_events(self:OptRun, log:JsonlLog):
+def _read_events(self:OptRun, log):
     "Put on the bill what `log` tells, and open it for what is to come"
     log.mend()
     rows = log.read(strict=False)
@@ -273,7 +256,7 @@ def _end_of_broken(path, row):
     return told | dict(event='end', paid=paid)
 
 @patch
-def _tell(self:OptRun, row:dict):
+def _tell(self:OptRun, row):
     "Write `row` down, and put it on the bill"
     self.bill.add(row)
     write_whole(self.events, f'{to_json(row)}\n'.encode(), self.events.name)
@@ -284,7 +267,7 @@ def commit(self:OptRun,
     state:OptState, # After the step
     folder:str,     # Such as `steps/step_0001`
     files:dict,     # Name → text, or plain values for JSON
-)->None:
+)->None: # OSError if it could not be written
     "Make `state` the point to go on from"
     lines = self.lines + [to_json(record) for record in state.history[len(self.lines):]]
     texts = {name: as_file(content) for name, content in files.items()}
@@ -298,10 +281,8 @@ def commit(self:OptRun,
             to_disk(f)
     if self.journal:
         self.journal.clear()
-    self.journal = None
-    self.state = state
-    self.next = state.step + 1
-    self.lines = lines
+    self.journal, self.lines = None, lines
+    self.state, self.next = state, state.step + 1
     self.publish()
 
 # %% ../../nbs/748_skillopt.run.ipynb #271c8bdc
@@ -314,21 +295,16 @@ def publish(self:OptRun)->None:
                    best_hash=skill_hash(s.best), fingerprint=fingerprint(self.bound), usage=s.usage)
     texts = {'history.json': _in_lines(self.lines), 'runtime_state.json': as_file(runtime),
              'best_skill.md': s.best, 'current_skill.md': s.skill}
-    texts = {self.path/name: text for name, text in texts.items()}
-    if self.snapshots:
-        texts[snapshot_file(self.path, s)] = s.skill
-    for file, text in texts.items():
+    for file, text in ({self.path/name: text for name, text in texts.items()} | self._snapshot(s)).items():
         if self._shown.get(file) != text:
             atomic_write(file, text, sync=False)
         self._shown[file] = text
 
 # %% ../../nbs/748_skillopt.run.ipynb #2c6db002
 @patch
-def begin(self:OptRun,
-    name:str|None=None, # Of the journal; None is that of the next step
-)->Journal:
-    "The journal of what comes next, with what is there already"
-    self.journal = Journal(journal_file(self.path, name or self.next))
+def begin(self:OptRun, final:bool=False)->Journal:
+    "The journal of the next step, or of the final measurement, with what is there already"
+    self.journal = Journal(journal_file(self.path, None if final else self.next))
     return self.journal
 
 @patch
@@ -337,10 +313,9 @@ def timed(self:OptRun,
     **what:Any, # Told with the time, such as `step=3, stage='rollout', role='target'`
 )->Iterator[dict]: # To be filled with `paid`, a usage for each stage
     "Note when the block begins, how long it took, and what it puts into the dict that it gets"
-    began = monotonic()
-    more = {}
+    began, more = monotonic(), {}
     row = what | dict(event='begin')
-    if self.journal is not None and 'role' in what:
+    if self.journal is not None:
         row |= dict(journal=self.journal.path.name, known=len(self.journal))
     self._tell(row)
     try:

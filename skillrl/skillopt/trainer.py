@@ -12,14 +12,13 @@ from ..concurrency import Executor
 from ..llm.ledger import BudgetExceeded
 from .config import SkillOptConfig
 from .editor import skill_hash
-from .epochs import begin_epoch
 from .gate import compute_score
-from .memory import RejectedEdits, StepNote, edits_with_status
+from .memory import RejectedEdits, StepNote
 from .proposal import propose
 from .report import measured, report
 from .run import BASELINE, OptState
-from .selection import mean, settle
-from .session import Session, new_session
+from .selection import begin_epoch, mean, settle
+from .session import Session
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #0cd14038
 _SHOWN = dict(current_skill='skill', best_skill='best', global_step='step', sel_cache='tried',
@@ -41,8 +40,8 @@ class SkillOptTrainer:
         self.cfg = config
         self.env = env
         self.target = target_client
-        self.session = new_session(config, env, target_client, optimizer_client, initial=initial_skill,
-                                   prompts=prompt_overrides, executor=executor)
+        self.session = Session(config, env, target_client, optimizer_client, initial_skill, prompt_overrides,
+                               executor)
         self.optimizer = self.session.optimizer
 
     @property
@@ -99,8 +98,7 @@ def note_tried(session:Session)->None:
     rows = d.files['rollout_results.json']
     failed = sum(r['hard'] < 1 for r in rows if r['status'] == 'ok')
     notes = RejectedEdits.from_state(d.state.rejected)
-    edits = edits_with_status(d.edits, d.edit_report)
-    notes.add(StepNote(d.record['step'], d.record['action'], failed, d.record['rollout_n'], d.patterns, edits,
+    notes.add(StepNote(d.record['step'], d.record['action'], failed, d.record['rollout_n'], d.patterns, d.edits,
                        session.state.current_score, d.record.get('candidate_gate_score'),
                        d.record.get('reason', '')))
     d.state.rejected = notes.state()
