@@ -157,7 +157,7 @@ def fitted(table:Table)->str:
 
 def _bank(path, find='', id=None, since=None):
     from skillrl.skills.bank import diff
-    from skillrl.viewers import bank_table, item_table
+    from skillrl.viewers.bank import bank_table, item_table
     bank = load_bank(path).require(path)
     if id:
         return item_table(bank, id).text(width())
@@ -233,7 +233,7 @@ def _settings(path):
     return text if len(text) < 10_000 else text[:10_000] + '…'
 
 def _head(path):
-    from skillrl.skillopt.view import text_of
+    from skillrl.viewers.run import text_of
     return text_of(path)[:4000]
 
 # %% ../nbs/820_inspection.ipynb #74056502
@@ -299,7 +299,7 @@ def _versions(path):
 # %% ../nbs/820_inspection.ipynb #8428a8c6
 def _evolution(file):
     "The rounds of evolution in a log, and every proposal"
-    from skillrl.viewers import evolution_table, round_table
+    from skillrl.viewers.bank import evolution_table, round_table
     records = JsonlLog(file).read()
     for line, record in enumerate(records, 1):
         if 'proposals' not in record or 'rates_before' not in record:

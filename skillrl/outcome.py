@@ -102,7 +102,7 @@ def _read(path, empty):
     return read_json(path) if path.exists() else empty
 
 def _step(row):
-    from skillrl.skillopt.view import decision, why
+    from skillrl.viewers.run import decision, why
     rollout, candidate = _score(row.get('rollout_hard')), _score(row.get('candidate_gate_score'))
     current, best = _score(row.get('current_score')), _score(row.get('best_score'))
     return [row['step'], rollout, candidate, decision(row), current, best, why(row)]

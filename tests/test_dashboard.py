@@ -7,14 +7,12 @@ from urllib.request import urlopen
 import pytest
 from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.config import SkillOptConfig
-from skillrl.skillopt.changes import SkillDiff, run_browser, skill_at, skill_diff, step_story
-from skillrl.skillopt.html_report import plot_run, write_report
-from skillrl.skillopt.view import (finals, json_of, lost_table, read_run, score_in, steps_told, usage_table,
-                                   verdict,
-                                   why)
-from skillrl.skillopt.watch import PAGE, present, watch
-from skillrl.skillopt.report import steps_table
 from skillrl.skillopt.trainer import SkillOptTrainer
+from skillrl.viewers.live import PAGE, present, watch
+from skillrl.viewers.report import plot_run, write_page
+from skillrl.viewers.run import (describe_worth, finals, json_of, lost_table, read_run, score_in, steps_table,
+                                 usage_table, why)
+from skillrl.viewers.steps import SkillDiff, run_browser, skill_at, skill_diff, step_story
 
 def train(root, epochs=1, target=None, **kw):
     config = SkillOptConfig(num_epochs=epochs, batch_size=10, minibatch_size=4, workers=1, verbose=False,
@@ -39,12 +37,12 @@ def tables(root):
     view = read_run(root)
     n = max([r['step'] for r in view.steps if (root/f'steps/step_{r["step"]:04}').is_dir()], default=0)
     shown = [{k: v for k, v in present(root).items() if k != 'quiet'}, finals(root), usage_table(view),
-             lost_table(root), steps_table(view.steps), verdict(view)]
+             lost_table(root), steps_table(view.steps), describe_worth(view)]
     return '\n'.join(map(repr, shown + [step_story(root, k) for k in [n] if k]))
 
 def report(root):
     try:
-        return write_report(root).read_text(encoding='utf-8')
+        return write_page(root).read_text(encoding='utf-8')
     except FileNotFoundError as e:
         assert 'holds no run' in str(e)
 
@@ -55,8 +53,9 @@ hostile = ('<script>window.pwned=1</script><img src=x onerror="window.pwned=1"><
 
 def poisoned(root):
     "A run in which every text a model or an item could have written is hostile"
-    w = lambda name, o: ((root/name).parent.mkdir(parents=True, exist_ok=True),
-                         (root/name).write_text(o if isinstance(o, str) else json.dumps(o), encoding='utf-8'))
+    def w(name, o):
+        (root/name).parent.mkdir(parents=True, exist_ok=True)
+        (root/name).write_text(o if isinstance(o, str) else json.dumps(o), encoding='utf-8')
     usage = {hostile: {hostile: dict(calls=3, prompt_tokens=4, completion_tokens=5)}}
     steps = [dict(step=n, epoch=1, action=action + hostile, reason=hostile, candidate_gate_score=.5,
                   current_score=.5, best_score=.5, best_step=1, skill_len=90, usage=usage)
@@ -91,7 +90,7 @@ class Tags(HTMLParser):
         self.tags.append(tag), self.attrs.extend(attrs)
 
 def test_a_hostile_skill_stays_text_in_the_report(tmp_path):
-    page = write_report(poisoned(tmp_path/'run')).read_text(encoding='utf-8')
+    page = write_page(poisoned(tmp_path/'run')).read_text(encoding='utf-8')
     seen = Tags(page)
     assert not {'script', 'img', 'iframe', 'object', 'form', 'a', 'base'} & set(seen.tags)
     assert seen.tags.count('link') == 1
@@ -108,12 +107,12 @@ def test_a_hostile_skill_stays_text_in_a_diff(old, new):
 
 def test_a_hostile_name_of_a_folder(tmp_path):
     root = poisoned(tmp_path/'<b onclick=x>run')
-    assert 'b' not in Tags(write_report(root).read_text(encoding='utf-8')).tags
+    assert 'b' not in Tags(write_page(root).read_text(encoding='utf-8')).tags
 
 def test_a_hostile_skill_stays_text_elsewhere(tmp_path):
     root = poisoned(tmp_path/'run')
     assert '\x1b' not in repr(skill_diff(root, 0, 1)) + repr(step_story(root, 1))
-    which, out = run_browser(root).children
+    out = run_browser(root).children[1]
     assert not {'script', 'img', 'svg'} & set(Tags(out.value).tags)
     plot_run(root).canvas.draw()
 
@@ -138,14 +137,14 @@ def test_words_that_changed_are_marked():
 # --- what it says is what happened
 
 def test_the_report_has_what_the_summary_has(root):
-    page, s = write_report(root).read_text(encoding='utf-8'), json.loads((root/'summary.json').read_text())
+    page, s = write_page(root).read_text(encoding='utf-8'), json.loads((root/'summary.json').read_text())
     assert f'{s["best_selection_score"]:.3f} in fresh passes' in page
     assert f'{s["test_gain"]["mean"]:+.3f}' in page
     assert page.split('<h2>What was refused')[0].count('<h3>Step') == s['total_accepts']
     assert page.count('<h3>Step') == s['total_steps']
     assert page.count('<svg') == 3
     assert str(root) not in page and not re.search(r'https?://(?!www\.w3\.org)', page)
-    assert page == write_report(root).read_text(encoding='utf-8')
+    assert page == write_page(root).read_text(encoding='utf-8')
 
 def test_diffs_lead_from_the_first_skill_to_the_last(root):
     for n in range(1, 5):
@@ -173,31 +172,32 @@ def test_words_for_each_end(root):
     for interval, words in (([.1, .3], 'more than chance'), ([-.1, .3], 'includes 0, so chance may explain'),
                             ([-.3, -.1], 'worse than the first skill')):
         v.summary['test_gain'] = dict(mean=.1, interval=interval)
-        assert words in verdict(v)
+        assert words in describe_worth(v)
     v.summary['test_gain'] = None
-    assert 'in fresh passes' in verdict(v) and 'nobody knows what it gained' in verdict(v)
+    assert 'in fresh passes' in describe_worth(v) and 'nobody knows what it gained' in describe_worth(v)
     v.summary['best_selection_interval'] = None
-    assert 'not measured afresh' in verdict(v)
+    assert 'not measured afresh' in describe_worth(v)
     v.summary['best_step'] = 0
-    assert 'No candidate was accepted' in verdict(v)
+    assert 'No candidate was accepted' in describe_worth(v)
     v.held = True
-    assert 'has not ended' in verdict(v)
+    assert 'has not ended' in describe_worth(v)
 
 def test_the_verdict_names_each_of_its_numbers(root):
     v = read_run(root)
     s = v.summary
-    assert f'step {s["best_step"]}. It scores {s["best_selection_score"]:.3f} in fresh passes' in verdict(v)
-    assert f'the first skill scored {s["baseline_selection_score"]:.3f}' in verdict(v)
-    assert f'that of the first skill {s["baseline_test_hard"]:.3f}' in verdict(v)
+    told = f'step {s["best_step"]}. It scores {s["best_selection_score"]:.3f} in fresh passes'
+    assert told in describe_worth(v)
+    assert f'the first skill scored {s["baseline_selection_score"]:.3f}' in describe_worth(v)
+    assert f'that of the first skill {s["baseline_test_hard"]:.3f}' in describe_worth(v)
     v.config['gate_metric'] = 'soft' # The gain is then one of soft scores
-    assert 'Its score there' not in verdict(v)
+    assert 'Its score there' not in describe_worth(v)
 
 def test_no_code_of_a_record_is_shown_to_a_reader(root):
     for name in ('history.json', 'steps/step_0003/step_record.json'):
         o = json.loads((root/name).read_text())
         (o if name[0] == 's' else o[2]).update(action='skip_no_patches', reason='', gate=None)
         (root/name).write_text(json.dumps(o))
-    page = report(root).split('<h2>Settings')[0] + repr([steps_told(read_run(root)),
+    page = report(root).split('<h2>Settings')[0] + repr([steps_table(read_run(root).steps),
                                                          usage_table(read_run(root)),
                                                          *(step_story(root, n) for n in range(1, 5))])
     assert not re.findall(r'accept_new_best|applied_\w+|skip_no\w*|\b\w+_eval\w*|items got better', page)
@@ -222,12 +222,12 @@ def test_why(gate, words):
 def test_prices(tmp_path):
     train(tmp_path/'run', prices={'ruleworld-agent': (1., 1.), 'ruleworld-optimizer': (1., 1.)})
     s = json.loads((tmp_path/'run'/'summary.json').read_text())
-    assert s['usd'] > 0 and f'{s["usd"]:.4f} USD' in write_report(tmp_path/'run').read_text()
+    assert s['usd'] > 0 and f'{s["usd"]:.4f} USD' in write_page(tmp_path/'run').read_text()
 
 def test_a_run_that_a_limit_ended(tmp_path):
     train(tmp_path/'run', max_target_calls=250)
     assert '250' in present(tmp_path/'run')['ended']
-    assert 'raise max_target_calls' in write_report(tmp_path/'run').read_text()
+    assert 'raise max_target_calls' in write_page(tmp_path/'run').read_text()
 
 def test_a_folder_as_1_0_0_left_it(root):
     for p in [*root.rglob('state.json'), *root.rglob('screen.json'), root/'events.jsonl', root/'.lock']:
@@ -240,7 +240,7 @@ def test_a_folder_as_1_0_0_left_it(root):
                       'best_selection_interval', 'best_hash', 'skill_hash'):
                 r.pop(k, None)
         (root/name).write_text(json.dumps(o))
-    assert present(root)['status'] == 'ended' and 'not measured afresh' in verdict(read_run(root))
+    assert present(root)['status'] == 'ended' and 'not measured afresh' in describe_worth(read_run(root))
     assert [n.split(',')[0] for n in finals(root)] == ['selection', 'test', 'test']
     assert skill_at(root, 4)
     assert step_story(root, 1).rows[-1][2]
@@ -250,7 +250,7 @@ def test_nothing_there(tmp_path):
     assert present(tmp_path/'x')['status'] == 'not begun'
     plot_run(tmp_path/'x').canvas.draw()
     with pytest.raises(FileNotFoundError, match='holds no run'):
-        write_report(tmp_path/'x')
+        write_page(tmp_path/'x')
     with pytest.raises(ValueError, match='no steps yet'):
         run_browser(tmp_path/'x')
     assert not (tmp_path/'x').exists()
@@ -361,7 +361,7 @@ def test_a_run_that_was_killed(tmp_path):
     for p in [*(tmp_path/'run').glob('journal_*'), log, tmp_path/'run'/'runtime_state.json']:
         os.utime(p, (time.time() - 500,)*2)
     assert present(tmp_path/'run')['quiet'] >= 499
-    assert 'has not ended' in write_report(tmp_path/'run').read_text()
+    assert 'has not ended' in write_page(tmp_path/'run').read_text()
     train(tmp_path/'run', epochs=2)
     assert present(tmp_path/'run')['status'] == 'ended'
 
@@ -376,12 +376,12 @@ def test_looking_takes_no_lock_and_writes_nothing(root):
 # --- the server
 
 def talk(page, data):
-    with socket.create_connection(page.http.server_address, timeout=10) as c:
+    with socket.create_connection(page.server_address, timeout=10) as c:
         c.sendall(data)
         return b''.join(iter(lambda: c.recv(65536), b''))
 
 def get(page, path='/', host=None, method='GET'):
-    host = host or f'127.0.0.1:{page.http.server_address[1]}'
+    host = host or f'127.0.0.1:{page.server_address[1]}'
     return talk(page, f'{method} {path} HTTP/1.0\r\nHost: {host}\r\n\r\n'.encode())
 
 def status(reply):
@@ -431,9 +431,9 @@ def test_bad_bytes_disturb_nobody(root, data, capfd):
 
 def test_who_hangs_up_or_says_nothing_disturbs_nobody(root, capfd):
     with watch(root) as page:
-        silent = [socket.create_connection(page.http.server_address) for _ in range(20)]
+        silent = [socket.create_connection(page.server_address) for _ in range(20)]
         for _ in range(20):
-            c = socket.create_connection(page.http.server_address)
+            c = socket.create_connection(page.server_address)
             c.sendall(b'GET / HTTP/1.0\r\nHost: localhost\r\n\r\n')
             c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b'\1\0\0\0\0\0\0\0')
             c.close()
@@ -445,7 +445,7 @@ def test_who_hangs_up_or_says_nothing_disturbs_nobody(root, capfd):
 def test_only_this_machine_and_nothing_is_kept(root):
     before = threading.active_count()
     page = watch(root)
-    assert page.http.server_address[0] == '127.0.0.1' and page.url in repr(page)
+    assert page.server_address[0] == '127.0.0.1' and page.url in repr(page)
     reply = urlopen(page.url, timeout=10)
     assert reply.headers['Cache-Control'] == 'no-store'
     assert 'frame-ancestors' in reply.headers['Content-Security-Policy']
@@ -462,7 +462,7 @@ def test_only_this_machine_and_nothing_is_kept(root):
 def test_a_port_that_is_taken(root):
     with watch(root) as page:
         with pytest.raises(OSError, match='choose another, or 0 for any'):
-            watch(root, page.http.server_address[1])
+            watch(root, page.server_address[1])
     for port in (-1, 70_000):
         with pytest.raises(OSError, match='choose another'):
             watch(root, port)
@@ -543,13 +543,14 @@ def watched(page, name):
         except Exception as e:
             pytest.fail(f'the page asks no more: {e!r}') # Which, unlike `e`, no rollout can survive
     shot(page, name)
-    text = lambda id: page.evaluate(f"document.getElementById('{id}').textContent")
+    def text(id):
+        return page.evaluate(f"document.getElementById('{id}').textContent")
     return dict(status=text('status'), best=text('best'), dots=page.locator('#chart circle').count(),
                 chart=page.locator('#chart').bounding_box(), fits=fits(page))
 
 @widths
 def test_the_report_fits(chromium, finished, width):
-    page, complaints = opened(chromium, write_report(finished).as_uri(), width)
+    page, complaints = opened(chromium, write_page(finished).as_uri(), width)
     shot(page, f'report_{width}')
     assert fits(page) and complaints == []
     boxes = [page.locator('.figures svg').nth(i).bounding_box() for i in range(3)]
@@ -560,7 +561,7 @@ def test_the_report_fits(chromium, finished, width):
 @widths
 def test_hostile_texts_do_nothing_in_a_browser(chromium, tmp_path, width):
     root = poisoned(tmp_path/'run')
-    page, complaints = opened(chromium, write_report(root).as_uri(), width)
+    page, complaints = opened(chromium, write_page(root).as_uri(), width)
     shot(page, f'hostile_report_{width}')
     assert page.evaluate('window.pwned') is None and fits(page) and complaints == []
     page.close()

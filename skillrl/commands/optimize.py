@@ -37,8 +37,8 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
 def _summary(path, more):
     "What came of the run, after its report is written"
     from skillrl.outcome import outcome
-    from skillrl.skillopt.html_report import write_report
-    write_report(path)
+    from skillrl.viewers.report import write_page
+    write_page(path)
     return f'\n{outcome(path)}{more}\nNext: skillrl inspect {path}'
 
 # %% ../../nbs/840_commands.optimize.ipynb #cc12f3d7
@@ -57,7 +57,7 @@ def _run(trainer, path, port):
 @contextmanager
 def _live_page(path:Path, port:int|None)->Iterator[None]:
     "Serve a page about the run to this machine, if a port is given"
-    from skillrl.skillopt.watch import watch
+    from skillrl.viewers.live import watch
     if port is None:
         yield
         return
@@ -70,7 +70,7 @@ def _aside(path:Path)->Iterator[None]:
     "What is printed goes to stderr, beside a bar or a line now and then"
     from tqdm.contrib import DummyTqdmFile
     from skillrl.flags import progress
-    from skillrl.skillopt.watch import present
+    from skillrl.viewers.live import present
     def poll()->tuple[str, int, int]:
         seen = present(path)
         return 'steps', len(seen['steps']), seen['planned']

@@ -15,7 +15,7 @@ from .editor import skill_hash
 from .gate import compute_score
 from .memory import RejectedEdits, StepNote
 from .proposal import propose
-from .report import measured, report
+from .report import measured, write_summary
 from .run import BASELINE, OptState
 from .selection import begin_epoch, mean, settle
 from .session import Session
@@ -143,4 +143,4 @@ def train(self:SkillOptTrainer)->dict: # As in summary.json
     "Run all steps that are not yet made, and report"
     with self.session.open():
         stopped = run_steps(self.session)
-        return report(self.session, stopped)
+        return write_summary(self.session, stopped)
