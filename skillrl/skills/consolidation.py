@@ -262,6 +262,30 @@ def compete(
         gone = {id(o) for o, _ in reworded}
         pool = [o for o in pool if id(o) not in gone]
 
+# %% ../../nbs/465_skills.consolidation.ipynb #ff400445
+def _without_id(item):
+    "A copy of a proposal as one without an id"
+    return replace(copy.deepcopy(item), **{'mistake_id' if isinstance(item, Mistake) else 'skill_id': ''})
+
+def _retire(bank, dropped):
+    "Retire those of the bank, note those that never got in"
+    left_out = [dict(advice=advice(o), support=support(o), reason=why) for o, why in dropped if not o.id]
+    bank.metadata = {k: v for k, v in bank.metadata.items() if k != 'left_out'}
+    if left_out:
+        bank.metadata['left_out'] = left_out
+    for o, why in dropped:
+        if o.id:
+            bank.retire(o.id, why)
+
+def _file(bank, pool, router):
+    "Give each item the category that its evidence speaks for"
+    for o in pool:
+        category = category_by_evidence(o, router)
+        if o.id and category != o.category:
+            bank.replace(replace(o, category=category))
+        else:
+            o.category = category
+
 # %% ../../nbs/465_skills.consolidation.ipynb #50c90771
 def consolidate(
     bank:SkillBank, # Changes
@@ -285,26 +309,3 @@ def consolidate(
     held = {o.text for o in bank.quarantined()}
     suspects = {v.text: o for o, v in zip(items, vetted) if v.status != 'active' and v.text not in held}
     return [admit(bank, o) for o in [*new, *suspects.values()]]
-
-def _without_id(item):
-    "A copy of a proposal as one without an id"
-    return replace(copy.deepcopy(item), **{'mistake_id' if isinstance(item, Mistake) else 'skill_id': ''})
-
-def _retire(bank, dropped):
-    "Retire those of the bank, note those that never got in"
-    left_out = [dict(advice=advice(o), support=support(o), reason=why) for o, why in dropped if not o.id]
-    bank.metadata = {k: v for k, v in bank.metadata.items() if k != 'left_out'}
-    if left_out:
-        bank.metadata['left_out'] = left_out
-    for o, why in dropped:
-        if o.id:
-            bank.retire(o.id, why)
-
-def _file(bank, pool, router):
-    "Give each item the category that its evidence speaks for"
-    for o in pool:
-        category = category_by_evidence(o, router)
-        if o.id and category != o.category:
-            bank.replace(replace(o, category=category))
-        else:
-            o.category = category

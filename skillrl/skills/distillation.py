@@ -193,7 +193,7 @@ def tell(self:EpisodeReader, trajs:list[Trajectory], min_count:int)->list[Skill]
     return []
 
 class OfflineTeacher:
-    "Teacher that counts, and needs no language model"
+    "Teacher that counts, and needs no language model; ValueError for a `min_belief` out of range"
     def __init__(self,
         reader:EpisodeReader|None=None, # How episodes are read; by default as any world's
         min_belief:float=.5, # From which a place is named, 0 to 1
@@ -302,7 +302,7 @@ def propose(self:OfflineTeacher,
     failures:list[Trajectory], # Lost episodes to study
     evidence:list[Trajectory], # Every episode that may be used, these included
     categories:list[str],      # Weak ones
-    limit:int,                 # Most proposals
+    limit:int,                 # Number of proposals at most
 )->list[Proposal]: # What is asked for most first
     "Skills that the failures need and the bank lacks or has wrong"
     router = self.reader.router

@@ -43,6 +43,7 @@ def stem(
         word = word[:-1]
     return _english['states'].get(word, word)
 
+# %% ../../nbs/440_skills.embedding.ipynb #424cf5c0
 def terms(
     text:str,
 )->dict[str, float]: # Term → weight; a joined pair of neighbours weighs half
@@ -156,15 +157,17 @@ class TfidfEncoder:
             found.update({(part, t): n for t, n in idf.df.items()})
         return {key: i for i, (key, _) in enumerate(found.most_common(self.size))}
 
-    def features(self, text:str)->dict[int, float]:
-        "Column → value, empty for a text without words"
-        words = stems(text)
-        if not words:
-            return {}
-        parts = [('words', .75, self.words.weigh(words_and_pairs(words))),
-                 ('frame', .25, self.frame.weigh(frame(words, self.common)))]
-        values = {(part, t): math.sqrt(share)*v for part, share, weights in parts for t, v in weights.items()}
-        return {self.columns[key]: v for key, v in values.items() if key in self.columns}
+# %% ../../nbs/440_skills.embedding.ipynb #f02cd441
+@patch
+def features(self:TfidfEncoder, text:str)->dict[int, float]:
+    "Column → value, empty for a text without words"
+    words = stems(text)
+    if not words:
+        return {}
+    parts = [('words', .75, self.words.weigh(words_and_pairs(words))),
+             ('frame', .25, self.frame.weigh(frame(words, self.common)))]
+    values = {(part, t): math.sqrt(share)*v for part, share, weights in parts for t, v in weights.items()}
+    return {self.columns[key]: v for key, v in values.items() if key in self.columns}
 
 # %% ../../nbs/440_skills.embedding.ipynb #b9f9b75f
 def unit(
@@ -213,6 +216,7 @@ def _matrix(vectors):
         raise ValueError(f'vector {bad[0]} holds a number that is not finite: encode its text again')
     return rows
 
+# %% ../../nbs/440_skills.embedding.ipynb #186a6f9c
 class VectorIndex:
     "Rows of numbers, and which of them point the way a query does"
     def __init__(self,

@@ -47,7 +47,7 @@ def _pooling_name(key):
 def pooled(
     hidden:Tensor, # Last layer, (n,t,d)
     mask:Tensor,   # 1 where there is text, (n,t); padding may stand on either side
-    how:str,         # One of `POOLINGS`
+    how:str,       # One of `POOLINGS`
 )->Tensor: # (n,d)
     "One vector for each text"
     import torch
@@ -61,30 +61,7 @@ def pooled(
         chosen = mask.argmax(1)
     return hidden[torch.arange(len(hidden), device=hidden.device), chosen]
 
-# %% ../../nbs/450_skills.encoders.ipynb #dcd4b617
-_NEEDED = {'config.json': ['config.json'], 'weights (*.safetensors)': ['*.safetensors'],
-           'a tokenizer (tokenizer.json, vocab.txt or *.model)': ['tokenizer.json', 'vocab.txt', '*.model']}
-
-class FolderEncoder:
-    "A Hugging Face encoder in a local folder: its last layer pooled as the folder says, to unit length"
-    def __init__(self,
-        path:str|Path, # From `save_pretrained`, with tokenizer; FileNotFoundError names what is missing
-        batch_size:int=32, # Texts at once
-    ):
-        self.path = Path(path)
-        self.batch_size = batch_size
-        self.model = None
-        if not self.path.is_dir():
-            raise FileNotFoundError(f'there is no folder {path}: '
-                                    'download the model first and name its folder')
-        for what, patterns in _NEEDED.items():
-            if not any(any(self.path.glob(p)) for p in patterns):
-                raise FileNotFoundError(
-                    f'{path} lacks {what}: save model and tokenizer there with `save_pretrained`')
-        self.pooling = pooling_of(self.path)
-        self.query_prefix = _query_prefix(self.path)
-        self.name = f'{self.path.name}-{_contents(self.path)}'
-
+# %% ../../nbs/450_skills.encoders.ipynb #0c3ae5ad
 def _query_prefix(path):
     "What the folder says stands before a query; documents have nothing before them"
     file = path/'config_sentence_transformers.json'
@@ -102,6 +79,30 @@ def _contents(path):
             while block := f.read(1 << 20):
                 sha.update(block)
     return sha.hexdigest()[:16]
+
+# %% ../../nbs/450_skills.encoders.ipynb #dcd4b617
+_NEEDED = {'config.json': ['config.json'], 'weights (*.safetensors)': ['*.safetensors'],
+           'a tokenizer (tokenizer.json, vocab.txt or *.model)': ['tokenizer.json', 'vocab.txt', '*.model']}
+
+class FolderEncoder:
+    "A Hugging Face encoder in a local folder: its last layer pooled as the folder says, to unit length"
+    def __init__(self,
+        path:str|Path, # From `save_pretrained`, with tokenizer; FileNotFoundError names what is missing
+        batch_size:int=32, # Number of texts at once
+    ):
+        self.path = Path(path)
+        self.batch_size = batch_size
+        self.model = None
+        if not self.path.is_dir():
+            raise FileNotFoundError(f'there is no folder {path}: '
+                                    'download the model first and name its folder')
+        for what, patterns in _NEEDED.items():
+            if not any(any(self.path.glob(p)) for p in patterns):
+                raise FileNotFoundError(
+                    f'{path} lacks {what}: save model and tokenizer there with `save_pretrained`')
+        self.pooling = pooling_of(self.path)
+        self.query_prefix = _query_prefix(self.path)
+        self.name = f'{self.path.name}-{_contents(self.path)}'
 
 # %% ../../nbs/450_skills.encoders.ipynb #47241758
 @patch
@@ -187,6 +188,7 @@ def _read(self:CachedEncoder, text):
     whole = row.ndim == 1 and row.dtype == np.float32 and np.isfinite(row).all()
     return row if whole else None
 
+# %% ../../nbs/450_skills.encoders.ipynb #34555fb4
 @patch
 def _make(self:CachedEncoder, texts):
     "Text → row from the encoder, written down"

@@ -136,7 +136,7 @@ def ask(
     failures:list[Trajectory], # To study
     evidence:list[Trajectory], # Every episode that may be used
     weak:list[str], # Categories
-    limit:int,      # Most proposals
+    limit:int,      # Number of proposals at most
 )->list[Proposal]: # ValueError if it returns something else
     "At most `limit` proposals of `teacher`"
     asked = list(teacher.propose(bank, failures, evidence, weak, limit))[:limit]

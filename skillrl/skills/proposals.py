@@ -198,7 +198,7 @@ def run_stages(
     new:SkillBank, # With the change
     plan:dict[str, Stage],
     trial:Trial,
-    alpha:float,
+    alpha:float, # Chance to pass that is allowed to a change that should not
     row:dict, # Gets what each stage saw
 )->str: # '' if it passed
     "Test a change stage by stage; why it is rejected"

@@ -131,6 +131,7 @@ def text_of(
         raise ValueError(f'`{name}` has {len(text)} characters, more than {most}')
     return text
 
+# %% ../../nbs/470_skills.questions.ipynb #a6ec276c
 def texts_of(
     d:Mapping,
     fields:Mapping[str, int], # Such as `SKILL`
@@ -229,6 +230,25 @@ class Exchange:
         "Note that `raw` is not believed"
         self.rejected.append(Rejected(self.question.kind, str(reason), raw))
 
+# %% ../../nbs/470_skills.questions.ipynb #23a3fb54
+def _read_objects(x, found):
+    "Add each object to the kept or to the rejected of `x`"
+    q, seen = x.question, set()
+    for i, d in enumerate(found):
+        try:
+            if not isinstance(d, dict):
+                raise ValueError(f'an object was expected, not {type(d).__name__}')
+            if i >= q.most:
+                raise ValueError(f'more than {q.most} objects')
+            content = normal(str({k: v for k, v in d.items() if k != 'evidence'}))
+            if content in seen:
+                raise ValueError('said twice')
+            x.kept.append(q.read(d, q))
+            seen.add(content)
+        except ValueError as e:
+            x.reject(e, d)
+
+# %% ../../nbs/470_skills.questions.ipynb #68b94c1e
 def read_reply(
     q:Question,
     messages:list, # As sent
@@ -247,20 +267,3 @@ def read_reply(
         x.reject('the reply was cut off; whole objects before that are used', reply.text[-200:])
     _read_objects(x, found)
     return x
-
-def _read_objects(x, found):
-    "Add each object to the kept or to the rejected of `x`"
-    q, seen = x.question, set()
-    for i, d in enumerate(found):
-        try:
-            if not isinstance(d, dict):
-                raise ValueError(f'an object was expected, not {type(d).__name__}')
-            if i >= q.most:
-                raise ValueError(f'more than {q.most} objects')
-            content = normal(str({k: v for k, v in d.items() if k != 'evidence'}))
-            if content in seen:
-                raise ValueError('said twice')
-            x.kept.append(q.read(d, q))
-            seen.add(content)
-        except ValueError as e:
-            x.reject(e, d)

@@ -94,6 +94,7 @@ def tasks_of(item:Skill|Mistake)->list[str]:
     "The distinct tasks that `item` was learnt from"
     return list(dict.fromkeys(map(str, item.source_tasks)))
 
+# %% ../../nbs/455_skills.ranking.ipynb #4892be50
 class LexicalRanker:
     "Ranks the items of a bank by the words they share with a task, and by the thing it seeks"
     def __init__(self,

@@ -54,6 +54,7 @@ def _marker(folder):
         raise ValueError(f'skillrl.json is of no use ({e}): delete it') from None
     return d if isinstance(d, dict) else {}
 
+# %% ../../nbs/445_skills.skill_md.ipynb #4698d97d
 def _fingerprint(path):
     "Of the text at `path`; empty if it cannot be read"
     try:
@@ -140,6 +141,7 @@ def _in_order(folder, folders):
     rank = {name: i for i, name in enumerate(names)}
     return sorted(folders, key=lambda p: (rank.get(p.name, len(rank)), p.name))
 
+# %% ../../nbs/445_skills.skill_md.ipynb #60ce3856
 def skill_folders(
     folder:str|Path, # With folders that have a `SKILL.md`, or one of these
 )->list[Path]: # FileNotFoundError if there is no folder, ValueError if it holds no skill or too many

@@ -36,7 +36,7 @@ class LLMTeacher:
         most:int=4,              # Most objects taken from one answer
         rejects:RejectedLog|None=None, # Where rejected objects are written; None for nowhere
         router:Callable|None=None, # Task → category, for trajectories that record none
-        **params,                # For every call, such as `temperature=0` and `max_tokens=2000`
+        **params:object,         # For every call, such as `temperature=0` and `max_tokens=2000`
     ):
         if per_call < 1:
             raise ValueError(f'per_call is {per_call}: a question needs at least one episode')
@@ -52,29 +52,7 @@ class LLMTeacher:
         self.params = params
         self.exchanges = []
 
-# %% ../../nbs/475_skills.teachers.ipynb #97da02e5
-@patch
-def ask(self:LLMTeacher,
-    questions:Sequence[Question], # Sent at once
-)->list[Exchange]: # One for each, also added to `exchanges`; `BudgetExceeded` or `Outage` from the chat
-    "What the teacher says"
-    for q in questions:
-        q.teacher = self.chat.model
-    batch = [q.messages(self.prompt_chars) for q in questions]
-    schema = schema_of(questions)
-    params = (dict(response_format=schema) if schema else {}) | self.params
-    interrupted = None
-    try:
-        replies = self.chat.replies(batch, **params) if batch else []
-    except (BudgetExceeded, Outage) as e:
-        replies, interrupted = e.replies, e
-    exchanges = [read_reply(*x) for x in zip(questions, batch, replies)]
-    self.exchanges += exchanges
-    self.note_rejected(exchanges)
-    if interrupted:
-        raise interrupted
-    return exchanges
-
+# %% ../../nbs/475_skills.teachers.ipynb #1c26459c
 @patch
 def note_rejected(self:LLMTeacher,
     exchanges:Iterable[Exchange],
@@ -100,6 +78,29 @@ def rejected(self:LLMTeacher)->list[Rejected]:
 def unanswered(self:LLMTeacher)->list[Exchange]:
     "The exchanges in which nobody answered"
     return [x for x in self.exchanges if x.reply.status == 'infra_error']
+
+# %% ../../nbs/475_skills.teachers.ipynb #97da02e5
+@patch
+def ask(self:LLMTeacher,
+    questions:Sequence[Question], # Sent at once
+)->list[Exchange]: # One for each, also added to `exchanges`; `BudgetExceeded` or `Outage` from the chat
+    "What the teacher says"
+    for q in questions:
+        q.teacher = self.chat.model
+    batch = [q.messages(self.prompt_chars) for q in questions]
+    schema = schema_of(questions)
+    params = (dict(response_format=schema) if schema else {}) | self.params
+    interrupted = None
+    try:
+        replies = self.chat.replies(batch, **params) if batch else []
+    except (BudgetExceeded, Outage) as e:
+        replies, interrupted = e.replies, e
+    exchanges = [read_reply(*x) for x in zip(questions, batch, replies)]
+    self.exchanges += exchanges
+    self.note_rejected(exchanges)
+    if interrupted:
+        raise interrupted
+    return exchanges
 
 # %% ../../nbs/475_skills.teachers.ipynb #9edb8335
 def answers(
@@ -129,7 +130,7 @@ def chunks(items:Sequence, n:int)->list:
 def questions(
     cases:Iterable[Case],
     per_call:int=4, # Most cases in one
-    **fields,       # Of each `Question`
+    **fields:object, # Of each `Question`
 )->list[Question]:
     "All that is to be asked about `cases`"
     out, half = [], max(1, per_call//2)
@@ -180,23 +181,7 @@ def bank_lines(
     tried = ['Tried before, did not help:', *refused] if refused else []
     return ['The bank says:', *lines, *tried]
 
-# %% ../../nbs/475_skills.teachers.ipynb #03b04cab
-def read_proposal(d:Mapping, q:Question)->Proposal:
-    "The change to the bank items `q.about` that the object `d` asks for; ValueError if it cannot be made"
-    kind = one_of(d, 'kind', ('add', 'refine', 'retire', 'merge'))
-    hypothesis = text_of(d, 'hypothesis', 400)
-    if all(c.success for c in evidence_of(d, q)):
-        raise ValueError('`evidence` names no failed episode')
-    if kind == 'add':
-        return Proposal(kind, _unsaid(read_skill(d, q), q.about), hypothesis=hypothesis)
-    old = _named(d, kind, q.about)
-    ids = tuple(o.id for o in old)
-    if kind == 'retire':
-        return Proposal(kind, ids=ids, hypothesis=hypothesis)
-    if kind == 'merge':
-        return Proposal(kind, _rewritten(d, q, old), ids, hypothesis)
-    return Proposal(kind, _unsaid(_rewritten(d, q, old, ids[0]), q.about), (), hypothesis)
-
+# %% ../../nbs/475_skills.teachers.ipynb #366bcdb5
 def _rewritten(d, q, old, id=''):
     "What the object `d` says in place of the items `old`"
     if len({(type(o), o.category) for o in old}) > 1:
@@ -224,7 +209,24 @@ def _unsaid(item, items):
         raise ValueError('the bank says so already')
     return item
 
-# %% ../../nbs/475_skills.teachers.ipynb #e9730a4c
+# %% ../../nbs/475_skills.teachers.ipynb #03b04cab
+def read_proposal(d:Mapping, q:Question)->Proposal:
+    "The change to the bank items `q.about` that the object `d` asks for; ValueError if it cannot be made"
+    kind = one_of(d, 'kind', ('add', 'refine', 'retire', 'merge'))
+    hypothesis = text_of(d, 'hypothesis', 400)
+    if all(c.success for c in evidence_of(d, q)):
+        raise ValueError('`evidence` names no failed episode')
+    if kind == 'add':
+        return Proposal(kind, _unsaid(read_skill(d, q), q.about), hypothesis=hypothesis)
+    old = _named(d, kind, q.about)
+    ids = tuple(o.id for o in old)
+    if kind == 'retire':
+        return Proposal(kind, ids=ids, hypothesis=hypothesis)
+    if kind == 'merge':
+        return Proposal(kind, _rewritten(d, q, old), ids, hypothesis)
+    return Proposal(kind, _unsaid(_rewritten(d, q, old, ids[0]), q.about), (), hypothesis)
+
+# %% ../../nbs/475_skills.teachers.ipynb #6859d342
 def _proposal_questions(teacher, bank, category, failures, evidence, limit):
     "What to ask about one weak category: failures, and some wins beside them"
     won = select(evidence, success=True)
@@ -236,6 +238,7 @@ def _proposal_questions(teacher, bank, category, failures, evidence, limit):
     shown = [part + won[i*wins:(i + 1)*wins] for i, part in parts]
     return [Question('proposals', part, (category,), read_proposal, limit, notes, about) for part in shown]
 
+# %% ../../nbs/475_skills.teachers.ipynb #f3197c49
 def _compatible(turns):
     "Of pairs (exchange, proposal) those that neither touch one item nor say the same; others are rejected"
     out, touched = [], set()
@@ -248,13 +251,14 @@ def _compatible(turns):
         touched |= keys
     return out
 
+# %% ../../nbs/475_skills.teachers.ipynb #17ec4616
 @patch
 def propose(self:LLMTeacher,
     bank:SkillBank,     # What is known already
     failures:Iterable,  # Lost episodes to study
     evidence:Iterable,  # Every episode that may be used
     categories:Sequence[str], # Weak ones, the weakest first
-    limit:int,          # Most proposals
+    limit:int,          # Number of proposals at most
 )->list[Proposal]: # `Outage` if nobody answered
     "Changes to `bank` that the failures ask for"
     weak = categories if limit else []
@@ -285,7 +289,7 @@ def read_thought(
         raise ValueError(f'`thought` of step {step} holds a tag or a line break')
     return step, thought
 
-# %% ../../nbs/475_skills.teachers.ipynb #95e72049
+# %% ../../nbs/475_skills.teachers.ipynb #ba03d0d8
 def _thought_question(teacher, t):
     "What to ask about the won trajectory `t`, its texts cut so that all steps fit"
     if not t.success:
@@ -297,6 +301,7 @@ def _thought_question(teacher, t):
         shown = case(t, chars, teacher.router)
     return Question('thoughts', [shown], (shown.category,), read_thought, len(t), about=t)
 
+# %% ../../nbs/475_skills.teachers.ipynb #a5306c9a
 def _complete(x):
     "The thoughts of the exchange `x` if there is one for each step, and nothing else; otherwise None"
     thoughts, n = dict(x.kept), len(x.question.about)
