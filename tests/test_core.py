@@ -6,7 +6,7 @@ from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.envs.base import world
-from skillrl.llm.local import tiny_model, word_tokenizer
+from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.skills.evolution import weak_categories
 from skillrl.sequential import bound_of_wins, interim_analysis
 from skillrl.stats import wilson

@@ -14,7 +14,8 @@ from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import RECEPTACLES, THINGS, Household
-from skillrl.llm.local import Policy, tiny_model, word_tokenizer
+from skillrl.llm.local import Policy
+from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.training.sft import encode_rows, full_sft
 
 # The most that official games have of a receptacle; 2 of the others
