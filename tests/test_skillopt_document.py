@@ -13,7 +13,8 @@ from skillrl.skillopt.bank_env import BankEnv, ClientPolicy, compare_banks
 from skillrl.skills.document import as_line, bank_to_document, document_to_bank, pieces
 from skillrl.skillopt.document_env import PackageEnv
 from skillrl.skills.package import SkillPackage
-from skillrl.skillopt.editor import OPS, Edit, Patch, apply_edit, apply_patch_with_report, protect
+from skillrl.skillopt.editor import OPS, Edit, Patch, apply_edit, apply_patch_with_report
+from skillrl.skills.guidance import protect
 from skillrl.skillopt.rollout import ThreadExecutor, run_rollout
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.store import data_path

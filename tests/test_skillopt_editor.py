@@ -2,22 +2,9 @@
 
 import random, time
 import pytest
-from skillrl.skillopt.editor import (
-    MARKS,
-    OPS,
-    Edit,
-    Patch,
-    apply_edit,
-    apply_patch,
-    apply_patch_with_report,
-    bare,
-    op_name,
-    protect,
-    protected,
-    skill_hash,
-    spans,
-    stated,
-)
+from skillrl.skillopt.editor import (OPS, Edit, Patch, apply_edit, apply_patch, apply_patch_with_report,
+                                     bare, op_name, skill_hash, spans, stated)
+from skillrl.skills.guidance import MARKS, protect, protected
 
 ABC = 'A\nB\nC\n'
 BOLD = '# Rules\n\n- Be **concise** here.\n* Check the mug.\n'

@@ -15,7 +15,8 @@ from skillrl.viewers.run import describe_worth, read_run
 from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.skillopt.bank_env import TeacherOptimizer, as_result
 from skillrl.skills.document import bank_to_document, document_to_bank
-from skillrl.skillopt.editor import Edit, Patch, protect, protected
+from skillrl.skillopt.editor import Edit, Patch
+from skillrl.skills.guidance import protect, protected
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import EDITING, KEYS, load_prompt, sections
 from skillrl.skillopt.reflect import full_rewrite, minibatches, rewrite

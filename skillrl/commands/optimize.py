@@ -34,13 +34,6 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
         return status
     print(_summary(path, jobs.truth(world, trainer) + jobs.shipped(env, path, text)))
 
-def _summary(path, more):
-    "What came of the run, after its report is written"
-    from skillrl.outcome import outcome
-    from skillrl.viewers.report import write_page
-    write_page(path)
-    return f'\n{outcome(path)}{more}\nNext: skillrl inspect {path}'
-
 # %% ../../nbs/840_commands.optimize.ipynb #cc12f3d7
 def _run(trainer, path, port):
     "Let `trainer` run; an exit status if it was stopped"
@@ -54,6 +47,14 @@ def _run(trainer, path, port):
     except RuntimeError as e:
         raise RuntimeError(f'{e} (go on with: {again})') from None
 
+def _summary(path, more):
+    "What came of the run, after its report is written"
+    from skillrl.outcome import outcome
+    from skillrl.viewers.report import write_page
+    write_page(path)
+    return f'\n{outcome(path)}{more}\nNext: skillrl inspect {path}'
+
+# %% ../../nbs/840_commands.optimize.ipynb #78bdcb7e
 @contextmanager
 def _live_page(path:Path, port:int|None)->Iterator[None]:
     "Serve a page about the run to this machine, if a port is given"

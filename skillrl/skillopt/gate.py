@@ -8,9 +8,9 @@ __all__ = ['METRICS', 'GateAction', 'select_gate_score', 'score_of', 'compute_sc
 
 # %% ../../nbs/718_skillopt.gate.ipynb #3749a06f
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
-from ..sequential import PairedTest, bound_of_gains
+from ..sequential import PairedTest, Verdict, bound_of_gains
 from ..types import RolloutResult
 
 # %% ../../nbs/718_skillopt.gate.ipynb #75d1c2c8
@@ -25,21 +25,16 @@ def select_gate_score(
     "The one number that is compared"
     if metric not in METRICS:
         raise ValueError(f'gate_metric is {metric!r}: choose one of {", ".join(METRICS)}')
-    if metric == 'hard':
-        return float(hard)
-    if metric == 'soft':
-        return float(soft)
-    if not 0 <= mixed_weight <= 1:
+    if metric == 'mixed' and not 0 <= mixed_weight <= 1:
         raise ValueError(f'gate_mixed_weight is {mixed_weight!r}: give a number from 0 to 1')
-    return float((1 - mixed_weight)*hard + mixed_weight*soft)
+    weight = dict(hard=0, soft=1, mixed=mixed_weight)[metric]
+    return float((1 - weight)*hard + weight*soft)
 
-def score_of(
-    result:RolloutResult,
-    metric:str='hard',
-    mixed_weight:float=.5,
-)->float:
-    "What one result counts"
+def score_of(result:RolloutResult, metric:str='hard', mixed_weight:float=.5)->float:
+    "What one result counts, see `select_gate_score`"
     return select_gate_score(result.hard, result.soft, metric, mixed_weight)
+
+
 
 # %% ../../nbs/718_skillopt.gate.ipynb #da9d3301
 def compute_score(
@@ -99,21 +94,14 @@ def paired(
 
 # %% ../../nbs/718_skillopt.gate.ipynb #a47fd745
 @dataclass(repr=False)
-class Decision:
-    "What became of a candidate, and why"
-    accept:bool
-    reason:str # Why it is turned down
-    n:int      # Pairs compared
-    before:float|None # Mean score of the document we have
-    after:float|None  # Mean score of the candidate
-    gain:float|None
-    low:float|None # What the gain is probably not below; None under rules that do not ask
-    wins:int   # Items that got better
-    losses:int # Items that got worse
-    p:float    # Chance of so many wins if nothing had changed, as if there had been one analysis
-    rule:str
-    interims:list = field(default_factory=list) # A dict for each interim analysis
-    not_counted:int = 0 # Pairs of which a rollout failed with an `infra_error`
+class Decision(Verdict):
+    "What became of a candidate; `before` and `after` are mean scores, None if nothing was played"
+    low:float|None = None # What the gain is probably not below; None under rules that do not ask
+
+    @property
+    def accept(self)->bool:
+        "Does the candidate replace the document we have?"
+        return self.keep
 
     def __repr__(self):
         seen = f'{self.before:.3f} → {self.after:.3f} on {self.n} items' if self.n else 'nothing played'
@@ -121,38 +109,31 @@ class Decision:
             seen += f', at least {self.low:+.3f}'
         if self.reason:
             seen += f'; {self.reason}'
-        return f'{"accepted" if self.accept else "rejected"} by {self.rule}: {seen}'
-
-# %% ../../nbs/718_skillopt.gate.ipynb #ff3a2b01
-def _decision(verdict, margin):
-    "The verdict of a `PairedTest`, in means"
-    last = verdict.interims[-1] if verdict.interims else {}
-    before = after = None
-    if verdict.n:
-        before, after = verdict.before/verdict.n, verdict.after/verdict.n
-    reason = '' if verdict.keep else _rejection_reason(last, margin)
-    return Decision(verdict.keep, reason, verdict.n, before, after, verdict.gain, last.get('bound'),
-                    verdict.wins, verdict.losses, verdict.p, verdict.rule, verdict.interims,
-                    verdict.not_counted)
-
-def _rejection_reason(last, margin):
-    "Why what the last analysis saw is not enough"
-    if not margin and not last['wins'] + last['losses']:
-        return f'changed the score of none of {last["n"]} items'
-    text = (f'{last["wins"]} items got better and {last["losses"]} worse, '
-            f'the mean changed by {last["gain"]:+.3f}')
-    if 'need' in last and last['wins'] - last['losses'] < last['need']:
-        return f'{text}: better has to lead by {last["need"]}'
-    if 'bound' in last:
-        return f'{text}: it may be {last["bound"]:+.3f}, and has to be above {-margin or 0:g}'
-    return f'{text}: it has to be above {-margin or 0:g}'
-
-def _some(n, rule):
-    if not n and rule != 'none':
-        raise ValueError('there is no pair of scores to decide on: give the selection split items, '
-                         'or take the rule none')
+        return f'{"accepted" if self.keep else "rejected"} by {self.rule}: {seen}'
 
 # %% ../../nbs/718_skillopt.gate.ipynb #e3be94f8
+def _rejection_reason(last, margin):
+    "Why what the `last` analysis saw is not enough"
+    wins, losses = last['wins'], last['losses']
+    if not margin and not wins + losses:
+        return f'changed the score of none of {last["n"]} items'
+    text = f'{wins} items got better and {losses} worse, the mean changed by {last["gain"]:+.3f}'
+    if 'need' in last and wins - losses < last['need']:
+        return f'{text}: better has to lead by {last["need"]}'
+    told = f'it may be {last["bound"]:+.3f}, and' if 'bound' in last else 'it'
+    return f'{text}: {told} has to be above {-margin or 0:g}'
+
+def _decision(test, verdict):
+    "The `verdict` of `test` in means, with a reason; ValueError if no pair counts and the rule asks for some"
+    n, last = verdict.n, verdict.interims[-1] if verdict.interims else {}
+    if not n and test.rule != 'none':
+        raise ValueError('there is no pair of scores to decide on: give the selection split items, '
+                         'or take the rule none')
+    about = dict(before=verdict.before/n, after=verdict.after/n) if n else dict(before=None, after=None)
+    reason = '' if verdict.keep else _rejection_reason(last, test.margin)
+    return Decision(**vars(verdict) | about | dict(reason=reason, low=last.get('bound')))
+
+# %% ../../nbs/718_skillopt.gate.ipynb #493883fc
 def decide(
     pairs:Sequence[tuple], # Of (old score, new score), each item with itself
     rule:str='sign',  # One of `GATE_RULES`
@@ -161,8 +142,7 @@ def decide(
 )->Decision: # ValueError for a setting without sense, a score out of range, or no pairs
     "Whether the candidate is accepted, all pairs being there"
     test = PairedTest(rule, alpha, margin, bound=bound_of_gains)
-    _some(len(pairs), rule)
-    return _decision(test.decide(pairs), margin)
+    return _decision(test, test.decide(pairs))
 
 # %% ../../nbs/718_skillopt.gate.ipynb #7d1b5902
 def trial(
@@ -175,7 +155,4 @@ def trial(
 )->Decision: # ValueError for a setting without sense, or if no pair counts
     "Whether the candidate is accepted, playing no more pairs than it takes"
     test = PairedTest(rule, alpha, margin, interims, bound_of_gains)
-    _some(n, rule)
-    verdict = test.run(measure, n)
-    _some(verdict.n, rule)
-    return _decision(verdict, margin)
+    return _decision(test, test.run(measure, n))

@@ -23,15 +23,12 @@ def bare(
 # %% ../../nbs/703_skillopt.matching.ipynb #aa87f9f4
 def _kept(text):
     "Places in `text` of the characters of `bare(text)`, roughly: a blank may lead or trail"
-    places, start = [], 0
-    marks = [m.span() for m in _markup.finditer(text)]
-    for end, after in [*marks, (len(text), len(text))]:
-        for i in range(start, end):
-            again = text[i].isspace() and places and text[places[-1]].isspace()
-            if not again:
-                places.append(i)
-        start = after
-    return places
+    markup = set()
+    for m in _markup.finditer(text):
+        markup.update(range(*m.span()))
+    plain = [i for i in range(len(text)) if i not in markup]
+    blank = [text[i].isspace() for i in plain]
+    return [i for i, now, before in zip(plain, blank, [False, *blank]) if not (now and before)]
 
 def _occurrences(text:str, target:str)->Iterator[int]:
     i = text.find(target)
@@ -52,8 +49,7 @@ def _widened(text, target, a, b):
     line = text.rfind('\n', 0, a) + 1
     bullet = _bullet.fullmatch(text, line, a)
     begins = bullet or not text[line:a].strip()
-    ends = not re.search(r'\w', text[b:].split('\n', 1)[0])
-    if not (begins and ends):
+    if not begins or re.search(r'\w', text[b:].split('\n', 1)[0]):
         return None
     return (bullet.start(1) if bullet else a), b
 

@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['LABELS', 'StepNote', 'edits_with_status', 'failure_patterns', 'idea', 'RejectedEdits', 'label', 'Pair', 'Comparison',
-           'compare', 'evidence', 'slow_update', 'meta_skill', 'whole', 'autonomous_budget']
+           'compare', 'evidence', 'slow_update', 'meta_skill', 'autonomous_budget']
 
 # %% ../../nbs/739_skillopt.memory.ipynb #387280db
-import math, re
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from fastcore.basics import patch
-from .editor import Edit, Patch, whole_number
+from .editor import Edit, Patch, whole
 from .matching import bare
 from .optimizer import Optimizer
 from .prompts import answer, conversation_lines, excerpt, fenced, message
@@ -66,14 +66,11 @@ def failure_patterns(
         row['ids'] += ids
     for s in summaries:
         name = s.get('failure_type') if isinstance(s, dict) else None
-        if not isinstance(name, str) or not name.strip():
-            continue
-        _add(name.strip(), max(1, whole_number(s.get('count')) or 1))
-    if not found:
-        for r in results:
-            if not r.ok or r.hard >= 1:
-                continue
-            _add(r.fail_reason.split(':')[0].strip()[:80] or 'no reason given', 1, [r.id])
+        if isinstance(name, str) and name.strip():
+            _add(name.strip(), max(1, whole(s.get('count')) or 1))
+    failed = [] if found else [r for r in results if r.ok and r.hard < 1]
+    for r in failed:
+        _add(r.fail_reason.split(':')[0].strip()[:80] or 'no reason given', 1, [r.id])
     return sorted(found.values(), key=lambda row: -row['count'])[:most]
 
 # %% ../../nbs/739_skillopt.memory.ipynb #4e59a1a1
@@ -107,9 +104,7 @@ class RejectedEdits:
         for key in ideas:
             self._tried.setdefault(key, []).append(note.step)
 
-    def already_tried(self,
-        edit:Edit|dict,
-    )->list[int]: # Numbers of the steps, oldest first
+    def already_tried(self, edit:Edit|dict)->list[int]: # Numbers of the steps, oldest first
         "The rejected steps in which `edit` was tried"
         return list(self._tried.get(idea(edit), ()))
 
@@ -118,9 +113,7 @@ def _reached(e):
 
 # %% ../../nbs/739_skillopt.memory.ipynb #e8bbafd2
 @patch
-def lines_of(self:RejectedEdits,
-    note:StepNote, # One of `notes`
-)->list[str]:
+def lines_of(self:RejectedEdits, note:StepNote)->list[str]: # `note` is one of `notes`
     "The lines that tell of one step"
     scores = ''
     if note.after is not None:
@@ -176,9 +169,7 @@ def state(self:RejectedEdits)->list[dict]:
     return [asdict(note) for note in self.notes]
 
 @patch(cls_method=True)
-def from_state(cls:RejectedEdits,
-    state:list[dict], # From `state`
-)->RejectedEdits:     # `ValueError` if it is damaged
+def from_state(cls:RejectedEdits, state:list[dict])->RejectedEdits: # `ValueError` if `state` is damaged
     "The memory as it was"
     try:
         return cls(StepNote(**row) for row in state)
@@ -189,10 +180,7 @@ def from_state(cls:RejectedEdits,
 # %% ../../nbs/739_skillopt.memory.ipynb #8bb2fa10
 LABELS = ('improved', 'regressed', 'persistent_fail', 'stable_success')
 
-def label(
-    old:float, # Score from 0 to 1
-    new:float,
-)->str:        # One of `LABELS`
+def label(old:float, new:float)->str: # Scores from 0 to 1 → one of `LABELS`
     "What became of an item"
     if old != new:
         return 'improved' if new > old else 'regressed'
@@ -213,12 +201,13 @@ class Comparison:
 
     def __len__(self):
         return len(self.pairs)
-    def labelled(self, label:str)->list[Pair]:
-        return [p for p in self.pairs if p.label == label]
 
     def counts(self)->dict[str, int]:
-        return {k: len(self.labelled(k)) for k in LABELS}
+        "How often each of `LABELS` stands there"
+        labels = [p.label for p in self.pairs]
+        return {k: labels.count(k) for k in LABELS}
 
+# %% ../../nbs/739_skillopt.memory.ipynb #7fb13212
 def compare(
     before:list[RolloutResult],
     after:list[RolloutResult], # Of the same items
@@ -239,11 +228,8 @@ def _by_id(results):
     return found
 
 # %% ../../nbs/739_skillopt.memory.ipynb #f6187568
-def _pair_text(
-    p:Pair,
-    chars:int, # Most characters, about
-)->str:
-    "An item and what became of it with either skill"
+def _pair_text(p, chars):
+    "An item and what became of it with either skill, in about `chars` characters"
     r, room = p.after, chars//8
     top = [f'### {p.label}: {excerpt(r.id, 80)}', f'Task: {excerpt(r.question or r.task_description, room)}',
            f'Reference: {excerpt(r.reference_text, room)}']
@@ -256,14 +242,12 @@ def _rollout_lines(r, chars):
     return shorten([outcome, *conversation_lines(r)], chars)
 
 # %% ../../nbs/739_skillopt.memory.ipynb #6c943cf6
-def evidence(
-    comparison:Comparison,
-    chars:int=60_000, # Most characters
-)->str:
+def evidence(comparison:Comparison, chars:int=60_000)->str: # Of at most `chars` characters
     "A comparison as part of a prompt"
     counts = ', '.join(f'{n} {k}' for k, n in comparison.counts().items())
     parts = [f'{len(comparison)} items were played with both skills: {counts}.']
-    shown = [p for k in ('regressed', 'improved', 'persistent_fail') for p in comparison.labelled(k)]
+    labels = ('regressed', 'improved', 'persistent_fail')
+    shown = [p for k in labels for p in comparison.pairs if p.label == k]
     room = chars - len(parts[0]) - 50
     for i, p in enumerate(shown):
         part = _pair_text(p, max(800, chars//len(shown)))
@@ -274,44 +258,20 @@ def evidence(
         parts.append(part)
     return '\n\n'.join(parts)
 
-# %% ../../nbs/739_skillopt.memory.ipynb #36924c65
-def _value_under(
-    reply:str|None,   # What a model said; None when the call was lost
-    *names:str,       # Of the field, ours first
-)->str|int|float|None: # None when there is no such field, or neither text nor number in it
-    "What `reply` says under one of `names`"
-    said = (answer(reply, name).get(name) for name in names)
-    return next((v for v in said if isinstance(v, (str, int, float))), None)
-
-def _text_under(
-    reply:str|None,
-    *names:str,
-    limit:int, # Most characters
-)->str|None:
-    "The text that `reply` has under one of `names`, unless it is longer than `limit`"
-    said = _value_under(reply, *names)
-    return said.strip() if isinstance(said, str) and len(said.strip()) <= limit else None
-
 # %% ../../nbs/739_skillopt.memory.ipynb #c3a94b1e
 def slow_update(
     optimizer:Optimizer,
     prev_skill:str,        # As it was at the end of the last epoch
     skill:str,             # As it is
-    previous:str,          # Guidance so far
+    previous:str,          # Text so far
     comparison:Comparison, # Of the two skills
     limit:int=3000,        # Most characters
 )->str|None:               # Empty to take it away, None to leave it
     "New content of the protected block"
     return _look_back(optimizer, 'slow_update', (prev_skill, skill), previous, comparison, limit)
 
-def meta_skill(
-    optimizer:Optimizer,
-    prev_skill:str,        # As it was at the end of the last epoch
-    skill:str,             # As it is
-    previous:str,          # Notes so far
-    comparison:Comparison, # Of the two skills
-    limit:int=3000,        # Most characters
-)->str|None:               # Empty to forget them, None to leave them
+def meta_skill(optimizer:Optimizer, prev_skill:str, skill:str, previous:str, comparison:Comparison,
+               limit:int=3000)->str|None: # As of `slow_update`
     "New notes on how to edit the skill"
     return _look_back(optimizer, 'meta_skill', (prev_skill, skill), previous, comparison, limit)
 
@@ -325,21 +285,13 @@ def _look_back(optimizer, name, skills, previous, comparison, limit):
     parts = dict(last_skill=fenced(prev_skill))
     parts[fields[0]] = as_data(previous, limit) if previous else '(none so far)'
     asked = message(skill, **parts, room=f'At most {limit} characters.', items=evidence(comparison))
-    return _text_under(optimizer.ask(name, asked, name), *fields, limit=limit)
+    said = _value_under(optimizer.ask(name, asked, name), fields)
+    return said.strip() if isinstance(said, str) and len(said.strip()) <= limit else None
 
-# %% ../../nbs/739_skillopt.memory.ipynb #cd8b4bc5
-def whole(value:object)->int|None:
-    "The one whole number, from 0 up, that `value` is or names; None where there is none"
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str):
-        numbers = re.findall(r'-?\d+(?:[.,]\d+)*', value)
-        value = numbers[0] if len(numbers) == 1 else None
-    try:
-        x = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return int(x) if math.isfinite(x) and x >= 0 and x == int(x) else None
+def _value_under(reply, names):
+    "The text or number that `reply` has under one of `names`; None if there is none, or no reply"
+    said = (answer(reply, name).get(name) for name in names)
+    return next((v for v in said if isinstance(v, (str, int, float))), None)
 
 # %% ../../nbs/739_skillopt.memory.ipynb #216944d3
 def autonomous_budget(
@@ -356,5 +308,5 @@ def autonomous_budget(
     memory = as_data(optimizer.memory, 4000) if optimizer.memory else ''
     asked = message(skill, context, memory=memory, score=f'{score:.3f} in this step', edits=listed)
     reply = optimizer.ask('edit_budget', asked, 'edit_budget')
-    n = whole(_value_under(reply, 'edit_budget', 'learning_rate'))
+    n = whole(_value_under(reply, ('edit_budget', 'learning_rate')))
     return None if n is None else min(n, len(patch.edits))

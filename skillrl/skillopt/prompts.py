@@ -8,7 +8,8 @@ __all__ = ['SHOWN', 'EDITING', 'KEYS', 'FORMS', 'excerpt', 'record', 'conversati
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #f1951a25
 import re
-from ..llm.json_reply import json_values, object_of
+from ..llm.answers import object_with
+from ..llm.json_reply import object_of
 from .editor import OPS
 from ..skills.guard import as_data
 from ..store import data_path
@@ -48,12 +49,8 @@ def record(
 
 def conversation_lines(r:RolloutResult)->list[str]:
     "A line for each message of the conversation, quoted"
-    lines = []
-    for m in r.conversation:
-        if not isinstance(m, dict):
-            m = dict(content=m)
-        lines.append(f"- {excerpt(m.get('role', ''), 40)}: {excerpt(m.get('content') or '', 800)}")
-    return lines
+    messages = [m if isinstance(m, dict) else dict(content=m) for m in r.conversation]
+    return [f"- {excerpt(m.get('role', ''), 40)}: {excerpt(m.get('content') or '', 800)}" for m in messages]
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #ba928be6
 def fenced(text:str)->str:
@@ -73,26 +70,14 @@ def message(
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #d5ad6a4a
 _FENCED = re.compile(r'\A(`{3,})markdown\n(?s:(.*))\n\1\Z')
+_HEADING = re.compile(r'^(`{3,})(?!`)(?s:.*?)\n\1$|^## (.*)$', re.M) # Or a fence, in which no heading counts
 
-def sections(
-    user:str,         # What `message` made
-)->dict[str, str]:    # Text by heading; the skill without its fence
-    "A question to the optimizer, taken apart"
-    found, lines = {}, None
-    fence = None
-    for line in user.split('\n'):
-        if fence is None and line.startswith('## '):
-            lines = found[line[3:]] = []
-            continue
-        if lines is None:
-            continue
-        lines.append(line)
-        opening = re.match('`{3,}', line)
-        if fence is None and opening:
-            fence = opening[0]
-        elif line == fence:
-            fence = None
-    return {name: _FENCED.sub(r'\2', '\n'.join(lines).strip('\n')) for name, lines in found.items()}
+def sections(user:str)->dict[str, str]: # Text by heading; the skill without its fence
+    "A question to the optimizer, as `message` made it, taken apart"
+    heads = [m for m in _HEADING.finditer(user) if m[2] is not None]
+    ends = [*(m.start() for m in heads[1:]), len(user)]
+    texts = [user[m.end():end].strip('\n') for m, end in zip(heads, ends)]
+    return {m[2]: _FENCED.sub(r'\2', text) for m, text in zip(heads, texts)}
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #2c229d8b
 EDITING = tuple('''analyst_error analyst_success merge_failure merge_success merge_final ranking
@@ -109,9 +94,8 @@ def load_prompt(
         if key not in KEYS:
             raise ValueError(f'there is no prompt {key!r}: use one of {", ".join(KEYS)}')
     for key, text in overrides.items():
-        if str(text).strip():
-            continue
-        raise ValueError(f'the prompt {key!r} is empty: give it a text, or leave it out')
+        if not str(text).strip():
+            raise ValueError(f'the prompt {key!r} is empty: give it a text, or leave it out')
     if name in overrides:
         return overrides[name]
     files = ['rules', name] if name in EDITING else [name]
@@ -128,6 +112,8 @@ def _or_null(kind):
 
 _EDIT = dict(op=dict(type='string', enum=[*OPS]), content=_TEXT, target=_TEXT)
 _CREDITED = _EDIT | dict(support_count=_or_null('integer'), source_type=_or_null('string'))
+
+# %% ../../nbs/715_skillopt.prompts.ipynb #404035ac
 _FAILURE = dict(failure_type=_TEXT, count=_NUMBER, description=_TEXT)
 _MERGED = object_of(reasoning=_TEXT, edits=_list_of(**_CREDITED))
 _WRITTEN = object_of(reasoning=_TEXT, change_summary=_TEXT, new_skill=_TEXT)
@@ -141,9 +127,7 @@ FORMS = dict( # Name of a prompt → schema of its answer
     meta_skill=object_of(reasoning=_TEXT, memory=_TEXT),
     edit_budget=object_of(reasoning=_TEXT, edit_budget=_NUMBER))
 
-def answer_field(
-    name:str, # One of `KEYS`
-)->str:
+def answer_field(name:str)->str: # `name` is one of `KEYS`
     "The field of the answer that counts"
     return [*FORMS[name]['properties']][-1]
 
@@ -152,35 +136,5 @@ def answer(
     text:str|None, # A reply; None for a call that was lost
     key:str,       # What it should hold
 )->dict:           # Empty when there is no such object
-    "The object in `text` that says something under `key`"
-    if not text:
-        return {}
-    found = _object_with(json_values(text), key)
-    if found:
-        return found
-    double = _single.sub(_double_quoted, text)
-    return _object_with(json_values(double), key) if double != text else {}
-
-_single = re.compile(r"(?<=[\[{,:])(\s*)'([^'\\]*(?:\\.[^'\\]*)*)'(?=\s*[\]},:])", re.S)
-
-def _double_quoted(m):
-    text = m[2].replace("\\'", "'")
-    return m[1] + '"' + re.sub(r'(?<!\\)"', r'\"', text) + '"'
-
-def _object_with(found, key):
-    "The longest object with `key` among `found`; a bare list, or bare edits, are taken for what was meant"
-    by_length = sorted(found, key=lambda f: f[0])
-    values = [value for *_, value in reversed(by_length)]
-    for d in _objects_in(values):
-        if key in d:
-            return d
-    if values and isinstance(values[0], list):
-        return {key: values[0]}
-    edits = [d for d in _objects_in(value for *_, value in found) if 'op' in d]
-    return {key: edits} if edits and key == 'edits' else {}
-
-def _objects_in(values):
-    "The dicts among `values` and directly inside them"
-    for value in values:
-        inside = value if isinstance(value, list) else [value, *value.values()]
-        yield from (d for d in inside if isinstance(d, dict))
+    "The object in `text` that says something under `key`; bare edits are taken for a list of them"
+    return object_with(text or '', key, 'op' if key == 'edits' else '')

@@ -10,16 +10,15 @@ __all__ = ['WENT', 'read_patch', 'usable', 'minibatches', 'RawPatch', 'run_minib
 import json, re
 from dataclasses import dataclass, field, replace
 from random import Random
-from .editor import Edit, Patch, protect, protected
+from .editor import Edit, Patch, whole
 from .optimizer import Optimizer, patch_in
 from .prompts import answer, fenced, message, record
 from .rollout import split_failures_successes
+from ..skills.guidance import protect, protected
 from ..types import RolloutResult
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #abef2350
-def read_patch(
-    text:str|None, # A reply
-)->Patch|None:     # None when it says nothing about edits
+def read_patch(text:str|None)->Patch|None: # None when it says nothing about edits
     "The patch that a reply proposes"
     return patch_in(answer(text, 'edits'))
 
@@ -65,21 +64,15 @@ def _raw_patch(text, side, batch, edit_budget):
         return None
     edits = [replace(e, source_type=e.source_type or side, support_count=min(e.support_count or n, n))
              for e in patch.edits[:edit_budget]]
-    return RawPatch(replace(patch, edits=edits), side, n, [r.id for r in batch], _failure_types(said))
-
-def _failure_types(said):
-    "Types of failure that the answer `said` names, as plain values"
     rows = said.get('failure_summary')
-    if not isinstance(rows, list):
-        return []
-    out = []
-    for row in rows:
-        if not isinstance(row, dict):
-            continue
-        name, about = (str(row.get(k) or '') for k in ('failure_type', 'description'))
-        count = row['count'] if type(row.get('count')) is int else None
-        out.append(dict(failure_type=name[:200], count=count, description=about[:500]))
-    return out
+    summary = [_failure_type(row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return RawPatch(replace(patch, edits=edits), side, n, [r.id for r in batch], summary)
+
+def _failure_type(row):
+    "What the optimizer says of a type of failure, as plain values"
+    name, about = (str(row.get(k) or '') for k in ('failure_type', 'description'))
+    count = row['count'] if type(row.get('count')) is int else None
+    return dict(failure_type=name[:200], count=count, description=about[:500])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #8fa785e6
 WENT = dict(failure='failed', success='solved')
@@ -155,23 +148,26 @@ def _cut(value, most):
     half = most//2
     return f'{value[:half]} … ({len(value) - 2*half} characters omitted) … {value[-half:]}'
 
+def _side_of(group):
+    "'failure' or 'success' if all patches of `group` are of that side, None for both"
+    sides = {r.source_type for r in group}
+    return sides.pop() if len(sides) == 1 else None
+
 def _merge_question(group):
-    "Prompt and text for merging `group`, pairs of 'failure' or 'success' and a patch"
-    sides = {side for side, _ in group}
-    name = f'merge_{sides.pop()}' if len(sides) == 1 else 'merge_final'
-    shown = ['\n'.join([f'### Group {i}: {side}', *edit_lines(patch.edits)])
-             for i, (side, patch) in enumerate(group, 1)]
-    return name, '\n\n'.join(shown)
+    "Prompt and text for merging the `RawPatch`es of `group`"
+    shown = ['\n'.join([f'### Group {i}: {r.source_type}', *edit_lines(r.patch.edits)])
+             for i, r in enumerate(group, 1)]
+    return f"merge_{_side_of(group) or 'final'}", '\n\n'.join(shown)
 
 def _united(text, group, level):
-    "The patch that the reply `text` makes of `group`"
-    sides, pool = {side for side, _ in group}, [e for _, patch in group for e in patch.edits]
+    "The `RawPatch` that the reply `text` makes of `group`"
+    pool = [e for r in group for e in r.patch.edits]
     patch = read_patch(text)
     if not usable(patch):
         dropped = patch.dropped if patch else []
         patch = Patch(joined(pool), 'No usable merge: all edits that were proposed.', dropped)
-    source = sides.pop() if len(sides) == 1 else None
-    return replace(patch, edits=[credited(e, pool, source, level) for e in patch.edits])
+    edits = [credited(e, pool, _side_of(group), level) for e in patch.edits]
+    return RawPatch(replace(patch, edits=edits), group[0].source_type)
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #465ee4ec
 def merge_patches(
@@ -185,42 +181,35 @@ def merge_patches(
     "One patch out of all that was proposed"
     if batch_size < 2:
         raise ValueError(f'merge_batch_size is {batch_size}: give 2 or more, or merging never ends')
-    sides = {side: [(side, r.patch) for r in raw if r.source_type == side and r.patch.edits] for side in WENT}
-    level = 1
+    sides, level = _by_side(raw), 1
     while max(map(len, sides.values())) > 1:
-        groups = [ps[i:i+batch_size] for ps in sides.values() for i in range(0, len(ps), batch_size)]
-        merged = _unite(optimizer, skill, context, groups, level)
-        sides = {side: [pair for pair in merged if pair[0] == side and pair[1].edits] for side in WENT}
+        groups = [rs[i:i+batch_size] for rs in sides.values() for i in range(0, len(rs), batch_size)]
+        sides = _by_side(_unite(optimizer, skill, context, groups, level))
         level += 1
-    left = [pair for ps in sides.values() for pair in ps]
+    left = [r for rs in sides.values() for r in rs]
     if len(left) == 2:
         left = _unite(optimizer, skill, context, [left], level)
-    return left[0][1] if left else Patch()
+    return left[0].patch if left else Patch()
+
+def _by_side(raw):
+    "Those of `raw` that propose edits"
+    return {side: [r for r in raw if r.source_type == side and r.patch.edits] for side in WENT}
 
 def _unite(optimizer, skill, context, groups, level):
-    "A pair of side and patch for each of `groups`, asked at once"
+    "A `RawPatch` for each of `groups`, asked at once"
     asked = [_merge_question(group) for group in groups if len(group) > 1]
     questions = [(prompt, message(skill, context, edits=text)) for prompt, text in asked]
     replies = iter(optimizer.ask_many(questions, 'merge'))
-    pairs = []
-    for group in groups:
-        side = group[0][0]
-        pairs.append((side, _united(next(replies), group, level)) if len(group) > 1 else group[0])
-    return pairs
+    return [_united(next(replies), group, level) if len(group) > 1 else group[0] for group in groups]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #e514cf31
-def chosen(
-    text:str|None, # A reply
-    n:int,         # Edits there were to choose from
-)->list[int]:      # Places, the best first
-    "What a ranking chose"
+def chosen(text:str|None, n:int)->list[int]: # Places among `n` edits, the best first
+    "What a ranking chose, in the reply `text`"
     said = answer(text, 'selected_indices').get('selected_indices')
     if not isinstance(said, list):
         return []
-    places = [int(i) for i in said if type(i) is int or (isinstance(i, str) and _digits.fullmatch(i))]
-    return [i for i in dict.fromkeys(places) if 0 <= i < n]
-
-_digits = re.compile(r'\s*[0-9]{1,6}\s*')
+    places = [whole(i) for i in said if isinstance(i, (int, str))]
+    return [i for i in dict.fromkeys(places) if i is not None and i < n]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #8c78c8c8
 def rank_and_select(
@@ -248,11 +237,8 @@ def _by_support(edit):
     return edit.source_type != 'failure', -(edit.support_count or 0)
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #9d25eb28
-def written(
-    text:str|None, # A reply
-    skill:str,     # What it is to replace
-)->str|None:       # None when there is no skill in it
-    "The new skill in a reply, with the protected block of the old"
+def written(text:str|None, skill:str)->str|None: # None when there is no skill in the reply `text`
+    "The new skill in a reply, with the protected block of the old one, `skill`"
     new = answer(text, 'new_skill').get('new_skill')
     if not isinstance(new, str) or not new.strip():
         return None

@@ -8,7 +8,6 @@ __all__ = ['SCHEDULES', 'Schedule', 'build_scheduler']
 # %% ../../nbs/706_skillopt.schedule.ipynb #1db5613a
 import math
 from dataclasses import dataclass
-from fastcore.basics import patch
 
 # %% ../../nbs/706_skillopt.schedule.ipynb #c98fca58
 SCHEDULES = dict(
@@ -19,21 +18,31 @@ SCHEDULES = dict(
 # %% ../../nbs/706_skillopt.schedule.ipynb #ec41efa4
 @dataclass
 class Schedule:
-    "A budget for every step of a run"
+    "A budget for every step of a run; counts the steps itself if asked to"
     mode:str         # A key of `SCHEDULES`
-    max_lr:int       # Most edits, where the run begins
+    max_lr:int       # Most edits of a step, where the run begins
     min_lr:int       # Fewest edits, where it ends
     total_steps:int
     current_step:int = 0 # Steps taken by `step`
 
-    def get_lr(self,
-        step:int, # From 1
-    )->int:
+    def get_lr(self, step:int)->int: # `step` counts from 1
         "Edits that step number `step` may make"
         if self.total_steps <= 1:
             return self.max_lr
         t = min(max(step, 0), self.total_steps)/self.total_steps
         return round(SCHEDULES[self.mode](self.max_lr, self.min_lr, t))
+
+    def step(self)->int:
+        "Move to the next step and return its budget"
+        self.current_step += 1
+        return self.get_lr(self.current_step)
+
+    def state_dict(self)->dict:
+        return dict(current_step=self.current_step)
+    def load_state_dict(self, state:dict)->None:
+        self.current_step = int(state.get('current_step') or 0)
+
+
 
 # %% ../../nbs/706_skillopt.schedule.ipynb #13f59a21
 def build_scheduler(
@@ -51,18 +60,3 @@ def build_scheduler(
     if not 0 <= min_lr <= max_lr:
         raise ValueError(f'min_lr is {min_lr} and max_lr {max_lr}: give 0 <= min_lr <= max_lr')
     return Schedule(mode, max_lr, min_lr, total_steps)
-
-# %% ../../nbs/706_skillopt.schedule.ipynb #98441afa
-@patch
-def step(self:Schedule)->int:
-    "Move to the next step and return its budget"
-    self.current_step += 1
-    return self.get_lr(self.current_step)
-
-@patch
-def state_dict(self:Schedule)->dict:
-    return dict(current_step=self.current_step)
-
-@patch
-def load_state_dict(self:Schedule, state:dict)->None:
-    self.current_step = int(state.get('current_step') or 0)

@@ -9,7 +9,8 @@ __all__ = ['mean', 'current_scores', 'Pair', 'play_pairs', 'compare_with_current
 # %% ../../nbs/757_skillopt.selection.ipynb #0e899927
 import math, random
 from dataclasses import asdict, dataclass
-from .editor import protect, protected, skill_hash
+from .editor import skill_hash
+from ..skills.guidance import protect, protected
 from .gate import Decision, compute_score, decide
 from .memory import Comparison, compare, meta_skill, slow_update
 from .session import Session

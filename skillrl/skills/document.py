@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from .bank import Mistake, Skill, SkillBank
 from .guard import admit, examine
+from .guidance import protect
 from .retrieval import advice
 
 # %% ../../nbs/448_skills.document.ipynb #74798996
@@ -61,8 +62,6 @@ def bank_to_document(
 _heading_line = re.compile(r'#{1,6}(?:\s+(.*))?')
 _bullet = re.compile(r'(?:[-*+]|\d{1,3}[.)])\s+')
 
-_guidance = re.compile(r'<!--\s*skillrl:guidance\s*-->.*?<!--\s*/\s*skillrl:guidance\s*-->', re.S | re.I)
-
 def _says_something(line):
     comment = line[:4] == '<!--' and line[-3:] == '-->'
     return not comment and re.search(r'\w', line) is not None
@@ -74,7 +73,7 @@ def pieces(
     "Bullets and paragraphs, each with the last heading above it that names a section"
     out, heading = [], 'general'
     wraps = False
-    for line in map(str.strip, _guidance.sub('', text).split('\n')):
+    for line in map(str.strip, protect(text, '').split('\n')):
         title = _heading_line.fullmatch(line)
         if title:
             name = _flat(title[1] or '')
