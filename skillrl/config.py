@@ -110,7 +110,7 @@ class ModelConfig:
     teacher_model_id:str = opt('') # Empty for the offline teacher
     teacher_api_key:str = opt('', secret=True)
     teacher_max_tokens:int = opt(4096, lo=16) # Room for one answer of the teacher
-    teacher_temperature:float = opt(None, lo=0, hi=2) # Of its answers; null leaves it to the service
+    teacher_temperature:float = opt(None, lo=0, hi=2) # Of its answers, 0 to 2; null leaves it to the service
     teacher_parallel:int = opt(16, lo=1) # Calls under way at a time
     budget_usd:float = opt(0.0, lo=0) # Most a run may spend on calls; 0 for no limit
     prices:str = opt('') # JSON file: model → USD per million tokens read and written
@@ -118,6 +118,21 @@ class ModelConfig:
     embedding_model_id:str = opt('') # Of the encoder `openai`
     embedding_api_key:str = opt('', secret=True)
     azure_api_version:str = opt('2024-12-01-preview') # Of Azure's protocol
+
+# %% ../nbs/01_config.ipynb #55ace855
+def _check_models(model, retrieval):
+    "ValueError where a model is named that nothing would use"
+    acts, embeds = model.policy_model_id, model.embedding_model_id
+    if acts and model.checkpoint:
+        raise ValueError(f'model.policy_model_id is {acts!r} and model.checkpoint is {model.checkpoint!r}, '
+                         'and only one can act: leave the other empty')
+    how = f'retrieval.mode is {retrieval.mode} and retrieval.encoder is {retrieval.encoder}'
+    asked = (retrieval.mode, retrieval.encoder) == ('embedding', 'openai')
+    if embeds and not asked:
+        raise ValueError(f'model.embedding_model_id is {embeds!r}, but {how}: '
+                         'set them to embedding and openai, or leave the model out')
+    if asked and not embeds:
+        raise ValueError(f'{how}, but model.embedding_model_id is empty: name the model')
 
 # %% ../nbs/01_config.ipynb #d81bf879
 @dataclass
@@ -150,21 +165,6 @@ class SkillRLConfig:
                 yield from ((f'{f.name}.{g.name}', section, g) for g in fields(section))
             else:
                 yield f.name, self, f
-
-# %% ../nbs/01_config.ipynb #d8771d9b
-def _check_models(model, retrieval):
-    "ValueError where a model is named that nothing would use"
-    acts, embeds = model.policy_model_id, model.embedding_model_id
-    if acts and model.checkpoint:
-        raise ValueError(f'model.policy_model_id is {acts!r} and model.checkpoint is {model.checkpoint!r}, '
-                         'and only one can act: leave the other empty')
-    how = f'retrieval.mode is {retrieval.mode} and retrieval.encoder is {retrieval.encoder}'
-    asked = (retrieval.mode, retrieval.encoder) == ('embedding', 'openai')
-    if embeds and not asked:
-        raise ValueError(f'model.embedding_model_id is {embeds!r}, but {how}: '
-                         'set them to embedding and openai, or leave the model out')
-    if asked and not embeds:
-        raise ValueError(f'{how}, but model.embedding_model_id is empty: name the model')
 
 # %% ../nbs/01_config.ipynb #39f98e16
 @patch

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
-from fastcore.basics import patch
 
 # %% ../nbs/810_flags.ipynb #58f35fcd
 FLAGS = {
@@ -132,6 +131,30 @@ def named(
     addresses = [v for k, v in said.items() if k.endswith('_api_base') and v]
     return tuple(dict.fromkeys(addresses))
 
+# %% ../nbs/810_flags.ipynb #7c1b9137
+def _told(phase, done, total):
+    of = f' of {total}' if total else ''
+    return f'{phase}: {done}{of}'
+
+# %% ../nbs/810_flags.ipynb #735348c9
+def _run(shown):
+    ended = False
+    while not ended:
+        ended = shown.over.wait(shown.every)
+        if shown.poll and (shown.drawn or not ended):
+            shown(*shown.poll())
+        if shown.last and not (shown.drawn or ended):
+            print(_told(*shown.last), file=shown.out, flush=True)
+
+def _draw(shown, phase, done, total):
+    from tqdm import tqdm
+    if phase not in shown.bars:
+        shown.bars[phase] = tqdm(total=total, desc=f'{phase:9}', file=shown.out)
+    bar = shown.bars[phase]
+    bar.update(done - bar.n)
+    if total and done >= total:
+        bar.close()
+
 # %% ../nbs/810_flags.ipynb #69897b4e
 class Progress:
     "Shows how far a command is"
@@ -145,13 +168,13 @@ class Progress:
         self.drawn = out.isatty()
         self.every = .5 if self.drawn else every
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread = threading.Thread(target=_run, args=(self,), daemon=True)
         self.thread.start()
 
     def __call__(self, phase:str, done:int, total:int|None=None)->None:
         self.last = phase, done, total
         if self.drawn:
-            self._draw(phase, done, total)
+            _draw(self, phase, done, total)
 
     def close(self)->None:
         "Stop showing"
@@ -159,31 +182,6 @@ class Progress:
         self.thread.join()
         for bar in self.bars.values():
             bar.close()
-
-# %% ../nbs/810_flags.ipynb #eef0f864
-@patch
-def _run(self:Progress):
-    ended = False
-    while not ended:
-        ended = self.over.wait(self.every)
-        if self.poll and (self.drawn or not ended):
-            self(*self.poll())
-        if self.last and not (self.drawn or ended):
-            print(_told(*self.last), file=self.out, flush=True)
-
-@patch
-def _draw(self:Progress, phase, done, total):
-    from tqdm import tqdm
-    if phase not in self.bars:
-        self.bars[phase] = tqdm(total=total, desc=f'{phase:9}', file=self.out)
-    bar = self.bars[phase]
-    bar.update(done - bar.n)
-    if total and done >= total:
-        bar.close()
-
-def _told(phase, done, total):
-    of = f' of {total}' if total else ''
-    return f'{phase}: {done}{of}'
 
 # %% ../nbs/810_flags.ipynb #3ee1f892
 @contextmanager

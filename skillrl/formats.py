@@ -142,6 +142,19 @@ def _turns(turns):
                              f'not {clip(repr(t), 50)}')
         yield who in ('gpt', 'assistant'), said
 
+# %% ../nbs/270_formats.ipynb #1ab19369
+def _eto_ended(d, task, steps, final, router):
+    "The `Trajectory` of an ETO conversation that has been read to its end"
+    game, reward = str(d.get('game_file') or ''), d.get('reward', 1.0)
+    if not isinstance(reward, (int, float)):
+        raise ValueError(f'the field `reward` should be of type float, not {reward!r}')
+    if steps:
+        steps[-1].reward = float(reward)
+    told = ' '.join(Path(game).parts[-3:]) or task
+    category = router(told) if router and told else ''
+    won = bool(d.get('success', steps and reward >= 1))
+    return Trajectory(str(d.get('id') or ''), task, category, steps, won, final, game)
+
 # %% ../nbs/270_formats.ipynb #d9ef0f05
 def from_eto(
     d:dict, # One conversation
@@ -163,19 +176,6 @@ def from_eto(
             steps.append(Step('\n'.join(observed), action or said.strip(), reply=said, ok=bool(action)))
         observed = []
     return _eto_ended(d, task, steps, '\n'.join(observed), router)
-
-# %% ../nbs/270_formats.ipynb #27d86c7d
-def _eto_ended(d, task, steps, final, router):
-    "The `Trajectory` of an ETO conversation that has been read to its end"
-    game, reward = str(d.get('game_file') or ''), d.get('reward', 1.0)
-    if not isinstance(reward, (int, float)):
-        raise ValueError(f'the field `reward` should be of type float, not {reward!r}')
-    if steps:
-        steps[-1].reward = float(reward)
-    told = ' '.join(Path(game).parts[-3:]) or task
-    category = router(told) if router and told else ''
-    won = bool(d.get('success', steps and reward >= 1))
-    return Trajectory(str(d.get('id') or ''), task, category, steps, won, final, game)
 
 # %% ../nbs/270_formats.ipynb #e2121264
 def _trajectory(d, router=None):
@@ -264,7 +264,7 @@ def _memory(d):
 
 def load_memories(
     path:str|Path, # A JSON array of official memories
-)->list: # `Memory`s in file order; ValueError names file, line and field
+)->list: # `Memory`s in file order; ValueError names file, line and field, FileNotFoundError the file
     "The official repository's memories, with their irregularities ironed out"
     if not Path(path).is_file():
         raise FileNotFoundError(f'no memory file at {path}')

@@ -25,21 +25,6 @@ def opt(
     accepts = dict(lo=lo, hi=hi, above=above, choices=choices, secret=secret, bare=bare)
     return field(default=default, repr=not secret, metadata=accepts)
 
-# %% ../nbs/205_options.ipynb #68586f14
-def checked(
-    name:str, # Where the value belongs, such as `rl.group_size`
-    value:object, # What somebody wrote there
-    f:Field, # Of the dataclass, made by `opt`
-)->object: # As the field's type; ValueError names the setting and says what would do
-    "`value` if field `f` accepts it"
-    if value is None and f.default is None:
-        return None
-    m, v = f.metadata, _as(f.type, value)
-    if v is not None and _accepts(m, v):
-        return v
-    shown = '(hidden)' if m['secret'] or m['bare'] else repr(value)
-    raise ValueError(f'{name} is {shown}: give it {_wanted(f.type, m, name)} (the default is {f.default!r})')
-
 # %% ../nbs/205_options.ipynb #b5ac28de
 def _accepts(m, v):
     "Is `v` among the values that the metadata `m` of a field allow?"
@@ -83,6 +68,21 @@ def _place_of_key(name):
     if key == name:
         return ''
     return f', and a key in {key} or the variable SKILLRL_{key.split(".")[-1].upper()}'
+
+# %% ../nbs/205_options.ipynb #68586f14
+def checked(
+    name:str, # Where the value belongs, such as `rl.group_size`
+    value:object, # What somebody wrote there
+    f:Field, # Of the dataclass, made by `opt`
+)->object: # As the field's type; ValueError names the setting and says what would do
+    "`value` if field `f` accepts it"
+    if value is None and f.default is None:
+        return None
+    m, v = f.metadata, _as(f.type, value)
+    if v is not None and _accepts(m, v):
+        return v
+    shown = '(hidden)' if m['secret'] or m['bare'] else repr(value)
+    raise ValueError(f'{name} is {shown}: give it {_wanted(f.type, m, name)} (the default is {f.default!r})')
 
 # %% ../nbs/205_options.ipynb #bbe978b7
 def flat(

@@ -88,6 +88,20 @@ def _played(file, config):
     return load_trajectories(file, router=world(config.env.name).router)
 
 # %% ../../nbs/850_commands.steps.ipynb #69ffb3a5
+def _bank_of_memories(path, teacher):
+    "A bank of the official memories at `path`"
+    from skillrl.envs.base import world
+    from skillrl.formats import load_memories
+    from skillrl.skills.memories import bank_from_memories, one_world
+    memories = load_memories(path)
+    if not memories:
+        raise ValueError(f'{path} holds no memories: give a file of official memories')
+    where = world(one_world(memories))
+    reader = getattr(where.teacher(), 'reader', None)
+    asked = teacher if hasattr(teacher, 'chat') else None
+    return bank_from_memories(memories, where.router, reader, asked)
+
+# %% ../../nbs/850_commands.steps.ipynb #1af8dca1
 def distill(args:Namespace)->None: # ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
     from skillrl.builders import announce_teacher, build_teacher, distill_questions
@@ -108,19 +122,6 @@ def distill(args:Namespace)->None: # ValueError if there is nothing to read
             bank = distill_bank(trajs, teacher, of.categories, of.router)
     bank.save(args.output)
     print(f'{bank!r}: {args.output}{_account(teacher)}')
-
-def _bank_of_memories(path, teacher):
-    "A bank of the official memories at `path`"
-    from skillrl.envs.base import world
-    from skillrl.formats import load_memories
-    from skillrl.skills.memories import bank_from_memories, one_world
-    memories = load_memories(path)
-    if not memories:
-        raise ValueError(f'{path} holds no memories: give a file of official memories')
-    where = world(one_world(memories))
-    reader = getattr(where.teacher(), 'reader', None)
-    asked = teacher if hasattr(teacher, 'chat') else None
-    return bank_from_memories(memories, where.router, reader, asked)
 
 # %% ../../nbs/850_commands.steps.ipynb #18d823a6
 def sft(args:Namespace)->None: # ValueError without demonstrations
@@ -156,26 +157,6 @@ def _demonstrated(args, suite, config):
     return drawn_rows(rows, config), teacher
 
 # %% ../../nbs/850_commands.steps.ipynb #6cd8df09
-def rl(args:Namespace)->None:
-    "improve the policy by GRPO, with a bank in its prompts that evolves"
-    from skillrl.builders import build_local_policy, build_teacher
-    from skillrl.flags import progress
-    from skillrl.inspection import load_bank
-    from skillrl.training.phases import save_rounds, train_in_suite
-    config, suite = _start(args)
-    bank = load_bank(args.skill_bank)
-    policy, teacher = build_local_policy(config), build_teacher(config, f'{args.output}.teacher')
-    evidence = _played(args.trajectories, config) if args.trajectories else ()
-    _announce_evolution(teacher, config)
-    with progress() as step:
-        def each(done:int, total:int)->None:
-            step('rl', done, total)
-        log, rounds = train_in_suite(policy, suite, bank, config, each, teacher, evidence)
-    policy.save(args.output)
-    save_rounds(f'{args.output}.bank', bank, rounds)
-    print(_rl_summary(log, rounds, suite, args.output) + _account(teacher))
-
-# %% ../../nbs/850_commands.steps.ipynb #a646b158
 def _announce_evolution(teacher, config):
     "Say what the evolution rounds of `rl` may cost"
     from skillrl.builders import announce_rounds
@@ -195,7 +176,52 @@ def _rl_summary(log, rounds, suite, path):
     evolution = describe_evolution([record for _, record in rounds], [suite])
     return f'{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {path}.bank'
 
+# %% ../../nbs/850_commands.steps.ipynb #a646b158
+def rl(args:Namespace)->None:
+    "improve the policy by GRPO, with a bank in its prompts that evolves"
+    from skillrl.builders import build_local_policy, build_teacher
+    from skillrl.flags import progress
+    from skillrl.inspection import load_bank
+    from skillrl.training.phases import save_rounds, train_in_suite
+    config, suite = _start(args)
+    bank = load_bank(args.skill_bank)
+    policy, teacher = build_local_policy(config), build_teacher(config, f'{args.output}.teacher')
+    evidence = _played(args.trajectories, config) if args.trajectories else ()
+    _announce_evolution(teacher, config)
+    with progress() as step:
+        def each(done:int, total:int)->None:
+            step('rl', done, total)
+        log, rounds = train_in_suite(policy, suite, bank, config, each, teacher, evidence)
+    policy.save(args.output)
+    save_rounds(f'{args.output}.bank', bank, rounds)
+    print(_rl_summary(log, rounds, suite, args.output) + _account(teacher))
+
 # %% ../../nbs/850_commands.steps.ipynb #4cc11186
+def _evolve_rounds(bank, play_round, folder, n):
+    "The bank after `n` more rounds"
+    from skillrl.flags import progress
+    from skillrl.store import JsonlLog
+    log = JsonlLog(folder/'evolution.jsonl')
+    first = len(log.read())
+    with progress() as step:
+        for i in range(first, first + n):
+            step('rounds', i - first, n)
+            bank, record = play_round(bank, i)
+            bank.save_version(folder)
+            log.append([record])
+            print(_round(i, record), flush=True)
+    return bank
+
+def _round(n, record):
+    "One line about an evolution round"
+    after, weak = record['rates_after'], ', '.join(record['weak']) or 'nothing'
+    won = 'no fresh game left to measure on'
+    if after:
+        won = f'won {after["all"]["mean"]:.2f} of {after["all"]["n"]} fresh games'
+    kept, refused = len(record['kept']), len(record['refused'])
+    return f'round {n}: {won}; weak {weak}; kept {kept}, refused {refused}'
+
+# %% ../../nbs/850_commands.steps.ipynb #919ef7c2
 def evolve(args:Namespace)->None: # ValueError if the folder holds a bank and another is named
     "let a bank grow where the policy fails, with the weights as they are"
     from skillrl.builders import announce_rounds, build_policy, build_teacher
@@ -225,53 +251,7 @@ def _first_version(file, folder):
         load_bank(file or BANK).save_version(folder)
     return load_latest(folder)
 
-# %% ../../nbs/850_commands.steps.ipynb #919ef7c2
-def _evolve_rounds(bank, play_round, folder, n):
-    "The bank after `n` more rounds"
-    from skillrl.flags import progress
-    from skillrl.store import JsonlLog
-    log = JsonlLog(folder/'evolution.jsonl')
-    first = len(log.read())
-    with progress() as step:
-        for i in range(first, first + n):
-            step('rounds', i - first, n)
-            bank, record = play_round(bank, i)
-            bank.save_version(folder)
-            log.append([record])
-            print(_round(i, record), flush=True)
-    return bank
-
-def _round(n, record):
-    "One line about an evolution round"
-    after, weak = record['rates_after'], ', '.join(record['weak']) or 'nothing'
-    won = 'no fresh game left to measure on'
-    if after:
-        won = f'won {after["all"]["mean"]:.2f} of {after["all"]["n"]} fresh games'
-    kept, refused = len(record['kept']), len(record['refused'])
-    return f'round {n}: {won}; weak {weak}; kept {kept}, refused {refused}'
-
 # %% ../../nbs/850_commands.steps.ipynb #113a7b1b
-def evaluate(args:Namespace)->None: # ValueError if there are no test games
-    "play each test game once, without a bank and with it"
-    from skillrl.builders import announce_play, build_policy
-    from skillrl.evaluate import compare
-    from skillrl.inspection import fitted
-    config, suite = _start(args)
-    n = args.tasks or config.env.test_tasks
-    games = {split: suite.games(split, n)[:args.tasks] for split in suite.tests}
-    if not any(games.values()):
-        raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
-    policy = build_policy(config, folder=args.calls)
-    conditions = 2 if args.skill_bank else 1
-    episodes = conditions*sum(map(len, games.values()))
-    announce_play('eval', policy, episodes*config.env.max_steps, config)
-    results, lost = _play_conditions(policy, suite, games, args.skill_bank, config)
-    print(fitted(compare(results)))
-    for row, count in lost.items():
-        if count:
-            print(f'{row}{_not_counted(count)}')
-
-# %% ../../nbs/850_commands.steps.ipynb #1a091e68
 def _play_conditions(policy, suite, games, bank_file, config):
     "Row of the table → what was played, and row → games that got no answer"
     from skillrl.builders import build_episodes, derive_seed, rollout_limits
@@ -293,3 +273,24 @@ def _play_conditions(policy, suite, games, bank_file, config):
             results[row] = play(policy, episodes, seed=seed, each=each, limits=limits)
             lost[row] = len(episodes) - len(results[row])
     return results, lost
+
+# %% ../../nbs/850_commands.steps.ipynb #2b28f69a
+def evaluate(args:Namespace)->None: # ValueError if there are no test games
+    "play each test game once, without a bank and with it"
+    from skillrl.builders import announce_play, build_policy
+    from skillrl.evaluate import compare
+    from skillrl.inspection import fitted
+    config, suite = _start(args)
+    n = args.tasks or config.env.test_tasks
+    games = {split: suite.games(split, n)[:args.tasks] for split in suite.tests}
+    if not any(games.values()):
+        raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
+    policy = build_policy(config, folder=args.calls)
+    conditions = 2 if args.skill_bank else 1
+    episodes = conditions*sum(map(len, games.values()))
+    announce_play('eval', policy, episodes*config.env.max_steps, config)
+    results, lost = _play_conditions(policy, suite, games, args.skill_bank, config)
+    print(fitted(compare(results)))
+    for row, count in lost.items():
+        if count:
+            print(f'{row}{_not_counted(count)}')

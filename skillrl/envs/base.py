@@ -227,7 +227,7 @@ def notes(self:World, observation:str)->Notes|None: # First observation of an ep
 def expert(self:World,
     task:str,
     rng:random.Random,
-    trust:float=1., # Chance that it believes a skill
+    trust:float=1., # Chance that it believes a skill, 0 to 1
 )->Expert|None:
     "Expert for one episode of `task`"
     return None
@@ -263,21 +263,7 @@ def world_names()->list[str]:
     packaged = {path.parent.name for folder in folders for path in Path(folder).glob('*/world.py')}
     return sorted(packaged | set(_worlds))
 
-# %% ../../nbs/504_envs.base.ipynb #c7437278
-def world(
-    name:str, # Registered or packaged name, `'module:Class'` or `'file.py:Class'`
-)->World:     # ValueError if nothing goes by this name, or what does is no world
-    "World called `name`"
-    if name not in _worlds and name in world_names():
-        importlib.import_module(f'skillrl.envs.{name}.world')
-    found = _worlds.get(name, name)
-    if isinstance(found, str):
-        found = _imported(found)
-    made = found() if isinstance(found, type) else found
-    if not hasattr(made, 'suites'):
-        raise ValueError(f"world {name!r} has no suites: name a subclass of skillrl.envs.base.World")
-    return made
-
+# %% ../../nbs/504_envs.base.ipynb #841ef572
 def _imported(where):
     "What `module:Class` names"
     module, _, attribute = where.rpartition(':')
@@ -297,6 +283,21 @@ def _own_module(name):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     return importlib.import_module(name)
+
+# %% ../../nbs/504_envs.base.ipynb #c7437278
+def world(
+    name:str, # Registered or packaged name, `'module:Class'` or `'file.py:Class'`
+)->World:     # ValueError if nothing goes by this name, or what does is no world
+    "World called `name`"
+    if name not in _worlds and name in world_names():
+        importlib.import_module(f'skillrl.envs.{name}.world')
+    found = _worlds.get(name, name)
+    if isinstance(found, str):
+        found = _imported(found)
+    made = found() if isinstance(found, type) else found
+    if not hasattr(made, 'suites'):
+        raise ValueError(f"world {name!r} has no suites: name a subclass of skillrl.envs.base.World")
+    return made
 
 # %% ../../nbs/504_envs.base.ipynb #d3a9829e
 class SkillEnv(ABC):

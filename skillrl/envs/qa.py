@@ -85,6 +85,17 @@ def denied(
             is_denied = False
     return out
 
+# %% ../../nbs/564_envs.qa.ipynb #1ecdf91a
+def _places(tokens, want):
+    "(first, beyond last) of every run of `want` in `tokens`, clause ends aside"
+    at = [i for i, t in enumerate(tokens) if t != '.']
+    for k in range(len(at) - len(want) + 1):
+        if tokens[at[k]] != want[0]:
+            continue
+        run = at[k:k+len(want)]
+        if [tokens[i] for i in run] == want:
+            yield run[0], run[-1] + 1
+
 # %% ../../nbs/564_envs.qa.ipynb #e0e15ae2
 _LEADS = _ARTICLES | {'no', 'not'} # Count only where their clause ends
 
@@ -109,16 +120,6 @@ def says(
             return True
         verdict = False
     return verdict
-
-def _places(tokens, want):
-    "(first, beyond last) of every run of `want` in `tokens`, clause ends aside"
-    at = [i for i, t in enumerate(tokens) if t != '.']
-    for k in range(len(at) - len(want) + 1):
-        if tokens[at[k]] != want[0]:
-            continue
-        run = at[k:k+len(want)]
-        if [tokens[i] for i in run] == want:
-            yield run[0], run[-1] + 1
 
 # %% ../../nbs/564_envs.qa.ipynb #259c0837
 def f1(
@@ -221,6 +222,16 @@ def _why(said, answers):
     wanted = ' or '.join(repr(a[:60]) for a in answers[:3])
     return f'the reply {said[:80]!r} does not say {wanted}'
 
+# %% ../../nbs/564_envs.qa.ipynb #c66defff
+def _task_types(splits):
+    "The kinds of questions in `splits`; ValueError if an item has no question or no answer"
+    kinds = set()
+    for split, items in splits.items():
+        for i, item in enumerate(items):
+            references(item, f'{split} item {i}')
+            kinds.add(str(item.get('task_type') or ''))
+    return sorted(kinds - {''})
+
 # %% ../../nbs/564_envs.qa.ipynb #1df74f23
 class SimpleQAEnv(SkillEnv):
     "Questions with known answers, one turn each"
@@ -236,12 +247,7 @@ class SimpleQAEnv(SkillEnv):
         self.splits = dict(train=list(train_items), val=list(val_items), test=list(test_items))
         self.max_completion_tokens = max_completion_tokens
         self.initial_skill = initial_skill
-        kinds = set()
-        for split, items in self.splits.items():
-            for i, item in enumerate(items):
-                references(item, f'{split} item {i}')
-                kinds.add(str(item.get('task_type') or ''))
-        self.task_types = sorted(kinds - {''})
+        self.task_types = _task_types(self.splits)
 
     def get_initial_skill(self)->str:
         return self.initial_skill

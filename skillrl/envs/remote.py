@@ -163,9 +163,7 @@ def _read_response(response, at):
         raise ConnectionError(f'{told}: look into the server')
     raise ValueError(f'{told}: correct the request or the address')
 
-# %% ../../nbs/516_envs.remote.ipynb #4e1305ba
-_playing = {} # Place → the latest episode begun there by this process, where there are no sessions
-
+# %% ../../nbs/516_envs.remote.ipynb #de6a28a9
 def _place(url):
     "One value for all spellings of an address"
     parts = urlsplit(url)
@@ -173,6 +171,9 @@ def _place(url):
     address = ip_address(parts.hostname)
     is_here = address and address.is_loopback
     return 'localhost' if is_here else parts.hostname, port, parts.path
+
+# %% ../../nbs/516_envs.remote.ipynb #4e1305ba
+_playing = {} # Place → the latest episode begun there by this process, where there are no sessions
 
 @patch
 def reset(self:RemoteEnv,

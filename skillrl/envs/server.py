@@ -108,7 +108,24 @@ class _Timed(io.RawIOBase):
         self.sock.settimeout(left)
         return self.sock.recv_into(buffer)
 
-# %% ../../nbs/512_envs.server.ipynb #6f19b744
+# %% ../../nbs/512_envs.server.ipynb #b5e4525f
+def _checked_body(handler):
+    "Body of a request that may come in; `Refusal` otherwise"
+    body = _body(handler)
+    admit(handler.server.owner, handler.headers)
+    kind = handler.headers.get_content_type()
+    if body and kind != 'application/json':
+        raise Refusal(415, f'the body is {kind}: send JSON, with the Content-Type application/json')
+    return body
+
+def _body(handler):
+    length = handler.headers.get('Content-Length', '0')
+    if 'Transfer-Encoding' not in handler.headers and re.fullmatch(r'\d{1,6}', length):
+        return handler.rfile.read(int(length))
+    handler.close_connection = True
+    raise Refusal(400, 'the length of the body is unclear: send less than 1 MB, with its Content-Length')
+
+# %% ../../nbs/512_envs.server.ipynb #197a4703
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     disable_nagle_algorithm = True
@@ -135,44 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *args)->None:
         pass
 
-# %% ../../nbs/512_envs.server.ipynb #65a0a4d7
-@patch
-def do_POST(self:_Handler)->None:
-    "Answer one request"
-    owner = self.server.owner
-    id = self.headers.get(SESSION)
-    caller = Caller(self.caller.peer, id) if id else self.caller
-    caller.closes = caller.closes or self.close_connection
-    self.caller.is_open = not self.close_connection # Before the answer: who reads it may ask again at once
-    try:
-        body = _checked_body(self)
-    except Refusal as e:
-        status, sentence = e.args
-        self.reply(status, dict(error=sentence))
-        return
-    status, said = owner.handle(f'{self.command} {self.path}', body, caller, bool(id))
-    session = caller.session if caller.session in owner.sessions else ''
-    self.reply(status, said, session)
-
-_Handler.do_GET = _Handler.do_PUT = _Handler.do_DELETE = _Handler.do_POST
-
-def _checked_body(handler):
-    "Body of a request that may come in; `Refusal` otherwise"
-    body = _body(handler)
-    admit(handler.server.owner, handler.headers)
-    kind = handler.headers.get_content_type()
-    if body and kind != 'application/json':
-        raise Refusal(415, f'the body is {kind}: send JSON, with the Content-Type application/json')
-    return body
-
-def _body(handler):
-    length = handler.headers.get('Content-Length', '0')
-    if 'Transfer-Encoding' not in handler.headers and re.fullmatch(r'\d{1,6}', length):
-        return handler.rfile.read(int(length))
-    handler.close_connection = True
-    raise Refusal(400, 'the length of the body is unclear: send less than 1 MB, with its Content-Length')
-
-# %% ../../nbs/512_envs.server.ipynb #9402024d
+# %% ../../nbs/512_envs.server.ipynb #d7ce6237
 @patch
 def reply(self:_Handler, status:int, said:dict, session:str='')->None:
     "Send `said` as JSON"
@@ -195,7 +175,28 @@ def send_error(self:_Handler, code:int, message:str|None=None, explain:str|None=
     self.close_connection = True
     self.reply(code, dict(error=str(message or code)))
 
-# %% ../../nbs/512_envs.server.ipynb #09244e72
+# %% ../../nbs/512_envs.server.ipynb #2f4e0774
+@patch
+def do_POST(self:_Handler)->None:
+    "Answer one request"
+    owner = self.server.owner
+    id = self.headers.get(SESSION)
+    caller = Caller(self.caller.peer, id) if id else self.caller
+    caller.closes = caller.closes or self.close_connection
+    self.caller.is_open = not self.close_connection # Before the answer: who reads it may ask again at once
+    try:
+        body = _checked_body(self)
+    except Refusal as e:
+        status, sentence = e.args
+        self.reply(status, dict(error=sentence))
+        return
+    status, said = owner.handle(f'{self.command} {self.path}', body, caller, bool(id))
+    session = caller.session if caller.session in owner.sessions else ''
+    self.reply(status, said, session)
+
+_Handler.do_GET = _Handler.do_PUT = _Handler.do_DELETE = _Handler.do_POST
+
+# %% ../../nbs/512_envs.server.ipynb #bd47060b
 _BUSY = json.dumps(dict(error=f'{CONNECTIONS} connections are open: come back later')).encode()
 _BUSY_HEAD = ['HTTP/1.1 503 Busy', 'Content-Type: application/json', f'Content-Length: {len(_BUSY)}',
               'Connection: close', '', '']
@@ -223,7 +224,7 @@ class _Http(ThreadingTCPServer):
             request.sendall('\r\n'.join(_BUSY_HEAD).encode() + _BUSY)
         self.shutdown_request(request)
 
-# %% ../../nbs/512_envs.server.ipynb #ee409f91
+# %% ../../nbs/512_envs.server.ipynb #8c347e2e
 @patch
 def shutdown_request(self:_Http, request:socket.socket)->None:
     "Close one connection"

@@ -128,6 +128,29 @@ def _begin_in_suite(held, id):
     obs, info = env.reset()
     return env, obs, info
 
+# %% ../../nbs/508_envs.sessions.ipynb #1fbf57fe
+def _make_room(held, caller):
+    "Forget sessions until one more fits; `Refusal` if it never does"
+    late = monotonic() - held.idle
+    kept = {id: s for id, s in held.sessions.items() if not _is_given_up(s, caller, late)}
+    held.sessions = kept
+    if _is_full(held, caller):
+        held.sessions = {id: s for id, s in kept.items() if not s.is_over}
+    if _is_full(held, caller):
+        raise Refusal(503, f'{held.most} episodes are being played: come back later')
+
+def _is_given_up(session, caller, late):
+    "Was it last used before `late`, or is its client, which sends no ids, beginning another?"
+    if session.used < late:
+        return True
+    left = session.caller.closes and not session.named and not caller.session
+    return left and session.caller.peer == caller.peer
+
+def _is_full(held, caller):
+    others = held.sessions.keys() - {caller.session}
+    return len(others) >= held.most
+
+# %% ../../nbs/508_envs.sessions.ipynb #fe28ee3f
 @patch
 def reset(self:Sessions,
     body:dict,               # `{"task_id": text or null}`
@@ -152,45 +175,7 @@ def reset(self:Sessions,
         self.sessions[caller.session] = _Session(env, caller, named, monotonic())
     return answer(obs, 0., False, False, info)
 
-# %% ../../nbs/508_envs.sessions.ipynb #cac250fc
-def _make_room(held, caller):
-    "Forget sessions until one more fits; `Refusal` if it never does"
-    late = monotonic() - held.idle
-    kept = {id: s for id, s in held.sessions.items() if not _is_given_up(s, caller, late)}
-    held.sessions = kept
-    if _is_full(held, caller):
-        held.sessions = {id: s for id, s in kept.items() if not s.is_over}
-    if _is_full(held, caller):
-        raise Refusal(503, f'{held.most} episodes are being played: come back later')
-
-def _is_given_up(session, caller, late):
-    "Was it last used before `late`, or is its client, which sends no ids, beginning another?"
-    if session.used < late:
-        return True
-    left = session.caller.closes and not session.named and not caller.session
-    return left and session.caller.peer == caller.peer
-
-def _is_full(held, caller):
-    others = held.sessions.keys() - {caller.session}
-    return len(others) >= held.most
-
 # %% ../../nbs/508_envs.sessions.ipynb #f53fcec5
-@patch
-def step(self:Sessions,
-    body:dict,               # `{"action": text}`
-    caller:Caller|None=None,
-)->dict:                     # Answer; `Refusal` if there is no action, or no episode of this caller
-    "Send one command to the world"
-    action = body.get('action')
-    if not isinstance(action, str):
-        raise Refusal(400, f'action is {action!r}: send one command as text')
-    session = _session_of(self, caller or self.desk)
-    with session.lock:
-        said = answer(*session.env.step(action))
-        session.used = monotonic()
-        session.is_over = said['done']
-    return said
-
 def _session_of(held, caller):
     "The session `caller` plays; `Refusal` if there is none, or nobody can tell which"
     with held.lock:
@@ -209,7 +194,35 @@ def _has_lost_connection(session, peer):
     kept = session.named or session.caller.is_open
     return not kept and session.caller.peer == peer
 
+# %% ../../nbs/508_envs.sessions.ipynb #f25bb462
+@patch
+def step(self:Sessions,
+    body:dict,               # `{"action": text}`
+    caller:Caller|None=None,
+)->dict:                     # Answer; `Refusal` if there is no action, or no episode of this caller
+    "Send one command to the world"
+    action = body.get('action')
+    if not isinstance(action, str):
+        raise Refusal(400, f'action is {action!r}: send one command as text')
+    session = _session_of(self, caller or self.desk)
+    with session.lock:
+        said = answer(*session.env.step(action))
+        session.used = monotonic()
+        session.is_over = said['done']
+    return said
+
 # %% ../../nbs/508_envs.sessions.ipynb #4e1305ba
+def _object(data):
+    try:
+        body = json.loads(data or b'{}')
+    except (ValueError, RecursionError) as e:
+        raise Refusal(400, f'the body is not JSON ({e}): send one object') from e
+    if isinstance(body, dict):
+        return body
+    shown = reprlib.repr(body)
+    raise Refusal(400, f'the body is {shown}: send one object such as {{"action": "look"}}')
+
+# %% ../../nbs/508_envs.sessions.ipynb #bd2de8f6
 @patch
 def handle(self:Sessions,
     route:str,               # `POST /step`
@@ -232,13 +245,3 @@ def handle(self:Sessions,
         status = 500
         sentence = f'the environment failed with {type(e).__name__}: {e}'
     return status, dict(error=sentence)
-
-def _object(data):
-    try:
-        body = json.loads(data or b'{}')
-    except (ValueError, RecursionError) as e:
-        raise Refusal(400, f'the body is not JSON ({e}): send one object') from e
-    if isinstance(body, dict):
-        return body
-    shown = reprlib.repr(body)
-    raise Refusal(400, f'the body is {shown}: send one object such as {{"action": "look"}}')

@@ -30,7 +30,7 @@ class AlfworldExpert:
     def __init__(self,
         task:str,              # Goal sentence; ValueError if it is none of ALFWorld's
         rng:random.Random|int, # Source of chance, or a seed for one
-        trust:float=1.,        # Chance that a hint is believed
+        trust:float=1.,        # Chance that a hint is believed, 0 to 1
     ):
         goal = read_goal(task)
         if goal is None:
@@ -186,7 +186,7 @@ def play_expert(
     game:Game,                # What to play
     skill_lines:list[str]=(), # Sentences shown at every step
     seed:int=0,               # With the game's id, the seed of the expert's choices
-    trust:float=1.,           # Chance that a hint is believed
+    trust:float=1.,           # Chance that a hint is believed, 0 to 1
     max_steps:int=50,         # Commands allowed
     verb_style:str='move',    # Wording of the engine
 )->Trajectory:

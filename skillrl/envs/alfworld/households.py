@@ -243,7 +243,7 @@ def games(self:Household,
 def households(
     split:str,          # `train`, `val`, `test`
     n:int,              # How many
-    strength:float=.95, # Chance that a thing is at home
+    strength:float=.95, # Chance that a thing is at home, 0 to 1
 )->list[Household]:
     "The first `n` households of a split, with a bedroom or a living room by turns"
     _plain('split', split)

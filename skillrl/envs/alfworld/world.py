@@ -8,6 +8,7 @@ __all__ = ['Alfworld']
 # %% ../../../nbs/579_envs.alfworld.world.ipynb #c697cee3
 import random
 from typing import Any
+from fastcore.basics import patch
 from .router import ROUTER
 from .scene import CATEGORIES, alfworld_category
 from .expert import AlfworldExpert
@@ -33,7 +34,7 @@ class Alfworld(World):
         return suites(config)
 
     def suite(self, config:Any, name:str|None=None)->Any: # ValueError if there is no such household
-        "The household called `name`, train-000 if left out; the games of a folder or a server if `config` has one"
+        "The household called `name`, or train-000; the games of a folder or server if `config` has one"
         if config.games or not config.mock:
             return super().suite(config)
         return HouseholdSuite(household(name or 'train-000'), verb_style(config.variant))
@@ -47,13 +48,16 @@ class Alfworld(World):
         "Expert for one episode; None if the task is not one of ALFWorld's"
         return AlfworldExpert(task, rng, trust) if read_goal(task) else None
 
-    def official_prompt(self, context:Any, history_length:int)->str:
-        "Published prompt for the next step; ValueError if the task is not one of ALFWorld's"
-        return official_prompt(context, history_length)
+# %% ../../../nbs/579_envs.alfworld.world.ipynb #ea97e621
+@patch
+def official_prompt(self:Alfworld, context:Any, history_length:int)->str:
+    "Published prompt for the next step; ValueError if the task is not one of ALFWorld's"
+    return official_prompt(context, history_length)
 
-    def teacher(self)->Any:
-        "Teacher that counts what trajectories show"
-        from skillrl.envs.alfworld.teacher import AlfworldTeacher
-        return AlfworldTeacher()
+@patch
+def teacher(self:Alfworld)->Any:
+    "Teacher that counts what trajectories show"
+    from skillrl.envs.alfworld.teacher import AlfworldTeacher
+    return AlfworldTeacher()
 
 register('alfworld', Alfworld)

@@ -32,6 +32,7 @@ OTHER = 'other'
 CATEGORIES = (*WORDS, OTHER)
 _category = {word: category for category, words in WORDS.items() for word in words.split()}
 
+# %% ../../../nbs/582_envs.webshop.router.ipynb #77f2c566
 def _last_known(text):
     "The category of the last known word in `text`, or None"
     for word in reversed(re.findall(r'[a-z]+(?:-[a-z]+)*', text.lower())):
