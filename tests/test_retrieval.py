@@ -595,7 +595,7 @@ def test_general_skills_and_mistakes_are_ranked_apart_and_without_delta():
     assert found.ids == ['heat_001', 'gen_001', 'gen_002', 'err_001', 'err_002', 'err_000']
     assert found.left_out == ['gen_000']
 
-def test_nothing_alike_falls_back_to_the_shelf():
+def test_nothing_alike_falls_back_to_the_category():
     bank = bank_of(heated(3) + heated(2, 'cool'))
     enc = Known(other=[1, 0], **at(.3, .9, .5))
     for threshold in (0, .7):

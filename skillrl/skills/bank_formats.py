@@ -155,7 +155,7 @@ def _foreign_dict(bank, fmt):
         d |= _krill_history(bank)
     metadata = dict(bank.metadata)
     if any(places != [c] for c, places in _places(bank.categories, fmt).items()):
-        metadata['shelves'] = {c: [s.id for s in _active_skills(bank, c)] for c in bank.categories}
+        metadata['our_categories'] = {c: [s.id for s in _active_skills(bank, c)] for c in bank.categories}
     mistakes = _active_rows(bank.common_mistakes, fmt)
     rest = dict(common_mistakes=mistakes, metadata=metadata)
     if fmt == 'krill':
@@ -229,7 +229,7 @@ def _read_skills(d, key, category):
 # %% ../../nbs/415_skills.bank_formats.ipynb #9ab3e061
 def _put_back(
     sections, # Category of the file → `Skill`s
-    own,      # Our category → ids, as in `metadata.shelves`
+    own,      # Our category → ids, as in `metadata.our_categories`
 ):
     "`sections` under the names `own`, where those are known, and without copies"
     skills = {s.id: s for section in sections.values() for s in section}
@@ -272,7 +272,7 @@ def _check_bank(d):
     for key in (*_SPECIFIC, 'metadata'):
         _check_object(d, key)
     metadata = d.get('metadata') or {}
-    for key in ('refused', 'shelves'):
+    for key in ('refused', 'our_categories'):
         _check_object(metadata, key)
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #c0de1d5d
@@ -291,7 +291,7 @@ def bank_from_dict(
     "The bank in `d`"
     _check_bank(d)
     metadata = dict(d.get('metadata') or {})
-    specific = _put_back(_specific_skills(d), metadata.pop('shelves', None) or {})
+    specific = _put_back(_specific_skills(d), metadata.pop('our_categories', None) or {})
     general = _read_skills(d, _GENERAL, 'general')
     mistakes = _read_rows(d, _MISTAKES, lambda row: build(Mistake, row))
     bank = cls(general, specific, mistakes, metadata, _unknown_fields(d))
