@@ -77,7 +77,7 @@ def why(r:dict)->str: # '' where there was nothing to decide
         return f'{seen}: the mean score falls by {-gain:.3f}'
     if gain == 0:
         return f'{seen}: the mean score stays'
-    missing = '' if gate.get('accept') else _why_not_enough(gate)
+    missing = '' if gate.get('keep') else _why_not_enough(gate)
     return f'{seen}: mean gain {gain:+.3f}{missing}'
 
 def _why_not_enough(gate):
