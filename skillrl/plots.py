@@ -66,7 +66,7 @@ def label_end(
         color = ax.lines[-1].get_color()
     def place(renderer:Any)->Any:
         return _place(ax, label)
-    label = ax.annotate(text, (x, y), (4, 0), textcoords=place, label='end', **_STYLE, color=color)
+    label = ax.annotate(text, (x, y), (6, 0), textcoords=place, label='end', **_STYLE, color=color)
 
 _STYLE = dict(fontsize=9, va='center', annotation_clip=False)
 

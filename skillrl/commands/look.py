@@ -17,7 +17,7 @@ def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it canno
 # %% ../../nbs/845_commands.look.ipynb #a92f796d
 def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is no bank
     "write a bank in another format"
-    from skillrl.inspection import load_bank
+    from skillrl.file_kinds import load_bank
     from skillrl.skills.skill_md import to_skill_md
     bank = load_bank(args.path).require(args.path)
     if args.format=='skill_md':

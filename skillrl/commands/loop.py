@@ -81,7 +81,7 @@ def _resumed_run(args):
     return path, dict(config=config, resume=True, accept_changes=args.accept_changes)
 
 def _check_train_run(path):
-    from skillrl.inspection import is_opt_run, is_train_run
+    from skillrl.file_kinds import is_opt_run, is_train_run
     if is_opt_run(path):
         raise ValueError(f'{path} holds a run of skillrl optimize: '
                          f'go on with skillrl optimize --resume {path}')

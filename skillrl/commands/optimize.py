@@ -49,10 +49,10 @@ def _run(trainer, path, port):
 
 def _summary(path, more):
     "What came of the run, after its report is written"
-    from skillrl.outcome import outcome
+    from skillrl.outcome import describe_outcome
     from skillrl.viewers.report import write_page
     write_page(path)
-    return f'\n{outcome(path)}{more}\nNext: skillrl inspect {path}'
+    return f'\n{describe_outcome(path)}{more}\nNext: skillrl inspect {path}'
 
 # %% ../../nbs/840_commands.optimize.ipynb #78bdcb7e
 @contextmanager

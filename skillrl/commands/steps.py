@@ -144,7 +144,7 @@ def sft(args:Namespace)->None: # ValueError without demonstrations
 def _demonstrated(args, suite, config):
     "The rows of the demonstrations, and the teacher who wrote the thoughts of won episodes or None"
     from skillrl.builders import announce_teacher, build_teacher
-    from skillrl.inspection import load_bank
+    from skillrl.file_kinds import load_bank
     from skillrl.training.phases import demonstrations, drawn_rows, learns_from_won
     from skillrl.trajectory import select
     bank = load_bank(args.skill_bank)
@@ -181,7 +181,7 @@ def rl(args:Namespace)->None:
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.builders import build_local_policy, build_teacher
     from skillrl.flags import progress
-    from skillrl.inspection import load_bank
+    from skillrl.file_kinds import load_bank
     from skillrl.training.phases import save_rounds, train_in_suite
     config, suite = _start(args)
     bank = load_bank(args.skill_bank)
@@ -241,7 +241,7 @@ def evolve(args:Namespace)->None: # ValueError if the folder holds a bank and an
 
 def _first_version(file, folder):
     "The latest bank in `folder`, after the first was put there"
-    from skillrl.inspection import load_bank
+    from skillrl.file_kinds import load_bank
     from skillrl.skills.bank import load_latest, versions
     there = versions(folder)
     if there and file:
@@ -258,7 +258,7 @@ def _play_conditions(policy, suite, games, bank_file, config):
     from skillrl.envs.suite import row_name
     from skillrl.evaluate import evaluate as play
     from skillrl.flags import progress
-    from skillrl.inspection import load_bank
+    from skillrl.file_kinds import load_bank
     from skillrl.llm.local import threads
     banks = {'no bank': None}
     if bank_file:

@@ -16,8 +16,8 @@ from .editor import skill_hash
 from .gate import compute_score
 from .run import BASELINE, as_file
 from .selection import mean
-from ..envs.items import items_hash
 from .session import Session
+from ..envs.items import items_hash
 from ..stats import gain_interval, interval
 from ..store import atomic_folder, atomic_write, read_json, write_json
 from ..types import RolloutResult

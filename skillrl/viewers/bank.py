@@ -130,6 +130,27 @@ def plot_usefulness(
     return fig
 
 # %% ../../nbs/803_viewers.bank.ipynb #5a077e8a
+def _pooled(records, key):
+    "The rate over the suites of one round"
+    rates = [r[key]['all'] for r in records if r[key]]
+    won = sum(round(r['mean']*r['n']) for r in rates)
+    return wilson(won, sum(r['n'] for r in rates))
+
+def _draw_proposals(ax, by_round):
+    rounds = list(by_round)
+    floor = [0]*len(rounds)
+    for key, color in (('kept', PALETTE['blue']), ('refused', PALETTE['grey'])):
+        counts = []
+        for records in by_round.values():
+            counts.append(sum(len(r[key]) for r in records))
+        ax.bar(rounds, counts, .5, floor, color=color)
+        middle = floor[-1] + counts[-1]/2
+        label_end(ax, rounds[-1] + .25, middle, key, color)
+        floor = [a + b for a, b in zip(floor, counts)]
+    ax.set(ylabel='proposals')
+    ax.locator_params(axis='y', integer=True)
+
+# %% ../../nbs/803_viewers.bank.ipynb #f4a82de9
 def plot_evolution(
     records:list, # Rows of `evolution.jsonl`; suites of one round share a point
 )->object:        # A matplotlib figure
@@ -150,26 +171,6 @@ def plot_evolution(
 def _draw_rates(ax, by_round, when, color):
     rates = [_pooled(some, f'rates_{when}') for some in by_round.values()]
     band(ax, list(by_round), *split_rates(rates), when, color)
-
-def _pooled(records, key):
-    "The rate over the suites of one round"
-    rates = [r[key]['all'] for r in records if r[key]]
-    won = sum(round(r['mean']*r['n']) for r in rates)
-    return wilson(won, sum(r['n'] for r in rates))
-
-def _draw_proposals(ax, by_round):
-    rounds = list(by_round)
-    floor = [0]*len(rounds)
-    for key, color in (('kept', PALETTE['blue']), ('refused', PALETTE['grey'])):
-        counts = []
-        for records in by_round.values():
-            counts.append(sum(len(r[key]) for r in records))
-        ax.bar(rounds, counts, .5, floor, color=color)
-        middle = floor[-1] + counts[-1]/2
-        label_end(ax, rounds[-1] + .25, middle, key, color)
-        floor = [a + b for a, b in zip(floor, counts)]
-    ax.set(ylabel='proposals')
-    ax.locator_params(axis='y', integer=True)
 
 # %% ../../nbs/803_viewers.bank.ipynb #7bbf3d06
 def bank_browser(

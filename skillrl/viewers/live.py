@@ -80,6 +80,13 @@ function put(tag, attrs, text) {
   if (text) el.textContent = text
   return $('chart').appendChild(el)
 }
+function axes(x, y, w, last) {
+  for (const v of [0, .5, 1]) {
+    put('line', {x1: 30, x2: w - 70, y1: y(v), y2: y(v), class: 'rule'})
+    put('text', {x: 4, y: y(v) + 4}, v.toFixed(1))
+  }
+  for (const [n, text] of [[0, 'step 0'], [last, String(last)]]) put('text', {x: x(n) - 6, y: y(0) + 30}, text)
+}
 """
 
 # %% ../../nbs/808_viewers.live.ipynb #bedc0707
@@ -89,18 +96,15 @@ function chart(d) {
   const w = $('chart').clientWidth, h = 240, last = Math.max(4, ...steps.map(s => s.step))
   const x = n => 34 + n/last*(w - 110), y = v => h - 34 - v*(h - 50)
   $('chart').replaceChildren(), $('chart').setAttribute('viewBox', `0 0 ${w} ${h}`)
-  for (const v of [0, .5, 1]) {
-    put('line', {x1: 30, x2: w - 70, y1: y(v), y2: y(v), class: 'rule'})
-    put('text', {x: 4, y: y(v) + 4}, v.toFixed(1))
-  }
+  axes(x, y, w, last)
   const ys = {}
-  for (const [n, text] of [[0, 'step 0'], [last, String(last)]]) put('text', {x: x(n) - 6, y: h - 4}, text)
   for (const [k, name] of [['current_score', 'current'], ['best_score', 'best']]) {
     const at = steps.filter(s => s[k] != null)
     if (!at.length) continue
     const end = ys[name] = y(at.at(-1)[k])
     const corner = (s, i) => i ? `${x(s.step)},${y(at[i - 1][k])} ` : ''
-    put('polyline', {class: name, points: at.map((s, i) => corner(s, i) + `${x(s.step)},${y(s[k])}`).join(' ')})
+    const points = at.map((s, i) => corner(s, i) + `${x(s.step)},${y(s[k])}`)
+    put('polyline', {class: name, points: points.join(' ')})
     const close = name == 'best' && Math.abs(end - ys.current) < 14
     put('text', {x: w - 64, y: close ? ys.current - 10 : end + 4, class: 'of-' + name}, name)
   }
@@ -117,6 +121,10 @@ const words = d => ({
     : 'between two stages',
   ended: 'ended. ' + d.ended, stopped: 'stopped before its end',
   'not begun': 'waits for the run to begin'})[d.status]
+"""
+
+# %% ../../nbs/808_viewers.live.ipynb #5ec7df1a
+_SCRIPT += """
 function show(d) {
   say('name', 'SkillOpt: ' + d.name)
   const still = d.status == 'works' && d.quiet > 60
@@ -199,15 +207,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+# %% ../../nbs/808_viewers.live.ipynb #2ec5e2f2
 class Watch(ThreadingTCPServer):
     "A page that follows a run, until it is closed"
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 64
-    def __init__(self,
-        folder:Path|str, # Of a run, or of one that is to begin
-        port:int, # OSError if nothing can be served there
-    ):
+    def __init__(self, folder:Path|str, port:int): # OSError if nothing can be served there
         try:
             super().__init__(('127.0.0.1', port), _Handler)
         except (OSError, OverflowError) as e:

@@ -64,6 +64,7 @@ progress{width:100%} summary{cursor:pointer}
 .kept{fill:var(--blue)} .refused{fill:#fff;stroke:var(--grey);stroke-width:1.5}
 #chart .of-best{fill:var(--orange)} #chart .of-current{fill:var(--blue)}"""
 
+# %% ../../nbs/801_viewers.page.ipynb #630b3373
 def html_page(
     title:str,
     body:str,   # HTML

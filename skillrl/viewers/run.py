@@ -193,21 +193,6 @@ def finals(folder:Path|str)->dict[str, Rate]:
     return found
 
 # %% ../../nbs/804_viewers.run.ipynb #074b32ee
-def describe_worth(view:RunView)->str:
-    "What a run was worth, in words"
-    s = view.summary
-    if not view.ended:
-        return (f'The run has made {len(view.steps)} steps and has not ended, so its best skill '
-                'was not measured afresh yet.')
-    if not s.get('best_step'):
-        return 'No candidate was accepted: the first skill is still the best.'
-    told = 'was not measured afresh, and the score it was chosen for flatters it.'
-    if _interval(s.get('best_selection_interval')):
-        before, after = (number(s.get(f'{k}_selection_score')) for k in ('baseline', 'best'))
-        told = (f'scores {in_digits(after)} in fresh passes over the selection items, '
-                f'where the first skill scored {in_digits(before)}.')
-    return f'The best skill is that of step {s["best_step"]}. It {told} {_describe_gain(view)}'
-
 def _interval(o):
     "The two ends of an interval, None if it is none"
     ends = [number(x) for x in o] if isinstance(o, list) else []
@@ -234,6 +219,22 @@ def _sureness(low, high):
     if high < 0:
         return 'lies below 0: it does worse than the first skill'
     return 'includes 0, so chance may explain the difference'
+
+# %% ../../nbs/804_viewers.run.ipynb #b571fac9
+def describe_worth(view:RunView)->str:
+    "What a run was worth, in words"
+    s = view.summary
+    if not view.ended:
+        return (f'The run has made {len(view.steps)} steps and has not ended, so its best skill '
+                'was not measured afresh yet.')
+    if not s.get('best_step'):
+        return 'No candidate was accepted: the first skill is still the best.'
+    told = 'was not measured afresh, and the score it was chosen for flatters it.'
+    if _interval(s.get('best_selection_interval')):
+        before, after = (number(s.get(f'{k}_selection_score')) for k in ('baseline', 'best'))
+        told = (f'scores {in_digits(after)} in fresh passes over the selection items, '
+                f'where the first skill scored {in_digits(before)}.')
+    return f'The best skill is that of step {s["best_step"]}. It {told} {_describe_gain(view)}'
 
 # %% ../../nbs/804_viewers.run.ipynb #3dbfd155
 _AT_WORK = dict(rollout='training items', selection='selection items', reflect='proposing edits',
