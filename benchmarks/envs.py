@@ -1,8 +1,8 @@
 """How fast is the ALFWorld engine, and can the official games be won? `python benchmarks/envs.py --real DIR`
 
 DIR holds split folders of official games (default `$ALFWORLD_DATA`). Loads every game, wins each with the
-oracle through the environment, then times random play on one core. Exits with 1 if a game fails or a target is
-missed."""
+oracle through the environment, then times random play on one core. Exits with 1 if a game fails or a target
+is missed."""
 import argparse, os, random, sys, time
 from collections import Counter
 from pathlib import Path
@@ -16,7 +16,8 @@ CHEAP = 'go', 'look', 'examine', 'inventory', 'help' # Commands that change noth
 
 def load(folder):
     "Games below `folder`, and how many could not be read"
-    games, marked, broken = [], 0, []
+    games, broken = [], []
+    marked = 0
     start = time.process_time()
     for path in find_games(folder):
         try:
@@ -35,7 +36,8 @@ def load(folder):
 
 def win(games, style):
     "How many games the oracle's plan wins, step by step through the environment"
-    env, won, lengths = AlfworldEnv(games, style), Counter(), Counter()
+    env = AlfworldEnv(games, style)
+    won, lengths = Counter(), Counter()
     for game in games:
         env.reset(options={'game': game})
         plan = oracle(game, style)
@@ -58,7 +60,8 @@ def choose(commands, rng):
 def speed(games, style, steps):
     "Steps per second of random play, admissible list included, and milliseconds per reset"
     env, rng = AlfworldEnv(games, style), random.Random(0)
-    n, resets, stepping, resetting = 0, 0, 0., 0.
+    n = resets = 0
+    stepping = resetting = 0.
     while n < steps:
         start = time.process_time()
         _, info = env.reset()

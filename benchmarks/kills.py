@@ -58,7 +58,6 @@ def files(folder):
         if p.is_file() and p.name != '.lock'
     }
 
-
 def run(settings, folder, step=None):
     "The whole loop in `folder`, or what is left of it"
     from skillrl.config import SkillRLConfig
@@ -96,19 +95,25 @@ def killed(settings, times, root, rng):
     "How many kills of `times` were in runs that ended with the right bytes"
     began = time.monotonic()
     assert life(settings, root/'calm')
-    whole, right, n, took = files(root/'calm'), 0, 0, time.monotonic() - began
+    took = time.monotonic() - began
+    whole = files(root/'calm')
+    n = right = 0
     while n < times:
         folder, cuts = root/f'run-{n:03}', 0
         while not life(settings, folder, rng.uniform(.01, .14)*took if n + cuts < times else None):
             cuts += 1
-        n, right = n + cuts, right + cuts*(files(folder) == whole)
+        n += cuts
+        if files(folder) == whole:
+            right += cuts
         print(f'  {right} of {n} kills identical, after {time.monotonic() - began:.0f} s', flush=True)
     return right, n
 
 def images(settings, root):
     "The files of a run, its commits, and what power cuts at each leave: (commits done, folder)"
     from skillrl.store import read_json
-    cuts, done, number, seen = {}, [0], count(), [None]
+    cuts, number = {}, count()
+    done, seen = [0], [None]
+
     def cut(what, path):
         if (what, path) != ('replace', 'run/state.json'):
             return
@@ -119,12 +124,16 @@ def images(settings, root):
         for names in ('kept', 'undone'):
             left = disk.image(root/f'image-{next(number)}', names)/'run'
             cuts.setdefault(str(files(left)), (done[0], left))  # What is left is often the same
+
     def commit(*args):
         done[0] += 1
         cut('replace', 'run/state.json')
     with Disk(root/'disk', cut) as disk:
         run(settings, root/'disk'/'run', commit)
     return files(root/'disk'/'run'), done[0], [*cuts.values()]
+
+def do_not_sync(fd):
+    pass
 
 def powerless(settings, root):
     "How many images of a power cut end with the right bytes, having lost the last step at most"
@@ -133,7 +142,8 @@ def powerless(settings, root):
         code = 1
         try:
             whole, commits, cuts = images(settings, root)
-            os.fsync, right = lambda fd: None, 0
+            os.fsync = do_not_sync
+            right = 0
             for done, folder in cuts:
                 steps = []
                 run(settings, folder, lambda *args: steps.append(args))
@@ -159,12 +169,11 @@ if __name__ == '__main__':
     os.environ.setdefault('OMP_NUM_THREADS', '1')
     rng, share = random.Random(args.seed), args.times//4
     with TemporaryDirectory() as d:
-        root, right, n = Path(d), 0, 0
+        root = Path(d)
+        right = n = 0
         sound = powerless(TINY, root)
-        for name, settings, times in (
-            ('default RL', DEFAULT_RL, share),
-            ('smoke', SMOKE, args.times - share),
-        ):
+        sizes = [('default RL', DEFAULT_RL, share), ('smoke', SMOKE, args.times - share)]
+        for name, settings, times in sizes:
             print(f'{name}:', flush=True)
             (root/name).mkdir()
             good, of = killed(settings, times, root/name, rng)

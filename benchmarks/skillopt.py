@@ -23,24 +23,26 @@ from skillrl.envs import ruleworld
 from skillrl.evaluate import over_seeds
 from skillrl.tables import Table
 
-SETTINGS = [(*rule, val) for rule,
-            val in product([(1, .6, .85), (1, .8, .85), (2, .6, .85), (2, .8, .85), (1, .9, .7)], (20, 40))]
-BUDGET, WANTED, HONEST = {20: 340, 40: 520}, .406, .03
+RULES = [(1, .6, .85), (1, .8, .85), (2, .6, .85), (2, .8, .85), (1, .9, .7)] # K, Q, H
+SETTINGS = [(*rule, val) for rule, val in product(RULES, (20, 40))]
+BUDGET = {20: 340, 40: 520} # Calls, by the number of validation items
+WANTED, HONEST = .406, .03
 OURS = {'strict gate': dict(gate_rule='strict', remeasure=False), 'default gate': {}}
 PEERS = 'skillrl 1.0.0', 'gepa 0.1.4'
 
 def ours(job):
     "(true success, reported success, calls) of one run"
-    (needs, quality, harm, val), seed, how = job
-    world, agent = ruleworld.RuleWorld(needs, harm, 40, val, 1, seed), ruleworld.RuleTarget(harm, seed)
+    (needs, quality, hurry_factor, val), seed, how = job
+    world = ruleworld.RuleWorld(needs, hurry_factor, 40, val, 1, seed)
+    agent = ruleworld.RuleTarget(hurry_factor, seed)
+    optimizer = ruleworld.RuleOptimizer(quality, 3, seed)
     with tempfile.TemporaryDirectory() as folder:
         config = SkillOptConfig(num_epochs=50, batch_size=20, minibatch_size=4, edit_budget=6,
                                 lr_scheduler='constant', max_target_calls=BUDGET[val],
                                 seed=seed, final_passes=1, eval_test=False, save_every_step=False, workers=1,
                                 verbose=False, out_root=folder, **OURS[how])
-        summary = SkillOptTrainer(config=config, env=world,
-                                  optimizer_client=ruleworld.RuleOptimizer(quality, 3, seed),
-                                  target_client=agent).train()
+        trainer = SkillOptTrainer(config=config, env=world, optimizer_client=optimizer, target_client=agent)
+        summary = trainer.train()
         best = (Path(folder)/'best_skill.md').read_text()
         return world.truth(best), summary['best_selection_score'], agent.calls
 
@@ -68,8 +70,41 @@ def mean(xs):
     rate = over_seeds(xs)
     return rate.mean, rate.high - rate.mean
 
-def main(seeds=20, peer=None):
-    "Run the grid; is all as promised?"
+def successes(rows):
+    return [true for true, _, _ in rows]
+
+def biases(rows):
+    "What was reported, less what is true"
+    return [reported - true for true, reported, _ in rows]
+
+def cell(rows):
+    "True success and, in brackets, the bias of one setting"
+    true, half = mean(successes(rows))
+    return f'{true:.3f} ± {half:.3f} ({statistics.mean(biases(rows)):+.3f})'
+
+def summary_of(name, rows):
+    "Print one line over all settings; mean true success and bias"
+    true, half = mean(successes(rows))
+    bias, wide = mean(biases(rows))
+    calls = statistics.mean(n for *_, n in rows)
+    print(f'{name}: true {true:.3f} ± {half:.3f}, reported − true {bias:+.3f} ± {wide:.3f}, '
+          f'{calls:.0f} calls')
+    return true, bias
+
+def misses(true, bias, mine, old):
+    "What our runs `mine` miss, setting by setting also against the `old` ones"
+    missed = []
+    if true < WANTED:
+        missed.append(f'below {WANTED}')
+    if abs(bias) > HONEST:
+        missed.append(f'{bias:+.3f} off the truth')
+    for setting, a, b in zip(SETTINGS, mine, old):
+        if mean(successes(a))[0] <= mean(successes(b))[0]:
+            missed.append(f'not above {PEERS[0]} in {setting}')
+    return missed
+
+def all_runs(seeds, peer):
+    "Name of the optimizer → setting → runs"
     with tempfile.TemporaryDirectory() as folder:
         runs = theirs(peer or environment(folder), seeds)
     with ProcessPoolExecutor() as pool:
@@ -77,31 +112,25 @@ def main(seeds=20, peer=None):
             jobs = [(s, seed, how) for s in SETTINGS for seed in range(seeds)]
             found = list(pool.map(ours, jobs, chunksize=5))
             runs[how] = [found[i*seeds:(i + 1)*seeds] for i in range(len(SETTINGS))]
-    cell = lambda rs: '{:.3f} ± {:.3f} ({:+.3f})'.format(*mean([t for t, *_ in rs]),
-                                                         statistics.mean(r - t for t, r, _ in rs))
-    print(Table(['K, Q, H, val', *runs],
-                [[', '.join(map(str, s)), *(cell(runs[k][i]) for k in runs)] for i,
-                 s in enumerate(SETTINGS)]))
-    missed, pooled = {k: [] for k in OURS}, {k: [r for rs in runs[k] for r in rs] for k in runs}
-    for k, rs in pooled.items():
-        true, half = mean([t for t, *_ in rs])
-        bias, wide = mean([r - t for t, r, _ in rs])
-        calls = statistics.mean(c for *_, c in rs)
-        print(f'{k}: true {true:.3f} ± {half:.3f}, reported − true {bias:+.3f} ± {wide:.3f}, {calls:.0f} calls')
-        if k not in OURS:
-            continue
-        if true < WANTED:
-            missed[k].append(f'below {WANTED}')
-        if abs(bias) > HONEST:
-            missed[k].append(f'{bias:+.3f} off the truth')
-        for s, mine, old in zip(SETTINGS, runs[k], runs[PEERS[0]]):
-            if mean([t for t, *_ in mine])[0] <= mean([t for t, *_ in old])[0]:
-                missed[k].append(f'not above {PEERS[0]} in {s}')
-    for k in OURS:
-        print(f'{k} misses: {"; ".join(missed[k]) or "nothing"}')
+    return runs
+
+def main(seeds=20, peer=None):
+    "Run the grid; is all as promised?"
+    runs = all_runs(seeds, peer)
+    rows = []
+    for i, setting in enumerate(SETTINGS):
+        rows.append([', '.join(map(str, setting)), *(cell(found[i]) for found in runs.values())])
+    print(Table(['K, Q, H, val', *runs], rows))
+    missed = {}
+    for name, found in runs.items():
+        true, bias = summary_of(name, [row for rows in found for row in rows])
+        if name in OURS:
+            missed[name] = misses(true, bias, found, runs[PEERS[0]])
+    for name, what in missed.items():
+        print(f'{name} misses: {"; ".join(what) or "nothing"}')
     return not missed['strict gate']
 
-if __name__=='__main__':
+if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--seeds', type=int, default=20)
     p.add_argument('--peer', metavar='PYTHON', help='Python of an environment that has the peers')

@@ -12,9 +12,10 @@ def load(path):
     return module
 
 def world_of(m, setting, seed):
-    needs, quality, harm, val = setting
-    return m.RuleWorld(needs, harm, 40, val, 1, seed), m.RuleTarget(harm, seed), m.RuleOptimizer(quality, 3,
-                                                                                                 seed)
+    "Environment, agent and optimizer from the module `m`"
+    needs, quality, hurry_factor, val = setting
+    world = m.RuleWorld(needs, hurry_factor, 40, val, 1, seed)
+    return world, m.RuleTarget(hurry_factor, seed), m.RuleOptimizer(quality, 3, seed)
 
 def skillrl_1(m, setting, seed, budget):
     from skillrl import SkillOptConfig, SkillOptTrainer
@@ -31,35 +32,46 @@ def gepa(m, setting, seed, budget):
     from gepa.core.adapter import EvaluationBatch
     world, agent, _ = world_of(m, setting, seed)
     rng = random.Random(f'optimizer {seed}')
+
     def evaluate(batch, candidate, capture_traces=False):
         rows = [world.rollout_one(item=i, skill=candidate['skill'], target_client=agent) for i in batch]
-        return EvaluationBatch(outputs=rows, scores=[r['soft'] for r in rows],
-                               trajectories=rows if capture_traces else None)
+        scores = [r['soft'] for r in rows]
+        return EvaluationBatch(outputs=rows, scores=scores, trajectories=rows if capture_traces else None)
+
     def reflect(candidate, batch, components):
-        return {c: [dict(question=r['question'], score=r['soft']) for r in batch.outputs] for c in components}
+        records = [dict(question=r['question'], score=r['soft']) for r in batch.outputs]
+        return {c: records for c in components}
+
     def propose(candidate, records, components):
+        skill = candidate['skill']
         failed = [r['question'] for r in records['skill'] if r['score'] < 1]
-        return dict(skill=candidate['skill'] + '\n'.join(m.advice(rng, candidate['skill'], failed,
-                                                                  setting[1])) + '\n')
+        lines = m.advice(rng, skill, failed, setting[1])
+        return dict(skill=skill + '\n'.join(lines) + '\n')
+
     adapter = SimpleNamespace(evaluate=evaluate, make_reflective_dataset=reflect, propose_new_texts=None)
-    found = optimize(dict(skill=world.get_initial_skill()), world.get_items('train'), world.get_items('val'),
-                     adapter=adapter,
+    start = dict(skill=world.get_initial_skill())
+    found = optimize(start, world.get_items('train'), world.get_items('val'), adapter=adapter,
                      custom_candidate_proposer=propose, reflection_lm=lambda prompt: '',
                      reflection_minibatch_size=4, max_metric_calls=budget,
                      logger=SimpleNamespace(log=lambda *a: None), seed=seed)
     return world.truth(found.best_candidate['skill']), max(found.val_aggregate_scores), agent.calls
 
+PEERS = {'skillrl 1.0.0': skillrl_1, 'gepa 0.1.4': gepa}
+
 def one(job):
     path, peer, *rest = job
-    return {'skillrl 1.0.0': skillrl_1, 'gepa 0.1.4': gepa}[peer](load(path), *rest)
+    return PEERS[peer](load(path), *rest)
+
+def main(asked):
+    "Peer → setting → runs"
+    n, runs = asked['seeds'], {}
+    settings = list(zip(asked['settings'], asked['budgets']))
+    with ProcessPoolExecutor() as pool:
+        for peer in asked['peers']:
+            jobs = [(asked['world'], peer, s, seed, budget) for s, budget in settings for seed in range(n)]
+            found = list(pool.map(one, jobs, chunksize=5))
+            runs[peer] = [found[i:i + n] for i in range(0, len(found), n)]
+    return runs
 
 if __name__ == '__main__':
-    d = json.load(sys.stdin)
-    runs = {}
-    with ProcessPoolExecutor() as pool:
-        for peer in d['peers']:
-            jobs = [(d['world'], peer, s, seed, b) for s,
-                    b in zip(d['settings'], d['budgets']) for seed in range(d['seeds'])]
-            found = list(pool.map(one, jobs, chunksize=5))
-            runs[peer] = [found[i:i + d['seeds']] for i in range(0, len(found), d['seeds'])]
-    print(json.dumps(runs))
+    print(json.dumps(main(json.load(sys.stdin))))

@@ -1,6 +1,8 @@
-"""What waiting for a teacher costs: 64 questions to a service that takes 50 ms for each, one at a time and
-with `replies` (target: 8 times as fast); and the offline teacher, which has nothing to wait for: a bank from 100
-trajectories (target: 2 s). Each the best of three. Exits 1 when a target is missed.
+"""What waiting for a teacher costs.
+
+64 questions to a service that takes 50 ms for each, one at a time and with `replies` (target: 8 times as
+fast); and the offline teacher, which has nothing to wait for: a bank from 100 trajectories (target: 2 s).
+Each the best of three. Exits 1 when a target is missed.
 
     python benchmarks/teacher_calls.py [--questions 64] [--parallel 16] [--ms 50]
 """
@@ -28,6 +30,7 @@ def best(f, tries=3):
 
 def ask(i):
     return [dict(role='user', content=f'Why was episode {i} lost?')]
+
 def answer(ms):
     return lambda r: slow(ms/1000, said(f"About {r['body']['messages'][0]['content']}"))
 
@@ -48,7 +51,7 @@ def trajectories(n):
     cfg = SkillRLConfig().merged({'env': {'episodes': n}})
     return collect_games(build_policy(cfg), suites(cfg.env)[0][0], cfg)
 
-if __name__=='__main__':
+if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for k, v in dict(questions=64, parallel=16, ms=50).items():
         p.add_argument(f'--{k}', type=int, default=v)

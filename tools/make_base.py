@@ -33,8 +33,8 @@ ORDERS = dict(
     cool='To cool: take, cool, move.',
     pick_two='To find two: take, move, take, move.',
 )
-HABITS = ['Open what is closed.', 'Search each place once.', 'Take it when you see it.', 'Do not go where you are.',
-          'Do not search a place twice.']
+HABITS = ['Open what is closed.', 'Search each place once.', 'Take it when you see it.',
+          'Do not go where you are.', 'Do not search a place twice.']
 ROOMS = [('kitchen', 'bedroom'), ('kitchen', 'living'), ('kitchen', 'bathroom'), ('living', 'bedroom')]
 
 def vocabulary():
@@ -45,7 +45,7 @@ def vocabulary():
     return [*numbered_places, *numbered_things, *sorted(places | things), *WORDS.split()]
 
 def notes(house, goal, rng):
-    "What a bank might show for `goal`: usually the place of the thing, among places of others and general advice"
+    "What a bank might show for `goal`: usually the place of the thing, among others and general advice"
     need = [goal.thing]
     if goal.category == 'look':
         need.append('desklamp')
@@ -64,7 +64,7 @@ def share(thought, action):
     return .25 if action.startswith('go') else .4
 
 def episodes(rng):
-    "Unplayed episodes in household after household; three in ten have their things scattered, as official games do"
+    "Unplayed episodes of household after household; three in ten are scattered, as official games are"
     n = 0
     while True:
         scattered = rng.random() < .3
