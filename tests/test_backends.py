@@ -9,7 +9,7 @@ from skillrl.llm.reply import Outage
 from skillrl.llm.command import NAME, CommandChat, checked, lay_out
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place, as_text, open_questions, quoted
 from skillrl.llm.process import _Drain, run_command, safe_env
-from skillrl.skillopt.rollout import Journal, run_rollout
+from skillrl.envs.rollout import Journal, run_rollout
 from skillrl.skills.front_matter import split_text
 from skillrl.skills.skill_md import check_skill_md
 from skillrl.store import JsonlLog

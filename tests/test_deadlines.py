@@ -154,7 +154,7 @@ def test_ctrl_c_ends_one_call_within_two_seconds():
 def test_ctrl_c_ends_rollouts_within_two_seconds():
     code = '''
 from skillrl.envs.qa import SimpleQAEnv
-from skillrl.skillopt.rollout import run_rollout
+from skillrl.envs.rollout import run_rollout
 items = [dict(id=str(i), question=f'Where is mug {i}', answers=['sink']) for i in range(12)]
 env = SimpleQAEnv(train_items=items, val_items=[], test_items=[])
 run_rollout(env, 'Look in the sink.', items, target_client=client(sys.argv[1]))'''

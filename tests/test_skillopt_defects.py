@@ -20,7 +20,8 @@ class Client:
     "`reply(system, user, stage)` is what it says"
     model = 'm'
     def __init__(self, reply, usage=(10, 2)):
-        self.reply, self.calls, self.lock = reply, [], threading.Lock()
+        self.reply, self.calls = reply, []
+        self.lock = threading.Lock()
         self.usage = usage if isinstance(usage, (dict, type(None))) else dict(prompt_tokens=usage[0],
                                                                               completion_tokens=usage[1],
                                                                               total_tokens=sum(usage))
@@ -70,7 +71,8 @@ def trainer(root, env=None, optimizer=everything, target=echo, initial_skill=Non
             **settings):
     settings = dict(num_epochs=1, batch_size=4, minibatch_size=2, out_root=str(root), verbose=False,
                     workers=1) | settings
-    client = lambda c: c if hasattr(c, 'chat') else Client(c)
+    def client(c):
+        return c if hasattr(c, 'chat') else Client(c)
     return SkillOptTrainer(config=SkillOptConfig(**settings), env=env or Words(),
                            optimizer_client=client(optimizer), target_client=client(target),
                            initial_skill=initial_skill, prompt_overrides=prompt_overrides)
@@ -216,7 +218,8 @@ def test_C3b_a_step_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def run(root):
         return trainer(root, optimizer=learn, num_epochs=2, batch_size=2).train()
     run(tmp_path/'whole')
-    whole, real, count = tree(tmp_path/'whole'), (os.replace, os.rename), [0, 0]
+    whole, real = tree(tmp_path/'whole'), (os.replace, os.rename)
+    count = [0, 0]
     def dies(how):
         def rename(*a, **kw):
             count[0] += 1
@@ -352,7 +355,7 @@ class Dead(Client):
 @pytest.mark.parametrize('role', ['target', 'optimizer', 'both'])
 def test_C10_a_dead_line_ends_the_run_with_its_cause(tmp_path, monkeypatch, role, how):
     "1.0.0 ran to the end, scored zeros and said nothing"
-    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
     target, optimizer = Dead(how) if role!='optimizer' else echo, Dead(how) if role!='target' else everything
     t = trainer(tmp_path, Words(20, 20), optimizer=optimizer, target=target, num_epochs=4)
     cause = dict(error='503 - no route').get(how, 'no tokens' if isinstance(how, str) else str(how))
@@ -387,7 +390,8 @@ def test_C12_a_misspelt_split_is_met_at_the_start(tmp_path, name):
     assert asked(t)==(0, 0)
 
 def qa(*pairs, n=4, **kw):
-    items = lambda split: [dict(id=f'{split}-{i}', question=q, answers=a) for i in range(n) for q, a in pairs]
+    def items(split):
+        return [dict(id=f'{split}-{i}', question=q, answers=a) for i in range(n) for q, a in pairs]
     return SimpleQAEnv(train_items=items('train'), val_items=items('val'), test_items=items('test'),
                        initial_skill='Be brief.', **kw)
 
@@ -552,7 +556,7 @@ class Names(Words):
 
 def test_D5_an_item_is_anything_and_an_error_is_no_score(tmp_path, monkeypatch):
     "1.0.0 died of an AttributeError in its own error handling"
-    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
     summary = trainer(tmp_path, Names(), batch_size=5).train()
     lost = [r for r in step_file(tmp_path, 1, 'rollout_results.json') if r['status']=='infra_error']
     assert summary['best_selection_score']==1
@@ -615,7 +619,8 @@ def test_D9_luck_is_not_taken_for_progress(tmp_path):
         t = trainer(tmp_path/str(seed), Coin(seed), optimizer=lambda *a: patch(f'Rule {next(count)}.'),
                     num_epochs=4, batch_size=8, minibatch_size=4, seed=seed, eval_test=False)
         runs.append(t.train())
-    mean = lambda k: sum(r[k] for r in runs)/len(runs)
+    def mean(k):
+        return sum(r[k] for r in runs)/len(runs)
     assert {r['total_steps'] for r in runs}=={8}
     assert abs(mean('best_selection_score') - .5) < .03 and mean('total_accepts') < 1.3
     covered = sum(r['best_selection_interval'][0] <= .5 <= r['best_selection_interval'][1] for r in runs)
@@ -656,7 +661,8 @@ def perfect(system):
     return 'amber' in system
 def served(fault, when, optimizer, root, n=4, **kw):
     "(summary, server, its statuses) of a run whose first requests that `when` picks meet `fault`"
-    left, lock, gave = [kw.pop('first', 6)], threading.Lock(), []
+    left, lock = [kw.pop('first', 6)], threading.Lock()
+    gave = []
     def rest(request):
         system = request['body']['messages'][0]['content']
         with lock:
@@ -673,7 +679,7 @@ def served(fault, when, optimizer, root, n=4, **kw):
 @pytest.mark.parametrize('n, faults', [(1, 2), (4, 8), (20, 20)])
 def test_E1_a_failing_line_does_not_count_against_a_skill(tmp_path, monkeypatch, n, faults):
     "1.0.0 scored the perfect candidate 0, kept that for ever and ended at 0"
-    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
     summary, _, gave = served(error(400, 'no healthy upstream'), perfect, everything, tmp_path, n,
                               first=faults, num_epochs=3, batch_size=8)
     assert sum(gave)==faults
@@ -681,7 +687,7 @@ def test_E1_a_failing_line_does_not_count_against_a_skill(tmp_path, monkeypatch,
             summary['best_step'])==(0, 1, 1, 1)
 
 def test_E1_one_request_in_four_fails_all_the_time(tmp_path, monkeypatch):
-    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
     rng = random.Random(0)
     summary, _, gave = served(error(400, 'no healthy upstream'), lambda s: rng.random() < .25, everything,
                               tmp_path, 20, first=10**9, num_epochs=2, batch_size=8)
@@ -689,7 +695,7 @@ def test_E1_one_request_in_four_fails_all_the_time(tmp_path, monkeypatch):
     assert (summary['best_selection_score'], summary['test_hard'], summary['total_accepts'])==(1, 1, 1)
 
 def test_E1_an_answer_that_never_came_is_not_among_the_scores(tmp_path, monkeypatch):
-    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
     class Client1(Client):
         def chat(self, *, system, user, **kw):
             text, usage = super().chat(system=system, user=user, **kw)
@@ -707,7 +713,7 @@ def test_E1_an_answer_that_never_came_is_not_among_the_scores(tmp_path, monkeypa
 
 def test_E2_a_failing_line_at_the_start_does_not_let_a_worse_skill_in(tmp_path, monkeypatch):
     "1.0.0 measured 0 for a skill that solves all, and adopted one that solves half"
-    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
     count = itertools.count()
     summary, _, gave = served(error(400, 'no healthy upstream'), lambda s: not perfect(s),
                               lambda *a: patch(f'Rule {next(count)}'), tmp_path, 4, first=8, good=True)
@@ -787,7 +793,7 @@ def test_E5_a_limit_is_not_passed(tmp_path, limit):
 
 def test_E6_a_rollout_that_hangs_is_given_up(tmp_path, monkeypatch):
     "1.0.0 waited for it"
-    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
     never = threading.Event()
     class Hangs(Words):
         def rollout_one(self, *, item, **kw):
@@ -869,7 +875,8 @@ class Places(Words):
     def get_items(self, split):
         class Thing:
             def __init__(self, id, word):
-                self.id, self.word, self.also = id, word, {'a', 'b', word}
+                self.id, self.word = id, word
+                self.also = {'a', 'b', word}
         return [Thing(i['id'], i['word']) for i in super().get_items(split)]
     def rollout_one(self, *, item, skill, target_client):
         return super().rollout_one(item=dict(id=item.id, word=item.word), skill=skill,
@@ -1027,7 +1034,7 @@ def test_the_score_of_one_skill_is_one_score(tmp_path, key):
             assert summary['current_selection_score']==summary['best_selection_score']==final['score']
 
 def test_a_rollout_is_lost_wherever_it_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
     class Torn(Words):
         def rollout_one(self, *, item, **kw):
             if item['id'] in ('val-0', 'test-1'):

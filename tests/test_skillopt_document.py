@@ -15,7 +15,7 @@ from skillrl.skillopt.document_env import PackageEnv
 from skillrl.skills.package import SkillPackage
 from skillrl.skillopt.editor import OPS, Edit, Patch, apply_edit, apply_patch_with_report
 from skillrl.skills.guidance import protect
-from skillrl.skillopt.rollout import ThreadExecutor, run_rollout
+from skillrl.envs.rollout import ThreadExecutor, run_rollout
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.store import data_path
 from skillrl.types import RolloutResult
@@ -227,7 +227,8 @@ def test_an_edit_that_breaks_the_package_is_refused_with_a_reason(edit, why):
 
 
 def test_random_edits_lose_no_file_silently():
-    rng, p, kept, refused = random.Random(1), kitchen(), 0, 0
+    rng, p = random.Random(1), kitchen()
+    kept, refused = 0, 0
     p = SkillPackage(p.files, {'assets/plan.png': b'\x89PNG'})
     for _ in range(1500):
 
@@ -765,13 +766,14 @@ def test_the_prompt_follows_the_document(env):
     assert shown('').extras['skills'] == [] and 'no advice' in shown('').conversation[0]['content']
 
 
-class Player:
+class ScriptedPolicy:
     "Answers with the first thing on offer and counts what it was asked"
 
-    model = 'player'
+    model = 'scripted'
 
     def __init__(self, answer=None, usage=None):
-        self.asked, self.answer, self.usage = [], answer, usage or {}
+        self.asked, self.answer = [], answer
+        self.usage = usage or {}
 
     def chat(self, *, system, user, **kw):
         self.asked.append((system, user, kw))
@@ -786,7 +788,7 @@ class Player:
 
 
 def test_any_client_can_play(house):
-    env, client = BankEnv(house, SkillBank.load(data_path('sample_bank.json'))), Player()
+    env, client = BankEnv(house, SkillBank.load(data_path('sample_bank.json'))), ScriptedPolicy()
     r = env.rollout_one(item=env.get_items('train')[0], skill=env.get_initial_skill(), target_client=client)
     assert (
         r.n_turns == len(client.asked)
@@ -800,21 +802,21 @@ def test_a_lost_call_is_not_a_lost_game(house):
     env = BankEnv(house, SkillBank())
     item = env.get_items('train')[0]
     with pytest.raises(EpisodeError, match='quota'):
-        env.rollout_one(item=item, skill='', target_client=Player('', dict(error='quota')))
+        env.rollout_one(item=item, skill='', target_client=ScriptedPolicy('', dict(error='quota')))
     results = run_rollout(
-        env, '', [item], target_client=Player('', dict(error='quota')), retries=0, max_lost=1
+        env, '', [item], target_client=ScriptedPolicy('', dict(error='quota')), retries=0, max_lost=1
     )
     assert [r.status for r in results] == ['infra_error'] and 'quota' in results[0].fail_reason
 
 
 def test_a_reply_without_thought_counts():
-    assert ClientPolicy(Player('<action>look</action>')).generate(
+    assert ClientPolicy(ScriptedPolicy('<action>look</action>')).generate(
         [[dict(role='system', content=''), dict(role='user', content='')]]
     ) == ['<think></think><action>look</action>']
 
 
 def test_a_document_that_cannot_be_used_loses_without_a_game(house):
-    env, client = BankEnv(house, small()), Player()
+    env, client = BankEnv(house, small()), ScriptedPolicy()
     item, doc = env.get_items('train')[0], env.get_initial_skill()
     for bad, why in (
         (doc + as_line(small().get('heat_001')), 'twice'),

@@ -16,7 +16,8 @@ WRITES = {'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shut
 class Counted:
     "`client`, which takes a moment; `note` hears of each call, and `tick` of its beginning and its end"
     def __init__(self, client, note, tick):
-        self.client, self.model, self.note, self.tick = client, client.model, note, tick
+        self.client, self.model = client, client.model
+        self.note, self.tick = note, tick
     def chat(self, **kw):
         what = json.dumps([kw.get(k, '') for k in ('stage', 'system', 'user', 'seed')])
         self.note(f'{threading.get_native_id()} {hashlib.sha256(what.encode()).hexdigest()[:16]}')
@@ -61,7 +62,8 @@ def calls(d):
 class Bomb:
     "Sends `how` to this process at event number `at`: a call begins or ends, or a file is changed"
     def __init__(self, at=0, how=signal.SIGKILL):
-        self.at, self.how, self.n, self.lock = at, how, 0, threading.Lock()
+        self.at, self.how = at, how
+        self.n, self.lock = 0, threading.Lock()
     def tick(self):
         with self.lock:
             self.n += 1
@@ -119,7 +121,8 @@ def attempts(root, what):
     calm.mkdir()
     code, events = life(calm)
     n = int(events)
-    points = lambda times: [1 + int((i + rng.random())*(n - 2)/times) for i in range(times)]
+    def points(times):
+        return [1 + int((i + rng.random())*(n - 2)/times) for i in range(times)]
     told = dict(killed=lambda: [[dict(at=at)] for at in points(100)],
                 stopped=lambda: [[dict(at=at, how=signal.SIGINT)] for at in points(20)],
                 restless=lambda: [[dict(at=at)]*(2*n//at) for at in (150, 60)],

@@ -23,7 +23,7 @@ from skillrl.skillopt.memory import (
 )
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import load_prompt, sections
-from skillrl.skillopt.rollout import Journal
+from skillrl.envs.rollout import Journal
 from skillrl.skills.guard import as_data
 from skillrl.types import RolloutResult
 

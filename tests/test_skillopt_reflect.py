@@ -28,7 +28,7 @@ from skillrl.skillopt.reflect import (
     run_minibatch_reflect,
     usable,
 )
-from skillrl.skillopt.rollout import Journal, ThreadExecutor
+from skillrl.envs.rollout import Journal, ThreadExecutor
 from skillrl.skills.guard import RejectedLog, example_in, rejected_table
 from skillrl.store import JsonlLog, data_path
 from skillrl.types import RolloutResult

@@ -11,7 +11,7 @@ from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.concurrency import Journal, ThreadExecutor, outcome_of
 from skillrl.llm.meter import GivenUp, Meter, add_usage
 from skillrl.envs.items import canonical_json, check_items
-from skillrl.skillopt.rollout import run_rollout, split_failures_successes
+from skillrl.envs.rollout import run_rollout, split_failures_successes
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
 from faults import FaultServer, error, said
@@ -25,7 +25,8 @@ class Client:
     `lost(n, user)` says whether call `n` (from 1) is lost as in 1.0.0: an empty text, an error"""
     model = 'm'
     def __init__(self, lost=lambda n, user: False, naps=None):
-        self.lost, self.naps, self.lock, self.asked = lost, naps, threading.Lock(), []
+        self.lost, self.naps = lost, naps
+        self.lock, self.asked = threading.Lock(), []
     def chat(self, *, system, user, max_completion_tokens=4096, temperature=None, stage='', retries=3, **kw):
         with self.lock:
             self.asked.append(user)
@@ -69,7 +70,8 @@ def test_results_come_in_the_order_of_the_items(workers):
     assert [r.id for r in play(client=Client(naps=naps), workers=workers)]==[i['id'] for i in ITEMS]
 
 def test_jobs_begin_in_their_order_and_no_more_than_workers_at_a_time():
-    begun, now, most, lock = [], [0], [0], threading.Lock()
+    begun, now = [], [0]
+    most, lock = [0], threading.Lock()
     def job(i):
         with lock:
             begun.append(i)
@@ -131,7 +133,8 @@ def test_E6_as_many_hang_as_there_are_workers():
     assert sum(r.ok for r in results)==14
 
 def test_E6_a_rollout_that_was_given_up_calls_nothing_more():
-    wake, ended, ends = threading.Event(), threading.Event(), []
+    wake, ended = threading.Event(), threading.Event()
+    ends = []
     class Stubborn(Env):
         def rollout_one(self, *, item, skill, target_client):
             if item['id']=='i0':
@@ -301,7 +304,8 @@ def test_a_call_that_was_lost_and_repeated_by_the_environment_is_not_lost():
     assert all(r.ok for r in play(Patient(), client=client, workers=1, retries=0))
 
 def test_too_many_lost():
-    bad = lambda *places: Breaks(fail(OSError('no disk')), *places)
+    def bad(*places):
+        return Breaks(fail(OSError('no disk')), *places)
     assert sum(r.ok for r in play(bad(1, 2), items=ITEMS[:4]))==2
     with pytest.raises(Outage,
                        match="3 of 4 rollouts for 'val' were lost, "
@@ -403,7 +407,8 @@ def test_an_environment_may_write_into_its_item():
 
 class Thing:
     def __init__(self, places, parent=None):
-        self.places, self.parent, self._cache = places, parent or self, object()
+        self.places, self.parent = places, parent or self
+        self._cache = object()
 
 def test_an_item_is_known_again_in_another_process(tmp_path):
     code = """class Thing: pass
@@ -474,7 +479,8 @@ def test_failures_and_successes():
 class Shaky(Env):
     "Item `k` is lost `k % 4` times, and for ever if it is among `dead`"
     def __init__(self, dead=()):
-        self.dead, self.tries, self.rng = dead, {}, random.Random()
+        self.dead, self.tries = dead, {}
+        self.rng = random.Random()
     def rollout_one(self, *, item, skill, target_client):
         time.sleep(self.rng.uniform(0, .002))
         k = int(item['id'][1:])
@@ -503,8 +509,10 @@ def test_luck_is_the_same_for_any_number_of_threads_any_outage_and_any_skill():
         def rollout_one(self, *, item, skill, target_client):
             text, _ = target_client.chat(system=skill, user=item['q'])
             return dict(hard=random.Random(target_client.seed).random())
-    play_with = lambda workers=1, lost=lambda n, user: False, skill=SKILL, **kw: [r.hard for r in run_rollout(
-        Lucky(), skill, ITEMS, target_client=Client(lost), executor=ThreadExecutor(workers), pause=0, **kw)]
+    def play_with(workers=1, lost=lambda n, user: False, skill=SKILL, **kw):
+        results = run_rollout(Lucky(), skill, ITEMS, target_client=Client(lost),
+                              executor=ThreadExecutor(workers), pause=0, **kw)
+        return [r.hard for r in results]
     first = play_with(seed=1)
     late = play_with(3, lambda n, user: n <= 9, seed=1)
     assert first==play_with(8, seed=1)==late==play_with(seed=1, skill='Other.')
@@ -640,7 +648,8 @@ def test_C2b_a_killed_stage_goes_on_where_it_was(tmp_path, after):
     journal, asked = tmp_path/'j.jsonl', tmp_path/'asked'
     args = [sys.executable, '-c', RUN, str(journal), str(Path(__file__).parent), str(asked)]
     p = subprocess.Popen(args, stdout=subprocess.PIPE)
-    lines = lambda: journal.read_bytes().count(b'\n') if journal.exists() else 0
+    def lines():
+        return journal.read_bytes().count(b'\n') if journal.exists() else 0
     while p.poll() is None and lines() < after:
         time.sleep(.001)
     p.kill()
@@ -773,7 +782,8 @@ def test_calls_that_time_out_are_counted():
     assert sum(r.usage['calls'] for r in results)==len(client.asked)==6
 
 def test_a_play_that_a_limit_cuts_off_is_on_the_bill():
-    client, bill, journal = Client(), {}, Journal()
+    client, bill = Client(), {}
+    journal = Journal()
     def guard():
         if len(client.asked) >= 7:
             raise BudgetExceeded('7 of 7 calls are made')
@@ -821,7 +831,8 @@ def test_what_is_known_is_not_asked_for_room():
 
 def test_threads_where_jobs_take_time_and_none_where_they_do_not(monkeypatch):
     "Threads that have nothing to wait for cost more than the jobs; one job that takes long brings them back"
-    pool, here, threads = ThreadExecutor(4), threading.get_ident(), set()
+    pool, here = ThreadExecutor(4), threading.get_ident()
+    threads = set()
     def job(i):
         threads.add(threading.get_ident())
         if i=='long':

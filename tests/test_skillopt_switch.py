@@ -22,7 +22,7 @@ def two_models(request):
     system, user = [m['content'] for m in request['body']['messages']][-2:]
     if request['body']['model']=='gpt-4o':
         return said(LEARNED if 'rajector' in user else 'Nothing to merge.')
-    city = next((c for land, c in CAPITALS.items() if land in user), 'Pacific Ocean')
+    city = next((c for country, c in CAPITALS.items() if country in user), 'Pacific Ocean')
     return said(city if RULE in system else 'A fine question!')
 
 def program(source, folder, server):
@@ -110,10 +110,10 @@ def test_an_environment_for_1_0_0_runs(tmp_path):
     exec(readme('class MyEnv'), space)
     class Played(space['MyEnv']):
         "The README's, with its dots filled in: two turns, a conversation, a fraction for the soft score"
-        _splits = {s: [dict(id=f'{s}-{c}', land=l, city=c) for l, c in CAPITALS.items()]
+        _splits = {s: [dict(id=f'{s}-{c}', country=l, city=c) for l, c in CAPITALS.items()]
                    for s in ('train', 'val', 'test')}
         def rollout_one(self, *, item, skill, target_client):
-            said = [target_client.chat(system=skill, user=f"{q} {item['land']}?", stage='rollout')[0]
+            said = [target_client.chat(system=skill, user=f"{q} {item['country']}?", stage='rollout')[0]
                     for q in ('Where is', 'And the capital of')]
             hard = int(item['city'] in said[1])
             return RolloutResult(id=item['id'], hard=hard, soft=.5 + hard/2, n_turns=2,
@@ -134,14 +134,18 @@ def test_prompts_for_1_0_0_are_used(tmp_path, monkeypatch):
     Path('my_prompts').mkdir()
     for name in ('analyst_error', 'ranking'):
         Path(f'my_prompts/{name}.md').write_text(f'My own {name}.')
-    edits = lambda *cs: json.dumps(dict(edits=[dict(op='append', content=c) for c in cs]))
-    opt = Asks(lambda system, user,
-               stage: edits(RULE, 'Be quick.', 'Be kind.') if stage=='merge'
-               else edits(f'{RULE} {user.count("Id:")}') if stage=='analyst' else '{"selected_indices": [0]}')
+    def edits(*contents):
+        return json.dumps(dict(edits=[dict(op='append', content=c) for c in contents]))
+    def answer(system, user, stage):
+        if stage=='merge':
+            return edits(RULE, 'Be quick.', 'Be kind.')
+        return edits(f'{RULE} {user.count("Id:")}') if stage=='analyst' else '{"selected_indices": [0]}'
+    opt = Asks(answer)
     tgt = Asks(lambda system, user,
                stage: next(c for l, c in CAPITALS.items() if l in user) if RULE in system else 'Far away.')
-    items = lambda n: [dict(id=str(i), question=f'Capital of {l}?', answers=[c]) for i,
-                       (l, c) in enumerate([*CAPITALS.items()][:n])]
+    def items(n):
+        some = [*CAPITALS.items()][:n]
+        return [dict(id=str(i), question=f'Capital of {l}?', answers=[c]) for i, (l, c) in enumerate(some)]
     from skillrl.envs.qa import SimpleQAEnv
     env = SimpleQAEnv(train_items=items(5), val_items=items(3), test_items=items(2))
     cfg = SkillOptConfig(num_epochs=1, minibatch_size=2, edit_budget=2, verbose=False, out_root='run')
@@ -175,7 +179,8 @@ class Editor:
     "Names the words that are lacking; merges keep what this step proposed, ranking takes the second"
     model = 'm'
     def __init__(self, log):
-        self.log, self.n, self.last, self.said = log, 0, '', []
+        self.log, self.n = log, 0
+        self.last, self.said = '', []
     def chat(self, *, system, user, max_completion_tokens=4096, temperature=None, stage='', retries=3, **kw):
         self.log.append((stage, len(re.findall(r'(?:train|val|test)-\d+', user))))
         text, self.last = getattr(self, stage)(user), stage

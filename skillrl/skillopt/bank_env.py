@@ -24,7 +24,7 @@ from .editor import apply_patch
 from .gate import Decision, trial
 from .document_env import DocumentEnv
 from .prompts import sections
-from .rollout import run_rollout
+from ..envs.rollout import run_rollout
 from ..skills.bank import SkillBank
 from ..skills.proposals import touched
 from ..skills.retrieval import advice

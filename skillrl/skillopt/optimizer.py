@@ -18,7 +18,7 @@ from ..llm.meter import STOPS, Meter, add_usage, error_message, model_of
 from ..llm.reply import Outage, redact
 from .editor import Patch, skill_hash
 from .prompts import EDITING, FORMS, KEYS, answer, answer_field, fenced, load_prompt
-from .rollout import FOR_GOOD, run_jobs
+from ..envs.rollout import FOR_GOOD, run_jobs
 from ..skills.guard import RejectedLog, repeats_example
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #a9ed6dc2
@@ -47,14 +47,10 @@ class Optimizer:
 # %% ../../nbs/733_skillopt.optimizer.ipynb #cfa1d095
 _PATIENCE = 3
 
-def _why_lost(outcome):
-    "Why `outcome` is no answer, '' if it is one"
-    return outcome['lost'] if isinstance(outcome, dict) else error_message(outcome)
-
 @patch
 def _check_outcomes(self:Optimizer, stage, outcomes, new):
     "Count what was lost of the `new` last outcomes; raise `Outage` where it is not luck"
-    lost = [why for why in map(_why_lost, outcomes) if why]
+    lost = [o['lost'] for o in outcomes if o['lost']]
     if len(lost) < len(outcomes):
         self.reached, self.lost = True, []
     else:
@@ -97,19 +93,18 @@ def faults(
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #7a2bd171
 @patch
-def _read(self:Optimizer, questions, texts):
-    "`texts`, None for one that repeats the example; what of them is rejected is noted"
-    rows, read = [], list(texts)
-    for i, (name, _) in enumerate(questions):
+def _read(self:Optimizer, questions, outcomes):
+    "Texts, None for one that is lost or repeats the example; what of them is rejected is noted"
+    rows, texts = [], []
+    for (name, _), o in zip(questions, outcomes):
+        text, own = None if o['lost'] else o['text'], name in self.prompt_overrides
+        found = faults(name, text, self.prompt(name), own) if text else []
         about = dict(question=name, step=self.step, model=model_of(self.client))
-        own = name in self.prompt_overrides
-        for why, raw in faults(name, texts[i], self.prompt(name), own) if texts[i] else []:
-            rows.append(about | dict(reason=why, raw=raw))
-            if why == _ECHO:
-                read[i] = None
+        rows += [about | dict(reason=why, raw=raw) for why, raw in found]
+        texts.append(None if any(why == _ECHO for why, _ in found) else text)
     if self.rejects is not None:
         self.rejects.add(rows)
-    return read
+    return texts
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #f0e63b8e
 @patch
@@ -156,12 +151,10 @@ def ask_many(self:Optimizer,
     pending = [i for i, o in enumerate(outcomes) if not o]
     for i, o in zip(pending, self._send_all(stage, [asked[i] for i in pending])):
         outcomes[i] = o
-        if isinstance(o, dict):
-            spent.append(o['usage'])
+        spent.append(o['usage'])
     self.usage[stage] = add_usage(self.usage.get(stage, {}), *spent)
-    texts = [None if _why_lost(o) else o['text'] for o in outcomes]
-    self.missed += texts.count(None)
-    return self._read(questions, texts)
+    self.missed += sum(bool(o['lost']) for o in outcomes)
+    return self._read(questions, outcomes)
 
 @patch
 def ask(self:Optimizer, name:str, user:str, stage:str, room:int=0)->str|None: # None for a lost call
@@ -175,7 +168,7 @@ def _send_all(self:Optimizer, stage, asked):
     outcomes, first = [], len(asked) if self.reached else _PATIENCE
     for part in filter(None, (asked[:first], asked[first:])):
         def keep(place, outcome):
-            if not _why_lost(outcome):
+            if isinstance(outcome, dict) and not outcome['lost']:
                 self.journal.put(part[place][0], outcome)  # A full disk stops the run: no lost call
         outcomes += run_jobs(self.executor, self._send, [call for _, call in part], keep)
         self._check_outcomes(stage, outcomes, len(part))

@@ -13,7 +13,7 @@ from random import Random
 from .editor import Edit, Patch, whole
 from .optimizer import Optimizer, patch_in
 from .prompts import answer, fenced, message, record
-from .rollout import split_failures_successes
+from ..envs.rollout import split_failures_successes
 from ..skills.guidance import protect, protected
 from ..types import RolloutResult
 

@@ -19,7 +19,7 @@ from .config import SkillOptConfig, what_binds
 from .editor import skill_hash
 from .gate import score_of
 from .optimizer import Optimizer
-from .rollout import run_rollout
+from ..envs.rollout import run_rollout
 from .run import OptRun, OptState
 from .schedule import build_scheduler
 from .spending import Limits, combine
