@@ -2,12 +2,14 @@
 
     python benchmarks/learning.py [--seeds 3] [--jobs 2] [--real DIR] [--only main|single|real] [--save FILE]
 
-Main: RL in 24 households, each with the bank distilled from its own trajectories; evaluated in 20 households never seen,
-240 tasks, 12 steps each. The arm without skills gets the same environment steps, those spent on collecting included.
-Single: one fixed household, where weights can learn the conventions too: by GRPO with the bank, by GRPO alone, and by
-SFT on demonstrations whose skills the prompt hides. Real: official games, each once, 50 steps.
-Prints the targets and exits 1 when one is missed. `--save data/learning.json` keeps what the front page draws: for each
-seed the success of every iteration, with the environment steps so far, and how many test games each condition won.
+Main: RL in 24 households, each with the bank distilled from its own trajectories; evaluated in 20 households
+never seen, 240 tasks, 12 steps each. The arm without skills gets the same environment steps, those of
+collecting included.
+Single: one fixed household, where weights can learn the conventions too: by GRPO with the bank, by GRPO
+alone, and by SFT on demonstrations whose skills the prompt hides. Real: official games, each once, 50 steps.
+Prints the targets and exits 1 when one is missed. `--save data/learning.json` keeps what the front page
+draws: for each seed the success of every iteration, with the environment steps so far, and the test games
+each condition won.
 """
 import argparse, json, re, sys
 from concurrent.futures import ProcessPoolExecutor
@@ -54,7 +56,8 @@ def steps_of(log):
 def grpo(s, policy, banks, budget=None):
     "GRPO for `rl.iterations`, or until `budget` environment steps are used; what each iteration logs"
     from skillrl.training.rl import GRPOTrainer
-    trainer, log, limits = GRPOTrainer(policy, s.config.rl), [], rollout_limits(s.train[0], s.config)
+    trainer, log = GRPOTrainer(policy, s.config.rl), []
+    limits = rollout_limits(s.train[0], s.config)
     shown = {suite.name: banks.get(suite.name) for suite in s.train}
     def unfinished():
         return len(log) < s.config.rl.iterations if budget is None else steps_of(log) < budget
@@ -125,17 +128,20 @@ def pooled(runs, a, b):
 def main_result(runs):
     "Print rates and targets; were all of them met?"
     for seed, (out, spent) in enumerate(runs):
-        with_banks = f'{spent["steps"]} environment steps with banks ({spent["collected"]} of them collecting)'
+        collecting = f'{spent["collected"]} of them collecting'
+        with_banks = f'{spent["steps"]} environment steps with banks ({collecting})'
         print(f'\nseed {seed}: {with_banks}, {spent["steps_without"]} without')
         print(compare(out))
-    print(f'\nover {len(runs)} seeds (mean [95 % interval]); in brackets the paired difference over all games')
+    about = 'mean [95 % interval]; in brackets the paired difference over all games'
+    print(f'\nover {len(runs)} seeds ({about})')
     for a, b in COMPARED:
         print(f'{b} minus {a}: {gain(runs, a, b)}  ({pooled(runs, a, b)})')
     final = over_seeds([rate(out['GRPO with banks, bank']) for out, _ in runs])
     print(f'GRPO with banks, bank: {final}')
     bank, wrong, _, rl = (gain(runs, a, b).mean for a, b in COMPARED)
     checks = {'bank beats none before RL by 0.20': bank >= .20, 'a wrong bank does not help': wrong <= .03,
-              'GRPO with banks reaches 0.80': final.mean >= .80, 'and ends 0.20 above GRPO without skills': rl >= .20}
+              'GRPO with banks reaches 0.80': final.mean >= .80,
+              'and ends 0.20 above GRPO without skills': rl >= .20}
     for what, ok in checks.items():
         print('ok    ' if ok else 'MISSED', what)
     return all(checks.values())
@@ -159,7 +165,7 @@ def single(seed):
     return out
 
 def by_heart(config, house):
-    "A policy fine-tuned on 96 episodes of an expert with skills, without seeing them; environment steps of the skills"
+    "A policy fine-tuned on 96 episodes without their skills, and the environment steps these took"
     more = {'env.episodes': 96, 'sft.trust': 1., 'sft.steps': 400, 'sft.learning_rate': 1e-3}
     config = config.merged(more)
     played = collect_games(build_policy(config), house, config)

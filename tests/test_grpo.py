@@ -46,7 +46,9 @@ def lay_out(rows, side='right', width=0):
     for i,(p,r) in enumerate(rows):
         n = len(p)+len(r)
         at = T-n if side=='left' else 0
-        ids[i,at:at+n], att[i,at:at+n], own[i,at+len(p):at+n] = torch.tensor(p+r), 1, 1
+        ids[i,at:at+n] = torch.tensor(p+r)
+        att[i,at:at+n] = 1
+        own[i,at+len(p):at+n] = 1
     return ids, att, own
 
 def logps(model, ids, att):

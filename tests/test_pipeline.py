@@ -29,7 +29,8 @@ def play_until(kills, sig, seconds, folder):
     """Start, stop and resume runs in `folder` until that many were cut off.
 
     Gives every run that reached its end, and the last one made to."""
-    rng, cut, n, done = random.Random(int(sig)), 0, 0, []
+    rng, done = random.Random(int(sig)), []
+    cut = n = 0
     args = ['--smoke', '--output', str(folder/'0')]
     while cut < kills:
         p = start(*args)
@@ -99,7 +100,8 @@ def test_bad_input_gets_one_sentence(tmp_path, capsys):
     model = dict(teacher_model_id='m', teacher_api_base=f'{nowhere}/v1',
                  prices=str(put('prices.json', '{"m": 5}')))
     prices = put('prices_config.json', json.dumps(dict(model=model)))
-    no_file, x, b, y = tmp_path/'none.json', tmp_path/'x', tmp_path/'b', tmp_path/'y'
+    no_file = tmp_path/'none.json'
+    x, b, y = (tmp_path/name for name in 'xby')
     cases = [(['train', '--config', broken, '--output', x], 'broken.json'),
              (['train', '--config', key, '--output', x], 'rl.group_size'),
              (['train', '--config', no_file, '--output', x], 'none.json'),
@@ -192,3 +194,15 @@ def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
         assert main(['rl', *live, '--config', str(tmp_path/'c.json'), '--skill-bank', str(tmp_path/'b.json'),
                      '--output', str(tmp_path/'p')])==0
     assert '6 episodes' in capsys.readouterr().out and (tmp_path/'p'/'model.safetensors').exists()
+
+def test_the_committed_runs_are_of_the_present_loop():
+    from skillrl.training.pipeline import CONDITIONS
+    loop = json.loads((data_path('loop.json')).read_text())
+    for run in loop['seeds']:
+        assert list(run['test']) == [', '.join(c) for c in CONDITIONS]
+        assert {r['n'] for r in run['test'].values()} == {240} and len(run['rl']['success']) == 30
+        kept = [r['suite'] for r in run['rounds'] for p in r['proposals'] if p['kept']]
+        grown = [name for name, sizes in run['banks'].items() if sizes[-1] > sizes[0]]
+        assert sorted(set(kept)) == grown
+    story = loop['skill']
+    assert not story['source']['won'] and story['episode']['won'] and not story['episode_without']['won']

@@ -15,7 +15,8 @@ from skillrl.training.sft import encode_rows, full_sft
 SIZES = {'shirt 1': 0., 'shirt 2': .25, 'shirt 3': .5, 'shirt 4': 1.}
 
 class Wish:
-    id, task, category = 'a shirt', 'buy a shirt.', 'shop'
+    id = 'a shirt'
+    task, category = 'buy a shirt.', 'shop'
 
 class Shop:
     "Four shirts, each of which is paid by how well it fits"
