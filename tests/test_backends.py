@@ -6,7 +6,7 @@ import pytest
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
-from skillrl.llm.command import NAME, CommandChat, checked, lay_out
+from skillrl.llm.command import NAME, CommandChat, check_files, lay_out
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place, as_text, open_questions, quoted
 from skillrl.llm.process import _Drain, run_command, safe_env
 from skillrl.envs.rollout import Journal, run_rollout
@@ -670,7 +670,7 @@ def test_names_that_lead_out_or_are_taken(name, agent):
 @pytest.mark.parametrize('what', [b'bytes', 3, None, Path('no/such/file')])
 def test_files_of_another_kind(what):
     with pytest.raises(TypeError, match="the file 'a.csv' is .*: give text, or the Path"):
-        checked({'a.csv': what})
+        check_files({'a.csv': what})
 
 def test_files_for_all_and_for_one(agent, tmp_path):
     (tmp_path/'x.bin').write_bytes(bytes(range(256)))

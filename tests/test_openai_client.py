@@ -10,7 +10,7 @@ from skillrl.llm.reply import Outage
 from skillrl.llm.command import CommandChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
-from skillrl.llm.service import LONGEST, Garbled, is_local, read_chat, retry_wait
+from skillrl.llm.service import MAX_RETRY_WAIT, Garbled, is_local, read_chat, retry_wait
 from skillrl.store import JsonlLog
 
 KEY = 'Zq7-mug-and-spoon_0451'
@@ -168,10 +168,10 @@ def test_the_package_below_does_not_retry(client):
         ('0', 0),
         ('0.5', 0.5),
         ('60', 60),
-        ('61', LONGEST),
-        ('86400', LONGEST),
-        ('1e400', LONGEST),
-        ('inf', LONGEST),
+        ('61', MAX_RETRY_WAIT),
+        ('86400', MAX_RETRY_WAIT),
+        ('1e400', MAX_RETRY_WAIT),
+        ('inf', MAX_RETRY_WAIT),
     ],
 )
 def test_retry_after_is_kept_to(client, naps, header, wait):
@@ -197,7 +197,7 @@ def test_a_retry_after_without_sense_is_ignored(client, naps, header):
         client(s).reply(ask())
     assert len(naps)==1 and .5 <= naps[0] <= .625
 
-@pytest.mark.parametrize('ahead,wait', [(7, 7), (3600, LONGEST), (-100, 0)])
+@pytest.mark.parametrize('ahead,wait', [(7, 7), (3600, MAX_RETRY_WAIT), (-100, 0)])
 def test_retry_after_may_be_a_date(client, naps, ahead, wait):
     def date(t):
         return email.utils.formatdate(t, usegmt=True)
@@ -216,7 +216,7 @@ def test_any_header_gives_a_wait_within_bounds():
             k: ''.join(rng.choice('0123456789.-+eE ,:GMTSunNov') for _ in range(rng.randint(0, 30)))
             for k in ('retry-after', 'retry-after-ms', 'date')
         }
-        assert 0 <= retry_wait(headers, rng.randint(0, 2000)) <= LONGEST
+        assert 0 <= retry_wait(headers, rng.randint(0, 2000)) <= MAX_RETRY_WAIT
 
 def test_waits_grow(client, naps):
     with FaultServer(rest=error(500)) as s:

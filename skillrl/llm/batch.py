@@ -166,7 +166,7 @@ def ask_many(
     batch:Iterable[list],       # Lists of messages
     names:Iterable[str]=None,   # A name for each, see `Chat.replies`
     params:dict={},             # For the service, the same for all
-)->list[ChatReply]: # In the order of `batch`; raises `Outage` when nothing is answered
+)->list[ChatReply]: # In the order of `batch`; `Outage` if nothing is answered, errors of the ledger
     "What `chat` answers to each of `batch`; an error that ends it early has the replies so far as `replies`"
     run = Batch(chat, params)
     try:

@@ -68,6 +68,7 @@ class Handoff(RunStopped):
 
     @property
     def questions(self)->list[Path]:
+        "Those without an answer"
         return open_questions(self.folder)
 
     def __str__(self):
@@ -89,9 +90,9 @@ class HandoffChat(Chat):
     def __init__(self,
         folder:str|Path,           # Made for the first question
         model:str='handoff',       # Whose questions these are: another name, other answers
-        wait:float=None,           # Seconds to wait for answers; None stops at once
+        wait:float=None,           # Seconds to wait for answers, from 0; None stops at once
         pause:Callable=time.sleep, # What waits between looks, given seconds
-        **kw, # For `Chat`
+        **kw:object, # For `Chat`
     ):
         super().__init__(model, **kw)
         self.folder, self.wait = Path(folder), wait or 0
@@ -166,22 +167,20 @@ def arrived(self:HandoffChat, batch:list[list[dict]])->bool:
     return False
 
 @patch
-def send(self:HandoffChat, messages:list[dict], **params)->ChatReply:
+def send(self:HandoffChat, messages:list[dict], **params:object)->ChatReply:
     "The answer that lies there"
     return ChatReply(self.find(messages))
 
-
-
 # %% ../../nbs/345_llm.handoff.ipynb #9b65d971
 @patch
-def reply(self:HandoffChat, messages:list[dict], **params)->ChatReply:
-    "As for `Chat`; raises `Handoff` when there is no answer yet"
+def reply(self:HandoffChat, messages:list[dict], **params:object)->ChatReply:
+    "As for `Chat`; `Handoff` if there is no answer yet"
     self.ready([messages], params)
     return Chat.reply(self, messages, **params)
 
 @patch
-def replies(self:HandoffChat, batch:Iterable[list[dict]], **params)->list[ChatReply]:
-    "As for `Chat`; raises `Handoff` when an answer is missing"
+def replies(self:HandoffChat, batch:Iterable[list[dict]], **params:object)->list[ChatReply]:
+    "As for `Chat`; `Handoff` if an answer is missing"
     batch = list(batch)
     self.ready(batch, params)
     return Chat.replies(self, batch, **params)

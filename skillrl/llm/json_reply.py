@@ -34,7 +34,7 @@ def _character(m):
 
 class Found(NamedTuple):
     "A list or object in a reply"
-    length:int   # Characters
+    length:int   # In characters
     whole:bool   # Was it closed?
     value:object # Its list or dict
 

@@ -66,10 +66,12 @@ def cost(self:Ledger, model:str, prompt_tokens:int, completion_tokens:int)->floa
 
 @patch(as_prop=True)
 def usd(self:Ledger)->float:
+    "Dollars spent on models whose price is known"
     return sum(self.cost(m, read, written) for m, (_, read, written) in self.counts.items())
 
 @patch(as_prop=True)
 def tokens(self:Ledger)->int:
+    "Read and written by all models"
     return sum(read + written for _, read, written in self.counts.values())
 
 # %% ../../nbs/315_llm.ledger.ipynb #2a0424f9
@@ -145,7 +147,7 @@ def hold(self:Ledger,
     completion_tokens:int=None, # What it may write; None when nothing limits it
     wait:bool=False,            # Wait while other threads hold something that may come free?
 )->object: # For `add`, or for `release` if the call is not made
-    "Keep back what `check` says; raises as `check` does"
+    "Keep back what `check` says; errors of `check`"
     thread = get_ident()
     hold = thread, object()
     with self._lock:
@@ -187,7 +189,7 @@ class ReplyCache:
         return f'ReplyCache({self.folder.name!r}, {len(self)} kept)'
 
     def put(self, request:dict, reply:ChatReply)->None:
-        "Keep `reply` if it is `ok`"
+        "Keep `reply` if it is `ok`; OSError if the disk is full"
         if not reply.ok:
             return
         fields = {k: v for k, v in vars(reply).items() if k != 'cached'}

@@ -129,9 +129,9 @@ def run_command(
     folder:Path,       # To run in
     stdin:Path,        # A file
     env:dict,          # All its variables
-    timeout:float=600.,   # Seconds
+    timeout:float=600.,   # Seconds, from 0
     most:int=1_000_000,   # Bytes to keep of each stream
-)->Ended:
+)->Ended: # `Stopped` if a stop is asked for
     "Run `command` until it ends or its time is up; what it has started ends with it"
     program = shutil.which(command[0])
     if program is None:

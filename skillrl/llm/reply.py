@@ -29,10 +29,12 @@ class ChatReply:
 
     @property
     def ok(self)->bool:
+        "Is there an answer?"
         return self.status == 'ok'
 
     @property
     def tokens(self)->int:
+        "Read and written"
         return self.prompt_tokens + self.completion_tokens
 
 # %% ../../nbs/305_llm.reply.ipynb #6ae59e9a
