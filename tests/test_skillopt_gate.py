@@ -80,8 +80,9 @@ GATES = [
     ('hard', 0.5, 0.7, 0.7, 0.5, 0.7, 0.7, 'accept'),
 ]
 
-@pytest.mark.parametrize('metric,w,hard,soft,current,best,score,action', GATES)
-def test_strict_gate_of_1_0_0(metric, w, hard, soft, current, best, score, action):
+@pytest.mark.parametrize('case', GATES, ids=str)
+def test_strict_gate_of_1_0_0(case):
+    metric, w, hard, soft, current, best, score, action = case
     r = evaluate_gate(
         candidate_skill='new',
         cand_hard=hard,
@@ -101,9 +102,8 @@ def test_strict_gate_of_1_0_0(metric, w, hard, soft, current, best, score, actio
         and r.current_skill == ('new' if kept else 'old')
         and r.best_skill == ('new' if led else 'top')
     )
-    assert r.current_score == pytest.approx(score if kept else current) and r.best_score == pytest.approx(
-        score if led else best
-    )
+    assert r.current_score == pytest.approx(score if kept else current)
+    assert r.best_score == pytest.approx(score if led else best)
     assert r.best_step==(5 if led else 3) and select_gate_score(hard, soft, metric, w)==pytest.approx(score)
 
 @pytest.mark.parametrize(
@@ -231,7 +231,8 @@ def test_a_good_guess_finds_what_halving_finds(draw):
 
 def test_a_guess_needs_few_looks(monkeypatch):
     import skillrl.stats as g
-    asked, rng, weighed = [], random.Random(0), g.weighed_below
+    asked, weighed = [], g.weighed_below
+    rng = random.Random(0)
     monkeypatch.setattr(g, 'weighed_below', lambda *a: asked.append(a) or weighed(*a))
     for _ in range(40):
         lower_bound([rng.choice([-1, 0, 0, 1, 1]) for _ in range(100)], .3, -1)

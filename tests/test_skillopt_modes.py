@@ -28,7 +28,7 @@ from skillrl.envs.alfworld.scene import CATEGORIES
 
 STAGES = {'analyst_error': 'analyst', 'analyst_success': 'analyst', 'full_rewrite': 'analyst',
           'merge_rewrites': 'merge'}
-HARM = '- Hurry 7.'
+HURRY = '- Hurry 7.'
 
 def spent(user, text):
     return dict(prompt_tokens=len(user.split()), completion_tokens=len(text.split()), calls=1)
@@ -280,7 +280,7 @@ def test_the_protected_block_survives_whatever_edits_do(mode):
         assert Counter(r['status'] for r in report)['skipped_protected_region'] >= 2
 
 def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restart():
-    tutor = Tutor(analyst_error=edits(HARM))
+    tutor = Tutor(analyst_error=edits(HURRY))
     settings = dict(screen=False, batch_size=4)
     trainer(tutor, **settings).train()
     assert actions() == ['reject']*6
@@ -291,7 +291,7 @@ def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restar
     assert all('Hurry 7.' in c for c in contexts if c)
 
     def broken():
-        first = Tutor(analyst_error=edits(HARM))
+        first = Tutor(analyst_error=edits(HURRY))
         class Stop(Clerk):
             def chat(self, **kw):
                 if len(first.told('analyst_error')) > 4:
@@ -299,7 +299,7 @@ def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restar
                 return super().chat(**kw)
         with pytest.raises(KeyboardInterrupt):
             trainer(first, Stop(), **settings).train()
-        second = Tutor(analyst_error=edits(HARM))
+        second = Tutor(analyst_error=edits(HURRY))
         trainer(second, **settings).train()
         return first.asked, second.asked, snapshot()
     first, second, files = inside('broken', broken)
@@ -307,14 +307,14 @@ def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restar
     assert 0 < len(second) < len(tutor.asked)
 
 def test_without_memory_of_refused_edits_nothing_is_told():
-    tutor = Tutor(analyst_error=edits(HARM))
+    tutor = Tutor(analyst_error=edits(HURRY))
     trainer(tutor, screen=False, rejected_edits=False).train()
     assert not any('Context' in sections(u) for u in tutor.told('analyst_error'))
 
 @pytest.mark.parametrize('rule,line,accepted', [
     ('strict', '- Mind the {few}.', True), ('bound', '- Mind the {few}.', False),
     ('sign', '- Mind the {few}.', False), ('none', '- Mind the {few}.', True),
-    ('strict', HARM, False), ('bound', HARM, False), ('sign', HARM, False), ('none', HARM, True),
+    ('strict', HURRY, False), ('bound', HURRY, False), ('sign', HURRY, False), ('none', HURRY, True),
     ('strict', '{all}', True), ('bound', '{all}', True), ('sign', '{all}', True), ('none', '{all}', True)])
 def test_rules_of_the_gate(rule, line, accepted):
     "An edit that helps one item of twelve, one that harms, and one that helps them all"
@@ -412,7 +412,7 @@ def test_a_limit_below_the_first_measurement_is_said_at_once():
     assert not clerk.asked
 
 def test_patience_counts_steps_without_a_new_skill():
-    said = trainer(Tutor(analyst_error=edits(HARM)), num_epochs=9, patience=3).train()
+    said = trainer(Tutor(analyst_error=edits(HURRY)), num_epochs=9, patience=3).train()
     assert said['total_steps'] == 3 and said['stopped'] == '3 steps without a new skill'
 
 class Twice(RuleWorld):
@@ -559,7 +559,9 @@ def test_an_optimizer_that_is_asked_by_files():
                                            meta_skill=dict(memory='Short lines.')), **settings).train())
     for name in ('best_skill.md', 'current_skill.md'):
         assert text(name) == Path(f'direct/run/{name}').read_text()
-    what = lambda r: {k: v for k, v in r.items() if k != 'usage'}
+    def what(r):
+        return {k: v for k, v in r.items() if k != 'usage'}
+
     direct = json.loads(Path('direct/run/history.json').read_text())
     assert list(map(what, read('history.json'))) == list(map(what, direct))
 
@@ -627,7 +629,7 @@ def test_the_number_of_workers_changes_nothing(workers):
     assert dict(read('summary.json'), config=0) == dict(json.loads(two['summary.json']), config=0)
 
 def test_failures_only():
-    tutor = Tutor(analyst_success=edits(HARM))
+    tutor = Tutor(analyst_success=edits(HURRY))
     trainer(tutor, failure_only=True, num_epochs=3).train()
     assert not tutor.told('analyst_success') and tutor.told('analyst_error')
 

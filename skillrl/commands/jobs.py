@@ -190,7 +190,7 @@ _JOBS = {
     'bank': _Job(_bank_job, ['policy', 'env', 'suite', 'url', 'games', *_MODELS]),
     'questions': _Job(_question_job, ['split', 'skill', *_MODELS]),
     '': _Job(_rule_job, ['skill'])}
-_JOB_FLAGS = ['bank', 'questions', 'policy', 'env', 'suite', 'url', 'games', *_MODELS, 'split', 'skill', 'smoke']
+_JOB_FLAGS = ['bank', 'questions', 'smoke', *_JOBS['bank'].uses, 'split', 'skill']
 
 def _idle(args, kind):
     "Refuse flags that this kind of job has no use for"

@@ -19,7 +19,7 @@ from ..tables import counted
 # %% ../../nbs/566_envs.questions.ipynb #d8570995
 def read_questions(
     path:Path|str,  # JSON lines, or a JSON list
-)->list[dict]:      # Items, see `references`, each with an `id`; `ValueError` that names the line of a slip
+)->list[dict]:      # Items with an `id`, see `references`; `FileNotFoundError`, or `ValueError` for a slip
     "The questions in a file"
     if not Path(path).is_file():
         raise FileNotFoundError(f'there is no file {path}: name one with questions')

@@ -112,8 +112,9 @@ def _edits(patch):
 @patch(cls_method=True)
 def from_dict(cls:Patch, d:dict)->Patch: # `ValueError` if `d` is no dict
     "The patch that `d` means; what is no edit is `dropped`"
-    edits, dropped = _edits(d), _listed(d.get('dropped'))
-    out = cls([], str(d.get('reasoning') or ''), [o for o in dropped if isinstance(o, dict)])
+    edits = _edits(d)
+    dropped = [o for o in _listed(d.get('dropped')) if isinstance(o, dict)]
+    out = cls([], str(d.get('reasoning') or ''), dropped)
     for o in edits:
         try:
             out.edits.append(Edit.from_dict(o))
@@ -124,7 +125,8 @@ def from_dict(cls:Patch, d:dict)->Patch: # `ValueError` if `d` is no dict
 # %% ../../nbs/709_skillopt.editor.ipynb #26658031
 def _edges(found):
     "White space before and behind the words of `found`"
-    return found[:len(found) - len(found.lstrip())], found[len(found.rstrip()):]
+    before = len(found) - len(found.lstrip())
+    return found[:before], found[len(found.rstrip()):]
 
 def _replaced(text, span, content):
     a, b = span
@@ -136,9 +138,12 @@ def _deleted(text, span, eol):
     edges = ''.join(_edges(text[a:b]))
     between_lines = '\n' in edges
     blank = ' \t\r' if between_lines else ''
-    left, right = text[:a].rstrip(blank)[-1:], text[b:].lstrip(blank)[:1]
+    left = text[:a].rstrip(blank)[-1:]
+    right = text[b:].lstrip(blank)[:1]
+    if not (left.strip() and right.strip()):
+        return text[:a] + text[b:]
     gap = eol if between_lines else edges[:1]
-    return text[:a] + (gap if left.strip() and right.strip() else '') + text[b:]
+    return text[:a] + gap + text[b:]
 
 # %% ../../nbs/709_skillopt.editor.ipynb #7e182b05
 _front = re.compile(r'---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)', re.S | re.M)
@@ -151,7 +156,8 @@ def _inserted(text, span, content, eol):
 
 def _prepended(text, content, eol):
     m = _front.match(text)
-    front, body = (m[0] + eol, text[m.end():]) if m else ('', text)
+    front = m[0] + eol if m else ''
+    body = text[m.end():] if m else text
     rest = eol + body.lstrip('\r\n') if body.strip() else ''
     return front + content + eol + rest
 
@@ -244,7 +250,8 @@ def _applied(skill, o, max_chars):
 
 def _row(fields, status):
     op, target, content = (str(fields.get(k) or '') for k in ('op', 'target', 'content'))
-    return dict(op=op, target=target[:200], content_preview=content.strip()[:200], status=status)
+    preview = content.strip()[:200]
+    return dict(op=op, target=target[:200], content_preview=preview, status=status)
 
 # %% ../../nbs/709_skillopt.editor.ipynb #26f9759c
 def apply_patch_with_report(

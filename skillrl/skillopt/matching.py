@@ -28,7 +28,8 @@ def _kept(text):
         markup.update(range(*m.span()))
     plain = [i for i in range(len(text)) if i not in markup]
     blank = [text[i].isspace() for i in plain]
-    return [i for i, now, before in zip(plain, blank, [False, *blank]) if not (now and before)]
+    both = zip(plain, blank, [False, *blank])
+    return [i for i, now, before in both if not (now and before)]
 
 def _occurrences(text:str, target:str)->Iterator[int]:
     i = text.find(target)
@@ -49,7 +50,8 @@ def _widened(text, target, a, b):
     line = text.rfind('\n', 0, a) + 1
     bullet = _bullet.fullmatch(text, line, a)
     begins = bullet or not text[line:a].strip()
-    if not begins or re.search(r'\w', text[b:].split('\n', 1)[0]):
+    behind = text[b:].split('\n', 1)[0]
+    if not begins or re.search(r'\w', behind):
         return None
     return (bullet.start(1) if bullet else a), b
 
@@ -88,5 +90,6 @@ def spans(
     ends = [m.start() - i for i, m in enumerate(re.finditer('\r\n', text))]
     def _place(i):
         return i + bisect_left(ends, i) # In `text`, one character further for each of `ends`
-    exact = [(_place(i), _place(i + len(want))) for i in _occurrences(unix, want)]
+    found = _occurrences(unix, want)
+    exact = [(_place(i), _place(i + len(want))) for i in found]
     return exact or _loose_spans(text, target)

@@ -70,7 +70,8 @@ def failure_patterns(
             _add(name.strip(), max(1, whole(s.get('count')) or 1))
     failed = [] if found else [r for r in results if r.ok and r.hard < 1]
     for r in failed:
-        _add(r.fail_reason.split(':')[0].strip()[:80] or 'no reason given', 1, [r.id])
+        reason = r.fail_reason.split(':')[0].strip()
+        _add(reason[:80] or 'no reason given', 1, [r.id])
     return sorted(found.values(), key=lambda row: -row['count'])[:most]
 
 # %% ../../nbs/739_skillopt.memory.ipynb #4e59a1a1
@@ -216,7 +217,8 @@ def compare(
     "What became of each item between two skills"
     old, new = map(_by_id, (before, after))
     both = [(old[i], new[i]) for i in old if i in new]
-    return Comparison([Pair(label(score(a), score(b)), a, b) for a, b in both if a.ok and b.ok])
+    played = [(a, b) for a, b in both if a.ok and b.ok]
+    return Comparison([Pair(label(score(a), score(b)), a, b) for a, b in played])
 
 def _by_id(results):
     found = {}

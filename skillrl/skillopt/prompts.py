@@ -76,8 +76,8 @@ def sections(user:str)->dict[str, str]: # Text by heading; the skill without its
     "A question to the optimizer, as `message` made it, taken apart"
     heads = [m for m in _HEADING.finditer(user) if m[2] is not None]
     ends = [*(m.start() for m in heads[1:]), len(user)]
-    texts = [user[m.end():end].strip('\n') for m, end in zip(heads, ends)]
-    return {m[2]: _FENCED.sub(r'\2', text) for m, text in zip(heads, texts)}
+    found = {m[2]: user[m.end():end].strip('\n') for m, end in zip(heads, ends)}
+    return {name: _FENCED.sub(r'\2', text) for name, text in found.items()}
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #2c229d8b
 EDITING = tuple('''analyst_error analyst_success merge_failure merge_success merge_final ranking
@@ -115,17 +115,21 @@ _CREDITED = _EDIT | dict(support_count=_or_null('integer'), source_type=_or_null
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #404035ac
 _FAILURE = dict(failure_type=_TEXT, count=_NUMBER, description=_TEXT)
-_MERGED = object_of(reasoning=_TEXT, edits=_list_of(**_CREDITED))
-_WRITTEN = object_of(reasoning=_TEXT, change_summary=_TEXT, new_skill=_TEXT)
+
+def _form(**fields):
+    return object_of(reasoning=_TEXT, **fields)
+
+_MERGED = _form(edits=_list_of(**_CREDITED))
+_WRITTEN = _form(change_summary=_TEXT, new_skill=_TEXT)
 FORMS = dict( # Name of a prompt → schema of its answer
-    analyst_error=object_of(reasoning=_TEXT, failure_summary=_list_of(**_FAILURE), edits=_list_of(**_EDIT)),
-    analyst_success=object_of(reasoning=_TEXT, edits=_list_of(**_EDIT)),
+    analyst_error=_form(failure_summary=_list_of(**_FAILURE), edits=_list_of(**_EDIT)),
+    analyst_success=_form(edits=_list_of(**_EDIT)),
     merge_failure=_MERGED, merge_success=_MERGED, merge_final=_MERGED,
-    ranking=object_of(reasoning=_TEXT, selected_indices=dict(type='array', items=_NUMBER)),
+    ranking=_form(selected_indices=dict(type='array', items=_NUMBER)),
     rewrite=_WRITTEN, full_rewrite=_WRITTEN, merge_rewrites=_WRITTEN,
-    slow_update=object_of(reasoning=_TEXT, guidance=_TEXT),
-    meta_skill=object_of(reasoning=_TEXT, memory=_TEXT),
-    edit_budget=object_of(reasoning=_TEXT, edit_budget=_NUMBER))
+    slow_update=_form(guidance=_TEXT),
+    meta_skill=_form(memory=_TEXT),
+    edit_budget=_form(edit_budget=_NUMBER))
 
 def answer_field(name:str)->str: # `name` is one of `KEYS`
     "The field of the answer that counts"

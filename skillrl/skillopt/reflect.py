@@ -32,15 +32,18 @@ def minibatches(
     size:int=8,                  # Most results of one call
     failure_only:bool=False,     # Leave the successes out?
     seed:int=42,                 # For the failures; the successes have the next one
-)->list[tuple]:                  # Pairs of 'failure' or 'success' and results, failures first
-    "What each call reads"
+)->list[tuple]:                  # ('failure' or 'success', results); `ValueError` for a `size` below 1
+    "What each call reads, failures first"
     if size < 1:
         raise ValueError(f'minibatch_size is {size}: give 1 or more')
     failures, successes = map(list, split_failures_successes(results))
     Random(seed).shuffle(failures)
     Random(seed + 1).shuffle(successes)
     sides = dict(failure=failures, success=[] if failure_only else successes)
-    return [(side, rs[i:i+size]) for side, rs in sides.items() for i in range(0, len(rs), size)]
+    return [(side, some) for side, rs in sides.items() for some in _chunks(rs, size)]
+
+def _chunks(xs, size):
+    return [xs[i:i+size] for i in range(0, len(xs), size)]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #f92a3941
 @dataclass
@@ -48,7 +51,7 @@ class RawPatch:
     "What came of one minibatch"
     patch:Patch
     source_type:str = 'failure' # Or 'success'
-    batch_size:int = 0          # Results it rests on
+    batch_size:int = 0          # Number of results it rests on
     ids:list = field(default_factory=list)     # Of their items
     summary:list = field(default_factory=list) # Dicts with failure_type, count, description
 
@@ -64,12 +67,17 @@ def _raw_patch(text, side, batch, edit_budget):
         return None
     edits = [replace(e, source_type=e.source_type or side, support_count=min(e.support_count or n, n))
              for e in patch.edits[:edit_budget]]
+    ids = [r.id for r in batch]
+    return RawPatch(replace(patch, edits=edits), side, n, ids, _failure_types(said))
+
+def _failure_types(said):
+    "The types of failure that the answer `said` names, as plain values"
     rows = said.get('failure_summary')
-    summary = [_failure_type(row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return RawPatch(replace(patch, edits=edits), side, n, [r.id for r in batch], summary)
+    if not isinstance(rows, list):
+        return []
+    return [_failure_type(row) for row in rows if isinstance(row, dict)]
 
 def _failure_type(row):
-    "What the optimizer says of a type of failure, as plain values"
     name, about = (str(row.get(k) or '') for k in ('failure_type', 'description'))
     count = row['count'] if type(row.get('count')) is int else None
     return dict(failure_type=name[:200], count=count, description=about[:500])
@@ -92,10 +100,12 @@ def run_minibatch_reflect(
     "What is proposed for each of `batches`, asked at once"
     prompts = dict(failure='analyst_error', success='analyst_success')
     budget = f'At most {edit_budget} edits. Fewer are fine.'
-    asked = [(prompts[side], message(skill, context, edit_budget=budget, trajectories=_shown(side, batch)))
-             for side, batch in batches]
+    asked = []
+    for side, batch in batches:
+        shown = _shown(side, batch)
+        asked.append((prompts[side], message(skill, context, edit_budget=budget, trajectories=shown)))
     replies = optimizer.ask_many(asked, 'analyst')
-    raw = [_raw_patch(text, side, batch, edit_budget) for (side, batch), text in zip(batches, replies)]
+    raw = [_raw_patch(text, *read, edit_budget) for read, text in zip(batches, replies)]
     return [r for r in raw if r is not None]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #001d7dc4
@@ -107,8 +117,11 @@ def joined(edits:list[Edit])->list[Edit]:
         if key not in once:
             once[key] = e
         elif e.support_count:
-            once[key] = replace(once[key], support_count=(once[key].support_count or 0) + e.support_count)
+            once[key] = replace(once[key], support_count=_support([once[key], e]))
     return list(once.values())
+
+def _support(edits):
+    return sum(e.support_count or 0 for e in edits)
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #0c71f287
 def credited(
@@ -119,15 +132,13 @@ def credited(
 )->Edit:
     "`edit` with support, source and level where the model gave none"
     said = _words(edit)
-    repeated = [e for e in pool if (e.op == 'delete') == (edit.op == 'delete') and _words(e) in said]
+    alike = [e for e in pool if (e.op == 'delete') == (edit.op == 'delete')]
+    repeated = [e for e in alike if _words(e) in said]
     support = min(edit.support_count or _support(repeated), _support(pool)) or None
     sources = {source, *(e.source_type for e in repeated)}
     known = next((s for s in ('failure', 'success') if s in sources), None)
     return replace(edit, support_count=support, source_type=edit.source_type or known,
                    merge_level=edit.merge_level or level)
-
-def _support(edits):
-    return sum(e.support_count or 0 for e in edits)
 
 _word = re.compile(r'[^\W_]+')
 def _words(e):
@@ -139,7 +150,8 @@ def edit_lines(
     most:int|None=None, # Most characters of a text; None for all of them
 )->list[str]:
     "A line of JSON for each of `edits`"
-    return [json.dumps({k: _cut(v, most) for k, v in e.to_dict().items()}, ensure_ascii=False) for e in edits]
+    shown = [{k: _cut(v, most) for k, v in e.to_dict().items()} for e in edits]
+    return [json.dumps(d, ensure_ascii=False) for d in shown]
 
 def _cut(value, most):
     "`value`, without its middle if it is a text of more than `most` characters"
@@ -183,7 +195,7 @@ def merge_patches(
         raise ValueError(f'merge_batch_size is {batch_size}: give 2 or more, or merging never ends')
     sides, level = _by_side(raw), 1
     while max(map(len, sides.values())) > 1:
-        groups = [rs[i:i+batch_size] for rs in sides.values() for i in range(0, len(rs), batch_size)]
+        groups = [some for rs in sides.values() for some in _chunks(rs, batch_size)]
         sides = _by_side(_unite(optimizer, skill, context, groups, level))
         level += 1
     left = [r for rs in sides.values() for r in rs]
@@ -256,8 +268,10 @@ def rewrite(
     "The skill written anew in one call, with the edits of `patch` worked in"
     if not patch.edits:
         return None
-    asked = message(skill, context, length=_limit(max_chars), edits='\n'.join(edit_lines(patch.edits)))
-    return _within(written(optimizer.ask('rewrite', asked, 'rewrite', room=len(skill)//2), skill), max_chars)
+    suggested = '\n'.join(edit_lines(patch.edits))
+    asked = message(skill, context, length=_limit(max_chars), edits=suggested)
+    text = optimizer.ask('rewrite', asked, 'rewrite', room=len(skill)//2)
+    return _within(written(text, skill), max_chars)
 
 def _limit(max_chars):
     return f'At most {max_chars} characters.' if max_chars else ''

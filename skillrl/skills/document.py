@@ -36,11 +36,13 @@ def section_heading(o:Skill|Mistake)->str:
 
 def _section(heading, categories):
     "Whether `heading` is for mistakes, and the category it names; None if it names none"
-    known = {_flat(c).lower(): c for c in reversed([*categories])} | dict(general='general', new='general')
-    first, _, category = (part.strip() for part in heading.lower().partition(':'))
-    if first == 'mistakes':
-        return True, known.get(category or 'general')
-    return False, known.get(heading.lower())
+    known = {_flat(c).lower(): c for c in reversed([*categories])}
+    known |= dict(general='general', new='general')
+    heading = heading.lower()
+    first, _, category = heading.partition(':')
+    if first.strip() == 'mistakes':
+        return True, known.get(category.strip() or 'general')
+    return False, known.get(heading)
 
 # %% ../../nbs/448_skills.document.ipynb #a1495da1
 NOTE = ('<!-- One line is one piece of advice: [id] **title** what to do, *When:* to do it. '
@@ -55,7 +57,10 @@ def bank_to_document(
     for o in bank.active():
         sections.setdefault(section_heading(o), []).append(as_line(o))
     order = sorted(sections, key=lambda heading: heading.startswith('mistakes'))
-    parts = ['\n'.join([f'# {heading}', '', *sections[heading]]).strip() for heading in order]
+    parts = []
+    for heading in order:
+        lines = [f'# {heading}', '', *sections[heading]]
+        parts.append('\n'.join(lines).strip())
     return '\n\n'.join([NOTE, *parts, '# new']) + '\n'
 
 # %% ../../nbs/448_skills.document.ipynb #fcbd7327
@@ -97,14 +102,17 @@ def _read_piece(piece, mistake):
     text = piece[bullet.end():] if bullet else piece
     start = _start.match(text)
     id, title = start[1], start[2] or ''
-    first, *rest = [part.strip() for part in _label.split(text[start.end():])]
+    parts = _label.split(text[start.end():])
+    first, *rest = [part.strip() for part in parts]
     labelled = dict(zip(rest[::2], rest[1::2]))
+    when, why, instead = (labelled.get(label, '') for label in ('When', 'Why', 'Instead'))
     if not mistake:
-        title = title or ' '.join(first.split()[:5]).rstrip('.,:;')
-        return id, dict(title=title, principle=first, when_to_apply=labelled.get('When', ''))
-    avoid = [first if title else '', labelled.get('Instead', '')]
-    return id, dict(description=title or first, why_it_happens=labelled.get('Why', ''),
-                    how_to_avoid=' '.join(filter(None, avoid)))
+        words = ' '.join(first.split()[:5])
+        title = title or words.rstrip('.,:;')
+        return id, dict(title=title, principle=first, when_to_apply=when)
+    if title:
+        instead = f'{first} {instead}'.strip()
+    return id, dict(description=title or first, why_it_happens=why, how_to_avoid=instead)
 
 # %% ../../nbs/448_skills.document.ipynb #f1d938bf
 def _let_in(bank, said, kind, category, categories=None, **provenance):
@@ -115,7 +123,10 @@ def _let_in(bank, said, kind, category, categories=None, **provenance):
 
 def _reword(bank, o, said, category):
     "Make `o` in `bank` say what `said` does"
-    changed = {field: text for field, text in said.items() if text != _flat(getattr(o, field))}
+    changed = {}
+    for field, text in said.items():
+        if text != _flat(getattr(o, field)):
+            changed[field] = text
     new = replace(o, **changed, category=category)
     suspect = set(examine(new)) - set(examine(o))
     if not advice(new):

@@ -19,7 +19,7 @@ def _name_problem(name, editable):
     "What is wrong with a file's `name` in a package; '' if nothing"
     parts = name.split('/')
     plain = name.isprintable() and len(name) <= 200 and not set(name) & set('\\:')
-    odd = any(p.strip() != p or p in ('', '.', '..') for p in parts)
+    odd = [p for p in parts if p.strip() != p or p in ('', '.', '..')]
     if odd or not plain:
         return 'is no plain path inside the folder'
     if not editable or name == 'SKILL.md':
@@ -37,14 +37,16 @@ def _text_problem(text):
 # %% ../../nbs/446_skills.package.ipynb #7dd3724b
 @dataclass
 class SkillPackage:
-    "A skill of several files"
+    "A skill of several files; `ValueError` if one of them could not be written"
     files:dict # Path in the folder → text; `SKILL.md` is one of them
     other:dict = field(default_factory=dict) # Path → bytes of what is carried along
 
     def __post_init__(self):
         if 'SKILL.md' not in self.files:
             raise ValueError('a package needs a file SKILL.md: add it')
-        problems = {name: _name_problem(name, True) or _text_problem(t) for name, t in self.files.items()}
+        problems = {}
+        for name, text in self.files.items():
+            problems[name] = _name_problem(name, True) or _text_problem(text)
         problems |= {name: _name_problem(name, False) for name in self.other}
         for name, problem in problems.items():
             if problem:
@@ -80,13 +82,15 @@ def text(self:SkillPackage)->str:
 def from_text(cls:SkillPackage, text:str)->SkillPackage: # `ValueError` if a border is missing or there twice
     "The package that `text` holds"
     first, *rest = _border.split(_unix(text))
-    names, texts = rest[::2], [_escaped.sub(r'\1', t) for t in (first, *rest[1::2])]
+    names = rest[::2]
+    texts = [_escaped.sub(r'\1', t) for t in (first, *rest[1::2])]
     if names and names.pop() != 'SKILL.md':
         raise ValueError('the last border, ===== SKILL.md =====, is gone: end the text with it')
     twice = next((name for name in names if names.count(name) > 1 or name == 'SKILL.md'), '')
     if twice:
         raise ValueError(f'the border ===== {twice} ===== is there twice: keep one of the two')
-    main, added = texts[0], texts.pop() if rest else ''
+    main = texts[0]
+    added = texts.pop() if rest else ''
     if added.strip():
         main = main.removesuffix('\n') + '\n' + added
     return cls({'SKILL.md': main} | dict(zip(names, texts[1:])))
@@ -105,7 +109,8 @@ def _head(package):
 def edited(self:SkillPackage, text:str)->SkillPackage: # `ValueError` that says what is wrong with `text`
     "The package with the files of `text`"
     new = SkillPackage.from_text(text)
-    gone, added = ([n for n in a.files if n not in b.files] for a, b in ((self, new), (new, self)))
+    gone = [name for name in self.files if name not in new.files]
+    added = [name for name in new.files if name not in self.files]
     if gone:
         raise ValueError(f'the border ===== {gone[0]} ===== is gone or changed: leave such lines as they are')
     if added:
@@ -143,17 +148,20 @@ def _as_text(data):
         return None
 
 @patch(cls_method=True)
-def load(cls:SkillPackage, folder:Path|str)->SkillPackage: # `ValueError` if there is no readable `SKILL.md`
+def load(cls:SkillPackage, folder:Path|str)->SkillPackage:
+    # `FileNotFoundError` if there is no folder, `ValueError` if it holds no readable `SKILL.md`
     "The package in `folder`"
     if not Path(folder).is_dir():
         raise FileNotFoundError(f'there is no folder {folder}')
     found = dict(_contents(Path(folder)))
-    texts = {name: _as_text(data) for name, data in found.items() if not _name_problem(name, True)}
+    named = [name for name in found if not _name_problem(name, True)]
+    texts = {name: _as_text(found[name]) for name in named}
     if _text_problem(texts.get('SKILL.md', '')):
         raise ValueError(f'{folder}: SKILL.md is no text of at most {LARGEST} bytes: save it as UTF-8')
     texts = {name: text for name, text in texts.items() if not _text_problem(text)}
+    other = {name: data for name, data in found.items() if name not in texts}
     try:
-        return cls(texts, {name: data for name, data in found.items() if name not in texts})
+        return cls(texts, other)
     except ValueError as e:
         raise ValueError(f'{folder}: {e}') from None
 
@@ -164,7 +172,7 @@ def save(self:SkillPackage, folder:Path|str)->Path: # `FileExistsError` if it ho
     folder, mine = Path(os.path.abspath(folder)), self.files | self.other
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise FileExistsError(f'{folder} is not a folder: choose another name')
-    there = [p for p in folder.rglob('*') if p.is_symlink() or not p.is_dir()] if folder.exists() else []
+    there = [p for p in folder.rglob('*') if p.is_symlink() or not p.is_dir()]
     strangers = {p.relative_to(folder).as_posix() for p in there} - mine.keys()
     if strangers:
         raise FileExistsError(f'{folder} holds {min(strangers)}, which is not in the package: '
