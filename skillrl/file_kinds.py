@@ -113,7 +113,7 @@ KINDS = *_FOLDERS, *_MARKS, 'skill document', 'empty file'
 # %% ../nbs/818_file_kinds.ipynb #e7f50c68
 def kind_of(
     path:str|Path, # A file or a folder
-)->str:            # Such as `training run`; ValueError where it is nothing of ours
+)->str: # Such as `training run`; FileNotFoundError where nothing is, ValueError where it is nothing of ours
     "What lies at `path`"
     path = Path(path)
     choices = 'name a run, a bank, a policy, trajectories or a log'

@@ -6,7 +6,6 @@
 __all__ = ['PALETTE', 'figure', 'spread', 'label_end', 'split_rates', 'band', 'bars', 'heat_map']
 
 # %% ../nbs/275_plots.ipynb #9725778b
-import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
@@ -66,7 +65,8 @@ def label_end(
         color = ax.lines[-1].get_color()
     def place(renderer:Any)->Any:
         return _place(ax, label)
-    label = ax.annotate(text, (x, y), (6, 0), textcoords=place, label='end', **_STYLE, color=color)
+    label = ax.annotate(text, (x, y), (6, 0), textcoords=place, color=color, **_STYLE)
+    label.set_label('end')
 
 _STYLE = dict(fontsize=9, va='center', annotation_clip=False)
 
@@ -87,8 +87,8 @@ def split_rates(
     rates:Sequence[Rate], # Of success, so between 0 and 1
 )->tuple: # (means, low ends, high ends), the ends within [0, 1]; NaN stays
     "What `band` and `bars` need of some rates"
-    low = [r.low if math.isnan(r.low) else max(0., r.low) for r in rates]
-    high = [r.high if math.isnan(r.high) else min(1., r.high) for r in rates]
+    low = [max(r.low, 0.) for r in rates] # NaN stays, as the first of the two
+    high = [min(r.high, 1.) for r in rates]
     return [r.mean for r in rates], low, high
 
 # %% ../nbs/275_plots.ipynb #820e13c8
@@ -125,8 +125,11 @@ def bars(
         how = dict(color=colors[row], clip_on=False)
         ax.plot([start, end], [y, y], lw=2, **how)
         ax.plot(mean, y, 'o', **how)
-        ax.annotate(f'{mean:.2f}', (end, y), (7, 0), textcoords='offset points', **_STYLE, color=colors[row])
-    ax.set(yticks=range(len(names)), yticklabels=names, xlim=(0, 1), ylim=(len(names) - .4, -.6))
+        told = f'{mean:.2f}'
+        ax.annotate(told, (end, y), (7, 0), textcoords='offset points', color=colors[row], **_STYLE)
+    rows = len(names)
+    ax.set(yticks=range(rows), yticklabels=names)
+    ax.set(xlim=(0, 1), ylim=(rows - .4, -.6))
 
 # %% ../nbs/275_plots.ipynb #ea787c45
 def heat_map(

@@ -484,12 +484,12 @@ def chromium():
 
 def opened(browser, url, width):
     "A page and what it complained of or asked others for"
-    page, complaints = browser.new_page(viewport=dict(width=width, height=800)), []
-    page.on('pageerror', lambda e: complaints.append(str(e)))
-    page.on('console', lambda m: complaints.append(m.text) if m.type in ('error', 'warning') else None)
-    page.on('request', lambda r: complaints.append(r.url) if not r.url.startswith((url, 'data:')) else None)
+    page, problems = browser.new_page(viewport=dict(width=width, height=800)), []
+    page.on('pageerror', lambda e: problems.append(str(e)))
+    page.on('console', lambda m: problems.append(m.text) if m.type in ('error', 'warning') else None)
+    page.on('request', lambda r: problems.append(r.url) if not r.url.startswith((url, 'data:')) else None)
     page.goto(url)
-    return page, complaints
+    return page, problems
 
 def until(page, condition):
     "Wait for `condition`; Playwright's own way to do so is a use of eval, which the page forbids"
@@ -511,18 +511,18 @@ widths = pytest.mark.parametrize('width', [1280, 390])
 @widths
 def test_the_page_follows_a_run(chromium, tmp_path, width):
     with watch(tmp_path/'run') as server:
-        page, complaints = opened(chromium, server.url, width)
+        page, problems = opened(chromium, server.url, width)
         until(page, "document.getElementById('status').textContent == 'waits for the run to begin'")
         seen = []
-        class Watched(RuleTarget):
+        class Observed(RuleTarget):
             def chat(self, **kw):
                 if self.calls in (30, 450):
-                    seen.append(watched(page, f'watch_{width}_{self.calls}'))
+                    seen.append(observed(page, f'watch_{width}_{self.calls}'))
                 return super().chat(**kw)
-        train(tmp_path/'run', epochs=2, target=Watched(seed=2))
+        train(tmp_path/'run', epochs=2, target=Observed(seed=2))
         until(page, "document.getElementById('status').textContent.startsWith('ended')")
-        seen.append(watched(page, f'watch_{width}_end'))
-        assert [s['fits'] for s in seen] == [True]*3 and complaints == []
+        seen.append(observed(page, f'watch_{width}_end'))
+        assert [s['fits'] for s in seen] == [True]*3 and problems == []
         assert seen[0]['status'] == 'step 0: selection items (rollouts: 60)'
         assert 'rollouts' in seen[1]['status']
         steps = present(tmp_path/'run')['steps']
@@ -534,7 +534,7 @@ def test_the_page_follows_a_run(chromium, tmp_path, width):
     until(page, "document.getElementById('status').textContent.startsWith('no answer')")
     page.close()
 
-def watched(page, name):
+def observed(page, name):
     "What the page shows after its next look"
     for _ in range(2):
         try:
@@ -550,9 +550,9 @@ def watched(page, name):
 
 @widths
 def test_the_report_fits(chromium, finished, width):
-    page, complaints = opened(chromium, write_page(finished).as_uri(), width)
+    page, problems = opened(chromium, write_page(finished).as_uri(), width)
     shot(page, f'report_{width}')
-    assert fits(page) and complaints == []
+    assert fits(page) and problems == []
     boxes = [page.locator('.figures svg').nth(i).bounding_box() for i in range(3)]
     assert all(b['width'] > 280 and b['height'] > 150 and b['x'] + b['width'] <= width for b in boxes)
     assert (boxes[0]['y'] == boxes[1]['y']) == (width == 1280)
@@ -561,15 +561,15 @@ def test_the_report_fits(chromium, finished, width):
 @widths
 def test_hostile_texts_do_nothing_in_a_browser(chromium, tmp_path, width):
     root = poisoned(tmp_path/'run')
-    page, complaints = opened(chromium, write_page(root).as_uri(), width)
+    page, problems = opened(chromium, write_page(root).as_uri(), width)
     shot(page, f'hostile_report_{width}')
-    assert page.evaluate('window.pwned') is None and fits(page) and complaints == []
+    assert page.evaluate('window.pwned') is None and fits(page) and problems == []
     page.close()
     (root/'.lock').write_text('1')
     with watch(root) as server:
-        page, complaints = opened(chromium, server.url, width)
+        page, problems = opened(chromium, server.url, width)
         until(page, "document.getElementById('best').textContent.includes('pwned')")
         shot(page, f'hostile_watch_{width}')
-        assert page.evaluate('window.pwned') is None and fits(page) and complaints == []
+        assert page.evaluate('window.pwned') is None and fits(page) and problems == []
         assert page.locator('img, pre script').count() == 0
         page.close()

@@ -46,10 +46,13 @@ def by_task_type(
 )->dict: # `task_type` → total, and sums of scores
     "What came of each kind of task"
     scored = [r for r in results if r.ok]
-    kinds = list(kinds) or sorted({r.task_type for r in scored} - {''})
+    if not kinds:
+        kinds = sorted({r.task_type for r in scored} - {''})
     if not kinds:
         return {}
-    groups = {k: [r for r in scored if r.task_type == k] for k in kinds}
+    groups = {}
+    for k in kinds:
+        groups[k] = [r for r in scored if r.task_type == k]
     groups['overall'] = scored
     other = [r for r in scored if r.task_type not in kinds]
     if other:
@@ -71,7 +74,8 @@ def gain(
         return None
     pairs = zip(before['items'], after['items'])
     gains = [b - a for a, b in pairs if None not in (a, b)]
-    return dict(mean=mean(gains), n=len(gains), interval=list(gain_interval(gains)))
+    low, high = gain_interval(gains)
+    return dict(mean=mean(gains), n=len(gains), interval=[low, high])
 
 # %% ../../nbs/769_skillopt.report.ipynb #7e314eeb
 def write_final(
@@ -84,8 +88,9 @@ def write_final(
     results = [r for some in passes for r in some]
     kinds = getattr(session.env, 'get_task_types', list)()
     buckets = by_task_type(results, kinds)
+    rows = [r.to_dict() for r in results]
     with atomic_folder(path) as tmp:
-        atomic_write(tmp/'results.json', as_file([r.to_dict() for r in results]))
+        atomic_write(tmp/'results.json', as_file(rows))
         if buckets:
             write_json(tmp/'buckets.json', buckets)
         write_json(tmp/'summary.json', summary)
@@ -104,14 +109,16 @@ def _same_test(session, known_as, n):
         return []
     rows = read_json(Path(session.cfg.out_root)/'test_eval_baseline'/'results.json')
     results = [RolloutResult.from_dict(row) for row in rows]
-    return [results[i:i + n] for i in range(0, len(results), n)]
+    starts = range(0, len(results), n)
+    return [results[i:i + n] for i in starts]
 
 def _measure_anew(session, path, skill, items, known_as, repeats):
     session.draft.usage = {}
     passes = _same_test(session, known_as, len(items))
     if not passes:
         for repeat in repeats:
-            passes.append(session.play(skill, items, known_as['split'], repeat, path.name, at_end=True))
+            results = session.play(skill, items, known_as['split'], repeat, path.name, at_end=True)
+            passes.append(results)
     summary = measured(session, passes) | known_as | dict(usage=session.usage_now())
     write_final(session, path, passes, summary)
     session.draft.usage = {}
@@ -160,8 +167,10 @@ def measure_tests(session:Session)->list: # Of two summaries, None where there i
     if not c.eval_test:
         return [None, None]
     skills = dict(test_eval_baseline=s.initial, test_eval_best=s.best)
-    return [measure_final(session, folder, skill, session.test, c.test_split, ['test'])
-            for folder, skill in skills.items()]
+    found = []
+    for folder, skill in skills.items():
+        found.append(measure_final(session, folder, skill, session.test, c.test_split, ['test']))
+    return found
 
 # %% ../../nbs/769_skillopt.report.ipynb #8fe374f3
 def summary_of_test(

@@ -47,7 +47,10 @@ def item_table(
     "Everything that is known of one item"
     o = bank.find(id)
     apart = 'extra', 'provenance', 'source_tasks', 'stats'
-    rows = [[k, v] for k, v in vars(o).items() if v and k not in apart]
+    rows = []
+    for field, value in vars(o).items():
+        if value and field not in apart:
+            rows.append([field, value])
     rows.append(['won when shown', _rate(usefulness(o))])
     for i, goal in enumerate(o.source_tasks, 1):
         rows.append([f'goal {i}', goal])
@@ -67,10 +70,13 @@ def version_table(
     for n in versions(folder):
         new = load_version(folder, n)
         d = diff(old, new)
-        changes = [', '.join(ids) for ids in (d.added, d.removed, d.changed)]
-        rows.append([n, len(new.active()), len(new.quarantined()), *changes])
+        row = [n, len(new.active()), len(new.quarantined())]
+        for ids in (d.added, d.removed, d.changed):
+            row.append(', '.join(ids))
+        rows.append(row)
         old = new
-    return Table(['version', 'active', 'quarantined', 'added', 'removed', 'changed'], rows)
+    head = ['version', 'active', 'quarantined', 'added', 'removed', 'changed']
+    return Table(head, rows)
 
 # %% ../../nbs/803_viewers.bank.ipynb #b5e5dbca
 def evolution_table(
@@ -83,7 +89,8 @@ def evolution_table(
             told = [p['kind'], p['principle'], p['hypothesis']]
             decision = 'kept' if p['kept'] else p['reason']
             rows.append([*_round_of(r), *told, _gate_told(p), decision])
-    return Table(['round', 'suite', 'change', 'what', 'hypothesis', 'gate', 'decision'], rows)
+    head = ['round', 'suite', 'change', 'what', 'hypothesis', 'gate', 'decision']
+    return Table(head, rows)
 
 def _round_of(r):
     return r.get('round', ''), r.get('suite', '')
@@ -106,7 +113,8 @@ def round_table(records:list)->Table:
         weak = ', '.join(r['weak'])
         counts = [len(r['kept']), len(r['refused'])]
         rows.append([*_round_of(r), before, weak, *counts, after])
-    return Table(['round', 'suite', 'won before', 'weak', 'kept', 'refused', 'won after (fresh games)'], rows)
+    head = ['round', 'suite', 'won before', 'weak', 'kept', 'refused', 'won after (fresh games)']
+    return Table(head, rows)
 
 def _rate_of_all(rates):
     return str(Rate(**rates['all'])) if rates else ''
@@ -117,7 +125,7 @@ def plot_usefulness(
 )->object:          # A matplotlib figure
     "Success of the episodes that were shown each item"
     shown = [o for o in bank.active() if usefulness(o).n]
-    shown.sort(key=lambda o: -usefulness(o).mean)
+    shown.sort(key=lambda o: usefulness(o).mean, reverse=True)
     names, colors, rates = [], [], []
     for o in shown:
         names.append(clip(advice(o), 48))
@@ -132,20 +140,25 @@ def plot_usefulness(
 # %% ../../nbs/803_viewers.bank.ipynb #5a077e8a
 def _pooled(records, key):
     "The rate over the suites of one round"
-    rates = [r[key]['all'] for r in records if r[key]]
-    won = sum(round(r['mean']*r['n']) for r in rates)
-    return wilson(won, sum(r['n'] for r in rates))
+    won = played = 0
+    for r in records:
+        if r[key]:
+            rate = Rate(**r[key]['all'])
+            won += round(rate.mean*rate.n)
+            played += rate.n
+    return wilson(won, played)
 
 def _draw_proposals(ax, by_round):
     rounds = list(by_round)
     floor = [0]*len(rounds)
-    for key, color in (('kept', PALETTE['blue']), ('refused', PALETTE['grey'])):
+    right = rounds[-1] + .25
+    for key, color in (('kept', 'blue'), ('refused', 'grey')):
         counts = []
         for records in by_round.values():
             counts.append(sum(len(r[key]) for r in records))
-        ax.bar(rounds, counts, .5, floor, color=color)
+        ax.bar(rounds, counts, .5, floor, color=PALETTE[color])
         middle = floor[-1] + counts[-1]/2
-        label_end(ax, rounds[-1] + .25, middle, key, color)
+        label_end(ax, right, middle, key, PALETTE[color])
         floor = [a + b for a, b in zip(floor, counts)]
     ax.set(ylabel='proposals')
     ax.locator_params(axis='y', integer=True)
@@ -169,8 +182,10 @@ def plot_evolution(
     return fig
 
 def _draw_rates(ax, by_round, when, color):
+    rounds = list(by_round)
     rates = [_pooled(some, f'rates_{when}') for some in by_round.values()]
-    band(ax, list(by_round), *split_rates(rates), when, color)
+    middle, low, high = split_rates(rates)
+    band(ax, rounds, middle, low, high, when, color)
 
 # %% ../../nbs/803_viewers.bank.ipynb #7bbf3d06
 def bank_browser(
@@ -179,13 +194,15 @@ def bank_browser(
     "Search the versions of a bank, with what each changed"
     import ipywidgets as w
     numbers = versions(folder)
-    which = w.SelectionSlider(options=numbers, value=numbers[-1], description='version')
+    latest = numbers[-1]
+    which = w.SelectionSlider(options=numbers, value=latest, description='version')
     words = w.Text(description='search', placeholder='words', continuous_update=True)
     def page(n:int, words:str)->str:
         bank = load_version(folder, n)
         tables = [bank_table(bank, words)]
         if n != numbers[0]:
             before = numbers[numbers.index(n) - 1]
-            tables.append(diff(load_version(folder, before), bank).table())
+            change = diff(load_version(folder, before), bank)
+            tables.append(change.table())
         return ''.join(t.html() for t in tables)
     return browser([which, words], page)

@@ -85,7 +85,8 @@ function axes(x, y, w, last) {
     put('line', {x1: 30, x2: w - 70, y1: y(v), y2: y(v), class: 'rule'})
     put('text', {x: 4, y: y(v) + 4}, v.toFixed(1))
   }
-  for (const [n, text] of [[0, 'step 0'], [last, String(last)]]) put('text', {x: x(n) - 6, y: y(0) + 30}, text)
+  put('text', {x: x(0) - 6, y: y(0) + 30}, 'step 0')
+  put('text', {x: x(last) - 6, y: y(0) + 30}, String(last))
 }
 """
 

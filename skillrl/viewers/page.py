@@ -58,7 +58,7 @@ pre{max-height:32rem;overflow-y:auto}
 .diff>*{display:block;text-decoration:none} ins{background:#d9edf7} del{background:#fbe5d6}
 mark{background:none;font-weight:bold;color:inherit}
 .figures{display:flex;flex-wrap:wrap;gap:1rem} .figures svg{flex:1 1 18rem;max-width:26rem;height:auto}
-progress{width:100%} summary{cursor:pointer}
+progress{width:100%;accent-color:var(--blue)} summary{cursor:pointer}
 #chart{width:100%;height:240px} #chart text{font-size:12px;fill:var(--grey)} .rule{stroke:#ddd}
 .current,.best{fill:none;stroke:var(--blue);stroke-width:2} .best{stroke:var(--orange);stroke-dasharray:4 3}
 .kept{fill:var(--blue)} .refused{fill:#fff;stroke:var(--grey);stroke-width:1.5}

@@ -24,11 +24,21 @@ CURRENT = PALETTE['blue']
 BEST = PALETTE['orange']
 REFUSED = PALETTE['grey']
 
-def _draw_score(ax, x, y, score, color, fill):
-    "A dot at `y`, with the interval of `score` if there is one"
+def _draw_score(ax, place, score, color, fill):
+    "A dot at `place`, with the interval of `score` if there is one"
+    x, y = place
     if score:
         ax.plot([x, x], [score.low, score.high], color=color, lw=.8)
     ax.plot(x, y, 'o', color=color, mfc=fill, ms=5)
+
+def _draw_candidate(ax, folder, r, config):
+    "The dot of the candidate of a step, full if it was accepted"
+    place = r['step'], r['candidate_gate_score']
+    score = score_in(folder/f'steps/step_{r["step"]:04}/selection_eval', config)
+    if is_accepted(r):
+        _draw_score(ax, place, score, CURRENT, CURRENT)
+    else:
+        _draw_score(ax, place, score, REFUSED, 'white')
 
 def _draw_current(ax, view, first, end):
     "The line of the current skill, drawn on to `end`"
@@ -46,18 +56,15 @@ def _draw_current(ax, view, first, end):
 def draw_scores(ax:Any, folder:Path|str)->None:
     "Scores of the current skill, of the candidates and of the best skill along the steps"
     view, known = read_run(folder), finals(folder)
-    end = 1 + max((r['step'] for r in view.steps), default=0)
+    steps = [r['step'] for r in view.steps]
+    end = 1 + max(steps, default=0)
     _draw_current(ax, view, known.get('selection, first skill'), end)
     for r in view.steps:
-        y = r['candidate_gate_score']
-        if y is not None:
-            place = Path(folder)/f'steps/step_{r["step"]:04}/selection_eval'
-            score = score_in(place, view.config)
-            color, fill = (CURRENT, CURRENT) if is_accepted(r) else (REFUSED, 'white')
-            _draw_score(ax, r['step'], y, score, color, fill)
+        if r['candidate_gate_score'] is not None:
+            _draw_candidate(ax, Path(folder), r, view.config)
     fresh = known.get('selection, best skill')
     if fresh:
-        _draw_score(ax, end, fresh.mean, fresh, BEST, BEST)
+        _draw_score(ax, (end, fresh.mean), fresh, BEST, BEST)
         label_end(ax, end, fresh.mean, 'best', BEST)
     ax.set(xlabel='step', ylabel='score', ylim=(-.02, 1.02))
     ax.locator_params(axis='x', integer=True)
@@ -65,11 +72,14 @@ def draw_scores(ax:Any, folder:Path|str)->None:
 # %% ../../nbs/806_viewers.report.ipynb #b81009b4
 def draw_lengths(ax:Any, folder:Path|str)->None:
     "Length of the skill along the steps"
-    known = [r for r in read_run(folder).steps if r['skill_len'] is not None]
-    lengths = [r['skill_len'] for r in known]
-    ax.plot([r['step'] for r in known], lengths, '.-', color=CURRENT)
-    longest = max([1, *lengths])
-    ax.set(xlabel='step', ylabel='characters', ylim=(0, 1.1*longest))
+    steps, lengths = [], []
+    for r in read_run(folder).steps:
+        if r['skill_len'] is not None:
+            steps.append(r['step'])
+            lengths.append(r['skill_len'])
+    ax.plot(steps, lengths, '.-', color=CURRENT)
+    top = 1.1*max(lengths, default=1)
+    ax.set(xlabel='step', ylabel='characters', ylim=(0, top))
     ax.locator_params(axis='x', integer=True)
 
 def plot_run(folder:Path|str)->Any: # A matplotlib figure
@@ -83,9 +93,10 @@ def plot_run(folder:Path|str)->Any: # A matplotlib figure
 def draw_finals(ax:Any, folder:Path|str)->None:
     "First and best skill on each split"
     known = finals(folder)
-    colors = [BEST if 'best' in name else CURRENT for name in known]
     names = [name.replace(', ', '\n') for name in known]
-    bars(ax, names, *split_rates(known.values()), colors)
+    colors = [BEST if 'best' in name else CURRENT for name in known]
+    middle, low, high = split_rates(known.values())
+    bars(ax, names, middle, low, high, colors)
     ax.set(xlabel='score')
 
 def drawn(
@@ -104,32 +115,42 @@ _COLUMNS = ('Rollout: the score of the training items under the current skill. C
 _MODELS = 'The target is the model that acts by the skill, the optimizer the one that edits it.'
 _LOST = 'What a server or an environment failed to deliver counts in no score.'
 _LEGEND = ('The line is the score of the current skill. A full dot is a candidate that was accepted, '
-           'an empty one was refused. Orange: the best skill, measured afresh. Thin lines are 95 % intervals.')
+           'an empty one was refused. Orange: the best skill, measured afresh. '
+           'Thin lines are 95 % intervals.')
 
 _FIGURES = {'Scores by step': draw_scores, 'First and best skill': draw_finals,
             'Length by step': draw_lengths}
 
 def _figures(folder):
-    images = [as_svg(drawn(draw, folder), name) for name, draw in _FIGURES.items()]
+    images = []
+    for name, draw in _FIGURES.items():
+        fig = drawn(draw, folder)
+        images.append(as_svg(fig, name))
     return f'<div class="figures">{"".join(images)}</div><p class="muted">{_LEGEND}</p>'
 
 def _steps(folder, view, accepted):
-    found = [step_html(folder, r) for r in view.steps if is_accepted(r) == accepted]
-    return ''.join(found) or paragraph('Nothing.')
+    some = [r for r in view.steps if is_accepted(r) == accepted]
+    if not some:
+        return paragraph('Nothing.')
+    return ''.join(step_html(folder, r) for r in some)
 
+# %% ../../nbs/806_viewers.report.ipynb #19ae63f8
 def report_sections(folder:Path, view:RunView)->dict[str, str]: # Heading → HTML
     "What the report says"
-    settings = [row for row in view.config.items() if row[0] != 'out_root'] # Which is a path of this machine
+    settings = dict(view.config)
+    settings.pop('out_root', None) # A path of this machine
+    settings = Table(['setting', 'value'], settings.items())
+    usage = wide(usage_table(view)) + paragraph(describe_cost(view))
     return {
         'What it is worth': paragraph(describe_worth(view)) + _figures(folder),
         'What was accepted': _steps(folder, view, True),
         'What was refused': _steps(folder, view, False),
         'Steps': paragraph(_COLUMNS) + wide(steps_table(view.steps)),
-        'What it took': paragraph(_MODELS) + wide(usage_table(view)) + paragraph(describe_cost(view)),
+        'What it took': paragraph(_MODELS) + usage,
         'Answers that never came': paragraph(_LOST) + wide(lost_table(folder)),
         'Why it ended': paragraph(describe_end(view)),
         'The best skill': f'<pre>{escape(view.best)}</pre>',
-        'Settings': folded('All of them', wide(Table(['setting', 'value'], settings)))}
+        'Settings': folded('All of them', wide(settings))}
 
 # %% ../../nbs/806_viewers.report.ipynb #505dcd64
 def write_page(folder:Path|str)->Path: # report.html in it; FileNotFoundError if there is no run
@@ -143,4 +164,5 @@ def write_page(folder:Path|str)->Path: # report.html in it; FileNotFoundError if
     for name, inner in report_sections(folder, view).items():
         body.append(f'<section><h2>{name}</h2>{inner}</section>')
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    return atomic_write(folder/'report.html', html_page(title, ''.join(body), policy))
+    page = html_page(title, ''.join(body), policy)
+    return atomic_write(folder/'report.html', page)

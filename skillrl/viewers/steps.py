@@ -39,9 +39,10 @@ def skill_at(folder:Path|str, step:int)->str: # ValueError if there is none
 # %% ../../nbs/805_viewers.steps.ipynb #47abf6d3
 def _changed_lines(was, now):
     "(sign, line, the line it stands against) for lines that were replaced"
-    was_against, now_against = (now, was) if len(was) == len(now) else (was, now)
-    gone = [('-', *pair) for pair in zip(was, was_against)]
-    return gone + [('+', *pair) for pair in zip(now, now_against)]
+    if len(was) != len(now): # Then none stands against another
+        return [('-', line, line) for line in was] + [('+', line, line) for line in now]
+    rows = [('-', old, new) for old, new in zip(was, now)]
+    return rows + [('+', new, old) for old, new in zip(was, now)]
 
 class SkillDiff:
     "The lines that two texts do not share, with a few around them"
@@ -52,8 +53,10 @@ class SkillDiff:
             if self.rows:
                 self.rows.append(('…', '', ''))
             for tag, i, j, k, l in group:
-                same = [(' ', line, line) for line in a[i:j]]
-                self.rows += same if tag == 'equal' else _changed_lines(a[i:j], b[k:l])
+                if tag == 'equal':
+                    self.rows += [(' ', line, line) for line in a[i:j]]
+                else:
+                    self.rows += _changed_lines(a[i:j], b[k:l])
 
     def __repr__(self):
         lines = []
@@ -63,10 +66,13 @@ class SkillDiff:
         return '\n'.join(lines) or 'no difference'
 
     def _repr_markdown_(self):
-        longest = max(map(len, re.findall('`+', repr(self))), default=0)
+        text = repr(self)
+        ticks = re.findall('`+', text)
+        longest = max(map(len, ticks), default=0)
         fence = '`'*max(3, 1 + longest)
-        return f'{fence}diff\n{self!r}\n{fence}'
+        return f'{fence}diff\n{text}\n{fence}'
 
+# %% ../../nbs/805_viewers.steps.ipynb #c568bc56
 def skill_diff(folder:Path|str, before:int, after:int)->SkillDiff: # ValueError if a step was not made
     "What changed in the skill between two steps"
     return SkillDiff(skill_at(folder, before), skill_at(folder, after))
@@ -74,7 +80,8 @@ def skill_diff(folder:Path|str, before:int, after:int)->SkillDiff: # ValueError 
 # %% ../../nbs/805_viewers.steps.ipynb #aa9a84e8
 def _marked(line, other):
     "`line` as HTML, with what is not in `other` marked"
-    words, others = re.findall(r'\w+|\W', line), re.findall(r'\w+|\W', other)
+    words = re.findall(r'\w+|\W', line)
+    others = re.findall(r'\w+|\W', other)
     out = []
     for tag, start, end, *_ in SequenceMatcher(None, words, others).get_opcodes():
         piece = escape(''.join(words[start:end]))
@@ -102,17 +109,19 @@ def _proposal(raw, screened):
     "The row of one proposal, with what the screening saw of it"
     edits = as_dict(raw.get('patch')).get('edits')
     edits = edits if isinstance(edits, list) else []
-    told = '; '.join(_edit_told(e) for e in edits if isinstance(e, dict))
+    told = [_edit_told(e) for e in edits if isinstance(e, dict)]
     gain, seen = number(screened.get('gain')), ''
     if gain is not None:
         dropped = '' if screened.get('kept') else ': dropped'
         seen = f'{gain:+g} on the items it came from{dropped}'
-    return [f'reflect on {raw.get("source_type", "?")}', told, seen]
+    return [f'reflect on {raw.get("source_type", "?")}', '; '.join(told), seen]
 
 def status_told(row:dict)->str:
     "`applied_append` as 'applied', `skipped_too_long` as 'skipped: too long'"
-    kind, _, detail = str(row.get('status', '')).partition('_')
-    detail = detail.removeprefix(str(row.get('op'))).replace('_', ' ').strip()
+    op, status = str(row.get('op')), str(row.get('status', ''))
+    kind, _, detail = status.partition('_')
+    detail = detail.removeprefix(op)
+    detail = detail.replace('_', ' ').strip()
     return f'{kind}: {detail}' if detail else kind
 
 # %% ../../nbs/805_viewers.steps.ipynb #4bedcd11
@@ -158,13 +167,14 @@ def step_html(
     if r['candidate_gate_score'] is not None:
         title += f' (candidate scores {in_digits(r["candidate_gate_score"])})'
     parts = [f'<h3>{escape(title)}</h3>']
-    if r['why']:
-        reason = r['why'][0].upper() + r['why'][1:]
-        parts.append(paragraph(f'{reason}.'))
+    why = r['why']
+    if why:
+        parts.append(paragraph(f'{why[0].upper()}{why[1:]}.'))
     if None not in (old, new):
         parts.append(SkillDiff(old, new).html())
     if path.is_dir():
-        parts.append(folded('How this step went', wide(step_story(folder, n))))
+        story = step_story(folder, n)
+        parts.append(folded('How this step went', wide(story)))
     return ''.join(parts)
 
 # %% ../../nbs/805_viewers.steps.ipynb #0b749961
