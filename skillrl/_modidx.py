@@ -1012,6 +1012,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                'skillrl.flags.Progress.__call__': ('flags.html#progress.__call__', 'skillrl/flags.py'),
                                'skillrl.flags.Progress.__init__': ('flags.html#progress.__init__', 'skillrl/flags.py'),
                                'skillrl.flags.Progress.close': ('flags.html#progress.close', 'skillrl/flags.py'),
+                               'skillrl.flags._comes_along': ('flags.html#_comes_along', 'skillrl/flags.py'),
                                'skillrl.flags._draw': ('flags.html#_draw', 'skillrl/flags.py'),
                                'skillrl.flags._file': ('flags.html#_file', 'skillrl/flags.py'),
                                'skillrl.flags._playable': ('flags.html#_playable', 'skillrl/flags.py'),

@@ -103,14 +103,18 @@ def resumed_settings(
     config = SkillRLConfig().merged(read_settings(Path(folder)/'config.json'))
     if getattr(args, 'smoke', None):
         config = config.merged(SMOKE)
-    saved = config.env.name
+    if _comes_along(config.env.name, folder) and not getattr(args, 'env', None):
+        raise ValueError(f'env.name is {config.env.name!r}, a program in the run folder: '
+                         'name the world yourself, with --env')
     if getattr(args, 'config', None):
         config = config.merged(from_krill(read_settings(_file(args.config))))
-    config = config.merged(given(args))
-    if '.py:' in saved and getattr(args, 'env', None) is None:
-        raise ValueError(f'env.name is {saved!r} in the run folder, a file that would be run: '
-                         'name the world yourself, with --env')
-    return _playable(config)
+    return _playable(config.merged(given(args)))
+
+def _comes_along(name, folder):
+    "Is the module of the world `name` a file of the run in `folder`?"
+    module, _, _ = name.rpartition(':')
+    file = Path(module if module.endswith('.py') else module.replace('.', '/'))
+    return bool(module) and file.resolve().is_relative_to(Path(folder).resolve())
 
 def _file(name):
     "A config file, or one that is shipped"

@@ -1,41 +1,108 @@
 "A world that is one file of the user's: the whole loop runs on it by its name"
-import json, re, sys
+import json, os, re, sys
+from argparse import Namespace
 from pathlib import Path
 import pytest
+from faults import FaultServer, said
+from skillrl.cli import main
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
+from skillrl.flags import resumed_settings
+from skillrl.formats import load_trajectories
+from skillrl.skills.bank import load_latest
+from skillrl.store import read_json, write_json
 from skillrl.training.pipeline import train
 from skillrl.training.phases import require_expert
 
 page = Path(__file__).parent.parent/'nbs'/'905_your_own_world.ipynb'
 NAME = 'lost_property:LostProperty'
-SMALL = {'env.name': NAME, 'env.max_steps': 2, 'env.collect_steps': 3, 'env.episodes': 6, 'env.train_suites': 2,
-         'env.test_suites': 1, 'env.test_tasks': 2, 'sft.steps': 1, 'sft.batch_size': 2, 'rl.iterations': 1,
-         'rl.tasks_per_iteration': 1, 'rl.group_size': 2, 'evolution.val_tasks': 4, 'evolution.gate_tasks': 1,
-         'evolution.validation_interval': 1}
+SMALL = {
+    'env': dict(max_steps=2, collect_steps=3, episodes=6, train_suites=2, test_suites=1, test_tasks=2),
+    'sft': dict(steps=1, batch_size=2), 'rl': dict(iterations=1, tasks_per_iteration=1, group_size=2),
+    'evolution': dict(val_tasks=4, gate_tasks=1, validation_interval=1)}
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     "Settings that play the world of the page, whose file lies in the folder we work in"
     cells = [''.join(c['source']) for c in json.loads(page.read_text(encoding='utf-8'))['cells']]
-    parts = [re.sub(r'^%%writefile.*\n', '', c) for c in cells if c.startswith('%%writefile')]
+    written = r'^%%writefile (-a )?lost_property.py\n'
+    parts = [re.sub(written, '', c) for c in cells if re.match(written, c)]
     (tmp_path/'lost_property.py').write_text('\n'.join(parts), encoding='utf-8')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, 'path', [p for p in sys.path if p])
     monkeypatch.delitem(sys.modules, 'lost_property', raising=False)
-    yield SkillRLConfig().merged(SMALL)
+    for name in [k for k in os.environ if re.search('API_KEY|SKILLRL|OPENAI', k)]:
+        monkeypatch.delenv(name)
+    write_json(tmp_path/'small.json', SMALL)
+    yield SkillRLConfig().merged(SMALL | {'env.name': NAME})
     sys.modules.pop('lost_property', None)
 
 def test_a_file_in_the_working_folder_is_found(config):
     assert world(NAME).route('find watch') == 'find_valuables'
     assert world(NAME).router('find hope') == ''
 
-def test_the_whole_loop_runs_in_it(config, tmp_path):
-    phases = []
-    train(config, tmp_path/'run', step=lambda phase, done, total: phases.append(phase))
-    assert list(dict.fromkeys(phases)) == ['collect', 'distill', 'sft', 'rl', 'evolve', 'eval']
+def skillrl(line, capsys, status=0):
+    "What the command line `line` prints, on stderr where it fails"
+    assert main(line.split()) == status
+    return capsys.readouterr()[status]
+
+def test_the_whole_loop_runs_in_it(config, tmp_path, capsys):
+    shown = skillrl(f'train --env {NAME} --config small.json --output run', capsys)
+    assert 'Success on test games' in shown and 'after, evolved bank' in ' '.join(shown.split())
+    assert read_json(tmp_path/'run'/'config.json')['env']['name'] == NAME
     report = (tmp_path/'run'/'report.md').read_text(encoding='utf-8')
     assert 'find_' in report and '| after, evolved bank |' in report
+    played = load_trajectories(tmp_path/'run'/'trajectories.jsonl')
+    assert {t.metadata['phase'] for t in played} >= {'collect', 'eval'}
+    assert {t.category for t in played} == {'find_valuables', 'find_papers'}
+    assert load_latest(tmp_path/'run'/'bank'/'test-0').items()
+
+def test_one_step_after_the_other(config, capsys):
+    where = f'--env {NAME} --config small.json'
+    assert '6 episodes' in skillrl(f'collect {where} --suite test-0 --episodes 6 --output t.json', capsys)
+    assert {t.category for t in load_trajectories('t.json')} <= {'find_valuables', 'find_papers'}
+    skillrl(f'distill {where} --trajectories t.json --output bank.json', capsys)
+    shown = skillrl(f'eval {where} --suite test-0 --tasks 2 --skill-bank bank.json', capsys)
+    assert 'no bank' in shown and 'find_' in shown
+    assert 'there is no suite' in skillrl(f'eval {where} --suite barn', capsys, 1)
+
+def test_a_chat_policy_is_evaluated_in_it(config, capsys):
+    def opens(request):
+        prompt = request['body']['messages'][-1]['content']
+        assert 'open drawer 1' in prompt and 'Task: find' in prompt
+        return said('<think>look</think><action>open drawer 1</action>')
+    with FaultServer(rest=opens) as s:
+        line = f'eval --env {NAME} --config small.json --suite test-0 --tasks 2'
+        shown = skillrl(f'{line} --policy-model m --policy-url {s.url}', capsys)
+    assert len(s.requests) == 4 and re.search(r'no bank +0\.00', shown)
+
+@pytest.mark.parametrize('name', ['lost_property.py:LostProperty', './lost_property.py:LostProperty'])
+def test_a_world_may_be_a_file(config, tmp_path, monkeypatch, name):
+    (tmp_path/'elsewhere').mkdir()
+    assert world(name).name == 'lost_property'
+    monkeypatch.chdir(tmp_path/'elsewhere')
+    assert world(f'{tmp_path}/lost_property.py:LostProperty').name == 'lost_property'
+
+@pytest.mark.parametrize('name, says', [
+    ('alfwrld', "world 'alfwrld' is unknown: choose one of alfworld, search, webshop"),
+    ('lost_property:Nothing', "has no attribute 'Nothing'"), ('nowhere:World', "No module named 'nowhere'"),
+    ('broken:World', 'cannot be loaded: SyntaxError'), ('lost_property:DRAWERS', 'has no suites'),
+    ('webshop', "env.name is 'webshop': this version reads its records and has no games of it")])
+def test_a_name_that_is_no_world_is_refused_in_one_sentence(config, tmp_path, capsys, name, says):
+    (tmp_path/'broken.py').write_text('class World(:')
+    told = skillrl(f'train --env {name} --output run', capsys, 1)
+    assert says in told and len(told.strip().splitlines()) == 1
+    assert not (tmp_path/'run').exists()
+
+@pytest.mark.parametrize('name', ['run/theirs.py:World', 'run.theirs:World'])
+def test_a_program_in_a_run_folder_is_not_run_unasked(config, tmp_path, name):
+    write_json(tmp_path/'run'/'config.json', {'env': {'name': name}})
+    (tmp_path/'run'/'theirs.py').write_text('open("was_run", "w")')
+    with pytest.raises(ValueError, match='name the world yourself, with --env'):
+        resumed_settings(Namespace(), 'run')
+    assert not (tmp_path/'was_run').exists()
+    write_json(tmp_path/'run'/'config.json', {'env': {'name': NAME}})
+    assert resumed_settings(Namespace(), 'run').env.name == NAME
 
 def test_a_world_without_an_expert_stops_before_it_plays(config, tmp_path):
     class Unattended(type(world(NAME))):
