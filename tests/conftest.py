@@ -1,6 +1,39 @@
 "What holds for all tests"
 import signal
 
+# One part of the library after another, all in under two minutes on two cores: `pytest -m smoke`
+SMOKE = {
+    'imports': ['test_imports.py::test_no_import_goes_round', 'test_imports.py::test_imports_point_backwards'],
+    'core': ['test_core.py', 'test_smoke.py'],
+    'store': ['test_store.py'],
+    'config': ['test_config.py'],
+    'statistics': ['test_intervals.py'],
+    'bank': ['test_skills.py'],
+    'retrieval': ['test_retrieval.py'],
+    'alfworld': ['test_alfworld.py'],
+    'agent': ['test_agent.py'],
+    'grpo': ['test_grpo.py'],
+    'rl': ['test_rl.py', 'test_phases.py'],
+    'evolution': ['test_evolution.py'],
+    'skillopt': ['test_skillopt_editor.py', 'test_skillopt_gate.py'],
+    'cli': ['test_cli.py::test_stdout_holds_results_only',
+            'test_cli.py::test_every_flag_says_what_holds_without_it',
+            'test_cli.py::test_a_refused_start_leaves_no_folder',
+            'test_own_world.py'],
+}
+
+def is_smoke(nodeid):
+    "Is the test `nodeid` in the short list above?"
+    name = nodeid.split('[')[0].removeprefix('tests/')
+    listed = [entry for entries in SMOKE.values() for entry in entries]
+    return name in listed or name.split('::')[0] in listed
+
+def pytest_collection_modifyitems(items):
+    "Tests of the short list get the marker `smoke`"
+    for item in items:
+        if is_smoke(item.nodeid):
+            item.add_marker('smoke')
+
 def pytest_configure(config):
     "Ctrl-C works in tests; a job in the background begins without its handler"
     signal.signal(signal.SIGINT, signal.default_int_handler)

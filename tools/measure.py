@@ -30,6 +30,7 @@ BOUNDS = {
     'retired words': 0,
 }
 WIDTH = 110
+GOALS = {'code lines of skillopt'} # Printed like the others; the exit code does not depend on them yet
 
 # The field's own words stand in their place: phases, objects, learning, evidence, concurrency
 RETIRED = set('''imitate reinforce judge retold siblings live_groups shelf player base_policy policy_for
@@ -361,8 +362,8 @@ def main(paths):
     modules = [measure(p) for p in paths or all_modules()]
     found = found_in(modules, habits(paths))
     print(f'{len(modules)} modules, {sum(m.lines for m in modules)} code lines')
-    missed = [report(name, *found[name], bool(paths)) for name in BOUNDS]
-    return int(any(missed) and not paths)
+    missed = {name for name in BOUNDS if report(name, *found[name], bool(paths))}
+    return int(bool(missed - GOALS) and not paths)
 
 if __name__ == '__main__':
     sys.exit(main(sys.argv[1:]))

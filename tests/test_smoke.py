@@ -1,0 +1,21 @@
+"The short list of `pytest -m smoke` names tests that are there"
+import ast
+from pathlib import Path
+import pytest
+from conftest import SMOKE
+
+here = Path(__file__).parent
+
+@pytest.mark.parametrize('entry', [entry for entries in SMOKE.values() for entry in entries])
+def test_every_entry_names_tests(entry):
+    file, _, name = entry.partition('::')
+    body = ast.parse((here/file).read_text(encoding='utf-8')).body
+    tests = [f.name for f in body if isinstance(f, ast.FunctionDef) and f.name.startswith('test_')]
+    assert name in tests if name else tests
+
+def test_the_list_gives_its_marker(request):
+    assert request.node.get_closest_marker('smoke')
+
+def test_every_part_is_in_the_list():
+    parts = 'imports store config bank retrieval grpo rl evolution alfworld skillopt cli'.split()
+    assert [part for part in parts if not SMOKE.get(part)] == []
