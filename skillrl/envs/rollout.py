@@ -212,7 +212,8 @@ def play(self:RolloutStage)->list: # Outage when too many are lost
     "A result for each item"
     began, pause = monotonic(), 0
     while self._has_another_round():
-        sleep(max(0, began + pause - monotonic()))
+        if pause:
+            sleep(max(0, began + pause - monotonic()))
         began, pause = monotonic(), 2*pause or self.settings.pause
         self.play_round()
     lost = [e.result for e in self.entries if e.is_lost]
@@ -237,12 +238,14 @@ def bill(self:RolloutStage)->dict: # `paid` by stage, `played` items, `largest` 
 # %% ../../nbs/507_envs.rollout.ipynb #4538fd54
 def rollout_seed(
     seed:int,      # Of the whole run
-    *about:object, # Split, item and repeat
+    split:str,     # Where the item is from
+    name:str,      # What tells the item from others
+    repeat:int|str,
 )->int:            # Below 2**31
     "A seed for one rollout, that its meter shows as `seed`"
-    words = ' '.join(map(str, (seed, *about)))
-    digits = hashlib.sha256(words.encode('utf-8', 'surrogatepass')).hexdigest()
-    return int(digits[:8], 16) >> 1
+    words = f'{seed} {split} {name} {repeat}'
+    digest = hashlib.sha256(words.encode('utf-8', 'surrogatepass')).digest()
+    return int.from_bytes(digest[:4], 'big') >> 1
 
 # %% ../../nbs/507_envs.rollout.ipynb #1599c29d
 def _entry(item, skill, name, key, seed, journal):

@@ -21,7 +21,11 @@ COUNTS = 'calls', 'prompt_tokens', 'completion_tokens', 'total_tokens'
 
 def add_usage(*usages:dict)->dict: # With all of `COUNTS`
     "The sum of `usages`, dicts with some of `COUNTS`"
-    return {k: sum(u.get(k) or 0 for u in usages) for k in COUNTS}
+    total = dict.fromkeys(COUNTS, 0)
+    for usage in usages:
+        for k in COUNTS:
+            total[k] += usage.get(k) or 0
+    return total
 
 def model_of(client:Any)->str: # Empty for one that does not say
     "Name of the model behind `client`"
@@ -42,7 +46,7 @@ class Meter:
         self.client, self.stage = client, stage
         self.guard, self.seed = guard, seed
         self.ledger = None if ledger is getattr(client, 'ledger', None) else ledger
-        self.usage = add_usage()
+        self.usage = dict.fromkeys(COUNTS, 0)
         self.lost = {}        # Question → why its last call was lost
         self.in_flight = []   # An entry for each call that was made and has no answer yet
         self.answered = 0     # Calls
@@ -77,7 +81,8 @@ def _enter(self:Meter, question:tuple, text:str|None, usage:dict|None, hold:Any)
     if usage and usage.get('refused'):
         lost = None
     with self._lock:
-        self.usage = add_usage(self.usage, used)
+        for k in COUNTS:
+            self.usage[k] += used[k]
         self.answered += not lost
         if lost or self.lost:
             self.lost.pop(str(question), None)
@@ -117,7 +122,7 @@ def close_meter(meter:Meter)->None:
 def paid(self:Meter)->dict: # With `COUNTS`
     "What it has taken so far; calls without an answer, too, and one where there was none that it knows of"
     unknown = self.client is not None and not self.asked
-    return add_usage(self.usage, dict(calls=len(self.in_flight) + unknown))
+    return self.usage | dict(calls=self.usage['calls'] + len(self.in_flight) + unknown)
 
 # %% ../../nbs/360_llm.meter.ipynb #176fa207
 STOPS = BudgetExceeded, Handoff  # Errors that are about the run

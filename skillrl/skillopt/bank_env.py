@@ -61,15 +61,17 @@ class BankEnv(DocumentEnv):
     def get_initial_skill(self)->str:
         return bank_to_document(self.bank, self.task_types)
 
-    def read(self, skill:str)->SkillBank: # `ValueError` if the guard keeps out a new line
-        "The bank that the document `skill` stands for"
-        bank = document_to_bank(skill, self.bank, self.task_types)
-        for held in bank.quarantined():
-            if held.id not in self.bank:
-                why = '; '.join(held.provenance['quarantined'])
-                raise ValueError(f'the line {held.title!r:.80} is kept out, {why}: '
-                                 'say what to do in plain words')
-        return bank
+# %% ../../nbs/751_skillopt.bank_env.ipynb #7dde7cd8
+@patch
+def read(self:BankEnv, skill:str)->SkillBank: # `ValueError` if the guard keeps out a new line
+    "The bank that the document `skill` stands for"
+    bank = document_to_bank(skill, self.bank, self.task_types)
+    for held in bank.quarantined():
+        if held.id not in self.bank:
+            why = '; '.join(held.provenance['quarantined'])
+            raise ValueError(f'the line {held.title!r:.80} is kept out, {why}: '
+                             'say what to do in plain words')
+    return bank
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #85ab9c41
 class ClientPolicy:

@@ -137,6 +137,19 @@ def _send(self:Optimizer, call):
         lost = (usage or {}).get('refused') or 'an empty answer'
     return dict(text=text, usage=meter.paid(), lost=lost)
 
+# %% ../../nbs/733_skillopt.optimizer.ipynb #4a724a30
+@patch
+def _send_all(self:Optimizer, stage, asked):
+    "Outcomes of the questions `asked`"
+    outcomes, first = [], len(asked) if self.reached else _PATIENCE
+    for part in filter(None, (asked[:first], asked[first:])):
+        def keep(place, outcome):
+            if isinstance(outcome, dict) and not outcome['lost']:
+                self.journal.put(part[place][0], outcome)  # A full disk stops the run: no lost call
+        outcomes += run_jobs(self.executor, self._send, [call for _, call in part], keep)
+        self._check_outcomes(stage, outcomes, len(part))
+    return outcomes
+
 # %% ../../nbs/733_skillopt.optimizer.ipynb #0f3717c3
 @patch
 def ask_many(self:Optimizer,
@@ -160,16 +173,3 @@ def ask_many(self:Optimizer,
 def ask(self:Optimizer, name:str, user:str, stage:str, room:int=0)->str|None: # None for a lost call
     "What the optimizer answers to one question; errors as of `ask_many`"
     return self.ask_many([(name, user)], stage, room)[0]
-
-# %% ../../nbs/733_skillopt.optimizer.ipynb #4a724a30
-@patch
-def _send_all(self:Optimizer, stage, asked):
-    "Outcomes of the questions `asked`"
-    outcomes, first = [], len(asked) if self.reached else _PATIENCE
-    for part in filter(None, (asked[:first], asked[first:])):
-        def keep(place, outcome):
-            if isinstance(outcome, dict) and not outcome['lost']:
-                self.journal.put(part[place][0], outcome)  # A full disk stops the run: no lost call
-        outcomes += run_jobs(self.executor, self._send, [call for _, call in part], keep)
-        self._check_outcomes(stage, outcomes, len(part))
-    return outcomes

@@ -82,6 +82,7 @@ def verify_signed(text:str|bytes)->SignedState|None: # None if it is damaged; as
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
+# %% ../../nbs/748_skillopt.run.ipynb #798513cb
 _FILE = re.compile(r'\w[\w.-]*(/\w[\w.-]*)*', re.ASCII)
 
 def _is_sound(signed):
@@ -179,10 +180,8 @@ class OptRun:
         self.snapshots, self.planned = snapshots, planned
         self.state = start
         self.next = 0           # The step to come; 0 is the measurement before the first
-        self.journal = None     # Of the step under way
-        self.events = None      # The open file
-        self.bill = Bill()
-        self._shown = {}        # File that follows from the state → its text
+        self.journal, self.events = None, None # Of the step under way; the open file of events
+        self.bill, self._shown = Bill(), {}    # Shown: file that follows from the state → its text
         _refuse_links(self.path)
         self.lock = FolderLock(path)
         try:
@@ -260,6 +259,21 @@ def _tell(self:OptRun, row):
     self.bill.add(row)
     write_whole(self.events, f'{to_json(row)}\n'.encode(), self.events.name)
 
+# %% ../../nbs/748_skillopt.run.ipynb #271c8bdc
+@patch
+def publish(self:OptRun)->None:
+    "Write the files that follow from the state, where they have changed"
+    s = self.state
+    runtime = dict(last_completed_step=s.step, total_steps=self.planned, current_score=s.current_score,
+                   best_score=s.best_score, best_step=s.best_step, current_hash=skill_hash(s.skill),
+                   best_hash=skill_hash(s.best), fingerprint=fingerprint(self.bound), usage=s.usage)
+    texts = {'history.json': _in_lines(self.lines), 'runtime_state.json': as_file(runtime),
+             'best_skill.md': s.best, 'current_skill.md': s.skill}
+    for file, text in ({self.path/name: text for name, text in texts.items()} | self._snapshot(s)).items():
+        if self._shown.get(file) != text:
+            atomic_write(file, text, sync=False)
+        self._shown[file] = text
+
 # %% ../../nbs/748_skillopt.run.ipynb #f153fab8
 @patch
 def commit(self:OptRun,
@@ -283,21 +297,6 @@ def commit(self:OptRun,
     self.journal, self.lines = None, lines
     self.state, self.next = state, state.step + 1
     self.publish()
-
-# %% ../../nbs/748_skillopt.run.ipynb #271c8bdc
-@patch
-def publish(self:OptRun)->None:
-    "Write the files that follow from the state, where they have changed"
-    s = self.state
-    runtime = dict(last_completed_step=s.step, total_steps=self.planned, current_score=s.current_score,
-                   best_score=s.best_score, best_step=s.best_step, current_hash=skill_hash(s.skill),
-                   best_hash=skill_hash(s.best), fingerprint=fingerprint(self.bound), usage=s.usage)
-    texts = {'history.json': _in_lines(self.lines), 'runtime_state.json': as_file(runtime),
-             'best_skill.md': s.best, 'current_skill.md': s.skill}
-    for file, text in ({self.path/name: text for name, text in texts.items()} | self._snapshot(s)).items():
-        if self._shown.get(file) != text:
-            atomic_write(file, text, sync=False)
-        self._shown[file] = text
 
 # %% ../../nbs/748_skillopt.run.ipynb #2c6db002
 @patch

@@ -90,14 +90,17 @@ class Session:
         self.finals = {}        # Folder of a final measurement → its summary
         self.limited = False    # Has a limit ended the run? Then a report tells all that was paid
 
-    def score(self, r:RolloutResult)->float: # From 0 to 1
-        "What the gate compares"
-        return score_of(r, self.cfg.gate_metric, self.cfg.gate_mixed_weight)
+# %% ../../nbs/754_skillopt.session.ipynb #4aee75cd
+@patch
+def score(self:Session, r:RolloutResult)->float: # From 0 to 1
+    "What the gate compares"
+    return score_of(r, self.cfg.gate_metric, self.cfg.gate_mixed_weight)
 
-    def say(self, text:str)->None:
-        "Print `text`, if the run is to be heard"
-        if self.cfg.verbose:
-            print(text)
+@patch
+def say(self:Session, text:str)->None:
+    "Print `text`, if the run is to be heard"
+    if self.cfg.verbose:
+        print(text)
 
 # %% ../../nbs/754_skillopt.session.ipynb #bf65760f
 @patch
