@@ -59,17 +59,6 @@ class RawPatch:
         "For a JSON file"
         return {**vars(self), 'patch': self.patch.to_dict()}
 
-def _raw_patch(text, side, batch, edit_budget):
-    "The `RawPatch` of a reply about the results `batch`, or None"
-    said, n = answer(text, 'edits'), len(batch)
-    patch = patch_in(said)
-    if patch is None:
-        return None
-    edits = [replace(e, source_type=e.source_type or side, support_count=min(e.support_count or n, n))
-             for e in patch.edits[:edit_budget]]
-    ids = [r.id for r in batch]
-    return RawPatch(replace(patch, edits=edits), side, n, ids, _failure_types(said))
-
 def _failure_types(said):
     "The types of failure that the answer `said` names, as plain values"
     rows = said.get('failure_summary')
@@ -81,6 +70,18 @@ def _failure_type(row):
     name, about = (str(row.get(k) or '') for k in ('failure_type', 'description'))
     count = row['count'] if type(row.get('count')) is int else None
     return dict(failure_type=name[:200], count=count, description=about[:500])
+
+# %% ../../nbs/742_skillopt.reflect.ipynb #2513ebee
+def _raw_patch(text, side, batch, edit_budget):
+    "The `RawPatch` of a reply about the results `batch`, or None"
+    said, n = answer(text, 'edits'), len(batch)
+    patch = patch_in(said)
+    if patch is None:
+        return None
+    edits = [replace(e, source_type=e.source_type or side, support_count=min(e.support_count or n, n))
+             for e in patch.edits[:edit_budget]]
+    ids = [r.id for r in batch]
+    return RawPatch(replace(patch, edits=edits), side, n, ids, _failure_types(said))
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #8fa785e6
 WENT = dict(failure='failed', success='solved')
@@ -160,6 +161,7 @@ def _cut(value, most):
     half = most//2
     return f'{value[:half]} … ({len(value) - 2*half} characters omitted) … {value[-half:]}'
 
+# %% ../../nbs/742_skillopt.reflect.ipynb #3949b0ff
 def _side_of(group):
     "'failure' or 'success' if all patches of `group` are of that side, None for both"
     sides = {r.source_type for r in group}
