@@ -40,10 +40,11 @@ def _state_problems(run, suites, phase, done, versions):
         return [f'has done {done!r:.40} steps']
     if not isinstance(versions, dict) or any(type(n) is not int or n < 0 for n in versions.values()):
         return ['has `versions` that are no numbers of banks']
-    behind = (*PHASES, 'done').index(phase)
-    lacking = [name for name in suites if name not in versions] if behind > PHASES.index('distill') else []
-    problems = [f'has no bank for {name}' for name in lacking]
-    if 'reference' not in run.folders and behind > PHASES.index('sft'):
+    over = (*PHASES, 'done')[:(*PHASES, 'done').index(phase)]
+    problems = []
+    if 'distill' in over:
+        problems += [f'has no bank for {name}' for name in suites if name not in versions]
+    if 'sft' in over and 'reference' not in run.folders:
         problems.append('has no policy that was fine-tuned')
     return problems
 
@@ -89,8 +90,10 @@ class Pipeline:
 @patch
 def commit(self:Pipeline, phase:str, done:int, total:int)->None:
     "Make the step that just ended the one to resume from"
-    following = [*PHASES[PHASES.index(phase)+1:], 'done'][0]
-    self.state |= dict(phase=phase, done=done) if done < total else dict(phase=following, done=0)
+    now = dict(phase=phase, done=done)
+    if done == total:
+        now = dict(phase=[*PHASES, 'done'][PHASES.index(phase) + 1], done=0)
+    self.state |= now
     self.run.commit(self.state)
     if self.step:
         self.step(phase, done, total)
@@ -101,7 +104,8 @@ def steps(self:Pipeline,
     items:Iterable, # What the phase has to do, one step each
 )->Iterator: # ValueError if the state has more steps than there are items
     "Those of `items` that `phase` has still to do, with a commit after each"
-    items, done = list(items), self.state['done'] if self.state['phase']==phase else 0
+    items = list(items)
+    done = self.state['done'] if self.state['phase']==phase else 0
     if done > len(items):
         raise ValueError(f'{self.run.path}/state.json has done {done} of {len(items)} steps of {phase}: '
                          'restore it from a copy, or start a new run')
@@ -132,8 +136,9 @@ def collected(self:Pipeline, suite:Any)->list[Trajectory]:
 def collect(p:Pipeline)->None:
     "Episodes without skills, in every suite"
     ledger = p.teacher.chat.ledger if hasattr(p.teacher, 'chat') else None
-    policy, c = build_policy(p.collector, ledger, p.run.path/'collector'), p.config.env
-    announce_play('collect', policy, len(p.suites)*c.episodes*c.collect_steps, p.config)
+    policy = build_policy(p.collector, ledger, p.run.path/'collector')
+    steps = len(p.suites)*p.config.env.episodes*p.config.env.collect_steps
+    announce_play('collect', policy, steps, p.config)
     for suite in p.steps('collect', p.suites.values()):
         p.keep(collect_games(policy, suite, p.config), phase='collect', suite=suite.name)
 
@@ -157,8 +162,8 @@ def save_bank(self:Pipeline, suite:Any, bank:SkillBank)->None:
 
 def distill(p:Pipeline)->None:
     "A bank for each suite from its own trajectories"
-    raw, suites = p.config.retrieval.memory=='trajectories', p.suites.values()
-    w = world(p.config.env.name)
+    raw = p.config.retrieval.memory=='trajectories'
+    suites, w = p.suites.values(), world(p.config.env.name)
     batches = [] if raw else map(p.collected, suites)
     announce_teacher('distill', p.teacher, distill_questions(p.teacher, batches))
     for suite in p.steps('distill', suites):
@@ -231,11 +236,13 @@ def rl(p:Pipeline)->None:
     if evolves(p.config):
         _announce_rounds(p, n//every*SUITES_A_ROUND)
     def start_round(policy:Any, number:int)->None:
-        for j in range(min(SUITES_A_ROUND, len(p.train))):
-            p.evolve_suite(p.train[(number*SUITES_A_ROUND + j) % len(p.train)], policy, number)
+        first = number*SUITES_A_ROUND
+        for j in range(first, first + min(SUITES_A_ROUND, len(p.train))):
+            p.evolve_suite(p.train[j % len(p.train)], policy, number)
     trainer, numbers = _trainer(p), p.steps('rl', range(n))
     for it in rl_iterations(trainer, p.train, p.bank, p.config, start_round, numbers):
-        p.keep([e.trajectory() for e in it.group], phase='rl', suite=it.suite.name, iteration=it.number)
+        group = [e.trajectory() for e in it.group]
+        p.keep(group, phase='rl', suite=it.suite.name, iteration=it.number)
         p.run.log('metrics').append([dict(phase='rl', iteration=it.number) | it.log])
         with p.run.folder('policy') as folder:
             trainer.policy.save(folder)
@@ -252,8 +259,9 @@ def policy(self:Pipeline,
 
 def evolve(p:Pipeline)->None:
     "One evolution round in each test suite, with the weights as they are"
-    suites, c = p.test if evolves(p.config) else [], p.config
-    number = c.rl.iterations//max(1, c.evolution.validation_interval) # Of the first round with unused games
+    suites = p.test if evolves(p.config) else []
+    every = max(1, p.config.evolution.validation_interval)
+    number = p.config.rl.iterations//every # Of the first round with unused games
     if suites:
         _announce_rounds(p, len(suites))
     for suite in p.steps('evolve', suites):
