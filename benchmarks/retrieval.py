@@ -94,8 +94,8 @@ SOLD_AS = dict(  # parts of words, tried in this order
     'electronic|device|gadget|armoires',
     accessories='bag|wallet|belt|hat|cap|scarf|glove|jewelry|necklace|bracelet|ring|glasses|purse|backpack|'
     'tie|bow',
-    beauty_health='makeup|cosmetic|skincare|lotion|cream|shampoo|conditioner|perfume|cologne|brush|bathing|soap|'
-    'body wash|nail|lipstick|mascara|foundation|serum|moisturizer',
+    beauty_health='makeup|cosmetic|skincare|lotion|cream|shampoo|conditioner|perfume|cologne|brush|'
+    'bathing|soap|body wash|nail|lipstick|mascara|foundation|serum|moisturizer',
 )
 COMPARES = 'both|are the|which of|same|common|more|less|older|younger|taller|shorter'
 ASKED_AS = dict(nq='direct_retrieval', triviaqa='direct_retrieval', popqa='entity_attribute_lookup')

@@ -3,7 +3,8 @@ import signal
 
 # One part of the library after another, all in under two minutes on two cores: `pytest -m smoke`
 SMOKE = {
-    'imports': ['test_imports.py::test_no_import_goes_round', 'test_imports.py::test_imports_point_backwards'],
+    'imports': ['test_imports.py::test_no_import_goes_round',
+                'test_imports.py::test_imports_point_backwards'],
     'core': ['test_core.py', 'test_smoke.py'],
     'store': ['test_store.py'],
     'config': ['test_config.py'],

