@@ -6,7 +6,7 @@ import pytest
 import yaml
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.front_matter import LARGEST, name_problems, slug, yaml_map
-from skillrl.skills.skill_md import MOST, check_skill_md, from_skill_md, to_skill_md
+from skillrl.skills.skill_md import MOST_SKILLS, check_skill_md, from_skill_md, to_skill_md
 from skillrl.skills.skill_text import from_text, layout, summary, to_text, visible_part
 
 REAL = os.environ.get('SKILLRL_REAL_DATA')
@@ -330,7 +330,7 @@ def test_too_large_to_be_read_back_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="'big' would be larger"):
         to_skill_md(SkillBank([Skill('big', 't', 'p', provenance={'x': 'y' * LARGEST})]), tmp_path/'s')
     with pytest.raises(ValueError, match='but a folder can hold'):
-        to_skill_md(SkillBank([Skill(f'i{n}', 't', 'p') for n in range(MOST + 1)]), tmp_path/'s')
+        to_skill_md(SkillBank([Skill(f'i{n}', 't', 'p') for n in range(MOST_SKILLS + 1)]), tmp_path/'s')
     assert not os.listdir(tmp_path)
 
 # --- strangers' files ---
@@ -571,7 +571,7 @@ def test_paths_in_other_words(tmp_path, monkeypatch, name):
 def test_too_many(tmp_path, monkeypatch):
     import skillrl.skills.skill_md as module
 
-    monkeypatch.setattr(module, 'MOST', 3)
+    monkeypatch.setattr(module, 'MOST_SKILLS', 3)
     for i in range(4):
         put(tmp_path, f'eggs-{i}', page(f'name: eggs-{i}\ndescription: d'))
     with pytest.raises(ValueError, match='holds 4 skills, more than 3'):

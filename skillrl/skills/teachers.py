@@ -20,7 +20,7 @@ from .consolidation import normal
 from .guard import RejectedLog, as_data
 from .questions import (MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of,
                                       one_of, origin_of, read_mistake, read_reply, read_skill, schema_of,
-                                      text_of, texts_of)
+                                      text_field, text_fields)
 from .retrieval import advice
 from ..tables import Table
 from ..trajectory import Trajectory, by_category, select
@@ -187,7 +187,7 @@ def _rewritten(d, q, old, id=''):
     if len({(type(o), o.category) for o in old}) > 1:
         raise ValueError(f'`ids` are not all of one type and kind of task: {d["ids"]}')
     cls, fields = (Mistake, MISTAKE) if isinstance(old[0], Mistake) else (Skill, SKILL)
-    return cls(id, *texts_of(d, fields), old[0].category, **origin_of(d, q))
+    return cls(id, *text_fields(d, fields), old[0].category, **origin_of(d, q))
 
 def _named(d, kind, items):
     "The bank items that `d['ids']` names"
@@ -213,7 +213,7 @@ def _unsaid(item, items):
 def read_proposal(d:Mapping, q:Question)->Proposal:
     "The change to the bank items `q.about` that the object `d` asks for; ValueError if it cannot be made"
     kind = one_of(d, 'kind', ('add', 'refine', 'retire', 'merge'))
-    hypothesis = text_of(d, 'hypothesis', 400)
+    hypothesis = text_field(d, 'hypothesis', 400)
     if all(c.success for c in evidence_of(d, q)):
         raise ValueError('`evidence` names no failed episode')
     if kind == 'add':
@@ -279,7 +279,7 @@ def read_thought(
 )->tuple[int, str]: # ValueError if it is not a thought on a step of it
     "Number and thought of one step"
     step, steps = d.get('step'), q.about.steps
-    thought = text_of(d, 'thought', 400)
+    thought = text_field(d, 'thought', 400)
     if type(step) is not int or not 1 <= step <= len(steps):
         raise ValueError(f'`step` should be a number from 1 to {len(steps)}, not {step!r:.60}')
     played = steps[step-1].action
