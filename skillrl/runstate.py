@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STATE', 'PREVIOUS', 'CONFIG', 'FolderLock', 'library_versions', 'checksums', 'is_plain', 'is_version', 'damage',
-           'read_state', 'remedy', 'first_link', 'check_links']
+           'read_state', 'remedy', 'check_links']
 
 # %% ../nbs/255_runstate.ipynb #7b8c1d4c
 import errno, hashlib, os, re
@@ -193,7 +193,7 @@ def remedy(
     return f'copy {path/PREVIOUS} over {path/STATE} to go back to the commit before, or start a new run'
 
 # %% ../nbs/255_runstate.ipynb #d84e5360
-def first_link(
+def _first_link(
     folder:str|Path, # Where to look
     names:Iterable[str], # Files and folders there
 )->Path|None: # None when there is none
@@ -212,12 +212,12 @@ def check_links(
     commit:dict, # Its state
 )->None: # ValueError if there is one
     "Refuse symbolic links among what the run writes"
-    found = first_link(path, [CONFIG, STATE, PREVIOUS])
+    found = _first_link(path, [CONFIG, STATE, PREVIOUS])
     for name, kind in commit['writes'].items():
         names = [name]
         if kind == 'folder' and not (path/name).is_symlink():
             names = [f'{name}/{p.name}' for p in (path/name).glob('*') if is_version(p.name)]
-        found = found or first_link(path, names)
+        found = found or _first_link(path, names)
     if found:
         raise ValueError(f'{found} is a symbolic link, which no run makes: '
                          'put what it points to in its place')

@@ -137,16 +137,15 @@ with RunFolder('run', {'seed': 7}, resume) as run:
         run.commit(state)
 '''
 def test_killed_at_random_moments_to_the_same_bytes(tmp_path):
-    rng, calm, wild = random.Random(0), tmp_path/'calm', tmp_path/'wild'
+    rng = random.Random(0)
+    calm, wild = tmp_path/'calm', tmp_path/'wild'
     for d in (calm, wild):
         d.mkdir()
     subprocess.run([sys.executable, '-c', train], cwd=calm, check=True)
     log, seen = JsonlLog(wild/'run'/'metrics.jsonl'), []
     for _ in range(10):
-        p, goal = (
-            subprocess.Popen([sys.executable, '-c', train], cwd=wild),
-            len(log.read()) + rng.randint(1, 2),
-        )
+        p = subprocess.Popen([sys.executable, '-c', train], cwd=wild)
+        goal = len(log.read()) + rng.randint(1, 2)
         while len(log.read()) < goal and p.poll() is None:
             time.sleep(0.001)
         time.sleep(rng.uniform(0, 0.03))
