@@ -4,6 +4,8 @@ from datetime import datetime
 from pathlib import Path
 import pytest
 from skillrl.cli import main
+from skillrl.envs.alfworld.router import ROUTER
+from skillrl.envs.webshop import router as webshop
 from skillrl.skills.bank import BankDiff, Mistake, Skill, SkillBank, diff, load_latest, load_version, versions
 
 REAL = os.environ.get('SKILLRL_REAL_DATA')
@@ -104,31 +106,45 @@ def test_official_export_is_found_by_the_official_rules(kinds, tmp_path):
     assert {c: ids_of(back.skills(c)) for c in kinds} == {c: ids_of(bank.skills(c)) for c in kinds}
 
 def test_official_export_of_a_shop_bank_is_told_from_its_categories():
-    d = of_kinds('footwear', 'other').to_dict('official')
+    d = of_kinds('footwear', 'other').to_dict('official', webshop.ROUTER)
     found = principles(official_lookup('find me a size 9 boot', d))
     assert found == ['Do footwear 1.', 'Do footwear 2.']
     assert d['task_specific_skills']['apparel'] == []
 
+FIRST = [(['footwear'], 'apparel'), (['cool'], 'pick_and_place'), (['mine'], 'mine')]
+
+@pytest.mark.parametrize('kinds, name', FIRST)
+def test_export_finds_the_world_by_its_categories(kinds, name, tmp_path):
+    of_kinds(*kinds).save(tmp_path/'b.json')
+    main(['export', str(tmp_path/'b.json'), '--format', 'official', '--output', str(tmp_path/'o.json')])
+    assert next(iter(json.loads((tmp_path/'o.json').read_text())['task_specific_skills'])) == name
+
+def test_without_a_world_categories_keep_their_names():
+    for fmt in ('official', 'krill'):
+        d = of_kinds('heat', 'pick_two').to_dict(fmt)
+        assert list(d['task_specific_skills']) == ['heat', 'pick_two']
+        assert 'our_categories' not in d.get('metadata', {})
+
 @real_data
 def test_a_grown_official_bank_stays_official():
     bank = SkillBank.load(Path(REAL)/'alfworld/claude_style_skills.json')
-    before = bank.to_dict('official')['task_specific_skills']
+    before = bank.to_dict('official', ROUTER)['task_specific_skills']
     for c in ('pick_two', 'look', 'heat'):
         skill = Skill(bank.new_id(c), 'New', f'New for {c}.', category=c, provenance=dict(teacher='offline'))
         bank.add(skill)
-    d = bank.to_dict('official')
+    d = bank.to_dict('official', ROUTER)
     after = d['task_specific_skills']
     assert list(after) == list(before)
     assert all(after[c][:len(rows)] == rows for c, rows in before.items())
     for c in ('pick_two', 'look'):
         assert all(f'New for {c}.' in principles(official_lookup(g, d)) for g in LOOKED_UP[c])
-    assert SkillBank.from_dict(d).to_dict('official') == d
+    assert SkillBank.from_dict(d).to_dict('official', ROUTER) == d
 
 def test_krill_export_has_the_names_krill_looks_for_and_a_history_it_can_read():
     bank = of_kinds(*LOOKED_UP)
     bank.skills('heat')[0].provenance['version'] = 3
     bank.metadata['version'] = 4
-    d = bank.to_dict('krill')
+    d = bank.to_dict('krill', ROUTER)
     assert list(d['task_specific_skills']) == ['Pick', 'Look', 'Clean', 'Heat', 'Cool', 'PickTwo']
     for c, rows in d['task_specific_skills'].items():
         assert all(r['category'] == {'TaskSpecific': c} for r in rows)
@@ -138,7 +154,7 @@ def test_krill_export_has_the_names_krill_looks_for_and_a_history_it_can_read():
         assert datetime.fromisoformat(r['added_at'].replace('Z', '+00:00')).tzinfo
         assert list(r) == ['skill_id', 'added_at', 'evolution_cycle']
     back = SkillBank.from_dict(d)
-    assert back.categories == list(LOOKED_UP) and not back.extra and back.to_dict('krill') == d
+    assert back.categories == list(LOOKED_UP) and not back.extra and back.to_dict('krill', ROUTER) == d
 
 def krill_row(id, category):
     return dict(id=id, name=f'Name {id}', principle='p', when_to_apply='w', category=category, embedding=None)

@@ -31,11 +31,9 @@ WHOLE = EVERYDAY - {'other'} | {'examine'}
 ALLOWED = {
     ('config', 'alfworld'): 'the default of env.name',
     ('plots', 'heat'): 'a heat map',
-    ('viewers', 'search'): 'a type of input in HTML',
+    ('viewers.bank', 'search'): 'a type of input in HTML',
     ('skills.guard_rules', 'alfworld'): 'capitalised words of published banks that are no brands',
-    ('skills.guard_rules', 'webshop'): 'capitalised words of published banks that are no brands',
-    **{('skills.bank_formats', word): 'sections by which the official code and Krill find skills in files'
-       for word in categories() | {'examine'}}}
+    ('skills.guard_rules', 'webshop'): 'capitalised words of published banks that are no brands'}
 
 def modules():
     "Name → file of every module outside the folders of the benchmarks"
@@ -83,8 +81,7 @@ def test_no_benchmark_is_known_outside_its_folder(name, path):
 def test_what_is_allowed_is_there():
     "An exception that nothing needs any more goes"
     found = {(name, word) for name, path in modules() for word in told_by(path.read_text(encoding='utf-8'))}
-    unused = {key for key in ALLOWED.keys() - found if key[0] != 'skills.bank_formats'}
-    assert unused == set()
+    assert ALLOWED.keys() - found == set()
 
 @pytest.mark.parametrize('source, word', [
     ('import skillrl.envs.alfworld.scene', 'alfworld'), ('class AlfworldPrompt: pass', 'alfworld'),

@@ -7,6 +7,7 @@ __all__ = ['inspect', 'export', 'doctor']
 
 # %% ../../nbs/845_commands.look.ipynb #00823eb6
 from argparse import Namespace
+from typing import Any
 
 # %% ../../nbs/845_commands.look.ipynb #9212f25c
 def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it cannot be read
@@ -23,8 +24,15 @@ def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is 
     if args.format=='skill_md':
         to_skill_md(bank, args.output)
     else:
-        bank.save(args.output, args.format)
+        bank.save(args.output, args.format, _router_of(bank))
     print(f'{bank!r}: {args.output} ({args.format})')
+
+def _router_of(bank):
+    "The router of the world that knows most categories of `bank`"
+    from skillrl.envs.base import world, world_names
+    def known(found:Any)->int:
+        return sum(found.router.canonical(c) in found.categories for c in bank.categories)
+    return max(map(world, world_names()), key=known).router
 
 # %% ../../nbs/845_commands.look.ipynb #d3a5fb3f
 def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from fastcore.basics import patch
+from ..routing import Router
 from .bank_formats import bank_from_dict, bank_to_dict
 from .changes import EditableBank, Proposal
 from .entries import Entry, Mistake, Skill, advice_of, usefulness
@@ -52,9 +53,10 @@ def _table_row(o):
 @patch
 def to_dict(self:SkillBank,
     fmt:str='skillrl', # 'skillrl', 'official' or 'krill'
+    router:Router|None=None, # Of its world: the names that the other two have for categories
 )->dict: # ValueError for another format
     "The bank as a JSON-ready dict"
-    return bank_to_dict(self, fmt)
+    return bank_to_dict(self, fmt, router)
 
 @patch(cls_method=True)
 def from_dict(cls:SkillBank, d:dict)->SkillBank: # ValueError names the row and the field that are wrong
@@ -67,9 +69,13 @@ def __eq__(self:SkillBank, other:object)->bool:
 
 # %% ../../nbs/04_skills.bank.ipynb #df831faa
 @patch
-def save(self:SkillBank, path:str|Path, fmt:str='skillrl')->Path: # OSError if it cannot be written
+def save(self:SkillBank,
+    path:str|Path,
+    fmt:str='skillrl',       # As for `to_dict`
+    router:Router|None=None, # As for `to_dict`
+)->Path: # OSError if it cannot be written
     "Write the bank to `path` atomically"
-    return write_json(path, self.to_dict(fmt))
+    return write_json(path, self.to_dict(fmt, router))
 
 @patch(cls_method=True)
 def load(cls:SkillBank,

@@ -7,6 +7,7 @@ __all__ = ['entry_row', 'skill_of_row', 'bank_to_dict', 'bank_from_dict']
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #43263398
 from collections.abc import Callable
+from ..routing import Router, Sections, as_router
 from .entries import Entries, Entry, Mistake, Skill, no_stats
 from ..trajectory import build
 
@@ -53,40 +54,31 @@ def skill_of_row(
     return skill
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #e1bb9e14
-_OFFICIAL = dict( # Kind of household task → categories under which the official rules look for it
-    pick=['pick_and_place'],
-    look=['look_at_obj_in_light', 'examine'],
-    clean=['clean'],
-    heat=['heat', 'pick_and_place'],
-    cool=['cool'],
-    pick_two=['pick_and_place', 'examine'])
-_KRILL = dict(pick='Pick', look='Look', clean='Clean', heat='Heat', cool='Cool', pick_two='PickTwo')
-_KINDS = dict(pick_and_place='pick', look_at_obj_in_light='look', examine='look', picktwo='pick_two')
-_OFFICIAL_NAMES = 'pick_and_place look_at_obj_in_light clean heat cool examine'.split()
+def _sections(fmt, router):
+    return as_router(router).sections.get(fmt, Sections({}))
+
+def _names_in(sections):
+    return {name for names in sections.names.values() for name in names}
 
 def _places(
     categories, # Of a bank
     fmt,        # 'official' or 'krill'
+    router,     # Of its world, or None
 ):              # Category → names it is written under, the first for good and the others for copies
     "Where `fmt` looks for each of `categories`"
-    kinds = {c: _KINDS.get(c.lower(), c.lower()) for c in categories}
-    if fmt == 'krill':
-        return {c: [_KRILL.get(kind, c)] for c, kind in kinds.items()}
-    places = {c: _OFFICIAL.get(kind, [c]) for c, kind in kinds.items()}
-    if any(c in _KINDS for c in categories): # Then `heat` is the official name, and stays as it is
-        places |= {c: [c] for c in categories if c in _OFFICIAL_NAMES}
+    sections, canonical = _sections(fmt, router), as_router(router).canonical
+    places = {c: sections.names.get(canonical(c), (c,)) for c in categories}
+    theirs = _names_in(sections)
+    if any(c in theirs - sections.names.keys() for c in categories): # The bank has their names already
+        places |= {c: (c,) for c in categories if c in theirs}
     return places
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #2faf1761
-_SHOP = {'footwear', 'accessories', 'home_decor', 'beauty_health'}
-
-def _marker_categories(places):
-    "Empty categories by which the official code knows the world of `places`"
-    names = {c for cs in places.values() for c in cs}
-    if names & {*_OFFICIAL_NAMES} and not names & {'pick_and_place', 'clean'}:
-        return ['pick_and_place']
-    if names & _SHOP and not names & {'apparel', 'electronics'}:
-        return ['apparel']
+def _marker_categories(places, sections):
+    "Empty categories by which another program knows the world of `places`"
+    names = {name for some in places.values() for name in some}
+    if names & _names_in(sections) and not names & {*sections.marks}:
+        return [*sections.marks[:1]]
     return []
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #48a88bbd
@@ -111,11 +103,10 @@ _write_row = dict(official=_official_row, krill=_krill_row)
 def _active_skills(bank, category):
     return [s for s in bank.task_specific_skills[category] if s.status == 'active']
 
-def _specific_rows(bank, fmt):
+def _specific_rows(bank, fmt, router):
     "Category → rows, under the names that `fmt` knows"
-    places, write = _places(bank.categories, fmt), _write_row[fmt]
-    markers = _marker_categories(places) if fmt == 'official' else []
-    out = {c: [] for c in markers}
+    places, write = _places(bank.categories, fmt, router), _write_row[fmt]
+    out = {c: [] for c in _marker_categories(places, _sections(fmt, router))}
     for c, (first, *_) in places.items():
         rows = [write(s, first) for s in _active_skills(bank, c)]
         out.setdefault(first, []).extend(rows)
@@ -146,15 +137,15 @@ def _krill_history(bank):
 def _active_rows(entries, fmt):
     return [_write_row[fmt](o) for o in entries if o.status == 'active']
 
-def _foreign_dict(bank, fmt):
+def _foreign_dict(bank, fmt, router):
     "The bank under the names and in the fields of `fmt`"
     key = bank.task_key if fmt == 'official' else 'task_specific_skills'
     general = _active_rows(bank.general_skills, fmt)
-    d = {'general_skills': general, key: _specific_rows(bank, fmt)}
+    d = {'general_skills': general, key: _specific_rows(bank, fmt, router)}
     if fmt == 'krill':
         d |= _krill_history(bank)
     metadata = dict(bank.metadata)
-    if any(places != [c] for c, places in _places(bank.categories, fmt).items()):
+    if any(names != (c,) for c, names in _places(bank.categories, fmt, router).items()):
         metadata['our_categories'] = {c: [s.id for s in _active_skills(bank, c)] for c in bank.categories}
     mistakes = _active_rows(bank.common_mistakes, fmt)
     rest = dict(common_mistakes=mistakes, metadata=metadata)
@@ -181,11 +172,12 @@ def _our_dict(bank):
 def bank_to_dict(
     bank:Entries,
     fmt:str='skillrl', # 'skillrl', 'official' or 'krill'
+    router:Router|None=None, # Knows the names that the other two have for categories; None keeps ours
 )->dict: # ValueError for another format
     "The bank as a JSON-ready dict"
     if fmt not in _FORMATS:
         raise ValueError(f'the format should be one of {", ".join(_FORMATS)}, not {fmt!r}')
-    d = _our_dict(bank) if fmt == 'skillrl' else _foreign_dict(bank, fmt)
+    d = _our_dict(bank) if fmt == 'skillrl' else _foreign_dict(bank, fmt, router)
     if fmt != 'official' and bank.task_key != 'task_specific_skills':
         d['task_key'] = bank.task_key
     written = ('history', 'current_cycle') if fmt == 'krill' else ()

@@ -9,7 +9,7 @@ __all__ = ['ROUTER', 'canonical', 'described_category', 'official_category']
 import re
 from collections.abc import Sequence
 from .scene import ABILITIES, CATEGORIES, FIXED, HOLDS, alfworld_category
-from ...routing import Router
+from ...routing import Router, Sections
 
 # %% ../../../nbs/573_envs.alfworld.router.ipynb #f20b7a3c
 def _letters(name):
@@ -56,10 +56,20 @@ def official_category(
             return section
     return 'pick_and_place'
 
+# %% ../../../nbs/573_envs.alfworld.router.ipynb #08fcf9fe
+_SECTIONS = dict(
+    official=Sections(dict(
+        pick=('pick_and_place',), look=('look_at_obj_in_light', 'examine'), clean=('clean',),
+        heat=('heat', 'pick_and_place'), cool=('cool',), pick_two=('pick_and_place', 'examine')),
+        marks=('pick_and_place', 'clean')),
+    krill=Sections(dict(pick=('Pick',), look=('Look',), clean=('Clean',), heat=('Heat',), cool=('Cool',),
+                        pick_two=('PickTwo',))))
+
 # %% ../../../nbs/573_envs.alfworld.router.ipynb #69adf34e
 _PROCEDURE = frozenset('heat cool clean desklamp lamp'.split())
 _VERBS = frozenset('go take move put open close use heat cool clean slice examine look'.split())
 _THINGS = frozenset().union(*HOLDS.values(), *ABILITIES.values(), FIXED) - HOLDS.keys()
 
 ROUTER = Router(alfworld_category, canonical, served_by={'pick_two': 'pick'}, procedure=_PROCEDURE,
-                things=_THINGS, facts=_VERBS | HOLDS.keys(), official=official_category)
+                things=_THINGS, facts=_VERBS | HOLDS.keys(), official=official_category,
+                sections=_SECTIONS)
