@@ -200,11 +200,10 @@ class OptRun:
     def __repr__(self): return f'OptRun({self.path.name!r}, step {self.state.step})'
 
 # %% ../../nbs/748_skillopt.run.ipynb #9648d80d
-@patch
-def _snapshot(self:OptRun, state):
+def _snapshot(run, state):
     "The file that keeps the skill of a step, with its text"
-    file = self.path/'skills'/f'skill_v{state.step:04}.md'
-    return {file: state.skill} if self.snapshots else {}
+    file = run.path/'skills'/f'skill_v{state.step:04}.md'
+    return {file: state.skill} if run.snapshots else {}
 
 @patch
 def _resume(self:OptRun, settings):
@@ -220,7 +219,7 @@ def _resume(self:OptRun, settings):
         signed = _signed_in(step)
         if signed:
             texts = {step/name: text for name, text in signed.files.items()}
-            _restore(texts | self._snapshot(signed.state))
+            _restore(texts | _snapshot(self, signed.state))
     if found:
         self.publish()
     self._read_events(JsonlLog(self.path/'events.jsonl'))
@@ -269,7 +268,7 @@ def publish(self:OptRun)->None:
                    best_hash=skill_hash(s.best), fingerprint=fingerprint(self.bound), usage=s.usage)
     texts = {'history.json': _in_lines(self.lines), 'runtime_state.json': as_file(runtime),
              'best_skill.md': s.best, 'current_skill.md': s.skill}
-    for file, text in ({self.path/name: text for name, text in texts.items()} | self._snapshot(s)).items():
+    for file, text in ({self.path/name: text for name, text in texts.items()} | _snapshot(self, s)).items():
         if self._shown.get(file) != text:
             atomic_write(file, text, sync=False)
         self._shown[file] = text

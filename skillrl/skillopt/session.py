@@ -22,7 +22,7 @@ from .optimizer import Optimizer
 from ..envs.rollout import run_rollout
 from .run import OptRun, OptState
 from .schedule import build_scheduler
-from .spending import Limits, combine
+from .spending import RunLimits, combine
 from ..skills.guard import RejectedLog
 from ..store import to_json
 from ..types import RolloutResult
@@ -77,7 +77,7 @@ class Session:
         self.cfg, self.env = config, env
         self.target = target
         self.name = getattr(env, 'name', type(env).__name__)
-        self.limits = Limits(config, target=target, optimizer=optimizer)
+        self.limits = RunLimits(config, target=target, optimizer=optimizer)
         self.optimizer = Optimizer(optimizer, dict(prompts or {}), config.optimizer_max_completion_tokens,
                                    ThreadExecutor(config.workers), ledger=self.limits.ledger)
         self.executor = executor or ThreadExecutor(config.workers, config.rollout_timeout or None)
@@ -115,19 +115,19 @@ def open(self:Session)->OptRun: # ValueError if items are missing, or the folder
         self.schedule = build_scheduler(c.lr_scheduler, c.edit_budget, c.min_edit_budget, self.batches.total)
     secrets = getattr(self.optimizer.client, 'secrets', ())
     self.optimizer.rejects = RejectedLog(Path(c.out_root)/'rejected.jsonl', secrets)
-    self.run = OptRun(c.out_root, self.start, self.bound(), c.to_dict(), c.save_every_step,
+    self.run = OptRun(c.out_root, self.start, _bound(self), c.to_dict(), c.save_every_step,
                       self.batches.total)
     self._begin_with(self.run.state)
     return self.run
 
-@patch
-def bound(self:Session)->dict:
+def _bound(session):
     "What may not change while the run lasts"
-    items = dict(train=items_hash(self.batches.items), selection=items_hash(self.selection))
-    return what_binds(self.cfg) | dict(
-        env=self.name, initial_skill=skill_hash(self.start.initial), target_model=model_of(self.target),
-        optimizer_model=model_of(self.optimizer.client), items=items,
-        prompts=skill_hash(to_json(self.optimizer.prompt_overrides)))
+    o = session.optimizer
+    items = dict(train=items_hash(session.batches.items), selection=items_hash(session.selection))
+    return what_binds(session.cfg) | dict(
+        env=session.name, initial_skill=skill_hash(session.start.initial), items=items,
+        target_model=model_of(session.target), optimizer_model=model_of(o.client),
+        prompts=skill_hash(to_json(o.prompt_overrides)))
 
 # %% ../../nbs/754_skillopt.session.ipynb #78fe7480
 @patch
@@ -175,14 +175,14 @@ def play(self:Session,
 )->list:            # `RolloutResult`s; BudgetExceeded or Outage
     "Play `items` under `skill`"
     c, run = self.cfg, self.run
-    reserve = None if at_end else c.final_passes*len(self.selection)
+    later = None if at_end else c.final_passes*len(self.selection)
     def begin(n:int)->None:
-        self.limits.check(run.bill, self.paid(), n, reserve)
+        self.limits.check(run.bill, self.paid(), n, later)
     with run.timed(step=run.next, stage=stage, role='target', n=len(items)) as bill:
         results = run_rollout(
             self.env, skill, items, target_client=self.target, executor=self.executor, journal=run.journal,
             split=split, repeat=repeat, retries=c.rollout_retries, max_lost=c.max_lost, seed=c.seed,
-            begin=begin, bill=bill, stage=stage, **self.limits.for_rollouts())
+            begin=begin, bill=bill, stage=stage, **self.limits.of_rollouts)
     d = self.draft
     d.record['lost'] = d.record.get('lost', 0) + sum(not r.ok for r in results)
     d.usage[stage] = add_usage(d.usage.get(stage, {}), *[r.usage for r in results])
