@@ -21,7 +21,7 @@ from skillrl.builders import build_episodes, build_policy, build_teacher, derive
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.evaluate import compare, evaluate, over_seeds, paired_difference
-from skillrl.envs.alfworld.teacher import alfworld_bank as distill
+from skillrl.skills.distillation import distill
 from skillrl.training.phases import collect_games, demonstrations, draw_groups, fine_tune
 
 @dataclass
@@ -34,7 +34,8 @@ class Setting:
     collected: int  # Environment steps that the banks of the training suites took
 
 def distilled(config, played):
-    return distill(played, build_teacher(config), world(config.env.name).categories)
+    where = world(config.env.name)
+    return distill(played, build_teacher(config), where.categories, where.router)
 
 def prepare(config):
     train, test = world(config.env.name).suites(config.env)

@@ -128,7 +128,8 @@ def tests_of(evaluated, skill, suite, best):
 
 def validation(p, record):
     "The validation games of an evolution round, played once more as the round played them"
-    suite, config, number = p.suites[record['suite']], round_config(p.config), record['round']
+    suite, number = p.suites[record['suite']], record['round']
+    config = round_config(p.config)
     bank = p.bank(suite, record['version_before'])
     games = round_games(suite, config, number, p.collected(suite)).validation
     seed = derive_seed(config.seed, 'evolve', number, suite.name)
