@@ -1,4 +1,4 @@
-"Small exact facts of the core: each was once wrong in a copy of the library that every other test took for right"
+"Small exact facts of the core. Each was made wrong in a copy of the library, and no other test noticed"
 import math, shutil
 import pytest, torch
 from torch.testing import assert_close
@@ -20,7 +20,8 @@ from skillrl.training.rl import TrainablePolicy
 def objective(ratio, advantage, **options):
     "Clipped objective of one token whose probability changed by `ratio`"
     lp = torch.tensor([[math.log(ratio)]])
-    return clipped_objective(lp, torch.zeros(1, 1), torch.tensor([advantage]), torch.ones(1, 1), **options).item()
+    one, adv = torch.ones(1, 1), torch.tensor([advantage])
+    return clipped_objective(lp, 0*one, adv, one, **options).item()
 
 def test_the_clip_range_may_be_wider_above_than_below():
     wide = dict(epsilon=.2, epsilon_high=.5)
@@ -102,7 +103,8 @@ def test_a_game_that_is_in_two_splits_is_refused(folder):
 # ---- evidence ----
 
 def test_a_category_is_weak_only_below_the_threshold():
-    rates = {'heat': wilson(1, 10), 'cool': wilson(3, 10), 'look': wilson(4, 10), 'pick': wilson(9, 10), 'clean': wilson(0, 0)}
+    won = {'heat': (1, 10), 'cool': (3, 10), 'look': (4, 10), 'pick': (9, 10), 'clean': (0, 0)}
+    rates = {category: wilson(*counts) for category, counts in won.items()}
     assert weak_categories(rates, .4) == ['heat', 'cool']
     assert weak_categories(rates, .2) == ['heat']
 
