@@ -11,7 +11,7 @@ from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.skillopt.bank_env import BankEnv, ClientPolicy, compare_banks
 from skillrl.skills.document import as_line, bank_to_document, document_to_bank, pieces
-from skillrl.skillopt.document_env import PackageEnv
+from skillrl.envs.documents import PackageEnv
 from skillrl.skills.package import SkillPackage
 from skillrl.skillopt.editor import OPS, Edit, Patch, apply_edit, apply_patch_with_report
 from skillrl.skills.guidance import protect

@@ -223,7 +223,7 @@ def dressed(
     skill:str|Path, # A file or a folder
 )->tuple[Any, str|None]: # FileNotFoundError if there is none, ValueError if it is not UTF-8
     "`env` with that skill to begin with, and the text of the file, its line ends as they are"
-    from skillrl.skillopt.document_env import PackageEnv
+    from skillrl.envs.documents import PackageEnv
     from skillrl.skills.package import SkillPackage
     path = Path(skill)
     if path.is_dir():

@@ -22,7 +22,7 @@ from ..envs.base import world
 from ..skills.document import as_line, bank_to_document, document_to_bank, section_heading
 from .editor import apply_patch
 from .gate import Decision, trial
-from .document_env import DocumentEnv
+from ..envs.documents import DocumentEnv
 from .prompts import sections
 from ..envs.rollout import run_rollout
 from ..skills.bank import SkillBank

@@ -10,7 +10,7 @@ __all__ = ['OPS', 'op_name', 'Edit', 'whole', 'Patch', 'stated', 'apply_patch_wi
 import hashlib, re
 from dataclasses import dataclass, field
 from fastcore.basics import patch
-from .matching import bare, spans
+from ..skills.matching import bare, spans
 from ..skills.guidance import cleaned, count_marks, line_end, protect, split_guidance
 
 # %% ../../nbs/709_skillopt.editor.ipynb #0c7ef5c3
