@@ -45,7 +45,7 @@ def gepa(m, setting, seed, budget):
     def propose(candidate, records, components):
         skill = candidate['skill']
         failed = [r['question'] for r in records['skill'] if r['score'] < 1]
-        lines = m.advice(rng, skill, failed, setting[1])
+        lines = m.advise(rng, skill, failed, setting[1])
         return dict(skill=skill + '\n'.join(lines) + '\n')
 
     adapter = SimpleNamespace(evaluate=evaluate, make_reflective_dataset=reflect, propose_new_texts=None)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.ruleworld import RULES, RuleOptimizer, RuleTarget, RuleWorld, minded, needed
+from skillrl.envs.ruleworld import INVOICE_RULES, RuleOptimizer, RuleTarget, RuleWorld, minded, needed
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
@@ -153,7 +153,7 @@ def test_accumulation_plays_several_batches_with_one_skill():
     ids = [r['id'] for n in (1, 2) for r in read(f'steps/step_{n:04}/rollout_results.json')]
     assert sorted(ids) == sorted(f'train-{i}' for i in range(12))
 
-NEW = '# Invoices\n\n' + ''.join(f'- Mind the {r}.\n' for r in RULES)
+NEW = '# Invoices\n\n' + ''.join(f'- Mind the {r}.\n' for r in INVOICE_RULES)
 
 @pytest.mark.parametrize('mode,says', [
     ('rewrite', dict(rewrite=dict(new_skill=NEW))),
@@ -321,7 +321,7 @@ def test_rules_of_the_gate(rule, line, accepted):
     world = RuleWorld(train=12, val=12, test=6, seed=2)
     count = Counter(r for i in world.get_items('val') for r in needed(i['question']))
     few = next(r for r, n in count.items() if n == 1)
-    content = line.format(few=few, all=' '.join(f'Mind the {r}.' for r in RULES))
+    content = line.format(few=few, all=' '.join(f'Mind the {r}.' for r in INVOICE_RULES))
     initial = ''.join(f'- Mind the {r}.\n' for r, n in count.items() if n > 2)
     trainer(Tutor(analyst_error=edits(content)), world=world, initial_skill=initial, gate_rule=rule,
             gate_alpha=.1, screen=False, num_epochs=1, batch_size=12).train()
@@ -591,7 +591,7 @@ def test_a_command_line_agent_as_target():
     agent = CommandChat([sys.executable, '-S', str(Path('agent.py').resolve())], model='clerk')
     world = dict(train=4, val=4, test=2, seed=2)
     settings = dict(num_epochs=1, batch_size=4, edit_budget=8, gate_rule='strict')
-    every = edits(' '.join(f'Mind the {r}.' for r in RULES))
+    every = edits(' '.join(f'Mind the {r}.' for r in INVOICE_RULES))
     summary = trainer(Tutor(analyst_error=every), agent, RuleWorld(**world), **settings).train()
     assert (summary['total_accepts'], summary['baseline_test_hard'], summary['test_hard']) == (1, 0, 1)
     inside('direct', lambda: trainer(Tutor(analyst_error=every), world=RuleWorld(**world),

@@ -19,6 +19,7 @@ BOUNDS = {
     'code lines of skillopt': 2500,
     'classes above 12 methods': 0,
     'functions above 7 arguments': 0,
+    'functions above 25 lines': 0,
     'exported functions not fully typed': 0,
     'exceptions not named': 0,
     'shapes not said': 0,
@@ -64,6 +65,7 @@ class Module:
     lines: int = 0
     classes: Counter = field(default_factory=Counter)
     many: list = field(default_factory=list)
+    tall: list = field(default_factory=list)
     untyped: list = field(default_factory=list)
     raises: list = field(default_factory=list)
     shapes: list = field(default_factory=list)
@@ -110,17 +112,24 @@ def patched_class(f):
     if first is not None and first.arg in ('self', 'cls') and first.annotation is not None:
         return ast.unparse(first.annotation)
 
-def count_members(tree, m):
-    "Methods of each class, and functions with many arguments, into `m`"
+def see_function(f, lines, m):
+    "Its class, its arguments and the lines of its body, into `m`"
+    n = len(own_arguments(f))
+    height = sum(bool(line.strip()) for line in lines[f.body[0].lineno - 1:f.end_lineno])
+    if patched_class(f):
+        m.classes[patched_class(f)] += 1
+    if n > 7:
+        m.many.append(f'{m.name}:{f.lineno} {f.name} ({n})')
+    if height > 25:
+        m.tall.append(f'{m.name}:{f.lineno} {f.name} ({height})')
+
+def count_members(tree, lines, m):
+    "Methods of each class, and functions with many arguments or lines, into `m`"
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             m.classes[node.name] += sum(isinstance(b, ast.FunctionDef) for b in node.body)
         if isinstance(node, ast.FunctionDef):
-            n = len(own_arguments(node))
-            if patched_class(node):
-                m.classes[patched_class(node)] += 1
-            if n > 7:
-                m.many.append(f'{m.name}:{node.lineno} {node.name} ({n})')
+            see_function(node, lines, m)
 
 # ---- what a public function says of itself ----
 
@@ -228,7 +237,7 @@ def measure(path):
     m, source = Module(path.relative_to(ROOT).as_posix()), path.read_text(encoding='utf-8')
     tree = ast.parse(source)
     count_tokens(source, m)
-    count_members(tree, m)
+    count_members(tree, source.splitlines(), m)
     see_api(tree, source, m)
     return m
 
@@ -349,6 +358,7 @@ def found_in(modules, h):
 
     lists = {
         'functions above 7 arguments': places('many'),
+        'functions above 25 lines': places('tall'),
         'exported functions not fully typed': places('untyped'),
         'exceptions not named': places('raises'),
         'shapes not said': places('shapes'),
