@@ -174,7 +174,8 @@ def _read(text):
             return reader
         reader.cut(at)
         reader.escaped |= text[at] == '\\'
-        at, quote = quote or at, None
+        at = quote or at # A string is looked into once more
+        quote = None
 
 def _token_start(text, at, m):
     "Where the token `m` begins, or what is no token"

@@ -60,10 +60,12 @@ def split_thought(
             start, thinking = m.end(), True
         elif tag == '</think>':
             answer_before = m.end() == end and not thinking
-            (rest if answer_before else thoughts).append(text[start:m.start()])
+            parts = rest if answer_before else thoughts
+            parts.append(text[start:m.start()])
             start = m.end()
             thinking = quoted = False
-    (thoughts if thinking else rest).append(text[start:])
+    last = thoughts if thinking else rest
+    last.append(text[start:])
     return _joined(thoughts), _joined(rest)
 
 def _joined(parts):
