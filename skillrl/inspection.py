@@ -82,13 +82,18 @@ def _exchanges(file):
     told = f'{counted(len(asked), "question")}, {unanswered} unanswered, {tokens:,} tokens'
     return f'{told}\n\n{_rejected(refused)}' if refused else told
 
+def _questions_to(path, role):
+    log = path/role/'exchanges.jsonl'
+    return [f'Questions to the {role}: {_exchanges(log)}'] if log.exists() else []
+
 def _tokens(row):
     some = row.get('prompt_tokens'), row.get('completion_tokens')
     return sum(n for n in some if isinstance(n, int))
 
 def _rejected(rows):
     reasons = Counter(str(r.get('reason', '')) for r in rows)
-    table = Table(['times', 'reason'], [[n, why] for why, n in reasons.most_common(10)])
+    most = [[n, why] for why, n in reasons.most_common(10)]
+    table = Table(['times', 'reason'], most)
     return f'{counted(len(rows), "rejected reply", "rejected replies")}:\n\n{table.text(width())}'
 
 # %% ../nbs/820_inspection.ipynb #4ae7a143
@@ -96,7 +101,9 @@ def _rows(path):
     "The records of a log, its columns those of the first"
     rows = JsonlLog(path).read()
     head = [k for k, v in rows[0].items() if not isinstance(v, (dict, list))]
-    last = [[_short(r.get(k, '')) for k in head] for r in rows[-20:]]
+    last = []
+    for r in rows[-20:]:
+        last.append([_short(r.get(k, '')) for k in head])
     table = Table(head, last)
     return f'{counted(len(rows), "record")}, the last of them:\n\n{table.text(width())}'
 
@@ -119,7 +126,8 @@ def _section(path, title, end):
     return below.partition(end)[0]
 
 def _cells(line):
-    return [c.strip() for c in line.strip().strip('|').split('|')]
+    inner = line.strip().strip('|')
+    return [c.strip() for c in inner.split('|')]
 
 def _is_rule(line):
     return set(line) <= set('|-: ')
@@ -135,7 +143,8 @@ def success_table(path:str|Path)->Table: # ValueError if the report has none
 def changes_told(path:str|Path)->str:
     "What the report says about what changed, at terminal width; empty where it says nothing"
     told = _section(path, 'What changed', '\n\n## ')
-    return '\n'.join(fill(line, width(), subsequent_indent='  ') for line in told.splitlines())
+    lines = [fill(line, width(), subsequent_indent='  ') for line in told.splitlines()]
+    return '\n'.join(lines)
 
 # %% ../nbs/820_inspection.ipynb #e0ba65cc
 def _state(path):
@@ -157,10 +166,7 @@ def _train_run(path):
         parts.append(f'Report: {path}/report.md')
     else:
         parts = [f'Not finished, {_state(path)}: go on with skillrl train --resume {path}']
-    for role in ('teacher', 'policy'):
-        log = path/role/'exchanges.jsonl'
-        if log.exists():
-            parts.append(f'Questions to the {role}: {_exchanges(log)}')
+    parts += _questions_to(path, 'teacher') + _questions_to(path, 'policy')
     return '\n\n'.join([*parts, *_evolution(path/'evolution.jsonl'), *_versions(path)])
 
 def _versions(path):
@@ -168,7 +174,8 @@ def _versions(path):
     folders = sorted(p for p in path.glob('bank/*') if p.is_dir())
     if not folders:
         return []
-    table = Table(['bank', 'versions'], [[p, len(versions(p))] for p in folders])
+    rows = [[p, len(versions(p))] for p in folders]
+    table = Table(['bank', 'versions'], rows)
     return [table.text(width())]
 
 # %% ../nbs/820_inspection.ipynb #8428a8c6
@@ -181,16 +188,14 @@ def _evolution(file):
             raise ValueError(f'{file} line {line} is not the record of a round: mend or delete it')
     if not records:
         return []
-    return [table.text(width()) for table in (round_table(records), evolution_table(records))]
+    tables = round_table(records), evolution_table(records)
+    return [table.text(width()) for table in tables]
 
 def _versioned(path, **how):
     parts = [_bank(path, **how)]
     if any(how.values()):
         return parts[0]
-    parts += _evolution(path/'evolution.jsonl')
-    log = path/'teacher'/'exchanges.jsonl'
-    if log.exists():
-        parts.append(f'Questions to the teacher: {_exchanges(log)}')
+    parts += _evolution(path/'evolution.jsonl') + _questions_to(path, 'teacher')
     return '\n\n'.join(parts)
 
 # %% ../nbs/820_inspection.ipynb #3e478e1b

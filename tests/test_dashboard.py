@@ -8,7 +8,7 @@ import pytest
 from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
-from skillrl.viewers.live import PAGE, present, watch
+from skillrl.viewers.live import PAGE, Watch, present
 from skillrl.viewers.report import plot_run, write_page
 from skillrl.viewers.run import (describe_worth, finals, json_of, lost_table, read_run, score_in, steps_table,
                                  usage_table, why)
@@ -334,7 +334,7 @@ def state(page):
 
 def test_a_run_is_followed_while_it_is_written(tmp_path):
     seen, process = [], None
-    with watch(tmp_path/'run') as page:
+    with Watch(tmp_path/'run') as page:
         assert state(page)['status'] == 'not begun'
         process = writer(tmp_path/'run')
         while process.poll() is None:
@@ -367,7 +367,7 @@ def test_a_run_that_was_killed(tmp_path):
 
 def test_looking_takes_no_lock_and_writes_nothing(root):
     before = {p: p.stat().st_mtime_ns for p in root.rglob('*')}
-    with watch(root) as page:
+    with Watch(root) as page:
         state(page)
     plot_run(root), finals(root)
     assert {p: p.stat().st_mtime_ns for p in root.rglob('*')} == before
@@ -392,14 +392,14 @@ def status(reply):
                           '0.0.0.0', '[::1]', 'evil.test\r\nHost: localhost', 'localhost\r\nHost: evil.test',
                                   '127.0.0.1:80:80', 'evil.test#127.0.0.1', ' '])
 def test_other_hosts_are_refused(root, host):
-    with watch(root) as page:
+    with Watch(root) as page:
         for path in ('/', '/state.json'):
             reply = get(page, path, host)
             assert status(reply) == 403 and b'invoice' not in reply
 
 @pytest.mark.parametrize('host', ['localhost', '127.0.0.1', 'localhost:1', '127.0.0.1:65535'])
 def test_this_machine_is_answered_through_any_port(root, host):
-    with watch(root) as page:
+    with Watch(root) as page:
         assert status(get(page, '/state.json', host)) == 200
 
 @pytest.mark.parametrize('path',
@@ -407,12 +407,12 @@ def test_this_machine_is_answered_through_any_port(root, host):
                           '/state.json/', '/state.json?x', 'state.json', 'http://evil.test/', '/.lock',
                           '/\0'])
 def test_no_path_is_a_file(root, path):
-    with watch(root) as page:
+    with Watch(root) as page:
         assert status(get(page, path)) in (400, 404)
 
 @pytest.mark.parametrize('method', ['POST', 'PUT', 'DELETE', 'HEAD', 'OPTIONS', 'PATCH', 'get'])
 def test_only_get(root, method):
-    with watch(root) as page:
+    with Watch(root) as page:
         assert status(get(page, method=method)) == 501
 
 @pytest.mark.parametrize('data',
@@ -421,7 +421,7 @@ def test_only_get(root, method):
                           b'GET ' + b'/'*70_000 + b' HTTP/1.1\r\n\r\n',
                                   b'GET / HTTP/1.0\r\n' + b'A: b\r\n'*300 + b'\r\n'], ids=range(5))
 def test_bad_bytes_disturb_nobody(root, data, capfd):
-    with watch(root) as page:
+    with Watch(root) as page:
         try:
             assert b'invoice' not in (reply := talk(page, data)) and b' 200 ' not in reply.split(b'\r\n')[0]
         except ConnectionError:
@@ -430,7 +430,7 @@ def test_bad_bytes_disturb_nobody(root, data, capfd):
     assert capfd.readouterr() == ('', '')
 
 def test_who_hangs_up_or_says_nothing_disturbs_nobody(root, capfd):
-    with watch(root) as page:
+    with Watch(root) as page:
         silent = [socket.create_connection(page.server_address) for _ in range(20)]
         for _ in range(20):
             c = socket.create_connection(page.server_address)
@@ -444,7 +444,7 @@ def test_who_hangs_up_or_says_nothing_disturbs_nobody(root, capfd):
 
 def test_only_this_machine_and_nothing_is_kept(root):
     before = threading.active_count()
-    page = watch(root)
+    page = Watch(root)
     assert page.server_address[0] == '127.0.0.1' and page.url in repr(page)
     reply = urlopen(page.url, timeout=10)
     assert reply.headers['Cache-Control'] == 'no-store'
@@ -460,12 +460,12 @@ def test_only_this_machine_and_nothing_is_kept(root):
     assert threading.active_count() <= before
 
 def test_a_port_that_is_taken(root):
-    with watch(root) as page:
+    with Watch(root) as page:
         with pytest.raises(OSError, match='choose another, or 0 for any'):
-            watch(root, page.server_address[1])
+            Watch(root, page.server_address[1])
     for port in (-1, 70_000):
         with pytest.raises(OSError, match='choose another'):
-            watch(root, port)
+            Watch(root, port)
 
 # --- in a real browser
 
@@ -510,7 +510,7 @@ widths = pytest.mark.parametrize('width', [1280, 390])
 
 @widths
 def test_the_page_follows_a_run(chromium, tmp_path, width):
-    with watch(tmp_path/'run') as server:
+    with Watch(tmp_path/'run') as server:
         page, problems = opened(chromium, server.url, width)
         until(page, "document.getElementById('status').textContent == 'waits for the run to begin'")
         seen = []
@@ -566,7 +566,7 @@ def test_hostile_texts_do_nothing_in_a_browser(chromium, tmp_path, width):
     assert page.evaluate('window.pwned') is None and fits(page) and problems == []
     page.close()
     (root/'.lock').write_text('1')
-    with watch(root) as server:
+    with Watch(root) as server:
         page, problems = opened(chromium, server.url, width)
         until(page, "document.getElementById('best').textContent.includes('pwned')")
         shot(page, f'hostile_watch_{width}')

@@ -1,5 +1,6 @@
 "Labels that can be read, intervals where they were measured, colours that differ for everybody"
-import itertools, subprocess, sys
+import itertools, json, re, subprocess, sys
+from pathlib import Path
 import numpy as np
 import pytest
 from skillrl.plots import PALETTE, band, bars, figure, heat_map, label_end, spread
@@ -114,3 +115,19 @@ def test_colours_differ_for_everybody(kind):
 def test_matplotlib_is_loaded_by_the_first_figure_only():
     told = 'import sys, skillrl.plots; print("matplotlib" in sys.modules)'
     assert subprocess.check_output([sys.executable, '-c', told], text=True).strip() == 'False'
+
+# --- one style
+
+ROOT = Path(__file__).parent.parent
+OWN_STYLE = [r'(import|from) matplotlib', r'\bplt\.', r'\.spines', 'fill_between', r'\.legend\(',
+             'tight_layout', r"color='(C\d|#|tab:)"]
+DRAWS = re.compile('|'.join(OWN_STYLE))
+ALONE = {'275_plots', '801_viewers.page'} # The style itself, and how a figure becomes SVG
+NOT_YET = {'02_envs.alfworld.engine', '576_envs.alfworld.expert'}
+
+@pytest.mark.parametrize('page', sorted(p.stem for p in ROOT.glob('nbs/*.ipynb')))
+def test_no_page_has_a_style_of_its_own(page):
+    cells = json.loads((ROOT/f'nbs/{page}.ipynb').read_text(encoding='utf-8'))['cells']
+    code = [''.join(c['source']) for c in cells if c['cell_type'] == 'code']
+    own = [found[0] for source in code for found in DRAWS.finditer(source)]
+    assert not own or page in ALONE | NOT_YET, f'{page} has {own}: draw through skillrl.plots'

@@ -58,11 +58,11 @@ def _summary(path, more):
 @contextmanager
 def _live_page(path:Path, port:int|None)->Iterator[None]:
     "Serve a page about the run to this machine, if a port is given"
-    from skillrl.viewers.live import watch
+    from skillrl.viewers.live import Watch
     if port is None:
         yield
         return
-    with watch(path, port) as page:
+    with Watch(path, port) as page:
         print(f'Live page: {page.url}', file=sys.stderr, flush=True)
         yield
 

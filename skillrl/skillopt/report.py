@@ -191,9 +191,11 @@ def lost_rollouts(session:Session)->int:
     for f in session.finals.values():
         if 'lost' in f:
             once[f['skill_hash'], f['split']] = f['lost']
+    at_first = _baseline(session)['lost']
     in_steps = sum(r['lost'] for r in session.state.history)
-    return _baseline(session)['lost'] + in_steps + sum(once.values())
+    return at_first + in_steps + sum(once.values())
 
+# %% ../../nbs/769_skillopt.report.ipynb #3029a052
 def _summary_of_steps(session, stopped):
     "What the steps came to"
     s = session.state
@@ -224,7 +226,7 @@ def write_summary(
     stopped:str|None=None, # Why there were fewer steps than planned
 )->dict: # As in summary.json; OSError, in one sentence, if it could not be written
     "Measure what is not yet measured, and write the summary"
-    session.begin('final')
+    session.begin(final=True)
     selection = _summary_of_selection(session, measure_best(session))
     tests = summary_of_test(*measure_tests(session))
     summary = _summary_of_steps(session, stopped) | selection | tests

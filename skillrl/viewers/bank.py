@@ -26,8 +26,8 @@ def bank_table(
     for section, items in bank.sections():
         for o in items:
             if o.id in found:
-                won = _rate(usefulness(o))
-                rows.append([o.id, section, advice(o), o.status, won, _evidence(o)])
+                won, evidence = _rate(usefulness(o)), _evidence(o)
+                rows.append([o.id, section, advice(o), o.status, won, evidence])
     head = ['id', 'section', 'advice', 'status', 'won when shown', 'rests on']
     return Table(head, rows)
 
@@ -70,7 +70,8 @@ def version_table(
     for n in versions(folder):
         new = load_version(folder, n)
         d = diff(old, new)
-        row = [n, len(new.active()), len(new.quarantined())]
+        active, quarantined = len(new.active()), len(new.quarantined())
+        row = [n, active, quarantined]
         for ids in (d.added, d.removed, d.changed):
             row.append(', '.join(ids))
         rows.append(row)
@@ -88,7 +89,8 @@ def evolution_table(
         for p in r['proposals']:
             told = [p['kind'], p['principle'], p['hypothesis']]
             decision = 'kept' if p['kept'] else p['reason']
-            rows.append([*_round_of(r), *told, _gate_told(p), decision])
+            row = [*_round_of(r), *told, _gate_told(p), decision]
+            rows.append(row)
     head = ['round', 'suite', 'change', 'what', 'hypothesis', 'gate', 'decision']
     return Table(head, rows)
 
@@ -111,8 +113,9 @@ def round_table(records:list)->Table:
         before = _rate_of_all(r['rates_before'])
         after = _rate_of_all(r['rates_after'])
         weak = ', '.join(r['weak'])
-        counts = [len(r['kept']), len(r['refused'])]
-        rows.append([*_round_of(r), before, weak, *counts, after])
+        kept, refused = len(r['kept']), len(r['refused'])
+        row = [*_round_of(r), before, weak, kept, refused, after]
+        rows.append(row)
     head = ['round', 'suite', 'won before', 'weak', 'kept', 'refused', 'won after (fresh games)']
     return Table(head, rows)
 
@@ -155,7 +158,8 @@ def _draw_proposals(ax, by_round):
     for key, color in (('kept', 'blue'), ('refused', 'grey')):
         counts = []
         for records in by_round.values():
-            counts.append(sum(len(r[key]) for r in records))
+            n = sum(len(r[key]) for r in records)
+            counts.append(n)
         ax.bar(rounds, counts, .5, floor, color=PALETTE[color])
         middle = floor[-1] + counts[-1]/2
         label_end(ax, right, middle, key, PALETTE[color])
@@ -200,9 +204,10 @@ def bank_browser(
     def page(n:int, words:str)->str:
         bank = load_version(folder, n)
         tables = [bank_table(bank, words)]
-        if n != numbers[0]:
-            before = numbers[numbers.index(n) - 1]
-            change = diff(load_version(folder, before), bank)
+        place = numbers.index(n)
+        if place > 0:
+            before = load_version(folder, numbers[place - 1])
+            change = diff(before, bank)
             tables.append(change.table())
         return ''.join(t.html() for t in tables)
     return browser([which, words], page)

@@ -97,7 +97,8 @@ _COUNTS = 'not_counted', 'n_edits_ranked', 'rollout_n', 'rollout_lost'
 def clean_record(r:dict)->dict:
     "A record of history.json with numbers where they belong, and its `decision` and `why` in words"
     found = {k: number(r.get(k)) for k in _NUMBERS}
-    found['not_counted'] = number(as_dict(r.get('gate')).get('not_counted'))
+    gate = as_dict(r.get('gate'))
+    found['not_counted'] = number(gate.get('not_counted'))
     for k in _COUNTS:
         found[k] = found[k] or 0
     return found | dict(action=str(r.get('action', '')), decision=decision(r), why=why(r))
@@ -142,7 +143,8 @@ class RunView:
 
     @property
     def ended(self)->bool:
-        return not self.held and bool(self.summary) and self.summary.get('total_steps') == len(self.steps)
+        made = len(self.steps)
+        return not self.held and bool(self.summary) and self.summary.get('total_steps') == made
 
 def read_run(folder:Path|str)->RunView: # Of a run, or of one that has yet to begin
     "Look at a run"
@@ -155,7 +157,8 @@ def read_run(folder:Path|str)->RunView: # Of a run, or of one that has yet to be
     events = [json_of(line, dict) for line in text_of(f/'events.jsonl').split('\n')]
     best = text_of(f/'best_skill.md')
     held = bool(held or text_of(f/'.lock'))
-    return RunView(f.resolve().name, config, state, summary, steps, list(filter(None, events)), best, held)
+    events = [e for e in events if e]
+    return RunView(f.resolve().name, config, state, summary, steps, events, best, held)
 
 # %% ../../nbs/804_viewers.run.ipynb #601cc82b
 def score_in(
@@ -169,7 +172,8 @@ def score_in(
         for row in json_of(text_of(Path(folder)/'results.json'), list):
             r = RolloutResult.from_dict(row).checked()
             if r.ok:
-                by_item.setdefault(r.id, []).append(score_of(r, **rule))
+                scores = by_item.setdefault(r.id, [])
+                scores.append(score_of(r, **rule))
         means = [fmean(scores) for scores in by_item.values()]
         return Rate(fmean(means), *interval(means), len(means))
     except (ValueError, TypeError, AttributeError):
@@ -266,7 +270,8 @@ def usage_table(view:RunView)->Table:
 def lost_table(folder:Path|str)->Table:
     "Rollouts that infrastructure lost, which no score counts"
     steps = read_run(folder).steps
-    played, lost = sum(r['rollout_n'] for r in steps), sum(r['rollout_lost'] for r in steps)
+    played = sum(r['rollout_n'] for r in steps)
+    lost = sum(r['rollout_lost'] for r in steps)
     rows = [['training items', played, lost],
             ['comparisons of the gate', '', sum(r['not_counted'] for r in steps)]]
     for name, place in FINALS.items():
