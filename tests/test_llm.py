@@ -11,7 +11,8 @@ from skillrl.store import JsonlLog
 
 def ask(text):
     return [dict(role='user', content=text)]
-a, b, c = dict(title='Rinse first'), dict(title='Close up'), dict(title='Look twice')
+a, b = dict(title='Rinse first'), dict(title='Close up')
+c = dict(title='Look twice')
 A, B, C = map(json.dumps, (a, b, c))
 
 # ---- JSON in a reply ----
@@ -776,11 +777,8 @@ def test_an_outage_keeps_what_the_cache_knew(cache):
     assert [r.ok for r in e.value.replies] == [True] * 3 + [False] * 5
 
 def test_require_some():
-    ok, refused, lost = (
-        ChatReply('x'),
-        ChatReply(status='refused'),
-        ChatReply(status='infra_error', error='TimeoutError: slow'),
-    )
+    ok, refused = ChatReply('x'), ChatReply(status='refused')
+    lost = ChatReply(status='infra_error', error='TimeoutError: slow')
     for fine in ([], [ok], [refused], [ok, lost], [ok, refused, lost]):
         assert require_some(fine) == fine
     for bad in ([lost], [refused, lost]):

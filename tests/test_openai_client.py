@@ -784,7 +784,9 @@ def test_a_partial_outage_keeps_the_others_and_caches_no_failure(client, tmp_pat
         first = client(s, cache=cache, log=log).replies(asks(12))
         assert [r.status for r in first]==['ok', 'ok', 'infra_error'] * 4 and len(cache)==8
         assert s.count==8 + 4*(1 + RETRIES)
-        s.rest = lambda r: said(f'Later {number(r)}')
+        def later(r):
+            return said(f'Later {number(r)}')
+        s.rest = later
         second = client(s, cache=cache, log=log).replies(asks(12))
         assert [(r.text, r.cached) for r in second] == [
             (f'Later {i}', False) if i % 3 == 2 else (f'Reply {i}', True) for i in range(12)
@@ -826,7 +828,8 @@ def test_an_outage_in_the_middle_leaves_what_came_before(client):
 
 def test_a_storm_of_faults_costs_no_answer(client):
     "Every prompt meets one random passing fault first; all are answered, each with one more request"
-    rng, met, lock = random.Random(0), {}, threading.Lock()
+    rng, met = random.Random(0), {}
+    lock = threading.Lock()
     kinds = [f for k, (f, _) in passing.items() if k not in ('late', 'deep')]
     def answer(r):
         with lock:
