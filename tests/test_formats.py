@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from skillrl.envs.alfworld.router import ROUTER, described_category
 from skillrl.envs.alfworld.scene import alfworld_category
-from skillrl.formats import from_eto, from_krill, load_memories, load_trajectories, save_trajectories
+from skillrl.formats import (eto_trajectory, krill_trajectory, load_memories, load_trajectories,
+                             save_trajectories)
 from skillrl.stats import wilson
 from skillrl.trajectory import Step, Trajectory, by_category, select, success_rate
 
@@ -53,7 +54,9 @@ def is_refused_or_whole(path, got, rest):
         same = load_trajectories(path) == got
     except ValueError as e:
         return all(word in str(e) for word in (str(path), 'line', 'drop_torn'))
-    return same and path.suffix == '.jsonl' or not rest.strip()
+    if same and path.suffix == '.jsonl':
+        return True
+    return not rest.strip()
 
 @pytest.mark.parametrize('name', ['t.jsonl', 't.json', 'one-line.json'])
 def test_cut_at_every_byte(tmp_path, name):
@@ -159,11 +162,11 @@ def test_krill_file(tmp_path):
     ('Pick', 'pick'), ('Look', 'look'), ('PickTwo', 'pick_two'), ('pick two', 'pick_two'), ('heat', 'heat'),
     ('search', 'search'), ('', ''), (None, '')])
 def test_krill_categories(name, ours):
-    assert from_krill(krill(task_category=name), ROUTER).category == ours
-    assert from_krill(krill(task_category=name)).category == (name or '')
+    assert krill_trajectory(krill(task_category=name), ROUTER).category == ours
+    assert krill_trajectory(krill(task_category=name)).category == (name or '')
 
 def test_krill_survives_our_format(tmp_path):
-    t = from_krill(krill())
+    t = krill_trajectory(krill())
     save_trajectories([t], tmp_path/'t.jsonl')
     assert load_trajectories(tmp_path/'t.jsonl') == [t]
 
@@ -173,7 +176,7 @@ START = ('Here is your task. You are in the middle of a room. Looking quickly ar
          'you see a fridge 1.\nYour task is to: put a hot egg in garbagecan.')
 
 def eto(*turns, router=None, **kw):
-    return from_eto({'conversations': [{'from': w, 'value': v} for w, v in turns]} | kw, router)
+    return eto_trajectory({'conversations': [{'from': w, 'value': v} for w, v in turns]} | kw, router)
 
 @pytest.mark.parametrize('said, action, ok', [
     ('Thought: cold.\nAction: go to fridge 1', 'go to fridge 1', True),

@@ -180,7 +180,9 @@ def test_generation_is_quick():
 
 def test_rooms_follow_the_rates():
     "Doors and shared locations of 1,600 rooms; how full the receptacles of 240 real-like games are"
-    n, shared, doors, full, seen = Counter(), Counter(), Counter(), Counter(), Counter()
+    n, shared = Counter(), Counter()
+    doors, full = Counter(), Counter()
+    seen = Counter()
     for i in range(400):
         for room in ROOMS:
             rs = furnish(room, seeded('rates', room, i))

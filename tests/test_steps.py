@@ -36,7 +36,8 @@ def run(tmp_path_factory):
     """The smallest run of the whole loop, the threads around it before and after,
     and those at each of its commits"""
     tiny = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 4, 'env.test_tasks': 4}
-    path, before, inside = tmp_path_factory.mktemp('run')/'run', torch.get_num_threads(), []
+    path = tmp_path_factory.mktemp('run')/'run'
+    before, inside = torch.get_num_threads(), []
     torch.set_num_threads(2)
     try:
         config = SkillRLConfig().merged(SMALL | tiny)

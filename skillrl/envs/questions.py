@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from .base import spread
+from .base import stratified
 from .qa import SimpleQAEnv, core_words, fold, references, words
 from ..formats import read_records
 from ..tables import counted
@@ -179,7 +179,7 @@ def question_env(
     items = [item for some in splits.values() for item in some]
     if most:
         def _few(some):
-            return spread(some, _task_type, random.Random(seed))[:most]
+            return stratified(some, _task_type, random.Random(seed))[:most]
         splits = {split: _few(some) for split, some in splits.items()}
     env = SimpleQAEnv(**{f'{split}_items': some for split, some in splits.items()}, initial_skill=skill)
     sizes = ', '.join(f'{len(some)} in {split}' for split, some in splits.items())

@@ -15,7 +15,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 from fastcore.basics import patch
-from .base import SHARES, SPLITS, deal, seeded, spread
+from .base import SHARES, SPLITS, deal, seeded, stratified
 
 # %% ../../nbs/508_envs.sessions.ipynb #c8c04783
 def answer(
@@ -83,7 +83,7 @@ def _games_of(split, games):
     shares = {name: .8*share for name, share in SHARES.items()} | {'test': .2}
     kind = attrgetter('category')
     dealt = deal(games, shares, kind, seeded('serve'))
-    return spread(dealt.get(split, []), kind, seeded('serve', split))
+    return stratified(dealt.get(split, []), kind, seeded('serve', split))
 
 # %% ../../nbs/508_envs.sessions.ipynb #df4e4b8d
 class Sessions:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from fastcore.basics import patch
-from .base import SHARES, deal, seeded, spread
+from .base import SHARES, deal, seeded, stratified
 from ..routing import Router
 
 # %% ../../nbs/520_envs.suite.ipynb #e3df6582
@@ -29,7 +29,7 @@ class GameSuite:
     def __post_init__(self):
         shares = {split: share*(1 - _TEST_SHARE) for split, share in SHARES.items()} | dict(test=_TEST_SHARE)
         dealt = deal(self.listed, shares, _category, seeded('deal', self.name))
-        self.splits = {split: spread(games, _category, seeded('spread', split))
+        self.splits = {split: stratified(games, _category, seeded('spread', split))
                        for split, games in dealt.items()}
 
     def games(self, split:str, n:int)->list: # ValueError for a split that does not exist

@@ -17,7 +17,7 @@ from .files import find_games, load_game
 from .households import Household, households
 from .router import ROUTER
 from .scene import CATEGORIES, Game
-from ..base import SHARES, SPLITS, deal, seeded, spread
+from ..base import SHARES, SPLITS, deal, seeded, stratified
 from ..suite import ServerSuite
 from ...store import read_json
 
@@ -125,7 +125,7 @@ class FolderSuite:
         self.tests = tuple(tests) or ('test',)
         training = [file for split, files in found.items() if split not in tests for file in files]
         dealt = deal(training, SHARES, category_of_file, seeded('deal'))
-        self.files = {split: spread(files, category_of_file, seeded('spread', split))
+        self.files = {split: stratified(files, category_of_file, seeded('spread', split))
                       for split, files in (dealt | tests).items()}
         self._loaded, self._contents = {}, {}
 
