@@ -7,12 +7,11 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import Outage
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skills.guidance import protect, protected
+from skillrl.comparison import LABELS, compare
 from skillrl.skillopt.memory import (
-    LABELS,
     RejectedEdits,
     StepNote,
     autonomous_budget,
-    compare,
     edits_with_status,
     evidence,
     failure_patterns,

@@ -46,10 +46,17 @@ class PackageEnv(DocumentEnv):
         self.name, self.task_types = env.name, env.get_task_types()
 
     def get_items(self, split:str)->list[dict]:
+        "The items of the other environment"
         return self.env.get_items(split)
+
     def get_initial_skill(self)->str:
+        "The package as one text"
         return self.package.text
-    def read(self, skill:str)->SkillPackage:
+
+    def read(self, skill:str)->SkillPackage: # `ValueError` if files or the head of SKILL.md suffered
+        "The package with the files of `skill`"
         return self.package.edited(skill)
+
     def attempt(self, item:dict, skill:str, client:Any)->RolloutResult:
+        "What the other environment makes of `item`"
         return self.env.rollout_one(item=item, skill=skill, target_client=client)

@@ -38,8 +38,11 @@ class Schedule:
         return self.get_lr(self.current_step)
 
     def state_dict(self)->dict:
+        "The number of steps taken"
         return dict(current_step=self.current_step)
+
     def load_state_dict(self, state:dict)->None:
+        "Go on where `state` was saved"
         self.current_step = int(state.get('current_step') or 0)
 
 

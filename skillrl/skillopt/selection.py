@@ -13,7 +13,8 @@ from statistics import fmean
 from .editor import skill_hash
 from ..skills.guidance import protect, protected
 from .gate import compute_score, decide
-from .memory import compare, meta_skill, slow_update
+from ..comparison import compare
+from .memory import meta_skill, slow_update
 from .session import Session
 from ..skills.document_guard import rejection_reasons
 from ..types import RolloutResult
