@@ -123,11 +123,10 @@ OWN_STYLE = [r'(import|from) matplotlib', r'\bplt\.', r'\.spines', 'fill_between
              'tight_layout', r"color='(C\d|#|tab:)"]
 DRAWS = re.compile('|'.join(OWN_STYLE))
 ALONE = {'275_plots', '801_viewers.page'} # The style itself, and how a figure becomes SVG
-NOT_YET = {'02_envs.alfworld.engine', '576_envs.alfworld.expert'}
 
 @pytest.mark.parametrize('page', sorted(p.stem for p in ROOT.glob('nbs/*.ipynb')))
 def test_no_page_has_a_style_of_its_own(page):
     cells = json.loads((ROOT/f'nbs/{page}.ipynb').read_text(encoding='utf-8'))['cells']
     code = [''.join(c['source']) for c in cells if c['cell_type'] == 'code']
     own = [found[0] for source in code for found in DRAWS.finditer(source)]
-    assert not own or page in ALONE | NOT_YET, f'{page} has {own}: draw through skillrl.plots'
+    assert not own or page in ALONE, f'{page} has {own}: draw through skillrl.plots'

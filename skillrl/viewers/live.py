@@ -237,4 +237,5 @@ class Watch(ThreadingTCPServer):
 
     def __exit__(self, *exc): self.close()
     def __repr__(self): return f'Watch({self.folder.name!r}, {self.url})'
-    def handle_error(self, request:Any, client_address:Any)->None: pass # A reader that hung up
+    def handle_error(self, request:Any, client_address:Any)->None:
+        "A reader that hung up is no error"

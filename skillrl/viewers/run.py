@@ -143,6 +143,7 @@ class RunView:
 
     @property
     def ended(self)->bool:
+        "Were all steps made, and the best skill measured afresh?"
         made = len(self.steps)
         return not self.held and bool(self.summary) and self.summary.get('total_steps') == made
 
