@@ -7,15 +7,11 @@ import ast
 import pytest
 import measure as m
 
-# To be emptied: pages that do not yet hold this
-NOT_YET = {'envs/rollout', 'skillopt/spending'}
-
 @pytest.mark.parametrize('path', m.all_modules(), ids=lambda p: str(p.relative_to(m.ROOT/'skillrl')))
 def test_exported_names_say_what_they_take_and_give(path):
     seen = m.measure(path)
     lacking = dict(types=seen.untyped, exceptions=seen.raises, shapes=seen.shapes, units=seen.units)
-    if seen.name.removeprefix('skillrl/').removesuffix('.py') not in NOT_YET:
-        assert {what: places for what, places in lacking.items() if places} == {}
+    assert {what: places for what, places in lacking.items() if places} == {}
 
 def seen_in(source):
     "What the checks say of a module with this source"

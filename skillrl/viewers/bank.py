@@ -129,7 +129,8 @@ def plot_usefulness(
     "Success of the episodes that were shown each item"
     shown = [o for o in bank.active() if usefulness(o).n]
     shown.sort(key=lambda o: usefulness(o).mean, reverse=True)
-    names, colors, rates = [], [], []
+    names, rates = [], []
+    colors = []
     for o in shown:
         names.append(clip(advice(o), 48))
         color = 'orange' if isinstance(o, Mistake) else 'blue'

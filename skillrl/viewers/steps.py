@@ -70,8 +70,7 @@ class SkillDiff:
 
     def _repr_markdown_(self):
         text = repr(self)
-        ticks = re.findall('`+', text)
-        longest = max(map(len, ticks), default=0)
+        longest = max(map(len, re.findall('`+', text)), default=0)
         fence = '`'*max(3, 1 + longest)
         return f'{fence}diff\n{text}\n{fence}'
 
