@@ -9,7 +9,8 @@ from skillrl.config import SkillRLConfig
 from skillrl.envs.base import SkillEnv
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
-from skillrl.skillopt.bank_env import BankEnv, ClientPolicy, compare_banks
+from skillrl.bank_env import BankEnv, ClientPolicy
+from skillrl.skillopt.bank_env import compare_banks
 from skillrl.skills.document import as_line, bank_to_document, document_to_bank, pieces
 from skillrl.envs.documents import PackageEnv
 from skillrl.skills.package import SkillPackage

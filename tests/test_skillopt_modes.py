@@ -13,7 +13,8 @@ from skillrl.outcome import describe_outcome
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.viewers.run import describe_worth, read_run
 from skillrl.envs.alfworld.teacher import AlfworldTeacher
-from skillrl.skillopt.bank_env import TeacherOptimizer, as_result
+from skillrl.bank_env import as_result
+from skillrl.skillopt.bank_env import TeacherOptimizer
 from skillrl.skills.document import bank_to_document, document_to_bank
 from skillrl.skillopt.editor import Edit, Patch
 from skillrl.skills.guidance import protect, protected

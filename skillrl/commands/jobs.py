@@ -170,7 +170,8 @@ def _banked(
 def _bank_job(args, c):
     from skillrl.builders import build_local_policy
     from skillrl.envs.base import world
-    from skillrl.skillopt.bank_env import BankEnv, TeacherOptimizer
+    from skillrl.bank_env import BankEnv
+    from skillrl.skillopt.bank_env import TeacherOptimizer
     config, bank, suite = _banked(args)
     policy, teacher = (_client_of(role, args, config) for role in _WHO)
     sizes = dict.fromkeys(BankEnv.roles, _FEW) if args.smoke else {}

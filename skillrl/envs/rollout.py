@@ -76,7 +76,9 @@ class RolloutEntry:
     error:Exception|None = None # A fault of the environment
 
     @property
-    def is_lost(self)->bool: return self.result is not None and not self.result.ok
+    def is_lost(self)->bool:
+        "Was it played without a score?"
+        return self.result is not None and not self.result.ok
 
 def play_entry(env:Any, e:RolloutEntry)->tuple: # The first of `STOPS` is raised
     "What `rollout_one` returned or raised, and the meter"

@@ -44,7 +44,9 @@ class SkillOptTrainer:
         self.optimizer = self.session.optimizer
 
     @property
-    def state(self)->OptState: return self.session.state
+    def state(self)->OptState:
+        "Where the run stands"
+        return self.session.state
 
     def __getattr__(self, name:str):
         if name in _SHOWN:
