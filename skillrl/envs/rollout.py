@@ -202,13 +202,13 @@ def play_round(self:RolloutStage)->None:
         if e.error:
             raise e.error
 
-# %% ../../nbs/507_envs.rollout.ipynb #9fc925f6
 @patch
 def _has_another_round(self:RolloutStage):
     if not self.open() or self.lost_for_good():
         return False
     return not (self.is_hopeless() and self.entries[0].tries > self.settings.retries)
 
+# %% ../../nbs/507_envs.rollout.ipynb #9fc925f6
 @patch
 def play(self:RolloutStage)->list: # Outage when too many are lost
     "A result for each item"

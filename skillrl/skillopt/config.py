@@ -40,6 +40,17 @@ class Algorithm:
     verbose:bool = opt(True)             # Print a line for each step
     extras:dict = field(default_factory=dict) # Yours; kept in config.json, with keys blotted out
 
+# %% ../../nbs/724_skillopt.config.ipynb #5c1e7a02
+def _checked_value(f, value):
+    "`value` as the field `f` accepts it; `ValueError` if it does not"
+    if isinstance(value, PathLike):
+        value = fspath(value)
+    if f.metadata:
+        return checked(f.name, value, f)
+    if not isinstance(value, dict):
+        raise ValueError(f'{f.name} is {value!r}: give a dict')
+    return value
+
 # %% ../../nbs/724_skillopt.config.ipynb #e79d10b9
 @dataclass(kw_only=True)
 class SkillOptConfig(Algorithm):
@@ -71,16 +82,6 @@ class SkillOptConfig(Algorithm):
         for f in fields(self):
             setattr(self, f.name, _checked_value(f, getattr(self, f.name)))
         self.min_edit_budget = min(self.min_edit_budget, self.edit_budget)
-
-def _checked_value(f, value):
-    "`value` as the field `f` accepts it; `ValueError` if it does not"
-    if isinstance(value, PathLike):
-        value = fspath(value)
-    if f.metadata:
-        return checked(f.name, value, f)
-    if not isinstance(value, dict):
-        raise ValueError(f'{f.name} is {value!r}: give a dict')
-    return value
 
 # %% ../../nbs/724_skillopt.config.ipynb #9d763847
 EXTENDABLE = '''num_epochs workers eval_test save_every_step verbose extras
