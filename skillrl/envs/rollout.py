@@ -121,6 +121,7 @@ class RolloutSettings:
     ledger:Ledger|None = None
     guard:Callable|None = None
 
+# %% ../../nbs/507_envs.rollout.ipynb #f4b6bfea
 @dataclass
 class RolloutStage:
     "Items played until each has a score or no tries are left"

@@ -94,8 +94,7 @@ def _reason_not_to_play(session, candidate):
 def _measure(session, candidate):
     "What `compare_with_current` says of `candidate`, whose scores are noted"
     decision, pairs = compare_with_current(session, candidate)
-    scores = compute_score([p.result for p in pairs])
-    session.draft.state.tried[skill_hash(candidate)] = list(scores)
+    session.draft.state.tried[skill_hash(candidate)] = [*compute_score([p.result for p in pairs])]
     return decision, pairs
 
 # %% ../../nbs/757_skillopt.selection.ipynb #784d16cf
