@@ -229,6 +229,7 @@ def play(self:RolloutStage)->list: # Outage when too many are lost
                  f'that of item {first.id!r} to {first.fail_reason!r}: mend the cause and run again, '
                  'for what was played is kept')
 
+# %% ../../nbs/507_envs.rollout.ipynb #7ac085be
 @patch
 def bill(self:RolloutStage)->dict: # `paid` by stage, `played` items, `largest` call in tokens
     "What the stage took, whatever became of it"

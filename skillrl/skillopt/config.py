@@ -40,16 +40,17 @@ class Algorithm:
     verbose:bool = opt(True)             # Print a line for each step
     extras:dict = field(default_factory=dict) # Yours; kept in config.json, with keys blotted out
 
-# %% ../../nbs/724_skillopt.config.ipynb #5c1e7a02
+# %% ../../nbs/724_skillopt.config.ipynb #e79d10b9
 def _checked_value(f, value):
     "`value` as the field `f` accepts it; `ValueError` if it does not"
-    if isinstance(value, PathLike):
-        value = fspath(value)
-    if not f.metadata and not isinstance(value, dict):
+    value = fspath(value) if isinstance(value, PathLike) else value
+    if f.metadata:
+        return checked(f.name, value, f)
+    if not isinstance(value, dict):
         raise ValueError(f'{f.name} is {value!r}: give a dict')
-    return checked(f.name, value, f) if f.metadata else value
+    return value
 
-# %% ../../nbs/724_skillopt.config.ipynb #e79d10b9
+# %% ../../nbs/724_skillopt.config.ipynb #be4fe80d
 @dataclass(kw_only=True)
 class SkillOptConfig(Algorithm):
     "Settings of a `SkillOptTrainer`"
