@@ -2,8 +2,11 @@
 
 The words that the glossary has retired stand in no identifier, config key, flag or file name. Prose may use
 any word, and the name of a test is a sentence. `python tools/measure.py` counts the same."""
+import importlib
+from collections import defaultdict
 import pytest
 import measure as m
+from test_imports import modules
 
 def retired(where, source):
     h = m.Habits()
@@ -41,3 +44,22 @@ def test_a_shelf_is_furniture_in_alfworld():
 def test_every_exception_has_a_reason():
     assert all(m.ALLOWED.values())
     assert {word for word, part in m.ALLOWED} <= m.RETIRED
+
+# A command is called as the phase that it runs, and every world has its own categories
+SHARED = {'commands', 'cli', 'training.pipeline'}
+OF_A_WORLD = {'CATEGORIES', 'OTHER', 'ROUTER', 'official_category'}
+
+def makers_of_names():
+    "Exported name → what the modules mean by it, each with the first module that says so"
+    makers = defaultdict(dict)
+    for module in sorted(modules()):
+        if module in SHARED or module.split('.')[0] in SHARED:
+            continue
+        loaded = importlib.import_module(f'skillrl.{module}')
+        for name in loaded.__all__:
+            makers[name].setdefault(id(getattr(loaded, name)), module)
+    return makers
+
+def test_no_two_modules_export_one_name_for_different_things():
+    shared = {name: made.values() for name, made in makers_of_names().items() if len(made) > 1}
+    assert shared.keys() <= OF_A_WORLD, shared

@@ -2,8 +2,8 @@
 
 import itertools, json, math, random
 import pytest
-from skillrl.skillopt.gate import (compute_score, decide, evaluate_gate, paired, score_of, select_gate_score,
-                                   trial)
+from skillrl.skillopt.gate import (compute_score, decide, evaluate_gate, gate_score, paired,
+                                   select_gate_score, trial)
 from skillrl.skillopt.schedule import build_scheduler
 from skillrl.sequential import bound_of_gains, interim_analysis
 from skillrl.stats import interval, lower_bound, sign_test, weighed_below
@@ -122,7 +122,7 @@ lost = RolloutResult('item-1', 0, 0, fail_reason='rollout_error: Outage: 503', s
 
 def test_scores_of_dicts_and_results():
     assert compute_score([{'hard': 1, 'soft': .5}, RolloutResult('b', 0, .25)])==(.5, .375)
-    assert score_of(RolloutResult('b', .5, 1.), 'mixed', .5)==.75, 'fractions are kept'
+    assert gate_score(RolloutResult('b', .5, 1.), 'mixed', .5)==.75, 'fractions are kept'
 
 def test_E1_a_lost_rollout_is_no_zero():
     assert compute_score([RolloutResult('item-0', 1, 1), lost])==(1., 1.)

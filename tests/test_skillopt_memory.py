@@ -7,7 +7,7 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import Outage
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skills.guidance import protect, protected
-from skillrl.comparison import LABELS, compare
+from skillrl.comparison import LABELS, compare_plays
 from skillrl.skillopt.memory import (
     RejectedEdits,
     StepNote,
@@ -56,7 +56,7 @@ def user(optimizer):
     return optimizer.client.calls[-1][1]['content']
 
 
-both = compare(
+both = compare_plays(
     [result('a', 0), result('b', 1), result('c', 0), result('d', 1)],
     [result('a', 1), result('b', 0), result('c', 0), result('d', 1)],
 )
@@ -315,20 +315,19 @@ def test_labels_for_wins_losses_and_fractions():
         (0.9, 0.9): 'persistent_fail',
     }
     old, new = ([result(f'{k}', k[i]) for k in cases] for i in (0, 1))
-    assert [p.label for p in compare(old, new).pairs] == list(cases.values()) and set(cases.values()) == set(
-        LABELS
-    )
-    assert sum(compare(old, new).counts().values()) == len(cases)
+    assert [p.label for p in compare_plays(old, new).pairs] == list(cases.values())
+    assert set(cases.values()) == set(LABELS)
+    assert sum(compare_plays(old, new).counts().values()) == len(cases)
 
 
 def test_another_score_may_count():
     old, new = [RolloutResult('a', 0.0, 0.2)], [RolloutResult('a', 0.0, 0.6)]
-    assert compare(old, new).pairs[0].label == 'persistent_fail'
-    assert compare(old, new, lambda r: r.soft).pairs[0].label == 'improved'
+    assert compare_plays(old, new).pairs[0].label == 'persistent_fail'
+    assert compare_plays(old, new, lambda r: r.soft).pairs[0].label == 'improved'
 
 
 def test_what_was_lost_on_the_way_is_no_regression():
-    c = compare(
+    c = compare_plays(
         [result('a', 1), result('b', 1), result('x', 1)],
         [result('b', 1), result('a', 0, status='infra_error'), result('y', 0)],
     )
@@ -338,7 +337,7 @@ def test_what_was_lost_on_the_way_is_no_regression():
 def test_an_item_played_twice_is_an_error():
     for old, new in (([result('a', 0)] * 2, [result('a', 1)]), ([result('a', 0)], [result('a', 1)] * 2)):
         with pytest.raises(ValueError, match="item 'a' was played twice"):
-            compare(old, new)
+            compare_plays(old, new)
 
 
 def test_evidence_begins_with_what_regressed_and_only_counts_what_stayed_won():
@@ -366,7 +365,7 @@ def test_evidence_keeps_its_limit_and_its_quotations(n, chars):
         )
         for i in range(n)
     ]
-    text = evidence(compare(rs, rs), chars)
+    text = evidence(compare_plays(rs, rs), chars)
     assert len(text) <= chars
     starts = ('###', 'Task: "', 'Reference: "', 'With the ', '- hard', '- "', '(', f'{n} items')
     assert all(l.startswith(starts) for l in text.splitlines() if l) and '\u2028' not in text
@@ -413,7 +412,7 @@ def test_an_empty_text_takes_away(ask, name, theirs):
 @looks_back
 def test_nothing_is_asked_about_nothing(ask, name, theirs):
     optimizer = says(RuntimeError('not to be asked'))
-    assert ask(optimizer, 'old', 'new', '', compare([], [])) is None and optimizer.client.calls == []
+    assert ask(optimizer, 'old', 'new', '', compare_plays([], [])) is None and optimizer.client.calls == []
 
 
 @looks_back

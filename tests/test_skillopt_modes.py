@@ -20,7 +20,7 @@ from skillrl.skillopt.editor import Edit, Patch
 from skillrl.skills.guidance import protect, protected
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import EDITING, KEYS, load_prompt, sections
-from skillrl.skillopt.reflect import full_rewrite, minibatches, rewrite
+from skillrl.skillopt.reflect import full_rewrite, reflection_batches, rewrite
 from skillrl.concurrency import ThreadExecutor
 from skillrl.skillopt import proposal, report, selection
 from skillrl.skillopt.trainer import SkillOptTrainer
@@ -196,7 +196,8 @@ def test_the_offline_optimizer_has_candidates_in_the_modes_that_rewrite(mode):
 def test_the_offline_teacher_writes_a_whole_document_and_unites_several(minibatch):
     house, skill = Household('test-003'), bank_to_document(SkillBank(), CATEGORIES)
     results = [as_result(play_expert(g, max_steps=30), SkillBank(), 30) for g in house.games('val', 4)]
-    new = full_rewrite(Optimizer(TeacherOptimizer(AlfworldTeacher())), minibatches(results, minibatch), skill)
+    batches = reflection_batches(results, minibatch)
+    new = full_rewrite(Optimizer(TeacherOptimizer(AlfworldTeacher())), batches, skill)
     assert len(document_to_bank(new, SkillBank(), CATEGORIES).skills()) >= 6
     edit = Edit('insert_after', '- Look for egg in fridge 1.', '# heat')
     suggested = rewrite(Optimizer(TeacherOptimizer(AlfworldTeacher())), skill, Patch([edit]))

@@ -15,7 +15,7 @@ from ..comparison import Comparison
 from .editor import Edit, Patch, whole
 from ..skills.matching import bare
 from .optimizer import Optimizer
-from .prompts import answer, conversation_lines, excerpt, fenced, message
+from .prompts import parse_answer, conversation_lines, excerpt, fenced, message
 from ..skills.guard import as_data
 from ..tables import shorten
 from ..types import RolloutResult
@@ -242,7 +242,7 @@ def _look_back(optimizer, name, skills, previous, comparison, limit):
 
 def _value_under(reply, names):
     "The text or number that `reply` has under one of `names`; None if there is none, or no reply"
-    said = (answer(reply, name).get(name) for name in names)
+    said = (parse_answer(reply, name).get(name) for name in names)
     return next((v for v in said if isinstance(v, (str, int, float))), None)
 
 # %% ../../nbs/739_skillopt.memory.ipynb #216944d3

@@ -17,7 +17,7 @@ from ..llm.ledger import Ledger
 from ..llm.meter import STOPS, Meter, add_usage, error_message, model_of
 from ..llm.reply import Outage, redact
 from .editor import Patch, skill_hash
-from .prompts import EDITING, FORMS, KEYS, answer, answer_field, fenced, load_prompt
+from .prompts import EDITING, FORMS, KEYS, parse_answer, answer_field, fenced, load_prompt
 from ..envs.rollout import FOR_GOOD, run_jobs
 from ..skills.guard import RejectedLog, repeats_example
 
@@ -81,7 +81,7 @@ def faults(
     if own or name not in FORMS:
         return []
     field = answer_field(name)
-    said = answer(text, field)
+    said = parse_answer(text, field)
     if field not in said:
         return [(f'there is no JSON object with `{field}` in the reply', text)]
     if field != 'edits':

@@ -12,7 +12,7 @@ from ..llm.reply import Outage
 from .editor import apply_patch_with_report
 from .gate import compute_score
 from .memory import RejectedEdits, autonomous_budget, edits_with_status, failure_patterns
-from .reflect import RawPatch, full_rewrite, merge_patches, minibatches
+from .reflect import RawPatch, full_rewrite, merge_patches, reflection_batches
 from .reflect import rank_and_select, rewrite, run_minibatch_reflect
 from .session import Session
 from ..skills.document_guard import rejection_reasons
@@ -175,7 +175,7 @@ def propose(session:Session)->str|None: # None when nothing is proposed
         d.record['edit_budget'] = session.schedule.get_lr(step)
     if c.rejected_edits:
         d.context = RejectedEdits.from_state(d.state.rejected).text()
-    batches = minibatches(results, c.minibatch_size, c.failure_only, c.seed + step)
+    batches = reflection_batches(results, c.minibatch_size, c.failure_only, c.seed + step)
     if c.update_mode != 'full_rewrite':
         return _edit(session, items, results, batches)
     d.patterns = failure_patterns(results)

@@ -13,7 +13,7 @@ from statistics import fmean
 from .editor import skill_hash
 from ..skills.guidance import protect, protected
 from .gate import compute_score, decide
-from ..comparison import compare
+from ..comparison import compare_plays
 from .memory import meta_skill, slow_update
 from .session import Session
 from ..skills.document_guard import rejection_reasons
@@ -175,7 +175,7 @@ def _look_back(session, epoch):
         return session.play(skill, sample, 'train', f'epoch {epoch} {when}', 'look_back')
     new = play(s.skill, 'now')
     old = new if s.epoch_skill == s.skill else play(s.epoch_skill, 'before')
-    seen = compare(old, new, session.score)
+    seen = compare_plays(old, new, session.score)
     d.record['compared'] = seen.counts()
     if c.meta_skill:
         notes = session.ask('look_back', meta_skill, s.epoch_skill, s.skill, s.memory, seen)

@@ -17,7 +17,7 @@ from ..envs.items import items_hash, items_of
 from ..llm.meter import add_usage, model_of
 from .config import SkillOptConfig, what_binds
 from .editor import skill_hash
-from .gate import score_of
+from .gate import gate_score
 from .optimizer import Optimizer
 from ..envs.rollout import run_rollout
 from .run import OptRun, OptState
@@ -94,7 +94,7 @@ class Session:
 @patch
 def score(self:Session, r:RolloutResult)->float: # From 0 to 1
     "What the gate compares"
-    return score_of(r, self.cfg.gate_metric, self.cfg.gate_mixed_weight)
+    return gate_score(r, self.cfg.gate_metric, self.cfg.gate_mixed_weight)
 
 @patch
 def say(self:Session, text:str)->None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-from ..skillopt.gate import score_of
+from ..skillopt.gate import gate_score
 from ..skillopt.run import BASELINE
 from ..stats import Rate, interval
 from ..tables import Table
@@ -174,7 +174,7 @@ def score_in(
             r = RolloutResult.from_dict(row).checked()
             if r.ok:
                 scores = by_item.setdefault(r.id, [])
-                scores.append(score_of(r, **rule))
+                scores.append(gate_score(r, **rule))
         means = [fmean(scores) for scores in by_item.values()]
         return Rate(fmean(means), *interval(means), len(means))
     except (ValueError, TypeError, AttributeError):
