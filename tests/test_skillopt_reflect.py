@@ -21,7 +21,7 @@ from skillrl.skillopt.reflect import (
     full_rewrite,
     joined,
     merge_patches,
-    minibatches,
+    reflection_batches,
     rank_and_select,
     read_patch,
     rewrite,
@@ -83,11 +83,11 @@ def raws(n, side='failure', say='rule {}'):
 
 
 def reflect(o, rs, skill=SKILL, *, minibatch_size=8, seed=42, **kw):
-    return run_minibatch_reflect(o, minibatches(rs, minibatch_size, seed=seed), skill, **kw)
+    return run_minibatch_reflect(o, reflection_batches(rs, minibatch_size, seed=seed), skill, **kw)
 
 
 def rewritten(o, rs, skill=SKILL, *, seed=42, **kw):
-    return full_rewrite(o, minibatches(rs, seed=seed), skill, **kw)
+    return full_rewrite(o, reflection_batches(rs, seed=seed), skill, **kw)
 
 
 # --- the same as 1.0.0
@@ -96,7 +96,7 @@ def rewritten(o, rs, skill=SKILL, *, seed=42, **kw):
 def test_minibatches_are_those_of_1_0_0():
     "Values recorded from skillrl 1.0.0: 40 results, every third solved, seed 42, minibatches of 8"
     rs = [RolloutResult(f'i{k}', float(k % 3 == 0)) for k in range(40)]
-    assert [(s, ' '.join(r.id[1:] for r in b)) for s, b in minibatches(rs)] == [
+    assert [(s, ' '.join(r.id[1:] for r in b)) for s, b in reflection_batches(rs)] == [
         ('failure', '25 19 14 38 29 10 8 16'),
         ('failure', '23 34 17 28 2 22 35 20'),
         ('failure', '4 26 37 7 32 11 13 1'),
@@ -375,7 +375,8 @@ def test_lost_rollouts_are_shown_to_nobody():
     rs = [*results(2, 1), RolloutResult('gone', status='infra_error', fail_reason='no route to host')]
     o = asking(says)
     reflect(o, rs, SKILL)
-    assert 'gone' not in str(o.client.calls) and [b for _, b in minibatches(rs)] == [[rs[1], rs[0]], [rs[2]]]
+    assert 'gone' not in str(o.client.calls)
+    assert [b for _, b in reflection_batches(rs)] == [[rs[1], rs[0]], [rs[2]]]
 
 
 HOSTILE = (
