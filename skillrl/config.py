@@ -51,6 +51,8 @@ class SFTConfig:
     batch_size:int = opt(32, lo=1) # Rows per step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
     demonstrator:str = opt('expert', choices=('expert', 'teacher')) # Who is imitated
+    dagger_rounds:int = opt(0, lo=0) # Times the expert labels what the policy plays itself; as many `steps` each
+    renumber:float = opt(0.0, lo=0, hi=1) # Share of rows in which `egg 1`, `egg 2` exchange their numbers
     trust:float = opt(0.6, lo=0, hi=1) # Chance that the expert believes a skill
 
 @dataclass
@@ -134,6 +136,14 @@ def _check_models(model, retrieval):
     if asked and not embeds:
         raise ValueError(f'{how}, but model.embedding_model_id is empty: name the model')
 
+# %% ../nbs/01_config.ipynb #30396219
+def _check_dagger(sft):
+    "ValueError where DAgger is asked for that cannot be"
+    for name, value, needed in (('method', sft.method, 'full'), ('demonstrator', sft.demonstrator, 'expert')):
+        if sft.dagger_rounds and value != needed:
+            raise ValueError(f'sft.dagger_rounds is {sft.dagger_rounds} and sft.{name} is {value!r}: '
+                             f'set sft.{name} to {needed!r}, or sft.dagger_rounds to 0')
+
 # %% ../nbs/01_config.ipynb #d81bf879
 @dataclass
 class SkillRLConfig:
@@ -155,6 +165,7 @@ class SkillRLConfig:
         for path, section, f in self.settings():
             setattr(section, f.name, checked(path, getattr(section, f.name), f))
         _check_models(self.model, self.retrieval)
+        _check_dagger(self.sft)
         return self
 
     def settings(self)->Iterator[tuple]:

@@ -128,7 +128,8 @@ def sft(args:Namespace)->None: # ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
     from skillrl.flags import progress
     from skillrl.tables import counted
-    from skillrl.training.phases import fine_tune
+    from skillrl.file_kinds import load_bank
+    from skillrl.training.phases import fine_tune, practice_rows
     config, suite = _start(args)
     if args.trajectories or args.teacher:
         config = config.merged({'sft.demonstrator': 'teacher'})
@@ -136,7 +137,9 @@ def sft(args:Namespace)->None: # ValueError without demonstrations
     with progress() as step:
         def each(done:int, total:int)->None:
             step('sft', done, total)
-        policy, losses = fine_tune(rows, config, each)
+        def practise(policy:Any, number:int)->list[dict]:
+            return practice_rows(policy, suite, load_bank(args.skill_bank), config, number)
+        policy, losses = fine_tune(rows, config, each, practise)
     policy.save(args.output)
     told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
     print(f'{counted(len(rows), "row")}, {told}: {args.output}{_account(teacher)}')

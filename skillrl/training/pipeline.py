@@ -22,7 +22,7 @@ from ..skills.bank import SkillBank, load_version
 from ..skills.distillation import distill as write_bank
 from .phases import collect_games, demonstrations, drawn_rows
 from .phases import evolve_bank, evolves, fine_tune
-from .phases import learns_from_won, require_expert
+from .phases import learns_from_won, practice_rows, require_expert
 from .phases import rl_iterations, transcripts
 from .report import describe_changes, evaluated, write_run_report
 from ..trajectory import Trajectory, select
@@ -187,7 +187,9 @@ def sft(p:Pipeline)->None:
     for _ in p.steps('sft', [0]):
         rows = _demonstrated(p) if p.config.sft.method!='none' else []
         p.run.log('sft').append(rows)
-        policy, losses = fine_tune(rows, p.config)
+        def practise(policy:Any, number:int)->list[dict]:
+            return [row for s in p.train for row in practice_rows(policy, s, p.bank(s), p.config, number)]
+        policy, losses = fine_tune(rows, p.config, practise=practise)
         losses = [round(loss, 6) for loss in losses]
         p.run.log('metrics').append([dict(phase='sft', rows=len(rows), losses=losses)])
         with p.run.folder('reference') as folder:

@@ -16,13 +16,15 @@ from ..base import seeded
 from ...trajectory import Step, Trajectory
 
 # %% ../../../nbs/576_envs.alfworld.expert.ipynb #bc36a153
-_HINT = re.compile(r'look for (?:an? |the )?([a-z]+) (?:in|on) (?:the )?([a-z]+ \d+)', re.I)
+_PLACES = r'[a-z]+(?: \d+|(?:, then [a-z]+)*)' # `cabinet 4`; `fridge, then countertop`
+_HINT = re.compile(rf'look for (?:an? |the )?([a-z]+) (?:in|on) (?:the )?({_PLACES})', re.I)
 
 def read_hints(
     lines:list[str], # Sentences of skills
-)->list[tuple]:      # Pairs of thing type and receptacle
+)->list[tuple]:      # Pairs of thing type and places: one receptacle, or types of them, best first
     "Places that skills name"
-    return [pair for line in lines for pair in _HINT.findall(line)]
+    pairs = [pair for line in lines for pair in _HINT.findall(line)]
+    return [(thing, tuple(places.split(', then '))) for thing, places in pairs]
 
 # %% ../../../nbs/576_envs.alfworld.expert.ipynb #93ef3a48
 class AlfworldExpert:
@@ -101,9 +103,10 @@ def find(self:AlfworldExpert,
 )->tuple[str, str]:
     "Look where we have not looked"
     unsearched = self.notes.unsearched()
-    told = [r for t, r in self.hints if t == thing and r in unsearched and self.believes(t, r)]
+    told = self.told(thing, unsearched)
     if told:
-        return f'find {thing} in {told[0]}', self.reach(told[0])
+        place, meant = told[0]
+        return f'find {thing} in {place}', self.reach(self.nearest(meant))
     if not unsearched:
         return f'find {thing}', self.rng.choice(sorted(self.can))
     worth = [likelihood(kind(r), thing)/_steps_to(r, self.can) for r in unsearched]
@@ -111,9 +114,28 @@ def find(self:AlfworldExpert,
     return f'find {thing}', self.reach(self.rng.choice(best))
 
 @patch
-def believes(self:AlfworldExpert, thing:str, receptacle:str)->bool:
+def told(self:AlfworldExpert, thing:str, unsearched:list[str])->list[tuple]:
+    "Pairs of a place that a believed hint names and those of `unsearched` that are meant, best first"
+    out = []
+    for hint in self.hints:
+        if hint[0] != thing:
+            continue
+        meant = [(place, [r for r in unsearched if place in (r, kind(r))]) for place in hint[1]]
+        meant = [(place, rs) for place, rs in meant if rs]
+        if meant and self.believes(hint):
+            out += meant
+    return out
+
+@patch
+def nearest(self:AlfworldExpert, places:list[str])->str:
+    "One of `places` that takes the fewest steps to search"
+    least = min(_steps_to(r, self.can) for r in places)
+    near = [r for r in places if _steps_to(r, self.can) == least]
+    return self.rng.choice(near) if len(near) > 1 else near[0]
+
+@patch
+def believes(self:AlfworldExpert, hint:tuple)->bool:
     "Whether a hint is believed in this episode"
-    hint = thing, receptacle
     if hint not in self._trusted:
         self._trusted[hint] = self.rng.random() < self.trust
     return self._trusted[hint]
