@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['collect_games', 'transcripts', 'learns_from_won', 'sft_rows', 'require_expert', 'demonstrations', 'drawn_rows',
-           'fine_tune', 'practice_games', 'practice_rows', 'draw_groups', 'evolves', 'round_games', 'evolve_bank',
+           'practice_games', 'practice_rows', 'fine_tune', 'draw_groups', 'evolves', 'round_games', 'evolve_bank',
            'Iteration', 'rl_iterations', 'train_in_suite', 'save_rounds']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
@@ -129,26 +129,7 @@ def drawn_rows(
     n = min(len(rows), config.sft.num_examples or len(rows))
     return random.Random(config.seed).sample(rows, n)
 
-# %% ../../nbs/615_training.phases.ipynb #3aa63537
-def fine_tune(
-    rows:list[dict], # `prompt` and `completion`
-    config:SkillRLConfig,
-    step:Callable[[int, int], Any]|None=None, # Called with (updates done, in all)
-    practise:Callable[[Any, int], list[dict]]|None=None, # Policy and number of a DAgger round → more rows
-)->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError without rows
-    "Fine-tune the policy a run starts from"
-    policy, c = build_local_policy(config), config.sft
-    if c.method=='none':
-        return policy, []
-    if not rows:
-        raise ValueError('there are no demonstrations to learn from: '
-                         'collect more episodes, until some are won')
-    steps = c.steps or c.epochs*-(-len(rows)//c.batch_size)
-    if c.method!='full':
-        return _fine_tune_adapter(rows, config, policy.tokenizer, steps)
-    return policy, _fine_tune_fully(policy, rows, steps, config, step, practise)
-
-# %% ../../nbs/615_training.phases.ipynb #dd732937
+# %% ../../nbs/615_training.phases.ipynb #0f727dcd
 def practice_games(suite:Any, config:SkillRLConfig)->list: # All there are, where games are files
     "Games whose states the weights may learn: none on which an evolving bank is judged"
     splits, n = ['collect', 'train'], config.env.episodes
@@ -171,6 +152,7 @@ def practice_rows(
     episodes = build_episodes(suite, practice_games(suite, config), bank, config)
     return relabel(episodes, policy, expert_of, derive_seed(config.seed, 'dagger', number, suite.name))
 
+# %% ../../nbs/615_training.phases.ipynb #c3a554d3
 def _fine_tune_fully(policy, rows, steps, config, step, practise):
     "All weights, `steps` updates at a time; the loss at each"
     from skillrl.llm.local import threads
@@ -192,6 +174,25 @@ def _fine_tune_fully(policy, rows, steps, config, step, practise):
             losses += full_sft(one_pass if c.renumber else encoded, policy, steps, c.learning_rate, c.batch_size,
                                config.seed + number, progress)
     return losses
+
+# %% ../../nbs/615_training.phases.ipynb #3aa63537
+def fine_tune(
+    rows:list[dict], # `prompt` and `completion`
+    config:SkillRLConfig,
+    step:Callable[[int, int], Any]|None=None, # Called with (updates done, in all)
+    practise:Callable[[Any, int], list[dict]]|None=None, # Policy and number of a DAgger round → more rows
+)->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError without rows
+    "Fine-tune the policy a run starts from"
+    policy, c = build_local_policy(config), config.sft
+    if c.method=='none':
+        return policy, []
+    if not rows:
+        raise ValueError('there are no demonstrations to learn from: '
+                         'collect more episodes, until some are won')
+    steps = c.steps or c.epochs*-(-len(rows)//c.batch_size)
+    if c.method!='full':
+        return _fine_tune_adapter(rows, config, policy.tokenizer, steps)
+    return policy, _fine_tune_fully(policy, rows, steps, config, step, practise)
 
 # %% ../../nbs/615_training.phases.ipynb #1f766a4e
 def _fine_tune_adapter(rows, config, tokenizer, steps):
