@@ -51,7 +51,7 @@ class SFTConfig:
     batch_size:int = opt(32, lo=1) # Rows per step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
     demonstrator:str = opt('expert', choices=('expert', 'teacher')) # Who is imitated
-    dagger_rounds:int = opt(0, lo=0) # Times the expert labels what the policy plays itself; as many `steps` each
+    dagger_rounds:int = opt(0, lo=0) # Times the expert labels what the policy plays; each adds `steps`
     renumber:float = opt(0.0, lo=0, hi=1) # Share of rows in which `egg 1`, `egg 2` exchange their numbers
     trust:float = opt(0.6, lo=0, hi=1) # Chance that the expert believes a skill
 

@@ -89,7 +89,8 @@ def test_all_training_games_of_a_folder_are_practised_unless_banks_evolve():
 def test_each_round_adds_rows_and_updates():
     config = SkillRLConfig().merged({'sft.steps': 3, 'sft.dagger_rounds': 2, 'env.episodes': 2,
                                      'sft.renumber': .5})
-    suite, asked, steps = HouseholdSuite(households('train', 1)[0]), [], []
+    suite = HouseholdSuite(households('train', 1)[0])
+    asked, steps = [], []
     def practise(policy, number):
         asked.append(number)
         return practice_rows(policy, suite, None, config, number)

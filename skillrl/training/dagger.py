@@ -24,7 +24,7 @@ class RelabelOptions:
     repeats:int = 2        # Rows with the same prompt in one episode, at most
 
 @dataclass
-class _Watched:
+class _Pupil:
     "An episode with its expert"
     episode:Episode
     expert:Any
@@ -32,10 +32,10 @@ class _Watched:
     seen:Counter = field(default_factory=Counter) # Prompt → times labelled
 
 # %% ../../nbs/617_training.dagger.ipynb #b0f44b9d
-def _labelled(watched, prompt):
+def _labelled(pupil, prompt):
     "What the expert would do now, as a row"
-    e = watched.episode
-    thought, action = watched.expert.act(e.admissible, e.notes, e.skills)
+    e = pupil.episode
+    thought, action = pupil.expert.act(e.admissible, e.notes, e.skills)
     return dict(prompt=prompt, completion=write_reply(thought, action))
 
 def _turn(live, policy, options, rng, generator):
@@ -66,7 +66,7 @@ def relabel(
     "What an expert would have done in each state that `policy` gets into"
     import torch
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    live = [_Watched(e, expert_of(e.start().task, random.Random(rng.random()))) for e in episodes]
+    live = [_Pupil(e, expert_of(e.start().task, random.Random(rng.random()))) for e in episodes]
     rows = []
     while live:
         rows += _turn(live, policy, options, rng, generator)
@@ -76,7 +76,7 @@ def relabel(
 # %% ../../nbs/617_training.dagger.ipynb #4b848065
 def numbered_words(
     tokenizer:Any, # One whose tokens are whole words, such as `word_tokenizer` makes
-)->dict[int, list[int]]: # Token of a numbered thing → tokens of the same kind, ascending; empty if there are none
+)->dict[int, list[int]]: # Token of a numbered thing → all of its kind, ascending
     "`cabinet 4` among all cabinets"
     kinds = {}
     for word, i in sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1]):

@@ -158,7 +158,8 @@ def _fine_tune_fully(policy, rows, steps, config, step, practise):
     from skillrl.llm.local import threads
     from skillrl.training.dagger import numbered_words, renumber
     from skillrl.training.sft import encode_rows, full_sft
-    c, losses, rng = config.sft, [], seeded(config.seed, 'renumber')
+    c, losses = config.sft, []
+    rng = seeded(config.seed, 'renumber')
     rounds = c.dagger_rounds if practise else 0
     alike = numbered_words(policy.tokenizer) if c.renumber else {}
     def progress(i:int, loss:float)->None:
@@ -171,8 +172,8 @@ def _fine_tune_fully(policy, rows, steps, config, step, practise):
         for number in range(rounds + 1):
             if number:
                 encoded += encode_rows(practise(policy, number - 1), policy)
-            losses += full_sft(one_pass if c.renumber else encoded, policy, steps, c.learning_rate, c.batch_size,
-                               config.seed + number, progress)
+            known, seed = one_pass if c.renumber else encoded, config.seed + number
+            losses += full_sft(known, policy, steps, c.learning_rate, c.batch_size, seed, progress)
     return losses
 
 # %% ../../nbs/615_training.phases.ipynb #3aa63537
