@@ -93,8 +93,8 @@ def test_each_round_adds_rows_and_updates():
     asked, steps = [], []
     def practise(policy, number):
         asked.append(number)
-        return practice_rows(policy, suite, None, config, number)
-    rows = practice_rows(POLICY, suite, None, config, 9)
+        return practice_rows(suite, None, config, policy, number)
+    rows = practice_rows(suite, None, config, POLICY, 9)
     policy, losses = fine_tune(rows, config, lambda *done: steps.append(done), practise)
     assert (asked, len(losses), steps[-1]) == ([0, 1], 9, (9, 9))
     again, _ = fine_tune(rows, config, None, practise)

@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from functools import partial
 from typing import Any
 from .loop import new_folder
 
@@ -126,20 +127,17 @@ def distill(args:Namespace)->None: # ValueError if there is nothing to read
 # %% ../../nbs/850_commands.steps.ipynb #18d823a6
 def sft(args:Namespace)->None: # ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
+    from skillrl.file_kinds import load_bank
     from skillrl.flags import progress
     from skillrl.tables import counted
-    from skillrl.file_kinds import load_bank
     from skillrl.training.phases import fine_tune, practice_rows
     config, suite = _start(args)
     if args.trajectories or args.teacher:
         config = config.merged({'sft.demonstrator': 'teacher'})
     rows, teacher = _demonstrated(args, suite, config)
     with progress() as step:
-        def each(done:int, total:int)->None:
-            step('sft', done, total)
-        def practise(policy:Any, number:int)->list[dict]:
-            return practice_rows(policy, suite, load_bank(args.skill_bank), config, number)
-        policy, losses = fine_tune(rows, config, each, practise)
+        practise = partial(practice_rows, suite, load_bank(args.skill_bank), config)
+        policy, losses = fine_tune(rows, config, partial(step, 'sft'), practise)
     policy.save(args.output)
     told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
     print(f'{counted(len(rows), "row")}, {told}: {args.output}{_account(teacher)}')

@@ -223,6 +223,7 @@ def _worth_naming(evidence, thing, room, min_belief, min_rooms):
     known = [s for s in places if len(evidence.rooms[room, thing, s.place]) >= min_rooms]
     return [s for s in known if s.belief >= RARE_KIND][:KINDS]
 
+# %% ../../nbs/460_skills.evidence.ipynb #6d9d992f
 def claims(
     visits:list[Visit],
     min_belief:float=.5, # Below it no place is claimed

@@ -139,11 +139,11 @@ def practice_games(suite:Any, config:SkillRLConfig)->list: # All there are, wher
     return [g for split in splits for g in suite.games(split, n)]
 
 def practice_rows(
-    policy:Any, # Who plays
-    suite:Any,  # Where
+    suite:Any,           # Where
     bank:SkillBank|None, # Shown in the prompts
     config:SkillRLConfig,
-    number:int, # Of the round, from 0
+    policy:Any,          # Who plays
+    number:int,          # Of the round, from 0
 )->list[dict]: # `prompt` and `completion`; ValueError where the world has no expert
     "What the expert would have done in the states that `policy` gets into"
     from skillrl.training.dagger import relabel

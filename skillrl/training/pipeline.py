@@ -188,7 +188,7 @@ def sft(p:Pipeline)->None:
         rows = _demonstrated(p) if p.config.sft.method!='none' else []
         p.run.log('sft').append(rows)
         def practise(policy:Any, number:int)->list[dict]:
-            return [row for s in p.train for row in practice_rows(policy, s, p.bank(s), p.config, number)]
+            return [row for s in p.train for row in practice_rows(s, p.bank(s), p.config, policy, number)]
         policy, losses = fine_tune(rows, p.config, practise=practise)
         losses = [round(loss, 6) for loss in losses]
         p.run.log('metrics').append([dict(phase='sft', rows=len(rows), losses=losses)])
