@@ -1409,7 +1409,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'skillrl.llm.reply.RunStopped': ('llm.reply.html#runstopped', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.RunStopped.__init__': ('llm.reply.html#runstopped.__init__', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply._joined': ('llm.reply.html#_joined', 'skillrl/llm/reply.py'),
-                                   'skillrl.llm.reply.hide_keys': ('llm.reply.html#hide_keys', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.map_texts': ('llm.reply.html#map_texts', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.mend_unicode': ('llm.reply.html#mend_unicode', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.outage': ('llm.reply.html#outage', 'skillrl/llm/reply.py'),
