@@ -46,7 +46,8 @@ def _gain_of(session, p, before, after):
     gain = 0
     n = len(p.ids)
     lost = [after[i] for i in p.ids if not after[i].ok]
-    if len(lost) > session.cfg.max_lost*n or 0 < len(lost) == n:
+    most = session.cfg.max_lost*n
+    if len(lost) > most or len(lost) == n > 0:
         return dict(gain=0, kept=True, lost=lost[0].fail_reason)
     for i in p.ids:
         if after[i].ok:
@@ -80,10 +81,12 @@ def _gains(session, raw, items, results):
     after = {}
     if pairs:
         after = _replay(session, pairs, dict(zip(before, items)))
-    rows = [dict(gain=0, kept=False) for _ in raw]
-    for row, p, skill in zip(rows, raw, skills):
+    rows = []
+    for p, skill in zip(raw, skills):
+        row = dict(gain=0, kept=False)
         if skill:
-            row |= _gain_of(session, p, before, after)
+            row = _gain_of(session, p, before, after)
+        rows.append(row)
     return rows
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #61f34e21
@@ -92,7 +95,8 @@ def _screen(session, raw, items, results):
     d, kept = session.draft, []
     rows = _gains(session, raw, items, results)
     room = d.record['edit_budget']
-    best_first = sorted(zip(raw, rows), key=lambda pair: -pair[1]['gain'])
+    best_first = list(zip(raw, rows))
+    best_first.sort(key=lambda pair: -pair[1]['gain'])
     for p, row in best_first:
         if row['kept'] and (not kept or len(p.patch.edits) <= room):
             kept.append(p)
@@ -121,12 +125,13 @@ def _select(session, merged):
 def _apply(session, ranked):
     "The candidate; None if a rewrite was lost"
     c, d = session.cfg, session.draft
-    how = dict(max_chars=c.max_skill_chars)
+    skill = d.state.skill
+    most = c.max_skill_chars
     patch = _trusted(session, ranked)
-    candidate, report = apply_patch_with_report(d.state.skill, patch, **how)
+    candidate, report = apply_patch_with_report(skill, patch, most)
     d.edits = edits_with_status(patch.edits, report)
     if c.update_mode == 'rewrite' and patch.edits:
-        candidate = session.ask('update', rewrite, d.state.skill, patch, context=d.context, **how)
+        candidate = session.ask('update', rewrite, skill, patch, context=d.context, max_chars=most)
     rows = report + d.untrusted
     kinds = [row['status'].partition('_')[0] for row in rows]
     counts = {kind: kinds.count(kind) for kind in ('applied', 'skipped', 'error')}
@@ -139,11 +144,12 @@ def _edit(session, items, results, batches):
     "The candidate that edits make, None when no edit is left; `batches` are minibatches of `results`"
     c, d = session.cfg, session.draft
     skill = d.state.skill
+    record = d.record
     told = dict(context=d.context)
-    budget = d.record['edit_budget']
+    budget = record['edit_budget']
     raw = session.ask('reflect', run_minibatch_reflect, batches, skill, edit_budget=budget, **told)
     for side in ('failure', 'success'):
-        d.record[f'n_{side}_patches'] = sum(p.source_type == side for p in raw)
+        record[f'n_{side}_patches'] = sum(p.source_type == side for p in raw)
     summaries = [line for p in raw for line in p.summary]
     d.patterns = failure_patterns(results, summaries)
     d.files['raw_patches.json'] = [p.to_dict() for p in raw]
@@ -152,7 +158,7 @@ def _edit(session, items, results, batches):
         raw = _screen(session, raw, items, results)
     size = c.merge_batch_size
     merged = session.ask('aggregate', merge_patches, skill, raw, batch_size=size, **told)
-    d.record['n_edits_merged'] = len(merged.edits)
+    record['n_edits_merged'] = len(merged.edits)
     d.files['merged_patch.json'] = merged.to_dict()
     if not merged.edits:
         return None
@@ -162,17 +168,18 @@ def _edit(session, items, results, batches):
 def propose(session:Session)->str|None: # None when nothing is proposed
     "A candidate made from one batch"
     c, d = session.cfg, session.draft
-    step = d.record['step']
+    record = d.record
+    step = record['step']
     skill = d.state.skill
     items = session.batches.of_step(step)
     results = _play(session, skill, items, 'rollout')
-    hard, soft = compute_score(results)
     lost = sum(not r.ok for r in results)
-    d.record |= dict(rollout_hard=hard, rollout_soft=soft, rollout_n=len(results), rollout_lost=lost)
+    record['rollout_hard'], record['rollout_soft'] = compute_score(results)
+    record |= dict(rollout_n=len(results), rollout_lost=lost)
     d.files['rollout_results.json'] = [r.to_dict() for r in results]
-    d.record['edit_budget'] = c.edit_budget
+    record['edit_budget'] = c.edit_budget
     if session.schedule:
-        d.record['edit_budget'] = session.schedule.get_lr(step)
+        record['edit_budget'] = session.schedule.get_lr(step)
     if c.rejected_edits:
         d.context = RejectedEdits.from_state(d.state.rejected).text()
     batches = reflection_batches(results, c.minibatch_size, c.failure_only, c.seed + step)

@@ -94,7 +94,8 @@ def _reason_not_to_play(session, candidate):
 def _measure(session, candidate):
     "What `compare_with_current` says of `candidate`, whose scores are noted"
     decision, pairs = compare_with_current(session, candidate)
-    session.draft.state.tried[skill_hash(candidate)] = [*compute_score([p.result for p in pairs])]
+    results = [p.result for p in pairs]
+    session.draft.state.tried[skill_hash(candidate)] = list(compute_score(results))
     return decision, pairs
 
 # %% ../../nbs/757_skillopt.selection.ipynb #784d16cf
@@ -170,7 +171,8 @@ def _look_back(session, epoch):
     "Compare the skill with that of the epoch before, and learn from it"
     c, d = session.cfg, session.draft
     s, items = d.state, session.batches.items
-    sample = random.Random(c.seed + 2000*epoch).sample(items, min(c.slow_update_samples, len(items)))
+    size = min(c.slow_update_samples, len(items))
+    sample = random.Random(c.seed + 2000*epoch).sample(items, size)
     def play(skill, when):
         return session.play(skill, sample, 'train', f'epoch {epoch} {when}', 'look_back')
     new = play(s.skill, 'now')
