@@ -29,6 +29,7 @@ GATE = f'{CORE} tests/test_evolution.py tests/test_intervals.py'
 SUITES = f'{CORE} tests/test_suites.py tests/test_suites.py'
 STORE = 'tests/test_store.py tests/test_power_loss.py'
 LOOP = f'{CORE} tests/test_phases.py'
+DECODING = 'tests/test_decoding.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
 
 MUTATIONS = [
@@ -61,7 +62,7 @@ MUTATIONS = [
     Mutation('KL coefficient of the config not handed on', 'training/rl.py', 'beta=self.config.kl_coeff', 'beta=0.', RL),
     Mutation('clip range of the config not handed on', 'training/rl.py', 'epsilon=self.config.clip_epsilon', 'epsilon=9.', RL),
     Mutation('old log-probs not those of sampling', 'training/rl.py', 'lp_old = torch.zeros_like(lp)', 'lp_old = lp.detach()\n    return grpo_loss(lp, lp_old, lp_ref, torch.tensor([r.advantage for r in chunk]), mask, LossOptions(), total)', RL),
-    Mutation('reference is the policy itself', 'training/rl.py', 'lp_ref, _ = self.reference.logps(prompts, replies)', 'lp_ref, _ = self.policy.logps(prompts, replies)', RL),
+    Mutation('reference is the policy itself', 'training/rl.py', 'lp_ref, _ = self.reference.logps(', 'lp_ref, _ = self.policy.logps(', RL),
     Mutation('score is won or nothing', 'training/rl.py', 'scores = [e.score for e in episodes]', 'scores = [float(e.won) for e in episodes]', RL),
     Mutation('rows of zero-variance groups stay', 'training/rl.py', 'if varied[i] or a]', 'if True]', RL),
     Mutation('rows lost', 'training/rl.py', 'rng.sample(rows, len(rows))', 'rng.sample(rows, len(rows)//2)', RL),
@@ -70,6 +71,10 @@ MUTATIONS = [
     Mutation('learning rate of the config not handed on', 'training/rl.py', 'self.policy.step(self.config.learning_rate, max_norm=1.)', 'self.policy.step(1e-9, max_norm=1.)', RL),
     Mutation('optimizer not saved', 'training/rl.py', 'if self.optimizer is not None:', 'if False:', RL + ' tests/test_steps.py'),
     Mutation('optimizer saved and not loaded', 'training/rl.py', 'if not file.exists():', 'if True:', RL + ' tests/test_steps.py'),
+    # Decoding
+    Mutation('log-probs forget what could be chosen', 'llm/local.py', 'if allowed is not None:', 'if False:', DECODING),
+    Mutation('a reply may end before its command', 'llm/decoding.py', 'broken.union(self.end_ids)', 'broken', DECODING),
+    Mutation('a command is withheld whatever was learnt', 'agent.py', 'sent = self.sent.get(self.knowledge, ())', 'sent = set().union(*self.sent.values())', DECODING),
     # Who plays what
     Mutation('the wrong bank is the own one', 'training/pipeline.py', '(i+2) % len(p.test)', 'i', LOOP),
     Mutation('"after" plays the policy from before RL', 'training/pipeline.py', "trained = when=='after' and", "trained = False and", LOOP),
