@@ -11,7 +11,7 @@ from skillrl.contract import parse_reply, write_reply
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.base import TextEnv, world
-from skillrl.llm.decoding import Draft, NextTokens, ReplyForm
+from skillrl.llm.decoding import ReplyDraft, NextTokens, ReplyForm
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.store import data_path
@@ -74,7 +74,7 @@ def babbler(request):
 @pytest.mark.parametrize('room', [24, 40, 60])
 def test_a_policy_that_knows_nothing_keeps_the_contract_with_byte_pairs(babbler, room):
     prompts = [babbler.encode(f'Now: {c}') for c in COMMANDS]*20
-    need = Draft(babbler.form, COMMANDS, 100).reserve + len(babbler.form.opening)
+    need = ReplyDraft(babbler.form, COMMANDS, 100).reserve + len(babbler.form.opening)
     replies = written(babbler, prompts, [COMMANDS]*100, max_new_tokens=max(room, need))
     assert all(parse_reply(r.text, COMMANDS).ok for r in replies)
     assert {parse_reply(r.text, COMMANDS).action for r in replies} == set(COMMANDS)
@@ -86,7 +86,7 @@ def test_a_policy_that_knows_nothing_keeps_the_contract_with_byte_pairs(babbler,
     ('</think', False)])
 def test_a_thought_ends_with_its_tag_however_that_is_cut(text, ends):
     tokenizer = byte_pairs()
-    draft = Draft(ReplyForm(tokenizer, {tokenizer.eos_token_id}), COMMANDS, 200)
+    draft = ReplyDraft(ReplyForm(tokenizer, {tokenizer.eos_token_id}), COMMANDS, 200)
     for token in [*draft.form.opening, *tokenizer(text)['input_ids']]:
         draft.add(token)
     assert draft.rule.excluded is not ends
@@ -95,7 +95,7 @@ def test_a_thought_ends_with_its_tag_however_that_is_cut(text, ends):
     ('a <action', True), ('a </ACTION', True), ('a </THINK', True), ('a </think', False), ('1 ', False)])
 def test_no_other_tag_is_completed_in_a_thought(begun, ruled_out):
     tokenizer = byte_pairs()
-    draft = Draft(ReplyForm(tokenizer, {tokenizer.eos_token_id}), COMMANDS, 200)
+    draft = ReplyDraft(ReplyForm(tokenizer, {tokenizer.eos_token_id}), COMMANDS, 200)
     for token in [*draft.form.opening, *tokenizer(begun)['input_ids']]:
         draft.add(token)
     bracket = tokenizer.convert_tokens_to_ids('>')
@@ -118,7 +118,7 @@ def test_every_reply_is_admissible(shipped, asked, temperature):
     assert all(r.token_ids[-1] in shipped.eos_ids for r in replies)
 
 def test_a_reply_under_way_may_not_end_before_its_command(shipped):
-    draft = Draft(shipped.form, ['look'], 32)
+    draft = ReplyDraft(shipped.form, ['look'], 32)
     for token in shipped.encode('<think> egg'):
         draft.add(token)
     assert shipped.eos_ids <= set(draft.rule.ids) and draft.rule.excluded
@@ -149,7 +149,7 @@ def test_free_replies_are_what_they_were(shipped, asked):
 # ---- room ----
 
 def test_a_thought_is_closed_when_the_room_just_suffices(babbler):
-    draft = Draft(babbler.form, COMMANDS, 60)
+    draft = ReplyDraft(babbler.form, COMMANDS, 60)
     need = len(babbler.form.opening) + draft.reserve
     for room in (need, need + 1, need + 7):
         replies = written(babbler, [babbler.encode('Now:')]*30, [COMMANDS]*30, max_new_tokens=room)
@@ -213,7 +213,8 @@ def test_the_first_update_has_ratio_one_and_a_finite_gradient(shipped, groups):
 def repetitions(trajectory):
     "Commands sent a second time in one state of knowledge although others were left, as the record tells"
     seen = [s.observation for s in trajectory.steps] + [trajectory.final_observation]
-    notes, sent, again = world('alfworld').notes(seen[0]), {}, 0
+    notes = world('alfworld').notes(seen[0])
+    sent, again = {}, 0
     for step, answer in zip(trajectory.steps, seen[1:]):
         known = sent.setdefault(notes.state(), set())
         again += step.action in known and not known >= set(step.admissible)
@@ -254,7 +255,8 @@ def test_when_all_were_sent_all_are_offered():
 class Hall:
     "A room without notes, which answers by counting, and says nothing new"
     won = False
-    id, task, category = 'hall', 'leave.', 'go'
+    id = 'hall'
+    task, category = 'leave.', 'go'
     def reset(self):
         return 'You are in a hall.'
     def admissible(self):

@@ -13,7 +13,7 @@ seven tenths of the rest, so that they are copied from the prompt. No household 
 training or tests.
 """
 import argparse, random, re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from skillrl.agent import Episode
 from skillrl.contract import write_reply
@@ -178,7 +178,7 @@ class Mixture:
     policy:Policy
     seed:int
     passes_a_round:int = EVERY*32//(2*PASS)
-    extra:tuple = ()   # Lists of games that are played besides, all of each in turn
+    more:Callable|None = None # Number of a round → further unplayed episodes
     pool:list = field(default_factory=list) # Encoded rows of DAgger
     done:int = 0       # Passes
 
@@ -190,8 +190,9 @@ class Mixture:
 
     def practise(self, number):
         "Let the policy play; in the first round, which knows nothing yet, the expert plays instead"
-        games = [episode(g) for lot in self.extra for g in lot]
-        unplayed = games + [next(self.played) for _ in range(PLAYED)]
+        unplayed = [next(self.played) for _ in range(PLAYED)]
+        if self.more:
+            unplayed += self.more(number)
         how = RelabelOptions(temperature=(.4, 1.)[number % 2], helped=.1 if number else 1.)
         new = relabel(unplayed, self.policy, decided_expert, self.seed + number, how)
         self.pool += encode_rows(new, self.policy)
