@@ -30,6 +30,7 @@ SUITES = f'{CORE} tests/test_suites.py tests/test_suites.py'
 STORE = 'tests/test_store.py tests/test_power_loss.py'
 LOOP = f'{CORE} tests/test_phases.py'
 DECODING = 'tests/test_decoding.py'
+DAGGER = 'tests/test_dagger.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
 
 MUTATIONS = [
@@ -117,6 +118,12 @@ MUTATIONS = [
     Mutation('calls under way do not count', 'llm/ledger.py', "held = sum(h[unit] for h in self.held.values())", 'held = 0', MONEY),
     Mutation('what is written costs what is read', 'llm/ledger.py', 'return (read * prompt_tokens + write * completion_tokens) / 1e6', 'return read * (prompt_tokens + completion_tokens) / 1e6', MONEY),
     Mutation('failures are cached', 'llm/ledger.py', 'if not reply.ok:', 'if False:', MONEY),
+    # DAgger
+    Mutation('DAgger plays the expert only', 'training/dagger.py', 'rng.random() < options.helped', 'True', DAGGER),
+    Mutation('the expert never helps', 'training/dagger.py', 'w.refused >= options.refusals', 'False', DAGGER),
+    Mutation('a stuck prompt is labelled for ever', 'training/dagger.py', 'if w.seen[said] <= options.repeats:', 'if True:', DAGGER),
+    Mutation('numbers change in the prompt only', 'training/dagger.py', 'for ids in (row.prompt_ids, row.reply_ids))', 'for ids in (row.prompt_ids, ()))', DAGGER),
+    Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
 ]
 
 def place(m): return ROOT/'skillrl'/m.module

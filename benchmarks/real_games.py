@@ -2,10 +2,10 @@
 
     python benchmarks/real_games.py --real DIR [--seeds 3] [--steps 16000] [--out DIR]
 
-DIR holds one folder for each official split. The policy learns from `train` (or `valid_train`) only: half of
-its rows are those that made the base policy (`tools/make_base.py`), so that it goes on reading notes; the
-other half are states that it got into itself, in all training games and in generated households, labelled by
-the expert. In half of the rounds the prompts of training games show what the bank distilled from them says.
+DIR holds one folder for each official split. The policy learns from `train` (or `valid_train`) only, from the
+rows of `tools/mixture.py`: half are demonstrations in generated households, so that it goes on reading notes;
+the other half are states that it got into itself, there and in all training games, labelled by the expert.
+In half of the rounds the prompts of training games show what the bank distilled from them says.
 Every other split is then judged, each game once, 50 steps: freely at temperature 0.4, and greedily through
 the admissible commands, without and with the no-repeat guard. Then with 8, 12, 20 and 50 steps: no bank, the
 bank, and a bank whose places were exchanged. And in generated households, before any RL: own bank, none,
@@ -15,7 +15,7 @@ import argparse, random, sys, time
 from pathlib import Path
 from tempfile import mkdtemp
 sys.path.insert(0, str(Path(__file__).parents[1]/'tools'))
-from make_base import Mixture
+from mixture import Mixture
 from skillrl.builders import build_episodes, rollout_limits
 from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import FolderSuite
@@ -55,15 +55,13 @@ def learn(seed, suite, games, config, steps):
     "The base policy, trained on `games` while it goes on reading; and its bank"
     policy = Policy.load(data_path('base'))
     bank = bank_of(policy, suite, games, config)
-    mixture = Mixture(policy, seed + 10_000)
     def practised(number):
         with_bank = number//2 % 2 == 0
         return build_episodes(suite, games, bank if with_bank else None, config)
-    mixture.more = practised
-    full_sft(mixture, policy, steps, lr=2.5e-3, seed=seed)
+    full_sft(Mixture(policy, seed, practised), policy, steps, lr=2.5e-3, seed=seed)
     return policy, bank
 
-def judge(policy, suite, split, bank, config, settings, steps=50):
+def play_split(policy, suite, split, bank, config, settings, steps=50):
     "Trajectories of the games of `split`"
     c = config.merged(settings | {'env.max_steps': steps})
     episodes = build_episodes(suite, suite.games(split), bank, c, steps)
@@ -94,11 +92,11 @@ def one_seed(seed, suite, config, steps, out):
     results = {}
     for split in suite.tests:
         for mode, settings in MODES.items():
-            results[mode, split] = judge(policy, suite, split, None, config, settings)
+            results[mode, split] = play_split(policy, suite, split, None, config, settings)
         shuffled = exchanged(bank, random.Random(seed))
         for n in STEPS:
             for what, shown in (('no bank', None), ('bank', bank), ('shuffled bank', shuffled)):
-                results[f'{n} steps, {what}', split] = judge(policy, suite, split, shown, config, {}, n)
+                results[f'{n} steps, {what}', split] = play_split(policy, suite, split, shown, config, {}, n)
     return results, read_households(policy)
 
 def told(played):
