@@ -205,26 +205,46 @@ def saw(v:Visit, thing:str, place:str, evidence:Evidence)->bool:
     return any(thing in things for things in there)
 
 # %% ../../nbs/460_skills.evidence.ipynb #2d12902e
+def _claim_asked(thing, asking, visits, evidence, how): # `how`: least belief, least number of rooms
+    "What the evidence says of a thing that the visits `asking` need, or None"
+    one_room, all_rooms = evidence
+    min_belief, min_rooms = how
+    several = len({v.room for v in asking}) > 1
+    counted, room = (all_rooms, ANY) if several else (one_room, asking[0].room)
+    best = counted.best(room, thing)
+    if best is None or best.belief < min_belief:
+        return None
+    if several and len(counted.rooms[room, thing, best.place]) < min_rooms:
+        return None
+    seen = [v.trajectory for v in visits if saw(v, thing, best.place, counted)]
+    return Claim(thing, best, [v.trajectory for v in asking], seen)
+
 def claims(
     visits:list[Visit],
     min_belief:float=.5, # Below it nothing is claimed
     min_rooms:int=3,     # Rooms that have to agree on a kind of place
-)->list[Claim]: # In the order the things were asked for
+    unasked:bool=False,  # Also of things that were seen and that no goal has needed yet?
+)->list[Claim]: # In the order the things were asked for, then those nobody asked for
     "What the evidence says about where things are kept"
-    one_room, all_rooms = Evidence(visits), Evidence(visits, pooled=True)
-    asked, out = defaultdict(list), []
+    evidence, asked = (Evidence(visits), Evidence(visits, pooled=True)), defaultdict(list)
     for v in visits:
         for thing in v.needs:
             asked[thing].append(v)
-    for thing, asking in asked.items():
-        several = len({v.room for v in asking}) > 1
-        evidence = all_rooms if several else one_room
-        room = ANY if several else asking[0].room
-        best = evidence.best(room, thing)
-        if best is None or best.belief < min_belief:
-            continue
-        if several and len(evidence.rooms[room, thing, best.place]) < min_rooms:
-            continue
-        seen = [v.trajectory for v in visits if saw(v, thing, best.place, evidence)]
-        out.append(Claim(thing, best, [v.trajectory for v in asking], seen))
+    how = min_belief, min_rooms
+    found = [_claim_asked(thing, asking, visits, evidence, how) for thing, asking in asked.items()]
+    out = [claim for claim in found if claim]
+    return out + _claims_unasked(visits, evidence[0], asked, min_belief) if unasked else out
+
+def _claims_unasked(visits, evidence, asked, min_belief):
+    "Claims of things that no goal needed, where one room only is known to keep them"
+    rooms, out = defaultdict(set), []
+    for room, thing, _ in evidence.counts:
+        if thing not in asked:
+            rooms[thing].add(room)
+    for thing, its_rooms in rooms.items():
+        found = [evidence.best(room, thing) for room in its_rooms]
+        likely = [best for best in found if best.belief >= min_belief]
+        if len(likely) == 1:
+            seen = [v.trajectory for v in visits if saw(v, thing, likely[0].place, evidence)]
+            out.append(Claim(thing, likely[0], [], seen))
     return out

@@ -113,7 +113,7 @@ class LexicalRanker:
         self.index = TfIdf([p + [terms(t) for t in tasks_of(o)] for p, o in zip(passages, items)])
         self.words = [set(text) for text in texts]
         self.learnt_on = [set().union(*map(self.sought, tasks_of(o))) for o in items]
-        things = set().union(*self.learnt_on)
+        things = set().union(*self.learnt_on) | {stem(w) for w in router.things}
         self.things = [words & things for words in self.words]
 
     def sought(self, task:str)->set[str]:
