@@ -2757,6 +2757,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                            'skillrl/skills/ranking.py'),
                                         'skillrl.skills.ranking.LexicalRanker.__init__': ( 'skills.ranking.html#lexicalranker.__init__',
                                                                                            'skillrl/skills/ranking.py'),
+                                        'skillrl.skills.ranking.LexicalRanker._is_beside_the_point': ( 'skills.ranking.html#lexicalranker._is_beside_the_point',
+                                                                                                       'skillrl/skills/ranking.py'),
                                         'skillrl.skills.ranking.LexicalRanker._is_of_use': ( 'skills.ranking.html#lexicalranker._is_of_use',
                                                                                              'skillrl/skills/ranking.py'),
                                         'skillrl.skills.ranking.LexicalRanker._own_terms': ( 'skills.ranking.html#lexicalranker._own_terms',

@@ -92,7 +92,7 @@ class EvolutionConfig:
     val_tasks:int = opt(8, lo=1) # Episodes of one round, where RL plays none
     gate:str = opt('probation', choices=('probation', 'sign', 'bound', 'strict', 'none')) # What decides on a change
     trial_share:float = opt(0.1, lo=0, hi=1) # Of the groups, in which a proven skill is left out of half the prompts
-    trial_groups:int = opt(12, lo=1) # Groups that show no effect, after which a skill is retired
+    trial_groups:int = opt(24, lo=1) # Groups that show no effect, after which a skill is retired
     gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide under `sign`, `bound` and `strict`
     alpha:float = opt(0.1, above=0, hi=0.5) # Chance that a useless change is kept, under `sign` and `bound`
     interims:int = opt(3, lo=1) # Most interim analyses of a gate

@@ -264,7 +264,9 @@ def evolve(
 )->tuple[SkillBank, dict]: # The new bank, and the record of the round; ValueError if games meet
     "One round: where the policy fails, and what of the teacher's answer held up"
     config, used = config or EvolutionConfig(), keep_apart(games)
-    seen = [*games.seen, *played(play, bank, games.validation)]
+    seen = list(games.seen)
+    if games.validation:
+        seen += played(play, bank, games.validation)
     known = [*games.evidence, *seen]
     weak, failures, diagnosis = diagnose(seen, config)
     category_of = {t.id: t.category for t in known}
@@ -277,6 +279,6 @@ def evolve(
     merges = merge_duplicates(counted, trial.router(counted))
     new, rows = try_all(counted, merges[:limit] + asked, trial, spare)
     new, more = _settled(new, games, trial) # What is like others that helped need not wait
-    report = played(play, new, games.report)
+    report = played(play, new, games.report) if games.report else []
     record = _settings_of(trial) | diagnosis | outcome(counted, new, rows, report)
     return new, record | dict(verdicts=verdicts + more)
