@@ -133,7 +133,8 @@ def test_a_refinement_keeps_its_id_and_is_gated():
     bank = SkillBank(task_specific_skills=dict(cool=[Skill('cool_001', 'Where', wrong, category='cool')]))
     val = [g for g in house.games('val', 12, ('cool',)) if g.goal == goal]
     games = RoundGames(val, house.games('gate', 32, ('cool',)), evidence=evidence)
-    new, record = evolve(bank, play, games, AlfworldTeacher(), EvolutionConfig(gate='sign', evolution_threshold=1.1))
+    config = EvolutionConfig(gate='sign', evolution_threshold=1.1)
+    new, record = evolve(bank, play, games, AlfworldTeacher(), config)
     assert normal(new.get('cool_001').principle) == normal(house.hint(goal.thing))
     assert record['kept'][0] == 'cool_001'
     assert record['proposals'][0]['refines'] == wrong

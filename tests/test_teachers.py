@@ -583,7 +583,8 @@ def test_evolution_tries_what_a_model_proposes_and_keeps_what_wins():
     teacher = LLMTeacher(ScriptedChat(script))
     games = RoundGames(house.games('val', 3), house.games('gate', 12))
     show = partial(Retriever, router=ROUTER)
-    new, record = evolve(SkillBank(), play, games, teacher, EvolutionConfig(gate='sign'), build_retriever=show)
+    config = EvolutionConfig(gate='sign')
+    new, record = evolve(SkillBank(), play, games, teacher, config, build_retriever=show)
     assert teacher.exchanges and record['proposals'] and len(new) == len(record['kept']) >= 1
     o = new.get(record['kept'][0])
     assert o.provenance['teacher'] == 'scripted'

@@ -10,7 +10,7 @@ from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.retrieval import Retriever, advice
-from skillrl.skills.trials import draw_trials, effects_by_form, on_trial, put_on_probation, settle
+from skillrl.skills.trials import Effect, draw_trials, effects_by_form, on_trial, put_on_probation, settle
 from skillrl.trajectory import Trajectory
 
 sys.path.append(str(Path(__file__).parents[1]/'benchmarks'))
@@ -97,6 +97,24 @@ def test_what_helps_becomes_active_what_harms_is_retired_and_the_sign_matters():
     assert status_of(tried(**helps)) == 'active'
     assert status_of(tried(**harms)) == 'retired'
     assert status_of(tried(status='active', **harms)) == 'retired'
+
+def test_a_general_sentence_needs_two_categories_and_several_games():
+    counts = dict(tries_with=60, wins_with=60, tries_without=60, wins_without=6)
+    def status(*places):
+        o = Skill('a', 'Doors', 'Open what is closed.', status='probation')
+        o.provenance['tried_in'] = list(places)
+        o.stats |= counts
+        return status_of(SkillBank([o]))
+    assert status(['cool', 'a'], ['cool', 'b'], ['cool', 'c']) == 'probation'
+    assert status(['cool', 'a'], ['heat', 'b']) == 'probation'
+    assert status(['cool', 'a'], ['heat', 'b'], ['heat', 'c']) == 'active'
+
+def test_a_form_of_which_some_harm_vouches_for_none():
+    helps, harms = Effect(.6, .01), Effect(-.3, .01)
+    fresh = tried()
+    known = {'active': [helps]*10, 'probation': [helps]*60 + [harms]*60}
+    for expected, others in known.items():
+        assert settle(fresh, {'look for _ in _': others}, None, ROUTER)[0].items()[0].status == expected
 
 def test_probation_is_not_shown():
     bank = tried()
