@@ -24,7 +24,7 @@ from skillrl.skills.retrieval import Retrieved
 from skillrl.tables import Table
 from skillrl.trajectory import Step, Trajectory
 
-DEFAULT, MARGIN = EvolutionConfig(), .1
+DEFAULT, MARGIN = EvolutionConfig(gate='sign'), .1
 ALPHA, LIMITS = DEFAULT.alpha, sorted({DEFAULT.gate_tasks, 64})
 
 class ByCategory:
@@ -119,7 +119,7 @@ def insisted(times, seed):
     "Is a useless addition ever accepted, if it is proposed again and again?"
     p = Proposal('add', Skill('', 'narrow', 'the new one', category='cool'))
     bank, pairs = SkillBank(), 0
-    config = EvolutionConfig(gate_tasks=64)
+    config = EvolutionConfig(gate='sign', gate_tasks=64)
     for i in range(times):
         play = simulated({'the new one': lambda g: 0.}, f'again/{seed}/{i}')
         pool = games(f'gate{i}', 64, seed)
@@ -136,7 +136,7 @@ def retired(gain, seed):
     bank = SkillBank(task_specific_skills={'cool': [old]})
     play = simulated({'the old one': lambda g: gain}, f'retire/{gain}/{seed}')
     pool = [g for g in games('gate', 128, seed) if g.category == 'cool']
-    config = EvolutionConfig(gate_tasks=64)
+    config = EvolutionConfig(gate='sign', gate_tasks=64)
     trial = Trial(play, pool, ['cool'], config, seed=seed, build_retriever=ByCategory)
     row = consider(bank, Proposal('retire', ids=('cool_001',)), trial)[1]
     return row['kept'], row['non_inferiority']['n'], -gain

@@ -1,28 +1,38 @@
-"""Does a bank help, does GRPO learn to use it, and is it the bank that does it?
+"""Does a bank help, does it get better by evolution, does GRPO learn to use it, and what does each cost?
 
-    python benchmarks/learning.py [--seeds 3] [--jobs 2] [--real DIR] [--only main|single|real] [--save FILE]
+    python benchmarks/learning.py [--seeds 3] [--jobs 2] [--runs DIR] [--only main|single|real] [--real DIR]
+                                  [--save FILE]
 
-Main: RL in 24 households, each with the bank distilled from its own trajectories; evaluated in 20 households
-never seen, 240 tasks, 12 steps each. The arm without skills gets the same environment steps, those of
-collecting included.
+Main: the default `skillrl train` for each seed. It learns in 24 households and is evaluated in 20 it never
+saw, on goals that were practised there and, in the headline, on goals that nobody has practised. Then
+success against environment steps, always with the trained policy: the bank after each round of evolution,
+banks from blind collecting alone, and the first bank as it was. An arm without skills gets the environment
+steps of collecting and GRPO. A run that is in DIR already is gone on with.
 Single: one fixed household, where weights can learn the conventions too: by GRPO with the bank, by GRPO
 alone, and by SFT on demonstrations whose skills the prompt hides. Real: official games, each once, 50 steps.
 Prints the targets and exits 1 when one is missed. `--save data/learning.json` keeps what the front page
 draws: for each seed the success of every iteration, with the environment steps so far, and the test games
 each condition won.
 """
-import argparse, json, re, sys
+import argparse, json, re, sys, time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from skillrl.builders import build_episodes, build_policy, build_teacher, derive_seed, rollout_limits
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
+from skillrl.envs.suite import row_name
 from skillrl.evaluate import compare, evaluate, over_seeds, paired_difference
+from skillrl.runfolder import RunFolder
+from skillrl.skills.bank import load_version, versions
 from skillrl.skills.distillation import distill
+from skillrl.store import JsonlLog
 from skillrl.training.phases import collect_games, demonstrations, draw_groups, fine_tune
+from skillrl.training.pipeline import MAKES, Pipeline, train
+from skillrl.trajectory import Trajectory
 
 @dataclass
 class Setting:
@@ -67,33 +77,89 @@ def grpo(s, policy, banks, budget=None):
         log.append(trainer.iterate(groups, derive_seed(s.config.seed, 'rl', len(log)), limits=limits))
     return log
 
-def play_tests(s, policy, banks, shift=0):
-    "Trajectories of the test games, each household with its own bank, or that of the one `shift` further on"
+def play_tests(s, policy, banks, split='new'):
+    "Trajectories of the test games of `split`, each household with its own bank"
     episodes = []
-    for i, suite in enumerate(s.test):
-        owner = s.test[(i + shift) % len(s.test)]
-        games = suite.games('test', s.config.env.test_tasks)
-        episodes += build_episodes(suite, games, banks.get(owner.name), s.config)
+    for suite in s.test:
+        games = suite.games(split, s.config.env.test_tasks)
+        episodes += build_episodes(suite, games, banks.get(suite.name), s.config)
     return evaluate(policy, episodes, seed=derive_seed(s.config.seed, 'judge'))
 
-def one_seed(seed):
+def default_run(seed, folder):
+    "The run of one seed, and the seconds it took; 0 where it was there already"
+    begun, resume = time.monotonic(), folder.exists()
+    if not (folder/'report.md').exists():
+        train(SkillRLConfig().merged({'seed': seed}), folder, resume=resume)
+    return 0. if resume else time.monotonic() - begun
+
+def conditions_of(folder):
+    "(condition, split) → its trajectories"
+    out = {}
+    for d in JsonlLog(folder/'trajectories.jsonl').read():
+        about = d['metadata']
+        if about['phase'] == 'eval':
+            out.setdefault((about['condition'], about['split']), []).append(Trajectory.from_dict(d))
+    return out
+
+def spent_on(folder):
+    "Environment steps by phase and half of the suites, such as ('collect', 'test')"
+    spent = {}
+    for d in JsonlLog(folder/'trajectories.jsonl').read():
+        about = d['metadata']
+        if about['phase'] != 'eval':
+            key = about['phase'], about['suite'].split('-')[0]
+            spent[key] = spent.get(key, 0) + len(d['steps'])
+    return spent
+
+BLIND = 8, 16, 24 # Episodes in each household, where nothing else adds to a bank
+
+def blind_points(s, policy):
+    "Success on new goals with banks from blind collecting alone, and what these cost in the test households"
+    config = s.config.merged({'env.episodes': max(BLIND)})
+    base = build_policy(config)
+    played = {suite.name: collect_games(base, suite, config) for suite in s.test}
+    points = []
+    for n in BLIND:
+        banks = {name: distilled(config, ts[:n]) for name, ts in played.items()}
+        steps = sum(len(t) for ts in played.values() for t in ts[:n])
+        points.append(dict(steps=steps, success=rate(play_tests(s, policy, banks))))
+    return points
+
+def evolution_points(s, policy, folder):
+    "Success on new goals with the banks after each round, and what these cost in the test households"
+    records = JsonlLog(folder/'evolution.jsonl').read()
+    names = {suite.name for suite in s.test}
+    steps, points = s.collected, []
+    last = min(len(versions(folder/'bank'/name)) for name in names)
+    rounds = sorted({r['round'] for r in records if r['suite'] in names})
+    for n in (0, *range(2, last)): # Version 1 is the first bank, all on probation
+        if n:
+            steps += sum(r['steps'] for r in records if r['suite'] in names and r['round'] == rounds[n - 2])
+        banks = {name: load_version(folder/'bank'/name, n) for name in names}
+        points.append(dict(steps=steps, success=rate(play_tests(s, policy, banks))))
+    return points
+
+def one_seed(seed, runs):
     "Trajectories of every condition, and what they cost"
     import torch
     torch.set_num_threads(1)
-    s = prepare(SkillRLConfig().merged({'seed': seed}))
-    policy, out = cold_start(s, s.banks), {}
-    out['before, no bank'] = play_tests(s, policy, {})
-    out['before, bank'] = play_tests(s, policy, s.banks)
-    out['before, wrong bank'] = play_tests(s, policy, s.banks, shift=2)
-    log = grpo(s, policy, s.banks)
-    out['GRPO with banks, bank'] = play_tests(s, policy, s.banks)
-    out['GRPO with banks, no bank'] = play_tests(s, policy, {})
-    out['GRPO with banks, wrong bank'] = play_tests(s, policy, s.banks, shift=2)
-    steps, plain = s.collected + steps_of(log), cold_start(s, {})
-    without = grpo(s, plain, {}, budget=steps)
-    out['GRPO without skills'] = play_tests(s, plain, {})
-    curves = {'with banks': curve(log, s.collected), 'without banks': curve(without)}
-    return out, dict(collected=s.collected, steps=steps, steps_without=steps_of(without), curves=curves)
+    folder = Path(runs)/f'{seed}'
+    seconds = default_run(seed, folder)
+    out, spent = conditions_of(folder), spent_on(folder)
+    log = [m for m in JsonlLog(folder/'metrics.jsonl').read() if m['phase'] == 'rl']
+    with RunFolder(folder, None, True, False, MAKES) as run:
+        p = Pipeline(run)
+        s = Setting(p.config, p.train, p.test, {}, spent['collect', 'test'])
+        policy = p.policy('after')
+        arms = dict(evolution=evolution_points(s, policy, folder), blind=blind_points(s, policy))
+    collected = spent['collect', 'train']
+    plain = cold_start(s, {})
+    without = grpo(s, plain, {}, budget=collected + steps_of(log))
+    out['GRPO without skills', 'new'] = play_tests(s, plain, {})
+    curves = {'with banks': curve(log, collected), 'without banks': curve(without)}
+    by_phase = {' '.join(k): n for k, n in spent.items()}
+    return out, dict(collected=collected, steps=sum(spent.values()), spent=by_phase, seconds=seconds,
+                     steps_without=steps_of(without), curves=curves, arms=arms)
 
 def curve(log, before=0):
     "Environment steps at the end of each iteration, those spent `before` included, and its success"
@@ -106,12 +172,19 @@ def save(path, runs):
         return dict(won=sum(t.success for t in played), n=len(played))
     rows = []
     for seed, (out, spent) in enumerate(runs):
-        test = {name: won(played) for name, played in out.items()}
-        rows.append(dict(seed=seed, collected=spent['collected'], curves=spent['curves'], test=test))
+        test = {row_name(name, split): won(played) for (name, split), played in out.items()}
+        kept = {k: spent[k] for k in ('collected', 'steps', 'curves', 'arms', 'spent')}
+        rows.append(dict(seed=seed, test=test) | kept)
     Path(path).write_text(json.dumps(rows, indent=1) + '\n', encoding='utf-8')
 
-COMPARED = [('before, no bank', 'before, bank'), ('before, no bank', 'before, wrong bank'),
-            ('before, bank', 'GRPO with banks, bank'), ('GRPO without skills', 'GRPO with banks, bank')]
+BEFORE_EVOLUTION = 54_800 # Environment steps of a default run that collected 24 episodes in each household
+EVOLVED, FIRST = ('after, evolved bank', 'new'), ('after, bank', 'new')
+COMPARED = [(('before, no bank', 'new'), ('before, bank', 'new')),
+            (('after, no bank', 'new'), ('after, wrong bank', 'new')),
+            (('before, bank', 'new'), FIRST),
+            (FIRST, EVOLVED),
+            (('GRPO without skills', 'new'), EVOLVED),
+            (('after, bank', 'test'), ('after, evolved bank', 'test'))]
 
 def rate(played):
     return sum(t.success for t in played)/len(played)
@@ -126,23 +199,41 @@ def pooled(runs, a, b):
         return [replace(t, game=f'{i}:{t.game}') for i, (out, _) in enumerate(runs) for t in out[name]]
     return paired_difference(tagged(a), tagged(b))
 
+def steps_until(points, level):
+    "Environment steps at which a curve reaches `level`, between its points; None if it does not"
+    for a, b in zip(points, points[1:]):
+        if a['success'] < level <= b['success']:
+            share = (level - a['success'])/(b['success'] - a['success'])
+            return round(a['steps'] + share*(b['steps'] - a['steps']))
+    return points[0]['steps'] if points[0]['success'] >= level else None
+
+def print_arms(runs):
+    "Success on new goals against the environment steps that banks of the test households took"
+    print('\nsuccess on new goals against environment steps in the test households')
+    for seed, (_, spent) in enumerate(runs):
+        for arm, points in spent['arms'].items():
+            told = ', '.join(f"{p['steps']}: {p['success']:.2f}" for p in points)
+            print(f'seed {seed} {arm:9} {told}; to 0.8: {steps_until(points, .8) or "not reached"}')
+
 def main_result(runs):
     "Print rates and targets; were all of them met?"
     for seed, (out, spent) in enumerate(runs):
-        collecting = f'{spent["collected"]} of them collecting'
-        with_banks = f'{spent["steps"]} environment steps with banks ({collecting})'
-        print(f'\nseed {seed}: {with_banks}, {spent["steps_without"]} without')
-        print(compare(out))
-    about = 'mean [95 % interval]; in brackets the paired difference over all games'
-    print(f'\nover {len(runs)} seeds ({about})')
+        print(f'\nseed {seed}: {spent["steps"]} environment steps {spent["spent"]}, {spent["seconds"]:.0f} s')
+        print(compare({row_name(*key): played for key, played in out.items()}))
+    print_arms(runs)
+    print(f'\nover {len(runs)} seeds: mean [95 % interval] (paired difference over all games)')
     for a, b in COMPARED:
-        print(f'{b} minus {a}: {gain(runs, a, b)}  ({pooled(runs, a, b)})')
-    final = over_seeds([rate(out['GRPO with banks, bank']) for out, _ in runs])
-    print(f'GRPO with banks, bank: {final}')
-    bank, wrong, _, rl = (gain(runs, a, b).mean for a, b in COMPARED)
-    checks = {'bank beats none before RL by 0.20': bank >= .20, 'a wrong bank does not help': wrong <= .03,
-              'GRPO with banks reaches 0.80': final.mean >= .80,
-              'and ends 0.20 above GRPO without skills': rl >= .20}
+        print(f'{row_name(*b)} minus {row_name(*a)}: {gain(runs, a, b)}  ({pooled(runs, a, b)})')
+    final, bare = (over_seeds([rate(out[key]) for out, _ in runs])
+                   for key in (EVOLVED, ('after, no bank', 'new')))
+    print(f'evolved bank on new goals: {final}, no bank: {bare}')
+    evolved, steps = gain(runs, FIRST, EVOLVED), max(spent['steps'] for _, spent in runs)
+    checks = {'evolution adds 0.15 on goals nobody practised': evolved.mean >= .15,
+              'and its interval is above 0': pooled(runs, FIRST, EVOLVED).low > 0,
+              'the evolved bank reaches 0.88 there': final.mean >= .88,
+              'no bank stays at 0.35 or below': bare.mean <= .35,
+              'no more steps than without evolution': steps <= BEFORE_EVOLUTION,
+              'and 300 seconds a run': max(spent['seconds'] for _, spent in runs) <= 300}
     for what, ok in checks.items():
         print('ok    ' if ok else 'MISSED', what)
     return all(checks.values())
@@ -213,6 +304,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--seeds', type=int, default=3)
     p.add_argument('--jobs', type=int, default=2)
+    p.add_argument('--runs', metavar='DIR', help='keep the run folders here')
     p.add_argument('--real', metavar='DIR')
     p.add_argument('--policy', metavar='DIR', help='for --real: another policy than the shipped one')
     p.add_argument('--only', choices=('main', 'single', 'real'))
@@ -223,7 +315,8 @@ def main(a):
     ok = True
     with ProcessPoolExecutor(a.jobs, get_context('spawn')) as pool:
         if a.only in (None, 'main'):
-            runs = list(pool.map(one_seed, range(a.seeds)))
+            with TemporaryDirectory() as tmp:
+                runs = list(pool.map(one_seed, range(a.seeds), [a.runs or tmp]*a.seeds))
             ok = main_result(runs)
             if a.save:
                 save(a.save, runs)

@@ -31,6 +31,7 @@ STORE = 'tests/test_store.py tests/test_power_loss.py'
 LOOP = f'{CORE} tests/test_phases.py'
 DECODING = 'tests/test_decoding.py'
 DAGGER = 'tests/test_dagger.py'
+TRIALS = 'tests/test_trials.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
 
 MUTATIONS = [
@@ -80,18 +81,28 @@ MUTATIONS = [
     Mutation('the wrong bank is the own one', 'training/pipeline.py', '(i+2) % len(p.test)', 'i', LOOP),
     Mutation('"after" plays the policy from before RL', 'training/pipeline.py', "trained = when=='after' and", "trained = False and", LOOP),
     Mutation('"bank" is the evolved bank', 'training/pipeline.py', 'return p.bank(p.test[owner], version=0)', 'return p.bank(p.test[owner])', LOOP),
-    Mutation('every round reuses the same games', 'training/phases.py', 'suite.games(split, (number+1)*n)[number*n:]', 'suite.games(split, n)', LOOP),
+    Mutation('every round reuses the same games', 'training/phases.py', 'return pool[-n:] if n else []', 'return pool[:n]', LOOP),
     Mutation('training draws from the test games', 'training/phases.py', "s.draw('train', rng)", "s.draw('test', rng)", LOOP),
     Mutation('real-folder training draws from test files', 'envs/alfworld/suites.py', 'rng.choice(self.files_of(split))', "rng.choice(self.files_of('test'))", LOOP + ' ' + SUITES),
     Mutation('household training draws from test', 'envs/alfworld/suites.py', 'self.house.game(split, n, rng.choice(', "self.house.game('test', n, rng.choice(", LOOP + ' ' + SUITES),
     Mutation('each iteration has the same tasks', 'training/phases.py', "seeded(config.seed, 'tasks', iteration)", "seeded(config.seed, 'tasks')", LOOP + ' tests/test_pipeline.py -k "not killed"'),
-    Mutation('a group of different tasks', 'training/phases.py', "[[s.draw('train', rng)]*c.group_size for s in where]", "[[s.draw('train', rng) for _ in range(c.group_size)] for s in where]", LOOP),
+    Mutation('a group of different tasks', 'training/phases.py', 'return build_episodes(suite, [game]*size, bank, config, max_steps)', "return build_episodes(suite, [suite.game('train', i) for i in range(size)], bank, config, max_steps)", LOOP),
     # Worlds and splits
     Mutation('no step limit', 'envs/base.py', 'truncated = not won and self.steps >= self.max_steps', 'truncated = False', 'tests/test_alfworld.py tests/test_suites.py'),
     Mutation('one step too many', 'envs/base.py', 'self.steps >= self.max_steps', 'self.steps > self.max_steps', 'tests/test_alfworld.py tests/test_suites.py'),
     Mutation('an official test is dealt to training', 'envs/alfworld/suites.py', "if 'train' not in split}", "if 'unseen' in split}", SUITES),
     Mutation('a game in two splits is taken', 'envs/alfworld/suites.py', 'if other != split:', 'if False:', SUITES),
     Mutation('part of a test instead of all of it', 'envs/alfworld/suites.py', "if split in ('test', *self.tests):", 'if False:', SUITES),
+    # Trials
+    Mutation('probation is shown', 'skills/entries.py', "return [o for o in self.items() if o.status == 'active']", "return [o for o in self.items() if o.status in ('active', PROBATION)]", TRIALS),
+    Mutation('the sign of an effect', 'skills/trials.py', "(('with', 1), ('without', -1))", "(('with', -1), ('without', 1))", TRIALS),
+    Mutation('who did without is counted as with', 'skills/trials.py', "if o.id in t.metadata['hidden'] else 'with'", "if False else 'with'", TRIALS),
+    Mutation('nobody is sceptical', 'skills/trials.py', 'SCEPTICAL = Effect(0., .05**2)', 'SCEPTICAL = Effect(0., 9.)', TRIALS),
+    Mutation('a form that differs vouches', 'skills/trials.py', 'mean.var + between', 'mean.var', TRIALS),
+    Mutation('general after one category', 'skills/trials.py', 'len({c for c, _ in places}) > 1', 'len({c for c, _ in places}) > 0', TRIALS),
+    Mutation('what harms stays', 'skills/trials.py', '    if high < 0:\n', '    if False:\n', TRIALS),
+    Mutation('a new goal was practised', 'envs/alfworld/households.py', 'if pair not in practised]', 'if True]', TRIALS),
+    Mutation('tests ask for what was practised', 'envs/alfworld/households.py', 'return self.new_goals if split == NEW else self.goals', 'return self.goals', TRIALS),
     # Evolution and its gate
     Mutation('no threshold for weak categories', 'skills/evolution.py', 'if r.n and r.mean < threshold]', 'if r.n]', GATE),
     Mutation('games of a proposal may be in its gate', 'skills/evolution.py', 'assert_fresh(games.gate, used)', 'pass', GATE),

@@ -28,9 +28,9 @@ class EnvConfig:
     max_steps:int = opt(12, lo=1) # Actions allowed in one episode
     train_suites:int = opt(24, lo=1) # Suites RL learns in
     test_suites:int = opt(20, lo=1) # Suites it is judged in
-    episodes:int = opt(24, lo=1) # Episodes played in each before there are skills
+    episodes:int = opt(4, lo=1) # Episodes played in each before there are skills
     collect_steps:int = opt(30, lo=1) # Actions allowed in those
-    test_tasks:int = opt(12, lo=1) # Test games of each
+    test_tasks:int = opt(8, lo=1) # Test games of each, in each of its test splits
 
 # %% ../nbs/01_config.ipynb #3ed05273
 @dataclass
@@ -87,16 +87,19 @@ class RetrievalConfig:
 class EvolutionConfig:
     "When the bank grows, and by how much"
     validation_interval:int = opt(5, lo=0) # Iterations between evolution rounds; 0 for never
-    evolution_threshold:float = opt(0.4, lo=0, hi=1) # $\delta_{evolve}$: categories below it get new skills
-    max_new_skills:int = opt(3, lo=0) # Proposals per round
+    test_rounds:int = opt(6, lo=0) # Evolution rounds in each suite to be judged in, before it is
+    evolution_threshold:float = opt(0.9, lo=0, hi=1) # $\delta_{evolve}$: categories below it get new skills
+    max_new_skills:int = opt(8, lo=0) # Proposals per round
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
-    val_tasks:int = opt(48, lo=1) # Validation episodes of one round
-    gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide whether a change stays
-    gate:str = opt('sign', choices=('sign', 'bound', 'strict', 'none')) # The rule they decide by
+    val_tasks:int = opt(8, lo=1) # Episodes of one round, where RL plays none
+    gate:str = opt('probation', choices=('probation', 'sign', 'bound', 'strict', 'none')) # What decides on a change
+    trial_share:float = opt(0.1, lo=0, hi=1) # Of the groups, in which a proven skill is left out of half the prompts
+    trial_groups:int = opt(24, lo=1) # Groups that show no effect, after which a skill is retired
+    gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide under `sign`, `bound` and `strict`
     alpha:float = opt(0.1, above=0, hi=0.5) # Chance that a useless change is kept, under `sign` and `bound`
     interims:int = opt(3, lo=1) # Most interim analyses of a gate
-    capacity:int = opt(60, lo=1) # Most active skills and mistakes; the least useful go first
+    capacity:int = opt(100, lo=1) # Most active skills and mistakes; the least useful go first
 
 # %% ../nbs/01_config.ipynb #efeb0cd6
 @dataclass

@@ -81,7 +81,8 @@ class Says:
         return list(self.proposals)
 
 def settings(**kw):
-    return EvolutionConfig(**dict(gate_tasks=64) | kw)
+    usual = dict(gate='sign', gate_tasks=64, evolution_threshold=.4, max_new_skills=3, capacity=60)
+    return EvolutionConfig(**usual | kw)
 
 def trial(play, pool, weak, category_of=None, retriever=Shown, **kw):
     return Trial(play, pool, weak, settings(**kw), category_of or {}, build_retriever=retriever)

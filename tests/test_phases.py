@@ -13,7 +13,8 @@ from skillrl.training.pipeline import Pipeline, bank_shown
 from skillrl.trajectory import Trajectory
 
 SMALL = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 4,
-         'rl.tasks_per_iteration': 6, 'rl.group_size': 2, 'evolution.val_tasks': 6, 'evolution.gate_tasks': 4}
+         'rl.tasks_per_iteration': 6, 'rl.group_size': 2, 'evolution.val_tasks': 6,
+         'evolution.gate_tasks': 4, 'evolution.gate': 'sign'}
 CONFIG = SkillRLConfig().merged(SMALL)
 
 def suites_of(config=CONFIG):

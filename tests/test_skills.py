@@ -115,7 +115,7 @@ def test_banks_from_the_same_records_are_the_same_in_any_process():
 def test_ids_are_never_used_twice_over_rounds_and_reloads():
     bank, evidence = distill(seen(12)), seen(12)
     given = set(ids_of(bank.items()))
-    config = EvolutionConfig(evolution_threshold=.6)
+    config = EvolutionConfig(gate='sign', evolution_threshold=.6)
     for i in range(3):
         val = [house.game('val', n, c) for c in house.goals for n in range(4*i, 4*i + 4)]
         games = RoundGames(val, house.games('gate', 16), evidence=evidence)
@@ -133,7 +133,8 @@ def test_a_refinement_keeps_its_id_and_is_gated():
     bank = SkillBank(task_specific_skills=dict(cool=[Skill('cool_001', 'Where', wrong, category='cool')]))
     val = [g for g in house.games('val', 12, ('cool',)) if g.goal == goal]
     games = RoundGames(val, house.games('gate', 32, ('cool',)), evidence=evidence)
-    new, record = evolve(bank, play, games, AlfworldTeacher(), EvolutionConfig(evolution_threshold=1.1))
+    config = EvolutionConfig(gate='sign', evolution_threshold=1.1)
+    new, record = evolve(bank, play, games, AlfworldTeacher(), config)
     assert normal(new.get('cool_001').principle) == normal(house.hint(goal.thing))
     assert record['kept'][0] == 'cool_001'
     assert record['proposals'][0]['refines'] == wrong

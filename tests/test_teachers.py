@@ -16,6 +16,7 @@ from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.builders import build_teacher
 from skillrl.skills.guard import RejectedLog, as_data, example_in, rejected_table
+from skillrl.config import EvolutionConfig
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.questions import MISTAKE, SCHEMAS, SKILL, Question, case, prompt
 from skillrl.skills.retrieval import Retriever, render
@@ -559,7 +560,8 @@ def test_evolution_tries_what_a_model_proposes_and_keeps_what_wins():
     teacher = LLMTeacher(ScriptedChat(script))
     games = RoundGames(house.games('val', 3), house.games('gate', 12))
     show = partial(Retriever, router=ROUTER)
-    new, record = evolve(SkillBank(), play, games, teacher, build_retriever=show)
+    config = EvolutionConfig(gate='sign')
+    new, record = evolve(SkillBank(), play, games, teacher, config, build_retriever=show)
     assert teacher.exchanges and record['proposals'] and len(new) == len(record['kept']) >= 1
     o = new.get(record['kept'][0])
     assert o.provenance['teacher'] == 'scripted'

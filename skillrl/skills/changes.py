@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from fastcore.basics import patch
-from .entries import Entries, Entry, Mistake, advice_of, no_stats
+from .entries import PROBATION, Entries, Entry, Mistake, advice_of, no_stats
 
 # %% ../../nbs/410_skills.changes.ipynb #21c27632
 class EditableBank(Entries):
@@ -114,8 +114,8 @@ def copy(self:EditableBank)->EditableBank:
 def _find_active(bank, id, like):
     "The active entry called `id`, of the same type as `like`"
     o = bank.find(id)
-    if o.status != 'active':
-        raise ValueError(f'{id!r} is {o.status}; only what is active can be refined, retired or merged')
+    if o.status not in ('active', PROBATION):
+        raise ValueError(f'{id!r} is {o.status}; only what is active or on probation can be refined, retired or merged')
     kind, wanted = type(o).__name__.lower(), type(like).__name__.lower()
     if kind != wanted:
         raise ValueError(f'{id!r} is a {kind} and cannot become a {wanted}; add that on its own')

@@ -30,8 +30,8 @@ def origin(
 def where_skill(c:Claim, reader:EpisodeReader)->Skill:
     "The sentence a claim becomes"
     s, thing = c.sighting, c.thing
-    asking = Counter(category_of(t, reader.router) for t in c.asked)
-    category, _ = asking.most_common(1)[0]
+    about = Counter(category_of(t, reader.router) for t in c.asked or c.seen)
+    category, _ = about.most_common(1)[0]
     belief = round(s.belief, 3)
     provenance = origin(c.seen, seen=s.n, looked=s.m, belief=belief)
     places = ', then '.join(place.place for place in c.sightings)
@@ -200,16 +200,18 @@ class OfflineTeacher:
         min_belief:float=.5, # From which a place is named, 0 to 1
         min_rooms:int=3,     # Rooms that have to agree where goals come from several
         min_count:int=2,     # Games that have to show a mistake
+        unasked:bool=False,  # Write down places of things that no goal has needed yet?
     ):
         if not 0 <= min_belief <= 1:
             raise ValueError(f'min_belief is {min_belief}: choose a number from 0 to 1')
         self.reader, self.min_belief = reader or EpisodeReader(), min_belief
         self.min_rooms, self.min_count = min_rooms, min_count
+        self.unasked = unasked
 
     def distill(self, trajs:Iterable[Trajectory])->list: # Of `Skill` and `Mistake`, without ids
         "What the episodes show, won and lost"
         trajs, reader = list(trajs), self.reader
-        claimed = claims(visits_of(trajs, reader), self.min_belief, self.min_rooms)
+        claimed = claims(visits_of(trajs, reader), self.min_belief, self.min_rooms, self.unasked)
         out = [where_skill(c, reader) for c in claimed]
         out += procedures(trajs, reader)
         out += reader.tell(trajs, self.min_count)
@@ -274,6 +276,8 @@ def hypothesis(
     old:Skill|None=None, # What the bank says otherwise
 )->str:
     "Why success in `category` should rise"
+    if not n:
+        return f'no goal has asked for it yet; the next in {category} may'
     thing = about.removeprefix('look for ')
     names_thing = thing != about
     lack = f'needed {thing}' if names_thing else 'held what they needed and did not finish'
@@ -297,6 +301,14 @@ def reworded(old:Skill|None, new:Skill, category:str)->Skill:
     return replace(old, principle=new.principle, source_tasks=new.source_tasks, provenance=new.provenance)
 
 # %% ../../nbs/06_skills.distillation.ipynb #1430c4dd
+def _unasked_for(new, evidence, categories, router): # '' if it is to stay unsaid
+    "The weak category in which a thing was seen most that no goal has needed"
+    if isinstance(new, Mistake) or new.source_tasks:
+        return ''
+    seen = {t.id: category_of(t, router) for t in evidence}
+    weak = Counter(seen[i] for i in new.provenance['trajectories'] if seen[i] in categories)
+    return weak.most_common(1)[0][0] if weak else ''
+
 @patch
 def propose(self:OfflineTeacher,
     bank:SkillBank,            # What is known already
@@ -310,18 +322,22 @@ def propose(self:OfflineTeacher,
     failures = _select_in(failures, categories, router)
     asks = asked_for(failures, select(evidence, success=True), self.reader)
     failed = Counter(category_of(t, router) for t in failures)
-    said = {normal(advice(o)) for o in bank.active()}
-    known = {subject(o.principle): o for o in bank.skills() if o.status == 'active'}
+    said = {normal(advice(o)) for o in bank.items() if o.status != 'quarantined'}
+    known = {subject(o.principle): o for o in bank.current() if not isinstance(o, Mistake)}
     refused, ranked = bank.metadata.get('refused', {}), []
     for new in self.distill(evidence):
         about = '' if isinstance(new, Mistake) else subject(new.principle)
-        if about not in asks or normal(new.principle) in said:
+        asking = asks.get(about, Counter())
+        if asking:
+            category, n = asking.most_common(1)[0]
+        else:
+            category, n = _unasked_for(new, evidence, categories, router), 0
+        if not category or normal(advice(new)) in said:
             continue
-        category, n = asks[about].most_common(1)[0]
         old = known.get(about)
         why = hypothesis(about, category, n, failed[category], old)
         proposal = Proposal('refine' if old else 'add', reworded(old, new, category), hypothesis=why)
-        rank = refused.get(normal(new.principle), 0), -asks[about].total()
+        rank = refused.get(normal(new.principle), 0), -asking.total()
         ranked.append((rank, proposal))
     ranked.sort(key=lambda row: row[0])
     return [proposal for _, proposal in ranked[:limit]]

@@ -9,7 +9,7 @@ __all__ = ['category_rates', 'weak_categories', 'sample_failures', 'with_counts'
 # %% ../../nbs/10_skills.evolution.ipynb #7bb58235
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from ..config import EvolutionConfig
 from ..gate import assert_fresh, played
@@ -18,6 +18,7 @@ from .distillation import OfflineTeacher
 from .guard import examine
 from .proposals import MARGIN, Trial, consider, duplicates, entry, refused_as
 from .retrieval import Retriever
+from .trials import count_trials, settle
 from ..trajectory import Trajectory, by_category, select, success_rate
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
@@ -67,7 +68,7 @@ def with_counts(
     for t in trajs:
         shown = {i for step in t.steps for i in step.skills}
         new.record(shown, bool(t.success))
-    for o in new.active():
+    for o in new.current():
         o.stats['rounds'] = o.stats.get('rounds', 0) + 1
     return new
 
@@ -77,9 +78,9 @@ def least_useful(
     shown:int=20, # Episodes from which a share of wins says something
     rounds:int=3, # After which a skill that was never shown counts as idle
 )->list: # Those most likely superfluous first
-    "Active skills and mistakes that might go"
+    "Skills and mistakes that might go"
     idle, known = [], []
-    for o in bank.active():
+    for o in bank.current():
         times, seen = o.stats.get('retrieved', 0), o.stats.get('rounds', 0)
         if not times and seen >= rounds:
             idle.append(o)
@@ -94,7 +95,7 @@ def make_room(
     capacity:int|None=None, # Most active skills and mistakes; None for no limit
 )->list[Proposal]: # Two for each place that is wanting, since not all will be let go
     "Proposals to retire what is least useful"
-    over = len(bank.active()) + adding - capacity if capacity else 0
+    over = len(bank.current()) + adding - capacity if capacity else 0
     goes = least_useful(bank)[:2*max(0, over)]
     return [Proposal('retire', ids=(o.id,), hypothesis='nothing is lost without it') for o in goes]
 
@@ -168,7 +169,7 @@ def _untried_reason(bank:SkillBank, p:Proposal, room:float)->str: # '' if it may
     findings = examine(p.item) if isinstance(p.item, (Skill, Mistake)) else []
     if findings:
         return '; '.join(findings)
-    n = len(bank.active())
+    n = len(bank.current())
     return f'the bank is full: it holds {n}' if p.kind == 'add' and n >= room else ''
 
 def try_all(
@@ -182,7 +183,7 @@ def try_all(
     rows, refused = [], []
     adding = sum(p.kind == 'add' for p in proposals)
     for i, p in enumerate([*spare, *proposals]):
-        if i < len(spare) and len(bank.active()) + adding <= room:
+        if i < len(spare) and len(bank.current()) + adding <= room:
             continue
         reason = _untried_reason(bank, p, room)
         if reason:
@@ -200,10 +201,12 @@ def try_all(
 class RoundGames:
     "What an evolution round plays, and what it may learn from"
     validation:list      # From which proposals are made
-    gate:list            # Fresh ones of all categories, on which they are tried
+    gate:list = ()       # Fresh ones of all categories, on which they are tried
     report:list = ()     # Fresh ones, on which the chosen bank is measured
     evidence:list = ()   # Earlier trajectories that the teacher may use as well
     held_out:Iterable[str] = () # Ids of games kept for the final test
+    seen:list = ()       # Trajectories of games that were played with the bank since the last round
+    elsewhere:dict = field(default_factory=dict) # From `effects_by_form`, of other banks of the world
 
 def keep_apart(games:RoundGames)->set[str]: # Ids of games that proposals may be made from
     "ValueError if a game would be used twice, or is held out for the final test"
@@ -211,7 +214,7 @@ def keep_apart(games:RoundGames)->set[str]: # Ids of games that proposals may be
     pools = dict(validation=games.validation, gate=games.gate, report=games.report)
     for role, pool in pools.items():
         assert_fresh(pool, held_out, role, 'held out for the final test')
-    seen = {t.game for t in games.evidence}
+    seen = {t.game for t in [*games.evidence, *games.seen]}
     leaked = sorted(seen & held_out)
     if leaked:
         raise ValueError(f'the evidence has an episode of {leaked[0]!r}, '
@@ -244,6 +247,12 @@ def _settings_of(trial:Trial)->dict:
     return how | dict(threshold=c.evolution_threshold, capacity=c.capacity)
 
 # %% ../../nbs/10_skills.evolution.ipynb #8ca6978e
+def _settled(bank, games, trial): # And the rows of what changed
+    "`bank` after the trials of the games that were played with it, where a trial is what decides"
+    if trial.config.gate != 'probation':
+        return bank, []
+    return settle(bank, games.elsewhere, trial.config, trial.router(bank))
+
 def evolve(
     bank:SkillBank, # Left as it is
     play:Callable,  # `play(bank, games)` returns the trajectories, see `gate`
@@ -255,16 +264,21 @@ def evolve(
 )->tuple[SkillBank, dict]: # The new bank, and the record of the round; ValueError if games meet
     "One round: where the policy fails, and what of the teacher's answer held up"
     config, used = config or EvolutionConfig(), keep_apart(games)
-    seen = played(play, bank, games.validation)
-    known, counted = [*games.evidence, *seen], with_counts(bank, seen)
+    seen = list(games.seen)
+    if games.validation:
+        seen += played(play, bank, games.validation)
+    known = [*games.evidence, *seen]
     weak, failures, diagnosis = diagnose(seen, config)
+    category_of = {t.id: t.category for t in known}
+    trial = Trial(play, games.gate, weak, config, category_of, used, seed, build_retriever)
+    counted, verdicts = _settled(count_trials(with_counts(bank, seen), seen), games, trial)
     limit, asked = config.max_new_skills, []
     if failures:
         asked = ask(teacher or OfflineTeacher(), counted, failures, known, weak, limit)
     spare = make_room(counted, sum(p.kind == 'add' for p in asked), config.capacity)
-    category_of = {t.id: t.category for t in known}
-    trial = Trial(play, games.gate, weak, config, category_of, used, seed, build_retriever)
     merges = merge_duplicates(counted, trial.router(counted))
     new, rows = try_all(counted, merges[:limit] + asked, trial, spare)
-    report = played(play, new, games.report)
-    return new, _settings_of(trial) | diagnosis | outcome(counted, new, rows, report)
+    new, more = _settled(new, games, trial) # What is like others that helped need not wait
+    report = played(play, new, games.report) if games.report else []
+    record = _settings_of(trial) | diagnosis | outcome(counted, new, rows, report)
+    return new, record | dict(verdicts=verdicts + more)

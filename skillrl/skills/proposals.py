@@ -14,6 +14,7 @@ from itertools import combinations
 from ..config import EvolutionConfig
 from ..gate import gate
 from .bank import Mistake, Proposal, Skill, SkillBank
+from .entries import PROBATION
 from .consolidation import fact_words, facts, normal, rank_by_support, similarity
 from .retrieval import Retriever, advice, render
 
@@ -136,8 +137,8 @@ def duplicates(
     near:float=.9, # Cosine above which sentences with the same facts are one
     router:Callable|None=None, # Of their world, for the words that are facts
 )->list[tuple[str, str]]: # Pairs of ids, the better supported first
-    "Active skills and mistakes that say the same"
-    pool = rank_by_support(bank.active())
+    "Active skills and mistakes, or on probation, that say the same"
+    pool = rank_by_support(bank.current())
     if len(pool) < 2:
         return []
     like, words = similarity(pool, pool), fact_words(pool, router)
@@ -224,7 +225,10 @@ def consider(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple[SkillBank, d
     refused = bank.metadata.get('refused', {})
     alpha = trial.config.alpha/2**refused.get(refused_as(row), 0)
     new, item, reason = carry_out(bank, proposal, trial)
-    if not reason and trial.config.gate != 'none':
+    rule = trial.config.gate
+    if rule == 'probation' and grows and not reason:
+        item.status = PROBATION
+    if not reason and rule not in ('probation', 'none'):
         home = trial.weak if grows and item.category == 'general' else ()
         plan = interim_plan(bank, new, item.id if grows else '', trial, home, alpha)
         reason = run_stages(bank, new, plan, trial, alpha, row)

@@ -113,7 +113,7 @@ class LexicalRanker:
         self.index = TfIdf([p + [terms(t) for t in tasks_of(o)] for p, o in zip(passages, items)])
         self.words = [set(text) for text in texts]
         self.learnt_on = [set().union(*map(self.sought, tasks_of(o))) for o in items]
-        things = set().union(*self.learnt_on)
+        things = set().union(*self.learnt_on) | {stem(w) for w in router.things}
         self.things = [words & things for words in self.words]
 
     def sought(self, task:str)->set[str]:
@@ -135,6 +135,11 @@ class Query:
     category:str
 
 @patch
+def _is_beside_the_point(self:LexicalRanker, i, query):
+    "Is item `i` about a thing that `query` does not name?"
+    return bool(query.sought and self.things[i] and not self.things[i] & query.terms.keys())
+
+@patch
 def bonus(self:LexicalRanker,
     i:int, # Which item
     query:Query,
@@ -143,7 +148,7 @@ def bonus(self:LexicalRanker,
     points = 0.
     if query.sought & self.words[i]:
         points += 3
-    elif query.sought and self.things[i]:
+    elif self._is_beside_the_point(i, query):
         points -= 3
     if query.sought & self.learnt_on[i]:
         points += 2.5
@@ -173,7 +178,7 @@ def _pool(self:LexicalRanker, i, similarity, query, pools):
         return None
     if self.categories[i] != query.category and not self._is_of_use(i, query):
         return None
-    return pools.hidden if query.sought and self.things[i] else pools.specific
+    return pools.hidden if self._is_beside_the_point(i, query) else pools.specific
 
 # %% ../../nbs/455_skills.ranking.ipynb #6d9c0b58
 @patch

@@ -14,7 +14,7 @@ from typing import Any
 from fastcore.basics import patch
 from .engine import AlfworldEnv
 from .files import find_games, load_game
-from .households import Household, households
+from .households import NEW, Household, households
 from .router import ROUTER
 from .scene import CATEGORIES, Game
 from ..base import SHARES, SPLITS, deal, seeded, stratified
@@ -28,7 +28,7 @@ class HouseholdSuite:
     house:Household
     verb_style:str = 'move' # Wording of the engine
     live = False            # Is each episode played on a server?
-    tests = 'test',         # Splits of test games, each reported apart
+    tests = 'test', NEW     # Splits of test games, each reported apart
 
     @property
     def name(self)->str:
@@ -37,7 +37,7 @@ class HouseholdSuite:
 
     def game(self, split:str, i:int)->Game:
         "Game number `i` of `split`, one category after the other"
-        wanted = self._categories()
+        wanted = self._categories(split)
         return self.house.game(split, i//len(wanted), wanted[i % len(wanted)])
 
     def games(self, split:str, n:int)->list[Game]:
@@ -47,14 +47,14 @@ class HouseholdSuite:
     def draw(self, split:str, rng:random.Random)->Game:
         "A game of `split` chosen by `rng`"
         n = rng.randrange(10**6)
-        return self.house.game(split, n, rng.choice(self._categories()))
+        return self.house.game(split, n, rng.choice(self._categories(split)))
 
     def env(self, game:Game, max_steps:int)->AlfworldEnv:
         "Environment that plays `game`"
         return AlfworldEnv([game], self.verb_style, max_steps)
 
-    def _categories(self):
-        return [c for c in CATEGORIES if self.house.goals[c]]
+    def _categories(self, split):
+        return [c for c in CATEGORIES if self.house.goals_in(split)[c]]
 
 # %% ../../../nbs/577_envs.alfworld.suites.ipynb #b2fc68e1
 _OFFICIAL = 'train', 'valid_train', 'valid_seen', 'valid_unseen'

@@ -58,6 +58,6 @@ def official_prompt(self:Alfworld, context:Any, history_length:int)->str:
 def teacher(self:Alfworld)->Any:
     "Teacher that counts what trajectories show"
     from skillrl.envs.alfworld.teacher import AlfworldTeacher
-    return AlfworldTeacher()
+    return AlfworldTeacher(unasked=True)
 
 register('alfworld', Alfworld)

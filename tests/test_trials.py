@@ -1,0 +1,131 @@
+"What is active has proved itself: forty hostile sentences beside useful ones, and goals nobody practised"
+import random
+import sys
+from pathlib import Path
+import pytest
+from skillrl.config import EvolutionConfig
+from skillrl.envs.alfworld.households import household
+from skillrl.envs.alfworld.router import ROUTER
+from skillrl.envs.alfworld.scene import CATEGORIES
+from skillrl.skills.bank import Proposal, Skill, SkillBank
+from skillrl.skills.evolution import RoundGames, evolve
+from skillrl.skills.retrieval import Retriever, advice
+from skillrl.skills.trials import Effect, draw_trials, effects_by_form, on_trial, put_on_probation, settle
+from skillrl.trajectory import Trajectory
+
+sys.path.append(str(Path(__file__).parents[1]/'benchmarks'))
+from hostile_teacher import HOSTILE, hostile_entries
+from skillrl.skills.consolidation import normal
+
+def is_hostile(o):
+    return normal(advice(o)) in HOSTILE
+
+def bank_of(house):
+    "True sentences on what the goals of a household need, and the hostile ones"
+    bank = SkillBank()
+    for category, goals in house.goals.items():
+        for thing in dict.fromkeys(goal.thing for goal, _ in goals):
+            bank = bank.apply(Proposal('add', Skill('', 'Where', house.hint(thing), category=category)))[0]
+    for o in hostile_entries():
+        bank = bank.apply(Proposal('add', o))[0]
+    return put_on_probation(bank)
+
+def won(shown, thing, effects, rng):
+    "A coin that lands better with the place of `thing`, and as `effects` says with a hostile sentence"
+    chance = .25 + .5*any(f'for {thing} in' in advice(o) for o in shown)
+    chance += sum(effects for o in shown if is_hostile(o))
+    return rng.random() < chance
+
+def play(bank, house, number, effects, groups=15, size=8):
+    "What GRPO would have played in one household between two rounds"
+    retriever = Retriever(on_trial(bank), router=ROUTER, top_k_general=1, top_k_mistakes=1)
+    rng, out = random.Random(f'{house.name}/{number}'), []
+    categories = [c for c in CATEGORIES if house.goals[c]]
+    for k in range(groups):
+        game = house.game('train', rng.randrange(10**6), rng.choice(categories))
+        found = retriever.retrieve(game.task)
+        hidden, tried = draw_trials(bank, found.ids, size, .1, f'{number}/{k}')
+        for i, without in enumerate(hidden):
+            shown = [o for o in found.items() if o.id not in without]
+            t = Trajectory(f'{game.id}#{i}', game.task, game.category, game=game.id,
+                           success=won(shown, game.goal.thing, effects, rng))
+            t.metadata |= dict(tried=tried, hidden=sorted(without), group=f'{number}/{k}')
+            out.append(t)
+    return out
+
+class Silent:
+    def propose(self, *args):
+        return []
+
+def after_rounds(effects, rounds=3, households=8):
+    houses = [household(f'train-{i}') for i in range(households)]
+    banks = {h.name: bank_of(h) for h in houses}
+    for number in range(rounds):
+        seen = {h.name: play(banks[h.name], h, number, effects) for h in houses}
+        measured = {name: effects_by_form([bank], ROUTER) for name, bank in banks.items()}
+        for name in banks:
+            elsewhere = {}
+            for found in (m for other, m in measured.items() if other != name):
+                for form, those in found.items():
+                    elsewhere.setdefault(form, []).extend(those)
+            games = RoundGames([], seen=seen[name], elsewhere=elsewhere)
+            banks[name], _ = evolve(banks[name], None, games, Silent(), EvolutionConfig(),
+                                    build_retriever=lambda bank: Retriever(bank, router=ROUTER))
+            banks[name] = SkillBank.from_dict(banks[name].to_dict())
+    return [o for bank in banks.values() for o in bank.items()]
+
+@pytest.mark.parametrize('effects', [0., -.15])
+def test_after_three_rounds_no_hostile_sentence_is_active_and_no_useful_one_is_gone(effects):
+    entries = after_rounds(effects)
+    assert not [advice(o) for o in entries if is_hostile(o) and o.status == 'active']
+    useful = [o for o in entries if not is_hostile(o)]
+    assert not [o for o in useful if o.status == 'retired']
+    assert sum(o.status == 'active' for o in useful) > .8*len(useful)
+
+def tried(status='probation', **counts):
+    category = 'cool'
+    o = Skill('a', 'Where', 'Look for plate in cabinet 1.', category=category, status=status)
+    o.stats |= counts
+    return SkillBank([], {category: [o]})
+
+def status_of(bank, **config):
+    return settle(bank, {}, EvolutionConfig(**config), ROUTER)[0].items()[0].status
+
+def test_what_helps_becomes_active_what_harms_is_retired_and_the_sign_matters():
+    helps = dict(tries_with=60, wins_with=50, tries_without=60, wins_without=10)
+    harms = dict(tries_with=60, wins_with=10, tries_without=60, wins_without=50)
+    assert status_of(tried(**helps)) == 'active'
+    assert status_of(tried(**harms)) == 'retired'
+    assert status_of(tried(status='active', **harms)) == 'retired'
+
+def test_a_general_sentence_needs_two_categories_and_several_games():
+    counts = dict(tries_with=60, wins_with=60, tries_without=60, wins_without=6)
+    def status(*places):
+        o = Skill('a', 'Doors', 'Open what is closed.', status='probation')
+        o.provenance['tried_in'] = list(places)
+        o.stats |= counts
+        return status_of(SkillBank([o]))
+    assert status(['cool', 'a'], ['cool', 'b'], ['cool', 'c']) == 'probation'
+    assert status(['cool', 'a'], ['heat', 'b']) == 'probation'
+    assert status(['cool', 'a'], ['heat', 'b'], ['heat', 'c']) == 'active'
+
+def test_a_form_of_which_some_harm_vouches_for_none():
+    helps, harms = Effect(.6, .01), Effect(-.3, .01)
+    fresh = tried()
+    known = {'active': [helps]*10, 'probation': [helps]*60 + [harms]*60}
+    for expected, others in known.items():
+        assert settle(fresh, {'look for _ in _': others}, None, ROUTER)[0].items()[0].status == expected
+
+def test_probation_is_not_shown():
+    bank = tried()
+    shown = [Retriever(b, router=ROUTER).retrieve('cool some plate and put it in cabinet.').ids
+             for b in (bank, on_trial(bank))]
+    assert shown == [[], ['a']]
+
+def test_nobody_practises_the_goals_of_the_new_split():
+    for i in range(6):
+        house = household(f'test-{i}')
+        splits = 'collect', 'train', 'val', 'gate', 'report', 'test'
+        goals = {split: {g.goal for g in house.games(split, 12)} for split in splits}
+        new = {g.goal for g in house.games('new', 12)}
+        assert len(new) >= 12 and not new & set.union(*goals.values())
