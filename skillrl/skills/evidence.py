@@ -219,6 +219,22 @@ def _claim_asked(thing, asking, visits, evidence, how): # `how`: least belief, l
     seen = [v.trajectory for v in visits if saw(v, thing, best.place, counted)]
     return Claim(thing, best, [v.trajectory for v in asking], seen)
 
+# %% ../../nbs/460_skills.evidence.ipynb #848b2244
+def _claims_unasked(visits, evidence, asked, min_belief):
+    "Claims of things that no goal needed, where one room only is known to keep them"
+    rooms, out = defaultdict(set), []
+    for room, thing, _ in evidence.counts:
+        if thing not in asked:
+            rooms[thing].add(room)
+    for thing, its_rooms in rooms.items():
+        found = [evidence.best(room, thing) for room in its_rooms]
+        likely = [best for best in found if best.belief >= min_belief]
+        if len(likely) == 1:
+            seen = [v.trajectory for v in visits if saw(v, thing, likely[0].place, evidence)]
+            out.append(Claim(thing, likely[0], [], seen))
+    return out
+
+# %% ../../nbs/460_skills.evidence.ipynb #1b280800
 def claims(
     visits:list[Visit],
     min_belief:float=.5, # Below it nothing is claimed
@@ -234,17 +250,3 @@ def claims(
     found = [_claim_asked(thing, asking, visits, evidence, how) for thing, asking in asked.items()]
     out = [claim for claim in found if claim]
     return out + _claims_unasked(visits, evidence[0], asked, min_belief) if unasked else out
-
-def _claims_unasked(visits, evidence, asked, min_belief):
-    "Claims of things that no goal needed, where one room only is known to keep them"
-    rooms, out = defaultdict(set), []
-    for room, thing, _ in evidence.counts:
-        if thing not in asked:
-            rooms[thing].add(room)
-    for thing, its_rooms in rooms.items():
-        found = [evidence.best(room, thing) for room in its_rooms]
-        likely = [best for best in found if best.belief >= min_belief]
-        if len(likely) == 1:
-            seen = [v.trajectory for v in visits if saw(v, thing, likely[0].place, evidence)]
-            out.append(Claim(thing, likely[0], [], seen))
-    return out
