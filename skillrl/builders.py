@@ -180,7 +180,8 @@ def announce_rounds(
     "Say what evolution may cost"
     c = config.evolution
     gated = c.gate not in ('probation', 'none')
-    pairs = 6*c.max_new_skills*c.gate_tasks if gated else 0 # To show a gain, and twice as many to show non-inferiority
+    # To show a gain, and twice as many to show non-inferiority
+    pairs = 6*c.max_new_skills*c.gate_tasks if gated else 0
     steps = rounds*(2*n + 2*pairs)*config.env.max_steps
     questions = rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
     said = announce_play('evolve', policy, steps, config), announce_teacher('evolve', teacher, questions)

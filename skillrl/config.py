@@ -93,8 +93,8 @@ class EvolutionConfig:
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
     val_tasks:int = opt(8, lo=1) # Episodes of one round, where RL plays none
-    gate:str = opt('probation', choices=('probation', 'sign', 'bound', 'strict', 'none')) # What decides on a change
-    trial_share:float = opt(0.1, lo=0, hi=1) # Of the groups, in which a proven skill is left out of half the prompts
+    gate:str = opt('probation', choices=('probation', 'sign', 'bound', 'strict', 'none')) # What decides
+    trial_share:float = opt(0.1, lo=0, hi=1) # Groups of tries in which a proven skill is on trial again
     trial_groups:int = opt(24, lo=1) # Groups that show no effect, after which a skill is retired
     gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide under `sign`, `bound` and `strict`
     alpha:float = opt(0.1, above=0, hi=0.5) # Chance that a useless change is kept, under `sign` and `bound`

@@ -91,12 +91,12 @@ def tried(status='probation', **counts):
 def status_of(bank, **config):
     return settle(bank, {}, EvolutionConfig(**config), ROUTER)[0].items()[0].status
 
-def test_what_helps_becomes_active_what_harms_is_retired_and_the_sign_matters():
+def test_what_helps_becomes_active_and_what_does_not_is_retired_and_the_sign_matters():
     helps = dict(tries_with=60, wins_with=50, tries_without=60, wins_without=10)
-    harms = dict(tries_with=60, wins_with=10, tries_without=60, wins_without=50)
+    loses = dict(tries_with=60, wins_with=10, tries_without=60, wins_without=50)
     assert status_of(tried(**helps)) == 'active'
-    assert status_of(tried(**harms)) == 'retired'
-    assert status_of(tried(status='active', **harms)) == 'retired'
+    assert status_of(tried(**loses)) == 'retired'
+    assert status_of(tried(status='active', **loses)) == 'retired'
 
 def test_a_general_sentence_needs_two_categories_and_several_games():
     counts = dict(tries_with=60, wins_with=60, tries_without=60, wins_without=6)
@@ -110,9 +110,9 @@ def test_a_general_sentence_needs_two_categories_and_several_games():
     assert status(['cool', 'a'], ['heat', 'b'], ['heat', 'c']) == 'active'
 
 def test_a_form_of_which_some_harm_vouches_for_none():
-    helps, harms = Effect(.6, .01), Effect(-.3, .01)
+    helps, loses = Effect(.6, .01), Effect(-.3, .01)
     fresh = tried()
-    known = {'active': [helps]*10, 'probation': [helps]*60 + [harms]*60}
+    known = {'active': [helps]*10, 'probation': [helps]*60 + [loses]*60}
     for expected, others in known.items():
         assert settle(fresh, {'look for _ in _': others}, None, ROUTER)[0].items()[0].status == expected
 

@@ -115,7 +115,8 @@ def _find_active(bank, id, like):
     "The active entry called `id`, of the same type as `like`"
     o = bank.find(id)
     if o.status not in ('active', PROBATION):
-        raise ValueError(f'{id!r} is {o.status}; only what is active or on probation can be refined, retired or merged')
+        raise ValueError(f'{id!r} is {o.status}; only what is active or on probation can be refined, '
+                         'retired or merged')
     kind, wanted = type(o).__name__.lower(), type(like).__name__.lower()
     if kind != wanted:
         raise ValueError(f'{id!r} is a {kind} and cannot become a {wanted}; add that on its own')

@@ -14,6 +14,7 @@ from fastcore.basics import patch
 from .bank import Mistake, Proposal, Skill, SkillBank
 from ..routing import category_of
 from .consolidation import consolidate, goals_of, normal, subject
+from .entries import current_entries
 from .evidence import Claim, EpisodeReader, claims, replay, visits_of, words_of
 from .retrieval import advice
 from ..trajectory import Step, Trajectory, select
@@ -309,6 +310,7 @@ def _unasked_for(new, evidence, categories, router): # '' if it is to stay unsai
     weak = Counter(seen[i] for i in new.provenance['trajectories'] if seen[i] in categories)
     return weak.most_common(1)[0][0] if weak else ''
 
+# %% ../../nbs/06_skills.distillation.ipynb #8b192959
 @patch
 def propose(self:OfflineTeacher,
     bank:SkillBank,            # What is known already
@@ -323,15 +325,13 @@ def propose(self:OfflineTeacher,
     asks = asked_for(failures, select(evidence, success=True), self.reader)
     failed = Counter(category_of(t, router) for t in failures)
     said = {normal(advice(o)) for o in bank.items() if o.status != 'quarantined'}
-    known = {subject(o.principle): o for o in bank.current() if not isinstance(o, Mistake)}
+    known = {subject(o.principle): o for o in current_entries(bank) if not isinstance(o, Mistake)}
     refused, ranked = bank.metadata.get('refused', {}), []
     for new in self.distill(evidence):
         about = '' if isinstance(new, Mistake) else subject(new.principle)
         asking = asks.get(about, Counter())
-        if asking:
-            category, n = asking.most_common(1)[0]
-        else:
-            category, n = _unasked_for(new, evidence, categories, router), 0
+        unasked = '' if asking else _unasked_for(new, evidence, categories, router)
+        category, n = max(asking.items(), key=lambda pair: pair[1], default=(unasked, 0))
         if not category or normal(advice(new)) in said:
             continue
         old = known.get(about)

@@ -211,7 +211,7 @@ def saw(v:Visit, thing:str, place:str, evidence:Evidence)->bool:
     return any(thing in things for things in there)
 
 # %% ../../nbs/460_skills.evidence.ipynb #2d12902e
-NAMED_KINDS = 3        # Kinds of places that a claim names at most
+NAMED_KINDS = 3  # Kinds of places that a claim names at most
 RARE_KIND = .05  # Belief below which a kind of place is not worth a search
 
 def _worth_naming(evidence, thing, room, min_belief, min_rooms):
@@ -222,8 +222,11 @@ def _worth_naming(evidence, thing, room, min_belief, min_rooms):
     known = [s for s in places if len(evidence.rooms[room, thing, s.place]) >= min_rooms]
     return [s for s in known if s.belief >= RARE_KIND][:NAMED_KINDS]
 
-# %% ../../nbs/460_skills.evidence.ipynb #6d9d992f
-MANY_ROOMS = 10  # From which on no room is taken to be met again
+# %% ../../nbs/460_skills.evidence.ipynb #c90e834a
+MANY_ROOMS = 10 # From which on no room is taken to be met again
+
+def _many_rooms(visits):
+    return len({v.room for v in visits}) >= MANY_ROOMS
 
 def _claim_asked(thing, asking, visits, evidence, how): # `how`: least belief, least number of rooms
     "What the evidence says of a thing that the visits `asking` need, or None"
@@ -236,10 +239,22 @@ def _claim_asked(thing, asking, visits, evidence, how): # `how`: least belief, l
     seen = [v.trajectory for v in visits if saw(v, thing, places[0].place, counted)]
     return Claim(thing, places, [v.trajectory for v in asking], seen)
 
-def _many_rooms(visits):
-    return len({v.room for v in visits}) >= MANY_ROOMS
+# %% ../../nbs/460_skills.evidence.ipynb #848b2244
+def _claims_unasked(visits, evidence, asked, min_belief):
+    "Claims of things that no goal needed, where one room only is known to keep them"
+    rooms, out = defaultdict(set), []
+    for room, thing, _ in evidence.counts:
+        if thing not in asked:
+            rooms[thing].add(room)
+    for thing, its_rooms in rooms.items():
+        found = [evidence.ranked(room, thing)[0] for room in its_rooms]
+        likely = [best for best in found if best.belief >= min_belief]
+        if len(likely) == 1:
+            seen = [v.trajectory for v in visits if saw(v, thing, likely[0].place, evidence)]
+            out.append(Claim(thing, likely, [], seen))
+    return out
 
-# %% ../../nbs/460_skills.evidence.ipynb #c1a1b2d4
+# %% ../../nbs/460_skills.evidence.ipynb #1b280800
 def claims(
     visits:list[Visit],
     min_belief:float=.5, # Below it no place is claimed
@@ -256,18 +271,4 @@ def claims(
     out = [claim for claim in found if claim]
     if unasked and not _many_rooms(visits):
         out += _claims_unasked(visits, evidence[0], asked, min_belief)
-    return out
-
-def _claims_unasked(visits, evidence, asked, min_belief):
-    "Claims of things that no goal needed, where one room only is known to keep them"
-    rooms, out = defaultdict(set), []
-    for room, thing, _ in evidence.counts:
-        if thing not in asked:
-            rooms[thing].add(room)
-    for thing, its_rooms in rooms.items():
-        found = [evidence.ranked(room, thing)[0] for room in its_rooms]
-        likely = [best for best in found if best.belief >= min_belief]
-        if len(likely) == 1:
-            seen = [v.trajectory for v in visits if saw(v, thing, likely[0].place, evidence)]
-            out.append(Claim(thing, likely, [], seen))
     return out

@@ -15,6 +15,7 @@ from ..config import EvolutionConfig
 from ..gate import assert_fresh, played
 from .bank import Mistake, Proposal, Skill, SkillBank, usefulness
 from .distillation import OfflineTeacher
+from .entries import current_entries
 from .guard import examine
 from .proposals import MARGIN, Trial, consider, duplicates, entry, refused_as
 from .retrieval import Retriever
@@ -68,7 +69,7 @@ def with_counts(
     for t in trajs:
         shown = {i for step in t.steps for i in step.skills}
         new.record(shown, bool(t.success))
-    for o in new.current():
+    for o in current_entries(new):
         o.stats['rounds'] = o.stats.get('rounds', 0) + 1
     return new
 
@@ -80,7 +81,7 @@ def least_useful(
 )->list: # Those most likely superfluous first
     "Skills and mistakes that might go"
     idle, known = [], []
-    for o in bank.current():
+    for o in current_entries(bank):
         times, seen = o.stats.get('retrieved', 0), o.stats.get('rounds', 0)
         if not times and seen >= rounds:
             idle.append(o)
@@ -95,7 +96,7 @@ def make_room(
     capacity:int|None=None, # Most active skills and mistakes; None for no limit
 )->list[Proposal]: # Two for each place that is wanting, since not all will be let go
     "Proposals to retire what is least useful"
-    over = len(bank.current()) + adding - capacity if capacity else 0
+    over = len(current_entries(bank)) + adding - capacity if capacity else 0
     goes = least_useful(bank)[:2*max(0, over)]
     return [Proposal('retire', ids=(o.id,), hypothesis='nothing is lost without it') for o in goes]
 
@@ -169,7 +170,7 @@ def _untried_reason(bank:SkillBank, p:Proposal, room:float)->str: # '' if it may
     findings = examine(p.item) if isinstance(p.item, (Skill, Mistake)) else []
     if findings:
         return '; '.join(findings)
-    n = len(bank.current())
+    n = len(current_entries(bank))
     return f'the bank is full: it holds {n}' if p.kind == 'add' and n >= room else ''
 
 def try_all(
@@ -183,7 +184,7 @@ def try_all(
     rows, refused = [], []
     adding = sum(p.kind == 'add' for p in proposals)
     for i, p in enumerate([*spare, *proposals]):
-        if i < len(spare) and len(bank.current()) + adding <= room:
+        if i < len(spare) and len(current_entries(bank)) + adding <= room:
             continue
         reason = _untried_reason(bank, p, room)
         if reason:
@@ -253,6 +254,7 @@ def _settled(bank, games, trial): # And the rows of what changed
         return bank, []
     return settle(bank, games.elsewhere, trial.config, trial.router(bank))
 
+# %% ../../nbs/10_skills.evolution.ipynb #151f39f2
 def evolve(
     bank:SkillBank, # Left as it is
     play:Callable,  # `play(bank, games)` returns the trajectories, see `gate`

@@ -14,7 +14,7 @@ from itertools import combinations
 from ..config import EvolutionConfig
 from ..gate import gate
 from .bank import Mistake, Proposal, Skill, SkillBank
-from .entries import PROBATION
+from .entries import PROBATION, current_entries
 from .consolidation import fact_words, facts, normal, rank_by_support, similarity
 from .retrieval import Retriever, advice, render
 
@@ -138,7 +138,7 @@ def duplicates(
     router:Callable|None=None, # Of their world, for the words that are facts
 )->list[tuple[str, str]]: # Pairs of ids, the better supported first
     "Active skills and mistakes, or on probation, that say the same"
-    pool = rank_by_support(bank.current())
+    pool = rank_by_support(current_entries(bank))
     if len(pool) < 2:
         return []
     like, words = similarity(pool, pool), fact_words(pool, router)

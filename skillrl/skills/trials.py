@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from ..config import EvolutionConfig
 from .bank import Entry, SkillBank
-from .entries import PROBATION
+from .entries import PROBATION, current_entries
 from .consolidation import fact_words
 from .embedding import stem
 from .retrieval import Retrieved, advice
@@ -59,7 +59,7 @@ class TrialRetriever:
 def draw_trials(
     bank:SkillBank,
     ids:Iterable[str], # What the task retrieves, of the bank from `on_trial`
-    size:int,          # Tries in the group
+    size:int,          # Number of tries in the group
     share:float,       # Of the groups in which an active entry is on trial, from 0 to 1
     seed:object,       # Decides the draw, together with the id
 )->tuple[list[set], list[str]]: # For each try the ids it does without; all that are on trial
@@ -84,7 +84,8 @@ def count_trials(
     for t in trajs:
         for o in filter(None, map(bank.get, t.metadata.get('tried', ()))):
             arm = 'without' if o.id in t.metadata['hidden'] else 'with'
-            for key, n in ((f'tries_{arm}', 1), (f'wins_{arm}', int(t.metadata.get('in_time', bool(t.success))))):
+            won = t.metadata.get('in_time', bool(t.success))
+            for key, n in ((f'tries_{arm}', 1), (f'wins_{arm}', int(won))):
                 o.stats[key] = o.stats.get(key, 0) + n
             groups[o.id].add((t.metadata['group'], t.category, t.game))
     for id, found in groups.items():
@@ -176,9 +177,12 @@ LEAST_GAMES = 3                # In which a general sentence has to have been tr
 
 def widely_tried(o:Entry)->bool: # True for what is not general
     "Was a general entry tried in two categories and several games?"
+    if o.category != 'general':
+        return True
     places = o.provenance.get('tried_in', [])
-    return o.category != 'general' or len({c for c, _ in places}) > 1 and len({g for _, g in places}) >= LEAST_GAMES
+    return len({c for c, _ in places}) > 1 and len({g for _, g in places}) >= LEAST_GAMES
 
+# %% ../../nbs/482_skills.trials.ipynb #66bf6697
 @dataclass
 class Known:
     "What is known of one entry"
@@ -199,20 +203,22 @@ def known_effect(
     likely = combined(Effect(mean.mean, mean.var + between), measured)
     return Known(own, likely, mean.interval(alpha/10)[0] > 0)
 
+# %% ../../nbs/482_skills.trials.ipynb #5bc03098
 def _verdict(o, known, config):
     "The status of `o`, the effect that decided and the reason for retiring it"
     low, high = known.effect.interval(config.alpha)
     groups = o.stats.get('groups', 0)
     if high < 0:
-        return 'retired', known.effect, f'{-known.effect.mean:.2f} of the episodes that are shown it are lost by it'
+        return 'retired', known.effect, f'it loses {-known.effect.mean:.2f} of the episodes that are shown it'
     if low > 0 and widely_tried(o):
         return 'active', known.effect, ''
     if known.vouched and widely_tried(o) and known.likely.interval(1/3)[0] > 0:
         return 'active', known.likely, ''
     if groups >= config.trial_groups:
         return 'retired', known.effect, f'{groups} groups did not show that it helps'
-    return PROBATION, known.likely or known.effect, ''
+    return PROBATION, known.effect, ''
 
+# %% ../../nbs/482_skills.trials.ipynb #cb2f8f89
 def settle(
     bank:SkillBank,
     elsewhere:dict[str, list[Effect]]|None=None, # From `effects_by_form`, of other banks of the world
@@ -220,8 +226,9 @@ def settle(
     router:Callable|None=None, # Of the world
 )->tuple[SkillBank, list[dict]]: # A copy, and a row for each entry whose status changed
     "Decide on every entry by what is known of it"
-    config, bank, rows = config or EvolutionConfig(), bank.copy(), []
-    current = {o.id for o in bank.current()}
+    config, bank = config or EvolutionConfig(), bank.copy()
+    rows = []
+    current = {o.id for o in current_entries(bank)}
     heard = [row for row in _heard(bank, router) if row[0].id in current]
     for o, its_form, measured in heard:
         others = [e for p, f, e in heard if f == its_form and e and p is not o]

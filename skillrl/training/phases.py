@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TRIES', 'CHOICE', 'collect_games', 'transcripts', 'learns_from_won', 'sft_rows', 'require_expert', 'demonstrations',
            'drawn_rows', 'practice_games', 'practice_rows', 'fine_tune', 'evolves', 'on_probation', 'trial_group',
-           'draw_groups', 'trial_trajectory', 'next_games', 'round_games', 'least_served', 'play_trials', 'evolve_bank',
-           'evolve_on', 'Iteration', 'rl_iterations', 'train_in_suite', 'save_rounds']
+           'draw_groups', 'trial_trajectory', 'next_games', 'round_games', 'least_served', 'play_trials', 'evolve_on',
+           'evolve_bank', 'Iteration', 'rl_iterations', 'train_in_suite', 'save_rounds']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
@@ -218,6 +218,7 @@ def on_probation(config:SkillRLConfig)->bool:
     "Is every skill on probation until trials say that it helps?"
     return evolves(config) and config.evolution.gate == 'probation'
 
+# %% ../../nbs/615_training.phases.ipynb #2a327718
 def trial_group(
     suite:Any,            # Makes the environments
     game:Any,             # Of that suite
@@ -239,6 +240,7 @@ def trial_group(
         episode.group = label
     return episodes
 
+# %% ../../nbs/615_training.phases.ipynb #9c110d38
 def draw_groups(
     suites:Sequence[Any],               # Where to draw from
     banks:dict[str, SkillBank|None],    # Name of a suite → its bank
@@ -288,7 +290,8 @@ def round_games(
     c = config.evolution
     held_out = {g.id for split in suite.tests for g in suite.games(split, config.env.test_tasks)}
     if on_probation(config):
-        return RoundGames(next_games(suite, 'val', CHOICE*c.val_tasks, number), evidence=evidence, held_out=held_out)
+        choice = next_games(suite, 'val', CHOICE*c.val_tasks, number)
+        return RoundGames(choice, evidence=evidence, held_out=held_out)
     sizes = dict(val=c.val_tasks, gate=8*c.gate_tasks, report=c.val_tasks)
     games = [next_games(suite, split, n, number) for split, n in sizes.items()]
     return RoundGames(*games, evidence, held_out)
@@ -307,6 +310,7 @@ def least_served(
         return max([found.scores.get(o.id, 0.) for o in found.task_specific], default=0.)
     return sorted(games, key=served)[:n]
 
+# %% ../../nbs/615_training.phases.ipynb #639b06c9
 def play_trials(
     policy:Any,                      # Who plays
     suites:Sequence[Any],            # Where
@@ -316,7 +320,8 @@ def play_trials(
     tries:int=TRIES,                 # Of each game; 1 tries nothing, and sees more
 )->dict[str, list[Trajectory]]: # Name of a suite → what was played
     "The games of one round in each of `suites`"
-    episodes, owners, n = [], [], max(1, config.evolution.val_tasks//tries)
+    episodes, owners = [], []
+    n = max(1, config.evolution.val_tasks//tries)
     for suite in suites:
         bank = banks[suite.name]
         games = least_served(round_games(suite, config, number).validation, bank, n, config)
@@ -334,22 +339,7 @@ def play_trials(
             played[name].append(t)
     return played
 
-def evolve_bank(
-    bank:SkillBank,    # Of the suite
-    suite:Any,
-    policy:Any,        # Who plays
-    config:SkillRLConfig,
-    teacher:Any=None,  # Who proposes; the offline teacher if left out
-    number:int=0,      # Of the round, from 0
-    evidence:Sequence[Trajectory]=(), # Earlier trajectories the teacher may use as well
-)->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
-    "One evolution round in one suite, with games of its own"
-    games = round_games(suite, config, number, evidence)
-    if on_probation(config):
-        seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
-        games = replace(games, validation=[], seen=seen)
-    return evolve_on(bank, suite, policy, config, games, teacher, number)
-
+# %% ../../nbs/615_training.phases.ipynb #b3c6ad57
 def evolve_on(
     bank:SkillBank,    # Of the suite
     suite:Any,
@@ -371,6 +361,23 @@ def evolve_on(
     steps = sum(len(t) for t in games.seen)
     return new, dict(round=number, suite=suite.name, steps=steps) | record
 
+# %% ../../nbs/615_training.phases.ipynb #45bbe040
+def evolve_bank(
+    bank:SkillBank,    # Of the suite
+    suite:Any,
+    policy:Any,        # Who plays
+    config:SkillRLConfig,
+    teacher:Any=None,  # Who proposes; the offline teacher if left out
+    number:int=0,      # Of the round, from 0
+    evidence:Sequence[Trajectory]=(), # Earlier trajectories the teacher may use as well
+)->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
+    "One evolution round in one suite, with games of its own"
+    games = round_games(suite, config, number, evidence)
+    if on_probation(config):
+        seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
+        games = replace(games, validation=[], seen=seen)
+    return evolve_on(bank, suite, policy, config, games, teacher, number)
+
 # %% ../../nbs/615_training.phases.ipynb #16afebad
 @dataclass
 class Iteration:
@@ -379,6 +386,7 @@ class Iteration:
     log:dict            # From `GRPOTrainer.iterate`
     played:list[tuple]  # Pairs of suite and trajectory, group by group
 
+# %% ../../nbs/615_training.phases.ipynb #a53ed30a
 def rl_iterations(
     trainer:Any,               # A `GRPOTrainer`
     suites:Sequence[Any],      # Where to draw tasks from
@@ -416,12 +424,11 @@ def train_in_suite(
 )->tuple[list[dict], list]: # One dict per iteration; pairs of the bank and the record of each evolution round
     "GRPO in one suite, with a bank that evolves"
     from skillrl.training.rl import GRPOTrainer
-    n = config.rl.iterations
-    logs, rounds, seen = [], [], []
-    if bank is not None and on_probation(config):
-        bank = put_on_probation(bank)
+    n, seen = config.rl.iterations, []
+    logs, rounds = [], []
+    start = put_on_probation(bank) if bank and on_probation(config) else bank
     def bank_now(suite:Any)->SkillBank|None:
-        return rounds[-1][0] if rounds else bank
+        return rounds[-1][0] if rounds else start
     def keep(iteration:Iteration)->None:
         seen.extend(t for _, t in iteration.played)
     def start_round(policy:Any, number:int)->None:

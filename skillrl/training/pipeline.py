@@ -149,6 +149,7 @@ def collected(self:Pipeline, suite:Any)->list[Trajectory]:
     "Trajectories of the first phase in `suite`"
     return self.played(suite, 'collect')
 
+# %% ../../nbs/11_training.pipeline.ipynb #d026fdbe
 def collect(p:Pipeline)->None:
     "Episodes without skills, in every suite"
     ledger = p.teacher.chat.ledger if hasattr(p.teacher, 'chat') else None
@@ -298,7 +299,8 @@ def evolve(p:Pipeline)->None:
     if rounds:
         _announce_rounds(p, rounds*len(p.test))
     for number in p.steps('evolve', range(first, first + rounds)):
-        policy, seen, measured = p.policy('after'), {}, p.measured()
+        policy, measured = p.policy('after'), p.measured()
+        seen = {}
         if on_probation(p.config):
             seen = play_trials(policy, p.test, {s.name: p.bank(s) for s in p.test}, p.config, number, tries=1)
         for suite in p.test:

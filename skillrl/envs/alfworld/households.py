@@ -177,6 +177,7 @@ def _possible_goals(house, category): # Room and possible targets of each thing 
             found.append((thing, room, targets))
     return found
 
+# %% ../../../nbs/572_envs.alfworld.households.ipynb #51a1d262
 def _choose_goals(house, category, rng, n=4): # Pairs of goal and room
     found = [(Goal(category, thing, rng.choice(targets)), room)
              for thing, room, targets in _possible_goals(house, category)]
@@ -264,7 +265,8 @@ def games(self:Household,
     categories:tuple[str, ...]=tuple(CATEGORIES), # Those wanted
 )->list[Game]:
     "Games of a split, category by category"
-    return [self.game(split, n, c) for c in categories if self.goals_in(split)[c] for n in range(per_category)]
+    wanted = [c for c in categories if self.goals_in(split)[c]]
+    return [self.game(split, n, c) for c in wanted for n in range(per_category)]
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #225cac7a
 def households(
