@@ -55,6 +55,7 @@ def _end_all(
     while monotonic() < until:
         alive = _descendants(os.getpid())
         if not alive:
+            _reap(0) # or they would stay as zombies until the system gets to them
             return
         for pid in alive:
             try:
