@@ -1,6 +1,6 @@
 """What a tiny policy reaches on official ALFWorld games, and whether it still reads.
 
-    python benchmarks/real_games.py --real DIR [--seeds 3] [--steps 16000] [--out DIR]
+    python benchmarks/real_games.py --real DIR [--seeds 3] [--steps 15000] [--out DIR]
 
 DIR holds one folder for each official split. The policy learns from `train` (or `valid_train`) only, from the
 rows of `tools/mixture.py`: half are demonstrations in generated households, so that it goes on reading notes;
@@ -149,6 +149,6 @@ if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--real', required=True, help='folder with one folder for each official split')
     p.add_argument('--seeds', type=int, default=3)
-    p.add_argument('--steps', type=int, default=16000, help='updates of one seed')
+    p.add_argument('--steps', type=int, default=15000, help='updates of one seed')
     p.add_argument('--out', help='where the policies go; a temporary folder if left out')
     sys.exit(not main(**vars(p.parse_args())))
