@@ -89,7 +89,7 @@ class EvolutionConfig:
     validation_interval:int = opt(5, lo=0) # Iterations between evolution rounds; 0 for never
     test_rounds:int = opt(6, lo=0) # Evolution rounds in each suite to be judged in, before it is
     evolution_threshold:float = opt(0.9, lo=0, hi=1) # $\delta_{evolve}$: categories below it get new skills
-    max_new_skills:int = opt(8, lo=0) # Proposals per round
+    max_new_skills:int = opt(24, lo=0) # Proposals per round
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
     val_tasks:int = opt(8, lo=1) # Episodes of one round, where RL plays none

@@ -10,7 +10,8 @@ from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.retrieval import Retriever, advice
-from skillrl.skills.trials import Effect, draw_trials, effects_by_form, on_trial, put_on_probation, settle
+from skillrl.skills.trials import (Effect, draw_trials, effects_by_form, on_trial, put_on_probation,
+                                   settle_trials)
 from skillrl.trajectory import Trajectory
 
 sys.path.append(str(Path(__file__).parents[1]/'benchmarks'))
@@ -89,7 +90,7 @@ def tried(status='probation', **counts):
     return SkillBank([], {category: [o]})
 
 def status_of(bank, **config):
-    return settle(bank, {}, EvolutionConfig(**config), ROUTER)[0].items()[0].status
+    return settle_trials(bank, {}, EvolutionConfig(**config), ROUTER)[0].items()[0].status
 
 def test_what_helps_becomes_active_and_what_does_not_is_retired_and_the_sign_matters():
     helps = dict(tries_with=60, wins_with=50, tries_without=60, wins_without=10)
@@ -114,7 +115,8 @@ def test_a_form_of_which_some_harm_vouches_for_none():
     fresh = tried()
     known = {'active': [helps]*10, 'probation': [helps]*60 + [loses]*60}
     for expected, others in known.items():
-        assert settle(fresh, {'look for _ in _': others}, None, ROUTER)[0].items()[0].status == expected
+        settled, _ = settle_trials(fresh, {'look for _ in _': others}, None, ROUTER)
+        assert settled.items()[0].status == expected
 
 def test_probation_is_not_shown():
     bank = tried()

@@ -19,7 +19,7 @@ from .entries import current_entries
 from .guard import examine
 from .proposals import MARGIN, Trial, consider, duplicates, entry, refused_as
 from .retrieval import Retriever
-from .trials import count_trials, settle
+from .trials import count_trials, settle_trials
 from ..trajectory import Trajectory, by_category, select, success_rate
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
@@ -252,7 +252,7 @@ def _settled(bank, games, trial): # And the rows of what changed
     "`bank` after the trials of the games that were played with it, where a trial is what decides"
     if trial.config.gate != 'probation':
         return bank, []
-    return settle(bank, games.elsewhere, trial.config, trial.router(bank))
+    return settle_trials(bank, games.elsewhere, trial.config, trial.router(bank))
 
 # %% ../../nbs/10_skills.evolution.ipynb #151f39f2
 def evolve(

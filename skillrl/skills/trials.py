@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SCEPTICAL', 'LEAST_OTHERS', 'LEAST_GAMES', 'on_trial', 'put_on_probation', 'TrialRetriever', 'draw_trials',
            'count_trials', 'Effect', 'measured_effect', 'form', 'effects_by_form', 'mean_effect', 'combined',
-           'widely_tried', 'Known', 'known_effect', 'settle']
+           'widely_tried', 'Known', 'known_effect', 'settle_trials']
 
 # %% ../../nbs/482_skills.trials.ipynb #a3c5db0d
 import random, re
@@ -84,8 +84,7 @@ def count_trials(
     for t in trajs:
         for o in filter(None, map(bank.get, t.metadata.get('tried', ()))):
             arm = 'without' if o.id in t.metadata['hidden'] else 'with'
-            won = t.metadata.get('in_time', bool(t.success))
-            for key, n in ((f'tries_{arm}', 1), (f'wins_{arm}', int(won))):
+            for key, n in ((f'tries_{arm}', 1), (f'wins_{arm}', int(bool(t.success)))):
                 o.stats[key] = o.stats.get(key, 0) + n
             groups[o.id].add((t.metadata['group'], t.category, t.game))
     for id, found in groups.items():
@@ -219,7 +218,7 @@ def _verdict(o, known, config):
     return PROBATION, known.effect, ''
 
 # %% ../../nbs/482_skills.trials.ipynb #cb2f8f89
-def settle(
+def settle_trials(
     bank:SkillBank,
     elsewhere:dict[str, list[Effect]]|None=None, # From `effects_by_form`, of other banks of the world
     config:EvolutionConfig|None=None, # The defaults if left out

@@ -335,7 +335,7 @@ def play_trials(
     for name, episode in zip(owners, episodes):
         if episode.done:
             t = trial_trajectory(episode)
-            t.metadata['in_time'] = bool(t.success) and len(t) <= config.env.max_steps
+            t.success = bool(t.success) and len(t) <= config.env.max_steps # Late is lost
             played[name].append(t)
     return played
 
