@@ -258,7 +258,8 @@ def single(seed):
 
 def by_heart(config, house):
     "A policy fine-tuned on 96 episodes without their skills, and the environment steps these took"
-    more = {'env.episodes': 96, 'sft.trust': 1., 'sft.steps': 400, 'sft.learning_rate': 1e-3}
+    more = {'env.episodes': 96, 'sft.games': 96, 'sft.trust': 1., 'sft.steps': 400,
+            'sft.learning_rate': 1e-3}
     config = config.merged(more)
     played = collect_games(build_policy(config), house, config)
     rows = demonstrations(house, distilled(config, played), config)

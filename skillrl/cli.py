@@ -92,7 +92,7 @@ class Command:
         self.name = self.name or self.run.__name__
 
 _LOOP = _PLAY | _POLICY | _DECODE | _TEACHER | _SMOKE | _ROWS | {
-    '--episodes': _number('episodes per suite before there are skills', 24)}
+    '--episodes': _number('episodes per suite before there are skills', EnvConfig.episodes)}
 
 _TRAIN = _LOOP | _CHAT | {
     '--policy-model': _flag('a model behind a server that collects, for the weights to learn from',

@@ -51,6 +51,7 @@ class SFTConfig:
     epochs:int = opt(3, lo=1) # Passes over the rows, when `steps` is 0
     batch_size:int = opt(32, lo=1) # Rows per step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
+    games:int = opt(24, lo=1) # Games of each suite that the expert demonstrates
     demonstrator:str = opt('expert', choices=('expert', 'teacher')) # Who is imitated
     dagger_rounds:int = opt(0, lo=0) # Times the expert labels what the policy plays; each adds `steps`
     renumber:float = opt(0.0, lo=0, hi=1) # Share of rows in which `egg 1`, `egg 2` exchange their numbers

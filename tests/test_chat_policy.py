@@ -259,7 +259,7 @@ def test_demonstrations_show_skills_as_the_rollouts_do():
     "One builder for SFT, RL and evaluation"
     from skillrl.training.phases import demonstrations, sft_rows
     from skillrl.builders import build_retriever
-    c = SkillRLConfig().merged({'retrieval.show': 'full', 'env.episodes': 1, 'agent.history_length': 2})
+    c = SkillRLConfig().merged({'retrieval.show': 'full', 'sft.games': 1, 'agent.history_length': 2})
     suite = suites(c.env)[0][0]
     rows = demonstrations(suite, BANK, c)
     assert all(FULL in r['prompt'][-1]['content'] for r in rows)

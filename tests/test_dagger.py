@@ -87,7 +87,7 @@ def test_all_training_games_of_a_folder_are_practised_unless_banks_evolve():
     assert practice_games(Folder(), still) == ['collect', 'train', 'val', 'gate', 'report']
 
 def test_each_round_adds_rows_and_updates():
-    config = SkillRLConfig().merged({'sft.steps': 3, 'sft.dagger_rounds': 2, 'env.episodes': 2,
+    config = SkillRLConfig().merged({'sft.steps': 3, 'sft.dagger_rounds': 2, 'sft.games': 2,
                                      'sft.renumber': .5})
     suite = HouseholdSuite(households('train', 1)[0])
     asked, steps = [], []

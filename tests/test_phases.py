@@ -136,3 +136,26 @@ def test_a_world_without_an_expert_says_so(monkeypatch):
     monkeypatch.setattr(phases, 'world', lambda name: Silent())
     with pytest.raises(ValueError, match='has no expert for .* set sft.demonstrator to teacher'):
         phases.demonstrations(suites_of()[0][0], None, CONFIG)
+
+class Recorded:
+    "A suite that notes which games it was asked for"
+    def __init__(self, suite):
+        self.suite, self.asked = suite, []
+    def __getattr__(self, name):
+        return getattr(self.suite, name)
+    def games(self, split, n):
+        self.asked += [g.id for g in self.suite.games(split, n)]
+        return self.suite.games(split, n)
+
+def test_the_expert_demonstrates_as_many_games_as_asked_for_however_few_are_collected():
+    config = CONFIG.merged({'sft.games': 7, 'env.episodes': 2})
+    suite = Recorded(suites_of()[0][0])
+    rows = phases.demonstrations(suite, None, config)
+    assert suite.asked == [g.id for g in suite.suite.games('collect', 7)] and len(rows) >= 7
+
+def test_a_folder_with_fewer_games_demonstrates_all_that_are_no_test_and_no_evolution_game(folder):
+    config = CONFIG.merged({'env.games': str(folder), 'sft.games': 99})
+    (suite,), _ = suites_of(config)
+    asked = Recorded(suite)
+    assert phases.demonstrations(asked, None, config)
+    assert asked.asked == [g.id for g in suite.games('collect')] and 0 < len(asked.asked) < 20

@@ -118,7 +118,7 @@ def demonstrations(
     if learns_from_won(suite, config):
         return _from_won(played, build_retriever(bank, config), teacher, config)
     rng, rows = seeded(config.seed, 'demonstrations', suite.name), []
-    for e in build_episodes(suite, suite.games('collect', config.env.episodes), bank, config):
+    for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
         rows += demonstrate(e, _expert_for(e.start().task, config, rng), rng)[1]
     return rows
 
@@ -134,7 +134,7 @@ def drawn_rows(
 # %% ../../nbs/615_training.phases.ipynb #0f727dcd
 def practice_games(suite:Any, config:SkillRLConfig)->list: # All there are, where games are files
     "Games whose states the weights may learn: none on which an evolving bank is judged"
-    splits, n = ['collect', 'train'], config.env.episodes
+    splits, n = ['collect', 'train'], config.sft.games
     if config.env.games:
         n = None
         splits += [] if evolves(config) else ['val', 'gate', 'report']
