@@ -8,19 +8,19 @@ seeds give the same file. One skill is followed from the episode that was lost f
 tasks it won.
 """
 import argparse, json, re, sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from skillrl.builders import build_episodes, build_retriever, derive_seed, play_episodes
+from skillrl.builders import build_retriever
 from skillrl.config import SkillRLConfig
+from skillrl.envs.suite import row_name
 from skillrl.runfolder import RunFolder
 from skillrl.skills.bank import load_version
 from skillrl.store import JsonlLog, atomic_write
-from skillrl.training.phases import round_games
-from skillrl.training.pipeline import MAKES, Pipeline, round_config, train
+from skillrl.training.pipeline import CONDITIONS, MAKES, Pipeline, train
 from skillrl.trajectory import Trajectory
 
 def run(seed, folder):
@@ -45,7 +45,7 @@ def won(trajs):
     return dict(won=sum(t.success for t in trajs), n=len(trajs))
 
 def condition(t):
-    return t.metadata['condition']
+    return row_name(t.metadata['condition'], t.metadata['split'])
 
 def by_condition(evaluated):
     out = defaultdict(list)
@@ -59,46 +59,43 @@ def curve(folder, collected):
     steps = list(accumulate((m['steps'] for m in log), initial=collected))[1:]
     return dict(steps=steps, success=[round(m['success'], 4) for m in log])
 
-GATE = 'n', 'before', 'after', 'wins', 'losses', 'p', 'keep'
+def half(suite):
+    return suite.split('-')[0]
 
-def gate_numbers(row, stage):
-    verdict = row[stage]
-    return verdict and {k: verdict[k] for k in GATE}
+def evolution_round(records):
+    "One round in one half of the suites: what it saw, how much it proposed and what trials decided"
+    changed = Counter(f"{v['before']} to {v['status']}" for r in records for v in r['verdicts'])
+    seen = [r['rates_before']['all'] for r in records]
+    def total(key):
+        return sum(len(r[key]) for r in records)
+    return dict(round=records[0]['round'], half=half(records[0]['suite']), suites=len(records),
+                steps=sum(r['steps'] for r in records), episodes=sum(rate['n'] for rate in seen),
+                won=sum(round(rate['mean']*rate['n']) for rate in seen), proposals=total('proposals'),
+                kept=total('kept'), changed=dict(sorted(changed.items())))
 
-def proposal(row):
-    "What was proposed, and what fresh games said"
-    kept = {k: row[k] for k in ('kind', 'category', 'principle', 'kept', 'reason')}
-    return kept | {stage: gate_numbers(row, stage) for stage in ('gate', 'non_inferiority')}
-
-def evolution_round(record):
-    before, after = (record[k] and record[k]['all'] for k in ('rates_before', 'rates_after'))
-    rates = dict(validation=before and before['mean'], report=after and after['mean'])
-    return {k: record[k] for k in ('round', 'suite', 'weak')} | rates | dict(
-        episodes=evolution_episodes(record), proposals=[proposal(row) for row in record['proposals']])
-
-def evolution_episodes(record):
-    "Episodes that one round played: validation, two of each gate pair, report"
-    rates = [record['rates_before'], record['rates_after']]
-    tests = [row[stage] for row in record['proposals'] for stage in ('gate', 'non_inferiority')]
-    pairs = [test['n'] for test in tests if test]
-    return sum(r['all']['n'] for r in rates if r) + 2*sum(pairs)
+def evolution_rounds(folder):
+    by_round = defaultdict(list)
+    for record in read(folder, 'evolution'):
+        by_round[record['round'], half(record['suite'])].append(record)
+    return [evolution_round(records) for records in by_round.values()]
 
 def bank_sizes(folder):
-    "Name of a suite → active entries of each version of its bank"
+    "Name of a suite → active entries of its first bank and of its last"
     out = {}
     for place in sorted((folder/'bank').iterdir()):
-        versions = len(list(place.glob('v*.json')))
-        out[place.name] = [len(load_version(place, n).active()) for n in range(versions)]
+        last = len(list(place.glob('v*.json'))) - 1
+        out[place.name] = [len(load_version(place, n).active()) for n in (0, last)]
     return out
 
 def condense(seed, folder):
     "What one run showed, in numbers"
     phases = played(folder)
     collected = sum(len(t) for t in phases['collect'] if t.metadata['suite'].startswith('train'))
+    spent = {phase: sum(map(len, trajs)) for phase, trajs in phases.items() if phase != 'eval'}
     test = {name: won(trajs) for name, trajs in by_condition(phases['eval']).items()}
-    rounds = [evolution_round(record) for record in read(folder, 'evolution')]
     return dict(seed=seed, collecting=won(phases['collect']) | dict(steps=collected), test=test,
-                rl=curve(folder, collected), rounds=rounds, banks=bank_sizes(folder))
+                rl=curve(folder, collected), rounds=evolution_rounds(folder), banks=bank_sizes(folder),
+                spent=spent)
 
 def lines(t):
     "Steps of an episode as pairs of action and answer"
@@ -116,89 +113,67 @@ def sight(t, skill):
     words = set(skill.principle.rstrip('.').split())
     return max(lines(t), key=lambda line: len(words & set(re.findall(r'\w+', line[1]))))
 
-def tests_of(evaluated, skill, suite, best):
-    "The test tasks of `suite` that show `skill` under the condition `best`: who won them, and the episodes"
-    tests = {name: {t.game: t for t in trajs} for name, trajs in by_condition(evaluated).items()}
-    shown = [t for t in tests[best].values()
+BEST = 'after, evolved bank'
+
+def tests_of(evaluated, skill, suite, split):
+    "The test tasks of `suite` that show `skill` in its last bank: who won them, and the episodes"
+    names = {row_name(', '.join(c), split): ', '.join(c) for c in CONDITIONS}
+    tests = {names[row]: {t.game: t for t in trajs}
+             for row, trajs in by_condition(evaluated).items() if row in names}
+    shown = [t for t in tests[BEST].values()
              if t.game.startswith(f'{suite}/') and skill.id in t.steps[0].skills]
     rows = [dict(game=t.game, task=t.task, won={name: ts[t.game].success for name, ts in tests.items()})
             for t in shown]
-    turned = [t for t in shown if t.success and not tests['after, no bank'][t.game].success]
+    winners = {row['game']: [name for name, won in row['won'].items() if won] for row in rows}
+    turned = [t for t in shown if winners[t.game] == [BEST]]
     return rows, turned, tests
 
-def validation(p, record):
-    "The validation games of an evolution round, played once more as the round played them"
-    suite, number = p.suites[record['suite']], record['round']
-    config = round_config(p.config)
-    bank = p.bank(suite, record['version_before'])
-    games = round_games(suite, config, number, p.collected(suite)).validation
-    seed = derive_seed(config.seed, 'evolve', number, suite.name)
-    played = play_episodes(p.policy('after'), build_episodes(suite, games, bank, config), suite, config, seed)
-    if set(record['failures']) - {t.id for t in played if not t.success}:
-        raise ValueError(f'{suite.name}: the validation games did not end as they did in the run')
-    return {t.id: t for t in played}
-
-def evolved(p, evaluated):
-    "Kept proposals of the test suites: (test tasks turned, skill, its row, its record)"
-    tested = {s.name for s in p.test}
+def proposed(p):
+    """What was proposed in a test suite, would be shown in a game that was lost there, and became active:
+    the skill, that game, the one it was seen in, and the row and record of the proposal"""
     for record in read(p.run.path, 'evolution'):
-        for row in record['proposals'] if record['suite'] in tested else ():
-            if row['kept']:
-                skill = p.bank(p.suites[record['suite']]).get(row['id'])
-                turned = tests_of(evaluated, skill, record['suite'], 'after, evolved bank')[1]
-                yield len(turned), skill, row, record
+        suite = p.suites[record['suite']]
+        if suite not in p.test:
+            continue
+        bank, seen = p.bank(suite), {t.id: t for t in p.played(suite)}
+        retriever = build_retriever(bank, p.config)
+        shown_in = [(seen[i], retriever.retrieve(seen[i].task).ids) for i in record['failures']]
+        for row in record['proposals']:
+            skill = bank.get(row.get('id', ''))
+            failures = [t for t, ids in shown_in if skill and skill.id in ids]
+            sources = [seen[i] for i in row['provenance'].get('trajectories', ()) if i in seen]
+            if row['kept'] and skill and skill.status == 'active' and failures and sources:
+                yield skill, failures[0], sources[0], row, record
 
-def story_of_evolved(p, evaluated, skill, row, record):
-    suite = p.suites[record['suite']]
-    played, retriever = validation(p, record), build_retriever(p.bank(suite), p.config)
-    failures = [played[i] for i in record['failures']]
-    source = [t for t in failures if skill.id in retriever.retrieve(t.task).ids][0]
-    seen_in = played[row['provenance']['trajectories'][0]]
-    seen = episode(seen_in, [sight(seen_in, skill)])
-    gate = proposal(row)['gate'] | dict(level=row['gate']['interims'][-1]['level'])
-    return story(evaluated, skill, suite.name, 'after, evolved bank', whole(source), seen) | dict(
-        found='evolution', round=record['round'], hypothesis=row['hypothesis'], gate=gate)
-
-def distilled(p, collected, evaluated):
-    "Skills of the test suites' first banks with a lost episode behind them: (tasks turned, skill, suite, it)"
-    lost = {t.id: t for t in collected if not t.success}
-    for suite in p.test:
-        for skill in p.bank(suite, 0).active():
-            sources = [lost[i] for i in skill.provenance.get('trajectories', ()) if i in lost]
-            asked = [t for t in sources if t.task in skill.source_tasks]
-            if asked and 'looked' in skill.provenance:
-                turned = tests_of(evaluated, skill, suite.name, 'after, bank')[1]
-                yield len(turned), skill, suite.name, min(asked, key=lambda t: (len(t), t.id))
-
-def story_of_distilled(evaluated, skill, suite, source):
-    seen = episode(source, [sight(source, skill)])
-    return story(evaluated, skill, suite, 'after, bank', whole(source), seen) | dict(found='distillation')
+def verdict_of(p, skill, suite):
+    "What made `skill` active, the last time that something did"
+    rows = [v | dict(round=r['round']) for r in read(p.run.path, 'evolution') if r['suite'] == suite
+            for v in r['verdicts'] if v['id'] == skill.id and v['status'] == 'active']
+    return {k: rows[-1][k] for k in ('round', 'effect', 'groups')}
 
 ABOUT = 'id', 'category', 'title', 'principle', 'when_to_apply', 'provenance'
 
-def story(evaluated, skill, suite, best, source, seen):
+def story(p, evaluated, found):
     "One skill from the episode that was lost for want of it to the test tasks it won"
-    rows, turned, tests = tests_of(evaluated, skill, suite, best)
+    skill, failure, source, row, record = found
+    rows, turned, tests = tests_of(evaluated, skill, record['suite'], p.test[0].tests[-1])
     won_by = min(turned, key=lambda t: (len(t), t.id))
-    about = {k: getattr(skill, k) for k in ABOUT}
-    return dict(suite=suite, skill=about, source=source, seen=seen, tests=rows, episode=whole(won_by),
-                episode_without=whole(tests['after, no bank'][won_by.game]))
+    return dict(suite=record['suite'], round=record['round'], skill={k: getattr(skill, k) for k in ABOUT},
+                hypothesis=row['hypothesis'], verdict=verdict_of(p, skill, record['suite']),
+                source=whole(failure), seen=episode(source, [sight(source, skill)]), tests=rows,
+                episode=whole(won_by), episode_without=whole(tests['after, bank'][won_by.game]))
 
 def follow(folders):
-    "The kept proposal that turned most test tasks; where none was kept, the distilled skill that did"
-    stories = []
+    "The proposal that turned most test tasks which no other condition won, over all runs"
+    best, told = 0, None
     for seed, folder in enumerate(folders):
         with RunFolder(folder, None, True, False, MAKES) as run:
-            p, phases = Pipeline(run), played(folder)
-            for n, *found in evolved(p, phases['eval']):
-                stories.append((n, -seed, story_of_evolved(p, phases['eval'], *found) if n else None))
-    best = max(stories, key=lambda s: s[:2], default=(0, 0, None))
-    if best[0]:
-        return dict(seed=-best[1]) | best[2]
-    with RunFolder(folders[0], None, True, False, MAKES) as run:
-        p, phases = Pipeline(run), played(folders[0])
-        ranked = max(distilled(p, phases['collect'], phases['eval']), key=lambda s: (s[0], s[1].id))
-        return dict(seed=0) | story_of_distilled(phases['eval'], *ranked[1:])
+            p, evaluated = Pipeline(run), played(folder)['eval']
+            for found in proposed(p):
+                turned = tests_of(evaluated, found[0], found[-1]['suite'], p.test[0].tests[-1])[1]
+                if len(turned) > best:
+                    best, told = len(turned), dict(seed=seed) | story(p, evaluated, found)
+    return told
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
