@@ -58,9 +58,21 @@ def describe_evolution(
     changed = len({r['suite'] for r in mine if r['kept']})
     tried = 'found nothing to propose'
     if asked:
-        tried = f'tried {counted(asked, "proposal")} and kept {kept or "none"}'
+        tried = f'tried {counted(asked, "proposal")} and kept {kept or "none"}{_how_kept(mine)}'
     banks = f'{changed} of {counted(len(names), "bank")} changed' if changed else 'no bank changed'
-    return f'{counted(len(mine), "evolution round")} {tried}, so {banks}'
+    return f'{counted(len(mine), "evolution round")} {tried}, so {banks}{_decided(mine)}'
+
+def _how_kept(records):
+    "What is kept may have yet to prove itself"
+    return ' on probation' if any(r.get('rule') == 'probation' for r in records) else ''
+
+def _decided(records):
+    "What trials have made of the entries, where they decided anything"
+    last = {(r['suite'], v['id']): v['status'] for r in records for v in r.get('verdicts', ())}
+    if not last:
+        return ''
+    active, retired = (sum(status == wanted for status in last.values()) for wanted in ('active', 'retired'))
+    return f'; trials made {counted(active, "entry", "entries")} active and retired {retired or "none"}'
 
 # %% ../../nbs/620_training.report.ipynb #4b47bd9c
 def _difference_by_split(results, a, b, suites):
