@@ -51,9 +51,9 @@ def _first(path):
 # %% ../nbs/818_file_kinds.ipynb #cd5500ed
 _MARKS = {
     'bank': ('general_skills', 'task_specific_skills', 'query_type_skills', 'common_mistakes'),
+    'evolution log': ('rates_before',), # Before trajectories, for it counts steps as well
     'trajectories': ('conversations', 'task_description', 'steps'),
     'memories': ('memory_id',),
-    'evolution log': ('rates_before',),
     'exchange log': ('messages',),
     'rejected replies': ('reason',),
     'questions': ('question',),
