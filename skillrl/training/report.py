@@ -36,6 +36,19 @@ def describe_difference(
     told = f'{rows} differ by {d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]'
     return told if d.low*d.high > 0 else f'{told}, which may be luck'
 
+# %% ../../nbs/620_training.report.ipynb #9887985e
+def _how_kept(records):
+    "What is kept may have yet to prove itself"
+    return ' on probation' if any(r.get('rule') == 'probation' for r in records) else ''
+
+def _decided(records):
+    "What trials have made of the entries, where they decided anything"
+    last = {(r['suite'], v['id']): v['status'] for r in records for v in r.get('verdicts', ())}
+    if not last:
+        return ''
+    active, retired = (sum(status == wanted for status in last.values()) for wanted in ('active', 'retired'))
+    return f'; trials made {counted(active, "entry", "entries")} active and retired {retired or "none"}'
+
 # %% ../../nbs/620_training.report.ipynb #1500d8ac
 def describe_sft(
     row:dict, # The metrics of that phase: `rows` and `losses`
@@ -61,18 +74,6 @@ def describe_evolution(
         tried = f'tried {counted(asked, "proposal")} and kept {kept or "none"}{_how_kept(mine)}'
     banks = f'{changed} of {counted(len(names), "bank")} changed' if changed else 'no bank changed'
     return f'{counted(len(mine), "evolution round")} {tried}, so {banks}{_decided(mine)}'
-
-def _how_kept(records):
-    "What is kept may have yet to prove itself"
-    return ' on probation' if any(r.get('rule') == 'probation' for r in records) else ''
-
-def _decided(records):
-    "What trials have made of the entries, where they decided anything"
-    last = {(r['suite'], v['id']): v['status'] for r in records for v in r.get('verdicts', ())}
-    if not last:
-        return ''
-    active, retired = (sum(status == wanted for status in last.values()) for wanted in ('active', 'retired'))
-    return f'; trials made {counted(active, "entry", "entries")} active and retired {retired or "none"}'
 
 # %% ../../nbs/620_training.report.ipynb #4b47bd9c
 def _difference_by_split(results, a, b, suites):
