@@ -36,6 +36,7 @@ SMOKE = {
     'rl.tasks_per_iteration': 3,
     'rl.group_size': 4,
     'evolution.validation_interval': 2,
+    'evolution.test_rounds': 2,
     'evolution.val_tasks': 12,
     'evolution.gate_tasks': 6,
 }

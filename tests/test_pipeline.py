@@ -3,6 +3,9 @@ import json, random, signal, subprocess, sys, time
 from pathlib import Path
 import pytest
 from skillrl.cli import main
+from skillrl.config import SkillRLConfig
+from skillrl.envs.alfworld.suites import HouseholdSuite
+from skillrl.envs.suite import row_name
 from skillrl.store import data_path
 
 TRAIN = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())', 'train']
@@ -197,12 +200,29 @@ def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
 
 def test_the_committed_runs_are_of_the_present_loop():
     from skillrl.training.pipeline import CONDITIONS
-    loop = json.loads((data_path('loop.json')).read_text())
+    loop, config = json.loads((data_path('loop.json')).read_text()), SkillRLConfig()
+    rows = [row_name(', '.join(c), split) for c in CONDITIONS for split in HouseholdSuite.tests]
     for run in loop['seeds']:
-        assert list(run['test']) == [', '.join(c) for c in CONDITIONS]
-        assert {r['n'] for r in run['test'].values()} == {240} and len(run['rl']['success']) == 30
-        kept = [r['suite'] for r in run['rounds'] for p in r['proposals'] if p['kept']]
-        grown = [name for name, sizes in run['banks'].items() if sizes[-1] > sizes[0]]
-        assert sorted(set(kept)) == grown
+        assert list(run['test']) == rows and len(run['rl']['success']) == config.rl.iterations
+        games = config.env.test_suites*config.env.test_tasks
+        assert {r['n'] for r in run['test'].values()} == {games}
+        tested = [r for r in run['rounds'] if r['half'] == 'test']
+        assert [r['suites'] for r in tested] == [config.env.test_suites]*config.evolution.test_rounds
+        assert sum(r['steps'] for r in tested) == run['spent']['evolve']
+        decided = sum(r['changed'].get('probation to active', 0) for r in run['rounds'])
+        assert decided >= sum(last for _, last in run['banks'].values())
     story = loop['skill']
     assert not story['source']['won'] and story['episode']['won'] and not story['episode_without']['won']
+    assert all(list(filter(row['won'].get, row['won'])) in ([], ['after, evolved bank'])
+               for row in story['tests'] if row['game'] == story['episode']['id'].split('#')[0])
+
+def test_the_committed_seeds_have_what_the_front_page_draws():
+    from skillrl.training.pipeline import CONDITIONS
+    conditions = [', '.join(c) for c in CONDITIONS]
+    for run in json.loads(data_path('learning.json').read_text()):
+        assert {row_name(c, 'new') for c in [*conditions, 'GRPO without skills']} <= run['test'].keys()
+        for points in run['arms'].values():
+            steps = [p['steps'] for p in points]
+            assert steps == sorted(set(steps)) and all(0 <= p['success'] <= 1 for p in points)
+        in_test = [n for phase, n in run['spent'].items() if phase.endswith(' test')]
+        assert run['arms']['evolution'][-1]['steps'] == sum(in_test)
