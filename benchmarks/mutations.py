@@ -86,6 +86,7 @@ MUTATIONS = [
     Mutation('real-folder training draws from test files', 'envs/alfworld/suites.py', 'rng.choice(self.files_of(split))', "rng.choice(self.files_of('test'))", LOOP + ' ' + SUITES),
     Mutation('household training draws from test', 'envs/alfworld/suites.py', 'self.house.game(split, n, rng.choice(', "self.house.game('test', n, rng.choice(", LOOP + ' ' + SUITES),
     Mutation('each iteration has the same tasks', 'training/phases.py', "seeded(config.seed, 'tasks', iteration)", "seeded(config.seed, 'tasks')", LOOP + ' tests/test_pipeline.py -k "not killed"'),
+    Mutation('as many demonstrations as episodes', 'training/phases.py', "for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):", "for e in build_episodes(suite, suite.games('collect', config.env.episodes), bank, config):", LOOP),
     Mutation('a group of different tasks', 'training/phases.py', 'return build_episodes(suite, [game]*size, bank, config, max_steps)', "return build_episodes(suite, [suite.game('train', i) for i in range(size)], bank, config, max_steps)", LOOP),
     # Worlds and splits
     Mutation('no step limit', 'envs/base.py', 'truncated = not won and self.steps >= self.max_steps', 'truncated = False', 'tests/test_alfworld.py tests/test_suites.py'),
