@@ -216,11 +216,14 @@ def _evolve_rounds(bank, play_round, folder, n):
 def _round(n, record):
     "One line about an evolution round"
     after, weak = record['rates_after'], ', '.join(record['weak']) or 'nothing'
-    won = 'no fresh game left to measure on'
+    won, how = 'no fresh game left to measure on', ''
     if after:
         won = f'won {after["all"]["mean"]:.2f} of {after["all"]["n"]} fresh games'
+    elif record.get('rule') == 'probation':
+        before, how = record['rates_before']['all'], ' on probation'
+        won = f'won {before["mean"]:.2f} of {before["n"]} games before it'
     kept, refused = len(record['kept']), len(record['refused'])
-    return f'round {n}: {won}; weak {weak}; kept {kept}, refused {refused}'
+    return f'round {n}: {won}; weak {weak}; kept {kept}{how}, refused {refused}'
 
 # %% ../../nbs/850_commands.steps.ipynb #919ef7c2
 def evolve(args:Namespace)->None: # ValueError if the folder holds a bank and another is named
