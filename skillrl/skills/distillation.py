@@ -302,8 +302,8 @@ def reworded(old:Skill|None, new:Skill, category:str)->Skill:
 
 # %% ../../nbs/06_skills.distillation.ipynb #1430c4dd
 def _unasked_for(new, evidence, categories, router): # '' if it is to stay unsaid
-    "The weak category in which a thing was seen most that no goal has needed"
-    if isinstance(new, Mistake) or new.source_tasks:
+    "The weak category in which a thing was seen most that no failure asks for"
+    if isinstance(new, Mistake):
         return ''
     seen = {t.id: category_of(t, router) for t in evidence}
     weak = Counter(seen[i] for i in new.provenance['trajectories'] if seen[i] in categories)
@@ -328,12 +328,13 @@ def propose(self:OfflineTeacher,
     refused, ranked = bank.metadata.get('refused', {}), []
     for new in self.distill(evidence):
         about = '' if isinstance(new, Mistake) else subject(new.principle)
-        asking = asks.get(about, Counter())
-        unasked = '' if asking else _unasked_for(new, evidence, categories, router)
-        category, n = max(asking.items(), key=lambda pair: pair[1], default=(unasked, 0))
+        asking, old = asks.get(about, Counter()), known.get(about)
+        home = old.category if old else ''
+        if not home and (self.unasked or not new.source_tasks):
+            home = _unasked_for(new, evidence, categories, router)
+        category, n = max(asking.items(), key=lambda pair: pair[1], default=(home, 0))
         if not category or normal(advice(new)) in said:
             continue
-        old = known.get(about)
         why = hypothesis(about, category, n, failed[category], old)
         proposal = Proposal('refine' if old else 'add', reworded(old, new, category), hypothesis=why)
         rank = refused.get(normal(new.principle), 0), -asking.total()

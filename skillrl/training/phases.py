@@ -224,7 +224,7 @@ def trial_trajectory(episode:Episode)->Trajectory: # ValueError if it is not ove
 
 # %% ../../nbs/615_training.phases.ipynb #41139d9f
 TRIES = 2  # Of each game of a round that has nothing but its own trials to go by
-CHOICE = 4 # Games from which each one is chosen
+CHOICE = 16 # Games from which each one is chosen
 
 def next_games(
     suite:Any,
