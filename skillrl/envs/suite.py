@@ -32,11 +32,11 @@ class GameSuite:
         self.splits = {split: stratified(games, _category, seeded('spread', split))
                        for split, games in dealt.items()}
 
-    def games(self, split:str, n:int)->list: # ValueError for a split that does not exist
-        "The first `n` games of `split`, categories in proportion; fewer where there are not so many"
+    def games(self, split:str, n:int, start:int=0)->list: # ValueError for a split that does not exist
+        "`n` games of `split` from number `start`, categories in proportion; fewer where it ends"
         if split not in self.splits:
             raise ValueError(f'the split is {split!r}: choose one of {", ".join(self.splits)}')
-        return self.splits[split][:n]
+        return self.splits[split][start:start + n]
 
     def game(self, split:str, i:int)->Any:
         "Game number `i` of `split`, which comes round again after the last"
@@ -90,9 +90,9 @@ class ServerSuite:
     def __post_init__(self):
         self._about, self._asker = {}, None
 
-    def games(self, split:str, n:int)->list[RemoteGame]:
-        "The first `n` games of `split`"
-        return [RemoteGame(f'{split}-{i}', self) for i in range(n)]
+    def games(self, split:str, n:int, start:int=0)->list[RemoteGame]:
+        "`n` games of `split` from number `start`"
+        return [RemoteGame(f'{split}-{i}', self) for i in range(start, start + n)]
 
     def draw(self, split:str, rng:random.Random)->RemoteGame:
         "A game of `split` chosen by `rng`"

@@ -201,7 +201,7 @@ class OfflineTeacher:
         min_belief:float=.5, # From which a place is named, 0 to 1
         min_rooms:int=3,     # Rooms that have to agree where goals come from several
         min_count:int=2,     # Games that have to show a mistake
-        unasked:bool=False,  # Write down places of things that no goal has needed yet?
+        unasked:bool=False,  # Say also what no failure asks for: where things merely seen are, what is wrong?
     ):
         if not 0 <= min_belief <= 1:
             raise ValueError(f'min_belief is {min_belief}: choose a number from 0 to 1')
@@ -277,8 +277,10 @@ def hypothesis(
     old:Skill|None=None, # What the bank says otherwise
 )->str:
     "Why success in `category` should rise"
+    if not n and old:
+        return f'{old.principle!r} is not what the episodes show'
     if not n:
-        return f'no goal has asked for it yet; the next in {category} may'
+        return f'no failure has asked for it yet; the next in {category} may'
     thing = about.removeprefix('look for ')
     names_thing = thing != about
     lack = f'needed {thing}' if names_thing else 'held what they needed and did not finish'
@@ -303,8 +305,8 @@ def reworded(old:Skill|None, new:Skill, category:str)->Skill:
 
 # %% ../../nbs/06_skills.distillation.ipynb #1430c4dd
 def _unasked_for(new, evidence, categories, router): # '' if it is to stay unsaid
-    "The weak category in which a thing was seen most that no goal has needed"
-    if isinstance(new, Mistake) or new.source_tasks:
+    "The weak category in which a thing was seen most that no failure asks for"
+    if isinstance(new, Mistake):
         return ''
     seen = {t.id: category_of(t, router) for t in evidence}
     weak = Counter(seen[i] for i in new.provenance['trajectories'] if seen[i] in categories)
@@ -329,12 +331,13 @@ def propose(self:OfflineTeacher,
     refused, ranked = bank.metadata.get('refused', {}), []
     for new in self.distill(evidence):
         about = '' if isinstance(new, Mistake) else subject(new.principle)
-        asking = asks.get(about, Counter())
-        unasked = '' if asking else _unasked_for(new, evidence, categories, router)
-        category, n = max(asking.items(), key=lambda pair: pair[1], default=(unasked, 0))
+        asking, old = asks.get(about, Counter()), known.get(about)
+        home = ''
+        if self.unasked:
+            home = old.category if old else _unasked_for(new, evidence, categories, router)
+        category, n = max(asking.items(), key=lambda pair: pair[1], default=(home, 0))
         if not category or normal(advice(new)) in said:
             continue
-        old = known.get(about)
         why = hypothesis(about, category, n, failed[category], old)
         proposal = Proposal('refine' if old else 'add', reworded(old, new, category), hypothesis=why)
         rank = refused.get(normal(new.principle), 0), -asking.total()

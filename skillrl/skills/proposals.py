@@ -136,18 +136,18 @@ def duplicates(
     bank:SkillBank,
     near:float=.9, # Cosine above which sentences with the same facts are one
     router:Callable|None=None, # Of their world, for the words that are facts
+    id:str='', # Of the entry that is one of each pair; '' for any
 )->list[tuple[str, str]]: # Pairs of ids, the better supported first
     "Active skills and mistakes, or on probation, that say the same"
     pool = rank_by_support(current_entries(bank))
-    if len(pool) < 2:
-        return []
-    like, words = similarity(pool, pool), fact_words(pool, router)
+    words = fact_words(pool, router)
     about = [(type(o), facts(advice(o), words)) for o in pool]
-    out = []
-    for i, j in combinations(range(len(pool)), 2):
-        if about[i] == about[j] and like[i, j] > near:
-            out.append((pool[i].id, pool[j].id))
-    return out
+    pairs = [(i, j) for i, j in combinations(range(len(pool)), 2)
+             if about[i] == about[j] and (not id or id in (pool[i].id, pool[j].id))]
+    if not pairs:
+        return []
+    like = similarity(pool, pool)
+    return [(pool[i].id, pool[j].id) for i, j in pairs if like[i, j] > near]
 
 # %% ../../nbs/480_skills.proposals.ipynb #aa48df18
 def _said(o:object)->str: # '' if it is no text
@@ -184,9 +184,8 @@ def carry_out(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple: # (bank or
         return None, None, str(e)
     reason = rejection_reason(bank, proposal, trial.weak, trial.category_of)
     if item and not reason:
-        for a, b in duplicates(new, router=trial.router(bank)):
-            if item.id in (a, b):
-                return new, item, f'{b if a == item.id else a} says so already'
+        for a, b in duplicates(new, router=trial.router(bank), id=item.id):
+            return new, item, f'{b if a == item.id else a} says so already'
     return new, item, reason
 
 # %% ../../nbs/480_skills.proposals.ipynb #7c182cd9

@@ -265,7 +265,7 @@ def trial_trajectory(episode:Episode)->Trajectory: # ValueError if it is not ove
 
 # %% ../../nbs/615_training.phases.ipynb #41139d9f
 TRIES = 2  # Of each game of a round that has nothing but its own trials to go by
-CHOICE = 4 # Games from which each one is chosen
+CHOICE = 16 # Games from which each one is chosen, where no server has to be asked about them
 
 def next_games(
     suite:Any,
@@ -274,10 +274,11 @@ def next_games(
     number:int, # Of the round, from 0
 )->list: # Fewer only where the split has fewer
     "The games of one round, none of which another round has had before all were used"
+    fresh = suite.games(split, n, number*n)
+    if len(fresh) == n:
+        return fresh
     last = (number + 1)*n
     pool = suite.games(split, last)
-    if len(pool) == last:
-        return pool[-n:] if n else []
     return [pool[i % len(pool)] for i in range(number*n, last)][:len(pool)]
 
 def round_games(
@@ -290,8 +291,7 @@ def round_games(
     c = config.evolution
     held_out = {g.id for split in suite.tests for g in suite.games(split, config.env.test_tasks)}
     if on_probation(config):
-        choice = next_games(suite, 'val', CHOICE*c.val_tasks, number)
-        return RoundGames(choice, evidence=evidence, held_out=held_out)
+        return RoundGames([], evidence=evidence, held_out=held_out)
     sizes = dict(val=c.val_tasks, gate=8*c.gate_tasks, report=c.val_tasks)
     games = [next_games(suite, split, n, number) for split, n in sizes.items()]
     return RoundGames(*games, evidence, held_out)
@@ -323,8 +323,8 @@ def play_trials(
     episodes, owners = [], []
     n = max(1, config.evolution.val_tasks//tries)
     for suite in suites:
-        bank = banks[suite.name]
-        games = least_served(round_games(suite, config, number).validation, bank, n, config)
+        bank, choice = banks[suite.name], 1 if suite.live else CHOICE
+        games = least_served(next_games(suite, 'val', choice*n, number), bank, n, config)
         for k, game in enumerate(games):
             label = f'round {number}.{k}'
             group = trial_group(suite, game, bank, config, tries, label, config.env.collect_steps)
@@ -375,7 +375,7 @@ def evolve_bank(
     games = round_games(suite, config, number, evidence)
     if on_probation(config):
         seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
-        games = replace(games, validation=[], seen=seen)
+        games = replace(games, seen=seen)
     return evolve_on(bank, suite, policy, config, games, teacher, number)
 
 # %% ../../nbs/615_training.phases.ipynb #16afebad
@@ -434,7 +434,7 @@ def train_in_suite(
     def start_round(policy:Any, number:int)->None:
         games = round_games(suite, config, number, evidence)
         if on_probation(config):
-            games = replace(games, validation=[], seen=list(seen))
+            games = replace(games, seen=list(seen))
         seen.clear()
         rounds.append(evolve_on(bank_now(suite), suite, policy, config, games, teacher, number))
     trainer = GRPOTrainer(policy, config.rl)

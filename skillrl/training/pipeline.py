@@ -242,7 +242,7 @@ def evolve_suite(self:Pipeline,
     evidence = [t for t in self.played(suite) if t.id not in past]
     games = round_games(suite, self.config, number, evidence)
     if on_probation(self.config):
-        games = replace(games, validation=[], seen=list(seen), elsewhere=_elsewhere(measured, suite.name))
+        games = replace(games, seen=list(seen), elsewhere=_elsewhere(measured, suite.name))
     bank, record = evolve_on(self.bank(suite), suite, policy, self.config, games, self.teacher, number)
     self.run.log('evolution').append([record])
     self.save_bank(suite, bank)

@@ -40,9 +40,9 @@ class HouseholdSuite:
         wanted = self._categories(split)
         return self.house.game(split, i//len(wanted), wanted[i % len(wanted)])
 
-    def games(self, split:str, n:int)->list[Game]:
-        "The first `n` games of `split`"
-        return [self.game(split, i) for i in range(n)]
+    def games(self, split:str, n:int, start:int=0)->list[Game]:
+        "`n` games of `split` from number `start`"
+        return [self.game(split, i) for i in range(start, start + n)]
 
     def draw(self, split:str, rng:random.Random)->Game:
         "A game of `split` chosen by `rng`"
@@ -129,11 +129,11 @@ class FolderSuite:
                       for split, files in (dealt | tests).items()}
         self._loaded, self._contents = {}, {}
 
-    def games(self, split:str, n:int|None=None)->list[Game]:
-        "Games of `split`, `n` at most; all of a test"
-        if split in ('test', *self.tests):
-            n = None
-        return [self.load(file, split) for file in self.files_of(split)[:n]]
+    def games(self, split:str, n:int|None=None, start:int=0)->list[Game]:
+        "Games of `split` from number `start`, `n` at most; all of a test"
+        last = None if n is None else start + n
+        wanted = slice(None) if split in ('test', *self.tests) else slice(start, last)
+        return [self.load(file, split) for file in self.files_of(split)[wanted]]
 
     def game(self, split:str, i:int)->Game: # ValueError if there are not so many
         "Game number `i` of `split`; training comes round to a game again, a test must not"

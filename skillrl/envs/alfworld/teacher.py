@@ -198,7 +198,7 @@ class AlfworldTeacher(OfflineTeacher):
         min_belief:float=.5, # From which a place is named, 0 to 1
         min_rooms:int=3,     # Rooms that have to agree where goals come from several
         min_count:int=2,     # Games that have to show a mistake, or a door that paid
-        unasked:bool=False,  # Write down places of things that no goal has needed yet?
+        unasked:bool=False,  # Say also what no failure asks for, see `OfflineTeacher`
     ):
         super().__init__(AlfworldReader(), min_belief, min_rooms, min_count, unasked)
 
