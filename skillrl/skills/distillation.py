@@ -304,10 +304,12 @@ def reworded(old:Skill|None, new:Skill, category:str)->Skill:
     return replace(old, principle=new.principle, source_tasks=new.source_tasks, provenance=new.provenance)
 
 # %% ../../nbs/06_skills.distillation.ipynb #1430c4dd
-def _unasked_for(new, evidence, categories, router): # '' if it is to stay unsaid
-    "The weak category in which a thing was seen most that no failure asks for"
+def _unasked_for(new, old, evidence, categories, router): # '' if it is to stay unsaid
+    "The category of what the bank has wrong, or the weak one in which a thing was seen most"
     if isinstance(new, Mistake):
         return ''
+    if old:
+        return old.category
     seen = {t.id: category_of(t, router) for t in evidence}
     weak = Counter(seen[i] for i in new.provenance['trajectories'] if seen[i] in categories)
     return weak.most_common(1)[0][0] if weak else ''
@@ -332,9 +334,7 @@ def propose(self:OfflineTeacher,
     for new in self.distill(evidence):
         about = '' if isinstance(new, Mistake) else subject(new.principle)
         asking, old = asks.get(about, Counter()), known.get(about)
-        home = ''
-        if self.unasked:
-            home = old.category if old else _unasked_for(new, evidence, categories, router)
+        home = _unasked_for(new, old, evidence, categories, router) if self.unasked else ''
         category, n = max(asking.items(), key=lambda pair: pair[1], default=(home, 0))
         if not category or normal(advice(new)) in said:
             continue
