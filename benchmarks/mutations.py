@@ -81,7 +81,7 @@ MUTATIONS = [
     Mutation('the wrong bank is the own one', 'training/pipeline.py', '(i+2) % len(p.test)', 'i', LOOP),
     Mutation('"after" plays the policy from before RL', 'training/pipeline.py', "trained = when=='after' and", "trained = False and", LOOP),
     Mutation('"bank" is the evolved bank', 'training/pipeline.py', 'return p.bank(p.test[owner], version=0)', 'return p.bank(p.test[owner])', LOOP),
-    Mutation('every round reuses the same games', 'training/phases.py', 'return pool[-n:] if n else []', 'return pool[:n]', LOOP),
+    Mutation('every round reuses the same games', 'training/phases.py', 'fresh = suite.games(split, n, number*n)', 'fresh = suite.games(split, n)', LOOP),
     Mutation('training draws from the test games', 'training/phases.py', "s.draw('train', rng)", "s.draw('test', rng)", LOOP),
     Mutation('real-folder training draws from test files', 'envs/alfworld/suites.py', 'rng.choice(self.files_of(split))', "rng.choice(self.files_of('test'))", LOOP + ' ' + SUITES),
     Mutation('household training draws from test', 'envs/alfworld/suites.py', 'self.house.game(split, n, rng.choice(', "self.house.game('test', n, rng.choice(", LOOP + ' ' + SUITES),
@@ -135,6 +135,7 @@ MUTATIONS = [
     Mutation('the expert never helps', 'training/dagger.py', 'w.refused >= options.refusals', 'False', DAGGER),
     Mutation('a stuck prompt is labelled for ever', 'training/dagger.py', 'if w.seen[said] <= options.repeats:', 'if True:', DAGGER),
     Mutation('numbers change in the prompt only', 'training/dagger.py', 'for ids in (row.prompt_ids, row.reply_ids))', 'for ids in (row.prompt_ids, ()))', DAGGER),
+    Mutation('what the bank has wrong stays wrong', 'skills/distillation.py', "home = _unasked_for(new, old, evidence, categories, router) if self.unasked else ''", "home = ''", 'tests/test_skills.py -k refine'),
     Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
 ]
 

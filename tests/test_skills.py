@@ -140,6 +140,17 @@ def test_a_refinement_keeps_its_id_and_is_gated():
     assert record['proposals'][0]['refines'] == wrong
     assert bank.get('cool_001').principle != new.get('cool_001').principle
 
+def test_what_the_bank_has_wrong_is_refined_though_no_failure_asks_for_it():
+    evidence = seen(8)
+    right = distill(evidence)
+    told = next(o for o in right.skills() if o.principle.startswith('Look for'))
+    bank, thing = right.copy(), told.principle.split()[2]
+    bank.get(told.id).principle = f'Look for {thing} in fridge 9.'
+    for unasked, expected in ((True, [told.principle]), (False, [])):
+        teacher = AlfworldTeacher(unasked=unasked)
+        asked = teacher.propose(bank, [], evidence, [], limit=40)
+        assert [p.item.principle for p in asked if p.kind == 'refine'] == expected
+
 def test_the_gate_needs_games_in_order():
     bank, games = distill(seen()), house.games('gate', 2)
     with pytest.raises(ValueError, match='one for each game'):
