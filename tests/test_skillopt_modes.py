@@ -662,11 +662,11 @@ def test_all_patches_are_screened_in_one_go_each_on_its_own_items():
         assert len(run)==len({i for _, i in run})==6 and all(len(ids)==3 for ids in of.values())
 
 def mend_before_the_gate(monkeypatch, broken):
-    compare = selection.compare_with_current
+    compare = selection.compare_with_best
     def mended(session, candidate):
         broken.clear()
         return compare(session, candidate)
-    monkeypatch.setattr(selection, 'compare_with_current', mended)
+    monkeypatch.setattr(selection, 'compare_with_best', mended)
 
 def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
     "The others are screened as ever"

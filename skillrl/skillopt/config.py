@@ -58,7 +58,7 @@ class SkillOptConfig(Algorithm):
     gate_rule:str = opt('bound', choices=GATE_RULES) # `strict` is the rule of 1.0.0
     gate_alpha:float = opt(.3, above=0, hi=.5) # Chance to accept what changes nothing, 0 to 0.5
     gate_pairs:int = opt(16, lo=0)  # A split with fewer items is played again until there are so many pairs
-    remeasure:bool = opt(True)      # Play an accepted skill once more before it is the one to beat
+    remeasure:bool = opt(False)     # Play an accepted skill once more before it is the one to beat
     final_passes:int = opt(3, lo=0) # Fresh passes over the selection split for the reported score
     update_mode:str = opt('patch', choices=('patch', 'rewrite', 'full_rewrite')) # How a skill changes
     accumulation:int = opt(1, lo=1) # Batches played with one skill before it changes

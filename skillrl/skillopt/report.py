@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from .. import __version__
 from ..llm.ledger import BudgetExceeded
+from .closing import close_run
 from .editor import skill_hash
 from .gate import compute_score
 from .run import BASELINE, as_file
@@ -227,6 +228,7 @@ def write_summary(
 )->dict: # As in summary.json; OSError, in one sentence, if it could not be written
     "Measure what is not yet measured, and write the summary"
     session.begin(final=True)
+    close_run(session)
     selection = _summary_of_selection(session, measure_best(session))
     tests = summary_of_test(*measure_tests(session))
     summary = _summary_of_steps(session, stopped) | selection | tests

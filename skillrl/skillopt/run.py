@@ -35,6 +35,7 @@ class OptState:
     best_step:int = 0         # That made it
     passes:list = field(default_factory=list)   # For each pass over the selection split: place → score
     tried:dict = field(default_factory=dict)    # Hash of each candidate measured → its hard and soft score
+    needed:dict = field(default_factory=dict)   # Line → ids of the items that it was missed on
     rejected:list = field(default_factory=list) # What this epoch has tried, see `RejectedEdits`
     memory:str = ''           # Notes of the optimizer to itself
     epoch_skill:str = ''      # The skill at the end of the epoch before
@@ -137,7 +138,7 @@ def _latest_state(path):
 
 # %% ../../nbs/748_skillopt.run.ipynb #27cbbc79
 _FILES = '''config.json history.json runtime_state.json summary.json job.json best_skill.md current_skill.md
-events.jsonl rejected.jsonl report.html steps skills final_selection_eval test_eval_baseline test_eval_best'''
+events.jsonl rejected.jsonl report.html steps skills final_document final_selection_eval test_eval_baseline test_eval_best'''
 
 def _refuse_links(path):
     "Refuse a symbolic link where a run writes"
