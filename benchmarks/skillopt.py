@@ -11,7 +11,7 @@ among ours). All get the same simulated models, answers of at most 3 edits to mi
 candidates that differ from what they were made from by at most 3 edits from the first step to the last,
 with which GEPA does better than with 2, 4 or 6. The peers, PyPI's skillrl 1.0.0 and gepa 0.1.4, run in an
 environment of their own, which is made for it unless `--peer` names one. Ours is run with the default gate,
-and plays batches of 12, which was chosen, like the gate, on seeds from 1000 on.
+and plays batches of 8, which was chosen, like the gate, on seeds from 1000 on.
 
 Prints true success and, in brackets, reported less true, with 95 % intervals over seeds, and what each
 took: calls of the agent, calls of the optimizer and their tokens. Then 20 runs whose optimizer puts a
@@ -52,7 +52,7 @@ def ours(job):
     "A `row` of one run"
     setting, seed = job
     world, agent, optimizer = world_of(ruleworld, setting, seed)
-    best, summary = trained(world, agent, optimizer, seed, num_epochs=50, batch_size=12, minibatch_size=4,
+    best, summary = trained(world, agent, optimizer, seed, num_epochs=50, batch_size=8, minibatch_size=4,
                             edit_budget=EDITS, lr_scheduler='constant', max_target_calls=BUDGET[setting[-1]],
                             final_passes=1)
     return row(world, best, summary['best_selection_score'], agent, optimizer)

@@ -30,6 +30,7 @@ class Parts:
         self.pending = [p for p in self.kept if self.without(p) != self.text_of(self.kept)]
         self.pairs = {p: [] for p in self.pending} # (score without it, score with it)
         self.seen = {p: [] for p in self.pending}  # An interim analysis for each round
+        self.led = {}                              # Was it missed on balance in the last round?
         self.missed = {p: [] for p in self.kept}   # Items that were lost without it
 
     def without(self, part:object)->str:
@@ -80,13 +81,15 @@ def _confirm(self:Parts, whole, scores):
 
 @patch
 def _compare(self:Parts, p, whole, scores):
-    text = self.without(p)
+    text, new = self.without(p), []
     for item in self.items_of(p):
         if (text, item) in scores and (whole, item) in scores:
             pair = scores[text, item], scores[whole, item]
             self.pairs[p].append(pair)
             if pair[0] < pair[1]:
                 self.missed[p].append(item)
+            new.append(pair[1] - pair[0])
+    self.led[p] = not new or sum(new) > 0
     if self.pairs[p]:
         test = PairedTest('sign', self.alpha)
         self.seen[p].append(test.analyse(self.pairs[p], self.seen[p], self.alpha))
@@ -94,7 +97,7 @@ def _compare(self:Parts, p, whole, scores):
 @patch
 def _is_over(self:Parts, p):
     over = len(self.seen[p]) >= self._rounds()
-    return over or (self._lead(p) <= 0 and not self.patient)
+    return over or not (self.patient or self.led[p])
 
 @patch
 def _proven(self:Parts, p):

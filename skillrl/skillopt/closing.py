@@ -19,7 +19,7 @@ from ..store import atomic_folder, read_json, write_json
 # %% ../../nbs/767_skillopt.closing.ipynb #2303e29d
 CLOSING_ALPHA = .125 # Three items have to be lost without a line
 
-def _judge_draft(session):
+def _decide_on_draft(session):
     "Let the gate decide on a draft that is not the best skill"
     s = session.draft.state
     if s.skill == s.best:
@@ -41,22 +41,22 @@ def _added_lines(session):
 def _is_missed(session, lines, k):
     "Is line `k` of `lines` missed on its items when it is left out?"
     needed = session.draft.state.needed
-    items = {item['id']: item for item in session.batches.items}
+    items = session.batches.items
     line = lines[k].strip()
-    ids = needed.get(line) or [i for some in needed.values() for i in some] or items
-    ids = [i for i in dict.fromkeys(ids) if i in items][:session.cfg.slow_update_samples]
+    places = needed.get(line) or [i for some in needed.values() for i in some] or range(len(items))
+    places = list(dict.fromkeys(places))[:session.cfg.slow_update_samples]
     again = 0
 
     def text_of(some):
         return ''.join(text for n, text in enumerate(lines) if n != k or some)
 
     def play(pairs):
-        skills, ids = map(list, zip(*pairs))
-        results = session.play(skills, [items[i] for i in ids], 'train', f'line {k} {again}', 'lines')
+        skills, some = map(list, zip(*pairs))
+        results = session.play(skills, [items[i] for i in some], 'train', f'line {k} {again}', 'lines')
         return dict(zip(pairs, results))
 
     alpha = CLOSING_ALPHA
-    trial = Parts([k], text_of, ids, alpha, patient=True)
+    trial = Parts([k], text_of, places, alpha, patient=True)
     while pairs := trial.to_play():
         again += 1
         trial.note(play_pairs(session, pairs, play))
@@ -98,7 +98,7 @@ def _closed(session):
     session.is_closing = True
     d, gone = session.draft, []
     try:
-        _judge_draft(session)
+        _decide_on_draft(session)
         gone = _prune(session)
     except BudgetExceeded:
         session.limited = True

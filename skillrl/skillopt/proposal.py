@@ -57,11 +57,10 @@ def _gain_of(session, p, before, after):
     return dict(gain=gain, kept=gain > 0, gained=gained)
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #604c964e
-def _replay(session, pairs, items, again=''):
+def _replay(session, pairs, item_of, again=''):
     "(skill, id) → result for `pairs` of those, `again` telling this time from others"
     if not pairs:
         return {}
-    item_of = {item['id']: item for item in items}
     skills, ids = map(list, zip(*pairs))
     name = f'step {session.draft.record["step"]}{again}'
     try:
@@ -70,14 +69,14 @@ def _replay(session, pairs, items, again=''):
         results = [RolloutResult(i, status='infra_error', fail_reason=str(e)) for i in ids]
     return dict(zip(pairs, results))
 
-def _gains(session, raw, items, before):
+def _gains(session, raw, item_of, before):
     "What each patch of `raw` gains, all played at once; `before` has the results that they were made from"
     skills = [patched_skill(session, p) for p in raw]
     useful = [(p, skill) for p, skill in zip(raw, skills) if skill]
     of_patches = [[(skill, i) for i in p.ids] for p, skill in useful]
     turns = zip_longest(*of_patches)
     pairs = [pair for turn in turns for pair in turn if pair]
-    after = _replay(session, pairs, items)
+    after = _replay(session, pairs, item_of)
     rows = []
     for p, skill in zip(raw, skills):
         row = dict(gain=0, kept=False)
@@ -113,17 +112,18 @@ def play_pairs(session:Session, pairs:list, play:Callable)->dict:
         scores |= {pair: session.score(r) for pair, r in found.items() if r.ok}
     return scores
 
-def _prove(session, p, row, items, before):
+def _prove(session, p, row, item_of, before):
     "The patch `p` less the edits that nothing depends on; `row` notes how many are left"
     p = replace(p, patch=replace(p.patch, edits=joined(p.patch.edits)))
     trial, again = _trial(session, p, row, before), 0
     while pairs := trial.to_play():
         again += 1
-        scores = play_pairs(session, pairs, lambda some: _replay(session, some, items, f' again {again}'))
+        scores = play_pairs(session, pairs, lambda some: _replay(session, some, item_of, f' again {again}'))
         trial.note(scores)
     edits = [p.patch.edits[k] for k in trial.kept]
     for k in trial.kept:
-        session.draft.note_needed(p.patch.edits[k].content, trial.missed[k])
+        places = [session.batches.items.index(item_of[i]) for i in trial.missed[k]]
+        session.draft.note_needed(p.patch.edits[k].content, places)
         row['missed'] += trial.missed[k]
     row |= dict(kept=bool(edits), n_edits_kept=len(edits))
     return replace(p, patch=replace(p.patch, edits=edits))
@@ -133,7 +133,8 @@ def _screen(session, raw, items, results):
     "Those of `raw` that help the items they were made from, as far as the edit budget goes"
     d, kept = session.draft, []
     before = {r.id: r for r in results}
-    rows = _gains(session, raw, items, before)
+    item_of = dict(zip(before, items))
+    rows = _gains(session, raw, item_of, before)
     room = d.record['edit_budget']
     best_first = list(zip(raw, rows))
     best_first.sort(key=lambda pair: -pair[1]['gain'])
@@ -142,15 +143,15 @@ def _screen(session, raw, items, results):
         if not row['kept'] or room <= 0:
             continue
         row['missed'] = []
-        if row.get('gained'):
-            p = _prove(session, p, row, items, before)
+        if row.get('gained') and session.promises():
+            p = _prove(session, p, row, item_of, before)
         if p.patch.edits:
             p = replace(p, patch=replace(p.patch, edits=p.patch.edits[:room]))
             kept.append(p)
             room -= len(p.patch.edits)
             missed.update(row['missed'])
     d.files['screen.json'] = rows
-    d.record |= dict(n_patches_kept=len(kept), proven=len(missed)/len(results))
+    d.record |= dict(n_patches_kept=len(kept), proven=len(missed)/max(1, len(results)))
     return kept
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #0838e7c9

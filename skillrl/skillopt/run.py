@@ -138,7 +138,8 @@ def _latest_state(path):
 
 # %% ../../nbs/748_skillopt.run.ipynb #27cbbc79
 _FILES = '''config.json history.json runtime_state.json summary.json job.json best_skill.md current_skill.md
-events.jsonl rejected.jsonl report.html steps skills final_document final_selection_eval test_eval_baseline test_eval_best'''
+events.jsonl rejected.jsonl report.html steps skills final_document final_selection_eval
+test_eval_baseline test_eval_best'''
 
 def _refuse_links(path):
     "Refuse a symbolic link where a run writes"

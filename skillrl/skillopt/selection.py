@@ -131,7 +131,7 @@ def _is_too_early(session):
         if 'gate' in r:
             break
         gained += r.get('proven', 0)
-    return gained*math.sqrt(session.gate_plays()) < 3
+    return gained*math.sqrt(session.gate_plays()) < 6
 
 def _may_go_on(session, decision, pairs):
     "May the next step build on a candidate that the gate did not let in?"

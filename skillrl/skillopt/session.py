@@ -45,14 +45,14 @@ class Draft:
         needed = dict(self.state.needed)
         self.state = replace(self.state, passes=passes, tried=dict(self.state.tried), needed=needed)
 
-    def note_needed(self, text:str, ids:list)->None:
-        "Note that the lines of `text` were missed on the items `ids`"
+    def note_needed(self, text:str, places:list)->None:
+        "Note that the lines of `text` were missed on the training items at `places`"
         for line in text.splitlines():
-            if ids and line.strip():
-                self.state.needed[line.strip()] = list(dict.fromkeys(ids))
+            if places and line.strip():
+                self.state.needed[line.strip()] = list(dict.fromkeys(places))
 
 # %% ../../nbs/754_skillopt.session.ipynb #f19d2671
-CARE_FOR_LINE = 6 # Rollouts that are kept for the last test of a line
+CARE_FOR_LINE = 5 # Rollouts that are kept for the last test of a line
 
 class Batches:
     "Which training items each step plays"
