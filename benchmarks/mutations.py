@@ -29,6 +29,8 @@ GATE = f'{CORE} tests/test_evolution.py tests/test_intervals.py'
 SUITES = f'{CORE} tests/test_suites.py tests/test_suites.py'
 STORE = 'tests/test_store.py tests/test_power_loss.py'
 LOOP = f'{CORE} tests/test_phases.py'
+DECODING = 'tests/test_decoding.py'
+DAGGER = 'tests/test_dagger.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
 
 MUTATIONS = [
@@ -61,7 +63,7 @@ MUTATIONS = [
     Mutation('KL coefficient of the config not handed on', 'training/rl.py', 'beta=self.config.kl_coeff', 'beta=0.', RL),
     Mutation('clip range of the config not handed on', 'training/rl.py', 'epsilon=self.config.clip_epsilon', 'epsilon=9.', RL),
     Mutation('old log-probs not those of sampling', 'training/rl.py', 'lp_old = torch.zeros_like(lp)', 'lp_old = lp.detach()\n    return grpo_loss(lp, lp_old, lp_ref, torch.tensor([r.advantage for r in chunk]), mask, LossOptions(), total)', RL),
-    Mutation('reference is the policy itself', 'training/rl.py', 'lp_ref, _ = self.reference.logps(prompts, replies)', 'lp_ref, _ = self.policy.logps(prompts, replies)', RL),
+    Mutation('reference is the policy itself', 'training/rl.py', 'lp_ref, _ = self.reference.logps(', 'lp_ref, _ = self.policy.logps(', RL),
     Mutation('score is won or nothing', 'training/rl.py', 'scores = [e.score for e in episodes]', 'scores = [float(e.won) for e in episodes]', RL),
     Mutation('rows of zero-variance groups stay', 'training/rl.py', 'if varied[i] or a]', 'if True]', RL),
     Mutation('rows lost', 'training/rl.py', 'rng.sample(rows, len(rows))', 'rng.sample(rows, len(rows)//2)', RL),
@@ -70,6 +72,10 @@ MUTATIONS = [
     Mutation('learning rate of the config not handed on', 'training/rl.py', 'self.policy.step(self.config.learning_rate, max_norm=1.)', 'self.policy.step(1e-9, max_norm=1.)', RL),
     Mutation('optimizer not saved', 'training/rl.py', 'if self.optimizer is not None:', 'if False:', RL + ' tests/test_steps.py'),
     Mutation('optimizer saved and not loaded', 'training/rl.py', 'if not file.exists():', 'if True:', RL + ' tests/test_steps.py'),
+    # Decoding
+    Mutation('log-probs forget what could be chosen', 'llm/local.py', 'if allowed is not None:', 'if False:', DECODING),
+    Mutation('a reply may end before its command', 'llm/decoding.py', 'broken.union(self.end_ids)', 'broken', DECODING),
+    Mutation('a command is withheld whatever was learnt', 'agent.py', 'sent = self.sent.get(self.knowledge, ())', 'sent = set().union(*self.sent.values())', DECODING),
     # Who plays what
     Mutation('the wrong bank is the own one', 'training/pipeline.py', '(i+2) % len(p.test)', 'i', LOOP),
     Mutation('"after" plays the policy from before RL', 'training/pipeline.py', "trained = when=='after' and", "trained = False and", LOOP),
@@ -112,6 +118,12 @@ MUTATIONS = [
     Mutation('calls under way do not count', 'llm/ledger.py', "held = sum(h[unit] for h in self.held.values())", 'held = 0', MONEY),
     Mutation('what is written costs what is read', 'llm/ledger.py', 'return (read * prompt_tokens + write * completion_tokens) / 1e6', 'return read * (prompt_tokens + completion_tokens) / 1e6', MONEY),
     Mutation('failures are cached', 'llm/ledger.py', 'if not reply.ok:', 'if False:', MONEY),
+    # DAgger
+    Mutation('DAgger plays the expert only', 'training/dagger.py', 'rng.random() < options.helped', 'True', DAGGER),
+    Mutation('the expert never helps', 'training/dagger.py', 'w.refused >= options.refusals', 'False', DAGGER),
+    Mutation('a stuck prompt is labelled for ever', 'training/dagger.py', 'if w.seen[said] <= options.repeats:', 'if True:', DAGGER),
+    Mutation('numbers change in the prompt only', 'training/dagger.py', 'for ids in (row.prompt_ids, row.reply_ids))', 'for ids in (row.prompt_ids, ()))', DAGGER),
+    Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
 ]
 
 def place(m): return ROOT/'skillrl'/m.module

@@ -9,7 +9,7 @@ __all__ = ['build_messages', 'PromptContext', 'step_messages', 'Episode', 'Episo
 # %% ../nbs/03_agent.ipynb #ea322d83
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from fastcore.basics import patch
@@ -97,6 +97,7 @@ class Episode:
         self.skills, self.skill_ids = list(skills), []
         self.steps, self.history = [], []
         self.rows = [] # A `StepRow` for each reply of a policy with weights
+        self.sent = {} # State of knowledge → commands sent in it
         self.started = self.done = self.won = False
         self.infra_error = '' # Why this episode counts neither as won nor as lost
 
@@ -161,6 +162,8 @@ def act(self:Episode,
     step = Step(self.observation, action, admissible=self.admissible or [], skills=self.skill_ids, **kw)
     observation, reward, terminated, truncated, info = self._ask(self.env.step, action)
     step.reward = float(reward)
+    if self.agent.no_repeat:
+        self.sent.setdefault(self.knowledge, set()).add(action)
     self.steps.append(step)
     self.history.append((action, observation))
     if self.notes:
@@ -183,6 +186,7 @@ class StepRow:
     reply_ids:list[int]  # Tokens it wrote, the end token included
     logprobs:list[float] = field(default_factory=list) # When sampled, at temperature 1
     valid:bool = True    # Whether the reply was an admissible action
+    allowed:list|None = None # What each token was chosen from, `NextTokens`; None if from all
 
 @patch
 def play(self:Episode,
@@ -195,8 +199,28 @@ def play(self:Episode,
     tokens = dict(token_ids=reply.token_ids, logprobs=reply.logprobs) if has_tokens else {}
     step = self.act(action, reply=text, ok=ok, **tokens)
     if has_tokens:
-        self.rows.append(StepRow(reply.prompt_ids, reply.token_ids, reply.logprobs, ok))
+        allowed = getattr(reply, 'allowed', None)
+        self.rows.append(StepRow(reply.prompt_ids, reply.token_ids, reply.logprobs, ok, allowed))
     return step
+
+# %% ../nbs/03_agent.ipynb #fc90a6ac
+@patch(as_prop=True)
+def knowledge(self:Episode)->Hashable: # Equal to an earlier one if nothing new was learnt since
+    "State of knowledge"
+    state = getattr(self.notes, 'state', None)
+    return state() if state else self.observation
+
+@patch
+def choices(self:Episode)->list[str]: # ValueError where the world names no commands
+    "Commands that the policy may choose from"
+    self.start()
+    if not self.admissible:
+        raise ValueError('model.decode is admissible, and the world lists no admissible commands in episode '
+                         f'{self.id}: set model.decode to free')
+    if not self.agent.no_repeat:
+        return self.admissible
+    sent = self.sent.get(self.knowledge, ())
+    return [a for a in self.admissible if a not in sent] or self.admissible
 
 # %% ../nbs/03_agent.ipynb #7fa3d9c0
 @patch
@@ -245,9 +269,11 @@ def _try_name(episode, generator):
     seed = generator.initial_seed() if generator else None
     return f'{seed}/{episode.id}/{len(episode.steps)}'
 
-def _turn(live, policy, limit, **kw):
+def _turn(live, policy, limit, decode='free', **kw):
     "Play one step of each of `live`; pairs of episode and reply, without those that got none"
     prompts = [_fitted(e, policy, limit) for e in live]
+    if decode == 'admissible':
+        kw['allowed'] = [e.choices() for e in live]
     if hasattr(policy, 'chat'):
         kw['tries'] = [_try_name(e, kw['generator']) for e in live]
     answered = []
@@ -267,6 +293,7 @@ class Limits:
     max_new_tokens:int|None = None    # Replies are cut here; None for the policy's own limit
     max_prompt_tokens:int|None = None # Longer prompts lose history first
     parallel:int = 192                # Most episodes under way at a time
+    decode:str = 'free'               # Or 'admissible': weights choose among the commands of each episode
 
 def _begin(waiting, live, parallel, tries):
     "Start episodes until `parallel` of them are live"
@@ -292,7 +319,7 @@ def _play_all(episodes, policy, sampling, each, limits):
     tries, first = Counter(), []
     while waiting or live:
         _begin(waiting, live, limits.parallel, tries)
-        answered = _turn(live, policy, limits.max_prompt_tokens, **sampling)
+        answered = _turn(live, policy, limits.max_prompt_tokens, limits.decode, **sampling)
         if hasattr(policy, 'chat') and len(first) < FIRST:
             first += answered
             require_readable(first, policy)

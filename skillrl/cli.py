@@ -10,7 +10,7 @@ import argparse, difflib, os, sys, warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from .config import EnvConfig
+from .config import EnvConfig, ModelConfig
 from .commands.look import doctor, export, inspect
 from .commands.loop import ablate, train
 from .commands.optimize import optimize
@@ -72,6 +72,8 @@ _CHAT = {
 _TEACHER = {
     '--teacher': _flag('a language model that writes skills', 'the offline teacher', metavar='NAME'),
     '--teacher-url': _flag('address of its server', "OpenAI's", metavar='URL')}
+_DECODE = {'--decode': _flag('what weights may write as a command: free for anything, or admissible',
+                             ModelConfig.decode, metavar='HOW')}
 _SKILL_BANK = {'--skill-bank': _path('the bank', BANK)}
 _SMOKE = {'--smoke': _switch('the whole loop in seconds, too small to learn')}
 _ROWS = {'--num-examples': _number('demonstration rows at most', 'all')}
@@ -89,7 +91,7 @@ class Command:
     def __post_init__(self):
         self.name = self.name or self.run.__name__
 
-_LOOP = _PLAY | _POLICY | _TEACHER | _SMOKE | _ROWS | {
+_LOOP = _PLAY | _POLICY | _DECODE | _TEACHER | _SMOKE | _ROWS | {
     '--episodes': _number('episodes per suite before there are skills', 24)}
 
 _TRAIN = _LOOP | _CHAT | {
@@ -103,7 +105,7 @@ _TRAIN = _LOOP | _CHAT | {
 _ABLATE = _LOOP | {'--output': _path('folder for the runs', 'runs/ablation', 'DIR')}
 
 # %% ../nbs/855_cli.ipynb #9faa3556
-_COLLECT = _PLAY | _POLICY | _CHAT | _SUITE | {
+_COLLECT = _PLAY | _POLICY | _DECODE | _CHAT | _SUITE | {
     '--episodes': _number('episodes to play', 64, default=64),
     '--output': _path('where to write', TRAJECTORIES)}
 
@@ -117,17 +119,18 @@ _SFT = _PLAY | _POLICY | _TEACHER | _SUITE | _SKILL_BANK | _ROWS | {
                             f'the expert; with --teacher {TRAJECTORIES}', metavar='PATH'),
     '--output': _path('where to write', 'data/policy_sft', 'DIR')}
 
-_RL = _PLAY | _POLICY | _TEACHER | _SUITE | _SKILL_BANK | {
+_RL = _PLAY | _POLICY | _DECODE | _TEACHER | _SUITE | _SKILL_BANK | {
     '--trajectories': _flag('earlier episodes that new skills may be made from', 'none', metavar='PATH'),
     '--output': _path('where to write; the bank goes beside it', 'data/policy_rl', 'DIR')}
 
 # %% ../nbs/855_cli.ipynb #7c835e3e
-_EVOLVE = _PLAY | _POLICY | _CHAT | _TEACHER | _SUITE | {
+_EVOLVE = _PLAY | _POLICY | _DECODE | _CHAT | _TEACHER | _SUITE | {
     '--skill-bank': _flag('the bank to begin with', BANK, metavar='PATH'),
     '--rounds': _number('rounds on fresh games', 2, default=2),
     '--output': _path('folder for its versions', 'data/evolved', 'DIR')}
 
-_EVAL = _PLAY | _POLICY | _CHAT | _SUITE | {
+_EVAL = _PLAY | _POLICY | _DECODE | _CHAT | _SUITE | {
+    '--compare-decoding': _switch('play free, admissible, and admissible without repetition'),
     '--skill-bank': _flag('a bank to compare with none', 'none', metavar='PATH'),
     '--tasks': _number('test games', 'all of a folder, otherwise 12'),
     '--max-steps': _number('actions allowed in an episode', '12, 50 for real games'),

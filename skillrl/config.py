@@ -39,6 +39,7 @@ class AgentConfig:
     prompt:str = opt('ours', choices=('ours', 'official')) # Wording; `official` is that of the published code
     parser:str = opt('strict', choices=('strict', 'official')) # What counts as an action
     history_length:int = opt(3, lo=0) # Past steps in the prompt; the official code shows 2
+    no_repeat:bool = opt(False) # Never choose a command again before something new was learnt
 
 # %% ../nbs/01_config.ipynb #3da09a58
 @dataclass
@@ -51,6 +52,8 @@ class SFTConfig:
     batch_size:int = opt(32, lo=1) # Rows per step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
     demonstrator:str = opt('expert', choices=('expert', 'teacher')) # Who is imitated
+    dagger_rounds:int = opt(0, lo=0) # Times the expert labels what the policy plays; each adds `steps`
+    renumber:float = opt(0.0, lo=0, hi=1) # Share of rows in which `egg 1`, `egg 2` exchange their numbers
     trust:float = opt(0.6, lo=0, hi=1) # Chance that the expert believes a skill
 
 @dataclass
@@ -102,6 +105,7 @@ class ModelConfig:
     checkpoint:str = opt('') # A policy's folder or model name; empty for the one that ships with skillrl
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
+    decode:str = opt('free', choices=('free', 'admissible')) # Whether weights may choose other commands too
     threads:int = opt(1, lo=1) # Of training and playing; another number gives other bytes
     policy_api_base:str = opt('', bare='@?#') # OpenAI-compatible address of a policy without weights
     policy_model_id:str = opt('') # Its name; it plays where nothing is learnt, and collects in `train`
@@ -134,6 +138,25 @@ def _check_models(model, retrieval):
     if asked and not embeds:
         raise ValueError(f'{how}, but model.embedding_model_id is empty: name the model')
 
+# %% ../nbs/01_config.ipynb #30396219
+def _check_dagger(sft):
+    "ValueError where DAgger is asked for that cannot be"
+    for name, value, needed in (('method', sft.method, 'full'), ('demonstrator', sft.demonstrator, 'expert')):
+        if sft.dagger_rounds and value != needed:
+            raise ValueError(f'sft.dagger_rounds is {sft.dagger_rounds} and sft.{name} is {value!r}: '
+                             f'set sft.{name} to {needed!r}, or sft.dagger_rounds to 0')
+
+# %% ../nbs/01_config.ipynb #d8947b6f
+def _check_decoding(model, agent):
+    "ValueError where decoding is asked for that cannot be had"
+    if agent.no_repeat and model.decode == 'free':
+        raise ValueError('agent.no_repeat is true and model.decode is free, so nothing keeps a command from '
+                         'coming again: set model.decode to admissible, or agent.no_repeat to false')
+    if model.policy_model_id and model.decode != 'free':
+        raise ValueError(f'model.decode is {model.decode} and model.policy_model_id is '
+                         f'{model.policy_model_id!r}, a model whose tokens cannot be chosen here: '
+                         'set model.decode to free, or leave the model out')
+
 # %% ../nbs/01_config.ipynb #d81bf879
 @dataclass
 class SkillRLConfig:
@@ -155,6 +178,8 @@ class SkillRLConfig:
         for path, section, f in self.settings():
             setattr(section, f.name, checked(path, getattr(section, f.name), f))
         _check_models(self.model, self.retrieval)
+        _check_dagger(self.sft)
+        _check_decoding(self.model, self.agent)
         return self
 
     def settings(self)->Iterator[tuple]:

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 FLAGS = {
     'seed': 'seed', 'env': 'env.name', 'games': 'env.games', 'url': 'env.url',
     'episodes': 'env.episodes', 'max_steps': 'env.max_steps',
-    'num_examples': 'sft.num_examples', 'policy': 'model.checkpoint',
+    'num_examples': 'sft.num_examples', 'policy': 'model.checkpoint', 'decode': 'model.decode',
     'policy_model': 'model.policy_model_id', 'policy_url': 'model.policy_api_base',
     'teacher': 'model.teacher_model_id', 'teacher_url': 'model.teacher_api_base'}
 

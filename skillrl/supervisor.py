@@ -54,6 +54,7 @@ def _end_all(
     until = monotonic() + most
     while monotonic() < until:
         alive = _descendants(os.getpid())
+        _reap(0) # or they would stay as zombies until the system gets to them
         if not alive:
             return
         for pid in alive:
@@ -62,7 +63,6 @@ def _end_all(
             except OSError: # it has ended, or is another user's
                 pass
         sleep(.005)
-        _reap(0)
 
 # %% ../nbs/245_supervisor.ipynb #f657c844
 # Of prctl(2)

@@ -424,42 +424,21 @@ TINY = [
 ]
 
 
+def optimize_by(program, *more):
+    "The line that optimizes for the questions of `forms`, which `program` answers"
+    command = f'{sys.executable} {program}'
+    line = ['optimize', '--questions', 'forms.jsonl', '--policy-command', command, *TINY, '--output', 'o']
+    teacher = [] if '--handoff' in more else ['--teacher-command', command]
+    return [*line, *teacher, *more]
+
+
 def test_programs_can_act_and_edit(forms, capsys):
-    agent = f'{sys.executable} {forms / "agent.py"}'
-    assert (
-        main(
-            [
-                'optimize',
-                '--questions',
-                'forms.jsonl',
-                '--policy-command',
-                agent,
-                '--teacher-command',
-                agent,
-                *TINY,
-                '--output',
-                'o',
-            ]
-        )
-        == 0
-    )
+    assert main(optimize_by(forms / 'agent.py')) == 0
     assert 'Say aye.' in (forms / 'o' / 'best_skill.md').read_text()
 
 
 def test_questions_to_the_teacher_can_be_answered_by_hand(forms, capsys):
-    line = [
-        'optimize',
-        '--questions',
-        'forms.jsonl',
-        '--policy-command',
-        f'{sys.executable} {forms / "agent.py"}',
-        '--handoff',
-        'asked',
-        *TINY,
-        '--output',
-        'o',
-    ]
-    assert main(line) == 1
+    assert main(optimize_by(forms / 'agent.py', '--handoff', 'asked')) == 1
     assert 'wait' in capsys.readouterr().err
     assert list((forms / 'asked').glob('*.question.md'))
     for _ in range(6):
@@ -477,22 +456,8 @@ def test_the_live_page_is_reachable_from_this_machine_only(forms):
 
     slow = forms / 'slow.py'
     slow.write_text('import time\ntime.sleep(.4)\nprint("no")\n')
-    agent = f'{sys.executable} {slow}'
     p = subprocess.Popen(
-        [
-            *SKILLRL,
-            'optimize',
-            '--questions',
-            'forms.jsonl',
-            '--policy-command',
-            agent,
-            '--teacher-command',
-            agent,
-            *TINY,
-            '--output',
-            'o',
-            '--live',
-        ],
+        [*SKILLRL, *optimize_by(slow, '--live')],
         cwd=forms,
         text=True,
         stderr=subprocess.PIPE,
@@ -634,16 +599,16 @@ KINDS = {
 
 
 @pytest.mark.parametrize('name', KINDS)
-@pytest.mark.parametrize('columns', [80, 120])
-def test_inspect_says_what_anything_is_at_terminal_width(zoo, capsys, monkeypatch, name, columns):
+def test_inspect_says_what_anything_is_at_terminal_width(zoo, capsys, monkeypatch, name):
     monkeypatch.chdir(zoo)
-    monkeypatch.setenv('COLUMNS', str(columns))
-    capsys.readouterr()
-    assert main(['inspect', name]) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines()[0] == f'{name}: {KINDS[name]}'
-    tables = [l for l in out.splitlines() if '  ' in l.strip() and not l.startswith(' ')]
-    assert all(len(l) <= columns for l in tables), max(tables, key=len)
+    for columns in (80, 120):
+        monkeypatch.setenv('COLUMNS', str(columns))
+        capsys.readouterr()
+        assert main(['inspect', name]) == 0
+        out = capsys.readouterr().out
+        assert out.splitlines()[0] == f'{name}: {KINDS[name]}'
+        tables = [l for l in out.splitlines() if '  ' in l.strip() and not l.startswith(' ')]
+        assert all(len(l) <= columns for l in tables), max(tables, key=len)
 
 
 def test_inspect_of_an_unfinished_run_says_how_to_go_on(zoo, capsys, monkeypatch):

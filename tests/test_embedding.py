@@ -387,7 +387,7 @@ def plain_top(vs, q, k):
     sims = [cos(v.astype(float), q.astype(float)) for v in vs]
     return sorted(range(len(vs)), key=lambda i: (-sims[i], i))[:k], sims
 
-@pytest.mark.parametrize('seed', range(30))
+@pytest.mark.parametrize('seed', range(6))
 def test_top_is_a_full_sort(seed):
     rng = np.random.default_rng(seed)
     n, d = rng.integers(1, 60), rng.integers(1, 9)

@@ -103,8 +103,12 @@ def test_a_passing_fault_that_stays(client, naps, fault, says):
         assert (r.status, s.count, len(naps))==('infra_error', 1 + RETRIES, RETRIES)
         assert says in r.error and s.url in r.error and '\n' not in r.error and r.text==''
 
-@pytest.mark.parametrize('fault,says', passing.values(), ids=passing)
-def test_a_passing_fault_that_passes(client, naps, fault, says):
+# One of each way to fail; that the others are asked again too is seen where they stay
+WAYS_TO_FAIL = 'plain_429 oops_500 reset late truncated no_choices'.split()
+
+@pytest.mark.parametrize('name', WAYS_TO_FAIL)
+def test_a_passing_fault_that_passes(client, naps, name):
+    fault, _ = passing[name]
     with FaultServer(fault) as s:
         r = client(s, timeout=.15 if fault.delay else 5.).reply(ask())
         assert (r.status, r.text, s.count, len(naps))==('ok', 'A mug goes into the sink first.', 2, 1)
@@ -376,9 +380,14 @@ def only(name, message, status=400):
         return Answer(dict(detail=message), status) if wrong & request['body'].keys() else said()
     return answer
 
-@pytest.mark.parametrize('message', objecting)
-@pytest.mark.parametrize('status', [400, 422])
-@pytest.mark.parametrize('given', ['max_tokens', 'max_completion_tokens'])
+@pytest.mark.parametrize(
+    'message, status, given',
+    [
+        *((message, 400, 'max_completion_tokens') for message in objecting),
+        (ONLY_MAX_TOKENS, 422, 'max_completion_tokens'),
+        (ONLY_MAX_TOKENS, 400, 'max_tokens'),
+    ],
+)
 def test_the_name_of_the_limit_is_learnt_once(client, naps, message, status, given):
     with FaultServer(rest=only('max_tokens', message, status)) as s:
         c = client(s)

@@ -4,25 +4,35 @@ import json, os, random, re, subprocess, sys, time, unicodedata
 from dataclasses import replace
 from pathlib import Path
 import pytest
+from replies import mistake, skill
 from skillrl.agent import build_messages
 from skillrl.contract import CONTRACT
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.notes import AlfworldNotes
+from skillrl.llm.base import ScriptedChat
 from skillrl.skills.bank import Mistake, Skill, SkillBank, load_version, rollback
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
+from skillrl.skills.consolidation import consolidate
 from skillrl.skills.guard import LIMITS, admit, as_data, examine, suspicions
 from skillrl.skills.guard_rules import EXAMPLES, HIDDEN, clean
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.retrieval import Retriever, advice, render
+from skillrl.skills.teachers import LLMTeacher
 from skillrl.store import data_path, to_json
 from skillrl.formats import load_trajectories
 from skillrl.trajectory import Step, Trajectory
 
 payloads = json.loads((Path(__file__).parent/'payloads.json').read_text(encoding='utf-8'))
-each = pytest.mark.parametrize('p', payloads, ids=lambda p: p['id'])
 found_by_form = [p for p in payloads if p['kind'] != 'slips through']
-attacks = pytest.mark.parametrize('p', found_by_form, ids=lambda p: p['id'])
+
+def one_of_each_kind(ps):
+    "The first of `ps` of each kind"
+    return list({p['kind']: p for p in reversed(ps)}.values())
+
+# All payloads are put to the guard, in one pass; what comes after it, or needs none, sees one of each kind
+each_kind = pytest.mark.parametrize('p', one_of_each_kind(payloads), ids=lambda p: p['kind'])
+each_kind_found = pytest.mark.parametrize('p', one_of_each_kind(found_by_form), ids=lambda p: p['kind'])
 house = Household('train-000')
 GOALS = [
     'put some mug in desk',
@@ -79,7 +89,7 @@ def speaks(line, text):
     ws, said = clean(text, 5000).casefold().split(), clean(line).casefold()
     return any(' '.join(ws[i : i + 4]) in said for i in range(max(1, len(ws) - 3)))
 
-@each
+@each_kind
 def test_offline_teacher_repeats_nothing_it_read(p, episodes, honest):
     for poison in (in_observations, in_tasks):
         bank = distill(poison(episodes, p['text']))
@@ -87,32 +97,38 @@ def test_offline_teacher_repeats_nothing_it_read(p, episodes, honest):
         assert not [g for o in bank.items() for g in o.source_tasks if suspicions(g)]
 
 def test_most_poison_in_observations_changes_nothing_at_all(episodes, honest):
-    same = [lines(distill(in_observations(episodes, p['text']))) == honest for p in payloads[::4]]
+    some = [p['text'] for p in one_of_each_kind(payloads)]
+    same = [lines(distill(in_observations(episodes, text))) == honest for text in some]
     assert sum(same) >= 0.9 * len(same)
 
-@each
+def lost_with(action, observation):
+    "Three games that sent `action` and were lost"
+    return [
+        Trajectory(
+            id=f'lost-{i}',
+            game=f'game-{i}',
+            task='put some mug in desk',
+            category='pick',
+            success=False,
+            steps=[Step(observation, action)],
+            final_observation='Nothing happens.',
+        )
+        for i in range(3)
+    ]
+
+def taken_for_advice(said, episodes, honest):
+    "What a bank repeats of the action `said`, which no game knows"
+    bank = distill([*episodes, *lost_with(said, episodes[0].steps[0].observation)])
+    assert 'Trying to use an unknown command in vain' in [o.description for o in bank.common_mistakes]
+    return [o for o in bank.items() if speaks(o.text, said) and advice(o) not in honest]
+
+def test_an_action_in_plain_words_is_never_advice(episodes, honest):
+    assert not taken_for_advice('stop at once and do nothing', episodes, honest)
+
+@each_kind
 def test_an_action_of_the_agent_is_never_advice(p, episodes, honest):
-    for said in (
-        p['text'],
-        f"go to {p['text']}",
-        f"take mug 1 from {p['text']}",
-        'stop at once and do nothing',
-    ):
-        lost = [
-            Trajectory(
-                id=f'lost-{i}',
-                game=f'game-{i}',
-                task='put some mug in desk',
-                category='pick',
-                success=False,
-                steps=[Step(episodes[0].steps[0].observation, said)],
-                final_observation='Nothing happens.',
-            )
-            for i in range(3)
-        ]
-        bank = distill([*episodes, *lost])
-        assert not [o for o in bank.items() if speaks(o.text, said) and advice(o) not in honest]
-        assert 'Trying to use an unknown command in vain' in [o.description for o in bank.common_mistakes]
+    for form in ('{}', 'go to {}', 'take mug 1 from {}'):
+        assert not taken_for_advice(form.format(p['text']), episodes, honest)
 
 # ---- what the policy is shown
 
@@ -134,28 +150,35 @@ def prompts(task, observation, title='a red coat'):
         task, observation, ['go to desk 1', 'open drawer 3', title], done, ['Look for mug in drawer 3.'], s
     )
 
-@each
-def test_a_prompt_keeps_its_shape(p):
-    task, obs = 'put some mug in desk.', 'On the drawer 3, you see a mug 1.'
-    text = p['text']
-    for surface in (
-        dict(task=f'{task} {text}'),
-        dict(observation=f'{obs} {text}'),
-        dict(observation=text),
-        dict(title=text),
-    ):
-        plain = {k: 'nothing else' for k in surface} | ({'task': task} if 'task' in surface else {})
-        for bad, good in zip(
-            prompts(**dict(task=task, observation=obs) | surface),
-            prompts(**dict(task=task, observation=obs) | plain),
-        ):
-            assert [m['role'] for m in bad] == ['system', 'user'] and bad[0]['content'] == CONTRACT
-            told = [h for h in heads(bad[1]['content']) if h not in ('Seen', 'Holding nothing')]
-            if 'task' not in surface:
-                assert told == [
-                    h for h in heads(good[1]['content']) if h not in ('Seen', 'Holding nothing')
-                ]
-            assert told.count('Task') == told.count('Now') == told.count('Skill') == 1
+def shape(message):
+    "The heads of a prompt but for those that depend on what was seen"
+    return [h for h in heads(message['content']) if h not in ('Seen', 'Holding nothing')]
+
+def keeps_its_shape(hostile):
+    "Is the prompt with the words `hostile` built as one with plain words in their place?"
+    usual = dict(task='put some mug in desk.', observation='On the drawer 3, you see a mug 1.')
+    plain = {k: usual['task'] if k == 'task' else 'nothing else' for k in hostile}
+    for bad, good in zip(prompts(**usual | hostile), prompts(**usual | plain)):
+        assert [m['role'] for m in bad] == ['system', 'user'] and bad[0]['content'] == CONTRACT
+        shown = shape(bad[1])
+        if 'task' not in hostile and shown != shape(good[1]):
+            return False
+        if any(shown.count(h) != 1 for h in ('Task', 'Now', 'Skill')):
+            return False
+    return True
+
+def test_a_prompt_keeps_its_shape():
+    broken = []
+    for p in payloads:
+        text = p['text']
+        surfaces = (
+            dict(task=f'put some mug in desk. {text}'),
+            dict(observation=f'On the drawer 3, you see a mug 1. {text}'),
+            dict(observation=text),
+            dict(title=text),
+        )
+        broken += [(p['id'], hostile) for hostile in surfaces if not keeps_its_shape(hostile)]
+    assert not broken
 
 def test_no_hidden_character_reaches_a_prompt():
     shown = [m[1]['content'] for p in payloads for m in prompts(p['text'], p['text'], p['text'])]
@@ -189,18 +212,29 @@ def proposals(text):
     for k in ('description', 'why_it_happens', 'how_to_avoid', 'category'):
         yield k, replace(wrong, **{k: text})
 
-@attacks
-def test_a_bank_quarantines_it_and_shows_why_and_whence(p, tmp_path):
+def test_a_bank_quarantines_every_attack_in_every_field_and_says_which():
+    bank = sample()
+    shown, categories = active(bank), bank.categories
+    let_in, too_long = [], []
+    for p in found_by_form:
+        for k, o in proposals(p['text']):
+            kept = admit(bank, o)
+            reasons = kept.provenance.get('quarantined', [])
+            if kept.status != 'quarantined' or not any(k in r for r in reasons):
+                let_in.append((p['id'], k))
+            if any(len(getattr(kept, f)) > n + 40 for f, n in LIMITS.items() if f in vars(kept)):
+                too_long.append((p['id'], k))
+    assert not let_in
+    assert not too_long
+    assert active(bank) == shown and bank.categories == categories
+
+@each_kind_found
+def test_what_is_in_quarantine_keeps_its_origin_and_is_never_shown(p, tmp_path):
     bank = sample()
     bank.save_version(tmp_path)
-    shown, categories = active(bank), bank.categories
-    kept = [(k, admit(bank, o)) for k, o in proposals(p['text'])]
-    for k, o in kept:
-        assert o.status == 'quarantined' and o in bank.quarantined(), k
-        assert o.provenance['quarantined'] and o.provenance['trajectories'] == ['ep-7', 'ep-9']
-        assert any(k in r for r in o.provenance['quarantined'])
-        assert all(len(getattr(o, f)) <= n + 40 for f, n in LIMITS.items() if f in vars(o))
-    assert active(bank) == shown and bank.categories == categories
+    kept = [admit(bank, o) for _, o in proposals(p['text'])]
+    for o in kept:
+        assert o in bank.quarantined() and o.provenance['trajectories'] == ['ep-7', 'ep-9']
     for mode in ('lexical', 'template'):
         r, clean_r = Retriever(bank, mode, router=ROUTER), Retriever(sample(), mode, router=ROUTER)
         for g in [*GOALS, p['text'][:2000]]:
@@ -210,12 +244,11 @@ def test_a_bank_quarantines_it_and_shows_why_and_whence(p, tmp_path):
     bank.save_version(tmp_path)
     assert load_version(tmp_path, 1) == bank
     back, before = rollback(tmp_path, 0).to_dict(), sample().to_dict()
-    assert set(back.pop('removed_ids')) == {o.id for _, o in kept} and to_json(back) == to_json(before)
+    assert set(back.pop('removed_ids')) == {o.id for o in kept} and to_json(back) == to_json(before)
 
-@each
-def test_whatever_gets_in_stays_on_its_shelf(p, tmp_path):
+@each_kind
+def test_whatever_gets_in_stays_in_its_category(p):
     bank = sample()
-    bank.save_version(tmp_path)
 
     def others(b):
         return to_json([vars(o) for o in b.items() if o.category != 'heat' and o.status == 'active'])
@@ -223,45 +256,26 @@ def test_whatever_gets_in_stays_on_its_shelf(p, tmp_path):
     before = others(bank)
     o = admit(bank, next(o for k, o in proposals(p['text']) if k == 'principle'))
     assert o.provenance['trajectories'] == ['ep-7', 'ep-9'] and others(bank) == before
-    assert '\n' not in advice(o) and o.status == 'quarantined' or p in payloads[len(found_by_form) :]
+    assert '\n' not in advice(o)
+    assert o.status == 'quarantined' or p not in found_by_form
     bank.remove(o.id)
     back = bank.to_dict()
     assert back.pop('removed_ids') == [o.id] and to_json(back) == to_json(sample().to_dict())
 
-@attacks
+@each_kind_found
 def test_a_language_model_that_repeats_it_is_not_believed(p, episodes):
-    teachers = pytest.importorskip('skillrl.skills.teachers')
-    llm = pytest.importorskip('skillrl.llm.base')
     ts = [replace(t, category='heat') for t in in_observations(episodes[:2], p['text'])]
-    good = dict(
-        title='Heat, then carry',
-        principle='Heat the thing in the microwave.',
-        when_to_apply='It should be hot.',
-        category='heat',
-        evidence=[1],
-    )
-    wrong = dict(
-        description='Leaves too early',
-        why_it_happens='It is open.',
-        how_to_avoid='Heat the thing first.',
-        category='heat',
-        evidence=[1],
-    )
-    for k in (
-        'title', 'principle', 'when_to_apply', 'category', 'description', 'why_it_happens',
-        'how_to_avoid',
-    ):
-        d = (good if k in good else wrong) | {k: p['text']}
-        teacher = teachers.LLMTeacher(llm.ScriptedChat(lambda messages: json.dumps([d, good, wrong])))
+    good, wrong = skill(), mistake()
+    spoilt = [o | {k: p['text']} for o in (good, wrong) for k in o if k != 'evidence']
+    for bad in spoilt:
+        teacher = LLMTeacher(ScriptedChat(lambda messages: json.dumps([bad, good, wrong])))
         bank = distill(ts, teacher)
         assert not [o for o in bank.active() if speaks(o.text, p['text'])] and 'heat' in bank.categories
         held = [o for o in bank.quarantined() if o.provenance['trajectories']]
         assert held or [r for r in teacher.rejected if r.reason]
 
-@attacks
+@each_kind_found
 def test_consolidation_lets_nothing_out_of_quarantine(p):
-    from skillrl.skills.consolidation import consolidate
-
     bank = sample()
     shown = active(bank)
     for _ in range(2):

@@ -1,63 +1,74 @@
 """What holds for the repository as a whole.
 
-Notebooks in shape, README and checks in step, nothing that belongs to one machine."""
+Notebooks in shape, README and checks in step, nothing that belongs to one machine. A test of all notebooks
+lists every place that breaks its rule."""
 import ast, json, re
 from configparser import ConfigParser
+from functools import cache
 from pathlib import Path
-import pytest
 
 root = Path(__file__).parent.parent
-notebooks = sorted((root/'nbs').glob('*.ipynb'))
-nbs = pytest.mark.parametrize('fn', notebooks, ids=lambda p: p.stem)
 
-def cells(fn, kind=None):
-    "(place, source, cell) of the cells of `fn`"
-    for i,c in enumerate(json.loads(fn.read_text(encoding='utf-8'))['cells']):
-        if kind in (None, c['cell_type']):
-            yield i, ''.join(c['source']), c
+@cache
+def notebooks():
+    "Stem to notebook"
+    files = sorted((root/'nbs').glob('*.ipynb'))
+    return {fn.stem: json.loads(fn.read_text(encoding='utf-8')) for fn in files}
+
+def code_cells():
+    "(place, cell) of all code cells, a place like `03_agent, cell 4`"
+    for stem, notebook in notebooks().items():
+        for i, c in enumerate(notebook['cells']):
+            if c['cell_type']=='code':
+                yield f'{stem}, cell {i}', c
+
+def in_outputs(pattern):
+    "Places and what matches `pattern` in their outputs"
+    found = [(place, re.findall(pattern, json.dumps(c['outputs']))) for place, c in code_cells()]
+    return [(place, seen) for place, seen in found if seen]
 
 def settings():
     ini = ConfigParser(delimiters=['='])
     ini.read(root/'settings.ini', encoding='utf-8')
     return ini['DEFAULT']
 
-@nbs
-def test_opens_with_title_and_promise(fn):
-    (_, first, _), *rest = cells(fn)
+def test_notebooks_open_with_title_and_promise():
     title = r'# [^\n]+\n+> [^\n]+'
-    assert re.fullmatch(title, first.strip()), 'the first cell is a title and one quoted line'
-    if fn.stem!='index':
-        assert rest[0][1].strip()==f"#| default_exp {fn.stem.split('_', 1)[1]}"
+    firsts = {stem: ''.join(n['cells'][0]['source']).strip() for stem, n in notebooks().items()}
+    odd = [stem for stem, first in firsts.items() if not re.fullmatch(title, first)]
+    assert firsts
+    assert not odd, 'the first cell is a title and one quoted line'
 
-@nbs
-def test_kernel_is_the_only_metadata(fn):
-    metadata = json.loads(fn.read_text(encoding='utf-8'))['metadata']
-    assert list(metadata)==['kernelspec'], 'run tools/save_outputs.py on it'
+def test_the_second_cell_names_the_module():
+    seconds = {stem: ''.join(n['cells'][1]['source']).strip() for stem, n in notebooks().items()}
+    del seconds['index']
+    assert not [s for s, second in seconds.items() if second != f"#| default_exp {s.split('_', 1)[1]}"]
 
-@nbs
-def test_imports_live_alone(fn):
+def test_kernel_is_the_only_metadata():
+    more = [stem for stem, n in notebooks().items() if list(n['metadata']) != ['kernelspec']]
+    assert not more, 'run tools/save_outputs.py on them'
+
+def mixes_an_import_with_code(source):
+    exported, magic = (re.search(p, source, re.M) for p in (r'^#\|\s*export', r'^\s*[%!]'))
+    if exported or magic or 'nbdev_export(' in source:
+        return False
+    body = ast.parse(source).body
+    other = [n for n in body if not isinstance(n, (ast.Import, ast.ImportFrom, ast.Try))]
+    imports = [n for b in body for n in ast.walk(b) if isinstance(n, (ast.Import, ast.ImportFrom))]
+    return bool(other and imports)
+
+def test_imports_live_alone():
     "nbdev runs every cell with an import when it builds the docs, out of the context it needs"
-    for i,src,_ in cells(fn, 'code'):
-        exported, magic = (re.search(p, src, re.M) for p in (r'^#\|\s*export', r'^\s*[%!]'))
-        if exported or magic or 'nbdev_export(' in src:
-            continue
-        body = ast.parse(src).body
-        mixed = [n for n in body if not isinstance(n, (ast.Import, ast.ImportFrom, ast.Try))]
-        imports = [n for b in body for n in ast.walk(b) if isinstance(n, (ast.Import, ast.ImportFrom))]
-        assert not (mixed and imports), f'cell {i} mixes an import with other code:\n{src}'
+    assert not [place for place, c in code_cells() if mixes_an_import_with_code(''.join(c['source']))]
 
-@nbs
-def test_outputs_name_no_machine(fn):
-    for i,_,c in cells(fn, 'code'):
-        seen = re.findall(r'/(?:home|root|tmp|Users|private|work)/\w+', json.dumps(c['outputs']))
-        assert not seen, f'the output of cell {i} holds {seen}'
-        assert not [o for o in c['outputs'] if o['output_type']=='error'], f'cell {i} was saved with an error'
+def test_outputs_name_no_machine():
+    assert not in_outputs(r'/(?:home|root|tmp|Users|private|work)/\w+')
 
-@nbs
-def test_outputs_hold_no_key(fn):
-    for i,_,c in cells(fn, 'code'):
-        seen = re.findall(r'\bsk-[\w-]{6,}|Bearer (?!\[redacted)\S+', json.dumps(c['outputs']))
-        assert not seen, f'the output of cell {i} shows {seen}'
+def test_no_cell_was_saved_with_an_error():
+    assert not in_outputs(r'"output_type": "error"')
+
+def test_outputs_hold_no_key():
+    assert not in_outputs(r'\bsk-[\w-]{6,}|Bearer (?!\[redacted)\S+')
 
 def test_one_test_command():
     "The README has one line that tests; the checks run that very line"

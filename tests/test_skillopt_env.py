@@ -54,7 +54,7 @@ def test_a_flat_result_of_another_library_is_read():
     assert r.extras == dict(latency=3.5, tool='map')
     assert r.checked() is r
 
-OF_OTHERS = [('success', 7), ('done', 'much'), (0, [1]), (True, 0), ('failed', None), (['ok'], (3, 4))]
+OF_OTHERS = [('success', 0), (0, [1]), (['ok'], None)]
 
 @pytest.mark.parametrize('status, usage', OF_OTHERS)
 def test_a_status_or_usage_of_another_library_is_an_extra(status, usage):
@@ -66,8 +66,7 @@ def test_a_status_or_usage_of_another_library_is_an_extra(status, usage):
     assert r.extras == extras
     assert through_a_file(r).extras == json.loads(to_json(r.extras))
 
-@pytest.mark.parametrize('keys', [full.keys(), ['id'], ['id', 'extras'], ['id', 'hard', 'usage']],
-                         ids=lambda k: f'{len(k)}_fields')
+@pytest.mark.parametrize('keys', [full.keys(), ['id']], ids=['whole', 'id alone'])
 def test_a_result_survives_a_file(keys):
     r = RolloutResult.from_dict({k: full[k] for k in keys})
     d = json.loads(to_json(r.to_dict()))
@@ -82,12 +81,10 @@ def test_two_results_share_nothing():
     a.usage.update(calls=1)
     assert (b.conversation, b.extras, b.usage) == ([], {}, {})
 
-NO_SCORES = [5, -.01, 1.0001, math.nan, math.inf, -math.inf, None, 'x', '1', '', b'1', [1], {}, 1j, 10**400,
-             np.float64('nan'), np.array([1, 1])]
-SCORES = [0, 1, True, False, .5, 1., np.float32(.5), np.bool_(True), np.int64(1), np.array(.25)]
+NO_SCORES = [-.01, 1.0001, math.nan, None, '1', b'1', 10**400]
+SCORES = [0, 1, True, .5, np.array(.25)]
 
-@pytest.mark.parametrize('field', ['hard', 'soft'])
-@pytest.mark.parametrize('v', NO_SCORES, ids=repr)
+@pytest.mark.parametrize('field, v', [('soft', 1.0001), *(('hard', v) for v in NO_SCORES)], ids=repr)
 def test_D7_what_is_no_score_is_refused_by_name(field, v):
     r = RolloutResult('capitals-7', **{field: v})
     expected = rf"^{field} of item 'capitals-7' is .*: a score is a number from 0 to 1"
@@ -102,7 +99,7 @@ def test_D7_what_is_a_score_becomes_a_plain_float(v):
     assert r.hard == float(v)
     assert json.loads(json.dumps(r.to_dict(), allow_nan=False))['hard'] == float(v)
 
-@pytest.mark.parametrize('d', [None, 'won', 3, ['id'], (1, 0)], ids=repr)
+@pytest.mark.parametrize('d', [None, ['id']], ids=repr)
 def test_what_is_no_dict_is_no_result(d):
     with pytest.raises(TypeError, match='a result is a dict or a RolloutResult'):
         RolloutResult.from_dict(d)
@@ -139,7 +136,7 @@ def played(reply, answers, skill='', **item):
     result = env.rollout_one(item=env.get_items('train')[0], skill=skill, target_client=chat)
     return result.checked(), chat
 
-@pytest.mark.parametrize('answers', [[144], 144, '144', ['144'], (144,), [144.], ['gross', 144]], ids=repr)
+@pytest.mark.parametrize('answers', [[144], 144, '144', (144,), [144.]], ids=repr)
 def test_C13_answers_may_be_numbers(answers):
     r, _ = played('It is 144.', answers)
     assert (r.hard, r.soft, r.status) == (1, 1, 'ok')
@@ -147,44 +144,34 @@ def test_C13_answers_may_be_numbers(answers):
     assert played('It is 145.', answers)[0].hard == 0
 
 C14 = [ # Reply, reference, hard, soft
-    ('Because I do not know', 'Au', 0, 0.),
     ('In 2013', '13', 0, 0.),
     ('It is not Paris', 'Paris', 0, 0.),
     ('Paris.', 'Paris, France', 0, 2/3),
     ('Brasilia', 'Brasília', 1, 1.),
-    ('Brasília', 'Brasilia', 1, 1.),
     ('BRASÍLIA!', 'brasilia', 1, 1.),
     ('Paris, France.', 'Paris', 1, 1.),
     ('the Beatles', 'Beatles', 1, 1.),
-    ('Au', 'Au', 1, 1.),
-    ('The symbol is Au.', 'au', 1, 1.),
-    ("It isn't Paris", 'Paris', 0, 0.),
     ('It isn’t Paris', 'Paris', 0, 0.),
     ('not Lyon but Paris', 'Paris', 1, 1.),
     ('not Lyon but Paris', 'Lyon', 0, 0.),
     ('Paris, not Lyon', 'Paris', 1, 1.),
-    ('Paris, not Lyon', 'Lyon', 0, 0.),
     ('He was not guilty', 'guilty', 0, 0.),
     ('He was not guilty', 'not guilty', 1, 1.),
     ('It was not until 1945', '1945', 1, 1.),
     ('1,000', '1000', 1, 1.),
     ('3.50', '3.5', 1, 1.),
     ('3.5', '3', 0, 0.),
-    ('35', '3.5', 0, 0.),
     ('-5', '5', 0, 0.),
     ('−5', '-5', 1, 1.),
     ('13th', '13', 0, 0.),
-    ('130', '13', 0, 0.),
     ('10:30', '10', 0, 0.),
     ('about 13 of them', '13', 1, 1.),
     ('2010-2013', '2013', 1, 1.),
     ('x = -5', '-5', 1, 1.),
-    ('B', 'B', 1, 1.),
     ('Because', 'B', 0, 0.),
     ('A mug', 'A', 0, 0.),
     ('The answer is A.', 'A', 1, 1.),
     ('U.S.', 'US', 1, 1.),
-    ('Washington D.C.', 'Washington, DC', 1, 1.),
     ('_Paris_', 'Paris', 1, 1.),
     ('答えは東京です', '東京', 1, 1.),
     ('', 'Paris', 0, 0.),
@@ -194,7 +181,6 @@ C14 = [ # Reply, reference, hard, soft
     ('Paris Paris Paris', 'Paris Lyon', 0, 2/5),
     ('Rome', 'Paris', 0, 0.),
 ]
-TEXTS = [text for reply, answer, *_ in C14 for text in (reply, answer) if text]
 
 @pytest.mark.parametrize('reply, answer, hard, soft', C14, ids=[f'{r} vs {a}' for r, a, *_ in C14])
 def test_C14_words_and_not_letters(reply, answer, hard, soft):
@@ -211,11 +197,13 @@ def test_a_question_that_denies_may_be_repeated():
     assert qa_score(reply, ['Venus'])[0] == 0
     assert qa_score(reply, ['Venus'], 'Which planet does not have a moon?')[0] == 1
 
-@pytest.mark.parametrize('text', TEXTS, ids=repr)
-def test_everything_says_itself(text):
-    assert says(text, text) is True
-    assert f1(text, text) in (0., 1.)
-    assert words(text.upper()) == words(text.lower())
+def agrees_with_itself(text):
+    one_case = words(text.upper()) == words(text.lower())
+    return one_case and says(text, text) is True and f1(text, text) in (0., 1.)
+
+def test_everything_says_itself():
+    texts = {text for reply, answer, *_ in C14 for text in (reply, answer) if text}
+    assert sorted(text for text in texts if not agrees_with_itself(text)) == []
 
 WILD = ['1'*10**5, '1.'*50_000, '1,111'*20_000, 'a.'*50_000, "a'"*50_000, '('*10**5, ' '*10**5,
         'not ' + 'paris '*20_000, '東'*10**5, ' - '*30_000, '\u0300'*10**5]
@@ -236,7 +224,7 @@ def test_what_the_model_is_sent():
     assert (r.id, r.n_turns, r.task_type, r.fail_reason) == ('q', 1, 'look', '')
     assert (r.predicted_answer, r.question) == ('In the sink.', 'Where is the mug?')
 
-@pytest.mark.parametrize('skill', ['', ' \n', None])
+@pytest.mark.parametrize('skill', [' \n', None])
 def test_without_a_skill_a_sentence_stands_in(skill):
     _, chat = played('sink', 'sink', skill=skill)
     assert chat.calls[0][0]['content'] == BARE
@@ -262,13 +250,11 @@ BAD_ITEMS = [
     (dict(question='?', answers=[]), r'answers \[\]'),
     (dict(question='?', answers=['a', None]), 'None'),
     (dict(question='?', answers=['a', ' ']), "' '"),
-    (dict(question='?', answers=[['a']]), r"\[\['a'\]\]"),
     (dict(question='?', answers=dict(a=1)), 'answers {'),
     (dict(answers='a'), 'has no `question`'),
     (dict(question=' ', answers='a'), "question ' '"),
     (dict(question=3, answers='a'), 'question 3'),
     ('what?', "is 'what\\?': an item is a dict"),
-    (None, 'is None'),
 ]
 
 @pytest.mark.parametrize('item, says', BAD_ITEMS, ids=repr)
@@ -315,12 +301,8 @@ def test_what_is_not_said_is_not_sent(client):
 
 OUTAGES = { # Name → (fault, requests until it is given up)
     '401': (error(401, 'bad key {key}'), 1),
-    '403': (error(403), 1),
-    '404': (error(404), 1),
-    '400': (error(400, 'no such role'), 1),
     'quota': (error(429, 'used up', 'insufficient_quota'), 1),
     '429': (error(429, retry_after='1'), 3),
-    '500': (error(500), 3),
     'reset': (RESET, 3),
     'truncated': (truncated(), 3),
 }

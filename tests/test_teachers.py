@@ -3,6 +3,7 @@ import json, re, time
 from functools import partial
 import pytest
 from faults import FaultServer, error, said
+from replies import mistake, skill
 from skillrl.contract import parse_reply, write_reply
 from skillrl.config import ModelConfig, SkillRLConfig
 from skillrl.envs.alfworld.expert import play_expert
@@ -27,30 +28,6 @@ from skillrl.trajectory import Step, Trajectory, select
 def episode(i, category='heat', won=True, n=3, text='You see a shelf.'):
     steps = [Step(text, f'go to shelf {k}') for k in range(1, n + 1)]
     return Trajectory(f'{category}-{i}', f'task {i} of {category}', category, steps, won, 'The end.', f'g{i}')
-
-def skill(**kw):
-    return (
-        dict(
-            title='Heat, then carry',
-            principle='Heat the thing before you carry it.',
-            when_to_apply='It should be hot.',
-            category='heat',
-            evidence=[1],
-        )
-        | kw
-    )
-
-def mistake(**kw):
-    return (
-        dict(
-            description='Leaves it cold',
-            why_it_happens='The microwave is far.',
-            how_to_avoid='Heat it first.',
-            category='heat',
-            evidence=[1],
-        )
-        | kw
-    )
 
 def asked(*replies, trajs=None, **kw):
     "A teacher after one `distill`, and what that gave"
@@ -691,15 +668,7 @@ def test_what_was_rejected_is_kept_with_its_reason_once_and_without_the_key(tmp_
             assert (tmp_path/'rejected.jsonl').read_bytes() == before
 
 def test_proposals_that_clash_and_thoughts_that_lack_a_step_are_kept_too(tmp_path):
-    change = dict(
-        kind='add',
-        title='Heat first',
-        principle='Heat it before you carry it.',
-        when_to_apply='Hot.',
-        category='heat',
-        hypothesis='It was cold.',
-        evidence=[1],
-    )
+    change = skill(kind='add', hypothesis='It was cold.')
     teacher = LLMTeacher(
         ScriptedChat(
             lambda m: json.dumps(

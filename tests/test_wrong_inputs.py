@@ -18,14 +18,8 @@ def lay_out(here):
     bank = SkillBank.load(data_path('sample_bank.json'))
     bank.save(here/'bank.json')
     bank.save_version(here/'versions')
-    put('empty.json', '')
     put('broken.json', '{"rl": ')
-    put('broken.yaml', 'rl: [')
-    put('list.json', '[1, 2]')
     put('key.json', '{"rl": {"groupsize": 8}}')
-    put('value.json', '{"rl": {"group_size": 1}}')
-    put('type.json', '{"rl": {"group_size": "many"}}')
-    put('nan.json', '{"rl": {"learning_rate": NaN}}')
     put('env.json', '{"env": {"name": "webshop"}}')
     put('both.json', '{"model": {"checkpoint": "x", "policy_model_id": "y"}}')
     put('secret.json', '{"model": {"teacher_api_base": "http://me:hunter2@host/v1"}}')
@@ -37,8 +31,6 @@ def lay_out(here):
             dict(model=dict(teacher_model_id='m', teacher_api_base=NOBODY, prices=str(here / 'prices.json')))
         ),
     )
-    put('hollow.json', '{"general_skills": [], "task_specific_skills": {}}')
-    put('twice.json', json.dumps(dict(general_skills=[SKILL, SKILL])))
     put('stats.json', json.dumps(dict(general_skills=[SKILL | dict(stats=dict(wins='many'))])))
     put('torn.jsonl', '{"id": "a", "task": "b"}\n{"id": "c", "ta')
     put('none.jsonl', '')
@@ -109,13 +101,7 @@ WRONG = {
     'inspect things': 'things',
     # and others
     'train --config nothing.json': 'nothing.json',
-    'train --config empty.json': 'empty.json',
     'train --config broken.json': 'broken.json',
-    'train --config broken.yaml': 'broken.yaml',
-    'train --config list.json': 'list.json',
-    'train --config value.json': 'rl.group_size',
-    'train --config type.json': "'many'",
-    'train --config nan.json': 'rl.learning_rate',
     'train --config things': 'things',
     'train --policy nothing': 'nothing',
     'eval --policy weights --tasks 1': 'weights',
@@ -126,8 +112,6 @@ WRONG = {
     'distill --trajectories latin.jsonl': 'latin.jsonl',
     'distill --trajectories late.jsonl': 'observation',
     'inspect nothing': 'nothing',
-    'inspect hollow.json': 'hollow.json',
-    'inspect twice.json': "'a'",
     'inspect stats.json': 'stats',
     'inspect bank.json --id nobody': "'nobody'",
     'inspect trained --find egg': '--find',

@@ -35,6 +35,7 @@ ORDERS = dict(
 )
 HABITS = ['Open what is closed.', 'Search each place once.', 'Take it when you see it.',
           'Do not go where you are.', 'Do not search a place twice.']
+TRUST = .6 # Share of notes that the demonstrator believes
 ROOMS = [('kitchen', 'bedroom'), ('kitchen', 'living'), ('kitchen', 'bathroom'), ('living', 'bedroom')]
 
 def vocabulary():
@@ -91,10 +92,10 @@ def stray_moves(action, admissible, rng):
         return [rng.choice(admissible)]
     return slips(action, rng) if stray < .18 else []
 
-def rows(rng):
-    "Demonstration rows without end, with strays between them that the policy learns to get out of"
-    for e in episodes(rng):
-        expert = AlfworldExpert(e.start().task, rng, trust=.6)
+def rows(rng, unplayed=None):
+    "Demonstration rows of `unplayed` episodes, with strays that the policy learns to get out of"
+    for e in unplayed or episodes(rng):
+        expert = AlfworldExpert(e.start().task, rng, trust=TRUST)
         while not e.done:
             prompt = e.messages()
             thought, action = expert.act(e.admissible, e.notes, e.skills)

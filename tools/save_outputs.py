@@ -17,7 +17,7 @@ for name in ('ALFWORLD_DATA', 'SKILLRL_REAL_DATA', 'OPENAI_API_KEY'):
 
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbdev.clean import clean_nb
 from nbdev.config import get_config
 from nbdev.process import extract_directives
@@ -25,7 +25,7 @@ from nbdev.process import extract_directives
 WIDGET = 'application/vnd.jupyter.widget-view+json'
 WIDGET_STATE = 'application/vnd.jupyter.widget-state+json'
 KERNEL = dict(display_name='Python 3 (ipykernel)', language='python', name='python3')
-LIMIT = 600 # Seconds for a cell
+LIMIT = 240 # Seconds for a cell
 
 # ---- running a notebook ----
 
@@ -45,13 +45,23 @@ def client_for(nb, folder):
                           resources=dict(metadata=dict(path=str(folder))),
                           extra_arguments=['--InlineBackend.figure_formats=retina', '--log-level=ERROR'])
 
+def executed(path):
+    "The notebook at `path`, run; once more if its kernel fell silent, as happens when a message is lost"
+    nb = nbformat.read(path, as_version=4)
+    try:
+        client_for(nb, path.parent).execute()
+    except CellTimeoutError:
+        nb = nbformat.read(path, as_version=4)
+        client_for(nb, path.parent).execute()
+    return nb
+
 def fresh(path):
     "The notebook at `path` with the outputs of a run just made"
     nb = nbformat.read(path, as_version=4)
     skip = set(get_config().tst_flags.split())
     kept = {c.id: c.outputs for c in code_cells(nb) if keeps_its_output(c, skip)}
     try:
-        client_for(nb, path.parent).execute()
+        nb = executed(path)
     except CellExecutionError as e:
         sys.exit(f'{path.name}: {e}')
     for cell in code_cells(nb):

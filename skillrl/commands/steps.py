@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from functools import partial
 from typing import Any
 from .loop import new_folder
 
@@ -126,17 +127,17 @@ def distill(args:Namespace)->None: # ValueError if there is nothing to read
 # %% ../../nbs/850_commands.steps.ipynb #18d823a6
 def sft(args:Namespace)->None: # ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
+    from skillrl.file_kinds import load_bank
     from skillrl.flags import progress
     from skillrl.tables import counted
-    from skillrl.training.phases import fine_tune
+    from skillrl.training.phases import fine_tune, practice_rows
     config, suite = _start(args)
     if args.trajectories or args.teacher:
         config = config.merged({'sft.demonstrator': 'teacher'})
     rows, teacher = _demonstrated(args, suite, config)
     with progress() as step:
-        def each(done:int, total:int)->None:
-            step('sft', done, total)
-        policy, losses = fine_tune(rows, config, each)
+        practise = partial(practice_rows, suite, load_bank(args.skill_bank), config)
+        policy, losses = fine_tune(rows, config, partial(step, 'sft'), practise)
     policy.save(args.output)
     told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
     print(f'{counted(len(rows), "row")}, {told}: {args.output}{_account(teacher)}')
@@ -252,7 +253,16 @@ def _first_version(file, folder):
     return load_latest(folder)
 
 # %% ../../nbs/850_commands.steps.ipynb #113a7b1b
-def _play_conditions(policy, suite, games, bank_file, config):
+def _decodings(config, compare):
+    "What a row adds to its name → config; with `compare` one for each way of decoding"
+    if not compare:
+        return {'': config}
+    ways = {'': {'model.decode': 'free', 'agent.no_repeat': False},
+            ', admissible': {'model.decode': 'admissible', 'agent.no_repeat': False},
+            ', admissible once': {'model.decode': 'admissible', 'agent.no_repeat': True}}
+    return {added: config.merged(how) for added, how in ways.items()}
+
+def _play_conditions(policy, suite, games, bank_file, configs):
     "Row of the table → what was played, and row → games that got no answer"
     from skillrl.builders import build_episodes, derive_seed, rollout_limits
     from skillrl.envs.suite import row_name
@@ -263,12 +273,12 @@ def _play_conditions(policy, suite, games, bank_file, config):
     banks = {'no bank': None}
     if bank_file:
         banks['bank'] = load_bank(bank_file)
-    seed, limits = derive_seed(config.seed, 'eval'), rollout_limits(suite, config)
+    first, seed = configs[''], derive_seed(configs[''].seed, 'eval')
     results, lost = {}, {}
-    with progress() as step, threads(config.model.threads):
-        for (name, bank), split in product(banks.items(), games):
+    with progress() as step, threads(first.model.threads):
+        for (name, bank), split, (how, config) in product(banks.items(), games, configs.items()):
             episodes = build_episodes(suite, games[split], bank, config)
-            row = row_name(name, split)
+            row, limits = row_name(name, split) + how, rollout_limits(suite, config)
             each = _counting(step, row, len(episodes))
             results[row] = play(policy, episodes, seed=seed, each=each, limits=limits)
             lost[row] = len(episodes) - len(results[row])
@@ -286,10 +296,11 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
     if not any(games.values()):
         raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
     policy = build_policy(config, folder=args.calls)
-    conditions = 2 if args.skill_bank else 1
+    configs = _decodings(config, args.compare_decoding)
+    conditions = len(configs)*(2 if args.skill_bank else 1)
     episodes = conditions*sum(map(len, games.values()))
     announce_play('eval', policy, episodes*config.env.max_steps, config)
-    results, lost = _play_conditions(policy, suite, games, args.skill_bank, config)
+    results, lost = _play_conditions(policy, suite, games, args.skill_bank, configs)
     print(fitted(compare(results)))
     for row, count in lost.items():
         if count:

@@ -9,7 +9,7 @@ __all__ = ['SPLITS', 'SHARES', 'TextEnv', 'deal', 'stratified', 'seeded', 'World
 # %% ../../nbs/504_envs.base.ipynb #8fff2b96
 import hashlib, importlib, random, string, sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, Protocol
 import gymnasium as gym
@@ -203,6 +203,8 @@ class Notes(Protocol):
     "What an agent has seen in one episode"
     def see(self, action:str, observation:str)->None:
         "Take in one step"
+    def state(self)->Hashable:
+        "What is known so far; equal to an earlier one if nothing new was learnt since"
     def lines(self,
         task:str,             # Goal sentence
         observation:str,      # What the environment showed last

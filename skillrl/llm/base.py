@@ -13,7 +13,8 @@ from threading import Lock
 from fastcore.basics import patch
 from .batch import Call, ask_many
 from .ledger import Ledger, ReplyCache, tokens_at_most
-from .reply import ChatReply, hide_keys, map_texts, mend_unicode, outage, redact, split_thought
+from .reply import ChatReply, map_texts, mend_unicode, outage, redact, split_thought
+from .secrets import without_secrets
 from ..store import JsonlLog, to_json
 from ..web import Stopped
 
@@ -128,7 +129,7 @@ def record(self:Chat,
             self.cache.put(call.request, reply)
     if self.log is not None:
         fields = {k: v for k, v in vars(reply).items() if k != 'logprobs'}
-        row = map_texts(partial(redact, secrets=self.secrets), hide_keys(call.request | fields))
+        row = without_secrets(call.request | fields, self.secrets)
         with self._lock:
             self.log.append([row])
     return reply

@@ -7,13 +7,14 @@ __all__ = ['Policy', 'Reply', 'quietly', 'load_tokenizer', 'threads']
 
 # %% ../../nbs/340_llm.local.ipynb #f036f926
 import copy, json, torch
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
+from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
 from ..store import atomic_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -43,6 +44,7 @@ class Policy:
         if tokenizer.eos_token is None:
             raise ValueError('the tokenizer has no eos_token: set it to the token that ends a reply')
         self.eos_ids = _settle_special_tokens(model.generation_config, tokenizer)
+        self.form = ReplyForm(tokenizer, self.eos_ids)
 
     @property
     def n_parameters(self)->int:
@@ -87,6 +89,7 @@ def _positions(mask):
 def logps(self:Policy,
     prompt_ids:list[list[int]], # One list of ids per row
     reply_ids:list[list[int]],  # What followed each
+    allowed:list[list[NextTokens]|None]|None=None, # What each reply could choose from; None if anything
 )->tuple[Tensor, Tensor]: # Log-probs (B,T) at temperature 1; and 1. where there is a token, 0. beyond the end
     "Log-probs of `reply_ids` after `prompt_ids`, with gradients"
     device = self.model.device
@@ -96,6 +99,8 @@ def logps(self:Policy,
     out = self.model(input_ids=torch.cat([p, r], 1), attention_mask=mask, position_ids=_positions(mask),
                      use_cache=False, logits_to_keep=r.shape[1]+1)
     z = out.logits[:, :-1].float() # The scores before each token
+    if allowed is not None:
+        z = masked_replies(z, allowed)
     return _token_logps(z, r), r_mask.float()
 
 def _token_logps(z, ids):
@@ -123,6 +128,7 @@ class Reply:
     token_ids:list[int]  # With the end token, unless cut off before it
     logprobs:list[float] # Of each token, at temperature 1
     prompt_ids:list[int] # What it had read
+    allowed:list[NextTokens]|None = None # What each token was chosen from; None if from all
 
 @patch
 def _scores(self:Policy, ids, mask, past=None):
@@ -145,8 +151,18 @@ def _read_once(policy, prompts, device):
     return z, past, mask
 
 # %% ../../nbs/340_llm.local.ipynb #07b65caf
+def _choose(z, u, temperature, drafts):
+    "The next token of each row and its log-prob; `drafts` may rule some out, and take in the one chosen"
+    if drafts:
+        z = masked(z, [draft.rule for draft in drafts])
+    picked = _pick_tokens(z, u, temperature)
+    for draft, token in zip(drafts, picked.tolist()):
+        draft.add(token)
+    return picked, _token_logps(z, picked)
+
+# %% ../../nbs/340_llm.local.ipynb #f08fff5e
 @patch
-def _write(self:Policy, prompts, noise, temperature):
+def _write(self:Policy, prompts, noise, temperature, drafts=()):
     "Ids and log-probs that follow each of `prompts`, one token per column of `noise` at most"
     out = [([], []) for _ in prompts]
     rows = list(range(len(prompts))) # Of `prompts`, which are still being written
@@ -155,8 +171,9 @@ def _write(self:Policy, prompts, noise, temperature):
     for t in range(noise.shape[1]):
         if t:
             z, past = self._scores(picked[:, None], mask, past)
-        picked = _pick_tokens(z, noise[rows, t], temperature)
-        for i, token, lp in zip(rows, picked.tolist(), _token_logps(z, picked).tolist()):
+        under_way = [drafts[i] for i in rows] if drafts else ()
+        picked, lps = _choose(z, noise[rows, t], temperature, under_way)
+        for i, token, lp in zip(rows, picked.tolist(), lps.tolist()):
             out[i][0].append(token)
             out[i][1].append(lp)
         live = [k for k, token in enumerate(picked.tolist()) if token not in self.eos_ids]
@@ -196,19 +213,23 @@ def generate(self:Policy,
     generator:torch.Generator=None, # On the CPU
     max_new_tokens:int=32,   # Longest reply, in tokens
     batch_size:int=64,       # Rows read together, from 1: memory and speed, not what is said
+    allowed:list[Sequence[str]]|None=None, # Commands that each reply may end with; None lets it say anything
 )->list[Reply]: # In the order of `prompts`; `ValueError` if a prompt is empty, or too long for the model
     "A reply to each of `prompts`"
     _check_room(self.model, prompts, max_new_tokens)
+    drafts = begin_drafts(self.form, prompts, allowed, max_new_tokens)
     noise = torch.rand(len(prompts), max_new_tokens, generator=generator).to(self.model.device)
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), list(prompts[i])))
     replies = [None]*len(prompts)
     with _evaluating(self.model):
         for k in range(0, len(order), batch_size):
             rows = order[k:k+batch_size]
-            written = self._write([prompts[i] for i in rows], noise[rows], temperature)
+            some = [drafts[i] for i in rows] if drafts else ()
+            written = self._write([prompts[i] for i in rows], noise[rows], temperature, some)
             for i, (ids, lps) in zip(rows, written):
                 text = self.tokenizer.decode(ids, skip_special_tokens=True)
-                replies[i] = Reply(text, ids, lps, list(prompts[i]))
+                rules = drafts[i].rules if drafts else None
+                replies[i] = Reply(text, ids, lps, list(prompts[i]), rules)
     return replies
 
 # %% ../../nbs/340_llm.local.ipynb #51f3fea9

@@ -14,7 +14,7 @@ from ..bank_env import BankEnv
 from ..builders import build_retriever
 from ..envs.rollout import run_rollout
 from .editor import apply_patch
-from .gate import Decision, trial
+from .gate import Decision, paired, trial
 from .prompts import sections
 from ..skills.bank import SkillBank
 from ..skills.document import as_line, section_heading
@@ -105,8 +105,10 @@ def compare_banks(
         raise ValueError(f'none of the {len(items)} games would show a difference between the banks: '
                          'take others, or keep the old bank')
     def pairs(i:int, j:int)->list:
-        before, after = (_played(env, bank, shown[i:j], target_client) for bank in (old, new))
-        return [(a.hard, b.hard) for a, b in zip(before, after) if a.ok and b.ok]
+        some = shown[i:j]
+        before = _played(env, old, some, target_client)
+        after = _played(env, new, some, target_client)
+        return paired(before, after)
     return trial(pairs, len(shown), **settings)
 
 def _played(env, bank, items, client):

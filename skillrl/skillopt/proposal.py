@@ -174,12 +174,13 @@ def _select(session, merged):
 def _apply(session, ranked):
     "The candidate; None if a rewrite was lost"
     c, d = session.cfg, session.draft
-    how = dict(max_chars=c.max_skill_chars)
+    skill = d.state.skill
+    most = c.max_skill_chars
     patch = _trusted(session, ranked)
-    candidate, report = apply_patch_with_report(d.state.skill, patch, **how)
+    candidate, report = apply_patch_with_report(skill, patch, most)
     d.edits = edits_with_status(patch.edits, report)
     if c.update_mode == 'rewrite' and patch.edits:
-        candidate = session.ask('update', rewrite, d.state.skill, patch, context=d.context, **how)
+        candidate = session.ask('update', rewrite, skill, patch, context=d.context, max_chars=most)
     rows = report + d.untrusted
     kinds = [row['status'].partition('_')[0] for row in rows]
     counts = {kind: kinds.count(kind) for kind in ('applied', 'skipped', 'error')}
@@ -192,11 +193,12 @@ def _edit(session, items, results, batches):
     "The candidate that edits make, None when no edit is left; `batches` are minibatches of `results`"
     c, d = session.cfg, session.draft
     skill = d.state.skill
+    record = d.record
     told = dict(context=d.context)
-    budget = d.record['edit_budget']
+    budget = record['edit_budget']
     raw = session.ask('reflect', run_minibatch_reflect, batches, skill, edit_budget=budget, **told)
     for side in ('failure', 'success'):
-        d.record[f'n_{side}_patches'] = sum(p.source_type == side for p in raw)
+        record[f'n_{side}_patches'] = sum(p.source_type == side for p in raw)
     summaries = [line for p in raw for line in p.summary]
     d.patterns = failure_patterns(results, summaries)
     d.files['raw_patches.json'] = [p.to_dict() for p in raw]
@@ -205,7 +207,7 @@ def _edit(session, items, results, batches):
         raw = _screen(session, raw, items, results)
     size = c.merge_batch_size
     merged = session.ask('aggregate', merge_patches, skill, raw, batch_size=size, **told)
-    d.record['n_edits_merged'] = len(merged.edits)
+    record['n_edits_merged'] = len(merged.edits)
     d.files['merged_patch.json'] = merged.to_dict()
     if not merged.edits:
         return None
@@ -215,17 +217,18 @@ def _edit(session, items, results, batches):
 def propose(session:Session)->str|None: # None when nothing is proposed
     "A candidate made from one batch"
     c, d = session.cfg, session.draft
-    step = d.record['step']
+    record = d.record
+    step = record['step']
     skill = d.state.skill
     items = session.batches.of_step(step)
     results = session.play(skill, items, 'train', f'step {step}', 'rollout')
-    hard, soft = compute_score(results)
     lost = sum(not r.ok for r in results)
-    d.record |= dict(rollout_hard=hard, rollout_soft=soft, rollout_n=len(results), rollout_lost=lost)
+    record['rollout_hard'], record['rollout_soft'] = compute_score(results)
+    record |= dict(rollout_n=len(results), rollout_lost=lost)
     d.files['rollout_results.json'] = [r.to_dict() for r in results]
-    d.record['edit_budget'] = c.edit_budget
+    record['edit_budget'] = c.edit_budget
     if session.schedule:
-        d.record['edit_budget'] = session.schedule.get_lr(step)
+        record['edit_budget'] = session.schedule.get_lr(step)
     if c.rejected_edits:
         d.context = RejectedEdits.from_state(d.state.rejected).text()
     batches = reflection_batches(results, c.minibatch_size, c.failure_only, c.seed + step)

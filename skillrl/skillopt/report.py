@@ -51,9 +51,7 @@ def by_task_type(
         kinds = sorted({r.task_type for r in scored} - {''})
     if not kinds:
         return {}
-    groups = {}
-    for k in kinds:
-        groups[k] = [r for r in scored if r.task_type == k]
+    groups = {k: [r for r in scored if r.task_type == k] for k in kinds}
     groups['overall'] = scored
     other = [r for r in scored if r.task_type not in kinds]
     if other:
@@ -75,8 +73,7 @@ def gain(
         return None
     pairs = zip(before['items'], after['items'])
     gains = [b - a for a, b in pairs if None not in (a, b)]
-    low, high = gain_interval(gains)
-    return dict(mean=mean(gains), n=len(gains), interval=[low, high])
+    return dict(mean=mean(gains), n=len(gains), interval=list(gain_interval(gains)))
 
 # %% ../../nbs/769_skillopt.report.ipynb #7e314eeb
 def write_final(
@@ -89,9 +86,8 @@ def write_final(
     results = [r for some in passes for r in some]
     kinds = getattr(session.env, 'get_task_types', list)()
     buckets = by_task_type(results, kinds)
-    rows = [r.to_dict() for r in results]
     with atomic_folder(path) as tmp:
-        atomic_write(tmp/'results.json', as_file(rows))
+        atomic_write(tmp/'results.json', as_file([r.to_dict() for r in results]))
         if buckets:
             write_json(tmp/'buckets.json', buckets)
         write_json(tmp/'summary.json', summary)
@@ -110,16 +106,14 @@ def _same_test(session, known_as, n):
         return []
     rows = read_json(Path(session.cfg.out_root)/'test_eval_baseline'/'results.json')
     results = [RolloutResult.from_dict(row) for row in rows]
-    starts = range(0, len(results), n)
-    return [results[i:i + n] for i in starts]
+    return [results[i:i + n] for i in range(0, len(results), n)]
 
 def _measure_anew(session, path, skill, items, known_as, repeats):
     session.draft.usage = {}
     passes = _same_test(session, known_as, len(items))
     if not passes:
         for repeat in repeats:
-            results = session.play(skill, items, known_as['split'], repeat, path.name, at_end=True)
-            passes.append(results)
+            passes.append(session.play(skill, items, known_as['split'], repeat, path.name, at_end=True))
     summary = measured(session, passes) | known_as | dict(usage=session.usage_now())
     write_final(session, path, passes, summary)
     session.draft.usage = {}
@@ -168,10 +162,8 @@ def measure_tests(session:Session)->list: # Of two summaries, None where there i
     if not c.eval_test:
         return [None, None]
     skills = dict(test_eval_baseline=s.initial, test_eval_best=s.best)
-    found = []
-    for folder, skill in skills.items():
-        found.append(measure_final(session, folder, skill, session.test, c.test_split, ['test']))
-    return found
+    return [measure_final(session, folder, skill, session.test, c.test_split, ['test'])
+            for folder, skill in skills.items()]
 
 # %% ../../nbs/769_skillopt.report.ipynb #8fe374f3
 def summary_of_test(
@@ -188,10 +180,8 @@ def summary_of_test(
 # %% ../../nbs/769_skillopt.report.ipynb #826e3db4
 def lost_rollouts(session:Session)->int:
     "Rollouts without a score, of all stages; where the first skill is the best, its test counts once"
-    once = {}
-    for f in session.finals.values():
-        if 'lost' in f:
-            once[f['skill_hash'], f['split']] = f['lost']
+    finals = session.finals.values()
+    once = {(f['skill_hash'], f['split']): f['lost'] for f in finals if 'lost' in f}
     at_first = _baseline(session)['lost']
     in_steps = sum(r['lost'] for r in session.state.history)
     return at_first + in_steps + sum(once.values())

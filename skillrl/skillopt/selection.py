@@ -200,7 +200,8 @@ def _look_back(session, epoch):
     "Compare the skill with that of the epoch before, and learn from it"
     c, d = session.cfg, session.draft
     s, items = d.state, session.batches.items
-    sample = random.Random(c.seed + 2000*epoch).sample(items, min(c.slow_update_samples, len(items)))
+    size = min(c.slow_update_samples, len(items))
+    sample = random.Random(c.seed + 2000*epoch).sample(items, size)
     def play(skill, when):
         return session.play(skill, sample, 'train', f'epoch {epoch} {when}', 'look_back')
     new = play(s.skill, 'now')

@@ -141,5 +141,4 @@ def _run_steps(session):
 def train(self:SkillOptTrainer)->dict: # As in summary.json; BudgetExceeded before the first measurement
     "Run all steps that are not yet made, and report"
     with self.session.open():
-        stopped = _run_steps(self.session)
-        return write_summary(self.session, stopped)
+        return write_summary(self.session, _run_steps(self.session))

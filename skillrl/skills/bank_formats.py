@@ -145,7 +145,8 @@ def _foreign_dict(bank, fmt, router):
     if fmt == 'krill':
         d |= _krill_history(bank)
     metadata = dict(bank.metadata)
-    if any(names != (c,) for c, names in _places(bank.categories, fmt, router).items()):
+    places = _places(bank.categories, fmt, router)
+    if any(names != (c,) for c, names in places.items()):
         metadata['our_categories'] = {c: [s.id for s in _active_skills(bank, c)] for c in bank.categories}
     mistakes = _active_rows(bank.common_mistakes, fmt)
     rest = dict(common_mistakes=mistakes, metadata=metadata)

@@ -34,7 +34,8 @@ def where_skill(c:Claim, reader:EpisodeReader)->Skill:
     category, _ = asking.most_common(1)[0]
     belief = round(s.belief, 3)
     provenance = origin(c.seen, seen=s.n, looked=s.m, belief=belief)
-    title, principle = f'Where {thing} is kept', f'Look for {thing} in {s.place}.'
+    places = ', then '.join(place.place for place in c.sightings)
+    title, principle = f'Where {thing} is kept', f'Look for {thing} in {places}.'
     occasion = f'The goal needs {thing} and none has been seen yet.'
     return Skill('', title, principle, occasion, category, goals_of(c.asked), provenance)
 

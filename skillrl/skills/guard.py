@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
-from ..llm.reply import hide_keys, map_texts, redact
+from ..llm.secrets import without_secrets
 from .bank import Mistake, Skill, SkillBank
 from .guard_rules import HIDDEN, RULES, clean, views
 from ..store import JsonlLog, fingerprint
@@ -200,7 +200,7 @@ class RejectedLog:
 
     def _safe(self, row):
         "`row` without keys of services"
-        return map_texts(lambda text: redact(text, self.secrets), hide_keys(row))
+        return without_secrets(row, self.secrets)
 
     def add(self,
         rows:Collection[dict], # With `question`, `reason`, `raw` and what else tells one from another

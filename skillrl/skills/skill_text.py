@@ -73,18 +73,23 @@ def _parse_body(body):
     below = body[top.end():] if top else body
     lead, *rest = _HEADING.split(below)
     texts = [text.strip() for text in rest[1::2]]
-    return title, _sentences(_first_prose(lead.strip()), LIMITS['principle']), dict(zip(rest[::2], texts))
+    lead = _sentences(_first_prose(lead.strip()), LIMITS['principle'])
+    return title, lead, dict(zip(rest[::2], texts))
 
-# %% ../../nbs/435_skills.skill_text.ipynb #0d1e5ecb
+# %% ../../nbs/435_skills.skill_text.ipynb #d5858556
+def _without(fields, names):
+    return {k: v for k, v in fields.items() if k not in names}
+
 def _own_words(o, front, body):
     "What stands in the file and differs from what we would write for `o`"
     meta, about = front.get('metadata') or {}, front.get('description', '')
-    own = {k: v for k, v in front.items() if k not in ('name', 'description', 'metadata')}
-    own['metadata'] = {k: v for k, v in meta.items() if k not in OUR_METADATA}
+    own = _without(front, ('name', 'description', 'metadata'))
+    own['metadata'] = _without(meta, OUR_METADATA)
     own['description'] = '' if summary(o) == about else about
     own['body'] = '' if layout(o) == body else body
     return {k: v for k, v in own.items() if v}
 
+# %% ../../nbs/435_skills.skill_text.ipynb #0d1e5ecb
 def read_visible(
     front:dict, # The fields of the YAML part
     body:str, # Markdown
@@ -114,9 +119,10 @@ def _fits(v, limit=1024):
 
 def _own_metadata(own):
     meta = own.get('metadata')
-    if not isinstance(meta, dict) or not all(_fits(text) for pair in meta.items() for text in pair):
+    if not isinstance(meta, dict):
         return {}
-    return {k: v for k, v in meta.items() if k not in OUR_METADATA}
+    fits = [_fits(text) for pair in meta.items() for text in pair]
+    return _without(meta, OUR_METADATA) if all(fits) else {}
 
 def _front(o, name, own):
     "Fields of the YAML part; `own` is what the item brings along"
@@ -153,7 +159,7 @@ def visible_part(
     front, body = _front_and_body(o, name, own)
     if _same_words(read_visible(front, body, name), o):
         return front, body
-    rest = {k: v for k, v in own.items() if k not in ('body', 'description')}
+    rest = _without(own, ('body', 'description'))
     return _front_and_body(o, name, rest)
 
 # %% ../../nbs/435_skills.skill_text.ipynb #59806472
@@ -210,7 +216,7 @@ def _check_fields(o, extra):
 
 def _with_fields(o, d):
     "`o` with the fields in `d`, checked"
-    old = {k: v for k, v in vars(o).items() if k != 'extra'}
+    old = _without(vars(o), ['extra'])
     new = build(type(o), old | {k: v for k, v in d.items() if k in old and k != 'status'})
     extra = d.get('extra', o.extra)
     _check_fields(new, extra)
@@ -233,9 +239,9 @@ def from_text(
     if 'skillrl' not in front['metadata']:
         o.provenance = dict(origin=f'{name}/SKILL.md')
     exact = _with_fields(o, hidden)
-    shown = {k: v for k, v in front['metadata'].items() if k != 'skillrl'}
+    shown = _without(front['metadata'], ['skillrl'])
     if visible_part(exact, name) == (front | dict(name=name, metadata=shown), body):
         return exact
-    extra = {k: v for k, v in exact.extra.items() if k != 'skill_md'} | o.extra
-    unseen = {k: v for k, v in hidden.items() if k not in LIMITS and k != 'category'}
+    extra = _without(exact.extra, ['skill_md']) | o.extra
+    unseen = _without(hidden, [*LIMITS, 'category'])
     return _with_fields(o, unseen | dict(extra=extra))

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['collect_games', 'transcripts', 'learns_from_won', 'sft_rows', 'require_expert', 'demonstrations', 'drawn_rows',
-           'fine_tune', 'draw_groups', 'evolves', 'round_games', 'evolve_bank', 'Iteration', 'rl_iterations',
-           'train_in_suite', 'save_rounds']
+           'practice_games', 'practice_rows', 'fine_tune', 'draw_groups', 'evolves', 'round_games', 'evolve_bank',
+           'Iteration', 'rl_iterations', 'train_in_suite', 'save_rounds']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
@@ -129,15 +129,61 @@ def drawn_rows(
     n = min(len(rows), config.sft.num_examples or len(rows))
     return random.Random(config.seed).sample(rows, n)
 
+# %% ../../nbs/615_training.phases.ipynb #0f727dcd
+def practice_games(suite:Any, config:SkillRLConfig)->list: # All there are, where games are files
+    "Games whose states the weights may learn: none on which an evolving bank is judged"
+    splits, n = ['collect', 'train'], config.env.episodes
+    if config.env.games:
+        n = None
+        splits += [] if evolves(config) else ['val', 'gate', 'report']
+    return [g for split in splits for g in suite.games(split, n)]
+
+def practice_rows(
+    suite:Any,           # Where
+    bank:SkillBank|None, # Shown in the prompts
+    config:SkillRLConfig,
+    policy:Any,          # Who plays
+    number:int,          # Of the round, from 0
+)->list[dict]: # `prompt` and `completion`; ValueError where the world has no expert
+    "What the expert would have done in the states that `policy` gets into"
+    from skillrl.training.dagger import relabel
+    def expert_of(task:str, rng:random.Random)->Any:
+        return _expert_for(task, config, rng)
+    episodes = build_episodes(suite, practice_games(suite, config), bank, config)
+    return relabel(episodes, policy, expert_of, derive_seed(config.seed, 'dagger', number, suite.name))
+
+# %% ../../nbs/615_training.phases.ipynb #c3a554d3
+def _fine_tune_fully(policy, rows, steps, config, step, practise):
+    "All weights, `steps` updates at a time; the loss at each"
+    from skillrl.llm.local import threads
+    from skillrl.training.dagger import numbered_words, renumber
+    from skillrl.training.sft import encode_rows, full_sft
+    c, losses = config.sft, []
+    rng = seeded(config.seed, 'renumber')
+    rounds = c.dagger_rounds if practise else 0
+    alike = numbered_words(policy.tokenizer) if c.renumber else {}
+    def progress(i:int, loss:float)->None:
+        if step:
+            step(len(losses) + i + 1, steps*(rounds + 1))
+    with threads(config.model.threads):
+        encoded = encode_rows(rows, policy)
+        def one_pass()->list:
+            return [renumber(row, alike, rng) if rng.random() < c.renumber else row for row in encoded]
+        for number in range(rounds + 1):
+            if number:
+                encoded += encode_rows(practise(policy, number - 1), policy)
+            known, seed = one_pass if c.renumber else encoded, config.seed + number
+            losses += full_sft(known, policy, steps, c.learning_rate, c.batch_size, seed, progress)
+    return losses
+
 # %% ../../nbs/615_training.phases.ipynb #3aa63537
 def fine_tune(
     rows:list[dict], # `prompt` and `completion`
     config:SkillRLConfig,
     step:Callable[[int, int], Any]|None=None, # Called with (updates done, in all)
+    practise:Callable[[Any, int], list[dict]]|None=None, # Policy and number of a DAgger round → more rows
 )->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError without rows
     "Fine-tune the policy a run starts from"
-    from skillrl.llm.local import threads
-    from skillrl.training.sft import encode_rows, full_sft
     policy, c = build_local_policy(config), config.sft
     if c.method=='none':
         return policy, []
@@ -147,12 +193,7 @@ def fine_tune(
     steps = c.steps or c.epochs*-(-len(rows)//c.batch_size)
     if c.method!='full':
         return _fine_tune_adapter(rows, config, policy.tokenizer, steps)
-    def progress(i:int, loss:float)->None:
-        if step:
-            step(i + 1, steps)
-    with threads(config.model.threads):
-        encoded = encode_rows(rows, policy)
-        return policy, full_sft(encoded, policy, steps, c.learning_rate, c.batch_size, config.seed, progress)
+    return policy, _fine_tune_fully(policy, rows, steps, config, step, practise)
 
 # %% ../../nbs/615_training.phases.ipynb #1f766a4e
 def _fine_tune_adapter(rows, config, tokenizer, steps):

@@ -11,36 +11,40 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
-from ..builders import announce_play, announce_rounds, announce_teacher
-from ..builders import build_episodes, build_policy, build_teacher
-from ..builders import derive_seed, distill_questions, rollout_limits
+from ..builders import announce_play, announce_rounds, announce_teacher, build_episodes
+from ..builders import build_policy, build_teacher, derive_seed, distill_questions, rollout_limits
 from ..config import SkillRLConfig
 from ..envs.base import world
 from ..evaluate import evaluate
 from ..runfolder import RunFolder
 from ..skills.bank import SkillBank, load_version
 from ..skills.distillation import distill as write_bank
-from .phases import collect_games, demonstrations, drawn_rows
-from .phases import evolve_bank, evolves, fine_tune
-from .phases import learns_from_won, require_expert
+from .phases import collect_games, demonstrations, drawn_rows, evolve_bank, evolves
+from .phases import fine_tune, learns_from_won, practice_rows, require_expert
 from .phases import rl_iterations, transcripts
 from .report import describe_changes, evaluated, write_run_report
 from ..trajectory import Trajectory, select
 
 # %% ../../nbs/11_training.pipeline.ipynb #7cf0e74c
 PHASES = 'collect', 'distill', 'sft', 'rl', 'evolve', 'eval'
+_STATES = *PHASES, 'done'
 FILES = 'bank', 'collector', 'teacher', 'report.md', 'figures'
 MAKES = *FILES, 'trajectories.jsonl', 'sft.jsonl', 'metrics.jsonl', 'evolution.jsonl', 'reference', 'policy'
 
-def _state_problems(run, suites, phase, done, versions):
+def _is_count(n):
+    return type(n) is int and n >= 0
+
+def _state_problems(run, suites, state):
     "What the state of no run says, in words"
-    if phase not in (*PHASES, 'done'):
+    phase, done = state.get('phase'), state.get('done')
+    versions = state.get('versions')
+    if phase not in _STATES:
         return [f'is in the phase {phase!r:.40}, which is none of {", ".join(PHASES)}']
-    if type(done) is not int or done < 0:
+    if not _is_count(done):
         return [f'has done {done!r:.40} steps']
-    if not isinstance(versions, dict) or any(type(n) is not int or n < 0 for n in versions.values()):
+    if not isinstance(versions, dict) or not all(map(_is_count, versions.values())):
         return ['has `versions` that are no numbers of banks']
-    over = (*PHASES, 'done')[:(*PHASES, 'done').index(phase)]
+    over = _STATES[:_STATES.index(phase)]
     problems = []
     if 'distill' in over:
         problems += [f'has no bank for {name}' for name in suites if name not in versions]
@@ -57,7 +61,7 @@ def checked_state(
     state = run.state
     if state is None:
         state = dict(phase=PHASES[0], done=0, versions={})
-    problems = _state_problems(run, suites, *(state.get(k) for k in ('phase', 'done', 'versions')))
+    problems = _state_problems(run, suites, state)
     if problems:
         raise ValueError(f'{run.path}/state.json {problems[0]}: restore it from a copy, or start a new run')
     return state
@@ -90,10 +94,9 @@ class Pipeline:
 @patch
 def commit(self:Pipeline, phase:str, done:int, total:int)->None:
     "Make the step that just ended the one to resume from"
-    now = dict(phase=phase, done=done)
+    self.state |= dict(phase=phase, done=done)
     if done == total:
-        now = dict(phase=[*PHASES, 'done'][PHASES.index(phase) + 1], done=0)
-    self.state |= now
+        self.state |= dict(phase=_STATES[_STATES.index(phase) + 1], done=0)
     self.run.commit(self.state)
     if self.step:
         self.step(phase, done, total)
@@ -128,9 +131,9 @@ def collected(self:Pipeline, suite:Any)->list[Trajectory]:
         self._collected = {}
         for d in self.run.log('trajectories').read():
             about = d['metadata']
-            if about['phase'] != 'collect':
-                continue
-            self._collected.setdefault(about['suite'], []).append(Trajectory.from_dict(d))
+            if about['phase'] == 'collect':
+                of_suite = self._collected.setdefault(about['suite'], [])
+                of_suite.append(Trajectory.from_dict(d))
     return self._collected[suite.name]
 
 def collect(p:Pipeline)->None:
@@ -187,7 +190,9 @@ def sft(p:Pipeline)->None:
     for _ in p.steps('sft', [0]):
         rows = _demonstrated(p) if p.config.sft.method!='none' else []
         p.run.log('sft').append(rows)
-        policy, losses = fine_tune(rows, p.config)
+        def practise(policy:Any, number:int)->list[dict]:
+            return [row for s in p.train for row in practice_rows(s, p.bank(s), p.config, policy, number)]
+        policy, losses = fine_tune(rows, p.config, practise=practise)
         losses = [round(loss, 6) for loss in losses]
         p.run.log('metrics').append([dict(phase='sft', rows=len(rows), losses=losses)])
         with p.run.folder('reference') as folder:
@@ -215,11 +220,19 @@ def evolve_suite(self:Pipeline,
     self.save_bank(suite, bank)
 
 # %% ../../nbs/11_training.pipeline.ipynb #f2b9775d
+@patch
+def policy(self:Pipeline,
+    when:str, # 'before' or 'after' RL
+)->Any: # A `Policy`; that of 'before' if there was no RL
+    "The policy before or after RL"
+    from skillrl.llm.local import Policy
+    trained = when=='after' and 'policy' in self.run.folders
+    return Policy.load(self.run.path/self.run.folders['policy' if trained else 'reference'])
+
 def _trainer(p):
     "The trainer as of the last commit"
-    from skillrl.llm.local import Policy
     from skillrl.training.rl import GRPOTrainer, TrainablePolicy
-    reference = Policy.load(p.run.path/p.run.folders['reference'])
+    reference = p.policy('before')
     if 'policy' not in p.run.folders:
         return GRPOTrainer(reference, p.config.rl)
     policy = TrainablePolicy.load(p.run.path/p.run.folders['policy'])
@@ -248,15 +261,6 @@ def rl(p:Pipeline)->None:
             trainer.policy.save(folder)
 
 # %% ../../nbs/11_training.pipeline.ipynb #e757b09a
-@patch
-def policy(self:Pipeline,
-    when:str, # 'before' or 'after' RL
-)->Any: # A `Policy`; that of 'before' if there was no RL
-    "The policy before or after RL"
-    from skillrl.llm.local import Policy
-    trained = when=='after' and 'policy' in self.run.folders
-    return Policy.load(self.run.path/self.run.folders['policy' if trained else 'reference'])
-
 def evolve(p:Pipeline)->None:
     "One evolution round in each test suite, with the weights as they are"
     suites = p.test if evolves(p.config) else []
@@ -304,8 +308,9 @@ def _play_condition(p, when, what, split):
         games = suite.games(split, p.config.env.test_tasks)
         episodes += build_episodes(suite, games, bank_shown(p, what, i), p.config)
     limits = rollout_limits(p.test[0], p.config)
+    seed = derive_seed(p.config.seed, 'eval')
     with threads(p.config.model.threads):
-        return evaluate(p.policy(when), episodes, seed=derive_seed(p.config.seed, 'eval'), limits=limits)
+        return evaluate(p.policy(when), episodes, seed=seed, limits=limits)
 
 # %% ../../nbs/11_training.pipeline.ipynb #c95aede6
 def evaluate_conditions(p:Pipeline)->None:
@@ -333,7 +338,7 @@ _phases = dict(collect=collect, distill=distill, sft=sft,
 @patch
 def go(self:Pipeline)->Path: # The run's folder
     "Run every phase that is not done"
-    todo = (*PHASES, 'done').index(self.state['phase'])
+    todo = _STATES.index(self.state['phase'])
     for phase in PHASES[todo:]:
         _phases[phase](self)
     return self.run.path

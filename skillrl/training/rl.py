@@ -156,8 +156,10 @@ def minibatches(
     return [[batch[k:k+chunk] for k in range(0, len(batch), chunk)] for batch in batches]
 
 # %% ../../nbs/09_training.rl.ipynb #af41f2fe
-def _reply_tokens(chunks):
-    return sum(len(r.row.reply_ids) for chunk in chunks for r in chunk)
+def _masks(chunk):
+    "For `logps`: what the tokens of `chunk` were chosen from, unless all were free"
+    allowed = [r.row.allowed for r in chunk]
+    return dict(allowed=allowed) if any(allowed) else {}
 
 @patch
 def loss(self:GRPOTrainer,
@@ -166,15 +168,20 @@ def loss(self:GRPOTrainer,
 )->tuple[Tensor, dict]: # One number with its gradient, and what to log
     "GRPO's loss on `chunk`"
     prompts, replies = [r.row.prompt_ids for r in chunk], [r.row.reply_ids for r in chunk]
-    lp, mask = self.policy.logps(prompts, replies)
+    masks = _masks(chunk)
+    lp, mask = self.policy.logps(prompts, replies, **masks)
     with torch.no_grad():
-        lp_ref, _ = self.reference.logps(prompts, replies)
+        lp_ref, _ = self.reference.logps(prompts, replies, **masks)
     lp_old = torch.zeros_like(lp)
     for i, r in enumerate(chunk):
         lp_old[i, :len(r.row.logprobs)] = torch.tensor(r.row.logprobs)
     adv = torch.tensor([r.advantage for r in chunk], device=lp.device)
     options = LossOptions(epsilon=self.config.clip_epsilon, beta=self.config.kl_coeff)
     return grpo_loss(lp, lp_old, lp_ref, adv, mask, options, total)
+
+# %% ../../nbs/09_training.rl.ipynb #1ed181d7
+def _reply_tokens(chunks):
+    return sum(len(r.row.reply_ids) for chunk in chunks for r in chunk)
 
 @patch
 def update(self:GRPOTrainer,

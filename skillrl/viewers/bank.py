@@ -155,16 +155,17 @@ def _pooled(records, key):
 def _draw_proposals(ax, by_round):
     rounds = list(by_round)
     floor = [0]*len(rounds)
-    right = rounds[-1] + .25
     for key, color in (('kept', 'blue'), ('refused', 'grey')):
         counts = []
         for records in by_round.values():
             n = sum(len(r[key]) for r in records)
             counts.append(n)
         ax.bar(rounds, counts, .5, floor, color=PALETTE[color])
-        middle = floor[-1] + counts[-1]/2
-        label_end(ax, right, middle, key, PALETTE[color])
         floor = [a + b for a, b in zip(floor, counts)]
+    right = rounds[-1] + .25
+    _, top = ax.get_ylim()
+    label_end(ax, right, .6*top, 'refused', PALETTE['grey'])
+    label_end(ax, right, .4*top, 'kept', PALETTE['blue'])
     ax.set(ylabel='proposals')
     ax.locator_params(axis='y', integer=True)
 

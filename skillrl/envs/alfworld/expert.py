@@ -16,13 +16,15 @@ from ..base import seeded
 from ...trajectory import Step, Trajectory
 
 # %% ../../../nbs/576_envs.alfworld.expert.ipynb #bc36a153
-_HINT = re.compile(r'look for (?:an? |the )?([a-z]+) (?:in|on) (?:the )?([a-z]+ \d+)', re.I)
+_PLACES = r'[a-z]+(?: \d+|(?:, then [a-z]+)*)' # `cabinet 4`; `fridge, then countertop`
+_HINT = re.compile(rf'look for (?:an? |the )?([a-z]+) (?:in|on) (?:the )?({_PLACES})', re.I)
 
 def read_hints(
     lines:list[str], # Sentences of skills
-)->list[tuple]:      # Pairs of thing type and receptacle
+)->list[tuple]:      # Pairs of thing type and places: one receptacle, or types of them, best first
     "Places that skills name"
-    return [pair for line in lines for pair in _HINT.findall(line)]
+    pairs = [pair for line in lines for pair in _HINT.findall(line)]
+    return [(thing, tuple(places.split(', then '))) for thing, places in pairs]
 
 # %% ../../../nbs/576_envs.alfworld.expert.ipynb #93ef3a48
 class AlfworldExpert:
@@ -94,36 +96,47 @@ def fetch(self:AlfworldExpert)->tuple[str, str]:
     _, r = seen[0]
     return f'{self.thing} in {r}', self.reach(r)
 
-# %% ../../../nbs/576_envs.alfworld.expert.ipynb #345bbb3f
+# %% ../../../nbs/576_envs.alfworld.expert.ipynb #297246eb
 @patch
-def find(self:AlfworldExpert,
-    thing:str, # Type of thing or lamp
-)->tuple[str, str]:
-    "Look where we have not looked"
-    unsearched = self.notes.unsearched()
-    told = [r for t, r in self.hints if t == thing and r in unsearched and self.believes(t, r)]
-    if told:
-        return f'find {thing} in {told[0]}', self.reach(told[0])
-    if not unsearched:
-        return f'find {thing}', self.rng.choice(sorted(self.can))
-    worth = [likelihood(kind(r), thing)/_steps_to(r, self.can) for r in unsearched]
-    best = [r for r, w in zip(unsearched, worth) if w == max(worth)]
-    return f'find {thing}', self.reach(self.rng.choice(best))
-
-@patch
-def believes(self:AlfworldExpert, thing:str, receptacle:str)->bool:
-    "Whether a hint is believed in this episode"
-    hint = thing, receptacle
-    if hint not in self._trusted:
+def heeded(self:AlfworldExpert,
+    hint:tuple,            # From `read_hints`
+    unsearched:list[str],  # Receptacles
+)->list[tuple]: # Best first; empty if it is not believed, or all are searched
+    "Pairs of a place that `hint` names and the receptacles that are meant"
+    named = [(place, [r for r in unsearched if place in (r, kind(r))]) for place in hint[1]]
+    meant = [(place, receptacles) for place, receptacles in named if receptacles]
+    if meant and hint not in self._trusted:
         self._trusted[hint] = self.rng.random() < self.trust
-    return self._trusted[hint]
+    return meant if self._trusted.get(hint) else []
 
+# %% ../../../nbs/576_envs.alfworld.expert.ipynb #345bbb3f
 def _steps_to(r, can): # Steps to see what a receptacle holds, as far as is known
     far = f'go to {r}' in can
     closed = f'open {r}' in can
     if far and kind(r) in DOORS:
         closed = True
     return max(int(far) + int(closed), 1)
+
+def _nearest(receptacles, can, rng): # One of those that take the fewest steps
+    steps = [_steps_to(r, can) for r in receptacles]
+    near = [r for r, n in zip(receptacles, steps) if n == min(steps)]
+    return rng.choice(near) if len(near) > 1 else near[0]
+
+@patch
+def find(self:AlfworldExpert,
+    thing:str, # Type of thing or lamp
+)->tuple[str, str]:
+    "Look where we have not looked"
+    unsearched = self.notes.unsearched()
+    told = [pair for hint in self.hints if hint[0] == thing for pair in self.heeded(hint, unsearched)]
+    if told:
+        place, meant = told[0]
+        return f'find {thing} in {place}', self.reach(_nearest(meant, self.can, self.rng))
+    if not unsearched:
+        return f'find {thing}', self.rng.choice(sorted(self.can))
+    worth = [likelihood(kind(r), thing)/_steps_to(r, self.can) for r in unsearched]
+    best = [r for r, w in zip(unsearched, worth) if w == max(worth)]
+    return f'find {thing}', self.reach(self.rng.choice(best))
 
 # %% ../../../nbs/576_envs.alfworld.expert.ipynb #d0437033
 @patch

@@ -31,7 +31,8 @@ def _fetch(e, o, i):
     return Stop(i, f'take {e.thing_names[o]} from {e.receptacle_names[i]}', True)
 
 def _store(e, o, i):
-    return Stop(i, PUT_COMMANDS[e.style].format(e.thing_names[o], e.receptacle_names[i]), True)
+    command = PUT_COMMANDS[e.style].format(e.thing_names[o], e.receptacle_names[i])
+    return Stop(i, command, True)
 
 def _fits(e, o, i):
     pair = e.scene.receptacles[i].type, e.scene.things[o].type
@@ -144,7 +145,8 @@ class _Facts:
     def __init__(self, problem):
         self.rows = _pddl_facts(_sections(problem)[0])
         self.names = _pddl_names(self.rows)
-        self.types = {x: _bare(type) for x, type in self.rows['receptacletype'] + self.rows['objecttype']}
+        typed = self.rows['receptacletype'] + self.rows['objecttype']
+        self.types = {x: _bare(type) for x, type in typed}
 
     def name(self, x:str)->str:
         return self.names.get(x, x + ' ')
@@ -191,7 +193,8 @@ def _things(facts):
         within = tuple(map(facts.name, places[x]))
         contents = tuple(map(facts.name, inside[x]))
         lying = tuple(map(facts.location, spots[x]))
-        found.append(Thing(facts.name(x), facts.types.get(x, ''), within, can, state, lying, contents))
+        name, type = facts.name(x), facts.types.get(x, '')
+        found.append(Thing(name, type, within, can, state, lying, contents))
     return tuple(found)
 
 # %% ../../../nbs/574_envs.alfworld.files.ipynb #3fe8e352
@@ -220,7 +223,9 @@ def goal_from_pddl(
         raise ValueError("its goal is not one of the six kinds this engine judges")
     treatments = [verb for verb in TOOLS if f'is{STATES[verb]}' in text]
     category = treatments[0] if treatments else 'pick'
-    return Goal('pick_two' if len(types) > 1 else category, next(iter(types.values())), targets[0])
+    if len(types) > 1:
+        category = 'pick_two'
+    return Goal(category, next(iter(types.values())), targets[0])
 
 def game_from_pddl(
     data:dict, # What `game.tw-pddl` holds: `pddl_problem` and, if known, `grammar`, `task`, `solvable`
@@ -230,7 +235,9 @@ def game_from_pddl(
     goal, scene = goal_from_pddl(data['pddl_problem']), scene_from_pddl(data['pddl_problem'])
     said = re.search(r'Your task is to: (.*?)\.?"', data.get('grammar', ''))
     sentence = said[1] if said and said[1] != 'UNKNOWN GOAL' else ''
-    return Game(id, scene, goal, task=data.get('task') or sentence, solvable=bool(data.get('solvable', True)))
+    task = data.get('task') or sentence
+    solvable = bool(data.get('solvable', True))
+    return Game(id, scene, goal, task=task, solvable=solvable)
 
 # %% ../../../nbs/574_envs.alfworld.files.ipynb #84c49cd5
 def load_game(
@@ -240,8 +247,10 @@ def load_game(
     path = Path(path)
     data = read_json(path)
     try:
-        official = 'pddl_problem' in data
-        game = game_from_pddl(data, '/'.join(path.parent.parts[-3:])) if official else Game.from_dict(data)
+        if 'pddl_problem' in data:
+            game = game_from_pddl(data, '/'.join(path.parent.parts[-3:]))
+        else:
+            game = Game.from_dict(data)
         if not game.solvable:
             raise Unsolvable(f"{path} is marked as not solvable: leave it out")
         oracle(game)

@@ -197,6 +197,15 @@ def unsearched(self:AlfworldNotes)->list[str]: # Names, as the room listed them
     "Receptacles whose contents have never been seen"
     return [r for r in self.receptacles if r not in self.found]
 
+# %% ../../../nbs/571_envs.alfworld.notes.ipynb #437fc2e9
+@patch
+def state(self:AlfworldNotes)->tuple: # Hashable
+    "What is known so far; equal to an earlier one if nothing new was learnt since"
+    def settled(known:dict)->frozenset:
+        return frozenset((name, tuple(sorted(things))) for name, things in known.items())
+    return (self.holding, settled(self.contents), settled(self.inside), settled(self.done),
+            frozenset(self.closed))
+
 # %% ../../../nbs/571_envs.alfworld.notes.ipynb #6e761fdd
 def group_actions(
     admissible:list[str], # Commands that would be accepted

@@ -1,0 +1,113 @@
+"""DAgger: whose states are labelled, by whom, and which games they come from"""
+import random
+from collections import Counter
+import pytest
+from skillrl.agent import Episode, StepRow
+from skillrl.builders import build_local_policy
+from skillrl.config import SkillRLConfig
+from skillrl.envs.alfworld.engine import AlfworldEnv
+from skillrl.envs.alfworld.expert import AlfworldExpert, read_hints
+from skillrl.envs.alfworld.households import households
+from skillrl.envs.alfworld.suites import HouseholdSuite
+from skillrl.training.dagger import RelabelOptions, numbered_words, relabel, renumber
+from skillrl.training.phases import fine_tune, practice_games, practice_rows
+
+GAMES = [h.game('train', 0, 'pick') for h in households('train', 6, strength=0)]
+POLICY = build_local_policy(SkillRLConfig())
+
+def expert_of(task, rng):
+    return AlfworldExpert(task, rng)
+
+def labelled(policy=POLICY, **options):
+    "Rows, and the episodes they come from"
+    episodes = [Episode(AlfworldEnv([g], max_steps=12), g) for g in GAMES]
+    return relabel(episodes, policy, expert_of, seed=3, options=RelabelOptions(**options)), episodes
+
+class Stubborn:
+    "A policy that always sends the same refused command"
+    encode = staticmethod(lambda messages: [1])
+    def generate(self, prompts, temperature, generator):
+        return ['<think> go </think> <action> go to nowhere 1 </action>']*len(prompts)
+
+def test_the_policy_acts_and_the_expert_labels():
+    rows, episodes = labelled(Stubborn(), helped=0., refusals=99, repeats=99)
+    assert len(rows) == sum(len(e.steps) for e in episodes)
+    assert {step.action for e in episodes for step in e.steps} == {'go to nowhere 1'}
+    assert not any('nowhere' in row['completion'] for row in rows)
+
+def test_an_expert_that_always_helps_plays_its_own_labels():
+    rows, episodes = labelled(helped=1., repeats=99)
+    assert Counter(row['completion'] for row in rows) == Counter(s.reply for e in episodes for s in e.steps)
+
+def test_after_refusals_in_a_row_the_expert_takes_a_step():
+    _, episodes = labelled(Stubborn(), helped=0., refusals=3)
+    for e in episodes:
+        assert [step.ok for step in e.steps[:8]] == [False, False, False, True]*2
+
+def test_a_prompt_is_labelled_twice_at_most():
+    rows, _ = labelled(Stubborn(), helped=0., refusals=99)
+    assert max(Counter(row['prompt'][-1]['content'] for row in rows).values()) <= 2
+
+def test_one_seed_makes_the_same_rows():
+    assert labelled()[0] == labelled()[0]
+
+def test_new_numbers_are_the_same_in_prompt_and_reply():
+    alike = numbered_words(POLICY.tokenizer)
+    def ids(text):
+        return POLICY.tokenizer(text)['input_ids']
+    row = StepRow(ids('Seen: egg 1 in cabinet 1, cabinet 2. Holding: nothing'), ids('go to cabinet 2'))
+    changed = 0
+    for seed in range(20):
+        new = renumber(row, alike, random.Random(seed))
+        renamed = dict(zip(row.prompt_ids, new.prompt_ids))
+        assert [renamed.get(i, i) for i in row.reply_ids] == new.reply_ids
+        assert len(set(new.prompt_ids)) == len(set(row.prompt_ids))
+        assert all(alike.get(old) == alike.get(i) for old, i in renamed.items())
+        changed += new.reply_ids != row.reply_ids
+    assert changed > 10
+
+def test_words_without_numbers_have_no_others():
+    alike = numbered_words(POLICY.tokenizer)
+    assert POLICY.tokenizer.convert_tokens_to_ids('cabinet') not in alike
+
+def test_practice_is_on_games_that_no_bank_is_judged_by():
+    suite, config = HouseholdSuite(households('train', 1)[0]), SkillRLConfig()
+    mine = {g.id for g in practice_games(suite, config)}
+    for split in ('val', 'gate', 'report', 'test'):
+        assert not mine & {g.id for g in suite.games(split, 50)}
+
+def test_all_training_games_of_a_folder_are_practised_unless_banks_evolve():
+    class Folder:
+        def games(self, split, n):
+            assert n is None
+            return [split]
+    config = SkillRLConfig().merged({'env.games': '/games'})
+    assert practice_games(Folder(), config) == ['collect', 'train']
+    still = config.merged({'evolution.validation_interval': 0})
+    assert practice_games(Folder(), still) == ['collect', 'train', 'val', 'gate', 'report']
+
+def test_each_round_adds_rows_and_updates():
+    config = SkillRLConfig().merged({'sft.steps': 3, 'sft.dagger_rounds': 2, 'env.episodes': 2,
+                                     'sft.renumber': .5})
+    suite = HouseholdSuite(households('train', 1)[0])
+    asked, steps = [], []
+    def practise(policy, number):
+        asked.append(number)
+        return practice_rows(suite, None, config, policy, number)
+    rows = practice_rows(suite, None, config, POLICY, 9)
+    policy, losses = fine_tune(rows, config, lambda *done: steps.append(done), practise)
+    assert (asked, len(losses), steps[-1]) == ([0, 1], 9, (9, 9))
+    again, _ = fine_tune(rows, config, None, practise)
+    same = zip(policy.model.parameters(), again.model.parameters())
+    assert all((a == b).all() for a, b in same)
+
+@pytest.mark.parametrize('settings, remedy', [
+    ({'sft.method': 'lora'}, "sft.method is 'lora': set sft.method to 'full'"),
+    ({'sft.demonstrator': 'teacher'}, "sft.demonstrator is 'teacher': set sft.demonstrator to 'expert'")])
+def test_dagger_that_cannot_be_is_refused(settings, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        SkillRLConfig().merged({'sft.dagger_rounds': 1} | settings)
+
+def test_a_hint_may_name_kinds_of_places():
+    lines = ['Look for egg in fridge 1.', 'Look for mug on shelf, then desk, then cabinet.', 'Open doors.']
+    assert read_hints(lines) == [('egg', ('fridge 1',)), ('mug', ('shelf', 'desk', 'cabinet'))]
