@@ -6,12 +6,10 @@
 __all__ = ['patched_skill', 'play_pairs', 'propose']
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #3ba61da2
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import zip_longest
 from ..llm.reply import Outage
-from ..parts import Parts
+from ..parts import Parts, in_layers
 from .editor import Patch, apply_patch_with_report
 from .gate import compute_score
 from .memory import RejectedEdits, autonomous_budget, edits_with_status, failure_patterns
@@ -57,12 +55,12 @@ def _gain_of(session, p, before, after):
     return dict(gain=gain, kept=gain > 0, gained=gained)
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #604c964e
-def _replay(session, pairs, item_of, again=''):
-    "(skill, id) → result for `pairs` of those, `again` telling this time from others"
+def _replay(session, pairs, item_of):
+    "(skill, id) → result for `pairs` of those"
     if not pairs:
         return {}
     skills, ids = map(list, zip(*pairs))
-    name = f'step {session.draft.record["step"]}{again}'
+    name = f'step {session.draft.record["step"]}'
     try:
         results = session.play(skills, [item_of[i] for i in ids], 'train', name, 'screen')
     except Outage as e:
@@ -86,47 +84,53 @@ def _gains(session, raw, item_of, before):
     return rows
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #fd614917
-def _trial(session, p, row, before):
-    "The edits of the patch `p`, which have to be missed on the items that it gained"
-    edits = p.patch.edits
-    skill = session.draft.state.skill
+def play_pairs(
+    session:Session,
+    pairs:list,   # Of a skill and the id of an item
+    item_of:dict|list, # Id → training item
+    repeat:str,   # As of `Session.play`
+    stage:str,
+)->dict: # Outage, BudgetExceeded
+    "The score of each of `pairs` that was not lost"
+    scores = {}
+    for layer in in_layers(pairs):
+        skills = [skill for skill, _ in layer]
+        items = [item_of[i] for _, i in layer]
+        results = session.play(skills, items, 'train', repeat, stage)
+        scores |= {pair: session.score(r) for pair, r in zip(layer, results) if r.ok}
+    return scores
+
+# %% ../../nbs/760_skillopt.proposal.ipynb #706990da
+def _edits_of(session, p, gained, before):
+    "The edits of the patch `p`, which have to be missed on the items that it `gained`"
+    skill, edits = session.draft.state.skill, p.patch.edits
 
     def text_of(places):
         patch = Patch([edits[k] for k in places])
         return apply_patch_with_report(skill, patch, session.cfg.max_skill_chars)[0]
 
-    ids = row['gained']
-    scores = {i: session.score(before[i]) for i in ids}
-    return Parts(range(len(edits)), text_of, ids, session.cfg.gate_alpha, scores)
-
-def play_pairs(session:Session, pairs:list, play:Callable)->dict:
-    "Score of each (text, item id) of `pairs`, of what was not lost; `play` gets those of different items"
-    scores = {}
-    layers = {}
-    seen = Counter()
-    for pair in dict.fromkeys(pairs):
-        layers.setdefault(seen[pair[1]], []).append(pair)
-        seen[pair[1]] += 1
-    for layer in layers.values():
-        found = play(layer)
-        scores |= {pair: session.score(r) for pair, r in found.items() if r.ok}
-    return scores
+    scores = {i: session.score(before[i]) for i in gained}
+    return Parts(range(len(edits)), text_of, gained, session.cfg.gate_alpha, before=scores)
 
 def _prove(session, p, row, item_of, before):
-    "The patch `p` less the edits that nothing depends on; `row` notes how many are left"
-    p = replace(p, patch=replace(p.patch, edits=joined(p.patch.edits)))
-    trial, again = _trial(session, p, row, before), 0
-    while pairs := trial.to_play():
-        again += 1
-        scores = play_pairs(session, pairs, lambda some: _replay(session, some, item_of, f' again {again}'))
-        trial.note(scores)
-    edits = [p.patch.edits[k] for k in trial.kept]
-    for k in trial.kept:
-        places = [session.batches.items.index(item_of[i]) for i in trial.missed[k]]
-        session.draft.note_needed(p.patch.edits[k].content, places)
-        row['missed'] += trial.missed[k]
-    row |= dict(kept=bool(edits), n_edits_kept=len(edits))
-    return replace(p, patch=replace(p.patch, edits=edits))
+    "The patch `p` less the edits that nothing depends on; `row` notes what the others were missed on"
+    edits = joined(p.patch.edits)
+    parts = _edits_of(session, replace(p, patch=Patch(edits)), row['gained'], before)
+    step = session.draft.record['step']
+
+    def play(pairs):
+        try:
+            return play_pairs(session, pairs, item_of, f'step {step} again {parts.round}', 'screen')
+        except Outage:
+            return {}
+
+    kept = parts.run(play)
+    for k in kept:
+        missed = parts.missed(k)
+        session.draft.note_needed(edits[k].content, [session.batches.items.index(item_of[i]) for i in missed])
+        row['missed'] += missed
+    row |= dict(kept=bool(kept), n_edits_kept=len(kept))
+    return replace(p, patch=replace(p.patch, edits=[edits[k] for k in kept]))
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #61f34e21
 def _screen(session, raw, items, results):
@@ -143,15 +147,17 @@ def _screen(session, raw, items, results):
         if not row['kept'] or room <= 0:
             continue
         row['missed'] = []
-        if row.get('gained') and session.promises():
+        if row.get('gained') and session.cfg.promises():
             p = _prove(session, p, row, item_of, before)
-        if p.patch.edits:
-            p = replace(p, patch=replace(p.patch, edits=p.patch.edits[:room]))
-            kept.append(p)
-            room -= len(p.patch.edits)
+        edits = p.patch.edits[:room]
+        if edits:
+            kept.append(replace(p, patch=replace(p.patch, edits=edits)))
+            room -= len(edits)
             missed.update(row['missed'])
     d.files['screen.json'] = rows
-    d.record |= dict(n_patches_kept=len(kept), proven=len(missed)/max(1, len(results)))
+    d.record['n_patches_kept'] = len(kept)
+    if session.cfg.makes_drafts():
+        d.record['proven'] = len(missed)/max(1, len(results))
     return kept
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #0838e7c9

@@ -66,10 +66,10 @@ def _play_pairs(session, candidate, begin, end):
 
 def compare_with_best(session:Session, candidate:str)->tuple: # A `Decision`, and the `Pair`s it rests on
     "Play the candidate against the best skill on the selection split"
-    c, at_once = session.cfg, not session.promises()
-    total = session.gate_plays()
+    c = session.cfg
+    total = c.gate_plays(len(session.selection))
     pairs = _play_pairs(session, candidate, 0, total//2)
-    if at_once or sum(p.after - p.before for p in pairs) >= 0:
+    if not c.promises() or sum(p.after - p.before for p in pairs) >= 0:
         pairs += _play_pairs(session, candidate, total//2, total)
     scores = [(p.before, p.after) for p in pairs]
     return decide(scores, c.gate_rule, c.gate_alpha), pairs
@@ -106,37 +106,34 @@ def _adopt(session, candidate, score):
 
 def accept_best(session:Session, candidate:str, score:float, pairs:list)->None: # From `compare_with_best`
     "Make `candidate` the current skill and the best one"
-    s = session.draft.state
+    s, record = session.draft.state, session.draft.record
+    record['action'] = 'accept_new_best'
     _adopt(session, candidate, score)
     s.best, s.best_score = candidate, score
+    s.best_step = record.get('step', s.step)
     s.passes = []
     for p in [] if session.cfg.remeasure else pairs:
         s.passes += [{} for _ in range(p.k + 1 - len(s.passes))]
         s.passes[p.k][str(p.place)] = p.after
 
-def _accept(session, candidate, score, pairs):
-    record = session.draft.record
-    record['action'] = 'accept_new_best'
-    session.draft.state.best_step = record['step']
-    accept_best(session, candidate, score, pairs)
-
 # %% ../../nbs/757_skillopt.selection.ipynb #b12f29ef
 def _is_too_early(session):
     "Would the gate see too little of what was gained since it was last asked?"
     d = session.draft
-    if 'proven' not in d.record or not session.promises() or d.record['step'] == session.batches.total:
+    if 'proven' not in d.record or d.record['step'] == session.batches.total:
         return False
-    gained = d.record['proven']
+    since = [d.record]
     for r in reversed(d.state.history):
         if 'gate' in r:
             break
-        gained += r.get('proven', 0)
-    return gained*math.sqrt(session.gate_plays()) < 6
+        since.append(r)
+    gained = sum(r.get('proven', 0) for r in since)
+    return gained*math.sqrt(session.cfg.gate_plays(len(session.selection))) < 6
 
 def _may_go_on(session, decision, pairs):
     "May the next step build on a candidate that the gate did not let in?"
     c = session.cfg
-    if not (session.draft.record.get('proven') and session.promises() and decision.wins + decision.losses):
+    if not (session.draft.record.get('proven') and decision.wins + decision.losses):
         return False
     swapped = [(p.after, p.before) for p in pairs]
     return not decide(swapped, c.gate_rule, c.gate_alpha).accept
@@ -161,7 +158,7 @@ def settle(session:Session, candidate:str)->None:
     d.files['selection_eval/results.json'] = [p.result.to_dict() for p in pairs]
     d.files['selection_eval/summary.json'] = scores | dict(n=len(pairs), lost=decision.not_counted)
     if decision.accept:
-        _accept(session, candidate, decision.after, pairs)
+        accept_best(session, candidate, decision.after, pairs)
     elif _may_go_on(session, decision, pairs):
         d.record['action'] = 'accept'
         _adopt(session, candidate, decision.after)
@@ -189,7 +186,7 @@ def _update_slowly(session, seen):
     decision, pairs = _measure(session, candidate)
     d.record['slow_update'] = 'accept' if decision.accept else 'reject'
     if decision.accept:
-        _accept(session, candidate, decision.after, pairs)
+        accept_best(session, candidate, decision.after, pairs)
     if session.cfg.slow_update == 'forced':
         d.record['slow_update'] = 'forced'
         if not decision.accept:

@@ -52,8 +52,6 @@ class Draft:
                 self.state.needed[line.strip()] = list(dict.fromkeys(places))
 
 # %% ../../nbs/754_skillopt.session.ipynb #f19d2671
-CARE_FOR_LINE = 5 # Rollouts that are kept for the last test of a line
-
 class Batches:
     "Which training items each step plays"
     def __init__(self, items:list, config:SkillOptConfig):
@@ -96,9 +94,9 @@ class Session:
     def _begin_with(self, state):
         self.state = state      # After the last commit
         self.draft = Draft(state)
-        self.finals = {}        # Folder of a final measurement → its summary
-        self.is_closing = False # Is the last document under test?
-        self.limited = False    # Has a limit ended the run? Then a report tells all that was paid
+        self.final = False   # Have the steps ended?
+        self.finals = {}     # Folder of a final measurement → its summary
+        self.limited = False # Has a limit ended the run? Then a report tells all that was paid
 
 # %% ../../nbs/754_skillopt.session.ipynb #4aee75cd
 @patch
@@ -160,7 +158,7 @@ def paid(self:Session)->dict: # Role → stage → usage
 @patch
 def begin(self:Session, final:bool=False, **record:Any)->None:
     "Begin a step, of which `record` is what is known, or the final measurement"
-    self.draft = Draft(self.state, record)
+    self.draft, self.final = Draft(self.state, record), final
     o = self.optimizer
     o.usage, o.missed = {}, 0
     o.step, o.memory = self.run.next, self.state.memory
@@ -174,31 +172,17 @@ def commit(self:Session, folder:str, files:dict)->None: # OSError if it could no
     self.draft = Draft(self.state)
 
 # %% ../../nbs/754_skillopt.session.ipynb #fd416e15
-@patch
-def promises(self:Session)->bool:
-    "Does the rule of the gate state its chance of error?"
-    return self.cfg.gate_rule in ('sign', 'bound')
+CARE_FOR_LINE = 5 # Rollouts that are kept back for the last test of a line
 
-@patch
-def gate_plays(self:Session)->int:
-    "Rollouts of a candidate that the gate asks for"
-    n = len(self.selection)
-    return n*max(1, math.ceil(self.cfg.gate_pairs/n)) if self.promises() else n
+def _kept_back(session):
+    "Rollouts that have to be paid for when the steps have ended"
+    c, n = session.cfg, len(session.selection)
+    measured = c.final_passes*n
+    if session.final or not c.makes_drafts():
+        return measured
+    return measured + c.gate_plays(n) + CARE_FOR_LINE*len(session.draft.state.needed)
 
-@patch
-def closes(self:Session)->bool:
-    "Is the last document tested line by line?"
-    return self.cfg.screen and self.cfg.update_mode == 'patch' and self.promises()
-
-@patch
-def kept_back(self:Session)->int:
-    "Rollouts at the end of the run that have to be paid for"
-    s = self.draft.state
-    n = self.cfg.final_passes*len(self.selection)
-    if self.is_closing or not self.closes():
-        return n
-    return n + self.gate_plays() + CARE_FOR_LINE*len(s.needed)
-
+# %% ../../nbs/754_skillopt.session.ipynb #6f2ad15d
 @patch
 def play(self:Session,
     skill:str|list, # One for each item, or one for all
@@ -210,7 +194,7 @@ def play(self:Session,
 )->list:            # `RolloutResult`s; BudgetExceeded or Outage
     "Play `items` under `skill`"
     c, run = self.cfg, self.run
-    later = None if at_end else self.kept_back()
+    later = None if at_end else _kept_back(self)
     def begin(n:int)->None:
         self.limits.check(run.bill, self.paid(), n, later)
     with run.timed(step=run.next, stage=stage, role='target', n=len(items)) as bill:
