@@ -12,7 +12,7 @@ from ..parts import Parts
 from .editor import skill_hash
 from .proposal import play_pairs
 from .run import known_summary
-from .selection import accept_best, compare_with_best
+from .selection import accept, compare_with_rival
 from .session import Session
 from ..skills.guidance import split_guidance
 from ..store import atomic_folder, write_json
@@ -23,9 +23,11 @@ def _decide_on_draft(session):
     s = session.draft.state
     if s.skill == s.best or skill_hash(s.skill) in s.tried:
         return
-    decision, pairs = compare_with_best(session, s.skill)
+    steps = [r['step'] for r in s.history if r.get('candidate_hash') == skill_hash(s.skill)]
+    session.draft.record['step'] = max(steps, default=s.step)
+    decision, pairs = compare_with_rival(session, s.skill)
     if decision.accept:
-        accept_best(session, s.skill, decision.after, pairs)
+        accept(session, s.skill, decision.after, pairs)
 
 # %% ../../nbs/767_skillopt.closing.ipynb #5959bf21
 CLOSING_ALPHA = .125  # Three items have to be lost without a line

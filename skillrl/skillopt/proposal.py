@@ -49,7 +49,8 @@ def _gain_of(session, p, before, after):
     most = session.cfg.max_lost*n
     if len(lost) > most or len(lost) == n > 0:
         return dict(gain=0, kept=True, lost=lost[0].fail_reason)
-    gains = {r.id: session.score(r) - session.score(before[r.id]) for r in after if r.ok}
+    played = [(i, r) for i, r in zip(p.ids, after) if r.ok]
+    gains = {i: session.score(r) - session.score(before[i]) for i, r in played}
     gain = sum(gains.values())
     gained = [i for i, g in gains.items() if g > 0]
     return dict(gain=gain, kept=gain > 0, gained=gained)
@@ -142,7 +143,7 @@ def _screen(session, raw, items, results):
     room = d.record['edit_budget']
     best_first = list(zip(raw, rows))
     best_first.sort(key=lambda pair: -pair[1]['gain'])
-    missed = set()
+    missed = []
     for p, row in best_first:
         if not row['kept'] or room <= 0:
             continue
@@ -153,11 +154,11 @@ def _screen(session, raw, items, results):
         if edits:
             kept.append(replace(p, patch=replace(p.patch, edits=edits)))
             room -= len(edits)
-            missed.update(row['missed'])
+            missed.append(set(row['missed']))
     d.files['screen.json'] = rows
     d.record['n_patches_kept'] = len(kept)
-    if session.cfg.makes_drafts():
-        d.record['proven'] = len(missed)/max(1, len(results))
+    if session.cfg.makes_drafts() and all(missed):
+        d.record['proven'] = len(set().union(*missed))/len(results)
     return kept
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #0838e7c9
