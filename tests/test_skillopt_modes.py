@@ -16,7 +16,7 @@ from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.bank_env import as_result
 from skillrl.skillopt.bank_env import TeacherOptimizer
 from skillrl.skills.document import bank_to_document, document_to_bank
-from skillrl.skillopt.editor import Edit, Patch
+from skillrl.skills.editor import Edit, Patch
 from skillrl.skills.guidance import protect, protected
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import EDITING, KEYS, load_prompt, sections

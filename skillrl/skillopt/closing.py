@@ -9,7 +9,7 @@ __all__ = ['CLOSING_ALPHA', 'ITEMS_OF_LINE', 'close_run']
 from pathlib import Path
 from ..llm.ledger import BudgetExceeded
 from ..parts import Parts
-from .editor import skill_hash
+from ..skills.editor import skill_hash
 from .proposal import play_pairs
 from .run import known_summary
 from .selection import accept, compare_with_rival

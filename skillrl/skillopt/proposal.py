@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from ..llm.reply import Outage
 from ..parts import Parts, in_layers
-from .editor import Patch, apply_patch_with_report
+from ..skills.editor import Patch, apply_patch_with_report
 from .gate import compute_score
 from .memory import RejectedEdits, autonomous_budget, edits_with_status, failure_patterns
 from .reflect import RawPatch, full_rewrite, joined, merge_patches, reflection_batches

@@ -13,7 +13,7 @@ from pathlib import Path
 from .. import __version__
 from ..llm.ledger import BudgetExceeded
 from .closing import close_run
-from .editor import skill_hash
+from ..skills.editor import skill_hash
 from .gate import compute_score
 from .run import BASELINE, as_file, known_summary
 from .selection import mean

@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from ..concurrency import Journal, write_whole
 from ..llm.meter import add_usage
 from ..runstate import FolderLock, check_links
-from .editor import skill_hash
+from ..skills.editor import skill_hash
 from .spending import Bill
 from ..store import JsonlLog, atomic_folder, atomic_write, fingerprint
 from ..store import read_json, sweep, to_disk, to_json, write_json

@@ -10,7 +10,7 @@ import math, random
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from .editor import skill_hash
+from ..skills.editor import skill_hash
 from ..skills.guidance import protect, protected
 from .gate import compute_score, decide
 from ..comparison import compare_plays

@@ -16,7 +16,7 @@ from ..concurrency import Executor, ThreadExecutor
 from ..envs.items import items_hash, items_of
 from ..llm.meter import add_usage, model_of
 from .config import SkillOptConfig, what_binds
-from .editor import skill_hash
+from ..skills.editor import skill_hash
 from .gate import gate_score
 from .optimizer import Optimizer
 from ..envs.rollout import run_rollout
