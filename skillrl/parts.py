@@ -23,8 +23,6 @@ class Parts:
     text_of:Callable  # `text_of(parts)` is the text that has them
     items:Sequence    # What is played, by id
     alpha:float = .3  # Chance that a part which does nothing stays, 0 to 0.5
-    patient:bool = False # Does a part without a lead go only when its rounds are over?
-    before:dict|None = None # Item → score without any of them, which the text has to beat
 
     def __post_init__(self):
         self.kept = list(self.kept)
@@ -40,7 +38,6 @@ class Parts:
 class _Trial:
     "What is known of one part"
     rounds:int = 0   # In which it was left out
-    led:bool = True  # Was it missed on balance in the last one?
     pairs:list = field(default_factory=list)  # (score without it, score with it)
     seen:list = field(default_factory=list)   # An interim analysis for each round that left scores
     missed:list = field(default_factory=list) # Items that were lost without it
@@ -60,8 +57,6 @@ def missed(self:Parts, part:object)->list: # Empty for a part that was never in 
 def to_play(self:Parts)->list: # Empty when nothing is in question any more
     "Pairs of a text and an item for the next round"
     whole = self.text_of(self.kept)
-    if self.before and self.pending:
-        return [(whole, item) for item in self.items]
     pairs = {}
     for p in self.pending[:AT_ONCE]:
         for item in self.items_of(p):
@@ -78,7 +73,6 @@ def _compare(self:Parts, p, whole, scores):
     trial.rounds += 1
     trial.pairs += new
     trial.missed += [i for i, (without, with_it) in zip(items, new) if without < with_it]
-    trial.led = not new or sum(b - a for a, b in new) > 0
     if new:
         test = PairedTest('sign', self.alpha)
         trial.seen.append(test.analyse(trial.pairs, trial.seen, self.alpha))
@@ -86,15 +80,12 @@ def _compare(self:Parts, p, whole, scores):
 @patch
 def _stays(self:Parts, p):
     "Was `p` missed often enough? What left no score at all in its rounds stays as well"
-    trial = self.trials[p]
-    if trial.seen:
-        return trial.seen[-1]['keep']
-    return trial.rounds >= self._most_rounds()
+    seen = self.trials[p].seen
+    return seen[-1]['keep'] if seen else self._is_over(p)
 
 @patch
-def _goes(self:Parts, p):
-    trial = self.trials[p]
-    return trial.rounds >= self._most_rounds() or not (self.patient or trial.led)
+def _is_over(self:Parts, p):
+    return self.trials[p].rounds >= self._most_rounds()
 
 @patch
 def _most_rounds(self:Parts):
@@ -109,27 +100,16 @@ def note(self:Parts,
     "Take in what a round came to"
     whole = self.text_of(self.kept)
     self.round += 1
-    if self.before:
-        return self._confirm(whole, scores)
     judged = self.pending[:AT_ONCE]
     for p in judged:
         self._compare(p, whole, scores)
     open_ones = [p for p in judged if not self._stays(p)]
-    gone = [p for p in open_ones if self._goes(p)]
+    gone = [p for p in open_ones if self._is_over(p)]
     if len(gone) == len(judged):
         gone = gone[-1:]
     self.kept = [p for p in self.kept if p not in gone]
     done = [p for p in judged if p in gone or p not in open_ones]
     self.pending = [p for p in self.pending if p not in done]
-
-@patch
-def _confirm(self:Parts, whole, scores):
-    "Go on with the items that the whole text gains once more, and with those that were lost"
-    gains = {i: scores.get((whole, i), 1) > self.before[i] for i in self.items}
-    self.items = [i for i in self.items if gains[i]]
-    self.before = None
-    if not self.items:
-        self.kept, self.pending = [], []
 
 # %% ../nbs/223_parts.ipynb #f183fdec
 @patch

@@ -46,7 +46,7 @@ def _is_missed(session, lines, k):
         return ''.join(text for n, text in enumerate(lines) if n != k or some)
     def play(pairs):
         return play_pairs(session, pairs, session.batches.items, f'line {k} {parts.round}', 'lines')
-    parts = Parts([k], text_of, _places(session, lines[k].strip()), CLOSING_ALPHA, patient=True)
+    parts = Parts([k], text_of, _places(session, lines[k].strip()), CLOSING_ALPHA)
     return bool(parts.run(play))
 
 # %% ../../nbs/767_skillopt.closing.ipynb #7e1bed7a

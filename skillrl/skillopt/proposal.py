@@ -102,21 +102,18 @@ def play_pairs(
     return scores
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #706990da
-def _edits_of(session, p, gained, before):
+def _edits_of(session, p, gained):
     "The edits of the patch `p`, which have to be missed on the items that it `gained`"
     skill, edits = session.draft.state.skill, p.patch.edits
-
     def text_of(places):
         patch = Patch([edits[k] for k in places])
         return apply_patch_with_report(skill, patch, session.cfg.max_skill_chars)[0]
+    return Parts(range(len(edits)), text_of, gained, session.cfg.gate_alpha)
 
-    scores = {i: session.score(before[i]) for i in gained}
-    return Parts(range(len(edits)), text_of, gained, session.cfg.gate_alpha, before=scores)
-
-def _prove(session, p, row, item_of, before):
+def _prove(session, p, row, item_of):
     "The patch `p` less the edits that nothing depends on; `row` notes what the others were missed on"
     edits = joined(p.patch.edits)
-    parts = _edits_of(session, replace(p, patch=Patch(edits)), row['gained'], before)
+    parts = _edits_of(session, replace(p, patch=Patch(edits)), row['gained'])
     step = session.draft.record['step']
 
     def play(pairs):
@@ -149,7 +146,7 @@ def _screen(session, raw, items, results):
             continue
         row['missed'] = []
         if row.get('gained') and session.cfg.promises():
-            p = _prove(session, p, row, item_of, before)
+            p = _prove(session, p, row, item_of)
         edits = p.patch.edits[:room]
         if edits:
             kept.append(replace(p, patch=replace(p.patch, edits=edits)))
