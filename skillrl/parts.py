@@ -106,7 +106,9 @@ def note(self:Parts,
     open_ones = [p for p in judged if not self._stays(p)]
     gone = [p for p in open_ones if self._is_over(p)]
     if len(gone) == len(judged):
-        gone = gone[-1:]
+        *spared, last = gone
+        self.trials |= {p: _Trial(rounds=2) for p in spared}
+        gone = [last]
     self.kept = [p for p in self.kept if p not in gone]
     done = [p for p in judged if p in gone or p not in open_ones]
     self.pending = [p for p in self.pending if p not in done]

@@ -30,7 +30,7 @@ def _decide_on_draft(session):
         accept(session, s.skill, decision.after, pairs)
 
 # %% ../../nbs/767_skillopt.closing.ipynb #5959bf21
-CLOSING_ALPHA = .125  # Three items have to be lost without a line
+CLOSING_ALPHA = .0625 # Four items have to be lost without a line
 ITEMS_OF_LINE = 20    # Most that one is tested on
 
 def _places(session, line):
