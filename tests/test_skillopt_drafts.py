@@ -101,5 +101,5 @@ def test_what_closing_plays_is_paid_for_once_and_within_the_budget():
     assert sum(stage['calls'] for stage in stages.values()) == clerk.calls <= 150
     assert summary['best_selection_score'] is not None  # The final passes were kept back
     again = Clerk()
-    assert trainer(again, **settings).train() == summary
+    assert trainer(again, **settings).train() | dict(stopped=0) == summary | dict(stopped=0)
     assert again.calls == 0

@@ -95,9 +95,8 @@ def close_run(session:Session)->None: # OSError if the folder could not be writt
     known = known_summary(path, known_as)
     if known is None:
         known = known_as | _closed(session)
-        if not session.limited:
-            with atomic_folder(path) as tmp:
-                write_json(tmp/'summary.json', known)
+        with atomic_folder(path) as tmp:
+            write_json(tmp/'summary.json', known)
     session.finals[path.name] = known
     vars(s).update(known['state'])
     session.state = session.run.state = s
