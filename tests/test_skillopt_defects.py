@@ -620,7 +620,9 @@ def test_D9_luck_is_not_taken_for_progress(tmp_path):
                     num_epochs=4, batch_size=8, minibatch_size=4, seed=seed, eval_test=False)
         runs.append(t.train())
     assert {r['total_steps'] for r in runs}=={8}
-    assert abs(mean_of(runs, 'best_selection_score') - .5) < .03 and mean_of(runs, 'total_accepts') < 1.3
+    assert abs(mean_of(runs, 'best_selection_score') - .5) < .03
+    histories = [read(tmp_path/str(seed), 'history.json') for seed in range(60)]
+    assert sum(r['action']=='accept_new_best' for rows in histories for r in rows)/60 < .6 # Others are drafts
     covered = sum(r['best_selection_interval'][0] <= .5 <= r['best_selection_interval'][1] for r in runs)
     assert covered >= 54
     assert [best(tmp_path/str(seed)) for seed in range(60)].count('Know your words.\n') >= 57
@@ -1051,7 +1053,8 @@ def test_the_score_of_one_skill_is_one_score(tmp_path, key):
     for t, summary in same:
         assert 'selection_gain' not in summary
         # Where no candidate reached the gate, the first measurement has chosen nothing
-        name = 'final_selection_eval' if len(t.sel_cache) > 1 else 'baseline_selection_eval'
+        unchanged = len(t.sel_cache)==1 and t.best_skill==t.state.initial
+        name = 'baseline_selection_eval' if unchanged else 'final_selection_eval'
         final = read(t.cfg.out_root, f'{name}/summary.json')
         assert summary['current_selection_score']==summary['best_selection_score']==final['score']
 
