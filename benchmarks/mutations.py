@@ -34,6 +34,7 @@ DAGGER = 'tests/test_dagger.py'
 TRIALS = 'tests/test_trials.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
 
+SKILLOPT = 'tests/test_skillopt_drafts.py'
 MUTATIONS = [
     # GRPO's loss
     Mutation('KL coefficient ignored', 'training/grpo.py', 'if o.beta and lp_ref is not None:', 'if False:', LOSS),
@@ -137,6 +138,13 @@ MUTATIONS = [
     Mutation('numbers change in the prompt only', 'training/dagger.py', 'for ids in (row.prompt_ids, row.reply_ids))', 'for ids in (row.prompt_ids, ()))', DAGGER),
     Mutation('what the bank has wrong stays wrong', 'skills/distillation.py', "home = _unasked_for(new, old, evidence, categories, router) if self.unasked else ''", "home = ''", 'tests/test_skills.py -k refine'),
     Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
+    # SkillOpt: drafts, edits that are missed, closing
+    Mutation('SkillOpt asks the gate at every step', 'skillopt/selection.py', 'if not why and _is_too_early(session):', 'if False:', SKILLOPT),
+    Mutation('SkillOpt keeps edits that are not missed', 'skillopt/proposal.py', "if row.get('gained') and session.cfg.promises():", 'if False:', SKILLOPT),
+    Mutation('SkillOpt ships idle lines', 'skillopt/closing.py', 'if not _is_missed(session, lines, k):', 'if False:', SKILLOPT),
+    Mutation('SkillOpt tests each line alone', 'skillopt/closing.py', 'if n != k or some)', 'if n == k and some)', SKILLOPT),
+    Mutation('SkillOpt keeps nothing back for closing', 'skillopt/session.py', 'return measured + c.gate_plays(n) + CARE_FOR_LINE*len(session.draft.state.needed)', 'return measured', SKILLOPT),
+    Mutation('SkillOpt does not count what closing plays', 'skillopt/closing.py', 'session.finals[path.name] = known', 'pass', SKILLOPT),
 ]
 
 def place(m): return ROOT/'skillrl'/m.module

@@ -85,6 +85,8 @@ def best(root):
     return (Path(root)/'best_skill.md').read_text(encoding='utf-8')
 def step_file(root, n, name):
     return read(root, f'steps/step_{n:04}/{name}')
+def skill_after(root, n):
+    return (Path(root)/f'skills/skill_v{n:04}.md').read_bytes().decode()
 def statuses(root, n=1):
     return [r['status'] for r in step_file(root, n, 'edit_apply_report.json')]
 def tree(root):
@@ -171,16 +173,16 @@ def test_C2b_what_a_step_has_paid_for_is_used(tmp_path):
                 raise Kill
             return learn(system, user, now)
         return reply
-    with pytest.raises(Kill):
-        trainer(tmp_path, optimizer=dies_at('analyst')).train()
-    t = trainer(tmp_path, optimizer=dies_at('merge'))
-    with pytest.raises(Kill):
-        t.train()
-    # Only patched skills are new
-    assert t.target.calls and not [c for c in t.target.calls if c['system']=='Know your words.\n']
-    t = trainer(tmp_path, optimizer=learn)
-    t.train()
-    assert t.optimizer.client.stages()==['merge']  # Both analysts were paid
+    whole = trainer(tmp_path/'whole', optimizer=learn)
+    whole.train()
+    lives = [trainer(tmp_path/'run', optimizer=o) for o in (dies_at('analyst'), dies_at('merge'), learn)]
+    for t in lives[:2]:
+        with pytest.raises(Kill):
+            t.train()
+    lives[2].train()
+    made = [len(t.target.calls) for t in lives]
+    assert min(made) > 0 and sum(made)==len(whole.target.calls)
+    assert lives[2].optimizer.client.stages()==['merge']  # Both analysts were paid
 
 @pytest.mark.parametrize('damage', ['{"last_completed_step": 2, "curr', None], ids=['cut', 'gone'])
 @pytest.mark.parametrize('name',
@@ -425,13 +427,13 @@ class Right(Words):
         return int(skill!=self.first)
 
 def edited(root, *edits, first='A\nB\nC\n', **kw):
-    "The best skill after one step that proposes `edits`"
+    "The skill after one step that proposes `edits`, before its lines are tested at the end of the run"
     env = Right()
     env.first = first
     t = trainer(root, env, optimizer=lambda s, u, stage: patch(*edits) if stage!='ranking' else 'no JSON',
                 **kw)
     t.train()
-    return best(root), t
+    return skill_after(root, 1), t
 
 def test_C15_lines_are_not_glued(tmp_path):
     "1.0.0 made 'A\\nXC\\n' of it"
@@ -461,8 +463,7 @@ def test_C15c_an_anchor_that_occurs_twice_is_reported(tmp_path):
     ids=['crlf', 'markup', 'Append', 'add', 'REMOVE', 'update'])
 def test_C15c_anchors_and_operations_are_understood(tmp_path, first, e, after):
     "1.0.0 found none of these"
-    edited(tmp_path, e, first=first)
-    assert (tmp_path/'best_skill.md').read_bytes().decode()==after
+    assert edited(tmp_path, e, first=first)[0]==after
 
 def test_C15c_prepend_goes_to_the_top(tmp_path):
     assert edited(tmp_path, edit('X', 'prepend'), first='A\n')[0].split()==['X', 'A']
@@ -618,13 +619,26 @@ def test_D9_luck_is_not_taken_for_progress(tmp_path):
         t = trainer(tmp_path/str(seed), Coin(seed), optimizer=lambda *a: patch(f'Rule {next(count)}.'),
                     num_epochs=4, batch_size=8, minibatch_size=4, seed=seed, eval_test=False)
         runs.append(t.train())
-    def mean(k):
-        return sum(r[k] for r in runs)/len(runs)
     assert {r['total_steps'] for r in runs}=={8}
-    assert abs(mean('best_selection_score') - .5) < .03 and mean('total_accepts') < 1.3
+    assert abs(mean_of(runs, 'best_selection_score') - .5) < .03
+    histories = [read(tmp_path/str(seed), 'history.json') for seed in range(60)]
+    assert sum(r['action']=='accept_new_best' for rows in histories for r in rows)/60 < .6 # Others are drafts
     covered = sum(r['best_selection_interval'][0] <= .5 <= r['best_selection_interval'][1] for r in runs)
-    # What the gate saw still flatters, and is not what is reported
-    assert covered >= 54 and mean('gate_score') > .55
+    assert covered >= 54
+    assert [best(tmp_path/str(seed)) for seed in range(60)].count('Know your words.\n') >= 57
+
+def mean_of(runs, k):
+    return sum(r[k] for r in runs)/len(runs)
+
+def test_D9_what_the_gate_saw_is_not_what_is_reported(tmp_path):
+    "The gate of 1.0.0 chooses by luck, and what it saw flatters"
+    count, runs = itertools.count(), []
+    for seed in range(30):
+        t = trainer(tmp_path/str(seed), Coin(seed), optimizer=lambda *a: patch(f'Rule {next(count)}.'),
+                    num_epochs=4, batch_size=8, minibatch_size=4, seed=seed, eval_test=False,
+                    **STRICT | dict(final_passes=3))
+        runs.append(t.train())
+    assert abs(mean_of(runs, 'best_selection_score') - .5) < .03 and mean_of(runs, 'gate_score') > .6
 
 @pytest.mark.parametrize('val', [1, 2, 3, 4, 8, 20])
 def test_D9_what_always_helps_is_taken_in_the_first_step(tmp_path, val):
@@ -979,7 +993,10 @@ def test_items_without_an_id_are_paired_by_place(tmp_path, n):
         return patch(*sorted(set(re.findall(r'lacks (\w+)', user)))) if stage=='analyst' else 'no JSON'
     for name, env in dict(named=Words(train=n), anonymous=Anonymous(train=n)).items():
         trainer(tmp_path/name, env, learns, batch_size=n).train()
-    assert step_file(tmp_path/'named', 1, 'screen.json')==step_file(tmp_path/'anonymous', 1, 'screen.json')
+    named, anonymous = (step_file(tmp_path/name, 1, 'screen.json') for name in ('named', 'anonymous'))
+    for row in named + anonymous:
+        row |= {k: len(row.get(k, [])) for k in ('gained', 'missed')} # Ids, which differ
+    assert named==anonymous
     assert best(tmp_path/'named')==best(tmp_path/'anonymous')
     assert sum(r['gain'] for r in step_file(tmp_path/'anonymous', 1, 'screen.json'))==n
 
@@ -1030,12 +1047,16 @@ def test_the_score_of_one_skill_is_one_score(tmp_path, key):
     runs = [trainer(tmp_path/str(seed), Coin(seed), optimizer=lambda *a: patch(f'Rule {next(count)}.'),
                     num_epochs=2, batch_size=8, minibatch_size=4, seed=seed,
                     eval_test=False) for seed in range(12)]
-    for t in runs:
-        summary = t.train()
+    summaries = [t.train() for t in runs]
+    same = [(t, summary) for t, summary in zip(runs, summaries) if t.current_skill==t.best_skill]
+    assert len(same) >= 8
+    for t, summary in same:
         assert 'selection_gain' not in summary
-        if t.current_skill==t.best_skill:
-            final = read(t.cfg.out_root, 'final_selection_eval/summary.json')
-            assert summary['current_selection_score']==summary['best_selection_score']==final['score']
+        # Where no candidate reached the gate, the first measurement has chosen nothing
+        unchanged = len(t.sel_cache)==1 and t.best_skill==t.state.initial
+        name = 'baseline_selection_eval' if unchanged else 'final_selection_eval'
+        final = read(t.cfg.out_root, f'{name}/summary.json')
+        assert summary['current_selection_score']==summary['best_selection_score']==final['score']
 
 def test_a_rollout_is_lost_wherever_it_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
@@ -1118,14 +1139,17 @@ def test_damaged_lines_of_a_journal_are_paid_for_again(tmp_path):
         if stage=='analyst':
             raise Kill
         return 'no JSON'
+    settings = dict(eval_test=False, gate_pairs=0)
+    whole, killed = trainer(tmp_path/'whole', **settings), trainer(tmp_path, optimizer=dies, **settings)
+    whole.train()
     with pytest.raises(Kill):
-        trainer(tmp_path, optimizer=dies, eval_test=False, gate_pairs=0).train()
+        killed.train()
     file = tmp_path/'journal_0001.jsonl'
     first, *rest = file.read_bytes().split(b'\n')
     file.write_bytes(b'\n'.join([b'\0'*len(first), b'{"key": 1}', *rest]))
-    t = trainer(tmp_path, eval_test=False, gate_pairs=0)
+    t = trainer(tmp_path, **settings)
     assert t.train()['best_selection_score']==1
-    assert len([c for c in t.target.calls if c['system']=='Know your words.\n'])==1
+    assert len(killed.target.calls) + len(t.target.calls)==len(whole.target.calls) + 1
 
 def test_without_a_target_dollars_are_those_of_the_optimizer(tmp_path):
     class Alone(Words):

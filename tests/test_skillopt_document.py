@@ -15,7 +15,7 @@ from skillrl.skillopt.bank_env import compare_banks
 from skillrl.skills.document import as_line, bank_to_document, document_to_bank, pieces
 from skillrl.envs.documents import PackageEnv
 from skillrl.skills.package import SkillPackage
-from skillrl.skillopt.editor import OPS, Edit, Patch, apply_edit, apply_patch_with_report
+from skillrl.skills.editor import OPS, Edit, Patch, apply_edit, apply_patch_with_report
 from skillrl.skills.guidance import protect
 from skillrl.envs.rollout import ThreadExecutor, run_rollout
 from skillrl.skills.bank import Mistake, Skill, SkillBank

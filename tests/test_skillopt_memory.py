@@ -5,7 +5,7 @@ import pytest
 from skillrl.llm.base import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import Outage
-from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
+from skillrl.skills.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skills.guidance import protect, protected
 from skillrl.comparison import LABELS, compare_plays
 from skillrl.skillopt.memory import (

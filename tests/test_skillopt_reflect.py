@@ -9,7 +9,7 @@ from skillrl.llm.base import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
-from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
+from skillrl.skills.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skills.guidance import MARKS, protect, protected
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import FORMS, KEYS, excerpt, fenced, load_prompt, message, record, sections

@@ -13,7 +13,7 @@ from typing import Any
 from ..bank_env import BankEnv
 from ..builders import build_retriever
 from ..envs.rollout import run_rollout
-from .editor import apply_patch
+from ..skills.editor import apply_patch
 from .gate import Decision, paired, trial
 from .prompts import sections
 from ..skills.bank import SkillBank

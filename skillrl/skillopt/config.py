@@ -6,6 +6,7 @@
 __all__ = ['EXTENDABLE', 'Algorithm', 'SkillOptConfig', 'what_binds']
 
 # %% ../../nbs/724_skillopt.config.ipynb #be8b2584
+import math
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike, fspath
 from fastcore.basics import patch
@@ -58,7 +59,7 @@ class SkillOptConfig(Algorithm):
     gate_rule:str = opt('bound', choices=GATE_RULES) # `strict` is the rule of 1.0.0
     gate_alpha:float = opt(.3, above=0, hi=.5) # Chance to accept what changes nothing, 0 to 0.5
     gate_pairs:int = opt(16, lo=0)  # A split with fewer items is played again until there are so many pairs
-    remeasure:bool = opt(True)      # Play an accepted skill once more before it is the one to beat
+    remeasure:bool = opt(False)     # Play an accepted skill once more before it is the one to beat
     final_passes:int = opt(3, lo=0) # Fresh passes over the selection split for the reported score
     update_mode:str = opt('patch', choices=('patch', 'rewrite', 'full_rewrite')) # How a skill changes
     accumulation:int = opt(1, lo=1) # Batches played with one skill before it changes
@@ -81,6 +82,24 @@ class SkillOptConfig(Algorithm):
         for f in fields(self):
             setattr(self, f.name, _checked_value(f, getattr(self, f.name)))
         self.min_edit_budget = min(self.min_edit_budget, self.edit_budget)
+
+# %% ../../nbs/724_skillopt.config.ipynb #8ca6a651
+@patch
+def promises(self:SkillOptConfig)->bool:
+    "Does the rule of the gate state its chance of error?"
+    return self.gate_rule in ('sign', 'bound')
+
+@patch
+def gate_plays(self:SkillOptConfig,
+    n:int, # Items of the selection split
+)->int:
+    "Rollouts of a candidate that the gate asks for"
+    return n*max(1, math.ceil(self.gate_pairs/n)) if self.promises() else n
+
+@patch
+def makes_drafts(self:SkillOptConfig)->bool:
+    "May the current skill be ahead of the best one, whose lines are tested at the end?"
+    return self.screen and self.update_mode == 'patch' and self.promises()
 
 # %% ../../nbs/724_skillopt.config.ipynb #9d763847
 EXTENDABLE = '''num_epochs workers eval_test save_every_step verbose extras

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from fastcore.basics import patch
 from ..comparison import Comparison
-from .editor import Edit, Patch, whole
+from ..skills.editor import Edit, Patch, whole
 from ..skills.matching import bare
 from .optimizer import Optimizer
 from .prompts import parse_answer, conversation_lines, excerpt, fenced, message

@@ -16,7 +16,7 @@ from ..llm.json_reply import json_values
 from ..llm.ledger import Ledger
 from ..llm.meter import STOPS, Meter, add_usage, error_message, model_of
 from ..llm.reply import Outage, redact
-from .editor import Patch, skill_hash
+from ..skills.editor import Patch, skill_hash
 from .prompts import EDITING, FORMS, KEYS, parse_answer, answer_field, fenced, load_prompt
 from ..envs.rollout import FOR_GOOD, run_jobs
 from ..skills.guard import RejectedLog, repeats_example

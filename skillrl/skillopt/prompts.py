@@ -10,7 +10,7 @@ __all__ = ['SHOWN_FIELDS', 'EDITING', 'KEYS', 'FORMS', 'excerpt', 'record', 'con
 import re
 from ..llm.answers import object_with
 from ..llm.json_reply import object_of
-from .editor import OPS
+from ..skills.editor import OPS
 from ..skills.guard import as_data
 from ..store import data_path
 from ..tables import shorten

@@ -10,7 +10,7 @@ __all__ = ['WENT', 'read_patch', 'usable', 'reflection_batches', 'RawPatch', 'ru
 import json, re
 from dataclasses import dataclass, field, replace
 from random import Random
-from .editor import Edit, Patch, whole
+from ..skills.editor import Edit, Patch, whole
 from .optimizer import Optimizer, patch_in
 from .prompts import parse_answer, fenced, message, record
 from ..envs.rollout import split_failures_successes

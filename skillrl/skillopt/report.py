@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from .. import __version__
 from ..llm.ledger import BudgetExceeded
-from .editor import skill_hash
+from .closing import close_run
+from ..skills.editor import skill_hash
 from .gate import compute_score
-from .run import BASELINE, as_file
+from .run import BASELINE, as_file, known_summary
 from .selection import mean
 from .session import Session
 from ..envs.items import items_hash
@@ -92,12 +93,6 @@ def write_final(
         write_json(tmp/'summary.json', summary)
 
 # %% ../../nbs/769_skillopt.report.ipynb #64c03bad
-def _known(path, known_as):
-    "The summary in `path`, if it is of what is asked for"
-    file = path/'summary.json'
-    known = read_json(file) if file.exists() else {}
-    return known if known_as.items() <= known.items() else None
-
 def _same_test(session, known_as, n):
     "The passes of the first skill on the test split, if they are what is asked for"
     known = session.finals.get('test_eval_baseline', {})
@@ -131,7 +126,7 @@ def measure_final(
     path = Path(session.cfg.out_root)/folder
     known_as = dict(skill_hash=skill_hash(skill), passes=len(repeats), split=split,
                     items_hash=items_hash(items))
-    summary = _known(path, known_as)
+    summary = known_summary(path, known_as)
     try:
         if summary is None:
             summary = _measure_anew(session, path, skill, items, known_as, repeats)
@@ -217,6 +212,7 @@ def write_summary(
 )->dict: # As in summary.json; OSError, in one sentence, if it could not be written
     "Measure what is not yet measured, and write the summary"
     session.begin(final=True)
+    close_run(session)
     selection = _summary_of_selection(session, measure_best(session))
     tests = summary_of_test(*measure_tests(session))
     summary = _summary_of_steps(session, stopped) | selection | tests

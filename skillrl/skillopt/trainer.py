@@ -11,7 +11,7 @@ from fastcore.basics import patch
 from ..concurrency import Executor
 from ..llm.ledger import BudgetExceeded
 from .config import SkillOptConfig
-from .editor import skill_hash
+from ..skills.editor import skill_hash
 from .memory import RejectedEdits, StepNote
 from .proposal import propose
 from .report import measured, write_summary
