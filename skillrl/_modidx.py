@@ -1655,6 +1655,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                 'skillrl/skillopt/closing.py'),
                                           'skillrl.skillopt.closing._prune': ( 'skillopt.closing.html#_prune',
                                                                                'skillrl/skillopt/closing.py'),
+                                          'skillrl.skillopt.closing._without_line': ( 'skillopt.closing.html#_without_line',
+                                                                                      'skillrl/skillopt/closing.py'),
                                           'skillrl.skillopt.closing.close_run': ( 'skillopt.closing.html#close_run',
                                                                                   'skillrl/skillopt/closing.py')},
             'skillrl.skillopt.config': { 'skillrl.skillopt.config.Algorithm': ( 'skillopt.config.html#algorithm',

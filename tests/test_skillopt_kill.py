@@ -46,7 +46,7 @@ class Tutor(RuleOptimizer):
 
 def trainer(note=to_file, tick=lambda: None, **kw):
     return SkillOptTrainer(config=SkillOptConfig(**CONFIG | dict(workers=WORKERS) | kw),
-                           env=RuleWorld(train=16, val=12, test=8, seed=3),
+                           env=RuleWorld(train=16, val=12, test=8, seed=5),
                            optimizer_client=Counted(Tutor(quality=.7, seed=2), note, tick),
                            target_client=Counted(RuleTarget(seed=1), note, tick))
 

@@ -57,6 +57,13 @@ def _added_lines(state):
     new = {line.strip() for line in text.splitlines()} - old
     return [k for k, line in enumerate(state.best.splitlines()) if line.strip() in new]
 
+def _without_line(lines, k):
+    "The text of `lines` without line `k`, and without a blank line that only set it apart"
+    before, after = lines[:k], lines[k + 1:]
+    while before and not before[-1].strip() and not (after and after[0].strip()):
+        before.pop()
+    return ''.join(before + after)
+
 def _prune(session):
     "Take from the best skill what is not missed; the lines that went"
     s = session.draft.state
@@ -64,8 +71,8 @@ def _prune(session):
     for k in reversed(_added_lines(s)):
         lines = s.best.splitlines(keepends=True)
         if not _is_missed(session, lines, k):
-            gone.append(lines.pop(k).strip())
-            s.skill = s.best = ''.join(lines)
+            gone.append(lines[k].strip())
+            s.skill = s.best = _without_line(lines, k)
     return gone
 
 # %% ../../nbs/767_skillopt.closing.ipynb #98441e8a
