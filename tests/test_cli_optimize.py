@@ -169,7 +169,8 @@ def test_inspect_shows_steps_summary_and_usage(offline):
     cwd, out = offline
     shown = run('inspect', 'runs/run-001', cwd=cwd)
     history, s = (read_json(cwd / 'runs' / 'run-001' / f'{k}.json') for k in ('history', 'summary'))
-    words = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused')
+    words = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
+                 skip_no_patches='no candidate: nothing proposed was taken')
     assert all(re.search(rf'^{r["step"]} .*  {words[r["action"]]}  ', shown, re.M) for r in history)
     calls = sum(u['calls'] for u in s['usage']['target'].values())
     assert f'policy: {calls:,} calls' in shown
@@ -409,7 +410,7 @@ def test_shares_and_seed_decide_where_no_field_does(forms):
 def test_smoke_asks_little(forms):
     with FaultServer(rest=both) as s:
         optimize('--questions', 'forms.jsonl', *two(s), '--smoke', '--output', 'r', cwd=forms)
-    assert s.count < 80
+    assert s.count < 110
 
 
 @pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGKILL])

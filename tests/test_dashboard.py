@@ -225,8 +225,8 @@ def test_prices(tmp_path):
     assert s['usd'] > 0 and f'{s["usd"]:.4f} USD' in write_page(tmp_path/'run').read_text()
 
 def test_a_run_that_a_limit_ended(tmp_path):
-    train(tmp_path/'run', max_target_calls=250)
-    assert '250' in present(tmp_path/'run')['ended']
+    train(tmp_path/'run', max_target_calls=450)
+    assert '450' in present(tmp_path/'run')['ended']
     assert 'raise max_target_calls' in write_page(tmp_path/'run').read_text()
 
 def test_a_folder_as_1_0_0_left_it(root):

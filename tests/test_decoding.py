@@ -307,6 +307,7 @@ def test_a_rule_names_those_that_may_come_or_those_that_may_not():
 
 def test_eval_shows_three_ways_of_decoding_beside_each_other(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('COLUMNS', '200')
     assert main(['eval', '--tasks', '2', '--max-steps', '3', '--compare-decoding']) == 0
     rows = capsys.readouterr().out
     assert [s in rows for s in ('no bank ', 'no bank, admissible ', 'no bank, admissible once')] == [True]*3

@@ -56,7 +56,7 @@ def test_a_run_with_a_teacher_ends_without_a_trace_of_the_key(tmp_path, capsys, 
     assert not [n for n,b in held.items() if KEY.encode() in b] and KEY not in out + err
     assert len(held['teacher/exchanges.jsonl'].splitlines()) > 10 and asked > 10
     bank = SkillBank.load(tmp_path/'run'/'bank'/'train-000')
-    assert {o.provenance['teacher'] for o in bank.active()}=={'wise'}
+    assert {o.provenance['teacher'] for o in bank.items()}=={'wise'}
 
 def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(tmp_path, capsys, key):
     with FaultServer(rest=teach) as server:
