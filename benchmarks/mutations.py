@@ -137,6 +137,7 @@ MUTATIONS = [
     Mutation('a stuck prompt is labelled for ever', 'training/dagger.py', 'if w.seen[said] <= options.repeats:', 'if True:', DAGGER),
     Mutation('numbers change in the prompt only', 'training/dagger.py', 'for ids in (row.prompt_ids, row.reply_ids))', 'for ids in (row.prompt_ids, ()))', DAGGER),
     Mutation('what the bank has wrong stays wrong', 'skills/distillation.py', "home = _unasked_for(new, old, evidence, categories, router) if self.unasked else ''", "home = ''", 'tests/test_skills.py -k refine'),
+    Mutation('no try looks around', 'training/phases.py', 'shown = None if tries == 1 and k % 2 else bank', 'shown = bank', LOOP),
     Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
     # SkillOpt: drafts, edits that are missed, closing
     Mutation('SkillOpt asks the gate at every step', 'skillopt/selection.py', 'if not why and _is_too_early(session):', 'if False:', SKILLOPT),

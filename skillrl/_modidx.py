@@ -3205,6 +3205,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                        'skillrl/training/phases.py'),
                                          'skillrl.training.phases._from_won': ( 'training.phases.html#_from_won',
                                                                                 'skillrl/training/phases.py'),
+                                         'skillrl.training.phases._round_groups': ( 'training.phases.html#_round_groups',
+                                                                                    'skillrl/training/phases.py'),
                                          'skillrl.training.phases.collect_games': ( 'training.phases.html#collect_games',
                                                                                     'skillrl/training/phases.py'),
                                          'skillrl.training.phases.demonstrations': ( 'training.phases.html#demonstrations',

@@ -87,6 +87,14 @@ def run_with_banks(path):
 def title(bank):
     return bank.skills()[0].title
 
+def test_of_single_tries_every_second_one_looks_around_without_the_bank():
+    suite = suites_of()[0][0]
+    bank = SkillBank(general_skills=[Skill('gen_001', 'Doors', 'Open what is closed.')])
+    config = SkillRLConfig()
+    for tries, pattern in ((1, [1, 0]*4), (2, [2]*4)):
+        groups = list(phases._round_groups(suite, bank, config, 0, tries))
+        assert [sum(e.retriever is not None for e in group) for group in groups] == pattern
+
 def test_each_condition_shows_its_bank(tmp_path):
     p = run_with_banks(tmp_path/'run')
     for i, suite in enumerate(p.test):

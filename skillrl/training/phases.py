@@ -310,6 +310,16 @@ def least_served(
         return max([found.scores.get(o.id, 0.) for o in found.task_specific], default=0.)
     return sorted(games, key=served)[:n]
 
+# %% ../../nbs/615_training.phases.ipynb #5d0f3b91
+def _round_groups(suite, bank, config, number, tries):
+    "The groups of one round; of single tries every second one looks around, without the bank"
+    n = max(1, config.evolution.val_tasks//tries)
+    choice = 1 if suite.live else CHOICE
+    games = least_served(next_games(suite, 'val', choice*n, number), bank, n, config)
+    for k, game in enumerate(games):
+        shown = None if tries == 1 and k % 2 else bank
+        yield trial_group(suite, game, shown, config, tries, f'round {number}.{k}', config.env.collect_steps)
+
 # %% ../../nbs/615_training.phases.ipynb #639b06c9
 def play_trials(
     policy:Any,                      # Who plays
@@ -317,17 +327,12 @@ def play_trials(
     banks:dict[str, SkillBank],      # Name of a suite → its bank
     config:SkillRLConfig,
     number:int=0,                    # Of the round, from 0
-    tries:int=TRIES,                 # Of each game; 1 tries nothing, and sees more
+    tries:int=TRIES,                 # Of each game; 1 tries nothing, and looks around
 )->dict[str, list[Trajectory]]: # Name of a suite → what was played
     "The games of one round in each of `suites`"
     episodes, owners = [], []
-    n = max(1, config.evolution.val_tasks//tries)
     for suite in suites:
-        bank, choice = banks[suite.name], 1 if suite.live else CHOICE
-        games = least_served(next_games(suite, 'val', choice*n, number), bank, n, config)
-        for k, game in enumerate(games):
-            label = f'round {number}.{k}'
-            group = trial_group(suite, game, bank, config, tries, label, config.env.collect_steps)
+        for group in _round_groups(suite, banks[suite.name], config, number, tries):
             episodes += group
             owners += [suite.name]*len(group)
     play_episodes(policy, episodes, suites[0], config, derive_seed(config.seed, 'evolve', number))
