@@ -94,7 +94,7 @@ MUTATIONS = [
     Mutation('one step too many', 'envs/base.py', 'self.steps >= self.max_steps', 'self.steps > self.max_steps', 'tests/test_alfworld.py tests/test_suites.py'),
     Mutation('an official test is dealt to training', 'envs/alfworld/suites.py', "if 'train' not in split}", "if 'unseen' in split}", SUITES),
     Mutation('a game in two splits is taken', 'envs/alfworld/suites.py', 'if other != split:', 'if False:', SUITES),
-    Mutation('part of a test instead of all of it', 'envs/alfworld/suites.py', "if split in ('test', *self.tests):", 'if False:', SUITES),
+    Mutation('part of a test instead of all of it', 'envs/alfworld/suites.py', "wanted = slice(None) if split in ('test', *self.tests) else slice(start, last)", 'wanted = slice(start, last)', SUITES),
     # Trials
     Mutation('probation is shown', 'skills/entries.py', "return [o for o in self.items() if o.status == 'active']", "return [o for o in self.items() if o.status in ('active', PROBATION)]", TRIALS),
     Mutation('the sign of an effect', 'skills/trials.py', "(('with', 1), ('without', -1))", "(('with', -1), ('without', 1))", TRIALS),
