@@ -184,8 +184,10 @@ def carry_out(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple: # (bank or
         return None, None, str(e)
     reason = rejection_reason(bank, proposal, trial.weak, trial.category_of)
     if item and not reason:
-        for a, b in duplicates(new, router=trial.router(bank), id=item.id):
-            return new, item, f'{b if a == item.id else a} says so already'
+        pairs = duplicates(new, router=trial.router(bank), id=item.id)
+        if pairs:
+            twin, = set(pairs[0]) - {item.id}
+            return new, item, f'{twin} says so already'
     return new, item, reason
 
 # %% ../../nbs/480_skills.proposals.ipynb #7c182cd9
