@@ -3195,6 +3195,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                        'skillrl.training.grpo.step_advantage': ( 'training.grpo.html#step_advantage',
                                                                                  'skillrl/training/grpo.py'),
                                        'skillrl.training.grpo.token_logps': ('training.grpo.html#token_logps', 'skillrl/training/grpo.py')},
+            'skillrl.training.internalise': { 'skillrl.training.internalise.internalise': ( 'training.internalise.html#internalise',
+                                                                                            'skillrl/training/internalise.py')},
             'skillrl.training.phases': { 'skillrl.training.phases.Iteration': ( 'training.phases.html#iteration',
                                                                                 'skillrl/training/phases.py'),
                                          'skillrl.training.phases._expert_for': ( 'training.phases.html#_expert_for',
