@@ -1,11 +1,12 @@
 """Make the base policy that ships in `data/base`.
 
-    python tools/make_base.py [--out data/base] [--steps 20000]
+    python tools/make_base.py [--out data/base] [--steps 20000] [--mixture 10000]
 
-29 CPU-minutes on one core. It plays the part of a language model's pre-training: over thousands of random
+CPUMIN CPU-minutes on one core. It plays the part of a language model's pre-training: over thousands of random
 households it learns to act by what its prompt says, notes included. The demonstrator believes a note six
-times in ten. Which household keeps what where, no weight can know; no household made here is met again in
-training or tests.
+times in ten. After `--steps` updates on demonstrations alone come `--mixture` updates on the rows of
+`tools/mixture.py`, half of which are states that the policy got into itself. Which household keeps what
+where, no weight can know; no household made here is met again in training or tests.
 """
 import argparse, random, re
 from skillrl.agent import Episode
@@ -106,8 +107,9 @@ def rows(rng, unplayed=None):
                 if not e.done:
                     e.act(move)
 
-def main(out, steps):
+def main(out, steps, mixture):
     import torch
+    from mixture import Mixture
     from tqdm import tqdm
     torch.set_num_threads(1)
     tokenizer = word_tokenizer(vocabulary())
@@ -117,17 +119,19 @@ def main(out, steps):
     def batch():
         return encode_rows([next(stream) for _ in range(512)], policy)
 
-    with tqdm(total=steps) as bar:
+    with tqdm(total=steps + mixture) as bar:
         def show(step, loss):
             bar.update()
             if step % 100 == 99:
                 bar.set_postfix(loss=f'{loss:.3f}')
-        losses = full_sft(batch, policy, steps, lr=4e-3, progress=show)
+        full_sft(batch, policy, steps, lr=4e-3, progress=show)
+        losses = full_sft(Mixture(policy, 0), policy, mixture, lr=2.5e-3, progress=show)
     last = losses[-500:]
     print(f'{policy}: loss {sum(last)/len(last):.3f}, saved in {policy.save(out)}')
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out', default='data/base')
-    p.add_argument('--steps', type=int, default=20000)
+    p.add_argument('--steps', type=int, default=20000, help='updates on demonstrations')
+    p.add_argument('--mixture', type=int, default=10000, help='updates on the mixture after that')
     main(**vars(p.parse_args()))
