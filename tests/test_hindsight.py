@@ -1,0 +1,165 @@
+"""Hindsight: is what it says a lost episode reached exactly what the engine says, and are its thoughts the expert's?"""
+import random
+from collections import Counter
+from dataclasses import replace
+import pytest
+from skillrl.config import SkillRLConfig
+from skillrl.envs.alfworld.engine import Engine
+from skillrl.envs.alfworld.expert import AlfworldExpert, play_expert
+from skillrl.envs.alfworld.hindsight import reached, reached_goals, thoughts
+from skillrl.envs.alfworld.households import Household, households
+from skillrl.envs.alfworld.notes import AlfworldNotes, kind, read_goal
+from skillrl.envs.alfworld.scene import CATEGORIES, Goal
+from skillrl.envs.base import World, seeded, world
+from skillrl.trajectory import Step, Trajectory
+
+HOUSES = households('train', 8) + [Household('bath', ('kitchen', 'bathroom')), Household('odd', ('living', 'kitchen'), 0)]
+GAMES = [g for house in HOUSES for g in house.games('collect', 5)]
+CHANGING = 'take', 'move', 'put', 'heat', 'cool', 'clean', 'open', 'use'
+
+def stumble(game, style='move', steps=40, wisdom=.5):
+    "An episode, half of it the moves of an expert who may want something else, the other half at random"
+    rng = seeded('stumble', game.id)
+    engine, out = Engine(game, style), []
+    seen = engine.reset()
+    notes = AlfworldNotes(seen)
+    wanted = [Goal(c, t.type, r.type) for c, t, r in zip(
+        rng.choices([c for c in CATEGORIES if c != 'look'], k=6),
+        rng.choices([t for t in game.scene.things if 'take' in t.can], k=6), rng.choices(game.scene.receptacles, k=6))]
+    wanted += [Goal('look', wanted[0].thing, 'desklamp'), game.goal]
+    expert = AlfworldExpert(wanted[0].sentence(), rng)
+    while len(out) < steps and not engine.won:
+        can = engine.admissible()
+        if rng.random() < .08:
+            expert = AlfworldExpert(rng.choice(wanted).sentence(), rng)
+        busy = [a for a in can if a.startswith(CHANGING)]
+        action = rng.choice(busy if busy and rng.random() < .7 else can)
+        if rng.random() < wisdom:
+            _, action = expert.act(can, notes)
+        if rng.random() < .05:
+            action = 'go to nowhere 1'
+        out.append(Step(seen, action, admissible=can))
+        seen = engine.step(action)
+        notes.see(action, seen)
+    return Trajectory(f'{game.id}#0', game.task, game.category, out, engine.won, seen, game.id)
+
+def shown(game, t):
+    "`game` without the things that the episode never names: nothing it read could tell the difference"
+    text = '\n'.join([t.final_observation, *(line for s in t.steps for line in (s.observation, *s.admissible))])
+    names = {name for thing in game.scene.things for name in [thing.name] if name in text}
+    return replace(game, scene=replace(game.scene, things=tuple(o for o in game.scene.things if o.name in names)))
+
+def goals_won(engine, goals):
+    "Those of `goals` that the engine calls won as it stands"
+    won, game = set(), engine.game
+    for goal in goals:
+        engine.game, engine._won = replace(game, goal=goal), None
+        if engine.won:
+            won.add(goal)
+    engine.game, engine._won = game, None
+    return won
+
+def possible_goals(game, t):
+    "Every goal that names a thing the agent took, and what no agent could move"
+    taken = {kind(s.action.split(' from ')[0].removeprefix('take ')) for s in t.steps if s.action.startswith('take')}
+    targets = {r.type for r in game.scene.receptacles}
+    lamps = {o.type for o in game.scene.things if 'use' in o.can}
+    stored = [Goal(c, thing, target) for c in CATEGORIES if c != 'look' for thing in taken for target in targets]
+    return stored + [Goal('look', thing, lamp) for thing in taken for lamp in lamps]
+
+def truth(game, t):
+    "Number of a step → goals that the engine first calls won after it"
+    engine, goals, out = Engine(game), possible_goals(game, t), {}
+    assert engine.reset() == t.steps[0].observation
+    before = goals_won(engine, goals)
+    for i, step in enumerate(t.steps):
+        assert engine.step(step.action) == (t.steps[i+1].observation if i + 1 < len(t) else t.final_observation)
+        new = goals_won(engine, set(goals) - before)
+        before |= new
+        if new:
+            out[i] = new
+    return out
+
+def most(goals):
+    return max(goals, key=lambda g: (list(CATEGORIES).index(g.category), g.thing, g.target))
+
+@pytest.fixture(scope='module')
+def episodes():
+    return [(game, stumble(game)) for game in GAMES]
+
+def test_hindsight_finds_what_the_engine_says_and_nothing_else(episodes):
+    found = Counter()
+    for game, t in episodes:
+        expected = {i: most(goals) for i, goals in truth(shown(game, t), t).items()}
+        assert reached_goals(t) == expected, t.id
+        found.update(goal.category for goal in expected.values())
+    assert len(episodes) >= 200
+    assert min(found[c] for c in CATEGORIES) >= 5, found
+
+def first_win(game, goal, actions):
+    "Number of commands after which the engine calls `goal` won; None if it never does"
+    engine = Engine(replace(game, goal=goal))
+    engine.reset()
+    wins = []
+    for action in actions:
+        wins.append(engine.won)
+        engine.step(action)
+    wins.append(engine.won)
+    return (wins.index(True) if True in wins else None), wins[-1]
+
+def test_a_relabelled_episode_is_won_by_its_last_command(episodes):
+    "In the real house it may have been won before the first command, by a thing that the episode never shows"
+    n = unseen = 0
+    for game, t in episodes:
+        for won in reached(t):
+            goal = Goal(*read_goal(won.task))
+            actions = [s.action for s in won.steps]
+            assert first_win(shown(game, t), goal, actions) == (len(won), True), won.id
+            first, last = first_win(game, goal, actions)
+            assert last
+            n += 1
+            unseen += first < len(won)
+    assert n > 200
+    assert unseen < .1*n
+
+def test_it_is_told_as_an_episode_of_the_new_goal(episodes):
+    for _, t in episodes:
+        for won in reached(t):
+            assert won.success
+            assert [s.reward for s in won.steps] == [0.]*(len(won) - 1) + [1.]
+            assert AlfworldNotes(won.steps[0].observation).task == won.task != t.task
+            assert t.task not in ''.join(s.observation + s.reply for s in won.steps)
+            assert (won.category, won.game, won.metadata['hindsight']) == (read_goal(won.task)[0], t.game, t.task)
+            assert [s.action for s in won.steps] == [s.action for s in t.steps[:len(won)]]
+
+def test_ids_are_different_and_the_lost_episode_stays_as_it_was(episodes):
+    before = [t.to_dict() for _, t in episodes]
+    ids = [won.id for _, t in episodes for won in [t, *reached(t)]]
+    assert len(set(ids)) == len(ids)
+    assert [t.to_dict() for _, t in episodes] == before
+
+def test_the_older_wording_of_putting_reads_the_same():
+    for game in GAMES[:60]:
+        t = stumble(game, 'put', wisdom=.8)
+        old = replace(t, steps=[replace(s, admissible=[]) for s in t.steps])
+        for won in reached(t):
+            assert [s.action for s in won.steps if s.action.startswith('put')] or won.category == 'look'
+            assert thoughts(won)[-1] or won.category == 'look'
+        reached(old)
+
+def test_on_the_way_of_an_expert_the_thoughts_are_the_experts():
+    n = kept = 0
+    for house in HOUSES[:6]:
+        for game in house.games('train', 5):
+            hints = [house.hint(thing) for thing in dict.fromkeys([game.goal.thing, game.goal.target]) if thing in house.homes]
+            for lines in ([], hints):
+                t = play_expert(game, lines)
+                if not t.success:
+                    continue
+                said = thoughts(t, lines)
+                own = [s.reply.split('</think>')[0].removeprefix('<think> ').strip() for s in t.steps]
+                for thought, other in zip(said, own):
+                    assert thought in (None, other), (t.id, said, own)
+                n += len(own)
+                kept += sum(thought is not None for thought in said)
+    assert kept > .4*n
