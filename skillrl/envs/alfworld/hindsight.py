@@ -13,7 +13,7 @@ from .expert import read_hints
 from .notes import AlfworldNotes, kind, read_goal
 from .scene import CATEGORIES, TOOLS, Goal
 from ...skills.evidence import replay
-from ...trajectory import Step, Trajectory
+from ...trajectory import Trajectory
 
 # %% ../../../nbs/576_envs.alfworld.hindsight.ipynb #1c11ab4c
 _TAKE = re.compile(r'take ([a-z]+ \d+) from ([a-z]+ \d+)')
@@ -115,7 +115,7 @@ def _refused(t, i): # Was step number `i` answered with 'Nothing happens.'?
     after = t.steps[i+1].observation if i + 1 < len(t) else t.final_observation
     return after.startswith('Nothing')
 
-def _last(t, command, end): # Number of the last accepted step before `end` that begins with `command`, in a list
+def _last(t, command, end): # The last accepted step before `end` that begins with `command`, in a list
     begins = [i for i in range(end) if f'{t.steps[i].action} '.startswith(f'{command} ')]
     return [i for i in begins if not _refused(t, i)][-1:]
 
@@ -148,7 +148,8 @@ def served(
     t:Trajectory, # From `reached`
 )->dict[int, int]: # Number of a step → number of the deed that it served, which may be itself
     "The steps that were for something"
-    done, out, deed = deeds(t), {}, None
+    done, out = deeds(t), {}
+    deed = None
     for i in reversed(range(len(t))):
         action = t.steps[i].action
         if i in done:
@@ -172,6 +173,7 @@ def _journey(sought, place, seen, hints): # Thought on the way to `place`, when 
     named = [there for there in told if there in (place, kind(place))]
     return ' in '.join([f'find {sought}', *named[:1]])
 
+# %% ../../../nbs/576_envs.alfworld.hindsight.ipynb #6d70b0d1
 def _thought(t, i, deed, known, hints):
     "What the expert thinks at step number `i`, which served `deed`"
     _, thing, target = read_goal(t.task)
