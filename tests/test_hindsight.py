@@ -2,14 +2,21 @@
 from collections import Counter
 from dataclasses import replace
 import pytest
+from skillrl.config import SkillRLConfig
+from skillrl.contract import write_reply
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.expert import AlfworldExpert, play_expert
 from skillrl.envs.alfworld.hindsight import reached, reached_goals, thoughts
 from skillrl.envs.alfworld.households import Household, households
 from skillrl.envs.alfworld.notes import AlfworldNotes, kind, read_goal
 from skillrl.envs.alfworld.scene import CATEGORIES, Goal
-from skillrl.envs.base import seeded
-from skillrl.trajectory import Step, Trajectory
+from skillrl.envs.base import seeded, world
+from skillrl.runfolder import RunFolder
+from skillrl.skills.bank import SkillBank
+from skillrl.training import pipeline
+from skillrl.training.phases import demonstrations
+from skillrl.training.pipeline import Pipeline
+from skillrl.trajectory import Step, Trajectory, select
 
 HOUSES = households('train', 8)
 HOUSES += [Household('bath', ('kitchen', 'bathroom')), Household('odd', ('living', 'kitchen'), 0)]
@@ -171,3 +178,56 @@ def test_on_the_way_of_an_expert_the_thoughts_are_the_experts():
                 n += len(own)
                 kept += sum(thought is not None for thought in said)
     assert kept > .4*n
+
+# In a run
+
+OFF = SkillRLConfig().merged({'env.train_suites': 1, 'env.test_suites': 1, 'sft.games': 1})
+ON = OFF.merged({'sft.hindsight': True})
+SUITE = world('alfworld').suites(OFF.env)[0][0]
+
+@pytest.fixture(scope='module')
+def played():
+    "Episodes of one suite, some of them won"
+    episodes = [stumble(game) for game in SUITE.games('collect', 12)]
+    assert {t.success for t in episodes} == {True, False}
+    return episodes
+
+def completions(rows):
+    return Counter(row['completion'] for row in rows)
+
+@pytest.mark.parametrize('who', ['expert', 'teacher'])
+def test_rows_of_lost_episodes_come_on_top_of_the_demonstrations(played, who):
+    off, on = OFF.merged({'sft.demonstrator': who}), ON.merged({'sft.demonstrator': who})
+    rows = demonstrations(SUITE, None, off, played)
+    more = demonstrations(SUITE, None, on, played)
+    assert demonstrations(SUITE, None, on, select(played, success=True)) == rows
+    assert len(more) > len(rows)
+    assert [row for row in more if row in rows] == rows
+    won = [won for t in select(played, success=False) for won in reached(t)]
+    expected = Counter()
+    for t in won:
+        said = zip(thoughts(t), t.steps)
+        expected.update(write_reply(thought, step.action) for thought, step in said if thought is not None)
+    assert completions(more) - completions(rows) == expected
+
+def test_rows_ask_for_the_goal_that_was_reached(played):
+    lost = [t for t in select(played, success=False) if reached(t)]
+    for row in demonstrations(SUITE, None, ON.merged({'sft.demonstrator': 'teacher'}), lost):
+        prompt = row['prompt'][-1]['content']
+        assert any(won.task in prompt for t in lost for won in reached(t))
+        assert not any(t.task in prompt for t in lost)
+
+@pytest.mark.parametrize('config, more', [(OFF, False), (ON, True)])
+def test_a_bank_is_distilled_from_what_was_reached_too(tmp_path, monkeypatch, played, config, more):
+    p = Pipeline(RunFolder(tmp_path/'run', config))
+    p.keep(played, phase='collect', suite=SUITE.name)
+    batches = []
+    def write_bank(trajs, *rest):
+        batches.append([t.id for t in trajs])
+        return SkillBank()
+    monkeypatch.setattr(pipeline, 'write_bank', write_bank)
+    pipeline.distill(p)
+    won = [won.id for t in select(played, success=False) for won in reached(t)] if more else []
+    assert batches[0] == [t.id for t in played] + won
+    assert [t.id for t in p.collected(SUITE)] == [t.id for t in played]
+    p.run.close()
