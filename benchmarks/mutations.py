@@ -31,6 +31,7 @@ STORE = 'tests/test_store.py tests/test_power_loss.py'
 LOOP = f'{CORE} tests/test_phases.py'
 DECODING = 'tests/test_decoding.py'
 DAGGER = 'tests/test_dagger.py'
+HINDSIGHT = 'tests/test_hindsight.py'
 TRIALS = 'tests/test_trials.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
 
@@ -139,6 +140,12 @@ MUTATIONS = [
     Mutation('what the bank has wrong stays wrong', 'skills/distillation.py', "home = _unasked_for(new, old, evidence, categories, router) if self.unasked else ''", "home = ''", 'tests/test_skills.py -k refine'),
     Mutation('no try looks around', 'training/phases.py', 'shown = None if tries == 1 and k % 2 else bank', 'shown = bank', LOOP),
     Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
+    # Hindsight
+    Mutation('what lay there at the beginning was reached', 'envs/alfworld/hindsight.py', 'known.contents = first_contents(t)', 'pass', HINDSIGHT),
+    Mutation('the least demanding goal of a step', 'envs/alfworld/hindsight.py', 'return max(goals, key=', 'return min(goals, key=', HINDSIGHT),
+    Mutation('a lamp that is on shines everywhere', 'envs/alfworld/hindsight.py', 'if known.place in spot]', 'if True]', HINDSIGHT),
+    Mutation('aimless steps are demonstrated', 'training/phases.py', 'if step.ok and (not thoughts or thoughts[i] is not None):', 'if step.ok:', HINDSIGHT),
+    Mutation('hindsight without being asked for', 'training/hindsight.py', 'if not config.sft.hindsight:', 'if False:', HINDSIGHT),
     # SkillOpt: drafts, edits that are missed, closing
     Mutation('SkillOpt asks the gate at every step', 'skillopt/selection.py', 'if not why and _is_too_early(session):', 'if False:', SKILLOPT),
     Mutation('SkillOpt keeps edits that are not missed', 'skillopt/proposal.py', "if row.get('gained') and session.cfg.promises():", 'if False:', SKILLOPT),

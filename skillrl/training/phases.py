@@ -27,6 +27,7 @@ from ..skills.evolution import RoundGames, evolve
 from ..skills.retrieval import Retriever, render
 from ..skills.trials import TrialRetriever, draw_trials, on_trial, put_on_probation
 from ..store import JsonlLog, atomic_folder, data_path
+from .hindsight import hindsight_rows
 from ..trajectory import Trajectory, select
 
 # %% ../../nbs/615_training.phases.ipynb #d7589795
@@ -65,7 +66,7 @@ def learns_from_won(
 def sft_rows(
     t:Trajectory,                       # One that was won
     retriever:Retriever|None,           # Chooses the skills of the prompts; None for none
-    thoughts:Sequence[str]|None,        # One for each step; None keeps what the policy wrote
+    thoughts:Sequence[str|None]|None,   # One for each step, None for no row; None keeps what the policy wrote
     config:SkillRLConfig,
 )->list[dict]: # `prompt` and `completion`
     "A won episode as demonstrations"
@@ -75,7 +76,7 @@ def sft_rows(
     past, rows = [], []
     for i, (step, observation, notes) in enumerate(replay(t, w.notes)):
         context = PromptContext(t.task, step.observation, step.admissible, past, skills, notes, first)
-        if step.ok:
+        if step.ok and (not thoughts or thoughts[i] is not None):
             said = write_reply(thoughts[i], step.action) if thoughts else step.reply
             rows.append(dict(prompt=step_messages(context, config.agent, w), completion=said))
         past.append((step.action, observation))
@@ -111,13 +112,14 @@ def demonstrations(
     suite:Any,                     # Where
     bank:SkillBank|None,           # Its bank, shown in the prompts
     config:SkillRLConfig,
-    played:Sequence[Trajectory]=(),# The won ones are the demonstrations if `learns_from_won`
+    played:Sequence[Trajectory]=(),# Won ones count if `learns_from_won`, lost ones with `sft.hindsight`
     teacher:Any=None,              # Who writes their thoughts; None leaves what the policy wrote
 )->list[dict]: # `prompt` and `completion`; ValueError where the world has no expert
     "Demonstrations in one suite: the expert's, or won episodes with a teacher's thoughts"
+    rows = hindsight_rows(played, bank, config, sft_rows)
     if learns_from_won(suite, config):
-        return _from_won(played, build_retriever(bank, config), teacher, config)
-    rng, rows = seeded(config.seed, 'demonstrations', suite.name), []
+        return _from_won(played, build_retriever(bank, config), teacher, config) + rows
+    rng = seeded(config.seed, 'demonstrations', suite.name)
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
         rows += demonstrate(e, _expert_for(e.start().task, config, rng), rng)[1]
     return rows
@@ -363,8 +365,7 @@ def evolve_on(
     seed = derive_seed(config.seed, 'gate', number, suite.name)
     teacher = teacher or world(config.env.name).teacher()
     new, record = evolve(bank, play, games, teacher, config.evolution, seed, retriever)
-    steps = sum(len(t) for t in games.seen)
-    return new, dict(round=number, suite=suite.name, steps=steps) | record
+    return new, dict(round=number, suite=suite.name, steps=sum(map(len, games.seen))) | record
 
 # %% ../../nbs/615_training.phases.ipynb #45bbe040
 def evolve_bank(

@@ -21,6 +21,7 @@ from ..runfolder import RunFolder
 from ..skills.bank import SkillBank, load_version
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
+from .hindsight import hindsight
 from .phases import collect_games, demonstrations, drawn_rows
 from .phases import evolve_on, evolves, fine_tune
 from .phases import Iteration, learns_from_won, on_probation
@@ -149,6 +150,11 @@ def collected(self:Pipeline, suite:Any)->list[Trajectory]:
     "Trajectories of the first phase in `suite`"
     return self.played(suite, 'collect')
 
+def _experience(p, suite):
+    "What a bank is distilled from: what was collected, and with `sft.hindsight` what lost episodes reached"
+    played = p.collected(suite)
+    return played + hindsight(played, p.config)
+
 # %% ../../nbs/11_training.pipeline.ipynb #d026fdbe
 def collect(p:Pipeline)->None:
     "Episodes without skills, in every suite"
@@ -181,10 +187,10 @@ def distill(p:Pipeline)->None:
     "A bank for each suite from its own trajectories"
     raw = p.config.retrieval.memory=='trajectories'
     suites, w = p.suites.values(), world(p.config.env.name)
-    batches = [] if raw else map(p.collected, suites)
+    batches = [] if raw else [_experience(p, suite) for suite in suites]
     announce_teacher('distill', p.teacher, distill_questions(p.teacher, batches))
     for suite in p.steps('distill', suites):
-        played = p.collected(suite)
+        played = _experience(p, suite)
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
         if on_probation(p.config):
