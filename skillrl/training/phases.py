@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from ..agent import Episode, PromptContext, demonstrate, step_messages
-from ..contract import write_reply
+from ..contract import shorten_thoughts, write_reply
 from ..builders import (build_episodes, build_local_policy, build_retriever, derive_seed, play_episodes,
                               rollout_limits)
 from ..config import SkillRLConfig
@@ -79,7 +79,7 @@ def sft_rows(
             said = write_reply(thoughts[i], step.action) if thoughts else step.reply
             rows.append(dict(prompt=step_messages(context, config.agent, w), completion=said))
         past.append((step.action, observation))
-    return rows
+    return shorten_thoughts(rows, config.sft.thoughts)
 
 # %% ../../nbs/615_training.phases.ipynb #cbcfdb7d
 def _from_won(played, retriever, teacher, config):
@@ -120,7 +120,7 @@ def demonstrations(
     rng, rows = seeded(config.seed, 'demonstrations', suite.name), []
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
         rows += demonstrate(e, _expert_for(e.start().task, config, rng), rng)[1]
-    return rows
+    return shorten_thoughts(rows, config.sft.thoughts)
 
 # %% ../../nbs/615_training.phases.ipynb #188f254e
 def drawn_rows(
@@ -149,10 +149,10 @@ def practice_rows(
 )->list[dict]: # `prompt` and `completion`; ValueError where the world has no expert
     "What the expert would have done in the states that `policy` gets into"
     from skillrl.training.dagger import relabel
-    def expert_of(task:str, rng:random.Random)->Any:
-        return _expert_for(task, config, rng)
     episodes = build_episodes(suite, practice_games(suite, config), bank, config)
-    return relabel(episodes, policy, expert_of, derive_seed(config.seed, 'dagger', number, suite.name))
+    seed = derive_seed(config.seed, 'dagger', number, suite.name)
+    rows = relabel(episodes, policy, lambda task, rng: _expert_for(task, config, rng), seed)
+    return shorten_thoughts(rows, config.sft.thoughts)
 
 # %% ../../nbs/615_training.phases.ipynb #c3a554d3
 def _fine_tune_fully(policy, rows, steps, config, step, practise):
@@ -355,16 +355,17 @@ def evolve_on(
     number:int=0,      # Of the round, from 0
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite on given games and trajectories"
-    play_seed = derive_seed(config.seed, 'evolve', number, suite.name)
+    play_seed, lengths = derive_seed(config.seed, 'evolve', number, suite.name), [len(t) for t in games.seen]
     def play(bank:SkillBank, games:list)->list[Trajectory]:
-        return play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, play_seed)
-    def retriever(bank:SkillBank)->Retriever:
-        return build_retriever(bank, config)
+        episodes = build_episodes(suite, games, bank, config)
+        played = play_episodes(policy, episodes, suite, config, play_seed)
+        lengths.extend(map(len, played))
+        return played
     seed = derive_seed(config.seed, 'gate', number, suite.name)
     teacher = teacher or world(config.env.name).teacher()
-    new, record = evolve(bank, play, games, teacher, config.evolution, seed, retriever)
-    steps = sum(len(t) for t in games.seen)
-    return new, dict(round=number, suite=suite.name, steps=steps) | record
+    new, record = evolve(bank, play, games, teacher, config.evolution, seed,
+                         lambda bank: build_retriever(bank, config))
+    return new, dict(round=number, suite=suite.name, steps=sum(lengths)) | record
 
 # %% ../../nbs/615_training.phases.ipynb #45bbe040
 def evolve_bank(
