@@ -33,6 +33,7 @@ DECODING = 'tests/test_decoding.py'
 DAGGER = 'tests/test_dagger.py'
 TRIALS = 'tests/test_trials.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
+ABLATION = 'tests/test_ablation.py -k "not side and not stopped"'
 
 SKILLOPT = 'tests/test_skillopt_drafts.py'
 MUTATIONS = [
@@ -139,6 +140,13 @@ MUTATIONS = [
     Mutation('what the bank has wrong stays wrong', 'skills/distillation.py', "home = _unasked_for(new, old, evidence, categories, router) if self.unasked else ''", "home = ''", 'tests/test_skills.py -k refine'),
     Mutation('no try looks around', 'training/phases.py', 'shown = None if tries == 1 and k % 2 else bank', 'shown = bank', LOOP),
     Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
+    Mutation('a stage label is a whole thought', 'contract.py', "return 'go' if others[:1] == ['in'] else first", 'return thought', LOOP),
+    # Ablation
+    Mutation('an ablation without RL tries nothing', 'training/pipeline.py', 'tries = 1 if p.config.rl.iterations else TRIES', 'tries = 1', 'tests/test_phases.py'),
+    Mutation('an ablation counts one seed', 'ablation.py', "return [row['test'][split] for row in rows if row['arm'] == arm]", "return [row['test'][split] for row in rows if row['arm'] == arm][:1]", ABLATION),
+    Mutation('seeds of an ablation are one', 'ablation.py', "{'seed': seed}", "{'seed': config.seed}", ABLATION),
+    Mutation('an arm of an ablation gains what it lost', 'ablation.py', 'gained, lost = paired_counts(whole, part)', 'lost, gained = paired_counts(whole, part)', ABLATION),
+    Mutation('games of a gate cost an ablation nothing', 'ablation.py', "if r['rule'] != 'probation')", 'if False)', ABLATION),
     # SkillOpt: drafts, edits that are missed, closing
     Mutation('SkillOpt asks the gate at every step', 'skillopt/selection.py', 'if not why and _is_too_early(session):', 'if False:', SKILLOPT),
     Mutation('SkillOpt keeps edits that are not missed', 'skillopt/proposal.py', "if row.get('gained') and session.cfg.promises():", 'if False:', SKILLOPT),
