@@ -34,6 +34,7 @@ DAGGER = 'tests/test_dagger.py'
 HINDSIGHT = 'tests/test_hindsight.py'
 TRIALS = 'tests/test_trials.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
+ABLATION = 'tests/test_ablation.py -k "not side and not stopped"'
 
 SKILLOPT = 'tests/test_skillopt_drafts.py'
 MUTATIONS = [
@@ -146,6 +147,13 @@ MUTATIONS = [
     Mutation('a lamp that is on shines everywhere', 'envs/alfworld/hindsight.py', 'if known.place in spot]', 'if True]', HINDSIGHT),
     Mutation('aimless steps are demonstrated', 'training/phases.py', 'if step.ok and (not thoughts or thoughts[i] is not None):', 'if step.ok:', HINDSIGHT),
     Mutation('hindsight without being asked for', 'training/hindsight.py', 'if not config.sft.hindsight:', 'if False:', HINDSIGHT),
+    Mutation('a stage label is a whole thought', 'contract.py', "return 'go' if others[:1] == ['in'] else first", 'return thought', LOOP),
+    # Ablation
+    Mutation('an ablation without RL tries nothing', 'training/pipeline.py', 'tries = 1 if p.config.rl.iterations else TRIES', 'tries = 1', 'tests/test_phases.py'),
+    Mutation('an ablation counts one seed', 'ablation.py', "return [row['test'][split] for row in rows if row['arm'] == arm]", "return [row['test'][split] for row in rows if row['arm'] == arm][:1]", ABLATION),
+    Mutation('seeds of an ablation are one', 'ablation.py', "{'seed': seed}", "{'seed': config.seed}", ABLATION),
+    Mutation('an arm of an ablation gains what it lost', 'ablation.py', 'gained, lost = paired_counts(whole, part)', 'lost, gained = paired_counts(whole, part)', ABLATION),
+    Mutation('games of a gate cost an ablation nothing', 'ablation.py', "if r['rule'] != 'probation')", 'if False)', ABLATION),
     # SkillOpt: drafts, edits that are missed, closing
     Mutation('SkillOpt asks the gate at every step', 'skillopt/selection.py', 'if not why and _is_too_early(session):', 'if False:', SKILLOPT),
     Mutation('SkillOpt keeps edits that are not missed', 'skillopt/proposal.py', "if row.get('gained') and session.cfg.promises():", 'if False:', SKILLOPT),

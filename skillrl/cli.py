@@ -102,7 +102,13 @@ _TRAIN = _LOOP | _CHAT | {
                       'off', metavar='DIR'),
     '--accept-changes': _switch('go on although settings differ from those of the run')}
 
-_ABLATE = _LOOP | {'--output': _path('folder for the runs', 'runs/ablation', 'DIR')}
+_ABLATE = _LOOP | {
+    '--arms': _flag('which to run, such as full,no_rl; the first is what the others are compared with',
+                    'all', metavar='A,B'),
+    '--seeds': _number('runs of each arm, with seeds that count up from --seed', 1, default=1),
+    '--jobs': _number('runs side by side, each in a process of its own', 1, default=1),
+    '--save': _flag('also write the counts behind the table, as JSON', 'off', metavar='FILE'),
+    '--output': _path('folder for the runs; those that are there go on', 'runs/ablation', 'DIR')}
 
 # %% ../nbs/855_cli.ipynb #9faa3556
 _COLLECT = _PLAY | _POLICY | _DECODE | _CHAT | _SUITE | {

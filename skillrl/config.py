@@ -57,6 +57,7 @@ class SFTConfig:
     renumber:float = opt(0.0, lo=0, hi=1) # Share of rows in which `egg 1`, `egg 2` exchange their numbers
     trust:float = opt(0.6, lo=0, hi=1) # Chance that the expert believes a skill
     hindsight:bool = opt(False) # Lost episodes count as won ones of what they did reach, in rows and banks
+    thoughts:str = opt('full', choices=('full', 'stage')) # What rows think; `stage` is one word of it
 
 @dataclass
 class RLConfig:

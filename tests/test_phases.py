@@ -2,7 +2,9 @@
 import json
 from types import SimpleNamespace
 import pytest
+from skillrl.builders import build_local_policy
 from skillrl.config import SkillRLConfig
+from skillrl.contract import shorten_thoughts, stage_of
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.base import world
 from skillrl.runfolder import RunFolder
@@ -137,6 +139,19 @@ def test_without_rl_both_are_the_fine_tuned_policy(tmp_path, monkeypatch):
     assert p.policy('after') == p.policy('before') == 'tuned'
     p.run.close()
 
+@pytest.mark.parametrize('iterations,tries', [(0, 2), (3, 1)])
+def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, monkeypatch, iterations, tries):
+    config = CONFIG.merged({'evolution.gate': 'probation', 'evolution.test_rounds': 2,
+                            'rl.iterations': iterations})
+    asked = []
+    monkeypatch.setattr(pipeline, 'play_trials', lambda *args: asked.append(args[5]) or {})
+    monkeypatch.setattr(Pipeline, 'evolve_suite', lambda *args: None)
+    monkeypatch.setattr(Pipeline, 'policy', lambda *args: None)
+    monkeypatch.setattr(Pipeline, 'bank', lambda *args: SkillBank())
+    with RunFolder(tmp_path/'run', config) as run:
+        pipeline.evolve(Pipeline(run))
+    assert asked == [tries]*2
+
 def test_a_world_without_an_expert_says_so(monkeypatch):
     class Silent(type(world('alfworld'))):
         def expert(self, task, rng, trust=1.):
@@ -167,3 +182,38 @@ def test_a_folder_with_fewer_games_demonstrates_all_that_are_no_test_and_no_evol
     asked = Recorded(suite)
     assert phases.demonstrations(asked, None, config)
     assert asked.asked == [g.id for g in suite.games('collect')] and 0 < len(asked.asked) < 20
+
+STAGES = {'find', 'take', 'go', 'clean', 'heat', 'cool', 'put', 'use', 'drop'}
+
+def thought(row):
+    return row['completion'].split('<think>')[1].split('</think>')[0].split()
+
+def without_thought(row):
+    before, _, after = row['completion'].partition('</think>')
+    return row['prompt'], before[:7], after
+
+@pytest.mark.parametrize('kind', ['expert', 'teacher', 'dagger'])
+def test_with_stage_labels_every_demonstration_thinks_one_word(kind):
+    suite = suites_of()[0][0]
+    demonstrator = 'teacher' if kind == 'teacher' else 'expert'
+    config = CONFIG.merged({'sft.games': 6, 'sft.demonstrator': demonstrator})
+    policy = build_local_policy(config)
+    played = phases.collect_games(policy, suite, config)
+    def rows_of(config):
+        if kind == 'dagger':
+            return phases.practice_rows(suite, None, config, policy, 0)
+        return phases.demonstrations(suite, None, config, played)
+    full, stage = rows_of(config), rows_of(config.merged({'sft.thoughts': 'stage'}))
+    assert list(map(without_thought, stage)) == list(map(without_thought, full))
+    assert max(len(thought(row)) for row in full) > 1
+    assert all(len(thought(row)) == 1 and thought(row)[0] in STAGES for row in stage)
+    for long, short in zip(full, stage):
+        assert thought(short)[0] in (thought(long)[0], 'go')
+
+def test_a_thought_of_where_a_thing_is_names_no_stage():
+    assert stage_of('knife in drawer 1') == 'go'
+    assert stage_of('find knife in drawer') == 'find'
+    assert stage_of('put knife in drawer') == 'put'
+    assert stage_of(' ') == ''
+    odd = dict(prompt='p', completion='<think></think><action>look</action>')
+    assert shorten_thoughts([odd], 'stage')[0]['completion'] == '<think>  </think><action>look</action>'

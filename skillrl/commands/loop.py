@@ -121,13 +121,18 @@ def _summary(path):
     return '\n\n'.join([*filter(None, parts), f'{where}\n{onward}'])
 
 # %% ../../nbs/835_commands.loop.ipynb #38d139d0
-def ablate(args:Namespace)->None:
+def ablate(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit
     "run the whole loop without each of its parts, and say what each part was worth"
-    from skillrl.ablation import ablate as run_arms, ablation_table
+    from skillrl.ablation import ARMS, ablate as run_arms, ablation_table, find_arms
     from skillrl.flags import progress, settings
     from skillrl.inspection import fitted
-    with new_folder(args.output), progress() as step:
-        def each(arm:str, phase:str, done:int, total:int)->None:
-            step(f'{arm}, {phase}', done, total)
-        results = run_arms(settings(args), args.output, step=each)
-    print(fitted(ablation_table(results)))
+    from skillrl.store import write_json
+    arms = find_arms(args.arms or ','.join(ARMS))
+    try:
+        with new_folder(args.output), progress() as step:
+            rows = run_arms(settings(args), args.output, arms, args.seeds or 1, args.jobs or 1, step)
+    except KeyboardInterrupt:
+        return say_stopped('the same command')
+    if args.save:
+        write_json(args.save, rows)
+    print(fitted(ablation_table(rows)))

@@ -178,12 +178,20 @@ def _rl_summary(log, rounds, suite, path):
     return f'{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {path}.bank'
 
 # %% ../../nbs/850_commands.steps.ipynb #a646b158
+def _save_rounds(folder, bank, rounds):
+    "Write every version of a bank and the records of its rounds, as `skillrl evolve` does"
+    from skillrl.store import JsonlLog, atomic_folder
+    with atomic_folder(folder) as tmp:
+        for version in [bank, *(after for after, _ in rounds)]:
+            version.save_version(tmp)
+        JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])
+
 def rl(args:Namespace)->None:
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.builders import build_local_policy, build_teacher
     from skillrl.flags import progress
     from skillrl.file_kinds import load_bank
-    from skillrl.training.phases import save_rounds, train_in_suite
+    from skillrl.training.phases import train_in_suite
     config, suite = _start(args)
     bank = load_bank(args.skill_bank)
     policy, teacher = build_local_policy(config), build_teacher(config, f'{args.output}.teacher')
@@ -194,7 +202,7 @@ def rl(args:Namespace)->None:
             step('rl', done, total)
         log, rounds = train_in_suite(policy, suite, bank, config, each, teacher, evidence)
     policy.save(args.output)
-    save_rounds(f'{args.output}.bank', bank, rounds)
+    _save_rounds(f'{args.output}.bank', bank, rounds)
     print(_rl_summary(log, rounds, suite, args.output) + _account(teacher))
 
 # %% ../../nbs/850_commands.steps.ipynb #4cc11186

@@ -6,17 +6,16 @@
 __all__ = ['TRIES', 'CHOICE', 'collect_games', 'transcripts', 'learns_from_won', 'sft_rows', 'require_expert', 'demonstrations',
            'drawn_rows', 'practice_games', 'practice_rows', 'fine_tune', 'evolves', 'on_probation', 'trial_group',
            'draw_groups', 'trial_trajectory', 'next_games', 'round_games', 'least_served', 'play_trials', 'evolve_on',
-           'evolve_bank', 'Iteration', 'rl_iterations', 'train_in_suite', 'save_rounds']
+           'evolve_bank', 'Iteration', 'rl_iterations', 'train_in_suite']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from ..agent import Episode, PromptContext, demonstrate, step_messages
-from ..contract import write_reply
+from ..contract import shorten_thoughts, write_reply
 from ..builders import (build_episodes, build_local_policy, build_retriever, derive_seed, play_episodes,
                               rollout_limits)
 from ..config import SkillRLConfig
@@ -26,7 +25,7 @@ from ..skills.evidence import replay
 from ..skills.evolution import RoundGames, evolve
 from ..skills.retrieval import Retriever, render
 from ..skills.trials import TrialRetriever, draw_trials, on_trial, put_on_probation
-from ..store import JsonlLog, atomic_folder, data_path
+from ..store import data_path
 from .hindsight import hindsight_rows
 from ..trajectory import Trajectory, select
 
@@ -80,7 +79,7 @@ def sft_rows(
             said = write_reply(thoughts[i], step.action) if thoughts else step.reply
             rows.append(dict(prompt=step_messages(context, config.agent, w), completion=said))
         past.append((step.action, observation))
-    return rows
+    return shorten_thoughts(rows, config.sft.thoughts)
 
 # %% ../../nbs/615_training.phases.ipynb #cbcfdb7d
 def _from_won(played, retriever, teacher, config):
@@ -122,7 +121,7 @@ def demonstrations(
     rng = seeded(config.seed, 'demonstrations', suite.name)
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
         rows += demonstrate(e, _expert_for(e.start().task, config, rng), rng)[1]
-    return rows
+    return shorten_thoughts(rows, config.sft.thoughts)
 
 # %% ../../nbs/615_training.phases.ipynb #188f254e
 def drawn_rows(
@@ -151,10 +150,10 @@ def practice_rows(
 )->list[dict]: # `prompt` and `completion`; ValueError where the world has no expert
     "What the expert would have done in the states that `policy` gets into"
     from skillrl.training.dagger import relabel
-    def expert_of(task:str, rng:random.Random)->Any:
-        return _expert_for(task, config, rng)
     episodes = build_episodes(suite, practice_games(suite, config), bank, config)
-    return relabel(episodes, policy, expert_of, derive_seed(config.seed, 'dagger', number, suite.name))
+    seed = derive_seed(config.seed, 'dagger', number, suite.name)
+    rows = relabel(episodes, policy, lambda task, rng: _expert_for(task, config, rng), seed)
+    return shorten_thoughts(rows, config.sft.thoughts)
 
 # %% ../../nbs/615_training.phases.ipynb #c3a554d3
 def _fine_tune_fully(policy, rows, steps, config, step, practise):
@@ -358,14 +357,18 @@ def evolve_on(
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite on given games and trajectories"
     play_seed = derive_seed(config.seed, 'evolve', number, suite.name)
+    lengths = [len(t) for t in games.seen]
     def play(bank:SkillBank, games:list)->list[Trajectory]:
-        return play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, play_seed)
-    def retriever(bank:SkillBank)->Retriever:
-        return build_retriever(bank, config)
+        episodes = build_episodes(suite, games, bank, config)
+        played = play_episodes(policy, episodes, suite, config, play_seed)
+        lengths.extend(map(len, played))
+        return played
     seed = derive_seed(config.seed, 'gate', number, suite.name)
     teacher = teacher or world(config.env.name).teacher()
+    def retriever(bank:SkillBank)->Retriever:
+        return build_retriever(bank, config)
     new, record = evolve(bank, play, games, teacher, config.evolution, seed, retriever)
-    return new, dict(round=number, suite=suite.name, steps=sum(map(len, games.seen))) | record
+    return new, dict(round=number, suite=suite.name, steps=sum(lengths)) | record
 
 # %% ../../nbs/615_training.phases.ipynb #45bbe040
 def evolve_bank(
@@ -449,15 +452,3 @@ def train_in_suite(
         if step:
             step(iteration.number + 1, n)
     return logs, rounds
-
-# %% ../../nbs/615_training.phases.ipynb #d240be00
-def save_rounds(
-    folder:str|Path, # Made, or replaced as a whole
-    bank:SkillBank,  # The one before
-    rounds:list,     # From `train_in_suite`
-)->None:
-    "Write every version of a bank and the records of its rounds, as `skillrl evolve` does"
-    with atomic_folder(folder) as tmp:
-        for version in [bank, *(after for after, _ in rounds)]:
-            version.save_version(tmp)
-        JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])

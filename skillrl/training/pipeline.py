@@ -23,7 +23,7 @@ from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
 from .hindsight import hindsight
 from .phases import collect_games, demonstrations, drawn_rows
-from .phases import evolve_on, evolves, fine_tune
+from .phases import TRIES, evolve_on, evolves, fine_tune
 from .phases import Iteration, learns_from_won, on_probation
 from .phases import play_trials, practice_rows, require_expert, rl_iterations
 from .phases import round_games, transcripts
@@ -302,13 +302,15 @@ def evolve(p:Pipeline)->None:
     rounds = p.config.evolution.test_rounds if evolves(p.config) else 0
     every = max(1, p.config.evolution.validation_interval)
     first = p.config.rl.iterations//every # Round with unused games
+    tries = 1 if p.config.rl.iterations else TRIES # Without GRPO nobody else has tried anything
     if rounds:
         _announce_rounds(p, rounds*len(p.test))
     for number in p.steps('evolve', range(first, first + rounds)):
         policy, measured = p.policy('after'), p.measured()
         seen = {}
         if on_probation(p.config):
-            seen = play_trials(policy, p.test, {s.name: p.bank(s) for s in p.test}, p.config, number, tries=1)
+            banks = {s.name: p.bank(s) for s in p.test}
+            seen = play_trials(policy, p.test, banks, p.config, number, tries)
         for suite in p.test:
             p.keep(seen.get(suite.name, []), phase='evolve', suite=suite.name)
             p.evolve_suite(suite, policy, number, seen.get(suite.name, []), measured)
