@@ -8,8 +8,9 @@ saw, on goals that were practised there and, in the headline, on goals that nobo
 success against environment steps, always with the trained policy: the bank after each round of evolution,
 banks from blind collecting alone, and the first bank as it was. An arm without skills gets the environment
 steps of collecting and GRPO. A run that is in DIR already is gone on with.
-Single: one fixed household, where weights can learn the conventions too: by GRPO with the bank, by GRPO
-alone, and by SFT on demonstrations whose skills the prompt hides. Real: official games, each once, 50 steps.
+Single: one fixed household, where weights can learn the conventions too: by GRPO with the bank, and what of it
+stays without; by internalising what GRPO won; by GRPO alone; and by SFT on demonstrations whose skills the
+prompt hides. Real: official games, each once, 50 steps.
 Prints the targets and exits 1 when one is missed. `--save data/learning.json` keeps what the front page
 draws: for each seed the success of every iteration, with the environment steps so far, and the test games
 each condition won.
@@ -30,6 +31,7 @@ from skillrl.runfolder import RunFolder
 from skillrl.skills.bank import load_version, versions
 from skillrl.skills.distillation import distill
 from skillrl.store import JsonlLog
+from skillrl.training.internalise import internalise
 from skillrl.training.phases import collect_games, demonstrations, draw_groups, fine_tune
 from skillrl.training.pipeline import MAKES, Pipeline, train
 from skillrl.trajectory import Trajectory
@@ -64,7 +66,7 @@ def cold_start(s, banks):
 def steps_of(log):
     return sum(m['steps'] for m in log)
 
-def grpo(s, policy, banks, budget=None):
+def grpo(s, policy, banks, budget=None, keep=None):
     "GRPO for `rl.iterations`, or until `budget` environment steps are used; what each iteration logs"
     from skillrl.training.rl import GRPOTrainer
     trainer, log = GRPOTrainer(policy, s.config.rl), []
@@ -75,6 +77,8 @@ def grpo(s, policy, banks, budget=None):
     while unfinished():
         groups, _ = draw_groups(s.train, shown, s.config, len(log))
         log.append(trainer.iterate(groups, derive_seed(s.config.seed, 'rl', len(log)), limits=limits))
+        if keep:
+            keep([e.trajectory() for group in groups for e in group])
     return log
 
 def play_tests(s, policy, banks, split='new'):
@@ -248,10 +252,13 @@ def single(seed):
     def played(policy, bank):
         return evaluate(policy, build_episodes(house, house.games('test', 60), bank, s.config), seed=seed)
     out = {}
-    for name, banks in {'bank': s.banks, 'no bank': {}}.items():
-        policy = cold_start(s, banks)
-        log = grpo(s, policy, banks)
+    for name, banks in {'no bank': {}, 'bank': s.banks}.items():
+        policy, tries = cold_start(s, banks), []
+        log = grpo(s, policy, banks, keep=tries.extend)
         out[name] = played(policy, banks.get(house.name)), steps_to(log), s.collected if banks else 0
+    out['bank, played without'] = played(policy, None), None, 0
+    internalise(policy, tries[-len(tries)//4:], s.config)
+    out['bank, internalised, played without'] = played(policy, None), None, 0
     policy, spent = by_heart(s.config, house)
     out['by heart'] = played(policy, None), None, spent
     return out
@@ -284,6 +291,8 @@ def single_result(runs):
 def cost(name, reached, extra):
     if name == 'by heart':
         return f'{extra} environment steps for collecting'
+    if 'without' in name:
+        return 'no environment steps of its own'
     told = f'environment steps to 0.8: {reached or "not reached"}'
     return f'{told} after {extra} for collecting' if name == 'bank' else told
 

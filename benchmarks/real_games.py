@@ -1,10 +1,11 @@
 """What a tiny policy reaches on official ALFWorld games, and whether it still reads.
 
-    python benchmarks/real_games.py --real DIR [--seeds 3] [--steps 15000] [--out DIR]
+    python benchmarks/real_games.py --real DIR [--seeds 3] [--steps 7000] [--out DIR]
 
-DIR holds one folder for each official split. The policy learns from `train` (or `valid_train`) only, from the
-rows of `tools/mixture.py`: half are demonstrations in generated households, so that it goes on reading notes;
-the other half are states that it got into itself, there and in all training games, labelled by the expert.
+DIR holds one folder for each official split. The shipped base policy, which has met no official game, goes on
+to learn from `train` (or `valid_train`) only, from the rows of `tools/mixture.py`: half are demonstrations in
+generated households, so that it goes on reading notes; the other half are states that it got into itself,
+there and in all training games, labelled by the expert.
 In half of the rounds the prompts of training games show what the bank distilled from them says.
 Every other split is then judged, each game once, 50 steps: freely at temperature 0.4, and greedily through
 the admissible commands, without and with the no-repeat guard. Then with 8, 12, 20 and 50 steps: no bank, the
@@ -149,6 +150,6 @@ if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--real', required=True, help='folder with one folder for each official split')
     p.add_argument('--seeds', type=int, default=3)
-    p.add_argument('--steps', type=int, default=15000, help='updates of one seed')
+    p.add_argument('--steps', type=int, default=7000, help='updates of one seed')
     p.add_argument('--out', help='where the policies go; a temporary folder if left out')
     sys.exit(not main(**vars(p.parse_args())))

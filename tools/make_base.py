@@ -2,7 +2,7 @@
 
     python tools/make_base.py [--out data/base] [--steps 20000] [--mixture 10000]
 
-CPUMIN CPU-minutes on one core. It plays the part of a language model's pre-training: over thousands of random
+46 CPU-minutes on one core. It plays the part of a language model's pre-training: over thousands of random
 households it learns to act by what its prompt says, notes included. The demonstrator believes a note six
 times in ten. After `--steps` updates on demonstrations alone come `--mixture` updates on the rows of
 `tools/mixture.py`, half of which are states that the policy got into itself. Which household keeps what
