@@ -8,8 +8,8 @@ saw, on goals that were practised there and, in the headline, on goals that nobo
 success against environment steps, always with the trained policy: the bank after each round of evolution,
 banks from blind collecting alone, and the first bank as it was. An arm without skills gets the environment
 steps of collecting and GRPO. A run that is in DIR already is gone on with.
-Single: one fixed household, where weights can learn the conventions too: by GRPO with the bank, and what of it
-stays without; by internalising what GRPO won; by GRPO alone; and by SFT on demonstrations whose skills the
+Single: one fixed household, where weights can learn the conventions too: by GRPO with the bank, and what of
+it stays without; by internalising what GRPO won; by GRPO alone; and by SFT on demonstrations whose skills the
 prompt hides. Real: official games, each once, 50 steps.
 Prints the targets and exits 1 when one is missed. `--save data/learning.json` keeps what the front page
 draws: for each seed the success of every iteration, with the environment steps so far, and the test games

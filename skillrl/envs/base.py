@@ -9,7 +9,7 @@ __all__ = ['SPLITS', 'SHARES', 'TextEnv', 'deal', 'stratified', 'seeded', 'World
 # %% ../../nbs/504_envs.base.ipynb #8fff2b96
 import hashlib, importlib, random, string, sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 import gymnasium as gym
@@ -262,6 +262,14 @@ def thoughts(self:World,
 )->list[str|None]|None: # One for each step, None for one that is no example; None keeps the policy's own
     "What an expert would have thought at each step"
     return None
+
+# %% ../../nbs/504_envs.base.ipynb #c6d66f45
+@patch
+def explorer(self:World,
+    played:Iterable, # Trajectories of one suite
+)->Callable[[Any], list[str]]: # From a started `Episode` to lines for its prompt
+    "What sends an agent where `played` have looked least"
+    return lambda episode: []
 
 # %% ../../nbs/504_envs.base.ipynb #8ee8d785
 _worlds = {}

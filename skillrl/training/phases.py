@@ -312,14 +312,19 @@ def least_served(
     return sorted(games, key=served)[:n]
 
 # %% ../../nbs/615_training.phases.ipynb #5d0f3b91
-def _round_groups(suite, bank, config, number, tries):
-    "The groups of one round; of single tries every second one looks around, without the bank"
+def _round_groups(suite, bank, config, number, tries, played=()):
+    "The groups of one round; of single tries every second one looks around, where `played` have not"
     n = max(1, config.evolution.val_tasks//tries)
     choice = 1 if suite.live else CHOICE
     games = least_served(next_games(suite, 'val', choice*n, number), bank, n, config)
+    explore = world(config.env.name).explorer(played)
     for k, game in enumerate(games):
-        shown = None if tries == 1 and k % 2 else bank
-        yield trial_group(suite, game, shown, config, tries, f'round {number}.{k}', config.env.collect_steps)
+        around = tries == 1 and k % 2 == 1
+        shown, label = None if around else bank, f'round {number}.{k}'
+        group = trial_group(suite, game, shown, config, tries, label, config.env.collect_steps)
+        if around and not suite.live:
+            group[0].skills = explore(group[0].start())
+        yield group
 
 # %% ../../nbs/615_training.phases.ipynb #639b06c9
 def play_trials(
@@ -329,11 +334,12 @@ def play_trials(
     config:SkillRLConfig,
     number:int=0,                    # Of the round, from 0
     tries:int=TRIES,                 # Of each game; 1 tries nothing, and looks around
+    past:Callable[[Any], Sequence[Trajectory]]=lambda suite: (), # What was played in a suite before
 )->dict[str, list[Trajectory]]: # Name of a suite → what was played
     "The games of one round in each of `suites`"
     episodes, owners = [], []
     for suite in suites:
-        for group in _round_groups(suite, banks[suite.name], config, number, tries):
+        for group in _round_groups(suite, banks[suite.name], config, number, tries, past(suite)):
             episodes += group
             owners += [suite.name]*len(group)
     play_episodes(policy, episodes, suites[0], config, derive_seed(config.seed, 'evolve', number))

@@ -310,7 +310,7 @@ def evolve(p:Pipeline)->None:
         seen = {}
         if on_probation(p.config):
             banks = {s.name: p.bank(s) for s in p.test}
-            seen = play_trials(policy, p.test, banks, p.config, number, tries)
+            seen = play_trials(policy, p.test, banks, p.config, number, tries, p.played)
         for suite in p.test:
             p.keep(seen.get(suite.name, []), phase='evolve', suite=suite.name)
             p.evolve_suite(suite, policy, number, seen.get(suite.name, []), measured)

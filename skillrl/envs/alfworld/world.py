@@ -7,6 +7,7 @@ __all__ = ['Alfworld']
 
 # %% ../../../nbs/579_envs.alfworld.world.ipynb #c697cee3
 import random
+from collections.abc import Callable, Iterable
 from typing import Any
 from fastcore.basics import patch
 from .router import ROUTER
@@ -71,5 +72,11 @@ def reached(self:Alfworld, t:Trajectory)->list[Trajectory]:
 def thoughts(self:Alfworld, t:Trajectory, skill_lines:list[str]=())->list[str|None]:
     "What the expert would have thought at each step of a trajectory from `reached`; None for no example"
     return thoughts(t, skill_lines)
+
+@patch
+def explorer(self:Alfworld, played:Iterable[Trajectory])->Callable[[Any], list[str]]:
+    "What sends an agent where `played` have looked least"
+    from skillrl.envs.alfworld.teacher import explorer
+    return explorer(played)
 
 register('alfworld', Alfworld)
