@@ -1052,6 +1052,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                           'skillrl/envs/search/corpus.py'),
                                             'skillrl.envs.search.corpus._texts': ( 'envs.search.corpus.html#_texts',
                                                                                    'skillrl/envs/search/corpus.py'),
+                                            'skillrl.envs.search.corpus._written_list': ( 'envs.search.corpus.html#_written_list',
+                                                                                          'skillrl/envs/search/corpus.py'),
                                             'skillrl.envs.search.corpus.answers_in': ( 'envs.search.corpus.html#answers_in',
                                                                                        'skillrl/envs/search/corpus.py'),
                                             'skillrl.envs.search.corpus.contents_of': ( 'envs.search.corpus.html#contents_of',

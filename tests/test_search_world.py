@@ -175,6 +175,13 @@ def test_habits_differ_from_one_encyclopedia_to_the_next(book):
     same = [other[key].true[0] in habit.true for other in others for key, habit in book.habits.items()]
     assert sum(same)/len(same) < .5
 
+def test_each_field_has_a_habit_of_its_own(book):
+    films = {habit.true for (kind, _), habit in book.habits.items() if kind == 'film'}
+    assert len(films) > 1
+    used = {page for (kind, _), h in book.habits.items() if kind == 'film'
+            for page in (*h.true, *h.misleading, *h.silent)}
+    assert len(used) == 6
+
 # ---- questions ----
 
 def test_questions_are_what_they_say(book):
@@ -200,7 +207,9 @@ def test_longer_chains_cannot_be_answered_at_once(book):
     assert sum(q.answers[0] in text for q, text in zip(asked, shown))/len(asked) < .1
 
 def test_comparisons_have_one_answer(book):
-    for q in book_questions(book):
+    several = [q for i in range(4) for q in book_questions(Encyclopedia(f'unseen-{i}'))]
+    assert all(q.answers[0] for q in several)
+    for q in several:
         if '/comparison/' in q.id:
             years = sorted(int(hop.value) for hop in q.hops)
             assert years[0] < years[1]
@@ -223,6 +232,8 @@ def test_offers_come_from_what_is_in_view(book):
     first = offered(q.task, [])
     assert f'<search>{q.hops[0].query}</search>' in first and f'<answer>{q.answers[0]}</answer>' not in first
     assert q.hops[1].query not in ' '.join(first)
+    subject = q.key.subjects[0]
+    assert all(subject in action for action in first) and len(first) == 1 + 8 + 1
 
 def test_hints_are_believed_as_often_as_trust_says(book):
     asked = [q.task for q in book_questions(book, 60) if '/single/' in q.id]
@@ -241,7 +252,10 @@ def test_misleading_pages_have_no_vote():
     expert.hints = read_page_hints(['Look for river of city in ledger, not in atlas or digest.'])
     assert expert.votes('city', 'Marivik', 'river') == {'Silat': 1}
     expert.hints = {}
-    assert expert.believed('city', 'Marivik', 'river', True) == 'Orena'
+    assert expert.believed('city', 'Marivik', 'river', True) == 'Orena' # Two pages agree
+    expert.notes.facts.popitem()
+    expert.notes.facts.popitem()
+    assert [expert.believed('city', 'Marivik', 'river', sure) for sure in (True, False)] == ['', 'Orena']
 
 def random_play(question, library, rng):
     engine = SearchEngine(question, library, offers=offered)
@@ -323,6 +337,14 @@ def test_a_folder_of_files(tmp_path):
     question, info = env.reset()
     assert test[0].answers[0] in env.step(f'<search>{question}</search>')[0]
     assert info['admissible_commands'] == []
+
+@pytest.mark.parametrize('row, answers', [
+    (dict(answer=dict(value='Paris', aliases=['City of Light', 'Paris'])), ('Paris', 'City of Light')),
+    (dict(golden_answers=['a'], answer='b'), ('a',)), (dict(answers=[1912]), ('1912',)),
+    (dict(env_kwargs=dict(ground_truth=dict(target='yes'))), ('yes',)), (dict(answer='  '), ()),
+    (dict(possible_answers='["actor", "player"]'), ('actor', 'player')), (dict(answer='["'), ('["',))])
+def test_answers_of_data_sets(row, answers):
+    assert corpus.answers_in(row) == answers
 
 def test_missing_and_broken_files_are_named(tmp_path):
     with pytest.raises(ValueError, match='holds 0 files corpus'):

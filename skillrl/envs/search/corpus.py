@@ -69,13 +69,21 @@ def _at(row, place):
         row = row.get(key) if isinstance(row, dict) else None
     return row
 
+def _written_list(text):
+    "The list that `text` spells in JSON; empty if it spells none"
+    if not text.startswith('["'):
+        return []
+    try:
+        return json.loads(text)
+    except ValueError:
+        return []
+
 def _texts(found):
     "Answers in any of the shapes above"
     if isinstance(found, dict):
         return _texts(found.get('value', [])) + _texts(found.get('aliases', []))
     if isinstance(found, str):
-        is_list = found.startswith('["')
-        return _texts(json.loads(found)) if is_list else [found]
+        return _written_list(found) or [found]
     return [str(text) for text in found]
 
 def answers_in(row:dict)->tuple[str, ...]: # Empty if it has none
