@@ -17,7 +17,9 @@ from skillrl.envs.search.questions import QUESTION_FORMS, book_questions, read_q
 from skillrl.envs.search.library import Library
 from skillrl.envs.search.results import result_of, result_of_reply
 from skillrl.envs.search.suites import EncyclopediaSuite, files_suite
+from skillrl.envs.search.teacher import PageRecord, truths
 from skillrl.envs.search.tags import is_valid, projected
+from skillrl.skills.distillation import distill
 
 ROOT = Path(__file__).parents[1]
 ASKED = SearchQuestion('q', 'What is the capital of France?', ('Paris',))
@@ -280,6 +282,39 @@ def test_random_against_expert_on_unseen_questions():
     assert own >= .98 and free >= .98
     assert chance < .15
     assert other < none < .8
+
+# ---- the teacher ----
+
+def told(river, page):
+    return Fact('city', 'Marivik', 'river', river, page)
+
+def test_truth_needs_two_pages():
+    assert truths([told('Orena', 'atlas'), told('Silat', 'ledger')]) == {}
+    assert truths([told('Orena', 'atlas'), told('Orena', 'atlas')]) == {} # One page, read twice
+    agreed = [told('Orena', 'atlas'), told('Silat', 'ledger'), told('Silat', 'digest')]
+    assert truths(agreed) == {('city', 'Marivik', 'river'): 'Silat'}
+
+def test_a_page_that_was_wrong_is_not_recommended():
+    record = PageRecord()
+    record.true.update(atlas=9, ledger=4, digest=1)
+    record.false.update(atlas=2, gazette=5)
+    assert (record.best(2), record.best(5), record.misleading()) == ('ledger', '', ['gazette'])
+
+def test_what_is_mined_says_where_the_truth_is(book):
+    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 15)]
+    search = world('search')
+    bank = distill(played, search.teacher(), search.categories, search.router)
+    lines = [skill.principle for skill in bank.skills()]
+    hints = read_page_hints(lines)
+    right = [hint.page in book.habits[key].true for key, hint in hints.items()]
+    assert len(right) >= 9 and share(right) > .85
+    wrong = [page in book.habits[key].true for key, hint in hints.items() for page in hint.misleading]
+    assert share(wrong) < .1
+    later = book_questions(book, 40)[16::4]
+    def won(lines):
+        return share([play_search_expert(q, searched(book), lines).success for q in later])
+    assert won(lines) > won([]) + .1
+    assert distill(played, search.teacher(), search.categories, search.router).to_dict() == bank.to_dict()
 
 # ---- suites and the world ----
 

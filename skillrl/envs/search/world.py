@@ -13,8 +13,10 @@ from .notes import SearchNotes
 from .questions import read_question
 from .router import CATEGORIES, ROUTER
 from .suites import search_suites
+from .teacher import SearchReader
 from ..base import register
 from ..records import RecordedWorld
+from ...skills.distillation import OfflineTeacher
 
 # %% ../../../nbs/589_envs.search.world.ipynb #55f42fd7
 class Search(RecordedWorld):
@@ -36,5 +38,9 @@ class Search(RecordedWorld):
     def expert(self, task:str, rng:random.Random, trust:float=1.)->SearchExpert|None:
         "Expert for one episode; None if no generated encyclopedia asks this"
         return SearchExpert(task, rng, trust) if read_question(task) else None
+
+    def teacher(self)->OfflineTeacher:
+        "Teacher that counts which pages told the truth, and what records show"
+        return OfflineTeacher(SearchReader(self.categories, self.aim))
 
 register('search', Search)
