@@ -38,8 +38,8 @@ def words(text:str)->list[str]: # Lower case
     return [word[i:i + _LONGEST] for word in found for i in range(0, len(word), _LONGEST)]
 
 # %% ../../nbs/565_envs.bm25.ipynb #4fcecb93
-STOP_WORDS = frozenset('''a an and are as at be but by for if in into is it no not of on or such that the their
-    then there these they this to was will with'''.split())
+STOP_WORDS = frozenset('''a an and are as at be but by for if in into is it no not of on or such that the
+    their then there these they this to was will with'''.split())
 _MEASURED = r'.*(?:[aeiou]|(?<=[^aeiouy])y)[^aeiou].*' # A vowel and a consonant after it: Porter's m > 0
 _LATER_RULES = {'bl': 'ble', 'log': 'log'} # Of a word in -bly or -logy, where it has a stem before it
 _LATER = re.compile(rf'({_MEASURED})(bl|log)(?:i|y|ies)')
