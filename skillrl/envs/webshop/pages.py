@@ -18,6 +18,7 @@ class Piece(NamedTuple):
     "A text on a page"
     text:str
     kind:str = 'text' # Or 'button', 'product', 'option'
+    axis:str = '' # Of an option
 
 BLANKS = ' \n\t\f\r'
 
@@ -26,7 +27,7 @@ def pieces(
 )->list[Piece]: # Without those that nobody sees
     "Pieces of a page from texts"
     made = [Piece(text) if isinstance(text, str) else text for text in texts]
-    return [piece for piece in map(_squeezed, made) if piece.text not in ('', '\n')]
+    return [piece for piece in map(_squeezed, made) if piece.text not in ('', '\n') or piece.kind == 'option']
 
 def _squeezed(piece):
     "`piece`; one blank or one line break if it is nothing else"
@@ -44,7 +45,7 @@ SEPARATOR = ' [SEP] '
 
 def as_text(page:Sequence[Piece])->str:
     "`page` in one line"
-    return SEPARATOR.join([piece.text.strip() for piece in page])
+    return SEPARATOR.join([piece.text.strip() for piece in page if piece.text])
 
 # %% ../../../nbs/586_envs.webshop.pages.ipynb #5663c03a
 def as_rich_text(
@@ -55,7 +56,9 @@ def as_rich_text(
     "`page` in lines, with marks for what can be clicked"
     lines = []
     announced = ''
-    for text, kind in page:
+    for text, kind, _ in page:
+        if not text: # An option without a name
+            continue
         mark = 'button'
         if kind == 'option' and f'"{text}"' in address:
             announced = f'You have clicked {text}.\n{announced}'
@@ -69,8 +72,9 @@ def as_rich_text(
 # %% ../../../nbs/586_envs.webshop.pages.ipynb #e7363ba6
 def clickables(page:Sequence[Piece])->dict[str, Piece]: # In the order of the original
     "What a click on a text clicks"
-    found = {piece.text.lower(): piece for kind in ('button', 'product') for piece in page if piece.kind == kind}
-    found.update((piece.text, piece) for piece in page if piece.kind == 'option')
+    found = {}
+    for kind in ('button', 'product', 'option'):
+        found.update((piece.text.lower(), piece) for piece in page if piece.kind == kind)
     return found
 
 # %% ../../../nbs/586_envs.webshop.pages.ipynb #ac77531d
@@ -109,7 +113,7 @@ def product_page(
     "Page of `product`"
     page = [*_header(task), *buttons(PREVIOUS)]
     for axis, values in product.options.items():
-        page += pieces(axis, *[Piece(value, 'option') for value in values])
+        page += pieces(axis, *[Piece(value, 'option', axis) for value in values])
     page += pieces(product.title, f'Price: {product.price_tag}', 'Rating: N.A.')
     return page + buttons(*(DETAILS if attributes else DETAILS[:3]), BUY)
 
@@ -131,8 +135,10 @@ def details_page(
     return [*_header(task), *buttons(PREVIOUS), *pieces(*texts)]
 
 # %% ../../../nbs/586_envs.webshop.pages.ipynb #3cb1d365
-_RECEIPT = ('attrs', 'None', 'category', 'None', 'query', 'None', 'product category', 'None', 'Target', 'asin', 'options',
-            'attrs', 'price upper', 'instuction text', 'category', 'product category', 'query', 'Goal ', 'None', 'Reward')
+_PAID = 'Your code: ', 'None', ' (Paste it in your MTurk interface.)', 'Purchased', 'asin'
+_RECEIPT = ('attrs', 'None', 'category', 'None', 'query', 'None', 'product category', 'None', 'Target',
+            'asin', 'options', 'attrs', 'price upper', 'instuction text', 'category', 'product category',
+            'query', 'Goal ', 'None', 'Reward')
 _UNSAFE = {ord(mark): f'\\u{ord(mark):04x}' for mark in "<>&'"} # In the JSON of a web page
 
 def last_page(
@@ -142,6 +148,5 @@ def last_page(
 )->list[Piece]:
     "Page after buying the product `asin`"
     options = json.dumps(dict(chosen), sort_keys=True).translate(_UNSAFE)
-    return pieces('Thank you for shopping with us!', 'Your code: ', 'None', ' (Paste it in your MTurk interface.)',
-                  'Purchased', 'asin', asin, 'options', options, *_RECEIPT,
+    return pieces('Thank you for shopping with us!', *_PAID, asin, 'options', options, *_RECEIPT,
                   'Your score (min 0.0, max 1.0)', str(reward), 'Reward Details ', 'None')
