@@ -5,8 +5,8 @@
 
 `alfworld`: a file holds recorded games, one JSON object a line (gzip or plain): `pddl_problem`, `task` and a
 `transcript` whose rows are `cmd` (null for the reset), `obs`, `admissible`, `won`, `reward`, `done`.
-`webshop`: a folder holds a catalogue in the three files of the benchmark, and beside them what was recorded on
-it: any of `reward_cases.json`, `episodes.json`, `search.json`, `search_env_cases.json`.
+`webshop`: a folder holds a catalogue in the three files of the benchmark, and beside them what was recorded
+on it: any of `reward_cases.json`, `episodes.json`, `search.json`, `search_env_cases.json`.
 Prints cases and mismatches; any mismatch exits with 1."""
 import gzip, json, sys
 from collections import Counter

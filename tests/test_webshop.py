@@ -1,0 +1,247 @@
+"""WebShop: what the lesson pages leave out, and what the original recorded.
+
+The catalogue here is made by hand: five products, with values that web pages and addresses write in their own way."""
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+import pytest
+from skillrl.envs.bm25 import BM25, lossy_length, tokens
+from skillrl.envs.webshop.catalogue import example_files, load_catalogue, read_catalogue
+from skillrl.envs.webshop.engine import Shop, ShopEngine, WebShopEnv
+from skillrl.envs.webshop.goals import NO_CAP, Goals, official_splits, splits
+from skillrl.envs.webshop.reward import judge_purchase, letter_nouns, matched_options, same_words
+
+ROOT = Path(__file__).parents[1]
+
+def odd_item(asin, name, options, pricing='$10.00', **more):
+    "A product as the first file of the benchmark has it"
+    axes = {axis: [dict(value=value) for value in values] for axis, values in options.items()}
+    return dict(asin=asin, category='garden', query='Lamps', product_category='Home › Lamps', name=name,
+                full_description='', small_description='glass', pricing=pricing, customization_options=axes,
+                images=['x.jpg']) | more
+
+def odd_shop(items, attributes=('glass shade',), **settings):
+    "A shop of these items, each with one request"
+    asins = [item['asin'] for item in items]
+    noted = {asin: dict(attributes=list(attributes), instruction='Find me a lamp',
+                        instruction_attributes=list(attributes)) for asin in asins}
+    return Shop(read_catalogue(items, noted, {}), nouns=letter_nouns, **settings)
+
+def visit(shop, commands, form='text', goal=0):
+    "Engine after `commands`, and what it said last"
+    engine = ShopEngine(shop, shop.goals[goal], form)
+    text = engine.reset()
+    for command in commands:
+        text = engine.step(command)
+    return engine, text
+
+@pytest.fixture(scope='module')
+def shop():
+    return Shop(read_catalogue(*example_files()), nouns=letter_nouns)
+
+# ---- words and ranks ----
+
+@pytest.mark.parametrize('text, expected', [
+    ("Women's T-Shirts", ['women', 't', 'shirt']), ('1,000.5 m² at 9:30', ['1,000.5', 'm', '9', '30']),
+    ('technologies possibly reliably', ['technolog', 'possibl', 'reliabl']), ("it's THE best", ['best']),
+    ('co:op U.S.A. e.g', ['co:op', 'u.s.a', 'e.g']), ('_x_ __ a_b', ['_x_', 'a_b']), ('us s is', ['us', 's']),
+    ('日本茶 ½', ['日', '本', '茶']), ('soft\u00adware', ['soft\u00adwar'])])
+def test_words_are_those_that_lucene_indexes(text, expected):
+    assert tokens(text) == expected
+
+def test_lengths_are_kept_in_one_byte():
+    assert [lossy_length(n) for n in (0, 23, 24, 40, 41, 56, 59, 60)] == [0, 23, 24, 40, 40, 56, 56, 60]
+
+def test_texts_of_nearly_the_same_length_tie_and_the_smaller_id_wins():
+    long = [f'lamp {"glass "*n}' for n in (40, 41)]
+    assert [place for place, _ in BM25(long[::-1], ids=['b', 'a']).search('lamp')] == [1, 0]
+    short = [f'lamp {"glass "*n}' for n in (9, 8)]
+    assert [place for place, _ in BM25(short, ids=['a', 'b']).search('lamp')] == [1, 0]
+
+def test_ties_at_the_end_of_a_list_go_by_id():
+    index = BM25(['red lamp']*9, ids=list('ihgfedcba'))
+    assert [place for place, _ in index.search('lamp', 3)] == [8, 7, 6]
+
+def test_texts_without_words_count_for_nothing():
+    with_empty, without = BM25(['lamp glass', 'lamp', '', 'the']), BM25(['lamp glass', 'lamp'])
+    assert with_empty.search('glass') == without.search('glass')
+
+# ---- goals ----
+
+def test_goals_of_one_seed_are_the_same_and_chance_is_drawn_in_the_order_of_the_original():
+    catalogue = read_catalogue(*example_files())
+    rng = random.Random(7)
+    price = rng.uniform(19.5, 27.5) # The only range is drawn first, then a cap for each product
+    caps = []
+    for product in catalogue.products:
+        asked = price if product.asin == 'B0STEELMUG' else product.prices[0]
+        caps.append(max(rng.sample([10.*i for i in range(1, 100) if 10.*i > asked][:4], 2)))
+    goals = Goals(catalogue, seed=7)
+    assert goals.prices['B0STEELMUG'] == price
+    assert [source.cap for source in goals.sources] == caps
+    order = list(range(len(goals)))
+    random.Random(7).shuffle(order)
+    assert list(goals.order) == order
+
+def test_dear_products_have_no_cap():
+    shop = odd_shop([odd_item('B1', 'Lamp', {}, '$985.00')])
+    assert (shop.goals[0].price_upper, shop.goals[0].task) == (NO_CAP, 'Find me a lamp')
+
+def test_weights_count_an_attribute_as_often_as_goals_name_it():
+    items = [odd_item('B1', 'Lamp', {'size': ['s', 'm', 'l']}), odd_item('B2', 'Lamp', {})]
+    noted = {'B1': dict(instruction='lamp', instruction_attributes=['a', 'a', 'b']),
+             'B2': dict(instruction='lamp', instruction_attributes=['b'])}
+    goals = Goals(read_catalogue(items, noted, {}))
+    assert {goal.product.asin: goal.weight for goal in goals} == {'B1': (1/6 + 1/6 + 1/4)/3, 'B2': 1/4}
+
+def test_no_product_is_in_two_splits(shop):
+    dealt = splits(shop.goals)
+    homes = {}
+    for split, some in dealt.items():
+        for i in some:
+            homes.setdefault(shop.goals[i].product.asin, set()).add(split)
+    assert all(len(home) == 1 for home in homes.values())
+    assert sorted(i for some in dealt.values() for i in some) == list(range(len(shop.goals)))
+
+def test_official_splits_are_numbers():
+    assert official_splits(range(700)) == dict(test=range(500), train=range(500, 700))
+
+# ---- the reward ----
+
+@pytest.mark.parametrize('bought, wanted, n', [
+    ({'color': 'titanium'}, ['tan'], 1), ({'color': 'covered'}, ['red'], 1),
+    ({'color': 'blue'}, {'color': 'royal blue'}, 1), ({'color': 'blue'}, {'color': 'black'}, 0),
+    ({'size': 'size'}, {'size': 'medium'}, 1), ({'size': 'medium'}, {'size': 'small'}, 0),
+    ({}, {'size': 'small'}, 0), ({'size': 'x large'}, ['x-large', 'X LARGE'], 2)])
+def test_options_match_as_the_original_matches_them(bought, wanted, n):
+    assert matched_options(bought, wanted) == n
+
+@pytest.mark.parametrize('a, b, same', [
+    ('abcdefghij', 'abcdefghiz', True), ('abcdefg', 'abcdefz', True), ('abcdef', 'abcdez', False),
+    ('café', 'caf', True), ('', '', False), ('a_b', 'a b', False)])
+def test_more_than_85_per_cent_of_letters_are_the_same(a, b, same):
+    assert same_words(a, b) is same
+
+def test_the_kind_decides_before_everything_else():
+    lamp = SimpleNamespace(name='Glass Lamp', query='lamps', path='Home › Lamps', attributes=['a'], title='',
+                           bullets=[], description='', options={}, price_upper=20.)
+    other = SimpleNamespace(**vars(lamp) | dict(name='Blue Kettle'))
+    assert judge_purchase(lamp, {}, 20., lamp).reward == 1
+    assert judge_purchase(lamp, {}, 20.01, lamp).reward == .5
+    assert judge_purchase(other, {}, 5., lamp).reward == 0
+    apart = SimpleNamespace(**vars(lamp) | dict(name='Lamp of a b c d e f g', query='x', path='Home › Home'))
+    assert judge_purchase(lamp, {}, 5., apart).reward == .5
+
+# ---- pages and clicks ----
+
+def test_values_that_an_address_writes_differently_are_never_shown_as_chosen():
+    shop = odd_shop([odd_item('B1', 'Lamp', {'fit': ['52"w', 'café', "men's"]})])
+    for value, marked in (('52"w', False), ('café', False), ("men's", True)):
+        engine, text = visit(shop, ['search[lamp]', 'click[b1]', f'click[{value}]'], 'text_rich')
+        assert engine.chosen == {'fit': value}
+        assert text.startswith(f'You have clicked {value}.') is marked
+
+def test_a_quoted_word_in_the_search_shows_an_option_as_chosen():
+    shop = odd_shop([odd_item('B1', 'Lamp', {'color': ['navy', 'red']})])
+    _, text = visit(shop, ['search["navy" lamp]', 'click[b1]'], 'text_rich')
+    assert '[clicked button] navy [clicked button_]' in text
+
+def test_options_named_like_buttons():
+    options = {'show': ['features', 'search', 'buy now', 'size'], 'type': ['size']}
+    shop = odd_shop([odd_item('B1', 'Lamp', options)])
+    engine, _ = visit(shop, ['search[lamp]', 'click[b1]', 'click[search]', 'click[size]'])
+    assert engine.chosen == {'type': 'size'} # Of two values alike the last counts; `search` cannot be clicked
+    shown = 'back to search', '< prev', 'description', 'features', 'reviews', 'buy now', 'search', 'size'
+    assert tuple(engine.clickables) == shown
+    assert visit(shop, ['search[lamp]', 'click[b1]', 'click[features]'])[1].endswith('< Prev [SEP] glass')
+    assert visit(shop, ['search[lamp]', 'click[b1]', 'click[buy now]'])[0].done
+
+def test_blank_texts_are_read_as_html_reads_them():
+    blank = dict(small_description=['', '\n'], full_description=' ')
+    shop = odd_shop([odd_item('B1', 'Lamp', {'': ['', 'red']}, **blank)])
+    engine, text = visit(shop, ['search[lamp]', 'click[b1]'])
+    assert '< Prev [SEP] red [SEP] Lamp' in text and '' in engine.clickables
+    assert engine.step('click[features]').endswith('< Prev [SEP] ')
+    assert visit(shop, ['search[lamp]', 'click[b1]', 'click[description]'])[1].endswith('< Prev [SEP] ')
+
+def test_the_page_with_attributes_is_there_where_asked_for():
+    items = [odd_item('B1', 'Lamp', {})]
+    opened = ['search[lamp]', 'click[b1]', 'click[attributes]']
+    assert 'glass shade' not in visit(odd_shop(items), opened)[1]
+    catalogue = odd_shop(items).catalogue
+    _, text = visit(Shop(catalogue, attributes=True), opened)
+    assert text.endswith('glass shade [SEP] garden [SEP] lamps [SEP] Home › Lamps')
+
+def test_pages_go_on_after_the_last():
+    shop = odd_shop([odd_item(f'B{n:02d}', 'Lamp', {}) for n in range(12)])
+    engine, text = visit(shop, ['search[lamp]', 'click[next >]'])
+    assert text.endswith('Next > [SEP] B10 [SEP] Lamp [SEP] $10.0 [SEP] B11 [SEP] Lamp [SEP] $10.0')
+    assert 'Page 3 (Total results: 12) [SEP] < Prev [SEP] Next >' in engine.step('click[next >]')
+    assert 'Page 1 ' in visit(shop, ['search[lamp]', 'click[next >]', 'search[lamp]'])[1]
+
+def test_searching_and_going_back_forget_the_options():
+    shop = odd_shop([odd_item('B1', 'Lamp', {'color': ['red', 'navy']})])
+    chosen = ['search[lamp]', 'click[b1]', 'click[red]']
+    for back in ('click[< prev]', 'search[lamp]', 'click[back to search]'):
+        again = ['search[lamp]']*(back == 'click[back to search]')
+        engine, _ = visit(shop, [*chosen, back, *again, 'click[b1]'])
+        assert engine.chosen == {}
+    assert visit(shop, [*chosen, 'click[features]', 'click[< prev]'])[0].chosen == {'color': 'red'}
+
+def test_products_stay_marked_until_the_customer_goes_back_to_the_search_bar():
+    shop = odd_shop([odd_item('B1', 'Lamp', {})])
+    _, text = visit(shop, ['search[lamp]', 'click[b1]', 'search[glass]'], 'text_rich')
+    assert '[clicked button] B1 [clicked button_]' in text
+    _, text = visit(shop, ['search[lamp]', 'click[b1]', 'click[back to search]', 'search[glass]'], 'text_rich')
+    assert '[button] B1 [button_]' in text
+
+@pytest.mark.parametrize('command', [
+    'search[]', 'search', 'SEARCH[lamp]', 'click[lamp]', 'buy', 'click[search]', '', 'search[a\nb]'])
+def test_commands_that_mean_nothing_change_nothing(shop, command):
+    engine = ShopEngine(shop, shop.goals[0])
+    before = engine.reset()
+    assert engine.step(command) == before
+
+def test_nothing_happens_after_a_purchase(shop):
+    engine, bought = visit(shop, ['search[mug]', 'click[b0stonemug]', 'click[buy now]'])
+    assert engine.done and engine.step('search[mug]') == bought == engine.step('click[back to search]')
+
+def test_a_wrong_purchase_ends_the_episode_with_a_part_of_the_reward(shop):
+    env = WebShopEnv(list(shop.goals), shop)
+    env.reset(options={'game': 'B0STONEMUG/0'})
+    for command in ('search[mug]', 'click[b0stonemug]', 'click[buy now]'):
+        _, reward, terminated, truncated, info = env.step(command)
+    assert (reward, terminated, truncated, info['won']) == (.5, True, False, False)
+
+def test_random_searches_are_seeded(shop):
+    said = [ShopEngine(shop, shop.goals[0], seed=seed).step('search[<r> x]') for seed in (1, 1, 2)]
+    assert said[0] == said[1] != said[2]
+
+# ---- what the original recorded ----
+
+def test_recorded_cases():
+    folder = Path(os.environ.get('SKILLRL_CONFORMANCE', ''), 'webshop')
+    if not (folder/'episodes.json').is_file():
+        pytest.skip('SKILLRL_CONFORMANCE names no folder with webshop/episodes.json')
+    sys.path.insert(0, str(ROOT/'benchmarks'))
+    import conformance
+    assert conformance.webshop([folder]) == 0
+
+def test_a_mistake_in_a_recorded_case_is_seen(tmp_path, capsys):
+    "The check itself: what was never said by the original counts as a mismatch"
+    for name, content in zip(('items_shuffle_1000', 'items_ins_v2_1000', 'items_human_ins'), example_files()):
+        (tmp_path/f'{name}.json').write_text(json.dumps(content), 'utf-8')
+    index = load_catalogue(tmp_path).index
+    hits = [['B0STEELMUG', score] for _, score in index.search('steel', 50)]
+    recorded = dict(analyzer=[['mugs', ['mug']]], searches=[dict(query='steel', hits=hits)])
+    (tmp_path/'search.json').write_text(json.dumps(recorded), 'utf-8')
+    sys.path.insert(0, str(ROOT/'benchmarks'))
+    import conformance
+    assert conformance.webshop([tmp_path]) == 0
+    hits[0][1] += .001
+    (tmp_path/'search.json').write_text(json.dumps(recorded), 'utf-8')
+    assert conformance.webshop([tmp_path]) == 1
+    assert 'mismatches' in capsys.readouterr().out
