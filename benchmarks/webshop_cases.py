@@ -12,6 +12,7 @@ from skillrl.envs.bm25 import tokens
 from skillrl.envs.webshop.catalogue import load_catalogue, missing_files
 from skillrl.envs.webshop.engine import Shop, ShopEngine
 from skillrl.envs.webshop.goals import Goals
+from skillrl.envs.webshop.official import read_reply
 from skillrl.envs.webshop.reward import judge_purchase
 
 class Case(NamedTuple):
@@ -136,9 +137,16 @@ def searches(folder: Path, recorded: dict) -> Iterator[Case]:
         far = max((abs(score - real) for (_, score), (_, real) in zip(ours, case['hits'])), default=0)
         yield Case(f'scores of {case["query"]!r}', far < 2e-4, True)
 
+# ---- replies ----
+
+def replies(folder: Path, recorded: dict) -> Iterator[Case]:
+    "What was read in replies, recorded beside the cases of the Search environment"
+    for case in recorded.get('webshop_projection', []):
+        yield Case(f'reply {case["action"]!r}', read_reply(case['action']), (case['result'], bool(case['valid'])))
+
 CASES = { # File → what yields its cases
     'reward_cases.json': [reward_cases],
     'episodes.json': [episodes],
     'search.json': [searches],
-    'search_env_cases.json': [],
+    'search_env_cases.json': [replies],
 }

@@ -1,6 +1,6 @@
 """WebShop: what the lesson pages leave out, and what the original recorded.
 
-The catalogue here is made by hand: five products, with values that web pages and addresses write in their own way."""
+The catalogues here are made by hand, with values that web pages and addresses write in their own way."""
 import json
 import os
 import random
@@ -195,7 +195,8 @@ def test_products_stay_marked_until_the_customer_goes_back_to_the_search_bar():
     shop = odd_shop([odd_item('B1', 'Lamp', {})])
     _, text = visit(shop, ['search[lamp]', 'click[b1]', 'search[glass]'], 'text_rich')
     assert '[clicked button] B1 [clicked button_]' in text
-    _, text = visit(shop, ['search[lamp]', 'click[b1]', 'click[back to search]', 'search[glass]'], 'text_rich')
+    left = ['search[lamp]', 'click[b1]', 'click[back to search]', 'search[glass]']
+    _, text = visit(shop, left, 'text_rich')
     assert '[button] B1 [button_]' in text
 
 @pytest.mark.parametrize('command', [
