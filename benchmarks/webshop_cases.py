@@ -142,7 +142,8 @@ def searches(folder: Path, recorded: dict) -> Iterator[Case]:
 def replies(folder: Path, recorded: dict) -> Iterator[Case]:
     "What was read in replies, recorded beside the cases of the Search environment"
     for case in recorded.get('webshop_projection', []):
-        yield Case(f'reply {case["action"]!r}', read_reply(case['action']), (case['result'], bool(case['valid'])))
+        expected = case['result'], bool(case['valid'])
+        yield Case(f'reply {case["action"]!r}', read_reply(case['action']), expected)
 
 CASES = { # File → what yields its cases
     'reward_cases.json': [reward_cases],
