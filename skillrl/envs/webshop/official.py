@@ -44,13 +44,14 @@ LONGEST = 13_000 # Characters of a prompt with history
 
 def _first_prompt(context, commands):
     return (f'\n{_SHOPPER} \nYour task is to: {context.task}.\n'
-            f'Your current observation is: {context.observation}.\n'
+            f'Your current observation is: {shown_text(context.observation, context.task)}.\n'
             f'Your admissible actions of the current situation are: \n[\n{commands}\n].\n\n'
             f'{_REASON} \n{_CHOOSE}')
 
 def _recent(context, n):
     "The last `n` pairs of observation and action, as the text shows them"
-    seen = [context.first, *(answer for _, answer in context.history)]
+    texts = [context.first, *(answer for _, answer in context.history)]
+    seen = [shown_text(text, context.task) for text in texts]
     pairs = enumerate(zip(seen, context.history), 1)
     shown = [f"[Observation {i}: '{before}', Action {i}: '{action}']" for i, (before, (action, _)) in pairs]
     return shown[max(0, len(shown) - n):]
@@ -72,7 +73,8 @@ def official_prompt(
               f'Prior to this step, you have already taken {taken} step(s). '
               f'Below are the most recent {len(recent)} observations and the corresponding actions you took: '
               f'{actions}\n'
-              f'You are now at step {taken + 1} and your current observation is: {context.observation}.\n'
+              f'You are now at step {taken + 1} and your current observation is: '
+              f'{shown_text(context.observation, context.task)}.\n'
               f'Your admissible actions of the current situation are:\n[\n{commands}\n].\n\n'
               f'{_REASON}\n{_CHOOSE}')
     return prompt if len(prompt) <= LONGEST else first
