@@ -12,8 +12,8 @@ from skillrl.envs.bm25 import tokens
 from skillrl.envs.webshop.catalogue import load_catalogue, missing_files
 from skillrl.envs.webshop.engine import Shop, ShopEngine
 from skillrl.envs.webshop.goals import Goals
-from skillrl.envs.webshop.official import read_reply
-from skillrl.envs.webshop.reward import judge_purchase
+from skillrl.envs.webshop.official import read_official_reply
+from skillrl.envs.webshop.reward import measure_purchase
 
 class Case(NamedTuple):
     "One thing the original said"
@@ -58,7 +58,7 @@ def reward_cases(folder: Path, recorded: dict) -> Iterator[Case]:
             name=wanted['name'], query=wanted['query'], path=wanted['product_category'],
             attributes=wanted['attributes'], options=wanted['goal_options'],
             price_upper=wanted['price_upper'])
-        purchase = judge_purchase(product, case['options'], case['price'], goal, tagger(case))
+        purchase = measure_purchase(product, case['options'], case['price'], goal, tagger(case))
         told = facts(purchase)
         yield Case(case['id'], {key: told.get(key) for key in case['expected']}, case['expected'])
 
@@ -143,7 +143,7 @@ def replies(folder: Path, recorded: dict) -> Iterator[Case]:
     "What was read in replies, recorded beside the cases of the Search environment"
     for case in recorded.get('webshop_projection', []):
         expected = case['result'], bool(case['valid'])
-        yield Case(f'reply {case["action"]!r}', read_reply(case['action']), expected)
+        yield Case(f'reply {case["action"]!r}', read_official_reply(case['action']), expected)
 
 CASES = { # File → what yields its cases
     'reward_cases.json': [reward_cases],

@@ -12,7 +12,7 @@ from skillrl.envs.bm25 import BM25, lossy_length, tokens
 from skillrl.envs.webshop.catalogue import example_files, load_catalogue, read_catalogue
 from skillrl.envs.webshop.engine import Shop, ShopEngine, WebShopEnv
 from skillrl.envs.webshop.goals import NO_CAP, Goals, official_splits, splits
-from skillrl.envs.webshop.reward import judge_purchase, letter_nouns, matched_options, same_words
+from skillrl.envs.webshop.reward import measure_purchase, letter_nouns, matched_options, same_words
 
 ROOT = Path(__file__).parents[1]
 
@@ -129,11 +129,11 @@ def test_the_kind_decides_before_everything_else():
     lamp = SimpleNamespace(name='Glass Lamp', query='lamps', path='Home › Lamps', attributes=['a'], title='',
                            bullets=[], description='', options={}, price_upper=20.)
     other = SimpleNamespace(**vars(lamp) | dict(name='Blue Kettle'))
-    assert judge_purchase(lamp, {}, 20., lamp).reward == 1
-    assert judge_purchase(lamp, {}, 20.01, lamp).reward == .5
-    assert judge_purchase(other, {}, 5., lamp).reward == 0
+    assert measure_purchase(lamp, {}, 20., lamp).reward == 1
+    assert measure_purchase(lamp, {}, 20.01, lamp).reward == .5
+    assert measure_purchase(other, {}, 5., lamp).reward == 0
     apart = SimpleNamespace(**vars(lamp) | dict(name='Lamp of a b c d e f g', query='x', path='Home › Home'))
-    assert judge_purchase(lamp, {}, 5., apart).reward == .5
+    assert measure_purchase(lamp, {}, 5., apart).reward == .5
 
 # ---- pages and clicks ----
 
@@ -205,6 +205,19 @@ def test_commands_that_mean_nothing_change_nothing(shop, command):
     engine = ShopEngine(shop, shop.goals[0])
     before = engine.reset()
     assert engine.step(command) == before
+
+def test_the_last_page_has_all_its_headings():
+    shop = odd_shop([odd_item('B1', 'Lamp', {'fit': ["men's <b>"], 'age': ['é & 9']})])
+    opened = ['search[lamp]', 'click[b1]', "click[men's <b>]", 'click[é & 9]', 'click[buy now]']
+    _, text = visit(shop, opened, 'text_rich')
+    chosen = r'{"age": "\u00e9 \u0026 9", "fit": "men\u0027s \u003cb\u003e"}'
+    none = ['attrs', 'None', 'category', 'None', 'query', 'None', 'product category', 'None']
+    target = ['Target', 'asin', 'options', 'attrs', 'price upper', 'instuction text', 'category',
+              'product category', 'query', 'Goal ', 'None', 'Reward']
+    assert text.split('\n') == [
+        'Thank you for shopping with us!', 'Your code: ', 'None', ' (Paste it in your MTurk interface.)',
+        'Purchased', 'asin', 'B1', 'options', chosen, *none, *target, 'Your score (min 0.0, max 1.0)', '1.0',
+        'Reward Details ', 'None', '']
 
 def test_nothing_happens_after_a_purchase(shop):
     engine, bought = visit(shop, ['search[mug]', 'click[b0stonemug]', 'click[buy now]'])

@@ -29,6 +29,7 @@ B0CABLE3FT | electronics | phone chargers | Electronics › Accessories › Cabl
     | $9.99 | | fast charging, usb port
 '''
 
+# %% ../../../nbs/583_envs.webshop.catalogue.ipynb #7114ef0e
 def _example_item(asin, department, query, path, name, pricing, options):
     "Raw entry of the first file"
     axes = [part.split(': ') for part in options.split('; ') if part]
@@ -45,7 +46,9 @@ def example_files()->tuple[list, dict, dict]: # Contents of the three files
     noted = {}
     human = {}
     for cells in rows:
-        asin, wanted, attributes = cells[0], cells[2].lower(), cells[7].split(', ')
+        asin = cells[0]
+        wanted = cells[2].lower()
+        attributes = cells[7].split(', ')
         noted[asin] = dict(attributes=attributes, instruction=f'Find me {attributes[0]} {wanted}',
                            instruction_attributes=attributes[:1])
         human[asin] = [dict(asin=asin, instruction=f'i want {wanted} that are {attributes[-1]}.',

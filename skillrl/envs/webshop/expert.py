@@ -30,7 +30,7 @@ def read_hints(
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #00ca90f0
 PAGES = 3 # Of results that it turns at most
-_WAYS = dict(search='search', results='choose', product='inspect', details='go_back') # Page → method
+_WAYS = dict(search='search', results='choose', product='inspect') # Page → method
 
 class ShopExpert:
     "Demonstrator that sees what the agent sees"
@@ -56,6 +56,8 @@ class ShopExpert:
         "What to think and do next"
         self.notes = notes
         self.hints = read_hints(skill_lines)
+        if notes.kind == 'details':
+            return 'back to the product', 'click[< prev]'
         return getattr(self, _WAYS[notes.kind])()
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #08e98f43
@@ -139,6 +141,7 @@ def sure(self:ShopExpert)->bool:
     told = f'{title.lower()} {self.notes.features.get(self.notes.opened, "")}'
     return title_word(title) == self.word() and all(wish in told for wish in self.request.attributes)
 
+# %% ../../../nbs/596_envs.webshop.expert.ipynb #b6c6d281
 @patch
 def option(self:ShopExpert, axis:str, value:str)->str|None: # None if it is not there
     "Value on the page that is asked for, or a guess where its writing is not known"
@@ -154,11 +157,6 @@ def leave(self:ShopExpert, why:str)->tuple[str, str]:
     "Refuse the product and go back to the results"
     self.refused.add(self.notes.opened)
     return why, 'click[< prev]'
-
-@patch
-def go_back(self:ShopExpert)->tuple[str, str]:
-    "Return from a page of details"
-    return 'back to the product', 'click[< prev]'
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #c1ff2528
 def play_expert(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
-from .pages import BUY, NEXT, PREVIOUS, SEPARATOR
+from .pages import BUY, NEXT_PAGE, PREV_PAGE, SEPARATOR
 from .shop import VALUES, WARES
 
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #4716212a
@@ -25,8 +25,10 @@ class Request:
 _CAP = re.compile(r', and price lower than ([\d.]+) dollars$')
 _TEMPLATE = re.compile(r'Find me (.+?)(?: with ([^:]+?))?(?: with ([^:]+: .+))?')
 _HUMAN = re.compile(r'i am looking for (.+) that are (.+) in (.+?)')
+_QUERIES = sorted((ware.query for ware in WARES), key=len, reverse=True)
 _AXES = {value: axis for axis, values in VALUES.items() for value in values}
 
+# %% ../../../nbs/595_envs.webshop.notes.ipynb #eecc55a7
 def read_request(
     task:str,
 )->Request|None: # None if it is not one of a generated shop
@@ -46,8 +48,6 @@ def read_request(
     more = template[2].split(', ') if template[2] else []
     chosen = dict(pair.split(': ') for pair in template[3].split(', and ')) if template[3] else {}
     return Request(query, (template[1].removesuffix(f' {query}'), *more), chosen, limit)
-
-_QUERIES = sorted((ware.query for ware in WARES), key=len, reverse=True)
 
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #332fd65d
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def read_listing(
     parts:list[str], # Of a page of results
 )->list[Listed]:
     "Products that a page lists"
-    rows = parts[parts.index(NEXT) + 1:]
+    rows = parts[parts.index(NEXT_PAGE) + 1:]
     listed = []
     for asin, title, price in zip(*[iter(rows)]*3):
         prices = [float(number) for number in re.findall(r'[\d.]+', price)]
@@ -101,24 +101,7 @@ class ShopNotes:
         parts = self.first.split(SEPARATOR)
         return parts[2] if len(parts) > 2 else ''
 
-@patch
-def see(self:ShopNotes, action:str, observation:str)->None:
-    "Take in one step"
-    self.parts = observation.split(SEPARATOR)
-    clicked = action.removeprefix('click[').removesuffix(']')
-    if action.startswith('search['):
-        self.queries.append(action.removeprefix('search[').removesuffix(']'))
-    if NEXT in self.parts:
-        self.kind, self.opened, self.chosen = 'results', '', []
-        self.listed = read_listing(self.parts)
-        self.titles.update((product.asin, product.title) for product in self.listed)
-    elif BUY in self.parts:
-        self._see_product(clicked)
-    elif PREVIOUS in self.parts:
-        self._see_details(clicked)
-    else:
-        self.kind, self.opened = 'search', ''
-
+# %% ../../../nbs/595_envs.webshop.notes.ipynb #cc9664e8
 @patch
 def _see_product(self:ShopNotes, clicked):
     if clicked in self.titles:
@@ -136,6 +119,26 @@ def _see_details(self:ShopNotes, clicked):
     for part in self.parts:
         if part.startswith(_SOLD_AS):
             self.sold_as[title_word(self.titles[self.opened])] = part.removeprefix(_SOLD_AS).rstrip('.')
+
+# %% ../../../nbs/595_envs.webshop.notes.ipynb #ae0c6e4e
+@patch
+def see(self:ShopNotes, action:str, observation:str)->None:
+    "Take in one step"
+    self.parts = observation.split(SEPARATOR)
+    clicked = action.removeprefix('click[').removesuffix(']')
+    if action.startswith('search['):
+        self.queries.append(action.removeprefix('search[').removesuffix(']'))
+    if NEXT_PAGE in self.parts:
+        self.kind = 'results'
+        self.opened, self.chosen = '', []
+        self.listed = read_listing(self.parts)
+        self.titles.update((product.asin, product.title) for product in self.listed)
+    elif BUY in self.parts:
+        self._see_product(clicked)
+    elif PREV_PAGE in self.parts:
+        self._see_details(clicked)
+    else:
+        self.kind, self.opened = 'search', ''
 
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #4f353059
 @patch

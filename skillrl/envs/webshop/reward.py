@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SAME_ABOVE', 'COLOURS', 'FUNCTION_WORDS', 'same_words', 'has_attribute', 'plain_colour', 'matched_options',
            'letter_nouns', 'spacy_nouns', 'find_nouns', 'Kind', 'title_score', 'compare_kinds', 'Purchase',
-           'judge_purchase']
+           'measure_purchase']
 
 # %% ../../../nbs/585_envs.webshop.reward.ipynb #49c48e69
 import re
@@ -168,11 +168,11 @@ class Purchase:
         "What the purchase is worth"
         return (self.attributes + self.options + self.in_budget)/self.n*self.kind.factor
 
-def judge_purchase(
+def measure_purchase(
     product:Any, # What was bought, as in `Product`
     chosen:Mapping[str, str], # Axis → value
     price:float, # In dollars
-    goal:Any, # As in `Goal`
+    goal:Any, # As in `ShopGoal`
     nouns:Callable[[str], list[str]]=letter_nouns, # From a title to its nouns
 )->Purchase:
     "What buying `product` is worth to who wanted `goal`"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ..base import seeded
 from .catalogue import NO_PRICE, Catalogue, Product
 from .engine import Shop
-from .goals import Goal, Goals
-from .reward import judge_purchase, letter_nouns
+from .goals import ShopGoal, Goals
+from .reward import measure_purchase, letter_nouns
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #d0df2859
 _WARES = '''
@@ -142,6 +142,7 @@ def _human_request(ware, wanted, options, ways, rng):
     return dict(instruction=f'i am looking for {ware.query} that are {wanted[0]} in {said}.',
                 instruction_attributes=[wanted[0]], instruction_options=[value])
 
+# %% ../../../nbs/594_envs.webshop.shop.ipynb #5dc4bd34
 def _product(n, ware, ways, rng):
     "Product number `n`, a `ware`"
     word, brand = ways.words[ware.query], rng.choice(ways.brands)
@@ -158,6 +159,7 @@ def _product(n, ware, ways, rng):
         instruction=f'Find me {wanted[0]} {ware.query}{rest}', wanted=wanted,
         human=(_human_request(ware, wanted, options, ways, rng),))
 
+# %% ../../../nbs/594_envs.webshop.shop.ipynb #8d2557df
 def _stand(n, ware, ways, rng):
     "A stand for what the customer wants"
     brand = rng.choice(ways.brands).title()
@@ -182,7 +184,7 @@ def generate_catalogue(
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #cceb9290
 def solution(
-    goal:Goal,
+    goal:ShopGoal,
 )->dict[str, str]: # Axis → value
     "Options that `goal` asks for, by axis"
     if isinstance(goal.options, dict):
@@ -199,7 +201,7 @@ def unsolvable(
     for i in range(len(goals)) if numbers is None else numbers:
         goal = goals[i]
         price = goals.prices[goal.product.asin]
-        if judge_purchase(goal.product, solution(goal), price, goal).reward != 1:
+        if measure_purchase(goal.product, solution(goal), price, goal).reward != 1:
             missed.append(goal.id)
     return missed
 
