@@ -9,10 +9,17 @@ from pathlib import Path
 from types import SimpleNamespace
 import pytest
 from skillrl.envs.bm25 import BM25, lossy_length, tokens
-from skillrl.envs.webshop.catalogue import example_files, load_catalogue, read_catalogue
+from skillrl.config import EnvConfig
+from skillrl.envs.base import SPLITS, world
+from skillrl.envs.webshop.catalogue import example_files, file_names, load_catalogue, read_catalogue
 from skillrl.envs.webshop.engine import Shop, ShopEngine, WebShopEnv
+from skillrl.envs.webshop.expert import ShopExpert, play_expert, play_random
 from skillrl.envs.webshop.goals import NO_CAP, Goals, official_splits, splits
+from skillrl.envs.webshop.notes import ShopNotes, read_request
+from skillrl.envs.webshop.official import OfficialShop
 from skillrl.envs.webshop.reward import measure_purchase, letter_nouns, matched_options, same_words
+from skillrl.envs.webshop.shop import WARES, conventions, generate_catalogue, generate_shop, unsolvable
+from skillrl.envs.webshop.suites import ShopSuite
 
 ROOT = Path(__file__).parents[1]
 
@@ -233,6 +240,106 @@ def test_a_wrong_purchase_ends_the_episode_with_a_part_of_the_reward(shop):
 def test_random_searches_are_seeded(shop):
     said = [ShopEngine(shop, shop.goals[0], seed=seed).step('search[<r> x]') for seed in (1, 1, 2)]
     assert said[0] == said[1] != said[2]
+
+# ---- as it was trained on ----
+
+def test_the_training_code_pays_ten_or_nothing_and_begins_again(shop):
+    worker = OfficialShop(shop, seed=3)
+    goal = shop.goals[2]
+    worker.reset(2)
+    right = [f'search[{goal.name}]', f'click[{goal.product.asin.lower()}]',
+             *[f'click[{value}]' for value in goal.options.values()], 'click[buy now]']
+    *_, (text, paid, done, info) = [worker.step(command) for command in right]
+    assert (paid, done, info['won'], info['task_score']) == (10., True, True, 1.)
+    assert text.startswith('Thank you') and info['available_actions']['clickables'] == ['search']
+    worker.reset(2)
+    *_, (_, paid, done, info) = [worker.step(command) for command in (right[0], right[1], right[-1])]
+    assert (paid, done, info['won']) == (0, True, not goal.options)
+    assert 0 < info['task_score']
+
+def test_sessions_that_begin_by_themselves_are_drawn_from_the_generator_that_shuffled(shop):
+    rng = random.Random(3)
+    rng.shuffle(list(range(len(shop.goals))))
+    names = [''.join(rng.choices('abcdefghijklmnopqrstuvwxyz', k=10))]
+    drawn = shop.goals.draw(rng)
+    worker = OfficialShop(shop, seed=3)
+    assert (worker.engine.session, worker.engine.goal) == (names[0], shop.goals[drawn])
+
+# ---- generated shops ----
+
+def test_generated_shops_are_the_same_by_name_and_differ_between_names():
+    assert generate_catalogue('elm', 40).products == generate_catalogue('elm', 40).products
+    assert not {p.name for p in generate_catalogue('elm', 40).products} & {
+        p.name for p in generate_catalogue('oak', 40).products}
+    assert len(set(conventions('elm').words.values())) == len(WARES)
+    assert len(set(conventions('elm').sizes.values())) == 4
+
+@pytest.mark.parametrize('human', [False, True])
+def test_every_goal_of_a_generated_shop_can_be_reached(human):
+    shop = generate_shop('elm', human=human)
+    assert len(shop.goals) > 500 and unsolvable(shop.goals) == []
+    for i in range(0, len(shop.goals), 50):
+        assert read_request(shop.goals[i].task) is not None
+
+def test_ids_of_products_are_short_and_differ():
+    asins = [product.asin for product in generate_catalogue('elm', 3000).products]
+    assert len(set(asins)) == 3000 and {len(asin) for asin in asins} == {10}
+
+@pytest.mark.parametrize('human', [False, True])
+def test_the_expert_wins_with_the_skills_of_the_shop_and_less_with_none_or_with_others(human):
+    shop = generate_shop('elm', human=human)
+    skills = dict(own=conventions('elm').sentences(), other=conventions('oak').sentences(), none=[])
+    goals = [shop.goals[i] for i in range(0, len(shop.goals), len(shop.goals)//80)]
+    won = {}
+    for name, lines in skills.items():
+        engines = [ShopEngine(shop, goal) for goal in goals]
+        for i, engine in enumerate(engines):
+            play_expert(engine, i, lines)
+        won[name] = sum(engine.won for engine in engines)/len(goals)
+    assert won['own'] >= .98
+    assert won['own'] - won['none'] > .05 and won['own'] - won['other'] > .05
+
+def test_chance_wins_hardly_ever():
+    shop = generate_shop('elm')
+    bought = [play_random(ShopEngine(shop, shop.goals[i]), i) for i in range(150)]
+    assert sum(purchase is not None and purchase.reward == 1 for purchase in bought) < .15*150
+
+def test_hints_are_believed_with_the_given_chance():
+    task = 'i am looking for rugs that are non slip in large'
+    hints = ['look for rugs as bomatu', 'size large is written fit 9']
+    said = [ShopExpert(task, seed, trust=.5).act([], ShopNotes(''), hints)[1] for seed in range(200)]
+    assert .35 < sum('bomatu' in command for command in said)/200 < .65
+    assert ShopExpert(task, 0, trust=0.).act([], ShopNotes(''), hints)[1] == 'search[non slip]'
+    with pytest.raises(ValueError, match='the expert cannot read it'):
+        ShopExpert('put a mug in the fridge', 0)
+
+# ---- suites ----
+
+def test_a_suite_has_both_kinds_of_goals_and_no_product_twice():
+    suite = ShopSuite('elm', n=150)
+    dealt = {split: suite.games(split, len(suite)) for split in SPLITS}
+    assert {'human' in goal.id for goal in dealt['test']} == {True, False}
+    homes = {}
+    for split, goals in dealt.items():
+        for goal in goals:
+            homes.setdefault(goal.product.asin, set()).add(split)
+    assert all(len(some) == 1 for some in homes.values())
+    assert sum(map(len, dealt.values())) == len(suite)
+    assert all('human' in goal.id for goal in ShopSuite('elm', 'human', n=150).games('train', 20))
+
+def test_the_original_files_make_one_suite(tmp_path):
+    for name, content in zip(file_names(small=False), example_files()):
+        (tmp_path/name).write_text(json.dumps(content), 'utf-8')
+    config = EnvConfig(name='webshop', games=str(tmp_path))
+    learn, held_out = world('webshop').suites(config)
+    assert learn == held_out and len(learn[0]) == 13 + 5
+    goal = learn[0].games('train', 1)[0]
+    env = learn[0].env(goal, 5)
+    assert goal.task in env.reset()[0]
+    assert world('webshop').notes(env.reset()[0]) is None # The expert reads generated requests only
+    (tmp_path/'items_human_ins.json').unlink()
+    with pytest.raises(FileNotFoundError, match='lacks .*items_human_ins.json'):
+        world('webshop').suites(config)
 
 # ---- what the original recorded ----
 
