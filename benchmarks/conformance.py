@@ -1,8 +1,13 @@
-"""Does our engine say what the real one said? `python benchmarks/conformance.py alfworld FILE…`
+"""Does our engine say what the real one said?
 
-A file holds recorded games, one JSON object a line (gzip or plain): `pddl_problem`, `task` and a `transcript`
-whose rows are `cmd` (null for the reset), `obs`, `admissible`, `won`, `reward`, `done`. Prints steps and
-mismatches; any mismatch exits with 1."""
+    python benchmarks/conformance.py alfworld FILE…
+    python benchmarks/conformance.py webshop FOLDER…
+
+`alfworld`: a file holds recorded games, one JSON object a line (gzip or plain): `pddl_problem`, `task` and a
+`transcript` whose rows are `cmd` (null for the reset), `obs`, `admissible`, `won`, `reward`, `done`.
+`webshop`: a folder holds a catalogue in the three files of the benchmark, and beside them what was recorded
+on it: any of `reward_cases.json`, `episodes.json`, `search.json`, `search_env_cases.json`.
+Prints cases and mismatches; any mismatch exits with 1."""
 import gzip, json, sys
 from collections import Counter
 from pathlib import Path
@@ -69,11 +74,32 @@ def alfworld(paths, shown=10):
     print(f'alfworld: {games} games, {steps} steps, {bad} mismatches {found}'.rstrip())
     return bad if steps else 1
 
+def webshop(folders):
+    "Check what was recorded in `folders`; number of mismatches, 1 if nothing was"
+    from webshop_cases import CASES
+    tried = bad = 0
+    for folder in map(Path, folders):
+        for name, checks in CASES.items():
+            if not (folder/name).is_file():
+                continue
+            recorded = json.loads((folder/name).read_text('utf-8'))
+            cases = [case for check in checks for case in check(folder, recorded)]
+            wrong = [case for case in cases if case.got != case.expected]
+            for case in wrong[:10]:
+                print(f'{folder/name} {case.name}\n  real {case.expected!r}\n  ours {case.got!r}')
+            print(f'webshop: {name}: {len(cases)} cases, {len(wrong)} mismatches')
+            tried += len(cases)
+            bad += len(wrong)
+    return bad if tried else 1
+
 if __name__ == '__main__':
-    kinds = dict(alfworld=alfworld)
+    kinds = dict(alfworld=alfworld, webshop=webshop)
     if len(sys.argv) < 3 or sys.argv[1] not in kinds:
-        sys.exit(f"usage: conformance.py {'|'.join(kinds)} FILE…")
-    missing = [p for p in sys.argv[2:] if not Path(p).is_file()]
+        sys.exit("usage: conformance.py alfworld FILE…, or conformance.py webshop FOLDER…")
+    folders = sys.argv[1] == 'webshop'
+    missing = [p for p in sys.argv[2:] if not (Path(p).is_dir() if folders else Path(p).is_file())]
     if missing:
-        sys.exit(f'{missing[0]} is not a file: name recorded games (.jsonl or .jsonl.gz)')
+        what = 'a folder: name one that holds a catalogue and recorded cases' if folders else (
+            'a file: name recorded games (.jsonl or .jsonl.gz)')
+        sys.exit(f'{missing[0]} is not {what}')
     sys.exit(1 if kinds[sys.argv[1]](sys.argv[2:]) else 0)

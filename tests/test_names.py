@@ -45,9 +45,10 @@ def test_every_exception_has_a_reason():
     assert all(m.ALLOWED.values())
     assert {word for word, part in m.ALLOWED} <= m.RETIRED
 
-# A command is called as the phase that it runs, and every world has its own categories
+# A command is called as the phase that it runs, and every world has its own categories, suites and expert
 SHARED = {'commands', 'cli', 'training.pipeline'}
-OF_A_WORLD = {'CATEGORIES', 'OTHER', 'ROUTER', 'official_category'}
+OF_A_WORLD = {'CATEGORIES', 'OTHER', 'ROUTER', 'official_category', 'official_prompt', 'suites', 'read_hints',
+              'play_expert'}
 
 def makers_of_names():
     "Exported name → what the modules mean by it, each with the first module that says so"

@@ -87,8 +87,7 @@ def test_a_world_may_be_a_file(config, tmp_path, monkeypatch, name):
 @pytest.mark.parametrize('name, says', [
     ('alfwrld', "world 'alfwrld' is unknown: choose one of alfworld, search, webshop"),
     ('lost_property:Nothing', "has no attribute 'Nothing'"), ('nowhere:World', "No module named 'nowhere'"),
-    ('broken:World', 'cannot be loaded: SyntaxError'), ('lost_property:DRAWERS', 'has no suites'),
-    ('webshop', "env.name is 'webshop': this version reads its records and has no games of it")])
+    ('broken:World', 'cannot be loaded: SyntaxError'), ('lost_property:DRAWERS', 'has no suites')])
 def test_a_name_that_is_no_world_is_refused_in_one_sentence(config, tmp_path, capsys, name, says):
     (tmp_path/'broken.py').write_text('class World(:')
     told = skillrl(f'train --env {name} --output run', capsys, 1)

@@ -1,0 +1,368 @@
+"""WebShop: what the lesson pages leave out, and what the original recorded.
+
+The catalogues here are made by hand, with values that web pages and addresses write in their own way."""
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+import pytest
+from skillrl.envs.bm25 import BM25, lossy_length, tokens
+from skillrl.config import EnvConfig
+from skillrl.envs.base import SPLITS, world
+from skillrl.envs.webshop.catalogue import example_files, file_names, load_catalogue, read_catalogue
+from skillrl.envs.webshop.engine import Shop, ShopEngine, WebShopEnv
+from skillrl.envs.webshop.expert import ShopExpert, play_expert, play_random
+from skillrl.envs.webshop.goals import NO_CAP, Goals, official_splits, splits
+from skillrl.envs.webshop.notes import ShopNotes, read_request
+from skillrl.envs.webshop.official import OfficialShop
+from skillrl.envs.webshop.reward import measure_purchase, letter_nouns, matched_options, same_words
+from skillrl.envs.webshop.shop import WARES, conventions, generate_catalogue, generate_shop, unsolvable
+from skillrl.envs.webshop.suites import ShopSuite
+
+ROOT = Path(__file__).parents[1]
+
+def odd_item(asin, name, options, pricing='$10.00', **more):
+    "A product as the first file of the benchmark has it"
+    axes = {axis: [dict(value=value) for value in values] for axis, values in options.items()}
+    return dict(asin=asin, category='garden', query='Lamps', product_category='Home › Lamps', name=name,
+                full_description='', small_description='glass', pricing=pricing, customization_options=axes,
+                images=['x.jpg']) | more
+
+def odd_shop(items, attributes=('glass shade',), **settings):
+    "A shop of these items, each with one request"
+    asins = [item['asin'] for item in items]
+    noted = {asin: dict(attributes=list(attributes), instruction='Find me a lamp',
+                        instruction_attributes=list(attributes)) for asin in asins}
+    return Shop(read_catalogue(items, noted, {}), nouns=letter_nouns, **settings)
+
+def visit(shop, commands, form='text', goal=0):
+    "Engine after `commands`, and what it said last"
+    engine = ShopEngine(shop, shop.goals[goal], form)
+    text = engine.reset()
+    for command in commands:
+        text = engine.step(command)
+    return engine, text
+
+@pytest.fixture(scope='module')
+def shop():
+    return Shop(read_catalogue(*example_files()), nouns=letter_nouns)
+
+# ---- words and ranks ----
+
+@pytest.mark.parametrize('text, expected', [
+    ("Women's T-Shirts", ['women', 't', 'shirt']), ('1,000.5 m² at 9:30', ['1,000.5', 'm', '9', '30']),
+    ('technologies possibly reliably', ['technolog', 'possibl', 'reliabl']), ("it's THE best", ['best']),
+    ('co:op U.S.A. e.g', ['co:op', 'u.s.a', 'e.g']), ('_x_ __ a_b', ['_x_', 'a_b']), ('us s is', ['us', 's']),
+    ('日本茶 ½', ['日', '本', '茶']), ('soft\u00adware', ['soft\u00adwar'])])
+def test_words_are_those_that_lucene_indexes(text, expected):
+    assert tokens(text) == expected
+
+def test_lengths_are_kept_in_one_byte():
+    assert [lossy_length(n) for n in (0, 23, 24, 40, 41, 56, 59, 60)] == [0, 23, 24, 40, 40, 56, 56, 60]
+
+def test_texts_of_nearly_the_same_length_tie_and_the_smaller_id_wins():
+    long = [f'lamp {"glass "*n}' for n in (40, 41)]
+    assert [place for place, _ in BM25(long[::-1], ids=['b', 'a']).search('lamp')] == [1, 0]
+    short = [f'lamp {"glass "*n}' for n in (9, 8)]
+    assert [place for place, _ in BM25(short, ids=['a', 'b']).search('lamp')] == [1, 0]
+
+def test_ties_at_the_end_of_a_list_go_by_id():
+    index = BM25(['red lamp']*9, ids=list('ihgfedcba'))
+    assert [place for place, _ in index.search('lamp', 3)] == [8, 7, 6]
+
+def test_texts_without_words_count_for_nothing():
+    with_empty, without = BM25(['lamp glass', 'lamp', '', 'the']), BM25(['lamp glass', 'lamp'])
+    assert with_empty.search('glass') == without.search('glass')
+
+# ---- goals ----
+
+def test_goals_of_one_seed_are_the_same_and_chance_is_drawn_in_the_order_of_the_original():
+    catalogue = read_catalogue(*example_files())
+    rng = random.Random(7)
+    price = rng.uniform(19.5, 27.5) # The only range is drawn first, then a cap for each product
+    caps = []
+    for product in catalogue.products:
+        asked = price if product.asin == 'B0STEELMUG' else product.prices[0]
+        caps.append(max(rng.sample([10.*i for i in range(1, 100) if 10.*i > asked][:4], 2)))
+    goals = Goals(catalogue, seed=7)
+    assert goals.prices['B0STEELMUG'] == price
+    assert [source.cap for source in goals.sources] == caps
+    order = list(range(len(goals)))
+    random.Random(7).shuffle(order)
+    assert list(goals.order) == order
+
+def test_dear_products_have_no_cap():
+    shop = odd_shop([odd_item('B1', 'Lamp', {}, '$985.00')])
+    assert (shop.goals[0].price_upper, shop.goals[0].task) == (NO_CAP, 'Find me a lamp')
+
+def test_weights_count_an_attribute_as_often_as_goals_name_it():
+    items = [odd_item('B1', 'Lamp', {'size': ['s', 'm', 'l']}), odd_item('B2', 'Lamp', {})]
+    noted = {'B1': dict(instruction='lamp', instruction_attributes=['a', 'a', 'b']),
+             'B2': dict(instruction='lamp', instruction_attributes=['b'])}
+    goals = Goals(read_catalogue(items, noted, {}))
+    assert {goal.product.asin: goal.weight for goal in goals} == {'B1': (1/6 + 1/6 + 1/4)/3, 'B2': 1/4}
+
+def test_no_product_is_in_two_splits(shop):
+    dealt = splits(shop.goals)
+    homes = {}
+    for split, some in dealt.items():
+        for i in some:
+            homes.setdefault(shop.goals[i].product.asin, set()).add(split)
+    assert all(len(home) == 1 for home in homes.values())
+    assert sorted(i for some in dealt.values() for i in some) == list(range(len(shop.goals)))
+
+def test_official_splits_are_numbers():
+    assert official_splits(range(700)) == dict(test=range(500), train=range(500, 700))
+
+# ---- the reward ----
+
+@pytest.mark.parametrize('bought, wanted, n', [
+    ({'color': 'titanium'}, ['tan'], 1), ({'color': 'covered'}, ['red'], 1),
+    ({'color': 'blue'}, {'color': 'royal blue'}, 1), ({'color': 'blue'}, {'color': 'black'}, 0),
+    ({'size': 'size'}, {'size': 'medium'}, 1), ({'size': 'medium'}, {'size': 'small'}, 0),
+    ({}, {'size': 'small'}, 0), ({'size': 'x large'}, ['x-large', 'X LARGE'], 2)])
+def test_options_match_as_the_original_matches_them(bought, wanted, n):
+    assert matched_options(bought, wanted) == n
+
+@pytest.mark.parametrize('a, b, same', [
+    ('abcdefghij', 'abcdefghiz', True), ('abcdefg', 'abcdefz', True), ('abcdef', 'abcdez', False),
+    ('café', 'caf', True), ('', '', False), ('a_b', 'a b', False)])
+def test_more_than_85_per_cent_of_letters_are_the_same(a, b, same):
+    assert same_words(a, b) is same
+
+def test_the_kind_decides_before_everything_else():
+    lamp = SimpleNamespace(name='Glass Lamp', query='lamps', path='Home › Lamps', attributes=['a'], title='',
+                           bullets=[], description='', options={}, price_upper=20.)
+    other = SimpleNamespace(**vars(lamp) | dict(name='Blue Kettle'))
+    assert measure_purchase(lamp, {}, 20., lamp).reward == 1
+    assert measure_purchase(lamp, {}, 20.01, lamp).reward == .5
+    assert measure_purchase(other, {}, 5., lamp).reward == 0
+    apart = SimpleNamespace(**vars(lamp) | dict(name='Lamp of a b c d e f g', query='x', path='Home › Home'))
+    assert measure_purchase(lamp, {}, 5., apart).reward == .5
+
+# ---- pages and clicks ----
+
+def test_values_that_an_address_writes_differently_are_never_shown_as_chosen():
+    shop = odd_shop([odd_item('B1', 'Lamp', {'fit': ['52"w', 'café', "men's"]})])
+    for value, marked in (('52"w', False), ('café', False), ("men's", True)):
+        engine, text = visit(shop, ['search[lamp]', 'click[b1]', f'click[{value}]'], 'text_rich')
+        assert engine.chosen == {'fit': value}
+        assert text.startswith(f'You have clicked {value}.') is marked
+
+def test_a_quoted_word_in_the_search_shows_an_option_as_chosen():
+    shop = odd_shop([odd_item('B1', 'Lamp', {'color': ['navy', 'red']})])
+    _, text = visit(shop, ['search["navy" lamp]', 'click[b1]'], 'text_rich')
+    assert '[clicked button] navy [clicked button_]' in text
+
+def test_options_named_like_buttons():
+    options = {'show': ['features', 'search', 'buy now', 'size'], 'type': ['size']}
+    shop = odd_shop([odd_item('B1', 'Lamp', options)])
+    engine, _ = visit(shop, ['search[lamp]', 'click[b1]', 'click[search]', 'click[size]'])
+    assert engine.chosen == {'type': 'size'} # Of two values alike the last counts; `search` cannot be clicked
+    shown = 'back to search', '< prev', 'description', 'features', 'reviews', 'buy now', 'search', 'size'
+    assert tuple(engine.clickables) == shown
+    assert visit(shop, ['search[lamp]', 'click[b1]', 'click[features]'])[1].endswith('< Prev [SEP] glass')
+    assert visit(shop, ['search[lamp]', 'click[b1]', 'click[buy now]'])[0].done
+
+def test_blank_texts_are_read_as_html_reads_them():
+    blank = dict(small_description=['', '\n'], full_description=' ')
+    shop = odd_shop([odd_item('B1', 'Lamp', {'': ['', 'red']}, **blank)])
+    engine, text = visit(shop, ['search[lamp]', 'click[b1]'])
+    assert '< Prev [SEP] red [SEP] Lamp' in text and '' in engine.clickables
+    assert engine.step('click[features]').endswith('< Prev [SEP] ')
+    assert visit(shop, ['search[lamp]', 'click[b1]', 'click[description]'])[1].endswith('< Prev [SEP] ')
+
+def test_the_page_with_attributes_is_there_where_asked_for():
+    items = [odd_item('B1', 'Lamp', {})]
+    opened = ['search[lamp]', 'click[b1]', 'click[attributes]']
+    assert 'glass shade' not in visit(odd_shop(items), opened)[1]
+    catalogue = odd_shop(items).catalogue
+    _, text = visit(Shop(catalogue, attributes=True), opened)
+    assert text.endswith('glass shade [SEP] garden [SEP] lamps [SEP] Home › Lamps')
+
+def test_pages_go_on_after_the_last():
+    shop = odd_shop([odd_item(f'B{n:02d}', 'Lamp', {}) for n in range(12)])
+    engine, text = visit(shop, ['search[lamp]', 'click[next >]'])
+    assert text.endswith('Next > [SEP] B10 [SEP] Lamp [SEP] $10.0 [SEP] B11 [SEP] Lamp [SEP] $10.0')
+    assert 'Page 3 (Total results: 12) [SEP] < Prev [SEP] Next >' in engine.step('click[next >]')
+    assert 'Page 1 ' in visit(shop, ['search[lamp]', 'click[next >]', 'search[lamp]'])[1]
+
+def test_searching_and_going_back_forget_the_options():
+    shop = odd_shop([odd_item('B1', 'Lamp', {'color': ['red', 'navy']})])
+    chosen = ['search[lamp]', 'click[b1]', 'click[red]']
+    for back in ('click[< prev]', 'search[lamp]', 'click[back to search]'):
+        again = ['search[lamp]']*(back == 'click[back to search]')
+        engine, _ = visit(shop, [*chosen, back, *again, 'click[b1]'])
+        assert engine.chosen == {}
+    assert visit(shop, [*chosen, 'click[features]', 'click[< prev]'])[0].chosen == {'color': 'red'}
+
+def test_products_stay_marked_until_the_customer_goes_back_to_the_search_bar():
+    shop = odd_shop([odd_item('B1', 'Lamp', {})])
+    _, text = visit(shop, ['search[lamp]', 'click[b1]', 'search[glass]'], 'text_rich')
+    assert '[clicked button] B1 [clicked button_]' in text
+    left = ['search[lamp]', 'click[b1]', 'click[back to search]', 'search[glass]']
+    _, text = visit(shop, left, 'text_rich')
+    assert '[button] B1 [button_]' in text
+
+@pytest.mark.parametrize('command', [
+    'search[]', 'search', 'SEARCH[lamp]', 'click[lamp]', 'buy', 'click[search]', '', 'search[a\nb]'])
+def test_commands_that_mean_nothing_change_nothing(shop, command):
+    engine = ShopEngine(shop, shop.goals[0])
+    before = engine.reset()
+    assert engine.step(command) == before
+
+def test_the_last_page_has_all_its_headings():
+    shop = odd_shop([odd_item('B1', 'Lamp', {'fit': ["men's <b>"], 'age': ['é & 9']})])
+    opened = ['search[lamp]', 'click[b1]', "click[men's <b>]", 'click[é & 9]', 'click[buy now]']
+    _, text = visit(shop, opened, 'text_rich')
+    chosen = r'{"age": "\u00e9 \u0026 9", "fit": "men\u0027s \u003cb\u003e"}'
+    none = ['attrs', 'None', 'category', 'None', 'query', 'None', 'product category', 'None']
+    target = ['Target', 'asin', 'options', 'attrs', 'price upper', 'instuction text', 'category',
+              'product category', 'query', 'Goal ', 'None', 'Reward']
+    assert text.split('\n') == [
+        'Thank you for shopping with us!', 'Your code: ', 'None', ' (Paste it in your MTurk interface.)',
+        'Purchased', 'asin', 'B1', 'options', chosen, *none, *target, 'Your score (min 0.0, max 1.0)', '1.0',
+        'Reward Details ', 'None', '']
+
+def test_nothing_happens_after_a_purchase(shop):
+    engine, bought = visit(shop, ['search[mug]', 'click[b0stonemug]', 'click[buy now]'])
+    assert engine.done and engine.step('search[mug]') == bought == engine.step('click[back to search]')
+
+def test_a_wrong_purchase_ends_the_episode_with_a_part_of_the_reward(shop):
+    env = WebShopEnv(list(shop.goals), shop)
+    env.reset(options={'game': 'B0STONEMUG/0'})
+    for command in ('search[mug]', 'click[b0stonemug]', 'click[buy now]'):
+        _, reward, terminated, truncated, info = env.step(command)
+    assert (reward, terminated, truncated, info['won']) == (.5, True, False, False)
+
+def test_random_searches_are_seeded(shop):
+    said = [ShopEngine(shop, shop.goals[0], seed=seed).step('search[<r> x]') for seed in (1, 1, 2)]
+    assert said[0] == said[1] != said[2]
+
+# ---- as it was trained on ----
+
+def test_the_training_code_pays_ten_or_nothing_and_begins_again(shop):
+    worker = OfficialShop(shop, seed=3)
+    goal = shop.goals[2]
+    worker.reset(2)
+    right = [f'search[{goal.name}]', f'click[{goal.product.asin.lower()}]',
+             *[f'click[{value}]' for value in goal.options.values()], 'click[buy now]']
+    *_, (text, paid, done, info) = [worker.step(command) for command in right]
+    assert (paid, done, info['won'], info['task_score']) == (10., True, True, 1.)
+    assert text.startswith('Thank you') and info['available_actions']['clickables'] == ['search']
+    worker.reset(2)
+    *_, (_, paid, done, info) = [worker.step(command) for command in (right[0], right[1], right[-1])]
+    assert (paid, done, info['won']) == (0, True, not goal.options)
+    assert 0 < info['task_score']
+
+def test_sessions_that_begin_by_themselves_are_drawn_from_the_generator_that_shuffled(shop):
+    rng = random.Random(3)
+    rng.shuffle(list(range(len(shop.goals))))
+    names = [''.join(rng.choices('abcdefghijklmnopqrstuvwxyz', k=10))]
+    drawn = shop.goals.draw(rng)
+    worker = OfficialShop(shop, seed=3)
+    assert (worker.engine.session, worker.engine.goal) == (names[0], shop.goals[drawn])
+
+# ---- generated shops ----
+
+def test_generated_shops_are_the_same_by_name_and_differ_between_names():
+    assert generate_catalogue('elm', 40).products == generate_catalogue('elm', 40).products
+    assert not {p.name for p in generate_catalogue('elm', 40).products} & {
+        p.name for p in generate_catalogue('oak', 40).products}
+    assert len(set(conventions('elm').words.values())) == len(WARES)
+    assert len(set(conventions('elm').sizes.values())) == 4
+
+@pytest.mark.parametrize('human', [False, True])
+def test_every_goal_of_a_generated_shop_can_be_reached(human):
+    shop = generate_shop('elm', human=human)
+    assert len(shop.goals) > 500 and unsolvable(shop.goals) == []
+    for i in range(0, len(shop.goals), 50):
+        assert read_request(shop.goals[i].task) is not None
+
+def test_ids_of_products_are_short_and_differ():
+    asins = [product.asin for product in generate_catalogue('elm', 3000).products]
+    assert len(set(asins)) == 3000 and {len(asin) for asin in asins} == {10}
+
+@pytest.mark.parametrize('human', [False, True])
+def test_the_expert_wins_with_the_skills_of_the_shop_and_less_with_none_or_with_others(human):
+    shop = generate_shop('elm', human=human)
+    skills = dict(own=conventions('elm').sentences(), other=conventions('oak').sentences(), none=[])
+    goals = [shop.goals[i] for i in range(0, len(shop.goals), len(shop.goals)//80)]
+    won = {}
+    for name, lines in skills.items():
+        engines = [ShopEngine(shop, goal) for goal in goals]
+        for i, engine in enumerate(engines):
+            play_expert(engine, i, lines)
+        won[name] = sum(engine.won for engine in engines)/len(goals)
+    assert won['own'] >= .98
+    assert won['own'] - won['none'] > .05 and won['own'] - won['other'] > .05
+
+def test_chance_wins_hardly_ever():
+    shop = generate_shop('elm')
+    bought = [play_random(ShopEngine(shop, shop.goals[i]), i) for i in range(150)]
+    assert sum(purchase is not None and purchase.reward == 1 for purchase in bought) < .15*150
+
+def test_hints_are_believed_with_the_given_chance():
+    task = 'i am looking for rugs that are non slip in large'
+    hints = ['look for rugs as bomatu', 'size large is written fit 9']
+    said = [ShopExpert(task, seed, trust=.5).act([], ShopNotes(''), hints)[1] for seed in range(200)]
+    assert .35 < sum('bomatu' in command for command in said)/200 < .65
+    assert ShopExpert(task, 0, trust=0.).act([], ShopNotes(''), hints)[1] == 'search[non slip]'
+    with pytest.raises(ValueError, match='the expert cannot read it'):
+        ShopExpert('put a mug in the fridge', 0)
+
+# ---- suites ----
+
+def test_a_suite_has_both_kinds_of_goals_and_no_product_twice():
+    suite = ShopSuite('elm', n=150)
+    dealt = {split: suite.games(split, len(suite)) for split in SPLITS}
+    assert {'human' in goal.id for goal in dealt['test']} == {True, False}
+    homes = {}
+    for split, goals in dealt.items():
+        for goal in goals:
+            homes.setdefault(goal.product.asin, set()).add(split)
+    assert all(len(some) == 1 for some in homes.values())
+    assert sum(map(len, dealt.values())) == len(suite)
+    assert all('human' in goal.id for goal in ShopSuite('elm', 'human', n=150).games('train', 20))
+
+def test_the_original_files_make_one_suite(tmp_path):
+    for name, content in zip(file_names(small=False), example_files()):
+        (tmp_path/name).write_text(json.dumps(content), 'utf-8')
+    config = EnvConfig(name='webshop', games=str(tmp_path))
+    learn, held_out = world('webshop').suites(config)
+    assert learn == held_out and len(learn[0]) == 13 + 5
+    goal = learn[0].games('train', 1)[0]
+    env = learn[0].env(goal, 5)
+    assert goal.task in env.reset()[0]
+    assert world('webshop').notes(env.reset()[0]) is None # The expert reads generated requests only
+    (tmp_path/'items_human_ins.json').unlink()
+    with pytest.raises(FileNotFoundError, match='lacks .*items_human_ins.json'):
+        world('webshop').suites(config)
+
+# ---- what the original recorded ----
+
+def test_recorded_cases():
+    folder = Path(os.environ.get('SKILLRL_CONFORMANCE', ''), 'webshop')
+    if not (folder/'episodes.json').is_file():
+        pytest.skip('SKILLRL_CONFORMANCE names no folder with webshop/episodes.json')
+    sys.path.insert(0, str(ROOT/'benchmarks'))
+    import conformance
+    assert conformance.webshop([folder]) == 0
+
+def test_a_mistake_in_a_recorded_case_is_seen(tmp_path, capsys):
+    "The check itself: what was never said by the original counts as a mismatch"
+    for name, content in zip(('items_shuffle_1000', 'items_ins_v2_1000', 'items_human_ins'), example_files()):
+        (tmp_path/f'{name}.json').write_text(json.dumps(content), 'utf-8')
+    index = load_catalogue(tmp_path).index
+    hits = [['B0STEELMUG', score] for _, score in index.search('steel', 50)]
+    recorded = dict(analyzer=[['mugs', ['mug']]], searches=[dict(query='steel', hits=hits)])
+    (tmp_path/'search.json').write_text(json.dumps(recorded), 'utf-8')
+    sys.path.insert(0, str(ROOT/'benchmarks'))
+    import conformance
+    assert conformance.webshop([tmp_path]) == 0
+    hits[0][1] += .001
+    (tmp_path/'search.json').write_text(json.dumps(recorded), 'utf-8')
+    assert conformance.webshop([tmp_path]) == 1
+    assert 'mismatches' in capsys.readouterr().out
