@@ -139,7 +139,9 @@ MUTATIONS = [
     Mutation('a stuck prompt is labelled for ever', 'training/dagger.py', 'if w.seen[said] <= options.repeats:', 'if True:', DAGGER),
     Mutation('numbers change in the prompt only', 'training/dagger.py', 'for ids in (row.prompt_ids, row.reply_ids))', 'for ids in (row.prompt_ids, ()))', DAGGER),
     Mutation('what the bank has wrong stays wrong', 'skills/distillation.py', "home = _unasked_for(new, old, evidence, categories, router) if self.unasked else ''", "home = ''", 'tests/test_skills.py -k refine'),
-    Mutation('no try looks around', 'training/phases.py', 'shown = None if tries == 1 and k % 2 else bank', 'shown = bank', LOOP),
+    Mutation('no try looks around', 'training/phases.py', 'around = tries == 1 and k % 2 == 1', 'around = False', LOOP),
+    Mutation('who looks around goes anywhere', 'envs/alfworld/teacher.py', 'order.sort(key=lambda place: looked[room, place])', 'pass', LOOP),
+    Mutation('all who look around go to one place', 'envs/alfworld/teacher.py', 'looked.update((room, place) for place in order[:PLACES])', 'pass', LOOP),
     Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
     # Hindsight
     Mutation('what lay there at the beginning was reached', 'envs/alfworld/hindsight.py', 'known.contents = first_contents(t)', 'pass', HINDSIGHT),

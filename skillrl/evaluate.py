@@ -166,5 +166,6 @@ def write_report(
 def _png(fig):
     import io
     out = io.BytesIO()
+    fig.draw_without_rendering() # A layout may settle only when it is drawn again
     fig.savefig(out, format='png', dpi=110, metadata={'Software': None})
     return out.getvalue()

@@ -152,6 +152,18 @@ def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, mon
         pipeline.evolve(Pipeline(run))
     assert asked == [tries]*2
 
+def test_tries_that_look_around_are_sent_each_elsewhere_and_where_nobody_was():
+    config = CONFIG.merged({'evolution.gate': 'probation', 'evolution.val_tasks': 4})
+    suite, bank = suites_of(config)[0][0], SkillBank()
+    past = phases.collect_games(build_local_policy(config), suite, config)
+    reader = world('alfworld').teacher().reader
+    known = {(reader.room(t), place) for t in past for place in reader.found(t)}
+    groups = list(phases._round_groups(suite, bank, config, 0, 1, past))
+    assert [len(group[0].skills) for group in groups] == [0, 3, 0, 3]
+    sent = [(frozenset(e.notes.receptacles), line.partition(' in ')[2].rstrip('.'))
+            for e in (groups[1][0], groups[3][0]) for line in e.skills]
+    assert len(set(sent)) == 6 and not known & set(sent)
+
 def test_a_world_without_an_expert_says_so(monkeypatch):
     class Silent(type(world('alfworld'))):
         def expert(self, task, rng, trust=1.):
