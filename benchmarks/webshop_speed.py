@@ -1,8 +1,8 @@
 """How fast and how large is a generated shop? `python benchmarks/envs.py --world webshop`
 
-Makes a shop, indexes it, plays requests with the expert (with the shop's skills) and by chance on one core,
-and times searches. Exits with 1 if a target is missed. Each size runs in a process of its own, so that memory is
-its own."""
+Makes a shop, indexes it, plays requests with the expert, who has the shop's skills, and by chance on one
+core, and times searches. Exits with 1 if a target is missed. Each size runs in a process of its own, so that
+memory is its own."""
 import random
 import resource
 import subprocess
