@@ -84,7 +84,11 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument('--real', default=os.environ.get('ALFWORLD_DATA'), help='folder with official games')
     p.add_argument('--steps', type=int, default=50_000, help='steps of random play to time')
+    p.add_argument('--world', default='alfworld', choices=('alfworld', 'webshop'), help='which world to time')
     args = p.parse_args()
+    if args.world == 'webshop':
+        import webshop_speed
+        return webshop_speed.main()
     if not args.real or not Path(args.real).is_dir():
         sys.exit(f'--real {args.real!r} is not a folder: name one, or set ALFWORLD_DATA')
     games, broken = load(args.real)

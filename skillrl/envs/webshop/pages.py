@@ -27,13 +27,13 @@ def page_pieces(
 )->list[Piece]: # Without those that nobody sees
     "Pieces of a page from texts"
     made = [Piece(text) if isinstance(text, str) else text for text in texts]
-    return [piece for piece in map(_squeezed, made) if piece.text not in ('', '\n') or piece.kind == 'option']
+    return [piece for piece in map(_squeezed, made) if piece.text or piece.kind == 'option']
 
 def _squeezed(piece):
-    "`piece`; one blank or one line break if it is nothing else"
+    "`piece`; one blank if it is nothing else, and no text with a line break among the blanks"
     if piece.text.strip(BLANKS):
         return piece
-    blank = '\n' if '\n' in piece.text else ' '*bool(piece.text)
+    blank = '' if '\n' in piece.text else ' '*bool(piece.text)
     return piece._replace(text=blank)
 
 def buttons(*texts:str)->list[Piece]:
