@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from conformance_search import search_cases
 from skillrl.envs.bm25 import tokens
 from skillrl.envs.webshop.catalogue import load_catalogue, missing_files
 from skillrl.envs.webshop.engine import Shop, ShopEngine
@@ -149,5 +150,5 @@ CASES = { # File → what yields its cases
     'reward_cases.json': [reward_cases],
     'episodes.json': [episodes],
     'search.json': [searches],
-    'search_env_cases.json': [replies],
+    'search_env_cases.json': [replies, search_cases],
 }
