@@ -49,6 +49,10 @@ class TextEnv(gym.Env):
         "Reward of the step just taken"
         return float(self.engine.won)
 
+    def over(self)->bool:
+        "Whether the task has ended, won or not"
+        return self.engine.won
+
 # %% ../../nbs/504_envs.base.ipynb #874fc90d
 @patch
 def pick(self:TextEnv,
@@ -113,10 +117,10 @@ def step(self:TextEnv,
         return self._last
     obs = self.engine.step(action)
     self.steps += 1
-    info, won = self._info(), self.engine.won
-    truncated = not won and self.steps >= self.max_steps
-    result = obs, self.score(), won, truncated, info
-    if won or truncated:
+    info, over = self._info(), self.over()
+    truncated = not over and self.steps >= self.max_steps
+    result = obs, self.score(), over, truncated, info
+    if over or truncated:
         self._last = result
     return result
 

@@ -149,10 +149,6 @@ def _info(self:SearchEnv):
     return super(SearchEnv, self)._info() | dict(valid=self.engine.valid) | measured
 
 @patch
-def step(self:SearchEnv, action:str)->tuple[str, float, bool, bool, dict]:
-    "Take one turn; an answer ends the episode, right or wrong"
-    obs, reward, ended, truncated, info = super(SearchEnv, self).step(action)
-    if self.engine.answer is None:
-        return obs, reward, ended, truncated, info
-    self._last = obs, reward, True, False, info
-    return self._last
+def over(self:SearchEnv)->bool:
+    "An answer ends the episode, right or wrong"
+    return self.engine.answer is not None

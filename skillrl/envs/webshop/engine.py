@@ -265,9 +265,6 @@ class WebShopEnv(TextEnv):
         return self.engine.purchase.reward if self.engine.done else 0.
 
 @patch
-def step(self:WebShopEnv, action:str)->tuple[str, float, bool, bool, dict]:
-    "Follow one command; a purchase ends the episode"
-    result = super(WebShopEnv, self).step(action)
-    if self.engine.done and not result[2]:
-        result = self._last = *result[:2], True, False, result[4]
-    return result
+def over(self:WebShopEnv)->bool:
+    "A purchase ends the episode, whatever it is worth"
+    return self.engine.done
