@@ -163,6 +163,9 @@ def test_tries_that_look_around_are_sent_each_elsewhere_and_where_nobody_was():
     sent = [(frozenset(e.notes.receptacles), line.partition(' in ')[2].rstrip('.'))
             for e in (groups[1][0], groups[3][0]) for line in e.skills]
     assert len(set(sent)) == 6 and not known & set(sent)
+    explore = world('alfworld').explorer(past)
+    lines = [line for _ in range(3) for line in explore(groups[1][0])]
+    assert len(set(lines)) == 9
 
 def test_a_world_without_an_expert_says_so(monkeypatch):
     class Silent(type(world('alfworld'))):
