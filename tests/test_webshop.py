@@ -437,3 +437,8 @@ def test_a_mistake_in_a_recorded_case_is_seen(tmp_path, capsys):
     (tmp_path/'search.json').write_text(json.dumps(recorded), 'utf-8')
     assert conformance.webshop([tmp_path]) == 1
     assert 'mismatches' in capsys.readouterr().out
+
+def test_goals_of_two_shops_have_names_of_their_own():
+    first, second = (ShopSuite(name, n=60) for name in ('test-000', 'test-001'))
+    names = [{g.id for split in suite.dealt for g in suite.games(split, 9)} for suite in (first, second)]
+    assert all(name.startswith('test-000/') for name in names[0]) and not names[0] & names[1]

@@ -20,7 +20,7 @@ def lay_out(here):
     bank.save_version(here/'versions')
     put('broken.json', '{"rl": ')
     put('key.json', '{"rl": {"groupsize": 8}}')
-    put('env.json', '{"env": {"name": "webshop"}}')
+    put('env.json', '{"env": {"name": "chess"}}')
     put('both.json', '{"model": {"checkpoint": "x", "policy_model_id": "y"}}')
     put('secret.json', '{"model": {"teacher_api_base": "http://me:hunter2@host/v1"}}')
     put('encoder.json', '{"retrieval": {"mode": "embedding", "encoder": "openai"}}')
@@ -96,7 +96,7 @@ WRONG = {
     'eval --games games': 'game.json',
     'optimize --questions few.jsonl SERVED': 'at least 3',
     'optimize --questions bare.jsonl SERVED': 'bare.jsonl, line 1',
-    'train --config env.json': 'webshop',
+    'train --config env.json': 'chess',
     'train --config key.json': 'rl.group_size',
     'inspect things': 'things',
     # and others

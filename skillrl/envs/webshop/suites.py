@@ -7,6 +7,7 @@ __all__ = ['GOAL_KINDS', 'ShopSuite', 'suites']
 
 # %% ../../../nbs/597_envs.webshop.suites.ipynb #fe2be991
 import random
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 from fastcore.basics import patch
@@ -78,7 +79,8 @@ def games(self:ShopSuite, split:str, n:int, start:int=0)->list[ShopGoal]: # Valu
     "`n` goals of `split` from number `start`, categories in proportion; fewer where it ends"
     if split not in self.dealt:
         raise ValueError(f'the split is {split!r}: choose one of {", ".join(self.dealt)}')
-    return [self.lists[place][i] for place, i in self.dealt[split][start:start + n]]
+    found = [self.lists[place][i] for place, i in self.dealt[split][start:start + n]]
+    return [replace(goal, id=f'{self.name}/{goal.id}') for goal in found] # Shops may share an ASIN
 
 # %% ../../../nbs/597_envs.webshop.suites.ipynb #308f6d8b
 @patch
