@@ -80,6 +80,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'skillrl.builders.distill_questions': ('builders.html#distill_questions', 'skillrl/builders.py'),
                                   'skillrl.builders.play_episodes': ('builders.html#play_episodes', 'skillrl/builders.py'),
                                   'skillrl.builders.rollout_limits': ('builders.html#rollout_limits', 'skillrl/builders.py'),
+                                  'skillrl.builders.shipped_weights': ('builders.html#shipped_weights', 'skillrl/builders.py'),
                                   'skillrl.builders.skill_form': ('builders.html#skill_form', 'skillrl/builders.py')},
             'skillrl.chat_policy': { 'skillrl.chat_policy.ChatPolicy': ('chat_policy.html#chatpolicy', 'skillrl/chat_policy.py'),
                                      'skillrl.chat_policy.ChatPolicy.__init__': ( 'chat_policy.html#chatpolicy.__init__',

@@ -171,6 +171,7 @@ class World:
     "What the loop must be told about a benchmark; a subclass writes `suites`"
     name:str = ''                   # As in `--env`
     categories:tuple[str, ...] = () # Under which tasks are counted
+    weights:str = 'base'            # Folder of the library's data with the policy that a run starts from
 
     def suites(self,
         config:Any,            # An `EnvConfig`

@@ -17,7 +17,7 @@ from typing import Any
 from ..agent import Episode, PromptContext, demonstrate, step_messages
 from ..contract import shorten_thoughts, write_reply
 from ..builders import (build_episodes, build_local_policy, build_retriever, derive_seed, play_episodes,
-                              rollout_limits)
+                              rollout_limits, shipped_weights)
 from ..config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
@@ -25,7 +25,6 @@ from ..skills.evidence import replay
 from ..skills.evolution import RoundGames, evolve
 from ..skills.retrieval import Retriever, render
 from ..skills.trials import TrialRetriever, draw_trials, on_trial, put_on_probation
-from ..store import data_path
 from .hindsight import hindsight_rows
 from ..trajectory import Trajectory, select
 
@@ -203,7 +202,7 @@ def _fine_tune_adapter(rows, config, tokenizer, steps):
     "The policy with a LoRA or QLoRA adapter trained and merged, and the loss at each step"
     from skillrl.llm.local import Policy
     from skillrl.training.sft import AdapterOptions, adapter_sft, merge_adapter
-    c, checkpoint = config.sft, str(config.model.checkpoint or data_path('base'))
+    c, checkpoint = config.sft, str(config.model.checkpoint or shipped_weights(config))
     options = AdapterOptions(c.method=='qlora', steps, c.learning_rate, batch_size=c.batch_size,
                              seed=config.seed, threads=config.model.threads)
     with TemporaryDirectory() as folder:
