@@ -47,7 +47,7 @@ class SFTConfig:
     "Cold start: learning to use skills by imitation"
     method:str = opt('full', choices=('full', 'lora', 'qlora', 'none')) # Which weights move; `none` skips it
     num_examples:int = opt(0, lo=0) # Demonstration rows at most; 0 for all there are
-    steps:int = opt(100, lo=0) # Optimizer steps; 0 for `epochs` passes
+    steps:int = opt(300, lo=0) # Optimizer steps; 0 for `epochs` passes
     epochs:int = opt(3, lo=1) # Passes over the rows, when `steps` is 0
     batch_size:int = opt(32, lo=1) # Rows per step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
