@@ -2,11 +2,11 @@
 
     python benchmarks/differential.py [--steps 2000] [--games 24] [--seed 0]
 
-Generates games in new households, in every room and of every category, writes each as the original engine reads
-it, and plays it in both: first random commands, among them some that are refused, then from the start again
-what the expert would do. After each reset and each step the observation, the list of admissible commands
-and whether the game is won must be equal. Prints the steps, what they did, and every mismatch; exits with 1
-if there is one, or if the original engine is not installed (`.ci/differential` installs it for this)."""
+Generates games in new households, in every room and of every category, writes each as the original engine
+reads it, and plays it in both: first random commands, among them some that are refused, then from the start
+again what the expert would do. After each reset and each step the observation, the list of admissible
+commands and whether the game is won must be equal. Prints the steps, what they did, and every mismatch;
+exits with 1 if there is one, or if the original engine is not installed (`.ci/differential` does that)."""
 import argparse, random, sys, time
 from collections import Counter
 from pathlib import Path
@@ -123,7 +123,7 @@ def main(steps, games, seed):
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument('--steps', type=int, default=2000, help='random steps in all; those of the expert come on top')
+    p.add_argument('--steps', type=int, default=2000, help='random steps in all; the expert plays on top')
     p.add_argument('--games', type=int, default=24)
     p.add_argument('--seed', type=int, default=0)
     sys.exit(not main(**vars(p.parse_args())))

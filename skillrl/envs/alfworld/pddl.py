@@ -22,22 +22,26 @@ def problem_ids(
     scene:Scene,
 )->dict[str, str]: # Printed name → id; ValueError if the engine would print another name
     "Ids for the receptacles and things of a scene"
-    listed = [*scene.receptacles, *scene.things]
-    ids = {x.name: _numbered_id(x.type, n) for n, x in enumerate(listed)}
+    ids = {}
+    for n, listed in enumerate([*scene.receptacles, *scene.things]):
+        ids[listed.name] = _numbered_id(listed.type, n)
     printed = printed_names(ids.values())
     for name, id in ids.items():
         if printed[id] != name:
-            raise ValueError(f'the original engine would print {printed[id]!r} for {name!r}: number the things '
-                             'of each type from 1 up, and list the highest number first')
+            raise ValueError(f'the original engine would print {printed[id]!r} for {name!r}: number the '
+                             'things of each type from 1 up, and list the highest number first')
     return ids
 
 def location_ids(
     scene:Scene,
 )->dict[int, str]: # Location → id
     "Ids for the places where one can stand"
-    spots = [at for thing in scene.things for at in thing.spots]
-    found = {scene.start, *(r.location for r in scene.receptacles), *spots}
-    return {at: _numbered_id('loc', n) for n, at in enumerate(sorted(found, reverse=True))}
+    found = {scene.start}
+    found.update(r.location for r in scene.receptacles)
+    for thing in scene.things:
+        found.update(thing.spots)
+    downwards = sorted(found, reverse=True)
+    return {at: _numbered_id('loc', n) for n, at in enumerate(downwards)}
 
 # %% ../../../nbs/579_envs.alfworld.pddl.ipynb #2e67abe8
 _ABLE = {word: predicate for predicate, word in ABILITY_FACTS.items()}
@@ -46,6 +50,7 @@ _IS = {word: predicate for predicate, word in STATE_FACTS.items()}
 def _type(name):
     return f'{name}type'
 
+# %% ../../../nbs/579_envs.alfworld.pddl.ipynb #361aa4f6
 def _receptacle_facts(scene, ids, places):
     for r in scene.receptacles:
         id = ids[r.name]
@@ -60,18 +65,24 @@ def _thing_facts(scene, ids, places):
     for thing in scene.things:
         id = ids[thing.name]
         yield 'objecttype', id, _type(thing.type)
-        yield from ((_ABLE[word], id) for word in sorted(thing.can))
-        yield from ((_IS[word], id) for word in sorted(thing.state))
-        yield from (('inreceptacle', id, ids[name]) for name in thing.places)
-        yield from (('objectatlocation', id, places[at]) for at in thing.spots)
-        yield from (('inreceptacleobject', ids[name], id) for name in thing.inside)
+        for word in sorted(thing.can):
+            yield _ABLE[word], id
+        for word in sorted(thing.state):
+            yield _IS[word], id
+        for name in thing.places:
+            yield 'inreceptacle', id, ids[name]
+        for at in thing.spots:
+            yield 'objectatlocation', id, places[at]
+        for name in thing.inside:
+            yield 'inreceptacleobject', ids[name], id
 
 def scene_facts(scene:Scene)->Iterator[tuple]: # Predicate and its arguments; ValueError as in `problem_ids`
     "Everything that holds at the start"
     ids, places = problem_ids(scene), location_ids(scene)
     yield from _receptacle_facts(scene, ids, places)
     yield from _thing_facts(scene, ids, places)
-    yield from (('cancontain', _type(r), _type(t)) for r, t in sorted(scene.holds))
+    for receptacle, thing in sorted(scene.holds):
+        yield 'cancontain', _type(receptacle), _type(thing)
     yield 'atlocation', 'agent1', places[scene.start]
 
 # %% ../../../nbs/579_envs.alfworld.pddl.ipynb #09d47852

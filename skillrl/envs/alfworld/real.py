@@ -28,8 +28,8 @@ def rules_of_the_original()->tuple[str, str]: # ValueError if the package is mis
     missing = missing_packages()
     if missing:
         raise ValueError("env.variant is 'real', and the original engine is not installed (no module "
-                         f"{', '.join(missing)}): install it with pip install -e '.[alfworld]' in a clone, or "
-                         'leave the variant empty')
+                         f"{', '.join(missing)}): install it with pip install -e '.[alfworld]' in a clone, "
+                         'or leave the variant empty')
     folder = Path(find_spec('alfworld').submodule_search_locations[0], 'data')
     return tuple((folder/name).read_text('utf-8') for name in ('alfred.pddl', 'alfred.twl2'))
 
@@ -104,6 +104,7 @@ def original_suites(
 )->tuple[list, list]:     # Suites to learn in, suites to be judged in
     "The suites of a run in the original engine"
     if not config.mock:
-        raise ValueError("env.variant is 'real', which plays in this process, and a server was asked for: choose one")
+        raise ValueError("env.variant is 'real', which plays in this process, and a server was asked for: "
+                         'choose one')
     learn, judged = suites(replace(config, variant=''))
     return [with_original(s) for s in learn], [with_original(s) for s in judged]
