@@ -50,7 +50,7 @@ _IS = {word: predicate for predicate, word in STATE_FACTS.items()}
 def _type(name):
     return f'{name}type'
 
-# %% ../../../nbs/579_envs.alfworld.pddl.ipynb #361aa4f6
+
 def _receptacle_facts(scene, ids, places):
     for r in scene.receptacles:
         id = ids[r.name]
@@ -61,6 +61,7 @@ def _receptacle_facts(scene, ids, places):
         if r.open:
             yield 'opened', id
 
+# %% ../../../nbs/579_envs.alfworld.pddl.ipynb #361aa4f6
 def _thing_facts(scene, ids, places):
     for thing in scene.things:
         id = ids[thing.name]
