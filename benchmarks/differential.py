@@ -17,11 +17,15 @@ from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import ROOMS, Household
 from skillrl.envs.alfworld.notes import AlfworldNotes
 from skillrl.envs.alfworld.real import OriginalEngine
-from skillrl.envs.alfworld.scene import CATEGORIES
+from skillrl.envs.alfworld.scene import CATEGORIES, TOOLS
 
 MOST = 50 # Steps of the expert in one game
 ODD = ['', 'LOOK', ' look ', 'look around', 'go to', 'take all', 'open door 1', 'examine nothing 1']
 SHOWN = 10 # Mismatches that are printed in full
+# How often a verb is tried where it is possible: what is rarely possible is done when it is
+WEIGHTS = dict(look=.2, inventory=.1, help=.05, examine=1, go=2, move=.5, close=.5, open=3, take=5, use=8,
+               clean=12, heat=12, cool=12, slice=12)
+TOOL_TRIPS = .5 # Share of journeys that end where things are treated
 
 def new_games(n, seed):
     "`n` games, each in a household of its own; rooms and categories take turns"
@@ -37,14 +41,21 @@ def new_games(n, seed):
     return games
 
 def random_command(rng, admissible, heard):
-    "Mostly one that is possible, each verb as likely as another; some that were possible before, or never"
+    "Mostly one that is possible; some that were possible before, or never"
     kind = rng.random()
     if kind < .02:
         return rng.choice(ODD)
     if kind < .1 and heard:
         return rng.choice(sorted(heard))
-    verb = rng.choice(sorted({command.split()[0] for command in admissible}))
-    return rng.choice([command for command in admissible if command.split()[0] == verb])
+    by_verb = {}
+    for command in admissible:
+        by_verb.setdefault(command.split()[0], []).append(command)
+    verbs = list(by_verb)
+    verb, = rng.choices(verbs, [WEIGHTS[v] for v in verbs])
+    tools = [command for command in by_verb[verb] if verb == 'go' and command.split()[2] in TOOLS.values()]
+    if tools and rng.random() < TOOL_TRIPS:
+        return rng.choice(tools)
+    return rng.choice(by_verb[verb])
 
 class Pair:
     "Our engine and the original with one game, and what they disagreed on"
