@@ -4,7 +4,7 @@ import pytest
 from skillrl.config import SkillRLConfig
 from skillrl.doctor import look_at_games
 from skillrl.envs.webshop.catalogue import (ORIGINS, example_files, file_names, load_catalogue, missing_files,
-                                            origin)
+                                            file_origin)
 
 def put(folder, small=True, but=()):
     "The files of the example in `folder`, without those in `but`"
@@ -30,7 +30,7 @@ def test_what_is_missing_is_said_with_where_it_is(tmp_path, small, n):
         assert missing_files(tmp_path, small) == [name]
     with pytest.raises(FileNotFoundError) as e:
         load_catalogue(tmp_path)
-    assert f'lacks 1 of the 3 files of the benchmark: {origin(name)}' in str(e.value)
+    assert f'lacks 1 of the 3 files of the benchmark: {file_origin(name)}' in str(e.value)
     found = seen_by_doctor(tmp_path)
     assert found.seen == 'none' and ORIGINS[name][1] in found.remedy
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NO_PRICE', 'NO_ATTRIBUTES', 'DRIVE', 'ORIGINS', 'example_files', 'Product', 'read_prices', 'read_options',
-           'read_product', 'Catalogue', 'read_catalogue', 'indexed_text', 'origin', 'file_names', 'missing_files',
+           'read_product', 'Catalogue', 'read_catalogue', 'indexed_text', 'file_origin', 'file_names', 'missing_files',
            'load_catalogue']
 
 # %% ../../../nbs/583_envs.webshop.catalogue.ipynb #53f941e7
@@ -199,7 +199,7 @@ ORIGINS = { # File → what it holds, and its id on Google Drive, from setup.sh 
     'items_shuffle.json': ('all products', '1A2whVgOO0euk5O13n2iYDM0bQRkkRduB'),
     'items_ins_v2.json': ('their attributes', '1s2j6NgHljiZzQNL3veZaAiyW_qDEgBNi')}
 
-def origin(name:str)->str: # Name of a file; KeyError if it is not one of the benchmark's
+def file_origin(name:str)->str: # Name of a file; KeyError if it is not one of the benchmark's
     "What a file holds and where it is"
     holds, id = ORIGINS[name]
     return f'{name} ({holds}, {DRIVE}{id})'
@@ -224,7 +224,7 @@ def _loaded(path, kind):
     if isinstance(found, kind):
         return found
     wanted = 'list' if kind is list else 'object'
-    raise ValueError(f'{path} holds no JSON {wanted}: fetch it again, {origin(path.name)}')
+    raise ValueError(f'{path} holds no JSON {wanted}: fetch it again, {file_origin(path.name)}')
 
 def load_catalogue(
     folder:str|Path,
@@ -236,7 +236,7 @@ def load_catalogue(
         small = len(missing_files(folder)) <= len(missing_files(folder, small=False))
     missing = missing_files(folder, small)
     if missing:
-        listed = ', '.join(map(origin, missing))
+        listed = ', '.join(map(file_origin, missing))
         raise FileNotFoundError(f'{folder} lacks {len(missing)} of the 3 files of the benchmark: {listed}')
     paths = [Path(folder)/name for name in file_names(small)]
     items, noted, human = [_loaded(path, kind) for path, kind in zip(paths, (list, dict, dict))]
