@@ -139,7 +139,7 @@ def stand_in(tmp_path, monkeypatch):
 
 def test_the_variant_real_plays_the_games_of_a_household_there(stand_in):
     learn, _ = world('alfworld').suites(EnvConfig(variant='real', train_suites=1, test_suites=1))
-    game = learn[0].game('train', 0)
+    game = replace(learn[0].game('train', 0), task='do what people say')
     env = learn[0].env(game, 3)
     assert isinstance(env, OriginalEnv)
     ours = Engine(game)
