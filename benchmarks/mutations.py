@@ -154,7 +154,7 @@ MUTATIONS = [
     # The original engine and its data
     Mutation('what is in a cup is not written', 'envs/alfworld/pddl.py', 'for name in thing.inside:', 'for name in ():', ORIGINAL),
     Mutation('every door is written as open', 'envs/alfworld/pddl.py', '        if r.open:', '        if r.openable:', ORIGINAL),
-    Mutation('types of the rules are not declared', 'envs/alfworld/pddl.py', 'sorted(found[kind].union(named))', 'sorted(found[kind])', ORIGINAL),
+    Mutation('types of the rules are not declared', 'envs/alfworld/pddl.py', 'sorted(found[group].union(named))', 'sorted(found[group])', ORIGINAL),
     Mutation('the original engine plays one game for all', 'envs/alfworld/real.py', 'self.engine.game is game', 'True', ORIGINAL),
     Mutation('the original engine is not told the goal', 'envs/alfworld/real.py', "grammar.replace('UNKNOWN GOAL', game.task)", 'grammar', ORIGINAL),
     Mutation('a folder that lacks a file is of the large set', 'envs/webshop/catalogue.py', 'small = len(missing_files(folder)) <= len(missing_files(folder, small=False))', 'small = not missing_files(folder)', 'tests/test_webshop_data.py'),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from skillrl.config import EnvConfig
 from skillrl.envs.alfworld.engine import Engine
-from skillrl.envs.alfworld.files import find_games, game_from_pddl, load_games
+from skillrl.envs.alfworld.files import game_from_pddl, load_games
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.pddl import pddl_problem
 from skillrl.envs.alfworld.real import OriginalEnv, missing_packages
@@ -20,7 +20,7 @@ def again(game):
     "`game`, written as a planning problem and read from it"
     return game_from_pddl(dict(pddl_problem=pddl_problem(game), task=game.task), game.id)
 
-def told(game, rng, steps=60):
+def told(game, rng, steps):
     "What our engine says to random commands"
     engine = Engine(game)
     said = [engine.reset(), engine.admissible()]
@@ -28,8 +28,8 @@ def told(game, rng, steps=60):
         said += [engine.step(rng.choice(engine.admissible())), engine.admissible(), engine.won]
     return said
 
-def same(game, seed=0):
-    return told(game, random.Random(seed)) == told(again(game), random.Random(seed))
+def same(game, steps=60):
+    return told(game, random.Random(0), steps) == told(again(game), random.Random(0), steps)
 
 # ---- games as planning problems ----
 
@@ -66,6 +66,13 @@ def test_a_name_that_the_engine_would_not_print_is_refused():
     with pytest.raises(ValueError, match='would print .mug 2. for .mug 1.'):
         pddl_problem(Game('g', odd, Goal('pick', 'mug', 'shelf')))
 
+def test_the_name_decides_how_a_thing_is_written():
+    "One official bathroom has a bathtub's basin in which things are washed as in a sink's"
+    scene = build_scene([('bathtubbasin', 1, False), ('sinkbasin', 2, False)], [('cloth', 'bathtubbasin 1')])
+    bath, sink = scene.receptacles
+    odd = replace(scene, receptacles=(replace(bath, type='sinkbasin'), sink))
+    assert same(Game('g', odd, Goal('clean', 'cloth', 'sinkbasin')))
+
 def test_the_types_of_the_rules_are_declared_in_every_room():
     problem = pddl_problem(Game('g', build_scene([('shelf', 1, False)], []), Goal('pick', 'mug', 'shelf')))
     for type in ('sinkbasin', 'microwave', 'fridge'):
@@ -85,11 +92,8 @@ def test_recorded_games_survive():
 @pytest.mark.skipif('ALFWORLD_DATA' not in os.environ,
                     reason='ALFWORLD_DATA is not set: it should name a folder with official games')
 def test_official_games_survive():
-    "Some of each split; nobody can win a few of them, which are left out"
-    for split in sorted(Path(os.environ['ALFWORLD_DATA']).iterdir()):
-        for file in find_games(split)[::40]:
-            for game in load_games(file.parent):
-                assert same(game), file
+    for game in load_games(os.environ['ALFWORLD_DATA']):
+        assert same(game, steps=5), game.id
 
 # ---- the adapter ----
 

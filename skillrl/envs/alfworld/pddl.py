@@ -8,6 +8,7 @@ __all__ = ['problem_ids', 'location_ids', 'scene_facts', 'goal_formula', 'pddl_p
 # %% ../../../nbs/579_envs.alfworld.pddl.ipynb #0ef62cdd
 from collections.abc import Iterable, Iterator
 from .files import ABILITY_FACTS, STATE_FACTS, printed_names
+from .notes import kind
 from .scene import STATES, TOOLS, Game, Goal, Scene
 
 # %% ../../../nbs/579_envs.alfworld.pddl.ipynb #034f41ca
@@ -24,7 +25,7 @@ def problem_ids(
     "Ids for the receptacles and things of a scene"
     ids = {}
     for n, listed in enumerate([*scene.receptacles, *scene.things]):
-        ids[listed.name] = _numbered_id(listed.type, n)
+        ids[listed.name] = _numbered_id(kind(listed.name), n)
     printed = printed_names(ids.values())
     for name, id in ids.items():
         if printed[id] != name:
@@ -111,20 +112,20 @@ def goal_formula(goal:Goal)->str:
 # %% ../../../nbs/579_envs.alfworld.pddl.ipynb #c49aea6b
 _IN_THE_RULES = dict(rtype=('sinkbasin', 'microwave', 'fridge'), otype=('knife', 'butterknife'))
 
-def _types(scene): # Kind of type → its names
+def _types(scene): # Group of types → their names
     receptacles = {r.type for r in scene.receptacles} | {r for r, _ in scene.holds}
     things = {t.type for t in scene.things} | {t for _, t in scene.holds}
     found = dict(rtype=receptacles, otype=things)
-    return {kind: sorted(found[kind].union(named)) for kind, named in _IN_THE_RULES.items()}
+    return {group: sorted(found[group].union(named)) for group, named in _IN_THE_RULES.items()}
 
-def _declared(names:Iterable[str], kind):
-    return [f'{name} - {kind}' for name in names]
+def _declared(names:Iterable[str], group):
+    return [f'{name} - {group}' for name in names]
 
 def _declarations(scene):
     ids = problem_ids(scene)
     lines = _declared(['agent1'], 'agent')
-    for kind, names in _types(scene).items():
-        lines += _declared(map(_type, names), kind)
+    for group, names in _types(scene).items():
+        lines += _declared(map(_type, names), group)
     lines += _declared([ids[t.name] for t in scene.things], 'object')
     lines += _declared([ids[r.name] for r in scene.receptacles], 'receptacle')
     return lines + _declared(location_ids(scene).values(), 'location')
