@@ -33,6 +33,7 @@ DECODING = 'tests/test_decoding.py'
 DAGGER = 'tests/test_dagger.py'
 HINDSIGHT = 'tests/test_hindsight.py'
 TRIALS = 'tests/test_trials.py'
+ORIGINAL = 'tests/test_original_engine.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
 ABLATION = 'tests/test_ablation.py -k "not side and not stopped"'
 
@@ -150,6 +151,13 @@ MUTATIONS = [
     Mutation('aimless steps are demonstrated', 'training/phases.py', 'if step.ok and (not thoughts or thoughts[i] is not None):', 'if step.ok:', HINDSIGHT),
     Mutation('hindsight without being asked for', 'training/hindsight.py', 'if not config.sft.hindsight:', 'if False:', HINDSIGHT),
     Mutation('a stage label is a whole thought', 'contract.py', "return 'go' if others[:1] == ['in'] else first", 'return thought', LOOP),
+    # The original engine and its data
+    Mutation('what is in a cup is not written', 'envs/alfworld/pddl.py', 'for name in thing.inside:', 'for name in ():', ORIGINAL),
+    Mutation('every door is written as open', 'envs/alfworld/pddl.py', '        if r.open:', '        if r.openable:', ORIGINAL),
+    Mutation('types of the rules are not declared', 'envs/alfworld/pddl.py', 'sorted(found[group].union(named))', 'sorted(found[group])', ORIGINAL),
+    Mutation('the original engine plays one game for all', 'envs/alfworld/real.py', 'self.engine.game is game', 'True', ORIGINAL),
+    Mutation('the original engine is not told the goal', 'envs/alfworld/real.py', "grammar.replace('UNKNOWN GOAL', game.task)", 'grammar', ORIGINAL),
+    Mutation('a folder that lacks a file is of the large set', 'envs/webshop/catalogue.py', 'small = len(missing_files(folder)) <= len(missing_files(folder, small=False))', 'small = not missing_files(folder)', 'tests/test_webshop_data.py'),
     # Ablation
     Mutation('an ablation without RL tries nothing', 'training/pipeline.py', 'tries = 1 if p.config.rl.iterations else TRIES', 'tries = 1', 'tests/test_phases.py'),
     Mutation('an ablation counts one seed', 'ablation.py', "return [row['test'][split] for row in rows if row['arm'] == arm]", "return [row['test'][split] for row in rows if row['arm'] == arm][:1]", ABLATION),

@@ -13,7 +13,7 @@ from typing import Any
 from fastcore.basics import patch
 from ..base import SHARES, SPLITS, seeded, stratified
 from ..suite import ServerSuite
-from .catalogue import Catalogue, load_catalogue, missing_files
+from .catalogue import Catalogue, load_catalogue
 from .engine import Shop, WebShopEnv
 from .goals import ShopGoal, Goals, splits
 from .router import ROUTER
@@ -111,9 +111,7 @@ def suites(
         server = ServerSuite(config.url, ROUTER)
         return [server], [server]
     if config.games:
-        large_only = missing_files(config.games) and not missing_files(config.games, small=False)
-        catalogue = load_catalogue(config.games, small=not large_only)
-        original = ShopSuite('webshop', config.variant, catalogue)
+        original = ShopSuite('webshop', config.variant, load_catalogue(config.games))
         return [original], [original]
     counts = dict(train=config.train_suites, test=config.test_suites)
     train, test = [[ShopSuite(f'{split}-{i:03d}', config.variant) for i in range(n)]
