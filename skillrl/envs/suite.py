@@ -81,7 +81,7 @@ class RemoteGame:
 @dataclass
 class ServerSuite:
     "Games of a live server"
-    url:str # Such as http://localhost:3000
+    url:str # Such as http://localhost:3000; ws://localhost:8000 for an OpenEnv server
     router:Router|None = None # Sorts games that the server gives no category
     live = True
     name = 'server'
@@ -100,6 +100,9 @@ class ServerSuite:
 
     def env(self, game:RemoteGame|None, max_steps:int)->Any:
         "Environment that plays games of the server"
+        if self.url.startswith(('ws:', 'wss:')):
+            from skillrl.envs.openenv_client import OpenEnvClient
+            return OpenEnvClient(self.url, max_steps, router=self.router)
         from skillrl.envs.remote import RemoteEnv
         return RemoteEnv(self.url, max_steps, router=self.router)
 
