@@ -169,8 +169,9 @@ def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers
     connect = _connector()
     from websockets.exceptions import InvalidHandshake, InvalidURI
     try:
-        self._socket = connect(f'{self.url}/ws', open_timeout=self.timeout, close_timeout=1, proxy=None,
-                               max_size=LONGEST, compression=None)
+        opened = connect(f'{self.url}/ws', open_timeout=self.timeout, close_timeout=1, proxy=None,
+                         max_size=LONGEST, compression=None)
+        self._socket = opened.__enter__() # From 17 on, websockets warns of connections that no `with` holds
     except TimeoutError as e:
         remedy = 'see what keeps it, or raise timeout'
         raise ConnectionError(f'{self.shown} did not answer within {self.timeout:g} s: {remedy}') from e
