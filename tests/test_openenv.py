@@ -1,4 +1,4 @@
-"""Our worlds on an OpenEnv server, played by OpenEnv's client and by ours; and servers that lie, stall and vanish.
+"""Our worlds on an OpenEnv server, played by two clients; and servers that lie, stall and vanish.
 
 The first part needs the extra `openenv`, the second the package `websockets` alone."""
 import json, random, socket, threading, time
@@ -11,12 +11,17 @@ from skillrl.envs.openenv import openenv_messages, serve_openenv
 from skillrl.envs.openenv_client import OpenEnvClient
 from skillrl.envs.suite import ServerSuite
 
-server = pytest.importorskip('websockets.sync.server', reason='websockets is not installed: pip install websockets')
-try: import openenv
-except ImportError: openenv = None
-needs_openenv = pytest.mark.skipif(openenv is None, reason='openenv is not installed: it comes with the extra openenv')
+server = pytest.importorskip('websockets.sync.server', reason='the package websockets is not installed')
+try:
+    import openenv
+except ImportError:
+    openenv = None
+needs_openenv = pytest.mark.skipif(openenv is None, reason='the extra openenv is not installed')
 
 # ---- our server ----
+
+def client_of(running):
+    return openenv.GenericEnvClient(base_url=running.url).sync()
 
 @pytest.fixture(scope='module')
 def kitchen():
@@ -30,7 +35,7 @@ def test_openenvs_client_sees_what_the_world_says(name):
     game = here.game('test', 1)
     env = here.env(game, 50)
     text, info = env.reset()
-    with serve_openenv(name, port=0) as running, openenv.GenericEnvClient(base_url=running.url).sync() as client:
+    with serve_openenv(name, port=0) as running, client_of(running) as client:
         there = client.reset(game='test-1')
         assert (there.observation['text'], there.observation['task']) == (text, info['task'])
         rng = random.Random(0)
@@ -45,7 +50,7 @@ def test_openenvs_client_sees_what_the_world_says(name):
 
 @needs_openenv
 def test_sessions_do_not_see_each_other(kitchen):
-    clients = [openenv.GenericEnvClient(base_url=kitchen.url).sync() for _ in range(3)]
+    clients = [client_of(kitchen) for _ in range(3)]
     games = [c.reset(game=f'test-{i}').observation['game'] for i, c in enumerate(clients)]
     assert len(set(games)) == 3
     for n in range(2):
@@ -57,7 +62,7 @@ def test_sessions_do_not_see_each_other(kitchen):
 
 @needs_openenv
 def test_a_seed_draws_the_same_games(kitchen):
-    with openenv.GenericEnvClient(base_url=kitchen.url).sync() as client:
+    with client_of(kitchen) as client:
         drawn = [client.reset(seed=s, split='test').observation['game'] for s in (1, 2, 1)]
     assert drawn[0] == drawn[2] != drawn[1] and '/test/' in drawn[0]
 
@@ -66,7 +71,7 @@ def test_a_seed_draws_the_same_games(kitchen):
     ({'game': 'mug-3'}, 'not a split and a number'), ({'game': 3}, 'send text such as test-3'),
     ({'split': 'attic'}, 'choose one of collect'), ({'seed': -1}, 'greater or equal to zero')])
 def test_what_cannot_be_begun_gets_a_sentence(kitchen, asked, says):
-    with openenv.GenericEnvClient(base_url=kitchen.url).sync() as client:
+    with client_of(kitchen) as client:
         with pytest.raises(RuntimeError, match=says):
             client.reset(**asked)
         with pytest.raises(RuntimeError, match='Invalid message'):
@@ -101,7 +106,8 @@ def test_pages_of_a_browser_are_kept_out(kitchen):
     port = int(kitchen.url.rsplit(':', 1)[1])
     for host, origin in (('127.0.0.1', 'http://evil.example'), ('evil.example', None)):
         with pytest.raises(InvalidStatus, match='403'):
-            connect(f'ws://{host}:{port}/ws', origin=origin, sock=socket.create_connection(('127.0.0.1', port)))
+            local = socket.create_connection(('127.0.0.1', port))
+            connect(f'ws://{host}:{port}/ws', origin=origin, sock=local)
 
 @needs_openenv
 def test_a_port_that_is_taken_is_named():
@@ -128,7 +134,7 @@ SCHEMA = dict(action=dict(properties=dict(word=dict(type='string')), required=['
 
 @contextmanager
 def stranger(*replies, schema=SCHEMA, refuse=False):
-    "A server that sends one of `replies` for each message, and the messages; a callable reply does as it likes"
+    "A server that sends one of `replies` for each message, and what it heard; a callable is called instead"
     heard = []
     def answer(connection):
         with suppress(Exception):
@@ -159,7 +165,8 @@ def test_a_stranger_with_words_of_its_own():
         env = OpenEnvClient(url)
         obs, info = env.reset(options={'game': 'train-3'})
         assert obs == 'Guess a word.'
-        assert info == dict(admissible_commands=['crane'], won=False, task='guess it', category='', game='train-3')
+        about = dict(task='guess it', category='', game='train-3')
+        assert info == dict(admissible_commands=['crane'], won=False, **about)
         done = env.step('crane')
         assert done[:4] == ('Right!', 1., True, False) and done[4]['won']
         assert env.step('again') == done
@@ -195,9 +202,11 @@ def test_nonsense_is_a_value_error(reply):
         with pytest.raises(RuntimeError, match='reset starts one'):
             env.step('crane')
 
-FAILURES = [(lambda c: c.close(), 'broke off'), (lambda c: c.socket.close(), 'broke off'),
-            (lambda c: c.send('x'*5_000_000), 'broke off'), (lambda c: time.sleep(1), 'no answer within 0.3 s'),
-            (said('error', code='EXECUTION_ERROR', message='out\nof mugs'), r'could not go on \(out of mugs\)')]
+BROKEN = said('error', code='EXECUTION_ERROR', message='out\nof mugs')
+FAILURES = [
+    (lambda c: c.close(), 'broke off'), (lambda c: c.socket.close(), 'broke off'),
+    (lambda c: c.send('x'*5_000_000), 'broke off'), (lambda c: time.sleep(1), 'no answer within 0.3 s'),
+    (BROKEN, r'could not go on \(out of mugs\)')]
 
 @pytest.mark.parametrize('reply, says', FAILURES, ids=range(len(FAILURES)))
 def test_no_answer_is_a_connection_error(reply, says):

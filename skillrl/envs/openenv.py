@@ -45,11 +45,11 @@ def observed(
 class TextSession:
     "Episodes of one client"
     def __init__(self,
-        rooms:SuiteEnv,
+        env:SuiteEnv,
         lock:Lock, # Held while a suite makes a game: its sessions share it
     ):
-        self.rooms, self.lock = rooms, lock
-        self.steps, self.name = 0, ''
+        self.env, self.lock = env, lock
+        self.steps = 0
 
 # %% ../../nbs/514_envs.openenv.ipynb #7187d0ef
 @patch
@@ -62,15 +62,14 @@ def reset(self:TextSession,
     if not isinstance(game, (str, type(None))):
         raise ValueError(f'game is {game!r}: send text such as test-3, or null for one that is drawn')
     with self.lock:
-        text, info = self.rooms.reset(seed=seed, options=dict(game=game, split=split))
+        text, info = self.env.reset(seed=seed, options=dict(game=game, split=split))
     self.steps = 0
-    self.name = str(info['game'])
     return observed(text, info)
 
 @patch
 def step(self:TextSession, command:str)->dict: # Fields of an observation; RuntimeError before a reset
     "Send one command to the world"
-    text, reward, terminated, truncated, info = self.rooms.step(command)
+    text, reward, terminated, truncated, info = self.env.step(command)
     self.steps += 1
     return observed(text, info, reward, terminated, truncated)
 
@@ -226,8 +225,8 @@ def serve_openenv(
     split:str='train',       # Where games are drawn from, unless a client says otherwise
     most:int=64,             # Sessions at once
     hosts:Iterable[str]=(),  # Names this machine may be called by, besides its own address
-)->OpenEnvServer: # Running; ImportError without the package, ValueError without the world, OSError if it cannot
-    "Serve a world to OpenEnv clients, in a thread"
+)->OpenEnvServer: # Running; ImportError without the package, OSError if the port is taken
+    "Serve a world to OpenEnv clients, in a thread; ValueError if there is no such world"
     config = config or EnvConfig(name=name, max_steps=50)
     app = openenv_app(world(name).suite(config), name, split, config.max_steps, most)
     try:

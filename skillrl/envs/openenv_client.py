@@ -28,11 +28,12 @@ _BESIDE = 'metadata', 'done', 'reward'
 def first_of(
     seen:dict,
     names:tuple[str, ...],
-    kind:type,   # Of what is wanted
-)->Any:          # None if no name has one
+    kind:type,       # Of what is wanted
+    absent:Any=None, # What an observation without it counts as
+)->Any:
     "The value under the first of `names` that is of this kind"
     found = [seen[name] for name in names if isinstance(seen.get(name), kind)]
-    return found[0] if found else None
+    return found[0] if found else absent
 
 def text_of(seen:dict)->str: # An observation
     "What an agent reads"
@@ -103,14 +104,14 @@ def action_field(
 )->str:               # ValueError if it is unclear
     "Name of the field that takes a command"
     schema = schema if isinstance(schema, dict) else {}
-    fields = schema.get('properties') or {}
-    required = schema.get('required') or []
-    texts = [name for name in required if (fields.get(name) or {}).get('type') == 'string']
+    fields = first_of(schema, ('properties',), dict, {})
+    required = [name for name in first_of(schema, ('required',), list, []) if isinstance(name, str)]
+    texts = [name for name in required if first_of(fields, (name,), dict, {}).get('type') == 'string']
     for candidates in (required, texts):
         if len(candidates) == 1:
             return candidates[0]
-    raise ValueError(f'the actions of {at} need {", ".join(required) or "no field"}: '
-                     'name the one that takes a text as field')
+    told = ', '.join(required) if required else 'no field'
+    raise ValueError(f'the actions of {at} need {told}: name the one that takes a text as field')
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #149d0949
 def _is_socket_address(url):
@@ -239,6 +240,23 @@ def begin(self:OpenEnvClient, asked:dict)->tuple[dict, float, bool]: # Connectio
                 raise
         pause(AGAIN)
 
+# %% ../../nbs/518_envs.openenv_client.ipynb #1cca066a
+def _what_about(seen, id, router):
+    "Task, category and game of an episode"
+    told = dict(observation=text_of(seen), task_description=first_of(seen, TASKS, str, ''),
+                task_category=first_of(seen, ('category',), str, ''))
+    task, category = about(told, router)
+    return dict(task=task, category=category, game=first_of(seen, ('game',), str, '') if id is None else id)
+
+def _info(env, seen, won):
+    commands = first_of(seen, COMMANDS, list, [])
+    said = seen.get('won')
+    return dict(
+        admissible_commands=[c for c in commands if isinstance(c, str)],
+        won=said if isinstance(said, bool) else won,
+        **env._about)
+
+# %% ../../nbs/518_envs.openenv_client.ipynb #c7648a42
 @patch
 def reset(self:OpenEnvClient,
     *,
@@ -259,21 +277,6 @@ def reset(self:OpenEnvClient,
     self._about = _what_about(seen, id, self.router)
     return text_of(seen), _info(self, seen, won=False)
 
-def _what_about(seen, id, router):
-    "Task, category and game of an episode"
-    told = dict(observation=text_of(seen), task_description=first_of(seen, TASKS, str) or '',
-                task_category=first_of(seen, ('category',), str) or '')
-    task, category = about(told, router)
-    return dict(task=task, category=category, game=id or first_of(seen, ('game',), str) or '')
-
-def _info(env, seen, won):
-    commands = first_of(seen, COMMANDS, list) or []
-    said = seen.get('won')
-    return dict(
-        admissible_commands=[c for c in commands if isinstance(c, str)],
-        won=said if isinstance(said, bool) else won,
-        **env._about)
-
 # %% ../../nbs/518_envs.openenv_client.ipynb #a3d28377
 @patch
 def step(self:OpenEnvClient,
@@ -286,10 +289,11 @@ def step(self:OpenEnvClient,
         raise RuntimeError('step was called with no episode running: reset starts one')
     seen, reward, done = self.ask('step', {self.field: action})
     self.steps += 1
-    cut_off = seen.get('truncated') is True
-    truncated = cut_off or (not done and self.steps >= self.max_steps)
-    result = text_of(seen), reward, done and not cut_off, truncated, _info(self, seen, done and reward >= 1)
-    if done or truncated:
+    won = done and reward >= 1
+    terminated = done and seen.get('truncated') is not True
+    truncated = not terminated and (done or self.steps >= self.max_steps)
+    result = text_of(seen), reward, terminated, truncated, _info(self, seen, won)
+    if terminated or truncated:
         self._last = result
         self.close()
     return result

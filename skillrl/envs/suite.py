@@ -106,14 +106,16 @@ class ServerSuite:
         from skillrl.envs.remote import RemoteEnv
         return RemoteEnv(self.url, max_steps, router=self.router)
 
-    def about(self, id:str)->tuple[str, str]: # Task, category
-        "What game `id` is about, as the server says"
-        if id not in self._about:
-            if self._asker is None:
-                self._asker = self.env(None, 1)
-            _, info = self._asker.reset(options={'game': id})
-            self._about[id] = info['task'], info['category']
-        return self._about[id]
+# %% ../../nbs/520_envs.suite.ipynb #bb17ffe2
+@patch
+def about(self:ServerSuite, id:str)->tuple[str, str]: # Task, category
+    "What game `id` is about, as the server says"
+    if id not in self._about:
+        if self._asker is None:
+            self._asker = self.env(None, 1)
+        _, info = self._asker.reset(options={'game': id})
+        self._about[id] = info['task'], info['category']
+    return self._about[id]
 
 # %% ../../nbs/520_envs.suite.ipynb #f4cd037d
 def row_name(
