@@ -204,6 +204,9 @@ class OpenEnvServer:
         self.inner = uvicorn.Server(config)
         self.thread = Thread(target=self.inner.run, args=([listener],), daemon=True)
         self.thread.start()
+        until = monotonic() + STARTING
+        while self.thread.is_alive() and not self.inner.started and monotonic() < until:
+            sleep(.01)
 
     def __enter__(self):
         return self
@@ -216,7 +219,7 @@ class OpenEnvServer:
         self.inner.should_exit = True
         self.thread.join(STARTING)
 
-# %% ../../nbs/514_envs.openenv.ipynb #c4da9ce5
+# %% ../../nbs/514_envs.openenv.ipynb #d887cb11
 def serve_openenv(
     name:str,                # Of a world, or your own as `module:Class` or `file.py:Class`
     host:str='127.0.0.1',    # `0.0.0.0` lets other machines in; there is no password
@@ -235,9 +238,6 @@ def serve_openenv(
         remedy = 'choose another host or port, or 0 for any'
         raise OSError(f'nothing can be served at {host}:{port} ({e}): {remedy}') from e
     server = OpenEnvServer(app, listener, hosts)
-    until = monotonic() + STARTING
-    while server.thread.is_alive() and not server.inner.started and monotonic() < until:
-        sleep(.01)
     if not server.inner.started:
         server.close()
         raise OSError(f'the server at {server.url} did not start: look above for what uvicorn says')
