@@ -81,7 +81,7 @@ class RemoteGame:
 @dataclass
 class ServerSuite:
     "Games of a live server"
-    url:str # Such as http://localhost:3000
+    url:str # Such as http://localhost:3000; ws://localhost:8000 for an OpenEnv server
     router:Router|None = None # Sorts games that the server gives no category
     live = True
     name = 'server'
@@ -100,17 +100,22 @@ class ServerSuite:
 
     def env(self, game:RemoteGame|None, max_steps:int)->Any:
         "Environment that plays games of the server"
+        if self.url.startswith(('ws:', 'wss:')):
+            from skillrl.envs.openenv_client import OpenEnvClient
+            return OpenEnvClient(self.url, max_steps, router=self.router)
         from skillrl.envs.remote import RemoteEnv
         return RemoteEnv(self.url, max_steps, router=self.router)
 
-    def about(self, id:str)->tuple[str, str]: # Task, category
-        "What game `id` is about, as the server says"
-        if id not in self._about:
-            if self._asker is None:
-                self._asker = self.env(None, 1)
-            _, info = self._asker.reset(options={'game': id})
-            self._about[id] = info['task'], info['category']
-        return self._about[id]
+# %% ../../nbs/520_envs.suite.ipynb #bb17ffe2
+@patch
+def about(self:ServerSuite, id:str)->tuple[str, str]: # Task, category
+    "What game `id` is about, as the server says"
+    if id not in self._about:
+        if self._asker is None:
+            self._asker = self.env(None, 1)
+        _, info = self._asker.reset(options={'game': id})
+        self._about[id] = info['task'], info['category']
+    return self._about[id]
 
 # %% ../../nbs/520_envs.suite.ipynb #f4cd037d
 def row_name(
