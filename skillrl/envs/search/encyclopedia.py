@@ -54,35 +54,33 @@ def article_names(
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #1dd7c859
 @dataclass(frozen=True)
 class Habit:
-    "How an encyclopedia treats one field"
-    true:tuple[str, str]       # Pages that tell the truth
-    misleading:tuple[str, str] # Pages that tell something else
-    silent:tuple[str, str]
+    "How an encyclopedia treats articles of one kind"
+    true:tuple[str, ...]       # Pages that tell the truth
+    misleading:tuple[str, ...] # Pages that tell something else
+    silent:tuple[str, ...]
 
-def drawn_habits(rng:random.Random)->dict[tuple, Habit]: # (kind, field) → habit
+def drawn_habits(rng:random.Random)->dict[str, Habit]: # Kind of article → habit
     "Habits of one encyclopedia"
     habits = {}
     for kind in ARTICLE_KINDS:
-        pages = rng.sample(PAGES, 6)
-        for field in fields_of(kind):
-            a, b, c, d, e, f = rng.sample(pages, 6)
-            habits[kind, field.name] = Habit((a, b), (c, d), (e, f))
+        a, b, c, d, e, f = rng.sample(PAGES, 6)
+        habits[kind] = Habit((a, b), (c, d, e), (f,))
     return habits
 
-def hint(kind:str, field:str, habit:Habit)->str:
-    "The true sentence about where a field is told"
-    return f'Look for {field} of {kind} in {habit.true[0]}, not in {" or ".join(habit.misleading)}.'
+def hint(kind:str, habit:Habit)->str:
+    "The true sentence about which page to look for"
+    return f'Look for {kind} in {habit.true[0]}.'
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #c04a734a
 class Encyclopedia:
-    "A world of articles, from a name; ValueError for sizes that names do not suffice for, or below 3"
+    "A world of articles, from a name; ValueError for sizes that names do not suffice for, or below 4"
     def __init__(self,
         name:str, # The seed: the same name is the same encyclopedia
         sizes:Sizes=Sizes(),
     ):
         self.name, self.sizes = name, sizes
-        if min(astuple(sizes)) < 3:
-            raise ValueError(f'sizes is {sizes}: of each kind there are three articles or more')
+        if min(astuple(sizes)) < 4:
+            raise ValueError(f'sizes is {sizes}: of each kind there are four articles or more')
         self.names = article_names(sizes, seeded('names', name))
         self.rivers = drawn_names(40, seeded('rivers', name))
         self.habits = drawn_habits(seeded('habits', name))
@@ -111,8 +109,8 @@ def _told(self:Encyclopedia, kind, name):
     "Facts about one article as its pages tell them, true or not"
     rng = seeded('told', self.name, kind, name)
     for field in fields_of(kind):
-        habit, value = self.habits[kind, field.name], self.truth[kind, name][field.name]
-        wrong = [v for v in rng.sample(self.values(field), 3) if v != value]
+        habit, value = self.habits[kind], self.truth[kind, name][field.name]
+        wrong = [v for v in rng.sample(self.values(field), 4) if v != value]
         told = dict.fromkeys(habit.true, value) | dict(zip(habit.misleading, wrong))
         for page, said in told.items():
             yield Fact(kind, name, field.name, said, page)
@@ -124,7 +122,7 @@ def pages(self:Encyclopedia,
 )->dict[str, str]: # Page → contents
     "All pages of one article"
     rng = seeded('wordings', self.name, kind, name)
-    habit = self.habits[kind, fields_of(kind)[0].name]
+    habit = self.habits[kind]
     told = {page: [] for page in (*habit.true, *habit.misleading, *habit.silent)}
     for fact in self._told(kind, name):
         told[fact.page].append(sentence(fact, rng.randrange(3)))
@@ -138,5 +136,5 @@ def documents(self:Encyclopedia)->list[str]: # Contents of each
 
 @patch
 def hints(self:Encyclopedia)->list[str]:
-    "The true sentences about all fields"
-    return [hint(kind, field, habit) for (kind, field), habit in self.habits.items()]
+    "The true sentences about all kinds of articles"
+    return [hint(kind, habit) for kind, habit in self.habits.items()]

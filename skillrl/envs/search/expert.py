@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 from fastcore.basics import patch
-from .articles import PAGES
+from .articles import ARTICLE_KINDS, PAGES
 from .engine import MAX_TURNS, SearchQuestion, SearchEngine
 from .notes import SearchNotes, offered
 from .questions import kinds_along, read_question
@@ -22,21 +22,21 @@ from ...trajectory import Step, Trajectory
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #166a8ec9
 class Hint(NamedTuple):
-    "What a skill says about a field"
+    "What a skill says about a kind of article"
     page:str
     misleading:tuple[str, ...] = ()
 
-_HINT = re.compile(r'look for (\w+) of (\w+) in (?:the )?(\w+)(?:, not in ((?:\w+ or )*\w+))?', re.I)
+_HINT = re.compile(r'look for (\w+) in (?:the )?(\w+)(?:, not in ((?:\w+ or )*\w+))?', re.I)
 
 def read_page_hints(
     lines:list[str], # Sentences of skills
-)->dict[tuple, Hint]: # (kind, field) → hint; of two that differ the first
-    "What skills say about fields"
+)->dict[str, Hint]: # Kind of article → hint; of two that differ the first
+    "What skills say about kinds of articles"
     hints = {}
-    for field, kind, page, misleading in [found for line in lines for found in _HINT.findall(line)]:
-        if page in PAGES:
+    for kind, page, misleading in [found for line in lines for found in _HINT.findall(line)]:
+        if kind.lower() in ARTICLE_KINDS and page in PAGES:
             wrong = tuple(misleading.split(' or ')) if misleading else ()
-            hints.setdefault((kind.lower(), field.lower()), Hint(page, wrong))
+            hints.setdefault(kind.lower(), Hint(page, wrong))
     return hints
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #17772b16
@@ -54,23 +54,22 @@ class SearchExpert:
                              'the expert cannot read it')
         self.rng = rng if isinstance(rng, random.Random) else random.Random(rng)
         self.trust, self.turns = trust, turns
-        self._trusted = {} # (kind, field) → is its hint believed?
+        self._trusted = {} # Kind → is its hint believed?
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #cfea2e78
 @patch
-def hint(self:SearchExpert, kind:str, field:str)->Hint|None: # None if there is none, or it is not believed
-    "What the skills shown say about a field"
-    key = kind, field
-    if key not in self.hints:
+def hint(self:SearchExpert, kind:str)->Hint|None: # None if there is none, or it is not believed
+    "What the skills shown say about a kind of article"
+    if kind not in self.hints:
         return None
-    if key not in self._trusted:
-        self._trusted[key] = self.rng.random() < self.trust
-    return self.hints[key] if self._trusted[key] else None
+    if kind not in self._trusted:
+        self._trusted[kind] = self.rng.random() < self.trust
+    return self.hints[kind] if self._trusted[kind] else None
 
 @patch
 def votes(self:SearchExpert, kind:str, name:str, field:str)->Counter:
     "Value → how many pages tell it; the page of a hint outvotes all, misleading ones do not count"
-    hint, counts = self.hint(kind, field), Counter()
+    hint, counts = self.hint(kind), Counter()
     for fact in self.notes.told(kind, name, field):
         if hint is None:
             counts[fact.value] += 1
@@ -125,9 +124,9 @@ def progress(self:SearchExpert)->PlanProgress:
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #ba841bbe
 @patch
-def _queries(self:SearchExpert, kind, name, field):
-    "Searches for a field, the best first"
-    hint, seen = self.hint(kind, field), self.notes.pages.get((kind, name), ())
+def _queries(self:SearchExpert, kind, name):
+    "Searches for an article, the best first"
+    hint, seen = self.hint(kind), self.notes.pages.get((kind, name), ())
     unread = [page for page in PAGES if page not in seen]
     first = [f'{name} {hint.page}'] if hint else []
     tried = set(self.notes.queries)
@@ -138,20 +137,22 @@ def _queries(self:SearchExpert, kind, name, field):
 @patch
 def _search(self:SearchExpert, admissible, wanted):
     "Thought and action that look for a field"
-    kind, name, field = wanted
-    actions = [search_action(query) for query in self._queries(*wanted)]
+    kind, name, _ = wanted
+    queries = self._queries(kind, name)
     if admissible:
-        actions = [action for action in actions if action in admissible]
-    if not actions:
+        queries = [query for query in queries if search_action(query) in admissible]
+    if not queries:
         return self._answer(admissible, self._guess())
-    return f'find {field} of {name}', actions[0]
+    page = queries[0].removeprefix(name)
+    thought = f'look for {kind} in{page}' if page else f'look for {kind}'
+    return thought, search_action(queries[0])
 
 @patch
-def _answer(self:SearchExpert, admissible, answer):
+def _answer(self:SearchExpert, admissible, answer, because='it may be anything'):
     "Thought and action that answer"
     action = answer_action(answer)
     if not admissible or action in admissible:
-        return f'it is {answer}', action
+        return because, action
     answers = [a for a in admissible if a.startswith('<answer>')]
     return 'it may be anything', self.rng.choice(answers or admissible)
 
@@ -162,6 +163,14 @@ def _guess(self:SearchExpert):
     if len(self.plan.subjects) > 1:
         return _oldest(self.plan.subjects, self._compared(False).values)
     return self.rng.choice(told) if told else self.plan.subjects[0]
+
+@patch
+def _reason(self:SearchExpert, kind, name, field, value):
+    "Where the value of a field was read"
+    pages = [fact.page for fact in self.notes.told(kind, name, field) if fact.value == value]
+    hint = self.hint(kind)
+    page = hint.page if hint and hint.page in pages else pages[0]
+    return f'{kind} in {page} is {value}'
 
 def _oldest(subjects, years):
     "The subject of the earliest year; the first of those that are not known"
@@ -182,9 +191,12 @@ def act(self:SearchExpert,
         return self._search(admissible, found.open)
     if found.open:
         return self._answer(admissible, self._guess())
+    kind, field = kinds_along(self.plan)[-1], self.plan.fields[-1]
     if len(self.plan.subjects) > 1:
-        return self._answer(admissible, _oldest(self.plan.subjects, found.values))
-    return self._answer(admissible, found.values[-1])
+        name, value = _oldest(self.plan.subjects, found.values), min(found.values)
+        return self._answer(admissible, name, self._reason(kind, name, field, value))
+    name, value = [self.plan.subjects[0], *found.values][-2:]
+    return self._answer(admissible, value, self._reason(kind, name, field, value))
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #e1dcf92a
 def play_search_expert(

@@ -10,7 +10,8 @@ import json, re
 from collections.abc import Hashable, Sequence
 from fastcore.basics import patch
 from .articles import ARTICLE_FIELDS, ARTICLE_KINDS, PAGES, Fact, read_page
-from .questions import read_question
+from .engine import MAX_TURNS
+from .questions import kinds_along, read_question
 from .tags import answer_action, projected, query_of, search_action
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #ffe89aac
@@ -88,6 +89,32 @@ def offered(
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #1158635c
 @patch
+def _step_lines(self:SearchNotes, kind, field, names):
+    "What was read about one field of the articles `names`, or that it is wanted; and the values read"
+    facts = [fact for name in names for fact in self.told(kind, name, field)]
+    what = f'{field} of {kind}'
+    if not facts:
+        known = f' for {names[0]}' if len(names) == 1 else ''
+        return [f'Want: {what}{known}'], []
+    read = [f'Read: {what} in {f.page} is {f.value} for {f.name}' for f in facts]
+    return read, list(dict.fromkeys(fact.value for fact in facts))
+
+@patch
+def plan_lines(self:SearchNotes)->list[str]: # Empty for questions of other sources
+    "How far the question has been followed, step by step"
+    if not self.plan:
+        return []
+    kind, subjects, fields = self.plan
+    if len(subjects) > 1:
+        return [line for name in subjects for line in self._step_lines(kind, fields[0], [name])[0]]
+    names, lines = subjects, []
+    for kind, field in zip(kinds_along(self.plan), fields):
+        read, names = self._step_lines(kind, field, names)
+        lines += read
+    return lines
+
+# %% ../../../nbs/547_envs.search.notes.ipynb #4242d3b2
+@patch
 def lines(self:SearchNotes,
     task:str,             # The question
     observation:str,      # What the environment showed last
@@ -96,11 +123,7 @@ def lines(self:SearchNotes,
     history_length:int=4, # Pairs of `history` to show
 )->list[str]:
     "Lines of the next step's prompt, after task and skills"
-    wanted = set(self.plan.fields) if self.plan else ()
-    facts = [fact for fact in self.facts if fact.field in wanted]
-    read = [f'Read: {f.field} of {f.kind} {f.name} is {f.value} in {f.page}' for f in facts]
-    names = dict.fromkeys(names_in(task) + [fact.value for fact in facts if is_linked(fact)])
     recent = history[max(0, len(history) - history_length):]
     did = [f'Did: {projected(action)}' for action, _ in recent]
-    known = [f'Pages: {", ".join(PAGES)}', f'Names: {", ".join(names)}']
-    return [*known, *read, *did, f'Now: turn {self.turns + 1}']
+    now = f'Now: turn {self.turns + 1} of {MAX_TURNS}'
+    return [f'Pages: {", ".join(PAGES)}', *self.plan_lines(), *did, now]

@@ -124,7 +124,7 @@ class Hop(NamedTuple):
     value:str # What is found
 
 def _hop(book, kind, name, field):
-    page = book.habits[kind, field].true[0]
+    page = book.habits[kind].true[0]
     return Hop(f'{name} {page}', kind, name, field, book.truth[kind, name][field])
 
 def hops_of(book:Encyclopedia, plan:Plan)->tuple[Hop, ...]:

@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from .answers import normalized
 from .corpus import load_corpus, load_questions
 from .encyclopedia import Encyclopedia
-from .engine import SearchQuestion, SearchEnv
+from .engine import MAX_TURNS, SearchQuestion, SearchEnv
 from .library import Library
 from .notes import offered
 from .questions import book_questions
@@ -62,7 +62,7 @@ class EncyclopediaSuite:
         return Library(self.book.documents())
 
     def _make(self, games, max_steps):
-        return SearchEnv(games, self.library, max_steps, **self.settings)
+        return SearchEnv(games, self.library, min(max_steps, MAX_TURNS), **self.settings)
 
     def games(self, split:str, n:int, start:int=0)->list[SearchQuestion]: # ValueError for an unknown split
         "`n` questions of `split` from number `start`; fewer where it ends"
