@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fastcore.basics import patch
 from .articles import ARTICLE_FIELDS, Fact, fields_of
 from .notes import SearchNotes
-from .questions import kinds_along
+from .questions import COMPARED, kinds_along
 from .tags import answer_of, projected
 from ..records import CategoryReader
 from ...skills.bank import Skill
@@ -95,7 +95,8 @@ def page_skill(kind:str, record:PageRecord, page:str)->Skill:
     "Where articles of a kind tell the truth, as a skill"
     told = ', '.join(field.name for field in fields_of(kind))
     leads = [field.name for field in ARTICLE_FIELDS.values() if field.value == kind]
-    occasion = f'The question needs {told} of a {kind}{" that is a " if leads else ""}{" or ".join(leads)}.'
+    named = ' or '.join([kind, *leads])
+    occasion = f'The question needs {told} of a {named}, or asks {COMPARED[kind].lower()}.'
     provenance = origin(record.shown_by, true=record.true[page], false=record.false[page])
     category, _ = Counter(t.category for t in record.shown_by).most_common(1)[0]
     return Skill('', f'Where the truth about a {kind} is', f'Look for {kind} in {page}.', occasion, category,
