@@ -195,7 +195,10 @@ def play(self:Episode,
     "Parse a reply and take the step it asks for"
     self.start()
     text, has_tokens = getattr(reply, 'text', reply), hasattr(reply, 'token_ids')
-    _, action, ok = parse_reply(text, self.admissible, self.agent.parser)
+    own = None
+    if self.world and self.agent.parser == 'official':
+        own = self.world.official_reply(text)
+    _, action, ok = own or parse_reply(text, self.admissible, self.agent.parser)
     tokens = dict(token_ids=reply.token_ids, logprobs=reply.logprobs) if has_tokens else {}
     step = self.act(action, reply=text, ok=ok, **tokens)
     if has_tokens:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from skillrl.agent import Episode, PromptContext, demonstrate
 from skillrl.builders import build_retriever
-from skillrl.config import SkillRLConfig
+from skillrl.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import corpus
 from skillrl.envs.search.answers import exact_match, f1_score, last_answer, normalized, substring_match
@@ -396,6 +396,17 @@ def test_official_prompt():
     first = world('search').official_prompt(PromptContext(ASKED.task, '', skills=['- **Search**: first.']), 4)
     assert 'Prior to' not in first and 'Search**' not in first
     assert first.count('<answer>Beijing</answer>') == text.count('<answer>Beijing</answer>') == 1
+
+def test_official_replies_have_tags_of_their_own(book):
+    q = book_questions(book, 1)[0]
+    agent = AgentConfig(prompt='official', parser='official', history_length=4)
+    episode = Episode(SearchEnv([q], searched(book)), q, agent=agent)
+    assert episode.messages()[0]['content'].startswith('\nYou are an expert agent tasked')
+    first = episode.play(f'<think>hm</think>\n<SEARCH> {q.hops[0].query} </SEARCH>')
+    assert (first.action, first.ok) == (f'<search>{q.hops[0].query}</search>', True)
+    assert q.hops[0].value in episode.messages()[0]['content']
+    last = episode.play(f'<answer>{q.answers[0]}</answer>')
+    assert episode.won and last.ok
 
 def test_dense_retrieval(book):
     "Vectors find the hops of a question too, through an environment of the variant"

@@ -16,6 +16,7 @@ from .prompt import official_search_prompt
 from .questions import read_question
 from .router import CATEGORIES, ROUTER
 from .suites import search_suites
+from .tags import is_valid, projected
 from .teacher import SearchReader
 from ..base import register
 from ..records import RecordedWorld
@@ -50,5 +51,10 @@ class Search(RecordedWorld):
     def official_prompt(self, context:Any, history_length:int)->str:
         "Published prompt for the next step"
         return official_search_prompt(context, history_length)
+
+    def official_reply(self, text:str)->tuple[str, str, bool]: # Thought, action, and whether it asks for one thing
+        "A reply as Search-R1 reads it: a search or an answer in tags of its own"
+        thought = text.partition('<think>')[2].partition('</think>')[0].strip()
+        return thought, projected(text), is_valid(text)
 
 register('search', Search)
