@@ -371,20 +371,25 @@ def test_an_episode_has_four_turns():
     assert [suite.env(question, steps).max_steps for steps in (2, 12, 30)] == [2, 4, 4]
 
 def test_a_prompt_follows_the_question(book):
-    "What was read of each step in its place, the rest wanted; a comparison wants each of its subjects"
+    "What was read of each step, and what is wanted first; a comparison wants each of its subjects"
     q = next(q for q in book_questions(book) if '/three_hop/' in q.id)
-    kinds, engine, notes = kinds_along(q.key), SearchEngine(q, searched(book)), SearchNotes(q.task)
-    first = [f'Want: {f} of {k}' for f, k in zip(q.key.fields, kinds)]
-    assert notes.plan_lines() == [f'{first[0]} for {q.key.subjects[0]}', *first[1:]]
-    for n, hop in enumerate(q.hops, 1):
+    engine, notes, wanted = SearchEngine(q, searched(book)), SearchNotes(q.task), []
+    for hop in q.hops:
         action = f'<search>{hop.query}</search>'
+        wanted.append(notes.followed()[1])
         notes.see(action, engine.step(action))
-        lines = notes.plan_lines()
-        page = hop.query.split()[-1]
-        assert f'Read: {hop.field} of {hop.kind} in {page} is {hop.value} for {hop.name}' in lines
-        assert [line.split()[1] for line in lines if line.startswith('Want')] == list(q.key.fields[n:])
+        page, read = hop.query.split()[-1], notes.followed()[0]
+        assert f'Read: {hop.field} of {hop.kind}, {page} says {hop.value} for {hop.name}' in read
+    assert wanted[0] == f'{q.hops[0].field} of {q.hops[0].kind} for {q.key.subjects[0]}'
+    assert all(text.startswith(f'{hop.field} of {hop.kind}') for text, hop in zip(wanted, q.hops))
+    assert notes.lines(q.task, '', [], [])[-1] == f'Now: turn 4 of 4, want answer of {q.hops[-1].kind}'
     q = next(q for q in book_questions(book) if '/comparison/' in q.id)
-    assert [line.split(' for ')[1] for line in SearchNotes(q.task).plan_lines()] == list(q.key.subjects)
+    engine, notes = SearchEngine(q, searched(book)), SearchNotes(q.task)
+    for name, hop in zip(q.key.subjects, q.hops):
+        assert notes.followed()[1].endswith(f' for {name}')
+        notes.see(f'<search>{hop.query}</search>', engine.step(f'<search>{hop.query}</search>'))
+    assert notes.followed()[1] == f'answer of {q.key.kind}'
+    assert SearchNotes('Who won?').followed() == ([], '')
 
 def test_official_prompt():
     action, found = '<search>Paris</search>', result_of([('"Paris"\nA city.', 1.)])
@@ -392,7 +397,8 @@ def test_official_prompt():
     context = PromptContext(ASKED.task, '', history=history, skills=['- **Search**: first.'])
     text = world('search').official_prompt(context, 1)
     assert f'\nStep 2:{action} <information>{found}</information>\n\n' in text and 'Step 1:' not in text
-    assert 'already taken 2 step(s)' in text and '## Retrieved Relevant Experience\n\n- **Search**: first.\n' in text
+    assert 'already taken 2 step(s)' in text
+    assert '## Retrieved Relevant Experience\n\n- **Search**: first.\n' in text
     first = world('search').official_prompt(PromptContext(ASKED.task, '', skills=['- **Search**: first.']), 4)
     assert 'Prior to' not in first and 'Search**' not in first
     assert first.count('<answer>Beijing</answer>') == text.count('<answer>Beijing</answer>') == 1

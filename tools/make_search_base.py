@@ -1,6 +1,6 @@
 """Make the base policy of Search that ships in `data/search`.
 
-    python tools/make_search_base.py [--out data/search] [--steps 9000]
+    python tools/make_search_base.py [--out data/search] [--whole 1000] [--steps 2500]
 
 Twenty CPU-minutes on one core. Over thousands of small encyclopedias it learns to follow a question step by
 step and to copy names: what it looks for, on which page its skills say the truth is, what that page tells.
@@ -9,9 +9,10 @@ encyclopedia. None that is made here is met again in training or tests.
 """
 import argparse, random, re
 from itertools import count
-from pretraining import Stage, demonstrated, fresh_rows, pretrain
+from pretraining import Stage, demonstrated, pretrain, rows_twice
 from skillrl.agent import Episode
-from skillrl.envs.search.articles import ARTICLE_FIELDS, ARTICLE_KINDS, NAME_ENDS, NAME_MIDDLES, NAME_STARTS, PAGES
+from skillrl.envs.search.articles import (ARTICLE_FIELDS, ARTICLE_KINDS, NAME_ENDS, NAME_MIDDLES, NAME_STARTS,
+                                          PAGES)
 from skillrl.envs.search.encyclopedia import FIRST_NAMES, MOODS, THEMES, Encyclopedia, Sizes
 from skillrl.envs.search.engine import MAX_TURNS, SearchEnv
 from skillrl.envs.search.expert import SearchExpert
@@ -21,7 +22,7 @@ from skillrl.envs.search.questions import COMPARED, book_questions
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import piece_tokenizer, tiny_model
 
-WORDS = '''Task Skill Pages Want Read Did Now Look look turn for in is it may be anything or 1 2 3 4 :
+WORDS = '''Task Skill Read Now Look look turn want answer says for in it may be anything or 1 2 3 4 :
 <think> </think> <action> </action> <search> </search> <answer> </answer>'''
 HABITS = ['Choose among the actions listed.', 'Do not repeat an action that changed nothing.']
 TRUST = .6  # Share of skills that the demonstrator believes
@@ -52,12 +53,12 @@ def small_book(name, rng):
     "An encyclopedia of a few dozen articles"
     return Encyclopedia(name, Sizes(*[rng.randint(*SIZES) for _ in ARTICLE_KINDS]))
 
-def rows(rng):
-    "Demonstration rows of encyclopedia after encyclopedia"
+def rows(rng, first=0):
+    "Demonstration rows of encyclopedia after encyclopedia, from number `first`"
     def strays(action, admissible):
         return [rng.choice(admissible)] if rng.random() < STRAY else []
     other = small_book('base', rng)
-    for n in count():
+    for n in count(first):
         book = small_book(f'base-{n}', rng)
         library = Library(book.documents())
         for question in book_questions(book, ASKED):
@@ -67,13 +68,16 @@ def rows(rng):
             yield from demonstrated(episode, expert, strays, lambda thought, action: True)
         other = book
 
-def main(out, steps):
+def main(out, whole, steps):
     tokenizer = piece_tokenizer(vocabulary(), endings(), tight=('search', 'answer'))
     policy = Policy(tiny_model(len(tokenizer)), tokenizer)
-    pretrain(policy, [Stage(fresh_rows(rows(random.Random(0)), policy), steps, 4e-3)], out)
+    pages = rows_twice(rows(random.Random(0)), policy, whole=True)
+    replies = rows_twice(rows(random.Random(1), 100_000), policy)
+    pretrain(policy, [Stage(pages, whole, 4e-3), Stage(replies, steps, 4e-3)], out)
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out', default='data/search')
-    p.add_argument('--steps', type=int, default=9000, help='updates on demonstrations')
+    p.add_argument('--whole', type=int, default=1000, help='updates on prompts and replies')
+    p.add_argument('--steps', type=int, default=2500, help='updates on replies after that')
     main(**vars(p.parse_args()))

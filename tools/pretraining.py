@@ -1,8 +1,7 @@
 """What the commands that make a base policy share: stages of fine-tuning on fresh rows, with one bar."""
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from skillrl.agent import Episode
+from skillrl.agent import Episode, StepRow
 from skillrl.contract import write_reply
 from skillrl.llm.local import Policy
 from skillrl.training.sft import encode_rows, full_sft
@@ -20,6 +19,19 @@ def fresh_rows(stream:Iterator[dict], policy:Policy)->Callable:
     "Rows of `stream` for a stage, none twice"
     def one_pass():
         return encode_rows([next(stream) for _ in range(PASS)], policy)
+    return one_pass
+
+def rows_twice(stream:Iterator[dict], policy:Policy, whole:bool=False)->Callable:
+    "Rows of `stream` for a stage, each in two passes; `whole` ones teach to write the prompt as well"
+    last = []
+    def one_pass():
+        new = encode_rows([next(stream) for _ in range(PASS//2)], policy)
+        if whole:
+            texts = [row.prompt_ids + row.reply_ids for row in new]
+            new = [StepRow(text[:1], text[1:]) for text in texts]
+        both = new + last
+        last[:] = new
+        return both
     return one_pass
 
 def pretrain(policy:Policy, stages:list[Stage], out:str)->None:

@@ -135,8 +135,8 @@ def _queries(self:SearchExpert, kind, name):
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #22c8fa01
 @patch
-def _search(self:SearchExpert, admissible, wanted):
-    "Thought and action that look for a field"
+def _search(self:SearchExpert, admissible, wanted, known=''):
+    "Thought and action that look for a field; the thought begins with what is `known`"
     kind, name, _ = wanted
     queries = self._queries(kind, name)
     if admissible:
@@ -145,7 +145,7 @@ def _search(self:SearchExpert, admissible, wanted):
         return self._answer(admissible, self._guess())
     page = queries[0].removeprefix(name)
     thought = f'look for {kind} in{page}' if page else f'look for {kind}'
-    return thought, search_action(queries[0])
+    return f'{known} {thought}'.strip(), search_action(queries[0])
 
 @patch
 def _answer(self:SearchExpert, admissible, answer, because='it may be anything'):
@@ -170,7 +170,16 @@ def _reason(self:SearchExpert, kind, name, field, value):
     pages = [fact.page for fact in self.notes.told(kind, name, field) if fact.value == value]
     hint = self.hint(kind)
     page = hint.page if hint and hint.page in pages else pages[0]
-    return f'{kind} in {page} is {value}'
+    return f'{kind} in {page} says {value}'
+
+@patch
+def _last(self:SearchExpert, values):
+    "Where the last of the values along a chain was read; '' for none, and in a comparison"
+    if not values or len(self.plan.subjects) > 1:
+        return ''
+    n = len(values) - 1
+    name = values[n - 1] if n else self.plan.subjects[0]
+    return self._reason(kinds_along(self.plan)[n], name, self.plan.fields[n], values[n])
 
 def _oldest(subjects, years):
     "The subject of the earliest year; the first of those that are not known"
@@ -188,15 +197,14 @@ def act(self:SearchExpert,
     self.notes, self.hints = notes, read_page_hints(skill_lines)
     found = self.progress()
     if found.open and notes.turns < self.turns - 1:
-        return self._search(admissible, found.open)
+        return self._search(admissible, found.open, self._last(found.values))
     if found.open:
         return self._answer(admissible, self._guess())
-    kind, field = kinds_along(self.plan)[-1], self.plan.fields[-1]
-    if len(self.plan.subjects) > 1:
-        name, value = _oldest(self.plan.subjects, found.values), min(found.values)
-        return self._answer(admissible, name, self._reason(kind, name, field, value))
-    name, value = [self.plan.subjects[0], *found.values][-2:]
-    return self._answer(admissible, value, self._reason(kind, name, field, value))
+    if len(self.plan.subjects) == 1:
+        return self._answer(admissible, found.values[-1], self._last(found.values))
+    name, year = _oldest(self.plan.subjects, found.values), min(found.values)
+    why = self._reason(self.plan.kind, name, self.plan.fields[0], year)
+    return self._answer(admissible, name, f'{why} for {name}')
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #e1dcf92a
 def play_search_expert(

@@ -89,29 +89,29 @@ def offered(
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #1158635c
 @patch
-def _step_lines(self:SearchNotes, kind, field, names):
-    "What was read about one field of the articles `names`, or that it is wanted; and the values read"
+def _step(self:SearchNotes, kind, field, names):
+    "Lines of what was read about one field of the articles `names`, the values, and what is wanted if nothing was"
     facts = [fact for name in names for fact in self.told(kind, name, field)]
-    what = f'{field} of {kind}'
-    if not facts:
-        known = f' for {names[0]}' if len(names) == 1 else ''
-        return [f'Want: {what}{known}'], []
-    read = [f'Read: {what} in {f.page} is {f.value} for {f.name}' for f in facts]
-    return read, list(dict.fromkeys(fact.value for fact in facts))
+    known = f' for {names[0]}' if len(names) == 1 else ''
+    wanted = '' if facts else f'{field} of {kind}{known}'
+    read = [f'Read: {field} of {kind}, {f.page} says {f.value} for {f.name}' for f in facts]
+    return read, list(dict.fromkeys(fact.value for fact in facts)), wanted
 
 @patch
-def plan_lines(self:SearchNotes)->list[str]: # Empty for questions of other sources
-    "How far the question has been followed, step by step"
+def followed(self:SearchNotes)->tuple[list[str], str]: # Nothing for questions of other sources
+    "What was read of each step of the question, and what is wanted first"
     if not self.plan:
-        return []
-    kind, subjects, fields = self.plan
-    if len(subjects) > 1:
-        return [line for name in subjects for line in self._step_lines(kind, fields[0], [name])[0]]
-    names, lines = subjects, []
-    for kind, field in zip(kinds_along(self.plan), fields):
-        read, names = self._step_lines(kind, field, names)
-        lines += read
-    return lines
+        return [], ''
+    kind, names, fields = self.plan
+    if len(names) > 1:
+        steps = [self._step(kind, fields[0], [name]) for name in names]
+    else:
+        steps = []
+        for kind, field in zip(kinds_along(self.plan), fields):
+            steps.append(self._step(kind, field, names))
+            names = steps[-1][1]
+    read = [line for lines, _, _ in steps for line in lines]
+    return read, next((wanted for _, _, wanted in steps if wanted), f'answer of {kind}')
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #4242d3b2
 @patch
@@ -122,8 +122,6 @@ def lines(self:SearchNotes,
     history:list[tuple],  # Pairs of action and the observation it brought, oldest first
     history_length:int=4, # Pairs of `history` to show
 )->list[str]:
-    "Lines of the next step's prompt, after task and skills"
-    recent = history[max(0, len(history) - history_length):]
-    did = [f'Did: {projected(action)}' for action, _ in recent]
-    now = f'Now: turn {self.turns + 1} of {MAX_TURNS}'
-    return [f'Pages: {", ".join(PAGES)}', *self.plan_lines(), *did, now]
+    "Lines of the next step's prompt, after task and skills; what was read stands for the history"
+    read, wanted = self.followed()
+    return [*read, f'Now: turn {self.turns + 1} of {MAX_TURNS}, want {wanted}']
