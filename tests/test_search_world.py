@@ -335,9 +335,10 @@ def test_what_failures_needed_is_proposed(book):
     lost = [t for t in played if not t.success]
     proposals = teacher.propose(bank, lost, played, search.categories, 9)
     said = {p.item.principle: p.kind for p in proposals if isinstance(p.item, Skill)}
-    page = {line.split()[2]: (line.split()[4].strip('.'), kind) for line, kind in said.items()}
-    assert {kind for kind, (where, _) in page.items() if where in book.habits[kind].true} == set(book.habits)
-    assert {kind: how for kind, (_, how) in page.items()} == {k: 'refine' if k == 'film' else 'add' for k in page}
+    hints = read_page_hints(list(said))
+    assert {kind for kind, hint in hints.items() if hint.page in book.habits[kind].true} == set(book.habits)
+    for line, how in said.items():
+        assert how == ('refine' if 'film' in line else 'add')
 
 def test_an_encyclopedia_leaves_no_trace_of_its_names(book):
     played = [play_search_expert(q, searched(book)) for q in book_questions(book, 8)]

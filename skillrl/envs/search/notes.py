@@ -90,7 +90,7 @@ def offered(
 # %% ../../../nbs/547_envs.search.notes.ipynb #1158635c
 @patch
 def _step(self:SearchNotes, kind, field, names):
-    "Lines of what was read about one field of the articles `names`, the values, and what is wanted if nothing was"
+    "Lines on one field of the articles `names`, the values read, and what is wanted if there are none"
     facts = [fact for name in names for fact in self.told(kind, name, field)]
     known = f' for {names[0]}' if len(names) == 1 else ''
     wanted = '' if facts else f'{field} of {kind}{known}'

@@ -38,8 +38,8 @@ def read_variant(
     dense = _DENSE.fullmatch(variant)
     played = dense['played'] if dense else variant
     if played not in VARIANTS:
-        raise ValueError(f'env.variant is {variant!r}: search has free, compat, dense, dense=FOLDER, one of the '
-                         'first with one of the last, and an empty one, which lists actions')
+        raise ValueError(f'env.variant is {variant!r}: search has free, compat, dense, dense=FOLDER, '
+                         '`free dense` and the like, and an empty one, which lists actions')
     ranked = (dense['encoder'] or 'tfidf') if dense else ''
     return Variant(VARIANTS[played], ranked)
 

@@ -52,7 +52,7 @@ class Search(RecordedWorld):
         "Published prompt for the next step"
         return official_search_prompt(context, history_length)
 
-    def official_reply(self, text:str)->tuple[str, str, bool]: # Thought, action, and whether it asks for one thing
+    def official_reply(self, text:str)->tuple[str, str, bool]: # Thought, action, does it ask for one thing?
         "A reply as Search-R1 reads it: a search or an answer in tags of its own"
         thought = text.partition('<think>')[2].partition('</think>')[0].strip()
         return thought, projected(text), is_valid(text)
