@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 import pytest
 from skillrl.agent import Episode, PromptContext, demonstrate
-from skillrl.builders import build_retriever
+from skillrl.builders import build_local_policy, build_retriever, shipped_weights
 from skillrl.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import corpus
@@ -435,6 +435,25 @@ def test_variants():
     assert env.engine.compat
     with pytest.raises(ValueError, match="env.variant is 'put'"):
         EncyclopediaSuite('x', 'put')
+
+# ---- the policy that ships ----
+
+def test_the_shipped_policy_is_small_and_writes_names():
+    "Every invented name is written as two pieces, every reply of the expert as it was"
+    config = SkillRLConfig().merged({'env.name': 'search'})
+    folder = shipped_weights(config)
+    assert sum(p.stat().st_size for p in folder.rglob('*')) < 4e6
+    tokenizer = build_local_policy(config).tokenizer
+    names = drawn_names(3840, random.Random(0))
+    assert {len(ids) for ids in tokenizer(names)['input_ids']} == {2}
+    suite = EncyclopediaSuite('train-000')
+    for question in suite.games('train', 20):
+        episode = Episode(suite.env(question, 4), question, skills=suite.book.hints())
+        _, rows = demonstrate(episode, world('search').expert(question.task, seeded('t')), seeded('noise'))
+        for row in rows:
+            assert tokenizer.decode(tokenizer(row['completion'])['input_ids']) == row['completion']
+            prompt = tokenizer.apply_chat_template(row['prompt'], tokenize=False)
+            assert len(tokenizer(prompt)['input_ids']) < 200 and '<unk>' not in tokenizer.tokenize(prompt)
 
 # ---- files ----
 

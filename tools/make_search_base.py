@@ -1,8 +1,8 @@
 """Make the base policy of Search that ships in `data/search`.
 
-    python tools/make_search_base.py [--out data/search] [--whole 1000] [--steps 2500]
+    python tools/make_search_base.py [--out data/search] [--whole 800] [--steps 3000 3200]
 
-Twenty CPU-minutes on one core. Over thousands of small encyclopedias it learns to follow a question step by
+Six CPU-minutes on one core. Over thousands of small encyclopedias it learns to follow a question step by
 step and to copy names: what it looks for, on which page its skills say the truth is, what that page tells.
 The demonstrator believes a skill six times in ten, and shown are true skills, none, or those of another
 encyclopedia. None that is made here is met again in training or tests.
@@ -71,13 +71,14 @@ def rows(rng, first=0):
 def main(out, whole, steps):
     tokenizer = piece_tokenizer(vocabulary(), endings(), tight=('search', 'answer'))
     policy = Policy(tiny_model(len(tokenizer)), tokenizer)
-    pages = rows_twice(rows(random.Random(0)), policy, whole=True)
-    replies = rows_twice(rows(random.Random(1), 100_000), policy)
-    pretrain(policy, [Stage(pages, whole, 4e-3), Stage(replies, steps, 4e-3)], out)
+    def stage(number, updates):
+        stream = rows(random.Random(number), 100_000*number)
+        return Stage(rows_twice(stream, policy, whole=number == 0), updates, 3e-3, batch_size=16)
+    pretrain(policy, [stage(number, updates) for number, updates in enumerate([whole, *steps])], out)
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out', default='data/search')
-    p.add_argument('--whole', type=int, default=1000, help='updates on prompts and replies')
-    p.add_argument('--steps', type=int, default=2500, help='updates on replies after that')
+    p.add_argument('--whole', type=int, default=800, help='updates on prompts and replies')
+    p.add_argument('--steps', type=int, nargs='+', default=[3000, 3200], help='updates on replies, by round')
     main(**vars(p.parse_args()))

@@ -14,6 +14,7 @@ class Stage:
     rows:Callable # Gives encoded rows for each pass
     steps:int
     lr:float      # Peak learning rate
+    batch_size:int = 32
 
 def fresh_rows(stream:Iterator[dict], policy:Policy)->Callable:
     "Rows of `stream` for a stage, none twice"
@@ -45,7 +46,7 @@ def pretrain(policy:Policy, stages:list[Stage], out:str)->None:
             if step % 100 == 99:
                 bar.set_postfix(loss=f'{loss:.3f}')
         for stage in stages:
-            losses = full_sft(stage.rows, policy, stage.steps, lr=stage.lr, progress=show)
+            losses = full_sft(stage.rows, policy, stage.steps, stage.lr, stage.batch_size, progress=show)
     last = losses[-500:]
     print(f'{policy}: loss {sum(last)/len(last):.3f}, saved in {policy.save(out)}')
 
