@@ -374,7 +374,8 @@ def test_an_episode_has_four_turns():
 def test_a_prompt_follows_the_question(book):
     "What was read of each step, and what is wanted first; a comparison wants each of its subjects"
     q = next(q for q in book_questions(book) if '/three_hop/' in q.id)
-    engine, notes, wanted = SearchEngine(q, searched(book)), SearchNotes(q.task), []
+    engine, notes = SearchEngine(q, searched(book)), SearchNotes(q.task)
+    wanted = []
     for hop in q.hops:
         action = f'<search>{hop.query}</search>'
         wanted.append(notes.followed()[1])

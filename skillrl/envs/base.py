@@ -250,11 +250,6 @@ def official_prompt(self:World, context:Any, history_length:int)->str:
     raise ValueError(f"there is no published prompt for {context.task!r:.80}: set agent.prompt to ours")
 
 @patch
-def official_reply(self:World, text:str)->tuple|None: # Thought, action, and whether the reply counts as valid
-    "How the published code reads a reply; None where it looks for the tags of thought and action"
-    return None
-
-@patch
 def reward(self:World, episode:Any)->float: # From 0 to 1
     "What a finished episode is worth: its rewards added up, or 1 for a win that paid none"
     return score_of(episode.steps, episode.won)
