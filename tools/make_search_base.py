@@ -1,8 +1,8 @@
 """Make the base policy of Search that ships in `data/search`.
 
-    python tools/make_search_base.py [--out data/search] [--whole 800] [--steps 3000 3200]
+    python tools/make_search_base.py [--out data/search] [--whole 800] [--steps 3000 3200 2600]
 
-Six CPU-minutes on one core. Over thousands of small encyclopedias it learns to follow a question step by
+Eight CPU-minutes on one core. Over thousands of small encyclopedias it learns to follow a question step by
 step and to copy names: what it looks for, on which page its skills say the truth is, what that page tells.
 The demonstrator believes a skill six times in ten, and shown are true skills, none, or those of another
 encyclopedia. None that is made here is met again in training or tests.
@@ -80,5 +80,5 @@ if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out', default='data/search')
     p.add_argument('--whole', type=int, default=800, help='updates on prompts and replies')
-    p.add_argument('--steps', type=int, nargs='+', default=[3000, 3200], help='updates on replies, by round')
+    p.add_argument('--steps', type=int, nargs='+', default=[3000, 3200, 2600], help='updates on replies, by round')
     main(**vars(p.parse_args()))
