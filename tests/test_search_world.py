@@ -9,7 +9,7 @@ from skillrl.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import corpus
 from skillrl.envs.search.answers import exact_match, f1_score, last_answer, normalized, substring_match
-from skillrl.envs.search.articles import Fact, drawn_names, read_page
+from skillrl.envs.search.articles import PAGES, Fact, drawn_names, read_page
 from skillrl.envs.search.encyclopedia import Encyclopedia, Sizes
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
 from skillrl.envs.search.expert import SearchExpert, play_search_expert, read_page_hints
@@ -455,6 +455,21 @@ def test_the_shipped_policy_is_small_and_writes_names():
             assert tokenizer.decode(tokenizer(row['completion'])['input_ids']) == row['completion']
             prompt = tokenizer.apply_chat_template(row['prompt'], tokenize=False)
             assert len(tokenizer(prompt)['input_ids']) < 200 and '<unk>' not in tokenizer.tokenize(prompt)
+
+def test_the_shipped_policy_reads_its_skills():
+    "Where it looks on a page at all, that is the one a skill names"
+    policy = build_local_policy(SkillRLConfig().merged({'env.name': 'search'}))
+    suite = EncyclopediaSuite('train-000')
+    asked = [q for q in suite.games('train', 100) if len(q.hops) == 1][:12]
+    prompts, named = [], []
+    for i, question in enumerate(asked):
+        for page in PAGES[i % 2::2]:
+            skills = [f'Look for {question.key.kind} in {page}.']
+            prompts.append(policy.encode(Episode(suite.env(question, 4), question, skills=skills).messages()))
+            named.append(page)
+    texts = [reply.text.partition('<action>')[2] for reply in policy.generate(prompts, temperature=0)]
+    looked = [(page, text) for page, text in zip(named, texts) if any(p in text for p in PAGES)]
+    assert len(looked) > len(texts)/5 and share([page in text for page, text in looked]) > .6
 
 # ---- files ----
 
