@@ -276,6 +276,14 @@ def explorer(self:World,
     "What sends an agent where `played` have looked least"
     return lambda episode: []
 
+# %% ../../nbs/504_envs.base.ipynb #2e09faec
+@patch
+def routes(self:World,
+    suite:Any, # Of this world, the one that is served
+)->dict[str, Callable[[dict], dict]]: # Such as 'POST /find' → from the body of a request to its answer
+    "What a server of `suite` answers besides resets and steps"
+    return {}
+
 # %% ../../nbs/504_envs.base.ipynb #8ee8d785
 _worlds = {}
 
