@@ -7,10 +7,13 @@ __all__ = ['Search']
 
 # %% ../../../nbs/589_envs.search.world.ipynb #c95727e9
 import random
+from collections.abc import Callable
 from typing import Any
+from fastcore.basics import patch
 from .expert import SearchExpert
 from .notes import SearchNotes
 from .questions import read_question
+from .retrieve import retrieve_routes
 from .router import CATEGORIES, ROUTER
 from .suites import search_suites
 from .teacher import SearchReader
@@ -44,3 +47,10 @@ class Search(RecordedWorld):
         return OfflineTeacher(SearchReader(self.categories, self.aim))
 
 register('search', Search)
+
+# %% ../../../nbs/589_envs.search.world.ipynb #dc5c46b0
+@patch
+def routes(self:Search, suite:Any)->dict[str, Callable[[dict], dict]]: # `POST /retrieve` → how it is answered
+    "What a server of `suite` answers besides resets and steps"
+    env = suite.env(suite.game(suite.tests[0], 0), 1)
+    return retrieve_routes(env.retriever)
