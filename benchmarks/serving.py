@@ -1,0 +1,321 @@
+"""What does a server of ours stand? `python benchmarks/serving.py`
+
+Starts `skillrl serve` in a process of its own and lets 32 clients play there over loopback, 10,000 requests in
+all. They open episodes, leave some and take others up again on a new connection. Each plays games of its own and
+compares every answer with the same episode played here, so that nobody can act in another's. Then come those who
+send nonsense, too much or too slowly, and a server that is killed. Exits with 1 if a target is missed."""
+import argparse, http.client, json, random, resource, selectors, socket, subprocess, sys, time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from skillrl.config import SkillRLConfig
+from skillrl.envs.base import world
+from skillrl.envs.remote import RemoteEnv
+from skillrl.envs.search.retrieve import RemoteLibrary
+from skillrl.envs.server import ASK, BODY
+from skillrl.envs.sessions import SESSION, step_answer
+
+CLIENTS, REQUESTS = 32, 10_000
+RATE = 400            # Requests a second of clients that think between two
+RATE_TARGET = 300     # Requests a second
+P99_TARGET = 20.      # Milliseconds
+GROWTH_TARGET = 8.    # MB between two rounds of equal length
+SESSIONS, IDLE = 1024, 3 # Of the server
+GAMES = 3             # Of each client
+LEAVE, RESUME = .03, .05 # Chances after a step
+RUN = [sys.executable, '-c', 'from skillrl.cli import main; raise SystemExit(main())', 'serve']
+
+class Report:
+    "Lines with a verdict each"
+    def __init__(self):
+        self.missed = 0
+
+    def line(self, what, ok):
+        self.missed += not ok
+        print(f'{"ok    " if ok else "MISSED"} {what}', flush=True)
+
+# ---- the server ----
+
+class Served:
+    "A server in a process of its own"
+    def __init__(self, name, *flags):
+        self.process = subprocess.Popen([*RUN, '--env', name, '--port', '0', *flags],
+                                        stdout=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().strip().rpartition(' ')[2]
+        self.port = int(self.url.rpartition(':')[2])
+
+    def ask(self, route, body=None, method='POST', **headers):
+        "Status and answer of one request on a connection of its own"
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        c = http.client.HTTPConnection('127.0.0.1', self.port, timeout=10)
+        c.request(method, route, data, {'Content-Type': 'application/json'} | headers)
+        r = c.getresponse()
+        said = r.status, json.loads(r.read())
+        c.close()
+        return said
+
+    def sessions(self):
+        return self.ask('/health', b'', 'GET')[1]['sessions']
+
+    def measure(self):
+        "MB of memory and number of threads, as the system counts them"
+        lines = Path(f'/proc/{self.process.pid}/status').read_text().splitlines()
+        found = dict(line.split(':', 1) for line in lines)
+        return int(found['VmRSS'].split()[0])/1024, int(found['Threads'])
+
+    def stop(self):
+        "Exit status and seconds until it had ended"
+        start = time.perf_counter()
+        self.process.terminate()
+        return self.process.wait(20), time.perf_counter() - start
+
+# ---- its clients ----
+
+class Client:
+    "Plays games of its own, and checks every answer"
+    def __init__(self, n, suite, port):
+        self.rng, self.port = random.Random(n), port
+        self.games = [f'train-{n + CLIENTS*i}' for i in range(GAMES)]
+        self.twins = {id: suite.env(suite.game(*_split_number(id)), 50) for id in self.games}
+        self.session, self.twin = '', None
+        self.wrong, self.did = [], Counter()
+        self.socket = None
+        self.connect()
+
+    def connect(self):
+        if self.socket:
+            self.socket.close()
+        self.socket = socket.create_connection(('127.0.0.1', self.port), timeout=10)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.got = b''
+
+    def send(self):
+        "The next request"
+        if self.twin is None:
+            id = self.rng.choice(self.games)
+            self.twin = self.twins[id]
+            obs, info = self.twin.reset()
+            self.expected = step_answer(obs, 0., False, False, info)
+            self.did['opened'] += 1
+            route, body = '/reset', dict(task_id=id)
+        else:
+            action = self.rng.choice(self.expected['available_actions'])
+            self.expected = step_answer(*self.twin.step(action))
+            route, body = '/step', dict(action=action)
+        data = json.dumps(body).encode()
+        head = [f'POST {route} HTTP/1.1', f'Host: 127.0.0.1:{self.port}', 'Content-Type: application/json',
+                f'Content-Length: {len(data)}', f'{SESSION}: {self.session or "new"}', '', '']
+        self.socket.sendall('\r\n'.join(head).encode() + data)
+
+    def receive(self):
+        "Is the answer complete?"
+        self.got += self.socket.recv(65536)
+        head, end, body = self.got.partition(b'\r\n\r\n')
+        if not end:
+            return False
+        lines = [line.split(': ', 1) for line in head.decode().split('\r\n')[1:]]
+        self.headers = dict(lines)
+        return len(body) == int(self.headers['Content-Length'])
+
+    def check(self):
+        "Compare the answer with the same episode here; then go on, leave it, or take it up anew"
+        body = self.got.partition(b'\r\n\r\n')[2]
+        self.got = b''
+        answer = json.loads(body)
+        if answer != self.expected:
+            self.wrong.append(str(answer)[:200])
+        self.session = self.headers.get(SESSION, self.session)
+        chance = self.rng.random()
+        if answer.get('done', True):
+            self.twin = None
+            self.did['finished'] += 1
+        elif chance < LEAVE:
+            self.twin, self.session = None, ''
+            self.did['abandoned'] += 1
+            self.connect()
+        elif chance < LEAVE + RESUME:
+            self.did['resumed'] += 1
+            self.connect()
+
+def _split_number(id):
+    split, number = id.split('-')
+    return split, int(number)
+
+def play(clients, requests, rate=None):
+    "Seconds of each request from when it was due, and of all; without a `rate` nobody thinks between two"
+    ready = selectors.DefaultSelector()
+    start = time.perf_counter()
+    gap = len(clients)/rate if rate else 0
+    due = {c: start + gap*i/len(clients) for i, c in enumerate(clients)}
+    waiting, took = set(clients), []
+    left = requests
+    while len(took) < requests:
+        for c in [c for c in waiting if due[c] <= time.perf_counter()][:left]:
+            waiting.discard(c)
+            if not gap:
+                due[c] = time.perf_counter()
+            c.send()
+            ready.register(c.socket, selectors.EVENT_READ, c)
+            left -= 1
+        pause = min((due[c] for c in waiting), default=start) - time.perf_counter() if left else 1
+        answered = [(key.data, time.perf_counter()) for key, _ in ready.select(max(0, pause) if waiting else 1)
+                    if key.data.receive()]
+        for c, at in answered:
+            ready.unregister(c.socket)
+            took.append(at - due[c])
+            c.check()
+            due[c] += gap
+            waiting.add(c)
+    ready.close()
+    return sorted(took), time.perf_counter() - start
+
+def percentile(sorted_values, share):
+    return sorted_values[min(len(sorted_values) - 1, int(share*len(sorted_values)))]
+
+def told(name, took, seconds):
+    p50, p99 = [1e3*percentile(took, share) for share in (.5, .99)]
+    return (f'{name}: {len(took)/seconds:,.0f} requests/s, half within {p50:.1f} ms, 99 % within {p99:.1f} ms, '
+            f'the slowest {1e3*took[-1]:.0f} ms')
+
+# ---- those who do not behave ----
+
+class Dripping:
+    "Connections that send a byte a second and never finish"
+    def __init__(self, port, n=16):
+        self.open = {socket.create_connection(('127.0.0.1', port), timeout=10) for _ in range(n)}
+        self.began, self.n = time.monotonic(), n
+        for c in self.open:
+            c.sendall(b'POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90\r\n\r\n')
+
+    def drip(self):
+        "Send a byte where somebody still reads it"
+        for c in list(self.open):
+            try:
+                c.sendall(b' ')
+            except OSError:
+                self.open.discard(c)
+
+    def wait(self, seconds):
+        "Drip until all are dropped, or `seconds` after the beginning"
+        while self.open and time.monotonic() < self.began + seconds:
+            self.drip()
+            time.sleep(.5)
+        return time.monotonic() - self.began
+
+def refused(server, report):
+    "What makes no sense gets a status and a sentence"
+    cases = {
+        'malformed bodies': [(b'{"task_id": ', 400), (b'[]', 400), (b'\xff', 400), (b'['*50_000, 400),
+                             ({'task_id': 7}, 400), ({'task_id': 'nothing'}, 404)],
+        'bodies that are too large': [(b' '*(BODY + 1), 413), (b' '*(8*BODY), 413)]}
+    for name, tries in cases.items():
+        said = [server.ask('/reset', body) for body, _ in tries]
+        right = sum(status == want and len(answer['error']) > 10
+                    for (status, answer), (_, want) in zip(said, tries))
+        report.line(f'{name}: {right} of {len(tries)} refused with a sentence, such as: '
+                    f'{said[0][1]["error"]}', right == len(tries))
+    strangers = [server.ask('/step', {'action': 'look'}, **{SESSION: id}) for id in ('new', 'x'*32, '')]
+    report.line(f'unknown sessions: {[status for status, _ in strangers]}, {strangers[0][1]["error"]}',
+                all(status in (400, 409) for status, _ in strangers))
+    foreign = [server.ask('/reset', {}, Host='evil.example')[0], server.ask('/reset', {}, Origin='http://x')[0]]
+    report.line(f'foreign names and pages: {foreign}', foreign == [403, 403])
+
+def killed(name, report):
+    "A server that dies in the middle of an episode, and one that is full"
+    server = Served(name, '--sessions', '4')
+    envs = [RemoteEnv(server.url, timeout=5) for _ in range(5)]
+    for env in envs[:4]:
+        env.reset()
+    report.line(f'a full server: {_error(envs[4].reset)}', '503' in _error(envs[4].reset))
+    server.process.kill()
+    server.process.wait()
+    start = time.perf_counter()
+    said = _error(lambda: envs[0].step('look'))
+    spent = time.perf_counter() - start
+    report.line(f'a killed server, told after {spent:.2f} s: {said}', 'ConnectionError' in said and spent < 2)
+    again = Served(name, '--port', str(server.port))
+    lost, begun = _error(lambda: envs[1].step('look')), _error(envs[2].reset)
+    report.line(f'one in its place: a lost episode says {lost}; a new one begins', not begun and '400' in lost)
+    status, seconds = again.stop()
+    report.line(f'kill with clients: exit status {status} after {seconds:.2f} s', status == 0 and seconds < 3)
+
+def _error(f):
+    "What `f` raises, in words; empty if nothing"
+    try:
+        f()
+    except (OSError, ValueError, RuntimeError) as e:
+        return f'{type(e).__name__}, {e}'
+    return ''
+
+def retrieval(report, n=300):
+    "Searches on a server find what they find here"
+    server, search = Served('search'), world('search')
+    suite = search.suite(SkillRLConfig().merged({'env.name': 'search'}).env)
+    queries = [game.task for game in suite.games('train', n)]
+    far, near = RemoteLibrary(server.url), suite.env(suite.games('train', 1)[0], 4).retriever
+    start = time.perf_counter()
+    found = [far.search(query, 3) for query in queries]
+    spent = time.perf_counter() - start
+    same = sum(near.search(query, 3) == some for query, some in zip(queries, found))
+    report.line(f'/retrieve: {same} of {len(queries)} searches as here, {len(queries)/spent:,.0f} a second by one '
+                'client on new connections', same == len(queries))
+    server.stop()
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument('--world', default='alfworld', help='what is served')
+    args = p.parse_args()
+    report = Report()
+    server = Served(args.world, '--sessions', str(SESSIONS), '--idle', str(IDLE))
+    suite = world(args.world).suite(SkillRLConfig().merged({'env.name': args.world}).env)
+    clients = [Client(n, suite, server.port) for n in range(CLIENTS)]
+    play(clients, 20*CLIENTS) # Games are made once
+    _, threads = server.measure()
+
+    took, seconds = play(clients, 2000, RATE)
+    p99 = 1e3*percentile(took, .99)
+    report.line(told(f'{CLIENTS} clients that think', took, seconds) + f' (target {P99_TARGET:g})',
+                p99 <= P99_TARGET and len(took)/seconds >= RATE_TARGET)
+    slow = Dripping(server.port)
+    took, seconds = play(clients, 2000, RATE)
+    p99 = 1e3*percentile(took, .99)
+    report.line(told(f'the same beside {slow.n} slow clients', took, seconds), p99 <= P99_TARGET)
+    sizes, rates, played = [], [], 4000 + 20*CLIENTS
+    for _ in range(2):
+        took, seconds = play(clients, 3000)
+        slow.drip()
+        rates.append(len(took)/seconds)
+        played += len(took)
+        sizes.append(server.measure()[0])
+        report.line(told('without a pause', took, seconds) + f' (target {RATE_TARGET})', rates[-1] >= RATE_TARGET)
+
+    did = sum((c.did for c in clients), Counter())
+    wrong = [answer for c in clients for answer in c.wrong]
+    report.line(f'{played:,} requests, {", ".join(f"{n:,} episodes {what}" for what, n in did.items())}: '
+                f'{len(wrong)} answers of another episode or none', played >= REQUESTS and not wrong)
+    print(*wrong[:3], sep='\n', end='\n' if wrong else '')
+    refused(server, report)
+    spent = slow.wait(ASK + 10)
+    report.line(f'slow clients: {slow.n - len(slow.open)} of {slow.n} dropped, after {spent:.0f} s',
+                not slow.open)
+    for c in clients:
+        c.socket.close()
+    held = server.sessions()
+    time.sleep(IDLE)
+    server.ask('/reset', {})
+    left, (size, now) = server.sessions(), server.measure()
+    report.line(f'sessions: {held} held, {left} once the abandoned ones have expired', left == 1)
+    report.line(f'threads: {threads} with {CLIENTS} clients, {now} without', now <= threads - CLIENTS + 2)
+    report.line(f'memory: {sizes[0]:.0f} MB, {sizes[1]:.0f} MB after as many requests again, {size:.0f} MB at '
+                f'the end', sizes[1] - sizes[0] <= GROWTH_TARGET)
+    report.line(f'kill: exit status {(status := server.stop()[0])}', status == 0)
+    killed(args.world, report)
+    retrieval(report)
+    used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f'{sum(u.ru_utime + u.ru_stime for u in used):.0f} CPU seconds')
+    print('all targets met' if not report.missed else f'{report.missed} missed')
+    return int(report.missed > 0)
+
+if __name__ == '__main__':
+    sys.exit(main())
