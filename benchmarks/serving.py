@@ -150,7 +150,8 @@ def play(clients, requests, rate=None):
     ready, start = selectors.DefaultSelector(), time.perf_counter()
     gap = len(clients)/rate if rate else 0
     due = {c: start + gap*i/len(clients) for i, c in enumerate(clients)}
-    waiting, took, left = set(clients), [], requests
+    waiting, took = set(clients), []
+    left = requests
     while len(took) < requests:
         for c in [c for c in waiting if due[c] <= time.perf_counter()][:left]:
             waiting.discard(c)
@@ -232,7 +233,8 @@ def refused(server, report):
     strangers = [server.ask('/step', {'action': 'look'}, **{SESSION: id}) for id in ('new', 'x'*32, '')]
     report.line(f'unknown sessions: {[status for status, _ in strangers]}, {strangers[0][1]["error"]}',
                 all(status in (400, 409) for status, _ in strangers))
-    foreign = [server.ask('/reset', {}, Host='evil.example')[0], server.ask('/reset', {}, Origin='http://x')[0]]
+    foreign = [server.ask('/reset', {}, **headers)[0]
+               for headers in (dict(Host='evil.example'), dict(Origin='http://x'))]
     report.line(f'foreign names and pages: {foreign}', foreign == [403, 403])
 
 def killed(name, report):

@@ -813,7 +813,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'skillrl.envs.base.World.reward': ('envs.base.html#world.reward', 'skillrl/envs/base.py'),
                                    'skillrl.envs.base.World.route': ('envs.base.html#world.route', 'skillrl/envs/base.py'),
                                    'skillrl.envs.base.World.router': ('envs.base.html#world.router', 'skillrl/envs/base.py'),
-                                   'skillrl.envs.base.World.routes': ('envs.base.html#world.routes', 'skillrl/envs/base.py'),
                                    'skillrl.envs.base.World.suite': ('envs.base.html#world.suite', 'skillrl/envs/base.py'),
                                    'skillrl.envs.base.World.suites': ('envs.base.html#world.suites', 'skillrl/envs/base.py'),
                                    'skillrl.envs.base.World.teacher': ('envs.base.html#world.teacher', 'skillrl/envs/base.py'),

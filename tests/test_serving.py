@@ -106,7 +106,9 @@ def test_games_of_another_server_are_not_served_again(tmp_path, capsys):
 def test_openenv_is_asked_with_the_same_limits(monkeypatch):
     asked = []
     module = types.ModuleType('skillrl.envs.openenv')
-    module.serve_openenv = lambda name, **kw: asked.append((name, kw))
+    def ask(name, **kw):
+        asked.append((name, kw))
+    module.serve_openenv = ask
     monkeypatch.setitem(sys.modules, 'skillrl.envs.openenv', module)
     openenv_server(flags('--env webshop --openenv --port 0 --sessions 8'))
     (name, kw), = asked

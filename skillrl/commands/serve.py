@@ -25,7 +25,7 @@ def _config(args):
     from skillrl.flags import settings
     config = settings(args).env
     if not config.mock:
-        raise ValueError(f'env.mock is false, so games are played at {config.url}: serve games of this process')
+        raise ValueError(f'env.mock is false, so games are played at {config.url}: serve others')
     return replace(config, max_steps=args.max_steps or MAX_STEPS)
 
 # %% ../../nbs/847_commands.serve.ipynb #21572bbf
@@ -39,7 +39,8 @@ def suite_server(
     config = _config(args)
     suite = suite_for(config, args.suite)
     limits = _limits(args) | ({'idle': args.idle} if args.idle else {})
-    routes = world(config.name).routes(suite)
+    more = world(config.name).routes
+    routes = more(suite) if more else {}
     return serve_env(suite, max_steps=config.max_steps, routes=routes, **limits)
 
 # %% ../../nbs/847_commands.serve.ipynb #a44eee6f

@@ -172,6 +172,7 @@ class World:
     name:str = ''                   # As in `--env`
     categories:tuple[str, ...] = () # Under which tasks are counted
     weights:str = 'base'            # Folder of the library's data with the policy that a run starts from
+    routes:Callable|None = None     # From a suite that is served to more routes, such as `POST /find`
 
     def suites(self,
         config:Any,            # An `EnvConfig`
@@ -275,14 +276,6 @@ def explorer(self:World,
 )->Callable[[Any], list[str]]: # From a started `Episode` to lines for its prompt
     "What sends an agent where `played` have looked least"
     return lambda episode: []
-
-# %% ../../nbs/504_envs.base.ipynb #2e09faec
-@patch
-def routes(self:World,
-    suite:Any, # Of this world, the one that is served
-)->dict[str, Callable[[dict], dict]]: # Such as 'POST /find' → from the body of a request to its answer
-    "What a server of `suite` answers besides resets and steps"
-    return {}
 
 # %% ../../nbs/504_envs.base.ipynb #8ee8d785
 _worlds = {}

@@ -100,6 +100,7 @@ def _client():
     fresh = x.Limits(max_keepalive_connections=0) # An old connection may have died unnoticed
     return arm(x.Client(transport=x.HTTPTransport(retries=2, limits=fresh)))
 
+# %% ../../nbs/516_envs.remote.ipynb #05e9ef34
 @patch
 def post(self:Endpoint,
     route:str,                   # Such as `/reset`

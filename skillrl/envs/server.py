@@ -156,11 +156,12 @@ class _Workers:
             task()
 
     async def run(self, f:Callable, *args:Any)->Any:
-        future, loop = asyncio.get_running_loop().create_future(), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
         self.tasks.put(partial(_resolve, loop, future, f, args))
         self.busy += 1
         if len(self.threads) < min(self.busy, WORKERS):
-            self.threads.append(Thread(target=self.work, daemon=True)) # A world that hangs must not keep the process
+            self.threads.append(Thread(target=self.work, daemon=True)) # A world that hangs may be left behind
             self.threads[-1].start()
         try:
             return await future

@@ -70,7 +70,7 @@ def _read_hit(hit, at):
     document = hit.get('document', hit) if isinstance(hit, dict) else None
     score = hit.get('score', 0.) if isinstance(hit, dict) else None
     if not isinstance(document, dict) or type(score) not in (int, float):
-        raise ValueError(f"{at} sent {reprlib.repr(hit)}: Search-R1's protocol wants a document and its score")
+        raise ValueError(f"{at} sent {reprlib.repr(hit)}: Search-R1's protocol wants document and score")
     return contents_of(document, at), float(score)
 
 def read_hits(
@@ -102,7 +102,7 @@ class RemoteLibrary:
 # %% ../../../nbs/551_envs.search.retrieve.ipynb #02dad776
 @patch
 def search(self:RemoteLibrary, query:str, k:int=TOP_K)->list[tuple[str, float]]: # Contents and score
-    "The `k` documents that fit `query` best; ConnectionError if nobody answers, ValueError if none makes sense"
+    "The `k` documents that fit `query` best; ConnectionError without an answer, ValueError for an odd one"
     for n in range(1, self.tries):
         try:
             return self._ask(next(self._turns), query, k)
