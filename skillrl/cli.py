@@ -190,7 +190,7 @@ _INSPECT = {
     '--id': _flag('of a bank, all that is known of one entry', 'none', metavar='ID'),
     '--since': _flag('of a bank, what changed since this one', 'none', metavar='PATH')}
 
-_SERVE = _CONFIG | _WORLD | _GAMES | _SUITE | _SEED | {
+_SERVE = _CONFIG | _WORLD | _GAMES | _SUITE | {
     '--host': _flag('address to listen at; 0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
     '--port': _flag('port to listen at; 0 takes any that is free', PORT, type=_port, metavar='PORT'),
     '--names': _flag('other names that clients call this machine by', 'none', metavar='A,B'),
