@@ -6,7 +6,7 @@
 __all__ = ['MAX_STEPS', 'PORT', 'suite_server', 'openenv_server', 'wait_until_stopped', 'serve']
 
 # %% ../../nbs/847_commands.serve.ipynb #33146522
-import signal
+import gc, signal
 from argparse import Namespace
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -93,8 +93,10 @@ def wait_until_stopped(
 def serve(args:Namespace)->None: # ValueError or OSError if it cannot be served
     "let agents elsewhere play a world over HTTP, until Ctrl-C"
     server = openenv_server(args) if args.openenv else suite_server(args)
+    gc.freeze() # To look through all that is loaded by now takes 50 ms, in which nobody is answered
     try:
         print(*_told(server, _config(args).name, args), sep='\n', flush=True)
         wait_until_stopped(server)
     finally:
+        gc.unfreeze()
         server.close()
