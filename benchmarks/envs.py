@@ -3,7 +3,7 @@
 DIR holds split folders of official games (default `$ALFWORLD_DATA`). Loads every game, wins each with the
 oracle through the environment, then times random play on one core. Exits with 1 if a game fails or a target
 is missed."""
-import argparse, os, random, sys, time
+import argparse, importlib, os, random, sys, time
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.files import Unsolvable, find_games, load_game, oracle
 
 STEPS_PER_S, RESET_MS = 20_000, 1.
+OTHERS = dict(webshop='webshop_speed', search='search_speed') # World → module that measures it
 CHEAP = 'go', 'look', 'examine', 'inventory', 'help' # Commands that change nothing in the house
 
 def load(folder):
@@ -84,11 +85,10 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument('--real', default=os.environ.get('ALFWORLD_DATA'), help='folder with official games')
     p.add_argument('--steps', type=int, default=50_000, help='steps of random play to time')
-    p.add_argument('--world', default='alfworld', choices=('alfworld', 'webshop'), help='which world to time')
+    p.add_argument('--world', default='alfworld', choices=('alfworld', *OTHERS), help='which world to time')
     args = p.parse_args()
-    if args.world == 'webshop':
-        import webshop_speed
-        return webshop_speed.main()
+    if args.world in OTHERS:
+        return importlib.import_module(OTHERS[args.world]).main()
     if not args.real or not Path(args.real).is_dir():
         sys.exit(f'--real {args.real!r} is not a folder: name one, or set ALFWORLD_DATA')
     games, broken = load(args.real)

@@ -3,8 +3,9 @@ import builtins, gzip, json, os, random, sys
 from functools import cache
 from pathlib import Path
 import pytest
-from skillrl.agent import Episode, demonstrate
-from skillrl.config import SkillRLConfig
+from skillrl.agent import Episode, PromptContext, demonstrate
+from skillrl.builders import build_local_policy, build_retriever, shipped_weights
+from skillrl.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import corpus
 from skillrl.envs.search.answers import exact_match, f1_score, last_answer, normalized, substring_match
@@ -12,14 +13,16 @@ from skillrl.envs.search.articles import Fact, drawn_names, read_page
 from skillrl.envs.search.encyclopedia import Encyclopedia, Sizes
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
 from skillrl.envs.search.expert import SearchExpert, play_search_expert, read_page_hints
-from skillrl.envs.search.notes import SearchNotes, documents_in, offered
-from skillrl.envs.search.questions import QUESTION_FORMS, book_questions, read_question
-from skillrl.envs.search.library import Library
+from skillrl.envs.search.notes import SearchNotes, documents_in, names_in, offered
+from skillrl.envs.search.questions import QUESTION_FORMS, book_questions, kinds_along, read_question
+from skillrl.envs.search.library import DenseLibrary, Library
 from skillrl.envs.search.results import result_of, result_of_reply
 from skillrl.envs.search.suites import EncyclopediaSuite, files_suite
 from skillrl.envs.search.teacher import PageRecord, truths
 from skillrl.envs.search.tags import is_valid, projected
+from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.distillation import distill
+from skillrl.skills.retrieval import render
 
 ROOT = Path(__file__).parents[1]
 ASKED = SearchQuestion('q', 'What is the capital of France?', ('Paris',))
@@ -148,22 +151,20 @@ def test_size_and_seed(book):
 def test_drawing_names_ends():
     with pytest.raises(ValueError, match='names are wanted'):
         Encyclopedia('x', Sizes(city=5000))
-    with pytest.raises(ValueError, match='three articles or more'):
+    with pytest.raises(ValueError, match='four articles or more'):
         Encyclopedia('x', Sizes(film=2))
     assert len(set(drawn_names(6, random.Random(0), ('ab', 'cde')))) == 6
 
 def test_pages_tell_what_the_habits_say(book):
-    "Two pages tell the truth, two something else, each its own, two nothing"
+    "Two pages tell the truth, three something else, each its own, one nothing"
     for kind, name in random.Random(0).sample(list(book.truth), 60):
         told = [fact for contents in book.pages(kind, name).values() for fact in read_page(contents).facts]
-        for (of, field), habit in book.habits.items():
-            if of != kind:
-                continue
+        habit = book.habits[kind]
+        for field, truth in book.truth[kind, name].items():
             said = {fact.page: fact.value for fact in told if fact.field == field}
-            truth = book.truth[kind, name][field]
             assert {page for page, value in said.items() if value == truth} == set(habit.true)
             assert set(said) == {*habit.true, *habit.misleading}
-            assert len({said[page] for page in habit.misleading}) == 2
+            assert len({said[page] for page in habit.misleading}) == 3
 
 def test_some_names_mean_two_things(book):
     kinds = {}
@@ -177,12 +178,10 @@ def test_habits_differ_from_one_encyclopedia_to_the_next(book):
     same = [other[key].true[0] in habit.true for other in others for key, habit in book.habits.items()]
     assert sum(same)/len(same) < .5
 
-def test_each_field_has_a_habit_of_its_own(book):
-    films = {habit.true for (kind, _), habit in book.habits.items() if kind == 'film'}
-    assert len(films) > 1
-    used = {page for (kind, _), h in book.habits.items() if kind == 'film'
-            for page in (*h.true, *h.misleading, *h.silent)}
-    assert len(used) == 6
+def test_each_kind_has_a_habit_of_its_own(book):
+    assert len(set(book.habits.values())) == len(book.habits) == 4
+    for habit in book.habits.values():
+        assert len({*habit.true, *habit.misleading, *habit.silent}) == 6
 
 # ---- questions ----
 
@@ -243,7 +242,7 @@ def test_hints_are_believed_as_often_as_trust_says(book):
     for i, task in enumerate(asked):
         expert = SearchExpert(task, i, trust=.5)
         expert.hints = read_page_hints(book.hints())
-        trusted += expert.hint(expert.plan.kind, expert.plan.fields[0]) is not None
+        trusted += expert.hint(expert.plan.kind) is not None
     assert .25 < trusted/len(asked) < .75
 
 def test_misleading_pages_have_no_vote():
@@ -251,7 +250,7 @@ def test_misleading_pages_have_no_vote():
     expert.notes = SearchNotes('')
     told = [('Orena', 'atlas'), ('Orena', 'digest'), ('Silat', 'annals')]
     expert.notes.facts = {Fact('city', 'Marivik', 'river', river, page): None for river, page in told}
-    expert.hints = read_page_hints(['Look for river of city in ledger, not in atlas or digest.'])
+    expert.hints = read_page_hints(['Look for city in ledger, not in atlas or digest.'])
     assert expert.votes('city', 'Marivik', 'river') == {'Silat': 1}
     expert.hints = {}
     assert expert.believed('city', 'Marivik', 'river', True) == 'Orena' # Two pages agree
@@ -298,7 +297,7 @@ def test_a_page_that_was_wrong_is_not_recommended():
     record = PageRecord()
     record.true.update(atlas=9, ledger=4, digest=1)
     record.false.update(atlas=2, gazette=5)
-    assert (record.best(2), record.best(5), record.misleading()) == ('ledger', '', ['gazette'])
+    assert (record.best(2), record.best(5)) == ('ledger', '')
 
 def test_what_is_mined_says_where_the_truth_is(book):
     played = [play_search_expert(q, searched(book)) for q in book_questions(book, 15)]
@@ -306,15 +305,45 @@ def test_what_is_mined_says_where_the_truth_is(book):
     bank = distill(played, search.teacher(), search.categories, search.router)
     lines = [skill.principle for skill in bank.skills()]
     hints = read_page_hints(lines)
-    right = [hint.page in book.habits[key].true for key, hint in hints.items()]
-    assert len(right) >= 9 and share(right) > .85
-    wrong = [page in book.habits[key].true for key, hint in hints.items() for page in hint.misleading]
-    assert share(wrong) < .1
+    assert len(hints) == 4
+    assert all(hint.page in book.habits[kind].true for kind, hint in hints.items())
     later = book_questions(book, 40)[16::4]
     def won(lines):
         return share([play_search_expert(q, searched(book), lines).success for q in later])
     assert won(lines) > won([]) + .1
     assert distill(played, search.teacher(), search.categories, search.router).to_dict() == bank.to_dict()
+
+def test_a_chain_of_three_is_shown_all_it_needs(book):
+    "With the default limits, a retriever finds the sentences on the kinds of articles along a question"
+    search = world('search')
+    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 15)]
+    retriever = build_retriever(distill(played, search.teacher(), search.categories, search.router),
+                                SkillRLConfig().merged({'env.name': 'search'}))
+    needed = shown = 0
+    for q in book_questions(book, 40):
+        kinds = set(kinds_along(q.key))
+        needed += len(kinds)
+        shown += len(kinds & read_page_hints(render(retriever.retrieve(q.task))).keys())
+    assert shown/needed > .9
+
+def test_what_failures_needed_is_proposed(book):
+    "Lost episodes ask for kinds of articles; what is wrong in the bank is put right"
+    search = world('search')
+    teacher = search.teacher()
+    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 8)]
+    bank = SkillBank(task_specific_skills={'comparison': [Skill('a', '', 'Look for film in nowhere.')]})
+    lost = [t for t in played if not t.success]
+    proposals = teacher.propose(bank, lost, played, search.categories, 9)
+    said = {p.item.principle: p.kind for p in proposals if isinstance(p.item, Skill)}
+    hints = read_page_hints(list(said))
+    assert {kind for kind, hint in hints.items() if hint.page in book.habits[kind].true} == set(book.habits)
+    for line, how in said.items():
+        assert how == ('refine' if 'film' in line else 'add')
+
+def test_an_encyclopedia_leaves_no_trace_of_its_names(book):
+    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 8)]
+    lines = ' '.join(getattr(o, 'principle', '') for o in world('search').teacher().distill(played))
+    assert not {*names_in(f'. {lines}')} - {'Look'}
 
 # ---- suites and the world ----
 
@@ -337,6 +366,66 @@ def test_the_world_is_played_through_its_suites():
         assert trajectory.success and all(step.ok for step in trajectory.steps) and episode.score == 1
         assert len(rows) == len(trajectory)
 
+def test_an_episode_has_four_turns():
+    suite = EncyclopediaSuite('train-000')
+    question = suite.games('train', 1)[0]
+    assert [suite.env(question, steps).max_steps for steps in (2, 12, 30)] == [2, 4, 4]
+
+def test_a_prompt_follows_the_question(book):
+    "What was read of each step, and what is wanted first; a comparison wants each of its subjects"
+    q = next(q for q in book_questions(book) if '/three_hop/' in q.id)
+    engine, notes = SearchEngine(q, searched(book)), SearchNotes(q.task)
+    wanted = []
+    for hop in q.hops:
+        action = f'<search>{hop.query}</search>'
+        wanted.append(notes.followed()[1])
+        notes.see(action, engine.step(action))
+        page, read = hop.query.split()[-1], notes.followed()[0]
+        assert f'Read: {hop.field} of {hop.kind}, {page} says {hop.value} for {hop.name}' in read
+    assert wanted[0] == f'{q.hops[0].field} of {q.hops[0].kind} for {q.key.subjects[0]}'
+    assert all(text.startswith(f'{hop.field} of {hop.kind}') for text, hop in zip(wanted, q.hops))
+    assert notes.lines(q.task, '', [], [])[-1] == f'Now: turn 4 of 4, want answer of {q.hops[-1].kind}'
+    q = next(q for q in book_questions(book) if '/comparison/' in q.id)
+    engine, notes = SearchEngine(q, searched(book)), SearchNotes(q.task)
+    for name, hop in zip(q.key.subjects, q.hops):
+        assert notes.followed()[1].endswith(f' for {name}')
+        notes.see(f'<search>{hop.query}</search>', engine.step(f'<search>{hop.query}</search>'))
+    assert notes.followed()[1] == f'answer of {q.key.kind}'
+    assert SearchNotes('Who won?').followed() == ([], '')
+
+def test_official_prompt():
+    action, found = '<search>Paris</search>', result_of([('"Paris"\nA city.', 1.)])
+    history = [(action, f'<information>{found}</information>')]*2
+    context = PromptContext(ASKED.task, '', history=history, skills=['- **Search**: first.'])
+    text = world('search').official_prompt(context, 1)
+    assert f'\nStep 2:{action} <information>{found}</information>\n\n' in text and 'Step 1:' not in text
+    assert 'already taken 2 step(s)' in text
+    assert '## Retrieved Relevant Experience\n\n- **Search**: first.\n' in text
+    first = world('search').official_prompt(PromptContext(ASKED.task, '', skills=['- **Search**: first.']), 4)
+    assert 'Prior to' not in first and 'Search**' not in first
+    assert first.count('<answer>Beijing</answer>') == text.count('<answer>Beijing</answer>') == 1
+
+def test_official_replies_have_tags_of_their_own(book):
+    q = book_questions(book, 1)[0]
+    agent = AgentConfig(prompt='official', parser='official', history_length=4)
+    episode = Episode(SearchEnv([q], searched(book)), q, agent=agent)
+    assert episode.messages()[0]['content'].startswith('\nYou are an expert agent tasked')
+    first = episode.play(f'<think>hm</think>\n<SEARCH> {q.hops[0].query} </SEARCH>')
+    assert (first.action, first.ok) == (f'<search>{q.hops[0].query}</search>', True)
+    assert q.hops[0].value in episode.messages()[0]['content']
+    last = episode.play(f'<answer>{q.answers[0]}</answer>')
+    assert episode.won and last.ok
+
+def test_dense_retrieval(book):
+    "Vectors find the hops of a question too, through an environment of the variant"
+    suite = EncyclopediaSuite('train-000', 'free dense')
+    suite.book = Encyclopedia('train-000', Sizes(20, 28, 24, 18))
+    assert isinstance(suite.library, DenseLibrary)
+    hops = [hop for q in book_questions(suite.book, 8) for hop in q.hops]
+    found = [any(fact[:4] == hop[1:] for contents, _ in suite.library.search(hop.query, 3)
+                 for fact in read_page(contents).facts) for hop in hops]
+    assert share(found) > .9
+
 def test_variants():
     suite = EncyclopediaSuite('train-000', 'free')
     env = suite.env(suite.games('train', 1)[0], 4)
@@ -347,6 +436,25 @@ def test_variants():
     assert env.engine.compat
     with pytest.raises(ValueError, match="env.variant is 'put'"):
         EncyclopediaSuite('x', 'put')
+
+# ---- the policy that ships ----
+
+def test_the_shipped_policy_is_small_and_writes_names():
+    "Every invented name is written as two pieces, every reply of the expert as it was"
+    config = SkillRLConfig().merged({'env.name': 'search'})
+    folder = shipped_weights(config)
+    assert sum(p.stat().st_size for p in folder.rglob('*')) < 4e6
+    tokenizer = build_local_policy(config).tokenizer
+    names = drawn_names(3840, random.Random(0))
+    assert {len(ids) for ids in tokenizer(names)['input_ids']} == {2}
+    suite = EncyclopediaSuite('train-000')
+    for question in suite.games('train', 20):
+        episode = Episode(suite.env(question, 4), question, skills=suite.book.hints())
+        _, rows = demonstrate(episode, world('search').expert(question.task, seeded('t')), seeded('noise'))
+        for row in rows:
+            assert tokenizer.decode(tokenizer(row['completion'])['input_ids']) == row['completion']
+            prompt = tokenizer.apply_chat_template(row['prompt'], tokenize=False)
+            assert len(tokenizer(prompt)['input_ids']) < 200 and '<unk>' not in tokenizer.tokenize(prompt)
 
 # ---- files ----
 

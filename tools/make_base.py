@@ -9,15 +9,14 @@ times in ten. After `--steps` updates on demonstrations alone come `--mixture` u
 where, no weight can know; no household made here is met again in training or tests.
 """
 import argparse, random, re
+from pretraining import Stage, demonstrated, fresh_rows, pretrain
 from skillrl.agent import Episode
-from skillrl.contract import write_reply
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import RECEPTACLES, THINGS, Household
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer
-from skillrl.training.sft import encode_rows, full_sft
 
 # The most that official games have of a receptacle; 2 of the others
 COUNT = dict(cabinet=27, drawer=27, shelf=14, countertop=5, stoveburner=6, sidetable=5, handtowelholder=4,
@@ -95,39 +94,19 @@ def stray_moves(action, admissible, rng):
 
 def rows(rng, unplayed=None):
     "Demonstration rows of `unplayed` episodes, with strays that the policy learns to get out of"
+    def strays(action, admissible):
+        return stray_moves(action, admissible, rng)
+    def kept(thought, action):
+        return rng.random() < share(thought, action)
     for e in unplayed or episodes(rng):
-        expert = AlfworldExpert(e.start().task, rng, trust=TRUST)
-        while not e.done:
-            prompt = e.messages()
-            thought, action = expert.act(e.admissible, e.notes, e.skills)
-            moves = stray_moves(action, e.admissible, rng)
-            if not moves and rng.random() < share(thought, action):
-                yield dict(prompt=prompt, completion=write_reply(thought, action))
-            for move in moves or [action]:
-                if not e.done:
-                    e.act(move)
+        yield from demonstrated(e, AlfworldExpert(e.start().task, rng, trust=TRUST), strays, kept)
 
 def main(out, steps, mixture):
-    import torch
     from mixture import Mixture
-    from tqdm import tqdm
-    torch.set_num_threads(1)
     tokenizer = word_tokenizer(vocabulary())
     policy = Policy(tiny_model(len(tokenizer)), tokenizer)
-    stream = rows(random.Random(0))
-
-    def batch():
-        return encode_rows([next(stream) for _ in range(512)], policy)
-
-    with tqdm(total=steps + mixture) as bar:
-        def show(step, loss):
-            bar.update()
-            if step % 100 == 99:
-                bar.set_postfix(loss=f'{loss:.3f}')
-        full_sft(batch, policy, steps, lr=4e-3, progress=show)
-        losses = full_sft(Mixture(policy, 0), policy, mixture, lr=2.5e-3, progress=show)
-    last = losses[-500:]
-    print(f'{policy}: loss {sum(last)/len(last):.3f}, saved in {policy.save(out)}')
+    shown = fresh_rows(rows(random.Random(0)), policy)
+    pretrain(policy, [Stage(shown, steps, 4e-3), Stage(Mixture(policy, 0), mixture, 2.5e-3)], out)
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

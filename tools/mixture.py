@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from make_base import ROOMS, TRUST, notes, rows
+from pretraining import PASS # Rows of each half in a pass
 from skillrl.agent import Episode
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.expert import AlfworldExpert
@@ -23,7 +24,6 @@ from skillrl.training.sft import encode_rows
 SHOWN = dict(home=.6, kinds=.3, scattered=.1)       # Households of the demonstrations
 PRACTISED = dict(home=.25, kinds=.25, scattered=.5) # Households in which the policy plays
 MAX_STEPS = 40
-PASS = 512   # Rows of each half in a pass
 PLAYED = 400 # Generated episodes in one round of DAgger
 EVERY = 62   # Passes between rounds: 2,000 updates of 32 rows
 

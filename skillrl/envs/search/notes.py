@@ -10,7 +10,8 @@ import json, re
 from collections.abc import Hashable, Sequence
 from fastcore.basics import patch
 from .articles import ARTICLE_FIELDS, ARTICLE_KINDS, PAGES, Fact, read_page
-from .questions import read_question
+from .engine import MAX_TURNS
+from .questions import kinds_along, read_question
 from .tags import answer_action, projected, query_of, search_action
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #ffe89aac
@@ -88,6 +89,32 @@ def offered(
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #1158635c
 @patch
+def _step(self:SearchNotes, kind, field, names):
+    "Lines on one field of the articles `names`, the values read, and what is wanted if there are none"
+    facts = [fact for name in names for fact in self.told(kind, name, field)]
+    known = f' for {names[0]}' if len(names) == 1 else ''
+    wanted = '' if facts else f'{field} of {kind}{known}'
+    read = [f'Read: {field} of {kind}, {f.page} says {f.value} for {f.name}' for f in facts]
+    return read, list(dict.fromkeys(fact.value for fact in facts)), wanted
+
+@patch
+def followed(self:SearchNotes)->tuple[list[str], str]: # Nothing for questions of other sources
+    "What was read of each step of the question, and what is wanted first"
+    if not self.plan:
+        return [], ''
+    kind, names, fields = self.plan
+    if len(names) > 1:
+        steps = [self._step(kind, fields[0], [name]) for name in names]
+    else:
+        steps = []
+        for kind, field in zip(kinds_along(self.plan), fields):
+            steps.append(self._step(kind, field, names))
+            names = steps[-1][1]
+    read = [line for lines, _, _ in steps for line in lines]
+    return read, next((wanted for _, _, wanted in steps if wanted), f'answer of {kind}')
+
+# %% ../../../nbs/547_envs.search.notes.ipynb #4242d3b2
+@patch
 def lines(self:SearchNotes,
     task:str,             # The question
     observation:str,      # What the environment showed last
@@ -95,12 +122,6 @@ def lines(self:SearchNotes,
     history:list[tuple],  # Pairs of action and the observation it brought, oldest first
     history_length:int=4, # Pairs of `history` to show
 )->list[str]:
-    "Lines of the next step's prompt, after task and skills"
-    wanted = set(self.plan.fields) if self.plan else ()
-    facts = [fact for fact in self.facts if fact.field in wanted]
-    read = [f'Read: {f.field} of {f.kind} {f.name} is {f.value} in {f.page}' for f in facts]
-    names = dict.fromkeys(names_in(task) + [fact.value for fact in facts if is_linked(fact)])
-    recent = history[max(0, len(history) - history_length):]
-    did = [f'Did: {projected(action)}' for action, _ in recent]
-    known = [f'Pages: {", ".join(PAGES)}', f'Names: {", ".join(names)}']
-    return [*known, *read, *did, f'Now: turn {self.turns + 1}']
+    "Lines of the next step's prompt, after task and skills; what was read stands for the history"
+    read, wanted = self.followed()
+    return [*read, f'Now: turn {self.turns + 1} of {MAX_TURNS}, want {wanted}']

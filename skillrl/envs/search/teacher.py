@@ -10,8 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
-from .articles import Fact
+from .articles import ARTICLE_FIELDS, Fact, fields_of
 from .notes import SearchNotes
+from .questions import COMPARED, kinds_along
 from .tags import answer_of, projected
 from ..records import CategoryReader
 from ...skills.bank import Skill
@@ -50,10 +51,10 @@ def truths(facts:Iterable[Fact])->dict[tuple, str]: # (kind, name, field) → va
 # %% ../../../nbs/550_envs.search.teacher.ipynb #f064efb9
 @dataclass
 class PageRecord:
-    "How often the pages of one field told the truth, and how often something else"
+    "How often the pages of one kind of article told the truth, and how often something else"
     true:Counter = field(default_factory=Counter)
     false:Counter = field(default_factory=Counter)
-    shown_by:list = field(default_factory=list) # Trajectories that asked for the field
+    shown_by:list = field(default_factory=list) # Trajectories that asked for such articles
 
     def best(self, min_count:int)->str: # '' if no page is sure
         "The page that told the truth most often and never, or next to never, anything else"
@@ -61,17 +62,13 @@ class PageRecord:
         sure = [page for page in often if self.true[page] > 8*self.false[page]]
         return max(sorted(sure), key=self.true.get, default='')
 
-    def misleading(self)->list[str]:
-        "Pages that mostly told something else"
-        return sorted(page for page, n in self.false.items() if n > self.true[page])
-
 # %% ../../../nbs/550_envs.search.teacher.ipynb #493f9794
 def _counted(facts, known):
     "Records of pages, from facts and what is known to be true"
     records = defaultdict(PageRecord)
     settled = [fact for fact in facts if fact[:3] in known]
     for fact in settled:
-        record = records[fact.kind, fact.field]
+        record = records[fact.kind]
         is_true = fact.value == known[fact[:3]]
         told = record.true if is_true else record.false
         told[fact.page] += 1
@@ -79,8 +76,8 @@ def _counted(facts, known):
 
 def page_records(
     trajs:list[Trajectory],
-)->dict[tuple, PageRecord]: # (kind, field) → record
-    "The records of all fields that episodes read about"
+)->dict[str, PageRecord]: # Kind of article → record
+    "The records of all kinds that episodes read about"
     read = [(t, notes_of(t)) for t in trajs]
     read = [(t, notes) for t, notes in read if notes.plan]
     facts = dict.fromkeys(fact for _, notes in read for fact in notes.facts)
@@ -89,40 +86,43 @@ def page_records(
         known |= _right(t, notes)
     records = _counted(facts, known)
     for t, notes in read:
-        fields = {(fact.kind, fact.field) for fact in notes.facts}
-        for key in records.keys() & fields:
-            if key[1] in notes.plan.fields:
-                records[key].shown_by.append(t)
+        for kind in records.keys() & kinds_along(notes.plan):
+            records[kind].shown_by.append(t)
     return records
 
 # %% ../../../nbs/550_envs.search.teacher.ipynb #9af88c35
-def page_skill(key:tuple[str, str], record:PageRecord, page:str)->Skill:
-    "Where a field is told, as a skill"
-    kind, name = key
-    what = f'{name} of {kind}'
-    principle = f'Look for {what} in {page}'
-    wrong = ' or '.join(record.misleading())
-    if wrong:
-        principle += f', not in {wrong}'
-    title, occasion = f'Where {what} is told', f'The question needs {what}.'
+def page_skill(kind:str, record:PageRecord, page:str)->Skill:
+    "Where articles of a kind tell the truth, as a skill"
+    told = ', '.join(field.name for field in fields_of(kind))
+    leads = [field.name for field in ARTICLE_FIELDS.values() if field.value == kind]
+    named = ' or '.join([kind, *leads])
+    occasion = f'The question needs {told} of a {named}, or asks {COMPARED[kind].lower()}.'
     provenance = origin(record.shown_by, true=record.true[page], false=record.false[page])
-    tasks = goals_of(record.shown_by)
-    return Skill('', title, f'{principle}.', occasion, 'general', tasks, provenance)
+    category, _ = Counter(t.category for t in record.shown_by).most_common(1)[0]
+    return Skill('', f'Where the truth about a {kind} is', f'Look for {kind} in {page}.', occasion, category,
+                 goals_of(record.shown_by), provenance)
 
 class SearchReader(CategoryReader):
     "Reads episodes of searching, those about encyclopedias by their grammar"
 
 @patch
 def tell(self:SearchReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
-    "Where fields are told, for each that has a page to rely on"
+    "Where the truth is, for each kind of article that has a page to rely on"
     skills = []
-    for key, record in sorted(page_records(trajs).items()):
+    for kind, record in sorted(page_records(trajs).items()):
         page = record.best(min_count)
-        if page:
-            skills.append(page_skill(key, record, page))
+        if page and record.shown_by:
+            skills.append(page_skill(kind, record, page))
     return skills
 
+# %% ../../../nbs/550_envs.search.teacher.ipynb #b9ed4d8a
 @patch
-def needs(self:SearchReader, t:Trajectory)->tuple[str, ...]: # Empty for questions about encyclopedias
-    "What an episode had to find; names of an encyclopedia are not worth a skill"
-    return () if SearchNotes(t.task).plan else super(SearchReader, self).needs(t)
+def needs(self:SearchReader, t:Trajectory)->tuple[str, ...]: # Kinds of articles in an encyclopedia
+    "What an episode had to find"
+    plan = SearchNotes(t.task).plan
+    return tuple(kinds_along(plan)) if plan else super(SearchReader, self).needs(t)
+
+@patch
+def found(self:SearchReader, t:Trajectory, wanted:set)->dict[str, list]: # Empty in an encyclopedia
+    "Place to the words of `wanted` that an episode saw there"
+    return {} if SearchNotes(t.task).plan else super(SearchReader, self).found(t, wanted)

@@ -8,14 +8,18 @@ __all__ = ['Search']
 # %% ../../../nbs/589_envs.search.world.ipynb #c95727e9
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from fastcore.basics import patch
+from .articles import ARTICLE_KINDS, PAGES
 from .expert import SearchExpert
 from .notes import SearchNotes
+from .prompt import official_search_prompt
 from .questions import read_question
 from .retrieve import retrieve_routes
 from .router import CATEGORIES, ROUTER
 from .suites import search_suites
+from .tags import is_valid, projected
 from .teacher import SearchReader
 from ..base import register
 from ..records import RecordedWorld
@@ -26,7 +30,8 @@ class Search(RecordedWorld):
     "Search: question answering in several turns, in generated encyclopedias, over files or on a server"
     name = 'search'
     categories = CATEGORIES
-    router = ROUTER
+    router = replace(ROUTER, things=frozenset(ARTICLE_KINDS), facts=frozenset(PAGES))
+    weights = 'search'
     aim = 'to answer'
 
     def suites(self, config:Any)->tuple[list, list]: # Suites to learn in, suites to be judged in
@@ -44,7 +49,16 @@ class Search(RecordedWorld):
 
     def teacher(self)->OfflineTeacher:
         "Teacher that counts which pages told the truth, and what records show"
-        return OfflineTeacher(SearchReader(self.categories, self.aim))
+        return OfflineTeacher(SearchReader(self.categories, self.aim), unasked=True)
+
+    def official_prompt(self, context:Any, history_length:int)->str:
+        "Published prompt for the next step"
+        return official_search_prompt(context, history_length)
+
+    def official_reply(self, text:str)->tuple[str, str, bool]: # Thought, action, does it ask for one thing?
+        "A reply as Search-R1 reads it: a search or an answer in tags of its own"
+        thought = text.partition('<think>')[2].partition('</think>')[0].strip()
+        return thought, projected(text), is_valid(text)
 
 register('search', Search)
 

@@ -1,0 +1,84 @@
+"""Make the base policy of Search that ships in `data/search`.
+
+    python tools/make_search_base.py [--out data/search] [--whole 800] [--steps 3000 3200 2600]
+
+Eight CPU-minutes on one core. Over thousands of small encyclopedias it learns to follow a question step by
+step and to copy names: what it looks for, on which page its skills say the truth is, what that page tells.
+The demonstrator believes a skill six times in ten, and shown are true skills, none, or those of another
+encyclopedia. None that is made here is met again in training or tests.
+"""
+import argparse, random, re
+from itertools import count
+from pretraining import Stage, demonstrated, pretrain, rows_twice
+from skillrl.agent import Episode
+from skillrl.envs.search.articles import (ARTICLE_FIELDS, ARTICLE_KINDS, NAME_ENDS, NAME_MIDDLES, NAME_STARTS,
+                                          PAGES)
+from skillrl.envs.search.encyclopedia import FIRST_NAMES, MOODS, THEMES, Encyclopedia, Sizes
+from skillrl.envs.search.engine import MAX_TURNS, SearchEnv
+from skillrl.envs.search.expert import SearchExpert
+from skillrl.envs.search.library import Library
+from skillrl.envs.search.notes import offered
+from skillrl.envs.search.questions import COMPARED, book_questions
+from skillrl.llm.local import Policy
+from skillrl.llm.tiny import piece_tokenizer, tiny_model
+
+WORDS = '''Task Skill Read Now Look look turn want answer says for in it may be anything or 1 2 3 4 :
+<think> </think> <action> </action> <search> </search> <answer> </answer>'''
+HABITS = ['Choose among the actions listed.', 'Do not repeat an action that changed nothing.']
+TRUST = .6  # Share of skills that the demonstrator believes
+STRAY = .1  # Share of moves that are random and not taught
+SIZES = 6, 14 # Fewest and most articles of a kind in an encyclopedia
+ASKED = 8   # Questions of each form about one
+
+def vocabulary():
+    "Words of questions, values, names and prompts"
+    asked = [text for field in ARTICLE_FIELDS.values() for text in (*field.asks, field.phrase)]
+    said = re.findall('[A-Za-z]+', ' '.join([*asked, *COMPARED.values(), *HABITS]))
+    values = [word for field in ARTICLE_FIELDS.values() for word in (field.name, *field.value.split())]
+    years = map(str, range(1700, 2000))
+    return [*WORDS.split(), *said, *values, *years, *ARTICLE_KINDS, *PAGES, *NAME_STARTS, *FIRST_NAMES,
+            *MOODS, *THEMES]
+
+def endings():
+    "What invented names go on with"
+    return [middle + end for middle in NAME_MIDDLES for end in NAME_ENDS]
+
+def shown(book, other, rng):
+    "Lines of skills: usually those of `book`, at times none or those of `other`"
+    hints = rng.choices([book.hints(), other.hints(), []], [.65, .15, .2])[0]
+    lines = [line for line in hints if rng.random() < .85]
+    return rng.sample(lines, min(3, len(lines))) + rng.sample(HABITS, rng.choice((0, 0, 1)))
+
+def small_book(name, rng):
+    "An encyclopedia of a few dozen articles"
+    return Encyclopedia(name, Sizes(*[rng.randint(*SIZES) for _ in ARTICLE_KINDS]))
+
+def rows(rng, first=0):
+    "Demonstration rows of encyclopedia after encyclopedia, from number `first`"
+    def strays(action, admissible):
+        return [rng.choice(admissible)] if rng.random() < STRAY else []
+    other = small_book('base', rng)
+    for n in count(first):
+        book = small_book(f'base-{n}', rng)
+        library = Library(book.documents())
+        for question in book_questions(book, ASKED):
+            env = SearchEnv([question], library, MAX_TURNS, offers=offered)
+            episode = Episode(env, question, skills=shown(book, other, rng))
+            expert = SearchExpert(question.task, rng, TRUST)
+            yield from demonstrated(episode, expert, strays, lambda thought, action: True)
+        other = book
+
+def main(out, whole, steps):
+    tokenizer = piece_tokenizer(vocabulary(), endings(), tight=('search', 'answer'))
+    policy = Policy(tiny_model(len(tokenizer)), tokenizer)
+    def stage(number, updates):
+        stream = rows(random.Random(number), 100_000*number)
+        return Stage(rows_twice(stream, policy, whole=number == 0), updates, 3e-3, batch_size=16)
+    pretrain(policy, [stage(number, updates) for number, updates in enumerate([whole, *steps])], out)
+
+if __name__ == '__main__':
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('--out', default='data/search')
+    p.add_argument('--whole', type=int, default=800, help='updates on prompts and replies')
+    p.add_argument('--steps', type=int, nargs='+', default=[3000, 3200, 2600], help='updates on replies, by round')
+    main(**vars(p.parse_args()))
