@@ -14,6 +14,7 @@ from .config import EnvConfig, ModelConfig
 from .commands.look import doctor, export, inspect
 from .commands.loop import ablate, train
 from .commands.optimize import optimize
+from .commands.serve import MAX_STEPS, PORT, serve
 from .commands.steps import BANK, TRAJECTORIES, collect, distill, evaluate, evolve, rl, sft
 
 # %% ../nbs/855_cli.ipynb #454a0d36
@@ -189,12 +190,21 @@ _INSPECT = {
     '--id': _flag('of a bank, all that is known of one entry', 'none', metavar='ID'),
     '--since': _flag('of a bank, what changed since this one', 'none', metavar='PATH')}
 
+_SERVE = _CONFIG | _WORLD | _GAMES | _SUITE | {
+    '--host': _flag('address to listen at; 0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
+    '--port': _flag('port to listen at; 0 takes any that is free', PORT, type=_port, metavar='PORT'),
+    '--names': _flag('other names that clients call this machine by', 'none', metavar='A,B'),
+    '--max-steps': _number('actions allowed in an episode', MAX_STEPS),
+    '--sessions': _number('episodes at once', '256; 64 with --openenv'),
+    '--idle': _number('seconds after which an episode that nobody plays is given up', 1800),
+    '--openenv': _switch("OpenEnv's protocol, for which it must be installed, instead of Krill's")}
+
 _DOCTOR = _CONFIG | _WORLD | _POLICY | _CHAT | _TEACHER | _GAMES
 
 COMMANDS = [
     Command(train, _TRAIN), Command(collect, _COLLECT), Command(distill, _DISTILL),
     Command(sft, _SFT), Command(rl, _RL), Command(evolve, _EVOLVE), Command(evaluate, _EVAL, 'eval'),
-    Command(ablate, _ABLATE), Command(optimize, _OPTIMIZE),
+    Command(ablate, _ABLATE), Command(optimize, _OPTIMIZE), Command(serve, _SERVE),
     Command(export, _EXPORT), Command(inspect, _INSPECT), Command(doctor, _DOCTOR)]
 
 # %% ../nbs/855_cli.ipynb #23c22898

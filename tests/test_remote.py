@@ -204,8 +204,8 @@ requests = [
     ('GET /reset', None, 404),
     ('GET /', None, 404),
     ('PUT /step', b'{}', 404),
-    ('PATCH /step', b'{}', 501),
-    ('POST /reset', b' '*2_000_000, 400)]
+    ('PATCH /step', b'{}', 404),
+    ('POST /reset', b' '*2_000_000, 413)]
 
 @pytest.mark.parametrize('route,data,status', requests, ids=range(len(requests)))
 def test_bad_requests_get_a_sentence(route, data, status):
@@ -217,9 +217,6 @@ def test_bad_requests_get_a_sentence(route, data, status):
             got, body = urllib.request.urlopen(request, timeout=10), None
         except urllib.error.HTTPError as e:
             got, body = e.code, json.load(e)
-        except (urllib.error.URLError, ConnectionError):
-            assert len(data) > 10**6 # Refused before all was sent
-            return
     assert got==status and list(body)==['error'] and len(body['error']) > 10
 
 def talk(s, data):

@@ -172,6 +172,7 @@ class World:
     name:str = ''                   # As in `--env`
     categories:tuple[str, ...] = () # Under which tasks are counted
     weights:str = 'base'            # Folder of the library's data with the policy that a run starts from
+    routes:Callable|None = None     # From a suite that is served to more routes, such as `POST /find`
 
     def suites(self,
         config:Any,            # An `EnvConfig`

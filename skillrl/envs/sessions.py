@@ -94,14 +94,17 @@ class Sessions:
         max_steps:int=50,        # Of an episode in a suite; an environment has its own
         most:int=256,            # Episodes at once
         idle:float=1800.,        # Seconds after which an episode that nobody plays is given up
+        routes:dict[str, Callable]|None=None, # More to answer: `POST /find` → from a body to an answer
     ):
         self.env = env
         self.find = find or partial(numbered_game, env)
         self.max_steps = max_steps
         self.most = most
         self.idle = idle
+        self.routes = routes or {}
         self.sessions = {}
-        self.lock = Lock()
+        self.lock = Lock() # Of `sessions`, held for a moment only
+        self.starting = Lock() # Of `env`: one episode after the other begins
         self.desk = Caller() # Who asks without a connection
         self.walked = 0 # Games of a suite given to clients that named none
 
@@ -162,18 +165,24 @@ def reset(self:Sessions,
     caller = caller or self.desk
     if not isinstance(id, (str, type(None))):
         raise Refusal(400, f'task_id is {id!r}: send text, or null for the next game')
-    with self.lock:
-        _make_room(self, caller)
-        try:
-            env, obs, info = _begin(self, id)
-        except (ValueError, LookupError) as e:
-            if id is None:
-                raise
-            raise Refusal(404, f'task_id {id!r} finds no game ({e}): send null for the next game') from e
-        self.sessions.pop(caller.session, None)
-        caller.session = secrets.token_hex(16)
-        self.sessions[caller.session] = _Session(env, caller, named, monotonic())
+    with self.starting:
+        with self.lock:
+            _make_room(self, caller)
+        env, obs, info = _found_and_begun(self, id)
+        with self.lock:
+            self.sessions.pop(caller.session, None)
+            caller.session = secrets.token_hex(16)
+            self.sessions[caller.session] = _Session(env, caller, named, monotonic())
     return step_answer(obs, 0., False, False, info)
+
+def _found_and_begun(held, id):
+    "`_begin`; `Refusal` if there is no such game"
+    try:
+        return _begin(held, id)
+    except (ValueError, LookupError) as e:
+        if id is None:
+            raise
+        raise Refusal(404, f'task_id {id!r} finds no game ({e}): send null for the next game') from e
 
 # %% ../../nbs/508_envs.sessions.ipynb #f53fcec5
 def _session_of(held, caller):
@@ -222,6 +231,29 @@ def _object(data):
     shown = reprlib.repr(body)
     raise Refusal(400, f'the body is {shown}: send one object such as {{"action": "look"}}')
 
+# %% ../../nbs/508_envs.sessions.ipynb #afb7e54b
+@patch
+def answer(self:Sessions,
+    route:str,               # `POST /step`
+    body:dict,
+    caller:Caller|None=None,
+    named:bool=False,        # Does it send the ids of its sessions?
+)->dict:                     # `Refusal` if the request makes no sense
+    "What `route` answers"
+    if route == 'POST /reset':
+        return self.reset(body, caller, named)
+    if route == 'POST /step':
+        return self.step(body, caller)
+    if route == 'GET /health':
+        return dict(status='ok', sessions=len(self.sessions), most=self.most)
+    if route not in self.routes:
+        known = ' or '.join(['POST /reset', 'POST /step', *self.routes])
+        raise Refusal(404, f'nothing answers {route}: use {known}')
+    try:
+        return self.routes[route](body)
+    except ValueError as e:
+        raise Refusal(400, str(e)) from e
+
 # %% ../../nbs/508_envs.sessions.ipynb #bd2de8f6
 @patch
 def handle(self:Sessions,
@@ -233,12 +265,7 @@ def handle(self:Sessions,
     "Answer one request"
     route = route.rstrip('/')
     try:
-        body = _object(data)
-        if route == 'POST /reset':
-            return 200, self.reset(body, caller, named)
-        if route == 'POST /step':
-            return 200, self.step(body, caller)
-        raise Refusal(404, f'nothing answers {route}: use POST /reset or POST /step')
+        return 200, self.answer(route, _object(data), caller, named)
     except Refusal as e:
         status, sentence = e.args
     except Exception as e:

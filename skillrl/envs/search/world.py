@@ -7,13 +7,16 @@ __all__ = ['Search']
 
 # %% ../../../nbs/589_envs.search.world.ipynb #c95727e9
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from fastcore.basics import patch
 from .articles import ARTICLE_KINDS, PAGES
 from .expert import SearchExpert
 from .notes import SearchNotes
 from .prompt import official_search_prompt
 from .questions import read_question
+from .retrieve import retrieve_routes
 from .router import CATEGORIES, ROUTER
 from .suites import search_suites
 from .tags import is_valid, projected
@@ -58,3 +61,10 @@ class Search(RecordedWorld):
         return thought, projected(text), is_valid(text)
 
 register('search', Search)
+
+# %% ../../../nbs/589_envs.search.world.ipynb #dc5c46b0
+@patch
+def routes(self:Search, suite:Any)->dict[str, Callable[[dict], dict]]: # `POST /retrieve` → how it is answered
+    "What a server of `suite` answers besides resets and steps"
+    env = suite.env(suite.game(suite.tests[0], 0), 1)
+    return retrieve_routes(env.retriever)

@@ -1,0 +1,355 @@
+"""`skillrl serve`, its wire and `/retrieve`, with real servers on loopback: what is printed works, nobody
+waits for another, and what makes no sense gets a sentence"""
+import json, shlex, signal, socket, subprocess, sys, threading, time, types, urllib.error, urllib.request
+from contextlib import contextmanager
+import pytest
+from skillrl.cli import main, parser
+from skillrl.commands.serve import openenv_server, suite_server
+from skillrl.envs import server as serving
+from skillrl.envs.alfworld.engine import AlfworldEnv
+from skillrl.envs.alfworld.households import Household
+from skillrl.envs.remote import RemoteEnv
+from skillrl.envs.search.library import Library
+from skillrl.envs.search.retrieve import RemoteLibrary, retrieve_routes
+from skillrl.envs.server import serve
+
+games = Household('maple').games('test', 1)
+RUN = [sys.executable, '-c', 'from skillrl.cli import main; raise SystemExit(main())']
+DOCUMENTS = ['"Jaws"\nJaws is a film by Steven Spielberg.', '"Cincinnati"\nA city on the Ohio.']
+
+def flags(line):
+    return parser().parse_args(['serve', *line.split()])
+
+def post(url, body, headers=None):
+    "Status and answer of one request"
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {'Content-Type': 'application/json'} | (headers or {}))
+    try:
+        with urllib.request.urlopen(request, timeout=20) as r:
+            return r.status, json.load(r)
+    except urllib.error.HTTPError as e:
+        return e.code, json.load(e)
+
+def talk(s, data, ends=True):
+    "What the server answers to raw bytes"
+    with socket.create_connection(s.http.server_address, timeout=20) as c:
+        c.sendall(data)
+        if ends:
+            c.shutdown(socket.SHUT_WR)
+        return b''.join(iter(lambda: c.recv(65536), b''))
+
+# --- the command ---
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_the_command_serves_until_it_is_stopped(number):
+    command = [*RUN, 'serve', '--env', 'alfworld', '--port', '0']
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        place, curl, _ = [process.stdout.readline().strip() for _ in range(3)]
+        url = place.rpartition(' ')[2]
+        assert place == f'alfworld is served at {url}' and url.startswith('http://127.0.0.1:')
+        program, *_, data, target = shlex.split(curl)
+        assert program == 'curl' and post(target, data.encode())[0] == 200
+        env = RemoteEnv(url)
+        env.reset(options={'game': 'test-0'})
+        process.send_signal(number)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == ''
+        with pytest.raises(ConnectionError, match='no server is listening'):
+            env.step('look')
+    finally:
+        process.kill()
+        process.communicate()
+
+def test_limits_reach_the_server():
+    line = '--env alfworld --port 0 --sessions 2 --idle 5 --names kitchen --max-steps 3'
+    with suite_server(flags(line)) as s:
+        assert (s.most, s.idle, s.max_steps, s.hosts) == (2, 5, 3, {'kitchen'})
+        assert s.http.server_address[0] == '127.0.0.1'
+        env = RemoteEnv(s.url)
+        env.reset(options={'game': 'test-0'})
+        assert [env.step('look')[3] for _ in range(3)] == [False, False, True]
+        health = json.load(urllib.request.urlopen(f'{s.url}/health'))
+        assert health == dict(status='ok', sessions=1, most=2)
+
+def test_an_episode_has_fifty_steps_unless_told_otherwise():
+    with suite_server(flags('--env alfworld --port 0')) as s:
+        assert s.max_steps == 50
+
+def test_a_suite_is_served_by_its_name():
+    from skillrl.config import SkillRLConfig
+    from skillrl.envs.base import world
+    near = world('alfworld').suite(SkillRLConfig().env, 'test-001').games('test', 2)
+    with suite_server(flags('--env alfworld --suite test-001 --port 0')) as s:
+        begun = [RemoteEnv(s.url).reset(options={'game': f'test-{i}'})[1] for i in range(2)]
+    assert [(info['task'], info['category']) for info in begun] == [(g.task, g.category) for g in near]
+
+@pytest.mark.parametrize('line, says', [
+    ('--suite kitchen', "'kitchen'"), ('--games nowhere', 'nowhere'), ('--env chess', "'chess' is unknown"),
+    ('--openenv --suite train-001', '--suite and --openenv'), ('--openenv --idle 5', '--idle and --openenv'),
+    ('--host 203.0.113.7', 'choose another host or port')])
+def test_what_cannot_be_served_is_one_sentence(line, says, capsys):
+    assert main(['serve', '--port', '0', *line.split()]) == 1
+    out, err = capsys.readouterr()
+    assert says in err and len(err.strip().splitlines()) == 1 and not out
+
+def test_a_port_that_is_taken_is_one_sentence(capsys):
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        assert main(['serve', '--port', str(taken.getsockname()[1])]) == 1
+    assert 'choose another host or port' in capsys.readouterr().err
+
+def test_games_of_another_server_are_not_served_again(tmp_path, capsys):
+    (tmp_path/'config.json').write_text('{"env": {"mock": false}}')
+    assert main(['serve', '--config', str(tmp_path/'config.json'), '--port', '0']) == 1
+    assert 'games are played at http://localhost:3000' in capsys.readouterr().err
+
+def test_openenv_is_asked_with_the_same_limits(monkeypatch):
+    asked = []
+    module = types.ModuleType('skillrl.envs.openenv')
+    def ask(name, **kw):
+        asked.append((name, kw))
+    module.serve_openenv = ask
+    monkeypatch.setitem(sys.modules, 'skillrl.envs.openenv', module)
+    openenv_server(flags('--env webshop --openenv --port 0 --sessions 8'))
+    (name, kw), = asked
+    config = kw.pop('config')
+    assert (name, config.name, config.max_steps) == ('webshop', 'webshop', 50)
+    assert kw == dict(host='127.0.0.1', port=0, hosts=(), most=8)
+
+def test_openenv_without_its_package_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'skillrl.envs.openenv', None)
+    with pytest.raises(ValueError, match=r'--openenv needs OpenEnv .*pip install'):
+        openenv_server(flags('--env alfworld --openenv'))
+
+# --- the wire ---
+
+class Thinking(AlfworldEnv):
+    "A world that thinks about one command until it is let go"
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.go, self.resetting = threading.Event(), threading.Event()
+
+    def start(self, game):
+        if game is games[5]:
+            self.resetting.set()
+            self.go.wait(20)
+        return super().start(game)
+
+    def step(self, action):
+        if action == 'examine mirror 1':
+            self.go.wait(20)
+        return super().step(action)
+
+@contextmanager
+def in_thread(f):
+    "`f` runs beside; the list holds what it returned, once it did"
+    found = []
+    t = threading.Thread(target=lambda: found.append(f()))
+    t.start()
+    try:
+        yield found
+    finally:
+        t.join(20)
+
+def test_nobody_waits_for_a_world_that_thinks():
+    world = Thinking(games)
+    with serve(world) as s:
+        one, two = RemoteEnv(s.url), RemoteEnv(s.url)
+        one.reset(options={'game': games[0].id})
+        two.reset(options={'game': games[1].id})
+        with in_thread(lambda: one.step('examine mirror 1')[4]['task']) as found:
+            try:
+                assert two.step('look')[4]['task'] == games[1].task and not found
+            finally:
+                world.go.set()
+        assert found == [games[0].task]
+
+def test_who_plays_does_not_wait_for_a_game_that_is_made():
+    world = Thinking(games)
+    with serve(world) as s:
+        one = RemoteEnv(s.url)
+        one.reset(options={'game': games[0].id})
+        with in_thread(lambda: RemoteEnv(s.url).reset(options={'game': games[5].id})[1]['task']) as found:
+            try:
+                assert world.resetting.wait(10)
+                assert one.step('look')[4]['task'] == games[0].task and not found
+            finally:
+                world.go.set()
+        assert found == [games[5].task]
+
+def test_a_server_closes_while_a_world_thinks():
+    world = Thinking(games)
+    s = serve(world)
+    one = RemoteEnv(s.url)
+    one.reset()
+    def lost():
+        with pytest.raises(ConnectionError):
+            one.step('examine mirror 1')
+    with in_thread(lost):
+        time.sleep(.2)
+        began = time.monotonic()
+        s.close()
+        assert time.monotonic() < began + 3 and not s.thread.is_alive()
+    world.go.set()
+
+def test_a_body_that_is_too_large_gets_its_sentence():
+    with serve(AlfworldEnv(games)) as s:
+        for size in (serving.BODY + 1, 6*serving.BODY):
+            status, said = post(f'{s.url}/reset', b' '*size)
+            assert status == 413 and 'send at most 1,048,576' in said['error']
+        assert post(f'{s.url}/reset', b' '*(serving.BODY - 2) + b'{}')[0] == 200
+
+@pytest.mark.parametrize('head, status', [
+    (b'POST /reset HTTP/1.1\r\nHost: localhost\r\nX: ' + b'x'*70_000, 431),
+    (b'POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nContent-Length: 9', 400),
+    (b'POST /reset HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\nContent-Length: 0', 403),
+    (b'POST /reset HTTP/1.1\r\nHost : localhost', 400), (b'POST /reset HTTP/2', 400),
+    (b'POST /reset HTTP/1.1\r\nHost: localhost\r\n folded: 1', 400)])
+def test_odd_heads_are_refused(head, status):
+    with serve(AlfworldEnv(games)) as s:
+        assert talk(s, head + b'\r\n\r\n').startswith(f'HTTP/1.1 {status} '.encode()) and not s.sessions
+
+def test_requests_may_be_sent_ahead():
+    ahead = (b'POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
+             b'Content-Length: 2\r\n\r\n{}')
+    with serve(AlfworldEnv(games)) as s:
+        assert talk(s, ahead*3).count(b'HTTP/1.1 200 OK') == 3
+
+def test_a_client_that_waits_to_be_asked_is_asked():
+    head = (b'POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
+            b'Expect: 100-continue\r\nConnection: close\r\nContent-Length: 2\r\n\r\n')
+    with serve(AlfworldEnv(games)) as s, socket.create_connection(s.http.server_address, timeout=10) as c:
+        c.sendall(head)
+        assert c.recv(100).startswith(b'HTTP/1.1 100 Continue')
+        c.sendall(b'{}')
+        assert b''.join(iter(lambda: c.recv(65536), b'')).startswith(b'HTTP/1.1 200 OK')
+
+def test_a_slow_request_is_told_so(monkeypatch):
+    monkeypatch.setattr(serving, 'ASK', .2)
+    with serve(AlfworldEnv(games)) as s:
+        said = talk(s, b'POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n', ends=False)
+        assert said.startswith(b'HTTP/1.1 408 ') and b'longer than 0.2 s' in said
+
+def test_many_slow_clients_cost_no_thread():
+    with serve(AlfworldEnv(games)) as s:
+        assert RemoteEnv(s.url).reset()[1]['game']
+        before = threading.active_count()
+        slow = [socket.create_connection(s.http.server_address) for _ in range(100)]
+        for c in slow:
+            c.sendall(b'POST /reset HTTP/1.1\r\n')
+        assert RemoteEnv(s.url).reset()[1]['game']
+        assert threading.active_count() <= before + 1
+        for c in slow:
+            c.close()
+
+# --- /retrieve ---
+
+@pytest.fixture(scope='module')
+def retrieval():
+    with serve(None, routes=retrieve_routes(Library(DOCUMENTS))) as s:
+        yield s
+
+JAWS, OHIO = [dict(document=dict(contents=text)) for text in DOCUMENTS]
+
+def test_search_r1_sends_a_list(retrieval):
+    "Payload and reply as its own client has them"
+    body = dict(queries=['Jaws', 'Ohio city', 'Oslo'], topk=2, return_scores=True)
+    status, said = post(f'{retrieval.url}/retrieve', body)
+    scores = [[hit.pop('score') for hit in hits] for hits in said['result']]
+    assert (status, said) == (200, dict(result=[[JAWS], [OHIO], []]))
+    assert all(type(score) is float and score > 0 for some in scores for score in some)
+
+def test_skillrl_sends_one_text(retrieval):
+    status, said = post(f'{retrieval.url}/retrieve', dict(query='Jaws', topk=3, return_scores=True))
+    assert (status, said['result'][0][0]['document']) == (200, JAWS['document'])
+
+def test_without_scores_a_reply_is_documents(retrieval):
+    for more in ({}, dict(return_scores=False), dict(topk=None)):
+        said = post(f'{retrieval.url}/retrieve', dict(queries=['Jaws']) | more)
+        assert said == (200, dict(result=[[JAWS['document']]]))
+
+@pytest.mark.parametrize('body', [
+    {}, dict(queries='Jaws'), dict(queries=[1]), dict(query='x', topk=0), dict(query='x', topk=101),
+    dict(query='x', topk='3'), dict(queries=['x']*2000), dict(query=None)])
+def test_a_search_that_makes_no_sense_is_refused(retrieval, body):
+    status, said = post(f'{retrieval.url}/retrieve', body)
+    assert status == 400 and ': send ' in said['error']
+
+def test_the_command_serves_searches_in_the_suite_it_serves():
+    from skillrl.config import SkillRLConfig
+    from skillrl.envs.base import world
+    suite = world('search').suite(SkillRLConfig().merged({'env.name': 'search'}).env, 'test-001')
+    with suite_server(flags('--env search --suite test-001 --port 0')) as s:
+        far = RemoteLibrary(s.url)
+        for game in suite.games('test', 5):
+            assert far.search(game.task, 3) == suite.library.search(game.task, 3)
+    with suite_server(flags('--env alfworld --port 0')) as s:
+        assert post(f'{s.url}/retrieve', dict(query='Jaws'))[0] == 404
+
+# --- its client ---
+
+@contextmanager
+def answers(*replies):
+    "A server that gives these answers, (status, JSON), one after the other, the last again and again"
+    class Scripted(serving.Server):
+        asked = 0
+        def handle(self, route, data, caller, named):
+            self.asked += 1
+            return replies[min(self.asked, len(replies)) - 1]
+    with serve(None) as s:
+        s.http.owner = Scripted(None)
+        yield s
+
+GOOD = 200, dict(result=[[JAWS | dict(score=1.5)]])
+FOUND = [(DOCUMENTS[0], 1.5)]
+
+@pytest.fixture
+def quick(monkeypatch):
+    "Pauses between two tries are counted, not made"
+    pauses = []
+    monkeypatch.setattr('skillrl.envs.search.retrieve.pause', pauses.append)
+    return pauses
+
+@pytest.mark.parametrize('status', [500, 502, 503, 504])
+def test_a_server_in_trouble_is_asked_again(quick, status):
+    with answers((status, dict(error='busy')), (status, dict(error='busy')), GOOD) as s:
+        assert RemoteLibrary(s.url).search('Jaws', 1) == FOUND
+    assert quick == [1, 2]
+
+def test_a_server_that_stays_in_trouble_is_an_error(quick):
+    with answers((503, dict(error='busy'))) as s:
+        with pytest.raises(ConnectionError, match='answered by 503 .busy'):
+            RemoteLibrary(s.url, tries=4).search('Jaws')
+        assert (s.http.owner.asked, quick) == (4, [1, 2, 3])
+
+def test_a_refusal_is_asked_once_in_each_form(quick):
+    with answers((400, dict(error='no'))) as s:
+        with pytest.raises(ValueError, match='answered by 400'):
+            RemoteLibrary(s.url).search('Jaws')
+        assert (s.http.owner.asked, quick) == (2, [])
+
+@pytest.mark.parametrize('reply', [
+    {}, [], 'x', None, dict(result={}), dict(result=[[dict(document='Jaws')]]),
+    dict(result=[[dict(document=dict(contents=7))]]), dict(result=[[JAWS | dict(score='1.5')]])])
+def test_a_garbled_answer_is_an_error_and_no_document(quick, reply):
+    with answers((200, reply)) as s, pytest.raises(ValueError):
+        RemoteLibrary(s.url).search('Jaws')
+
+def test_a_server_that_says_nothing_costs_its_time_out(quick):
+    with socket.create_server(('127.0.0.1', 0)) as silent:
+        far = RemoteLibrary(f'http://127.0.0.1:{silent.getsockname()[1]}', timeout=.2, tries=2)
+        began = time.monotonic()
+        with pytest.raises(ConnectionError, match='no answer within 0.2 s'):
+            far.search('Jaws')
+        assert time.monotonic() < began + 3
+
+def test_several_servers_take_turns(retrieval):
+    with answers(GOOD) as other:
+        far = RemoteLibrary([other.url, retrieval.url])
+        for _ in range(4):
+            far.search('Jaws', 1)
+        assert other.http.owner.asked == 2
+
+def test_more_documents_than_were_asked_for_are_cut(retrieval):
+    with answers((200, dict(result=[[JAWS, OHIO]]))) as s:
+        assert len(RemoteLibrary(s.url).search('Jaws', 1)) == 1
