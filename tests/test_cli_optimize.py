@@ -1,6 +1,8 @@
 "`skillrl optimize` as a user meets it: with every kind of job; stopped, resumed, looked at, and refused"
 
-import json, os, re, shutil, signal, subprocess, sys, time
+import io, json, os, re, shutil, signal, subprocess, sys, time
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from unittest.mock import patch
 import pytest
 from faults import FaultServer, error, said
 from skillrl.cli import main, parser
@@ -44,11 +46,14 @@ def start(*words, cwd, **more):
 
 def run(*words, cwd, code=0, **more):
     "What a command prints, its errors after that"
-    p = start(*words, cwd=cwd, **more)
-    out, err = p.communicate(timeout=120)
-    assert p.returncode == code, f'{out}\n{err}'
-    assert 'Traceback' not in err
-    return out + err
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(cwd), patch.dict(os.environ, env(**more), clear=True):
+        with redirect_stdout(out), redirect_stderr(err):
+            status = main([str(w) for w in words])
+    said = out.getvalue() + err.getvalue()
+    assert status == code, said
+    assert 'Traceback' not in said
+    return said
 
 
 def end_of(out):
