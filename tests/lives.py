@@ -28,10 +28,11 @@ for line in sys.stdin:
 class Lives:
     "Runs one command after another, each in a process of its own"
     def __init__(self, **env):
-        # Threads of torch do not outlive a fork
-        self.parent = subprocess.Popen([sys.executable, '-c', PROGRAM], text=True,
-                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                       env=os.environ | env | dict(OMP_NUM_THREADS='1'))
+        env = os.environ | env | dict(OMP_NUM_THREADS='1') # Threads of torch do not outlive a fork
+        self.parent = subprocess.Popen(
+            [sys.executable, '-c', PROGRAM], text=True, env=env,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )
 
     def run(self, *args, sig=None, seconds=None):
         "Exit status of `skillrl` with these `args`; `sig` is sent after so many `seconds`"
