@@ -1,7 +1,8 @@
 "The command line as a whole: what a refusal leaves behind, its flags, and what it says and shows"
 
-import argparse, io, json, os, re, shutil, subprocess, sys, time
+import argparse, io, json, os, re, shutil, subprocess, sys, threading, time
 from configparser import ConfigParser
+from contextlib import suppress
 from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
@@ -58,7 +59,9 @@ def test_no_page_promises_python_3_10():
 
 # --- a start that is refused ---
 TINY_TRAIN = dict(
-    SMALL, env=SMALL['env'] | dict(train_suites=1, test_suites=1)
+    SMALL,
+    env=SMALL['env'] | dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1),
+    evolution=SMALL['evolution'] | dict(val_tasks=2, test_rounds=1),
 )  # A whole loop, as short as it gets
 STARTS = dict(
     games=['train', '--games', 'nowhere'],
@@ -440,7 +443,7 @@ TINY = [
 
 def optimize_by(program, *more):
     "The line that optimizes for the questions of `forms`, which `program` answers"
-    command = f'{sys.executable} {program}'
+    command = f'{sys.executable} -I -S {program}'
     line = ['optimize', '--questions', 'forms.jsonl', '--policy-command', command, *TINY, '--output', 'o']
     teacher = [] if '--handoff' in more else ['--teacher-command', command]
     return [*line, *teacher, *more]
@@ -525,36 +528,37 @@ def test_elsewhere_than_on_a_terminal_a_line_comes_every_so_often():
     assert set(lines) == {'rl: 3 of 30'}
 
 
-def test_on_a_terminal_a_long_command_draws_a_bar(here):
+def drawn_on_a_terminal(command, monkeypatch):
+    "What `command` writes to a stderr that is a terminal of 80 columns"
     pty, termios = pytest.importorskip('pty'), pytest.importorskip('termios')
-    lines = {
-        'collect': 'collect --episodes 4 --output t.json',
-        'optimize': 'optimize --set num_epochs=3 --output o',
-    }
-    for line in lines.values():
-        mine, theirs = pty.openpty()
-        termios.tcsetwinsize(theirs, (24, 80))  # As a real one has; tqdm draws nothing into none
-        p = subprocess.Popen(
-            [*SKILLRL, *line.split()],
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            env=os.environ | dict(OMP_NUM_THREADS='1'),
-        )
-        os.close(theirs)
-        drawn = b''
-        while True:
-            try:
-                chunk = os.read(mine, 4096)
-            except OSError:
-                break
-            if not chunk:
-                break
-            drawn += chunk
-        out = p.communicate(timeout=60)[0]
-        assert p.returncode == 0, (line, drawn)
-        assert b'it' in drawn, (line, drawn)
-        assert b'|' in drawn, (line, drawn)
-        assert b'\r' not in out, (line, drawn)
+    mine, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))  # As a real one has; tqdm draws nothing into none
+    drawn = []
+
+    def read():
+        with suppress(OSError):  # The other end was closed
+            while True:
+                drawn.append(os.read(mine, 4096))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with open(theirs, 'w', encoding='utf-8') as terminal:
+        monkeypatch.setattr(sys, 'stderr', terminal)
+        assert main(command.split()) == 0
+    reader.join()
+    os.close(mine)
+    return b''.join(drawn).decode()
+
+
+@pytest.mark.parametrize(
+    'command',
+    ['collect --episodes 4 --config small.json --output t.json', 'optimize --set num_epochs=3 --output o'],
+)
+def test_on_a_terminal_a_long_command_draws_a_bar(here, capsys, monkeypatch, command):
+    drawn = drawn_on_a_terminal(command, monkeypatch)
+    assert 'it' in drawn, drawn
+    assert '|' in drawn, drawn
+    assert '\r' not in capsys.readouterr().out, drawn
 
 
 def test_stdout_holds_results_only(here, capsys):

@@ -1,6 +1,8 @@
 "`skillrl optimize` as a user meets it: with every kind of job; stopped, resumed, looked at, and refused"
 
-import json, os, re, shutil, signal, subprocess, sys, time
+import io, json, os, re, shutil, signal, subprocess, sys, time
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from unittest.mock import patch
 import pytest
 from faults import FaultServer, error, said
 from skillrl.cli import main, parser
@@ -44,11 +46,14 @@ def start(*words, cwd, **more):
 
 def run(*words, cwd, code=0, **more):
     "What a command prints, its errors after that"
-    p = start(*words, cwd=cwd, **more)
-    out, err = p.communicate(timeout=120)
-    assert p.returncode == code, f'{out}\n{err}'
-    assert 'Traceback' not in err
-    return out + err
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(cwd), patch.dict(os.environ, env(**more), clear=True):
+        with redirect_stdout(out), redirect_stderr(err):
+            status = main([str(w) for w in words])
+    said = out.getvalue() + err.getvalue()
+    assert status == code, said
+    assert 'Traceback' not in said
+    return said
 
 
 def end_of(out):
@@ -523,9 +528,9 @@ def advise(request):
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
-    "What `skillrl train` leaves, as far as a bank needs it"
+    "What `skillrl train` leaves of short episodes, as far as a bank needs it"
     run = tmp_path_factory.mktemp('trained') / 'run'
-    with RunFolder(run, SkillRLConfig()) as r:
+    with RunFolder(run, SkillRLConfig().merged({'env.max_steps': 4})) as r:
         SkillBank.load(data_path('sample_bank.json')).save_version(r.file('bank') / 'train-000')
         with r.folder('policy') as p:
             shutil.copytree(data_path('base'), p, dirs_exist_ok=True)

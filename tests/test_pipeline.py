@@ -1,65 +1,72 @@
 "The whole run as a user meets it: killed, resumed, repeated, and refused with one sentence"
-import json, random, signal, subprocess, sys, time
+import json, random, signal, time
 from pathlib import Path
 import pytest
+from lives import Lives
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.suite import row_name
 from skillrl.store import data_path
 
-TRAIN = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())', 'train']
+SECRET = 'sk-never-written'
+SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=6, collect_steps=6),
+             sft=dict(games=2, steps=2),
+             rl=dict(iterations=2, tasks_per_iteration=2, group_size=2),
+             evolution=dict(validation_interval=2, test_rounds=2, val_tasks=3, gate_tasks=2))
 
 def files(folder):
     kept = [p for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock']
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in kept}
 
-def listen():
-    # A shell that runs the tests in its background has it ignored
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-def start(*args):
-    return subprocess.Popen([*TRAIN, *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                            preexec_fn=listen)
+@pytest.fixture(scope='module')
+def lives():
+    made = Lives(OPENAI_API_KEY=SECRET)
+    yield made
+    made.close()
 
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory):
+def config(tmp_path_factory):
+    "File of a run that has all phases and little to do in each"
+    path = tmp_path_factory.mktemp('config')/'small.json'
+    path.write_text(json.dumps(SMALL))
+    return str(path)
+
+@pytest.fixture(scope='module')
+def whole(lives, config, tmp_path_factory):
     "A run that nobody stopped, and how long it took"
     folder, t = tmp_path_factory.mktemp('whole')/'run', time.monotonic()
-    assert start('--smoke', '--output', str(folder)).wait()==0
+    assert lives.run('train', '--config', config, '--output', str(folder))==0
     return folder, time.monotonic()-t
 
-def play_until(kills, sig, seconds, folder):
+def play_until(kills, sig, seconds, folder, start, config):
     """Start, stop and resume runs in `folder` until that many were cut off.
 
     Gives every run that reached its end, and the last one made to."""
     rng, done = random.Random(int(sig)), []
     cut = n = 0
-    args = ['--smoke', '--output', str(folder/'0')]
+    args = ['--config', config, '--output', str(folder/'0')]
     while cut < kills:
-        p = start(*args)
-        try:
-            finished = p.wait(rng.uniform(.1, .9)*seconds)==0
-        except subprocess.TimeoutExpired:
-            p.send_signal(sig)
-            finished, cut = p.wait()==0, cut+1
+        finished = start('train', *args, sig=sig, seconds=rng.uniform(.1, .9)*seconds)==0
+        cut += not finished
         if finished:
             done, n = [*done, folder/str(n)], n+1
-            args = ['--smoke', '--output', str(folder/str(n))]
+            args = ['--config', config, '--output', str(folder/str(n))]
         elif (folder/str(n)/'config.json').exists():
             args = ['--resume', str(folder/str(n))]
-    assert start(*args).wait()==0
+    assert start('train', *args)==0
     return [*done, folder/str(n)]
 
-@pytest.mark.parametrize('sig,kills', [(signal.SIGKILL, 4), (signal.SIGINT, 2)])
-def test_killed_and_resumed_to_the_same_bytes(whole, tmp_path, sig, kills):
+@pytest.mark.parametrize('sig,kills', [(signal.SIGKILL, 3), (signal.SIGINT, 1)])
+def test_killed_and_resumed_to_the_same_bytes(whole, lives, config, tmp_path, sig, kills):
     "A sample of what benchmarks/kills.py does two hundred times"
     folder, seconds = whole
-    for run in play_until(kills, sig, seconds, tmp_path):
+    for run in play_until(kills, sig, seconds, tmp_path, lives.run, config):
         assert files(run)==files(folder)
 
-def test_resuming_a_finished_run_changes_nothing(whole):
+def test_resuming_a_finished_run_changes_nothing(whole, lives):
     before = files(whole[0])
-    assert start('--resume', str(whole[0])).wait()==0
+    assert lives.run('train', '--resume', str(whole[0]))==0
     assert files(whole[0])==before
 
 def test_splits_of_a_run_do_not_meet(whole):
@@ -71,11 +78,9 @@ def test_splits_of_a_run_do_not_meet(whole):
     looks = [json.loads(l) for l in (whole[0]/'evolution.jsonl').read_text().splitlines()]
     assert looks and all(x['rates_before'] for x in looks)
 
-def test_artefacts_hold_no_pickle_and_no_secret(tmp_path, monkeypatch):
-    monkeypatch.setenv('OPENAI_API_KEY', 'sk-never-written')
-    assert main(['train', '--smoke', '--output', str(tmp_path/'run')])==0
-    held = files(tmp_path/'run')
-    assert not [n for n,b in held.items() if b'sk-never-written' in b or n.endswith(('.pkl', '.pt', '.bin'))]
+def test_artefacts_hold_no_pickle_and_no_secret(whole):
+    held = files(whole[0])
+    assert not [n for n,b in held.items() if SECRET.encode() in b or n.endswith(('.pkl', '.pt', '.bin'))]
 
 def sentence(capsys, *argv):
     assert main([str(a) for a in argv])==1
@@ -168,7 +173,7 @@ def test_unsolvable_game_gets_one_sentence(tmp_path, capsys):
     (tmp_path/'valid_seen'/'game.json').write_text(json.dumps(game))
     assert 'game.json' in sentence(capsys, 'eval', '--games', tmp_path)
 
-def test_a_run_folder_in_use_is_left_alone(whole, tmp_path, capsys):
+def test_a_run_folder_in_use_is_left_alone(tmp_path, capsys):
     from skillrl.runstate import FolderLock
     lock = FolderLock(tmp_path/'run')
     assert 'in use' in sentence(capsys, 'train', '--smoke', '--output', tmp_path/'run')

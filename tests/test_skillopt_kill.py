@@ -11,6 +11,7 @@ from skillrl.store import JsonlLog
 WORKERS, CONFIG = 3, dict(num_epochs=3, batch_size=8, minibatch_size=4, edit_budget=6, meta_skill=True,
                           slow_update='gated', slow_update_samples=6,
                           gate_alpha=.4, gate_pairs=12, verbose=False, out_root='run')
+KILLS, STOPS = 32, 6 # Points spread over the events of a run
 WRITES = {'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shutil.rmtree'}
 
 class Counted:
@@ -123,8 +124,8 @@ def attempts(root, what):
     n = int(events)
     def points(times):
         return [1 + int((i + rng.random())*(n - 2)/times) for i in range(times)]
-    told = dict(killed=lambda: [[dict(at=at)] for at in points(100)],
-                stopped=lambda: [[dict(at=at, how=signal.SIGINT)] for at in points(20)],
+    told = dict(killed=lambda: [[dict(at=at)] for at in points(KILLS)],
+                stopped=lambda: [[dict(at=at, how=signal.SIGINT)] for at in points(STOPS)],
                 restless=lambda: [[dict(at=at)]*(2*n//at) for at in (150, 60)],
                 full=lambda: [[dict(most=most, note=len)] for most in (600, 1500, 4000, 9000)])
     rows = [broken(calm, root/f'{what}{i}', *ways) for i, ways in enumerate(told[what]())]
@@ -141,13 +142,13 @@ def tried(folder, what):
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
-def test_killed_at_a_hundred_points_to_the_same_bytes(tmp_path):
+def test_killed_at_points_all_over_a_run_to_the_same_bytes(tmp_path):
     rows, history, gone = tried(tmp_path, 'killed')
     assert {r['action'] for r in history} == {'accept', 'accept_new_best', 'skip_no_patches'}
     assert {r.get('slow_update') for r in history} == {None, 'accept', 'reject'}
     assert len(history) == 6 and gone
-    assert [r['ends'] for r in rows] == [[-signal.SIGKILL, 0]]*100
-    assert [r['same'] for r in rows] == [True]*100
+    assert [r['ends'] for r in rows] == [[-signal.SIGKILL, 0]]*KILLS
+    assert [r['same'] for r in rows] == [True]*KILLS
     assert max(r['repeated'] for r in rows) <= WORKERS and sum(r['strange'] for r in rows) == 0
 
 def test_killed_again_and_again_to_the_same_bytes(tmp_path):
@@ -158,8 +159,8 @@ def test_killed_again_and_again_to_the_same_bytes(tmp_path):
 
 def test_stopped_by_hand_to_the_same_bytes(tmp_path):
     rows, *_ = tried(tmp_path, 'stopped')
-    assert [r['said'][0] for r in rows] == ['KeyboardInterrupt: ']*20
-    assert [(r['ends'][1], r['same'], r['strange']) for r in rows] == [(0, True, 0)]*20
+    assert [r['said'][0] for r in rows] == ['KeyboardInterrupt: ']*STOPS
+    assert [(r['ends'][1], r['same'], r['strange']) for r in rows] == [(0, True, 0)]*STOPS
     assert max(r['repeated'] for r in rows) <= WORKERS
 
 def test_a_disk_that_is_full_stops_the_run_and_costs_nothing(tmp_path):

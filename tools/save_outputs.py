@@ -5,8 +5,8 @@
 `--check` writes nothing and fails if what a reader would read has changed. Words and whole numbers must be
 the same; numbers with a decimal point may differ by 1 %, for the last digits of a training run depend on the
 processor; pictures are not compared."""
-import math, os, re, subprocess, sys
-from concurrent.futures import ThreadPoolExecutor
+import asyncio, importlib, math, multiprocessing, os, re, sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 # What is saved must not depend on the machine: one thread, no optional data, one way to draw
@@ -16,6 +16,8 @@ for name in ('ALFWORLD_DATA', 'SKILLRL_REAL_DATA', 'OPENAI_API_KEY'):
     os.environ.pop(name, None)
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import LocalProvisioner
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbdev.clean import clean_nb
@@ -26,6 +28,53 @@ WIDGET = 'application/vnd.jupyter.widget-view+json'
 WIDGET_STATE = 'application/vnd.jupyter.widget-state+json'
 KERNEL = dict(display_name='Python 3 (ipykernel)', language='python', name='python3')
 LIMIT = 240 # Seconds for a cell
+
+# ---- a process for each notebook and one for its kernel ----
+
+FORK = multiprocessing.get_context('fork') # A forked process has what its parent loaded
+LARGE = ['ipywidgets', 'matplotlib.pyplot', 'torch', 'transformers.models.qwen3.modeling_qwen3']
+MANY = 8 # Notebooks for which loading these once takes less time than it saves
+
+def run_kernel(args, folder):
+    "The kernel itself; it ends when the process that it was forked from does"
+    from ipykernel.kernelapp import IPKernelApp
+    asyncio.set_event_loop(asyncio.new_event_loop()) # The one that was forked belongs to the client
+    sys.path.remove(str(Path(__file__).parent))
+    sys.argv[1:] = [*args, f'--IPKernelApp.parent_handle={os.getppid()}']
+    os.chdir(folder)
+    IPKernelApp.launch_instance()
+
+class ForkedProcess:
+    "A forked process with what a provisioner expects of `subprocess.Popen`"
+    stdin = stdout = stderr = None
+
+    def __init__(self, target, *args):
+        self.process = FORK.Process(target=target, args=args)
+        self.process.start()
+        self.pid = self.process.pid
+
+    def poll(self):
+        return self.process.exitcode
+
+    def wait(self):
+        self.process.join()
+        return self.process.exitcode
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+class ForkedKernel(LocalProvisioner):
+    "Forks a kernel in place of starting Python anew"
+    async def launch_kernel(self, cmd, **kwargs):
+        args = cmd[cmd.index('-f'):]
+        self.process = ForkedProcess(run_kernel, args, kwargs['cwd'])
+        self.pid = self.process.pid
+        return self.connection_info
+
+class ForkedKernels(AsyncKernelManager):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.provisioner = ForkedKernel(kernel_id='', kernel_spec=self.kernel_spec, parent=self)
 
 # ---- running a notebook ----
 
@@ -42,6 +91,7 @@ def keeps_its_output(cell, skip):
 def client_for(nb, folder):
     "A kernel that runs `nb` in `folder`"
     return NotebookClient(nb, timeout=LIMIT, kernel_name='python3', coalesce_streams=True,
+                          kernel_manager_class=ForkedKernels,
                           resources=dict(metadata=dict(path=str(folder))),
                           extra_arguments=['--InlineBackend.figure_formats=retina', '--log-level=ERROR'])
 
@@ -60,10 +110,7 @@ def fresh(path):
     nb = nbformat.read(path, as_version=4)
     skip = set(get_config().tst_flags.split())
     kept = {c.id: c.outputs for c in code_cells(nb) if keeps_its_output(c, skip)}
-    try:
-        nb = executed(path)
-    except CellExecutionError as e:
-        sys.exit(f'{path.name}: {e}')
+    nb = executed(path)
     for cell in code_cells(nb):
         new = [shown for output in cell.outputs for shown in what_is_shown(output, nb)]
         cell.outputs = kept.get(cell.id, new)
@@ -115,27 +162,39 @@ def stale(path, nb):
 # ---- one notebook, and all of them ----
 
 def save_or_check(path, check):
-    "Save or check a single notebook; returns a message when it is stale"
-    nb = fresh(path)
+    "Save or check a single notebook; returns a message when it is stale or fails"
+    try:
+        nb = fresh(path)
+    except CellExecutionError as e:
+        return f'{path.name}: {e}'
     if check:
         return stale(path, nb)
     nbformat.write(nb, path)
 
-def in_a_process(path, flags):
-    "A process for each notebook, so that none sees what another left behind"
-    command = [sys.executable, __file__, '--single', *flags, path]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True)
+def in_a_process(path, check):
+    "What `save_or_check` returns in a process of its own, so that no notebook sees what another left behind"
+    receiver, sender = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=lambda: sender.send(save_or_check(path, check)))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        return f'{path.name}: the process that ran it died'
+    finally:
+        process.join()
 
 def main(args):
     check = '--check' in args
     paths = [Path(a).resolve() for a in args if not a.startswith('--')]
-    if '--single' in args:
-        return save_or_check(paths[0], check)
     paths = paths or sorted(Path(get_config().nbs_path).rglob('[!.]*.ipynb'))
-    flags = ['--check'] if check else []
-    with ThreadPoolExecutor(min(len(paths), os.cpu_count(), 8)) as pool:
-        done = list(pool.map(lambda path: in_a_process(path, flags), paths))
-    bad = {path.name: run.stderr for path, run in zip(paths, done) if run.returncode}
+    importlib.import_module('ipykernel.kernelapp')
+    if len(paths) >= MANY:
+        for library in LARGE:
+            importlib.import_module(library)
+    with ProcessPoolExecutor(min(len(paths), os.cpu_count(), 8), FORK) as pool:
+        messages = list(pool.map(in_a_process, paths, [check] * len(paths)))
+    bad = {path.name: message for path, message in zip(paths, messages) if message}
     if bad:
         return '\n'.join([*bad.values(), f'Saved outputs are stale, or a notebook fails: {" ".join(bad)}'])
     print(f'{len(paths)} notebooks {"checked" if check else "saved"}')
