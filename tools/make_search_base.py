@@ -80,5 +80,6 @@ if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out', default='data/search')
     p.add_argument('--whole', type=int, default=800, help='updates on prompts and replies')
-    p.add_argument('--steps', type=int, nargs='+', default=[3000, 3200, 2600], help='updates on replies, by round')
+    p.add_argument('--steps', type=int, nargs='+', default=[3000, 3200, 2600],
+                   help='updates on replies, round by round')
     main(**vars(p.parse_args()))
