@@ -81,5 +81,5 @@ if __name__ == '__main__':
     p.add_argument('--out', default='data/search')
     p.add_argument('--whole', type=int, default=800, help='updates on prompts and replies')
     p.add_argument('--steps', type=int, nargs='+', default=[3000, 3200, 2600],
-                   help='updates on replies, by round')
+                   help='updates on replies, round by round')
     main(**vars(p.parse_args()))
