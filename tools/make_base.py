@@ -93,25 +93,41 @@ def stray_moves(action, admissible, rng):
         return [rng.choice(admissible)]
     return slips(action, rng) if stray < .18 else []
 
-def rows(rng, unplayed=None):
+def trusting_expert(task, rng):
+    "The expert that demonstrates"
+    return AlfworldExpert(task, rng, trust=TRUST)
+
+def rows(rng, unplayed=None, expert_of=trusting_expert, strays=stray_moves, kept=share):
     "Demonstration rows of `unplayed` episodes, with strays that the policy learns to get out of"
     for e in unplayed or episodes(rng):
-        expert = AlfworldExpert(e.start().task, rng, trust=TRUST)
+        expert = expert_of(e.start().task, rng)
         while not e.done:
             prompt = e.messages()
             thought, action = expert.act(e.admissible, e.notes, e.skills)
-            moves = stray_moves(action, e.admissible, rng)
-            if not moves and rng.random() < share(thought, action):
+            moves = strays(action, e.admissible, rng)
+            if not moves and rng.random() < kept(thought, action):
                 yield dict(prompt=prompt, completion=write_reply(thought, action))
             for move in moves or [action]:
                 if not e.done:
                     e.act(move)
 
-def main(out, steps, mixture):
+def pretrain(policy, phases, out):
+    "Train `policy` on phases of (rows as `full_sft` takes them, updates, peak learning rate), and save it"
     import torch
-    from mixture import Mixture
     from tqdm import tqdm
     torch.set_num_threads(1)
+    with tqdm(total=sum(steps for _, steps, _ in phases)) as bar:
+        def show(step, loss):
+            bar.update()
+            if step % 100 == 99:
+                bar.set_postfix(loss=f'{loss:.3f}')
+        for some, steps, lr in phases:
+            losses = full_sft(some, policy, steps, lr=lr, progress=show)
+    last = losses[-500:]
+    print(f'{policy}: loss {sum(last)/len(last):.3f}, saved in {policy.save(out)}')
+
+def main(out, steps, mixture):
+    from mixture import Mixture
     tokenizer = word_tokenizer(vocabulary())
     policy = Policy(tiny_model(len(tokenizer)), tokenizer)
     stream = rows(random.Random(0))
@@ -119,15 +135,7 @@ def main(out, steps, mixture):
     def batch():
         return encode_rows([next(stream) for _ in range(512)], policy)
 
-    with tqdm(total=steps + mixture) as bar:
-        def show(step, loss):
-            bar.update()
-            if step % 100 == 99:
-                bar.set_postfix(loss=f'{loss:.3f}')
-        full_sft(batch, policy, steps, lr=4e-3, progress=show)
-        losses = full_sft(Mixture(policy, 0), policy, mixture, lr=2.5e-3, progress=show)
-    last = losses[-500:]
-    print(f'{policy}: loss {sum(last)/len(last):.3f}, saved in {policy.save(out)}')
+    pretrain(policy, [(batch, steps, 4e-3), (Mixture(policy, 0), mixture, 2.5e-3)], out)
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
