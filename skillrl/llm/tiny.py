@@ -45,7 +45,8 @@ def _bracketed():
     "Writes what stands in brackets without blanks at its ends"
     from tokenizers import decoders
     spaced = decoders.WordPiece(prefix='##', cleanup=False)
-    return decoders.Sequence([spaced, decoders.Fuse(), decoders.Replace('[ ', '['), decoders.Replace(' ]', ']')])
+    brackets = decoders.Replace('[ ', '['), decoders.Replace(' ]', ']')
+    return decoders.Sequence([spaced, decoders.Fuse(), *brackets])
 
 # %% ../../nbs/337_llm.tiny.ipynb #bcc4be29
 def tiny_model(

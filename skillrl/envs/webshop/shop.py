@@ -7,7 +7,6 @@ __all__ = ['ATTRIBUTES', 'WARES', 'VALUES', 'NAMES', 'N_PRODUCTS', 'Ware', 'Conv
            'conventions', 'generate_catalogue', 'solution', 'unsolvable', 'generate_shop']
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #385d859f
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ..base import seeded
@@ -152,8 +151,11 @@ def _human_requests(ware, wanted, options, ways, rng):
 def _bullets(ware, attributes, options, ways):
     "Lines of a page of features: what it is, what customers call it, and what its sizes mean"
     told = [f'{", ".join(attributes)}.', f'Sold as: {ware.query}.']
-    sizes = [f'{written} is {size}' for size, written in ways.sizes.items() if written in options.get('size', ())]
-    return told + [f'Sizes: {", ".join(sizes)}.'] if sizes else told
+    offered = options.get('size', ())
+    sizes = [f'{written} is {size}' for size, written in ways.sizes.items() if written in offered]
+    if sizes:
+        told.append(f'Sizes: {", ".join(sizes)}.')
+    return told
 
 def _product(n, ware, ways, rng):
     "Product number `n`, a `ware`"

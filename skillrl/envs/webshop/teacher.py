@@ -7,8 +7,6 @@ __all__ = ['notes_at_end', 'bought', 'Record', 'word_records', 'size_records', '
            'ShopReader']
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #f0aed4cc
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
 from ..records import CategoryReader
@@ -17,7 +15,7 @@ from .router import shop_category
 from .shop import size_sentence, word_sentence
 from ...skills.bank import Skill
 from ...skills.consolidation import goals_of
-from ...skills.distillation import OfflineTeacher, origin
+from ...skills.distillation import origin
 from ...skills.evidence import replay
 from ...trajectory import Step, Trajectory
 
