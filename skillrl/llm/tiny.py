@@ -17,7 +17,16 @@ _WORD = r'</?[a-z]+>|[a-z]+ \d+|[a-z]+|\d+|:'
 _DROPPED = r'\b(?:an?|the|and|you|of)\b(?= )'
 _USER = "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join('\n') }}"
 _SPECIAL = dict(pad_token='<pad>', unk_token='<unk>', eos_token='<eos>', bos_token='<bos>')
+_CODE = r'[a-z]+\d[a-z\d]*' # Letters and digits without a blank: the id of a product
 
+def _bracketed():
+    "Writes what stands in brackets without blanks at its ends"
+    from tokenizers import decoders
+    spaced = decoders.WordPiece(prefix='##', cleanup=False)
+    brackets = decoders.Replace('[ ', '['), decoders.Replace(' ]', ']')
+    return decoders.Sequence([spaced, decoders.Fuse(), *brackets])
+
+# %% ../../nbs/337_llm.tiny.ipynb #76717d89
 def word_tokenizer(
     words:Iterable[str], # What it can read and write: 'egg', 'cabinet 1', '<think>', 'search['; any order
 )->'PreTrainedTokenizerFast': # One token per word or numbered thing
@@ -38,15 +47,6 @@ def word_tokenizer(
     tok.normalizer = normalizers.Sequence([normalizers.Lowercase(), drop])
     tok.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior='removed', invert=True)
     return PreTrainedTokenizerFast(tokenizer_object=tok, padding_side='left', chat_template=_USER, **_SPECIAL)
-
-_CODE = r'[a-z]+\d[a-z\d]*' # Letters and digits without a blank: the id of a product
-
-def _bracketed():
-    "Writes what stands in brackets without blanks at its ends"
-    from tokenizers import decoders
-    spaced = decoders.WordPiece(prefix='##', cleanup=False)
-    brackets = decoders.Replace('[ ', '['), decoders.Replace(' ]', ']')
-    return decoders.Sequence([spaced, decoders.Fuse(), *brackets])
 
 # %% ../../nbs/337_llm.tiny.ipynb #bcc4be29
 def tiny_model(

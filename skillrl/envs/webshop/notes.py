@@ -204,15 +204,14 @@ def wanted(self:ShopNotes)->list[str]:
     return [request.query, *left]
 
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #9db36e6b
-@patch
-def known_lines(self:ShopNotes)->list[str]:
+def _known_lines(notes):
     "What was learnt in the episode, in words"
-    known = [f'{said} as {word}' for word, said in self.sold_as.items()]
-    asked = [size for size in self.request.options.values() if size in self.sizes.values()]
-    known += [f'{size} is written {written}' for written, size in self.sizes.items() if size in asked]
+    known = [f'{said} as {word}' for word, said in notes.sold_as.items()]
+    asked = notes.request.options.values()
+    known += [f'{size} is written {written}' for written, size in notes.sizes.items() if size in asked]
     found = [f'Known: {"; ".join(known)}'] if known else []
-    if self.queries:
-        found.append(f'Searched: {self.queries[-1]}')
+    if notes.queries:
+        found.append(f'Searched: {notes.queries[-1]}')
     return found
 
 @patch
@@ -224,7 +223,7 @@ def lines(self:ShopNotes,
     history_length:int, # Not used: notes stand for the history
 )->list[str]:
     "Lines of the prompt after task and skills"
-    told = [*self.known_lines(), self.on_page()]
+    told = [*_known_lines(self), self.on_page()]
     if self.chosen:
         told.append(f'Chosen: {", ".join(self.chosen)}')
     return [*told, f'Want: {", ".join(self.wanted())}']
