@@ -385,7 +385,7 @@ def test_chance_wins_hardly_ever():
 
 def test_hints_are_believed_with_the_given_chance():
     task = 'i am looking for rugs that are non slip in large'
-    hints = ['look for rugs as bomatu', 'size large is written fit 9']
+    hints = ['Rugs = bomatu.', 'Size large = fit 9.']
     said = [ShopExpert(task, seed, trust=.5).act([], ShopNotes(''), hints)[1] for seed in range(200)]
     assert .35 < sum('bomatu' in command for command in said)/200 < .65
     assert ShopExpert(task, 0, trust=0.).act([], ShopNotes(''), hints)[1] == 'search[non slip]'

@@ -14,8 +14,8 @@ from .engine import ShopEngine
 from .notes import Request, ShopNotes, read_request, title_word
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #f3afa870
-_WORD = re.compile(r'look for ([a-z ]+?) as (\w+)', re.I)
-_SIZE = re.compile(r'size ([\w-]+) is written (fit \d+)', re.I)
+_WORD = re.compile(r'([a-z ]+?) = (\w+)\.?', re.I)
+_SIZE = re.compile(r'size ([\w-]+) = (fit \d+)\.?', re.I)
 
 def read_hints(
     lines:list[str], # Sentences of skills
@@ -23,9 +23,11 @@ def read_hints(
     "What skills say about a shop; of two that differ the first counts"
     words, sizes = {}, {}
     for line in lines:
-        for found, hints in ((_WORD.findall(line), words), (_SIZE.findall(line), sizes)):
-            for said, written in found:
-                hints.setdefault(said.lower(), written.lower())
+        size, word = _SIZE.fullmatch(line), _WORD.fullmatch(line)
+        if size:
+            sizes.setdefault(size[1].lower(), size[2].lower())
+        elif word:
+            words.setdefault(word[1].lower(), word[2].lower())
     return words, sizes
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #00ca90f0
@@ -85,9 +87,9 @@ def search(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Search for the word, or for what else is known"
     word, values = self.word(), [self.written(*option) for option in self.request.options.items()]
     if word and any(word in query for query in self.notes.queries[-1:]): # It did not help
-        return f'{self.request.query} as {word}', f'search[{word}]'
+        return f'{self.request.query} {word}', f'search[{word}]'
     words = filter(None, [word, *self.request.attributes, *values])
-    return f'{self.request.query} as {word or "unknown"}', f'search[{" ".join(words)}]'
+    return f'{self.request.query} {word or "unknown"}', f'search[{" ".join(words)}]'
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #94079043
 @patch
@@ -98,7 +100,7 @@ def choose(self:ShopExpert)->tuple[str, str]: # Thought, command
     searched = bool(word) and word in self.notes.queries[-1].split()
     known = word in self.notes.sold_as
     if word and not named and not searched:
-        return f'{self.request.query} as {word}', 'click[back to search]'
+        return f'{self.request.query} {word}', 'click[back to search]'
     if named or offers and not known:
         best = (named or offers)[0]
         return f'open {best.word} {best.asin}', f'click[{best.asin}]'
@@ -124,7 +126,7 @@ def inspect(self:ShopExpert)->tuple[str, str]: # Thought, command
         if written not in [*notes.options(), *notes.chosen]:
             return f'no {value}', 'click[< prev]'
         if written not in notes.chosen:
-            means = value if written == value else f'{value} is written {written}'
+            means = value if written == value else f'{value} {written}'
             return f'choose {means}', f'click[{written}]'
     if looked_up and self.lacks():
         return f'no {self.lacks()[0]}', 'click[< prev]'

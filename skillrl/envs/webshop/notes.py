@@ -206,9 +206,9 @@ def wanted(self:ShopNotes)->list[str]:
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #9db36e6b
 def _known_lines(notes):
     "What was learnt in the episode, in words"
-    known = [f'{said} as {word}' for word, said in notes.sold_as.items()]
+    known = [f'{said} = {word}' for word, said in notes.sold_as.items()]
     asked = notes.request.options.values()
-    known += [f'{size} is written {written}' for written, size in notes.sizes.items() if size in asked]
+    known += [f'{size} = {written}' for written, size in notes.sizes.items() if size in asked]
     found = [f'Known: {"; ".join(known)}'] if known else []
     if notes.queries:
         found.append(f'Searched: {notes.queries[-1]}')

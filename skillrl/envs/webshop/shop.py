@@ -87,11 +87,11 @@ class Conventions:
 
 def word_sentence(said:str, word:str)->str:
     "How a thing is called in a shop, for a skill"
-    return f'Look for {said} as {word}.'
+    return f'{said.capitalize()} = {word}.'
 
 def size_sentence(size:str, written:str)->str:
     "How a size is written in a shop, for a skill"
-    return f'Size {size} is written {written}.'
+    return f'Size {size} = {written}.'
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #d63cd781
 def conventions(
