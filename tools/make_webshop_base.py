@@ -75,7 +75,7 @@ def stray_moves(action, admissible, rng):
 
 def kept(thought, action):
     "Share of rows kept: a search is one step of six, and the step that has to find the right skill"
-    return 1. if action.startswith('search[') else .15
+    return 1. if action.startswith('search[') else .3
 
 class Passes:
     "Rows for each pass of `full_sft`, from a growing pool; names, ids and options are exchanged at random"

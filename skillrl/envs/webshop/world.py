@@ -25,6 +25,7 @@ class WebShop(RecordedWorld):
     categories = CATEGORIES
     router = ROUTER
     aim = 'to buy'
+    weights = 'webshop'
 
     def suites(self, config:Any)->tuple[list, list]: # Suites to learn in, suites to be judged in
         "The suites of a run"
