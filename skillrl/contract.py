@@ -76,12 +76,23 @@ class Parsed(NamedTuple):
 _reply = re.compile(r'\s*<think>(.*?)</think>\s*<action>(.*?)</action>\s*', re.S)
 _tag = re.compile(r'</?(?:think|action)>', re.I)
 
+_blank = re.compile('<[a-z ]+>')
+
+def _fills_in(action, admissible):
+    "Is `action` a command of `admissible` with something else for what stands there as `<your query>`?"
+    for command in admissible:
+        if '<' in command and _blank.search(command):
+            start, end = _blank.split(command, 1)
+            if action.startswith(start) and action.endswith(end) and len(action) > len(start + end):
+                return True
+    return False
+
 def _strict(text, admissible):
     m = _reply.fullmatch(text)
     if not m or _tag.search(m[1]) or _tag.search(m[2]):
         return Parsed('', '', False)
     thought, action = m[1].strip(), ' '.join(m[2].split())
-    if admissible is None or action in admissible:
+    if admissible is None or action in admissible or _fills_in(action, admissible):
         return Parsed(thought, action, bool(action))
     spelled = {' '.join(one_line(a).split()): a for a in admissible}
     return Parsed(thought, spelled.get(action, action), action in spelled)

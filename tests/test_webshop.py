@@ -6,9 +6,12 @@ import math
 import os
 import random
 import sys
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 import pytest
+from skillrl.agent import Episode
 from skillrl.envs.bm25 import BM25, lossy_length, tokens
 from skillrl.config import EnvConfig
 from skillrl.envs.base import SPLITS, world
@@ -20,8 +23,13 @@ from skillrl.envs.webshop.notes import ShopNotes, read_request
 from skillrl.envs.webshop.official import OfficialShop
 from skillrl.envs.webshop.reward import (
     has_attribute, letter_nouns, matched_options, measure_purchase, same_words, title_score)
-from skillrl.envs.webshop.shop import WARES, conventions, generate_catalogue, generate_shop, unsolvable
+from skillrl.envs.webshop.shop import (WARES, conventions, generate_catalogue, generate_shop, size_sentence,
+                                       unsolvable, word_sentence)
 from skillrl.envs.webshop.suites import ShopSuite
+from skillrl.envs.webshop.teacher import notes_at_end, size_records, word_records
+from skillrl.llm.tiny import word_tokenizer
+from skillrl.skills.evidence import replay
+from skillrl.store import data_path
 
 ROOT = Path(__file__).parents[1]
 
@@ -340,9 +348,9 @@ def test_sessions_that_begin_by_themselves_are_drawn_from_the_generator_that_shu
 
 def test_generated_shops_are_the_same_by_name_and_differ_between_names():
     assert generate_catalogue('elm', 40).products == generate_catalogue('elm', 40).products
-    assert not {p.name for p in generate_catalogue('elm', 40).products} & {
-        p.name for p in generate_catalogue('oak', 40).products}
-    assert len(set(conventions('elm').words.values())) == len(WARES)
+    assert generate_catalogue('elm', 40).products != generate_catalogue('oak', 40).products
+    assert conventions('elm').words != conventions('oak').words
+    assert len(set(conventions('elm').words.values())) == 15 == 3*len({ware.department for ware in WARES})
     assert len(set(conventions('elm').sizes.values())) == 4
 
 @pytest.mark.parametrize('human', [False, True])
@@ -377,7 +385,7 @@ def test_chance_wins_hardly_ever():
 
 def test_hints_are_believed_with_the_given_chance():
     task = 'i am looking for rugs that are non slip in large'
-    hints = ['look for rugs as bomatu', 'size large is written fit 9']
+    hints = ['Rugs = bomatu.', 'Size large = fit 9.']
     said = [ShopExpert(task, seed, trust=.5).act([], ShopNotes(''), hints)[1] for seed in range(200)]
     assert .35 < sum('bomatu' in command for command in said)/200 < .65
     assert ShopExpert(task, 0, trust=0.).act([], ShopNotes(''), hints)[1] == 'search[non slip]'
@@ -442,3 +450,90 @@ def test_goals_of_two_shops_have_names_of_their_own():
     first, second = (ShopSuite(name, n=60) for name in ('test-000', 'test-001'))
     names = [{g.id for split in suite.dealt for g in suite.games(split, 9)} for suite in (first, second)]
     assert all(name.startswith('test-000/') for name in names[0]) and not names[0] & names[1]
+
+# ---- what a tiny policy reads, and who teaches ----
+
+def played(suite, goal, commands):
+    "Trajectory of `commands`, the last of which ends the episode"
+    e = Episode(suite.env(goal, len(commands)), goal)
+    for command in commands:
+        e.act(command)
+    return e.trajectory()
+
+def wares_listed(suite, goal):
+    "Notes after a search for one colour"
+    env = suite.env(goal, 9)
+    notes = ShopNotes(env.reset()[0])
+    notes.see('search[navy]', env.step('search[navy]')[0])
+    return env, notes
+
+def test_a_list_in_notes_leaves_out_what_is_no_use():
+    suite = ShopSuite('elm', n=150)
+    env, notes = wares_listed(suite, suite.game('train', 0))
+    notes.request = replace(notes.request, cap=1000.)
+    first, second = notes.offers()[:2]
+    assert len({product.word for product in notes.offers()}) == len(notes.offers())
+    notes.seen[first.asin] = first.title
+    assert first.asin not in [product.asin for product in notes.offers()]
+    notes.sold_as[second.word] = 'something else'
+    assert second.word not in [product.word for product in notes.offers()]
+    notes.request = replace(notes.request, cap=1.)
+    assert notes.offers() == []
+
+def test_notes_want_no_option_that_is_chosen():
+    suite = ShopSuite('elm', 'human', n=150)
+    goal = next(g for g in suite.games('train', 500) if g.task.split(',')[0].endswith(' in large'))
+    e = Episode(suite.env(goal, 9), goal)
+    written = goal.options[0]
+    for command in (f'search[{goal.name}]', f'click[{goal.product.asin.lower()}]'):
+        e.act(command)
+    assert e.notes.wanted()[1:] == ['large'] and written in e.notes.options()
+    e.act(f'click[{written}]')
+    assert e.notes.wanted()[1:] == [] and written not in e.notes.options()
+
+def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
+    suite = ShopSuite('elm', 'human', n=150)
+    goal = next(g for g in suite.games('train', 500) if g.task.split(',')[0].endswith(' in large'))
+    true, asin = conventions('elm'), goal.product.asin.lower()
+    said, word = goal.query, true.words[goal.query]
+    bought = [f'search[{goal.name}]', f'click[{asin}]', f'click[{true.sizes["large"]}]', 'click[buy now]']
+    won = played(suite, goal, bought)
+    assert won.success
+    read = [(won, notes_at_end(won))]
+    assert {key: record.support for key, record in word_records(read).items()} == {(said, word): 1}
+    assert list(size_records(read)) == [('large', true.sizes['large'])]
+    other = next(p for p in suite.shop.catalogue.products if p.query not in (said, 'display stands'))
+    wrong = played(suite, goal, [f'search[{other.name}]', f'click[{other.asin.lower()}]', 'click[buy now]'])
+    assert wrong.reward == 0
+    records = word_records([(wrong, notes_at_end(wrong))])
+    assert [record.support for record in records.values()] == [-1]
+    looked = played(suite, goal, [f'search[{other.name}]', f'click[{other.asin.lower()}]', 'click[features]'])
+    skills = world('webshop').teacher().distill([won, wrong, looked])
+    told = {skill.principle for skill in skills if hasattr(skill, 'principle')}
+    assert word_sentence(other.query, true.words[other.query]) in told and told <= set(true.sentences())
+    assert size_sentence('large', true.sizes['large']) in told
+
+def test_a_click_on_an_option_is_not_refused():
+    suite = ShopSuite('elm', n=150)
+    goal = next(g for g in suite.games('train', 50) if g.options)
+    value = next(iter(goal.options.values()))
+    opened = [f'search[{goal.name}]', f'click[{goal.product.asin.lower()}]', f'click[{value}]']
+    t = played(suite, goal, [*opened, 'click[no such thing]'])
+    reader = world('webshop').teacher().reader
+    assert [reader.refused(step, after) for step, after, _ in replay(t)] == [False, False, False, True]
+
+def test_the_vocabulary_of_the_base_policy_has_all_that_the_expert_says():
+    sys.path.insert(0, str(ROOT/'tools'))
+    from make_webshop_base import expert_of, kept, rows, episodes, stray_moves, vocabulary
+    tokenizer = word_tokenizer(vocabulary())
+    some = islice(rows(random.Random(0), episodes(random.Random(1)), expert_of, stray_moves, kept), 120)
+    for row in some:
+        ids = tokenizer(row['completion'])['input_ids']
+        assert tokenizer.decode(ids, skip_special_tokens=True) == row['completion']
+        assert len(tokenizer(row['prompt'][1]['content'])['input_ids']) < 150
+
+def test_the_tokenizer_of_the_first_world_is_as_it_was(tmp_path):
+    sys.path.insert(0, str(ROOT/'tools'))
+    from make_base import vocabulary
+    word_tokenizer(vocabulary()).save_pretrained(tmp_path)
+    assert (tmp_path/'tokenizer.json').read_bytes() == (data_path('base')/'tokenizer.json').read_bytes()

@@ -17,9 +17,18 @@ _WORD = r'</?[a-z]+>|[a-z]+ \d+|[a-z]+|\d+|:'
 _DROPPED = r'\b(?:an?|the|and|you|of)\b(?= )'
 _USER = "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join('\n') }}"
 _SPECIAL = dict(pad_token='<pad>', unk_token='<unk>', eos_token='<eos>', bos_token='<bos>')
+_CODE = r'[a-z]+\d[a-z\d]*' # Letters and digits without a blank: the id of a product
 
+def _bracketed():
+    "Writes what stands in brackets without blanks at its ends"
+    from tokenizers import decoders
+    spaced = decoders.WordPiece(prefix='##', cleanup=False)
+    brackets = decoders.Replace('[ ', '['), decoders.Replace(' ]', ']')
+    return decoders.Sequence([spaced, decoders.Fuse(), *brackets])
+
+# %% ../../nbs/337_llm.tiny.ipynb #76717d89
 def word_tokenizer(
-    words:Iterable[str], # What it can read and write: 'egg', 'cabinet 1', '<think>'; any order
+    words:Iterable[str], # What it can read and write: 'egg', 'cabinet 1', '<think>', 'search['; any order
 )->'PreTrainedTokenizerFast': # One token per word or numbered thing
     "A tokenizer whose vocabulary is `words`"
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
@@ -27,9 +36,13 @@ def word_tokenizer(
     special = list(_SPECIAL.values())
     words = sorted({w.lower() for w in words} - set(special))
     ids = {w: i for i, w in enumerate(special + words)}
-    odd = [re.escape(w) for w in reversed(words) if not re.fullmatch(_WORD, w)]  # in/on; longer first
-    pattern = '|'.join([*odd, _WORD])
+    codes = [_CODE] if any(re.fullmatch(_CODE, w) for w in words) else []
+    known = '|'.join([*codes, _WORD])
+    odd = [re.escape(w) for w in reversed(words) if not re.fullmatch(known, w)]  # in/on; longer first
+    pattern = '|'.join([*odd, known])
     tok = Tokenizer(models.WordLevel(ids, unk_token='<unk>'))
+    if ']' in ids:
+        tok.decoder = _bracketed()
     drop = normalizers.Replace(Regex(_DROPPED), ' ')
     tok.normalizer = normalizers.Sequence([normalizers.Lowercase(), drop])
     tok.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior='removed', invert=True)

@@ -11,11 +11,11 @@ import re
 from typing import Any
 from fastcore.basics import patch
 from .engine import ShopEngine
-from .notes import Listed, Request, ShopNotes, read_request, title_word
+from .notes import Request, ShopNotes, read_request, title_word
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #f3afa870
-_WORD = re.compile(r'look for ([a-z ]+?) as (\w+)', re.I)
-_SIZE = re.compile(r'size ([\w-]+) is written (fit \d+)', re.I)
+_WORD = re.compile(r'([a-z ]+?) = (\w+)\.?', re.I)
+_SIZE = re.compile(r'size ([\w-]+) = (fit \d+)\.?', re.I)
 
 def read_hints(
     lines:list[str], # Sentences of skills
@@ -23,9 +23,11 @@ def read_hints(
     "What skills say about a shop; of two that differ the first counts"
     words, sizes = {}, {}
     for line in lines:
-        for found, hints in ((_WORD.findall(line), words), (_SIZE.findall(line), sizes)):
-            for said, written in found:
-                hints.setdefault(said.lower(), written.lower())
+        size, word = _SIZE.fullmatch(line), _WORD.fullmatch(line)
+        if size:
+            sizes.setdefault(size[1].lower(), size[2].lower())
+        elif word:
+            words.setdefault(word[1].lower(), word[2].lower())
     return words, sizes
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #00ca90f0
@@ -45,8 +47,6 @@ class ShopExpert:
         self.request:Request = request
         self.rng = rng if isinstance(rng, random.Random) else random.Random(rng)
         self.trust, self._trusted = trust, {}
-        self.refused = set() # Products that it will not open again
-        self._turned = 0
 
     def act(self,
         admissible:list[str], # Not needed: its clicks come from its notes
@@ -57,7 +57,7 @@ class ShopExpert:
         self.notes = notes
         self.hints = read_hints(skill_lines)
         if notes.kind == 'details':
-            return 'back to the product', 'click[< prev]'
+            return 'back', 'click[< prev]'
         return getattr(self, _WAYS[notes.kind])()
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #08e98f43
@@ -75,88 +75,68 @@ def word(self:ShopExpert)->str: # '' if it is not known
     return known[0] if known else self.believed(self.hints[0], self.request.query)
 
 @patch
+def written(self:ShopExpert, axis:str, value:str)->str: # '' if it is not known
+    "How this shop writes a value of the request"
+    if axis != 'size' or value.startswith('fit '):
+        return value
+    known = [written for written, size in self.notes.sizes.items() if size == value]
+    return known[0] if known else self.believed(self.hints[1], value)
+
+@patch
 def search(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Search for the word, or for what else is known"
     word, values = self.word(), [self.written(*option) for option in self.request.options.items()]
-    words = [word, *self.request.attributes, *values] if word else [*self.request.attributes, *values]
-    query = ' '.join(filter(None, words))
-    if query in self.notes.queries: # It did not help
-        query = word or self.rng.choice(self.request.attributes)
-    self._turned = 0
-    return f'search {self.request.query} as {word or "unknown"}', f'search[{query}]'
-
-@patch
-def written(self:ShopExpert, axis:str, value:str)->str: # '' if it is not known
-    "How this shop writes a value of the request"
-    if axis == 'size' and not value.startswith('fit '):
-        return self.believed(self.hints[1], value)
-    return value
+    if word and any(word in query for query in self.notes.queries[-1:]): # It did not help
+        return f'{self.request.query} {word}', f'search[{word}]'
+    words = filter(None, [word, *self.request.attributes, *values])
+    return f'{self.request.query} {word or "unknown"}', f'search[{" ".join(words)}]'
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #94079043
 @patch
-def may_be_right(self:ShopExpert, product:Listed)->bool:
-    "Is a listed product worth opening?"
-    if product.asin in self.refused or product.low > self.request.cap:
-        return False
-    word = self.word()
-    return product.word == word if word else product.word not in self.notes.sold_as
-
-@patch
-def choose(self:ShopExpert)->tuple[str, str]:
+def choose(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Open a product, or look further"
-    word = self.word()
-    if word and word not in self.notes.queries[-1]:
-        return self.search()
-    open_to = [product for product in self.notes.listed if self.may_be_right(product)]
-    if open_to:
-        best = min(open_to, key=lambda product: product.high > self.request.cap)
-        return f'look at {best.title}', f'click[{best.asin}]'
-    if len(self.notes.listed) == 10 and self._turned < RESULT_PAGES:
-        self._turned += 1
-        return 'nothing here, next page', 'click[next >]'
-    return self.search()
+    word, offers = self.word(), self.notes.offers()
+    named = [product for product in offers if product.word == word]
+    searched = bool(word) and word in self.notes.queries[-1].split()
+    known = word in self.notes.sold_as
+    if word and not named and not searched:
+        return f'{self.request.query} {word}', 'click[back to search]'
+    if named or offers and not known:
+        best = (named or offers)[0]
+        return f'open {best.word} {best.asin}', f'click[{best.asin}]'
+    if self.notes.listed:
+        return 'next', 'click[next >]'
+    return 'search', 'click[back to search]'
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #0f349b6a
 @patch
 def inspect(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Look up, choose an option, buy, or leave"
-    notes = self.notes
-    chosen = {value: self.option(axis, value) for axis, value in self.request.options.items()}
-    for value, offered in chosen.items():
-        if offered is None:
-            return self.leave(f'there is no {value}')
-    if not self.sure():
-        if notes.opened not in notes.features:
-            return 'see what it is', 'click[features]'
-        return self.leave('it is not what was asked for')
-    for value, offered in chosen.items():
-        if offered not in notes.chosen:
-            return f'choose {value}', f'click[{offered}]'
-    return 'all is right', 'click[buy now]'
+    notes, word = self.notes, title_word(self.notes.title)
+    looked_up = notes.opened in notes.features
+    sold_as = notes.sold_as.get(word, self.request.query if word == self.word() else '')
+    if not sold_as and not looked_up:
+        return 'see features', 'click[features]'
+    if sold_as != self.request.query:
+        return f'leave {word}', 'click[< prev]'
+    for axis, value in self.request.options.items():
+        written = self.written(axis, value)
+        if not written and not looked_up:
+            return 'see features', 'click[features]'
+        if written not in [*notes.options(), *notes.chosen]:
+            return f'no {value}', 'click[< prev]'
+        if written not in notes.chosen:
+            means = value if written == value else f'{value} {written}'
+            return f'choose {means}', f'click[{written}]'
+    if looked_up and self.lacks():
+        return f'no {self.lacks()[0]}', 'click[< prev]'
+    return 'buy', 'click[buy now]'
 
 @patch
-def sure(self:ShopExpert)->bool:
-    "Do title and features say that the product that is open is what was asked for?"
-    title = self.notes.titles[self.notes.opened]
-    told = f'{title.lower()} {self.notes.features.get(self.notes.opened, "")}'
-    return title_word(title) == self.word() and all(wish in told for wish in self.request.attributes)
-
-# %% ../../../nbs/596_envs.webshop.expert.ipynb #b6c6d281
-@patch
-def option(self:ShopExpert, axis:str, value:str)->str|None: # None if it is not there
-    "Value on the page that is asked for, or a guess where its writing is not known"
-    written = self.written(axis, value)
-    if written:
-        return written if written in self.notes.parts else None
-    sizes = [part for part in self.notes.parts if part.startswith('fit ')]
-    already = [part for part in sizes if part in self.notes.chosen]
-    return next(iter(already or sizes), None)
-
-@patch
-def leave(self:ShopExpert, why:str)->tuple[str, str]:
-    "Refuse the product and go back to the results"
-    self.refused.add(self.notes.opened)
-    return why, 'click[< prev]'
+def lacks(self:ShopExpert)->list[str]:
+    "Attributes of the request that the features of the product that is open do not name"
+    told = self.notes.features[self.notes.opened]
+    return [wish for wish in self.request.attributes if wish not in told]
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #c1ff2528
 def play_expert(

@@ -1,0 +1,103 @@
+"""Make the base policy for shops that ships in `data/webshop`.
+
+    python tools/make_webshop_base.py [--out data/webshop] [--steps 5000]
+
+Ten CPU-minutes on one core. Over hundreds of random shops the policy learns to act by what its prompt says:
+by the shop's own skills in six episodes of ten, by those of another shop in some, and by none in the rest.
+The demonstrator believes a skill nine times in ten. What a shop calls its wares no weight can know; no shop
+made here is met again in training or tests.
+"""
+import argparse, random
+from pretraining import Stage, demonstrated, pretrain
+from skillrl.agent import Episode
+from skillrl.envs.webshop.expert import ShopExpert
+from skillrl.envs.webshop.shop import (ATTRIBUTES, NAMES, VALUES, WARES, conventions, size_sentence,
+                                       word_sentence)
+from skillrl.envs.webshop.suites import ShopSuite
+from skillrl.llm.local import Policy
+from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.training.dagger import renumber
+from skillrl.training.sft import encode_rows
+
+WORDS = '''task skill find me i am looking for that are in with color size scent flavor material oak steel
+price lower than dollars look as is written <think> </think> <action> </action> : search[ click[ ] known
+searched list open sold options chosen page details search want unknown see features leave no choose buy next
+back stand do not repeat action changed nothing instead among actions listed'''
+PHRASES = ['< prev', 'buy now', 'next >', 'back to search', 'display stands']
+FITS = [f'fit {n}' for n in range(2, 10)]
+IDS = [f'b00000x{n:03d}' for n in range(500)]
+HABIT = 'Do not repeat an action that changed nothing.'
+TRUST = .9         # Share of skills that the demonstrator believes
+OWN, OTHER = .6, .15 # Shares of episodes with skills of the shop, and with those of another
+POOL = 24_000      # Rows; each is met again with other words in it
+PASS = 3000        # Rows
+
+def vocabulary():
+    "All words of generated shops, and the ids of the first 500 products"
+    values = [value for some in VALUES.values() for value in some]
+    wares = [ware.query for ware in WARES]
+    return [*WORDS.split(), *PHRASES, *ATTRIBUTES, *values, *FITS, *wares, *NAMES, *IDS]
+
+def notes(ways, task, rng):
+    "What a bank might show for `task`: usually what its ware is sold as, among other sentences"
+    asked = [said for said in ways.words if said in task and rng.random() < .9]
+    said = dict.fromkeys(asked + rng.sample(list(ways.words), rng.randint(0, 3)))
+    out = [word_sentence(one, ways.words[one]) for one in list(said)[:3]]
+    if rng.random() < .8:
+        request = task.split(',')[0]
+        sizes = [size for size in ways.sizes if request.endswith(f' {size}') and rng.random() < .8]
+        size = (sizes or rng.sample(list(ways.sizes), 1))[0]
+        out.append(size_sentence(size, ways.sizes[size]))
+    rng.shuffle(out)
+    return [*out, HABIT] if rng.random() < .2 else out
+
+def episodes(rng):
+    "Unplayed episodes of shop after shop"
+    n = 0
+    while True:
+        suite = ShopSuite(f'base-{n}', n=240)
+        ways, others = conventions(suite.name), conventions(f'other than base-{n}')
+        n += 1
+        for _ in range(16):
+            game = suite.draw(rng.choice(('train', 'collect')), rng)
+            sort = rng.choices((ways, others, None), (OWN, OTHER, 1 - OWN - OTHER))[0]
+            shown = notes(sort, game.task, rng) if sort else ()
+            yield Episode(suite.env(game, 20), game, skills=shown)
+
+def rows(rng):
+    "Demonstration rows; one step in ten is a random click, but no purchase, which is not taught"
+    def strays(action, admissible):
+        clicks = [a for a in admissible if a.startswith('click[') and a != 'click[buy now]']
+        return [rng.choice(clicks)] if clicks and rng.random() < .1 else []
+    def kept(thought, action):
+        # A search is one step of six, and the step that has to find the right skill
+        return action.startswith('search[') or rng.random() < .3
+    for e in episodes(rng):
+        yield from demonstrated(e, ShopExpert(e.start().task, rng, TRUST), strays, kept)
+
+class Passes:
+    "Rows for each pass of `full_sft`, from a growing pool; names, ids and options are exchanged at random"
+    def __init__(self, policy, seed=0):
+        self.policy, self.rng = policy, random.Random(seed)
+        own = random.Random(seed + 1)
+        self.fresh, self.pool = rows(own), []
+        known = policy.tokenizer.get_vocab()
+        kinds = [sorted(known[word] for word in kind)
+                 for kind in (NAMES, IDS, ATTRIBUTES, FITS, *VALUES.values())]
+        self.alike = {token: kind for kind in kinds for token in kind}
+
+    def __call__(self):
+        if len(self.pool) < POOL:
+            self.pool += encode_rows([next(self.fresh) for _ in range(PASS)], self.policy)
+        return [renumber(row, self.alike, self.rng) for row in self.rng.sample(self.pool, PASS)]
+
+def main(out, steps):
+    tokenizer = word_tokenizer(vocabulary())
+    policy = Policy(tiny_model(len(tokenizer)), tokenizer)
+    pretrain(policy, [Stage(Passes(policy), steps, 4e-3)], out)
+
+if __name__ == '__main__':
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('--out', default='data/webshop')
+    p.add_argument('--steps', type=int, default=5000, help='updates')
+    main(**vars(p.parse_args()))
