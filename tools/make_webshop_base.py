@@ -8,7 +8,7 @@ The demonstrator believes a skill nine times in ten. What a shop calls its wares
 made here is met again in training or tests.
 """
 import argparse, random
-from pretraining import Stage, demonstrated, pretrain
+from pretraining import Stage, demonstrated, pretrain, rows_twice
 from skillrl.agent import Episode
 from skillrl.envs.webshop.expert import ShopExpert
 from skillrl.envs.webshop.shop import (ATTRIBUTES, NAMES, VALUES, WARES, conventions, size_sentence,
@@ -91,13 +91,16 @@ class Passes:
             self.pool += encode_rows([next(self.fresh) for _ in range(PASS)], self.policy)
         return [renumber(row, self.alike, self.rng) for row in self.rng.sample(self.pool, PASS)]
 
-def main(out, steps):
+def main(out, whole, steps):
     tokenizer = word_tokenizer(vocabulary())
     policy = Policy(tiny_model(len(tokenizer)), tokenizer)
-    pretrain(policy, [Stage(Passes(policy), steps, 4e-3)], out)
+    rng = random.Random(2)
+    first = Stage(rows_twice(rows(rng), policy, whole=True), whole, 3e-3)
+    pretrain(policy, [first, Stage(Passes(policy), steps, 4e-3)], out)
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out', default='data/webshop')
-    p.add_argument('--steps', type=int, default=5000, help='updates')
+    p.add_argument('--whole', type=int, default=800, help='updates on prompts and replies')
+    p.add_argument('--steps', type=int, default=11000, help='updates on replies')
     main(**vars(p.parse_args()))
