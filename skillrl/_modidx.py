@@ -958,8 +958,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'skillrl.envs.openenv.serve_openenv': ('envs.openenv.html#serve_openenv', 'skillrl/envs/openenv.py')},
             'skillrl.envs.openenv_client': { 'skillrl.envs.openenv_client.OpenEnvClient': ( 'envs.openenv_client.html#openenvclient',
                                                                                             'skillrl/envs/openenv_client.py'),
-                                             'skillrl.envs.openenv_client.OpenEnvClient.__del__': ( 'envs.openenv_client.html#openenvclient.__del__',
-                                                                                                    'skillrl/envs/openenv_client.py'),
                                              'skillrl.envs.openenv_client.OpenEnvClient.__init__': ( 'envs.openenv_client.html#openenvclient.__init__',
                                                                                                      'skillrl/envs/openenv_client.py'),
                                              'skillrl.envs.openenv_client.OpenEnvClient._exchange': ( 'envs.openenv_client.html#openenvclient._exchange',

@@ -1,7 +1,7 @@
 """Our worlds on an OpenEnv server, played by two clients; and servers that lie, stall and vanish.
 
 The first part needs the extra `openenv`, the second the package `websockets` alone."""
-import json, random, socket, threading, time
+import json, random, socket, subprocess, sys, threading, time
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 import pytest
@@ -246,3 +246,10 @@ def test_a_password_stays_out_of_errors():
     with pytest.raises(ConnectionError) as e:
         OpenEnvClient('ws://agent:secret@127.0.0.1:9', field='word').reset()
     assert 'secret' not in str(e.value)
+
+def test_a_process_that_still_plays_can_end():
+    play = ('import sys; from skillrl.envs.openenv_client import OpenEnvClient; '
+            'env = OpenEnvClient(sys.argv[1], field="word"); env.reset()')
+    with stranger(FIRST) as (url, _):
+        done = subprocess.run([sys.executable, '-c', play, url], timeout=60)
+    assert done.returncode == 0

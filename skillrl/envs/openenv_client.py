@@ -7,7 +7,7 @@ __all__ = ['TEXTS', 'TASKS', 'COMMANDS', 'AGAIN', 'first_of', 'text_to_read', 'r
            'action_field', 'OpenEnvClient']
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #43096cf5
-import json, re, reprlib
+import json, re, reprlib, weakref
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -143,9 +143,7 @@ class OpenEnvClient(TextEnv):
         self.router, self.field = router, field
         self.games = []
         self._last = self._socket = None
-
-    def __del__(self):
-        self.close()
+        self._end = None # Ends the connection when the client is forgotten, or the process ends
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #fd49c72b
 def _connector():
@@ -159,9 +157,9 @@ def _connector():
 @patch
 def close(self:OpenEnvClient)->None:
     "End the connection; the episode is lost if it was not over"
-    socket, self._socket = getattr(self, '_socket', None), None
-    if socket:
-        socket.close()
+    self._socket = None
+    if self._end:
+        self._end()
 
 @patch
 def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers
@@ -173,6 +171,7 @@ def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers
         opened = connect(f'{self.url}/ws', open_timeout=self.timeout, close_timeout=1, proxy=None,
                          max_size=LONGEST, compression=None)
         self._socket = opened.__enter__() # From 17 on, websockets warns of connections that no `with` holds
+        self._end = weakref.finalize(self, self._socket.close)
     except TimeoutError as e:
         remedy = 'see what keeps it, or raise timeout'
         raise ConnectionError(f'{self.shown} did not answer within {self.timeout:g} s: {remedy}') from e
