@@ -7,11 +7,13 @@ __all__ = ['WebShop']
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #f332ba7e
 import random
+from dataclasses import replace
 from typing import Any
 from .expert import ShopExpert
 from .notes import ShopNotes, read_request
 from .official import official_prompt
 from .router import CATEGORIES, ROUTER
+from .shop import NAMES, VALUES, WARES
 from .suites import suites
 from .teacher import ShopReader
 from ..base import register
@@ -19,11 +21,13 @@ from ..records import RecordedWorld
 from ...skills.distillation import OfflineTeacher
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #2ea98c94
+_FACTS = frozenset(' '.join([*NAMES, *VALUES['size'], *(ware.query for ware in WARES)]).split())
+
 class WebShop(RecordedWorld):
     "WebShop, in generated shops, with the original data or on a server"
     name = 'webshop'
     categories = CATEGORIES
-    router = ROUTER
+    router = replace(ROUTER, facts=_FACTS)
     aim = 'to buy'
     weights = 'webshop'
 
