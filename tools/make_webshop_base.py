@@ -1,8 +1,8 @@
 """Make the base policy for shops that ships in `data/webshop`.
 
-    python tools/make_webshop_base.py [--out data/webshop] [--whole 800] [--steps 11000 11000]
+    python tools/make_webshop_base.py [--out data/webshop] [--whole 800] [--steps 11000]
 
-Eighteen CPU-minutes on one core. First the policy learns to write prompts and replies. Then, over hundreds
+Nine CPU-minutes on one core. First the policy learns to write prompts and replies. Then, over hundreds
 of random shops, it learns to act by what its prompt says: by the shop's own skills in six episodes of ten, by
 those of another shop in some, and by none in the rest. The demonstrator believes a skill nine times in ten.
 What a shop calls its wares no weight can know; no shop made here is met again in training or tests.
@@ -77,10 +77,9 @@ def rows(rng):
 
 class Passes:
     "Rows for each pass of `full_sft`, from a growing pool; names, ids and options are exchanged at random"
-    def __init__(self, policy, seed=0):
-        self.policy, self.rng = policy, random.Random(seed)
-        own = random.Random(seed + 1)
-        self.fresh, self.pool = rows(own), []
+    def __init__(self, policy):
+        self.policy, self.rng = policy, random.Random(0)
+        self.fresh, self.pool = rows(random.Random(1)), []
         known = policy.tokenizer.get_vocab()
         kinds = [sorted(known[word] for word in kind)
                  for kind in (NAMES, IDS, ATTRIBUTES, FITS, *VALUES.values())]
@@ -95,13 +94,11 @@ def main(out, whole, steps):
     tokenizer = word_tokenizer(vocabulary())
     policy = Policy(tiny_model(len(tokenizer)), tokenizer)
     first = Stage(rows_twice(rows(random.Random(2)), policy, whole=True), whole, 3e-3)
-    rounds = [Stage(Passes(policy, 10*number), updates, 4e-3) for number, updates in enumerate(steps)]
-    pretrain(policy, [first, *rounds], out)
+    pretrain(policy, [first, Stage(Passes(policy), steps, 4e-3)], out)
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out', default='data/webshop')
     p.add_argument('--whole', type=int, default=800, help='updates on prompts and replies')
-    p.add_argument('--steps', type=int, nargs='+', default=[11000, 11000],
-                   help='updates on replies, round by round')
+    p.add_argument('--steps', type=int, default=11000, help='updates on replies')
     main(**vars(p.parse_args()))
