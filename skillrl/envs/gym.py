@@ -10,9 +10,13 @@ import random
 from typing import Any
 import gymnasium as gym
 from fastcore.basics import patch
+from .. import register_worlds
 from ..config import EnvConfig
 from .base import SPLITS, TextEnv, world
 from .sessions import numbered_game
+
+# %% ../../nbs/510_envs.gym.ipynb #7c1be2d0
+register_worlds()
 
 # %% ../../nbs/510_envs.gym.ipynb #83bfe038
 class SuiteEnv(gym.Env):
