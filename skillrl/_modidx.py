@@ -2051,6 +2051,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                             'skillrl.envs.webshop.world.WebShop.teacher': ( 'envs.webshop.world.html#webshop.teacher',
                                                                                             'skillrl/envs/webshop/world.py')},
             'skillrl.evaluate': { 'skillrl.evaluate._cell': ('evaluate.html#_cell', 'skillrl/evaluate.py'),
+                                  'skillrl.evaluate._mean': ('evaluate.html#_mean', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate._png': ('evaluate.html#_png', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.compare': ('evaluate.html#compare', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.curve_over_seeds': ('evaluate.html#curve_over_seeds', 'skillrl/evaluate.py'),

@@ -40,17 +40,23 @@ def compare(
     results:dict, # Name of a condition → its trajectories
     categories:Sequence[str]=(), # In the order of the columns; those that occur, as they come, if empty
 )->Table:
-    "Success of each condition, overall and by category"
+    "Success of each condition, overall and by category; the mean score where it is not success alone"
     found = dict.fromkeys(t.category for ts in results.values() for t in ts if t.category)
     columns = [c for c in categories or found if c in found]
+    averages = dict(steps=lambda ts: f'{_mean(map(len, ts)):.1f}')
+    if any(t.score != t.success for ts in results.values() for t in ts):
+        averages = dict(score=lambda ts: f'{_mean(t.score for t in ts):.2f}') | averages
     rows = []
     for name, ts in results.items():
         rates = [success_rate(ts)]
         for c in columns:
             rates.append(success_rate(select(ts, category=c)))
-        steps = sum(map(len, ts))/max(1, len(ts))
-        rows.append([name, *map(_cell, rates), f'{steps:.1f}', len(ts)])
-    return Table(['', 'all', *columns, 'steps', 'n'], rows)
+        rows.append([name, *map(_cell, rates), *(told(ts) for told in averages.values()), len(ts)])
+    return Table(['', 'all', *columns, *averages, 'n'], rows)
+
+def _mean(values):
+    values = list(values)
+    return sum(values)/max(1, len(values))
 
 def _cell(r):
     return f'{r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]' if r.n else '–'
