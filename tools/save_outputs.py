@@ -96,11 +96,13 @@ def client_for(nb, folder):
                           extra_arguments=['--InlineBackend.figure_formats=retina', '--log-level=ERROR'])
 
 def executed(path):
-    "The notebook at `path`, run; once more if its kernel fell silent, as happens when a message is lost"
+    """The notebook at `path`, run; once more if its kernel fell silent or died
+
+    A message may get lost, and two kernels that begin together may be given one port."""
     nb = nbformat.read(path, as_version=4)
     try:
         client_for(nb, path.parent).execute()
-    except CellTimeoutError:
+    except (CellTimeoutError, RuntimeError):
         nb = nbformat.read(path, as_version=4)
         client_for(nb, path.parent).execute()
     return nb
