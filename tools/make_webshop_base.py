@@ -3,11 +3,11 @@
     python tools/make_webshop_base.py [--out data/webshop] [--recalls 1500] [--steps 8000]
 
 Seven CPU-minutes on one core. First the policy learns to find, under the name of a ware, what a line of its
-prompt calls it: two or three lines, all to be repeated in another order, at a low rate. At a higher one, or
-from 22,000 updates on demonstrations alone, it did not learn this. Then, over hundreds of random shops, it
-learns to act by what its prompt says: by the shop's own skills in six episodes of ten, by those of another
-shop in some, and by none in the rest. The demonstrator believes a skill nine times in ten. What a shop calls
-its wares no weight can know; no shop made here is met again in training or tests.
+prompt calls it: two or three lines, all to be repeated in another order. From 11,000 updates on
+demonstrations alone it did not learn this. Then, over hundreds of random shops, it learns to act by what
+its prompt says: by the shop's own skills in six episodes of ten, by those of another shop in some, and by
+none in the rest. The demonstrator believes a skill nine times in ten. What a shop calls its wares no weight
+can know; no shop made here is met again in training or tests.
 """
 import argparse, random
 from pretraining import Stage, demonstrated, fresh_rows, pretrain
