@@ -1479,8 +1479,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                      'skillrl/envs/search/suites.py'),
                                             'skillrl.envs.search.suites._category': ( 'envs.search.suites.html#_category',
                                                                                       'skillrl/envs/search/suites.py'),
-                                            'skillrl.envs.search.suites._loaded': ( 'envs.search.suites.html#_loaded',
-                                                                                    'skillrl/envs/search/suites.py'),
                                             'skillrl.envs.search.suites.dealt_apart': ( 'envs.search.suites.html#dealt_apart',
                                                                                         'skillrl/envs/search/suites.py'),
                                             'skillrl.envs.search.suites.files_suite': ( 'envs.search.suites.html#files_suite',
