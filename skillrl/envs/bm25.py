@@ -81,6 +81,27 @@ def lossy_length(
     dropped = max(beyond.bit_length() - 4, 0)
     return 24 + (beyond >> dropped << dropped)
 
+# %% ../../nbs/565_envs.bm25.ipynb #19824646
+def _counted(texts, numbers_of):
+    "Word numbers and their counts text after text, and for each text (different words, all words)"
+    numbers = array('i')
+    counts = array('i')
+    sizes = array('i')
+    for text in texts:
+        found = Counter(tokens(text))
+        numbers.extend([numbers_of.setdefault(word, len(numbers_of)) for word in found])
+        counts.extend(found.values())
+        sizes.extend((len(found), found.total()))
+    return np.asarray(numbers, np.int32), np.asarray(counts, np.int32), np.reshape(sizes, (-1, 2))
+
+# %% ../../nbs/565_envs.bm25.ipynb #f6242d1b
+def _norms(lengths, filled, k1, b):
+    "What the count of a word is weighed against in each text; `filled` of the texts have words"
+    k1, b = np.float32(k1), np.float32(b)
+    mean = np.float32(max(1, lengths.sum())/filled)
+    kept = np.array([lossy_length(n) for n in lengths.tolist()], np.float32)
+    return k1*((np.float32(1) - b) + b*kept/mean)
+
 # %% ../../nbs/565_envs.bm25.ipynb #4caf7341
 class BM25:
     "Texts that can be searched by words, ranked as Lucene ranks them"
@@ -90,47 +111,28 @@ class BM25:
         k1:float=.9, # How fast a repeated word stops counting
         b:float=.4,  # How much length counts, 0 to 1
     ):
-        self._words = {} # Word → its number
-        numbers, counts, sizes = self._count(texts)
         self.n = len(texts)
         order = range(self.n) if ids is None else sorted(range(self.n), key=ids.__getitem__)
         self._rank = np.empty(self.n, np.int32)
         self._rank[list(order)] = np.arange(self.n)
-        self._store(numbers, counts, sizes, (k1, b))
+        self._words = {} # Word → its number
+        self._store(*_counted(texts, self._words), k1, b)
 
     def __len__(self)->int:
         return self.n
 
-# %% ../../nbs/565_envs.bm25.ipynb #19824646
-@patch
-def _count(self:BM25, texts):
-    "Word numbers and their counts text after text, and for each text (different words, all words)"
-    numbers = array('i')
-    counts = array('i')
-    sizes = array('i')
-    for text in texts:
-        found = Counter(tokens(text))
-        numbers.extend([self._words.setdefault(word, len(self._words)) for word in found])
-        counts.extend(found.values())
-        sizes.extend((len(found), found.total()))
-    return np.asarray(numbers, np.int32), np.asarray(counts, np.int32), np.reshape(sizes, (-1, 2))
-
-@patch
-def _store(self:BM25, numbers, counts, sizes, constants):
-    "Sort what was counted by word; compute what each word is worth in each text"
-    k1, b = map(np.float32, constants)
-    docs = np.repeat(np.arange(self.n, dtype=np.int32), sizes[:, 0])
-    order = np.argsort(numbers, kind='stable')
-    self._docs = docs[order]
-    self._starts = np.searchsorted(numbers[order], np.arange(len(self._words) + 1))
-    filled = max(1, np.count_nonzero(sizes[:, 1])) # Texts without words do not count
-    mean = np.float32(max(1, sizes[:, 1].sum())/filled)
-    lengths = np.array([lossy_length(n) for n in sizes[:, 1].tolist()], np.float32)
-    norms = k1*((np.float32(1) - b) + b*lengths/mean)
-    f = counts[order].astype(np.float64)
-    self._worth = (f/(f + norms[self._docs])).astype(np.float32)
-    n = np.diff(self._starts)
-    self._rarity = np.log(1 + (filled - n + .5)/(n + .5)).astype(np.float32)
+    def _store(self, numbers, counts, sizes, k1, b):
+        "Sort what was counted by word; compute what each word is worth in each text"
+        docs = np.repeat(np.arange(self.n, dtype=np.int32), sizes[:, 0])
+        order = np.argsort(numbers, kind='stable')
+        self._docs = docs[order]
+        self._starts = np.searchsorted(numbers[order], np.arange(len(self._words) + 1))
+        filled = max(1, np.count_nonzero(sizes[:, 1])) # Texts without words do not count
+        norms = _norms(sizes[:, 1], filled, k1, b)
+        f = counts[order].astype(np.float64)
+        self._worth = (f/(f + norms[self._docs])).astype(np.float32)
+        n = np.diff(self._starts)
+        self._rarity = np.log(1 + (filled - n + .5)/(n + .5)).astype(np.float32)
 
 # %% ../../nbs/565_envs.bm25.ipynb #cf119524
 _DIGITS = 6 # Scores equal to this many decimals are a tie

@@ -141,6 +141,24 @@ def _written(status, said, session='', is_last=False):
         lines.append('Connection: close')
     return '\r\n'.join([*lines, '', '']).encode() + data
 
+# %% ../../nbs/512_envs.server.ipynb #dc51bc66
+def _resolve(loop, future, f, args):
+    "Run `f` here, and tell the thread of `loop` what came of it"
+    try:
+        result, error = f(*args), None
+    except Exception as e:
+        result, error = None, e
+    with suppress(RuntimeError): # The loop is closed
+        loop.call_soon_threadsafe(_tell, future, result, error)
+
+def _tell(future, result, error):
+    if future.done(): # Nobody waits any more
+        return
+    if error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
 # %% ../../nbs/512_envs.server.ipynb #2f4e0774
 WORKERS = 16 # Requests that are answered at once
 
@@ -171,24 +189,6 @@ class _Workers:
     def close(self)->None:
         for _ in self.threads:
             self.tasks.put(None)
-
-# %% ../../nbs/512_envs.server.ipynb #dc51bc66
-def _resolve(loop, future, f, args):
-    "Run `f` here, and tell the thread of `loop` what came of it"
-    try:
-        result, error = f(*args), None
-    except Exception as e:
-        result, error = None, e
-    with suppress(RuntimeError): # The loop is closed
-        loop.call_soon_threadsafe(_tell, future, result, error)
-
-def _tell(future, result, error):
-    if future.done(): # Nobody waits any more
-        return
-    if error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
 
 # %% ../../nbs/512_envs.server.ipynb #fa106642
 ASK = 30. # Seconds for a request

@@ -67,31 +67,6 @@ def admissible(self:SearchEngine)->list[str]: # Empty where everything can be wr
         return []
     return self.offers(self.question.task, self.seen)
 
-# %% ../../../nbs/543_envs.search.engine.ipynb #1edbdb44
-@patch
-def step(self:SearchEngine,
-    reply:str, # With its tags, thoughts or not
-)->str:        # What was found, in `<information>`; '' if nothing was searched
-    "Take one turn"
-    self.turns += 1
-    action, self.valid = projected(reply), is_valid(reply)
-    self.history += action
-    self.done = self.done or self._ends(action)
-    if self.done:
-        self._score(action)
-        return ''
-    query = query_of(action)
-    return '' if query is None else self._searched(query)
-
-@patch
-def _searched(self:SearchEngine, query):
-    "Observation of a search"
-    found = self.retriever.search(query, self.k)
-    self.seen += [contents for contents, _ in found]
-    observation = f'<information>{result_of(found)}</information>'
-    self.history += f'\n{observation}\n'
-    return observation
-
 # %% ../../../nbs/543_envs.search.engine.ipynb #e4fc2f0f
 @patch
 def _ends(self:SearchEngine, action):
@@ -117,6 +92,31 @@ def measures(self:SearchEngine)->dict[str, float]: # From 0 to 1, all 0 without 
     good = self.question.answers
     return dict(em=float(exact_match(self.answer, good)), subem=float(substring_match(self.answer, good)),
                 f1=f1_score(self.answer, good))
+
+# %% ../../../nbs/543_envs.search.engine.ipynb #1edbdb44
+@patch
+def step(self:SearchEngine,
+    reply:str, # With its tags, thoughts or not
+)->str:        # What was found, in `<information>`; '' if nothing was searched
+    "Take one turn"
+    self.turns += 1
+    action, self.valid = projected(reply), is_valid(reply)
+    self.history += action
+    self.done = self.done or self._ends(action)
+    if self.done:
+        self._score(action)
+        return ''
+    query = query_of(action)
+    return '' if query is None else self._searched(query)
+
+@patch
+def _searched(self:SearchEngine, query):
+    "Observation of a search"
+    found = self.retriever.search(query, self.k)
+    self.seen += [contents for contents, _ in found]
+    observation = f'<information>{result_of(found)}</information>'
+    self.history += f'\n{observation}\n'
+    return observation
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #16ba34f9
 class SearchEnv(TextEnv):

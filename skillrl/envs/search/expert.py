@@ -191,7 +191,6 @@ def last_read(expert:SearchExpert, values:tuple[str, ...])->str: # '' for none, 
     name = values[n - 1] if n else plan.subjects[0]
     return read_where(expert, kinds_along(plan)[n], name, plan.fields[n], values[n])
 
-
 # %% ../../../nbs/548_envs.search.expert.ipynb #807e97ca
 @patch
 def act(self:SearchExpert,

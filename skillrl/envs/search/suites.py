@@ -111,8 +111,6 @@ def row_files(
     files = [path for path in sorted(Path(root).glob('*')) if path.name.endswith(_ROWS)]
     return [path for path in files if path.name.startswith(starts)]
 
-def _loaded(files):
-    return [question for path in files for question in load_questions(path)]
 
 def _by_text(files):
     "Questions of files by their normalised text, each once"

@@ -70,25 +70,22 @@ class ShopVisit:
         self.rng = random.Random(seed)
         self.start()
 
-# %% ../../../nbs/587_envs.webshop.engine.ipynb #d3087088
-@patch
-def start(self:ShopVisit)->None:
-    "Go to the search bar and forget what was searched and chosen"
-    self.keywords, self.number = None, 1
-    self.product, self.purchase = None, None
-    self.chosen, self.seen = {}, set()
-    self.show(search_page(self.goal.task), '')
+    def start(self)->None:
+        "Go to the search bar and forget what was searched and chosen"
+        self.keywords, self.number = None, 1
+        self.product, self.purchase = None, None
+        self.chosen, self.seen = {}, set()
+        self.show(search_page(self.goal.task), '')
 
-@patch
-def show(self:ShopVisit,
-    page:list[Piece],
-    *address:object, # Its parts after the name of the session
-)->None:
-    "Turn to `page`"
-    self.page = page
-    self.clickables = clickables(page)
-    kind, *rest = address
-    self.address = '/'.join([ADDRESS, *([kind] if kind else []), self.session, *map(str, rest)])
+    def show(self,
+        page:list[Piece],
+        *address:object, # Its parts after the name of the session
+    )->None:
+        "Turn to `page`"
+        self.page = page
+        self.clickables = clickables(page)
+        kind, *rest = address
+        self.address = '/'.join([ADDRESS, *([kind] if kind else []), self.session, *map(str, rest)])
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #9b13586d
 @patch

@@ -143,29 +143,15 @@ class Goals:
     def __len__(self)->int:
         return len(self.order)
 
-# %% ../../../nbs/584_envs.webshop.goals.ipynb #2f1e41fb
-@patch
-def _sources(self:Goals, product, rng):
-    "Sources of `product`; one cap is drawn for each"
-    price = self.prices[product.asin]
-    if self.human:
-        return [_Source(product, draw_cap(price, rng), human=i)
-                for i, entry in enumerate(product.human) if entry['instruction_attributes']]
-    if product.instruction is None or not product.wanted:
-        return []
-    return [_Source(product, draw_cap(price, rng), count=n_combinations(product))]
-
-@patch
-def source(self:Goals, i:int)->tuple[_Source, int]: # With the number of the goal among its own
-    "Where goal number `i` comes from"
-    number = self.order[i]
-    place = bisect_right(self._ends, number)
-    return self.sources[place], number - self._ends[place] + self.sources[place].count
-
-@patch
-def __getitem__(self:Goals, i:int)->ShopGoal: # IndexError beyond the end, which ends a loop
-    source, n = self.source(i)
-    return make_goal(source, n, self.weight(source))
+    def _sources(self, product, rng):
+        "Sources of `product`; one cap is drawn for each"
+        price = self.prices[product.asin]
+        if self.human:
+            return [_Source(product, draw_cap(price, rng), human=i)
+                    for i, entry in enumerate(product.human) if entry['instruction_attributes']]
+        if product.instruction is None or not product.wanted:
+            return []
+        return [_Source(product, draw_cap(price, rng), count=n_combinations(product))]
 
 # %% ../../../nbs/584_envs.webshop.goals.ipynb #ff00fd10
 @patch(as_prop=True)
@@ -185,6 +171,19 @@ def weight(self:Goals, source:_Source)->float: # Share of 1 for a goal whose att
         return 1
     attributes = _attributes(source)
     return sum(1./self.uses[attribute] for attribute in attributes)/len(attributes)
+
+# %% ../../../nbs/584_envs.webshop.goals.ipynb #2f1e41fb
+@patch
+def source(self:Goals, i:int)->tuple[_Source, int]: # With the number of the goal among its own
+    "Where goal number `i` comes from"
+    number = self.order[i]
+    place = bisect_right(self._ends, number)
+    return self.sources[place], number - self._ends[place] + self.sources[place].count
+
+@patch
+def __getitem__(self:Goals, i:int)->ShopGoal: # IndexError beyond the end, which ends a loop
+    source, n = self.source(i)
+    return make_goal(source, n, self.weight(source))
 
 # %% ../../../nbs/584_envs.webshop.goals.ipynb #4df8d876
 @patch
