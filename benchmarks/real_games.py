@@ -1,6 +1,7 @@
 """What a tiny policy reaches on official ALFWorld games, and whether it still reads.
 
     python benchmarks/real_games.py --real DIR [--seeds 3] [--steps 7000] [--out DIR]
+        [--save FILE]
 
 DIR holds one folder for each official split. The shipped base policy, which has met no official game, goes on
 to learn from `train` (or `valid_train`) only, from the rows of `tools/mixture.py`: half are demonstrations in
@@ -13,7 +14,8 @@ bank, and a bank whose places were exchanged; and the two banks after trials in 
 a default run sends every sentence before it is shown. What places could be worth at all is counted first:
 steps to the first thing of a goal, by the expert's guess, by the true rates of the training games, and when
 one knows. And in generated households, before any RL: own bank, none, another's.
-Saves each seed's policy and bank below `--out`. Prints the targets and exits 1 when one is missed.
+Saves each seed's policy and bank below `--out`, and with `--save` what was won, for the page of the world.
+Prints the targets and exits 1 when one is missed.
 """
 import argparse, random, sys, time
 from collections import Counter
@@ -32,7 +34,7 @@ from skillrl.envs.base import world
 from skillrl.evaluate import evaluate
 from skillrl.llm.local import Policy, threads
 from skillrl.skills.trials import count_trials, put_on_probation, settle_trials
-from skillrl.store import data_path
+from skillrl.store import data_path, write_json
 from skillrl.training.phases import collect_games, trial_group, trial_trajectory
 from skillrl.training.sft import full_sft
 from skillrl.trajectory import success_rate
@@ -104,15 +106,14 @@ def search_steps(games, guess):
             steps.append(sum(houses[r][1] for r in order[:hits[0] + 1]))
     return sum(steps)/len(steps)
 
-def tell_worth(suite, games):
-    "Print what places could save"
+def worth_of_places(suite, games):
+    "Split to the steps to the first thing of a goal, by what the searcher goes by"
     rates = place_rates(games)
     guesses = {'by the expert\'s guess': lambda game, thing, r: likelihood(kind(r), thing),
                'by the true rates of the training games': lambda game, thing, r: rates(thing, r),
                'when one knows': lambda game, thing, r: float(thing in contents(game)[r][0])}
-    for split in suite.tests:
-        told = [f'{what} {search_steps(suite.games(split), guess):.2f}' for what, guess in guesses.items()]
-        print(f'{split}, steps to the first thing of a goal: {", ".join(told)}', flush=True)
+    return {split: {what: search_steps(suite.games(split), guess) for what, guess in guesses.items()}
+            for split in suite.tests}
 
 def learn(seed, suite, games, config, steps):
     "The base policy, trained on `games` while it goes on reading; and its bank"
@@ -166,16 +167,33 @@ def one_seed(seed, suite, config, steps, out):
                 results[f'{n} steps, {what}', split] = play_split(policy, suite, split, b, config, {}, n)
     return results, read_households(policy)
 
-def told(played):
+def counts(played):
+    "What was won of `played`, and how"
     won = [len(t) for t in played if t.success]
-    refused = sum(not step.ok for t in played for step in t.steps)/sum(map(len, played))
-    return f'{success_rate(played)}, {sum(won)/max(1, len(won)):.1f} steps a win, {refused:.3f} refused'
+    steps = [step.ok for t in played for step in t.steps]
+    return dict(won=len(won), n=len(played), steps_a_win=sum(won)/max(1, len(won)),
+                refused=1 - sum(steps)/len(steps))
 
-def main(real, seeds, steps, out):
+def told(played):
+    c = counts(played)
+    return f'{success_rate(played)}, {c["steps_a_win"]:.1f} steps a win, {c["refused"]:.3f} refused'
+
+def write(file, worth, runs, households):
+    "Keep in `file` what was counted"
+    def played(run):
+        return [dict(what=what, split=split) | counts(trajs) for (what, split), trajs in run.items()]
+    rows = [dict(played=played(run), households={what: rate.mean for what, rate in rates.items()})
+            for run, rates in zip(runs, households)]
+    write_json(file, dict(steps_to_the_thing=worth, seeds=rows))
+
+def main(real, seeds, steps, out, save):
     suite, out = FolderSuite(real), Path(out or mkdtemp())
     config = SkillRLConfig().merged({'env.games': real, 'env.max_steps': 50})
     runs, households = [], []
-    tell_worth(suite, training_games(suite))
+    worth = worth_of_places(suite, training_games(suite))
+    for split, by in worth.items():
+        words = [f'{what} {n:.2f}' for what, n in by.items()]
+        print(f'{split}, steps to the first thing of a goal: {", ".join(words)}', flush=True)
     with threads(1):
         for seed in range(seeds):
             results, rates = one_seed(seed, suite, config, steps, out)
@@ -185,6 +203,8 @@ def main(real, seeds, steps, out):
                 print(f'seed {seed}: {split}, {what}: {told(played)}', flush=True)
             for what, rate in rates.items():
                 print(f'seed {seed}: households before RL, {what}: {rate}', flush=True)
+    if save:
+        write(save, worth, runs, households)
     return met(suite, runs, households, out)
 
 def met(suite, runs, households, out):
@@ -218,4 +238,5 @@ if __name__ == '__main__':
     p.add_argument('--seeds', type=int, default=3)
     p.add_argument('--steps', type=int, default=7000, help='updates of one seed')
     p.add_argument('--out', help='where the policies go; a temporary folder if left out')
+    p.add_argument('--save', help='JSON file for what was won')
     sys.exit(not main(**vars(p.parse_args())))
