@@ -304,13 +304,19 @@ def reworded(old:Skill|None, new:Skill, category:str)->Skill:
     return replace(old, principle=new.principle, source_tasks=new.source_tasks, provenance=new.provenance)
 
 # %% ../../nbs/06_skills.distillation.ipynb #1430c4dd
-def _unasked_for(new, old, evidence, categories, router): # '' if it is to stay unsaid
+@patch
+def home(self:OfflineTeacher,
+    new:Skill|Mistake,          # What no failure has asked for
+    old:Skill|None,             # What the bank says otherwise
+    evidence:list[Trajectory],  # Episodes that show it
+    categories:list[str],       # Weak ones
+)->str: # '' if it is to stay unsaid
     "The category of what the bank has wrong, or the weak one in which a thing was seen most"
     if isinstance(new, Mistake):
         return ''
     if old:
         return old.category
-    seen = {t.id: category_of(t, router) for t in evidence}
+    seen = {t.id: category_of(t, self.reader.router) for t in evidence}
     weak = Counter(seen[i] for i in new.provenance['trajectories'] if seen[i] in categories)
     return weak.most_common(1)[0][0] if weak else ''
 
@@ -334,7 +340,7 @@ def propose(self:OfflineTeacher,
     for new in self.distill(evidence):
         about = '' if isinstance(new, Mistake) else subject(new.principle)
         asking, old = asks.get(about, Counter()), known.get(about)
-        home = _unasked_for(new, old, evidence, categories, router) if self.unasked else ''
+        home = self.home(new, old, evidence, categories) if self.unasked else ''
         category, n = max(asking.items(), key=lambda pair: pair[1], default=(home, 0))
         if not category or normal(advice(new)) in said:
             continue

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['notes_at_end', 'bought', 'Record', 'word_records', 'size_records', 'best_supported', 'word_skill', 'size_skill',
-           'ShopReader']
+           'ShopReader', 'ShopTeacher']
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #f0aed4cc
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from ..records import CategoryReader
 from .notes import ShopNotes, title_word
 from .router import shop_category
 from .shop import size_sentence, word_sentence
-from ...skills.bank import Skill
+from ...skills.bank import Mistake, Skill
 from ...skills.consolidation import goals_of
-from ...skills.distillation import origin
+from ...skills.distillation import OfflineTeacher, origin
 from ...skills.evidence import replay
 from ...trajectory import Step, Trajectory
 
@@ -138,3 +138,23 @@ def refused(self:ShopReader, step:Step, after:str)->bool:
 def needs(self:ShopReader, t:Trajectory)->tuple[str, ...]: # Empty for requests of generated shops
     "What an episode had to find"
     return () if notes_at_end(t) else super(ShopReader, self).needs(t)
+
+# %% ../../../nbs/598_envs.webshop.teacher.ipynb #a1c0de03
+class ShopTeacher(OfflineTeacher):
+    "The offline teacher for shops"
+    def __init__(self,
+        reader:ShopReader,
+    ):
+        super().__init__(reader, unasked=True)
+
+@patch
+def home(self:ShopTeacher,
+    new:Skill|Mistake,          # What no failure has asked for
+    old:Skill|None,             # What the bank says otherwise
+    evidence:list[Trajectory],  # Episodes that show it
+    categories:list[str],       # Weak ones
+)->str: # '' if it is to stay unsaid
+    "The category of `new` itself, if that is weak or all"
+    known = new.category in (*categories, 'general')
+    return new.category if isinstance(new, Skill) and known else ''
+

@@ -15,7 +15,7 @@ from .official import official_prompt
 from .router import CATEGORIES, ROUTER
 from .shop import NAMES, VALUES, WARES
 from .suites import suites
-from .teacher import ShopReader
+from .teacher import ShopReader, ShopTeacher
 from ..base import register
 from ..records import RecordedWorld
 from ...skills.distillation import OfflineTeacher
@@ -46,7 +46,7 @@ class WebShop(RecordedWorld):
 
     def teacher(self)->OfflineTeacher:
         "Teacher that counts what things are called in a shop, and what records show"
-        return OfflineTeacher(ShopReader(self.categories, self.aim), unasked=True)
+        return ShopTeacher(ShopReader(self.categories, self.aim))
 
     def official_prompt(self, context:Any, history_length:int)->str:
         "Published prompt for the next step"
