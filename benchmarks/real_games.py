@@ -44,6 +44,7 @@ MODES = {'free': {}, 'admissible': {'model.decode': 'admissible'},
          'admissible, no repeat': {'model.decode': 'admissible', 'agent.no_repeat': True}}
 STEPS = 8, 12, 20, 50
 BANKS = 'no bank', 'bank', 'shuffled bank', 'bank after trials', 'shuffled bank after trials'
+TRUST = .9 # Share of notes that are believed, as in `sft.trust`
 TRIAL_ROUNDS = 4 # Each plays every training game twice
 
 def training_games(suite):
@@ -122,7 +123,7 @@ def learn(seed, suite, games, config, steps):
     def practised(number):
         with_bank = number//2 % 2 == 0
         return build_episodes(suite, games, bank if with_bank else None, config)
-    full_sft(Mixture(policy, seed, practised), policy, steps, lr=2.5e-3, seed=seed)
+    full_sft(Mixture(policy, seed, practised, TRUST), policy, steps, lr=2.5e-3, seed=seed)
     return policy, bank
 
 def play_split(policy, suite, split, bank, config, settings, steps=50):

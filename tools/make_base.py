@@ -92,14 +92,14 @@ def stray_moves(action, admissible, rng):
         return [rng.choice(admissible)]
     return slips(action, rng) if stray < .18 else []
 
-def rows(rng, unplayed=None):
+def rows(rng, unplayed=None, trust=TRUST):
     "Demonstration rows of `unplayed` episodes, with strays that the policy learns to get out of"
     def strays(action, admissible):
         return stray_moves(action, admissible, rng)
     def kept(thought, action):
         return rng.random() < share(thought, action)
     for e in unplayed or episodes(rng):
-        yield from demonstrated(e, AlfworldExpert(e.start().task, rng, trust=TRUST), strays, kept)
+        yield from demonstrated(e, AlfworldExpert(e.start().task, rng, trust), strays, kept)
 
 def main(out, steps, mixture):
     from mixture import Mixture

@@ -77,25 +77,26 @@ class FirstOfEquals(random.Random):
     def choice(self, seq):
         return seq[0]
 
-def decided_expert(task, rng):
-    "The expert that labels: it believes as often as any, and always searches the first of equals"
-    return AlfworldExpert(task, FirstOfEquals(rng.random()), TRUST)
-
 @dataclass
 class Mixture:
     "Fresh rows for each pass of `full_sft`"
     policy:Policy
     seed:int
     more:Callable|None = None # Number of a round → further unplayed episodes
+    trust:float = TRUST # Share of notes that demonstrators believe
     pool:list = field(default_factory=list) # Encoded rows of DAgger
     done:int = 0 # Passes
 
     def __post_init__(self):
         self.rng = random.Random(self.seed)
         rng = random.Random(self.seed + 1000)
-        self.shown = rows(rng, episodes(SHOWN, f'mixture-{self.seed}', rng))
+        self.shown = rows(rng, episodes(SHOWN, f'mixture-{self.seed}', rng), self.trust)
         self.played = episodes(PRACTISED, f'dagger-{self.seed}', random.Random(self.seed + 2000))
         self.alike = numbered_words(self.policy.tokenizer)
+
+    def decided_expert(self, task, rng):
+        "The expert that labels: it always searches the first of equals"
+        return AlfworldExpert(task, FirstOfEquals(rng.random()), self.trust)
 
     def practise(self, number):
         "Let the policy play; in the first round the expert plays instead"
@@ -103,7 +104,7 @@ class Mixture:
         if self.more:
             unplayed += self.more(number)
         how = RelabelOptions(temperature=(.4, 1.)[number % 2], helped=.1 if number else 1.)
-        new = relabel(unplayed, self.policy, decided_expert, self.seed + number, how)
+        new = relabel(unplayed, self.policy, self.decided_expert, self.seed + number, how)
         self.pool += encode_rows(new, self.policy)
         won = sum(e.won for e in unplayed)/len(unplayed)
         print(f'round {number}: {len(new)} rows of {len(unplayed)} episodes, {won:.2f} won', flush=True)
