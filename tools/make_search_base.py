@@ -1,18 +1,20 @@
 """Make the base policy of Search that ships in `data/search`.
 
-    python tools/make_search_base.py [--out data/search] [--whole 800] [--steps 3000 3200 2600]
+    python tools/make_search_base.py [--out data/search] [--recalls 1500] [--whole 800]
+        [--steps 3000 3200 2600]
 
-Eight CPU-minutes on one core. Over thousands of small encyclopedias it learns to follow a question step by
-step and to copy names: what it looks for, on which page its skills say the truth is, what that page tells.
+Ten CPU-minutes on one core. First the policy learns to copy names of two pieces: what two or three sentences
+tell, all to be repeated in another order. Then, over thousands of small encyclopedias, it learns to follow a
+question step by step: what it looks for, on which page its skills say the truth is, what that page tells.
 The demonstrator believes a skill six times in ten, and shown are true skills, none, or those of another
 encyclopedia. None that is made here is met again in training or tests.
 """
 import argparse, random, re
 from itertools import count
-from pretraining import Stage, demonstrated, pretrain, rows_twice
+from pretraining import Stage, demonstrated, fresh_rows, pretrain, rows_twice
 from skillrl.agent import Episode
 from skillrl.envs.search.articles import (ARTICLE_FIELDS, ARTICLE_KINDS, NAME_ENDS, NAME_MIDDLES, NAME_STARTS,
-                                          PAGES)
+                                          PAGES, Fact, sentence)
 from skillrl.envs.search.encyclopedia import FIRST_NAMES, MOODS, THEMES, Encyclopedia, Sizes
 from skillrl.envs.search.engine import MAX_TURNS, SearchEnv
 from skillrl.envs.search.expert import SearchExpert
@@ -39,15 +41,30 @@ def vocabulary():
     return [*WORDS.split(), *said, *values, *years, *ARTICLE_KINDS, *PAGES, *NAME_STARTS, *FIRST_NAMES,
             *MOODS, *THEMES]
 
-def endings():
-    "What invented names go on with"
-    return [middle + end for middle in NAME_MIDDLES for end in NAME_ENDS]
+ENDINGS = [middle + end for middle in NAME_MIDDLES for end in NAME_ENDS] # What invented names go on with
 
 def shown(book, other, rng):
     "Lines of skills: usually those of `book`, at times none or those of `other`"
     hints = rng.choices([book.hints(), other.hints(), []], [.65, .15, .2])[0]
     lines = [line for line in hints if rng.random() < .85]
     return rng.sample(lines, min(3, len(lines))) + rng.sample(HABITS, rng.choice((0, 0, 1)))
+
+NAMED = [field for field in ARTICLE_FIELDS.values() if field.value in ('river', *ARTICLE_KINDS)]
+
+def invented(kind, rng):
+    "A name as encyclopedias have them"
+    name = rng.choice(NAME_STARTS) + rng.choice(ENDINGS)
+    return f'{rng.choice(FIRST_NAMES)} {name}' if kind == 'person' else name
+
+def recalls(rng):
+    "Rows that repeat the names in a few sentences, in another order"
+    while True:
+        fields = rng.choices(NAMED, k=rng.randint(2, 3))
+        pairs = [(field, invented(field.kind, rng), invented(field.value, rng)) for field in fields]
+        told = [sentence(Fact(field.kind, x, field.name, v, ''), rng.randrange(3)) for field, x, v in pairs]
+        said = ' '.join(f'{x} says {v}' for _, x, v in rng.sample(pairs, len(pairs)))
+        prompt = [dict(role='system', content=''), dict(role='user', content='\n'.join(told))]
+        yield dict(prompt=prompt, completion=f'<think> {said} </think>')
 
 def small_book(name, rng):
     "An encyclopedia of a few dozen articles"
@@ -68,17 +85,20 @@ def rows(rng, first=0):
             yield from demonstrated(episode, expert, strays, lambda thought, action: True)
         other = book
 
-def main(out, whole, steps):
-    tokenizer = piece_tokenizer(vocabulary(), endings(), tight=('search', 'answer'))
+def main(out, recalls_first, whole, steps):
+    tokenizer = piece_tokenizer(vocabulary(), ENDINGS, tight=('search', 'answer'))
     policy = Policy(tiny_model(len(tokenizer)), tokenizer)
     def stage(number, updates):
         stream = rows(random.Random(number), 100_000*number)
         return Stage(rows_twice(stream, policy, whole=number == 0), updates, 3e-3, batch_size=16)
-    pretrain(policy, [stage(number, updates) for number, updates in enumerate([whole, *steps])], out)
+    stages = [Stage(fresh_rows(recalls(random.Random(5)), policy), recalls_first, 1e-3, batch_size=64)]
+    stages += [stage(number, updates) for number, updates in enumerate([whole, *steps])]
+    pretrain(policy, stages, out)
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out', default='data/search')
+    p.add_argument('--recalls', dest='recalls_first', type=int, default=1500, help='updates on recalling')
     p.add_argument('--whole', type=int, default=800, help='updates on prompts and replies')
     p.add_argument('--steps', type=int, nargs='+', default=[3000, 3200, 2600],
                    help='updates on replies, round by round')
