@@ -3,9 +3,10 @@
     python tools/make_search_base.py [--out data/search] [--recalls 1500] [--whole 800]
         [--steps 3000 3200 2600]
 
-Ten CPU-minutes on one core. First the policy learns to copy names of two pieces: what two or three sentences
-tell, all to be repeated in another order. Then, over thousands of small encyclopedias, it learns to follow a
-question step by step: what it looks for, on which page its skills say the truth is, what that page tells.
+Thirteen minutes on a core that others use too. First the policy learns to copy names of two pieces: what two
+or three sentences tell, all to be repeated in another order. Then, over thousands of small encyclopedias, it
+learns to follow a question step by step: what it looks for, on which page its skills say the truth is, what
+that page tells.
 The demonstrator believes a skill six times in ten, and shown are true skills, none, or those of another
 encyclopedia. None that is made here is met again in training or tests.
 """
