@@ -23,7 +23,8 @@ from skillrl.envs.alfworld.suites import FolderSuite
 from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.envs.base import world
 from skillrl.evaluate import evaluate
-from skillrl.llm.local import Policy, threads
+from skillrl.llm.local import Policy
+from skillrl.llm.placement import threads
 from skillrl.store import data_path
 from skillrl.training.phases import collect_games
 from skillrl.training.sft import full_sft
