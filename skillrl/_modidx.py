@@ -2202,6 +2202,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'skillrl.llm.adapter._named_from': ('llm.adapter.html#_named_from', 'skillrl/llm/adapter.py'),
                                      'skillrl.llm.adapter._place_of': ('llm.adapter.html#_place_of', 'skillrl/llm/adapter.py'),
                                      'skillrl.llm.adapter._quantization': ('llm.adapter.html#_quantization', 'skillrl/llm/adapter.py'),
+                                     'skillrl.llm.adapter._undisturbed': ('llm.adapter.html#_undisturbed', 'skillrl/llm/adapter.py'),
                                      'skillrl.llm.adapter._without_packing': ( 'llm.adapter.html#_without_packing',
                                                                                'skillrl/llm/adapter.py'),
                                      'skillrl.llm.adapter.is_adapter': ('llm.adapter.html#is_adapter', 'skillrl/llm/adapter.py'),

@@ -1,5 +1,5 @@
 "Adapters in RL: what moves, what the reference is, what is saved, and what merging costs"
-import json, signal
+import json, signal, time
 from pathlib import Path
 import pytest, torch
 import transformers as tf
@@ -11,8 +11,8 @@ from skillrl.llm.adapter import AdapterPolicy, LoraOptions, load_base, load_poli
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import Placement
 from skillrl.llm.tiny import word_tokenizer
-from skillrl.store import data_path
 from skillrl.training.phases import fine_tune
+from skillrl.training.pipeline import train
 from skillrl.training.rl import GRPOTrainer, ScoredRow, TrainablePolicy
 
 WORDS = 'go to take put clean heat egg mug plate fridge sink shelf'.split()
@@ -195,20 +195,39 @@ def files(folder):
     kept = [p for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name != '.lock']
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in kept}
 
-@pytest.mark.parametrize('method', ['lora', 'full'])
-def test_a_run_with_an_adapter_is_killed_and_resumed_to_the_same_bytes(tmp_path, method):
-    (tmp_path/'c.json').write_text(json.dumps(SMALL | dict(sft=SMALL['sft'] | dict(method=method))))
-    args, lives = ['train', '--config', str(tmp_path/'c.json'), '--output'], Lives()
-    try:
-        assert lives.run(*args, str(tmp_path/'whole')) == 0
-        status = lives.run(*args, str(tmp_path/'cut'), sig=signal.SIGKILL, seconds=3)
-        if status:
-            assert lives.run('train', '--resume', str(tmp_path/'cut')) == 0
-    finally:
-        lives.close()
+class Stop(Exception):
+    pass
+
+def run_until(folder, config, iterations, resume=False):
+    "Go on with a run until so many iterations of RL are done"
+    def step(*now):
+        if now[:2] == ('rl', iterations):
+            raise Stop
+    with pytest.raises(Stop):
+        train(config, folder, resume, step)
+
+@pytest.mark.parametrize('method', ['lora', 'full', 'none'])
+def test_a_run_with_an_adapter_goes_on_to_the_same_bytes(tmp_path, method):
+    config = SkillRLConfig().merged(SMALL).merged({'sft.method': method})
+    run_until(tmp_path/'whole', config, 3)
+    for iterations in (1, 2, 3):
+        run_until(tmp_path/'cut', config, iterations, iterations > 1)
     whole = files(tmp_path/'whole')
     assert files(tmp_path/'cut') == whole
     check_weights(tmp_path/'whole', whole, method)
+
+def test_a_run_with_an_adapter_survives_a_kill(tmp_path):
+    (tmp_path/'c.json').write_text(json.dumps(SMALL | dict(sft=SMALL['sft'] | dict(method='lora'))))
+    args, lives = ['train', '--config', str(tmp_path/'c.json'), '--output'], Lives()
+    began = time.monotonic()
+    try:
+        assert lives.run(*args, str(tmp_path/'whole')) == 0
+        half = (time.monotonic() - began)/2
+        if lives.run(*args, str(tmp_path/'cut'), sig=signal.SIGKILL, seconds=half):
+            assert lives.run('train', '--resume', str(tmp_path/'cut')) == 0
+    finally:
+        lives.close()
+    assert files(tmp_path/'cut') == files(tmp_path/'whole')
 
 def check_weights(run, held, method):
     "The newest two adapters, the best, and a whole model only where SFT moved one"
@@ -229,7 +248,3 @@ def check_weights(run, held, method):
         names = [n for n in held if n.startswith(where) and n.endswith('model.safetensors')]
         assert best == held[names[0]]
     assert load_policy(run/'policy'/'0003').frozen_copy().name == 'frozen_1'
-
-def test_the_shipped_base_is_what_it_was():
-    policy = Policy.load(data_path('base'))
-    assert not hasattr(policy.model, 'autocast_dtype') and policy.model.training is False

@@ -6,8 +6,8 @@
 __all__ = ['MOVING', 'BASE', 'CONFIG', 'load_base', 'LoraOptions', 'AdapterPolicy', 'new_adapter', 'FrozenAdapter', 'is_adapter',
            'load_policy', 'merge_adapter']
 
-# %% ../../nbs/344_llm.adapter.ipynb #2e696b57
-import logging, os, torch
+# %% ../../nbs/344_llm.adapter.ipynb #f8f8b064
+import logging, os, torch, warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
     from transformers import PreTrainedModel
 
-# %% ../../nbs/344_llm.adapter.ipynb #4bfc17ad
+# %% ../../nbs/344_llm.adapter.ipynb #803d4b57
+# It reports a missing kernel when it is imported, and every conversion
+logging.getLogger('bitsandbytes').setLevel(logging.ERROR)
+
 def _quantization(bits, dtype):
     "How `transformers` is to keep matrices in 4 or 8 bits"
     from transformers import BitsAndBytesConfig
-    logging.getLogger('bitsandbytes').setLevel(logging.ERROR) # It reports every conversion
     if bits == 8:
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,
                               bnb_4bit_compute_dtype=dtype)
 
-# %% ../../nbs/344_llm.adapter.ipynb #2ec19c8e
+# %% ../../nbs/344_llm.adapter.ipynb #84a8db73
 def _without_packing(model):
     "Keep 4-bit matrices as they are: those packed for a CPU pass no gradient on"
     for module in model.modules():
@@ -61,7 +63,7 @@ def load_base(
         checkpoint_gradients(model)
     return model.requires_grad_(False)
 
-# %% ../../nbs/344_llm.adapter.ipynb #d646956b
+# %% ../../nbs/344_llm.adapter.ipynb #0bd6f2c9
 MOVING = 'default' # What `peft` calls the first adapter
 
 def _place_of(base):
@@ -84,7 +86,7 @@ class LoraOptions:
             targets = [name.strip() for name in targets.split(',')]
         return LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=targets, task_type='CAUSAL_LM')
 
-# %% ../../nbs/344_llm.adapter.ipynb #89684143
+# %% ../../nbs/344_llm.adapter.ipynb #930ae389
 class AdapterPolicy(Policy):
     "A policy that moves an adapter beside a frozen base"
     model:'PeftModel'
@@ -110,7 +112,14 @@ class AdapterPolicy(Policy):
         moving = sum(p.numel() for p in self.adapter().values())
         return f'{type(self).__name__}({moving:,} parameters beside {Path(self.base).name})'
 
-# %% ../../nbs/344_llm.adapter.ipynb #85f05d89
+# %% ../../nbs/344_llm.adapter.ipynb #9ea32b4e
+@contextmanager
+def _undisturbed():
+    "`peft` at work, which draws from the generators of the process and warns of its own calls"
+    with kept_generators(), quietly(), warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        yield
+
 def _linear_names(model):
     linear = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
     return sorted({name.split('.')[-1] for name in linear})
@@ -124,7 +133,7 @@ def new_adapter(
     "The model in `base` with an adapter that has learned nothing"
     from peft import get_peft_model
     model = load_base(base, options.bits, placement)
-    with kept_generators():
+    with _undisturbed():
         torch.manual_seed(seed)
         try:
             model = get_peft_model(model, options.peft_config())
@@ -133,7 +142,7 @@ def new_adapter(
                              f'all-linear or some of {", ".join(_linear_names(model))}') from e
     return AdapterPolicy(model.train(placement.gradient_checkpointing), load_tokenizer(base))
 
-# %% ../../nbs/344_llm.adapter.ipynb #bc37ada1
+# %% ../../nbs/344_llm.adapter.ipynb #41c5ec63
 @contextmanager
 def _computing_with(model, name):
     if name is None:
@@ -169,7 +178,7 @@ class FrozenAdapter(Policy):
         "Itself, for nothing moves it"
         return self
 
-# %% ../../nbs/344_llm.adapter.ipynb #979bcefb
+# %% ../../nbs/344_llm.adapter.ipynb #1ce074e5
 @patch
 def frozen_copy(self:AdapterPolicy)->FrozenAdapter:
     "The policy as it is now, beside the same base; what the policy learns later does not reach it"
@@ -180,7 +189,7 @@ def frozen_copy(self:AdapterPolicy)->FrozenAdapter:
 def _copied_adapter(self:AdapterPolicy):
     "Name of a frozen copy of the adapter"
     name = f'frozen_{len(self.model.peft_config)}'
-    with kept_generators():
+    with _undisturbed():
         self.model.add_adapter(name, self.model.peft_config[MOVING])
     copies = dict(self.model.named_parameters())
     with torch.no_grad():
@@ -189,7 +198,7 @@ def _copied_adapter(self:AdapterPolicy):
     self.model.set_adapter(MOVING)
     return name
 
-# %% ../../nbs/344_llm.adapter.ipynb #100ccc3c
+# %% ../../nbs/344_llm.adapter.ipynb #4258827b
 BASE = 'base.json' # Beside the files of `peft`
 CONFIG = 'adapter_config.json'
 
@@ -218,7 +227,7 @@ def save(self:AdapterPolicy,
             f.chmod((tmp/BASE).stat().st_mode)
     return Path(folder)
 
-# %% ../../nbs/344_llm.adapter.ipynb #cb2718f4
+# %% ../../nbs/344_llm.adapter.ipynb #c5785078
 def is_adapter(folder:str|Path)->bool:
     "Does `folder` hold an adapter, and not a whole model?"
     return (Path(folder)/CONFIG).exists()
@@ -244,13 +253,13 @@ def load(cls:AdapterPolicy,
         raise FileNotFoundError(f'{Path(folder)/CONFIG} is missing: name a folder that holds an adapter')
     named, bits = _base_of(folder)
     base = base or named
-    with kept_generators(), quietly():
+    with _undisturbed():
         frozen = load_base(base, bits, placement)
         model = PeftModel.from_pretrained(frozen, str(folder), is_trainable=True)
     model.peft_config[MOVING].base_model_name_or_path = str(base)
     return cls(model.train(placement.gradient_checkpointing), load_tokenizer(base))
 
-# %% ../../nbs/344_llm.adapter.ipynb #b7003920
+# %% ../../nbs/344_llm.adapter.ipynb #4e8552b4
 @patch
 def restore(self:AdapterPolicy,
     folder:str|Path, # One that `save` wrote
@@ -265,7 +274,7 @@ def restore(self:AdapterPolicy,
                          'resume with the settings it was begun with')
     set_peft_model_state_dict(self.model, saved, adapter_name=MOVING)
 
-# %% ../../nbs/344_llm.adapter.ipynb #8ffe32b6
+# %% ../../nbs/344_llm.adapter.ipynb #6386e27a
 def load_policy(
     folder:str|Path, # A whole model, or an adapter
     placement:Placement=Placement(),
@@ -274,7 +283,7 @@ def load_policy(
     kind = AdapterPolicy if is_adapter(folder) else Policy
     return kind.load(folder, placement)
 
-# %% ../../nbs/344_llm.adapter.ipynb #c04ea4a6
+# %% ../../nbs/344_llm.adapter.ipynb #54558166
 def merge_adapter(
     folder:str|Path,         # Of an adapter
     base:str|Path|None=None, # Folder of the base, if it has moved since
@@ -284,6 +293,6 @@ def merge_adapter(
     if not is_adapter(folder):
         raise FileNotFoundError(f'{Path(folder)/CONFIG} is missing: name a folder that holds an adapter')
     base = base or _base_of(folder)[0]
-    with kept_generators(), quietly():
+    with _undisturbed():
         model = PeftModel.from_pretrained(load_base(base), str(folder)).merge_and_unload()
     return Policy(model.requires_grad_(True).eval(), load_tokenizer(base))

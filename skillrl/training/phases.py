@@ -202,7 +202,7 @@ def fine_tune(
 def _require_whole(checkpoint):
     "ValueError if the folder holds an adapter"
     from skillrl.llm.adapter import is_adapter
-    if is_adapter(checkpoint):
+    if checkpoint and is_adapter(checkpoint):
         raise ValueError(f'{checkpoint} holds an adapter, and SFT begins with whole weights: merge it first '
                          'with skillrl export --format merged, or set sft.method to none')
 
