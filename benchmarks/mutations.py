@@ -79,7 +79,7 @@ MUTATIONS = [
     Mutation('optimizer not saved', 'training/rl.py', 'if self.optimizer is not None:', 'if False:', RL + ' tests/test_steps.py'),
     Mutation('optimizer saved and not loaded', 'training/rl.py', 'if not file.exists():', 'if True:', RL + ' tests/test_steps.py'),
     # Decoding
-    Mutation('reference keeps its adapter on', 'llm/adapter.py', 'self._copied_adapter() if learned else None', 'MOVING', ADAPTER),
+    Mutation('reference keeps its adapter on', 'llm/adapter.py', 'self._copied_adapter() if learned else None', '_MOVING', ADAPTER),
     Mutation('reference after SFT is the base', 'llm/adapter.py', 'self._copied_adapter() if learned else None', 'None', ADAPTER),
     Mutation('moments of an adapter not restored', 'training/rl.py', '.restore(folder)\n    self._load_moments(folder)', '.restore(folder)', ADAPTER),
     Mutation('weights of 16 bits', 'llm/local.py', 'load_model(folder, dtype=torch.float32)', 'load_model(folder, dtype=torch.bfloat16)', ADAPTER),
