@@ -28,6 +28,7 @@ RL = f'{CORE} tests/test_rl.py tests/test_grpo.py'
 GATE = f'{CORE} tests/test_evolution.py tests/test_intervals.py'
 SUITES = f'{CORE} tests/test_suites.py tests/test_suites.py'
 STORE = 'tests/test_store.py tests/test_power_loss.py'
+ADAPTER = 'tests/test_adapter.py'
 LOOP = f'{CORE} tests/test_phases.py'
 DECODING = 'tests/test_decoding.py'
 DAGGER = 'tests/test_dagger.py'
@@ -78,6 +79,11 @@ MUTATIONS = [
     Mutation('optimizer not saved', 'training/rl.py', 'if self.optimizer is not None:', 'if False:', RL + ' tests/test_steps.py'),
     Mutation('optimizer saved and not loaded', 'training/rl.py', 'if not file.exists():', 'if True:', RL + ' tests/test_steps.py'),
     # Decoding
+    Mutation('reference keeps its adapter on', 'llm/adapter.py', 'self._copied_adapter() if learned else None', '_MOVING', ADAPTER),
+    Mutation('reference after SFT is the base', 'llm/adapter.py', 'self._copied_adapter() if learned else None', 'None', ADAPTER),
+    Mutation('moments of an adapter not restored', 'training/rl.py', '.restore(folder)\n    self._load_moments(folder)', '.restore(folder)', ADAPTER),
+    Mutation('weights of 16 bits', 'llm/local.py', 'load_model(folder, dtype=torch.float32)', 'load_model(folder, dtype=torch.bfloat16)', ADAPTER),
+    Mutation('the best is the newest', 'training/pipeline.py', 'if won[-1] <= max(won[:-1], default=-1):', 'if False:', ADAPTER),
     Mutation('log-probs forget what could be chosen', 'llm/local.py', 'if allowed is not None:', 'if False:', DECODING),
     Mutation('a reply may end before its command', 'llm/decoding.py', 'broken.union(self.end_ids)', 'broken', DECODING),
     Mutation('a command is withheld whatever was learnt', 'agent.py', 'sent = self.sent.get(self.knowledge, ())', 'sent = set().union(*self.sent.values())', DECODING),

@@ -32,7 +32,8 @@ from skillrl.envs.alfworld.suites import FolderSuite
 from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.envs.base import world
 from skillrl.evaluate import evaluate
-from skillrl.llm.local import Policy, threads
+from skillrl.llm.local import Policy
+from skillrl.llm.placement import threads
 from skillrl.skills.trials import count_trials, put_on_probation, settle_trials
 from skillrl.store import data_path, write_json
 from skillrl.training.phases import collect_games, trial_group, trial_trajectory

@@ -179,9 +179,9 @@ _OPTIMIZE |= _POLICY | _CHAT | _TEACHER | _AGENTS | _WORLD | _GAMES | _URL | _SU
 
 # %% ../nbs/855_cli.ipynb #3d72c419
 _EXPORT = {
-    'path': dict(help='a bank in any format'),
+    'path': dict(help='a bank in any format, or an adapter'),
     '--format': _flag('the format to write', 'official', default='official',
-                      choices=('skillrl', 'official', 'krill', 'skill_md')),
+                      choices=('skillrl', 'official', 'krill', 'skill_md', 'merged')),
     '--output': dict(metavar='PATH', required=True, help='where to write (required)')}
 
 _INSPECT = {

@@ -59,6 +59,7 @@ class SFTConfig:
     hindsight:bool = opt(False) # Lost episodes count as won ones of what they did reach, in rows and banks
     thoughts:str = opt('full', choices=('full', 'stage')) # What rows think; `stage` is one word of it
 
+# %% ../nbs/01_config.ipynb #5a1c0e23
 @dataclass
 class RLConfig:
     "Group-relative policy optimisation on whole episodes"
@@ -67,6 +68,11 @@ class RLConfig:
     group_size:int = opt(8, lo=2) # $G$, episodes of each task
     minibatch:int = opt(128, lo=1) # Step rows per optimizer step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Constant
+    adapter:str = opt('none', choices=('none', 'lora', 'qlora')) # What moves; `none` moves all weights
+    adapter_rank:int = opt(8, lo=1) # Thin side of its matrices; SFT's adapter has the same shape
+    adapter_alpha:float = opt(16.0, above=0) # Its product counts alpha/rank
+    adapter_targets:str = opt('all-linear') # Matrices that get one: all, or names such as `q_proj,v_proj`
+    adapter_bits:int = opt(4, choices=(4, 8)) # Of the base under `qlora`: NF4, or 8-bit integers
     kl_coeff:float = opt(0.01, lo=0) # $\beta$
     clip_epsilon:float = opt(0.2, above=0, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
@@ -113,6 +119,9 @@ class ModelConfig:
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
     decode:str = opt('free', choices=('free', 'admissible')) # Whether weights may choose other commands too
     threads:int = opt(1, lo=1) # Of training and playing; another number gives other bytes
+    device:str = opt('auto', choices=('auto', 'cpu', 'cuda')) # `auto` takes a GPU
+    dtype:str = opt('auto', choices=('auto', 'float32', 'bfloat16')) # Of matrix products; bfloat16 on a GPU
+    gradient_checkpointing:bool = opt(False) # Compute activations twice to keep fewer
     policy_api_base:str = opt('', bare='@?#') # OpenAI-compatible address of a policy without weights
     policy_model_id:str = opt('') # Its name; it plays where nothing is learnt, and collects in `train`
     policy_api_key:str = opt('', secret=True)
@@ -152,6 +161,14 @@ def _check_dagger(sft):
             raise ValueError(f'sft.dagger_rounds is {sft.dagger_rounds} and sft.{name} is {value!r}: '
                              f'set sft.{name} to {needed!r}, or sft.dagger_rounds to 0')
 
+# %% ../nbs/01_config.ipynb #5a1c0e25
+def _check_adapters(sft, rl):
+    "ValueError where SFT and RL ask for adapters of two kinds"
+    kinds = {sft.method, rl.adapter} - {'full', 'none'}
+    if len(kinds) > 1:
+        raise ValueError(f'sft.method is {sft.method} and rl.adapter is {rl.adapter}, but RL goes on with '
+                         f'the adapter of SFT: set both to {sft.method}, or rl.adapter to none')
+
 # %% ../nbs/01_config.ipynb #d8947b6f
 def _check_decoding(model, agent):
     "ValueError where decoding is asked for that cannot be had"
@@ -185,6 +202,7 @@ class SkillRLConfig:
             setattr(section, f.name, checked(path, getattr(section, f.name), f))
         _check_models(self.model, self.retrieval)
         _check_dagger(self.sft)
+        _check_adapters(self.sft, self.rl)
         _check_decoding(self.model, self.agent)
         return self
 

@@ -1,7 +1,8 @@
 "Adapter training: the same bytes from the same seed, and the losses of trl's own prompt/completion rows"
 import pytest
 import torch
-from skillrl.training.sft import AdapterOptions, adapter_sft, load_adapter, sft_tokens
+from skillrl.llm.adapter import LoraOptions, load_policy, merge_adapter
+from skillrl.training.sft import AdapterOptions, adapter_sft, sft_tokens
 
 ROWS = [dict(prompt=f'put the {thing} in the {place} .', completion=f' go to {place}')
         for thing in ('mug', 'egg') for place in ('fridge', 'sink', 'microwave')]
@@ -23,6 +24,7 @@ def base(tmp_path_factory):
                       tie_word_embeddings=True, eos_token_id=1, pad_token_id=0)
     folder = tmp_path_factory.mktemp('base')
     Qwen3ForCausalLM(cfg).save_pretrained(folder)
+    tok.save_pretrained(folder)
     return folder, tok
 
 def files(folder):
@@ -32,13 +34,14 @@ def files(folder):
 def test_same_seed_same_bytes(base, tmp_path, quantize):
     folder, tok = base
     def run(name, seed):
-        options = AdapterOptions(quantize=quantize, steps=4, lr=1e-2, batch_size=2, seed=seed)
+        lora = LoraOptions(bits=4 if quantize else 0)
+        options = AdapterOptions(steps=4, lr=1e-2, batch_size=2, seed=seed, lora=lora)
         return adapter_sft(ROWS, folder, tok, tmp_path/name, options)[1]
     losses = [run('a', 0), run('b', 0), run('c', 1)]
     assert losses[0]==losses[1]!=losses[2] and len(losses[0])==4
     a, b, c = (files(tmp_path/n) for n in 'abc')
     assert a==b and a['adapter_model.safetensors']!=c['adapter_model.safetensors']
-    assert sorted(a)==['adapter_config.json', 'adapter_model.safetensors']
+    assert sorted(a)==['adapter_config.json', 'adapter_model.safetensors', 'base.json']
 
 def test_losses_are_those_of_prompt_completion_rows(base, tmp_path):
     from datasets import Dataset
@@ -62,7 +65,7 @@ def test_losses_are_those_of_prompt_completion_rows(base, tmp_path):
 def test_first_loss_counts_replies_only(base, tmp_path):
     folder, tok = base
     _, (loss,) = adapter_sft(ROWS, folder, tok, tmp_path/'one', AdapterOptions(steps=1, batch_size=len(ROWS)))
-    model = load_adapter(tmp_path/'one').unload()
+    model = load_policy(tmp_path/'one').model.unload()
     total = n = 0
     for r in ROWS:
         t = sft_tokens(r, tok)
@@ -83,7 +86,6 @@ def test_a_failed_run_leaves_the_old_adapter(base, tmp_path):
 def test_adapter_training_leaves_generators_and_threads_as_they_were(base, tmp_path):
     import random
     import numpy as np
-    from skillrl.training.sft import merge_adapter
     folder, tok = base
     def state():
         drawn = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()

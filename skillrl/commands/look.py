@@ -16,8 +16,10 @@ def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it canno
     print(shown(args.path, args.find, args.id, args.since))
 
 # %% ../../nbs/845_commands.look.ipynb #a92f796d
-def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is no bank
-    "write a bank in another format"
+def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is no bank, or no adapter
+    "write a bank in another format, or an adapter merged into its base"
+    if args.format=='merged':
+        return _export_merged(args.path, args.output)
     from skillrl.file_kinds import load_bank
     from skillrl.skills.skill_md import to_skill_md
     bank = load_bank(args.path).require(args.path)
@@ -33,6 +35,12 @@ def _router_of(bank):
     def known(found:Any)->int:
         return sum(found.router.canonical(c) in found.categories for c in bank.categories)
     return max(map(world, world_names()), key=known).router
+
+def _export_merged(path, output):
+    from skillrl.llm.adapter import merge_adapter
+    policy = merge_adapter(path)
+    policy.save(output)
+    print(f'{policy!r}: {output} (merged)')
 
 # %% ../../nbs/845_commands.look.ipynb #d3a5fb3f
 def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong

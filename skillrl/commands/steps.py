@@ -188,13 +188,13 @@ def _save_rounds(folder, bank, rounds):
 
 def rl(args:Namespace)->None:
     "improve the policy by GRPO, with a bank in its prompts that evolves"
-    from skillrl.builders import build_local_policy, build_teacher
+    from skillrl.builders import build_rl_policy, build_teacher
     from skillrl.flags import progress
     from skillrl.file_kinds import load_bank
     from skillrl.training.phases import train_in_suite
     config, suite = _start(args)
     bank = load_bank(args.skill_bank)
-    policy, teacher = build_local_policy(config), build_teacher(config, f'{args.output}.teacher')
+    policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher')
     evidence = _played(args.trajectories, config) if args.trajectories else ()
     _announce_evolution(teacher, config)
     with progress() as step:
@@ -280,7 +280,7 @@ def _play_conditions(policy, suite, games, bank_file, configs):
     from skillrl.evaluate import evaluate as play
     from skillrl.flags import progress
     from skillrl.file_kinds import load_bank
-    from skillrl.llm.local import threads
+    from skillrl.llm.placement import threads
     banks = {'no bank': None}
     if bank_file:
         banks['bank'] = load_bank(bank_file)

@@ -21,7 +21,7 @@ def internalise(
     lr:float=1e-3, # Peak learning rate
 )->list[float]: # The loss at each update; ValueError if none was won
     "Teach `policy` to do without skills what it did with them"
-    from skillrl.llm.local import threads
+    from skillrl.llm.placement import threads
     from skillrl.training.sft import encode_rows, full_sft
     rows = [row for t in select(played, success=True) for row in sft_rows(t, None, None, config)]
     if not rows:

@@ -12,12 +12,11 @@ __all__ = ['TRIES', 'CHOICE', 'collect_games', 'transcripts', 'learns_from_won',
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from tempfile import TemporaryDirectory
 from typing import Any
 from ..agent import Episode, PromptContext, demonstrate, step_messages
 from ..contract import shorten_thoughts, write_reply
-from ..builders import (build_episodes, build_local_policy, build_retriever, derive_seed, play_episodes,
-                              rollout_limits, shipped_weights)
+from ..builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
+                              derive_seed, play_episodes, rollout_limits)
 from ..config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
@@ -157,7 +156,7 @@ def practice_rows(
 # %% ../../nbs/615_training.phases.ipynb #c3a554d3
 def _fine_tune_fully(policy, rows, steps, config, step, practise):
     "All weights, `steps` updates at a time; the loss at each"
-    from skillrl.llm.local import threads
+    from skillrl.llm.placement import threads
     from skillrl.training.dagger import numbered_words, renumber
     from skillrl.training.sft import encode_rows, full_sft
     c, losses = config.sft, []
@@ -186,28 +185,26 @@ def fine_tune(
     practise:Callable[[Any, int], list[dict]]|None=None, # Policy and number of a DAgger round → more rows
 )->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError without rows
     "Fine-tune the policy a run starts from"
-    policy, c = build_local_policy(config), config.sft
+    from skillrl.training.sft import fine_tune_adapter
+    c = config.sft
     if c.method=='none':
-        return policy, []
+        return build_rl_policy(config), []
+    _require_whole(config.model.checkpoint)
     if not rows:
         raise ValueError('there are no demonstrations to learn from: '
                          'collect more episodes, until some are won')
     steps = c.steps or c.epochs*-(-len(rows)//c.batch_size)
     if c.method!='full':
-        return _fine_tune_adapter(rows, config, policy.tokenizer, steps)
+        return fine_tune_adapter(rows, config, steps)
+    policy = build_local_policy(config)
     return policy, _fine_tune_fully(policy, rows, steps, config, step, practise)
 
-# %% ../../nbs/615_training.phases.ipynb #1f766a4e
-def _fine_tune_adapter(rows, config, tokenizer, steps):
-    "The policy with a LoRA or QLoRA adapter trained and merged, and the loss at each step"
-    from skillrl.llm.local import Policy
-    from skillrl.training.sft import AdapterOptions, adapter_sft, merge_adapter
-    c, checkpoint = config.sft, str(config.model.checkpoint or shipped_weights(config))
-    options = AdapterOptions(c.method=='qlora', steps, c.learning_rate, batch_size=c.batch_size,
-                             seed=config.seed, threads=config.model.threads)
-    with TemporaryDirectory() as folder:
-        _, losses = adapter_sft(rows, checkpoint, tokenizer, f'{folder}/adapter', options)
-        return Policy(merge_adapter(f'{folder}/adapter', checkpoint), tokenizer), losses
+def _require_whole(checkpoint):
+    "ValueError if the folder holds an adapter"
+    from skillrl.llm.adapter import is_adapter
+    if checkpoint and is_adapter(checkpoint):
+        raise ValueError(f'{checkpoint} holds an adapter, and SFT begins with whole weights: merge it first '
+                         'with skillrl export --format merged, or set sft.method to none')
 
 # %% ../../nbs/615_training.phases.ipynb #30d0778a
 def evolves(config:SkillRLConfig)->bool:
@@ -411,7 +408,7 @@ def rl_iterations(
     keep:Callable[[Iteration], Any]|None=None, # Called with each iteration, before a round
 )->Iterator[Iteration]:
     "GRPO with banks that evolve"
-    from skillrl.llm.local import threads
+    from skillrl.llm.placement import threads
     every = config.evolution.validation_interval
     for i in numbers:
         groups, where = draw_groups(suites, {s.name: bank_of(s) for s in suites}, config, i)
