@@ -14,7 +14,7 @@ from .agent import EpisodeError
 from .builders import build_episodes, derive_seed, play_episodes
 from .chat_policy import ChatPolicy
 from .config import SkillRLConfig
-from .contract import CONTRACT
+from .contract import CONTRACTS
 from .envs.base import world
 from .envs.documents import DocumentEnv
 from .skills.bank import SkillBank
@@ -95,6 +95,7 @@ def as_result(
     t:Trajectory,
     bank:SkillBank, # That was played with
     limit:int,      # Actions that were allowed
+    form:str='think+action', # Of its replies, as `agent.reply`
 )->RolloutResult:
     "An episode as the result of a rollout"
     ids = t.steps[0].skills if t.steps else []
@@ -106,14 +107,14 @@ def as_result(
     conversation = [dict(role=role, content=text) for role, text in said]
     score, why = float(t.success), '' if t.success else f'not done within {limit} actions'
     return RolloutResult(t.game, score, score, len(t), why, t.category, question=t.task,
-                         target_system_prompt=CONTRACT, conversation=conversation, extras=dict(skills=ids))
+                         target_system_prompt=CONTRACTS[form], conversation=conversation, extras=dict(skills=ids))
 
 # %% ../nbs/612_bank_env.ipynb #0b284f9d
 @patch
 def attempt(self:BankEnv, item:dict, skill:str, client:Any)->RolloutResult:
     "The episode of `item` under the document `skill`, as a result"
     bank = self.read(skill)
-    return as_result(self.play(item, bank, client), bank, self.config.env.max_steps)
+    return as_result(self.play(item, bank, client), bank, self.config.env.max_steps, self.config.agent.reply)
 
 @patch
 def play(self:BankEnv, item:dict, bank:SkillBank, client:Any=None)->Trajectory:
