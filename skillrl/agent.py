@@ -266,7 +266,7 @@ class Limits:
     max_new_tokens:int|None = None    # Replies are cut here; None for the policy's own limit
     max_prompt_tokens:int|None = None # Longer prompts lose history first
     parallel:int = 192                # Most episodes under way at a time
-    decode:str = 'free'               # As `model.decode`: 'admissible' and 'score' keep to an episode's commands
+    decode:str = 'free'               # As `model.decode`: 'admissible' and 'score' keep to what is admissible
     length_norm:bool = False          # Under 'score', compare the mean log-prob of tokens and not their sum
 
 def _fitted(episode, policy, limit):

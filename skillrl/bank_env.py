@@ -101,13 +101,13 @@ def as_result(
     ids = t.steps[0].skills if t.steps else []
     lines = [f'[{i}] {advice(bank.get(i))}' for i in ids]
     shown = '\n'.join(['The prompt showed:', *lines]) if ids else 'The prompt showed no advice.'
-    said = [('system', shown)]
+    said, asked = [('system', shown)], CONTRACTS[form]
     for s in t.steps:
         said += [('user', s.observation), ('assistant', s.action)]
     conversation = [dict(role=role, content=text) for role, text in said]
     score, why = float(t.success), '' if t.success else f'not done within {limit} actions'
     return RolloutResult(t.game, score, score, len(t), why, t.category, question=t.task,
-                         target_system_prompt=CONTRACTS[form], conversation=conversation, extras=dict(skills=ids))
+                         target_system_prompt=asked, conversation=conversation, extras=dict(skills=ids))
 
 # %% ../nbs/612_bank_env.ipynb #0b284f9d
 @patch

@@ -118,7 +118,7 @@ class ModelConfig:
     checkpoint:str = opt('') # A policy's folder or model name; empty for the one that ships with skillrl
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
-    decode:str = opt('free', choices=('free', 'admissible', 'score')) # Whether weights may choose other commands too
+    decode:str = opt('free', choices=('free', 'admissible', 'score')) # What weights may write as a command
     length_norm:bool = opt(False) # Whether `score` compares the mean log-prob of tokens, and not their sum
     threads:int = opt(1, lo=1) # Of training and playing; another number gives other bytes
     policy_api_base:str = opt('', bare='@?#') # OpenAI-compatible address of a policy without weights
@@ -167,8 +167,8 @@ def _check_decoding(model, agent):
         raise ValueError('agent.no_repeat is true and model.decode is free, so nothing keeps a command from '
                          'coming again: set model.decode to admissible, or agent.no_repeat to false')
     if model.decode == 'score' and agent.reply != 'action':
-        raise ValueError(f'model.decode is score and agent.reply is {agent.reply}, but commands are scored where '
-                         'the prompt ends: set agent.reply to action, or model.decode to admissible')
+        raise ValueError(f'model.decode is score and agent.reply is {agent.reply}, but commands are scored '
+                         'where the prompt ends: set agent.reply to action, or model.decode to admissible')
     if model.policy_model_id and model.decode != 'free':
         raise ValueError(f'model.decode is {model.decode} and model.policy_model_id is '
                          f'{model.policy_model_id!r}, a model whose tokens cannot be chosen here: '

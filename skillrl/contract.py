@@ -72,7 +72,7 @@ def demonstrated(
     "The reply that a row of demonstrations shows for `step`"
     if thought is None and form == 'think+action':
         return step.reply
-    return write_reply(thought or '', step.action, form)
+    return write_reply('' if thought is None else thought, step.action, form)
 
 # %% ../nbs/588_contract.ipynb #004be2d5
 _hidden = re.compile(f'[{HIDDEN}]')
@@ -136,7 +136,8 @@ def _official(text, admissible, form='think+action'):
     thought = text.partition('<think>')[2].partition('</think>')[0].strip()
     if start < 0 or end < 0:
         return Parsed(thought, low[-30:], False)
-    thinks = form == 'action' or ('<think>' in text and '</think>' in text) # In this case only
+    needed = () if form == 'action' else ('<think>', '</think>') # In this case only
+    thinks = all(tag in text for tag in needed)
     chinese = re.search('[\u4e00-\u9fff]', text)
     return Parsed(thought, low[start+8:end].strip(), thinks and not chinese)
 

@@ -185,10 +185,11 @@ class ReplyDraft:
         room:int,               # Tokens that may be written
         thinks:bool=True,       # Whether a thought comes first
     ):
-        self.form, self.room, self.thinks = form, room, thinks
+        self.form, self.room = form, room
+        self.thinks = thinks
         self.endings = form.endings(commands, thinks)
-        self.reserve = reserved(form, self.endings, room, thinks) # Tokens that a thought leaves for the longest
-        self.paths = [form.opening] if thinks else self.endings # Ways to go on; None while the thought is free
+        self.reserve = reserved(form, self.endings, room, thinks) # Tokens a thought leaves for the longest
+        self.paths = [form.opening] if thinks else self.endings # Ways to go on; None if the thought is free
         self.tag = ''               # The part of a tag with which the thought ends
         self.rules = []             # One for each token written
         self.rule = self._next()    # What may come now
@@ -229,7 +230,7 @@ class Choices(NamedTuple):
     "What a reply may choose from"
     commands:Sequence[str]
     thinks:bool = True       # Whether a thought comes first
-    scored:bool = False      # Whether commands are weighed as a whole
+    scored:bool = False      # Whether commands are weighed as a whole, without a thought
     length_norm:bool = False # Then by the mean log-prob of their tokens, and not by its sum
 
 def as_choices(
