@@ -195,7 +195,7 @@ def _loss_options(c):
 @patch
 def loss(self:GRPOTrainer,
     chunk:list[ScoredRow],
-    total:int|None=None, # Tokens or rows of the whole minibatch, as `loss_type` counts; of `chunk` if left out
+    total:int|None=None, # Of the whole minibatch, tokens or rows by `loss_type`; of `chunk` if left out
 )->tuple[Tensor, dict]: # One number with its gradient, and what to log
     "GRPO's loss on `chunk`"
     prompts, replies = [r.row.prompt_ids for r in chunk], [r.row.reply_ids for r in chunk]
