@@ -40,7 +40,8 @@ def episodes(split, n, names, form, max_steps):
 
 def without_thoughts(steps, seed):
     "The shipped policy after imitating actions alone"
-    policy, rng, rows = Policy.load(data_path('base')), random.Random(seed), []
+    policy, rng = Policy.load(data_path('base')), random.Random(seed)
+    rows = []
     for e in episodes('train', 6, [f'train-{i:03}' for i in range(60)], 'action', 30):
         rows += demonstrate(e, world('alfworld').expert(e.start().task, rng), rng)[1]
     full_sft(encode_rows(rows, policy), policy, steps, lr=2e-3, seed=seed)

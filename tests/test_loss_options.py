@@ -157,7 +157,8 @@ def test_dynamic_sampling_leaves_groups_without_variance_out_whole():
 class Fixed:
     "A policy whose log-probs are given; `step` counts"
     def __init__(self, lp, mask):
-        self.lp, self.mask, self.gradient = lp.clone().requires_grad_(), mask, None
+        self.lp, self.mask = lp.clone().requires_grad_(), mask
+        self.gradient = None
     def logps(self, prompts, replies):
         rows = [p[0] for p in prompts]
         return self.lp[rows], self.mask[rows]
