@@ -31,6 +31,8 @@ STORE = 'tests/test_store.py tests/test_power_loss.py'
 ADAPTER = 'tests/test_adapter.py'
 LOOP = f'{CORE} tests/test_phases.py'
 DECODING = 'tests/test_decoding.py'
+SCORING = 'tests/test_scoring.py'
+RELATIVES = 'tests/test_loss_options.py'
 DAGGER = 'tests/test_dagger.py'
 HINDSIGHT = 'tests/test_hindsight.py'
 TRIALS = 'tests/test_trials.py'
@@ -48,7 +50,7 @@ MUTATIONS = [
     Mutation('advantage with the wrong sign', 'training/grpo.py', 'x = -clipped_objective(', 'x = clipped_objective(', LOSS),
     Mutation('no clip', 'training/grpo.py', 'r.clamp(1-epsilon, 1+high)', 'r', LOSS),
     Mutation('clip range not asymmetric', 'training/grpo.py', 'clipped = r.clamp(1-epsilon, 1+high)', 'clipped = r.clamp(1-high, 1+high)', LOSS),
-    Mutation('clip from above only', 'training/grpo.py', 'return torch.min(r*a, clipped*a)*mask', 'return clipped*a*mask', LOSS),
+    Mutation('clip from above only', 'training/grpo.py', 'objective = torch.min(r*a, clipped*a)', 'objective = clipped*a', LOSS),
     Mutation('dual clip ignored', 'training/grpo.py', 'if dual_clip is not None:', 'if False:', LOSS),
     Mutation('prompt and padding count in the loss', 'training/grpo.py', 'x, mask = x.masked_fill(mask==0, 0), mask.to(x.dtype)', 'x, mask = x, torch.ones_like(x)', LOSS),
     Mutation('padding reaches exp', 'training/grpo.py', 'return d if mask is None else d.masked_fill(mask==0, 0)', 'return d', LOSS),
@@ -57,21 +59,21 @@ MUTATIONS = [
     Mutation('temperature ignored in log-probs', 'training/grpo.py', '(logits/temperature).log_softmax(-1)', 'logits.log_softmax(-1)', LOSS),
     # Advantages
     Mutation('advantage not centred', 'training/grpo.py', 'centred = r - total(w*r)/n', 'centred = r', LOSS),
-    Mutation('advantage not scaled', 'training/grpo.py', 'torch.where(std<eps, 0., centred/std.clamp(min=eps))', 'torch.where(std<eps, 0., centred)', LOSS),
-    Mutation('zero-variance groups are noise', 'training/grpo.py', 'torch.where(std<eps, 0., centred/std.clamp(min=eps))', '(centred + 1e-3)/std.clamp(min=eps)', LOSS),
+    Mutation('advantage not scaled', 'training/grpo.py', 'torch.where(std<eps, 0., centred/unit)', 'torch.where(std<eps, 0., centred)', LOSS),
+    Mutation('zero-variance groups are noise', 'training/grpo.py', 'torch.where(std<eps, 0., centred/unit)', '(centred + 1e-3)/unit', LOSS),
     Mutation('groups mixed up', 'training/grpo.py', 'numbers.setdefault(o, len(numbers))', '0', LOSS),
     Mutation('sample deviation in place of the group', 'training/grpo.py', '(n-ddof).clamp(min=1)', '(n-1).clamp(min=1)', LOSS),
     Mutation('invalid-action penalty ignored', 'training/grpo.py', 'return adv[episode] - penalty*torch.as_tensor(invalid).float()', 'return adv[episode]', RL),
     Mutation('invalid actions are rewarded', 'training/grpo.py', 'return adv[episode] - penalty*', 'return adv[episode] + penalty*', RL),
     Mutation('loss that is no number is taken', 'training/grpo.py', 'if torch.isfinite(value).all():', 'if True:', RL),
     # The RL step
-    Mutation('penalty of the config not handed on', 'training/rl.py', 'scored_rows(groups, self.config.invalid_action_penalty)', 'scored_rows(groups, 0.)', RL),
-    Mutation('KL coefficient of the config not handed on', 'training/rl.py', 'beta=self.config.kl_coeff', 'beta=0.', RL),
-    Mutation('clip range of the config not handed on', 'training/rl.py', 'epsilon=self.config.clip_epsilon', 'epsilon=9.', RL),
+    Mutation('penalty of the config not handed on', 'training/rl.py', 'scored_rows(groups, c.invalid_action_penalty, ', 'scored_rows(groups, 0., ', RL),
+    Mutation('KL coefficient of the config not handed on', 'training/rl.py', 'beta=c.kl_coeff', 'beta=0.', RL),
+    Mutation('clip range of the config not handed on', 'training/rl.py', 'epsilon=c.clip_epsilon,', 'epsilon=9.,', RL),
     Mutation('old log-probs not those of sampling', 'training/rl.py', 'lp_old = torch.zeros_like(lp)', 'lp_old = lp.detach()\n    return grpo_loss(lp, lp_old, lp_ref, torch.tensor([r.advantage for r in chunk]), mask, LossOptions(), total)', RL),
     Mutation('reference is the policy itself', 'training/rl.py', 'lp_ref, _ = self.reference.logps(', 'lp_ref, _ = self.policy.logps(', RL),
     Mutation('score is won or nothing', 'training/rl.py', 'scores = [e.score for e in episodes]', 'scores = [float(e.won) for e in episodes]', RL),
-    Mutation('rows of zero-variance groups stay', 'training/rl.py', 'if varied[i] or a]', 'if True]', RL),
+    Mutation('rows of zero-variance groups stay', 'training/rl.py', 'if varied[i] or (a and not dynamic_sampling)]', 'if True]', RL),
     Mutation('rows lost', 'training/rl.py', 'rng.sample(rows, len(rows))', 'rng.sample(rows, len(rows)//2)', RL),
     Mutation('gradient not clipped', 'training/rl.py', 'clip_grad_norm_(self.model.parameters(), max_norm)', 'clip_grad_norm_(self.model.parameters(), 1e9)', RL),
     Mutation('gradients not cleared', 'training/rl.py', '    self.optimizer.zero_grad()\n    return', '    return', RL),
@@ -87,6 +89,24 @@ MUTATIONS = [
     Mutation('log-probs forget what could be chosen', 'llm/local.py', 'if allowed is not None:', 'if False:', DECODING),
     Mutation('a reply may end before its command', 'llm/decoding.py', 'broken.union(self.end_ids)', 'broken', DECODING),
     Mutation('a command is withheld whatever was learnt', 'agent.py', 'sent = self.sent.get(self.knowledge, ())', 'sent = set().union(*self.sent.values())', DECODING),
+    Mutation('a command sees its neighbours', 'llm/scoring.py', 'sight[n:, n:] = _lineage(tree)', 'pass', SCORING),
+    Mutation('positions run on through the tree', 'llm/scoring.py', 'positions[b, here] = sight.sum(1) - 1', 'positions[b, here] = torch.arange(len(sight))', SCORING),
+    Mutation('a choice is not weighed against others', 'llm/scoring.py', 'return weights.diff()', 'return weights[1:]/len(ids)', SCORING),
+    Mutation('temperature ignored in a choice', 'llm/scoring.py', '(scores/temperature).softmax(0)', 'scores.softmax(0)', SCORING),
+    Mutation('length not divided out', 'llm/scoring.py', 'torch.mean if c.length_norm else torch.sum', 'torch.sum', SCORING),
+    Mutation('scored rows are trained as free ones', 'llm/local.py', 'if by_score(allowed):\n        return', 'if False:\n        return', SCORING),
+    Mutation('demonstrations think though replies do not', 'agent.py', 'write_reply(thought, action, episode.agent.reply)', 'write_reply(thought, action)', SCORING),
+    Mutation('a published prompt asks for a thought', 'agent.py', "if agent.reply == 'action':", 'if False:', SCORING),
+    # Relatives of GRPO
+    Mutation('Dr. GRPO divides by the spread', 'training/rl.py', "scale=kind != 'dr_grpo'", 'scale=True', RELATIVES),
+    Mutation('GiGPO without its steps', 'training/rl.py', "if kind == 'gigpo':", 'if False:', RELATIVES),
+    Mutation('moments of other groups are compared', 'training/rl.py', '(group, step.observation)', 'step.observation', RELATIVES),
+    Mutation('returns to go without discount', 'training/grpo.py', 'total = r + gamma*total', 'total = r + total', RELATIVES),
+    Mutation('the score of an episode is not paid', 'training/rl.py', 'rewards[-1] += e.score - sum(rewards)', 'pass', RELATIVES),
+    Mutation('dual clip where the advantage is positive', 'training/grpo.py', 'torch.where(a<0, torch.max', 'torch.where(a>0, torch.max', RELATIVES),
+    Mutation('row sums are divided by tokens', 'training/rl.py', "if loss_type == 'token-mean' else len(rows)", "if True else len(rows)", RELATIVES),
+    Mutation('dynamic sampling not handed on', 'training/rl.py', 'c.advantage, c.dynamic_sampling)', 'c.advantage)', RELATIVES),
+    Mutation('upper clip of the config not handed on', 'training/rl.py', 'epsilon_high=c.clip_epsilon_high, ', '', RELATIVES),
     # Who plays what
     Mutation('the wrong bank is the own one', 'training/pipeline.py', '(i+2) % len(p.test)', 'i', LOOP),
     Mutation('"after" plays the policy from before RL', 'training/pipeline.py', "trained = when=='after' and", "trained = False and", LOOP),

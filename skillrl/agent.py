@@ -15,7 +15,8 @@ from typing import Any
 from fastcore.basics import patch
 from .chat_policy import FIRST, require_readable
 from .config import AgentConfig
-from .contract import CONTRACT, one_line, parse_reply, without_hidden, write_reply
+from .contract import (CONTRACT, CONTRACTS, one_line, parse_reply, without_hidden, without_reasoning,
+                              write_reply)
 from .envs.base import Notes, World, world as find_world
 from .skills.retrieval import render, Retriever
 from .trajectory import Step, Trajectory, score_of
@@ -72,8 +73,11 @@ def step_messages(
     "The prompt for the next step, in the wording that `agent.prompt` names"
     c, n = context, agent.history_length
     if agent.prompt != 'official':
-        return build_messages(c.task, c.observation, c.admissible, c.history, c.skills, c.notes, n)
+        _, user = build_messages(c.task, c.observation, c.admissible, c.history, c.skills, c.notes, n)
+        return [dict(role='system', content=CONTRACTS[agent.reply]), user]
     text = (world or World()).official_prompt(c, n)
+    if agent.reply == 'action':
+        text = without_reasoning(text)
     return [dict(role='user', content=without_hidden(text))]
 
 # %% ../nbs/03_agent.ipynb #0313801b
@@ -186,7 +190,7 @@ class StepRow:
     reply_ids:list[int]  # Tokens it wrote, the end token included
     logprobs:list[float] = field(default_factory=list) # When sampled, at temperature 1
     valid:bool = True    # Whether the reply was an admissible action
-    allowed:list|None = None # What each token was chosen from, `NextTokens`; None if from all
+    allowed:Any = None   # `NextTokens` for each token, or `Candidates` for all; None if anything could come
 
 @patch
 def play(self:Episode,
@@ -197,7 +201,7 @@ def play(self:Episode,
     text, has_tokens = getattr(reply, 'text', reply), hasattr(reply, 'token_ids')
     read = getattr(self.world, 'official_reply', None) # Of a world whose published code has tags of its own
     own = read(text) if read and self.agent.parser == 'official' else None
-    _, action, ok = own or parse_reply(text, self.admissible, self.agent.parser)
+    _, action, ok = own or parse_reply(text, self.admissible, self.agent.parser, self.agent.reply)
     tokens = dict(token_ids=reply.token_ids, logprobs=reply.logprobs) if has_tokens else {}
     step = self.act(action, reply=text, ok=ok, **tokens)
     if has_tokens:
@@ -217,7 +221,7 @@ def choices(self:Episode)->list[str]: # ValueError where the world names no comm
     "Commands that the policy may choose from"
     self.start()
     if not self.admissible:
-        raise ValueError('model.decode is admissible, and the world lists no admissible commands in episode '
+        raise ValueError('model.decode is not free, and the world lists no admissible commands in episode '
                          f'{self.id}: set model.decode to free')
     if not self.agent.no_repeat:
         return self.admissible
@@ -251,11 +255,20 @@ def demonstrate(
         if rng.random() < noise:
             episode.act(rng.choice([a for a in episode.admissible if a != 'help']))
         else:
-            rows.append(dict(prompt=prompt, completion=write_reply(thought, action)))
+            rows.append(dict(prompt=prompt, completion=write_reply(thought, action, episode.agent.reply)))
             episode.play(rows[-1]['completion'])
     return episode.trajectory(), rows
 
 # %% ../nbs/03_agent.ipynb #70b82ac2
+@dataclass
+class Limits:
+    "Room for prompts and replies, and how many episodes run side by side"
+    max_new_tokens:int|None = None    # Replies are cut here; None for the policy's own limit
+    max_prompt_tokens:int|None = None # Longer prompts lose history first
+    parallel:int = 192                # Most episodes under way at a time
+    decode:str = 'free'               # As `model.decode`: 'admissible' and 'score' keep to what is admissible
+    length_norm:bool = False          # Under 'score', compare the mean log-prob of tokens and not their sum
+
 def _fitted(episode, policy, limit):
     "The prompt of `episode` with as much history as `limit` tokens hold"
     count = getattr(policy, 'count', len)
@@ -266,16 +279,25 @@ def _fitted(episode, policy, limit):
     raise ValueError(f'the prompt of episode {episode.id} has {count(ids)} tokens without any history, '
                      f'more than max_prompt_tokens {limit}: raise that, or show fewer skills')
 
+# %% ../nbs/03_agent.ipynb #1ded5e43
 def _try_name(episode, generator):
     "A name for one reply: the seed of the rollout, the episode, and the number of the step"
     seed = generator.initial_seed() if generator else None
     return f'{seed}/{episode.id}/{len(episode.steps)}'
 
-def _turn(live, policy, limit, decode='free', **kw):
+def _allowed(live, limits):
+    "For `generate`: what each reply may choose from, unless it is free"
+    if limits.decode == 'free':
+        return {}
+    from skillrl.llm.decoding import Choices
+    scored = limits.decode == 'score'
+    choices = [Choices(e.choices(), e.agent.reply != 'action', scored, limits.length_norm) for e in live]
+    return dict(allowed=choices)
+
+def _turn(live, policy, limits, **kw):
     "Play one step of each of `live`; pairs of episode and reply, without those that got none"
-    prompts = [_fitted(e, policy, limit) for e in live]
-    if decode == 'admissible':
-        kw['allowed'] = [e.choices() for e in live]
+    prompts = [_fitted(e, policy, limits.max_prompt_tokens) for e in live]
+    kw |= _allowed(live, limits)
     if hasattr(policy, 'chat'):
         kw['tries'] = [_try_name(e, kw['generator']) for e in live]
     answered = []
@@ -289,14 +311,6 @@ def _turn(live, policy, limit, decode='free', **kw):
     return answered
 
 # %% ../nbs/03_agent.ipynb #b1c8ccee
-@dataclass
-class Limits:
-    "Room for prompts and replies, and how many episodes run side by side"
-    max_new_tokens:int|None = None    # Replies are cut here; None for the policy's own limit
-    max_prompt_tokens:int|None = None # Longer prompts lose history first
-    parallel:int = 192                # Most episodes under way at a time
-    decode:str = 'free'               # Or 'admissible': weights choose among the commands of each episode
-
 def _begin(waiting, live, parallel, tries):
     "Start episodes until `parallel` of them are live"
     while waiting and len(live) < parallel:
@@ -321,7 +335,7 @@ def _play_all(episodes, policy, sampling, each, limits):
     tries, first = Counter(), []
     while waiting or live:
         _begin(waiting, live, limits.parallel, tries)
-        answered = _turn(live, policy, limits.max_prompt_tokens, limits.decode, **sampling)
+        answered = _turn(live, policy, limits, **sampling)
         if hasattr(policy, 'chat') and len(first) < FIRST:
             first += answered
             require_readable(first, policy)

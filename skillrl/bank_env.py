@@ -14,7 +14,7 @@ from .agent import EpisodeError
 from .builders import build_episodes, derive_seed, play_episodes
 from .chat_policy import ChatPolicy
 from .config import SkillRLConfig
-from .contract import CONTRACT
+from .contract import CONTRACTS
 from .envs.base import world
 from .envs.documents import DocumentEnv
 from .skills.bank import SkillBank
@@ -95,25 +95,26 @@ def as_result(
     t:Trajectory,
     bank:SkillBank, # That was played with
     limit:int,      # Actions that were allowed
+    form:str='think+action', # Of its replies, as `agent.reply`
 )->RolloutResult:
     "An episode as the result of a rollout"
     ids = t.steps[0].skills if t.steps else []
     lines = [f'[{i}] {advice(bank.get(i))}' for i in ids]
     shown = '\n'.join(['The prompt showed:', *lines]) if ids else 'The prompt showed no advice.'
-    said = [('system', shown)]
+    said, asked = [('system', shown)], CONTRACTS[form]
     for s in t.steps:
         said += [('user', s.observation), ('assistant', s.action)]
     conversation = [dict(role=role, content=text) for role, text in said]
     score, why = float(t.success), '' if t.success else f'not done within {limit} actions'
     return RolloutResult(t.game, score, score, len(t), why, t.category, question=t.task,
-                         target_system_prompt=CONTRACT, conversation=conversation, extras=dict(skills=ids))
+                         target_system_prompt=asked, conversation=conversation, extras=dict(skills=ids))
 
 # %% ../nbs/612_bank_env.ipynb #0b284f9d
 @patch
 def attempt(self:BankEnv, item:dict, skill:str, client:Any)->RolloutResult:
     "The episode of `item` under the document `skill`, as a result"
     bank = self.read(skill)
-    return as_result(self.play(item, bank, client), bank, self.config.env.max_steps)
+    return as_result(self.play(item, bank, client), bank, self.config.env.max_steps, self.config.agent.reply)
 
 @patch
 def play(self:BankEnv, item:dict, bank:SkillBank, client:Any=None)->Trajectory:

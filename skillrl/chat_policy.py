@@ -47,7 +47,7 @@ def require_readable(
     policy:ChatPolicy,
 )->None: # RuntimeError if more than half of the first `FIRST` cannot be read
     "Stop a rollout whose replies are of no use"
-    bad = [reply for e, reply in first if not parse_reply(reply.text, None, e.agent.parser).ok]
+    bad = [reply for e, reply in first if not parse_reply(reply.text, None, e.agent.parser, e.agent.reply).ok]
     if len(first) < FIRST or 2*len(bad) <= len(first):
         return
     cut = [reply for reply in bad if reply.finish == 'length']

@@ -40,6 +40,7 @@ class AgentConfig:
     parser:str = opt('strict', choices=('strict', 'official')) # What counts as an action
     history_length:int = opt(3, lo=0) # Past steps in the prompt; the official code shows 2
     no_repeat:bool = opt(False) # Never choose a command again before something new was learnt
+    reply:str = opt('think+action', choices=('think+action', 'action')) # Form of a reply, in rows and prompts
 
 # %% ../nbs/01_config.ipynb #3da09a58
 @dataclass
@@ -77,6 +78,11 @@ class RLConfig:
     clip_epsilon:float = opt(0.2, above=0, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
     temperature:float = opt(1.0, above=0) # Of sampling while playing
+    advantage:str = opt('grpo', choices=('grpo', 'dr_grpo', 'gigpo')) # How episodes and steps are compared
+    loss_type:str = opt('token-mean', choices=('token-mean', 'row-mean', 'row-sum')) # What counts alike
+    clip_epsilon_high:float = opt(None, above=0) # Upper half of the clip range; null for `clip_epsilon`
+    dual_clip:float = opt(None, above=1) # Largest ratio where the advantage is negative; null for no limit
+    dynamic_sampling:bool = opt(False) # Groups without variance are left out, invalid actions and all
 
 # %% ../nbs/01_config.ipynb #8332aec3
 @dataclass
@@ -117,7 +123,8 @@ class ModelConfig:
     checkpoint:str = opt('') # A policy's folder or model name; empty for the one that ships with skillrl
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
-    decode:str = opt('free', choices=('free', 'admissible')) # Whether weights may choose other commands too
+    decode:str = opt('free', choices=('free', 'admissible', 'score')) # What weights may write as a command
+    length_norm:bool = opt(False) # Whether `score` compares the mean log-prob of tokens, and not their sum
     threads:int = opt(1, lo=1) # Of training and playing; another number gives other bytes
     device:str = opt('auto', choices=('auto', 'cpu', 'cuda')) # `auto` takes a GPU
     dtype:str = opt('auto', choices=('auto', 'float32', 'bfloat16')) # Of matrix products; bfloat16 on a GPU
@@ -175,6 +182,9 @@ def _check_decoding(model, agent):
     if agent.no_repeat and model.decode == 'free':
         raise ValueError('agent.no_repeat is true and model.decode is free, so nothing keeps a command from '
                          'coming again: set model.decode to admissible, or agent.no_repeat to false')
+    if model.decode == 'score' and agent.reply != 'action':
+        raise ValueError(f'model.decode is score and agent.reply is {agent.reply}, but commands are scored '
+                         'where the prompt ends: set agent.reply to action, or model.decode to admissible')
     if model.policy_model_id and model.decode != 'free':
         raise ValueError(f'model.decode is {model.decode} and model.policy_model_id is '
                          f'{model.policy_model_id!r}, a model whose tokens cannot be chosen here: '

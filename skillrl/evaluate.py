@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from .agent import rollout
 from .plots import band, bars, figure, split_rates
-from .stats import Rate, paired_interval, t_quantile
+from .stats import Rate, average, paired_interval, t_quantile
 from .store import atomic_write
 from .tables import Table
 from .trajectory import Trajectory, select, success_rate
@@ -43,9 +43,9 @@ def compare(
     "Success of each condition, overall and by category; the mean score where it is not success alone"
     found = dict.fromkeys(t.category for ts in results.values() for t in ts if t.category)
     columns = [c for c in categories or found if c in found]
-    averages = dict(steps=lambda ts: f'{_mean(map(len, ts)):.1f}')
+    averages = dict(steps=lambda ts: f'{average(map(len, ts)):.1f}')
     if any(t.score != t.success for ts in results.values() for t in ts):
-        averages = dict(score=lambda ts: f'{_mean(t.score for t in ts):.2f}') | averages
+        averages = dict(score=lambda ts: f'{average(t.score for t in ts):.2f}') | averages
     rows = []
     for name, ts in results.items():
         rates = [success_rate(ts)]
@@ -53,10 +53,6 @@ def compare(
             rates.append(success_rate(select(ts, category=c)))
         rows.append([name, *map(_cell, rates), *(told(ts) for told in averages.values()), len(ts)])
     return Table(['', 'all', *columns, *averages, 'n'], rows)
-
-def _mean(values):
-    values = list(values)
-    return sum(values)/max(1, len(values))
 
 def _cell(r):
     return f'{r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]' if r.n else '–'

@@ -7,7 +7,7 @@ __all__ = ['Policy', 'Reply', 'quietly', 'load_model', 'load_tokenizer']
 
 # %% ../../nbs/340_llm.local.ipynb #f036f926
 import copy, json, torch
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor
 from fastcore.basics import patch
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
 from .placement import Placement, in_precision
+from .scoring import Candidates, by_score, choose, scored_logps
 from ..store import atomic_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -91,9 +92,11 @@ def _positions(mask):
 def logps(self:Policy,
     prompt_ids:list[list[int]], # One list of ids per row
     reply_ids:list[list[int]],  # What followed each
-    allowed:list[list[NextTokens]|None]|None=None, # What each reply could choose from; None if anything
+    allowed:list|None=None,     # What each reply could choose from, as in `Reply`; None if anything
 )->tuple[Tensor, Tensor]: # Log-probs (B,T) at temperature 1; and 1. where there is a token, 0. beyond the end
     "Log-probs of `reply_ids` after `prompt_ids`, with gradients"
+    if by_score(allowed):
+        return scored_logps(self.model, prompt_ids, reply_ids, allowed)
     device = self.model.device
     p, p_mask = _batch(prompt_ids, device, left=True)
     r, r_mask = _batch(reply_ids, device)
@@ -130,7 +133,7 @@ class Reply:
     token_ids:list[int]  # With the end token, unless cut off before it
     logprobs:list[float] # Of each token, at temperature 1
     prompt_ids:list[int] # What it had read
-    allowed:list[NextTokens]|None = None # What each token was chosen from; None if from all
+    allowed:list[NextTokens]|Candidates|None = None # What the tokens were chosen from; None if from all
 
 @patch
 @in_precision
@@ -216,10 +219,14 @@ def generate(self:Policy,
     generator:torch.Generator=None, # On the CPU
     max_new_tokens:int=32,   # Longest reply, in tokens
     batch_size:int=64,       # Rows read together, from 1: memory and speed, not what is said
-    allowed:list[Sequence[str]]|None=None, # Commands that each reply may end with; None lets it say anything
+    allowed:list|None=None,  # Commands, or `Choices`, that each reply may end with; None lets it say anything
 )->list[Reply]: # In the order of `prompts`; `ValueError` if a prompt is empty, or too long for the model
     "A reply to each of `prompts`"
     _check_room(self.model, prompts, max_new_tokens)
+    if by_score(allowed):
+        with _evaluating(self.model):
+            said = choose(self, prompts, allowed, max_new_tokens, temperature, generator, batch_size)
+        return [Reply(*parts) for parts in said]
     drafts = begin_drafts(self.form, prompts, allowed, max_new_tokens)
     noise = torch.rand(len(prompts), max_new_tokens, generator=generator).to(self.model.device)
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), list(prompts[i])))

@@ -36,7 +36,7 @@ def _labelled(pupil, prompt):
     "What the expert would do now, as a row"
     e = pupil.episode
     thought, action = pupil.expert.act(e.admissible, e.notes, e.skills)
-    return dict(prompt=prompt, completion=write_reply(thought, action))
+    return dict(prompt=prompt, completion=write_reply(thought, action, e.agent.reply))
 
 def _turn(live, policy, options, rng, generator):
     "One step of each of `live`; a row for each prompt that is not yet known well enough"

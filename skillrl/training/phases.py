@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from ..agent import Episode, PromptContext, demonstrate, step_messages
-from ..contract import shorten_thoughts, write_reply
+from ..contract import demonstrated, shorten_thoughts
 from ..builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
                               derive_seed, play_episodes, rollout_limits)
 from ..config import SkillRLConfig
@@ -74,7 +74,7 @@ def sft_rows(
     for i, (step, observation, notes) in enumerate(replay(t, w.notes)):
         context = PromptContext(t.task, step.observation, step.admissible, past, skills, notes, first)
         if step.ok and (not thoughts or thoughts[i] is not None):
-            said = write_reply(thoughts[i], step.action) if thoughts else step.reply
+            said = demonstrated(step, thoughts[i] if thoughts else None, config.agent.reply)
             rows.append(dict(prompt=step_messages(context, config.agent, w), completion=said))
         past.append((step.action, observation))
     return shorten_thoughts(rows, config.sft.thoughts)

@@ -18,10 +18,11 @@ from ..config import RLConfig
 from ..llm.adapter import AdapterPolicy
 from ..llm.local import Policy
 from ..llm.placement import Placement
+from ..stats import average
 from ..store import atomic_folder
 from ..trajectory import Trajectory
 from .grpo import (LossOptions, finite_or_raise, group_advantage, grpo_loss, has_variance,
-                                   step_advantage)
+                                   returns_to_go, same_moment_advantage, step_advantage)
 
 # %% ../../nbs/09_training.rl.ipynb #76dc6765
 def play(
@@ -43,9 +44,37 @@ class ScoredRow:
     row:StepRow
     advantage:float # In standard deviations of the group's returns, less the penalty of an invalid action
 
+def _step_credit(episodes, group_of):
+    "What each step is worth beside those of its group that began with the same observation, (M,)"
+    togo, moments = [], []
+    for group, e in zip(group_of, episodes):
+        if len(e.rows) != len(e.steps):
+            raise ValueError(f'episode {e.id} has {len(e.steps)} steps and {len(e.rows)} rows: '
+                             'set rl.advantage to grpo where others take steps for the policy')
+        rewards = [step.reward for step in e.steps]
+        if rewards:
+            rewards[-1] += e.score - sum(rewards) # What the world pays for the episode as a whole
+        togo += returns_to_go(rewards)
+        moments += [(group, step.observation) for step in e.steps]
+    return same_moment_advantage(togo, moments)
+
+# %% ../../nbs/09_training.rl.ipynb #ae86dbab
+def _advantages(episodes, scores, group_of, penalty, kind):
+    "One advantage for each row of `episodes`, as the setting `rl.advantage` has it"
+    owner = [i for i, e in enumerate(episodes) for _ in e.rows]
+    invalid = [not row.valid for e in episodes for row in e.rows]
+    compared = group_advantage(scores, group_of, scale=kind != 'dr_grpo')
+    advantages = step_advantage(compared, owner, invalid, penalty)
+    if kind == 'gigpo':
+        advantages = advantages + _step_credit(episodes, group_of)
+    return advantages.tolist()
+
+# %% ../../nbs/09_training.rl.ipynb #0f437c40
 def scored_rows(
     groups:list[list[Episode]], # Played
     penalty:float=.1,           # Off the advantage of a step with an invalid action
+    advantage:str='grpo',       # As `rl.advantage`: 'grpo', 'dr_grpo' or 'gigpo'
+    dynamic_sampling:bool=False,# Whether zero-variance groups are left out even where an action was invalid
 )->tuple[list[ScoredRow], dict]: # Rows, and counts to log; ValueError if a score is no number
     "What the policy can learn from `groups`"
     episodes = [e for group in groups for e in group]
@@ -55,15 +84,12 @@ def scored_rows(
     rows = [row for e in episodes for row in e.rows]
     owner = [i for i, e in enumerate(episodes) for _ in e.rows]
     invalid = [not row.valid for row in rows]
-    advantages = step_advantage(group_advantage(scores, group_of), owner, invalid, penalty).tolist()
-    kept = [k for k, (i, a) in enumerate(zip(owner, advantages)) if varied[i] or a]
+    advantages = _advantages(episodes, scores, group_of, penalty, advantage)
+    kept = [k for k, (i, a) in enumerate(zip(owner, advantages)) if varied[i] or (a and not dynamic_sampling)]
     skipped = len(groups) - len({group_of[owner[k]] for k in kept})
-    counts = dict(success=_mean([e.won for e in episodes]), score=_mean(scores), groups=len(groups),
-                  skipped_groups=skipped, steps=len(rows), invalid=_mean(invalid), rows=len(kept))
+    counts = dict(success=average([e.won for e in episodes]), score=average(scores), groups=len(groups),
+                  skipped_groups=skipped, steps=len(rows), invalid=average(invalid), rows=len(kept))
     return [ScoredRow(rows[k], advantages[k]) for k in kept], counts
-
-def _mean(values):
-    return sum(values)/max(1, len(values))
 
 # %% ../../nbs/09_training.rl.ipynb #ebb38331
 class TrainablePolicy(Policy):
@@ -188,10 +214,15 @@ def _masks(chunk):
     allowed = [r.row.allowed for r in chunk]
     return dict(allowed=allowed) if any(allowed) else {}
 
+def _loss_options(c):
+    "What the loss takes from an `RLConfig`"
+    return LossOptions(epsilon=c.clip_epsilon, beta=c.kl_coeff, loss_type=c.loss_type,
+                       epsilon_high=c.clip_epsilon_high, dual_clip=c.dual_clip)
+
 @patch
 def loss(self:GRPOTrainer,
     chunk:list[ScoredRow],
-    total:int|None=None, # Reply tokens of the whole minibatch; those of `chunk` if left out
+    total:int|None=None, # Of the whole minibatch, tokens or rows by `loss_type`; of `chunk` if left out
 )->tuple[Tensor, dict]: # One number with its gradient, and what to log
     "GRPO's loss on `chunk`"
     prompts, replies = [r.row.prompt_ids for r in chunk], [r.row.reply_ids for r in chunk]
@@ -203,19 +234,20 @@ def loss(self:GRPOTrainer,
     for i, r in enumerate(chunk):
         lp_old[i, :len(r.row.logprobs)] = torch.tensor(r.row.logprobs)
     adv = torch.tensor([r.advantage for r in chunk], device=lp.device)
-    options = LossOptions(epsilon=self.config.clip_epsilon, beta=self.config.kl_coeff)
-    return grpo_loss(lp, lp_old, lp_ref, adv, mask, options, total)
+    return grpo_loss(lp, lp_old, lp_ref, adv, mask, _loss_options(self.config), total)
 
 # %% ../../nbs/09_training.rl.ipynb #1ed181d7
-def _reply_tokens(chunks):
-    return sum(len(r.row.reply_ids) for chunk in chunks for r in chunk)
+def _total(chunks, loss_type):
+    "Reply tokens of a minibatch, or its rows where the loss averages those"
+    rows = [r.row for chunk in chunks for r in chunk]
+    return sum(len(row.reply_ids) for row in rows) if loss_type == 'token-mean' else len(rows)
 
 @patch
 def update(self:GRPOTrainer,
     chunks:list[list[ScoredRow]], # One minibatch
 )->list[dict]: # What to log, for each chunk; FloatingPointError if a loss is no finite number
     "One optimizer step on `chunks`"
-    total, logs = _reply_tokens(chunks), []
+    total, logs = _total(chunks, self.config.loss_type), []
     for chunk in chunks:
         loss, stats = self.loss(chunk, total)
         finite_or_raise(loss).backward()
@@ -230,13 +262,14 @@ def learn(self:GRPOTrainer,
     seed:int=0,                 # Decides the order of rows
 )->dict: # What to log: the counts of `scored_rows`, and kl, clip_fraction, entropy and loss
     "Update the policy once with the rows of `groups`"
-    rows, out = scored_rows(groups, self.config.invalid_action_penalty)
+    c = self.config
+    rows, out = scored_rows(groups, c.invalid_action_penalty, c.advantage, c.dynamic_sampling)
     batches = minibatches(rows, self.config.minibatch, random.Random(seed))
     logs = [log for batch in batches for log in self.update(batch)]
     tokens = sum(log['tokens'] for log in logs)
     for k in ('kl', 'clip_fraction', 'entropy'):
         out[k] = sum(log[k]*log['tokens'] for log in logs)/max(1, tokens)
-    out['loss'] = _mean([log['loss'] for log in logs])
+    out['loss'] = average([log['loss'] for log in logs])
     return out
 
 @patch

@@ -1,0 +1,216 @@
+"The relatives of GRPO against loops that follow their papers, in float64, and what the trainer hands on"
+import math, random
+from types import SimpleNamespace
+import pytest, torch
+from skillrl.agent import StepRow
+from skillrl.config import RLConfig
+from skillrl.training.grpo import LossOptions, grpo_loss
+from skillrl.training.rl import GRPOTrainer, ScoredRow, scored_rows
+
+# ---- the loss, token by token ----
+
+def one_token(lp, old, ref, a, o):
+    "The objective of one token, less its KL penalty"
+    r = math.exp(lp - old)
+    high = o.epsilon if o.epsilon_high is None else o.epsilon_high
+    gain = min(r*a, max(1 - o.epsilon, min(1 + high, r))*a)
+    if o.dual_clip is not None and a < 0:
+        gain = max(gain, o.dual_clip*a)
+    return gain - o.beta*(math.exp(ref - lp) - (ref - lp) - 1)
+
+def naive_loss(lp, old, ref, adv, lengths, o):
+    "The loss of rows of differing `lengths`, by loops"
+    rows = []
+    for i, n in enumerate(lengths):
+        rows.append([one_token(lp[i][t], old[i][t], ref[i][t], adv[i], o) for t in range(n)])
+    if o.loss_type == 'token-mean':
+        return -sum(map(sum, rows))/sum(lengths)
+    if o.loss_type == 'row-mean':
+        return -sum(sum(row)/len(row) for row in rows)/len(rows)
+    return -sum(map(sum, rows))/len(rows)
+
+LENGTHS = [5, 1, 3, 4]
+
+def log_probs(seed):
+    "Of the policy, the one that sampled, and the reference; far enough apart for every clip"
+    g = torch.Generator().manual_seed(seed)
+    lp = -3*torch.rand(4, 5, generator=g, dtype=torch.float64) - .1
+    return [lp] + [lp + by*torch.randn(4, 5, generator=g, dtype=torch.float64) for by in (1.2, .3)]
+
+ADV = torch.tensor([1.5, -1., .5, -2.], dtype=torch.float64)
+MASK = torch.tensor([[float(t < n) for t in range(5)] for n in LENGTHS], dtype=torch.float64)
+
+OPTIONS = {'GRPO': LossOptions(), 'DAPO': LossOptions(epsilon_high=.28, beta=0.),
+           'Dr. GRPO': LossOptions(loss_type='row-sum'), 'rows': LossOptions(loss_type='row-mean'),
+           'dual clip': LossOptions(dual_clip=3.), 'close dual clip': LossOptions(dual_clip=1.1),
+           'all': LossOptions(.1, .2, 'row-sum', .5, 2.)}
+
+@pytest.mark.parametrize('name', OPTIONS)
+def test_the_loss_is_that_of_a_loop(name):
+    for seed in range(5):
+        lp, old, ref = log_probs(seed)
+        got, _ = grpo_loss(lp, old, ref, ADV, MASK, OPTIONS[name])
+        want = naive_loss(lp.tolist(), old.tolist(), ref.tolist(), ADV.tolist(), LENGTHS, OPTIONS[name])
+        assert got.item() == pytest.approx(want, abs=1e-12)
+
+def test_each_option_changes_the_loss():
+    lp, old, ref = log_probs(0)
+    losses = [grpo_loss(lp, old, ref, ADV, MASK, o)[0].item() for o in OPTIONS.values()]
+    assert len({round(loss, 9) for loss in losses}) == len(OPTIONS)
+
+@pytest.mark.parametrize('loss_type', ['token-mean', 'row-mean', 'row-sum'])
+def test_parts_of_a_minibatch_add_up(loss_type):
+    lp, old, ref = log_probs(1)
+    o = LossOptions(loss_type=loss_type)
+    total = sum(LENGTHS) if loss_type == 'token-mean' else len(LENGTHS)
+    def part(rows):
+        return grpo_loss(lp[rows], old[rows], ref[rows], ADV[rows], MASK[rows], o, total)[0].item()
+    whole = grpo_loss(lp, old, ref, ADV, MASK, o)[0].item()
+    assert part([0, 2]) + part([1, 3]) == pytest.approx(whole, abs=1e-12)
+
+# ---- advantages ----
+
+def episode(score, seen, rewards=None, valid=True):
+    "A played episode: what was seen before each step, what each earned, what the whole is worth"
+    rewards = [0.]*len(seen) if rewards is None else rewards
+    steps = [SimpleNamespace(observation=o, reward=r) for o, r in zip(seen, rewards)]
+    rows = [StepRow([1], [2], [-1.], valid) for _ in seen]
+    return SimpleNamespace(id='e', score=score, won=score == 1, steps=steps, rows=rows)
+
+def random_groups(seed):
+    "Three groups of four episodes that walk through few places, with scores that are paid in part"
+    rng = random.Random(seed)
+    places = ['hall', 'kitchen', 'bath']
+    def one():
+        seen = ['hall'] + [rng.choice(places) for _ in range(rng.randint(0, 4))]
+        rewards = [rng.choice([0., .1]) for _ in seen]
+        return episode(rng.choice([0., .5, 1.]), seen, rewards, rng.random() < .8)
+    return [[one() for _ in range(4)] for _ in range(3)]
+
+def spread(values):
+    mean = sum(values)/len(values)
+    return mean, math.sqrt(sum((v - mean)**2 for v in values)/len(values))
+
+def to_go(e, t, gamma=.95):
+    "What the episode earned from step `t` on; what its score has beyond the rewards is paid at its end"
+    rewards = [s.reward for s in e.steps]
+    rewards[-1] += e.score - sum(rewards)
+    return sum(gamma**(k - t)*rewards[k] for k in range(t, len(rewards)))
+
+def relative(value, values, scaled=True):
+    mean, std = spread(values)
+    if std < 1e-8:
+        return 0.
+    return (value - mean)/std if scaled else value - mean
+
+def naive_advantages(groups, kind, penalty):
+    "One for each step, by loops over episodes and moments"
+    out = []
+    for group in groups:
+        scores = [e.score for e in group]
+        for e in group:
+            for t, step in enumerate(e.steps):
+                a = relative(e.score, scores, kind != 'dr_grpo') - penalty*(not e.rows[t].valid)
+                if kind == 'gigpo':
+                    alike = [to_go(o, k) for o in group for k, s in enumerate(o.steps)
+                             if s.observation == step.observation]
+                    a += relative(to_go(e, t), alike)
+                out.append(a)
+    return out
+
+@pytest.mark.parametrize('kind', ['grpo', 'dr_grpo', 'gigpo'])
+def test_advantages_are_those_of_a_loop(kind):
+    for seed in range(20):
+        groups = random_groups(seed)
+        rows, _ = scored_rows(groups, .1, kind)
+        varied = [len({e.score for e in group}) > 1 for group in groups for e in group for _ in e.steps]
+        want = [a for a, v in zip(naive_advantages(groups, kind, .1), varied) if v or abs(a) > 1e-12]
+        assert [r.advantage for r in rows] == pytest.approx(want, abs=1e-5)
+
+def test_gigpo_tells_steps_of_one_episode_apart_where_grpo_does_not():
+    won, lost = episode(1., ['hall', 'bath']), episode(0., ['hall', 'kitchen'])
+    assert [r.advantage for r in scored_rows([[won, lost]], 0.)[0]] == [1, 1, -1, -1]
+    assert [r.advantage for r in scored_rows([[won, lost]], 0., 'gigpo')[0]] == [2, 1, -2, -1]
+
+def test_gigpo_prefers_the_shorter_of_two_wins():
+    "The returns of a group are equal, and yet the first step of the shorter episode led to more"
+    short, long = episode(1., ['hall', 'bath']), episode(1., ['hall', 'kitchen', 'attic'])
+    assert scored_rows([[short, long]], 0.)[0] == []
+    assert [r.advantage for r in scored_rows([[short, long]], 0., 'gigpo')[0]] == [1, -1]
+
+def test_gigpo_refuses_steps_that_the_policy_did_not_take():
+    e = episode(1., ['hall', 'bath'])
+    e.rows.pop()
+    with pytest.raises(ValueError, match='has 2 steps and 1 rows: set rl.advantage to grpo'):
+        scored_rows([[e, episode(0., ['hall'])]], 0., 'gigpo')
+
+def test_dynamic_sampling_leaves_groups_without_variance_out_whole():
+    clumsy = [episode(0., ['hall'], valid=False), episode(0., ['hall'])]
+    varied = [episode(1., ['hall'], valid=False), episode(0., ['hall'])]
+    kept, seen = scored_rows([clumsy, varied], .1)
+    assert len(kept) == 3 and seen['skipped_groups'] == 0
+    kept, seen = scored_rows([clumsy, varied], .1, dynamic_sampling=True)
+    assert len(kept) == 2 and seen['skipped_groups'] == 1 and seen['groups'] == 2
+
+# ---- what the trainer takes from its config ----
+
+class Fixed:
+    "A policy whose log-probs are given; `step` counts"
+    def __init__(self, lp, mask):
+        self.lp, self.mask = lp.clone().requires_grad_(), mask
+        self.gradient = None
+    def logps(self, prompts, replies):
+        rows = [p[0] for p in prompts]
+        return self.lp[rows], self.mask[rows]
+    def step(self, lr, max_norm=1.):
+        self.gradient = self.lp.grad.clone()
+        self.lp.grad = None
+        return {}
+
+def trainer_and_rows(**settings):
+    lp, old, ref = (x.float() for x in log_probs(2))
+    rows = []
+    for i, n in enumerate(LENGTHS):
+        row = StepRow([i], [7]*n, old[i, :n].tolist())
+        rows.append(ScoredRow(row, ADV[i].item()))
+    trainer = GRPOTrainer(Fixed(lp, MASK.float()), RLConfig(**settings), Fixed(ref, MASK.float()))
+    return trainer, rows, (lp, old, ref)
+
+SETTINGS = {'GRPO': {}, 'DAPO': dict(clip_epsilon_high=.28, kl_coeff=0.),
+            'Dr. GRPO': dict(loss_type='row-sum'), 'rows': dict(loss_type='row-mean'),
+            'dual clip': dict(dual_clip=3.)}
+
+@pytest.mark.parametrize('name', SETTINGS)
+def test_the_settings_reach_the_loss(name):
+    trainer, rows, (lp, old, ref) = trainer_and_rows(**SETTINGS[name])
+    want = naive_loss(lp.tolist(), old.tolist(), ref.tolist(), ADV.tolist(), LENGTHS, OPTIONS[name])
+    assert trainer.loss(rows)[0].item() == pytest.approx(want, rel=1e-5)
+
+@pytest.mark.parametrize('loss_type', ['token-mean', 'row-mean', 'row-sum'])
+def test_an_update_in_two_chunks_has_the_gradient_of_one(loss_type):
+    gradients = []
+    for cut in (4, 1):
+        trainer, rows, _ = trainer_and_rows(loss_type=loss_type)
+        trainer.update([rows[:cut], rows[cut:]] if cut < 4 else [rows])
+        gradients.append(trainer.policy.gradient)
+    torch.testing.assert_close(*gradients)
+
+def test_the_settings_reach_the_advantages():
+    groups = [[episode(1., ['hall']), episode(0., ['hall']), episode(0., ['hall']), episode(0., ['hall'])]]
+    class Heard(GRPOTrainer):
+        heard = ()
+        def update(self, chunks):
+            self.heard = sorted(r.advantage for chunk in chunks for r in chunk)
+            return []
+    def heard(**settings):
+        trainer = Heard(Fixed(*[torch.zeros(4, 1)]*2), RLConfig(**settings), object())
+        trainer.learn(groups)
+        return trainer.heard
+    assert heard(advantage='dr_grpo')[-1] == .75
+    assert heard()[-1] == pytest.approx(math.sqrt(3))
+    assert heard(advantage='gigpo')[-1] == pytest.approx(2*math.sqrt(3))
+    for e in groups[0]:
+        e.score = 0.
+        e.rows[0].valid = False
+    assert len(heard()) == 4
+    assert heard(dynamic_sampling=True) == ()
