@@ -36,5 +36,6 @@ def chunked_logps(
     parts = []
     for k in range(0, len(ids), step):
         piece = slice(k, k + step)
-        parts.append(checkpoint(_piece_logps, head, states[piece], ids[piece], rules[piece], use_reentrant=False))
+        parts.append(checkpoint(_piece_logps, head, states[piece], ids[piece], rules[piece],
+                                use_reentrant=False))
     return torch.cat(parts)

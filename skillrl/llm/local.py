@@ -9,12 +9,15 @@ __all__ = ['Policy', 'Reply', 'quietly', 'load_tokenizer', 'threads']
 import copy, json, torch
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
+from .head import SCORES, chunked_logps
+from .prefixes import (CachedRow, cached_row, is_plain, prefix_tree, read_prompts, read_tree,
+                                  shares_prefixes, stacked_cache)
 from ..store import atomic_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -93,8 +96,10 @@ def logps(self:Policy,
 )->tuple[Tensor, Tensor]: # Log-probs (B,T) at temperature 1; and 1. where there is a token, 0. beyond the end
     "Log-probs of `reply_ids` after `prompt_ids`, with gradients"
     device = self.model.device
-    p, p_mask = _batch(prompt_ids, device, left=True)
     r, r_mask = _batch(reply_ids, device)
+    if shares_prefixes(self.model) or is_plain(self.model) and r.numel()*len(self.tokenizer) > SCORES:
+        return self._piecewise_logps(prompt_ids, reply_ids, allowed)
+    p, p_mask = _batch(prompt_ids, device, left=True)
     mask = torch.cat([p_mask, r_mask], 1)
     out = self.model(input_ids=torch.cat([p, r], 1), attention_mask=mask, position_ids=_positions(mask),
                      use_cache=False, logits_to_keep=r.shape[1]+1)
@@ -106,6 +111,33 @@ def logps(self:Policy,
 def _token_logps(z, ids):
     "Log-probs (B,T) of `ids` under the scores `z` (B,T,V)"
     return z.log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+
+# %% ../../nbs/340_llm.local.ipynb #8371ec28
+def _states_in_tree(policy, prompt_ids, reply_ids):
+    rows = [list(p) + list(r[:-1]) for p, r in zip(prompt_ids, reply_ids)]
+    tree = prefix_tree(rows)
+    states, _ = read_tree(policy.model, tree)
+    nodes = [node for p, path in zip(prompt_ids, tree.paths) for node in path[len(p)-1:]]
+    return states[torch.tensor(nodes, device=states.device)]
+
+def _states_in_rows(policy, p, p_mask, r, r_mask):
+    mask = torch.cat([p_mask, r_mask], 1)
+    out = policy.model.get_decoder()(input_ids=torch.cat([p, r], 1), attention_mask=mask,
+                                     position_ids=_positions(mask), use_cache=False)
+    return out.last_hidden_state[:, -r.shape[1]-1:-1][r_mask.bool()]
+
+@patch
+def _piecewise_logps(self:Policy, prompt_ids, reply_ids, allowed=None):
+    "What `logps` returns"
+    p, p_mask = _batch(prompt_ids, self.model.device, left=True)
+    r, r_mask = _batch(reply_ids, self.model.device)
+    if shares_prefixes(self.model):
+        states = _states_in_tree(self, prompt_ids, reply_ids)
+    else:
+        states = _states_in_rows(self, p, p_mask, r, r_mask)
+    rules = [rule for row, ids in zip(allowed or [], reply_ids) for rule in row or [None]*len(ids)]
+    lps = chunked_logps(self.model.get_output_embeddings(), states, r[r_mask.bool()], rules)
+    return lps.new_zeros(r.shape).masked_scatter(r_mask.bool(), lps), r_mask.float()
 
 # %% ../../nbs/340_llm.local.ipynb #77377814
 def _pick_tokens(
@@ -129,6 +161,7 @@ class Reply:
     logprobs:list[float] # Of each token, at temperature 1
     prompt_ids:list[int] # What it had read
     allowed:list[NextTokens]|None = None # What each token was chosen from; None if from all
+    read:CachedRow|None = field(default=None, repr=False, compare=False) # For a prompt that goes on from here
 
 @patch
 def _scores(self:Policy, ids, mask, past=None):
@@ -141,6 +174,9 @@ def _scores(self:Policy, ids, mask, past=None):
 # %% ../../nbs/340_llm.local.ipynb #f045c2b0
 def _read_once(policy, prompts, device):
     "Scores, cache and mask after `prompts`, of which equal ones are read once"
+    if shares_prefixes(policy.model) and all(prompts):
+        states, past, mask = read_prompts(policy.model, prompts)
+        return policy.model.get_output_embeddings()(states).float(), past, mask
     once = {}
     twin = torch.tensor([once.setdefault(tuple(p), len(once)) for p in prompts])
     ids, mask = _batch(list(once), device, left=True)
@@ -148,6 +184,34 @@ def _read_once(policy, prompts, device):
     if len(once) < len(prompts):
         z, mask = z[twin], mask[twin]
         past.batch_select_indices(twin)
+    return z, past, mask
+
+# %% ../../nbs/340_llm.local.ipynb #834be250
+@dataclass
+class _Written:
+    ids:list[int] = field(default_factory=list)
+    logprobs:list[float] = field(default_factory=list)
+    read:CachedRow|None = None # Of prompt and reply, but for the last token
+
+def _read_before(prompt, reply):
+    "How many tokens of `prompt` were read for `reply`; ValueError if it does not go on from there"
+    if reply is None or reply.read is None:
+        return 0
+    known = reply.prompt_ids + reply.token_ids
+    if list(prompt[:len(known)]) != known or len(prompt) == len(known):
+        raise ValueError(f'a prompt of {len(prompt)} tokens does not go on from the {len(known)} before it: '
+                         'leave out what it is said to go on from')
+    return len(known) - 1
+
+def _read_on(policy, prompts, before, device):
+    "Scores, cache and mask after `prompts`; what was read for the replies `before` is not read again"
+    done = [_read_before(p, reply) for p, reply in zip(prompts, before or [None]*len(prompts))]
+    if not any(done) or not is_plain(policy.model):
+        return _read_once(policy, prompts, device)
+    past, held = stacked_cache([reply.read if n else None for n, reply in zip(done, before)])
+    ids, new = _batch([p[n:] for n, p in zip(done, prompts)], device, left=True)
+    mask = torch.cat([held, new], 1)
+    z, past = policy._scores(ids, mask, past)
     return z, past, mask
 
 # %% ../../nbs/340_llm.local.ipynb #07b65caf
@@ -162,20 +226,22 @@ def _choose(z, u, temperature, drafts):
 
 # %% ../../nbs/340_llm.local.ipynb #f08fff5e
 @patch
-def _write(self:Policy, prompts, noise, temperature, drafts=()):
-    "Ids and log-probs that follow each of `prompts`, one token per column of `noise` at most"
-    out = [([], []) for _ in prompts]
+def _write(self:Policy, prompts, noise, temperature, drafts=(), before=None):
+    "What follows each of `prompts`, one token per column of `noise` at most"
+    out = [_Written() for _ in prompts]
     rows = list(range(len(prompts))) # Of `prompts`, which are still being written
-    z, past, mask = _read_once(self, prompts, noise.device)
+    z, past, mask = _read_on(self, prompts, before, noise.device)
     picked = None
     for t in range(noise.shape[1]):
         if t:
             z, past = self._scores(picked[:, None], mask, past)
         under_way = [drafts[i] for i in rows] if drafts else ()
         picked, lps = _choose(z, noise[rows, t], temperature, under_way)
-        for i, token, lp in zip(rows, picked.tolist(), lps.tolist()):
-            out[i][0].append(token)
-            out[i][1].append(lp)
+        for k, (i, token, lp) in enumerate(zip(rows, picked.tolist(), lps.tolist())):
+            out[i].ids.append(token)
+            out[i].logprobs.append(lp)
+            if before is not None and (token in self.eos_ids or t + 1 == noise.shape[1]):
+                out[i].read = cached_row(past, mask, k)
         live = [k for k, token in enumerate(picked.tolist()) if token not in self.eos_ids]
         if not live:
             break
@@ -214,8 +280,9 @@ def generate(self:Policy,
     max_new_tokens:int=32,   # Longest reply, in tokens
     batch_size:int=64,       # Rows read together, from 1: memory and speed, not what is said
     allowed:list[Sequence[str]]|None=None, # Commands that each reply may end with; None lets it say anything
+    before:list[Reply|None]|None=None, # The reply that each prompt goes on from, None for a new beginning
 )->list[Reply]: # In the order of `prompts`; `ValueError` if a prompt is empty, or too long for the model
-    "A reply to each of `prompts`"
+    "A reply to each of `prompts`; with `before`, what was read is kept for the next turn"
     _check_room(self.model, prompts, max_new_tokens)
     drafts = begin_drafts(self.form, prompts, allowed, max_new_tokens)
     noise = torch.rand(len(prompts), max_new_tokens, generator=generator).to(self.model.device)
@@ -225,11 +292,12 @@ def generate(self:Policy,
         for k in range(0, len(order), batch_size):
             rows = order[k:k+batch_size]
             some = [drafts[i] for i in rows] if drafts else ()
-            written = self._write([prompts[i] for i in rows], noise[rows], temperature, some)
-            for i, (ids, lps) in zip(rows, written):
-                text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            earlier = None if before is None else [before[i] for i in rows]
+            written = self._write([prompts[i] for i in rows], noise[rows], temperature, some, earlier)
+            for i, w in zip(rows, written):
+                text = self.tokenizer.decode(w.ids, skip_special_tokens=True)
                 rules = drafts[i].rules if drafts else None
-                replies[i] = Reply(text, ids, lps, list(prompts[i]), rules)
+                replies[i] = Reply(text, w.ids, w.logprobs, list(prompts[i]), rules, w.read)
     return replies
 
 # %% ../../nbs/340_llm.local.ipynb #51f3fea9
