@@ -68,7 +68,7 @@ MUTATIONS = [
     Mutation('KL coefficient of the config not handed on', 'training/rl.py', 'beta=self.config.kl_coeff', 'beta=0.', RL),
     Mutation('clip range of the config not handed on', 'training/rl.py', 'epsilon=self.config.clip_epsilon', 'epsilon=9.', RL),
     Mutation('old log-probs not those of sampling', 'training/rl.py', 'lp_old = torch.zeros_like(lp)', 'lp_old = lp.detach()\n    return grpo_loss(lp, lp_old, lp_ref, torch.tensor([r.advantage for r in chunk]), mask, LossOptions(), total)', RL),
-    Mutation('reference is the policy itself', 'training/rl.py', 'lp_ref, _ = self.reference.logps(', 'lp_ref, _ = self.policy.logps(', RL),
+    Mutation('reference is the policy itself', 'training/rl.py', 'lp_ref, _ = _read(self.reference', 'lp_ref, _ = _read(self.policy', RL),
     Mutation('score is won or nothing', 'training/rl.py', 'scores = [e.score for e in episodes]', 'scores = [float(e.won) for e in episodes]', RL),
     Mutation('rows of zero-variance groups stay', 'training/rl.py', 'if varied[i] or a]', 'if True]', RL),
     Mutation('rows lost', 'training/rl.py', 'rng.sample(rows, len(rows))', 'rng.sample(rows, len(rows)//2)', RL),

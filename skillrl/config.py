@@ -40,6 +40,7 @@ class AgentConfig:
     parser:str = opt('strict', choices=('strict', 'official')) # What counts as an action
     history_length:int = opt(3, lo=0) # Past steps in the prompt; the official code shows 2
     no_repeat:bool = opt(False) # Never choose a command again before something new was learnt
+    conversation:str = opt('rendered', choices=('rendered', 'appended')) # Prompts made anew, or one grows
 
 # %% ../nbs/01_config.ipynb #3da09a58
 @dataclass
@@ -71,6 +72,8 @@ class RLConfig:
     clip_epsilon:float = opt(0.2, above=0, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
     temperature:float = opt(1.0, above=0) # Of sampling while playing
+    micro_batch_tokens:int = opt(65_536, lo=1) # Tokens in a forward pass at most, with what is filled up
+    share_prefixes:bool = opt(False) # Read what prompts have in common once; last digits differ
 
 # %% ../nbs/01_config.ipynb #8332aec3
 @dataclass

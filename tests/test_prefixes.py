@@ -3,7 +3,7 @@ import random
 import pytest, torch
 import transformers as hf
 from skillrl.llm.head import chunked_logps
-from skillrl.llm.local import Policy
+from skillrl.llm.local import GrownPrompt, Policy
 from skillrl.llm.prefixes import TREE_FAMILIES, prefix_tree, share_prefixes, shares_prefixes
 from skillrl.llm.tiny import word_tokenizer
 
@@ -68,36 +68,35 @@ def test_what_was_read_is_gone_on_from(family):
     policy, rng = fresh(family), random.Random(2)
     def add():
         return [rng.randrange(4, 44) for _ in range(rng.randint(1, 5))]
-    prompts, before = [add() for _ in range(4)], [None]*4
+    prompts = [GrownPrompt(add()) for _ in range(4)]
     for turn in range(3):
         g = [torch.Generator().manual_seed(turn) for _ in range(2)]
-        replies = policy.generate(prompts, generator=g[0], max_new_tokens=5, before=before)
-        again = policy.generate(prompts, generator=g[1], max_new_tokens=5)
+        replies = policy.generate(prompts, generator=g[0], max_new_tokens=5)
+        again = policy.generate([list(p) for p in prompts], generator=g[1], max_new_tokens=5)
         assert [r.token_ids for r in replies] == [r.token_ids for r in again]
         assert all(r.read is None for r in again)
         assert [r.read[0][0].shape[1] for r in replies] == [
             len(r.prompt_ids) + len(r.token_ids) - 1 for r in replies]
-        prompts = [r.prompt_ids + r.token_ids + add() for r in replies]
-        before = list(replies)
-        prompts[turn], before[turn] = add(), None
+        prompts = [GrownPrompt(r.prompt_ids + r.token_ids + add(), r) for r in replies]
+        prompts[turn] = GrownPrompt(add())
 
-def test_only_new_tokens_are_read(monkeypatch):
+def test_only_new_tokens_are_read():
     policy, seen = fresh('qwen3'), []
     forward = policy.model.forward
     def noting(input_ids, **kw):
         seen.append(input_ids.shape[1])
         return forward(input_ids=input_ids, **kw)
-    (r,) = policy.generate([[7]*50], temperature=0, max_new_tokens=3, before=[None])
+    (r,) = policy.generate([GrownPrompt([7]*50)], temperature=0, max_new_tokens=3)
     policy.model.forward = noting
-    policy.generate([r.prompt_ids + r.token_ids + [8, 9]], temperature=0, max_new_tokens=3, before=[r])
+    policy.generate([GrownPrompt(r.prompt_ids + r.token_ids + [8, 9], r)], temperature=0, max_new_tokens=3)
     assert seen[0] == 3 # The last token of the reply, which nobody had read, and two new ones
 
 def test_a_prompt_that_does_not_go_on_is_refused():
     policy = fresh('qwen3')
-    (r,) = policy.generate([[7, 8]], max_new_tokens=2, before=[None])
+    (r,) = policy.generate([GrownPrompt([7, 8])], max_new_tokens=2)
     for prompt in ([7, 9] + r.token_ids + [5], r.prompt_ids + r.token_ids):
         with pytest.raises(ValueError, match='does not go on'):
-            policy.generate([prompt], max_new_tokens=2, before=[r])
+            policy.generate([GrownPrompt(prompt, r)], max_new_tokens=2)
 
 def test_a_tree_has_as_many_nodes_as_there_are_beginnings():
     rng = random.Random(3)
