@@ -16,6 +16,7 @@ from fastcore.basics import patch
 from .chat_policy import FIRST, require_readable
 from .config import AgentConfig
 from .contract import CONTRACT, one_line, parse_reply, without_hidden, write_reply
+from .conversation import GrownPrompt, next_prompt
 from .envs.base import Notes, World, world as find_world
 from .skills.retrieval import render, Retriever
 from .trajectory import Step, Trajectory, score_of
@@ -97,6 +98,7 @@ class Episode:
         self.skills, self.skill_ids = list(skills), []
         self.steps, self.history = [], []
         self.rows = [] # A `StepRow` for each reply of a policy with weights
+        self.last = None # Prompt and reply of the turn before, where a conversation grows
         self.sent = {} # State of knowledge → commands sent in it
         self.started = self.done = self.won = False
         self.infra_error = '' # Why this episode counts neither as won nor as lost
@@ -255,7 +257,7 @@ def demonstrate(
             episode.play(rows[-1]['completion'])
     return episode.trajectory(), rows
 
-# %% ../nbs/03_agent.ipynb #70b82ac2
+# %% ../nbs/03_agent.ipynb #caa14336
 def _fitted(episode, policy, limit):
     "The prompt of `episode` with as much history as `limit` tokens hold"
     count = getattr(policy, 'count', len)
@@ -266,6 +268,24 @@ def _fitted(episode, policy, limit):
     raise ValueError(f'the prompt of episode {episode.id} has {count(ids)} tokens without any history, '
                      f'more than max_prompt_tokens {limit}: raise that, or show fewer skills')
 
+# %% ../nbs/03_agent.ipynb #1b705a6c
+def _grown(episode, policy, limit):
+    "The conversation of `episode`; rendered at its beginning, and anew where it exceeds `limit` tokens"
+    count = getattr(policy, 'count', len)
+    if episode.last:
+        asked, reply = episode.last
+        lines = _plain_lines(episode.observation, episode.admissible, (), 0)
+        grown = next_prompt(policy, reply, asked, '\n'.join(map(one_line, lines)))
+        if limit is None or count(grown) <= limit:
+            return grown
+    ids = _fitted(episode, policy, limit)
+    return ids if hasattr(policy, 'chat') else GrownPrompt(ids)
+
+def _prompt(episode, policy, limit):
+    grows = episode.agent.conversation == 'appended'
+    return _grown(episode, policy, limit) if grows else _fitted(episode, policy, limit)
+
+# %% ../nbs/03_agent.ipynb #b3dbad52
 def _try_name(episode, generator):
     "A name for one reply: the seed of the rollout, the episode, and the number of the step"
     seed = generator.initial_seed() if generator else None
@@ -273,18 +293,19 @@ def _try_name(episode, generator):
 
 def _turn(live, policy, limit, decode='free', **kw):
     "Play one step of each of `live`; pairs of episode and reply, without those that got none"
-    prompts = [_fitted(e, policy, limit) for e in live]
+    prompts = [_prompt(e, policy, limit) for e in live]
     if decode == 'admissible':
         kw['allowed'] = [e.choices() for e in live]
     if hasattr(policy, 'chat'):
         kw['tries'] = [_try_name(e, kw['generator']) for e in live]
     answered = []
-    for e, reply in zip(live, policy.generate(prompts, **kw)):
+    for e, asked, reply in zip(live, prompts, policy.generate(prompts, **kw)):
         failed = getattr(reply, 'status', 'infra_error') == 'infra_error'
         e.infra_error = getattr(reply, 'error', '') if failed else ''
         if e.infra_error:
             continue
         e.play(reply)
+        e.last = None if e.done else (asked, reply) # Keys and values go with the last turn
         answered.append((e, reply))
     return answered
 
