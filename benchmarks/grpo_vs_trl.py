@@ -239,7 +239,8 @@ def compare_sharing(suites, config, report):
     for e in group:
         for before, row in zip(e.rows, e.rows[1:]):
             known = before.prompt_ids + before.reply_ids
-            assert row.prompt_ids[:len(known)] == known
+            anew = len(row.prompt_ids) < len(before.prompt_ids) # Where it no longer fits
+            assert anew or row.prompt_ids[:len(known)] == known
     prompts, replies = [r.prompt_ids for r in rows], [r.reply_ids for r in rows]
     tree = prefix_tree([p + r[:-1] for p, r in zip(prompts, replies)])
     ratio = tree.raw/len(tree.ids)
