@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from ..conversation import GrownPrompt
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
 from .head import SCORES, chunked_logps
-from .prefixes import (CachedRow, cached_row, is_plain, prefix_tree, read_prompts, read_tree,
+from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts, read_tree,
                                   shares_prefixes, stacked_cache)
 from ..store import atomic_folder
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def logps(self:Policy,
     "Log-probs of `reply_ids` after `prompt_ids`, with gradients"
     device = self.model.device
     r, r_mask = _batch(reply_ids, device)
-    if shares_prefixes(self.model) or is_plain(self.model) and r.numel()*len(self.tokenizer) > SCORES:
+    if shares_prefixes(self.model) or has_plain_layers(self.model) and r.numel()*len(self.tokenizer) > SCORES:
         return self._piecewise_logps(prompt_ids, reply_ids, allowed)
     p, p_mask = _batch(prompt_ids, device, left=True)
     mask = torch.cat([p_mask, r_mask], 1)
@@ -205,7 +205,7 @@ def _read_before(prompt):
 def _read_on(policy, prompts, device):
     "Scores, cache and mask after `prompts`; what was read in earlier turns is not read again"
     done = [_read_before(p) for p in prompts]
-    if not any(done) or not is_plain(policy.model):
+    if not any(done) or not has_plain_layers(policy.model):
         return _read_once(policy, prompts, device)
     past, held = stacked_cache([p.before.read if n else None for n, p in zip(done, prompts)])
     ids, new = _batch([p[n:] for n, p in zip(done, prompts)], device, left=True)
