@@ -17,8 +17,8 @@ from fastcore.basics import patch
 from ..conversation import GrownPrompt
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
 from .head import SCORES, chunked_logps
-from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts, read_tree,
-                                  shares_prefixes, stacked_cache)
+from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
+                                  read_tree, shares_prefixes, stacked_cache)
 from ..store import atomic_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
