@@ -17,6 +17,7 @@ from .chat_policy import FIRST, require_readable
 from .config import AgentConfig
 from .contract import (CONTRACT, CONTRACTS, one_line, parse_reply, without_hidden, without_reasoning,
                               write_reply)
+from .conversation import GrownPrompt, next_prompt
 from .envs.base import Notes, World, world as find_world
 from .skills.retrieval import render, Retriever
 from .trajectory import Step, Trajectory, score_of
@@ -101,6 +102,7 @@ class Episode:
         self.skills, self.skill_ids = list(skills), []
         self.steps, self.history = [], []
         self.rows = [] # A `StepRow` for each reply of a policy with weights
+        self.last = None # Prompt and reply of the turn before, where a conversation grows
         self.sent = {} # State of knowledge → commands sent in it
         self.started = self.done = self.won = False
         self.infra_error = '' # Why this episode counts neither as won nor as lost
@@ -259,7 +261,7 @@ def demonstrate(
             episode.play(rows[-1]['completion'])
     return episode.trajectory(), rows
 
-# %% ../nbs/03_agent.ipynb #70b82ac2
+# %% ../nbs/03_agent.ipynb #caa14336
 @dataclass
 class Limits:
     "Room for prompts and replies, and how many episodes run side by side"
@@ -279,6 +281,23 @@ def _fitted(episode, policy, limit):
     raise ValueError(f'the prompt of episode {episode.id} has {count(ids)} tokens without any history, '
                      f'more than max_prompt_tokens {limit}: raise that, or show fewer skills')
 
+# %% ../nbs/03_agent.ipynb #1b705a6c
+def _grown(episode, policy, limit):
+    "The conversation of `episode`; rendered at its beginning, and anew where it exceeds `limit` tokens"
+    count = getattr(policy, 'count', len)
+    if episode.last:
+        asked, reply = episode.last
+        lines = _plain_lines(episode.observation, episode.admissible, (), 0)
+        grown = next_prompt(policy, reply, asked, '\n'.join(map(one_line, lines)))
+        if limit is None or count(grown) <= limit:
+            return grown
+    ids = _fitted(episode, policy, limit)
+    return ids if hasattr(policy, 'chat') else GrownPrompt(ids)
+
+def _prompt(episode, policy, limit):
+    grows = episode.agent.conversation == 'appended'
+    return _grown(episode, policy, limit) if grows else _fitted(episode, policy, limit)
+
 # %% ../nbs/03_agent.ipynb #1ded5e43
 def _try_name(episode, generator):
     "A name for one reply: the seed of the rollout, the episode, and the number of the step"
@@ -296,17 +315,18 @@ def _allowed(live, limits):
 
 def _turn(live, policy, limits, **kw):
     "Play one step of each of `live`; pairs of episode and reply, without those that got none"
-    prompts = [_fitted(e, policy, limits.max_prompt_tokens) for e in live]
+    prompts = [_prompt(e, policy, limits.max_prompt_tokens) for e in live]
     kw |= _allowed(live, limits)
     if hasattr(policy, 'chat'):
         kw['tries'] = [_try_name(e, kw['generator']) for e in live]
     answered = []
-    for e, reply in zip(live, policy.generate(prompts, **kw)):
+    for e, asked, reply in zip(live, prompts, policy.generate(prompts, **kw)):
         failed = getattr(reply, 'status', 'infra_error') == 'infra_error'
         e.infra_error = getattr(reply, 'error', '') if failed else ''
         if e.infra_error:
             continue
         e.play(reply)
+        e.last = None if e.done else (asked, reply) # Keys and values go with the last turn
         answered.append((e, reply))
     return answered
 

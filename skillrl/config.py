@@ -41,6 +41,7 @@ class AgentConfig:
     history_length:int = opt(3, lo=0) # Past steps in the prompt; the official code shows 2
     no_repeat:bool = opt(False) # Never choose a command again before something new was learnt
     reply:str = opt('think+action', choices=('think+action', 'action')) # Form of a reply, in rows and prompts
+    conversation:str = opt('rendered', choices=('rendered', 'appended')) # Prompts made anew, or one grows
 
 # %% ../nbs/01_config.ipynb #3da09a58
 @dataclass
@@ -83,6 +84,8 @@ class RLConfig:
     clip_epsilon_high:float = opt(None, above=0) # Upper half of the clip range; null for `clip_epsilon`
     dual_clip:float = opt(None, above=1) # Largest ratio where the advantage is negative; null for no limit
     dynamic_sampling:bool = opt(False) # Groups without variance are left out, invalid actions and all
+    micro_batch_tokens:int = opt(65_536, lo=1) # Tokens in a forward pass at most, with what is filled up
+    share_prefixes:bool = opt(False) # Read what prompts have in common once; last digits differ
 
 # %% ../nbs/01_config.ipynb #8332aec3
 @dataclass

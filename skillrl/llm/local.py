@@ -9,13 +9,17 @@ __all__ = ['Policy', 'Reply', 'quietly', 'load_model', 'load_tokenizer']
 import copy, json, torch
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
+from ..conversation import GrownPrompt
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
+from .head import SCORES, chunked_logps
 from .placement import Placement, in_precision
+from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
+                                  read_tree, shares_prefixes, stacked_cache)
 from .scoring import Candidates, by_score, choose, scored_logps
 from ..store import atomic_folder
 if TYPE_CHECKING:
@@ -98,8 +102,10 @@ def logps(self:Policy,
     if by_score(allowed):
         return scored_logps(self.model, prompt_ids, reply_ids, allowed)
     device = self.model.device
-    p, p_mask = _batch(prompt_ids, device, left=True)
     r, r_mask = _batch(reply_ids, device)
+    if shares_prefixes(self.model) or has_plain_layers(self.model) and r.numel()*len(self.tokenizer) > SCORES:
+        return self._piecewise_logps(prompt_ids, reply_ids, allowed)
+    p, p_mask = _batch(prompt_ids, device, left=True)
     mask = torch.cat([p_mask, r_mask], 1)
     out = self.model(input_ids=torch.cat([p, r], 1), attention_mask=mask, position_ids=_positions(mask),
                      use_cache=False, logits_to_keep=r.shape[1]+1)
@@ -111,6 +117,33 @@ def logps(self:Policy,
 def _token_logps(z, ids):
     "Log-probs (B,T) of `ids` under the scores `z` (B,T,V)"
     return z.log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+
+# %% ../../nbs/340_llm.local.ipynb #8371ec28
+def _states_in_tree(policy, prompt_ids, reply_ids):
+    rows = [list(p) + list(r[:-1]) for p, r in zip(prompt_ids, reply_ids)]
+    tree = prefix_tree(rows)
+    states, _ = read_tree(policy.model, tree)
+    nodes = [node for p, path in zip(prompt_ids, tree.paths) for node in path[len(p)-1:]]
+    return states[torch.tensor(nodes, device=states.device)]
+
+def _states_in_rows(policy, p, p_mask, r, r_mask):
+    mask = torch.cat([p_mask, r_mask], 1)
+    out = policy.model.get_decoder()(input_ids=torch.cat([p, r], 1), attention_mask=mask,
+                                     position_ids=_positions(mask), use_cache=False)
+    return out.last_hidden_state[:, -r.shape[1]-1:-1][r_mask.bool()]
+
+@patch
+def _piecewise_logps(self:Policy, prompt_ids, reply_ids, allowed=None):
+    "What `logps` returns"
+    p, p_mask = _batch(prompt_ids, self.model.device, left=True)
+    r, r_mask = _batch(reply_ids, self.model.device)
+    if shares_prefixes(self.model):
+        states = _states_in_tree(self, prompt_ids, reply_ids)
+    else:
+        states = _states_in_rows(self, p, p_mask, r, r_mask)
+    rules = [rule for row, ids in zip(allowed or [], reply_ids) for rule in row or [None]*len(ids)]
+    lps = chunked_logps(self.model.get_output_embeddings(), states, r[r_mask.bool()], rules)
+    return lps.new_zeros(r.shape).masked_scatter(r_mask.bool(), lps), r_mask.float()
 
 # %% ../../nbs/340_llm.local.ipynb #77377814
 def _pick_tokens(
@@ -134,6 +167,7 @@ class Reply:
     logprobs:list[float] # Of each token, at temperature 1
     prompt_ids:list[int] # What it had read
     allowed:list[NextTokens]|Candidates|None = None # What the tokens were chosen from; None if from all
+    read:CachedRow|None = field(default=None, repr=False, compare=False) # For a prompt that goes on from here
 
 @patch
 @in_precision
@@ -147,6 +181,9 @@ def _scores(self:Policy, ids, mask, past=None):
 # %% ../../nbs/340_llm.local.ipynb #f045c2b0
 def _read_once(policy, prompts, device):
     "Scores, cache and mask after `prompts`, of which equal ones are read once"
+    if shares_prefixes(policy.model) and all(prompts):
+        states, past, mask = read_prompts(policy.model, prompts)
+        return policy.model.get_output_embeddings()(states).float(), past, mask
     once = {}
     twin = torch.tensor([once.setdefault(tuple(p), len(once)) for p in prompts])
     ids, mask = _batch(list(once), device, left=True)
@@ -154,6 +191,32 @@ def _read_once(policy, prompts, device):
     if len(once) < len(prompts):
         z, mask = z[twin], mask[twin]
         past.batch_select_indices(twin)
+    return z, past, mask
+
+# %% ../../nbs/340_llm.local.ipynb #834be250
+@dataclass
+class _Written:
+    ids:list[int] = field(default_factory=list)
+    logprobs:list[float] = field(default_factory=list)
+    read:CachedRow|None = None # Of prompt and reply, but for the last token
+
+# %% ../../nbs/340_llm.local.ipynb #0de9faf6
+def _read_before(prompt):
+    "How many tokens of `prompt` were read already"
+    reply = getattr(prompt, 'before', None)
+    if reply is None or reply.read is None:
+        return 0
+    return len(reply.prompt_ids) + len(reply.token_ids) - 1
+
+def _read_on(policy, prompts, device):
+    "Scores, cache and mask after `prompts`; what was read in earlier turns is not read again"
+    done = [_read_before(p) for p in prompts]
+    if not any(done) or not has_plain_layers(policy.model):
+        return _read_once(policy, prompts, device)
+    past, held = stacked_cache([p.before.read if n else None for n, p in zip(done, prompts)])
+    ids, new = _batch([p[n:] for n, p in zip(done, prompts)], device, left=True)
+    mask = torch.cat([held, new], 1)
+    z, past = policy._scores(ids, mask, past)
     return z, past, mask
 
 # %% ../../nbs/340_llm.local.ipynb #07b65caf
@@ -169,19 +232,21 @@ def _choose(z, u, temperature, drafts):
 # %% ../../nbs/340_llm.local.ipynb #f08fff5e
 @patch
 def _write(self:Policy, prompts, noise, temperature, drafts=()):
-    "Ids and log-probs that follow each of `prompts`, one token per column of `noise` at most"
-    out = [([], []) for _ in prompts]
+    "What follows each of `prompts`, one token per column of `noise` at most"
+    out = [_Written() for _ in prompts]
     rows = list(range(len(prompts))) # Of `prompts`, which are still being written
-    z, past, mask = _read_once(self, prompts, noise.device)
+    z, past, mask = _read_on(self, prompts, noise.device)
     picked = None
     for t in range(noise.shape[1]):
         if t:
             z, past = self._scores(picked[:, None], mask, past)
         under_way = [drafts[i] for i in rows] if drafts else ()
         picked, lps = _choose(z, noise[rows, t], temperature, under_way)
-        for i, token, lp in zip(rows, picked.tolist(), lps.tolist()):
-            out[i][0].append(token)
-            out[i][1].append(lp)
+        for k, (i, token, lp) in enumerate(zip(rows, picked.tolist(), lps.tolist())):
+            out[i].ids.append(token)
+            out[i].logprobs.append(lp)
+            if isinstance(prompts[i], GrownPrompt) and (token in self.eos_ids or t + 1 == noise.shape[1]):
+                out[i].read = cached_row(past, mask, k)
         live = [k for k, token in enumerate(picked.tolist()) if token not in self.eos_ids]
         if not live:
             break
@@ -214,7 +279,7 @@ def _evaluating(model):
 @patch
 @torch.no_grad()
 def generate(self:Policy,
-    prompts:list[list[int]], # One list of ids per reply wanted
+    prompts:list[list[int]], # One list of ids per reply wanted; a `GrownPrompt` goes on from an earlier one
     temperature:float=1.,    # 0 takes the likeliest token
     generator:torch.Generator=None, # On the CPU
     max_new_tokens:int=32,   # Longest reply, in tokens
@@ -236,10 +301,10 @@ def generate(self:Policy,
             rows = order[k:k+batch_size]
             some = [drafts[i] for i in rows] if drafts else ()
             written = self._write([prompts[i] for i in rows], noise[rows], temperature, some)
-            for i, (ids, lps) in zip(rows, written):
-                text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            for i, w in zip(rows, written):
+                text = self.tokenizer.decode(w.ids, skip_special_tokens=True)
                 rules = drafts[i].rules if drafts else None
-                replies[i] = Reply(text, ids, lps, list(prompts[i]), rules)
+                replies[i] = Reply(text, w.ids, w.logprobs, list(prompts[i]), rules, w.read)
     return replies
 
 # %% ../../nbs/340_llm.local.ipynb #51f3fea9

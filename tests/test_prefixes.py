@@ -1,0 +1,152 @@
+"""Rows that are read as one tree: the same log-probs, gradients and replies, whatever the model"""
+import random
+import pytest, torch
+import transformers as hf
+from skillrl.conversation import GrownPrompt
+from skillrl.llm.head import chunked_logps
+from skillrl.llm.local import Policy
+from skillrl.llm.prefixes import TREE_FAMILIES, prefix_tree, share_prefixes, shares_prefixes
+from skillrl.llm.tiny import word_tokenizer
+
+SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=8, max_position_embeddings=256, pad_token_id=None)
+CONFIGS = dict(llama=hf.LlamaConfig, qwen2=hf.Qwen2Config, qwen3=hf.Qwen3Config, gemma=hf.GemmaConfig,
+               smollm3=hf.SmolLM3Config)
+TOKENIZER = word_tokenizer([f'thing {i}' for i in range(40)])
+
+def fresh(family, seed=0):
+    torch.manual_seed(seed)
+    config = CONFIGS[family](vocab_size=len(TOKENIZER), initializer_range=.2, **SIZES)
+    return Policy(hf.AutoModelForCausalLM.from_config(config).eval(), TOKENIZER)
+
+def pair(family):
+    "One policy that reads rows, and one with the same weights that reads trees"
+    usual, shared = fresh(family), fresh(family)
+    share_prefixes(shared.model)
+    return usual, shared
+
+def conversations(rng, n=3, turns=4):
+    "Prompts and replies of episodes of one task, each prompt the one before and more"
+    first = [rng.randrange(4, 44) for _ in range(9)]
+    for _ in range(n):
+        prompt = first
+        for _ in range(turns):
+            reply = [rng.randrange(4, 44) for _ in range(rng.randint(1, 6))]
+            yield prompt, reply
+            prompt = prompt + reply + [rng.randrange(4, 44) for _ in range(rng.randint(1, 5))]
+
+def gradient(policy, prompts, replies):
+    lp, mask = policy.logps(prompts, replies)
+    policy.model.zero_grad()
+    (lp.exp()*mask).sum().backward()
+    grads = [p.grad.flatten() for p in policy.model.parameters() if p.grad is not None]
+    return (lp*mask).detach(), torch.cat(grads)
+
+def test_every_family_is_tested():
+    assert set(CONFIGS) == set(TREE_FAMILIES)
+
+@pytest.mark.parametrize('family', CONFIGS)
+def test_a_tree_gives_the_log_probs_and_gradients_of_rows(family):
+    usual, shared = pair(family)
+    prompts, replies = zip(*conversations(random.Random(0)))
+    expected, got = gradient(usual, prompts, replies), gradient(shared, prompts, replies)
+    torch.testing.assert_close(got[0], expected[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(got[1], expected[1], atol=1e-5, rtol=1e-4)
+
+@pytest.mark.parametrize('family', CONFIGS)
+def test_a_policy_that_shares_says_what_it_would_say(family):
+    usual, shared = pair(family)
+    prompts = [p for p, _ in conversations(random.Random(1))]
+    def said(policy, **kw):
+        return policy.generate(prompts, generator=torch.Generator().manual_seed(0), max_new_tokens=6, **kw)
+    for a, b in zip(said(usual), said(shared)):
+        assert a.token_ids == b.token_ids
+        torch.testing.assert_close(torch.tensor(a.logprobs), torch.tensor(b.logprobs), atol=1e-5, rtol=0)
+
+@pytest.mark.parametrize('family', CONFIGS)
+def test_what_was_read_is_gone_on_from(family):
+    "Three turns of four conversations, one of which begins anew; the same tokens as when all is read again"
+    policy, rng = fresh(family), random.Random(2)
+    def add():
+        return [rng.randrange(4, 44) for _ in range(rng.randint(1, 5))]
+    prompts = [GrownPrompt(add()) for _ in range(4)]
+    for turn in range(3):
+        g = [torch.Generator().manual_seed(turn) for _ in range(2)]
+        replies = policy.generate(prompts, generator=g[0], max_new_tokens=5)
+        again = policy.generate([list(p) for p in prompts], generator=g[1], max_new_tokens=5)
+        assert [r.token_ids for r in replies] == [r.token_ids for r in again]
+        assert all(r.read is None for r in again)
+        assert [r.read[0][0].shape[1] for r in replies] == [
+            len(r.prompt_ids) + len(r.token_ids) - 1 for r in replies]
+        prompts = [GrownPrompt(r.prompt_ids + r.token_ids + add(), r) for r in replies]
+        prompts[turn] = GrownPrompt(add())
+
+def test_only_new_tokens_are_read():
+    policy, seen = fresh('qwen3'), []
+    forward = policy.model.forward
+    def noting(input_ids, **kw):
+        seen.append(input_ids.shape[1])
+        return forward(input_ids=input_ids, **kw)
+    (r,) = policy.generate([GrownPrompt([7]*50)], temperature=0, max_new_tokens=3)
+    policy.model.forward = noting
+    policy.generate([GrownPrompt(r.prompt_ids + r.token_ids + [8, 9], r)], temperature=0, max_new_tokens=3)
+    assert seen[0] == 3 # The last token of the reply, which nobody had read, and two new ones
+
+def test_a_prompt_that_does_not_go_on_is_refused():
+    policy = fresh('qwen3')
+    (r,) = policy.generate([GrownPrompt([7, 8])], max_new_tokens=2)
+    for prompt in ([7, 9] + r.token_ids + [5], r.prompt_ids + r.token_ids):
+        with pytest.raises(ValueError, match='does not go on'):
+            GrownPrompt(prompt, r)
+
+def test_a_tree_has_as_many_nodes_as_there_are_beginnings():
+    rng = random.Random(3)
+    for _ in range(50):
+        rows = [[rng.randrange(3) for _ in range(rng.randint(1, 8))] for _ in range(rng.randint(1, 12))]
+        tree = prefix_tree(rows)
+        beginnings = {tuple(row[:n]) for row in rows for n in range(1, len(row) + 1)}
+        assert len(tree.ids) == len(beginnings)
+        assert [[tree.ids[node] for node in path] for path in tree.paths] == rows
+
+def test_rows_that_another_row_goes_on_from_are_not_laid_out():
+    rows = [p + r for p, r in conversations(random.Random(4))]
+    blocks, _ = prefix_tree(rows).blocks()
+    assert sum(len(b.queries) for b in blocks) == 3 # One for each of three episodes of four turns
+
+def test_layers_that_keep_nothing_for_backward_read_the_tree_again():
+    "Gradient checkpointing runs a layer a second time while gradients are computed"
+    usual, shared = pair('qwen3')
+    prompts, replies = zip(*conversations(random.Random(5)))
+    expected = gradient(usual, prompts, replies)
+    shared.model.train().gradient_checkpointing_enable()
+    torch.testing.assert_close(gradient(shared, prompts, replies)[1], expected[1], atol=1e-5, rtol=1e-4)
+
+def test_sharing_is_copied_with_a_policy_and_not_saved(tmp_path):
+    usual, shared = pair('llama')
+    assert shares_prefixes(shared.frozen_copy().model)
+    files = [{p.name: p.read_bytes() for p in policy.save(tmp_path/name).iterdir()}
+             for policy, name in ((usual, 'usual'), (shared, 'shared'))]
+    assert files[0] == files[1]
+    assert not shares_prefixes(Policy.load(tmp_path/'shared').model)
+
+def test_a_model_with_another_way_to_look_back_is_refused():
+    config = hf.MistralConfig(vocab_size=len(TOKENIZER), sliding_window=4, **SIZES)
+    with pytest.raises(ValueError, match='rl.share_prefixes'):
+        share_prefixes(hf.AutoModelForCausalLM.from_config(config))
+
+def test_a_large_vocabulary_is_scored_in_pieces(monkeypatch):
+    "The scores of a policy of 44 words, were 100 of them too many to hold"
+    import skillrl.llm.local as local
+    policy = fresh('gemma')
+    prompts, replies = zip(*conversations(random.Random(6)))
+    expected = gradient(policy, prompts, replies)
+    calls = []
+    def pieces(*a):
+        calls.append(len(a[2]))
+        return chunked_logps(*a, scores=100)
+    monkeypatch.setattr(local, 'SCORES', 100)
+    monkeypatch.setattr(local, 'chunked_logps', pieces)
+    got = gradient(policy, prompts, replies)
+    assert calls == [sum(map(len, replies))]
+    torch.testing.assert_close(got[0], expected[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(got[1], expected[1], atol=1e-5, rtol=1e-4)
