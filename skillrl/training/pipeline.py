@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
 from ..builders import announce_play, announce_rounds, announce_teacher, build_episodes
-from ..builders import build_policy, build_teacher, derive_seed, distill_questions, rollout_limits
+from ..builders import build_policy, build_teacher, derive_seed, distill_questions, load_policy
+from ..builders import rollout_limits
 from ..config import SkillRLConfig
 from ..envs.base import world
 from ..evaluate import evaluate
@@ -94,6 +95,7 @@ class Pipeline:
         self.state = checked_state(run, self.suites)
         self.teacher = build_teacher(self.config, run.path/'teacher')
         self._played = None
+        self._loaded = {} # Folder → policy that was asked for
 
 # %% ../../nbs/11_training.pipeline.ipynb #17b69542
 @patch
@@ -259,18 +261,19 @@ def policy(self:Pipeline,
     when:str, # 'before' or 'after' RL
 )->Any: # A `Policy`; that of 'before' if there was no RL
     "The policy before or after RL"
-    from skillrl.llm.local import Policy
     trained = when=='after' and 'policy' in self.run.folders
-    return Policy.load(self.run.path/self.run.folders['policy' if trained else 'reference'])
+    folder = self.run.path/self.run.folders['policy' if trained else 'reference']
+    if folder not in self._loaded: # An engine has room for few adapters, this process for one more policy
+        kept = self._loaded if self.config.model.engine_api_base else {}
+        self._loaded = kept | {folder: load_policy(folder, self.config)}
+    return self._loaded[folder]
 
 def _trainer(p):
     "The trainer as of the last commit"
-    from skillrl.training.rl import GRPOTrainer, TrainablePolicy
-    reference = p.policy('before')
-    if 'policy' not in p.run.folders:
-        return GRPOTrainer(reference, p.config.rl)
-    policy = TrainablePolicy.load(p.run.path/p.run.folders['policy'])
-    return GRPOTrainer(policy, p.config.rl, reference.frozen_copy())
+    from skillrl.training.rl import GRPOTrainer
+    folders, reference = p.run.folders, p.policy('before')
+    last = p.run.path/folders.get('policy', folders['reference'])
+    return GRPOTrainer(load_policy(last, p.config, trainable=True), p.config.rl, reference)
 
 # %% ../../nbs/11_training.pipeline.ipynb #7d7b0f31
 def _announce_rounds(p, rounds):
