@@ -331,7 +331,8 @@ def _refuse_stranger(model, key, environ, known):
     "ValueError if a variable holds a key that would go to an address which is not `known`"
     field = key.replace('_api_key', '_api_base')
     url = getattr(model, field)
-    variables = [f'SKILLRL_{key.upper()}', *shared_variables(url)]
+    shared = () if key == 'engine_api_key' else shared_variables(url) # An engine gets its own key only
+    variables = [f'SKILLRL_{key.upper()}', *shared]
     held = next((v for v in variables if environ.get(v)), None)
     if not (url and held) or comparable(url) in known:
         return

@@ -98,6 +98,14 @@ def test_the_session_sends_no_telemetry_and_no_key_of_another_service(url, monke
     assert given == dict(base_url=url, api_key='tml-none')
     assert os.environ['TINKER_TELEMETRY'] == '0'
 
+def test_the_key_of_an_engine_goes_only_where_the_user_said():
+    config = SkillRLConfig().merged({'model.engine_api_base': 'https://mug:8000'})
+    config.fill_keys({'OPENAI_API_KEY': 'sk-other'}, named=()) # Which no engine is ever sent
+    mine = {'SKILLRL_ENGINE_API_KEY': 'tml-mine'}
+    with pytest.raises(ValueError, match='by --engine or as model.engine_api_base'):
+        config.fill_keys(mine, named=())
+    assert config.fill_keys(mine, named=['https://mug:8000']).model.engine_api_key == 'tml-mine'
+
 @pytest.fixture
 def engine(url, monkeypatch):
     "A local engine with the shipped base, where the SDK would connect"
