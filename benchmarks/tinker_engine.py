@@ -139,9 +139,9 @@ def serving(python, model, folder, processes=1):
             answers(url, running[0])
             yield url
         finally:
-            for process in running:
-                os.killpg(process.pid, signal.SIGTERM)
-                process.wait(30)
+            for process in running: # With their children; a worker waits for ever for one that is gone
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 # ---- what is compared ----
 

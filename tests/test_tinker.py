@@ -139,5 +139,6 @@ def test_a_run_on_an_engine_is_killed_and_resumed(tmp_path, url, engine):
     assert (before, len(engine.clients) - before) == (4, 3) # Adapters that the server must have room for
     moved = [engine.states[path].optimizer for path in paths]
     assert all(optimizer.state for optimizer in moved)
+    elsewhere = SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'run'/folders['policy'])})
     with pytest.raises(ValueError, match='--engine URL'):
-        builders.load_policy(tmp_path/'run'/folders['policy'], SkillRLConfig())
+        builders.build_local_policy(elsewhere)

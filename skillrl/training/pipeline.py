@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
-from ..builders import announce_play, announce_rounds, announce_teacher, build_episodes
-from ..builders import build_policy, build_teacher, derive_seed, distill_questions, load_policy
-from ..builders import rollout_limits
+from ..builders import announce_play, announce_rounds, announce_teacher, build_engine_policy
+from ..builders import build_episodes
+from ..builders import build_policy, build_teacher, derive_seed, distill_questions, rollout_limits
 from ..config import SkillRLConfig
 from ..envs.base import world
 from ..evaluate import evaluate
@@ -95,7 +95,7 @@ class Pipeline:
         self.state = checked_state(run, self.suites)
         self.teacher = build_teacher(self.config, run.path/'teacher')
         self._played = None
-        self._loaded = {} # Folder → policy that was asked for
+        self._read = {} # Folder → policy on an engine that only plays
 
 # %% ../../nbs/11_training.pipeline.ipynb #17b69542
 @patch
@@ -261,19 +261,32 @@ def policy(self:Pipeline,
     when:str, # 'before' or 'after' RL
 )->Any: # A `Policy`; that of 'before' if there was no RL
     "The policy before or after RL"
+    from skillrl.llm.local import Policy
+    if self.config.model.engine_api_base:
+        return _on_engine(self, when)
     trained = when=='after' and 'policy' in self.run.folders
-    folder = self.run.path/self.run.folders['policy' if trained else 'reference']
-    if folder not in self._loaded: # An engine has room for few adapters, this process for one more policy
-        kept = self._loaded if self.config.model.engine_api_base else {}
-        self._loaded = kept | {folder: load_policy(folder, self.config)}
-    return self._loaded[folder]
+    return Policy.load(self.run.path/self.run.folders['policy' if trained else 'reference'])
 
+def _on_engine(p, when):
+    "The policy on the engine, which has room for few adapters: each folder is asked for once"
+    folders = p.run.folders
+    name = folders['policy'] if when=='after' and 'policy' in folders else folders['reference']
+    if name not in p._read:
+        p._read[name] = build_engine_policy(p.config, p.run.path/name)
+    return p._read[name]
+
+# %% ../../nbs/11_training.pipeline.ipynb #dba826d3
 def _trainer(p):
     "The trainer as of the last commit"
-    from skillrl.training.rl import GRPOTrainer
-    folders, reference = p.run.folders, p.policy('before')
-    last = p.run.path/folders.get('policy', folders['reference'])
-    return GRPOTrainer(load_policy(last, p.config, trainable=True), p.config.rl, reference)
+    from skillrl.training.rl import GRPOTrainer, TrainablePolicy
+    reference = p.policy('before')
+    if p.config.model.engine_api_base:
+        last = p.run.folders.get('policy', p.run.folders['reference'])
+        return GRPOTrainer(build_engine_policy(p.config, p.run.path/last), p.config.rl, reference)
+    if 'policy' not in p.run.folders:
+        return GRPOTrainer(reference, p.config.rl)
+    policy = TrainablePolicy.load(p.run.path/p.run.folders['policy'])
+    return GRPOTrainer(policy, p.config.rl, reference.frozen_copy())
 
 # %% ../../nbs/11_training.pipeline.ipynb #7d7b0f31
 def _announce_rounds(p, rounds):

@@ -243,10 +243,11 @@ def begin(cls:TinkerPolicy,
     tokenizer:Any,   # That of the base
     name:str='',     # Of the base, where the server has several
     mean:bool=True,  # Does the server take means over tokens and rows? False where it adds up
+    rank:int=8,      # Thin side of the adapter's two matrices
 )->TinkerPolicy: # ValueError if there is no such base
-    "An adapter of rank 8 that has learnt nothing yet"
+    "An adapter that has learnt nothing yet"
     base = served_model(service, name)
-    client = service.create_lora_training_client(base_model=base, rank=8, seed=0)
+    client = service.create_lora_training_client(base_model=base, rank=rank, seed=0)
     return cls(service, client, tokenizer, mean)
 
 # %% ../../nbs/607_training.tinker.ipynb #f40f1f8b
@@ -255,6 +256,7 @@ def open(cls:TinkerPolicy,
     service:Any,     # The SDK's `ServiceClient`, or a `LocalEngine`
     folder:str|Path, # One that `save` wrote, or a model's on this machine, of which the tokenizer is read
     mean:bool=True,  # Does the server take means over tokens and rows? False where it adds up
+    rank:int=8,      # Of an adapter that begins here
 )->TinkerPolicy: # FileNotFoundError without a tokenizer, ValueError if the server does not have it
     "The policy that `folder` stands for"
     file = Path(folder)/_FILE
@@ -264,7 +266,7 @@ def open(cls:TinkerPolicy,
         remedy = 'name the folder of the model that is served'
         raise FileNotFoundError(f'{folder} has no tokenizer: {remedy}') from e
     if not file.exists():
-        return cls.begin(service, tokenizer, str(folder), mean)
+        return cls.begin(service, tokenizer, str(folder), mean, rank)
     path = read_json(file)['path']
     try:
         client = service.create_training_client_from_state_with_optimizer(path)
