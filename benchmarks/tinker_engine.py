@@ -7,7 +7,7 @@ Starts SkyRL's server on this machine's CPU, with its JAX engine and a tiny base
 after a checkpoint. Then it learns, and a second server with two processes repeats the update. Exits with 1 if
 a bound is missed. SkyRL lives in an environment of its own, which is made once, 2.2 GB in the user's cache,
 unless one is named. Here it takes `pip install 'skillrl-lab[tinker]'`."""
-import argparse, json, os, random, signal, socket, subprocess, sys, tarfile, tempfile, time, urllib.request
+import argparse, json, logging, os, random, signal, socket, subprocess, sys, tarfile, tempfile, time, urllib.request
 import venv
 from contextlib import contextmanager
 from pathlib import Path
@@ -220,6 +220,7 @@ def main():
     args = p.parse_args()
     python, report = args.server_python or server_python(), Report()
     torch.set_num_threads(1)
+    logging.getLogger('tinker').setLevel(logging.CRITICAL) # A session outlives its server here
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1)) # So that servers end with this
     with tempfile.TemporaryDirectory() as d:
         folder = Path(d)
