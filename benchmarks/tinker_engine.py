@@ -7,8 +7,8 @@ Starts SkyRL's server on this machine's CPU, with its JAX engine and a tiny base
 after a checkpoint. Then it learns, and a second server with two processes repeats the update. Exits with 1 if
 a bound is missed. SkyRL lives in an environment of its own, which is made once, 2.2 GB in the user's cache,
 unless one is named. Here it takes `pip install 'skillrl-lab[tinker]'`."""
-import argparse, json, logging, os, random, signal, socket, subprocess, sys, tarfile, tempfile, time, urllib.request
-import venv
+import argparse, json, logging, os, random, signal, socket, subprocess, sys, tarfile, tempfile, time
+import urllib.request, venv
 from contextlib import contextmanager
 from pathlib import Path
 
