@@ -67,6 +67,7 @@ _SUITE = {'--suite': _flag('which suite of the world to play in, such as train-0
 _PLAY = _CONFIG | _WORLD | _GAMES | _URL | _SEED
 
 _POLICY = {'--policy': _flag('folder of the policy that acts', 'the embedded policy', metavar='DIR')}
+_ENGINE = {'--engine': _flag('address of a Tinker server with the weights', 'they are here', metavar='URL')}
 _CHAT = {
     '--policy-model': _flag('a model behind a server acts instead', 'none', metavar='NAME'),
     '--policy-url': _flag('address of its server', "OpenAI's", metavar='URL')}
@@ -92,7 +93,7 @@ class Command:
     def __post_init__(self):
         self.name = self.name or self.run.__name__
 
-_LOOP = _PLAY | _POLICY | _DECODE | _TEACHER | _SMOKE | _ROWS | {
+_LOOP = _PLAY | _POLICY | _ENGINE | _DECODE | _TEACHER | _SMOKE | _ROWS | {
     '--episodes': _number('episodes per suite before there are skills', EnvConfig.episodes)}
 
 _TRAIN = _LOOP | _CHAT | {
@@ -112,7 +113,7 @@ _ABLATE = _LOOP | {
     '--output': _path('folder for the runs; those that are there go on', 'runs/ablation', 'DIR')}
 
 # %% ../nbs/855_cli.ipynb #9faa3556
-_COLLECT = _PLAY | _POLICY | _DECODE | _CHAT | _SUITE | {
+_COLLECT = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _SUITE | {
     '--episodes': _number('episodes to play', 64, default=64),
     '--output': _path('where to write', TRAJECTORIES)}
 
@@ -121,22 +122,22 @@ _DISTILL = _CONFIG | _WORLD | _TEACHER | {
     '--memories': _flag('official memories to read instead of trajectories', 'none', metavar='PATH'),
     '--output': _path('where to write', BANK)}
 
-_SFT = _PLAY | _POLICY | _TEACHER | _SUITE | _SKILL_BANK | _ROWS | {
+_SFT = _PLAY | _POLICY | _ENGINE | _TEACHER | _SUITE | _SKILL_BANK | _ROWS | {
     '--trajectories': _flag('learn from the episodes won in this file',
                             f'the expert; with --teacher {TRAJECTORIES}', metavar='PATH'),
     '--output': _path('where to write', 'data/policy_sft', 'DIR')}
 
-_RL = _PLAY | _POLICY | _DECODE | _TEACHER | _SUITE | _SKILL_BANK | {
+_RL = _PLAY | _POLICY | _ENGINE | _DECODE | _TEACHER | _SUITE | _SKILL_BANK | {
     '--trajectories': _flag('earlier episodes that new skills may be made from', 'none', metavar='PATH'),
     '--output': _path('where to write; the bank goes beside it', 'data/policy_rl', 'DIR')}
 
 # %% ../nbs/855_cli.ipynb #7c835e3e
-_EVOLVE = _PLAY | _POLICY | _DECODE | _CHAT | _TEACHER | _SUITE | {
+_EVOLVE = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _TEACHER | _SUITE | {
     '--skill-bank': _flag('the bank to begin with', BANK, metavar='PATH'),
     '--rounds': _number('rounds on fresh games', 2, default=2),
     '--output': _path('folder for its versions', 'data/evolved', 'DIR')}
 
-_EVAL = _PLAY | _POLICY | _DECODE | _CHAT | _SUITE | {
+_EVAL = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _SUITE | {
     '--compare-decoding': _switch('play free, admissible, and admissible without repetition'),
     '--skill-bank': _flag('a bank to compare with none', 'none', metavar='PATH'),
     '--tasks': _number('test games', 'all of a folder, otherwise 12'),
@@ -199,7 +200,7 @@ _SERVE = _CONFIG | _WORLD | _GAMES | _SUITE | {
     '--idle': _number('seconds after which an episode that nobody plays is given up', 1800),
     '--openenv': _switch("OpenEnv's protocol, for which it must be installed, instead of Krill's")}
 
-_DOCTOR = _CONFIG | _WORLD | _POLICY | _CHAT | _TEACHER | _GAMES
+_DOCTOR = _CONFIG | _WORLD | _POLICY | _ENGINE | _CHAT | _TEACHER | _GAMES
 
 COMMANDS = [
     Command(train, _TRAIN), Command(collect, _COLLECT), Command(distill, _DISTILL),

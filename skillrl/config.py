@@ -147,6 +147,9 @@ class ModelConfig:
     embedding_model_id:str = opt('') # Of the encoder `openai`
     embedding_api_key:str = opt('', secret=True)
     azure_api_version:str = opt('2024-12-01-preview') # Of Azure's protocol
+    engine_api_base:str = opt('', bare='@?#') # Tinker server with the weights; empty keeps them here
+    engine_api_key:str = opt('', secret=True)
+    engine_losses:str = opt('mean', choices=('mean', 'sum')) # How that server takes tokens and rows together
 
 # %% ../nbs/01_config.ipynb #55ace855
 def _check_models(model, retrieval):
@@ -188,10 +191,20 @@ def _check_decoding(model, agent):
     if model.decode == 'score' and agent.reply != 'action':
         raise ValueError(f'model.decode is score and agent.reply is {agent.reply}, but commands are scored '
                          'where the prompt ends: set agent.reply to action, or model.decode to admissible')
-    if model.policy_model_id and model.decode != 'free':
-        raise ValueError(f'model.decode is {model.decode} and model.policy_model_id is '
-                         f'{model.policy_model_id!r}, a model whose tokens cannot be chosen here: '
-                         'set model.decode to free, or leave the model out')
+    for name in ('policy_model_id', 'engine_api_base'):
+        value = getattr(model, name)
+        if value and model.decode != 'free':
+            raise ValueError(f'model.decode is {model.decode} and model.{name} is {value!r}, '
+                             'a model whose tokens cannot be chosen here: '
+                             'set model.decode to free, or leave the model out')
+
+# %% ../nbs/01_config.ipynb #9a52339a
+def _check_engine(model, sft):
+    "ValueError where an adapter is to be trained here and the weights are on a server"
+    if model.engine_api_base and sft.method not in ('full', 'none'):
+        raise ValueError(f'sft.method is {sft.method!r} and model.engine_api_base is '
+                         f'{model.engine_api_base!r}, where all that moves is an adapter: '
+                         'set sft.method to full, or to none')
 
 # %% ../nbs/01_config.ipynb #d81bf879
 @dataclass
@@ -217,6 +230,7 @@ class SkillRLConfig:
         _check_dagger(self.sft)
         _check_adapters(self.sft, self.rl)
         _check_decoding(self.model, self.agent)
+        _check_engine(self.model, self.sft)
         return self
 
     def settings(self)->Iterator[tuple]:
@@ -348,11 +362,13 @@ def _refuse_stranger(model, key, environ, known):
     "ValueError if a variable holds a key that would go to an address which is not `known`"
     field = key.replace('_api_key', '_api_base')
     url = getattr(model, field)
-    variables = [f'SKILLRL_{key.upper()}', *shared_variables(url)]
+    shared = () if key == 'engine_api_key' else shared_variables(url) # An engine gets its own key only
+    variables = [f'SKILLRL_{key.upper()}', *shared]
     held = next((v for v in variables if environ.get(v)), None)
     if not (url and held) or comparable(url) in known:
         return
-    flag = {'policy_api_base': '--policy-url or ', 'teacher_api_base': '--teacher-url or '}.get(field, '')
+    flags = dict(policy='--policy-url or ', teacher='--teacher-url or ', engine='--engine or ')
+    flag = flags.get(field.removesuffix('_api_base'), '')
     raise ValueError(f'model.{field} is {url[:200]!r} in the run folder, '
                      f'and the key in {held} would go there: name the address yourself, '
                      f'by {flag}as model.{field} in {_user_config_file(environ)}, or unset {held}')

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
-from ..builders import announce_play, announce_rounds, announce_teacher, build_episodes
-from ..builders import build_placement, build_policy, build_rl_policy, build_teacher, derive_seed
-from ..builders import distill_questions, rollout_limits
+from ..builders import announce_play, announce_rounds, announce_teacher, build_engine_policy
+from ..builders import build_episodes, build_placement, build_policy, build_rl_policy, build_teacher
+from ..builders import derive_seed, distill_questions, rollout_limits
 from ..config import SkillRLConfig
 from ..envs.base import world
 from ..evaluate import evaluate
@@ -97,6 +97,7 @@ class Pipeline:
         self.state = checked_state(run, self.suites)
         self.teacher = build_teacher(self.config, run.path/'teacher')
         self._played = None
+        self._read = {} # Folder → policy on an engine that only plays
 
 # %% ../../nbs/11_training.pipeline.ipynb #17b69542
 @patch
@@ -264,21 +265,33 @@ def policy(self:Pipeline,
     "The policy before or after RL"
     from skillrl.llm.adapter import load_policy
     trained = when=='after' and 'policy' in self.run.folders
-    folder = self.run.folders['policy' if trained else 'reference']
-    return load_policy(self.run.path/folder, build_placement(self.config))
+    name = self.run.folders['policy' if trained else 'reference']
+    if self.config.model.engine_api_base:
+        return _on_engine(self, name)
+    return load_policy(self.run.path/name, build_placement(self.config))
 
+def _on_engine(p, name):
+    "The policy on the engine, which has room for few adapters: each folder is asked for once"
+    if name not in p._read:
+        p._read[name] = build_engine_policy(p.config, p.run.path/name)
+    return p._read[name]
+
+# %% ../../nbs/11_training.pipeline.ipynb #dba826d3
 def _trainer(p):
     "The trainer as of the last commit"
     from skillrl.training.rl import GRPOTrainer, TrainablePolicy
-    start = build_rl_policy(p.config, p.run.path/p.run.folders['reference'])
-    if 'policy' not in p.run.folders:
-        return GRPOTrainer(start, p.config.rl)
-    saved = p.run.path/p.run.folders['policy']
-    if p.config.rl.adapter == 'none':
-        policy = TrainablePolicy.load(saved, build_placement(p.config))
-        return GRPOTrainer(policy, p.config.rl, start.frozen_copy())
-    trainer = GRPOTrainer(start, p.config.rl)
-    trainer.policy.restore(saved)
+    c, folders = p.config, p.run.folders
+    last = p.run.path/folders.get('policy', folders['reference'])
+    if c.model.engine_api_base:
+        return GRPOTrainer(build_engine_policy(c, last), c.rl, p.policy('before'))
+    start = build_rl_policy(c, p.run.path/folders['reference'])
+    if 'policy' not in folders:
+        return GRPOTrainer(start, c.rl)
+    if c.rl.adapter == 'none':
+        policy = TrainablePolicy.load(last, build_placement(c))
+        return GRPOTrainer(policy, c.rl, start.frozen_copy())
+    trainer = GRPOTrainer(start, c.rl)
+    trainer.policy.restore(last)
     return trainer
 
 # %% ../../nbs/11_training.pipeline.ipynb #c1c0e012

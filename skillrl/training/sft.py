@@ -80,14 +80,24 @@ def lr_at(
     return climb*(.55 + .45*math.cos(math.pi*step/steps))
 
 # %% ../../nbs/07_training.sft.ipynb #e66eeb58
-def _sft_step(policy, optimizer, batch):
+def _sft_step(policy, batch, take_step, lr):
+    "The loss on `batch`, before `take_step(lr)` follows its gradient"
     lp, mask = policy.logps([r.prompt_ids for r in batch], [r.reply_ids for r in batch])
     loss = finite_or_raise(-(lp*mask).sum()/mask.sum(), 'the fine-tuning loss')
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.)
-    optimizer.step()
-    optimizer.zero_grad()
+    take_step(lr)
     return loss.item()
+
+def _adamw_step(policy, lr):
+    "What moves all weights of `policy`, as a function of the learning rate"
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, betas=(.9, .98), weight_decay=.01)
+    def take_step(lr:float)->None:
+        for group in optimizer.param_groups:
+            group['lr'] = lr
+        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.)
+        optimizer.step()
+        optimizer.zero_grad()
+    return take_step
 
 # %% ../../nbs/07_training.sft.ipynb #cced7c5d
 def full_sft(
@@ -102,13 +112,13 @@ def full_sft(
     "Fine-tune all weights of `policy` to write the replies of `rows`"
     rng = random.Random(seed)
     losses, batches = [], []
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=lr, betas=(.9, .98), weight_decay=.01)
+    # A policy on a server moves its weights itself
+    take_step = policy.step if hasattr(policy, 'step') else _adamw_step(policy, lr)
     for step in range(steps):
         if not batches:
             batches = length_batches(_one_pass(rows), batch_size, rng)
-        for group in optimizer.param_groups:
-            group['lr'] = lr*lr_at(step, steps, min(100, steps//10))
-        losses.append(_sft_step(policy, optimizer, batches.pop()))
+        now = lr*lr_at(step, steps, min(100, steps//10))
+        losses.append(_sft_step(policy, batches.pop(), take_step, now))
         if progress:
             progress(step, losses[-1])
     return losses

@@ -1,0 +1,144 @@
+"A policy on a Tinker server: what leaves for the server, and a whole run on it that is stopped and resumed"
+import os, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import pytest, tinker, torch
+from skillrl import builders
+from skillrl.agent import StepRow
+from skillrl.cli import main
+from skillrl.config import RLConfig, SkillRLConfig
+from skillrl.flags import SMOKE
+from skillrl.llm.local import Policy
+from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.store import data_path, read_json
+from skillrl.training.local_engine import LocalEngine, LocalTraining
+from skillrl.training.pipeline import train
+from skillrl.training.rl import GRPOTrainer, ScoredRow
+from skillrl.training.sft import full_sft
+from skillrl.training.tinker import REQUEST_ROWS, TinkerPolicy, open_service
+
+class Counting(LocalTraining):
+    "Remembers the sizes of requests"
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.read, self.pushed = [], []
+
+    def forward(self, data, loss_fn='cross_entropy'):
+        self.read.append(len(data))
+        return super().forward(data, loss_fn)
+
+    def forward_backward(self, data, loss_fn):
+        self.pushed.append(len(data))
+        return super().forward_backward(data, loss_fn)
+
+@pytest.fixture
+def policy():
+    tokenizer = word_tokenizer('open close drawer mug look'.split())
+    base = Policy(tiny_model(len(tokenizer), hidden=32, seed=0), tokenizer)
+    engine = LocalEngine(base)
+    begun = TinkerPolicy.begin(engine, tokenizer)
+    begun.client = Counting(begun.client.policy, True, engine.states)
+    return begun
+
+def scored(n, advantage=1.):
+    return [ScoredRow(StepRow([4, 5, 6], [7, 8], [-1., -1.]), advantage) for _ in range(n)]
+
+def test_every_request_has_the_same_number_of_rows(policy):
+    GRPOTrainer(policy, RLConfig(), policy.frozen_copy()).update([scored(5), scored(40)])
+    assert set(policy.client.read + policy.client.pushed) == {REQUEST_ROWS}
+    assert len(policy.client.pushed) == 2 # The rows of both chunks
+
+def test_nothing_leaves_when_the_loss_of_a_later_chunk_is_no_number(policy):
+    trainer = GRPOTrainer(policy, RLConfig(), policy.frozen_copy())
+    with pytest.raises(FloatingPointError, match='loss is nan'):
+        trainer.update([scored(3), scored(3, float('nan'))])
+    assert policy.client.pushed == []
+
+def test_a_step_without_a_gradient_asks_for_nothing(policy):
+    before = policy.logps([[5, 6]], [[7]])[0].detach()
+    assert policy.step(lr=1.) == {}
+    assert torch.equal(policy.logps([[5, 6]], [[7]])[0], before)
+
+def test_fine_tuning_takes_the_steps_of_the_policy(policy):
+    rows = [StepRow([5, 6], [7, 8]), StepRow([5, 7], [8, 6])]
+    losses = full_sft(rows, policy, steps=20, lr=1e-2, batch_size=2)
+    assert losses[-1] < losses[0]/4
+    assert len(policy.client.pushed) == 20
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == '/api/v1/healthz' else 404)
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+
+@pytest.fixture
+def url():
+    "Where something answers, but speaks no Tinker"
+    server = ThreadingHTTPServer(('127.0.0.1', 0), Healthy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f'http://127.0.0.1:{server.server_port}'
+    server.shutdown()
+    server.server_close()
+
+def test_another_sdk_is_refused_before_it_waits_for_ever(url, monkeypatch):
+    monkeypatch.setattr(tinker, '__version__', '0.38.0')
+    with pytest.raises(ValueError, match='tinker 0.38.0 is installed, and 0.24.1 was proven'):
+        open_service(url)
+
+def test_a_server_that_does_not_answer_is_named(capsys):
+    assert main(['eval', '--tasks', '1', '--engine', 'http://127.0.0.1:9']) == 1
+    assert 'no Tinker server answers at http://127.0.0.1:9' in capsys.readouterr().err
+
+def test_the_session_sends_no_telemetry_and_no_key_of_another_service(url, monkeypatch):
+    monkeypatch.setenv('TINKER_API_KEY', 'tml-of-another-service')
+    monkeypatch.delenv('TINKER_TELEMETRY', raising=False)
+    given = {}
+    monkeypatch.setattr(tinker, 'ServiceClient', given.update)
+    open_service(f'{url}/')
+    assert given == dict(base_url=url, api_key='tml-none')
+    assert os.environ['TINKER_TELEMETRY'] == '0'
+
+def test_the_key_of_an_engine_goes_only_where_the_user_said():
+    config = SkillRLConfig().merged({'model.engine_api_base': 'https://mug:8000'})
+    config.fill_keys({'OPENAI_API_KEY': 'sk-other'}, named=()) # Which no engine is ever sent
+    mine = {'SKILLRL_ENGINE_API_KEY': 'tml-mine'}
+    with pytest.raises(ValueError, match='by --engine or as model.engine_api_base'):
+        config.fill_keys(mine, named=())
+    assert config.fill_keys(mine, named=['https://mug:8000']).model.engine_api_key == 'tml-mine'
+
+@pytest.fixture
+def engine(url, monkeypatch):
+    "A local engine with the shipped base, where the SDK would connect"
+    served = LocalEngine(Policy.load(data_path('base')))
+    monkeypatch.setattr(tinker, 'ServiceClient', lambda **kw: served)
+    builders._engine.cache_clear()
+    yield served
+    builders._engine.cache_clear()
+
+TINY = SMOKE | {
+    'sft.steps': 3, 'rl.iterations': 2, 'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 2,
+    'env.test_tasks': 2, 'env.collect_steps': 8, 'env.max_steps': 6, 'evolution.test_rounds': 1}
+
+class Killed(Exception):
+    pass
+
+def test_a_run_on_an_engine_is_killed_and_resumed(tmp_path, url, engine):
+    config = SkillRLConfig().merged(TINY | {'model.engine_api_base': url})
+    def kill(phase, done, total):
+        if (phase, done) == ('rl', 1):
+            raise Killed
+    with pytest.raises(Killed):
+        train(config, tmp_path/'run', step=kill)
+    before = len(engine.clients)
+    train(config, tmp_path/'run', resume=True)
+    folders = read_json(tmp_path/'run'/'state.json')['folders']
+    files = [tmp_path/'run'/folders[name]/'tinker.json' for name in ('reference', 'policy')]
+    paths = [read_json(file)['path'] for file in files]
+    assert set(paths) < engine.states.keys()
+    assert (tmp_path/'run'/'report.md').exists()
+    assert (before, len(engine.clients) - before) == (4, 3) # Adapters that the server must have room for
+    moved = [engine.states[path].optimizer for path in paths]
+    assert all(optimizer.state for optimizer in moved)
+    elsewhere = SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'run'/folders['policy'])})
+    with pytest.raises(ValueError, match='--engine URL'):
+        builders.build_local_policy(elsewhere)
