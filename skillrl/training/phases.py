@@ -17,7 +17,7 @@ from typing import Any
 from ..agent import Episode, PromptContext, demonstrate, step_messages
 from ..contract import shorten_thoughts, write_reply
 from ..builders import (build_episodes, build_local_policy, build_retriever, derive_seed, play_episodes,
-                              rollout_limits, shipped_weights)
+                              rollout_limits, starting_weights)
 from ..config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
@@ -202,7 +202,7 @@ def _fine_tune_adapter(rows, config, tokenizer, steps):
     "The policy with a LoRA or QLoRA adapter trained and merged, and the loss at each step"
     from skillrl.llm.local import Policy
     from skillrl.training.sft import AdapterOptions, adapter_sft, merge_adapter
-    c, checkpoint = config.sft, str(config.model.checkpoint or shipped_weights(config))
+    c, checkpoint = config.sft, starting_weights(config)
     options = AdapterOptions(c.method=='qlora', steps, c.learning_rate, batch_size=c.batch_size,
                              seed=config.seed, threads=config.model.threads)
     with TemporaryDirectory() as folder:
