@@ -4,23 +4,23 @@
 
 Each case is a small random model in a process of its own, on one thread. Planned memory comes from the model's
 sizes alone (`skillrl.training.memory`); measured is the most that the process ever held. Planned seconds come from the rates
-of a probe with two short rows; measured are seconds of the processor for eight longer ones, so that other work on the
-machine counts little. Exits 1 where a plan is off by more than 20 %.
+of a probe with two short rows; measured are seconds of the processor for eight longer ones, so that other work
+on the machine counts little. Exits 1 where a plan is off by more than 20 %.
 
 glibc keeps freed blocks below 32 MB for later; MALLOC_MMAP_THRESHOLD_ makes it give them back, see page 617."""
 import json, os, subprocess, sys
 from dataclasses import replace
 
-LLAMA = dict(model_type='llama', hidden_size=576, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=9,
+LLAMA = dict(model_type='llama', hidden_size=576, intermediate_size=1536, num_hidden_layers=4, num_attention_heads=9,
              num_key_value_heads=3, vocab_size=16_384, tie_word_embeddings=True, max_position_embeddings=4096)
 QWEN3 = dict(LLAMA, model_type='qwen3', hidden_size=384, head_dim=64, num_attention_heads=6, num_key_value_heads=2,
              intermediate_size=1152)
-QWEN2 = dict(LLAMA, model_type='qwen2', num_hidden_layers=4, vocab_size=49_152)
-LEARN, PLAY = (8, 224, 32), (16, 384, 24)
+QWEN2 = dict(LLAMA, model_type='qwen2', num_hidden_layers=2, vocab_size=49_152)
+LEARN, PLAY = (8, 192, 24), (16, 192, 24)
 CASES = {
     'llama, all weights': dict(config=LLAMA, learns=LEARN),
     'qwen3, all weights': dict(config=QWEN3, learns=LEARN),
-    'qwen2, large vocabulary': dict(config=QWEN2, learns=(8, 128, 64)),
+    'qwen2, large vocabulary': dict(config=QWEN2, learns=(8, 96, 48)),
     'llama, checkpointing': dict(config=LLAMA, learns=LEARN, checkpointing=True),
     'llama, adapter': dict(config=LLAMA, learns=LEARN, rank=16),
     'qwen3, adapter': dict(config=QWEN3, learns=LEARN, rank=16),
