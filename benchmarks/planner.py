@@ -2,19 +2,20 @@
 
     python benchmarks/planner.py [CASE …]
 
-Each case is a small random model in a process of its own, on one thread. Planned memory comes from the model's
-sizes alone (`skillrl.training.memory`); measured is the most that the process ever held. Planned seconds come from the rates
-of a probe with two short rows; measured are seconds of the processor for eight longer ones, so that other work
-on the machine counts little. Exits 1 where a plan is off by more than 20 %.
+Each case is a small random model in a process of its own, on one thread. Planned memory comes from the
+model's sizes alone (`skillrl.training.memory`); measured is the most that the process ever held. Planned
+seconds come from the rates of a probe with fewer and shorter rows; measured are seconds of the processor, so
+that other work on the machine counts little. Exits 1 where a plan is off by more than 20 %.
 
-glibc keeps freed blocks below 32 MB for later; MALLOC_MMAP_THRESHOLD_ makes it give them back, see page 617."""
+glibc keeps freed blocks below 32 MB for later; MALLOC_MMAP_THRESHOLD_ makes it give them back (page 617)."""
 import json, os, subprocess, sys
 from dataclasses import replace
 
-LLAMA = dict(model_type='llama', hidden_size=576, intermediate_size=1536, num_hidden_layers=4, num_attention_heads=9,
-             num_key_value_heads=3, vocab_size=16_384, tie_word_embeddings=True, max_position_embeddings=4096)
-QWEN3 = dict(LLAMA, model_type='qwen3', hidden_size=384, head_dim=64, num_attention_heads=6, num_key_value_heads=2,
-             intermediate_size=1152)
+LLAMA = dict(model_type='llama', hidden_size=576, intermediate_size=1536, num_hidden_layers=4,
+             num_attention_heads=9, num_key_value_heads=3, vocab_size=16_384, tie_word_embeddings=True,
+             max_position_embeddings=4096)
+QWEN3 = dict(LLAMA, model_type='qwen3', hidden_size=384, head_dim=64, num_attention_heads=6,
+             num_key_value_heads=2, intermediate_size=1152)
 QWEN2 = dict(LLAMA, model_type='qwen2', num_hidden_layers=2, vocab_size=49_152)
 LEARN, PLAY = (8, 192, 24), (16, 192, 24)
 CASES = {
@@ -47,7 +48,8 @@ def build(case, held):
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config.pop('model_type'), **config))
     if held.rank:
         from peft import LoraConfig, get_peft_model
-        model = get_peft_model(model, LoraConfig(r=held.rank, target_modules='all-linear', task_type='CAUSAL_LM'))
+        lora = LoraConfig(r=held.rank, target_modules='all-linear', task_type='CAUSAL_LM')
+        model = get_peft_model(model, lora)
     if held.checkpointing:
         model.gradient_checkpointing_enable(dict(use_reentrant=False))
     return TrainablePolicy(model.train(), word_tokenizer(['a mug']))
@@ -84,21 +86,22 @@ def child(case):
     "Planned and measured bytes and seconds of one case"
     import time
     import torch
-    from skillrl.training.memory import Batch, Held, memory_plan
-    from skillrl.training.memory import _from_config as shape_from
+    from skillrl.training.memory import Batch, Held, memory_plan, shape_from
     from skillrl.training.timing import learn_seconds, measure_rates, play_seconds
     torch.set_num_threads(1)
     held = Held(rank=case.get('rank', 0), checkpointing=case.get('checkpointing', False))
     shape, policy = shape_from(case['config']), build(case, held)
     learns = 'learns' in case
     batch = Batch(*case['learns' if learns else 'plays'])
-    few = replace(batch, rows=2, prompt_tokens=batch.prompt_tokens//2) if learns else replace(batch, reply_tokens=8)
-    rates = measure_rates(policy, shape, held, few)
     work = learning(policy, held, batch) if learns else playing(policy, batch)
     work() # AdamW makes its moments in the first step
     began = time.process_time()
     work()
     measured = dict(bytes=peak_bytes(), seconds=time.process_time() - began)
+    few = Batch(batch.rows, batch.prompt_tokens, 8) # As many rows, for a token costs all weights
+    if learns:
+        few = replace(batch, rows=2, prompt_tokens=batch.prompt_tokens//2)
+    rates = measure_rates(policy, shape, held, few)
     if learns:
         plan, seconds = memory_plan(shape, held, batch), learn_seconds(shape, held, batch, rates)
     else:
@@ -109,8 +112,8 @@ def child(case):
 
 def measured(case):
     "What `child` says of a case, from a process that did nothing else"
-    done = subprocess.run([sys.executable, __file__, '--child', json.dumps(case)], capture_output=True, text=True,
-                          env=os.environ | ENVIRONMENT)
+    command = [sys.executable, __file__, '--child', json.dumps(case)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ENVIRONMENT)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     return json.loads(done.stdout.splitlines()[-1])

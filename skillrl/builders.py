@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['shipped_weights', 'starting_weights', 'build_local_policy', 'build_policy', 'build_client', 'build_teacher',
            'announce', 'announce_play', 'announce_teacher', 'distill_questions', 'announce_rounds', 'build_encoder',
-           'skill_form', 'build_retriever', 'build_episodes', 'rollout_limits', 'play_episodes', 'derive_seed']
+           'reads_like_shipped', 'skill_form', 'build_retriever', 'build_episodes', 'rollout_limits', 'play_episodes',
+           'derive_seed']
 
 # %% ../nbs/610_builders.ipynb #f87f9469
 import os, sys
@@ -218,7 +219,7 @@ def _build_encoder(name, model, address, key):
     return CachedEncoder(encoder, Path(caches)/'skillrl'/'vectors')
 
 # %% ../nbs/610_builders.ipynb #8eca38fe
-def _reads_like_shipped(config):
+def reads_like_shipped(config:SkillRLConfig)->bool: # FileNotFoundError for a model that must be fetched first
     "Does the run's checkpoint read the words of the shipped policy, and no others?"
     files = [Path(folder)/'tokenizer.json' for folder in (starting_weights(config), shipped_weights(config))]
     return files[0].is_file() and files[0].read_bytes() == files[1].read_bytes()
@@ -232,7 +233,7 @@ def skill_form(config:SkillRLConfig)->str: # 'principle', 'full' or 'official'
     m = config.model
     if m.policy_model_id:
         return 'full'
-    return 'full' if m.checkpoint and not _reads_like_shipped(config) else 'principle'
+    return 'full' if m.checkpoint and not reads_like_shipped(config) else 'principle'
 
 def build_retriever(
     bank:SkillBank|None,

@@ -98,6 +98,7 @@ _LOOP = _PLAY | _POLICY | _DECODE | _TEACHER | _SMOKE | _ROWS | {
     '--episodes': _number('episodes per suite before there are skills', EnvConfig.episodes)}
 
 _TRAIN = _LOOP | _CHAT | {
+    '--dry-run': _switch('say what the run would take, and begin nothing'),
     '--policy-model': _flag('a model behind a server that collects, for the weights to learn from',
                             'none', metavar='NAME'),
     '--output': _flag('a new folder for the run', 'the next runs/run-NNN', metavar='DIR'),
