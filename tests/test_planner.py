@@ -121,7 +121,7 @@ def write_gguf(file):
     w.add_vocab_size(vocabulary)
     from transformers.convert_slow_tokenizer import bytes_to_unicode
     w.add_tokenizer_model('gpt2')
-    w.add_token_list(['<unk>', '<|im_start|>', '<|im_end|>', *bytes_to_unicode().values(), 'ab'])
+    w.add_token_list(['<|endoftext|>', '<|im_start|>', '<|im_end|>', *bytes_to_unicode().values(), 'ab'])
     w.add_token_types([3, 3, 3] + [1]*257)
     w.add_token_merges(['a b'])
     w.add_bos_token_id(1)
