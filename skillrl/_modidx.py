@@ -4530,6 +4530,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                          'skillrl.training.timing._random_rows': ( 'training.timing.html#_random_rows',
                                                                                    'skillrl/training/timing.py'),
                                          'skillrl.training.timing._timed': ('training.timing.html#_timed', 'skillrl/training/timing.py'),
+                                         'skillrl.training.timing._writing_rate': ( 'training.timing.html#_writing_rate',
+                                                                                    'skillrl/training/timing.py'),
                                          'skillrl.training.timing.adam_bytes': ( 'training.timing.html#adam_bytes',
                                                                                  'skillrl/training/timing.py'),
                                          'skillrl.training.timing.learn_flops': ( 'training.timing.html#learn_flops',

@@ -95,29 +95,34 @@ def _learning(policy, prompts, replies)->Callable[[], Any]:
 
 # %% ../../nbs/618_training.timing.ipynb #1b83d6a5
 def measure_rates(
-    policy:Any,   # With weights
-    shape:Shape,  # Its sizes
-    held:Held,    # How it holds them
-    batch:Batch,  # A few rows like those of the run
+    policy:Any,    # With weights
+    shape:Shape,   # Its sizes
+    held:Held,     # How it holds them
+    learns:Batch,  # A few rows, shorter than those of the run
+    plays:Batch,   # As many rows as the run's, with short prompts and replies
 )->Rates:
     "What this device achieves with this model"
     import torch
-    prompts, replies = _random_rows(shape, batch)
+    prompts, replies = _random_rows(shape, learns)
     def reading()->None:
         with torch.no_grad():
             policy.logps(prompts, replies)
-    longest = []
+    learn = learn_flops(shape, held, learns)/_timed(policy, _learning(policy, prompts, replies))
+    read = read_flops(shape, learns)/_timed(policy, reading)
+    return Rates(learn, read, _writing_rate(policy, shape, held, plays, read))
+
+def _writing_rate(policy, shape, held, plays, read):
+    "Bytes a second while replies are written, the time of reading the prompts left out"
+    import torch
+    prompts, longest = _random_rows(shape, plays)[0], []
     def playing()->None:
         generator = torch.Generator().manual_seed(0)
-        written = policy.generate(prompts, generator=generator, max_new_tokens=batch.reply_tokens)
+        written = policy.generate(prompts, generator=generator, max_new_tokens=plays.reply_tokens)
         longest.append(max(len(reply.token_ids) for reply in written))
-    learn = learn_flops(shape, held, batch)/_timed(policy, _learning(policy, prompts, replies))
-    read = read_flops(shape, batch)/_timed(policy, reading)
-    prefill = read_flops(shape, Batch(batch.rows, batch.prompt_tokens, 0))/read
-    writing = max(_timed(policy, playing) - prefill, 1e-9)
+    prefill = read_flops(shape, Batch(plays.rows, plays.prompt_tokens, 0))/read
+    seconds = max(_timed(policy, playing) - prefill, 1e-9)
     steps = max(1, longest[-1] - 1) # The first token comes from reading
-    move = steps*write_bytes(shape, held, batch)/writing
-    return Rates(learn, read, move)
+    return steps*write_bytes(shape, held, plays)/seconds
 
 # %% ../../nbs/618_training.timing.ipynb #fe2faf09
 @dataclass(frozen=True)
