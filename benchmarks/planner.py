@@ -97,7 +97,7 @@ def child(case):
     began = time.process_time()
     work()
     measured = dict(bytes=peak_bytes(), seconds=time.process_time() - began)
-    rates = measure_rates(policy, shape, held, Batch(2, batch.prompt_tokens//2, batch.reply_tokens),
+    rates = measure_rates(policy, shape, held, Batch(4, batch.prompt_tokens//2, batch.reply_tokens),
                           Batch(batch.rows, batch.prompt_tokens//2, 8))
     if learns:
         plan, seconds = memory_plan(shape, held, batch), learn_seconds(shape, held, batch, rates)

@@ -201,6 +201,7 @@ def play_bytes(shape:Shape, held:Held, batch:Batch)->dict[str, float]: # 'KV cac
 
 # %% ../../nbs/617_training.memory.ipynb #c449ec5a
 LIBRARIES = .45e9 # Bytes of Python with torch and transformers loaded
+_PEFT = .08e9     # And with what adapters need
 
 @dataclass
 class MemoryPlan:
@@ -229,7 +230,8 @@ def memory_plan(
     scored:int=0,           # See `score_bytes`
 )->MemoryPlan:
     "What a run needs at its peak"
-    parts = {'libraries': LIBRARIES, 'weights': weight_bytes(shape, held)}
+    libraries = LIBRARIES + (_PEFT if held.rank else 0)
+    parts = {'libraries': libraries, 'weights': weight_bytes(shape, held)}
     play = play_bytes(shape, held, plays) if plays else {}
     if learns is None:
         return MemoryPlan(parts | play)
