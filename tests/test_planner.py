@@ -108,7 +108,8 @@ def test_all_problems_are_told_at_once(tmp_path, monkeypatch, capsys):
 def write_gguf(file):
     "A Llama of two layers with a tokenizer of bytes, in GGUF"
     gguf = pytest.importorskip('gguf')
-    d, layers, mlp, vocabulary = 32, 2, 64, 260
+    d, mlp = 32, 64
+    layers, vocabulary = 2, 260
     w = gguf.GGUFWriter(file, 'llama')
     w.add_block_count(layers)
     w.add_context_length(64)

@@ -127,6 +127,7 @@ def _announced(step:Callable[..., Any], path:Path):
         step(*args)
     return announce
 
+# %% ../../nbs/835_commands.loop.ipynb #94622586
 def _summary(path):
     from skillrl.inspection import changes_told, fitted, success_table
     parts = ['\nSuccess on test games (95 % interval):', fitted(success_table(path)), changes_told(path)]

@@ -143,7 +143,8 @@ def weight_bytes(shape:Shape, held:Held)->float:
 # %% ../../nbs/617_training.memory.ipynb #49f7704c
 def activation_bytes(shape:Shape, held:Held)->float: # Of one token in one layer
     "What the forward pass keeps for the backward pass"
-    d, q, m = shape.hidden, shape.queries, shape.mlp
+    d, m = shape.hidden, shape.mlp
+    q = shape.queries
     normed = 2*d + (q + shape.keys)*shape.qk_norm # Inputs of all norms
     thin = 4*_MATRICES*held.rank
     if held.rank and held.computes == 'bfloat16':

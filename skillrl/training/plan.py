@@ -107,7 +107,8 @@ def run_conditions(config:SkillRLConfig, held_out:list)->list[tuple[str, str]]:
 
 def run_phases(config:SkillRLConfig)->list[Phase]: # ValueError if there is no such world, or no such games
     "What a run does"
-    w, env, rl = world(config.env.name), config.env, config.rl
+    w = world(config.env.name)
+    env, rl = config.env, config.rl
     learn, held_out = w.suites(env)
     suites, every = len(learn) + len(held_out), config.evolution.validation_interval
     asks = bool(config.model.teacher_model_id)
@@ -254,7 +255,8 @@ def judged_when(plan:RunPlan)->str:
 # %% ../../nbs/619_training.plan.ipynb #76f20e2f
 def told_plan(plan:RunPlan, width:int=120)->str: # Most characters of a line
     "The plan as a terminal shows it"
-    c, e, most = plan.config, plan.lengths, plan.longest
+    c = plan.config
+    e, most = plan.lengths, plan.longest
     policy = f'Policy: {plan.name}, {plan.shape.parameters:,} parameters, in {c.env.name}'
     lengths = (f'Expected: {e.prompt:,} tokens a prompt and {e.reply} a reply, as the expert reads and '
                f'writes, with a full block of skills; at most {most.prompt:,} and {most.reply:,}. '
