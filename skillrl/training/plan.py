@@ -107,9 +107,8 @@ def run_conditions(config:SkillRLConfig, held_out:list)->list[tuple[str, str]]:
 
 def run_phases(config:SkillRLConfig)->list[Phase]: # ValueError if there is no such world, or no such games
     "What a run does"
-    w = world(config.env.name)
     env, rl = config.env, config.rl
-    learn, held_out = w.suites(env)
+    learn, held_out = world(env.name).suites(env)
     suites, every = len(learn) + len(held_out), config.evolution.validation_interval
     asks = bool(config.model.teacher_model_id)
     during = rl.iterations//every*len(learn) if evolves(config) else 0
@@ -119,7 +118,7 @@ def run_phases(config:SkillRLConfig)->list[Phase]: # ValueError if there is no s
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
     tried = after*config.evolution.val_tasks*env.collect_steps
     tests = len(run_conditions(config, held_out))*len(held_out)*len(held_out[0].tests)*env.test_tasks
-    questions = suites*_questions(env.episodes, len(w.categories))
+    questions = suites*_questions(env.episodes, len(world(env.name).categories))
     return [
         Phase('collect', suites*env.episodes*env.collect_steps),
         Phase('distill', calls=asks*questions),
