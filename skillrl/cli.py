@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from .config import EnvConfig, ModelConfig
 from .commands.look import doctor, export, inspect
 from .commands.loop import ablate, train
+from .commands.models import fetch
 from .commands.optimize import optimize
 from .commands.serve import MAX_STEPS, PORT, serve
 from .commands.steps import BANK, TRAJECTORIES, collect, distill, evaluate, evolve, rl, sft
@@ -66,7 +67,8 @@ _SUITE = {'--suite': _flag('which suite of the world to play in, such as train-0
                            'the first', metavar='NAME')}
 _PLAY = _CONFIG | _WORLD | _GAMES | _URL | _SEED
 
-_POLICY = {'--policy': _flag('folder of the policy that acts', 'the embedded policy', metavar='DIR')}
+_POLICY = {'--policy': _flag('folder of the policy that acts, or the name of a model that was fetched',
+                             'the embedded policy', metavar='DIR')}
 _ENGINE = {'--engine': _flag('address of a Tinker server with the weights', 'they are here', metavar='URL')}
 _CHAT = {
     '--policy-model': _flag('a model behind a server acts instead', 'none', metavar='NAME'),
@@ -97,6 +99,7 @@ _LOOP = _PLAY | _POLICY | _ENGINE | _DECODE | _TEACHER | _SMOKE | _ROWS | {
     '--episodes': _number('episodes per suite before there are skills', EnvConfig.episodes)}
 
 _TRAIN = _LOOP | _CHAT | {
+    '--dry-run': _switch('say what the run would take, and begin nothing'),
     '--policy-model': _flag('a model behind a server that collects, for the weights to learn from',
                             'none', metavar='NAME'),
     '--output': _flag('a new folder for the run', 'the next runs/run-NNN', metavar='DIR'),
@@ -200,13 +203,17 @@ _SERVE = _CONFIG | _WORLD | _GAMES | _SUITE | {
     '--idle': _number('seconds after which an episode that nobody plays is given up', 1800),
     '--openenv': _switch("OpenEnv's protocol, for which it must be installed, instead of Krill's")}
 
+_FETCH = {
+    'name': dict(help='which model: smollm2, which has 135 M parameters'),
+    '--output': _flag('a folder of your own for it', 'where --policy NAME finds it', metavar='DIR')}
+
 _DOCTOR = _CONFIG | _WORLD | _POLICY | _ENGINE | _CHAT | _TEACHER | _GAMES
 
 COMMANDS = [
     Command(train, _TRAIN), Command(collect, _COLLECT), Command(distill, _DISTILL),
     Command(sft, _SFT), Command(rl, _RL), Command(evolve, _EVOLVE), Command(evaluate, _EVAL, 'eval'),
     Command(ablate, _ABLATE), Command(optimize, _OPTIMIZE), Command(serve, _SERVE),
-    Command(export, _EXPORT), Command(inspect, _INSPECT), Command(doctor, _DOCTOR)]
+    Command(fetch, _FETCH), Command(export, _EXPORT), Command(inspect, _INSPECT), Command(doctor, _DOCTOR)]
 
 # %% ../nbs/855_cli.ipynb #23c22898
 class _Parser(argparse.ArgumentParser):

@@ -312,13 +312,8 @@ def test_the_scripts_settings_are_files_where_they_differ(env, lengths):
         c.model.max_new_tokens,
         c.rl.minibatch,
     ) == lengths and c.env.name == env
-    assert (c.agent.prompt, c.agent.parser, c.agent.history_length) == (
-        ('official', 'official', 2)
-        if env == 'alfworld'
-        else ('ours', 'official', 2)
-        if env == 'webshop'
-        else ('ours', 'strict', 4)
-    )
+    history = 4 if env == 'search' else 2
+    assert (c.agent.prompt, c.agent.parser, c.agent.history_length) == ('official', 'official', history)
 
 
 def test_a_file_of_ones_own_is_not_replaced_by_one_that_ships(tmp_path):

@@ -217,8 +217,8 @@ def fine_tune_adapter(
     steps:int,       # Updates
 )->tuple[Policy, list[float]]: # With the loss at each step; ValueError without rows
     "The policy of a run with an adapter that SFT trained, merged if RL is to move all weights"
-    from skillrl.builders import build_lora_options, build_placement, shipped_weights
-    c, base = config.sft, str(config.model.checkpoint or shipped_weights(config))
+    from skillrl.builders import build_lora_options, build_placement, starting_weights
+    c, base = config.sft, starting_weights(config)
     options = AdapterOptions(steps, c.learning_rate, c.batch_size, seed=config.seed,
                              threads=config.model.threads, lora=build_lora_options(config),
                              placement=build_placement(config))

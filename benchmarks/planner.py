@@ -1,0 +1,144 @@
+"""What training and playing need, as planned and as measured.
+
+    python benchmarks/planner.py [CASE …]
+
+Each case is a small random model in a process of its own, on one thread. Planned memory comes from the
+model's sizes alone (`skillrl.training.memory`); measured is the most that the process ever held. Planned
+seconds come from the rates of a probe with fewer and shorter rows; measured are seconds of the processor, so
+that other work on the machine counts little. Exits 1 where a plan is off by more than 20 %.
+
+glibc keeps freed blocks below 32 MB for later; MALLOC_MMAP_THRESHOLD_ makes it give them back (page 617)."""
+import json, os, subprocess, sys
+
+LLAMA = dict(model_type='llama', hidden_size=576, intermediate_size=1536, num_hidden_layers=4,
+             num_attention_heads=9, num_key_value_heads=3, vocab_size=16_384, tie_word_embeddings=True,
+             max_position_embeddings=4096)
+QWEN3 = dict(LLAMA, model_type='qwen3', hidden_size=384, head_dim=64, num_attention_heads=6,
+             num_key_value_heads=2, intermediate_size=1152)
+QWEN2 = dict(LLAMA, model_type='qwen2', num_hidden_layers=2, vocab_size=49_152)
+LEARN, PLAY = (8, 160, 16), (8, 192, 24)
+CASES = {
+    'llama, all weights': dict(config=LLAMA, learns=LEARN),
+    'qwen3, all weights': dict(config=QWEN3, learns=LEARN),
+    'qwen2, large vocabulary': dict(config=QWEN2, learns=(8, 80, 40)),
+    'llama, checkpointing': dict(config=LLAMA, learns=LEARN, checkpointing=True),
+    'llama, adapter': dict(config=LLAMA, learns=LEARN, rank=16),
+    'qwen3, adapter': dict(config=QWEN3, learns=LEARN, rank=16),
+    'llama, playing': dict(config=LLAMA, plays=PLAY),
+    'qwen3, playing': dict(config=QWEN3, plays=PLAY),
+}
+LIMIT = .2 # How far a plan may be off, as a share of what was measured
+ENVIRONMENT = dict(MALLOC_MMAP_THRESHOLD_='4000000', OMP_NUM_THREADS='1')
+
+# ---- in a process of its own ----
+
+def peak_bytes():
+    import resource
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*1024
+
+def build(case, held):
+    "A random model, with an adapter or checkpointing where the case asks for it"
+    import torch
+    from skillrl.llm.tiny import word_tokenizer
+    from skillrl.training.rl import TrainablePolicy
+    from transformers import AutoConfig, AutoModelForCausalLM
+    config = dict(case['config'])
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config.pop('model_type'), **config))
+    if held.rank:
+        from peft import LoraConfig, get_peft_model
+        lora = LoraConfig(r=held.rank, target_modules='all-linear', task_type='CAUSAL_LM')
+        model = get_peft_model(model, lora)
+    if held.checkpointing:
+        model.gradient_checkpointing_enable(dict(use_reentrant=False))
+    return TrainablePolicy(model.train(), word_tokenizer(['a mug']))
+
+def scored(batch):
+    "Rows of random tokens to learn from"
+    import torch
+    from skillrl.agent import StepRow
+    from skillrl.training.rl import ScoredRow
+    generator = torch.Generator().manual_seed(1)
+    def ids(n):
+        return torch.randint(3, 10_000, (n,), generator=generator).tolist()
+    n = batch.reply_tokens
+    return [ScoredRow(StepRow(ids(batch.prompt_tokens), ids(n), [-9.]*n), 1.) for _ in range(batch.rows)]
+
+def learning(policy, held, batch):
+    "A step of GRPO on one batch; the reference is a copy, or the same model with its adapter switched off"
+    from skillrl.config import RLConfig
+    from skillrl.training.rl import GRPOTrainer
+    class Base:
+        def logps(self, *args, **kw):
+            with policy.model.disable_adapter():
+                return policy.logps(*args, **kw)
+    trainer = GRPOTrainer(policy, RLConfig(), Base() if held.rank else None)
+    rows = scored(batch)
+    return lambda: trainer.update([rows])
+
+def playing(policy, batch):
+    import torch
+    prompts = [r.row.prompt_ids for r in scored(batch)]
+    return lambda: policy.generate(prompts, 1., torch.Generator().manual_seed(0), batch.reply_tokens)
+
+def child(case):
+    "Planned and measured bytes and seconds of one case"
+    import time
+    import torch
+    from skillrl.training.memory import Batch, Held, memory_plan, shape_from
+    from skillrl.training.timing import learn_seconds, measure_rates, play_seconds
+    torch.set_num_threads(1)
+    held = Held(rank=case.get('rank', 0), checkpointing=case.get('checkpointing', False))
+    shape, policy = shape_from(case['config']), build(case, held)
+    learns = 'learns' in case
+    batch = Batch(*case['learns' if learns else 'plays'])
+    work = learning(policy, held, batch) if learns else playing(policy, batch)
+    work() # AdamW makes its moments in the first step
+    began = time.process_time()
+    work()
+    measured = dict(bytes=peak_bytes(), seconds=time.process_time() - began)
+    rates = measure_rates(policy, shape, held, Batch(4, batch.prompt_tokens//2, batch.reply_tokens),
+                          Batch(batch.rows, batch.prompt_tokens//2, 8))
+    if learns:
+        plan, seconds = memory_plan(shape, held, batch), learn_seconds(shape, held, batch, rates)
+    else:
+        plan, seconds = memory_plan(shape, held, plays=batch), play_seconds(shape, held, batch, rates)
+    return dict(planned=dict(bytes=plan.total, seconds=seconds), measured=measured, formula=str(plan))
+
+# ---- the table ----
+
+def measured(case):
+    "What `child` says of a case, from a process that did nothing else"
+    command = [sys.executable, __file__, '--child', json.dumps(case)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ENVIRONMENT)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+def line(name, found):
+    "One line of the table, and whether both plans hold"
+    cells, holds = [f'{name:24}'], True
+    for what, unit, scale in (('bytes', 'GB', 1e9), ('seconds', 's', 1)):
+        planned, real = found['planned'][what], found['measured'][what]
+        ratio = planned/real
+        holds = holds and abs(ratio - 1) <= LIMIT
+        cells.append(f'{planned/scale:6.2f} {unit} planned {real/scale:6.2f} measured {ratio:5.2f}')
+    return '   '.join([*cells, 'ok' if holds else 'MISSED']), holds
+
+def main(names):
+    unknown = set(names) - CASES.keys()
+    if unknown:
+        sys.exit(f'there is no case {unknown.pop()!r}: choose one of {", ".join(CASES)}')
+    held = []
+    for name in names or CASES:
+        found = measured(CASES[name])
+        told, holds = line(name, found)
+        print(told, f'\n    {found["formula"]}', flush=True)
+        held.append(holds)
+    return int(not all(held))
+
+if __name__ == '__main__':
+    if sys.argv[1:2] == ['--child']:
+        print(json.dumps(child(json.loads(sys.argv[2]))))
+    else:
+        sys.exit(main(sys.argv[1:]))

