@@ -98,6 +98,7 @@ _LOOP = _PLAY | _POLICY | _DECODE | _TEACHER | _SMOKE | _ROWS | {
 _TRAIN = _LOOP | _CHAT | {
     '--policy-model': _flag('a model behind a server that collects, for the weights to learn from',
                             'none', metavar='NAME'),
+    '--report-to': _flag('a tracker for its numbers: tensorboard, trackio or wandb', 'none', metavar='NAME'),
     '--output': _flag('a new folder for the run', 'the next runs/run-NNN', metavar='DIR'),
     '--resume': _flag('go on with the run in this folder; settings given besides are compared',
                       'off', metavar='DIR'),

@@ -20,7 +20,8 @@ FLAGS = {
     'episodes': 'env.episodes', 'max_steps': 'env.max_steps',
     'num_examples': 'sft.num_examples', 'policy': 'model.checkpoint', 'decode': 'model.decode',
     'policy_model': 'model.policy_model_id', 'policy_url': 'model.policy_api_base',
-    'teacher': 'model.teacher_model_id', 'teacher_url': 'model.teacher_api_base'}
+    'teacher': 'model.teacher_model_id', 'teacher_url': 'model.teacher_api_base',
+    'report_to': 'report_to'}
 
 def given(
     args:Namespace,   # What the parser made of the command line

@@ -28,6 +28,7 @@ from .phases import Iteration, learns_from_won, on_probation
 from .phases import play_trials, practice_rows, require_expert, rl_iterations
 from .phases import round_games, transcripts
 from .report import describe_changes, evaluated, write_run_report
+from ..tracking import Tracker, build_reporter
 from ..trajectory import Trajectory, select
 
 # %% ../../nbs/11_training.pipeline.ipynb #7cf0e74c
@@ -93,6 +94,7 @@ class Pipeline:
             run.file(name)
         self.state = checked_state(run, self.suites)
         self.teacher = build_teacher(self.config, run.path/'teacher')
+        self.tracker = Tracker(run.path, build_reporter(config.report_to, run.path, config.to_dict()))
         self._played = None
 
 # %% ../../nbs/11_training.pipeline.ipynb #17b69542
@@ -103,6 +105,7 @@ def commit(self:Pipeline, phase:str, done:int, total:int)->None:
     if done == total:
         self.state |= dict(phase=_STATES[_STATES.index(phase) + 1], done=0)
     self.run.commit(self.state)
+    self.tracker.follow()
     if self.step:
         self.step(phase, done, total)
 
@@ -383,8 +386,12 @@ _phases = dict(collect=collect, distill=distill, sft=sft,
 def go(self:Pipeline)->Path: # The run's folder
     "Run every phase that is not done"
     todo = _STATES.index(self.state['phase'])
-    for phase in PHASES[todo:]:
-        _phases[phase](self)
+    self.tracker.follow()
+    try:
+        for phase in PHASES[todo:]:
+            _phases[phase](self)
+    finally:
+        self.tracker.close()
     return self.run.path
 
 def train(
