@@ -101,9 +101,9 @@ class Pipeline:
 @patch
 def commit(self:Pipeline, phase:str, done:int, total:int)->None:
     "Make the step that just ended the one to resume from"
-    self.state |= dict(phase=phase, done=done)
+    self.state |= dict(phase=phase, done=done, total=total)
     if done == total:
-        self.state |= dict(phase=_STATES[_STATES.index(phase) + 1], done=0)
+        self.state |= dict(phase=_STATES[_STATES.index(phase) + 1], done=0, total=0) # Not known yet
     self.run.commit(self.state)
     self.tracker.follow()
     if self.step:

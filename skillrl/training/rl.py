@@ -204,6 +204,8 @@ def learn(self:GRPOTrainer,
 )->dict: # What to log: the counts of `scored_rows`, and kl, clip_fraction, entropy and loss
     "Update the policy once with the rows of `groups`"
     rows, out = scored_rows(groups, self.config.invalid_action_penalty)
+    for scored in rows:
+        scored.row.advantage = scored.advantage
     batches = minibatches(rows, self.config.minibatch, random.Random(seed))
     logs = [log for batch in batches for log in self.update(batch)]
     tokens = sum(log['tokens'] for log in logs)
