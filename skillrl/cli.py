@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from .config import EnvConfig, ModelConfig
-from .commands.look import doctor, export, inspect
+from .commands.look import doctor, export, inspect, watch
 from .commands.loop import ablate, train
 from .commands.optimize import optimize
 from .commands.serve import MAX_STEPS, PORT, serve
@@ -191,6 +191,10 @@ _INSPECT = {
     '--id': _flag('of a bank, all that is known of one entry', 'none', metavar='ID'),
     '--since': _flag('of a bank, what changed since this one', 'none', metavar='PATH')}
 
+_WATCH = {
+    'path': dict(help='the folder of a run of train or optimize'),
+    '--port': _flag('port to listen at; 0 takes any that is free', 0, default=0, type=_port, metavar='PORT')}
+
 _SERVE = _CONFIG | _WORLD | _GAMES | _SUITE | {
     '--host': _flag('address to listen at; 0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
     '--port': _flag('port to listen at; 0 takes any that is free', PORT, type=_port, metavar='PORT'),
@@ -206,7 +210,7 @@ COMMANDS = [
     Command(train, _TRAIN), Command(collect, _COLLECT), Command(distill, _DISTILL),
     Command(sft, _SFT), Command(rl, _RL), Command(evolve, _EVOLVE), Command(evaluate, _EVAL, 'eval'),
     Command(ablate, _ABLATE), Command(optimize, _OPTIMIZE), Command(serve, _SERVE),
-    Command(export, _EXPORT), Command(inspect, _INSPECT), Command(doctor, _DOCTOR)]
+    Command(export, _EXPORT), Command(inspect, _INSPECT), Command(watch, _WATCH), Command(doctor, _DOCTOR)]
 
 # %% ../nbs/855_cli.ipynb #23c22898
 class _Parser(argparse.ArgumentParser):

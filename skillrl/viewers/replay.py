@@ -7,14 +7,14 @@ __all__ = ['LEVELS', 'load_tokenizer', 'pieces', 'tint', 'Replay', 'end_of', 're
 
 # %% ../../nbs/809_viewers.replay.ipynb #ce99ba77
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
-from ..skills.bank import SkillBank, load_latest
+from ..skills.bank import load_latest
 from ..skills.retrieval import advice
 from ..store import atomic_write
 from ..tables import Table, clip, counted
@@ -40,7 +40,8 @@ def pieces(tokenizer:Any, ids:Sequence[int])->list[str]:
     out = []
     for n in range(len(ids)):
         first = max(0, n - _BACK)
-        before, after = (tokenizer.decode(list(ids[first:end]), skip_special_tokens=False) for end in (n, n + 1))
+        before = tokenizer.decode(list(ids[first:n]), skip_special_tokens=False)
+        after = tokenizer.decode(list(ids[first:n + 1]), skip_special_tokens=False)
         out.append(after[len(commonprefix([before, after])):])
     return out
 
@@ -111,14 +112,14 @@ def turn_html(self:Replay, number:int)->str: # From 1
     wrote = ''.join(_token_html(text, logprob) for text, _, logprob in tokens) or escape(step.reply)
     parts = [f'<h4>Turn {number}</h4>', paragraph(self.skills(step)),
              paragraph('Read (loss mask 0):'), f'<pre>{escape(step.observation)}</pre>',
-             paragraph(f'Wrote, {counted(len(tokens), "token")}:'), f'<pre>{wrote}</pre>',
+             paragraph('Wrote:'), f'<pre>{wrote}</pre>',
              paragraph(f'{_reward_told(step)} {_learnt(step)}')]
     if tokens:
         parts.append(folded('Tokens in numbers', wide(self.token_table(step))))
     return ''.join(parts)
 
 # %% ../../nbs/809_viewers.replay.ipynb #47cb6934
-_ENDS = {'won': 'won', 'lost': 'lost, for the environment ended it', 'step limit': 'lost, for no steps were left'}
+_ENDS = {'won': 'won', 'lost': 'ended without success', 'step limit': 'step limit reached'}
 
 def end_of(t:Trajectory)->str:
     "Why an episode ended, in words"
