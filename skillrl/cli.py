@@ -180,9 +180,9 @@ _OPTIMIZE |= _POLICY | _CHAT | _TEACHER | _AGENTS | _WORLD | _GAMES | _URL | _SU
 
 # %% ../nbs/855_cli.ipynb #3d72c419
 _EXPORT = {
-    'path': dict(help='a bank in any format'),
+    'path': dict(help='a bank in any format; for inspect and html a run, for inspect also its trajectories'),
     '--format': _flag('the format to write', 'official', default='official',
-                      choices=('skillrl', 'official', 'krill', 'skill_md')),
+                      choices=('skillrl', 'official', 'krill', 'skill_md', 'inspect', 'html')),
     '--output': dict(metavar='PATH', required=True, help='where to write (required)')}
 
 _INSPECT = {

@@ -1,5 +1,5 @@
 "The page of a training run: while another process writes the run, over damaged files, and in a real browser"
-import json, os, random, shutil, subprocess, sys, time
+import json, random, shutil, subprocess, sys, time
 from pathlib import Path
 from urllib.request import urlopen
 import pytest
@@ -10,7 +10,8 @@ from skillrl.training.pipeline import train
 from skillrl.viewers.loop import last_rows
 from skillrl.viewers.replay import Replay, replays, write_replays
 from skillrl.viewers.watch import PARTS, Part, present_loop, watch_run
-from test_dashboard import Tags, chromium, fits, hostile, opened, shot, until, widths
+from test_dashboard import chromium # noqa: F401 (a fixture)
+from test_dashboard import Tags, fits, hostile, opened, shot, until, widths
 
 SMALL = SMOKE | {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 2, 'env.test_tasks': 1,
                  'sft.games': 1, 'sft.steps': 3, 'rl.iterations': 3, 'rl.tasks_per_iteration': 2,
@@ -88,7 +89,8 @@ def test_every_file_may_be_damaged(root, name, damage):
         file.mkdir()
     elif damage != 'gone':
         odd = b'[1, null]\n{"steps": 3, "metadata": {"suite": "../.."}, "losses": 1, "success": "x"}\n'
-        file.write_bytes(dict(half=data[:len(data)//2], noise=random.Random(0).randbytes(300), list=odd)[damage])
+        noise = random.Random(0).randbytes(300)
+        file.write_bytes(dict(half=data[:len(data)//2], noise=noise, list=odd)[damage])
     for part in FILES[name]:
         _, make, files = PARTS[part]
         assert Part(root, make, files).html()

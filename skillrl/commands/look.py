@@ -7,7 +7,9 @@ __all__ = ['inspect', 'export', 'watch', 'doctor']
 
 # %% ../../nbs/845_commands.look.ipynb #00823eb6
 from argparse import Namespace
+from datetime import datetime, timezone
 from typing import Any
+from ..tables import counted
 
 # %% ../../nbs/845_commands.look.ipynb #9212f25c
 def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it cannot be read
@@ -16,10 +18,12 @@ def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it canno
     print(shown(args.path, args.find, args.id, args.since))
 
 # %% ../../nbs/845_commands.look.ipynb #a92f796d
-def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is no bank
-    "write a bank in another format"
+def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is nothing to write
+    "write a bank in another format, or the episodes of a run for Inspect or as a page"
     from skillrl.file_kinds import load_bank
     from skillrl.skills.skill_md import to_skill_md
+    if args.format in ('inspect', 'html'):
+        return _export_episodes(args)
     bank = load_bank(args.path).require(args.path)
     if args.format=='skill_md':
         to_skill_md(bank, args.output)
@@ -33,6 +37,29 @@ def _router_of(bank):
     def known(found:Any)->int:
         return sum(found.router.canonical(c) in found.categories for c in bank.categories)
     return max(map(world, world_names()), key=known).router
+
+# %% ../../nbs/845_commands.look.ipynb #ee01aa03
+def _export_episodes(args):
+    from pathlib import Path
+    from skillrl.viewers.replay import write_replays
+    if args.format == 'html':
+        print(f'The last episodes of {args.path}: {write_replays(args.path, args.output)}')
+        return
+    from skillrl.inspect_log import write_inspect_log
+    path = Path(args.path)
+    file, played = _episodes_at(path)
+    made = datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
+    write_inspect_log(played, args.output, path.resolve().stem, 'skillrl', made)
+    print(f'{counted(len(played), "episode")}: {args.output} (inspect)')
+
+def _episodes_at(path):
+    "The log at `path`, or that of the run there, and its episodes"
+    from skillrl.formats import load_trajectories
+    from skillrl.inspect_log import run_episodes
+    file = path/'trajectories.jsonl' if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f'{path} holds no episodes: name a run that has played, or a file of them')
+    return file, run_episodes(path) if path.is_dir() else load_trajectories(file)
 
 # %% ../../nbs/845_commands.look.ipynb #2f90c005
 def watch(args:Namespace)->None: # FileNotFoundError if there is no run, OSError if the port is taken
@@ -48,7 +75,6 @@ def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
     "look at what a run needs on this machine, and at the servers that are named"
     from skillrl.doctor import examine_machine
     from skillrl.flags import settings
-    from skillrl.tables import counted
     wrong = 0
     for finding in examine_machine(settings(args)):
         print(finding, flush=True)
