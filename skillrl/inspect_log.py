@@ -69,7 +69,7 @@ def _sample(t, model, epochs):
         'metadata': _about(t),
         'turn_count': len(t)}
 
-# %% ../nbs/272_inspect_log.ipynb #c2f035e5
+# %% ../nbs/272_inspect_log.ipynb #cc11dd03
 def _results(played):
     "The success rate of each condition with its 95 % interval"
     groups = {}
@@ -86,6 +86,7 @@ def _results(played):
     n = len(played)
     return dict(total_samples=n, completed_samples=n, scores=scores)
 
+# %% ../nbs/272_inspect_log.ipynb #c2f035e5
 def inspect_log(
     played:Sequence[Trajectory],
     name:str,         # Of the evaluation
