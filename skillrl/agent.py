@@ -176,6 +176,9 @@ def act(self:Episode,
         self.notes.see(action, observation)
     self.observation, self.admissible = observation, info.get('admissible_commands') or None
     self.done, self.won = bool(terminated or truncated), bool(info.get('won'))
+    self.end = 'step limit' if truncated else 'lost'
+    if self.won:
+        self.end = 'won'
     return step
 
 # %% ../nbs/03_agent.ipynb #3ec663e4
@@ -193,6 +196,7 @@ class StepRow:
     logprobs:list[float] = field(default_factory=list) # When sampled, at temperature 1
     valid:bool = True    # Whether the reply was an admissible action
     allowed:Any = None   # `NextTokens` for each token, or `Candidates` for all; None if anything could come
+    advantage:float|None = field(default=None, repr=False) # What RL credits it with
 
 @patch
 def play(self:Episode,
@@ -240,7 +244,7 @@ def trajectory(self:Episode,
     if not self.done:
         raise ValueError(f'episode {self.id} is not over after {n} steps: play it to its end first')
     return Trajectory(id or self.id, self.task, self.category, self.steps, self.won, self.observation,
-                      self.game, self.seed)
+                      self.game, self.seed, end=self.end)
 
 # %% ../nbs/03_agent.ipynb #0b898077
 def demonstrate(

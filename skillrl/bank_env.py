@@ -27,6 +27,7 @@ from .types import RolloutResult
 class BankEnv(DocumentEnv):
     "Tasks of a suite as items, the document of a bank as the skill"
     name, roles = 'bank', dict(train='val', val='gate', test='report')
+    lock = Lock() # One for all, so that an environment can be sent to another process
     def __init__(self,
         suite:Any,                      # Whose tasks are played
         bank:SkillBank,                 # Its document is the initial skill
@@ -40,7 +41,7 @@ class BankEnv(DocumentEnv):
         self.config = config or SkillRLConfig()
         self.sizes = dict.fromkeys(self.roles, 24) | (sizes or {})
         self.task_types = world(self.config.env.name).categories
-        self.games, self.lock = {}, Lock()
+        self.games = {}
 
     def get_items(self, split:str)->list[dict]: # `ValueError` for an unknown split
         "The tasks of `split`"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from .config import EnvConfig, ModelConfig
-from .commands.look import doctor, export, inspect
+from .commands.look import doctor, export, inspect, watch
 from .commands.loop import ablate, train
 from .commands.models import fetch
 from .commands.optimize import optimize
@@ -102,6 +102,7 @@ _TRAIN = _LOOP | _CHAT | {
     '--dry-run': _switch('say what the run would take, and begin nothing'),
     '--policy-model': _flag('a model behind a server that collects, for the weights to learn from',
                             'none', metavar='NAME'),
+    '--report-to': _flag('a tracker for its numbers: tensorboard, trackio or wandb', 'none', metavar='NAME'),
     '--output': _flag('a new folder for the run', 'the next runs/run-NNN', metavar='DIR'),
     '--resume': _flag('go on with the run in this folder; settings given besides are compared',
                       'off', metavar='DIR'),
@@ -183,9 +184,10 @@ _OPTIMIZE |= _POLICY | _CHAT | _TEACHER | _AGENTS | _WORLD | _GAMES | _URL | _SU
 
 # %% ../nbs/855_cli.ipynb #3d72c419
 _EXPORT = {
-    'path': dict(help='a bank in any format, or an adapter'),
+    'path': dict(help='a bank in any format, an adapter, or for inspect and html a run'),
     '--format': _flag('the format to write', 'official', default='official',
-                      choices=('skillrl', 'official', 'krill', 'skill_md', 'merged')),
+                      choices=('skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect',
+                               'html')),
     '--output': dict(metavar='PATH', required=True, help='where to write (required)')}
 
 _INSPECT = {
@@ -193,6 +195,10 @@ _INSPECT = {
     '--find': _flag('of a bank, only entries with these words', 'all', metavar='WORDS'),
     '--id': _flag('of a bank, all that is known of one entry', 'none', metavar='ID'),
     '--since': _flag('of a bank, what changed since this one', 'none', metavar='PATH')}
+
+_WATCH = {
+    'path': dict(help='the folder of a run of train or optimize'),
+    '--port': _flag('port to listen at; 0 takes any that is free', 0, default=0, type=_port, metavar='PORT')}
 
 _SERVE = _CONFIG | _WORLD | _GAMES | _SUITE | {
     '--host': _flag('address to listen at; 0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
@@ -213,7 +219,8 @@ COMMANDS = [
     Command(train, _TRAIN), Command(collect, _COLLECT), Command(distill, _DISTILL),
     Command(sft, _SFT), Command(rl, _RL), Command(evolve, _EVOLVE), Command(evaluate, _EVAL, 'eval'),
     Command(ablate, _ABLATE), Command(optimize, _OPTIMIZE), Command(serve, _SERVE),
-    Command(fetch, _FETCH), Command(export, _EXPORT), Command(inspect, _INSPECT), Command(doctor, _DOCTOR)]
+    Command(fetch, _FETCH), Command(export, _EXPORT), Command(inspect, _INSPECT), Command(watch, _WATCH),
+    Command(doctor, _DOCTOR)]
 
 # %% ../nbs/855_cli.ipynb #23c22898
 class _Parser(argparse.ArgumentParser):

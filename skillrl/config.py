@@ -218,6 +218,7 @@ class SkillRLConfig:
     sft:SFTConfig = field(default_factory=SFTConfig)
     rl:RLConfig = field(default_factory=RLConfig)
     evolution:EvolutionConfig = field(default_factory=EvolutionConfig)
+    report_to:str = opt('none', choices=('none', 'tensorboard', 'trackio', 'wandb')) # Tracker besides the log
 
     def __post_init__(self):
         self.check()
@@ -256,11 +257,11 @@ def to_dict(self:SkillRLConfig)->dict: # Sections of plain values, secrets empty
 # %% ../nbs/01_config.ipynb #de4174ac
 @patch
 def _repr_markdown_(self:SkillRLConfig):
-    rows = [f'| seed | {self.seed} |']
-    for f in fields(self)[1:]:
-        section = self.to_dict()[f.name]
-        values = [f'{k} {v}' for k, v in section.items() if v != '']
-        rows.append(f'| {f.name} | {", ".join(values)} |')
+    rows = []
+    for name, told in self.to_dict().items():
+        if isinstance(told, dict):
+            told = ', '.join(f'{k} {v}' for k, v in told.items() if v != '')
+        rows.append(f'| {name} | {told} |')
     return '\n'.join(['| section | settings |', '|---|---|', *rows])
 
 # %% ../nbs/01_config.ipynb #3c33aef8

@@ -21,7 +21,8 @@ FLAGS = {
     'num_examples': 'sft.num_examples', 'policy': 'model.checkpoint', 'decode': 'model.decode',
     'policy_model': 'model.policy_model_id', 'policy_url': 'model.policy_api_base',
     'engine': 'model.engine_api_base',
-    'teacher': 'model.teacher_model_id', 'teacher_url': 'model.teacher_api_base'}
+    'teacher': 'model.teacher_model_id', 'teacher_url': 'model.teacher_api_base',
+    'report_to': 'report_to'}
 
 def given(
     args:Namespace,   # What the parser made of the command line

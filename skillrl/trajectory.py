@@ -27,6 +27,7 @@ class Step:
     skills:list = field(default_factory=list)     # Ids of the skills in the prompt
     token_ids:list = None # Tokens of the reply, when the policy has weights
     logprobs:list = None  # Their log-probabilities at sampling time
+    advantage:float = field(default=None, repr=False) # What RL credits it with; None for nothing
     extra:dict = field(default_factory=dict)      # Fields of other formats
 
 # %% ../nbs/225_trajectory.ipynb #fa6a91cb
@@ -42,6 +43,7 @@ class Trajectory:
     game:str = ''              # Id of the game that was played
     seed:int = None            # Seed of the episode
     metadata:dict = field(default_factory=dict) # Anything else worth keeping
+    end:str = field(default=None, repr=False) # Why it ended: 'won', 'lost', 'step limit'; None if unknown
     extra:dict = field(default_factory=dict)    # Fields of other formats
 
     def __len__(self)->int:

@@ -179,7 +179,7 @@ def test_every_flag_says_what_holds_without_it(name, monkeypatch):
 
 # Flags whose help depends on the command: the model collects in train and acts elsewhere
 DIFFERENT = '--output --config --skill-bank --episodes --smoke --resume path --seed'.split()
-DIFFERENT += ['--trajectories', '--policy-model', '--max-steps']
+DIFFERENT += ['--trajectories', '--policy-model', '--max-steps', '--port']
 
 
 def test_one_name_for_one_thing():

@@ -256,6 +256,8 @@ def draw_groups(
 def trial_trajectory(episode:Episode)->Trajectory: # ValueError if it is not over
     "A finished try, with what was on trial in its group and what it did without in the metadata"
     t, shown = episode.trajectory(), episode.retriever
+    for step, row in zip(t.steps, episode.rows):
+        step.advantage = row.advantage
     if isinstance(shown, TrialRetriever):
         t.metadata |= dict(tried=shown.tried, hidden=sorted(shown.hidden), group=episode.group)
     return t

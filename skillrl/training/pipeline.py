@@ -30,6 +30,7 @@ from .phases import Iteration, learns_from_won, on_probation
 from .phases import play_trials, practice_rows, require_expert, rl_iterations
 from .phases import round_games, transcripts
 from .report import describe_changes, evaluated, write_run_report
+from ..tracking import Tracker, build_reporter
 from ..trajectory import Trajectory, select
 
 # %% ../../nbs/11_training.pipeline.ipynb #7cf0e74c
@@ -96,6 +97,7 @@ class Pipeline:
             run.file(name)
         self.state = checked_state(run, self.suites)
         self.teacher = build_teacher(self.config, run.path/'teacher')
+        self.tracker = Tracker(run.path, build_reporter(config.report_to, run.path, config.to_dict()))
         self._played = None
         self._read = {} # Folder → policy on an engine that only plays
 
@@ -103,10 +105,11 @@ class Pipeline:
 @patch
 def commit(self:Pipeline, phase:str, done:int, total:int)->None:
     "Make the step that just ended the one to resume from"
-    self.state |= dict(phase=phase, done=done)
+    self.state |= dict(phase=phase, done=done, total=total)
     if done == total:
-        self.state |= dict(phase=_STATES[_STATES.index(phase) + 1], done=0)
+        self.state |= dict(phase=_STATES[_STATES.index(phase) + 1], done=0, total=0) # Not known yet
     self.run.commit(self.state)
+    self.tracker.follow()
     if self.step:
         self.step(phase, done, total)
 
@@ -418,8 +421,12 @@ _phases = dict(collect=collect, distill=distill, sft=sft,
 def go(self:Pipeline)->Path: # The run's folder
     "Run every phase that is not done"
     todo = _STATES.index(self.state['phase'])
-    for phase in PHASES[todo:]:
-        _phases[phase](self)
+    self.tracker.follow()
+    try:
+        for phase in PHASES[todo:]:
+            _phases[phase](self)
+    finally:
+        self.tracker.close()
     return self.run.path
 
 def train(

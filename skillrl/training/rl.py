@@ -343,6 +343,8 @@ def learn(self:GRPOTrainer,
     "Update the policy once with the rows of `groups`"
     c = self.config
     rows, out = scored_rows(groups, c.invalid_action_penalty, c.advantage, c.dynamic_sampling)
+    for scored in rows:
+        scored.row.advantage = scored.advantage
     if c.share_prefixes:
         out |= self.read_reference(rows)
     steps = minibatches(rows, c.minibatch, random.Random(seed))
