@@ -131,7 +131,7 @@ _SFT = _PLAY | _POLICY | _ENGINE | _TEACHER | _SUITE | _SKILL_BANK | _ROWS | {
                             f'the expert; with --teacher {TRAJECTORIES}', metavar='PATH'),
     '--output': _path('where to write', 'data/policy_sft', 'DIR')}
 
-_RL = _PLAY | _POLICY | _ENGINE | _DECODE | _TEACHER | _SUITE | _SKILL_BANK | {
+_RL = _PLAY | _POLICY | _DECODE | _TEACHER | _SUITE | _SKILL_BANK | {
     '--trajectories': _flag('earlier episodes that new skills may be made from', 'none', metavar='PATH'),
     '--output': _path('where to write; the bank goes beside it', 'data/policy_rl', 'DIR')}
 
@@ -185,9 +185,9 @@ _OPTIMIZE |= _POLICY | _CHAT | _TEACHER | _AGENTS | _WORLD | _GAMES | _URL | _SU
 # %% ../nbs/855_cli.ipynb #3d72c419
 _EXPORT = {
     'path': dict(help='a bank in any format, an adapter, or for inspect and html a run'),
-    '--format': _flag('the format to write', 'official', default='official',
-                      choices=('skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect',
-                               'html')),
+    '--format': _flag('the format to write: skillrl, official, krill, skill_md, merged, inspect or html',
+                      'official', default='official', metavar='FORMAT',
+                      choices=('skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect', 'html')),
     '--output': dict(metavar='PATH', required=True, help='where to write (required)')}
 
 _INSPECT = {

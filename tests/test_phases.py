@@ -114,8 +114,8 @@ class Saved:
         (folder/'name').write_text(self.name)
 
 def test_after_is_the_policy_that_rl_left_and_before_is_the_fine_tuned_one(tmp_path, monkeypatch):
-    from skillrl.llm import local
-    monkeypatch.setattr(local, 'Policy', SimpleNamespace(load=lambda folder: (folder/'name').read_text()))
+    from skillrl.llm import adapter
+    monkeypatch.setattr(adapter, 'load_policy', lambda folder, placement: (folder/'name').read_text())
     p = run_with_banks(tmp_path/'run')
     for folder, name in (('reference', 'tuned'), ('policy', 'learnt')):
         with p.run.folder(folder) as place:
@@ -130,8 +130,8 @@ def test_after_is_the_policy_that_rl_left_and_before_is_the_fine_tuned_one(tmp_p
     p.run.close()
 
 def test_without_rl_both_are_the_fine_tuned_policy(tmp_path, monkeypatch):
-    from skillrl.llm import local
-    monkeypatch.setattr(local, 'Policy', SimpleNamespace(load=lambda folder: (folder/'name').read_text()))
+    from skillrl.llm import adapter
+    monkeypatch.setattr(adapter, 'load_policy', lambda folder, placement: (folder/'name').read_text())
     p = run_with_banks(tmp_path/'run')
     with p.run.folder('reference') as place:
         Saved('tuned').save(place)

@@ -144,7 +144,7 @@ def test_a_large_vocabulary_is_scored_in_pieces(monkeypatch):
     def pieces(*a):
         calls.append(len(a[2]))
         return chunked_logps(*a, scores=100)
-    monkeypatch.setattr(local, 'SCORES', 100)
+    monkeypatch.setattr(local, 'MOST_SCORES', 100)
     monkeypatch.setattr(local, 'chunked_logps', pieces)
     got = gradient(policy, prompts, replies)
     assert calls == [sum(map(len, replies))]

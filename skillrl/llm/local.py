@@ -16,7 +16,7 @@ from torch import Tensor
 from fastcore.basics import patch
 from ..conversation import GrownPrompt
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
-from .head import SCORES, chunked_logps
+from .head import MOST_SCORES, chunked_logps
 from .placement import Placement, in_precision
 from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
                                   read_tree, shares_prefixes, stacked_cache)
@@ -103,7 +103,7 @@ def logps(self:Policy,
         return scored_logps(self.model, prompt_ids, reply_ids, allowed)
     device = self.model.device
     r, r_mask = _batch(reply_ids, device)
-    if shares_prefixes(self.model) or has_plain_layers(self.model) and r.numel()*len(self.tokenizer) > SCORES:
+    if shares_prefixes(self.model) or has_plain_layers(self.model) and r.numel()*len(self.tokenizer) > MOST_SCORES:
         return self._piecewise_logps(prompt_ids, reply_ids, allowed)
     p, p_mask = _batch(prompt_ids, device, left=True)
     mask = torch.cat([p_mask, r_mask], 1)
