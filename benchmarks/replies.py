@@ -15,7 +15,8 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.base import world
 from skillrl.evaluate import paired_difference
-from skillrl.llm.local import Policy, threads
+from skillrl.llm.local import Policy
+from skillrl.llm.placement import threads
 from skillrl.store import atomic_write, data_path
 from skillrl.trajectory import success_rate
 from skillrl.training.sft import encode_rows, full_sft
