@@ -111,7 +111,7 @@ def search_steps(games, guess):
 def worth_of_places(suite, games):
     "Split to the steps to the first thing of a goal, by what the searcher goes by"
     rates = place_rates(games)
-    guesses = {'by the expert\'s guess': lambda game, thing, r: likelihood(kind(r), thing),
+    guesses = {"by the expert's guess": lambda game, thing, r: likelihood(kind(r), thing),
                'by the true rates of the training games': lambda game, thing, r: rates(thing, r),
                'when one knows': lambda game, thing, r: float(thing in contents(game)[r][0])}
     return {split: {what: search_steps(suite.games(split), guess) for what, guess in guesses.items()}
