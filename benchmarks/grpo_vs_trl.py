@@ -22,14 +22,17 @@ from skillrl.builders import build_episodes, build_teacher
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.llm.head import chunked_logps
-from skillrl.llm.local import Policy, quietly
+from skillrl.llm.local import Policy
+from skillrl.llm.saved_model import quietly
 from skillrl.llm.prefixes import prefix_tree, share_prefixes
 from skillrl.skills.distillation import distill
 from skillrl.store import data_path
 from skillrl.training.phases import collect_games, draw_groups
 from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play, scored_rows
 
-STEP_TARGET, WRITE_TARGET, SHARE_TARGET = 3., 3., 3.
+STEP_TARGET = 3.
+WRITE_TARGET = 3.
+SHARE_TARGET = 3.
 GRADIENT_TOLERANCE = 1e-3 # Of the length of the difference to the length of the gradient
 SIZE = 128                # Rows of a minibatch
 ROUNDS = 2
@@ -179,7 +182,8 @@ def compare_steps(groups, config, report):
 class TurnByTurn:
     "A policy whose replies come from `generate` of transformers, which reads every prompt from its beginning"
     def __init__(self, policy):
-        self.policy, self.tokenizer, self.eos_ids = policy, policy.tokenizer, policy.eos_ids
+        self.policy = policy
+        self.tokenizer, self.eos_ids = policy.tokenizer, policy.eos_ids
         self.encode = policy.encode
 
     @torch.no_grad()

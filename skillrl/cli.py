@@ -200,6 +200,7 @@ _WATCH = {
     'path': dict(help='the folder of a run of train or optimize'),
     '--port': _flag('port to listen at; 0 takes any that is free', 0, default=0, type=_port, metavar='PORT')}
 
+# %% ../nbs/855_cli.ipynb #3d72c421
 _SERVE = _CONFIG | _WORLD | _GAMES | _SUITE | {
     '--host': _flag('address to listen at; 0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
     '--port': _flag('port to listen at; 0 takes any that is free', PORT, type=_port, metavar='PORT'),

@@ -206,6 +206,14 @@ def _check_engine(model, sft):
                          f'{model.engine_api_base!r}, where all that moves is an adapter: '
                          'set sft.method to full, or to none')
 
+def _check_together(config):
+    "ValueError where two settings contradict each other"
+    _check_models(config.model, config.retrieval)
+    _check_dagger(config.sft)
+    _check_adapters(config.sft, config.rl)
+    _check_decoding(config.model, config.agent)
+    _check_engine(config.model, config.sft)
+
 # %% ../nbs/01_config.ipynb #d81bf879
 @dataclass
 class SkillRLConfig:
@@ -227,11 +235,7 @@ class SkillRLConfig:
         "Settle every value's type and range"
         for path, section, f in self.settings():
             setattr(section, f.name, checked(path, getattr(section, f.name), f))
-        _check_models(self.model, self.retrieval)
-        _check_dagger(self.sft)
-        _check_adapters(self.sft, self.rl)
-        _check_decoding(self.model, self.agent)
-        _check_engine(self.model, self.sft)
+        _check_together(self)
         return self
 
     def settings(self)->Iterator[tuple]:

@@ -86,7 +86,8 @@ def convert_gguf(
     "Write the model of a GGUF file as an ordinary folder, in fp32"
     _require_gguf()
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from skillrl.llm.local import Policy, quietly
+    from skillrl.llm.local import Policy
+    from skillrl.llm.saved_model import quietly
     file = Path(file)
     try:
         with quietly(), redirect_stderr(io.StringIO()): # A bar that has no switch

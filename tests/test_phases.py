@@ -1,6 +1,5 @@
 "Which games each phase plays: training games, fresh games for each round, test games under the right bank"
 import json
-from types import SimpleNamespace
 import pytest
 from skillrl.builders import build_local_policy
 from skillrl.config import SkillRLConfig

@@ -289,14 +289,6 @@ def hypothesis(
     return f'{n} of the {of} failures of {category} {lack}; {cure} should turn them{wrong}'
 
 # %% ../../nbs/06_skills.distillation.ipynb #096a974e
-def _select_in(
-    trajs:Iterable[Trajectory],
-    categories:Iterable[str],
-    router:Callable|None=None, # Task → category
-)->list[Trajectory]:
-    "Those of `trajs` that are of `categories`"
-    return [t for t in trajs if category_of(t, router) in categories]
-
 def reworded(old:Skill|None, new:Skill, category:str)->Skill:
     "`old` with what `new` says; `new` under `category` where there is no `old`"
     if old is None:
@@ -331,7 +323,7 @@ def propose(self:OfflineTeacher,
 )->list[Proposal]: # What is asked for most first
     "Skills that the failures need and the bank lacks or has wrong"
     router = self.reader.router
-    failures = _select_in(failures, categories, router)
+    failures = [t for t in failures if category_of(t, router) in categories]
     asks = asked_for(failures, select(evidence, success=True), self.reader)
     failed = Counter(category_of(t, router) for t in failures)
     said = {normal(advice(o)) for o in bank.items() if o.status != 'quarantined'}

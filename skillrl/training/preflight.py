@@ -154,7 +154,7 @@ _SMALLER = 'take a smaller model, lower rl.minibatch, or move an adapter instead
 # %% ../../nbs/621_training.preflight.ipynb #b4b9f437
 def preflight(config:SkillRLConfig)->Preflight: # FileNotFoundError for a model that must be fetched first
     "Look at all that may keep a run with a policy of one's own from working"
-    from skillrl.llm.local import load_tokenizer, quietly
+    from skillrl.llm.saved_model import load_tokenizer, quietly
     found, folder = Preflight(), starting_weights(config)
     try:
         shape = shape_of(folder)

@@ -266,6 +266,7 @@ def _loss_options(c):
     return LossOptions(epsilon=c.clip_epsilon, beta=c.kl_coeff, loss_type=c.loss_type,
                        epsilon_high=c.clip_epsilon_high, dual_clip=c.dual_clip)
 
+# %% ../../nbs/09_training.rl.ipynb #af41f301
 @patch
 def loss(self:GRPOTrainer,
     chunk:list[ScoredRow],

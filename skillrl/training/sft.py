@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from ..agent import StepRow
 from ..llm.adapter import AdapterPolicy, LoraOptions, load_base, merge_adapter
-from ..llm.local import Policy, load_tokenizer
+from ..llm.local import Policy
+from ..llm.saved_model import load_tokenizer
 from ..llm.placement import Placement, kept_generators, threads
 from .grpo import finite_or_raise
 

@@ -14,7 +14,8 @@ from uuid import uuid4
 import torch
 from fastcore.basics import patch
 from torch import Tensor
-from ..llm.local import Policy, Reply, load_tokenizer, quietly
+from ..llm.local import Policy, Reply
+from ..llm.saved_model import load_tokenizer, quietly
 from ..store import atomic_folder, read_json, write_json
 from .grpo import finite_or_raise
 

@@ -49,7 +49,7 @@ STYLE = f':root{{{_COLORS}}}' + """
 *{box-sizing:border-box}
 body{font:16px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:0 auto;padding:1rem}
 h1,h2,h3{line-height:1.25} h2{margin-top:2.5rem} h3{font-size:1rem;margin-bottom:.25rem}
-h1,h3,p{overflow-wrap:anywhere}
+h1,h3,p,summary{overflow-wrap:anywhere}
 .wide{overflow-x:auto} table{border-collapse:collapse;font-size:.875rem}
 th,td{text-align:left;vertical-align:top;padding:.25rem 1rem .25rem 0}
 th,td{border-bottom:1px solid #ddd} .muted{color:var(--grey)}
