@@ -34,7 +34,7 @@ BATCH = 8
 RATE = 2e-4   # Peak
 UNTRAINED = 10 # Games of the model as it came
 
-def imitate(policy, suite, config, epochs, seed):
+def fine_tune(policy, suite, config, epochs, seed):
     "Fine-tune `policy` on one demonstration of every training game; the number of rows"
     rng, demonstrated = random.Random(seed), []
     for e in build_episodes(suite, training_games(suite), None, config):
@@ -83,7 +83,7 @@ def main(real, policy, reply, epochs, games, seed, out, save):
             model = Policy.load(find_model(policy), PLACE)
             for split in suite.tests:
                 results.append(report('untrained', split, play(model, suite, split, UNTRAINED, config, {})))
-            rows = imitate(model, suite, config, epochs, seed)
+            rows = fine_tune(model, suite, config, epochs, seed)
             model.save(folder)
             write_json(folder/'trained.json', dict(rows=rows, epochs=epochs, untrained=results))
         trained = read_json(folder/'trained.json')
