@@ -3,11 +3,11 @@
     python benchmarks/real_model.py --real DIR [--policy smollm2] [--reply action] [--epochs 3] [--games N]
         [--out DIR] [--save FILE]
 
-DIR holds one folder for each official split. The expert plays each game of `train` (or `valid_train`) once, and
-the model imitates it with all its weights, in replies of the form that `--reply` names: `think+action` or
-`action`. Then it plays every game of the other splits once, 50 steps: freely at temperature 0.4, and a model
-of actions alone by choosing among the admissible commands by score as well. Before that, ten of these games
-are played by the model as it came.
+DIR holds one folder for each official split. The expert plays each game of `train` (or `valid_train`) once,
+and the model learns with all its weights to write what it wrote, in replies of the form that `--reply` names:
+`think+action` or `action`. Then it plays every game of the other splits once, 50 steps: freely at temperature
+0.4, and a model of actions alone by choosing among the admissible commands by score as well. Before that, ten
+of these games are played by the model as it came.
 The trained model goes below `--out`; when it is there already, it is judged at once. `--games` judges the
 first N games of a split only, for a trial. `--save` adds what was won to FILE, one entry for each reply form.
 Some 80 CPU-minutes of training with 135 M parameters, on one thread.
@@ -44,7 +44,8 @@ def fine_tune(policy, suite, config, epochs, seed):
     steps = epochs*len(rows)//BATCH
     def told(step, loss):
         if step % 20 == 0:
-            print(f'update {step} of {steps}: loss {loss:.4f}, {time.process_time()/60:.0f} CPU-minutes', flush=True)
+            spent = f'{time.process_time()/60:.0f} CPU-minutes'
+            print(f'update {step} of {steps}: loss {loss:.4f}, {spent}', flush=True)
     full_sft(rows, policy, steps, RATE, BATCH, seed, told)
     return len(rows)
 
