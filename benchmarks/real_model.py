@@ -12,7 +12,7 @@ The trained model goes below `--out`; when it is there already, it is judged at 
 first N games of a split only, for a trial. `--save` adds what was won to FILE, one entry for each reply form.
 Some 80 CPU-minutes of training with 135 M parameters, on one thread.
 """
-import argparse, random, sys, time
+import argparse, random, time
 from pathlib import Path
 from tempfile import mkdtemp
 from real_games import training_games
@@ -75,27 +75,27 @@ def report(what, split, played):
     print(f'{split}, {what}: {success_rate(played)}, {found["refused"]:.3f} refused', flush=True)
     return dict(what=what, split=split) | found
 
-def main(real, policy, reply, epochs, games, seed, out, save):
-    suite = FolderSuite(real)
-    config = SkillRLConfig().merged({'env.games': real, 'env.max_steps': 50, 'agent.reply': reply})
-    folder, results = Path(out or mkdtemp())/reply, []
+def main(a):
+    suite = FolderSuite(a.real)
+    config = SkillRLConfig().merged({'env.games': a.real, 'env.max_steps': 50, 'agent.reply': a.reply})
+    folder, results = Path(a.out or mkdtemp())/a.reply, []
     with threads(1):
         if not folder.exists():
-            model = Policy.load(find_model(policy), PLACE)
+            model = Policy.load(find_model(a.policy), PLACE)
             for split in suite.tests:
                 results.append(report('untrained', split, play(model, suite, split, UNTRAINED, config, {})))
-            rows = fine_tune(model, suite, config, epochs, seed)
+            rows = fine_tune(model, suite, config, a.epochs, a.seed)
             model.save(folder)
-            write_json(folder/'trained.json', dict(rows=rows, epochs=epochs, untrained=results))
+            write_json(folder/'trained.json', dict(rows=rows, epochs=a.epochs, untrained=results))
         trained = read_json(folder/'trained.json')
         model, results = Policy.load(folder, PLACE), trained['untrained']
         for split in suite.tests:
-            for what, settings in ways(reply).items():
-                results.append(report(what, split, play(model, suite, split, games, config, settings)))
+            for what, settings in ways(a.reply).items():
+                results.append(report(what, split, play(model, suite, split, a.games, config, settings)))
     print(f'{time.process_time()/60:.0f} CPU-minutes; the model is in {folder}')
-    if save:
-        kept = read_json(save) if Path(save).exists() else {}
-        write_json(save, kept | {reply: trained | dict(policy=policy, seed=seed, played=results)})
+    if a.save:
+        kept = read_json(a.save) if Path(a.save).exists() else {}
+        write_json(a.save, kept | {a.reply: trained | dict(policy=a.policy, seed=a.seed, played=results)})
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -107,4 +107,4 @@ if __name__ == '__main__':
     p.add_argument('--seed', type=int, default=0)
     p.add_argument('--out', help='where the models go; a temporary folder if left out')
     p.add_argument('--save', help='JSON file for what was won')
-    sys.exit(main(**vars(p.parse_args())))
+    main(p.parse_args())
