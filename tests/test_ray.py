@@ -17,7 +17,9 @@ from skillrl.ray_executor import RayExecutor
 @pytest.fixture(scope='module')
 def executor():
     import ray
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get('PYTHONPATH', '')])
+    found = dict(env_vars=dict(PYTHONPATH=path)) # Jobs of this file, on a worker
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=found)
     yield RayExecutor(2)
     ray.shutdown()
 
