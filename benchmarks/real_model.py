@@ -6,8 +6,8 @@
 DIR holds one folder for each official split. The expert plays each game of `train` (or `valid_train`) once,
 and the model learns with all its weights to write what it wrote, in replies of the form that `--reply` names:
 `think+action` or `action`. Then it plays every game of the other splits once, 50 steps: freely at temperature
-0.4, and a model of actions alone by choosing among the admissible commands by score as well. Before that, ten
-of these games are played by the model as it came.
+0.4, and a model of actions alone by choosing among the admissible commands by score as well. Ten of these
+games are also played by the model as it came.
 The trained model goes below `--out`; when it is there already, it is judged at once. `--games` judges the
 first N games of a split only, for a trial. `--save` adds what was won to FILE, one entry for each reply form.
 Some 80 CPU-minutes of training with 135 M parameters, on one thread.
@@ -78,24 +78,23 @@ def report(what, split, played):
 def main(a):
     suite = FolderSuite(a.real)
     config = SkillRLConfig().merged({'env.games': a.real, 'env.max_steps': 50, 'agent.reply': a.reply})
-    folder, results = Path(a.out or mkdtemp())/a.reply, []
+    folder, base, results = Path(a.out or mkdtemp())/a.reply, find_model(a.policy), []
     with threads(1):
         if not folder.exists():
-            model = Policy.load(find_model(a.policy), PLACE)
-            for split in suite.tests:
-                results.append(report('untrained', split, play(model, suite, split, UNTRAINED, config, {})))
+            model = Policy.load(base, PLACE)
             rows = fine_tune(model, suite, config, a.epochs, a.seed)
             model.save(folder)
-            write_json(folder/'trained.json', dict(rows=rows, epochs=a.epochs, untrained=results))
-        trained = read_json(folder/'trained.json')
-        model, results = Policy.load(folder, PLACE), trained['untrained']
+            write_json(folder/'trained.json', dict(rows=rows, epochs=a.epochs))
+        model, untrained = Policy.load(folder, PLACE), Policy.load(base, PLACE)
         for split in suite.tests:
             for what, settings in ways(a.reply).items():
                 results.append(report(what, split, play(model, suite, split, a.games, config, settings)))
+            results.append(report('untrained', split, play(untrained, suite, split, UNTRAINED, config, {})))
     print(f'{time.process_time()/60:.0f} CPU-minutes; the model is in {folder}')
     if a.save:
         kept = read_json(a.save) if Path(a.save).exists() else {}
-        write_json(a.save, kept | {a.reply: trained | dict(policy=a.policy, seed=a.seed, played=results)})
+        trained = read_json(folder/'trained.json') | dict(policy=a.policy, seed=a.seed, played=results)
+        write_json(a.save, kept | {a.reply: trained})
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
