@@ -1,7 +1,7 @@
 """A whole run with a teacher behind a real server.
 
 What it costs, what it leaves behind, and what an outage does to it."""
-import json, re
+import json, re, subprocess, sys
 from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
@@ -111,3 +111,41 @@ def test_a_policy_behind_a_server_is_judged_and_an_outage_is_no_failure(tmp_path
     with FaultServer(rest=error(400, 'closed for good')) as server:
         assert main([*played, server.url])==1
     assert 'closed for good' in capsys.readouterr().err
+
+COMMAND = 'import sys; from skillrl.cli import main; sys.exit(main())'
+AT_ONCE = 16 # Calls that may be under way when a run is killed
+
+def play_or_teach(request):
+    "The answer of a player that walks from place to place, or of the teacher"
+    if request['body']['model'] == 'wise':
+        return teach(request)
+    new = re.search(r'New: (go to [a-z]+ \d+)', request['body']['messages'][-1]['content'])
+    return said(f'<action>{new[1] if new else "look"}</action>')
+
+def test_a_run_with_player_and_teacher_is_killed_and_pays_no_call_twice(tmp_path, key):
+    "Killed while the player collects, while the teacher distils, and while banks evolve"
+    def line(server, *first):
+        who = ['--policy-url', server.url, '--teacher-url', server.url]
+        return [sys.executable, '-c', COMMAND, 'train', *first, *who]
+    begin = '--smoke', '--teacher', 'wise', '--policy-model', 'walker', '--output'
+    with FaultServer(rest=play_or_teach) as server:
+        assert subprocess.run(line(server, *begin, str(tmp_path/'whole')), capture_output=True).returncode==0
+        paid, models = server.count, [r['body']['model'] for r in server.requests]
+    distils = models.index('wise')
+    lives = []
+    def mortal(request):
+        if server.count in (distils//2, distils + AT_ONCE, paid - AT_ONCE):
+            lives[-1].kill()
+        return play_or_teach(request)
+    with FaultServer(rest=mortal) as server:
+        words = [*begin, str(tmp_path/'run')]
+        while not lives or lives[-1].returncode:
+            lives.append(subprocess.Popen(line(server, *words), stdout=-3, stderr=-3))
+            lives[-1].wait(300)
+            words = ['--resume', str(tmp_path/'run')]
+        assert len(lives)==4
+        assert paid <= server.count <= paid + 3*AT_ONCE
+    def same(held):
+        alike = 'bank/', 'policy/', 'evolution.jsonl', 'metrics.jsonl', 'report.md', 'trajectories.jsonl'
+        return {n: b for n,b in held.items() if n.startswith(alike)}
+    assert same(files(tmp_path/'run'))==same(files(tmp_path/'whole'))
