@@ -184,10 +184,10 @@ _OPTIMIZE |= _POLICY | _CHAT | _TEACHER | _AGENTS | _WORLD | _GAMES | _URL | _SU
 
 # %% ../nbs/855_cli.ipynb #3d72c419
 _EXPORT = {
-    'path': dict(help='a bank in any format, an adapter, or for inspect and html a run'),
-    '--format': _flag('the format to write: skillrl, official, krill, skill_md, merged, inspect or html',
+    'path': dict(help='a bank in any format, an adapter, or for inspect a run'),
+    '--format': _flag('the format to write: skillrl, official, krill, skill_md, merged or inspect',
                       'official', default='official', metavar='FORMAT',
-                      choices=('skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect', 'html')),
+                      choices=('skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect')),
     '--output': dict(metavar='PATH', required=True, help='where to write (required)')}
 
 _INSPECT = {

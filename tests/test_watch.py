@@ -8,7 +8,7 @@ from skillrl.flags import SMOKE
 from skillrl.store import JsonlLog, write_json
 from skillrl.training.pipeline import train
 from skillrl.viewers.loop import last_rows
-from skillrl.viewers.replay import Replay, replays, write_replays
+from skillrl.viewers.replay import Replay, replays
 from skillrl.viewers.watch import PARTS, Part, present_loop, watch_run
 from test_dashboard import chromium # noqa: F401 (a fixture)
 from test_dashboard import Tags, fits, hostile, opened, shot, until, widths
@@ -62,16 +62,9 @@ def test_what_rl_learnt_is_what_the_log_says(finished):
     assert {row['end'] for row in rows} <= {'won', 'lost', 'step limit'}
     assert all((row['end'] == 'won') == row['success'] for row in rows)
 
-def test_a_page_of_episodes_needs_nothing_else(finished, tmp_path):
-    seen = Tags(write_replays(finished, tmp_path/'episodes.html', 3).read_text())
-    assert not {'script', 'img', 'iframe', 'object', 'form', 'a', 'base'} & set(seen.tags)
-    assert 'span' in seen.tags and 'table' in seen.tags
-
 def test_a_folder_without_a_run(tmp_path):
     with pytest.raises(FileNotFoundError, match='holds no run to watch'):
         watch_run(tmp_path)
-    with pytest.raises(FileNotFoundError, match='holds no episodes'):
-        write_replays(tmp_path, tmp_path/'page.html')
 
 # ---- damaged files, hostile texts ----
 

@@ -19,12 +19,12 @@ def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it canno
 
 # %% ../../nbs/845_commands.look.ipynb #a92f796d
 def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is nothing to write
-    "write a bank in another format, a run's episodes for Inspect or as a page, or an adapter merged"
+    "write a bank in another format, a run's episodes for Inspect, or an adapter merged"
     if args.format=='merged':
         return _export_merged(args.path, args.output)
     from skillrl.file_kinds import load_bank
     from skillrl.skills.skill_md import to_skill_md
-    if args.format in ('inspect', 'html'):
+    if args.format=='inspect':
         return _export_episodes(args)
     bank = load_bank(args.path).require(args.path)
     if args.format=='skill_md':
@@ -49,10 +49,6 @@ def _export_merged(path, output):
 # %% ../../nbs/845_commands.look.ipynb #ee01aa03
 def _export_episodes(args):
     from pathlib import Path
-    from skillrl.viewers.replay import write_replays
-    if args.format == 'html':
-        print(f'The last episodes of {args.path}: {write_replays(args.path, args.output)}')
-        return
     from skillrl.inspect_log import write_inspect_log
     path = Path(args.path)
     file, played = _episodes_at(path)
