@@ -78,7 +78,8 @@ def report(what, split, played):
 def main(a):
     suite = FolderSuite(a.real)
     config = SkillRLConfig().merged({'env.games': a.real, 'env.max_steps': 50, 'agent.reply': a.reply})
-    folder, base, results = Path(a.out or mkdtemp())/a.reply, find_model(a.policy), []
+    folder, base = Path(a.out or mkdtemp())/a.reply, find_model(a.policy)
+    results = []
     with threads(1):
         if not folder.exists():
             model = Policy.load(base, PLACE)
