@@ -8,7 +8,7 @@ and the model learns with all its weights to write what it wrote, in replies of 
 `think+action` or `action`. Then it plays every game of the other splits once, 50 steps: freely at temperature
 0.4, and a model of actions alone by choosing among the admissible commands by score as well. Ten of these
 games are also played by the model as it came.
-The trained model goes below `--out`; when it is there already, it is judged at once. `--games` judges the
+The model goes below `--out` after every epoch, and training goes on from what is there. `--games` judges the
 first N games of a split only, for a trial. `--save` adds what was won to FILE, one entry for each reply form.
 Some 80 CPU-minutes of training with 135 M parameters, on one thread.
 """
@@ -34,20 +34,28 @@ BATCH = 8
 RATE = 2e-4   # Peak
 UNTRAINED = 10 # Games of the model as it came
 
-def fine_tune(policy, suite, config, epochs, seed):
-    "Fine-tune `policy` on one demonstration of every training game; the number of rows"
-    rng, demonstrated = random.Random(seed), []
+def demonstrated(policy, suite, config, seed):
+    "One demonstration of every training game, as rows for `policy`"
+    rng, rows = random.Random(seed), []
     for e in build_episodes(suite, training_games(suite), None, config):
         expert = world('alfworld').expert(e.start().task, rng)
-        demonstrated += demonstrate(e, expert, rng)[1]
-    rows = encode_rows(demonstrated, policy)
-    steps = epochs*len(rows)//BATCH
-    def told(step, loss):
-        if step % 20 == 0:
-            spent = f'{time.process_time()/60:.0f} CPU-minutes'
-            print(f'update {step} of {steps}: loss {loss:.4f}, {spent}', flush=True)
-    full_sft(rows, policy, steps, RATE, BATCH, seed, told)
-    return len(rows)
+        rows += demonstrate(e, expert, rng)[1]
+    return encode_rows(rows, policy)
+
+def told(step, loss):
+    if step % 20 == 0:
+        print(f'update {step}: loss {loss:.4f}, {time.process_time()/60:.0f} CPU-minutes', flush=True)
+
+def fine_tuned(base, folder, suite, config, epochs, seed):
+    "The model in `base` after so many epochs, each with a schedule of its own; the last in `folder` is kept"
+    there = [n for n in range(1, epochs + 1) if (folder/f'epoch{n}').exists()]
+    done = max(there, default=0)
+    policy = Policy.load(folder/f'epoch{done}' if done else base, PLACE)
+    rows = demonstrated(policy, suite, config, seed) if done < epochs else []
+    for epoch in range(done + 1, epochs + 1):
+        full_sft(rows, policy, len(rows)//BATCH, RATE, BATCH, seed + epoch, told)
+        policy.save(folder/f'epoch{epoch}')
+    return policy
 
 def ways(reply):
     "What is judged: name and settings"
@@ -81,12 +89,8 @@ def main(a):
     folder, base = Path(a.out or mkdtemp())/a.reply, find_model(a.policy)
     results = []
     with threads(1):
-        if not folder.exists():
-            model = Policy.load(base, PLACE)
-            rows = fine_tune(model, suite, config, a.epochs, a.seed)
-            model.save(folder)
-            write_json(folder/'trained.json', dict(rows=rows, epochs=a.epochs))
-        model, untrained = Policy.load(folder, PLACE), Policy.load(base, PLACE)
+        model = fine_tuned(base, folder, suite, config, a.epochs, a.seed)
+        untrained = Policy.load(base, PLACE)
         for split in suite.tests:
             for what, settings in ways(a.reply).items():
                 results.append(report(what, split, play(model, suite, split, a.games, config, settings)))
@@ -94,8 +98,8 @@ def main(a):
     print(f'{time.process_time()/60:.0f} CPU-minutes; the model is in {folder}')
     if a.save:
         kept = read_json(a.save) if Path(a.save).exists() else {}
-        trained = read_json(folder/'trained.json') | dict(policy=a.policy, seed=a.seed, played=results)
-        write_json(a.save, kept | {a.reply: trained})
+        found = dict(policy=a.policy, epochs=a.epochs, seed=a.seed, played=results)
+        write_json(a.save, kept | {a.reply: found})
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
