@@ -33,6 +33,11 @@ LOOP = f'{CORE} tests/test_phases.py'
 DECODING = 'tests/test_decoding.py'
 SCORING = 'tests/test_scoring.py'
 RELATIVES = 'tests/test_loss_options.py'
+PREFIXES = 'tests/test_prefixes.py'
+CONVERSATION = 'tests/test_conversation.py'
+PLANNER = 'tests/test_planner.py'
+TINKER = 'tests/test_tinker.py'
+TRACKING = 'tests/test_tracking.py'
 DAGGER = 'tests/test_dagger.py'
 HINDSIGHT = 'tests/test_hindsight.py'
 TRIALS = 'tests/test_trials.py'
@@ -119,7 +124,7 @@ MUTATIONS = [
     Mutation('as many demonstrations as episodes', 'training/phases.py', "for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):", "for e in build_episodes(suite, suite.games('collect', config.env.episodes), bank, config):", LOOP),
     Mutation('a group of different tasks', 'training/phases.py', 'return build_episodes(suite, [game]*size, bank, config, max_steps)', "return build_episodes(suite, [suite.game('train', i) for i in range(size)], bank, config, max_steps)", LOOP),
     # Worlds and splits
-    Mutation('no step limit', 'envs/base.py', 'truncated = not won and self.steps >= self.max_steps', 'truncated = False', 'tests/test_alfworld.py tests/test_suites.py'),
+    Mutation('no step limit', 'envs/base.py', 'truncated = not over and self.steps >= self.max_steps', 'truncated = False', 'tests/test_alfworld.py tests/test_suites.py'),
     Mutation('one step too many', 'envs/base.py', 'self.steps >= self.max_steps', 'self.steps > self.max_steps', 'tests/test_alfworld.py tests/test_suites.py'),
     Mutation('an official test is dealt to training', 'envs/alfworld/suites.py', "if 'train' not in split}", "if 'unseen' in split}", SUITES),
     Mutation('a game in two splits is taken', 'envs/alfworld/suites.py', 'if other != split:', 'if False:', SUITES),
@@ -165,7 +170,7 @@ MUTATIONS = [
     Mutation('the expert never helps', 'training/dagger.py', 'w.refused >= options.refusals', 'False', DAGGER),
     Mutation('a stuck prompt is labelled for ever', 'training/dagger.py', 'if w.seen[said] <= options.repeats:', 'if True:', DAGGER),
     Mutation('numbers change in the prompt only', 'training/dagger.py', 'for ids in (row.prompt_ids, row.reply_ids))', 'for ids in (row.prompt_ids, ()))', DAGGER),
-    Mutation('what the bank has wrong stays wrong', 'skills/distillation.py', "home = _unasked_for(new, old, evidence, categories, router) if self.unasked else ''", "home = ''", 'tests/test_skills.py -k refine'),
+    Mutation('what the bank has wrong stays wrong', 'skills/distillation.py', "home = self.home(new, old, evidence, categories) if self.unasked else ''", "home = ''", 'tests/test_skills.py -k refine'),
     Mutation('no try looks around', 'training/phases.py', 'around = tries == 1 and k % 2 == 1', 'around = False', LOOP),
     Mutation('who looks around goes anywhere', 'envs/alfworld/teacher.py', 'order.sort(key=lambda place: looked[room, place])', 'pass', LOOP),
     Mutation('all who look around go to one place', 'envs/alfworld/teacher.py', 'looked.update((room, place) for place in order[:PLACES])', 'pass', LOOP),
@@ -184,6 +189,19 @@ MUTATIONS = [
     Mutation('the original engine plays one game for all', 'envs/alfworld/real.py', 'self.engine.game is game', 'True', ORIGINAL),
     Mutation('the original engine is not told the goal', 'envs/alfworld/real.py', "grammar.replace('UNKNOWN GOAL', game.task)", 'grammar', ORIGINAL),
     Mutation('a folder that lacks a file is of the large set', 'envs/webshop/catalogue.py', 'small = len(missing_files(folder)) <= len(missing_files(folder, small=False))', 'small = not missing_files(folder)', 'tests/test_webshop_data.py'),
+    # Rows that begin alike, and conversations that grow
+    Mutation('a node of a tree looks ahead', 'llm/prefixes.py', 'device=device) <= at[..., None]', 'device=device) <= at[..., None] + 1', PREFIXES),
+    Mutation('nodes of a tree count from 0', 'llm/prefixes.py', 'tree.depths += range(n, len(rows[i]))', 'tree.depths += range(len(rows[i]) - n)', PREFIXES),
+    Mutation('a row reads the nodes of the row before', 'llm/prefixes.py', 'path = path[:n] + list(', 'path = path[:n + 1] + list(', PREFIXES),
+    Mutation('a grown prompt need not go on', 'conversation.py', 'if self[:len(known)] != known or len(self) == len(known):', 'if len(self) == len(known):', CONVERSATION),
+    Mutation('the end token is asked for twice', 'conversation.py', 'rest = rest.lstrip().removeprefix(end) if end else rest', 'rest = rest.lstrip()', CONVERSATION),
+    # Planner, engines elsewhere, trackers
+    Mutation('planned passes are those of all rows', 'training/plan.py', 'min(MOST_ROWS, config.rl.minibatch)', 'MOST_ROWS', PLANNER),
+    Mutation('activations of one layer are planned', 'training/memory.py', 'return shape.layers*layer', 'return layer', PLANNER),
+    Mutation('the planned cache holds keys alone', 'training/memory.py', 'cache = 2*shape.layers', 'cache = shape.layers', PLANNER),
+    Mutation('gradients of old log-probs leave', 'training/tinker.py', 'if ctx.steps != ctx.policy.steps:', 'if False:', TINKER),
+    Mutation('requests to an engine are not filled up', 'training/tinker.py', 'full = rows + [filler]*(-len(rows) % size)', 'full = rows', TINKER),
+    Mutation('a tracker is told all again', 'tracking.py', 'if number >= known:', 'if True:', TRACKING),
     # Ablation
     Mutation('an ablation without RL tries nothing', 'training/pipeline.py', 'tries = 1 if p.config.rl.iterations else TRIES', 'tries = 1', 'tests/test_phases.py'),
     Mutation('an ablation counts one seed', 'ablation.py', "return [row['test'][split] for row in rows if row['arm'] == arm]", "return [row['test'][split] for row in rows if row['arm'] == arm][:1]", ABLATION),
