@@ -53,7 +53,8 @@ def fine_tuned(base, folder, suite, config, epochs, seed):
     policy = Policy.load(folder/f'epoch{done}' if done else base, PLACE)
     rows = demonstrated(policy, suite, config, seed) if done < epochs else []
     for epoch in range(done + 1, epochs + 1):
-        full_sft(rows, policy, len(rows)//BATCH, RATE, BATCH, seed + epoch, told)
+        losses = full_sft(rows, policy, len(rows)//BATCH, RATE, BATCH, seed + epoch, told)
+        write_json(folder/f'losses{epoch}.json', losses)
         policy.save(folder/f'epoch{epoch}')
     return policy
 
@@ -75,8 +76,9 @@ def judged(played):
     "What was won of `played`, as it is kept"
     steps = [step.ok for t in played for step in t.steps]
     rate = success_rate(played)
+    first = dict(task=played[0].task, replies=[step.reply for step in played[0].steps])
     return dict(won=sum(t.success for t in played), n=len(played), low=rate.low, high=rate.high,
-                refused=1 - sum(steps)/len(steps))
+                refused=1 - sum(steps)/len(steps), first=first)
 
 def report(what, split, played):
     found = judged(played)
@@ -98,7 +100,8 @@ def main(a):
     print(f'{time.process_time()/60:.0f} CPU-minutes; the model is in {folder}')
     if a.save:
         kept = read_json(a.save) if Path(a.save).exists() else {}
-        found = dict(policy=a.policy, epochs=a.epochs, seed=a.seed, played=results)
+        losses = [read_json(folder/f'losses{n}.json') for n in range(1, a.epochs + 1)]
+        found = dict(policy=Path(a.policy).name, seed=a.seed, losses=losses, played=results)
         write_json(a.save, kept | {a.reply: found})
 
 if __name__ == '__main__':
