@@ -15,6 +15,7 @@ from fastcore.basics import patch
 from ..conversation import GrownPrompt
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
 from .head import MOST_SCORES, chunked_logps
+from .kv_cache import kv_cache
 from .placement import Placement, evaluating, in_precision
 from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
                                   read_tree, shares_prefixes, stacked_cache)
@@ -133,7 +134,6 @@ def _states_in_rows(policy, p, p_mask, r, r_mask):
 
 @patch
 def _piecewise_logps(self:Policy, prompt_ids, reply_ids, allowed=None):
-    "What `logps` returns"
     p, p_mask = _batch(prompt_ids, self.model.device, left=True)
     r, r_mask = _batch(reply_ids, self.model.device)
     if shares_prefixes(self.model):
@@ -185,7 +185,8 @@ def _read_once(policy, prompts, device):
     once = {}
     twin = torch.tensor([once.setdefault(tuple(p), len(once)) for p in prompts])
     ids, mask = _batch(list(once), device, left=True)
-    z, past = policy._scores(ids, mask)
+    past = kv_cache() if has_plain_layers(policy.model) else None
+    z, past = policy._scores(ids, mask, past)
     if len(once) < len(prompts):
         z, mask = z[twin], mask[twin]
         past.batch_select_indices(twin)
@@ -264,7 +265,7 @@ def _check_room(model, prompts, new):
         raise ValueError(f'a prompt of {n} tokens and {new} new ones exceed the {room} positions '
                          'the model has: shorten the prompt or lower max_new_tokens')
 
-_PLAY_TOKENS = 32_768 # Of prompts and replies side by side
+_PLAY_TOKENS = 65_536 # Of prompts and replies side by side
 
 def _batches(prompts, most, new):
     "Numbers of prompts, those of like length together; a prompt that is too long for others goes alone"
@@ -332,9 +333,6 @@ def save(self:Policy,
     return Path(folder)
 
 # %% ../../nbs/340_llm.local.ipynb #92087340
-def _reason(e):
-    return (str(e).strip() or type(e).__name__).splitlines()[0]
-
 @patch(cls_method=True)
 def load(cls:Policy,
     folder:str|Path, # One that `save` wrote, or any causal language model of `transformers` on this machine
@@ -346,8 +344,9 @@ def load(cls:Policy,
             tok = load_tokenizer(folder)
             model = load_model(folder, dtype=torch.float32)
     except Exception as e:
+        reason = (str(e).strip() or type(e).__name__).splitlines()[0]
         if Path(folder).is_dir():
-            raise ValueError(f'the policy in {folder} cannot be read ({_reason(e)}): '
+            raise ValueError(f'the policy in {folder} cannot be read ({reason}): '
                              'save or copy it again') from e
         raise FileNotFoundError(f'there is no policy {folder}: give a folder with config.json and weights, '
                                 'or fetch it first with `hf download`') from e

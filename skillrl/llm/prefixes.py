@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from fastcore.basics import patch
 from torch import Tensor
+from .kv_cache import kv_cache
 if TYPE_CHECKING:
-    from transformers import DynamicCache, PreTrainedModel
+    from transformers import Cache, PreTrainedModel
 
 # %% ../../nbs/336_llm.prefixes.ipynb #880e2457
 @dataclass
@@ -153,7 +154,7 @@ def read_tree(
     model:'PreTrainedModel',   # One that shares prefixes
     tree:PrefixTree,
     use_cache:bool=False,
-)->tuple[Tensor, 'DynamicCache|None']: # Last states (nodes,D); keys and values of all in one row
+)->tuple[Tensor, 'Cache|None']: # Last states (nodes,D); keys and values of all in one row
     "One forward pass over all nodes of `tree`"
     device = model.device
     ids = torch.tensor(tree.ids, device=device)[None]
@@ -167,16 +168,15 @@ def read_tree(
 def read_prompts(
     model:'PreTrainedModel',      # One that shares prefixes
     prompts:Sequence[list[int]],  # Token ids
-)->tuple[Tensor, 'DynamicCache', Tensor]: # Last states (B,D); cache; 1 where that holds a token, (B,T)
+)->tuple[Tensor, 'Cache', Tensor]: # Last states (B,D); cache; 1 where that holds a token, (B,T)
     "Read `prompts` as a tree"
-    from transformers import DynamicCache
     tree = prefix_tree(prompts)
     states, read = read_tree(model, tree, use_cache=True)
     longest = max(map(len, prompts))
     nodes = [[0]*(longest - len(path)) + path for path in tree.paths]
     held = [[0]*(longest - len(path)) + [1]*len(path) for path in tree.paths]
     nodes, held = torch.tensor(nodes, device=model.device), torch.tensor(held, device=model.device)
-    cache = DynamicCache()
+    cache = kv_cache()
     for number, layer in enumerate(read.layers):
         cache.update(_laid_out(layer.keys, nodes), _laid_out(layer.values, nodes), number)
     return states[nodes[:, -1]], cache, held
@@ -185,7 +185,7 @@ def read_prompts(
 CachedRow = list[tuple[Tensor, Tensor]] # Keys and values of each layer, (H,T,D)
 
 def cached_row(
-    cache:'DynamicCache', # Of a batch
+    cache:'Cache',        # Of a batch
     held:Tensor,          # 1 where it holds a token, (B,T) or wider
     row:int,              # Number of a row
 )->CachedRow: # Without what was filled up
@@ -195,12 +195,11 @@ def cached_row(
 
 def stacked_cache(
     rows:Sequence[CachedRow|None], # None for a row of which nothing was read; at least one is something
-)->tuple['DynamicCache', Tensor]: # And 1 where it holds a token, (B,T)
+)->tuple['Cache', Tensor]: # And 1 where it holds a token, (B,T)
     "The cache of a batch of `rows`, filled up on the left"
-    from transformers import DynamicCache
     some = next(row for row in rows if row)
     lengths = [row[0][0].shape[1] if row else 0 for row in rows]
-    longest, cache = max(lengths), DynamicCache()
+    longest, cache = max(lengths), kv_cache()
     for number, example in enumerate(some):
         layer = [row[number] if row else [x[:, :0] for x in example] for row in rows]
         fill = torch.nn.functional.pad

@@ -128,7 +128,7 @@ def run_phases(config:SkillRLConfig)->list[Phase]: # ValueError if there is no s
         Phase('eval', tests*env.max_steps)]
 
 # %% ../../nbs/619_training.plan.ipynb #cca3a1f1
-PLAY_TOKENS = 32_768 # Of prompts and replies side by side
+PLAY_TOKENS = 65_536 # Of prompts and replies side by side
 MOST_ROWS = 64       # Side by side
 
 def _side_by_side(tokens, most, lengths):
