@@ -8,7 +8,7 @@ to learn from `train` (or `valid_train`) only, from the rows of `tools/mixture.p
 generated households, so that it goes on reading notes; the other half are states that it got into itself,
 there and in all training games, labelled by the expert.
 In half of the rounds the prompts of training games show what the bank distilled from them says.
-Every other split is then judged, each game once, 50 steps: freely at temperature 0.4, and greedily through
+Every other split is then judged, each game once, 50 steps: freely at temperature 0.8, and greedily through
 the admissible commands, without and with the no-repeat guard. Then with 8, 12, 20 and 50 steps: no bank, the
 bank, and a bank whose places were exchanged; and the two banks after trials in training games, through which
 a default run sends every sentence before it is shown. What places could be worth at all is counted first:
@@ -47,6 +47,7 @@ STEPS = 8, 12, 20, 50
 BANKS = 'no bank', 'bank', 'shuffled bank', 'bank after trials', 'shuffled bank after trials'
 TRUST = .9 # Share of notes that are believed, as in `sft.trust`
 TRIAL_ROUNDS = 4 # Each plays every training game twice
+TEMPERATURE = .8 # Of free play; of 0, .2, ... 1 the best in training games: .99 of 600, .96 at 0
 
 def training_games(suite):
     return [g for split in LEARNT if suite.files.get(split) for g in suite.games(split, None)]
@@ -131,7 +132,7 @@ def play_split(policy, suite, split, bank, config, settings, steps=50):
     "Trajectories of the games of `split`"
     c = config.merged(settings | {'env.max_steps': steps})
     episodes = build_episodes(suite, suite.games(split), bank, c, steps)
-    temperature = 0. if settings else .4
+    temperature = 0. if settings else TEMPERATURE
     return evaluate(policy, episodes, temperature=temperature, limits=rollout_limits(suite, c))
 
 def read_households(policy):
@@ -155,6 +156,7 @@ def one_seed(seed, suite, config, steps, out):
     print(f'seed {seed}: {(time.process_time() - begun)/60:.1f} CPU-minutes of training', flush=True)
     policy.save(out/f'seed{seed}')
     bank.save(out/f'seed{seed}-bank.json')
+    tell_temperatures(seed, policy, suite, games, config)
     shuffled = exchanged(bank, random.Random(seed))
     tried = [after_trials(b, policy, suite, games, config) for b in (bank, shuffled)]
     print(f'seed {seed}: of {len(bank.active())} entries {len(tried[0].active())} are active after trials, '
@@ -168,6 +170,13 @@ def one_seed(seed, suite, config, steps, out):
             for what, b in shown.items():
                 results[f'{n} steps, {what}', split] = play_split(policy, suite, split, b, config, {}, n)
     return results, read_households(policy)
+
+def tell_temperatures(seed, policy, suite, games, config):
+    "Print success in training games, from which `TEMPERATURE` was chosen"
+    for temperature in (0., .2, .4, .6, .8, 1.):
+        episodes = build_episodes(suite, games, None, config, 50)
+        played = evaluate(policy, episodes, temperature=temperature, limits=rollout_limits(suite, config))
+        print(f'seed {seed}: training games at temperature {temperature}: {told(played)}', flush=True)
 
 def counts(played):
     "What was won of `played`, and how"
