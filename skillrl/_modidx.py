@@ -5005,6 +5005,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                  'skillrl/viewers/replay.py'),
                                         'skillrl.viewers.replay._token_html': ( 'viewers.replay.html#_token_html',
                                                                                 'skillrl/viewers/replay.py'),
+                                        'skillrl.viewers.replay._wrapped': ('viewers.replay.html#_wrapped', 'skillrl/viewers/replay.py'),
                                         'skillrl.viewers.replay.end_of': ('viewers.replay.html#end_of', 'skillrl/viewers/replay.py'),
                                         'skillrl.viewers.replay.find_tokenizer': ( 'viewers.replay.html#find_tokenizer',
                                                                                    'skillrl/viewers/replay.py'),

@@ -96,6 +96,9 @@ def _learnt(step):
         return 'Loss mask 0: RL learnt nothing from this turn.'
     return f'Loss mask 1, advantage {step.advantage:+.2f}.'
 
+def _wrapped(html):
+    return f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{html}</pre>'
+
 @patch
 def token_table(self:Replay, step:Step)->Table:
     "The tokens of a reply in numbers"
@@ -110,8 +113,8 @@ def turn_html(self:Replay, number:int)->str: # From 1
     tokens = self.tokens(step)
     wrote = ''.join(_token_html(text, logprob) for text, _, logprob in tokens) or escape(step.reply)
     parts = [f'<h4>Turn {number}</h4>', paragraph(self.skills(step)),
-             paragraph('Read (loss mask 0):'), f'<pre>{escape(step.observation)}</pre>',
-             paragraph('Wrote:'), f'<pre>{wrote}</pre>',
+             paragraph('Read (loss mask 0):'), _wrapped(escape(step.observation)),
+             paragraph('Wrote:'), _wrapped(wrote),
              paragraph(f'{_reward_told(step)} {_learnt(step)}')]
     if tokens:
         parts.append(folded('Tokens in numbers', wide(self.token_table(step))))
@@ -139,7 +142,7 @@ def html(self:Replay)->str:
     "The episode as HTML"
     t = self.trajectory
     turns = [self.turn_html(n) for n in range(1, len(t) + 1)]
-    last = [paragraph('At the end:'), f'<pre>{escape(t.final_observation)}</pre>']
+    last = [paragraph('At the end:'), _wrapped(escape(t.final_observation))]
     return ''.join([_legend(), *turns, *last])
 
 @patch
