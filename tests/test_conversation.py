@@ -1,8 +1,10 @@
 """Conversations that grow: what was sampled is what is read on from, and what is trained on"""
 import random
+from types import SimpleNamespace
 import pytest, torch
 from skillrl.agent import Episode, Limits, StepRow, rollout
 from skillrl.config import AgentConfig, RLConfig, SkillRLConfig
+from skillrl.conversation import GrownPrompt, between
 from skillrl.envs.base import world
 from skillrl.llm.local import Policy
 from skillrl.llm.prefixes import prefix_tree
@@ -73,3 +75,21 @@ def test_rows_of_a_micro_batch_fill_no_more_tokens_than_allowed(base):
     for chunk in chunks:
         area = len(chunk)*max(len(r.row.prompt_ids) + 3 for r in chunk)
         assert area <= 500 or len(chunk) == 1
+
+def test_a_prompt_goes_on_from_the_reply_before():
+    before = SimpleNamespace(prompt_ids=[1, 2], token_ids=[3])
+    assert GrownPrompt([1, 2, 3, 4], before) == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match='does not go on'):
+        GrownPrompt([1, 2, 9, 4], before)
+
+class Letters:
+    "A tokenizer of single letters, whose template ends a reply with `$`"
+    def apply_chat_template(self, chat, tokenize, add_generation_prompt):
+        return ''.join(m['content'] + '$' for m in chat) + '>'
+
+    def __call__(self, text, add_special_tokens):
+        return dict(input_ids=list(text))
+
+def test_an_end_token_that_was_written_is_not_asked_for_again():
+    assert between(Letters(), 'hi', '$') == list('hi$>')
+    assert between(Letters(), 'hi') == list('$hi$>')

