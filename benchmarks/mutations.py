@@ -196,7 +196,8 @@ MUTATIONS = [
     Mutation('a grown prompt need not go on', 'conversation.py', 'if self[:len(known)] != known or len(self) == len(known):', 'if len(self) == len(known):', CONVERSATION),
     Mutation('the end token is asked for twice', 'conversation.py', 'rest = rest.lstrip().removeprefix(end) if end else rest', 'rest = rest.lstrip()', CONVERSATION),
     # Planner, engines elsewhere, trackers
-    Mutation('planned passes are those of all rows', 'training/plan.py', 'min(MOST_ROWS, config.rl.minibatch)', 'MOST_ROWS', PLANNER),
+    Mutation('each micro-batch of fine-tuning has a mean of its own', 'training/sft.py', '(lp*mask).sum()/learnt', '(lp*mask).sum()/mask.sum()', 'tests/test_sft.py -k one_row'),
+    Mutation('planned passes are those of all rows', 'training/plan.py', 'min(MOST_ROWS, most)', 'MOST_ROWS', PLANNER),
     Mutation('activations of one layer are planned', 'training/memory.py', 'return shape.layers*layer', 'return layer', PLANNER),
     Mutation('the planned cache holds keys alone', 'training/memory.py', 'cache = 2*shape.layers', 'cache = shape.layers', PLANNER),
     Mutation('gradients of old log-probs leave', 'training/tinker.py', 'if ctx.steps != ctx.policy.steps:', 'if False:', TINKER),

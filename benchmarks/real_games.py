@@ -37,7 +37,7 @@ from skillrl.llm.placement import threads
 from skillrl.skills.trials import count_trials, put_on_probation, settle_trials
 from skillrl.store import data_path, write_json
 from skillrl.training.phases import collect_games, trial_group, trial_trajectory
-from skillrl.training.sft import full_sft
+from skillrl.training.sft import FullOptions, full_sft
 from skillrl.trajectory import success_rate
 
 LEARNT = 'collect', 'train', 'val', 'gate', 'report' # Shares of the training games; all are learnt from here
@@ -125,7 +125,7 @@ def learn(seed, suite, games, config, steps):
     def practised(number):
         with_bank = number//2 % 2 == 0
         return build_episodes(suite, games, bank if with_bank else None, config)
-    full_sft(Mixture(policy, seed, practised, TRUST), policy, steps, lr=2.5e-3, seed=seed)
+    full_sft(Mixture(policy, seed, practised, TRUST), policy, FullOptions(steps, lr=2.5e-3, seed=seed))
     return policy, bank
 
 def play_split(policy, suite, split, bank, config, settings, steps=50):

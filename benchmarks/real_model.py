@@ -26,11 +26,12 @@ from skillrl.llm.local import Policy
 from skillrl.llm.placement import Placement, threads
 from skillrl.models import find_model
 from skillrl.store import read_json, write_json
-from skillrl.training.sft import encode_rows, full_sft
+from skillrl.training.sft import FullOptions, encode_rows, full_sft
 from skillrl.trajectory import success_rate
 
 PLACE = Placement('cpu', 'bfloat16') # The weights themselves have 32 bits
 BATCH = 8
+MICRO = 1024 # Tokens in a forward pass at most
 RATE = 2e-4   # Peak
 UNTRAINED = 10 # Games of the model as it came
 
@@ -53,7 +54,7 @@ def fine_tuned(base, folder, suite, config, epochs, seed):
     policy = Policy.load(folder/f'epoch{done}' if done else base, PLACE)
     rows = demonstrated(policy, suite, config, seed) if done < epochs else []
     for epoch in range(done + 1, epochs + 1):
-        losses = full_sft(rows, policy, len(rows)//BATCH, RATE, BATCH, seed + epoch, told)
+        losses = full_sft(rows, policy, FullOptions(len(rows)//BATCH, RATE, BATCH, seed + epoch, MICRO), told)
         write_json(folder/f'losses{epoch}.json', losses)
         policy.save(folder/f'epoch{epoch}')
     return policy

@@ -19,7 +19,7 @@ from skillrl.llm.local import Policy
 from skillrl.llm.placement import threads
 from skillrl.store import atomic_write, data_path
 from skillrl.trajectory import success_rate
-from skillrl.training.sft import encode_rows, full_sft
+from skillrl.training.sft import FullOptions, encode_rows, full_sft
 
 WAYS = {'thought and action': ('think+action', Limits()),
         'thought and action, admissible': ('think+action', Limits(decode='admissible')),
@@ -45,7 +45,7 @@ def without_thoughts(steps, seed):
     rows = []
     for e in episodes('train', 6, [f'train-{i:03}' for i in range(60)], 'action', 30):
         rows += demonstrate(e, world('alfworld').expert(e.start().task, rng), rng)[1]
-    full_sft(encode_rows(rows, policy), policy, steps, lr=2e-3, seed=seed)
+    full_sft(encode_rows(rows, policy), policy, FullOptions(steps, lr=2e-3, seed=seed))
     return policy
 
 def play(policy, form, limits, games, seed):

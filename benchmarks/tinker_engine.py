@@ -21,7 +21,7 @@ from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play
-from skillrl.training.sft import encode_rows, full_sft
+from skillrl.training.sft import FullOptions, encode_rows, full_sft
 from skillrl.training.tinker import TinkerPolicy, open_service
 
 LOGPROBS, UPDATE = 1e-4, 1e-3    # Largest differences allowed
@@ -80,7 +80,7 @@ def make_base(folder):
     base = Policy(tiny_model(len(tokenizer), hidden=64, seed=0), tokenizer)
     prompt = groups()[0][0].messages()
     demos = [dict(prompt=prompt, completion=reply(rng.randint(1, 4))) for _ in range(64)]
-    full_sft(encode_rows(demos, base), base, steps=150, lr=5e-3, batch_size=16)
+    full_sft(encode_rows(demos, base), base, FullOptions(steps=150, lr=5e-3, batch_size=16))
     return base.save(folder)
 
 # ---- the server ----

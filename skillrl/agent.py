@@ -198,6 +198,11 @@ class StepRow:
     allowed:Any = None   # `NextTokens` for each token, or `Candidates` for all; None if anything could come
     advantage:float|None = field(default=None, repr=False) # What RL credits it with
 
+    @property
+    def length(self)->int: # Tokens
+        "Of prompt and reply"
+        return len(self.prompt_ids) + len(self.reply_ids)
+
 @patch
 def play(self:Episode,
     reply:Any, # Text, a `ChatReply`, or a `Reply` of a policy with weights

@@ -185,8 +185,9 @@ def test_a_config_may_name_it(monkeypatch, tmp_path):
     assert plan.shape.parameters == 134_515_008
 
 def test_a_pass_has_no_more_rows_than_a_minibatch():
-    config = SkillRLConfig().merged({'rl.minibatch': 8, 'rl.micro_batch_tokens': 1000})
+    config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4, 'rl.micro_batch_tokens': 1000})
     assert learnt_at_once(config, Lengths(80, 20)).rows == 8
+    assert learnt_at_once(config.merged({'sft.batch_size': 9}), Lengths(80, 20)).rows == 9
     assert learnt_at_once(config, Lengths(480, 20)).rows == 2
 
 def test_bytes_of_layers_add_up():

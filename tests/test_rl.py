@@ -10,7 +10,7 @@ from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.training.grpo import group_advantage
 from skillrl.training.rl import GRPOTrainer, ScoredRow, TrainablePolicy, play, scored_rows
-from skillrl.training.sft import encode_rows, full_sft
+from skillrl.training.sft import FullOptions, encode_rows, full_sft
 
 SIZES = {'shirt 1': 0., 'shirt 2': .25, 'shirt 3': .5, 'shirt 4': 1.}
 
@@ -49,7 +49,7 @@ def shopper():
     tokenizer = word_tokenizer([*words, *SIZES, 'shirt 9'])
     shopper, prompt = Policy(tiny_model(len(tokenizer), hidden=32), tokenizer), tries(1)[0].messages()
     rows = [dict(prompt=prompt, completion=reply(f'buy {s}')) for s in [*SIZES, 'shirt 9']*8]
-    full_sft(encode_rows(rows, shopper), shopper, steps=100, lr=5e-3, batch_size=20)
+    full_sft(encode_rows(rows, shopper), shopper, FullOptions(steps=100, lr=5e-3, batch_size=20))
     return shopper
 
 @pytest.fixture

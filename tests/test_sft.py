@@ -2,7 +2,9 @@
 import pytest
 import torch
 from skillrl.llm.adapter import LoraOptions, load_policy, merge_adapter
-from skillrl.training.sft import AdapterOptions, adapter_sft, sft_tokens
+from skillrl.llm.local import Policy
+from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.training.sft import AdapterOptions, FullOptions, adapter_sft, encode_rows, full_sft, sft_tokens
 
 ROWS = [dict(prompt=f'put the {thing} in the {place} .', completion=f' go to {place}')
         for thing in ('mug', 'egg') for place in ('fridge', 'sink', 'microwave')]
@@ -102,3 +104,16 @@ def test_adapter_training_leaves_generators_and_threads_as_they_were(base, tmp_p
     finally:
         torch.set_num_threads(threads)
     assert made[0] == made[1]
+
+def test_one_row_at_a_time_moves_the_same_weights():
+    words = 'put the mug egg in fridge sink go to look'.split()
+    tok = word_tokenizer(words)
+    rows = [dict(prompt=' '.join(words[:n]), completion=' '.join(words[n:])) for n in (2, 5, 7, 9)]*4
+    def trained(micro_batch_tokens):
+        policy = Policy(tiny_model(len(tok), hidden=32, seed=1), tok)
+        found = full_sft(encode_rows(rows, policy), policy, FullOptions(6, 1e-3, 8, 0, micro_batch_tokens))
+        return found, torch.cat([w.flatten() for w in policy.model.parameters()])
+    losses, weights = trained(1)
+    whole_losses, whole = trained(65_536)
+    assert losses == pytest.approx(whole_losses, abs=1e-5)
+    assert (weights - whole).abs().max() < 1e-5

@@ -13,7 +13,7 @@ from skillrl.store import data_path, read_json
 from skillrl.training.local_engine import LocalEngine, LocalTraining
 from skillrl.training.pipeline import train
 from skillrl.training.rl import GRPOTrainer, ScoredRow
-from skillrl.training.sft import full_sft
+from skillrl.training.sft import FullOptions, full_sft
 from skillrl.training.tinker import REQUEST_ROWS, TinkerPolicy, open_service
 
 class Counting(LocalTraining):
@@ -67,7 +67,7 @@ def test_log_probs_from_before_a_step_give_no_gradient(policy):
 
 def test_fine_tuning_takes_the_steps_of_the_policy(policy):
     rows = [StepRow([5, 6], [7, 8]), StepRow([5, 7], [8, 6])]
-    losses = full_sft(rows, policy, steps=20, lr=1e-2, batch_size=2)
+    losses = full_sft(rows, policy, FullOptions(steps=20, lr=1e-2, batch_size=2))
     assert losses[-1] < losses[0]/4
     assert len(policy.client.pushed) == 20
 

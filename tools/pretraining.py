@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from skillrl.agent import Episode, StepRow
 from skillrl.contract import write_reply
 from skillrl.llm.local import Policy
-from skillrl.training.sft import encode_rows, full_sft
+from skillrl.training.sft import FullOptions, encode_rows, full_sft
 
 PASS = 512 # Rows in a pass
 
@@ -46,7 +46,8 @@ def pretrain(policy:Policy, stages:list[Stage], out:str)->None:
             if step % 100 == 99:
                 bar.set_postfix(loss=f'{loss:.3f}')
         for stage in stages:
-            losses = full_sft(stage.rows, policy, stage.steps, stage.lr, stage.batch_size, progress=show)
+            options = FullOptions(stage.steps, stage.lr, stage.batch_size)
+            losses = full_sft(stage.rows, policy, options, show)
     last = losses[-500:]
     print(f'{policy}: loss {sum(last)/len(last):.3f}, saved in {policy.save(out)}')
 

@@ -22,9 +22,10 @@ def internalise(
 )->list[float]: # The loss at each update; ValueError if none was won
     "Teach `policy` to do without skills what it did with them"
     from skillrl.llm.placement import threads
-    from skillrl.training.sft import encode_rows, full_sft
+    from skillrl.training.sft import FullOptions, encode_rows, full_sft
     rows = [row for t in select(played, success=True) for row in sft_rows(t, None, None, config)]
     if not rows:
         raise ValueError(f'none of {len(played)} episodes was won: there is nothing to internalise')
+    options = FullOptions(steps, lr, config.sft.batch_size, config.seed, config.rl.micro_batch_tokens)
     with threads(config.model.threads):
-        return full_sft(encode_rows(rows, policy), policy, steps, lr, config.sft.batch_size, config.seed)
+        return full_sft(encode_rows(rows, policy), policy, options)

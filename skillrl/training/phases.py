@@ -158,7 +158,7 @@ def _fine_tune_fully(policy, rows, steps, config, step, practise):
     "All weights, `steps` updates at a time; the loss at each"
     from skillrl.llm.placement import threads
     from skillrl.training.dagger import numbered_words, renumber
-    from skillrl.training.sft import encode_rows, full_sft
+    from skillrl.training.sft import FullOptions, encode_rows, full_sft
     c, losses = config.sft, []
     rng = seeded(config.seed, 'renumber')
     rounds = c.dagger_rounds if practise else 0
@@ -173,8 +173,10 @@ def _fine_tune_fully(policy, rows, steps, config, step, practise):
         for number in range(rounds + 1):
             if number:
                 encoded += encode_rows(practise(policy, number - 1), policy)
-            known, seed = one_pass if c.renumber else encoded, config.seed + number
-            losses += full_sft(known, policy, steps, c.learning_rate, c.batch_size, seed, progress)
+            known = one_pass if c.renumber else encoded
+            options = FullOptions(steps, c.learning_rate, c.batch_size, config.seed + number,
+                                  config.rl.micro_batch_tokens)
+            losses += full_sft(known, policy, options, progress)
     return losses
 
 # %% ../../nbs/615_training.phases.ipynb #3aa63537

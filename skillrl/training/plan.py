@@ -137,7 +137,8 @@ def _side_by_side(tokens, most, lengths):
 
 def learnt_at_once(config:SkillRLConfig, lengths:Lengths)->Batch:
     "Rows in a forward and backward pass"
-    return _side_by_side(config.rl.micro_batch_tokens, min(MOST_ROWS, config.rl.minibatch), lengths)
+    most = max(config.rl.minibatch, config.sft.batch_size) # In one step of the optimizer
+    return _side_by_side(config.rl.micro_batch_tokens, min(MOST_ROWS, most), lengths)
 
 def played_at_once(lengths:Lengths)->Batch:
     "Prompts and replies side by side"
