@@ -2624,6 +2624,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'skillrl.llm.scoring._all_scores': ('llm.scoring.html#_all_scores', 'skillrl/llm/scoring.py'),
                                      'skillrl.llm.scoring._drawn': ('llm.scoring.html#_drawn', 'skillrl/llm/scoring.py'),
                                      'skillrl.llm.scoring._lineage': ('llm.scoring.html#_lineage', 'skillrl/llm/scoring.py'),
+                                     'skillrl.llm.scoring._read': ('llm.scoring.html#_read', 'skillrl/llm/scoring.py'),
                                      'skillrl.llm.scoring._rows': ('llm.scoring.html#_rows', 'skillrl/llm/scoring.py'),
                                      'skillrl.llm.scoring._sight': ('llm.scoring.html#_sight', 'skillrl/llm/scoring.py'),
                                      'skillrl.llm.scoring.by_score': ('llm.scoring.html#by_score', 'skillrl/llm/scoring.py'),

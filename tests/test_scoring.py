@@ -54,9 +54,11 @@ def one_by_one(policy, prompt, replies, length_norm=False):
 def policy(request):
     return small(request.param)
 
+@pytest.mark.parametrize('at_once', [2**25, 1])
 @pytest.mark.parametrize('length_norm', [False, True])
-def test_scores_are_those_of_one_reading_for_each(policy, length_norm):
+def test_scores_are_those_of_one_reading_for_each(policy, length_norm, at_once, monkeypatch):
     "Prompts of three lengths in one batch, and trees of two sizes"
+    monkeypatch.setattr('skillrl.llm.scoring.MOST_SCORES', at_once)
     prompts = [policy.encode(text) for text in PROMPTS]
     replies = [policy.form.endings(c, thinks=False) for c in (COMMANDS, COMMANDS[:2], COMMANDS)]
     choices = [Candidates(tuple((*ids, 2) for ids in r), length_norm) for r in replies]
@@ -65,7 +67,9 @@ def test_scores_are_those_of_one_reading_for_each(policy, length_norm):
             want = one_by_one(policy, prompt, c.replies, length_norm)
             torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
 
-def test_the_gradient_of_a_choice_is_that_of_one_reading_for_each(policy):
+@pytest.mark.parametrize('at_once', [2**25, 1])
+def test_the_gradient_of_a_choice_is_that_of_one_reading_for_each(policy, at_once, monkeypatch):
+    monkeypatch.setattr('skillrl.llm.scoring.MOST_SCORES', at_once)
     prompt = policy.encode(PROMPTS[0])
     r, = policy.generate([prompt], generator=torch.manual_seed(0), allowed=allowed(1))
     replies = r.allowed.replies
