@@ -10,7 +10,7 @@ and the model learns with all its weights to write what it wrote, in replies of 
 games are also played by the model as it came.
 The model goes below `--out` after every epoch, and training goes on from what is there. `--games` judges the
 first N games of a split only, for a trial. `--save` adds what was won to FILE, one entry for each reply form.
-Some 80 CPU-minutes of training with 135 M parameters, and 9 GB.
+Some 100 CPU-minutes of training with 135 M parameters, and 9 GB.
 """
 import argparse, random, time
 from pathlib import Path

@@ -20,7 +20,7 @@ from .placement import Placement, evaluating, in_precision
 from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
                                   read_tree, shares_prefixes, stacked_cache)
 from .saved_model import load_model, load_tokenizer, quietly
-from .scoring import PLAY_TOKENS, Candidates, by_score, choose, scored_logps
+from .scoring import MOST_TOKENS, Candidates, by_score, choose, scored_logps
 from ..store import atomic_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -269,7 +269,7 @@ def _batches(prompts, most, new):
     "Numbers of prompts, those of like length together; a prompt that is too long for others goes alone"
     cut = []
     for i in sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), list(prompts[i]))):
-        room = min(most, PLAY_TOKENS//(len(prompts[i]) + new))
+        room = min(most, MOST_TOKENS//(len(prompts[i]) + new))
         if not cut or len(cut[-1]) >= room:
             cut.append([])
         cut[-1].append(i)
