@@ -10,7 +10,7 @@ and the model learns with all its weights to write what it wrote, in replies of 
 games are also played by the model as it came.
 The model goes below `--out` after every epoch, and training goes on from what is there. `--games` judges the
 first N games of a split only, for a trial. `--save` adds what was won to FILE, one entry for each reply form.
-Some 100 CPU-minutes of training with 135 M parameters, and 9 GB.
+Some 100 CPU-minutes of training with 135 M parameters, and 11 GB; whatever was judged is saved at once.
 """
 import argparse, random, time
 from pathlib import Path
@@ -85,6 +85,15 @@ def report(what, split, played):
     print(f'{split}, {what}: {success_rate(played)}, {found["refused"]:.3f} refused', flush=True)
     return dict(what=what, split=split) | found
 
+def save(a, folder, results):
+    "Put `results` into the file that `--save` names, beside those of the other reply form"
+    if not a.save:
+        return
+    kept = read_json(a.save) if Path(a.save).exists() else {}
+    losses = [read_json(folder/f'losses{n}.json') for n in range(1, a.epochs + 1)]
+    found = dict(policy=Path(a.policy).name, seed=a.seed, losses=losses, played=results)
+    write_json(a.save, kept | {a.reply: found})
+
 def main(a):
     suite = FolderSuite(a.real)
     config = SkillRLConfig().merged({'env.games': a.real, 'env.max_steps': 50, 'agent.reply': a.reply})
@@ -96,13 +105,10 @@ def main(a):
         for split in suite.tests:
             for what, settings in ways(a.reply).items():
                 results.append(report(what, split, play(model, suite, split, a.games, config, settings)))
+                save(a, folder, results)
             results.append(report('untrained', split, play(untrained, suite, split, UNTRAINED, config, {})))
+            save(a, folder, results)
     print(f'{time.process_time()/60:.0f} CPU-minutes; the model is in {folder}')
-    if a.save:
-        kept = read_json(a.save) if Path(a.save).exists() else {}
-        losses = [read_json(folder/f'losses{n}.json') for n in range(1, a.epochs + 1)]
-        found = dict(policy=Path(a.policy).name, seed=a.seed, losses=losses, played=results)
-        write_json(a.save, kept | {a.reply: found})
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

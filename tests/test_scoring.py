@@ -97,6 +97,17 @@ def test_a_replys_tokens_share_the_log_prob_of_its_choice(policy):
                 assert (lp*mask)[i].sum().item() == pytest.approx(want, abs=1e-4)
                 assert len(r.logprobs) == len(r.token_ids) == mask[i].sum()
 
+def test_long_prompts_are_read_a_few_at_a_time(policy, monkeypatch):
+    from skillrl.llm import scoring
+    prompts, read, counts = [policy.encode(text) for text in PROMPTS], scoring.node_logps, []
+    def counted(model, some, trees):
+        counts.append(len(some))
+        return read(model, some, trees)
+    monkeypatch.setattr(scoring, 'node_logps', counted)
+    monkeypatch.setattr(scoring, 'MOST_TOKENS', 2*max(map(len, prompts)))
+    policy.generate(prompts, generator=torch.manual_seed(0), allowed=allowed(3))
+    assert counts == [2, 1]
+
 def test_temperature_0_takes_the_likeliest_and_1_draws_as_the_scores_say(policy):
     prompt = policy.encode(PROMPTS[0])
     greedy, = policy.generate([prompt], 0, allowed=allowed(1))
