@@ -99,7 +99,8 @@ def test_a_replys_tokens_share_the_log_prob_of_its_choice(policy):
 
 def test_long_prompts_are_read_a_few_at_a_time(policy, monkeypatch):
     from skillrl.llm import scoring
-    prompts, read, counts = [policy.encode(text) for text in PROMPTS], scoring.node_logps, []
+    prompts = [policy.encode(text) for text in PROMPTS]
+    read, counts = scoring.node_logps, []
     def counted(model, some, trees):
         counts.append(len(some))
         return read(model, some, trees)
