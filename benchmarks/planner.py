@@ -2,7 +2,7 @@
 
     python benchmarks/planner.py [CASE …]
 
-Each case is a small random model in a process of its own, on one thread. Planned memory comes from the
+Each case is a random model in a process of its own, on one thread. Planned memory comes from the
 model's sizes alone (`skillrl.training.memory`); measured is the most that the process ever held. Planned
 seconds come from the rates of a probe with fewer and shorter rows; measured are seconds of the processor, so
 that other work on the machine counts little. Exits 1 where a plan is off by more than 20 %.
@@ -16,16 +16,22 @@ LLAMA = dict(model_type='llama', hidden_size=576, intermediate_size=1536, num_hi
 QWEN3 = dict(LLAMA, model_type='qwen3', hidden_size=384, head_dim=64, num_attention_heads=6,
              num_key_value_heads=2, intermediate_size=1152)
 QWEN2 = dict(LLAMA, model_type='qwen2', num_hidden_layers=2, vocab_size=49_152)
+SMOLLM2 = dict(LLAMA, num_hidden_layers=30, vocab_size=49_152) # As `skillrl fetch smollm2` brings it
 LEARN, PLAY = (8, 160, 16), (8, 192, 24)
 CASES = {
     'llama, all weights': dict(config=LLAMA, learns=LEARN),
     'qwen3, all weights': dict(config=QWEN3, learns=LEARN),
     'qwen2, large vocabulary': dict(config=QWEN2, learns=(8, 80, 40)),
     'llama, checkpointing': dict(config=LLAMA, learns=LEARN, checkpointing=True),
+    'llama, bfloat16': dict(config=LLAMA, learns=LEARN, computes='bfloat16'),
     'llama, adapter': dict(config=LLAMA, learns=LEARN, rank=16),
     'qwen3, adapter': dict(config=QWEN3, learns=LEARN, rank=16),
     'llama, playing': dict(config=LLAMA, plays=PLAY),
     'qwen3, playing': dict(config=QWEN3, plays=PLAY),
+    'SmolLM2, all weights': dict(config=SMOLLM2, learns=LEARN),
+    'SmolLM2, bfloat16': dict(config=SMOLLM2, learns=(8, 300, 24), computes='bfloat16'),
+    'SmolLM2, adapter': dict(config=SMOLLM2, learns=LEARN, rank=16),
+    'SmolLM2, playing': dict(config=SMOLLM2, plays=(64, 192, 24)),
 }
 LIMIT = .2 # How far a plan may be off, as a share of what was measured
 ENVIRONMENT = dict(MALLOC_MMAP_THRESHOLD_='4000000', OMP_NUM_THREADS='1')
@@ -51,6 +57,8 @@ def build(case, held):
         model = get_peft_model(model, lora)
     if held.checkpointing:
         model.gradient_checkpointing_enable(dict(use_reentrant=False))
+    if held.computes == 'bfloat16':
+        model.autocast_dtype = torch.bfloat16
     return TrainablePolicy(model.train(), word_tokenizer(['a mug']))
 
 def scored(batch):
@@ -88,7 +96,8 @@ def child(case):
     from skillrl.training.memory import Batch, Held, memory_plan, shape_from
     from skillrl.training.timing import learn_seconds, measure_rates, play_seconds
     torch.set_num_threads(1)
-    held = Held(rank=case.get('rank', 0), checkpointing=case.get('checkpointing', False))
+    held = Held(rank=case.get('rank', 0), checkpointing=case.get('checkpointing', False),
+                computes=case.get('computes', 'float32'))
     shape, policy = shape_from(case['config']), build(case, held)
     learns = 'learns' in case
     batch = Batch(*case['learns' if learns else 'plays'])

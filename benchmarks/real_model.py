@@ -1,31 +1,35 @@
 """What a language model of 135 M parameters learns from 200 official ALFWorld games, on a CPU.
 
-    python benchmarks/real_model.py --real DIR [--policy smollm2] [--reply action] [--epochs 3] [--games N]
-        [--threads 1] [--out DIR] [--save FILE]
+    python benchmarks/real_model.py --real DIR [--policy smollm2] [--reply action] [--epochs 3]
+        [--iterations N] [--games N] [--threads 1] [--out DIR] [--save FILE]
 
 DIR holds one folder for each official split. The expert plays each game of `train` (or `valid_train`) once,
-and the model learns with all its weights to write what it wrote, in replies of the form that `--reply` names:
-`think+action` or `action`. Then it plays every game of the other splits once, 50 steps: freely at temperature
-0.4, and a model of actions alone by choosing among the admissible commands by score as well. Ten of these
-games are also played by the model as it came.
-The model goes below `--out` after every epoch, and training goes on from what is there. `--games` judges the
-first N games of a split only, for a trial. `--save` adds what was won to FILE, one entry for each reply form.
-Some 100 CPU-minutes of training with 135 M parameters, and 11 GB; whatever was judged is saved at once.
+and the model learns with all its weights to write what it wrote, in replies of the form that `--reply`
+names: `think+action` or `action`. With `--iterations`, an adapter beside it then learns by RL in those games,
+4 games of 4 episodes at a time. Every game of the other splits is played once, 50 steps: freely at
+temperature 0.4, and by a model of actions alone by choosing among the admissible commands by score as well.
+Ten of these games are also played by the model as it came.
+Models and what was judged go below `--out`, and the command goes on from what is there. `--games` judges
+the first N games of a split only, for a trial. `--save` adds what is below `--out` to FILE, one entry for
+each reply form. Some 100 CPU-minutes of training with 135 M parameters, and 14 GB.
 """
 import argparse, random, time
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import NamedTuple
 from real_games import training_games
 from skillrl.agent import demonstrate
-from skillrl.builders import build_episodes, rollout_limits
+from skillrl.builders import build_episodes, build_lora_options, rollout_limits
 from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import FolderSuite
 from skillrl.envs.base import world
 from skillrl.evaluate import evaluate
+from skillrl.llm.adapter import load_policy, new_adapter
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import Placement, threads
 from skillrl.models import find_model
 from skillrl.store import read_json, write_json
+from skillrl.training.phases import train_in_suite
 from skillrl.training.sft import FullOptions, encode_rows, full_sft
 from skillrl.trajectory import success_rate
 
@@ -33,6 +37,9 @@ PLACE = Placement('cpu', 'bfloat16') # The weights themselves have 32 bits
 BATCH = 8
 RATE = 2e-4   # Peak
 UNTRAINED = 10 # Games of the model as it came
+RL = {'rl.adapter': 'lora', 'rl.adapter_rank': 16, 'rl.adapter_alpha': 32., 'rl.learning_rate': 1e-4,
+      'rl.tasks_per_iteration': 4, 'rl.group_size': 4, 'rl.minibatch': 64, 'rl.micro_batch_tokens': 4_096,
+      'rl.dynamic_sampling': True, 'evolution.validation_interval': 0}
 
 def demonstrated(policy, suite, config, seed):
     "One demonstration of every training game, as rows for `policy`"
@@ -46,30 +53,53 @@ def told(step, loss):
     if step % 20 == 0:
         print(f'update {step}: loss {loss:.4f}, {time.process_time()/60:.0f} CPU-minutes', flush=True)
 
-def fine_tuned(base, folder, suite, config, epochs, seed):
-    "The model in `base` after so many epochs, each with a schedule of its own; the last in `folder` is kept"
+def fine_tune(base, folder, suite, config, epochs, seed):
+    "Train the model in `base` for so many epochs, each with a schedule of its own, from the last in `folder`"
     there = [n for n in range(1, epochs + 1) if (folder/f'epoch{n}').exists()]
     done = max(there, default=0)
+    if done >= epochs:
+        return
     policy = Policy.load(folder/f'epoch{done}' if done else base, PLACE)
-    rows = demonstrated(policy, suite, config, seed) if done < epochs else []
+    rows = demonstrated(policy, suite, config, seed)
     for epoch in range(done + 1, epochs + 1):
         losses = full_sft(rows, policy, FullOptions(len(rows)//BATCH, RATE, BATCH, seed + epoch), told)
         write_json(folder/f'losses{epoch}.json', losses)
         policy.save(folder/f'epoch{epoch}')
-    return policy
 
-def ways(reply):
-    "What is judged: name and settings"
-    found = {'written freely': {}}
-    if reply == 'action':
-        found['chosen by score'] = {'model.decode': 'score'}
-    return found
+def train_by_rl(base, folder, suite, config, iterations):
+    "Train an adapter beside the model in `base` by RL in training games, kept in `folder` after each iteration"
+    if (folder/f'rl{iterations}').exists():
+        return
+    config = config.merged(RL | {'rl.iterations': iterations})
+    policy = new_adapter(base, build_lora_options(config), config.seed, PLACE)
+    def keep(done, of):
+        policy.save(folder/f'rl{done}')
+        print(f'{done} of {of} iterations, {time.process_time()/60:.0f} CPU-minutes', flush=True)
+    logs, _ = train_in_suite(policy, suite, None, config, keep)
+    write_json(folder/'rl.json', logs)
 
-def play(policy, suite, split, n, config, settings):
-    "Trajectories of the first `n` games of `split`"
-    c = config.merged(settings)
-    episodes = build_episodes(suite, suite.games(split, n), None, c, 50)
-    temperature = 0. if settings else .4
+class Condition(NamedTuple):
+    what:str       # Its name
+    model:Path     # Folder of a model or an adapter
+    games:int|None # Of each split; None for all
+    settings:dict  # Which differ from the defaults
+
+def conditions(a, base, folder):
+    "What is judged"
+    trained = folder/f'epoch{a.epochs}'
+    found = [Condition('written freely', trained, a.games, {})]
+    if a.reply == 'action':
+        found.append(Condition('chosen by score', trained, a.games, {'model.decode': 'score'}))
+    if a.iterations:
+        found.append(Condition('written freely after RL', folder/f'rl{a.iterations}', a.games, {}))
+    return found + [Condition('written freely, untrained', base, UNTRAINED, {})]
+
+def play(condition, suite, split, config):
+    "Trajectories of games of `split`"
+    c = config.merged(condition.settings)
+    policy = load_policy(condition.model, PLACE)
+    episodes = build_episodes(suite, suite.games(split)[:condition.games], None, c, 50)
+    temperature = 0. if condition.settings else .4
     return evaluate(policy, episodes, temperature=temperature, limits=rollout_limits(suite, c))
 
 def judged(played):
@@ -80,35 +110,44 @@ def judged(played):
     return dict(won=sum(t.success for t in played), n=len(played), low=rate.low, high=rate.high,
                 refused=1 - sum(steps)/len(steps), first=first)
 
-def report(what, split, played):
-    found = judged(played)
-    print(f'{split}, {what}: {success_rate(played)}, {found["refused"]:.3f} refused', flush=True)
-    return dict(what=what, split=split) | found
+def play_missing(wanted, folder, suite, config):
+    "Play what `folder` does not hold yet"
+    path = folder/'played.json'
+    results = read_json(path) if path.exists() else []
+    known = {(r['what'], r['split']) for r in results}
+    for split in suite.tests:
+        for condition in wanted:
+            if (condition.what, split) in known:
+                continue
+            played = play(condition, suite, split, config)
+            results.append(dict(what=condition.what, split=split) | judged(played))
+            write_json(path, results)
+            print(f'{split}, {condition.what}: {success_rate(played)}, {results[-1]["refused"]:.3f} refused',
+                  flush=True)
 
-def save(a, folder, results):
-    "Put `results` into the file that `--save` names, beside those of the other reply form"
-    if not a.save:
-        return
+def save(a, folder):
+    "Put what `folder` holds into the file that `--save` names, beside what is there of the other reply form"
     kept = read_json(a.save) if Path(a.save).exists() else {}
     losses = [read_json(folder/f'losses{n}.json') for n in range(1, a.epochs + 1)]
-    found = dict(policy=Path(a.policy).name, seed=a.seed, losses=losses, played=results)
+    played = read_json(folder/'played.json')
+    found = dict(policy=Path(a.policy).name, seed=a.seed, losses=losses, played=played)
+    if a.iterations:
+        found['rl'] = read_json(folder/'rl.json')
     write_json(a.save, kept | {a.reply: found})
 
 def main(a):
     suite = FolderSuite(a.real)
-    config = SkillRLConfig().merged({'env.games': a.real, 'env.max_steps': 50, 'agent.reply': a.reply})
+    config = SkillRLConfig().merged({'seed': a.seed, 'env.games': a.real, 'env.max_steps': 50,
+                                     'agent.reply': a.reply, 'model.threads': a.threads})
     folder, base = Path(a.out or mkdtemp())/a.reply, find_model(a.policy)
-    results = []
     with threads(a.threads):
-        model = fine_tuned(base, folder, suite, config, a.epochs, a.seed)
-        untrained = Policy.load(base, PLACE)
-        for split in suite.tests:
-            for what, settings in ways(a.reply).items():
-                results.append(report(what, split, play(model, suite, split, a.games, config, settings)))
-                save(a, folder, results)
-            results.append(report('untrained', split, play(untrained, suite, split, UNTRAINED, config, {})))
-            save(a, folder, results)
-    print(f'{time.process_time()/60:.0f} CPU-minutes; the model is in {folder}')
+        fine_tune(base, folder, suite, config, a.epochs, a.seed)
+        if a.iterations:
+            train_by_rl(folder/f'epoch{a.epochs}', folder, suite, config, a.iterations)
+        play_missing(conditions(a, base, folder), folder, suite, config)
+    if a.save:
+        save(a, folder)
+    print(f'{time.process_time()/60:.0f} CPU-minutes; the models are in {folder}')
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -116,6 +155,7 @@ if __name__ == '__main__':
     p.add_argument('--policy', default='smollm2', help='folder of a model, or one that was fetched')
     p.add_argument('--reply', default='action', choices=('think+action', 'action'))
     p.add_argument('--epochs', type=int, default=3)
+    p.add_argument('--iterations', type=int, default=0, help='of RL')
     p.add_argument('--games', type=int, help='of each split; all if left out')
     p.add_argument('--threads', type=int, default=1)
     p.add_argument('--seed', type=int, default=0)

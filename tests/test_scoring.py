@@ -105,7 +105,7 @@ def test_long_prompts_are_read_a_few_at_a_time(policy, monkeypatch):
         counts.append(len(some))
         return read(model, some, trees)
     monkeypatch.setattr(scoring, 'node_logps', counted)
-    monkeypatch.setattr(scoring, 'MOST_TOKENS', 2*max(map(len, prompts)))
+    monkeypatch.setattr(scoring, 'MOST_READ', 2*max(map(len, prompts)))
     policy.generate(prompts, generator=torch.manual_seed(0), allowed=allowed(3))
     assert counts == [2, 1]
 
