@@ -67,7 +67,7 @@ def fine_tune(base, folder, suite, config, epochs, seed):
         policy.save(folder/f'epoch{epoch}')
 
 def train_by_rl(base, folder, suite, config, iterations):
-    "Train an adapter beside the model in `base` by RL in training games, kept in `folder` after each iteration"
+    "Train an adapter beside the model in `base` by RL in training games, kept after each iteration"
     if (folder/f'rl{iterations}').exists():
         return
     config = config.merged(RL | {'rl.iterations': iterations})
