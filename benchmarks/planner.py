@@ -7,7 +7,7 @@ model's sizes alone (`skillrl.training.memory`); measured is the most that the p
 seconds come from the rates of a probe with fewer and shorter rows; measured are seconds of the processor, so
 that other work on the machine counts little. Exits 1 where a plan is off by more than 20 %.
 
-glibc keeps freed blocks below 32 MB for later; MALLOC_MMAP_THRESHOLD_ makes it give them back (page 617)."""
+The environment is as it comes: glibc keeps freed blocks below 32 MB for later, which page 617 explains."""
 import json, os, subprocess, sys
 
 LLAMA = dict(model_type='llama', hidden_size=576, intermediate_size=1536, num_hidden_layers=4,
@@ -34,7 +34,7 @@ CASES = {
     'SmolLM2, playing': dict(config=SMOLLM2, plays=(64, 192, 24)),
 }
 LIMIT = .2 # How far a plan may be off, as a share of what was measured
-ENVIRONMENT = dict(MALLOC_MMAP_THRESHOLD_='4000000', OMP_NUM_THREADS='1')
+ENVIRONMENT = dict(OMP_NUM_THREADS='1')
 
 # ---- in a process of its own ----
 

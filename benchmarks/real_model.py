@@ -5,13 +5,13 @@
 
 DIR holds one folder for each official split. The expert plays each game of `train` (or `valid_train`) once,
 and the model learns with all its weights to write what it wrote, in replies of the form that `--reply`
-names: `think+action` or `action`. With `--iterations`, an adapter beside it then learns by RL in those games,
-4 games of 4 episodes at a time. Every game of the other splits is played once, 50 steps: freely at
+names: `think+action` or `action`. Every game of the other splits is played once, 50 steps: freely at
 temperature 0.4, and by a model of actions alone by choosing among the admissible commands by score as well.
-Ten of these games are also played by the model as it came.
+Ten of these games are also played by the model as it came. With `--iterations`, an adapter then learns by RL
+in the training games, 4 games of 4 episodes at a time, and every game is played freely before and after it.
 Models and what was judged go below `--out`, and the command goes on from what is there. `--games` judges
 the first N games of a split only, for a trial. `--save` adds what is below `--out` to FILE, one entry for
-each reply form. Some 100 CPU-minutes of training with 135 M parameters, and 14 GB.
+each reply form, with RL and without. Some 100 CPU-minutes of training with 135 M parameters, and 14 GB.
 """
 import argparse, random, time
 from pathlib import Path
@@ -75,8 +75,7 @@ def train_by_rl(base, folder, suite, config, iterations):
     def keep(done, of):
         policy.save(folder/f'rl{done}')
         print(f'{done} of {of} iterations, {time.process_time()/60:.0f} CPU-minutes', flush=True)
-    logs, _ = train_in_suite(policy, suite, None, config, keep)
-    write_json(folder/'rl.json', logs)
+    train_in_suite(policy, suite, None, config, keep)
 
 class Condition(NamedTuple):
     what:str       # Its name
@@ -85,13 +84,13 @@ class Condition(NamedTuple):
     settings:dict  # Which differ from the defaults
 
 def conditions(a, base, folder):
-    "What is judged"
-    trained = folder/f'epoch{a.epochs}'
-    found = [Condition('written freely', trained, a.games, {})]
-    if a.reply == 'action':
-        found.append(Condition('chosen by score', trained, a.games, {'model.decode': 'score'}))
+    "What is judged: with RL, the model before and after it"
+    trained = Condition('written freely', folder/f'epoch{a.epochs}', a.games, {})
     if a.iterations:
-        found.append(Condition('written freely after RL', folder/f'rl{a.iterations}', a.games, {}))
+        return [trained, Condition('written freely after RL', folder/f'rl{a.iterations}', a.games, {})]
+    found = [trained]
+    if a.reply == 'action':
+        found.append(trained._replace(what='chosen by score', settings={'model.decode': 'score'}))
     return found + [Condition('written freely, untrained', base, UNTRAINED, {})]
 
 def play(condition, suite, split, config):
@@ -131,9 +130,10 @@ def save(a, folder):
     losses = [read_json(folder/f'losses{n}.json') for n in range(1, a.epochs + 1)]
     played = read_json(folder/'played.json')
     found = dict(policy=Path(a.policy).name, seed=a.seed, losses=losses, played=played)
+    name = f'{a.reply}, RL' if a.iterations else a.reply
     if a.iterations:
-        found['rl'] = read_json(folder/'rl.json')
-    write_json(a.save, kept | {a.reply: found})
+        found['iterations'] = a.iterations
+    write_json(a.save, kept | {name: found})
 
 def main(a):
     suite = FolderSuite(a.real)

@@ -11,7 +11,7 @@ from skillrl.cli import main
 from skillrl.config import SkillRLConfig, load_config
 from skillrl.store import data_path
 from skillrl.training.memory import (Batch, Held, Shape, activation_bytes, adapter_parameters, kept_bytes,
-                                     play_bytes, shape_from, shape_of)
+                                     memory_plan, play_bytes, shape_from, shape_of)
 from skillrl.training.plan import Lengths, RunPlan, device_table, judged_when, learnt_at_once
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
@@ -196,3 +196,11 @@ def test_bytes_of_layers_add_up():
     assert kept_bytes(twice, Held(), batch) == 2*kept_bytes(one, Held(), batch)
     keys_and_values = 2*one.layers*one.keys*4*batch.tokens
     assert play_bytes(one, Held(), batch)['KV cache'] == keys_and_values
+
+def test_on_a_cpu_blocks_freed_beside_adapters_stay():
+    shape, rows = shape_of(data_path('base')), Batch(8, 100, 12)
+    def learning(**held):
+        return memory_plan(shape, Held(**held), rows).parts
+    here, there = learning(rank=4), learning(rank=4, gpu=True)
+    assert here['freed blocks'] == pytest.approx(.55*here['activations'])
+    assert 'freed blocks' not in there | learning()

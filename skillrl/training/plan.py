@@ -206,9 +206,9 @@ SCORES = 2**25 # Numbers held at once where positions are scored a few at a time
 def ways_to_hold(config:SkillRLConfig)->dict[str, Held]:
     "How the weights could be held on a GPU; the config's own way first"
     ways = {
-        'all weights': Held(computes='bfloat16', checkpointing=True),
-        'LoRA on bf16': Held('bfloat16', 16, 'bfloat16', True),
-        'QLoRA on NF4': Held('nf4', 16, 'bfloat16', True)}
+        'all weights': Held(computes='bfloat16', checkpointing=True, gpu=True),
+        'LoRA on bf16': Held('bfloat16', 16, 'bfloat16', True, gpu=True),
+        'QLoRA on NF4': Held('nf4', 16, 'bfloat16', True, gpu=True)}
     return {'as configured': held_by(config, gpu=True)} | ways
 
 def memory_of(plan:RunPlan, held:Held)->MemoryPlan:
