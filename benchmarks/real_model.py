@@ -109,9 +109,11 @@ def judged(played):
     return dict(won=sum(t.success for t in played), n=len(played), low=rate.low, high=rate.high,
                 refused=1 - sum(steps)/len(steps), first=first)
 
-def play_missing(wanted, folder, suite, config):
-    "Play what `folder` does not hold yet"
-    path = folder/'played.json'
+def results_file(a, folder):
+    return folder/f'played-{a.epochs}-{a.iterations}.json' # Other epochs are another model
+
+def play_missing(wanted, path, suite, config):
+    "Play what the file does not hold yet"
     results = read_json(path) if path.exists() else []
     known = {(r['what'], r['split']) for r in results}
     for split in suite.tests:
@@ -128,7 +130,7 @@ def save(a, folder):
     "Put what `folder` holds into the file that `--save` names, beside what is there of the other reply form"
     kept = read_json(a.save) if Path(a.save).exists() else {}
     losses = [read_json(folder/f'losses{n}.json') for n in range(1, a.epochs + 1)]
-    played = read_json(folder/'played.json')
+    played = read_json(results_file(a, folder))
     found = dict(policy=Path(a.policy).name, seed=a.seed, losses=losses, played=played)
     name = f'{a.reply}, RL' if a.iterations else a.reply
     if a.iterations:
@@ -144,7 +146,7 @@ def main(a):
         fine_tune(base, folder, suite, config, a.epochs, a.seed)
         if a.iterations:
             train_by_rl(folder/f'epoch{a.epochs}', folder, suite, config, a.iterations)
-        play_missing(conditions(a, base, folder), folder, suite, config)
+        play_missing(conditions(a, base, folder), results_file(a, folder), suite, config)
     if a.save:
         save(a, folder)
     print(f'{time.process_time()/60:.0f} CPU-minutes; the models are in {folder}')
