@@ -7,8 +7,9 @@ model's sizes alone (`skillrl.training.memory`); measured is the most that the p
 seconds come from the rates of a probe with fewer and shorter rows; measured are seconds of the processor, so
 that other work on the machine counts little. Exits 1 where a plan is off by more than 20 %.
 
-The environment is as it comes: glibc keeps freed blocks below 32 MB for later, which page 617 explains."""
-import json, os, subprocess, sys
+The environment is as it comes: glibc keeps freed blocks below 32 MB for later, which page 617 explains. `many
+lengths` are forty updates on rows of other lengths before the batch that is planned for."""
+import json, os, random, subprocess, sys
 
 LLAMA = dict(model_type='llama', hidden_size=576, intermediate_size=1536, num_hidden_layers=4,
              num_attention_heads=9, num_key_value_heads=3, vocab_size=16_384, tie_word_embeddings=True,
@@ -32,6 +33,7 @@ CASES = {
     'SmolLM2, bfloat16': dict(config=SMOLLM2, learns=(8, 300, 24), computes='bfloat16'),
     'SmolLM2, adapter': dict(config=SMOLLM2, learns=LEARN, rank=16),
     'SmolLM2, playing': dict(config=SMOLLM2, plays=(64, 192, 24)),
+    'SmolLM2, many lengths': dict(config=SMOLLM2, learns=(8, 600, 40), computes='bfloat16', updates=40),
 }
 LIMIT = .2 # How far a plan may be off, as a share of what was measured
 ENVIRONMENT = dict(OMP_NUM_THREADS='1')
@@ -61,19 +63,29 @@ def build(case, held):
         model.autocast_dtype = torch.bfloat16
     return TrainablePolicy(model.train(), word_tokenizer(['a mug']))
 
-def scored(batch):
-    "Rows of random tokens to learn from"
-    import torch
+def scored(prompt_tokens, reply_tokens, rng):
+    "A row of random tokens to learn from"
     from skillrl.agent import StepRow
     from skillrl.training.rl import ScoredRow
-    generator = torch.Generator().manual_seed(1)
     def ids(n):
-        return torch.randint(3, 10_000, (n,), generator=generator).tolist()
-    n = batch.reply_tokens
-    return [ScoredRow(StepRow(ids(batch.prompt_tokens), ids(n), [-9.]*n), 1.) for _ in range(batch.rows)]
+        return [rng.randrange(3, 10_000) for _ in range(n)]
+    return ScoredRow(StepRow(ids(prompt_tokens), ids(reply_tokens), [-9.]*reply_tokens), 1.)
 
-def learning(policy, held, batch):
-    "A step of GRPO on one batch; the reference is a copy, or the same model with its adapter switched off"
+def rows_of(batch):
+    "Rows that fill `batch`"
+    rng = random.Random(1)
+    return [scored(batch.prompt_tokens, batch.reply_tokens, rng) for _ in range(batch.rows)]
+
+def shorter_rows(batch, updates):
+    "For each update its rows, of a sixth to the whole of the prompt and a fifth to the whole of the reply"
+    rng = random.Random(2)
+    def row():
+        prompt_tokens = rng.randint(batch.prompt_tokens//6, batch.prompt_tokens)
+        return scored(prompt_tokens, rng.randint(batch.reply_tokens//5, batch.reply_tokens), rng)
+    return [[row() for _ in range(batch.rows)] for _ in range(updates)]
+
+def learning(policy, held, batch, updates):
+    "A step of GRPO on `batch`, after some on others; the reference is a copy, or the adapter switched off"
     from skillrl.config import RLConfig
     from skillrl.training.rl import GRPOTrainer
     class Base:
@@ -81,12 +93,14 @@ def learning(policy, held, batch):
             with policy.model.disable_adapter():
                 return policy.logps(*args, **kw)
     trainer = GRPOTrainer(policy, RLConfig(), Base() if held.rank else None)
-    rows = scored(batch)
-    return lambda: trainer.update([rows])
+    for rows in shorter_rows(batch, updates):
+        trainer.update([rows])
+    longest = rows_of(batch)
+    return lambda: trainer.update([longest])
 
 def playing(policy, batch):
     import torch
-    prompts = [r.row.prompt_ids for r in scored(batch)]
+    prompts = [r.row.prompt_ids for r in rows_of(batch)]
     return lambda: policy.generate(prompts, 1., torch.Generator().manual_seed(0), batch.reply_tokens)
 
 def child(case):
@@ -101,7 +115,10 @@ def child(case):
     shape, policy = shape_from(case['config']), build(case, held)
     learns = 'learns' in case
     batch = Batch(*case['learns' if learns else 'plays'])
-    work = learning(policy, held, batch) if learns else playing(policy, batch)
+    if learns:
+        work = learning(policy, held, batch, case.get('updates', 0))
+    else:
+        work = playing(policy, batch)
     work() # AdamW makes its moments in the first step
     began = time.process_time()
     work()
