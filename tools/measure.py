@@ -2,20 +2,22 @@
 
     python tools/measure.py [MODULE …]
 
-Without modules it measures all, with the notebooks, tests, tools and benchmarks, and exits 1 beyond a bound.
+Without modules it measures all, with the notebooks, tests, tools and benchmarks and the size of the whole
+(`tools/whole.py`), and exits 1 beyond a bound.
 Tokens are counted on code lines only: without comments, docstrings and other text that spans lines. Methods
 added by `@patch` count for their class. `tests/test_api.py` and `tests/test_names.py` assert the same."""
 import ast, io, json, re, sys, tokenize
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from whole import whole
 
 ROOT = Path(__file__).resolve().parent.parent
 BOUNDS = {
     'tokens a line': 9.,
     'tokens a line of the densest module': 10.5,
     'modules above 400 lines': 0,
-    'modules above 300 lines': 5,
+    'modules above 300 lines': 15,
     'code lines of skillopt': 2500,
     'classes above 12 methods': 0,
     'functions above 7 arguments': 0,
@@ -30,6 +32,26 @@ BOUNDS = {
     'three or more values assigned at once': 0,
     'lambdas with a name': 0,
     'retired words': 0,
+}
+# Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
+WHOLE = {
+    'code lines': 30_858,                       # 22,000
+    'tokens': 260_584,                          # 185,000
+    'modules': 196,                             # 120
+    'notebooks': 198,                           # 125
+    'modules in the root': 37,                  # 2
+    'exported names': 1_509,                    # 800
+    'modules under 60 lines': 30,               # 8
+    'modules that one other imports': 56,       # 30
+    'names of two modules': 12,                 # 0
+    'classes above 20 methods, functions that take them included': 5, # 0
+    'code lines that only SkillOpt uses': 5_277, # 3,400
+    'settings of a run': 103,                   # 55
+    'settings of SkillOpt': 42,                 # 22
+    'commands': 15,                             # 13
+    'flags': 52,                                # 36
+    'lines of tests for one of the library': .85,
+    'words of prose': 85_635,                   # 55,000
 }
 WIDTH = 110
 TABLES = ('mutations.py',) # Files that are tables of literals
@@ -376,15 +398,28 @@ def report(name, value, places, all_places):
     shown = places if all_places else places[:4]
     rest = f' and {len(places) - len(shown)} more' if len(places) > len(shown) else ''
     detail = f': {", ".join(shown)}{rest}' if places else ''
-    missed = value > BOUNDS[name]
-    print(f'{"MISSED" if missed else "ok":6} {name} {value:.4g} (at most {BOUNDS[name]:g}){detail}')
+    bound = (BOUNDS | WHOLE)[name]
+    missed = value > bound
+    value = value if isinstance(value, int) else f'{value:.3g}'
+    print(f'{"MISSED" if missed else "ok":6} {name} {value} (at most {bound}){detail}')
     return missed
+
+def lines_of_tests():
+    "Code lines of `tests/`"
+    counted = Module('tests')
+    total = 0
+    for path in (ROOT/'tests').glob('*.py'):
+        count_tokens(path.read_text(encoding='utf-8'), counted)
+        total += counted.lines
+    return total
 
 def main(paths):
     modules = [measure(p) for p in paths or all_modules()]
     found = found_in(modules, habits(paths))
     print(f'{len(modules)} modules, {sum(m.lines for m in modules)} code lines')
-    missed = [name for name in BOUNDS if report(name, *found[name], bool(paths))]
+    if not paths:
+        found |= whole(modules, lines_of_tests())
+    missed = [name for name in found if report(name, *found[name], bool(paths))]
     return int(bool(missed) and not paths)
 
 if __name__ == '__main__':
