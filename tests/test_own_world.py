@@ -7,6 +7,7 @@ from faults import FaultServer, said
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
+from skillrl.envs.server import serve
 from skillrl.flags import resumed_settings
 from skillrl.formats import load_trajectories
 from skillrl.skills.bank import load_latest
@@ -62,7 +63,7 @@ def test_one_step_after_the_other(config, capsys):
     where = f'--env {NAME} --config small.json'
     assert '6 episodes' in skillrl(f'collect {where} --suite test-0 --episodes 6 --output t.json', capsys)
     assert {t.category for t in load_trajectories('t.json')} <= {'find_valuables', 'find_papers'}
-    skillrl(f'distill {where} --trajectories t.json --output bank.json', capsys)
+    skillrl(f'distill --env remote --trajectories t.json --output bank.json', capsys)
     shown = skillrl(f'eval {where} --suite test-0 --tasks 2 --skill-bank bank.json', capsys)
     assert 'no bank' in shown and 'find_' in shown
     assert 'there is no suite' in skillrl(f'eval {where} --suite barn', capsys, 1)
@@ -116,3 +117,27 @@ def test_a_world_without_an_expert_stops_before_it_plays(config, tmp_path):
     office = world(alone.env.name).suites(alone.env)[0][0]
     require_expert(office, alone.merged({'sft.method': 'none'}))
     require_expert(office, alone.merged({'sft.demonstrator': 'teacher'}))
+
+def test_a_url_is_played_at_not_passed_over(config, tmp_path, capsys):
+    "Where nothing listens, no command claims to have played; where a server does, its games are played"
+    nowhere = f'--env {NAME} --config small.json --url http://127.0.0.1:9'
+    for line in ('collect --output t.json', 'train --output run'):
+        assert 'no server is listening' in skillrl(f'{line} {nowhere}', capsys, 1)
+    assert not (tmp_path/'t.json').exists()
+    with serve(world('alfworld').suite(SkillRLConfig().env)) as s:
+        where = f'--env {NAME} --config small.json --url {s.url}'
+        skillrl(f'collect {where} --episodes 2 --output t.json', capsys)
+    played = load_trajectories('t.json')
+    assert len(played) == 2
+    assert all(t.category not in ('find_valuables', 'find_papers', '') for t in played)
+
+def test_a_server_of_unknown_kind_is_the_world_remote(config, tmp_path, capsys):
+    suite = world('alfworld').suite(SkillRLConfig().env)
+    known = {g.category for g in suite.games('collect', 6)}
+    with serve(suite) as s:
+        where = f'--env remote --url {s.url} --config small.json'
+        skillrl(f'collect {where} --episodes 6 --output t.json', capsys)
+        skillrl(f'distill --env remote --trajectories t.json --output bank.json', capsys)
+        assert 'no bank' in skillrl(f'eval {where} --tasks 1 --skill-bank bank.json', capsys)
+    assert {t.category for t in load_trajectories('t.json')} == known
+    assert 'give --url' in skillrl('collect --env remote --output t.json', capsys, 1)

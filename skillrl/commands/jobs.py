@@ -92,7 +92,9 @@ def _program(role, command):
     if shutil.which(words[0]) is None:
         raise FileNotFoundError(f'--{role}-command names {words[0]!r}, and there is no such program: '
                                 'install it, or give its full path')
-    return CommandChat(words)
+    chat = CommandChat(words)
+    chat.probe()
+    return chat
 
 # %% ../../nbs/830_commands.jobs.ipynb #b5ffd7dd
 _WHO = {

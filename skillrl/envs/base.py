@@ -278,7 +278,7 @@ def explorer(self:World,
     return lambda episode: []
 
 # %% ../../nbs/504_envs.base.ipynb #8ee8d785
-_worlds = {}
+_worlds = {'remote': 'skillrl.envs.suite:Remote'} # On a live server, whatever it plays
 
 def register(
     name:str,               # Word a configuration uses

@@ -45,19 +45,32 @@ def check_files(
 _FRONT = (f'---\nname: {NAME}\ndescription: How to do the task in task.md. '
           'Read it before you begin.\n---\n\n')
 
+_HOMES = '', '.claude/skills/skill/', '.agents/skills/skill/' # In the work folder
+_BEGIN = 'Follow these instructions, which are in SKILL.md too:'
+
+def _task(messages):
+    "What `task.md` says"
+    system = '\n\n'.join(as_text(m['content']) for m in messages if m['role'] == 'system')
+    rest = [m for m in messages if m['role'] != 'system']
+    task = as_text(rest[0]['content']) if len(rest) == 1 else quoted(rest)
+    return system, _with_skill(system, task) if system else task
+
+def _with_skill(system, task):
+    return f'{_BEGIN}\n\n<instructions>\n{system}\n</instructions>\n\n{task}'
+
+# %% ../../nbs/355_llm.command.ipynb #7eb096c7
 def lay_out(
     folder:Path,         # To make; `NAME` is what it should be called
     messages:list[dict], # With `role` and `content`
     files:dict={},       # As in `check_files`
 )->Path: # `folder`; errors of `check_files`
     "Make the folder an agent works in"
-    system = [as_text(m['content']) for m in messages if m['role'] == 'system']
-    rest = [m for m in messages if m['role'] != 'system']
-    task = as_text(rest[0]['content']) if len(rest) == 1 else quoted(rest)
-    contents = {'task.md': task}
+    system, task = _task(messages)
+    contents = check_files(files)
     if system:
-        contents['SKILL.md'] = _FRONT + '\n\n'.join(system) + '\n'
-    for name, text in (contents | check_files(files)).items():
+        skill = {'SKILL.md': f'{_FRONT}{system}\n'} | contents
+        contents = {home + name: text for home in _HOMES for name, text in skill.items()}
+    for name, text in (contents | {'task.md': task}).items():
         path = Path(folder)/name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(text, Path):
@@ -202,9 +215,7 @@ def _remove(path):
 def _run_in(self:CommandChat, root, folder):
     "The reply of the agent, which works in `folder`"
     made = _identity(root, folder)
-    task = folder/'task.md'
-    command = [c.replace('{folder}', str(folder)).replace('{task}', str(task)) for c in self.command]
-    done = run_command(command, folder, task, safe_env(self.env), self.timeout, self.most)
+    done = self._started(folder, self.timeout)
     if _identity(root, folder) != made:
         error = (f'{self.model} has put something else in the place of its work folder, '
                  'so nothing is read there: see what it was asked')
@@ -212,6 +223,13 @@ def _run_in(self:CommandChat, root, folder):
     if self.keep:
         self._keep_output(done, root)
     return self._heard(done, folder)
+
+@patch
+def _started(self:CommandChat, folder, timeout, enough=None):
+    "How the agent ended in `folder`"
+    task = folder/'task.md'
+    command = [c.replace('{folder}', str(folder)).replace('{task}', str(task)) for c in self.command]
+    return run_command(command, folder, task, safe_env(self.env), timeout, self.most, enough)
 
 @patch
 def _keep_output(self:CommandChat, done, root):
@@ -244,3 +262,47 @@ def _run(self:CommandChat, messages, files):
             shutil.rmtree(root, ignore_errors=True)
         elif _identity(root) == ours:
             _redact_all(root, self.secrets)
+
+# %% ../../nbs/355_llm.command.ipynb #50b453c9
+_FILES = 'task.md', 'SKILL.md'
+
+def _set_back(folder):
+    "Let nobody have read the task in `folder`"
+    for name in _FILES:
+        path = folder/name
+        os.utime(path, ns=(0, path.stat().st_mtime_ns))
+
+def _was_read(folder):
+    "Has anybody read the task in `folder`?"
+    return any(os.stat(folder/name).st_atime_ns for name in _FILES if (folder/name).exists())
+
+def _can_tell(folder):
+    "Does this file system note when files are read?"
+    _set_back(folder)
+    (folder/'task.md').read_bytes()
+    noted = _was_read(folder)
+    _set_back(folder)
+    return noted
+
+# %% ../../nbs/355_llm.command.ipynb #45f1c27d
+_PATIENCE = 60. # Seconds in which an agent reads its task
+_TRIED = [dict(role='system', content='Say aye.'), dict(role='user', content='Are you there?')]
+
+@patch
+def probe(self:CommandChat)->None: # ValueError if it reads nothing; FileNotFoundError without the program
+    "See that the skill arrives, before a model is asked"
+    with tempfile.TemporaryDirectory(prefix='skillrl-', ignore_cleanup_errors=True) as root:
+        folder = lay_out(Path(root)/NAME, _TRIED, self.files)
+        if not _can_tell(folder):
+            return
+        done = self._started(folder, min(self.timeout, _PATIENCE), partial(_was_read, folder))
+        if not _was_read(folder):
+            raise ValueError(self._unread(done))
+
+@patch
+def _unread(self:CommandChat, done):
+    "Why the skill does not arrive"
+    if done.code:
+        return self._lost(done)
+    return (f'{shlex.join(self.command)} has read neither stdin nor task.md nor SKILL.md, '
+            'so it never sees the skill: let it read stdin, or give it the path, as {task}')

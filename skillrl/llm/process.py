@@ -7,7 +7,7 @@ __all__ = ['safe_env', 'Ended', 'run_command']
 
 # %% ../../nbs/350_llm.process.ipynb #8a477af4
 import atexit, os, shutil, signal, subprocess, sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -58,14 +58,19 @@ class _Process:
             os.close(line)
 
 # %% ../../nbs/350_llm.process.ipynb #9f8246ad
+_LOOK = .005 # Seconds between two looks
+
 @patch
-def wait(self:_Process, timeout:float)->int|None: # None when the time is up; a stop raises `Stopped`
+def wait(self:_Process,
+    timeout:float, # Seconds
+    enough:Callable[[], bool]|None=None, # Ends the wait when it says so
+)->int|None: # None when the time is up, or it was enough; a stop raises `Stopped`
     "The exit code of the command"
     until = monotonic() + timeout
-    left = timeout
-    while left > 0:
+    left, longest = timeout, _LOOK if enough else timeout
+    while left > 0 and not (enough and enough()):
         try:
-            return self.p.wait(min(left, check_stop()))
+            return self.p.wait(min(left, longest, check_stop()))
         except subprocess.TimeoutExpired:
             left = until - monotonic()
 
@@ -132,6 +137,7 @@ def run_command(
     env:dict,          # All its variables
     timeout:float=600.,   # Seconds, from 0
     most:int=1_000_000,   # Bytes to keep of each stream
+    enough:Callable[[], bool]|None=None, # Ends it when it says so, as if its time were up
 )->Ended: # `Stopped` if a stop is asked for
     "Run `command` until it ends or its time is up; what it has started ends with it"
     program = shutil.which(command[0])
@@ -142,7 +148,7 @@ def run_command(
         run = _Process(line, cwd=folder, env=env, stdin=f, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = _Drain(run.p.stdout, most), _Drain(run.p.stderr, most)
     try:
-        code = run.wait(timeout)
+        code = run.wait(timeout, enough)
     finally:
         run.end()
     for drain in (out, err):

@@ -18,6 +18,7 @@ from ..builders import build_episodes, build_placement, build_policy, build_rl_p
 from ..builders import derive_seed, distill_questions, rollout_limits
 from ..config import SkillRLConfig
 from ..envs.base import world
+from ..envs.suite import suites_of
 from ..evaluate import evaluate
 from ..runfolder import RunFolder
 from ..skills.bank import SkillBank, load_version
@@ -88,7 +89,7 @@ class Pipeline:
         config = config or SkillRLConfig().merged(run.config).fill_keys(named=named)
         self.collector = config # A chat policy may collect; after that, weights act
         self.config = config.merged({'model.policy_model_id': ''})
-        self.train, self.test = world(config.env.name).suites(config.env)
+        self.train, self.test = suites_of(world(config.env.name), config.env)
         self.suites = {s.name: s for s in self.train + self.test}
         for s in self.test:
             s.games(s.tests[0], 1) # Where there are none, the run stops before it starts

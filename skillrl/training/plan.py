@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from ..builders import starting_weights
 from ..config import SkillRLConfig
 from ..envs.base import world
+from ..envs.suite import suites_of
 from ..store import read_json
 from ..tables import Table
 from .memory import Batch, Held, MemoryPlan, Shape, held_by, memory_plan, shape_of
@@ -35,7 +36,7 @@ def sample_rows(
     games:int=_GAMES, # To play
 )->list[dict]: # `prompt` and `completion`; none where the world has no expert
     "What the expert reads and writes in a few games, without skills"
-    learn, _ = world(config.env.name).suites(config.env)
+    learn, _ = suites_of(world(config.env.name), config.env)
     few = config.merged({'sft.games': games, 'sft.demonstrator': 'expert', 'sft.hindsight': False})
     try:
         return [] if learn[0].live else demonstrations(learn[0], None, few)
@@ -108,7 +109,7 @@ def run_conditions(config:SkillRLConfig, held_out:list)->list[tuple[str, str]]:
 def run_phases(config:SkillRLConfig)->list[Phase]: # ValueError if there is no such world, or no such games
     "What a run does"
     env, rl = config.env, config.rl
-    learn, held_out = world(env.name).suites(env)
+    learn, held_out = suites_of(world(env.name), env)
     suites, every = len(learn) + len(held_out), config.evolution.validation_interval
     asks = bool(config.model.teacher_model_id)
     during = rl.iterations//every*len(learn) if evolves(config) else 0
@@ -243,7 +244,7 @@ def device_table(plan:RunPlan)->Table:
 def judged_when(plan:RunPlan)->str:
     "When banks are looked at, and what is played at the end"
     c = plan.config
-    _, held_out = world(c.env.name).suites(c.env)
+    _, held_out = suites_of(world(c.env.name), c.env)
     every, n = c.evolution.validation_interval, c.rl.iterations
     lines = []
     if evolves(c) and n >= every:
