@@ -92,6 +92,7 @@ def trl_trainer(rows, config, folder, clock):
     "TRL's trainer, whose episodes are `rows`; it takes one step for each `SIZE` of them, `ROUNDS` times"
     from datasets import Dataset
     from transformers import TrainerCallback
+    from skillrl.llm.placement import Placement, told_checkpointing
     from trl import GRPOConfig, GRPOTrainer as Theirs
     class Clock(TrainerCallback):
         def on_step_begin(self, *a, **kw):
@@ -113,7 +114,8 @@ def trl_trainer(rows, config, folder, clock):
         max_steps=steps*ROUNDS, learning_rate=rl.learning_rate, beta=rl.kl_coeff, epsilon=rl.clip_epsilon,
         loss_type='bnpo', use_bias_correction_kl=False, bf16=False, use_cpu=True, report_to='none',
         save_strategy='no', logging_strategy='no', lr_scheduler_type='constant', weight_decay=0.,
-        max_grad_norm=1., gradient_checkpointing=False, shuffle_dataset=False, disable_tqdm=True)
+        max_grad_norm=1., shuffle_dataset=False, disable_tqdm=True,
+        **told_checkpointing(Placement(), GRPOConfig))
     data = Dataset.from_dict({'prompt': ['go']*len(rows)})
     def reward(prompts, **kw):
         return [0.]*len(prompts)

@@ -43,6 +43,7 @@ HINDSIGHT = 'tests/test_hindsight.py'
 TRIALS = 'tests/test_trials.py'
 ORIGINAL = 'tests/test_original_engine.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
+REWARD = 'tests/test_webshop.py -k "85_per or fifth"'
 ABLATION = 'tests/test_ablation.py -k "not side and not stopped"'
 
 SKILLOPT = 'tests/test_skillopt_drafts.py'
@@ -102,6 +103,9 @@ MUTATIONS = [
     Mutation('scored rows are trained as free ones', 'llm/local.py', 'if by_score(allowed):\n        return', 'if False:\n        return', SCORING),
     Mutation('demonstrations think though replies do not', 'agent.py', 'write_reply(thought, action, episode.agent.reply)', 'write_reply(thought, action)', SCORING),
     Mutation('a published prompt asks for a thought', 'agent.py', "if agent.reply == 'action':", 'if False:', SCORING),
+    Mutation('a tag inside a command', 'llm/decoding.py', 'right and spelled and not _TAG.search(spelled)', 'right and spelled', f'{DECODING} -k tag_in_it'),
+    Mutation('alpha is the rank', 'llm/adapter.py', 'lora_alpha=self.alpha', 'lora_alpha=self.rank', f'{ADAPTER} -k alpha_by'),
+    Mutation('the bits of a base are forgotten', 'llm/adapter.py', "else base, known['bits']", 'else base, 0', f'{ADAPTER} -k as_many_bits'),
     # Relatives of GRPO
     Mutation('Dr. GRPO divides by the spread', 'training/rl.py', "scale=kind != 'dr_grpo'", 'scale=True', RELATIVES),
     Mutation('GiGPO without its steps', 'training/rl.py', "if kind == 'gigpo':", 'if False:', RELATIVES),
@@ -129,6 +133,10 @@ MUTATIONS = [
     Mutation('an official test is dealt to training', 'envs/alfworld/suites.py', "if 'train' not in split}", "if 'unseen' in split}", SUITES),
     Mutation('a game in two splits is taken', 'envs/alfworld/suites.py', 'if other != split:', 'if False:', SUITES),
     Mutation('part of a test instead of all of it', 'envs/alfworld/suites.py', "wanted = slice(None) if split in ('test', *self.tests) else slice(start, last)", 'wanted = slice(start, last)', SUITES),
+    Mutation('deal counts from 0', 'envs/base.py', 'enumerate(ordered, 1)', 'enumerate(ordered)', 'tests/test_worlds.py -k dealt'),
+    # `token_set_ratio` above 80 changes nothing: it finds alike whatever difflib finds alike above 85
+    Mutation('words are the same above 80', 'envs/webshop/reward.py', '_greedy_ratio(first, second) > SAME_ABOVE', '_greedy_ratio(first, second) > 80', REWARD),
+    Mutation('hardly is at most a tenth', 'envs/webshop/reward.py', 'self.title_score < _HARDLY', 'self.title_score <= _HARDLY', REWARD),
     # Trials
     Mutation('probation is shown', 'skills/entries.py', "return [o for o in self.items() if o.status == 'active']", "return [o for o in self.items() if o.status in ('active', PROBATION)]", TRIALS),
     Mutation('the sign of an effect', 'skills/trials.py', "(('with', 1), ('without', -1))", "(('with', -1), ('without', 1))", TRIALS),
@@ -139,9 +147,21 @@ MUTATIONS = [
     Mutation('what harms stays', 'skills/trials.py', '    if high < 0:\n', '    if False:\n', TRIALS),
     Mutation('a new goal was practised', 'envs/alfworld/households.py', 'if pair not in practised]', 'if True]', TRIALS),
     Mutation('tests ask for what was practised', 'envs/alfworld/households.py', 'return self.new_goals if split == NEW else self.goals', 'return self.goals', TRIALS),
+    Mutation('share of retrials inverted', 'skills/trials.py', 'rng.random() >= share', 'rng.random() < share', TRIALS),
+    Mutation('one other entry suffices as witness', 'skills/trials.py', 'LEAST_OTHERS = 3', 'LEAST_OTHERS = 1', TRIALS),
+    Mutation('two other entries suffice as witnesses', 'skills/trials.py', 'LEAST_OTHERS = 3', 'LEAST_OTHERS = 2', TRIALS),
+    Mutation('a form vouches at alpha', 'skills/trials.py', 'mean.interval(alpha/10)', 'mean.interval(alpha)', TRIALS),
+    Mutation('one group too many', 'skills/trials.py', 'groups >= config.trial_groups', 'groups > config.trial_groups', TRIALS),
+    Mutation('an entry is its own witness', 'skills/trials.py', 'if f == its_form and e and p is not o]', 'if f == its_form and e]', TRIALS),
+    Mutation('a late win counts in a trial', 'training/phases.py', 'bool(t.success) and len(t) <= config.env.max_steps', 'bool(t.success)', LOOP),
+    Mutation('only the first test split is held out', 'training/phases.py', 'for split in suite.tests for g', 'for split in suite.tests[:1] for g', LOOP),
+    Mutation('own effects come in as those of others', 'training/pipeline.py', 'if other != name else ()', 'if True else ()', LOOP),
+    Mutation('rounds in test suites play pairs', 'training/pipeline.py', 'tries = 1 if p.config.rl.iterations else TRIES', 'tries = TRIES', LOOP),
+    Mutation('probation ends for all at the first bank', 'training/pipeline.py', 'p.save_bank(suite, put_on_probation(bank))', 'p.save_bank(suite, bank)', LOOP),
     # Evolution and its gate
     Mutation('no threshold for weak categories', 'skills/evolution.py', 'if r.n and r.mean < threshold]', 'if r.n]', GATE),
     Mutation('games of a proposal may be in its gate', 'skills/evolution.py', 'assert_fresh(games.gate, used)', 'pass', GATE),
+    Mutation('what was seen may be a gate game', 'skills/evolution.py', '[*games.evidence, *games.seen]', 'games.evidence', GATE),
     Mutation('held-out games may be played', 'skills/evolution.py', "assert_fresh(pool, held_out, role, 'held out for the final test')", 'pass', GATE),
     Mutation('the report plays games of the gate', 'skills/evolution.py', 'decided = used | {g.id for g in games.gate}', 'decided = used', GATE),
     Mutation('untrusted text is tried', 'skills/evolution.py', 'findings = examine(p.item) if isinstance(p.item, (Skill, Mistake)) else []', 'findings = []', GATE),
@@ -175,6 +195,7 @@ MUTATIONS = [
     Mutation('who looks around goes anywhere', 'envs/alfworld/teacher.py', 'order.sort(key=lambda place: looked[room, place])', 'pass', LOOP),
     Mutation('all who look around go to one place', 'envs/alfworld/teacher.py', 'looked.update((room, place) for place in order[:PLACES])', 'pass', LOOP),
     Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
+    Mutation('one row fewer of a prompt', 'training/dagger.py', 'w.seen[said] <= options.repeats', 'w.seen[said] < options.repeats', DAGGER),
     # Hindsight
     Mutation('what lay there at the beginning was reached', 'envs/alfworld/hindsight.py', 'known.contents = first_contents(t)', 'pass', HINDSIGHT),
     Mutation('the least demanding goal of a step', 'envs/alfworld/hindsight.py', 'return max(goals, key=', 'return min(goals, key=', HINDSIGHT),
@@ -200,6 +221,9 @@ MUTATIONS = [
     Mutation('planned passes are those of all rows', 'training/plan.py', 'min(MOST_ROWS, most)', 'MOST_ROWS', PLANNER),
     Mutation('activations of one layer are planned', 'training/memory.py', 'return shape.layers*layer', 'return layer', PLANNER),
     Mutation('the planned cache holds keys alone', 'training/memory.py', 'cache = 2*shape.layers', 'cache = shape.layers', PLANNER),
+    Mutation('a gate plays once', 'training/plan.py', 'rounds*2*pairs', 'rounds*pairs', PLANNER),
+    Mutation('rent of one device', 'training/plan.py', "f'{hours*d.usd:,.0f}'", "f'{hours/n*d.usd:,.0f}'", PLANNER),
+    Mutation('mean weight without the rows', 'training/tinker.py', 'len(r)*total if self.mean', 'len(r) if self.mean', TINKER),
     Mutation('gradients of old log-probs leave', 'training/tinker.py', 'if ctx.steps != ctx.policy.steps:', 'if False:', TINKER),
     Mutation('requests to an engine are not filled up', 'training/tinker.py', 'full = rows + [filler]*(-len(rows) % size)', 'full = rows', TINKER),
     Mutation('a tracker is told all again', 'tracking.py', 'if number >= known:', 'if True:', TRACKING),

@@ -48,6 +48,7 @@ def peak_bytes():
 def build(case, held):
     "A random model, with an adapter or checkpointing where the case asks for it"
     import torch
+    from skillrl.llm.placement import checkpoint_gradients
     from skillrl.llm.tiny import word_tokenizer
     from skillrl.training.rl import TrainablePolicy
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -59,7 +60,7 @@ def build(case, held):
         lora = LoraConfig(r=held.rank, target_modules='all-linear', task_type='CAUSAL_LM')
         model = get_peft_model(model, lora)
     if held.checkpointing:
-        model.gradient_checkpointing_enable(dict(use_reentrant=False))
+        checkpoint_gradients(model)
     if held.computes == 'bfloat16':
         model.autocast_dtype = torch.bfloat16
     return TrainablePolicy(model.train(), word_tokenizer(['a mug']))

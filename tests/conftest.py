@@ -1,5 +1,5 @@
 "What holds for all tests"
-import signal
+import logging, signal
 
 # One part of the library after another, all in under two minutes on two cores: `pytest -m smoke`
 SMOKE = {
@@ -35,6 +35,14 @@ def pytest_collection_modifyitems(items):
         if is_smoke(item.nodeid):
             item.add_marker('smoke')
 
+class Announced(logging.Handler):
+    "Fails where a library logs that a name we use will go"
+    def emit(self, record):
+        if 'deprecated' in record.getMessage():
+            raise FutureWarning(record.getMessage())
+
 def pytest_configure(config):
-    "Ctrl-C works in tests; a job in the background begins without its handler"
+    "Ctrl-C works in tests, though a job in the background begins without its handler; old names are errors"
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for library in ('transformers', 'peft', 'trl'):
+        logging.getLogger(library).addHandler(Announced())

@@ -124,6 +124,19 @@ def test_four_bits_pass_gradients_on_after_a_reply_was_written(bases):
     assert same(*found)
     assert all(g.any() for name, g in found[1].items() if 'layers.0' in name)
 
+@pytest.mark.parametrize('alpha, share', [(2., .5), (4., 1.), (12., 3.)])
+def test_the_share_of_an_adapter_is_alpha_by_rank(bases, alpha, share):
+    policy = new_adapter(bases['llama'], LoraOptions(rank=4, alpha=alpha))
+    held = [getattr(m, 'scaling', None) for m in policy.model.modules()]
+    assert {scaling['default'] for scaling in held if isinstance(scaling, dict)} == {share}
+
+@pytest.mark.parametrize('bits', [0, 4, 8])
+def test_a_loaded_adapter_lies_beside_a_base_of_as_many_bits(bases, tmp_path, bits):
+    folder = new_adapter(bases['qwen2'], LoraOptions(rank=4, bits=bits)).save(tmp_path/'a')
+    policy = load_policy(folder)
+    assert policy.bits == bits
+    assert json.loads((policy.save(tmp_path/'b')/'base.json').read_text())['bits'] == bits
+
 def test_a_reference_after_sft_stays_what_it_was(bases):
     policy = new_adapter(bases['qwen3'], LoraOptions(rank=4))
     with torch.no_grad():

@@ -44,9 +44,9 @@ def test_after_refusals_in_a_row_the_expert_takes_a_step():
     for e in episodes:
         assert [step.ok for step in e.steps[:8]] == [False, False, False, True]*2
 
-def test_a_prompt_is_labelled_twice_at_most():
+def test_a_prompt_is_labelled_twice_and_no_more():
     rows, _ = labelled(Stubborn(), helped=0., refusals=99)
-    assert max(Counter(row['prompt'][-1]['content'] for row in rows).values()) <= 2
+    assert max(Counter(row['prompt'][-1]['content'] for row in rows).values()) == 2
 
 def test_one_seed_makes_the_same_rows():
     assert labelled()[0] == labelled()[0]

@@ -101,6 +101,15 @@ def test_no_other_tag_is_completed_in_a_thought(begun, ruled_out):
     bracket = tokenizer.convert_tokens_to_ids('>')
     assert (bracket in draft.rule.ids) is ruled_out
 
+@pytest.mark.parametrize('tag', ['<think>', '</THINK>', '<action>', '</action>'])
+def test_a_command_with_a_tag_in_it_cannot_be_written(tag):
+    tokenizer = byte_pairs()
+    form = ReplyForm(tokenizer, {tokenizer.eos_token_id})
+    for thinks in (True, False):
+        assert form.command_ids(f'search {tag[1:-1]} lamp', thinks)
+        assert form.command_ids(f'search {tag} lamp', thinks) == ()
+        assert form.command_ids(' ', thinks) == ()
+
 def test_commands_are_tokenised_as_in_a_whole_reply():
     tokenizer = byte_pairs()
     form = ReplyForm(tokenizer, {tokenizer.eos_token_id})

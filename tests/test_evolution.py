@@ -481,6 +481,17 @@ def test_no_game_is_used_twice():
         with pytest.raises(ValueError, match=said):
             keep_apart(some)
 
+def test_what_was_seen_since_the_last_round_is_no_gate_game_and_no_test_game():
+    val, pool = games('val', 2), games('gate', 4)
+    seen = [Trajectory('t', '', game=g.id) for g in [*val, *games('played', 3), pool[0]]]
+    assert keep_apart(RoundGames([], pool, seen=seen[:-1])) == {t.game for t in seen[:-1]}
+    with pytest.raises(ValueError, match='made from'):
+        keep_apart(RoundGames([], pool, seen=seen))
+    with pytest.raises(ValueError, match='chosen by'):
+        keep_apart(RoundGames([], [], pool, seen=seen))
+    with pytest.raises(ValueError, match='played/cool/2.*held out for the final test'):
+        keep_apart(RoundGames([], pool, seen=seen[:-1], held_out=['played/cool/2']))
+
 def test_splits_of_a_household_do_not_meet():
     suite = HouseholdSuite(Household('train-004'))
     ids = {split: {g.id for g in suite.games(split, 60)} for split in {*SPLITS, 'report'}}

@@ -4,6 +4,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from skillrl.llm.placement import Placement, told_checkpointing
 from skillrl.training.grpo import (LossOptions, group_advantage, grpo_loss, has_variance, kl_to_ref,
                                    step_advantage, token_logps)
 
@@ -181,7 +182,7 @@ def trl_trainer(tmp_path_factory):
         args = GRPOConfig(output_dir=folder+'/out', per_device_train_batch_size=12, num_generations=3,
                           max_completion_length=8, beta=beta, loss_type=loss_type, epsilon=.2,
                           use_bias_correction_kl=False, bf16=False, use_cpu=True, report_to=[],
-                          gradient_checkpointing=False)
+                          **told_checkpointing(Placement(), GRPOConfig))
         data = Dataset.from_list([dict(prompt='w5 w6')]*12)
         from transformers import Qwen3ForCausalLM
         model = Qwen3ForCausalLM.from_pretrained(folder)

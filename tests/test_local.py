@@ -1,5 +1,5 @@
 "Policies of many families, and the ways a saved one can be broken: the long half of the page `llm.local`"
-import json, resource
+import json, resource, subprocess, sys
 from pathlib import Path
 
 import pytest, torch
@@ -235,3 +235,14 @@ def test_a_full_disk_leaves_the_earlier_policy(tok, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert folder(d) == before and [p.name for p in tmp_path.iterdir()] == ['p']
+
+FIRST_RUN = """
+from skillrl.cli import main
+main(['eval', '--tasks', '1', '--max-steps', '2'])
+"""
+
+def test_a_first_run_announces_nothing_that_will_go(tmp_path):
+    "Neither by a warning nor by a line of a library's log"
+    done = subprocess.run([sys.executable, '-W', 'always::FutureWarning', '-c', FIRST_RUN],
+                          cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and 'deprecated' not in done.stderr, done.stderr

@@ -1,5 +1,6 @@
 "Which games each phase plays: training games, fresh games for each round, test games under the right bank"
 import json
+from types import SimpleNamespace
 import pytest
 from skillrl.builders import build_local_policy
 from skillrl.config import SkillRLConfig
@@ -11,7 +12,7 @@ from skillrl.skills.bank import Skill, SkillBank
 from skillrl.training import phases, pipeline
 from skillrl.training.phases import draw_groups, evolve_bank, round_games
 from skillrl.training.pipeline import Pipeline, bank_shown
-from skillrl.trajectory import Trajectory
+from skillrl.trajectory import Step, Trajectory
 
 SMALL = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 4,
          'rl.tasks_per_iteration': 6, 'rl.group_size': 2, 'evolution.val_tasks': 6,
@@ -63,6 +64,22 @@ def test_every_evolution_round_has_games_of_its_own():
     played = ids(g for r in rounds for g in [*r.validation, *r.gate, *r.report])
     assert not played & set(rounds[0].held_out)
 
+@pytest.mark.parametrize('gate', ['sign', 'probation'])
+def test_every_split_of_tests_is_held_out(gate):
+    suite, config = suites_of()[0][0], CONFIG.merged({'evolution.gate': gate})
+    tests = [ids(suite.games(split, config.env.test_tasks)) for split in ('test', 'new')]
+    assert round_games(suite, config).held_out == set.union(*tests) and all(tests)
+
+def test_a_win_after_the_steps_of_a_test_is_no_win_of_a_trial(monkeypatch):
+    suite, config = suites_of()[0][0], CONFIG.merged({'env.max_steps': 5, 'env.collect_steps': 9})
+    def finished(steps):
+        t = Trajectory(f'{steps}', 'cool the mug', 'cool', [Step('', '')]*steps, True)
+        return SimpleNamespace(done=True, retriever=None, rows=[], trajectory=lambda: t)
+    monkeypatch.setattr(phases, '_round_groups', lambda *args: [[finished(4), finished(5), finished(6)]])
+    monkeypatch.setattr(phases, 'play_episodes', lambda *args: None)
+    played = phases.play_trials(None, [suite], {suite.name: SkillBank()}, config)[suite.name]
+    assert [t.success for t in played] == [True, True, False]
+
 def test_a_round_plays_the_games_of_its_number(monkeypatch):
     suite, seen = suites_of()[0][0], []
     def play(policy, episodes, *args):
@@ -105,6 +122,22 @@ def test_each_condition_shows_its_bank(tmp_path):
         wrong = title(bank_shown(p, 'wrong bank', i))
         assert wrong.endswith(' 0') and wrong.startswith('test') and wrong != f'{suite.name} 0'
     p.run.close()
+
+def test_what_others_measured_is_theirs_alone():
+    measured = {'a': {'look': [1], 'open': [2]}, 'b': {'look': [3, 4]}, 'c': {'shut': [5]}}
+    assert pipeline._elsewhere(measured, 'a') == {'look': [3, 4], 'shut': [5]}
+    assert pipeline._elsewhere(measured, 'b') == {'look': [1], 'open': [2], 'shut': [5]}
+
+@pytest.mark.parametrize('gate, statuses', [('probation', ['active', 'probation']), ('sign', ['active'])])
+def test_a_bank_begins_on_probation_where_trials_decide(tmp_path, monkeypatch, gate, statuses):
+    fresh = SkillBank([Skill('gen_001', 'Doors', 'Open what is closed.')])
+    monkeypatch.setattr(pipeline, 'write_bank', lambda *args: fresh)
+    with RunFolder(tmp_path/'run', CONFIG.merged({'evolution.gate': gate})) as run:
+        p = Pipeline(run)
+        pipeline.distill(p)
+        for suite in p.suites.values():
+            versions = range(p.state['versions'][suite.name] + 1)
+            assert [p.bank(suite, n).items()[0].status for n in versions] == statuses
 
 class Saved:
     def __init__(self, name):

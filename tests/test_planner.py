@@ -4,6 +4,7 @@ Parameters and kept activations of small models in four architectures; SmolLM2's
 with a tiny model in its place; refusals of the preflight; plans of the configs that ship."""
 import json, re, subprocess, sys, zipfile
 from dataclasses import replace
+from types import SimpleNamespace
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -12,7 +13,8 @@ from skillrl.config import SkillRLConfig, load_config
 from skillrl.store import data_path
 from skillrl.training.memory import (Batch, Held, Shape, activation_bytes, adapter_parameters, kept_bytes,
                                      memory_plan, play_bytes, shape_from, shape_of)
-from skillrl.training.plan import Lengths, RunPlan, device_table, judged_when, learnt_at_once
+from skillrl.training import plan as planner
+from skillrl.training.plan import Lengths, RunPlan, device_table, judged_when, learnt_at_once, run_phases
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)
@@ -204,3 +206,23 @@ def test_on_a_cpu_blocks_freed_beside_adapters_stay():
     here, there = learning(rank=4), learning(rank=4, gpu=True)
     assert here['freed blocks'] == pytest.approx(.55*here['activations'])
     assert 'freed blocks' not in there | learning()
+
+def test_a_gate_plays_each_game_twice():
+    "Of 10 iterations a round after each 5, in 2 suites: 4 rounds of 6*3*4 pairs, played twice, of 10 steps"
+    config = SkillRLConfig().merged({
+        'env.max_steps': 10, 'env.train_suites': 2, 'rl.iterations': 10, 'evolution.validation_interval': 5,
+        'evolution.gate': 'sign', 'evolution.max_new_skills': 3, 'evolution.gate_tasks': 4})
+    def gate(config):
+        rl = {phase.name: phase for phase in run_phases(config)}['rl']
+        return rl.turns - rl.rows
+    assert gate(config) == 4*72*2*10
+    assert gate(config.merged({'evolution.gate': 'probation'})) == 0
+
+def test_rent_is_that_of_all_devices(monkeypatch):
+    "100 hours of one device are 25 of four, and cost as much"
+    device = SimpleNamespace(name='d', memory=80e9, usd=2., gpu=True)
+    monkeypatch.setattr(planner, 'DEVICES', [device])
+    monkeypatch.setattr(planner, 'hours_of', lambda *args: 100.)
+    monkeypatch.setattr(planner, 'memory_of', lambda *args: SimpleNamespace(total=300e9))
+    rows = device_table(SimpleNamespace(config=SkillRLConfig())).rows
+    assert {tuple(row[1:]) for row in rows} == {('300.0', 'd', '4', '25.0', '200')}

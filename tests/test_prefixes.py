@@ -5,6 +5,7 @@ import transformers as hf
 from skillrl.conversation import GrownPrompt
 from skillrl.llm.head import chunked_logps
 from skillrl.llm.local import Policy
+from skillrl.llm.placement import checkpoint_gradients
 from skillrl.llm.prefixes import TREE_FAMILIES, prefix_tree, share_prefixes, shares_prefixes
 from skillrl.llm.tiny import word_tokenizer
 
@@ -118,7 +119,7 @@ def test_layers_that_keep_nothing_for_backward_read_the_tree_again():
     usual, shared = pair('qwen3')
     prompts, replies = zip(*conversations(random.Random(5)))
     expected = gradient(usual, prompts, replies)
-    shared.model.train().gradient_checkpointing_enable()
+    checkpoint_gradients(shared.model)
     torch.testing.assert_close(gradient(shared, prompts, replies)[1], expected[1], atol=1e-5, rtol=1e-4)
 
 def test_sharing_is_copied_with_a_policy_and_not_saved(tmp_path):

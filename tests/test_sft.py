@@ -3,6 +3,7 @@ import pytest
 import torch
 from skillrl.llm.adapter import LoraOptions, load_policy, merge_adapter
 from skillrl.llm.local import Policy
+from skillrl.llm.placement import Placement, told_checkpointing
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.training.sft import AdapterOptions, FullOptions, adapter_sft, encode_rows, full_sft, sft_tokens
 
@@ -55,7 +56,8 @@ def test_losses_are_those_of_prompt_completion_rows(base, tmp_path):
     set_seed(0)
     args = SFTConfig(output_dir=str(tmp_path/'trl'), seed=0, max_steps=4, learning_rate=1e-2,
                      per_device_train_batch_size=3, logging_steps=1, save_strategy='no', report_to='none',
-                     use_cpu=True, bf16=False, gradient_checkpointing=False, completion_only_loss=True)
+                     use_cpu=True, bf16=False, completion_only_loss=True,
+                     **told_checkpointing(Placement(), SFTConfig))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     lora = LoraConfig(r=8, lora_alpha=16, target_modules='all-linear', task_type='CAUSAL_LM')
     data = Dataset.from_list(ROWS)

@@ -28,6 +28,7 @@ class Counting(LocalTraining):
 
     def forward_backward(self, data, loss_fn):
         self.pushed.append(len(data))
+        self.data = data
         return super().forward_backward(data, loss_fn)
 
 @pytest.fixture
@@ -57,6 +58,17 @@ def test_a_step_without_a_gradient_asks_for_nothing(policy):
     before = policy.logps([[5, 6]], [[7]])[0].detach()
     assert policy.step(lr=1.) == {}
     assert torch.equal(policy.logps([[5, 6]], [[7]])[0], before)
+
+@pytest.mark.parametrize('mean, weight', [(True, 4*REQUEST_ROWS), (False, 1)])
+def test_a_server_that_takes_means_is_sent_sums(policy, mean, weight):
+    "Three tokens before two are four places of a row, and requests are filled up to so many rows"
+    policy.mean = mean
+    lp = policy.logps([[4, 5, 6]]*2, [[7, 8]]*2)[0]
+    (lp*torch.tensor([[1., -2.], [3., 0.]])).sum().backward()
+    policy.step(lr=.01)
+    sent = [d.loss_fn_inputs['advantages'].tolist() for d in policy.client.data]
+    assert sent[:2] == [[0, 0, -weight, 2*weight], [0, 0, -3*weight, 0]]
+    assert len(sent) == REQUEST_ROWS and not any(map(any, sent[2:]))
 
 def test_log_probs_from_before_a_step_give_no_gradient(policy):
     old = policy.logps([[5, 6]], [[7]])[0]

@@ -10,8 +10,8 @@ from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.retrieval import Retriever, advice
-from skillrl.skills.trials import (Effect, draw_trials, effects_by_form, on_trial, put_on_probation,
-                                   settle_trials)
+from skillrl.skills.trials import (Effect, draw_trials, effects_by_form, known_effect, on_trial,
+                                   put_on_probation, settle_trials)
 from skillrl.trajectory import Trajectory
 
 sys.path.append(str(Path(__file__).parents[1]/'benchmarks'))
@@ -131,3 +131,38 @@ def test_nobody_practises_the_goals_of_the_new_split():
         goals = {split: {g.goal for g in house.games(split, 12)} for split in splits}
         new = {g.goal for g in house.games('new', 12)}
         assert len(new) >= 12 and not new & set.union(*goals.values())
+
+def drawn(status, share, size=8, seeds=400):
+    "How often one entry is on trial"
+    bank = tried(status)
+    groups = [draw_trials(bank, ['a'], size, share, seed) for seed in range(seeds)]
+    assert {sum('a' in h for h in hidden) for hidden, on in groups if on} <= {size//2}
+    return sum(on == ['a'] for _, on in groups)
+
+def test_the_proven_are_tried_again_in_a_share_of_groups_and_the_new_in_all():
+    assert [drawn('active', share) for share in (0., 1.)] == [0, 400]
+    assert 20 < drawn('active', .1) < 60
+    assert drawn('probation', 0.) == drawn('probation', 0., size=5) == 400
+    assert drawn('probation', 1., size=1) == 0
+
+def test_three_others_of_a_form_vouch_for_a_fourth_and_nobody_for_itself():
+    """Each wins 13 of 20 with it and 7 of 20 without: .3, with the variance .023, which leaves a sceptic at
+    .03 - 1.28*.047 < 0, and the mean of three others at .3 - 2.33*.088 > 0"""
+    counts = dict(tries_with=20, wins_with=13, tries_without=20, wins_without=7)
+    def statuses(n):
+        things = ['plate', 'mug', 'bowl', 'cup'][:n]
+        skills = [Skill(f's{i}', 'Where', f'Look for {thing} in cabinet 1.', category='cool',
+                        status='probation', stats=dict(counts)) for i, thing in enumerate(things)]
+        settled, _ = settle_trials(SkillBank([], {'cool': skills}), {}, None, ROUTER)
+        return {o.status for o in settled.items()}
+    assert [statuses(n) for n in (1, 2, 3)] == [{'probation'}]*3
+    assert statuses(4) == {'active'}
+
+@pytest.mark.parametrize('mean, vouched', [(.23, False), (.24, True)])
+def test_a_form_vouches_at_a_tenth_of_alpha(mean, vouched):
+    "The mean of three has the deviation .1: at .01 its lower bound is 2.33 of these below, at .1 only 1.28"
+    assert known_effect(None, [Effect(mean, .03)]*3, .1).vouched is vouched
+
+@pytest.mark.parametrize('groups, status', [(23, 'probation'), (24, 'retired')])
+def test_so_many_groups_without_an_effect_are_enough(groups, status):
+    assert status_of(tried(groups=groups), trial_groups=24) == status

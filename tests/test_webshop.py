@@ -22,7 +22,7 @@ from skillrl.envs.webshop.goals import NO_CAP, Goals, official_splits, splits
 from skillrl.envs.webshop.notes import ShopNotes, read_request
 from skillrl.envs.webshop.official import OfficialShop
 from skillrl.envs.webshop.reward import (
-    has_attribute, letter_nouns, matched_options, measure_purchase, same_words, title_score)
+    Kind, has_attribute, letter_nouns, matched_options, measure_purchase, same_words, title_score)
 from skillrl.envs.webshop.shop import (WARES, conventions, generate_catalogue, generate_shop, size_sentence,
                                        unsolvable, word_sentence)
 from skillrl.envs.webshop.suites import ShopSuite
@@ -182,7 +182,8 @@ def test_options_match_as_the_original_matches_them(bought, wanted, n):
 
 @pytest.mark.parametrize('a, b, same', [
     ('abcdefghij', 'abcdefghiz', True), ('abcdefg', 'abcdefz', True), ('abcdef', 'abcdez', False),
-    ('aéé', 'a', True), ('', '', False), ('a_b', 'a b', False)])
+    ('aéé', 'a', True), ('', '', False), ('a_b', 'a b', False),
+    ('abcdefghijklmnopqrst', 'abcdefghijklmnopqxyz', False), ('bab caaaccc', 'bab caacdcc', False)])
 def test_more_than_85_per_cent_of_letters_are_the_same(a, b, same):
     assert same_words(a, b) is same
 
@@ -195,6 +196,11 @@ def test_the_kind_decides_before_everything_else():
     assert measure_purchase(other, {}, 5., lamp).reward == 0
     apart = SimpleNamespace(**vars(lamp) | dict(name='Lamp of a b c d e f g', query='x', path='Home › Home'))
     assert measure_purchase(lamp, {}, 5., apart).reward == .5
+
+@pytest.mark.parametrize('score, match, factor', [
+    (0., True, 0.), (.09, True, .1), (.1, False, .5), (.1, True, 1.), (.2, False, .5), (.21, False, 1.)])
+def test_shares_of_a_tenth_and_a_fifth_of_the_nouns_part_the_factors(score, match, factor):
+    assert [Kind(match, False, score).factor, Kind(False, match, score).factor] == [factor]*2
 
 def test_titles_without_nouns_and_with_the_same_noun_twice():
     assert title_score(['lamp'], []) == .2

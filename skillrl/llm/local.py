@@ -15,7 +15,7 @@ from fastcore.basics import patch
 from ..conversation import GrownPrompt
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
 from .head import MOST_SCORES, chunked_logps
-from .kv_cache import kv_cache
+from .kv_cache import cache_word, kv_cache
 from .placement import Placement, evaluating, in_precision
 from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
                                   read_tree, shares_prefixes, stacked_cache)
@@ -172,9 +172,9 @@ class Reply:
 def _scores(self:Policy, ids, mask, past=None):
     "Scores (B,V) of the token after the last of `ids`, and the cache grown by `ids`"
     positions = _positions(mask)[:, -ids.shape[1]:]
-    out = self.model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=past,
-                     use_cache=True, logits_to_keep=1)
-    return out.logits[:, -1].float(), out.past_key_values
+    out = self.model(input_ids=ids, attention_mask=mask, position_ids=positions,
+                     use_cache=True, logits_to_keep=1, **{cache_word(): past})
+    return out.logits[:, -1].float(), out[cache_word()]
 
 # %% ../../nbs/340_llm.local.ipynb #f045c2b0
 def _read_once(policy, prompts, device):
@@ -276,6 +276,7 @@ def _batches(prompts, most, new):
             cut.append([])
         cut[-1].append(i)
     return cut
+
 
 
 # %% ../../nbs/340_llm.local.ipynb #13e10759

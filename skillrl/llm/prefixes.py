@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from fastcore.basics import patch
 from torch import Tensor
-from .kv_cache import kv_cache
+from .kv_cache import cache_word, kv_cache
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
 
@@ -162,7 +162,7 @@ def read_tree(
     none = torch.zeros(1, 1, 1, 1, device=device)
     out = model.get_decoder()(input_ids=ids, position_ids=depths, attention_mask=none, use_cache=use_cache,
                               tree=tree.blocks(device))
-    return out.last_hidden_state[0], out.past_key_values
+    return out.last_hidden_state[0], getattr(out, cache_word())
 
 # %% ../../nbs/336_llm.prefixes.ipynb #e04a3dc6
 def read_prompts(

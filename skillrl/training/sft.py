@@ -18,7 +18,7 @@ from ..agent import StepRow
 from ..llm.adapter import AdapterPolicy, LoraOptions, load_base, merge_adapter
 from ..llm.local import Policy
 from ..llm.saved_model import load_tokenizer
-from ..llm.placement import Placement, kept_generators, threads
+from ..llm.placement import Placement, kept_generators, threads, told_checkpointing
 from .grpo import finite_or_raise
 
 # %% ../../nbs/07_training.sft.ipynb #4919f096
@@ -203,7 +203,7 @@ def _trainer(tokens, base, tokenizer, options, folder):
     args = SFTConfig(output_dir=folder, seed=o.seed, max_steps=o.steps, learning_rate=o.lr, max_length=None,
                      per_device_train_batch_size=o.batch_size, disable_tqdm=not o.progress, logging_steps=1,
                      save_strategy='no', report_to='none', use_cpu=device=='cpu',
-                     bf16=dtype==torch.bfloat16, **_checkpointing(o.placement))
+                     bf16=dtype==torch.bfloat16, **told_checkpointing(o.placement, SFTConfig))
     data = Dataset.from_list(tokens)
     trainer = SFTTrainer(base, args, train_dataset=data, processing_class=tokenizer,
                          peft_config=o.lora.peft_config())
@@ -212,11 +212,6 @@ def _trainer(tokens, base, tokenizer, options, folder):
         if p.requires_grad:
             p.data = p.data.float()
     return trainer
-
-def _checkpointing(placement):
-    "What `trl` is told of gradient checkpointing, which it does unless told otherwise"
-    how = dict(use_reentrant=False)
-    return dict(gradient_checkpointing=placement.gradient_checkpointing, gradient_checkpointing_kwargs=how)
 
 # %% ../../nbs/07_training.sft.ipynb #a949179b
 def adapter_sft(
