@@ -292,6 +292,7 @@ def main(
             warnings.showwarning = _show_warning
             return _status(args)
 
+# %% ../nbs/855_cli.ipynb #af41268e
 def _status(args):
     try:
         return args.run(args) or 0

@@ -31,14 +31,15 @@ def here(tmp_path, monkeypatch):
     (tmp_path/'one/SKILL.md').write_text(f'---\nname: one\ndescription: d\n---\n{EVIL} text\n')
     with RunFolder(tmp_path/'run', SkillRLConfig()) as run:
         run.commit(dict(phase=f'rl {EVIL}', done=0, versions={}))
-    (tmp_path/'run/report.md').write_text(f'## Success\n\n| a |\n|---|\n| {EVIL} |\n\n## What changed\n\n{EVIL}\n')
+    told = f'## Success\n\n| a |\n|---|\n| {EVIL} |\n\n## What changed\n\n{EVIL}\n'
+    (tmp_path/'run/report.md').write_text(told)
     row = json.dumps(dict(id=EVIL, task=EVIL, category=EVIL, steps=[]))
     (tmp_path/'episodes.jsonl').write_text(row + '\n')
     (tmp_path/'config.json').write_text(json.dumps({'rl': {EVIL: 1}}))
     return tmp_path
 
-SHOWN = ['inspect one', 'inspect run', 'inspect bank.json', 'inspect bank.json --id a', 'inspect episodes.jsonl',
-         'inspect config.json']
+SHOWN = ['inspect one', 'inspect run', 'inspect bank.json', 'inspect bank.json --id a',
+         'inspect episodes.jsonl', 'inspect config.json']
 
 @pytest.mark.parametrize('line', SHOWN)
 def test_control_characters_in_what_is_inspected_are_spelled_out(here, capsys, line):
