@@ -6,10 +6,11 @@
 __all__ = ['COMMANDS', 'Command', 'parser', 'main']
 
 # %% ../nbs/855_cli.ipynb #09fe5fb8
-import argparse, difflib, os, sys, warnings
+import argparse, difflib, os, sys, unicodedata, warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 from .config import EnvConfig, ModelConfig
 from .commands.look import doctor, export, inspect, watch
 from .commands.loop import ablate, train
@@ -259,23 +260,49 @@ def _nearest(sub, word):
         return f'did you mean {", ".join(near)}?'
     return f'it has {", ".join(flags)}'
 
+# %% ../nbs/855_cli.ipynb #abf7ffa0
+def _spelled_out(c):
+    "`c`, spelled out if a terminal would obey it"
+    obeyed = unicodedata.category(c) in ('Cc', 'Cf', 'Cs', 'Zl', 'Zp')
+    return c.encode('unicode_escape').decode() if obeyed and c not in '\n\t' else c
+
+class _Screen:
+    "A stream that spells out control characters; our own bars write to what it wraps"
+    def __init__(self, stream:TextIO):
+        self._wrapped = stream # The name by which `tqdm` knows two streams for one
+
+    def __getattr__(self, name):
+        return getattr(self._wrapped, name)
+
+    def write(self, text:str)->int:
+        shown = text if text.isprintable() else ''.join(map(_spelled_out, text))
+        return self._wrapped.write(shown)
+
+def _screen(stream):
+    return stream and _Screen(stream) # A process without a terminal may have none
+
 # %% ../nbs/855_cli.ipynb #a84dc478
 def main(
     argv:Sequence[str]|None=None, # Words of the command line; those of this process if left out
 )->int: # Exit status: 0 done, 1 failed, 2 misunderstood, 130 interrupted
     "Run one command"
-    args = _parse(argv)
-    with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
-        try:
-            return args.run(args) or 0
-        except KeyboardInterrupt:
-            return 130
-        except BrokenPipeError: # `skillrl inspect | head`
-            return os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as e:
-            _say(_sentence(e))
-            return 1
+    with redirect_stdout(_screen(sys.stdout)), redirect_stderr(_screen(sys.stderr)):
+        args = _parse(argv)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _status(args)
+
+# %% ../nbs/855_cli.ipynb #af41268e
+def _status(args):
+    try:
+        return args.run(args) or 0
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError: # `skillrl inspect | head`
+        return os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as e:
+        _say(_sentence(e))
+        return 1
 
 def _show_warning(message, *where, **more):
     _say(message)

@@ -158,7 +158,8 @@ def _run(shown):
 def _draw(shown, phase, done, total):
     from tqdm import tqdm
     if phase not in shown.bars:
-        shown.bars[phase] = tqdm(total=total, desc=f'{phase:9}', file=shown.out)
+        terminal = getattr(shown.out, '_wrapped', shown.out) # A bar moves the cursor
+        shown.bars[phase] = tqdm(total=total, desc=f'{phase:9}', file=terminal)
     bar = shown.bars[phase]
     bar.update(done - bar.n)
     if total and done >= total:

@@ -293,7 +293,7 @@ def answers(*replies):
     "A server that gives these answers, (status, JSON), one after the other, the last again and again"
     class Scripted(serving.Server):
         asked = 0
-        def handle(self, route, data, caller, named):
+        def handle(self, route, data, caller):
             self.asked += 1
             return replies[min(self.asked, len(replies)) - 1]
     with serve(None) as s:

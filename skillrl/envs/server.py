@@ -15,10 +15,11 @@ from functools import partial
 from http.client import responses
 from queue import SimpleQueue
 from threading import Thread
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 from fastcore.basics import patch
-from .sessions import SESSION, Caller, Refusal, Sessions
+from .sessions import SESSION, Caller, Refusal, Sessions, takes_from
 
 # %% ../../nbs/512_envs.server.ipynb #aa66541c
 class Server(Sessions):
@@ -202,6 +203,8 @@ class _Connection:
     reader:asyncio.StreamReader
     writer:asyncio.StreamWriter
     caller:Caller
+    plays:bool = False # Was its last request about an episode?
+    waits:float = 0.   # Since when for a request, on the clock of `monotonic`; 0 while one is answered
 
     async def send(self, data:bytes)->None:
         async with asyncio.timeout(ASK):
@@ -220,7 +223,8 @@ class _Connection:
 @patch
 async def read(self:_Connection)->tuple[_Asked, bytes]: # EOFError at its end, TimeoutError if none comes
     "The next request; `Refusal` if it is none, or is too slow"
-    async with asyncio.timeout(THINK if self.caller.session else ASK):
+    self.waits = monotonic()
+    async with asyncio.timeout(THINK if self.plays else ASK):
         first = await self.reader.readexactly(1)
     try:
         async with asyncio.timeout(ASK):
@@ -247,16 +251,17 @@ async def read_body(self:_Connection, headers:Message)->bytes: # `Refusal` where
 async def answer(self:_Connection, asked:_Asked, body:bytes)->None:
     "Answer one request"
     owner, id = self.http.owner, asked.headers.get(SESSION)
-    caller = Caller(self.caller.peer, id) if id else self.caller
-    caller.closes = caller.closes or asked.is_last
+    caller = Caller(self.caller.peer, id, via=self.caller) if id else self.caller
+    self.waits = 0.
     self.caller.is_open = not asked.is_last # Before the answer: who reads it may ask again at once
     try:
         _check(owner, asked.headers, body)
-        status, said = await self.http.workers.run(owner.handle, asked.route, body, caller, bool(id))
+        status, said = await self.http.workers.run(owner.handle, asked.route, body, caller)
         session = caller.session if caller.session in owner.sessions else ''
     except Refusal as e:
         status, sentence = e.args
         said, session = dict(error=sentence), ''
+    self.plays = bool(session)
     await self.send(_written(status, said, session, asked.is_last))
 
 # %% ../../nbs/512_envs.server.ipynb #ef40687f
@@ -274,6 +279,15 @@ async def answer_all(self:_Connection)->None:
             await self.refuse(*e.args)
 
 # %% ../../nbs/512_envs.server.ipynb #b5e4525f
+def _take_one(connections, peer):
+    "Close the connection that has waited longest of the address that has most, where `peer` has fewer"
+    giver = takes_from(peer, [c.caller.peer for c in connections])
+    waiting = [c for c in connections if c.waits and giver and c.caller.peer == giver]
+    for longest in sorted(waiting, key=lambda c: c.waits)[:1]:
+        connections.discard(longest)
+        longest.writer.transport.abort()
+
+# %% ../../nbs/512_envs.server.ipynb #e581d1da
 class _Http:
     "The socket's side of a server"
     def __init__(self, owner:Any, address:tuple[str, int]):
@@ -289,6 +303,8 @@ class _Http:
         peer = (writer.get_extra_info('peername') or [''])[0]
         connection = _Connection(self, reader, writer, Caller(peer))
         try:
+            if len(self.open) >= CONNECTIONS:
+                _take_one(self.open, peer)
             if len(self.open) < CONNECTIONS:
                 self.open.add(connection)
                 await connection.answer_all()
