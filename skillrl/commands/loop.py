@@ -94,9 +94,12 @@ def tell_plan(args:Namespace)->None: # ValueError if the flags do not fit, or no
     from shutil import get_terminal_size
     from skillrl.flags import settings
     from skillrl.training.plan import RunPlan, told_plan
+    from skillrl.training.preflight import quick_preflight
     if args.resume:
         raise ValueError('--dry-run plans a new run: leave --resume out')
-    print(told_plan(RunPlan(settings(args)), get_terminal_size((100, 24)).columns))
+    config = settings(args)
+    told = told_plan(RunPlan(config), get_terminal_size((100, 24)).columns), str(quick_preflight(config))
+    print('\n\n'.join(filter(None, told)))
 
 # %% ../../nbs/835_commands.loop.ipynb #0e94d726
 def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit

@@ -18,11 +18,14 @@ from .loop import new_folder
 BANK = 'data/skill_bank.json'
 TRAJECTORIES = 'data/trajectories.json'
 
-def _start(args):
-    "Config and suite of a single step"
+def _start(args, learns=False):
+    "Config and suite of a single step, in which the policy learns or plays"
     from skillrl.flags import settings, suite_for
+    from skillrl.training.preflight import require_preflight
     config = settings(args)
-    return config, suite_for(config.env, args.suite)
+    suite = suite_for(config.env, args.suite)
+    require_preflight(config, learns)
+    return config, suite
 
 def _counting(step:Callable[..., Any], phase:str, total:int):
     "What to call with each episode that ends, to show how many have"
@@ -131,7 +134,7 @@ def sft(args:Namespace)->None: # ValueError without demonstrations
     from skillrl.flags import progress
     from skillrl.tables import counted
     from skillrl.training.phases import fine_tune, practice_rows
-    config, suite = _start(args)
+    config, suite = _start(args, learns=True)
     if args.trajectories or args.teacher:
         config = config.merged({'sft.demonstrator': 'teacher'})
     rows, teacher = _demonstrated(args, suite, config)
@@ -192,7 +195,7 @@ def rl(args:Namespace)->None:
     from skillrl.flags import progress
     from skillrl.file_kinds import load_bank
     from skillrl.training.phases import train_in_suite
-    config, suite = _start(args)
+    config, suite = _start(args, learns=True)
     bank = load_bank(args.skill_bank)
     policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher')
     evidence = _played(args.trajectories, config) if args.trajectories else ()
