@@ -132,12 +132,13 @@ def _announced(step:Callable[..., Any], path:Path):
 
 # %% ../../nbs/835_commands.loop.ipynb #94622586
 def _summary(path):
-    from skillrl.inspection import changes_told, fitted, success_table
-    parts = ['\nSuccess on test games (95 % interval):', fitted(success_table(path)), changes_told(path)]
+    from skillrl.inspection import changes_told, fitted, gain_told, success_table
+    table = f'Success on test games (95 % interval):\n{fitted(success_table(path))}'
+    parts = [gain_told(path), table, changes_told(path)]
     where = f'Report: {path}/report.md   Plots: {path}/figures/'
     onward = (f'Next: skillrl inspect {path}   or   skillrl train --seed 1   '
               'or   work through nbs/11_training.pipeline.ipynb')
-    return '\n\n'.join([*filter(None, parts), f'{where}\n{onward}'])
+    return '\n' + '\n\n'.join([*filter(None, parts), f'{where}\n{onward}'])
 
 # %% ../../nbs/835_commands.loop.ipynb #38d139d0
 def ablate(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit
