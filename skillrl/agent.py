@@ -280,6 +280,18 @@ class Limits:
     decode:str = 'free'               # As `model.decode`: 'admissible' and 'score' keep to what is admissible
     length_norm:bool = False          # Under 'score', compare the mean log-prob of tokens and not their sum
 
+    def within(self,
+        positions:int|None, # Of the model; None where nobody knows them
+    )->'Limits': # A reply gets at most a quarter where both do not fit
+        "What of these limits the positions of a model allow"
+        if not positions:
+            return self
+        prompt, reply = self.max_prompt_tokens or positions, self.max_new_tokens or 32
+        if prompt + reply > positions:
+            reply = min(reply, positions//4)
+            prompt = min(prompt, positions - reply)
+        return replace(self, max_prompt_tokens=prompt, max_new_tokens=reply)
+
 def _fitted(episode, policy, limit):
     "The prompt of `episode` with as much history as `limit` tokens hold"
     count = getattr(policy, 'count', len)
@@ -385,6 +397,7 @@ def rollout(
 )->list[Trajectory]: # In order, without those not counted; RuntimeError with `finished` if it breaks off
     "Let `policy` play all `episodes` to their ends; ValueError if two share an environment at a time"
     episodes = list(episodes)
+    limits = limits.within(getattr(policy, 'positions', None))
     sampling = dict(temperature=temperature, generator=generator)
     if limits.max_new_tokens:
         sampling['max_new_tokens'] = limits.max_new_tokens

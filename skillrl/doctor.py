@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PACKAGES', 'ROOM', 'SHIPPED', 'Finding', 'look_at_versions', 'look_at_machine', 'look_at_data', 'look_at_games',
-           'look_at_engine', 'look_at_policy', 'look_at_server', 'examine_machine']
+           'look_at_engine', 'look_at_policy', 'look_at_fit', 'look_at_server', 'examine_machine']
 
 # %% ../nbs/825_doctor.ipynb #b950b452
 import os, shutil, sys
@@ -137,6 +137,16 @@ def look_at_policy(config:SkillRLConfig)->Finding:
     reply = policy.generate([prompt], max_new_tokens=8)[0]
     return Finding('policy', f'it wrote {len(reply.token_ids)} tokens')
 
+def look_at_fit(config:SkillRLConfig)->Finding:
+    "Are the policy's positions, words and memory enough for the world and the settings?"
+    from skillrl.training.preflight import preflight
+    try:
+        found = preflight(config)
+    except (ValueError, OSError) as e:
+        return Finding('fit', 'it cannot be known', f'{_plain(e)}.')
+    seen = '; '.join([*found.cut, *found.told]) or 'nothing is known of this policy'
+    return Finding('fit', seen, ' '.join(f'{problem}.' for problem in found.problems))
+
 # %% ../nbs/825_doctor.ipynb #7309dea9
 def look_at_server(
     role:str,             # `teacher` or `policy`
@@ -179,5 +189,6 @@ def examine_machine(config:SkillRLConfig)->Iterator[Finding]:
         yield look_at_server('policy', config)
     else:
         yield look_at_policy(config)
+    yield look_at_fit(config)
     if model.teacher_model_id:
         yield look_at_server('teacher', config)

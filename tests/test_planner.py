@@ -2,19 +2,22 @@
 
 Parameters and kept activations of small models in four architectures; SmolLM2's way from a wheel to a folder,
 with a tiny model in its place; refusals of the preflight; plans of the configs that ship."""
-import json, re, subprocess, sys, zipfile
+import json, re, shutil, subprocess, sys, zipfile
 from dataclasses import replace
 from types import SimpleNamespace
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from skillrl.agent import Limits
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig, load_config
+from skillrl.doctor import look_at_fit
 from skillrl.store import data_path
+from skillrl.training import plan
 from skillrl.training.memory import (Batch, Held, Shape, activation_bytes, adapter_parameters, kept_bytes,
                                      memory_plan, play_bytes, shape_from, shape_of)
-from skillrl.training import plan as planner
 from skillrl.training.plan import Lengths, RunPlan, device_table, judged_when, learnt_at_once, run_phases
+from skillrl.training.preflight import Preflight, check_words, known_words
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)
@@ -106,6 +109,89 @@ def test_all_problems_are_told_at_once(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert re.search(r'\(1\) the longest prompt .* \(2\) the longest reply', said)
     assert not (tmp_path/'run').exists()
+
+# ---- lengths against positions ----
+
+@pytest.mark.parametrize('wanted, positions, fits', [
+    ((6000, 1024), 1024, (768, 256)), ((2048, 32), 1024, (992, 32)), ((900, 124), 1024, (900, 124)),
+    ((900, 125), 1024, (899, 125)), ((None, None), 100, (75, 25)), ((None, None), None, (None, None))])
+def test_a_rollout_takes_what_fits_the_positions(wanted, positions, fits):
+    limits = Limits(max_prompt_tokens=wanted[0], max_new_tokens=wanted[1]).within(positions)
+    assert (limits.max_prompt_tokens, limits.max_new_tokens) == fits
+
+def narrow_policy(folder, positions):
+    "The shipped policy, with fewer positions"
+    shutil.copytree(data_path('base'), folder)
+    sizes = json.loads((folder/'config.json').read_text())
+    (folder/'config.json').write_text(json.dumps(sizes | dict(max_position_embeddings=positions)))
+
+STEPS = ['collect --output o.json', 'sft --skill-bank BANK --output o', 'rl --skill-bank BANK --output o',
+         'evolve --skill-bank BANK --output o', 'eval --skill-bank BANK --calls o', 'train --output o']
+
+@pytest.mark.parametrize('line', STEPS)
+def test_every_command_checks_lengths_against_positions_before_it_plays(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    narrow_policy(tmp_path/'narrow', 64)
+    words = line.replace('BANK', str(data_path('sample_bank.json'))).split()
+    assert main([*words, '--policy', 'narrow']) == 1
+    said = capsys.readouterr().err
+    assert 'the longest prompt has' in said and 'take a policy with more positions' in said
+    assert {p.name for p in tmp_path.iterdir()} == {'narrow'}
+
+@pytest.mark.parametrize('positions, wrong', [(64, True), (1024, False)])
+def test_doctor_checks_lengths_against_positions(tmp_path, positions, wrong):
+    narrow_policy(tmp_path/'narrow', positions)
+    found = look_at_fit(SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'narrow')}))
+    assert ('more positions' in found.remedy) == wrong
+
+KRILL = dict(
+    sft=dict(learning_rate=1e-4, batch_size=16, epochs=3),
+    rl=dict(learning_rate=1e-6, batch_size=64, group_size=8, kl_coeff=.01, clip_epsilon=.2,
+            invalid_action_penalty=.1, max_prompt_length=6000, max_response_length=1024, training_epochs=150),
+    skill_retrieval=dict(top_k=6, similarity_threshold=.4),
+    evolution=dict(validation_interval=5, max_new_skills=3, evolution_threshold=.4, max_analysis_deep=10,
+                   max_analysis_shallow=5),
+    model=dict(policy_api_base='http://localhost:8000/v1', policy_model_id='Qwen/Qwen2.5-7B-Instruct'))
+
+@pytest.fixture
+def krill(tmp_path, monkeypatch):
+    "A working folder with Krill's full configuration, in which one iteration of one group is trained"
+    monkeypatch.chdir(tmp_path)
+    small = dict(KRILL, rl=dict(KRILL['rl'], training_epochs=1, batch_size=8), env=dict(max_steps=4))
+    (tmp_path/'krill.json').write_text(json.dumps(small))
+
+CUT = 'model.max_new_tokens is 1,024 and the policy has 1,024 positions'
+
+def test_krills_full_configuration_trains_the_policy_that_is_named(krill, capsys):
+    bank = str(data_path('sample_bank.json'))
+    named = 'rl --policy', str(data_path('base')), '--config krill.json --output o --skill-bank', bank
+    assert main(' '.join(named).split()) == 0
+    assert capsys.readouterr().err.count(CUT) == 1
+
+def test_a_dry_run_says_what_krills_full_configuration_leaves_room_for(krill, capsys):
+    assert main('train --config krill.json --dry-run'.split()) == 0
+    assert f'{CUT}, so its replies may have 256 tokens and its prompts 768' in capsys.readouterr().out
+
+# ---- words ----
+
+def test_the_share_of_known_words_is_told(tmp_path):
+    file = data_path('base')/'tokenizer.json'
+    assert known_words(file, ['take mug 1', 'Take the zubrowka']) == 3/5
+    assert known_words(file, ['Яблоко']) == 0 and known_words(file, ['']) is None
+
+@pytest.mark.parametrize('text, well', [
+    ('take mug', True), ('take zubrowka', True), ('take zubrowka quaffle', False)])
+def test_a_tokenizer_that_knows_less_than_half_of_the_words_stops_a_run(monkeypatch, text, well):
+    monkeypatch.setattr('skillrl.training.preflight.world_texts', lambda config: [text])
+    found = Preflight()
+    check_words(found, data_path('base'), SkillRLConfig())
+    assert bool(found.told) == well and bool(found.problems) != well
+    assert well or 'a chat policy' in found.problems[0]
+
+@pytest.mark.parametrize('hours, told', [
+    (1/61, 'under 1 min'), (.5, '30 min'), (1, '1.0 h'), (9.94, '9.9 h'), (1234.4, '1,234 h')])
+def test_a_dry_run_rounds_time_sensibly(hours, told):
+    assert plan._time(hours) == told
 
 # ---- from a wheel to a folder ----
 

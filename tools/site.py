@@ -33,6 +33,18 @@ CHAPTERS = {
     '5': 'D. Worlds', '6': 'E. Training and judging', '7': 'F. SkillOpt', '8': 'G. Commands',
     '9': 'H. Extending',
 }
+GOALS = { # What users want to do → the page that does it
+    'Run it: every command, flag and setting': 'cli',
+    'Look whether this machine is fit': 'doctor',
+    'Know what a run will take': 'training.plan',
+    'Train, and read the report': 'training.pipeline',
+    'Go one step at a time': 'commands.steps',
+    'Look at banks and runs': 'inspection',
+    'Edit a skill for an agent': 'commands.optimize',
+    'Bring a world of your own': 'your_own_world',
+    'Bring questions of your own': 'your_own_questions',
+    'Serve games to other agents': 'commands.serve',
+}
 
 # ---- Markdown ----
 
@@ -164,11 +176,12 @@ def relinked(name, texts):
 # ---- the site and the README ----
 
 def nav(titles):
-    "The pages in reading order, by chapter"
-    out, last = ['index.md'], None
+    "What users want to do, and then the other pages in reading order, by chapter"
+    tasks = {'What do you want to do?': [{goal: f'{name}.md'} for goal, name in GOALS.items()]}
+    out, last = ['index.md', tasks], None
     for file, (name, title) in titles.items():
         number = re.match(r'\d', file)
-        if not number:
+        if not number or name in GOALS.values():
             continue
         chapter = CHAPTERS[number[0]]
         if chapter != last:
@@ -198,7 +211,8 @@ def build():
         titles[path.name] = name, title
     for name in texts:
         (pages/f'{name}.md').write_text(relinked(name, texts), encoding='utf-8')
-    shutil.copy(root/'nbs'/'site.css', pages)
+    for file in ('site.css', 'iframe-worker.js'):
+        shutil.copy(root/'nbs'/file, pages)
     settings = yaml.safe_load((root/'mkdocs.yml').read_text())
     run_zensical(settings | dict(nav=nav(titles)))
     print(f'{len(titles)} pages in {dest.name}')

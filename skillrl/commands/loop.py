@@ -94,9 +94,12 @@ def tell_plan(args:Namespace)->None: # ValueError if the flags do not fit, or no
     from shutil import get_terminal_size
     from skillrl.flags import settings
     from skillrl.training.plan import RunPlan, told_plan
+    from skillrl.training.preflight import quick_preflight
     if args.resume:
         raise ValueError('--dry-run plans a new run: leave --resume out')
-    print(told_plan(RunPlan(settings(args)), get_terminal_size((100, 24)).columns))
+    config = settings(args)
+    told = told_plan(RunPlan(config), get_terminal_size((100, 24)).columns), str(quick_preflight(config))
+    print('\n\n'.join(filter(None, told)))
 
 # %% ../../nbs/835_commands.loop.ipynb #0e94d726
 def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit
@@ -129,12 +132,13 @@ def _announced(step:Callable[..., Any], path:Path):
 
 # %% ../../nbs/835_commands.loop.ipynb #94622586
 def _summary(path):
-    from skillrl.inspection import changes_told, fitted, success_table
-    parts = ['\nSuccess on test games (95 % interval):', fitted(success_table(path)), changes_told(path)]
+    from skillrl.inspection import changes_told, fitted, gain_told, success_table
+    table = f'Success on test games (95 % interval):\n{fitted(success_table(path))}'
+    parts = [gain_told(path), table, changes_told(path)]
     where = f'Report: {path}/report.md   Plots: {path}/figures/'
     onward = (f'Next: skillrl inspect {path}   or   skillrl train --seed 1   '
               'or   work through nbs/11_training.pipeline.ipynb')
-    return '\n\n'.join([*filter(None, parts), f'{where}\n{onward}'])
+    return '\n' + '\n\n'.join([*filter(None, parts), f'{where}\n{onward}'])
 
 # %% ../../nbs/835_commands.loop.ipynb #38d139d0
 def ablate(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit

@@ -18,11 +18,14 @@ from .loop import new_folder
 BANK = 'data/skill_bank.json'
 TRAJECTORIES = 'data/trajectories.json'
 
-def _start(args):
-    "Config and suite of a single step"
+def _start(args, learns=False):
+    "Config and suite of a single step, in which the policy learns or plays"
     from skillrl.flags import settings, suite_for
+    from skillrl.training.preflight import require_preflight
     config = settings(args)
-    return config, suite_for(config.env, args.suite)
+    suite = suite_for(config.env, args.suite)
+    require_preflight(config, learns)
+    return config, suite
 
 def _counting(step:Callable[..., Any], phase:str, total:int):
     "What to call with each episode that ends, to show how many have"
@@ -61,7 +64,8 @@ def collect(args:Namespace)->None: # ValueError if there are no games
                          'name a folder with training games')
     save_trajectories(trajs, args.output)
     episodes, lost = counted(len(trajs), 'episode'), _not_counted(n - len(trajs))
-    print(f'{episodes}, success {success_rate(trajs)}: {args.output}{lost}')
+    nothing = '' if any(t.success for t in trajs) else 'Nothing was won: '
+    print(f'{nothing}{episodes}, success {success_rate(trajs)}: {args.output}{lost}')
 
 # %% ../../nbs/850_commands.steps.ipynb #061b6dfb
 def _answers(teacher):
@@ -122,7 +126,8 @@ def distill(args:Namespace)->None: # ValueError if there is nothing to read
             of = world(config.env.name)
             bank = distill_bank(trajs, teacher, of.categories, of.router)
     bank.save(args.output)
-    print(f'{bank!r}: {args.output}{_account(teacher)}')
+    empty = '' if bank.items() else 'The bank has no entries: '
+    print(f'{empty}{bank!r}: {args.output}{_account(teacher)}')
 
 # %% ../../nbs/850_commands.steps.ipynb #18d823a6
 def sft(args:Namespace)->None: # ValueError without demonstrations
@@ -131,7 +136,7 @@ def sft(args:Namespace)->None: # ValueError without demonstrations
     from skillrl.flags import progress
     from skillrl.tables import counted
     from skillrl.training.phases import fine_tune, practice_rows
-    config, suite = _start(args)
+    config, suite = _start(args, learns=True)
     if args.trajectories or args.teacher:
         config = config.merged({'sft.demonstrator': 'teacher'})
     rows, teacher = _demonstrated(args, suite, config)
@@ -172,10 +177,11 @@ def _rl_summary(log, rounds, suite, path):
     from skillrl.tables import counted
     from skillrl.training.report import describe_evolution
     told = ''
+    nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
     if log:
         told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}'
     evolution = describe_evolution([record for _, record in rounds], [suite])
-    return f'{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {path}.bank'
+    return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {path}.bank'
 
 # %% ../../nbs/850_commands.steps.ipynb #a646b158
 def _save_rounds(folder, bank, rounds):
@@ -192,7 +198,7 @@ def rl(args:Namespace)->None:
     from skillrl.flags import progress
     from skillrl.file_kinds import load_bank
     from skillrl.training.phases import train_in_suite
-    config, suite = _start(args)
+    config, suite = _start(args, learns=True)
     bank = load_bank(args.skill_bank)
     policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher')
     evidence = _played(args.trajectories, config) if args.trajectories else ()
@@ -301,6 +307,7 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
     from skillrl.builders import announce_play, build_policy
     from skillrl.evaluate import compare
     from skillrl.inspection import fitted
+    from skillrl.training.report import describe_gain
     config, suite = _start(args)
     n = args.tasks or config.env.test_tasks
     games = {split: suite.games(split, n)[:args.tasks] for split in suite.tests}
@@ -312,7 +319,7 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
     episodes = conditions*sum(map(len, games.values()))
     announce_play('eval', policy, episodes*config.env.max_steps, config)
     results, lost = _play_conditions(policy, suite, games, args.skill_bank, configs)
-    print(fitted(compare(results)))
+    print(f'{describe_gain(results)}\n{fitted(compare(results))}')
     for row, count in lost.items():
         if count:
             print(f'{row}{_not_counted(count)}')

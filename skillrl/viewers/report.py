@@ -82,7 +82,7 @@ def draw_lengths(ax:Any, folder:Path|str)->None:
             steps.append(r['step'])
             lengths.append(r['skill_len'])
     ax.plot(steps, lengths, '.-', color=CURRENT)
-    top = 1.1*max(lengths, default=1)
+    top = 1.1*max([1, *lengths])
     ax.set(xlabel='step', ylabel='characters', ylim=(0, top))
     ax.locator_params(axis='x', integer=True)
 

@@ -1,0 +1,112 @@
+"What a user sees: tables at 80 columns, first lines, the page of flags and settings, the site"
+import importlib.util, json, warnings
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+import pytest
+from skillrl.cli import COMMANDS
+from skillrl.config import SkillRLConfig
+from skillrl.inspection import fitted
+from skillrl.skillopt.config import SkillOptConfig
+from skillrl.skillopt.trainer import _best_score
+from skillrl.tables import Table
+from skillrl.training.report import describe_gain
+from skillrl.trajectory import Trajectory
+
+root = Path(__file__).parent.parent
+RATE = '0.50 [0.15, 0.85]'
+CATEGORIES = 'pick', 'pick_two', 'look', 'clean', 'heat', 'cool'
+
+@pytest.mark.parametrize('columns, names', [(80, 0), (200, 6)])
+def test_result_tables_keep_words_whole(monkeypatch, columns, names):
+    monkeypatch.setenv('COLUMNS', str(columns))
+    head = ['', 'all', *CATEGORIES, 'steps', 'n']
+    shown = fitted(Table(head, [['after, evolved bank, new', *[RATE]*7, '12.0', 160]])).splitlines()
+    assert max(map(len, shown)) <= columns
+    assert shown[0].split() == ['all', *CATEGORIES[:names], 'steps', 'n']
+    assert shown[1].startswith('after, evolved bank, new') and shown[1].count(RATE) == 1 + names
+    assert shown[2:] == ([] if names else ['(a terminal of 169 columns shows 6 categories too)'])
+
+def test_a_word_breaks_only_where_nothing_else_is_left():
+    table = Table(['id', 'advice'], [['pick_two_objects_001', 'look in closed places']])
+    assert table.text(34).splitlines()[1:] == [
+        'pick_two_objects_001  look in', '                      closed', '                      places']
+    assert max(map(len, table.text(14).splitlines())) == 14
+
+def played(*won):
+    return [Trajectory(str(i), 'task', game=str(i), success=bool(w)) for i, w in enumerate(won)]
+
+@pytest.mark.parametrize('results, told', [
+    ({'before, no bank': played(0, 0), 'after, bank': played(0, 0)}, 'Nothing was won in 4 episodes'),
+    ({'no bank': played(0, 1)}, '0.50 of the games were won, with nothing to compare it with')])
+def test_a_run_that_won_nothing_says_so_first(results, told):
+    assert describe_gain(results) == told
+
+def test_one_sentence_says_what_the_loop_gained():
+    none, all_of_them = played(*[0]*20), played(*[1]*20)
+    rows = {'before, no bank': none, 'before, bank': none, 'after, evolved bank': all_of_them}
+    told = '"before, no bank" won 0.00 of its games and "after, evolved bank" 1.00: they differ by +1.00 ['
+    assert describe_gain(rows).startswith(told)
+
+@pytest.mark.parametrize('current, shown', [('best', .25), ('other', .5)])
+def test_the_line_of_a_step_shows_the_best_score_as_measured(current, shown):
+    "Played again, the best skill has another mean than the one it was accepted with"
+    state = SimpleNamespace(skill=current, best='best', current_score=.25, best_score=.5)
+    assert _best_score(state) == shown
+
+def test_equal_limits_warn_nobody(tmp_path, monkeypatch):
+    from skillrl.viewers import report
+    from skillrl.plots import figure
+    view = SimpleNamespace(steps=[dict(step=1, skill_len=0)])
+    monkeypatch.setattr(report, 'read_run', lambda folder: view)
+    _, ax = figure()
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        report.draw_lengths(ax, tmp_path)
+
+# ---- the page of flags and settings ----
+
+def outputs(file):
+    cells = json.loads((root/'nbs'/file).read_text(encoding='utf-8'))['cells']
+    data = [o.get('data', {}) for c in cells for o in c.get('outputs', ())]
+    return '\n'.join(''.join(d.get('text/markdown', '')) for d in data)
+
+def test_one_page_lists_every_command_and_flag():
+    page = outputs('855_cli.ipynb')
+    for command in COMMANDS:
+        about = page.partition(f'### skillrl {command.name}\n')[2].partition('\n### ')[0]
+        told = [line.split('`')[1].split()[0] for line in about.splitlines() if line.startswith('| `')]
+        assert told == list(command.flags), command.name
+
+def test_one_page_lists_every_setting():
+    page = outputs('855_cli.ipynb')
+    paths = [path for path, _, _ in SkillRLConfig().settings()]
+    paths += [f.name for f in fields(SkillOptConfig) if f.metadata]
+    assert [path for path in paths if f'| `{path}` |' not in page] == []
+
+# ---- the site ----
+
+@pytest.fixture(scope='module')
+def site():
+    spec = importlib.util.spec_from_file_location('site_tool', root/'tools'/'site.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+def test_the_navigation_begins_with_what_users_want_to_do(site):
+    titles = {p.name: (site.stem(p.stem), p.stem) for p in sorted((root/'nbs').glob('*.ipynb'))}
+    first, tasks, *chapters = site.nav(titles)
+    (pages,) = tasks.values()
+    assert first == 'index.md' and len(pages) == len(site.GOALS)
+    there = [name for page in pages for name in page.values()]
+    names = {f'{name}.md' for name, _ in titles.values()}
+    assert set(there) <= names
+    rest = [name for chapter in chapters for pages in chapter.values() for p in pages for name in p.values()]
+    assert sorted(there + rest) == sorted(names - {'index.md'})
+
+def test_the_search_of_the_site_needs_no_server(site):
+    "The index lies in a script, and its worker is a file of the site"
+    settings = site.yaml.safe_load((root/'mkdocs.yml').read_text(encoding='utf-8'))
+    assert 'offline' in settings['plugins']
+    assert settings['extra']['polyfills'] == ['iframe-worker.js']
+    assert 'http' not in (root/'nbs'/'iframe-worker.js').read_text(encoding='utf-8')
