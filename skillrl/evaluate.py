@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from .agent import rollout
 from .plots import band, bars, figure, split_rates
-from .stats import Rate, average, paired_interval, t_quantile
+from .stats import Rate, average, clustered_gain, paired_interval, t_quantile
 from .store import atomic_write
 from .tables import Table
-from .trajectory import Trajectory, select, success_rate
+from .trajectory import Trajectory, home, require_once, select, success_rate
 
 # %% ../nbs/605_evaluate.ipynb #c9f3fed1
 def evaluate(
@@ -63,6 +63,11 @@ def paired_counts(
     b:Sequence[Trajectory], # Of another, on the same games
 )->tuple[int, int]: # ValueError for other games, or none
     "How many games only `b` won, and how many only `a`"
+    gains = [gain for some in _gains(a, b).values() for gain in some]
+    return gains.count(1), gains.count(-1)
+
+def _gains(a, b):
+    "Suite → what `b` won more than `a`, game by game"
     won = {t.game: t.success for t in a}
     games = {t.game for t in b}
     if won.keys() != games or not len(won) == len(a) == len(b):
@@ -70,15 +75,21 @@ def paired_counts(
                          'play both conditions on one list of games')
     if not won:
         raise ValueError('there is no game to compare: play both conditions on at least one')
-    wins = sum(t.success and not won[t.game] for t in b)
-    losses = sum(won[t.game] and not t.success for t in b)
-    return wins, losses
+    require_once(a)
+    require_once(b)
+    gains = {}
+    for t in b:
+        gains.setdefault(home(t), []).append(bool(t.success) - bool(won[t.game]))
+    return gains
 
 def paired_difference(
     a:Sequence[Trajectory], # Of one condition
     b:Sequence[Trajectory], # Of another, on the same games
 )->Rate: # Mean of b - a with its 95 % interval, and the number of games; ValueError for other games, or none
-    "How much better `b` does than `a`, game by game"
+    "How much better `b` does than `a`, game by game, with an interval by suite where there are several"
+    gains = _gains(a, b)
+    if len(gains) > 1:
+        return clustered_gain(gains.values())
     wins, losses = paired_counts(a, b)
     low, high = paired_interval(wins, losses, len(b))
     return Rate((wins - losses)/len(b), low, high, len(b))
