@@ -2096,6 +2096,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'skillrl.evaluate.paired_difference': ('evaluate.html#paired_difference', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.plot_learning': ('evaluate.html#plot_learning', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.plot_rates': ('evaluate.html#plot_rates', 'skillrl/evaluate.py'),
+                                  'skillrl.evaluate.recorded': ('evaluate.html#recorded', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.smoothed': ('evaluate.html#smoothed', 'skillrl/evaluate.py'),
                                   'skillrl.evaluate.write_report': ('evaluate.html#write_report', 'skillrl/evaluate.py')},
             'skillrl.file_kinds': { 'skillrl.file_kinds._first': ('file_kinds.html#_first', 'skillrl/file_kinds.py'),
