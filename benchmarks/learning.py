@@ -1,24 +1,28 @@
 """Does a bank help, does it get better by evolution, does GRPO learn to use it, and what does each cost?
 
-    python benchmarks/learning.py [--seeds 3] [--jobs 2] [--runs DIR] [--only main|single|real] [--real DIR]
-                                  [--save FILE]
+    python benchmarks/learning.py [--env alfworld] [--seeds 3] [--jobs 2] [--runs DIR]
+                                  [--only main|single|real] [--real DIR] [--save FILE] [--smoke]
 
-Main: the default `skillrl train` for each seed. It learns in 24 households and is evaluated in 20 it never
-saw, on goals that were practised there and, in the headline, on goals that nobody has practised. Then
-success against environment steps, always with the trained policy: the bank after each round of evolution,
-banks from blind collecting alone, and the first bank as it was. An arm without skills gets the environment
-steps of collecting and GRPO. A run that is in DIR already is gone on with.
+Main: the default `skillrl train` for each seed, in any world that makes its own suites. It learns in 24 of
+them and is evaluated in 20 that it never saw, others for each seed, on goals that nobody has practised and,
+where the world has such, on goals that were practised there. Two arms have no bank. One is GRPO with as many
+environment steps in the training suites. The other goes on from there by GRPO in the test suites, on goals
+that may be practised, with as many steps there as collecting and evolution took. In ALFWorld also success
+against environment steps, with the trained policy: the bank after each round of evolution, and banks from
+blind collecting alone.
 Single: one fixed household, where weights can learn the conventions too: by GRPO with the bank, and what of
 it stays without; by internalising what GRPO won; by GRPO alone; and by SFT on demonstrations whose skills the
 prompt hides. Real: official games, each once, 50 steps.
-Prints the targets and exits 1 when one is missed. `--save data/learning.json` keeps what the front page
-draws: for each seed the success of every iteration, with the environment steps so far, and the test games
-each condition won.
+Prints the targets and exits 1 when one is missed. DIR keeps `ENV/SEED` for each run and a file for each arm
+that is done, so what was stopped goes on there. `--save FILE` keeps what the pages draw, with commit and
+versions and without times. `--smoke` plays every arm with few and short episodes.
 """
-import argparse, json, re, sys, time
+import argparse, json, platform, re, subprocess, sys, time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from itertools import accumulate, product
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,11 +30,12 @@ from skillrl.builders import build_episodes, build_policy, build_teacher, derive
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.envs.suite import row_name
-from skillrl.evaluate import compare, evaluate, over_seeds, paired_difference
+from skillrl.evaluate import compare, evaluate
 from skillrl.runfolder import RunFolder
 from skillrl.skills.bank import load_version, versions
 from skillrl.skills.distillation import distill
-from skillrl.store import JsonlLog
+from skillrl.stats import clustered_gain, clustered_rate
+from skillrl.store import JsonlLog, atomic_write, read_json
 from skillrl.training.internalise import internalise
 from skillrl.training.phases import collect_games, demonstrations, draw_groups, fine_tune
 from skillrl.training.pipeline import MAKES, Pipeline, train
@@ -66,59 +71,99 @@ def cold_start(s, banks):
 def steps_of(log):
     return sum(m['steps'] for m in log)
 
-def grpo(s, policy, banks, budget=None, keep=None):
+def grpo(s, policy, banks, budget=None, keep=None, suites=None):
     "GRPO for `rl.iterations`, or until `budget` environment steps are used; what each iteration logs"
     from skillrl.training.rl import GRPOTrainer
+    suites = suites or s.train
     trainer, log = GRPOTrainer(policy, s.config.rl), []
-    limits = rollout_limits(s.train[0], s.config)
-    shown = {suite.name: banks.get(suite.name) for suite in s.train}
+    limits = rollout_limits(suites[0], s.config)
+    shown = {suite.name: banks.get(suite.name) for suite in suites}
     def unfinished():
         return len(log) < s.config.rl.iterations if budget is None else steps_of(log) < budget
     while unfinished():
-        groups, _ = draw_groups(s.train, shown, s.config, len(log))
+        groups, _ = draw_groups(suites, shown, s.config, len(log))
         log.append(trainer.iterate(groups, derive_seed(s.config.seed, 'rl', len(log)), limits=limits))
         if keep:
             keep([e.trajectory() for group in groups for e in group])
     return log
 
-def play_tests(s, policy, banks, split='new'):
-    "Trajectories of the test games of `split`, each household with its own bank"
-    episodes = []
-    for suite in s.test:
-        games = suite.games(split, s.config.env.test_tasks)
-        episodes += build_episodes(suite, games, banks.get(suite.name), s.config)
-    return evaluate(policy, episodes, seed=derive_seed(s.config.seed, 'judge'))
+def headline(test):
+    "The split of goals that nobody has practised"
+    return test[0].tests[-1]
 
-def default_run(seed, folder):
-    "The run of one seed, and the seconds it took; 0 where it was there already"
-    begun, resume = time.monotonic(), folder.exists()
+def play_tests(s, policy, banks):
+    "Trajectories of the test games that nobody has practised, each suite with its own bank"
+    episodes, homes = [], []
+    for suite in s.test:
+        games = suite.games(headline(s.test), s.config.env.test_tasks)
+        episodes += build_episodes(suite, games, banks.get(suite.name), s.config)
+        homes += [suite.name]*len(games)
+    played = evaluate(policy, episodes, seed=derive_seed(s.config.seed, 'judge'))
+    for t, name in zip(played, homes):
+        t.metadata['suite'] = name
+    return played
+
+def by_suite(played):
+    "Name of a suite → its games in order, 1 for one that was won"
+    out = {}
+    for t in played:
+        name = t.metadata['suite']
+        out[name] = out.get(name, '') + str(int(t.success))
+    return out
+
+def rate(played):
+    return sum(t.success for t in played)/len(played)
+
+SMOKE = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 2, 'sft.games': 4,
+         'sft.steps': 4, 'rl.iterations': 2, 'rl.tasks_per_iteration': 2, 'rl.group_size': 2,
+         'evolution.validation_interval': 1, 'evolution.val_tasks': 4, 'evolution.test_rounds': 3}
+
+def config_of(name, seed, smoke):
+    return SkillRLConfig().merged({'seed': seed, 'env.name': name} | (SMOKE if smoke else {}))
+
+def made():
+    "Of what code and libraries figures come; a commit ends in + where files were changed since"
+    def git(*args):
+        return subprocess.run(['git', *args], capture_output=True, text=True, check=True,
+                              cwd=Path(__file__).parent).stdout.strip()
+    changed = git('status', '--porcelain', '--untracked-files=no', '--', '../skillrl', '../benchmarks')
+    libraries = {name: version(name) for name in ('torch', 'transformers')}
+    return dict(commit=git('rev-parse', '--short', 'HEAD') + '+'*bool(changed),
+                python=platform.python_version(), **libraries)
+
+def default_run(config, folder):
+    "The run of one seed, which goes on where it was stopped"
+    def step(phase, done, total):
+        if done == total or done % 10 == 0:
+            print(f'{folder.parent.name} seed {folder.name}: {phase} {done} of {total}', flush=True)
     if not (folder/'report.md').exists():
-        train(SkillRLConfig().merged({'seed': seed}), folder, resume=resume)
-    return 0. if resume else time.monotonic() - begun
+        train(config, folder, folder.exists(), step)
+    return dict(steps=sum(spent_on(folder).values()))
 
 def conditions_of(folder):
-    "(condition, split) → its trajectories"
+    "Name of a condition and split → its trajectories"
     out = {}
     for d in JsonlLog(folder/'trajectories.jsonl').read():
         about = d['metadata']
         if about['phase'] == 'eval':
-            out.setdefault((about['condition'], about['split']), []).append(Trajectory.from_dict(d))
+            name = row_name(about['condition'], about['split'])
+            out.setdefault(name, []).append(Trajectory.from_dict(d))
     return out
 
 def spent_on(folder):
-    "Environment steps by phase and half of the suites, such as ('collect', 'test')"
+    "Environment steps by phase and half of the suites, such as 'collect test'"
     spent = {}
     for d in JsonlLog(folder/'trajectories.jsonl').read():
         about = d['metadata']
         if about['phase'] != 'eval':
-            key = about['phase'], about['suite'].split('-')[0]
+            key = f"{about['phase']} {about['suite'].split('-')[0]}"
             spent[key] = spent.get(key, 0) + len(d['steps'])
     return spent
 
-BLIND = 8, 16, 24 # Episodes in each household, where nothing else adds to a bank
+BLIND = 8, 16, 24 # Episodes in each suite, where nothing else adds to a bank
 
-def blind_points(s, policy):
-    "Success on new goals with banks from blind collecting alone, and what these cost in the test households"
+def blind_points(s, policy, folder):
+    "Success on new goals with banks from blind collecting alone, and what these cost in the test suites"
     config = s.config.merged({'env.episodes': max(BLIND)})
     base = build_policy(config)
     played = {suite.name: collect_games(base, suite, config) for suite in s.test}
@@ -130,7 +175,7 @@ def blind_points(s, policy):
     return points
 
 def evolution_points(s, policy, folder):
-    "Success on new goals with the banks after each round, and what these cost in the test households"
+    "Success on new goals with the banks after each round, and what these cost in the test suites"
     records = JsonlLog(folder/'evolution.jsonl').read()
     names = {suite.name for suite in s.test}
     steps, points = s.collected, []
@@ -143,65 +188,87 @@ def evolution_points(s, policy, folder):
         points.append(dict(steps=steps, success=rate(play_tests(s, policy, banks))))
     return points
 
-def one_seed(seed, runs):
-    "Trajectories of every condition, and what they cost"
-    import torch
-    torch.set_num_threads(1)
-    folder = Path(runs)/f'{seed}'
-    seconds = default_run(seed, folder)
-    out, spent = conditions_of(folder), spent_on(folder)
-    log = [m for m in JsonlLog(folder/'metrics.jsonl').read() if m['phase'] == 'rl']
+NO_BANK, ALSO_IN_TEST = 'GRPO without skills', 'GRPO without skills, also in the test suites'
+
+def no_bank(s, policy, folder):
+    "Two policies without skills: as many steps in the training suites, then as many in the test suites"
+    spent = spent_on(folder)
+    plain, split = cold_start(s, {}), headline(s.test)
+    log = grpo(s, plain, {}, budget=spent['collect train'] + spent['rl train'])
+    test = {row_name(NO_BANK, split): by_suite(play_tests(s, plain, {}))}
+    there = grpo(s, plain, {}, budget=spent['collect test'] + spent['evolve test'], suites=s.test)
+    test[row_name(ALSO_IN_TEST, split)] = by_suite(play_tests(s, plain, {}))
+    return dict(test=test, curve=curve(log), steps=dict(train=steps_of(log), test=steps_of(there)))
+
+ARMS = {'no bank': no_bank, 'evolution': evolution_points, 'blind': blind_points}
+
+def arms_of(name):
+    return list(ARMS) if name == 'alfworld' else ['no bank']
+
+def play_arm(arm, folder):
+    "What an arm found with the trained policy of a run"
     with RunFolder(folder, None, True, False, MAKES) as run:
         p = Pipeline(run)
-        s = Setting(p.config, p.train, p.test, {}, spent['collect', 'test'])
-        policy = p.policy('after')
-        arms = dict(evolution=evolution_points(s, policy, folder), blind=blind_points(s, policy))
-    collected = spent['collect', 'train']
-    plain = cold_start(s, {})
-    without = grpo(s, plain, {}, budget=collected + steps_of(log))
-    out['GRPO without skills', 'new'] = play_tests(s, plain, {})
-    curves = {'with banks': curve(log, collected), 'without banks': curve(without)}
-    by_phase = {' '.join(k): n for k, n in spent.items()}
-    return out, dict(collected=collected, steps=sum(spent.values()), spent=by_phase, seconds=seconds,
-                     steps_without=steps_of(without), curves=curves, arms=arms)
+        s = Setting(p.config, p.train, p.test, {}, spent_on(folder)['collect test'])
+        return ARMS[arm](s, p.policy('after'), folder)
+
+def part(runs, smoke, piece):
+    "One run or one arm of it, unless it is there already"
+    import torch
+    torch.set_num_threads(1)
+    seed, arm, name = piece
+    folder = Path(runs)/name/str(seed)
+    kept = folder.parent/f'{seed}.{arm.replace(" ", "_")}.json'
+    if kept.exists():
+        return
+    begun = time.process_time()
+    found = play_arm(arm, folder) if arm != 'run' else default_run(config_of(name, seed, smoke), folder)
+    seconds = time.process_time() - begun
+    atomic_write(kept, json.dumps(dict(made=made(), seconds=seconds, found=found)))
+    print(f'{name} seed {seed}: {arm} took {seconds:.0f} CPU seconds', flush=True)
 
 def curve(log, before=0):
     "Environment steps at the end of each iteration, those spent `before` included, and its success"
     steps = accumulate((m['steps'] for m in log), initial=before)
     return dict(steps=list(steps)[1:], success=[round(m['success'], 4) for m in log])
 
-def save(path, runs):
-    "What the front page draws"
-    def won(played):
-        return dict(won=sum(t.success for t in played), n=len(played))
-    rows = []
-    for seed, (out, spent) in enumerate(runs):
-        test = {row_name(name, split): won(played) for (name, split), played in out.items()}
-        kept = {k: spent[k] for k in ('collected', 'steps', 'curves', 'arms', 'spent')}
-        rows.append(dict(seed=seed, test=test) | kept)
-    Path(path).write_text(json.dumps(rows, indent=1) + '\n', encoding='utf-8')
+def seed_row(folder):
+    "What one seed won in each condition and arm, and what that took"
+    arms = {arm: read_json(folder.parent/f'{folder.name}.{arm.replace(" ", "_")}.json')['found']
+            for arm in arms_of(folder.parent.name)}
+    spent, bare = spent_on(folder), arms.pop('no bank')
+    log = [m for m in JsonlLog(folder/'metrics.jsonl').read() if m['phase'] == 'rl']
+    test = {name: by_suite(played) for name, played in conditions_of(folder).items()}
+    curves = {'with banks': curve(log, spent['collect train']), 'without banks': bare['curve']}
+    return dict(seed=int(folder.name), test=test | bare['test'], spent=spent, steps=sum(spent.values()),
+                collected=spent['collect train'], without=bare['steps'], curves=curves, arms=arms)
+
+def data_of(folder, seeds):
+    "What the pages draw; ValueError if its parts were made by different code"
+    kinds = [read_json(path)['made'] for path in sorted(folder.glob('*.json'))]
+    if any(kind != kinds[0] for kind in kinds):
+        commits = ', '.join(sorted({kind['commit'] for kind in kinds}))
+        raise ValueError(f'{folder} was made by {commits}: remove the parts that are not of one commit')
+    return dict(made=kinds[0], env=folder.name, seeds=[seed_row(folder/str(seed)) for seed in range(seeds)])
 
 BEFORE_EVOLUTION = 54_800 # Environment steps of a default run that collected 24 episodes in each household
-EVOLVED, FIRST = ('after, evolved bank', 'new'), ('after, bank', 'new')
-COMPARED = [(('before, no bank', 'new'), ('before, bank', 'new')),
-            (('after, no bank', 'new'), ('after, wrong bank', 'new')),
-            (('before, bank', 'new'), FIRST),
-            (FIRST, EVOLVED),
-            (('GRPO without skills', 'new'), EVOLVED),
-            (('after, bank', 'test'), ('after, evolved bank', 'test'))]
 
-def rate(played):
-    return sum(t.success for t in played)/len(played)
+def clusters(rows, name):
+    "The games of each suite under a condition, 1 for one that was won"
+    return [[int(c) for c in games] for row in rows for games in row['test'][name].values()]
 
-def gain(runs, a, b):
-    "What condition `b` wins more than `a`, over seeds"
-    return over_seeds([rate(out[b]) - rate(out[a]) for out, _ in runs])
+def gains(rows, a, b):
+    "Game by game, what `b` wins more than `a`"
+    pairs = zip(clusters(rows, a), clusters(rows, b), strict=True)
+    return [[y - x for x, y in zip(*pair, strict=True)] for pair in pairs]
 
-def pooled(runs, a, b):
-    "The paired difference of `a` and `b` over the games of all seeds"
-    def tagged(name):
-        return [replace(t, game=f'{i}:{t.game}') for i, (out, _) in enumerate(runs) for t in out[name]]
-    return paired_difference(tagged(a), tagged(b))
+def compared(rows):
+    "Pairs of conditions on goals that nobody has practised"
+    last = ', new' if 'after, bank, new' in rows[0]['test'] else ''
+    pairs = [('before, no bank', 'before, bank'), ('after, no bank', 'after, wrong evolved bank'),
+             ('before, bank', 'after, bank'), ('after, bank', 'after, evolved bank'),
+             (NO_BANK, 'after, evolved bank'), (ALSO_IN_TEST, 'after, evolved bank')]
+    return [(a + last, b + last) for a, b in pairs]
 
 def steps_until(points, level):
     "Environment steps at which a curve reaches `level`, between its points; None if it does not"
@@ -211,36 +278,49 @@ def steps_until(points, level):
             return round(a['steps'] + share*(b['steps'] - a['steps']))
     return points[0]['steps'] if points[0]['success'] >= level else None
 
-def print_arms(runs):
-    "Success on new goals against the environment steps that banks of the test households took"
-    print('\nsuccess on new goals against environment steps in the test households')
-    for seed, (_, spent) in enumerate(runs):
-        for arm, points in spent['arms'].items():
+def print_arms(rows):
+    "Success on new goals against the environment steps that banks of the test suites took"
+    for row in rows:
+        for arm, points in row['arms'].items():
             told = ', '.join(f"{p['steps']}: {p['success']:.2f}" for p in points)
-            print(f'seed {seed} {arm:9} {told}; to 0.8: {steps_until(points, .8) or "not reached"}')
+            print(f"seed {row['seed']} {arm:9} {told}; to 0.8: {steps_until(points, .8) or 'not reached'}")
 
-def main_result(runs):
+def main_result(data, seconds):
     "Print rates and targets; were all of them met?"
-    for seed, (out, spent) in enumerate(runs):
-        print(f'\nseed {seed}: {spent["steps"]} environment steps {spent["spent"]}, {spent["seconds"]:.0f} s')
-        print(compare({row_name(*key): played for key, played in out.items()}))
-    print_arms(runs)
-    print(f'\nover {len(runs)} seeds: mean [95 % interval] (paired difference over all games)')
-    for a, b in COMPARED:
-        print(f'{row_name(*b)} minus {row_name(*a)}: {gain(runs, a, b)}  ({pooled(runs, a, b)})')
-    final, bare = (over_seeds([rate(out[key]) for out, _ in runs])
-                   for key in (EVOLVED, ('after, no bank', 'new')))
-    print(f'evolved bank on new goals: {final}, no bank: {bare}')
-    evolved, steps = gain(runs, FIRST, EVOLVED), max(spent['steps'] for _, spent in runs)
-    checks = {'evolution adds 0.15 on goals nobody practised': evolved.mean >= .15,
-              'and its interval is above 0': pooled(runs, FIRST, EVOLVED).low > 0,
-              'the evolved bank reaches 0.88 there': final.mean >= .88,
-              'no bank stays at 0.35 or below': bare.mean <= .35,
-              'no more steps than without evolution': steps <= BEFORE_EVOLUTION,
-              'and 300 seconds a run': max(spent['seconds'] for _, spent in runs) <= 300}
+    rows = data['seeds']
+    for row in rows:
+        print(f"seed {row['seed']}: {row['steps']} environment steps {row['spent']}, without {row['without']}")
+    print_arms(rows)
+    print(f"\n{data['env']}, {len(rows)} seeds: mean [95 % interval by suite] of games")
+    for name in rows[0]['test']:
+        print(f'{name}: {clustered_rate(clusters(rows, name))}')
+    for a, b in compared(rows):
+        print(f'{b} minus {a}: {clustered_gain(gains(rows, a, b))}')
+    if data['env'] != 'alfworld':
+        return True
+    first, evolved = 'after, bank, new', 'after, evolved bank, new'
+    added = clustered_gain(gains(rows, first, evolved))
+    checks = {'evolution adds 0.15 on goals nobody practised': added.mean >= .15,
+              'and its interval is above 0': added.low > 0,
+              'the evolved bank reaches 0.88 there': clustered_rate(clusters(rows, evolved)).mean >= .88,
+              'no bank stays at 0.35 or below': clustered_rate(clusters(rows, 'after, no bank, new')).mean <= .35,
+              'no more steps than without evolution': max(row['steps'] for row in rows) <= BEFORE_EVOLUTION,
+              'and 300 CPU seconds a run': max(seconds) <= 300}
     for what, ok in checks.items():
         print('ok    ' if ok else 'MISSED', what)
     return all(checks.values())
+
+def play_all(a, runs):
+    "All runs, then all their arms, and what the pages draw; were the targets met?"
+    play, seeds = partial(part, runs, a.smoke), range(a.seeds)
+    with ProcessPoolExecutor(a.jobs, get_context('spawn')) as pool:
+        list(pool.map(play, product(seeds, ['run'], [a.env])))
+        list(pool.map(play, product(seeds, arms_of(a.env), [a.env])))
+    folder = Path(runs)/a.env
+    data = data_of(folder, a.seeds)
+    if a.save:
+        atomic_write(Path(a.save), json.dumps(data, indent=1) + '\n')
+    return main_result(data, [read_json(folder/f'{seed}.run.json')['seconds'] for seed in seeds])
 
 def single(seed):
     "One household: GRPO with its bank, GRPO without, and its conventions learned by SFT"
@@ -312,25 +392,24 @@ def real(folder, policy=None):
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('--env', default='alfworld', choices=('alfworld', 'webshop', 'search'))
     p.add_argument('--seeds', type=int, default=3)
     p.add_argument('--jobs', type=int, default=2)
-    p.add_argument('--runs', metavar='DIR', help='keep the run folders here')
+    p.add_argument('--runs', metavar='DIR', help='keep runs and arms here, and go on with those that are there')
     p.add_argument('--real', metavar='DIR')
     p.add_argument('--policy', metavar='DIR', help='for --real: another policy than the shipped one')
     p.add_argument('--only', choices=('main', 'single', 'real'))
-    p.add_argument('--save', metavar='FILE', help='keep the curves and rates of the main result')
+    p.add_argument('--save', metavar='FILE', help='keep the curves and games of the main result')
+    p.add_argument('--smoke', action='store_true', help='few and short episodes')
     return p.parse_args()
 
 def main(a):
     ok = True
-    with ProcessPoolExecutor(a.jobs, get_context('spawn')) as pool:
-        if a.only in (None, 'main'):
-            with TemporaryDirectory() as tmp:
-                runs = list(pool.map(one_seed, range(a.seeds), [a.runs or tmp]*a.seeds))
-            ok = main_result(runs)
-            if a.save:
-                save(a.save, runs)
-        if a.only in (None, 'single'):
+    if a.only in (None, 'main'):
+        with TemporaryDirectory() as tmp:
+            ok = play_all(a, a.runs or tmp)
+    if a.only == 'single':
+        with ProcessPoolExecutor(a.jobs, get_context('spawn')) as pool:
             single_result(list(pool.map(single, range(a.seeds))))
     if a.real:
         real(a.real, a.policy)

@@ -31,6 +31,12 @@ class EnvConfig:
     episodes:int = opt(4, lo=1) # Episodes played in each before there are skills
     collect_steps:int = opt(30, lo=1) # Actions allowed in those
     test_tasks:int = opt(8, lo=1) # Test games of each, in each of its test splits
+    seed = 0 # That of the run, which sets it
+
+    @property
+    def test_numbers(self)->range: # Runs with other seeds have others
+        "Numbers of the suites it is judged in"
+        return range(self.seed*self.test_suites, (self.seed + 1)*self.test_suites)
 
 # %% ../nbs/01_config.ipynb #3ed05273
 @dataclass
@@ -235,6 +241,7 @@ class SkillRLConfig:
         "Settle every value's type and range"
         for path, section, f in self.settings():
             setattr(section, f.name, checked(path, getattr(section, f.name), f))
+        self.env.seed = self.seed
         _check_together(self)
         return self
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from .store import JsonlLog, fingerprint, make_folder
-from .trajectory import Trajectory, success_rate
+from .trajectory import Trajectory, rate_of_tries
 
 # %% ../nbs/272_inspect_log.ipynb #fcd5d7db
 def _messages(t):
@@ -78,7 +78,7 @@ def _results(played):
         group.append(t)
     scores = []
     for name, ts in groups.items():
-        rate = success_rate(ts)
+        rate = rate_of_tries(ts)
         numbers = dict(accuracy=rate.mean, low=rate.low, high=rate.high)
         metrics = {k: dict(name=k, value=v) for k, v in numbers.items()}
         score = dict(name=name, scorer='success', scored_samples=len(ts), metrics=metrics)

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['Rate', 'wilson', 'average', 'sign_test', 'paired_bound', 'paired_interval', 'weighed_below', 'lower_bound',
-           'interval', 'gain_interval', 't_quantile']
+           'interval', 'gain_interval', 't_quantile', 'design_effect', 'clustered_rate', 'clustered_gain']
 
 # %% ../nbs/220_stats.ipynb #c02ea9b5
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -28,7 +28,7 @@ class Rate:
 
 def wilson(
     k:float, # Successes
-    n:int,   # Trials
+    n:float, # Trials
     z:float=1.959964, # Standard normal quantile of the interval
 )->Rate:
     "The share `k/n` with Wilson's interval"
@@ -82,7 +82,10 @@ def paired_bound(
     slack:float=1.2, # Pairs taken off the difference seen
 )->float: # From -1 to 1
     "Lower bound of the share of games that a change gains"
-    z = NormalDist().inv_cdf(1 - alpha)
+    return _bound_at(NormalDist().inv_cdf(1 - alpha), wins, losses, n, slack)
+
+def _bound_at(z, wins, losses, n, slack):
+    "The difference that what was seen is `z` standard errors above"
     low, high = -1., (wins - losses)/max(1, n)
     for _ in range(40):
         mid = (low + high)/2
@@ -220,3 +223,42 @@ def _chance_within(theta, df):
     if odd:
         return 2/math.pi*(theta + math.sin(theta)*total)
     return math.sin(theta)*total
+
+# %% ../nbs/220_stats.ipynb #1cdb8bf6
+def design_effect(
+    clusters:Sequence[Sequence[float]], # The values of each, such as the games of a household; none empty
+)->float: # From 1 on
+    "How many times the variance of the mean is what it was if values of one cluster were strangers"
+    values = [x for cluster in clusters for x in cluster]
+    g, n = len(clusters), len(values)
+    if g < 2:
+        return float(max(1, n))
+    mean = math.fsum(values)/n
+    alone = math.fsum((x - mean)**2 for x in values)*n/(n - 1)
+    together = math.fsum(math.fsum(x - mean for x in cluster)**2 for cluster in clusters)*g/(g - 1)
+    return max(1., together/alone) if alone else 1.
+
+def _effective(clusters):
+    "Clusters that hold something, how many values count, as a share, and how far the interval reaches"
+    full = [list(cluster) for cluster in clusters if len(cluster)]
+    reach = t_quantile(len(full) - 1) if len(full) > 1 else NormalDist().inv_cdf(.975)
+    return [x for cluster in full for x in cluster], 1/design_effect(full), reach
+
+def clustered_rate(
+    clusters:Iterable[Sequence[float]], # 1 for each game that was won, 0 for others, cluster by cluster
+)->Rate:
+    "The share of games that were won, with an interval by cluster"
+    won, share, reach = _effective(clusters)
+    r = wilson(share*sum(won), share*len(won), reach)
+    return Rate(r.mean, r.low, r.high, len(won))
+
+def clustered_gain(
+    clusters:Iterable[Sequence[float]], # 1 for each game that was gained, -1 for one lost, 0 for others
+)->Rate: # ValueError for no games
+    "The share of games that a change gains, with an interval by cluster"
+    gains, share, reach = _effective(clusters)
+    if not gains:
+        raise ValueError('there is no game to compare: play both conditions on at least one')
+    wins, losses, n = share*gains.count(1), share*gains.count(-1), share*len(gains)
+    low, high = _bound_at(reach, wins, losses, n, 1.), -_bound_at(reach, losses, wins, n, 1.)
+    return Rate((gains.count(1) - gains.count(-1))/len(gains), low, high, len(gains))

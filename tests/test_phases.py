@@ -119,8 +119,9 @@ def test_each_condition_shows_its_bank(tmp_path):
         assert bank_shown(p, 'no bank', i) is None
         assert title(bank_shown(p, 'bank', i)) == f'{suite.name} 0'
         assert title(bank_shown(p, 'evolved bank', i)) == f'{suite.name} 1'
-        wrong = title(bank_shown(p, 'wrong bank', i))
-        assert wrong.endswith(' 0') and wrong.startswith('test') and wrong != f'{suite.name} 0'
+        for what, version in (('wrong bank', 0), ('wrong evolved bank', 1)):
+            wrong = title(bank_shown(p, what, i))
+            assert wrong.endswith(f' {version}') and wrong.startswith('test') and suite.name not in wrong
     p.run.close()
 
 def test_what_others_measured_is_theirs_alone():

@@ -224,7 +224,7 @@ def test_the_committed_runs_are_of_the_present_loop():
 def test_the_committed_seeds_have_what_the_front_page_draws():
     from skillrl.training.pipeline import CONDITIONS
     conditions = [', '.join(c) for c in CONDITIONS]
-    for run in json.loads(data_path('learning.json').read_text()):
+    for run in json.loads(data_path('learning.json').read_text())['seeds']:
         assert {row_name(c, 'new') for c in [*conditions, 'GRPO without skills']} <= run['test'].keys()
         for points in run['arms'].values():
             steps = [p['steps'] for p in points]

@@ -20,12 +20,12 @@ from .guard import examine
 from .proposals import MARGIN, Trial, consider, duplicates, entry, refused_as
 from .retrieval import Retriever
 from .trials import count_trials, settle_trials
-from ..trajectory import Trajectory, by_category, select, success_rate
+from ..trajectory import Trajectory, by_category, rate_of_tries, select, success_rate
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
 def category_rates(trajs:Iterable[Trajectory])->dict: # Category to `Rate`, alphabetically
     "Share of won episodes in each category"
-    return {c: success_rate(ts) for c, ts in by_category(trajs).items()}
+    return {c: rate_of_tries(ts) for c, ts in by_category(trajs).items()}
 
 def weak_categories(
     rates:dict,         # From `category_rates`
@@ -56,7 +56,7 @@ def sample_failures(
 # %% ../../nbs/10_skills.evolution.ipynb #2686b666
 def _study_size(trajs:Iterable[Trajectory], config:EvolutionConfig)->int:
     "How many failures one round studies"
-    fails = success_rate(trajs).mean < config.evolution_threshold
+    fails = rate_of_tries(trajs).mean < config.evolution_threshold
     return config.max_analysis_deep if fails else config.max_analysis_shallow
 
 # %% ../../nbs/10_skills.evolution.ipynb #50e57457
@@ -118,7 +118,7 @@ def merge_duplicates(
 # %% ../../nbs/10_skills.evolution.ipynb #0fd591d7
 def _rates_as_data(trajs:Iterable[Trajectory])->dict:
     "Rates of `trajs`, by category and overall, as plain data"
-    rates = category_rates(trajs) | dict(all=success_rate(trajs))
+    rates = category_rates(trajs) | dict(all=rate_of_tries(trajs))
     return {name: vars(rate) for name, rate in rates.items()}
 
 def diagnose(

@@ -273,10 +273,11 @@ def households(
     split:str,          # `train`, `val`, `test`
     n:int,              # How many
     strength:float=.95, # Chance that a thing is at home, 0 to 1
+    start:int=0,        # Number of the first
 )->list[Household]:
-    "The first `n` households of a split, with a bedroom or a living room by turns"
+    "`n` households of a split from number `start`, with a bedroom or a living room by turns"
     _plain('split', split)
-    return [_numbered_household(split, i, strength) for i in range(n)]
+    return [_numbered_household(split, i, strength) for i in range(start, start + n)]
 
 def _numbered_household(split, i, strength=.95):
     second = ('bedroom', 'living')[i % 2]
@@ -287,7 +288,7 @@ def household(
     name:str,  # `train-N` or `test-N`
 )->Household:  # ValueError for any other name
     "The household that `households` makes under this name"
-    m = re.fullmatch(r'(train|test)-(\d{1,6})', name)
+    m = re.fullmatch(r'(train|test)-(\d{1,15})', name)
     if m:
         return _numbered_household(m[1], int(m[2]))
     known = 'train-000, train-001, … or of test-000, test-001, …'

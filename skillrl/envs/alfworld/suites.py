@@ -207,8 +207,9 @@ def suites(
     if config.games:
         folder = FolderSuite(config.games, style)
         return [folder], [folder]
-    counts = dict(train=config.train_suites, test=config.test_suites)
-    train, test = [[HouseholdSuite(h, style) for h in households(split, n)] for split, n in counts.items()]
+    learn = households('train', config.train_suites)
+    judged = households('test', config.test_suites, start=config.test_numbers.start)
+    train, test = [[HouseholdSuite(h, style) for h in some] for some in (learn, judged)]
     return train, test
 
 def verb_style(

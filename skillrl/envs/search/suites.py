@@ -175,7 +175,7 @@ def search_suites(
     if config.games:
         own = files_suite(config.games, config.variant)
         return [own], [own]
-    counts = dict(train=config.train_suites, test=config.test_suites)
-    train, test = [[EncyclopediaSuite(f'{split}-{i:03}', config.variant) for i in range(n)]
-                   for split, n in counts.items()]
+    numbers = dict(train=range(config.train_suites), test=config.test_numbers)
+    train, test = [[EncyclopediaSuite(f'{split}-{i:03}', config.variant) for i in some]
+                   for split, some in numbers.items()]
     return train, test

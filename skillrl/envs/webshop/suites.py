@@ -117,7 +117,7 @@ def suites(
     if config.games:
         original = ShopSuite('webshop', config.variant, load_catalogue(config.games))
         return [original], [original]
-    counts = dict(train=config.train_suites, test=config.test_suites)
-    train, test = [[ShopSuite(f'{split}-{i:03d}', config.variant) for i in range(n)]
-                   for split, n in counts.items()]
+    numbers = dict(train=range(config.train_suites), test=config.test_numbers)
+    train, test = [[ShopSuite(f'{split}-{i:03d}', config.variant) for i in some]
+                   for split, some in numbers.items()]
     return train, test
