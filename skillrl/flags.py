@@ -32,6 +32,8 @@ def given(
     found = {path: v for path, v in values.items() if v is not None}
     if 'env.url' in found:
         found['env.mock'] = False
+    if 'model.checkpoint' in found: # Who is named at the command line acts, whoever a file names
+        found.setdefault('model.policy_model_id', '')
     return found
 
 # %% ../nbs/810_flags.ipynb #c47410cc

@@ -10,6 +10,7 @@ __all__ = ['SPLITS', 'SHARES', 'TextEnv', 'deal', 'stratified', 'seeded', 'World
 import hashlib, importlib, random, string, sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 import gymnasium as gym
@@ -197,6 +198,8 @@ def suite(self:World,
 )->Any:               # ValueError if no suite has this name
     "One suite of a run"
     learn, held_out = self.suites(config)
+    if name and name not in [s.name for s in (*held_out, *learn)]:
+        held_out = held_out + self.suites(replace(config))[1] # Those of seed 0, whatever the run's is
     by_name = {s.name: s for s in (*held_out, *learn)}
     wanted = name or learn[0].name
     if wanted in by_name:

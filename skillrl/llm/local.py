@@ -44,6 +44,7 @@ class Policy:
         tokenizer:'PreTrainedTokenizerBase', # Its tokenizer, or one from `word_tokenizer`
     ):
         self.model, self.tokenizer = model, tokenizer
+        self.positions = getattr(model.config, 'max_position_embeddings', None) # None where it does not say
         n, room = len(tokenizer), model.get_input_embeddings().num_embeddings
         if n > room:
             raise ValueError(f'the tokenizer has {n} tokens, the model {room}: make it with vocab_size={n}')
@@ -258,9 +259,8 @@ def _write(self:Policy, prompts, noise, temperature, drafts=()):
     return out
 
 # %% ../../nbs/340_llm.local.ipynb #011fbe04
-def _check_room(model, prompts, new):
+def _check_room(room, prompts, new):
     n = max((len(p) for p in prompts), default=0)
-    room = getattr(model.config, 'max_position_embeddings', None)
     if room and n + new > room:
         raise ValueError(f'a prompt of {n} tokens and {new} new ones exceed the {room} positions '
                          'the model has: shorten the prompt or lower max_new_tokens')
@@ -292,7 +292,7 @@ def generate(self:Policy,
     allowed:list|None=None,  # Commands, or `Choices`, that each reply may end with; None lets it say anything
 )->list[Reply]: # In the order of `prompts`; `ValueError` if a prompt is empty, or too long for the model
     "A reply to each of `prompts`"
-    _check_room(self.model, prompts, max_new_tokens)
+    _check_room(self.positions, prompts, max_new_tokens)
     if by_score(allowed):
         with evaluating(self.model):
             said = choose(self, prompts, allowed, max_new_tokens, temperature, generator, batch_size)

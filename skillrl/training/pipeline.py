@@ -149,7 +149,7 @@ def played(self:Pipeline,
         self._played = {}
         for d in self.run.log('trajectories').read():
             name = d['metadata'].get('suite')
-            if name:
+            if name and d['metadata']['phase'] != 'eval':
                 self._played.setdefault(name, []).append(Trajectory.from_dict(d))
     return [t for t in self._played.get(suite.name, ()) if not phases or t.metadata['phase'] in phases]
 
@@ -358,16 +358,16 @@ def evolve(p:Pipeline)->None:
 CONDITIONS = [
     ('before', 'no bank'), ('before', 'bank'), ('before', 'wrong bank'),
     ('after', 'no bank'), ('after', 'bank'), ('after', 'wrong bank'),
-    ('after', 'evolved bank')]
+    ('after', 'evolved bank'), ('after', 'wrong evolved bank')]
 
 def conditions(p:Pipeline)->list[tuple[str, str]]: # Pairs of (before or after RL, which bank)
     "Those of `CONDITIONS` that this run can tell apart"
     left_out = []
     if len(p.test) < 3:
-        left_out.append('wrong bank')
+        left_out.append('wrong')
     if not evolves(p.config):
-        left_out.append('evolved bank')
-    return [c for c in CONDITIONS if c[1] not in left_out]
+        left_out.append('evolved')
+    return [c for c in CONDITIONS if not any(word in c[1] for word in left_out)]
 
 def bank_shown(
     p:Pipeline,
@@ -377,23 +377,25 @@ def bank_shown(
     "Bank for a test suite under a condition"
     if what=='no bank':
         return None
-    if what=='evolved bank':
-        return p.bank(p.test[i])
-    owner = (i+2) % len(p.test) if what=='wrong bank' else i
-    return p.bank(p.test[owner], version=0)
+    owner = (i+2) % len(p.test) if 'wrong' in what else i
+    return p.bank(p.test[owner], version=None if 'evolved' in what else 0)
 
 # %% ../../nbs/11_training.pipeline.ipynb #b16a221f
 def _play_condition(p, when, what, split):
-    "The test games of `split` under one condition"
+    "The test games of `split` under one condition, with their suite in the metadata"
     from skillrl.llm.placement import threads
-    episodes = []
+    episodes, homes = [], {}
     for i, suite in enumerate(p.test):
         games = suite.games(split, p.config.env.test_tasks)
+        homes |= {game.id: suite.name for game in games}
         episodes += build_episodes(suite, games, bank_shown(p, what, i), p.config)
     limits = rollout_limits(p.test[0], p.config)
     seed = derive_seed(p.config.seed, 'eval')
     with threads(p.config.model.threads):
-        return evaluate(p.policy(when), episodes, seed=seed, limits=limits)
+        played = evaluate(p.policy(when), episodes, seed=seed, limits=limits)
+    for t in played:
+        t.metadata['suite'] = homes.get(t.game, '')
+    return played
 
 # %% ../../nbs/11_training.pipeline.ipynb #c95aede6
 def evaluate_conditions(p:Pipeline)->None:

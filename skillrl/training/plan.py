@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['CHARS_PER_TOKEN', 'ENTRY_CHARS', 'CATEGORY', 'PLAY_TOKENS', 'MOST_ROWS', 'SCORES', 'sample_rows', 'skill_chars',
-           'Lengths', 'expected_lengths', 'longest_lengths', 'Phase', 'run_conditions', 'run_phases', 'learnt_at_once',
-           'played_at_once', 'RunPlan', 'phase_table', 'teacher_line', 'ways_to_hold', 'memory_of', 'hours_of',
-           'device_table', 'judged_when', 'told_plan']
+           'Lengths', 'expected_lengths', 'longest_lengths', 'fitting_lengths', 'Phase', 'run_conditions', 'run_phases',
+           'learnt_at_once', 'played_at_once', 'RunPlan', 'phase_table', 'teacher_line', 'ways_to_hold', 'memory_of',
+           'hours_of', 'device_table', 'judged_when', 'told_plan']
 
 # %% ../../nbs/619_training.plan.ipynb #f33daadb
 import math
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
+from ..agent import Limits
 from ..builders import starting_weights
 from ..config import SkillRLConfig
 from ..envs.base import world
@@ -70,6 +71,15 @@ def longest_lengths(config:SkillRLConfig)->Lengths:
     "What the settings allow at most"
     m = config.model
     return Lengths(m.max_prompt_tokens, m.max_new_tokens or (512 if m.policy_model_id else 32))
+
+def fitting_lengths(
+    config:SkillRLConfig,
+    positions:int, # Of the policy with weights
+)->Lengths:
+    "What of the settings the policy has room for"
+    m = config.model
+    limits = Limits(m.max_new_tokens or None, m.max_prompt_tokens).within(positions)
+    return Lengths(limits.max_prompt_tokens, limits.max_new_tokens)
 
 # %% ../../nbs/619_training.plan.ipynb #f9d6df4b
 @dataclass(frozen=True)
@@ -153,7 +163,8 @@ class RunPlan:
         self.name = config.model.checkpoint or Path(starting_weights(config)).name
         self.shape:Shape = shape_of(config.model.checkpoint or starting_weights(config))
         self.phases = run_phases(config)
-        self.lengths, self.longest = expected_lengths(config), longest_lengths(config)
+        self.lengths, self.fits = expected_lengths(config), fitting_lengths(config, self.shape.positions)
+        self.longest = longest_lengths(config) if config.model.policy_model_id else self.fits
 
     @cached_property
     def turns(self)->int:
@@ -214,9 +225,9 @@ def ways_to_hold(config:SkillRLConfig)->dict[str, Held]:
 
 def memory_of(plan:RunPlan, held:Held)->MemoryPlan:
     "The peak of a run whose prompts and replies are as long as they may be"
-    learns = plan.batch(plan.longest)
+    learns = plan.batch(plan.fits)
     scored = SCORES//plan.shape.vocabulary
-    return memory_plan(plan.shape, held, learns, plan.played(plan.longest), scored)
+    return memory_plan(plan.shape, held, learns, plan.played(plan.fits), scored)
 
 def hours_of(plan:RunPlan, held:Held, device:Device)->float:
     "Expected hours on one device, the environments' own time left out"
@@ -227,17 +238,25 @@ def hours_of(plan:RunPlan, held:Held, device:Device)->float:
     return (learning + playing)/3600
 
 # %% ../../nbs/619_training.plan.ipynb #b64b323e
+def _time(hours):
+    "In minutes below an hour"
+    if hours < 1/60:
+        return 'under 1 min'
+    if hours < 1:
+        return f'{60*hours:.0f} min'
+    return f'{hours:,.0f} h' if hours >= 10 else f'{hours:.1f} h'
+
 def device_table(plan:RunPlan)->Table:
-    "Memory, hours and rent for each way to hold the weights on each device"
-    head = 'weights', 'peak GB', 'device', 'devices', 'hours', 'USD'
+    "Memory, time and rent for each way to hold the weights on each device"
+    head = 'weights', 'peak GB', 'device', 'devices', 'time', 'USD'
     rows = []
     for name, held in ways_to_hold(plan.config).items():
         total = memory_of(plan, held).total
         for d in DEVICES:
             n, hours = math.ceil(total/d.memory), hours_of(plan, held, d)
             if d.gpu or n == 1:
-                rent = f'{hours*d.usd:,.0f}'
-                rows.append([name, f'{total/1e9:.1f}', d.name, n, f'{hours/n:,.1f}', rent])
+                rent = f'{hours*d.usd:,.{0 if hours*d.usd >= 10 else 2}f}'
+                rows.append([name, f'{total/1e9:.1f}', d.name, n, _time(hours/n), rent])
     return Table(head, rows)
 
 # %% ../../nbs/619_training.plan.ipynb #65135b35
@@ -271,7 +290,7 @@ def told_plan(plan:RunPlan, width:int=120)->str: # Most characters of a line
                f'writes, with a full block of skills; at most {most.prompt:,} and {most.reply:,}. '
                'Every episode is counted to its last step.')
     formula = f'Peak as configured on a GPU: {memory_of(plan, held_by(c, gpu=True))}'
-    rates = ('Hours: operations and bytes over what a device achieves (page 618), without the time of '
+    rates = ('Time: operations and bytes over what a device achieves (page 618), without the time of '
              'environments and teacher; rents are round numbers.')
     tables = phase_table(plan).text(width), device_table(plan).text(width)
     parts = [policy, lengths, tables[0], teacher_line(plan), formula, tables[1], rates, judged_when(plan)]
