@@ -307,8 +307,8 @@ def test_a_gate_plays_each_game_twice():
 def test_rent_is_that_of_all_devices(monkeypatch):
     "100 hours of one device are 25 of four, and cost as much"
     device = SimpleNamespace(name='d', memory=80e9, usd=2., gpu=True)
-    monkeypatch.setattr(planner, 'DEVICES', [device])
-    monkeypatch.setattr(planner, 'hours_of', lambda *args: 100.)
-    monkeypatch.setattr(planner, 'memory_of', lambda *args: SimpleNamespace(total=300e9))
+    monkeypatch.setattr(plan, 'DEVICES', [device])
+    monkeypatch.setattr(plan, 'hours_of', lambda *args: 100.)
+    monkeypatch.setattr(plan, 'memory_of', lambda *args: SimpleNamespace(total=300e9))
     rows = device_table(SimpleNamespace(config=SkillRLConfig())).rows
     assert {tuple(row[1:]) for row in rows} == {('300.0', 'd', '4', '25.0', '200')}
