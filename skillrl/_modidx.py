@@ -2617,6 +2617,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'skillrl.llm.reply.Outage': ('llm.reply.html#outage', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.RunStopped': ('llm.reply.html#runstopped', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.RunStopped.__init__': ('llm.reply.html#runstopped.__init__', 'skillrl/llm/reply.py'),
+                                   'skillrl.llm.reply._encoded': ('llm.reply.html#_encoded', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply._joined': ('llm.reply.html#_joined', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.map_texts': ('llm.reply.html#map_texts', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.mend_unicode': ('llm.reply.html#mend_unicode', 'skillrl/llm/reply.py'),
