@@ -128,6 +128,7 @@ def _encoded(secret):
             forms.append(core.replace('+', '[+-]').replace('/', '[/_]'))
     return re.compile('|'.join(forms) or '(?!)')
 
+# %% ../../nbs/305_llm.reply.ipynb #6c6442e7
 def redact(
     text:str,                 # Anything that may be shown or written
     secrets:Iterable[str]=(), # Keys we know, of any form
