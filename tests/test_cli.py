@@ -397,13 +397,13 @@ def test_a_key_goes_to_an_address_of_a_folder_only_when_it_is_named(here, capsys
         )
         asked = s.count
         capsys.readouterr()
-        for line in (['train', '--resume', 't'], ['optimize', '--resume', 'o']):
+        for line in (['train', '--resume', 't'], ['optimize', '--resume', 'o', '--questions', 'forms.jsonl']):
             told = sentence(capsys, *line)
             assert s.url in told
             assert 'SKILLRL_TEACHER_API_KEY' in told
             assert KEY not in told
         assert s.count == asked
-        assert main(['optimize', '--resume', 'o', *who[2:4], *who[6:]]) == 0
+        assert main(['optimize', '--resume', 'o', '--questions', 'forms.jsonl', *who[2:4], *who[6:]]) == 0
 
 
 # --- SkillOpt's agents and its page ---
@@ -458,12 +458,15 @@ def test_questions_to_the_teacher_can_be_answered_by_hand(forms, capsys):
     assert main(optimize_by(forms / 'agent.py', '--handoff', 'asked')) == 1
     assert 'wait' in capsys.readouterr().err
     assert list((forms / 'asked').glob('*.question.md'))
+    command = f'{sys.executable} -I -S {forms / "agent.py"}'
+    again = ['optimize', '--resume', 'o', '--questions', 'forms.jsonl', '--policy-command', command]
+    again += ['--handoff', 'asked']
     for _ in range(6):
         for q in (forms / 'asked').glob('*.question.md'):
             q.with_name(q.name.replace('.question', '.answer')).write_text(
                 '{"edits": [{"op": "append", "content": "Say aye."}]}'
             )
-        if main(['optimize', '--resume', 'o']) == 0:
+        if main(again) == 0:
             break
     assert 'Say aye.' in (forms / 'o' / 'best_skill.md').read_text()
 

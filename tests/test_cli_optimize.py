@@ -447,9 +447,13 @@ def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
         first = s2.count
     assert p.returncode == (130 if sig == signal.SIGINT else -9)
     if sig == signal.SIGINT:
-        assert err.strip().splitlines()[-1] == 'Stopped. Go on with: skillrl optimize --resume r'
+        assert err.strip().splitlines()[-1] == (
+            'Stopped. Go on with: skillrl optimize --resume r --questions forms.jsonl '
+            f'--policy-url {s2.url} --teacher-url {s2.url}'
+        )
     with FaultServer(rest=both) as s3:
-        optimize('--resume', 'r', '--policy-url', s3.url, '--teacher-url', s3.url, cwd=forms)
+        named = ['--questions', 'forms.jsonl', '--policy-url', s3.url, '--teacher-url', s3.url]
+        optimize('--resume', 'r', *named, cwd=forms)
     assert first + s3.count <= asked + 2
     named_by_address = 'job.json', 'config.json', 'summary.json', 'report.html'
 
@@ -467,9 +471,10 @@ def test_a_service_that_is_down_says_so_and_the_run_goes_on_later(forms):
         out = optimize(*words, *two(s), cwd=forms, code=1)
     assert len(out.strip().splitlines()[-1:]) == 1
     assert 'who are you' in out
-    assert 'go on with: skillrl optimize --resume r' in out
+    assert 'go on with: skillrl optimize --resume r --questions forms.jsonl --policy-url' in out
     with FaultServer(rest=both) as s:
-        assert '1.000' in optimize('--resume', 'r', '--policy-url', s.url, '--teacher-url', s.url, cwd=forms)
+        named = ['--questions', 'forms.jsonl', '--policy-url', s.url, '--teacher-url', s.url]
+        assert '1.000' in optimize('--resume', 'r', *named, cwd=forms)
 
 
 # --- a skill to begin with ---

@@ -84,7 +84,8 @@ def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
         assert train(server, tmp_path/'run', '--config', str(tmp_path/'config.json'))==1
         spent = server.count
         capsys.readouterr()
-        assert main(['train', '--resume', str(tmp_path/'run'), '--teacher-url', server.url])==1
+        named = '--config', str(tmp_path/'config.json'), '--teacher-url', server.url
+        assert main(['train', '--resume', str(tmp_path/'run'), *named])==1
         assert server.count==spent > 0
     assert 'budget' in capsys.readouterr().err
 

@@ -29,15 +29,16 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
         jobs.claim(path, args)
         if args.questions:
             print(f'Questions: {world.about}', file=sys.stderr, flush=True)
-        status = _run(trainer, path, args.live)
+        status = _run(trainer, path, args.live, jobs.said_again(args))
     if status:
         return status
     print(_summary(path, jobs.truth(world, trainer) + jobs.shipped(env, path, text)))
 
 # %% ../../nbs/840_commands.optimize.ipynb #cc12f3d7
-def _run(trainer, path, port):
-    "Let `trainer` run; an exit status if it was stopped"
-    again = f'skillrl optimize --resume {path}'
+def _run(trainer, path, port, words):
+    "Let `trainer` run; an exit status if it was stopped, with the `words` that a resumption needs"
+    from skillrl.flags import resume_line
+    again = resume_line('optimize', path, words)
     print(f'Run folder: {path}', file=sys.stderr, flush=True)
     try:
         with _live_page(path, port), _aside(path):

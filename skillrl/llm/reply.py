@@ -7,6 +7,7 @@ __all__ = ['ChatReply', 'split_thought', 'RunStopped', 'Outage', 'outage', 'requ
 
 # %% ../../nbs/305_llm.reply.ipynb #e33d8f95
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -114,6 +115,20 @@ _KEYS = [
 ]
 _PATTERNS = [(re.compile(pattern, re.I), instead) for pattern, instead in _KEYS]
 
+def _encoded(secret):
+    "A pattern of `secret` in hex, and in base64 wherever it begins there"
+    raw = secret.encode(errors='surrogatepass')
+    forms = [raw.hex()] if len(raw) > 3 else []
+    forms = [''.join(f'[{c}{c.upper()}]' for c in form) for form in forms]
+    for before in range(3):
+        code = b64encode(b'\0'*before + raw).decode().rstrip('=')
+        last = len(code) - ((before + len(raw)) % 3 > 0) # The last may hold bits of what follows
+        core = code[(0, 2, 3)[before]:last]
+        if len(core) > 5:
+            forms.append(core.replace('+', '[+-]').replace('/', '[/_]'))
+    return re.compile('|'.join(forms) or '(?!)')
+
+# %% ../../nbs/305_llm.reply.ipynb #6c6442e7
 def redact(
     text:str,                 # Anything that may be shown or written
     secrets:Iterable[str]=(), # Keys we know, of any form
@@ -121,7 +136,7 @@ def redact(
     "`text` without `secrets` and without what looks like a key"
     known = [s for s in secrets if s]
     for s in sorted(known, key=len, reverse=True):
-        text = text.replace(s, _BLOT).replace(quote(s, safe=''), _BLOT)
+        text = _encoded(s).sub(_BLOT, text.replace(s, _BLOT).replace(quote(s, safe=''), _BLOT))
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
     return text

@@ -1,0 +1,194 @@
+"A folder from somebody else has no authority: what it names counts only when the user names it too"
+
+import json, os, re, shlex, signal, subprocess, sys, time
+from dataclasses import fields
+from pathlib import Path
+import pytest
+from skillrl.cli import main
+from skillrl.commands.jobs import said_again
+from skillrl.config import SkillRLConfig
+from skillrl.flags import Job
+from skillrl.runfolder import RunFolder
+from skillrl.skillopt.config import SkillOptConfig
+from skillrl.store import write_json
+from skillrl.training.pipeline import train
+
+SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
+KEYS = 'POLICY', 'TEACHER', 'EMBEDDING', 'ENGINE'
+SMALL = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1, 'env.collect_steps': 2,
+         'rl.iterations': 1, 'sft.steps': 1}
+
+@pytest.fixture(autouse=True)
+def keys(tmp_path, monkeypatch):
+    "Keys within reach, settings of the user's own that name nothing, and an empty folder to stand in"
+    monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'none'))
+    monkeypatch.delenv('OPENAI_BASE_URL', raising=False)
+    for who in KEYS:
+        monkeypatch.setenv(f'SKILLRL_{who}_API_KEY', 'k'*20)
+    monkeypatch.chdir(tmp_path)
+
+def sentence(capsys, *words):
+    "The one line that the command ends with, which fails"
+    capsys.readouterr()
+    assert main([*map(str, words)]) == 1
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+def value_of(f):
+    "Something that a foreign folder may write into the field `f`"
+    return 'http://evil.example/v1' if f.metadata['bare'] else 'far/away.py:Thing'
+
+CONFIG = [(path, f) for path, _, f in SkillRLConfig().settings() if f.metadata['authority']]
+JOB = [f for f in fields(Job) if f.metadata and f.metadata['authority']]
+
+def test_the_table_holds_what_names_code_commands_addresses_and_paths():
+    "Each text setting is in it, but for those with a list of values, and names of models and protocols"
+    free = {'env.url', 'rl.adapter_targets', 'model.azure_api_version'}
+    for path, _, f in SkillRLConfig().settings():
+        named_only = f.metadata['choices'] or f.metadata['secret'] or path.endswith('_model_id')
+        if f.type is str and not named_only and path not in free:
+            assert f.metadata['authority'], path
+    bare = {'url', 'suite', 'policy_model', 'teacher'}
+    assert {f.name for f in fields(Job) if f.type is str} - {f.name for f in JOB} == bare
+    texts = {f.name for f in fields(SkillOptConfig) if f.type is str and not f.metadata['choices']}
+    assert texts == {'out_root', 'selection_split', 'test_split'} # --resume says the first
+
+@pytest.mark.parametrize('path, f', CONFIG, ids=[path for path, _ in CONFIG])
+def test_each_setting_with_authority_of_a_stored_config_has_to_be_said_again(path, f, tmp_path):
+    "In the table of the config: refused; taken when it is named; the default needs no name"
+    value = value_of(f)
+    d = {path: value} | ({'retrieval.mode': 'embedding'} if path == 'retrieval.encoder' else {})
+    stored = SkillRLConfig().merged(d)
+    with pytest.raises(ValueError) as e:
+        stored.opened()
+    assert path in str(e.value) and value in str(e.value) and '\n' not in str(e.value)
+    with pytest.raises(ValueError):
+        stored.opened(['something else'])
+    assert stored.opened([value]) is stored
+    RunFolder(tmp_path/'run', SkillRLConfig().merged(d)).close()
+    with pytest.raises(ValueError, match=re.escape(value)):
+        train(None, tmp_path/'run', resume=True)
+    SkillRLConfig().opened()
+
+@pytest.mark.parametrize('f', JOB, ids=[f.name for f in JOB])
+def test_each_setting_with_authority_of_a_stored_job_has_to_be_said_again(f, tmp_path, capsys):
+    "In the table of the job: refused by `optimize --resume`, and said again it is no longer the reason"
+    flag, value = '--' + f.name.replace('_', '-'), value_of(f)
+    job = {f.name: value, 'questions': 'q.json', 'teacher': 't', 'policy_model': 'p'} | {f.name: value}
+    Path('q.json').write_text(json.dumps([dict(question=f'{n}?', answers='1') for n in range(9)]))
+    write_json(tmp_path/'o'/'config.json', SkillOptConfig().to_dict())
+    write_json(tmp_path/'o'/'job.json', job)
+    said = [] if f.name == 'questions' else ['--questions', 'q.json']
+    told = sentence(capsys, 'optimize', '--resume', 'o', *said)
+    assert value in told
+    assert flag in told
+    assert value in said_again(JobFlags(**job))
+    again = sentence(capsys, 'optimize', '--resume', 'o', *said, flag, value)
+    assert 'in the run folder' not in again
+
+class JobFlags(dict):
+    "A command line with these flags"
+    def __getattr__(self, name):
+        return self.get(name)
+
+EVIL = '''from pathlib import Path
+Path({mark!r}).write_text('ran')
+class World:
+    def suites(self, config):
+        raise ValueError('it ran')
+'''
+
+@pytest.fixture(params=['beside the run', 'absolute', 'in the working folder', 'in the run'])
+def planted(request, tmp_path):
+    "A run that names a program in one of four places, and the file that it writes when it runs"
+    mark, shared = tmp_path/'mark', tmp_path/'shared'
+    places = {'beside the run': (shared/'worlds.py', 'shared/worlds.py:World'),
+              'absolute': (shared/'away.py', f'{shared}/away.py:World'),
+              'in the working folder': (tmp_path/'near.py', 'near:World'),
+              'in the run': (shared/'run'/'inner.py', 'shared/run/inner.py:World')}
+    file, name = places[request.param]
+    RunFolder(shared/'run', SkillRLConfig().merged(SMALL | {'env.name': name})).close()
+    file.write_text(EVIL.format(mark=str(mark)))
+    return shared/'run', name, mark
+
+def test_a_run_folder_does_not_run_the_program_that_it_names(planted, capsys):
+    "`train --resume`, `optimize --bank` and the Python API; it runs when the user says its name"
+    run, name, mark = planted
+    for words in (['train', '--resume', run], ['optimize', '--bank', run, '--output', 'o']):
+        told = sentence(capsys, *words)
+        assert name in told
+        assert '--env' in told
+    with pytest.raises(ValueError, match=re.escape(name)):
+        train(None, run, resume=True)
+    assert not mark.exists()
+    sentence(capsys, 'train', '--resume', run, '--env', name)
+    assert mark.exists()
+
+@pytest.mark.parametrize('who', ['policy_command', 'teacher_command'])
+def test_two_files_do_not_start_the_program_that_they_name(who, tmp_path, capsys):
+    "Only job.json and config.json, as somebody may send them"
+    mark = tmp_path/'mark'
+    command = f'{sys.executable} -c "open({str(mark)!r}, chr(119))"'
+    job = dict(policy_model='p', teacher='t') | {who: command}
+    job |= {dict(policy_command='policy_model', teacher_command='teacher')[who]: None}
+    Path('q.json').write_text(json.dumps([dict(question=f'{n}?', answers='1') for n in range(9)]))
+    write_json(tmp_path/'o'/'config.json', SkillOptConfig().to_dict())
+    write_json(tmp_path/'o'/'job.json', job | dict(questions='q.json'))
+    assert 'questions' in sentence(capsys, 'optimize', '--resume', 'o')
+    told = sentence(capsys, 'optimize', '--resume', 'o', '--questions', 'q.json')
+    assert f'--{who.replace("_", "-")}' in told
+    assert not mark.exists()
+
+def test_a_job_of_wrong_types_is_one_sentence(tmp_path, capsys):
+    write_json(tmp_path/'o'/'config.json', SkillOptConfig().to_dict())
+    wrong = ({'policy_command': 5}, 'policy_command is 5'), ({'split': 'abc'}, 'split is'), ([], 'job.json')
+    for job, told in wrong:
+        (tmp_path/'o'/'job.json').write_text(json.dumps(job))
+        assert told in sentence(capsys, 'optimize', '--resume', 'o')
+
+def again(err):
+    "The words that a stopped command tells to go on with"
+    told = [line for line in err.splitlines() if line.startswith('Stopped. Go on with: ')]
+    return shlex.split(told[-1].split(': ', 1)[1])[1:]
+
+def stopped(*words, when):
+    "What the command says on Ctrl-C, which comes `when` there is something"
+    p = subprocess.Popen([*SKILLRL, *words], text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while p.poll() is None and not when() and time.monotonic() < deadline:
+        time.sleep(.01)
+    p.send_signal(signal.SIGINT)
+    _, err = p.communicate(timeout=120)
+    assert p.returncode == 130, err
+    return err
+
+WORLD = '''from skillrl.envs.alfworld.world import Alfworld
+class World(Alfworld):
+    pass
+'''
+
+def test_the_owner_goes_on_with_the_command_that_is_told(tmp_path, capsys):
+    "A world of one's own, named on the line or in a file with prices; pasted, the command goes on"
+    name = 'my worlds/own.py:World'
+    (tmp_path/'my worlds').mkdir()
+    (tmp_path/'my worlds'/'own.py').write_text(WORLD)
+    write_json(tmp_path/'usd.json', {})
+    write_json(tmp_path/'c.json', SMALL | {'env.episodes': 2, 'model.prices': 'usd.json'})
+    write_json(tmp_path/'d.json', SMALL)
+    for run, given in dict(one=['--config', 'd.json'], two=['--config', 'c.json', '--episodes', '1']).items():
+        state = tmp_path/run/'state.json'
+        err = stopped('train', *given, '--env', name, '--output', run,
+                      when=lambda state=state: state.exists() and '"phase"' in state.read_text())
+        words = again(err)
+        first = ['--env', name] if run == 'one' else ['--config', 'c.json']
+        assert words[:5] == ['train', '--resume', run, *first]
+        told = sentence(capsys, *words[:3])
+        assert name in told or 'usd.json' in told
+        assert main(words) == 0
+
+def test_a_run_of_the_embedded_defaults_goes_on_with_nothing_named(tmp_path, capsys):
+    write_json(tmp_path/'d.json', SMALL)
+    state = tmp_path/'run'/'state.json'
+    err = stopped('train', '--config', 'd.json', '--output', 'run',
+                  when=lambda: state.exists() and '"phase"' in state.read_text())
+    assert again(err) == ['train', '--resume', 'run']
+    assert main(again(err)) == 0
