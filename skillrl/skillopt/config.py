@@ -31,7 +31,7 @@ class Algorithm:
     gate_mixed_weight:float = opt(.5, lo=0, hi=1)  # Weight of `soft` in `mixed`
     failure_only:bool = opt(False)       # Leave successes out of reflection
     workers:int = opt(8, lo=1)           # Rollouts and calls at a time
-    seed:int = opt(42)                   # Of shuffles and samples
+    seed:int = opt(42, lo=0, hi=2**63)   # Of shuffles and samples
     out_root:str = opt('outputs/skillrl_run') # The run folder
     selection_split:str = opt('val')     # Where candidates are compared
     test_split:str = opt('test')         # Where the first and the best skill are compared in the end
@@ -72,9 +72,9 @@ class SkillOptConfig(Algorithm):
     rollout_retries:int = opt(3, lo=0)       # Further tries after an infrastructure error
     max_lost:float = opt(.5, lo=0, hi=1)     # Share of a batch that may end in infrastructure errors
     max_target_calls:int = opt(0, lo=0)
-    max_tokens:int = opt(0, lo=0)            # Of both models
+    max_tokens:int = opt(0, lo=0, hi=10**12) # Of both models
     max_usd:float = opt(0., lo=0)            # By `prices`
-    max_seconds:float = opt(0., lo=0)        # Of work, pauses between runs not counted
+    max_seconds:float = opt(0., lo=0, hi=1e9) # Of work, pauses between runs not counted
     patience:int = opt(0, lo=0)              # Steps in a row without a new skill
     prices:dict = field(default_factory=dict) # Model → USD per 1M tokens (read, written)
 

@@ -83,10 +83,10 @@ class Pipeline:
         run:RunFolder,
         step:Callable|None=None, # Called with (phase, steps done, in all) after each commit
         config:SkillRLConfig|None=None, # With its secrets; None takes the run's
-        named:Iterable[str]=(),         # Addresses in the run's config that may have them, see `fill_keys`
+        named:Iterable[str]=(),         # Values in the run's config that the user says too, see `opened`
     ):
         self.run, self.step = run, step
-        config = config or SkillRLConfig().merged(run.config).fill_keys(named=named)
+        config = config or SkillRLConfig().merged(run.config).opened(named)
         self.collector = config # A chat policy may collect; after that, weights act
         self.config = config.merged({'model.policy_model_id': ''})
         self.train, self.test = suites_of(world(config.env.name), config.env)
@@ -438,7 +438,7 @@ def train(
     resume:bool=False,         # Go on with the run that is there
     step:Callable[[str, int, int], Any]|None=None, # Called with (phase, steps done, in all)
     accept_changes:bool=False, # Go on although settings differ from those of the last commit
-    named:Iterable[str]=(),    # Addresses in the folder's config that may have keys, see `fill_keys`
+    named:Iterable[str]=(),    # Values in the folder's config that the user says too, see `opened`
 )->Path: # `path`; ValueError if the folder's state or config does not fit
     "Run the whole loop, or what is left of it"
     with RunFolder(path, config, resume, accept_changes, MAKES) as run:
