@@ -151,6 +151,8 @@ MUTATIONS = [
     Mutation('one other entry suffices as witness', 'skills/trials.py', 'LEAST_OTHERS = 3', 'LEAST_OTHERS = 1', TRIALS),
     Mutation('two other entries suffice as witnesses', 'skills/trials.py', 'LEAST_OTHERS = 3', 'LEAST_OTHERS = 2', TRIALS),
     Mutation('a form vouches at alpha', 'skills/trials.py', 'mean.interval(alpha/10)', 'mean.interval(alpha)', TRIALS),
+    Mutation('a form vouches in three of four cases', 'skills/trials.py', 'interval(1/3)', 'interval(1/4)', TRIALS),
+    # `high <= 0` for `high < 0` changes nothing: a bound of counts is never 0 to the last digit
     Mutation('one group too many', 'skills/trials.py', 'groups >= config.trial_groups', 'groups > config.trial_groups', TRIALS),
     Mutation('an entry is its own witness', 'skills/trials.py', 'if f == its_form and e and p is not o]', 'if f == its_form and e]', TRIALS),
     Mutation('a late win counts in a trial', 'training/phases.py', 'bool(t.success) and len(t) <= config.env.max_steps', 'bool(t.success)', LOOP),
@@ -173,6 +175,7 @@ MUTATIONS = [
     Mutation('error spent all at once', 'sequential.py', 'alpha*(end/n)**2', 'alpha', GATE),
     Mutation('interval of a rate too narrow', 'stats.py', 'z:float=1.959964', 'z:float=1.2', 'tests/test_core.py tests/test_intervals.py'),
     Mutation('losses not counted against wins', 'stats.py', 'b = (2*n - wins + losses)*d - wins - losses', 'b = (2*n - wins)*d - wins', GATE),
+    Mutation('nearly all categories are weak', 'skills/evolution.py', 'threshold:float=.4,', 'threshold:float=.9,', GATE),
     # Skills
     Mutation('threshold of retrieval ignored', 'skills/ranking.py', 'if scores[o.id] > self.threshold]', ']', 'tests/test_retrieval.py tests/test_embedding.py'),
     Mutation('the guard examines nothing', 'skills/guard.py', 'def suspicions(', 'def suspicions(*args): return []\ndef _suspicions(', 'tests/test_poisoning.py'),

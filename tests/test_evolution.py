@@ -12,7 +12,7 @@ from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.gate import assert_fresh, gate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, diff, load_version, rollback, usefulness
 from skillrl.skills.evolution import (RoundGames, adopt, evolve, keep_apart, least_useful, make_room,
-                                      merge_duplicates, try_all, with_counts)
+                                      merge_duplicates, try_all, weak_categories, with_counts)
 from skillrl.skills.proposals import Trial, consider, duplicates, interim_plan, refused_as, touched
 from skillrl.skills.retrieval import Retrieved, Retriever, render
 from skillrl.sequential import GATE_RULES, boundary, interim_analysis, spending
@@ -362,6 +362,11 @@ def test_a_record_says_what_was_hoped_and_what_each_analysis_saw():
     assert (record['margin'], record['seed'], record['threshold'], record['capacity']) == (.1, 0, 1., 60)
 
 # --- usefulness and capacity ---
+
+def test_a_category_is_weak_below_two_fifths():
+    rates = {name: wilson(k, 100) for name, k in (('cool', 40), ('heat', 39), ('pick', 12))}
+    assert weak_categories(rates) == ['pick', 'heat']
+    assert weak_categories(rates, .41) == ['pick', 'heat', 'cool']
 
 def test_usefulness_is_counted_even_when_nothing_is_kept():
     bank = bank_of(IDLE)

@@ -166,3 +166,11 @@ def test_a_form_vouches_at_a_tenth_of_alpha(mean, vouched):
 @pytest.mark.parametrize('groups, status', [(23, 'probation'), (24, 'retired')])
 def test_so_many_groups_without_an_effect_are_enough(groups, status):
     assert status_of(tried(groups=groups), trial_groups=24) == status
+
+@pytest.mark.parametrize('mean, status', [(.172, 'probation'), (.2, 'active')])
+def test_a_form_that_is_vouched_for_has_to_help_the_next_in_two_of_three_cases(mean, status):
+    "Where effects lie .4 from their mean the next has the deviation .41, and a third lies .43*.41 below"
+    others = [Effect(mean + .4, 1e-6), Effect(mean - .4, 1e-6)]*20
+    assert known_effect(None, others, .1).vouched
+    settled, _ = settle_trials(tried(), {'look for _ in _': others}, EvolutionConfig(alpha=.1), ROUTER)
+    assert settled.items()[0].status == status
