@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['ANY', 'NAMED_KINDS', 'RARE_KIND', 'MANY_ROOMS', 'replay', 'EpisodeReader', 'words_of', 'place_of', 'Visit',
-           'visits_of', 'Evidence', 'belief', 'Sighting', 'Claim', 'saw', 'claims']
+           'led_to_win', 'visits_of', 'Evidence', 'belief', 'Sighting', 'Claim', 'saw', 'claims']
 
 # %% ../../nbs/460_skills.evidence.ipynb #b6955039
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fastcore.basics import patch
 from .embedding import stop_words
 from ..trajectory import Step, Trajectory
@@ -34,6 +34,7 @@ class EpisodeReader:
     categories:tuple = () # In the order a bank shows them
     router:Callable|None = None # Task → category, where an episode does not say
     notes:Callable|None = None # What keeps track of an episode, see `replay`
+    sure:bool = False # Is a thing where `found` says, whatever came of the episode?
 
     def aim(self, category:str)->str: # `to heat`
         "What tasks of `category` are about, in words"
@@ -99,14 +100,63 @@ def room(self:EpisodeReader, t:Trajectory)->frozenset:
     "What tells the place of the episode `t` from others"
     return frozenset([_without_goal(t) or t.game or t.id])
 
+# %% ../../nbs/460_skills.evidence.ipynb #d6c43bb6
+def _named(action, places):
+    "Those of `places` that a command names"
+    return [p for p in places if re.search(rf'\b{re.escape(p)}\b', action)]
+
+def led_to_win(
+    v:Visit,
+    thing:str,           # That it needs
+    places:Iterable[str],# In which episodes of this world saw anything
+)->str: # '' if it was lost, or its commands show none
+    "The place in which the visit found `thing`, as its win shows"
+    seen = [place for place, things in v.found.items() if thing in things]
+    if not (seen and v.trajectory.success):
+        return ''
+    actions = [s.action for s in v.trajectory.steps]
+    handling = [i for i, action in enumerate(actions) if thing in words_of(action)]
+    for i in reversed(handling):
+        if _named(actions[i], seen):
+            return max(_named(actions[i], seen), key=len)
+    before = handling[0] + 1 if handling else len(actions)
+    others = [place for place in places if thing not in words_of(place)]
+    last = next(filter(None, (_named(a, others) for a in reversed(actions[:before]))), [])
+    return max(set(last) & set(seen), key=len, default='')
+
+# %% ../../nbs/460_skills.evidence.ipynb #a8aa920b
+def _proven(visits):
+    "`visits` with those sightings only that a win bears out"
+    places = {place for v in visits for place, things in v.found.items() if things}
+    won = [{thing: led_to_win(v, thing, places) for thing in v.needs} for v in visits]
+    seen = sum(thing in things for v in visits for things in v.found.values() for thing in v.needs)
+    in_passing = 2*sum(bool(place) for its in won for place in its.values()) > seen
+    out = []
+    for v, its in zip(visits, won):
+        found = {place: [x for x in things if its.get(x, place if in_passing else '') == place]
+                 for place, things in v.found.items()}
+        sighted = set().union(*v.found.values())
+        needs = tuple(x for x in v.needs if its[x] or x not in sighted) # Else nobody knows where it was
+        out.append(replace(v, found=found, needs=needs))
+    return out
+
+# %% ../../nbs/460_skills.evidence.ipynb #98a6ffb3
+def _distinct_needs(trajs, reader):
+    "What each of `trajs` needs, without the words that all goals have"
+    needs = [reader.needs(t) for t in trajs]
+    common = set()
+    if len({t.task for t in trajs}) > 1:
+        common = set.intersection(*map(set, needs))
+    return [tuple(word for word in its if word not in common) for its in needs]
+
 def visits_of(trajs:list[Trajectory], reader:EpisodeReader)->list[Visit]:
     "The episodes `trajs` as evidence on where the things are that any of their goals asks for"
-    wanted = {word for t in trajs for word in reader.needs(t)}
+    needs = [reader.needs(t) for t in trajs] if reader.sure else _distinct_needs(trajs, reader)
+    wanted = {word for its in needs for word in its}
     visits = []
-    for t in trajs:
-        found = reader.found(t, wanted)
-        visits.append(Visit(t, t.game or t.id, reader.room(t), reader.needs(t), found))
-    return visits
+    for t, its in zip(trajs, needs):
+        visits.append(Visit(t, t.game or t.id, reader.room(t), its, reader.found(t, wanted)))
+    return visits if reader.sure else _proven(visits)
 
 # %% ../../nbs/460_skills.evidence.ipynb #4a3f8d24
 ANY = 'any' # Stands for the room where rooms are taken together
@@ -271,4 +321,5 @@ def claims(
     out = [claim for claim in found if claim]
     if unasked and not _many_rooms(visits):
         out += _claims_unasked(visits, evidence[0], asked, min_belief)
-    return out
+    alike = len(out) > 2 and len({tuple(s.place for s in claim.sightings) for claim in out}) == 1
+    return [] if alike else out # Where all are in one place, none tells tasks apart

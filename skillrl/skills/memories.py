@@ -67,11 +67,14 @@ def verb_of(part:str)->str: # `look into` for `LookInto[Drawer]`
     words = re.findall(r'[a-z]+', part.lower())[:2]
     return ' '.join(w for w in words if w not in _small)
 
+def _parts(m):
+    "The parts of a memory's planning pattern, without what is in brackets"
+    bare = re.sub(r'\[[^\]]*\]', '', m.planning_pattern)
+    return re.sub(r'(?<=[a-z])(?=[A-Z])|_', ' ', bare).split('->')
+
 def chain(m:Memory)->tuple[str, ...]: # `('search', 'take', 'heat')`
     "The verbs of a memory's planning pattern"
-    bare = re.sub(r'\[[^\]]*\]', '', m.planning_pattern)
-    spaced = re.sub(r'(?<=[a-z])(?=[A-Z])|_', ' ', bare)
-    verbs = [verb_of(part) for part in spaced.split('->')]
+    verbs = [verb_of(part) for part in _parts(m)]
     changes = [verb for verb, last in zip(verbs, [None, *verbs]) if verb != last]
     return tuple(filter(None, changes))
 
@@ -118,8 +121,11 @@ def neighbours(
         for pair in zip(verbs, verbs[1:]):
             seen[pair][m.id] = m
     enough = max(3, share*len({m.category for m in won}))
+    going = {verb_of(part) for m in won for part in _parts(m) if re.match(r'\s*[a-z]+ to\b', part.lower())}
     clear = []
     for (a, b), by_id in seen.items():
+        if going & {a, b}:
+            continue # *Navigate* says nothing without where to
         shown_by = list(by_id.values())
         wide = len({m.category for m in shown_by}) >= enough
         if wide and len(shown_by) > 4*len(seen.get((b, a), ())):

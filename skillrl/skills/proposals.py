@@ -9,7 +9,7 @@ __all__ = ['MARGIN', 'touched', 'games_showing', 'Trial', 'Stage', 'interim_plan
 # %% ../../nbs/480_skills.proposals.ipynb #5d09893e
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from ..config import EvolutionConfig
 from ..gate import gate
@@ -220,6 +220,19 @@ def run_stages(
     return ''
 
 # %% ../../nbs/480_skills.proposals.ipynb #6ab12d05
+def _put_on_probation(bank, new, item):
+    "`item` on probation in `new`, beside what it refines where that is active in `bank`"
+    old, name = bank.get(item.id), 'skill_id'
+    if isinstance(item, Mistake):
+        name = 'mistake_id'
+    if old and old.status == 'active':
+        new.replace(old)
+        unused = new.new_id('mistake' if isinstance(item, Mistake) else item.category)
+        item = new.add(replace(item, **{name: unused}))
+    item.status = PROBATION
+    return item
+
+# %% ../../nbs/480_skills.proposals.ipynb #fcfed2e7
 def consider(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple[SkillBank, dict]:
     "The bank, with the change if the gate says so, and a row for the record"
     row, grows = entry(bank, proposal), proposal.kind in ('add', 'refine')
@@ -228,7 +241,7 @@ def consider(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple[SkillBank, d
     new, item, reason = carry_out(bank, proposal, trial)
     rule = trial.config.gate
     if rule == 'probation' and grows and not reason:
-        item.status = PROBATION
+        item = _put_on_probation(bank, new, item)
     if not reason and rule not in ('probation', 'none'):
         home = trial.weak if grows and item.category == 'general' else ()
         plan = interim_plan(bank, new, item.id if grows else '', trial, home, alpha)

@@ -209,6 +209,8 @@ def _verdict(o, known, config):
     groups = o.stats.get('groups', 0)
     if high < 0:
         return 'retired', known.effect, f'it loses {-known.effect.mean:.2f} of the episodes that are shown it'
+    if o.status == 'active':
+        return 'active', known.effect, ''
     if low > 0 and widely_tried(o):
         return 'active', known.effect, ''
     if known.vouched and widely_tried(o) and known.likely.interval(1/3)[0] > 0:

@@ -6,7 +6,7 @@
 __all__ = ['TRIES', 'CHOICE', 'collect_games', 'transcripts', 'learns_from_won', 'sft_rows', 'require_expert', 'demonstrations',
            'drawn_rows', 'practice_games', 'practice_rows', 'fine_tune', 'evolves', 'on_probation', 'trial_group',
            'draw_groups', 'trial_trajectory', 'next_games', 'round_games', 'least_served', 'play_trials', 'evolve_on',
-           'evolve_bank', 'Iteration', 'rl_iterations', 'train_in_suite']
+           'Iteration', 'rl_iterations', 'train_in_suite']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
@@ -23,7 +23,7 @@ from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
 from ..skills.evolution import RoundGames, evolve
 from ..skills.retrieval import Retriever, render
-from ..skills.trials import TrialRetriever, draw_trials, on_trial, put_on_probation
+from ..skills.trials import TrialRetriever, draw_trials, on_trial
 from .hindsight import hindsight_rows
 from ..trajectory import Trajectory, select
 
@@ -214,7 +214,7 @@ def evolves(config:SkillRLConfig)->bool:
     return config.evolution.validation_interval > 0 and config.retrieval.memory=='skills'
 
 def on_probation(config:SkillRLConfig)->bool:
-    "Is every skill on probation until trials say that it helps?"
+    "Is every new skill on probation until trials say that it helps?"
     return evolves(config) and config.evolution.gate == 'probation'
 
 # %% ../../nbs/615_training.phases.ipynb #2a327718
@@ -376,23 +376,6 @@ def evolve_on(
     new, record = evolve(bank, play, games, teacher, config.evolution, seed, retriever)
     return new, dict(round=number, suite=suite.name, steps=sum(lengths)) | record
 
-# %% ../../nbs/615_training.phases.ipynb #45bbe040
-def evolve_bank(
-    bank:SkillBank,    # Of the suite
-    suite:Any,
-    policy:Any,        # Who plays
-    config:SkillRLConfig,
-    teacher:Any=None,  # Who proposes; the offline teacher if left out
-    number:int=0,      # Of the round, from 0
-    evidence:Sequence[Trajectory]=(), # Earlier trajectories the teacher may use as well
-)->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
-    "One evolution round in one suite, with games of its own"
-    games = round_games(suite, config, number, evidence)
-    if on_probation(config):
-        seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
-        games = replace(games, seen=seen)
-    return evolve_on(bank, suite, policy, config, games, teacher, number)
-
 # %% ../../nbs/615_training.phases.ipynb #16afebad
 @dataclass
 class Iteration:
@@ -441,9 +424,8 @@ def train_in_suite(
     from skillrl.training.rl import GRPOTrainer
     n, seen = config.rl.iterations, []
     logs, rounds = [], []
-    start = put_on_probation(bank) if bank and on_probation(config) else bank
     def bank_now(suite:Any)->SkillBank|None:
-        return rounds[-1][0] if rounds else start
+        return rounds[-1][0] if rounds else bank
     def keep(iteration:Iteration)->None:
         seen.extend(t for _, t in iteration.played)
     def start_round(policy:Any, number:int)->None:

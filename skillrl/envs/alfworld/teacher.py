@@ -29,6 +29,7 @@ class AlfworldReader(EpisodeReader):
     "Reads ALFWorld's episodes by its grammar"
     categories, notes = tuple(CATEGORIES), AlfworldNotes
     router = ROUTER
+    sure = True
 
     def refused(self, step:Step, after:str)->bool:
         "Was the command not accepted?"

@@ -1,0 +1,148 @@
+"What is active in a bank stays so until trials speak against it, and no command makes a bank worse unsaid"
+import json
+from dataclasses import replace
+import pytest
+from skillrl.builders import build_episodes, build_policy, build_teacher
+from skillrl.cli import main
+from skillrl.config import EvolutionConfig, SkillRLConfig
+from skillrl.envs.base import world
+from skillrl.evaluate import evaluate
+from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, load_latest, load_version, versions
+from skillrl.skills.distillation import distill
+from skillrl.skills.evolution import merge_duplicates
+from skillrl.skills.proposals import Trial, consider
+from skillrl.skills.trials import settle_trials
+from skillrl.store import JsonlLog
+from skillrl.training import change
+from skillrl.training.change import Change, evolve_bank
+from skillrl.training.phases import collect_games
+from skillrl.trajectory import success_rate
+
+def entry(status='active', **counts):
+    o = Skill('cool_001', 'Where', 'Look for plate in cabinet 1.', category='cool', status=status)
+    o.stats |= counts
+    return SkillBank([], {'cool': [o]})
+
+def settled(bank):
+    return settle_trials(bank)[0].items()[0].status
+
+LOSES = dict(groups=15, tries_with=60, wins_with=10, tries_without=60, wins_without=50)
+EQUAL = dict(groups=99, tries_with=396, wins_with=198, tries_without=396, wins_without=198)
+
+def test_what_is_active_stays_so_until_trials_speak_against_it():
+    fates = [settled(entry(**counts)) for counts in ({}, EQUAL, LOSES)]
+    assert fates == ['active', 'active', 'retired']
+    fates = [settled(entry('probation', **counts)) for counts in ({}, EQUAL, LOSES)]
+    assert fates == ['probation', 'retired', 'retired']
+
+def no_games(bank, games):
+    raise AssertionError('under probation nothing is played for a proposal')
+
+def tried(bank, proposal):
+    return consider(bank, proposal, Trial(no_games, [], ['cool'], EvolutionConfig(gate='probation')))[0]
+
+def test_a_rewording_stands_on_probation_beside_what_is_active_and_replaces_what_is_not():
+    said = 'Look for plate in cabinet 7.'
+    for status, left in {'active': ['active', 'probation'], 'probation': ['probation']}.items():
+        bank = entry(status)
+        new = tried(bank, Proposal('refine', replace(bank.items()[0], principle=said)))
+        assert [o.status for o in new.items()] == left and new.items()[-1].principle == said
+        assert len({o.id for o in new.items()}) == len(left)
+    mistake = SkillBank(common_mistakes=[Mistake('err_001', 'Hurrying', how_to_avoid='Be slow.')])
+    trial = Trial(no_games, [], ['general'], EvolutionConfig(gate='probation'))
+    new, _ = consider(mistake, Proposal('refine', replace(mistake.items()[0], how_to_avoid='Stop.')), trial)
+    assert [(o.id, o.status) for o in new.items()] == [('err_001', 'active'), ('err_002', 'probation')]
+
+MERGED = {('active', 'probation'): 'active', ('probation', 'active'): 'active', ('probation',)*2: 'probation'}
+
+@pytest.mark.parametrize('statuses, merged', MERGED.items())
+def test_what_is_said_twice_is_active_if_it_was_active_once(statuses, merged):
+    bank = entry(statuses[0])
+    bank.add(replace(entry(statuses[1]).items()[0], skill_id='cool_002'))
+    proposal, = merge_duplicates(bank)
+    assert proposal.item.status == merged
+
+# --- commands ---
+
+@pytest.fixture(scope='module')
+def here(tmp_path_factory):
+    here = tmp_path_factory.mktemp('banks')
+    assert main(['collect', '--episodes', '24', '--output', str(here/'t.json')]) == 0
+    assert main(['distill', '--trajectories', str(here/'t.json'), '--output', str(here/'bank.json')]) == 0
+    return here
+
+def skillrl(capsys, *line):
+    assert main([str(word) for word in line]) == 0
+    return capsys.readouterr().out
+
+def test_evolve_keeps_a_good_bank_and_eval_says_what_was_shown(here, tmp_path, capsys):
+    before = SkillBank.load(here/'bank.json')
+    said = skillrl(capsys, *EVOLVE, here/'bank.json', '--output', tmp_path/'b')
+    after = load_latest(tmp_path/'b')
+    assert f'{len(after.active())} of {len(after)} entries active' in said
+    lost = [o.id for o in before.active() if o.id not in after or after.get(o.id).status == 'probation']
+    assert not lost and len(after.active()) > .9*len(before.active())
+    judged = ['eval', '--suite', 'train-000', '--tasks', 4, '--skill-bank']
+    shown = skillrl(capsys, *judged, tmp_path/'b')
+    assert 'entries active' in shown and 'The row "bank" was shown ' in shown and 'Warning' not in shown
+    for o in after.items():
+        o.status = 'probation'
+    after.save(tmp_path/'none.json')
+    shown = skillrl(capsys, *judged, tmp_path/'none.json')
+    assert f'0 of {len(after)} entries active and {len(after)} on probation' in shown
+    assert 'Warning: the row "bank" was shown no entry' in shown
+
+EVOLVE = 'evolve', '--suite', 'train-000', '--skill-bank'
+
+def sentences(bank):
+    return [(o.id, o.status, o.text) for o in bank.items()]
+
+def worse(*args):
+    return Change(12, .75, .25, 100)
+
+def test_a_round_that_loses_games_leaves_the_old_sentences_and_says_so(here, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(change, 'change_of', worse)
+    before = SkillBank.load(here/'bank.json')
+    said = skillrl(capsys, *EVOLVE, here/'bank.json', '--output', tmp_path/'b', '--rounds', 1)
+    after = load_latest(tmp_path/'b')
+    assert 'won 0.75 before and 0.25 after: the old bank stays' in said and 'kept 0' in said
+    assert sentences(after) == sentences(before)
+    assert sum(o.stats.get('retrieved', 0) for o in after.items())
+    record, = JsonlLog(tmp_path/'b'/'evolution.jsonl').read()
+    assert record['kept'] == [] and not any(row['kept'] for row in record['proposals'])
+
+def test_rl_writes_the_first_bank_last_where_its_rounds_made_it_worse(here, tmp_path, capsys, monkeypatch):
+    (here/'small.json').write_text(json.dumps({
+        'sft': {'steps': 3}, 'rl': {'iterations': 2, 'tasks_per_iteration': 3, 'group_size': 4},
+        'evolution': {'validation_interval': 2}}))
+    line = ['rl', '--config', here/'small.json', '--suite', 'train-000']
+    line += ['--skill-bank', here/'bank.json', '--output']
+    said = skillrl(capsys, *line, tmp_path/'p')
+    bank = load_latest(tmp_path/'p.bank')
+    assert '\nbank: ' in said and versions(tmp_path/'p.bank')[:2] == [0, 1]
+    assert len(bank.active()) > .9*len(load_version(tmp_path/'p.bank', 0).active())
+    monkeypatch.setattr(change, 'change_of', worse)
+    assert 'the old bank stays' in skillrl(capsys, *line, tmp_path/'q')
+    assert versions(tmp_path/'q.bank') == [0, 1, 2]
+    assert load_latest(tmp_path/'q.bank') == load_version(tmp_path/'q.bank', 0)
+
+# --- three worlds ---
+
+@pytest.mark.parametrize('name', ['alfworld', 'webshop', 'search'])
+def test_a_bank_holds_through_evolution_in_every_world(name):
+    config = SkillRLConfig().merged({'env.name': name, 'env.episodes': 48})
+    where = world(name)
+    suite = where.suites(config.env)[0][0]
+    policy = build_policy(config)
+    played = collect_games(policy, suite, config)
+    bank = distill(played, build_teacher(config), where.categories, where.router)
+    versions = [bank]
+    for number in range(2):
+        versions.append(evolve_bank(versions[-1], suite, policy, config, number=number)[0])
+    fresh = suite.games('test', 24)
+    def won(bank):
+        return success_rate(evaluate(policy, build_episodes(suite, fresh, bank, config))).mean
+    none, before = won(None), won(bank)
+    after = won(versions[-1])
+    assert len(versions[-1].active()) > .8*len(bank.active())
+    assert before > none + .1 and after >= before - .1, (none, before, after)
