@@ -37,6 +37,7 @@ def describe_difference(
     told = f'{rows} differ by {d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]'
     return told if d.low*d.high > 0 else f'{told}, which may be luck'
 
+# %% ../../nbs/620_training.report.ipynb #c0de6201
 def describe_gain(
     results:dict[str, list[Trajectory]], # By condition, the first without skills
 )->str: # Without full stop
@@ -132,6 +133,7 @@ def evaluated(
         results.setdefault(name, []).append(Trajectory.from_dict(d))
     return results
 
+# %% ../../nbs/620_training.report.ipynb #c0de6202
 def write_run_report(
     folder:str|Path, # Of the run
     results:dict[str, list[Trajectory]], # By condition
