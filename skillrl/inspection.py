@@ -43,6 +43,7 @@ def fitted(table:Table)->str:
     best = turned if _fits(turned) and not _fits(table) else table
     return best.text(width())
 
+# %% ../nbs/820_inspection.ipynb #c0de8201
 def _bank(path, find='', id=None, since=None):
     from skillrl.skills.bank import diff
     from skillrl.viewers.bank import bank_table, item_table

@@ -184,19 +184,22 @@ def _rl_summary(log, rounds, suite, path):
     return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {path}.bank'
 
 # %% ../../nbs/850_commands.steps.ipynb #a646b158
-def _save_rounds(folder, bank, rounds):
-    "Write every version of a bank and the records of its rounds, as `skillrl evolve` does"
+def _save_rounds(folder, bank, rounds, change):
+    "Write every version of a bank, the first again where the last is worse, and the records of its rounds"
     from skillrl.store import JsonlLog, atomic_folder
+    again = [bank] if change.worse else []
     with atomic_folder(folder) as tmp:
-        for version in [bank, *(after for after, _ in rounds)]:
+        for version in [bank, *(after for after, _ in rounds), *again]:
             version.save_version(tmp)
         JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])
 
+# %% ../../nbs/850_commands.steps.ipynb #66a1dc04
 def rl(args:Namespace)->None:
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.builders import build_rl_policy, build_teacher
     from skillrl.flags import progress
     from skillrl.file_kinds import load_bank
+    from skillrl.training.change import Change, change_of
     from skillrl.training.phases import train_in_suite
     config, suite = _start(args, learns=True)
     bank = load_bank(args.skill_bank)
@@ -208,10 +211,19 @@ def rl(args:Namespace)->None:
             step('rl', done, total)
         log, rounds = train_in_suite(policy, suite, bank, config, each, teacher, evidence)
     policy.save(args.output)
-    _save_rounds(f'{args.output}.bank', bank, rounds)
-    print(_rl_summary(log, rounds, suite, args.output) + _account(teacher))
+    change = Change()
+    if rounds:
+        change = change_of(bank, rounds[-1][0], suite, policy, config)
+    _save_rounds(f'{args.output}.bank', bank, rounds, change)
+    print(_rl_summary(log, rounds, suite, args.output), f'bank: {change}{_account(teacher)}', sep='\n')
 
 # %% ../../nbs/850_commands.steps.ipynb #4cc11186
+def _active(bank):
+    "How many entries of `bank` a prompt may show"
+    from skillrl.skills.entries import PROBATION
+    tried = sum(o.status == PROBATION for o in bank.items())
+    return f'{len(bank.active())} of {len(bank)} entries active and {tried} on probation'
+
 def _evolve_rounds(bank, play_round, folder, n):
     "The bank after `n` more rounds"
     from skillrl.flags import progress
@@ -227,6 +239,7 @@ def _evolve_rounds(bank, play_round, folder, n):
             print(_round(i, record), flush=True)
     return bank
 
+# %% ../../nbs/850_commands.steps.ipynb #cddfb982
 def _round(n, record):
     "One line about an evolution round"
     after, weak = record['rates_after'], ', '.join(record['weak']) or 'nothing'
@@ -237,13 +250,14 @@ def _round(n, record):
         before, how = record['rates_before']['all'], ' on probation'
         won = f'won {before["mean"]:.2f} of {before["n"]} games before it'
     kept, refused = len(record['kept']), len(record['refused'])
-    return f'round {n}: {won}; weak {weak}; kept {kept}{how}, refused {refused}'
+    line = f'round {n}: {won}; weak {weak}; kept {kept}{how}, refused {refused}'
+    return f"{line}; {record['told']}" if record.get('told') else line
 
 # %% ../../nbs/850_commands.steps.ipynb #919ef7c2
 def evolve(args:Namespace)->None: # ValueError if the folder holds a bank and another is named
     "let a bank grow where the policy fails, with the weights as they are"
     from skillrl.builders import announce_rounds, build_policy, build_teacher
-    from skillrl.training.phases import evolve_bank
+    from skillrl.training.change import PAIRS, evolve_bank
     config, suite = _start(args)
     folder = Path(args.output)
     with new_folder(folder):
@@ -251,11 +265,11 @@ def evolve(args:Namespace)->None: # ValueError if the folder holds a bank and an
         teacher = build_teacher(config, folder/'teacher')
         ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
         policy = build_policy(config, ledger, folder/'policy')
-        announce_rounds(policy, teacher, args.rounds, config.evolution.val_tasks, config)
+        announce_rounds(policy, teacher, args.rounds, config.evolution.val_tasks + PAIRS, config)
         def play_round(bank:Any, i:int)->tuple[Any, dict]:
             return evolve_bank(bank, suite, policy, config, teacher, i)
         bank = _evolve_rounds(bank, play_round, folder, args.rounds)
-    print(f'{bank!r}: {folder}{_account(teacher)}')
+    print(f'{bank!r}, {_active(bank)}: {folder}{_account(teacher)}')
 
 def _first_version(file, folder):
     "The latest bank in `folder`, after the first was put there"
@@ -306,8 +320,9 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
     "play each test game once, without a bank and with it"
     from skillrl.builders import announce_play, build_policy
     from skillrl.evaluate import compare
+    from skillrl.file_kinds import load_bank
+    from skillrl.training.report import describe_gain, describe_shown
     from skillrl.inspection import fitted
-    from skillrl.training.report import describe_gain
     config, suite = _start(args)
     n = args.tasks or config.env.test_tasks
     games = {split: suite.games(split, n)[:args.tasks] for split in suite.tests}
@@ -320,6 +335,8 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
     announce_play('eval', policy, episodes*config.env.max_steps, config)
     results, lost = _play_conditions(policy, suite, games, args.skill_bank, configs)
     print(f'{describe_gain(results)}\n{fitted(compare(results))}')
+    if args.skill_bank:
+        print('\n'.join([f'bank: {_active(load_bank(args.skill_bank))}', *describe_shown(results)]))
     for row, count in lost.items():
         if count:
             print(f'{row}{_not_counted(count)}')

@@ -15,7 +15,7 @@ from ..config import EvolutionConfig
 from ..gate import assert_fresh, played
 from .bank import Mistake, Proposal, Skill, SkillBank, usefulness
 from .distillation import OfflineTeacher
-from .entries import current_entries
+from .entries import PROBATION, current_entries
 from .guard import examine
 from .proposals import MARGIN, Trial, consider, duplicates, entry, refused_as
 from .retrieval import Retriever
@@ -111,7 +111,9 @@ def merge_duplicates(
             continue
         taken |= {a, b}
         o = bank.get(a)
-        unnamed = replace(o, **{'mistake_id' if isinstance(o, Mistake) else 'skill_id': ''})
+        name = 'mistake_id' if isinstance(o, Mistake) else 'skill_id'
+        status = bank.get(b).status if o.status == PROBATION else o.status
+        unnamed = replace(o, status=status, **{name: ''})
         out.append(Proposal('merge', unnamed, (a, b), 'one sentence does the work of two'))
     return out
 

@@ -201,7 +201,7 @@ def distill(p:Pipeline)->None:
         played = _experience(p, suite)
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
-        if on_probation(p.config):
+        if on_probation(p.config) and p.config.rl.iterations:
             p.save_bank(suite, put_on_probation(bank))
 
 # %% ../../nbs/11_training.pipeline.ipynb #c3373b6a
