@@ -16,13 +16,14 @@ FILES = dict(alfworld='learning.json', webshop='learning_webshop.json', search='
 
 def played(won, suite='test-000', tag=''):
     "Games of one suite"
-    return [Trajectory(f'{suite}/{i}', 'put some mug on shelf.', 'pick', success=bool(w), game=f'{tag}{suite}/{i}',
-                       metadata=dict(suite=suite)) for i, w in enumerate(won)]
+    about = dict(category='pick', metadata=dict(suite=suite))
+    return [Trajectory(f'{suite}/{i}', 'put some mug on shelf.', success=bool(w), game=f'{tag}{suite}/{i}', **about)
+            for i, w in enumerate(won)]
 
 def test_an_interval_by_household_is_as_wide_as_households_differ():
     apart = [[1]*8]*17 + [[0]*8]*3
     assert clustered_rate(apart).n == 160
-    # By hand: each household is one value, 17 ones and 3 zeros, so the variance is .85*.15/19 and that of strangers .85*.15/159
+    # By hand: a household is one value, 17 ones and 3 zeros
     alone, together = .85*.15/159, .85*.15/19
     effective = 160/(together/alone)
     assert clustered_rate(apart).low == pytest.approx(wilson(.85*effective, effective, 2.0930).low, abs=1e-4)
@@ -63,7 +64,8 @@ def test_each_seed_is_judged_in_suites_of_its_own_that_nobody_learnt_in(name):
         assert len(held_out) == 20 and not judged & set(held_out)
         judged |= set(held_out)
         learnt |= set(learn)
-    assert not judged & learnt and all(s.startswith('test-') for s in judged) # Bases met base-, mixture-, dagger-
+    # Bases learnt in suites called base-…, mixture-… and dagger-…
+    assert not judged & learnt and all(s.startswith('test-') for s in judged)
     assert world(name).suite(config.env, 'test-000').name == 'test-000'
 
 def read(name):
