@@ -6,7 +6,7 @@
 __all__ = ['opt_settings', 'job', 'dressed', 'claim', 'resumed', 'truth', 'shipped']
 
 # %% ../../nbs/830_commands.jobs.ipynb #a80c2016
-import json, shlex, shutil
+import shlex, shutil
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,17 +20,9 @@ _COUNTS = dict(num_epochs=2, batch_size=24, minibatch_size=24, edit_budget=16, l
 _ONE_STEP = dict(num_epochs=1, batch_size=8, minibatch_size=4, gate_pairs=0)
 _FEW = 8 # Items of each split under --smoke
 
-def _pair(
-    text:str, # `batch_size=8`
-)->tuple[str, Any]: # ('batch_size', 8); ValueError without a sign
-    "A setting and its value"
-    name, sign, value = text.partition('=')
-    if not sign:
-        raise ValueError(f'--set {text} sets nothing: write NAME=VALUE, such as max_usd=2')
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
+def _is_of_skillrl(text):
+    "Does `--set` name a setting of `SkillRLConfig`, such as `rl.group_size=4`, and not of `SkillOptConfig`?"
+    return '.' in text.partition('=')[0]
 
 def _base(args):
     "What the settings differ in from the defaults before a file or a flag changes them"
@@ -50,12 +42,13 @@ def opt_settings(
     "The settings that the flags ask for"
     from dataclasses import fields
     from skillrl.config import unknown
+    from skillrl.flags import pair
     from skillrl.options import read_settings
     from skillrl.skillopt.config import SkillOptConfig
     found = dict(out_root=str(out)) | _base(args)
     if args.config:
         found |= read_settings(args.config)
-    found |= dict(map(_pair, args.set or ()))
+    found |= dict(pair(text) for text in args.set or () if not _is_of_skillrl(text))
     flags = dict(seed=args.seed, out_root=args.resume or args.output)
     found |= {k: v for k, v in flags.items() if v is not None}
     names = tuple(f.name for f in fields(SkillOptConfig))
@@ -126,7 +119,8 @@ def _models(
 
 def _plain(args):
     "`args` without what means something else here: --config holds settings of SkillOpt"
-    return Namespace(**vars(args) | dict(config=None, smoke=False, seed=None))
+    ours = [text for text in args.set or () if _is_of_skillrl(text)]
+    return Namespace(**vars(args) | dict(config=None, smoke=False, seed=None, set=ours))
 
 # %% ../../nbs/830_commands.jobs.ipynb #2e6a8012
 def _rule_job(args, c):
@@ -188,7 +182,7 @@ class _Job:
     uses: list[str] # Flags that it reads
 
 _JOBS = {
-    'bank': _Job(_bank_job, ['policy', 'env', 'suite', 'url', 'games', *_MODELS]),
+    'bank': _Job(_bank_job, ['policy', 'env', 'suite', 'url', 'mock', 'games', *_MODELS]),
     'questions': _Job(_question_job, ['split', 'skill', *_MODELS]),
     '': _Job(_rule_job, ['skill'])}
 _JOB_FLAGS = ['bank', 'questions', 'smoke', *_JOBS['bank'].uses, 'split', 'skill']
@@ -198,6 +192,8 @@ def _idle(args, kind):
     from skillrl.flags import spelled
     uses = [kind, 'smoke', *_JOBS[kind].uses]
     idle = [spelled(k) for k in _JOB_FLAGS if k not in uses and getattr(args, k) is not None]
+    if not kind:
+        idle += [f'--set {text}' for text in args.set or () if _is_of_skillrl(text)]
     where = f'with --{kind}' if kind else 'without --questions or --bank'
     if idle:
         raise ValueError(f'{", ".join(idle)} would do nothing {where}: leave it out')
@@ -249,7 +245,8 @@ def claim(
         return
     if path.exists() and any(f.name[0] != '.' for f in path.iterdir()):
         raise FileExistsError(f'{path} already holds files of something else: choose another --output')
-    write_json(path/'job.json', {k: getattr(args, k) for k in _JOB_FLAGS})
+    flags = {k: getattr(args, k) for k in _JOB_FLAGS}
+    write_json(path/'job.json', flags | dict(set=_plain(args).set))
 
 # %% ../../nbs/830_commands.jobs.ipynb #05503e3f
 def resumed(
@@ -266,8 +263,15 @@ def resumed(
     path = Path(args.resume)
     _check_opt_run(path)
     saved = read_json(path/'job.json')
+    _check_sets(path, saved.get('set') or (), args)
     known = {k: v for k, v in saved.items() if k in _JOB_FLAGS and not getattr(args, k)}
     return Namespace(**vars(args) | known | dict(own=named(_plain(args))))
+
+def _check_sets(path, before, args):
+    "A setting may name a program or an address, so what the folder says of it is not enough"
+    missing = [str(text)[:200] for text in before if text not in (args.set or ())]
+    if missing:
+        raise ValueError(f'{path} was begun with --set {" ".join(missing)}: give that again')
 
 def _check_opt_run(path):
     from skillrl.file_kinds import is_train_run

@@ -6,6 +6,7 @@
 __all__ = ['BANK', 'TRAJECTORIES', 'collect', 'distill', 'sft', 'rl', 'evolve', 'evaluate']
 
 # %% ../../nbs/850_commands.steps.ipynb #7c8c728d
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from itertools import product
@@ -13,6 +14,7 @@ from pathlib import Path
 from functools import partial
 from typing import Any
 from .loop import new_folder
+from ..tables import counted
 
 # %% ../../nbs/850_commands.steps.ipynb #c87a1093
 BANK = 'data/skill_bank.json'
@@ -41,13 +43,21 @@ def _not_counted(n):
     verb = 'does' if n==1 else 'do'
     return f'  ({n} more got no answer and {verb} not count)'
 
+# %% ../../nbs/850_commands.steps.ipynb #035f633a
+def _written(save:Callable[[Path], Any], output:str|Path)->Path: # Where the result is
+    "Save a result; if it cannot be at `output` any more, elsewhere, and say so"
+    from skillrl.outputs import save_or_rescue
+    where, why = save_or_rescue(save, output)
+    if why:
+        print(f'{why}; what was made is in {where}', file=sys.stderr, flush=True)
+    return where
+
 # %% ../../nbs/850_commands.steps.ipynb #ca52b8ed
-def collect(args:Namespace)->None: # ValueError if there are no games
+def collect(args:Namespace)->int: # Exit status; ValueError if there are no games
     "play without skills and keep the trajectories"
     from skillrl.builders import announce_play, build_policy
     from skillrl.flags import progress
     from skillrl.formats import save_trajectories
-    from skillrl.tables import counted
     from skillrl.training.phases import collect_games
     from skillrl.trajectory import success_rate
     config, suite = _start(args)
@@ -59,9 +69,10 @@ def collect(args:Namespace)->None: # ValueError if there are no games
     if not trajs:
         raise ValueError(f'{suite.name} has no games to collect from, so {args.output} was left as it is: '
                          'name a folder with training games')
-    save_trajectories(trajs, args.output)
+    where = _written(partial(save_trajectories, trajs), args.output)
     episodes, lost = counted(len(trajs), 'episode'), _not_counted(n - len(trajs))
-    print(f'{episodes}, success {success_rate(trajs)}: {args.output}{lost}')
+    print(f'{episodes}, success {success_rate(trajs)}: {where}{lost}')
+    return int(where != Path(args.output))
 
 # %% ../../nbs/850_commands.steps.ipynb #061b6dfb
 def _answers(teacher):
@@ -74,7 +85,6 @@ def _answers(teacher):
 
 def _account(teacher):
     "What a teacher behind a server was asked, and what of its answers was of use"
-    from skillrl.tables import counted
     if not hasattr(teacher, 'exchanges'):
         return ''
     questions = counted(len(teacher.exchanges), 'question')
@@ -103,7 +113,7 @@ def _bank_of_memories(path, teacher):
     return bank_from_memories(memories, where.router, reader, asked)
 
 # %% ../../nbs/850_commands.steps.ipynb #1af8dca1
-def distill(args:Namespace)->None: # ValueError if there is nothing to read
+def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
     from skillrl.builders import announce_teacher, build_teacher, distill_questions
     from skillrl.envs.base import world
@@ -121,15 +131,15 @@ def distill(args:Namespace)->None: # ValueError if there is nothing to read
         else:
             of = world(config.env.name)
             bank = distill_bank(trajs, teacher, of.categories, of.router)
-    bank.save(args.output)
-    print(f'{bank!r}: {args.output}{_account(teacher)}')
+    where = _written(bank.save, args.output)
+    print(f'{bank!r}: {where}{_account(teacher)}')
+    return int(where != Path(args.output))
 
 # %% ../../nbs/850_commands.steps.ipynb #18d823a6
-def sft(args:Namespace)->None: # ValueError without demonstrations
+def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
     from skillrl.file_kinds import load_bank
     from skillrl.flags import progress
-    from skillrl.tables import counted
     from skillrl.training.phases import fine_tune, practice_rows
     config, suite = _start(args)
     if args.trajectories or args.teacher:
@@ -138,9 +148,10 @@ def sft(args:Namespace)->None: # ValueError without demonstrations
     with progress() as step:
         practise = partial(practice_rows, suite, load_bank(args.skill_bank), config)
         policy, losses = fine_tune(rows, config, partial(step, 'sft'), practise)
-    policy.save(args.output)
+    where = _written(policy.save, args.output)
     told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
-    print(f'{counted(len(rows), "row")}, {told}: {args.output}{_account(teacher)}')
+    print(f'{counted(len(rows), "row")}, {told}: {where}{_account(teacher)}')
+    return int(where != Path(args.output))
 
 def _demonstrated(args, suite, config):
     "The rows of the demonstrations, and the teacher who wrote the thoughts of won episodes or None"
@@ -167,18 +178,17 @@ def _announce_evolution(teacher, config):
         rounds = config.rl.iterations//c.validation_interval
         announce_rounds(None, teacher, rounds, c.val_tasks, config)
 
-def _rl_summary(log, rounds, suite, path):
+def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
-    from skillrl.tables import counted
     from skillrl.training.report import describe_evolution
     told = ''
     if log:
         told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}'
     evolution = describe_evolution([record for _, record in rounds], [suite])
-    return f'{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {path}.bank'
+    return f'{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {bank_path}'
 
 # %% ../../nbs/850_commands.steps.ipynb #a646b158
-def _save_rounds(folder, bank, rounds):
+def _save_rounds(bank, rounds, folder):
     "Write every version of a bank and the records of its rounds, as `skillrl evolve` does"
     from skillrl.store import JsonlLog, atomic_folder
     with atomic_folder(folder) as tmp:
@@ -186,13 +196,15 @@ def _save_rounds(folder, bank, rounds):
             version.save_version(tmp)
         JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])
 
-def rl(args:Namespace)->None:
+def rl(args:Namespace)->int: # Exit status
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.builders import build_rl_policy, build_teacher
     from skillrl.flags import progress
     from skillrl.file_kinds import load_bank
+    from skillrl.outputs import require_writable
     from skillrl.training.phases import train_in_suite
     config, suite = _start(args)
+    require_writable(f'{args.output}.bank', 'whole')
     bank = load_bank(args.skill_bank)
     policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher')
     evidence = _played(args.trajectories, config) if args.trajectories else ()
@@ -201,9 +213,10 @@ def rl(args:Namespace)->None:
         def each(done:int, total:int)->None:
             step('rl', done, total)
         log, rounds = train_in_suite(policy, suite, bank, config, each, teacher, evidence)
-    policy.save(args.output)
-    _save_rounds(f'{args.output}.bank', bank, rounds)
-    print(_rl_summary(log, rounds, suite, args.output) + _account(teacher))
+    where = _written(policy.save, args.output)
+    beside = _written(partial(_save_rounds, bank, rounds), f'{args.output}.bank')
+    print(_rl_summary(log, rounds, suite, where, beside) + _account(teacher))
+    return int((where, beside) != (Path(args.output), Path(f'{args.output}.bank')))
 
 # %% ../../nbs/850_commands.steps.ipynb #4cc11186
 def _evolve_rounds(bank, play_round, folder, n):
