@@ -66,16 +66,46 @@ class PromptContext:
     notes:Notes|None = None                   # What was seen in the episode so far
     first:str = ''                            # What the environment showed before the first command
 
+# %% ../nbs/03_agent.ipynb #5b55868c
+def _set_in(text):
+    "`text` line by line, all but the first set in; a very long one keeps its ends only"
+    lines = [one_line(text)] if len(text) > 4000 else map(one_line, text.strip().splitlines())
+    return '\n  '.join(lines)
+
+def _chat_lines(c, history_length):
+    "The prompt of a chat policy for the `PromptContext` `c`"
+    older = max(0, len(c.history) - history_length)
+    before, recent = c.history[:older], c.history[older:]
+    yield f'Task: {one_line(c.task)}'
+    yield from (f'Skill: {one_line(line)}' for line in c.skills)
+    if c.history and c.first:
+        yield f'At the start: {_set_in(c.first)}'
+    if before:
+        yield 'Did before: ' + '; '.join(one_line(action) for action, _ in before)
+    for i, (action, answer) in enumerate(recent, 1):
+        yield f'Did: {one_line(action)}'
+        if i < len(recent):
+            yield f'Saw: {_set_in(answer)}'
+    yield f'Now: {_set_in(c.observation)}'
+    commands = '\n'.join(f'- {one_line(a)}' for a in c.admissible)
+    yield f'Admissible actions:\n{commands}' if commands else 'Admissible actions: the world lists none'
+
+# %% ../nbs/03_agent.ipynb #c35a6474
 def step_messages(
     context:PromptContext,
     agent:AgentConfig=AgentConfig(),
     world:World|None=None, # Needed for the official prompt
+    usual:str='ours',      # What `auto` stands for: the wording that suits who plays
 )->list[dict[str, str]]: # One user message for the official prompt; ValueError where the world has none
     "The prompt for the next step, in the wording that `agent.prompt` names"
     c, n = context, agent.history_length
-    if agent.prompt != 'official':
+    wording = usual if agent.prompt == 'auto' else agent.prompt
+    system = dict(role='system', content=CONTRACTS[agent.reply])
+    if wording == 'chat':
+        return [system, dict(role='user', content='\n'.join(_chat_lines(c, n)))]
+    if wording == 'ours':
         _, user = build_messages(c.task, c.observation, c.admissible, c.history, c.skills, c.notes, n)
-        return [dict(role='system', content=CONTRACTS[agent.reply]), user]
+        return [system, user]
     text = (world or World()).official_prompt(c, n)
     if agent.reply == 'action':
         text = without_reasoning(text)
@@ -148,13 +178,14 @@ def start(self:Episode)->Episode: # EpisodeError if the environment fails
 @patch
 def messages(self:Episode,
     history_length:int|None=None, # Past steps to show; the config's if left out
+    usual:str='ours',             # Wording of a prompt that is `auto`, as `step_messages` takes it
 )->list[dict[str, str]]:
     "The prompt for the next step"
     self.start()
     agent = self.agent if history_length is None else replace(self.agent, history_length=history_length)
     context = PromptContext(self.task, self.observation, self.admissible or (), self.history, self.skills,
                             self.notes, self.first)
-    return step_messages(context, agent, self.world)
+    return step_messages(context, agent, self.world, usual)
 
 # %% ../nbs/03_agent.ipynb #5489d717
 @patch
@@ -294,9 +325,9 @@ class Limits:
 
 def _fitted(episode, policy, limit):
     "The prompt of `episode` with as much history as `limit` tokens hold"
-    count = getattr(policy, 'count', len)
+    count, wording = getattr(policy, 'count', len), getattr(policy, 'wording', 'ours')
     for n in range(episode.agent.history_length, -1, -1):
-        ids = policy.encode(episode.messages(n))
+        ids = policy.encode(episode.messages(n, wording))
         if limit is None or count(ids) <= limit:
             return ids
     raise ValueError(f'the prompt of episode {episode.id} has {count(ids)} tokens without any history, '

@@ -71,6 +71,7 @@ def read(self:BankEnv, skill:str)->SkillBank: # `ValueError` if the guard keeps 
 class ClientPolicy:
     "A policy that asks a client with `chat`"
     encode, count = ChatPolicy.encode, ChatPolicy.count
+    wording = ChatPolicy.wording
     def __init__(self, client:Any):
         self.client = client
 

@@ -18,6 +18,7 @@ from .agent import Episode, Limits, rollout
 from .chat_policy import ChatPolicy
 from .config import ModelConfig, SkillRLConfig
 from .models import find_model
+from .outputs import require_writable
 from .options import is_azure
 from .envs.base import seeded, world
 from .skills.bank import SkillBank
@@ -113,10 +114,9 @@ def build_client(
 )->Any: # ValueError if there is no key for the address
     "A chat client"
     from skillrl.llm.openai_client import OpenAIChatClient
-    where = dict(base_url=address or None)
-    if is_azure(address):
-        where = dict(azure_endpoint=address, api_version=m.azure_api_version)
-    return OpenAIChatClient(model, api_key=key or None, **where, **kw)
+    where = 'azure_endpoint' if is_azure(address) else 'base_url'
+    service = {where: address or None, 'api_version': m.azure_api_version}
+    return OpenAIChatClient(model, api_key=key or None, **service, **kw)
 
 # %% ../nbs/610_builders.ipynb #0ef44e6b
 def _is_price(x):
@@ -148,6 +148,8 @@ def _build_ledger(m, spent=(), ledger=None):
 def _build_chat(m, role, folder, ledger=None, **kw):
     "The client of `role` ('policy' or 'teacher'), which keeps log and cache in `folder`, if there is one"
     from skillrl.llm.ledger import ReplyCache
+    if folder:
+        require_writable(folder, 'folder')
     log = JsonlLog(Path(folder)/'exchanges.jsonl') if folder else None
     cache = ReplyCache(Path(folder)/'cache') if folder else None
     ledger = _build_ledger(m, log.read() if log else (), ledger)
@@ -265,7 +267,7 @@ def _build_encoder(name, model, address, key):
     if name=='openai':
         encoder = OpenAIEmbedder(model, base_url=address, api_key=key)
     else:
-        encoder = FolderEncoder(name)
+        encoder = FolderEncoder(find_model(name))
     caches = os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
     return CachedEncoder(encoder, Path(caches)/'skillrl'/'vectors')
 

@@ -14,6 +14,7 @@ from .store import to_json
 # %% ../nbs/592_chat_policy.ipynb #60a570be
 class ChatPolicy:
     "A policy whose weights are elsewhere"
+    wording = 'chat' # Of its prompts, where `agent.prompt` is `auto`
     def __init__(self,
         chat:Any, # A `Chat`
     ):

@@ -9,7 +9,7 @@ __all__ = ['COMMANDS', 'Command', 'parser', 'main']
 import argparse, difflib, os, sys, unicodedata, warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TextIO
 from .config import EnvConfig, ModelConfig
 from .commands.look import doctor, export, inspect, watch
@@ -57,13 +57,19 @@ def _shares(text):
         raise argparse.ArgumentTypeError(f'{text!r} is not three numbers such as 2:1:1') from None
 
 # %% ../nbs/855_cli.ipynb #31abbd89
-_CONFIG = {'--config': _flag("JSON or YAML settings, ours or Krill's", 'none', metavar='FILE')}
+_CONFIG = {
+    '--config': _flag("JSON or YAML settings, ours or Krill's", 'none', metavar='FILE'),
+    '--set': _flag('settings, which beat the file and the flags, such as rl.group_size=4', 'none',
+                   nargs='+', action='extend', default=[], metavar='NAME=VALUE')}
 _SEED = {'--seed': _flag('everything random starts from it', 0, type=_seed, metavar='N')}
 _WORLD = {'--env': _flag('the world: one of this library, or your own as module:Class',
                          EnvConfig.name, metavar='NAME')}
 _GAMES = {'--games': _flag('folder of real games, with one folder per split',
                            'games that the world makes', metavar='DIR')}
-_URL = {'--url': _flag('address of a live server to play on', 'play in this process', metavar='URL')}
+_URL = {
+    '--url': _flag('address of a live server to play on', 'play in this process', metavar='URL'),
+    '--mock': _flag("play games that the world makes, or with --no-mock those of Krill's live server",
+                    '--mock', action=argparse.BooleanOptionalAction)}
 _SUITE = {'--suite': _flag('which suite of the world to play in, such as train-003',
                            'the first', metavar='NAME')}
 _PLAY = _CONFIG | _WORLD | _GAMES | _URL | _SEED
@@ -91,6 +97,7 @@ class Command:
     "One command of `skillrl`"
     run: Callable[[argparse.Namespace], int|None]
     flags: _Flags
+    outputs: dict[str, str] = field(default_factory=dict) # Flag → what `require_writable` is to look for
     name: str = '' # Name of the function if left out
 
     def __post_init__(self):
@@ -170,7 +177,8 @@ _JOB = {
 # %% ../nbs/855_cli.ipynb #3f857eab
 _SETTINGS = {
     '--config': _flag('JSON or YAML settings of SkillOptConfig', 'none', metavar='FILE'),
-    '--set': _flag('settings of SkillOptConfig, such as max_usd=2', 'none',
+    '--set': _flag('settings of SkillOptConfig, such as max_usd=2, and with a bank or questions '
+                   'those of the others, such as agent.prompt=ours', 'none',
                    nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
     '--seed': _flag('everything random starts from it', 42, type=_seed, metavar='N')}
 
@@ -192,6 +200,8 @@ _EXPORT = {
     '--output': dict(metavar='PATH', required=True, help='where to write (required)')}
 
 _INSPECT = {
+    '--config': _flag("settings, ours or Krill's, of which it is only said whether they are right", 'none',
+                      metavar='FILE'),
     'path': dict(nargs='?', default=BANK, help=f'a file or folder (default: {BANK})'),
     '--find': _flag('of a bank, only entries with these words', 'all', metavar='WORDS'),
     '--id': _flag('of a bank, all that is known of one entry', 'none', metavar='ID'),
@@ -217,12 +227,18 @@ _FETCH = {
 
 _DOCTOR = _CONFIG | _WORLD | _POLICY | _ENGINE | _CHAT | _TEACHER | _GAMES
 
+_FILE = dict(output='file')
+_FOLDER = dict(output='folder')
+_WHOLE = dict(output='whole')
+
 COMMANDS = [
-    Command(train, _TRAIN), Command(collect, _COLLECT), Command(distill, _DISTILL),
-    Command(sft, _SFT), Command(rl, _RL), Command(evolve, _EVOLVE), Command(evaluate, _EVAL, 'eval'),
-    Command(ablate, _ABLATE), Command(optimize, _OPTIMIZE), Command(serve, _SERVE),
-    Command(fetch, _FETCH), Command(export, _EXPORT), Command(inspect, _INSPECT), Command(watch, _WATCH),
-    Command(doctor, _DOCTOR)]
+    Command(train, _TRAIN, _FOLDER), Command(collect, _COLLECT, _FILE), Command(distill, _DISTILL, _FILE),
+    Command(sft, _SFT, _WHOLE), Command(rl, _RL, _WHOLE), Command(evolve, _EVOLVE, _FOLDER),
+    Command(evaluate, _EVAL, name='eval'),
+    Command(ablate, _ABLATE, _FOLDER | dict(save='file')),
+    Command(optimize, _OPTIMIZE, _FOLDER | dict(handoff='folder')), Command(serve, _SERVE),
+    Command(fetch, _FETCH, _WHOLE), Command(export, _EXPORT, _FILE), Command(inspect, _INSPECT),
+    Command(watch, _WATCH), Command(doctor, _DOCTOR)]
 
 # %% ../nbs/855_cli.ipynb #23c22898
 class _Parser(argparse.ArgumentParser):
@@ -239,7 +255,7 @@ def parser()->argparse.ArgumentParser:
     for c in COMMANDS:
         about = c.run.__doc__
         sub = commands.add_parser(c.name, help=about, description=about, allow_abbrev=False)
-        sub.set_defaults(run=c.run, parser=sub)
+        sub.set_defaults(run=c.run, parser=sub, outputs=c.outputs)
         for flag, kw in c.flags.items():
             sub.add_argument(flag, **kw)
     return p
@@ -259,6 +275,29 @@ def _nearest(sub, word):
     if near:
         return f'did you mean {", ".join(near)}?'
     return f'it has {", ".join(flags)}'
+
+# %% ../nbs/855_cli.ipynb #70bb37c9
+def _check_outputs(args):
+    "OSError for a result that could not be written, before anything is played or paid"
+    from skillrl.outputs import require_writable
+    for flag, what in args.outputs.items():
+        path = getattr(args, flag)
+        if path is None:
+            continue
+        if args.command == 'export' and args.format in ('skill_md', 'merged'):
+            what = 'whole'
+        require_writable(path, what)
+
+# %% ../nbs/855_cli.ipynb #484f65ad
+def _sentence(e):
+    "What `e` says; the system's own errors with the file they are about"
+    if isinstance(e, ImportError):
+        return f'{e}: run skillrl doctor to see what is missing'
+    if not isinstance(e, OSError):
+        return e
+    if not e.filename:
+        return e.strerror or e
+    return f'{e.filename} cannot be used ({e.strerror}): check the name and who may read and write it'
 
 # %% ../nbs/855_cli.ipynb #abf7ffa0
 def _spelled_out(c):
@@ -295,6 +334,7 @@ def main(
 # %% ../nbs/855_cli.ipynb #af41268e
 def _status(args):
     try:
+        _check_outputs(args)
         return args.run(args) or 0
     except KeyboardInterrupt:
         return 130

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from fastcore.basics import patch
-from .options import authority, checked, comparable, flat, opt, read_settings
-from .options import refuse_unnamed, shared_variables, with_authority
+from .options import authority, checked, comparable, flat, from_official, opt, read_settings
+from .options import refuse_unnamed, shared_variables, usual_address, with_authority
 
 # %% ../nbs/01_config.ipynb #904b36d1
 @dataclass
@@ -23,7 +23,7 @@ class EnvConfig:
     "Where episodes come from"
     name:str = authority('alfworld', plain=r'[\w-]+') # The world: ours, or yours as `module:Class`
     mock:bool = opt(True) # Games in this process; False plays on a live server at `url`
-    url:str = opt('http://localhost:3000', bare='@') # That server
+    url:str = opt('', bare='@') # That server; empty for the address that Krill documents
     games:str = authority('') # Folder of real games; empty for those that the world makes
     variant:str = authority('', plain=r'[\w -]+') # One of the world's own; empty for the usual one
     max_steps:int = opt(12, lo=1) # Actions allowed in one episode
@@ -43,7 +43,7 @@ class EnvConfig:
 @dataclass
 class AgentConfig:
     "What the policy reads, and how its replies are read"
-    prompt:str = opt('ours', choices=('ours', 'official')) # Wording; `official` is that of the published code
+    prompt:str = opt('auto', choices=('auto', 'ours', 'chat', 'official')) # `auto`: who plays decides
     parser:str = opt('strict', choices=('strict', 'official')) # What counts as an action
     history_length:int = opt(3, lo=0) # Past steps in the prompt; the official code shows 2
     no_repeat:bool = opt(False) # Never choose a command again before something new was learnt
@@ -221,6 +221,18 @@ def _check_together(config):
     _check_decoding(config.model, config.agent)
     _check_engine(config.model, config.sft)
 
+# %% ../nbs/01_config.ipynb #984f81fb
+_KRILL_SERVERS = dict(alfworld='http://localhost:3000', webshop='http://localhost:3001')
+
+def _settle_server(env):
+    "Give `env` the address of the live server it asks for; ValueError where none is named or documented"
+    if env.mock or env.url:
+        return
+    if env.name not in _KRILL_SERVERS:
+        raise ValueError(f'env.mock is false, env.url is empty, and no address is documented for {env.name}: '
+                         'name that of your server, with --url')
+    env.url = _KRILL_SERVERS[env.name]
+
 # %% ../nbs/01_config.ipynb #d81bf879
 @dataclass
 class SkillRLConfig:
@@ -243,6 +255,7 @@ class SkillRLConfig:
         for path, section, f in self.settings():
             setattr(section, f.name, checked(path, getattr(section, f.name), f))
         self.env.seed = self.seed
+        _settle_server(self.env)
         _check_together(self)
         return self
 
@@ -317,7 +330,7 @@ def from_krill(
     d:dict, # Settings that may use Krill's names
 )->dict: # Path → value, in our names; ValueError if a setting stands there under both
     "`d` with Krill's names turned into ours"
-    old = {re.sub(r'^skill_retrieval\.', 'retrieval.', k): v for k, v in flat(d).items()}
+    old = from_official({re.sub(r'^skill_retrieval\.', 'retrieval.', k): v for k, v in flat(d).items()})
     for theirs, ours in _KRILL_NAMES.items():
         if {theirs, ours} <= old.keys():
             raise ValueError(f'{theirs} and {ours} are the same setting: keep {ours}')
@@ -352,7 +365,7 @@ def _user_addresses(
     if file.exists():
         own = own.merged(from_krill(read_settings(file)))
     addresses = [getattr(own.model, f.name) for f in fields(own.model) if f.name.endswith('_api_base')]
-    return [*filter(None, addresses), environ.get('OPENAI_BASE_URL') or 'https://api.openai.com/v1']
+    return [*filter(None, addresses), usual_address(environ)[0]]
 
 # %% ../nbs/01_config.ipynb #dce949ae
 @patch
@@ -414,13 +427,11 @@ def load_config(
     **overrides:object, # Sections, or paths with dots: `seed=7`, `rl=dict(group_size=4)`
 )->SkillRLConfig: # ValueError or OSError, in one sentence, names the file or the setting
     "The config to run with"
-    cfg = base or SkillRLConfig()
     if path and not Path(path).exists():
         path = shipped_config(path) or path
-    if path:
-        cfg = cfg.merged(from_krill(read_settings(path)))
-    given = {k: v for k, v in flat(overrides).items() if v is not None}
-    return cfg.merged(from_krill(given)).fill_keys()
+    settings = from_krill(read_settings(path)) if path else {}
+    settings |= from_krill({k: v for k, v in flat(overrides).items() if v is not None})
+    return (base or SkillRLConfig()).merged(settings).fill_keys()
 
 # %% ../nbs/01_config.ipynb #4ca6f8bd
 def _config_folders():

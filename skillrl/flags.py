@@ -19,7 +19,7 @@ from .options import authority, checked, opt, with_authority
 
 # %% ../nbs/810_flags.ipynb #58f35fcd
 FLAGS = {
-    'seed': 'seed', 'env': 'env.name', 'games': 'env.games', 'url': 'env.url',
+    'seed': 'seed', 'env': 'env.name', 'games': 'env.games', 'mock': 'env.mock', 'url': 'env.url',
     'episodes': 'env.episodes', 'max_steps': 'env.max_steps',
     'num_examples': 'sft.num_examples', 'policy': 'model.checkpoint', 'decode': 'model.decode',
     'policy_model': 'model.policy_model_id', 'policy_url': 'model.policy_api_base',
@@ -39,30 +39,34 @@ def pair(
     except ValueError:
         return name, value
 
+# %% ../nbs/810_flags.ipynb #ed2ee4df
 def given(
     args:Namespace,   # What the parser made of the command line
-)->dict[str, Any]:    # Path of a setting → value
-    "The settings that were named by a flag"
+)->dict[str, Any]:    # Path of a setting → value; ValueError if --set sets nothing
+    "The settings that were named on the command line"
     from skillrl.config import from_krill
     values = {path: getattr(args, flag, None) for flag, path in FLAGS.items()}
     found = {path: v for path, v in values.items() if v is not None}
     found |= from_krill(dict(map(pair, getattr(args, 'set', None) or ())))
     if 'env.url' in found:
-        found['env.mock'] = False
+        found.setdefault('env.mock', False)
     if 'model.checkpoint' in found: # Who is named at the command line acts, whoever a file names
         found.setdefault('model.policy_model_id', '')
     return found
 
 # %% ../nbs/810_flags.ipynb #c47410cc
 _NEEDS = ('policy_url', 'policy_model'), ('teacher_url', 'teacher')
-_EXCLUDES = ('policy', 'policy_model'), ('games', 'url'), ('games', 'suite'), ('url', 'suite')
+_EXCLUDES = (('policy', 'policy_model'), ('games', 'url'), ('games', 'suite'), ('url', 'suite'),
+             ('mock', 'url'), ('games', 'no_mock'), ('no_mock', 'suite'))
 
 def check_together(
     args:Namespace, # What the parser made of the command line
 )->None:            # ValueError if a flag lacks the one it needs, or excludes another
     "Refuse flags that do not go together"
     def has(flag:str)->bool:
-        return getattr(args, flag, None) not in (None, '')
+        if flag == 'no_mock':
+            return getattr(args, 'mock', None) is False
+        return getattr(args, flag, None) not in (None, '', False)
     for flag, needs in _NEEDS:
         if has(flag) and not has(needs) and not has('resume'):
             raise ValueError(f'{spelled(flag)} needs {spelled(needs)}: name the model at that address')
@@ -185,6 +189,7 @@ class Job:
     env:str = authority(None, plain=r'[\w-]+') # The world
     suite:str = opt(None)
     url:str = opt(None, bare='@')   # Of a live server, which gets no key
+    mock:bool = opt(None)           # False plays on that server
     games:str = authority(None)     # Folder of real games
     policy_model:str = opt(None)
     policy_url:str = authority(None, bare='@?#')

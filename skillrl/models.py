@@ -39,13 +39,28 @@ def models_folder(
     caches = environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
     return Path(caches)/'skillrl'/'models'
 
+# %% ../nbs/603_models.ipynb #bbad4e78
+def _in_hub_cache(name, environ):
+    "The folder of `name` that `hf download` left on this machine, or None"
+    caches = environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
+    home = environ.get('HF_HOME') or Path(caches)/'huggingface'
+    model = Path(environ.get('HF_HUB_CACHE') or Path(home)/'hub')/f'models--{name.replace("/", "--")}'
+    main = model/'refs'/'main'
+    if not main.is_file():
+        return None
+    folder = model/'snapshots'/main.read_text(encoding='utf-8').strip()
+    return str(folder) if (folder/'config.json').is_file() else None
+
 def find_model(
-    name:str, # What `--policy` or `model.checkpoint` says
+    name:str, # What `--policy`, `model.checkpoint` or `retrieval.encoder` says
     environ:Mapping[str, str]|None=None, # Variable → value; the process's own if left out
 )->str: # FileNotFoundError for a model of `MODELS` that was not fetched
-    "The folder of a fetched model; every other name is left as it is"
-    if name not in MODELS or Path(name).is_dir():
+    "The folder of a model that was fetched, or downloaded from a hub; every other name is left as it is"
+    environ = os.environ if environ is None else environ
+    if Path(name).is_dir():
         return name
+    if name not in MODELS:
+        return _in_hub_cache(name, environ) or name
     folder = models_folder(environ)/name
     if not (folder/'config.json').is_file():
         raise FileNotFoundError(f'{name} is not on this machine yet: run skillrl fetch {name}')

@@ -22,9 +22,10 @@ def config(server, **over):
 def asked(r):
     return r['body']['messages'][-1]['content']
 def walks(r):
-    "Goes to the first place that was not searched"
-    new = re.search(r'New: (go to [a-z]+ \d+)', asked(r))
-    return said(f'<action>{new[1] if new else "look"}</action>', usage=(100, 20))
+    "Goes to the first place that it was not sent to"
+    past, _, now = asked(r).partition('Now:')
+    new = [place for place in re.findall('^- (go to .*)', now, re.M) if place not in past]
+    return said(f'<action>{new[0] if new else "look"}</action>', usage=(100, 20))
 
 def play(policy, c, n=2, steps=3, bank=None, seed=0, same=False):
     suite = suites(c.env)[0][0]

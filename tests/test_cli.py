@@ -179,7 +179,7 @@ def test_every_flag_says_what_holds_without_it(name, monkeypatch):
 
 # Flags whose help depends on the command: the model collects in train and acts elsewhere
 DIFFERENT = '--output --config --skill-bank --episodes --smoke --resume path --seed'.split()
-DIFFERENT += ['--trajectories', '--policy-model', '--max-steps', '--port']
+DIFFERENT += ['--trajectories', '--policy-model', '--max-steps', '--port', '--set']
 
 
 def test_one_name_for_one_thing():
@@ -190,7 +190,7 @@ def test_one_name_for_one_thing():
             if flag not in DIFFERENT:
                 assert meaning.setdefault(flag, kw['help']) == kw['help'], flag
     assert {'--policy', '--policy-url', '--teacher', '--teacher-url'} <= meaning.keys()
-    assert not {'--model', '--target', '--optimizer', '--mock', '--ablate'} & meaning.keys()
+    assert not {'--model', '--target', '--optimizer', '--ablate'} & meaning.keys()
 
 
 class Recording(argparse.Namespace):
@@ -282,7 +282,7 @@ def test_an_ablation_saves_its_counts_and_names_an_arm_that_is_not_there(here, c
 @pytest.mark.parametrize(
     'line,says',
     {
-        'collect --mock': 'collect does not take --mock',
+        'collect --mcok': 'did you mean --mock',
         'train --modle x': 'did you mean',
         'distill --suite train-000': 'distill does not take --suite',
         'eval --ablate': 'does not take --ablate',

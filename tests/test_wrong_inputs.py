@@ -138,7 +138,7 @@ UNREAD = {
     'collect --episodes many': "'many'",
     'eval --tasks -1': '--tasks',
     'train --seed x': "'x'",
-    'train --mock': '--mock',
+    'train --mokc': '--mock',
     'optimize --split a:b': "'a:b'",
     'optimize --live 70000': "'70000'",
     'export bank.json': '--output',

@@ -6,7 +6,7 @@
 __all__ = ['opt_settings', 'job', 'dressed', 'claim', 'resumed', 'said_again', 'truth', 'shipped']
 
 # %% ../../nbs/830_commands.jobs.ipynb #a80c2016
-import json, shlex, shutil
+import shlex, shutil
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -21,17 +21,9 @@ _COUNTS = dict(num_epochs=2, batch_size=24, minibatch_size=24, edit_budget=16, l
 _ONE_STEP = dict(num_epochs=1, batch_size=8, minibatch_size=4, gate_pairs=0)
 _FEW = 8 # Items of each split under --smoke
 
-def _pair(
-    text:str, # `batch_size=8`
-)->tuple[str, Any]: # ('batch_size', 8); ValueError without a sign
-    "A setting and its value"
-    name, sign, value = text.partition('=')
-    if not sign:
-        raise ValueError(f'--set {text} sets nothing: write NAME=VALUE, such as max_usd=2')
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
+def _is_of_skillrl(text):
+    "Does `--set` name a setting of `SkillRLConfig`, such as `rl.group_size=4`, and not of `SkillOptConfig`?"
+    return '.' in text.partition('=')[0]
 
 def _base(args):
     "What the settings differ in from the defaults before a file or a flag changes them"
@@ -50,12 +42,13 @@ def opt_settings(
 )->Any:             # A `SkillOptConfig`; ValueError if there is no such setting
     "The settings that the flags ask for"
     from skillrl.config import unknown
+    from skillrl.flags import pair
     from skillrl.options import read_settings
     from skillrl.skillopt.config import SkillOptConfig
     found = dict(out_root=str(out)) | _base(args)
     if args.config:
         found |= read_settings(args.config)
-    found |= {name: v for name, v in map(_pair, args.set or ()) if '.' not in name}
+    found |= dict(pair(text) for text in args.set or () if not _is_of_skillrl(text))
     flags = dict(seed=args.seed, out_root=args.resume or args.output)
     found |= {k: v for k, v in flags.items() if v is not None}
     names = tuple(f.name for f in fields(SkillOptConfig))
@@ -125,12 +118,9 @@ def _models(
     return SkillRLConfig().merged(given(plain)).fill_keys(named=args.own if args.resume else None)
 
 def _plain(args):
-    "`args` without what means something else here: --config and most of --set are settings of SkillOpt"
-    return Namespace(**vars(args) | dict(config=None, smoke=False, seed=None, set=_sections(args)))
-
-def _sections(args):
-    "What --set says of settings in sections, which are those of the games and not of SkillOpt"
-    return [pair for pair in getattr(args, 'set', None) or () if '.' in pair.partition('=')[0]]
+    "`args` without what means something else here: --config holds settings of SkillOpt"
+    ours = [text for text in args.set or () if _is_of_skillrl(text)]
+    return Namespace(**vars(args) | dict(config=None, smoke=False, seed=None, set=ours))
 
 # %% ../../nbs/830_commands.jobs.ipynb #2e6a8012
 def _rule_job(args, c):
@@ -194,7 +184,7 @@ class _Job:
     uses: list[str] # Flags that it reads
 
 _JOBS = {
-    'bank': _Job(_bank_job, ['policy', 'env', 'suite', 'url', 'games', *_MODELS]),
+    'bank': _Job(_bank_job, ['policy', 'env', 'suite', 'url', 'mock', 'games', *_MODELS]),
     'questions': _Job(_question_job, ['split', 'skill', *_MODELS]),
     '': _Job(_rule_job, ['skill'])}
 
@@ -203,6 +193,8 @@ def _idle(args, kind):
     from skillrl.flags import spelled
     uses = [kind, 'smoke', *_JOBS[kind].uses]
     idle = [spelled(k) for k in _JOB_FLAGS if k not in uses and getattr(args, k) is not None]
+    if not kind:
+        idle += [f'--set {text}' for text in args.set or () if _is_of_skillrl(text)]
     where = f'with --{kind}' if kind else 'without --questions or --bank'
     if idle:
         raise ValueError(f'{", ".join(idle)} would do nothing {where}: leave it out')
@@ -254,7 +246,8 @@ def claim(
         return
     if path.exists() and any(f.name[0] != '.' for f in path.iterdir()):
         raise FileExistsError(f'{path} already holds files of something else: choose another --output')
-    write_json(path/'job.json', {k: getattr(args, k) for k in _JOB_FLAGS})
+    flags = {k: getattr(args, k) for k in _JOB_FLAGS}
+    write_json(path/'job.json', flags | dict(set=_plain(args).set))
 
 # %% ../../nbs/830_commands.jobs.ipynb #05503e3f
 def _stored_job(file):
@@ -272,6 +265,14 @@ def _refuse_job(job):
     found = {k: v for k, v in job.outward().items() if not k.endswith('_url')}
     refuse_unnamed(found, (), {k: spelled(k) for k in found})
 
+def _check_sets(path, args):
+    "A setting may name a program or an address, so what the folder says of it is not enough"
+    from skillrl.store import read_json
+    before = read_json(path/'job.json').get('set') or ()
+    missing = [str(text)[:200] for text in before if text not in (args.set or ())]
+    if missing:
+        raise ValueError(f'{path} was begun with --set {" ".join(missing)}: give that again')
+
 # %% ../../nbs/830_commands.jobs.ipynb #fde746c0
 def resumed(
     args:Namespace, # What the parser made of the command line
@@ -286,6 +287,7 @@ def resumed(
     path = Path(args.resume)
     _check_opt_run(path)
     saved = _stored_job(path/'job.json')
+    _check_sets(path, args)
     known = {k: v for k, v in vars(saved).items() if not getattr(args, k)}
     _refuse_job(replace(saved, **dict.fromkeys(vars(saved).keys() - known.keys())))
     return Namespace(**vars(args) | known | dict(own=named(_plain(args))))
@@ -305,7 +307,7 @@ def said_again(
     from skillrl.flags import spelled
     needed = Job(**{k: getattr(args, k) for k in _JOB_FLAGS}).outward()
     words = [w for k, v in needed.items() for w in (spelled(k), v)]
-    sections = _sections(args)
+    sections = _plain(args).set
     return words + (['--set', *sections] if sections else [])
 
 # %% ../../nbs/830_commands.jobs.ipynb #5e674857

@@ -14,7 +14,10 @@ from ..tables import counted
 # %% ../../nbs/845_commands.look.ipynb #9212f25c
 def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it cannot be read
     "say what a file or folder is, and show it: a run, a bank, a policy, trajectories, a log"
+    from skillrl.flags import settings
     from skillrl.inspection import shown
+    if args.config: # Krill takes it with every command
+        settings(args)
     print(shown(args.path, args.find, args.id, args.since))
 
 # %% ../../nbs/845_commands.look.ipynb #a92f796d

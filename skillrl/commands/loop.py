@@ -152,6 +152,6 @@ def ablate(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSE
             rows = run_arms(settings(args), args.output, arms, args.seeds or 1, args.jobs or 1, step)
     except KeyboardInterrupt:
         return say_stopped('the same command')
+    print(fitted(ablation_table(rows)))
     if args.save:
         write_json(args.save, rows)
-    print(fitted(ablation_table(rows)))

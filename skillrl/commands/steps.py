@@ -6,6 +6,7 @@
 __all__ = ['BANK', 'TRAJECTORIES', 'collect', 'distill', 'sft', 'rl', 'evolve', 'evaluate']
 
 # %% ../../nbs/850_commands.steps.ipynb #7c8c728d
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from itertools import product
@@ -13,6 +14,7 @@ from pathlib import Path
 from functools import partial
 from typing import Any
 from .loop import new_folder
+from ..tables import counted
 
 # %% ../../nbs/850_commands.steps.ipynb #c87a1093
 BANK = 'data/skill_bank.json'
@@ -44,13 +46,21 @@ def _not_counted(n):
     verb = 'does' if n==1 else 'do'
     return f'  ({n} more got no answer and {verb} not count)'
 
+# %% ../../nbs/850_commands.steps.ipynb #035f633a
+def _written(save:Callable[[Path], Any], output:str|Path)->Path: # Where the result is
+    "Save a result; if it cannot be at `output` any more, elsewhere, and say so"
+    from skillrl.outputs import save_or_rescue
+    where, why = save_or_rescue(save, output)
+    if why:
+        print(f'{why}; what was made is in {where}', file=sys.stderr, flush=True)
+    return where
+
 # %% ../../nbs/850_commands.steps.ipynb #ca52b8ed
-def collect(args:Namespace)->None: # ValueError if there are no games
+def collect(args:Namespace)->int: # Exit status; ValueError if there are no games
     "play without skills and keep the trajectories"
     from skillrl.builders import announce_play, build_policy
     from skillrl.flags import progress
     from skillrl.formats import save_trajectories
-    from skillrl.tables import counted
     from skillrl.training.phases import collect_games
     from skillrl.trajectory import success_rate
     config, suite = _start(args)
@@ -62,10 +72,11 @@ def collect(args:Namespace)->None: # ValueError if there are no games
     if not trajs:
         raise ValueError(f'{suite.name} has no games to collect from, so {args.output} was left as it is: '
                          'name a folder with training games')
-    save_trajectories(trajs, args.output)
+    where = _written(partial(save_trajectories, trajs), args.output)
     episodes, lost = counted(len(trajs), 'episode'), _not_counted(n - len(trajs))
     nothing = '' if any(t.success for t in trajs) else 'Nothing was won: '
-    print(f'{nothing}{episodes}, success {success_rate(trajs)}: {args.output}{lost}')
+    print(f'{nothing}{episodes}, success {success_rate(trajs)}: {where}{lost}')
+    return int(where != Path(args.output))
 
 # %% ../../nbs/850_commands.steps.ipynb #061b6dfb
 def _answers(teacher):
@@ -78,7 +89,6 @@ def _answers(teacher):
 
 def _account(teacher):
     "What a teacher behind a server was asked, and what of its answers was of use"
-    from skillrl.tables import counted
     if not hasattr(teacher, 'exchanges'):
         return ''
     questions = counted(len(teacher.exchanges), 'question')
@@ -107,7 +117,7 @@ def _bank_of_memories(path, teacher):
     return bank_from_memories(memories, where.router, reader, asked)
 
 # %% ../../nbs/850_commands.steps.ipynb #1af8dca1
-def distill(args:Namespace)->None: # ValueError if there is nothing to read
+def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
     from skillrl.builders import announce_teacher, build_teacher, distill_questions
     from skillrl.envs.base import world
@@ -125,16 +135,16 @@ def distill(args:Namespace)->None: # ValueError if there is nothing to read
         else:
             of = world(config.env.name)
             bank = distill_bank(trajs, teacher, of.categories, of.router)
-    bank.save(args.output)
+    where = _written(bank.save, args.output)
     empty = '' if bank.items() else 'The bank has no entries: '
-    print(f'{empty}{bank!r}: {args.output}{_account(teacher)}')
+    print(f'{empty}{bank!r}: {where}{_account(teacher)}')
+    return int(where != Path(args.output))
 
 # %% ../../nbs/850_commands.steps.ipynb #18d823a6
-def sft(args:Namespace)->None: # ValueError without demonstrations
+def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
     from skillrl.file_kinds import load_bank
     from skillrl.flags import progress
-    from skillrl.tables import counted
     from skillrl.training.phases import fine_tune, practice_rows
     config, suite = _start(args, learns=True)
     if args.trajectories or args.teacher:
@@ -143,9 +153,10 @@ def sft(args:Namespace)->None: # ValueError without demonstrations
     with progress() as step:
         practise = partial(practice_rows, suite, load_bank(args.skill_bank), config)
         policy, losses = fine_tune(rows, config, partial(step, 'sft'), practise)
-    policy.save(args.output)
+    where = _written(policy.save, args.output)
     told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
-    print(f'{counted(len(rows), "row")}, {told}: {args.output}{_account(teacher)}')
+    print(f'{counted(len(rows), "row")}, {told}: {where}{_account(teacher)}')
+    return int(where != Path(args.output))
 
 def _demonstrated(args, suite, config):
     "The rows of the demonstrations, and the teacher who wrote the thoughts of won episodes or None"
@@ -172,19 +183,18 @@ def _announce_evolution(teacher, config):
         rounds = config.rl.iterations//c.validation_interval
         announce_rounds(None, teacher, rounds, c.val_tasks, config)
 
-def _rl_summary(log, rounds, suite, path):
+def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
-    from skillrl.tables import counted
     from skillrl.training.report import describe_evolution
     told = ''
     nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
     if log:
         told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}'
     evolution = describe_evolution([record for _, record in rounds], [suite])
-    return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {path}.bank'
+    return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {bank_path}'
 
 # %% ../../nbs/850_commands.steps.ipynb #a646b158
-def _save_rounds(folder, bank, rounds, change):
+def _save_rounds(bank, rounds, change, folder):
     "Write every version of a bank, the first again where the last is worse, and the records of its rounds"
     from skillrl.store import JsonlLog, atomic_folder
     again = [bank] if change.worse else []
@@ -194,14 +204,16 @@ def _save_rounds(folder, bank, rounds, change):
         JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])
 
 # %% ../../nbs/850_commands.steps.ipynb #66a1dc04
-def rl(args:Namespace)->None:
+def rl(args:Namespace)->int: # Exit status
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.builders import build_rl_policy, build_teacher
     from skillrl.flags import progress
     from skillrl.file_kinds import load_bank
+    from skillrl.outputs import require_writable
     from skillrl.training.change import Change, change_of
     from skillrl.training.phases import train_in_suite
     config, suite = _start(args, learns=True)
+    require_writable(f'{args.output}.bank', 'whole')
     bank = load_bank(args.skill_bank)
     policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher')
     evidence = _played(args.trajectories, config) if args.trajectories else ()
@@ -210,12 +222,11 @@ def rl(args:Namespace)->None:
         def each(done:int, total:int)->None:
             step('rl', done, total)
         log, rounds = train_in_suite(policy, suite, bank, config, each, teacher, evidence)
-    policy.save(args.output)
-    change = Change()
-    if rounds:
-        change = change_of(bank, rounds[-1][0], suite, policy, config)
-    _save_rounds(f'{args.output}.bank', bank, rounds, change)
-    print(_rl_summary(log, rounds, suite, args.output), f'bank: {change}{_account(teacher)}', sep='\n')
+    where = _written(policy.save, args.output)
+    change = change_of(bank, rounds[-1][0], suite, policy, config) if rounds else Change()
+    beside = _written(partial(_save_rounds, bank, rounds, change), f'{args.output}.bank')
+    print(_rl_summary(log, rounds, suite, where, beside), f'bank: {change}{_account(teacher)}', sep='\n')
+    return int((where, beside) != (Path(args.output), Path(f'{args.output}.bank')))
 
 # %% ../../nbs/850_commands.steps.ipynb #4cc11186
 def _active(bank):

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 from weakref import finalize
 from fastcore.basics import patch
-from ..options import shared_variables
+from ..options import shared_variables, usual_address
 from .ledger import tokens_at_most
 from .reply import ChatReply, redact
 from ..store import to_json
@@ -161,13 +161,13 @@ def _client(url, key, timeout, azure_version):
     return openai.OpenAI(base_url=url, **common)
 
 # %% ../../nbs/330_llm.service.ipynb #22b410d4
-_OPENAI, _AZURE = 'https://api.openai.com/v1', '2024-12-01-preview'
+_AZURE = '2024-12-01-preview'
 
 class Service:
     "Sends requests to one address, again where that helps; ValueError for a bad address, key or setting"
     def __init__(self,
         api_key:str=None,        # None takes OPENAI_API_KEY, for Azure AZURE_OPENAI_API_KEY before it
-        base_url:str=None,       # Such as `http://localhost:8000/v1`; None is OPENAI_BASE_URL, or OpenAI
+        base_url:str=None,       # Such as `http://localhost:8000/v1`; None is `usual_address`
         azure_endpoint:str=None, # Instead of `base_url`: `https://NAME.openai.azure.com`
         api_version:str=None,    # Of Azure
         timeout:float=120.,      # Seconds for a whole answer, each time it is asked for; above 0
@@ -177,14 +177,16 @@ class Service:
         if base_url and azure_endpoint:
             raise ValueError('base_url and azure_endpoint are both given: choose one')
         _check_patience(timeout, retries)
-        url = str(azure_endpoint or base_url or os.environ.get('OPENAI_BASE_URL') or _OPENAI).strip()
+        usual, azure = usual_address(os.environ)
+        url = str(azure_endpoint or base_url or usual).strip()
+        azure = bool(azure_endpoint or azure and not base_url)
         self.url = _shown(url)
         _check_address(url, self.url)
-        key = find_key(api_key, self.url, bool(azure_endpoint))
+        key = find_key(api_key, self.url, azure)
         self.secrets = (key,) if len(key) >= 8 else () # 'EMPTY' and the like are no secrets, and words
         self.timeout, self.retries = timeout, retries
         self.pause = pause
-        version = azure_endpoint and (api_version or _AZURE)
+        version = (api_version or _AZURE) if azure else None
         self.client = _client(url, key or 'none', timeout, version)
         finalize(self, self.client.close)
 

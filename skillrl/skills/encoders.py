@@ -95,7 +95,7 @@ class FolderEncoder:
         self.model = None
         if not self.path.is_dir():
             raise FileNotFoundError(f'there is no folder {path}: '
-                                    'download the model first and name its folder')
+                                    'download it with `hf download`, or name the folder of a model')
         for what, patterns in _NEEDED.items():
             if not any(any(self.path.glob(p)) for p in patterns):
                 raise FileNotFoundError(

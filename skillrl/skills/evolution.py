@@ -20,7 +20,7 @@ from .guard import examine
 from .proposals import MARGIN, Trial, consider, duplicates, entry, refused_as
 from .retrieval import Retriever
 from .trials import count_trials, settle_trials
-from ..trajectory import Trajectory, by_category, rate_of_tries, select, success_rate
+from ..trajectory import Trajectory, by_category, rate_of_tries, select
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
 def category_rates(trajs:Iterable[Trajectory])->dict: # Category to `Rate`, alphabetically

@@ -7,7 +7,7 @@ __all__ = ['ABILITY_FACTS', 'STATE_FACTS', 'Unsolvable', 'Stop', 'ways_to_win', 
            'goal_from_pddl', 'game_from_pddl', 'load_game', 'find_games', 'load_games']
 
 # %% ../../../nbs/574_envs.alfworld.files.ipynb #ee1202de
-import re
+import os, re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -268,14 +268,29 @@ def load_game(
         raise ValueError(f"{path} is not a game this engine can read: {why}") from e
     return game
 
+# %% ../../../nbs/574_envs.alfworld.files.ipynb #4e0d3cd2
+def _files_below(folder):
+    "Files below `folder`; links are followed, but to no folder twice and to none that holds `folder`"
+    root = folder.resolve()
+    seen = {root, *root.parents}
+    for where, folders, files in os.walk(folder, followlinks=True):
+        yield from (Path(where)/name for name in files)
+        new = []
+        for name in sorted(folders, key=lambda name: ((Path(where)/name).is_symlink(), name)):
+            target = (Path(where)/name).resolve()
+            if target not in seen:
+                seen.add(target)
+                new.append(name)
+        folders[:] = new
+
 # %% ../../../nbs/574_envs.alfworld.files.ipynb #d4c618a1
 def find_games(
     folder:str|Path, # Folder with games anywhere below it, such as `valid_seen`
 )->list[Path]:       # Sorted
-    "Game files below a folder, without the kinds the original skips"
+    "Game files below a folder, without the kinds the original skips; each folder behind links once"
     folder = Path(folder)
-    found = sorted([*folder.rglob('game.tw-pddl'), *folder.rglob('game.json')])
-    return [p for p in found if not re.search('movable|Sliced', str(p.relative_to(folder)))]
+    found = [path for path in _files_below(folder) if path.name in ('game.tw-pddl', 'game.json')]
+    return sorted(p for p in found if not re.search('movable|Sliced', str(p.relative_to(folder))))
 
 def load_games(
     folder:str|Path, # Folder with games anywhere below it
