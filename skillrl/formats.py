@@ -78,20 +78,24 @@ def read_records(
             if drop_torn:
                 return out
             raise _cut_short(path, line, len(out)) from None
+        except (ValueError, RecursionError) as e:
+            raise ValueError(f'{path}, line {line}: no record of ours holds this ({e}); delete it') from None
         out.append((line, record))
     if array and i == len(text) and not drop_torn:
         raise _cut_short(path, line, len(out))
     return out
 
 # %% ../nbs/270_formats.ipynb #e406443a
-def _load(path, make, drop_torn=False):
-    "`make(record)` for each record of the file at `path`"
+def _load(path, make, drop_torn=False, bad=None):
+    "`make(record)` for each record of the file at `path`; what is wrong with others goes to the list `bad`"
     out = []
     for line, d in read_records(path, drop_torn):
         try:
             out.append(make(d))
         except ValueError as e:
-            raise ValueError(f'{path}, line {line}: {e}') from None
+            if bad is None:
+                raise ValueError(f'{path}, line {line}: {e}') from None
+            bad.append(f'line {line}: {e}')
     return out
 
 # %% ../nbs/270_formats.ipynb #d0319011
@@ -147,7 +151,7 @@ def _turns(turns):
 def _eto_ended(d, task, steps, final, router):
     "The `Trajectory` of an ETO conversation that has been read to its end"
     game, reward = str(d.get('game_file') or ''), d.get('reward', 1.0)
-    if not isinstance(reward, (int, float)):
+    if not isinstance(reward, (int, float)) or not abs(reward) < 1e300:
         raise ValueError(f'the field `reward` should be of type float, not {reward!r}')
     if steps:
         steps[-1].reward = float(reward)
@@ -197,13 +201,14 @@ def load_trajectories(
     path:str|Path, # JSON lines or an array, of our records, Krill's, or ETO conversations
     drop_torn:bool=False, # Leave out a last record that a crash cut short
     router:Router|None=None, # Of their world; sorts records that others made
+    bad:list|None=None, # Takes a sentence about each record that is left out; None refuses the file
 )->list: # `Trajectory`s in file order; ValueError names file, line and field, FileNotFoundError the command
     "The trajectories in a file"
     if not Path(path).is_file():
         raise FileNotFoundError(f'no trajectory file at {path}; `skillrl collect --output {path}` writes one')
     def read(record:dict)->Trajectory:
         return _trajectory(record, router)
-    out = _load(path, read, drop_torn)
+    out = _load(path, read, drop_torn, bad)
     for i, t in enumerate(out):
         t.id = t.id or f'{Path(path).stem}-{i:05d}'
     return out
@@ -254,6 +259,8 @@ def _memory(d):
     assert_object(d.get('content'), "memory's `content`")
     tags, meta = d.get('tags') or {}, d['content'].get('task_meta') or {}
     guide = _unwrapped(d['content'], 'strategic_guidelines') or {}
+    for name, part in dict(tags=tags, task_meta=meta, strategic_guidelines=guide).items():
+        assert_object(part, f"memory's `{name}`")
     env = str(tags.get('environment') or '').lower().replace('agent', '')
     return build(Memory, dict(
         id=d.get('memory_id'), goal=meta.get('original_goal'), env=env, origin=d.get('origin_env_id'),
@@ -265,8 +272,9 @@ def _memory(d):
 
 def load_memories(
     path:str|Path, # A JSON array of official memories
+    bad:list|None=None, # As for `load_trajectories`
 )->list: # `Memory`s in file order; ValueError names file, line and field, FileNotFoundError the file
     "The official repository's memories, with their irregularities ironed out"
     if not Path(path).is_file():
         raise FileNotFoundError(f'no memory file at {path}')
-    return _load(path, _memory)
+    return _load(path, _memory, bad=bad)

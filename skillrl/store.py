@@ -287,7 +287,7 @@ def mend(self:JsonlLog)->None: # OSError if the file cannot be changed
 def _is_object(line):
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 # %% ../nbs/210_store.ipynb #3841c99d

@@ -7,6 +7,7 @@ __all__ = ['entry_row', 'skill_of_row', 'bank_to_dict', 'bank_from_dict']
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #43263398
 from collections.abc import Callable
+from dataclasses import dataclass
 from ..routing import Router, Sections, as_router
 from .entries import Entries, Entry, Mistake, Skill, no_stats
 from ..trajectory import build
@@ -198,11 +199,32 @@ def _read_rows(d, key, make):
             raise ValueError(f'{key}[{i}]: {e}') from None
     return out
 
+@dataclass
+class _Provenance:
+    trajectories:list = None
+    teacher:str = ''
+    version:int = 0
+    extra:dict = None
+
+@dataclass
+class _Facts:
+    "What we read of a bank's metadata, and of a row of Krill's history"
+    version:int = 0
+    evolution_cycle:int = 0
+    current_cycle:int = 0
+    history:list = None
+    refused:dict = None
+    our_categories:dict = None
+    extra:dict = None
+
+# %% ../../nbs/415_skills.bank_formats.ipynb #530ad888
 def _check_record(o):
     "The entry `o`, or an error when its statistics or trajectories make no sense"
     for k, n in o.stats.items():
         if type(n) is not int or n < 0:
             raise ValueError(f'the field `stats` should hold whole numbers from 0, not {k} {n!r:.20}')
+    o.provenance = {k: v for k, v in o.provenance.items() if v is not None}
+    build(_Provenance, o.provenance)
     _read_ids(o.provenance, 'trajectories')
     return o
 
@@ -264,9 +286,9 @@ def _check_bank(d):
         raise ValueError(f'this is not a skill bank: none of {", ".join(keys)} is there')
     for key in (*_SPECIFIC, 'metadata'):
         _check_object(d, key)
-    metadata = d.get('metadata') or {}
-    for key in ('refused', 'our_categories'):
-        _check_object(metadata, key)
+    rows = build(_Facts, d).history or []
+    for facts in [d.get('metadata') or {}, *rows]:
+        build(_Facts, facts)
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #c0de1d5d
 def _specific_skills(d):

@@ -75,7 +75,8 @@ class Replay:
 
     def skills(self, step:Step)->str:
         "The skills that a prompt showed"
-        told = [f'{name}: {self.advice[name]}' if name in self.advice else name for name in step.skills]
+        names = map(str, step.skills)
+        told = [f'{name}: {self.advice[name]}' if name in self.advice else name for name in names]
         return 'Skills shown: ' + ('; '.join(told) or 'none')
 
     def tokens(self, step:Step)->list[tuple]:
@@ -171,7 +172,7 @@ def replays(
             t = Trajectory.from_dict(row)
         except ValueError:
             continue
-        suite = t.metadata.get('suite')
+        suite = str(t.metadata.get('suite'))
         if suite not in known:
             known[suite] = _advice_in(folder, suite)
         found.append(Replay(t, tokenizer, known[suite]))

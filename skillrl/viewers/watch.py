@@ -7,6 +7,7 @@ __all__ = ['PARTS', 'Part', 'present_loop', 'loop_site', 'watch_run']
 
 # %% ../../nbs/822_viewers.watch.ipynb #c66ae0ae
 from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from threading import Lock
@@ -15,7 +16,7 @@ from ..inspection import success_table
 from ..plots import figure
 from ..skills.bank import load_latest, versions
 from ..store import fingerprint, to_json
-from .bank import bank_table, round_table
+from .bank import bank_table, checked_round, round_table
 from .live import Site, Watch, script_policy, skillopt_site
 from .loop import CURVES, describe_place, read_loop, seconds_left
 from .loop import spend_table, spoken, status_of
@@ -39,13 +40,25 @@ def _newest_bank(folder):
     there = [p for p in (folder/'bank').glob('*') if versions(p)]
     return max(there, key=lambda p: (p/f'v{versions(p)[-1]:04}.json').stat().st_mtime, default=None)
 
+def _good_rounds(rows):
+    "The records of rounds among `rows`, and how many others there are"
+    good = []
+    for row in rows:
+        with suppress(ValueError):
+            good.append(checked_round(row))
+    return good, len(rows) - len(good)
+
+# %% ../../nbs/822_viewers.watch.ipynb #548a2ccb
 def _bank(folder):
     newest = _newest_bank(folder)
     if newest is None:
         return paragraph('There is no bank yet.')
-    bank, rounds = load_latest(newest), read_loop(folder).rounds[-8:]
+    bank = load_latest(newest)
+    rounds, bad = _good_rounds(read_loop(folder).rounds[-8:])
     about = f'{newest.name}, version {versions(newest)[-1]}, the bank that changed last: {bank!r}'
     parts = [paragraph(about), folded('What it says', wide(bank_table(bank)))]
+    if bad:
+        parts.append(paragraph(f'{bad} of the last evolution rounds cannot be read.'))
     if rounds:
         parts.append(folded('The last evolution rounds', wide(round_table(rounds))))
     return ''.join(parts)

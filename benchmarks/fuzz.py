@@ -1,0 +1,389 @@
+"""Damaged files of every kind that commands and viewers read: each must end in a page or in one sentence.
+
+    python benchmarks/fuzz.py [--documents 5000] [--seed 0]
+
+A valid document of each kind is made by the library itself and damaged: wrong types, nulls, missing and
+doubled keys, huge numbers, NaN, deep nesting, torn tails, bytes that are not UTF-8. Then the
+commands and viewers that read such a file are called in this process.
+The table counts what came of it; the exit status is 1 if anything
+but a sentence of `main` was raised."""
+
+import argparse, contextlib, io, json, random, shutil, sys, traceback
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from skillrl.cli import main
+from skillrl.config import SkillRLConfig
+from skillrl.formats import load_trajectories, save_trajectories
+from skillrl.runfolder import RunFolder
+from skillrl.skills.bank import SkillBank, load_latest
+from skillrl.skills.skill_md import to_skill_md
+from skillrl.store import JsonlLog, data_path, to_json
+from skillrl.tables import Table
+from skillrl.viewers.bank import checked_round, evolution_table, round_table, version_table
+from skillrl.viewers.live import present
+from skillrl.viewers.loop import read_loop, spend_table
+from skillrl.viewers.replay import replays
+from skillrl.viewers.report import report_sections
+from skillrl.viewers.run import read_run
+from skillrl.viewers.watch import PARTS, present_loop, loop_site
+
+SENTENCES = ValueError, OSError, RuntimeError, ArithmeticError, ImportError  # What `main` makes one line of
+
+# --- valid documents
+
+CALL = dict(
+    messages=[dict(role='user', content='Which mug?')],
+    reply='The white one',
+    model='m',
+    status='ok',
+    prompt_tokens=5,
+    completion_tokens=3,
+)
+GAMES = dict(wins=4, losses=1, n=8)
+PROPOSAL = dict(
+    kind='add',
+    id='g1',
+    principle='Open the fridge.',
+    hypothesis='It is closed.',
+    kept=True,
+    reason='',
+    gate=GAMES,
+    non_inferiority=None,
+)
+MEMORY = dict(
+    memory_id='m1',
+    contextual_description='A mug was cooled.',
+    tags=dict(environment='alfworld', outcome='Success'),
+    content=dict(
+        task_meta=dict(original_goal='cool a mug'),
+        refined_trajectory=[
+            dict(
+                step_index=0,
+                action='open fridge 1',
+                critical_observation='It is open.',
+                reasoning='It was closed.',
+            )
+        ],
+        strategic_guidelines=dict(
+            mistakes_to_avoid=[dict(trigger_condition='a', bad_action='b')],
+            planning_pattern='Take, cool, put.',
+        ),
+    ),
+)
+ETO = dict(
+    id='e1',
+    conversations=[
+        {'from': 'human', 'value': 'Your task is to: cool a mug.'},
+        {'from': 'gpt', 'value': 'Thought: go.\nAction: go to fridge 1'},
+    ],
+    reward=1.0,
+)
+KRILL = dict(
+    id='k1',
+    task_description='cool a mug',
+    task_category='cool',
+    success=True,
+    total_reward=1.0,
+    steps=[dict(observation='a', action='look', reward=0.0, step_index=0)],
+    metadata={},
+)
+
+
+def round_record(number):
+    rate = dict(mean=0.5, low=0.2, high=0.8, n=12)
+    return dict(
+        round=number,
+        suite='train-000',
+        weak=['cool'],
+        kept=['g1'],
+        refused=[dict(principle='a', reason='b')],
+        proposals=[PROPOSAL, PROPOSAL | dict(kept=False, reason='no')],
+        rates_before={'all': rate},
+        rates_after={'all': rate},
+    )
+
+
+def log(path, rows):
+    JsonlLog(path).append(rows)
+
+
+def lay_out(here):
+    "A folder with one valid document of every kind"
+    bank = SkillBank.load(data_path('sample_bank.json'))
+    for fmt in ('skillrl', 'official', 'krill'):
+        bank.save(here / f'{fmt}.json', fmt)
+    to_skill_md(bank, here / 'packages')
+    bank.save_version(here / 'versions')
+    bank.save_version(here / 'versions')
+    log(here / 'versions/evolution.jsonl', map(round_record, range(3)))
+    episodes = load_trajectories(data_path('sample_trajectories.jsonl'))[:4]
+    save_trajectories(episodes, here / 'episodes.json')
+    save_trajectories(episodes, here / 'episodes.jsonl')
+    (here / 'krill_episodes.json').write_text(to_json([KRILL, KRILL | dict(id='k2')], indent=1))
+    log(here / 'eto.jsonl', [ETO, ETO | dict(id='e2')])
+    (here / 'memories.json').write_text(to_json([MEMORY, MEMORY | dict(memory_id='m2')], indent=1))
+    log(
+        here / 'questions.jsonl',
+        [dict(id=str(n), question=f'What is {n}?', answers=[str(n)]) for n in range(4)],
+    )
+    (here / 'config.json').write_text(to_json(SkillRLConfig().to_dict(), indent=1))
+    log(here / 'calls/exchanges.jsonl', [CALL, CALL | dict(cached=True)])
+    log(here / 'calls/rejected.jsonl', [dict(reason='no JSON', reply='mug')] * 2)
+    train_run(here / 'run', episodes, bank)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert main(['optimize', '--smoke', '--output', str(here / 'opt')]) == 0
+
+
+def train_run(run, episodes, bank):
+    with RunFolder(run, SkillRLConfig()) as r:
+        r.commit(dict(phase='rl', done=1, total=4, versions={}))
+    shutil.copy(data_path('sample_metrics.jsonl'), run / 'metrics.jsonl')
+    log(run / 'evolution.jsonl', map(round_record, range(3)))
+    log(
+        run / 'trajectories.jsonl',
+        [t.to_dict() | dict(metadata=dict(phase='eval', suite='s')) for t in episodes],
+    )
+    log(run / 'teacher/exchanges.jsonl', [CALL] * 2)
+    bank.save_version(run / 'bank/s')
+
+
+# --- damage
+
+STRANGE = [
+    None,
+    5,
+    -1,
+    1.5,
+    True,
+    '',
+    'text',
+    '\ud800',
+    '\x1b[2J',
+    [],
+    {},
+    [None],
+    [[]],
+    {'a': None},
+    [5, 'a'],
+    10**400,
+    -(10**30),
+    float('nan'),
+    float('inf'),
+    {'mean': 1},
+    {'all': None},
+    {'all': {'mean': 'a'}},
+]
+
+
+def places(o, found):
+    "Every (container, key) in `o`"
+    keys = list(o) if isinstance(o, dict) else range(len(o)) if isinstance(o, list) else []
+    for k in keys:
+        found.append((o, k))
+        places(o[k], found)
+    return found
+
+
+def damaged_value(o, rng):
+    "`o` with one to three values replaced, or left out, or moved to a strange key"
+    o = json.loads(json.dumps(o))
+    for _ in range(rng.randint(1, 3)):
+        some = places(o, [])
+        if not some or rng.random() < 0.03:
+            return rng.choice(STRANGE)
+        container, k = rng.choice(some)
+        act = rng.random()
+        if act < 0.75:
+            container[k] = rng.choice(STRANGE)
+        elif act < 0.9:
+            del container[k]
+        elif isinstance(container, dict):
+            container[rng.choice(['', 'id', 'steps', 'mean'])] = container[k]
+    return o
+
+
+def damaged_text(data, rng):
+    "Bytes with what no JSON writer makes"
+    at = rng.randrange(len(data) + 1)
+    bytes_in = rng.choice(
+        [
+            b'\xff',
+            b'\xc3',
+            b'\x00',
+            b'[' * 3000,
+            b'{"a":' * 3000,
+            b'"',
+            b'}',
+            b',',
+            b'\n',
+            b'NaN',
+            b'9' * 5000,
+            b'\xef\xbb\xbf',
+            b'1e999',
+            b'\\ud800',
+        ]
+    )
+    act = rng.random()
+    if act < 0.35:
+        return data[:at]
+    if act < 0.8:
+        return data[:at] + bytes_in + data[at:]
+    return data.replace(b'":', b'": 5, "doubled":', 1) if act < 0.9 else bytes_in
+
+
+def damaged(path, rng):
+    data = path.read_bytes()
+    if path.suffix not in ('.json', '.jsonl') or rng.random() < 0.25:
+        return damaged_text(data, rng)
+    if path.suffix == '.json':
+        return json.dumps(damaged_value(json.loads(data), rng)).encode()
+    rows = [json.loads(line) for line in data.splitlines() if line.strip()]
+    i = rng.randrange(len(rows))
+    rows[i] = damaged_value(rows[i], rng)
+    return ''.join(json.dumps(r) + '\n' for r in rows).encode()
+
+
+# --- who reads what
+
+
+def quietly(*words):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            status = main(list(map(str, words)))
+        except SystemExit as e:
+            status = e.code
+    lines = said.getvalue().splitlines()
+    assert not status or len(lines) == 1, f'{status}: {said.getvalue()}'
+    return status
+
+
+def inspect(path, *more):
+    return lambda: quietly('inspect', path, *more)
+
+
+def export(path, fmt, out):
+    return lambda: quietly('export', path, '--format', fmt, '--output', out)
+
+
+def readers_of(name, here):
+    "What is called for the document `name`"
+    file, out = here / name, here / 'out'
+    top = name.split('/')[0]
+    calls = [inspect(file)]
+    if top in ('skillrl.json', 'official.json', 'krill.json'):
+        calls += [inspect(file, '--find', 'a'), inspect(file, '--since', here / 'skillrl.json')]
+        calls += [export(file, fmt, out / fmt) for fmt in ('skillrl', 'official', 'krill')]
+    if top in ('versions', 'packages'):
+        calls += [
+            inspect(here / top),
+            export(here / top, 'skillrl', out / 'bank'),
+            lambda: version_table(here / top),
+        ]
+    if 'evolution' in name:
+
+        def rows():
+            return [checked_round(r) for r in JsonlLog(file).read(strict=False)]
+
+        calls += [lambda: repr(evolution_table(rows())), lambda: repr(round_table(rows()))]
+    if 'episodes' in name or top == 'eto.jsonl':
+        calls += [lambda: quietly('distill', '--trajectories', file, '--output', out / 'b.json')]
+    if top == 'memories.json':
+        calls += [lambda: quietly('distill', '--memories', file, '--output', out / 'b.json')]
+    if top == 'questions.jsonl':
+        calls += [
+            lambda: quietly('optimize', '--questions', file, '--policy-model', 'a', '--policy-url', 'b')
+        ]
+    if top == 'config.json':
+        calls += [lambda: quietly('distill', '--config', file, '--trajectories', here / 'none.json')]
+    return calls + {'run': run_viewers, 'opt': opt_viewers}.get(top, lambda _: [])(here / top)
+
+
+def run_viewers(run):
+    parts = [lambda make=make: make(run) for name, (_, make, _) in PARTS.items() if name != 'curves']
+    state = loop_site(run).answers['/state.json']
+    return [
+        inspect(run),
+        state,
+        lambda: repr(spend_table(read_loop(run))),
+        lambda: [r.html() for r in replays(run)],
+        lambda: load_latest(run / 'bank/s'),
+        *parts,
+    ]
+
+
+def opt_viewers(run):
+    return [inspect(run), lambda: to_json(present(run)), lambda: sections(run)]
+
+
+def sections(run):
+    "The report without its pictures"
+    from unittest.mock import patch
+
+    with patch('skillrl.viewers.report._figures', lambda folder: ''):
+        return report_sections(run, read_run(run))
+
+
+# --- all of it
+
+
+def tried(call):
+    try:
+        status = call()
+        return 'refused' if status.__class__ is int and status else 'shown', ''
+    except SENTENCES as e:
+        if isinstance(e, (RecursionError, UnicodeError)):
+            return 'TRACEBACK', traceback.format_exc()
+        return 'refused', ''
+    except BaseException:
+        return 'TRACEBACK', traceback.format_exc()
+
+
+def fuzz(documents, seed, here):
+    "Counts of (kind, outcome), and the tracebacks"
+    lay_out(here)
+    names = sorted(
+        str(p.relative_to(here))
+        for p in here.rglob('*')
+        if p.suffix in ('.json', '.jsonl', '.md') and p.is_file() and '/policy/' not in str(p)
+    )
+    counts, wrong = Counter(), {}
+    for n in range(documents):
+        name, rng = names[n % len(names)], random.Random(f'{seed} {n}')
+        path = here / name
+        valid = path.read_bytes()
+        path.write_bytes(damaged(path, rng))
+        for call in readers_of(name, here):
+            outcome, told = tried(call)
+            counts[name, outcome] += 1
+            if told:
+                wrong.setdefault(''.join(told.splitlines(True)[-5:]), (n, name, told))
+        path.write_bytes(valid)
+        shutil.rmtree(here / 'out', ignore_errors=True)
+    return counts, wrong
+
+
+def table(counts):
+    outcomes = 'shown', 'refused', 'TRACEBACK'
+    rows = [[name, *(counts[name, o] for o in outcomes)] for name in sorted({name for name, _ in counts})]
+    return Table(['document', *outcomes], rows)
+
+
+def run(argv=None):
+    p = argparse.ArgumentParser()
+    p.add_argument('--documents', type=int, default=5000)
+    p.add_argument('--seed', type=int, default=0)
+    args = p.parse_args(argv)
+    with TemporaryDirectory() as folder:
+        counts, wrong = fuzz(args.documents, args.seed, Path(folder))
+    print(table(counts))
+    for n, name, told in wrong.values():
+        print(f'\ndocument {n} of seed {args.seed}, {name}:\n{told}')
+    print(
+        f'\n{args.documents} documents, {sum(counts.values())} readings, {len(wrong)} different tracebacks'
+    )
+    return int(bool(wrong))
+
+
+if __name__ == '__main__':
+    sys.exit(run())
