@@ -63,7 +63,7 @@ def test_one_step_after_the_other(config, capsys):
     where = f'--env {NAME} --config small.json'
     assert '6 episodes' in skillrl(f'collect {where} --suite test-0 --episodes 6 --output t.json', capsys)
     assert {t.category for t in load_trajectories('t.json')} <= {'find_valuables', 'find_papers'}
-    skillrl(f'distill --env remote --trajectories t.json --output bank.json', capsys)
+    skillrl('distill --env remote --trajectories t.json --output bank.json', capsys)
     shown = skillrl(f'eval {where} --suite test-0 --tasks 2 --skill-bank bank.json', capsys)
     assert 'no bank' in shown and 'find_' in shown
     assert 'there is no suite' in skillrl(f'eval {where} --suite barn', capsys, 1)
@@ -137,7 +137,7 @@ def test_a_server_of_unknown_kind_is_the_world_remote(config, tmp_path, capsys):
     with serve(suite) as s:
         where = f'--env remote --url {s.url} --config small.json'
         skillrl(f'collect {where} --episodes 6 --output t.json', capsys)
-        skillrl(f'distill --env remote --trajectories t.json --output bank.json', capsys)
+        skillrl('distill --env remote --trajectories t.json --output bank.json', capsys)
         assert 'no bank' in skillrl(f'eval {where} --tasks 1 --skill-bank bank.json', capsys)
     assert {t.category for t in load_trajectories('t.json')} == known
     assert 'give --url' in skillrl('collect --env remote --output t.json', capsys, 1)
