@@ -82,11 +82,28 @@ def _policy(path):
 def _trajectories(path):
     from skillrl.formats import load_trajectories
     from skillrl.trajectory import rate_table, trajectory_table
-    some = load_trajectories(path)
+    bad = []
+    some = load_trajectories(path, bad=bad)
     rates = rate_table(some).text(width())
     first = trajectory_table(some[:10]).text(width())
-    return f'{counted(len(some), "episode")}\n\n{rates}\n\nThe first of them:\n\n{first}'
+    told = [counted(len(some), 'episode'), *_left_out(path, bad), rates, 'The first of them:', first]
+    return '\n\n'.join(told)
 
+def _good(file, check=dict):
+    "The rows of a log that pass `check`, and a sentence about those that do not; empty without any"
+    good, bad = [], []
+    rows = JsonlLog(file).read(strict=False)
+    for row in rows:
+        try:
+            good.append(check(row))
+        except ValueError as e:
+            bad.append(str(e))
+    return good, _left_out(file, bad)
+
+def _left_out(file, bad):
+    return [f'{counted(len(bad), "record")} of {file} left out ({bad[0]})'] if bad else []
+
+# %% ../nbs/820_inspection.ipynb #095da4ce
 def _exchanges(file):
     "What was asked, answered and paid, in a sentence; and what of the answers was refused, with the reasons"
     asked = JsonlLog(file).read()
@@ -114,6 +131,8 @@ def _rejected(rows):
 def _rows(path):
     "The records of a log, its columns those of the first"
     rows = JsonlLog(path).read()
+    if not rows:
+        return 'no record'
     head = [k for k, v in rows[0].items() if not isinstance(v, (dict, list))]
     last = []
     for r in rows[-20:]:
@@ -172,7 +191,8 @@ def _state(path):
     state = d.get('state') if isinstance(d, dict) else None
     if not isinstance(state, dict):
         return 'nothing was finished yet'
-    done = counted(state.get('done') or 0, 'step')
+    done = state.get('done')
+    done = counted(done if type(done) is int else 0, 'step')
     return f'stopped in phase {state.get("phase")}, {done} done'
 
 def _train_run(path):
@@ -197,15 +217,10 @@ def _versions(path):
 # %% ../nbs/820_inspection.ipynb #8428a8c6
 def _evolution(file):
     "The rounds of evolution in a log, and every proposal"
-    from skillrl.viewers.bank import evolution_table, round_table
-    records = JsonlLog(file).read()
-    for line, record in enumerate(records, 1):
-        if 'proposals' not in record or 'rates_before' not in record:
-            raise ValueError(f'{file} line {line} is not the record of a round: mend or delete it')
-    if not records:
-        return []
-    tables = round_table(records), evolution_table(records)
-    return [table.text(width()) for table in tables]
+    from skillrl.viewers.bank import checked_round, evolution_table, round_table
+    records, told = _good(file, checked_round)
+    tables = [round_table(records), evolution_table(records)] if records else []
+    return told + [table.text(width()) for table in tables]
 
 def _versioned(path, **how):
     parts = [_bank(path, **how)]

@@ -7,7 +7,7 @@ __all__ = ['Step', 'Trajectory', 'score_of', 'plain', 'assert_object', 'build', 
            'require_once', 'success_rate', 'rate_of_tries', 'trajectory_table', 'rate_table']
 
 # %% ../nbs/225_trajectory.ipynb #d6de6e3a
-import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from fastcore.basics import patch
@@ -117,7 +117,7 @@ def _checked(f, v):
     if isinstance(v, bool) and f.type not in (bool, float):
         good = False
     if good and f.type is float:
-        good = math.isfinite(v)
+        good = -sys.float_info.max <= v <= sys.float_info.max # An int may be too large for a float
     if not good:
         raise ValueError(f'the field `{f.name}` should be of type {f.type.__name__}, not {clip(repr(v), 50)}')
     return f.type(v) if f.type in (float, bool) else v
@@ -143,9 +143,11 @@ def build(
 # %% ../nbs/225_trajectory.ipynb #23bcdf0d
 def build_steps(
     make:Callable, # Makes one `Step`
-    records:Iterable,
+    records:object, # What a file held
 )->list: # ValueError says which step is at fault
     "A `Step` for each of `records`"
+    if not isinstance(records, list):
+        raise ValueError(f'the field `steps` should be of type list, not {clip(repr(records), 50)}')
     out = []
     for i, record in enumerate(records):
         try:

@@ -63,7 +63,7 @@ def test_one_step_after_the_other(config, capsys):
     where = f'--env {NAME} --config small.json'
     assert '6 episodes' in skillrl(f'collect {where} --suite test-0 --episodes 6 --output t.json', capsys)
     assert {t.category for t in load_trajectories('t.json')} <= {'find_valuables', 'find_papers'}
-    skillrl('distill --env remote --trajectories t.json --output bank.json', capsys)
+    skillrl(f'distill {where} --trajectories t.json --output bank.json', capsys)
     shown = skillrl(f'eval {where} --suite test-0 --tasks 2 --skill-bank bank.json', capsys)
     assert 'no bank' in shown and 'find_' in shown
     assert 'there is no suite' in skillrl(f'eval {where} --suite barn', capsys, 1)

@@ -6,6 +6,7 @@
 __all__ = ['Chat', 'ScriptedChat', 'usage_of']
 
 # %% ../../nbs/325_llm.base.ipynb #43b8104b
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from ..web import Stopped
 # %% ../../nbs/325_llm.base.ipynb #7799f73c
 class Chat:
     "Asks one model; a subclass says how, in `send(messages, **params)`; ValueError if `parallel` is below 1"
+    told = False # Was it said that replies come from the cache?
     endpoint, secrets = '', ()  # where requests go, and the keys that no text may show
     _lock = Lock()
 
@@ -123,6 +125,8 @@ def record(self:Chat,
     reply:ChatReply,
 )->ChatReply: # `reply`; OSError if the cache or the log cannot be written
     "Enter `reply` in the ledger, the cache and the log"
+    if reply.cached and call.twin is None:
+        self._say_cached()
     if call.hold:
         self.ledger.add(self.model, reply.prompt_tokens, reply.completion_tokens, call.hold, reply.estimated)
         if self.cache is not None:
@@ -135,6 +139,14 @@ def record(self:Chat,
     return reply
 
 # %% ../../nbs/325_llm.base.ipynb #a312b583
+@patch
+def _say_cached(self:Chat):
+    "Say once where replies come from that nobody is asked for"
+    if self.cache is not None and not self.told:
+        self.told = True
+        said = f'{self.model} is not asked what it has answered: remove {self.cache.folder} to ask anew'
+        print(said, file=sys.stderr, flush=True)
+
 @patch
 def reply(self:Chat,
     messages:list[dict], # With `role` and `content`
@@ -151,6 +163,12 @@ def reply(self:Chat,
         self.ledger.release(call.hold)
 
 # %% ../../nbs/325_llm.base.ipynb #f0f1851e
+@patch
+def forget(self:Chat, messages:list[dict], **params:object)->None:
+    "Ask anew when this question comes again, for its reply was of no use"
+    if self.cache is not None:
+        self.cache.drop(self.new_call(messages, params).request)
+
 @patch
 def replies(self:Chat,
     batch:Iterable[list[dict]],  # Lists of messages

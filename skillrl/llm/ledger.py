@@ -6,7 +6,7 @@
 __all__ = ['Ledger', 'tokens_at_most', 'BudgetExceeded', 'request_key', 'ReplyCache']
 
 # %% ../../nbs/315_llm.ledger.ipynb #523f33a3
-import hashlib, json
+import copyreg, hashlib, json
 from dataclasses import replace
 from pathlib import Path
 from threading import Condition, Lock, get_ident
@@ -30,6 +30,17 @@ class Ledger:
         self.held = {}         # What is kept back for calls under way, see `hold`
         self.estimated = set() # Models some of whose tokens we counted ourselves
         self._lock = Condition()
+
+def _sent_again(state):
+    "A `Ledger` in another process"
+    ledger = Ledger()
+    vars(ledger).update(state)
+    return ledger
+
+def _sent(ledger):
+    return _sent_again, ({k: v for k, v in vars(ledger).items() if k not in ('held', '_lock')},)
+
+copyreg.pickle(Ledger, _sent)
 
 # %% ../../nbs/315_llm.ledger.ipynb #cccdb503
 @patch
@@ -187,6 +198,10 @@ class ReplyCache:
 
     def __repr__(self):
         return f'ReplyCache({self.folder.name!r}, {len(self)} kept)'
+
+    def drop(self, request:dict)->None:
+        "Forget what was answered to `request`"
+        self._file(request).unlink(missing_ok=True)
 
     def put(self, request:dict, reply:ChatReply)->None:
         "Keep `reply` if it is `ok`; OSError if the disk is full"

@@ -41,6 +41,12 @@ class OpenAIChatClient(Chat):
         self.idle = set()   # Limits that had no effect
         self.warned = set() # What was warned of
 
+    def __getstate__(self):
+        return {k: v for k, v in vars(self).items() if k != 'secrets'}
+
+    def __setstate__(self, state):
+        vars(self).update(state, secrets=state['service'].secrets)
+
     def reply(self, messages:list[dict], **params:object)->ChatReply:
         "As for `Chat`"
         return super().reply(messages, **self.defaults | params)

@@ -186,12 +186,37 @@ class Service:
         self.secrets = (key,) if len(key) >= 8 else () # 'EMPTY' and the like are no secrets, and words
         self.timeout, self.retries = timeout, retries
         self.pause = pause
-        version = (api_version or _AZURE) if azure else None
-        self.client = _client(url, key or 'none', timeout, version)
+        self.version = (api_version or _AZURE) if azure else None
+        self.client = _client(url, key or 'none', timeout, self.version)
         finalize(self, self.client.close)
 
     def __repr__(self):
         return f'Service({self.url!r})'
+
+# %% ../../nbs/330_llm.service.ipynb #4d323276
+def _sent_again(settings, key, variable):
+    "A `Service` in another process"
+    return Service(os.environ.get(variable, key), **settings)
+
+@patch
+def __reduce__(self:Service):
+    if '@' in str(self.client.base_url):
+        raise ValueError(f'{self.url} has a password, which is never written: give it as api_key')
+    where = dict(base_url=self.url)
+    if self.version:
+        where = dict(azure_endpoint=self.url, api_version=self.version)
+    settings = where | dict(timeout=self.timeout, retries=self.retries, pause=self.pause)
+    if not self.secrets:
+        return _sent_again, (settings, self.client.api_key, '')
+    return _sent_again, (settings, None, _variable_with(self.secrets[0], self.url, bool(self.version)))
+
+def _variable_with(key, url, azure):
+    "The name of a variable that holds `key`"
+    names = [k for k, v in os.environ.items() if v.strip() == key]
+    if not names:
+        raise ValueError(f'the API key for {url} is in no environment variable, and is never written: '
+                         f'set {shared_variables(url, azure)[0]}')
+    return names[0]
 
 # %% ../../nbs/330_llm.service.ipynb #6836e058
 _QUOTA = re.compile('insufficient_quota|billing_hard_limit', re.I)

@@ -98,6 +98,9 @@ def ask(self:LLMTeacher,
     exchanges = [read_reply(*x) for x in zip(questions, batch, replies)]
     self.exchanges += exchanges
     self.note_rejected(exchanges)
+    for messages, x in zip(batch, exchanges):
+        if x.rejected and not x.kept:
+            self.chat.forget(messages, **params)
     if interrupted:
         raise interrupted
     return exchanges
