@@ -32,6 +32,9 @@ EQUAL = dict(groups=99, tries_with=396, wins_with=198, tries_without=396, wins_w
 def test_what_is_active_stays_so_until_trials_speak_against_it():
     fates = [settled(entry(**counts)) for counts in ({}, EQUAL, LOSES)]
     assert fates == ['active', 'active', 'retired']
+    proved = entry(**EQUAL)
+    proved.items()[0].provenance['proved'] = 'trials'
+    assert settled(proved) == 'retired'
     fates = [settled(entry('probation', **counts)) for counts in ({}, EQUAL, LOSES)]
     assert fates == ['probation', 'retired', 'retired']
 

@@ -116,8 +116,9 @@ def led_to_win(
         return ''
     actions = [s.action for s in v.trajectory.steps]
     handling = [i for i, action in enumerate(actions) if thing in words_of(action)]
-    for i in reversed(handling):
-        if _named(actions[i], seen):
+    verbs = [actions[i].partition(' ')[0] for i in handling]
+    for i, verb in reversed(list(zip(handling, verbs))):
+        if verb == verbs[0] and _named(actions[i], seen):
             return max(_named(actions[i], seen), key=len)
     before = handling[0] + 1 if handling else len(actions)
     others = [place for place in places if thing not in words_of(place)]

@@ -221,11 +221,11 @@ def run_stages(
 
 # %% ../../nbs/480_skills.proposals.ipynb #6ab12d05
 def _put_on_probation(bank, new, item):
-    "`item` on probation in `new`, beside what it refines where that is active in `bank`"
+    "`item` on probation in `new`, beside what it refines where that was active from the start"
     old, name = bank.get(item.id), 'skill_id'
     if isinstance(item, Mistake):
         name = 'mistake_id'
-    if old and old.status == 'active':
+    if old and old.status == 'active' and 'proved' not in old.provenance:
         new.replace(old)
         unused = new.new_id('mistake' if isinstance(item, Mistake) else item.category)
         item = new.add(replace(item, **{name: unused}))

@@ -209,7 +209,7 @@ def _verdict(o, known, config):
     groups = o.stats.get('groups', 0)
     if high < 0:
         return 'retired', known.effect, f'it loses {-known.effect.mean:.2f} of the episodes that are shown it'
-    if o.status == 'active':
+    if o.status == 'active' and 'proved' not in o.provenance:
         return 'active', known.effect, ''
     if low > 0 and widely_tried(o):
         return 'active', known.effect, ''
@@ -241,6 +241,8 @@ def settle_trials(
         rows.append(dict(id=o.id, principle=advice(o), before=o.status, status=status, reason=reason,
                          effect=round(effect.mean, 4), low=low, high=high, groups=o.stats.get('groups', 0)))
         o.status = status
+        if status == 'active':
+            o.provenance = o.provenance | dict(proved='trials')
         if reason:
             bank.retire(o.id, reason)
     return bank, rows
