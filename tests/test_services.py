@@ -100,7 +100,7 @@ def test_demonstrations_with_a_teachers_thoughts(tmp_path, key):
 def test_a_policy_behind_a_server_is_judged_and_an_outage_is_no_failure(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path) # Where the calls are kept
     def walk(request):
-        new = re.search(r'New: (go to [a-z]+ \d+)', request['body']['messages'][-1]['content'])
+        new = re.search(r'\n- (go to [a-z]+ \d+)', request['body']['messages'][-1]['content'])
         return said(f'<action>{new[1] if new else "look"}</action>')
     played = ['eval', '--tasks', '6', '--policy-model', 'walker', '--max-steps', '3', '--policy-url']
     with FaultServer(rest=walk) as server:
@@ -120,7 +120,7 @@ def play_or_teach(request):
     "The answer of a player that walks from place to place, or of the teacher"
     if request['body']['model'] == 'wise':
         return teach(request)
-    new = re.search(r'New: (go to [a-z]+ \d+)', request['body']['messages'][-1]['content'])
+    new = re.search(r'\n- (go to [a-z]+ \d+)', request['body']['messages'][-1]['content'])
     return said(f'<action>{new[1] if new else "look"}</action>')
 
 def test_a_run_with_player_and_teacher_is_killed_and_pays_no_call_twice(tmp_path, key):

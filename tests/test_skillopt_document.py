@@ -761,9 +761,7 @@ class ScriptedPolicy:
 
     def chat(self, *, system, user, **kw):
         self.asked.append((system, user, kw))
-        actions = [
-            w for line in user.split('\n') if line.startswith('New: ') for w in [line[5:].split(',')[0]]
-        ]
+        actions = [line[2:] for line in user.split('\n') if line.startswith('- go to')]
         return (
             self.answer
             if self.answer is not None

@@ -16,7 +16,7 @@ def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it canno
     "say what a file or folder is, and show it: a run, a bank, a policy, trajectories, a log"
     from skillrl.flags import settings
     from skillrl.inspection import shown
-    if args.config: # Krill takes it with every command
+    if args.config or args.set: # Krill takes them everywhere; here they are only checked
         settings(args)
     print(shown(args.path, args.find, args.id, args.since))
 
