@@ -212,14 +212,14 @@ def play_arm(arm, folder):
         s = Setting(p.config, p.train, p.test, {}, spent_on(folder)['collect test'])
         return ARMS[arm](s, p.policy('after'), folder)
 
-def play_seed(runs, name, smoke, seed):
+def play_seed(runs, name, smoke, code, seed):
     "A run and its arms, one after the other, for a run folder has one process at a time"
     import torch
     torch.set_num_threads(1)
     for arm in ('run', *arms_of(name)):
-        part(Path(runs)/name/str(seed), arm, config_of(name, seed, smoke))
+        part(Path(runs)/name/str(seed), arm, config_of(name, seed, smoke), code)
 
-def part(folder, arm, config):
+def part(folder, arm, config, code):
     "One run or one arm of it, unless it is there already"
     kept = folder.parent/f'{folder.name}.{arm.replace(" ", "_")}.json'
     if kept.exists():
@@ -227,7 +227,7 @@ def part(folder, arm, config):
     begun = time.process_time()
     found = default_run(config, folder) if arm == 'run' else play_arm(arm, folder)
     seconds = time.process_time() - begun
-    atomic_write(kept, json.dumps(dict(made=made(), seconds=seconds, found=found)))
+    atomic_write(kept, json.dumps(dict(made=code, seconds=seconds, found=found)))
     print(f'{folder.parent.name} seed {folder.name}: {arm} took {seconds:.0f} CPU seconds', flush=True)
 
 def curve(log, before=0):
@@ -316,7 +316,7 @@ def main_result(data, seconds):
 
 def play_all(a, runs):
     "All seeds, and what the pages draw; were the targets met?"
-    play, seeds = partial(play_seed, runs, a.env, a.smoke), range(a.seeds)
+    play, seeds = partial(play_seed, runs, a.env, a.smoke, made()), range(a.seeds)
     with ProcessPoolExecutor(a.jobs, get_context('spawn')) as pool:
         list(pool.map(play, seeds))
     folder = Path(runs)/a.env

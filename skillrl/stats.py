@@ -249,8 +249,9 @@ def clustered_rate(
 )->Rate:
     "The share of games that were won, with an interval by cluster"
     won, share, reach = _effective(clusters)
-    r = wilson(share*sum(won), share*len(won), reach)
-    return Rate(r.mean, r.low, r.high, len(won))
+    r, n = wilson(share*sum(won), share*len(won), reach), len(won)
+    mean = sum(won)/n if n else math.nan
+    return Rate(mean, min(mean, r.low), max(mean, r.high), n)
 
 def clustered_gain(
     clusters:Iterable[Sequence[float]], # 1 for each game that was gained, -1 for one lost, 0 for others

@@ -17,8 +17,9 @@ FILES = dict(alfworld='learning.json', webshop='learning_webshop.json', search='
 def played(won, suite='test-000', tag=''):
     "Games of one suite"
     about = dict(category='pick', metadata=dict(suite=suite))
-    return [Trajectory(f'{suite}/{i}', 'put some mug on shelf.', success=bool(w), game=f'{tag}{suite}/{i}', **about)
-            for i, w in enumerate(won)]
+    games = [f'{suite}/{i}' for i in range(len(won))]
+    return [Trajectory(game, 'put some mug on shelf.', success=bool(w), game=tag + game, **about)
+            for game, w in zip(games, won)]
 
 def test_an_interval_by_household_is_as_wide_as_households_differ():
     apart = [[1]*8]*17 + [[0]*8]*3
