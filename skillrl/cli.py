@@ -199,9 +199,7 @@ _EXPORT = {
                       choices=('skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect')),
     '--output': dict(metavar='PATH', required=True, help='where to write (required)')}
 
-_INSPECT = {
-    '--config': _flag("settings, ours or Krill's, of which it is only said whether they are right", 'none',
-                      metavar='FILE'),
+_INSPECT = _CONFIG | {
     'path': dict(nargs='?', default=BANK, help=f'a file or folder (default: {BANK})'),
     '--find': _flag('of a bank, only entries with these words', 'all', metavar='WORDS'),
     '--id': _flag('of a bank, all that is known of one entry', 'none', metavar='ID'),
