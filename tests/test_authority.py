@@ -1,6 +1,6 @@
 "A folder from somebody else has no authority: what it names counts only when the user names it too"
 
-import json, os, re, shlex, signal, subprocess, sys, time
+import json, re, shlex, signal, subprocess, sys, time
 from dataclasses import fields
 from pathlib import Path
 import pytest
