@@ -82,6 +82,7 @@ def _gains(a, b):
         gains.setdefault(home(t), []).append(bool(t.success) - bool(won[t.game]))
     return gains
 
+# %% ../nbs/605_evaluate.ipynb #5dec0765
 def paired_difference(
     a:Sequence[Trajectory], # Of one condition
     b:Sequence[Trajectory], # Of another, on the same games

@@ -244,6 +244,7 @@ def _effective(clusters):
     reach = t_quantile(len(full) - 1) if len(full) > 1 else NormalDist().inv_cdf(.975)
     return [x for cluster in full for x in cluster], 1/design_effect(full), reach
 
+# %% ../nbs/220_stats.ipynb #96223ac6
 def clustered_rate(
     clusters:Iterable[Sequence[float]], # 1 for each game that was won, 0 for others, cluster by cluster
 )->Rate:
@@ -260,6 +261,8 @@ def clustered_gain(
     gains, share, reach = _effective(clusters)
     if not gains:
         raise ValueError('there is no game to compare: play both conditions on at least one')
-    wins, losses, n = share*gains.count(1), share*gains.count(-1), share*len(gains)
-    low, high = _bound_at(reach, wins, losses, n, 1.), -_bound_at(reach, losses, wins, n, 1.)
-    return Rate((gains.count(1) - gains.count(-1))/len(gains), low, high, len(gains))
+    wins, losses = gains.count(1), gains.count(-1)
+    n = share*len(gains)
+    low = _bound_at(reach, share*wins, share*losses, n, 1.)
+    high = -_bound_at(reach, share*losses, share*wins, n, 1.)
+    return Rate((wins - losses)/len(gains), low, high, len(gains))
