@@ -182,6 +182,7 @@ def by_category(items:Iterable)->dict:
     items = list(items)
     return {c: select(items, category=c) for c in sorted({o.category for o in items})}
 
+# %% ../nbs/225_trajectory.ipynb #219db01e
 def home(o:object)->str: # Empty if it is not told
     "The suite in which an episode was played"
     return str(getattr(o, 'metadata', {}).get('suite', ''))
@@ -204,6 +205,7 @@ def require_once(items:Iterable)->None: # ValueError if a game is there twice, w
                              'or take `rate_of_tries`, which counts the tries of a game as one draw')
         known |= names
 
+# %% ../nbs/225_trajectory.ipynb #272199a4
 def _won(groups):
     return [[int(bool(o.success)) for o in group] for group in groups]
 
