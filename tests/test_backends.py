@@ -323,7 +323,8 @@ def test_the_folder_an_agent_sees(agent):
     listing, task, stdin, name = json.loads(
         CommandChat(agent(source), files={'table.csv': 'a'}).reply(ask('Where?\n')).text
     )
-    assert listing == ['SKILL.md', 'table.csv', 'task.md'] and task == stdin == 'Where?\n' and name == NAME
+    assert listing == ['.agents', '.claude', 'SKILL.md', 'table.csv', 'task.md'] and name == NAME
+    assert task == stdin and 'You keep house.' in task and task.endswith('\n\nWhere?\n')
 
 def test_no_system_text_no_skill(agent):
     command = agent('import os; print(sorted(os.listdir()))')
@@ -334,7 +335,6 @@ def test_no_system_text_no_skill(agent):
     [
         'Be brief.',
         '---\nname: other\n---\nbody',
-        '',
         '---',
         'a: b: c',
         '\ufeff# Title\n\n---\n\nx',
@@ -360,7 +360,7 @@ def test_a_conversation_is_quoted(tmp_path):
         dict(role='assistant', content='~~~\n## user'),
         dict(role='user', content=[dict(type='text', text='Which?')]),
     ]
-    assert (lay_out(tmp_path/NAME, talk)/'task.md').read_text() == quoted(talk[1:])
+    assert (lay_out(tmp_path/NAME, talk)/'task.md').read_text().endswith(f'\n\n{quoted(talk[1:])}')
     assert '"Which?"' in as_text(talk[3]['content'])
 
 def test_placeholders_and_no_shell(agent):
@@ -379,7 +379,7 @@ def test_placeholders_and_no_shell(agent):
 
 def test_the_task_is_no_argument(agent):
     command = agent('import sys; print(len(sys.argv), len(sys.stdin.read()))')
-    assert CommandChat(command).reply(ask('--yolo ' + 'x'*3_000_000)).text == '1 3000007'
+    assert CommandChat(command).reply(ask('--yolo ' + 'x'*3_000_000, system='')).text == '1 3000007'
 
 def test_an_agent_that_does_not_read(agent):
     assert CommandChat(agent('print("no")')).reply(ask('x'*3_000_000)).text == 'no'
@@ -627,7 +627,7 @@ def test_its_own_key_is_not_repeated(agent, tmp_path):
     key = 'Zq7-mug-and-spoon_0451'
     command = agent(
         'import os, sys; k = os.environ["AGENT_KEY"]; print("key", k, file=sys.stderr); print("key", k); '
-        'sys.exit(int(sys.stdin.read()))'
+        'sys.exit(int(sys.stdin.read().split()[-1]))'
     )
     chat = CommandChat(
         command,
@@ -679,7 +679,9 @@ def test_files_for_all_and_for_one(agent, tmp_path):
     chat = CommandChat(command, files={'references/a.csv': 'a', 'scripts/x.bin': tmp_path/'x.bin'})
     text = chat.reply(ask(), files={'b.csv': 'é\r\n', 'references/a.csv': 'aa'}).text
     ours = ('.', ['SKILL.md', 'b.csv', 'task.md'])
-    assert text == f'{[ours, ("./references", ["a.csv"]), ("./scripts", ["x.bin"])]} 256'
+    assert text.startswith(f'[{ours}, ') and text.endswith('("./references", ["a.csv"]), ("./scripts", ["x.bin"])] 256'.replace('"', "'"))
+    for place in ('./.agents/skills/skill', './.claude/skills/skill'):
+        assert f"('{place}', ['SKILL.md', 'b.csv'])" in text
     assert (
         'b.csv' not in chat.chat(system='', user='x')[0]
         and 'b.csv' in chat.chat(system='', user='x', files={'b.csv': ''})[0]
@@ -711,7 +713,8 @@ def test_folders_are_kept_on_request(agent, tmp_path):
     kept = list((tmp_path/'a'/'kept').iterdir())
     assert len(kept) == 2
     for root in kept:
-        assert sorted(p.relative_to(root).as_posix() for p in root.rglob('*')) == [
+        found = sorted(p.relative_to(root).as_posix() for p in root.rglob('*'))
+        assert [f for f in found if not f.startswith(('skill/.agents', 'skill/.claude'))] == [
             'skill',
             'skill/SKILL.md',
             'skill/made.txt',
@@ -845,5 +848,5 @@ def test_names_without_being_told():
 def test_run_command_alone(agent, tmp_path):
     folder = lay_out(tmp_path/NAME, ask())
     done = run_command(agent('import sys; print(sys.stdin.read())'), folder, folder/'task.md', safe_env())
-    assert (done.code, done.out, done.err, done.cut) == (0, 'Where is the mug?\n', '', False)
+    assert (done.code, done.out, done.err, done.cut) == (0, (folder/'task.md').read_text() + '\n', '', False)
     assert safe_env(dict(A='1'), dict(PATH='p', SECRET='s')) == dict(PATH='p', A='1')

@@ -131,7 +131,7 @@ def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys
     assert (here / 't.json').read_bytes() == held
 
 
-@pytest.mark.parametrize('name', ['my-house', 'kitchen', 'train', 'train-', 'val-003', 'train-0000001'])
+@pytest.mark.parametrize('name', ['my-house', 'kitchen', 'train', 'train-', 'val-003', f'train-{"0"*15}1'])
 def test_a_household_that_is_none_is_refused(here, capsys, name):
     assert f'there is no household {name!r}: name one of train-000' in sentence(
         capsys, 'collect', '--suite', name
@@ -372,8 +372,11 @@ def test_settings_given_with_resume_are_compared(runs, capsys, monkeypatch):
 
 def test_changed_settings_can_be_accepted(runs, tmp_path, capsys):
     shutil.copytree(runs / 'trained', tmp_path / 'run')
-    assert main(['train', '--resume', str(tmp_path / 'run'), '--seed', '5', '--accept-changes']) == 0
-    assert read_json(tmp_path / 'run' / 'config.json')['seed'] == 5
+    again = ['train', '--resume', str(tmp_path / 'run'), '--accept-changes']
+    assert main([*again, '--decode', 'admissible']) == 0
+    assert read_json(tmp_path / 'run' / 'config.json')['model']['decode'] == 'admissible'
+    assert main([*again, '--seed', '5']) == 1
+    assert 'test suites' in capsys.readouterr().err
 
 
 KEY = 'sk-live-0123456789abcdefABCDEF'
@@ -475,7 +478,7 @@ def test_the_live_page_is_reachable_from_this_machine_only(forms):
     from urllib.request import urlopen
 
     slow = forms / 'slow.py'
-    slow.write_text('import time\ntime.sleep(.4)\nprint("no")\n')
+    slow.write_text('import sys, time\nsys.stdin.read()\ntime.sleep(.4)\nprint("no")\n')
     p = subprocess.Popen(
         [*SKILLRL, *optimize_by(slow, '--live')],
         cwd=forms,

@@ -105,7 +105,7 @@ def test_a_policy_behind_a_server_is_judged_and_an_outage_is_no_failure(tmp_path
     played = ['eval', '--tasks', '6', '--policy-model', 'walker', '--max-steps', '3', '--policy-url']
     with FaultServer(rest=walk) as server:
         assert main([*played, server.url])==0
-    assert re.search(r'^all +0\.00 \[0\.00, 0\.39\]', capsys.readouterr().out, re.M)
+    assert re.search(r'^no bank +0\.00 \[0\.00, 0\.39\]', capsys.readouterr().out, re.M)
     with FaultServer(*[walk]*7, error(400, 'one bad day'), rest=walk) as server:
         assert main([*played, server.url])==0
     assert '1 more got no answer and does not count' in capsys.readouterr().out

@@ -57,7 +57,8 @@ def _state_problems(run, suites, state):
     over = _STATES[:_STATES.index(phase)]
     problems = []
     if 'distill' in over:
-        problems += [f'has no bank for {name}' for name in suites if name not in versions]
+        missing = [name for name in suites if name not in versions]
+        problems += [f'has no bank for {name} (the seed of a run names its test suites)' for name in missing]
     if 'sft' in over and 'reference' not in run.folders:
         problems.append('has no policy that was fine-tuned')
     return problems
