@@ -679,7 +679,8 @@ def test_files_for_all_and_for_one(agent, tmp_path):
     chat = CommandChat(command, files={'references/a.csv': 'a', 'scripts/x.bin': tmp_path/'x.bin'})
     text = chat.reply(ask(), files={'b.csv': 'é\r\n', 'references/a.csv': 'aa'}).text
     ours = ('.', ['SKILL.md', 'b.csv', 'task.md'])
-    assert text.startswith(f'[{ours}, ') and text.endswith('("./references", ["a.csv"]), ("./scripts", ["x.bin"])] 256'.replace('"', "'"))
+    laid = f'{("./references", ["a.csv"])}, {("./scripts", ["x.bin"])}] 256'
+    assert text.startswith(f'[{ours}, ') and text.endswith(laid)
     for place in ('./.agents/skills/skill', './.claude/skills/skill'):
         assert f"('{place}', ['SKILL.md', 'b.csv'])" in text
     assert (
