@@ -10,6 +10,7 @@ but a sentence of `main` was raised."""
 
 import argparse, contextlib, functools, io, json, random, shutil, sys, traceback
 from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -187,6 +188,10 @@ STRANGE = [
 ]
 
 
+def strange(rng):
+    return deepcopy(rng.choice(STRANGE))
+
+
 def places(o, found):
     "Every (container, key) in `o`"
     keys = list(o) if isinstance(o, dict) else range(len(o)) if isinstance(o, list) else []
@@ -202,15 +207,15 @@ def damaged_value(o, rng):
     for _ in range(rng.randint(1, 3)):
         some = places(o, [])
         if not some or rng.random() < 0.03:
-            return rng.choice(STRANGE)
+            return strange(rng)
         container, k = rng.choice(some)
         act = rng.random()
         if act < 0.75:
-            container[k] = rng.choice(STRANGE)
+            container[k] = strange(rng)
         elif act < 0.9:
             del container[k]
         elif isinstance(container, dict):
-            container[rng.choice(['', 'id', 'steps', 'mean'])] = container[k]
+            container[rng.choice(['', 'id', 'steps', 'mean'])] = deepcopy(container[k])
     return o
 
 
@@ -368,14 +373,14 @@ def place(error):
     return ours[0] if ours else error
 
 
-def watched():
+def quick_main():
     "`main` with a parser that is built once, for one takes 0.2 s, and with an eye on what it says"
     return patch.multiple(cli, parser=functools.cache(cli.parser), _sentence=told)
 
 
 def fuzz(documents, seed, here):
     "Counts of (kind, outcome), and the tracebacks"
-    with watched():
+    with quick_main():
         return _fuzz(documents, seed, here)
 
 

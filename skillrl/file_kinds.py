@@ -36,7 +36,7 @@ def is_policy(path:Path)->bool:
 def _parsed(line):
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 def _first(path):

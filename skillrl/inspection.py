@@ -92,7 +92,7 @@ def _trajectories(path):
 def _good(file, check=dict):
     "The rows of a log that pass `check`, and a sentence about those that do not; empty without any"
     good, bad = [], []
-    rows = JsonlLog(file).read(strict=False)
+    rows = JsonlLog(file).read(strict=False, bad=bad)
     for row in rows:
         try:
             good.append(check(row))
@@ -106,12 +106,11 @@ def _left_out(file, bad):
 # %% ../nbs/820_inspection.ipynb #095da4ce
 def _exchanges(file):
     "What was asked, answered and paid, in a sentence; and what of the answers was refused, with the reasons"
-    asked = JsonlLog(file).read()
-    refused = JsonlLog(Path(file).parent/'rejected.jsonl').read()
+    asked, left_out = _good(file)
     tokens = sum(map(_tokens, asked))
     unanswered = sum(r.get('status') == 'infra_error' for r in asked)
     told = f'{counted(len(asked), "question")}, {unanswered} unanswered, {tokens:,} tokens'
-    return f'{told}\n\n{_rejected(refused)}' if refused else told
+    return '\n\n'.join([told, *left_out, *_rejected(Path(file).parent/'rejected.jsonl')])
 
 def _questions_to(path, role):
     log = path/role/'exchanges.jsonl'
@@ -121,24 +120,30 @@ def _tokens(row):
     some = row.get('prompt_tokens'), row.get('completion_tokens')
     return sum(n for n in some if isinstance(n, int))
 
-def _rejected(rows):
+def _rejected(file):
+    "How often each reason is in a log of rejected replies, which may not be there"
+    rows, left_out = _good(file)
+    if not rows:
+        return left_out
     reasons = Counter(str(r.get('reason', '')) for r in rows)
     most = [[n, why] for why, n in reasons.most_common(10)]
     table = Table(['times', 'reason'], most)
-    return f'{counted(len(rows), "rejected reply", "rejected replies")}:\n\n{table.text(width())}'
+    number = counted(len(rows), 'rejected reply', 'rejected replies')
+    return [*left_out, f'{number}:\n\n{table.text(width())}']
 
 # %% ../nbs/820_inspection.ipynb #4ae7a143
 def _rows(path):
     "The records of a log, its columns those of the first"
-    rows = JsonlLog(path).read()
+    rows, left_out = _good(path)
     if not rows:
-        return 'no record'
+        return '\n\n'.join([*left_out, 'no record'])
     head = [k for k, v in rows[0].items() if not isinstance(v, (dict, list))]
     last = []
     for r in rows[-20:]:
         last.append([_short(r.get(k, '')) for k in head])
     table = Table(head, last)
-    return f'{counted(len(rows), "record")}, the last of them:\n\n{table.text(width())}'
+    number = counted(len(rows), 'record')
+    return '\n\n'.join([*left_out, f'{number}, the last of them:', table.text(width())])
 
 def _short(v):
     return f'{v:.4g}' if isinstance(v, float) else v
@@ -154,7 +159,8 @@ def _head(path):
 # %% ../nbs/820_inspection.ipynb #74056502
 def _section(path, title, end):
     "Text of a report from the heading `title` to `end`"
-    page = (Path(path)/'report.md').read_text(encoding='utf-8')
+    from skillrl.viewers.run import text_of
+    page = text_of(Path(path)/'report.md')
     _, _, below = page.partition(f'## {title}\n\n')
     return below.partition(end)[0]
 
@@ -263,13 +269,16 @@ def _asked(path):
     return _exchanges(path/'exchanges.jsonl')
 
 def _refused(path):
-    return _rejected(JsonlLog(path).read())
+    return '\n\n'.join(_rejected(path))
 
 def _rounds(path):
     return '\n\n'.join(_evolution(path))
 
 def _memories(path):
-    return counted(len(read_json(path)), 'memory', 'memories')
+    from skillrl.formats import load_memories
+    bad = []
+    number = counted(len(load_memories(path, bad=bad)), 'memory', 'memories')
+    return '\n\n'.join([number, *_left_out(path, bad)])
 
 def _nothing(path):
     return ''

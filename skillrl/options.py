@@ -55,7 +55,7 @@ def _as(kind, value):
         return value if type(value) is kind else None
     try:
         v = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     if not math.isfinite(v) or (kind is int and v != int(v)):
         return None

@@ -7,6 +7,7 @@ __all__ = ['width', 'gain_text', 'describe_outcome', 'opt_run']
 
 # %% ../nbs/815_outcome.ipynb #b6642677
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 from .store import read_json
 from .tables import Table, counted
@@ -46,28 +47,47 @@ def _usage(usage):
 # %% ../nbs/815_outcome.ipynb #aa899d6a
 _HEAD = ['score', 'before', 'after', '95 % interval', 'gain (95 % interval)']
 
-def _evaluation(path, name, is_fresh):
-    file = path/name/'summary.json'
-    return read_json(file) if is_fresh and file.exists() else {}
+def _read(file, kind):
+    "What `file` holds, an empty `kind` where there is none; ValueError if it is no `kind`"
+    found = read_json(file) if file.exists() else kind()
+    if not isinstance(found, kind):
+        raise ValueError(f'{file} holds no {kind.__name__} but {found!r:.50}: mend or delete it')
+    return found
 
-def _selection_row(path, s):
+@contextmanager
+def _damage_told(file):
+    "A ValueError that names `file` where a value in it is of a wrong type"
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ArithmeticError, ValueError) as e:
+        told = f'{file} is no summary of a run: delete it and go on with the run'
+        raise ValueError(told) from e
+
+def _selection_row(evaluations, s):
     interval = s['best_selection_interval']
-    first = _evaluation(path, 'baseline_selection_eval', True)
-    best = _evaluation(path, 'final_selection_eval', interval)
+    first = evaluations.get('baseline_selection_eval')
+    best = interval and evaluations.get('final_selection_eval')
     scores = [in_digits(s['baseline_selection_score']), in_digits(s['best_selection_score'])]
     return [*scores, _interval(interval), gain_text(gain(first, best))]
 
-def _test_row(path, s):
-    first = _evaluation(path, 'test_eval_baseline', s['baseline_test_hard'] is not None)
-    best = _evaluation(path, 'test_eval_best', s['test_hard'] is not None)
+def _evaluations(path):
+    "The summaries of a run's evaluations by the names of their folders"
+    return {p.parent.name: _read(p, dict) for p in path.glob('*/summary.json')}
+
+def _measured(evaluations, name, score):
+    return {} if score is None else evaluations.get(name, {})
+
+def _test_row(evaluations, s):
+    first = _measured(evaluations, 'test_eval_baseline', s['baseline_test_hard'])
+    best = _measured(evaluations, 'test_eval_best', s['test_hard'])
     scores = [in_digits(first.get('score')), in_digits(best.get('score'))]
     return [*scores, _interval(s['test_interval']), gain_text(s['test_gain'])]
 
-def _scores(path, s):
+def _scores(evaluations, s):
     config = s['config']
     metric = config['gate_metric']
-    selection = [f'{config["selection_split"]}, {metric}', *_selection_row(path, s)]
-    test = [f'{config["test_split"]}, {metric}', *_test_row(path, s)]
+    selection = [f'{config["selection_split"]}, {metric}', *_selection_row(evaluations, s)]
+    test = [f'{config["test_split"]}, {metric}', *_test_row(evaluations, s)]
     return Table(_HEAD, [selection, test]).text(width())
 
 # %% ../nbs/815_outcome.ipynb #86dd3521
@@ -88,33 +108,37 @@ def describe_outcome(
 )->str:        # ValueError if its summary is none
     "What summary.json says, in words"
     s = read_json(path/'summary.json')
-    try:
-        told = f'{_scores(path, s)}\n\n{_ending(s)}'
-    except (KeyError, TypeError, AttributeError):
-        remedy = 'delete it and go on with the run'
-        raise ValueError(f'{path}/summary.json is no summary of a run: {remedy}') from None
+    found = _evaluations(path)
+    with _damage_told(path/'summary.json'):
+        told = f'{_scores(found, s)}\n\n{_ending(s)}'
     return f'{told}\nBest skill: {path}/best_skill.md   Report: {path}/report.html'
 
 # %% ../nbs/815_outcome.ipynb #a2fd08c6
-def _read(path, empty):
-    return read_json(path) if path.exists() else empty
+def _steps(history):
+    "The table of the steps, and how many records are no steps; empty without any"
+    steps = [clean_record(r) for r in history if isinstance(r, dict)]
+    table = [steps_table(steps, why=True).text(width())] if steps else []
+    bad = len(history) - len(steps)
+    return [*table, f'{counted(bad, "record")} of history.json left out'] if bad else table
+
+def _used(path):
+    "What a run has spent so far"
+    file = path/'runtime_state.json'
+    usage = _read(file, dict).get('usage', {})
+    with _damage_told(file):
+        return _usage(usage)
 
 def opt_run(
     path:Path, # Of a run, finished or not
 )->str: # ValueError if a file of it is damaged
     "Every step of a run of `optimize`, and its outcome or how to go on"
-    history = _read(path/'history.json', [])
-    summary = _read(path/'summary.json', {})
-    parts = []
-    if history:
-        steps = [clean_record(r) for r in history]
-        parts.append(steps_table(steps, why=True).text(width()))
+    history = _read(path/'history.json', list)
+    summary = _read(path/'summary.json', dict)
+    parts = _steps(history)
     if summary.get('total_steps') == len(history):
         return '\n\n'.join([*parts, describe_outcome(path)])
     again = 'start its trainer again to go on'
     if (path/'job.json').exists():
         again = f'go on with skillrl optimize --resume {path}'
     parts.append(f'Not finished, {counted(len(history), "step")} so far: {again}')
-    state = _read(path/'runtime_state.json', {})
-    used = _usage(state.get('usage', {}))
-    return '\n\n'.join([*parts, used] if used else parts)
+    return '\n\n'.join(filter(None, [*parts, _used(path)]))

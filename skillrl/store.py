@@ -315,14 +315,19 @@ def append(self:JsonlLog,
 @patch
 def read(self:JsonlLog,
     strict:bool=True, # Refuse a damaged line? False leaves it out
+    bad:list|None=None, # Takes a sentence about each line that is left out
 )->list: # One dict per whole line; empty when there is no file; ValueError for a damaged line
     "Every row, less a last line that was not written to its end"
     if not self.path.exists():
         return []
     *lines, last = self.path.read_bytes().split(b'\n')
     for i, line in enumerate(lines, 1):
-        if strict and line.strip() and not _is_object(line):
+        if not line.strip() or _is_object(line):
+            continue
+        if strict:
             raise ValueError(f'{self.path} line {i} is not a JSON object: mend or delete that line')
+        if bad is not None:
+            bad.append(f'line {i} is not a JSON object')
     return [json.loads(line) for line in [*lines, last] if _is_object(line)]
 
 # %% ../nbs/210_store.ipynb #8f74697d

@@ -1,10 +1,18 @@
 "A damaged file is shown without its bad records, or refused in one sentence"
 
-import json
+import json, sys
+from dataclasses import replace
+from pathlib import Path
 import pytest
 from skillrl.cli import main
+from skillrl.inspection import success_table
 from skillrl.skills.bank import SkillBank
 from skillrl.store import data_path
+from skillrl.trajectory import Step, Trajectory
+from skillrl.viewers.replay import Replay
+
+sys.path.insert(0, str(Path(__file__).parents[1]/'benchmarks'))
+from fuzz import fuzz  # noqa: E402
 
 RATE = dict(mean=.5, low=.2, high=.8, n=12)
 ROUND = dict(round=1, suite='s', weak=['cool'], kept=[], refused=[], proposals=[], rates_before={'all': RATE},
@@ -33,3 +41,66 @@ def test_episodes_whose_steps_are_a_number_are_one_sentence(tmp_path, capsys):
     file.write_text(json.dumps([dict(id='a', task_description='b', steps=5)]))
     assert main(['distill', '--trajectories', str(file), '--output', str(tmp_path/'b')]) == 1
     assert 'the field `steps` should be of type list' in capsys.readouterr().err
+
+def inspected(capsys, path):
+    status = main(['inspect', str(path)])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+@pytest.mark.parametrize('log,row', [('exchanges.jsonl', dict(messages=[], prompt_tokens=3)),
+                                     ('rejected.jsonl', dict(reason='no JSON', reply='')),
+                                     ('metrics.jsonl', dict(phase='rl', step=1))])
+def test_a_damaged_line_of_a_log_is_counted_and_the_others_are_shown(tmp_path, capsys, log, row):
+    (tmp_path/log).write_text(f'{json.dumps(row)}\nno JSON\n{json.dumps(row)}\n')
+    status, out, _ = inspected(capsys, tmp_path/log)
+    assert status == 0 and '1 record of' in out and 'line 2 is not a JSON object' in out
+
+@pytest.mark.parametrize('file,wrong', [('history.json', 5), ('history.json', {}), ('summary.json', []),
+                                        ('runtime_state.json', 'a'), ('runtime_state.json', {'usage': 5})])
+def test_a_file_of_a_wrong_type_in_a_run_of_optimize_is_named(tmp_path, capsys, file, wrong):
+    (tmp_path/'job.json').write_text('{}')
+    (tmp_path/file).write_text(json.dumps(wrong))
+    status, _, err = inspected(capsys, tmp_path)
+    assert status == 1 and f'{tmp_path/file}' in err
+
+def test_steps_of_a_run_of_optimize_that_are_no_objects_are_counted(tmp_path, capsys):
+    (tmp_path/'job.json').write_text('{}')
+    (tmp_path/'history.json').write_text('[5, []]')
+    status, out, _ = inspected(capsys, tmp_path)
+    assert status == 0 and '2 records of history.json left out' in out
+
+def test_a_deeply_nested_first_line_is_one_sentence(tmp_path, capsys):
+    (tmp_path/'a.jsonl').write_text('['*100_000 + '\n')
+    assert inspected(capsys, tmp_path/'a.jsonl')[0] in (0, 1)
+
+def test_memories_that_are_none_are_counted(tmp_path, capsys):
+    good = dict(memory_id='a', content=dict(task_meta=dict(original_goal='b'), refined_trajectory=[]))
+    (tmp_path/'m.json').write_text(json.dumps([good, dict(memory_id='b', content=5)]))
+    status, out, _ = inspected(capsys, tmp_path/'m.json')
+    assert status == 0 and '1 memory' in out and '1 record of' in out
+
+def test_a_setting_too_large_for_a_float_is_named(tmp_path, capsys):
+    (tmp_path/'c.json').write_text(json.dumps({'rl': {'learning_rate': 10**400}}))
+    assert main(['inspect', str(tmp_path), '--config', str(tmp_path/'c.json')]) == 1
+    assert 'rl.learning_rate is' in capsys.readouterr().err
+
+def test_a_report_that_is_not_utf8_is_shown(tmp_path):
+    (tmp_path/'report.md').write_bytes(b'## Success\n\n| a |\n|---|\n| \xff |\n\n')
+    assert success_table(tmp_path).rows == [['\ufffd']]
+
+@pytest.mark.parametrize('wrong', [dict(logprobs=['a']), dict(token_ids=[-1]), dict(token_ids=[None])])
+def test_tokens_of_wrong_types_are_left_out(wrong):
+    step = Step('a', 'b', token_ids=[1], logprobs=[-.5])
+    replay = Replay(Trajectory('t', 'c'), tokenizer=Letters())
+    assert replay.tokens(step)
+    assert replay.tokens(replace(step, **wrong)) == []
+
+class Letters:
+    def decode(self, ids, skip_special_tokens):
+        return 'x'*len(ids)
+
+def test_damaged_documents_of_every_kind_end_in_a_page_or_a_sentence(tmp_path):
+    "A portion of what benchmarks/fuzz.py does five thousand times"
+    counts, wrong = fuzz(200, 7, tmp_path)
+    assert sum(counts.values()) > 500
+    assert not wrong, next(iter(wrong.values()))

@@ -51,9 +51,9 @@ def item_table(
     o = bank.find(id)
     apart = 'extra', 'provenance', 'source_tasks', 'stats'
     rows = []
-    for field, value in vars(o).items():
-        if value and field not in apart:
-            rows.append([field, value])
+    for name, value in vars(o).items():
+        if value and name not in apart:
+            rows.append([name, value])
     rows.append(['won when shown', _rate(usefulness(o))])
     for i, goal in enumerate(o.source_tasks, 1):
         rows.append([f'goal {i}', goal])

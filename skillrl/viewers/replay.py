@@ -20,6 +20,7 @@ from ..tables import Table, clip, counted
 from ..trajectory import Step, Trajectory
 from .loop import last_rows
 from .page import browser, folded, paragraph, wide
+from .run import number
 
 # %% ../../nbs/809_viewers.replay.ipynb #d521b901
 def find_tokenizer(
@@ -66,6 +67,10 @@ def _legend():
     return f'<p class="muted">Probability of a token when it was sampled: {" ".join(shades)}</p>'
 
 # %% ../../nbs/809_viewers.replay.ipynb #f9d1b9dd
+def _is_id(v):
+    "Can a tokenizer take `v`?"
+    return type(v) is int and 0 <= v < 2**32
+
 @dataclass
 class Replay:
     "A finished episode to look at, in a notebook or on a page"
@@ -82,7 +87,8 @@ class Replay:
     def tokens(self, step:Step)->list[tuple]:
         "Text, id and log-prob of each token that the policy wrote; empty where they are not known"
         ids, logprobs = step.token_ids or [], step.logprobs or []
-        if self.tokenizer is None or len(ids) != len(logprobs):
+        known = all(map(_is_id, ids)) and None not in map(number, logprobs)
+        if self.tokenizer is None or not known or len(ids) != len(logprobs):
             return []
         return list(zip(token_texts(self.tokenizer, ids), ids, logprobs))
 
