@@ -73,6 +73,7 @@ MEMORY = dict(
         ),
     ),
 )
+LOST = MEMORY | dict(memory_id='m2', tags=dict(environment='alfworld', outcome='Failure'))
 ETO = dict(
     id='e1',
     conversations=[
@@ -134,7 +135,7 @@ def lay_out(here):
     save_trajectories(episodes, here / 'episodes.jsonl')
     (here / 'krill_episodes.json').write_text(to_json([KRILL, KRILL | dict(id='k2')], indent=1))
     log(here / 'eto.jsonl', [ETO, ETO | dict(id='e2')])
-    (here / 'memories.json').write_text(to_json([MEMORY, MEMORY | dict(memory_id='m2')], indent=1))
+    (here / 'memories.json').write_text(to_json([MEMORY, LOST], indent=1))
     log(
         here / 'questions.jsonl',
         [dict(id=str(n), question=f'What is {n}?', answers=[str(n)]) for n in range(4)],

@@ -2168,6 +2168,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
             'skillrl.formats': { 'skillrl.formats.Memory': ('formats.html#memory', 'skillrl/formats.py'),
                                  'skillrl.formats.Memory.success': ('formats.html#memory.success', 'skillrl/formats.py'),
                                  'skillrl.formats._action_in': ('formats.html#_action_in', 'skillrl/formats.py'),
+                                 'skillrl.formats._check_texts': ('formats.html#_check_texts', 'skillrl/formats.py'),
                                  'skillrl.formats._cut_short': ('formats.html#_cut_short', 'skillrl/formats.py'),
                                  'skillrl.formats._eto_ended': ('formats.html#_eto_ended', 'skillrl/formats.py'),
                                  'skillrl.formats._goal_in': ('formats.html#_goal_in', 'skillrl/formats.py'),

@@ -253,6 +253,14 @@ def _unwrapped(d, key):
     return d
 
 # %% ../nbs/270_formats.ipynb #bf9e6587
+def _check_texts(records, what):
+    "ValueError if one of `records` is no object, or holds something else where text belongs"
+    for record in records:
+        assert_object(record, f"memory's {what}")
+        for k in ('action', 'critical_observation', 'reasoning', 'trigger_condition', 'bad_action'):
+            if not isinstance(record.get(k), str | None):
+                raise ValueError(f'the field `{k}` should be of type str, not {clip(repr(record[k]), 50)}')
+
 def _memory(d):
     "One official record as a `Memory`"
     assert_object(d, 'memory')
@@ -262,13 +270,16 @@ def _memory(d):
     for name, part in dict(tags=tags, task_meta=meta, strategic_guidelines=guide).items():
         assert_object(part, f"memory's `{name}`")
     env = str(tags.get('environment') or '').lower().replace('agent', '')
-    return build(Memory, dict(
+    m = build(Memory, dict(
         id=d.get('memory_id'), goal=meta.get('original_goal'), env=env, origin=d.get('origin_env_id'),
         outcome='success' if str(tags.get('outcome')).lower() == 'success' else 'failure',
         description=d.get('contextual_description'),
         steps=_unwrapped(d['content'], 'refined_trajectory'),
         mistakes=guide.get('mistakes_to_avoid'), planning_pattern=guide.get('planning_pattern'),
         data_source=meta.get('data_source') or tags.get('data_source')))
+    _check_texts(m.steps, 'step')
+    _check_texts(m.mistakes, 'mistake')
+    return m
 
 def load_memories(
     path:str|Path, # A JSON array of official memories

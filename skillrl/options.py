@@ -171,7 +171,7 @@ def _parse(path, text):
     if Path(path).suffix not in ('.yaml', '.yml'):
         try:
             return json.loads(text)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise ValueError(f'config {path} is not valid JSON ({e}): mend it there') from None
     import yaml
     try:

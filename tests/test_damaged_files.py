@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 import pytest
 from skillrl.cli import main
+from skillrl.formats import load_memories
 from skillrl.inspection import success_table
 from skillrl.skills.bank import SkillBank
 from skillrl.store import data_path
@@ -83,6 +84,23 @@ def test_a_setting_too_large_for_a_float_is_named(tmp_path, capsys):
     (tmp_path/'c.json').write_text(json.dumps({'rl': {'learning_rate': 10**400}}))
     assert main(['inspect', str(tmp_path), '--config', str(tmp_path/'c.json')]) == 1
     assert 'rl.learning_rate is' in capsys.readouterr().err
+
+@pytest.mark.parametrize('wrong', [5, None, dict(bad_action=5), dict(trigger_condition=[])])
+def test_a_mistake_of_a_memory_that_is_no_text_is_named(tmp_path, wrong):
+    content = dict(task_meta=dict(original_goal='b'), refined_trajectory=[],
+                   strategic_guidelines=dict(mistakes_to_avoid=[wrong]))
+    (tmp_path/'m.json').write_text(json.dumps([dict(memory_id='a', content=content)]))
+    with pytest.raises(ValueError, match='mistake|bad_action|trigger_condition'):
+        load_memories(tmp_path/'m.json')
+
+def test_a_bank_whose_version_is_null_is_exported_for_krill(tmp_path):
+    bank = SkillBank(metadata=dict(version=None))
+    assert bank.to_dict('krill')['current_cycle'] == 0
+
+def test_settings_that_are_nested_too_deeply_are_named(tmp_path, capsys):
+    (tmp_path/'c.json').write_text('{"a":'*100_000)
+    assert main(['inspect', str(tmp_path), '--config', str(tmp_path/'c.json')]) == 1
+    assert f"{tmp_path/'c.json'} is not valid JSON" in capsys.readouterr().err
 
 def test_a_report_that_is_not_utf8_is_shown(tmp_path):
     (tmp_path/'report.md').write_bytes(b'## Success\n\n| a |\n|---|\n| \xff |\n\n')

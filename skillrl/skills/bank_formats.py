@@ -131,7 +131,8 @@ def _krill_history(bank):
             rows.append(dict(skill_id=s.id, added_at=_UNDATED, evolution_cycle=cycle))
     cycles = [r.get('evolution_cycle') or 0 for r in rows if isinstance(r, dict)]
     stated = bank.extra.get('current_cycle') or 0
-    current = max(stated, bank.metadata.get('version', 0), *cycles, 0)
+    version = bank.metadata.get('version')
+    current = max(n for n in [0, stated, version, *cycles] if isinstance(n, (int, float)))
     return dict(history=rows, current_cycle=current)
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #6b26a979
