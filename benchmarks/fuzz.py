@@ -269,7 +269,9 @@ OURS = str(Path(cli.__file__).parent)
 def is_ours(e):
     "Did our code raise it, or does it name its file? Then it is a sentence; Python's own words are none"
     last = traceback.extract_tb(e.__traceback__)[-1]
-    return bool(getattr(e, 'filename', None)) or last.filename.startswith(OURS) and 'raise ' in last.line
+    if getattr(e, 'filename', None):
+        return True
+    return last.filename.startswith(OURS) and 'raise ' in last.line
 
 
 def told(e, sentence=cli._sentence):

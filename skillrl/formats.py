@@ -252,7 +252,7 @@ def _unwrapped(d, key):
         d = d[key]
     return d
 
-# %% ../nbs/270_formats.ipynb #bf9e6587
+# %% ../nbs/270_formats.ipynb #7e1f20ab
 def _check_texts(records, what):
     "ValueError if one of `records` is no object, or holds something else where text belongs"
     for record in records:
@@ -261,6 +261,7 @@ def _check_texts(records, what):
             if not isinstance(record.get(k), str | None):
                 raise ValueError(f'the field `{k}` should be of type str, not {clip(repr(record[k]), 50)}')
 
+# %% ../nbs/270_formats.ipynb #bf9e6587
 def _memory(d):
     "One official record as a `Memory`"
     assert_object(d, 'memory')

@@ -44,9 +44,7 @@ def _usage(usage):
         parts.append(f'{name}: {counted(calls, "call")}, {counted(tokens, "token")}')
     return '; '.join(parts)
 
-# %% ../nbs/815_outcome.ipynb #aa899d6a
-_HEAD = ['score', 'before', 'after', '95 % interval', 'gain (95 % interval)']
-
+# %% ../nbs/815_outcome.ipynb #5c0d93be
 def _read(file, kind):
     "What `file` holds, an empty `kind` where there is none; ValueError if it is no `kind`"
     found = read_json(file) if file.exists() else kind()
@@ -62,6 +60,9 @@ def _damage_told(file):
     except (KeyError, TypeError, AttributeError, ArithmeticError, ValueError) as e:
         told = f'{file} is no summary of a run: delete it and go on with the run'
         raise ValueError(told) from e
+
+# %% ../nbs/815_outcome.ipynb #aa899d6a
+_HEAD = ['score', 'before', 'after', '95 % interval', 'gain (95 % interval)']
 
 def _selection_row(evaluations, s):
     interval = s['best_selection_interval']
