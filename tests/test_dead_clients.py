@@ -125,7 +125,7 @@ def test_readers_of_a_page_are_bounded_and_the_oldest_goes_first(run, monkeypatc
         assert json.load(urlopen(page.url + 'state.json', timeout=5))['name'] == 'run'
 
 def test_a_reader_that_drips_is_let_go(run, monkeypatch):
-    monkeypatch.setattr(live, 'LONGEST', .3)
+    monkeypatch.setattr(live, 'REQUEST_SECONDS', .3)
     with watch_run(run) as page, reader(page) as slow:
         began = time.monotonic()
         with pytest.raises(OSError):
