@@ -241,15 +241,29 @@ def play(self:Episode,
     "Parse a reply and take the step it asks for"
     self.start()
     text, has_tokens = getattr(reply, 'text', reply), hasattr(reply, 'token_ids')
-    read = getattr(self.world, 'official_reply', None) # Of a world whose published code has tags of its own
-    own = read(text) if read and self.agent.parser == 'official' else None
-    _, action, ok = own or parse_reply(text, self.admissible, self.agent.parser, self.agent.reply)
+    action, ok = _read_action(self, text, self.admissible)
     tokens = dict(token_ids=reply.token_ids, logprobs=reply.logprobs) if has_tokens else {}
     step = self.act(action, reply=text, ok=ok, **tokens)
     if has_tokens:
         allowed = getattr(reply, 'allowed', None)
         self.rows.append(StepRow(reply.prompt_ids, reply.token_ids, reply.logprobs, ok, allowed))
     return step
+
+# %% ../nbs/03_agent.ipynb #ee675453
+def _read_action(episode, text, admissible):
+    "The action in a reply, and whether it is one"
+    agent = episode.agent
+    read = getattr(episode.world, 'official_reply', None) # Of a world whose published code has its own tags
+    own = read(text) if read and agent.parser == 'official' else None
+    _, action, ok = own or parse_reply(text, admissible, agent.parser, agent.reply)
+    return action, ok
+
+@patch
+def holds_command(self:Episode,
+    reply:Any, # With a `text`
+)->bool:
+    "Can a command be read in `reply`, whether the game admits it or not?"
+    return _read_action(self, reply.text, None)[1]
 
 # %% ../nbs/03_agent.ipynb #fc90a6ac
 @patch(as_prop=True)
@@ -369,15 +383,17 @@ def _turn(live, policy, limits, **kw):
     "Play one step of each of `live`; pairs of episode and reply, without those that got none"
     prompts = [_prompt(e, policy, limits.max_prompt_tokens) for e in live]
     kw |= _allowed(live, limits)
+    names, answered = [_try_name(e, kw['generator']) for e in live], []
     if hasattr(policy, 'chat'):
-        kw['tries'] = [_try_name(e, kw['generator']) for e in live]
-    answered = []
-    for e, asked, reply in zip(live, prompts, policy.generate(prompts, **kw)):
+        kw['tries'] = names
+    for e, asked, name, reply in zip(live, prompts, names, policy.generate(prompts, **kw)):
         failed = getattr(reply, 'status', 'infra_error') == 'infra_error'
         e.infra_error = getattr(reply, 'error', '') if failed else ''
         if e.infra_error:
             continue
         e.play(reply)
+        if hasattr(policy, 'chat') and not e.holds_command(reply):
+            policy.forget(asked, name, **kw)
         e.last = None if e.done else (asked, reply) # Keys and values go with the last turn
         answered.append((e, reply))
     return answered

@@ -76,11 +76,12 @@ def build_policy(
     config:SkillRLConfig,
     ledger:Any=None,           # The teacher's, when both are paid from one budget
     folder:str|Path|None=None, # For the exchanges and the cache of a chat policy; None keeps neither
+    fresh:bool=False,          # Ask it again, whatever the cache holds?
 )->Any: # A `Policy`, or a `ChatPolicy` when the config names a model
     "The policy that acts where nothing is learnt"
     if not config.model.policy_model_id:
         return build_local_policy(config)
-    return ChatPolicy(_build_chat(config.model, 'policy', folder, ledger))
+    return ChatPolicy(_build_chat(config.model, 'policy', folder, ledger, fresh))
 
 # %% ../nbs/610_builders.ipynb #b1c0e013
 def build_lora_options(config:SkillRLConfig)->Any: # `LoraOptions`
@@ -145,13 +146,13 @@ def _build_ledger(m, spent=(), ledger=None):
     return ledger
 
 # %% ../nbs/610_builders.ipynb #7771d7c0
-def _build_chat(m, role, folder, ledger=None, **kw):
+def _build_chat(m, role, folder, ledger=None, fresh=False, **kw):
     "The client of `role` ('policy' or 'teacher'), which keeps log and cache in `folder`, if there is one"
     from skillrl.llm.ledger import ReplyCache
     if folder:
         require_writable(folder, 'folder')
     log = JsonlLog(Path(folder)/'exchanges.jsonl') if folder else None
-    cache = ReplyCache(Path(folder)/'cache') if folder else None
+    cache = ReplyCache(Path(folder)/'cache', fresh) if folder else None
     ledger = _build_ledger(m, log.read() if log else (), ledger)
     model, address, key = (getattr(m, f'{role}_{what}') for what in ('model_id', 'api_base', 'api_key'))
     return build_client(m, model, address, key, cache=cache, ledger=ledger, log=log, **kw)
@@ -160,6 +161,7 @@ def _build_chat(m, role, folder, ledger=None, **kw):
 def build_teacher(
     config:SkillRLConfig,
     folder:str|Path|None=None, # For its exchanges and its cache; None keeps neither
+    fresh:bool=False,          # Ask it again, whatever the cache holds?
 )->Any: # The world's offline teacher, or an `LLMTeacher` when a model is named
     "The teacher that distils and proposes"
     m = config.model
@@ -167,7 +169,7 @@ def build_teacher(
         return world(config.env.name).teacher() or distillation.OfflineTeacher(reader=None)
     from skillrl.skills.guard import RejectedLog
     from skillrl.skills.teachers import LLMTeacher
-    chat = _build_chat(m, 'teacher', folder, parallel=m.teacher_parallel)
+    chat = _build_chat(m, 'teacher', folder, fresh=fresh, parallel=m.teacher_parallel)
     rejects = RejectedLog(Path(folder)/'rejected.jsonl', chat.secrets) if folder else None
     how = dict(max_tokens=m.teacher_max_tokens)
     if m.teacher_temperature is not None:

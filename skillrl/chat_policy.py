@@ -8,7 +8,8 @@ __all__ = ['FIRST', 'ChatPolicy', 'require_readable']
 # %% ../nbs/592_chat_policy.ipynb #7da2448b
 from dataclasses import replace
 from typing import Any
-from .contract import one_line, parse_reply
+from fastcore.basics import patch
+from .contract import one_line
 from .store import to_json
 
 # %% ../nbs/592_chat_policy.ipynb #60a570be
@@ -39,6 +40,18 @@ class ChatPolicy:
         replies = self.chat.replies(prompts, tries=tries, temperature=temperature, max_tokens=max_new_tokens)
         return [replace(r, text=f'<think>{r.thought}</think>{r.text}') for r in replies]
 
+# %% ../nbs/592_chat_policy.ipynb #6f64a121
+@patch
+def forget(self:ChatPolicy,
+    messages:list[dict],  # Of a prompt
+    name:str,             # Of the reply, among `tries`
+    temperature:float=1., # Of sampling, from 0
+    max_new_tokens:int=512,
+    **kw:Any, # What else `generate` was given, which no server is told
+)->None:
+    "Ask anew when this reply is wanted again, for it could not be read"
+    self.chat.forget(messages, name, temperature=temperature, max_tokens=max_new_tokens)
+
 # %% ../nbs/592_chat_policy.ipynb #1f32fc77
 FIRST = 8 # Replies by which a chat policy is checked
 _KEEP_FORMAT = 'name a model that keeps to the format, or set agent.parser to official'
@@ -48,7 +61,7 @@ def require_readable(
     policy:ChatPolicy,
 )->None: # RuntimeError if more than half of the first `FIRST` cannot be read
     "Stop a rollout whose replies are of no use"
-    bad = [reply for e, reply in first if not parse_reply(reply.text, None, e.agent.parser, e.agent.reply).ok]
+    bad = [reply for e, reply in first if not e.holds_command(reply)]
     if len(first) < FIRST or 2*len(bad) <= len(first):
         return
     cut = [reply for reply in bad if reply.finish == 'length']

@@ -86,6 +86,9 @@ _TEACHER = {
 _DECODE = {'--decode': _flag('what weights may write as a command: free for anything, admissible or score',
                              ModelConfig.decode, metavar='HOW')}
 _SKILL_BANK = {'--skill-bank': _path('the bank', BANK)}
+
+# %% ../nbs/855_cli.ipynb #35e35390
+_FRESH = {'--fresh': _switch('ask models again, whatever was kept of their replies')}
 _SMOKE = {'--smoke': _switch('the whole loop in seconds, too small to learn')}
 _ROWS = {'--num-examples': _number('demonstration rows at most', 'all')}
 
@@ -106,7 +109,7 @@ class Command:
 _LOOP = _PLAY | _POLICY | _ENGINE | _DECODE | _TEACHER | _SMOKE | _ROWS | {
     '--episodes': _number('episodes per suite before there are skills', EnvConfig.episodes)}
 
-_TRAIN = _LOOP | _CHAT | {
+_TRAIN = _LOOP | _CHAT | _FRESH | {
     '--dry-run': _switch('say what the run would take, and begin nothing'),
     '--policy-model': _flag('a model behind a server that collects, for the weights to learn from',
                             'none', metavar='NAME'),
@@ -125,31 +128,31 @@ _ABLATE = _LOOP | {
     '--output': _path('folder for the runs; those that are there go on', 'runs/ablation', 'DIR')}
 
 # %% ../nbs/855_cli.ipynb #9faa3556
-_COLLECT = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _SUITE | {
+_COLLECT = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _SUITE | _FRESH | {
     '--episodes': _number('episodes to play', 64, default=64),
     '--output': _path('where to write', TRAJECTORIES)}
 
-_DISTILL = _CONFIG | _WORLD | _TEACHER | {
+_DISTILL = _CONFIG | _WORLD | _TEACHER | _FRESH | {
     '--trajectories': _path('what to read', TRAJECTORIES),
     '--memories': _flag('official memories to read instead of trajectories', 'none', metavar='PATH'),
     '--output': _path('where to write', BANK)}
 
-_SFT = _PLAY | _POLICY | _ENGINE | _TEACHER | _SUITE | _SKILL_BANK | _ROWS | {
+_SFT = _PLAY | _POLICY | _ENGINE | _TEACHER | _SUITE | _SKILL_BANK | _ROWS | _FRESH | {
     '--trajectories': _flag('learn from the episodes won in this file',
                             f'the expert; with --teacher {TRAJECTORIES}', metavar='PATH'),
     '--output': _path('where to write', 'data/policy_sft', 'DIR')}
 
-_RL = _PLAY | _POLICY | _DECODE | _TEACHER | _SUITE | _SKILL_BANK | {
+_RL = _PLAY | _POLICY | _DECODE | _TEACHER | _SUITE | _SKILL_BANK | _FRESH | {
     '--trajectories': _flag('earlier episodes that new skills may be made from', 'none', metavar='PATH'),
     '--output': _path('where to write; the bank goes beside it', 'data/policy_rl', 'DIR')}
 
 # %% ../nbs/855_cli.ipynb #7c835e3e
-_EVOLVE = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _TEACHER | _SUITE | {
+_EVOLVE = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _TEACHER | _SUITE | _FRESH | {
     '--skill-bank': _flag('the bank to begin with', BANK, metavar='PATH'),
     '--rounds': _number('rounds on fresh games', 2, default=2),
     '--output': _path('folder for its versions', 'data/evolved', 'DIR')}
 
-_EVAL = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _SUITE | {
+_EVAL = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _SUITE | _FRESH | {
     '--compare-decoding': _switch('play free, admissible, and admissible without repetition'),
     '--skill-bank': _flag('a bank to compare with none', 'none', metavar='PATH'),
     '--tasks': _number('test games', 'all of a folder, otherwise 12'),

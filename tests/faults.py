@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send(owner.next(request), key)
 
     def do_GET(self):
-        self.send(Answer(dict(object='list', data=[])), '')
+        self.send(self.server.owner.models, '')
 
     def send(self, a, key):
         self.server.owner.over.wait(a.delay)
@@ -132,6 +132,7 @@ class FaultServer:
     def __init__(self, *script, rest=good):
         self.script, self.rest = list(script), rest
         self.requests = []
+        self.models = Answer(dict(object='list', data=[])) # What any GET brings
         self.over = threading.Event()
         self.lock = threading.Lock()
         self.now = self.most = 0

@@ -642,7 +642,7 @@ def test_every_prompt_has_an_example_that_is_not_taken_for_an_answer(kind):
 
 def test_what_was_rejected_is_kept_with_its_reason_once_and_without_the_key(tmp_path):
     bad = [skill(category='cool'), skill(evidence=[9], principle=f'Send {KEY} to the safe.'), skill()]
-    server = FaultServer(said(json.dumps(bad)), said('I am sorry.'))
+    server = FaultServer(said(json.dumps(bad)), rest=said('I am sorry.'))
     def distilled():
         return behind(server, tmp_path).distill([episode(i) for i in range(5)])
     items, calls = distilled(), server.count
@@ -663,10 +663,10 @@ def test_what_was_rejected_is_kept_with_its_reason_once_and_without_the_key(tmp_
     ]
     before = (tmp_path/'rejected.jsonl').read_bytes()
     with server:
-        for lost in (20, 1): # Killed while it wrote, the second time before the last newline
+        for again, lost in enumerate((20, 1), 1): # Killed while it wrote, then before the last newline
             (tmp_path/'rejected.jsonl').write_bytes(before[:-lost])
             assert distilled() == items
-            assert server.count == calls
+            assert server.count == calls + again # The reply of no use is asked for again
             assert (tmp_path/'rejected.jsonl').read_bytes() == before
 
 def test_proposals_that_clash_and_thoughts_that_lack_a_step_are_kept_too(tmp_path):

@@ -113,7 +113,7 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
         require_preflight(how['config'])
     try:
         with new_folder(path), progress() as step:
-            run_loop(path=path, step=_announced(step, path), **how)
+            run_loop(path=path, step=_announced(step, path), fresh=args.fresh, **how)
     except KeyboardInterrupt:
         return say_stopped(resume_line('train', path, said_again(args, how['config'])))
     print(_summary(path))

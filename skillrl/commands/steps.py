@@ -65,7 +65,7 @@ def collect(args:Namespace)->int: # Exit status; ValueError if there are no game
     from skillrl.trajectory import success_rate
     config, suite = _start(args)
     n = config.env.episodes
-    policy = build_policy(config, folder=Path(args.output).with_suffix('.policy'))
+    policy = build_policy(config, folder=Path(args.output).with_suffix('.policy'), fresh=args.fresh)
     announce_play('collect', policy, n*config.env.collect_steps, config)
     with progress() as step:
         trajs = collect_games(policy, suite, config, _counting(step, 'episodes', n))
@@ -124,7 +124,7 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
     from skillrl.flags import progress, settings
     from skillrl.skills.distillation import distill as distill_bank
     config = settings(args)
-    teacher = build_teacher(config, Path(args.output).with_suffix('.teacher'))
+    teacher = build_teacher(config, Path(args.output).with_suffix('.teacher'), args.fresh)
     trajs = [] if args.memories else _played(args.trajectories, config)
     if not (trajs or args.memories):
         raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
@@ -168,7 +168,7 @@ def _demonstrated(args, suite, config):
     played, teacher = (), None
     if learns_from_won(suite, config):
         played = _played(args.trajectories or TRAJECTORIES, config)
-        teacher = build_teacher(config, f'{args.output}.teacher')
+        teacher = build_teacher(config, f'{args.output}.teacher', args.fresh)
         announce_teacher('sft', teacher, len(select(played, success=True)))
     rows = demonstrations(suite, bank, config, played, teacher)
     return drawn_rows(rows, config), teacher
@@ -215,7 +215,7 @@ def rl(args:Namespace)->int: # Exit status
     config, suite = _start(args, learns=True)
     require_writable(f'{args.output}.bank', 'whole')
     bank = load_bank(args.skill_bank)
-    policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher')
+    policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher', args.fresh)
     evidence = _played(args.trajectories, config) if args.trajectories else ()
     _announce_evolution(teacher, config)
     with progress() as step:
@@ -273,9 +273,9 @@ def evolve(args:Namespace)->None: # ValueError if the folder holds a bank and an
     folder = Path(args.output)
     with new_folder(folder):
         bank = _first_version(args.skill_bank, folder)
-        teacher = build_teacher(config, folder/'teacher')
+        teacher = build_teacher(config, folder/'teacher', args.fresh)
         ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
-        policy = build_policy(config, ledger, folder/'policy')
+        policy = build_policy(config, ledger, folder/'policy', args.fresh)
         announce_rounds(policy, teacher, args.rounds, config.evolution.val_tasks + PAIRS, config)
         def play_round(bank:Any, i:int)->tuple[Any, dict]:
             return evolve_bank(bank, suite, policy, config, teacher, i)
@@ -339,7 +339,7 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
     games = {split: suite.games(split, n)[:args.tasks] for split in suite.tests}
     if not any(games.values()):
         raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
-    policy = build_policy(config, folder=args.calls)
+    policy = build_policy(config, folder=args.calls, fresh=args.fresh)
     configs = _decodings(config, args.compare_decoding)
     conditions = len(configs)*(2 if args.skill_bank else 1)
     episodes = conditions*sum(map(len, games.values()))

@@ -24,6 +24,8 @@ class Chat:
     "Asks one model; a subclass says how, in `send(messages, **params)`; ValueError if `parallel` is below 1"
     told = False # Was it said that replies come from the cache?
     endpoint, secrets = '', ()  # where requests go, and the keys that no text may show
+    served = ''  # What tells the model behind the name from another; empty where nobody says
+    defaults = {} # Parameters of calls that name none
     _lock = Lock()
 
     def __init__(self,
@@ -98,6 +100,8 @@ def new_call(self:Chat, messages:list[dict], params:dict, name:str=None)->Call:
     "A call, which nothing was done for yet; `name` tells equal questions apart"
     messages = map_texts(mend_unicode, messages)
     request = dict(endpoint=self.endpoint, model=self.model, messages=messages, params=params)
+    if self.cache is not None and self.served:
+        request['served'] = self.served
     if name is not None:
         request['try'] = name # Told to the cache and the log, not to the service
     return Call(request)
@@ -142,9 +146,10 @@ def record(self:Chat,
 @patch
 def _say_cached(self:Chat):
     "Say once where replies come from that nobody is asked for"
-    if self.cache is not None and not self.told:
+    if not (self.cache is None or self.cache.fresh or self.told):
         self.told = True
-        said = f'{self.model} is not asked what it has answered: remove {self.cache.folder} to ask anew'
+        said = (f'{self.model} is not asked what it has answered: '
+                f'add --fresh or remove {self.cache.folder} to ask anew')
         print(said, file=sys.stderr, flush=True)
 
 @patch
@@ -153,7 +158,7 @@ def reply(self:Chat,
     **params:object, # For the service: `temperature`, `max_tokens`, …
 )->ChatReply: # `BudgetExceeded` if the ledger has too little left
     "What the model answers to `messages`"
-    call = self.new_call(messages, params)
+    call = self.new_call(messages, self.defaults | params)
     reply = self.cache.get(call.request) if self.cache is not None else None
     try:
         if reply is None:
@@ -164,10 +169,14 @@ def reply(self:Chat,
 
 # %% ../../nbs/325_llm.base.ipynb #f0f1851e
 @patch
-def forget(self:Chat, messages:list[dict], **params:object)->None:
+def forget(self:Chat,
+    messages:list[dict],
+    tried:str=None, # Its name among `tries`
+    **params:object, # For the service, as they were
+)->None:
     "Ask anew when this question comes again, for its reply was of no use"
     if self.cache is not None:
-        self.cache.drop(self.new_call(messages, params).request)
+        self.cache.drop(self.new_call(messages, self.defaults | params, tried).request)
 
 @patch
 def replies(self:Chat,
@@ -176,7 +185,7 @@ def replies(self:Chat,
     **params:object, # For the service, the same for all
 )->list[ChatReply]: # In the order of `batch`; `Outage` if nothing is answered
     "What the model answers to each of `batch`"
-    return ask_many(self, batch, tries, params)
+    return ask_many(self, batch, tries, self.defaults | params)
 
 # %% ../../nbs/325_llm.base.ipynb #f732fba7
 def usage_of(

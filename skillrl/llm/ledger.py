@@ -187,8 +187,11 @@ class ReplyCache:
 
     def __init__(self,
         folder:str|Path, # Made when the first reply is kept
+        fresh:bool=False, # Leave aside what is there, and know only what this process keeps?
     ):
         self.folder = Path(folder)
+        self.fresh = fresh
+        self.own = set() # Files written by this process
 
     def _file(self, request):
         return self.folder/f'{request_key(request)}.json'
@@ -208,8 +211,10 @@ class ReplyCache:
         if not reply.ok:
             return
         fields = {k: v for k, v in vars(reply).items() if k != 'cached'}
+        file = self._file(request)
         with self._lock:
-            write_json(self._file(request), fields)
+            write_json(file, fields)
+            self.own.add(file.name)
 
 # %% ../../nbs/315_llm.ledger.ipynb #2542a00e
 @patch
@@ -217,8 +222,11 @@ def get(self:ReplyCache,
     request:dict, # It was kept under
 )->ChatReply|None: # None when it is not known
     "What was answered to `request`"
+    file = self._file(request)
+    if self.fresh and file.name not in self.own:
+        return None
     try:
-        reply = ChatReply(**json.loads(self._file(request).read_text(encoding='utf-8')))
+        reply = ChatReply(**json.loads(file.read_text(encoding='utf-8')))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
     typed = {k: type(v) for k, v in vars(ChatReply()).items() if k != 'logprobs'}

@@ -8,6 +8,7 @@ __all__ = ['OpenAIChatClient', 'OpenAIEmbedder']
 # %% ../../nbs/335_llm.openai_client.ipynb #44744424
 import json, re, warnings
 from collections.abc import Iterable
+from functools import cached_property
 from fastcore.basics import patch
 from fastcore.meta import delegates
 from typing import TYPE_CHECKING
@@ -47,13 +48,10 @@ class OpenAIChatClient(Chat):
     def __setstate__(self, state):
         vars(self).update(state, secrets=state['service'].secrets)
 
-    def reply(self, messages:list[dict], **params:object)->ChatReply:
-        "As for `Chat`"
-        return super().reply(messages, **self.defaults | params)
-
-    def replies(self, batch:Iterable[list[dict]], **params:object)->list[ChatReply]:
-        "As for `Chat`"
-        return super().replies(batch, **self.defaults | params)
+    @cached_property
+    def served(self)->str: # Empty where the service does not say
+        "What tells the model behind the name from another, asked once"
+        return self.service.about(self.model)
 
 # %% ../../nbs/335_llm.openai_client.ipynb #cc70f68e
 def _in_form(

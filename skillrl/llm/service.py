@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from weakref import finalize
 from fastcore.basics import patch
 from ..options import shared_variables, usual_address
-from .ledger import tokens_at_most
+from .ledger import request_key, tokens_at_most
 from .reply import ChatReply, redact
 from ..store import to_json
 from ..web import BodyTooLarge, arm, check_stop, pause, within
@@ -354,3 +354,35 @@ def _read(data, read):
         raise
     except (ValueError, RecursionError) as e:
         raise Garbled(f'it is no JSON ({e})') from None
+
+# %% ../../nbs/330_llm.service.ipynb #349ea69f
+_LISTED = 'id', 'owned_by', 'root', 'parent', 'meta' # Of a model; the same whenever it is asked
+_JUST_NOW = 60 # Seconds
+
+def _fingerprint(
+    d:dict,     # A list of models
+    model:str,  # One of them; where there is one in all, servers answer to any name
+    now:float,  # When the list was made, in seconds since 1970
+)->str: # 16 hex digits; empty where nothing is said; KeyError or TypeError for what is no list of models
+    rows = d['data']
+    row = next((r for r in rows if r['id'] == model), rows[0] if len(rows) == 1 else {})
+    said = {k: row[k] for k in _LISTED if row.get(k)}
+    if abs(now - row.get('created', now)) > _JUST_NOW:
+        said['created'] = row['created']
+    return request_key(said)[:16] if said else ''
+
+@patch
+def about(self:Service, model:str)->str: # 16 hex digits; empty where the service does not say
+    "What tells the model behind the name `model` from another"
+    import openai
+    seconds = min(self.timeout, _SOON)
+    try:
+        with within(seconds):
+            answer = self.client.models.with_raw_response.list(timeout=seconds)
+        now = _date(answer.headers.get('date', '')) or time.time()
+        return _fingerprint(json.loads(answer.content), model, now)
+    except (openai.APIError, BodyTooLarge, ValueError, LookupError, TypeError, AttributeError,
+            RecursionError):
+        return ''
+
+_SOON = 5 # Seconds
