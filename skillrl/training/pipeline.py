@@ -85,8 +85,10 @@ class Pipeline:
         step:Callable|None=None, # Called with (phase, steps done, in all) after each commit
         config:SkillRLConfig|None=None, # With its secrets; None takes the run's
         named:Iterable[str]=(),         # Values in the run's config that the user says too, see `opened`
+        fresh:bool=False,               # Ask models again, whatever was kept?
     ):
         self.run, self.step = run, step
+        self.fresh = fresh
         config = config or SkillRLConfig().merged(run.config).opened(named)
         self.collector = config # A chat policy may collect; after that, weights act
         self.config = config.merged({'model.policy_model_id': ''})
@@ -98,7 +100,7 @@ class Pipeline:
         for name in FILES:
             run.file(name)
         self.state = checked_state(run, self.suites)
-        self.teacher = build_teacher(self.config, run.path/'teacher')
+        self.teacher = build_teacher(self.config, run.path/'teacher', fresh)
         self.tracker = Tracker(run.path, build_reporter(config.report_to, run.path, config.to_dict()))
         self._played = None
         self._read = {} # Folder → policy on an engine that only plays
@@ -168,7 +170,7 @@ def _experience(p, suite):
 def collect(p:Pipeline)->None:
     "Episodes without skills, in every suite"
     ledger = p.teacher.chat.ledger if hasattr(p.teacher, 'chat') else None
-    policy = build_policy(p.collector, ledger, p.run.path/'collector')
+    policy = build_policy(p.collector, ledger, p.run.path/'collector', p.fresh)
     steps = len(p.suites)*p.config.env.episodes*p.config.env.collect_steps
     announce_play('collect', policy, steps, p.config)
     for suite in p.steps('collect', p.suites.values()):
@@ -440,7 +442,8 @@ def train(
     step:Callable[[str, int, int], Any]|None=None, # Called with (phase, steps done, in all)
     accept_changes:bool=False, # Go on although settings differ from those of the last commit
     named:Iterable[str]=(),    # Values in the folder's config that the user says too, see `opened`
+    fresh:bool=False,          # Ask models again, whatever the folder keeps of their replies?
 )->Path: # `path`; ValueError if the folder's state or config does not fit
     "Run the whole loop, or what is left of it"
     with RunFolder(path, config, resume, accept_changes, MAKES) as run:
-        return Pipeline(run, step, config, named).go()
+        return Pipeline(run, step, config, named, fresh).go()
