@@ -119,7 +119,7 @@ def _models(
 
 def _plain(args):
     "`args` without what means something else here: --config holds settings of SkillOpt"
-    ours = [text for text in args.set or () if _is_of_skillrl(text)]
+    ours = [text for text in getattr(args, 'set', None) or () if _is_of_skillrl(text)]
     return Namespace(**vars(args) | dict(config=None, smoke=False, seed=None, set=ours))
 
 # %% ../../nbs/830_commands.jobs.ipynb #2e6a8012
