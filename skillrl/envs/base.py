@@ -199,7 +199,8 @@ def suite(self:World,
     "One suite of a run"
     learn, held_out = self.suites(config)
     if name and name not in [s.name for s in (*held_out, *learn)]:
-        held_out = held_out + (self.suites(replace(config))[1] if config else []) # Those of seed 0, whatever the run's is
+        first = self.suites(replace(config))[1] if config else [] # Those of seed 0, whatever the run's is
+        held_out = held_out + first
     by_name = {s.name: s for s in (*held_out, *learn)}
     wanted = name or learn[0].name
     if wanted in by_name:
