@@ -86,7 +86,7 @@ def test_a_world_may_be_a_file(config, tmp_path, monkeypatch, name):
     assert world(f'{tmp_path}/lost_property.py:LostProperty').name == 'lost_property'
 
 @pytest.mark.parametrize('name, says', [
-    ('alfwrld', "world 'alfwrld' is unknown: choose one of alfworld, search, webshop"),
+    ('alfwrld', "world 'alfwrld' is unknown: choose one of alfworld, remote, search, webshop"),
     ('lost_property:Nothing', "has no attribute 'Nothing'"), ('nowhere:World', "No module named 'nowhere'"),
     ('broken:World', 'cannot be loaded: SyntaxError'), ('lost_property:DRAWERS', 'has no suites')])
 def test_a_name_that_is_no_world_is_refused_in_one_sentence(config, tmp_path, capsys, name, says):
@@ -99,11 +99,11 @@ def test_a_name_that_is_no_world_is_refused_in_one_sentence(config, tmp_path, ca
 def test_a_program_in_a_run_folder_is_not_run_unasked(config, tmp_path, name):
     write_json(tmp_path/'run'/'config.json', {'env': {'name': name}})
     (tmp_path/'run'/'theirs.py').write_text('open("was_run", "w")')
-    with pytest.raises(ValueError, match='name the world yourself, with --env'):
+    with pytest.raises(ValueError, match='env.name.*--env'):
         resumed_settings(Namespace(), 'run')
     assert not (tmp_path/'was_run').exists()
     write_json(tmp_path/'run'/'config.json', {'env': {'name': NAME}})
-    assert resumed_settings(Namespace(), 'run').env.name == NAME
+    assert resumed_settings(Namespace(env=NAME), 'run').env.name == NAME
 
 def test_a_world_without_an_expert_stops_before_it_plays(config, tmp_path):
     class Unattended(type(world(NAME))):
