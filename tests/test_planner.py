@@ -328,4 +328,4 @@ def test_rent_is_that_of_all_devices(monkeypatch):
     monkeypatch.setattr(plan, 'hours_of', lambda *args: 100.)
     monkeypatch.setattr(plan, 'memory_of', lambda *args: SimpleNamespace(total=300e9))
     rows = device_table(SimpleNamespace(config=SkillRLConfig())).rows
-    assert {tuple(row[1:]) for row in rows} == {('300.0', 'd', '4', '25.0', '200')}
+    assert {tuple(row[1:]) for row in rows} == {('300.0', 'd', '4', '25 h', '200')}
