@@ -351,13 +351,3 @@ def _show_warning(message, *where, **more):
 def _say(text):
     line = ' '.join(str(text).split())
     print(f'skillrl: {line}', file=sys.stderr)
-
-def _sentence(e):
-    "What `e` says; the system's own errors with the file they are about"
-    if isinstance(e, ImportError):
-        return f'{e}: run skillrl doctor to see what is missing'
-    if not isinstance(e, OSError):
-        return e
-    if not e.filename:
-        return e.strerror or e
-    return f'{e.filename} cannot be used ({e.strerror}): check the name and who may read and write it'
