@@ -257,7 +257,8 @@ def test_every_flag_that_is_offered_is_used(here, capsys, reads, name):
     assert not args.run(args)
     own = {a.dest for a in options(name)}
     unread = own - args.__dict__['_read']
-    by_other = {'optimize': {'split'}}.get(name, set())  # Read with --questions, see test_cli_optimize
+    # Read with --questions or --teacher, see test_cli_optimize and test_replies_again
+    by_other = {'optimize': {'split'}, 'sft': {'fresh'}}.get(name, set())
     unused = {
         f for f in own & FLAGS.keys() if FLAGS[f] not in reads and '.' in FLAGS[f] and name != 'optimize'
     }

@@ -68,7 +68,7 @@ def test_point_1_every_documented_command_runs_as_written(here, capsys):
         shown = capsys.readouterr().out
         assert Path(MADE.get(line, '.')).exists()
         if line in (COLLECT, MOCK):
-            assert shown.startswith('64 episodes') and len(read_json(MADE[line])) == 64
+            assert '64 episodes' in shown and len(read_json(MADE[line])) == 64
         if line == INSPECT:
             assert 'heat' in shown
 
