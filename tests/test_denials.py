@@ -96,6 +96,15 @@ def test_where_no_win_says_where_a_thing_is_nothing_is_written(hows):
     assert set(sentences(played('assign', hows, 64))) <= TRUE
     assert not sentences([t for t in played('assign', hows, 64) if not t.success])
 
+def test_where_answers_tell_places_apart_lost_episodes_tell_too():
+    def looked(i, drawers, there):
+        steps = [Step('A desk.', f'open drawer {n}') for n in drawers]
+        for step, n in zip(steps[1:], drawers):
+            step.observation = f'You see: {"watch" if n == there else "nothing"}.'
+        return Trajectory(f'{i}', 'find watch', 'general', steps, False, 'You see: nothing.', f'{i}')
+    lost = [looked(i, [1, 2, 6, 3], 6) for i in range(4)] + [looked(9, [1, 2, 3, 4], 0)]
+    assert sentences(lost) == ['Look for watch in drawer 6.']
+
 def test_what_tells_no_tasks_apart_is_not_written():
     def seen(product):
         steps = [Step('A desk.', 'ask team red', admissible=['ask team red'])]

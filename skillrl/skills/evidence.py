@@ -8,7 +8,7 @@ __all__ = ['ANY', 'NAMED_KINDS', 'RARE_KIND', 'MANY_ROOMS', 'replay', 'EpisodeRe
 
 # %% ../../nbs/460_skills.evidence.ipynb #b6955039
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fastcore.basics import patch
@@ -100,6 +100,23 @@ def room(self:EpisodeReader, t:Trajectory)->frozenset:
     "What tells the place of the episode `t` from others"
     return frozenset([_without_goal(t) or t.game or t.id])
 
+# %% ../../nbs/460_skills.evidence.ipynb #14bac699
+def _telling_verbs(
+    trajs:list[Trajectory],
+    needs:Iterable[tuple], # What each of `trajs` needs
+    reader:EpisodeReader,
+)->set[str]:
+    "Verbs whose answers tell places apart, since most of them do not name what was needed"
+    looks, named = Counter(), Counter()
+    for t, its in zip(trajs, needs):
+        for i, _, words in reader.sights(t, set(its)):
+            looks[_verb(t.steps[i])] += bool(its)
+            named[_verb(t.steps[i])] += bool(words)
+    return {verb for verb in looks if 2*named[verb] < looks[verb]}
+
+def _verb(step):
+    return step.action.partition(' ')[0]
+
 # %% ../../nbs/460_skills.evidence.ipynb #d6c43bb6
 def _named(action, places):
     "Those of `places` that a command names"
@@ -126,19 +143,25 @@ def led_to_win(
     return max(set(last) & set(seen), key=len, default='')
 
 # %% ../../nbs/460_skills.evidence.ipynb #a8aa920b
-def _proven(visits):
-    "`visits` with those sightings only that a win bears out"
+def _borne_out(v, places, shown):
+    "The visit with those sightings only that its win bears out, or else are among `shown`"
+    won = {thing: led_to_win(v, thing, places) for thing in v.needs}
+    found = {}
+    for place, things in v.found.items():
+        found[place] = [x for x in things if (won[x] == place if won.get(x) else (place, x) in shown)]
+    sighted, kept = [set().union(*seen.values()) for seen in (v.found, found)]
+    needs = tuple(x for x in v.needs if x in kept or x not in sighted) # Else nobody knows where it was
+    return replace(v, found=found, needs=needs)
+
+def _proven(visits, wanted, reader):
+    "`visits` with those sightings only that a win or a telling verb bears out"
+    telling = _telling_verbs([v.trajectory for v in visits], [v.needs for v in visits], reader)
     places = {place for v in visits for place, things in v.found.items() if things}
-    won = [{thing: led_to_win(v, thing, places) for thing in v.needs} for v in visits]
-    seen = sum(thing in things for v in visits for things in v.found.values() for thing in v.needs)
-    in_passing = 2*sum(bool(place) for its in won for place in its.values()) > seen
     out = []
-    for v, its in zip(visits, won):
-        found = {place: [x for x in things if its.get(x, place if in_passing else '') == place]
-                 for place, things in v.found.items()}
-        sighted = set().union(*v.found.values())
-        needs = tuple(x for x in v.needs if its[x] or x not in sighted) # Else nobody knows where it was
-        out.append(replace(v, found=found, needs=needs))
+    for v in visits:
+        shown = {(place, x) for i, place, words in reader.sights(v.trajectory, wanted)
+                 if _verb(v.trajectory.steps[i]) in telling for x in words}
+        out.append(_borne_out(v, places, shown))
     return out
 
 # %% ../../nbs/460_skills.evidence.ipynb #98a6ffb3
@@ -157,7 +180,7 @@ def visits_of(trajs:list[Trajectory], reader:EpisodeReader)->list[Visit]:
     visits = []
     for t, its in zip(trajs, needs):
         visits.append(Visit(t, t.game or t.id, reader.room(t), its, reader.found(t, wanted)))
-    return visits if reader.sure else _proven(visits)
+    return visits if reader.sure else _proven(visits, wanted, reader)
 
 # %% ../../nbs/460_skills.evidence.ipynb #4a3f8d24
 ANY = 'any' # Stands for the room where rooms are taken together
