@@ -38,7 +38,7 @@ from skillrl.skills.trials import count_trials, put_on_probation, settle_trials
 from skillrl.store import data_path, write_json
 from skillrl.training.phases import collect_games, trial_group, trial_trajectory
 from skillrl.training.sft import FullOptions, full_sft
-from skillrl.trajectory import success_rate
+from skillrl.trajectory import rate_of_tries, success_rate
 
 LEARNT = 'collect', 'train', 'val', 'gate', 'report' # Shares of the training games; all are learnt from here
 MODES = {'free': {}, 'admissible': {'model.decode': 'admissible'},
@@ -221,7 +221,7 @@ def main(real, seeds, steps, out, save):
 def met(suite, runs, households, out):
     "Print pooled rates and targets; were all met?"
     def pooled(what, split):
-        return success_rate([t for run in runs for t in run[what, split]])
+        return rate_of_tries([t for run in runs for t in run[what, split]])
     own = sum(rates['own bank'].mean for rates in households)/len(households)
     checks = {f'own bank in households before RL {own:.3f}, at least .80': own >= .8}
     for split in suite.tests:

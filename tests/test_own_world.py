@@ -7,6 +7,7 @@ from faults import FaultServer, said
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
+from skillrl.envs.gym import make_env
 from skillrl.envs.server import serve
 from skillrl.flags import resumed_settings
 from skillrl.formats import load_trajectories
@@ -123,6 +124,8 @@ def test_a_url_is_played_at_not_passed_over(config, tmp_path, capsys):
     nowhere = f'--env {NAME} --config small.json --url http://127.0.0.1:9'
     for line in ('collect --output t.json', 'train --output run'):
         assert 'no server is listening' in skillrl(f'{line} {nowhere}', capsys, 1)
+    with pytest.raises(ValueError, match='would be passed over: leave it out'):
+        make_env(NAME, url='http://127.0.0.1:9')
     assert not (tmp_path/'t.json').exists()
     with serve(world('alfworld').suite(SkillRLConfig().env)) as s:
         where = f'--env {NAME} --config small.json --url {s.url}'

@@ -117,6 +117,6 @@ def test_one_row_at_a_time_moves_the_same_weights():
         return found, torch.cat([w.flatten() for w in policy.model.parameters()])
     losses, weights = trained(1)
     whole_losses, whole = trained(65_536)
-    assert losses == pytest.approx(whole_losses, abs=1e-5)
+    assert losses == pytest.approx(whole_losses, abs=1e-4) # Processors round sums differently
     # A tenth of one update of 1e-3; how sums round depends on the processor, and Adam enlarges it (2e-5 seen)
     assert (weights - whole).abs().max() < 1e-4

@@ -191,6 +191,21 @@ def test_point_2_what_cannot_be_written_in_the_end_is_kept_elsewhere(here, capsy
     assert str(kept) in out and f'No space left on device; what was made is in {kept}' in err
     assert len(read_json(kept)) == 2
 
+def test_point_2_where_a_version_cannot_be_written_no_round_follows(here, capsys, monkeypatch):
+    SkillBank.load(data_path('sample_bank.json')).save(here/'bank.json')
+    save = SkillBank.save
+    def vanishing(bank, path):
+        if Path(path) == Path('data/evolved/v0001.json'):
+            raise OSError(28, 'No space left on device')
+        return save(bank, path)
+    monkeypatch.setattr(SkillBank, 'save', vanishing)
+    line = 'evolve --skill-bank bank.json --rounds 2 --set evolution.val_tasks=2 env.max_steps=3'
+    assert main(line.split()) == 1
+    kept, = here.glob('skillrl-*/v0001.json')
+    out, err = capsys.readouterr()
+    assert str(kept) in out and f'No space left on device; what was made is in {kept}' in err
+    assert len(SkillBank.load(kept)) and 'round 0' not in out
+
 def test_point_2_a_result_that_fits_nowhere_is_an_error(here):
     def full(path):
         raise OSError(28, 'No space left on device')

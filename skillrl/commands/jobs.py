@@ -145,7 +145,7 @@ def _banked(
     args:Namespace, # What the parser made of the command line
 )->tuple: # `SkillRLConfig`, `SkillBank`, suite; FileNotFoundError or ValueError if there is no bank
     "What --bank names"
-    from skillrl.flags import suite_for
+    from skillrl.envs.suite import suite_for
     from skillrl.file_kinds import load_bank
     from skillrl.runstate import read_state
     from skillrl.skills.bank import load_latest

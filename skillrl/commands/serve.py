@@ -35,7 +35,7 @@ def suite_server(
     "Krill's protocol for the suite that the flags ask for, and what its world answers besides"
     from skillrl.envs.base import world
     from skillrl.envs.server import serve as serve_env
-    from skillrl.flags import suite_for
+    from skillrl.envs.suite import suite_for
     config = _config(args)
     suite = suite_for(config, args.suite)
     limits = _limits(args) | ({'idle': args.idle} if args.idle else {})

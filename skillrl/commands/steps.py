@@ -22,7 +22,8 @@ TRAJECTORIES = 'data/trajectories.json'
 
 def _start(args, learns=False):
     "Config and suite of a single step, in which the policy learns or plays"
-    from skillrl.flags import settings, suite_for
+    from skillrl.envs.suite import suite_for
+    from skillrl.flags import settings
     from skillrl.training.preflight import require_preflight
     config = settings(args)
     suite = suite_for(config.env, args.suite)
@@ -236,8 +237,9 @@ def _active(bank):
     return f'{len(bank.active())} of {len(bank)} entries active and {tried} on probation'
 
 def _evolve_rounds(bank, play_round, folder, n):
-    "The bank after `n` more rounds"
+    "The bank after `n` rounds, or fewer where a version cannot be written in `folder`, and where it is"
     from skillrl.flags import progress
+    from skillrl.skills.bank import versions
     from skillrl.store import JsonlLog
     log = JsonlLog(folder/'evolution.jsonl')
     first = len(log.read())
@@ -245,10 +247,12 @@ def _evolve_rounds(bank, play_round, folder, n):
         for i in range(first, first + n):
             step('rounds', i - first, n)
             bank, record = play_round(bank, i)
-            bank.save_version(folder)
+            where = _written(bank.save, folder/f'v{versions(folder)[-1] + 1:04d}.json')
+            if where.parent != folder:
+                return bank, where
             log.append([record])
             print(_round(i, record), flush=True)
-    return bank
+    return bank, folder
 
 # %% ../../nbs/850_commands.steps.ipynb #cddfb982
 def _round(n, record):
@@ -265,7 +269,7 @@ def _round(n, record):
     return f"{line}; {record['told']}" if record.get('told') else line
 
 # %% ../../nbs/850_commands.steps.ipynb #919ef7c2
-def evolve(args:Namespace)->None: # ValueError if the folder holds a bank and another is named
+def evolve(args:Namespace)->int: # 1 where a version is not in its folder; ValueError if the folder holds a bank and another is named
     "let a bank grow where the policy fails, with the weights as they are"
     from skillrl.builders import announce_rounds, build_policy, build_teacher
     from skillrl.training.change import PAIRS, evolve_bank
@@ -279,8 +283,9 @@ def evolve(args:Namespace)->None: # ValueError if the folder holds a bank and an
         announce_rounds(policy, teacher, args.rounds, config.evolution.val_tasks + PAIRS, config)
         def play_round(bank:Any, i:int)->tuple[Any, dict]:
             return evolve_bank(bank, suite, policy, config, teacher, i)
-        bank = _evolve_rounds(bank, play_round, folder, args.rounds)
-    print(f'{bank!r}, {_active(bank)}: {folder}{_account(teacher)}')
+        bank, where = _evolve_rounds(bank, play_round, folder, args.rounds)
+    print(f'{bank!r}, {_active(bank)}: {where}{_account(teacher)}')
+    return int(where != folder)
 
 def _first_version(file, folder):
     "The latest bank in `folder`, after the first was put there"

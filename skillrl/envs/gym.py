@@ -83,9 +83,11 @@ def make_env(
     suite:str|None=None, # Name of a suite; None takes the first that a run learns in
     split:str='train',   # Where games are drawn from
     max_steps:int=50,    # Steps after which an episode is cut off
-    **config:Any,        # Other fields of `EnvConfig`
+    **config:Any,        # Other fields of `EnvConfig`, without a server
 )->SuiteEnv:             # ValueError if there is no such world, suite or split
     "Environment that plays the games of a world"
     settings = EnvConfig(name=name, max_steps=max_steps, **config)
-    found = world(name).suite(settings, suite)
-    return SuiteEnv(found, split, max_steps)
+    if 'url' in config or not settings.mock:
+        raise ValueError(f'make_env plays in this process, so url={settings.url!r} would be passed over: '
+                         'leave it out, or give it to a command as --url')
+    return SuiteEnv(world(name).suite(settings, suite), split, max_steps)
