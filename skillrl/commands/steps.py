@@ -237,7 +237,7 @@ def _active(bank):
     return f'{len(bank.active())} of {len(bank)} entries active and {tried} on probation'
 
 def _evolve_rounds(bank, play_round, folder, n):
-    "The bank after `n` rounds, or fewer where a version cannot be written in `folder`, and where it is"
+    "The bank after `n` rounds, and where it is: no round follows one that `folder` has no room for"
     from skillrl.flags import progress
     from skillrl.skills.bank import versions
     from skillrl.store import JsonlLog
@@ -269,7 +269,7 @@ def _round(n, record):
     return f"{line}; {record['told']}" if record.get('told') else line
 
 # %% ../../nbs/850_commands.steps.ipynb #919ef7c2
-def evolve(args:Namespace)->int: # 1 where a version is not in its folder; ValueError if the folder holds a bank and another is named
+def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if the folder holds another bank
     "let a bank grow where the policy fails, with the weights as they are"
     from skillrl.builders import announce_rounds, build_policy, build_teacher
     from skillrl.training.change import PAIRS, evolve_bank
