@@ -44,7 +44,6 @@ TRIALS = 'tests/test_trials.py'
 ORIGINAL = 'tests/test_original_engine.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
 REWARD = 'tests/test_webshop.py -k "85_per or fifth"'
-ABLATION = 'tests/test_ablation.py -k "not side and not stopped"'
 
 SKILLOPT = 'tests/test_skillopt_drafts.py'
 MUTATIONS = [
@@ -230,12 +229,7 @@ MUTATIONS = [
     Mutation('gradients of old log-probs leave', 'training/tinker.py', 'if ctx.steps != ctx.policy.steps:', 'if False:', TINKER),
     Mutation('requests to an engine are not filled up', 'training/tinker.py', 'full = rows + [filler]*(-len(rows) % size)', 'full = rows', TINKER),
     Mutation('a tracker is told all again', 'tracking.py', 'if number >= known:', 'if True:', TRACKING),
-    # Ablation
     Mutation('an ablation without RL tries nothing', 'training/pipeline.py', 'tries = 1 if p.config.rl.iterations else TRIES', 'tries = 1', 'tests/test_phases.py'),
-    Mutation('an ablation counts one seed', 'ablation.py', "return [row['test'][split] for row in rows if row['arm'] == arm]", "return [row['test'][split] for row in rows if row['arm'] == arm][:1]", ABLATION),
-    Mutation('seeds of an ablation are one', 'ablation.py', "{'seed': seed}", "{'seed': config.seed}", ABLATION),
-    Mutation('an arm of an ablation gains what it lost', 'ablation.py', 'gained, lost = paired_counts(whole, part)', 'lost, gained = paired_counts(whole, part)', ABLATION),
-    Mutation('games of a gate cost an ablation nothing', 'ablation.py', "if r['rule'] != 'probation')", 'if False)', ABLATION),
     # SkillOpt: drafts, edits that are missed, closing
     Mutation('SkillOpt asks the gate at every step', 'skillopt/selection.py', 'if not why and _is_too_early(session):', 'if False:', SKILLOPT),
     Mutation('SkillOpt keeps edits that are not missed', 'skillopt/proposal.py', "if row.get('gained') and session.cfg.promises():", 'if False:', SKILLOPT),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TextIO
 from .config import EnvConfig, ModelConfig
 from .commands.look import doctor, export, inspect, watch
-from .commands.loop import ablate, train
+from .commands.loop import train
 from .commands.models import fetch
 from .commands.optimize import optimize
 from .commands.serve import MAX_STEPS, PORT, serve
@@ -106,10 +106,8 @@ class Command:
     def __post_init__(self):
         self.name = self.name or self.run.__name__
 
-_LOOP = _PLAY | _POLICY | _ENGINE | _DECODE | _TEACHER | _SMOKE | _ROWS | {
-    '--episodes': _number('episodes per suite before there are skills', EnvConfig.episodes)}
-
-_TRAIN = _LOOP | _CHAT | _FRESH | {
+_TRAIN = _PLAY | _POLICY | _ENGINE | _DECODE | _TEACHER | _SMOKE | _ROWS | _CHAT | _FRESH | {
+    '--episodes': _number('episodes per suite before there are skills', EnvConfig.episodes),
     '--dry-run': _switch('say what the run would take, and begin nothing'),
     '--policy-model': _flag('a model behind a server that collects, for the weights to learn from',
                             'none', metavar='NAME'),
@@ -118,14 +116,6 @@ _TRAIN = _LOOP | _CHAT | _FRESH | {
     '--resume': _flag('go on with the run in this folder; settings given besides are compared',
                       'off', metavar='DIR'),
     '--accept-changes': _switch('go on although settings differ from those of the run')}
-
-_ABLATE = _LOOP | {
-    '--arms': _flag('which to run, such as full,no_rl; the first is what the others are compared with',
-                    'all', metavar='A,B'),
-    '--seeds': _number('runs of each arm, with seeds that count up from --seed', 1, default=1),
-    '--jobs': _number('runs side by side, each in a process of its own', 1, default=1),
-    '--save': _flag('also write the counts behind the table, as JSON', 'off', metavar='FILE'),
-    '--output': _path('folder for the runs; those that are there go on', 'runs/ablation', 'DIR')}
 
 # %% ../nbs/855_cli.ipynb #9faa3556
 _COLLECT = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _SUITE | _FRESH | {
@@ -236,7 +226,6 @@ COMMANDS = [
     Command(train, _TRAIN, _FOLDER), Command(collect, _COLLECT, _FILE), Command(distill, _DISTILL, _FILE),
     Command(sft, _SFT, _WHOLE), Command(rl, _RL, _WHOLE), Command(evolve, _EVOLVE, _FOLDER),
     Command(evaluate, _EVAL, name='eval'),
-    Command(ablate, _ABLATE, _FOLDER | dict(save='file')),
     Command(optimize, _OPTIMIZE, _FOLDER | dict(handoff='folder')), Command(serve, _SERVE),
     Command(fetch, _FETCH, _WHOLE), Command(export, _EXPORT, _FILE), Command(inspect, _INSPECT),
     Command(watch, _WATCH), Command(doctor, _DOCTOR)]

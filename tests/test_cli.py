@@ -68,7 +68,6 @@ STARTS = dict(
     config=['train', '--config', 'none.yaml'],
     policy=['train', '--smoke', '--policy', 'none'],
     prices=['train', '--config', 'prices.json'],
-    ablate=['ablate', '--games', 'nowhere'],
     split=['optimize', '--set', 'selection_split=none'],
     evolve=[
         'evolve',
@@ -212,7 +211,6 @@ LINES = dict(
     export='bank.json --output x.json',
     inspect='bank.json',
     doctor='',
-    ablate='--config tiny.json --arms full,no_rl --seeds 1 --jobs 1 --save rows.json --output a',
     optimize='--smoke --output o',
 )
 
@@ -268,18 +266,6 @@ def test_every_flag_that_is_offered_is_used(here, capsys, reads, name):
     assert unused - when_named == set()
 
 
-def test_an_ablation_saves_its_counts_and_names_an_arm_that_is_not_there(here, capsys):
-    assert 'there is no arm' in sentence(capsys, 'ablate', '--smoke', '--arms', 'full,no_luck')
-    assert not (here / 'runs').exists()
-    line = 'ablate --config tiny.json --arms no_rl --seeds 2 --save rows.json --output a'
-    assert main(line.split()) == 0
-    shown = capsys.readouterr()
-    assert 'environment steps' in shown.out
-    rows = read_json(here / 'rows.json')
-    assert [(row['arm'], row['seed']) for row in rows] == [('no RL', 0), ('no RL', 1)]
-    assert sorted(p.name for p in (here / 'a' / 'no_rl').iterdir()) == ['0', '1']
-
-
 @pytest.mark.parametrize(
     'line,says',
     {
@@ -287,7 +273,6 @@ def test_an_ablation_saves_its_counts_and_names_an_arm_that_is_not_there(here, c
         'train --modle x': 'did you mean',
         'distill --suite train-000': 'distill does not take --suite',
         'eval --ablate': 'does not take --ablate',
-        'ablate --seeds 0': 'not a whole number from 1',
         'collect --epsiodes 3': 'did you mean --episodes',
         'collect --episodes 0': 'not a whole number from 1',
         'optimize --live 99999': 'not a port',
