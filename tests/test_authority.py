@@ -16,11 +16,15 @@ from skillrl.training.pipeline import train
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
 KEYS = 'POLICY', 'TEACHER', 'EMBEDDING', 'ENGINE'
 SMALL = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1, 'env.collect_steps': 2,
-         'rl.iterations': 1, 'sft.steps': 1}
+         'env.max_steps': 2, 'env.test_tasks': 1, 'sft.games': 1, 'sft.steps': 1,
+         'rl.iterations': 1, 'rl.tasks_per_iteration': 1, 'rl.group_size': 2,
+         'evolution.val_tasks': 3, 'evolution.gate_tasks': 1, 'evolution.test_rounds': 1}
 
 @pytest.fixture(autouse=True)
 def keys(tmp_path, monkeypatch):
-    "Keys within reach, settings of the user's own that name nothing, and an empty folder to stand in"
+    """Keys within reach, settings of the user's own that name nothing, an empty folder to stand in,
+    and no wait before an address that answers nobody is tried again"""
+    monkeypatch.setattr('skillrl.llm.service.retry_wait', lambda *_: 0)
     monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'none'))
     monkeypatch.delenv('OPENAI_BASE_URL', raising=False)
     for who in KEYS:

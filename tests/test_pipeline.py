@@ -10,7 +10,7 @@ from skillrl.envs.suite import row_name
 from skillrl.store import data_path
 
 SECRET = 'sk-never-written'
-SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=6, collect_steps=6),
+SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3, collect_steps=6),
              sft=dict(games=2, steps=2),
              rl=dict(iterations=2, tasks_per_iteration=2, group_size=2),
              evolution=dict(validation_interval=2, test_rounds=2, val_tasks=3, gate_tasks=2))
@@ -57,7 +57,7 @@ def play_until(kills, sig, seconds, folder, start, config):
     assert start('train', *args)==0
     return [*done, folder/str(n)]
 
-@pytest.mark.parametrize('sig,kills', [(signal.SIGKILL, 3), (signal.SIGINT, 1)])
+@pytest.mark.parametrize('sig,kills', [(signal.SIGKILL, 2), (signal.SIGINT, 1)])
 def test_killed_and_resumed_to_the_same_bytes(whole, lives, config, tmp_path, sig, kills):
     "A sample of what benchmarks/kills.py does two hundred times"
     folder, seconds = whole

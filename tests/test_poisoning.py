@@ -435,11 +435,12 @@ def texts(v):
         yield from texts(x)
 
 def test_published_memories_hold_nothing_worse_than_product_ids():
-    told = [
-        suspicions(t)
-        for f in sorted(real().glob('*/generated_memories*.json'))
+    said = {
+        t
+        for f in real().glob('*/generated_memories*.json')
         for d in json.loads(f.read_text(encoding='utf-8'))
         for t in texts([d['contextual_description'], d['content']])
-    ]
+    }
+    told = list(map(suspicions, said))
     odd = [r for r in told if r]
     assert len(told) > 5000 and len(odd) < 30 and all(r == ['the id of one thing'] for r in odd)

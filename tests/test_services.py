@@ -1,7 +1,8 @@
 """A whole run with a teacher behind a real server.
 
 What it costs, what it leaves behind, and what an outage does to it."""
-import json, re, subprocess, sys
+import io, json, re, subprocess, sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
@@ -11,6 +12,10 @@ from skillrl.skills.questions import prompt
 
 KEY = 'sk-live-0123456789abcdefABCDEF'
 PRICES = {'wise': [1.0, 2.0]}
+SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=6, test_tasks=1, max_steps=6, collect_steps=10),
+             sft=dict(games=2, steps=2),
+             rl=dict(iterations=2, tasks_per_iteration=2, group_size=2),
+             evolution=dict(validation_interval=2, test_rounds=2, val_tasks=6, gate_tasks=2))
 
 def teach(request, usage=(11, 7)):
     "A sound answer to whatever the run asks"
@@ -34,9 +39,15 @@ def teach(request, usage=(11, 7)):
         answer = [dict(how, category='general' if kind=='contrasts' else category, evidence=[1])]
     return said(json.dumps(answer), usage=usage)
 
-def train(server, folder, *more):
-    return main(['train', '--smoke', '--teacher', 'wise', '--teacher-url', server.url,
-                 '--output', str(folder), *more])
+def config_file(folder, **more):
+    "A file in `folder` with settings of a run that has all phases and little to do in each"
+    path = folder/'config.json'
+    path.write_text(json.dumps(SMALL | {part: SMALL.get(part, {}) | held for part, held in more.items()}))
+    return str(path)
+
+def train(server, folder, **more):
+    return main(['train', '--config', config_file(folder.parent, **more), '--teacher', 'wise',
+                 '--teacher-url', server.url, '--output', str(folder)])
 
 def files(folder):
     kept = [p for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock']
@@ -46,21 +57,29 @@ def files(folder):
 def key(monkeypatch):
     monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', KEY)
 
-def test_a_run_with_a_teacher_ends_without_a_trace_of_the_key(tmp_path, capsys, key):
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+    "A run whose teacher fails twice at first: its folder, what it printed, and the keys of its calls"
+    folder, told = tmp_path_factory.mktemp('whole')/'run', io.StringIO()
     outages = error(429, 'slow down, {key}', retry_after='0'), error(500, 'oops {key}')
-    with FaultServer(*outages, rest=teach) as server:
-        assert train(server, tmp_path/'run')==0
-        assert all(r['key']==KEY for r in server.requests)
-        asked = server.count
-    held, (out, err) = files(tmp_path/'run'), capsys.readouterr()
-    assert not [n for n,b in held.items() if KEY.encode() in b] and KEY not in out + err
-    assert len(held['teacher/exchanges.jsonl'].splitlines()) > 10 and asked > 10
-    bank = SkillBank.load(tmp_path/'run'/'bank'/'train-000')
+    with pytest.MonkeyPatch.context() as m, FaultServer(*outages, rest=teach) as server:
+        m.setenv('SKILLRL_TEACHER_API_KEY', KEY)
+        m.setattr('skillrl.llm.service.retry_wait', lambda *_: 0)
+        with redirect_stdout(told), redirect_stderr(told):
+            assert train(server, folder)==0
+        return folder, told.getvalue(), [r['key'] for r in server.requests]
+
+def test_a_run_with_a_teacher_ends_without_a_trace_of_the_key(whole):
+    folder, told, keys = whole
+    held = files(folder)
+    assert set(keys)=={KEY}
+    assert not [n for n,b in held.items() if KEY.encode() in b] and KEY not in told
+    assert 'Run folder' in told and 'Success on test games' in told
+    assert len(held['teacher/exchanges.jsonl'].splitlines()) > 10 and len(keys) > 10
+    bank = SkillBank.load(folder/'bank'/'train-000')
     assert {o.provenance['teacher'] for o in bank.items()}=={'wise'}
 
-def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(tmp_path, capsys, key):
-    with FaultServer(rest=teach) as server:
-        assert train(server, tmp_path/'whole')==0
+def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(whole, tmp_path, capsys, key):
     with FaultServer(rest=error(401, 'the key {key} is not known here')) as server:
         assert train(server, tmp_path/'run')==1
         err = capsys.readouterr().err
@@ -73,15 +92,14 @@ def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(tmp_p
     def same(held):
         own = 'config.json', 'state.json', 'state.previous.json'
         return {n: b for n,b in held.items() if not n.startswith('teacher/') and n not in own}
-    assert same(files(tmp_path/'run'))==same(files(tmp_path/'whole'))
+    assert same(files(tmp_path/'run'))==same(files(whole[0]))
 
 def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
     (tmp_path/'prices.json').write_text(json.dumps(PRICES))
     model = {'budget_usd': 0.01, 'teacher_max_tokens': 600, 'prices': str(tmp_path/'prices.json'),
              'teacher_parallel': 1}
-    (tmp_path/'config.json').write_text(json.dumps({'model': model}))
     with FaultServer(rest=lambda request: teach(request, (3000, 500))) as server:
-        assert train(server, tmp_path/'run', '--config', str(tmp_path/'config.json'))==1
+        assert train(server, tmp_path/'run', model=model)==1
         spent = server.count
         capsys.readouterr()
         named = '--config', str(tmp_path/'config.json'), '--teacher-url', server.url
@@ -90,9 +108,8 @@ def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
     assert 'budget' in capsys.readouterr().err
 
 def test_demonstrations_with_a_teachers_thoughts(tmp_path, key):
-    (tmp_path/'config.json').write_text(json.dumps({'sft': {'demonstrator': 'teacher'}}))
     with FaultServer(rest=teach) as server:
-        assert train(server, tmp_path/'run', '--config', str(tmp_path/'config.json'))==0
+        assert train(server, tmp_path/'run', sft=dict(demonstrator='teacher'))==0
     rows = [json.loads(l) for l in (tmp_path/'run'/'sft.jsonl').read_text().splitlines()]
     opening = '<think> The goal needs it. </think> <action> '
     assert rows and all(r['completion'].startswith(opening) for r in rows)
@@ -128,7 +145,7 @@ def test_a_run_with_player_and_teacher_is_killed_and_pays_no_call_twice(tmp_path
     def line(server, *first):
         who = ['--policy-url', server.url, '--teacher-url', server.url]
         return [sys.executable, '-c', COMMAND, 'train', *first, *who]
-    begin = '--smoke', '--teacher', 'wise', '--policy-model', 'walker', '--output'
+    begin = '--config', config_file(tmp_path), '--teacher', 'wise', '--policy-model', 'walker', '--output'
     with FaultServer(rest=play_or_teach) as server:
         assert subprocess.run(line(server, *begin, str(tmp_path/'whole')), capture_output=True).returncode==0
         paid, models = server.count, [r['body']['model'] for r in server.requests]

@@ -23,12 +23,12 @@ def run(tmp_path_factory):
         HouseholdSuite(households('test', 2)[1]),
         SkillBank(),
         build_policy(SkillRLConfig()),
-        sizes=dict(train=24, val=24),
+        sizes=dict(train=12, val=8, test=4),
     )
     config = SkillOptConfig(
-        num_epochs=3,
-        batch_size=24,
-        minibatch_size=24,
+        num_epochs=2,
+        batch_size=12,
+        minibatch_size=12,
         edit_budget=6,
         lr_scheduler='constant',
         workers=1,
@@ -43,7 +43,7 @@ def run(tmp_path_factory):
 
 def test_a_bank_grows_through_the_gate(run):
     env, trainer, summary = run
-    assert summary['total_steps'] == 3 and summary['total_accepts'] >= 1
+    assert summary['total_steps'] == 2 and summary['total_accepts'] >= 1
     bank = env.read((Path(trainer.cfg.out_root) / 'best_skill.md').read_text())
     assert bank.active() and all(o.provenance['origin'] == 'document' for o in bank.active())
     assert all(o.principle.startswith(('Look for', 'To ')) for o in bank.skills())

@@ -11,7 +11,7 @@ from skillrl.store import JsonlLog
 WORKERS, CONFIG = 3, dict(num_epochs=3, batch_size=8, minibatch_size=4, edit_budget=6, meta_skill=True,
                           slow_update='gated', slow_update_samples=6,
                           gate_alpha=.4, gate_pairs=12, verbose=False, out_root='run')
-KILLS, STOPS = 32, 6 # Points spread over the events of a run
+KILLS, STOPS = 16, 4 # Points spread over the events of a run
 WRITES = {'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shutil.rmtree'}
 
 class Counted:

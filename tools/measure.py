@@ -9,6 +9,7 @@ added by `@patch` count for their class. `tests/test_api.py` and `tests/test_nam
 import ast, io, json, re, sys, tokenize
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from whole import whole
 
@@ -288,11 +289,15 @@ def written(module=None):
             yield f'{folder}/{path.name}:', path.read_text(encoding='utf-8')
     yield 'skillrl/__init__.py:', (ROOT/'skillrl'/'__init__.py').read_text(encoding='utf-8')
 
-def retired_in(name, where=''):
-    "Retired words in the identifier or file name `name`"
+@cache
+def words_in(name):
+    "Retired words in the identifier or file name `name`, wherever it stands"
     whole = re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower().replace('-', '_')
-    words = {w for w in RETIRED if re.search(rf'(?<![a-z0-9]){w}s?(?![a-z0-9])', whole)}
-    return {w for w in words if not any(w == word and part in where for word, part in ALLOWED)}
+    return {w for w in RETIRED if re.search(rf'(?<![a-z0-9]){w}s?(?![a-z0-9])', whole)}
+
+def retired_in(name, where=''):
+    "Those of its `words_in` that the place `where` does not allow"
+    return {w for w in words_in(name) if not any(w == word and part in where for word, part in ALLOWED)}
 
 def picks_a_value(value):
     "Is it `a and b or c`?"
