@@ -31,8 +31,7 @@ ARMS = {'full': {},
         'no evolution': {'evolution.validation_interval': 0},
         'no gate': {'evolution.gate': 'none'},
         'no RL': {'rl.iterations': 0},
-        'stage labels': {'sft.thoughts': 'stage'},
-        'hindsight': {'sft.hindsight': True}}
+        'stage labels': {'sft.thoughts': 'stage'}}
 
 # %% ../nbs/625_ablation.ipynb #d02b8101
 def _folder_name(arm):

@@ -24,7 +24,6 @@ from ..skills.evidence import replay
 from ..skills.evolution import RoundGames, evolve
 from ..skills.retrieval import Retriever, render
 from ..skills.trials import TrialRetriever, draw_trials, on_trial
-from .hindsight import hindsight_rows
 from ..trajectory import Trajectory, select
 
 # %% ../../nbs/615_training.phases.ipynb #d7589795
@@ -63,7 +62,7 @@ def learns_from_won(
 def sft_rows(
     t:Trajectory,                       # One that was won
     retriever:Retriever|None,           # Chooses the skills of the prompts; None for none
-    thoughts:Sequence[str|None]|None,   # One for each step, None for no row; None keeps what the policy wrote
+    thoughts:Sequence[str]|None,        # One for each step; None keeps what the policy wrote
     config:SkillRLConfig,
 )->list[dict]: # `prompt` and `completion`
     "A won episode as demonstrations"
@@ -73,7 +72,7 @@ def sft_rows(
     past, rows = [], []
     for i, (step, observation, notes) in enumerate(replay(t, w.notes)):
         context = PromptContext(t.task, step.observation, step.admissible, past, skills, notes, first)
-        if step.ok and (not thoughts or thoughts[i] is not None):
+        if step.ok:
             said = demonstrated(step, thoughts[i] if thoughts else None, config.agent.reply)
             rows.append(dict(prompt=step_messages(context, config.agent, w), completion=said))
         past.append((step.action, observation))
@@ -109,14 +108,14 @@ def demonstrations(
     suite:Any,                     # Where
     bank:SkillBank|None,           # Its bank, shown in the prompts
     config:SkillRLConfig,
-    played:Sequence[Trajectory]=(),# Won ones count if `learns_from_won`, lost ones with `sft.hindsight`
+    played:Sequence[Trajectory]=(),# Won ones count if `learns_from_won`
     teacher:Any=None,              # Who writes their thoughts; None leaves what the policy wrote
 )->list[dict]: # `prompt` and `completion`; ValueError where the world has no expert
     "Demonstrations in one suite: the expert's, or won episodes with a teacher's thoughts"
-    rows = hindsight_rows(played, bank, config, sft_rows)
     if learns_from_won(suite, config):
-        return _from_won(played, build_retriever(bank, config), teacher, config) + rows
+        return _from_won(played, build_retriever(bank, config), teacher, config)
     rng = seeded(config.seed, 'demonstrations', suite.name)
+    rows = []
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
         rows += demonstrate(e, _expert_for(e.start().task, config, rng), rng)[1]
     return shorten_thoughts(rows, config.sft.thoughts)
