@@ -198,7 +198,6 @@ MUTATIONS = [
     Mutation('all who look around go to one place', 'envs/alfworld/teacher.py', 'looked.update((room, place) for place in order[:PLACES])', 'pass', LOOP),
     Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
     Mutation('one row fewer of a prompt', 'training/dagger.py', 'w.seen[said] <= options.repeats', 'w.seen[said] < options.repeats', DAGGER),
-    Mutation('a stage label is a whole thought', 'contract.py', "return 'go' if others[:1] == ['in'] else first", 'return thought', LOOP),
     # The original engine and its data
     Mutation('what is in a cup is not written', 'envs/alfworld/pddl.py', 'for name in thing.inside:', 'for name in ():', ORIGINAL),
     Mutation('every door is written as open', 'envs/alfworld/pddl.py', '        if r.open:', '        if r.openable:', ORIGINAL),

@@ -346,8 +346,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'skillrl.contract.demonstrated': ('contract.html#demonstrated', 'skillrl/contract.py'),
                                   'skillrl.contract.one_line': ('contract.html#one_line', 'skillrl/contract.py'),
                                   'skillrl.contract.parse_reply': ('contract.html#parse_reply', 'skillrl/contract.py'),
-                                  'skillrl.contract.shorten_thoughts': ('contract.html#shorten_thoughts', 'skillrl/contract.py'),
-                                  'skillrl.contract.stage_of': ('contract.html#stage_of', 'skillrl/contract.py'),
                                   'skillrl.contract.without_hidden': ('contract.html#without_hidden', 'skillrl/contract.py'),
                                   'skillrl.contract.without_reasoning': ('contract.html#without_reasoning', 'skillrl/contract.py'),
                                   'skillrl.contract.write_reply': ('contract.html#write_reply', 'skillrl/contract.py')},

@@ -30,8 +30,7 @@ ARMS = {'full': {},
         'no SFT': {'sft.method': 'none'},
         'no evolution': {'evolution.validation_interval': 0},
         'no gate': {'evolution.gate': 'none'},
-        'no RL': {'rl.iterations': 0},
-        'stage labels': {'sft.thoughts': 'stage'}}
+        'no RL': {'rl.iterations': 0}}
 
 # %% ../nbs/625_ablation.ipynb #d02b8101
 def _folder_name(arm):

@@ -35,23 +35,23 @@ BOUNDS = {
 }
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
-    'code lines': 31_922,                       # 22,000
-    'tokens': 270_057,                          # 185,000
+    'code lines': 31_902,                       # 22,000
+    'tokens': 269_875,                          # 185,000
     'modules': 196,                             # 120
     'notebooks': 198,                           # 125
     'modules in the root': 38,                  # 2
-    'exported names': 1_546,                    # 800
+    'exported names': 1_544,                    # 800
     'modules under 60 lines': 31,               # 8
     'modules that one other imports': 55,       # 30
     'names of two modules': 12,                 # 0
     'classes above 20 methods, functions that take them included': 4, # 0
     'code lines that only SkillOpt uses': 5_362, # 3,400
-    'settings of a run': 102,                   # 55
+    'settings of a run': 101,                   # 55
     'settings of SkillOpt': 42,                 # 22
     'commands': 15,                             # 13
     'flags': 54,                                # 36
     'lines of tests for one of the library': .85,
-    'words of prose': 86_616,                   # 55,000
+    'words of prose': 86_517,                   # 55,000
 }
 WIDTH = 110
 TABLES = ('mutations.py',) # Files that are tables of literals

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from ..agent import Episode, PromptContext, demonstrate, step_messages
-from ..contract import demonstrated, shorten_thoughts
+from ..contract import demonstrated
 from ..builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
                               derive_seed, play_episodes, rollout_limits)
 from ..config import SkillRLConfig
@@ -76,7 +76,7 @@ def sft_rows(
             said = demonstrated(step, thoughts[i] if thoughts else None, config.agent.reply)
             rows.append(dict(prompt=step_messages(context, config.agent, w), completion=said))
         past.append((step.action, observation))
-    return shorten_thoughts(rows, config.sft.thoughts)
+    return rows
 
 # %% ../../nbs/615_training.phases.ipynb #cbcfdb7d
 def _from_won(played, retriever, teacher, config):
@@ -118,7 +118,7 @@ def demonstrations(
     rows = []
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
         rows += demonstrate(e, _expert_for(e.start().task, config, rng), rng)[1]
-    return shorten_thoughts(rows, config.sft.thoughts)
+    return rows
 
 # %% ../../nbs/615_training.phases.ipynb #188f254e
 def drawn_rows(
@@ -149,8 +149,7 @@ def practice_rows(
     from skillrl.training.dagger import relabel
     episodes = build_episodes(suite, practice_games(suite, config), bank, config)
     seed = derive_seed(config.seed, 'dagger', number, suite.name)
-    rows = relabel(episodes, policy, lambda task, rng: _expert_for(task, config, rng), seed)
-    return shorten_thoughts(rows, config.sft.thoughts)
+    return relabel(episodes, policy, lambda task, rng: _expert_for(task, config, rng), seed)
 
 # %% ../../nbs/615_training.phases.ipynb #c3a554d3
 def _fine_tune_fully(policy, rows, steps, config, step, practise):
