@@ -39,7 +39,6 @@ PLANNER = 'tests/test_planner.py'
 TINKER = 'tests/test_tinker.py'
 TRACKING = 'tests/test_tracking.py'
 DAGGER = 'tests/test_dagger.py'
-HINDSIGHT = 'tests/test_hindsight.py'
 TRIALS = 'tests/test_trials.py'
 ORIGINAL = 'tests/test_original_engine.py'
 MONEY = 'tests/test_llm.py tests/test_openai_client.py'
@@ -198,13 +197,6 @@ MUTATIONS = [
     Mutation('all who look around go to one place', 'envs/alfworld/teacher.py', 'looked.update((room, place) for place in order[:PLACES])', 'pass', LOOP),
     Mutation('practice on games that judge a bank', 'training/phases.py', "splits += [] if evolves(config) else", "splits +=", DAGGER),
     Mutation('one row fewer of a prompt', 'training/dagger.py', 'w.seen[said] <= options.repeats', 'w.seen[said] < options.repeats', DAGGER),
-    # Hindsight
-    Mutation('what lay there at the beginning was reached', 'envs/alfworld/hindsight.py', 'known.contents = first_contents(t)', 'pass', HINDSIGHT),
-    Mutation('the least demanding goal of a step', 'envs/alfworld/hindsight.py', 'return max(goals, key=', 'return min(goals, key=', HINDSIGHT),
-    Mutation('a lamp that is on shines everywhere', 'envs/alfworld/hindsight.py', 'if known.place in spot]', 'if True]', HINDSIGHT),
-    Mutation('aimless steps are demonstrated', 'training/phases.py', 'if step.ok and (not thoughts or thoughts[i] is not None):', 'if step.ok:', HINDSIGHT),
-    Mutation('hindsight without being asked for', 'training/hindsight.py', 'if not config.sft.hindsight:', 'if False:', HINDSIGHT),
-    Mutation('a stage label is a whole thought', 'contract.py', "return 'go' if others[:1] == ['in'] else first", 'return thought', LOOP),
     # The original engine and its data
     Mutation('what is in a cup is not written', 'envs/alfworld/pddl.py', 'for name in thing.inside:', 'for name in ():', ORIGINAL),
     Mutation('every door is written as open', 'envs/alfworld/pddl.py', '        if r.open:', '        if r.openable:', ORIGINAL),

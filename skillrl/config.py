@@ -65,8 +65,6 @@ class SFTConfig:
     dagger_rounds:int = opt(0, lo=0) # Times the expert labels what the policy plays; each adds `steps`
     renumber:float = opt(0.0, lo=0, hi=1) # Share of rows in which `egg 1`, `egg 2` exchange their numbers
     trust:float = opt(0.9, lo=0, hi=1) # Chance that the expert believes a skill
-    hindsight:bool = opt(False) # Lost episodes count as won ones of what they did reach, in rows and banks
-    thoughts:str = opt('full', choices=('full', 'stage')) # What rows think; `stage` is one word of it
 
 # %% ../nbs/01_config.ipynb #5a1c0e23
 @dataclass

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 import pytest
 from skillrl.builders import build_local_policy
 from skillrl.config import SkillRLConfig
-from skillrl.contract import shorten_thoughts, stage_of
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.base import world
 from skillrl.runfolder import RunFolder
@@ -231,38 +230,3 @@ def test_a_folder_with_fewer_games_demonstrates_all_that_are_no_test_and_no_evol
     asked = Recorded(suite)
     assert phases.demonstrations(asked, None, config)
     assert asked.asked == [g.id for g in suite.games('collect')] and 0 < len(asked.asked) < 20
-
-STAGES = {'find', 'take', 'go', 'clean', 'heat', 'cool', 'put', 'use', 'drop'}
-
-def thought(row):
-    return row['completion'].split('<think>')[1].split('</think>')[0].split()
-
-def without_thought(row):
-    before, _, after = row['completion'].partition('</think>')
-    return row['prompt'], before[:7], after
-
-@pytest.mark.parametrize('kind', ['expert', 'teacher', 'dagger'])
-def test_with_stage_labels_every_demonstration_thinks_one_word(kind):
-    suite = suites_of()[0][0]
-    demonstrator = 'teacher' if kind == 'teacher' else 'expert'
-    config = CONFIG.merged({'sft.games': 6, 'sft.demonstrator': demonstrator})
-    policy = build_local_policy(config)
-    played = phases.collect_games(policy, suite, config)
-    def rows_of(config):
-        if kind == 'dagger':
-            return phases.practice_rows(suite, None, config, policy, 0)
-        return phases.demonstrations(suite, None, config, played)
-    full, stage = rows_of(config), rows_of(config.merged({'sft.thoughts': 'stage'}))
-    assert list(map(without_thought, stage)) == list(map(without_thought, full))
-    assert max(len(thought(row)) for row in full) > 1
-    assert all(len(thought(row)) == 1 and thought(row)[0] in STAGES for row in stage)
-    for long, short in zip(full, stage):
-        assert thought(short)[0] in (thought(long)[0], 'go')
-
-def test_a_thought_of_where_a_thing_is_names_no_stage():
-    assert stage_of('knife in drawer 1') == 'go'
-    assert stage_of('find knife in drawer') == 'find'
-    assert stage_of('put knife in drawer') == 'put'
-    assert stage_of(' ') == ''
-    odd = dict(prompt='p', completion='<think></think><action>look</action>')
-    assert shorten_thoughts([odd], 'stage')[0]['completion'] == '<think>  </think><action>look</action>'

@@ -259,20 +259,6 @@ def reward(self:World, episode:Any)->float: # From 0 to 1
     "What a finished episode is worth: its rewards added up, or 1 for a win that paid none"
     return score_of(episode.steps, episode.won)
 
-# %% ../../nbs/504_envs.base.ipynb #4eb25271
-@patch
-def reached(self:World, t:Any)->list: # Of trajectories
-    "What a lost trajectory would have won, had it been asked for"
-    return []
-
-@patch
-def thoughts(self:World,
-    t:Any, # A trajectory from `reached`
-    skill_lines:list[str]=(), # Sentences of the skills shown
-)->list[str|None]|None: # One for each step, None for one that is no example; None keeps the policy's own
-    "What an expert would have thought at each step"
-    return None
-
 # %% ../../nbs/504_envs.base.ipynb #c6d66f45
 @patch
 def explorer(self:World,

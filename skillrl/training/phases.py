@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from ..agent import Episode, PromptContext, demonstrate, step_messages
-from ..contract import demonstrated, shorten_thoughts
+from ..contract import demonstrated
 from ..builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
                               derive_seed, play_episodes, rollout_limits)
 from ..config import SkillRLConfig
@@ -24,7 +24,6 @@ from ..skills.evidence import replay
 from ..skills.evolution import RoundGames, evolve
 from ..skills.retrieval import Retriever, render
 from ..skills.trials import TrialRetriever, draw_trials, on_trial
-from .hindsight import hindsight_rows
 from ..trajectory import Trajectory, select
 
 # %% ../../nbs/615_training.phases.ipynb #d7589795
@@ -63,7 +62,7 @@ def learns_from_won(
 def sft_rows(
     t:Trajectory,                       # One that was won
     retriever:Retriever|None,           # Chooses the skills of the prompts; None for none
-    thoughts:Sequence[str|None]|None,   # One for each step, None for no row; None keeps what the policy wrote
+    thoughts:Sequence[str]|None,        # One for each step; None keeps what the policy wrote
     config:SkillRLConfig,
 )->list[dict]: # `prompt` and `completion`
     "A won episode as demonstrations"
@@ -73,11 +72,11 @@ def sft_rows(
     past, rows = [], []
     for i, (step, observation, notes) in enumerate(replay(t, w.notes)):
         context = PromptContext(t.task, step.observation, step.admissible, past, skills, notes, first)
-        if step.ok and (not thoughts or thoughts[i] is not None):
+        if step.ok:
             said = demonstrated(step, thoughts[i] if thoughts else None, config.agent.reply)
             rows.append(dict(prompt=step_messages(context, config.agent, w), completion=said))
         past.append((step.action, observation))
-    return shorten_thoughts(rows, config.sft.thoughts)
+    return rows
 
 # %% ../../nbs/615_training.phases.ipynb #cbcfdb7d
 def _from_won(played, retriever, teacher, config):
@@ -109,17 +108,17 @@ def demonstrations(
     suite:Any,                     # Where
     bank:SkillBank|None,           # Its bank, shown in the prompts
     config:SkillRLConfig,
-    played:Sequence[Trajectory]=(),# Won ones count if `learns_from_won`, lost ones with `sft.hindsight`
+    played:Sequence[Trajectory]=(),# Won ones count if `learns_from_won`
     teacher:Any=None,              # Who writes their thoughts; None leaves what the policy wrote
 )->list[dict]: # `prompt` and `completion`; ValueError where the world has no expert
     "Demonstrations in one suite: the expert's, or won episodes with a teacher's thoughts"
-    rows = hindsight_rows(played, bank, config, sft_rows)
     if learns_from_won(suite, config):
-        return _from_won(played, build_retriever(bank, config), teacher, config) + rows
+        return _from_won(played, build_retriever(bank, config), teacher, config)
     rng = seeded(config.seed, 'demonstrations', suite.name)
+    rows = []
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
         rows += demonstrate(e, _expert_for(e.start().task, config, rng), rng)[1]
-    return shorten_thoughts(rows, config.sft.thoughts)
+    return rows
 
 # %% ../../nbs/615_training.phases.ipynb #188f254e
 def drawn_rows(
@@ -150,8 +149,7 @@ def practice_rows(
     from skillrl.training.dagger import relabel
     episodes = build_episodes(suite, practice_games(suite, config), bank, config)
     seed = derive_seed(config.seed, 'dagger', number, suite.name)
-    rows = relabel(episodes, policy, lambda task, rng: _expert_for(task, config, rng), seed)
-    return shorten_thoughts(rows, config.sft.thoughts)
+    return relabel(episodes, policy, lambda task, rng: _expert_for(task, config, rng), seed)
 
 # %% ../../nbs/615_training.phases.ipynb #c3a554d3
 def _fine_tune_fully(policy, rows, steps, config, step, practise):

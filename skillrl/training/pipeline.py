@@ -24,7 +24,6 @@ from ..runfolder import RunFolder
 from ..skills.bank import SkillBank, load_version
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
-from .hindsight import hindsight
 from .phases import collect_games, demonstrations, drawn_rows
 from .phases import TRIES, evolve_on, evolves, fine_tune
 from .phases import Iteration, learns_from_won, on_probation
@@ -161,11 +160,6 @@ def collected(self:Pipeline, suite:Any)->list[Trajectory]:
     "Trajectories of the first phase in `suite`"
     return self.played(suite, 'collect')
 
-def _experience(p, suite):
-    "What a bank is distilled from: what was collected, and with `sft.hindsight` what lost episodes reached"
-    played = p.collected(suite)
-    return played + hindsight(played, p.config)
-
 # %% ../../nbs/11_training.pipeline.ipynb #d026fdbe
 def collect(p:Pipeline)->None:
     "Episodes without skills, in every suite"
@@ -198,10 +192,10 @@ def distill(p:Pipeline)->None:
     "A bank for each suite from its own trajectories"
     raw = p.config.retrieval.memory=='trajectories'
     suites, w = p.suites.values(), world(p.config.env.name)
-    batches = [] if raw else [_experience(p, suite) for suite in suites]
+    batches = [] if raw else [p.collected(suite) for suite in suites]
     announce_teacher('distill', p.teacher, distill_questions(p.teacher, batches))
     for suite in p.steps('distill', suites):
-        played = _experience(p, suite)
+        played = p.collected(suite)
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
         if on_probation(p.config) and p.config.rl.iterations:

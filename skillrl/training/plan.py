@@ -38,7 +38,7 @@ def sample_rows(
 )->list[dict]: # `prompt` and `completion`; none where the world has no expert
     "What the expert reads and writes in a few games, without skills"
     learn, _ = suites_of(world(config.env.name), config.env)
-    few = config.merged({'sft.games': games, 'sft.demonstrator': 'expert', 'sft.hindsight': False})
+    few = config.merged({'sft.games': games, 'sft.demonstrator': 'expert'})
     try:
         return [] if learn[0].live else demonstrations(learn[0], None, few)
     except ValueError: # No expert

@@ -14,7 +14,6 @@ from fastcore.basics import patch
 from .router import ROUTER
 from .scene import CATEGORIES, alfworld_category
 from .expert import AlfworldExpert
-from .hindsight import reached, thoughts
 from .households import household
 from .notes import AlfworldNotes, read_goal
 from .prompt import official_prompt
@@ -68,16 +67,6 @@ def teacher(self:Alfworld)->Any:
     "Teacher that counts what trajectories show"
     from skillrl.envs.alfworld.teacher import AlfworldTeacher
     return AlfworldTeacher(unasked=True)
-
-@patch
-def reached(self:Alfworld, t:Trajectory)->list[Trajectory]:
-    "What a lost trajectory would have won, had it been asked for"
-    return reached(t)
-
-@patch
-def thoughts(self:Alfworld, t:Trajectory, skill_lines:list[str]=())->list[str|None]:
-    "What the expert would have thought at each step of a trajectory from `reached`; None for no example"
-    return thoughts(t, skill_lines)
 
 @patch
 def explorer(self:Alfworld, played:Iterable[Trajectory])->Callable[[Any], list[str]]:
