@@ -11,7 +11,7 @@ that may be practised, with as many steps there as collecting and evolution took
 against environment steps, with the trained policy: the bank after each round of evolution, and banks from
 blind collecting alone.
 Single: one fixed household, where weights can learn the conventions too: by GRPO with the bank, and what of
-it stays without; by internalising what GRPO won; by GRPO alone; and by SFT on demonstrations whose skills the
+it stays without; by GRPO alone; and by SFT on demonstrations whose skills the
 prompt hides. Real: official games, each once, 50 steps.
 Prints the targets and exits 1 when one is missed. DIR keeps `ENV/SEED` for each run and a file for each arm
 that is done, so what was stopped goes on there. `--save FILE` keeps what the pages draw, with commit and
@@ -36,7 +36,6 @@ from skillrl.skills.bank import load_version, versions
 from skillrl.skills.distillation import distill
 from skillrl.stats import clustered_gain, clustered_rate
 from skillrl.store import JsonlLog, atomic_write, read_json
-from skillrl.training.internalise import internalise
 from skillrl.training.phases import collect_games, demonstrations, draw_groups, fine_tune
 from skillrl.training.pipeline import MAKES, Pipeline, train
 from skillrl.trajectory import Trajectory
@@ -71,7 +70,7 @@ def cold_start(s, banks):
 def steps_of(log):
     return sum(m['steps'] for m in log)
 
-def grpo(s, policy, banks, budget=None, keep=None, suites=None):
+def grpo(s, policy, banks, budget=None, suites=None):
     "GRPO for `rl.iterations`, or until `budget` environment steps are used; what each iteration logs"
     from skillrl.training.rl import GRPOTrainer
     suites = suites or s.train
@@ -83,8 +82,6 @@ def grpo(s, policy, banks, budget=None, keep=None, suites=None):
     while unfinished():
         groups, _ = draw_groups(suites, shown, s.config, len(log))
         log.append(trainer.iterate(groups, derive_seed(s.config.seed, 'rl', len(log)), limits=limits))
-        if keep:
-            keep([e.trajectory() for group in groups for e in group])
     return log
 
 def headline(test):
@@ -336,12 +333,10 @@ def single(seed):
         return evaluate(policy, build_episodes(house, house.games('test', 60), bank, s.config), seed=seed)
     out = {}
     for name, banks in {'no bank': {}, 'bank': s.banks}.items():
-        policy, tries = cold_start(s, banks), []
-        log = grpo(s, policy, banks, keep=tries.extend)
+        policy = cold_start(s, banks)
+        log = grpo(s, policy, banks)
         out[name] = played(policy, banks.get(house.name)), steps_to(log), s.collected if banks else 0
     out['bank, played without'] = played(policy, None), None, 0
-    internalise(policy, tries[-len(tries)//4:], s.config)
-    out['bank, internalised, played without'] = played(policy, None), None, 0
     policy, spent = by_heart(s.config, house)
     out['by heart'] = played(policy, None), None, spent
     return out
