@@ -4487,8 +4487,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                        'skillrl.training.grpo.step_advantage': ( 'training.grpo.html#step_advantage',
                                                                                  'skillrl/training/grpo.py'),
                                        'skillrl.training.grpo.token_logps': ('training.grpo.html#token_logps', 'skillrl/training/grpo.py')},
-            'skillrl.training.internalise': { 'skillrl.training.internalise.internalise': ( 'training.internalise.html#internalise',
-                                                                                            'skillrl/training/internalise.py')},
             'skillrl.training.local_engine': { 'skillrl.training.local_engine.Answer': ( 'training.local_engine.html#answer',
                                                                                          'skillrl/training/local_engine.py'),
                                                'skillrl.training.local_engine.Answer.result': ( 'training.local_engine.html#answer.result',
