@@ -36,13 +36,13 @@ BOUNDS = {
 }
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
-    'code lines': 31_744,                       # 22,000
-    'tokens': 268_435,                          # 185,000
-    'modules': 195,                             # 120
-    'notebooks': 198,                           # 125
+    'code lines': 31_721,                       # 22,000
+    'tokens': 268_256,                          # 185,000
+    'modules': 194,                             # 120
+    'notebooks': 197,                           # 125
     'modules in the root': 37,                  # 2
-    'exported names': 1_531,                    # 800
-    'modules under 60 lines': 31,               # 8
+    'exported names': 1_530,                    # 800
+    'modules under 60 lines': 30,               # 8
     'modules that one other imports': 54,       # 30
     'names of two modules': 12,                 # 0
     'classes above 20 methods, functions that take them included': 5, # 0
@@ -52,7 +52,7 @@ WHOLE = {
     'commands': 14,                             # 13
     'flags': 50,                                # 36
     'lines of tests for one of the library': .85,
-    'words of prose': 86_134,                   # 55,000
+    'words of prose': 85_970,                   # 55,000
 }
 WIDTH = 110
 TABLES = ('mutations.py',) # Files that are tables of literals
