@@ -117,7 +117,7 @@ MUTATIONS = [
     # Who plays what
     Mutation('the wrong bank is the own one', 'training/pipeline.py', '(i+2) % len(p.test)', 'i', LOOP),
     Mutation('"after" plays the policy from before RL', 'training/pipeline.py', "trained = when=='after' and", "trained = False and", LOOP),
-    Mutation('"bank" is the evolved bank', 'training/pipeline.py', 'return p.bank(p.test[owner], version=0)', 'return p.bank(p.test[owner])', LOOP),
+    Mutation('"bank" is the evolved bank', 'training/pipeline.py', "version=None if 'evolved' in what else 0", 'version=None', LOOP),
     Mutation('every round reuses the same games', 'training/phases.py', 'fresh = suite.games(split, n, number*n)', 'fresh = suite.games(split, n)', LOOP),
     Mutation('training draws from the test games', 'training/phases.py', "s.draw('train', rng)", "s.draw('test', rng)", LOOP),
     Mutation('real-folder training draws from test files', 'envs/alfworld/suites.py', 'rng.choice(self.files_of(split))', "rng.choice(self.files_of('test'))", LOOP + ' ' + SUITES),
@@ -216,7 +216,7 @@ MUTATIONS = [
     Mutation('activations of one layer are planned', 'training/memory.py', 'return shape.layers*layer', 'return layer', PLANNER),
     Mutation('the planned cache holds keys alone', 'training/memory.py', 'cache = 2*shape.layers', 'cache = shape.layers', PLANNER),
     Mutation('a gate plays once', 'training/plan.py', 'rounds*2*pairs', 'rounds*pairs', PLANNER),
-    Mutation('rent of one device', 'training/plan.py', "f'{hours*d.usd:,.0f}'", "f'{hours/n*d.usd:,.0f}'", PLANNER),
+    Mutation('rent of one device', 'training/plan.py', "f'{hours*d.usd:,.{", "f'{hours/n*d.usd:,.{", PLANNER),
     Mutation('mean weight without the rows', 'training/tinker.py', 'len(r)*total if self.mean', 'len(r) if self.mean', TINKER),
     Mutation('gradients of old log-probs leave', 'training/tinker.py', 'if ctx.steps != ctx.policy.steps:', 'if False:', TINKER),
     Mutation('requests to an engine are not filled up', 'training/tinker.py', 'full = rows + [filler]*(-len(rows) % size)', 'full = rows', TINKER),
