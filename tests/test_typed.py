@@ -3,6 +3,7 @@ import json, os, re
 from pathlib import Path
 import pytest
 from faults import FaultServer, said, vectors
+import skillrl.formats
 from skillrl.cli import COMMANDS, main, parser
 from skillrl.config import SkillRLConfig, from_krill, load_config
 from skillrl.flags import settings
@@ -176,14 +177,17 @@ def test_point_2_good_outputs_leave_nothing_behind(here):
         require_writable(path, what)
     assert [p.name for p in here.rglob('*')] == ['dir']
 
-def test_point_2_what_cannot_be_written_in_the_end_is_kept_elsewhere(here, capsys, monkeypatch):
-    import skillrl.formats as formats
-    save = formats.save_trajectories
-    def vanishing(trajs, path):
-        if Path(path) == Path('data/t.json'):
+def fill_disk_at(full, monkeypatch, owner, name):
+    "Let the function `name`, which writes its first argument, fail at the path `full`"
+    save = getattr(owner, name)
+    def vanishing(what, path):
+        if Path(path) == Path(full):
             raise OSError(28, 'No space left on device')
-        return save(trajs, path)
-    monkeypatch.setattr(formats, 'save_trajectories', vanishing)
+        return save(what, path)
+    monkeypatch.setattr(owner, name, vanishing)
+
+def test_point_2_what_cannot_be_written_in_the_end_is_kept_elsewhere(here, capsys, monkeypatch):
+    fill_disk_at('data/t.json', monkeypatch, skillrl.formats, 'save_trajectories')
     line = 'collect --episodes 2 --set env.collect_steps=2 --output data/t.json'
     assert main(line.split()) == 1
     kept, = here.glob('skillrl-*/t.json')
@@ -193,12 +197,7 @@ def test_point_2_what_cannot_be_written_in_the_end_is_kept_elsewhere(here, capsy
 
 def test_point_2_where_a_version_cannot_be_written_no_round_follows(here, capsys, monkeypatch):
     SkillBank.load(data_path('sample_bank.json')).save(here/'bank.json')
-    save = SkillBank.save
-    def vanishing(bank, path):
-        if Path(path) == Path('data/evolved/v0001.json'):
-            raise OSError(28, 'No space left on device')
-        return save(bank, path)
-    monkeypatch.setattr(SkillBank, 'save', vanishing)
+    fill_disk_at('data/evolved/v0001.json', monkeypatch, SkillBank, 'save')
     line = 'evolve --skill-bank bank.json --rounds 2 --set evolution.val_tasks=2 env.max_steps=3'
     assert main(line.split()) == 1
     kept, = here.glob('skillrl-*/v0001.json')
