@@ -4,7 +4,7 @@
     python tools/site.py check     follows every link in it
     python tools/site.py readme    writes README.md
 
-nbdev runs the notebooks for its docs and leaves them in `_proc/`; here they become Markdown pages
+nbdev runs what `show_doc` needs of each notebook and prepares its cells; here they become Markdown pages
 (`_proc_md/`) for Zensical, the formulas as MathML, so that the result needs no script and no network.
 Page and anchor names are those `nbdev_docs` gives."""
 import base64, inspect, os, re, shutil, subprocess, sys
@@ -15,7 +15,8 @@ import yaml
 from execnb.nbio import read_nb
 from latex2mathml.converter import convert
 from nbdev.config import get_config
-from nbdev.serve import proc_nbs
+from nbdev.doclinks import nbglob
+from nbdev.serve import FilterDefaults
 
 def lenient_signature(f, eval_str=False, **kw):
     "The signature of `f`; a type that its module imports for readers only stays as it is written"
@@ -25,6 +26,7 @@ def lenient_signature(f, eval_str=False, **kw):
         return inspect.signature(f, **kw)
 
 fastcore.docments.signature = lenient_signature
+os.environ['IN_TEST'] = '1' # What a page shows to its reader only is not run
 cfg = get_config()
 root = cfg.config_path
 pages, dest = root/'_proc_md', root/'_site'
@@ -148,9 +150,15 @@ def head_of(cell):
     tagline = f'*{head["description"]}*{{.tagline}}' if 'description' in head else ''
     return head['title'], [f'# {head["title"]}', tagline]
 
+def processed(path):
+    "The cells of the notebook at `path` as nbdev prepares them for its docs"
+    nb = read_nb(path)
+    FilterDefaults()(nb)
+    return nb.cells
+
 def page(path, folder, maths=mathml):
-    "Stem, title and Markdown of the processed notebook at `path`; its pictures go into `folder`"
-    cells, name = read_nb(path).cells, stem(path.stem)
+    "Stem, title and Markdown of the notebook at `path`; its pictures go into `folder`"
+    cells, name = processed(path), stem(path.stem)
     title, parts = '', []
     for i, cell in enumerate(cells):
         if cell.cell_type == 'raw' and not title:
@@ -204,8 +212,7 @@ def build():
         shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir()
     titles, texts = {}, {}
-    processed = proc_nbs(force=True, n_workers=min(os.cpu_count(), 8))
-    for path in sorted(processed.glob('*.ipynb')):
+    for path in sorted(nbglob(as_path=True)):
         name, title, text = page(path, pages)
         texts[name] = text
         titles[path.name] = name, title
@@ -231,8 +238,7 @@ def readme():
     "README.md from the index notebook; its pictures in nbs/images"
     images = root/'nbs'/'images'
     images.mkdir(exist_ok=True)
-    processed = proc_nbs(force=True, n_workers=1, file_glob=cfg.readme_nb)
-    _, _, text = page(processed/cfg.readme_nb, images, maths=str)
+    _, _, text = page(root/'nbs'/cfg.readme_nb, images, maths=str)
     if not any(images.iterdir()):
         images.rmdir()
     (root/'README.md').write_text(for_github(text), encoding='utf-8')
