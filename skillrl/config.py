@@ -62,8 +62,6 @@ class SFTConfig:
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
     games:int = opt(24, lo=1) # Games of each suite that the expert demonstrates
     demonstrator:str = opt('expert', choices=('expert', 'teacher')) # Who is imitated
-    dagger_rounds:int = opt(0, lo=0) # Times the expert labels what the policy plays; each adds `steps`
-    renumber:float = opt(0.0, lo=0, hi=1) # Share of rows in which `egg 1`, `egg 2` exchange their numbers
     trust:float = opt(0.9, lo=0, hi=1) # Chance that the expert believes a skill
 
 # %% ../nbs/01_config.ipynb #5a1c0e23
@@ -171,14 +169,6 @@ def _check_models(model, retrieval):
     if asked and not embeds:
         raise ValueError(f'{how}, but model.embedding_model_id is empty: name the model')
 
-# %% ../nbs/01_config.ipynb #30396219
-def _check_dagger(sft):
-    "ValueError where DAgger is asked for that cannot be"
-    for name, value, needed in (('method', sft.method, 'full'), ('demonstrator', sft.demonstrator, 'expert')):
-        if sft.dagger_rounds and value != needed:
-            raise ValueError(f'sft.dagger_rounds is {sft.dagger_rounds} and sft.{name} is {value!r}: '
-                             f'set sft.{name} to {needed!r}, or sft.dagger_rounds to 0')
-
 # %% ../nbs/01_config.ipynb #5a1c0e25
 def _check_adapters(sft, rl):
     "ValueError where SFT and RL ask for adapters of two kinds"
@@ -214,7 +204,6 @@ def _check_engine(model, sft):
 def _check_together(config):
     "ValueError where two settings contradict each other"
     _check_models(config.model, config.retrieval)
-    _check_dagger(config.sft)
     _check_adapters(config.sft, config.rl)
     _check_decoding(config.model, config.agent)
     _check_engine(config.model, config.sft)

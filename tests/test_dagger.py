@@ -1,16 +1,13 @@
 """DAgger: whose states are labelled, by whom, and which games they come from"""
 import random
 from collections import Counter
-import pytest
+from dagger import RelabelOptions, numbered_words, relabel, renumber
 from skillrl.agent import Episode, StepRow
 from skillrl.builders import build_local_policy
 from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.expert import AlfworldExpert, read_hints
 from skillrl.envs.alfworld.households import households
-from skillrl.envs.alfworld.suites import HouseholdSuite
-from skillrl.training.dagger import RelabelOptions, numbered_words, relabel, renumber
-from skillrl.training.phases import fine_tune, practice_games, practice_rows
 
 GAMES = [h.game('train', 0, 'pick') for h in households('train', 6, strength=0)]
 POLICY = build_local_policy(SkillRLConfig())
@@ -69,44 +66,6 @@ def test_new_numbers_are_the_same_in_prompt_and_reply():
 def test_words_without_numbers_have_no_others():
     alike = numbered_words(POLICY.tokenizer)
     assert POLICY.tokenizer.convert_tokens_to_ids('cabinet') not in alike
-
-def test_practice_is_on_games_that_no_bank_is_judged_by():
-    suite, config = HouseholdSuite(households('train', 1)[0]), SkillRLConfig()
-    mine = {g.id for g in practice_games(suite, config)}
-    for split in ('val', 'gate', 'report', 'test'):
-        assert not mine & {g.id for g in suite.games(split, 50)}
-
-def test_all_training_games_of_a_folder_are_practised_unless_banks_evolve():
-    class Folder:
-        def games(self, split, n):
-            assert n is None
-            return [split]
-    config = SkillRLConfig().merged({'env.games': '/games'})
-    assert practice_games(Folder(), config) == ['collect', 'train']
-    still = config.merged({'evolution.validation_interval': 0})
-    assert practice_games(Folder(), still) == ['collect', 'train', 'val', 'gate', 'report']
-
-def test_each_round_adds_rows_and_updates():
-    config = SkillRLConfig().merged({'sft.steps': 3, 'sft.dagger_rounds': 2, 'sft.games': 2,
-                                     'sft.renumber': .5})
-    suite = HouseholdSuite(households('train', 1)[0])
-    asked, steps = [], []
-    def practise(policy, number):
-        asked.append(number)
-        return practice_rows(suite, None, config, policy, number)
-    rows = practice_rows(suite, None, config, POLICY, 9)
-    policy, losses = fine_tune(rows, config, lambda *done: steps.append(done), practise)
-    assert (asked, len(losses), steps[-1]) == ([0, 1], 9, (9, 9))
-    again, _ = fine_tune(rows, config, None, practise)
-    same = zip(policy.model.parameters(), again.model.parameters())
-    assert all((a == b).all() for a, b in same)
-
-@pytest.mark.parametrize('settings, remedy', [
-    ({'sft.method': 'lora'}, "sft.method is 'lora': set sft.method to 'full'"),
-    ({'sft.demonstrator': 'teacher'}, "sft.demonstrator is 'teacher': set sft.demonstrator to 'expert'")])
-def test_dagger_that_cannot_be_is_refused(settings, remedy):
-    with pytest.raises(ValueError, match=remedy):
-        SkillRLConfig().merged({'sft.dagger_rounds': 1} | settings)
 
 def test_a_hint_may_name_kinds_of_places():
     lines = ['Look for egg in fridge 1.', 'Look for mug on shelf, then desk, then cabinet.', 'Open doors.']

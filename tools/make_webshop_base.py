@@ -18,7 +18,7 @@ from skillrl.envs.webshop.shop import (ATTRIBUTES, NAMES, VALUES, WARES, convent
 from skillrl.envs.webshop.suites import ShopSuite
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer
-from skillrl.training.dagger import renumber
+from dagger import renumber
 from skillrl.training.sft import encode_rows
 
 WORDS = '''task skill find me i am looking for that are in with color size scent flavor material oak steel

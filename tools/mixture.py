@@ -18,7 +18,7 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.notes import kind
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.llm.local import Policy
-from skillrl.training.dagger import RelabelOptions, numbered_words, relabel, renumber
+from dagger import RelabelOptions, numbered_words, relabel, renumber
 from skillrl.training.sft import encode_rows
 
 SHOWN = dict(home=.6, kinds=.3, scattered=.1)       # Households of the demonstrations

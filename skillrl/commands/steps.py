@@ -144,16 +144,14 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
 # %% ../../nbs/850_commands.steps.ipynb #18d823a6
 def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
-    from skillrl.file_kinds import load_bank
     from skillrl.flags import progress
-    from skillrl.training.phases import fine_tune, practice_rows
+    from skillrl.training.phases import fine_tune
     config, suite = _start(args, learns=True)
     if args.trajectories or args.teacher:
         config = config.merged({'sft.demonstrator': 'teacher'})
     rows, teacher = _demonstrated(args, suite, config)
     with progress() as step:
-        practise = partial(practice_rows, suite, load_bank(args.skill_bank), config)
-        policy, losses = fine_tune(rows, config, partial(step, 'sft'), practise)
+        policy, losses = fine_tune(rows, config, partial(step, 'sft'))
     where = _written(policy.save, args.output)
     told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
     print(f'{counted(len(rows), "row")}, {told}: {where}{_account(teacher)}')

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TRIES', 'CHOICE', 'collect_games', 'transcripts', 'learns_from_won', 'sft_rows', 'require_expert', 'demonstrations',
-           'drawn_rows', 'practice_games', 'practice_rows', 'fine_tune', 'evolves', 'on_probation', 'trial_group',
-           'draw_groups', 'trial_trajectory', 'next_games', 'round_games', 'least_served', 'play_trials', 'evolve_on',
-           'Iteration', 'rl_iterations', 'train_in_suite']
+           'drawn_rows', 'fine_tune', 'evolves', 'on_probation', 'trial_group', 'draw_groups', 'trial_trajectory',
+           'next_games', 'round_games', 'least_served', 'play_trials', 'evolve_on', 'Iteration', 'rl_iterations',
+           'train_in_suite']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
@@ -129,60 +129,24 @@ def drawn_rows(
     n = min(len(rows), config.sft.num_examples or len(rows))
     return random.Random(config.seed).sample(rows, n)
 
-# %% ../../nbs/615_training.phases.ipynb #0f727dcd
-def practice_games(suite:Any, config:SkillRLConfig)->list: # All there are, where games are files
-    "Games whose states the weights may learn: none on which an evolving bank is judged"
-    splits, n = ['collect', 'train'], config.sft.games
-    if config.env.games:
-        n = None
-        splits += [] if evolves(config) else ['val', 'gate', 'report']
-    return [g for split in splits for g in suite.games(split, n)]
-
-def practice_rows(
-    suite:Any,           # Where
-    bank:SkillBank|None, # Shown in the prompts
-    config:SkillRLConfig,
-    policy:Any,          # Who plays
-    number:int,          # Of the round, from 0
-)->list[dict]: # `prompt` and `completion`; ValueError where the world has no expert
-    "What the expert would have done in the states that `policy` gets into"
-    from skillrl.training.dagger import relabel
-    episodes = build_episodes(suite, practice_games(suite, config), bank, config)
-    seed = derive_seed(config.seed, 'dagger', number, suite.name)
-    return relabel(episodes, policy, lambda task, rng: _expert_for(task, config, rng), seed)
-
 # %% ../../nbs/615_training.phases.ipynb #c3a554d3
-def _fine_tune_fully(policy, rows, steps, config, step, practise):
-    "All weights, `steps` updates at a time; the loss at each"
+def _fine_tune_fully(policy, rows, steps, config, step):
+    "All weights; the loss at each of `steps` updates"
     from skillrl.llm.placement import threads
-    from skillrl.training.dagger import numbered_words, renumber
     from skillrl.training.sft import FullOptions, encode_rows, full_sft
-    c, losses = config.sft, []
-    rng = seeded(config.seed, 'renumber')
-    rounds = c.dagger_rounds if practise else 0
-    alike = numbered_words(policy.tokenizer) if c.renumber else {}
+    c = config.sft
+    options = FullOptions(steps, c.learning_rate, c.batch_size, config.seed, config.rl.micro_batch_tokens)
     def progress(i:int, loss:float)->None:
         if step:
-            step(len(losses) + i + 1, steps*(rounds + 1))
+            step(i + 1, steps)
     with threads(config.model.threads):
-        encoded = encode_rows(rows, policy)
-        def one_pass()->list:
-            return [renumber(row, alike, rng) if rng.random() < c.renumber else row for row in encoded]
-        for number in range(rounds + 1):
-            if number:
-                encoded += encode_rows(practise(policy, number - 1), policy)
-            known = one_pass if c.renumber else encoded
-            options = FullOptions(steps, c.learning_rate, c.batch_size, config.seed + number,
-                                  config.rl.micro_batch_tokens)
-            losses += full_sft(known, policy, options, progress)
-    return losses
+        return full_sft(encode_rows(rows, policy), policy, options, progress)
 
 # %% ../../nbs/615_training.phases.ipynb #3aa63537
 def fine_tune(
     rows:list[dict], # `prompt` and `completion`
     config:SkillRLConfig,
     step:Callable[[int, int], Any]|None=None, # Called with (updates done, in all)
-    practise:Callable[[Any, int], list[dict]]|None=None, # Policy and number of a DAgger round → more rows
 )->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError without rows
     "Fine-tune the policy a run starts from"
     from skillrl.training.sft import fine_tune_adapter
@@ -197,7 +161,7 @@ def fine_tune(
     if c.method!='full':
         return fine_tune_adapter(rows, config, steps)
     policy = build_local_policy(config)
-    return policy, _fine_tune_fully(policy, rows, steps, config, step, practise)
+    return policy, _fine_tune_fully(policy, rows, steps, config, step)
 
 def _require_whole(checkpoint):
     "ValueError if the folder holds an adapter"

@@ -27,7 +27,7 @@ from ..skills.trials import effects_by_form, put_on_probation
 from .phases import collect_games, demonstrations, drawn_rows
 from .phases import TRIES, evolve_on, evolves, fine_tune
 from .phases import Iteration, learns_from_won, on_probation
-from .phases import play_trials, practice_rows, require_expert, rl_iterations
+from .phases import play_trials, require_expert, rl_iterations
 from .phases import round_games, transcripts
 from .report import describe_changes, evaluated, write_run_report
 from ..tracking import Tracker, build_reporter
@@ -217,9 +217,7 @@ def sft(p:Pipeline)->None:
     for _ in p.steps('sft', [0]):
         rows = _demonstrated(p) if p.config.sft.method!='none' else []
         p.run.log('sft').append(rows)
-        def practise(policy:Any, number:int)->list[dict]:
-            return [row for s in p.train for row in practice_rows(s, p.bank(s), p.config, policy, number)]
-        policy, losses = fine_tune(rows, p.config, practise=practise)
+        policy, losses = fine_tune(rows, p.config)
         losses = [round(loss, 6) for loss in losses]
         p.run.log('metrics').append([dict(phase='sft', rows=len(rows), losses=losses)])
         with p.run.folder('reference') as folder:

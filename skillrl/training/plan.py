@@ -100,7 +100,7 @@ def _sft_rows(config, suites):
     if c.method == 'none':
         return 0
     if c.steps:
-        return c.steps*c.batch_size*(1 + c.dagger_rounds)
+        return c.steps*c.batch_size
     there = suites*c.games*config.env.max_steps
     return c.epochs*min(there, c.num_examples or there)
 
