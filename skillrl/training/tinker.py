@@ -59,7 +59,7 @@ class TinkerPolicy:
     encode = Policy.encode
 
     def __init__(self,
-        service:Any,   # The SDK's `ServiceClient`, or a `LocalEngine`
+        service:Any,   # The SDK's `ServiceClient`
         client:Any,    # Its training client
         tokenizer:Any, # That of the base
         mean:bool=True,# Does the server take means over tokens and rows? False where it adds up
@@ -226,7 +226,7 @@ def save(self:TinkerPolicy,
 
 # %% ../../nbs/607_training.tinker.ipynb #dab62bb2
 def served_model(
-    service:Any,   # The SDK's `ServiceClient`, or a `LocalEngine`
+    service:Any,   # The SDK's `ServiceClient`
     name:str='',   # The one wanted, if the server has it
 )->str: # ValueError if the server has several, and none of that name
     "The base that `service` serves"
@@ -240,7 +240,7 @@ def served_model(
 
 @patch(cls_method=True)
 def begin(cls:TinkerPolicy,
-    service:Any,     # The SDK's `ServiceClient`, or a `LocalEngine`
+    service:Any,     # The SDK's `ServiceClient`
     tokenizer:Any,   # That of the base
     name:str='',     # Of the base, where the server has several
     mean:bool=True,  # Does the server take means over tokens and rows? False where it adds up
@@ -254,7 +254,7 @@ def begin(cls:TinkerPolicy,
 # %% ../../nbs/607_training.tinker.ipynb #f40f1f8b
 @patch(cls_method=True)
 def open(cls:TinkerPolicy,
-    service:Any,     # The SDK's `ServiceClient`, or a `LocalEngine`
+    service:Any,     # The SDK's `ServiceClient`
     folder:str|Path, # One that `save` wrote, or a model's on this machine, of which the tokenizer is read
     mean:bool=True,  # Does the server take means over tokens and rows? False where it adds up
     rank:int=8,      # Of an adapter that begins here
