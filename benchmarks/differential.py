@@ -11,12 +11,13 @@ import argparse, random, sys, time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT/'tools')]
+from original_engine import OriginalEngine
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import ROOMS, Household
 from skillrl.envs.alfworld.notes import AlfworldNotes
-from skillrl.envs.alfworld.real import OriginalEngine
 from skillrl.envs.alfworld.scene import CATEGORIES, TOOLS
 
 MOST = 50 # Steps of the expert in one game

@@ -7,14 +7,16 @@ import gzip, json, os, random, sys
 from dataclasses import replace
 from pathlib import Path
 import pytest
+from alfworld_pddl import pddl_problem
+from original_engine import OriginalEnv, missing_packages
 from skillrl.config import EnvConfig
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.files import game_from_pddl, load_games
 from skillrl.envs.alfworld.households import households
-from skillrl.envs.alfworld.pddl import pddl_problem
-from skillrl.envs.alfworld.real import OriginalEnv, missing_packages
 from skillrl.envs.alfworld.scene import CATEGORIES, Game, Goal, Thing, build_scene
 from skillrl.envs.base import world
+
+ORIGINAL = str(Path(__file__).parents[1]/'tools'/'original_engine.py:OriginalAlfworld')
 
 def again(game):
     "`game`, written as a planning problem and read from it"
@@ -141,8 +143,8 @@ def stand_in(tmp_path, monkeypatch):
     yield
     forget()
 
-def test_the_variant_real_plays_the_games_of_a_household_there(stand_in):
-    learn, _ = world('alfworld').suites(EnvConfig(variant='real', train_suites=1, test_suites=1))
+def test_the_games_of_a_household_are_played_there(stand_in):
+    learn, _ = world(ORIGINAL).suites(EnvConfig(train_suites=1, test_suites=1))
     game = replace(learn[0].game('train', 0), task='do what people say')
     env = learn[0].env(game, 3)
     assert isinstance(env, OriginalEnv)
@@ -155,7 +157,7 @@ def test_the_variant_real_plays_the_games_of_a_household_there(stand_in):
         assert (obs, info['admissible_commands'], cut) == (ours.step(command), ours.admissible(), n == 2)
 
 def test_a_game_is_loaded_once(stand_in):
-    suite = world('alfworld').suite(EnvConfig(variant='real'))
+    suite = world(ORIGINAL).suite(EnvConfig())
     first, second = suite.games('train', 2)
     env = OriginalEnv([first, second])
     engines = []
@@ -164,8 +166,14 @@ def test_a_game_is_loaded_once(stand_in):
         engines.append(env.engine)
     assert engines[0] is engines[1] and engines[1] is not engines[2]
 
+@pytest.mark.parametrize('settings', [dict(variant='put'), dict(mock=False)])
+def test_what_the_original_does_not_have_is_refused(stand_in, settings):
+    for ask in (world(ORIGINAL).suites, world(ORIGINAL).suite):
+        with pytest.raises(ValueError, match='leave env.variant empty, and name no server'):
+            ask(EnvConfig(**settings))
+
 @pytest.mark.skipif(not missing_packages(), reason='the original engine is installed here')
 @pytest.mark.parametrize('ask', [lambda w, c: w.suites(c), lambda w, c: w.suite(c)])
 def test_without_the_package_a_run_ends_before_it_begins(ask):
     with pytest.raises(ValueError, match=r"no module alfworld.*pip install -e '\.\[alfworld\]'"):
-        ask(world('alfworld'), EnvConfig(variant='real'))
+        ask(world(ORIGINAL), EnvConfig())

@@ -218,5 +218,4 @@ def verb_style(
     "How an object is put down in a variant of ALFWorld: `move O to R` or `put O in/on R`"
     if variant in ('', 'move', 'put'):
         return variant or 'move'
-    raise ValueError(f'env.variant is {variant!r}: ALFWorld has move, which is usual, put, and real, '
-                     'which is the original engine')
+    raise ValueError(f'env.variant is {variant!r}: ALFWorld has move, which is usual, and put')

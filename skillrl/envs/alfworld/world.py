@@ -8,7 +8,6 @@ __all__ = ['Alfworld']
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #c697cee3
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 from fastcore.basics import patch
 from .router import ROUTER
@@ -17,14 +16,13 @@ from .expert import AlfworldExpert
 from .households import household
 from .notes import AlfworldNotes, read_goal
 from .prompt import official_prompt
-from .real import REAL, original_suites, with_original
 from .suites import HouseholdSuite, suites, verb_style
 from ..base import World, register
 from ...trajectory import Trajectory
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #cc97b6aa
 class Alfworld(World):
-    "ALFWorld, in generated households, official game files or on a server, and in the original engine"
+    "ALFWorld, in generated households, official game files or on a server"
     name = 'alfworld'
     categories = tuple(CATEGORIES)
     router = ROUTER
@@ -35,16 +33,12 @@ class Alfworld(World):
 
     def suites(self, config:Any)->tuple[list, list]: # Suites to learn in, suites to be judged in
         "The suites of a run"
-        if config.variant == REAL:
-            return original_suites(config)
         return suites(config)
 
     def suite(self, config:Any, name:str|None=None)->Any: # ValueError if there is no such household
         "The household called `name`, or train-000; the games of a folder or server if `config` has one"
         if config.games or not config.mock:
             return super().suite(config)
-        if config.variant == REAL:
-            return with_original(self.suite(replace(config, variant=''), name))
         return HouseholdSuite(household(name or 'train-000'), verb_style(config.variant))
 
     def notes(self, observation:str)->AlfworldNotes|None:
