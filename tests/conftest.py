@@ -1,5 +1,7 @@
 "What holds for all tests"
 import logging, signal
+import pytest
+from lives import Lives
 
 # One part of the library after another, all in under two minutes on two cores: `pytest -m smoke`
 SMOKE = {
@@ -46,3 +48,10 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for library in ('transformers', 'peft', 'trl'):
         logging.getLogger(library).addHandler(Announced())
+
+@pytest.fixture(scope='session')
+def lives():
+    "Where commands run in processes of their own"
+    made = Lives()
+    yield made
+    made.close()

@@ -1,9 +1,8 @@
 "Adapters in RL: what moves, what the reference is, what is saved, and what merging costs"
-import json, signal, time
+import json
 from pathlib import Path
 import pytest, torch
 import transformers as tf
-from lives import Lives
 from skillrl.agent import StepRow
 from skillrl.builders import build_rl_policy
 from skillrl.config import RLConfig, SkillRLConfig
@@ -228,19 +227,6 @@ def test_a_run_with_an_adapter_goes_on_to_the_same_bytes(tmp_path, method):
     whole = files(tmp_path/'whole')
     assert files(tmp_path/'cut') == whole
     check_weights(tmp_path/'whole', whole, method)
-
-def test_a_run_with_an_adapter_survives_a_kill(tmp_path):
-    (tmp_path/'c.json').write_text(json.dumps(SMALL | dict(sft=SMALL['sft'] | dict(method='lora'))))
-    args, lives = ['train', '--config', str(tmp_path/'c.json'), '--output'], Lives()
-    began = time.monotonic()
-    try:
-        assert lives.run(*args, str(tmp_path/'whole')) == 0
-        half = (time.monotonic() - began)/2
-        if lives.run(*args, str(tmp_path/'cut'), sig=signal.SIGKILL, seconds=half):
-            assert lives.run('train', '--resume', str(tmp_path/'cut')) == 0
-    finally:
-        lives.close()
-    assert files(tmp_path/'cut') == files(tmp_path/'whole')
 
 def check_weights(run, held, method):
     "The newest two adapters, the best, and a whole model only where SFT moved one"

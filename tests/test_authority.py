@@ -1,6 +1,6 @@
 "A folder from somebody else has no authority: what it names counts only when the user names it too"
 
-import json, re, shlex, signal, subprocess, sys, time
+import json, re, shlex, signal, sys, time
 from dataclasses import fields
 from pathlib import Path
 import pytest
@@ -13,7 +13,6 @@ from skillrl.skillopt.config import SkillOptConfig
 from skillrl.store import write_json
 from skillrl.training.pipeline import train
 
-SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
 KEYS = 'POLICY', 'TEACHER', 'EMBEDDING', 'ENGINE'
 SMALL = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1, 'env.collect_steps': 2,
          'env.max_steps': 2, 'env.test_tasks': 1, 'sft.games': 1, 'sft.steps': 1,
@@ -154,23 +153,23 @@ def again(err):
     told = [line for line in err.splitlines() if line.startswith('Stopped. Go on with: ')]
     return shlex.split(told[-1].split(': ', 1)[1])[1:]
 
-def stopped(*words, when):
-    "What the command says on Ctrl-C, which comes `when` there is something"
-    p = subprocess.Popen([*SKILLRL, *words], text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while p.poll() is None and not when() and time.monotonic() < deadline:
+def stopped(lives, run, *words):
+    "What `train` says on Ctrl-C, which comes when the first phase of `run` is under way"
+    lives.start('train', *words, '--output', run, err='said.txt')
+    state, deadline = Path(run)/'state.json', time.monotonic() + 120
+    while not (state.exists() and '"phase"' in state.read_text()):
+        assert time.monotonic() < deadline
         time.sleep(.01)
-    p.send_signal(signal.SIGINT)
-    _, err = p.communicate(timeout=120)
-    assert p.returncode == 130, err
-    return err
+    lives.send(signal.SIGINT)
+    assert lives.end() == 130
+    return Path('said.txt').read_text()
 
 WORLD = '''from skillrl.envs.alfworld.world import Alfworld
 class World(Alfworld):
     pass
 '''
 
-def test_the_owner_goes_on_with_the_command_that_is_told(tmp_path, capsys):
+def test_the_owner_goes_on_with_the_command_that_is_told(lives, tmp_path, capsys):
     "A world of one's own, named on the line or in a file with prices; pasted, the command goes on"
     name = 'my worlds/own.py:World'
     (tmp_path/'my worlds').mkdir()
@@ -179,20 +178,15 @@ def test_the_owner_goes_on_with_the_command_that_is_told(tmp_path, capsys):
     write_json(tmp_path/'c.json', SMALL | {'env.episodes': 2, 'model.prices': 'usd.json'})
     write_json(tmp_path/'d.json', SMALL)
     for run, given in dict(one=['--config', 'd.json'], two=['--config', 'c.json', '--episodes', '1']).items():
-        state = tmp_path/run/'state.json'
-        err = stopped('train', *given, '--env', name, '--output', run,
-                      when=lambda state=state: state.exists() and '"phase"' in state.read_text())
-        words = again(err)
+        words = again(stopped(lives, run, *given, '--env', name))
         first = ['--env', name] if run == 'one' else ['--config', 'c.json']
         assert words[:5] == ['train', '--resume', run, *first]
         told = sentence(capsys, *words[:3])
         assert name in told or 'usd.json' in told
         assert main(words) == 0
 
-def test_a_run_of_the_embedded_defaults_goes_on_with_nothing_named(tmp_path, capsys):
+def test_a_run_of_the_embedded_defaults_goes_on_with_nothing_named(lives, tmp_path):
     write_json(tmp_path/'d.json', SMALL)
-    state = tmp_path/'run'/'state.json'
-    err = stopped('train', '--config', 'd.json', '--output', 'run',
-                  when=lambda: state.exists() and '"phase"' in state.read_text())
-    assert again(err) == ['train', '--resume', 'run']
-    assert main(again(err)) == 0
+    words = again(stopped(lives, 'run', '--config', 'd.json'))
+    assert words == ['train', '--resume', 'run']
+    assert main(words) == 0

@@ -2,7 +2,6 @@
 import json, random, signal, time
 from pathlib import Path
 import pytest
-from lives import Lives
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import HouseholdSuite
@@ -20,12 +19,6 @@ def files(folder):
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in kept}
 
 @pytest.fixture(scope='module')
-def lives():
-    made = Lives(OPENAI_API_KEY=SECRET)
-    yield made
-    made.close()
-
-@pytest.fixture(scope='module')
 def config(tmp_path_factory):
     "File of a run that has all phases and little to do in each"
     path = tmp_path_factory.mktemp('config')/'small.json'
@@ -36,7 +29,7 @@ def config(tmp_path_factory):
 def whole(lives, config, tmp_path_factory):
     "A run that nobody stopped, and how long it took"
     folder, t = tmp_path_factory.mktemp('whole')/'run', time.monotonic()
-    assert lives.run('train', '--config', config, '--output', str(folder))==0
+    assert lives.run('train', '--config', config, '--output', folder, OPENAI_API_KEY=SECRET)==0
     return folder, time.monotonic()-t
 
 def play_until(kills, sig, seconds, folder, start, config):

@@ -1,7 +1,7 @@
 """A whole run with a teacher behind a real server.
 
 What it costs, what it leaves behind, and what an outage does to it."""
-import io, json, re, subprocess, sys
+import io, json, re, signal
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 import pytest
@@ -130,7 +130,6 @@ def test_a_policy_behind_a_server_is_judged_and_an_outage_is_no_failure(tmp_path
         assert main([*played, server.url])==1
     assert 'closed for good' in capsys.readouterr().err
 
-COMMAND = 'import sys; from skillrl.cli import main; sys.exit(main())'
 AT_ONCE = 16 # Calls that may be under way when a run is killed
 
 def play_or_teach(request):
@@ -140,28 +139,24 @@ def play_or_teach(request):
     new = re.search(r'\n- (go to [a-z]+ \d+)', request['body']['messages'][-1]['content'])
     return said(f'<action>{new[1] if new else "look"}</action>')
 
-def test_a_run_with_player_and_teacher_is_killed_and_pays_no_call_twice(tmp_path, key):
+def test_a_run_with_player_and_teacher_is_killed_and_pays_no_call_twice(lives, tmp_path, key):
     "Killed while the player collects, while the teacher distils, and while banks evolve"
-    def line(server, *first):
-        who = ['--policy-url', server.url, '--teacher-url', server.url]
-        return [sys.executable, '-c', COMMAND, 'train', *first, *who]
+    def status(server, *first):
+        return lives.run('train', *first, '--policy-url', server.url, '--teacher-url', server.url)
     begin = '--config', config_file(tmp_path), '--teacher', 'wise', '--policy-model', 'walker', '--output'
     with FaultServer(rest=play_or_teach) as server:
-        assert subprocess.run(line(server, *begin, str(tmp_path/'whole')), capture_output=True).returncode==0
+        assert status(server, *begin, tmp_path/'whole')==0
         paid, models = server.count, [r['body']['model'] for r in server.requests]
     distils = models.index('wise')
-    lives = []
     def mortal(request):
         if server.count in (distils//2, distils + AT_ONCE, paid - AT_ONCE):
-            lives[-1].kill()
+            lives.send(signal.SIGKILL)
         return play_or_teach(request)
     with FaultServer(rest=mortal) as server:
-        words = [*begin, str(tmp_path/'run')]
-        while not lives or lives[-1].returncode:
-            lives.append(subprocess.Popen(line(server, *words), stdout=-3, stderr=-3))
-            lives[-1].wait(300)
-            words = ['--resume', str(tmp_path/'run')]
-        assert len(lives)==4
+        ends = [status(server, *begin, tmp_path/'run')]
+        while ends[-1]:
+            ends.append(status(server, '--resume', tmp_path/'run'))
+        assert ends==[-signal.SIGKILL]*3 + [0]
         assert paid <= server.count <= paid + 3*AT_ONCE
     def same(held):
         alike = 'bank/', 'policy/', 'evolution.jsonl', 'metrics.jsonl', 'report.md', 'trajectories.jsonl'

@@ -1,5 +1,5 @@
 "The page of a training run: while another process writes the run, over damaged files, and in a real browser"
-import json, random, shutil, subprocess, sys, time
+import json, random, shutil, time
 from pathlib import Path
 from urllib.request import urlopen
 import pytest
@@ -121,20 +121,17 @@ def test_hostile_texts_stay_text(root):
 
 # ---- a run that goes on, in a real browser ----
 
-COMMAND = 'import sys; from skillrl.cli import main; sys.exit(main())'
-
-def test_a_run_is_followed_in_a_browser(chromium, tmp_path):
+def test_a_run_is_followed_in_a_browser(chromium, lives, tmp_path):
     write_json(tmp_path/'small.json', {k: v for k, v in SMALL.items()})
     root = tmp_path/'kitchen'
-    run = subprocess.Popen([sys.executable, '-c', COMMAND, 'train', '--config', str(tmp_path/'small.json'),
-                            '--output', str(root)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    lives.start('train', '--config', tmp_path/'small.json', '--output', root)
     while not (root/'config.json').exists():
-        assert run.poll() is None
+        assert lives.running()
         time.sleep(.05)
     with watch_run(root) as server:
         tabs = {width: opened(chromium, server.url, width) for width in (1280, 390)}
         said = []
-        while run.poll() is None:
+        while lives.running():
             for page, _ in tabs.values():
                 page.wait_for_timeout(100)
                 said.append(page.inner_text('#status'))
@@ -147,7 +144,7 @@ def test_a_run_is_followed_in_a_browser(chromium, tmp_path):
             shot(page, f'training_{width}')
             assert page.locator('#curves svg').count() == 2
             assert fits(page) and problems == []
-    assert run.returncode == 0
+    assert lives.end() == 0
     assert any('rl: ' in s for s in said) and any(s.startswith('At work') for s in said)
 
 @widths
