@@ -9,7 +9,7 @@ __all__ = ['COMMANDS', 'Command', 'parser', 'main']
 import argparse, difflib, os, sys, unicodedata, warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 from .config import EnvConfig, ModelConfig
 from .commands.look import doctor, export, inspect, watch
@@ -100,7 +100,7 @@ class Command:
     "One command of `skillrl`"
     run: Callable[[argparse.Namespace], int|None]
     flags: _Flags
-    outputs: dict[str, str] = field(default_factory=dict) # Flag → what `require_writable` is to look for
+    writes: str = '' # What `require_writable` is to look for at --output
     name: str = '' # Name of the function if left out
 
     def __post_init__(self):
@@ -153,9 +153,7 @@ _EVAL = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _SUITE | _FRESH | {
 # %% ../nbs/855_cli.ipynb #2eb7d830
 _AGENTS = {
     '--policy-command': _flag("a program that acts, such as 'claude -p'", 'none', metavar='CMD'),
-    '--teacher-command': _flag('a program that edits', 'none', metavar='CMD'),
-    '--handoff': _flag('write the questions to the teacher into this folder, '
-                       'and go on when they are answered', 'off', metavar='DIR')}
+    '--teacher-command': _flag('a program that edits', 'none', metavar='CMD')}
 
 _JOB = {
     '--questions': _flag('JSON or JSON lines with questions and answers to optimise on',
@@ -218,16 +216,12 @@ _FETCH = {
 
 _DOCTOR = _CONFIG | _WORLD | _POLICY | _ENGINE | _CHAT | _TEACHER | _GAMES
 
-_FILE = dict(output='file')
-_FOLDER = dict(output='folder')
-_WHOLE = dict(output='whole')
-
 COMMANDS = [
-    Command(train, _TRAIN, _FOLDER), Command(collect, _COLLECT, _FILE), Command(distill, _DISTILL, _FILE),
-    Command(sft, _SFT, _WHOLE), Command(rl, _RL, _WHOLE), Command(evolve, _EVOLVE, _FOLDER),
+    Command(train, _TRAIN, 'folder'), Command(collect, _COLLECT, 'file'), Command(distill, _DISTILL, 'file'),
+    Command(sft, _SFT, 'whole'), Command(rl, _RL, 'whole'), Command(evolve, _EVOLVE, 'folder'),
     Command(evaluate, _EVAL, name='eval'),
-    Command(optimize, _OPTIMIZE, _FOLDER | dict(handoff='folder')), Command(serve, _SERVE),
-    Command(fetch, _FETCH, _WHOLE), Command(export, _EXPORT, _FILE), Command(inspect, _INSPECT),
+    Command(optimize, _OPTIMIZE, 'folder'), Command(serve, _SERVE),
+    Command(fetch, _FETCH, 'whole'), Command(export, _EXPORT, 'file'), Command(inspect, _INSPECT),
     Command(watch, _WATCH), Command(doctor, _DOCTOR)]
 
 # %% ../nbs/855_cli.ipynb #23c22898
@@ -245,7 +239,7 @@ def parser()->argparse.ArgumentParser:
     for c in COMMANDS:
         about = c.run.__doc__
         sub = commands.add_parser(c.name, help=about, description=about, allow_abbrev=False)
-        sub.set_defaults(run=c.run, parser=sub, outputs=c.outputs)
+        sub.set_defaults(run=c.run, parser=sub, writes=c.writes)
         for flag, kw in c.flags.items():
             sub.add_argument(flag, **kw)
     return p
@@ -267,16 +261,13 @@ def _nearest(sub, word):
     return f'it has {", ".join(flags)}'
 
 # %% ../nbs/855_cli.ipynb #70bb37c9
-def _check_outputs(args):
+def _check_output(args):
     "OSError for a result that could not be written, before anything is played or paid"
     from skillrl.outputs import require_writable
-    for flag, what in args.outputs.items():
-        path = getattr(args, flag)
-        if path is None:
-            continue
-        if args.command == 'export' and args.format in ('skill_md', 'merged'):
-            what = 'whole'
-        require_writable(path, what)
+    if not args.writes or args.output is None:
+        return
+    folders = args.command == 'export' and args.format in ('skill_md', 'merged')
+    require_writable(args.output, 'whole' if folders else args.writes)
 
 # %% ../nbs/855_cli.ipynb #484f65ad
 def _sentence(e):
@@ -324,7 +315,7 @@ def main(
 # %% ../nbs/855_cli.ipynb #af41268e
 def _status(args):
     try:
-        _check_outputs(args)
+        _check_output(args)
         return args.run(args) or 0
     except KeyboardInterrupt:
         return 130

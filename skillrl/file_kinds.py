@@ -105,7 +105,6 @@ _FOLDERS = {
     'skill': _holds('SKILL.md'),
     'bank of SKILL.md folders': _holds('*/SKILL.md'),
     'questions to a model': _holds('exchanges.jsonl'),
-    'questions that wait for an answer': _holds('*.question.md'),
     'folder of runs': _holds_runs,
     'folder of games': _holds_games}
 KINDS = *_FOLDERS, *_MARKS, 'skill document', 'empty file'

@@ -186,7 +186,6 @@ class Job:
     teacher:str = opt(None)
     teacher_url:str = authority(None, bare='@?#')
     teacher_command:str = authority(None)
-    handoff:str = authority(None)   # Folder of questions to the teacher
     split:list|None = None          # Shares of train, val and test
     skill:str = authority(None)     # File or folder to begin with
 

@@ -249,12 +249,6 @@ def _game_folder(path):
     found = Counter(p.relative_to(path).parts[0] for p in game_files(path))
     return Table(['folder', 'games'], sorted(found.items())).text(width())
 
-def _waiting(path):
-    from skillrl.llm.handoff import open_questions
-    unanswered = counted(len(open_questions(path)), 'question')
-    every = counted(len(list(path.glob('*.question.md'))), 'question')
-    return f'{unanswered} without an answer, {every} in all'
-
 def _questions(path):
     from skillrl.envs.questions import read_questions
     rows = [[i['id'], i['question'], i.get('answers', '')] for i in read_questions(path)]
@@ -290,7 +284,6 @@ _SHOWS = {
     'policy': _policy,
     'skill': _skill,
     'questions to a model': _asked,
-    'questions that wait for an answer': _waiting,
     'folder of runs': _runs,
     'folder of games': _game_folder,
     'trajectories': _trajectories,

@@ -434,29 +434,11 @@ def optimize_by(program, *more):
     "The line that optimizes for the questions of `forms`, which `program` answers"
     command = f'{sys.executable} -I -S {program}'
     line = ['optimize', '--questions', 'forms.jsonl', '--policy-command', command, *TINY, '--output', 'o']
-    teacher = [] if '--handoff' in more else ['--teacher-command', command]
-    return [*line, *teacher, *more]
+    return [*line, '--teacher-command', command, *more]
 
 
 def test_programs_can_act_and_edit(forms, capsys):
     assert main(optimize_by(forms / 'agent.py')) == 0
-    assert 'Say aye.' in (forms / 'o' / 'best_skill.md').read_text()
-
-
-def test_questions_to_the_teacher_can_be_answered_by_hand(forms, capsys):
-    assert main(optimize_by(forms / 'agent.py', '--handoff', 'asked')) == 1
-    assert 'wait' in capsys.readouterr().err
-    assert list((forms / 'asked').glob('*.question.md'))
-    command = f'{sys.executable} -I -S {forms / "agent.py"}'
-    again = ['optimize', '--resume', 'o', '--questions', 'forms.jsonl', '--policy-command', command]
-    again += ['--handoff', 'asked']
-    for _ in range(6):
-        for q in (forms / 'asked').glob('*.question.md'):
-            q.with_name(q.name.replace('.question', '.answer')).write_text(
-                '{"edits": [{"op": "append", "content": "Say aye."}]}'
-            )
-        if main(again) == 0:
-            break
     assert 'Say aye.' in (forms / 'o' / 'best_skill.md').read_text()
 
 
@@ -492,8 +474,8 @@ def test_one_role_is_given_to_one_only(forms, capsys):
         'cat',
         '--teacher',
         'a',
-        '--handoff',
-        'd',
+        '--teacher-command',
+        'cat',
     )
     assert 'no such program' in sentence(
         capsys,
@@ -502,8 +484,8 @@ def test_one_role_is_given_to_one_only(forms, capsys):
         'forms.jsonl',
         '--policy-command',
         'no-such-agent',
-        '--handoff',
-        'd',
+        '--teacher-command',
+        'cat',
     )
 
 

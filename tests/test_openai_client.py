@@ -8,7 +8,6 @@ from skillrl.llm.base import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.command import CommandChat
-from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
 from skillrl.llm.service import MAX_RETRY_WAIT, Garbled, is_local, read_chat, retry_wait
 from skillrl.store import JsonlLog
@@ -609,13 +608,9 @@ def test_a_form_and_a_limit_may_be_refused_in_one_call(client):
     with FaultServer(rest=answer) as s:
         assert client(s).reply(ask(), max_tokens=9, response_format=SKILL).ok and s.count==4
 
-def test_chats_without_a_server_take_a_form_and_ignore_it(tmp_path):
+def test_chats_without_a_server_take_a_form_and_ignore_it():
     for chat in (ScriptedChat(['Rinse it.']), CommandChat([sys.executable, '-c', 'print("Rinse it.")'])):
         assert chat.reply(ask(), response_format=SKILL).text=='Rinse it.'
-    with pytest.raises(Handoff) as e:
-        HandoffChat(tmp_path).reply(ask(), response_format=SKILL)
-    answer_place(e.value.questions[0]).write_text('Rinse it.')
-    assert HandoffChat(tmp_path).reply(ask(), response_format=SKILL).text=='Rinse it.'
 
 # --- where and with which key ---
 def test_azure(client, monkeypatch):

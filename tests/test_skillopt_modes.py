@@ -8,7 +8,6 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.ruleworld import INVOICE_RULES, RuleOptimizer, RuleTarget, RuleWorld, minded, needed
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
-from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.outcome import describe_outcome
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.viewers.run import describe_worth, read_run
@@ -530,56 +529,6 @@ def test_calls_of_a_process_that_was_killed_count_for_the_limit():
     assert said['stopped'] and 40 + len(clerk.asked)==total(said, 'calls', 'target') <= 200
 
 # Other models and machines
-
-def answered(folder, tutor):
-    "Answer every question in `folder` as `tutor` would"
-    for q in HandoffChat(folder) and Handoff(folder).questions:
-        system, user = re.findall(r'^## (?:system|user)\n\n(~+)\n(.*?)\n\1$', q.read_text(encoding='utf-8'),
-                                  re.M | re.S)
-        answer_place(q).write_text(tutor.chat(system=system[1], user=user[1])[0], encoding='utf-8')
-
-def test_an_optimizer_that_is_asked_by_files():
-    tutor, rounds = Tutor(slow_update=dict(guidance=GOOD), meta_skill=dict(memory='Short lines.')), 0
-    settings = dict(slow_update='gated', meta_skill=True)
-    while True:
-        clerk = Clerk()
-        try:
-            summary = trainer(HandoffChat('asked'), clerk, **settings).train()
-        except Handoff as e:
-            rounds += 1
-            told = (r'\d+ questions? in asked waits? for an answer: '
-                    r'write the one to \d{4}-\w+\.question\.md into')
-            assert re.search(told, str(e))
-            assert len(e.questions) >= 1
-            answered('asked', tutor)
-            assert rounds < 40
-        else:
-            break
-    assert rounds >= 4
-    assert summary['total_accepts'] >= 1
-    assert len(tutor.asked) == len(list(Path('asked').glob('*.question.md')))
-    inside('direct', lambda: trainer(Tutor(slow_update=dict(guidance=GOOD),
-                                           meta_skill=dict(memory='Short lines.')), **settings).train())
-    for name in ('best_skill.md', 'current_skill.md'):
-        assert text(name) == Path(f'direct/run/{name}').read_text()
-    def what(r):
-        return {k: v for k, v in r.items() if k != 'usage'}
-
-    direct = json.loads(Path('direct/run/history.json').read_text())
-    assert list(map(what, read('history.json'))) == list(map(what, direct))
-
-def test_no_rollout_is_paid_twice_while_questions_wait():
-    clerk, tutor = Clerk(), Tutor()
-    while True:
-        try:
-            trainer(HandoffChat('asked'), clerk, num_epochs=1).train()
-        except Handoff:
-            answered('asked', tutor)
-        else:
-            break
-    calm = Clerk()
-    inside('direct', lambda: trainer(Tutor(), calm, num_epochs=1).train())
-    assert Counter(clerk.asked) == Counter(calm.asked)
 
 AGENT = '''
 import re

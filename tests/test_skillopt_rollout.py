@@ -7,7 +7,6 @@ import pytest
 from skillrl.llm.base import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply, Outage
-from skillrl.llm.handoff import Handoff, HandoffChat, answer_place
 from skillrl.concurrency import Journal, ThreadExecutor, outcome_of
 from skillrl.llm.meter import GivenUp, Meter, add_usage
 from skillrl.envs.items import canonical_json, check_items
@@ -211,23 +210,6 @@ def test_an_environment_cannot_swallow_a_spent_budget():
         raise BudgetExceeded('nothing is left')
     with pytest.raises(BudgetExceeded):
         play(Deaf(), guard=guard)
-
-@pytest.mark.parametrize('swallow', [False, True])
-def test_questions_handed_over_are_all_asked_before_the_stop(tmp_path, swallow):
-    class Curious(Env):
-        def rollout_one(self, **kw):
-            try:
-                return super().rollout_one(**kw)
-            except Exception:
-                if swallow:
-                    return dict(hard=0)
-                raise
-    with pytest.raises(Handoff) as e:
-        play(Curious(), items=ITEMS[:9], client=HandoffChat(tmp_path/'q'))
-    assert len(e.value.questions)==9
-    for q in e.value.questions:
-        answer_place(q).write_text(f"answer {q.read_text().split('question ')[-1].split()[0]}")
-    assert [r.hard for r in play(Curious(), items=ITEMS[:9], client=HandoffChat(tmp_path/'q'))]==[1]*9
 
 # C10, E1: 1.0.0 scores a lost call as a wrong answer, and remembers that score for ever
 

@@ -127,10 +127,10 @@ WRONG = {
     'optimize --set batch_size=x': 'batch_size',
     'optimize --skill nothing.md': 'nothing.md',
     'optimize --teacher t': '--questions or --bank',
-    'optimize --questions forms.jsonl --policy-model a --handoff h --teacher b': '--handoff',
+    'optimize --questions forms.jsonl --teacher b --teacher-command cat': '--teacher-command',
     'optimize --bank nothing': 'nothing',
     'optimize --output trained': 'trained',
-    'optimize --questions forms.jsonl --policy-command no-such-agent --handoff h': 'no-such-agent',
+    'optimize --questions forms.jsonl --policy-command no-such-agent --teacher-command cat': 'no-such-agent',
     'optimize --resume things': 'things',
 }
 UNREAD = {

@@ -31,7 +31,7 @@ def _base(args):
     if args.resume:
         return read_settings(Path(args.resume)/'config.json')
     base = _COUNTS if args.bank else _RULES
-    if args.questions or args.teacher or args.teacher_command or args.handoff:
+    if args.questions or args.teacher or args.teacher_command:
         base = {}
     return base | _ONE_STEP if args.smoke else base
 
@@ -65,12 +65,9 @@ def _client_of(
 )->Any:             # A `Chat`; None where nobody is named
     "Whom the flags name for `role`"
     from skillrl.builders import build_client
-    from skillrl.llm.handoff import HandoffChat
     command, m = getattr(args, f'{role}_command'), config.model
     if command:
         return _program(role, command)
-    if role=='teacher' and args.handoff:
-        return HandoffChat(args.handoff)
     name, address, key = (getattr(m, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
     return build_client(m, name, address, key) if name else None
 
@@ -92,7 +89,7 @@ def _program(role, command):
 # %% ../../nbs/830_commands.jobs.ipynb #b5ffd7dd
 _WHO = {
     'policy': ('policy', 'policy_model', 'policy_command'),
-    'teacher': ('teacher', 'teacher_command', 'handoff')}
+    'teacher': ('teacher', 'teacher_command')}
 
 def _check_roles(args):
     "Refuse two for one role"
@@ -135,8 +132,7 @@ def _question_job(args, c):
     if policy is None:
         raise ValueError('--questions needs --policy-model or --policy-command: name who answers them')
     if teacher is None:
-        raise ValueError('--questions needs --teacher, --teacher-command or --handoff: '
-                         'name who edits the skill')
+        raise ValueError('--questions needs --teacher or --teacher-command: name who edits the skill')
     env = question_env(args.questions, args.split, c.seed, _FEW if args.smoke else None)
     return env, policy, teacher
 
@@ -174,7 +170,7 @@ def _bank_job(args, c):
     return env, policy, teacher or TeacherOptimizer(world(config.env.name).teacher())
 
 # %% ../../nbs/830_commands.jobs.ipynb #d6519025
-_MODELS = 'policy_model policy_url policy_command teacher teacher_url teacher_command handoff'.split()
+_MODELS = 'policy_model policy_url policy_command teacher teacher_url teacher_command'.split()
 
 _JOB_FLAGS = [*vars(Job())]
 

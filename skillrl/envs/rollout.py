@@ -18,7 +18,7 @@ from ..concurrency import Done, Executor, Journal, ThreadExecutor
 from .items import canonical_json, check_items
 from ..llm.ledger import BudgetExceeded, Ledger
 from ..llm.reply import Outage, redact
-from ..llm.meter import STOPS, Meter, add_usage, close_meter, error_message, model_of
+from ..llm.meter import Meter, add_usage, close_meter, error_message, model_of
 from ..store import fingerprint
 from ..tables import clip
 from ..types import RolloutResult
@@ -45,7 +45,7 @@ def _excerpt(text):
     return clip(redact(text), 600)
 
 # %% ../../nbs/507_envs.rollout.ipynb #ad45a087
-_NOT_ITS_DOING = OSError, MemoryError, Outage, *STOPS
+_NOT_ITS_DOING = OSError, MemoryError, Outage, BudgetExceeded
 
 def broke_on_answer(
     e:Any,       # What `rollout_one` returned or raised
@@ -80,7 +80,7 @@ class RolloutEntry:
         "Was it played without a score?"
         return self.result is not None and not self.result.ok
 
-def play_entry(env:Any, e:RolloutEntry)->tuple: # The first of `STOPS` is raised
+def play_entry(env:Any, e:RolloutEntry)->tuple: # A `BudgetExceeded` of the meter is raised
     "What `rollout_one` returned or raised, and the meter"
     item = dict(e.item) if type(e.item) is dict else e.item  # Its own, in which it may write
     try:
@@ -95,13 +95,13 @@ def play_entry(env:Any, e:RolloutEntry)->tuple: # The first of `STOPS` is raised
 
 # %% ../../nbs/507_envs.rollout.ipynb #1aec53c4
 def run_jobs(executor:Executor, fn:Callable, jobs:list, done:Done)->list:
-    "Outcomes in the order of `jobs`; raises the first of `STOPS` among them"
+    "Outcomes in the order of `jobs`; raises the first `BudgetExceeded` among them"
     def heard(place:int, out:Any)->bool:
         ended = done(place, out)
         return ended or isinstance(out, BudgetExceeded)
     outcomes = executor.run(fn, jobs, heard)
     for out in outcomes:
-        if isinstance(out, STOPS):
+        if isinstance(out, BudgetExceeded):
             raise out
     return outcomes
 
@@ -157,7 +157,7 @@ def is_hopeless(self:RolloutStage)->bool:
 @patch
 def complete(self:RolloutStage, e:RolloutEntry, out:Any)->bool:
     "Take in what came of the entry `e`; True if no more should begin"
-    if isinstance(out, STOPS):
+    if isinstance(out, BudgetExceeded):
         return False
     meter, e.meter = e.meter, None
     if isinstance(out, tuple):

@@ -15,8 +15,7 @@ from fastcore.basics import patch
 from .base import Chat
 from .process import Ended, run_command, safe_env
 from .reply import ChatReply, redact
-from .handoff import as_text, quoted
-from ..store import fingerprint
+from ..store import fingerprint, to_json
 
 # %% ../../nbs/355_llm.command.ipynb #5d977257
 NAME = 'skill'                                # Of the work folder, as SKILL.md says
@@ -41,6 +40,20 @@ def check_files(
                             'give text, or the Path of a file that is there')
     return files
 
+# %% ../../nbs/355_llm.command.ipynb #c2f7e914
+def _as_text(content):
+    "`content` as it is, or its parts as JSON"
+    return content if isinstance(content, str) else to_json(content, indent=1)
+
+def _quoted(messages):
+    "`messages` under their roles, each fenced so that nothing in it passes for what stands outside"
+    return '\n\n'.join(f'## {m["role"]}\n\n{_fenced(_as_text(m["content"]))}' for m in messages)
+
+def _fenced(text):
+    longest = max((len(run) for run in re.findall('~+', text)), default=0)
+    fence = '~' * max(3, longest + 1)
+    return f'{fence}\n{text}\n{fence}'
+
 # %% ../../nbs/355_llm.command.ipynb #378c64b9
 _FRONT = (f'---\nname: {NAME}\ndescription: How to do the task in task.md. '
           'Read it before you begin.\n---\n\n')
@@ -50,9 +63,9 @@ _BEGIN = 'Follow these instructions, which are in SKILL.md too:'
 
 def _task(messages):
     "What `task.md` says"
-    system = '\n\n'.join(as_text(m['content']) for m in messages if m['role'] == 'system')
+    system = '\n\n'.join(_as_text(m['content']) for m in messages if m['role'] == 'system')
     rest = [m for m in messages if m['role'] != 'system']
-    task = as_text(rest[0]['content']) if len(rest) == 1 else quoted(rest)
+    task = _as_text(rest[0]['content']) if len(rest) == 1 else _quoted(rest)
     return system, _with_skill(system, task) if system else task
 
 def _with_skill(system, task):

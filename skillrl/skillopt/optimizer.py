@@ -13,8 +13,8 @@ from fastcore.basics import patch
 from ..concurrency import Executor, Journal, ThreadExecutor
 from ..llm.base import Chat
 from ..llm.json_reply import json_values
-from ..llm.ledger import Ledger
-from ..llm.meter import STOPS, Meter, add_usage, error_message, model_of
+from ..llm.ledger import BudgetExceeded, Ledger
+from ..llm.meter import Meter, add_usage, error_message, model_of
 from ..llm.reply import Outage, redact
 from ..skills.editor import Patch, skill_hash
 from .prompts import EDITING, FORMS, KEYS, parse_answer, answer_field, fenced, load_prompt
@@ -128,7 +128,7 @@ def _send(self:Optimizer, call):
     text, usage = None, {}
     try:
         text, usage = meter.chat(**call)
-    except STOPS:
+    except BudgetExceeded:
         raise
     except Exception as e:
         meter.lost['raised'] = error_message(e)
