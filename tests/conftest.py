@@ -1,5 +1,5 @@
 "What holds for all tests"
-import logging, signal
+import logging, os, signal
 import pytest
 from lives import Lives
 
@@ -55,3 +55,7 @@ def lives():
     made = Lives()
     yield made
     made.close()
+
+def pytest_xdist_auto_num_workers():
+    "One worker more than there are cores, for many tests wait for a server, a disk or a time limit"
+    return os.cpu_count() + 1

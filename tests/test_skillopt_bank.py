@@ -23,12 +23,12 @@ def run(tmp_path_factory):
         HouseholdSuite(households('test', 2)[1]),
         SkillBank(),
         build_policy(SkillRLConfig()),
-        sizes=dict(train=12, val=8, test=4),
+        sizes=dict(train=8, val=6, test=2),
     )
     config = SkillOptConfig(
         num_epochs=2,
-        batch_size=12,
-        minibatch_size=12,
+        batch_size=8,
+        minibatch_size=8,
         edit_budget=6,
         lr_scheduler='constant',
         workers=1,
