@@ -325,7 +325,7 @@ def rollout_limits(
     "Limits of a rollout; on a live server one episode at a time"
     m = config.model
     parallel = 1 if suite.live else 192
-    return Limits(m.max_new_tokens or None, m.max_prompt_tokens, parallel, m.decode, m.length_norm)
+    return Limits(m.max_new_tokens or None, m.max_prompt_tokens, parallel, m.decode)
 
 def play_episodes(
     policy:Any,              # Who plays

@@ -129,8 +129,7 @@ class ModelConfig:
     checkpoint:str = authority('') # A policy's folder or model name; empty for ours
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
-    decode:str = opt('free', choices=('free', 'admissible', 'score')) # What weights may write as a command
-    length_norm:bool = opt(False) # Whether `score` compares the mean log-prob of tokens, and not their sum
+    decode:str = opt('free', choices=('free', 'admissible')) # What weights may write as a command
     threads:int = opt(1, lo=1) # Of training and playing; another number gives other bytes
     device:str = opt('auto', choices=('auto', 'cpu', 'cuda')) # `auto` takes a GPU
     dtype:str = opt('auto', choices=('auto', 'float32', 'bfloat16')) # Of matrix products; bfloat16 on a GPU
@@ -183,9 +182,6 @@ def _check_decoding(model, agent):
     if agent.no_repeat and model.decode == 'free':
         raise ValueError('agent.no_repeat is true and model.decode is free, so nothing keeps a command from '
                          'coming again: set model.decode to admissible, or agent.no_repeat to false')
-    if model.decode == 'score' and agent.reply != 'action':
-        raise ValueError(f'model.decode is score and agent.reply is {agent.reply}, but commands are scored '
-                         'where the prompt ends: set agent.reply to action, or model.decode to admissible')
     for name in ('policy_model_id', 'engine_api_base'):
         value = getattr(model, name)
         if value and model.decode != 'free':
