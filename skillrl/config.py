@@ -114,11 +114,11 @@ class EvolutionConfig:
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
     val_tasks:int = opt(8, lo=1) # Episodes of one round, where RL plays none
-    gate:str = opt('probation', choices=('probation', 'sign', 'bound', 'strict', 'none')) # What decides
+    gate:str = opt('probation', choices=('probation', 'sign', 'none')) # What decides
     trial_share:float = opt(0.1, lo=0, hi=1) # Groups of tries in which a proven skill is on trial again
     trial_groups:int = opt(24, lo=1) # Groups that show no effect, after which a skill is retired
-    gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide under `sign`, `bound` and `strict`
-    alpha:float = opt(0.1, above=0, hi=0.5) # Chance that a useless change is kept, under `sign` and `bound`
+    gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide under `sign`
+    alpha:float = opt(0.1, above=0, hi=0.5) # Chance that a useless change is kept, under `sign`
     interims:int = opt(3, lo=1) # Most interim analyses of a gate
     capacity:int = opt(100, lo=1) # Most active skills and mistakes; the least useful go first
 
