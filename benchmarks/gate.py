@@ -151,10 +151,10 @@ class Dreamer:
     def propose(self, bank, failures, evidence, categories, limit):
         return [Proposal('add', Skill('', 'narrow', f'idea {i}', category='cool')) for i in range(3)]
 
-def reported(rule, times):
+def reported(times):
     "Errors of the figure on report games and of the gate's own, over many evolution rounds"
     effects = {'idea 0': lambda g: .15, 'idea 1': lambda g: 0., 'idea 2': lambda g: 0.}
-    config = EvolutionConfig(evolution_threshold=1., gate=rule, gate_tasks=64)
+    config = EvolutionConfig(evolution_threshold=1., gate='sign', gate_tasks=64)
     fair, flattering = [], []
     for seed in range(times):
         report = games('report', 16, seed)
@@ -195,13 +195,12 @@ class Promises:
         self.rows.append([name, f'{worth:+.2f}', rate, f'{pairs:.0f}', said, verdict])
 
 def try_additions(promises, times, first):
-    "Every sort of addition under every rule"
-    tested = [(rule, limit) for limit in LIMITS for rule in ('sign', 'bound')]
-    for rule, limit in [*tested, ('strict', LIMITS[0]), ('none', LIMITS[0])]:
-        n = times if (rule, limit) in tested else times//10
+    "Every sort of addition, with a gate and without"
+    for rule, limit in [*(('sign', limit) for limit in LIMITS), ('none', LIMITS[0])]:
+        n = times if rule == 'sign' else times//10
         for sort, (*_, promised) in kinds(0).items():
             tries = (added(sort, rule, limit, i) for i in range(first, first + n))
-            if (rule, limit) not in tested:
+            if rule == 'none':
                 promised = ''
             often = .9 if limit >= 64 else .85
             promises.add(f'{rule} {limit}: {sort}', tries, promised, often if promised == 'often' else ALPHA)
@@ -220,15 +219,12 @@ def main(times, seed):
     try_the_rest(promises, times, seed*10**6)
     print(Table(['proposal', 'worth', 'accepted', 'pairs', 'promised', ''], promises.rows))
     broken = promises.broken
-    for rule in ('sign', 'strict'):
-        fair, flattering = reported(rule, times//5)
-        error, half, text = mean(fair)
-        if abs(error) > .03 + half:
-            broken.append(f'{rule}: reported')
-        print(f'\n{rule}: reported success of the chosen bank, less the true one: {text}; '
-              'promised within 0.03')
-        print(f"{rule}: what was kept gained more in the gate's own games than it is worth: "
-              f'{mean(flattering)[2]}')
+    fair, flattering = reported(times//5)
+    error, half, text = mean(fair)
+    if abs(error) > .03 + half:
+        broken.append('reported')
+    print(f'\nReported success of the chosen bank, less the true one: {text}; promised within 0.03')
+    print(f"What was kept gained more in the gate's own games than it is worth: {mean(flattering)[2]}")
     print(f'\nbroken: {", ".join(broken) or "none"}')
     return not broken
 

@@ -31,7 +31,6 @@ STORE = 'tests/test_store.py tests/test_power_loss.py'
 ADAPTER = 'tests/test_adapter.py'
 LOOP = f'{CORE} tests/test_phases.py'
 DECODING = 'tests/test_decoding.py'
-SCORING = 'tests/test_scoring.py'
 RELATIVES = 'tests/test_loss_options.py'
 PREFIXES = 'tests/test_prefixes.py'
 CONVERSATION = 'tests/test_conversation.py'
@@ -93,14 +92,8 @@ MUTATIONS = [
     Mutation('log-probs forget what could be chosen', 'llm/local.py', 'if allowed is not None:', 'if False:', DECODING),
     Mutation('a reply may end before its command', 'llm/decoding.py', 'broken.union(self.end_ids)', 'broken', DECODING),
     Mutation('a command is withheld whatever was learnt', 'agent.py', 'sent = self.sent.get(self.knowledge, ())', 'sent = set().union(*self.sent.values())', DECODING),
-    Mutation('a command sees its neighbours', 'llm/scoring.py', 'sight[n:, n:] = _lineage(tree)', 'pass', SCORING),
-    Mutation('positions run on through the tree', 'llm/scoring.py', 'positions[b, here] = sight.sum(1) - 1', 'positions[b, here] = torch.arange(len(sight))', SCORING),
-    Mutation('a choice is not weighed against others', 'llm/scoring.py', 'return weights.diff()', 'return weights[1:]/len(ids)', SCORING),
-    Mutation('temperature ignored in a choice', 'llm/scoring.py', '(scores/temperature).softmax(0)', 'scores.softmax(0)', SCORING),
-    Mutation('length not divided out', 'llm/scoring.py', 'torch.mean if c.length_norm else torch.sum', 'torch.sum', SCORING),
-    Mutation('scored rows are trained as free ones', 'llm/local.py', 'if by_score(allowed):\n        return', 'if False:\n        return', SCORING),
-    Mutation('demonstrations think though replies do not', 'agent.py', 'write_reply(thought, action, episode.agent.reply)', 'write_reply(thought, action)', SCORING),
-    Mutation('a published prompt asks for a thought', 'agent.py', "if agent.reply == 'action':", 'if False:', SCORING),
+    Mutation('demonstrations think though replies do not', 'agent.py', 'write_reply(thought, action, episode.agent.reply)', 'write_reply(thought, action)', 'tests/test_agent.py'),
+    Mutation('a published prompt asks for a thought', 'agent.py', "if agent.reply == 'action':", 'if False:', 'tests/test_agent.py'),
     Mutation('a tag inside a command', 'llm/decoding.py', 'right and spelled and not _TAG.search(spelled)', 'right and spelled', f'{DECODING} -k tag_in_it'),
     Mutation('alpha is the rank', 'llm/adapter.py', 'lora_alpha=self.alpha', 'lora_alpha=self.rank', f'{ADAPTER} -k alpha_by'),
     Mutation('the bits of a base are forgotten', 'llm/adapter.py', "else base, known['bits']", 'else base, 0', f'{ADAPTER} -k as_many_bits'),

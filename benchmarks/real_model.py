@@ -5,13 +5,12 @@
 
 DIR holds one folder for each official split. The expert plays each game of `train` (or `valid_train`) once,
 and the model learns with all its weights to write what it wrote, in replies of the form that `--reply`
-names: `think+action` or `action`. Every game of the other splits is played once, 50 steps: freely at
-temperature 0.4, and by a model of actions alone by choosing among the admissible commands by score as well.
-Ten of these games are also played by the model as it came. With `--iterations`, an adapter then learns by RL
-in the training games, 4 games of 4 episodes at a time, and every game is played freely before and after it.
-Models and what was judged go below `--out`, and the command goes on from what is there. `--games` judges
-the first N games of a split only, for a trial. `--save` adds what is below `--out` to FILE, one entry for
-each reply form, with RL and without. Some 100 CPU-minutes of training with 135 M parameters, and 14 GB.
+names: `think+action` or `action`. Every game of the other splits is played once, 50 steps, at temperature
+0.4. Ten of these games are also played by the model as it came. With `--iterations`, an adapter then learns
+by RL in the training games, 4 games of 4 episodes at a time, and every game is played freely before and
+after it. Models and what was judged go below `--out`, and the command goes on from what is there. `--games`
+judges the first N games of a split only, for a trial. `--save` adds what is below `--out` to FILE, one entry
+for each reply form, with RL and without. Some 100 CPU-minutes of training with 135 M parameters, and 14 GB.
 """
 import argparse, random, time
 from pathlib import Path
@@ -81,25 +80,19 @@ class Condition(NamedTuple):
     what:str       # Its name
     model:Path     # Folder of a model or an adapter
     games:int|None # Of each split; None for all
-    settings:dict  # Which differ from the defaults
 
 def conditions(a, base, folder):
     "What is judged: with RL, the model before and after it"
-    trained = Condition('written freely', folder/f'epoch{a.epochs}', a.games, {})
+    trained = Condition('written freely', folder/f'epoch{a.epochs}', a.games)
     if a.iterations:
-        return [trained, Condition('written freely after RL', folder/f'rl{a.iterations}', a.games, {})]
-    found = [trained]
-    if a.reply == 'action':
-        found.append(trained._replace(what='chosen by score', settings={'model.decode': 'score'}))
-    return found + [Condition('written freely, untrained', base, UNTRAINED, {})]
+        return [trained, Condition('written freely after RL', folder/f'rl{a.iterations}', a.games)]
+    return [trained, Condition('written freely, untrained', base, UNTRAINED)]
 
 def play(condition, suite, split, config):
     "Trajectories of games of `split`"
-    c = config.merged(condition.settings)
     policy = load_policy(condition.model, PLACE)
-    episodes = build_episodes(suite, suite.games(split)[:condition.games], None, c, 50)
-    temperature = 0. if condition.settings else .4
-    return evaluate(policy, episodes, temperature=temperature, limits=rollout_limits(suite, c))
+    episodes = build_episodes(suite, suite.games(split)[:condition.games], None, config, 50)
+    return evaluate(policy, episodes, temperature=.4, limits=rollout_limits(suite, config))
 
 def judged(played):
     "What was won of `played`, as it is kept"

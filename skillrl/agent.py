@@ -226,7 +226,7 @@ class StepRow:
     reply_ids:list[int]  # Tokens it wrote, the end token included
     logprobs:list[float] = field(default_factory=list) # When sampled, at temperature 1
     valid:bool = True    # Whether the reply was an admissible action
-    allowed:Any = None   # `NextTokens` for each token, or `Candidates` for all; None if anything could come
+    allowed:Any = None   # `NextTokens` for each token; None if anything could come
     advantage:float|None = field(default=None, repr=False) # What RL credits it with
 
     @property
@@ -322,8 +322,7 @@ class Limits:
     max_new_tokens:int|None = None    # Replies are cut here; None for the policy's own limit
     max_prompt_tokens:int|None = None # Longer prompts lose history first
     parallel:int = 192                # Most episodes under way at a time
-    decode:str = 'free'               # As `model.decode`: 'admissible' and 'score' keep to what is admissible
-    length_norm:bool = False          # Under 'score', compare the mean log-prob of tokens and not their sum
+    decode:str = 'free'               # As `model.decode`: 'admissible' keeps to what is admissible
 
     def within(self,
         positions:int|None, # Of the model; None where nobody knows them
@@ -375,9 +374,7 @@ def _allowed(live, limits):
     if limits.decode == 'free':
         return {}
     from skillrl.llm.decoding import Choices
-    scored = limits.decode == 'score'
-    choices = [Choices(e.choices(), e.agent.reply != 'action', scored, limits.length_norm) for e in live]
-    return dict(allowed=choices)
+    return dict(allowed=[Choices(e.choices(), e.agent.reply != 'action') for e in live])
 
 def _turn(live, policy, limits, **kw):
     "Play one step of each of `live`; pairs of episode and reply, without those that got none"

@@ -245,9 +245,8 @@ def announce_rounds(
 )->str: # The sentences; empty where nothing is to be said
     "Say what evolution may cost"
     c = config.evolution
-    gated = c.gate not in ('probation', 'none')
     # To show a gain, and twice as many to show non-inferiority
-    pairs = 6*c.max_new_skills*c.gate_tasks if gated else 0
+    pairs = 6*c.max_new_skills*c.gate_tasks if c.gate == 'sign' else 0
     steps = rounds*(2*n + 2*pairs)*config.env.max_steps
     questions = rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
     said = announce_play('evolve', policy, steps, config), announce_teacher('evolve', teacher, questions)
@@ -325,7 +324,7 @@ def rollout_limits(
     "Limits of a rollout; on a live server one episode at a time"
     m = config.model
     parallel = 1 if suite.live else 192
-    return Limits(m.max_new_tokens or None, m.max_prompt_tokens, parallel, m.decode, m.length_norm)
+    return Limits(m.max_new_tokens or None, m.max_prompt_tokens, parallel, m.decode)
 
 def play_episodes(
     policy:Any,              # Who plays

@@ -114,11 +114,11 @@ class EvolutionConfig:
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
     val_tasks:int = opt(8, lo=1) # Episodes of one round, where RL plays none
-    gate:str = opt('probation', choices=('probation', 'sign', 'bound', 'strict', 'none')) # What decides
+    gate:str = opt('probation', choices=('probation', 'sign', 'none')) # What decides
     trial_share:float = opt(0.1, lo=0, hi=1) # Groups of tries in which a proven skill is on trial again
     trial_groups:int = opt(24, lo=1) # Groups that show no effect, after which a skill is retired
-    gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide under `sign`, `bound` and `strict`
-    alpha:float = opt(0.1, above=0, hi=0.5) # Chance that a useless change is kept, under `sign` and `bound`
+    gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide under `sign`
+    alpha:float = opt(0.1, above=0, hi=0.5) # Chance that a useless change is kept, under `sign`
     interims:int = opt(3, lo=1) # Most interim analyses of a gate
     capacity:int = opt(100, lo=1) # Most active skills and mistakes; the least useful go first
 
@@ -129,8 +129,7 @@ class ModelConfig:
     checkpoint:str = authority('') # A policy's folder or model name; empty for ours
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
-    decode:str = opt('free', choices=('free', 'admissible', 'score')) # What weights may write as a command
-    length_norm:bool = opt(False) # Whether `score` compares the mean log-prob of tokens, and not their sum
+    decode:str = opt('free', choices=('free', 'admissible')) # What weights may write as a command
     threads:int = opt(1, lo=1) # Of training and playing; another number gives other bytes
     device:str = opt('auto', choices=('auto', 'cpu', 'cuda')) # `auto` takes a GPU
     dtype:str = opt('auto', choices=('auto', 'float32', 'bfloat16')) # Of matrix products; bfloat16 on a GPU
@@ -183,9 +182,6 @@ def _check_decoding(model, agent):
     if agent.no_repeat and model.decode == 'free':
         raise ValueError('agent.no_repeat is true and model.decode is free, so nothing keeps a command from '
                          'coming again: set model.decode to admissible, or agent.no_repeat to false')
-    if model.decode == 'score' and agent.reply != 'action':
-        raise ValueError(f'model.decode is score and agent.reply is {agent.reply}, but commands are scored '
-                         'where the prompt ends: set agent.reply to action, or model.decode to admissible')
     for name in ('policy_model_id', 'engine_api_base'):
         value = getattr(model, name)
         if value and model.decode != 'free':

@@ -66,9 +66,7 @@ def _rejection_reason(verdict, margin):
     text = f'turned {last["wins"]} games won and {last["losses"]} lost'
     if 'need' in last:
         return f'{text}, and the lead has to be {last["need"]}'
-    if 'bound' in last:
-        return f'{text}: the difference may be {last["bound"]:.2f}, and has to be above {-margin or 0:g}'
-    return text
+    return f'{text}: the difference may be {last["bound"]:.2f}, and has to be above {-margin:g}'
 
 # %% ../nbs/235_gate.ipynb #46a79613
 def gate(
@@ -76,12 +74,11 @@ def gate(
     new:object, # The same with the change
     play:Callable, # See `played`
     games:Sequence, # To be played with both
-    rule:str='sign', # One of `GATE_RULES`
     used:Iterable[str]=(), # Ids of games the change was made from
     **how:float, # `alpha`, `margin` and `interims` of `PairedTest`
 )->Verdict: # ValueError if a game is used or a setting makes no sense; errors of `paired_scores`
-    "Whether `new` does better than `old` on fresh games"
-    test = PairedTest(rule, **how)
+    "Whether `new` does better than `old` on fresh games, or with a margin not worse by as much"
+    test = PairedTest(**how)
     assert_fresh(games, used)
     def measure(i:int, j:int)->list:
         return paired_scores(play, old, new, games[i:j])

@@ -229,9 +229,7 @@ def _think(self:ReplyDraft, token):
 class Choices(NamedTuple):
     "What a reply may choose from"
     commands:Sequence[str]
-    thinks:bool = True       # Whether a thought comes first
-    scored:bool = False      # Whether commands are weighed as a whole, without a thought
-    length_norm:bool = False # Then by the mean log-prob of their tokens, and not by its sum
+    thinks:bool = True # Whether a thought comes first
 
 def as_choices(
     allowed:Sequence, # `Choices`, or plain lists of commands

@@ -20,7 +20,6 @@ from .placement import Placement, evaluating, in_precision
 from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
                                   read_tree, shares_prefixes, stacked_cache)
 from .saved_model import load_model, load_tokenizer, quietly
-from .scoring import Candidates, by_score, choose, scored_logps
 from ..store import atomic_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -100,8 +99,6 @@ def logps(self:Policy,
     allowed:list|None=None,     # What each reply could choose from, as in `Reply`; None if anything
 )->tuple[Tensor, Tensor]: # Log-probs (B,T) at temperature 1; and 1. where there is a token, 0. beyond the end
     "Log-probs of `reply_ids` after `prompt_ids`, with gradients"
-    if by_score(allowed):
-        return scored_logps(self.model, prompt_ids, reply_ids, allowed)
     r, r_mask = _batch(reply_ids, self.model.device)
     many = r.numel()*len(self.tokenizer) > MOST_SCORES
     if shares_prefixes(self.model) or (many and has_plain_layers(self.model)):
@@ -166,7 +163,7 @@ class Reply:
     token_ids:list[int]  # With the end token, unless cut off before it
     logprobs:list[float] # Of each token, at temperature 1
     prompt_ids:list[int] # What it had read
-    allowed:list[NextTokens]|Candidates|None = None # What the tokens were chosen from; None if from all
+    allowed:list[NextTokens]|None = None # What the tokens were chosen from; None if from all
     read:CachedRow|None = field(default=None, repr=False, compare=False) # For a prompt that goes on from here
 
 @patch
@@ -293,10 +290,6 @@ def generate(self:Policy,
 )->list[Reply]: # In the order of `prompts`; `ValueError` if a prompt is empty, or too long for the model
     "A reply to each of `prompts`"
     _check_room(self.positions, prompts, max_new_tokens)
-    if by_score(allowed):
-        with evaluating(self.model):
-            said = choose(self, prompts, allowed, max_new_tokens, temperature, generator, batch_size)
-        return [Reply(*parts) for parts in said]
     drafts = begin_drafts(self.form, prompts, allowed, max_new_tokens)
     noise = torch.rand(len(prompts), max_new_tokens, generator=generator).to(self.model.device)
     replies = [None]*len(prompts)

@@ -204,15 +204,13 @@ def run_stages(
     row:dict, # Gets what each stage saw
 )->str: # '' if it passed
     "Test a change stage by stage; why it is rejected"
-    rule, grows = trial.config.gate, 'gate' in plan
+    grows = 'gate' in plan
     how = dict(alpha=alpha, interims=trial.config.interims)
     for name, stage in plan.items():
         if stage.luck() > alpha and (name == 'gate' or not grows):
             return too_few(stage.games)
-        if name == 'non_inferiority' and grows and rule == 'strict':
-            continue
         margin, games = stage.margin, stage.games
-        v = gate(bank, new, trial.play, games, rule, trial.used, margin=margin, **how)
+        v = gate(bank, new, trial.play, games, trial.used, margin=margin, **how)
         ids = [g.id for g in games[:v.n + v.not_counted]]
         row[name] = asdict(v) | dict(margin=margin, games=ids)
         if not v.keep:
@@ -242,7 +240,7 @@ def consider(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple[SkillBank, d
     rule = trial.config.gate
     if rule == 'probation' and grows and not reason:
         item = _put_on_probation(bank, new, item)
-    if not reason and rule not in ('probation', 'none'):
+    if rule == 'sign' and not reason:
         home = trial.weak if grows and item.category == 'general' else ()
         plan = interim_plan(bank, new, item.id if grows else '', trial, home, alpha)
         reason = run_stages(bank, new, plan, trial, alpha, row)

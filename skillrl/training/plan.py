@@ -108,7 +108,7 @@ def _sft_rows(config, suites):
 def _evolution(config, rounds):
     "Turns and calls of so many rounds, each in one suite"
     c = config.evolution
-    pairs = 0 if c.gate in ('probation', 'none') else 6*c.max_new_skills*c.gate_tasks
+    pairs = 6*c.max_new_skills*c.gate_tasks if c.gate == 'sign' else 0
     turns = rounds*2*pairs*config.env.max_steps
     return turns, rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
 
