@@ -83,7 +83,7 @@ _CHAT = {
 _TEACHER = {
     '--teacher': _flag('a language model that writes skills', 'the offline teacher', metavar='NAME'),
     '--teacher-url': _flag('address of its server', "OpenAI's", metavar='URL')}
-_DECODE = {'--decode': _flag('what weights may write as a command: free for anything, admissible or score',
+_DECODE = {'--decode': _flag('what weights may write as a command: free for anything, or admissible',
                              ModelConfig.decode, metavar='HOW')}
 _SKILL_BANK = {'--skill-bank': _path('the bank', BANK)}
 

@@ -868,7 +868,7 @@ def test_only_games_that_differ_are_played(env, monkeypatch):
 def test_help_is_told_from_noise(house, policy):
     shipped = SkillBank.load(data_path('sample_bank.json'))
     env = BankEnv(house, shipped, policy)
-    env.sizes['val'] = 18
+    env.sizes['val'] = 24
     items = env.get_items('val')
     better, worse = (
         compare_banks(SkillBank(), shipped, env, items),
