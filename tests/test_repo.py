@@ -94,3 +94,8 @@ def test_shipped_data_is_small_and_explained():
 
 def test_versions_agree():
     assert f'__version__ = "{settings()["version"]}"' in (root/'skillrl'/'__init__.py').read_text()
+
+def test_tools_that_are_run_say_how():
+    "argparse prints `--help`, and does nothing else then"
+    run = [text for p in ROOT.glob('tools/*.py') if "__name__ == '__main__'" in (text := p.read_text())]
+    assert len(run) > 4 and all('.parse_args()' in text for text in run)

@@ -6,7 +6,7 @@ Without modules it measures all, with the notebooks, tests, tools and benchmarks
 (`tools/whole.py`), and exits 1 beyond a bound.
 Tokens are counted on code lines only: without comments, docstrings and other text that spans lines. Methods
 added by `@patch` count for their class. `tests/test_api.py` and `tests/test_names.py` assert the same."""
-import ast, io, json, re, sys, tokenize
+import argparse, ast, io, json, re, sys, tokenize
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -439,4 +439,6 @@ def main(paths):
     return int(bool(missed) and not paths)
 
 if __name__ == '__main__':
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument('modules', nargs='*', metavar='MODULE', help='files; all of the library if left out')
+    sys.exit(main(parser.parse_args().modules))

@@ -5,7 +5,7 @@
 `--check` writes nothing and fails if what a reader would read has changed. Words and whole numbers must be
 the same; numbers with a decimal point may differ by 1 %, for the last digits of a training run depend on the
 processor; pictures are not compared."""
-import asyncio, importlib, math, multiprocessing, os, re, sys
+import argparse, asyncio, importlib, math, multiprocessing, os, re, sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -186,9 +186,8 @@ def in_a_process(path, check):
     finally:
         process.join()
 
-def main(args):
-    check = '--check' in args
-    paths = [Path(a).resolve() for a in args if not a.startswith('--')]
+def main(names, check):
+    paths = [Path(name).resolve() for name in names]
     paths = paths or sorted(Path(get_config().nbs_path).rglob('[!.]*.ipynb'))
     importlib.import_module('ipykernel.kernelapp')
     if len(paths) >= MANY:
@@ -202,4 +201,8 @@ def main(args):
     print(f'{len(paths)} notebooks {"checked" if check else "saved"}')
 
 if __name__ == '__main__':
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument('notebooks', nargs='*', metavar='NOTEBOOK', help='all if left out')
+    parser.add_argument('--check', action='store_true', help='write nothing; fail if an output has changed')
+    args = parser.parse_args()
+    sys.exit(main(args.notebooks, args.check))

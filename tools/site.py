@@ -7,7 +7,7 @@
 nbdev runs what `show_doc` needs of each notebook and prepares its cells; here they become Markdown pages
 (`_proc_md/`) for Zensical, the formulas as MathML, so that the result needs no script and no network.
 Page and anchor names are those `nbdev_docs` gives."""
-import base64, inspect, os, re, shutil, subprocess, sys
+import argparse, base64, inspect, os, re, shutil, subprocess, sys
 from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 import fastcore.docments
@@ -290,5 +290,7 @@ def check():
 COMMANDS = dict(build=build, check=check, readme=readme)
 
 if __name__ == '__main__':
-    for name in sys.argv[1:] or ['build', 'check']:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument('commands', nargs='*', choices=COMMANDS, help='build and check if left out')
+    for name in parser.parse_args().commands or ['build', 'check']:
         COMMANDS[name]()
