@@ -97,5 +97,5 @@ def test_versions_agree():
 
 def test_tools_that_are_run_say_how():
     "argparse prints `--help`, and does nothing else then"
-    run = [text for p in ROOT.glob('tools/*.py') if "__name__ == '__main__'" in (text := p.read_text())]
+    run = [text for p in root.glob('tools/*.py') if "__name__ == '__main__'" in (text := p.read_text())]
     assert len(run) > 4 and all('.parse_args()' in text for text in run)
