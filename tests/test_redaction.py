@@ -4,6 +4,7 @@ from base64 import b64encode, urlsafe_b64encode
 import pytest
 from skillrl.llm.reply import redact
 from skillrl.llm.secrets import without_secrets
+from skillrl.llm.service import _shown
 
 KEYS = 'mug-0123456789abcdef', 'p?>~p?>~lantern/+??>>', 'k' * 31
 
@@ -23,3 +24,6 @@ def test_a_key_in_base64_or_hex_is_blotted_out(key, before, after):
 def test_what_is_no_key_is_left_as_it_is():
     text = 'egg 1 in the fridge, 6567672031'
     assert redact(text, [KEYS[0], 'k', '']) == text
+
+def test_a_key_in_an_address_is_not_told():
+    assert _shown(f'https://me:{KEYS[2]}@mug/{KEYS[0]}/v1?key={KEYS[2]}', KEYS) == 'https://mug/[redacted]/v1'
