@@ -1,6 +1,6 @@
 "A chat client travels to another process: as its settings, without its key"
 
-import pickle
+import os, pickle
 import pytest
 from faults import FaultServer, said
 from skillrl.llm.ledger import Ledger, ReplyCache
@@ -62,7 +62,7 @@ def test_ray_asks_a_real_client(server, tmp_path, monkeypatch):
     from skillrl.ray_executor import RayExecutor
 
     monkeypatch.setenv('OPENAI_API_KEY', KEY)
-    monkeypatch.setenv('PYTHONPATH', str(Path(__file__).parent))
+    monkeypatch.setenv('PYTHONPATH', str(Path(__file__).parent), prepend=os.pathsep)
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
         asked = Asked(client(server, tmp_path))
