@@ -23,7 +23,7 @@ from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.llm.head import chunked_logps
 from skillrl.llm.local import Policy
-from skillrl.llm.saved_model import quietly
+from skillrl.llm.placement import quietly
 from skillrl.llm.prefixes import prefix_tree, share_prefixes
 from skillrl.skills.distillation import distill
 from skillrl.store import data_path

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
-from .config import EnvConfig, ModelConfig
-from .commands.look import doctor, export, inspect, watch
+from .commands.look import doctor, export, fetch, inspect, watch
 from .commands.loop import train
-from .commands.models import fetch
 from .commands.optimize import optimize
 from .commands.serve import MAX_STEPS, PORT, serve
-from .commands.steps import BANK, TRAJECTORIES, collect, distill, evaluate, evolve, rl, sft
+from .commands.steps import BANK, collect, distill, evaluate, evolve, rl, sft, TRAJECTORIES
+from .config import EnvConfig, ModelConfig
 
 # %% ../nbs/855_cli.ipynb #454a0d36
 def _flag(help, otherwise, **kw):

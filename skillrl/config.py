@@ -11,11 +11,12 @@ import difflib, os, re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from fastcore.basics import patch
 from importlib.util import find_spec
 from pathlib import Path
-from fastcore.basics import patch
-from .options import authority, checked, comparable, flat, from_official, opt, read_settings
-from .options import refuse_unnamed, shared_variables, usual_address, with_authority
+from .options import (
+    authority, checked, comparable, flat, from_official, opt, read_settings, refuse_unnamed,
+    shared_variables, usual_address, with_authority)
 
 # %% ../nbs/01_config.ipynb #904b36d1
 @dataclass

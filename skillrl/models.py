@@ -122,7 +122,7 @@ def convert_gguf(
     _require_gguf()
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from skillrl.llm.local import Policy
-    from skillrl.llm.saved_model import quietly
+    from skillrl.llm.placement import quietly
     file = Path(file)
     try:
         with quietly(), redirect_stderr(io.StringIO()): # A bar that has no switch

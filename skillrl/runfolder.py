@@ -10,11 +10,12 @@ import json, os, re, shutil, warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from pathlib import Path
 from fastcore.basics import patch
-from .runstate import CONFIG, PREVIOUS, STATE, FolderLock, check_links, checksums, damage
-from .runstate import is_plain, is_version, library_versions, read_state, remedy
-from .store import JsonlLog, atomic_folder, fingerprint, read_json, sweep, to_json, write_json
+from pathlib import Path
+from .runstate import (
+    check_links, checksums, CONFIG, damage, FolderLock, is_plain, is_version, library_versions, PREVIOUS,
+    read_state, remedy, STATE)
+from .store import atomic_folder, fingerprint, JsonlLog, read_json, sweep, to_json, write_json
 
 # %% ../nbs/260_runfolder.ipynb #215ad9d8
 def _check_place(path, resume):

@@ -3,7 +3,7 @@
 from base64 import b64encode, urlsafe_b64encode
 import pytest
 from skillrl.llm.reply import redact
-from skillrl.llm.secrets import without_secrets
+from skillrl.llm.reply import without_secrets
 from skillrl.llm.service import _shown
 
 KEYS = 'mug-0123456789abcdef', 'p?>~p?>~lantern/+??>>', 'k' * 31

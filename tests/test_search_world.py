@@ -8,18 +8,18 @@ from skillrl.builders import build_local_policy, build_retriever, shipped_weight
 from skillrl.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import corpus
-from skillrl.envs.search.answers import exact_match, f1_score, last_answer, normalized, substring_match
+from skillrl.envs.search.results import exact_match, f1_score, last_answer, normalized, substring_match
 from skillrl.envs.search.articles import PAGES, Fact, drawn_names, read_page
 from skillrl.envs.search.encyclopedia import Encyclopedia, Sizes
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
 from skillrl.envs.search.expert import SearchExpert, play_search_expert, read_page_hints
 from skillrl.envs.search.notes import SearchNotes, documents_in, names_in, offered
 from skillrl.envs.search.questions import QUESTION_FORMS, book_questions, kinds_along, read_question
-from skillrl.envs.search.library import DenseLibrary, Library
+from skillrl.envs.search.retrieve import DenseLibrary, Library
 from skillrl.envs.search.results import result_of, result_of_reply
 from skillrl.envs.search.suites import EncyclopediaSuite, files_suite
 from skillrl.envs.search.teacher import PageRecord, truths
-from skillrl.envs.search.tags import is_valid, projected
+from skillrl.envs.search.results import is_valid, projected
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.skills.retrieval import render

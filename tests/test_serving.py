@@ -9,7 +9,7 @@ from skillrl.envs import server as serving
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.remote import RemoteEnv
-from skillrl.envs.search.library import Library
+from skillrl.envs.search.retrieve import Library
 from skillrl.envs.search.retrieve import RemoteLibrary, retrieve_routes
 from skillrl.envs.server import serve
 

@@ -19,7 +19,7 @@ from skillrl.envs.search.articles import (ARTICLE_FIELDS, ARTICLE_KINDS, NAME_EN
 from skillrl.envs.search.encyclopedia import FIRST_NAMES, MOODS, THEMES, Encyclopedia, Sizes
 from skillrl.envs.search.engine import MAX_TURNS, SearchEnv
 from skillrl.envs.search.expert import SearchExpert
-from skillrl.envs.search.library import Library
+from skillrl.envs.search.retrieve import Library
 from skillrl.envs.search.notes import offered
 from skillrl.envs.search.questions import COMPARED, book_questions
 from skillrl.llm.local import Policy

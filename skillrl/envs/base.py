@@ -4,19 +4,21 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'SHARES', 'TextEnv', 'deal', 'stratified', 'seeded', 'World', 'Notes', 'Expert', 'register', 'world_names',
-           'world', 'SkillEnv']
+           'world', 'SkillEnv', 'RecordedWorld', 'CategoryReader']
 
 # %% ../../nbs/504_envs.base.ipynb #8fff2b96
 import hashlib, importlib, random, string, sys
+import gymnasium as gym
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Protocol
-import gymnasium as gym
 from fastcore.basics import patch
 from gymnasium.spaces import Text
+from pathlib import Path
+from typing import Any, Protocol
 from ..routing import Router
+from ..skills.distillation import OfflineTeacher
+from ..skills.evidence import EpisodeReader
 from ..trajectory import score_of
 from ..types import RolloutResult
 
@@ -346,3 +348,33 @@ class SkillEnv(ABC):
     def get_task_types(self)->list[str]:
         "Kinds of items that reports tell apart"
         return list(self.task_types)
+
+# %% ../../nbs/504_envs.base.ipynb #2bfe47e8
+class RecordedWorld(World):
+    "A world whose tasks are sorted and whose records are read; there is nothing to play"
+    aim = 'to do' # What all its tasks are about, before the name of a category
+
+    def route(self, task:str)->str: # One of `categories`
+        "Category that `task` belongs to"
+        return self.router(task)
+
+    def suites(self, config:Any)->tuple[list, list]:
+        "ValueError: there are no games"
+        raise ValueError(f'env.name is {self.name!r}: this version reads its records and has no games of it; '
+                         'play another world, or one of your own as module:Class')
+
+    def teacher(self)->OfflineTeacher:
+        "Teacher that counts what records show"
+        return OfflineTeacher(CategoryReader(self.categories, self.aim))
+
+class CategoryReader(EpisodeReader):
+    "Reads episodes whose categories are nouns"
+    def __init__(self,
+        categories:tuple[str, ...],
+        start:str, # What comes before a category, such as `to buy`
+    ):
+        self.categories, self.start = categories, start
+
+    def aim(self, category:str)->str: # `to buy footwear`
+        "What tasks of `category` are about, in words"
+        return f'{self.start} {category.replace("_", " ")}'

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
 from .local import Policy, Reply
-from .saved_model import load_model, load_tokenizer, quietly
+from .placement import load_model, load_tokenizer, quietly
 from .placement import Placement, checkpoint_gradients, kept_generators
 from ..store import atomic_folder, read_json, write_json
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ __all__ = ['Chat', 'ScriptedChat', 'usage_of']
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from fastcore.basics import patch
 from functools import partial
 from threading import Lock
-from fastcore.basics import patch
-from .batch import Call, ask_many
+from .batch import ask_many, Call
 from .ledger import Ledger, ReplyCache, tokens_at_most
-from .reply import ChatReply, map_texts, mend_unicode, outage, redact, split_thought
-from .secrets import without_secrets
+from .reply import (
+    ChatReply, map_texts, mend_unicode, outage, redact, split_thought, without_secrets)
 from ..store import JsonlLog, to_json
 from ..web import Stopped
 

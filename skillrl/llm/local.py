@@ -19,7 +19,7 @@ from .kv_cache import cache_word, kv_cache
 from .placement import Placement, evaluating, in_precision
 from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
                                   read_tree, shares_prefixes, stacked_cache)
-from .saved_model import load_model, load_tokenizer, quietly
+from .placement import load_model, load_tokenizer, quietly
 from ..store import atomic_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

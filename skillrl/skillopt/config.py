@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from os import PathLike, fspath
 from fastcore.basics import patch
 from ..options import checked, opt
-from ..llm.secrets import without_secrets
+from ..llm.reply import without_secrets
 from .gate import METRICS
 from ..sequential import GATE_RULES
 from .schedule import SCHEDULES

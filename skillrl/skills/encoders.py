@@ -110,7 +110,7 @@ def _load(self:FolderEncoder):
     "Model and tokenizer into memory, once"
     if self.model is not None:
         return
-    from skillrl.llm.saved_model import load_tokenizer, quietly
+    from skillrl.llm.placement import load_tokenizer, quietly
     try:
         with quietly():
             self.tokenizer = load_tokenizer(self.path)

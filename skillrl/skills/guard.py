@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
-from ..llm.secrets import without_secrets
+from ..llm.reply import without_secrets
 from .bank import Mistake, Skill, SkillBank
 from .guard_rules import HIDDEN, RULES, clean, views
 from ..store import JsonlLog, fingerprint

@@ -10,28 +10,27 @@ __all__ = ['PHASES', 'FILES', 'WEIGHTS', 'MAKES', 'CONDITIONS', 'checked_state',
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from fastcore.basics import patch
 from pathlib import Path
 from typing import Any
-from fastcore.basics import patch
-from ..builders import announce_play, announce_rounds, announce_teacher, build_engine_policy
-from ..builders import build_episodes, build_placement, build_policy, build_rl_policy, build_teacher
-from ..builders import derive_seed, distill_questions, rollout_limits
+from skillrl.builders import (
+    announce_play, announce_rounds, announce_teacher, build_engine_policy, build_episodes,
+    build_placement, build_policy, build_rl_policy, build_teacher, derive_seed, distill_questions,
+    rollout_limits)
 from ..config import SkillRLConfig
 from ..envs.base import world
 from ..envs.suite import suites_of
 from ..evaluate import evaluate
 from ..runfolder import RunFolder
-from ..skills.bank import SkillBank, load_version
+from ..skills.bank import load_version, SkillBank
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
-from .phases import collect_games, demonstrations, drawn_rows
-from .phases import TRIES, evolve_on, evolves, fine_tune
-from .phases import Iteration, learns_from_won, on_probation
-from .phases import play_trials, require_expert, rl_iterations
-from .phases import round_games, transcripts
+from ..tracking import build_reporter, Tracker
+from .phases import (
+    collect_games, demonstrations, drawn_rows, evolve_on, evolves, fine_tune, Iteration, learns_from_won,
+    on_probation, play_trials, require_expert, rl_iterations, round_games, transcripts, TRIES)
 from .report import describe_changes, evaluated, write_run_report
-from ..tracking import Tracker, build_reporter
-from ..trajectory import Trajectory, select
+from ..trajectory import select, Trajectory
 
 # %% ../../nbs/11_training.pipeline.ipynb #7cf0e74c
 PHASES = 'collect', 'distill', 'sft', 'rl', 'evolve', 'eval'

@@ -235,7 +235,7 @@ def preflight(
     learns:bool=True, # Will the policy be trained, or does it play only?
 )->Preflight: # FileNotFoundError for a model that must be fetched first
     "Look at all that may keep a policy with weights from working"
-    from skillrl.llm.saved_model import load_tokenizer, quietly
+    from skillrl.llm.placement import load_tokenizer, quietly
     found, folder = quick_preflight(config), starting_weights(config)
     try:
         shape = shape_of(folder)

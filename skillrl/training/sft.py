@@ -15,10 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from ..agent import StepRow
-from ..llm.adapter import AdapterPolicy, LoraOptions, load_base, merge_adapter
+from ..llm.adapter import AdapterPolicy, load_base, LoraOptions, merge_adapter
 from ..llm.local import Policy
-from ..llm.saved_model import load_tokenizer
-from ..llm.placement import Placement, kept_generators, threads, told_checkpointing
+from ..llm.placement import kept_generators, load_tokenizer, Placement, threads, told_checkpointing
 from .grpo import finite_or_raise
 
 # %% ../../nbs/07_training.sft.ipynb #4919f096

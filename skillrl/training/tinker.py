@@ -15,7 +15,7 @@ import torch
 from fastcore.basics import patch
 from torch import Tensor
 from ..llm.local import Policy, Reply
-from ..llm.saved_model import load_tokenizer, quietly
+from ..llm.placement import load_tokenizer, quietly
 from ..store import atomic_folder, read_json, write_json
 from .grpo import finite_or_raise
 

@@ -9,10 +9,10 @@ __all__ = ['MAX_TURNS', 'TOP_K', 'SearchQuestion', 'SearchEngine', 'SearchEnv']
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
-from .answers import exact_match, f1_score, last_answer, substring_match
-from .results import Searcher, result_of
-from .tags import answer_of, is_valid, projected, query_of
 from ..base import TextEnv
+from skillrl.envs.search.results import (
+    answer_of, exact_match, f1_score, is_valid, last_answer, projected, query_of, result_of, Searcher,
+    substring_match)
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #3f6a54ae
 @dataclass(frozen=True)

@@ -9,15 +9,14 @@ __all__ = ['Hint', 'read_page_hints', 'SearchExpert', 'PlanProgress', 'read_wher
 import random, re
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
 from fastcore.basics import patch
-from .articles import ARTICLE_KINDS, PAGES
-from .engine import MAX_TURNS, SearchQuestion, SearchEngine
-from .notes import SearchNotes, offered
-from .questions import kinds_along, read_question
-from .results import Searcher
-from .tags import answer_action, search_action
+from typing import NamedTuple
 from ..base import seeded
+from .articles import ARTICLE_KINDS, PAGES
+from .engine import MAX_TURNS, SearchEngine, SearchQuestion
+from .notes import offered, SearchNotes
+from .questions import kinds_along, read_question
+from .results import answer_action, search_action, Searcher
 from ...trajectory import Step, Trajectory
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #166a8ec9

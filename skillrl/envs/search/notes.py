@@ -12,7 +12,7 @@ from fastcore.basics import patch
 from .articles import ARTICLE_FIELDS, ARTICLE_KINDS, PAGES, Fact, read_page
 from .engine import MAX_TURNS
 from .questions import kinds_along, read_question
-from .tags import answer_action, projected, query_of, search_action
+from .results import answer_action, projected, query_of, search_action
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #ffe89aac
 _DOCUMENT = re.compile(r'Doc \d+: (".*?"\n.*?)(?=\nDoc \d+: "|\Z)', re.S)

@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['NOTHING_FOUND', 'NO_STATE', 'HEADERS', 'Searcher', 'result_json', 'document_list', 'result_of', 'retrieve_request',
-           'result_of_reply']
+           'result_of_reply', 'normalized', 'as_targets', 'exact_match', 'substring_match', 'f1_score', 'last_answer',
+           'search_action', 'answer_action', 'projected', 'is_valid', 'query_of', 'answer_of']
 
 # %% ../../../nbs/542_envs.search.results.ipynb #e51208cd
-import json
-from collections.abc import Sequence
+import json, re, string
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 # %% ../../../nbs/542_envs.search.results.ipynb #599ffd17
@@ -77,3 +79,108 @@ def result_of_reply(
         return result_json(_retrieved(reply))
     except Exception as e: # Whatever a reply of another shape may raise; the agent reads it
         return result_json(f'Error processing search results: {e}')
+
+# %% ../../../nbs/542_envs.search.results.ipynb #2af077da
+_NO_PUNCTUATION = str.maketrans('', '', string.punctuation) # ASCII only, as in the original
+_ARTICLE = re.compile(r'\b(a|an|the)\b')
+
+def normalized(text:str)->str:
+    "`text` as answers are compared"
+    plain = text.lower().translate(_NO_PUNCTUATION)
+    return ' '.join(_ARTICLE.sub(' ', plain).split())
+
+# %% ../../../nbs/542_envs.search.results.ipynb #a1015a61
+def as_targets(
+    targets:str|Iterable[str], # One answer, or any number of them
+)->list[str]:
+    "Good answers as a list"
+    return [targets] if isinstance(targets, str) else [str(target) for target in targets]
+
+def exact_match(prediction:str, targets:str|Iterable[str])->bool:
+    "Is `prediction` one of `targets`, once normalised?"
+    said = normalized(prediction)
+    return any(said == normalized(target) for target in as_targets(targets))
+
+def substring_match(prediction:str, targets:str|Iterable[str])->bool:
+    "Does `prediction` hold one of `targets`, once normalised?"
+    said = normalized(prediction)
+    return any(normalized(target) in said for target in as_targets(targets))
+
+# %% ../../../nbs/542_envs.search.results.ipynb #5afd1c41
+def _overlap(said, wanted):
+    "F1 of two lists of words"
+    shared = (Counter(said) & Counter(wanted)).total()
+    if not said or not wanted:
+        return float(said == wanted)
+    return 2*shared/(len(said) + len(wanted))
+
+def f1_score(
+    prediction:str,
+    targets:str|Iterable[str],
+)->float: # From 0 to 1; 0 without targets
+    "Best F1 of `prediction` with one of `targets`"
+    said = normalized(prediction).split()
+    return max((_overlap(said, normalized(target).split()) for target in as_targets(targets)), default=0.)
+
+# %% ../../../nbs/542_envs.search.results.ipynb #0ce0a8ce
+_ANSWER = re.compile('<answer>(.*?)</answer>', re.S)
+
+def last_answer(text:str)->str|None: # None if there is none
+    "The last answer anywhere in `text`"
+    found = _ANSWER.findall(text)
+    return found[-1].strip() if found else None
+
+# %% ../../../nbs/542_envs.search.results.ipynb #00483257
+def search_action(query:str)->str:
+    "Action that searches for `query`"
+    return f'<search>{query}</search>'
+
+def answer_action(answer:str)->str:
+    "Action that gives `answer` and ends the episode"
+    return f'<answer>{answer}</answer>'
+
+# %% ../../../nbs/542_envs.search.results.ipynb #1d88d021
+_SEARCH = re.compile('<search>(.*?)</search>', re.I | re.S)
+_ANSWER = re.compile('<answer>(.*?)</answer>', re.I | re.S)
+
+def _cut(text):
+    "`text` up to the first closing tag"
+    for tag in ('</search>', '</answer>'):
+        before, found, _ = text.partition(tag)
+        if found:
+            return before + tag
+    return text
+
+def projected(
+    text:str, # A reply, or the action in it
+)->str:       # In lower-case tags and stripped; '' if there is neither
+    "The search or the answer that `text` asks for"
+    kept = _cut(text)
+    for block, action in ((_SEARCH, search_action), (_ANSWER, answer_action)):
+        found = block.search(kept)
+        if found:
+            return action(found[1].strip())
+    return ''
+
+# %% ../../../nbs/542_envs.search.results.ipynb #9be36a2a
+_OPENING = re.compile('<(?:search|answer)>', re.I)
+
+def is_valid(
+    text:str, # A reply, or the action in it
+)->bool:
+    "Does `text` ask for one thing only?"
+    opened = _OPENING.findall(text)
+    return bool(projected(text)) and len(opened) == 1
+
+# %% ../../../nbs/542_envs.search.results.ipynb #e9ceb7f0
+def query_of(action:str)->str|None: # As `projected` gives it; None for anything but a search
+    "What `action` searches for"
+    if not action.startswith('<search>'):
+        return None
+    return action.removeprefix('<search>').partition('</search>')[0].strip()
+
+def answer_of(action:str)->str|None: # As `projected` gives it; None for anything but an answer
+    "What `action` answers"
+    if not action.startswith('<answer>'):
+        return None
+    return action.removeprefix('<answer>').partition('</answer>')[0].strip()

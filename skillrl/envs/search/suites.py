@@ -8,21 +8,19 @@ __all__ = ['VARIANTS', 'SERVERS', 'Variant', 'read_variant', 'EncyclopediaSuite'
 
 # %% ../../../nbs/581_envs.search.suites.ipynb #2711af9f
 import random, re
+from fastcore.basics import patch
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from fastcore.basics import patch
-from .answers import normalized
+from ..base import deal, seeded, SHARES, stratified
 from .corpus import load_corpus, load_questions
 from .encyclopedia import Encyclopedia
-from .engine import MAX_TURNS, SearchQuestion, SearchEnv
-from .library import Library, build_library
+from .engine import MAX_TURNS, SearchEnv, SearchQuestion
 from .notes import offered
 from .questions import book_questions
-from .results import Searcher
-from .retrieve import RemoteLibrary
+from .results import normalized, Searcher
+from .retrieve import build_library, Library, RemoteLibrary
 from .router import ROUTER
-from ..base import SHARES, deal, seeded, stratified
 from ..suite import GameSuite, ServerSuite
 
 # %% ../../../nbs/581_envs.search.suites.ipynb #07202c84

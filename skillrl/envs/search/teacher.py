@@ -13,8 +13,8 @@ from fastcore.basics import patch
 from .articles import ARTICLE_FIELDS, Fact, fields_of
 from .notes import SearchNotes
 from .questions import COMPARED, kinds_along
-from .tags import answer_of, projected
-from ..records import CategoryReader
+from .results import answer_of, projected
+from ..base import CategoryReader
 from ...skills.bank import Skill
 from ...skills.consolidation import goals_of
 from ...skills.distillation import origin

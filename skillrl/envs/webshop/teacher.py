@@ -9,7 +9,7 @@ __all__ = ['notes_at_end', 'bought', 'Record', 'word_records', 'size_records', '
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #f0aed4cc
 from dataclasses import dataclass, field
 from fastcore.basics import patch
-from ..records import CategoryReader
+from ..base import CategoryReader
 from .notes import ShopNotes, title_word
 from .router import shop_category
 from .shop import size_sentence, word_sentence

@@ -9,15 +9,14 @@ __all__ = ['WebShop']
 import random
 from dataclasses import replace
 from typing import Any
+from ..base import RecordedWorld, register
 from .expert import ShopExpert
-from .notes import ShopNotes, read_request
+from .notes import read_request, ShopNotes
 from .official import official_prompt
 from .router import CATEGORIES, ROUTER
 from .shop import NAMES, VALUES, WARES
 from .suites import suites
 from .teacher import ShopReader, ShopTeacher
-from ..base import register
-from ..records import RecordedWorld
 from ...skills.distillation import OfflineTeacher
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #2ea98c94
