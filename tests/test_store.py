@@ -1,9 +1,9 @@
 "Faults that a lesson has no room for: disks that fill up at every point, processes killed at random moments"
-import errno, json, os, random, shutil, subprocess, sys, time, warnings
+import errno, json, os, random, shutil, signal, subprocess, sys, time, warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import pytest
-from skillrl import runstate, store
+from skillrl import store
 from skillrl.runfolder import RunFolder
 from skillrl.runstate import FolderLock
 from skillrl.store import JsonlLog, atomic_folder, atomic_write, read_json, to_json, write_json
@@ -455,16 +455,40 @@ def test_a_link_is_written_through(tmp_path):
     )
 
 
-@pytest.mark.skipif(not runstate.fcntl, reason='Unix has flock')
 @pytest.mark.parametrize('code', [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_without_locks_is_not_called_in_use(tmp_path, monkeypatch, code):
     def flock(*a):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(runstate.fcntl, 'flock', flock)
+    monkeypatch.setattr(pytest.importorskip('fcntl'), 'flock', flock)
     with pytest.raises(OSError, match='is on a file system that has no locks') as e:
         FolderLock(tmp_path)
     assert 'in use' not in str(e.value) and e.value.errno == code
+
+FORKED = '''
+import os, time
+from skillrl.runstate import FolderLock
+lock = FolderLock('run')
+if not os.fork():
+    lock.close()
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+os.wait()
+'''
+
+@pytest.mark.skipif(not hasattr(os, 'fork'), reason='Windows does not fork')
+def test_a_forked_child_neither_lets_go_of_a_folder_nor_holds_it(tmp_path):
+    owner = subprocess.Popen([sys.executable, '-c', FORKED], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    child = int(owner.stdout.readline())
+    try:
+        with pytest.raises(BlockingIOError, match=f'in use by process {owner.pid}:'):
+            FolderLock(tmp_path/'run')
+        owner.kill()
+        owner.wait()
+        FolderLock(tmp_path/'run').close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        owner.stdout.close()
 
 SAVE = '''
 import resource

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from fastcore.basics import patch
-from .front_matter import LARGEST, rule_problems, split_text
+from .skill_md import LARGEST, rule_problems
+from .skill_text import split_text
 from ..store import atomic_folder, atomic_write
 
 # %% ../../nbs/446_skills.package.ipynb #51d2d4dd

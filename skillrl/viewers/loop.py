@@ -15,8 +15,9 @@ from typing import Any
 from ..evaluate import smoothed
 from ..llm.ledger import Ledger
 from ..plots import PALETTE, band, figure, split_rates
+from ..runstate import is_held
 from ..tables import Table
-from .run import as_dict, dict_in, json_of, number, text_of
+from .run import as_dict, dict_in, json_of, number
 
 # %% ../../nbs/807_viewers.loop.ipynb #98f2376d
 def last_rows(
@@ -63,7 +64,7 @@ def read_loop(folder:str|Path)->LoopView: # Of a run, or of one that has yet to 
     written = _modified(folder/'state.json')
     metrics, rounds = (last_rows(folder/f'{name}.jsonl', 10_000) for name in ('metrics', 'evolution'))
     return LoopView(folder, dict_in(folder/'config.json'), state, metrics, rounds,
-                    bool(text_of(folder/'.lock')), None if written is None else max(0., time() - written))
+                    is_held(folder), None if written is None else max(0., time() - written))
 
 # %% ../../nbs/807_viewers.loop.ipynb #dc4edf47
 def _count(v):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from ..runstate import is_held
 from ..skillopt.gate import gate_score
 from ..skillopt.run import BASELINE
 from ..stats import Rate, interval
@@ -150,14 +151,14 @@ class RunView:
 def read_run(folder:Path|str)->RunView: # Of a run, or of one that has yet to begin
     "Look at a run"
     f = Path(folder)
-    held = text_of(f/'.lock') # Before and after the rest, which may end or begin meanwhile
+    held = is_held(f) # Before and after the rest, which may end or begin meanwhile
     config, state = dict_in(f/'config.json'), dict_in(f/'runtime_state.json')
     summary = dict_in(f/'summary.json')
     records = rows_in(f/'history.json')
     steps = [clean_record(r) for r in records if isinstance(number(r.get('step')), int)]
     events = [json_of(line, dict) for line in text_of(f/'events.jsonl').split('\n')]
     best = text_of(f/'best_skill.md')
-    held = bool(held or text_of(f/'.lock'))
+    held = held or is_held(f)
     events = [e for e in events if e]
     return RunView(f.resolve().name, config, state, summary, steps, events, best, held)
 
