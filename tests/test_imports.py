@@ -129,8 +129,8 @@ def test_the_package_alone_loads_no_module_of_its_own():
 def test_names_of_the_package_come_when_asked_for():
     assert set(skillrl.__all__) <= set(dir(skillrl))
     assert all(getattr(skillrl, name) is not None for name in skillrl.__all__)
-    asked = f'from skillrl import {", ".join(skillrl.__all__)}'
-    assert sorted(loaded_by(asked) & {*heavy, 'openai'})==[]
+    light = [name for name in skillrl.__all__ if name not in ('Policy', 'GRPOTrainer')] # These are torch's
+    assert sorted(loaded_by(f'from skillrl import {", ".join(light)}') & {*heavy, 'openai'})==[]
 
 def test_a_name_the_package_does_not_have():
     with pytest.raises(AttributeError, match="no attribute 'SkillBonk'"):
