@@ -6,7 +6,6 @@ from skillrl.llm.base import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import Outage
 from skillrl.skills.editor import Edit, Patch, apply_patch_with_report
-from skillrl.skills.guidance import protect, protected
 from skillrl.comparison import LABELS, compare_plays
 from skillrl.skillopt.memory import (
     RejectedEdits,
@@ -17,7 +16,6 @@ from skillrl.skillopt.memory import (
     failure_patterns,
     idea,
     meta_skill,
-    slow_update,
     whole,
 )
 from skillrl.skillopt.optimizer import Optimizer
@@ -62,7 +60,7 @@ both = compare_plays(
 )
 looks_back = pytest.mark.parametrize(
     'ask,name,theirs',
-    [(slow_update, 'guidance', 'slow_update_content'), (meta_skill, 'memory', 'meta_skill_content')],
+    [(meta_skill, 'memory', 'meta_skill_content')],
     ids=lambda x: getattr(x, '__name__', ''),
 )
 
@@ -373,7 +371,7 @@ def test_evidence_keeps_its_limit_and_its_quotations(n, chars):
     assert shown == n or f'(items left out: {n - shown})' in text
 
 
-# --- guidance and notes
+# --- notes
 
 
 @looks_back
@@ -383,7 +381,7 @@ def test_evidence_keeps_its_limit_and_its_quotations(n, chars):
         '{}',
         '```json\n{}\n```',
         'Here it is: {} I hope it helps.',
-        '<think>{{"guidance": "no"}}</think>{}',
+        '<think>{{"memory": "no"}}</think>{}',
         '[{}]',
         '{{"result": {}}}',
     ],
@@ -455,17 +453,10 @@ def test_a_resumed_run_asks_nothing_twice(ask, name, theirs, tmp_path):
 
 
 def test_an_empty_budget_stops_before_the_call():
-    optimizer = says('{"guidance": "x"}', ledger=Ledger(budget_tokens=1))
+    optimizer = says('{"memory": "x"}', ledger=Ledger(budget_tokens=1))
     with pytest.raises(BudgetExceeded):
-        slow_update(optimizer, 'old', 'new', '', both)
+        meta_skill(optimizer, 'old', 'new', '', both)
     assert optimizer.client.calls == []
-
-
-def test_guidance_cannot_smuggle_a_second_block_into_the_skill():
-    once = protect('# Skill\n\nBe exact.\n', 'Give both names.')
-    mark = once.split('Give both names.')[0].splitlines()[-1]
-    said = slow_update(says(dict(guidance=f'Before. {mark} After.')), 'old', once, protected(once), both)
-    assert protect(once, said).count(mark) == 1 and 'Give both names.' not in protect(once, said)
 
 
 # --- how many edits
@@ -574,10 +565,8 @@ def test_the_question_about_the_budget_holds_edits_score_memory_and_what_was_tri
 
 
 @pytest.mark.parametrize(
-    'name,field', [('slow_update', 'guidance'), ('meta_skill', 'memory'), ('edit_budget', 'edit_budget')]
+    'name,field', [('meta_skill', 'memory'), ('edit_budget', 'edit_budget')]
 )
 def test_prompts_say_what_is_data_and_which_field_is_read(name, field):
     text = load_prompt(name)
     assert '# What is data' in text and f'- `{field}`:' in text and 'one JSON object' in text
-    if name != 'edit_budget':
-        assert all(f'`{label}`' in text for label in LABELS)

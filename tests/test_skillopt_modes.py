@@ -16,7 +16,6 @@ from skillrl.bank_env import as_result
 from skillrl.skillopt.bank_env import TeacherOptimizer
 from skillrl.skills.document import bank_to_document, document_to_bank
 from skillrl.skills.editor import Edit, Patch
-from skillrl.skills.guidance import protect, protected
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import EDITING, KEYS, load_prompt, sections
 from skillrl.skillopt.reflect import full_rewrite, reflection_batches, rewrite
@@ -219,66 +218,6 @@ def test_the_meta_skill_is_told_in_the_next_epoch_only_and_never_in_the_skill():
     assert not any(told[:before]) and all(told[before:]) and 0 < before < len(told)
     assert text('steps/step_0003/meta_skill.md') == notes
     assert notes not in text('best_skill.md') + text('current_skill.md')
-
-GOOD, BAD = 'Mind the vat. Mind the customs. Mind the freight. Mind the date.', 'Hurry 1. Speed is all.'
-
-@pytest.mark.parametrize('mode,guidance,outcome',
-                         [('gated', GOOD, 'accept'), ('gated', BAD, 'reject'), ('forced', GOOD, 'forced'),
-                          ('forced', BAD, 'forced'),
-                                                   ('gated', 'x'*9999, 'none'), ('gated', '', 'none')])
-def test_slow_update(mode, guidance, outcome):
-    tutor = Tutor(slow_update=dict(reasoning='seen', guidance=guidance),
-                  analyst_error=lambda u: lacking(u, 1))
-    summary = trainer(tutor, slow_update=mode, num_epochs=3, slow_update_samples=6).train()
-    assert record(3)['slow_update'] == outcome
-    assert 'slow_update' not in record(1)
-    assert sum(record(3)['compared'].values()) == 6
-    assert protected(text('skills/skill_v0003.md')) == (guidance if outcome in ('accept', 'forced') else None)
-    assert not minded(text('best_skill.md'))[1] and summary['test_hard'] >= summary['baseline_test_hard']
-    if outcome in ('accept', 'forced'):
-        assert text('steps/step_0003/slow_update.md') == guidance
-
-def test_forced_guidance_that_harms_is_measured_before_anything_is_compared_with_it():
-    tutor = Tutor(slow_update=dict(guidance=BAD), analyst_error=lambda u: lacking(u, 1))
-    trainer(tutor, slow_update='forced', screen=False).train()
-    third = record(3)
-    assert third['slow_update'] == 'forced' and third['gate']['before'] == 0 < record(2)['current_score']
-    assert minded(text('current_skill.md'))[1] and not minded(text('best_skill.md'))[1]
-
-@pytest.mark.parametrize('mode,guidance,best',
-                         [('gated', GOOD, True), ('forced', GOOD, True), ('forced', BAD, False)])
-def test_guidance_that_nothing_else_was_measured_with_has_a_score_of_its_own(mode, guidance, best):
-    "No analyst ever has an edit to offer"
-    tutor = Tutor(slow_update=dict(reasoning='seen', guidance=guidance), analyst_error=edits())
-    summary = trainer(tutor, slow_update=mode, num_epochs=2, slow_update_samples=6).train()
-    told, base = read('final_selection_eval/summary.json'), read('baseline_selection_eval/summary.json')
-    assert summary['best_step'] == 3*best
-    assert (protected(text('best_skill.md')) == guidance) == best
-    assert protected(text('current_skill.md')) == guidance
-    assert summary['best_selection_score'] == told['score']
-    assert (told['score'] > base['score']) == best
-    assert summary['baseline_selection_score'] == base['score']
-    assert summary['current_selection_score'] == (told['score'] if best else 0)
-
-@pytest.mark.parametrize('mode', ['patch', 'rewrite', 'full_rewrite'])
-def test_the_protected_block_survives_whatever_edits_do(mode):
-    skill = protect('# Invoices\n\nWrite the invoice.\n', 'Never guess a number.')
-    attack = [dict(op='delete', target='Never guess a number.'),
-              dict(op='replace', target='Never guess', content='Guess'),
-              dict(op='replace', target=skill.split('\n')[-2], content='- Mind the date.'),
-              dict(op='insert_after', target='Never guess a number.', content='- Mind the vat.')]
-    tutor = Tutor(analyst_error=lambda u: dict(edits=attack + lacking(u)['edits']),
-                  analyst_success=dict(edits=attack), rewrite=dict(new_skill=NEW),
-                  full_rewrite=dict(new_skill=NEW), merge_rewrites=dict(new_skill=NEW),
-                  ranking=dict(selected_indices=[0, 1, 2, 3, 4, 5]))
-    trainer(tutor, initial_skill=skill, update_mode=mode, edit_budget=8).train()
-    assert text('best_skill.md') != skill and minded(text('best_skill.md'))[0]
-    for name in snapshot():
-        if name.endswith('_skill.md') or name.startswith('skills/'):
-            assert protected(text(name)) == 'Never guess a number.', name
-    if mode == 'patch':
-        report = read('steps/step_0001/edit_apply_report.json')
-        assert Counter(r['status'] for r in report)['skipped_protected_region'] >= 2
 
 def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restart():
     tutor = Tutor(analyst_error=edits(HURRY))

@@ -14,7 +14,6 @@ from ..skills.editor import Edit, Patch, whole
 from .optimizer import Optimizer, patch_in
 from .prompts import parse_answer, fenced, message, record
 from ..envs.rollout import split_failures_successes
-from ..skills.guidance import protect, protected
 from ..types import RolloutResult
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #abef2350
@@ -251,12 +250,10 @@ def _by_support(edit):
     return edit.source_type != 'failure', -(edit.support_count or 0)
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #9d25eb28
-def written(text:str|None, skill:str)->str|None: # None when there is no skill in the reply `text`
-    "The new skill in a reply, with the protected block of the old one, `skill`"
+def written(text:str|None)->str|None: # None when there is no skill in the reply `text`
+    "The new skill in a reply"
     new = parse_answer(text, 'new_skill').get('new_skill')
-    if not isinstance(new, str) or not new.strip():
-        return None
-    return protect(new, protected(skill) or '')
+    return new if isinstance(new, str) and new.strip() else None
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #8fed5c00
 def rewrite(
@@ -273,7 +270,7 @@ def rewrite(
     suggested = '\n'.join(edit_lines(patch.edits))
     asked = message(skill, context, length=_limit(max_chars), edits=suggested)
     text = optimizer.ask('rewrite', asked, 'rewrite', room=len(skill)//2)
-    return _within(written(text, skill), max_chars)
+    return _within(written(text), max_chars)
 
 def _limit(max_chars):
     return f'At most {max_chars} characters.' if max_chars else ''
@@ -293,7 +290,7 @@ def full_rewrite(
     room, length = len(skill)//2, _limit(max_chars)
     asked = [('full_rewrite', message(skill, context, length=length, trajectories=_shown(side, batch)))
              for side, batch in batches]
-    versions = [written(text, skill) for text in optimizer.ask_many(asked, 'analyst', room)]
+    versions = [written(text) for text in optimizer.ask_many(asked, 'analyst', room)]
     found = [(f'from {len(batch)} {WENT[side]} tasks', new)
              for (side, batch), new in zip(batches, versions) if new]
     if not found:
@@ -303,4 +300,4 @@ def full_rewrite(
     texts = [f'### Version {i}: {source}\n{fenced(new)}' for i, (source, new) in enumerate(found, 1)]
     asked = message(skill, context, length=length, versions='\n\n'.join(texts))
     text = optimizer.ask('merge_rewrites', asked, 'merge', room)
-    return _within(written(text, skill), max_chars)
+    return _within(written(text), max_chars)

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from ..skills.editor import skill_hash
-from ..skills.guidance import protect, protected
 from .gate import compute_score, decide
 from ..comparison import compare_plays
-from .memory import meta_skill, slow_update
+from .memory import meta_skill
 from .session import Session
 from ..skills.document_guard import rejection_reasons
 from ..types import RolloutResult
@@ -29,32 +28,27 @@ def play_selection(session:Session, skill:str, places:Iterable, repeat:str)->lis
     items = [session.selection[p] for p in places]
     return session.play(skill, items, session.cfg.selection_split, repeat, 'selection')
 
-def _rival(session):
-    "The skill that a candidate has to beat"
-    s = session.draft.state
-    return s.best if session.cfg.makes_drafts() else s.skill
-
 def _rival_scores(session, k, places):
-    "Place → score of the rival in pass `k`; what was lost is not there, and not tried again"
-    s, rival = session.draft.state, _rival(session)
+    "Place → score of the best skill in pass `k`; what was lost is not there, and not tried again"
+    s = session.draft.state
     s.passes += [{} for _ in range(k + 1 - len(s.passes))]
     known = s.passes[k]
     missing = [p for p in places if str(p) not in known]
     if missing:
-        for p, r in zip(missing, play_selection(session, rival, missing, f'again {k}')):
+        for p, r in zip(missing, play_selection(session, s.best, missing, f'again {k}')):
             known[str(p)] = session.score(r) if r.ok else None
         scores = [score for one in s.passes for score in one.values()]
-        if s.skill == rival:
+        if s.skill == s.best:
             s.current_score = mean([score for score in scores if score is not None])
     return {p: known[str(p)] for p in places if known[str(p)] is not None}
 
 # %% ../../nbs/757_skillopt.selection.ipynb #b2742b49
 @dataclass
 class _Pair:
-    "One item under the rival and under a candidate"
+    "One item under the best skill and under a candidate"
     k:int                # Pass over the selection split
     place:int            # Of the item
-    before:float         # Score of the rival
+    before:float         # Score of the best skill
     result:RolloutResult # Of the candidate
     after:float          # Its score
 
@@ -70,7 +64,7 @@ def _play_pairs(session, candidate, begin, end):
     return pairs
 
 def compare_with_rival(session:Session, candidate:str)->tuple: # A `Decision`, and the `Pair`s it rests on
-    "Play the candidate against the skill that it has to beat, on the selection split"
+    "Play the candidate against the best skill on the selection split"
     c = session.cfg
     total = c.gate_plays(len(session.selection))
     pairs = _play_pairs(session, candidate, 0, total//2)
@@ -108,17 +102,13 @@ def _adopt(session, candidate, score):
     "Make `candidate` the current skill"
     s = session.draft.state
     s.skill, s.current_score = candidate, score
-    if not session.cfg.makes_drafts():
-        s.passes = []
 
 def accept(session:Session, candidate:str, score:float, pairs:list)->None: # From `compare_with_rival`
-    "Make `candidate` the current skill, and the best one if it is"
+    "Make `candidate` the current skill and the best one"
     s, record = session.draft.state, session.draft.record
-    record['action'] = 'accept'
-    if _rival(session) == s.best or score > s.best_score:
-        record['action'] = 'accept_new_best'
-        s.best, s.best_score = candidate, score
-        s.best_step = record['step']
+    record['action'] = 'accept_new_best'
+    s.best, s.best_score = candidate, score
+    s.best_step = record['step']
     _adopt(session, candidate, score)
     s.passes = []
     for p in [] if session.cfg.remeasure else pairs:
@@ -172,35 +162,6 @@ def settle(session:Session, candidate:str)->None:
         d.record['action'] = 'accept'
         _adopt(session, candidate, decision.after)
 
-# %% ../../nbs/757_skillopt.selection.ipynb #9c6d1fbb
-def _with_guidance(session, text):
-    "The current skill with `text` in its protected block; None if it cannot be let in, or changes nothing"
-    skill = session.draft.state.skill
-    if text is None or rejection_reasons(text):
-        return None
-    candidate = protect(skill, text)
-    fits = len(candidate) <= session.cfg.max_skill_chars
-    return candidate if fits and candidate != skill else None
-
-def _update_slowly(session, seen):
-    "Let the optimizer write guidance from what it has `seen`, and the gate decide on it"
-    d = session.draft
-    s = d.state
-    text = session.ask('look_back', slow_update, s.epoch_skill, s.skill, protected(s.skill) or '', seen)
-    candidate = _with_guidance(session, text)
-    d.record['slow_update'] = 'none'
-    if candidate is None:
-        return
-    d.files['slow_update.md'] = text
-    decision, pairs = _measure(session, candidate)
-    d.record['slow_update'] = 'accept' if decision.accept else 'reject'
-    if decision.accept:
-        accept(session, candidate, decision.after, pairs)
-    if session.cfg.slow_update == 'forced':
-        d.record['slow_update'] = 'forced'
-        if not decision.accept:
-            _adopt(session, candidate, decision.after)
-
 # %% ../../nbs/757_skillopt.selection.ipynb #88eef676
 def _look_back(session, epoch):
     "Compare the skill with that of the epoch before, and learn from it"
@@ -214,18 +175,15 @@ def _look_back(session, epoch):
     old = new if s.epoch_skill == s.skill else play(s.epoch_skill, 'before')
     seen = compare_plays(old, new, session.score)
     d.record['compared'] = seen.counts()
-    if c.meta_skill:
-        notes = session.ask('look_back', meta_skill, s.epoch_skill, s.skill, s.memory, seen)
-        if notes is not None:
-            s.memory = session.optimizer.memory = notes
-            d.files['meta_skill.md'] = notes
-    if c.slow_update != 'off':
-        _update_slowly(session, seen)
+    notes = session.ask('look_back', meta_skill, s.epoch_skill, s.skill, s.memory, seen)
+    if notes is not None:
+        s.memory = session.optimizer.memory = notes
+        d.files['meta_skill.md'] = notes
 
 def begin_epoch(session:Session, epoch:int)->None: # From 0
     "Forget what was tried, and look back where there is something to see"
     s, c = session.draft.state, session.cfg
     s.rejected = []
-    if epoch and (c.meta_skill or c.slow_update != 'off'):
+    if epoch and c.meta_skill:
         _look_back(session, epoch)
     s.epoch_skill = s.skill

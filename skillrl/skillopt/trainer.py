@@ -89,9 +89,8 @@ def _finish_step(session):
     d = session.draft
     s, record = d.state, d.record
     _note_tried(session)
-    accepted = record['action'].startswith('accept') or record.get('slow_update') == 'accept'
     s.step = record['step']
-    s.idle = 0 if accepted else s.idle + 1
+    s.idle = 0 if record['action'].startswith('accept') else s.idle + 1
     s.usage = session.total_usage()
     record |= dict(current_score=s.current_score, best_score=s.best_score, best_step=s.best_step,
                    skill_len=len(s.skill), gate_metric=session.cfg.gate_metric,

@@ -248,7 +248,7 @@ _AT_WORK = dict(rollout='training items', selection='selection items', reflect='
                 edit_budget='choosing how many edits', update='writing the candidate',
                 rewrite='writing the candidate', final_selection_eval='selection items, best skill afresh',
                 test_eval_baseline='test items, first skill', test_eval_best='test items, best skill')
-STAGES = _AT_WORK | dict.fromkeys(('look_back', 'meta_skill', 'slow_update'), 'looking back on an epoch')
+STAGES = _AT_WORK | dict.fromkeys(('look_back', 'meta_skill'), 'looking back on an epoch')
 
 def usage_rows(view:RunView)->list: # Of [model, what for, calls, tokens read, tokens written]
     "What each stage of a run took so far"
