@@ -3,25 +3,18 @@
 import json, random
 import pytest
 from skillrl.llm.base import ScriptedChat
-from skillrl.llm.ledger import BudgetExceeded, Ledger
-from skillrl.llm.reply import Outage
 from skillrl.skills.editor import Edit, Patch, apply_patch_with_report
-from skillrl.comparison import LABELS, compare_plays
 from skillrl.skillopt.memory import (
     RejectedEdits,
     StepNote,
     autonomous_budget,
     edits_with_status,
-    evidence,
     failure_patterns,
     idea,
-    meta_skill,
     whole,
 )
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import load_prompt, sections
-from skillrl.envs.rollout import Journal
-from skillrl.skills.guard import as_data
 from skillrl.types import RolloutResult
 
 hostile = (
@@ -53,16 +46,6 @@ def says(reply, **kw):
 def user(optimizer):
     return optimizer.client.calls[-1][1]['content']
 
-
-both = compare_plays(
-    [result('a', 0), result('b', 1), result('c', 0), result('d', 1)],
-    [result('a', 1), result('b', 0), result('c', 0), result('d', 1)],
-)
-looks_back = pytest.mark.parametrize(
-    'ask,name,theirs',
-    [(meta_skill, 'memory', 'meta_skill_content')],
-    ids=lambda x: getattr(x, '__name__', ''),
-)
 
 # --- refused edits
 
@@ -299,166 +282,6 @@ def test_the_analysts_words_come_first_and_their_counts_are_made_sense_of(count,
     assert failure_patterns([result('a', 0)], rows) == [dict(pattern='decimals', count=n + 1, ids=[])]
 
 
-# --- the same items
-
-
-def test_labels_for_wins_losses_and_fractions():
-    cases = {
-        (0, 1): 'improved',
-        (1, 0): 'regressed',
-        (0, 0): 'persistent_fail',
-        (1, 1): 'stable_success',
-        (0.2, 0.3): 'improved',
-        (1, 0.9): 'regressed',
-        (0.9, 0.9): 'persistent_fail',
-    }
-    old, new = ([result(f'{k}', k[i]) for k in cases] for i in (0, 1))
-    assert [p.label for p in compare_plays(old, new).pairs] == list(cases.values())
-    assert set(cases.values()) == set(LABELS)
-    assert sum(compare_plays(old, new).counts().values()) == len(cases)
-
-
-def test_another_score_may_count():
-    old, new = [RolloutResult('a', 0.0, 0.2)], [RolloutResult('a', 0.0, 0.6)]
-    assert compare_plays(old, new).pairs[0].label == 'persistent_fail'
-    assert compare_plays(old, new, lambda r: r.soft).pairs[0].label == 'improved'
-
-
-def test_what_was_lost_on_the_way_is_no_regression():
-    c = compare_plays(
-        [result('a', 1), result('b', 1), result('x', 1)],
-        [result('b', 1), result('a', 0, status='infra_error'), result('y', 0)],
-    )
-    assert [p.after.id for p in c.pairs] == ['b'] and c.counts()['regressed'] == 0
-
-
-def test_an_item_played_twice_is_an_error():
-    for old, new in (([result('a', 0)] * 2, [result('a', 1)]), ([result('a', 0)], [result('a', 1)] * 2)):
-        with pytest.raises(ValueError, match="item 'a' was played twice"):
-            compare_plays(old, new)
-
-
-def test_evidence_begins_with_what_regressed_and_only_counts_what_stayed_won():
-    text = evidence(both)
-    assert [l for l in text.splitlines() if l.startswith('###')] == [
-        '### regressed: "b"',
-        '### improved: "a"',
-        '### persistent_fail: "c"',
-    ]
-    assert '1 stable_success' in text and 'What of d?' not in text
-
-
-@pytest.mark.parametrize('chars', [900, 3000, 60_000])
-@pytest.mark.parametrize('n', [1, 7, 40])
-def test_evidence_keeps_its_limit_and_its_quotations(n, chars):
-    rs = [
-        result(
-            f'q{i}',
-            0,
-            question=hostile * 50,
-            reference_text=hostile * 50,
-            predicted_answer=hostile * 50,
-            fail_reason=hostile * 50,
-            conversation=['not a dict', dict(role=hostile), *[dict(role='user', content=hostile * 50)] * 60],
-        )
-        for i in range(n)
-    ]
-    text = evidence(compare_plays(rs, rs), chars)
-    assert len(text) <= chars
-    starts = ('###', 'Task: "', 'Reference: "', 'With the ', '- hard', '- "', '(', f'{n} items')
-    assert all(l.startswith(starts) for l in text.splitlines() if l) and '\u2028' not in text
-    shown = sum(l.startswith('###') for l in text.splitlines())
-    assert shown == n or f'(items left out: {n - shown})' in text
-
-
-# --- notes
-
-
-@looks_back
-@pytest.mark.parametrize(
-    'shape',
-    [
-        '{}',
-        '```json\n{}\n```',
-        'Here it is: {} I hope it helps.',
-        '<think>{{"memory": "no"}}</think>{}',
-        '[{}]',
-        '{{"result": {}}}',
-    ],
-)
-def test_the_text_is_found_in_any_wrapping(ask, name, theirs, shape):
-    for field in (name, theirs):
-        said = shape.format(json.dumps({'reasoning': 'seen in {two} items', field: ' Give both names. '}))
-        assert ask(says(said), 'old', 'new', '', both) == 'Give both names.'
-
-
-@looks_back
-@pytest.mark.parametrize(
-    'value', [None, 3, ['x'], dict(text='x'), True, 'x' * 3001], ids=lambda v: str(v)[:9]
-)
-def test_what_is_no_text_within_the_limit_leaves_things_as_they_are(ask, name, theirs, value):
-    assert ask(says({name: value}), 'old', 'new', 'before', both) is None
-    for reply in ('I would rather not.', '{"reasoning": "none"}', '[]', '{'):
-        assert ask(says(reply), 'old', 'new', 'before', both) is None
-
-
-@looks_back
-def test_an_empty_text_takes_away(ask, name, theirs):
-    assert ask(says({name: '\n '}), 'old', 'new', 'before', both) == ''
-
-
-@looks_back
-def test_nothing_is_asked_about_nothing(ask, name, theirs):
-    optimizer = says(RuntimeError('not to be asked'))
-    assert ask(optimizer, 'old', 'new', '', compare_plays([], [])) is None and optimizer.client.calls == []
-
-
-@looks_back
-def test_the_question_holds_both_skills_the_text_so_far_and_the_pairs(ask, name, theirs):
-    optimizer = says({name: 'x'})
-    ask(optimizer, '# Old\n' + hostile, '# New', hostile, both, limit=77)
-    parts = sections(user(optimizer))
-    assert list(parts) == ['Current skill', 'Last skill', name.capitalize(), 'Room', 'Items']
-    assert (
-        parts['Current skill'] == '# New'
-        and parts['Last skill'] == '# Old\n' + hostile
-        and parts[name.capitalize()] == as_data(hostile, 77)
-    )
-    assert '77' in parts['Room'] and '### regressed' in parts['Items']
-    assert optimizer.client.calls[-1][0]['content'] == load_prompt(ask.__name__)
-
-
-@looks_back
-def test_a_prompt_of_your_own_is_used(ask, name, theirs):
-    optimizer = says({name: 'x'}, prompt_overrides={ask.__name__: 'Write a haiku.'})
-    ask(optimizer, 'old', 'new', '', both)
-    assert optimizer.client.calls[-1][0]['content'] == 'Write a haiku.'
-
-
-@looks_back
-def test_one_lost_call_is_none_and_no_answer_at_all_is_an_outage(ask, name, theirs):
-    replies = iter(['{"reasoning": "well"}', ConnectionError('gone')])
-    optimizer = Optimizer(ScriptedChat(lambda messages: next(replies)))
-    assert [ask(optimizer, 'old', f'new {i}', '', both) for i in range(2)] == [None, None]
-    with pytest.raises(Outage, match='no route'):
-        ask(says(ConnectionError('no route')), 'old', 'new', '', both)
-
-
-@looks_back
-def test_a_resumed_run_asks_nothing_twice(ask, name, theirs, tmp_path):
-    for _ in range(2):
-        optimizer = says({name: 'x'}, journal=Journal(tmp_path / 'journal.jsonl'))
-        assert ask(optimizer, 'old', 'new', '', both) == 'x'
-    assert optimizer.client.calls == []
-
-
-def test_an_empty_budget_stops_before_the_call():
-    optimizer = says('{"memory": "x"}', ledger=Ledger(budget_tokens=1))
-    with pytest.raises(BudgetExceeded):
-        meta_skill(optimizer, 'old', 'new', '', both)
-    assert optimizer.client.calls == []
-
-
 # --- how many edits
 
 
@@ -542,18 +365,16 @@ def test_a_lost_call_decides_nothing():
     assert [autonomous_budget(optimizer, skill, merged, 0.5) for skill in ('a', 'b')] == [0, None]
 
 
-def test_the_question_about_the_budget_holds_edits_score_memory_and_what_was_tried():
-    optimizer = says('{"edit_budget": 1}', memory='Short edits pay off.')
+def test_the_question_about_the_budget_holds_edits_score_and_what_was_tried():
+    optimizer = says('{"edit_budget": 1}')
     autonomous_budget(optimizer, '# Skill', merged, 2 / 3, 'Step 1: reject; …')
     parts = sections(user(optimizer))
     assert parts == {
         'Current skill': '# Skill',
         'Context': 'Step 1: reject; …',
-        'Memory': parts['Memory'],
         'Score': '0.667 in this step',
         'Edits': parts['Edits'],
     }
-    assert 'Short edits pay off.' in parts['Memory']
     assert parts['Edits'].splitlines() == [
         '1. append content "Two decimals."',
         '2. insert_after target "Be exact." content "ISO dates."',
@@ -565,7 +386,7 @@ def test_the_question_about_the_budget_holds_edits_score_memory_and_what_was_tri
 
 
 @pytest.mark.parametrize(
-    'name,field', [('meta_skill', 'memory'), ('edit_budget', 'edit_budget')]
+    'name,field', [('edit_budget', 'edit_budget')]
 )
 def test_prompts_say_what_is_data_and_which_field_is_read(name, field):
     text = load_prompt(name)

@@ -17,7 +17,7 @@ from skillrl.skillopt.bank_env import TeacherOptimizer
 from skillrl.skills.document import bank_to_document, document_to_bank
 from skillrl.skills.editor import Edit, Patch
 from skillrl.skillopt.optimizer import Optimizer
-from skillrl.skillopt.prompts import EDITING, KEYS, load_prompt, sections
+from skillrl.skillopt.prompts import KEYS, load_prompt, sections
 from skillrl.skillopt.reflect import full_rewrite, reflection_batches, rewrite
 from skillrl.concurrency import ThreadExecutor
 from skillrl.skillopt import proposal, report, selection
@@ -207,17 +207,6 @@ def test_the_offline_teacher_writes_a_whole_document_and_unites_several(minibatc
 def test_nothing_proposed_is_a_step_without_patches(mode):
     trainer(Tutor(analyst_error=edits()), update_mode=mode, num_epochs=1).train()
     assert actions() == ['skip_no_patches']*2
-
-def test_the_meta_skill_is_told_in_the_next_epoch_only_and_never_in_the_skill():
-    notes = 'One rule a line works best here.'
-    tutor = Tutor(meta_skill=dict(reasoning='seen', memory=notes))
-    trainer(tutor, meta_skill=True).train()
-    told = ['## Memory' in user and notes in user for name, user in tutor.asked if name in EDITING]
-    at = [name for name, _ in tutor.asked].index('meta_skill')
-    before = sum(name in EDITING for name, _ in tutor.asked[:at])
-    assert not any(told[:before]) and all(told[before:]) and 0 < before < len(told)
-    assert text('steps/step_0003/meta_skill.md') == notes
-    assert notes not in text('best_skill.md') + text('current_skill.md')
 
 def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restart():
     tutor = Tutor(analyst_error=edits(HURRY))

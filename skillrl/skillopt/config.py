@@ -64,8 +64,6 @@ class SkillOptConfig(Algorithm):
     update_mode:str = opt('patch', choices=('patch', 'rewrite', 'full_rewrite')) # How a skill changes
     accumulation:int = opt(1, lo=1) # Batches played with one skill before it changes
     rejected_edits:bool = opt(True) # Show the optimizer what was tried in this epoch and rejected
-    meta_skill:bool = opt(False)    # Let the optimizer keep notes on how to edit
-    slow_update_samples:int = opt(20, lo=1)  # Items that epochs are compared on
     max_skill_chars:int = opt(20_000, lo=1)
     rollout_timeout:float = opt(0., lo=0)    # Seconds for one rollout, 0 for any
     rollout_retries:int = opt(3, lo=0)       # Further tries after an infrastructure error

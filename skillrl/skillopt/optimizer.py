@@ -17,7 +17,7 @@ from ..llm.ledger import BudgetExceeded, Ledger
 from ..llm.meter import Meter, add_usage, error_message, model_of
 from ..llm.reply import Outage, redact
 from ..skills.editor import Patch, skill_hash
-from .prompts import EDITING, FORMS, KEYS, parse_answer, answer_field, fenced, load_prompt
+from .prompts import FORMS, KEYS, parse_answer, answer_field, load_prompt
 from ..envs.rollout import FOR_GOOD, run_jobs
 from ..skills.guard import RejectedLog, repeats_example
 
@@ -31,7 +31,6 @@ class Optimizer:
     executor:Executor = field(default_factory=ThreadExecutor) # Who makes several calls at a time
     journal:Journal = field(default_factory=Journal) # What the step has paid for
     ledger:Ledger|None = None        # Where calls are entered
-    memory:str = ''                  # What it learned in earlier epochs
     rejects:RejectedLog|None = None  # None writes down nothing
     step:int = 0
     usage:dict = field(default_factory=dict)  # Calls and tokens by stage
@@ -111,8 +110,6 @@ def _read(self:Optimizer, questions, outcomes):
 def _question(self:Optimizer, name, user, stage, room):
     "Key and arguments of a call"
     system, tokens = self.prompt(name), self.max_completion_tokens + room
-    if self.memory and name in EDITING:
-        user = f'## Memory\n{fenced(self.memory)}\n\n{user}'
     told = model_of(self.client), str(tokens), system, user
     call = dict(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
     if isinstance(self.client, Chat) and name in FORMS and name not in self.prompt_overrides:

@@ -82,7 +82,7 @@ def sections(user:str)->dict[str, str]: # Text by heading; the skill without its
 # %% ../../nbs/715_skillopt.prompts.ipynb #2c229d8b
 EDITING = tuple('''analyst_error analyst_success merge_failure merge_success merge_final ranking
 rewrite full_rewrite merge_rewrites'''.split())
-KEYS = (*EDITING, 'meta_skill', 'edit_budget')
+KEYS = (*EDITING, 'edit_budget')
 
 def load_prompt(
     name:str,                 # One of `KEYS`
@@ -127,7 +127,6 @@ FORMS = dict( # Name of a prompt → schema of its answer
     merge_failure=_MERGED, merge_success=_MERGED, merge_final=_MERGED,
     ranking=_form(selected_indices=dict(type='array', items=_NUMBER)),
     rewrite=_WRITTEN, full_rewrite=_WRITTEN, merge_rewrites=_WRITTEN,
-    meta_skill=_form(memory=_TEXT),
     edit_budget=_form(edit_budget=_NUMBER))
 
 def answer_field(name:str)->str: # `name` is one of `KEYS`

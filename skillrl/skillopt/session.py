@@ -88,7 +88,7 @@ class Session:
         self.optimizer = Optimizer(optimizer, dict(prompts or {}), config.optimizer_max_completion_tokens,
                                    ThreadExecutor(config.workers), ledger=self.limits.ledger)
         self.executor = executor or ThreadExecutor(config.workers, config.rollout_timeout or None)
-        self.start = OptState(initial, initial, initial, epoch_skill=initial)
+        self.start = OptState(initial, initial, initial)
         self._begin_with(self.start)
 
     def _begin_with(self, state):
@@ -161,7 +161,7 @@ def begin(self:Session, final:bool=False, **record:Any)->None:
     self.draft, self.final = Draft(self.state, record), final
     o = self.optimizer
     o.usage, o.missed = {}, 0
-    o.step, o.memory = self.run.next, self.state.memory
+    o.step = self.run.next
     o.journal = self.run.begin(final)
 
 @patch

@@ -16,7 +16,7 @@ from .memory import RejectedEdits, StepNote
 from .proposal import propose
 from .report import measured, write_summary
 from .run import BASELINE, OptState
-from .selection import begin_epoch, play_selection, settle
+from .selection import play_selection, settle
 from .session import Session
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #0cd14038
@@ -106,7 +106,7 @@ def _step(session, n):
     epoch, at = divmod(n - 1, session.batches.per_epoch)
     session.begin(step=n, epoch=epoch + 1, step_in_epoch=at)
     if at == 0:
-        begin_epoch(session, epoch)
+        session.draft.state.rejected = []
     candidate = propose(session)
     record = session.draft.record
     if candidate is not None and record.get('n_edits_ranked', 1):
