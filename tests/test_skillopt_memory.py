@@ -2,19 +2,15 @@
 
 import json, random
 import pytest
-from skillrl.llm.base import ScriptedChat
 from skillrl.skills.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skillopt.memory import (
     RejectedEdits,
     StepNote,
-    autonomous_budget,
     edits_with_status,
     failure_patterns,
     idea,
-    whole,
 )
-from skillrl.skillopt.optimizer import Optimizer
-from skillrl.skillopt.prompts import load_prompt, sections
+from skillrl.skillopt.prompts import message, sections
 from skillrl.types import RolloutResult
 
 hostile = (
@@ -34,17 +30,6 @@ def result(id, hard, **kw):
         hard,
         **{'fail_reason': '' if hard == 1 else 'wrong form: 4.5', 'question': f'What of {id}?', **kw},
     )
-
-
-def says(reply, **kw):
-    return Optimizer(
-        ScriptedChat(lambda messages: reply if isinstance(reply, (str, Exception)) else json.dumps(reply)),
-        **kw,
-    )
-
-
-def user(optimizer):
-    return optimizer.client.calls[-1][1]['content']
 
 
 # --- refused edits
@@ -157,14 +142,8 @@ def test_a_stranger_can_neither_open_a_heading_nor_begin_a_line_nor_close_a_quot
     )
     lines = memory.text().splitlines()
     assert [l.split(':')[0] for l in lines[1:]] == ['Step 1', '- why', '- failed 1 times', '- tried']
-    optimizer = says('{"edit_budget": 1}')
-    assert (
-        autonomous_budget(
-            optimizer, hostile, Patch([Edit('append', hostile, target=hostile)]), 0.5, memory.text()
-        )
-        == 1
-    )
-    assert list(sections(user(optimizer))) == ['Current skill', 'Context', 'Score', 'Edits']
+    asked = message(hostile, memory.text(), edits='none')
+    assert list(sections(asked)) == ['Current skill', 'Context', 'Edits']
 
 
 @pytest.mark.parametrize('limit', [400, 700, 1500, 6000, 20_000])
@@ -280,114 +259,3 @@ def test_the_analysts_words_come_first_and_their_counts_are_made_sense_of(count,
         None,
     ]
     assert failure_patterns([result('a', 0)], rows) == [dict(pattern='decimals', count=n + 1, ids=[])]
-
-
-# --- how many edits
-
-
-@pytest.mark.parametrize(
-    'value,n',
-    [
-        (0, 0),
-        (3, 3),
-        (3.0, 3),
-        ('3', 3),
-        (' 3 ', 3),
-        ('3 edits', 3),
-        ('at most 3.', 3),
-        ('0', 0),
-        ('3.0', 3),
-        (10**9, 10**9),
-        (None, None),
-        (True, None),
-        (False, None),
-        (-1, None),
-        ('-1', None),
-        (2.5, None),
-        ('2.5', None),
-        ('2 or 3', None),
-        ('2-3', None),
-        ('', None),
-        ('three', None),
-        ('1,000', None),
-        ([3], None),
-        ({}, None),
-        (float('nan'), None),
-        (float('inf'), None),
-        ('9' * 5000, None),
-        (10**400, None),
-    ],
-    ids=lambda v: str(v)[:9],
-)
-def test_whole_numbers(value, n):
-    assert whole(value) == n and not isinstance(whole(value), (bool, float))
-
-
-merged = Patch(
-    [
-        Edit('append', 'Two decimals.'),
-        Edit('insert_after', 'ISO dates.', target='Be exact.'),
-        Edit('delete', target='Hurry.'),
-    ]
-)
-
-
-@pytest.mark.parametrize(
-    'reply,n',
-    [
-        ('{"edit_budget": 0}', 0),
-        ('{"edit_budget": 2}', 2),
-        ('{"edit_budget": 99}', 3),
-        ('{"learning_rate": "2"}', 2),
-        ('{"edit_budget": 1, "learning_rate": 3}', 1),
-        ('```json\n{"reasoning": "few", "edit_budget": 1}\n```', 1),
-        ('{"edit_budget": null, "learning_rate": 2}', 2),
-        ('2', None),
-        ('{"edit_budget": -3}', None),
-        ('{"edit_budget": [2]}', None),
-        ('{"budget": 2}', None),
-        ('All of them.', None),
-        ('[]', None),
-    ],
-)
-def test_the_budget_a_model_gives(reply, n):
-    assert autonomous_budget(says(reply), 'skill', merged, 0.5) == n
-
-
-def test_no_edits_need_no_decision():
-    optimizer = says(RuntimeError('not to be asked'))
-    assert autonomous_budget(optimizer, 'skill', Patch([]), 0.5) == 0 and optimizer.client.calls == []
-
-
-def test_a_lost_call_decides_nothing():
-    replies = iter(['{"edit_budget": 0}', ConnectionError('gone')])
-    optimizer = Optimizer(ScriptedChat(lambda messages: next(replies)))
-    assert [autonomous_budget(optimizer, skill, merged, 0.5) for skill in ('a', 'b')] == [0, None]
-
-
-def test_the_question_about_the_budget_holds_edits_score_and_what_was_tried():
-    optimizer = says('{"edit_budget": 1}')
-    autonomous_budget(optimizer, '# Skill', merged, 2 / 3, 'Step 1: reject; …')
-    parts = sections(user(optimizer))
-    assert parts == {
-        'Current skill': '# Skill',
-        'Context': 'Step 1: reject; …',
-        'Score': '0.667 in this step',
-        'Edits': parts['Edits'],
-    }
-    assert parts['Edits'].splitlines() == [
-        '1. append content "Two decimals."',
-        '2. insert_after target "Be exact." content "ISO dates."',
-        '3. delete target "Hurry."',
-    ]
-
-
-# --- prompts
-
-
-@pytest.mark.parametrize(
-    'name,field', [('edit_budget', 'edit_budget')]
-)
-def test_prompts_say_what_is_data_and_which_field_is_read(name, field):
-    text = load_prompt(name)
-    assert '# What is data' in text and f'- `{field}`:' in text and 'one JSON object' in text

@@ -124,24 +124,6 @@ def test_no_test_and_no_snapshots_where_none_are_wanted():
     summary = trainer(num_epochs=1, eval_test=False, save_every_step=False).train()
     assert summary['test_hard'] is None and not any(k.startswith(('test_eval', 'skills')) for k in snapshot())
 
-@pytest.mark.parametrize('said,budget,made',
-                         [(0, 0, 0), ('0', 0, 0), (1, 1, 1), ('about 3', 3, 3), (99, 4, 4), ('some', 2, 2),
-                          (None, 2, 2)])
-def test_autonomous_edit_budget(said, budget, made):
-    "0 means no edit at all; what cannot be read means the smallest budget"
-    tutor = Tutor(edit_budget=dict(reasoning='so', edit_budget=said), analyst_error=lambda u: lacking(u, 4),
-                  ranking=dict(selected_indices=[0, 1, 2, 3]))
-    trainer(tutor, lr_scheduler='autonomous', num_epochs=1, screen=False, gate_rule='strict').train()
-    first = record(1)
-    assert (first['edit_budget'], first['n_edits_ranked'], len(tutor.told('edit_budget'))) == (budget, made,
-                                                                                               2)
-    if made:
-        assert first['action'].startswith('accept') and len(minded(text('skills/skill_v0001.md'))[0]) == made
-    else:
-        assert actions() == ['skip_no_edits']*2 and text('best_skill.md') == RuleWorld().get_initial_skill()
-        assert 'selection' not in read('steps/step_0001/step_record.json')['usage']['target']
-        assert not Path('run/steps/step_0001/candidate_skill.md').exists()
-
 def test_accumulation_plays_several_batches_with_one_skill():
     clerk = Clerk()
     summary = trainer(clerk=clerk, num_epochs=2, batch_size=3, accumulation=2).train()

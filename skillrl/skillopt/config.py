@@ -26,7 +26,7 @@ class Algorithm:
     merge_batch_size:int = opt(8, lo=2)  # Patches merged by one call
     edit_budget:int = opt(4, lo=1)       # Edits a step may make at first
     min_edit_budget:int = opt(2, lo=1)   # And at last; no more than `edit_budget`
-    lr_scheduler:str = opt('cosine', choices=(*SCHEDULES, 'autonomous')) # `autonomous` asks the optimizer
+    lr_scheduler:str = opt('cosine', choices=tuple(SCHEDULES)) # How one becomes the other
     gate_metric:str = opt('hard', choices=METRICS) # Score that is compared
     gate_mixed_weight:float = opt(.5, lo=0, hi=1)  # Weight of `soft` in `mixed`
     failure_only:bool = opt(False)       # Leave successes out of reflection

@@ -12,7 +12,7 @@ from ..llm.reply import Outage
 from ..parts import Parts, in_layers
 from ..skills.editor import Patch, apply_patch_with_report
 from .gate import compute_score
-from .memory import RejectedEdits, autonomous_budget, edits_with_status, failure_patterns
+from .memory import RejectedEdits, edits_with_status, failure_patterns
 from .reflect import RawPatch, full_rewrite, joined, merge_patches, reflection_batches
 from .reflect import rank_and_select, rewrite, run_minibatch_reflect
 from .session import Session
@@ -161,16 +161,10 @@ def _screen(session, raw, items, results):
 # %% ../../nbs/760_skillopt.proposal.ipynb #0838e7c9
 def _select(session, merged):
     "The most important edits of `merged`, within the edit budget"
-    c, d = session.cfg, session.draft
-    skill = d.state.skill
-    record = d.record
-    if session.schedule is None:
-        score = record['rollout_hard']
-        n = session.ask('select', autonomous_budget, skill, merged, score, d.context)
-        record['edit_budget'] = c.min_edit_budget if n is None else min(n, c.edit_budget)
-    budget = record['edit_budget']
+    d = session.draft
+    skill, budget = d.state.skill, d.record['edit_budget']
     ranked = session.ask('select', rank_and_select, skill, merged, budget, context=d.context)
-    record['n_edits_ranked'] = len(ranked.edits)
+    d.record['n_edits_ranked'] = len(ranked.edits)
     d.files['ranked_patch.json'] = ranked.to_dict()
     return ranked
 
@@ -230,9 +224,7 @@ def propose(session:Session)->str|None: # None when nothing is proposed
     record['rollout_hard'], record['rollout_soft'] = compute_score(results)
     record |= dict(rollout_n=len(results), rollout_lost=lost)
     d.files['rollout_results.json'] = [r.to_dict() for r in results]
-    record['edit_budget'] = c.edit_budget
-    if session.schedule:
-        record['edit_budget'] = session.schedule.get_lr(step)
+    record['edit_budget'] = session.schedule.get_lr(step)
     if c.rejected_edits:
         d.context = RejectedEdits.from_state(d.state.rejected).text()
     batches = reflection_batches(results, c.minibatch_size, c.failure_only, c.seed + step)

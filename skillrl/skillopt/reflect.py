@@ -229,7 +229,7 @@ def rank_and_select(
     optimizer:Optimizer,
     skill:str,
     patch:Patch,    # What was merged
-    max_edits:int,  # Budget of the step; 0 means no edit
+    max_edits:int,  # Budget of the step, 1 or more
     *,
     context:str='', # Notes on earlier steps
 )->Patch:
@@ -237,8 +237,6 @@ def rank_and_select(
     edits = patch.edits
     if len(edits) <= max_edits:
         return patch
-    if max_edits <= 0:
-        return replace(patch, edits=[])
     listed = '\n'.join(f'[{i}] {line}' for i, line in enumerate(edit_lines(edits, 500)))
     budget = f'Choose {max_edits} of {len(edits)} edits.'
     text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listed), 'ranking')

@@ -118,9 +118,7 @@ def open(self:Session)->OptRun: # ValueError if items are missing, or the folder
     self.batches = Batches(items_of(self.env, 'train'), c)
     self.selection = items_of(self.env, c.selection_split)
     self.test = items_of(self.env, c.test_split) if c.eval_test else []
-    self.schedule = None
-    if c.lr_scheduler != 'autonomous':
-        self.schedule = build_scheduler(c.lr_scheduler, c.edit_budget, c.min_edit_budget, self.batches.total)
+    self.schedule = build_scheduler(c.lr_scheduler, c.edit_budget, c.min_edit_budget, self.batches.total)
     secrets = getattr(self.optimizer.client, 'secrets', ())
     self.optimizer.rejects = RejectedLog(Path(c.out_root)/'rejected.jsonl', secrets)
     self.run = OptRun(c.out_root, self.start, _bound(self), c.to_dict(), c.save_every_step,

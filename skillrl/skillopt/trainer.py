@@ -109,15 +109,13 @@ def _step(session, n):
         session.draft.state.rejected = []
     candidate = propose(session)
     record = session.draft.record
-    if candidate is not None and record.get('n_edits_ranked', 1):
+    if candidate is not None:
         settle(session, candidate)
     else:
-        record['action'] = _why_skipped(session, candidate)
+        record['action'] = _why_skipped(session)
     _finish_step(session)
 
-def _why_skipped(session, candidate):
-    if candidate is not None:
-        return 'skip_no_edits'
+def _why_skipped(session):
     if 'rewrite' in session.cfg.update_mode and session.draft.record.get('n_edits_merged', 1):
         return 'skip_no_rewrite'
     return 'skip_no_patches'
