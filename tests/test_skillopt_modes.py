@@ -3,30 +3,17 @@ import json, os, re, sys, threading, time
 from collections import Counter
 from pathlib import Path
 import pytest
-from skillrl.envs.alfworld.expert import play_expert
-from skillrl.envs.alfworld.households import Household
-from skillrl.envs.ruleworld import INVOICE_RULES, RuleOptimizer, RuleTarget, RuleWorld, minded, needed
+from skillrl.envs.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.outcome import describe_outcome
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.viewers.run import describe_worth, read_run
-from skillrl.envs.alfworld.teacher import AlfworldTeacher
-from skillrl.bank_env import as_result
-from skillrl.skillopt.bank_env import TeacherOptimizer
-from skillrl.skills.document import bank_to_document, document_to_bank
-from skillrl.skills.editor import Edit, Patch
-from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import KEYS, load_prompt, sections
-from skillrl.skillopt.reflect import full_rewrite, reflection_batches, rewrite
 from skillrl.concurrency import ThreadExecutor
 from skillrl.skillopt import proposal, report, selection
 from skillrl.skillopt.trainer import SkillOptTrainer
-from skillrl.skills.bank import SkillBank
-from skillrl.envs.alfworld.scene import CATEGORIES
 
-STAGES = {'analyst_error': 'analyst', 'analyst_success': 'analyst', 'full_rewrite': 'analyst',
-          'merge_rewrites': 'merge'}
 HURRY = '- Hurry 7.'
 
 def spent(user, text):
@@ -134,60 +121,14 @@ def test_accumulation_plays_several_batches_with_one_skill():
     ids = [r['id'] for n in (1, 2) for r in read(f'steps/step_{n:04}/rollout_results.json')]
     assert sorted(ids) == sorted(f'train-{i}' for i in range(12))
 
-NEW = '# Invoices\n\n' + ''.join(f'- Mind the {r}.\n' for r in INVOICE_RULES)
-
-@pytest.mark.parametrize('mode,says', [
-    ('rewrite', dict(rewrite=dict(new_skill=NEW))),
-    ('full_rewrite', dict(full_rewrite=dict(new_skill=NEW), merge_rewrites=dict(new_skill=NEW)))])
-def test_rewriting(mode, says):
-    tutor = Tutor(**says)
-    summary = trainer(tutor, update_mode=mode, num_epochs=1).train()
-    assert actions()[0] == 'accept_new_best'
-    assert text('best_skill.md') == text('steps/step_0001/candidate_skill.md') == NEW
-    assert summary['test_hard'] == 1 and tutor.told(mode) and len(set(NEW.split())) > 9
-    assert bool(tutor.told('analyst_error')) == (mode == 'rewrite')
-
-@pytest.mark.parametrize('reply',
-                         ['I would rather not.', '{"new_skill": " "}', '{"new_skill": "cut o',
-                          '{"new_skill": ["a"]}', json.dumps(dict(new_skill='x'*999))])
-@pytest.mark.parametrize('mode', ['rewrite', 'full_rewrite'])
-def test_a_rewrite_that_fails_changes_nothing(mode, reply):
-    summary = trainer(Tutor(**{mode: reply, 'merge_rewrites': reply}), update_mode=mode, num_epochs=1,
-                      max_skill_chars=400).train()
-    assert actions() == ['skip_no_rewrite']*2 and summary['total_skips'] == 2
-    assert text('best_skill.md') == text('current_skill.md') == RuleWorld().get_initial_skill()
-    assert not Path('run/steps/step_0001/candidate_skill.md').exists()
-
 def test_a_run_keeps_what_it_could_not_read_of_its_optimizer():
     trainer(Tutor(analyst_error='No idea.'), num_epochs=1).train()
     rows = [json.loads(line) for line in text('rejected.jsonl').splitlines()]
     assert [(r['step'], r['question'], r['raw']) for r in rows] == [(n, 'analyst_error', 'No idea.')
                                                                     for n in (1, 2)]
 
-@pytest.mark.parametrize('mode', ['rewrite', 'full_rewrite'])
-def test_the_offline_optimizer_has_candidates_in_the_modes_that_rewrite(mode):
-    summary = trainer(RuleOptimizer(), RuleTarget(), RuleWorld(), update_mode=mode, num_epochs=3,
-                      batch_size=20, minibatch_size=4, edit_budget=6).train()
-    assert summary['total_skips'] == 0 and summary['total_accepts'] >= 1
-    assert len(minded(text('best_skill.md'))[0]) >= 1
-    assert text('best_skill.md').startswith(RuleWorld().get_initial_skill())
-
-@pytest.mark.parametrize('minibatch', [24, 8])
-def test_the_offline_teacher_writes_a_whole_document_and_unites_several(minibatch):
-    house, skill = Household('test-003'), bank_to_document(SkillBank(), CATEGORIES)
-    results = [as_result(play_expert(g, max_steps=30), SkillBank(), 30) for g in house.games('val', 4)]
-    batches = reflection_batches(results, minibatch)
-    new = full_rewrite(Optimizer(TeacherOptimizer(AlfworldTeacher())), batches, skill)
-    assert len(document_to_bank(new, SkillBank(), CATEGORIES).skills()) >= 6
-    edit = Edit('insert_after', '- Look for egg in fridge 1.', '# heat')
-    suggested = rewrite(Optimizer(TeacherOptimizer(AlfworldTeacher())), skill, Patch([edit]))
-    assert [(o.category, o.principle)
-            for o in document_to_bank(suggested, SkillBank(),
-                                      CATEGORIES).skills()] == [('heat', 'Look for egg in fridge 1.')]
-
-@pytest.mark.parametrize('mode', ['patch', 'rewrite'])
-def test_nothing_proposed_is_a_step_without_patches(mode):
-    trainer(Tutor(analyst_error=edits()), update_mode=mode, num_epochs=1).train()
+def test_nothing_proposed_is_a_step_without_patches():
+    trainer(Tutor(analyst_error=edits()), num_epochs=1).train()
     assert actions() == ['skip_no_patches']*2
 
 def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restart():

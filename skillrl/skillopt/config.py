@@ -61,7 +61,6 @@ class SkillOptConfig(Algorithm):
     gate_pairs:int = opt(16, lo=0)  # A split with fewer items is played again until there are so many pairs
     remeasure:bool = opt(False)     # Play an accepted skill once more before it is the one to beat
     final_passes:int = opt(3, lo=0) # Fresh passes over the selection split for the reported score
-    update_mode:str = opt('patch', choices=('patch', 'rewrite', 'full_rewrite')) # How a skill changes
     accumulation:int = opt(1, lo=1) # Batches played with one skill before it changes
     rejected_edits:bool = opt(True) # Show the optimizer what was tried in this epoch and rejected
     max_skill_chars:int = opt(20_000, lo=1)
@@ -96,7 +95,7 @@ def gate_plays(self:SkillOptConfig,
 @patch
 def makes_drafts(self:SkillOptConfig)->bool:
     "May the current skill be ahead of the best one, whose lines are tested at the end?"
-    return self.screen and self.update_mode == 'patch' and self.promises()
+    return self.screen and self.promises()
 
 # %% ../../nbs/724_skillopt.config.ipynb #9d763847
 EXTENDABLE = '''num_epochs workers eval_test save_every_step verbose extras

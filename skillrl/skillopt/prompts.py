@@ -80,8 +80,7 @@ def sections(user:str)->dict[str, str]: # Text by heading; the skill without its
     return {name: _FENCED.sub(r'\2', text) for name, text in found.items()}
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #2c229d8b
-KEYS = tuple('''analyst_error analyst_success merge_failure merge_success merge_final ranking
-rewrite full_rewrite merge_rewrites'''.split())
+KEYS = tuple('analyst_error analyst_success merge_failure merge_success merge_final ranking'.split())
 
 def load_prompt(
     name:str,                 # One of `KEYS`
@@ -118,13 +117,11 @@ def _form(**fields):
     return object_of(reasoning=_TEXT, **fields)
 
 _MERGED = _form(edits=_list_of(**_CREDITED))
-_WRITTEN = _form(change_summary=_TEXT, new_skill=_TEXT)
 FORMS = dict( # Name of a prompt → schema of its answer
     analyst_error=_form(failure_summary=_list_of(**_FAILURE), edits=_list_of(**_EDIT)),
     analyst_success=_form(edits=_list_of(**_EDIT)),
     merge_failure=_MERGED, merge_success=_MERGED, merge_final=_MERGED,
-    ranking=_form(selected_indices=dict(type='array', items=_NUMBER)),
-    rewrite=_WRITTEN, full_rewrite=_WRITTEN, merge_rewrites=_WRITTEN)
+    ranking=_form(selected_indices=dict(type='array', items=_NUMBER)))
 
 def answer_field(name:str)->str: # `name` is one of `KEYS`
     "The field of the answer that counts"

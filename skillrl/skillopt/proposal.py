@@ -13,8 +13,8 @@ from ..parts import Parts, in_layers
 from ..skills.editor import Patch, apply_patch_with_report
 from .gate import compute_score
 from .memory import RejectedEdits, edits_with_status, failure_patterns
-from .reflect import RawPatch, full_rewrite, joined, merge_patches, reflection_batches
-from .reflect import rank_and_select, rewrite, run_minibatch_reflect
+from .reflect import RawPatch, joined, merge_patches, rank_and_select
+from .reflect import reflection_batches, run_minibatch_reflect
 from .session import Session
 from ..skills.document_guard import rejection_reasons
 from ..types import RolloutResult
@@ -170,15 +170,11 @@ def _select(session, merged):
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #ec3468e6
 def _apply(session, ranked):
-    "The candidate; None if a rewrite was lost"
-    c, d = session.cfg, session.draft
-    skill = d.state.skill
-    most = c.max_skill_chars
+    "The candidate"
+    d = session.draft
     patch = _trusted(session, ranked)
-    candidate, report = apply_patch_with_report(skill, patch, most)
+    candidate, report = apply_patch_with_report(d.state.skill, patch, session.cfg.max_skill_chars)
     d.edits = edits_with_status(patch.edits, report)
-    if c.update_mode == 'rewrite' and patch.edits:
-        candidate = session.ask('update', rewrite, skill, patch, context=d.context, max_chars=most)
     rows = report + d.untrusted
     kinds = [row['status'].partition('_')[0] for row in rows]
     counts = {kind: kinds.count(kind) for kind in ('applied', 'skipped', 'error')}
@@ -217,9 +213,8 @@ def propose(session:Session)->str|None: # None when nothing is proposed
     c, d = session.cfg, session.draft
     record = d.record
     step = record['step']
-    skill = d.state.skill
     items = session.batches.of_step(step)
-    results = session.play(skill, items, 'train', f'step {step}', 'rollout')
+    results = session.play(d.state.skill, items, 'train', f'step {step}', 'rollout')
     lost = sum(not r.ok for r in results)
     record['rollout_hard'], record['rollout_soft'] = compute_score(results)
     record |= dict(rollout_n=len(results), rollout_lost=lost)
@@ -228,8 +223,4 @@ def propose(session:Session)->str|None: # None when nothing is proposed
     if c.rejected_edits:
         d.context = RejectedEdits.from_state(d.state.rejected).text()
     batches = reflection_batches(results, c.minibatch_size, c.failure_only, c.seed + step)
-    if c.update_mode != 'full_rewrite':
-        return _edit(session, items, results, batches)
-    d.patterns = failure_patterns(results)
-    return session.ask('reflect', full_rewrite, batches, skill, context=d.context,
-                       max_chars=c.max_skill_chars)
+    return _edit(session, items, results, batches)

@@ -108,17 +108,11 @@ def _step(session, n):
     if at == 0:
         session.draft.state.rejected = []
     candidate = propose(session)
-    record = session.draft.record
-    if candidate is not None:
-        settle(session, candidate)
+    if candidate is None:
+        session.draft.record['action'] = 'skip_no_patches'
     else:
-        record['action'] = _why_skipped(session)
+        settle(session, candidate)
     _finish_step(session)
-
-def _why_skipped(session):
-    if 'rewrite' in session.cfg.update_mode and session.draft.record.get('n_edits_merged', 1):
-        return 'skip_no_rewrite'
-    return 'skip_no_patches'
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #9f39c050
 def _run_steps(session):

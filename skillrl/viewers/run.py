@@ -57,8 +57,7 @@ def number(v:Any)->float|None:
 
 # %% ../../nbs/804_viewers.run.ipynb #b1d96dd5
 ACTIONS = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
-               skip_no_patches='no candidate: nothing proposed was taken',
-               skip_no_rewrite='no candidate: no rewrite came')
+               skip_no_patches='no candidate: nothing proposed was taken')
 
 def decision(r:dict)->str: # `r` is a record of history.json
     "What a step decided"
@@ -244,7 +243,6 @@ def describe_worth(view:RunView)->str:
 STAGES = dict(rollout='training items', selection='selection items', reflect='proposing edits',
               analyst='proposing edits', screen='screening proposals', aggregate='merging proposals',
               merge='merging proposals', select='ranking edits', ranking='ranking edits',
-              update='writing the candidate', rewrite='writing the candidate',
               final_selection_eval='selection items, best skill afresh',
               test_eval_baseline='test items, first skill', test_eval_best='test items, best skill')
 
