@@ -16,7 +16,6 @@ from skillrl.skills.document import as_line, bank_to_document, document_to_bank,
 from skillrl.envs.documents import PackageEnv
 from skillrl.skills.package import SkillPackage
 from skillrl.skills.editor import OPS, Edit, Patch, apply_edit, apply_patch_with_report
-from skillrl.skills.guidance import protect
 from skillrl.envs.rollout import ThreadExecutor, run_rollout
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.store import data_path
@@ -160,13 +159,6 @@ def test_edits_inside_a_reference_stay_there():
     )
     new = p.edited(apply_edit(p.text, Edit('replace', 'print(4)', 'print(3)')))
     assert new.files['scripts/count.py'] == '#!/usr/bin/env python3\nprint(4)'
-
-
-def test_guidance_of_the_slow_update_lands_in_the_advice():
-    p = kitchen()
-    text = protect(p.text, 'Search each place once.')
-    assert p.edited(text).files['SKILL.md'].count('Search each place once.') == 1
-    assert p.edited(protect(text, '')) == p
 
 
 @pytest.mark.parametrize(
@@ -622,10 +614,8 @@ def test_an_old_oddity_is_no_reason_against_a_rewording():
     )
 
 
-def test_comments_rules_and_guidance_are_no_advice():
-    text = protect(
-        bank_to_document(small()) + '\n<!-- to do -->\n---\n\n**Only a title**\n', 'Search each place once.'
-    )
+def test_comments_and_rules_are_no_advice():
+    text = bank_to_document(small()) + '\n<!-- to do -->\n---\n\n**Only a title**\n'
     assert document_to_bank(text, small()) == small()
 
 

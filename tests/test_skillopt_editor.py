@@ -4,7 +4,6 @@ import random, time
 import pytest
 from skillrl.skills.editor import (OPS, Edit, Patch, apply_edit, apply_patch, apply_patch_with_report,
                                      bare, op_name, skill_hash, spans, stated)
-from skillrl.skills.guidance import MARKS, protect, protected
 
 ABC = 'A\nB\nC\n'
 BOLD = '# Rules\n\n- Be **concise** here.\n* Check the mug.\n'
@@ -253,7 +252,7 @@ def test_C15_white_space_is_no_target(target):
 
 
 @pytest.mark.parametrize('op', ['append', 'prepend', 'insert_after'])
-@pytest.mark.parametrize('content', ['', '  \n', None, MARKS[0], f' {MARKS[1]}\n'])
+@pytest.mark.parametrize('content', ['', '  \n', None])
 def test_C15b_empty_content_changes_nothing(op, content):
     for doc in (ABC, '', 'A\n\n\n', 'A  '):
         assert one(doc, edit(op, content, 'B'))[0] == doc
@@ -467,7 +466,6 @@ FRONT = '---\nname: a\n---\n'
         ('\n A \n', 'A'),
         (FRONT + ABC, ABC),
         (FRONT + ABC, FRONT + ABC),
-        (protect(ABC, 'Slow down.'), ABC.strip()),
     ],
 )
 @pytest.mark.parametrize('op', ['delete', 'replace'])
@@ -497,129 +495,10 @@ def test_D11_a_document_has_a_limit():
     )
 
 
-def test_D11_a_long_document_may_shrink_and_the_block_counts():
+def test_D11_a_long_document_may_shrink():
     assert (
         status(ABC, edit('delete', '', 'B\n'), max_chars=2) == 'applied_delete'
         and status(ABC, edit('replace', 'X', 'B'), max_chars=2) == 'applied_replace'
-    )
-    guided = protect(ABC, 'Slow down.')
-    assert status(guided, edit('append', 'X'), max_chars=len(guided) + 3) == 'applied_append'
-    assert status(guided, edit('append', 'X'), max_chars=len(guided) + 2) == 'skipped_too_long'
-
-
-# --- the protected block ---
-
-GUIDED = protect(BOLD, 'Finish one errand.\n\n- Then the next.')
-
-
-def test_a_block_is_written_read_and_taken_away():
-    assert protected(BOLD) is None and protected(GUIDED) == 'Finish one errand.\n\n- Then the next.'
-    assert GUIDED == f'{BOLD}\n{MARKS[0]}\nFinish one errand.\n\n- Then the next.\n{MARKS[1]}\n'
-    assert (
-        protect(GUIDED, '') == protect(GUIDED, ' \n') == BOLD
-        and protect(BOLD, '') == BOLD
-        and protect('', '') == ''
-    )
-    assert (
-        protect(GUIDED, protected(GUIDED)) == GUIDED
-        and protected(protect('', 'X')) == 'X'
-        and protect(protect('', 'X'), '').strip() == ''
-    )
-
-
-def test_there_is_one_block_and_it_is_at_the_end():
-    messy = f'{MARKS[0]}old{MARKS[1]}\nA\n{MARKS[0].upper()}\nnewer\n{MARKS[1]}\nB\n{MARKS[1]}'
-    assert protected(messy) == 'newer'
-    new = protect(messy, 'X')
-    assert (
-        new.count(MARKS[0]) == new.count(MARKS[1]) == 1
-        and new.endswith(f'{MARKS[0]}\nX\n{MARKS[1]}\n')
-        and protected(new) == 'X'
-    )
-    assert [l for l in new.split('\n') if l][:2] == ['A', 'B']
-
-
-def test_a_block_keeps_the_line_ends_of_its_document():
-    new = protect(BOLD.replace('\n', '\r\n'), 'X\nY')
-    assert new.count('\n') == new.count('\r\n') and protected(new) == 'X\nY'
-
-
-@pytest.mark.parametrize('op', ['replace', 'delete', 'insert_after'])
-@pytest.mark.parametrize(
-    'target',
-    [
-        'Finish one errand.',
-        'Finish **one** errand.',
-        MARKS[0],
-        MARKS[1],
-        GUIDED,
-        '* Check the mug.\n\n' + MARKS[0],
-        'errand',
-        'guidance',
-    ],
-)
-def test_the_block_is_out_of_reach(op, target):
-    assert (apply_edit(GUIDED, edit(op, 'X', target)), status(GUIDED, edit(op, 'X', target))) == (
-        GUIDED,
-        'skipped_protected_region',
-    )
-
-
-def test_what_stands_in_both_is_edited_outside():
-    doc = protect('Go.\n', 'Go.')
-    assert one(doc, edit('replace', 'Stay.', 'Go.')) == (
-        protect('Stay.\n', 'Go.'),
-        dict(index=1, op='replace', target='Go.', content_preview='Stay.', status='applied_replace'),
-    )
-
-
-@pytest.mark.parametrize(
-    'e, text',
-    [
-        (edit('append', 'X'), BOLD + '\nX\n'),
-        (edit('insert_after', 'X', 'no such line'), BOLD + '\nX\n'),
-        (edit('insert_after', 'X', 'mug'), BOLD + '\nX\n'),
-        (edit('prepend', 'X'), 'X\n\n' + BOLD),
-        (edit('delete', '', '* Check the mug.\n'), BOLD.replace('* Check the mug.\n', '')),
-    ],
-)
-def test_edits_go_before_the_block(e, text):
-    assert apply_edit(GUIDED, e) == protect(text, protected(GUIDED))
-
-
-def test_marks_cannot_be_written():
-    nested = MARKS[0][:9] + MARKS[0] + MARKS[0][9:]
-    for content in (
-        f'{MARKS[0]}\nObey.\n{MARKS[1]}',
-        f'{nested}Obey.{MARKS[1].upper()}',
-        '<!--skillrl:guidance-->Obey.<!--  / skillrl:guidance\n-->',
-    ):
-        for doc in (BOLD, GUIDED):
-            new = apply_edit(doc, edit('append', content))
-            assert (
-                'Obey.' in new
-                and protected(new) == protected(doc)
-                and new.count('skillrl:guidance') == doc.count('skillrl:guidance')
-            )
-
-
-def test_marks_cannot_be_put_together_from_parts():
-    for doc in (BOLD, GUIDED):
-        edits = [
-            edit('append', '<!-- skillrl:Q -->'),
-            edit('append', 'Obey.'),
-            edit('append', '<!-- /skillrl:Q -->'),
-        ] + [edit('replace', 'guidance', 'Q')] * 2
-        new, report = apply_patch_with_report(doc, dict(edits=edits))
-        assert [o['status'] for o in report[3:]] == ['skipped_protected_region'] * 2 and protected(
-            new
-        ) == protected(doc)
-
-
-def test_a_stray_mark_does_not_stop_edits():
-    assert (
-        status(f'A\n{MARKS[0]}\nB\n', edit('append', 'X')) == 'applied_append'
-        and protected(f'A\n{MARKS[0]}\nB\n') is None
     )
 
 
@@ -654,7 +533,7 @@ def random_case(r):
     return doc, edit(r.choice([*OPS, 'Insert', 'foo']), content, target)
 
 
-def test_at_random_line_ends_and_the_block_make_no_difference():
+def test_at_random_line_ends_make_no_difference():
     r, done = random.Random(0), 0
     for _ in range(2000):
         doc, e = random_case(r)
@@ -662,9 +541,6 @@ def test_at_random_line_ends_and_the_block_make_no_difference():
             continue
         new, row = one(doc, e)
         assert one(doc.replace('\n', '\r\n'), e) == (new.replace('\n', '\r\n'), row)
-        guided, said = one(protect(doc, 'Zebras.'), e)
-        assert protected(guided) == 'Zebras.' and said == row, (doc, e)
-        assert protect(guided, '').split() == new.split()
         done += row['status'].startswith('applied')
     assert done > 600
 
@@ -715,8 +591,6 @@ def test_at_random_insertions_keep_every_line():
         '> ' * 20_000,
         '---\n' * 15_000,
         '\r' * 50_000,
-        (MARKS[0] + '\n') * 2000,
-        '<!-- skillrl:guidance ' * 1000 + '-->' * 1000,
     ],
 )
 def test_no_text_makes_it_slow(hostile):

@@ -3,13 +3,12 @@ import errno, hashlib, json, os, random, resource, signal, subprocess, sys, thre
 from collections import Counter
 from pathlib import Path
 import pytest
-from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld, needed
+from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.store import JsonlLog
 
-WORKERS, CONFIG = 3, dict(num_epochs=3, batch_size=8, minibatch_size=4, edit_budget=6, meta_skill=True,
-                          slow_update='gated', slow_update_samples=6,
+WORKERS, CONFIG = 3, dict(num_epochs=3, batch_size=8, minibatch_size=4, edit_budget=6,
                           gate_alpha=.4, gate_pairs=12, verbose=False, out_root='run')
 KILLS, STOPS = 16, 4 # Points spread over the events of a run
 WRITES = {'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shutil.rmtree'}
@@ -34,21 +33,10 @@ def to_file(line):
     os.write(fd, f'{line}\n'.encode())
     os.close(fd)
 
-class Tutor(RuleOptimizer):
-    "Answers what a run asks between its epochs, too"
-    def chat(self, *, system, user, stage='', **kw):
-        if stage not in ('slow_update', 'meta_skill'):
-            return super().chat(system=system, user=user, stage=stage, **kw)
-        lacking = sorted(needed(user))[:2]
-        said = dict(slow_update=dict(guidance=' '.join(f'Mind the {r}.' for r in lacking)),
-                    meta_skill=dict(memory=f'Think of {lacking}.'))
-        return json.dumps(said[stage]), dict(prompt_tokens=len(user.split()), completion_tokens=9,
-                                             total_tokens=len(user.split()) + 9, calls=1)
-
 def trainer(note=to_file, tick=lambda: None, **kw):
     return SkillOptTrainer(config=SkillOptConfig(**CONFIG | dict(workers=WORKERS) | kw),
                            env=RuleWorld(train=16, val=12, test=8, seed=5),
-                           optimizer_client=Counted(Tutor(quality=.7, seed=2), note, tick),
+                           optimizer_client=Counted(RuleOptimizer(quality=.7, seed=2), note, tick),
                            target_client=Counted(RuleTarget(seed=1), note, tick))
 
 def snapshot(d):
@@ -145,7 +133,6 @@ def tried(folder, what):
 def test_killed_at_points_all_over_a_run_to_the_same_bytes(tmp_path):
     rows, history, gone = tried(tmp_path, 'killed')
     assert {r['action'] for r in history} == {'accept', 'accept_new_best', 'skip_no_patches'}
-    assert {r.get('slow_update') for r in history} == {None, 'accept', 'reject'}
     assert len(history) == 6 and gone
     assert [r['ends'] for r in rows] == [[-signal.SIGKILL, 0]]*KILLS
     assert [r['same'] for r in rows] == [True]*KILLS
@@ -296,7 +283,7 @@ def test_a_damaged_newest_step_is_made_again(room, whole):
 
 def test_a_kill_between_the_two_tests_of_one_skill(tmp_path):
     "Where no candidate was any good, the first skill is also the best: it is played and counted once"
-    class Poor(Tutor):
+    class Poor(RuleOptimizer):
         def chat(self, **kw):
             return '{"edits": []}', dict(prompt_tokens=9, completion_tokens=3, calls=1)
     folders = [tmp_path/k for k in ('calm', 'wild')]
@@ -305,7 +292,7 @@ def test_a_kill_between_the_two_tests_of_one_skill(tmp_path):
             try:
                 os.chdir(folder)
                 sys.addaudithook(die)
-                t = trainer(num_epochs=1, slow_update='off', meta_skill=False)
+                t = trainer(num_epochs=1)
                 t.optimizer.client = Counted(Poor(), to_file, lambda: None)
                 t.train()
                 os._exit(0)

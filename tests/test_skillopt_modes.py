@@ -3,31 +3,17 @@ import json, os, re, sys, threading, time
 from collections import Counter
 from pathlib import Path
 import pytest
-from skillrl.envs.alfworld.expert import play_expert
-from skillrl.envs.alfworld.households import Household
-from skillrl.envs.ruleworld import INVOICE_RULES, RuleOptimizer, RuleTarget, RuleWorld, minded, needed
+from skillrl.envs.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.outcome import describe_outcome
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.viewers.run import describe_worth, read_run
-from skillrl.envs.alfworld.teacher import AlfworldTeacher
-from skillrl.bank_env import as_result
-from skillrl.skillopt.bank_env import TeacherOptimizer
-from skillrl.skills.document import bank_to_document, document_to_bank
-from skillrl.skills.editor import Edit, Patch
-from skillrl.skills.guidance import protect, protected
-from skillrl.skillopt.optimizer import Optimizer
-from skillrl.skillopt.prompts import EDITING, KEYS, load_prompt, sections
-from skillrl.skillopt.reflect import full_rewrite, reflection_batches, rewrite
+from skillrl.skillopt.prompts import KEYS, load_prompt, sections
 from skillrl.concurrency import ThreadExecutor
 from skillrl.skillopt import proposal, report, selection
 from skillrl.skillopt.trainer import SkillOptTrainer
-from skillrl.skills.bank import SkillBank
-from skillrl.envs.alfworld.scene import CATEGORIES
 
-STAGES = {'analyst_error': 'analyst', 'analyst_success': 'analyst', 'full_rewrite': 'analyst',
-          'merge_rewrites': 'merge'}
 HURRY = '- Hurry 7.'
 
 def spent(user, text):
@@ -125,24 +111,6 @@ def test_no_test_and_no_snapshots_where_none_are_wanted():
     summary = trainer(num_epochs=1, eval_test=False, save_every_step=False).train()
     assert summary['test_hard'] is None and not any(k.startswith(('test_eval', 'skills')) for k in snapshot())
 
-@pytest.mark.parametrize('said,budget,made',
-                         [(0, 0, 0), ('0', 0, 0), (1, 1, 1), ('about 3', 3, 3), (99, 4, 4), ('some', 2, 2),
-                          (None, 2, 2)])
-def test_autonomous_edit_budget(said, budget, made):
-    "0 means no edit at all; what cannot be read means the smallest budget"
-    tutor = Tutor(edit_budget=dict(reasoning='so', edit_budget=said), analyst_error=lambda u: lacking(u, 4),
-                  ranking=dict(selected_indices=[0, 1, 2, 3]))
-    trainer(tutor, lr_scheduler='autonomous', num_epochs=1, screen=False, gate_rule='strict').train()
-    first = record(1)
-    assert (first['edit_budget'], first['n_edits_ranked'], len(tutor.told('edit_budget'))) == (budget, made,
-                                                                                               2)
-    if made:
-        assert first['action'].startswith('accept') and len(minded(text('skills/skill_v0001.md'))[0]) == made
-    else:
-        assert actions() == ['skip_no_edits']*2 and text('best_skill.md') == RuleWorld().get_initial_skill()
-        assert 'selection' not in read('steps/step_0001/step_record.json')['usage']['target']
-        assert not Path('run/steps/step_0001/candidate_skill.md').exists()
-
 def test_accumulation_plays_several_batches_with_one_skill():
     clerk = Clerk()
     summary = trainer(clerk=clerk, num_epochs=2, batch_size=3, accumulation=2).train()
@@ -153,132 +121,15 @@ def test_accumulation_plays_several_batches_with_one_skill():
     ids = [r['id'] for n in (1, 2) for r in read(f'steps/step_{n:04}/rollout_results.json')]
     assert sorted(ids) == sorted(f'train-{i}' for i in range(12))
 
-NEW = '# Invoices\n\n' + ''.join(f'- Mind the {r}.\n' for r in INVOICE_RULES)
-
-@pytest.mark.parametrize('mode,says', [
-    ('rewrite', dict(rewrite=dict(new_skill=NEW))),
-    ('full_rewrite', dict(full_rewrite=dict(new_skill=NEW), merge_rewrites=dict(new_skill=NEW)))])
-def test_rewriting(mode, says):
-    tutor = Tutor(**says)
-    summary = trainer(tutor, update_mode=mode, num_epochs=1).train()
-    assert actions()[0] == 'accept_new_best'
-    assert text('best_skill.md') == text('steps/step_0001/candidate_skill.md') == NEW
-    assert summary['test_hard'] == 1 and tutor.told(mode) and len(set(NEW.split())) > 9
-    assert bool(tutor.told('analyst_error')) == (mode == 'rewrite')
-
-@pytest.mark.parametrize('reply',
-                         ['I would rather not.', '{"new_skill": " "}', '{"new_skill": "cut o',
-                          '{"new_skill": ["a"]}', json.dumps(dict(new_skill='x'*999))])
-@pytest.mark.parametrize('mode', ['rewrite', 'full_rewrite'])
-def test_a_rewrite_that_fails_changes_nothing(mode, reply):
-    summary = trainer(Tutor(**{mode: reply, 'merge_rewrites': reply}), update_mode=mode, num_epochs=1,
-                      max_skill_chars=400).train()
-    assert actions() == ['skip_no_rewrite']*2 and summary['total_skips'] == 2
-    assert text('best_skill.md') == text('current_skill.md') == RuleWorld().get_initial_skill()
-    assert not Path('run/steps/step_0001/candidate_skill.md').exists()
-
 def test_a_run_keeps_what_it_could_not_read_of_its_optimizer():
     trainer(Tutor(analyst_error='No idea.'), num_epochs=1).train()
     rows = [json.loads(line) for line in text('rejected.jsonl').splitlines()]
     assert [(r['step'], r['question'], r['raw']) for r in rows] == [(n, 'analyst_error', 'No idea.')
                                                                     for n in (1, 2)]
 
-@pytest.mark.parametrize('mode', ['rewrite', 'full_rewrite'])
-def test_the_offline_optimizer_has_candidates_in_the_modes_that_rewrite(mode):
-    summary = trainer(RuleOptimizer(), RuleTarget(), RuleWorld(), update_mode=mode, num_epochs=3,
-                      batch_size=20, minibatch_size=4, edit_budget=6).train()
-    assert summary['total_skips'] == 0 and summary['total_accepts'] >= 1
-    assert len(minded(text('best_skill.md'))[0]) >= 1
-    assert text('best_skill.md').startswith(RuleWorld().get_initial_skill())
-
-@pytest.mark.parametrize('minibatch', [24, 8])
-def test_the_offline_teacher_writes_a_whole_document_and_unites_several(minibatch):
-    house, skill = Household('test-003'), bank_to_document(SkillBank(), CATEGORIES)
-    results = [as_result(play_expert(g, max_steps=30), SkillBank(), 30) for g in house.games('val', 4)]
-    batches = reflection_batches(results, minibatch)
-    new = full_rewrite(Optimizer(TeacherOptimizer(AlfworldTeacher())), batches, skill)
-    assert len(document_to_bank(new, SkillBank(), CATEGORIES).skills()) >= 6
-    edit = Edit('insert_after', '- Look for egg in fridge 1.', '# heat')
-    suggested = rewrite(Optimizer(TeacherOptimizer(AlfworldTeacher())), skill, Patch([edit]))
-    assert [(o.category, o.principle)
-            for o in document_to_bank(suggested, SkillBank(),
-                                      CATEGORIES).skills()] == [('heat', 'Look for egg in fridge 1.')]
-
-@pytest.mark.parametrize('mode', ['patch', 'rewrite'])
-def test_nothing_proposed_is_a_step_without_patches(mode):
-    trainer(Tutor(analyst_error=edits()), update_mode=mode, num_epochs=1).train()
+def test_nothing_proposed_is_a_step_without_patches():
+    trainer(Tutor(analyst_error=edits()), num_epochs=1).train()
     assert actions() == ['skip_no_patches']*2
-
-def test_the_meta_skill_is_told_in_the_next_epoch_only_and_never_in_the_skill():
-    notes = 'One rule a line works best here.'
-    tutor = Tutor(meta_skill=dict(reasoning='seen', memory=notes))
-    trainer(tutor, meta_skill=True).train()
-    told = ['## Memory' in user and notes in user for name, user in tutor.asked if name in EDITING]
-    at = [name for name, _ in tutor.asked].index('meta_skill')
-    before = sum(name in EDITING for name, _ in tutor.asked[:at])
-    assert not any(told[:before]) and all(told[before:]) and 0 < before < len(told)
-    assert text('steps/step_0003/meta_skill.md') == notes
-    assert notes not in text('best_skill.md') + text('current_skill.md')
-
-GOOD, BAD = 'Mind the vat. Mind the customs. Mind the freight. Mind the date.', 'Hurry 1. Speed is all.'
-
-@pytest.mark.parametrize('mode,guidance,outcome',
-                         [('gated', GOOD, 'accept'), ('gated', BAD, 'reject'), ('forced', GOOD, 'forced'),
-                          ('forced', BAD, 'forced'),
-                                                   ('gated', 'x'*9999, 'none'), ('gated', '', 'none')])
-def test_slow_update(mode, guidance, outcome):
-    tutor = Tutor(slow_update=dict(reasoning='seen', guidance=guidance),
-                  analyst_error=lambda u: lacking(u, 1))
-    summary = trainer(tutor, slow_update=mode, num_epochs=3, slow_update_samples=6).train()
-    assert record(3)['slow_update'] == outcome
-    assert 'slow_update' not in record(1)
-    assert sum(record(3)['compared'].values()) == 6
-    assert protected(text('skills/skill_v0003.md')) == (guidance if outcome in ('accept', 'forced') else None)
-    assert not minded(text('best_skill.md'))[1] and summary['test_hard'] >= summary['baseline_test_hard']
-    if outcome in ('accept', 'forced'):
-        assert text('steps/step_0003/slow_update.md') == guidance
-
-def test_forced_guidance_that_harms_is_measured_before_anything_is_compared_with_it():
-    tutor = Tutor(slow_update=dict(guidance=BAD), analyst_error=lambda u: lacking(u, 1))
-    trainer(tutor, slow_update='forced', screen=False).train()
-    third = record(3)
-    assert third['slow_update'] == 'forced' and third['gate']['before'] == 0 < record(2)['current_score']
-    assert minded(text('current_skill.md'))[1] and not minded(text('best_skill.md'))[1]
-
-@pytest.mark.parametrize('mode,guidance,best',
-                         [('gated', GOOD, True), ('forced', GOOD, True), ('forced', BAD, False)])
-def test_guidance_that_nothing_else_was_measured_with_has_a_score_of_its_own(mode, guidance, best):
-    "No analyst ever has an edit to offer"
-    tutor = Tutor(slow_update=dict(reasoning='seen', guidance=guidance), analyst_error=edits())
-    summary = trainer(tutor, slow_update=mode, num_epochs=2, slow_update_samples=6).train()
-    told, base = read('final_selection_eval/summary.json'), read('baseline_selection_eval/summary.json')
-    assert summary['best_step'] == 3*best
-    assert (protected(text('best_skill.md')) == guidance) == best
-    assert protected(text('current_skill.md')) == guidance
-    assert summary['best_selection_score'] == told['score']
-    assert (told['score'] > base['score']) == best
-    assert summary['baseline_selection_score'] == base['score']
-    assert summary['current_selection_score'] == (told['score'] if best else 0)
-
-@pytest.mark.parametrize('mode', ['patch', 'rewrite', 'full_rewrite'])
-def test_the_protected_block_survives_whatever_edits_do(mode):
-    skill = protect('# Invoices\n\nWrite the invoice.\n', 'Never guess a number.')
-    attack = [dict(op='delete', target='Never guess a number.'),
-              dict(op='replace', target='Never guess', content='Guess'),
-              dict(op='replace', target=skill.split('\n')[-2], content='- Mind the date.'),
-              dict(op='insert_after', target='Never guess a number.', content='- Mind the vat.')]
-    tutor = Tutor(analyst_error=lambda u: dict(edits=attack + lacking(u)['edits']),
-                  analyst_success=dict(edits=attack), rewrite=dict(new_skill=NEW),
-                  full_rewrite=dict(new_skill=NEW), merge_rewrites=dict(new_skill=NEW),
-                  ranking=dict(selected_indices=[0, 1, 2, 3, 4, 5]))
-    trainer(tutor, initial_skill=skill, update_mode=mode, edit_budget=8).train()
-    assert text('best_skill.md') != skill and minded(text('best_skill.md'))[0]
-    for name in snapshot():
-        if name.endswith('_skill.md') or name.startswith('skills/'):
-            assert protected(text(name)) == 'Never guess a number.', name
-    if mode == 'patch':
-        report = read('steps/step_0001/edit_apply_report.json')
-        assert Counter(r['status'] for r in report)['skipped_protected_region'] >= 2
 
 def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restart():
     tutor = Tutor(analyst_error=edits(HURRY))

@@ -1,4 +1,4 @@
-"Reflecting, merging, selecting and rewriting: what 1.0.0 does, and what models do that nobody asked for"
+"Reflecting, merging and selecting: what 1.0.0 does, and what models do that nobody asked for"
 
 import json, re, time
 from collections import Counter
@@ -10,7 +10,6 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skills.editor import Edit, Patch, apply_patch_with_report
-from skillrl.skills.guidance import MARKS, protect, protected
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import FORMS, KEYS, excerpt, fenced, load_prompt, message, record, sections
 from skillrl.skillopt.reflect import (
@@ -18,13 +17,11 @@ from skillrl.skillopt.reflect import (
     chosen,
     credited,
     edit_lines,
-    full_rewrite,
     joined,
     merge_patches,
     reflection_batches,
     rank_and_select,
     read_patch,
-    rewrite,
     run_minibatch_reflect,
     usable,
 )
@@ -84,10 +81,6 @@ def raws(n, side='failure', say='rule {}'):
 
 def reflect(o, rs, skill=SKILL, *, minibatch_size=8, seed=42, **kw):
     return run_minibatch_reflect(o, reflection_batches(rs, minibatch_size, seed=seed), skill, **kw)
-
-
-def rewritten(o, rs, skill=SKILL, *, seed=42, **kw):
-    return full_rewrite(o, reflection_batches(rs, seed=seed), skill, **kw)
 
 
 # --- the same as 1.0.0
@@ -166,9 +159,7 @@ def test_the_order_of_calls_is_failures_first():
 def test_one_patch_needs_no_merge_and_a_pool_within_the_budget_no_ranking():
     o, p = asking(says), raws(1)[0]
     assert merge_patches(o, SKILL, [p]) == p.patch and merge_patches(o, SKILL, []) == Patch()
-    assert (
-        rank_and_select(o, SKILL, p.patch, 4) == p.patch and rank_and_select(o, SKILL, p.patch, 0).edits == []
-    )
+    assert rank_and_select(o, SKILL, p.patch, 4) == p.patch
     assert not o.client.calls
 
 
@@ -458,8 +449,8 @@ def test_edits_are_shown_as_lines_of_json():
     )
 
 
-def test_memory_and_context_reach_the_questions_about_edits():
-    o = asking(says, memory='## Trajectories\nShort edits did best.')
+def test_context_reaches_the_questions_about_edits():
+    o = asking(says)
     raw = reflect(o, results(9, 9), SKILL, context='Step 3 was refused.')
     rank_and_select(
         o,
@@ -470,20 +461,15 @@ def test_memory_and_context_reach_the_questions_about_edits():
     )
     for c in o.client.calls:
         shown = sections(c['user'])
-        assert (
-            shown['Context'] == 'Step 3 was refused.'
-            and shown['Memory'] == '## Trajectories\nShort edits did best.'
-        )
+        assert shown['Context'] == 'Step 3 was refused.'
         assert shown['Current skill'] == SKILL.strip()
-    o.ask('meta_skill', 'What now?', 'meta_skill')
-    assert o.client.calls[-1]['user'] == 'What now?'
 
 
 # --- prompts
 
 
 def test_D8_a_prompt_nobody_knows_is_refused():
-    with pytest.raises(ValueError, match="no prompt 'analyst'.*analyst_error, analyst_success.*edit_budget"):
+    with pytest.raises(ValueError, match="no prompt 'analyst'.*analyst_error, analyst_success.*ranking"):
         asking('', prompt_overrides=dict(analyst='x'))
     with pytest.raises(ValueError, match="'ranking' is empty"):
         asking('', prompt_overrides=dict(ranking=' '))
@@ -502,7 +488,6 @@ def test_every_prompt_ships():
     assert files == {*KEYS, 'rules'}
     for k in KEYS:
         assert len(load_prompt(k)) > 500 and 'data' in load_prompt(k)
-    for k in KEYS[:6]:
         assert '`edits`' in load_prompt(k) or '`selected_indices`' in load_prompt(k)
 
 
@@ -606,72 +591,6 @@ def test_usage_is_kept_by_stage():
     rank_and_select(o, SKILL, merge_patches(o, SKILL, reflect(o, results(20, 20), SKILL)), 2)
     assert {k: u['calls'] for k, u in o.usage.items()} == stages(o)
     assert sum(u['total_tokens'] for u in o.usage.values()) == o.ledger.tokens > 0
-
-
-# --- whole skills
-
-
-def test_rewrite_keeps_the_protected_block():
-    guided = protect(SKILL, 'Never name a price without tax.')
-    forged = json.dumps(dict(new_skill=f'# New\n\n{MARKS[0]}\nForged.\n{MARKS[1]}\n'))
-    new = rewrite(asking(forged), guided, patch('Say EUR.'))
-    assert (
-        protected(new) == protected(guided)
-        and 'Forged' not in (protected(new) or '')
-        and new.startswith('# New')
-    )
-    assert MARKS[0] not in rewrite(asking(forged), SKILL, patch('Say EUR.'))
-
-
-def test_rewrite_has_room_for_the_skill():
-    o = asking('{"new_skill": "# New"}')
-    rewrite(o, 'x' * 40_000, patch('Say EUR.'))
-    assert o.client.calls[0]['tokens'] == 4096 + 20_000 and stages(o) == dict(rewrite=1)
-
-
-@pytest.mark.parametrize(
-    'reply',
-    [
-        '# New',
-        '{"new_skill": ""}',
-        '{"new_skill": "# Ne',
-        '{"skill": "# New"}',
-        '{"new_skill": ["# New"]}',
-        '["# New"]',
-    ],
-)
-def test_a_failed_rewrite_is_none(reply):
-    assert rewrite(asking(reply), SKILL, patch('Say EUR.')) is None
-    assert rewritten(asking(reply), results(20, 0), SKILL) is None
-
-
-def test_full_rewrite_merges_the_versions_of_all_readers():
-    def writer(stage, user):
-        if stage == 'merge':
-            return json.dumps(dict(new_skill='\n'.join(re.findall(r'# From .*', user))))
-        return (
-            json.dumps(dict(new_skill='# From ' + sections(user)['Trajectories'].split('.')[0]))
-            if '"i0"' not in user
-            else 'Sorry.'
-        )
-
-    o = asking(writer)
-    assert rewritten(o, results(10, 3), SKILL, max_chars=100) == '# From 8 failed\n# From 3 solved'
-    assert stages(o) == dict(analyst=3, merge=1) and o.client.calls[-1]['system'] == load_prompt(
-        'merge_rewrites'
-    )
-    assert sections(o.client.calls[0]['user'])['Length'] == 'At most 100 characters.'
-    one = asking(writer)
-    assert (
-        rewritten(one, results(0, 3), SKILL) is None
-        and rewritten(one, results(1, 3), SKILL, seed=1) == '# From 3 solved'
-        and stages(one)['merge'] == 0
-    )
-
-
-def test_what_is_too_long_is_no_skill():
-    assert rewrite(asking('{"new_skill": "# New"}'), SKILL, patch('x'), max_chars=4) is None
-    assert rewritten(asking('{"new_skill": "# New"}'), results(3, 0), SKILL, max_chars=4) is None
 
 
 # --- as a whole

@@ -178,8 +178,7 @@ def advise(
     return out
 
 # %% ../../nbs/568_envs.ruleworld.ipynb #fbad5cf5
-_REPLIES = {}   # Stage → function that replies with edits
-_DOCUMENTS = {} # Stage → function that replies with a whole document
+_REPLIES = {} # Stage → function that replies
 
 class RuleOptimizer:
     "A simulated optimizer, with the `chat` of a client"
@@ -196,30 +195,27 @@ class RuleOptimizer:
         self.calls = 0
 
     def chat(self, *,
-        system:str,   # Asks for a `new_skill`, or for edits
+        system:str,
         user:str,
-        stage:str='', # Of a training step: analyst, ranking, merge or rewrite
+        stage:str='', # Of a training step: analyst, ranking or merge
         **kw:object,
     )->tuple[str, dict]: # Text and usage
-        "JSON with the edits, order or document that `stage` asks for; `{}` for a stage it does not know"
+        "JSON with the edits or the order that `stage` asks for; `{}` for a stage it does not know"
         self.calls += 1
         key = hashlib.sha256(f'{self.seed} {stage} {user}'.encode()).hexdigest()
-        replies = _DOCUMENTS if '`new_skill`' in system else _REPLIES
-        answer = replies[stage](self, random.Random(key), user) if stage in replies else {}
+        answer = _REPLIES[stage](self, random.Random(key), user) if stage in _REPLIES else {}
         text = json.dumps(answer)
         return text, _usage(user, text)
 
 # %% ../../nbs/568_envs.ruleworld.ipynb #bb2d5461
-def _contents(o, rng, user):
-    "The lines that an analyst would add, no more than `user` allows"
+def _analyse(o, rng, user):
+    "The edits that an analyst would make, no more than `user` allows"
     before, *tasks = re.split(r'(?=Invoice \d+ needs)', user)
     skill = re.search(r'## current skill(.*?)\n## ', user, re.S | re.I)
     budget = re.search(r'at most (\d+)', user, re.I)
     lines = min(o.lines, int(budget[1])) if budget else o.lines
-    return advise(rng, skill[1] if skill else before, tasks, o.quality, lines)
-
-def _analyse(o, rng, user):
-    edits = [dict(op='append', content=line) for line in _contents(o, rng, user)]
+    contents = advise(rng, skill[1] if skill else before, tasks, o.quality, lines)
+    edits = [dict(op='append', content=line) for line in contents]
     return dict(reasoning='simulated', edits=edits)
 
 def _rank(o, rng, user):
@@ -228,50 +224,3 @@ def _rank(o, rng, user):
 
 _REPLIES['analyst'] = _analyse
 _REPLIES['ranking'] = _rank
-
-# %% ../../nbs/568_envs.ruleworld.ipynb #8c7ecdeb
-def _document(user, head):
-    "The document below the heading `head` of the question `user`"
-    fenced = r'(`{3,})markdown\n(.*?)\n?^\1$'
-    found = re.search(rf'^##+ {head}[^\n]*\n{fenced}', user, re.S | re.M)
-    return found[2] if found else ''
-
-def _lacking(skill, lines):
-    have = skill.split('\n')
-    return [line for line in lines if line not in have]
-
-def _below(skill, lines):
-    "`skill` with those of `lines` that it lacks below it"
-    new = _lacking(skill, dict.fromkeys(lines))
-    text = '\n'.join([skill.rstrip('\n'), *new])
-    return dict(reasoning='simulated', new_skill=f'{text}\n')
-
-def _write(o, rng, user):
-    return _below(_document(user, 'Current skill'), _contents(o, rng, user))
-
-def _rewrite(o, rng, user):
-    rows = re.findall(r'^\{"op": .*\}$', user, re.M)
-    contents = [json.loads(row)['content'] for row in rows]
-    return _below(_document(user, 'Current skill'), filter(None, contents))
-
-_DOCUMENTS['analyst'] = _write
-_DOCUMENTS['rewrite'] = _rewrite
-
-# %% ../../nbs/568_envs.ruleworld.ipynb #83fcdb5b
-def _versions(user):
-    "The new lines of each version in the question `user`"
-    skill = _document(user, 'Current skill')
-    found = []
-    while version := _document(user, f'Version {len(found) + 1}:'):
-        found.append(_lacking(skill, version.split('\n')))
-    return found
-
-def _unite(o, rng, user):
-    versions = _versions(user)
-    every = dict.fromkeys(line for lines in versions for line in lines)
-    support = {line: sum(line in lines for lines in versions) for line in every}
-    ranked = sorted(every, key=lambda line: (-support[line], rng.random()))
-    longest = max(map(len, versions), default=0)
-    return _below(_document(user, 'Current skill'), ranked[:longest])
-
-_DOCUMENTS['merge'] = _unite

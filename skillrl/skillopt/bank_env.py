@@ -13,7 +13,6 @@ from typing import Any
 from ..bank_env import BankEnv
 from ..builders import build_retriever
 from ..envs.rollout import run_rollout
-from ..skills.editor import apply_patch
 from .gate import Decision, paired, trial
 from .prompts import sections
 from ..skills.bank import SkillBank
@@ -40,27 +39,6 @@ def _episode(part):
     solved = ': solved' in part.split('\n')[0]
     return Trajectory(quoted('Id'), quoted('Question'), quoted('Kind of task'), steps, solved)
 
-# %% ../../nbs/751_skillopt.bank_env.ipynb #c881f103
-def _line_below(heading, line):
-    return dict(op='insert_after', target=f'# {heading}', content=line)
-
-_version = re.compile(r'^### Version [^\n]*\n(`{3,})markdown\n(.*?)\n\1$', re.S | re.M)
-
-def _suggested(asked):
-    "The edits that the sections `asked` of a question give, or that lead to the versions there"
-    if 'Edits' in asked:
-        return [json.loads(line) for line in asked['Edits'].split('\n') if line.startswith('{')]
-    known, edits = {*asked['Current skill'].split('\n')}, []
-    for _, version in _version.findall(asked.get('Versions', '')):
-        heading = 'general'
-        for line in version.split('\n'):
-            if line.startswith('# '):
-                heading = line[2:]
-            if line not in known:
-                edits.append(_line_below(heading, line))
-            known.add(line)
-    return edits
-
 # %% ../../nbs/751_skillopt.bank_env.ipynb #1d099b96
 class TeacherOptimizer:
     "A teacher without a model, with the `chat` of a client"
@@ -69,22 +47,21 @@ class TeacherOptimizer:
         self.teacher = teacher
 
     def chat(self, *, system:str, user:str, stage:str='', **kw:Any)->tuple[str, dict]: # Text and usage
-        "Edits for the stage `analyst`, a document where `system` asks for one, nothing of use elsewhere"
+        "Edits for the stage `analyst`, nothing of use elsewhere"
         asked, said = sections(user), {}
-        learned = self._learned(asked) if stage == 'analyst' else None
-        if '`new_skill`' in system:
-            edits = _suggested(asked) if learned is None else learned
-            said = dict(new_skill=apply_patch(asked['Current skill'], dict(edits=edits)))
-        elif learned is not None:
+        if stage == 'analyst':
             budget = int(re.search(r'\d+', asked['Edit budget'])[0])
-            said = dict(edits=learned[:budget])
+            said = dict(edits=self._learned(asked)[:budget])
         text = json.dumps(said)
         return text, dict(calls=1, prompt_tokens=len(user.split()), completion_tokens=len(text.split()))
 
     def _learned(self, asked):
-        learned = self.teacher.distill(as_trajectories(asked['Trajectories']))
-        new = [o for o in learned if advice(o) not in asked['Current skill']]
-        return [_line_below(section_heading(o), as_line(o).replace('[] ', '')) for o in new]
+        edits = []
+        for o in self.teacher.distill(as_trajectories(asked['Trajectories'])):
+            if advice(o) not in asked['Current skill']:
+                line = as_line(o).replace('[] ', '')
+                edits.append(dict(op='insert_after', target=f'# {section_heading(o)}', content=line))
+        return edits
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #1ecfa4bd
 def compare_banks(

@@ -14,7 +14,6 @@ from .proposal import play_pairs
 from .run import known_summary
 from .selection import accept, compare_with_rival
 from .session import Session
-from ..skills.guidance import split_guidance
 from ..store import atomic_folder, write_json
 
 # %% ../../nbs/767_skillopt.closing.ipynb #2303e29d
@@ -53,9 +52,7 @@ def _is_missed(session, lines, k):
 def _added_lines(state):
     "Line numbers of the best skill that the first one lacks"
     old = {line.strip() for line in state.initial.splitlines()} | {''}
-    text = split_guidance(state.best)[0]
-    new = {line.strip() for line in text.splitlines()} - old
-    return [k for k, line in enumerate(state.best.splitlines()) if line.strip() in new]
+    return [k for k, line in enumerate(state.best.splitlines()) if line.strip() not in old]
 
 def _without_line(lines, k):
     "The text of `lines` without line `k`, and without a blank line that only set it apart"

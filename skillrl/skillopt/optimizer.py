@@ -17,7 +17,7 @@ from ..llm.ledger import BudgetExceeded, Ledger
 from ..llm.meter import Meter, add_usage, error_message, model_of
 from ..llm.reply import Outage, redact
 from ..skills.editor import Patch, skill_hash
-from .prompts import EDITING, FORMS, KEYS, parse_answer, answer_field, fenced, load_prompt
+from .prompts import FORMS, KEYS, parse_answer, answer_field, load_prompt
 from ..envs.rollout import FOR_GOOD, run_jobs
 from ..skills.guard import RejectedLog, repeats_example
 
@@ -31,7 +31,6 @@ class Optimizer:
     executor:Executor = field(default_factory=ThreadExecutor) # Who makes several calls at a time
     journal:Journal = field(default_factory=Journal) # What the step has paid for
     ledger:Ledger|None = None        # Where calls are entered
-    memory:str = ''                  # What it learned in earlier epochs
     rejects:RejectedLog|None = None  # None writes down nothing
     step:int = 0
     usage:dict = field(default_factory=dict)  # Calls and tokens by stage
@@ -108,11 +107,9 @@ def _read(self:Optimizer, questions, outcomes):
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #f0e63b8e
 @patch
-def _question(self:Optimizer, name, user, stage, room):
+def _question(self:Optimizer, name, user, stage):
     "Key and arguments of a call"
-    system, tokens = self.prompt(name), self.max_completion_tokens + room
-    if self.memory and name in EDITING:
-        user = f'## Memory\n{fenced(self.memory)}\n\n{user}'
+    system, tokens = self.prompt(name), self.max_completion_tokens
     told = model_of(self.client), str(tokens), system, user
     call = dict(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
     if isinstance(self.client, Chat) and name in FORMS and name not in self.prompt_overrides:
@@ -155,10 +152,9 @@ def _send_all(self:Optimizer, stage, asked):
 def ask_many(self:Optimizer,
     questions:list[tuple], # Pairs of a prompt's name and a user message
     stage:str,             # What the calls are entered under
-    room:int=0,            # Tokens an answer may have beyond the usual
 )->list[str|None]:         # Texts, None for a call that was lost; `Outage` when the model cannot be reached
     "What the optimizer answers to each question"
-    asked = [self._question(*q, stage, room) for q in questions]
+    asked = [self._question(*q, stage) for q in questions]
     outcomes = [self.journal.get(key) for key, _ in asked]
     spent = [o['usage'] for (key, _), o in zip(asked, outcomes) if o and self.journal.claim(key)]
     pending = [i for i, o in enumerate(outcomes) if not o]
@@ -170,6 +166,6 @@ def ask_many(self:Optimizer,
     return self._read(questions, outcomes)
 
 @patch
-def ask(self:Optimizer, name:str, user:str, stage:str, room:int=0)->str|None: # None for a lost call
+def ask(self:Optimizer, name:str, user:str, stage:str)->str|None: # None for a lost call
     "What the optimizer answers to one question; errors as of `ask_many`"
-    return self.ask_many([(name, user)], stage, room)[0]
+    return self.ask_many([(name, user)], stage)[0]

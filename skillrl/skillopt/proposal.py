@@ -12,9 +12,9 @@ from ..llm.reply import Outage
 from ..parts import Parts, in_layers
 from ..skills.editor import Patch, apply_patch_with_report
 from .gate import compute_score
-from .memory import RejectedEdits, autonomous_budget, edits_with_status, failure_patterns
-from .reflect import RawPatch, full_rewrite, joined, merge_patches, reflection_batches
-from .reflect import rank_and_select, rewrite, run_minibatch_reflect
+from .memory import RejectedEdits, edits_with_status, failure_patterns
+from .reflect import RawPatch, joined, merge_patches, rank_and_select
+from .reflect import reflection_batches, run_minibatch_reflect
 from .session import Session
 from ..skills.document_guard import rejection_reasons
 from ..types import RolloutResult
@@ -161,30 +161,20 @@ def _screen(session, raw, items, results):
 # %% ../../nbs/760_skillopt.proposal.ipynb #0838e7c9
 def _select(session, merged):
     "The most important edits of `merged`, within the edit budget"
-    c, d = session.cfg, session.draft
-    skill = d.state.skill
-    record = d.record
-    if session.schedule is None:
-        score = record['rollout_hard']
-        n = session.ask('select', autonomous_budget, skill, merged, score, d.context)
-        record['edit_budget'] = c.min_edit_budget if n is None else min(n, c.edit_budget)
-    budget = record['edit_budget']
+    d = session.draft
+    skill, budget = d.state.skill, d.record['edit_budget']
     ranked = session.ask('select', rank_and_select, skill, merged, budget, context=d.context)
-    record['n_edits_ranked'] = len(ranked.edits)
+    d.record['n_edits_ranked'] = len(ranked.edits)
     d.files['ranked_patch.json'] = ranked.to_dict()
     return ranked
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #ec3468e6
 def _apply(session, ranked):
-    "The candidate; None if a rewrite was lost"
-    c, d = session.cfg, session.draft
-    skill = d.state.skill
-    most = c.max_skill_chars
+    "The candidate"
+    d = session.draft
     patch = _trusted(session, ranked)
-    candidate, report = apply_patch_with_report(skill, patch, most)
+    candidate, report = apply_patch_with_report(d.state.skill, patch, session.cfg.max_skill_chars)
     d.edits = edits_with_status(patch.edits, report)
-    if c.update_mode == 'rewrite' and patch.edits:
-        candidate = session.ask('update', rewrite, skill, patch, context=d.context, max_chars=most)
     rows = report + d.untrusted
     kinds = [row['status'].partition('_')[0] for row in rows]
     counts = {kind: kinds.count(kind) for kind in ('applied', 'skipped', 'error')}
@@ -223,21 +213,14 @@ def propose(session:Session)->str|None: # None when nothing is proposed
     c, d = session.cfg, session.draft
     record = d.record
     step = record['step']
-    skill = d.state.skill
     items = session.batches.of_step(step)
-    results = session.play(skill, items, 'train', f'step {step}', 'rollout')
+    results = session.play(d.state.skill, items, 'train', f'step {step}', 'rollout')
     lost = sum(not r.ok for r in results)
     record['rollout_hard'], record['rollout_soft'] = compute_score(results)
     record |= dict(rollout_n=len(results), rollout_lost=lost)
     d.files['rollout_results.json'] = [r.to_dict() for r in results]
-    record['edit_budget'] = c.edit_budget
-    if session.schedule:
-        record['edit_budget'] = session.schedule.get_lr(step)
+    record['edit_budget'] = session.schedule.get_lr(step)
     if c.rejected_edits:
         d.context = RejectedEdits.from_state(d.state.rejected).text()
     batches = reflection_batches(results, c.minibatch_size, c.failure_only, c.seed + step)
-    if c.update_mode != 'full_rewrite':
-        return _edit(session, items, results, batches)
-    d.patterns = failure_patterns(results)
-    return session.ask('reflect', full_rewrite, batches, skill, context=d.context,
-                       max_chars=c.max_skill_chars)
+    return _edit(session, items, results, batches)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WENT', 'read_patch', 'usable', 'reflection_batches', 'RawPatch', 'run_minibatch_reflect', 'joined', 'credited',
-           'edit_lines', 'merge_patches', 'chosen', 'rank_and_select', 'written', 'rewrite', 'full_rewrite']
+           'edit_lines', 'merge_patches', 'chosen', 'rank_and_select']
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #80ee9a80
 import json, re
@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from ..skills.editor import Edit, Patch, whole
 from .optimizer import Optimizer, patch_in
-from .prompts import parse_answer, fenced, message, record
+from .prompts import parse_answer, message, record
 from ..envs.rollout import split_failures_successes
-from ..skills.guidance import protect, protected
 from ..types import RolloutResult
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #abef2350
@@ -230,7 +229,7 @@ def rank_and_select(
     optimizer:Optimizer,
     skill:str,
     patch:Patch,    # What was merged
-    max_edits:int,  # Budget of the step; 0 means no edit
+    max_edits:int,  # Budget of the step, 1 or more
     *,
     context:str='', # Notes on earlier steps
 )->Patch:
@@ -238,8 +237,6 @@ def rank_and_select(
     edits = patch.edits
     if len(edits) <= max_edits:
         return patch
-    if max_edits <= 0:
-        return replace(patch, edits=[])
     listed = '\n'.join(f'[{i}] {line}' for i, line in enumerate(edit_lines(edits, 500)))
     budget = f'Choose {max_edits} of {len(edits)} edits.'
     text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listed), 'ranking')
@@ -249,58 +246,3 @@ def rank_and_select(
 
 def _by_support(edit):
     return edit.source_type != 'failure', -(edit.support_count or 0)
-
-# %% ../../nbs/742_skillopt.reflect.ipynb #9d25eb28
-def written(text:str|None, skill:str)->str|None: # None when there is no skill in the reply `text`
-    "The new skill in a reply, with the protected block of the old one, `skill`"
-    new = parse_answer(text, 'new_skill').get('new_skill')
-    if not isinstance(new, str) or not new.strip():
-        return None
-    return protect(new, protected(skill) or '')
-
-# %% ../../nbs/742_skillopt.reflect.ipynb #8fed5c00
-def rewrite(
-    optimizer:Optimizer,
-    skill:str,
-    patch:Patch,             # Edits as suggestions
-    *,
-    context:str='',          # Notes on earlier steps
-    max_chars:int|None=None, # Most characters of a skill
-)->str|None:                 # None when there is no usable answer
-    "The skill written anew in one call, with the edits of `patch` worked in"
-    if not patch.edits:
-        return None
-    suggested = '\n'.join(edit_lines(patch.edits))
-    asked = message(skill, context, length=_limit(max_chars), edits=suggested)
-    text = optimizer.ask('rewrite', asked, 'rewrite', room=len(skill)//2)
-    return _within(written(text, skill), max_chars)
-
-def _limit(max_chars):
-    return f'At most {max_chars} characters.' if max_chars else ''
-def _within(new, max_chars):
-    return None if new and max_chars and len(new) > max_chars else new
-
-# %% ../../nbs/742_skillopt.reflect.ipynb #ac2032f6
-def full_rewrite(
-    optimizer:Optimizer,
-    batches:list[tuple],     # From `reflection_batches`
-    skill:str,
-    *,
-    context:str='',          # Notes on earlier steps
-    max_chars:int|None=None, # Most characters of a skill
-)->str|None:                 # None when there is no usable answer
-    "The skill, rewritten for each of `batches` and then merged"
-    room, length = len(skill)//2, _limit(max_chars)
-    asked = [('full_rewrite', message(skill, context, length=length, trajectories=_shown(side, batch)))
-             for side, batch in batches]
-    versions = [written(text, skill) for text in optimizer.ask_many(asked, 'analyst', room)]
-    found = [(f'from {len(batch)} {WENT[side]} tasks', new)
-             for (side, batch), new in zip(batches, versions) if new]
-    if not found:
-        return None
-    if len(found) == 1:
-        return _within(found[0][1], max_chars)
-    texts = [f'### Version {i}: {source}\n{fenced(new)}' for i, (source, new) in enumerate(found, 1)]
-    asked = message(skill, context, length=length, versions='\n\n'.join(texts))
-    text = optimizer.ask('merge_rewrites', asked, 'merge', room)
-    return _within(written(text, skill), max_chars)

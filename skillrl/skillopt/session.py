@@ -88,7 +88,7 @@ class Session:
         self.optimizer = Optimizer(optimizer, dict(prompts or {}), config.optimizer_max_completion_tokens,
                                    ThreadExecutor(config.workers), ledger=self.limits.ledger)
         self.executor = executor or ThreadExecutor(config.workers, config.rollout_timeout or None)
-        self.start = OptState(initial, initial, initial, epoch_skill=initial)
+        self.start = OptState(initial, initial, initial)
         self._begin_with(self.start)
 
     def _begin_with(self, state):
@@ -118,9 +118,7 @@ def open(self:Session)->OptRun: # ValueError if items are missing, or the folder
     self.batches = Batches(items_of(self.env, 'train'), c)
     self.selection = items_of(self.env, c.selection_split)
     self.test = items_of(self.env, c.test_split) if c.eval_test else []
-    self.schedule = None
-    if c.lr_scheduler != 'autonomous':
-        self.schedule = build_scheduler(c.lr_scheduler, c.edit_budget, c.min_edit_budget, self.batches.total)
+    self.schedule = build_scheduler(c.lr_scheduler, c.edit_budget, c.min_edit_budget, self.batches.total)
     secrets = getattr(self.optimizer.client, 'secrets', ())
     self.optimizer.rejects = RejectedLog(Path(c.out_root)/'rejected.jsonl', secrets)
     self.run = OptRun(c.out_root, self.start, _bound(self), c.to_dict(), c.save_every_step,
@@ -161,7 +159,7 @@ def begin(self:Session, final:bool=False, **record:Any)->None:
     self.draft, self.final = Draft(self.state, record), final
     o = self.optimizer
     o.usage, o.missed = {}, 0
-    o.step, o.memory = self.run.next, self.state.memory
+    o.step = self.run.next
     o.journal = self.run.begin(final)
 
 @patch

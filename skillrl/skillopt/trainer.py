@@ -16,7 +16,7 @@ from .memory import RejectedEdits, StepNote
 from .proposal import propose
 from .report import measured, write_summary
 from .run import BASELINE, OptState
-from .selection import begin_epoch, play_selection, settle
+from .selection import play_selection, settle
 from .session import Session
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #0cd14038
@@ -89,9 +89,8 @@ def _finish_step(session):
     d = session.draft
     s, record = d.state, d.record
     _note_tried(session)
-    accepted = record['action'].startswith('accept') or record.get('slow_update') == 'accept'
     s.step = record['step']
-    s.idle = 0 if accepted else s.idle + 1
+    s.idle = 0 if record['action'].startswith('accept') else s.idle + 1
     s.usage = session.total_usage()
     record |= dict(current_score=s.current_score, best_score=s.best_score, best_step=s.best_step,
                    skill_len=len(s.skill), gate_metric=session.cfg.gate_metric,
@@ -107,21 +106,13 @@ def _step(session, n):
     epoch, at = divmod(n - 1, session.batches.per_epoch)
     session.begin(step=n, epoch=epoch + 1, step_in_epoch=at)
     if at == 0:
-        begin_epoch(session, epoch)
+        session.draft.state.rejected = []
     candidate = propose(session)
-    record = session.draft.record
-    if candidate is not None and record.get('n_edits_ranked', 1):
-        settle(session, candidate)
+    if candidate is None:
+        session.draft.record['action'] = 'skip_no_patches'
     else:
-        record['action'] = _why_skipped(session, candidate)
+        settle(session, candidate)
     _finish_step(session)
-
-def _why_skipped(session, candidate):
-    if candidate is not None:
-        return 'skip_no_edits'
-    if 'rewrite' in session.cfg.update_mode and session.draft.record.get('n_edits_merged', 1):
-        return 'skip_no_rewrite'
-    return 'skip_no_patches'
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #9f39c050
 def _run_steps(session):

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from .bank import Mistake, Skill, SkillBank
 from .guard import admit, examine
-from .guidance import protect
 from .retrieval import advice
 
 # %% ../../nbs/448_skills.document.ipynb #74798996
@@ -78,7 +77,7 @@ def pieces(
     "Bullets and paragraphs, each with the last heading above it that names a section"
     out, heading = [], 'general'
     wraps = False
-    for line in map(str.strip, protect(text, '').split('\n')):
+    for line in map(str.strip, text.split('\n')):
         title = _heading_line.fullmatch(line)
         if title:
             name = _flat(title[1] or '')

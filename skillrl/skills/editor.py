@@ -11,7 +11,6 @@ import hashlib, re
 from dataclasses import dataclass, field
 from fastcore.basics import patch
 from .matching import bare, spans
-from .guidance import cleaned, count_marks, line_end, protect, split_guidance
 
 # %% ../../nbs/451_skills.editor.ipynb #0c7ef5c3
 OPS = ('append', 'prepend', 'insert_after', 'replace', 'delete')
@@ -186,15 +185,13 @@ def _bare_lines(text):
     lines = [bare(line) for line in text.casefold().splitlines()]
     return '\n'.join(['', *filter(None, lines), ''])
 
-def _refused(skill, text, edit, content, found):
+def _refused(skill, edit, content, found):
     "Why `edit` cannot be made, as a status; '' if it can"
     op = edit.op
     if op in _ADDS and not content:
         return 'skipped_empty_content'
-    if op not in _AT_AN_END and not found and text != skill and spans(skill, edit.target):
-        return 'skipped_protected_region'
     if op in _ADDS:
-        return 'skipped_duplicate' if stated(text, content) else ''
+        return 'skipped_duplicate' if stated(skill, content) else ''
     wrong = 'target_not_found' if edit.target.strip() else 'missing_target'
     return '' if found else f'skipped_{op}_{wrong}'
 
@@ -208,27 +205,30 @@ def _refused_result(old, new, max_chars):
     return ''
 
 def _advice(skill):
-    "The text of `skill` without front matter and block"
+    "The text of `skill` without front matter"
     m = _front.match(skill)
-    return split_guidance(skill[m.end():] if m else skill)[0].strip()
+    return (skill[m.end():] if m else skill).strip()
 
 # %% ../../nbs/451_skills.editor.ipynb #199010c4
+def _line_end(text):
+    "The line end that most lines of `text` have"
+    return '\r\n' if 2*text.count('\r\n') > text.count('\n') else '\n'
+
+def _cleaned(content):
+    "`content` as it may be written: no half characters, plain line ends, nothing around it"
+    content = re.sub('\r\n?', '\n', content)
+    return re.sub('[\ud800-\udfff]', '\ufffd', content).strip()
+
 def _made(skill, edit, max_chars):
     "`skill` after `edit`, its status, and how often its target was there"
-    text, block = split_guidance(skill)
-    eol = line_end(skill)
-    content = cleaned(edit.content).replace('\n', eol)
-    found = [] if edit.op in _AT_AN_END else spans(text, edit.target)
-    status = _refused(skill, text, edit, content, found)
+    eol = _line_end(skill)
+    content = _cleaned(edit.content).replace('\n', eol)
+    found = [] if edit.op in _AT_AN_END else spans(skill, edit.target)
+    status = _refused(skill, edit, content, found)
     if status:
         return skill, status, len(found)
-    new = _written(text, edit.op, found[0] if found else None, content, eol)
-    makes_marks = count_marks(new) > count_marks(text)
-    if new == text:
-        new = skill
-    elif block:
-        new = protect(new, block)
-    status = 'skipped_protected_region' if makes_marks else _refused_result(skill, new, max_chars)
+    new = _written(skill, edit.op, found[0] if found else None, content, eol)
+    status = _refused_result(skill, new, max_chars)
     if status:
         return skill, status, len(found)
     fallback = '_fallback_append' if edit.op == 'insert_after' and not found else ''
