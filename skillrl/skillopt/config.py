@@ -26,7 +26,7 @@ class Algorithm:
     merge_batch_size:int = opt(8, lo=2)  # Patches merged by one call
     edit_budget:int = opt(4, lo=1)       # Edits a step may make at first
     min_edit_budget:int = opt(2, lo=1)   # And at last; no more than `edit_budget`
-    lr_scheduler:str = opt('cosine', choices=(*SCHEDULES, 'autonomous')) # `autonomous` asks the optimizer
+    lr_scheduler:str = opt('cosine', choices=tuple(SCHEDULES)) # How one becomes the other
     gate_metric:str = opt('hard', choices=METRICS) # Score that is compared
     gate_mixed_weight:float = opt(.5, lo=0, hi=1)  # Weight of `soft` in `mixed`
     failure_only:bool = opt(False)       # Leave successes out of reflection
@@ -61,12 +61,8 @@ class SkillOptConfig(Algorithm):
     gate_pairs:int = opt(16, lo=0)  # A split with fewer items is played again until there are so many pairs
     remeasure:bool = opt(False)     # Play an accepted skill once more before it is the one to beat
     final_passes:int = opt(3, lo=0) # Fresh passes over the selection split for the reported score
-    update_mode:str = opt('patch', choices=('patch', 'rewrite', 'full_rewrite')) # How a skill changes
     accumulation:int = opt(1, lo=1) # Batches played with one skill before it changes
     rejected_edits:bool = opt(True) # Show the optimizer what was tried in this epoch and rejected
-    meta_skill:bool = opt(False)    # Let the optimizer keep notes on how to edit
-    slow_update:str = opt('off', choices=('off', 'gated', 'forced')) # Guidance once an epoch
-    slow_update_samples:int = opt(20, lo=1)  # Items that epochs are compared on
     max_skill_chars:int = opt(20_000, lo=1)
     rollout_timeout:float = opt(0., lo=0)    # Seconds for one rollout, 0 for any
     rollout_retries:int = opt(3, lo=0)       # Further tries after an infrastructure error
@@ -99,7 +95,7 @@ def gate_plays(self:SkillOptConfig,
 @patch
 def makes_drafts(self:SkillOptConfig)->bool:
     "May the current skill be ahead of the best one, whose lines are tested at the end?"
-    return self.screen and self.update_mode == 'patch' and self.promises()
+    return self.screen and self.promises()
 
 # %% ../../nbs/724_skillopt.config.ipynb #9d763847
 EXTENDABLE = '''num_epochs workers eval_test save_every_step verbose extras

@@ -58,9 +58,7 @@ def number(v:Any)->float|None:
 
 # %% ../../nbs/804_viewers.run.ipynb #b1d96dd5
 ACTIONS = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
-               skip_no_patches='no candidate: nothing proposed was taken',
-               skip_no_edits='no candidate: no edit was chosen',
-               skip_no_rewrite='no candidate: no rewrite came')
+               skip_no_patches='no candidate: nothing proposed was taken')
 
 def decision(r:dict)->str: # `r` is a record of history.json
     "What a step decided"
@@ -243,13 +241,11 @@ def describe_worth(view:RunView)->str:
     return f'The best skill is that of step {s["best_step"]}. It {told} {_describe_gain(view)}'
 
 # %% ../../nbs/804_viewers.run.ipynb #3dbfd155
-_AT_WORK = dict(rollout='training items', selection='selection items', reflect='proposing edits',
-                analyst='proposing edits', screen='screening proposals', aggregate='merging proposals',
-                merge='merging proposals', select='ranking edits', ranking='ranking edits',
-                edit_budget='choosing how many edits', update='writing the candidate',
-                rewrite='writing the candidate', final_selection_eval='selection items, best skill afresh',
-                test_eval_baseline='test items, first skill', test_eval_best='test items, best skill')
-STAGES = _AT_WORK | dict.fromkeys(('look_back', 'meta_skill', 'slow_update'), 'looking back on an epoch')
+STAGES = dict(rollout='training items', selection='selection items', reflect='proposing edits',
+              analyst='proposing edits', screen='screening proposals', aggregate='merging proposals',
+              merge='merging proposals', select='ranking edits', ranking='ranking edits',
+              final_selection_eval='selection items, best skill afresh',
+              test_eval_baseline='test items, first skill', test_eval_best='test items, best skill')
 
 def usage_rows(view:RunView)->list: # Of [model, what for, calls, tokens read, tokens written]
     "What each stage of a run took so far"
