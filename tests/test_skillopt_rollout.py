@@ -9,7 +9,7 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.concurrency import Journal, ThreadExecutor, outcome_of
 from skillrl.llm.meter import GivenUp, Meter, add_usage
-from skillrl.envs.items import canonical_json, check_items
+from skillrl.envs.rollout import canonical_json, check_items
 from skillrl.envs.rollout import run_rollout, split_failures_successes
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
@@ -395,7 +395,7 @@ class Thing:
 def test_an_item_is_known_again_in_another_process(tmp_path):
     code = """class Thing: pass
 t = Thing(); t.places, t.self, t._seen = {'shelf', 'desk', 'drawer'}, t, object()
-from skillrl.envs.items import canonical_json
+from skillrl.envs.rollout import canonical_json
 print(canonical_json([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), lambda: 1, object()]))"""
     said = {subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True,
                            env=os.environ | dict(PYTHONHASHSEED=str(k))).stdout for k in range(4)}

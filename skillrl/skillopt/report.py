@@ -18,7 +18,7 @@ from .gate import compute_score
 from .run import BASELINE, as_file, known_summary
 from .selection import mean
 from .session import Session
-from ..envs.items import items_hash
+from ..envs.rollout import items_hash
 from ..stats import gain_interval, interval
 from ..store import atomic_folder, atomic_write, read_json, write_json
 from ..types import RolloutResult

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
 from ..concurrency import Executor, ThreadExecutor
-from ..envs.items import items_hash, items_of
+from ..envs.rollout import items_hash, items_of
 from ..llm.meter import add_usage, model_of
 from .config import SkillOptConfig, what_binds
 from ..skills.editor import skill_hash
