@@ -3,7 +3,7 @@ import json, os, re
 from pathlib import Path
 import pytest
 from faults import FaultServer, said, vectors
-import skillrl.formats
+import skillrl, skillrl.formats
 from skillrl.cli import COMMANDS, main, parser
 from skillrl.config import SkillRLConfig, from_krill, load_config
 from skillrl.flags import settings
@@ -78,6 +78,15 @@ def test_point_1_the_same_in_the_shop(here, capsys):
         small = {COLLECT: 'env.collect_steps=6', DISTILL: ''}.get(line, SMALL.get(line))
         assert typed(f'{line} --env webshop', small) == 0, capsys.readouterr().err
         assert Path(MADE[line]).exists()
+
+def test_the_lines_of_the_front_page_train_and_print_a_table(here, monkeypatch, capsys):
+    readme = (Path(__file__).parents[1]/'README.md').read_text(encoding='utf-8')
+    lines, = re.findall(r'```python\n(from skillrl import .*?)```', readme, re.DOTALL)
+    small = SkillRLConfig().merged(dict(word.split('=') for word in SMALL[TRAIN].split()))
+    monkeypatch.setattr(skillrl, 'SkillRLConfig', lambda: small, raising=False)
+    exec(lines, {})
+    assert 'after, bank, new' in capsys.readouterr().out
+    assert read_json(here/'runs'/'first'/'config.json')['seed'] == 1
 
 def answer(r):
     "What the three models of Krill's configuration say"
