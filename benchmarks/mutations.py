@@ -212,7 +212,7 @@ MUTATIONS = [
     Mutation('mean weight without the rows', 'training/tinker.py', 'len(r)*total if self.mean', 'len(r) if self.mean', TINKER),
     Mutation('gradients of old log-probs leave', 'training/tinker.py', 'if ctx.steps != ctx.policy.steps:', 'if False:', TINKER),
     Mutation('requests to an engine are not filled up', 'training/tinker.py', 'full = rows + [filler]*(-len(rows) % size)', 'full = rows', TINKER),
-    Mutation('a tracker is told all again', 'tracking.py', 'if number >= known:', 'if True:', TRACKING),
+    Mutation('a tracker is told all again', 'tracking.py', 'if number >= self.known:', 'if True:', TRACKING),
     Mutation('an ablation without RL tries nothing', 'training/pipeline.py', 'tries = 1 if p.config.rl.iterations else TRIES', 'tries = 1', 'tests/test_phases.py'),
     # SkillOpt: drafts, edits that are missed, closing
     Mutation('SkillOpt asks the gate at every step', 'skillopt/selection.py', 'if not why and _is_too_early(session):', 'if False:', SKILLOPT),

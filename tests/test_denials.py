@@ -6,8 +6,6 @@ from skillrl.envs.base import TextEnv, World, seeded
 from skillrl.envs.suite import GameSuite
 from skillrl.skills.distillation import OfflineTeacher, distill
 from skillrl.skills.evidence import EpisodeReader, claims, visits_of
-from skillrl.skills.memories import neighbours
-from skillrl.formats import Memory
 from skillrl.trajectory import Step, Trajectory
 
 TEAMS = [f'team {color}' for color in ('red', 'blue', 'green', 'amber', 'violet')]
@@ -119,11 +117,3 @@ def test_the_distilled_bank_of_the_desk_is_true():
     bank = distill(played('assign', ['careful', 'hasty'], 96), categories=Tickets.categories)
     where = [s.principle for s in bank.skills() if s.title.startswith('Where')]
     assert len(where) >= 6 and set(where) <= TRUE and claims([]) == []
-
-def test_going_somewhere_is_no_step_without_where_to():
-    pattern = 'Search [Location] -> Acquire [Object] -> Navigate to [Target] -> Open [Door] -> Place [Object]'
-    won = [Memory(f'{kind}{i}', kind, 'success', category=kind, planning_pattern=pattern)
-           for kind in ('cool', 'heat', 'clean', 'pick') for i in range(3)]
-    said = [s.principle for s in neighbours(won)]
-    assert said and not any('navigate' in sentence for sentence in said)
-    assert 'Before you acquire, search.' in said and 'Before you place, open.' in said

@@ -11,14 +11,13 @@ from skillrl.skills.bank import Mistake, SkillBank
 from skillrl.skills.consolidation import similarity
 from skillrl.skills.evidence import EpisodeReader
 from skillrl.skills.guard import examine
-from skillrl.skills.memories import (abstract, balanced, bank_from_memories, chain, groups, memory_case,
-                                     one_world, routed)
+from skillrl.skills.memories import abstract, bank_from_memories, chain, memory_case
 from skillrl.envs.search.router import question_category
 from skillrl.envs.webshop.router import shop_category
 from skillrl.skills.retrieval import Retriever
 from skillrl.skills.questions import prompt
 from skillrl.skills.teachers import LLMTeacher
-from skillrl.envs.alfworld.scene import CATEGORIES, alfworld_category
+from skillrl.envs.alfworld.scene import alfworld_category
 from skillrl.formats import Memory, load_memories
 from skillrl.trajectory import select
 
@@ -41,10 +40,10 @@ def official(env):
     files = sorted((Path(real)/env).glob('generated_memories*.json'))
     return [m for p in files for m in load_memories(p)]
 
-def bank_of(memories, chat=None, **kw):
-    env = one_world(memories) or 'alfworld'
+def bank_of(memories, chat=None):
+    env = memories[0].env if memories else 'alfworld'
     teacher = LLMTeacher(chat) if isinstance(chat, ScriptedChat) else chat
-    return bank_from_memories(memories, routers[env], readers[env], teacher, **kw)
+    return bank_from_memories(memories, routers[env], readers[env], teacher)
 
 def small(env, goals, won=(True, False)):
     step = dict(step_index=0, action='search', critical_observation='x', reasoning='y')
@@ -66,7 +65,7 @@ goals = dict(
             "What is Ann Lee's occupation?", 'Who is older, Ann or Bob?'])
 
 def category_in(messages): return json.loads(re.match(r'Kind of task: (".*?")\.', messages[1]['content'])[1])
-def categories_of(memories): return {m.category for m in routed(memories, routers[memories[0].env])}
+def kind(m): return routers[m.env](m.goal)
 
 def answer(messages):
     "A sound answer to any question"
@@ -94,12 +93,6 @@ def test_a_chain_of_verbs_whatever_their_spelling():
     assert verbs(pattern) == ('search', 'take', 'heat')
     assert verbs('look_for -> GoTo[Desk]') == ('look', 'go') and verbs('') == ()
 
-def test_a_group_has_its_centre_first_and_everybody_is_in_one():
-    near = [f'Looking into the same {x} again and again.' for x in ('drawer', 'shelf', 'desk')]
-    found = groups([*near, 'Buying the first coat.'])
-    assert sorted(i for g in found for i in g) == [0, 1, 2, 3]
-    assert [len(g) for g in found] == [3, 1] and groups([]) == []
-
 # --- banks
 
 def sane(bank, categories):
@@ -122,12 +115,14 @@ def worlds():
 @pytest.mark.parametrize('env, load', worlds())
 def test_every_category_of_every_domain_is_in_what_the_teacher_saw(env, load):
     memories = load()
-    categories, chat = categories_of(memories), ScriptedChat(answer)
+    categories, chat = {kind(m) for m in memories}, ScriptedChat(answer)
     teacher = LLMTeacher(chat)
     bank = bank_of(memories, teacher)
     assert {category_in(m) for m in chat.calls} == categories
     shown = {(c.category, c.success) for x in teacher.exchanges for c in x.question.cases}
-    assert shown == {(m.category, m.success) for m in routed(memories, routers[env])}
+    assert shown == {(kind(m), m.success) for m in memories}
+    seen = Counter((c.id, x.question.kind) for x in teacher.exchanges for c in x.question.cases)
+    assert max(Counter((kind(m), m.success) for m in memories if (m.id, 'contrasts') in seen).values()) <= 8
     sane(bank, categories)
     assert set(bank.categories) >= {c for c, won in shown if won}, 'a category that was won has skills'
     assert not teacher.rejected and bank.to_dict() == bank_of(memories, ScriptedChat(answer)).to_dict()
@@ -135,11 +130,11 @@ def test_every_category_of_every_domain_is_in_what_the_teacher_saw(env, load):
 @pytest.mark.parametrize('env, load', worlds())
 def test_a_bank_by_counting(env, load):
     memories = load()
-    bank, known = bank_of(memories), routed(memories, routers[env])
-    sane(bank, categories_of(memories))
+    bank = bank_of(memories)
+    sane(bank, {kind(m) for m in memories})
     assert bank == bank_of(memories)
     assert bank.metadata == dict(memories=len(memories), won=len(select(memories, success=True)), version=0)
-    often = Counter((m.category, chain(m)) for m in known if m.success and chain(m))
+    often = Counter((kind(m), chain(m)) for m in memories if m.success and chain(m))
     assert set(bank.categories) == {c for (c, _), n in often.items() if n > 1}
     assert Retriever(bank).retrieve(memories[0].goal).ids
     ids = {m.id for m in memories}
@@ -156,19 +151,6 @@ def test_the_619_official_memories_load():
     assert {env: len(official(env)) for env in counts} == counts
     assert all(memory_case(m).lines for env in counts for m in official(env))
 
-def test_a_balanced_sample_is_a_function_of_its_seed():
-    cases = [memory_case(m) for m in routed(small('webshop', goals['webshop']*9), shop_category)]
-    a, b = balanced(cases, 3), balanced(cases, 3)
-    other = balanced(cases, 3, seed=1)
-    assert a == b != other and set(Counter((c.category, c.success) for c in a).values()) == {3}
-    assert balanced(cases, 10**6) == cases and balanced([], 3) == []
-
-def test_the_size_of_the_bank_is_shared_among_its_categories():
-    memories = small('alfworld', goals['alfworld']*3)
-    for most in (6, 9):
-        assert len(bank_of(memories, ScriptedChat(answer), most=most)) == most
-    assert set(bank_of(memories, ScriptedChat(answer), most=8).categories) == set(CATEGORIES)
-
 def test_a_rewording_does_not_stay_beside_the_original():
     said = [('Warm it', 'Put the egg into the microwave.'), ('Warm it up', 'put the egg into the microwave')]
     def twice(m):
@@ -179,8 +161,6 @@ def test_a_rewording_does_not_stay_beside_the_original():
 
 def test_what_cannot_be_done_is_said():
     memories = small('webshop', goals['webshop'])
-    with pytest.raises(ValueError, match='memories of search, webshop make one bank each'):
-        bank_from_memories(memories + small('search', goals['search']), shop_category)
     with pytest.raises(ValueError, match='none of the 21 replies could be used'):
         bank_of(memories, ScriptedChat(lambda m: 'No.'))
     with pytest.raises(Outage, match='line cut'):
@@ -217,6 +197,9 @@ def test_the_command_makes_the_same_bank(env, tmp_path, capsys):
     path.write_text(json.dumps([written(m) for m in memories]))
     assert main(['distill', '--memories', str(path), '--output', str(tmp_path/'bank.json')]) == 0
     assert SkillBank.load(tmp_path/'bank.json').counts() == bank_of(load_memories(path)).counts()
-    path.write_text('[]')
-    assert main(['distill', '--memories', str(path), '--output', str(tmp_path/'bank.json')]) == 1
-    assert 'holds no memories' in capsys.readouterr().err
+    other = small('webshop' if env == 'search' else 'search', ['Find me a lamp'])
+    mixed = json.dumps([written(m) for m in memories + other])
+    for text, said in [('[]', 'holds no memories'), (mixed, 'make one bank each: pass those of one world')]:
+        path.write_text(text)
+        assert main(['distill', '--memories', str(path), '--output', str(tmp_path/'bank.json')]) == 1
+        assert said in capsys.readouterr().err

@@ -10,7 +10,6 @@ import pytest
 from skillrl.envs.base import world
 from skillrl.formats import load_memories
 from skillrl.skills.bank import SkillBank
-from skillrl.skills.memories import routed
 from skillrl.skills.retrieval import Retriever, render
 
 sys.path.insert(0, str(Path(__file__).parents[1]/'benchmarks'))
@@ -59,9 +58,9 @@ def test_what_is_distilled_and_what_is_retrieved_are_sorted_alike(name):
     "The original sorts memories by one rule and the tasks that need their skills by another"
     found, router = world(name), world(name).router
     retrieve = Retriever(bank(name), router=router).retrieve
-    for m in routed(memories(name), router):
-        assert m.category == retrieve(m.goal).category == found.route(m.goal), m.goal
-        assert m.category in found.categories
+    for m in memories(name):
+        assert router(m.goal) == retrieve(m.goal).category == found.route(m.goal), m.goal
+        assert router(m.goal) in found.categories
 
 def test_where_the_two_original_rules_disagree_ours_takes_the_better():
     "Loafers, jeans and blankets are other things to the rule that looks skills up; 39 of 200 requests"

@@ -108,11 +108,14 @@ def _bank_of_memories(path, teacher):
     "A bank of the official memories at `path`"
     from skillrl.envs.base import world
     from skillrl.formats import load_memories
-    from skillrl.skills.memories import bank_from_memories, one_world
+    from skillrl.skills.memories import bank_from_memories
     memories = load_memories(path)
     if not memories:
         raise ValueError(f'{path} holds no memories: give a file of official memories')
-    where = world(one_world(memories))
+    worlds = sorted({m.env for m in memories})
+    if len(worlds) > 1:
+        raise ValueError(f'memories of {", ".join(worlds)} make one bank each: pass those of one world')
+    where = world(worlds[0])
     reader = getattr(where.teacher(), 'reader', None)
     asked = teacher if hasattr(teacher, 'chat') else None
     return bank_from_memories(memories, where.router, reader, asked)
