@@ -12,14 +12,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from skillrl.agent import Limits
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig, load_config
-from skillrl.doctor import look_at_fit
 from skillrl.models import MODELS, find_model, models_folder
 from skillrl.store import data_path
 from skillrl.training import plan
-from skillrl.training.memory import (Batch, Held, Shape, activation_bytes, adapter_parameters, kept_bytes,
-                                     memory_plan, play_bytes, shape_from, shape_of)
-from skillrl.training.plan import Lengths, RunPlan, device_table, judged_when, learnt_at_once, run_phases
-from skillrl.training.preflight import Preflight, check_words, known_words
+from skillrl.training.costs import (Batch, Device, Held, activation_bytes, adapter_parameters, at_once,
+                                    memory_plan, shape_from, shape_of)
+from skillrl.training.plan import RunPlan, run_phases, told_plan
+from skillrl.training.preflight import check_words, known_words, preflight
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)
@@ -71,7 +70,7 @@ def test_activations_are_those_that_torch_keeps(kind, rank):
     assert activation_bytes(shape, Held(rank=rank)) == pytest.approx(a_token, rel=.12)
 
 def test_a_folder_comes_before_what_is_known():
-    assert isinstance(shape_of(data_path('base')), Shape)
+    assert shape_of(data_path('base')).layers
     with pytest.raises(ValueError, match='no/such'):
         shape_of('no/such')
 
@@ -84,8 +83,8 @@ def test_every_config_has_a_plan(env, source):
     assert plan.shape.parameters == 7_615_616_512
     c = plan.config.rl
     assert plan.phases[3].rows == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
-    assert len(device_table(plan).rows) >= 12
-    assert 'games of' in judged_when(plan)
+    told = told_plan(plan)
+    assert told.count('H100') == 4 and 'games of' in told
 
 DRY = '''
 import sys
@@ -143,8 +142,8 @@ def test_every_command_checks_lengths_against_positions_before_it_plays(line, tm
 @pytest.mark.parametrize('positions, wrong', [(64, True), (1024, False)])
 def test_doctor_checks_lengths_against_positions(tmp_path, positions, wrong):
     narrow_policy(tmp_path/'narrow', positions)
-    found = look_at_fit(SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'narrow')}))
-    assert ('more positions' in found.remedy) == wrong
+    found = preflight(SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'narrow')}))
+    assert any('more positions' in f.remedy for f in found) == wrong
 
 KRILL = dict(
     sft=dict(learning_rate=1e-4, batch_size=16, epochs=3),
@@ -185,10 +184,8 @@ def test_the_share_of_known_words_is_told(tmp_path):
     ('take mug', True), ('take zubrowka', True), ('take zubrowka quaffle', False)])
 def test_a_tokenizer_that_knows_less_than_half_of_the_words_stops_a_run(monkeypatch, text, well):
     monkeypatch.setattr('skillrl.training.preflight.world_texts', lambda config: [text])
-    found = Preflight()
-    check_words(found, data_path('base'), SkillRLConfig())
-    assert bool(found.told) == well and bool(found.problems) != well
-    assert well or 'a chat policy' in found.problems[0]
+    found, = check_words(data_path('base'), SkillRLConfig())
+    assert ('a chat policy' in found.remedy) != well
 
 @pytest.mark.parametrize('hours, told', [
     (1/61, 'under 1 min'), (.5, '30 min'), (1, '1.0 h'), (9.94, '9.9 h'), (1234.4, '1,234 h')])
@@ -291,24 +288,22 @@ def test_a_config_may_name_it(monkeypatch, tmp_path):
 
 def test_a_pass_has_no_more_rows_than_a_minibatch():
     config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4, 'rl.micro_batch_tokens': 1000})
-    assert learnt_at_once(config, Lengths(80, 20)).rows == 8
-    assert learnt_at_once(config.merged({'sft.batch_size': 9}), Lengths(80, 20)).rows == 9
-    assert learnt_at_once(config, Lengths(480, 20)).rows == 2
+    assert at_once(config, Batch(1, 80, 20))[0].rows == 8
+    assert at_once(config.merged({'sft.batch_size': 9}), Batch(1, 80, 20))[0].rows == 9
+    assert at_once(config, Batch(1, 480, 20))[0].rows == 2
 
 def test_bytes_of_layers_add_up():
-    one = shape_of(data_path('base'))
-    twice, batch = replace(one, layers=2*one.layers), Batch(4, 30, 10)
-    assert kept_bytes(twice, Held(), batch) == 2*kept_bytes(one, Held(), batch)
-    keys_and_values = 2*one.layers*one.keys*4*batch.tokens
-    assert play_bytes(one, Held(), batch)['KV cache'] == keys_and_values
+    one, batch = shape_of(data_path('base')), Batch(4, 30, 10)
+    twice = replace(one, layers=2*one.layers)
+    once, more = (memory_plan(shape, Held(), batch) for shape in (one, twice))
+    assert more['activations'] == 2*once['activations']
+    assert memory_plan(one, Held(), None, batch)['KV cache'] == 2*one.layers*one.keys*4*4*40
 
 def test_on_a_cpu_blocks_freed_beside_adapters_stay():
     shape, rows = shape_of(data_path('base')), Batch(8, 100, 12)
-    def learning(**held):
-        return memory_plan(shape, Held(**held), rows).parts
-    here, there = learning(rank=4), learning(rank=4, gpu=True)
+    here, there = (memory_plan(shape, Held(rank=4, gpu=gpu), rows) for gpu in (False, True))
     assert here['freed blocks'] == pytest.approx(.55*here['activations'])
-    assert 'freed blocks' not in there | learning()
+    assert not there['freed blocks']
 
 def test_a_gate_plays_each_game_twice():
     "Of 10 iterations a round after each 5, in 2 suites: 4 rounds of 6*3*4 pairs, played twice, of 10 steps"
@@ -323,9 +318,6 @@ def test_a_gate_plays_each_game_twice():
 
 def test_rent_is_that_of_all_devices(monkeypatch):
     "100 hours of one device are 25 of four, and cost as much"
-    device = SimpleNamespace(name='d', memory=80e9, usd=2., gpu=True)
-    monkeypatch.setattr(plan, 'DEVICES', [device])
-    monkeypatch.setattr(plan, 'hours_of', lambda *args: 100.)
-    monkeypatch.setattr(plan, 'memory_of', lambda *args: SimpleNamespace(total=300e9))
-    rows = device_table(SimpleNamespace(config=SkillRLConfig())).rows
-    assert {tuple(row[1:]) for row in rows} == {('300.0', 'd', '4', '25 h', '200')}
+    monkeypatch.setattr(plan, 'DEVICES', [Device('d', 80e9, 1., 1., usd=2.)])
+    run = SimpleNamespace(config=SkillRLConfig(), hours=lambda *_: 100., memory=lambda _: dict(all=300e9))
+    assert {tuple(row[1:]) for row in plan._device_table(run).rows} == {('300.0', 'd', '4', '25 h', '200')}
