@@ -639,20 +639,7 @@ def test_inspect_of_a_policy_loads_nothing_heavy(zoo):
 def test_doctor_finds_this_machine_well(here, capsys):
     assert main(['doctor']) == 0
     out = capsys.readouterr().out
-    for what in (
-        'python',
-        'torch',
-        'transformers',
-        'trl',
-        'peft',
-        'bitsandbytes',
-        'threads',
-        'GPU',
-        'disk',
-        'data',
-        'engine',
-        'policy',
-    ):
+    for what in 'python torch trl peft threads GPU disk data engine policy prompt memory'.split():
         assert re.search(rf'^ok +{what}: ', out, re.M), what
     assert 'PROBLEM' not in out
 

@@ -145,33 +145,23 @@ def test_doctor_checks_lengths_against_positions(tmp_path, positions, wrong):
     found = preflight(SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'narrow')}))
     assert any('more positions' in f.remedy for f in found) == wrong
 
-KRILL = dict(
-    sft=dict(learning_rate=1e-4, batch_size=16, epochs=3),
-    rl=dict(learning_rate=1e-6, batch_size=64, group_size=8, kl_coeff=.01, clip_epsilon=.2,
-            invalid_action_penalty=.1, max_prompt_length=6000, max_response_length=1024, training_epochs=150),
-    skill_retrieval=dict(top_k=6, similarity_threshold=.4),
-    evolution=dict(validation_interval=5, max_new_skills=3, evolution_threshold=.4, max_analysis_deep=10,
-                   max_analysis_shallow=5),
-    model=dict(policy_api_base='http://localhost:8000/v1', policy_model_id='Qwen/Qwen2.5-7B-Instruct'))
-
-@pytest.fixture
-def krill(tmp_path, monkeypatch):
-    "A working folder with Krill's full configuration, in which one iteration of one group is trained"
-    monkeypatch.chdir(tmp_path)
-    small = dict(KRILL, rl=dict(KRILL['rl'], training_epochs=1, batch_size=8), env=dict(max_steps=4))
-    (tmp_path/'krill.json').write_text(json.dumps(small))
-
 CUT = 'model.max_new_tokens is 1,024 and the policy has 1,024 positions'
 
-def test_krills_full_configuration_trains_the_policy_that_is_named(krill, capsys):
-    bank = str(data_path('sample_bank.json'))
-    named = 'rl --policy', str(data_path('base')), '--config krill.json --output o --skill-bank', bank
-    assert main(' '.join(named).split()) == 0
-    assert capsys.readouterr().err.count(CUT) == 1
-
-def test_a_dry_run_says_what_krills_full_configuration_leaves_room_for(krill, capsys):
+def test_krills_full_configuration_trains_the_policy_that_is_named(tmp_path, monkeypatch, capsys):
+    "A dry run says what it leaves room for; then one iteration of one group is trained"
+    monkeypatch.chdir(tmp_path)
+    settings = dict(
+        env=dict(max_steps=4),
+        rl=dict(batch_size=8, group_size=8, max_prompt_length=6000, max_response_length=1024,
+                training_epochs=1),
+        skill_retrieval=dict(top_k=6, similarity_threshold=.4),
+        model=dict(policy_api_base='http://localhost:8000/v1', policy_model_id='Qwen/Qwen2.5-7B-Instruct'))
+    (tmp_path/'krill.json').write_text(json.dumps(settings))
     assert main('train --config krill.json --dry-run'.split()) == 0
     assert f'{CUT}, so its replies may have 256 tokens and its prompts 768' in capsys.readouterr().out
+    named = 'rl --policy', str(data_path('base')), '--config krill.json --output o --skill-bank'
+    assert main(' '.join([*named, str(data_path('sample_bank.json'))]).split()) == 0
+    assert capsys.readouterr().err.count(CUT) == 1
 
 # ---- words ----
 
@@ -197,37 +187,24 @@ def test_a_dry_run_rounds_time_sensibly(hours, told):
 def write_gguf(file):
     "A Llama of two layers with a tokenizer of bytes, in GGUF"
     gguf = pytest.importorskip('gguf')
-    d, mlp = 32, 64
-    layers, vocabulary = 2, 260
-    w = gguf.GGUFWriter(file, 'llama')
-    w.add_block_count(layers)
-    w.add_context_length(64)
-    w.add_embedding_length(d)
-    w.add_feed_forward_length(mlp)
-    w.add_head_count(2)
-    w.add_head_count_kv(1)
-    w.add_rope_dimension_count(d//2)
-    w.add_layer_norm_rms_eps(1e-5)
-    w.add_vocab_size(vocabulary)
     from transformers.convert_slow_tokenizer import bytes_to_unicode
-    w.add_tokenizer_model('gpt2')
-    w.add_token_list(['<|endoftext|>', '<|im_start|>', '<|im_end|>', *bytes_to_unicode().values(), 'ab'])
-    w.add_token_types([3, 3, 3] + [1]*257)
-    w.add_token_merges(['a b'])
-    w.add_bos_token_id(1)
-    w.add_eos_token_id(2)
-    w.add_unk_token_id(0)
-    w.add_chat_template("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}")
+    d, mlp, vocabulary = 32, 64, 260
+    w = gguf.GGUFWriter(file, 'llama')
+    words = ['<|endoftext|>', '<|im_start|>', '<|im_end|>', *bytes_to_unicode().values(), 'ab']
+    for what, value in dict(
+            block_count=2, context_length=64, embedding_length=d, feed_forward_length=mlp, head_count=2,
+            head_count_kv=1, rope_dimension_count=d//2, layer_norm_rms_eps=1e-5, tokenizer_model='gpt2',
+            token_list=words, token_types=[3, 3, 3] + [1]*257, token_merges=['a b'], bos_token_id=1,
+            eos_token_id=2, unk_token_id=0, chat_template='{% for m in messages %}<|im_start|>'
+            '{{ m.content }}<|im_end|>{% endfor %}').items():
+        getattr(w, f'add_{what}')(value)
+    layer = dict(attn_norm=[d], ffn_norm=[d], attn_q=[d, d], attn_k=[d//2, d], attn_v=[d//2, d],
+                 attn_output=[d, d], ffn_gate=[mlp, d], ffn_up=[mlp, d], ffn_down=[d, mlp])
+    shapes = {'token_embd': [vocabulary, d], 'output_norm': [d]}
+    shapes |= {f'blk.{i}.{name}': shape for i in range(2) for name, shape in layer.items()}
     generator = torch.Generator().manual_seed(0)
-    def tensor(name, *shape):
-        w.add_tensor(name, torch.randn(*shape, generator=generator).numpy())
-    tensor('token_embd.weight', vocabulary, d)
-    tensor('output_norm.weight', d)
-    for i in range(layers):
-        for name, *shape in (('attn_norm', d), ('ffn_norm', d), ('attn_q', d, d), ('attn_k', d//2, d),
-                             ('attn_v', d//2, d), ('attn_output', d, d), ('ffn_gate', mlp, d),
-                             ('ffn_up', mlp, d), ('ffn_down', d, mlp)):
-            tensor(f'blk.{i}.{name}.weight', *shape)
+    for name, shape in shapes.items():
+        w.add_tensor(f'{name}.weight', torch.randn(*shape, generator=generator).numpy())
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
