@@ -188,7 +188,7 @@ def write_gguf(file):
     "A Llama of two layers with a tokenizer of bytes, in GGUF"
     gguf = pytest.importorskip('gguf')
     from transformers.convert_slow_tokenizer import bytes_to_unicode
-    d, mlp, vocabulary = 32, 64, 260
+    d, mlp = 32, 64
     w = gguf.GGUFWriter(file, 'llama')
     words = ['<|endoftext|>', '<|im_start|>', '<|im_end|>', *bytes_to_unicode().values(), 'ab']
     for what, value in dict(
@@ -200,7 +200,7 @@ def write_gguf(file):
         getattr(w, f'add_{what}')(value)
     layer = dict(attn_norm=[d], ffn_norm=[d], attn_q=[d, d], attn_k=[d//2, d], attn_v=[d//2, d],
                  attn_output=[d, d], ffn_gate=[mlp, d], ffn_up=[mlp, d], ffn_down=[d, mlp])
-    shapes = {'token_embd': [vocabulary, d], 'output_norm': [d]}
+    shapes = {'token_embd': [260, d], 'output_norm': [d]}
     shapes |= {f'blk.{i}.{name}': shape for i in range(2) for name, shape in layer.items()}
     generator = torch.Generator().manual_seed(0)
     for name, shape in shapes.items():

@@ -52,7 +52,8 @@ def shape_from(
     d:dict, # What a `config.json` holds
 )->Shape: # KeyError if it lacks a size
     "The sizes in a config"
-    hidden, heads, kind = d['hidden_size'], d['num_attention_heads'], d.get('model_type')
+    hidden, heads = d['hidden_size'], d['num_attention_heads']
+    kind = d.get('model_type')
     numbers = d.get('head_dim') or hidden//heads # Of one head
     return Shape(
         d['num_hidden_layers'], hidden, heads*numbers, (d.get('num_key_value_heads') or heads)*numbers,
@@ -106,8 +107,7 @@ def held_by(config:SkillRLConfig, gpu:bool=False)->Held:
     if computes == 'auto':
         computes = 'bfloat16' if gpu else 'float32'
     weights = dict(none='float32', lora=computes, qlora='int8' if rl.adapter_bits == 8 else 'nf4')[rl.adapter]
-    rank = rl.adapter_rank*(rl.adapter != 'none')
-    return Held(weights, rank, computes, model.gradient_checkpointing, gpu)
+    return Held(weights, rl.adapter_rank*(rl.adapter != 'none'), computes, model.gradient_checkpointing, gpu)
 
 # %% ../../nbs/617_training.costs.ipynb #49f7704c
 def activation_bytes(shape:Shape, held:Held)->float: # Of one token in one layer

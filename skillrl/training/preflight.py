@@ -166,7 +166,7 @@ def check_memory(lengths:Batch, config:SkillRLConfig)->Finding: # ValueError whe
     return Finding('memory', f'a run takes {told_memory(plan)}, of {free/1e9:.2f} GB free',
                    remedy if sum(plan.values()) > free else '')
 
-# %% ../../nbs/621_training.preflight.ipynb #ca5e939f
+# %% ../../nbs/621_training.preflight.ipynb #5d1e77ab
 def quick_preflight(config:SkillRLConfig)->list[Finding]: # FileNotFoundError for a model to be fetched first
     "Look at what the files of a policy tell without loading anything"
     folder = starting_weights(config)
@@ -181,6 +181,7 @@ def quick_preflight(config:SkillRLConfig)->list[Finding]: # FileNotFoundError fo
 def _is_own(config):
     return bool(config.model.checkpoint or ':' in config.env.name)
 
+# %% ../../nbs/621_training.preflight.ipynb #ca5e939f
 def preflight(
     config:SkillRLConfig,
     learns:bool=True, # Will the policy be trained, or does it play only?
@@ -223,7 +224,7 @@ def require_preflight(
         policy = config.model.checkpoint or 'that ships with skillrl'
         raise ValueError(f'the policy {policy} cannot {"learn" if learns else "play"} like this. {numbered}')
 
-# %% ../../nbs/621_training.preflight.ipynb #5cad4b69
+# %% ../../nbs/621_training.preflight.ipynb #015bc0dc
 def look_at_versions()->list[Finding]:
     "Python, skillrl, and the packages that learn"
     from packaging.requirements import Requirement
@@ -246,6 +247,7 @@ def _package(name, wanted):
     fits = not wanted or wanted.specifier.contains(has, prereleases=True)
     return Finding(name, has, '' if fits else f"pip install '{wanted}'")
 
+# %% ../../nbs/621_training.preflight.ipynb #5cad4b69
 def look_at_machine(config:SkillRLConfig)->list[Finding]:
     "Threads, GPU, room on the disk, and the files that skillrl ships"
     import torch
