@@ -204,9 +204,9 @@ MUTATIONS = [
     Mutation('the end token is asked for twice', 'conversation.py', 'rest = rest.lstrip().removeprefix(end) if end else rest', 'rest = rest.lstrip()', CONVERSATION),
     # Planner, engines elsewhere, trackers
     Mutation('each micro-batch of fine-tuning has a mean of its own', 'training/sft.py', '(lp*mask).sum()/learnt', '(lp*mask).sum()/mask.sum()', 'tests/test_sft.py -k one_row'),
-    Mutation('planned passes are those of all rows', 'training/plan.py', 'min(MOST_ROWS, most)', 'MOST_ROWS', PLANNER),
-    Mutation('activations of one layer are planned', 'training/memory.py', 'return shape.layers*layer', 'return layer', PLANNER),
-    Mutation('the planned cache holds keys alone', 'training/memory.py', 'cache = 2*shape.layers', 'cache = shape.layers', PLANNER),
+    Mutation('planned passes are those of all rows', 'training/costs.py', 'min(learns, _MOST_ROWS, most)', 'min(learns, _MOST_ROWS)', PLANNER),
+    Mutation('activations of one layer are planned', 'training/costs.py', 'kept = shape.layers*layer', 'kept = layer', PLANNER),
+    Mutation('the planned cache holds keys alone', 'training/costs.py', 'cache = 2*shape.layers*shape.keys*width', 'cache = shape.layers*shape.keys*width', PLANNER),
     Mutation('a gate plays once', 'training/plan.py', 'rounds*2*pairs', 'rounds*pairs', PLANNER),
     Mutation('rent of one device', 'training/plan.py', "f'{hours*d.usd:,.{", "f'{hours/n*d.usd:,.{", PLANNER),
     Mutation('mean weight without the rows', 'training/tinker.py', 'len(r)*total if self.mean', 'len(r) if self.mean', TINKER),

@@ -3,7 +3,7 @@
     python benchmarks/planner.py [CASE …]
 
 Each case is a random model in a process of its own, on one thread. Planned memory comes from the
-model's sizes alone (`skillrl.training.memory`); measured is the most that the process ever held. Planned
+model's sizes alone (`skillrl.training.costs`); measured is the most that the process ever held. Planned
 seconds come from the rates of a probe with fewer and shorter rows; measured are seconds of the processor, the
 least of three steps after a first one, so that other work on the machine counts little. Exits 1 where a plan
 is off by more than 20 %.
@@ -113,11 +113,43 @@ def quickest(work, runs=3):
         return time.process_time() - began
     return min(seconds() for _ in range(runs))
 
+def second(work):
+    "Processor seconds of the second run"
+    work()
+    began = time.process_time()
+    work()
+    return max(time.process_time() - began, 1e-9)
+
+def rates(policy, shape, held, batch, learns):
+    "Operations and bytes a second of this machine, from four short rows and from replies of eight tokens"
+    import torch
+    from math import inf
+    from skillrl.training.costs import Batch, Device, learn_seconds, play_seconds
+    def operations(seconds_of, few):
+        return seconds_of(shape, held, few, Device('', 0, 1, inf, 0))
+    few = Batch(4, batch.prompt_tokens//2, batch.reply_tokens)
+    rows = [r.row for r in rows_of(few)]
+    prompts, replies = [r.prompt_ids for r in rows], [r.reply_ids for r in rows]
+    def reading():
+        with torch.no_grad():
+            policy.logps(prompts, replies)
+    def learning_once():
+        lp, mask = policy.logps(prompts, replies)
+        (lp*mask).sum().backward()
+        policy.model.zero_grad()
+    read, once = second(reading), second(learning_once)
+    passes = operations(learn_seconds, few)
+    few = Batch(batch.rows, batch.prompt_tokens//2, 8)
+    read_rate = passes/((3 if held.rank else 4) + held.checkpointing)/read
+    writing = second(playing(policy, few)) - operations(play_seconds, few)/read_rate
+    moved = play_seconds(shape, held, few, Device('', 0, inf, 1, 0))
+    return passes/(read + once) if learns else read_rate, moved/max(writing, 1e-9)
+
 def child(case):
     "Planned and measured bytes and seconds of one case"
     import torch
-    from skillrl.training.memory import Batch, Held, memory_plan, shape_from
-    from skillrl.training.timing import learn_seconds, measure_rates, play_seconds
+    from skillrl.training.costs import (Batch, Device, Held, learn_seconds, memory_plan, play_seconds,
+                                        shape_from, told_memory)
     torch.set_num_threads(1)
     held = Held(rank=case.get('rank', 0), checkpointing=case.get('checkpointing', False),
                 computes=case.get('computes', 'float32'))
@@ -131,13 +163,12 @@ def child(case):
     work() # AdamW makes its moments in the first step
     seconds = quickest(work)
     measured = dict(bytes=peak_bytes(), seconds=seconds)
-    rates = measure_rates(policy, shape, held, Batch(4, batch.prompt_tokens//2, batch.reply_tokens),
-                          Batch(batch.rows, batch.prompt_tokens//2, 8))
-    if learns:
-        plan, seconds = memory_plan(shape, held, batch), learn_seconds(shape, held, batch, rates)
-    else:
-        plan, seconds = memory_plan(shape, held, plays=batch), play_seconds(shape, held, batch, rates)
-    return dict(planned=dict(bytes=plan.total, seconds=seconds), measured=measured, formula=str(plan))
+    flops, move = rates(policy, shape, held, batch, learns)
+    device = Device('this machine', 0, flops, move, 0)
+    plan = memory_plan(shape, held, batch if learns else None, None if learns else batch)
+    seconds = (learn_seconds if learns else play_seconds)(shape, held, batch, device)
+    return dict(planned=dict(bytes=sum(plan.values()), seconds=seconds), measured=measured,
+                formula=told_memory(plan))
 
 # ---- the table ----
 

@@ -639,20 +639,7 @@ def test_inspect_of_a_policy_loads_nothing_heavy(zoo):
 def test_doctor_finds_this_machine_well(here, capsys):
     assert main(['doctor']) == 0
     out = capsys.readouterr().out
-    for what in (
-        'python',
-        'torch',
-        'transformers',
-        'trl',
-        'peft',
-        'bitsandbytes',
-        'threads',
-        'GPU',
-        'disk',
-        'data',
-        'engine',
-        'policy',
-    ):
+    for what in 'python torch trl peft threads GPU disk data engine policy prompt memory'.split():
         assert re.search(rf'^ok +{what}: ', out, re.M), what
     assert 'PROBLEM' not in out
 
@@ -682,12 +669,12 @@ def test_doctor_says_what_would_help(here, capsys):
 
 # --- warnings ---
 def test_a_warning_is_one_plain_line(here, capsys, monkeypatch):
-    import warnings, skillrl.doctor
+    import warnings, skillrl.training.preflight
 
     def odd(config):
         warnings.warn('this run began with torch 1.0\nand goes on with 2.0')
         return iter(())
 
-    monkeypatch.setattr(skillrl.doctor, 'examine_machine', odd)
+    monkeypatch.setattr(skillrl.training.preflight, 'examine_machine', odd)
     assert main(['doctor']) == 0
     assert capsys.readouterr().err == 'skillrl: this run began with torch 1.0 and goes on with 2.0\n'

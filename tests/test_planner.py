@@ -12,14 +12,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from skillrl.agent import Limits
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig, load_config
-from skillrl.doctor import look_at_fit
 from skillrl.models import MODELS, find_model, models_folder
 from skillrl.store import data_path
 from skillrl.training import plan
-from skillrl.training.memory import (Batch, Held, Shape, activation_bytes, adapter_parameters, kept_bytes,
-                                     memory_plan, play_bytes, shape_from, shape_of)
-from skillrl.training.plan import Lengths, RunPlan, device_table, judged_when, learnt_at_once, run_phases
-from skillrl.training.preflight import Preflight, check_words, known_words
+from skillrl.training.costs import (Batch, Device, Held, activation_bytes, adapter_parameters, at_once,
+                                    memory_plan, shape_from, shape_of)
+from skillrl.training.plan import RunPlan, run_phases, told_plan
+from skillrl.training.preflight import check_words, known_words, preflight
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)
@@ -71,7 +70,7 @@ def test_activations_are_those_that_torch_keeps(kind, rank):
     assert activation_bytes(shape, Held(rank=rank)) == pytest.approx(a_token, rel=.12)
 
 def test_a_folder_comes_before_what_is_known():
-    assert isinstance(shape_of(data_path('base')), Shape)
+    assert shape_of(data_path('base')).layers
     with pytest.raises(ValueError, match='no/such'):
         shape_of('no/such')
 
@@ -84,8 +83,8 @@ def test_every_config_has_a_plan(env, source):
     assert plan.shape.parameters == 7_615_616_512
     c = plan.config.rl
     assert plan.phases[3].rows == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
-    assert len(device_table(plan).rows) >= 12
-    assert 'games of' in judged_when(plan)
+    told = told_plan(plan)
+    assert told.count('H100') == 4 and 'games of' in told
 
 DRY = '''
 import sys
@@ -143,36 +142,26 @@ def test_every_command_checks_lengths_against_positions_before_it_plays(line, tm
 @pytest.mark.parametrize('positions, wrong', [(64, True), (1024, False)])
 def test_doctor_checks_lengths_against_positions(tmp_path, positions, wrong):
     narrow_policy(tmp_path/'narrow', positions)
-    found = look_at_fit(SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'narrow')}))
-    assert ('more positions' in found.remedy) == wrong
-
-KRILL = dict(
-    sft=dict(learning_rate=1e-4, batch_size=16, epochs=3),
-    rl=dict(learning_rate=1e-6, batch_size=64, group_size=8, kl_coeff=.01, clip_epsilon=.2,
-            invalid_action_penalty=.1, max_prompt_length=6000, max_response_length=1024, training_epochs=150),
-    skill_retrieval=dict(top_k=6, similarity_threshold=.4),
-    evolution=dict(validation_interval=5, max_new_skills=3, evolution_threshold=.4, max_analysis_deep=10,
-                   max_analysis_shallow=5),
-    model=dict(policy_api_base='http://localhost:8000/v1', policy_model_id='Qwen/Qwen2.5-7B-Instruct'))
-
-@pytest.fixture
-def krill(tmp_path, monkeypatch):
-    "A working folder with Krill's full configuration, in which one iteration of one group is trained"
-    monkeypatch.chdir(tmp_path)
-    small = dict(KRILL, rl=dict(KRILL['rl'], training_epochs=1, batch_size=8), env=dict(max_steps=4))
-    (tmp_path/'krill.json').write_text(json.dumps(small))
+    found = preflight(SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'narrow')}))
+    assert any('more positions' in f.remedy for f in found) == wrong
 
 CUT = 'model.max_new_tokens is 1,024 and the policy has 1,024 positions'
 
-def test_krills_full_configuration_trains_the_policy_that_is_named(krill, capsys):
-    bank = str(data_path('sample_bank.json'))
-    named = 'rl --policy', str(data_path('base')), '--config krill.json --output o --skill-bank', bank
-    assert main(' '.join(named).split()) == 0
-    assert capsys.readouterr().err.count(CUT) == 1
-
-def test_a_dry_run_says_what_krills_full_configuration_leaves_room_for(krill, capsys):
+def test_krills_full_configuration_trains_the_policy_that_is_named(tmp_path, monkeypatch, capsys):
+    "A dry run says what it leaves room for; then one iteration of one group is trained"
+    monkeypatch.chdir(tmp_path)
+    settings = dict(
+        env=dict(max_steps=4),
+        rl=dict(batch_size=8, group_size=8, max_prompt_length=6000, max_response_length=1024,
+                training_epochs=1),
+        skill_retrieval=dict(top_k=6, similarity_threshold=.4),
+        model=dict(policy_api_base='http://localhost:8000/v1', policy_model_id='Qwen/Qwen2.5-7B-Instruct'))
+    (tmp_path/'krill.json').write_text(json.dumps(settings))
     assert main('train --config krill.json --dry-run'.split()) == 0
     assert f'{CUT}, so its replies may have 256 tokens and its prompts 768' in capsys.readouterr().out
+    named = 'rl --policy', str(data_path('base')), '--config krill.json --output o --skill-bank'
+    assert main(' '.join([*named, str(data_path('sample_bank.json'))]).split()) == 0
+    assert capsys.readouterr().err.count(CUT) == 1
 
 # ---- words ----
 
@@ -185,10 +174,8 @@ def test_the_share_of_known_words_is_told(tmp_path):
     ('take mug', True), ('take zubrowka', True), ('take zubrowka quaffle', False)])
 def test_a_tokenizer_that_knows_less_than_half_of_the_words_stops_a_run(monkeypatch, text, well):
     monkeypatch.setattr('skillrl.training.preflight.world_texts', lambda config: [text])
-    found = Preflight()
-    check_words(found, data_path('base'), SkillRLConfig())
-    assert bool(found.told) == well and bool(found.problems) != well
-    assert well or 'a chat policy' in found.problems[0]
+    found, = check_words(data_path('base'), SkillRLConfig())
+    assert ('a chat policy' in found.remedy) != well
 
 @pytest.mark.parametrize('hours, told', [
     (1/61, 'under 1 min'), (.5, '30 min'), (1, '1.0 h'), (9.94, '9.9 h'), (1234.4, '1,234 h')])
@@ -200,37 +187,24 @@ def test_a_dry_run_rounds_time_sensibly(hours, told):
 def write_gguf(file):
     "A Llama of two layers with a tokenizer of bytes, in GGUF"
     gguf = pytest.importorskip('gguf')
-    d, mlp = 32, 64
-    layers, vocabulary = 2, 260
-    w = gguf.GGUFWriter(file, 'llama')
-    w.add_block_count(layers)
-    w.add_context_length(64)
-    w.add_embedding_length(d)
-    w.add_feed_forward_length(mlp)
-    w.add_head_count(2)
-    w.add_head_count_kv(1)
-    w.add_rope_dimension_count(d//2)
-    w.add_layer_norm_rms_eps(1e-5)
-    w.add_vocab_size(vocabulary)
     from transformers.convert_slow_tokenizer import bytes_to_unicode
-    w.add_tokenizer_model('gpt2')
-    w.add_token_list(['<|endoftext|>', '<|im_start|>', '<|im_end|>', *bytes_to_unicode().values(), 'ab'])
-    w.add_token_types([3, 3, 3] + [1]*257)
-    w.add_token_merges(['a b'])
-    w.add_bos_token_id(1)
-    w.add_eos_token_id(2)
-    w.add_unk_token_id(0)
-    w.add_chat_template("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}")
+    d, mlp = 32, 64
+    w = gguf.GGUFWriter(file, 'llama')
+    words = ['<|endoftext|>', '<|im_start|>', '<|im_end|>', *bytes_to_unicode().values(), 'ab']
+    for what, value in dict(
+            block_count=2, context_length=64, embedding_length=d, feed_forward_length=mlp, head_count=2,
+            head_count_kv=1, rope_dimension_count=d//2, layer_norm_rms_eps=1e-5, tokenizer_model='gpt2',
+            token_list=words, token_types=[3, 3, 3] + [1]*257, token_merges=['a b'], bos_token_id=1,
+            eos_token_id=2, unk_token_id=0, chat_template='{% for m in messages %}<|im_start|>'
+            '{{ m.content }}<|im_end|>{% endfor %}').items():
+        getattr(w, f'add_{what}')(value)
+    layer = dict(attn_norm=[d], ffn_norm=[d], attn_q=[d, d], attn_k=[d//2, d], attn_v=[d//2, d],
+                 attn_output=[d, d], ffn_gate=[mlp, d], ffn_up=[mlp, d], ffn_down=[d, mlp])
+    shapes = {'token_embd': [260, d], 'output_norm': [d]}
+    shapes |= {f'blk.{i}.{name}': shape for i in range(2) for name, shape in layer.items()}
     generator = torch.Generator().manual_seed(0)
-    def tensor(name, *shape):
-        w.add_tensor(name, torch.randn(*shape, generator=generator).numpy())
-    tensor('token_embd.weight', vocabulary, d)
-    tensor('output_norm.weight', d)
-    for i in range(layers):
-        for name, *shape in (('attn_norm', d), ('ffn_norm', d), ('attn_q', d, d), ('attn_k', d//2, d),
-                             ('attn_v', d//2, d), ('attn_output', d, d), ('ffn_gate', mlp, d),
-                             ('ffn_up', mlp, d), ('ffn_down', d, mlp)):
-            tensor(f'blk.{i}.{name}.weight', *shape)
+    for name, shape in shapes.items():
+        w.add_tensor(f'{name}.weight', torch.randn(*shape, generator=generator).numpy())
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
@@ -291,24 +265,22 @@ def test_a_config_may_name_it(monkeypatch, tmp_path):
 
 def test_a_pass_has_no_more_rows_than_a_minibatch():
     config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4, 'rl.micro_batch_tokens': 1000})
-    assert learnt_at_once(config, Lengths(80, 20)).rows == 8
-    assert learnt_at_once(config.merged({'sft.batch_size': 9}), Lengths(80, 20)).rows == 9
-    assert learnt_at_once(config, Lengths(480, 20)).rows == 2
+    assert at_once(config, Batch(1, 80, 20))[0].rows == 8
+    assert at_once(config.merged({'sft.batch_size': 9}), Batch(1, 80, 20))[0].rows == 9
+    assert at_once(config, Batch(1, 480, 20))[0].rows == 2
 
 def test_bytes_of_layers_add_up():
-    one = shape_of(data_path('base'))
-    twice, batch = replace(one, layers=2*one.layers), Batch(4, 30, 10)
-    assert kept_bytes(twice, Held(), batch) == 2*kept_bytes(one, Held(), batch)
-    keys_and_values = 2*one.layers*one.keys*4*batch.tokens
-    assert play_bytes(one, Held(), batch)['KV cache'] == keys_and_values
+    one, batch = shape_of(data_path('base')), Batch(4, 30, 10)
+    twice = replace(one, layers=2*one.layers)
+    once, more = (memory_plan(shape, Held(), batch) for shape in (one, twice))
+    assert more['activations'] == 2*once['activations']
+    assert memory_plan(one, Held(), None, batch)['KV cache'] == 2*one.layers*one.keys*4*4*40
 
 def test_on_a_cpu_blocks_freed_beside_adapters_stay():
     shape, rows = shape_of(data_path('base')), Batch(8, 100, 12)
-    def learning(**held):
-        return memory_plan(shape, Held(**held), rows).parts
-    here, there = learning(rank=4), learning(rank=4, gpu=True)
+    here, there = (memory_plan(shape, Held(rank=4, gpu=gpu), rows) for gpu in (False, True))
     assert here['freed blocks'] == pytest.approx(.55*here['activations'])
-    assert 'freed blocks' not in there | learning()
+    assert not there['freed blocks']
 
 def test_a_gate_plays_each_game_twice():
     "Of 10 iterations a round after each 5, in 2 suites: 4 rounds of 6*3*4 pairs, played twice, of 10 steps"
@@ -323,9 +295,6 @@ def test_a_gate_plays_each_game_twice():
 
 def test_rent_is_that_of_all_devices(monkeypatch):
     "100 hours of one device are 25 of four, and cost as much"
-    device = SimpleNamespace(name='d', memory=80e9, usd=2., gpu=True)
-    monkeypatch.setattr(plan, 'DEVICES', [device])
-    monkeypatch.setattr(plan, 'hours_of', lambda *args: 100.)
-    monkeypatch.setattr(plan, 'memory_of', lambda *args: SimpleNamespace(total=300e9))
-    rows = device_table(SimpleNamespace(config=SkillRLConfig())).rows
-    assert {tuple(row[1:]) for row in rows} == {('300.0', 'd', '4', '25 h', '200')}
+    monkeypatch.setattr(plan, 'DEVICES', [Device('d', 80e9, 1., 1., usd=2.)])
+    run = SimpleNamespace(config=SkillRLConfig(), hours=lambda *_: 100., memory=lambda _: dict(all=300e9))
+    assert {tuple(row[1:]) for row in plan._device_table(run).rows} == {('300.0', 'd', '4', '25 h', '200')}

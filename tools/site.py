@@ -37,7 +37,7 @@ CHAPTERS = {
 }
 GOALS = { # What users want to do → the page that does it
     'Run it: every command, flag and setting': 'cli',
-    'Look whether this machine is fit': 'doctor',
+    'Look whether this machine is fit': 'training.preflight',
     'Know what a run will take': 'training.plan',
     'Train, and read the report': 'training.pipeline',
     'Go one step at a time': 'commands.steps',

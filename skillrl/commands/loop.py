@@ -97,8 +97,8 @@ def tell_plan(args:Namespace)->None: # ValueError if the flags do not fit, or no
     if args.resume:
         raise ValueError('--dry-run plans a new run: leave --resume out')
     config = settings(args)
-    told = told_plan(RunPlan(config), get_terminal_size((100, 24)).columns), str(quick_preflight(config))
-    print('\n\n'.join(filter(None, told)))
+    told = told_plan(RunPlan(config), get_terminal_size((100, 24)).columns)
+    print('\n\n'.join([told, *map(str, quick_preflight(config))]))
 
 # %% ../../nbs/835_commands.loop.ipynb #0e94d726
 def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit
