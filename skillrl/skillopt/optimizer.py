@@ -75,7 +75,7 @@ def faults(
     own:bool,     # A prompt of your own: any field will do
 )->list[tuple]:   # Pairs of a reason and what it speaks against
     "What cannot be used of a reply"
-    if any(repeats_example(value, system) for *_, value in json_values(text)):
+    if any(repeats_example(value, system) for value in json_values(text)):
         return [(_ECHO, text)]
     if own or name not in FORMS:
         return []

@@ -8,8 +8,7 @@ __all__ = ['SHOWN_FIELDS', 'KEYS', 'FORMS', 'excerpt', 'record', 'conversation_l
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #f1951a25
 import re
-from ..llm.answers import object_with
-from ..llm.json_reply import object_of
+from ..llm.json_reply import object_of, object_with
 from ..skills.editor import OPS
 from ..skills.guard import as_data
 from ..store import data_path
