@@ -19,7 +19,8 @@ _DEEPEST = 100
 
 def _first(text):
     "The list or object that begins `text`, and whether it was closed; else it is, after its last whole part"
-    still_open, end, closers = [], 0, '' # The innermost first
+    still_open = [] # The innermost first
+    end, closers = 0, ''
     for m in _PART.finditer(text):
         if m[0] in _CLOSER:
             still_open.insert(0, _CLOSER[m[0]])
@@ -82,13 +83,15 @@ def json_values(
 )->list[dict|list]: # In the order of `text`
     "The outermost lists and objects in `text`, in time linear in its length"
     text = _unquoted(mend_unicode(split_thought(text)[1]))
-    found, at, room, tries = [], 0, _ROOM, _TRIES
+    found, at = [], 0
+    room, tries = _ROOM, _TRIES
     while tries and (m := _OPENS.search(text, at)):
         value, at = _decoded(text, m.start())
         if value is None:
             piece, whole = _first(text[m.start():m.start()+_PIECE])
             if whole and len(piece) <= room and sum(map(piece.count, '[]{}')) <= _BRACKETS:
-                value, at, room = _repaired(piece), m.start() + len(piece), room - len(piece)
+                value, at = _repaired(piece), m.start() + len(piece)
+                room -= len(piece)
             elif not whole:
                 value = _decoded(piece)[0]
                 first = not piece and len(m[0]) > 1 # A list's first object was cut off

@@ -181,6 +181,7 @@ def quick_preflight(config:SkillRLConfig)->list[Finding]: # FileNotFoundError fo
 def _is_own(config):
     return bool(config.model.checkpoint or ':' in config.env.name)
 
+# %% ../../nbs/621_training.preflight.ipynb #ca5e93a0
 def preflight(
     config:SkillRLConfig,
     learns:bool=True, # Will the policy be trained, or does it play only?
@@ -246,6 +247,7 @@ def _package(name, wanted):
     fits = not wanted or wanted.specifier.contains(has, prereleases=True)
     return Finding(name, has, '' if fits else f"pip install '{wanted}'")
 
+# %% ../../nbs/621_training.preflight.ipynb #5cad4b70
 def look_at_machine(config:SkillRLConfig)->list[Finding]:
     "Threads, GPU, room on the disk, and the files that skillrl ships"
     import torch
