@@ -6,7 +6,7 @@ import pytest
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.router import ROUTER
-from skillrl.envs.remote import RemoteEnv
+from skillrl.envs.krill import RemoteEnv
 from skillrl.envs.server import Server, serve
 
 games = Household('maple').games('test', 1)

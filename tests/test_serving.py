@@ -8,7 +8,7 @@ from skillrl.commands.serve import openenv_server, suite_server
 from skillrl.envs import server as serving
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.remote import RemoteEnv
+from skillrl.envs.krill import RemoteEnv
 from skillrl.envs.search.library import Library
 from skillrl.envs.search.retrieve import RemoteLibrary, retrieve_routes
 from skillrl.envs.server import serve

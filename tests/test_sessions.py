@@ -7,7 +7,7 @@ from skillrl.envs import server as serving
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import HouseholdSuite
-from skillrl.envs.remote import RemoteEnv
+from skillrl.envs.krill import RemoteEnv
 from skillrl.envs.server import serve
 from skillrl.envs.sessions import SESSION
 from skillrl.envs.suite import ServerSuite
@@ -100,7 +100,7 @@ def test_two_spellings_of_an_address_never_share_an_episode(server):
 
 PROGRAM = '''
 import sys
-from skillrl.envs.remote import RemoteEnv
+from skillrl.envs.krill import RemoteEnv
 e = RemoteEnv(sys.argv[1])
 e.reset(options={"game": sys.argv[2]})
 print(flush=True)
