@@ -58,7 +58,7 @@ SESSION = 'Skillrl-Session' # Header that names a session
 
 class _Connection(BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
-    default_request_version = 'HTTP/1.0' # Of what is no request: its answer has a head too
+    request_version = default_request_version = 'HTTP/1.0' # Of what is no request: its answer has a head too
     disable_nagle_algorithm = True
     timeout = THINK
     def setup(self)->None:
