@@ -1,5 +1,5 @@
-"""A server that speaks Krill's protocol among strangers: whom it answers and how, whose episode a step acts in,
-and how much of it clients can take that die, drip or want everything"""
+"""A server that speaks Krill's protocol among strangers: whom it answers and how, whose episode a step acts
+in, and how much of it clients can take that die, drip or want everything"""
 import http.client, json, re, socket, subprocess, sys, threading, time
 from contextlib import ExitStack, closing, contextmanager, suppress
 import pytest
@@ -66,10 +66,12 @@ def test_bad_requests_get_a_sentence(server, route, data, status):
 
 POST = 'POST /reset HTTP/1.1\r\n'
 odd_heads = [
-    ('nonsense', 400), ('POST /reset HTTP/2', 400), (POST + 'Host : localhost', 400), (POST + ' folded: 1', 400),
+    ('nonsense', 400), ('POST /reset HTTP/2', 400),
+    (POST + 'Host : localhost', 400), (POST + ' folded: 1', 400),
     (POST + 'X: ' + 'x'*70_000, 431), (POST + 'Host: localhost\r\nHost: localhost', 403),
     (POST + 'Content-Length: many', 400), (POST + 'Content-Length: -1', 400),
-    (POST + 'Content-Length: 0\r\nContent-Length: 9', 400), (POST + 'Content-Length: 90\r\n\r\n{"task_id', 400),
+    (POST + 'Content-Length: 0\r\nContent-Length: 9', 400),
+    (POST + 'Content-Length: 90\r\n\r\n{"task_id', 400),
     (POST + 'Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0', 400)]
 
 @pytest.mark.parametrize('head, status', odd_heads, ids=range(len(odd_heads)))
@@ -212,8 +214,9 @@ def in_thread(f, world):
         world.go.set()
         t.join(20)
 
-@pytest.mark.parametrize('slow', [
-    lambda env: env.step('examine mirror 1'), lambda env: env.reset(options={'game': games[5]})], ids=['step', 'reset'])
+slow = [lambda env: env.step('examine mirror 1'), lambda env: env.reset(options={'game': games[5]})]
+
+@pytest.mark.parametrize('slow', slow, ids=['step', 'reset'])
 def test_nobody_waits_for_a_world_that_thinks_or_makes_a_game(slow):
     world = Thinking(games)
     with Server(world) as s:

@@ -9,7 +9,9 @@ __all__ = ['BODY', 'ASK', 'THINK', 'CONNECTIONS', 'SESSION', 'step_answer', 'rea
 import copy, json, re, reprlib
 from collections.abc import Callable
 from contextlib import suppress
+from email.message import Message
 from functools import partial
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from math import inf
 from socket import SHUT_RD, SHUT_RDWR, SHUT_WR
@@ -30,10 +32,11 @@ def step_answer(
     info:dict,       # As a `TextEnv` returns it
 )->dict:             # Ready for JSON
     "What an environment returned, in the words of Krill's protocol"
-    more = dict(game=info['game'], won=bool(info['won']), truncated=bool(truncated))
-    return dict(observation=obs, available_actions=info['admissible_commands'], reward=float(reward),
-                done=bool(terminated or truncated), info=more,
-                task_description=info['task'], task_category=info['category'])
+    return dict(
+        observation=obs, available_actions=info['admissible_commands'],
+        task_description=info['task'], task_category=info['category'],
+        reward=float(reward), done=bool(terminated or truncated),
+        info=dict(game=info['game'], won=bool(info['won']), truncated=bool(truncated)))
 
 # %% ../../nbs/512_envs.krill.ipynb #9ea76135
 def read_answer(
@@ -43,7 +46,8 @@ def read_answer(
     "An answer in Krill's words, checked and completed"
     answer = checked(d, _FIELDS, at, "Krill's protocol")
     info = d['info'] if isinstance(d.get('info'), dict) else {}
-    return answer | dict(game=str(info.get('game', '')), truncated=info.get('truncated') is True)
+    game = info.get('game')
+    return answer | dict(game='' if game is None else str(game), truncated=info.get('truncated') is True)
 
 _FIELDS = dict(
     observation=(None, 'text'), task_description=('', 'text'), task_category=('', 'text'),
@@ -109,6 +113,8 @@ def reply(self:_Connection, status:int, said:dict, session:str='')->None:
 @patch
 def refuse(self:_Connection, status:int, sentence:str)->None:
     "The last answer, then a little of what still comes: unread bytes would undo the answer"
+    if self.is_late:
+        status, sentence = 408, f'the request took longer than {ASK:g} s: send it faster'
     self.close_connection = True
     self.reply(status, dict(error=sentence))
     self.hang_up(SHUT_WR)
@@ -118,11 +124,10 @@ def refuse(self:_Connection, status:int, sentence:str)->None:
 
 # %% ../../nbs/512_envs.krill.ipynb #febb3680
 @patch
-def send_error(self:_Connection, code:int, message:str|None=None, explain:str|None=None)->None:
+def send_error(self:_Connection, code:HTTPStatus, message:str|None=None, explain:str|None=None)->None:
     "What `BaseHTTPRequestHandler` cannot read"
-    if self.is_late:
-        code, message = 408, f'the request took longer than {ASK:g} s'
-    self.refuse(code, f'{message or "the head is too long"}: send a request in HTTP/1.1')
+    told = code.phrase if message is None else message[:200]
+    self.refuse(code, f'the request cannot be read ({told}): send HTTP/1.1')
 
 def _read_body(line):
     "The body of a request; `Refusal` where it is unclear, too long, or too short"
@@ -130,19 +135,21 @@ def _read_body(line):
     is_clear = len(lengths) == 1 and re.fullmatch(r'[0-9]{1,18}', lengths[0])
     if line.headers.defects or 'Transfer-Encoding' in line.headers or not is_clear:
         raise Refusal(400, 'the head is unclear: send NAME: VALUE, and the Content-Length of the body')
-    if (length := int(lengths[0])) > BODY:
+    length = int(lengths[0])
+    if length > BODY:
         raise Refusal(413, f'the body has {length:,} bytes: send at most {BODY:,}')
     body = line.rfile.read(length)
     if len(body) < length:
         raise Refusal(400, f'the body ended after {len(body)} of {length} bytes: send all of it')
     return body
 
+# %% ../../nbs/512_envs.krill.ipynb #2b6ccde9
 def _answer(line):
     "Answer one request"
     try:
         body = _read_body(line)
     except Refusal as e:
-        return line.send_error(*e.args) if line.is_late else line.refuse(*e.args)
+        return line.refuse(*e.args)
     id = line.headers.get(SESSION)
     caller = Caller(line.caller.peer, id, line.caller) if id else line.caller
     line.caller.used = inf
@@ -174,8 +181,7 @@ class Server(Sessions, ThreadingTCPServer):
         self.socket = listen(host, port)
         self.server_address = self.socket.getsockname()
         self.env, self.max_steps = env, max_steps
-        self.find = find or partial(numbered_game, env)
-        self.routes = routes or {}
+        self.find, self.routes = find or partial(numbered_game, env), routes or {}
         self.starting = Lock() # Of `env`: one episode after the other begins
         self.walked = 0 # Games of a suite given to clients that named none
         self.connections = {}
@@ -245,6 +251,7 @@ def _object(body, headers):
         return said
     raise Refusal(400, f'the body is {reprlib.repr(said)}: send one object such as {{"action": "look"}}')
 
+# %% ../../nbs/512_envs.krill.ipynb #4dea5e91
 def _route(server, route, body, caller):
     "What `route` answers; `Refusal` if nothing does"
     own = {'POST /reset': _reset, 'POST /step': _step}
@@ -260,13 +267,8 @@ def _route(server, route, body, caller):
         raise Refusal(400, str(e)) from e
 
 @patch
-def answer(self:Server,
-    route:str,    # `POST /step`
-    body:bytes,   # Of the request
-    headers:Any,  # Of the request, a `Message`
-    caller:Caller,
-)->tuple[int, dict]: # Status, and what is said
-    "Answer one request"
+def answer(self:Server, route:str, body:bytes, headers:Message, caller:Caller)->tuple[int, dict]:
+    "Status and answer of one request, whose route is such as `POST /step`"
     try:
         self.check(headers)
         return 200, _route(self, route.rstrip('/'), _object(body, headers), caller)
@@ -278,9 +280,7 @@ def answer(self:Server,
 
 # %% ../../nbs/512_envs.krill.ipynb #dfe9b76b
 @patch
-def admit(self:Server,
-    line:Any, # A connection
-)->bool:
+def admit(self:Server, line:_Connection)->bool:
     "Is there room for `line`, at once or in the place of another?"
     line.wait(ASK)
     with self.lock:
@@ -317,13 +317,13 @@ def close(self:Server)->None:
 _spare = {}   # Address → sessions whose episodes are over
 _playing = {} # Address → the latest episode begun there by this process, where there are no sessions
 
+# %% ../../nbs/512_envs.krill.ipynb #330811af
 class RemoteEnv(FarEnv):
     "Episodes on a server that speaks Krill's protocol"
     _session = None
     def _post(self, route, body):
         at = f'POST {self.server.shown}{route}'
-        headers = {SESSION: self._session} if self._session else {}
-        response = self.server.post(route, body, headers)
+        response = self.server.post(route, body, {SESSION: self._session} if self._session else {})
         if route == '/reset':
             self._session = response.headers.get(SESSION)
         return read_answer(read_response(response, at), at)

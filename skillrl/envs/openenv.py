@@ -204,6 +204,7 @@ async def _turn_away(refusal, scope, receive, send):
     status, sentence = refusal.args
     await JSONResponse(dict(error=sentence), status)(scope, receive, send)
 
+# %% ../../nbs/514_envs.openenv.ipynb #729c88e2
 @patch
 async def play(self:OpenEnvServer, scope:dict, receive:Any, send:Any)->None:
     "Answer one client, perhaps in the place of another"

@@ -133,19 +133,19 @@ def close(self:OpenEnvClient)->None:
 def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers
     "A new connection to the server"
     self.close()
-    connect = _connector()
+    connect, at = _connector(), self.server
     from websockets.exceptions import InvalidHandshake, InvalidURI
     try:
-        opened = connect(f'{self.server.url}/ws', open_timeout=self.server.timeout, close_timeout=1, proxy=None,
+        opened = connect(f'{at.url}/ws', open_timeout=at.timeout, close_timeout=1, proxy=None,
                          max_size=LONGEST, compression=None)
         self._socket = opened.__enter__() # From 17 on, websockets warns of connections that no `with` holds
         self._end = weakref.finalize(self, self._socket.close)
     except TimeoutError as e:
         remedy = 'see what keeps it, or raise timeout'
-        raise ConnectionError(f'{self.server.shown} did not answer within {self.server.timeout:g} s: {remedy}') from e
+        raise ConnectionError(f'{at.shown} did not answer within {at.timeout:g} s: {remedy}') from e
     except (OSError, EOFError, InvalidHandshake, InvalidURI, UnicodeError) as e:
         remedy = 'start one, or correct the address'
-        raise ConnectionError(f'no OpenEnv server is listening at {self.server.shown} ({e}): {remedy}') from e
+        raise ConnectionError(f'no OpenEnv server is listening at {at.shown} ({e}): {remedy}') from e
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #86671fc5
 @patch
@@ -184,7 +184,8 @@ def find_field(self:OpenEnvClient)->str: # ConnectionError or ValueError if the 
     at = f'GET {self.server.shown}/schema'
     try:
         with within(self.server.timeout, LONGEST), arm(x.Client(trust_env=False)) as client:
-            reply = client.get(re.sub('^ws', 'http', f'{self.server.url}/schema'), timeout=self.server.timeout)
+            place = re.sub('^ws', 'http', f'{self.server.url}/schema')
+            reply = client.get(place, timeout=self.server.timeout)
             schema = reply.raise_for_status().json()
     except (x.HTTPError, x.InvalidURL, BodyTooLarge, ValueError, UnicodeError) as e:
         remedy = 'name the field of an action that takes a text as field'

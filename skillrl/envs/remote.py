@@ -39,7 +39,7 @@ def checked(
 
 # %% ../../nbs/511_envs.remote.ipynb #66baf304
 def about(
-    a:dict,           # From `read_answer`, after a reset
+    a:dict,           # An answer to a reset
     router:Router|None=None, # Of the world; None takes the category as it comes
 )->tuple[str, str]:   # Task, category
     "What an episode is about"
@@ -140,6 +140,7 @@ class FarEnv(TextEnv):
         self.games, self.plays = [], False
         self._last = None # What the last step of an episode returned
 
+# %% ../../nbs/511_envs.remote.ipynb #14f9a310
 @patch
 def reset(self:FarEnv,
     *,
@@ -159,6 +160,7 @@ def reset(self:FarEnv,
     self.steps, self.plays = 0, True
     return a['observation'], dict(admissible_commands=a['available_actions'], won=False, **self._about)
 
+# %% ../../nbs/511_envs.remote.ipynb #6a776757
 @patch
 def step(self:FarEnv,
     action:str,                         # One command

@@ -67,7 +67,7 @@ class Caller:
     session:str = ''          # Id of the episode begun here
     via:'Caller|None' = None  # The connection of a request that names its session
     is_gone:bool = False      # Can nothing more come?
-    used:float = field(default_factory=monotonic) # Since when it waits for a request; inf while one is answered
+    used:float = field(default_factory=monotonic) # Since when it waits for a request; inf while it has one
 
 # %% ../../nbs/508_envs.sessions.ipynb #1e91f08c
 AWAY = 60. # Seconds without a connection in which a client that names its session is not taken for dead
@@ -141,9 +141,10 @@ def _is_our_name(server, name):
     if name in server.hosts | {'localhost', bound}:
         return name != ''
     try:
-        return ipaddress.ip_address(name).is_loopback or bound == '0.0.0.0'
+        address = ipaddress.ip_address(name)
     except ValueError:
         return False
+    return True if bound == '0.0.0.0' else address.is_loopback
 
 @patch
 def check(self:Sessions,
