@@ -20,8 +20,8 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 from fastcore.basics import patch
-from .remote import FarEnv, checked, read_response
-from .sessions import Caller, Refusal, Session, Sessions, first_to_go, listen, numbered_game
+from .remote import FarEnv, check_fields, read_response
+from .sessions import Caller, ClientSession, Refusal, Sessions, first_to_go, listen, numbered_game
 
 # %% ../../nbs/512_envs.krill.ipynb #31b876d1
 def step_answer(
@@ -44,7 +44,7 @@ def read_answer(
     at:str='', # Who answered, for the error
 )->dict:       # Every field in place; ValueError if one is wrong
     "An answer in Krill's words, checked and completed"
-    answer = checked(d, _FIELDS, at, "Krill's protocol")
+    answer = check_fields(d, _FIELDS, at, "Krill's protocol")
     info = d['info'] if isinstance(d.get('info'), dict) else {}
     game = info.get('game')
     return answer | dict(game='' if game is None else str(game), truncated=info.get('truncated') is True)
@@ -218,7 +218,7 @@ def _reset(server, body, caller):
             raise Refusal(404, f'task_id {id!r} finds no game ({e}): send null for the next game') from e
         with server.lock:
             server.sessions.pop(caller.session, None)
-            caller.session = server.keep(Session(caller, env))
+            caller.session = server.keep(ClientSession(caller, env))
     return step_answer(obs, 0., False, False, info)
 
 # %% ../../nbs/512_envs.krill.ipynb #f666cc28

@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from ..config import EnvConfig
 from .base import world
 from .gym import SuiteEnv
-from .sessions import Caller, Refusal, Session, Sessions, listen
+from .sessions import Caller, ClientSession, Refusal, Sessions, listen
 
 # %% ../../nbs/514_envs.openenv.ipynb #48af5875
 def observed(
@@ -208,7 +208,7 @@ async def _turn_away(refusal, scope, receive, send):
 @patch
 async def play(self:OpenEnvServer, scope:dict, receive:Any, send:Any)->None:
     "Answer one client, perhaps in the place of another"
-    session = Session(Caller((scope.get('client') or [''])[0]))
+    session = ClientSession(Caller((scope.get('client') or [''])[0]))
     async def hear()->dict:
         message = await receive()
         session.used = monotonic()

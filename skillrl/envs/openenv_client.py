@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 from zlib import crc32
 from fastcore.basics import patch
-from .remote import LONGEST, FarEnv, checked
+from .remote import LONGEST, FarEnv, check_fields
 from ..web import BodyTooLarge, arm, pause, within
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #29169f73
@@ -50,7 +50,7 @@ def reply_fields(
         data = data | dict(observation=dict(text=data['observation']))
     if isinstance(data, dict) and isinstance(data.get('reward'), bool):
         data = data | dict(reward=float(data['reward']))
-    found = checked(data, _FIELDS, at, 'OpenEnv')
+    found = check_fields(data, _FIELDS, at, 'OpenEnv')
     return found['observation'], float(found['reward']), found['done']
 
 _FIELDS = dict(observation=(None, 'an object'), reward=(0., 'a finite number'), done=(False, 'true or false'))
