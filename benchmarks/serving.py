@@ -13,10 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from skillrl.commands.serve import MAX_STEPS
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.envs.remote import RemoteEnv
+from skillrl.envs.krill import ASK, BODY, SESSION, RemoteEnv, step_answer
 from skillrl.envs.search.retrieve import RemoteLibrary
-from skillrl.envs.server import ASK, BODY
-from skillrl.envs.sessions import SESSION, step_answer
 
 CLIENTS, REQUESTS = 32, 10_000
 RATE = 400            # Requests a second of clients that think between two

@@ -12,6 +12,7 @@ from skillrl.envs.openenv_client import OpenEnvClient
 from skillrl.envs.suite import ServerSuite
 
 server = pytest.importorskip('websockets.sync.server', reason='the package websockets is not installed')
+client = pytest.importorskip('websockets.sync.client')
 try:
     import openenv
 except ImportError:
@@ -93,6 +94,22 @@ def test_a_full_server_is_asked_until_there_is_a_place(kitchen):
         env.close()
 
 @needs_openenv
+def test_an_address_cannot_keep_all_places(kitchen):
+    many = [OpenEnvClient(kitchen.url) for _ in range(3)]
+    for env in many:
+        env.reset()
+    place = '127.0.0.1', kitchen.server_address[1]
+    local = socket.create_connection(place, source_address=('127.0.0.2', 0))
+    with client.connect(f'{kitchen.url.replace("http", "ws")}/ws', sock=local) as other:
+        other.send(said('reset'))
+        assert json.loads(other.recv(timeout=10))['data']['observation']['task']
+        with pytest.raises(ConnectionError, match='broke off'):
+            many[0].step('look') # It was used least recently
+        assert many[1].step('look')[4]['task']
+    for env in many:
+        env.close()
+
+@needs_openenv
 def test_nothing_is_left_of_finished_episodes(kitchen):
     for n in range(9):
         env = OpenEnvClient(kitchen.url, max_steps=2)
@@ -102,12 +119,11 @@ def test_nothing_is_left_of_finished_episodes(kitchen):
 @needs_openenv
 def test_pages_of_a_browser_are_kept_out(kitchen):
     from websockets.exceptions import InvalidStatus
-    from websockets.sync.client import connect
     port = int(kitchen.url.rsplit(':', 1)[1])
     for host, origin in (('127.0.0.1', 'http://evil.example'), ('evil.example', None)):
         with pytest.raises(InvalidStatus, match='403'):
             local = socket.create_connection(('127.0.0.1', port))
-            connect(f'ws://{host}:{port}/ws', origin=origin, sock=local)
+            client.connect(f'ws://{host}:{port}/ws', origin=origin, sock=local)
 
 @needs_openenv
 def test_a_port_that_is_taken_is_named():

@@ -8,7 +8,7 @@ from skillrl.cli import main
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.envs.gym import make_env
-from skillrl.envs.server import serve
+from skillrl.envs.krill import Server
 from skillrl.flags import resumed_settings
 from skillrl.formats import load_trajectories
 from skillrl.skills.bank import load_latest
@@ -127,7 +127,7 @@ def test_a_url_is_played_at_not_passed_over(config, tmp_path, capsys):
     with pytest.raises(ValueError, match='would be passed over: leave it out'):
         make_env(NAME, url='http://127.0.0.1:9')
     assert not (tmp_path/'t.json').exists()
-    with serve(world('alfworld').suite(SkillRLConfig().env)) as s:
+    with Server(world('alfworld').suite(SkillRLConfig().env)) as s:
         where = f'--env {NAME} --config small.json --url {s.url}'
         skillrl(f'collect {where} --episodes 2 --output t.json', capsys)
     played = load_trajectories('t.json')
@@ -137,7 +137,7 @@ def test_a_url_is_played_at_not_passed_over(config, tmp_path, capsys):
 def test_a_server_of_unknown_kind_is_the_world_remote(config, tmp_path, capsys):
     suite = world('alfworld').suite(SkillRLConfig().env)
     known = {g.category for g in suite.games('collect', 6)}
-    with serve(suite) as s:
+    with Server(suite) as s:
         where = f'--env remote --url {s.url} --config small.json'
         skillrl(f'collect {where} --episodes 6 --output t.json', capsys)
         skillrl('distill --env remote --trajectories t.json --output bank.json', capsys)

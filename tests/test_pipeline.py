@@ -180,12 +180,12 @@ def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
     from skillrl.envs.alfworld.engine import AlfworldEnv
     from skillrl.envs.alfworld.scene import CATEGORIES
     from skillrl.envs.alfworld.households import Household
-    from skillrl.envs.server import serve
+    from skillrl.envs.krill import Server
     house, kinds = Household('train-000'), list(CATEGORIES)
     def find(task):
         split, n = task.split('-')
         return house.game(split, int(n), kinds[int(n) % 6])
-    with serve(AlfworldEnv([house.game('test', 0, 'pick')], max_steps=12), find=find) as server:
+    with Server(AlfworldEnv([house.game('test', 0, 'pick')], max_steps=12), find=find) as server:
         live = ['--url', server.url]
         assert main(['collect', *live, '--episodes', '6', '--output', str(tmp_path/'t.json')])==0
         assert main(['distill', '--trajectories', str(tmp_path/'t.json'),

@@ -1,15 +1,10 @@
 """Servers that lie, stall, break off and vanish: each gets one sentence that names the address,
 and no episode is lost in silence"""
-import gzip, json, socket, threading, urllib.error, urllib.request
+import gzip, json, socket, threading, time
 from contextlib import contextmanager
 import pytest
-from skillrl.envs.alfworld.engine import AlfworldEnv
-from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.router import ROUTER
-from skillrl.envs.remote import RemoteEnv
-from skillrl.envs.server import Server, serve
-
-games = Household('maple').games('test', 1)
+from skillrl.envs.krill import RemoteEnv
 
 def answer_once(conn, reply, seen):
     "Read one request and send `reply`"
@@ -150,107 +145,39 @@ def test_winning_is_being_done_with_one(reward, won):
         obs, r, terminated, truncated, info = env.step('look')
         assert (r, terminated, truncated, info['won'])==(float(reward or 0), True, False, won)
 
-@pytest.mark.parametrize('action', ['', 'naïve café ☕', '\ud800', 'a'*10_000, '"}\r\n\r\n{'])
-def test_any_text_travels(action):
-    with serve(AlfworldEnv(games)) as s:
-        env = RemoteEnv(s.url)
-        env.reset()
-        assert env.step(action)[0]=='Nothing happens.'
-
-def test_closed_in_the_middle():
-    s = serve(AlfworldEnv(games))
-    url, env = s.url, RemoteEnv(s.url)
-    env.reset()
-    s.close()
-    s.close()
-    with pytest.raises(ConnectionError, match='no server is listening'):
-        env.step('look')
-    port = int(url.rsplit(':', 1)[1])
-    with serve(AlfworldEnv(games), port=port):
-        with pytest.raises(RuntimeError, match='reset starts one'):
-            env.step('look')
-        assert env.reset()[1]['game']==games[0].id
-
-def test_restarted_in_the_middle():
-    s = serve(AlfworldEnv(games))
-    env, port = RemoteEnv(s.url), int(s.url.rsplit(':', 1)[1])
-    env.reset()
-    s.close()
-    with serve(AlfworldEnv(games), port=port), pytest.raises(ValueError, match='no episode is running'):
-        env.step('look')
-
-def test_a_broken_world_is_the_servers_fault():
-    class Broken(AlfworldEnv):
-        def step(self, action):
-            raise KeyError('mug 1')
-    told = "500 .the environment failed with KeyError: 'mug 1'"
-    with serve(Broken(games)) as s:
-        env = RemoteEnv(s.url)
-        env.reset()
-        with pytest.raises(ConnectionError, match=told):
-            env.step('look')
-
-requests = [
-    ('POST /reset', b'{"task_id": 7}', 400),
-    ('POST /reset', b'{"task_id": "attic/1"}', 404),
-    ('POST /reset', b'null', 400),
-    ('POST /reset', b'\xff', 400),
-    ('POST /reset', b'['*100_000, 400),
-    ('POST /step', b'{"action": null}', 400),
-    ('POST /step', b'{}', 400),
-    ('POST /step', b'{"action": "look"}', 400),
-    ('POST /', b'{}', 404),
-    ('POST /step/look', b'{}', 404),
-    ('GET /reset', None, 404),
-    ('GET /', None, 404),
-    ('PUT /step', b'{}', 404),
-    ('PATCH /step', b'{}', 404),
-    ('POST /reset', b' '*2_000_000, 413)]
-
-@pytest.mark.parametrize('route,data,status', requests, ids=range(len(requests)))
-def test_bad_requests_get_a_sentence(route, data, status):
-    method, path = route.split()
-    with serve(AlfworldEnv(games)) as s:
-        headers = {'Content-Type': 'application/json'}
-        request = urllib.request.Request(s.url + path, data, headers, method=method)
+def drip(server):
+    "Answers a byte every tenth of a second"
+    conn, _ = server.accept()
+    with conn:
+        conn.recv(65536)
         try:
-            got, body = urllib.request.urlopen(request, timeout=10), None
-        except urllib.error.HTTPError as e:
-            got, body = e.code, json.load(e)
-    assert got==status and list(body)==['error'] and len(body['error']) > 10
+            conn.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n')
+            for _ in range(100):
+                conn.sendall(b' ')
+                time.sleep(.1)
+        except OSError:
+            pass
 
-def talk(s, data):
-    with socket.create_connection(s.http.server_address, timeout=10) as c:
-        c.sendall(data)
-        c.shutdown(socket.SHUT_WR)
-        return b''.join(iter(lambda: c.recv(65536), b''))
+def flood(server):
+    conn, _ = server.accept()
+    with conn:
+        conn.recv(65536)
+        try:
+            conn.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n')
+            for _ in range(100):
+                conn.sendall(b' '*10**6)
+        except OSError:
+            pass
 
-@pytest.mark.parametrize('data', [
-    b'nonsense\r\n\r\n',
-    b'POST /reset HTTP/1.1\r\nContent-Length: many\r\n\r\n',
-    b'POST /reset HTTP/1.1\r\nContent-Length: -1\r\n\r\n',
-    b'POST /reset HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n',
-    b'POST /reset HTTP/1.1\r\nContent-Length: 90\r\n\r\n{"task_id'])
-def test_bad_bytes_get_a_sentence(data, capfd):
-    with serve(AlfworldEnv(games)) as s:
-        assert b'{"error": ' in talk(s, data)
-        assert not s.running and s.handle('POST /reset', b'')[0]==200
-    assert capfd.readouterr()==('', '')
+endless = [(drip, ConnectionError, 'no answer within 0.5 s'), (flood, ValueError, 'did not stop')]
 
-def test_who_hangs_up_disturbs_nobody(capfd):
-    with serve(AlfworldEnv(games)) as s:
-        for _ in range(20):
-            c = socket.create_connection(s.http.server_address)
-            c.sendall(b'POST /reset HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}')
-            c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b'\1\0\0\0\0\0\0\0')
-            c.close()
-        silent = socket.create_connection(s.http.server_address) # Says nothing, and is not waited for
-        assert RemoteEnv(s.url).reset()[1]['game']
-        silent.close()
-    assert capfd.readouterr()==('', '')
-
-def test_a_failed_reset_leaves_the_running_episode():
-    s = Server(AlfworldEnv(games))
-    s.handle('POST /reset', b'{}')
-    assert s.handle('POST /reset', b'{"task_id": "attic/1"}')[0]==404
-    assert s.handle('POST /step', b'{"action": "look"}')[1]['task_description']==games[0].task
+@pytest.mark.parametrize('world,error,says', endless)
+def test_a_server_that_drips_or_floods_costs_one_deadline(world, error, says):
+    with socket.create_server(('127.0.0.1', 0)) as listener:
+        threading.Thread(target=world, args=(listener,), daemon=True).start()
+        began = time.monotonic()
+        url = f'http://127.0.0.1:{listener.getsockname()[1]}'
+        timeout = .5 if world is drip else 10.
+        with pytest.raises(error, match=says):
+            RemoteEnv(url, timeout=timeout).reset()
+        assert time.monotonic() < began + 4

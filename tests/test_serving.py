@@ -1,19 +1,13 @@
-"""`skillrl serve`, its wire and `/retrieve`, with real servers on loopback: what is printed works, nobody
-waits for another, and what makes no sense gets a sentence"""
-import json, shlex, signal, socket, subprocess, sys, threading, time, types, urllib.error, urllib.request
+"""`skillrl serve` and `/retrieve`, with real servers on loopback: what is printed works, and what makes no
+sense gets a sentence"""
+import json, shlex, signal, socket, subprocess, sys, time, types, urllib.error, urllib.request
 from contextlib import contextmanager
 import pytest
 from skillrl.cli import main, parser
 from skillrl.commands.serve import openenv_server, suite_server
-from skillrl.envs import server as serving
-from skillrl.envs.alfworld.engine import AlfworldEnv
-from skillrl.envs.alfworld.households import Household
-from skillrl.envs.remote import RemoteEnv
-from skillrl.envs.search.retrieve import Library
-from skillrl.envs.search.retrieve import RemoteLibrary, retrieve_routes
-from skillrl.envs.server import serve
+from skillrl.envs.krill import RemoteEnv, Server
+from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve_routes
 
-games = Household('maple').games('test', 1)
 RUN = [sys.executable, '-c', 'from skillrl.cli import main; raise SystemExit(main())']
 DOCUMENTS = ['"Jaws"\nJaws is a film by Steven Spielberg.', '"Cincinnati"\nA city on the Ohio.']
 
@@ -29,14 +23,6 @@ def post(url, body, headers=None):
             return r.status, json.load(r)
     except urllib.error.HTTPError as e:
         return e.code, json.load(e)
-
-def talk(s, data, ends=True):
-    "What the server answers to raw bytes"
-    with socket.create_connection(s.http.server_address, timeout=20) as c:
-        c.sendall(data)
-        if ends:
-            c.shutdown(socket.SHUT_WR)
-        return b''.join(iter(lambda: c.recv(65536), b''))
 
 # --- the command ---
 
@@ -65,7 +51,7 @@ def test_limits_reach_the_server():
     line = '--env alfworld --port 0 --sessions 2 --idle 5 --names kitchen --max-steps 3'
     with suite_server(flags(line)) as s:
         assert (s.most, s.idle, s.max_steps, s.hosts) == (2, 5, 3, {'kitchen'})
-        assert s.http.server_address[0] == '127.0.0.1'
+        assert s.server_address[0] == '127.0.0.1'
         env = RemoteEnv(s.url)
         env.reset(options={'game': 'test-0'})
         assert [env.step('look')[3] for _ in range(3)] == [False, False, True]
@@ -86,7 +72,7 @@ def test_a_suite_is_served_by_its_name():
 
 @pytest.mark.parametrize('line, says', [
     ('--suite kitchen', "'kitchen'"), ('--games nowhere', 'nowhere'), ('--env chess', "'chess' is unknown"),
-    ('--openenv --suite train-001', '--suite and --openenv'), ('--openenv --idle 5', '--idle and --openenv'),
+    ('--openenv --suite train-001', '--suite and --openenv'),
     ('--host 203.0.113.7', 'choose another host or port')])
 def test_what_cannot_be_served_is_one_sentence(line, says, capsys):
     assert main(['serve', '--port', '0', *line.split()]) == 1
@@ -110,143 +96,22 @@ def test_openenv_is_asked_with_the_same_limits(monkeypatch):
         asked.append((name, kw))
     module.serve_openenv = ask
     monkeypatch.setitem(sys.modules, 'skillrl.envs.openenv', module)
-    openenv_server(flags('--env webshop --openenv --port 0 --sessions 8'))
+    openenv_server(flags('--env webshop --openenv --port 0 --sessions 8 --idle 5'))
     (name, kw), = asked
     config = kw.pop('config')
     assert (name, config.name, config.max_steps) == ('webshop', 'webshop', 50)
-    assert kw == dict(host='127.0.0.1', port=0, hosts=(), most=8)
+    assert kw == dict(host='127.0.0.1', port=0, hosts=(), most=8, idle=5)
 
 def test_openenv_without_its_package_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, 'skillrl.envs.openenv', None)
     with pytest.raises(ValueError, match=r'--openenv needs OpenEnv .*pip install'):
         openenv_server(flags('--env alfworld --openenv'))
 
-# --- the wire ---
-
-class Thinking(AlfworldEnv):
-    "A world that thinks about one command until it is let go"
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.go, self.resetting = threading.Event(), threading.Event()
-
-    def start(self, game):
-        if game is games[5]:
-            self.resetting.set()
-            self.go.wait(20)
-        return super().start(game)
-
-    def step(self, action):
-        if action == 'examine mirror 1':
-            self.go.wait(20)
-        return super().step(action)
-
-@contextmanager
-def in_thread(f):
-    "`f` runs beside; the list holds what it returned, once it did"
-    found = []
-    t = threading.Thread(target=lambda: found.append(f()))
-    t.start()
-    try:
-        yield found
-    finally:
-        t.join(20)
-
-def test_nobody_waits_for_a_world_that_thinks():
-    world = Thinking(games)
-    with serve(world) as s:
-        one, two = RemoteEnv(s.url), RemoteEnv(s.url)
-        one.reset(options={'game': games[0].id})
-        two.reset(options={'game': games[1].id})
-        with in_thread(lambda: one.step('examine mirror 1')[4]['task']) as found:
-            try:
-                assert two.step('look')[4]['task'] == games[1].task and not found
-            finally:
-                world.go.set()
-        assert found == [games[0].task]
-
-def test_who_plays_does_not_wait_for_a_game_that_is_made():
-    world = Thinking(games)
-    with serve(world) as s:
-        one = RemoteEnv(s.url)
-        one.reset(options={'game': games[0].id})
-        with in_thread(lambda: RemoteEnv(s.url).reset(options={'game': games[5].id})[1]['task']) as found:
-            try:
-                assert world.resetting.wait(10)
-                assert one.step('look')[4]['task'] == games[0].task and not found
-            finally:
-                world.go.set()
-        assert found == [games[5].task]
-
-def test_a_server_closes_while_a_world_thinks():
-    world = Thinking(games)
-    s = serve(world)
-    one = RemoteEnv(s.url)
-    one.reset()
-    def lost():
-        with pytest.raises(ConnectionError):
-            one.step('examine mirror 1')
-    with in_thread(lost):
-        time.sleep(.2)
-        began = time.monotonic()
-        s.close()
-        assert time.monotonic() < began + 3 and not s.thread.is_alive()
-    world.go.set()
-
-def test_a_body_that_is_too_large_gets_its_sentence():
-    with serve(AlfworldEnv(games)) as s:
-        for size in (serving.BODY + 1, 6*serving.BODY):
-            status, said = post(f'{s.url}/reset', b' '*size)
-            assert status == 413 and 'send at most 1,048,576' in said['error']
-        assert post(f'{s.url}/reset', b' '*(serving.BODY - 2) + b'{}')[0] == 200
-
-@pytest.mark.parametrize('head, status', [
-    (b'POST /reset HTTP/1.1\r\nHost: localhost\r\nX: ' + b'x'*70_000, 431),
-    (b'POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nContent-Length: 9', 400),
-    (b'POST /reset HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\nContent-Length: 0', 403),
-    (b'POST /reset HTTP/1.1\r\nHost : localhost', 400), (b'POST /reset HTTP/2', 400),
-    (b'POST /reset HTTP/1.1\r\nHost: localhost\r\n folded: 1', 400)])
-def test_odd_heads_are_refused(head, status):
-    with serve(AlfworldEnv(games)) as s:
-        assert talk(s, head + b'\r\n\r\n').startswith(f'HTTP/1.1 {status} '.encode()) and not s.sessions
-
-def test_requests_may_be_sent_ahead():
-    ahead = (b'POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
-             b'Content-Length: 2\r\n\r\n{}')
-    with serve(AlfworldEnv(games)) as s:
-        assert talk(s, ahead*3).count(b'HTTP/1.1 200 OK') == 3
-
-def test_a_client_that_waits_to_be_asked_is_asked():
-    head = (b'POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
-            b'Expect: 100-continue\r\nConnection: close\r\nContent-Length: 2\r\n\r\n')
-    with serve(AlfworldEnv(games)) as s, socket.create_connection(s.http.server_address, timeout=10) as c:
-        c.sendall(head)
-        assert c.recv(100).startswith(b'HTTP/1.1 100 Continue')
-        c.sendall(b'{}')
-        assert b''.join(iter(lambda: c.recv(65536), b'')).startswith(b'HTTP/1.1 200 OK')
-
-def test_a_slow_request_is_told_so(monkeypatch):
-    monkeypatch.setattr(serving, 'ASK', .2)
-    with serve(AlfworldEnv(games)) as s:
-        said = talk(s, b'POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n', ends=False)
-        assert said.startswith(b'HTTP/1.1 408 ') and b'longer than 0.2 s' in said
-
-def test_many_slow_clients_cost_no_thread():
-    with serve(AlfworldEnv(games)) as s:
-        assert RemoteEnv(s.url).reset()[1]['game']
-        before = threading.active_count()
-        slow = [socket.create_connection(s.http.server_address) for _ in range(100)]
-        for c in slow:
-            c.sendall(b'POST /reset HTTP/1.1\r\n')
-        assert RemoteEnv(s.url).reset()[1]['game']
-        assert threading.active_count() <= before + 1
-        for c in slow:
-            c.close()
-
 # --- /retrieve ---
 
 @pytest.fixture(scope='module')
 def retrieval():
-    with serve(None, routes=retrieve_routes(Library(DOCUMENTS))) as s:
+    with Server(None, routes=retrieve_routes(Library(DOCUMENTS))) as s:
         yield s
 
 JAWS, OHIO = [dict(document=dict(contents=text)) for text in DOCUMENTS]
@@ -291,13 +156,12 @@ def test_the_command_serves_searches_in_the_suite_it_serves():
 @contextmanager
 def answers(*replies):
     "A server that gives these answers, (status, JSON), one after the other, the last again and again"
-    class Scripted(serving.Server):
+    class Scripted(Server):
         asked = 0
-        def handle(self, route, data, caller):
+        def answer(self, route, body, headers, caller):
             self.asked += 1
             return replies[min(self.asked, len(replies)) - 1]
-    with serve(None) as s:
-        s.http.owner = Scripted(None)
+    with Scripted(None) as s:
         yield s
 
 GOOD = 200, dict(result=[[JAWS | dict(score=1.5)]])
@@ -320,13 +184,13 @@ def test_a_server_that_stays_in_trouble_is_an_error(quick):
     with answers((503, dict(error='busy'))) as s:
         with pytest.raises(ConnectionError, match='answered by 503 .busy'):
             RemoteLibrary(s.url, tries=4).search('Jaws')
-        assert (s.http.owner.asked, quick) == (4, [1, 2, 3])
+        assert (s.asked, quick) == (4, [1, 2, 3])
 
 def test_a_refusal_is_asked_once_in_each_form(quick):
     with answers((400, dict(error='no'))) as s:
         with pytest.raises(ValueError, match='answered by 400'):
             RemoteLibrary(s.url).search('Jaws')
-        assert (s.http.owner.asked, quick) == (2, [])
+        assert (s.asked, quick) == (2, [])
 
 @pytest.mark.parametrize('reply', [
     {}, [], 'x', None, dict(result={}), dict(result=[[dict(document='Jaws')]]),
@@ -348,7 +212,7 @@ def test_several_servers_take_turns(retrieval):
         far = RemoteLibrary([other.url, retrieval.url])
         for _ in range(4):
             far.search('Jaws', 1)
-        assert other.http.owner.asked == 2
+        assert other.asked == 2
 
 def test_more_documents_than_were_asked_for_are_cut(retrieval):
     with answers((200, dict(result=[[JAWS, OHIO]]))) as s:

@@ -1,5 +1,6 @@
 "The page of a training run: while another process writes the run, over damaged files, and in a real browser"
-import json, random, shutil, time
+import json, random, shutil, socket, threading, time
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
 import pytest
@@ -7,10 +8,12 @@ from skillrl.config import SkillRLConfig
 from skillrl.flags import SMOKE
 from skillrl.store import JsonlLog, write_json
 from skillrl.training.pipeline import train
+from skillrl.viewers import live
 from skillrl.viewers.loop import last_rows
 from skillrl.viewers.replay import Replay, replays
 from skillrl.viewers.watch import PARTS, Part, present_loop, watch_run
 from test_dashboard import chromium # noqa: F401 (a fixture)
+from test_krill import wait_until
 from test_dashboard import Tags, fits, hostile, opened, shot, until, widths
 
 SMALL = SMOKE | {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 2, 'env.test_tasks': 1,
@@ -157,3 +160,29 @@ def test_hostile_texts_do_nothing_in_the_browser(chromium, root, width):
         shot(page, f'hostile_training_{width}')
         assert page.evaluate('window.pwned') is None and fits(page) and problems == []
         page.close()
+
+# ---- readers that die or drip ----
+
+def reader(page):
+    return socket.create_connection(page.server_address, timeout=5)
+
+def test_readers_of_a_page_are_bounded_and_the_oldest_goes_first(root, monkeypatch):
+    monkeypatch.setattr(live, 'READERS', 4)
+    before = threading.active_count()
+    with watch_run(root) as page, ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(reader(page)).sendall(b'GET /state.json')
+        wait_until(lambda: len(page.readers.came) == 4)
+        assert threading.active_count() <= before + 6
+        assert json.loads(ask(page, 'state.json'))['name'] == 'kitchen'
+
+def test_a_reader_that_drips_is_let_go(root, monkeypatch):
+    monkeypatch.setattr(live, 'REQUEST_SECONDS', .3)
+    with watch_run(root) as page, reader(page) as slow:
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            while time.monotonic() < began + 4:
+                slow.sendall(b'G')
+                time.sleep(.05)
+        assert time.monotonic() < began + 3
+        wait_until(lambda: not page.readers.came)

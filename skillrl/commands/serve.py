@@ -17,8 +17,9 @@ MAX_STEPS, PORT = 50, 3000
 def _limits(args):
     "What a server of either kind may be told besides"
     names = tuple(filter(None, (args.names or '').split(',')))
+    told = dict(most=args.sessions, idle=args.idle)
     return dict(host=args.host or '127.0.0.1', port=PORT if args.port is None else args.port,
-                hosts=names) | ({'most': args.sessions} if args.sessions else {})
+                hosts=names) | {name: value for name, value in told.items() if value}
 
 def _config(args):
     "What is played, an `EnvConfig`; ValueError if that is on yet another server"
@@ -34,24 +35,22 @@ def suite_server(
 )->Any:             # A running `Server`; ValueError if there is no such suite, OSError if the port is taken
     "Krill's protocol for the suite that the flags ask for, and what its world answers besides"
     from skillrl.envs.base import world
-    from skillrl.envs.server import serve as serve_env
+    from skillrl.envs.krill import Server
     from skillrl.envs.suite import suite_for
     config = _config(args)
     suite = suite_for(config, args.suite)
-    limits = _limits(args) | ({'idle': args.idle} if args.idle else {})
     more = world(config.name).routes
     routes = more(suite) if more else {}
-    return serve_env(suite, max_steps=config.max_steps, routes=routes, **limits)
+    return Server(suite, max_steps=config.max_steps, routes=routes, **_limits(args))
 
 # %% ../../nbs/847_commands.serve.ipynb #a44eee6f
 def openenv_server(
     args:Namespace, # What the parser made of the command line
-)->Any: # A running server; ValueError without the package or with a flag that it does not know
+)->Any: # A running server; ValueError without the package or with a suite
     "OpenEnv's protocol for the world that the flags ask for"
-    for flag in ('suite', 'idle'):
-        if getattr(args, flag):
-            raise ValueError(f'--{flag} and --openenv are both given, and such a server has no {flag}: '
-                             'leave one out')
+    if args.suite:
+        raise ValueError('--suite and --openenv are both given, and such a server has no suite: '
+                         'leave one out')
     config = _config(args)
     try:
         from skillrl.envs.openenv import serve_openenv

@@ -11,12 +11,9 @@ import json, re, reprlib, weakref
 from contextlib import suppress
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
 from zlib import crc32
 from fastcore.basics import patch
-from .base import TextEnv
-from .remote import LONGEST, about
-from ..routing import Router
+from .remote import LONGEST, FarEnv, check_fields
 from ..web import BodyTooLarge, arm, pause, within
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #29169f73
@@ -44,31 +41,19 @@ def text_to_read(seen:dict)->str: # An observation
     return json.dumps(shown, ensure_ascii=False)
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #7585cf5c
-def _is_number(x):
-    return isinstance(x, (bool, int, float)) and abs(x) < 1e300
-
-_WANTED = dict( # What an absent field counts as, what a present one should be, and whether it is
-    observation=(None, 'an object', lambda x: isinstance(x, dict)),
-    reward=(0., 'a finite number', _is_number),
-    done=(False, 'true or false', lambda x: isinstance(x, bool)))
-
 def reply_fields(
     data:Any,  # Of a message, parsed
     at:str='', # Who answered, for the error
 )->tuple[dict, float, bool]: # Observation, reward, done; ValueError if one is wrong
     "What an OpenEnv server answered, checked and completed"
-    if not isinstance(data, dict):
-        raise ValueError(f'{at} sent {reprlib.repr(data)}: OpenEnv wants an object')
-    if isinstance(data.get('observation'), str):
+    if isinstance(data, dict) and isinstance(data.get('observation'), str):
         data = data | dict(observation=dict(text=data['observation']))
-    found = []
-    for name, (absent, want, fits) in _WANTED.items():
-        value = absent if data.get(name) is None else data[name]
-        if not fits(value):
-            raise ValueError(f'{at} sent {reprlib.repr(value)} as {name}: OpenEnv wants {want}')
-        found.append(value)
-    seen, reward, done = found
-    return seen, float(reward), done
+    if isinstance(data, dict) and isinstance(data.get('reward'), bool):
+        data = data | dict(reward=float(data['reward']))
+    found = check_fields(data, _FIELDS, at, 'OpenEnv')
+    return found['observation'], float(found['reward']), found['done']
+
+_FIELDS = dict(observation=(None, 'an object'), reward=(0., 'a finite number'), done=(False, 'true or false'))
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #ee4ba3ee
 class ServerFull(ConnectionError):
@@ -114,36 +99,19 @@ def action_field(
     raise ValueError(f'the actions of {at} need {told}: name the one that takes a text as field')
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #149d0949
-def _is_socket_address(url):
-    try:
-        parts = urlsplit(url)
-    except (ValueError, AttributeError):
-        return False
-    if parts.scheme not in ('http', 'https', 'ws', 'wss') or not parts.hostname:
-        return False
-    return url.isprintable() and not re.search(r'[\s?#]', url)
-
-class OpenEnvClient(TextEnv):
+class OpenEnvClient(FarEnv):
     "Episodes on an OpenEnv server"
+    like = 'ws://localhost:8000'
+    _socket = None
+    _end = None # Ends the connection when the client is forgotten, or the process ends
     def __init__(self,
-        url:str,            # Such as `ws://localhost:8000`; ValueError if it is no address
-        max_steps:int=50,   # Steps after which we stop, whatever the server says
-        timeout:float=30.,  # Seconds for an answer, and for a place on a full server
-        router:Router|None=None, # Of the world, for servers that name no category
-        field:str='',       # Of an action, takes the command; empty asks the server
+        url:str,      # Such as `ws://localhost:8000`; ValueError if it is no address
+        *args:Any,    # For `FarEnv`
+        field:str='', # Of an action, takes the command; empty asks the server
+        **kw:Any,     # For `FarEnv`
     ):
-        self.url = re.sub('^http', 'ws', str(url)).rstrip('/')
-        self.shown = re.sub('//[^/]*@', '//', self.url) # Without a password
-        if not _is_socket_address(url):
-            raise ValueError(f'url is {self.shown!r}: give an address such as ws://localhost:8000')
-        for name, value in dict(max_steps=max_steps, timeout=timeout).items():
-            if value <= 0:
-                raise ValueError(f'{name} is {value}: choose a number above 0')
-        self.max_steps, self.timeout = max_steps, timeout
-        self.router, self.field = router, field
-        self.games = []
-        self._last = self._socket = None
-        self._end = None # Ends the connection when the client is forgotten, or the process ends
+        super().__init__(re.sub('^http', 'ws', str(url)), *args, **kw)
+        self.field = field
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #fd49c72b
 def _connector():
@@ -165,19 +133,19 @@ def close(self:OpenEnvClient)->None:
 def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers
     "A new connection to the server"
     self.close()
-    connect = _connector()
+    connect, at = _connector(), self.server
     from websockets.exceptions import InvalidHandshake, InvalidURI
     try:
-        opened = connect(f'{self.url}/ws', open_timeout=self.timeout, close_timeout=1, proxy=None,
+        opened = connect(f'{at.url}/ws', open_timeout=at.timeout, close_timeout=1, proxy=None,
                          max_size=LONGEST, compression=None)
         self._socket = opened.__enter__() # From 17 on, websockets warns of connections that no `with` holds
         self._end = weakref.finalize(self, self._socket.close)
     except TimeoutError as e:
         remedy = 'see what keeps it, or raise timeout'
-        raise ConnectionError(f'{self.shown} did not answer within {self.timeout:g} s: {remedy}') from e
+        raise ConnectionError(f'{at.shown} did not answer within {at.timeout:g} s: {remedy}') from e
     except (OSError, EOFError, InvalidHandshake, InvalidURI, UnicodeError) as e:
         remedy = 'start one, or correct the address'
-        raise ConnectionError(f'no OpenEnv server is listening at {self.shown} ({e}): {remedy}') from e
+        raise ConnectionError(f'no OpenEnv server is listening at {at.shown} ({e}): {remedy}') from e
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #86671fc5
 @patch
@@ -187,10 +155,10 @@ def _exchange(self:OpenEnvClient, message, at):
     try:
         with suppress(ConnectionClosed): # A full server says so and closes, perhaps before it was asked
             self._socket.send(json.dumps(message))
-        return self._socket.recv(timeout=self.timeout)
+        return self._socket.recv(timeout=self.server.timeout)
     except TimeoutError as e:
         remedy = 'see what keeps it, or raise timeout'
-        raise ConnectionError(f'{at} had no answer within {self.timeout:g} s: {remedy}') from e
+        raise ConnectionError(f'{at} had no answer within {self.server.timeout:g} s: {remedy}') from e
     except (ConnectionClosed, OSError) as e:
         raise ConnectionError(f'{at} broke off ({e}): restart the server, then the episode') from e
 
@@ -200,7 +168,7 @@ def ask(self:OpenEnvClient,
     data:dict, # Arguments, or an action
 )->tuple[dict, float, bool]: # Observation, reward, done; ConnectionError or ValueError without them
     "The server's answer to one message"
-    at = f'{kind} at {self.shown}'
+    at = f'{kind} at {self.server.shown}'
     try:
         raw = self._exchange(dict(type=kind, data=data), at)
         return reply_fields(data_of(raw, at), at)
@@ -213,86 +181,52 @@ def ask(self:OpenEnvClient,
 def find_field(self:OpenEnvClient)->str: # ConnectionError or ValueError if the server does not tell
     "Name of the field that takes a command"
     import httpx2 as x
-    at = f'GET {self.shown}/schema'
+    at = f'GET {self.server.shown}/schema'
     try:
-        with within(self.timeout, LONGEST), arm(x.Client(trust_env=False)) as client:
-            reply = client.get(re.sub('^ws', 'http', f'{self.url}/schema'), timeout=self.timeout)
+        with within(self.server.timeout, LONGEST), arm(x.Client(trust_env=False)) as client:
+            place = re.sub('^ws', 'http', f'{self.server.url}/schema')
+            reply = client.get(place, timeout=self.server.timeout)
             schema = reply.raise_for_status().json()
     except (x.HTTPError, x.InvalidURL, BodyTooLarge, ValueError, UnicodeError) as e:
         remedy = 'name the field of an action that takes a text as field'
         raise ConnectionError(f'{at} told nothing about actions ({e}): {remedy}') from e
-    return action_field(schema.get('action') if isinstance(schema, dict) else None, self.shown)
+    return action_field(schema.get('action') if isinstance(schema, dict) else None, self.server.shown)
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #53ec9059
 AGAIN = .1 # Seconds between two attempts at a full server
 
 @patch
-def begin(self:OpenEnvClient, asked:dict)->tuple[dict, float, bool]: # ConnectionError if there is no place
+def begin(self:OpenEnvClient, id:str|None, seed:int|None)->dict: # ConnectionError if there is no place
     "The first observation of an episode, in a connection of its own"
-    until = monotonic() + self.timeout
+    self.field = self.field or self.find_field()
+    asked = {} if id is None else dict(game=id, seed=crc32(id.encode()))
+    asked |= {} if seed is None else dict(seed=seed)
+    until = monotonic() + self.server.timeout
     while True:
         self.connect()
         try:
-            return self.ask('reset', asked)
+            return _told(*self.ask('reset', asked))
         except ServerFull:
             if monotonic() > until:
                 raise
         pause(AGAIN)
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #1cca066a
-def _what_about(seen, id, router):
-    "Task, category and game of an episode"
-    told = dict(observation=text_to_read(seen), task_description=first_of(seen, TASKS, str, ''),
-                task_category=first_of(seen, ('category',), str, ''))
-    task, category = about(told, router)
-    return dict(task=task, category=category, game=first_of(seen, ('game',), str, '') if id is None else id)
+def _told(seen, reward, done):
+    "An answer in the words of `FarEnv`"
+    told = dict(
+        observation=text_to_read(seen), reward=reward, done=done, truncated=seen.get('truncated') is True,
+        task_description=first_of(seen, TASKS, str, ''), game=first_of(seen, ('game',), str, ''),
+        task_category=first_of(seen, ('category',), str, ''),
+        available_actions=[c for c in first_of(seen, COMMANDS, list, []) if isinstance(c, str)])
+    return told | {name: seen[name] for name in ('won',) if isinstance(seen.get(name), bool)}
 
-def _info(env, seen, won):
-    commands = first_of(seen, COMMANDS, list, [])
-    said = seen.get('won')
-    return dict(
-        admissible_commands=[c for c in commands if isinstance(c, str)],
-        won=said if isinstance(said, bool) else won,
-        **env._about)
-
-# %% ../../nbs/518_envs.openenv_client.ipynb #c7648a42
 @patch
-def reset(self:OpenEnvClient,
-    *,
-    seed:int|None=None,     # Of a server that draws its games
-    options:dict|None=None, # `{'game': ...}`: a name, or anything that has one as `id`
-)->tuple[str, dict]:        # Observation, info; ConnectionError or ValueError without an episode
-    "Start an episode on the server"
-    super(TextEnv, self).reset(seed=seed)
-    game = (options or {}).get('game')
-    id = getattr(game, 'id', game)
-    if not isinstance(id, (str, type(None))):
-        raise ValueError(f'game is {id!r}: a server knows games by name, so give that')
-    self._last = None
-    self.field = self.field or self.find_field()
-    asked = {} if id is None else dict(game=id, seed=crc32(id.encode()))
-    seen, _, _ = self.begin(asked if seed is None else asked | dict(seed=seed))
-    self.steps = 0
-    self._about = _what_about(seen, id, self.router)
-    return text_to_read(seen), _info(self, seen, won=False)
+def send(self:OpenEnvClient, action:str)->dict:
+    "The answer to a command"
+    return _told(*self.ask('step', {self.field: action}))
 
-# %% ../../nbs/518_envs.openenv_client.ipynb #a3d28377
 @patch
-def step(self:OpenEnvClient,
-    action:str,                         # One command
-)->tuple[str, float, bool, bool, dict]: # Observation, reward, terminated, truncated, info
-    "Send one command to the server; RuntimeError where no episode is running"
-    if self._last:
-        return self._last
-    if self._socket is None:
-        raise RuntimeError('step was called with no episode running: reset starts one')
-    seen, reward, done = self.ask('step', {self.field: action})
-    self.steps += 1
-    won = done and reward >= 1
-    terminated = done and seen.get('truncated') is not True
-    truncated = not terminated and (done or self.steps >= self.max_steps)
-    result = text_to_read(seen), reward, terminated, truncated, _info(self, seen, won)
-    if terminated or truncated:
-        self._last = result
-        self.close()
-    return result
+def leave(self:OpenEnvClient)->None:
+    "Give up the place on the server"
+    self.close()

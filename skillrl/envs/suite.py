@@ -103,7 +103,7 @@ class ServerSuite:
         if self.url.startswith(('ws:', 'wss:')):
             from skillrl.envs.openenv_client import OpenEnvClient
             return OpenEnvClient(self.url, max_steps, router=self.router)
-        from skillrl.envs.remote import RemoteEnv
+        from skillrl.envs.krill import RemoteEnv
         return RemoteEnv(self.url, max_steps, router=self.router)
 
 # %% ../../nbs/520_envs.suite.ipynb #bb17ffe2
