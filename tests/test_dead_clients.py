@@ -1,18 +1,13 @@
 "Clients that die, drip, or take everything do not keep others from a server of ours"
 
-import http.client, json, socket, threading, time
+import http.client, json, socket, time
 from contextlib import ExitStack, closing
-from urllib.request import urlopen
 import pytest
-from skillrl.config import SkillRLConfig
 from skillrl.envs import server as serving, sessions
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.server import serve
 from skillrl.envs.sessions import SESSION
-from skillrl.runfolder import RunFolder
-from skillrl.viewers import live
-from skillrl.viewers.watch import watch_run
 
 games = Household('maple').games('test', 1)
 HEAD = b'POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n'
@@ -104,33 +99,3 @@ def test_half_a_head_is_bounded_in_time(monkeypatch):
         began = time.monotonic()
         assert b' 408 ' in half.recv(1000)
         assert time.monotonic() < began + 3
-
-@pytest.fixture
-def run(tmp_path):
-    with RunFolder(tmp_path/'run', SkillRLConfig()) as r:
-        r.commit(dict(phase='rl', done=0, versions={}))
-    return tmp_path/'run'
-
-def reader(page):
-    return socket.create_connection(page.server_address, timeout=5)
-
-def test_readers_of_a_page_are_bounded_and_the_oldest_goes_first(run, monkeypatch):
-    monkeypatch.setattr(live, 'READERS', 4)
-    before = threading.active_count()
-    with watch_run(run) as page, ExitStack() as stack:
-        for _ in range(20):
-            stack.enter_context(reader(page)).sendall(b'GET /state.json')
-        wait_until(lambda: len(page.readers.came) == 4)
-        assert threading.active_count() <= before + 6
-        assert json.load(urlopen(page.url + 'state.json', timeout=5))['name'] == 'run'
-
-def test_a_reader_that_drips_is_let_go(run, monkeypatch):
-    monkeypatch.setattr(live, 'REQUEST_SECONDS', .3)
-    with watch_run(run) as page, reader(page) as slow:
-        began = time.monotonic()
-        with pytest.raises(OSError):
-            while time.monotonic() < began + 4:
-                slow.sendall(b'G')
-                time.sleep(.05)
-        assert time.monotonic() < began + 3
-        wait_until(lambda: not page.readers.came)
