@@ -177,7 +177,7 @@ def score_in(
                 scores.append(gate_score(r, **rule))
         means = [fmean(scores) for scores in by_item.values()]
         return Rate(fmean(means), *interval(means), len(means))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, ArithmeticError):
         return None
 
 # %% ../../nbs/804_viewers.run.ipynb #c41ad1e3
