@@ -23,12 +23,8 @@ from skillrl.skills.skill_md import to_skill_md
 from skillrl.store import JsonlLog, data_path, to_json
 from skillrl.tables import Table
 from skillrl.viewers.bank import checked_round, evolution_table, round_table, version_table
-from skillrl.viewers.live import present
-from skillrl.viewers.loop import read_loop, spend_table
-from skillrl.viewers.replay import replays
-from skillrl.viewers.report import report_sections
-from skillrl.viewers.run import read_run
-from skillrl.viewers.watch import PARTS, loop_site
+from skillrl.viewers.run import finals
+from skillrl.viewers.watch import SECTIONS, RunPage
 
 SENTENCES = ValueError, OSError, RuntimeError, ArithmeticError, ImportError  # What `main` makes one line of
 
@@ -335,26 +331,21 @@ def readers_of(name, here):
 
 
 def run_viewers(run):
-    parts = [lambda make=make: make(run) for name, (_, make, _) in PARTS.items() if name != 'curves']
-    state = loop_site(run).answers['/state.json']
-    return [
-        inspect(run),
-        state,
-        lambda: repr(spend_table(read_loop(run))),
-        lambda: [r.html() for r in replays(run)],
-        lambda: load_latest(run / 'bank/s'),
-        *parts,
-    ]
+    parts = [lambda make=make: make(run) for name, (make, _) in SECTIONS.items() if name != 'Curves']
+    return [inspect(run), lambda: page(run), lambda: load_latest(run / 'bank/s'), *parts]
 
 
 def opt_viewers(run):
-    return [inspect(run), lambda: to_json(present(run)), lambda: sections(run)]
+    return [inspect(run), lambda: page(run), lambda: finals(run)]
 
 
-def sections(run):
-    "The report without its pictures"
-    with patch('skillrl.viewers.report._figures', lambda folder: ''):
-        return report_sections(run, read_run(run))
+def page(run):
+    "The page that follows a run, without its pictures"
+    with (
+        patch('skillrl.viewers.report.figures', lambda draws, data: ''),
+        patch('skillrl.viewers.watch.figures', lambda draws, data: ''),
+    ):
+        return RunPage(run).html()
 
 
 # --- all of it

@@ -447,21 +447,12 @@ def test_the_live_page_is_reachable_from_this_machine_only(forms):
 
     slow = forms / 'slow.py'
     slow.write_text('import sys, time\nsys.stdin.read()\ntime.sleep(.4)\nprint("no")\n')
-    p = subprocess.Popen(
-        [*SKILLRL, *optimize_by(slow, '--live')],
-        cwd=forms,
-        text=True,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        lines = (p.stderr.readline() for _ in range(5))
-        url = next(line.split()[-1] for line in lines if line.startswith('Live page: '))
+    line = [*SKILLRL, *optimize_by(slow, '--live')]
+    with subprocess.Popen(line, cwd=forms, text=True, stderr=subprocess.PIPE) as p:
+        url = next(said.split()[-1] for said in p.stderr if said.startswith('Live page: '))
         assert url.startswith('http://127.0.0.1:')
-        assert b'SkillOpt' in urlopen(url, timeout=10).read()
-    finally:
+        assert b'SkillOpt' in urlopen(url, timeout=30).read()
         p.kill()
-        p.communicate()
 
 
 def test_one_role_is_given_to_one_only(forms, capsys):

@@ -71,6 +71,15 @@ def test_splits_of_a_run_do_not_meet(whole):
     looks = [json.loads(l) for l in (whole[0]/'evolution.jsonl').read_text().splitlines()]
     assert looks and all(x['rates_before'] for x in looks)
 
+def test_what_rl_learnt_is_what_the_log_says(whole):
+    rows, metrics = ([json.loads(l) for l in (whole[0]/f'{name}.jsonl').read_text().splitlines()]
+                     for name in ('trajectories', 'metrics'))
+    played = [row for row in rows if row['metadata']['phase'] == 'rl']
+    learnt = [step for row in played for step in row['steps'] if 'advantage' in step]
+    assert len(learnt) == sum(row['rows'] for row in metrics if row['phase'] == 'rl')
+    assert all(len(step['token_ids']) == len(step['logprobs']) for step in learnt)
+    assert all((row['end'] == 'won') == row['success'] for row in played)
+
 def test_artefacts_hold_no_pickle_and_no_secret(whole):
     held = files(whole[0])
     assert not [n for n,b in held.items() if SECRET.encode() in b or n.endswith(('.pkl', '.pt', '.bin'))]

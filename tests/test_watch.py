@@ -1,188 +1,335 @@
-"The page of a training run: while another process writes the run, over damaged files, and in a real browser"
-import json, random, shutil, socket, threading, time
+"The page that follows a run: over damaged files, while another process writes, its server, in a browser"
+import os, random, re, shutil, socket, subprocess, sys, threading, time
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.error import URLError
 from urllib.request import urlopen
 import pytest
-from skillrl.config import SkillRLConfig
-from skillrl.flags import SMOKE
-from skillrl.store import JsonlLog, write_json
-from skillrl.training.pipeline import train
-from skillrl.viewers import live
-from skillrl.viewers.loop import last_rows
-from skillrl.viewers.replay import Replay, replays
-from skillrl.viewers.watch import PARTS, Part, present_loop, watch_run
-from test_dashboard import chromium # noqa: F401 (a fixture)
+from skillrl.cli import main
+from skillrl.envs.ruleworld import RuleWorld
+from skillrl.formats import load_trajectories
+from skillrl.plots import figure
+from skillrl.store import JsonlLog, data_path, read_json, write_json
+from skillrl.viewers import watch
+from skillrl.viewers.replay import replays
+from skillrl.viewers.report import write_page
+from skillrl.viewers.watch import SECTIONS, RunPage, watch_run
+from test_dashboard import Tags, hostile, poisoned, train
 from test_krill import wait_until
-from test_dashboard import Tags, fits, hostile, opened, shot, until, widths
 
-SMALL = SMOKE | {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 2, 'env.test_tasks': 1,
-                 'sft.games': 1, 'sft.steps': 3, 'rl.iterations': 3, 'rl.tasks_per_iteration': 2,
-                 'evolution.test_rounds': 1}
+sys.path.insert(0, str(Path(__file__).parents[1]/'benchmarks'))
+from fuzz import small_bank, train_run  # noqa: E402
 
-@pytest.fixture(scope='module')
-def finished(tmp_path_factory):
-    root = tmp_path_factory.mktemp('watch')/'kitchen'
-    train(SkillRLConfig().merged(SMALL), root)
-    return root
+SUCCESS = '## Success\n\n| games | won |\n|---|---|\n| after, evolved bank | 0.50 |\n\n'
 
 @pytest.fixture
-def root(finished, tmp_path):
-    return Path(shutil.copytree(finished, tmp_path/'kitchen'))
+def kitchen(tmp_path):
+    "A training run that was stopped after its tests"
+    train_run(tmp_path/'kitchen', load_trajectories(data_path('sample_trajectories.jsonl'))[:4], small_bank())
+    (tmp_path/'kitchen'/'report.md').write_text(SUCCESS)
+    return tmp_path/'kitchen'
 
-def ask(page, path):
-    return urlopen(page.url + path, timeout=60).read().decode()
+@pytest.fixture(scope='module')
+def document(tmp_path_factory):
+    "A finished SkillOpt run"
+    root = tmp_path_factory.mktemp('watch')/'document'
+    train(root, world=RuleWorld(seed=2, train=20, val=6, test=2))
+    return root
 
-def shown(folder):
-    "Everything that is served of a run"
-    with watch_run(folder) as page:
-        state = json.loads(ask(page, 'state.json'))
-        return state, {name: ask(page, f'{name}.html') for name in state['parts']}
+@pytest.fixture(params=['kitchen', 'document'])
+def either(request):
+    return request.getfixturevalue(request.param)
 
-# ---- a finished run ----
+def status(html):
+    return re.search('role="status">(.*?)</strong>', html)[1]
 
-def test_all_parts_of_a_finished_run(finished):
-    state, parts = shown(finished)
-    assert state['status'] == 'Ended: all phases are done.'
-    assert parts.keys() == PARTS.keys()
-    assert parts['curves'].count('<svg') == 2
-    assert 'after, evolved bank' in parts['result']
-    assert 'the bank that changed last' in parts['bank']
-    assert parts['episodes'].count('<details><summary>') > 8
-    assert 'No server was asked' in parts['spending']
+def commit(root, **state):
+    write_json(root/'state.json', read_json(root/'state.json') | dict(state=state))
 
-def test_looking_writes_nothing(finished):
-    before = {p: p.stat().st_mtime_ns for p in finished.rglob('*')}
-    shown(finished)
-    assert {p: p.stat().st_mtime_ns for p in finished.rglob('*')} == before
+# ---- what it says ----
 
-def test_what_rl_learnt_is_what_the_log_says(finished):
-    rows = [r for r in JsonlLog(finished/'trajectories.jsonl').read() if r['metadata']['phase'] == 'rl']
-    learnt = [step for row in rows for step in row['steps'] if 'advantage' in step]
-    metrics = [row for row in JsonlLog(finished/'metrics.jsonl').read() if row['phase'] == 'rl']
-    assert len(learnt) == sum(row['rows'] for row in metrics)
-    assert all(len(step['token_ids']) == len(step['logprobs']) for step in learnt)
-    assert {row['end'] for row in rows} <= {'won', 'lost', 'step limit'}
-    assert all((row['end'] == 'won') == row['success'] for row in rows)
+def test_all_sections_of_a_training_run(kitchen):
+    html = RunPage(kitchen).html()
+    parts = dict(re.findall('<h2>(.*?)</h2>(.*?)</section>', html, re.S))
+    assert status(html) == 'Stopped: rl: 1 of 4 steps.' and 'value="0.2500"' in html
+    assert [*parts] == [*SECTIONS]
+    assert parts['Curves'].count('<svg') == 2
+    assert 'after, evolved bank' in parts['Success on test games']
+    assert 'the bank that changed last' in parts['Bank']
+    assert parts['Last episodes'].count('<details><summary>') == 4
+    assert 'teacher' in parts['Calls to servers']
 
-def test_a_folder_without_a_run(tmp_path):
+def test_the_page_of_a_skillopt_run_is_its_report(document):
+    page = RunPage(document)
+    html = page.html()
+    report = write_page(document).read_text(encoding='utf-8')
+    assert status(html) == 'Ended: 2 of 2 steps made.' and 'value="1.0000"' in html
+    assert report.partition('</h1>')[2].removesuffix('</body></html>') in html
+    assert page.html() == html
+
+def test_looking_takes_no_lock_and_writes_nothing(either):
+    before = {p: p.stat().st_mtime_ns for p in either.rglob('*')}
+    RunPage(either).html()
+    assert {p: p.stat().st_mtime_ns for p in either.rglob('*')} == before
+
+def test_a_run_that_begins(tmp_path):
     with pytest.raises(FileNotFoundError, match='holds no run to watch'):
         watch_run(tmp_path)
+    write_json(tmp_path/'job.json', {})
+    page = RunPage(tmp_path)
+    assert status(page.html()) == 'Waits for its first step.'
+    (tmp_path/'.lock').write_text('1')
+    JsonlLog(tmp_path/'events.jsonl').append([dict(step=1, stage='rollout', n=20, event='begin')])
+    JsonlLog(tmp_path/'journal_0001.jsonl').append([{}, {}])
+    told = 'At work: 0 of ? steps made; step 1, training items (20 rollouts): 2 answers so far.'
+    assert status(page.html()) == told
+
+def test_the_time_left_is_told(kitchen):
+    (kitchen/'.lock').write_text('1')
+    (kitchen/'reference'/'0001').mkdir(parents=True)
+    for name, ago in (('reference/0001', 90), ('state.json', 60)):
+        os.utime(kitchen/name, (time.time() - ago,)*2)
+    told = status(RunPage(kitchen).html())
+    assert re.fullmatch(r'At work: rl: 1 of 4 steps, about \d+ s left in this phase\.', told)
 
 # ---- damaged files, hostile texts ----
 
-# File → the parts that are made from it
-FILES = {'metrics.jsonl': ['curves'], 'trajectories.jsonl': ['episodes'], 'evolution.jsonl': ['bank'],
-         'report.md': ['result'], 'state.json': [], 'config.json': ['spending']}
-
 @pytest.mark.parametrize('damage', ['gone', 'half', 'noise', 'list', 'folder'])
-@pytest.mark.parametrize('name', FILES)
-def test_every_file_may_be_damaged(root, name, damage):
-    file = root/name
-    data = file.read_bytes()
-    file.unlink()
-    if damage == 'folder':
-        file.mkdir()
-    elif damage != 'gone':
-        odd = b'[1, null]\n{"steps": 3, "metadata": {"suite": "../.."}, "losses": 1, "success": "x"}\n'
-        noise = random.Random(0).randbytes(300)
-        file.write_bytes(dict(half=data[:len(data)//2], noise=noise, list=odd)[damage])
-    for part in FILES[name]:
-        _, make, files = PARTS[part]
-        assert Part(root, make, files).html()
-    assert present_loop(root, {})['status']
-    replays(root, 2)
-
-@pytest.mark.parametrize('tail', [b'{"phase": "rl", "succ', b'\n\n', b'\xff\xfe{', b'{"a": 1}'])
-def test_a_torn_tail_is_left_out(root, tail):
-    whole = last_rows(root/'metrics.jsonl', 99)
-    with open(root/'metrics.jsonl', 'ab') as f:
-        f.write(tail)
-    assert len(whole) == 4
-    assert last_rows(root/'metrics.jsonl', 99) == whole
+def test_every_file_may_be_damaged(either, tmp_path, monkeypatch, damage):
+    drawn = figure()
+    monkeypatch.setattr('skillrl.viewers.page.figure', lambda *size: drawn)
+    monkeypatch.setattr('skillrl.viewers.page.as_svg', lambda fig, label: label)
+    root = shutil.copytree(either, tmp_path/'damaged')
+    page = RunPage(root)
+    whole = page.html()
+    odd = b'[1, null, "x", [], {}]\n{"steps": 3, "metadata": {"suite": "../.."}, "losses": 1, "step": true}\n'
+    for file in [p for p in root.rglob('*') if p.is_file()]:
+        data = file.read_bytes()
+        file.unlink()
+        if damage == 'folder':
+            file.mkdir()
+        elif damage != 'gone':
+            noise = random.Random(0).randbytes(300)
+            file.write_bytes(dict(half=data[:len(data)//2], noise=noise, list=odd)[damage])
+        page.kept.clear()
+        assert page.html().count('<h2>') == whole.count('<h2>')
+        shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+        file.write_bytes(data)
+    page.kept.clear()
+    assert page.html() == whole
 
 def poison(root):
-    "A run whose environment and policy say what a page must not obey"
+    "A training run whose environment and policy say what a page must not obey"
     log = JsonlLog(root/'trajectories.jsonl')
     row = log.read()[-1] | dict(task=hostile, final_observation=hostile, end=hostile)
     for step in row['steps']:
         step |= dict(observation=hostile, action=hostile, reply=hostile, skills=[hostile], token_ids=None)
     row['metadata'] = dict(phase=hostile, suite=hostile)
     log.append([row]*8)
-    bank = next((root/'bank').iterdir())
-    last = max(bank.glob('v*.json'))
-    d = json.loads(last.read_text())
-    d['general_skills'] = [dict(skill_id='gen_666', title=hostile, principle=hostile, when_to_apply=hostile)]
-    write_json(last, d)
+    bank, = (root/'bank').glob('*/v*.json')
+    skill = dict(skill_id='gen_666', title=hostile, principle=hostile, when_to_apply=hostile)
+    write_json(bank, read_json(bank) | dict(general_skills=[skill]))
+    commit(root, phase=hostile, done=1, total=2)
+    return root
 
-def test_hostile_texts_stay_text(root):
-    poison(root)
-    for html in shown(root)[1].values():
-        assert not {'script', 'img', 'iframe'} & set(Tags(html.split('<svg')[0]).tags)
-    assert 'pwned' in shown(root)[1]['episodes']
-    assert '<script' not in Replay(replays(root, 1)[0].trajectory)._repr_html_()
+@pytest.fixture(params=['training', 'optimisation'])
+def hostile_run(request, tmp_path):
+    is_training = request.param == 'training'
+    root = poison(request.getfixturevalue('kitchen')) if is_training else poisoned(tmp_path/'run')
+    (root/'.lock').write_text('1')
+    return root
 
-# ---- a run that goes on, in a real browser ----
+def test_hostile_texts_stay_text(hostile_run):
+    html = RunPage(hostile_run).html()
+    tags = Tags(html).tags
+    assert tags.count('script') == 1 and not {'img', 'iframe', 'form', 'a', 'base'} & set(tags)
+    assert html.count('window.pwned') > 10 and '<svg onload' not in html
+    assert all('<script' not in r._repr_html_() for r in replays(hostile_run, 1))
 
-def test_a_run_is_followed_in_a_browser(chromium, lives, tmp_path):
-    write_json(tmp_path/'small.json', {k: v for k, v in SMALL.items()})
-    root = tmp_path/'kitchen'
-    lives.start('train', '--config', tmp_path/'small.json', '--output', root)
-    while not (root/'config.json').exists():
-        assert lives.running()
-        time.sleep(.05)
-    with watch_run(root) as server:
-        tabs = {width: opened(chromium, server.url, width) for width in (1280, 390)}
-        said = []
-        while lives.running():
-            for page, _ in tabs.values():
-                page.wait_for_timeout(100)
-                said.append(page.inner_text('#status'))
-        for width, (page, problems) in tabs.items():
-            until(page, "document.getElementById('status').textContent.startsWith('Ended')")
-            until(page, "document.querySelectorAll('#result table').length == 1")
-            page.locator('#episodes > details > summary').first.click()
-            page.wait_for_timeout(2500)
-            assert page.locator('#episodes > details[open]').count() == 1
-            shot(page, f'training_{width}')
-            assert page.locator('#curves svg').count() == 2
-            assert fits(page) and problems == []
-    assert lives.end() == 0
-    assert any('rl: ' in s for s in said) and any(s.startswith('At work') for s in said)
+def test_half_a_character_is_shown(kitchen):
+    commit(kitchen, phase='\ud800', done=1)
+    with watch_run(kitchen) as page:
+        assert 'Stopped: ?: begun.' in ask(page)
 
-@widths
-def test_hostile_texts_do_nothing_in_the_browser(chromium, root, width):
-    poison(root)
-    with watch_run(root) as server:
-        page, problems = opened(chromium, server.url, width)
-        until(page, "document.getElementById('episodes').textContent.includes('pwned')")
-        page.locator('#episodes > details > summary').first.click()
-        shot(page, f'hostile_training_{width}')
-        assert page.evaluate('window.pwned') is None and fits(page) and problems == []
-        page.close()
+# ---- a run that another process writes ----
 
-# ---- readers that die or drip ----
+def ask(page):
+    return urlopen(page.url, timeout=30).read().decode()
 
-def reader(page):
-    return socket.create_connection(page.server_address, timeout=5)
+PROGRAM = 'from skillrl.cli import main; main()'
 
-def test_readers_of_a_page_are_bounded_and_the_oldest_goes_first(root, monkeypatch):
-    monkeypatch.setattr(live, 'READERS', 4)
-    before = threading.active_count()
-    with watch_run(root) as page, ExitStack() as stack:
+def test_a_run_is_followed_while_it_is_written_and_after_it_was_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr('skillrl.viewers.report.figures', lambda draws, folder: '')
+    root, told = tmp_path/'run', ''
+    optimize = ['optimize', '--output', str(root), '--set', 'num_epochs=4', 'verbose=false']
+    write_json(root/'job.json', {})
+    with watch_run(root) as page:
+        assert status(ask(page)) == 'Waits for its first step.'
+        (root/'job.json').unlink()
+        process = subprocess.Popen([sys.executable, '-c', PROGRAM, *optimize])
+        while not re.match('At work: [1-9]', told):
+            assert process.poll() is None
+            told = status(ask(page))
+        process.kill()
+        process.wait()
+        assert status(ask(page)).startswith('At work') # Only the silence tells
+        for p in root.iterdir():
+            os.utime(p, (time.time() - 500,)*2)
+        assert 'Nothing was written for 8 min' in status(ask(page))
+        assert main(optimize) == 0
+        assert status(ask(page)) == 'Ended: 8 of 8 steps made.'
+
+# ---- the server ----
+
+def talk(page, data):
+    with socket.create_connection(page.socket.getsockname(), timeout=10) as c:
+        c.sendall(data)
+        return b''.join(iter(lambda: c.recv(65536), b''))
+
+HOSTS = ['evil.test', 'evil.test:80', '127.0.0.1.evil.test', 'localhost.evil.test', '0.0.0.0', '[::1]', ' ',
+         'evil.test\r\nHost: localhost', 'localhost\r\nHost: evil.test', '127.0.0.1:80:80']
+OURS = ['localhost', '127.0.0.1', 'localhost:1', '127.0.0.1:65535']
+PATHS = ['/config.json', '/../run/config.json', '/%2e%2e/x', '/?x', 'state.json', 'http://evil.test/', '/\0']
+METHODS = ['POST', 'PUT', 'DELETE', 'HEAD', 'OPTIONS', 'PATCH', 'get']
+
+def test_only_this_machine_is_answered_and_at_one_address(document):
+    def code(first, host):
+        return talk(page, f'{first} HTTP/1.1\r\nHost: {host}\r\n\r\n'.encode()).split()[1]
+    with watch_run(document) as page:
+        assert page.socket.getsockname()[0] == '127.0.0.1' and page.url in repr(page)
+        assert {code('GET /', host) for host in OURS} == {b'200'}
+        assert {code('GET /', host) for host in HOSTS} == {b'403'}
+        assert {code(f'GET {path}', 'localhost') for path in PATHS} == {b'404'}
+        assert {code(f'{method} /', 'localhost') for method in METHODS} == {b'404'}
+
+BAD = [b'nonsense\r\n\r\n', b'GET / HTTP/1.1\r\n\r\n', b'GET / HTTP/9.9\r\nHost: localhost\r\n\r\n',
+       b'GET ' + b'/'*70_000 + b' HTTP/1.1\r\n\r\n', b'GET / HTTP/1.0\r\n' + b'A: b\r\n'*300 + b'\r\n']
+
+def test_bad_bytes_and_dead_readers_disturb_nobody(document, capfd):
+    with watch_run(document) as page, ExitStack() as stack:
+        for data in BAD:
+            try:
+                assert b'invoice' not in talk(page, data)
+            except ConnectionError:
+                pass # Refused before all was sent
         for _ in range(20):
-            stack.enter_context(reader(page)).sendall(b'GET /state.json')
-        wait_until(lambda: len(page.readers.came) == 4)
-        assert threading.active_count() <= before + 6
-        assert json.loads(ask(page, 'state.json'))['name'] == 'kitchen'
+            reader(page, stack)
+            c = reader(page, stack)
+            c.sendall(b'GET / HTTP/1.0\r\nHost: localhost\r\n\r\n')
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b'\1\0\0\0\0\0\0\0')
+            c.close()
+        assert 'Ended' in ask(page)
+    assert capfd.readouterr() == ('', '')
 
-def test_a_reader_that_drips_is_let_go(root, monkeypatch):
-    monkeypatch.setattr(live, 'REQUEST_SECONDS', .3)
-    with watch_run(root) as page, reader(page) as slow:
-        began = time.monotonic()
+def reader(page, stack):
+    return stack.enter_context(socket.create_connection(page.socket.getsockname(), timeout=5))
+
+def test_nothing_is_kept(document):
+    before = threading.active_count()
+    page = watch_run(document)
+    reply = urlopen(page.url, timeout=10)
+    assert reply.headers['Cache-Control'] == 'no-store'
+    assert 'frame-ancestors' in reply.headers['Content-Security-Policy']
+    assert 'Access-Control-Allow-Origin' not in reply.headers
+    page.close(), page.close()
+    with pytest.raises(URLError):
+        urlopen(page.url, timeout=10)
+    wait_until(lambda: threading.active_count() <= before)
+
+def test_a_port_that_is_taken(document):
+    with watch_run(document) as page:
+        for port in (page.socket.getsockname()[1], -1, 70_000):
+            with pytest.raises(OSError, match='choose another, or 0 for any'):
+                watch_run(document, port)
+
+def test_readers_are_bounded_and_the_oldest_goes_first(document, monkeypatch):
+    monkeypatch.setattr(watch, 'READERS', 4)
+    before = threading.active_count()
+    with watch_run(document) as page, ExitStack() as stack:
+        for _ in range(20):
+            reader(page, stack).sendall(b'GET /')
+        wait_until(lambda: len(page.open) == 4)
+        assert threading.active_count() <= before + 6
+        assert 'Ended' in ask(page)
+
+def test_a_reader_that_drips_is_let_go(document, monkeypatch):
+    monkeypatch.setattr(watch, 'REQUEST_SECONDS', .3)
+    with watch_run(document) as page, ExitStack() as stack:
+        began, slow = time.monotonic(), reader(page, stack)
         with pytest.raises(OSError):
             while time.monotonic() < began + 4:
                 slow.sendall(b'G')
                 time.sleep(.05)
         assert time.monotonic() < began + 3
-        wait_until(lambda: not page.readers.came)
+        wait_until(lambda: not page.open)
+
+# ---- in a real browser ----
+
+@pytest.fixture(scope='module')
+def chromium():
+    sync = pytest.importorskip('playwright.sync_api',
+                               reason='Playwright is not installed: pip install playwright')
+    found = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+    if not found:
+        pytest.skip('there is no Chromium on this machine: install it to see the pages drawn')
+    with sync.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=found,
+                                    args=['--no-sandbox', '--disable-gpu', '--disable-background-networking'])
+        yield browser
+        browser.close()
+
+class Tab:
+    "A page, and what it complained of or asked others for"
+    def __init__(self, chromium, url, width):
+        self.width, self.problems = width, []
+        self.page = chromium.new_page(viewport=dict(width=width, height=800))
+        self.page.on('pageerror', lambda e: self.problems.append(str(e)))
+        self.page.on('console', lambda m: m.type in ('error', 'warning') and self.problems.append(m.text))
+        self.page.on('request', lambda r: r.url.startswith((url, 'data:')) or self.problems.append(r.url))
+        self.page.goto(url)
+
+    def is_well(self, name):
+        if folder := os.environ.get('SKILLRL_SHOTS'):
+            self.page.screenshot(path=f'{folder}/{name}_{self.width}.png', full_page=True)
+        fits = 'document.documentElement.scrollWidth <= document.documentElement.clientWidth'
+        return self.page.evaluate(fits) and self.page.evaluate('window.pwned') is None and self.problems == []
+
+def says(tabs, told):
+    from playwright.sync_api import expect
+    for tab in tabs:
+        expect(tab.page.get_by_role('status')).to_have_text(told)
+
+def test_the_page_follows_a_run(chromium, document, tmp_path):
+    root = tmp_path/'run'
+    write_json(root/'job.json', {})
+    with watch_run(root) as server:
+        tabs = [Tab(chromium, server.url, width) for width in (1280, 390)]
+        says(tabs, 'Waits for its first step.')
+        shutil.copytree(document, root, dirs_exist_ok=True)
+        (root/'.lock').write_text('1')
+        says(tabs, 'At work: 2 of 2 steps made.')
+        (root/'.lock').write_text('')
+        says(tabs, 'Ended: 2 of 2 steps made.')
+        for tab in tabs:
+            assert 'All 2 steps were made.' in tab.page.inner_text('body') and tab.is_well('skillopt')
+            boxes = [tab.page.locator('.figures svg').nth(i).bounding_box() for i in range(3)]
+            assert all(b['width'] > 280 and b['x'] + b['width'] <= tab.width for b in boxes)
+            assert (boxes[0]['y'] == boxes[1]['y']) == (tab.width == 1280)
+    says(tabs, 'No answer: the run is no longer served here.')
+
+def test_what_is_open_stays_open_when_its_section_changes(chromium, kitchen):
+    with watch_run(kitchen) as server:
+        tab = Tab(chromium, server.url, 1280)
+        tab.page.locator('summary', has_text='What it says').click()
+        (kitchen/'evolution.jsonl').unlink()
+        commit(kitchen, phase='done', versions={})
+        says([tab], 'Ended: all phases are done.')
+        assert not tab.page.locator('summary', has_text='The last evolution rounds').count()
+        assert tab.page.locator('details[open]').count() == 1 and tab.is_well('training')
+
+@pytest.mark.parametrize('width', [1280, 390])
+def test_hostile_texts_do_nothing_in_a_browser(chromium, hostile_run, width):
+    with watch_run(hostile_run) as server:
+        tab = Tab(chromium, server.url, width)
+        tab.page.locator('summary').first.click()
+        assert 'pwned' in tab.page.inner_text('body') and tab.is_well(f'hostile_{hostile_run.name}')

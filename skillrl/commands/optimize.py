@@ -59,11 +59,11 @@ def _summary(path, more):
 @contextmanager
 def _live_page(path:Path, port:int|None)->Iterator[None]:
     "Serve a page about the run to this machine, if a port is given"
-    from skillrl.viewers.live import Watch
+    from skillrl.viewers.watch import watch_run
     if port is None:
         yield
         return
-    with Watch(path, port) as page:
+    with watch_run(path, port) as page:
         print(f'Live page: {page.url}', file=sys.stderr, flush=True)
         yield
 
@@ -72,9 +72,9 @@ def _aside(path:Path)->Iterator[None]:
     "What is printed goes to stderr, beside a bar or a line now and then"
     from tqdm.contrib import DummyTqdmFile
     from skillrl.flags import progress
-    from skillrl.viewers.live import present
-    def poll()->tuple[str, int, int]:
-        seen = present(path)
-        return 'steps', len(seen['steps']), seen['planned']
+    from skillrl.viewers.run import number, read_run
+    def poll()->tuple[str, int, int|None]:
+        view = read_run(path)
+        return 'steps', len(view.steps), number(view.state.get('total_steps'))
     with progress(poll), redirect_stdout(DummyTqdmFile(sys.stderr)):
         yield

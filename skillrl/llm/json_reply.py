@@ -66,8 +66,7 @@ def _repaired(piece):
         value = _clean(json_repair.loads(piece, skip_json_loads=True))
         return value if isinstance(value, (list, dict)) else None
 
-# %% ../../nbs/310_llm.json_reply.ipynb #76b9a400
-_OPENS = re.compile(r'\[(?=\s*(?:[]["\'\d-]|true|false|null))|\[\s*\{|\{(?=\s*["\'}])')
+# %% ../../nbs/310_llm.json_reply.ipynb #76b9a3ff
 _ENCODED = re.compile(r'[^\[{]*[\[{](?:\\n|[^"]*\\")')
 _ESCAPE = re.compile(r'\\(["\\/n])')
 
@@ -77,6 +76,9 @@ def _unquoted(text):
         if _ENCODED.match(text):
             text = _ESCAPE.sub(lambda m: m[1].replace('n', '\n'), text)
     return text
+
+# %% ../../nbs/310_llm.json_reply.ipynb #76b9a400
+_OPENS = re.compile(r'\[(?=\s*(?:[]["\'\d-]|true|false|null))|\[\s*\{|\{(?=\s*["\'}])')
 
 def json_values(
     text:str, # A reply

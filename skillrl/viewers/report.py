@@ -13,7 +13,7 @@ from typing import Any
 from ..plots import PALETTE, bars, figure, label_end, split_rates
 from ..store import atomic_write
 from ..tables import Table
-from .page import as_svg, folded, html_page, paragraph, wide
+from .page import figures, folded, headed, html_page, paragraph, wide
 from .run import RunView, describe_cost, describe_end, describe_worth, finals, is_accepted
 from .run import lost_table, read_run, score_in, steps_table, usage_table
 from .steps import step_html
@@ -118,12 +118,7 @@ _FIGURES = {'Scores by step': draw_scores, 'First and best skill': draw_finals,
             'Length by step': draw_lengths}
 
 def _figures(folder):
-    images = []
-    for name, draw in _FIGURES.items():
-        fig, ax = figure(3.1, 2.4) # Narrower than a phone
-        draw(ax, folder)
-        images.append(as_svg(fig, name))
-    return f'<div class="figures">{"".join(images)}</div><p class="muted">{_LEGEND}</p>'
+    return f'{figures(_FIGURES, folder)}<p class="muted">{_LEGEND}</p>'
 
 def _steps(folder, view, accepted):
     some = [r for r in view.steps if is_accepted(r) == accepted]
@@ -158,11 +153,6 @@ def write_page(folder:Path|str)->Path: # report.html in it; FileNotFoundError if
         raise FileNotFoundError(f'{folder} holds no run to report on: '
                                 'name the folder that a run was written to')
     title = f'SkillOpt: {view.name}'
-    heading = escape(title)
-    body = [f'<h1>{heading}</h1>']
-    sections = report_sections(folder, view)
-    for name, inner in sections.items():
-        body.append(f'<section><h2>{name}</h2>{inner}</section>')
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    page = html_page(title, ''.join(body), policy)
+    body = f'<h1>{escape(title)}</h1>{headed(report_sections(folder, view))}'
+    page = html_page(title, body)
     return atomic_write(folder/'report.html', page)

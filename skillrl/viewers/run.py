@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ACTIONS', 'FINALS', 'STAGES', 'text_of', 'json_of', 'as_dict', 'dict_in', 'rows_in', 'number', 'decision', 'why',
            'clean_record', 'is_accepted', 'in_digits', 'steps_table', 'RunView', 'read_run', 'score_in', 'finals',
-           'describe_worth', 'usage_rows', 'usage_table', 'lost_table', 'describe_end', 'describe_cost']
+           'describe_worth', 'usage_table', 'lost_table', 'describe_end', 'describe_cost']
 
 # %% ../../nbs/804_viewers.run.ipynb #25db0567
 import json
@@ -176,7 +176,7 @@ def score_in(
                 scores.append(gate_score(r, **rule))
         means = [fmean(scores) for scores in by_item.values()]
         return Rate(fmean(means), *interval(means), len(means))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, ArithmeticError):
         return None
 
 # %% ../../nbs/804_viewers.run.ipynb #c41ad1e3
@@ -247,19 +247,14 @@ STAGES = dict(rollout='training items', selection='selection items', reflect='pr
               final_selection_eval='selection items, best skill afresh',
               test_eval_baseline='test items, first skill', test_eval_best='test items, best skill')
 
-def usage_rows(view:RunView)->list: # Of [model, what for, calls, tokens read, tokens written]
-    "What each stage of a run took so far"
+def usage_table(view:RunView)->Table:
+    "Calls and tokens of each model, by what they were for"
     said = view.summary if view.ended else view.state
     rows = []
     for role, stages in as_dict(said.get('usage')).items():
         for stage, used in as_dict(stages).items():
             counts = [number(as_dict(used).get(k)) for k in ('calls', 'prompt_tokens', 'completion_tokens')]
             rows.append([role, STAGES.get(stage, stage), *[n or 0 for n in counts]])
-    return rows
-
-def usage_table(view:RunView)->Table:
-    "Calls and tokens of each model, by what they were for"
-    rows = usage_rows(view)
     total = [sum(row[column] for row in rows) for column in (2, 3, 4)]
     head = ['model', 'what for', 'calls', 'tokens read', 'tokens written']
     return Table(head, [*rows, ['all', '', *total]])

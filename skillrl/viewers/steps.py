@@ -171,7 +171,7 @@ def step_html(
         parts.append(SkillDiff(old, new).html())
     if path.is_dir():
         story = step_story(folder, n)
-        parts.append(folded('How this step went', wide(story)))
+        parts.append(folded(f'How step {n} went', wide(story)))
     return ''.join(parts)
 
 # %% ../../nbs/805_viewers.steps.ipynb #0b749961
