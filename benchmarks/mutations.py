@@ -193,8 +193,6 @@ MUTATIONS = [
     Mutation('what is in a cup is not written', '../tools/alfworld_pddl.py', 'for name in thing.inside:', 'for name in ():', ORIGINAL),
     Mutation('every door is written as open', '../tools/alfworld_pddl.py', '        if r.open:', '        if r.openable:', ORIGINAL),
     Mutation('types of the rules are not declared', '../tools/alfworld_pddl.py', 'sorted(found[group].union(named))', 'sorted(found[group])', ORIGINAL),
-    Mutation('the original engine plays one game for all', '../tools/original_engine.py', 'self.engine.game is game', 'True', ORIGINAL),
-    Mutation('the original engine is not told the goal', '../tools/original_engine.py', "grammar.replace('UNKNOWN GOAL', game.task)", 'grammar', ORIGINAL),
     Mutation('a folder that lacks a file is of the large set', 'envs/webshop/catalogue.py', 'small = len(missing_files(folder)) <= len(missing_files(folder, small=False))', 'small = not missing_files(folder)', 'tests/test_webshop_data.py'),
     # Rows that begin alike, and conversations that grow
     Mutation('a node of a tree looks ahead', 'llm/prefixes.py', 'device=device) <= at[..., None]', 'device=device) <= at[..., None] + 1', PREFIXES),

@@ -2,7 +2,6 @@
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-import pytest
 from skillrl.config import SkillRLConfig
 from skillrl.store import JsonlLog, read_json
 from skillrl.training.pipeline import train
@@ -34,12 +33,6 @@ def test_without_rl_the_last_condition_is_the_tuned_policy_with_the_evolved_bank
     assert phases == {'collect', 'evolve', 'eval'}
     assert read_json(path/'state.json')['state']['phase'] == 'done'
 
-def test_a_gate_that_tries_nothing_still_plays(tmp_path):
-    path = tmp_path/'run'
-    train(TINY.merged(ablation.ARMS['no gate']), path)
-    records = JsonlLog(path/'evolution.jsonl').read()
-    assert records and all(r['steps'] > 0 for r in records)
-
 def write_run(path, conditions, rounds=()):
     "A run that won, under each condition, the games whose numbers are given"
     log = []
@@ -53,16 +46,6 @@ def write_run(path, conditions, rounds=()):
     JsonlLog(path/'trajectories.jsonl').append([*log, t.to_dict()])
     JsonlLog(path/'evolution.jsonl').append(list(rounds))
     return path
-
-def test_the_best_bank_is_the_evolved_one_where_there_is_one(tmp_path):
-    first, evolved = {'before, bank': [0, 1, 2], 'after, bank': [0]}, {'after, evolved bank': [0, 1]}
-    for name, conditions, won in (('a', first, 1), ('b', first | {'after, wrong bank': []}, 1),
-                                  ('c', first | evolved, 2)):
-        assert sum(t.success for t in ablation.last_evaluation(write_run(tmp_path/name, conditions))) == won
-
-def test_games_of_a_gate_count_and_those_of_trials_are_in_the_log_already(tmp_path):
-    records = [dict(rule='probation', steps=50), dict(rule='none', steps=7), dict(rule='sign', steps=20)]
-    assert ablation.steps_spent(write_run(tmp_path/'run', {'after, bank': []}, records)) == 3 + 7 + 20
 
 def test_seeds_are_paired_each_with_its_own_full_loop(tmp_path, monkeypatch, capsys):
     "Seed 0 loses games 0 and 2 without RL, seed 1 gains game 3: one gained and two lost of eight"
@@ -80,9 +63,3 @@ def test_seeds_are_paired_each_with_its_own_full_loop(tmp_path, monkeypatch, cap
     ablation.told(rows, 'valid_seen')
     assert '-0.12 [' in capsys.readouterr().out.splitlines()[1]
 
-def test_runs_on_other_games_are_not_compared(tmp_path):
-    a, b = (write_run(tmp_path/name, {'after, bank': []}) for name in 'ab')
-    log = JsonlLog(b/'trajectories.jsonl')
-    log.append([log.read()[0] | dict(game='g9')])
-    with pytest.raises(ValueError, match='do not hold the same games'):
-        ablation.row('no RL', 0, b, a)

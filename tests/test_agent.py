@@ -448,15 +448,3 @@ def test_other_worlds_keep_no_notes():
     e.play(write_reply('t', 'leave'))
     assert prompt(e) == 'Task: find me a mug\nActions: leave\nDid: leave\nNow: You said leave.'
 
-def test_cost_of_a_step():
-    "Prompt and reading take at most 0.15 ms, so that they do not slow a policy of 500 steps a second"
-    e = episode('Look for mug in cabinet 1.', 'Open what is closed.')
-    for a, _ in SCRIPT:
-        e.act(a)
-    def once():
-        start = time.perf_counter()
-        for _ in range(100):
-            parse_reply(GOOD, e.admissible)
-            e.messages()
-        return (time.perf_counter() - start)/100
-    assert min(once() for _ in range(20)) < .15e-3

@@ -32,10 +32,6 @@ def test_the_policy_acts_and_the_expert_labels():
     assert {step.action for e in episodes for step in e.steps} == {'go to nowhere 1'}
     assert not any('nowhere' in row['completion'] for row in rows)
 
-def test_an_expert_that_always_helps_plays_its_own_labels():
-    rows, episodes = labelled(helped=1., repeats=99)
-    assert Counter(row['completion'] for row in rows) == Counter(s.reply for e in episodes for s in e.steps)
-
 def test_after_refusals_in_a_row_the_expert_takes_a_step():
     _, episodes = labelled(Stubborn(), helped=0., refusals=3)
     for e in episodes:
@@ -44,9 +40,6 @@ def test_after_refusals_in_a_row_the_expert_takes_a_step():
 def test_a_prompt_is_labelled_twice_and_no_more():
     rows, _ = labelled(Stubborn(), helped=0., refusals=99)
     assert max(Counter(row['prompt'][-1]['content'] for row in rows).values()) == 2
-
-def test_one_seed_makes_the_same_rows():
-    assert labelled()[0] == labelled()[0]
 
 def test_new_numbers_are_the_same_in_prompt_and_reply():
     alike = numbered_words(POLICY.tokenizer)
@@ -62,10 +55,6 @@ def test_new_numbers_are_the_same_in_prompt_and_reply():
         assert all(alike.get(old) == alike.get(i) for old, i in renamed.items())
         changed += new.reply_ids != row.reply_ids
     assert changed > 10
-
-def test_words_without_numbers_have_no_others():
-    alike = numbered_words(POLICY.tokenizer)
-    assert POLICY.tokenizer.convert_tokens_to_ids('cabinet') not in alike
 
 def test_a_hint_may_name_kinds_of_places():
     lines = ['Look for egg in fridge 1.', 'Look for mug on shelf, then desk, then cabinet.', 'Open doors.']

@@ -1,7 +1,7 @@
 """Long checks of notes, households and the expert: thousands of games
 
 Official games too, if `$ALFWORLD_DATA` points at them."""
-import hashlib, json, os, random, subprocess, sys, time
+import hashlib, json, os, random, subprocess, sys
 from collections import Counter, defaultdict
 import pytest
 from skillrl.envs.alfworld.engine import Engine
@@ -168,16 +168,6 @@ def test_names_fix_the_bytes():
     h = Household('train-003', ('kitchen', 'living'))
     assert digest(h.game('train', 0, 'heat'))[:16] == 'b49938cbc37e590e'
 
-def test_generation_is_quick():
-    h = Household('speed', ('kitchen', 'bedroom'))
-    h.goals
-    times = []
-    for split in splits:
-        start = time.process_time()
-        n = len(h.games(split, 25))
-        times.append((time.process_time() - start)/n)
-    assert min(times) < .002
-
 def test_rooms_follow_the_rates():
     "Doors and shared locations of 1,600 rooms; how full the receptacles of 240 real-like games are"
     n, shared = Counter(), Counter()
@@ -233,17 +223,11 @@ def won_by(houses, told, max_steps, per=2, **kw):
     games = [(g, hints(h, g.goal) if told else ()) for h in houses for g in h.games('test', per)]
     return rate([play_expert(g, lines, max_steps=max_steps, **kw).success for g, lines in games])
 
-def test_one_sentence_decides():
-    hs = households('test', 30)
+def test_one_sentence_decides_as_far_as_it_is_trusted():
+    hs = households('test', 20)
     assert won_by(hs, True, 12) > .97
     assert .15 < won_by(hs, False, 12) < .35
-    assert won_by(hs, False, 50) > .93
-
-def test_trust_lies_between():
-    hs = households('test', 20)
-    half = won_by(hs, True, 12, trust=.5)
-    assert .5 < half < .8
-    assert won_by(hs, True, 12, trust=0) < .35
+    assert .5 < won_by(hs, True, 12, trust=.5) < .8
 
 def test_both_wordings_are_the_same_to_the_expert():
     for h in households('test', 4):

@@ -1,14 +1,13 @@
-"""Games written for the original ALFWorld engine, and the adapter that plays them there.
+"""Games written for the original ALFWorld engine, which `.ci/differential` compares with ours.
 
-The package itself is compared with ours in `.ci/differential`; here a few lines stand in for it.
 Longer comparisons run where the material is: `$SKILLRL_CONFORMANCE` holds `alfworld/*.jsonl.gz` with recorded
 games, `$ALFWORLD_DATA` the official games."""
-import gzip, json, os, random, sys
+import gzip, json, os, random
 from dataclasses import replace
 from pathlib import Path
 import pytest
 from alfworld_pddl import pddl_problem
-from original_engine import OriginalEnv, missing_packages
+from original_engine import missing_packages
 from skillrl.config import EnvConfig
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.files import game_from_pddl, load_games
@@ -98,79 +97,6 @@ def test_official_games_survive():
         assert same(game, steps=5), game.id
 
 # ---- the adapter ----
-
-STAND_IN = {
-    'fast_downward.py': '',
-    'textworld/__init__.py': 'def EnvInfos(**wanted): return wanted',
-    'textworld/envs.py': '''
-class PddlEnv:
-    def __init__(self, wanted):
-        self.wanted = wanted
-    def load(self, file):
-        from skillrl.envs.alfworld.engine import Engine
-        from skillrl.envs.alfworld.files import game_from_pddl
-        assert file['pddl_domain'] == 'the rules', file['pddl_domain']
-        self.engine = Engine(game_from_pddl(dict(file, grammar=file['grammar']), 'g'))
-    def reset(self):
-        return State(self.engine, self.engine.reset())
-    def step(self, command):
-        return State(self.engine, self.engine.step(command)), 0, False
-
-class State(dict):
-    def __init__(self, engine, feedback):
-        super().__init__(admissible_commands=engine.admissible(), won=engine.won)
-        self.feedback = feedback
-''',
-    'alfworld/__init__.py': '', 'alfworld/agents/__init__.py': '',
-    'alfworld/agents/environment/__init__.py': '',
-    'alfworld/agents/environment/alfred_tw_env.py': 'def AlfredDemangler(env): return env',
-    'alfworld/data/alfred.pddl': 'the rules',
-    'alfworld/data/alfred.twl2': '"Your task is to: UNKNOWN GOAL."'}
-PACKAGES = 'alfworld', 'textworld', 'fast_downward'
-
-def forget():
-    for name in [name for name in sys.modules if name.split('.')[0] in PACKAGES]:
-        del sys.modules[name]
-
-@pytest.fixture
-def stand_in(tmp_path, monkeypatch):
-    for name, text in STAND_IN.items():
-        file = tmp_path/name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    forget()
-    yield
-    forget()
-
-def test_the_games_of_a_household_are_played_there(stand_in):
-    learn, _ = world(ORIGINAL).suites(EnvConfig(train_suites=1, test_suites=1))
-    game = replace(learn[0].game('train', 0), task='do what people say')
-    env = learn[0].env(game, 3)
-    assert isinstance(env, OriginalEnv)
-    ours = Engine(game)
-    obs, info = env.reset()
-    assert (obs, info['admissible_commands'], info['won']) == (ours.reset(), ours.admissible(), False)
-    for n in range(3):
-        command = ours.admissible()[n]
-        obs, reward, won, cut, info = env.step(command)
-        assert (obs, info['admissible_commands'], cut) == (ours.step(command), ours.admissible(), n == 2)
-
-def test_a_game_is_loaded_once(stand_in):
-    suite = world(ORIGINAL).suite(EnvConfig())
-    first, second = suite.games('train', 2)
-    env = OriginalEnv([first, second])
-    engines = []
-    for game in (first, first, second):
-        env.reset(options=dict(game=game))
-        engines.append(env.engine)
-    assert engines[0] is engines[1] and engines[1] is not engines[2]
-
-@pytest.mark.parametrize('settings', [dict(variant='put'), dict(mock=False)])
-def test_what_the_original_does_not_have_is_refused(stand_in, settings):
-    for ask in (world(ORIGINAL).suites, world(ORIGINAL).suite):
-        with pytest.raises(ValueError, match='leave env.variant empty, and name no server'):
-            ask(EnvConfig(**settings))
 
 @pytest.mark.skipif(not missing_packages(), reason='the original engine is installed here')
 @pytest.mark.parametrize('ask', [lambda w, c: w.suites(c), lambda w, c: w.suite(c)])

@@ -482,26 +482,6 @@ def test_C15d_a_skill_is_never_emptied(tmp_path, edits):
     "1.0.0 made the empty skill its best"
     assert edited(tmp_path, *edits)[0].strip()
 
-ANSWER = patch('amber birch cedar daisy')
-SHAPES = dict(list='[{"op": "append", "content": "amber birch cedar daisy"}]',
-              two='{"thought": "hm"}\n' + ANSWER, prose='The set {a, b} is missing. ' + ANSWER,
-              think='<think>{maybe}</think>\n' + ANSWER,
-              comma=ANSWER[:-2] + ',],}', single=str(json.loads(ANSWER)),
-              newline=ANSWER.replace('because', 'because\nof it'), cut=ANSWER[:-1],
-              fences=f'```\nnot this\n```\n```json\n{ANSWER}\n```',
-              nan=ANSWER.replace('"because"', 'NaN'), fence_open=f'```json\n{ANSWER}',
-              spaces='```' + ' '*16_000 + ANSWER)
-
-@pytest.mark.parametrize('shape', SHAPES)
-def test_C16_an_answer_in_another_shape_is_read(tmp_path, shape):
-    "1.0.0 read none of these, or took seconds"
-    assert trainer(tmp_path, optimizer=lambda *a: SHAPES[shape]).train()['best_selection_score']==1
-
-def test_C16_reading_is_linear(tmp_path):
-    began = time.perf_counter()
-    assert trainer(tmp_path, optimizer=lambda *a: '```' + ' '*16_000).train()['total_skips']==1
-    assert time.perf_counter() - began < 1  # 1.0.0 took 2.5 s for each
-
 # --- D: what a run means ---
 @pytest.mark.parametrize('change',
                          [dict(gate_metric='soft'), dict(initial_skill='Something else.'),

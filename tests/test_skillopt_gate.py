@@ -229,15 +229,6 @@ def test_a_good_guess_finds_what_halving_finds(draw):
         xs = [draw(rng) for _ in range(n)]
         assert lower_bound(xs, alpha, -1)==pytest.approx(bisected(xs, alpha, -1), abs=1e-9)
 
-def test_a_guess_needs_few_looks(monkeypatch):
-    import skillrl.stats as g
-    asked, weighed = [], g.weighed_below
-    rng = random.Random(0)
-    monkeypatch.setattr(g, 'weighed_below', lambda *a: asked.append(a) or weighed(*a))
-    for _ in range(40):
-        lower_bound([rng.choice([-1, 0, 0, 1, 1]) for _ in range(100)], .3, -1)
-    assert len(asked) < 40*5
-
 def multinomial(n, ps):
     "(chance, counts) of every outcome of `n` draws"
     if len(ps)==1:
@@ -394,22 +385,6 @@ def partial(gain, seed):
 def test_error_in_looks(rule, world):
     accepts = sum(trial(world(s), 40, rule).accept for s in range(800))
     assert accepts/800 <= .1 + 2*math.sqrt(.09/800)
-
-def test_looks_save_pairs_and_little_power():
-    def mean(new, interims):
-        return [
-            sum(x) / 300
-            for x in zip(
-                *[
-                    (d.accept, d.n)
-                    for d in (trial(coin(0.5, new, s), 40, interims=interims) for s in range(300))
-                ]
-            )
-        ]
-
-    (hit, n), (hit1, n1) = mean(.8, 3), mean(.8, 1)
-    assert n < .8*n1==.8*40 and hit > hit1 - .12
-    assert mean(.5, 3)[1] < 32 and mean(.3, 3)[1] < 20, 'the useless and the harmful are given up'
 
 def test_D9_pure_noise_is_seen_as_noise():
     "True accuracy one half, 20 items, 8 steps: few accepts, and the final document is worth one half"

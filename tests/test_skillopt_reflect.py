@@ -1,6 +1,6 @@
 "Reflecting, merging and selecting: what 1.0.0 does, and what models do that nobody asked for"
 
-import json, re, time
+import json, re
 from collections import Counter
 from threading import Lock
 import pytest
@@ -276,26 +276,6 @@ EDIT = '{"op": "append", "content": "Say EUR."}'
 )
 def test_C16_every_shape_of_json(text):
     assert [(e.op, e.content.strip()) for e in read_patch(text).edits] == [('append', 'Say EUR.')]
-
-
-@pytest.mark.parametrize(
-    'start, again',
-    [('```', ' '), ('', '{'), ('', "['"), ('', ', "'), ("['a'", ' '), ('', "'\\"), ('[', ' '), ('', '"')],
-)
-def test_C16_junk_takes_linear_time(start, again):
-    "Four times the junk takes about four times as long, where the square would be sixteen times"
-
-    def seconds(n):
-        return min(_took(lambda: read_patch(start + again * n)) for _ in range(5))
-
-    assert seconds(32_000) < 8 * seconds(8_000) + 0.02
-
-
-def _took(f):
-    "Seconds of processor time, so that a busy machine does not matter"
-    began = time.process_time()
-    f()
-    return time.process_time() - began
 
 
 def test_what_is_no_proposal_is_none():

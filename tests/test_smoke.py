@@ -19,6 +19,3 @@ def test_every_entry_names_tests():
 def test_the_list_gives_its_marker(request):
     assert request.node.get_closest_marker('smoke')
 
-def test_every_part_is_in_the_list():
-    parts = 'imports store config bank retrieval grpo rl evolution alfworld skillopt cli'.split()
-    assert [part for part in parts if not SMOKE.get(part)] == []

@@ -1,5 +1,5 @@
 "A language model as teacher, on the days when it does not do what it was asked"
-import json, re, time
+import json, re
 from functools import partial
 import pytest
 from faults import FaultServer, error, said
@@ -9,7 +9,7 @@ from skillrl.config import ModelConfig, SkillRLConfig
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.router import ROUTER
-from skillrl.llm.base import Chat, ScriptedChat
+from skillrl.llm.base import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.skills.bank import Mistake, Skill, SkillBank
@@ -314,28 +314,6 @@ def test_the_prompts_name_every_field_that_is_checked():
     assert all(f'`{k}`' in prompt('thoughts') for k in ('step', 'action', 'thought'))
 
 # --- speed, cache, log
-
-class Slow(Chat):
-    "Every call takes 50 ms"
-    def send(self, messages, **params):
-        time.sleep(.05)
-        return ChatReply(answer(messages), prompt_tokens=100, completion_tokens=50)
-
-def seconds(f):
-    start = time.perf_counter()
-    f()
-    return time.perf_counter() - start
-
-def test_a_hundred_trajectories_eight_times_faster_than_one_call_at_a_time():
-    trajs = [episode(i, list(CATEGORIES)[i % 6], won=i % 4 < 2) for i in range(100)]
-    one, many = (LLMTeacher(Slow('slow', parallel=n)) for n in (1, 16))
-    slow, fast = (
-        seconds(lambda: one.distill(trajs)),
-        min(seconds(lambda: many.distill(trajs)) for _ in range(2)),
-    )
-    assert slow >= 0.05 * len(one.exchanges) and slow / fast >= 8, (
-        f'{len(one.exchanges)} calls: {slow:.2f} s one at a time, {fast:.2f} s together'
-    )
 
 def test_the_same_again_from_the_cache_to_the_last_byte(tmp_path):
     trajs = [episode(i, c, won=i % 2) for c in ('heat', 'pick') for i in range(6)]

@@ -41,8 +41,6 @@ FEW = 'rl.iterations=1 rl.tasks_per_iteration=1 rl.group_size=2 evolution.valida
 SMALL = {COLLECT: '', MOCK: SHORT, SFT: 'sft.steps=2', RL: FEW + ' env.max_steps=4',
          TRAIN: f'{FEW} {SHORT} env.train_suites=1 env.test_suites=1 env.episodes=1 env.test_tasks=1 '
                 'sft.games=2 sft.steps=2 evolution.test_rounds=0 env.max_steps=4'}
-# Krill's 1,024 new tokens are more than the embedded policy has room for
-LENGTHS = ' model.max_new_tokens=32 model.max_prompt_tokens=900'
 
 def typed(line, small=''):
     more = ['--set', *small.split()] if small else []
@@ -107,8 +105,6 @@ def test_point_1_with_the_whole_configuration(here, monkeypatch, capsys):
         write_json('config.demo.json', KRILL | dict(model=model))
         for line in LISTED:
             small = {COLLECT: SHORT, DISTILL: '', INSPECT: ''}.get(line, SMALL.get(line))
-            if line in (RL, TRAIN, SFT):
-                small += LENGTHS
             s.requests.clear()
             assert typed(f'{line} --config config.demo.json', small) == 0, capsys.readouterr().err
             asked = {r['body'].get('model') for r in s.requests}
