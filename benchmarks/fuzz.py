@@ -23,7 +23,7 @@ from skillrl.skills.skill_md import to_skill_md
 from skillrl.store import JsonlLog, data_path, to_json
 from skillrl.tables import Table
 from skillrl.viewers.bank import checked_round, evolution_table, round_table, version_table
-from skillrl.viewers.run import finals
+from skillrl.viewers.report import finals
 from skillrl.viewers.watch import SECTIONS, RunPage
 
 SENTENCES = ValueError, OSError, RuntimeError, ArithmeticError, ImportError  # What `main` makes one line of

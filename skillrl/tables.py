@@ -50,10 +50,10 @@ class Table:
         return '\n'.join(_aligned(row, widths) for row in rows)
 
     def html(self)->str:
-        "The table for a web page"
+        "The table for a web page, which scrolls where the page is narrow"
         head = _html_row(self.head, 'th')
         rows = [_html_row(row, 'td') for row in self.rows]
-        return f"<table>{head}{''.join(rows)}</table>"
+        return f'<div style="overflow-x:auto"><table>{head}{"".join(rows)}</table></div>'
 
 def _markdown_row(cells):
     escaped = [inert(c, 400).replace('|', r'\|') for c in cells]

@@ -6,9 +6,9 @@ import pytest
 from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
-from skillrl.viewers.report import plot_run, write_page
-from skillrl.viewers.run import describe_end, describe_worth, finals, read_run, score_in, why
-from skillrl.viewers.steps import SkillDiff, run_browser, skill_at, skill_diff, step_story
+from skillrl.viewers.page import SkillDiff
+from skillrl.viewers.report import _score_in, _why, describe_end, describe_worth, finals, plot_run, read_run
+from skillrl.viewers.report import run_browser, skill_at, skill_diff, step_story, write_page
 
 def train(root, epochs=1, target=None, world=RuleWorld(seed=2, val=60), **kw):
     config = SkillOptConfig(num_epochs=epochs, batch_size=10, minibatch_size=4, workers=1, verbose=False,
@@ -133,7 +133,7 @@ def test_a_lost_rollout_has_no_score(root):
         if r["id"] in {o["id"] for o in rows[:10]}:
             r |= dict(status='infra_error', hard=0, soft=0)
     p.write_text(json.dumps(rows))
-    assert score_in(p.parent, {}).n == len({r["id"] for r in rows}) - 10
+    assert _score_in(p.parent, {}).n == len({r["id"] for r in rows}) - 10
 
 def test_words_for_each_end(root):
     v = read_run(root)
@@ -180,7 +180,7 @@ def test_no_code_of_a_record_is_shown_to_a_reader(root):
      'mean gain +0.100, but 4 more have to go better than worse'),
     (dict(n=0), 'told'), (None, 'told'), ('x', 'told')])
 def test_why(gate, words):
-    assert why(dict(gate=gate, reason='told')).endswith(words)
+    assert _why(dict(gate=gate, reason='told')).endswith(words)
 
 def test_a_run_that_a_limit_ended_and_what_it_cost(tmp_path):
     prices = {'ruleworld-agent': (1., 1.), 'ruleworld-optimizer': (1., 1.)}

@@ -62,7 +62,7 @@ def test_equal_limits_warn_nobody(tmp_path, monkeypatch):
     _, ax = figure()
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        report.draw_lengths(ax, tmp_path)
+        report._draw_lengths(ax, tmp_path)
 
 # ---- the page of flags and settings ----
 

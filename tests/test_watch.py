@@ -11,7 +11,7 @@ from skillrl.formats import load_trajectories
 from skillrl.plots import figure
 from skillrl.store import JsonlLog, data_path, read_json, write_json
 from skillrl.viewers import watch
-from skillrl.viewers.replay import replays
+from skillrl.viewers.page import replays
 from skillrl.viewers.report import write_page
 from skillrl.viewers.watch import SECTIONS, RunPage, watch_run
 from test_dashboard import Tags, hostile, poisoned, train
@@ -98,7 +98,7 @@ def test_the_time_left_is_told(kitchen):
 def test_every_file_may_be_damaged(either, tmp_path, monkeypatch, damage):
     drawn = figure()
     monkeypatch.setattr('skillrl.viewers.page.figure', lambda *size: drawn)
-    monkeypatch.setattr('skillrl.viewers.page.as_svg', lambda fig, label: label)
+    monkeypatch.setattr('skillrl.viewers.page._as_svg', lambda fig, label: label)
     root = shutil.copytree(either, tmp_path/'damaged')
     page = RunPage(root)
     whole = page.html()
@@ -243,7 +243,7 @@ def test_a_port_that_is_taken(document):
                 watch_run(document, port)
 
 def test_readers_are_bounded_and_the_oldest_goes_first(document, monkeypatch):
-    monkeypatch.setattr(watch, 'READERS', 4)
+    monkeypatch.setattr(watch, '_READERS', 4)
     before = threading.active_count()
     with watch_run(document) as page, ExitStack() as stack:
         for _ in range(20):
@@ -253,7 +253,7 @@ def test_readers_are_bounded_and_the_oldest_goes_first(document, monkeypatch):
         assert 'Ended' in ask(page)
 
 def test_a_reader_that_drips_is_let_go(document, monkeypatch):
-    monkeypatch.setattr(watch, 'REQUEST_SECONDS', .3)
+    monkeypatch.setattr(watch, '_REQUEST_SECONDS', .3)
     with watch_run(document) as page, ExitStack() as stack:
         began, slow = time.monotonic(), reader(page, stack)
         with pytest.raises(OSError):

@@ -142,7 +142,7 @@ def _banked(
 )->tuple: # `SkillRLConfig`, `SkillBank`, suite; FileNotFoundError or ValueError if there is no bank
     "What --bank names"
     from skillrl.envs.suite import suite_for
-    from skillrl.file_kinds import load_bank
+    from skillrl.inspection import load_bank
     from skillrl.runstate import read_state
     from skillrl.skills.bank import load_latest
     path = Path(args.bank)
@@ -236,7 +236,7 @@ def claim(
     args:Namespace, # What is asked for
 )->None:            # FileExistsError if it is another's
     "Make `path` the folder of this job"
-    from skillrl.file_kinds import is_opt_run
+    from skillrl.inspection import is_opt_run
     from skillrl.store import write_json
     if is_opt_run(path):
         return
@@ -289,7 +289,7 @@ def resumed(
     return Namespace(**vars(args) | known | dict(own=named(_plain(args))))
 
 def _check_opt_run(path):
-    from skillrl.file_kinds import is_train_run
+    from skillrl.inspection import is_train_run
     if is_train_run(path):
         raise ValueError(f'{path} holds a run of skillrl train: go on with skillrl train --resume {path}')
     if not (path/'job.json').exists():

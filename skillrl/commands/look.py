@@ -25,7 +25,7 @@ def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is 
     "write a bank in another format, a run's episodes for Inspect, or an adapter merged"
     if args.format=='merged':
         return _export_merged(args.path, args.output)
-    from skillrl.file_kinds import load_bank
+    from skillrl.inspection import load_bank
     from skillrl.skills.skill_md import to_skill_md
     if args.format=='inspect':
         return _export_episodes(args)

@@ -80,7 +80,7 @@ def _resumed_run(args):
     return path, dict(config=resumed_settings(args, path), resume=True, accept_changes=args.accept_changes)
 
 def _check_train_run(path):
-    from skillrl.file_kinds import is_opt_run, is_train_run
+    from skillrl.inspection import is_opt_run, is_train_run
     if is_opt_run(path):
         raise ValueError(f'{path} holds a run of skillrl optimize: '
                          f'go on with skillrl optimize --resume {path}')
@@ -131,10 +131,8 @@ def _announced(step:Callable[..., Any], path:Path):
 
 # %% ../../nbs/835_commands.loop.ipynb #94622586
 def _summary(path):
-    from skillrl.inspection import changes_told, fitted, gain_told, success_table
-    table = f'Success on test games (95 % interval):\n{fitted(success_table(path))}'
-    parts = [gain_told(path), table, changes_told(path)]
+    from skillrl.inspection import report_text
     where = f'Report: {path}/report.md   Plots: {path}/figures/'
     onward = (f'Next: skillrl inspect {path}   or   skillrl train --seed 1   '
               'or   work through nbs/11_training.pipeline.ipynb')
-    return '\n' + '\n\n'.join([*filter(None, parts), f'{where}\n{onward}'])
+    return f'\n{report_text(path)}\n\n{where}\n{onward}'

@@ -50,10 +50,10 @@ def _run(trainer, path, port, words):
 
 def _summary(path, more):
     "What came of the run, after its report is written"
-    from skillrl.outcome import describe_outcome
+    from skillrl.inspection import opt_outcome
     from skillrl.viewers.report import write_page
     write_page(path)
-    return f'\n{describe_outcome(path)}{more}\nNext: skillrl inspect {path}'
+    return f'\n{opt_outcome(path)}{more}\nNext: skillrl inspect {path}'
 
 # %% ../../nbs/840_commands.optimize.ipynb #78bdcb7e
 @contextmanager
@@ -72,7 +72,8 @@ def _aside(path:Path)->Iterator[None]:
     "What is printed goes to stderr, beside a bar or a line now and then"
     from tqdm.contrib import DummyTqdmFile
     from skillrl.flags import progress
-    from skillrl.viewers.run import number, read_run
+    from skillrl.viewers.page import number
+    from skillrl.viewers.report import read_run
     def poll()->tuple[str, int, int|None]:
         view = read_run(path)
         return 'steps', len(view.steps), number(view.state.get('total_steps'))

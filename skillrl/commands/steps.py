@@ -163,7 +163,7 @@ def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
 def _demonstrated(args, suite, config):
     "The rows of the demonstrations, and the teacher who wrote the thoughts of won episodes or None"
     from skillrl.builders import announce_teacher, build_teacher
-    from skillrl.file_kinds import load_bank
+    from skillrl.inspection import load_bank
     from skillrl.training.phases import demonstrations, drawn_rows, learns_from_won
     from skillrl.trajectory import select
     bank = load_bank(args.skill_bank)
@@ -210,7 +210,7 @@ def rl(args:Namespace)->int: # Exit status
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.builders import build_rl_policy, build_teacher
     from skillrl.flags import progress
-    from skillrl.file_kinds import load_bank
+    from skillrl.inspection import load_bank
     from skillrl.outputs import require_writable
     from skillrl.training.change import Change, change_of
     from skillrl.training.phases import train_in_suite
@@ -290,7 +290,7 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
 
 def _first_version(file, folder):
     "The latest bank in `folder`, after the first was put there"
-    from skillrl.file_kinds import load_bank
+    from skillrl.inspection import load_bank
     from skillrl.skills.bank import load_latest, versions
     there = versions(folder)
     if there and file:
@@ -316,7 +316,7 @@ def _play_conditions(policy, suite, games, bank_file, configs):
     from skillrl.envs.suite import row_name
     from skillrl.evaluate import evaluate as play
     from skillrl.flags import progress
-    from skillrl.file_kinds import load_bank
+    from skillrl.inspection import load_bank
     from skillrl.llm.placement import threads
     banks = {'no bank': None}
     if bank_file:
@@ -337,7 +337,7 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
     "play each test game once, without a bank and with it"
     from skillrl.builders import announce_play, build_policy
     from skillrl.evaluate import compare
-    from skillrl.file_kinds import load_bank
+    from skillrl.inspection import load_bank
     from skillrl.training.report import describe_gain, describe_shown
     from skillrl.inspection import fitted
     config, suite = _start(args)
