@@ -29,37 +29,24 @@ def _read_text(path):
 
 # %% ../nbs/270_formats.ipynb #a3435c27
 _SPACE = re.compile(r'\s*')
+_LINE = re.compile(r'.*\s*')
 _SEPARATOR = re.compile(r'\s*(?:,\s*|(?=\]))')
 
 def _next_record(text, i, array):
     "The record at `i`, and where the one after it starts"
     if not array:
-        end = text.find('\n', i)
-        end = len(text) if end < 0 else end
-        return json.loads(text[i:end]), _SPACE.match(text, end).end()
+        line = _LINE.match(text, i)
+        return json.loads(line[0]), line.end()
     record, end = json.JSONDecoder().raw_decode(text, i)
     m = _SEPARATOR.match(text, end)
     if not m:
         raise json.JSONDecodeError("Expecting ',' or ']'", text, _SPACE.match(text, end).end())
     return record, m.end()
 
-# %% ../nbs/270_formats.ipynb #7603404c
-def _was_cut(e):
-    "Did the parser stop because the text stopped?"
-    return 'Unterminated' in e.msg or re.fullmatch(r'[\w.+\\-]*\s*', e.doc[e.pos:]) is not None
-
-def _cut_short(path, line, n):
-    return ValueError(f'{path}, line {line}: the file is cut short; '
-                      f'pass drop_torn=True to load the {n} whole records')
-
-def _malformed(path, line, e):
-    wrong = e.msg[0].lower() + e.msg[1:]
-    return ValueError(f'{path}, line {line}: this is not JSON ({wrong}); repair or delete the record')
-
 # %% ../nbs/270_formats.ipynb #154faa74
 def read_records(
     path:str|Path, # A `.jsonl` file, or a `.json` file holding an array
-    drop_torn:bool=False, # Leave out a last record that was cut short, instead of refusing the file
+    bad:list|None=None, # Takes a sentence about what is no record, which is left out; None refuses the file
 )->list: # Pairs (line the record starts on, record); ValueError names the line of a bad one
     "All records of a JSON array or JSON-lines file"
     text = _read_text(path)
@@ -71,31 +58,33 @@ def read_records(
         line, seen = line + text.count('\n', seen, i), i
         try:
             record, i = _next_record(text, i, array)
-        except json.JSONDecodeError as e:
-            last = array or '\n' not in text[i:].rstrip()
-            if not (last and _was_cut(e)):
-                raise _malformed(path, e.lineno if array else line, e) from None
-            if drop_torn:
-                return out
-            raise _cut_short(path, line, len(out)) from None
+            out.append((line, record))
         except (ValueError, RecursionError) as e:
-            raise ValueError(f'{path}, line {line}: no record of ours holds this ({e}); delete it') from None
-        out.append((line, record))
-    if array and i == len(text) and not drop_torn:
-        raise _cut_short(path, line, len(out))
+            at = getattr(e, 'lineno', line) if array else line
+            wrong = getattr(e, 'msg', str(e))
+            _refuse(path, bad, at, f'this is not JSON ({wrong[:1].lower()}{wrong[1:]}); repair or delete it')
+            if array:
+                return out
+            i = _LINE.match(text, i).end()
+    if array and i == len(text):
+        _refuse(path, bad, line, 'the file is cut short; repair the end of the list')
     return out
 
+def _refuse(path, bad, line, wrong):
+    "Raise what is wrong, or add it to the list `bad`"
+    if bad is None:
+        raise ValueError(f'{path}, line {line}: {wrong}') from None
+    bad.append(f'line {line}: {wrong}')
+
 # %% ../nbs/270_formats.ipynb #e406443a
-def _load(path, make, drop_torn=False, bad=None):
+def _load(path, make, bad):
     "`make(record)` for each record of the file at `path`; what is wrong with others goes to the list `bad`"
     out = []
-    for line, d in read_records(path, drop_torn):
+    for line, d in read_records(path, bad):
         try:
             out.append(make(d))
         except ValueError as e:
-            if bad is None:
-                raise ValueError(f'{path}, line {line}: {e}') from None
-            bad.append(f'line {line}: {e}')
+            _refuse(path, bad, line, e)
     return out
 
 # %% ../nbs/270_formats.ipynb #d0319011
@@ -199,7 +188,6 @@ def _trajectory(d, router=None):
 
 def load_trajectories(
     path:str|Path, # JSON lines or an array, of our records, Krill's, or ETO conversations
-    drop_torn:bool=False, # Leave out a last record that a crash cut short
     router:Router|None=None, # Of their world; sorts records that others made
     bad:list|None=None, # Takes a sentence about each record that is left out; None refuses the file
 )->list: # `Trajectory`s in file order; ValueError names file, line and field, FileNotFoundError the command
@@ -208,7 +196,7 @@ def load_trajectories(
         raise FileNotFoundError(f'no trajectory file at {path}; `skillrl collect --output {path}` writes one')
     def read(record:dict)->Trajectory:
         return _trajectory(record, router)
-    out = _load(path, read, drop_torn, bad)
+    out = _load(path, read, bad)
     for i, t in enumerate(out):
         t.id = t.id or f'{Path(path).stem}-{i:05d}'
     return out
@@ -289,4 +277,4 @@ def load_memories(
     "The official repository's memories, with their irregularities ironed out"
     if not Path(path).is_file():
         raise FileNotFoundError(f'no memory file at {path}')
-    return _load(path, _memory, bad=bad)
+    return _load(path, _memory, bad)

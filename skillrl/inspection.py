@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['is_opt_run', 'is_train_run', 'is_run', 'kind_of', 'load_bank', 'good_rows', 'success_table', 'fitted', 'report_text',
-           'opt_outcome', 'shown']
+           'count', 'state_of', 'opt_outcome', 'shown']
 
 # %% ../nbs/820_inspection.ipynb #b6642677
 import json, math, shutil, struct
@@ -292,20 +292,25 @@ def report_text(path:str|Path)->str: # ValueError if the report has no table of 
     return '\n\n'.join(filter(None, [fill(_section(path, 'Gain'), _width()), table, changes]))
 
 # %% ../nbs/820_inspection.ipynb #68d30f22
-def _state(path):
-    "Where an unfinished run stands"
-    file = path/'state.json'
-    d = read_json(file) if file.exists() else {}
-    state = d.get('state') if isinstance(d, dict) else None
-    if not isinstance(state, dict):
-        return 'nothing was finished yet'
-    done = state.get('done')
-    done = counted(done if type(done) is int else 0, 'step')
-    return f'stopped in phase {state.get("phase")}, {done} done'
+def count(v:Any)->int:
+    "`v` if it is a whole number from 0, else 0"
+    return v if type(v) is int and v >= 0 else 0
+
+def state_of(path:Path)->tuple[dict, str]:
+    "What the last commit of a training run says, and how far the run is, in words"
+    from skillrl.viewers.page import as_dict, dict_in
+    state = as_dict(dict_in(path/'state.json').get('state'))
+    phase, done, total = str(state.get('phase', '')), count(state.get('done')), count(state.get('total'))
+    if phase == 'done':
+        return state, 'all phases are done'
+    if not phase:
+        return state, 'the first phase'
+    return state, f'{phase}: {done} of {total} steps' if total else f'{phase}: begun'
 
 def _train_run(path):
     from skillrl.skills.bank import versions
-    parts = [f'Not finished, {_state(path)}: go on with skillrl train --resume {path}']
+    _, place = state_of(path)
+    parts = [f'Not finished, {place}: go on with skillrl train --resume {path}']
     if (path/'report.md').exists():
         parts = [report_text(path), f'Report: {path}/report.md']
     parts += _questions_to(path, 'teacher') + _questions_to(path, 'policy')

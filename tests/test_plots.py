@@ -3,7 +3,7 @@ import itertools, json, re, subprocess, sys
 from pathlib import Path
 import numpy as np
 import pytest
-from skillrl.plots import PALETTE, band, bars, figure, heat_map, label_end, spread
+from skillrl.plots import PALETTE, _spread, band, bars, figure, label_end
 
 def boxes(fig, ax):
     "Where the labels of `ax` stand, in pixels"
@@ -54,7 +54,7 @@ def test_a_label_takes_the_colour_of_its_line():
 
 @pytest.mark.parametrize('places,gap', [([3, 1, 2], 1), ([0, 0, 0, 9, 9.5], 2), ([5], 3), ([], 1)])
 def test_spread_moves_as_little_as_it_can(places, gap):
-    moved = spread(places, gap)
+    moved = _spread(places, gap)
     assert all(b - a >= gap - 1e-9 for a, b in itertools.pairwise(sorted(moved)))
     assert sum(moved) == pytest.approx(sum(places))
     if all(b - a >= gap for a, b in itertools.pairwise(sorted(places))):
@@ -80,12 +80,6 @@ def test_bars_span_their_intervals():
     top, bottom = (ax.transData.transform((0, y))[1] for y in (0, 1))
     assert top > bottom
     assert [line.get_color() for line in spans] == [PALETTE['blue'], PALETTE['grey']]
-
-def test_heat_maps_share_one_scale_and_one_bar():
-    fig, axes = figure(panels=2)
-    heat_map(axes, [np.array([[0., 1]]), np.array([[2., 3]])], 'cosine')
-    assert {ax.images[0].get_clim() for ax in axes} == {(0, 3)}
-    assert [ax.get_ylabel() for ax in fig.axes[2:]] == ['cosine']
 
 def test_a_figure_is_closed_and_has_two_spines_and_the_palette():
     import matplotlib.pyplot as plt

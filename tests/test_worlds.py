@@ -31,7 +31,6 @@ WHOLE = EVERYDAY - {'other'} | {'examine'}
 ALLOWED = {
     ('config', 'alfworld'): 'the default of env.name',
     ('config', 'webshop'): 'the address that Krill documents for its server',
-    ('plots', 'heat'): 'a heat map',
     ('viewers.bank', 'search'): 'a type of input in HTML',
     ('skills.guard_rules', 'alfworld'): 'capitalised words of published banks that are no brands',
     ('skills.guard_rules', 'webshop'): 'capitalised words of published banks that are no brands'}

@@ -8,7 +8,7 @@ __all__ = ['bank_table', 'item_table', 'version_table', 'evolution_table', 'roun
 
 # %% ../../nbs/803_viewers.bank.ipynb #917cde6d
 from pathlib import Path
-from ..plots import PALETTE, band, bars, figure, label_end, split_rates
+from ..plots import PALETTE, band, bars, figure, split_rates
 from ..skills.bank import Mistake, SkillBank, diff, load_version, usefulness, versions
 from ..skills.retrieval import advice
 from ..stats import Rate, wilson
@@ -154,42 +154,20 @@ def _pooled(records, key):
     won = [round(rate.mean*rate.n) for rate in rates if rate.n]
     return wilson(sum(won), sum(rate.n for rate in rates))
 
-def _draw_proposals(ax, by_round):
-    rounds = list(by_round)
-    floor = [0]*len(rounds)
-    for key, color in (('kept', 'blue'), ('refused', 'grey')):
-        counts = [sum(len(r[key]) for r in records) for records in by_round.values()]
-        ax.bar(rounds, counts, .5, floor, color=PALETTE[color])
-        floor = [a + b for a, b in zip(floor, counts)]
-    right = rounds[-1] + .25
-    _, top = ax.get_ylim()
-    label_end(ax, right, .6*top, 'refused', PALETTE['grey'])
-    label_end(ax, right, .4*top, 'kept', PALETTE['blue'])
-    ax.set(ylabel='proposals')
-    ax.locator_params(axis='y', integer=True)
-
 # %% ../../nbs/803_viewers.bank.ipynb #f4a82de9
 def plot_evolution(
     records:list, # Rows of `evolution.jsonl`; suites of one round share a point
 )->object:        # A matplotlib figure
-    "Success and proposals along the evolution rounds"
+    "Success along the evolution rounds"
     by_round = {}
     for r in records:
         by_round.setdefault(r['round'], []).append(r)
-    fig, (left, right) = figure(7, panels=2)
-    _draw_rates(left, by_round, 'before', PALETTE['grey'])
-    _draw_rates(left, by_round, 'after', PALETTE['blue'])
-    left.set(ylabel='won', ylim=(0, 1))
-    _draw_proposals(right, by_round)
-    for ax in (left, right):
-        ax.set(xlabel='evolution round', xticks=list(by_round))
+    fig, ax = figure()
+    for when, color in (('before', 'grey'), ('after', 'blue')):
+        rates = [_pooled(some, f'rates_{when}') for some in by_round.values()]
+        band(ax, list(by_round), *split_rates(rates), when, PALETTE[color])
+    ax.set(xlabel='evolution round', xticks=list(by_round), ylabel='won', ylim=(0, 1))
     return fig
-
-def _draw_rates(ax, by_round, when, color):
-    rounds = list(by_round)
-    rates = [_pooled(some, f'rates_{when}') for some in by_round.values()]
-    middle, low, high = split_rates(rates)
-    band(ax, rounds, middle, low, high, when, color)
 
 # %% ../../nbs/803_viewers.bank.ipynb #7bbf3d06
 def bank_browser(

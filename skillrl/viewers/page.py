@@ -64,13 +64,15 @@ class SkillDiff:
             lines.append(harmless.rstrip())
         return '\n'.join(lines) or 'no difference'
 
-    def _repr_markdown_(self):
-        text = repr(self)
-        longest = max(map(len, re.findall('`+', text)), default=0)
-        fence = '`'*max(3, 1 + longest)
-        return f'{fence}diff\n{text}\n{fence}'
-
 # %% ../../nbs/801_viewers.page.ipynb #78312252
+_COLORS = {'-': '#fbe5d6', '+': '#d9edf7'}
+
+def _shade(color, inner, title=''):
+    return f'<span style="background:{color};color:#222"{title}>{inner}</span>'
+
+def _wrapped(html):
+    return f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{html}</pre>'
+
 def _marked(line, other):
     "`line` as HTML, with what is not in `other` marked"
     words = re.findall(r'\w+|\W', line)
@@ -79,18 +81,20 @@ def _marked(line, other):
     for tag, start, end, *_ in SequenceMatcher(None, words, others).get_opcodes():
         piece = escape(''.join(words[start:end]))
         if piece:
-            out.append(piece if tag == 'equal' else f'<mark>{piece}</mark>')
+            out.append(piece if tag == 'equal' else f'<strong>{piece}</strong>')
     return ''.join(out)
+
+@patch
+def _repr_html_(self:SkillDiff):
+    return self.html()
 
 @patch
 def html(self:SkillDiff)->str:
     "The difference as HTML, in which the texts are only text"
-    tags = {'-': 'del', '+': 'ins'}
     out = []
     for sign, line, other in self.rows:
-        tag = tags.get(sign, 'span')
-        out.append(f'<{tag}>{sign} {_marked(line, other)}</{tag}>')
-    return f'<pre class="diff">{"".join(out) or "no difference"}</pre>'
+        out.append(_shade(_COLORS.get(sign, 'transparent'), f'{sign} {_marked(line, other)}'))
+    return _wrapped('\n'.join(out) or 'no difference')
 
 # %% ../../nbs/801_viewers.page.ipynb #3fe33ead
 def _as_svg(fig, label):
@@ -116,8 +120,8 @@ def figures(
     return f'<div class="figures">{"".join(images)}</div>'
 
 # %% ../../nbs/801_viewers.page.ipynb #61534334
-_COLORS = ''.join(f'--{name}:{color};' for name, color in PALETTE.items())
-_STYLE = f':root{{{_COLORS}}}' + """
+_VARIABLES = ''.join(f'--{name}:{color};' for name, color in PALETTE.items())
+_STYLE = f':root{{{_VARIABLES}}}' + """
 *{box-sizing:border-box}
 body{font:16px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:0 auto;padding:1rem}
 h1,h2,h3{line-height:1.25} h2{margin-top:2.5rem} h3{font-size:1rem;margin-bottom:.25rem}
@@ -126,8 +130,6 @@ th,td{text-align:left;vertical-align:top;padding:.25rem 1rem .25rem 0}
 th,td{border-bottom:1px solid #ddd} .muted{color:var(--grey)}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f6f6f6;padding:.75rem;font-size:.875rem}
 pre{max-height:32rem;overflow-y:auto}
-.diff>*{display:block;text-decoration:none} ins{background:#d9edf7} del{background:#fbe5d6}
-mark{background:none;font-weight:bold;color:inherit}
 .figures{display:flex;flex-wrap:wrap;gap:1rem} .figures svg{flex:1 1 18rem;max-width:26rem;height:auto}
 progress{width:100%;accent-color:var(--blue)} summary{cursor:pointer}"""
 
@@ -244,9 +246,6 @@ def _token_texts(tokenizer, ids):
 _LEVELS = .9, .5, .1, .01 # Probabilities; a token below one of them is a shade darker
 _TINTS = 'transparent', '#fdf0e6', '#fbd9bd', '#f7b98a', '#ee8c4a'
 
-def _shade(color, inner, title=''):
-    return f'<span style="background:{color};color:#222"{title}>{inner}</span>'
-
 def _token_html(text, logprob):
     p = math.exp(min(0., logprob))
     title = f' title="log-prob {logprob:.3f}, probability {p:.3f}"'
@@ -289,9 +288,6 @@ def _learnt(step):
     if step.advantage is None:
         return 'Loss mask 0: RL learnt nothing from this turn.'
     return f'Loss mask 1, advantage {step.advantage:+.2f}.'
-
-def _wrapped(html):
-    return f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{html}</pre>'
 
 @patch
 def turn_html(self:Replay, number:int)->str: # From 1

@@ -248,8 +248,8 @@ def describe_cost(view:RunView)->str:
     return f'By the prices in the settings these calls cost {usd:.4f} USD.'
 
 # %% ../../nbs/806_viewers.report.ipynb #3f292f36
-def _known_skill(folder, step):
-    "The current skill after `step`, None if there is none"
+def skill_at(folder:Path|str, step:int)->str|None: # None if there is none
+    "The current skill after `step`; that of step 0 is the one a run begins with"
     folder = Path(folder)
     of_step = folder/BASELINE if step == 0 else folder/f'steps/step_{step:04}'
     signed = verify_signed(text_of(of_step/'state.json'))
@@ -258,18 +258,13 @@ def _known_skill(folder, step):
     snapshot = folder/f'skills/skill_v{step:04}.md'
     return text_of(snapshot) if snapshot.is_file() else None
 
-def skill_at(folder:Path|str, step:int)->str: # ValueError if there is none
-    "The current skill after `step`; that of step 0 is the one a run begins with"
-    skill = _known_skill(folder, step)
-    if skill is None:
-        raise ValueError(f'step is {step!r}, and {Path(folder).name} holds no skill of it: '
-                         'choose a step that was made')
-    return skill
-
-# %% ../../nbs/806_viewers.report.ipynb #d4a2da2e
 def skill_diff(folder:Path|str, before:int, after:int)->SkillDiff: # ValueError if a step was not made
     "What changed in the skill between two steps"
-    return SkillDiff(skill_at(folder, before), skill_at(folder, after))
+    skills = [skill_at(folder, step) for step in (before, after)]
+    if None in skills:
+        raise ValueError(f'steps are {before!r} and {after!r}, and {Path(folder).name} holds no skill '
+                         'of one of them: choose steps that were made')
+    return SkillDiff(*skills)
 
 # %% ../../nbs/806_viewers.report.ipynb #aeab0526
 def _edit_told(e):
@@ -322,7 +317,7 @@ def _step_html(folder, r):
     "What the step of the clean record `r` decided, what changed or was to change, and its story"
     n, why = r['step'], r['why']
     path = Path(folder)/f'steps/step_{n:04}'
-    old, new = _known_skill(folder, n - 1), _known_skill(folder, n)
+    old, new = skill_at(folder, n - 1), skill_at(folder, n)
     if new == old:
         new = text_of(path/'candidate_skill.md') or None
     title = f'Step {n}: {r["decision"]}'
@@ -345,7 +340,7 @@ def run_browser(folder:Path|str)->Any: # An ipywidget; ValueError before the fir
         raise ValueError(f'{Path(folder).name} has no steps yet: wait for the first one')
     which = w.SelectionSlider(options=list(steps), description='step')
     def page(n:int)->str:
-        skill = _known_skill(folder, n) or ''
+        skill = skill_at(folder, n) or ''
         return _step_html(folder, steps[n]) + f'<pre>{escape(skill)}</pre>'
     return browser([which], page)
 

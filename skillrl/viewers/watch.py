@@ -9,7 +9,6 @@ __all__ = ['SECTIONS', 'RunPage', 'Watch', 'watch_run']
 import asyncio, re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from socket import create_server
@@ -18,7 +17,7 @@ from time import time
 from typing import Any
 from fastcore.basics import patch
 from ..evaluate import smoothed
-from ..inspection import good_rows, is_opt_run, is_run, success_table
+from ..inspection import count, good_rows, is_opt_run, is_run, state_of, success_table
 from ..llm.ledger import Ledger
 from ..plots import PALETTE, band, split_rates
 from ..runstate import is_held
@@ -28,37 +27,6 @@ from .bank import bank_table, checked_round, round_table
 from .page import as_dict, dict_in, figures, folded, headed, html_page, last_rows, number
 from .page import paragraph, replays, text_of
 from .report import STAGES, read_run, report_sections
-
-# %% ../../nbs/822_viewers.watch.ipynb #db2ab536
-def _count(v):
-    "`v` if it is a whole number from 0, else 0"
-    return v if type(v) is int and v >= 0 else 0
-
-@dataclass
-class _Run:
-    "What the files of a training run say at this moment"
-    folder:Path
-    state:dict # As the last commit left it: `phase`, steps `done`, in `total`
-    held:bool  # Does a process hold the folder? One that was killed seems to
-
-    @property
-    def ended(self)->bool:
-        "Are all phases done?"
-        return self.state.get('phase') == 'done'
-
-def _read_training(folder):
-    state = as_dict(dict_in(folder/'state.json').get('state'))
-    return _Run(folder, state, is_held(folder))
-
-def _place(run):
-    "How far the run is, in words"
-    phase, done = str(run.state.get('phase', '')), _count(run.state.get('done'))
-    if run.ended:
-        return 'all phases are done'
-    if not phase:
-        return 'the first phase'
-    total = _count(run.state.get('total'))
-    return f'{phase}: {done} of {total} steps' if total else f'{phase}: begun'
 
 # %% ../../nbs/822_viewers.watch.ipynb #b664c0e8
 _BEFORE = dict(collect='config.json', distill='trajectories.jsonl', sft='bank/*/v*.json', rl='reference/*',
@@ -72,11 +40,11 @@ def _last_written(paths):
             times.append(path.stat().st_mtime)
     return max(times, default=None)
 
-def _seconds_left(run):
-    "About how long its phase will still take, None if nobody knows yet"
-    done, total = _count(run.state.get('done')), _count(run.state.get('total'))
-    before = _BEFORE.get(run.state.get('phase'), 'nothing')
-    began, committed = _last_written(run.folder.glob(before)), _last_written([run.folder/'state.json'])
+def _seconds_left(folder, state):
+    "About how long the phase of a training run will still take, None if nobody knows yet"
+    done, total = count(state.get('done')), count(state.get('total'))
+    before = _BEFORE.get(state.get('phase'), 'nothing')
+    began, committed = _last_written(folder.glob(before)), _last_written([folder/'state.json'])
     if not done or not total or None in (began, committed) or committed <= began:
         return None
     return max(0., (committed - began)/done*(total - done) - (time() - committed))
@@ -92,30 +60,30 @@ def _spoken(seconds):
 # %% ../../nbs/822_viewers.watch.ipynb #f6017561
 _QUIET = 120 # Seconds in which nothing is written that are worth a word
 
-def _told(view, place, begun, written):
+def _told(place, ended, held, begun, written):
     "Whether a run is at work, and at what `place`, in a sentence"
-    if view.ended:
+    if ended:
         return f'Ended: {place}.'
-    if not view.held:
+    if not held:
         return f'Stopped: {place}.' if begun else 'Waits for its first step.'
     quiet = time() - (written or time())
     late = f'Nothing was written for {_spoken(quiet)}: a step or an answer takes long, or the run was killed.'
     return f'At work: {place}. {late}' if quiet > _QUIET else f'At work: {place}.'
 
-def _share(view, done, total):
+def _share(done, total):
     "How much of `total` is done, None if nobody knows"
     done, total = number(done), number(total)
-    if view.ended:
-        return 1
     return done/total if total and done is not None else None
 
 def _training(folder):
     "Where a training run stands: a sentence, the share of its phase that is done, and more to tell"
-    run = _read_training(folder)
-    left = _seconds_left(run) if run.held else None
-    place = _place(run) + ('' if left is None else f', about {_spoken(left)} left in this phase')
-    told = _told(run, place, run.state, _last_written([folder/'state.json']))
-    return told, _share(run, run.state.get('done'), run.state.get('total')), ''
+    state, place = state_of(folder)
+    held, ended = is_held(folder), state.get('phase') == 'done'
+    left = _seconds_left(folder, state) if held else None
+    if left is not None:
+        place += f', about {_spoken(left)} left in this phase'
+    told = _told(place, ended, held, state, _last_written([folder/'state.json']))
+    return told, 1 if ended else _share(state.get('done'), state.get('total')), ''
 
 # %% ../../nbs/822_viewers.watch.ipynb #6b79e3fd
 def _stage(event):
@@ -134,10 +102,11 @@ def _optimisation(folder):
         of = f' ({rollouts} rollouts)' if rollouts else ''
         place += f'; step {step}, {_stage(last)}{of}: {counted(answers, "answer")} so far'
     written = _last_written([folder/'events.jsonl', folder/'runtime_state.json', *journals])
-    told = _told(view, place, view.state or events, written)
+    told = _told(place, view.ended, view.held, view.state or events, written)
     ends = [e for e in events if number(e.get('seconds')) is not None and e.get('step') == last.get('step')]
     took = '; '.join(f'{_stage(e)} {e["seconds"]:.1f} s' for e in ends[-8:])
-    return told, _share(view, made, planned), f'Stages of this step: {took or "–"}'
+    share = 1 if view.ended else _share(made, planned)
+    return told, share, f'Stages of this step: {took or "–"}'
 
 # %% ../../nbs/822_viewers.watch.ipynb #d4f6017e
 def _draw_success(ax, metrics):
@@ -204,7 +173,7 @@ def _spent(folder):
         ledger = Ledger(prices)
         for row in last_rows(folder/place/'exchanges.jsonl', 10**6, most=2**28):
             if not row.get('cached'):
-                tokens = _count(row.get('prompt_tokens')), _count(row.get('completion_tokens'))
+                tokens = count(row.get('prompt_tokens')), count(row.get('completion_tokens'))
                 ledger.add(str(row.get('model')), *tokens, estimated=bool(row.get('estimated')))
         rows += [[role, *row] for row in ledger.table().rows]
     return Table(['who', *ledger.table().head], rows)
@@ -224,24 +193,7 @@ SECTIONS = { # Heading → maker, and the files it is made from
 def _report(folder):
     return headed(report_sections(read_run(folder)))
 
-def _section(heading, make):
-    "A maker of the section; of a sentence where files are damaged, or half of them are written"
-    def made(folder:Path)->str:
-        try:
-            inner = make(folder)
-        except Exception as e:
-            inner = paragraph(f'This cannot be shown now ({type(e).__name__}): its files cannot be read.')
-        return headed({heading: inner})
-    return made
-
-@dataclass
-class _Kind:
-    name:str
-    stands:Callable[[Path], tuple] # Where a run stands: a sentence, the share that is done, and more to tell
-    makers:dict[Callable[[Path], str], list[str]] # Of sections, with the files that they are made from
-
-_SKILLOPT = _Kind('SkillOpt', _optimisation, {_report: ['*.json', '*.md', '*/summary.json', '.lock']})
-_TRAINING = _Kind('Training', _training, {_section(k, make): files for k, (make, files) in SECTIONS.items()})
+_REPORT = {'': (_report, ['*.json', '*.md', '*/summary.json', '.lock'])}
 
 # %% ../../nbs/822_viewers.watch.ipynb #c9219805
 _SCRIPT = """
@@ -283,25 +235,33 @@ class RunPage:
         if not is_run(self.folder):
             raise FileNotFoundError(f'{folder} holds no run to watch: '
                                     'name the folder of a run of train or optimize')
-        self.kind = _SKILLOPT if is_opt_run(self.folder) else _TRAINING
-        self.kept = {} # Maker of sections → what its files were like, and what it made
+        self.kind = 'Training', _training, SECTIONS
+        if is_opt_run(self.folder):
+            self.kind = 'SkillOpt', _optimisation, _REPORT
+        self.kept = {} # Maker → what its files were like, and what it made
 
     def made(self, make:Callable[[Path], str], files:list[str])->str:
-        "What `make` gives, or has given if its files are still the same"
+        "What `make` gives, or has given if its files are still the same; a sentence where they are damaged"
         version = []
         for path in sorted(p for pattern in files for p in self.folder.glob(pattern)):
             with suppress(OSError): # It was replaced meanwhile
                 version.append((path, path.stat().st_size, path.stat().st_mtime_ns))
         if self.kept.get(make, (None,))[0] != version:
-            self.kept[make] = version, make(self.folder)
+            try:
+                inner = make(self.folder)
+            except Exception as e: # Half of a file may be written
+                inner = paragraph(f'This cannot be shown now ({type(e).__name__}): its files cannot be read.')
+            self.kept[make] = version, inner
         return self.kept[make][1]
 
     def html(self)->str:
         "The page as it is now"
+        name, stands, sections = self.kind
         with _one_at_a_time:
-            told, share, more = self.kind.stands(self.folder)
-            shown = ''.join(self.made(make, files) for make, files in self.kind.makers.items())
-        title = f'{self.kind.name}: {self.folder.resolve().name}'
+            told, share, more = stands(self.folder)
+            made = {heading: self.made(*how) for heading, how in sections.items()}
+        shown = made.get('') or headed(made)
+        title = f'{name}: {self.folder.resolve().name}'
         value = '' if share is None else f' value="{share:.4f}"'
         bar = f'<progress aria-label="Steps"{value}></progress>'
         top = f'<h1>{escape(title)}</h1><p><strong role="status">{escape(told)}</strong></p>'
