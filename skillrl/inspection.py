@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['is_opt_run', 'is_train_run', 'is_run', 'kind_of', 'load_bank', 'good_rows', 'success_table', 'fitted', 'report_text',
-           'count', 'state_of', 'opt_outcome', 'shown']
+           'count', 'state_of', 'shown']
 
 # %% ../nbs/820_inspection.ipynb #b6642677
 import json, math, shutil, struct
@@ -323,46 +323,29 @@ def _train_run(path):
 # %% ../nbs/820_inspection.ipynb #8428a8c6
 _WRITTEN = {'history.json': list, 'summary.json': dict, 'runtime_state.json': dict}
 
-def opt_outcome(path:Path)->str: # Of a finished run
-    "What a run of `optimize` was worth and took"
-    from skillrl.viewers.report import (describe_cost, describe_end, describe_worth, finals_table, read_run,
-                                        usage_table)
-    view = read_run(path)
-    parts = [fill(describe_worth(view), _width()), _text(finals_table(path)), _text(usage_table(view)),
-             fill(f'{describe_end(view)} {describe_cost(view)}', _width()),
-             f'Best skill: {path}/best_skill.md   Report: {path}/report.html']
-    return '\n\n'.join(parts)
-
-def _require_whole(path):
-    "ValueError that names a file of a run that holds something else than it should"
+def _whole(path):
+    "What the files of a run hold; ValueError names one that holds something else than it should"
     for name, kind in _WRITTEN.items():
         found = read_json(path/name) if (path/name).exists() else kind()
         if not isinstance(found, kind):
             raise ValueError(f'{path/name} holds no {kind.__name__} but {found!r:.50}: mend or delete it')
+        yield found
 
 def _opt_run(path):
-    from skillrl.viewers.report import read_run, usage_table
-    _require_whole(path)
-    view = read_run(path)
-    parts = _steps(path/'history.json')
-    if view.summary.get('total_steps') != len(view.steps):
+    from skillrl.viewers.report import outcome_text, steps_table
+    history, summary, _ = _whole(path)
+    steps = steps_table(history, why=True)
+    parts, bad = [_text(steps)] if steps.rows else [], len(history) - len(steps.rows)
+    if bad:
+        parts.append(f'{counted(bad, "record")} of history.json left out')
+    if summary.get('total_steps') != len(steps.rows):
         again = 'start its trainer again to go on'
         if (path/'job.json').exists():
             again = f'go on with skillrl optimize --resume {path}'
-        told = f'Not finished, {counted(len(view.steps), "step")} so far: {again}'
-        return '\n\n'.join([*parts, told, _text(usage_table(view))])
-    if not {'best_step', 'usage', 'config'} <= view.summary.keys():
+        parts.append(f'Not finished, {counted(len(steps.rows), "step")} so far: {again}')
+    elif not {'best_step', 'usage', 'config'} <= summary.keys():
         raise ValueError(f'{path}/summary.json is no summary of a run: delete it and go on with the run')
-    return '\n\n'.join([*parts, opt_outcome(path)])
-
-def _steps(file):
-    "The table of the steps, and how many records are no steps; empty without any"
-    from skillrl.viewers.report import steps_table
-    history = read_json(file) if file.exists() else []
-    steps = steps_table(history, why=True)
-    bad = len(history) - len(steps.rows)
-    told = [f'{counted(bad, "record")} of history.json left out'] if bad else []
-    return [_text(steps), *told] if steps.rows else told
+    return '\n\n'.join([*parts, outcome_text(path, _width())])
 
 # %% ../nbs/820_inspection.ipynb #3e478e1b
 def _runs(path):

@@ -7,8 +7,8 @@ from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.viewers.page import SkillDiff
-from skillrl.viewers.report import _score_in, _why, describe_end, describe_worth, finals, plot_run, read_run
-from skillrl.viewers.report import run_browser, skill_at, skill_diff, step_story, write_page
+from skillrl.viewers.report import _score_in, _step_story, _why, describe_worth, finals, outcome_text
+from skillrl.viewers.report import plot_run, read_run, run_browser, skill_at, skill_diff, write_page
 
 def train(root, epochs=1, target=None, world=RuleWorld(seed=2, val=60), **kw):
     config = SkillOptConfig(num_epochs=epochs, batch_size=10, minibatch_size=4, workers=1, verbose=False,
@@ -80,7 +80,7 @@ def test_a_hostile_skill_stays_text_in_the_report(tmp_path):
 
 def test_a_hostile_skill_stays_text_elsewhere(tmp_path):
     root = poisoned(tmp_path/'run')
-    assert '\x1b' not in repr(skill_diff(root, 0, 1)) + repr(step_story(root, 1))
+    assert '\x1b' not in repr(skill_diff(root, 0, 1)) + repr(_step_story(root, 1))
     out = run_browser(root).children[1]
     assert not {'script', 'img', 'svg'} & set(Tags(out.value).tags)
     plot_run(root).canvas.draw()
@@ -183,7 +183,7 @@ def test_a_run_that_a_limit_ended_and_what_it_cost(tmp_path):
     page = write_page(tmp_path/'run').read_text(encoding='utf-8')
     usd = json.loads((tmp_path/'run'/'summary.json').read_text())['usd']
     assert usd > 0 and f'{usd:.4f} USD' in page
-    assert '450' in describe_end(read_run(tmp_path/'run')) and 'raise max_target_calls' in page
+    assert 'Stopped early: ' in page and 'raise max_target_calls' in outcome_text(tmp_path/'run', 10_000)
 
 def test_a_folder_as_1_0_0_left_it(root):
     for p in [*root.rglob('state.json'), *root.rglob('screen.json'), root/'events.jsonl', root/'.lock']:
@@ -199,7 +199,7 @@ def test_a_folder_as_1_0_0_left_it(root):
     assert read_run(root).ended and 'not measured afresh' in describe_worth(read_run(root))
     assert [n.split(',')[0] for n in finals(root)] == ['selection', 'test', 'test']
     assert skill_at(root, 4)
-    assert step_story(root, 1).rows[-1][2]
+    assert _step_story(root, 1).rows[-1][2]
     assert write_page(root).read_text(encoding='utf-8').count('<h3>Step') == 4
 
 def test_nothing_there(tmp_path):

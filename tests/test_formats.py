@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from skillrl.envs.alfworld.router import ROUTER, described_category
 from skillrl.envs.alfworld.scene import alfworld_category
-from skillrl.formats import (eto_trajectory, krill_trajectory, load_memories, load_trajectories,
+from skillrl.formats import (_eto_trajectory, _krill_trajectory, load_memories, load_trajectories,
                              save_trajectories)
 from skillrl.stats import wilson
 from skillrl.trajectory import Step, Trajectory, by_category, select, success_rate
@@ -162,11 +162,11 @@ def test_krill_file(tmp_path):
     ('Pick', 'pick'), ('Look', 'look'), ('PickTwo', 'pick_two'), ('pick two', 'pick_two'), ('heat', 'heat'),
     ('search', 'search'), ('', ''), (None, '')])
 def test_krill_categories(name, ours):
-    assert krill_trajectory(krill(task_category=name), ROUTER).category == ours
-    assert krill_trajectory(krill(task_category=name)).category == (name or '')
+    assert _krill_trajectory(krill(task_category=name), ROUTER).category == ours
+    assert _krill_trajectory(krill(task_category=name)).category == (name or '')
 
 def test_krill_survives_our_format(tmp_path):
-    t = krill_trajectory(krill())
+    t = _krill_trajectory(krill())
     save_trajectories([t], tmp_path/'t.jsonl')
     assert load_trajectories(tmp_path/'t.jsonl') == [t]
 
@@ -176,7 +176,7 @@ START = ('Here is your task. You are in the middle of a room. Looking quickly ar
          'you see a fridge 1.\nYour task is to: put a hot egg in garbagecan.')
 
 def eto(*turns, router=None, **kw):
-    return eto_trajectory({'conversations': [{'from': w, 'value': v} for w, v in turns]} | kw, router)
+    return _eto_trajectory({'conversations': [{'from': w, 'value': v} for w, v in turns]} | kw, router)
 
 @pytest.mark.parametrize('said, action, ok', [
     ('Thought: cold.\nAction: go to fridge 1', 'go to fridge 1', True),

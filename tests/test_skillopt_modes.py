@@ -6,9 +6,8 @@ import pytest
 from skillrl.envs.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
-from skillrl.inspection import opt_outcome
 from skillrl.skillopt.config import SkillOptConfig
-from skillrl.viewers.report import describe_worth, read_run
+from skillrl.viewers.report import describe_worth, outcome_text, read_run
 from skillrl.skillopt.prompts import KEYS, load_prompt, sections
 from skillrl.concurrency import ThreadExecutor
 from skillrl.skillopt import proposal, report, selection
@@ -363,7 +362,7 @@ def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsy
     assert 0 < said['gate_score'] <= 1
     assert 'best selection score not measured afresh' in capsys.readouterr().out
     assert 'not measured afresh' in describe_worth(read_run('run'))
-    assert 'best_skill.md' in opt_outcome(Path('run'))
+    assert 'best_skill.md' in outcome_text('run', 80)
 
 def test_calls_of_a_process_that_was_killed_count_for_the_limit():
     "It could not write how its stage ended, but its journal tells what was answered"

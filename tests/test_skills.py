@@ -9,7 +9,7 @@ from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
-from skillrl.formats import krill_trajectory
+from skillrl.formats import _krill_trajectory
 from skillrl.gate import gate
 from skillrl.skills.bank import (Mistake, Proposal, Skill, SkillBank, diff, load_latest, load_version,
                                  rollback, usefulness, versions)
@@ -80,7 +80,7 @@ def test_krill_records_are_read():
              dict(observation=took, action='move mug 1 to desk 1', reward=1.0, step_index=1)]
     d = dict(id='k', task_description='put some mug in desk', task_category='Pick', success=True,
              total_reward=1.0, metadata={}, steps=steps)
-    assert [o.principle for o in distill([krill_trajectory(d, ROUTER)]).skills()] == ['To put: take, move.']
+    assert [o.principle for o in distill([_krill_trajectory(d, ROUTER)]).skills()] == ['To put: take, move.']
 
 def test_words_that_are_no_command_do_not_stop_the_teacher():
     world = Engine(house.game('collect', 0, 'pick'))
