@@ -93,6 +93,7 @@ _FOLDERS = { # Kind → test of a folder
     'folder of runs': lambda path: any(is_run(p) for p in path.iterdir() if p.is_dir()),
     'folder of games': lambda path: any(_game_files(path))}
 
+# %% ../nbs/820_inspection.ipynb #3615506b
 def kind_of(
     path:str|Path, # A file or a folder
 )->str: # Such as `training run`; FileNotFoundError where nothing is, ValueError where it is nothing of ours
@@ -271,6 +272,7 @@ def success_table(path:str|Path)->Table: # ValueError if the report has none
     head, *rows = [[c.strip() for c in line.split('|')] for line in lines if not set(line) <= set('|-: ')]
     return Table(head, rows)
 
+# %% ../nbs/820_inspection.ipynb #b6dab91f
 _ALWAYS = 'all', 'score', 'steps', 'n' # Columns of a table of success that are no category
 
 def fitted(table:Table)->str:
@@ -329,15 +331,18 @@ def _whole(path):
         found = read_json(path/name) if (path/name).exists() else kind()
         if not isinstance(found, kind):
             raise ValueError(f'{path/name} holds no {kind.__name__} but {found!r:.50}: mend or delete it')
-        yield found
+        yield name, found
 
 def _opt_run(path):
     from skillrl.viewers.report import outcome_text, steps_table
-    history, summary, _ = _whole(path)
+    found = dict(_whole(path))
+    history = found['history.json']
     steps = steps_table(history, why=True)
-    parts, bad = [_text(steps)] if steps.rows else [], len(history) - len(steps.rows)
+    bad = len(history) - len(steps.rows)
+    parts = [_text(steps)] if steps.rows else []
     if bad:
         parts.append(f'{counted(bad, "record")} of history.json left out')
+    summary = found['summary.json']
     if summary.get('total_steps') != len(steps.rows):
         again = 'start its trainer again to go on'
         if (path/'job.json').exists():
@@ -345,7 +350,7 @@ def _opt_run(path):
         parts.append(f'Not finished, {counted(len(steps.rows), "step")} so far: {again}')
     elif not {'best_step', 'usage', 'config'} <= summary.keys():
         raise ValueError(f'{path}/summary.json is no summary of a run: delete it and go on with the run')
-    return '\n\n'.join([*parts, outcome_text(path, _width())])
+    return '\n\n'.join([*parts, outcome_text(path)])
 
 # %% ../nbs/820_inspection.ipynb #3e478e1b
 def _runs(path):

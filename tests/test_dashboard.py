@@ -109,13 +109,6 @@ def test_the_report_has_what_the_summary_has(root):
     assert str(root) not in page and not re.search(r'https?://(?!www\.w3\.org)', page)
     assert page == write_page(root).read_text(encoding='utf-8')
 
-def test_diffs_lead_from_the_first_skill_to_the_last(root):
-    for n in range(1, 5):
-        d = skill_diff(root, n - 1, n)
-        added, gone = ([t for s, t, _ in d.rows if s == sign] for sign in '+-')
-        old, new = (skill_at(root, k).splitlines() for k in (n - 1, n))
-        assert sorted(new + gone) == sorted(old + added)
-
 def test_skills_without_snapshots(tmp_path, finished):
     train(tmp_path/'run', save_every_step=False)
     assert not (tmp_path/'run'/'skills').exists()
@@ -183,7 +176,8 @@ def test_a_run_that_a_limit_ended_and_what_it_cost(tmp_path):
     page = write_page(tmp_path/'run').read_text(encoding='utf-8')
     usd = json.loads((tmp_path/'run'/'summary.json').read_text())['usd']
     assert usd > 0 and f'{usd:.4f} USD' in page
-    assert 'Stopped early: ' in page and 'raise max_target_calls' in outcome_text(tmp_path/'run', 10_000)
+    assert 'Stopped early: ' in page
+    assert 'raise max_target_calls' in ' '.join(outcome_text(tmp_path/'run').split())
 
 def test_a_folder_as_1_0_0_left_it(root):
     for p in [*root.rglob('state.json'), *root.rglob('screen.json'), root/'events.jsonl', root/'.lock']:

@@ -6,8 +6,7 @@ from skillrl.envs.alfworld.router import ROUTER, described_category
 from skillrl.envs.alfworld.scene import alfworld_category
 from skillrl.formats import (_eto_trajectory, _krill_trajectory, load_memories, load_trajectories,
                              save_trajectories)
-from skillrl.stats import wilson
-from skillrl.trajectory import Step, Trajectory, by_category, select, success_rate
+from skillrl.trajectory import Step, Trajectory, by_category, select
 
 REAL = os.environ.get('SKILLRL_REAL_DATA')
 no_real_data = 'SKILLRL_REAL_DATA is not set: it should name a folder with the official data of three worlds'
@@ -31,12 +30,6 @@ def test_round_trip(tmp_path, name, n):
     ts = [episode(i, n=i) for i in range(n)]
     save_trajectories(ts, tmp_path/'deep'/name)
     assert load_trajectories(tmp_path/'deep'/name) == ts
-
-def test_same_bytes_twice(tmp_path):
-    ts = [episode(i) for i in range(3)]
-    for name in ('a.jsonl', 'b.jsonl'):
-        save_trajectories(ts, tmp_path/name)
-    assert (tmp_path/'a.jsonl').read_bytes() == (tmp_path/'b.jsonl').read_bytes()
 
 def test_unknown_fields_survive(tmp_path):
     d = episode(0).to_dict() | {'license': 'MIT', 'extra': 5}
@@ -133,11 +126,6 @@ def test_missing_file_says_how_to_get_one(tmp_path):
     with pytest.raises(FileNotFoundError, match='skillrl collect'):
         load_trajectories(tmp_path/'none.json')
 
-def test_null_is_absent():
-    absent = dict(category=None, steps=None, success=None, seed=None)
-    t = Trajectory.from_dict({'id': 'a', 'task': 'x'} | absent)
-    assert (t.category, t.steps, t.success, t.seed) == ('', [], False, None)
-
 # --- Krill's ---
 
 KRILL_METADATA = {'environment': 'unknown', 'num_steps': 2, 'total_tokens': 0, 'skills_used': ['s1']}
@@ -164,11 +152,6 @@ def test_krill_file(tmp_path):
 def test_krill_categories(name, ours):
     assert _krill_trajectory(krill(task_category=name), ROUTER).category == ours
     assert _krill_trajectory(krill(task_category=name)).category == (name or '')
-
-def test_krill_survives_our_format(tmp_path):
-    t = _krill_trajectory(krill())
-    save_trajectories([t], tmp_path/'t.jsonl')
-    assert load_trajectories(tmp_path/'t.jsonl') == [t]
 
 # --- ETO ---
 
@@ -218,10 +201,6 @@ def test_eto_keeps_every_step():
             assert s.observation in ('', f'seen {i}')
         assert t.final_observation in ('', f'seen {n-1}')
 
-def test_eto_two_observations_in_a_row_are_both_kept():
-    t = eto(('human', START), ('human', 'Observation: the room is dark.'), ('gpt', 'Action: look'))
-    assert 'garbagecan' in t.steps[0].observation and t.steps[0].observation.endswith('the room is dark.')
-
 @pytest.mark.parametrize('game, category', [
     ('pick_and_place_simple-Mug-None-Shelf-1/trial_T1/game.tw-pddl', 'pick'),
     ('/data/two/train/pick_clean_then_place_in_recep-Mug-None-Shelf-1/trial_T1/game.tw-pddl', 'clean'),
@@ -242,15 +221,6 @@ def test_eto_webshop_shape():
     assert (t.id, t.task, t.category) == ('7', 'i need a red mug', '')
     assert (t.success, t.reward, t.final_observation) == (False, 0.5, 'Results')
 
-def test_eto_ids_come_from_the_file(tmp_path):
-    turns = [{'from': 'human', 'value': START}, {'from': 'gpt', 'value': 'Action: look'}]
-    (tmp_path/'eto.json').write_text(json.dumps([{'conversations': turns}]*2))
-    assert [t.id for t in load_trajectories(tmp_path/'eto.json')] == ['eto-00000', 'eto-00001']
-
-def test_eto_empty_conversation():
-    t = eto(router=ROUTER)
-    assert (len(t), t.success, t.task, t.category) == (0, False, '', '')
-
 # --- kinds of task, rates ---
 
 @pytest.mark.parametrize('name, category', [
@@ -264,20 +234,6 @@ def test_eto_empty_conversation():
     ('EXAMINE the CD with the desklamp', 'look'), ('', 'pick')])
 def test_alfworld_category(name, category):
     assert alfworld_category(name) == category
-
-def test_wilson_covers_and_is_symmetric():
-    for n in (1, 7, 50):
-        for k in range(n+1):
-            r, m = wilson(k, n), wilson(n-k, n)
-            assert 0 <= r.low <= r.mean <= r.high <= 1 and abs(r.low - (1 - m.high)) < 1e-12
-    assert wilson(0, 0).n == 0 and wilson(0, 0).mean != wilson(0, 0).mean
-
-def test_select_and_group():
-    categories = ['heat', 'pick', 'heat', '']
-    ts = [Trajectory(str(i), 'x', c, success=i % 2 == 0) for i, c in enumerate(categories)]
-    assert [t.id for t in select(ts, success=True, category='heat')] == ['0', '2']
-    assert list(by_category(ts)) == ['', 'heat', 'pick']
-    assert success_rate(iter(ts)).n == 4 and success_rate([]).n == 0
 
 # --- memories ---
 

@@ -362,7 +362,7 @@ def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsy
     assert 0 < said['gate_score'] <= 1
     assert 'best selection score not measured afresh' in capsys.readouterr().out
     assert 'not measured afresh' in describe_worth(read_run('run'))
-    assert 'best_skill.md' in outcome_text('run', 80)
+    assert 'best_skill.md' in outcome_text('run')
 
 def test_calls_of_a_process_that_was_killed_count_for_the_limit():
     "It could not write how its stage ended, but its journal tells what was answered"

@@ -50,11 +50,9 @@ def _run(trainer, path, port, words):
 
 def _summary(path, more):
     "What came of the run, after its report is written"
-    from shutil import get_terminal_size
     from skillrl.viewers.report import outcome_text, write_page
     write_page(path)
-    told = outcome_text(path, get_terminal_size().columns)
-    return f'\n{told}{more}\nNext: skillrl inspect {path}'
+    return f'\n{outcome_text(path)}{more}\nNext: skillrl inspect {path}'
 
 # %% ../../nbs/840_commands.optimize.ipynb #78bdcb7e
 @contextmanager

@@ -193,6 +193,7 @@ def dict_in(path:Path|str)->dict:
     "The JSON object in a file, empty if there is none"
     return json_of(text_of(path), dict)
 
+# %% ../../nbs/801_viewers.page.ipynb #6f71b59e
 def last_rows(
     path:str|Path,   # A log of one JSON object a line
     n:int,           # Most rows

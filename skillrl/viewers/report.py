@@ -10,6 +10,7 @@ __all__ = ['STAGES', 'steps_table', 'RunView', 'read_run', 'finals', 'describe_w
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from shutil import get_terminal_size
 from statistics import fmean
 from textwrap import fill
 from typing import Any
@@ -248,12 +249,9 @@ def _describe_cost(view):
     return f'By the prices in the settings these calls cost {usd:.4f} USD.'
 
 # %% ../../nbs/806_viewers.report.ipynb #451f228b
-def outcome_text(
-    folder:Path|str, # Of a run
-    width:int,       # Of the terminal, in characters
-)->str:
-    "What a run was worth and took"
-    view = read_run(folder)
+def outcome_text(folder:Path|str)->str:
+    "What a run was worth and took, at the width of the terminal"
+    view, width = read_run(folder), get_terminal_size().columns
     ended = f'{_describe_end(view)} {_describe_cost(view)}'
     tables = [_finals_table(folder), _usage_table(view)]
     where = f'Best skill: {folder}/best_skill.md   Report: {folder}/report.html'
@@ -355,7 +353,9 @@ def run_browser(folder:Path|str)->Any: # An ipywidget; ValueError before the fir
     return browser([which], page)
 
 # %% ../../nbs/806_viewers.report.ipynb #945a253f
-_CURRENT, _BEST, _REFUSED = PALETTE['blue'], PALETTE['orange'], PALETTE['grey']
+_CURRENT = PALETTE['blue']
+_BEST = PALETTE['orange']
+_REFUSED = PALETTE['grey']
 
 def _draw_score(ax, place, score, color, fill):
     "A dot at `place`, with the interval of `score` if there is one"

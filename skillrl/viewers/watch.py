@@ -254,18 +254,20 @@ class RunPage:
             self.kept[make] = version, inner
         return self.kept[make][1]
 
-    def html(self)->str:
-        "The page as it is now"
-        name, stands, sections = self.kind
-        with _one_at_a_time:
-            told, share, more = stands(self.folder)
-            made = {heading: self.made(*how) for heading, how in sections.items()}
-        shown = made.get('') or headed(made)
-        title = f'{name}: {self.folder.resolve().name}'
-        value = '' if share is None else f' value="{share:.4f}"'
-        bar = f'<progress aria-label="Steps"{value}></progress>'
-        top = f'<h1>{escape(title)}</h1><p><strong role="status">{escape(told)}</strong></p>'
-        return html_page(title, f'{top}<section>{bar}{paragraph(more)}</section>{shown}', _SCRIPT)
+# %% ../../nbs/822_viewers.watch.ipynb #5f2bc9e1
+@patch
+def html(self:RunPage)->str:
+    "The page as it is now"
+    name, stands, sections = self.kind
+    with _one_at_a_time:
+        told, share, more = stands(self.folder)
+        made = {heading: self.made(*how) for heading, how in sections.items()}
+    shown = made.get('') or headed(made)
+    title = f'{name}: {self.folder.resolve().name}'
+    value = '' if share is None else f' value="{share:.4f}"'
+    bar = f'<progress aria-label="Steps"{value}></progress>'
+    top = f'<h1>{escape(title)}</h1><p><strong role="status">{escape(told)}</strong></p>'
+    return html_page(title, f'{top}<section>{bar}{paragraph(more)}</section>{shown}', _SCRIPT)
 
 # %% ../../nbs/822_viewers.watch.ipynb #39521bf9
 _HEADERS = """Cache-Control: no-store\r
