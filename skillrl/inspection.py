@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['is_opt_run', 'is_train_run', 'is_run', 'kind_of', 'load_bank', 'good_rows', 'success_table', 'fitted', 'report_text',
-           'count', 'state_of', 'shown']
+           'state_of', 'shown']
 
 # %% ../nbs/820_inspection.ipynb #b6642677
 import json, math, shutil, struct
@@ -294,15 +294,12 @@ def report_text(path:str|Path)->str: # ValueError if the report has no table of 
     return '\n\n'.join(filter(None, [fill(_section(path, 'Gain'), _width()), table, changes]))
 
 # %% ../nbs/820_inspection.ipynb #68d30f22
-def count(v:Any)->int:
-    "`v` if it is a whole number from 0, else 0"
-    return v if type(v) is int and v >= 0 else 0
-
 def state_of(path:Path)->tuple[dict, str]:
     "What the last commit of a training run says, and how far the run is, in words"
-    from skillrl.viewers.page import as_dict, dict_in
+    from skillrl.viewers.page import as_dict, dict_in, whole_number
     state = as_dict(dict_in(path/'state.json').get('state'))
-    phase, done, total = str(state.get('phase', '')), count(state.get('done')), count(state.get('total'))
+    phase = str(state.get('phase', ''))
+    done, total = (whole_number(state.get(k)) for k in ('done', 'total'))
     if phase == 'done':
         return state, 'all phases are done'
     if not phase:

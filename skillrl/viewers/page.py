@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['paragraph', 'folded', 'SkillDiff', 'figures', 'headed', 'html_page', 'browser', 'text_of', 'json_of', 'dict_in',
-           'last_rows', 'as_dict', 'number', 'find_tokenizer', 'Replay', 'replays', 'replay_browser']
+           'last_rows', 'as_dict', 'number', 'whole_number', 'find_tokenizer', 'Replay', 'replays', 'replay_browser']
 
 # %% ../../nbs/801_viewers.page.ipynb #2c58406f
 import json, math, os, re
@@ -219,6 +219,10 @@ def number(v:Any)->float|None:
     "`v` if it is a number that can be drawn"
     is_number = isinstance(v, (int, float)) and not isinstance(v, bool)
     return v if is_number and -1e15 < v < 1e15 else None
+
+def whole_number(v:Any)->int:
+    "`v` if it is a whole number from 0, else 0"
+    return v if type(v) is int and v >= 0 else 0
 
 # %% ../../nbs/801_viewers.page.ipynb #d521b901
 def find_tokenizer(

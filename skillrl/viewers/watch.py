@@ -17,7 +17,7 @@ from time import time
 from typing import Any
 from fastcore.basics import patch
 from ..evaluate import smoothed
-from ..inspection import count, good_rows, is_opt_run, is_run, state_of, success_table
+from ..inspection import good_rows, is_opt_run, is_run, state_of, success_table
 from ..llm.ledger import Ledger
 from ..plots import PALETTE, band, split_rates
 from ..runstate import is_held
@@ -25,7 +25,7 @@ from ..skills.bank import load_latest, versions
 from ..tables import Table, counted
 from .bank import bank_table, checked_round, round_table
 from .page import as_dict, dict_in, figures, folded, headed, html_page, last_rows, number
-from .page import paragraph, replays, text_of
+from .page import paragraph, replays, text_of, whole_number
 from .report import STAGES, read_run, report_sections
 
 # %% ../../nbs/822_viewers.watch.ipynb #b664c0e8
@@ -42,7 +42,7 @@ def _last_written(paths):
 
 def _seconds_left(folder, state):
     "About how long the phase of a training run will still take, None if nobody knows yet"
-    done, total = count(state.get('done')), count(state.get('total'))
+    done, total = whole_number(state.get('done')), whole_number(state.get('total'))
     before = _BEFORE.get(state.get('phase'), 'nothing')
     began, committed = _last_written(folder.glob(before)), _last_written([folder/'state.json'])
     if not done or not total or None in (began, committed) or committed <= began:
@@ -173,7 +173,7 @@ def _spent(folder):
         ledger = Ledger(prices)
         for row in last_rows(folder/place/'exchanges.jsonl', 10**6, most=2**28):
             if not row.get('cached'):
-                tokens = count(row.get('prompt_tokens')), count(row.get('completion_tokens'))
+                tokens = whole_number(row.get('prompt_tokens')), whole_number(row.get('completion_tokens'))
                 ledger.add(str(row.get('model')), *tokens, estimated=bool(row.get('estimated')))
         rows += [[role, *row] for row in ledger.table().rows]
     return Table(['who', *ledger.table().head], rows)
