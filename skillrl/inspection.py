@@ -48,7 +48,7 @@ def fitted(table:Table)->str:
 def _bank(path, find='', id=None, since=None):
     from skillrl.skills.bank import diff
     from skillrl.viewers.bank import bank_table, item_table
-    bank = load_bank(path).require(path)
+    bank = load_bank(path, filled=True)
     if id:
         return item_table(bank, id).text(width())
     if since:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import skillrl.envs.alfworld.router as alfworld
+from banks import skills
 from skillrl.envs.alfworld.router import ROUTER, canonical
 import skillrl.envs.search.router as search
 import skillrl.envs.webshop.router as webshop
@@ -154,7 +155,7 @@ def random_bank(rng, n=40):
 def test_caps_budget_and_books(mode, seed):
     rng = random.Random(seed)
     bank = random_bank(rng)
-    active = {o.id for o in bank.active()}
+    active = {o.id for o in bank.items('active')}
     for _ in range(20):
         k, g, m, chars = (rng.choice([None, 0, 1, 3, 6]) for _ in range(4))
         chars = None if chars is None else chars*40
@@ -176,14 +177,14 @@ def test_caps_budget_and_books(mode, seed):
         assert {o.id for o in bank.general_skills if o.status == 'active'} <= {*found.ids, *found.left_out}
         assert found is r.retrieve(goal)
         assert Retriever(bank.copy(), mode, **settings).retrieve(goal).ids == found.ids
-        routed = {o.id for o in bank.skills(ROUTER(goal)) if o.status == 'active'}
+        routed = {o.id for o in skills(bank, ROUTER(goal)) if o.status == 'active'}
         if settings['threshold'] == 0:
             assert routed <= {*found.ids, *found.left_out}
 
 def test_template_is_the_file_order():
     bank = random_bank(random.Random(3))
     found = Retriever(bank, 'template').retrieve('heat some egg and put it in fridge.')
-    active = [o for o in bank.active()]
+    active = [o for o in bank.items('active')]
     assert found.general == [o for o in active if o.category == 'general' and isinstance(o, Skill)][:6]
     assert found.task_specific == [o for o in active if o.category == 'heat']
     assert found.mistakes == bank.common_mistakes[:5]

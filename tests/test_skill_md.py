@@ -4,8 +4,9 @@ import json, os, random, sys, time
 from pathlib import Path
 import pytest
 import yaml
+from banks import next_id, skills
 from published import PUBLISHED_BANKS, published_bank
-from skillrl.skills.bank import Mistake, Skill, SkillBank
+from skillrl.skills.bank import Mistake, quarantine, retire, Skill, SkillBank
 from skillrl.skills.skill_md import LARGEST, MOST_SKILLS
 from skillrl.skills.skill_md import check_skill_md, from_skill_md, rule_problems, to_skill_md
 from skillrl.skills.skill_text import from_text, layout, slug, split_text, summary, to_text, visible_part
@@ -67,23 +68,23 @@ def test_real_banks_come_back_whole(tmp_path, name):
     bank = SkillBank.load(published_bank(name))
     names = to_skill_md(bank, tmp_path/'skills')
     back = from_skill_md(tmp_path/'skills')
-    assert len(names) == len(bank)
+    assert len(names) == len(bank.items())
     assert back == bank
-    assert not back.quarantined()
+    assert not back.items('quarantined')
     assert not check_skill_md(tmp_path/'skills')
     for fmt in ('official', 'krill'):
         assert json.dumps(back.to_dict(fmt)) == json.dumps(bank.to_dict(fmt))
 
 def test_only_what_is_active_is_written_and_other_ids_stay_reserved(tmp_path):
     bank = kitchen()
-    bank.retire('look_001')
-    bank.quarantine(Skill('', 'Best', 'Always buy it.', category='shop'), ['odd'])
+    retire(bank.get('look_001'))
+    bank.add(quarantine(Skill('', 'Best', 'Always buy it.', category='shop'), ['odd']))
     assert to_skill_md(bank, tmp_path/'s') == ['gen-001', 'heat-001', 'err-001']
     assert 'buy it' not in ''.join(p.read_text() for p in tmp_path.rglob('*') if p.is_file())
     back = from_skill_md(tmp_path/'s')
     assert back.to_dict('official') == bank.to_dict('official')
     assert {'look_001', 'shop_001'} <= set(back.removed)
-    assert back.new_id('look') == 'look_002'
+    assert next_id(back, 'look') == 'look_002'
 
 ODD = [
     '', ' ', '---', '\n---\n', '---\nname: root\n---\n', 'a: b', '# x', '## When to apply\n\nnow',
@@ -234,7 +235,7 @@ def test_a_copied_folder_is_another_skill(tmp_path):
         .replace('in the fridge', 'in the pantry'),
     )
     bank = from_skill_md(tmp_path/'s')
-    assert [o.id for o in bank.skills('heat')] == ['heat_001', 'heat_002']
+    assert [o.id for o in skills(bank, 'heat')] == ['heat_001', 'heat_002']
     assert 'pantry' in bank.get('heat_002').principle
     assert 'fridge' in bank.get('heat_001').principle
 
@@ -309,7 +310,7 @@ def test_ids_that_share_a_name(tmp_path):
     assert not check_skill_md(tmp_path/'s')
     assert not {'con', 'nul', 'com1', 'aux'} & set(names)
     assert sorted(os.listdir(tmp_path/'s')) == sorted([*names, 'skillrl.json'])
-    assert len(from_skill_md(tmp_path/'s')) == len(ids)
+    assert len(from_skill_md(tmp_path/'s').items()) == len(ids)
 
 def test_too_large_to_be_read_back_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="'big' would be larger"):
@@ -536,9 +537,9 @@ def test_a_folder_whose_name_is_no_text(tmp_path):
     )
     bank = from_skill_md(tmp_path/'in')
     bank.save(tmp_path/'bank.json')
-    assert len(SkillBank.load(tmp_path/'bank.json')) == 1
+    assert len(SkillBank.load(tmp_path/'bank.json').items()) == 1
     assert check_skill_md(tmp_path/'in') == ['egg\ufffd/SKILL.md: `name` is missing']
-    assert len(to_skill_md(bank, tmp_path/'out')) == len(bank.active())
+    assert len(to_skill_md(bank, tmp_path/'out')) == len(bank.items('active'))
 
 @pytest.mark.parametrize('name', ['s/../t', './t', 't/', 'a/b/../../t'])
 def test_paths_in_other_words(tmp_path, monkeypatch, name):
@@ -587,13 +588,13 @@ def test_too_many(tmp_path, monkeypatch):
 def test_hostile_text_is_quarantined(tmp_path, text):
     put(tmp_path/'s', 'eggs', text)
     bank = from_skill_md(tmp_path/'s')
-    (o,) = bank.quarantined()
-    assert not bank.active()
+    (o,) = bank.items('quarantined')
+    assert not bank.items('active')
     assert o.provenance['quarantined']
     assert o.provenance.get('origin', 'eggs/SKILL.md') == 'eggs/SKILL.md'
     assert not bank.to_dict('official')['general_skills']
     back = SkillBank.from_dict(json.loads(json.dumps(bank.to_dict())))
-    assert back == bank and len(back.quarantined()) == 1
+    assert back == bank and len(back.items('quarantined')) == 1
     assert to_skill_md(bank, tmp_path/'out') == []
 
 STEPS = [
@@ -665,7 +666,7 @@ def test_an_id_that_is_taken_is_not_taken_over(tmp_path):
     )
     bank = from_skill_md(tmp_path/'s')
     assert bank.get('heat_001').principle.startswith('Look for the egg')
-    assert [o.id for o in bank.search('never')] == ['gen_002']
+    assert [o.id for o in bank.items() if 'never' in o.text.lower()] == ['gen_002']
 
 @pytest.mark.parametrize(
     'marker',

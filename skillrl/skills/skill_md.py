@@ -11,8 +11,8 @@ import itertools, json, os, re, stat, unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from .bank import Mistake, Skill, SkillBank
-from .guard import admit, suspicions
+from .bank import Mistake, quarantine, Skill, SkillBank, with_id
+from .guard import examined, suspicions
 from .skill_text import from_text, plain_text, slug, split_text, texts_in, to_text
 from ..store import atomic_folder, atomic_write, fingerprint, write_json
 
@@ -99,10 +99,10 @@ def _marker_of(bank, files):
 
 def _files_of(bank):
     "The text of each `SKILL.md`, by the name of its folder"
-    files, n = {}, len(bank.active())
+    files, n = {}, len(bank.items('active'))
     if n > MOST_SKILLS:
         raise ValueError(f'the bank has {n} active items, but a folder can hold {MOST_SKILLS}')
-    for o in bank.active():
+    for o in bank.items('active'):
         name = slug(o.id, files)
         files[name] = to_text(o, name)
         if len(files[name].encode()) > LARGEST:
@@ -206,14 +206,14 @@ def _suspicions_of_rest(extra):
 
 def _add_examined(bank, o):
     "Add `o` to `bank` under an id that is free there, active or quarantined"
-    if o.id in bank or o.id in bank.removed:
-        field = 'mistake_id' if isinstance(o, Mistake) else 'skill_id'
-        o = replace(o, **{field: ''})
+    if bank.get(o.id) or o.id in bank.removed:
+        o = with_id(o, '')
     told = _suspicions_of_rest(o.extra)
-    new = admit(bank, replace(o, extra={}))
+    new = examined(replace(o, extra={}))
     if told:
-        bank.quarantine(new, [*new.provenance.get('quarantined', []), *told])
+        quarantine(new, [*new.provenance.get('quarantined', []), *told])
     new.extra = o.extra
+    bank.add(new)
 
 # %% ../../nbs/445_skills.skill_md.ipynb #a5d575b0
 def _empty_bank(d):
