@@ -16,7 +16,7 @@ from skillrl.skills.bank import Mistake, rollback, Skill, SkillBank, version_pat
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.consolidation import consolidate
 from skillrl.skills.guard import LIMITS, as_data, examine, examined, suspicions
-from skillrl.skills.guard_rules import EXAMPLES, HIDDEN, clean
+from skillrl.skills.guard import EXAMPLES, HIDDEN, clean
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.skills.teachers import LLMTeacher
@@ -368,7 +368,7 @@ def test_no_text_takes_long():
 SLOWEST = """
 import json, re, time
 from skillrl.skills.guard import suspicions
-from skillrl.skills.guard_rules import EXAMPLES, RULES
+from skillrl.skills.guard import EXAMPLES, RULES
 def took(look, text):
     start = time.perf_counter()
     look(text)
