@@ -25,7 +25,6 @@ import skillrl.envs.search.router as search
 import skillrl.envs.webshop.router as webshop
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.embedding import Idf, TfidfEncoder, VectorIndex, frame, stems, terms, words_and_pairs
-from skillrl.skills.ranking import category_by_neighbours
 from skillrl.skills.retrieval import Retriever, official_block
 from skillrl.formats import load_memories
 
@@ -144,6 +143,17 @@ def variants(goals):
         'terms of lexical mode': Counted(terms, goals),
         'runs of 3 to 5 letters': Counted(letters, goals),
     }
+
+def category_by_neighbours(tasks, labels, encoder):
+    "For each task the share of votes of each label, by the nearest of the other tasks"
+    index = VectorIndex(encoder.encode(tasks))
+    out = []
+    for i, vector in enumerate(index.vectors):
+        similarities, others = np.delete(index(vector), i), np.delete(np.arange(len(tasks)), i)
+        nearest = others[similarities == similarities.max(initial=-1)]
+        votes = Counter(labels[j] for j in nearest)
+        out.append({c: n/votes.total() for c, n in votes.items()})
+    return out
 
 def accuracy(goals, kinds, encoder):
     "Mean share of right votes"

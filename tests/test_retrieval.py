@@ -11,9 +11,8 @@ import skillrl.envs.search.router as search
 import skillrl.envs.webshop.router as webshop
 from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank
-from skillrl.skills.embedding import TfidfEncoder, stem, terms
-from skillrl.skills.encoders import CachedEncoder
-from skillrl.skills.ranking import COUNTING, category_by_neighbours, sought
+from skillrl.skills.embedding import CachedEncoder, TfidfEncoder, stem, terms
+from skillrl.skills.ranking import COUNTING, sought
 from skillrl.skills.retrieval import advice, official_block, render
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.formats import load_memories
@@ -666,31 +665,6 @@ def test_nearest_source_goal_wins_with_counted_words():
     for c in CATEGORIES:
         for i, n in enumerate(THINGS):
             assert r.retrieve(ASK[c].format(n, 'shelf')).ids[0] == f'{c}_{i:03d}'
-
-# --- categories from neighbours
-
-def test_votes_are_shared_among_the_equally_near():
-    enc = Known(a=[1, 0], b=[1, 0], c=[1, 0], d=[0, 1], e=[.6, .8])
-    assert category_by_neighbours(list('abcde'), ['x', 'x', 'y', 'z', 'z'], enc) == [
-        dict(x=0.5, y=0.5),
-        dict(x=0.5, y=0.5),
-        dict(x=1),
-        dict(z=1),
-        dict(z=1),
-    ]
-    assert category_by_neighbours(['?', 'a', 'd'], ['x', 'y', 'z'], enc) == [
-        dict(y=0.5, z=0.5),
-        dict(x=0.5, z=0.5),
-        dict(x=0.5, y=0.5),
-    ]
-    assert category_by_neighbours(['a', 'a'], ['x', 'y'], enc) == [dict(y=1), dict(x=1)]
-
-def test_a_goal_never_votes_for_itself():
-    assert category_by_neighbours(['a'], ['x'], Known(a=[1])) == [{}]
-    assert category_by_neighbours([], [], Known(a=[1])) == []
-    goals = [ASK[c].format(n, 'shelf') for c in CATEGORIES for n in THINGS]
-    own = list(range(len(goals)))
-    assert all(i not in v for i, v in zip(own, category_by_neighbours(goals, own, TfidfEncoder(goals))))
 
 # --- a router
 

@@ -4,16 +4,17 @@
 
 # %% auto #0
 __all__ = ['stop_words', 'Array', 'stem', 'terms', 'Idf', 'TfIdf', 'stems', 'words_and_pairs', 'frame', 'Encoder', 'TfidfEncoder',
-           'unit', 'encode_queries', 'VectorIndex']
+           'unit', 'encode_queries', 'VectorIndex', 'FolderEncoder', 'CachedEncoder']
 
 # %% ../../nbs/440_skills.embedding.ipynb #c4f1cd11
-import math, re
+import hashlib, io, math, re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
-from typing import Protocol
 from fastcore.basics import patch
-from ..store import data_path, fingerprint, read_json
+from itertools import accumulate
+from pathlib import Path
+from typing import Protocol
+from ..store import atomic_write, data_path, fingerprint, read_json
 
 # %% ../../nbs/440_skills.embedding.ipynb #20a5779b
 class Array(Protocol):
@@ -31,10 +32,8 @@ def _singular(word):
     plural = word.endswith('s') and len(word) > 3 and not word.endswith(('ss', 'us', 'is'))
     return word[:-1] if plural else word
 
-def stem(
-    word:str, # Lower case
-)->str:
-    "`word` without plural, -ing, -ed and final e; words for one state under one name"
+def stem(word:str)->str:
+    "`word`, in lower case, without plural, -ing, -ed and final e; words for one state under one name"
     word = _singular(word)
     for ending in ('ing', 'ed'):
         if word.endswith(ending) and len(word) - len(ending) > 3:
@@ -44,9 +43,7 @@ def stem(
     return _english['states'].get(word, word)
 
 # %% ../../nbs/440_skills.embedding.ipynb #424cf5c0
-def terms(
-    text:str,
-)->dict[str, float]: # Term → weight; a joined pair of neighbours weighs half
+def terms(text:str)->dict[str, float]: # Term → weight; a joined pair of neighbours weighs half
     "What `text` is about"
     words = re.findall(r'[a-z]+', text.lower().replace("'s", ''))
     kept = [None if w in stop_words else stem(w) for w in words]
@@ -112,10 +109,8 @@ def stems(text:str)->list[str]:
 def _runs(words, n):
     return [' '.join(words[i:i+n]) for i in range(len(words) - n + 1)]
 
-def words_and_pairs(
-    words:Sequence[str], # Stems in order
-)->Counter: # '^' being the start
-    "How often each word occurs, and each pair of neighbours"
+def words_and_pairs(words:Sequence[str])->Counter: # '^' being the start
+    "How often each of `words`, stems in order, occurs, and each pair of neighbours"
     words = ['^', *words]
     return Counter(_runs(words, 1) + _runs(words, 2))
 
@@ -170,9 +165,7 @@ def features(self:TfidfEncoder, text:str)->dict[int, float]:
     return {self.columns[key]: v for key, v in values.items() if key in self.columns}
 
 # %% ../../nbs/440_skills.embedding.ipynb #b9f9b75f
-def unit(
-    vectors:Sequence, # Array (n,d)
-)->Array: # The same shape, float32
+def unit(vectors:Sequence)->Array: # (n,d), the same shape, float32
     "`vectors` with rows of length one; rows of zeros stay"
     import numpy as np
     rows = np.asarray(vectors, np.float32)
@@ -222,82 +215,227 @@ class VectorIndex:
     def __init__(self,
         vectors:Sequence, # Array (n,d) or a list of rows, of any length; ValueError if a number is not finite
     ):
-        self._room = unit(_matrix(vectors))
-        self.n = len(vectors)
+        self.vectors = unit(_matrix(vectors))
 
-    def __len__(self)->int:
-        return self.n
-    @property
-    def vectors(self)->Array:
-        return self._room[:self.n]
-    @property
-    def dim(self)->int:
-        return self._room.shape[1]
-
-    def _check(self, d):
-        if d == self.dim:
-            return
-        raise ValueError(f'the index holds vectors of {self.dim} numbers and this one has {d}: '
-                         'use the encoder it was built with')
+    def __call__(self,
+        query:Sequence, # As many numbers as a row has; ValueError for another count
+    )->Array: # (n,), from -1 to 1; 0 where either is zero
+        "Cosine of every row with `query`"
+        import numpy as np
+        direction = unit(_matrix([query]))[0]
+        dim = self.vectors.shape[1]
+        if not len(self.vectors):
+            return np.zeros(0, np.float32)
+        if len(direction) != dim:
+            raise ValueError(f'the index holds vectors of {dim} numbers and this one has {len(direction)}: '
+                             'use the encoder it was built with')
+        return np.round(self.vectors @ direction, 6)
 
 # %% ../../nbs/440_skills.embedding.ipynb #10e8d032
 @patch
-def __call__(self:VectorIndex,
-    query:Sequence, # `dim` numbers; ValueError for another count
-)->Array: # (n,), from -1 to 1; 0 where either is zero
-    "Cosine of every row with `query`"
-    import numpy as np
-    direction = unit(_matrix([query]))[0]
-    if not self.n:
-        return np.zeros(0, np.float32)
-    self._check(len(direction))
-    return np.round(self.vectors @ direction, 6)
-
-@patch
 def top(self:VectorIndex,
-    query:Sequence, # `dim` numbers
+    query:Sequence, # As many numbers as a row has
     k:int,          # How many; fewer come back if the index is smaller
 )->tuple[Array, Array]: # Row numbers, the most similar first, and their similarities
     "The `k` rows nearest to `query`"
     import numpy as np
     cosines = self(query)
-    k = min(k, self.n)
+    k = min(k, len(cosines))
     if k < 1:
         return np.zeros(0, int), np.zeros(0, np.float32)
-    least = np.partition(cosines, self.n - k)[self.n - k]
+    least = np.partition(cosines, -k)[-k]
     rows = np.flatnonzero(cosines >= least)
     rows = rows[np.argsort(-cosines[rows], kind='stable')][:k]
     return rows, cosines[rows]
 
-# %% ../../nbs/440_skills.embedding.ipynb #f8021afb
+# %% ../../nbs/440_skills.embedding.ipynb #abd9ef4d
+_POOLINGS = 'mean', 'cls', 'lasttoken'
+_POOLING_FILE = '1_Pooling/config.json'
+
+def _pooling_of(path):
+    "How the model in the folder `path` wants its tokens pooled"
+    file = path/_POOLING_FILE
+    if not file.exists():
+        return 'mean'
+    settings = read_json(file)
+    if not isinstance(settings, dict):
+        raise ValueError(f'{file} holds no object: copy the model again')
+    chosen = [_pooling_name(k) for k, on in settings.items() if k.startswith('pooling_mode_') and on is True]
+    chosen = chosen or [settings.get('pooling_mode', 'mean')]
+    if len(chosen) == 1 and chosen[0] in _POOLINGS:
+        return chosen[0]
+    named = ' and '.join(map(str, chosen))
+    raise ValueError(f'{file} asks for pooling by {named}: choose a model with one of {", ".join(_POOLINGS)}')
+
+def _pooling_name(key):
+    "`pooling_mode_mean_tokens` → `mean`"
+    return key.removeprefix('pooling_mode_').removesuffix('_tokens').removesuffix('_token')
+
+# %% ../../nbs/440_skills.embedding.ipynb #bb552ea6
+def _pooled(hidden, mask, how):
+    "One vector for each text, of the last layer (n,t,d) and a mask (n,t) that is 1 where there is text"
+    import torch
+    if how == 'mean':
+        text = mask.bool().unsqueeze(-1)
+        return hidden.masked_fill(~text, 0).sum(1)/text.sum(1).clamp(min=1)
+    if how == 'lasttoken':
+        places = torch.arange(mask.shape[1], device=mask.device)
+        chosen = torch.where(mask.bool(), places, -1).argmax(1)
+    else:
+        chosen = mask.argmax(1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), chosen]
+
+# %% ../../nbs/440_skills.embedding.ipynb #0c3ae5ad
+def _query_prefix(path):
+    "What the folder says stands before a query; documents have nothing before them"
+    file = path/'config_sentence_transformers.json'
+    settings = read_json(file) if file.exists() else {}
+    prompts = settings.get('prompts') if isinstance(settings, dict) else None
+    return str(prompts.get('query') or '') if isinstance(prompts, dict) else ''
+
+def _contents(path):
+    "16 hex digits that change with the model in the folder `path`"
+    sha = hashlib.sha256()
+    patterns = ('*.json', '*.txt', '*.model', '*.safetensors', _POOLING_FILE)
+    for file in sorted(f for p in patterns for f in path.glob(p)):
+        sha.update(file.name.encode())
+        with open(file, 'rb') as f:
+            while block := f.read(1 << 20):
+                sha.update(block)
+    return sha.hexdigest()[:16]
+
+# %% ../../nbs/440_skills.embedding.ipynb #dcd4b617
+_NEEDED = {'config.json': ['config.json'], 'weights (*.safetensors)': ['*.safetensors'],
+           'a tokenizer (tokenizer.json, vocab.txt or *.model)': ['tokenizer.json', 'vocab.txt', '*.model']}
+
+class FolderEncoder:
+    "A Hugging Face encoder in a local folder: its last layer pooled as the folder says, to unit length"
+    def __init__(self,
+        path:str|Path, # From `save_pretrained`, with tokenizer; FileNotFoundError names what is missing
+        batch_size:int=32, # Number of texts at once
+    ):
+        self.path = Path(path)
+        self.batch_size = batch_size
+        self.model = None
+        if not self.path.is_dir():
+            raise FileNotFoundError(f'there is no folder {path}: '
+                                    'download it with `hf download`, or name the folder of a model')
+        for what, patterns in _NEEDED.items():
+            if not any(any(self.path.glob(p)) for p in patterns):
+                raise FileNotFoundError(
+                    f'{path} lacks {what}: save model and tokenizer there with `save_pretrained`')
+        self.pooling = _pooling_of(self.path)
+        self.query_prefix = _query_prefix(self.path)
+        self.name = f'{self.path.name}-{_contents(self.path)}'
+
+# %% ../../nbs/440_skills.embedding.ipynb #47241758
 @patch
-def append(self:VectorIndex,
-    vectors:Sequence, # Array (m,d); ValueError if its rows have another length
-)->None:
-    "Put `vectors` behind the rows that are there"
-    import numpy as np
-    new = unit(_matrix(vectors))
-    if not len(new):
+def _load(self:FolderEncoder):
+    "Model and tokenizer into memory, once"
+    if self.model is not None:
         return
-    if not self.n and not self.dim:
-        self._room = np.zeros((0, new.shape[1]), np.float32)
-    self._check(new.shape[1])
-    n = self.n + len(new)
-    if n > len(self._room):
-        room = np.zeros((max(n, 2*self.n), self.dim), np.float32)
-        room[:self.n] = self.vectors
-        self._room = room
-    self._room[self.n:n] = new
-    self.n = n
+    from skillrl.llm.placement import load_tokenizer, quietly
+    try:
+        with quietly():
+            self.tokenizer = load_tokenizer(self.path)
+            self.model = _load_model(self.path)
+    except Exception as e:
+        raise ValueError(f'the encoder in {self.path} cannot be read ({e}): save or copy it again') from e
+    self.tokenizer.padding_side = 'right'
+    if self.tokenizer.pad_token is None:
+        self.tokenizer.pad_token = self.tokenizer.eos_token
+    longest = getattr(self.model.config, 'max_position_embeddings', 512)
+    self.max_length = min(self.tokenizer.model_max_length, longest)
+
+def _load_model(path):
+    import torch
+    from transformers import AutoModel
+    safely = dict(local_files_only=True, use_safetensors=True, trust_remote_code=False)
+    model, info = AutoModel.from_pretrained(path, dtype=torch.float32, output_loading_info=True, **safely)
+    missing = [k for k in info['missing_keys'] if 'pooler' not in k]
+    if missing:
+        raise ValueError(f'its weights lack {min(missing)}')
+    return model.eval()
+
+# %% ../../nbs/440_skills.embedding.ipynb #02c4d211
+@patch
+def _encode_batch(self:FolderEncoder, texts):
+    "Rows for a few texts"
+    import torch
+    inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_length,
+                            return_tensors='pt')
+    ids, mask = inputs['input_ids'], inputs['attention_mask']
+    with torch.inference_mode():
+        hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+    return _pooled(hidden, mask, self.pooling).numpy()
 
 @patch
-def remove(self:VectorIndex,
-    rows:Sequence[int], # Row numbers; IndexError for one that is not there
-)->None:
-    "Drop `rows`; later ones move up"
+def encode(self:FolderEncoder,
+    texts:Sequence[str], # n of them
+)->Array: # (n,d), float32; ValueError if the model cannot be read
+    "One unit row a text; zeros for a blank one"
     import numpy as np
-    bad = [r for r in rows if not 0 <= r < self.n]
-    if bad:
-        raise IndexError(f'there is no row {bad[0]} in an index of {self.n}: rows count from 0')
-    self._room = np.delete(self.vectors, rows, axis=0)
-    self.n = len(self._room)
+    self._load()
+    out = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
+    filled = [i for i, text in enumerate(texts) if text.strip()]
+    for start in range(0, len(filled), self.batch_size):
+        batch = filled[start:start+self.batch_size]
+        out[batch] = self._encode_batch([texts[i] for i in batch])
+    return unit(out)
+
+# %% ../../nbs/440_skills.embedding.ipynb #d4b4690d
+class CachedEncoder:
+    "An encoder with a memory on disk"
+    def __init__(self,
+        encoder:Encoder,
+        folder:str|Path, # Where rows are kept; encoders may share it
+    ):
+        self.encoder = encoder
+        self.name = encoder.name
+        self.query_prefix = getattr(encoder, 'query_prefix', '')
+        self.folder = Path(folder)/fingerprint(encoder.name)
+
+    def file(self, text:str)->Path:
+        "Where the row of `text` is kept"
+        key = hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()
+        return self.folder/f'{key}.npy'
+
+# %% ../../nbs/440_skills.embedding.ipynb #00cab49b
+@patch
+def _read(self:CachedEncoder, text):
+    "The row kept for `text`, or None"
+    import numpy as np
+    try:
+        row = np.load(self.file(text), allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    whole = row.ndim == 1 and row.dtype == np.float32 and np.isfinite(row).all()
+    return row if whole else None
+
+# %% ../../nbs/440_skills.embedding.ipynb #34555fb4
+@patch
+def _make(self:CachedEncoder, texts):
+    "Text → row from the encoder, written down"
+    import numpy as np
+    made = dict(zip(texts, np.asarray(self.encoder.encode(texts), np.float32)))
+    for text, row in made.items():
+        data = io.BytesIO()
+        np.save(data, row, allow_pickle=False)
+        atomic_write(self.file(text), data.getvalue())
+    return made
+
+@patch
+def encode(self:CachedEncoder,
+    texts:Sequence[str], # n of them
+)->Array: # (n,d), float32; OSError if a row cannot be written
+    "One row a text, from disk where it is there"
+    import numpy as np
+    if not texts:
+        return self.encoder.encode(texts)
+    rows = {text: self._read(text) for text in dict.fromkeys(texts)}
+    new = [text for text, row in rows.items() if row is None]
+    if new:
+        rows |= self._make(new)
+    if len({len(row) for row in rows.values()}) > 1:
+        rows = self._make(list(rows))
+    return np.stack([rows[text] for text in texts])

@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['COUNTING', 'Pools', 'TemplateRanker', 'OfficialRanker', 'sought', 'tasks_of', 'LexicalRanker', 'Query',
-           'EmbeddingRanker', 'category_by_neighbours']
+           'EmbeddingRanker']
 
 # %% ../../nbs/455_skills.ranking.ipynb #c3fb9cd4
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -249,21 +248,3 @@ def __call__(self:EmbeddingRanker,
         own = [o for o in own if scores[o.id] > self.threshold]
         own.sort(key=lambda o: -scores[o.id])
     return Pools(own, pools.general, pools.mistakes, scores=scores)
-
-# %% ../../nbs/455_skills.ranking.ipynb #8e8493ac
-def category_by_neighbours(
-    tasks:Sequence[str],
-    labels:Sequence[str], # Category of each
-    encoder:Encoder,
-)->list[dict[str, float]]: # For each task, category → share of the votes; empty for a task without others
-    "What category each task is, going by the nearest of the other tasks"
-    import numpy as np
-    index = VectorIndex(encoder.encode(tasks))
-    out = []
-    for i, vector in enumerate(index.vectors):
-        similarities = np.delete(index(vector), i)
-        others = np.delete(np.arange(len(tasks)), i)
-        nearest = others[similarities == similarities.max(initial=-1)]
-        votes = Counter(labels[j] for j in nearest)
-        out.append({c: n/votes.total() for c, n in votes.items()})
-    return out
