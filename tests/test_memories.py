@@ -12,7 +12,7 @@ from skillrl.skills.bank import Mistake, SkillBank
 from skillrl.skills.consolidation import similarity
 from skillrl.skills.evidence import EpisodeReader
 from skillrl.skills.guard import examine
-from skillrl.skills.memories import abstract, bank_from_memories, chain, memory_case
+from skillrl.skills.memories import _abstract, bank_from_memories, _chain, _memory_case
 from skillrl.envs.search.router import question_category
 from skillrl.envs.webshop.router import shop_category
 from skillrl.skills.retrieval import Retriever
@@ -86,10 +86,10 @@ def answer(messages):
     ('price $45.99 now', 'price [Price_Constraint] now'), ('below 50.00 dollars', 'below [Price_Constraint]'),
     ('a (b', 'a (b')])
 def test_what_holds_for_one_episode_only_goes(text, out):
-    assert abstract(text) == out
+    assert _abstract(text) == out
 
 def test_a_chain_of_verbs_whatever_their_spelling():
-    def verbs(pattern): return chain(Memory('m', 'g', 'success', planning_pattern=pattern))
+    def verbs(pattern): return _chain(Memory('m', 'g', 'success', planning_pattern=pattern))
     pattern = 'Search [Place] -> Take[Object] -> take the [Object] -> HeatIn[X]'
     assert verbs(pattern) == ('search', 'take', 'heat')
     assert verbs('look_for -> GoTo[Desk]') == ('look', 'go') and verbs('') == ()
@@ -135,7 +135,7 @@ def test_a_bank_by_counting(env, load):
     sane(bank, {kind(m) for m in memories})
     assert bank == bank_of(memories)
     assert bank.metadata == dict(memories=len(memories), won=len(select(memories, success=True)), version=0)
-    often = Counter((kind(m), chain(m)) for m in memories if m.success and chain(m))
+    often = Counter((kind(m), _chain(m)) for m in memories if m.success and _chain(m))
     assert set(bank.categories) == {c for (c, _), n in often.items() if n > 1}
     assert Retriever(bank).retrieve(memories[0].goal).ids
     ids = {m.id for m in memories}
@@ -150,7 +150,7 @@ def test_a_skill_says_what_its_category_aims_at():
 @needs_real
 def test_the_619_official_memories_load():
     assert {env: len(official(env)) for env in counts} == counts
-    assert all(memory_case(m).lines for env in counts for m in official(env))
+    assert all(_memory_case(m).lines for env in counts for m in official(env))
 
 def test_a_rewording_does_not_stay_beside_the_original():
     said = [('Warm it', 'Put the egg into the microwave.'), ('Warm it up', 'put the egg into the microwave')]

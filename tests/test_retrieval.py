@@ -12,13 +12,13 @@ import skillrl.envs.webshop.router as webshop
 from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.embedding import CachedEncoder, TfidfEncoder, stem, terms
-from skillrl.skills.ranking import COUNTING, sought
+from skillrl.skills.ranking import _COUNTING, _sought
 from skillrl.skills.retrieval import advice, official_block, render
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.formats import load_memories
 
 WORLDS = dict(alfworld=alfworld, webshop=webshop, search=search)
-PROCEDURE = COUNTING | {stem(w) for w in ROUTER.procedure}
+PROCEDURE = _COUNTING | {stem(w) for w in ROUTER.procedure}
 
 def Retriever(bank, mode='lexical', *, router=ROUTER, **kw):
     return retrieval.Retriever(bank, mode, router=router, **kw)
@@ -278,7 +278,7 @@ def test_questions(goal, category):
     ],
 )
 def test_thing(goal, word):
-    assert word in sought(goal, PROCEDURE) if word else not sought(goal, PROCEDURE)
+    assert word in _sought(goal, PROCEDURE) if word else not _sought(goal, PROCEDURE)
 
 def test_terms_of_odd_text():
     for t in ('', '   ', '123 !!', 'the of and', 'É'):

@@ -7,9 +7,9 @@ import yaml
 from banks import next_id, skills
 from published import PUBLISHED_BANKS, published_bank
 from skillrl.skills.bank import Mistake, quarantine, retire, Skill, SkillBank
-from skillrl.skills.skill_md import LARGEST, MOST_SKILLS
+from skillrl.skills.skill_md import LARGEST, _MOST_SKILLS
 from skillrl.skills.skill_md import check_skill_md, from_skill_md, rule_problems, to_skill_md
-from skillrl.skills.skill_text import from_text, layout, slug, split_text, summary, to_text, visible_part
+from skillrl.skills.skill_text import from_text, _layout, slug, split_text, _summary, to_text, _visible_part
 
 links = pytest.mark.skipif(sys.platform == 'win32', reason='making a link needs rights on Windows')
 
@@ -152,14 +152,14 @@ def test_what_a_reader_sees_is_what_is_read():
         o, evil = odd_item(rng), odd_item(rng)
         if type(o) is not type(evil):
             continue
-        front, body = visible_part(o, 'x')
+        front, body = _visible_part(o, 'x')
         front['metadata']['skillrl'] = json.dumps({k: v for k, v in vars(evil).items()})
         text = f'---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{body}\n'
         try:
             got = from_text(text, 'x')
         except ValueError:
             continue
-        there = visible_part(got, 'x')
+        there = _visible_part(got, 'x')
         assert there[1] == body and all(
             there[0].get(k) == v for k, v in front.items() if k != 'metadata'
         ), i
@@ -168,8 +168,8 @@ def test_every_fields_reach_the_body():
     for o in kitchen().items():
         for k in ('title', 'principle', 'when_to_apply', 'description', 'why_it_happens', 'how_to_avoid'):
             if k in vars(o):
-                assert getattr(o, k) in layout(o)
-        assert o.title.rstrip('.') in summary(o)
+                assert getattr(o, k) in _layout(o)
+        assert o.title.rstrip('.') in _summary(o)
 
 # --- what people do to a file ---
 
@@ -316,7 +316,7 @@ def test_too_large_to_be_read_back_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="'big' would be larger"):
         to_skill_md(SkillBank([Skill('big', 't', 'p', provenance={'x': 'y' * LARGEST})]), tmp_path/'s')
     with pytest.raises(ValueError, match='but a folder can hold'):
-        to_skill_md(SkillBank([Skill(f'i{n}', 't', 'p') for n in range(MOST_SKILLS + 1)]), tmp_path/'s')
+        to_skill_md(SkillBank([Skill(f'i{n}', 't', 'p') for n in range(_MOST_SKILLS + 1)]), tmp_path/'s')
     assert not os.listdir(tmp_path)
 
 # --- strangers' files ---
@@ -401,7 +401,7 @@ def test_a_foreign_skill(tmp_path):
 def test_no_text_is_lost_in_import(body, principle):
     o = from_text(page(body=body), 'eggs')
     assert o.principle == principle
-    assert body.strip() in (layout(o), o.extra.get('skill_md', {}).get('body', ''))
+    assert body.strip() in (_layout(o), o.extra.get('skill_md', {}).get('body', ''))
     assert from_text(to_text(o, 'eggs'), 'eggs') == o
     assert not body or to_text(o, 'eggs').endswith(f'---\n\n{body.strip()}\n')
 

@@ -15,7 +15,7 @@ from skillrl.llm.reply import ChatReply, Outage
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.builders import build_teacher
-from skillrl.skills.guard import RejectedLog, as_data, example_in, rejected_table
+from skillrl.skills.guard import RejectedLog, as_data, _example_in, rejected_table
 from skillrl.config import EvolutionConfig
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.questions import MISTAKE, SCHEMAS, SKILL, Question, case, prompt
@@ -594,7 +594,7 @@ def test_a_server_without_schemas_is_read_as_before_and_asked_once_in_vain():
 
 @pytest.mark.parametrize('kind', SCHEMAS)
 def test_every_prompt_has_an_example_that_is_not_taken_for_an_answer(kind):
-    shown = example_in(prompt(kind))
+    shown = _example_in(prompt(kind))
     assert isinstance(shown, list)
     assert shown
     assert all(o.keys() <= SCHEMAS[kind]['properties'].keys() for o in shown)

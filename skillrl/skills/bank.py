@@ -97,8 +97,7 @@ def count_episode(
 def usefulness(o:Entry)->Rate:
     "Share of episodes won among those that were shown `o`"
     won = o.stats.get('wins', 0)
-    lost = o.stats.get('losses', 0)
-    return wilson(won, won + lost)
+    return wilson(won, won + o.stats.get('losses', 0))
 
 # %% ../../nbs/04_skills.bank.ipynb #3aafca9c
 def retire(
@@ -123,8 +122,7 @@ def release(o:Entry)->None: # ValueError if it is not quarantined
     if o.status != 'quarantined':
         raise ValueError(f'{o.id!r} is {o.status}, not quarantined; there is nothing to release')
     o.status = 'active'
-    renamed = dict(quarantined='released')
-    o.provenance = {renamed.get(k, k): v for k, v in o.provenance.items()}
+    o.provenance = {'released' if k == 'quarantined' else k: v for k, v in o.provenance.items()}
 
 # %% ../../nbs/04_skills.bank.ipynb #ba4c0001
 def _sections(bank):
@@ -396,8 +394,8 @@ def from_dict(cls:SkillBank, d:dict)->SkillBank: # ValueError names the row and 
 # %% ../../nbs/04_skills.bank.ipynb #c5b4b589
 def versions(folder:str|Path)->list[int]:
     "Version numbers of the banks in `folder`, ascending"
-    found = (re.fullmatch(r'v(\d{4,})\.json', p.name) for p in Path(folder).glob('v*.json'))
-    return sorted(int(m[1]) for m in found if m)
+    found = [p.stem for p in Path(folder).glob('v*.json')]
+    return sorted(int(name[1:]) for name in found if re.fullmatch(r'v\d{4,}', name))
 
 def version_path(
     folder:str|Path,       # Where versions are kept

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HIDDEN', 'RULES', 'EXAMPLES', 'LIMITS', 'clean', 'rejection_reasons', 'as_data', 'suspicions', 'examine', 'examined',
-           'example_in', 'without_example', 'repeats_example', 'RejectedLog', 'rejected_table']
+           'without_example', 'repeats_example', 'RejectedLog', 'rejected_table']
 
 # %% ../../nbs/425_skills.guard.ipynb #fd81b194
 import html, json, re, unicodedata
@@ -405,7 +405,7 @@ def examined(
 # %% ../../nbs/425_skills.guard.ipynb #67b1d83c
 _example = re.compile(r'^```json\n(.*?)\n```$', re.M | re.S)
 
-def example_in(prompt:str)->object: # As JSON has it; None where there is no example
+def _example_in(prompt):
     "The worked example of an answer in `prompt`, a system message"
     for text in _example.findall(prompt):
         try:
@@ -432,7 +432,7 @@ def repeats_example(
     prompt:str, # That it answers
 )->bool:
     "Does `said` hold a sentence of the example in `prompt`?"
-    return not _sentences(said).isdisjoint(_sentences(example_in(prompt)))
+    return not _sentences(said).isdisjoint(_sentences(_example_in(prompt)))
 
 # %% ../../nbs/425_skills.guard.ipynb #ef08e0c9
 class RejectedLog:
