@@ -16,7 +16,7 @@ from skillrl.skills.bank import Mistake, rollback, Skill, SkillBank, version_pat
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.consolidation import consolidate
 from skillrl.skills.guard import LIMITS, as_data, examine, examined, suspicions
-from skillrl.skills.guard import EXAMPLES, HIDDEN, clean
+from skillrl.skills.guard import _EXAMPLES, HIDDEN, _clean
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.skills.teachers import LLMTeacher
@@ -87,7 +87,7 @@ def test_the_set_is_large_and_mixed():
 
 def speaks(line, text):
     "Does `line` repeat four words of `text` in a row?"
-    ws, said = clean(text, 5000).casefold().split(), clean(line).casefold()
+    ws, said = _clean(text, 5000).casefold().split(), _clean(line).casefold()
     return any(' '.join(ws[i : i + 4]) in said for i in range(max(1, len(ws) - 3)))
 
 @each_kind
@@ -307,10 +307,7 @@ def test_fields_of_the_wrong_kind_are_kept_out():
         ),
     )
     assert odd.id == '' and not odd.extra and len(odd.provenance['quarantined']) == 2
-    assert (
-        examined(Skill('', 'Eggs', 'Look in the fridge.', category='mistakes')).category
-        == 'general'
-    )
+    assert (examined(Skill('', 'Eggs', 'Look in the fridge.', category='mistakes')).category == 'general')
 
 def test_a_category_that_the_evidence_is_not_about():
     o = Skill('', 'Where egg is kept', 'Look for egg in fridge 1.', category='cool')
@@ -368,7 +365,7 @@ def test_no_text_takes_long():
 SLOWEST = """
 import json, re, time
 from skillrl.skills.guard import suspicions
-from skillrl.skills.guard import EXAMPLES, RULES
+from skillrl.skills.guard import _EXAMPLES, RULES
 def took(look, text):
     start = time.perf_counter()
     look(text)
@@ -376,11 +373,11 @@ def took(look, text):
 worst = ['', 0]
 for name, rule in RULES.items():
     words = {w.lower() for w in re.findall(r'(?<![\\\\A-Za-z])[A-Za-z]{2,}', rule.pattern)}
-    for w in [*sorted(words), 'rules are', EXAMPLES[name]]:
+    for w in [*sorted(words), 'rules are', _EXAMPLES[name]]:
         for fill in ('x'*1000, 'x '*500, '_'*1000, ' '*1000, (w + ' ')*500, (w + '_')*500):
             worst = max(worst, [f'{name}: {w}', took(rule.search, f'{w} {fill}'[:1001])], key=lambda x: x[1])
 starts = ['skill ', 'report ', 'delete ', 'remember ', 'rules are ', 'ignore ', 'always ', 'in every task ']
-for w in [*EXAMPLES.values(), *starts]:
+for w in [*_EXAMPLES.values(), *starts]:
     for fill in ('x'*990, 'x '*495, '_'*990):
         worst = max(worst, [w, took(suspicions, w + fill)], key=lambda x: x[1])
 print(json.dumps(worst))
@@ -396,7 +393,7 @@ def test_no_keyword_starts_an_endless_search():
 # ---- honest advice
 
 def test_every_rule_finds_its_example():
-    assert not [n for n, t in EXAMPLES.items() if n not in suspicions(t)]
+    assert not [n for n, t in _EXAMPLES.items() if n not in suspicions(t)]
 
 def refused(items):
     return [(o.id or o.title, r) for o in items for r in examine(o)]

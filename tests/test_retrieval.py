@@ -95,10 +95,7 @@ def test_the_issue_example():
             about('egg', 'cool', 1, 'principle'),
         ]
     )
-    assert Retriever(bank).retrieve('put a hot egg in garbagecan.').ids == [
-        'cool_001',
-        'clean_001',
-    ]
+    assert Retriever(bank).retrieve('put a hot egg in garbagecan.').ids == ['cool_001', 'clean_001']
 
 def test_general_skills_are_ranked_too():
     general = [

@@ -303,9 +303,7 @@ def test_ids_that_share_a_name(tmp_path):
         'heat_001', 'Heat-001', 'HEAT 001', 'con', 'CON', 'nul.', 'com1', 'café', 'cafe\u0301', 'Cafe',
         '../x', '/x', 'x', '..', '鸡', '蛋', 'a'*90, 'a'*91, '-', 'skill',
     ]
-    names = to_skill_md(
-        SkillBank([Skill(i, f't {n}', f'p {n}') for n, i in enumerate(ids)]), tmp_path/'s'
-    )
+    names = to_skill_md(SkillBank([Skill(i, f't {n}', f'p {n}') for n, i in enumerate(ids)]), tmp_path/'s')
     assert len(set(names)) == len(ids)
     assert not check_skill_md(tmp_path/'s')
     assert not {'con', 'nul', 'com1', 'aux'} & set(names)

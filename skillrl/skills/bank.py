@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from fastcore.basics import patch
 from ..routing import Router
-from .bank_formats import (
-    check_bank, put_back, read_entries, read_ids, to_foreign, unknown_fields)
+from .bank_formats import read_parts, to_foreign
 from ..stats import Rate, wilson
 from ..store import read_json, write_json
 from ..tables import Table
@@ -377,19 +376,7 @@ def _skill(category, row):
 @patch(cls_method=True)
 def from_dict(cls:SkillBank, d:dict)->SkillBank: # ValueError names the row and the field that are wrong
     "A bank from what `to_dict` gave, an official bank, or Krill's"
-    check_bank(d)
-    metadata, found = dict(d.get('metadata') or {}), {}
-    for key in ('task_specific_skills', 'query_type_skills'):
-        for c in d.get(key) or {}:
-            found.setdefault(c, []).extend(read_entries(d[key], c, partial(_skill, c)))
-    specific = put_back(found, metadata.pop('our_categories', None) or {})
-    general = read_entries(d, 'general_skills', partial(_skill, 'general'))
-    mistakes = read_entries(d, 'common_mistakes', partial(build, Mistake))
-    removed = read_ids(d, 'removed_ids')
-    searches = 'query_type_skills' in d and 'task_specific_skills' not in d
-    searches = searches or d.get('task_key') == 'query_type_skills'
-    key = 'query_type_skills' if searches else 'task_specific_skills'
-    return cls(general, specific, mistakes, metadata, unknown_fields(d), removed, key)
+    return cls(**read_parts(d, _skill, partial(build, Mistake)))
 
 # %% ../../nbs/04_skills.bank.ipynb #c5b4b589
 def versions(folder:str|Path)->list[int]:

@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from ..routing import Router, as_router
 from .bank import Mistake, Skill, SkillBank
 from .embedding import Encoder
-from .ranking import EmbeddingRanker, LexicalRanker, OfficialRanker, TemplateRanker
+from .ranking import EmbeddingRanker, LexicalRanker, TemplateRanker
 from ..tables import Table
 
 # %% ../../nbs/05_skills.retrieval.ipynb #a08fff28
@@ -126,7 +126,7 @@ def _ranker(settings, items, router, encoder):
     "(task, category) → `Pools`, as the mode says"
     categories = [router.canonical(o.category) for o in items]
     if settings.mode == 'official':
-        return OfficialRanker(items)
+        return TemplateRanker(items, [o.category for o in items], official=True)
     if settings.mode == 'template':
         return TemplateRanker(items, categories)
     if settings.mode == 'lexical':
