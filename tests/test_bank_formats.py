@@ -26,8 +26,7 @@ def official_row(id):
 def official(key='task_specific_skills'):
     mistake = dict(mistake_id='err_001', description='d', why_it_happens='w', how_to_avoid='h')
     return {'general_skills': [official_row('gen_001'), official_row('gen_002')],
-            key: {'pick_and_place': [official_row('pic_001')], 'heat': []},
-            'common_mistakes': [mistake],
+            key: {'pick_and_place': [official_row('pic_001')], 'heat': []}, 'common_mistakes': [mistake],
             'metadata': {'source': 'o3', 'n': 3}}
 
 @pytest.mark.parametrize('key', ['task_specific_skills', 'query_type_skills'])
@@ -74,13 +73,12 @@ def official_lookup(goal, d):
 def principles(rows):
     return [r['principle'] for r in rows]
 
-LOOKED_UP = dict(
-    pick=['put a mug in desk.', 'put some egg on countertop.'],
-    look=['look at bowl under the desklamp.', 'examine the cd with the desklamp.'],
-    clean=['put a clean plate in cabinet.', 'clean some fork and put it in drawer.'],
-    heat=['put a hot egg in sinkbasin.', 'heat some potato and put it in fridge.'],
-    cool=['put a cool apple in microwave.', 'cool some bread and put it in countertop.'],
-    pick_two=['put two pencil in drawer.', 'find two pillow and put them in sofa.'])
+LOOKED_UP = dict(pick=['put a mug in desk.', 'put some egg on countertop.'],
+                 look=['look at bowl under the desklamp.', 'examine the cd with the desklamp.'],
+                 clean=['put a clean plate in cabinet.', 'clean some fork and put it in drawer.'],
+                 heat=['put a hot egg in sinkbasin.', 'heat some potato and put it in fridge.'],
+                 cool=['put a cool apple in microwave.', 'cool some bread and put it in countertop.'],
+                 pick_two=['put two pencil in drawer.', 'find two pillow and put them in sofa.'])
 
 def of_kinds(*kinds):
     def skill(category, i):

@@ -17,21 +17,15 @@ from skillrl.trajectory import select
 
 consolidate = partial(consolidation.consolidate, router=ROUTER)
 
-GOALS = dict(
-    pick='put a {} in shelf.',
-    heat='heat some {} and put it in shelf.',
-    cool='cool some {} and put it in shelf.',
-    clean='put a clean {} in shelf.',
-    look='look at {} under the desklamp.',
-    pick_two='put two {} in shelf.',
-)
+GOALS = dict(pick='put a {} in shelf.', heat='heat some {} and put it in shelf.',
+             cool='cool some {} and put it in shelf.', clean='put a clean {} in shelf.',
+             look='look at {} under the desklamp.', pick_two='put two {} in shelf.')
 
 def said(line, *episodes, category='general', thing='egg', title='Note', kinds=None):
     "A proposal of `episodes`, from goals of `kinds`"
     goals = [GOALS[k].format(thing) for k in (kinds or ([category] if category in GOALS else []))]
-    return Skill(
-        '', title, line, category=category, source_tasks=goals, provenance=dict(trajectories=list(episodes))
-    )
+    return Skill('', title, line, category=category, source_tasks=goals,
+                 provenance=dict(trajectories=list(episodes)))
 
 def lines(bank):
     return sorted(advice(o) for o in bank.items('active'))
@@ -44,50 +38,31 @@ def state(bank):
 def heap(seed, n=150):
     "Proposals such as a careless teacher makes: copies, rewordings, rivals, notes filed anywhere, mistakes"
     rng, out = random.Random(seed), []
-    common = [
-        'Open a closed {} before you leave it.',
-        'Open the closed {} before leaving it.',
-        'Before you leave a closed {}, open it.',
-        'Open each closed {} before you leave it',
-        'Never leave a {} closed.',
-        'Leave the {} closed.',
-    ]
+    common = ['Open a closed {} before you leave it.', 'Open the closed {} before leaving it.',
+              'Before you leave a closed {}, open it.', 'Open each closed {} before you leave it',
+              'Never leave a {} closed.', 'Leave the {} closed.']
     for i in range(n):
         thing = rng.choice(['egg', 'mug', 'pan', 'potato'])
         kind = rng.choice([*GOALS])
         ids = [f't{rng.randrange(60)}' for _ in range(rng.randint(1, 3))]
-        line = rng.choice(
-            [
-                *(c.format(rng.choice(['drawer', 'cabinet'])) for c in common),
-                f'To {kind}: ' + rng.choice(['take, heat, move.', 'take, move.', 'heat, take.']),
-                f'Look for {thing} in {rng.choice(["drawer", "cabinet"])} {rng.randint(1, 3)}.',
-                f'Look for {thing} in fridge.',
-                f'Search cabinet {rng.randint(1, 3)} for {thing} '
-                'as soon as you have seen what lies on the countertops.',
-            ]
-        )
+        line = rng.choice([
+            *(c.format(rng.choice(['drawer', 'cabinet'])) for c in common),
+            f'To {kind}: ' + rng.choice(['take, heat, move.', 'take, move.', 'heat, take.']),
+            f'Look for {thing} in {rng.choice(["drawer", "cabinet"])} {rng.randint(1, 3)}.',
+            f'Look for {thing} in fridge.',
+            f'Search cabinet {rng.randint(1, 3)} for {thing} '
+            'as soon as you have seen what lies on the countertops.',
+        ])
         category = rng.choice(['general', kind])
         if rng.random() < .2:
             out.append(
-                Mistake(
-                    '',
-                    f'Mistake {i % 3}',
-                    'It costs time.',
-                    line,
-                    source_tasks=[GOALS[kind].format(thing)],
-                    provenance=dict(trajectories=ids),
-                )
+                Mistake('', f'Mistake {i % 3}', 'It costs time.', line,
+                        source_tasks=[GOALS[kind].format(thing)], provenance=dict(trajectories=ids))
             )
         else:
             out.append(
-                said(
-                    line,
-                    *ids,
-                    category=category,
-                    thing=thing,
-                    kinds=[kind],
-                    title=rng.choice(['Note', 'Advice']),
-                )
+                said(line, *ids, category=category, thing=thing, kinds=[kind],
+                     title=rng.choice(['Note', 'Advice']))
             )
     return out
 
@@ -156,14 +131,12 @@ def test_different_facts_both_survive(a, b):
 
 @pytest.mark.parametrize(
     'a,b',
-    [
-        ('Look for egg in fridge 1.', 'Look for egg in fridge 2.'),
-        ('Look for egg in cabinet 4.', 'Look for egg in cabinet 5.'),
-        ('Look for egg in fridge.', 'Look for egg in drawer 2.'),
-        ('To heat: take, heat, move.', 'To heat: heat, take, move.'),
-        ('Open what is closed.', 'Do not open what is closed.'),
-        ('The egg is kept in fridge 1.', 'The egg is kept in shelf 2.'),
-    ],
+    [('Look for egg in fridge 1.', 'Look for egg in fridge 2.'),
+     ('Look for egg in cabinet 4.', 'Look for egg in cabinet 5.'),
+     ('Look for egg in fridge.', 'Look for egg in drawer 2.'),
+     ('To heat: take, heat, move.', 'To heat: heat, take, move.'),
+     ('Open what is closed.', 'Do not open what is closed.'),
+     ('The egg is kept in fridge 1.', 'The egg is kept in shelf 2.')],
 )
 def test_of_two_rivals_the_better_supported_stays(a, b):
     for winner, items in ((a, [said(a, 'x', 'y'), said(b, 'z')]), (b, [said(a, 'x'), said(b, 'y', 'z')])):
@@ -171,16 +144,13 @@ def test_of_two_rivals_the_better_supported_stays(a, b):
         new = consolidate(bank, items)
         assert [advice(o) for o in new] == lines(bank) == [winner]
         assert [(r['advice'], r['support']) for r in bank.metadata['left_out']] == [
-            (b if winner == a else a, 1)
-        ]
+            (b if winner == a else a, 1)]
 
 @pytest.mark.parametrize(
     'a,b',
-    [
-        ('Look for egg in drawer 4.', 'look for EGG in drawer 4'),
-        ('Open a closed cabinet before you leave it.', 'Before you leave it, open the closed cabinet!'),
-        ('Search the fridge first for eggs.', 'First search the fridge for an egg.'),
-    ],
+    [('Look for egg in drawer 4.', 'look for EGG in drawer 4'),
+     ('Open a closed cabinet before you leave it.', 'Before you leave it, open the closed cabinet!'),
+     ('Search the fridge first for eggs.', 'First search the fridge for an egg.')],
 )
 def test_rewordings_are_one_and_share_their_evidence(a, b):
     bank = SkillBank()
@@ -206,18 +176,13 @@ def test_more_evidence_turns_a_bank_round_and_leaves_a_trace():
     assert bank.get(first.id).status == 'retired'
     assert 'drawer 1' in first.provenance['retired']
     assert consolidate(bank, [said('Look for egg in shelf 1.', *'abcdef')]) == [], (
-        'what was retired comes back by a decision, not by repetition'
-    )
+        'what was retired comes back by a decision, not by repetition')
 
 @pytest.mark.parametrize(
     'category,kinds,section',
-    [
-        ('general', ['heat', 'heat'], 'heat'),
-        ('general', ['heat', 'cool'], 'general'),
-        ('heat', ['heat', 'cool'], 'heat'),
-        ('heat', ['heat', 'cool', 'pick'], 'general'),
-        ('general', [], 'general'),
-    ],
+    [('general', ['heat', 'heat'], 'heat'), ('general', ['heat', 'cool'], 'general'),
+     ('heat', ['heat', 'cool'], 'heat'), ('heat', ['heat', 'cool', 'pick'], 'general'),
+     ('general', [], 'general')],
 )
 def test_evidence_decides_between_general_and_specific(category, kinds, section):
     bank = SkillBank()
@@ -238,27 +203,23 @@ def test_advice_in_a_bank_becomes_general_when_others_say_it_too():
 def test_a_sentence_about_one_thing_is_never_general():
     bank = SkillBank()
     consolidate(
-        bank, [said('Look for egg in drawer 1.', k, category=k) for k in ('pick', 'heat', 'cool', 'clean')]
-    )
+        bank, [said('Look for egg in drawer 1.', k, category=k) for k in ('pick', 'heat', 'cool', 'clean')])
     assert [o.category for o in bank.items('active')] == ['clean']
 
 def test_mistakes_and_skills_are_kept_apart():
     bank = SkillBank()
     consolidate(
         bank,
-        [
-            said('Plan ahead.', 'x'),
-            Mistake('', 'Haste', '', 'Plan ahead.', provenance=dict(trajectories=['y'])),
-        ],
+        [said('Plan ahead.', 'x'),
+         Mistake('', 'Haste', '', 'Plan ahead.', provenance=dict(trajectories=['y']))],
     )
     assert counts(bank) == dict(general=1, mistakes=1)
     assert [support(o) for o in bank.items('active')] == [1, 1]
 
 def test_capacity_keeps_the_best_supported_and_then_the_most_useful():
     bank, things = SkillBank(), ['egg', 'mug', 'pan', 'pot', 'cup']
-    consolidate(
-        bank, [said(f'Look for {x} in drawer 1.', *range(2), thing=x, category='pick') for x in things]
-    )
+    consolidate(bank,
+                [said(f'Look for {x} in drawer 1.', *range(2), thing=x, category='pick') for x in things])
     for o in bank.items('active'):
         count_episode([o], 'pan' in o.principle)
     new = consolidate(bank, [said('Look for fork in drawer 2.', *'abc', category='pick')], 2)
@@ -293,12 +254,8 @@ def test_a_hostile_proposal_wins_nothing_and_blocks_nothing():
 
 @pytest.mark.parametrize(
     'o',
-    [
-        Skill('', None, 3, ['x']),
-        Skill('', 'Note', 'egg ' * 500),
-        Skill('', 'Note', 'Open it.', category='a/b'),
-        Mistake('', '', None, {}),
-    ],
+    [Skill('', None, 3, ['x']), Skill('', 'Note', 'egg ' * 500),
+     Skill('', 'Note', 'Open it.', category='a/b'), Mistake('', '', None, {})],
 )
 def test_fields_of_the_wrong_kind_end_in_quarantine(o):
     bank = SkillBank()
@@ -334,14 +291,10 @@ def test_a_bank_of_krills_is_read_and_consolidated():
 
 @pytest.mark.parametrize(
     'line,about',
-    [
-        ('Look for egg in drawer 4.', 'look for egg'),
-        ('look for egg  in Fridge', 'look for egg'),
-        ('To find two: take, move.', 'to find two'),
-        ('When heating: open the microwave first.', 'when heating: open the microwave first'),
-        ('Go to shelf 1.', 'go to shelf 1'),
-        ('Never leave the fridge open.', 'leave the fridge open'),
-    ],
+    [('Look for egg in drawer 4.', 'look for egg'), ('look for egg  in Fridge', 'look for egg'),
+     ('To find two: take, move.', 'to find two'),
+     ('When heating: open the microwave first.', 'when heating: open the microwave first'),
+     ('Go to shelf 1.', 'go to shelf 1'), ('Never leave the fridge open.', 'leave the fridge open')],
 )
 def test_subjects(line, about):
     assert subject(line) == about
