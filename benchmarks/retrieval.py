@@ -24,7 +24,7 @@ import skillrl.envs.alfworld.router as alfworld
 import skillrl.envs.search.router as search
 import skillrl.envs.webshop.router as webshop
 from skillrl.skills.bank import SkillBank
-from skillrl.skills.embedding import Idf, TfidfEncoder, VectorIndex, frame, stems, terms, words_and_pairs
+from skillrl.skills.embedding import Idf, TfidfEncoder, VectorIndex, _frame, stems, terms, _words_and_pairs
 from skillrl.skills.retrieval import Retriever, official_block
 from skillrl.formats import load_memories
 
@@ -138,8 +138,8 @@ def variants(goals):
     default = TfidfEncoder(goals)
     return {
         'words, pairs and frame (the default)': default,
-        'words and pairs': Counted(lambda g: words_and_pairs(stems(g)), goals),
-        'frame alone': Counted(lambda g: frame(stems(g), default.common), goals),
+        'words and pairs': Counted(lambda g: _words_and_pairs(stems(g)), goals),
+        'frame alone': Counted(lambda g: _frame(stems(g), default.common), goals),
         'terms of lexical mode': Counted(terms, goals),
         'runs of 3 to 5 letters': Counted(letters, goals),
     }

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from skillrl.skills.embedding import (CachedEncoder, FolderEncoder, TfidfEncoder, VectorIndex, _pooled,
-                                      encode_queries, frame, stems, unit, words_and_pairs)
+                                      encode_queries, _frame, stems, _unit, _words_and_pairs)
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
 
@@ -36,14 +36,14 @@ def test_the_words_weigh_what_sklearn_says():
     text = pytest.importorskip('sklearn.feature_extraction.text')
     theirs = (
         text.TfidfVectorizer(
-            analyzer=lambda t: [*words_and_pairs(stems(t)).elements()], smooth_idf=True, norm='l2'
+            analyzer=lambda t: [*_words_and_pairs(stems(t)).elements()], smooth_idf=True, norm='l2'
         )
         .fit_transform(GOALS)
         .toarray()
     )
     e = TfidfEncoder(GOALS)
     ours = e.encode(GOALS)[:, [i for (part, _), i in e.columns.items() if part == 'words']]
-    assert np.allclose(unit(ours) @ unit(ours).T, theirs @ theirs.T, atol=1e-5)
+    assert np.allclose(_unit(ours) @ _unit(ours).T, theirs @ theirs.T, atol=1e-5)
     assert np.allclose((ours**2).sum(1), 0.75, atol=1e-6)
 
 def test_the_frame_blanks_rare_words_only():
@@ -52,8 +52,8 @@ def test_the_frame_blanks_rare_words_only():
         for n in 'egg mug apple pan pot cup bowl fork knife plate bread potato'.split()
     ])
     assert e.common == {'put', 'a', 'heat', 'in', 'shelf'}
-    assert frame(stems('put a hot spoon in shelf'), e.common)['a heat _'] == 1
-    a, b = (e.frame.weigh(frame(stems(f'put a hot {n} in shelf.'), e.common)) for n in ('egg', 'mug'))
+    assert _frame(stems('put a hot spoon in shelf'), e.common)['a heat _'] == 1
+    a, b = (e.frame.weigh(_frame(stems(f'put a hot {n} in shelf.'), e.common)) for n in ('egg', 'mug'))
     assert a == b
 
 def test_no_more_columns_than_its_size(monkeypatch):

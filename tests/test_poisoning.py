@@ -326,13 +326,13 @@ def test_no_text_takes_long():
 SLOWEST = """
 import json, re, time
 from skillrl.skills.guard import suspicions
-from skillrl.skills.guard import _EXAMPLES, RULES
+from skillrl.skills.guard import _EXAMPLES, _RULES
 def took(look, text):
     start = time.perf_counter()
     look(text)
     return time.perf_counter() - start
 worst = ['', 0]
-for name, rule in RULES.items():
+for name, rule in _RULES.items():
     words = {w.lower() for w in re.findall(r'(?<![\\\\A-Za-z])[A-Za-z]{2,}', rule.pattern)}
     for w in [*sorted(words), 'rules are', _EXAMPLES[name]]:
         for fill in ('x'*1000, 'x '*500, '_'*1000, ' '*1000, (w + ' ')*500, (w + '_')*500):
