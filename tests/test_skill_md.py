@@ -495,7 +495,7 @@ def test_paths_in_other_words(tmp_path, monkeypatch, name):
 def test_too_many(tmp_path, monkeypatch):
     import skillrl.skills.skill_md as module
 
-    monkeypatch.setattr(module, 'MOST_SKILLS', 3)
+    monkeypatch.setattr(module, '_MOST_SKILLS', 3)
     for i in range(4):
         put(tmp_path, f'eggs-{i}', page(f'name: eggs-{i}\ndescription: d'))
     with pytest.raises(ValueError, match='holds 4 skills, more than 3'):
