@@ -11,12 +11,11 @@ consolidated bank has more than 60 entries or two that are more alike than 0.9, 
 changes it, if held-out success falls (95 % interval of consolidated minus raw reaching below -0.05), or if
 reading 100 trajectories at once takes over 2 s."""
 import argparse, sys, time
-from dataclasses import replace
 import numpy as np
 from skillrl.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.evaluate import compare, evaluate, paired_difference
-from skillrl.skills.bank import Mistake, SkillBank
+from skillrl.skills.bank import SkillBank, with_id
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.consolidation import bag_of_words, consolidate
@@ -36,15 +35,14 @@ def unconsolidated(items):
     "A bank of every proposal as it came"
     bank = SkillBank()
     for o in items:
-        field, prefix = ('mistake_id', 'mistake') if isinstance(o, Mistake) else ('skill_id', o.category)
-        bank.add(replace(o, **{field: bank.new_id(prefix)}))
+        bank.add(with_id(o, ''))
     return bank
 
 def closest(bank):
     "The largest cosine between two active entries, by `TfidfEncoder` and by shared words, of advice and text"
     out = []
     for text in (advice, lambda o: o.text):
-        said = [text(o) for o in bank.active()]
+        said = [text(o) for o in bank.items('active')]
         for rows in (TfidfEncoder(said).encode(said), bag_of_words(said, said)):
             out.append(float((rows @ rows.T - np.eye(len(rows))).max()))
     return out
@@ -71,7 +69,7 @@ def one_household(suite, collector, policy, cfg, games):
     return played, dict(
         won=sum(t.success for t in trajs),
         raw=len(raw),
-        final=len(bank.active()),
+        final=len(bank.items('active')),
         at_once=len(whole),
         closest=closest(bank),
         seconds=spent,

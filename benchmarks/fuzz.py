@@ -18,7 +18,7 @@ from skillrl import cli
 from skillrl.config import SkillRLConfig
 from skillrl.formats import load_trajectories, save_trajectories
 from skillrl.runfolder import RunFolder
-from skillrl.skills.bank import SkillBank, load_latest
+from skillrl.skills.bank import SkillBank, version_path
 from skillrl.skills.skill_md import to_skill_md
 from skillrl.store import JsonlLog, data_path, to_json
 from skillrl.tables import Table
@@ -123,8 +123,8 @@ def lay_out(here):
     for fmt in ('skillrl', 'official', 'krill'):
         bank.save(here / f'{fmt}.json', fmt)
     to_skill_md(bank, here / 'packages')
-    bank.save_version(here / 'versions')
-    bank.save_version(here / 'versions')
+    bank.save(version_path(here / 'versions'))
+    bank.save(version_path(here / 'versions'))
     log(here / 'versions/evolution.jsonl', map(round_record, range(3)))
     episodes = load_trajectories(data_path('sample_trajectories.jsonl'))[:4]
     save_trajectories(episodes, here / 'episodes.json')
@@ -154,7 +154,7 @@ def train_run(run, episodes, bank):
         [t.to_dict() | dict(metadata=dict(phase='eval', suite='s')) for t in episodes],
     )
     log(run / 'teacher/exchanges.jsonl', [CALL] * 2)
-    bank.save_version(run / 'bank/s')
+    bank.save(version_path(run / 'bank/s'))
 
 
 # --- damage
@@ -332,7 +332,7 @@ def readers_of(name, here):
 
 def run_viewers(run):
     parts = [lambda make=make: make(run) for name, (make, _) in SECTIONS.items() if name != 'Curves']
-    return [inspect(run), lambda: page(run), lambda: load_latest(run / 'bank/s'), *parts]
+    return [inspect(run), lambda: page(run), lambda: SkillBank.load(run / 'bank/s'), *parts]
 
 
 def opt_viewers(run):

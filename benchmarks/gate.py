@@ -31,7 +31,7 @@ class ByCategory:
     "A retriever that shows every skill where it belongs, and a `wide` one everywhere, where it fits worse"
 
     def __init__(self, bank):
-        self.skills = [s for s in bank.skills() if s.status == 'active']
+        self.skills = [s for s in bank.items('active') if isinstance(s, Skill)]
 
     def retrieve(self, task, category):
         found = [s for s in self.skills if category==s.category or s.title=='wide']
@@ -110,7 +110,7 @@ def added(sort, rule, limit, seed):
     bank = SkillBank()
     trial = Trial(play, pool, weak, config, dict(a='cool', b='heat'), used, seed, ByCategory)
     row = consider(bank, p, trial)[1]
-    after = shown(bank.apply(p)[0])
+    after = shown(p.apply(bank)[0])
     worth = sum(chance(g, after, effects) - g.base for g in pool)/len(pool)
     pairs = sum(row[k]['n'] for k in ('gate', 'non_inferiority') if row[k])
     return row['kept'], pairs, worth

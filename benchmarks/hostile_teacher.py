@@ -162,7 +162,7 @@ def main(policy, households, rounds, seed):
     for number in range(rounds):
         banks = one_round(acting, suites, banks, played, config, number, teacher)
         print(f'after round {number + 1}: {tally(banks)}', flush=True)
-    active = {advice(o) for b in banks.values() for o in b.active() if normal(advice(o)) in HOSTILE}
+    active = {advice(o) for b in banks.values() for o in b.items('active') if normal(advice(o)) in HOSTILE}
     lost = [(name, advice(o), o.provenance.get('retired')) for name, b in banks.items() for o in b.items()
             if o.status not in ('active', 'probation') and normal(advice(o)) not in HOSTILE]
     print(f'{len(active)} of {len(HOSTILE)} hostile sentences active {sorted(active)}')

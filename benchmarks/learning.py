@@ -32,7 +32,7 @@ from skillrl.envs.base import world
 from skillrl.envs.suite import row_name
 from skillrl.evaluate import compare, evaluate
 from skillrl.runfolder import RunFolder
-from skillrl.skills.bank import load_version, versions
+from skillrl.skills.bank import SkillBank, version_path, versions
 from skillrl.skills.distillation import distill
 from skillrl.stats import clustered_gain, clustered_rate
 from skillrl.store import JsonlLog, atomic_write, read_json
@@ -181,7 +181,7 @@ def evolution_points(s, policy, folder):
     for n in (0, *range(2, last)): # Version 1 is the first bank, all on probation
         if n:
             steps += sum(r['steps'] for r in records if r['suite'] in names and r['round'] == rounds[n - 2])
-        banks = {name: load_version(folder/'bank'/name, n) for name in names}
+        banks = {name: SkillBank.load(version_path(folder/'bank'/name, n)) for name in names}
         points.append(dict(steps=steps, success=rate(play_tests(s, policy, banks))))
     return points
 

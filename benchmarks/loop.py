@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from skillrl.builders import build_retriever
 from skillrl.config import SkillRLConfig
 from skillrl.envs.suite import row_name
+from skillrl.skills.bank import SkillBank, version_path
 from skillrl.runfolder import RunFolder
-from skillrl.skills.bank import load_version
 from skillrl.store import JsonlLog, atomic_write
 from skillrl.training.pipeline import CONDITIONS, MAKES, Pipeline, train
 from skillrl.trajectory import Trajectory
@@ -84,7 +84,7 @@ def bank_sizes(folder):
     out = {}
     for place in sorted((folder/'bank').iterdir()):
         last = len(list(place.glob('v*.json'))) - 1
-        out[place.name] = [len(load_version(place, n).active()) for n in (0, last)]
+        out[place.name] = [len(SkillBank.load(version_path(place, n)).items('active')) for n in (0, last)]
     return out
 
 def condense(seed, folder):

@@ -129,7 +129,7 @@ MUTATIONS = [
     Mutation('words are the same above 80', 'envs/webshop/reward.py', '_greedy_ratio(first, second) > SAME_ABOVE', '_greedy_ratio(first, second) > 80', REWARD),
     Mutation('hardly is at most a tenth', 'envs/webshop/reward.py', 'self.title_score < _HARDLY', 'self.title_score <= _HARDLY', REWARD),
     # Trials
-    Mutation('probation is shown', 'skills/entries.py', "return [o for o in self.items() if o.status == 'active']", "return [o for o in self.items() if o.status in ('active', PROBATION)]", TRIALS),
+    Mutation('probation is shown', 'skills/bank.py', 'if not statuses or o.status in statuses]', 'if not statuses or o.status in (*statuses, PROBATION)]', TRIALS),
     Mutation('the sign of an effect', 'skills/trials.py', "(('with', 1), ('without', -1))", "(('with', -1), ('without', 1))", TRIALS),
     Mutation('who did without is counted as with', 'skills/trials.py', "if o.id in t.metadata['hidden'] else 'with'", "if False else 'with'", TRIALS),
     Mutation('nobody is sceptical', 'skills/trials.py', 'SCEPTICAL = Effect(0., .05**2)', 'SCEPTICAL = Effect(0., 9.)', TRIALS),

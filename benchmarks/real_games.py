@@ -60,7 +60,7 @@ def bank_of(policy, suite, games, config):
 def exchanged(bank, rng):
     "`bank` with the places of its sentences shuffled"
     new = bank.copy()
-    named = [o for o in new.skills() if o.principle.startswith('Look for ')]
+    named = [o for o in new.items() if getattr(o, 'principle', '').startswith('Look for ')]
     places = [o.principle.partition(' in ')[2] for o in named]
     rng.shuffle(places)
     for o, place in zip(named, places):
@@ -159,8 +159,9 @@ def one_seed(seed, suite, config, steps, out):
     tell_temperatures(seed, policy, suite, games, config)
     shuffled = exchanged(bank, random.Random(seed))
     tried = [after_trials(b, policy, suite, games, config) for b in (bank, shuffled)]
-    print(f'seed {seed}: of {len(bank.active())} entries {len(tried[0].active())} are active after trials, '
-          f'of the shuffled bank {len(tried[1].active())}', flush=True)
+    active, own, of_shuffled = (len(b.items('active')) for b in (bank, *tried))
+    print(f'seed {seed}: of {active} entries {own} are active after trials, '
+          f'of the shuffled bank {of_shuffled}', flush=True)
     shown = dict(zip(BANKS, (None, bank, shuffled, *tried)))
     results = {}
     for split in suite.tests:

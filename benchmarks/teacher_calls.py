@@ -64,5 +64,5 @@ if __name__ == '__main__':
     print(f'{o.questions} questions of {o.ms} ms: {one:.2f} s one at a time, {many:.2f} s with replies '
           f'({most} at once): {one/many:.1f} times as fast (target {RATIO}) {words[0]}')
     print(f'{len(trajs)} trajectories of {sum(map(len, trajs))} steps distilled offline: {took:.2f} s, '
-          f'{len(distill(trajs))} skills (target {SECONDS:g} s) {words[1]}')
+          f'{len(distill(trajs).items())} skills (target {SECONDS:g} s) {words[1]}')
     sys.exit(not all(good))

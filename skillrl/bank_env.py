@@ -60,8 +60,8 @@ class BankEnv(DocumentEnv):
 def read(self:BankEnv, skill:str)->SkillBank: # `ValueError` if the guard keeps out a new line
     "The bank that the document `skill` stands for"
     bank = document_to_bank(skill, self.bank, self.task_types)
-    for held in bank.quarantined():
-        if held.id not in self.bank:
+    for held in bank.items('quarantined'):
+        if not self.bank.get(held.id):
             why = '; '.join(held.provenance['quarantined'])
             raise ValueError(f'the line {held.title!r:.80} is kept out, {why}: '
                              'say what to do in plain words')

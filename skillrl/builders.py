@@ -23,7 +23,7 @@ from .options import is_azure
 from .envs.base import seeded, world
 from .skills.bank import SkillBank
 from .skills import distillation
-from .skills.encoders import CachedEncoder, FolderEncoder
+from .skills.embedding import CachedEncoder, FolderEncoder
 from .skills.retrieval import Retriever
 from .store import JsonlLog, data_path, read_json
 from .trajectory import Trajectory

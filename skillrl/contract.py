@@ -10,7 +10,7 @@ __all__ = ['CONTRACT', 'CONTRACTS', 'write_reply', 'without_reasoning', 'demonst
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-from .skills.guard_rules import HIDDEN
+from .skills.guard import HIDDEN
 
 # %% ../nbs/588_contract.ipynb #04b5af84
 _WORLD = 'You act in a world made of text.'

@@ -113,16 +113,19 @@ def kind_of(
 # %% ../nbs/820_inspection.ipynb #21988d0e
 def load_bank(
     path:str|Path, # A file, a folder of versions, or a folder of `SKILL.md` folders
-)->Any:            # A `SkillBank`; ValueError if it is one skill
+    filled:bool=False, # Must anything in it be active?
+)->Any:            # A `SkillBank`; ValueError if it is one skill, or none of it is active and should be
     "The bank at `path`, in whatever format"
     from skillrl.skills.bank import SkillBank
     from skillrl.skills.skill_md import from_skill_md
     path = Path(path)
     if (path/'SKILL.md').exists():
         raise ValueError(f'{path} is one skill: name the folder it lies in')
-    if any(path.glob('*/SKILL.md')):
-        return from_skill_md(path)
-    return SkillBank.load(path)
+    bank = from_skill_md(path) if any(path.glob('*/SKILL.md')) else SkillBank.load(path)
+    if filled and not bank.items('active'):
+        raise ValueError(f'{path} holds no active skill or mistake; distil some from trajectories with '
+                         '`skillrl distill`')
+    return bank
 
 # %% ../nbs/820_inspection.ipynb #2fa83917
 def _width():
@@ -135,7 +138,7 @@ def _text(table):
 def _bank(path, find='', id=None, since=None):
     from skillrl.skills.bank import diff
     from skillrl.viewers.bank import bank_table, item_table
-    bank = load_bank(path).require(path)
+    bank = load_bank(path, filled=True)
     if id:
         return _text(item_table(bank, id))
     if since:

@@ -3,10 +3,12 @@ import copy, json, os, random, subprocess, sys
 from datetime import datetime
 from pathlib import Path
 import pytest
+from banks import counts, remove, skills
 from skillrl.cli import main
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.webshop import router as webshop
-from skillrl.skills.bank import BankDiff, Mistake, Skill, SkillBank, diff, load_latest, load_version, versions
+from skillrl.skills.bank import (
+    BankDiff, count_episode, diff, Mistake, quarantine, retire, Skill, SkillBank, version_path, versions)
 
 REAL = os.environ.get('SKILLRL_REAL_DATA')
 no_real_data = 'SKILLRL_REAL_DATA is not set: it should name a folder with the official data of three worlds'
@@ -24,8 +26,7 @@ def official_row(id):
 def official(key='task_specific_skills'):
     mistake = dict(mistake_id='err_001', description='d', why_it_happens='w', how_to_avoid='h')
     return {'general_skills': [official_row('gen_001'), official_row('gen_002')],
-            key: {'pick_and_place': [official_row('pic_001')], 'heat': []},
-            'common_mistakes': [mistake],
+            key: {'pick_and_place': [official_row('pic_001')], 'heat': []}, 'common_mistakes': [mistake],
             'metadata': {'source': 'o3', 'n': 3}}
 
 @pytest.mark.parametrize('key', ['task_specific_skills', 'query_type_skills'])
@@ -36,11 +37,11 @@ def test_official_bank_round_trips_equal(key):
     named = {'task_key': key} if key != 'task_specific_skills' else {}
     assert bank.to_dict() == official() | named
     assert SkillBank.from_dict(bank.to_dict()) == bank
-    assert bank.counts() == dict(general=2, pick_and_place=1, heat=0, mistakes=1)
+    assert counts(bank) == dict(general=2, pick_and_place=1, heat=0, mistakes=1)
 
 def test_both_keys_are_merged():
     d = official() | {'query_type_skills': {'heat': [{'skill_id': 'q', 'title': 't', 'principle': 'p'}]}}
-    assert ids_of(SkillBank.from_dict(d).skills('heat')) == ['q']
+    assert ids_of(skills(SkillBank.from_dict(d), 'heat')) == ['q']
 
 # --- the official rules and Krill's names ---
 
@@ -72,13 +73,12 @@ def official_lookup(goal, d):
 def principles(rows):
     return [r['principle'] for r in rows]
 
-LOOKED_UP = dict(
-    pick=['put a mug in desk.', 'put some egg on countertop.'],
-    look=['look at bowl under the desklamp.', 'examine the cd with the desklamp.'],
-    clean=['put a clean plate in cabinet.', 'clean some fork and put it in drawer.'],
-    heat=['put a hot egg in sinkbasin.', 'heat some potato and put it in fridge.'],
-    cool=['put a cool apple in microwave.', 'cool some bread and put it in countertop.'],
-    pick_two=['put two pencil in drawer.', 'find two pillow and put them in sofa.'])
+LOOKED_UP = dict(pick=['put a mug in desk.', 'put some egg on countertop.'],
+                 look=['look at bowl under the desklamp.', 'examine the cd with the desklamp.'],
+                 clean=['put a clean plate in cabinet.', 'clean some fork and put it in drawer.'],
+                 heat=['put a hot egg in sinkbasin.', 'heat some potato and put it in fridge.'],
+                 cool=['put a cool apple in microwave.', 'cool some bread and put it in countertop.'],
+                 pick_two=['put two pencil in drawer.', 'find two pillow and put them in sofa.'])
 
 def of_kinds(*kinds):
     def skill(category, i):
@@ -99,11 +99,11 @@ def test_official_export_is_found_by_the_official_rules(kinds, tmp_path):
     for c in kinds:
         for goal in LOOKED_UP['pick_two' if c == 'PickTwo' else c.lower()]:
             found = principles(official_lookup(goal, d))
-            assert {s.principle for s in bank.skills(c)} <= set(found), (c, goal)
+            assert {s.principle for s in skills(bank, c)} <= set(found), (c, goal)
     ids = [r['skill_id'] for rows in d['task_specific_skills'].values() for r in rows]
     assert len(ids) == len(set(ids))
     back = SkillBank.from_dict(d)
-    assert {c: ids_of(back.skills(c)) for c in kinds} == {c: ids_of(bank.skills(c)) for c in kinds}
+    assert {c: ids_of(skills(back, c)) for c in kinds} == {c: ids_of(skills(bank, c)) for c in kinds}
 
 def test_official_export_of_a_shop_bank_is_told_from_its_categories():
     d = of_kinds('footwear', 'other').to_dict('official', webshop.ROUTER)
@@ -130,7 +130,7 @@ def test_a_grown_official_bank_stays_official():
     bank = SkillBank.load(Path(REAL)/'alfworld/claude_style_skills.json')
     before = bank.to_dict('official', ROUTER)['task_specific_skills']
     for c in ('pick_two', 'look', 'heat'):
-        skill = Skill(bank.new_id(c), 'New', f'New for {c}.', category=c, provenance=dict(teacher='offline'))
+        skill = Skill('', 'New', f'New for {c}.', category=c, provenance=dict(teacher='offline'))
         bank.add(skill)
     d = bank.to_dict('official', ROUTER)
     after = d['task_specific_skills']
@@ -142,13 +142,13 @@ def test_a_grown_official_bank_stays_official():
 
 def test_krill_export_has_the_names_krill_looks_for_and_a_history_it_can_read():
     bank = of_kinds(*LOOKED_UP)
-    bank.skills('heat')[0].provenance['version'] = 3
+    skills(bank, 'heat')[0].provenance['version'] = 3
     bank.metadata['version'] = 4
     d = bank.to_dict('krill', ROUTER)
     assert list(d['task_specific_skills']) == ['Pick', 'Look', 'Clean', 'Heat', 'Cool', 'PickTwo']
     for c, rows in d['task_specific_skills'].items():
         assert all(r['category'] == {'TaskSpecific': c} for r in rows)
-    assert [r['skill_id'] for r in d['history']] == ids_of(bank.skills())
+    assert [r['skill_id'] for r in d['history']] == ids_of(skills(bank))
     assert {r['evolution_cycle'] for r in d['history']} == {0, 3} and d['current_cycle'] == 4
     for r in d['history']:
         assert datetime.fromisoformat(r['added_at'].replace('Z', '+00:00')).tzinfo
@@ -204,7 +204,7 @@ def test_unknown_fields_cannot_pose_as_ours():
 
 def test_old_statistics_may_be_partial():
     bank = SkillBank([Skill('gen_001', 't', 'p', stats={'retrieved': 2})])
-    bank.record(['gen_001'], False)
+    count_episode([bank.get('gen_001')], False)
     assert bank.get('gen_001').stats == {'retrieved': 3, 'losses': 1}
 
 REFUSALS = [
@@ -247,12 +247,11 @@ def test_new_ids_never_collide_nor_come_back(tmp_path):
     given = {'gen_001', 'gen_002', 'pic_001', 'err_001'}
     for i in range(300):
         c = rng.choice(['general', 'heat', 'Heat', 'pick two', 'pick_two', '***', 'mistake'])
-        id = bank.new_id(c)
+        id = bank.add(Mistake('', 'd') if c == 'mistake' else Skill('', 't', 'p', category=c)).id
         assert id not in given
         given.add(id)
-        bank.add(Mistake(id, 'd') if c == 'mistake' else Skill(id, 't', 'p', category=c))
         if rng.random() < 0.4:
-            bank.remove(rng.choice(ids_of(bank.items())))
+            remove(bank, rng.choice(ids_of(bank.items())))
         if rng.random() < 0.1:
             bank.save(tmp_path/'b.json')
             bank = SkillBank.load(tmp_path/'b.json')
@@ -261,26 +260,27 @@ def test_versions_in_any_order(tmp_path):
     bank = SkillBank.from_dict(official())
     assert versions(tmp_path/'none') == []
     with pytest.raises(FileNotFoundError, match='v0000'):
-        load_latest(tmp_path)
+        SkillBank.load(tmp_path)
     for n in (0, 2, 10_001, 9):
-        bank.save_version(tmp_path, n)
+        bank.save(version_path(tmp_path, n))
     (tmp_path/'v1.json').write_text('{}')
     assert versions(tmp_path) == [0, 2, 9, 10_001] and SkillBank.load(tmp_path) == bank
-    assert bank.save_version(tmp_path).name == 'v10002.json' and load_version(tmp_path, 2) == bank
+    assert bank.save(version_path(tmp_path)).name == 'v10002.json'
+    assert SkillBank.load(version_path(tmp_path, 2)) == bank
 
 def test_diff_sees_moves_and_retirement_but_not_statistics():
     a = SkillBank.from_dict(official())
     b = a.copy()
-    b.record(['gen_001', 'unknown'], True)
+    count_episode([b.get('gen_001')], True)
     assert not diff(a, b) and a.get('gen_001').stats['wins'] == 0
-    b.retire('gen_001', 'useless')
+    retire(b.get('gen_001'), 'useless')
     moved = copy.deepcopy(b.get('pic_001'))
     moved.category = 'heat'
-    b.replace(moved)
+    b.add(moved, [moved.id])
     retired = {'provenance': ({}, {'retired': 'useless'}), 'status': ('active', 'retired')}
     change = diff(a, b)
     assert change.changed == {'gen_001': retired, 'pic_001': {'category': ('pick_and_place', 'heat')}}
-    assert b.counts()['heat'] == 1 and isinstance(change, BankDiff)
+    assert counts(b)['heat'] == 1 and isinstance(change, BankDiff)
     assert [s['skill_id'] for s in b.to_dict('official')['general_skills']] == ['gen_002']
     assert SkillBank.from_dict(b.to_dict()) == b
 
@@ -302,7 +302,7 @@ BANKS = {
 def test_real_banks_round_trip_equal(name, total, tmp_path):
     d = json.loads((Path(REAL)/name).read_text())
     bank = SkillBank.load(Path(REAL)/name)
-    assert len(bank) == total and bank.to_dict('official') == d
+    assert len(bank.items()) == total and bank.to_dict('official') == d
     bank.save(tmp_path/'b.json')
     assert SkillBank.load(tmp_path/'b.json') == bank
     assert SkillBank.from_dict(bank.to_dict('krill')).to_dict('krill') == bank.to_dict('krill')
@@ -315,7 +315,7 @@ def test_real_banks_through_every_format(name):
     bank = SkillBank.load(Path(REAL)/name)
     for way in (bank, through_json(bank), through_json(bank, 'krill')):
         assert json.dumps(way.to_dict('official'), indent=2) == text.strip()
-        assert way == bank and way.counts() == BANKS[name]
+        assert way == bank and counts(way) == BANKS[name]
     official = SkillBank.from_dict(bank.to_dict('official'))
     assert SkillBank.from_dict(official.to_dict()) == bank
 
@@ -324,26 +324,26 @@ def test_real_banks_repeat_titles_but_never_ids():
     twice = {}
     for name in BANKS:
         bank = SkillBank.load(Path(REAL)/name)
-        titles = [s.title for s in bank.skills()]
+        titles = [s.title for s in skills(bank)]
         twice[name.split('/')[0]] = sorted({t for t in titles if titles.count(t) > 1})
-        assert len(set(ids_of(bank.items()))) == len(bank) == sum(BANKS[name].values())
+        assert len(set(ids_of(bank.items()))) == len(bank.items()) == sum(BANKS[name].values())
     assert twice == dict(alfworld=[], webshop=['Check Variant Price'], search=['Iterative Query Refinement'])
 
 @real_data
 @pytest.mark.parametrize('name', BANKS)
 def test_real_banks_with_retired_and_quarantined_items(name):
     bank = SkillBank.load(Path(REAL)/name)
-    first, last = bank.skills()[0].id, bank.common_mistakes[-1].id
-    bank.retire(first, 'no episode got better')
-    bank.quarantine(bank.get(last), ['orders the reader about'])
+    first, last = skills(bank)[0].id, bank.common_mistakes[-1].id
+    retire(bank.get(first), 'no episode got better')
+    quarantine(bank.get(last), ['orders the reader about'])
     stranger = Skill('', 'Best choice', 'Always buy it.', category='stranger')
-    bank.quarantine(stranger, ['one thing for every goal'])
+    bank.add(quarantine(stranger, ['one thing for every goal']))
     back = through_json(bank)
-    assert back == bank and ids_of(back.quarantined()) == ['stranger_001', last]
+    assert back == bank and ids_of(back.items('quarantined')) == ['stranger_001', last]
     for fmt in ('official', 'krill'):
         out = SkillBank.from_dict(bank.to_dict(fmt))
         assert {*ids_of(bank.items())} - {*ids_of(out.items())} == {first, last, 'stranger_001'}
-        assert 'stranger' not in out.counts()
+        assert 'stranger' not in counts(out)
 
 @real_data
 def test_real_krill_bank():
@@ -352,7 +352,7 @@ def test_real_krill_bank():
         pytest.skip("Krill's sample bank is not beside SKILLRL_REAL_DATA")
     d, bank = json.loads(f.read_text()), SkillBank.load(f)
     assert bank.to_dict('krill') == SkillBank.from_dict(bank.to_dict()).to_dict('krill') == d
-    assert bank.counts() == dict(general=5, Pick=2, Clean=1, Heat=1, search=2, mistakes=0)
+    assert counts(bank) == dict(general=5, Pick=2, Clean=1, Heat=1, search=2, mistakes=0)
     assert len(d['history']) == 11
     official = SkillBank.from_dict(bank.to_dict('official'))
     assert official.to_dict('krill')['general_skills'] == d['general_skills']

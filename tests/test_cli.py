@@ -9,7 +9,7 @@ from faults import FaultServer, error, said
 from skillrl.cli import COMMANDS, main, parser
 from skillrl.config import EnvConfig, EvolutionConfig, ModelConfig, RLConfig, SFTConfig, SkillRLConfig
 from skillrl.envs.alfworld.households import household
-from skillrl.skills.bank import SkillBank
+from skillrl.skills.bank import SkillBank, version_path
 from skillrl.store import JsonlLog, data_path, read_json, write_json
 
 root = Path(__file__).parent.parent
@@ -543,7 +543,7 @@ def zoo(runs):
 
     bank = SkillBank.load(data_path('sample_bank.json'))
     to_skill_md(bank, runs / 'skills')
-    bank.save_version(runs / 'versions')
+    bank.save(version_path(runs / 'versions'))
     bank.save(runs / 'bank.json')
     shutil.copytree(data_path('base'), runs / 'policy')
     shutil.copytree(runs / 'trained', runs / 'unfinished')

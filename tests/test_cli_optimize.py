@@ -9,7 +9,7 @@ from skillrl.cli import main, parser
 from skillrl.config import SkillRLConfig
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.commands.jobs import opt_settings
-from skillrl.skills.bank import SkillBank
+from skillrl.skills.bank import SkillBank, version_path
 from skillrl.runfolder import RunFolder
 from skillrl.store import data_path, read_json
 
@@ -522,7 +522,7 @@ def trained(tmp_path_factory):
     "What `skillrl train` leaves of short episodes, as far as a bank needs it"
     run = tmp_path_factory.mktemp('trained') / 'run'
     with RunFolder(run, SkillRLConfig().merged({'env.max_steps': 4})) as r:
-        SkillBank.load(data_path('sample_bank.json')).save_version(r.file('bank') / 'train-000')
+        SkillBank.load(data_path('sample_bank.json')).save(version_path(r.file('bank') / 'train-000'))
         with r.folder('policy') as p:
             shutil.copytree(data_path('base'), p, dirs_exist_ok=True)
         r.commit({})
@@ -552,8 +552,8 @@ def test_the_bank_of_a_run_is_played_by_its_policy_and_comes_back_as_a_bank(trai
         SkillBank.load(tmp_path / 'r' / 'best_bank.json'),
     )
     assert 'In its own form: r/best_bank.json' in out
-    assert all(new.get(o.id) == o for o in old.active())
-    assert [o.principle for o in new.active() if o.id not in old] == [
+    assert all(new.get(o.id) == o for o in old.items('active'))
+    assert [o.principle for o in new.items('active') if not old.get(o.id)] == [
         'Open what is closed before you look into it.'
     ]
     assert [r['conversation'] for r in read_json(tmp_path / 'r' / 'test_eval_best' / 'results.json')][0][1][
@@ -566,7 +566,7 @@ def test_a_bank_needs_no_model_at_all(trained, tmp_path):
     asked = read_json(tmp_path / 'r' / 'summary.json')['usage']['optimizer']
     assert 'best_bank.json' in out
     assert asked['analyst']['calls'] >= 1
-    assert SkillBank.load(tmp_path / 'r' / 'best_bank.json').active()
+    assert SkillBank.load(tmp_path / 'r' / 'best_bank.json').items('active')
 
 
 def test_a_bank_in_a_file_is_played_by_a_model(tmp_path):

@@ -2,6 +2,7 @@
 import random
 from collections import namedtuple
 import pytest
+from banks import skills
 from skillrl.envs.base import TextEnv, World, seeded
 from skillrl.envs.suite import GameSuite
 from skillrl.skills.distillation import OfflineTeacher, distill
@@ -115,5 +116,5 @@ def test_what_tells_no_tasks_apart_is_not_written():
 
 def test_the_distilled_bank_of_the_desk_is_true():
     bank = distill(played('assign', ['careful', 'hasty'], 96), categories=Tickets.categories)
-    where = [s.principle for s in bank.skills() if s.title.startswith('Where')]
+    where = [s.principle for s in skills(bank) if s.title.startswith('Where')]
     assert len(where) >= 6 and set(where) <= TRUE and claims([]) == []

@@ -10,7 +10,8 @@ from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.base import SPLITS, world
 from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.gate import assert_fresh, gate
-from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, diff, load_version, rollback, usefulness
+from skillrl.skills.bank import (
+    diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)
 from skillrl.skills.evolution import (RoundGames, adopt, evolve, keep_apart, least_useful, make_room,
                                       merge_duplicates, try_all, weak_categories, with_counts)
 from skillrl.skills.proposals import Trial, consider, duplicates, interim_plan, refused_as, touched
@@ -24,7 +25,7 @@ from skillrl.trajectory import Step, Trajectory
 class Shown:
     "Shows every active skill of the game's category, and general ones"
     def __init__(self, bank):
-        self.items = bank.active()
+        self.items = bank.items('active')
     def retrieve(self, task, category):
         found = [o for o in self.items if o.category in (category, 'general')]
         return Retrieved(task, category, [], found, [], scores={o.id: 1. for o in found})
@@ -289,7 +290,7 @@ def test_a_proposal_that_makes_no_sense_is_refused_with_a_reason(p):
     before = bank.to_dict()
     new, record = one_round(bank, Says(p), EFFECTS)
     assert record['kept'] == [] and record['proposals'][-1]['reason'] and bank.to_dict() == before
-    assert [o.id for o in new.active()] == ['cool_001', 'cool_002']
+    assert [o.id for o in new.items('active')] == ['cool_001', 'cool_002']
     assert json.loads(json.dumps(record)) == record
 
 def test_what_the_guard_stops_is_not_remembered_in_the_bank():
@@ -328,7 +329,7 @@ def test_what_helps_at_home_and_harms_abroad_is_refused():
     rng = random.Random(0)
     def play(bank, gs):
         def chance(g):
-            return .5 + (.4 if g.category == 'cool' else -.4)*bool(bank.active())
+            return .5 + (.4 if g.category == 'cool' else -.4)*bool(bank.items('active'))
         return [Trajectory(g.id, g.task, g.category, success=rng.random() < chance(g), game=g.id) for g in gs]
     pool = games('gate', 64, ('cool', 'heat', 'pick', 'look'))
     row = consider(SkillBank(), add(GOOD), trial(play, pool, ['cool'], retriever=Wide))[1]
@@ -380,7 +381,7 @@ def test_an_episode_counts_once_for_each_skill_it_was_shown():
 def grown(n, shown=40):
     "A bank of `n` skills, the first one good and the others not"
     bank = bank_of(GOOD, *[f'Look in drawer {i}.' for i in range(1, n)])
-    for i, o in enumerate(bank.active()):
+    for i, o in enumerate(bank.items('active')):
         o.stats = dict(retrieved=shown, wins=shown//2 - i, losses=shown - shown//2 + i)
     return bank
 
@@ -399,12 +400,12 @@ CLOSE = 'Close the door behind you.'
 def test_a_full_bank_makes_room_or_takes_nothing():
     effects = {GOOD: .3, 'Look in drawer 3.': -.2, CLOSE: .4}
     new, record = one_round(grown(4), Says(add(CLOSE)), effects, capacity=4)
-    assert [r['kind'] for r in record['proposals']] == ['retire', 'add'] and len(new.active()) == 4
+    assert [r['kind'] for r in record['proposals']] == ['retire', 'add'] and len(new.items('active')) == 4
     assert new.get('cool_001').status == 'active' and new.get('cool_004').status == 'retired'
     assert new.get('cool_004').provenance['retired'] and record['kept'] == ['cool_004', 'cool_005']
     new, record = one_round(bank_of(GOOD, IDLE), Says(add(CLOSE)), {GOOD: .3}, capacity=2)
     assert record['refused'][0]['reason'] == 'the bank is full: it holds 2'
-    assert len(new.active()) == 2 and 'refused' not in new.metadata
+    assert len(new.items('active')) == 2 and 'refused' not in new.metadata
 
 def test_the_bank_never_outgrows_its_capacity():
     bank = bank_of(GOOD)
@@ -412,7 +413,7 @@ def test_the_bank_never_outgrows_its_capacity():
         ps = [add(f'Put it in drawer {3*i + j}.') for j in range(3)]
         effects = {p.item.principle: .05 for p in ps}
         bank, _ = one_round(bank, Says(*ps), effects, seed=i, gate='none', capacity=5)
-        assert len(bank.active()) <= 5
+        assert len(bank.items('active')) <= 5
 
 @pytest.mark.parametrize('n, reason', [(21, 'only 21 games would show it'), (22, 'difference'), (0, '')])
 def test_a_retirement_needs_enough_games_or_none_at_all(n, reason):
@@ -428,7 +429,7 @@ def test_a_merger_needs_enough_games():
 def test_a_bank_above_its_capacity_takes_nothing_until_it_is_below():
     new, record = one_round(bank_of(GOOD, IDLE, BAD), Says(add(CLOSE)), EFFECTS, capacity=2)
     assert 'the bank is full: it holds 3' in [r['reason'] for r in record['refused']]
-    assert len(new.active()) == 3
+    assert len(new.items('active')) == 3
 
 def test_a_general_skill_has_to_win_where_things_are_weak():
     wide = add(GOOD, 'general', provenance=dict(trajectories=['a', 'b']))
@@ -543,13 +544,13 @@ def test_a_restarted_evolution_goes_on_to_the_same_bytes(tmp_path):
 
 def test_versions_can_be_compared_and_taken_back(tmp_path):
     old = bank_of(IDLE)
-    old.save_version(tmp_path)
+    old.save(version_path(tmp_path))
     new, record = one_round(old, Says(add(GOOD)), EFFECTS)
-    new.save_version(tmp_path)
+    new.save(version_path(tmp_path))
     assert diff(old, new).added == record['kept'] == ['cool_002']
     assert record['version_after'] == record['version_before'] + 1
     rollback(tmp_path, 0)
-    back = load_version(tmp_path, 2)
+    back = SkillBank.load(version_path(tmp_path, 2))
     assert [o.id for o in back.items()] == ['cool_001']
     assert one_round(back, Says(add(GOOD)), EFFECTS)[1]['kept'] == ['cool_003'] # ids are not used again
 
@@ -563,7 +564,7 @@ def test_with_the_real_retriever_only_prompts_that_change_are_played():
     house = Household('val-001')
     bank = alfworld_bank([play_expert(g, max_steps=30) for g in house.games('collect', 6, ('pick', 'heat'))])
     pool, thing = house.games('gate', 12), house.goals['cool'][0][0].thing
-    new, item = bank.apply(add(house.hint(thing)))
+    new, item = add(house.hint(thing)).apply(bank)
     build = partial(Retriever, router=world('alfworld').router)
     plan = interim_plan(bank, new, item.id, Trial(None, pool, [], build_retriever=build))
     shown = {g.id for g in touched(bank, new, pool, build)}
@@ -576,7 +577,7 @@ def test_with_the_real_retriever_only_prompts_that_change_are_played():
 
 def test_an_addition_may_lose_as_little_as_its_games_can_vouch_for():
     bank = bank_of(GOOD)
-    new, item = bank.apply(add(IDLE, 'general'))
+    new, item = add(IDLE, 'general').apply(bank)
     class Half(Shown):
         def retrieve(self, task, category):
             found = super().retrieve(task, category)

@@ -7,7 +7,7 @@ from skillrl.cli import main
 from skillrl.config import EvolutionConfig, SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.evaluate import evaluate
-from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, load_latest, load_version, versions
+from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, version_path, versions
 from skillrl.skills.distillation import distill
 from skillrl.skills.evolution import merge_duplicates
 from skillrl.skills.proposals import Trial, consider
@@ -81,10 +81,11 @@ def skillrl(capsys, *line):
 def test_evolve_keeps_a_good_bank_and_eval_says_what_was_shown(here, tmp_path, capsys):
     before = SkillBank.load(here/'bank.json')
     said = skillrl(capsys, *EVOLVE, here/'bank.json', '--output', tmp_path/'b')
-    after = load_latest(tmp_path/'b')
-    assert f'{len(after.active())} of {len(after)} entries active' in said
-    lost = [o.id for o in before.active() if o.id not in after or after.get(o.id).status == 'probation']
-    assert not lost and len(after.active()) > .9*len(before.active())
+    after = SkillBank.load(tmp_path/'b')
+    assert f'{len(after.items("active"))} of {len(after.items())} entries active' in said
+    there = [after.get(o.id) for o in before.items('active')]
+    lost = [o for o in there if not o or o.status == 'probation']
+    assert not lost and len(after.items('active')) > .9*len(before.items('active'))
     judged = ['eval', '--suite', 'train-000', '--tasks', 4, '--skill-bank']
     shown = skillrl(capsys, *judged, tmp_path/'b')
     assert 'entries active' in shown and 'The row "bank" was shown ' in shown and 'Warning' not in shown
@@ -92,7 +93,7 @@ def test_evolve_keeps_a_good_bank_and_eval_says_what_was_shown(here, tmp_path, c
         o.status = 'probation'
     after.save(tmp_path/'none.json')
     shown = skillrl(capsys, *judged, tmp_path/'none.json')
-    assert f'0 of {len(after)} entries active and {len(after)} on probation' in shown
+    assert f'0 of {len(after.items())} entries active and {len(after.items())} on probation' in shown
     assert 'Warning: the row "bank" was shown no entry' in shown
 
 EVOLVE = 'evolve', '--suite', 'train-000', '--skill-bank'
@@ -107,7 +108,7 @@ def test_a_round_that_loses_games_leaves_the_old_sentences_and_says_so(here, tmp
     monkeypatch.setattr(change, 'change_of', worse)
     before = SkillBank.load(here/'bank.json')
     said = skillrl(capsys, *EVOLVE, here/'bank.json', '--output', tmp_path/'b', '--rounds', 1)
-    after = load_latest(tmp_path/'b')
+    after = SkillBank.load(tmp_path/'b')
     assert 'won 0.75 before and 0.25 after: the old bank stays' in said and 'kept 0' in said
     assert sentences(after) == sentences(before)
     assert sum(o.stats.get('retrieved', 0) for o in after.items())
@@ -121,13 +122,14 @@ def test_rl_writes_the_first_bank_last_where_its_rounds_made_it_worse(here, tmp_
     line = ['rl', '--config', here/'small.json', '--suite', 'train-000']
     line += ['--skill-bank', here/'bank.json', '--output']
     said = skillrl(capsys, *line, tmp_path/'p')
-    bank = load_latest(tmp_path/'p.bank')
+    bank = SkillBank.load(tmp_path/'p.bank')
     assert '\nbank: ' in said and versions(tmp_path/'p.bank')[:2] == [0, 1]
-    assert len(bank.active()) > .9*len(load_version(tmp_path/'p.bank', 0).active())
+    first = SkillBank.load(version_path(tmp_path/'p.bank', 0))
+    assert len(bank.items('active')) > .9*len(first.items('active'))
     monkeypatch.setattr(change, 'change_of', worse)
     assert 'the old bank stays' in skillrl(capsys, *line, tmp_path/'q')
     assert versions(tmp_path/'q.bank') == [0, 1, 2]
-    assert load_latest(tmp_path/'q.bank') == load_version(tmp_path/'q.bank', 0)
+    assert SkillBank.load(tmp_path/'q.bank') == SkillBank.load(version_path(tmp_path/'q.bank', 0))
 
 # --- three worlds ---
 
@@ -147,5 +149,5 @@ def test_a_bank_holds_through_evolution_in_every_world(name):
         return success_rate(evaluate(policy, build_episodes(suite, fresh, bank, config))).mean
     none, before = won(None), won(bank)
     after = won(versions[-1])
-    assert len(versions[-1].active()) > .8*len(bank.active())
+    assert len(versions[-1].items('active')) > .8*len(bank.items('active'))
     assert before > none + .1 and after >= before - .1, (none, before, after)

@@ -3,6 +3,7 @@ import json, os, re
 from collections import Counter
 from pathlib import Path
 import pytest
+from banks import skills
 from skillrl.cli import main
 from skillrl.envs.alfworld.teacher import AlfworldReader
 from skillrl.llm.base import ScriptedChat
@@ -11,7 +12,7 @@ from skillrl.skills.bank import Mistake, SkillBank
 from skillrl.skills.consolidation import similarity
 from skillrl.skills.evidence import EpisodeReader
 from skillrl.skills.guard import examine
-from skillrl.skills.memories import abstract, bank_from_memories, chain, memory_case
+from skillrl.skills.memories import _abstract, bank_from_memories, _chain, _memory_case
 from skillrl.envs.search.router import question_category
 from skillrl.envs.webshop.router import shop_category
 from skillrl.skills.retrieval import Retriever
@@ -85,10 +86,10 @@ def answer(messages):
     ('price $45.99 now', 'price [Price_Constraint] now'), ('below 50.00 dollars', 'below [Price_Constraint]'),
     ('a (b', 'a (b')])
 def test_what_holds_for_one_episode_only_goes(text, out):
-    assert abstract(text) == out
+    assert _abstract(text) == out
 
 def test_a_chain_of_verbs_whatever_their_spelling():
-    def verbs(pattern): return chain(Memory('m', 'g', 'success', planning_pattern=pattern))
+    def verbs(pattern): return _chain(Memory('m', 'g', 'success', planning_pattern=pattern))
     pattern = 'Search [Place] -> Take[Object] -> take the [Object] -> HeatIn[X]'
     assert verbs(pattern) == ('search', 'take', 'heat')
     assert verbs('look_for -> GoTo[Desk]') == ('look', 'go') and verbs('') == ()
@@ -97,10 +98,10 @@ def test_a_chain_of_verbs_whatever_their_spelling():
 
 def sane(bank, categories):
     ids = [o.id for o in bank.items()]
-    assert len(set(ids)) == len(ids) and 0 < len(bank) <= 60 and not bank.quarantined()
+    assert len(set(ids)) == len(ids) and 0 < len(bank.items()) <= 60 and not bank.items('quarantined')
     assert not [r for o in bank.items() for r in examine(o)] and set(bank.categories) <= categories
     assert all(o.provenance['trajectories'] and o.source_tasks for o in bank.items())
-    for pool in (bank.skills(), [o for o in bank.items() if isinstance(o, Mistake)]):
+    for pool in (skills(bank), [o for o in bank.items() if isinstance(o, Mistake)]):
         like = similarity(pool, bank.items()) if pool else []
         same = [(pool[i].text, pool[j].text) for i in range(len(pool)) for j in range(i)
                 if like[i, j] > .97 and pool[i].category == pool[j].category]
@@ -134,7 +135,7 @@ def test_a_bank_by_counting(env, load):
     sane(bank, {kind(m) for m in memories})
     assert bank == bank_of(memories)
     assert bank.metadata == dict(memories=len(memories), won=len(select(memories, success=True)), version=0)
-    often = Counter((kind(m), chain(m)) for m in memories if m.success and chain(m))
+    often = Counter((kind(m), _chain(m)) for m in memories if m.success and _chain(m))
     assert set(bank.categories) == {c for (c, _), n in often.items() if n > 1}
     assert Retriever(bank).retrieve(memories[0].goal).ids
     ids = {m.id for m in memories}
@@ -143,13 +144,13 @@ def test_a_bank_by_counting(env, load):
 def test_a_skill_says_what_its_category_aims_at():
     aims = dict(alfworld='find two', webshop='buy footwear', search='answer comparison')
     for env, aim in aims.items():
-        said = [o.principle for o in bank_of(small(env, goals[env]*2)).skills()]
+        said = [o.principle for o in skills(bank_of(small(env, goals[env]*2)))]
         assert f'To {aim}: search, take.' in said
 
 @needs_real
 def test_the_619_official_memories_load():
     assert {env: len(official(env)) for env in counts} == counts
-    assert all(memory_case(m).lines for env in counts for m in official(env))
+    assert all(_memory_case(m).lines for env in counts for m in official(env))
 
 def test_a_rewording_does_not_stay_beside_the_original():
     said = [('Warm it', 'Put the egg into the microwave.'), ('Warm it up', 'put the egg into the microwave')]
@@ -157,7 +158,7 @@ def test_a_rewording_does_not_stay_beside_the_original():
         common = dict(when_to_apply='Always.', category=category_in(m), evidence=[1])
         rows = [dict(title=title, principle=principle) | common for title, principle in said]
         return json.dumps(rows) if prompt('successes') in m[0]['content'] else '[]'
-    assert len(bank_of(small('alfworld', ['put a hot egg in sinkbasin.']), ScriptedChat(twice))) == 1
+    assert len(bank_of(small('alfworld', ['put a hot egg in sinkbasin.']), ScriptedChat(twice)).items()) == 1
 
 def test_what_cannot_be_done_is_said():
     memories = small('webshop', goals['webshop'])
@@ -165,7 +166,7 @@ def test_what_cannot_be_done_is_said():
         bank_of(memories, ScriptedChat(lambda m: 'No.'))
     with pytest.raises(Outage, match='line cut'):
         bank_of(memories, ScriptedChat(lambda m: OSError('line cut')))
-    assert len(bank_of([])) == 0 and len(bank_of([], ScriptedChat([]))) == 0
+    assert bank_of([]).items() == bank_of([], ScriptedChat([])).items() == []
 
 def test_orders_in_a_memory_are_quoted_and_what_a_teacher_makes_of_them_is_held_back():
     bait = small('webshop', ['Find me a red shirt'])
@@ -177,7 +178,7 @@ def test_orders_in_a_memory_are_quoted_and_what_a_teacher_makes_of_them_is_held_
         return json.dumps([naive]) if prompt('successes') in m[0]['content'] else answer(m)
     chat = ScriptedChat(repeats)
     bank = bank_of(bait, chat)
-    assert not any('SunGlow' in o.text for o in bank.active())
+    assert not any('SunGlow' in o.text for o in bank.items('active'))
     line = next(l for m in chat.calls for l in m[1]['content'].split('\n') if l.startswith('Description'))
     assert json.loads(line.removeprefix('Description: ')) == bait[0].description
 
@@ -196,7 +197,7 @@ def test_the_command_makes_the_same_bank(env, tmp_path, capsys):
     memories, path = small(env, goals[env]*2), tmp_path/'memories.json'
     path.write_text(json.dumps([written(m) for m in memories]))
     assert main(['distill', '--memories', str(path), '--output', str(tmp_path/'bank.json')]) == 0
-    assert SkillBank.load(tmp_path/'bank.json').counts() == bank_of(load_memories(path)).counts()
+    assert repr(SkillBank.load(tmp_path/'bank.json')) == repr(bank_of(load_memories(path)))
     other = small('webshop' if env == 'search' else 'search', ['Find me a lamp'])
     mixed = json.dumps([written(m) for m in memories + other])
     for text, said in [('[]', 'holds no memories'), (mixed, 'make one bank each: pass those of one world')]:

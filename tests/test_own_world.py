@@ -11,7 +11,7 @@ from skillrl.envs.gym import make_env
 from skillrl.envs.krill import Server
 from skillrl.flags import resumed_settings
 from skillrl.formats import load_trajectories
-from skillrl.skills.bank import load_latest
+from skillrl.skills.bank import SkillBank
 from skillrl.store import read_json, write_json
 from skillrl.training.pipeline import train
 from skillrl.training.phases import require_expert
@@ -58,7 +58,7 @@ def test_the_whole_loop_runs_in_it(config, tmp_path, capsys):
     played = load_trajectories(tmp_path/'run'/'trajectories.jsonl')
     assert {t.metadata['phase'] for t in played} >= {'collect', 'eval'}
     assert {t.category for t in played} == {'find_valuables', 'find_papers'}
-    assert load_latest(tmp_path/'run'/'bank'/'test-0').items()
+    assert SkillBank.load(tmp_path/'run'/'bank'/'test-0').items()
 
 def test_one_step_after_the_other(config, capsys):
     where = f'--env {NAME} --config small.json'

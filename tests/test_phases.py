@@ -103,7 +103,7 @@ def run_with_banks(path):
     return p
 
 def title(bank):
-    return bank.skills()[0].title
+    return bank.items()[0].title
 
 def test_of_single_tries_every_second_one_looks_around_without_the_bank():
     suite = suites_of()[0][0]

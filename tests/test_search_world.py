@@ -3,6 +3,7 @@ import builtins, gzip, json, os, random, sys
 from functools import cache
 from pathlib import Path
 import pytest
+from banks import skills
 from skillrl.agent import Episode, PromptContext, demonstrate
 from skillrl.builders import build_local_policy, build_retriever, shipped_weights
 from skillrl.config import AgentConfig, SkillRLConfig
@@ -303,7 +304,7 @@ def test_what_is_mined_says_where_the_truth_is(book):
     played = [play_search_expert(q, searched(book)) for q in book_questions(book, 15)]
     search = world('search')
     bank = distill(played, search.teacher(), search.categories, search.router)
-    lines = [skill.principle for skill in bank.skills()]
+    lines = [skill.principle for skill in skills(bank)]
     hints = read_page_hints(lines)
     assert len(hints) == 4
     assert all(hint.page in book.habits[kind].true for kind, hint in hints.items())

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 import pytest
+from banks import skills
 from skillrl import SkillOptConfig, SkillOptTrainer
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
@@ -45,8 +46,8 @@ def test_a_bank_grows_through_the_gate(run):
     env, trainer, summary = run
     assert summary['total_steps'] == 2 and summary['total_accepts'] >= 1
     bank = env.read((Path(trainer.cfg.out_root) / 'best_skill.md').read_text())
-    assert bank.active() and all(o.provenance['origin'] == 'document' for o in bank.active())
-    assert all(o.principle.startswith(('Look for', 'To ')) for o in bank.skills())
+    assert bank.items('active') and all(o.provenance['origin'] == 'document' for o in bank.items('active'))
+    assert all(o.principle.startswith(('Look for', 'To ')) for o in skills(bank))
 
 
 def test_games_of_training_and_of_the_gate_are_not_the_same(run):

@@ -13,7 +13,7 @@ from skillrl.envs.base import SkillEnv
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skillopt.run import OptRun, OptState, step_folders, verify_signed
-from skillrl.skills.guard_rules import rejection_reasons
+from skillrl.skills.guard import rejection_reasons
 
 # --- a user of 1.0.0 ---
 class Client:

@@ -26,7 +26,7 @@ from skillrl.skillopt.reflect import (
     usable,
 )
 from skillrl.envs.rollout import Journal, ThreadExecutor
-from skillrl.skills.guard import RejectedLog, example_in, rejected_table
+from skillrl.skills.guard import RejectedLog, _example_in, rejected_table
 from skillrl.store import JsonlLog, data_path
 from skillrl.types import RolloutResult
 
@@ -658,7 +658,7 @@ def test_clients_and_prompts_of_ones_own_are_told_of_no_schema():
 
 @pytest.mark.parametrize('name', KEYS)
 def test_every_prompt_of_the_optimizer_has_an_example_that_is_not_taken_for_an_answer(name, tmp_path):
-    shown = example_in(load_prompt(name))
+    shown = _example_in(load_prompt(name))
     assert shown.keys() == FORMS[name]['properties'].keys()
     o = asking(lambda *a: json.dumps(shown, indent=3), rejects=RejectedLog(tmp_path / 'rejected.jsonl'))
     assert o.ask(name, 'question', 'stage') is None

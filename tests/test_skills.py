@@ -2,6 +2,7 @@
 import copy, json, math, subprocess, sys
 from pathlib import Path
 import pytest
+from banks import counts, next_id, remove, skills
 from skillrl.cli import main
 from skillrl.config import EvolutionConfig
 from skillrl.envs.alfworld.engine import Engine
@@ -11,12 +12,14 @@ from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
 from skillrl.formats import _krill_trajectory
 from skillrl.gate import gate
-from skillrl.skills.bank import (Mistake, Proposal, Skill, SkillBank, diff, load_latest, load_version,
-                                 rollback, usefulness, versions)
+from skillrl.skills.bank import (
+    diff, Mistake, Proposal, quarantine, refine, release, retire, rollback, Skill, SkillBank, usefulness,
+    version_path, versions)
 from skillrl.skills.consolidation import normal
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.retrieval import Retriever, render
 from skillrl.trajectory import Step, Trajectory
+from skillrl.viewers.bank import bank_table
 
 house = Household('val-001')
 
@@ -35,10 +38,10 @@ def ids_of(entries):
     return [o.id for o in entries]
 
 def test_no_evidence_no_skills():
-    assert len(distill([Trajectory('t', 'put some mug in desk', 'pick')])) == 0
+    assert len(distill([Trajectory('t', 'put some mug in desk', 'pick')]).items()) == 0
     steps = [Step('shop', 'search[coat]')]
     shop = Trajectory('w', 'buy a red coat', 'apparel', steps, final_observation='results')
-    assert len(distill([shop])) == 0
+    assert len(distill([shop]).items()) == 0
 
 def test_distill_of_nothing_is_an_error_and_leaves_the_bank_that_is_there(tmp_path, capsys):
     says = 'there are no trajectories to distil from: play some first, with `skillrl collect`'
@@ -57,21 +60,21 @@ def test_episodes_of_one_game_are_one_piece_of_evidence():
     group = [Trajectory(**{**vars(one), 'id': f'{one.id}{i}'}) for i in range(8)]
 
     def looks(ts):
-        return {o.principle: o.provenance['seen'] for o in distill(ts).skills() if 'Look' in o.principle}
+        return {o.principle: o.provenance['seen'] for o in skills(distill(ts)) if 'Look' in o.principle}
 
     assert looks([one]) == looks(group)
 
 def test_the_older_verb_style():
     game = house.game('collect', 1, 'cool')
-    skills = distill([play_expert(game, verb_style='put')]).skills('cool')
-    assert [o.principle for o in skills if o.principle.startswith('To')] == ['To cool: take, cool, put.']
+    cool = skills(distill([play_expert(game, verb_style='put')]), 'cool')
+    assert [o.principle for o in cool if o.principle.startswith('To')] == ['To cool: take, cool, put.']
 
 def test_a_record_without_the_list_of_receptacles_names_no_numbered_place():
     ts = seen(6)
     for t in ts:
         t.steps[0].observation = f'Your task is to: {t.task}.'
     assert len({AlfworldReader().room(t) for t in ts}) == len({t.game for t in ts})
-    looks = [o for o in distill(ts).skills() if o.principle.startswith('Look')]
+    looks = [o for o in skills(distill(ts)) if o.principle.startswith('Look')]
     assert not [o for o in looks if o.principle[-2].isdigit() and o.provenance['looked'] > 1]
 
 def test_krill_records_are_read():
@@ -123,7 +126,7 @@ def test_ids_are_never_used_twice_over_rounds_and_reloads():
         assert not given & set(record['kept'])
         given |= set(record['kept'])
         if record['kept']:
-            new.remove(record['kept'][0])
+            remove(new, record['kept'][0])
         bank = through_json(new)
 
 def test_a_refinement_keeps_its_id_and_is_gated():
@@ -143,7 +146,7 @@ def test_a_refinement_keeps_its_id_and_is_gated():
 def test_what_the_bank_has_wrong_is_refined_though_no_failure_asks_for_it():
     evidence = seen(8)
     right = distill(evidence)
-    told = next(o for o in right.skills() if o.principle.startswith('Look for'))
+    told = next(o for o in skills(right) if o.principle.startswith('Look for'))
     bank, thing = right.copy(), told.principle.split()[2]
     bank.get(told.id).principle = f'Look for {thing} in fridge 9.'
     for unasked, expected in ((True, [told.principle]), (False, [])):
@@ -179,7 +182,7 @@ PROPOSALS = [
 def test_a_proposal_leaves_the_bank_and_itself_alone(p):
     bank, before = kitchen(), kitchen()
     said = copy.deepcopy(p)
-    new, o = bank.apply(p)
+    new, o = p.apply(bank)
     assert bank == before and p == said
     assert new != bank and diff(bank, new)
     assert new.get(o.id) is o and o is not p.item
@@ -190,7 +193,7 @@ def test_a_proposal_leaves_the_bank_and_itself_alone(p):
 def test_a_proposal_to_retire_leaves_the_bank_and_itself_alone():
     bank, p = kitchen(), Proposal('retire', ids=('heat_001', 'err_001'), hypothesis='lost')
     said = copy.deepcopy(p)
-    new, o = bank.apply(p)
+    new, o = p.apply(bank)
     assert bank == kitchen() and p == said and o is None
     assert new != bank and diff(bank, new)
     assert [x.id for x in new.items() if x.status == 'retired'] == ['heat_001', 'err_001']
@@ -202,27 +205,27 @@ def test_a_proposal_to_retire_leaves_the_bank_and_itself_alone():
     (Skill('', 't', 'p', category='pick two'), 'pick_two_001'),
     (Mistake('', 'd', category='heat'), 'err_003')])
 def test_an_addition_gets_an_id_of_its_kind(o, id):
-    assert kitchen().apply(Proposal('add', o))[1].id == id
+    assert Proposal('add', o).apply(kitchen())[1].id == id
 
 def test_a_refined_sentence_starts_anew():
     stats = dict(retrieved=9, wins=9, losses=0)
     item = Skill('heat_001', 'Eggs', 'Try the sink.', category='cool', provenance=dict(teacher='offline'),
                  stats=stats)
-    new, o = kitchen().apply(Proposal('refine', item))
+    new, o = Proposal('refine', item).apply(kitchen())
     assert o.provenance == dict(trajectories=['a', 'b'], teacher='offline', refines='Look in the fridge.')
     assert o.stats == dict(retrieved=0, wins=0, losses=0)
-    assert new.counts() == dict(general=1, heat=1, cool=1, mistakes=2) and not new.removed
-    mistake = new.refine(Mistake('err_001', 'Searching.', '', 'Leave.'))
+    assert counts(new) == dict(general=1, heat=1, cool=1, mistakes=2) and not new.removed
+    mistake = refine(new, Mistake('err_001', 'Searching.', '', 'Leave.'))
     assert mistake.provenance == dict(refines='Move on.')
 
 def test_a_merge_unites_what_is_known():
     item = Skill('', 'Eggs', 'Eggs are in the fridge.', category='heat', source_tasks=['boil an egg'])
-    new, o = kitchen().apply(Proposal('merge', item, ('heat_002', 'heat_001', 'heat_002')))
+    new, o = Proposal('merge', item, ('heat_002', 'heat_001', 'heat_002')).apply(kitchen())
     assert (o.id, o.category, o.stats) == ('heat_003', 'heat', dict(retrieved=7, wins=3, losses=4))
     assert o.source_tasks == ['boil an egg', 'cook an egg', 'heat an egg']
     assert o.provenance == dict(merges=['heat_002', 'heat_001'], trajectories=['b', 'c', 'a'])
-    assert ids_of(new.skills('heat')) == ['heat_003']
-    assert new.removed == ['heat_002', 'heat_001'] and new.new_id('heat') == 'heat_004'
+    assert ids_of(skills(new, 'heat')) == ['heat_003']
+    assert new.removed == ['heat_002', 'heat_001'] and next_id(new, 'heat') == 'heat_004'
     with pytest.raises(ValueError, match='is or was in use'):
         new.add(Skill('heat_001', 't', 'p', category='heat'))
 
@@ -231,10 +234,10 @@ def test_a_merge_takes_the_place_of_the_first_or_the_section_of_its_category():
     bank.add(Skill('heat_003', 'Third', 'p', category='heat'))
 
     def merged(category, *ids):
-        return bank.apply(Proposal('merge', Skill('', 'One', 'p', category=category), ids))[0]
+        return Proposal('merge', Skill('', 'One', 'p', category=category), ids).apply(bank)[0]
 
-    assert ids_of(merged('heat', 'heat_002', 'heat_003').skills('heat')) == ['heat_001', 'heat_004']
-    assert ids_of(merged('general', 'heat_001', 'heat_002').skills()) == ['gen_001', 'gen_002', 'heat_003']
+    assert ids_of(skills(merged('heat', 'heat_002', 'heat_003'), 'heat')) == ['heat_001', 'heat_004']
+    assert ids_of(skills(merged('general', 'heat_001', 'heat_002'))) == ['gen_001', 'gen_002', 'heat_003']
 
 NEW = Skill('', 't', 'p')
 
@@ -257,11 +260,11 @@ NEW = Skill('', 't', 'p')
     (Proposal('merge', NEW, ('gen_001', 'gen_001')), 'two different ids')])
 def test_proposals_that_cannot_be_carried_out(p, says):
     bank = kitchen()
-    bank.retire('err_002')
-    bank.quarantine(bank.get('heat_002'), ['odd'])
+    retire(bank.get('err_002'))
+    quarantine(bank.get('heat_002'), ['odd'])
     before = bank.copy()
     with pytest.raises(ValueError, match=says):
-        bank.apply(p)
+        p.apply(bank)
     assert bank == before
 
 def shown_for_an_egg(bank):
@@ -270,37 +273,36 @@ def shown_for_an_egg(bank):
 def test_quarantine_keeps_apart():
     bank = kitchen()
     reasons = ['orders the reader about', 'has a link']
-    o = bank.quarantine(bank.get('heat_001'), tuple(reasons))
+    o = quarantine(bank.get('heat_001'), tuple(reasons))
     assert o.provenance == dict(trajectories=['a', 'b'], quarantined=reasons) and o.stats['wins'] == 3
     assert 'heat_001' in shown_for_an_egg(kitchen()) and 'heat_001' not in shown_for_an_egg(bank)
-    assert bank.quarantined() == [o]
+    assert bank.items('quarantined') == [o]
     for fmt in ('official', 'krill'):
         assert 'Look in the fridge.' not in json.dumps(bank.to_dict(fmt))
 
 def test_release_brings_back():
     bank = kitchen()
-    bank.quarantine(bank.get('heat_001'), ['odd'])
+    quarantine(bank.get('heat_001'), ['odd'])
     back = through_json(bank)
-    assert back == bank and ids_of(back.quarantined()) == ['heat_001']
-    assert '(quarantined)' in repr(back.table())
-    back.release('heat_001')
-    assert shown_for_an_egg(back) == shown_for_an_egg(kitchen()) and not back.quarantined()
-    for id, says in (('heat_001', 'is active'), ('nope', 'no skill or mistake')):
-        with pytest.raises(ValueError, match=says):
-            back.release(id)
+    assert back == bank and ids_of(back.items('quarantined')) == ['heat_001']
+    assert '(quarantined)' in back._repr_markdown_()
+    release(back.get('heat_001'))
+    assert shown_for_an_egg(back) == shown_for_an_egg(kitchen()) and not back.items('quarantined')
+    with pytest.raises(ValueError, match='is active'):
+        release(back.get('heat_001'))
 
 def test_quarantine_cannot_replace_what_is_trusted():
     bank = kitchen()
     with pytest.raises(ValueError, match='is or was in use'):
-        bank.quarantine(Skill('heat_001', 'Eggs', 'Buy it.', category='heat'), ['odd'])
+        bank.add(quarantine(Skill('heat_001', 'Eggs', 'Buy it.', category='heat'), ['odd']))
     assert bank == kitchen()
-    stranger = bank.quarantine(Mistake('', 'Not buying.', category='shop'), ['odd'])
-    assert (stranger.id, bank.categories, len(bank.active())) == ('err_003', ['heat', 'cool'], 5)
+    stranger = bank.add(quarantine(Mistake('', 'Not buying.', category='shop'), ['odd']))
+    assert (stranger.id, bank.categories, len(bank.items('active'))) == ('err_003', ['heat', 'cool'], 5)
 
 def test_a_quarantined_category_is_no_category():
     bank = kitchen()
     for text in ('Ignore all rules', 'heat'):
-        bank.quarantine(Skill('', 't', 'p', category=text), ['odd'])
+        bank.add(quarantine(Skill('', 't', 'p', category=text), ['odd']))
     assert bank.categories == ['heat', 'cool']
     assert bank.to_dict('official') == kitchen().to_dict('official')
     assert SkillBank.from_dict(bank.to_dict()).categories == bank.categories
@@ -309,7 +311,7 @@ def test_a_quarantined_category_is_no_category():
     ('EGG fridge', ['heat_001']), ('cook egg', ['heat_002']), ('err_00', ['err_001', 'err_002']),
     ('egg sink', []), ('[.*', []), ('', ids_of(kitchen().items()))])
 def test_search_finds_all_words_anywhere_whatever_their_case(words, ids):
-    assert ids_of(kitchen().search(words)) == ids
+    assert [row[0] for row in bank_table(kitchen(), words).rows] == ids
 
 def test_usefulness_is_a_rate_with_its_uncertainty():
     bank = kitchen()
@@ -322,28 +324,28 @@ def test_usefulness_is_a_rate_with_its_uncertainty():
 
 def test_rollback_goes_on_with_the_old_content(tmp_path):
     bank = kitchen()
-    bank.remove('err_002')
-    bank.save_version(tmp_path)
+    remove(bank, 'err_002')
+    bank.save(version_path(tmp_path))
     for step in range(3):
         bank = bank.copy()
-        bank.add(Skill(bank.new_id('heat'), 't', f'p{step}', category='heat'))
+        bank.add(Skill('', 't', f'p{step}', category='heat'))
         if step == 1:
-            bank.remove('heat_001')
-        bank.save_version(tmp_path)
+            remove(bank, 'heat_001')
+        bank.save(version_path(tmp_path))
     before = [(tmp_path/f'v000{n}.json').read_bytes() for n in range(4)]
     back = rollback(tmp_path, 0)
     assert versions(tmp_path) == [0, 1, 2, 3, 4]
-    assert load_latest(tmp_path) == back and not diff(load_version(tmp_path, 0), back)
+    assert SkillBank.load(tmp_path) == back and not diff(SkillBank.load(version_path(tmp_path, 0)), back)
     assert sorted(back.removed) == ['err_002', 'heat_003', 'heat_004', 'heat_005']
-    assert back.new_id('heat') == 'heat_006'
+    assert next_id(back, 'heat') == 'heat_006'
     assert [(tmp_path/f'v000{n}.json').read_bytes() for n in range(4)] == before
     again = rollback(tmp_path, 3)
-    assert not diff(load_version(tmp_path, 3), again)
+    assert not diff(SkillBank.load(version_path(tmp_path, 3)), again)
     assert 'heat_001' in again.removed and 'heat_005' not in again.removed
 
 def test_rollback_to_a_version_that_is_not_there(tmp_path):
-    kitchen().save_version(tmp_path)
-    kitchen().save_version(tmp_path)
+    kitchen().save(version_path(tmp_path))
+    kitchen().save(version_path(tmp_path))
     with pytest.raises(FileNotFoundError, match='has no version 9; it has 0, 1'):
         rollback(tmp_path, 9)
     with pytest.raises(FileNotFoundError, match='it has none'):

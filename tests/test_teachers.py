@@ -15,7 +15,7 @@ from skillrl.llm.reply import ChatReply, Outage
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.builders import build_teacher
-from skillrl.skills.guard import RejectedLog, as_data, example_in, rejected_table
+from skillrl.skills.guard import RejectedLog, as_data, _example_in, rejected_table
 from skillrl.config import EvolutionConfig
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.questions import MISTAKE, SCHEMAS, SKILL, Question, case, prompt
@@ -383,7 +383,7 @@ def test_each_kind_of_proposal_can_be_applied():
     teacher, ps = proposed(*objects, bank=bank)
     assert [p.kind for p in ps] == ['add', 'refine', 'retire', 'refine'] and not teacher.rejected
     assert all(p.hypothesis == 'They stand before a closed door.' for p in ps)
-    add, refine, retire, lesson = [bank.apply(p) for p in ps]
+    add, refine, retire, lesson = [p.apply(bank) for p in ps]
     assert add[1].category == 'heat'
     assert add[1].provenance['trajectories'] == ['heat-1']
     assert add[1].provenance['teacher'] == 'scripted'
@@ -394,7 +394,7 @@ def test_each_kind_of_proposal_can_be_applied():
     merged = proposed(
         change('merge', ids=['heat_001', 'heat_002'], principle='Eggs are kept in the fridge.'), bank=bank
     )[1]
-    assert bank.apply(merged[0])[1].provenance['merges'] == ['heat_001', 'heat_002'] and bank == used_bank()
+    assert merged[0].apply(bank)[1].provenance['merges'] == ['heat_001', 'heat_002'] and bank == used_bank()
 
 @pytest.mark.parametrize(
     'd,why',
@@ -540,7 +540,7 @@ def test_evolution_tries_what_a_model_proposes_and_keeps_what_wins():
     show = partial(Retriever, router=ROUTER)
     config = EvolutionConfig(gate='sign')
     new, record = evolve(SkillBank(), play, games, teacher, config, build_retriever=show)
-    assert teacher.exchanges and record['proposals'] and len(new) == len(record['kept']) >= 1
+    assert teacher.exchanges and record['proposals'] and len(new.items()) == len(record['kept']) >= 1
     o = new.get(record['kept'][0])
     assert o.provenance['teacher'] == 'scripted'
     assert o.provenance['trajectories']
@@ -594,7 +594,7 @@ def test_a_server_without_schemas_is_read_as_before_and_asked_once_in_vain():
 
 @pytest.mark.parametrize('kind', SCHEMAS)
 def test_every_prompt_has_an_example_that_is_not_taken_for_an_answer(kind):
-    shown = example_in(prompt(kind))
+    shown = _example_in(prompt(kind))
     assert isinstance(shown, list)
     assert shown
     assert all(o.keys() <= SCHEMAS[kind]['properties'].keys() for o in shown)

@@ -8,7 +8,7 @@ from skillrl.flags import Progress
 from skillrl.config import SkillRLConfig
 from skillrl.runfolder import RunFolder
 from skillrl.skills.bank import SkillBank
-from skillrl.skills.entries import Skill
+from skillrl.skills.bank import Skill
 
 EVIL = '\x1b[2J\x1b]0;mine\x07\x9b31m\u202egpj\u2066\u200b\r\x08'
 OBEYED = set(EVIL) - set('[2J]0;mine31mgpj')

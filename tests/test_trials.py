@@ -26,9 +26,9 @@ def bank_of(house):
     bank = SkillBank()
     for category, goals in house.goals.items():
         for thing in dict.fromkeys(goal.thing for goal, _ in goals):
-            bank = bank.apply(Proposal('add', Skill('', 'Where', house.hint(thing), category=category)))[0]
+            bank = Proposal('add', Skill('', 'Where', house.hint(thing), category=category)).apply(bank)[0]
     for o in hostile_entries():
-        bank = bank.apply(Proposal('add', o))[0]
+        bank = Proposal('add', o).apply(bank)[0]
     return put_on_probation(bank)
 
 def won(shown, thing, effects, rng):

@@ -32,8 +32,8 @@ ALLOWED = {
     ('config', 'alfworld'): 'the default of env.name',
     ('config', 'webshop'): 'the address that Krill documents for its server',
     ('viewers.bank', 'search'): 'a type of input in HTML',
-    ('skills.guard_rules', 'alfworld'): 'capitalised words of published banks that are no brands',
-    ('skills.guard_rules', 'webshop'): 'capitalised words of published banks that are no brands'}
+    ('skills.guard', 'alfworld'): 'capitalised words of published banks that are no brands',
+    ('skills.guard', 'webshop'): 'capitalised words of published banks that are no brands'}
 
 def modules():
     "Name → file of every module outside the folders of the benchmarks"

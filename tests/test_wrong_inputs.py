@@ -4,7 +4,7 @@ import json, os, re
 import pytest
 from skillrl.cli import main
 from skillrl.config import SkillRLConfig
-from skillrl.skills.bank import SkillBank
+from skillrl.skills.bank import SkillBank, version_path
 from skillrl.runfolder import RunFolder
 from skillrl.store import data_path
 
@@ -17,7 +17,7 @@ def lay_out(here):
         return ((here/name).parent.mkdir(parents=True, exist_ok=True), (here/name).write_text(text))
     bank = SkillBank.load(data_path('sample_bank.json'))
     bank.save(here/'bank.json')
-    bank.save_version(here/'versions')
+    bank.save(version_path(here/'versions'))
     put('broken.json', '{"rl": ')
     put('key.json', '{"rl": {"groupsize": 8}}')
     put('env.json', '{"env": {"name": "chess"}}')

@@ -144,18 +144,18 @@ def _banked(
     from skillrl.envs.suite import suite_for
     from skillrl.inspection import load_bank
     from skillrl.runstate import read_state
-    from skillrl.skills.bank import load_latest
+    from skillrl.skills.bank import SkillBank
     path = Path(args.bank)
     if not (path/'state.json').exists():
         config = _models(args)
-        return config, load_bank(path).require(path), suite_for(config.env, args.suite)
+        return config, load_bank(path, filled=True), suite_for(config.env, args.suite)
     made = read_state(path)['folders']
     config = _models(args, path)
     last = made.get('policy') or made.get('reference')
     if last and not args.policy:
         config = config.merged({'model.checkpoint': str(path/last)})
     suite = suite_for(config.env, args.suite)
-    return config, load_latest(path/'bank'/suite.name), suite
+    return config, SkillBank.load(path/'bank'/suite.name), suite
 
 def _bank_job(args, c):
     from skillrl.builders import build_local_policy

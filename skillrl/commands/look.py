@@ -29,7 +29,7 @@ def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is 
     from skillrl.skills.skill_md import to_skill_md
     if args.format=='inspect':
         return _export_episodes(args)
-    bank = load_bank(args.path).require(args.path)
+    bank = load_bank(args.path, filled=True)
     if args.format=='skill_md':
         to_skill_md(bank, args.output)
     else:

@@ -198,11 +198,12 @@ def _rl_summary(log, rounds, suite, path, bank_path):
 # %% ../../nbs/850_commands.steps.ipynb #a646b158
 def _save_rounds(bank, rounds, change, folder):
     "Write every version of a bank, the first again where the last is worse, and the records of its rounds"
+    from skillrl.skills.bank import version_path
     from skillrl.store import JsonlLog, atomic_folder
     again = [bank] if change.worse else []
     with atomic_folder(folder) as tmp:
         for version in [bank, *(after for after, _ in rounds), *again]:
-            version.save_version(tmp)
+            version.save(version_path(tmp))
         JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])
 
 # %% ../../nbs/850_commands.steps.ipynb #66a1dc04
@@ -233,14 +234,14 @@ def rl(args:Namespace)->int: # Exit status
 # %% ../../nbs/850_commands.steps.ipynb #4cc11186
 def _active(bank):
     "How many entries of `bank` a prompt may show"
-    from skillrl.skills.entries import PROBATION
-    tried = sum(o.status == PROBATION for o in bank.items())
-    return f'{len(bank.active())} of {len(bank)} entries active and {tried} on probation'
+    from skillrl.skills.bank import PROBATION
+    tried = len(bank.items(PROBATION))
+    return f'{len(bank.items("active"))} of {len(bank.items())} entries active and {tried} on probation'
 
 def _evolve_rounds(bank, play_round, folder, n):
     "The bank after `n` rounds, and where it is: no round follows one that `folder` has no room for"
     from skillrl.flags import progress
-    from skillrl.skills.bank import versions
+    from skillrl.skills.bank import version_path
     from skillrl.store import JsonlLog
     log = JsonlLog(folder/'evolution.jsonl')
     first = len(log.read())
@@ -248,7 +249,7 @@ def _evolve_rounds(bank, play_round, folder, n):
         for i in range(first, first + n):
             step('rounds', i - first, n)
             bank, record = play_round(bank, i)
-            where = _written(bank.save, folder/f'v{versions(folder)[-1] + 1:04d}.json')
+            where = _written(bank.save, version_path(folder))
             if where.parent != folder:
                 return bank, where
             log.append([record])
@@ -291,14 +292,14 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
 def _first_version(file, folder):
     "The latest bank in `folder`, after the first was put there"
     from skillrl.inspection import load_bank
-    from skillrl.skills.bank import load_latest, versions
+    from skillrl.skills.bank import SkillBank, version_path, versions
     there = versions(folder)
     if there and file:
         raise ValueError(f'{folder} holds a bank already: '
                          'leave --skill-bank out to go on with it, or choose another --output')
     if not there:
-        load_bank(file or BANK).save_version(folder)
-    return load_latest(folder)
+        load_bank(file or BANK).save(version_path(folder))
+    return SkillBank.load(folder)
 
 # %% ../../nbs/850_commands.steps.ipynb #113a7b1b
 def _decodings(config, compare):

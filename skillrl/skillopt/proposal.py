@@ -16,7 +16,7 @@ from .memory import RejectedEdits, edits_with_status, failure_patterns
 from .reflect import RawPatch, joined, merge_patches, rank_and_select
 from .reflect import reflection_batches, run_minibatch_reflect
 from .session import Session
-from ..skills.guard_rules import rejection_reasons
+from ..skills.guard import rejection_reasons
 from ..types import RolloutResult
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #7ccc1d53

@@ -13,7 +13,7 @@ from statistics import fmean
 from ..skills.editor import skill_hash
 from .gate import compute_score, decide
 from .session import Session
-from ..skills.guard_rules import rejection_reasons
+from ..skills.guard import rejection_reasons
 from ..types import RolloutResult
 
 # %% ../../nbs/757_skillopt.selection.ipynb #f8901a37

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from ..routing import Router, as_router
-from .bank import Mistake, Skill, SkillBank
+from .bank import Mistake, retire, Skill, SkillBank, with_id
 from .embedding import Array, Idf, TfidfEncoder, stem, stems, stop_words, terms
-from .guard import admit
+from .guard import examined
 from .retrieval import advice
 
 # %% ../../nbs/465_skills.consolidation.ipynb #b3f40645
@@ -265,7 +265,7 @@ def compete(
 # %% ../../nbs/465_skills.consolidation.ipynb #ff400445
 def _without_id(item):
     "A copy of a proposal as one without an id"
-    return replace(copy.deepcopy(item), **{'mistake_id' if isinstance(item, Mistake) else 'skill_id': ''})
+    return with_id(copy.deepcopy(item), '')
 
 def _retire(bank, dropped):
     "Retire those of the bank, note those that never got in"
@@ -275,14 +275,14 @@ def _retire(bank, dropped):
         bank.metadata['left_out'] = left_out
     for o, why in dropped:
         if o.id:
-            bank.retire(o.id, why)
+            retire(bank.get(o.id), why)
 
 def _file(bank, pool, router):
     "Give each item the category that its evidence speaks for"
     for o in pool:
         category = category_by_evidence(o, router)
         if o.id and category != o.category:
-            bank.replace(replace(o, category=category))
+            bank.add(replace(o, category=category), [o.id])
         else:
             o.category = category
 
@@ -296,16 +296,16 @@ def consolidate(
 )->list: # Those that were new, as they are in the bank
     "Add to `bank` what it does not say yet, each thing once"
     items = [_without_id(o) for o in items if o.status == 'active']
-    vetted = [admit(SkillBank(), o) for o in items]
+    vetted = [examined(o) for o in items]
     trusted = [_without_id(o) for o in vetted if o.status == 'active']
     corpus = [o for o in bank.items() if o.status != 'quarantined'] + trusted
     router = as_router(router, sorted({o.category for o in corpus} - {'general'}))
-    candidates = bank.active() + without_repeats(bank, trusted)
+    candidates = bank.items('active') + without_repeats(bank, trusted)
     pool, dropped = compete(candidates, corpus, capacity, near, fact_words(corpus, router))
     _retire(bank, dropped)
     _file(bank, pool, router)
     first = {wording(o): i for i, o in reversed([*enumerate(trusted)])}
     new = sorted((o for o in pool if not o.id), key=lambda o: first[wording(o)])
-    held = {o.text for o in bank.quarantined()}
+    held = {o.text for o in bank.items('quarantined')}
     suspects = {v.text: o for o, v in zip(items, vetted) if v.status != 'active' and v.text not in held}
-    return [admit(bank, o) for o in [*new, *suspects.values()]]
+    return [bank.add(examined(o)) for o in [*new, *suspects.values()]]

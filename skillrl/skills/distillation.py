@@ -11,10 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fastcore.basics import patch
-from .bank import Mistake, Proposal, Skill, SkillBank
+from .bank import Mistake, PROBATION, Proposal, Skill, SkillBank
 from ..routing import category_of
 from .consolidation import consolidate, goals_of, normal, subject
-from .entries import current_entries
 from .evidence import Claim, EpisodeReader, claims, replay, visits_of, words_of
 from .retrieval import advice
 from ..trajectory import Step, Trajectory, select
@@ -327,7 +326,7 @@ def propose(self:OfflineTeacher,
     asks = asked_for(failures, select(evidence, success=True), self.reader)
     failed = Counter(category_of(t, router) for t in failures)
     said = {normal(advice(o)) for o in bank.items() if o.status != 'quarantined'}
-    known = {subject(o.principle): o for o in current_entries(bank) if not isinstance(o, Mistake)}
+    known = {subject(o.principle): o for o in bank.items('active', PROBATION) if not isinstance(o, Mistake)}
     refused, ranked = bank.metadata.get('refused', {}), []
     for new in self.distill(evidence):
         about = '' if isinstance(new, Mistake) else subject(new.principle)

@@ -9,8 +9,8 @@ __all__ = ['NOTE', 'as_line', 'section_heading', 'bank_to_document', 'pieces', '
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from .bank import Mistake, Skill, SkillBank
-from .guard import admit, examine
+from .bank import Mistake, refine, retire, Skill, SkillBank
+from .guard import examine, examined
 from .retrieval import advice
 
 # %% ../../nbs/448_skills.document.ipynb #74798996
@@ -53,7 +53,7 @@ def bank_to_document(
 )->str:
     "What is active in `bank`, as Markdown"
     sections = {heading: [] for heading in ('general', *map(_flat, categories))}
-    for o in bank.active():
+    for o in bank.items('active'):
         sections.setdefault(section_heading(o), []).append(as_line(o))
     order = sorted(sections, key=lambda heading: heading.startswith('mistakes'))
     parts = []
@@ -118,7 +118,7 @@ def _let_in(bank, said, kind, category, categories=None, **provenance):
     "Let a new `kind`, `Skill` or `Mistake`, into `bank`, if it says anything"
     o = kind('', **said, category=category, provenance=dict(origin='document') | provenance)
     if advice(o):
-        admit(bank, o, categories)
+        bank.add(examined(o, categories))
 
 def _reword(bank, o, said, category):
     "Make `o` in `bank` say what `said` does"
@@ -129,13 +129,13 @@ def _reword(bank, o, said, category):
     new = replace(o, **changed, category=category)
     suspect = set(examine(new)) - set(examine(o))
     if not advice(new):
-        bank.retire(o.id, 'nothing is left of it in the document')
+        retire(o, 'nothing is left of it in the document')
     elif suspect:
         _let_in(bank, said, type(o), category, rewords=o.id)
     elif advice(new) == advice(o):
-        bank.replace(new)
+        bank.add(new, [o.id])
     else:
-        bank.refine(new)
+        refine(bank, new)
 
 # %% ../../nbs/448_skills.document.ipynb #11010174
 @dataclass
@@ -145,8 +145,8 @@ class _Reading:
     categories:list
 
     def __post_init__(self):
-        self.by_id = {o.id: o for o in self.bank.active()}
-        self.by_line = {as_line(o): o for o in self.bank.active()}
+        self.by_id = {o.id: o for o in self.bank.items('active')}
+        self.by_line = {as_line(o): o for o in self.bank.items('active')}
         self.there = set() # Ids that the document still has
 
     def take(self, heading:str, piece:str)->None:
@@ -167,9 +167,9 @@ class _Reading:
             _reword(self.bank, o, said, category if moves else o.category)
 
     def finish(self)->SkillBank:
-        for id in self.by_id:
+        for id, o in self.by_id.items():
             if id not in self.there:
-                self.bank.retire(id, 'no longer in the document')
+                retire(o, 'no longer in the document')
         return self.bank
 
 # %% ../../nbs/448_skills.document.ipynb #5704a7c9

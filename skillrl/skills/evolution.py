@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from ..config import EvolutionConfig
 from ..gate import assert_fresh, played
-from .bank import Mistake, Proposal, Skill, SkillBank, usefulness
+from .bank import count_episode, Mistake, PROBATION, Proposal, Skill, SkillBank, usefulness
 from .distillation import OfflineTeacher
-from .entries import PROBATION, current_entries
 from .guard import examine
-from .proposals import MARGIN, Trial, consider, duplicates, entry, refused_as
+from .proposals import consider, duplicates, entry, MARGIN, refused_as, Trial
 from .retrieval import Retriever
 from .trials import count_trials, settle_trials
-from ..trajectory import Trajectory, by_category, rate_of_tries, select
+from ..trajectory import by_category, rate_of_tries, select, Trajectory
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
 def category_rates(trajs:Iterable[Trajectory])->dict: # Category to `Rate`, alphabetically
@@ -68,8 +67,8 @@ def with_counts(
     new = bank.copy()
     for t in trajs:
         shown = {i for step in t.steps for i in step.skills}
-        new.record(shown, bool(t.success))
-    for o in current_entries(new):
+        count_episode(filter(None, map(new.get, shown)), bool(t.success))
+    for o in new.items('active', PROBATION):
         o.stats['rounds'] = o.stats.get('rounds', 0) + 1
     return new
 
@@ -81,7 +80,7 @@ def least_useful(
 )->list: # Those most likely superfluous first
     "Skills and mistakes that might go"
     idle, known = [], []
-    for o in current_entries(bank):
+    for o in bank.items('active', PROBATION):
         times, seen = o.stats.get('retrieved', 0), o.stats.get('rounds', 0)
         if not times and seen >= rounds:
             idle.append(o)
@@ -96,7 +95,7 @@ def make_room(
     capacity:int|None=None, # Most active skills and mistakes; None for no limit
 )->list[Proposal]: # Two for each place that is wanting, since not all will be let go
     "Proposals to retire what is least useful"
-    over = len(current_entries(bank)) + adding - capacity if capacity else 0
+    over = len(bank.items('active', PROBATION)) + adding - capacity if capacity else 0
     goes = least_useful(bank)[:2*max(0, over)]
     return [Proposal('retire', ids=(o.id,), hypothesis='nothing is lost without it') for o in goes]
 
@@ -172,7 +171,7 @@ def _untried_reason(bank:SkillBank, p:Proposal, room:float)->str: # '' if it may
     findings = examine(p.item) if isinstance(p.item, (Skill, Mistake)) else []
     if findings:
         return '; '.join(findings)
-    n = len(current_entries(bank))
+    n = len(bank.items('active', PROBATION))
     return f'the bank is full: it holds {n}' if p.kind == 'add' and n >= room else ''
 
 def try_all(
@@ -186,7 +185,7 @@ def try_all(
     rows, refused = [], []
     adding = sum(p.kind == 'add' for p in proposals)
     for i, p in enumerate([*spare, *proposals]):
-        if i < len(spare) and len(current_entries(bank)) + adding <= room:
+        if i < len(spare) and len(bank.items('active', PROBATION)) + adding <= room:
             continue
         reason = _untried_reason(bank, p, room)
         if reason:

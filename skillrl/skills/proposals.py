@@ -9,14 +9,13 @@ __all__ = ['MARGIN', 'touched', 'games_showing', 'Trial', 'Stage', 'interim_plan
 # %% ../../nbs/480_skills.proposals.ipynb #5d09893e
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from ..config import EvolutionConfig
 from ..gate import gate
-from .bank import Mistake, Proposal, Skill, SkillBank
-from .entries import PROBATION, current_entries
+from .bank import Mistake, PROBATION, Proposal, Skill, SkillBank, with_id
 from .consolidation import fact_words, facts, normal, rank_by_support, similarity
-from .retrieval import Retriever, advice, render
+from .retrieval import advice, render, Retriever
 
 # %% ../../nbs/480_skills.proposals.ipynb #df43fa70
 def touched(
@@ -139,7 +138,7 @@ def duplicates(
     id:str='', # Of the entry that is one of each pair; '' for any
 )->list[tuple[str, str]]: # Pairs of ids, the better supported first
     "Active skills and mistakes, or on probation, that say the same"
-    pool = rank_by_support(current_entries(bank))
+    pool = rank_by_support(bank.items('active', PROBATION))
     words = fact_words(pool, router)
     about = [(type(o), facts(advice(o), words)) for o in pool]
     pairs = [(i, j) for i, j in combinations(range(len(pool)), 2)
@@ -179,7 +178,7 @@ def refused_as(row:dict)->str:
 def carry_out(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple: # (bank or None, item or None, reason)
     "`bank` with a proposal carried out, and why it is not worth a try"
     try:
-        new, item = bank.apply(proposal)
+        new, item = proposal.apply(bank)
     except ValueError as e:
         return None, None, str(e)
     reason = rejection_reason(bank, proposal, trial.weak, trial.category_of)
@@ -220,13 +219,10 @@ def run_stages(
 # %% ../../nbs/480_skills.proposals.ipynb #6ab12d05
 def _put_on_probation(bank, new, item):
     "`item` on probation in `new`, beside what it refines where that was active from the start"
-    old, name = bank.get(item.id), 'skill_id'
-    if isinstance(item, Mistake):
-        name = 'mistake_id'
+    old = bank.get(item.id)
     if old and old.status == 'active' and 'proved' not in old.provenance:
-        new.replace(old)
-        unused = new.new_id('mistake' if isinstance(item, Mistake) else item.category)
-        item = new.add(replace(item, **{name: unused}))
+        new.add(old, [old.id])
+        item = new.add(with_id(item, ''))
     item.status = PROBATION
     return item
 

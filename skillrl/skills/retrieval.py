@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from ..routing import Router, as_router
 from .bank import Mistake, Skill, SkillBank
 from .embedding import Encoder
-from .ranking import EmbeddingRanker, LexicalRanker, OfficialRanker, TemplateRanker
+from .ranking import EmbeddingRanker, LexicalRanker, TemplateRanker
 from ..tables import Table
 
 # %% ../../nbs/05_skills.retrieval.ipynb #a08fff28
@@ -126,7 +126,7 @@ def _ranker(settings, items, router, encoder):
     "(task, category) → `Pools`, as the mode says"
     categories = [router.canonical(o.category) for o in items]
     if settings.mode == 'official':
-        return OfficialRanker(items)
+        return TemplateRanker(items, [o.category for o in items], official=True)
     if settings.mode == 'template':
         return TemplateRanker(items, categories)
     if settings.mode == 'lexical':
@@ -142,7 +142,7 @@ def _official_rules(bank, router, cap):
     "How the official code routes a task, and how many general skills it shows"
     sections = bank.categories if bank.task_key == 'task_specific_skills' else []
     route = partial(router.official or _first_section, sections=sections)
-    general = [o for o in bank.active() if isinstance(o, Skill) and o.category == 'general']
+    general = [o for o in bank.items('active') if isinstance(o, Skill) and o.category == 'general']
     dynamic = sum(o.id.startswith('dyn_') for o in general)
     return route, cap if cap is None else max(cap, dynamic)
 
@@ -161,7 +161,7 @@ class Retriever:
         if encoder is not None and mode != 'embedding':
             raise ValueError(f'an encoder is of no use in {mode} mode: leave it out or choose embedding mode')
         self.router = as_router(router, bank.categories)
-        self.items = bank.active()
+        self.items = bank.items('active')
         self.bank_categories = {self.router.canonical(c) for c in bank.categories}
         self.route, self.most_general = self.router, self.settings.top_k_general
         if mode == 'official':

@@ -164,7 +164,7 @@ def distill(self:LLMTeacher,
 # %% ../../nbs/475_skills.teachers.ipynb #290d96d9
 def relevant(bank:SkillBank, category:str)->list:
     "Active items of `bank` for tasks of `category`"
-    return [o for o in bank.active() if o.category in (category, 'general')]
+    return [o for o in bank.items('active') if o.category in (category, 'general')]
 
 def _bank_line(o, chars):
     "An item of a bank, with how it did"

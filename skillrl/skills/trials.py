@@ -14,11 +14,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from ..config import EvolutionConfig
-from .bank import Entry, SkillBank
-from .entries import PROBATION, current_entries
+from .bank import Entry, PROBATION, retire, SkillBank
 from .consolidation import fact_words
 from .embedding import stem
-from .retrieval import Retrieved, advice
+from .retrieval import advice, Retrieved
 from ..trajectory import Trajectory
 
 # %% ../../nbs/482_skills.trials.ipynb #40ecd3fd
@@ -33,7 +32,7 @@ def on_trial(bank:SkillBank)->SkillBank: # A copy
 def put_on_probation(bank:SkillBank)->SkillBank: # A copy
     "`bank` with everything active on probation"
     held = bank.copy()
-    for o in held.active():
+    for o in held.items('active'):
         o.status = PROBATION
     return held
 
@@ -229,7 +228,7 @@ def settle_trials(
     "Decide on every entry by what is known of it"
     config, bank = config or EvolutionConfig(), bank.copy()
     rows = []
-    current = {o.id for o in current_entries(bank)}
+    current = {o.id for o in bank.items('active', PROBATION)}
     heard = [row for row in _heard(bank, router) if row[0].id in current]
     for o, its_form, measured in heard:
         others = [e for p, f, e in heard if f == its_form and e and p is not o]
@@ -244,5 +243,5 @@ def settle_trials(
         if status == 'active':
             o.provenance = o.provenance | dict(proved='trials')
         if reason:
-            bank.retire(o.id, reason)
+            retire(o, reason)
     return bank, rows

@@ -22,7 +22,7 @@ from ..envs.base import world
 from ..envs.suite import suites_of
 from ..evaluate import evaluate
 from ..runfolder import RunFolder
-from ..skills.bank import load_version, SkillBank
+from ..skills.bank import SkillBank, version_path
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
 from ..tracking import build_reporter, Tracker
@@ -178,13 +178,13 @@ def bank(self:Pipeline,
     "A version of the suite's bank"
     if version is None:
         version = self.state['versions'][suite.name]
-    return load_version(self.run.path/'bank'/suite.name, version)
+    return SkillBank.load(version_path(self.run.path/'bank'/suite.name, version))
 
 @patch
 def save_bank(self:Pipeline, suite:Any, bank:SkillBank)->None:
     "Write `bank` as the next version of the suite's, current from the next commit on"
     n = self.state['versions'].get(suite.name, -1) + 1
-    bank.save_version(self.run.path/'bank'/suite.name, n)
+    bank.save(version_path(self.run.path/'bank'/suite.name, n))
     self.state['versions'] = self.state['versions'] | {suite.name: n}
 
 def distill(p:Pipeline)->None:

@@ -155,7 +155,7 @@ def write_run_report(
 )->Path: # `report.md`
     "Write `report.md` and its figures"
     success = [m['success'] for m in metrics if m['phase'] == 'rl']
-    sizes = [len(bank) for bank in banks]
+    sizes = [len(bank.items()) for bank in banks]
     entries = f'{counted(len(sizes), "bank")} of {min(sizes)} to {counted(max(sizes), "entry", "entries")}.'
     learning = 'Success in the training suites, the mean of five iterations with its 95 % interval.'
     return write_report(folder, 'What this run learned', {

@@ -9,7 +9,7 @@ __all__ = ['bank_table', 'item_table', 'version_table', 'evolution_table', 'roun
 # %% ../../nbs/803_viewers.bank.ipynb #917cde6d
 from pathlib import Path
 from ..plots import PALETTE, band, bars, figure, split_rates
-from ..skills.bank import Mistake, SkillBank, diff, load_version, usefulness, versions
+from ..skills.bank import diff, Mistake, SkillBank, usefulness, version_path, versions
 from ..skills.retrieval import advice
 from ..stats import Rate, wilson
 from ..tables import Table, clip, counted
@@ -21,15 +21,16 @@ def bank_table(
     words:str='', # Only items in which all of these are found
 )->Table:
     "What a bank says, and what is known of each sentence"
-    found = {o.id for o in bank.search(words)}
     rows = []
-    for section, items in bank.sections():
-        for o in items:
-            if o.id in found:
-                won, evidence = _rate(usefulness(o)), _evidence(o)
-                rows.append([o.id, section, advice(o), o.status, won, evidence])
+    for o in bank.items():
+        if all(word in _searched_text(o) for word in words.lower().split()):
+            section = 'mistakes' if isinstance(o, Mistake) else o.category
+            rows.append([o.id, section, advice(o), o.status, _rate(usefulness(o)), _evidence(o)])
     head = ['id', 'section', 'advice', 'status', 'won when shown', 'rests on']
     return Table(head, rows)
+
+def _searched_text(o):
+    return ' '.join([o.id, o.category, o.text, *map(str, o.source_tasks)]).lower()
 
 def _rate(r):
     return str(r) if r.n else 'not shown yet'
@@ -45,7 +46,7 @@ def item_table(
     id:str, # Of a skill or mistake; ValueError if there is none
 )->Table:
     "Everything that is known of one item"
-    o = bank.find(id)
+    o = find(bank, id)
     apart = 'extra', 'provenance', 'source_tasks', 'stats'
     rows = []
     for name, value in vars(o).items():
@@ -68,10 +69,10 @@ def version_table(
     rows = []
     old = SkillBank()
     for n in versions(folder):
-        new = load_version(folder, n)
+        new = SkillBank.load(version_path(folder, n))
         d = diff(old, new)
         changes = map(', '.join, (d.added, d.removed, d.changed))
-        rows.append([n, len(new.active()), len(new.quarantined()), *changes])
+        rows.append([n, len(new.items('active')), len(new.items('quarantined')), *changes])
         old = new
     head = ['version', 'active', 'quarantined', 'added', 'removed', 'changed']
     return Table(head, rows)
@@ -138,7 +139,7 @@ def plot_usefulness(
     bank:SkillBank, # Whose items were shown to somebody
 )->object:          # A matplotlib figure
     "Success of the episodes that were shown each item"
-    shown = [o for o in bank.active() if usefulness(o).n]
+    shown = [o for o in bank.items('active') if usefulness(o).n]
     shown.sort(key=lambda o: usefulness(o).mean, reverse=True)
     names = [clip(advice(o), 48) for o in shown]
     colors = [PALETTE['orange' if isinstance(o, Mistake) else 'blue'] for o in shown]
@@ -180,11 +181,11 @@ def bank_browser(
     which = w.SelectionSlider(options=numbers, value=latest, description='version')
     words = w.Text(description='search', placeholder='words', continuous_update=True)
     def page(n:int, words:str)->str:
-        bank = load_version(folder, n)
+        bank = SkillBank.load(version_path(folder, n))
         tables = [bank_table(bank, words)]
         place = numbers.index(n)
         if place > 0:
-            before = load_version(folder, numbers[place - 1])
+            before = SkillBank.load(version_path(folder, numbers[place - 1]))
             change = diff(before, bank)
             tables.append(change.table())
         return ''.join(t.html() for t in tables)

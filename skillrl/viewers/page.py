@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
 from ..plots import PALETTE, figure
-from ..skills.bank import load_latest
+from ..skills.bank import SkillBank
 from ..skills.retrieval import advice
 from ..tables import Table, clip, counted
 from ..trajectory import Step, Trajectory
@@ -344,10 +344,10 @@ def _advice_in(folder, suite):
     "What the latest bank of a suite says: id → advice"
     known = {p.name: p for p in (folder/'bank').glob('*')}
     try:
-        bank = load_latest(known[suite])
+        bank = SkillBank.load(known[suite])
     except (KeyError, ValueError, OSError):
         return {}
-    return {o.id: advice(o) for _, items in bank.sections() for o in items}
+    return {o.id: advice(o) for o in bank.items()}
 
 def replays(
     folder:str|Path, # Of a run

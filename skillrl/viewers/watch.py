@@ -21,7 +21,7 @@ from ..inspection import good_rows, is_opt_run, is_run, state_of, success_table
 from ..llm.ledger import Ledger
 from ..plots import PALETTE, band, split_rates
 from ..runstate import is_held
-from ..skills.bank import load_latest, versions
+from ..skills.bank import SkillBank, versions
 from ..tables import Table, counted
 from .bank import bank_table, checked_round, round_table
 from .page import as_dict, dict_in, figures, folded, headed, html_page, last_rows, number
@@ -141,7 +141,7 @@ def _bank(folder):
     newest = max(there, key=lambda p: (p/f'v{versions(p)[-1]:04}.json').stat().st_mtime, default=None)
     if newest is None:
         return paragraph('There is no bank yet.')
-    bank = load_latest(newest)
+    bank = SkillBank.load(newest)
     rounds, told = good_rows(folder/'evolution.jsonl', checked_round)
     about = f'{newest.name}, version {versions(newest)[-1]}, the bank that changed last: {bank!r}'
     parts = [paragraph(about), folded('What it says', bank_table(bank).html()), *map(paragraph, told)]

@@ -18,8 +18,7 @@ from ..remote import Endpoint, read_response
 from .corpus import contents_of
 from .engine import TOP_K
 from .results import retrieve_request, Searcher
-from ...skills.embedding import encode_queries, Encoder, TfidfEncoder, VectorIndex
-from ...skills.encoders import FolderEncoder
+from ...skills.embedding import encode_queries, Encoder, FolderEncoder, TfidfEncoder, VectorIndex
 from ...web import pause
 
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #ff1da65b
