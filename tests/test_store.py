@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from skillrl import store
 from skillrl.runfolder import RunFolder
-from skillrl.runstate import FolderLock
+from skillrl.runfolder import FolderLock
 from skillrl.store import JsonlLog, atomic_folder, atomic_write, read_json, to_json, write_json
 
 @pytest.fixture
@@ -467,7 +467,7 @@ def test_a_file_system_without_locks_is_not_called_in_use(tmp_path, monkeypatch,
 
 FORKED = '''
 import os, time
-from skillrl.runstate import FolderLock
+from skillrl.runfolder import FolderLock
 lock = FolderLock('run')
 if not os.fork():
     lock.close()

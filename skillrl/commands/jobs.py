@@ -143,7 +143,7 @@ def _banked(
     "What --bank names"
     from skillrl.envs.suite import suite_for
     from skillrl.file_kinds import load_bank
-    from skillrl.runstate import read_state
+    from skillrl.runfolder import read_state
     from skillrl.skills.bank import load_latest
     path = Path(args.bank)
     if not (path/'state.json').exists():

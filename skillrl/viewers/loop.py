@@ -17,7 +17,7 @@ from typing import Any
 from ..evaluate import smoothed
 from ..llm.ledger import Ledger
 from ..plots import PALETTE, band, figure, split_rates
-from ..runstate import is_held
+from ..runfolder import is_held
 from ..tables import Table
 from .run import as_dict, dict_in, json_of, number
 

@@ -10,12 +10,13 @@ __all__ = ['CURRENT', 'BEST', 'REFUSED', 'draw_scores', 'draw_lengths', 'plot_ru
 from html import escape
 from pathlib import Path
 from typing import Any
-from ..plots import PALETTE, bars, figure, label_end, split_rates
+from ..plots import bars, figure, label_end, PALETTE, split_rates
 from ..store import atomic_write
 from ..tables import Table
 from .page import figures, folded, headed, html_page, paragraph, wide
-from .run import RunView, describe_cost, describe_end, describe_worth, finals, is_accepted
-from .run import lost_table, read_run, score_in, steps_table, usage_table
+from .run import (
+    describe_cost, describe_end, describe_worth, finals, is_accepted, lost_table, read_run, RunView,
+    score_in, steps_table, usage_table)
 from .steps import step_html
 
 # %% ../../nbs/806_viewers.report.ipynb #945a253f

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-from ..runstate import is_held
+from ..runfolder import is_held
 from ..skillopt.gate import gate_score
-from ..skillopt.run import BASELINE
+from ..skillopt.session import BASELINE
 from ..stats import Rate, interval
 from ..tables import Table
 from ..types import RolloutResult

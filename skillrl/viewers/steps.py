@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
-from ..skillopt.run import BASELINE, verify_signed
+from ..store import JsonlLog
 from ..tables import Table
 from .page import browser, folded, paragraph, wide
 from .run import as_dict, clean_record, dict_in, in_digits, number, read_run, rows_in, text_of
@@ -20,13 +20,11 @@ from .run import as_dict, clean_record, dict_in, in_digits, number, read_run, ro
 # %% ../../nbs/805_viewers.steps.ipynb #3f292f36
 def known_skill(folder:Path|str, step:int)->str|None:
     "The current skill after `step`, None if there is none"
-    folder = Path(folder)
-    of_step = folder/BASELINE if step == 0 else folder/f'steps/step_{step:04}'
-    signed = verify_signed(text_of(of_step/'state.json'))
-    if signed:
-        return signed.state.skill
-    snapshot = folder/f'skills/skill_v{step:04}.md'
-    return text_of(snapshot) if snapshot.is_file() else None
+    snapshot = Path(folder)/f'skills/skill_v{step:04}.md'
+    if snapshot.is_file():
+        return text_of(snapshot)
+    rows = JsonlLog(Path(folder)/'steps.jsonl').read(strict=False)
+    return next((str(row.get('skill')) for row in rows if row.get('step') == step), None)
 
 def skill_at(folder:Path|str, step:int)->str: # ValueError if there is none
     "The current skill after `step`; that of step 0 is the one a run begins with"

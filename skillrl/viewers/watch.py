@@ -10,24 +10,24 @@ import asyncio, re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from fastcore.basics import patch
 from html import escape
 from pathlib import Path
 from socket import create_server
 from threading import Lock, Thread
 from time import time
 from typing import Any
-from fastcore.basics import patch
 from ..file_kinds import is_opt_run, is_run
 from ..inspection import good_rows, success_table
 from ..skills.bank import load_latest, versions
 from ..tables import counted
 from .bank import bank_table, checked_round, round_table
-from .loop import CURVES, describe_place, last_written, read_loop
-from .loop import seconds_left, spend_table, spoken
+from .loop import (
+    CURVES, describe_place, last_written, read_loop, seconds_left, spend_table, spoken)
 from .page import figures, folded, headed, html_page, paragraph, wide
 from .replay import replays
 from .report import report_sections
-from .run import STAGES, number, read_run, text_of
+from .run import number, read_run, STAGES, text_of
 
 # %% ../../nbs/822_viewers.watch.ipynb #cec7e1cb
 def _curves(folder):

@@ -20,7 +20,7 @@ from .engine import TOP_K
 from .results import retrieve_request, Searcher
 from ...skills.embedding import encode_queries, Encoder, TfidfEncoder, VectorIndex
 from ...skills.encoders import FolderEncoder
-from ...web import pause
+from ...concurrency import pause
 
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #ff1da65b
 class Library:
