@@ -80,10 +80,8 @@ def _library_versions()->dict: # Name → version, None where it is not installe
             out[name] = None
     return out
 
-def _checksums(
-    folder:Path,
-)->dict: # File → SHA-256 in hex; OSError if one cannot be read
-    "What identifies the contents of all files below `folder`"
+def _checksums(folder):
+    "SHA-256 in hex of each file below `folder`"
     out = {}
     for p in sorted(folder.rglob('*')):
         if p.is_file():
@@ -95,27 +93,24 @@ def _checksums(
 _STATE, _PREVIOUS = 'state.json', 'state.previous.json'
 _CONFIG = 'config.json'
 _PLAIN = re.compile(r'\w[\w.-]*', re.ASCII)
-_NUMBER = re.compile(r'\d{4,}', re.ASCII)
 _PARTS = dict(fingerprint=str, config=dict, versions=dict, writes=dict, logs=dict, folders=dict,
               checksums=dict, state=(dict, type(None)))
 
-def _is_plain(name:str)->bool:
+def _is_plain(name):
     "May a run write something called `name`?"
     return isinstance(name, str) and bool(_PLAIN.fullmatch(name)) and name not in (_STATE, _PREVIOUS, _CONFIG)
 
-def _is_version(name:str)->bool:
+def _is_version(name):
     "Is `name` the number of a version, such as `0003`?"
-    return bool(_NUMBER.fullmatch(name))
+    return bool(re.fullmatch('[0-9]{4,}', name))
 
 # %% ../nbs/260_runfolder.ipynb #f050570d
 def _seal(d):
     "What the config and the state in `d` are known by"
     return fingerprint([d['config'], d['state']])
 
-def _problems(
-    d:object, # What a `state.json` held
-)->list: # In words; empty if a run could have written it
-    "What no run would have written as its state"
+def _problems(d):
+    "What no run would have written as its state `d`, in words"
     if not isinstance(d, dict):
         return ['is not an object']
     missing = [k for k, kind in _PARTS.items() if not isinstance(d.get(k, ...), kind)]
@@ -143,11 +138,8 @@ def _known_folder(d, name, path):
     return placed and d['writes'].get(name) == 'folder' and isinstance(d['checksums'].get(path), dict)
 
 # %% ../nbs/260_runfolder.ipynb #cb239d00
-def _damage(
-    path:Path, # Folder of the run
-    commit:dict, # Its state
-)->str|None: # In words; None if everything is as it was committed
-    "What is not as it was committed"
+def _damage(path, commit):
+    "What in the folder `path` is not as it was committed, in words; None if all is"
     for name, size in commit['logs'].items():
         there = JsonlLog(path/name).size
         if there < size:
@@ -176,11 +168,8 @@ def read_state(
         raise ValueError(f'{file} {wrong[0]}: {_remedy(Path(path), name)}')
     return d
 
-def _remedy(
-    path:Path, # Folder of the run
-    name:str=_STATE, # The file that is damaged, or speaks of what is
-)->str:
-    "How to go on after damage"
+def _remedy(path, name=_STATE):
+    "How to go on after damage to the file `name`, or to what it speaks of"
     anew = 'restore it from a copy, or start a new run'
     if name != _STATE:
         return anew
@@ -200,11 +189,8 @@ def _links_in(top):
         found += [p for p in (Path(where)/name for name in sorted(folders + files)) if p.is_symlink()]
     return found
 
-def _check_links(
-    path:Path, # Folder of a run
-    commit:dict, # Its state
-)->None: # ValueError if there is one
-    "Refuse symbolic links among what the run writes"
+def _check_links(path, commit):
+    "Refuse symbolic links among what the run in the folder `path` writes"
     places = [path/_CONFIG, path/_STATE, path/_PREVIOUS, *path.glob('journal_*.jsonl')]
     for name, kind in commit['writes'].items():
         place = path/name

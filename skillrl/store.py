@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from fastcore.basics import patch
 from functools import cache
 from importlib.util import find_spec
-from json.encoder import c_make_encoder, encode_basestring, encode_basestring_ascii
 from pathlib import Path
 
 # %% ../nbs/210_store.ipynb #540e2081
@@ -122,15 +121,7 @@ def _plain(o):
 @cache
 def _writer(indent, ascii=False):
     "What turns an object into JSON"
-    if indent is not None or not c_make_encoder:
-        encoder = json.JSONEncoder(indent=indent, ensure_ascii=ascii, allow_nan=False, default=_plain,
-                                   check_circular=False)
-        return encoder.encode
-    quote = encode_basestring_ascii if ascii else encode_basestring
-    write = c_make_encoder(None, _plain, quote, None, ': ', ', ', False, False, False)
-    def encode(obj:object)->str:
-        return ''.join(write(obj, 0))
-    return encode
+    return json.JSONEncoder(indent=indent, ensure_ascii=ascii, allow_nan=False, default=_plain).encode
 
 # %% ../nbs/210_store.ipynb #5c758e13
 def to_json(

@@ -4,7 +4,7 @@ Clients and environments are written for 1.0.0, and settings are those that 1.0.
 
 What 1.0.0 did is told beside each test. The world is small: an item is solved under a skill that holds
 its word, and the optimizer proposes a word that it saw missing."""
-import hashlib, itertools, json, os, random, re, shutil, signal, subprocess, sys, threading, time
+import hashlib, itertools, json, os, random, re, shutil, threading, time
 from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
@@ -140,30 +140,6 @@ def test_C2_a_killed_run_ends_like_one_that_was_not(tmp_path, settings):
         (nothing, paid), (summary, more) = run(root, k), run(root)
         assert nothing is None and json.dumps(summary).replace(str(root), '')==told and tree(root)==whole
         assert paid + more <= calls + settings.get('workers', 1)
-
-PROGRAM = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
-from test_skillopt_defects import *
-left = int(sys.argv[3])
-def mortal(*a):
-    global left
-    left -= 1
-    if not left: os.kill(os.getpid(), signal.SIGKILL)
-    return learn(*a)
-trainer(sys.argv[2], optimizer=mortal, num_epochs=2, batch_size=2, minibatch_size=1).train()
-"""
-
-@pytest.mark.skipif(os.name=='nt', reason='Windows has no SIGKILL')
-def test_C2_a_process_that_is_killed_leaves_a_run_to_go_on_with(tmp_path):
-    whole = trainer(tmp_path/'whole', optimizer=learn, num_epochs=2, batch_size=2, minibatch_size=1).train()
-    for k in (1, 4):
-        root = tmp_path/f'killed-{k}'
-        dead = subprocess.run([sys.executable, '-c', PROGRAM, str(Path(__file__).parent), str(root), str(k)],
-                              capture_output=True, timeout=120)
-        assert dead.returncode==-signal.SIGKILL
-        summary = trainer(root, optimizer=learn, num_epochs=2, batch_size=2, minibatch_size=1).train()
-        assert summary | dict(config=0)==whole | dict(config=0) and tree(root)==tree(tmp_path/'whole')
 
 def test_C2b_what_a_step_has_paid_for_is_used(tmp_path):
     "1.0.0 played all of the step's rollouts again"

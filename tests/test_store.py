@@ -191,12 +191,6 @@ def test_json_of_what_holds_itself_is_refused():
             to_json(loop, indent)
     assert to_json([loop['name']]*2)=='["loop", "loop"]'  # The same object twice is no circle
 
-def test_json_by_many_threads():
-    from concurrent.futures import ThreadPoolExecutor
-    rows = [{f'k{i}': [i, str(i), {'n': i/7}]} for i in range(500)]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(to_json, rows*4))==[json.dumps(r) for r in rows]*4
-
 def committed(folder, **also):
     "A run of one commit in `folder`, with what `also` says in its state"
     with RunFolder(folder, {'seed': 7, 'rl': {'group_size': 8, 'lr': 1e-4}}) as run:

@@ -17,30 +17,21 @@ from time import monotonic, sleep
 from ..concurrency import check_stop
 
 # %% ../../nbs/350_llm.process.ipynb #e20a3439
-def _descendants(
-    pid:int, # A process
-)->list: # Ids, in no order; those that have ended are left out
-    "The children of `pid`, their children, and so on"
-    children = {}
+def _children():
+    "Ids of the children of this process, those that have ended included"
+    found = []
     for p in Path('/proc').glob('[0-9]*/stat'):
         try:
-            state, parent = p.read_text(errors='replace').rpartition(')')[2].split()[:2]
+            parent = p.read_text(errors='replace').rpartition(')')[2].split()[1]
         except OSError: # it has just ended
             continue
-        if state not in 'ZX':
-            children.setdefault(int(parent), []).append(int(p.parent.name))
-    found, pending = [], [pid]
-    while pending:
-        more = children.get(pending.pop(), [])
-        found += more
-        pending += more
+        if int(parent) == os.getpid():
+            found.append(int(p.parent.name))
     return found
 
 # %% ../../nbs/350_llm.process.ipynb #3238d796
-def _reap(
-    pid:int, # A child of ours
-)->int|None: # Its status, as `os.wait` gives it; None while it runs
-    "Take note of the children that have ended"
+def _reap(pid):
+    "Take note of the children that have ended; the status of `pid` if it has"
     status = None
     while True:
         try:
@@ -52,21 +43,16 @@ def _reap(
         if ended == pid:
             status = code
 
-def _end_descendants(
-    most:float=5., # Seconds
-)->None:
-    "Kill all descendants of this process"
+def _end_descendants(most=5.):
+    "Kill all descendants of this process, within so many seconds"
     until = monotonic() + most
-    while monotonic() < until:
-        alive = _descendants(os.getpid())
-        _reap(0) # or they would stay as zombies until the system gets to them
-        if not alive:
-            return
-        for pid in alive:
+    while (children := _children()) and monotonic() < until:
+        for pid in children:
             try:
                 os.kill(pid, signal.SIGKILL)
-            except OSError: # it has ended, or is another user's
+            except OSError: # it is another user's
                 pass
+        _reap(0)
         sleep(.005)
 
 # %% ../../nbs/350_llm.process.ipynb #f657c844
@@ -131,7 +117,7 @@ from time import monotonic, sleep
 @cache
 def _source():
     "The program of the supervisor"
-    parts = _descendants, _reap, _end_descendants, _become, _leave, _supervise
+    parts = _children, _reap, _end_descendants, _become, _leave, _supervise
     code = [inspect.getsource(f) for f in parts]
     return '\n'.join([_IMPORTS, *code, '_supervise(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])'])
 

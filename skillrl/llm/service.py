@@ -11,7 +11,6 @@ import json, os, random, re, time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 from fastcore.basics import patch
 from ipaddress import ip_address
@@ -26,22 +25,15 @@ from ..options import shared_variables, usual_address
 from ..store import to_json
 
 # %% ../../nbs/330_llm.service.ipynb #f48ccaa4
-_MOST = 2**26  # Bytes of an answer: 64 MiB, four times what 256 long vectors take
-
-@dataclass(frozen=True)
-class _Limits:
-    until:float = inf  # On the clock of `monotonic`
-    most:float = inf   # Bytes
-
-_limits = ContextVar('limits', default=_Limits())
+_limits = ContextVar('limits', default=(inf, inf)) # Until when, on the clock of `monotonic`; bytes
 
 @contextmanager
 def within(
     seconds:float, # For each request, from the first byte sent to the last one read
-    most:int=_MOST, # Bytes of its answer, unpacked
+    most:int=2**26, # Bytes of its answer, unpacked: 64 MiB is four times what 256 long vectors take
 )->Iterator[None]: # The request raises `httpcore2.ReadTimeout` or `BodyTooLarge`
     "Hold the requests of armed clients to these limits"
-    token = _limits.set(_Limits(monotonic() + seconds, most))
+    token = _limits.set((monotonic() + seconds, most))
     try:
         yield
     finally:
@@ -52,7 +44,7 @@ def _left(timeout):
     "Seconds that the next operation may take"
     import httpcore2
     check_stop()
-    left = _limits.get().until - monotonic()
+    left = _limits.get()[0] - monotonic()
     if left <= 0:
         raise httpcore2.ReadTimeout('the time for the whole request is up')
     return left if timeout is None else min(timeout, left)
@@ -62,8 +54,6 @@ def _timeout(seconds):
     return None if seconds == inf else seconds
 
 # %% ../../nbs/330_llm.service.ipynb #e49071b9
-_PIECE = 65536 # Bytes
-
 class _Stream:
     "A connection that keeps to the limits"
     def __init__(self, inner):
@@ -86,8 +76,9 @@ class _Stream:
 
     def write(self, buffer:bytes, timeout:float|None=None)->None:
         "Send `buffer` in pieces"
-        for i in range(0, len(buffer), _PIECE):
-            self.inner.write(buffer[i:i + _PIECE], _timeout(_left(timeout)))
+        n = 65536
+        for i in range(0, len(buffer), n):
+            self.inner.write(buffer[i:i + n], _timeout(_left(timeout)))
 
     def start_tls(self, ssl_context:object, server_hostname:str|None=None, timeout:float|None=None)->object:
         "The encrypted connection, within the same limits"
@@ -99,7 +90,7 @@ class BodyTooLarge(ConnectionError):
 
 def _bound(response):
     "Count what `response` brings"
-    most, chunks = _limits.get().most, response.iter_bytes
+    most, chunks = _limits.get()[1], response.iter_bytes
     def counted(chunk_size:int|None=None)->Iterator[bytes]:
         n = 0
         for chunk in chunks(chunk_size):
@@ -165,11 +156,8 @@ def _count(d, name):
     return n if type(n) is int and n > 0 else 0
 
 def _thought(message):
-    for k in ('reasoning_content', 'reasoning'):
-        thought = message.get(k)
-        if isinstance(thought, str) and thought:
-            return thought
-    return ''
+    thoughts = map(message.get, ('reasoning_content', 'reasoning'))
+    return next((t for t in thoughts if isinstance(t, str) and t), '')
 
 def _logprobs(choice):
     try:
@@ -252,13 +240,11 @@ def find_key(
     return key
 
 # %% ../../nbs/330_llm.service.ipynb #064faea9
-def _check_patience(timeout, retries):
+def _check(url, shown, timeout, retries):
     if not timeout > 0:
         raise ValueError(f'timeout is {timeout!r}: give seconds above 0')
     if not (isinstance(retries, int) and retries >= 0):
         raise ValueError(f'retries is {retries!r}: use 0 or more')
-
-def _check_address(url, shown):
     if not re.match(r'https?://[^/\s]', url):
         raise ValueError(f'{shown!r} is no address: begin it with http:// or https://')
     if re.search('[?#]', url):
@@ -275,8 +261,6 @@ def _client(url, key, timeout, azure_version):
     return openai.OpenAI(base_url=url, **common)
 
 # %% ../../nbs/330_llm.service.ipynb #22b410d4
-_AZURE = '2024-12-01-preview'
-
 class Service:
     "Sends requests to one address, again where that helps; ValueError for a bad address, key or setting"
     def __init__(self,
@@ -290,17 +274,16 @@ class Service:
     ):
         if base_url and azure_endpoint:
             raise ValueError('base_url and azure_endpoint are both given: choose one')
-        _check_patience(timeout, retries)
         usual, azure = usual_address(os.environ)
         url = str(azure_endpoint or base_url or usual).strip()
         azure = bool(azure_endpoint or azure and not base_url)
         self.url = _shown(url)
-        _check_address(url, self.url)
+        _check(url, self.url, timeout, retries)
         key = find_key(api_key, self.url, azure)
         self.secrets = (key,) if len(key) >= 8 else () # 'EMPTY' and the like are no secrets, and words
         self.timeout, self.retries = timeout, retries
         self.pause = pause
-        self.version = (api_version or _AZURE) if azure else None
+        self.version = (api_version or '2024-12-01-preview') if azure else None
         self.client = _client(url, key or 'none', timeout, self.version)
         finalize(self, self.client.close)
 
@@ -404,10 +387,8 @@ def _failed_status(self:Service, e, at):
     return Failed(why, e.status_code, said, e.response.headers)
 
 # %% ../../nbs/330_llm.service.ipynb #17c6404a
-def _wait_asked(
-    headers:Mapping, # Of an answer, names in lower case
-)->float|None: # Seconds; None where it does not say
-    "How long the server asks us to wait"
+def _wait_asked(headers):
+    "For how many seconds the server asks us to wait; None where it does not say"
     for name, unit in (('retry-after-ms', 1000), ('retry-after', 1)):
         try:
             seconds = float(headers[name]) / unit
@@ -471,17 +452,13 @@ def _read(data, read):
 
 # %% ../../nbs/330_llm.service.ipynb #349ea69f
 _LISTED = 'id', 'owned_by', 'root', 'parent', 'meta' # Of a model; the same whenever it is asked
-_JUST_NOW = 60 # Seconds
 
-def _fingerprint(
-    d:dict,     # A list of models
-    model:str,  # One of them; where there is one in all, servers answer to any name
-    now:float,  # When the list was made, in seconds since 1970
-)->str: # 16 hex digits; empty where nothing is said; KeyError or TypeError for what is no list of models
+def _fingerprint(d, model, now):
+    "What the list `d`, made at `now`, tells of `model`; where it has one only, servers answer to any name"
     rows = d['data']
     row = next((r for r in rows if r['id'] == model), rows[0] if len(rows) == 1 else {})
     said = {k: row[k] for k in _LISTED if row.get(k)}
-    if abs(now - row.get('created', now)) > _JUST_NOW:
+    if abs(now - row.get('created', now)) > 60: # Some say when they were asked
         said['created'] = row['created']
     return request_key(said)[:16] if said else ''
 
@@ -489,7 +466,7 @@ def _fingerprint(
 def about(self:Service, model:str)->str: # 16 hex digits; empty where the service does not say
     "What tells the model behind the name `model` from another"
     import openai
-    seconds = min(self.timeout, _SOON)
+    seconds = min(self.timeout, 5)
     try:
         with within(seconds):
             answer = self.client.models.with_raw_response.list(timeout=seconds)
@@ -499,4 +476,3 @@ def about(self:Service, model:str)->str: # 16 hex digits; empty where the servic
             RecursionError):
         return ''
 
-_SOON = 5 # Seconds

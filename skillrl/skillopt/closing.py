@@ -11,7 +11,7 @@ from ..llm.ledger import BudgetExceeded
 from ..parts import Parts
 from .proposal import play_pairs
 from .selection import accept, compare_with_rival
-from .session import known_summary, Session
+from .session import known_summary, publish, Session
 from ..skills.editor import skill_hash
 from ..store import atomic_folder, write_json
 
@@ -103,4 +103,4 @@ def close_run(session:Session)->None: # OSError if the folder could not be writt
     session.finals[path.name] = known
     vars(s).update(known['state'])
     session.state = s
-    session.publish()
+    publish(session)
