@@ -142,11 +142,11 @@ def _banked(
 )->tuple: # `SkillRLConfig`, `SkillBank`, suite; FileNotFoundError or ValueError if there is no bank
     "What --bank names"
     from skillrl.envs.suite import suite_for
-    from skillrl.file_kinds import load_bank
+    from skillrl.file_kinds import is_opt_run, load_bank
     from skillrl.runfolder import read_state
     from skillrl.skills.bank import load_latest
     path = Path(args.bank)
-    if not (path/'state.json').exists():
+    if is_opt_run(path) or not (path/'state.json').exists():
         config = _models(args)
         return config, load_bank(path).require(path), suite_for(config.env, args.suite)
     made = read_state(path)['folders']
