@@ -17,15 +17,14 @@ from typing import Any
 from .agent import Episode, Limits, rollout
 from .chat_policy import ChatPolicy
 from .config import ModelConfig, SkillRLConfig
-from .models import find_model
-from .outputs import require_writable
-from .options import is_azure
 from .envs.base import seeded, world
-from .skills.bank import SkillBank
+from .models import find_model
+from .options import is_azure
 from .skills import distillation
+from .skills.bank import SkillBank
 from .skills.embedding import CachedEncoder, FolderEncoder
 from .skills.retrieval import Retriever
-from .store import JsonlLog, data_path, read_json
+from .store import data_path, JsonlLog, read_json, require_writable
 from .trajectory import Trajectory
 
 # %% ../nbs/610_builders.ipynb #5f25abb8

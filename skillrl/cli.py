@@ -262,7 +262,7 @@ def _nearest(sub, word):
 # %% ../nbs/855_cli.ipynb #70bb37c9
 def _check_output(args):
     "OSError for a result that could not be written, before anything is played or paid"
-    from skillrl.outputs import require_writable
+    from skillrl.store import require_writable
     if not args.writes or args.output is None:
         return
     folders = args.command == 'export' and args.format in ('skill_md', 'merged')

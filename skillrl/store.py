@@ -4,17 +4,16 @@
 
 # %% auto #0
 __all__ = ['make_folder', 'to_disk', 'write_error', 'atomic_write', 'sweep', 'to_json', 'write_json', 'read_json', 'fingerprint',
-           'atomic_folder', 'JsonlLog', 'data_path']
+           'atomic_folder', 'JsonlLog', 'data_path', 'require_writable', 'save_or_rescue']
 
 # %% ../nbs/210_store.ipynb #8f759ebf
-import errno, hashlib, json, os, re, shutil
-from collections.abc import Iterable, Iterator
+import errno, hashlib, json, os, re, shutil, tempfile
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from fastcore.basics import patch
 from functools import cache
 from importlib.util import find_spec
-from json.encoder import c_make_encoder, encode_basestring, encode_basestring_ascii
 from pathlib import Path
-from fastcore.basics import patch
 
 # %% ../nbs/210_store.ipynb #540e2081
 def _sync_folder(folder:str|Path)->None: # OSError if the disk does not confirm it
@@ -122,15 +121,7 @@ def _plain(o):
 @cache
 def _writer(indent, ascii=False):
     "What turns an object into JSON"
-    if indent is not None or not c_make_encoder:
-        encoder = json.JSONEncoder(indent=indent, ensure_ascii=ascii, allow_nan=False, default=_plain,
-                                   check_circular=False)
-        return encoder.encode
-    quote = encode_basestring_ascii if ascii else encode_basestring
-    write = c_make_encoder(None, _plain, quote, None, ': ', ', ', False, False, False)
-    def encode(obj:object)->str:
-        return ''.join(write(obj, 0))
-    return encode
+    return json.JSONEncoder(indent=indent, ensure_ascii=ascii, allow_nan=False, default=_plain).encode
 
 # %% ../nbs/210_store.ipynb #5c758e13
 def to_json(
@@ -342,3 +333,66 @@ def data_path(
             return folder/name
     raise FileNotFoundError(f'there is no data file {name!r}: '
                             'reinstall skillrl or make it as data/README.md says')
+
+# %% ../nbs/210_store.ipynb #cf985b9c
+def _require_kind(path, what):
+    "OSError if something else than `what` lies at `path`"
+    if what == 'file' and path.is_dir():
+        raise IsADirectoryError(f'{path} is a folder, and a file is to be written: name a file in it')
+    if what == 'file' and path.exists() and not path.is_file():
+        raise OSError(f'{path} is a device and no file: name another')
+    if what != 'file' and path.exists() and not path.is_dir():
+        raise NotADirectoryError(f'{path} is a file, and a folder is to be written: name another')
+
+def _require_room(folder, path):
+    "OSError if `folder`, the first that is there above `path`, is none or takes no file"
+    if not folder.is_dir():
+        raise NotADirectoryError(f'{folder} is a file, so {path} cannot be in it: name another place')
+    # A name as long as that of the working file of `atomic_write`
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f'.{path.name}.tmp', suffix='0'*8) as f:
+        f.write(b'{}')
+        f.flush()
+
+# %% ../nbs/210_store.ipynb #ed46aa92
+def require_writable(
+    path:str|Path,    # Where a result is to be written; missing folders above it will be made
+    what:str='file',  # Or 'folder', which is written into, or 'whole', a folder that is replaced
+)->None: # OSError, in one sentence, if that could not be done now
+    "Refuse an output before there is anything to write"
+    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    start = path if what == 'folder' else path.parent
+    try:
+        _require_kind(path, what)
+        _require_room(next(p for p in (start, *start.parents) if p.exists()), path)
+    except OSError as e:
+        if e.strerror is None:
+            raise
+        raise OSError(f'{path} cannot be written ({e.strerror}): name another place') from None
+
+# %% ../nbs/210_store.ipynb #a637225a
+def _saved_in(save, place, name):
+    "Where `save` could write in a new folder below `place`; None if it could not"
+    folder = None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix='skillrl-', dir=place))
+        save(folder/name)
+        return folder/name
+    except OSError:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+def save_or_rescue(
+    save:Callable[[Path], object], # Writes a result to the path it is given
+    path:str|Path,                 # Where the result should be
+)->tuple[Path, str]: # Where it is, and why not at `path`; OSError if it could be written nowhere
+    "Write a result, elsewhere if need be"
+    try:
+        save(Path(path))
+        return Path(path), ''
+    except OSError as e:
+        why = str(e.strerror or e)
+        for place in (Path.cwd(), Path(tempfile.gettempdir())):
+            aside = _saved_in(save, place, Path(path).name)
+            if aside:
+                return aside, why
+        raise

@@ -6,7 +6,7 @@ from faults import Answer, FaultServer, drips, error, said, slow
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
 from skillrl.store import JsonlLog
-from skillrl.web import stoppable
+from skillrl.concurrency import stoppable
 
 def ask(text='Why was the mug not accepted?'):
     return [dict(role='user', content=text)]

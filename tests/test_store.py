@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from skillrl import store
 from skillrl.runfolder import RunFolder
-from skillrl.runstate import FolderLock
+from skillrl.runfolder import FolderLock
 from skillrl.store import JsonlLog, atomic_folder, atomic_write, read_json, to_json, write_json
 
 @pytest.fixture
@@ -190,12 +190,6 @@ def test_json_of_what_holds_itself_is_refused():
         with pytest.raises(ValueError, match='Circular'):
             to_json(loop, indent)
     assert to_json([loop['name']]*2)=='["loop", "loop"]'  # The same object twice is no circle
-
-def test_json_by_many_threads():
-    from concurrent.futures import ThreadPoolExecutor
-    rows = [{f'k{i}': [i, str(i), {'n': i/7}]} for i in range(500)]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(to_json, rows*4))==[json.dumps(r) for r in rows]*4
 
 def committed(folder, **also):
     "A run of one commit in `folder`, with what `also` says in its state"
@@ -467,7 +461,7 @@ def test_a_file_system_without_locks_is_not_called_in_use(tmp_path, monkeypatch,
 
 FORKED = '''
 import os, time
-from skillrl.runstate import FolderLock
+from skillrl.runfolder import FolderLock
 lock = FolderLock('run')
 if not os.fork():
     lock.close()

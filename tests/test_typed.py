@@ -7,7 +7,7 @@ import skillrl, skillrl.formats
 from skillrl.cli import COMMANDS, main, parser
 from skillrl.config import SkillRLConfig, from_krill, load_config
 from skillrl.flags import settings
-from skillrl.outputs import require_writable, save_or_rescue
+from skillrl.store import require_writable, save_or_rescue
 from skillrl.skills.bank import SkillBank
 from skillrl.store import data_path, read_json, write_json
 

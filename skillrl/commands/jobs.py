@@ -142,11 +142,11 @@ def _banked(
 )->tuple: # `SkillRLConfig`, `SkillBank`, suite; FileNotFoundError or ValueError if there is no bank
     "What --bank names"
     from skillrl.envs.suite import suite_for
-    from skillrl.inspection import load_bank
-    from skillrl.runstate import read_state
+    from skillrl.inspection import is_opt_run, load_bank
+    from skillrl.runfolder import read_state
     from skillrl.skills.bank import SkillBank
     path = Path(args.bank)
-    if not (path/'state.json').exists():
+    if is_opt_run(path) or not (path/'state.json').exists():
         config = _models(args)
         return config, load_bank(path, filled=True), suite_for(config.env, args.suite)
     made = read_state(path)['folders']

@@ -50,7 +50,7 @@ def _not_counted(n):
 # %% ../../nbs/850_commands.steps.ipynb #035f633a
 def _written(save:Callable[[Path], Any], output:str|Path)->Path: # Where the result is
     "Save a result; if it cannot be at `output` any more, elsewhere, and say so"
-    from skillrl.outputs import save_or_rescue
+    from skillrl.store import save_or_rescue
     where, why = save_or_rescue(save, output)
     if why:
         print(f'{why}; what was made is in {where}', file=sys.stderr, flush=True)
@@ -212,7 +212,7 @@ def rl(args:Namespace)->int: # Exit status
     from skillrl.builders import build_rl_policy, build_teacher
     from skillrl.flags import progress
     from skillrl.inspection import load_bank
-    from skillrl.outputs import require_writable
+    from skillrl.store import require_writable
     from skillrl.training.change import Change, change_of
     from skillrl.training.phases import train_in_suite
     config, suite = _start(args, learns=True)

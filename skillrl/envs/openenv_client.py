@@ -14,7 +14,8 @@ from typing import Any
 from zlib import crc32
 from fastcore.basics import patch
 from .remote import LONGEST, FarEnv, check_fields
-from ..web import BodyTooLarge, arm, pause, within
+from ..concurrency import pause
+from ..llm.service import BodyTooLarge, arm, within
 
 # %% ../../nbs/518_envs.openenv_client.ipynb #29169f73
 TEXTS = 'text', 'prompt', 'observation', 'message', 'content', 'output', 'result', 'response'

@@ -12,7 +12,7 @@ from typing import Any
 from fastcore.basics import patch
 from .base import TextEnv
 from ..routing import Router
-from ..web import BodyTooLarge, arm, within
+from ..llm.service import BodyTooLarge, arm, within
 
 # %% ../../nbs/511_envs.remote.ipynb #c8c04783
 FITS = { # What a field should be → whether it is

@@ -17,7 +17,7 @@ from .ledger import Ledger, ReplyCache, tokens_at_most
 from .reply import (
     ChatReply, map_texts, mend_unicode, outage, redact, split_thought, without_secrets)
 from ..store import JsonlLog, to_json
-from ..web import Stopped
+from ..concurrency import Stopped
 
 # %% ../../nbs/325_llm.base.ipynb #7799f73c
 class Chat:

@@ -6,15 +6,127 @@
 __all__ = ['safe_env', 'Ended', 'run_command']
 
 # %% ../../nbs/350_llm.process.ipynb #8a477af4
-import atexit, os, shutil, signal, subprocess, sys
+import atexit, ctypes, inspect, os, select, shutil, signal, subprocess, sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fastcore.basics import patch
+from functools import cache
 from pathlib import Path
 from threading import Thread
-from time import monotonic
-from fastcore.basics import patch
-from ..supervisor import supervised
-from ..web import check_stop
+from time import monotonic, sleep
+from ..concurrency import check_stop
+
+# %% ../../nbs/350_llm.process.ipynb #e20a3439
+def _children():
+    "Ids of the children of this process, those that have ended included"
+    found = []
+    for p in Path('/proc').glob('[0-9]*/stat'):
+        try:
+            parent = p.read_text(errors='replace').rpartition(')')[2].split()[1]
+        except OSError: # it has just ended
+            continue
+        if int(parent) == os.getpid():
+            found.append(int(p.parent.name))
+    return found
+
+# %% ../../nbs/350_llm.process.ipynb #3238d796
+def _reap(pid):
+    "Take note of the children that have ended; the status of `pid` if it has"
+    status = None
+    while True:
+        try:
+            ended, code = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status
+        if not ended:
+            return status
+        if ended == pid:
+            status = code
+
+def _end_descendants(most=5.):
+    "Kill all descendants of this process, within so many seconds"
+    until = monotonic() + most
+    while (children := _children()) and monotonic() < until:
+        for pid in children:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError: # it is another user's
+                pass
+        _reap(0)
+        sleep(.005)
+
+# %% ../../nbs/350_llm.process.ipynb #f657c844
+def _become(command):
+    "Be `command` from here on"
+    try:
+        os.setsid()
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0) # PR_SET_PDEATHSIG: end when our parent does
+        for s in (signal.SIGPIPE, signal.SIGXFSZ): # Python ignores them; it would, too
+            signal.signal(s, signal.SIG_DFL)
+        os.execv(command[0], command)
+    except OSError as e:
+        os.write(2, f'{type(e).__name__}: {e}\n'.encode())
+    finally:
+        os._exit(127)
+
+def _leave(status):
+    "End by `status`"
+    import resource # not for Windows
+    if status is None:
+        os._exit(1)
+    if not os.WIFSIGNALED(status):
+        os._exit(os.WEXITSTATUS(status))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    number = os.WTERMSIG(status)
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+# %% ../../nbs/350_llm.process.ipynb #59df4454
+def _supervise(
+    line:int,   # Descriptor of a pipe on which nothing is ever written
+    parent:int, # Who holds its other end
+    command:list, # Path of a program and its arguments
+)->None: # Never returns
+    "Run `command`, and end as it does, with all that it has started"
+    os.set_inheritable(line, False)
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) # PR_SET_CHILD_SUBREAPER: orphans become our children
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    pid, status = os.fork(), None
+    if pid == 0:
+        _become(command)
+    while status is None and os.getppid() == parent:
+        ready = select.select([line, woken], [], [], 1)[0]
+        if line in ready:
+            break
+        if woken in ready:
+            os.read(woken, 4096)
+        status = _reap(pid)
+    _end_descendants()
+    _leave(status)
+
+# %% ../../nbs/350_llm.process.ipynb #0606f99d
+_IMPORTS = """import ctypes, os, select, signal, sys
+from pathlib import Path
+from time import monotonic, sleep
+"""
+
+@cache
+def _source():
+    "The program of the supervisor"
+    parts = _children, _reap, _end_descendants, _become, _leave, _supervise
+    code = [inspect.getsource(f) for f in parts]
+    return '\n'.join([_IMPORTS, *code, '_supervise(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])'])
+
+def _supervised(
+    command:list, # Path of a program and its arguments
+    line:int, # Descriptor of the reading end of a pipe, to be handed on; its other end is ours to hold
+)->list:
+    "The command that runs `command` under a supervisor"
+    return [sys.executable, '-I', '-S', '-c', _source(), str(line), str(os.getpid()), *command]
 
 # %% ../../nbs/350_llm.process.ipynb #782b343f
 _SAFE = ('PATH HOME USER LOGNAME SHELL LANG LC_ALL LC_CTYPE TZ TERM TMPDIR TEMP TMP '
@@ -39,7 +151,7 @@ class _Process:
         theirs = self.line = None # The two ends of a pipe: the supervisor ends all when ours is closed
         if _LINUX:
             theirs, self.line = os.pipe()
-            command = supervised(command, theirs)
+            command = _supervised(command, theirs)
             kw['pass_fds'] = [theirs]
         try:
             self.p = subprocess.Popen(command, start_new_session=True, **kw)

@@ -9,11 +9,10 @@ __all__ = ['CLOSING_ALPHA', 'ITEMS_OF_LINE', 'close_run']
 from pathlib import Path
 from ..llm.ledger import BudgetExceeded
 from ..parts import Parts
-from ..skills.editor import skill_hash
 from .proposal import play_pairs
-from .run import known_summary
 from .selection import accept, compare_with_rival
-from .session import Session
+from .session import known_summary, publish, Session
+from ..skills.editor import skill_hash
 from ..store import atomic_folder, write_json
 
 # %% ../../nbs/767_skillopt.closing.ipynb #2303e29d
@@ -103,5 +102,5 @@ def close_run(session:Session)->None: # OSError if the folder could not be writt
             write_json(tmp/'summary.json', known)
     session.finals[path.name] = known
     vars(s).update(known['state'])
-    session.state = session.run.state = s
-    session.run.publish()
+    session.state = s
+    publish(session)

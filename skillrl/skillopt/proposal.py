@@ -9,13 +9,13 @@ __all__ = ['patched_skill', 'play_pairs', 'propose']
 from dataclasses import replace
 from itertools import zip_longest
 from ..llm.reply import Outage
-from ..parts import Parts, in_layers
-from ..skills.editor import Patch, apply_patch_with_report
+from ..parts import in_layers, Parts
 from .gate import compute_score
-from .memory import RejectedEdits, edits_with_status, failure_patterns
-from .reflect import RawPatch, joined, merge_patches, rank_and_select
-from .reflect import reflection_batches, run_minibatch_reflect
+from .memory import edits_with_status, failure_patterns, RejectedEdits
+from .reflect import (
+    joined, merge_patches, rank_and_select, RawPatch, reflection_batches, run_minibatch_reflect)
 from .session import Session
+from ..skills.editor import apply_patch_with_report, Patch
 from ..skills.guard import rejection_reasons
 from ..types import RolloutResult
 

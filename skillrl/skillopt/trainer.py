@@ -6,18 +6,17 @@
 __all__ = ['SkillOptTrainer', 'baseline']
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #c9cea76a
-from typing import Any
 from fastcore.basics import patch
+from typing import Any
 from ..concurrency import Executor
 from ..llm.ledger import BudgetExceeded
 from .config import SkillOptConfig
-from ..skills.editor import skill_hash
 from .memory import RejectedEdits, StepNote
 from .proposal import propose
 from .report import measured, write_summary
-from .run import BASELINE, OptState
 from .selection import play_selection, settle
-from .session import Session
+from .session import BASELINE, OptState, Session
+from ..skills.editor import skill_hash
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #0cd14038
 _SHOWN = dict(current_skill='skill', best_skill='best', global_step='step', sel_cache='tried',
@@ -118,7 +117,7 @@ def _step(session, n):
 def _run_steps(session):
     "Make the steps that are left; why that ended early, or None"
     try:
-        if session.run.next == 0:
+        if session.next == 0:
             baseline(session)
         for n in range(session.state.step + 1, session.batches.total + 1):
             if session.cfg.patience and session.state.idle >= session.cfg.patience:
@@ -128,7 +127,7 @@ def _run_steps(session):
         session.limited = True
         # As the settings are called here
         why = str(e).replace('raise budget_', 'raise max_').replace(' or lower max_tokens', '')
-        if session.run.next == 0:
+        if session.next == 0:
             raise BudgetExceeded(why) from None
         return why
 

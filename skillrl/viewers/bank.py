@@ -9,7 +9,7 @@ __all__ = ['bank_table', 'item_table', 'version_table', 'evolution_table', 'roun
 # %% ../../nbs/803_viewers.bank.ipynb #917cde6d
 from pathlib import Path
 from ..plots import PALETTE, band, bars, figure, split_rates
-from ..skills.bank import diff, Mistake, SkillBank, usefulness, version_path, versions
+from ..skills.bank import diff, find, Mistake, SkillBank, usefulness, version_path, versions
 from ..skills.retrieval import advice
 from ..stats import Rate, wilson
 from ..tables import Table, clip, counted

@@ -15,11 +15,11 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 from ..plots import PALETTE, bars, figure, label_end, split_rates
-from ..runstate import is_held
+from ..runfolder import is_held
 from ..skillopt.gate import gate_score
-from ..skillopt.run import BASELINE, verify_signed
+from ..skillopt.session import BASELINE
 from ..stats import Rate, interval
-from ..store import atomic_write
+from ..store import JsonlLog, atomic_write
 from ..tables import Table
 from ..types import RolloutResult
 from .page import SkillDiff, as_dict, browser, dict_in, figures, folded, headed, html_page
@@ -261,13 +261,11 @@ def outcome_text(folder:Path|str)->str:
 # %% ../../nbs/806_viewers.report.ipynb #3f292f36
 def skill_at(folder:Path|str, step:int)->str|None: # None if there is none
     "The current skill after `step`; that of step 0 is the one a run begins with"
-    folder = Path(folder)
-    of_step = folder/BASELINE if step == 0 else folder/f'steps/step_{step:04}'
-    signed = verify_signed(text_of(of_step/'state.json'))
-    if signed:
-        return signed.state.skill
-    snapshot = folder/f'skills/skill_v{step:04}.md'
-    return text_of(snapshot) if snapshot.is_file() else None
+    snapshot = Path(folder)/f'skills/skill_v{step:04}.md'
+    if snapshot.is_file():
+        return text_of(snapshot)
+    rows = JsonlLog(Path(folder)/'steps.jsonl').read(strict=False)
+    return next((str(row.get('skill')) for row in rows if row.get('step') == step), None)
 
 def skill_diff(folder:Path|str, before:int, after:int)->SkillDiff: # ValueError if a step was not made
     "What changed in the skill between two steps"

@@ -20,7 +20,7 @@ from ..evaluate import smoothed
 from ..inspection import good_rows, is_opt_run, is_run, state_of, success_table
 from ..llm.ledger import Ledger
 from ..plots import PALETTE, band, split_rates
-from ..runstate import is_held
+from ..runfolder import is_held
 from ..skills.bank import SkillBank, versions
 from ..tables import Table, counted
 from .bank import bank_table, checked_round, round_table
