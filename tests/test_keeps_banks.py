@@ -85,7 +85,7 @@ def test_evolve_keeps_a_good_bank_and_eval_says_what_was_shown(here, tmp_path, c
     assert f'{len(after.active())} of {len(after)} entries active' in said
     lost = [o.id for o in before.active() if o.id not in after or after.get(o.id).status == 'probation']
     assert not lost and len(after.active()) > .9*len(before.active())
-    judged = ['eval', '--suite', 'train-000', '--tasks', 4, '--skill-bank']
+    judged = ['eval', '--suite', 'train-000', '--set', 'env.test_tasks=4', '--skill-bank']
     shown = skillrl(capsys, *judged, tmp_path/'b')
     assert 'entries active' in shown and 'The row "bank" was shown ' in shown and 'Warning' not in shown
     for o in after.items():
