@@ -45,9 +45,7 @@ def spelled(
     return '--' + flag.replace('_', '-')
 
 # %% ../nbs/810_flags.ipynb #ed2ee4df
-def given(
-    args:Namespace,   # What the parser made of the command line
-)->dict[str, Any]:    # Path of a setting → value; ValueError if --set sets nothing
+def given(args:Namespace)->dict[str, Any]: # Path of a setting → value; ValueError if --set sets nothing
     "The settings that were named on the command line"
     from skillrl.config import from_krill
     values = {path: getattr(args, flag, None) for flag, path in FLAGS.items()}
@@ -101,9 +99,7 @@ _NEEDS = ('policy_url', 'policy_model'), ('teacher_url', 'teacher')
 _EXCLUDES = (('policy', 'policy_model'), ('games', 'url'), ('games', 'suite'), ('url', 'suite'),
              ('mock', 'url'), ('games', 'no_mock'), ('no_mock', 'suite'))
 
-def check_together(
-    args:Namespace, # What the parser made of the command line
-)->None:            # ValueError if a flag lacks the one it needs, or excludes another
+def check_together(args:Namespace)->None: # ValueError if a flag lacks the one it needs, or excludes another
     "Refuse flags that do not go together"
     def has(flag:str)->bool:
         if flag == 'no_mock':
@@ -147,9 +143,7 @@ def _playable(config):
     return config
 
 # %% ../nbs/810_flags.ipynb #a9ff642d
-def named(
-    args:Namespace, # What the parser made of the command line
-)->tuple[str, ...]:
+def named(args:Namespace)->tuple[str, ...]:
     "The values of settings that the user says"
     from skillrl.config import from_krill
     from skillrl.options import read_settings

@@ -130,7 +130,7 @@ def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys
     assert (here / 't.json').read_bytes() == held
 
 
-@pytest.mark.parametrize('name', ['my-house', 'kitchen', 'train', 'train-', 'val-003', f'train-{"0"*15}1'])
+@pytest.mark.parametrize('name', ['my-house', 'kitchen', 'train', 'train-', 'val-003', f'train-{"0" * 15}1'])
 def test_a_household_that_is_none_is_refused(here, capsys, name):
     assert f'there is no household {name!r}: name one of train-000' in sentence(
         capsys, 'collect', '--suite', name
@@ -396,14 +396,14 @@ def test_a_key_goes_to_an_address_of_a_folder_only_when_it_is_named(here, capsys
 
 
 # --- SkillOpt's agents and its page ---
-AGENT = '''import pathlib, sys
+AGENT = """import pathlib, sys
 task = pathlib.Path('task.md').read_text()
 skill = pathlib.Path('SKILL.md').read_text() if pathlib.Path('SKILL.md').exists() else ''
 if '## Trajectories' in task:
     print('{"edits": [{"op": "append", "content": "Say aye."}]}')
 else:
     print('aye' if 'Say aye.' in skill else 'no')
-'''
+"""
 
 
 @pytest.fixture

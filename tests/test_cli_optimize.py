@@ -174,8 +174,12 @@ def test_inspect_shows_steps_summary_and_usage(offline):
     cwd, out = offline
     shown = run('inspect', 'runs/run-001', cwd=cwd)
     history, s = (read_json(cwd / 'runs' / 'run-001' / f'{k}.json') for k in ('history', 'summary'))
-    words = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
-                 skip_no_patches='no candidate: nothing proposed was taken')
+    words = dict(
+        accept_new_best='accepted, the best so far',
+        accept='accepted',
+        reject='refused',
+        skip_no_patches='no candidate: nothing proposed was taken',
+    )
     assert all(re.search(rf'^{r["step"]} .*  {words[r["action"]]}  ', shown, re.M) for r in history)
     calls = sum(u['calls'] for u in s['usage']['target'].values())
     assert f'policy: {calls:,} calls' in shown
@@ -393,17 +397,7 @@ def test_a_field_says_the_split(forms):
 def test_shares_and_seed_decide_where_no_field_does(forms):
     with FaultServer(rest=both) as s:
         for name in 'ab':
-            optimize(
-                '--questions',
-                'forms.jsonl',
-                *two(s),
-                *SHORT,
-                '--seed',
-                3,
-                '--output',
-                name,
-                cwd=forms,
-            )
+            optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--seed', 3, '--output', name, cwd=forms)
     a, b = (read_json(forms / n / 'baseline_selection_eval' / 'results.json') for n in 'ab')
     assert len(a) == 8
     assert [r['id'] for r in a] == [r['id'] for r in b]
@@ -623,7 +617,7 @@ def refusals():
     return dict(
         no_file=(['--questions', 'none.jsonl', *at], 'there is no file none.jsonl'),
         torn=(['--questions', 'torn.jsonl', *at], 'torn.jsonl, line 2'),
-        no_answers=(['--questions', 'bare.jsonl', *at], "bare.jsonl, line 1: item 0 has no `answers`"),
+        no_answers=(['--questions', 'bare.jsonl', *at], 'bare.jsonl, line 1: item 0 has no `answers`'),
         split_name=(['--questions', 'dev.jsonl', *at], "has the split 'dev': choose one of train, val, test"),
         few=(['--questions', 'few.jsonl', *at], 'three splits need at least 3'),
         two_folders=(['--resume', 'occupied', '--output', 'x'], '--resume and --output are both given'),

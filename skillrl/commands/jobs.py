@@ -61,11 +61,7 @@ def opt_settings(
     return SkillOptConfig(**found)
 
 # %% ../../nbs/830_commands.jobs.ipynb #982d3a03
-def _client_of(
-    role:str,       # `policy` or `teacher`
-    args:Namespace, # What the parser made of the command line
-    config:Any,     # A `SkillRLConfig` with its keys
-)->Any:             # A `Chat`; None where nobody is named
+def _client_of(role, args, config):
     "Whom the flags name for `role`"
     from skillrl.builders import build_client
     command, m = getattr(args, f'{role}_command'), config.model
@@ -103,10 +99,7 @@ def _check_roles(args):
             raise ValueError(f'{several} are given and there is one {role}: leave the others out')
 
 # %% ../../nbs/830_commands.jobs.ipynb #e8fbb0e9
-def _models(
-    args:Namespace,            # What the parser made of the command line
-    folder:Path|None=None,     # Of a run of `train`, whose config the flags fall on
-)->Any: # A `SkillRLConfig`; ValueError if the flags do not fit
+def _models(args, folder=None):
     "The config with the models of the flags; its keys go to addresses that the user named"
     from skillrl.config import SkillRLConfig
     _check_roles(args)
@@ -138,10 +131,8 @@ def _question_job(args, c):
     return env, policy, teacher
 
 # %% ../../nbs/830_commands.jobs.ipynb #3403aa6a
-def _banked(
-    args:Namespace, # What the parser made of the command line
-)->tuple: # `SkillRLConfig`, `SkillBank`, suite; FileNotFoundError or ValueError if there is no bank
-    "What --skill-bank names"
+def _banked(args):
+    "What --skill-bank names: config, bank and suite"
     from skillrl.envs.suite import suite_for
     from skillrl.runstate import read_state
     from skillrl.skills.bank import load_latest
@@ -211,10 +202,7 @@ def job(
     return env, *clients
 
 # %% ../../nbs/830_commands.jobs.ipynb #15f109ff
-def _dressed(
-    env:Any,        # A `SkillEnv`
-    skill:str|Path, # A file or a folder
-)->tuple[Any, str|None]: # FileNotFoundError if there is none, ValueError if it is not UTF-8
+def _dressed(env, skill):
     "`env` with that skill to begin with, and the text of the file, its line ends as they are"
     from skillrl.envs.documents import PackageEnv
     from skillrl.skills.package import SkillPackage
@@ -230,10 +218,7 @@ def _dressed(
     return PackageEnv(env, SkillPackage({'SKILL.md': text})), text
 
 # %% ../../nbs/830_commands.jobs.ipynb #69cdaded
-def _claim(
-    path:Path,      # The folder
-    args:Namespace, # What is asked for
-)->None:            # FileExistsError if it is another's
+def _claim(path, args):
     "Make `path` the folder of this job"
     if is_opt_run(path):
         return
@@ -263,9 +248,7 @@ def _check_sets(path, args):
         raise ValueError(f'{path} was begun with --set {" ".join(missing)}: give that again')
 
 # %% ../../nbs/830_commands.jobs.ipynb #fde746c0
-def _resumed(
-    args:Namespace, # What the parser made of the command line
-)->Namespace:       # ValueError or FileNotFoundError if --resume names no run of SkillOpt
+def _resumed(args):
     "The flags, those left out taken from the run in --resume"
     if not args.resume:
         return args
@@ -287,9 +270,7 @@ def _check_opt_run(path):
         raise FileNotFoundError(f'{path} holds no run of skillrl optimize to resume: start one first')
 
 # %% ../../nbs/830_commands.jobs.ipynb #f5a6d213
-def said_again(
-    args:Namespace, # What the parser made of the command line, and what the run in --resume adds
-)->list[str]:       # Empty where the job names nothing with authority
+def said_again(args:Namespace)->list[str]: # Empty where the job names nothing with authority
     "The words that a resumption of this job needs"
     needed = Job(**{k: getattr(args, k) for k in _JOB_FLAGS}).outward()
     words = [w for k, v in needed.items() for w in (spelled(k), v)]
@@ -297,21 +278,14 @@ def said_again(
     return words + (['--set', *sections] if sections else [])
 
 # %% ../../nbs/830_commands.jobs.ipynb #5e674857
-def _truth(
-    env:Any,     # A `SkillEnv`
-    trainer:Any, # A `SkillOptTrainer`
-)->str:          # Empty where the world does not know
+def _truth(env, trainer):
     "How good the first and the best document truly are"
     if not hasattr(env, 'truth'):
         return ''
     before, after = env.truth(trainer.state.initial), env.truth(trainer.state.best)
     return f'\nTrue accuracy, which only this world knows: {before:.3f} before, {after:.3f} after'
 
-def _shipped(
-    env:Any,       # A `SkillEnv`
-    path:Path,     # Of the run
-    text:str|None, # Of the file the skill came from; None for a folder
-)->str:            # Where it is; empty where it has no form of its own
+def _shipped(env, path, text):
     "Write the best skill in the form it came in"
     if not hasattr(env, 'read'):
         return ''

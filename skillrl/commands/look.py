@@ -121,9 +121,7 @@ def _config(args):
     return config
 
 # %% ../../nbs/845_commands.look.ipynb #21572bbf
-def suite_server(
-    args:Namespace, # What the parser made of the command line
-)->Any:             # A running `Server`; ValueError if there is no such suite, OSError if the port is taken
+def suite_server(args:Namespace)->Any: # A running `Server`; ValueError or OSError if it cannot be had
     "Krill's protocol for the suite that the flags ask for, and what its world answers besides"
     from skillrl.envs.base import world
     from skillrl.envs.krill import Server
@@ -135,9 +133,7 @@ def suite_server(
     return Server(suite, max_steps=config.max_steps, routes=routes, **_limits(args))
 
 # %% ../../nbs/845_commands.look.ipynb #a44eee6f
-def openenv_server(
-    args:Namespace, # What the parser made of the command line
-)->Any: # A running server; ValueError without the package or with a suite
+def openenv_server(args:Namespace)->Any: # A running server; ValueError without the package or with a suite
     "OpenEnv's protocol for the world that the flags ask for"
     if args.suite:
         raise ValueError('--suite and --openenv are both given, and such a server has no suite: '
