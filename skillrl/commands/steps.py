@@ -16,7 +16,7 @@ from itertools import count, product
 from pathlib import Path
 from typing import Any
 from ..file_kinds import is_opt_run, is_train_run, load_bank
-from ..flags import progress, resume_line, resumed_settings, said_again
+from ..flags import given, progress, resume_line, resumed_settings, said_again
 from ..store import atomic_folder, JsonlLog, read_json
 from ..tables import counted
 
@@ -448,7 +448,8 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
     from skillrl.training.report import describe_gain, describe_shown
     from skillrl.inspection import fitted
     config, suite = _start(args)
-    games = {split: suite.games(split, config.env.test_tasks) for split in suite.tests}
+    most = given(args).get('env.test_tasks') # A folder has all its games played unless less is asked for
+    games = {split: suite.games(split, config.env.test_tasks)[:most] for split in suite.tests}
     if not any(games.values()):
         raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
     policy = build_policy(config, folder='data/eval.policy', fresh=args.fresh)
