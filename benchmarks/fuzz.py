@@ -303,7 +303,7 @@ def readers_of(name, here):
     top = name.split('/')[0]
     calls = [inspect(file)]
     if top in ('skillrl.json', 'official.json', 'krill.json'):
-        calls += [inspect(file, '--find', 'a'), inspect(file, '--since', here / 'skillrl.json')]
+        calls += [inspect(file, '--find', 'a'), inspect(file, here / 'skillrl.json')]
         calls += [export(file, fmt, out / fmt) for fmt in ('skillrl', 'official', 'krill')]
     if top in ('versions', 'packages'):
         calls += [
@@ -320,7 +320,7 @@ def readers_of(name, here):
     if 'episodes' in name or top == 'eto.jsonl':
         calls += [lambda: quietly('distill', '--trajectories', file, '--output', out / 'b.json')]
     if top == 'memories.json':
-        calls += [lambda: quietly('distill', '--memories', file, '--output', out / 'b.json')]
+        calls += [lambda: quietly('distill', '--trajectories', file, '--output', out / 'b.json')]
     if top == 'questions.jsonl':
         calls += [
             lambda: quietly('optimize', '--questions', file, '--policy-model', 'a', '--policy-url', 'b')

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from skillrl.commands.serve import MAX_STEPS
+from skillrl.commands.look import MAX_STEPS
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.envs.krill import ASK, BODY, SESSION, RemoteEnv, step_answer

@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
-from .commands.look import doctor, export, fetch, inspect, watch
-from .commands.loop import train
-from .commands.optimize import optimize
-from .commands.serve import MAX_STEPS, PORT, serve
-from .commands.steps import BANK, collect, distill, evaluate, evolve, rl, sft, TRAJECTORIES
-from .config import EnvConfig, ModelConfig
+from .commands.jobs import optimize
+from .commands.look import doctor, export, fetch, inspect, PORT, serve
+from .commands.steps import (
+    BANK, collect, distill, evaluate, evolve, rl, sft, train, TRAJECTORIES)
+from .flags import setting_flags, spelled, whole
 
-# %% ../nbs/855_cli.ipynb #454a0d36
+# %% ../nbs/855_cli.ipynb #c0f1b001
 def _flag(help, otherwise, **kw):
     "A flag with a value; `otherwise` says in its help what holds without it"
     return dict(help=f'{help} (default: {otherwise})', **kw)
@@ -27,201 +26,140 @@ def _path(help, default, metavar='PATH'):
     return _flag(help, default, metavar=metavar, default=default)
 
 def _number(help, otherwise, **kw):
-    return _flag(help, otherwise, type=_positive, metavar='N', **kw)
+    return _flag(help, otherwise, metavar='N', **dict(type=whole(1)) | kw)
 
 def _switch(help):
     return _flag(help, 'off', action='store_true')
 
-# %% ../nbs/855_cli.ipynb #68b4cade
-def _positive(text):
-    if text.isdecimal() and int(text):
-        return int(text)
-    raise argparse.ArgumentTypeError(f'{text!r} is not a whole number from 1')
-
-def _seed(text):
-    if text.isdecimal():
-        return int(text)
-    raise argparse.ArgumentTypeError(f'{text!r} is not a whole number from 0')
-
-def _port(text):
-    if text.isdecimal() and int(text) < 65536:
-        return int(text)
-    raise argparse.ArgumentTypeError(f'{text!r} is not a port: '
-                                     'give a number from 0, which takes any that is free, to 65535')
-
-def _shares(text):
-    try:
-        return [float(s) for s in text.split(':')]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'{text!r} is not three numbers such as 2:1:1') from None
-
-# %% ../nbs/855_cli.ipynb #31abbd89
-_CONFIG = {
+# %% ../nbs/855_cli.ipynb #c0f1b004
+_SHARED = setting_flags() | {
     '--config': _flag("JSON or YAML settings, ours or Krill's", 'none', metavar='FILE'),
     '--set': _flag('settings, which beat the file and the flags, such as rl.group_size=4', 'none',
-                   nargs='+', action='extend', default=[], metavar='NAME=VALUE')}
-_SEED = {'--seed': _flag('everything random starts from it', 0, type=_seed, metavar='N')}
-_WORLD = {'--env': _flag('the world: one of this library, or your own as module:Class',
-                         EnvConfig.name, metavar='NAME')}
-_GAMES = {'--games': _flag('folder of real games, with one folder per split',
-                           'games that the world makes', metavar='DIR')}
-_URL = {
-    '--url': _flag('address of a live server to play on', 'play in this process', metavar='URL'),
-    '--mock': _flag("play games that the world makes, or with --no-mock those of Krill's live server",
-                    '--mock', action=argparse.BooleanOptionalAction)}
-_SUITE = {'--suite': _flag('which suite of the world to play in, such as train-003',
-                           'the first', metavar='NAME')}
-_PLAY = _CONFIG | _WORLD | _GAMES | _URL | _SEED
+                   nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
+    '--suite': _flag('which suite of the world to play in, such as train-003', 'the first', metavar='NAME'),
+    '--skill-bank': _path('the bank', BANK),
+    '--trajectories': _path('what to read, episodes or official memories', TRAJECTORIES),
+    '--fresh': _switch('ask models again, whatever was kept of their replies'),
+    '--smoke': _switch('the whole loop in seconds, too small to learn'),
+    '--resume': _flag('go on with the run in this folder; settings given besides are compared',
+                      'off', metavar='DIR'),
+    '--port': _number('port to listen at; 0 takes any that is free', PORT, type=whole(0, 65535))}
 
-_POLICY = {'--policy': _flag('folder of the policy that acts, or the name of a model that was fetched',
-                             'the embedded policy', metavar='DIR')}
-_ENGINE = {'--engine': _flag('address of a Tinker server with the weights', 'they are here', metavar='URL')}
-_CHAT = {
-    '--policy-model': _flag('a model behind a server acts instead', 'none', metavar='NAME'),
-    '--policy-url': _flag('address of its server', "OpenAI's", metavar='URL')}
-_TEACHER = {
-    '--teacher': _flag('a language model that writes skills', 'the offline teacher', metavar='NAME'),
-    '--teacher-url': _flag('address of its server', "OpenAI's", metavar='URL')}
-_DECODE = {'--decode': _flag('what weights may write as a command: free for anything, or admissible',
-                             ModelConfig.decode, metavar='HOW')}
-_SKILL_BANK = {'--skill-bank': _path('the bank', BANK)}
+_PLAY = 'config set env games url mock seed fresh policy '
+_CHAT = 'policy-model policy-url '
+_TEACHER = 'teacher teacher-url '
 
-# %% ../nbs/855_cli.ipynb #35e35390
-_FRESH = {'--fresh': _switch('ask models again, whatever was kept of their replies')}
-_SMOKE = {'--smoke': _switch('the whole loop in seconds, too small to learn')}
-_ROWS = {'--num-examples': _number('demonstration rows at most', 'all')}
+def _flags(
+    shared:str='', # Names, with spaces between
+    **own:dict[str, Any], # Name → what `add_argument` takes
+)->dict[str, dict[str, Any]]:
+    "The flags of a command"
+    found = {spelled(name): _SHARED[spelled(name)] for name in shared.split()}
+    return found | {spelled(name): kw for name, kw in own.items()}
 
-# %% ../nbs/855_cli.ipynb #7b732fa5
-_Flags = dict[str, dict[str, Any]] # Flag → what `add_argument` takes
-
+# %% ../nbs/855_cli.ipynb #c0f1b006
 @dataclass
 class Command:
     "One command of `skillrl`"
     run: Callable[[argparse.Namespace], int|None]
-    flags: _Flags
+    flags: dict[str, dict[str, Any]] # Flag → what `add_argument` takes
     writes: str = '' # What `require_writable` is to look for at --output
     name: str = '' # Name of the function if left out
 
     def __post_init__(self):
         self.name = self.name or self.run.__name__
 
-_TRAIN = _PLAY | _POLICY | _ENGINE | _DECODE | _TEACHER | _SMOKE | _ROWS | _CHAT | _FRESH | {
-    '--episodes': _number('episodes per suite before there are skills', EnvConfig.episodes),
-    '--dry-run': _switch('say what the run would take, and begin nothing'),
-    '--policy-model': _flag('a model behind a server that collects, for the weights to learn from',
-                            'none', metavar='NAME'),
-    '--report-to': _flag('a tracker for its numbers: tensorboard, trackio or wandb', 'none', metavar='NAME'),
-    '--output': _flag('a new folder for the run', 'the next runs/run-NNN', metavar='DIR'),
-    '--resume': _flag('go on with the run in this folder; settings given besides are compared',
-                      'off', metavar='DIR'),
-    '--accept-changes': _switch('go on although settings differ from those of the run')}
+_TRAIN = Command(train, _flags(
+    _PLAY + _CHAT + _TEACHER + 'engine smoke num-examples episodes resume',
+    dry_run=_switch('say what the run would take, and begin nothing'),
+    output=_flag('a new folder for the run', 'the next runs/run-NNN', metavar='DIR'),
+    accept_changes=_switch('go on although settings differ from those of the run')), 'folder')
 
-# %% ../nbs/855_cli.ipynb #9faa3556
-_COLLECT = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _SUITE | _FRESH | {
-    '--episodes': _number('episodes to play', 64, default=64),
-    '--output': _path('where to write', TRAJECTORIES)}
+# %% ../nbs/855_cli.ipynb #c0f1b008
+_COLLECT = Command(collect, _flags(
+    _PLAY + _CHAT + 'engine suite',
+    episodes=_number('episodes to play', 64, default=64),
+    output=_path('where to write', TRAJECTORIES)), 'file')
 
-_DISTILL = _CONFIG | _WORLD | _TEACHER | _FRESH | {
-    '--trajectories': _path('what to read', TRAJECTORIES),
-    '--memories': _flag('official memories to read instead of trajectories', 'none', metavar='PATH'),
-    '--output': _path('where to write', BANK)}
+_DISTILL = Command(distill, _flags(
+    'config set env fresh trajectories ' + _TEACHER, output=_path('where to write', BANK)), 'file')
 
-_SFT = _PLAY | _POLICY | _ENGINE | _TEACHER | _SUITE | _SKILL_BANK | _ROWS | _FRESH | {
-    '--trajectories': _flag('learn from the episodes won in this file',
-                            f'the expert; with --teacher {TRAJECTORIES}', metavar='PATH'),
-    '--output': _path('where to write', 'data/policy_sft', 'DIR')}
+_SFT = Command(sft, _flags(
+    _PLAY + _TEACHER + 'engine suite skill-bank num-examples',
+    trajectories=_flag('learn from the episodes won in this file',
+                       f'the expert; with --teacher {TRAJECTORIES}', metavar='PATH'),
+    output=_path('where to write', 'data/policy_sft', 'DIR')), 'whole')
 
-_RL = _PLAY | _POLICY | _DECODE | _TEACHER | _SUITE | _SKILL_BANK | _FRESH | {
-    '--trajectories': _flag('earlier episodes that new skills may be made from', 'none', metavar='PATH'),
-    '--output': _path('where to write; the bank goes beside it', 'data/policy_rl', 'DIR')}
+_RL = Command(rl, _flags(
+    _PLAY + _TEACHER + 'suite skill-bank',
+    trajectories=_flag('earlier episodes that new skills may be made from', 'none', metavar='PATH'),
+    output=_path('where to write; the bank goes beside it', 'data/policy_rl', 'DIR')), 'whole')
 
-# %% ../nbs/855_cli.ipynb #7c835e3e
-_EVOLVE = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _TEACHER | _SUITE | _FRESH | {
-    '--skill-bank': _flag('the bank to begin with', BANK, metavar='PATH'),
-    '--rounds': _number('rounds on fresh games', 2, default=2),
-    '--output': _path('folder for its versions', 'data/evolved', 'DIR')}
+# %% ../nbs/855_cli.ipynb #c0f1b010
+_EVOLVE = Command(evolve, _flags(
+    _PLAY + _CHAT + _TEACHER + 'engine suite',
+    skill_bank=_flag('the bank to begin with', BANK, metavar='PATH'),
+    rounds=_number('rounds on fresh games', 2, default=2),
+    output=_path('folder for its versions', 'data/evolved', 'DIR')), 'folder')
 
-_EVAL = _PLAY | _POLICY | _ENGINE | _DECODE | _CHAT | _SUITE | _FRESH | {
-    '--compare-decoding': _switch('play free, admissible, and admissible without repetition'),
-    '--skill-bank': _flag('a bank to compare with none', 'none', metavar='PATH'),
-    '--tasks': _number('test games', 'all of a folder, otherwise 12'),
-    '--max-steps': _number('actions allowed in an episode', '12, 50 for real games'),
-    '--calls': _path('where the calls of --policy-model are kept, none of which is paid twice',
-                     'data/eval.policy', 'DIR')}
+_EVAL = Command(evaluate, _flags(
+    _PLAY + _CHAT + 'engine suite',
+    skill_bank=_flag('a bank to compare with none', 'none', metavar='PATH')), name='eval')
 
-# %% ../nbs/855_cli.ipynb #2eb7d830
-_AGENTS = {
-    '--policy-command': _flag("a program that acts, such as 'claude -p'", 'none', metavar='CMD'),
-    '--teacher-command': _flag('a program that edits', 'none', metavar='CMD')}
+# %% ../nbs/855_cli.ipynb #c0f1b013
+_OPTIMIZE = Command(optimize, _flags(
+    'env games url mock suite resume policy ' + _CHAT + _TEACHER,
+    config=_flag('JSON or YAML settings of SkillOptConfig', 'none', metavar='FILE'),
+    set=_flag('settings of SkillOptConfig, such as max_usd=2, and with a bank or questions '
+              'those of the others, such as agent.prompt=ours', 'none',
+              nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
+    seed=_number('everything random starts from it', 42, type=whole(0)),
+    policy_command=_flag("a program that acts, such as 'claude -p'", 'none', metavar='CMD'),
+    teacher_command=_flag('a program that edits', 'none', metavar='CMD'),
+    questions=_flag('JSON or JSON lines with questions and answers to optimise on',
+                    'a demo world', metavar='FILE'),
+    skill_bank=_flag('a bank, or a run of train, to optimise on the games of its suite',
+                     'a demo world', metavar='PATH'),
+    skill=_flag('the skill to begin with, a file or a folder with a SKILL.md',
+                "the job's own", metavar='PATH'),
+    smoke=_switch('one step on few items'),
+    output=_flag('the folder for the run; one that is there goes on',
+                 'the next runs/run-NNN', metavar='DIR')), 'folder')
 
-_JOB = {
-    '--questions': _flag('JSON or JSON lines with questions and answers to optimise on',
-                         'a demo world', metavar='FILE'),
-    '--split': _flag('shares of train, val and test, where the questions do not say',
-                     '2:1:1', metavar='A:B:C', type=_shares),
-    '--bank': _flag('a bank, or a run of train, to optimise on the games of its suite',
-                    'a demo world', metavar='PATH'),
-    '--skill': _flag('the skill to begin with, a file or a folder with a SKILL.md',
-                     "the job's own", metavar='PATH')}
+# %% ../nbs/855_cli.ipynb #c0f1b015
+_FORMATS = 'skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect'
 
-# %% ../nbs/855_cli.ipynb #3f857eab
-_SETTINGS = {
-    '--config': _flag('JSON or YAML settings of SkillOptConfig', 'none', metavar='FILE'),
-    '--set': _flag('settings of SkillOptConfig, such as max_usd=2, and with a bank or questions '
-                   'those of the others, such as agent.prompt=ours', 'none',
-                   nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
-    '--seed': _flag('everything random starts from it', 42, type=_seed, metavar='N')}
+_EXPORT = Command(export, {
+    'path': dict(help='a bank in any format, an adapter, or for inspect a run')} | _flags(
+    format=_flag(f'the format to write: {", ".join(_FORMATS)}', 'official', default='official',
+                 metavar='FORMAT', choices=_FORMATS),
+    output=dict(metavar='PATH', required=True, help='where to write (required)')), 'file')
 
-_OPTIMIZE = _SETTINGS | _JOB | {
-    '--smoke': _switch('one step on few items'),
-    '--output': _flag('the folder for the run; one that is there goes on',
-                      'the next runs/run-NNN', metavar='DIR'),
-    '--resume': _flag('go on with the run in this folder', 'off', metavar='DIR'),
-    '--live': _flag('serve a page that follows the run to this machine',
-                    'off', metavar='PORT', nargs='?', const=0, type=_port)}
-_OPTIMIZE |= _POLICY | _CHAT | _TEACHER | _AGENTS | _WORLD | _GAMES | _URL | _SUITE
-
-# %% ../nbs/855_cli.ipynb #3d72c419
-_EXPORT = {
-    'path': dict(help='a bank in any format, an adapter, or for inspect a run'),
-    '--format': _flag('the format to write: skillrl, official, krill, skill_md, merged or inspect',
-                      'official', default='official', metavar='FORMAT',
-                      choices=('skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect')),
-    '--output': dict(metavar='PATH', required=True, help='where to write (required)')}
-
-_INSPECT = _CONFIG | {
+_INSPECT = Command(inspect, {
     'path': dict(nargs='?', default=BANK, help=f'a file or folder (default: {BANK})'),
-    '--find': _flag('of a bank, only entries with these words', 'all', metavar='WORDS'),
-    '--id': _flag('of a bank, all that is known of one entry', 'none', metavar='ID'),
-    '--since': _flag('of a bank, what changed since this one', 'none', metavar='PATH')}
+    'since': dict(nargs='?', help='of a bank, another to tell the changes from (default: none)')} | _flags(
+        'config set',
+        find=_flag('of a bank, the entries with these words, or all about the one with this id',
+                   'all', metavar='WORDS'),
+        port=_number('serve a page that follows a run here; 0 takes any port that is free', 'off',
+                     type=whole(0, 65535))))
 
-_WATCH = {
-    'path': dict(help='the folder of a run of train or optimize'),
-    '--port': _flag('port to listen at; 0 takes any that is free', 0, default=0, type=_port, metavar='PORT')}
+# %% ../nbs/855_cli.ipynb #c0f1b017
+_SERVE = Command(serve, _flags(
+    'config set env games suite port',
+    host=_flag('address to listen at, and after commas other names that clients call it by; '
+               '0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
+    sessions=_number('episodes at once', '256; 64 with --openenv'),
+    idle=_number('seconds after which an episode that nobody plays is given up', 1800),
+    openenv=_switch("OpenEnv's protocol, for which it must be installed, instead of Krill's")))
 
-# %% ../nbs/855_cli.ipynb #3d72c421
-_SERVE = _CONFIG | _WORLD | _GAMES | _SUITE | {
-    '--host': _flag('address to listen at; 0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
-    '--port': _flag('port to listen at; 0 takes any that is free', PORT, type=_port, metavar='PORT'),
-    '--names': _flag('other names that clients call this machine by', 'none', metavar='A,B'),
-    '--max-steps': _number('actions allowed in an episode', MAX_STEPS),
-    '--sessions': _number('episodes at once', '256; 64 with --openenv'),
-    '--idle': _number('seconds after which an episode that nobody plays is given up', 1800),
-    '--openenv': _switch("OpenEnv's protocol, for which it must be installed, instead of Krill's")}
+_FETCH = Command(fetch, {'name': dict(help='which model: smollm2, which has 135 M parameters')} | _flags(
+    output=_flag('a folder of your own for it', 'where --policy NAME finds it', metavar='DIR')), 'whole')
 
-_FETCH = {
-    'name': dict(help='which model: smollm2, which has 135 M parameters'),
-    '--output': _flag('a folder of your own for it', 'where --policy NAME finds it', metavar='DIR')}
+_DOCTOR = Command(doctor, _flags('config set env policy engine games ' + _CHAT + _TEACHER))
 
-_DOCTOR = _CONFIG | _WORLD | _POLICY | _ENGINE | _CHAT | _TEACHER | _GAMES
-
-COMMANDS = [
-    Command(train, _TRAIN, 'folder'), Command(collect, _COLLECT, 'file'), Command(distill, _DISTILL, 'file'),
-    Command(sft, _SFT, 'whole'), Command(rl, _RL, 'whole'), Command(evolve, _EVOLVE, 'folder'),
-    Command(evaluate, _EVAL, name='eval'),
-    Command(optimize, _OPTIMIZE, 'folder'), Command(serve, _SERVE),
-    Command(fetch, _FETCH, 'whole'), Command(export, _EXPORT, 'file'), Command(inspect, _INSPECT),
-    Command(watch, _WATCH), Command(doctor, _DOCTOR)]
+COMMANDS = [_TRAIN, _COLLECT, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OPTIMIZE, _SERVE, _FETCH, _EXPORT,
+            _INSPECT, _DOCTOR]
 
 # %% ../nbs/855_cli.ipynb #23c22898
 class _Parser(argparse.ArgumentParser):

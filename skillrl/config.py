@@ -23,14 +23,14 @@ from .options import (
 class EnvConfig:
     "Where episodes come from"
     name:str = authority('alfworld', plain=r'[\w-]+') # The world: ours, or yours as `module:Class`
-    mock:bool = opt(True) # Games in this process; False plays on a live server at `url`
-    url:str = opt('', bare='@') # That server; empty for the address that Krill documents
+    mock:bool = opt(True) # Play in this process, not on a live server
+    url:str = opt('', bare='@') # Address of that server; empty for Krill's
     games:str = authority('') # Folder of real games; empty for those that the world makes
     variant:str = authority('', plain=r'[\w -]+') # One of the world's own; empty for the usual one
     max_steps:int = opt(12, lo=1) # Actions allowed in one episode
     train_suites:int = opt(24, lo=1) # Suites RL learns in
     test_suites:int = opt(20, lo=1) # Suites it is judged in
-    episodes:int = opt(4, lo=1) # Episodes played in each before there are skills
+    episodes:int = opt(4, lo=1) # Episodes played in each suite before there are skills
     collect_steps:int = opt(30, lo=1) # Actions allowed in those
     test_tasks:int = opt(8, lo=1) # Test games of each, in each of its test splits
     seed = 0 # That of the run, which sets it
@@ -135,11 +135,11 @@ class ModelConfig:
     device:str = opt('auto', choices=('auto', 'cpu', 'cuda')) # `auto` takes a GPU
     dtype:str = opt('auto', choices=('auto', 'float32', 'bfloat16')) # Of matrix products; bfloat16 on a GPU
     gradient_checkpointing:bool = opt(False) # Compute activations twice to keep fewer
-    policy_api_base:str = authority('', bare='@?#') # OpenAI-compatible, of a policy without weights
-    policy_model_id:str = opt('') # Its name; it plays where nothing is learnt, and collects in `train`
+    policy_api_base:str = authority('', bare='@?#') # Address of the model that acts; empty for OpenAI's
+    policy_model_id:str = opt('') # A model behind a server that acts, in `train` to collect; empty for none
     policy_api_key:str = opt('', secret=True)
-    teacher_api_base:str = authority('', bare='@?#') # Address of the teacher; .azure.com is Azure's
-    teacher_model_id:str = opt('') # Empty for the offline teacher
+    teacher_api_base:str = authority('', bare='@?#') # Address of the teacher; empty for OpenAI's
+    teacher_model_id:str = opt('') # A language model that writes skills; empty for the offline teacher
     teacher_api_key:str = opt('', secret=True)
     teacher_max_tokens:int = opt(4096, lo=16) # Room for one answer of the teacher
     teacher_temperature:float = opt(None, lo=0, hi=2) # Of its answers, 0 to 2; null leaves it to the service
@@ -150,7 +150,7 @@ class ModelConfig:
     embedding_model_id:str = opt('') # Of the encoder `openai`
     embedding_api_key:str = opt('', secret=True)
     azure_api_version:str = opt('2024-12-01-preview') # Of Azure's protocol
-    engine_api_base:str = authority('', bare='@?#') # Tinker server with the weights, or none
+    engine_api_base:str = authority('', bare='@?#') # Tinker server with the weights; empty for none
     engine_api_key:str = opt('', secret=True)
     engine_losses:str = opt('mean', choices=('mean', 'sum')) # How that server takes tokens and rows together
 

@@ -135,15 +135,15 @@ def _width():
 def _text(table):
     return table.text(_width())
 
-def _bank(path, find='', id=None, since=None):
+def _bank(path, find='', since=None):
     from skillrl.skills.bank import diff
     from skillrl.viewers.bank import bank_table, item_table
     bank = load_bank(path, filled=True)
-    if id:
-        return _text(item_table(bank, id))
+    if find in {entry.id for entry in bank.items()}:
+        return _text(item_table(bank, find))
     if since:
         return _text(diff(load_bank(since), bank).table())
-    return f'{bank!r}\n\n{_text(bank_table(bank, find or ""))}'
+    return f'{bank!r}\n\n{_text(bank_table(bank, find))}'
 
 # %% ../nbs/820_inspection.ipynb #5f240e41
 def _weights(file):
@@ -397,17 +397,14 @@ _BANKS = {'bank': _bank, 'bank with its versions': _versioned, 'bank of SKILL.md
 # %% ../nbs/820_inspection.ipynb #d9352792
 def shown(
     path:str|Path,            # A file or a folder
-    find:str='',              # Of a bank: only entries with these words
-    id:str|None=None,         # Of a bank: all that is known of one entry
+    find:str='',              # Of a bank: only entries with these words, or all about the one with this id
     since:str|Path|None=None, # Of a bank: what changed since that one
 )->str:                       # ValueError if a bank is asked for and this is none
     "What lies at `path`, and what it says"
     path, kind = Path(path), kind_of(path)
-    how = dict(find=find, id=id, since=since)
-    asked = [f'--{name}' for name, value in how.items() if value]
     if kind in _BANKS:
-        return f'{path}: {kind}\n{_BANKS[kind](path, **how)}'
-    if asked:
-        options = ', '.join(asked)
-        raise ValueError(f'{options} looks into a bank, and {path} is none ({kind}): leave it out')
+        return f'{path}: {kind}\n{_BANKS[kind](path, find=find, since=since)}'
+    if find or since:
+        asked = '--find' if find else since
+        raise ValueError(f'{asked} looks into a bank, and {path} is none ({kind}): leave it out')
     return f'{path}: {kind}\n{_SHOWS[kind](path)}'.strip()

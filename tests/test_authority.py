@@ -114,9 +114,9 @@ def planted(request, tmp_path):
     return shared/'run', name, mark
 
 def test_a_run_folder_does_not_run_the_program_that_it_names(planted, capsys):
-    "`train --resume`, `optimize --bank` and the Python API; it runs when the user says its name"
+    "`train --resume`, `optimize --skill-bank` and the Python API; it runs when the user says its name"
     run, name, mark = planted
-    for words in (['train', '--resume', run], ['optimize', '--bank', run, '--output', 'o']):
+    for words in (['train', '--resume', run], ['optimize', '--skill-bank', run, '--output', 'o']):
         told = sentence(capsys, *words)
         assert name in told
         assert '--env' in told
@@ -143,7 +143,7 @@ def test_two_files_do_not_start_the_program_that_they_name(who, tmp_path, capsys
 
 def test_a_job_of_wrong_types_is_one_sentence(tmp_path, capsys):
     write_json(tmp_path/'o'/'config.json', SkillOptConfig().to_dict())
-    wrong = ({'policy_command': 5}, 'policy_command is 5'), ({'split': 'abc'}, 'split is'), ([], 'job.json')
+    wrong = ({'policy_command': 5}, 'policy_command is 5'), ([], 'job.json')
     for job, told in wrong:
         (tmp_path/'o'/'job.json').write_text(json.dumps(job))
         assert told in sentence(capsys, 'optimize', '--resume', 'o')

@@ -162,7 +162,7 @@ def test_policy_and_teacher_share_one_budget(server, tmp_path):
 
 def test_commands_keep_the_calls_of_a_chat_policy(server, skillrl, tmp_path):
     for command in (('collect', '--episodes', 2, '--output', 't.json'),
-                    ('eval', '--tasks', 2, '--max-steps', 2)):
+                    ('eval', '--set', 'env.test_tasks=2', 'env.max_steps=2')):
         before = server.count
         first = skillrl(*command, *at(server))
         asked_first = server.count

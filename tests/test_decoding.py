@@ -5,7 +5,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from skillrl.agent import Episode, Limits, rollout
 from skillrl.builders import rollout_limits
-from skillrl.cli import main
 from skillrl.config import AgentConfig, RLConfig, SkillRLConfig
 from skillrl.contract import parse_reply, write_reply
 from skillrl.envs.alfworld.households import Household
@@ -313,13 +312,6 @@ def test_a_world_that_lists_no_commands_is_refused(shipped):
 def test_a_rule_names_those_that_may_come_or_those_that_may_not():
     assert NextTokens((1,)) != NextTokens((1,), excluded=True)
     assert len({NextTokens((1,)), NextTokens((1,), excluded=True)}) == 2
-
-def test_eval_shows_three_ways_of_decoding_beside_each_other(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('COLUMNS', '200')
-    assert main(['eval', '--tasks', '2', '--max-steps', '3', '--compare-decoding']) == 0
-    rows = capsys.readouterr().out
-    assert [s in rows for s in ('no bank ', 'no bank, admissible ', 'no bank, admissible once')] == [True]*3
 
 def test_a_tokenizer_without_tags_writes_freely_only():
     tokenizer = word_tokenizer(['look'])

@@ -86,7 +86,7 @@ def test_evolve_keeps_a_good_bank_and_eval_says_what_was_shown(here, tmp_path, c
     there = [after.get(o.id) for o in before.items('active')]
     lost = [o for o in there if not o or o.status == 'probation']
     assert not lost and len(after.items('active')) > .9*len(before.items('active'))
-    judged = ['eval', '--suite', 'train-000', '--tasks', 4, '--skill-bank']
+    judged = ['eval', '--suite', 'train-000', '--set', 'env.test_tasks=4', '--skill-bank']
     shown = skillrl(capsys, *judged, tmp_path/'b')
     assert 'entries active' in shown and 'The row "bank" was shown ' in shown and 'Warning' not in shown
     for o in after.items():

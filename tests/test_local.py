@@ -238,7 +238,7 @@ def test_a_full_disk_leaves_the_earlier_policy(tok, tmp_path):
 
 FIRST_RUN = """
 from skillrl.cli import main
-main(['eval', '--tasks', '1', '--max-steps', '2'])
+main(['eval', '--set', 'env.test_tasks=1', 'env.max_steps=2'])
 """
 
 def test_a_first_run_announces_nothing_that_will_go(tmp_path):

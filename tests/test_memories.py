@@ -196,11 +196,11 @@ def written(m):
 def test_the_command_makes_the_same_bank(env, tmp_path, capsys):
     memories, path = small(env, goals[env]*2), tmp_path/'memories.json'
     path.write_text(json.dumps([written(m) for m in memories]))
-    assert main(['distill', '--memories', str(path), '--output', str(tmp_path/'bank.json')]) == 0
+    assert main(['distill', '--trajectories', str(path), '--output', str(tmp_path/'bank.json')]) == 0
     assert repr(SkillBank.load(tmp_path/'bank.json')) == repr(bank_of(load_memories(path)))
     other = small('webshop' if env == 'search' else 'search', ['Find me a lamp'])
     mixed = json.dumps([written(m) for m in memories + other])
-    for text, said in [('[]', 'holds no memories'), (mixed, 'make one bank each: pass those of one world')]:
+    for text, said in [('[]', 'holds no trajectories'), (mixed, 'make one bank each')]:
         path.write_text(text)
-        assert main(['distill', '--memories', str(path), '--output', str(tmp_path/'bank.json')]) == 1
+        assert main(['distill', '--trajectories', str(path), '--output', str(tmp_path/'bank.json')]) == 1
         assert said in capsys.readouterr().err

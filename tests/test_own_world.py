@@ -65,7 +65,7 @@ def test_one_step_after_the_other(config, capsys):
     assert '6 episodes' in skillrl(f'collect {where} --suite test-0 --episodes 6 --output t.json', capsys)
     assert {t.category for t in load_trajectories('t.json')} <= {'find_valuables', 'find_papers'}
     skillrl(f'distill {where} --trajectories t.json --output bank.json', capsys)
-    shown = skillrl(f'eval {where} --suite test-0 --tasks 2 --skill-bank bank.json', capsys)
+    shown = skillrl(f'eval {where} --suite test-0 --set env.test_tasks=2 --skill-bank bank.json', capsys)
     assert 'no bank' in shown and 'find_' in shown
     assert 'there is no suite' in skillrl(f'eval {where} --suite barn', capsys, 1)
 
@@ -75,7 +75,7 @@ def test_a_chat_policy_is_evaluated_in_it(config, capsys):
         assert 'open drawer 1' in prompt and 'Task: find' in prompt
         return said('<think>look</think><action>open drawer 1</action>')
     with FaultServer(rest=opens) as s:
-        line = f'eval --env {NAME} --config small.json --suite test-0 --tasks 2'
+        line = f'eval --env {NAME} --config small.json --suite test-0 --set env.test_tasks=2'
         shown = skillrl(f'{line} --policy-model m --policy-url {s.url}', capsys)
     assert len(s.requests) == 4 and re.search(r'no bank +0\.00', shown)
 
@@ -141,6 +141,6 @@ def test_a_server_of_unknown_kind_is_the_world_remote(config, tmp_path, capsys):
         where = f'--env remote --url {s.url} --config small.json'
         skillrl(f'collect {where} --episodes 6 --output t.json', capsys)
         skillrl('distill --env remote --trajectories t.json --output bank.json', capsys)
-        assert 'no bank' in skillrl(f'eval {where} --tasks 1 --skill-bank bank.json', capsys)
+        assert 'no bank' in skillrl(f'eval {where} --set env.test_tasks=1 --skill-bank bank.json', capsys)
     assert {t.category for t in load_trajectories('t.json')} == known
     assert 'give --url' in skillrl('collect --env remote --output t.json', capsys, 1)

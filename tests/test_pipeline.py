@@ -102,7 +102,6 @@ def test_bad_input_gets_one_sentence(tmp_path, capsys):
     stats = bank('stats.json', skill | dict(stats=dict(wins='many')))
     origin = bank('origin.json', skill | dict(provenance=dict(trajectories=5)))
     removed = bank('removed.json', skill, removed_ids=5)
-    one = bank('one.json', skill)
     broken = put('broken.json', '{"rl": ')
     key = put('key.json', '{"rl": {"groupsize": 8}}')
     torn = put('torn.jsonl', '{"id": "a", "task": "b"}\n{"id": "c", "ta')
@@ -119,12 +118,11 @@ def test_bad_input_gets_one_sentence(tmp_path, capsys):
              (['distill', '--trajectories', torn, '--output', b], 'torn.jsonl'),
              (['inspect', twice], "'a'"),
              (['inspect', empty], 'empty.json'),
-             (['eval', '--policy', tmp_path/'no_policy', '--tasks', '1'], 'no_policy'),
+             (['eval', '--policy', tmp_path/'no_policy'], 'no_policy'),
              (['eval', '--games', tmp_path/'no_games'], 'no_games'),
              (['inspect', stats], '`stats`'),
              (['inspect', origin], '`trajectories`'),
              (['inspect', removed], '`removed_ids`'),
-             (['inspect', one, '--id', 'nobody'], "'nobody'"),
              (['distill', '--trajectories', tmp_path/'t.json', '--teacher-url', f'{nowhere}/v1',
                '--output', b], '--teacher'),
              (['eval', '--policy-url', f'{nowhere}/v1'], '--policy-model'),
@@ -199,7 +197,7 @@ def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
         assert main(['collect', *live, '--episodes', '6', '--output', str(tmp_path/'t.json')])==0
         assert main(['distill', '--trajectories', str(tmp_path/'t.json'),
                      '--output', str(tmp_path/'b.json')])==0
-        assert main(['eval', *live, '--tasks', '4', '--skill-bank', str(tmp_path/'b.json')])==0
+        assert main(['eval', *live, '--set', 'env.test_tasks=4', '--skill-bank', str(tmp_path/'b.json')])==0
         (tmp_path/'c.json').write_text('{"rl": {"iterations": 1, "tasks_per_iteration": 1, "group_size": 2}}')
         assert main(['rl', *live, '--config', str(tmp_path/'c.json'), '--skill-bank', str(tmp_path/'b.json'),
                      '--output', str(tmp_path/'p')])==0

@@ -127,7 +127,7 @@ def narrow_policy(folder, positions):
     (folder/'config.json').write_text(json.dumps(sizes | dict(max_position_embeddings=positions)))
 
 STEPS = ['collect --output o.json', 'sft --skill-bank BANK --output o', 'rl --skill-bank BANK --output o',
-         'evolve --skill-bank BANK --output o', 'eval --skill-bank BANK --calls o', 'train --output o']
+         'evolve --skill-bank BANK --output o', 'eval --skill-bank BANK', 'train --output o']
 
 @pytest.mark.parametrize('line', STEPS)
 def test_every_command_checks_lengths_against_positions_before_it_plays(line, tmp_path, monkeypatch, capsys):

@@ -38,7 +38,7 @@ def test_a_mended_server_is_asked_again(played, capsys):
 
 
 def evaluate(url, *more):
-    line = 'eval --tasks 1 --max-steps 2 --policy-model mug --policy-url'
+    line = 'eval --set env.test_tasks=1 env.max_steps=2 --policy-model mug --policy-url'
     return main([*line.split(), url, *more])
 
 

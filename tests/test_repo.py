@@ -99,3 +99,18 @@ def test_tools_that_are_run_say_how():
     "argparse prints `--help`, and does nothing else then"
     run = [text for p in root.glob('tools/*.py') if "__name__ == '__main__'" in (text := p.read_text())]
     assert len(run) > 4 and all('.parse_args()' in text for text in run)
+
+def test_only_the_command_line_knows_flags():
+    "Below it nothing takes `args`, and nothing imports argparse or the commands"
+    doors = {'cli.py', 'flags.py'}
+    for path in (root/'skillrl').rglob('*.py'):
+        if path.name in doors or path.parent.name == 'commands':
+            continue
+        tree = ast.parse(path.read_text(encoding='utf-8'))
+        heads = [n for n in ast.walk(tree) if isinstance(n, ast.arguments)]
+        taken = [ast.unparse(a) for n in heads for a in n.posonlyargs + n.args] # `args:tuple` is a call's own
+        imported = [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+        imported += [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
+        assert not {'args', 'args: Namespace', 'args: Any'} & {*taken}, path
+        assert 'argparse' not in imported, path
+        assert not any('commands' in (name or '') for name in imported), path

@@ -119,7 +119,8 @@ def test_a_policy_behind_a_server_is_judged_and_an_outage_is_no_failure(tmp_path
     def walk(request):
         new = re.search(r'\n- (go to [a-z]+ \d+)', request['body']['messages'][-1]['content'])
         return said(f'<action>{new[1] if new else "look"}</action>')
-    played = ['eval', '--tasks', '6', '--policy-model', 'walker', '--max-steps', '3', '--policy-url']
+    small = ['--set', 'env.test_tasks=6', 'env.max_steps=3']
+    played = ['eval', *small, '--policy-model', 'walker', '--policy-url']
     with FaultServer(rest=walk) as server:
         assert main([*played, server.url])==0
     assert re.search(r'^no bank +0\.00 \[0\.00, 0\.39\]', capsys.readouterr().out, re.M)

@@ -4,7 +4,7 @@ import json, shlex, signal, socket, subprocess, sys, time, types, urllib.error, 
 from contextlib import contextmanager
 import pytest
 from skillrl.cli import main, parser
-from skillrl.commands.serve import openenv_server, suite_server
+from skillrl.commands.look import openenv_server, suite_server
 from skillrl.envs.krill import RemoteEnv, Server
 from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve_routes
 
@@ -48,7 +48,7 @@ def test_the_command_serves_until_it_is_stopped(number):
         process.communicate()
 
 def test_limits_reach_the_server():
-    line = '--env alfworld --port 0 --sessions 2 --idle 5 --names kitchen --max-steps 3'
+    line = '--env alfworld --port 0 --sessions 2 --idle 5 --host 127.0.0.1,kitchen --set env.max_steps=3'
     with suite_server(flags(line)) as s:
         assert (s.most, s.idle, s.max_steps, s.hosts) == (2, 5, 3, {'kitchen'})
         assert s.server_address[0] == '127.0.0.1'

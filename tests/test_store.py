@@ -252,7 +252,7 @@ def test_a_state_that_names_other_folders_touches_nothing(tmp_path, place):
 def test_a_bank_from_a_run_reads_no_policy_outside_the_run(tmp_path, capsys, place):
     from skillrl.cli import main
     committed(tmp_path/'run', folders={'policy': place})
-    assert main(['optimize', '--bank', str(tmp_path/'run'), '--output', str(tmp_path/'out')]) == 1
+    assert main(['optimize', '--skill-bank', str(tmp_path/'run'), '--output', str(tmp_path/'out')]) == 1
     assert 'no folder of this run' in capsys.readouterr().err.splitlines()[-1]
 
 @pytest.mark.parametrize('name', ['../thesis', '/etc', '..', '.', '', '.ssh', 'a/b', 'state.json'])

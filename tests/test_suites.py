@@ -44,7 +44,7 @@ def test_a_part_of_the_training_games_is_of_all_categories(folder):
     assert len({g.category for g in suite.games('train', len(kinds))}) == len(kinds)
 
 def test_official_tests_are_reported_apart(folder, capsys):
-    assert main(['eval', '--games', str(folder), '--tasks', '6', '--max-steps', '2']) == 0
+    assert main(['eval', '--games', str(folder), '--set', 'env.test_tasks=6', 'env.max_steps=2']) == 0
     out = capsys.readouterr().out
     rows = [l for l in out.splitlines() if 'no bank' in l]
     assert len(rows) == 2 and 'valid_seen' in rows[0] and 'valid_unseen' in rows[1]
@@ -72,7 +72,7 @@ def test_a_run_reports_official_tests_apart(tmp_path, capsys):
     ('../..', ['valid_seen', 'valid_unseen']), ('..', ['valid_seen', 'valid_unseen']),
     ('valid_seen', ['valid_seen']), ('valid_unseen', ['valid_unseen'])])
 def test_games_one_level_too_high_or_low_are_found(folder, where, splits, capsys):
-    assert main(['eval', '--games', str(folder/where), '--tasks', '2', '--max-steps', '1']) == 0
+    assert main(['eval', '--games', str(folder/where), '--set', 'env.test_tasks=2', 'env.max_steps=1']) == 0
     rows = [l for l in capsys.readouterr().out.splitlines() if 'no bank' in l]
     assert len(rows) == len(splits) and all(s in l for s, l in zip(splits, rows))
 

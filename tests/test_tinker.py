@@ -105,7 +105,7 @@ def test_another_sdk_is_refused_before_it_waits_for_ever(url, monkeypatch):
         open_service(url)
 
 def test_a_server_that_does_not_answer_is_named(capsys):
-    assert main(['eval', '--tasks', '1', '--engine', 'http://127.0.0.1:9']) == 1
+    assert main(['eval', '--engine', 'http://127.0.0.1:9']) == 1
     assert 'no Tinker server answers at http://127.0.0.1:9' in capsys.readouterr().err
 
 def test_the_session_sends_no_telemetry_and_no_key_of_another_service(url, monkeypatch):

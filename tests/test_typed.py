@@ -282,12 +282,12 @@ def test_point_22_set_beats_file_and_flags_and_knows_krills_names(here):
 
 def test_point_22_optimize_takes_settings_of_both_kinds(here, capsys):
     from skillrl.commands import jobs
-    args = parser().parse_args('optimize --bank b --set max_usd=2 agent.prompt=ours'.split())
+    args = parser().parse_args('optimize --skill-bank b --set max_usd=2 agent.prompt=ours'.split())
     assert jobs.opt_settings(args, 'run').max_usd == 2
     assert jobs._models(args).agent.prompt == 'ours'
     assert main('optimize --set agent.prompt=ours'.split()) == 1
     assert 'would do nothing' in capsys.readouterr().err
-    jobs.claim(here/'run', args)
+    jobs._claim(here/'run', args)
     assert main('optimize --resume run'.split()) == 1
     assert 'was begun with --set agent.prompt=ours: give that again' in capsys.readouterr().err
 

@@ -42,10 +42,10 @@ GOALS = { # What users want to do → the page that does it
     'Train, and read the report': 'training.pipeline',
     'Go one step at a time': 'commands.steps',
     'Look at banks and runs': 'inspection',
-    'Edit a skill for an agent': 'commands.optimize',
+    'Edit a skill for an agent': 'commands.jobs',
     'Bring a world of your own': 'your_own_world',
     'Bring questions of your own': 'your_own_questions',
-    'Serve games to other agents': 'commands.serve',
+    'Serve games to other agents': 'commands.look',
 }
 
 # ---- Markdown ----

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT/'skillrl'
 WORLDS = 'alfworld', 'webshop', 'search'
-OF_SKILLOPT = 'commands.jobs', 'commands.optimize'
+OF_SKILLOPT = 'commands.jobs',
 
 def dotted(path):
     "`training.rl` for its file"
