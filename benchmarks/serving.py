@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from skillrl.commands.look import MAX_STEPS
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.envs.krill import ASK, BODY, SESSION, RemoteEnv, step_answer
@@ -75,7 +74,7 @@ class Served:
 def walk(suite, id, rng):
     "An episode played here with random actions: (route, body, the answer that is right) of each request"
     split, number = id.split('-')
-    env = suite.env(suite.game(split, int(number)), MAX_STEPS)
+    env = suite.env(suite.game(split, int(number)), 50)
     obs, info = env.reset()
     answer = step_answer(obs, 0., False, False, info)
     requests = [('/reset', json.dumps(dict(task_id=id)).encode(), answer)]

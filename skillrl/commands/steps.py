@@ -321,6 +321,7 @@ def _rl_summary(log, rounds, suite, path, bank_path):
 # %% ../../nbs/850_commands.steps.ipynb #a646b158
 def _save_rounds(bank, rounds, change, folder):
     "Write every version of a bank, the first again where the last is worse, and the records of its rounds"
+    from skillrl.skills.bank import version_path
     again = [bank] if change.worse else []
     with atomic_folder(folder) as tmp:
         for version in [bank, *(after for after, _ in rounds), *again]:
@@ -359,7 +360,7 @@ def _active(bank):
 
 def _evolve_rounds(bank, play_round, folder, n):
     "The bank after `n` rounds, and where it is: no round follows one that `folder` has no room for"
-    from skillrl.skills.bank import versions
+    from skillrl.skills.bank import version_path, versions
     log = JsonlLog(folder/'evolution.jsonl')
     first = len(log.read())
     with progress() as step:
