@@ -88,7 +88,7 @@ def _scores(evaluations, s):
     config = s['config']
     metric = config['gate_metric']
     selection = [f'{config["selection_split"]}, {metric}', *_selection_row(evaluations, s)]
-    test = [f'{config["test_split"]}, {metric}', *_test_row(evaluations, s)]
+    test = [f'test, {metric}', *_test_row(evaluations, s)]
     return Table(_HEAD, [selection, test]).text(width())
 
 # %% ../nbs/815_outcome.ipynb #86dd3521

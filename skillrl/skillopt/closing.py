@@ -91,8 +91,6 @@ def _closed(session):
 # %% ../../nbs/767_skillopt.closing.ipynb #f1c37231
 def close_run(session:Session)->None: # OSError if the folder could not be written
     "Make the document that ships the best skill"
-    if not session.cfg.makes_drafts():
-        return
     path = Path(session.cfg.out_root)/'final_document'
     s = session.draft.state
     known_as = dict(best_hash=skill_hash(s.best), draft_hash=skill_hash(s.skill))

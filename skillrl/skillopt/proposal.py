@@ -34,10 +34,12 @@ def _trusted(session, p):
     return replace(p, edits=kept)
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #3a593334
+_MAX_CHARS = 20_000 # Of a skill
+
 def patched_skill(session:Session, p:RawPatch)->str|None:
     "The current skill with the patch `p`; None if that changes nothing, or is not to be trusted"
     skill = session.draft.state.skill
-    patched, _ = apply_patch_with_report(skill, p.patch, session.cfg.max_skill_chars)
+    patched, _ = apply_patch_with_report(skill, p.patch, _MAX_CHARS)
     if patched == skill or rejection_reasons(patched, skill):
         return None
     return patched
@@ -46,8 +48,7 @@ def _gain_of(session, p, before, after):
     "What the patch `p` gains on its own items, and whether it is kept"
     n = len(p.ids)
     lost = [r for r in after if not r.ok]
-    most = session.cfg.max_lost*n
-    if len(lost) > most or len(lost) == n > 0:
+    if len(lost) > n/2:
         return dict(gain=0, kept=True, lost=lost[0].fail_reason)
     played = [(i, r) for i, r in zip(p.ids, after) if r.ok]
     gains = {i: session.score(r) - session.score(before[i]) for i, r in played}
@@ -107,8 +108,8 @@ def _edits_of(session, p, gained):
     skill, edits = session.draft.state.skill, p.patch.edits
     def text_of(places):
         patch = Patch([edits[k] for k in places])
-        return apply_patch_with_report(skill, patch, session.cfg.max_skill_chars)[0]
-    return Parts(range(len(edits)), text_of, gained, session.cfg.gate_alpha)
+        return apply_patch_with_report(skill, patch, _MAX_CHARS)[0]
+    return Parts(range(len(edits)), text_of, gained)
 
 def _prove(session, p, row, item_of):
     "The patch `p` less the edits that nothing depends on; `row` notes what the others were missed on"
@@ -145,7 +146,7 @@ def _screen(session, raw, items, results):
         if not row['kept'] or room <= 0:
             continue
         row['missed'] = []
-        if row.get('gained') and session.cfg.promises():
+        if row.get('gained'):
             p = _prove(session, p, row, item_of)
         edits = p.patch.edits[:room]
         if edits:
@@ -154,7 +155,7 @@ def _screen(session, raw, items, results):
             missed.append(set(row['missed']))
     d.files['screen.json'] = rows
     d.record['n_patches_kept'] = len(kept)
-    if session.cfg.makes_drafts() and all(missed):
+    if all(missed):
         d.record['proven'] = len(set().union(*missed))/len(results)
     return kept
 
@@ -173,7 +174,7 @@ def _apply(session, ranked):
     "The candidate"
     d = session.draft
     patch = _trusted(session, ranked)
-    candidate, report = apply_patch_with_report(d.state.skill, patch, session.cfg.max_skill_chars)
+    candidate, report = apply_patch_with_report(d.state.skill, patch, _MAX_CHARS)
     d.edits = edits_with_status(patch.edits, report)
     rows = report + d.untrusted
     kinds = [row['status'].partition('_')[0] for row in rows]
@@ -185,8 +186,7 @@ def _apply(session, ranked):
 # %% ../../nbs/760_skillopt.proposal.ipynb #c5417e0e
 def _edit(session, items, results, batches):
     "The candidate that edits make, None when no edit is left; `batches` are minibatches of `results`"
-    c, d = session.cfg, session.draft
-    skill = d.state.skill
+    d, skill = session.draft, session.draft.state.skill
     record = d.record
     told = dict(context=d.context)
     budget = record['edit_budget']
@@ -197,10 +197,8 @@ def _edit(session, items, results, batches):
     d.patterns = failure_patterns(results, summaries)
     d.files['raw_patches.json'] = [p.to_dict() for p in raw]
     raw = [replace(p, patch=_trusted(session, p.patch)) for p in raw]
-    if c.screen:
-        raw = _screen(session, raw, items, results)
-    size = c.merge_batch_size
-    merged = session.ask('aggregate', merge_patches, skill, raw, batch_size=size, **told)
+    raw = _screen(session, raw, items, results)
+    merged = session.ask('aggregate', merge_patches, skill, raw, **told)
     record['n_edits_merged'] = len(merged.edits)
     d.files['merged_patch.json'] = merged.to_dict()
     if not merged.edits:
@@ -220,7 +218,6 @@ def propose(session:Session)->str|None: # None when nothing is proposed
     record |= dict(rollout_n=len(results), rollout_lost=lost)
     d.files['rollout_results.json'] = [r.to_dict() for r in results]
     record['edit_budget'] = session.schedule.get_lr(step)
-    if c.rejected_edits:
-        d.context = RejectedEdits.from_state(d.state.rejected).text()
-    batches = reflection_batches(results, c.minibatch_size, c.failure_only, c.seed + step)
+    d.context = RejectedEdits.from_state(d.state.rejected).text()
+    batches = reflection_batches(results, c.minibatch_size, c.seed + step)
     return _edit(session, items, results, batches)

@@ -29,7 +29,6 @@ def usable(patch:Patch|None)->bool:
 def reflection_batches(
     results:list[RolloutResult], # Those without a score are left out
     size:int=8,                  # Most results of one call
-    failure_only:bool=False,     # Leave the successes out?
     seed:int=42,                 # For the failures; the successes have the next one
 )->list[tuple]:                  # ('failure' or 'success', results); `ValueError` for a `size` below 1
     "What each call reads, failures first"
@@ -38,7 +37,7 @@ def reflection_batches(
     failures, successes = map(list, split_failures_successes(results))
     Random(seed).shuffle(failures)
     Random(seed + 1).shuffle(successes)
-    sides = dict(failure=failures, success=[] if failure_only else successes)
+    sides = dict(failure=failures, success=successes)
     return [(side, some) for side, rs in sides.items() for some in _chunks(rs, size)]
 
 def _chunks(xs, size):
@@ -193,7 +192,7 @@ def merge_patches(
 )->Patch:             # `ValueError` for a batch size below 2
     "One patch out of all that was proposed"
     if batch_size < 2:
-        raise ValueError(f'merge_batch_size is {batch_size}: give 2 or more, or merging never ends')
+        raise ValueError(f'batch_size is {batch_size}: give 2 or more, or merging never ends')
     sides, level = _by_side(raw), 1
     while max(map(len, sides.values())) > 1:
         groups = [some for rs in sides.values() for some in _chunks(rs, batch_size)]

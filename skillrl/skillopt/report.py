@@ -156,7 +156,7 @@ def measure_tests(session:Session)->list: # Of two summaries, None where there i
     if not c.eval_test:
         return [None, None]
     skills = dict(test_eval_baseline=s.initial, test_eval_best=s.best)
-    return [measure_final(session, folder, skill, session.test, c.test_split, ['test'])
+    return [measure_final(session, folder, skill, session.test, 'test', ['test'])
             for folder, skill in skills.items()]
 
 # %% ../../nbs/769_skillopt.report.ipynb #8fe374f3

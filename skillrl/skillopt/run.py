@@ -37,7 +37,6 @@ class OptState:
     tried:dict = field(default_factory=dict)    # Hash of each candidate measured → its hard and soft score
     needed:dict = field(default_factory=dict)   # Line → places of the training items that it was missed on
     rejected:list = field(default_factory=list) # What this epoch has tried, see `RejectedEdits`
-    idle:int = 0              # Steps since a skill was accepted
     usage:dict = field(default_factory=dict)    # Role → stage → calls and tokens
     history:list = field(default_factory=list)  # A record for each step
 

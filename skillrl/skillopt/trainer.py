@@ -90,7 +90,6 @@ def _finish_step(session):
     s, record = d.state, d.record
     _note_tried(session)
     s.step = record['step']
-    s.idle = 0 if record['action'].startswith('accept') else s.idle + 1
     s.usage = session.total_usage()
     record |= dict(current_score=s.current_score, best_score=s.best_score, best_step=s.best_step,
                    skill_len=len(s.skill), gate_metric=session.cfg.gate_metric,
@@ -121,8 +120,6 @@ def _run_steps(session):
         if session.run.next == 0:
             baseline(session)
         for n in range(session.state.step + 1, session.batches.total + 1):
-            if session.cfg.patience and session.state.idle >= session.cfg.patience:
-                return f'{session.state.idle} steps without a new skill'
             _step(session, n)
     except BudgetExceeded as e:
         session.limited = True
