@@ -3,7 +3,7 @@ import json
 from pathlib import Path
 import pytest
 from skillrl.envs.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
-from skillrl.skillopt.closing import close_run
+from skillrl.skillopt.selection import close_run
 from skillrl.skillopt.config import SkillOptConfig
 from skillrl.skillopt.prompts import KEYS, load_prompt, sections
 from skillrl.skillopt.session import Session

@@ -421,11 +421,11 @@ def test_all_patches_are_screened_in_one_go_each_on_its_own_items():
         assert len(run)==len({i for _, i, _ in run}) and max(len(ids) for ids in of.values())==3
 
 def mend_before_the_gate(monkeypatch, broken):
-    compare = selection.compare_with_rival
+    compare = selection._compare_with_rival
     def mended(session, candidate):
         broken.clear()
         return compare(session, candidate)
-    monkeypatch.setattr(selection, 'compare_with_rival', mended)
+    monkeypatch.setattr(selection, '_compare_with_rival', mended)
 
 def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
     "The others are screened as ever"
@@ -437,13 +437,13 @@ def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
                 raise ConnectionError('no route to host')
             return super().chat(system=system, **kw)
     t = trainer(clerk=Deaf(), num_epochs=1, batch_size=12)
-    patched, n = proposal.patched_skill, len(t.env.get_items('train'))//3
+    patched, n = proposal._patched_skill, len(t.env.get_items('train'))//3
     def noted(session, p):
         before.append(patched(session, p))
         if len(before)==n:
             down.append(before[-1])  # The last, since a run whose first five items are lost ends there
         return before[-1]
-    monkeypatch.setattr(proposal, 'patched_skill', noted)
+    monkeypatch.setattr(proposal, '_patched_skill', noted)
     mend_before_the_gate(monkeypatch, down)
     t.train()
     rows = read('steps/step_0001/screen.json')
@@ -464,12 +464,12 @@ def test_a_patch_that_breaks_every_rollout_is_no_outage(monkeypatch):
                 raise ConnectionError('the prompt was filtered')
             return super().chat(system=system, **kw)
     t = trainer(clerk=Censored(), num_epochs=1, batch_size=12, minibatch_size=6)
-    patched = proposal.patched_skill
+    patched = proposal._patched_skill
     def noted(session, p):
         if not bad:
             bad.append(patched(session, p))
         return patched(session, p)
-    monkeypatch.setattr(proposal, 'patched_skill', noted)
+    monkeypatch.setattr(proposal, '_patched_skill', noted)
     mend_before_the_gate(monkeypatch, bad)
     t.train()
     first, *rest = read('steps/step_0001/screen.json')

@@ -11,14 +11,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from .. import __version__
-from ..llm.ledger import BudgetExceeded
-from .closing import close_run
-from ..skills.editor import skill_hash
-from .gate import compute_score
-from .run import BASELINE, as_file, known_summary
-from .selection import mean
-from .session import Session
 from ..envs.rollout import items_hash
+from ..llm.ledger import BudgetExceeded
+from .gate import compute_score
+from .run import as_file, BASELINE, known_summary
+from .selection import close_run, mean
+from .session import Session
+from ..skills.editor import skill_hash
 from ..stats import gain_interval, interval
 from ..store import atomic_folder, atomic_write, read_json, write_json
 from ..types import RolloutResult

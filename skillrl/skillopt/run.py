@@ -36,7 +36,7 @@ class OptState:
     passes:list = field(default_factory=list)   # For each pass over the selection split: place → score
     tried:dict = field(default_factory=dict)    # Hash of each candidate measured → its hard and soft score
     needed:dict = field(default_factory=dict)   # Line → places of the training items that it was missed on
-    rejected:list = field(default_factory=list) # What this epoch has tried, see `RejectedEdits`
+    rejected:list = field(default_factory=list) # What this epoch has tried, see `notes_text`
     usage:dict = field(default_factory=dict)    # Role → stage → calls and tokens
     history:list = field(default_factory=list)  # A record for each step
 

@@ -9,20 +9,18 @@ __all__ = ['Draft', 'Batches', 'Session', 'gate_plays']
 import math, random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from fastcore.basics import patch
 from pathlib import Path
 from typing import Any
-from fastcore.basics import patch
 from ..concurrency import Executor, ThreadExecutor
-from ..envs.rollout import items_hash, items_of
+from ..envs.rollout import items_hash, items_of, run_rollout
 from ..llm.meter import add_usage, model_of
 from .config import SkillOptConfig, what_binds
-from ..skills.editor import skill_hash
 from .gate import gate_score
 from .optimizer import Optimizer
-from ..envs.rollout import run_rollout
 from .run import OptRun, OptState
-from .schedule import build_scheduler
-from .spending import RunLimits, combine
+from .spending import combine, RunLimits
+from ..skills.editor import skill_hash
 from ..skills.guard import RejectedLog
 from ..store import to_json
 from ..types import RolloutResult
@@ -118,7 +116,6 @@ def open(self:Session)->OptRun: # ValueError if items are missing, or the folder
     self.batches = Batches(items_of(self.env, 'train'), c)
     self.selection = items_of(self.env, c.selection_split)
     self.test = items_of(self.env, 'test') if c.eval_test else []
-    self.schedule = build_scheduler(c.lr_scheduler, c.edit_budget, c.min_edit_budget, self.batches.total)
     secrets = getattr(self.optimizer.client, 'secrets', ())
     self.optimizer.rejects = RejectedLog(Path(c.out_root)/'rejected.jsonl', secrets)
     self.run = OptRun(c.out_root, self.start, _bound(self), c.to_dict(), c.save_every_step,
