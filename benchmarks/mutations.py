@@ -214,11 +214,11 @@ MUTATIONS = [
     Mutation('an ablation without RL tries nothing', 'training/pipeline.py', 'tries = 1 if p.config.rl.iterations else TRIES', 'tries = 1', 'tests/test_phases.py'),
     # SkillOpt: drafts, edits that are missed, closing
     Mutation('SkillOpt asks the gate at every step', 'skillopt/selection.py', 'if not why and _is_too_early(session):', 'if False:', SKILLOPT),
-    Mutation('SkillOpt keeps edits that are not missed', 'skillopt/proposal.py', "if row.get('gained') and session.cfg.promises():", 'if False:', SKILLOPT),
-    Mutation('SkillOpt ships idle lines', 'skillopt/closing.py', 'if not _is_missed(session, lines, k):', 'if False:', SKILLOPT),
-    Mutation('SkillOpt tests each line alone', 'skillopt/closing.py', 'if n != k or some)', 'if n == k and some)', SKILLOPT),
-    Mutation('SkillOpt keeps nothing back for closing', 'skillopt/session.py', 'return measured + c.gate_plays(n) + CARE_FOR_LINE*len(session.draft.state.needed)', 'return measured', SKILLOPT),
-    Mutation('SkillOpt does not count what closing plays', 'skillopt/closing.py', 'session.finals[path.name] = known', 'pass', SKILLOPT),
+    Mutation('SkillOpt keeps edits that are not missed', 'skillopt/proposal.py', "if row.get('gained'):", 'if False:', SKILLOPT),
+    Mutation('SkillOpt ships idle lines', 'skillopt/selection.py', 'if not _is_missed(session, lines, k):', 'if False:', SKILLOPT),
+    Mutation('SkillOpt tests each line alone', 'skillopt/selection.py', 'if n != k or some)', 'if n == k and some)', SKILLOPT),
+    Mutation('SkillOpt keeps nothing back for closing', 'skillopt/session.py', 'return measured + gate_plays(n) + _CARE_FOR_LINE*len(session.draft.state.needed)', 'return measured', SKILLOPT),
+    Mutation('SkillOpt does not count what closing plays', 'skillopt/selection.py', 'session.finals[path.name] = known', 'pass', SKILLOPT),
 ]
 
 def place(m): return ROOT/'skillrl'/m.module

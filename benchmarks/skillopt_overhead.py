@@ -4,13 +4,12 @@ and of skillrl 1.0.0.
     python benchmarks/skillopt_overhead.py [--peer PYTHON] [--times 5]
 
 Both do 40 steps at the defaults of 1.0.0: 400 items to train on, 100 to judge by and 100 to test, 4 epochs,
-batches of 40, minibatches of 8, 8 workers. Ours runs twice: in the mode of 1.0.0 (strict gate, nothing
-played again), where both play the same number of rollouts, and with its own defaults, which screen patches
-and measure skills once more. A run is a process of its own in a fresh folder, and the libraries take turns;
-shown is the fastest run of each, since whatever else the machine does only adds. All folders stay until the
-end: ext4 makes files slowly where many were just deleted. `ms/step` is the wall clock of `train()` over its
-steps, with the first and last measurements, and with what models and environment take themselves; `cpu` is
-processor time.
+batches of 40, minibatches of 8, 8 workers. Ours screens patches and measures skills once more, so it plays
+more rollouts. A run is a process of its own in a fresh folder, and the libraries take turns; shown is the
+fastest run of each, since whatever else the machine does only adds. All folders stay until the end: ext4
+makes files slowly where many were just deleted. `ms/step` is the wall clock of `train()` over its steps, with
+the first and last measurements, and with what models and environment take themselves; `cpu` is processor
+time.
 
 `--peer` names a Python that has skillrl 1.0.0; without it, an environment is made for the occasion and
 thrown away. Exits 1 if ours takes more than 10 ms a step.
@@ -23,9 +22,7 @@ from zlib import crc32
 TARGET = 10 # Milliseconds a step
 SPLITS = dict(train=400, val=100, test=100)
 PEER = 'skillrl 1.0.0'
-MODES = {PEER: {},
-         'ours, as 1.0.0': dict(screen=False, gate_rule='strict', remeasure=False, final_passes=0),
-         'ours': {}}
+LIBRARIES = PEER, 'ours'
 
 class Env:
     "Items that are right or wrong by a checksum"
@@ -71,11 +68,11 @@ class Editor:
         usage = dict(prompt_tokens=99, completion_tokens=30, total_tokens=129, calls=1)
         return json.dumps(answer), usage
 
-def work(settings):
+def work():
     "One run in this process, in the folder it is in; what it took"
     from skillrl import RolloutResult, SkillOptConfig, SkillOptTrainer
     env = Env(RolloutResult)
-    config = SkillOptConfig(out_root='run', verbose=False, **settings)
+    config = SkillOptConfig(out_root='run', verbose=False)
     trainer = SkillOptTrainer(config=config, env=env, optimizer_client=Editor(), target_client=Target())
     began, cpu_before = time.perf_counter(), time.process_time()
     steps = trainer.train()['total_steps']
@@ -86,22 +83,22 @@ def work(settings):
     return dict(steps=steps, ms=1e3*took/steps, cpu=1e3*cpu/steps, rollouts=env.played, files=len(files),
                 mb=megabytes)
 
-def measured(python, settings, folder):
-    done = subprocess.run([python, str(Path(__file__).resolve()), '--work', json.dumps(settings)],
+def measured(python, folder):
+    done = subprocess.run([python, str(Path(__file__).resolve()), '--work'],
                           cwd=mkdtemp(dir=folder), capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f'the run with {settings} failed: {done.stderr.strip().splitlines()[-1]}')
+        raise SystemExit(f'the run with {python} failed: {done.stderr.strip().splitlines()[-1]}')
     return json.loads(done.stdout)
 
 def all_runs(times, peer):
     "Name → what each of its runs took"
-    runs = {name: [] for name in MODES}
+    runs = {name: [] for name in LIBRARIES}
     with TemporaryDirectory() as folder:
         peer = peer or environment(folder)
         for _ in range(times):
-            for name, settings in MODES.items():
+            for name in LIBRARIES:
                 python = peer if name == PEER else sys.executable
-                runs[name].append(measured(python, settings, folder))
+                runs[name].append(measured(python, folder))
     return runs
 
 def environment(folder):
@@ -126,10 +123,10 @@ if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--peer')
     parser.add_argument('--times', type=int, default=5)
-    parser.add_argument('--work', help=argparse.SUPPRESS)
+    parser.add_argument('--work', action='store_true', help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.work is not None:
-        print(json.dumps(work(json.loads(args.work))))
+    if args.work:
+        print(json.dumps(work()))
         sys.exit()
     missed = show(all_runs(args.times, args.peer))
     verdict = f'MISSED by {", ".join(missed)}' if missed else 'ok'

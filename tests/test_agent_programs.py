@@ -17,7 +17,7 @@ DEAF = AGENT.replace('sys.stdin.read()', "'Solve it.'")
 FORMS = [dict(question=f'Is {n} a number?', answers='aye') for n in range(12)]
 SKILL = 'Answer aye, unless you are a mug.'
 EDIT = '{"edits": [{"op": "append", "content": "Say aye."}]}'
-QUICK = ['--set', 'num_epochs=1', 'batch_size=6', 'minibatch_size=3', 'gate_pairs=0', 'final_passes=0']
+QUICK = ['--set', 'num_epochs=1', 'batch_size=6', 'minibatch_size=3', 'final_passes=0']
 
 
 @pytest.fixture

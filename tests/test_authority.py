@@ -53,7 +53,7 @@ def test_the_table_holds_what_names_code_commands_addresses_and_paths():
     bare = {'url', 'suite', 'policy_model', 'teacher'}
     assert {f.name for f in fields(Job) if f.type is str} - {f.name for f in JOB} == bare
     texts = {f.name for f in fields(SkillOptConfig) if f.type is str and not f.metadata['choices']}
-    assert texts == {'out_root', 'selection_split', 'test_split'} # --resume says the first
+    assert texts == {'out_root', 'selection_split'} # --resume says the first
 
 @pytest.mark.parametrize('path, f', CONFIG, ids=[path for path, _ in CONFIG])
 def test_each_setting_with_authority_of_a_stored_config_has_to_be_said_again(path, f, tmp_path):

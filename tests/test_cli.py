@@ -423,7 +423,6 @@ TINY = [
     'num_epochs=1',
     'batch_size=6',
     'minibatch_size=3',
-    'gate_pairs=0',
     'final_passes=0',
     'workers=2',
     'verbose=false',

@@ -135,12 +135,12 @@ def test_more_epochs_may_be_added_and_another_seed_may_not(offline, tmp_path):
 
 
 def test_settings_come_from_a_file_and_flags_fall_on_top(tmp_path):
-    (tmp_path / 'c.yaml').write_text('num_epochs: 1\nbatch_size: 40\ngate_rule: sign\n')
+    (tmp_path / 'c.yaml').write_text('num_epochs: 1\nbatch_size: 40\ngate_metric: soft\n')
     optimize(
         '--config',
         'c.yaml',
         '--set',
-        'gate_rule=strict',
+        'gate_metric=mixed',
         'verbose=false',
         '--seed',
         5,
@@ -149,10 +149,10 @@ def test_settings_come_from_a_file_and_flags_fall_on_top(tmp_path):
         cwd=tmp_path,
     )
     c = read_json(tmp_path / 'r' / 'config.json')
-    assert (c['num_epochs'], c['batch_size'], c['gate_rule'], c['seed'], c['verbose']) == (
+    assert (c['num_epochs'], c['batch_size'], c['gate_metric'], c['seed'], c['verbose']) == (
         1,
         40,
-        'strict',
+        'mixed',
         5,
         False,
     )
@@ -442,7 +442,7 @@ def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
 
 
 def test_a_service_that_is_down_says_so_and_the_run_goes_on_later(forms):
-    words = ['--questions', 'forms.jsonl', *SHORT, 'rollout_retries=0', '--output', 'r']
+    words = ['--questions', 'forms.jsonl', *SHORT, '--output', 'r']
     with FaultServer(
         rest=lambda r: both(r) if r['body']['model'] == 'clerk' else error(401, 'who are you')
     ) as s:
@@ -521,9 +521,6 @@ def trained(tmp_path_factory):
     return run
 
 
-ANY = ['--set', 'gate_rule=none', 'screen=false']  # Keep whatever is proposed
-
-
 def test_the_bank_of_a_run_is_played_by_its_policy_and_comes_back_as_a_bank(trained, tmp_path):
     with FaultServer(rest=advise) as s:
         out = optimize(
@@ -534,7 +531,6 @@ def test_the_bank_of_a_run_is_played_by_its_policy_and_comes_back_as_a_bank(trai
             '--teacher-url',
             s.url,
             '--smoke',
-            *ANY,
             '--output',
             'r',
             cwd=tmp_path,
@@ -545,9 +541,6 @@ def test_the_bank_of_a_run_is_played_by_its_policy_and_comes_back_as_a_bank(trai
     )
     assert 'In its own form: r/best_bank.json' in out
     assert all(new.get(o.id) == o for o in old.items('active'))
-    assert [o.principle for o in new.items('active') if not old.get(o.id)] == [
-        'Open what is closed before you look into it.'
-    ]
     assert [r['conversation'] for r in read_json(tmp_path / 'r' / 'test_eval_best' / 'results.json')][0][1][
         'role'
     ] == 'user'
@@ -573,7 +566,6 @@ def test_a_bank_in_a_file_is_played_by_a_model(tmp_path):
             'train-003',
             *two(s),
             '--smoke',
-            *ANY,
             '--output',
             'r',
             cwd=tmp_path,

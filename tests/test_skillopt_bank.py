@@ -34,7 +34,6 @@ def run(tmp_path_factory):
         lr_scheduler='constant',
         workers=1,
         verbose=False,
-        gate_rule='strict',
         eval_test=False,
         out_root=str(tmp_path_factory.mktemp('bank') / 'run'),
     )

@@ -4,7 +4,7 @@ import itertools, json, math, random
 import pytest
 from skillrl.skillopt.gate import (compute_score, decide, evaluate_gate, gate_score, paired,
                                    select_gate_score, trial)
-from skillrl.skillopt.schedule import build_scheduler
+from skillrl.skillopt.config import edits_of_step
 from skillrl.sequential import bound_of_gains, interim_analysis
 from skillrl.stats import interval, lower_bound, sign_test, weighed_below
 from skillrl.types import RolloutResult
@@ -27,44 +27,19 @@ SEQUENCES = [
 
 @pytest.mark.parametrize('mode,high,low,n,budgets', SEQUENCES)
 def test_schedules_of_1_0_0(mode, high, low, n, budgets):
-    s = build_scheduler(mode, high, low, n)
-    assert [s.get_lr(i) for i in range(1, n + 1)]==budgets
-    assert [s.step() for _ in range(n + 2)]==budgets + budgets[-1:]*2, 'beyond the end it stays'
-    assert s.get_lr(0)==high and s.state_dict()=={'current_step': n + 2}
+    assert [edits_of_step(mode, high, low, i, n) for i in range(1, n + 1)]==budgets
+    assert edits_of_step(mode, high, low, n + 2, n)==budgets[-1], 'beyond the end it stays'
 
 @pytest.mark.parametrize('mode', ['constant', 'linear', 'cosine'])
 def test_budgets_stay_within_bounds_and_never_rise(mode):
     for high, low, n in itertools.product(range(0, 20), range(0, 20), (1, 2, 3, 7, 8, 40)):
         if low > high:
             continue
-        s = build_scheduler(mode, high, low, n)
-        budgets = [s.get_lr(i) for i in range(1, n + 3)]
+        budgets = [edits_of_step(mode, high, low, i, n) for i in range(1, n + 3)]
         assert all(type(b) is int and low <= b <= high for b in budgets) and budgets == sorted(
             budgets, reverse=True
         )
 
-
-def test_D2_a_budget_depends_on_the_number_of_the_step_alone():
-    s = build_scheduler('linear', 8, 2, 8)
-    assert [s.get_lr(i) for i in (5, 6, 7, 8)]==[4, 4, 3, 2] and s.current_step==0
-
-@pytest.mark.parametrize(
-    'settings',
-    [
-        dict(mode='Cosine'),
-        dict(mode=None),
-        dict(max_lr=1),
-        dict(min_lr=5),
-        dict(min_lr=-1),
-        dict(max_lr=True),
-        dict(max_lr='4'),
-        dict(total_steps=2.5),
-    ],
-)
-def test_settings_without_sense_are_named(settings):
-    name = next(iter(settings)).replace('mode', 'lr_scheduler')
-    with pytest.raises(ValueError, match=name):
-        build_scheduler(**settings)
 
 # metric, weight, hard and soft of the candidate, current and best before; the score, and what 1.0.0 does
 GATES = [

@@ -9,7 +9,7 @@ from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.store import JsonlLog
 
 WORKERS, CONFIG = 3, dict(num_epochs=3, batch_size=8, minibatch_size=4, edit_budget=6,
-                          gate_alpha=.4, gate_pairs=12, verbose=False, out_root='run')
+                          verbose=False, out_root='run')
 KILLS, STOPS = 16, 4 # Points spread over the events of a run
 WRITES = {'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shutil.rmtree'}
 

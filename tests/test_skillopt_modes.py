@@ -1,6 +1,5 @@
 "Every mode of the trainer from end to end, with a scripted optimizer and an agent without luck"
 import json, os, re, sys, threading, time
-from collections import Counter
 from pathlib import Path
 import pytest
 from skillrl.envs.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
@@ -56,8 +55,8 @@ def edits(*contents, **kw):
 
 def trainer(tutor=None, clerk=None, world=None, **kw):
     more = {k: kw.pop(k) for k in ('initial_skill', 'executor') if k in kw}
-    settings = dict(num_epochs=2, batch_size=6, minibatch_size=3, edit_budget=4, gate_alpha=.4, gate_pairs=12,
-                    workers=2, verbose=False, out_root='run')
+    settings = dict(num_epochs=2, batch_size=6, minibatch_size=3, edit_budget=4, workers=2,
+                    verbose=False, out_root='run')
     return SkillOptTrainer(config=SkillOptConfig(**settings | kw),
                            env=world or RuleWorld(train=12, val=24, test=12, seed=2),
                            optimizer_client=tutor or Tutor(), target_client=clerk or Clerk(), **more)
@@ -110,16 +109,6 @@ def test_no_test_and_no_snapshots_where_none_are_wanted():
     summary = trainer(num_epochs=1, eval_test=False, save_every_step=False).train()
     assert summary['test_hard'] is None and not any(k.startswith(('test_eval', 'skills')) for k in snapshot())
 
-def test_accumulation_plays_several_batches_with_one_skill():
-    clerk = Clerk()
-    summary = trainer(clerk=clerk, num_epochs=2, batch_size=3, accumulation=2).train()
-    assert summary['total_steps'] == 4
-    for n in (1, 2, 3, 4):
-        assert record(n)['rollout_n'] == 6
-        assert len({r['id'] for r in read(f'steps/step_{n:04}/rollout_results.json')}) == 6
-    ids = [r['id'] for n in (1, 2) for r in read(f'steps/step_{n:04}/rollout_results.json')]
-    assert sorted(ids) == sorted(f'train-{i}' for i in range(12))
-
 def test_a_run_keeps_what_it_could_not_read_of_its_optimizer():
     trainer(Tutor(analyst_error='No idea.'), num_epochs=1).train()
     rows = [json.loads(line) for line in text('rejected.jsonl').splitlines()]
@@ -130,9 +119,16 @@ def test_nothing_proposed_is_a_step_without_patches():
     trainer(Tutor(analyst_error=edits()), num_epochs=1).train()
     assert actions() == ['skip_no_patches']*2
 
+class Training(RuleWorld):
+    "Who hurries solves what is trained on, and nothing else"
+    def rollout_one(self, *, item, skill, target_client):
+        said = super().rollout_one(item=item, skill=skill, target_client=target_client)
+        hard = int((HURRY in skill) == item['id'].startswith('train'))
+        return said | dict(hard=hard, soft=float(hard))
+
 def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restart():
     tutor = Tutor(analyst_error=edits(HURRY))
-    settings = dict(screen=False, batch_size=4)
+    settings = dict(batch_size=4, world=Training(train=12, val=48, test=12, seed=2))
     trainer(tutor, **settings).train()
     assert actions() == ['reject']*6
     contexts = [sections(u).get('Context', '') for u in tutor.told('analyst_error')]
@@ -157,31 +153,6 @@ def test_refused_edits_are_told_to_later_steps_of_their_epoch_and_after_a_restar
     assert files == snapshot() and sorted(set(first) | set(second)) == sorted(set(tutor.asked))
     assert 0 < len(second) < len(tutor.asked)
 
-def test_without_memory_of_refused_edits_nothing_is_told():
-    tutor = Tutor(analyst_error=edits(HURRY))
-    trainer(tutor, screen=False, rejected_edits=False).train()
-    assert not any('Context' in sections(u) for u in tutor.told('analyst_error'))
-
-@pytest.mark.parametrize('rule,line,accepted', [
-    ('strict', '- Mind the {few}.', True), ('bound', '- Mind the {few}.', False),
-    ('sign', '- Mind the {few}.', False), ('none', '- Mind the {few}.', True),
-    ('strict', HURRY, False), ('bound', HURRY, False), ('sign', HURRY, False), ('none', HURRY, True),
-    ('strict', '{all}', True), ('bound', '{all}', True), ('sign', '{all}', True), ('none', '{all}', True)])
-def test_rules_of_the_gate(rule, line, accepted):
-    "An edit that helps one item of twelve, one that harms, and one that helps them all"
-    world = RuleWorld(train=12, val=12, test=6, seed=2)
-    count = Counter(r for i in world.get_items('val') for r in needed(i['question']))
-    few = next(r for r, n in count.items() if n == 1)
-    content = line.format(few=few, all=' '.join(f'Mind the {r}.' for r in INVOICE_RULES))
-    initial = ''.join(f'- Mind the {r}.\n' for r, n in count.items() if n > 2)
-    trainer(Tutor(analyst_error=edits(content)), world=world, initial_skill=initial, gate_rule=rule,
-            gate_alpha=.1, screen=False, num_epochs=1, batch_size=12).train()
-    first = record(1)
-    assert first['action'].startswith('accept') == accepted
-    assert first['gate']['rule'] == rule
-    assert bool(first['gate']['reason']) != accepted
-    assert (content in text('current_skill.md')) == accepted
-
 class Half(RuleWorld):
     "Half right is worth something"
     def rollout_one(self, *, item, skill, target_client):
@@ -190,8 +161,8 @@ class Half(RuleWorld):
 
 @pytest.mark.parametrize('metric,accepted', [('hard', False), ('soft', True), ('mixed', True)])
 def test_the_metric_of_the_gate(metric, accepted):
-    trainer(world=Half(train=12, val=12, test=6, seed=2), gate_metric=metric, gate_rule='strict',
-            num_epochs=1, edit_budget=8, screen=False).train()
+    trainer(world=Half(train=12, val=12, test=6, seed=2), gate_metric=metric,
+            num_epochs=1, edit_budget=8).train()
     assert any(a.startswith('accept') for a in actions()) == accepted
 
 # What ends a run early
@@ -241,10 +212,6 @@ def test_a_limit_on_dollars():
     assert 'raise max_usd' in said['stopped']
     assert 0 < said['usd'] <= limit['max_usd']
 
-def test_patience():
-    said, _, _ = stops_and_goes_on(lambda whole: dict(patience=1))
-    assert said['stopped'] == '1 steps without a new skill'
-
 def test_a_limit_on_time_stops_the_run_and_a_higher_one_lets_it_go_on():
     said = trainer(max_seconds=1e-4).train()
     assert 'raise max_seconds' in said['stopped'] and said['total_steps'] == 0
@@ -261,10 +228,6 @@ def test_a_limit_below_the_first_measurement_is_said_at_once():
     with pytest.raises(ValueError, match="'tutor' has no price, so max_usd cannot be kept"):
         trainer(clerk=clerk, max_usd=1., prices=dict(clerk=(1, 1))).train()
     assert not clerk.asked
-
-def test_patience_counts_steps_without_a_new_skill():
-    said = trainer(Tutor(analyst_error=edits(HURRY)), num_epochs=9, patience=3).train()
-    assert said['total_steps'] == 3 and said['stopped'] == '3 steps without a new skill'
 
 class Twice(RuleWorld):
     "Asks for a plan before it asks for the answer"
@@ -319,13 +282,13 @@ def test_a_final_measurement_that_another_one_replaces_is_remembered():
     run.train()
     assert sum(u['calls'] for u in run.session.paid()['target'].values())==len(clerk.asked)
 
-@pytest.mark.parametrize('most', [9000, 11000, 13000])
+@pytest.mark.parametrize('most', [11000, 13000])
 def test_what_the_optimizer_took_in_a_stage_that_was_broken_off_is_told(most):
     class Long(Tutor):
         def chat(self, **kw):
             text, _ = super().chat(**kw)
             return text, dict(prompt_tokens=300, completion_tokens=200, calls=1)
-    said = both(dict(max_tokens=most), Clerk(), Long(), num_epochs=9, minibatch_size=1, screen=False,
+    said = both(dict(max_tokens=most), Clerk(), Long(), num_epochs=9, minibatch_size=1,
                 optimizer_max_completion_tokens=200, workers=1)
     assert total(said, 'calls', 'optimizer') and total(said, 'total_tokens') <= most
 
@@ -391,7 +354,7 @@ def test_a_command_line_agent_as_target():
     Path('agent.py').write_text(AGENT)
     agent = CommandChat([sys.executable, '-S', str(Path('agent.py').resolve())], model='clerk')
     world = dict(train=4, val=4, test=2, seed=2)
-    settings = dict(num_epochs=1, batch_size=4, edit_budget=8, gate_rule='strict')
+    settings = dict(num_epochs=1, batch_size=4, edit_budget=8)
     every = edits(' '.join(f'Mind the {r}.' for r in INVOICE_RULES))
     summary = trainer(Tutor(analyst_error=every), agent, RuleWorld(**world), **settings).train()
     assert (summary['total_accepts'], summary['baseline_test_hard'], summary['test_hard']) == (1, 0, 1)
@@ -430,11 +393,6 @@ def test_the_number_of_workers_changes_nothing(workers):
     assert {k for k in one if one[k] != two[k]} <= {'config.json', 'summary.json'}
     assert dict(read('summary.json'), config=0) == dict(json.loads(two['summary.json']), config=0)
 
-def test_failures_only():
-    tutor = Tutor(analyst_success=edits(HURRY))
-    trainer(tutor, failure_only=True, num_epochs=3).train()
-    assert not tutor.told('analyst_success') and tutor.told('analyst_error')
-
 def test_prompts_of_ones_own_are_what_the_optimizer_hears():
     class Hears(Tutor):
         def chat(self, *, system, **kw):
@@ -462,11 +420,11 @@ def test_all_patches_are_screened_in_one_go_each_on_its_own_items():
         assert len(run)==len({i for _, i, _ in run}) and max(len(ids) for ids in of.values())==3
 
 def mend_before_the_gate(monkeypatch, broken):
-    compare = selection.compare_with_rival
+    compare = selection._compare_with_rival
     def mended(session, candidate):
         broken.clear()
         return compare(session, candidate)
-    monkeypatch.setattr(selection, 'compare_with_rival', mended)
+    monkeypatch.setattr(selection, '_compare_with_rival', mended)
 
 def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
     "The others are screened as ever"
@@ -478,13 +436,13 @@ def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
                 raise ConnectionError('no route to host')
             return super().chat(system=system, **kw)
     t = trainer(clerk=Deaf(), num_epochs=1, batch_size=12)
-    patched, n = proposal.patched_skill, len(t.env.get_items('train'))//3
+    patched, n = proposal._patched_skill, len(t.env.get_items('train'))//3
     def noted(session, p):
         before.append(patched(session, p))
         if len(before)==n:
             down.append(before[-1])  # The last, since a run whose first five items are lost ends there
         return before[-1]
-    monkeypatch.setattr(proposal, 'patched_skill', noted)
+    monkeypatch.setattr(proposal, '_patched_skill', noted)
     mend_before_the_gate(monkeypatch, down)
     t.train()
     rows = read('steps/step_0001/screen.json')
@@ -505,12 +463,12 @@ def test_a_patch_that_breaks_every_rollout_is_no_outage(monkeypatch):
                 raise ConnectionError('the prompt was filtered')
             return super().chat(system=system, **kw)
     t = trainer(clerk=Censored(), num_epochs=1, batch_size=12, minibatch_size=6)
-    patched = proposal.patched_skill
+    patched = proposal._patched_skill
     def noted(session, p):
         if not bad:
             bad.append(patched(session, p))
         return patched(session, p)
-    monkeypatch.setattr(proposal, 'patched_skill', noted)
+    monkeypatch.setattr(proposal, '_patched_skill', noted)
     mend_before_the_gate(monkeypatch, bad)
     t.train()
     first, *rest = read('steps/step_0001/screen.json')

@@ -14,16 +14,16 @@ from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import FORMS, KEYS, excerpt, fenced, load_prompt, message, record, sections
 from skillrl.skillopt.reflect import (
     RawPatch,
-    chosen,
-    credited,
-    edit_lines,
+    _chosen,
+    _credited,
+    _edit_lines,
     joined,
     merge_patches,
     reflection_batches,
     rank_and_select,
-    read_patch,
+    _read_patch,
     run_minibatch_reflect,
-    usable,
+    _usable,
 )
 from skillrl.envs.rollout import Journal, ThreadExecutor
 from skillrl.skills.guard import RejectedLog, _example_in, rejected_table
@@ -242,9 +242,9 @@ def test_C6_support_counts_of_any_type():
 
 
 def test_C7_digit_strings_are_places_and_booleans_are_not():
-    assert chosen('{"selected_indices": ["1", "0"]}', 3) == [1, 0]
-    assert chosen('{"selected_indices": [true, false]}', 3) == []
-    assert chosen('{"selected_indices": [" 2 ", 2, 7, 1]}', 3) == [2, 1]
+    assert _chosen('{"selected_indices": ["1", "0"]}', 3) == [1, 0]
+    assert _chosen('{"selected_indices": [true, false]}', 3) == []
+    assert _chosen('{"selected_indices": [" 2 ", 2, 7, 1]}', 3) == [2, 1]
 
 
 EDIT = '{"op": "append", "content": "Say EUR."}'
@@ -275,14 +275,14 @@ EDIT = '{"op": "append", "content": "Say EUR."}'
     ],
 )
 def test_C16_every_shape_of_json(text):
-    assert [(e.op, e.content.strip()) for e in read_patch(text).edits] == [('append', 'Say EUR.')]
+    assert [(e.op, e.content.strip()) for e in _read_patch(text).edits] == [('append', 'Say EUR.')]
 
 
 def test_what_is_no_proposal_is_none():
     assert [
-        read_patch(t) for t in (None, '', 'Sorry.', '{"reasoning": "r"}', '{"edits": 3}', '{"edits": "x"}')
+        _read_patch(t) for t in (None, '', 'Sorry.', '{"reasoning": "r"}', '{"edits": 3}', '{"edits": "x"}')
     ] == [None] * 6
-    assert usable(read_patch('{"edits": []}')) and not usable(None)
+    assert _usable(_read_patch('{"edits": []}')) and not _usable(None)
     assert reflect(asking('Sorry.'), results(3, 0), SKILL) == []
 
 
@@ -308,14 +308,14 @@ def test_support_is_counted_where_the_model_forgets_it():
         Edit('insert_after', '* say  eur', 'x', 3, 'success'),
         Edit('append', 'Be kind.', support_count=4),
     ]
-    assert credited(Edit('replace', 'Always say EUR; and be kind.'), pool).support_count == 15
-    assert credited(Edit('append', 'Say EUR.'), pool) == Edit('append', 'Say EUR.', '', 11, 'failure', 1)
-    assert credited(Edit('append', 'Say EUROS.'), pool).support_count is None  # not the same words
-    assert credited(Edit('append', 'Say EUR.', support_count=5), pool).support_count == 5
-    assert credited(Edit('append', 'New.', support_count=10**6), pool).support_count == 15
+    assert _credited(Edit('replace', 'Always say EUR; and be kind.'), pool).support_count == 15
+    assert _credited(Edit('append', 'Say EUR.'), pool) == Edit('append', 'Say EUR.', '', 11, 'failure', 1)
+    assert _credited(Edit('append', 'Say EUROS.'), pool).support_count is None  # not the same words
+    assert _credited(Edit('append', 'Say EUR.', support_count=5), pool).support_count == 5
+    assert _credited(Edit('append', 'New.', support_count=10**6), pool).support_count == 15
     cut = Edit('delete', '', 'The tax is 20 %.', 6, 'success')
-    assert credited(Edit('delete', '', '- The tax is 20 %.'), [*pool, cut]).support_count == 6
-    assert credited(Edit('append', 'The tax is 20 %.'), [*pool, cut]).support_count is None
+    assert _credited(Edit('delete', '', '- The tax is 20 %.'), [*pool, cut]).support_count == 6
+    assert _credited(Edit('append', 'The tax is 20 %.'), [*pool, cut]).support_count is None
 
 
 def test_support_is_summed_over_what_is_said_twice():
@@ -420,8 +420,8 @@ def test_the_skill_is_shown_letter_for_letter(skill):
 
 def test_edits_are_shown_as_lines_of_json():
     long = Edit('replace', 'c' * 2000, 't"\n' * 400, 3, 'failure', 2)
-    assert [json.loads(l) for l in edit_lines([long])] == [long.to_dict()]
-    shown = json.loads(edit_lines([long], 500)[0])
+    assert [json.loads(l) for l in _edit_lines([long])] == [long.to_dict()]
+    shown = json.loads(_edit_lines([long], 500)[0])
     assert (
         len(shown['content']) < 560
         and '(1500 characters omitted)' in shown['content']

@@ -24,7 +24,7 @@ from ..store import atomic_write, read_json, write_json
 _RULES = dict(num_epochs=5, batch_size=20, minibatch_size=4, edit_budget=6, workers=1) # For the demo world
 # The offline teacher counts, so it wants many episodes at once
 _COUNTS = dict(num_epochs=2, batch_size=24, minibatch_size=24, edit_budget=16, lr_scheduler='constant')
-_ONE_STEP = dict(num_epochs=1, batch_size=8, minibatch_size=4, gate_pairs=0)
+_ONE_STEP = dict(num_epochs=1, batch_size=8, minibatch_size=4)
 _FEW = 8 # Items of each split under --smoke
 
 def _is_of_skillrl(text):

@@ -13,9 +13,8 @@ from pathlib import Path
 from .. import __version__
 from ..envs.rollout import items_hash
 from ..llm.ledger import BudgetExceeded
-from .closing import close_run
 from .gate import compute_score
-from .selection import mean
+from .selection import close_run, mean
 from .session import as_file, BASELINE, known_summary, Session
 from ..skills.editor import skill_hash
 from ..stats import gain_interval, interval
@@ -155,7 +154,7 @@ def measure_tests(session:Session)->list: # Of two summaries, None where there i
     if not c.eval_test:
         return [None, None]
     skills = dict(test_eval_baseline=s.initial, test_eval_best=s.best)
-    return [measure_final(session, folder, skill, session.test, c.test_split, ['test'])
+    return [measure_final(session, folder, skill, session.test, 'test', ['test'])
             for folder, skill in skills.items()]
 
 # %% ../../nbs/769_skillopt.report.ipynb #8fe374f3
