@@ -161,7 +161,7 @@ _JOB = {
                      '2:1:1', metavar='A:B:C', type=_shares),
     '--bank': _flag('a bank, or a run of train, to optimise on the games of its suite',
                     'a demo world', metavar='PATH'),
-    '--skill': _flag('the skill to begin with, a file or a folder with a SKILL.md',
+    '--skill': _flag('the skill to begin with, a file such as a SKILL.md',
                      "the job's own", metavar='PATH')}
 
 # %% ../nbs/855_cli.ipynb #3f857eab

@@ -160,7 +160,7 @@ def _banked(
 def _bank_job(args, c):
     from skillrl.builders import build_local_policy
     from skillrl.envs.base import world
-    from skillrl.bank_env import BankEnv
+    from skillrl.skillopt.bank_env import BankEnv
     from skillrl.skillopt.bank_env import TeacherOptimizer
     config, bank, suite = _banked(args)
     policy, teacher = (_client_of(role, args, config) for role in _WHO)
@@ -214,21 +214,18 @@ def job(
 # %% ../../nbs/830_commands.jobs.ipynb #15f109ff
 def dressed(
     env:Any,        # A `SkillEnv`
-    skill:str|Path, # A file or a folder
-)->tuple[Any, str|None]: # FileNotFoundError if there is none, ValueError if it is not UTF-8
+    skill:str|Path, # A file
+)->tuple[Any, str]: # FileNotFoundError if there is none, ValueError if it is not UTF-8
     "`env` with that skill to begin with, and the text of the file, its line ends as they are"
-    from skillrl.envs.documents import PackageEnv
-    from skillrl.skills.package import SkillPackage
+    from skillrl.skillopt.bank_env import SkillFileEnv
     path = Path(skill)
-    if path.is_dir():
-        return PackageEnv(env, SkillPackage.load(path)), None
-    if not path.exists():
-        raise FileNotFoundError(f'there is no skill {path}: name a file, or a folder with a SKILL.md')
+    if not path.is_file():
+        raise FileNotFoundError(f'there is no skill {path}: name a file, such as a SKILL.md')
     try:
         text = path.read_bytes().decode('utf-8-sig')
     except UnicodeDecodeError:
         raise ValueError(f'{path} is not UTF-8 text: save it as UTF-8') from None
-    return PackageEnv(env, SkillPackage({'SKILL.md': text})), text
+    return SkillFileEnv(env, text), text
 
 # %% ../../nbs/830_commands.jobs.ipynb #69cdaded
 def claim(
@@ -320,16 +317,10 @@ def truth(
 def shipped(
     env:Any,       # A `SkillEnv`
     path:Path,     # Of the run
-    text:str|None, # Of the file the skill came from; None for a folder
-)->str:            # Where it is; empty where it has no form of its own
-    "Write the best skill in the form it came in"
-    from skillrl.store import atomic_write
-    if not hasattr(env, 'read'):
+)->str:            # Where it is; empty where the skill is no bank
+    "Write the bank that the best document stands for"
+    if not hasattr(env, 'bank'):
         return ''
-    where = path/('best_bank.json' if hasattr(env, 'bank') else 'best_skill')
-    best = path/'best_skill.md'
-    if text is None:
-        env.read(best.read_text(encoding='utf-8')).save(where)
-    else:
-        atomic_write(where/'SKILL.md', best.read_bytes())
+    where = path/'best_bank.json'
+    env.read((path/'best_skill.md').read_text(encoding='utf-8')).save(where)
     return f'\nIn its own form: {where}'

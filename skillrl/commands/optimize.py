@@ -32,7 +32,7 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
         status = _run(trainer, path, args.live, jobs.said_again(args))
     if status:
         return status
-    print(_summary(path, jobs.truth(world, trainer) + jobs.shipped(env, path, text)))
+    print(_summary(path, jobs.truth(world, trainer) + jobs.shipped(env, path)))
 
 # %% ../../nbs/840_commands.optimize.ipynb #cc12f3d7
 def _run(trainer, path, port, words):
