@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from fastcore.basics import patch
-from ..skills.editor import Edit, whole
-from ..skills.matching import bare
+from ..skills.editor import bare, Edit, whole
 from ..skills.guard import as_data
 from ..tables import shorten
 from ..types import RolloutResult

@@ -9,20 +9,18 @@ __all__ = ['CARE_FOR_LINE', 'Draft', 'Batches', 'Session']
 import math, random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from fastcore.basics import patch
 from pathlib import Path
 from typing import Any
-from fastcore.basics import patch
 from ..concurrency import Executor, ThreadExecutor
-from ..envs.rollout import items_hash, items_of
+from ..envs.rollout import items_hash, items_of, run_rollout
 from ..llm.meter import add_usage, model_of
-from .config import SkillOptConfig, what_binds
-from ..skills.editor import skill_hash
+from .config import build_scheduler, SkillOptConfig, what_binds
 from .gate import gate_score
 from .optimizer import Optimizer
-from ..envs.rollout import run_rollout
 from .run import OptRun, OptState
-from .schedule import build_scheduler
-from .spending import RunLimits, combine
+from .spending import combine, RunLimits
+from ..skills.editor import skill_hash
 from ..skills.guard import RejectedLog
 from ..store import to_json
 from ..types import RolloutResult
