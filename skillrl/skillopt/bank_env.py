@@ -59,6 +59,16 @@ class DocumentEnv(SkillEnv):
         about = {k: item.get(k, '') for k in ('task_type', 'question')}
         return RolloutResult(str(item.get('id', '')), fail_reason=why, **about)
 
+# %% ../../nbs/751_skillopt.bank_env.ipynb #d11775e1
+def _head(text):
+    "The name in the head of a `SKILL.md`, and what the rules have against that head"
+    try:
+        front = split_text(text)[0]
+    except ValueError as e:
+        return '', [str(e)]
+    name = front.get('name', '')
+    return name, rule_problems(front, name)
+
 # %% ../../nbs/751_skillopt.bank_env.ipynb #d11775d9
 class SkillFileEnv(DocumentEnv):
     "The items of another environment, whose skill was read from a file"
@@ -87,15 +97,6 @@ class SkillFileEnv(DocumentEnv):
     def attempt(self, item:dict, skill:str, client:Any)->RolloutResult:
         "What the other environment makes of `item`"
         return self.env.rollout_one(item=item, skill=skill, target_client=client)
-
-def _head(text):
-    "The name in the head of a `SKILL.md`, and what the rules have against that head"
-    try:
-        front = split_text(text)[0]
-    except ValueError as e:
-        return '', [str(e)]
-    name = front.get('name', '')
-    return name, rule_problems(front, name)
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #9be62aa4
 class BankEnv(DocumentEnv):

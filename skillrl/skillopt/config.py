@@ -12,7 +12,7 @@ from fastcore.basics import patch
 from os import fspath, PathLike
 from ..llm.reply import without_secrets
 from ..options import checked, opt
-from ..sequential import GATE_RULES
+from ..gate import GATE_RULES
 from .gate import METRICS
 
 # %% ../../nbs/724_skillopt.config.ipynb #c98fca58
