@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from fastcore.basics import patch
-from .sequential import PairedTest
+from .gate import PairedTest
 
 # %% ../nbs/223_parts.ipynb #4f73b291
 AT_ONCE = 4 # Parts that are left out in one round

@@ -461,21 +461,19 @@ HEAD = '---\nname: atlas\ndescription: Names capitals.\n---\n\n'
 
 @pytest.fixture
 def atlas(forms):
-    (forms / 'atlas' / 'references').mkdir(parents=True)
+    (forms / 'atlas').mkdir()
     (forms / 'atlas' / 'SKILL.md').write_text(HEAD + '# Atlas\n\nAnswer politely.\n')
-    (forms / 'atlas' / 'references' / 'notes.md').write_text('Some capitals have moved.\n')
     return forms
 
 
-@pytest.mark.parametrize('which', ['atlas', 'atlas/SKILL.md'])
-def test_a_skill_in_a_folder_or_a_file_keeps_its_form(atlas, which):
+def test_a_skill_in_a_file_keeps_its_head(atlas):
     with FaultServer(rest=both) as s:
-        optimize('--questions', 'forms.jsonl', '--skill', which, *two(s), *SHORT, '--output', 'r', cwd=atlas)
-    best = (atlas / 'r' / 'best_skill' / 'SKILL.md').read_text()
+        asked = ['--questions', 'forms.jsonl', '--skill', 'atlas/SKILL.md', '--output', 'r']
+        optimize(*asked, *two(s), *SHORT, cwd=atlas)
+    best = (atlas / 'r' / 'best_skill.md').read_text()
     assert best.startswith(HEAD)
     assert 'Answer politely.' in best
     assert 'Name the city.' in best
-    assert (atlas / 'r' / 'best_skill' / 'references' / 'notes.md').exists() == (which == 'atlas')
     assert (atlas / 'atlas' / 'SKILL.md').read_text() == HEAD + '# Atlas\n\nAnswer politely.\n'
 
 
@@ -492,7 +490,6 @@ def test_a_skill_keeps_its_line_ends(tmp_path):
     for best in (
         tmp_path / 'r' / 'best_skill.md',
         tmp_path / 'r' / 'skills' / 'skill_v0000.md',
-        tmp_path / 'r' / 'best_skill' / 'SKILL.md',
     ):
         text = best.read_bytes()
         assert text.startswith(b'Write the invoice.\r\n\r\n- Mind the vat.\r\n')

@@ -8,7 +8,7 @@ from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.envs.base import world
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.skills.evolution import weak_categories
-from skillrl.sequential import bound_of_wins, interim_analysis
+from skillrl.gate import bound_of_wins, interim_analysis
 from skillrl.stats import wilson
 from skillrl.store import to_json
 from skillrl.training.grpo import clipped_objective, token_logps

@@ -9,14 +9,13 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.base import SPLITS, world
 from skillrl.envs.alfworld.teacher import alfworld_bank
-from skillrl.gate import assert_fresh, gate
+from skillrl.gate import assert_fresh, boundary, gate, GATE_RULES, interim_analysis, spending
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)
 from skillrl.skills.evolution import (RoundGames, adopt, evolve, keep_apart, least_useful, make_room,
                                       merge_duplicates, try_all, weak_categories, with_counts)
 from skillrl.skills.proposals import Trial, consider, duplicates, interim_plan, refused_as, touched
 from skillrl.skills.retrieval import Retrieved, Retriever, render
-from skillrl.sequential import GATE_RULES, boundary, interim_analysis, spending
 from skillrl.stats import paired_bound, sign_test, wilson
 from skillrl.trajectory import Step, Trajectory
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pytest
 from skillrl import evaluate
 from skillrl.skillopt import report
-from skillrl.gate import paired_scores
-from skillrl.sequential import bound_of_wins, paired_differences
+from skillrl.gate import bound_of_wins, paired_differences, paired_scores
+from skillrl.gate import bound_of_wins, paired_differences
 from skillrl.stats import paired_bound
 from skillrl.trajectory import Trajectory
 

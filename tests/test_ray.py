@@ -3,7 +3,7 @@ import os, signal
 from functools import partial
 from pathlib import Path
 import pytest
-from skillrl.bank_env import BankEnv
+from skillrl.skillopt.bank_env import BankEnv
 from skillrl.concurrency import Journal, ThreadExecutor
 from skillrl.config import SkillRLConfig
 from skillrl.envs.base import world

@@ -9,7 +9,7 @@ from skillrl.envs.base import world
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.builders import build_policy
-from skillrl.bank_env import BankEnv
+from skillrl.skillopt.bank_env import BankEnv
 from skillrl.skillopt.bank_env import TeacherOptimizer
 from skillrl.skills.bank import SkillBank
 

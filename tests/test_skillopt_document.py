@@ -1,7 +1,6 @@
-"Packages and banks as one text: exact ways there and back, and edits that break nothing"
+"Banks as one text: exact ways there and back, and edits that break nothing"
 
-import json, os, random, sys, time
-from pathlib import Path
+import json, os, random, time
 from types import SimpleNamespace
 import pytest
 from banks import next_id, skills
@@ -11,315 +10,15 @@ from skillrl.config import SkillRLConfig
 from skillrl.envs.base import SkillEnv
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
-from skillrl.bank_env import BankEnv, ClientPolicy
+from skillrl.skillopt.bank_env import BankEnv, ClientPolicy
 from skillrl.skillopt.bank_env import compare_banks
 from skillrl.skills.document import as_line, bank_to_document, document_to_bank, pieces
-from skillrl.envs.documents import PackageEnv
-from skillrl.skills.package import SkillPackage
-from skillrl.skills.editor import OPS, Edit, Patch, apply_edit, apply_patch_with_report
+from skillrl.skillopt.bank_env import SkillFileEnv
+from skillrl.skills.editor import Edit, Patch, apply_patch_with_report
 from skillrl.envs.rollout import ThreadExecutor, run_rollout
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.store import data_path
 from skillrl.types import RolloutResult
-
-links = pytest.mark.skipif(sys.platform == 'win32', reason='links and modes are not those of Windows')
-
-HEAD = '---\nname: kitchen\ndescription: Find things in a kitchen.\n---\n\n'
-
-
-def kitchen():
-    return SkillPackage(
-        {
-            'SKILL.md': HEAD + '# Kitchen\n\nLook where such things are kept.\n',
-            'references/places.md': 'Eggs: fridge.\nMugs: coffeemachine.\n',
-            'scripts/count.py': '#!/usr/bin/env python3\nprint(3)',
-        }
-    )
-
-
-def tree(folder):
-    return {
-        p.relative_to(folder).as_posix(): p.read_bytes()
-        for p in sorted(Path(folder).rglob('*'))
-        if p.is_file()
-    }
-
-
-# --- packages ---
-
-ODD = [
-    '',
-    '\n',
-    'a',
-    ' ',
-    '\\',
-    '\\\\',
-    '=====',
-    '===== SKILL.md =====',
-    '===== scripts/x =====',
-    '\\===== y =====',
-    '# head\n',
-    '\n\n',
-    '---\n',
-    '\u2028',
-    'é',
-    '\x0b',
-    '```\n',
-    '<!-- x -->',
-    '=====  =====',
-]
-
-
-def test_any_package_comes_back_from_its_text():
-    rng = random.Random(0)
-    for _ in range(3000):
-        names = [
-            'SKILL.md',
-            *rng.sample(
-                ['references/a.md', 'references/b c.md', 'scripts/x', 'scripts/deep/y.sh'], rng.randrange(5)
-            ),
-        ]
-        p = SkillPackage(
-            {
-                n: ''.join(rng.choice(ODD) + rng.choice(['', '\n']) for _ in range(rng.randrange(6)))
-                for n in names
-            }
-        )
-        assert SkillPackage.from_text(p.text) == p, p.files
-        assert list(SkillPackage.from_text(p.text).files) == list(p.files)
-
-
-def test_one_file_is_its_own_text():
-    for text in ('', 'Look.', 'Look.\n\n', HEAD + 'Look.\n'):
-        assert SkillPackage({'SKILL.md': text}).text == text
-
-
-def test_files_are_in_one_order_and_lines_end_one_way():
-    p = SkillPackage({'scripts/b': 'x\r\ny\r', 'references/a': '', 'SKILL.md': ''})
-    assert list(p.files) == ['SKILL.md', 'references/a', 'scripts/b'] and p.files['scripts/b'] == 'x\ny\n'
-    assert SkillPackage.from_text(p.text.replace('\n', '\r\n')) == p
-
-
-@pytest.mark.parametrize(
-    'name',
-    [
-        'references/../../x',
-        'references//x',
-        'references/./x',
-        'scripts',
-        'notes/x.md',
-        'references/a\\b',
-        'scripts/c:d',
-        'scripts/a\nb',
-        'scripts/ x',
-        'references/' + 'x' * 200,
-        'skill.md',
-    ],
-)
-def test_names_that_leave_the_folder_are_refused(name):
-    with pytest.raises(ValueError, match='rename'):
-        SkillPackage({'SKILL.md': '', name: ''})
-
-
-@pytest.mark.parametrize(
-    'files,why',
-    [
-        ({}, 'needs a file SKILL.md'),
-        ({'SKILL.md': None}, 'is not text'),
-        ({'SKILL.md': 'a\0'}, 'NUL'),
-        ({'SKILL.md': '\ud800'}, 'half a character'),
-        ({'SKILL.md': 'x' * 300_000}, 'larger than 262144 bytes'),
-        ({'SKILL.md': '', 'scripts/A': '', 'scripts/a': ''}, 'on some disks'),
-    ],
-)
-def test_files_that_cannot_be_written_are_refused(files, why):
-    with pytest.raises(ValueError, match=why):
-        SkillPackage(files)
-
-
-def test_every_way_of_adding_lands_in_the_advice():
-    p = kitchen()
-    for op, target in (
-        ('append', ''),
-        ('prepend', ''),
-        ('insert_after', ''),
-        ('insert_after', 'Look where such things are kept.'),
-    ):
-        new = p.edited(apply_edit(p.text, Edit(op, 'Open what is closed.', target)))
-        assert 'Open what is closed.' in new.files['SKILL.md'] and new.files['SKILL.md'].startswith(HEAD[:-1])
-        assert [new.files[n] for n in list(p.files)[1:]] == [p.files[n] for n in list(p.files)[1:]], op
-
-
-def test_edits_inside_a_reference_stay_there():
-    p = kitchen()
-    new = p.edited(apply_edit(p.text, Edit('insert_after', 'Forks: drawer.', 'Mugs: coffeemachine.')))
-    assert (
-        'Forks: drawer.' in new.files['references/places.md']
-        and new.files['SKILL.md'] == p.files['SKILL.md']
-        and new.files['scripts/count.py'] == p.files['scripts/count.py']
-    )
-    new = p.edited(apply_edit(p.text, Edit('replace', 'print(4)', 'print(3)')))
-    assert new.files['scripts/count.py'] == '#!/usr/bin/env python3\nprint(4)'
-
-
-@pytest.mark.parametrize(
-    'edit,why',
-    [
-        (
-            Edit('delete', target='===== references/places.md ====='),
-            r"references/places.md ===== is gone or changed",
-        ),
-        (
-            Edit(
-                'delete',
-                target='Mugs: coffeemachine.\n\n===== scripts/count.py =====\n#!/usr/bin/env python3',
-            ),
-            'scripts/count.py ===== is gone',
-        ),
-        (
-            Edit('replace', '===== references/rooms.md =====', '===== references/places.md ====='),
-            'references/places.md ===== is gone',
-        ),
-        (Edit('append', '===== scripts/evil.sh =====\nrm -r x'), 'the last border'),
-        (
-            Edit('insert_after', '===== scripts/evil.sh =====\nrm -r x', 'Mugs: coffeemachine.'),
-            "'scripts/evil.sh' is no file of this package",
-        ),
-        (
-            Edit('insert_after', '===== scripts/count.py =====\nrm -r x', 'Mugs: coffeemachine.'),
-            'is there twice',
-        ),
-        (Edit('insert_after', '===== ../x =====', 'Mugs: coffeemachine.'), 'no plain path'),
-        (
-            Edit('insert_after', '===== SKILL.md =====\nMore.', 'Mugs: coffeemachine.'),
-            'SKILL.md ===== is there twice',
-        ),
-        (Edit('replace', 'name: bath', 'name: kitchen'), "no longer 'kitchen'"),
-        (Edit('delete', target='description: Find things in a kitchen.'), '`description` is missing'),
-        (Edit('replace', 'description: "Find', 'description: Find'), 'not valid YAML'),
-    ],
-)
-def test_an_edit_that_breaks_the_package_is_refused_with_a_reason(edit, why):
-    text = apply_edit(kitchen().text, edit)
-    assert text != kitchen().text
-    with pytest.raises(ValueError, match=why):
-        kitchen().edited(text)
-
-
-def test_random_edits_lose_no_file_silently():
-    rng, p = random.Random(1), kitchen()
-    kept, refused = 0, 0
-    p = SkillPackage(p.files, {'assets/plan.png': b'\x89PNG'})
-    for _ in range(1500):
-
-        def pick():
-            a = rng.randrange(len(p.text))
-            return p.text[a : a + rng.randrange(40)]
-
-        text = apply_patch_with_report(
-            p.text,
-            Patch([Edit(rng.choice(OPS), rng.choice(['New advice.', pick(), '']), pick()) for _ in range(3)]),
-        )[0]
-        try:
-            new = p.edited(text)
-        except ValueError as e:
-            refused += 1
-            assert str(e).strip()
-            continue
-        kept += 1
-        assert (
-            list(new.files) == list(p.files)
-            and new.other == p.other
-            and SkillPackage.from_text(new.text).files == new.files
-        )
-    assert kept > 200 and refused > 50
-
-
-def test_a_package_without_a_head_may_stay_so():
-    p = SkillPackage({'SKILL.md': 'Look.', 'references/a': 'x'})
-    assert p.edited(p.text.replace('Look.', 'Look twice.')).files['SKILL.md'] == 'Look twice.'
-
-
-@links
-def test_a_package_on_disk_comes_back_whole(tmp_path):
-    p = SkillPackage(
-        kitchen().files,
-        {
-            'assets/plan.png': b'\x89PNG\r\n\0',
-            'LICENSE.txt': b'MIT\r\n',
-            '.hidden': b'',
-            'references/latin.md': b'caf\xe9',
-        },
-    )
-    p.save(tmp_path / 'kitchen')
-    assert SkillPackage.load(tmp_path / 'kitchen') == p
-    assert os.access(tmp_path / 'kitchen' / 'scripts' / 'count.py', os.X_OK) and not os.access(
-        tmp_path / 'kitchen' / 'SKILL.md', os.X_OK
-    )
-    before = tree(tmp_path / 'kitchen')
-    SkillPackage.load(tmp_path / 'kitchen').save(tmp_path / 'kitchen')
-    assert (
-        tree(tmp_path / 'kitchen')
-        == before
-        == tree(SkillPackage.load(tmp_path / 'kitchen').save(tmp_path / 'other'))
-    )
-
-
-def test_a_save_replaces_its_own_and_nothing_else(tmp_path):
-    p, folder = kitchen(), tmp_path / 'kitchen'
-    p.save(folder)
-    p.edited(p.text.replace('Eggs: fridge.', 'Eggs: drawer.')).save(folder)
-    assert 'Eggs: drawer.' in SkillPackage.load(folder).files['references/places.md']
-    (folder / 'mine.txt').write_text('x')
-    before = tree(folder)
-    with pytest.raises(FileExistsError, match='mine.txt'):
-        p.save(folder)
-    assert tree(folder) == before
-    with pytest.raises(FileExistsError, match='is not a folder'):
-        p.save(folder / 'mine.txt')
-
-
-@links
-def test_a_failed_save_leaves_the_old_state(tmp_path, monkeypatch):
-    import skillrl.skills.package as d
-
-    kitchen().save(tmp_path / 'k')
-    before, real = tree(tmp_path / 'k'), d.atomic_write
-
-    def full(path, data):
-        if path.name == 'count.py':
-            raise OSError(28, 'No space left on device')
-        return real(path, data)
-
-    monkeypatch.setattr(d, 'atomic_write', full)
-    with pytest.raises(OSError):
-        kitchen().edited(kitchen().text.replace('Eggs', 'Cups')).save(tmp_path / 'k')
-    assert tree(tmp_path / 'k') == before and sorted(os.listdir(tmp_path)) == ['k']
-
-
-@links
-def test_links_are_not_followed(tmp_path):
-    (tmp_path / 'secret').write_text('key')
-    folder = kitchen().save(tmp_path / 'k')
-    (folder / 'references' / 's.md').symlink_to(tmp_path / 'secret')
-    with pytest.raises(ValueError, match='references/s.md is a link'):
-        SkillPackage.load(folder)
-    (tmp_path / 'l').symlink_to(folder)
-    with pytest.raises(FileExistsError, match='is not a folder'):
-        kitchen().save(tmp_path / 'l')
-
-
-def test_what_is_no_package_is_not_loaded(tmp_path):
-    with pytest.raises(FileNotFoundError, match='there is no folder'):
-        SkillPackage.load(tmp_path / 'none')
-    with pytest.raises(ValueError, match='needs a file SKILL.md'):
-        SkillPackage.load(tmp_path)
-    (tmp_path / 'SKILL.md').write_bytes(b'caf\xe9')
-    with pytest.raises(ValueError, match='SKILL.md is no text'):
-        SkillPackage.load(tmp_path)
-    (tmp_path / 'SKILL.md').write_bytes(b'\xef\xbb\xbfLook.')
-    assert SkillPackage.load(tmp_path).files['SKILL.md'] == 'Look.'
-
 
 # --- banks ---
 
@@ -644,7 +343,6 @@ def test_reading_is_linear():
             document_to_bank(bad, small())
         except ValueError:
             pass
-        SkillPackage.from_text(bad.replace('\n===== ', '\n==== '))
         assert time.perf_counter() - start < 5, bad[:10]
 
 
@@ -805,7 +503,7 @@ def test_a_document_that_cannot_be_used_loses_without_a_game(house):
     assert not client.asked and env.rejection_reason(doc) == ''
 
 
-def test_a_package_is_optimised_through_any_environment():
+def test_a_skill_file_is_optimised_through_any_environment():
     class Asks(SkillEnv):
         name, task_types = 'asks', ('where',)
 
@@ -815,17 +513,20 @@ def test_a_package_is_optimised_through_any_environment():
         def rollout_one(self, *, item, skill, target_client):
             return RolloutResult(item['id'], 'Eggs: fridge' in skill)
 
-    env = PackageEnv(Asks(), kitchen())
+    head = '---\nname: kitchen\ndescription: Find things in a kitchen.\n---\n\n'
+    env = SkillFileEnv(Asks(), head + 'Eggs: fridge.\n')
 
     def score(text):
         return run_rollout(env, text, env.get_items('val'), target_client=None)[0]
 
-    assert score(env.get_initial_skill()).hard == 1 and (env.name, env.get_task_types()) == (
-        'asks',
-        ['where'],
-    )
-    broken = env.get_initial_skill().replace('===== references/places.md =====', '')
-    assert score(broken).hard == 0 and score(broken).fail_reason == env.rejection_reason(broken) != ''
+    assert score(env.get_initial_skill()).hard == 1
+    assert (env.name, env.get_task_types()) == ('asks', ['where'])
+    for broken, why in ((env.text.replace('name: kitchen', 'name: bath'), "no longer 'kitchen'"),
+                        (env.text.replace('name: kitchen\n', ''), 'has to stay valid')):
+        assert score(broken).hard == 0
+        assert why in score(broken).fail_reason == env.rejection_reason(broken)
+    plain = SkillFileEnv(Asks(), 'Look.')
+    assert plain.rejection_reason('Look twice.') == ''
 
 
 def test_an_item_of_another_suite_is_refused(env):

@@ -5,7 +5,7 @@ import pytest
 from skillrl.skillopt.gate import (compute_score, decide, evaluate_gate, gate_score, paired,
                                    select_gate_score, trial)
 from skillrl.skillopt.config import edits_of_step
-from skillrl.sequential import bound_of_gains, interim_analysis
+from skillrl.gate import bound_of_gains, interim_analysis
 from skillrl.stats import interval, lower_bound, sign_test, weighed_below
 from skillrl.types import RolloutResult
 

@@ -151,7 +151,7 @@ def _banked(args):
 def _bank_job(args, c):
     from skillrl.builders import build_local_policy
     from skillrl.envs.base import world
-    from skillrl.bank_env import BankEnv
+    from skillrl.skillopt.bank_env import BankEnv
     from skillrl.skillopt.bank_env import TeacherOptimizer
     config, bank, suite = _banked(args)
     policy, teacher = (_client_of(role, args, config) for role in _WHO)
@@ -204,18 +204,15 @@ def job(
 # %% ../../nbs/830_commands.jobs.ipynb #15f109ff
 def _dressed(env, skill):
     "`env` with that skill to begin with, and the text of the file, its line ends as they are"
-    from skillrl.envs.documents import PackageEnv
-    from skillrl.skills.package import SkillPackage
+    from skillrl.skillopt.bank_env import SkillFileEnv
     path = Path(skill)
-    if path.is_dir():
-        return PackageEnv(env, SkillPackage.load(path)), None
-    if not path.exists():
-        raise FileNotFoundError(f'there is no skill {path}: name a file, or a folder with a SKILL.md')
+    if not path.is_file():
+        raise FileNotFoundError(f'there is no skill {path}: name a file, such as a SKILL.md')
     try:
         text = path.read_bytes().decode('utf-8-sig')
     except UnicodeDecodeError:
         raise ValueError(f'{path} is not UTF-8 text: save it as UTF-8') from None
-    return PackageEnv(env, SkillPackage({'SKILL.md': text})), text
+    return SkillFileEnv(env, text), text
 
 # %% ../../nbs/830_commands.jobs.ipynb #69cdaded
 def _claim(path, args):
@@ -285,16 +282,12 @@ def _truth(env, trainer):
     before, after = env.truth(trainer.state.initial), env.truth(trainer.state.best)
     return f'\nTrue accuracy, which only this world knows: {before:.3f} before, {after:.3f} after'
 
-def _shipped(env, path, text):
-    "Write the best skill in the form it came in"
-    if not hasattr(env, 'read'):
+def _shipped(env, path):
+    "Write the bank that the best document stands for"
+    if not hasattr(env, 'bank'):
         return ''
-    where = path/('best_bank.json' if hasattr(env, 'bank') else 'best_skill')
-    best = path/'best_skill.md'
-    if text is None:
-        env.read(best.read_text(encoding='utf-8')).save(where)
-    else:
-        atomic_write(where/'SKILL.md', best.read_bytes())
+    where = path/'best_bank.json'
+    env.read((path/'best_skill.md').read_text(encoding='utf-8')).save(where)
     return f'\nIn its own form: {where}'
 
 # %% ../../nbs/830_commands.jobs.ipynb #83731065
@@ -315,7 +308,7 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
         status = _run(trainer, path, said_again(args))
     if status:
         return status
-    print(_summary(path, _truth(world, trainer) + _shipped(env, path, text)))
+    print(_summary(path, _truth(world, trainer) + _shipped(env, path)))
 
 # %% ../../nbs/830_commands.jobs.ipynb #cc12f3d7
 def _run(trainer, path, words):

@@ -10,7 +10,7 @@ __all__ = ['METRICS', 'GateAction', 'select_gate_score', 'gate_score', 'compute_
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
-from ..sequential import PairedTest, Verdict, bound_of_gains
+from ..gate import PairedTest, Verdict, bound_of_gains
 from ..types import RolloutResult
 
 # %% ../../nbs/718_skillopt.gate.ipynb #75d1c2c8

@@ -19,7 +19,7 @@ from .reflect import (
 from .session import Session
 from ..skills.editor import apply_patch_with_report, Patch, whole
 from ..skills.guard import as_data, rejection_reasons
-from ..skills.matching import bare
+from ..skills.editor import bare
 from ..tables import shorten
 from ..types import RolloutResult
 
