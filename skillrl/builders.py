@@ -89,7 +89,7 @@ def build_lora_options(config:SkillRLConfig)->Any: # `LoraOptions`
     from skillrl.llm.adapter import LoraOptions
     c = config.rl
     rounded = 'qlora' in (c.adapter, config.sft.method)
-    return LoraOptions(c.adapter_rank, c.adapter_alpha, c.adapter_targets, c.adapter_bits if rounded else 0)
+    return LoraOptions(c.adapter_rank, 4 if rounded else 0)
 
 def build_rl_policy(
     config:SkillRLConfig,

@@ -76,18 +76,11 @@ class RLConfig:
     learning_rate:float = opt(5e-4, above=0, hi=1) # Constant
     adapter:str = opt('none', choices=('none', 'lora', 'qlora')) # What moves; `none` moves all weights
     adapter_rank:int = opt(8, lo=1) # Thin side of its matrices; SFT's adapter has the same shape
-    adapter_alpha:float = opt(16.0, above=0) # Its product counts alpha/rank
-    adapter_targets:str = opt('all-linear') # Matrices that get one: all, or names such as `q_proj,v_proj`
-    adapter_bits:int = opt(4, choices=(4, 8)) # Of the base under `qlora`: NF4, or 8-bit integers
     kl_coeff:float = opt(0.01, lo=0) # $\beta$
     clip_epsilon:float = opt(0.2, above=0, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
     temperature:float = opt(1.0, above=0) # Of sampling while playing
-    advantage:str = opt('grpo', choices=('grpo', 'dr_grpo', 'gigpo')) # How episodes and steps are compared
-    loss_type:str = opt('token-mean', choices=('token-mean', 'row-mean', 'row-sum')) # What counts alike
-    clip_epsilon_high:float = opt(None, above=0) # Upper half of the clip range; null for `clip_epsilon`
-    dual_clip:float = opt(None, above=1) # Largest ratio where the advantage is negative; null for no limit
-    dynamic_sampling:bool = opt(False) # Groups without variance are left out, invalid actions and all
+    algorithm:str = opt('grpo', choices=('grpo', 'dr_grpo', 'dapo', 'gigpo')) # GRPO, or a relative of it
     micro_batch_tokens:int = opt(65_536, lo=1) # Tokens in a forward pass at most, with what is filled up
     share_prefixes:bool = opt(False) # Read what prompts have in common once; last digits differ
 
