@@ -139,7 +139,7 @@ MUTATIONS = [
     Mutation('a form vouches at alpha', 'skills/trials.py', 'mean.interval(alpha/10)', 'mean.interval(alpha)', TRIALS),
     Mutation('a form vouches in three of four cases', 'skills/trials.py', 'interval(1/3)', 'interval(1/4)', TRIALS),
     # `high <= 0` for `high < 0` changes nothing: a bound of counts is never 0 to the last digit
-    Mutation('one group too many', 'skills/trials.py', 'groups >= config.trial_groups', 'groups > config.trial_groups', TRIALS),
+    Mutation('one group too many', 'skills/trials.py', 'groups >= ENOUGH_GROUPS', 'groups > ENOUGH_GROUPS', TRIALS),
     Mutation('an entry is its own witness', 'skills/trials.py', 'if f == its_form and e and p is not o]', 'if f == its_form and e]', TRIALS),
     Mutation('a late win counts in a trial', 'training/phases.py', 'bool(t.success) and len(t) <= config.env.max_steps', 'bool(t.success)', LOOP),
     Mutation('only the first test split is held out', 'training/phases.py', 'for split in suite.tests for g', 'for split in suite.tests[:1] for g', LOOP),
@@ -153,7 +153,7 @@ MUTATIONS = [
     Mutation('held-out games may be played', 'skills/evolution.py', "assert_fresh(pool, held_out, role, 'held out for the final test')", 'pass', GATE),
     Mutation('the report plays games of the gate', 'skills/evolution.py', 'decided = used | {g.id for g in games.gate}', 'decided = used', GATE),
     Mutation('untrusted text is tried', 'skills/evolution.py', 'findings = examine(p.item) if isinstance(p.item, (Skill, Mistake)) else []', 'findings = []', GATE),
-    Mutation('a second attempt is as easy as the first', 'skills/proposals.py', 'trial.config.alpha/2**refused.get(refused_as(row), 0)', 'trial.config.alpha', GATE),
+    Mutation('a second attempt is as easy as the first', 'skills/proposals.py', 'ALPHA/2**refused.get(refused_as(row), 0)', 'ALPHA', GATE),
     Mutation('no test of non-inferiority', 'skills/proposals.py', 'if len(alters) > len(best):', 'if False:', GATE),
     Mutation('general skills from one category', 'skills/proposals.py', 'if len(about) > 1:', 'if about:', GATE),
     Mutation('the gate forgets what its analyses spent', 'sequential.py', "row['bound'] = bound(gains, level - spent)", "row['bound'] = bound(gains, level)", GATE),

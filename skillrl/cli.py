@@ -16,7 +16,7 @@ from .commands.loop import train
 from .commands.optimize import optimize
 from .commands.serve import MAX_STEPS, PORT, serve
 from .commands.steps import BANK, collect, distill, evaluate, evolve, rl, sft, TRAJECTORIES
-from .config import EnvConfig, ModelConfig
+from .config import AgentConfig, EnvConfig
 
 # %% ../nbs/855_cli.ipynb #454a0d36
 def _flag(help, otherwise, **kw):
@@ -82,8 +82,8 @@ _CHAT = {
 _TEACHER = {
     '--teacher': _flag('a language model that writes skills', 'the offline teacher', metavar='NAME'),
     '--teacher-url': _flag('address of its server', "OpenAI's", metavar='URL')}
-_DECODE = {'--decode': _flag('what weights may write as a command: free for anything, or admissible',
-                             ModelConfig.decode, metavar='HOW')}
+_DECODE = {'--decode': _flag('what weights may write as a command: free for anything, admissible, or once',
+                             AgentConfig.decode, metavar='HOW')}
 _SKILL_BANK = {'--skill-bank': _path('the bank', BANK)}
 
 # %% ../nbs/855_cli.ipynb #35e35390

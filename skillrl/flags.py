@@ -21,7 +21,7 @@ from .options import authority, checked, opt, with_authority
 FLAGS = {
     'seed': 'seed', 'env': 'env.name', 'games': 'env.games', 'mock': 'env.mock', 'url': 'env.url',
     'episodes': 'env.episodes', 'max_steps': 'env.max_steps',
-    'num_examples': 'sft.num_examples', 'policy': 'model.checkpoint', 'decode': 'model.decode',
+    'num_examples': 'sft.num_examples', 'policy': 'model.checkpoint', 'decode': 'agent.decode',
     'policy_model': 'model.policy_model_id', 'policy_url': 'model.policy_api_base',
     'engine': 'model.engine_api_base',
     'teacher': 'model.teacher_model_id', 'teacher_url': 'model.teacher_api_base',

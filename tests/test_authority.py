@@ -45,7 +45,7 @@ JOB = [f for f in fields(Job) if f.metadata and f.metadata['authority']]
 
 def test_the_table_holds_what_names_code_commands_addresses_and_paths():
     "Each text setting is in it, but for those with a list of values, and names of models and protocols"
-    free = {'env.url', 'model.azure_api_version'}
+    free = {'env.url'}
     for path, _, f in SkillRLConfig().settings():
         named_only = f.metadata['choices'] or f.metadata['secret'] or path.endswith('_model_id')
         if f.type is str and not named_only and path not in free:

@@ -96,7 +96,7 @@ def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(whole
 
 def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
     (tmp_path/'prices.json').write_text(json.dumps(PRICES))
-    model = {'budget_usd': 0.01, 'teacher_max_tokens': 600, 'prices': str(tmp_path/'prices.json'),
+    model = {'budget_usd': 0.02, 'prices': str(tmp_path/'prices.json'),
              'teacher_parallel': 1}
     with FaultServer(rest=lambda request: teach(request, (3000, 500))) as server:
         assert train(server, tmp_path/'run', model=model)==1

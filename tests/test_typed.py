@@ -327,11 +327,10 @@ def test_point_24_the_endpoint_of_azure_is_read(monkeypatch):
     monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'k'*20)
     with FaultServer(rest=said('ok')) as s:
         monkeypatch.setenv('AZURE_OPENAI_ENDPOINT', s.url.removesuffix('/v1'))
-        m = SkillRLConfig().model
-        reply = build_client(m, 'o3', '', '').reply([dict(role='user', content='hm')])
+        reply = build_client('o3', '', '').reply([dict(role='user', content='hm')])
     assert reply.text == 'ok'
     assert '/openai/deployments/o3/chat/completions' in s.requests[0]['path']
-    assert m.azure_api_version in s.requests[0]['path']
+    assert '2024-12-01-preview' in s.requests[0]['path']
 
 def test_point_24_a_hub_name_is_loaded_from_the_cache_where_it_lies(tmp_path, monkeypatch, capsys):
     import shutil

@@ -305,10 +305,8 @@ def _decodings(config, compare):
     "What a row adds to its name → config; with `compare` one for each way of decoding"
     if not compare:
         return {'': config}
-    ways = {'': {'model.decode': 'free', 'agent.no_repeat': False},
-            ', admissible': {'model.decode': 'admissible', 'agent.no_repeat': False},
-            ', admissible once': {'model.decode': 'admissible', 'agent.no_repeat': True}}
-    return {added: config.merged(how) for added, how in ways.items()}
+    ways = {'': 'free', ', admissible': 'admissible', ', admissible once': 'once'}
+    return {added: config.merged({'agent.decode': how}) for added, how in ways.items()}
 
 def _play_conditions(policy, suite, games, bank_file, configs):
     "Row of the table → what was played, and row → games that got no answer"

@@ -103,9 +103,7 @@ def _weight_bytes(shape, held):
 def held_by(config:SkillRLConfig, gpu:bool=False)->Held:
     "How a run with `config` holds its weights"
     rl, model = config.rl, config.model
-    computes = model.dtype
-    if computes == 'auto':
-        computes = 'bfloat16' if gpu else 'float32'
+    computes = 'bfloat16' if gpu else 'float32'
     weights = dict(none='float32', lora=computes, qlora='nf4')[rl.adapter]
     return Held(weights, rl.adapter_rank*(rl.adapter != 'none'), computes, model.gradient_checkpointing, gpu)
 

@@ -189,7 +189,7 @@ def save_bank(self:Pipeline, suite:Any, bank:SkillBank)->None:
 
 def distill(p:Pipeline)->None:
     "A bank for each suite from its own trajectories"
-    raw = p.config.retrieval.memory=='trajectories'
+    raw = p.config.retrieval.mode=='trajectories'
     suites, w = p.suites.values(), world(p.config.env.name)
     batches = [] if raw else [p.collected(suite) for suite in suites]
     announce_teacher('distill', p.teacher, distill_questions(p.teacher, batches))

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from ..builders import starting_weights
+from ..builders import SKILL_CHARS, TEACHER_TOKENS, starting_weights
 from ..config import SkillRLConfig
 from ..envs.base import world
 from ..envs.suite import suites_of
@@ -35,7 +35,7 @@ def skill_chars(config:SkillRLConfig)->int: # In one prompt
     "Characters of a full block of skills"
     c = config.retrieval
     entries = sum(min(n, 12) for n in (c.top_k, c.top_k_general, c.top_k_mistakes))
-    return min(c.prompt_chars, entries*260)
+    return entries*260 if c.mode == 'official' else min(SKILL_CHARS, entries*260)
 
 # %% ../../nbs/619_training.plan.ipynb #0609388f
 def _expected_lengths(config, most):
@@ -130,7 +130,7 @@ def _teacher_line(plan):
     calls = sum(p.calls for p in plan.phases)
     if not calls:
         return 'Teacher: the offline teacher, which costs nothing'
-    read, written = calls*8_000, calls*m.teacher_max_tokens
+    read, written = calls*8_000, calls*TEACHER_TOKENS
     said = (f'Teacher: up to {calls:,} calls of {m.teacher_model_id}, '
             f'{read:,} tokens read and {written:,} written')
     prices = read_json(m.prices) if m.prices else {}
