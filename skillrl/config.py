@@ -31,9 +31,13 @@ class EnvConfig:
     train_suites:int = opt(24, lo=1) # Suites RL learns in
     test_suites:int = opt(20, lo=1) # Suites it is judged in
     episodes:int = opt(4, lo=1) # Episodes played in each before there are skills
-    collect_steps:int = opt(30, lo=1) # Actions allowed in those
     test_tasks:int = opt(8, lo=1) # Test games of each, in each of its test splits
     seed = 0 # That of the run, which sets it
+
+    @property
+    def collect_steps(self)->int: # Nobody knows yet where to look
+        "Actions allowed in an episode before there are skills: up to 30, and never fewer than later"
+        return max(self.max_steps, min(30, 5*self.max_steps//2))
 
     @property
     def test_numbers(self)->range: # Runs with other seeds have others

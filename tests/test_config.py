@@ -412,7 +412,6 @@ def test_resuming_a_folder_sends_no_key_to_an_address_it_names(tmp_path, monkeyp
         'env.train_suites': 1,
         'env.test_suites': 1,
         'env.episodes': 1,
-        'env.collect_steps': 2,
         'rl.iterations': 1,
         'sft.steps': 1,
     }
