@@ -19,7 +19,7 @@ from skillrl.trajectory import Trajectory
 
 ARMS = {'full': {},
         'no hierarchy': {'retrieval.top_k_general': 0},
-        'raw trajectories': {'retrieval.memory': 'trajectories'},
+        'raw trajectories': {'retrieval.mode': 'trajectories'},
         'no SFT': {'sft.method': 'none'},
         'no evolution': {'evolution.validation_interval': 0},
         'no gate': {'evolution.gate': 'none'},

@@ -41,8 +41,8 @@ from skillrl.training.sft import FullOptions, full_sft
 from skillrl.trajectory import rate_of_tries, success_rate
 
 LEARNT = 'collect', 'train', 'val', 'gate', 'report' # Shares of the training games; all are learnt from here
-MODES = {'free': {}, 'admissible': {'model.decode': 'admissible'},
-         'admissible, no repeat': {'model.decode': 'admissible', 'agent.no_repeat': True}}
+MODES = {'free': {}, 'admissible': {'agent.decode': 'admissible'},
+         'admissible, no repeat': {'agent.decode': 'once'}}
 STEPS = 8, 12, 20, 50
 BANKS = 'no bank', 'bank', 'shuffled bank', 'bank after trials', 'shuffled bank after trials'
 TRUST = .9 # Share of notes that are believed, as in `sft.trust`
@@ -76,7 +76,7 @@ def after_trials(bank, policy, suite, games, config):
         episodes = [e for group in groups for e in group]
         play_episodes(policy, episodes, suite, config, number)
         bank = count_trials(bank, map(trial_trajectory, episodes))
-        bank, _ = settle_trials(bank, config=config.evolution, router=ROUTER)
+        bank, _ = settle_trials(bank, router=ROUTER)
     return bank
 
 def contents(game):

@@ -36,9 +36,9 @@ PLACE = Placement('cpu', 'bfloat16') # The weights themselves have 32 bits
 BATCH = 8
 RATE = 2e-4   # Peak
 UNTRAINED = 10 # Games of the model as it came
-RL = {'rl.adapter': 'lora', 'rl.adapter_rank': 16, 'rl.adapter_alpha': 32., 'rl.learning_rate': 1e-4,
+RL = {'rl.adapter': 'lora', 'rl.adapter_rank': 16, 'rl.learning_rate': 1e-4,
       'rl.tasks_per_iteration': 4, 'rl.group_size': 4, 'rl.minibatch': 64, 'rl.micro_batch_tokens': 4_096,
-      'rl.dynamic_sampling': True, 'evolution.validation_interval': 0}
+      'rl.algorithm': 'dapo', 'evolution.validation_interval': 0}
 
 def demonstrated(policy, suite, config, seed):
     "One demonstration of every training game, as rows for `policy`"

@@ -199,7 +199,7 @@ def act(self:Episode,
     step = Step(self.observation, action, admissible=self.admissible or [], skills=self.skill_ids, **kw)
     observation, reward, terminated, truncated, info = self._ask(self.env.step, action)
     step.reward = float(reward)
-    if self.agent.no_repeat:
+    if self.agent.decode == 'once':
         self.sent.setdefault(self.knowledge, set()).add(action)
     self.steps.append(step)
     self.history.append((action, observation))
@@ -253,9 +253,10 @@ def play(self:Episode,
 def _read_action(episode, text, admissible):
     "The action in a reply, and whether it is one"
     agent = episode.agent
+    mode = 'official' if agent.prompt == 'official' else 'strict'
     read = getattr(episode.world, 'official_reply', None) # Of a world whose published code has its own tags
-    own = read(text) if read and agent.parser == 'official' else None
-    _, action, ok = own or parse_reply(text, admissible, agent.parser, agent.reply)
+    own = read(text) if read and agent.prompt == 'official' else None
+    _, action, ok = own or parse_reply(text, admissible, mode, agent.reply)
     return action, ok
 
 @patch
@@ -277,9 +278,9 @@ def choices(self:Episode)->list[str]: # ValueError where the world names no comm
     "Commands that the policy may choose from"
     self.start()
     if not self.admissible:
-        raise ValueError('model.decode is not free, and the world lists no admissible commands in episode '
-                         f'{self.id}: set model.decode to free')
-    if not self.agent.no_repeat:
+        raise ValueError('agent.decode is not free, and the world lists no admissible commands in episode '
+                         f'{self.id}: set agent.decode to free')
+    if self.agent.decode != 'once':
         return self.admissible
     sent = self.sent.get(self.knowledge, ())
     return [a for a in self.admissible if a not in sent] or self.admissible
@@ -322,7 +323,6 @@ class Limits:
     max_new_tokens:int|None = None    # Replies are cut here; None for the policy's own limit
     max_prompt_tokens:int|None = None # Longer prompts lose history first
     parallel:int = 192                # Most episodes under way at a time
-    decode:str = 'free'               # As `model.decode`: 'admissible' keeps to what is admissible
 
     def within(self,
         positions:int|None, # Of the model; None where nobody knows them
@@ -369,9 +369,9 @@ def _try_name(episode, generator):
     seed = generator.initial_seed() if generator else None
     return f'{seed}/{episode.id}/{len(episode.steps)}'
 
-def _allowed(live, limits):
+def _allowed(live):
     "For `generate`: what each reply may choose from, unless it is free"
-    if limits.decode == 'free':
+    if live[0].agent.decode == 'free':
         return {}
     from skillrl.llm.decoding import Choices
     return dict(allowed=[Choices(e.choices(), e.agent.reply != 'action') for e in live])
@@ -379,7 +379,7 @@ def _allowed(live, limits):
 def _turn(live, policy, limits, **kw):
     "Play one step of each of `live`; pairs of episode and reply, without those that got none"
     prompts = [_prompt(e, policy, limits.max_prompt_tokens) for e in live]
-    kw |= _allowed(live, limits)
+    kw |= _allowed(live)
     names, answered = [_try_name(e, kw['generator']) for e in live], []
     if hasattr(policy, 'chat'):
         kw['tries'] = names

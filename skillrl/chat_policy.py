@@ -54,7 +54,7 @@ def forget(self:ChatPolicy,
 
 # %% ../nbs/592_chat_policy.ipynb #1f32fc77
 FIRST = 8 # Replies by which a chat policy is checked
-_KEEP_FORMAT = 'name a model that keeps to the format, or set agent.parser to official'
+_KEEP_FORMAT = 'name a model that keeps to the format, or set agent.prompt to official'
 
 def require_readable(
     first:list[tuple], # Pairs of `Episode` and `ChatReply`, the first of a rollout

@@ -31,9 +31,13 @@ class EnvConfig:
     train_suites:int = opt(24, lo=1) # Suites RL learns in
     test_suites:int = opt(20, lo=1) # Suites it is judged in
     episodes:int = opt(4, lo=1) # Episodes played in each suite before there are skills
-    collect_steps:int = opt(30, lo=1) # Actions allowed in those
     test_tasks:int = opt(8, lo=1) # Test games of each, in each of its test splits
     seed = 0 # That of the run, which sets it
+
+    @property
+    def collect_steps(self)->int: # Nobody knows yet where to look
+        "Actions allowed in an episode before there are skills: up to 30, and never fewer than later"
+        return max(self.max_steps, min(30, 5*self.max_steps//2))
 
     @property
     def test_numbers(self)->range: # Runs with other seeds have others
@@ -45,9 +49,8 @@ class EnvConfig:
 class AgentConfig:
     "What the policy reads, and how its replies are read"
     prompt:str = opt('auto', choices=('auto', 'ours', 'chat', 'official')) # `auto`: who plays decides
-    parser:str = opt('strict', choices=('strict', 'official')) # What counts as an action
     history_length:int = opt(3, lo=0) # Past steps in the prompt; the official code shows 2
-    no_repeat:bool = opt(False) # Never choose a command again before something new was learnt
+    decode:str = opt('free', choices=('free', 'admissible', 'once')) # What weights may write as a command
     reply:str = opt('think+action', choices=('think+action', 'action')) # Form of a reply, in rows and prompts
     conversation:str = opt('rendered', choices=('rendered', 'appended')) # Prompts made anew, or one grows
 
@@ -76,18 +79,11 @@ class RLConfig:
     learning_rate:float = opt(5e-4, above=0, hi=1) # Constant
     adapter:str = opt('none', choices=('none', 'lora', 'qlora')) # What moves; `none` moves all weights
     adapter_rank:int = opt(8, lo=1) # Thin side of its matrices; SFT's adapter has the same shape
-    adapter_alpha:float = opt(16.0, above=0) # Its product counts alpha/rank
-    adapter_targets:str = opt('all-linear') # Matrices that get one: all, or names such as `q_proj,v_proj`
-    adapter_bits:int = opt(4, choices=(4, 8)) # Of the base under `qlora`: NF4, or 8-bit integers
     kl_coeff:float = opt(0.01, lo=0) # $\beta$
     clip_epsilon:float = opt(0.2, above=0, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
     temperature:float = opt(1.0, above=0) # Of sampling while playing
-    advantage:str = opt('grpo', choices=('grpo', 'dr_grpo', 'gigpo')) # How episodes and steps are compared
-    loss_type:str = opt('token-mean', choices=('token-mean', 'row-mean', 'row-sum')) # What counts alike
-    clip_epsilon_high:float = opt(None, above=0) # Upper half of the clip range; null for `clip_epsilon`
-    dual_clip:float = opt(None, above=1) # Largest ratio where the advantage is negative; null for no limit
-    dynamic_sampling:bool = opt(False) # Groups without variance are left out, invalid actions and all
+    algorithm:str = opt('grpo', choices=('grpo', 'dr_grpo', 'dapo', 'gigpo')) # GRPO, or a relative of it
     micro_batch_tokens:int = opt(65_536, lo=1) # Tokens in a forward pass at most, with what is filled up
     share_prefixes:bool = opt(False) # Read what prompts have in common once; last digits differ
 
@@ -95,15 +91,13 @@ class RLConfig:
 @dataclass
 class RetrievalConfig:
     "Which skills a prompt shows"
-    memory:str = opt('skills', choices=('skills', 'trajectories')) # Skills, or whole won episodes
-    mode:str = opt('lexical', choices=('lexical', 'template', 'official', 'embedding')) # How they are chosen
+    mode:str = opt('lexical', choices=('lexical', 'template', 'official', 'embedding',
+                                       'trajectories')) # How they are chosen; or whole won episodes are shown
     encoder:str = authority('tfidf', plain='openai') # `tfidf`, `openai`, or a Hugging Face folder
     top_k:int = opt(3, lo=0) # $K$, task-specific skills at most
     top_k_general:int = opt(1, lo=0) # General skills at most
     top_k_mistakes:int = opt(1, lo=0) # Mistakes at most
     similarity_threshold:float = opt(0.0, lo=0, hi=0.99) # $\delta_{sim}$: less similar skills stay out
-    prompt_chars:int = opt(4000, lo=0) # Room for skills in a prompt
-    show:str = opt('auto', choices=('auto', 'principle', 'full')) # `full`: with title and occasion
 
 @dataclass
 class EvolutionConfig:
@@ -116,11 +110,7 @@ class EvolutionConfig:
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
     val_tasks:int = opt(8, lo=1) # Episodes of one round, where RL plays none
     gate:str = opt('probation', choices=('probation', 'sign', 'none')) # What decides
-    trial_share:float = opt(0.1, lo=0, hi=1) # Groups of tries in which a proven skill is on trial again
-    trial_groups:int = opt(24, lo=1) # Groups that show no effect, after which a skill is retired
     gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide under `sign`
-    alpha:float = opt(0.1, above=0, hi=0.5) # Chance that a useless change is kept, under `sign`
-    interims:int = opt(3, lo=1) # Most interim analyses of a gate
     capacity:int = opt(100, lo=1) # Most active skills and mistakes; the least useful go first
 
 # %% ../nbs/01_config.ipynb #efeb0cd6
@@ -130,10 +120,8 @@ class ModelConfig:
     checkpoint:str = authority('') # A policy's folder or model name; empty for ours
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
-    decode:str = opt('free', choices=('free', 'admissible')) # What weights may write as a command
     threads:int = opt(1, lo=1) # Of training and playing; another number gives other bytes
     device:str = opt('auto', choices=('auto', 'cpu', 'cuda')) # `auto` takes a GPU
-    dtype:str = opt('auto', choices=('auto', 'float32', 'bfloat16')) # Of matrix products; bfloat16 on a GPU
     gradient_checkpointing:bool = opt(False) # Compute activations twice to keep fewer
     policy_api_base:str = authority('', bare='@?#') # Address of the model that acts; empty for OpenAI's
     policy_model_id:str = opt('') # A model behind a server that acts, in `train` to collect; empty for none
@@ -141,15 +129,12 @@ class ModelConfig:
     teacher_api_base:str = authority('', bare='@?#') # Address of the teacher; empty for OpenAI's
     teacher_model_id:str = opt('') # A language model that writes skills; empty for the offline teacher
     teacher_api_key:str = opt('', secret=True)
-    teacher_max_tokens:int = opt(4096, lo=16) # Room for one answer of the teacher
-    teacher_temperature:float = opt(None, lo=0, hi=2) # Of its answers, 0 to 2; null leaves it to the service
     teacher_parallel:int = opt(16, lo=1) # Calls under way at a time
     budget_usd:float = opt(0.0, lo=0) # Most a run may spend on calls; 0 for no limit
     prices:str = authority('') # JSON file: model → USD per million tokens read and written
     embedding_api_base:str = authority('', bare='@?#') # Address of the embedding service
     embedding_model_id:str = opt('') # Of the encoder `openai`
     embedding_api_key:str = opt('', secret=True)
-    azure_api_version:str = opt('2024-12-01-preview') # Of Azure's protocol
     engine_api_base:str = authority('', bare='@?#') # Tinker server with the weights; empty for none
     engine_api_key:str = opt('', secret=True)
     engine_losses:str = opt('mean', choices=('mean', 'sum')) # How that server takes tokens and rows together
@@ -180,15 +165,12 @@ def _check_adapters(sft, rl):
 # %% ../nbs/01_config.ipynb #d8947b6f
 def _check_decoding(model, agent):
     "ValueError where decoding is asked for that cannot be had"
-    if agent.no_repeat and model.decode == 'free':
-        raise ValueError('agent.no_repeat is true and model.decode is free, so nothing keeps a command from '
-                         'coming again: set model.decode to admissible, or agent.no_repeat to false')
     for name in ('policy_model_id', 'engine_api_base'):
         value = getattr(model, name)
-        if value and model.decode != 'free':
-            raise ValueError(f'model.decode is {model.decode} and model.{name} is {value!r}, '
+        if value and agent.decode != 'free':
+            raise ValueError(f'agent.decode is {agent.decode} and model.{name} is {value!r}, '
                              'a model whose tokens cannot be chosen here: '
-                             'set model.decode to free, or leave the model out')
+                             'set agent.decode to free, or leave the model out')
 
 # %% ../nbs/01_config.ipynb #9a52339a
 def _check_engine(model, sft):

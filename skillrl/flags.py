@@ -114,7 +114,7 @@ def check_together(args:Namespace)->None: # ValueError if a flag lacks the one i
                              'and only one of them can hold: leave the other out')
 
 # %% ../nbs/810_flags.ipynb #d9e23a81
-_OFFICIAL = {'env.max_steps': 50, 'env.collect_steps': 50} # The limit of the official games
+_OFFICIAL = {'env.max_steps': 50} # The limit of the official games
 SMOKE = {
     'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 6, 'env.test_tasks': 6,
     'sft.games': 6, 'sft.steps': 5, 'rl.iterations': 2, 'rl.tasks_per_iteration': 3, 'rl.group_size': 4,

@@ -32,7 +32,7 @@ def bases(tmp_path_factory):
     return {name: folder/name for name in FAMILIES}
 
 def learner(base, bits=0, seed=0):
-    return GRPOTrainer(new_adapter(base, LoraOptions(rank=4, alpha=8., bits=bits), seed), RL)
+    return GRPOTrainer(new_adapter(base, LoraOptions(rank=4, bits=bits), seed), RL)
 
 def rows_of(policy):
     "What `policy` wrote, good where it begins with a word of the first half"
@@ -54,7 +54,7 @@ def adapters(policy):
 def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
-CASES = [(family, bits) for family in FAMILIES for bits in (0, 4)] + [('qwen2', 8)]
+CASES = [(family, bits) for family in FAMILIES for bits in (0, 4)]
 
 @pytest.mark.parametrize('family,bits', CASES)
 def test_rl_moves_the_adapter_and_nothing_else(bases, family, bits):
@@ -123,13 +123,13 @@ def test_four_bits_pass_gradients_on_after_a_reply_was_written(bases):
     assert same(*found)
     assert all(g.any() for name, g in found[1].items() if 'layers.0' in name)
 
-@pytest.mark.parametrize('alpha, share', [(2., .5), (4., 1.), (12., 3.)])
-def test_the_share_of_an_adapter_is_alpha_by_rank(bases, alpha, share):
-    policy = new_adapter(bases['llama'], LoraOptions(rank=4, alpha=alpha))
+@pytest.mark.parametrize('rank', [2, 8])
+def test_the_share_of_an_adapter_is_alpha_by_rank(bases, rank):
+    policy = new_adapter(bases['llama'], LoraOptions(rank=rank))
     held = [getattr(m, 'scaling', None) for m in policy.model.modules()]
-    assert {scaling['default'] for scaling in held if isinstance(scaling, dict)} == {share}
+    assert {scaling['default'] for scaling in held if isinstance(scaling, dict)} == {2}
 
-@pytest.mark.parametrize('bits', [0, 4, 8])
+@pytest.mark.parametrize('bits', [0, 4])
 def test_a_loaded_adapter_lies_beside_a_base_of_as_many_bits(bases, tmp_path, bits):
     folder = new_adapter(bases['qwen2'], LoraOptions(rank=4, bits=bits)).save(tmp_path/'a')
     policy = load_policy(folder)
@@ -198,7 +198,7 @@ def test_a_base_that_is_gone_is_named(bases, tmp_path):
 
 # ---- whole runs ----
 
-SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3, collect_steps=3),
+SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3),
              sft=dict(games=2, steps=2),
              rl=dict(iterations=3, tasks_per_iteration=2, group_size=2, adapter='lora', adapter_rank=2),
              evolution=dict(validation_interval=0))

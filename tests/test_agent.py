@@ -420,7 +420,7 @@ def test_noise_is_made_and_not_taught():
     assert len(calm[1]) == len(calm[0])
 
 def test_official_mode_sends_what_the_official_code_would():
-    e = episode(agent=AgentConfig(parser='official'), max_steps=1)
+    e = episode(agent=AgentConfig('official'), max_steps=1)
     s = e.play('<think>t</think><action>GO TO fridge 1</action>')
     assert (s.action, s.ok, e.observation) == (
         'go to fridge 1', True, 'You arrive at fridge 1. The fridge 1 is closed.')

@@ -237,8 +237,6 @@ SHORT = 'Skill: Look in closed places last.'
 def test_a_chat_policy_reads_title_principle_and_occasion(server):
     play(build_policy(c := config(server)), c, n=1, steps=1, bank=BANK)
     assert FULL in asked(server.requests[0]).splitlines()
-    play(build_policy(c), c.merged({'retrieval.show': 'principle'}), n=1, steps=1, bank=BANK)
-    assert SHORT in asked(server.requests[1]).splitlines()
 
 def test_the_shipped_policy_and_its_descendants_keep_the_short_form(tmp_path):
     c = SkillRLConfig()
@@ -260,10 +258,10 @@ def test_demonstrations_show_skills_as_the_rollouts_do():
     "One builder for SFT, RL and evaluation"
     from skillrl.training.phases import demonstrations, sft_rows
     from skillrl.builders import build_retriever
-    c = SkillRLConfig().merged({'retrieval.show': 'full', 'sft.games': 1, 'agent.history_length': 2})
+    c = SkillRLConfig().merged({'sft.games': 1, 'agent.history_length': 2})
     suite = suites(c.env)[0][0]
     rows = demonstrations(suite, BANK, c)
-    assert all(FULL in r['prompt'][-1]['content'] for r in rows)
+    assert all(SHORT in r['prompt'][-1]['content'] for r in rows)
     t, = play(build_policy(c), c, n=1, steps=8, bank=BANK)
     e, = build_episodes(suite, suite.games('collect', 1), BANK, c)
     prompts = []
@@ -275,7 +273,7 @@ def test_demonstrations_show_skills_as_the_rollouts_do():
 
 # ---- the official prompt and parser ----
 
-OFFICIAL = {'agent.prompt': 'official', 'agent.parser': 'official', 'agent.history_length': 2}
+OFFICIAL = {'agent.prompt': 'official', 'agent.history_length': 2}
 
 def test_the_official_prompt_is_reached_by_config(server):
     "Byte for byte what the published templates give for this game"
@@ -312,7 +310,7 @@ def test_the_official_prompt_is_reached_by_config(server):
 
 def test_the_official_parser_is_reached_by_config():
     with FaultServer(rest=said('Well: <action>Go to Fridge 1</action> it is.')) as s:
-        t, = play(build_policy(c := config(s, **{'agent.parser': 'official'})), c, n=1, steps=1)
+        t, = play(build_policy(c := config(s, **{'agent.prompt': 'official'})), c, n=1, steps=1)
         strict, = play(build_policy(c := config(s)), c, n=1, steps=1)
     assert (t.steps[0].action, t.steps[0].ok, strict.steps[0].action) == ('go to fridge 1', True, '')
 

@@ -15,10 +15,10 @@ from skillrl.store import JsonlLog, data_path, read_json, write_json
 root = Path(__file__).parent.parent
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
 SMALL = dict(
-    env=dict(episodes=3, test_tasks=3, collect_steps=6, max_steps=6),
+    env=dict(episodes=3, test_tasks=3, max_steps=6),
     sft=dict(games=3, steps=2),
     rl=dict(iterations=1, tasks_per_iteration=1, group_size=2),
-    evolution=dict(val_tasks=6, gate_tasks=2, interims=1, validation_interval=1),
+    evolution=dict(val_tasks=6, gate_tasks=2, validation_interval=1),
 )
 
 
@@ -359,8 +359,8 @@ def test_settings_given_with_resume_are_compared(runs, capsys, monkeypatch):
 def test_changed_settings_can_be_accepted(runs, tmp_path, capsys):
     shutil.copytree(runs / 'trained', tmp_path / 'run')
     again = ['train', '--resume', str(tmp_path / 'run'), '--accept-changes']
-    assert main([*again, '--set', 'model.decode=admissible']) == 0
-    assert read_json(tmp_path / 'run' / 'config.json')['model']['decode'] == 'admissible'
+    assert main([*again, '--set', 'agent.decode=admissible']) == 0
+    assert read_json(tmp_path / 'run' / 'config.json')['agent']['decode'] == 'admissible'
     assert main([*again, '--seed', '5']) == 1
     assert 'test suites' in capsys.readouterr().err
 

@@ -184,16 +184,6 @@ def test_a_threshold_no_retriever_takes_is_refused_here(bad):
     ):
         load_config(**{'retrieval.similarity_threshold': bad})
 
-def test_room_for_a_teachers_answer():
-    m = load_config(**{'model.teacher_max_tokens': '2000'}).model
-    assert (m.teacher_max_tokens, SkillRLConfig().model.teacher_max_tokens, m.azure_api_version) == (
-        2000,
-        4096,
-        '2024-12-01-preview',
-    )
-    with pytest.raises(ValueError, match='model.teacher_max_tokens is 0'):
-        load_config(**{'model.teacher_max_tokens': 0})
-
 # ---- keys and the addresses of a run folder ----
 
 EVIL, MINE = 'http://evil.example/v1', 'http://mug.example/v1'
@@ -313,7 +303,7 @@ def test_the_scripts_settings_are_files_where_they_differ(env, lengths):
         c.rl.minibatch,
     ) == lengths and c.env.name == env
     history = 4 if env == 'search' else 2
-    assert (c.agent.prompt, c.agent.parser, c.agent.history_length) == ('official', 'official', history)
+    assert (c.agent.prompt, c.agent.history_length) == ('official', history)
 
 
 def test_a_file_of_ones_own_is_not_replaced_by_one_that_ships(tmp_path):
@@ -422,7 +412,6 @@ def test_resuming_a_folder_sends_no_key_to_an_address_it_names(tmp_path, monkeyp
         'env.train_suites': 1,
         'env.test_suites': 1,
         'env.episodes': 1,
-        'env.collect_steps': 2,
         'rl.iterations': 1,
         'sft.steps': 1,
     }

@@ -28,11 +28,6 @@ def test_the_clip_range_may_be_wider_above_than_below():
     assert objective(3., 1., **wide) == pytest.approx(1.5)
     assert objective(.6, -1., **wide) == pytest.approx(-.8)
 
-def test_the_dual_clip_bounds_what_a_bad_token_costs():
-    assert objective(8., -1.) == pytest.approx(-8)
-    assert objective(8., -1., dual_clip=3.) == pytest.approx(-3)
-    assert objective(8., 1., dual_clip=3.) == pytest.approx(1.2)
-
 def test_log_probs_are_those_of_the_temperature_they_were_sampled_at():
     logits = torch.tensor([[[1., 3., 0.], [2., 2., 5.]]])
     ids = torch.tensor([[1, 0]])

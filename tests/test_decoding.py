@@ -3,8 +3,7 @@ from copy import deepcopy
 import pytest, torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-from skillrl.agent import Episode, Limits, rollout
-from skillrl.builders import rollout_limits
+from skillrl.agent import Episode, rollout
 from skillrl.config import AgentConfig, RLConfig, SkillRLConfig
 from skillrl.contract import parse_reply, write_reply
 from skillrl.envs.alfworld.households import Household
@@ -17,8 +16,8 @@ from skillrl.store import data_path
 from skillrl.training.rl import GRPOTrainer, ScoredRow, play
 
 SUITES = [HouseholdSuite(Household(name, ('kitchen', 'living'))) for name in ('train-003', 'test-001')]
-ONCE = AgentConfig(no_repeat=True)
-ADMISSIBLE = Limits(decode='admissible')
+ONCE = AgentConfig(decode='once')
+ADMISSIBLE = AgentConfig(decode='admissible')
 
 def seeded(n):
     return torch.Generator().manual_seed(n)
@@ -181,8 +180,8 @@ def test_commands_beyond_the_tokenizer_are_left_out_or_refused(shipped, asked):
 def groups(shipped):
     "Two groups of four in households, played at the temperature of training"
     games = [s.games('train', 1)[0] for s in SUITES]
-    made = [[Episode(s.env(g, 8), g) for _ in range(4)] for s, g in zip(SUITES, games)]
-    play(made, shipped, temperature=1., seed=0, limits=ADMISSIBLE)
+    made = [[Episode(s.env(g, 8), g, agent=ADMISSIBLE) for _ in range(4)] for s, g in zip(SUITES, games)]
+    play(made, shipped, temperature=1., seed=0)
     return made
 
 def rows_of(groups):
@@ -232,14 +231,14 @@ def repetitions(trajectory):
 
 def test_no_command_is_sent_twice_before_something_was_learnt(shipped):
     def again(agent):
-        played = rollout(episodes(8, 40, agent), shipped, .4, seeded(0), limits=ADMISSIBLE)
+        played = rollout(episodes(8, 40, agent), shipped, .4, seeded(0))
         return sum(map(repetitions, played))
-    assert again(AgentConfig()) > 5
+    assert again(ADMISSIBLE) > 5
     assert again(ONCE) == 0
 
 def wary(**kw):
     game = SUITES[0].games('train', 1)[0]
-    return Episode(SUITES[0].env(game, 12), game, agent=AgentConfig(no_repeat=True, **kw)).start()
+    return Episode(SUITES[0].env(game, 12), game, agent=AgentConfig(decode='once', **kw)).start()
 
 def test_a_command_is_offered_again_once_something_was_learnt():
     e = wary()
@@ -285,15 +284,9 @@ def test_without_notes_knowledge_is_what_is_seen():
 
 # ---- settings ----
 
-def test_the_config_decides_how_a_rollout_decodes():
-    config = SkillRLConfig()
-    assert rollout_limits(SUITES[0], config).decode == 'free'
-    assert rollout_limits(SUITES[0], config.merged({'model.decode': 'admissible'})).decode == 'admissible'
-
 @pytest.mark.parametrize('over, says', [
-    ({'agent.no_repeat': True}, 'agent.no_repeat is true and model.decode is free, .* to admissible, or'),
-    ({'model.decode': 'admissible', 'model.policy_model_id': 'mini'}, 'policy_model_id .* leave the model'),
-    ({'model.decode': 'best'}, 'model.decode is .best.: give it one of free, admissible'),
+    ({'agent.decode': 'admissible', 'model.policy_model_id': 'mini'}, 'policy_model_id .* leave the model'),
+    ({'agent.decode': 'best'}, 'agent.decode is .best.: give it one of free, admissible'),
 ])
 def test_what_cannot_be_had_is_refused(over, says):
     with pytest.raises(ValueError, match=says):
@@ -306,8 +299,8 @@ def test_a_world_that_lists_no_commands_is_refused(shipped):
     class MuteEnv(TextEnv):
         def start(self, game):
             return Mute()
-    with pytest.raises(ValueError, match='the world lists no admissible .* set model.decode to free'):
-        rollout([Episode(MuteEnv([Mute()]))], shipped, limits=ADMISSIBLE)
+    with pytest.raises(ValueError, match='the world lists no admissible .* set agent.decode to free'):
+        rollout([Episode(MuteEnv([Mute()]), agent=ADMISSIBLE)], shipped)
 
 def test_a_rule_names_those_that_may_come_or_those_that_may_not():
     assert NextTokens((1,)) != NextTokens((1,), excluded=True)

@@ -71,7 +71,7 @@ def test_every_split_of_tests_is_held_out(gate):
     assert round_games(suite, config).held_out == set.union(*tests) and all(tests)
 
 def test_a_win_after_the_steps_of_a_test_is_no_win_of_a_trial(monkeypatch):
-    suite, config = suites_of()[0][0], CONFIG.merged({'env.max_steps': 5, 'env.collect_steps': 9})
+    suite, config = suites_of()[0][0], CONFIG.merged({'env.max_steps': 5})
     def finished(steps):
         t = Trajectory(f'{steps}', 'cool the mug', 'cool', [Step('', '')]*steps, True)
         return SimpleNamespace(done=True, retriever=None, rows=[], trajectory=lambda: t)

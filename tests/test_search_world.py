@@ -408,7 +408,7 @@ def test_official_prompt():
 
 def test_official_replies_have_tags_of_their_own(book):
     q = book_questions(book, 1)[0]
-    agent = AgentConfig(prompt='official', parser='official', history_length=4)
+    agent = AgentConfig(prompt='official', history_length=4)
     episode = Episode(SearchEnv([q], searched(book)), q, agent=agent)
     assert episode.messages()[0]['content'].startswith('\nYou are an expert agent tasked')
     first = episode.play(f'<think>hm</think>\n<SEARCH> {q.hops[0].query} </SEARCH>')

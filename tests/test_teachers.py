@@ -664,14 +664,3 @@ def test_proposals_that_clash_and_thoughts_that_lack_a_step_are_kept_too(tmp_pat
         'another proposal changes or says the same',
         '0 thoughts for 3 steps',
     ]
-
-def test_the_temperature_of_a_teacher_is_a_setting():
-    for t in (None, 0.0, 0.4):
-        assert SkillRLConfig().merged({'model.teacher_temperature': t}).model.teacher_temperature == t
-        with FaultServer(rest=by_schema) as server:
-            behind(server, teacher_temperature=t).distill([episode(1)])
-        assert [r['body'].get('temperature', 'the service decides') for r in server.requests] == [
-            'the service decides' if t is None else t
-        ]
-    with pytest.raises(ValueError, match='model.teacher_temperature is 3: give it a number'):
-        SkillRLConfig().merged({'model.teacher_temperature': 3})

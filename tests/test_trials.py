@@ -89,8 +89,8 @@ def tried(status='probation', **counts):
     o.stats |= counts
     return SkillBank([], {category: [o]})
 
-def status_of(bank, **config):
-    return settle_trials(bank, {}, EvolutionConfig(**config), ROUTER)[0].items()[0].status
+def status_of(bank):
+    return settle_trials(bank, {}, ROUTER)[0].items()[0].status
 
 def test_what_helps_becomes_active_and_what_does_not_is_retired_and_the_sign_matters():
     helps = dict(tries_with=60, wins_with=50, tries_without=60, wins_without=10)
@@ -115,7 +115,7 @@ def test_a_form_of_which_some_harm_vouches_for_none():
     fresh = tried()
     known = {'active': [helps]*10, 'probation': [helps]*60 + [loses]*60}
     for expected, others in known.items():
-        settled, _ = settle_trials(fresh, {'look for _ in _': others}, None, ROUTER)
+        settled, _ = settle_trials(fresh, {'look for _ in _': others}, ROUTER)
         assert settled.items()[0].status == expected
 
 def test_probation_is_not_shown():
@@ -153,7 +153,7 @@ def test_three_others_of_a_form_vouch_for_a_fourth_and_nobody_for_itself():
         things = ['plate', 'mug', 'bowl', 'cup'][:n]
         skills = [Skill(f's{i}', 'Where', f'Look for {thing} in cabinet 1.', category='cool',
                         status='probation', stats=dict(counts)) for i, thing in enumerate(things)]
-        settled, _ = settle_trials(SkillBank([], {'cool': skills}), {}, None, ROUTER)
+        settled, _ = settle_trials(SkillBank([], {'cool': skills}), {}, ROUTER)
         return {o.status for o in settled.items()}
     assert [statuses(n) for n in (1, 2, 3)] == [{'probation'}]*3
     assert statuses(4) == {'active'}
@@ -165,12 +165,12 @@ def test_a_form_vouches_at_a_tenth_of_alpha(mean, vouched):
 
 @pytest.mark.parametrize('groups, status', [(23, 'probation'), (24, 'retired')])
 def test_so_many_groups_without_an_effect_are_enough(groups, status):
-    assert status_of(tried(groups=groups), trial_groups=24) == status
+    assert status_of(tried(groups=groups)) == status
 
 @pytest.mark.parametrize('mean, status', [(.172, 'probation'), (.2, 'active')])
 def test_a_form_that_is_vouched_for_has_to_help_the_next_in_two_of_three_cases(mean, status):
     "Where effects lie .4 from their mean the next has the deviation .41, and a third lies .43*.41 below"
     others = [Effect(mean + .4, 1e-6), Effect(mean - .4, 1e-6)]*20
     assert known_effect(None, others, .1).vouched
-    settled, _ = settle_trials(tried(), {'look for _ in _': others}, EvolutionConfig(alpha=.1), ROUTER)
+    settled, _ = settle_trials(tried(), {'look for _ in _': others}, ROUTER)
     assert settled.items()[0].status == status

@@ -68,7 +68,7 @@ def _client_of(role, args, config):
     if command:
         return _program(role, command)
     name, address, key = (getattr(m, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
-    return build_client(m, name, address, key) if name else None
+    return build_client(name, address, key) if name else None
 
 def _program(role, command):
     from skillrl.llm.command import CommandChat

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 # It reports a missing kernel when it is imported, and every conversion
 logging.getLogger('bitsandbytes').setLevel(logging.ERROR)
 
-def _quantization(bits, dtype):
-    "How `transformers` is to keep matrices in 4 or 8 bits"
+def _quantization(dtype):
+    "How `transformers` is to keep matrices in 4 bits"
     from transformers import BitsAndBytesConfig
-    if bits == 8:
-        return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,
                               bnb_4bit_compute_dtype=dtype)
 
@@ -43,14 +41,14 @@ def _without_packing(model):
 
 def load_base(
     folder:str|Path, # Of a causal language model on this machine, or its name if it is in the hub's cache
-    bits:int=0,      # 4 or 8 of each number in its matrices; 0 for the precision of `placement`
+    bits:int=0,      # 4 of each number in its matrices; 0 for the precision of `placement`
     placement:Placement=Placement(),
 )->'PreTrainedModel': # FileNotFoundError if there is none, ValueError if it has not all weights
     "A frozen model to put an adapter beside"
     device, dtype = placement.resolved()
     how = dict(dtype=dtype)
     if bits:
-        how |= dict(quantization_config=_quantization(bits, dtype), device_map={'': device})
+        how |= dict(quantization_config=_quantization(dtype), device_map={'': device})
     try:
         with quietly():
             model = load_model(str(folder), **how)
@@ -74,18 +72,14 @@ def _place_of(base):
 @dataclass
 class LoraOptions:
     "Shape of an adapter, and how its base is kept"
-    rank:int = 8               # The thin side of its two matrices
-    alpha:float = 16.          # The share alpha/rank of their product counts
-    targets:str = 'all-linear' # Matrices that get one: all, or names such as `q_proj,v_proj`
-    bits:int = 0               # See `load_base`
+    rank:int = 8 # The thin side of its two matrices
+    bits:int = 0 # See `load_base`
 
     def peft_config(self)->'LoraConfig':
         "The same for `peft`"
         from peft import LoraConfig
-        targets = self.targets
-        if targets != 'all-linear':
-            targets = [name.strip() for name in targets.split(',')]
-        return LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=targets, task_type='CAUSAL_LM')
+        how = dict(target_modules='all-linear', task_type='CAUSAL_LM')
+        return LoraConfig(r=self.rank, lora_alpha=2.*self.rank, **how)
 
 # %% ../../nbs/344_llm.adapter.ipynb #6ff10850
 class AdapterPolicy(Policy):
@@ -101,9 +95,7 @@ class AdapterPolicy(Policy):
     def bits(self)->int:
         "Of each number in the matrices of the base, if it is quantised; otherwise 0"
         held = self.model.get_base_model()
-        if getattr(held, 'is_loaded_in_4bit', False):
-            return 4
-        return 8 if getattr(held, 'is_loaded_in_8bit', False) else 0
+        return 4 if getattr(held, 'is_loaded_in_4bit', False) else 0
 
     def adapter(self)->dict[str, Tensor]: # Name → tensor, of any shape
         "What moves"
@@ -121,26 +113,18 @@ def _undisturbed():
         warnings.simplefilter('ignore')
         yield
 
-def _linear_names(model):
-    linear = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
-    return sorted({name.split('.')[-1] for name in linear})
-
 def new_adapter(
     base:str|Path,                # Folder of a causal language model, as for `load_base`
     options:LoraOptions=LoraOptions(),
     seed:int=0,                   # Decides how the adapter begins
     placement:Placement=Placement(),
-)->AdapterPolicy: # Its log-probs are those of the base; ValueError if the base has no matrix of that name
+)->AdapterPolicy: # Its log-probs are those of the base
     "The model in `base` with an adapter that has learned nothing"
     from peft import get_peft_model
     model = load_base(base, options.bits, placement)
     with _undisturbed():
         torch.manual_seed(seed)
-        try:
-            model = get_peft_model(model, options.peft_config())
-        except ValueError as e:
-            raise ValueError(f'the model in {base} has no {options.targets}: set rl.adapter_targets to '
-                             f'all-linear or some of {", ".join(_linear_names(model))}') from e
+        model = get_peft_model(model, options.peft_config())
     return AdapterPolicy(model.train(placement.gradient_checkpointing), load_tokenizer(base))
 
 # %% ../../nbs/344_llm.adapter.ipynb #743d0c55

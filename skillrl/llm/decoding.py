@@ -158,7 +158,7 @@ def endings(self:ReplyForm,
     found = [ids for ids in written if ids]
     if not found:
         raise ValueError(f'the tokenizer of this policy can write none of the {len(commands)} admissible '
-                         'commands: set model.decode to free, or choose another policy')
+                         'commands: set agent.decode to free, or choose another policy')
     return found
 
 def reserved(
@@ -173,7 +173,7 @@ def reserved(
     need = len(opening) + reserve
     if room < need:
         raise ValueError(f'a reply of {room} tokens has no room for the longest admissible command: '
-                         f'raise model.max_new_tokens to {need}, or set model.decode to free')
+                         f'raise model.max_new_tokens to {need}, or set agent.decode to free')
     return reserve
 
 # %% ../../nbs/333_llm.decoding.ipynb #00cb024b

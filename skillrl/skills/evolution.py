@@ -244,7 +244,7 @@ def outcome(
 def _settings_of(trial:Trial)->dict:
     "What a record says of how strictly proposals were tried"
     c = trial.config
-    how = dict(rule=c.gate, alpha=c.alpha, interims=c.interims, limit=c.gate_tasks)
+    how = dict(rule=c.gate, limit=c.gate_tasks)
     how |= dict(margin=MARGIN, seed=trial.seed)
     return how | dict(threshold=c.evolution_threshold, capacity=c.capacity)
 
@@ -253,7 +253,7 @@ def _settled(bank, games, trial): # And the rows of what changed
     "`bank` after the trials of the games that were played with it, where a trial is what decides"
     if trial.config.gate != 'probation':
         return bank, []
-    return settle_trials(bank, games.elsewhere, trial.config, trial.router(bank))
+    return settle_trials(bank, games.elsewhere, trial.router(bank))
 
 # %% ../../nbs/10_skills.evolution.ipynb #151f39f2
 def evolve(

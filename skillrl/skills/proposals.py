@@ -16,6 +16,7 @@ from ..gate import gate
 from .bank import Mistake, PROBATION, Proposal, Skill, SkillBank, with_id
 from .consolidation import fact_words, facts, normal, rank_by_support, similarity
 from .retrieval import advice, render, Retriever
+from .trials import ALPHA
 
 # %% ../../nbs/480_skills.proposals.ipynb #df43fa70
 def touched(
@@ -204,12 +205,11 @@ def run_stages(
 )->str: # '' if it passed
     "Test a change stage by stage; why it is rejected"
     grows = 'gate' in plan
-    how = dict(alpha=alpha, interims=trial.config.interims)
     for name, stage in plan.items():
         if stage.luck() > alpha and (name == 'gate' or not grows):
             return too_few(stage.games)
         margin, games = stage.margin, stage.games
-        v = gate(bank, new, trial.play, games, trial.used, margin=margin, **how)
+        v = gate(bank, new, trial.play, games, trial.used, margin=margin, alpha=alpha)
         ids = [g.id for g in games[:v.n + v.not_counted]]
         row[name] = asdict(v) | dict(margin=margin, games=ids)
         if not v.keep:
@@ -231,7 +231,7 @@ def consider(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple[SkillBank, d
     "The bank, with the change if the gate says so, and a row for the record"
     row, grows = entry(bank, proposal), proposal.kind in ('add', 'refine')
     refused = bank.metadata.get('refused', {})
-    alpha = trial.config.alpha/2**refused.get(refused_as(row), 0)
+    alpha = ALPHA/2**refused.get(refused_as(row), 0)
     new, item, reason = carry_out(bank, proposal, trial)
     rule = trial.config.gate
     if rule == 'probation' and grows and not reason:

@@ -78,12 +78,12 @@ def shape_of(checkpoint:str|Path)->Shape: # ValueError where the sizes cannot be
                          'name a model with gated MLPs, such as Llama or Qwen') from e
 
 # %% ../../nbs/617_training.costs.ipynb #443f974f
-_BYTES = dict(float32=4, bfloat16=2, int8=1, nf4=4.127/8) # A parameter
+_BYTES = dict(float32=4, bfloat16=2, nf4=4.127/8) # A parameter
 
 @dataclass(frozen=True)
 class Held:
     "How weights are held, and which of them move"
-    weights:str = 'float32'   # float32, bfloat16, int8 or nf4
+    weights:str = 'float32'   # float32, bfloat16 or nf4
     rank:int = 0              # Of the adapters that move; 0 where all weights move
     computes:str = 'float32'  # Matrix products in float32 or bfloat16
     checkpointing:bool = False # Are activations computed again for the gradient?
@@ -103,10 +103,8 @@ def _weight_bytes(shape, held):
 def held_by(config:SkillRLConfig, gpu:bool=False)->Held:
     "How a run with `config` holds its weights"
     rl, model = config.rl, config.model
-    computes = model.dtype
-    if computes == 'auto':
-        computes = 'bfloat16' if gpu else 'float32'
-    weights = dict(none='float32', lora=computes, qlora='int8' if rl.adapter_bits == 8 else 'nf4')[rl.adapter]
+    computes = 'bfloat16' if gpu else 'float32'
+    weights = dict(none='float32', lora=computes, qlora='nf4')[rl.adapter]
     return Held(weights, rl.adapter_rank*(rl.adapter != 'none'), computes, model.gradient_checkpointing, gpu)
 
 # %% ../../nbs/617_training.costs.ipynb #49f7704c

@@ -17,61 +17,41 @@ from torch import Tensor
 def _list(x):
     return x.tolist() if hasattr(x, 'tolist') else list(x)
 
-def _refuse(name, values, ok, remedy):
-    "ValueError about the first of `values` that is not `ok`"
-    if ok.all():
-        return
-    i = int((~ok).nonzero()[0])
-    raise ValueError(f'{name}[{i}] is {values[i].item():g}: {remedy}')
-
-def _checked(returns, groups, weights):
-    "Group number, return and weight of each episode as tensors, or one sentence about what is wrong"
+def _checked(returns, groups):
+    "Group number and return of each episode as tensors, or one sentence about what is wrong"
     numbers = {}
     g = torch.tensor([numbers.setdefault(o, len(numbers)) for o in _list(groups)], dtype=torch.long)
     r = torch.tensor(_list(returns), dtype=torch.float64)
-    w = torch.ones_like(r) if weights is None else torch.tensor(_list(weights), dtype=torch.float64)
-    if not len(r)==len(g)==len(w):
-        given = f'{len(r)} returns came with {len(g)} groups and {len(w)} lengths'
-        raise ValueError(f'{given}: give one of each per episode')
-    _refuse('returns', r, r.isfinite(), 'leave that episode out of its group')
-    _refuse('lengths', w, w>0, 'an episode without steps cannot be trained on, leave it out')
-    return g, r, w
+    if len(r) != len(g):
+        raise ValueError(f'{len(r)} returns came with {len(g)} groups: give one of each per episode')
+    ok = r.isfinite()
+    if not ok.all():
+        i = int((~ok).nonzero()[0])
+        raise ValueError(f'returns[{i}] is {r[i].item():g}: leave that episode out of its group')
+    return g, r
 
 # %% ../../nbs/08_training.grpo.ipynb #228b80c0
 def group_stats(
     returns:Sequence[float]|Tensor,   # One per episode, shape (N,)
     groups:Sequence[Hashable]|Tensor, # One id per episode, (N,); equal ids are compared with each other
-    weights:Sequence[float]|None=None,# How often each return counts, once if left out
-    ddof:int=0,                       # 0 divides by the count, 1 by the count less one
 )->tuple[Tensor, Tensor]: # Distance from the group's mean and the group's std, (N,); ValueError for NaN
     "Centre and spread of the group each of `returns` belongs to"
-    g, r, w = _checked(returns, groups, weights)
+    g, r = _checked(returns, groups)
     def total(x:Tensor)->Tensor:
         return torch.zeros_like(r).index_add(0, g, x)[g]
-    n = total(w)
-    centred = r - total(w*r)/n
-    variance = total(w*centred**2)/(n-ddof).clamp(min=1)
-    return centred, variance.sqrt()
+    n = total(torch.ones_like(r))
+    centred = r - total(r)/n
+    return centred, (total(centred**2)/n).sqrt()
 
 # %% ../../nbs/08_training.grpo.ipynb #446a51ef
 def group_advantage(
     returns:Sequence[float]|Tensor,     # One per episode, shape (N,)
     groups:Sequence[Hashable]|Tensor,   # One id per episode, shape (N,), usually its task
-    mode:str='episode',                 # 'episode' counts each episode once, 'cross_step' (verl) each step
-    lengths:Sequence[int]|None=None,    # Steps of each episode, needed by 'cross_step'
-    ddof:int=0,                         # 0 as in the paper, 1 as in TRL and verl
     eps:float=1e-8,                     # A spread below this counts as none
     scale:bool=True,                    # False leaves the distance undivided, as Dr. GRPO does
-)->Tensor: # Advantages, (N,) float32; ValueError for an unknown mode or a return that is no number
+)->Tensor: # Advantages, (N,) float32; ValueError for a return that is no number
     "How far each of `returns` lies above the mean of its group, in standard deviations"
-    if mode not in ('episode', 'cross_step'):
-        raise ValueError(f"mode is {mode!r}: use 'episode' or 'cross_step'")
-    if mode=='episode':
-        lengths = None
-    elif lengths is None:
-        raise ValueError("mode is 'cross_step' but lengths is missing: "
-                         'give the number of steps of each episode')
-    centred, std = group_stats(returns, groups, lengths, ddof)
+    centred, std = group_stats(returns, groups)
     unit = std.clamp(min=eps) if scale else torch.ones_like(std)
     return torch.where(std<eps, 0., centred/unit).float()
 
@@ -156,16 +136,12 @@ def clipped_objective(
     mask:Tensor,                   # 1 where the policy chose the token, shape (B,T)
     epsilon:float=0.2,             # Clip range: half-width of the trusted band
     epsilon_high:float|None=None,  # Its upper half, if different
-    dual_clip:float|None=None,     # Largest ratio counted when the advantage is negative; verl has 3
 )->Tensor: # Shape (B,T), 0 outside the mask
     "What each token gains by moving with its advantage, no further than the band"
     r, a = ratio(lp, lp_old, mask), _per_token(adv)
     high = epsilon if epsilon_high is None else epsilon_high
     clipped = r.clamp(1-epsilon, 1+high)
-    objective = torch.min(r*a, clipped*a)
-    if dual_clip is not None:
-        objective = torch.where(a<0, torch.max(objective, dual_clip*a), objective)
-    return objective*mask
+    return torch.min(r*a, clipped*a)*mask
 
 # %% ../../nbs/08_training.grpo.ipynb #21e3f0c7
 def kl_tokens(
@@ -189,16 +165,14 @@ def kl_to_ref(
 def reduce_tokens(
     x:Tensor,                   # Per-token terms, shape (B,T)
     mask:Tensor,                # 1 where the policy chose the token, shape (B,T)
-    loss_type:str='token-mean', # Or 'row-mean' or 'row-sum': what counts alike
+    loss_type:str='token-mean', # Or 'row-sum': what counts alike
     total:int|None=None,        # Tokens or rows of the whole update, these alone if left out
 )->Tensor: # One number; ValueError for another loss_type
-    "Tokens averaged as one, or averaged or added up row by row and the rows averaged"
-    if loss_type not in ('token-mean', 'row-mean', 'row-sum'):
-        raise ValueError(f"loss_type is {loss_type!r}: use 'token-mean', 'row-mean' or 'row-sum'")
+    "Tokens averaged as one, or added up row by row and the rows averaged"
+    if loss_type not in ('token-mean', 'row-sum'):
+        raise ValueError(f"loss_type is {loss_type!r}: use 'token-mean' or 'row-sum'")
     x, mask = x.masked_fill(mask==0, 0), mask.to(x.dtype)
     n = mask.sum().clamp(min=1) if loss_type=='token-mean' else len(x)
-    if loss_type=='row-mean':
-        x = x.sum(-1)/mask.sum(-1).clamp(min=1)
     return x.sum()/(n if total is None else total)
 
 # %% ../../nbs/08_training.grpo.ipynb #1cc393e4
@@ -207,9 +181,8 @@ class LossOptions:
     "What the loss depends on besides the tokens"
     epsilon:float = 0.2              # Clip range: half-width of the trusted band
     beta:float = 0.01                # KL penalty: price of drifting from the reference
-    loss_type:str = 'token-mean'     # Or 'row-mean' or 'row-sum'
+    loss_type:str = 'token-mean'     # Or 'row-sum'
     epsilon_high:float|None = None   # Upper half of the band, if different
-    dual_clip:float|None = None      # Largest ratio counted when the advantage is negative
 
 # %% ../../nbs/08_training.grpo.ipynb #54159a7f
 @torch.no_grad()
@@ -237,7 +210,7 @@ def grpo_loss(
     o = options
     if lp_old is None:
         lp_old = lp.detach()
-    x = -clipped_objective(lp, lp_old, adv, mask, o.epsilon, o.epsilon_high, o.dual_clip)
+    x = -clipped_objective(lp, lp_old, adv, mask, o.epsilon, o.epsilon_high)
     if o.beta and lp_ref is not None:
         x = x + o.beta*kl_tokens(lp, lp_ref, mask)
     loss = reduce_tokens(x, mask, o.loss_type, total)

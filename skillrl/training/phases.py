@@ -173,13 +173,15 @@ def _require_whole(checkpoint):
 # %% ../../nbs/615_training.phases.ipynb #30d0778a
 def evolves(config:SkillRLConfig)->bool:
     "Do banks change while the policy learns?"
-    return config.evolution.validation_interval > 0 and config.retrieval.memory=='skills'
+    return config.evolution.validation_interval > 0 and config.retrieval.mode != 'trajectories'
 
 def on_probation(config:SkillRLConfig)->bool:
     "Is every new skill on probation until trials say that it helps?"
     return evolves(config) and config.evolution.gate == 'probation'
 
 # %% ../../nbs/615_training.phases.ipynb #2a327718
+_SHARE = .1 # Of the groups: those in which a proven skill is on trial again
+
 def trial_group(
     suite:Any,            # Makes the environments
     game:Any,             # Of that suite
@@ -193,9 +195,9 @@ def trial_group(
     if bank is None or not on_probation(config):
         return build_episodes(suite, [game]*size, bank, config, max_steps)
     episodes = build_episodes(suite, [game]*size, None, config, max_steps)
-    retriever, share = build_retriever(on_trial(bank), config), config.evolution.trial_share
+    retriever = build_retriever(on_trial(bank), config)
     ids = retriever.retrieve(game.task).ids
-    hidden, tried = draw_trials(bank, ids, size, share, f'{config.seed}/{label}')
+    hidden, tried = draw_trials(bank, ids, size, _SHARE, f'{config.seed}/{label}')
     for episode, without in zip(episodes, hidden):
         episode.retriever = TrialRetriever(retriever, without, tried)
         episode.group = label

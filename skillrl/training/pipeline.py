@@ -154,11 +154,6 @@ def played(self:Pipeline,
                 self._played.setdefault(name, []).append(Trajectory.from_dict(d))
     return [t for t in self._played.get(suite.name, ()) if not phases or t.metadata['phase'] in phases]
 
-@patch
-def collected(self:Pipeline, suite:Any)->list[Trajectory]:
-    "Trajectories of the first phase in `suite`"
-    return self.played(suite, 'collect')
-
 # %% ../../nbs/11_training.pipeline.ipynb #d026fdbe
 def collect(p:Pipeline)->None:
     "Episodes without skills, in every suite"
@@ -189,12 +184,12 @@ def save_bank(self:Pipeline, suite:Any, bank:SkillBank)->None:
 
 def distill(p:Pipeline)->None:
     "A bank for each suite from its own trajectories"
-    raw = p.config.retrieval.memory=='trajectories'
+    raw = p.config.retrieval.mode=='trajectories'
     suites, w = p.suites.values(), world(p.config.env.name)
-    batches = [] if raw else [p.collected(suite) for suite in suites]
+    batches = [] if raw else [p.played(suite, 'collect') for suite in suites]
     announce_teacher('distill', p.teacher, distill_questions(p.teacher, batches))
     for suite in p.steps('distill', suites):
-        played = p.collected(suite)
+        played = p.played(suite, 'collect')
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
         if on_probation(p.config) and p.config.rl.iterations:
@@ -204,11 +199,11 @@ def distill(p:Pipeline)->None:
 def _demonstrated(p):
     "The rows of all training suites, as many as the config asks for"
     if learns_from_won(p.train[0], p.config):
-        won = sum(len(select(p.collected(s), success=True)) for s in p.train)
+        won = sum(len(select(p.played(s, 'collect'), success=True)) for s in p.train)
         announce_teacher('sft', p.teacher, won)
     rows = []
     for s in p.train:
-        rows += demonstrations(s, p.bank(s, 0), p.config, p.collected(s), p.teacher)
+        rows += demonstrations(s, p.bank(s, 0), p.config, p.played(s, 'collect'), p.teacher)
     return drawn_rows(rows, p.config)
 
 def sft(p:Pipeline)->None:
@@ -354,12 +349,15 @@ CONDITIONS = [
     ('after', 'no bank'), ('after', 'bank'), ('after', 'wrong bank'),
     ('after', 'evolved bank'), ('after', 'wrong evolved bank')]
 
-def conditions(p:Pipeline)->list[tuple[str, str]]: # Pairs of (before or after RL, which bank)
+def conditions(
+    suites:int, # In which the policy is judged
+    config:SkillRLConfig,
+)->list[tuple[str, str]]: # Pairs of (before or after RL, which bank)
     "Those of `CONDITIONS` that this run can tell apart"
     left_out = []
-    if len(p.test) < 3:
+    if suites < 3:
         left_out.append('wrong')
-    if not evolves(p.config):
+    if not evolves(config):
         left_out.append('evolved')
     return [c for c in CONDITIONS if not any(word in c[1] for word in left_out)]
 
@@ -394,7 +392,7 @@ def _play_condition(p, when, what, split):
 # %% ../../nbs/11_training.pipeline.ipynb #c95aede6
 def evaluate_conditions(p:Pipeline)->None:
     "Test games under every condition, and the report"
-    wanted = conditions(p)
+    wanted = conditions(len(p.test), p.config)
     for when, what in p.steps('eval', wanted):
         for split in p.test[0].tests:
             played = _play_condition(p, when, what, split)

@@ -9,8 +9,7 @@ __all__ = ['sample_rows', 'skill_chars', 'Phase', 'run_phases', 'RunPlan', 'told
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from ..builders import starting_weights
+from ..builders import SKILL_CHARS, TEACHER_TOKENS, starting_weights
 from ..config import SkillRLConfig
 from ..envs.base import world
 from ..envs.suite import suites_of
@@ -35,7 +34,9 @@ def skill_chars(config:SkillRLConfig)->int: # In one prompt
     "Characters of a full block of skills"
     c = config.retrieval
     entries = sum(min(n, 12) for n in (c.top_k, c.top_k_general, c.top_k_mistakes))
-    return min(c.prompt_chars, entries*260)
+    if c.mode == 'official':
+        return entries*260
+    return min(SKILL_CHARS, entries*260)
 
 # %% ../../nbs/619_training.plan.ipynb #0609388f
 def _expected_lengths(config, most):
@@ -80,7 +81,7 @@ def run_phases(config:SkillRLConfig)->list[Phase]: # ValueError if there is no s
     gated_after, asked_after = _evolution(config, after)
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
     tried = after*config.evolution.val_tasks*env.collect_steps
-    shown = len(conditions(SimpleNamespace(config=config, test=held_out)))
+    shown = len(conditions(len(held_out), config))
     tests = shown*len(held_out)*len(held_out[0].tests)*env.test_tasks
     questions = suites*min(3*env.episodes//2, env.episodes//2 + 3*len(world(env.name).categories))
     return [
@@ -130,7 +131,7 @@ def _teacher_line(plan):
     calls = sum(p.calls for p in plan.phases)
     if not calls:
         return 'Teacher: the offline teacher, which costs nothing'
-    read, written = calls*8_000, calls*m.teacher_max_tokens
+    read, written = calls*8_000, calls*TEACHER_TOKENS
     said = (f'Teacher: up to {calls:,} calls of {m.teacher_model_id}, '
             f'{read:,} tokens read and {written:,} written')
     prices = read_json(m.prices) if m.prices else {}
@@ -172,7 +173,7 @@ def _judged_when(c):
                  f'After RL: {e.test_rounds} evolution rounds in {where}, {e.val_tasks} games each']
     splits = ' and '.join(held_out[0].tests)
     lines.append(f'At the end: {c.env.test_tasks} games of {splits} in {where}, under')
-    lines += [f'  {when} RL, {what}' for when, what in conditions(SimpleNamespace(config=c, test=held_out))]
+    lines += [f'  {when} RL, {what}' for when, what in conditions(len(held_out), c)]
     return '\n'.join(lines)
 
 # %% ../../nbs/619_training.plan.ipynb #8a7ba80b

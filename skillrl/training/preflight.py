@@ -72,7 +72,7 @@ def longest_seen(
 
 def check_lengths(longest:Batch, fits:Batch, config:SkillRLConfig)->list[Finding]:
     "Is there room for prompts and replies?"
-    m, shorter = config.model, ', or lower agent.history_length or retrieval.prompt_chars'
+    m, shorter = config.model, ', or lower agent.history_length or retrieval.top_k'
     more = _more('max_prompt_tokens', m.max_prompt_tokens, longest.prompt_tokens) + shorter
     return [_room('prompt', longest.prompt_tokens, fits.prompt_tokens, more),
             _room('reply', longest.reply_tokens, fits.reply_tokens,
@@ -297,7 +297,7 @@ def look_at_server(
     model = config.model
     name, address, key = (getattr(model, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
     where = f'{name} at {address}' if address else name
-    client = build_client(model, name, address, key, timeout=5., retries=0)
+    client = build_client(name, address, key, timeout=5., retries=0)
     reply = client.reply([dict(role='user', content='Answer with the word ok.')], max_tokens=16)
     if reply.status != 'infra_error':
         return [Finding(role, f'{where} answered')]

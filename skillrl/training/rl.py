@@ -58,7 +58,7 @@ def _step_credit(episodes, group_of):
     for group, e in zip(group_of, episodes):
         if len(e.rows) != len(e.steps):
             raise ValueError(f'episode {e.id} has {len(e.steps)} steps and {len(e.rows)} rows: '
-                             'set rl.advantage to grpo where others take steps for the policy')
+                             'set rl.algorithm to grpo where others take steps for the policy')
         rewards = [step.reward for step in e.steps]
         if rewards:
             rewards[-1] += e.score - sum(rewards) # What the world pays for the episode as a whole
@@ -68,7 +68,7 @@ def _step_credit(episodes, group_of):
 
 # %% ../../nbs/09_training.rl.ipynb #ae86dbab
 def _advantages(episodes, scores, group_of, penalty, kind):
-    "One advantage for each row of `episodes`, as the setting `rl.advantage` has it"
+    "One advantage for each row of `episodes`, as the setting `rl.algorithm` has it"
     owner = [i for i, e in enumerate(episodes) for _ in e.rows]
     invalid = [not row.valid for e in episodes for row in e.rows]
     compared = group_advantage(scores, group_of, scale=kind != 'dr_grpo')
@@ -81,8 +81,7 @@ def _advantages(episodes, scores, group_of, penalty, kind):
 def scored_rows(
     groups:list[list[Episode]], # Played
     penalty:float=.1,           # Off the advantage of a step with an invalid action
-    advantage:str='grpo',       # As `rl.advantage`: 'grpo', 'dr_grpo' or 'gigpo'
-    dynamic_sampling:bool=False,# Whether zero-variance groups are left out even where an action was invalid
+    algorithm:str='grpo',       # As `rl.algorithm`
 )->tuple[list[ScoredRow], dict]: # Rows, and counts to log; ValueError if a score is no number
     "What the policy can learn from `groups`"
     episodes = [e for group in groups for e in group]
@@ -92,8 +91,8 @@ def scored_rows(
     rows = [row for e in episodes for row in e.rows]
     owner = [i for i, e in enumerate(episodes) for _ in e.rows]
     invalid = [not row.valid for row in rows]
-    advantages = _advantages(episodes, scores, group_of, penalty, advantage)
-    kept = [k for k, (i, a) in enumerate(zip(owner, advantages)) if varied[i] or (a and not dynamic_sampling)]
+    advantages = _advantages(episodes, scores, group_of, penalty, algorithm)
+    kept = [k for k, (i, a) in enumerate(zip(owner, advantages)) if varied[i] or (a and algorithm != 'dapo')]
     skipped = len(groups) - len({group_of[owner[k]] for k in kept})
     counts = dict(success=average([e.won for e in episodes]), score=average(scores), groups=len(groups),
                   skipped_groups=skipped, steps=len(rows), invalid=average(invalid), rows=len(kept))
@@ -247,16 +246,19 @@ def _read(policy, chunk):
     prompts, replies = [r.row.prompt_ids for r in chunk], [r.row.reply_ids for r in chunk]
     return policy.logps(prompts, replies, **_masks(chunk))
 
+_WIDER = 1.4 # Upper half of DAPO's band beside the lower one: .28 beside .2
+
 def _loss_options(c):
     "What the loss takes from an `RLConfig`"
-    return LossOptions(epsilon=c.clip_epsilon, beta=c.kl_coeff, loss_type=c.loss_type,
-                       epsilon_high=c.clip_epsilon_high, dual_clip=c.dual_clip)
+    wider = _WIDER*c.clip_epsilon if c.algorithm == 'dapo' else None
+    kind = 'row-sum' if c.algorithm == 'dr_grpo' else 'token-mean'
+    return LossOptions(epsilon=c.clip_epsilon, beta=c.kl_coeff, loss_type=kind, epsilon_high=wider)
 
 # %% ../../nbs/09_training.rl.ipynb #af41f301
 @patch
 def loss(self:GRPOTrainer,
     chunk:list[ScoredRow],
-    total:int|None=None, # Of the whole minibatch, tokens or rows by `loss_type`; of `chunk` if left out
+    total:int|None=None, # Of the whole minibatch, tokens or rows by `algorithm`; of `chunk` if left out
 )->tuple[Tensor, dict]: # One number with its gradient, and what to log
     "GRPO's loss on `chunk`"
     lp, mask = _read(self.policy, chunk)
@@ -303,17 +305,17 @@ def read_reference(self:GRPOTrainer,
     return counts
 
 # %% ../../nbs/09_training.rl.ipynb #1ed181d7
-def _total(chunks, loss_type):
+def _total(chunks, algorithm):
     "Reply tokens of a minibatch, or its rows where the loss averages those"
     rows = [r.row for chunk in chunks for r in chunk]
-    return sum(len(row.reply_ids) for row in rows) if loss_type == 'token-mean' else len(rows)
+    return sum(len(row.reply_ids) for row in rows) if algorithm != 'dr_grpo' else len(rows)
 
 @patch
 def update(self:GRPOTrainer,
     chunks:list[list[ScoredRow]], # One minibatch
 )->list[dict]: # What to log, for each chunk; FloatingPointError if a loss is no finite number
     "One optimizer step on `chunks`"
-    total, logs = _total(chunks, self.config.loss_type), []
+    total, logs = _total(chunks, self.config.algorithm), []
     for chunk in chunks:
         loss, stats = self.loss(chunk, total)
         finite_or_raise(loss).backward()
@@ -329,7 +331,7 @@ def learn(self:GRPOTrainer,
 )->dict: # What to log: the counts of `scored_rows`, and kl, clip_fraction, entropy and loss
     "Update the policy once with the rows of `groups`"
     c = self.config
-    rows, out = scored_rows(groups, c.invalid_action_penalty, c.advantage, c.dynamic_sampling)
+    rows, out = scored_rows(groups, c.invalid_action_penalty, c.algorithm)
     for scored in rows:
         scored.row.advantage = scored.advantage
     if c.share_prefixes:

@@ -121,8 +121,8 @@ class _RemoteLogps(torch.autograd.Function):
 # %% ../../nbs/607_training.tinker.ipynb #c0a9080b
 def _refuse_allowed(allowed):
     if allowed is not None:
-        raise ValueError('model.decode is admissible, and a server lets nobody choose among tokens: '
-                         'set model.decode to free')
+        raise ValueError('agent.decode is admissible, and a server lets nobody choose among tokens: '
+                         'set agent.decode to free')
 
 @patch
 def logps(self:TinkerPolicy,
