@@ -13,7 +13,7 @@ from skillrl.gate import assert_fresh, gate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, diff, load_version, rollback, usefulness
 from skillrl.skills.evolution import (RoundGames, adopt, evolve, keep_apart, least_useful, make_room,
                                       merge_duplicates, try_all, weak_categories, with_counts)
-from skillrl.skills.proposals import Trial, consider, duplicates, interim_plan, refused_as, touched
+from skillrl.skills.trials import Trial, consider, duplicates, interim_plan, refused_as, touched
 from skillrl.skills.retrieval import Retrieved, Retriever, render
 from skillrl.sequential import GATE_RULES, boundary, interim_analysis, spending
 from skillrl.stats import paired_bound, sign_test, wilson

@@ -10,7 +10,7 @@ from skillrl.evaluate import evaluate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, load_latest, load_version, versions
 from skillrl.skills.distillation import distill
 from skillrl.skills.evolution import merge_duplicates
-from skillrl.skills.proposals import Trial, consider
+from skillrl.skills.trials import Trial, consider
 from skillrl.skills.trials import settle_trials
 from skillrl.store import JsonlLog
 from skillrl.training import change

@@ -17,7 +17,7 @@ from .gate import Decision, paired, trial
 from .prompts import sections
 from ..skills.bank import SkillBank
 from ..skills.document import as_line, section_heading
-from ..skills.proposals import touched
+from ..skills.trials import touched
 from ..skills.retrieval import advice
 from ..trajectory import Step, Trajectory
 

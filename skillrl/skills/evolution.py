@@ -15,12 +15,12 @@ from ..config import EvolutionConfig
 from ..gate import assert_fresh, played
 from .bank import Mistake, Proposal, Skill, SkillBank, usefulness
 from .distillation import OfflineTeacher
-from .entries import PROBATION, current_entries
+from .entries import current_entries, PROBATION
 from .guard import examine
-from .proposals import MARGIN, Trial, consider, duplicates, entry, refused_as
 from .retrieval import Retriever
-from .trials import count_trials, settle_trials
-from ..trajectory import Trajectory, by_category, rate_of_tries, select
+from .trials import (
+    consider, count_trials, duplicates, entry, MARGIN, refused_as, settle_trials, Trial)
+from ..trajectory import by_category, rate_of_tries, select, Trajectory
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
 def category_rates(trajs:Iterable[Trajectory])->dict: # Category to `Rate`, alphabetically

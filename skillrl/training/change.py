@@ -16,8 +16,7 @@ from ..evaluate import evaluate
 from ..gate import paired_scores
 from ..skills.bank import SkillBank
 from ..skills.evolution import with_counts
-from ..skills.proposals import touched
-from ..skills.trials import count_trials
+from ..skills.trials import count_trials, touched
 from .phases import evolve_on, next_games, on_probation, play_trials, round_games
 from ..trajectory import Trajectory
 
