@@ -9,7 +9,7 @@ from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank
 from skillrl.skills import consolidation
 from skillrl.skills.consolidation import (
-    contradict,
+    _contradict,
     fact_words,
     facts,
     similarity,
@@ -137,7 +137,7 @@ def test_what_is_left_is_not_alike(seed):
         for j in range(i)
         if like[i, j] > 0.9 and isinstance(items[i], Mistake) == isinstance(items[j], Mistake)
     ]
-    assert all(contradict(told[i], told[j]) for i, j in alike)
+    assert all(_contradict(told[i], told[j]) for i, j in alike)
     assert len({o.id for o in bank.items()}) == len(bank) < len(heap(seed))/3
 
 @pytest.mark.parametrize(
