@@ -13,7 +13,8 @@ from skillrl.gate import assert_fresh, gate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, diff, load_version, rollback, usefulness
 from skillrl.skills.evolution import (RoundGames, _adopt, evolve, _keep_apart, _least_useful, _make_room,
                                       _merge_duplicates, try_all, weak_categories, with_counts)
-from skillrl.skills.trials import Trial, consider, duplicates, _interim_plan, refused_as, touched
+from skillrl.skills.consolidation import duplicates
+from skillrl.skills.trials import Trial, consider, _interim_plan, refused_as, touched
 from skillrl.skills.retrieval import Retrieved, Retriever, render
 from skillrl.sequential import GATE_RULES, boundary, interim_analysis, spending
 from skillrl.stats import paired_bound, sign_test, wilson

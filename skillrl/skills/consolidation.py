@@ -4,15 +4,17 @@
 
 # %% auto #0
 __all__ = ['support', 'rank_by_support', 'normal', 'goals_of', 'bag_of_words', 'similarity', 'fact_words', 'facts',
-           'merge_rewordings', 'subject', 'consolidate']
+           'merge_rewordings', 'duplicates', 'subject', 'consolidate']
 
 # %% ../../nbs/465_skills.consolidation.ipynb #a4090187
 import copy, re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from ..routing import Router, as_router
 from .bank import Mistake, Skill, SkillBank
+from .entries import current_entries
 from .embedding import Array, Idf, TfidfEncoder, stem, stems, stop_words, terms
 from .guard import admit
 from .retrieval import advice
@@ -172,6 +174,24 @@ def merge_rewordings(
         _absorb(pool[j], pool[i])
         dropped.append((pool[i], f'says the same as {advice(pool[j])!r}'))
     return [pool[i] for i in leaders], dropped
+
+# %% ../../nbs/465_skills.consolidation.ipynb #57cff5e2
+def duplicates(
+    bank:SkillBank,
+    near:float=.9, # Cosine above which sentences with the same facts are one
+    router:Callable|None=None, # Of their world, for the words that are facts
+    id:str='', # Of the entry that is one of each pair; '' for any
+)->list[tuple[str, str]]: # Pairs of ids, the better supported first
+    "Active skills and mistakes, or on probation, that say the same"
+    pool = rank_by_support(current_entries(bank))
+    words = fact_words(pool, router)
+    about = [(type(o), facts(advice(o), words)) for o in pool]
+    pairs = [(i, j) for i, j in combinations(range(len(pool)), 2)
+             if about[i] == about[j] and (not id or id in (pool[i].id, pool[j].id))]
+    if not pairs:
+        return []
+    like = similarity(pool, pool)
+    return [(pool[i].id, pool[j].id) for i, j in pairs if like[i, j] > near]
 
 # %% ../../nbs/465_skills.consolidation.ipynb #25fbea44
 _place = re.compile(r'(?:\b(?:in|on|at|to|from|the|a|an) )*\b[a-z]+ \d+')

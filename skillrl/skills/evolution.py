@@ -13,12 +13,12 @@ from itertools import zip_longest
 from ..config import EvolutionConfig
 from ..gate import assert_fresh, played
 from .bank import Mistake, Proposal, Skill, SkillBank, usefulness
+from .consolidation import duplicates
 from .distillation import OfflineTeacher
 from .entries import PROBATION, current_entries
 from .guard import examine
 from .retrieval import Retriever
-from .trials import (MARGIN, Trial, consider, count_trials, duplicates, entry, refused_as,
-                                   settle_trials)
+from .trials import MARGIN, Trial, consider, count_trials, entry, refused_as, settle_trials
 from ..trajectory import Trajectory, by_category, rate_of_tries, select
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
@@ -277,8 +277,7 @@ def evolve(
     weak, failures, diagnosis = _diagnose(seen, config)
     category_of = {t.id: t.category for t in known}
     trial = Trial(play, games.gate, weak, config, category_of, used, seed, build_retriever)
-    # What the episodes say of each entry
-    counted, verdicts = _settled(with_counts(bank, seen), games, trial)
+    counted, verdicts = _settled(with_counts(bank, seen), games, trial) # What the episodes say
     # What the teacher proposes
     asked = _ask(teacher or OfflineTeacher(), counted, failures, known, weak, config.max_new_skills)
     # The next version: what may be tried of it, and what the bank says twice or has no room for
@@ -286,7 +285,6 @@ def evolve(
     merges = _merge_duplicates(counted, trial.router(counted))
     new, rows = try_all(counted, merges[:config.max_new_skills] + asked, trial, spare)
     new, more = _settled(new, games, trial) # What is like others that helped need not wait
-    # What it is worth
     report = played(play, new, games.report) if games.report else []
     record = _settings_of(trial) | diagnosis | _outcome(counted, new, rows, report)
     return new, record | dict(verdicts=verdicts + more)

@@ -4,20 +4,18 @@
 
 # %% auto #0
 __all__ = ['MARGIN', 'on_trial', 'put_on_probation', 'TrialRetriever', 'draw_trials', 'count_trials', 'Effect', 'measured_effect',
-           'form', 'effects_by_form', 'settle_trials', 'touched', 'Trial', 'duplicates', 'entry', 'refused_as',
-           'consider']
+           'form', 'effects_by_form', 'settle_trials', 'touched', 'Trial', 'entry', 'refused_as', 'consider']
 
 # %% ../../nbs/482_skills.trials.ipynb #a3c5db0d
 import random, re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations
 from statistics import NormalDist
 from ..config import EvolutionConfig
 from ..gate import gate
 from .bank import Entry, Mistake, Proposal, Skill, SkillBank
-from .consolidation import fact_words, facts, normal, rank_by_support, similarity
+from .consolidation import duplicates, fact_words, normal
 from .embedding import stem
 from .entries import PROBATION, current_entries
 from .retrieval import Retrieved, Retriever, advice, render
@@ -362,24 +360,6 @@ def _rejection_reason(
         return ''
     return f'general needs episodes of two categories that speak for it, and has {len(about)}'
 
-# %% ../../nbs/482_skills.trials.ipynb #57cff5e2
-def duplicates(
-    bank:SkillBank,
-    near:float=.9, # Cosine above which sentences with the same facts are one
-    router:Callable|None=None, # Of their world, for the words that are facts
-    id:str='', # Of the entry that is one of each pair; '' for any
-)->list[tuple[str, str]]: # Pairs of ids, the better supported first
-    "Active skills and mistakes, or on probation, that say the same"
-    pool = rank_by_support(current_entries(bank))
-    words = fact_words(pool, router)
-    about = [(type(o), facts(advice(o), words)) for o in pool]
-    pairs = [(i, j) for i, j in combinations(range(len(pool)), 2)
-             if about[i] == about[j] and (not id or id in (pool[i].id, pool[j].id))]
-    if not pairs:
-        return []
-    like = similarity(pool, pool)
-    return [(pool[i].id, pool[j].id) for i, j in pairs if like[i, j] > near]
-
 # %% ../../nbs/482_skills.trials.ipynb #aa48df18
 def _said(o:object)->str: # '' if it is no text
     "What `o` advises"
@@ -422,10 +402,6 @@ def _carry_out(bank:SkillBank, proposal:Proposal, trial:Trial)->tuple: # (bank o
     return new, item, reason
 
 # %% ../../nbs/482_skills.trials.ipynb #7c182cd9
-def _too_few(games:list)->str:
-    "That so few `games` cannot decide"
-    return f'only {len(games)} games would show it' if games else 'no game would show it'
-
 def _run_stages(
     bank:SkillBank,
     new:SkillBank, # With the change
@@ -439,7 +415,7 @@ def _run_stages(
     how = dict(alpha=alpha, interims=trial.config.interims)
     for name, stage in plan.items():
         if stage.luck() > alpha and (name == 'gate' or not grows):
-            return _too_few(stage.games)
+            return f'only {len(stage.games)} games would show it' if stage.games else 'no game would show it'
         margin, games = stage.margin, stage.games
         v = gate(bank, new, trial.play, games, trial.used, margin=margin, **how)
         ids = [g.id for g in games[:v.n + v.not_counted]]
