@@ -29,7 +29,7 @@ def evolved(suite, policy, config, rounds):
 
 def describe(suite, first, last, records):
     "Print what each round kept and refused"
-    print(f'{suite.name}: {len(first)} entries → {len(last)}')
+    print(f'{suite.name}: {len(first.items())} entries → {len(last.items())}')
     for i, record in enumerate(records):
         kept, refused = len(record['kept']), len(record['refused'])
         print(f'  round {i}: weak {record["weak"]}, kept {kept}, refused {refused}')

@@ -19,7 +19,7 @@ from skillrl.evaluate import over_seeds
 from skillrl.stats import wilson
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import RoundGames, evolve, try_all
-from skillrl.skills.proposals import Trial, consider
+from skillrl.skills.trials import Trial, consider
 from skillrl.skills.retrieval import Retrieved
 from skillrl.tables import Table
 from skillrl.trajectory import Step, Trajectory

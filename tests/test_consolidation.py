@@ -9,7 +9,14 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.bank import count_episode, Mistake, Proposal, retire, Skill, SkillBank
 from skillrl.skills import consolidation
-from skillrl.skills.consolidation import (contradict, fact_words, facts, similarity, subject, support)
+from skillrl.skills.consolidation import (
+    _contradict,
+    fact_words,
+    facts,
+    similarity,
+    subject,
+    support,
+)
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.retrieval import advice
 from skillrl.store import data_path
@@ -106,7 +113,7 @@ def test_what_is_left_is_not_alike(seed):
         for j in range(i)
         if like[i, j] > 0.9 and isinstance(items[i], Mistake) == isinstance(items[j], Mistake)
     ]
-    assert all(contradict(told[i], told[j]) for i, j in alike)
+    assert all(_contradict(told[i], told[j]) for i, j in alike)
     assert len({o.id for o in bank.items()}) == len(bank.items()) < len(heap(seed))/3
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from skillrl.envs.alfworld.teacher import AlfworldReader
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
-from skillrl.skills.distillation import UNKNOWN, OfflineTeacher, distill, direct
+from skillrl.skills.distillation import UNKNOWN, OfflineTeacher, distill, _direct
 from skillrl.skills.evidence import EpisodeReader, claims, visits_of
 from skillrl.trajectory import Step, Trajectory
 
@@ -56,7 +56,7 @@ def test_a_place_is_a_short_name():
 @pytest.mark.parametrize('kind', [EpisodeReader, AlfworldReader])
 def test_an_empty_episode_says_nothing(kind):
     nothing = Trajectory('t', 'put some mug in desk', 'pick')
-    assert OfflineTeacher(kind()).distill([nothing]) == [] and direct(nothing, kind().refused) == []
+    assert OfflineTeacher(kind()).distill([nothing]) == [] and _direct(nothing, kind().refused) == []
 
 def test_without_the_grammar_the_places_are_as_true():
     trajs = [play_expert(g, max_steps=25) for g in house.games('collect', 6)]

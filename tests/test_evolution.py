@@ -12,9 +12,10 @@ from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.gate import assert_fresh, boundary, gate, GATE_RULES, interim_analysis, spending
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)
-from skillrl.skills.evolution import (RoundGames, adopt, evolve, keep_apart, least_useful, make_room,
-                                      merge_duplicates, try_all, weak_categories, with_counts)
-from skillrl.skills.proposals import Trial, consider, duplicates, interim_plan, refused_as, touched
+from skillrl.skills.evolution import (RoundGames, _adopt, evolve, _keep_apart, _least_useful, _make_room,
+                                      _merge_duplicates, try_all, weak_categories, with_counts)
+from skillrl.skills.consolidation import duplicates
+from skillrl.skills.trials import Trial, consider, _interim_plan, refused_as, touched
 from skillrl.skills.retrieval import Retrieved, Retriever, render
 from skillrl.stats import paired_bound, sign_test, wilson
 from skillrl.trajectory import Step, Trajectory
@@ -388,11 +389,11 @@ def test_the_least_useful_goes_first_and_the_young_and_the_unproven_stay():
     bank = grown(4)
     bank.get('cool_002').stats = dict(retrieved=0, wins=0, losses=0, rounds=3)
     bank.get('cool_003').stats = dict(retrieved=5, wins=0, losses=5, rounds=9)
-    assert [o.id for o in least_useful(bank)] == ['cool_002', 'cool_004', 'cool_001']
-    assert make_room(bank, 1) == []
-    assert [p.ids for p in make_room(bank, 1, 4)] == [('cool_002',), ('cool_004',)]
+    assert [o.id for o in _least_useful(bank)] == ['cool_002', 'cool_004', 'cool_001']
+    assert _make_room(bank, 1) == []
+    assert [p.ids for p in _make_room(bank, 1, 4)] == [('cool_002',), ('cool_004',)]
     bank.get('cool_002').stats = {}
-    assert [o.id for o in least_useful(bank)] == ['cool_004', 'cool_001']
+    assert [o.id for o in _least_useful(bank)] == ['cool_004', 'cool_001']
 
 CLOSE = 'Close the door behind you.'
 
@@ -454,7 +455,7 @@ def test_what_is_said_twice_is_merged():
     new, record = one_round(bank, Says(), {GOOD: .2, again: 0.})
     merged = [r for r in record['proposals'] if r['kind'] == 'merge']
     assert len(merged) == 1 and set(merged[0]['ids']) == {'cool_001', 'cool_002'}
-    assert merge_duplicates(bank_of('Look in drawer 1.', 'Look in drawer 2.')) == []
+    assert _merge_duplicates(bank_of('Look in drawer 1.', 'Look in drawer 2.')) == []
 
 # --- leaks ---
 
@@ -473,25 +474,25 @@ def test_no_game_is_used_twice():
     val, pool = games('val', 4), games('gate', 4)
     report = games('report', 4)
     old, leaked = [Trajectory('t', '', game=id) for id in ('old', pool[0].id)]
-    assert keep_apart(RoundGames(val, pool, report, [old], ['test/0'])) == {g.id for g in val} | {'old'}
+    assert _keep_apart(RoundGames(val, pool, report, [old], ['test/0'])) == {g.id for g in val} | {'old'}
     cases = [(RoundGames(val, val[:1], report), 'made from'),
              (RoundGames(val, pool, pool[:1]), 'chosen by'),
              (RoundGames(val, pool, val[:1]), 'chosen by'),
              (RoundGames(val, pool, report, [leaked]), 'made from')]
     for some, said in cases:
         with pytest.raises(ValueError, match=said):
-            keep_apart(some)
+            _keep_apart(some)
 
 def test_what_was_seen_since_the_last_round_is_no_gate_game_and_no_test_game():
     val, pool = games('val', 2), games('gate', 4)
     seen = [Trajectory('t', '', game=g.id) for g in [*val, *games('played', 3), pool[0]]]
-    assert keep_apart(RoundGames([], pool, seen=seen[:-1])) == {t.game for t in seen[:-1]}
+    assert _keep_apart(RoundGames([], pool, seen=seen[:-1])) == {t.game for t in seen[:-1]}
     with pytest.raises(ValueError, match='made from'):
-        keep_apart(RoundGames([], pool, seen=seen))
+        _keep_apart(RoundGames([], pool, seen=seen))
     with pytest.raises(ValueError, match='chosen by'):
-        keep_apart(RoundGames([], [], pool, seen=seen))
+        _keep_apart(RoundGames([], [], pool, seen=seen))
     with pytest.raises(ValueError, match='played/cool/2.*held out for the final test'):
-        keep_apart(RoundGames([], pool, seen=seen[:-1], held_out=['played/cool/2']))
+        _keep_apart(RoundGames([], pool, seen=seen[:-1], held_out=['played/cool/2']))
 
 def test_splits_of_a_household_do_not_meet():
     suite = HouseholdSuite(Household('train-004'))
@@ -565,7 +566,7 @@ def test_with_the_real_retriever_only_prompts_that_change_are_played():
     pool, thing = house.games('gate', 12), house.goals['cool'][0][0].thing
     new, item = add(house.hint(thing)).apply(bank)
     build = partial(Retriever, router=world('alfworld').router)
-    plan = interim_plan(bank, new, item.id, Trial(None, pool, [], build_retriever=build))
+    plan = _interim_plan(bank, new, item.id, Trial(None, pool, [], build_retriever=build))
     shown = {g.id for g in touched(bank, new, pool, build)}
     assert {g.goal.thing for g in plan['gate'].games} == {thing}
     assert {g.id for stage in plan.values() for g in stage.games} <= shown
@@ -583,12 +584,12 @@ def test_an_addition_may_lose_as_little_as_its_games_can_vouch_for():
             found.scores = {o.id: 1. if category == 'cool' else .1 for o in found.task_specific}
             return found
     def margin(n):
-        plan = interim_plan(bank, new, item.id, trial(None, games('gate', n), [], retriever=Half), alpha=.1)
+        plan = _interim_plan(bank, new, item.id, trial(None, games('gate', n), [], retriever=Half), alpha=.1)
         return plan['non_inferiority'].margin
     assert margin(4) == .1 and margin(64) == .05 and .05 < margin(14) < .1
 
 def test_adopting_nothing_changes_nothing():
-    assert adopt(bank_of(IDLE), [], []) == bank_of(IDLE)
+    assert _adopt(bank_of(IDLE), [], []) == bank_of(IDLE)
 
 def test_fresh_games_pass():
     assert assert_fresh(games('gate', 2), ['val/cool/0']) is None

@@ -9,8 +9,8 @@ from skillrl.envs.base import world
 from skillrl.evaluate import evaluate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, version_path, versions
 from skillrl.skills.distillation import distill
-from skillrl.skills.evolution import merge_duplicates
-from skillrl.skills.proposals import Trial, consider
+from skillrl.skills.evolution import _merge_duplicates
+from skillrl.skills.trials import Trial, consider
 from skillrl.skills.trials import settle_trials
 from skillrl.store import JsonlLog
 from skillrl.training import change
@@ -62,7 +62,7 @@ MERGED = {('active', 'probation'): 'active', ('probation', 'active'): 'active', 
 def test_what_is_said_twice_is_active_if_it_was_active_once(statuses, merged):
     bank = entry(statuses[0])
     bank.add(replace(entry(statuses[1]).items()[0], skill_id='cool_002'))
-    proposal, = merge_duplicates(bank)
+    proposal, = _merge_duplicates(bank)
     assert proposal.item.status == merged
 
 # --- commands ---

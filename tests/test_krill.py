@@ -363,7 +363,7 @@ def test_a_server_knows_the_games_its_own_client_asks_for(world):
 def test_a_remote_game_carries_what_the_gate_needs():
     from skillrl.envs.alfworld.router import ROUTER
     from skillrl.skills.bank import Skill, SkillBank
-    from skillrl.skills.proposals import touched
+    from skillrl.skills.trials import touched
     from skillrl.skills.retrieval import Retriever
     suite, bank = HouseholdSuite(Household('maple')), SkillBank()
     bank.add(Skill('cool_001', 'Cool it', 'Open the fridge first.', 'Always.', category='cool'))

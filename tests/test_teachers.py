@@ -18,7 +18,7 @@ from skillrl.builders import build_teacher
 from skillrl.skills.guard import RejectedLog, as_data, _example_in, rejected_table
 from skillrl.config import EvolutionConfig
 from skillrl.skills.evolution import RoundGames, evolve
-from skillrl.skills.questions import MISTAKE, SCHEMAS, SKILL, Question, case, prompt
+from skillrl.skills.questions import MISTAKE, _SCHEMAS, SKILL, Question, case, prompt
 from skillrl.skills.retrieval import Retriever, render
 from skillrl.skills.teachers import LLMTeacher
 from skillrl.store import JsonlLog
@@ -592,12 +592,12 @@ def test_a_server_without_schemas_is_read_as_before_and_asked_once_in_vain():
         assert len(behind(server).distill([episode(1), episode(2, won=False)])) == 3
         assert sum('response_format' in r['body'] for r in server.requests) == 1 and server.count == 4
 
-@pytest.mark.parametrize('kind', SCHEMAS)
+@pytest.mark.parametrize('kind', _SCHEMAS)
 def test_every_prompt_has_an_example_that_is_not_taken_for_an_answer(kind):
     shown = _example_in(prompt(kind))
     assert isinstance(shown, list)
     assert shown
-    assert all(o.keys() <= SCHEMAS[kind]['properties'].keys() for o in shown)
+    assert all(o.keys() <= _SCHEMAS[kind]['properties'].keys() for o in shown)
     took = []
     q = Question(
         kind,

@@ -10,7 +10,7 @@ from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.retrieval import Retriever, advice
-from skillrl.skills.trials import (Effect, draw_trials, effects_by_form, known_effect, on_trial,
+from skillrl.skills.trials import (Effect, draw_trials, effects_by_form, _known_effect, on_trial,
                                    put_on_probation, settle_trials)
 from skillrl.trajectory import Trajectory
 
@@ -161,7 +161,7 @@ def test_three_others_of_a_form_vouch_for_a_fourth_and_nobody_for_itself():
 @pytest.mark.parametrize('mean, vouched', [(.23, False), (.24, True)])
 def test_a_form_vouches_at_a_tenth_of_alpha(mean, vouched):
     "The mean of three has the deviation .1: at .01 its lower bound is 2.33 of these below, at .1 only 1.28"
-    assert known_effect(None, [Effect(mean, .03)]*3, .1).vouched is vouched
+    assert _known_effect(None, [Effect(mean, .03)]*3, .1).vouched is vouched
 
 @pytest.mark.parametrize('groups, status', [(23, 'probation'), (24, 'retired')])
 def test_so_many_groups_without_an_effect_are_enough(groups, status):
@@ -171,6 +171,6 @@ def test_so_many_groups_without_an_effect_are_enough(groups, status):
 def test_a_form_that_is_vouched_for_has_to_help_the_next_in_two_of_three_cases(mean, status):
     "Where effects lie .4 from their mean the next has the deviation .41, and a third lies .43*.41 below"
     others = [Effect(mean + .4, 1e-6), Effect(mean - .4, 1e-6)]*20
-    assert known_effect(None, others, .1).vouched
+    assert _known_effect(None, others, .1).vouched
     settled, _ = settle_trials(tried(), {'look for _ in _': others}, ROUTER)
     assert settled.items()[0].status == status

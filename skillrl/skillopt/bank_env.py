@@ -25,7 +25,7 @@ from .gate import Decision, paired, trial
 from .prompts import sections
 from ..skills.bank import SkillBank
 from ..skills.document import as_line, bank_to_document, document_to_bank, section_heading
-from ..skills.proposals import touched
+from ..skills.trials import touched
 from ..skills.retrieval import advice
 from ..skills.skill_md import rule_problems
 from ..skills.skill_text import split_text
