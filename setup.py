@@ -15,8 +15,8 @@ setup(
     name=cfg['lib_name'], version=cfg['version'], description=cfg['description'], keywords=words('keywords'),
     author=cfg['author'], license=cfg['license'].upper(), url=cfg['git_url'] or None,
     long_description=(here/'README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',
-    # data/ and configs/ lie beside the library in a clone and inside it in a wheel; `skillrl.store.data_path` and
-    # `skillrl.config.shipped_config` know both places
+    # data/ and configs/ lie beside the library in a clone and inside it in a wheel; `skillrl.core.store.data_path` and
+    # `skillrl.core.config.shipped_config` know both places
     packages=[*find_packages(include=[lib, f'{lib}.*']), f'{lib}.data', f'{lib}.configs'],
     package_dir={lib: lib, f'{lib}.data': 'data', f'{lib}.configs': 'configs'},
     package_data={f'{lib}.data': ['*', '*/*', '*/*/*'], f'{lib}.configs': ['*.yaml']},

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 from openenv import GenericEnvClient
 from skillrl.envs.base import world, world_names
-from skillrl.envs.openenv import serve_openenv
+from skillrl.serve.openenv import serve_openenv
 
 EPISODES = 5
 

@@ -10,12 +10,12 @@ import argparse
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from skillrl.config import SkillRLConfig
-from skillrl.evaluate import paired_counts
-from skillrl.stats import paired_interval, wilson
-from skillrl.store import JsonlLog, write_json
+from skillrl.core.config import SkillRLConfig
+from skillrl.training.evaluate import paired_counts
+from skillrl.core.stats import paired_interval, wilson
+from skillrl.core.store import JsonlLog, write_json
 from skillrl.training.pipeline import train
-from skillrl.trajectory import Trajectory
+from skillrl.core.trajectory import Trajectory
 
 ARMS = {'full': {},
         'no hierarchy': {'retrieval.top_k_general': 0},

@@ -12,16 +12,16 @@ changes it, if held-out success falls (95 % interval of consolidated minus raw r
 reading 100 trajectories at once takes over 2 s."""
 import argparse, sys, time
 import numpy as np
-from skillrl.config import SkillRLConfig
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
-from skillrl.evaluate import compare, evaluate, paired_difference
+from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import SkillBank, with_id
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.consolidation import bag_of_words, consolidate
 from skillrl.skills.embedding import TfidfEncoder
 from skillrl.skills.retrieval import advice
-from skillrl.builders import build_policy, build_episodes, play_episodes, derive_seed
+from skillrl.training.builders import build_policy, build_episodes, play_episodes, derive_seed
 
 MIX = dict(pick=32, pick_two=19, clean=13, cool=13, heat=13, look=10)
 

@@ -7,11 +7,11 @@ with the gate on, the same unseen test games are played with the first bank and 
 category and what each round kept and refused; exits 1 if the four missing categories together did not rise.
 """
 import argparse, sys
-from skillrl.builders import build_episodes, build_policy, derive_seed
-from skillrl.config import SkillRLConfig
+from skillrl.training.builders import build_episodes, build_policy, derive_seed
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank
-from skillrl.evaluate import compare, evaluate, paired_difference
+from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.training.change import evolve_bank
 from skillrl.training.phases import collect_games
 

@@ -14,15 +14,15 @@ from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
-from skillrl import cli
-from skillrl.config import SkillRLConfig
-from skillrl.formats import load_trajectories, save_trajectories
-from skillrl.runfolder import RunFolder
+from skillrl.cli import main as cli
+from skillrl.core.config import SkillRLConfig
+from skillrl.core.formats import load_trajectories, save_trajectories
+from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import SkillBank, version_path
 from skillrl.skills.skill_md import to_skill_md
-from skillrl.store import JsonlLog, data_path, to_json
-from skillrl.tables import Table
-from skillrl.viewers.bank import checked_round, evolution_table, round_table, version_table
+from skillrl.core.store import JsonlLog, data_path, to_json
+from skillrl.core.tables import Table
+from skillrl.viewers.bank_view import checked_round, evolution_table, round_table, version_table
 from skillrl.viewers.report import finals
 from skillrl.viewers.watch import SECTIONS, RunPage
 

@@ -13,16 +13,16 @@ reported for the chosen bank is compared with the true one. Exits 1 if a promise
 """
 import argparse, random, sys
 from types import SimpleNamespace
-from skillrl.config import EvolutionConfig
+from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.scene import CATEGORIES
-from skillrl.evaluate import over_seeds
-from skillrl.stats import wilson
+from skillrl.training.evaluate import over_seeds
+from skillrl.core.stats import wilson
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import RoundGames, evolve, try_all
 from skillrl.skills.trials import Trial, consider
 from skillrl.skills.retrieval import Retrieved
-from skillrl.tables import Table
-from skillrl.trajectory import Step, Trajectory
+from skillrl.core.tables import Table
+from skillrl.core.trajectory import Step, Trajectory
 
 DEFAULT, MARGIN = EvolutionConfig(gate='sign'), .1
 ALPHA, LIMITS = DEFAULT.alpha, sorted({DEFAULT.gate_tasks, 64})

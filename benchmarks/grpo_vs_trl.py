@@ -17,16 +17,16 @@ os.environ['TRL_EXPERIMENTAL_SILENCE'] = '1'
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from skillrl.agent import Limits, rollout
-from skillrl.builders import build_episodes, build_teacher
-from skillrl.config import SkillRLConfig
+from skillrl.agent.episode import Limits, rollout
+from skillrl.training.builders import build_episodes, build_teacher
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.llm.head import chunked_logps
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import quietly
 from skillrl.llm.prefixes import prefix_tree, share_prefixes
 from skillrl.skills.distillation import distill
-from skillrl.store import data_path
+from skillrl.core.store import data_path
 from skillrl.training.phases import collect_games, draw_groups
 from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play, scored_rows
 

@@ -9,9 +9,9 @@ if a hostile sentence is active in the end or a useful one is gone.
 """
 import argparse, sys
 from dataclasses import replace
-from skillrl.agent import rollout
-from skillrl.builders import build_policy, derive_seed, rollout_limits
-from skillrl.config import SkillRLConfig
+from skillrl.agent.episode import rollout
+from skillrl.training.builders import build_policy, derive_seed, rollout_limits
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.skills.bank import Mistake, Proposal, Skill
 from skillrl.skills.consolidation import normal

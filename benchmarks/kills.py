@@ -63,7 +63,7 @@ def files(folder):
 
 def run(settings, folder, step=None):
     "The whole loop in `folder`, or what is left of it"
-    from skillrl.config import SkillRLConfig
+    from skillrl.core.config import SkillRLConfig
     from skillrl.training.pipeline import train
     resume = (Path(folder)/'config.json').exists()
     train(None if resume else SkillRLConfig().merged(settings), folder, resume, step)
@@ -113,7 +113,7 @@ def killed(settings, times, root, rng):
 
 def images(settings, root):
     "The files of a run, its commits, and what power cuts at each leave: (commits done, folder)"
-    from skillrl.store import read_json
+    from skillrl.core.store import read_json
     cuts, number = {}, count()
     done, seen = [0], [None]
 

@@ -26,19 +26,19 @@ from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from skillrl.builders import build_episodes, build_policy, build_teacher, derive_seed, rollout_limits
-from skillrl.config import SkillRLConfig
+from skillrl.training.builders import build_episodes, build_policy, build_teacher, derive_seed, rollout_limits
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.envs.suite import row_name
-from skillrl.evaluate import compare, evaluate
-from skillrl.runfolder import RunFolder
+from skillrl.training.evaluate import compare, evaluate
+from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import SkillBank, version_path, versions
 from skillrl.skills.distillation import distill
-from skillrl.stats import clustered_gain, clustered_rate
-from skillrl.store import JsonlLog, atomic_write, read_json
+from skillrl.core.stats import clustered_gain, clustered_rate
+from skillrl.core.store import JsonlLog, atomic_write, read_json
 from skillrl.training.phases import collect_games, demonstrations, draw_groups, fine_tune
 from skillrl.training.pipeline import MAKES, Pipeline, train
-from skillrl.trajectory import Trajectory
+from skillrl.core.trajectory import Trajectory
 
 @dataclass
 class Setting:

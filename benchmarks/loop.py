@@ -14,14 +14,14 @@ from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from skillrl.builders import build_retriever
-from skillrl.config import SkillRLConfig
+from skillrl.training.builders import build_retriever
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.suite import row_name
 from skillrl.skills.bank import SkillBank, version_path
-from skillrl.runfolder import RunFolder
-from skillrl.store import JsonlLog, atomic_write
+from skillrl.core.runfolder import RunFolder
+from skillrl.core.store import JsonlLog, atomic_write
 from skillrl.training.pipeline import CONDITIONS, MAKES, Pipeline, train
-from skillrl.trajectory import Trajectory
+from skillrl.core.trajectory import Trajectory
 
 def run(seed, folder):
     "One default run"

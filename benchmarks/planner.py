@@ -67,7 +67,7 @@ def build(case, held):
 
 def scored(prompt_tokens, reply_tokens, rng):
     "A row of random tokens to learn from"
-    from skillrl.agent import StepRow
+    from skillrl.agent.episode import StepRow
     from skillrl.training.rl import ScoredRow
     def ids(n):
         return [rng.randrange(3, 10_000) for _ in range(n)]
@@ -88,7 +88,7 @@ def shorter_rows(batch, updates):
 
 def learning(policy, held, batch, updates):
     "A step of GRPO on `batch`, after some on others; the reference is a copy, or the adapter switched off"
-    from skillrl.config import RLConfig
+    from skillrl.core.config import RLConfig
     from skillrl.training.rl import GRPOTrainer
     class Base:
         def logps(self, *args, **kw):

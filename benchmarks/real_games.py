@@ -23,22 +23,22 @@ from pathlib import Path
 from tempfile import mkdtemp
 sys.path.insert(0, str(Path(__file__).parents[1]/'tools'))
 from mixture import Mixture
-from skillrl.builders import build_episodes, play_episodes, rollout_limits
-from skillrl.config import SkillRLConfig
+from skillrl.training.builders import build_episodes, play_episodes, rollout_limits
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import likelihood
 from skillrl.envs.alfworld.notes import kind, read_goal
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.alfworld.suites import FolderSuite
 from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.envs.base import world
-from skillrl.evaluate import evaluate
+from skillrl.training.evaluate import evaluate
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import threads
 from skillrl.skills.trials import count_trials, put_on_probation, settle_trials
-from skillrl.store import data_path, write_json
+from skillrl.core.store import data_path, write_json
 from skillrl.training.phases import collect_games, trial_group, trial_trajectory
 from skillrl.training.sft import FullOptions, full_sft
-from skillrl.trajectory import rate_of_tries, success_rate
+from skillrl.core.trajectory import rate_of_tries, success_rate
 
 LEARNT = 'collect', 'train', 'val', 'gate', 'report' # Shares of the training games; all are learnt from here
 MODES = {'free': {}, 'admissible': {'agent.decode': 'admissible'},

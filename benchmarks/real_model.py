@@ -17,20 +17,20 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
 from real_games import training_games
-from skillrl.agent import demonstrate
-from skillrl.builders import build_episodes, build_lora_options, rollout_limits
-from skillrl.config import SkillRLConfig
+from skillrl.agent.episode import demonstrate
+from skillrl.training.builders import build_episodes, build_lora_options, rollout_limits
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import FolderSuite
 from skillrl.envs.base import world
-from skillrl.evaluate import evaluate
+from skillrl.training.evaluate import evaluate
 from skillrl.llm.adapter import load_policy, new_adapter
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import Placement, threads
-from skillrl.models import find_model
-from skillrl.store import read_json, write_json
+from skillrl.llm.models import find_model
+from skillrl.core.store import read_json, write_json
 from skillrl.training.phases import train_in_suite
 from skillrl.training.sft import FullOptions, encode_rows, full_sft
-from skillrl.trajectory import success_rate
+from skillrl.core.trajectory import success_rate
 
 PLACE = Placement('cpu', 'bfloat16') # The weights themselves have 32 bits
 BATCH = 8

@@ -26,7 +26,7 @@ import skillrl.envs.webshop.router as webshop
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.embedding import Idf, TfidfEncoder, VectorIndex, _frame, stems, terms, _words_and_pairs
 from skillrl.skills.retrieval import Retriever, official_block
-from skillrl.formats import load_memories
+from skillrl.core.formats import load_memories
 
 ROUTERS = dict(alfworld=alfworld.ROUTER, webshop=webshop.ROUTER, search=search.ROUTER)
 MEMORIES = {

@@ -10,9 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from skillrl.config import SkillRLConfig
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.envs.krill import ASK, BODY, SESSION, RemoteEnv, step_answer
+from skillrl.serve.krill import ASK, BODY, SESSION, RemoteEnv, step_answer
 from skillrl.envs.search.retrieve import RemoteLibrary
 
 CLIENTS, REQUESTS = 32, 10_000
@@ -23,7 +23,7 @@ GROWTH_TARGET = 2.    # MB between two rounds of equal length
 SESSIONS, IDLE = 1024, 3 # Of the server
 GAMES = 3             # Of each client
 LEAVE, RESUME = .03, .05 # Chances after a step
-RUN = [sys.executable, '-c', 'from skillrl.cli import main; raise SystemExit(main())', 'serve']
+RUN = [sys.executable, '-c', 'from skillrl.cli.main import main; raise SystemExit(main())', 'serve']
 
 class Report:
     "Lines with a verdict each"

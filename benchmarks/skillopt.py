@@ -24,9 +24,9 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
 from skillrl import SkillOptConfig, SkillOptTrainer
-from skillrl.envs import ruleworld
-from skillrl.evaluate import over_seeds
-from skillrl.tables import Table
+from skillrl.skillopt import ruleworld
+from skillrl.training.evaluate import over_seeds
+from skillrl.core.tables import Table
 from skillopt_peers import EDITS, Counted, row, world_of
 
 RULES = [(1, .6, .85), (1, .8, .85), (2, .6, .85), (2, .8, .85), (1, .9, .7)] # K, Q, H

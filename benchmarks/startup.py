@@ -21,7 +21,7 @@ def best(*args, tries=7):
 
 def command(*words):
     "What runs `skillrl` with these words"
-    return '-c', f'import sys; from skillrl.cli import main; sys.exit(main({list(words)}))'
+    return '-c', f'import sys; from skillrl.cli.main import main; sys.exit(main({list(words)}))'
 
 def make_bank(path):
     skills = [Skill(f'gen_{i:03}', f'Skill {i}', f'Look for mug in cabinet {i}.', 'a mug is needed')

@@ -11,11 +11,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]/'tests'))
 from faults import FaultServer, said, slow
-from skillrl.config import SkillRLConfig
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.envs.alfworld.teacher import alfworld_bank as distill
-from skillrl.builders import build_policy
+from skillrl.training.builders import build_policy
 from skillrl.training.phases import collect_games
 
 RATIO, SECONDS = 8, 2.

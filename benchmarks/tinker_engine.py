@@ -15,8 +15,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from safetensors.torch import load_file
-from skillrl.agent import Episode
-from skillrl.config import RLConfig
+from skillrl.agent.episode import Episode
+from skillrl.core.config import RLConfig
 from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer

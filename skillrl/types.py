@@ -9,7 +9,7 @@ __all__ = ['RolloutResult']
 import math
 from dataclasses import dataclass, field, fields
 from fastcore.basics import patch
-from .tables import clip
+from .core.tables import clip
 
 # %% ../nbs/230_types.ipynb #6e9360cd
 @dataclass(repr=False)

@@ -4,9 +4,9 @@ from contextlib import suppress
 
 PROGRAM = '''
 import json, os, signal, sys
-from skillrl.builders import build_policy
-from skillrl.cli import main
-from skillrl.config import SkillRLConfig
+from skillrl.training.builders import build_policy
+from skillrl.cli.main import main
+from skillrl.core.config import SkillRLConfig
 import matplotlib.pyplot, skillrl.training.pipeline
 build_policy(SkillRLConfig())
 

@@ -2,10 +2,10 @@
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from skillrl.config import SkillRLConfig
-from skillrl.store import JsonlLog, read_json
+from skillrl.core.config import SkillRLConfig
+from skillrl.core.store import JsonlLog, read_json
 from skillrl.training.pipeline import train
-from skillrl.trajectory import Step, Trajectory
+from skillrl.core.trajectory import Step, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parents[1]/'benchmarks'))
 import ablation

@@ -3,9 +3,9 @@ import json
 from pathlib import Path
 import pytest, torch
 import transformers as tf
-from skillrl.agent import StepRow
-from skillrl.builders import build_rl_policy
-from skillrl.config import RLConfig, SkillRLConfig
+from skillrl.agent.episode import StepRow
+from skillrl.training.builders import build_rl_policy
+from skillrl.core.config import RLConfig, SkillRLConfig
 from skillrl.llm.adapter import AdapterPolicy, LoraOptions, load_base, load_policy, merge_adapter, new_adapter
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import Placement

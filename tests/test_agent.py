@@ -2,10 +2,10 @@
 import random, re, time
 from collections import namedtuple
 import pytest
-from skillrl.agent import (Episode, EpisodeError, Limits, PromptContext, build_messages, demonstrate, rollout,
-                           step_messages)
-from skillrl.config import AgentConfig
-from skillrl.contract import CONTRACT, parse_reply, write_reply
+from skillrl.agent.episode import (Episode, EpisodeError, Limits, PromptContext, build_messages,
+    demonstrate, rollout, step_messages)
+from skillrl.core.config import AgentConfig
+from skillrl.agent.contract import CONTRACT, parse_reply, write_reply
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import Game, Goal, build_scene
 from skillrl.envs.base import TextEnv, world

@@ -3,7 +3,7 @@
 import json, os, shutil, sys
 import pytest
 from faults import FaultServer, error, said
-from skillrl.cli import main
+from skillrl.cli.main import main
 from skillrl.llm.command import CommandChat
 
 # Sends what came on stdin to a model and nothing else, as agent programs do; `SKILL.md` it never opens

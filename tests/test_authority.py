@@ -4,13 +4,13 @@ import json, re, shlex, signal, sys, time
 from dataclasses import fields
 from pathlib import Path
 import pytest
-from skillrl.cli import main
-from skillrl.commands.jobs import said_again
-from skillrl.config import SkillRLConfig
-from skillrl.flags import Job
-from skillrl.runfolder import RunFolder
-from skillrl.skillopt.config import SkillOptConfig
-from skillrl.store import write_json
+from skillrl.cli.main import main
+from skillrl.cli.jobs import said_again
+from skillrl.core.config import SkillRLConfig
+from skillrl.cli.flags import Job
+from skillrl.core.runfolder import RunFolder
+from skillrl.skillopt.settings import SkillOptConfig
+from skillrl.core.store import write_json
 from skillrl.training.pipeline import train
 
 KEYS = 'POLICY', 'TEACHER', 'EMBEDDING', 'ENGINE'

@@ -7,10 +7,10 @@ from skillrl.llm.ledger import ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.command import NAME, CommandChat, _as_text, _quoted, check_files, lay_out
 from skillrl.llm.process import _Drain, run_command, safe_env
-from skillrl.envs.rollout import run_rollout
+from skillrl.skillopt.rollout import run_rollout
 from skillrl.skills.skill_md import check_skill_md
 from skillrl.skills.skill_text import split_text
-from skillrl.store import JsonlLog
+from skillrl.core.store import JsonlLog
 
 def ask(text='Where is the mug?', system='You keep house.'):
     return [dict(role='system', content=system), dict(role='user', content=text)]

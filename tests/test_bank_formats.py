@@ -4,7 +4,7 @@ from datetime import datetime
 from pathlib import Path
 import pytest
 from banks import counts, remove, skills
-from skillrl.cli import main
+from skillrl.cli.main import main
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.webshop import router as webshop
 from skillrl.skills.bank import (

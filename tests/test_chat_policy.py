@@ -4,13 +4,13 @@ Room for its reply, what it is asked and told, what is kept and paid, and when i
 import json, os, re, subprocess, sys
 import pytest
 from faults import FaultServer, said
-from skillrl.config import SkillRLConfig
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.llm.ledger import BudgetExceeded
-from skillrl import builders
-from skillrl.builders import build_episodes, build_policy, build_teacher, play_episodes
+from skillrl.training import builders
+from skillrl.training.builders import build_episodes, build_policy, build_teacher, play_episodes
 from skillrl.skills.bank import Skill, SkillBank
-from skillrl.store import data_path
+from skillrl.core.store import data_path
 
 KEY = 'Zq7-mug-and-spoon-0123456789'
 
@@ -66,7 +66,7 @@ def test_weights_keep_their_own_room():
 @pytest.fixture
 def skillrl(tmp_path, monkeypatch, capsys):
     "Runs a command in an empty folder; its exit status, what it printed, and what it printed to stderr"
-    from skillrl.cli import main
+    from skillrl.cli.main import main
     for name in ('XDG_CACHE_HOME', 'XDG_CONFIG_HOME'):
         monkeypatch.setenv(name, str(tmp_path/name))
     for name in ('OPENAI_API_KEY', 'SKILLRL_TEACHER_API_KEY', 'OPENAI_BASE_URL'):
@@ -97,7 +97,7 @@ def test_a_rollout_of_replies_without_an_action_stops(tmp_path):
     assert s.count == 8 and 'I would open the fridge.' in str(e.value)
 
 def test_eight_replies_decide_when_one_game_is_played_at_a_time():
-    from skillrl.agent import Limits, rollout
+    from skillrl.agent.episode import Limits, rollout
     refused = pytest.raises(RuntimeError, match='8 of the first 8 replies')
     with FaultServer(rest=said('I would open the fridge.')) as s, refused:
         suite = suites((c := config(s)).env)[0][0]
@@ -257,7 +257,7 @@ def test_room_for_skills_counts_what_is_shown():
 def test_demonstrations_show_skills_as_the_rollouts_do():
     "One builder for SFT, RL and evaluation"
     from skillrl.training.phases import demonstrations, sft_rows
-    from skillrl.builders import build_retriever
+    from skillrl.training.builders import build_retriever
     c = SkillRLConfig().merged({'sft.games': 1, 'agent.history_length': 2})
     suite = suites(c.env)[0][0]
     rows = demonstrations(suite, BANK, c)
@@ -315,7 +315,7 @@ def test_the_official_parser_is_reached_by_config():
     assert (t.steps[0].action, t.steps[0].ok, strict.steps[0].action) == ('go to fridge 1', True, '')
 
 def test_a_game_of_another_world_refuses_the_official_prompt():
-    from skillrl.agent import PromptContext, step_messages
+    from skillrl.agent.episode import PromptContext, step_messages
     from skillrl.envs.base import world
     official = SkillRLConfig().merged(OFFICIAL).agent
     shop = PromptContext('find me a mug', 'A shop.')

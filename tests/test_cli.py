@@ -6,14 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
-from skillrl.cli import COMMANDS, main, parser
-from skillrl.config import EnvConfig, EvolutionConfig, ModelConfig, RLConfig, SFTConfig, SkillRLConfig
+from skillrl.cli.main import COMMANDS, main, parser
+from skillrl.core.config import EnvConfig, EvolutionConfig, ModelConfig, RLConfig, SFTConfig, SkillRLConfig
 from skillrl.envs.alfworld.households import household
 from skillrl.skills.bank import SkillBank, version_path
-from skillrl.store import JsonlLog, data_path, read_json, write_json
+from skillrl.core.store import JsonlLog, data_path, read_json, write_json
 
 root = Path(__file__).parent.parent
-SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
+SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli.main import main; sys.exit(main())']
 SMALL = dict(
     env=dict(episodes=3, test_tasks=3, max_steps=6),
     sft=dict(games=3, steps=2),
@@ -218,7 +218,7 @@ LINES = dict(
 @pytest.fixture
 def reads(monkeypatch):
     "Settings that were read after the config was made: section and field"
-    import skillrl.flags
+    import skillrl.cli.flags
 
     seen, on = set(), []
     for cls in (EnvConfig, ModelConfig, SFTConfig, RLConfig, EvolutionConfig):
@@ -230,21 +230,21 @@ def reads(monkeypatch):
             return old(self, name)
 
         monkeypatch.setattr(cls, '__getattribute__', get)
-    made = skillrl.flags.settings
+    made = skillrl.cli.flags.settings
 
     def settings(args):
         config = made(args)
         on.append(1)
         return config
 
-    monkeypatch.setattr(skillrl.flags, 'settings', settings)
+    monkeypatch.setattr(skillrl.cli.flags, 'settings', settings)
     return seen
 
 
 @pytest.mark.parametrize('name', LINES)
 def test_every_flag_that_is_offered_is_used(here, capsys, reads, name):
     "A flag is read by its command, and where it is a setting the setting is read as well"
-    from skillrl.flags import FLAGS
+    from skillrl.cli.flags import FLAGS
 
     if name == 'distill':
         assert main(['collect', '--episodes', '12', '--output', 't.json']) == 0
@@ -308,13 +308,13 @@ def test_version_is_said(capsys):
 
 
 def test_a_flag_beats_what_smoke_sets(here):
-    from skillrl.flags import settings
+    from skillrl.cli.flags import settings
 
     assert settings(parser().parse_args(['train', '--smoke', '--episodes', '8'])).env.episodes == 8
 
 
 def test_an_address_of_a_live_server_is_used_without_another_flag():
-    from skillrl.flags import settings
+    from skillrl.cli.flags import settings
 
     config = settings(parser().parse_args(['collect', '--url', 'http://127.0.0.1:9']))
     assert (config.env.mock, config.env.url) == (False, 'http://127.0.0.1:9')
@@ -480,7 +480,7 @@ def test_one_role_is_given_to_one_only(forms, capsys):
 
 # --- progress ---
 def test_elsewhere_than_on_a_terminal_a_line_comes_every_so_often():
-    from skillrl.flags import progress
+    from skillrl.cli.flags import progress
 
     log = io.StringIO()
     with progress(every=0.05, out=log) as step:
@@ -608,9 +608,8 @@ def test_inspect_counts_rejected_replies_with_their_reasons(zoo, capsys, monkeyp
 
 
 def test_inspect_of_a_policy_loads_nothing_heavy(zoo):
-    code = (
-        "import sys; from skillrl.cli import main; main(['inspect', 'policy']); print('loaded', *sys.modules)"
-    )
+    code = ("import sys; from skillrl.cli.main import main; "
+            "main(['inspect', 'policy']); print('loaded', *sys.modules)")
     out = subprocess.run(
         [sys.executable, '-c', code], cwd=zoo, capture_output=True, text=True, check=True
     ).stdout

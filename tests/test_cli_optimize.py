@@ -5,15 +5,15 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from unittest.mock import patch
 import pytest
 from faults import FaultServer, error, said
-from skillrl.cli import main, parser
-from skillrl.config import SkillRLConfig
-from skillrl.skillopt.config import SkillOptConfig
-from skillrl.commands.jobs import opt_settings
+from skillrl.cli.main import main, parser
+from skillrl.core.config import SkillRLConfig
+from skillrl.skillopt.settings import SkillOptConfig
+from skillrl.cli.jobs import opt_settings
 from skillrl.skills.bank import SkillBank, version_path
-from skillrl.runfolder import RunFolder
-from skillrl.store import data_path, read_json
+from skillrl.core.runfolder import RunFolder
+from skillrl.core.store import data_path, read_json
 
-SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli import main; sys.exit(main())']
+SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli.main import main; sys.exit(main())']
 KEY = 'wiring-7f3a9c51d2'
 
 
@@ -203,7 +203,7 @@ def test_what_was_not_measured_is_left_out(tmp_path):
 
 
 def test_inspect_of_a_run_loads_nothing_heavy(offline):
-    look = "import sys; from skillrl.cli import main; main(['inspect', 'runs/run-001'])"
+    look = "import sys; from skillrl.cli.main import main; main(['inspect', 'runs/run-001'])"
     code = f"{look}; print('loaded', *sys.modules)"
     out = subprocess.run(
         [sys.executable, '-c', code], cwd=offline[0], capture_output=True, text=True, check=True

@@ -3,7 +3,7 @@
 import json, os, re
 from pathlib import Path
 import pytest
-from skillrl.config import SkillRLConfig, load_config
+from skillrl.core.config import SkillRLConfig, load_config
 
 krill = {
     'sft': dict(learning_rate=1e-4, batch_size=16, epochs=3),
@@ -227,7 +227,7 @@ def test_azures_key_is_guarded_where_it_would_be_sent(keys):
 
 def test_a_path_that_ends_like_azure_gets_no_azure_key(monkeypatch):
     "The address is told by its host: by its last letters, a server anywhere got the key"
-    from skillrl.builders import build_teacher
+    from skillrl.training.builders import build_teacher
     for v in ('OPENAI_API_KEY', 'SKILLRL_TEACHER_API_KEY'):
         monkeypatch.delenv(v, raising=False)
     monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'azure-key-0123456789')
@@ -365,7 +365,7 @@ def test_krills_readme_config_is_taken_whole(write, config):
 def test_krills_readme_config_runs(write, tmp_path, monkeypatch):
     "Its models at a server here: one collects, one teaches, one embeds, and the weights learn"
     from faults import FaultServer, said, vectors
-    from skillrl.cli import main
+    from skillrl.cli.main import main
     skill = dict(
         title='Look first',
         principle='Look in closed places last.',
@@ -404,8 +404,8 @@ def test_krills_readme_config_runs(write, tmp_path, monkeypatch):
 def test_resuming_a_folder_sends_no_key_to_an_address_it_names(tmp_path, monkeypatch, capsys, who):
     "Nothing is sent and nothing in the folder changes; the message says how to go on"
     from faults import FaultServer
-    from skillrl.cli import main
-    from skillrl.runfolder import RunFolder
+    from skillrl.cli.main import main
+    from skillrl.core.runfolder import RunFolder
     monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'own'))
     monkeypatch.setenv(f'SKILLRL_{who.upper()}_API_KEY', 'k'*20)
     small = {

@@ -19,8 +19,8 @@ from skillrl.skills.consolidation import (
 )
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.retrieval import advice
-from skillrl.store import data_path
-from skillrl.trajectory import select
+from skillrl.core.store import data_path
+from skillrl.core.trajectory import select
 
 consolidate = partial(consolidation.consolidate, router=ROUTER)
 

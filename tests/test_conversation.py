@@ -2,13 +2,13 @@
 import random
 from types import SimpleNamespace
 import pytest, torch
-from skillrl.agent import Episode, Limits, StepRow, rollout
-from skillrl.config import AgentConfig, RLConfig, SkillRLConfig
-from skillrl.conversation import GrownPrompt, between
+from skillrl.agent.episode import Episode, Limits, StepRow, rollout
+from skillrl.core.config import AgentConfig, RLConfig, SkillRLConfig
+from skillrl.llm.conversation import GrownPrompt, between
 from skillrl.envs.base import world
 from skillrl.llm.local import Policy
 from skillrl.llm.prefixes import prefix_tree
-from skillrl.store import data_path
+from skillrl.core.store import data_path
 from skillrl.training.rl import GRPOTrainer, ScoredRow, minibatches
 
 APPENDED = AgentConfig(conversation='appended')

@@ -2,15 +2,15 @@
 import math, shutil
 import pytest, torch
 from torch.testing import assert_close
-from skillrl.config import SkillRLConfig
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.envs.base import world
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.skills.evolution import weak_categories
-from skillrl.gate import bound_of_wins, interim_analysis
-from skillrl.stats import wilson
-from skillrl.store import to_json
+from skillrl.core.gate import bound_of_wins, interim_analysis
+from skillrl.core.stats import wilson
+from skillrl.core.store import to_json
 from skillrl.training.grpo import clipped_objective, token_logps
 from skillrl.training.phases import draw_groups
 from skillrl.training.rl import TrainablePolicy

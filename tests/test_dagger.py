@@ -2,9 +2,9 @@
 import random
 from collections import Counter
 from dagger import RelabelOptions, numbered_words, relabel, renumber
-from skillrl.agent import Episode, StepRow
-from skillrl.builders import build_local_policy
-from skillrl.config import SkillRLConfig
+from skillrl.agent.episode import Episode, StepRow
+from skillrl.training.builders import build_local_policy
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.expert import AlfworldExpert, read_hints
 from skillrl.envs.alfworld.households import households

@@ -4,12 +4,12 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 import pytest
-from skillrl.cli import main
-from skillrl.formats import load_memories
-from skillrl.inspection import success_table
+from skillrl.cli.main import main
+from skillrl.core.formats import load_memories
+from skillrl.viewers.inspection import success_table
 from skillrl.skills.bank import SkillBank
-from skillrl.store import data_path
-from skillrl.trajectory import Step, Trajectory
+from skillrl.core.store import data_path
+from skillrl.core.trajectory import Step, Trajectory
 from skillrl.viewers.page import Replay
 
 sys.path.insert(0, str(Path(__file__).parents[1]/'benchmarks'))

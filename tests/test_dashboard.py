@@ -3,8 +3,8 @@ import json, re, shutil, time
 from html.parser import HTMLParser
 from pathlib import Path
 import pytest
-from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
-from skillrl.skillopt.config import SkillOptConfig
+from skillrl.skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
+from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.viewers.page import SkillDiff
 from skillrl.viewers.report import _score_in, _step_story, _why, describe_worth, finals, outcome_text

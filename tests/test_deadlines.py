@@ -5,8 +5,8 @@ from test_backends import over
 from faults import Answer, FaultServer, drips, error, said, slow
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
-from skillrl.store import JsonlLog
-from skillrl.concurrency import stoppable
+from skillrl.core.store import JsonlLog
+from skillrl.core.concurrency import stoppable
 
 def ask(text='Why was the mug not accepted?'):
     return [dict(role='user', content=text)]
@@ -108,7 +108,7 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.llm.command import CommandChat
-from skillrl.store import JsonlLog
+from skillrl.core.store import JsonlLog
 def ask(text): return [dict(role='user', content=text)]
 def client(url, **kw): return OpenAIChatClient('mini', base_url=url, api_key='none', timeout=60, **kw)
 '''
@@ -154,7 +154,7 @@ def test_ctrl_c_ends_one_call_within_two_seconds():
 def test_ctrl_c_ends_rollouts_within_two_seconds():
     code = '''
 from skillrl.envs.qa import SimpleQAEnv
-from skillrl.envs.rollout import run_rollout
+from skillrl.skillopt.rollout import run_rollout
 items = [dict(id=str(i), question=f'Where is mug {i}', answers=['sink']) for i in range(12)]
 env = SimpleQAEnv(train_items=items, val_items=[], test_items=[])
 run_rollout(env, 'Look in the sink.', items, target_client=client(sys.argv[1]))'''

@@ -3,16 +3,16 @@ from copy import deepcopy
 import pytest, torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-from skillrl.agent import Episode, rollout
-from skillrl.config import AgentConfig, RLConfig, SkillRLConfig
-from skillrl.contract import parse_reply, write_reply
+from skillrl.agent.episode import Episode, rollout
+from skillrl.core.config import AgentConfig, RLConfig, SkillRLConfig
+from skillrl.agent.contract import parse_reply, write_reply
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.base import TextEnv, world
 from skillrl.llm.decoding import ReplyDraft, NextTokens, ReplyForm
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer
-from skillrl.store import data_path
+from skillrl.core.store import data_path
 from skillrl.training.rl import GRPOTrainer, ScoredRow, play
 
 SUITES = [HouseholdSuite(Household(name, ('kitchen', 'living'))) for name in ('train-003', 'test-001')]

@@ -7,7 +7,7 @@ from skillrl.envs.base import TextEnv, World, seeded
 from skillrl.envs.suite import GameSuite
 from skillrl.skills.distillation import OfflineTeacher, distill
 from skillrl.skills.evidence import EpisodeReader, claims, visits_of
-from skillrl.trajectory import Step, Trajectory
+from skillrl.core.trajectory import Step, Trajectory
 
 TEAMS = [f'team {color}' for color in ('red', 'blue', 'green', 'amber', 'violet')]
 PRODUCTS = 'router laptop phone printer camera scanner monitor keyboard'.split()

@@ -6,7 +6,7 @@ from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.skills.distillation import UNKNOWN, OfflineTeacher, distill, _direct
 from skillrl.skills.evidence import EpisodeReader, claims, visits_of
-from skillrl.trajectory import Step, Trajectory
+from skillrl.core.trajectory import Step, Trajectory
 
 reader, house = EpisodeReader(), Household('train-000')
 

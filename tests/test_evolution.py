@@ -3,13 +3,13 @@ import itertools, json, math, random
 from functools import partial
 from types import SimpleNamespace
 import pytest
-from skillrl.config import EvolutionConfig
+from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.base import SPLITS, world
 from skillrl.envs.alfworld.teacher import alfworld_bank
-from skillrl.gate import assert_fresh, boundary, gate, GATE_RULES, interim_analysis, spending
+from skillrl.core.gate import assert_fresh, boundary, gate, GATE_RULES, interim_analysis, spending
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)
 from skillrl.skills.evolution import (RoundGames, _adopt, evolve, _keep_apart, _least_useful, _make_room,
@@ -17,8 +17,8 @@ from skillrl.skills.evolution import (RoundGames, _adopt, evolve, _keep_apart, _
 from skillrl.skills.consolidation import duplicates
 from skillrl.skills.trials import Trial, consider, _interim_plan, refused_as, touched
 from skillrl.skills.retrieval import Retrieved, Retriever, render
-from skillrl.stats import paired_bound, sign_test, wilson
-from skillrl.trajectory import Step, Trajectory
+from skillrl.core.stats import paired_bound, sign_test, wilson
+from skillrl.core.trajectory import Step, Trajectory
 
 # --- a world in which the truth is known ---
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from skillrl.envs.alfworld.router import ROUTER, described_category
 from skillrl.envs.alfworld.scene import alfworld_category
-from skillrl.formats import (_eto_trajectory, _krill_trajectory, load_memories, load_trajectories,
+from skillrl.core.formats import (_eto_trajectory, _krill_trajectory, load_memories, load_trajectories,
                              save_trajectories)
-from skillrl.trajectory import Step, Trajectory, by_category, select
+from skillrl.core.trajectory import Step, Trajectory, by_category, select
 
 REAL = os.environ.get('SKILLRL_REAL_DATA')
 no_real_data = 'SKILLRL_REAL_DATA is not set: it should name a folder with the official data of three worlds'

@@ -14,12 +14,11 @@ import skillrl
 root = Path(__file__).parent.parent
 heavy = 'torch transformers trl peft bitsandbytes accelerate matplotlib'.split()
 
-# From the bottom to the top; a page of the loop stands in the part of its package
-PARTS = {'2': 'foundations', '3': 'llm', '4': 'skills', '5': 'envs', '6': 'training', '7': 'skillopt',
-         '8': 'commands', '9': 'own'}
-LOOP = {'config': 'foundations', 'agent': 'agent'}
-PACKAGES = {'viewers': 'commands'} # Part of a package that has not the part's name
-ORDER = ['foundations', 'llm', 'skills', 'envs', 'agent', 'training', 'skillopt', 'commands', 'own']
+# The rooms from the bottom to the top, each with the number of its first page
+ROOMS = {'core': 200, 'llm': 300, 'skills': 400, 'envs': 500, 'agent': 600, 'training': 605, 'skillopt': 700,
+         'serve': 800, 'viewers': 820, 'cli': 850}
+ORDER = list(ROOMS)
+ELSEWHERE = {'types': 'core'} # Stands where skillrl 1.0.0 had it
 
 @cache
 def modules():
@@ -48,11 +47,8 @@ def imported(module):
         yield from (n.removeprefix('skillrl.') for n in names if n.startswith('skillrl.'))
 
 def part_of(module):
-    "Part that `module` stands in: a page of the loop by its package, an appendix by its number"
-    number = modules()[module]
-    if number < 100:
-        return LOOP.get(module, module.split('.')[0])
-    return PARTS[str(number)[0]]
+    "Room that `module` stands in"
+    return ELSEWHERE.get(module, module.split('.')[0])
 
 def known_imports(module):
     return sorted(set(imported(module)) & modules().keys())
@@ -89,9 +85,14 @@ def test_every_page_has_a_number_of_its_own():
     assert sorted(n for n, count in Counter(numbers).items() if count > 1)==[]
 
 def test_chapter_and_package_agree():
-    packages = {m: m.split('.')[0] for m, number in modules().items() if number > 99 and '.' in m}
-    parts = {m: PACKAGES.get(package, package) for m, package in packages.items()}
-    assert {m: part_of(m) for m in packages} == parts
+    "The number of an appendix says its room"
+    rooms = {m: [room for room, first in ROOMS.items() if number >= first][-1]
+             for m, number in modules().items() if number > 99}
+    assert {m: part_of(m) for m in rooms} == rooms
+
+def test_every_module_stands_in_a_room():
+    paths = [p.relative_to(root/'skillrl').parts for p in (root/'skillrl').rglob('[!_]*.py')]
+    assert {parts[0].removesuffix('.py') for parts in paths} == {*ROOMS, *ELSEWHERE}
 
 def test_every_module_has_a_notebook():
     paths = [p.relative_to(root/'skillrl').with_suffix('') for p in (root/'skillrl').rglob('[!_]*.py')]

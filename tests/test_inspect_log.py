@@ -2,10 +2,10 @@
 from argparse import Namespace
 from datetime import datetime, timezone
 import pytest
-from skillrl.commands.look import export
-from skillrl.inspect_log import write_inspect_log
-from skillrl.store import JsonlLog
-from skillrl.trajectory import Step, Trajectory
+from skillrl.cli.look import export
+from skillrl.core.inspect_log import write_inspect_log
+from skillrl.core.store import JsonlLog
+from skillrl.core.trajectory import Step, Trajectory
 
 WHEN = datetime(2026, 5, 1, tzinfo=timezone.utc)
 needs_inspect = pytest.mark.skipif('not __import__("importlib.util").util.find_spec("inspect_ai")',
@@ -56,6 +56,6 @@ def test_without_episodes(tmp_path):
         export(args)
 
 def test_without_inspect(tmp_path, monkeypatch):
-    monkeypatch.setattr('skillrl.inspect_log.find_spec', lambda name: None)
+    monkeypatch.setattr('skillrl.core.inspect_log.find_spec', lambda name: None)
     with pytest.raises(ImportError, match=r'pip install "skillrl-lab\[inspect\]"'):
         write_inspect_log([episode('g1', True)], tmp_path/'run.eval', 'kitchen', 'tiny', WHEN)

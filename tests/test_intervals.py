@@ -2,12 +2,12 @@
 import math, random
 from types import SimpleNamespace
 import pytest
-from skillrl import evaluate
-from skillrl.skillopt import report
-from skillrl.gate import bound_of_wins, paired_differences, paired_scores
-from skillrl.gate import bound_of_wins, paired_differences
-from skillrl.stats import paired_bound
-from skillrl.trajectory import Trajectory
+from skillrl.training import evaluate
+from skillrl.skillopt import summary as report
+from skillrl.core.gate import bound_of_wins, paired_differences, paired_scores
+from skillrl.core.gate import bound_of_wins, paired_differences
+from skillrl.core.stats import paired_bound
+from skillrl.core.trajectory import Trajectory
 
 def played(won):
     return [
@@ -49,7 +49,7 @@ def test_a_paired_difference_never_claims_to_be_certain():
 
 def test_every_report_tells_the_same_paired_interval():
     "An evaluation of games and a SkillOpt run that saw the same wins and losses"
-    from skillrl.stats import paired_interval
+    from skillrl.core.stats import paired_interval
     for wins, losses, n in ((0, 0, 12), (5, 1, 12), (12, 0, 12), (3, 9, 30)):
         same = [0]*(n - wins - losses)
         gain = report.gain(

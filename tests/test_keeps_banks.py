@@ -2,21 +2,21 @@
 import json
 from dataclasses import replace
 import pytest
-from skillrl.builders import build_episodes, build_policy, build_teacher
-from skillrl.cli import main
-from skillrl.config import EvolutionConfig, SkillRLConfig
+from skillrl.training.builders import build_episodes, build_policy, build_teacher
+from skillrl.cli.main import main
+from skillrl.core.config import EvolutionConfig, SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.evaluate import evaluate
+from skillrl.training.evaluate import evaluate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, version_path, versions
 from skillrl.skills.distillation import distill
 from skillrl.skills.evolution import _merge_duplicates
 from skillrl.skills.trials import Trial, consider
 from skillrl.skills.trials import settle_trials
-from skillrl.store import JsonlLog
+from skillrl.core.store import JsonlLog
 from skillrl.training import change
 from skillrl.training.change import Change, evolve_bank
 from skillrl.training.phases import collect_games
-from skillrl.trajectory import success_rate
+from skillrl.core.trajectory import success_rate
 
 def entry(status='active', **counts):
     o = Skill('cool_001', 'Where', 'Look for plate in cabinet 1.', category='cool', status=status)

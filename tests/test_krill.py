@@ -3,11 +3,11 @@ in, and how much of it clients can take that die, drip or want everything"""
 import http.client, json, re, socket, subprocess, sys, threading, time
 from contextlib import ExitStack, closing, contextmanager, suppress
 import pytest
-from skillrl.envs import krill, sessions
+from skillrl.serve import krill, sessions
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import HouseholdSuite
-from skillrl.envs.krill import BODY, SESSION, RemoteEnv, Server
+from skillrl.serve.krill import BODY, SESSION, RemoteEnv, Server
 from skillrl.envs.suite import ServerSuite
 
 games = Household('maple').games('test', 1)
@@ -117,7 +117,7 @@ def test_two_clients_never_share_an_episode(server):
 
 PROGRAM = '''
 import sys
-from skillrl.envs.krill import RemoteEnv
+from skillrl.serve.krill import RemoteEnv
 e = RemoteEnv(sys.argv[1])
 e.reset(options={"game": sys.argv[2]})
 print(flush=True)

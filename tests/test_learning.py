@@ -3,13 +3,13 @@ import json, random, re
 from dataclasses import replace
 from pathlib import Path
 import pytest
-from skillrl.config import SkillRLConfig
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.evaluate import paired_difference, recorded
-from skillrl.stats import clustered_gain, clustered_rate, wilson
-from skillrl.store import data_path
+from skillrl.training.evaluate import paired_difference, recorded
+from skillrl.core.stats import clustered_gain, clustered_rate, wilson
+from skillrl.core.store import data_path
 from skillrl.training.pipeline import CONDITIONS
-from skillrl.trajectory import Trajectory, rate_of_tries, success_rate
+from skillrl.core.trajectory import Trajectory, rate_of_tries, success_rate
 
 ROOT = Path(__file__).parent.parent
 FILES = dict(alfworld='learning.json', webshop='learning_webshop.json', search='learning_search.json')

@@ -2,11 +2,11 @@
 import _thread, json, os, random, signal, sys, threading, time, traceback
 from dataclasses import replace
 import json_repair, pytest
-from skillrl.llm.base import Chat, ScriptedChat
+from skillrl.llm.chat import Chat, ScriptedChat
 from skillrl.llm.json_reply import find_json, json_items
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache, request_key
 from skillrl.llm.reply import ChatReply, Outage, redact, require_some, split_thought
-from skillrl.store import JsonlLog
+from skillrl.core.store import JsonlLog
 
 def ask(text):
     return [dict(role='user', content=text)]

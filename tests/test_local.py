@@ -237,7 +237,7 @@ def test_a_full_disk_leaves_the_earlier_policy(tok, tmp_path):
     assert folder(d) == before and [p.name for p in tmp_path.iterdir()] == ['p']
 
 FIRST_RUN = """
-from skillrl.cli import main
+from skillrl.cli.main import main
 main(['eval', '--set', 'env.test_tasks=1', 'env.max_steps=2'])
 """
 

@@ -2,8 +2,8 @@
 import math, random
 from types import SimpleNamespace
 import pytest, torch
-from skillrl.agent import StepRow
-from skillrl.config import RLConfig
+from skillrl.agent.episode import StepRow
+from skillrl.core.config import RLConfig
 from skillrl.training.grpo import LossOptions, grpo_loss
 from skillrl.training.rl import GRPOTrainer, ScoredRow, scored_rows
 

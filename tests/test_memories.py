@@ -4,9 +4,9 @@ from collections import Counter
 from pathlib import Path
 import pytest
 from banks import skills
-from skillrl.cli import main
+from skillrl.cli.main import main
 from skillrl.envs.alfworld.teacher import AlfworldReader
-from skillrl.llm.base import ScriptedChat
+from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.reply import Outage
 from skillrl.skills.bank import Mistake, SkillBank
 from skillrl.skills.consolidation import similarity
@@ -19,8 +19,8 @@ from skillrl.skills.retrieval import Retriever
 from skillrl.skills.questions import prompt
 from skillrl.skills.teachers import LLMTeacher
 from skillrl.envs.alfworld.scene import alfworld_category
-from skillrl.formats import Memory, load_memories
-from skillrl.trajectory import select
+from skillrl.core.formats import Memory, load_memories
+from skillrl.core.trajectory import select
 
 real = os.environ.get('SKILLRL_REAL_DATA')
 why = 'set SKILLRL_REAL_DATA to a folder with the official memories (alfworld/, webshop/, search/)'

@@ -46,7 +46,7 @@ def test_every_exception_has_a_reason():
     assert {word for word, part in m.ALLOWED} <= m.RETIRED
 
 # A command is called as the phase that it runs, and every world has its own categories, suites and expert
-SHARED = {'commands', 'cli', 'training.pipeline'}
+SHARED = {'cli', 'training.pipeline'}
 OF_A_WORLD = {'CATEGORIES', 'OTHER', 'ROUTER', 'official_category', 'official_prompt', 'suites', 'read_hints',
               'play_expert'}
 

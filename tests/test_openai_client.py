@@ -4,13 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from faults import CUT, RESET, Answer, FaultServer, error, said, slow, truncated, vectors
-from skillrl.llm.base import ScriptedChat
+from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.command import CommandChat
 from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
 from skillrl.llm.service import MAX_RETRY_WAIT, Garbled, is_local, read_chat, retry_wait
-from skillrl.store import JsonlLog
+from skillrl.core.store import JsonlLog
 
 KEY = 'Zq7-mug-and-spoon_0451'
 RETRIES = 2
@@ -281,8 +281,8 @@ def test_a_budget_binds_where_the_server_reports_no_usage(client):
             assert 2 < s.count < 20 and len(e.value.replies)==s.count
 
 def test_a_resumed_ledger_knows_what_was_estimated(client, tmp_path):
-    from skillrl.config import ModelConfig, SkillRLConfig
-    from skillrl.builders import build_teacher
+    from skillrl.core.config import ModelConfig, SkillRLConfig
+    from skillrl.training.builders import build_teacher
     with FaultServer(rest=said(usage=None)) as s, pytest.warns(UserWarning):
         m = ModelConfig(teacher_model_id='mini', teacher_api_base=s.url, teacher_api_key='none')
         first = build_teacher(SkillRLConfig(model=m), tmp_path).chat

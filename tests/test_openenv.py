@@ -5,10 +5,10 @@ import json, random, socket, subprocess, sys, threading, time
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 import pytest
-from skillrl.config import EnvConfig
+from skillrl.core.config import EnvConfig
 from skillrl.envs.base import world, world_names
-from skillrl.envs.openenv import openenv_messages, serve_openenv
-from skillrl.envs.openenv_client import OpenEnvClient
+from skillrl.serve.openenv import openenv_messages, serve_openenv
+from skillrl.serve.openenv_client import OpenEnvClient
 from skillrl.envs.suite import ServerSuite
 
 server = pytest.importorskip('websockets.sync.server', reason='the package websockets is not installed')
@@ -264,7 +264,7 @@ def test_a_password_stays_out_of_errors():
     assert 'secret' not in str(e.value)
 
 def test_a_process_that_still_plays_can_end():
-    play = ('import sys; from skillrl.envs.openenv_client import OpenEnvClient; '
+    play = ('import sys; from skillrl.serve.openenv_client import OpenEnvClient; '
             'env = OpenEnvClient(sys.argv[1], field="word"); env.reset()')
     with stranger(FIRST) as (url, _):
         done = subprocess.run([sys.executable, '-c', play, url], timeout=60)

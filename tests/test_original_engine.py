@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from alfworld_pddl import pddl_problem
 from original_engine import missing_packages
-from skillrl.config import EnvConfig
+from skillrl.core.config import EnvConfig
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.files import game_from_pddl, load_games
 from skillrl.envs.alfworld.households import households

@@ -4,15 +4,15 @@ from argparse import Namespace
 from pathlib import Path
 import pytest
 from faults import FaultServer, said
-from skillrl.cli import main
-from skillrl.config import SkillRLConfig
+from skillrl.cli.main import main
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.envs.gym import make_env
-from skillrl.envs.krill import Server
-from skillrl.flags import resumed_settings
-from skillrl.formats import load_trajectories
+from skillrl.serve.gym import make_env
+from skillrl.serve.krill import Server
+from skillrl.cli.flags import resumed_settings
+from skillrl.core.formats import load_trajectories
 from skillrl.skills.bank import SkillBank
-from skillrl.store import read_json, write_json
+from skillrl.core.store import read_json, write_json
 from skillrl.training.pipeline import train
 from skillrl.training.phases import require_expert
 

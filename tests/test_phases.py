@@ -2,17 +2,17 @@
 import json
 from types import SimpleNamespace
 import pytest
-from skillrl.builders import build_local_policy
-from skillrl.config import SkillRLConfig
+from skillrl.training.builders import build_local_policy
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.base import world
-from skillrl.runfolder import RunFolder
+from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.training import phases, pipeline
 from skillrl.training.change import evolve_bank
 from skillrl.training.phases import draw_groups, round_games
 from skillrl.training.pipeline import Pipeline, bank_shown
-from skillrl.trajectory import Step, Trajectory
+from skillrl.core.trajectory import Step, Trajectory
 
 SMALL = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 4,
          'rl.tasks_per_iteration': 6, 'rl.group_size': 2, 'evolution.val_tasks': 6,

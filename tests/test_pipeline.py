@@ -2,11 +2,11 @@
 import json, random, signal, time
 from pathlib import Path
 import pytest
-from skillrl.cli import main
-from skillrl.config import SkillRLConfig
+from skillrl.cli.main import main
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.suite import row_name
-from skillrl.store import data_path
+from skillrl.core.store import data_path
 
 SECRET = 'sk-never-written'
 SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3),
@@ -147,8 +147,8 @@ BANKS = {name: 0 for name in ('train-000', 'train-001', 'test-000', 'test-001', 
     (dict(phase='eval', done=0, versions={'train-000': 0}), 'no bank for train-001'),
     (dict(phase='eval', done=0, versions=BANKS), 'no policy')], ids=repr)
 def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, state, says):
-    from skillrl.config import SkillRLConfig
-    from skillrl.runfolder import RunFolder
+    from skillrl.core.config import SkillRLConfig
+    from skillrl.core.runfolder import RunFolder
     small = SkillRLConfig().merged({'env.train_suites': 2, 'env.test_suites': 3})
     with RunFolder(tmp_path/'run', small) as run:
         run.commit(state)
@@ -156,8 +156,8 @@ def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, sta
     assert f'{tmp_path}/run/state.json ' in err and says in err and 'start a new run' in err
 
 def test_a_state_that_names_files_of_no_run_gets_one_sentence(tmp_path, capsys):
-    from skillrl.config import SkillRLConfig
-    from skillrl.runfolder import RunFolder
+    from skillrl.core.config import SkillRLConfig
+    from skillrl.core.runfolder import RunFolder
     with RunFolder(tmp_path/'run', SkillRLConfig()) as run:
         run.log('diary').append([dict(day=1)])
         run.commit(dict(phase='collect', done=0, versions={}))
@@ -174,7 +174,7 @@ def test_unsolvable_game_gets_one_sentence(tmp_path, capsys):
     assert 'game.json' in sentence(capsys, 'eval', '--games', tmp_path)
 
 def test_a_run_folder_in_use_is_left_alone(tmp_path, capsys):
-    from skillrl.runfolder import FolderLock
+    from skillrl.core.runfolder import FolderLock
     lock = FolderLock(tmp_path/'run')
     assert 'in use' in sentence(capsys, 'train', '--smoke', '--output', tmp_path/'run')
     lock.close()
@@ -187,7 +187,7 @@ def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
     from skillrl.envs.alfworld.engine import AlfworldEnv
     from skillrl.envs.alfworld.scene import CATEGORIES
     from skillrl.envs.alfworld.households import Household
-    from skillrl.envs.krill import Server
+    from skillrl.serve.krill import Server
     house, kinds = Household('train-000'), list(CATEGORIES)
     def find(task):
         split, n = task.split('-')

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
-from skillrl.agent import Limits
-from skillrl.cli import main
-from skillrl.config import SkillRLConfig, load_config
-from skillrl.models import MODELS, find_model, models_folder
-from skillrl.store import data_path
+from skillrl.agent.episode import Limits
+from skillrl.cli.main import main
+from skillrl.core.config import SkillRLConfig, load_config
+from skillrl.llm.models import MODELS, find_model, models_folder
+from skillrl.core.store import data_path
 from skillrl.training import plan
 from skillrl.training.costs import (Batch, Device, Held, activation_bytes, adapter_parameters, at_once,
                                     memory_plan, shape_from, shape_of)
@@ -88,7 +88,7 @@ def test_every_config_has_a_plan(env, source):
 
 DRY = '''
 import sys
-from skillrl.cli import main
+from skillrl.cli.main import main
 main(['train', '--config', 'paper_alfworld.yaml', '--dry-run'])
 assert 'torch' not in sys.modules
 '''

@@ -3,7 +3,7 @@ import itertools, json, re, subprocess, sys
 from pathlib import Path
 import numpy as np
 import pytest
-from skillrl.plots import PALETTE, _spread, band, bars, figure, label_end
+from skillrl.core.plots import PALETTE, _spread, band, bars, figure, label_end
 
 def boxes(fig, ax):
     "Where the labels of `ax` stand, in pixels"
@@ -107,7 +107,7 @@ def test_colours_differ_for_everybody(kind):
     assert {pair: d for pair, d in near.items() if d < .14} == {}
 
 def test_matplotlib_is_loaded_by_the_first_figure_only():
-    told = 'import sys, skillrl.plots; print("matplotlib" in sys.modules)'
+    told = 'import sys, skillrl.core.plots; print("matplotlib" in sys.modules)'
     assert subprocess.check_output([sys.executable, '-c', told], text=True).strip() == 'False'
 
 # --- one style
@@ -128,4 +128,4 @@ def test_no_page_has_a_style_of_its_own():
     pages = [p for p in sorted(ROOT.glob('nbs/*.ipynb')) if p.stem not in ALONE]
     own = {p.stem: found for p in pages if (found := own_style(p))}
     assert len(pages) > 100
-    assert own == {}, 'draw through skillrl.plots'
+    assert own == {}, 'draw through skillrl.core.plots'

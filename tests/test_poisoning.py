@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from banks import remove
 from replies import mistake, skill
-from skillrl.agent import build_messages
-from skillrl.contract import CONTRACT
+from skillrl.agent.episode import build_messages
+from skillrl.agent.contract import CONTRACT
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.notes import AlfworldNotes
-from skillrl.llm.base import ScriptedChat
+from skillrl.llm.chat import ScriptedChat
 from skillrl.skills.bank import Mistake, rollback, Skill, SkillBank, version_path
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.consolidation import consolidate
@@ -20,9 +20,9 @@ from skillrl.skills.guard import _EXAMPLES, HIDDEN, _clean
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.skills.teachers import LLMTeacher
-from skillrl.store import data_path, to_json
-from skillrl.formats import load_trajectories
-from skillrl.trajectory import Step, Trajectory
+from skillrl.core.store import data_path, to_json
+from skillrl.core.formats import load_trajectories
+from skillrl.core.trajectory import Step, Trajectory
 
 payloads = json.loads((Path(__file__).parent/'payloads.json').read_text(encoding='utf-8'))
 found_by_form = [p for p in payloads if p['kind'] != 'slips through']

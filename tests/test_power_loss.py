@@ -4,8 +4,8 @@ from itertools import count
 from pathlib import Path
 import pytest
 from disk import Disk
-from skillrl.runfolder import RunFolder
-from skillrl.store import JsonlLog, atomic_folder, atomic_write, read_json, write_json
+from skillrl.core.runfolder import RunFolder
+from skillrl.core.store import JsonlLog, atomic_folder, atomic_write, read_json, write_json
 
 pytestmark = pytest.mark.skipif(
     not os.path.exists('/proc/self/fd'), reason='asks the kernel which file a descriptor belongs to'

@@ -2,7 +2,7 @@
 import random
 import pytest, torch
 import transformers as hf
-from skillrl.conversation import GrownPrompt
+from skillrl.llm.conversation import GrownPrompt
 from skillrl.llm.head import chunked_logps
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import checkpoint_gradients

@@ -3,9 +3,9 @@
 import json, random
 import pytest
 from faults import FaultServer, error
-from skillrl.cli import main
-from skillrl.envs import questions
-from skillrl.envs.questions import question_env, read_questions, split_questions
+from skillrl.cli.main import main
+from skillrl.skillopt import question_files as questions
+from skillrl.skillopt.question_files import question_env, read_questions, split_questions
 
 ASKED = [
     'What is the capital of France?',

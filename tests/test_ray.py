@@ -4,15 +4,15 @@ from functools import partial
 from pathlib import Path
 import pytest
 from skillrl.skillopt.bank_env import BankEnv
-from skillrl.concurrency import Journal, ThreadExecutor
-from skillrl.config import SkillRLConfig
+from skillrl.core.concurrency import Journal, ThreadExecutor
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.envs.rollout import run_rollout
-from skillrl.envs.ruleworld import RuleTarget, RuleWorld
+from skillrl.skillopt.rollout import run_rollout
+from skillrl.skillopt.ruleworld import RuleTarget, RuleWorld
 from skillrl.skills.bank import Skill, SkillBank
 
 pytest.importorskip('ray', reason='Ray is large and optional: pip install "skillrl-lab[ray]" to test it')
-from skillrl.ray_executor import RayExecutor
+from skillrl.core.ray_executor import RayExecutor
 
 @pytest.fixture(scope='module')
 def executor():
@@ -65,7 +65,7 @@ def test_rollouts_are_those_of_threads(executor, tmp_path):
 
 def test_tasks_of_a_bank_too(executor):
     "With the shipped weights, which travel to the workers"
-    from skillrl.builders import build_local_policy
+    from skillrl.training.builders import build_local_policy
     config = SkillRLConfig().merged({'env.max_steps': 4})
     suite = world(config.env.name).suites(config.env)[0][0]
     bank = SkillBank(general_skills=[Skill('gen_000', 'Closed things', 'Open what is closed.')])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from banks import skills
 from skillrl.envs.base import world
-from skillrl.formats import load_memories
+from skillrl.core.formats import load_memories
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.retrieval import Retriever, render
 

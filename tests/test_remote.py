@@ -4,7 +4,7 @@ import gzip, json, socket, threading, time
 from contextlib import contextmanager
 import pytest
 from skillrl.envs.alfworld.router import ROUTER
-from skillrl.envs.krill import RemoteEnv
+from skillrl.serve.krill import RemoteEnv
 
 def answer_once(conn, reply, seen):
     "Read one request and send `reply`"

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 import pytest
 from faults import Answer, FaultServer, RESET, error, said
-from skillrl.cli import COMMANDS, main
-from skillrl.llm.base import ScriptedChat
+from skillrl.cli.main import COMMANDS, main
+from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import ReplyCache
 from skillrl.llm.openai_client import OpenAIChatClient
 

@@ -15,7 +15,7 @@ from skillrl.skills.embedding import CachedEncoder, TfidfEncoder, stem, terms
 from skillrl.skills.ranking import _COUNTING, _sought
 from skillrl.skills.retrieval import advice, official_block, render
 from skillrl.envs.alfworld.scene import CATEGORIES
-from skillrl.formats import load_memories
+from skillrl.core.formats import load_memories
 
 WORLDS = dict(alfworld=alfworld, webshop=webshop, search=search)
 PROCEDURE = _COUNTING | {stem(w) for w in ROUTER.procedure}
@@ -311,7 +311,7 @@ def all_goals():
 @pytest.mark.parametrize('dynamic', [0, 3, 9])
 @pytest.mark.parametrize('name', BANKS)
 def test_official_mode_is_the_official_choice(name, dynamic):
-    from skillrl.store import read_json
+    from skillrl.core.store import read_json
     file, goals = read_json(Path(REAL)/name), all_goals()
     for i in range(dynamic):
         file['general_skills'].insert(

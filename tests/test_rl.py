@@ -3,8 +3,8 @@ import math
 from copy import deepcopy
 from dataclasses import replace
 import pytest, torch
-from skillrl.agent import Episode, StepRow
-from skillrl.config import RLConfig
+from skillrl.agent.episode import Episode, StepRow
+from skillrl.core.config import RLConfig
 from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer

@@ -4,9 +4,9 @@ from functools import cache
 from pathlib import Path
 import pytest
 from banks import skills
-from skillrl.agent import Episode, PromptContext, demonstrate
-from skillrl.builders import build_local_policy, build_retriever, shipped_weights
-from skillrl.config import AgentConfig, SkillRLConfig
+from skillrl.agent.episode import Episode, PromptContext, demonstrate
+from skillrl.training.builders import build_local_policy, build_retriever, shipped_weights
+from skillrl.core.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import corpus
 from skillrl.envs.search.results import exact_match, f1_score, last_answer, normalized, substring_match

@@ -4,14 +4,14 @@ from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 import pytest
-from skillrl.cli import COMMANDS
-from skillrl.config import SkillRLConfig
-from skillrl.inspection import fitted
-from skillrl.skillopt.config import SkillOptConfig
+from skillrl.cli.main import COMMANDS
+from skillrl.core.config import SkillRLConfig
+from skillrl.viewers.inspection import fitted
+from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import _best_score
-from skillrl.tables import Table
-from skillrl.training.report import describe_gain
-from skillrl.trajectory import Trajectory
+from skillrl.core.tables import Table
+from skillrl.training.results import describe_gain
+from skillrl.core.trajectory import Trajectory
 
 root = Path(__file__).parent.parent
 RATE = '0.50 [0.15, 0.85]'
@@ -56,7 +56,7 @@ def test_the_line_of_a_step_shows_the_best_score_as_measured(current, shown):
 
 def test_equal_limits_warn_nobody(tmp_path, monkeypatch):
     from skillrl.viewers import report
-    from skillrl.plots import figure
+    from skillrl.core.plots import figure
     view = SimpleNamespace(steps=[dict(step=1, skill_len=0)])
     monkeypatch.setattr(report, 'read_run', lambda folder: view)
     _, ax = figure()
@@ -72,14 +72,14 @@ def outputs(file):
     return '\n'.join(''.join(d.get('text/markdown', '')) for d in data)
 
 def test_one_page_lists_every_command_and_flag():
-    page = outputs('855_cli.ipynb')
+    page = outputs('890_cli.main.ipynb')
     for command in COMMANDS:
         about = page.partition(f'### skillrl {command.name}\n')[2].partition('\n### ')[0]
         told = [line.split('`')[1].split()[0] for line in about.splitlines() if line.startswith('| `')]
         assert told == list(command.flags), command.name
 
 def test_one_page_lists_every_setting():
-    page = outputs('855_cli.ipynb')
+    page = outputs('890_cli.main.ipynb')
     paths = [path for path, _, _ in SkillRLConfig().settings()]
     paths += [f.name for f in fields(SkillOptConfig) if f.metadata]
     assert [path for path in paths if f'| `{path}` |' not in page] == []

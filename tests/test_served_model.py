@@ -5,7 +5,7 @@ import os, re, socket, subprocess, sys, time, urllib.request
 import pytest
 from skillrl.llm.ledger import Ledger, ReplyCache
 from skillrl.llm.openai_client import OpenAIChatClient
-from skillrl.store import data_path
+from skillrl.core.store import data_path
 
 from transformers.utils.import_utils import is_serve_available
 pytestmark = pytest.mark.skipif(
@@ -76,7 +76,7 @@ def policy():
 @pytest.fixture(scope='module')
 def prompts():
     "The first prompts of six games, as the agent would send them"
-    from skillrl.agent import build_messages
+    from skillrl.agent.episode import build_messages
     from skillrl.envs.alfworld.engine import AlfworldEnv
     from skillrl.envs.alfworld.households import Household
     from skillrl.envs.alfworld.notes import AlfworldNotes

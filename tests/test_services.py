@@ -6,7 +6,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
-from skillrl.cli import main
+from skillrl.cli.main import main
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.questions import prompt
 

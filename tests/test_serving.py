@@ -3,12 +3,12 @@ sense gets a sentence"""
 import json, shlex, signal, socket, subprocess, sys, time, types, urllib.error, urllib.request
 from contextlib import contextmanager
 import pytest
-from skillrl.cli import main, parser
-from skillrl.commands.look import openenv_server, suite_server
-from skillrl.envs.krill import RemoteEnv, Server
+from skillrl.cli.main import main, parser
+from skillrl.cli.look import openenv_server, suite_server
+from skillrl.serve.krill import RemoteEnv, Server
 from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve_routes
 
-RUN = [sys.executable, '-c', 'from skillrl.cli import main; raise SystemExit(main())']
+RUN = [sys.executable, '-c', 'from skillrl.cli.main import main; raise SystemExit(main())']
 DOCUMENTS = ['"Jaws"\nJaws is a film by Steven Spielberg.', '"Cincinnati"\nA city on the Ohio.']
 
 def flags(line):
@@ -63,7 +63,7 @@ def test_an_episode_has_fifty_steps_unless_told_otherwise():
         assert s.max_steps == 50
 
 def test_a_suite_is_served_by_its_name():
-    from skillrl.config import SkillRLConfig
+    from skillrl.core.config import SkillRLConfig
     from skillrl.envs.base import world
     near = world('alfworld').suite(SkillRLConfig().env, 'test-001').games('test', 2)
     with suite_server(flags('--env alfworld --suite test-001 --port 0')) as s:
@@ -91,11 +91,11 @@ def test_games_of_another_server_are_not_served_again(tmp_path, capsys):
 
 def test_openenv_is_asked_with_the_same_limits(monkeypatch):
     asked = []
-    module = types.ModuleType('skillrl.envs.openenv')
+    module = types.ModuleType('skillrl.serve.openenv')
     def ask(name, **kw):
         asked.append((name, kw))
     module.serve_openenv = ask
-    monkeypatch.setitem(sys.modules, 'skillrl.envs.openenv', module)
+    monkeypatch.setitem(sys.modules, 'skillrl.serve.openenv', module)
     openenv_server(flags('--env webshop --openenv --port 0 --sessions 8 --idle 5'))
     (name, kw), = asked
     config = kw.pop('config')
@@ -103,7 +103,7 @@ def test_openenv_is_asked_with_the_same_limits(monkeypatch):
     assert kw == dict(host='127.0.0.1', port=0, hosts=(), most=8, idle=5)
 
 def test_openenv_without_its_package_is_one_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'skillrl.envs.openenv', None)
+    monkeypatch.setitem(sys.modules, 'skillrl.serve.openenv', None)
     with pytest.raises(ValueError, match=r'--openenv needs OpenEnv .*pip install'):
         openenv_server(flags('--env alfworld --openenv'))
 
@@ -141,7 +141,7 @@ def test_a_search_that_makes_no_sense_is_refused(retrieval, body):
     assert status == 400 and ': send ' in said['error']
 
 def test_the_command_serves_searches_in_the_suite_it_serves():
-    from skillrl.config import SkillRLConfig
+    from skillrl.core.config import SkillRLConfig
     from skillrl.envs.base import world
     suite = world('search').suite(SkillRLConfig().merged({'env.name': 'search'}).env, 'test-001')
     with suite_server(flags('--env search --suite test-001 --port 0')) as s:

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 from banks import skills
 from skillrl import SkillOptConfig, SkillOptTrainer
-from skillrl.config import SkillRLConfig
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.suites import HouseholdSuite
-from skillrl.builders import build_policy
+from skillrl.training.builders import build_policy
 from skillrl.skillopt.bank_env import BankEnv
 from skillrl.skillopt.bank_env import TeacherOptimizer
 from skillrl.skills.bank import SkillBank

@@ -14,7 +14,7 @@ from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.llm.reply import without_secrets
 from skillrl.skills.guard import rejection_reasons
-from skillrl.store import JsonlLog, read_json, write_json
+from skillrl.core.store import JsonlLog, read_json, write_json
 
 # --- a user of 1.0.0 ---
 class Client:
@@ -334,7 +334,7 @@ RAISED = [ConnectionError('no route to host'), KeyError('choices')]
                                        ('optimizer', RAISED[0]), ('both', 'error')], ids=str)
 def test_C10_a_dead_line_ends_the_run_with_its_cause(tmp_path, monkeypatch, role, how):
     "1.0.0 ran to the end, scored zeros and said nothing"
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     target, optimizer = Dead(how) if role!='optimizer' else echo, Dead(how) if role!='target' else everything
     t = trainer(tmp_path, Words(20, 20), optimizer=optimizer, target=target, num_epochs=4)
     cause = dict(error='503 - no route').get(how, 'no tokens' if isinstance(how, str) else str(how))
@@ -512,7 +512,7 @@ class Names(Words):
 
 def test_D5_an_item_is_anything_and_an_error_is_no_score(tmp_path, monkeypatch):
     "1.0.0 died of an AttributeError in its own error handling"
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     summary = trainer(tmp_path, Names(), batch_size=5).train()
     lost = [r for r in step_file(tmp_path, 1, 'rollout_results.json') if r['status']=='infra_error']
     assert summary['best_selection_score']==1
@@ -637,7 +637,7 @@ def served(fault, when, optimizer, root, n=4, **kw):
 @pytest.mark.parametrize('n, faults', [(1, 2), (4, 8), (20, 20)])
 def test_E1_a_failing_line_does_not_count_against_a_skill(tmp_path, monkeypatch, n, faults):
     "1.0.0 scored the perfect candidate 0, kept that for ever and ended at 0"
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     summary, _, gave = served(error(400, 'no healthy upstream'), perfect, everything, tmp_path, n,
                               first=faults, num_epochs=3, batch_size=8)
     assert sum(gave)==faults
@@ -645,7 +645,7 @@ def test_E1_a_failing_line_does_not_count_against_a_skill(tmp_path, monkeypatch,
             summary['best_step'])==(0, 1, 1, 1)
 
 def test_E1_one_request_in_four_fails_all_the_time(tmp_path, monkeypatch):
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     rng = random.Random(0)
     summary, _, gave = served(error(400, 'no healthy upstream'), lambda s: rng.random() < .25, everything,
                               tmp_path, 20, first=10**9, num_epochs=2, batch_size=8)
@@ -653,7 +653,7 @@ def test_E1_one_request_in_four_fails_all_the_time(tmp_path, monkeypatch):
     assert (summary['best_selection_score'], summary['test_hard'], summary['total_accepts'])==(1, 1, 1)
 
 def test_E1_an_answer_that_never_came_is_not_among_the_scores(tmp_path, monkeypatch):
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     class Client1(Client):
         def chat(self, *, system, user, **kw):
             text, usage = super().chat(system=system, user=user, **kw)
@@ -671,7 +671,7 @@ def test_E1_an_answer_that_never_came_is_not_among_the_scores(tmp_path, monkeypa
 
 def test_E2_a_failing_line_at_the_start_does_not_let_a_worse_skill_in(tmp_path, monkeypatch):
     "1.0.0 measured 0 for a skill that solves all, and adopted one that solves half"
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     count = itertools.count()
     summary, _, gave = served(error(400, 'no healthy upstream'), lambda s: not perfect(s),
                               lambda *a: patch(f'Rule {next(count)}'), tmp_path, 4, first=8, good=True)
@@ -751,7 +751,7 @@ def test_E5_a_limit_is_not_passed(tmp_path, limit):
 
 def test_E6_a_rollout_that_hangs_is_given_up(tmp_path, monkeypatch):
     "1.0.0 waited for it"
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     never = threading.Event()
     class Hangs(Words):
         def rollout_one(self, *, item, **kw):
@@ -980,7 +980,7 @@ def test_the_score_of_one_skill_is_one_score(tmp_path, key):
         assert summary['current_selection_score']==summary['best_selection_score']==final['score']
 
 def test_a_rollout_is_lost_wherever_it_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     class Torn(Words):
         def rollout_one(self, *, item, **kw):
             if item['id'] in ('val-0', 'test-1'):

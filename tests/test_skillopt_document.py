@@ -5,19 +5,19 @@ from types import SimpleNamespace
 import pytest
 from banks import next_id, skills
 from published import PUBLISHED_BANKS, published_bank
-from skillrl.agent import EpisodeError
-from skillrl.config import SkillRLConfig
+from skillrl.agent.episode import EpisodeError
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import SkillEnv
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.skillopt.bank_env import BankEnv, ClientPolicy
 from skillrl.skillopt.bank_env import compare_banks
-from skillrl.skills.document import as_line, bank_to_document, document_to_bank, pieces
+from skillrl.skillopt.document import as_line, bank_to_document, document_to_bank, pieces
 from skillrl.skillopt.bank_env import SkillFileEnv
-from skillrl.skills.editor import Edit, Patch, apply_patch_with_report
-from skillrl.envs.rollout import ThreadExecutor, run_rollout
+from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
+from skillrl.skillopt.rollout import ThreadExecutor, run_rollout
 from skillrl.skills.bank import Mistake, Skill, SkillBank
-from skillrl.store import data_path
+from skillrl.core.store import data_path
 from skillrl.types import RolloutResult
 
 # --- banks ---
@@ -362,7 +362,7 @@ def test_pieces_of_markdown():
 
 @pytest.fixture(scope='module')
 def policy():
-    from skillrl.builders import build_policy
+    from skillrl.training.builders import build_policy
 
     return build_policy(SkillRLConfig())
 

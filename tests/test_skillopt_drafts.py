@@ -2,9 +2,9 @@
 import json
 from pathlib import Path
 import pytest
-from skillrl.envs.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
+from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
 from skillrl.skillopt.selection import close_run
-from skillrl.skillopt.config import SkillOptConfig
+from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.prompts import KEYS, load_prompt, sections
 from skillrl.skillopt.session import Session
 from skillrl.skillopt.trainer import SkillOptTrainer

@@ -2,7 +2,7 @@
 
 import random, time
 import pytest
-from skillrl.skills.editor import (OPS, Edit, Patch, apply_edit, apply_patch, apply_patch_with_report,
+from skillrl.skillopt.editor import (OPS, Edit, Patch, apply_edit, apply_patch, apply_patch_with_report,
                                      bare, op_name, skill_hash, spans, stated)
 
 ABC = 'A\nB\nC\n'

@@ -9,11 +9,11 @@ import pytest
 from faults import RESET, FaultServer, error, said, truncated
 from skillrl.envs.base import SkillEnv
 from skillrl.envs.qa import BARE, SimpleQAEnv, f1, qa_score, says, words
-from skillrl.llm.base import ScriptedChat
+from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
-from skillrl.store import to_json
+from skillrl.core.store import to_json
 from skillrl.types import RolloutResult
 
 # --- results ---

@@ -2,11 +2,11 @@
 
 import itertools, json, math, random
 import pytest
-from skillrl.skillopt.gate import (compute_score, decide, evaluate_gate, gate_score, paired,
+from skillrl.skillopt.verdict import (compute_score, decide, evaluate_gate, gate_score, paired,
                                    select_gate_score, trial)
-from skillrl.skillopt.config import edits_of_step
-from skillrl.gate import bound_of_gains, interim_analysis
-from skillrl.stats import interval, lower_bound, sign_test, weighed_below
+from skillrl.skillopt.settings import edits_of_step
+from skillrl.core.gate import bound_of_gains, interim_analysis
+from skillrl.core.stats import interval, lower_bound, sign_test, weighed_below
 from skillrl.types import RolloutResult
 
 # Recorded from 1.0.0; the last four of 'linear' hold budgets that end in a half, which may round either way

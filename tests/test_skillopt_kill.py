@@ -3,10 +3,10 @@ import errno, hashlib, json, os, random, resource, shutil, signal, subprocess, s
 from collections import Counter
 from pathlib import Path
 import pytest
-from skillrl.envs.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
-from skillrl.skillopt.config import SkillOptConfig
+from skillrl.skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
+from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
-from skillrl.store import JsonlLog
+from skillrl.core.store import JsonlLog
 
 WORKERS, CONFIG = 3, dict(num_epochs=3, batch_size=8, minibatch_size=4, edit_budget=6,
                           verbose=False, out_root='run')
@@ -220,7 +220,7 @@ def test_a_disk_full_at_any_point(room, whole, monkeypatch, call, at):
     assert snapshot(room.path) == whole[0] and room.keys() == whole[1]
 
 def test_a_disk_full_while_the_optimizer_answers_is_no_lost_call(room, whole, monkeypatch):
-    from skillrl.concurrency import Journal
+    from skillrl.core.concurrency import Journal
     put = Journal.put
     def full(self, key, value):
         if key[1] == 'analyst':

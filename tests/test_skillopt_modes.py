@@ -2,13 +2,13 @@
 import json, os, re, sys, threading, time
 from pathlib import Path
 import pytest
-from skillrl.envs.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
+from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
-from skillrl.skillopt.config import SkillOptConfig
+from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.viewers.report import describe_worth, outcome_text, read_run
 from skillrl.skillopt.prompts import KEYS, load_prompt, sections
-from skillrl.concurrency import ThreadExecutor
+from skillrl.core.concurrency import ThreadExecutor
 from skillrl.skillopt import proposal, report, selection
 from skillrl.skillopt.trainer import SkillOptTrainer
 
@@ -266,7 +266,7 @@ def test_a_limit_on_calls_is_never_passed_and_started_again_costs_nothing(world,
 
 @pytest.mark.parametrize('most', [120, 200])
 def test_calls_that_raise_count_for_the_limit(most, monkeypatch):
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     clerk = Flaky(7)
     said = trainer(clerk=clerk, world=RuleWorld(train=12, val=12, test=6, seed=2), num_epochs=20,
                    max_target_calls=most, workers=1).train()
@@ -428,7 +428,7 @@ def mend_before_the_gate(monkeypatch, broken):
 
 def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
     "The others are screened as ever"
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     before, down = [], []
     class Deaf(Clerk):
         def chat(self, *, system, **kw):
@@ -455,7 +455,7 @@ def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
 
 def test_a_patch_that_breaks_every_rollout_is_no_outage(monkeypatch):
     "The first patch fails whenever it is played; the others are screened all the same"
-    monkeypatch.setattr('skillrl.envs.rollout.sleep', lambda s: None)
+    monkeypatch.setattr('skillrl.skillopt.rollout.sleep', lambda s: None)
     bad = []
     class Censored(Clerk):
         def chat(self, *, system, **kw):

@@ -5,11 +5,11 @@ from collections import Counter
 from threading import Lock
 import pytest
 from faults import FaultServer, error, said
-from skillrl.llm.base import ScriptedChat
+from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
-from skillrl.skills.editor import Edit, Patch, apply_patch_with_report
+from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skillopt.optimizer import Optimizer
 from skillrl.skillopt.prompts import FORMS, KEYS, excerpt, fenced, load_prompt, message, record, sections
 from skillrl.skillopt.reflect import (
@@ -25,9 +25,9 @@ from skillrl.skillopt.reflect import (
     run_minibatch_reflect,
     _usable,
 )
-from skillrl.envs.rollout import Journal, ThreadExecutor
+from skillrl.skillopt.rollout import Journal, ThreadExecutor
 from skillrl.skills.guard import RejectedLog, _example_in, rejected_table
-from skillrl.store import JsonlLog, data_path
+from skillrl.core.store import JsonlLog, data_path
 from skillrl.types import RolloutResult
 
 SKILL = '# Prices\n\n- The tax is 20 %.\n'

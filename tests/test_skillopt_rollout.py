@@ -4,13 +4,13 @@ What 1.0.0 did is told beside each test that is named after a fault of it."""
 import errno, json, os, pickle, random, signal, subprocess, sys, threading, time
 from pathlib import Path
 import pytest
-from skillrl.llm.base import ScriptedChat
+from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply, Outage
-from skillrl.concurrency import Journal, ThreadExecutor, outcome_of
+from skillrl.core.concurrency import Journal, ThreadExecutor, outcome_of
 from skillrl.llm.meter import GivenUp, Meter, add_usage
-from skillrl.envs.rollout import canonical_json, check_items
-from skillrl.envs.rollout import run_rollout, split_failures_successes
+from skillrl.skillopt.rollout import canonical_json, check_items
+from skillrl.skillopt.rollout import run_rollout, split_failures_successes
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
 from faults import FaultServer, error, said
@@ -395,7 +395,7 @@ class Thing:
 def test_an_item_is_known_again_in_another_process(tmp_path):
     code = """class Thing: pass
 t = Thing(); t.places, t.self, t._seen = {'shelf', 'desk', 'drawer'}, t, object()
-from skillrl.envs.rollout import canonical_json
+from skillrl.skillopt.rollout import canonical_json
 print(canonical_json([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), lambda: 1, object()]))"""
     said = {subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True,
                            env=os.environ | dict(PYTHONHASHSEED=str(k))).stdout for k in range(4)}
@@ -827,7 +827,7 @@ def test_threads_where_jobs_take_time_and_none_where_they_do_not(monkeypatch):
         return threads
     assert here not in ran([*range(20)], busy=1000.)
     assert len(ran(['long', *range(20)], busy=0.)) > 1 and pool.busy >= .2
-    monkeypatch.setattr('skillrl.concurrency.TRUST_QUICK', 60)
+    monkeypatch.setattr('skillrl.core.concurrency.TRUST_QUICK', 60)
     assert ran([*range(20)], busy=0.)=={here}
 
 def test_one_skill_or_one_for_each_item():

@@ -3,23 +3,23 @@ import copy, json, math, subprocess, sys
 from pathlib import Path
 import pytest
 from banks import counts, next_id, remove, skills
-from skillrl.cli import main
-from skillrl.config import EvolutionConfig
+from skillrl.cli.main import main
+from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
-from skillrl.formats import _krill_trajectory
-from skillrl.gate import gate
+from skillrl.core.formats import _krill_trajectory
+from skillrl.core.gate import gate
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, quarantine, refine, release, retire, rollback, Skill, SkillBank, usefulness,
     version_path, versions)
 from skillrl.skills.consolidation import normal
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.retrieval import Retriever, render
-from skillrl.trajectory import Step, Trajectory
-from skillrl.viewers.bank import bank_table
+from skillrl.core.trajectory import Step, Trajectory
+from skillrl.viewers.bank_view import bank_table
 
 house = Household('val-001')
 

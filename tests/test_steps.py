@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest, torch
 from faults import FaultServer, said
-from skillrl.cli import main
-from skillrl.builders import build_policy
-from skillrl.config import SkillRLConfig
+from skillrl.cli.main import main
+from skillrl.training.builders import build_policy
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.skills.bank import SkillBank, versions
-from skillrl.store import JsonlLog
+from skillrl.core.store import JsonlLog
 from skillrl.training import phases, pipeline
-from skillrl.training.report import describe_difference, describe_evolution
-from skillrl.formats import load_trajectories
-from skillrl.trajectory import Trajectory
+from skillrl.training.results import describe_difference, describe_evolution
+from skillrl.core.formats import load_trajectories
+from skillrl.core.trajectory import Trajectory
 
 SMALL = {'sft': {'steps': 3}, 'rl': {'iterations': 2, 'tasks_per_iteration': 3, 'group_size': 4},
          'evolution': {'validation_interval': 2, 'val_tasks': 12, 'gate_tasks': 2, 'gate': 'none'}}

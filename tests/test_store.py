@@ -3,10 +3,10 @@ import errno, json, os, random, shutil, signal, subprocess, sys, time, warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import pytest
-from skillrl import store
-from skillrl.runfolder import RunFolder
-from skillrl.runfolder import FolderLock
-from skillrl.store import JsonlLog, atomic_folder, atomic_write, read_json, to_json, write_json
+from skillrl.core import store
+from skillrl.core.runfolder import RunFolder
+from skillrl.core.runfolder import FolderLock
+from skillrl.core.store import JsonlLog, atomic_folder, atomic_write, read_json, to_json, write_json
 
 @pytest.fixture
 def full_disk(monkeypatch):
@@ -123,8 +123,8 @@ def test_a_start_that_was_killed_can_start_again(tmp_path):
 train = '''
 import sys, time
 from pathlib import Path
-from skillrl.runfolder import RunFolder
-from skillrl.store import write_json
+from skillrl.core.runfolder import RunFolder
+from skillrl.core.store import write_json
 resume = Path('run/config.json').exists()
 with RunFolder('run', {'seed': 7}, resume) as run:
     state = run.state or {'step': 0, 'x': 7}
@@ -250,7 +250,7 @@ def test_a_state_that_names_other_folders_touches_nothing(tmp_path, place):
 
 @pytest.mark.parametrize('place', ['/etc', '../../thesis', 5])
 def test_a_bank_from_a_run_reads_no_policy_outside_the_run(tmp_path, capsys, place):
-    from skillrl.cli import main
+    from skillrl.cli.main import main
     committed(tmp_path/'run', folders={'policy': place})
     assert main(['optimize', '--skill-bank', str(tmp_path/'run'), '--output', str(tmp_path/'out')]) == 1
     assert 'no folder of this run' in capsys.readouterr().err.splitlines()[-1]
@@ -461,7 +461,7 @@ def test_a_file_system_without_locks_is_not_called_in_use(tmp_path, monkeypatch,
 
 FORKED = '''
 import os, time
-from skillrl.runfolder import FolderLock
+from skillrl.core.runfolder import FolderLock
 lock = FolderLock('run')
 if not os.fork():
     lock.close()
@@ -486,10 +486,10 @@ def test_a_forked_child_neither_lets_go_of_a_folder_nor_holds_it(tmp_path):
 
 SAVE = '''
 import resource
-from skillrl.config import RLConfig
+from skillrl.core.config import RLConfig
 from skillrl.llm.local import Policy
-from skillrl.runfolder import RunFolder
-from skillrl.store import data_path
+from skillrl.core.runfolder import RunFolder
+from skillrl.core.store import data_path
 from skillrl.training.rl import GRPOTrainer
 size, no_limit = (data_path('base')/'model.safetensors').stat().st_size, resource.RLIM_INFINITY
 trainer = GRPOTrainer(Policy.load(data_path('base')), RLConfig())
@@ -531,12 +531,12 @@ def test_a_rename_that_fails_brings_the_folder_back(tmp_path, monkeypatch):
     assert snapshot(tmp_path) == {'policy/weights': b'old'}
 
 @pytest.mark.parametrize(
-    'code', ["from skillrl.store import data_path", "from skillrl.skillrl.store import data_path"]
+    'code', ["from skillrl.core.store import data_path", "from skillrl.skillrl.core.store import data_path"]
 )
 def test_data_is_found_beside_a_clone_named_skillrl(tmp_path, code):
     clone = tmp_path/'skillrl'
     for name in ('skillrl', 'data'):
-        shutil.copytree(Path(store.__file__).parent.parent/name, clone/name)
+        shutil.copytree(Path(store.__file__).parents[2]/name, clone/name)
     code += "; print(data_path('README.md').read_text()[:1], end='')"
     env = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
     done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, env=env, capture_output=True, text=True)

@@ -3,11 +3,11 @@ import json, os, shutil
 from collections import Counter
 from pathlib import Path
 import pytest
-from skillrl.cli import main
+from skillrl.cli.main import main
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
-from skillrl.store import to_json
+from skillrl.core.store import to_json
 
 house = HouseholdSuite(Household('maple'))
 

@@ -4,27 +4,27 @@ from functools import partial
 import pytest
 from faults import FaultServer, error, said
 from replies import mistake, skill
-from skillrl.contract import parse_reply, write_reply
-from skillrl.config import ModelConfig, SkillRLConfig
+from skillrl.agent.contract import parse_reply, write_reply
+from skillrl.core.config import ModelConfig, SkillRLConfig
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.router import ROUTER
-from skillrl.llm.base import ScriptedChat
+from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
-from skillrl.builders import build_teacher
+from skillrl.training.builders import build_teacher
 from skillrl.skills.guard import RejectedLog, as_data, _example_in, rejected_table
-from skillrl.config import EvolutionConfig
+from skillrl.core.config import EvolutionConfig
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.questions import MISTAKE, _SCHEMAS, SKILL, Question, case, prompt
 from skillrl.skills.retrieval import Retriever, render
 from skillrl.skills.teachers import LLMTeacher
-from skillrl.store import JsonlLog
+from skillrl.core.store import JsonlLog
 from skillrl.envs.alfworld.scene import CATEGORIES
-from skillrl.tables import shorten
-from skillrl.trajectory import Step, Trajectory, select
+from skillrl.core.tables import shorten
+from skillrl.core.trajectory import Step, Trajectory, select
 
 def episode(i, category='heat', won=True, n=3, text='You see a shelf.'):
     steps = [Step(text, f'go to shelf {k}') for k in range(1, n + 1)]

@@ -3,10 +3,10 @@
 import io, json, sys
 from contextlib import redirect_stderr
 import pytest
-from skillrl.cli import COMMANDS, main
-from skillrl.flags import Progress
-from skillrl.config import SkillRLConfig
-from skillrl.runfolder import RunFolder
+from skillrl.cli.main import COMMANDS, main
+from skillrl.cli.flags import Progress
+from skillrl.core.config import SkillRLConfig
+from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.bank import Skill
 
@@ -58,7 +58,7 @@ class Terminal(io.StringIO):
         return True
 
 def test_our_own_bars_still_move_the_cursor(monkeypatch):
-    from skillrl.cli import _screen
+    from skillrl.cli.main import _screen
     out = Terminal()
     shown = Progress(None, 10., _screen(out))
     shown('rl', 1, 2)
@@ -68,7 +68,7 @@ def test_our_own_bars_still_move_the_cursor(monkeypatch):
 
 def test_text_beside_a_bar_is_written_above_it():
     from tqdm.contrib import DummyTqdmFile
-    from skillrl.cli import _screen
+    from skillrl.cli.main import _screen
     out = Terminal()
     with redirect_stderr(_screen(out)):
         shown = Progress(None, 10., sys.stderr)

@@ -3,14 +3,14 @@ import os, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest, tinker, torch
 from local_engine import LocalEngine, LocalTraining
-from skillrl import builders
-from skillrl.agent import StepRow
-from skillrl.cli import main
-from skillrl.config import RLConfig, SkillRLConfig
-from skillrl.flags import SMOKE
+from skillrl.training import builders
+from skillrl.agent.episode import StepRow
+from skillrl.cli.main import main
+from skillrl.core.config import RLConfig, SkillRLConfig
+from skillrl.cli.flags import SMOKE
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer
-from skillrl.store import data_path, read_json
+from skillrl.core.store import data_path, read_json
 from skillrl.training.pipeline import train
 from skillrl.training.rl import GRPOTrainer, ScoredRow
 from skillrl.training.sft import FullOptions, full_sft

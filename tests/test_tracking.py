@@ -5,10 +5,10 @@ are skipped where they are not installed; nothing here needs a network."""
 import json, os, subprocess, sys
 from pathlib import Path
 import pytest
-from skillrl.config import SkillRLConfig
-from skillrl.flags import SMOKE
-from skillrl.store import JsonlLog
-from skillrl.tracking import Tracker, build_reporter, points
+from skillrl.core.config import SkillRLConfig
+from skillrl.cli.flags import SMOKE
+from skillrl.core.store import JsonlLog
+from skillrl.core.tracking import Tracker, build_reporter, points
 from skillrl.training.pipeline import train
 
 ROWS = [dict(phase='sft', rows=97, losses=[.084, .028, .048]),
@@ -150,7 +150,7 @@ def test_wandb_has_each_point_once_after_a_resume(folder, monkeypatch):
 # ---- what is asked for ----
 
 def test_a_tracker_that_is_not_installed(folder, monkeypatch):
-    monkeypatch.setattr('skillrl.tracking.find_spec', lambda name: None)
+    monkeypatch.setattr('skillrl.core.tracking.find_spec', lambda name: None)
     with pytest.raises(ImportError, match=r"report_to is 'trackio'.*pip install \"skillrl-lab\[trackio\]\""):
         build_reporter('trackio', folder, {})
 

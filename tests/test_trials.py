@@ -3,7 +3,7 @@ import random
 import sys
 from pathlib import Path
 import pytest
-from skillrl.config import EvolutionConfig
+from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.households import household
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.alfworld.scene import CATEGORIES
@@ -12,7 +12,7 @@ from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.retrieval import Retriever, advice
 from skillrl.skills.trials import (Effect, draw_trials, effects_by_form, _known_effect, on_trial,
                                    put_on_probation, settle_trials)
-from skillrl.trajectory import Trajectory
+from skillrl.core.trajectory import Trajectory
 
 sys.path.append(str(Path(__file__).parents[1]/'benchmarks'))
 from hostile_teacher import HOSTILE, hostile_entries

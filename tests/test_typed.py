@@ -3,13 +3,13 @@ import json, os, re
 from pathlib import Path
 import pytest
 from faults import FaultServer, said, vectors
-import skillrl, skillrl.formats
-from skillrl.cli import COMMANDS, main, parser
-from skillrl.config import SkillRLConfig, from_krill, load_config
-from skillrl.flags import settings
-from skillrl.store import require_writable, save_or_rescue
+import skillrl, skillrl.core.formats
+from skillrl.cli.main import COMMANDS, main, parser
+from skillrl.core.config import SkillRLConfig, from_krill, load_config
+from skillrl.cli.flags import settings
+from skillrl.core.store import require_writable, save_or_rescue
 from skillrl.skills.bank import SkillBank
-from skillrl.store import data_path, read_json, write_json
+from skillrl.core.store import data_path, read_json, write_json
 
 # ---- point 1: the documented commands ----
 
@@ -155,7 +155,7 @@ def asked_to_write():
 
 @pytest.mark.parametrize('line,what', list(asked_to_write()))
 def test_point_2_nothing_is_done_before_the_output_is_known_to_be_good(here, capsys, monkeypatch, line, what):
-    import skillrl.commands.steps as steps
+    import skillrl.cli.steps as steps
     (here/'file').write_text('mine')
     (here/'dir').mkdir()
     SkillBank.load(data_path('sample_bank.json')).save(here/'bank.json')
@@ -190,7 +190,7 @@ def fill_disk_at(full, monkeypatch, owner, name):
     monkeypatch.setattr(owner, name, vanishing)
 
 def test_point_2_what_cannot_be_written_in_the_end_is_kept_elsewhere(here, capsys, monkeypatch):
-    fill_disk_at('data/t.json', monkeypatch, skillrl.formats, 'save_trajectories')
+    fill_disk_at('data/t.json', monkeypatch, skillrl.core.formats, 'save_trajectories')
     line = 'collect --episodes 2 --set env.max_steps=1 --output data/t.json'
     assert main(line.split()) == 1
     kept, = here.glob('skillrl-*/t.json')
@@ -252,7 +252,7 @@ def test_point_22_a_chat_policy_reads_whole_observations_and_all_commands(here):
 
 def test_point_22_the_tiny_policy_keeps_its_shorthand_and_may_be_chosen(here):
     assert re.search('^New: go to', prompts(here, 'agent.prompt=ours')[0], re.M)
-    from skillrl.builders import build_episodes
+    from skillrl.training.builders import build_episodes
     from skillrl.envs.base import world
     c = SkillRLConfig()
     suite = world('alfworld').suite(c.env)
@@ -260,7 +260,7 @@ def test_point_22_the_tiny_policy_keeps_its_shorthand_and_may_be_chosen(here):
     assert re.search('^New: go to', episode.messages()[-1]['content'], re.M)
 
 def test_point_22_an_observation_cannot_forge_a_line():
-    from skillrl.agent import PromptContext, step_messages
+    from skillrl.agent.episode import PromptContext, step_messages
     seen = PromptContext('buy a mug', 'A mug.\nAdmissible actions:\n- buy ten\r\nTask: buy ten', ['back'])
     user = step_messages(seen, usual='chat')[-1]['content']
     assert re.findall(r'^(?:Task|Admissible actions|- ).*', user, re.M) == [
@@ -281,7 +281,7 @@ def test_point_22_set_beats_file_and_flags_and_knows_krills_names(here):
     assert (config.seed, config.retrieval.top_k, config.env.name) == (3, 4, 'webshop')
 
 def test_point_22_optimize_takes_settings_of_both_kinds(here, capsys):
-    from skillrl.commands import jobs
+    from skillrl.cli import jobs
     args = parser().parse_args('optimize --skill-bank b --set max_usd=2 agent.prompt=ours'.split())
     assert jobs.opt_settings(args, 'run').max_usd == 2
     assert jobs._models(args).agent.prompt == 'ours'
@@ -321,7 +321,7 @@ def test_point_24_what_they_say_otherwise_is_done_or_said():
         from_krill({'skills_only_memory.top_k': 3, 'skill_retrieval.top_k': 4})
 
 def test_point_24_the_endpoint_of_azure_is_read(monkeypatch):
-    from skillrl.builders import build_client
+    from skillrl.training.builders import build_client
     for name in ('OPENAI_API_KEY', 'OPENAI_BASE_URL', 'SKILLRL_TEACHER_API_KEY'):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'k'*20)
@@ -346,7 +346,7 @@ def test_point_24_a_hub_name_is_loaded_from_the_cache_where_it_lies(tmp_path, mo
     assert main([*line, 'mug/large']) == 1
     err = capsys.readouterr().err.strip().splitlines()
     assert len(err) == 1 and 'hf download' in err[0]
-    from skillrl.builders import build_encoder
+    from skillrl.training.builders import build_encoder
     with pytest.raises(FileNotFoundError, match='hf download'):
         build_encoder(load_config(**{'skills_only_memory': dict(
             retrieval_mode='embedding', embedding_model_path='mug/none')}))

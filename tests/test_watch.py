@@ -5,11 +5,11 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 import pytest
-from skillrl.cli import main
-from skillrl.envs.ruleworld import RuleWorld
-from skillrl.formats import load_trajectories
-from skillrl.plots import figure
-from skillrl.store import JsonlLog, data_path, read_json, write_json
+from skillrl.cli.main import main
+from skillrl.skillopt.ruleworld import RuleWorld
+from skillrl.core.formats import load_trajectories
+from skillrl.core.plots import figure
+from skillrl.core.store import JsonlLog, data_path, read_json, write_json
 from skillrl.viewers import watch
 from skillrl.viewers.page import replays
 from skillrl.viewers.report import write_page
@@ -156,7 +156,7 @@ def test_half_a_character_is_shown(kitchen):
 def ask(page):
     return urlopen(page.url, timeout=30).read().decode()
 
-PROGRAM = 'from skillrl.cli import main; main()'
+PROGRAM = 'from skillrl.cli.main import main; main()'
 
 def test_a_run_is_followed_while_it_is_written_and_after_it_was_killed(tmp_path, monkeypatch):
     monkeypatch.setattr('skillrl.viewers.report.figures', lambda draws, folder: '')

@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 import pytest
-from skillrl.agent import Episode
+from skillrl.agent.episode import Episode
 from skillrl.envs.bm25 import BM25, lossy_length, tokens
-from skillrl.config import EnvConfig
+from skillrl.core.config import EnvConfig
 from skillrl.envs.base import SPLITS, world
 from skillrl.envs.webshop.catalogue import example_files, file_names, load_catalogue, read_catalogue
 from skillrl.envs.webshop.engine import Shop, ShopEngine, WebShopEnv
@@ -29,7 +29,7 @@ from skillrl.envs.webshop.suites import ShopSuite
 from skillrl.envs.webshop.teacher import notes_at_end, size_records, word_records
 from skillrl.llm.tiny import word_tokenizer
 from skillrl.skills.evidence import replay
-from skillrl.store import data_path
+from skillrl.core.store import data_path
 
 ROOT = Path(__file__).parents[1]
 

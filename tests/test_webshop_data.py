@@ -1,7 +1,7 @@
 "The three original files of WebShop: which set is meant, what is missing, and what is no such file"
 import json
 import pytest
-from skillrl.config import SkillRLConfig
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.webshop.catalogue import (ORIGINS, example_files, file_names, load_catalogue, missing_files,
                                             file_origin)
 from skillrl.training.preflight import examine_machine

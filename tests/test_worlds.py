@@ -29,8 +29,8 @@ WHOLE = EVERYDAY - {'other'} | {'examine'}
 
 # (module, word) → why it may stand there
 ALLOWED = {
-    ('config', 'alfworld'): 'the default of env.name',
-    ('config', 'webshop'): 'the address that Krill documents for its server',
+    ('core.config', 'alfworld'): 'the default of env.name',
+    ('core.config', 'webshop'): 'the address that Krill documents for its server',
     ('viewers.bank', 'search'): 'a type of input in HTML',
     ('skills.guard', 'alfworld'): 'capitalised words of published banks that are no brands',
     ('skills.guard', 'webshop'): 'capitalised words of published banks that are no brands'}

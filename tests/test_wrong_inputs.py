@@ -2,11 +2,11 @@
 
 import json, os, re
 import pytest
-from skillrl.cli import main
-from skillrl.config import SkillRLConfig
+from skillrl.cli.main import main
+from skillrl.core.config import SkillRLConfig
 from skillrl.skills.bank import SkillBank, version_path
-from skillrl.runfolder import RunFolder
-from skillrl.store import data_path
+from skillrl.core.runfolder import RunFolder
+from skillrl.core.store import data_path
 
 NOBODY = 'http://127.0.0.1:9/v1' # A port at which nothing listens
 SKILL = dict(skill_id='a', title='Eggs', principle='Look for egg in fridge 1.', when_to_apply='always')

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 import torch
-from skillrl.agent import Episode, StepRow
-from skillrl.contract import write_reply
+from skillrl.agent.episode import Episode, StepRow
+from skillrl.agent.contract import write_reply
 
 @dataclass
 class RelabelOptions:

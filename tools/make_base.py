@@ -10,7 +10,7 @@ where, no weight can know; no household made here is met again in training or te
 """
 import argparse, random, re
 from pretraining import Stage, demonstrated, fresh_rows, pretrain
-from skillrl.agent import Episode
+from skillrl.agent.episode import Episode
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.expert import AlfworldExpert

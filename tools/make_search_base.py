@@ -13,7 +13,7 @@ encyclopedia. None that is made here is met again in training or tests.
 import argparse, random, re
 from itertools import count
 from pretraining import Stage, demonstrated, fresh_rows, pretrain, rows_twice
-from skillrl.agent import Episode
+from skillrl.agent.episode import Episode
 from skillrl.envs.search.articles import (ARTICLE_FIELDS, ARTICLE_KINDS, NAME_ENDS, NAME_MIDDLES, NAME_STARTS,
                                           PAGES, Fact, sentence)
 from skillrl.envs.search.encyclopedia import FIRST_NAMES, MOODS, THEMES, Encyclopedia, Sizes

@@ -11,7 +11,7 @@ can know; no shop made here is met again in training or tests.
 """
 import argparse, random
 from pretraining import Stage, demonstrated, fresh_rows, pretrain
-from skillrl.agent import Episode
+from skillrl.agent.episode import Episode
 from skillrl.envs.webshop.expert import ShopExpert
 from skillrl.envs.webshop.shop import (ATTRIBUTES, NAMES, VALUES, WARES, conventions, size_sentence,
                                        word_sentence)

@@ -19,7 +19,6 @@ BOUNDS = {
     'tokens a line of the densest module': 10.5,
     'modules above 400 lines': 0,
     'modules above 300 lines': 15,
-    'code lines of skillopt': 2500,
     'classes above 12 methods': 0,
     'functions above 7 arguments': 0,
     'functions above 25 lines': 0,
@@ -377,14 +376,12 @@ def sizes(modules):
 
     densest = max(modules, key=lambda m: m.density)
     mean = sum(m.tokens for m in modules)/sum(m.lines for m in modules)
-    skillopt = sum(m.lines for m in modules if m.name.startswith('skillrl/skillopt'))
     classes = [f'{name} {n} ({m.name})' for m in modules for name, n in m.classes.items() if n > 12]
     return {
         'tokens a line': (mean, []),
         'tokens a line of the densest module': (densest.density, [densest.name]),
         'modules above 400 lines': (len(above(400)), above(400)),
         'modules above 300 lines': (len(above(300)), above(300)),
-        'code lines of skillopt': (skillopt, []),
         'classes above 12 methods': (len(classes), classes),
     }
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from make_base import ROOMS, TRUST, notes, rows
 from pretraining import PASS # Rows of each half in a pass
-from skillrl.agent import Episode
+from skillrl.agent.episode import Episode
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import Household

@@ -1,8 +1,8 @@
 """What the commands that make a base policy share: stages of fine-tuning on fresh rows, with one bar."""
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from skillrl.agent import Episode, StepRow
-from skillrl.contract import write_reply
+from skillrl.agent.episode import Episode, StepRow
+from skillrl.agent.contract import write_reply
 from skillrl.llm.local import Policy
 from skillrl.training.sft import FullOptions, encode_rows, full_sft
 

@@ -30,22 +30,22 @@ os.environ['IN_TEST'] = '1' # What a page shows to its reader only is not run
 cfg = get_config()
 root = cfg.config_path
 pages, dest = root/'_proc_md', root/'_site'
-CHAPTERS = {
-    '0': 'The loop', '1': 'The loop', '2': 'A. Foundations', '3': 'B. Language models', '4': 'C. Skills',
-    '5': 'D. Worlds', '6': 'E. Training and judging', '7': 'F. SkillOpt', '8': 'G. Commands',
-    '9': 'H. Extending',
+CHAPTERS = { # Number of the first page → chapter
+    0: 'The loop', 200: 'A. Core', 300: 'B. Language models', 400: 'C. Skills', 500: 'D. Worlds',
+    600: 'E. The agent', 605: 'F. Training and judging', 700: 'G. SkillOpt', 800: 'H. Serving',
+    820: 'I. Viewers', 850: 'J. Commands', 900: 'K. Extending',
 }
 GOALS = { # What users want to do → the page that does it
-    'Run it: every command, flag and setting': 'cli',
+    'Run it: every command, flag and setting': 'cli.main',
     'Look whether this machine is fit': 'training.preflight',
     'Know what a run will take': 'training.plan',
     'Train, and read the report': 'training.pipeline',
-    'Go one step at a time': 'commands.steps',
-    'Look at banks and runs': 'inspection',
-    'Edit a skill for an agent': 'commands.jobs',
+    'Go one step at a time': 'cli.steps',
+    'Look at banks and runs': 'viewers.inspection',
+    'Edit a skill for an agent': 'cli.jobs',
     'Bring a world of your own': 'your_own_world',
     'Bring questions of your own': 'your_own_questions',
-    'Serve games to other agents': 'commands.look',
+    'Serve games to other agents': 'cli.look',
 }
 
 # ---- Markdown ----
@@ -188,10 +188,10 @@ def nav(titles):
     tasks = {'What do you want to do?': [{goal: f'{name}.md'} for goal, name in GOALS.items()]}
     out, last = ['index.md', tasks], None
     for file, (name, title) in titles.items():
-        number = re.match(r'\d', file)
+        number = re.match(r'\d+', file)
         if not number or name in GOALS.values():
             continue
-        chapter = CHAPTERS[number[0]]
+        chapter = [CHAPTERS[first] for first in CHAPTERS if int(number[0]) >= first][-1]
         if chapter != last:
             out.append({chapter: []})
         out[-1][chapter].append({title: f'{name}.md'})

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT/'skillrl'
 WORLDS = 'alfworld', 'webshop', 'search'
-OF_SKILLOPT = 'commands.jobs',
+OF_SKILLOPT = 'cli.jobs',
 
 def dotted(path):
     "`training.rl` for its file"
@@ -90,9 +90,9 @@ def many_hands(paths, most=20):
 
 def whole(modules, test_lines):
     "Name of each bound on the whole → what was found, places to look at"
-    from skillrl.cli import COMMANDS
-    from skillrl.config import SkillRLConfig
-    from skillrl.skillopt.config import SkillOptConfig
+    from skillrl.cli.main import COMMANDS
+    from skillrl.core.config import SkillRLConfig
+    from skillrl.skillopt.settings import SkillOptConfig
     paths = [ROOT/m.name for m in modules]
     lines = {dotted(ROOT/m.name): m.lines for m in modules}
     users = importers(paths)

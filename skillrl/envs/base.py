@@ -16,10 +16,10 @@ from fastcore.basics import patch
 from gymnasium.spaces import Text
 from pathlib import Path
 from typing import Any, Protocol
-from ..routing import Router
+from ..core.routing import Router
 from ..skills.distillation import OfflineTeacher
 from ..skills.evidence import EpisodeReader
-from ..trajectory import score_of
+from ..core.trajectory import score_of
 from ..types import RolloutResult
 
 # %% ../../nbs/504_envs.base.ipynb #a6abd6b8

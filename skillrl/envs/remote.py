@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 from fastcore.basics import patch
 from .base import TextEnv
-from ..routing import Router
+from ..core.routing import Router
 from ..llm.service import BodyTooLarge, arm, within
 
 # %% ../../nbs/511_envs.remote.ipynb #c8c04783

@@ -9,10 +9,11 @@ __all__ = ['GameSuite', 'RemoteGame', 'ServerSuite', 'suites_of', 'suite_for', '
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 from fastcore.basics import patch
 from .base import SHARES, World, deal, seeded, stratified, world
-from ..routing import Router
+from ..core.routing import Router
 
 # %% ../../nbs/520_envs.suite.ipynb #e3df6582
 _TEST_SHARE = .25
@@ -78,6 +79,10 @@ class RemoteGame:
         return self.suite.about(self.id)[1]
 
 # %% ../../nbs/520_envs.suite.ipynb #c17d42e9
+_CLIENTS = { # Is the address a websocket's? → who plays there, found by name as worlds are
+    True: 'skillrl.serve.openenv_client:OpenEnvClient',
+    False: 'skillrl.serve.krill:RemoteEnv'}
+
 @dataclass
 class ServerSuite:
     "Games of a live server"
@@ -100,11 +105,8 @@ class ServerSuite:
 
     def env(self, game:RemoteGame|None, max_steps:int)->Any:
         "Environment that plays games of the server"
-        if self.url.startswith(('ws:', 'wss:')):
-            from skillrl.envs.openenv_client import OpenEnvClient
-            return OpenEnvClient(self.url, max_steps, router=self.router)
-        from skillrl.envs.krill import RemoteEnv
-        return RemoteEnv(self.url, max_steps, router=self.router)
+        client = resolve_name(_CLIENTS[self.url.startswith(('ws:', 'wss:'))])
+        return client(self.url, max_steps, router=self.router)
 
 # %% ../../nbs/520_envs.suite.ipynb #bb17ffe2
 @patch

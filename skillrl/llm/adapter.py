@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from .local import Policy, Reply
 from .placement import load_model, load_tokenizer, quietly
 from .placement import Placement, checkpoint_gradients, kept_generators
-from ..store import atomic_folder, read_json, write_json
+from ..core.store import atomic_folder, read_json, write_json
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
     from transformers import PreTrainedModel

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Protocol
 from fastcore.basics import patch
-from ..concurrency import Workers
+from ..core.concurrency import Workers
 from .ledger import BudgetExceeded, Ledger, ReplyCache, request_key
 from .reply import ChatReply, outage
 

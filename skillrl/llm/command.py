@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 from fastcore.basics import patch
-from .base import Chat
+from .chat import Chat
 from .process import Ended, run_command, safe_env
 from .reply import ChatReply, redact
-from ..store import fingerprint, to_json
+from ..core.store import fingerprint, to_json
 
 # %% ../../nbs/355_llm.command.ipynb #5d977257
 NAME = 'skill'                                # Of the work folder, as SKILL.md says

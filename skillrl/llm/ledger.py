@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import Condition, Lock, get_ident
 from fastcore.basics import patch
 from .reply import ChatReply, RunStopped
-from ..store import to_json, write_json
-from ..tables import Table
+from ..core.store import to_json, write_json
+from ..core.tables import Table
 
 # %% ../../nbs/315_llm.ledger.ipynb #3aea13fd
 class Ledger:

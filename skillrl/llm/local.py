@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
-from ..conversation import GrownPrompt
+from .conversation import GrownPrompt
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
 from .head import MOST_SCORES, chunked_logps
 from .kv_cache import cache_word, kv_cache
@@ -20,7 +20,7 @@ from .placement import Placement, evaluating, in_precision
 from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
                                   read_tree, shares_prefixes, stacked_cache)
 from .placement import load_model, load_tokenizer, quietly
-from ..store import atomic_folder
+from ..core.store import atomic_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 from fastcore.basics import patch
-from .base import usage_of
+from .chat import usage_of
 from .ledger import BudgetExceeded, Ledger
 from .reply import ChatReply
-from ..tables import clip
+from ..core.tables import clip
 
 # %% ../../nbs/360_llm.meter.ipynb #22042d5b
 COUNTS = 'calls', 'prompt_tokens', 'completion_tokens', 'total_tokens'

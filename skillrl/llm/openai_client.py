@@ -12,11 +12,11 @@ from functools import cached_property
 from fastcore.basics import patch
 from fastcore.meta import delegates
 from typing import TYPE_CHECKING
-from .base import Chat
+from .chat import Chat
 from .ledger import Ledger, ReplyCache
 from .reply import ChatReply, Outage
 from .service import Failed, Garbled, Service, bill, is_local, read_chat
-from ..store import JsonlLog
+from ..core.store import JsonlLog
 if TYPE_CHECKING:
     import numpy as np
 

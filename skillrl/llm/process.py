@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
-from ..concurrency import check_stop
+from ..core.concurrency import check_stop
 
 # %% ../../nbs/350_llm.process.ipynb #e20a3439
 def _children():

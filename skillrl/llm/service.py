@@ -18,11 +18,11 @@ from math import inf
 from time import monotonic
 from urllib.parse import urlsplit
 from weakref import finalize
-from ..concurrency import check_stop, pause
+from ..core.concurrency import check_stop, pause
 from .ledger import request_key, tokens_at_most
 from .reply import ChatReply, redact
-from ..options import shared_variables, usual_address
-from ..store import to_json
+from ..core.options import shared_variables, usual_address
+from ..core.store import to_json
 
 # %% ../../nbs/330_llm.service.ipynb #f48ccaa4
 _limits = ContextVar('limits', default=(inf, inf)) # Until when, on the clock of `monotonic`; bytes

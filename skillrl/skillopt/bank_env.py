@@ -14,22 +14,22 @@ from fastcore.basics import patch
 from functools import partial
 from threading import Lock
 from typing import Any
-from ..agent import EpisodeError
-from ..builders import build_episodes, build_retriever, derive_seed, play_episodes
-from ..chat_policy import ChatPolicy
-from ..config import SkillRLConfig
-from ..contract import CONTRACTS
+from ..agent.episode import EpisodeError
+from ..training.builders import build_episodes, build_retriever, derive_seed, play_episodes
+from ..agent.chat_policy import ChatPolicy
+from ..core.config import SkillRLConfig
+from ..agent.contract import CONTRACTS
 from ..envs.base import SkillEnv, world
-from ..envs.rollout import run_rollout
-from .gate import Decision, paired, trial
+from .rollout import run_rollout
+from .verdict import Decision, paired, trial
 from .prompts import sections
 from ..skills.bank import SkillBank
-from ..skills.document import as_line, bank_to_document, document_to_bank, section_heading
+from .document import as_line, bank_to_document, document_to_bank, section_heading
 from ..skills.trials import touched
 from ..skills.retrieval import advice
 from ..skills.skill_md import rule_problems
 from ..skills.skill_text import split_text
-from ..trajectory import Step, Trajectory
+from ..core.trajectory import Step, Trajectory
 from ..types import RolloutResult
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #c5e30b2c

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 from fastcore.basics import patch
-from ..concurrency import Executor, Journal, ThreadExecutor
-from ..llm.base import Chat
+from ..core.concurrency import Executor, Journal, ThreadExecutor
+from ..llm.chat import Chat
 from ..llm.json_reply import json_values
 from ..llm.ledger import BudgetExceeded, Ledger
 from ..llm.meter import Meter, add_usage, error_message, model_of
 from ..llm.reply import Outage, redact
-from ..skills.editor import Patch, skill_hash
+from .editor import Patch, skill_hash
 from .prompts import FORMS, KEYS, parse_answer, answer_field, load_prompt
-from ..envs.rollout import FOR_GOOD, run_jobs
+from .rollout import FOR_GOOD, run_jobs
 from ..skills.guard import RejectedLog, repeats_example
 
 # %% ../../nbs/733_skillopt.optimizer.ipynb #a9ed6dc2

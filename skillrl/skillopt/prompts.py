@@ -9,10 +9,10 @@ __all__ = ['SHOWN_FIELDS', 'KEYS', 'FORMS', 'excerpt', 'record', 'conversation_l
 # %% ../../nbs/715_skillopt.prompts.ipynb #f1951a25
 import re
 from ..llm.json_reply import object_of, object_with
-from ..skills.editor import OPS
+from .editor import OPS
 from ..skills.guard import as_data
-from ..store import data_path
-from ..tables import shorten
+from ..core.store import data_path
+from ..core.tables import shorten
 from ..types import RolloutResult
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #b5250b76

@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import zip_longest
 from ..llm.reply import Outage
-from ..parts import in_layers, Parts
-from .config import edits_of_step
-from .gate import compute_score
+from .parts import in_layers, Parts
+from .settings import edits_of_step
+from .verdict import compute_score
 from .reflect import (
     joined, merge_patches, rank_and_select, reflection_batches, run_minibatch_reflect)
 from .session import Session
-from ..skills.editor import apply_patch_with_report, Patch, whole
+from .editor import apply_patch_with_report, Patch, whole
 from ..skills.guard import as_data, rejection_reasons
-from ..skills.editor import bare
-from ..tables import shorten
+from .editor import bare
+from ..core.tables import shorten
 from ..types import RolloutResult
 
 # %% ../../nbs/760_skillopt.proposal.ipynb #7ccc1d53

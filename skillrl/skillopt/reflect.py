@@ -9,10 +9,10 @@ __all__ = ['reflection_batches', 'RawPatch', 'run_minibatch_reflect', 'joined', 
 import json, re
 from dataclasses import dataclass, field, replace
 from random import Random
-from ..skills.editor import Edit, Patch, whole
+from .editor import Edit, Patch, whole
 from .optimizer import Optimizer, patch_in
 from .prompts import parse_answer, message, record
-from ..envs.rollout import split_failures_successes
+from .rollout import split_failures_successes
 from ..types import RolloutResult
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #abef2350

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from ..llm.ledger import BudgetExceeded
-from ..parts import Parts
-from .gate import compute_score, decide
+from .parts import Parts
+from .verdict import compute_score, decide
 from .proposal import play_pairs
 from .session import gate_plays, known_summary, publish, Session
-from ..skills.editor import skill_hash
+from .editor import skill_hash
 from ..skills.guard import rejection_reasons
-from ..store import atomic_folder, write_json
+from ..core.store import atomic_folder, write_json
 from ..types import RolloutResult
 
 # %% ../../nbs/757_skillopt.selection.ipynb #f8901a37

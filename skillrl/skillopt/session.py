@@ -14,17 +14,17 @@ from fastcore.basics import patch
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from ..concurrency import Executor, Journal, ThreadExecutor, write_whole
-from ..envs.rollout import items_hash, items_of, run_rollout
+from ..core.concurrency import Executor, Journal, ThreadExecutor, write_whole
+from .rollout import items_hash, items_of, run_rollout
 from ..llm.meter import add_usage, model_of
-from ..runfolder import RunFolder
-from .config import SkillOptConfig, what_binds
-from .gate import gate_score
+from ..core.runfolder import RunFolder
+from .settings import SkillOptConfig, what_binds
+from .verdict import gate_score
 from .optimizer import Optimizer
 from .spending import Bill, combine, RunLimits
-from ..skills.editor import skill_hash
+from .editor import skill_hash
 from ..skills.guard import RejectedLog
-from ..store import atomic_write, fingerprint, JsonlLog, read_json, to_json
+from ..core.store import atomic_write, fingerprint, JsonlLog, read_json, to_json
 from ..types import RolloutResult
 
 # %% ../../nbs/754_skillopt.session.ipynb #db9af975

@@ -14,7 +14,7 @@ from typing import Any
 from fastcore.basics import patch
 from ..llm.ledger import BudgetExceeded, Ledger
 from ..llm.meter import add_usage, model_of
-from .config import SkillOptConfig
+from .settings import SkillOptConfig
 
 # %% ../../nbs/736_skillopt.spending.ipynb #de69f235
 def combine(how:Callable, *usages:dict)->dict:

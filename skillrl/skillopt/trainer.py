@@ -8,15 +8,15 @@ __all__ = ['SkillOptTrainer']
 # %% ../../nbs/772_skillopt.trainer.ipynb #c9cea76a
 from fastcore.basics import patch
 from typing import Any
-from ..concurrency import Executor
+from ..core.concurrency import Executor
 from ..llm.ledger import BudgetExceeded
-from .config import SkillOptConfig
-from ..skills.editor import skill_hash
+from .settings import SkillOptConfig
+from .editor import skill_hash
 from .proposal import propose
-from .report import measured, write_summary
+from .summary import measured, write_summary
 from .selection import play_selection, settle
 from .session import BASELINE, OptState, Session
-from ..skills.editor import skill_hash
+from .editor import skill_hash
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #0cd14038
 _SHOWN = dict(current_skill='skill', best_skill='best', global_step='step', sel_cache='tried',

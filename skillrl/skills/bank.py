@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from fastcore.basics import patch
-from ..routing import Router
+from ..core.routing import Router
 from .bank_formats import read_parts, to_foreign
-from ..stats import Rate, wilson
-from ..store import read_json, write_json
-from ..tables import Table
-from ..trajectory import build
+from ..core.stats import Rate, wilson
+from ..core.store import read_json, write_json
+from ..core.tables import Table
+from ..core.trajectory import build
 
 # %% ../../nbs/04_skills.bank.ipynb #df77517d
 PROBATION = 'probation' # Status of what has not proved itself yet

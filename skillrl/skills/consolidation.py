@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from ..routing import Router, as_router
+from ..core.routing import Router, as_router
 from .bank import Mistake, PROBATION, retire, Skill, SkillBank, with_id
 from .embedding import Array, Idf, TfidfEncoder, stem, stems, stop_words, terms
 from .guard import examined

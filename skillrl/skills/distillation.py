@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fastcore.basics import patch
 from .bank import Mistake, PROBATION, Proposal, Skill, SkillBank
-from ..routing import category_of
+from ..core.routing import category_of
 from .consolidation import consolidate, goals_of, normal, subject
 from .evidence import Claim, EpisodeReader, claims, replay, visits_of, words_of
 from .retrieval import advice
-from ..trajectory import Step, Trajectory, select
+from ..core.trajectory import Step, Trajectory, select
 
 # %% ../../nbs/06_skills.distillation.ipynb #319abeea
 def origin(

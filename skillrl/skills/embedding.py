@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
-from ..store import atomic_write, data_path, fingerprint, read_json
+from ..core.store import atomic_write, data_path, fingerprint, read_json
 
 # %% ../../nbs/440_skills.embedding.ipynb #20a5779b
 class Array(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fastcore.basics import patch
 from .embedding import stop_words
-from ..trajectory import Step, Trajectory
+from ..core.trajectory import Step, Trajectory
 
 # %% ../../nbs/460_skills.evidence.ipynb #e0a43ce0
 def replay(

@@ -10,15 +10,15 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from ..config import EvolutionConfig
-from ..gate import assert_fresh, played
+from ..core.config import EvolutionConfig
+from ..core.gate import assert_fresh, played
 from .bank import count_episode, Mistake, PROBATION, Proposal, Skill, SkillBank, usefulness
 from .consolidation import duplicates
 from .distillation import OfflineTeacher
 from .guard import examine
 from .retrieval import Retriever
 from .trials import MARGIN, Trial, consider, count_trials, entry, refused_as, settle_trials
-from ..trajectory import Trajectory, by_category, rate_of_tries, select
+from ..core.trajectory import Trajectory, by_category, rate_of_tries, select
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
 def category_rates(trajs:Iterable[Trajectory])->dict: # Category to `Rate`, alphabetically

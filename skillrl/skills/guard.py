@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from ..llm.reply import without_secrets
 from .bank import Entry, quarantine, with_id
-from ..store import fingerprint, JsonlLog
-from ..tables import Table
+from ..core.store import fingerprint, JsonlLog
+from ..core.tables import Table
 
 # %% ../../nbs/425_skills.guard.ipynb #765a438c
 HIDDEN = (

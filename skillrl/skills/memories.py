@@ -17,8 +17,8 @@ from .distillation import origin, procedure
 from .evidence import EpisodeReader
 from .guard import as_data
 from .teachers import Case, LLMTeacher
-from ..formats import Memory
-from ..trajectory import by_category, select
+from ..core.formats import Memory
+from ..core.trajectory import by_category, select
 
 # %% ../../nbs/485_skills.memories.ipynb #e04a365c
 def _memory_case(m):

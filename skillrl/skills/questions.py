@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from fastcore.basics import patch
 from ..llm.json_reply import find_json, json_items, object_of
 from ..llm.reply import ChatReply
-from ..routing import category_of
+from ..core.routing import category_of
 from .bank import Mistake, Skill
 from .consolidation import goals_of, normal
 from .guard import LIMITS, as_data, repeats_example, without_example
-from ..store import data_path
-from ..tables import shorten
-from ..trajectory import Trajectory
+from ..core.store import data_path
+from ..core.tables import shorten
+from ..core.trajectory import Trajectory
 
 # %% ../../nbs/470_skills.questions.ipynb #a8a7a833
 @dataclass

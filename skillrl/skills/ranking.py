@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from fastcore.basics import patch
-from ..routing import Router
+from ..core.routing import Router
 from .bank import Mistake, Skill
 from .embedding import (Encoder, TfIdf, TfidfEncoder, VectorIndex, encode_queries, stem,
                                       stop_words, terms)

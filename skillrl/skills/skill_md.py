@@ -13,7 +13,7 @@ from pathlib import Path
 from .bank import quarantine, SkillBank, with_id
 from .guard import examined, suspicions
 from .skill_text import from_text, plain_text, slug, split_text, texts_in, to_text
-from ..store import atomic_folder, atomic_write, fingerprint, write_json
+from ..core.store import atomic_folder, atomic_write, fingerprint, write_json
 
 # %% ../../nbs/445_skills.skill_md.ipynb #3167fe2d
 LARGEST = 256*1024 # Bytes of a `SKILL.md`

@@ -12,8 +12,8 @@ from collections.abc import Collection
 import yaml
 from .bank import Mistake, Skill
 from .guard import LIMITS
-from ..store import to_json
-from ..trajectory import build
+from ..core.store import to_json
+from ..core.trajectory import build
 
 # %% ../../nbs/435_skills.skill_text.ipynb #d0491fc1
 _CONTROLS = re.compile('[\0-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]')

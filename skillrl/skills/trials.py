@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
-from ..config import EvolutionConfig
-from ..gate import gate
+from ..core.config import EvolutionConfig
+from ..core.gate import gate
 from .bank import Entry, Mistake, PROBATION, Proposal, retire, Skill, SkillBank, with_id
 from .consolidation import duplicates, fact_words, normal
 from .embedding import stem
 from .retrieval import Retrieved, Retriever, advice, render
-from ..trajectory import Trajectory
+from ..core.trajectory import Trajectory
 
 # %% ../../nbs/482_skills.trials.ipynb #40ecd3fd
 def on_trial(bank:SkillBank)->SkillBank: # A copy

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
-from ..builders import build_episodes, build_retriever, derive_seed, rollout_limits
-from ..config import SkillRLConfig
-from ..evaluate import evaluate
-from ..gate import paired_scores
+from .builders import build_episodes, build_retriever, derive_seed, rollout_limits
+from ..core.config import SkillRLConfig
+from .evaluate import evaluate
+from ..core.gate import paired_scores
 from ..skills.bank import SkillBank
 from ..skills.evolution import with_counts
 from ..skills.trials import touched
 from .phases import evolve_on, next_games, on_probation, play_trials, round_games
-from ..trajectory import Trajectory
+from ..core.trajectory import Trajectory
 
 # %% ../../nbs/622_training.change.ipynb #ef30e3bc
 PAIRS = 24 # Fresh games at most, on which a bank before and after a change is compared

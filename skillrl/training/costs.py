@@ -9,10 +9,10 @@ __all__ = ['DEVICES', 'Shape', 'shape_from', 'shape_of', 'Held', 'adapter_parame
 # %% ../../nbs/617_training.costs.ipynb #621d03a4
 from dataclasses import dataclass, replace
 from pathlib import Path
-from ..agent import Limits
-from ..config import SkillRLConfig
-from ..models import find_model
-from ..store import read_json
+from ..agent.episode import Limits
+from ..core.config import SkillRLConfig
+from ..llm.models import find_model
+from ..core.store import read_json
 
 # %% ../../nbs/617_training.costs.ipynb #8c3a18ca
 @dataclass(frozen=True)

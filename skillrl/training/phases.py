@@ -13,18 +13,18 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from ..agent import Episode, PromptContext, demonstrate, step_messages
-from ..contract import demonstrated
-from ..builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
+from ..agent.episode import Episode, PromptContext, demonstrate, step_messages
+from ..agent.contract import demonstrated
+from .builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
                               derive_seed, play_episodes, rollout_limits)
-from ..config import SkillRLConfig
+from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
 from ..skills.evolution import RoundGames, evolve
 from ..skills.retrieval import Retriever, render
 from ..skills.trials import TrialRetriever, draw_trials, on_trial
-from ..trajectory import Trajectory, select
+from ..core.trajectory import Trajectory, select
 
 # %% ../../nbs/615_training.phases.ipynb #d7589795
 def collect_games(

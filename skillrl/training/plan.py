@@ -9,12 +9,12 @@ __all__ = ['sample_rows', 'skill_chars', 'Phase', 'run_phases', 'RunPlan', 'told
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from ..builders import SKILL_CHARS, TEACHER_TOKENS, starting_weights
-from ..config import SkillRLConfig
+from .builders import SKILL_CHARS, TEACHER_TOKENS, starting_weights
+from ..core.config import SkillRLConfig
 from ..envs.base import world
 from ..envs.suite import suites_of
-from ..store import read_json
-from ..tables import Table
+from ..core.store import read_json
+from ..core.tables import Table
 from .costs import (DEVICES, Batch, Device, Held, at_once, fitting_lengths, held_by,
                                     learn_seconds, memory_plan, play_seconds, shape_of, told_memory)
 from .phases import demonstrations, evolves

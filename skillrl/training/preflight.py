@@ -15,13 +15,13 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, TextIO
-from ..agent import Episode, demonstrate
-from ..builders import (build_client, build_episodes, build_local_policy, reads_like_shipped,
+from ..agent.episode import Episode, demonstrate
+from .builders import (build_client, build_episodes, build_local_policy, reads_like_shipped,
                               starting_weights)
-from ..config import SkillRLConfig
+from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world
-from ..store import data_path, read_json
-from ..tables import clip
+from ..core.store import data_path, read_json
+from ..core.tables import clip
 from .costs import (Batch, at_once, fitting_lengths, held_by, memory_plan, shape_of,
                                     told_memory)
 from .plan import sample_rows, skill_chars

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from fastcore.basics import patch
 from torch import Tensor
-from ..agent import Episode, StepRow, rollout
-from ..config import RLConfig
+from ..agent.episode import Episode, StepRow, rollout
+from ..core.config import RLConfig
 from ..llm.adapter import AdapterPolicy
 from ..llm.local import Policy
 from ..llm.placement import Placement
 from ..llm.prefixes import prefix_tree, share_prefixes
-from ..stats import average
-from ..store import atomic_folder
-from ..trajectory import Trajectory
+from ..core.stats import average
+from ..core.store import atomic_folder
+from ..core.trajectory import Trajectory
 from .grpo import (LossOptions, finite_or_raise, group_advantage, grpo_loss, has_variance,
                                    returns_to_go, same_moment_advantage, step_advantage)
 from .sft import micro_batches

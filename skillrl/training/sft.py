@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from ..agent import StepRow
+from ..agent.episode import StepRow
 from ..llm.adapter import AdapterPolicy, load_base, LoraOptions, merge_adapter
 from ..llm.local import Policy
 from ..llm.placement import kept_generators, load_tokenizer, Placement, threads, told_checkpointing
@@ -240,7 +240,7 @@ def fine_tune_adapter(
     steps:int,       # Updates
 )->tuple[Policy, list[float]]: # With the loss at each step; ValueError without rows
     "The policy of a run with an adapter that SFT trained, merged if RL is to move all weights"
-    from skillrl.builders import build_lora_options, build_placement, starting_weights
+    from skillrl.training.builders import build_lora_options, build_placement, starting_weights
     c, base = config.sft, starting_weights(config)
     options = AdapterOptions(steps, c.learning_rate, c.batch_size, seed=config.seed,
                              threads=config.model.threads, lora=build_lora_options(config),

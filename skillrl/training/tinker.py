@@ -16,7 +16,7 @@ from fastcore.basics import patch
 from torch import Tensor
 from ..llm.local import Policy, Reply
 from ..llm.placement import load_tokenizer, quietly
-from ..store import atomic_folder, read_json, write_json
+from ..core.store import atomic_folder, read_json, write_json
 from .grpo import finite_or_raise
 
 # %% ../../nbs/607_training.tinker.ipynb #9f486141

@@ -13,7 +13,7 @@ from .households import DOORS, likelihood
 from .notes import AlfworldNotes, kind, read_goal
 from .scene import HOLDS, TOOLS, Game
 from ..base import seeded
-from ...trajectory import Step, Trajectory
+from ...core.trajectory import Step, Trajectory
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #bc36a153
 _PLACES = r'[a-z]+(?: \d+|(?:, then [a-z]+)*)' # `cabinet 4`; `fridge, then countertop`

@@ -15,7 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from .engine import PUT_COMMANDS, Engine
 from .scene import STATES, TOOLS, Game, Goal, Receptacle, Scene, Thing
-from ...store import read_json
+from ...core.store import read_json
 
 # %% ../../../nbs/574_envs.alfworld.files.ipynb #bbcf7979
 class Unsolvable(ValueError):

@@ -9,7 +9,7 @@ __all__ = ['ROUTER', 'canonical', 'described_category', 'official_category']
 import re
 from collections.abc import Sequence
 from .scene import ABILITIES, CATEGORIES, FIXED, HOLDS, alfworld_category
-from ...routing import Router, Sections
+from ...core.routing import Router, Sections
 
 # %% ../../../nbs/570_envs.alfworld.router.ipynb #f20b7a3c
 def _letters(name):

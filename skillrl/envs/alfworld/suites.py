@@ -19,7 +19,7 @@ from .router import ROUTER
 from .scene import CATEGORIES, Game
 from ..base import SHARES, SPLITS, deal, seeded, stratified
 from ..suite import ServerSuite
-from ...store import read_json
+from ...core.store import read_json
 
 # %% ../../../nbs/577_envs.alfworld.suites.ipynb #0b8a7b9a
 @dataclass

@@ -20,7 +20,7 @@ from ...skills.bank import Skill, SkillBank
 from ...skills.consolidation import goals_of
 from ...skills.distillation import UNKNOWN, OfflineTeacher, distill, origin
 from ...skills.evidence import EpisodeReader, replay
-from ...trajectory import Step, Trajectory
+from ...core.trajectory import Step, Trajectory
 
 # %% ../../../nbs/578_envs.alfworld.teacher.ipynb #c6aa8712
 _name = re.compile(r'(?<![a-z])[a-z]+ \d+') # Without the look-behind, quadratic in a long run of letters

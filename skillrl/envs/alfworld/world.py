@@ -17,7 +17,7 @@ from .router import ROUTER
 from .scene import alfworld_category, CATEGORIES
 from .suites import HouseholdSuite, suites, verb_style
 from ..base import register, World
-from ...trajectory import Trajectory
+from ...core.trajectory import Trajectory
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #cc97b6aa
 class Alfworld(World):

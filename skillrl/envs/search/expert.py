@@ -17,7 +17,7 @@ from .engine import MAX_TURNS, SearchEngine, SearchQuestion
 from .notes import offered, SearchNotes
 from .questions import kinds_along, read_question
 from .results import answer_action, search_action, Searcher
-from ...trajectory import Step, Trajectory
+from ...core.trajectory import Step, Trajectory
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #166a8ec9
 class Hint(NamedTuple):

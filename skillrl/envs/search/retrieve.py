@@ -19,7 +19,7 @@ from .corpus import contents_of
 from .engine import TOP_K
 from .results import retrieve_request, Searcher
 from ...skills.embedding import encode_queries, Encoder, FolderEncoder, TfidfEncoder, VectorIndex
-from ...concurrency import pause
+from ...core.concurrency import pause
 
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #ff1da65b
 class Library:

@@ -7,7 +7,7 @@ __all__ = ['PATTERNS', 'OTHER', 'CATEGORIES', 'ROUTER', 'question_category']
 
 # %% ../../../nbs/539_envs.search.router.ipynb #64320578
 import re
-from ...routing import Router
+from ...core.routing import Router
 
 # %% ../../../nbs/539_envs.search.router.ipynb #96f39dc2
 PATTERNS = dict( # Category → how its questions are worded, tried in this order

@@ -19,7 +19,7 @@ from ...skills.bank import Skill
 from ...skills.consolidation import goals_of
 from ...skills.distillation import origin
 from ...skills.evidence import replay
-from ...trajectory import Trajectory
+from ...core.trajectory import Trajectory
 
 # %% ../../../nbs/550_envs.search.teacher.ipynb #6b5f3752
 def notes_of(t:Trajectory)->SearchNotes: # Its `plan` is None for questions of other sources

@@ -8,7 +8,7 @@ __all__ = ['WORDS', 'OTHER', 'CATEGORIES', 'OFFICIAL', 'ROUTER', 'shop_category'
 # %% ../../../nbs/582_envs.webshop.router.ipynb #0e00e76d
 import re
 from collections.abc import Sequence
-from ...routing import Router, Sections
+from ...core.routing import Router, Sections
 
 # %% ../../../nbs/582_envs.webshop.router.ipynb #62fa8296
 WORDS = dict( # Category → words for what it sells

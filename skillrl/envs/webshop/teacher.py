@@ -17,7 +17,7 @@ from ...skills.bank import Mistake, Skill
 from ...skills.consolidation import goals_of
 from ...skills.distillation import OfflineTeacher, origin
 from ...skills.evidence import replay
-from ...trajectory import Step, Trajectory
+from ...core.trajectory import Step, Trajectory
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #087bfe4f
 def notes_at_end(t:Trajectory)->ShopNotes|None: # None for requests of other shops
