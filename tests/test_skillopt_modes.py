@@ -9,7 +9,7 @@ from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.viewers.report import describe_worth, outcome_text, read_run
 from skillrl.skillopt.prompts import KEYS, load_prompt, sections
 from skillrl.core.concurrency import ThreadExecutor
-from skillrl.skillopt import proposal, report, selection
+from skillrl.skillopt import proposal, selection, summary as report
 from skillrl.skillopt.trainer import SkillOptTrainer
 
 HURRY = '- Hurry 7.'

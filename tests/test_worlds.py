@@ -31,7 +31,7 @@ WHOLE = EVERYDAY - {'other'} | {'examine'}
 ALLOWED = {
     ('core.config', 'alfworld'): 'the default of env.name',
     ('core.config', 'webshop'): 'the address that Krill documents for its server',
-    ('viewers.bank', 'search'): 'a type of input in HTML',
+    ('viewers.bank_view', 'search'): 'a type of input in HTML',
     ('skills.guard', 'alfworld'): 'capitalised words of published banks that are no brands',
     ('skills.guard', 'webshop'): 'capitalised words of published banks that are no brands'}
 

@@ -63,7 +63,7 @@ harm sealed void both_ways flying land lasting watched'''.split())
 ALLOWED = { # (word, part of a path) → why it stands there
     ('shelf', 'alfworld'): 'a piece of furniture',
     ('shelf', 'make_base'): 'a piece of furniture',
-    ('shelf', 'questions'): 'the thing that the questions of a page are about',
+    ('shelf', 'question_files'): 'the thing that the questions of a page are about',
 }
 
 # An argument with one of these words in its name, and a number as its type, says its unit or range beside
