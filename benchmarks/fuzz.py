@@ -363,7 +363,7 @@ def tried(call):
 
 def place(error):
     "The line of ours that a traceback comes from"
-    ours = [line for line in error.splitlines() if OURS in line and 'cli.py' not in line][-1:]
+    ours = [line for line in error.splitlines() if OURS in line and 'cli/main.py' not in line][-1:]
     return ours[0] if ours else error
 
 

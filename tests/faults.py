@@ -20,27 +20,22 @@ class Answer:
         ''  # 'body' or 'headers' come a byte every 50 ms, until the client hangs up or the server closes
     )
 
-def said(
-    text='A mug goes into the sink first.', finish='stop', usage=(11, 7), logprobs=None, choices=1, **message
-):
+def said(text='A mug goes into the sink first.', finish='stop', usage=(11, 7), logprobs=None, choices=1,
+         **message):
     "A chat reply as servers send it; `usage=None` leaves the count out"
     choice = dict(index=0, finish_reason=finish, message=dict(role='assistant', content=text) | message)
     if logprobs is not None:
         choice['logprobs'] = dict(content=[dict(token='t', logprob=x, top_logprobs=[]) for x in logprobs])
-    count = (
-        {}
-        if usage is None
-        else dict(usage=dict(prompt_tokens=usage[0], completion_tokens=usage[1], total_tokens=sum(usage)))
-    )
+    count = ({}
+    if usage is None
+    else dict(usage=dict(prompt_tokens=usage[0], completion_tokens=usage[1], total_tokens=sum(usage))))
     return Answer(
-        dict(id='c1', object='chat.completion', created=0, model='m', choices=[choice] * choices) | count
-    )
+        dict(id='c1', object='chat.completion', created=0, model='m', choices=[choice] * choices) | count)
 
 def error(status, message='', code=None, **headers):
     "A refusal as OpenAI words it; `retry_after='2'` becomes the header Retry-After"
     body = dict(
-        error=dict(message=message or f'the server says {status}', type='error', param=None, code=code)
-    )
+        error=dict(message=message or f'the server says {status}', type='error', param=None, code=code))
     return Answer(body, status, {k.replace('_', '-'): v for k,v in headers.items()})
 
 def slow(seconds, answer=None):
@@ -59,12 +54,8 @@ def vectors(request, d=3):
     texts = request['body']['input']
     rows = [dict(object='embedding', index=i, embedding=[len(t), i, *[.5]*(d-2)]) for i,t in enumerate(texts)]
     return Answer(
-        dict(
-            object='list',
-            model='m',
-            data=rows[::-1],
-            usage=dict(prompt_tokens=len(texts), total_tokens=len(texts)),
-        )
+        dict(object='list', model='m', data=rows[::-1],
+             usage=dict(prompt_tokens=len(texts), total_tokens=len(texts)))
     )
 
 def good(request):

@@ -10,9 +10,8 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 import torch
-from tinker.types import (
-    ForwardBackwardOutput, GetServerCapabilitiesResponse, OptimStepResponse, SampledSequence, SampleResponse,
-    SaveWeightsResponse, SupportedModel, TensorData)
+from tinker.types import (ForwardBackwardOutput, GetServerCapabilitiesResponse, OptimStepResponse,
+                          SampledSequence, SampleResponse, SaveWeightsResponse, SupportedModel, TensorData)
 from skillrl.training.rl import TrainablePolicy
 
 @dataclass

@@ -3,12 +3,8 @@ import os
 from pathlib import Path
 import pytest
 
-PUBLISHED_BANKS = (
-    'alfworld/claude_style_skills.json',
-    'webshop/claude_style_skills.json',
-    'search/claude_style_skills_search.json',
-    '../krill/sample_skill_bank.json',
-)
+PUBLISHED_BANKS = ('alfworld/claude_style_skills.json', 'webshop/claude_style_skills.json',
+                   'search/claude_style_skills_search.json', '../krill/sample_skill_bank.json')
 
 def published_bank(name):
     "Path of one of `PUBLISHED_BANKS`; the test is skipped where it is not there"

@@ -10,12 +10,11 @@ from skillrl.core.trajectory import Step, Trajectory
 sys.path.insert(0, str(Path(__file__).parents[1]/'benchmarks'))
 import ablation
 
-TINY = SkillRLConfig().merged({
-    'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 3, 'env.test_tasks': 3,
-    'env.max_steps': 6, 'sft.games': 3, 'sft.steps': 2,
-    'rl.iterations': 1, 'rl.tasks_per_iteration': 1, 'rl.group_size': 2,
-    'evolution.val_tasks': 4, 'evolution.gate_tasks': 2, 'evolution.validation_interval': 1,
-    'evolution.test_rounds': 2})
+TINY = SkillRLConfig().merged({'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 3,
+                               'env.test_tasks': 3, 'env.max_steps': 6, 'sft.games': 3, 'sft.steps': 2,
+                               'rl.iterations': 1, 'rl.tasks_per_iteration': 1, 'rl.group_size': 2,
+                               'evolution.val_tasks': 4, 'evolution.gate_tasks': 2,
+                               'evolution.validation_interval': 1, 'evolution.test_rounds': 2})
 TASK = 'put some mug on shelf.'
 
 def test_each_arm_changes_one_setting_and_the_first_changes_none():

@@ -47,19 +47,15 @@ def test_what_is_not_said_is_seen(what, source):
     assert len(lacking[what]) == 1
     assert lacking == NOTHING | {what: lacking[what]}
 
-SAID = [
-    'def price(mug:str)->float: "Its price"',
-    'def _price(mug): raise ValueError()',
-    'class Shop:\n    def _cost(self, mug): ...',
-    'class Till:\n    def cost(self, mug): ...',
-    'def price(\n    mug:str,\n)->float: # ValueError if there is none\n    raise ValueError()',
-    'def price()->float:\n    try: raise ValueError()\n    except ValueError: return 0.',
-    'def price()->float: raise NotImplementedError()',
-    'class Shop:\n    "Mugs; Closed at night"\n    def __post_init__(self): raise Closed()',
-    'def price(\n    x:Tensor, # (B, T)\n)->Tensor: # One number\n    "Sum"',
-    'def price(timeout_seconds:float, prompt_tokens:int)->float: ...',
-    'def price(\n    timeout:float, # Seconds\n    rate:float,    # From 0 to 1\n)->float: "Price"',
-]
+SAID = ['def price(mug:str)->float: "Its price"', 'def _price(mug): raise ValueError()',
+        'class Shop:\n    def _cost(self, mug): ...', 'class Till:\n    def cost(self, mug): ...',
+        'def price(\n    mug:str,\n)->float: # ValueError if there is none\n    raise ValueError()',
+        'def price()->float:\n    try: raise ValueError()\n    except ValueError: return 0.',
+        'def price()->float: raise NotImplementedError()',
+        'class Shop:\n    "Mugs; Closed at night"\n    def __post_init__(self): raise Closed()',
+        'def price(\n    x:Tensor, # (B, T)\n)->Tensor: # One number\n    "Sum"',
+        'def price(timeout_seconds:float, prompt_tokens:int)->float: ...',
+        'def price(\n    timeout:float, # Seconds\n    rate:float,    # From 0 to 1\n)->float: "Price"']
 
 @pytest.mark.parametrize('source', SAID)
 def test_what_is_said_is_accepted(source):

@@ -31,15 +31,8 @@ def listen():
 
 
 def start(*words, cwd, **more):
-    return subprocess.Popen(
-        [*SKILLRL, *map(str, words)],
-        cwd=cwd,
-        env=env(**more),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=listen,
-    )
+    return subprocess.Popen([*SKILLRL, *map(str, words)], cwd=cwd, env=env(**more), text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen)
 
 
 def run(*words, cwd, code=0, **more):
@@ -136,26 +129,11 @@ def test_more_epochs_may_be_added_and_another_seed_may_not(offline, tmp_path):
 
 def test_settings_come_from_a_file_and_flags_fall_on_top(tmp_path):
     (tmp_path / 'c.yaml').write_text('num_epochs: 1\nbatch_size: 40\ngate_metric: soft\n')
-    optimize(
-        '--config',
-        'c.yaml',
-        '--set',
-        'gate_metric=mixed',
-        'verbose=false',
-        '--seed',
-        5,
-        '--output',
-        'r',
-        cwd=tmp_path,
-    )
+    optimize('--config', 'c.yaml', '--set', 'gate_metric=mixed', 'verbose=false', '--seed', 5, '--output',
+             'r', cwd=tmp_path)
     c = read_json(tmp_path / 'r' / 'config.json')
     assert (c['num_epochs'], c['batch_size'], c['gate_metric'], c['seed'], c['verbose']) == (
-        1,
-        40,
-        'mixed',
-        5,
-        False,
-    )
+        1, 40, 'mixed', 5, False)
 
 
 def test_a_limit_stops_the_run_says_so_and_can_be_raised(tmp_path):
@@ -172,12 +150,8 @@ def test_inspect_shows_steps_summary_and_usage(offline):
     cwd, out = offline
     shown = run('inspect', 'runs/run-001', cwd=cwd)
     history, s = (read_json(cwd / 'runs' / 'run-001' / f'{k}.json') for k in ('history', 'summary'))
-    words = dict(
-        accept_new_best='accepted, the best so far',
-        accept='accepted',
-        reject='refused',
-        skip_no_patches='no candidate: nothing proposed was taken',
-    )
+    words = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
+                 skip_no_patches='no candidate: nothing proposed was taken')
     assert all(re.search(rf'^{r["step"]} .*  {words[r["action"]]}  ', shown, re.M) for r in history)
     calls = sum(u['calls'] for u in s['usage']['target'].values())
     shown_calls = [int(n) for n in re.findall(r'^target .*?  (\d+)  ', shown, re.M)]
@@ -188,10 +162,8 @@ def test_inspect_shows_steps_summary_and_usage(offline):
 
 def test_the_scores_shown_are_those_of_the_metric(tmp_path):
     optimize('--smoke', '--set', 'gate_metric=mixed', '--output', 'r', cwd=tmp_path)
-    shown, tested = (
-        run('inspect', 'r', cwd=tmp_path),
-        read_json(tmp_path / 'r' / 'test_eval_best' / 'summary.json'),
-    )
+    shown, tested = (run('inspect', 'r', cwd=tmp_path),
+                     read_json(tmp_path / 'r' / 'test_eval_best' / 'summary.json'))
     assert re.search(rf'^test, best skill +{tested["score"]:.3f}  ', shown, re.M)
 
 
@@ -205,9 +177,8 @@ def test_what_was_not_measured_is_left_out(tmp_path):
 def test_inspect_of_a_run_loads_nothing_heavy(offline):
     look = "import sys; from skillrl.cli.main import main; main(['inspect', 'runs/run-001'])"
     code = f"{look}; print('loaded', *sys.modules)"
-    out = subprocess.run(
-        [sys.executable, '-c', code], cwd=offline[0], capture_output=True, text=True, check=True
-    ).stdout
+    out = subprocess.run([sys.executable, '-c', code], cwd=offline[0], capture_output=True, text=True,
+                         check=True).stdout
     loaded = {m.split('.')[0] for m in out.split('loaded')[1].split()}
     assert 'step' in out
     assert not loaded & {'numpy', 'torch', 'openai', 'gymnasium', 'matplotlib', 'transformers', 'httpx'}
@@ -220,22 +191,13 @@ def test_inspect_of_a_run_under_way(tmp_path):
     assert 'go on with skillrl optimize --resume r' in out
     assert 'target  selection items' in out
     (tmp_path / 'r' / 'summary.json').write_text(
-        '{"total_steps": %d}' % len(read_json(tmp_path / 'r' / 'history.json'))
-    )
+        '{"total_steps": %d}' % len(read_json(tmp_path / 'r' / 'history.json')))
     assert 'summary.json is no summary of a run' in run('inspect', 'r', cwd=tmp_path, code=1)
 
 
 # --- questions, two models behind a server ---
-CITIES = dict(
-    Brazil='Brasília',
-    Peru='Lima',
-    Chile='Santiago',
-    Norway='Oslo',
-    Kenya='Nairobi',
-    Japan='Tokyo',
-    Egypt='Cairo',
-    Ghana='Accra',
-)
+CITIES = dict(Brazil='Brasília', Peru='Lima', Chile='Santiago', Norway='Oslo', Kenya='Nairobi',
+              Japan='Tokyo', Egypt='Cairo', Ghana='Accra')
 ITEMS = [
     dict(question=f'What is the capital of {k}, asked the {n} time?', answers=v)
     for n in range(4)
@@ -272,16 +234,8 @@ def forms(tmp_path):
 
 
 def two(server):
-    return [
-        '--policy-model',
-        'clerk',
-        '--policy-url',
-        server.url,
-        '--teacher',
-        'editor',
-        '--teacher-url',
-        server.url,
-    ]
+    return ['--policy-model', 'clerk', '--policy-url', server.url, '--teacher', 'editor', '--teacher-url',
+            server.url]
 
 
 SHORT = ['--set', 'num_epochs=1', 'batch_size=8', 'minibatch_size=4']
@@ -308,36 +262,22 @@ def test_questions_are_learnt_from_a_server_and_the_key_is_kept_to_it(forms):
 
 def test_each_model_may_have_a_key_of_its_own(forms):
     with FaultServer(rest=both) as s:
-        optimize(
-            '--questions',
-            'forms.jsonl',
-            *two(s),
-            '--smoke',
-            '--output',
-            'r',
-            cwd=forms,
-            SKILLRL_POLICY_API_KEY='clerks-own-key',
-            SKILLRL_TEACHER_API_KEY='editors-own-key',
-        )
+        optimize('--questions', 'forms.jsonl', *two(s), '--smoke', '--output', 'r', cwd=forms,
+                 SKILLRL_POLICY_API_KEY='clerks-own-key', SKILLRL_TEACHER_API_KEY='editors-own-key')
     assert {(r['body']['model'], r['key']) for r in s.requests} == {
-        ('clerk', 'clerks-own-key'),
-        ('editor', 'editors-own-key'),
-    }
+        ('clerk', 'clerks-own-key'), ('editor', 'editors-own-key')}
     assert not [name for name, data in files(forms / 'r').items() if b'-own-key' in data]
 
 
 def test_a_server_on_this_machine_needs_no_key(forms):
     with FaultServer(rest=both) as s:
-        assert 'Best skill' in optimize(
-            '--questions', 'forms.jsonl', *two(s), '--smoke', cwd=forms, OPENAI_API_KEY=''
-        )
+        assert 'Best skill' in optimize('--questions', 'forms.jsonl', *two(s), '--smoke', cwd=forms,
+                                        OPENAI_API_KEY='')
 
 
-@pytest.mark.parametrize(
-    'answer,code',
-    [(error(401, 'the key {key} is wrong'), 1), (said('your key is {key}'), 0)],
-    ids=['refusal', 'reply'],
-)
+@pytest.mark.parametrize('answer,code',
+                         [(error(401, 'the key {key} is wrong'), 1), (said('your key is {key}'), 0)],
+                         ids=['refusal', 'reply'])
 def test_a_server_that_tells_the_key_back(forms, answer, code):
     with FaultServer(rest=answer) as s:
         out = optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r', cwd=forms, code=code)
@@ -348,18 +288,8 @@ def test_a_server_that_tells_the_key_back(forms, answer, code):
 
 def test_an_address_with_a_key_in_it_is_refused_without_repeating_it(forms):
     for url in (f'http://me:{KEY}@127.0.0.1:1/v1', f'http://127.0.0.1:1/v1?key={KEY}'):
-        out = optimize(
-            '--questions',
-            'forms.jsonl',
-            '--policy-model',
-            'clerk',
-            '--policy-url',
-            url,
-            '--teacher',
-            'editor',
-            cwd=forms,
-            code=1,
-        )
+        out = optimize('--questions', 'forms.jsonl', '--policy-model', 'clerk', '--policy-url', url,
+                       '--teacher', 'editor', cwd=forms, code=1)
         assert len(out.strip().splitlines()) == 1
         assert KEY not in out
         assert not (forms / 'runs').exists()
@@ -368,8 +298,7 @@ def test_an_address_with_a_key_in_it_is_refused_without_repeating_it(forms):
 def test_a_field_says_the_split(forms):
     kinds = ['train', 'val', 'test', 'train']
     (forms / 'told.json').write_text(
-        json.dumps([dict(i, id=f'q{n}', split=kinds[n // 8]) for n, i in enumerate(ITEMS)])
-    )
+        json.dumps([dict(i, id=f'q{n}', split=kinds[n // 8]) for n, i in enumerate(ITEMS)]))
     with FaultServer(rest=both) as s:
         optimize('--questions', 'told.json', *two(s), *SHORT, '--output', 'r', cwd=forms)
 
@@ -393,7 +322,7 @@ def test_shares_and_seed_decide_where_no_field_does(forms):
 def test_smoke_asks_little(forms):
     with FaultServer(rest=both) as s:
         optimize('--questions', 'forms.jsonl', *two(s), '--smoke', '--output', 'r', cwd=forms)
-    assert s.count < 110
+    assert s.count < 120
 
 
 @pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGKILL])
@@ -410,17 +339,8 @@ def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
         return both(request)
 
     with FaultServer(rest=until) as s2:
-        p = start(
-            'optimize',
-            '--questions',
-            'forms.jsonl',
-            *two(s2),
-            *SHORT,
-            'workers=1',
-            '--output',
-            'r',
-            cwd=forms,
-        )
+        p = start('optimize', '--questions', 'forms.jsonl', *two(s2), *SHORT, 'workers=1', '--output', 'r',
+                  cwd=forms)
         _, err = p.communicate(timeout=120)
         first = s2.count
     assert p.returncode == (130 if sig == signal.SIGINT else -9)
@@ -487,10 +407,7 @@ def test_a_skill_in_the_demo_world(tmp_path):
 def test_a_skill_keeps_its_line_ends(tmp_path):
     (tmp_path / 'mine.md').write_bytes('\ufeffWrite the invoice.\r\n\r\n- Mind the vat.\r\n'.encode())
     optimize('--skill', 'mine.md', '--smoke', '--output', 'r', cwd=tmp_path)
-    for best in (
-        tmp_path / 'r' / 'best_skill.md',
-        tmp_path / 'r' / 'skills' / 'skill_v0000.md',
-    ):
+    for best in (tmp_path / 'r' / 'best_skill.md', tmp_path / 'r' / 'skills' / 'skill_v0000.md'):
         text = best.read_bytes()
         assert text.startswith(b'Write the invoice.\r\n\r\n- Mind the vat.\r\n')
         assert text.count(b'\n') == text.count(b'\r\n')
@@ -520,27 +437,14 @@ def trained(tmp_path_factory):
 
 def test_the_bank_of_a_run_is_played_by_its_policy_and_comes_back_as_a_bank(trained, tmp_path):
     with FaultServer(rest=advise) as s:
-        out = optimize(
-            '--skill-bank',
-            trained,
-            '--teacher',
-            'editor',
-            '--teacher-url',
-            s.url,
-            '--smoke',
-            '--output',
-            'r',
-            cwd=tmp_path,
-        )
-    old, new = (
-        SkillBank.load(data_path('sample_bank.json')),
-        SkillBank.load(tmp_path / 'r' / 'best_bank.json'),
-    )
+        out = optimize('--skill-bank', trained, '--teacher', 'editor', '--teacher-url', s.url, '--smoke',
+                       '--output', 'r', cwd=tmp_path)
+    old, new = (SkillBank.load(data_path('sample_bank.json')),
+                SkillBank.load(tmp_path / 'r' / 'best_bank.json'))
     assert 'In its own form: r/best_bank.json' in out
     assert all(new.get(o.id) == o for o in old.items('active'))
     assert [r['conversation'] for r in read_json(tmp_path / 'r' / 'test_eval_best' / 'results.json')][0][1][
-        'role'
-    ] == 'user'
+        'role'] == 'user'
 
 
 def test_a_bank_needs_no_model_at_all(trained, tmp_path):
@@ -556,17 +460,8 @@ def test_a_bank_in_a_file_is_played_by_a_model(tmp_path):
         return advise(request) if request['body']['model'] == 'editor' else said('<action>look</action>')
 
     with FaultServer(rest=answer) as s:
-        out = optimize(
-            '--skill-bank',
-            data_path('sample_bank.json'),
-            '--suite',
-            'train-003',
-            *two(s),
-            '--smoke',
-            '--output',
-            'r',
-            cwd=tmp_path,
-        )
+        out = optimize('--skill-bank', data_path('sample_bank.json'), '--suite', 'train-003', *two(s),
+                       '--smoke', '--output', 'r', cwd=tmp_path)
     first = read_json(tmp_path / 'r' / 'baseline_selection_eval' / 'results.json')
     assert {m['content'] for r in first for m in r['conversation'] if m['role'] == 'assistant'} == {'look'}
     assert 'best_bank.json' in out
@@ -579,16 +474,8 @@ def test_a_bank_in_a_file_is_played_by_a_model(tmp_path):
 
 # --- refusals ---
 def refusals():
-    at = [
-        '--policy-model',
-        'a',
-        '--policy-url',
-        'http://127.0.0.1:1/v1',
-        '--teacher',
-        'b',
-        '--teacher-url',
-        'http://127.0.0.1:1/v1',
-    ]
+    at = ['--policy-model', 'a', '--policy-url', 'http://127.0.0.1:1/v1', '--teacher', 'b', '--teacher-url',
+          'http://127.0.0.1:1/v1']
     return dict(
         no_file=(['--questions', 'none.jsonl', *at], 'there is no file none.jsonl'),
         torn=(['--questions', 'torn.jsonl', *at], 'torn.jsonl, line 2'),
@@ -600,15 +487,11 @@ def refusals():
         no_optimizer=(['--questions', 'forms.jsonl', *at[:4]], '--questions needs --teacher'),
         url_alone=(['--questions', 'forms.jsonl', *at[2:]], '--policy-url needs --policy-model'),
         price=(['--questions', 'forms.jsonl', *at, '--set', 'max_usd=2'], 'a has no price: add --set'),
-        two_jobs=(
-            ['--questions', 'forms.jsonl', '--skill-bank', 'b', *at],
-            '--questions would do nothing with --skill-bank',
-        ),
+        two_jobs=(['--questions', 'forms.jsonl', '--skill-bank', 'b', *at],
+                  '--questions would do nothing with --skill-bank'),
         no_job=(at, '--policy-model, --policy-url, --teacher, --teacher-url would do nothing without'),
-        skill_and_bank=(
-            ['--skill-bank', 'b', '--skill', 's', *at],
-            '--skill would do nothing with --skill-bank',
-        ),
+        skill_and_bank=(['--skill-bank', 'b', '--skill', 's', *at],
+                        '--skill would do nothing with --skill-bank'),
         no_bank=(['--skill-bank', 'nothing', *at], 'nothing'),
         no_skill=(['--skill', 'nothing'], 'there is no skill nothing'),
         bytes=(['--skill', 'bytes.md'], 'bytes.md is not UTF-8 text'),
@@ -623,13 +506,10 @@ def refusals():
 
 @pytest.fixture
 def odd(forms):
-    for name, text in dict(
-        torn='{"question": "a", "answers": "b"}\n{"quest',
-        bare='{"question": "Who?"}',
-        dev='{"question": "Who?", "answers": "I", "split": "dev"}',
-        told='{"question": "Who?", "answers": "I", "split": "val"}',
-        few='{"question": "Who?", "answers": "I"}',
-    ).items():
+    for name, text in dict(torn='{"question": "a", "answers": "b"}\n{"quest', bare='{"question": "Who?"}',
+                           dev='{"question": "Who?", "answers": "I", "split": "dev"}',
+                           told='{"question": "Who?", "answers": "I", "split": "val"}',
+                           few='{"question": "Who?", "answers": "I"}').items():
         (forms / f'{name}.jsonl').write_text(text)
     (forms / 'bytes.md').write_bytes(b'caf\xe9')
     (forms / 'sections.json').write_text('{"rl": {"group_size": 4}}')

@@ -7,25 +7,12 @@ from skillrl.core.config import SkillRLConfig, load_config
 
 krill = {
     'sft': dict(learning_rate=1e-4, batch_size=16, epochs=3),
-    'rl': dict(
-        learning_rate=1e-6,
-        batch_size=64,
-        group_size=8,
-        kl_coeff=0.01,
-        clip_epsilon=0.2,
-        invalid_action_penalty=0.1,
-        max_prompt_length=6000,
-        max_response_length=1024,
-        training_epochs=150,
-    ),
+    'rl': dict(learning_rate=1e-6, batch_size=64, group_size=8, kl_coeff=0.01, clip_epsilon=0.2,
+               invalid_action_penalty=0.1, max_prompt_length=6000, max_response_length=1024,
+               training_epochs=150),
     'skill_retrieval': dict(top_k=6, similarity_threshold=0.3),
-    'evolution': dict(
-        validation_interval=5,
-        max_new_skills=3,
-        evolution_threshold=0.4,
-        max_analysis_deep=10,
-        max_analysis_shallow=5,
-    ),
+    'evolution': dict(validation_interval=5, max_new_skills=3, evolution_threshold=0.4,
+                      max_analysis_deep=10, max_analysis_shallow=5),
     'model': {
         f'{who}_{what}': '' if what == 'api_key' else f'{who}-{what}'
         for who in ('policy', 'teacher', 'embedding')
@@ -76,20 +63,14 @@ def test_every_setting_refuses_nonsense_by_name():
 
 @pytest.mark.parametrize(
     'txt,says',
-    [
-        ('', 'not valid JSON'),
-        ('[]', 'holds a list'),
-        ('{"rl": []}', 'no setting rl'),
-        ('{"rll": {"group_size": 8}}', 'did you mean rl.group_size'),
-        ('{"rl": {"groupsize": 8}}', 'did you mean rl.group_size'),
-        ('{"rl": {"group_size": 1}}', 'at least 2'),
-        ('{"rl": {"learning_rate": 0}}', 'above 0'),
-        ('{"rl": {"learning_rate": NaN}}', 'a number above 0'),
-        ('{"rl": {"batch_size": "x"}}', 'rl.batch_size'),
-        ('{"skill_retrieval": {"topk": 6}}', 'did you mean retrieval.top_k'),
-        ('{"evolution": {"evolution_threshold": 40}}', 'at most 1'),
-        ('{"seed": -1}', 'at least 0'),
-    ],
+    [('', 'not valid JSON'), ('[]', 'holds a list'), ('{"rl": []}', 'no setting rl'),
+     ('{"rll": {"group_size": 8}}', 'did you mean rl.group_size'),
+     ('{"rl": {"groupsize": 8}}', 'did you mean rl.group_size'),
+     ('{"rl": {"group_size": 1}}', 'at least 2'), ('{"rl": {"learning_rate": 0}}', 'above 0'),
+     ('{"rl": {"learning_rate": NaN}}', 'a number above 0'),
+     ('{"rl": {"batch_size": "x"}}', 'rl.batch_size'),
+     ('{"skill_retrieval": {"topk": 6}}', 'did you mean retrieval.top_k'),
+     ('{"evolution": {"evolution_threshold": 40}}', 'at most 1'), ('{"seed": -1}', 'at least 0')],
 )
 def test_bad_files_get_one_sentence(write, txt, says):
     with pytest.raises(ValueError, match=says) as e:
@@ -161,27 +142,18 @@ def test_an_environments_address_has_no_password(write):
         load_config(write({'env': {'url': 'http://bob:hunter22@games.example'}}))
     assert 'hunter22' not in str(e.value)
     assert load_config(write({'env': {'url': 'http://games.example/a?split=train'}})).env.url.endswith(
-        '?split=train'
-    )
+        '?split=train')
 
 
-@pytest.mark.parametrize(
-    'url',
-    [
-        '',
-        'http://[::1]:3/v1',
-        'https://api.example/a/b_c-d.e/v1/',
-    ],
-)
+@pytest.mark.parametrize('url', ['', 'http://[::1]:3/v1', 'https://api.example/a/b_c-d.e/v1/'])
 def test_plain_addresses_pass(url):
     assert load_config(**{'model.teacher_api_base': url}).model.teacher_api_base == url
 
 
 @pytest.mark.parametrize('bad', [-0.1, 1])
 def test_a_threshold_no_retriever_takes_is_refused_here(bad):
-    with pytest.raises(
-        ValueError, match='retrieval.similarity_threshold is .*at least 0 and of at most 0.99'
-    ):
+    with pytest.raises(ValueError,
+                       match='retrieval.similarity_threshold is .*at least 0 and of at most 0.99'):
         load_config(**{'retrieval.similarity_threshold': bad})
 
 # ---- keys and the addresses of a run folder ----
@@ -202,12 +174,8 @@ def stored(who, url):
 
 @pytest.mark.parametrize(
     'who, variable',
-    [
-        ('policy', 'SKILLRL_POLICY_API_KEY'),
-        ('embedding', 'SKILLRL_EMBEDDING_API_KEY'),
-        ('teacher', 'SKILLRL_TEACHER_API_KEY'),
-        ('teacher', 'OPENAI_API_KEY'),
-    ],
+    [('policy', 'SKILLRL_POLICY_API_KEY'), ('embedding', 'SKILLRL_EMBEDDING_API_KEY'),
+     ('teacher', 'SKILLRL_TEACHER_API_KEY'), ('teacher', 'OPENAI_API_KEY')],
 )
 def test_a_key_goes_to_no_address_that_only_a_run_folder_names(keys, who, variable):
     cfg = stored(who, EVIL)
@@ -237,21 +205,15 @@ def test_a_path_that_ends_like_azure_gets_no_azure_key(monkeypatch):
 
 @pytest.mark.parametrize(
     'near',
-    [
-        'http://mug.example.evil.example/v1',
-        'http://mug.example/v1/evil',
-        'http://mug.example:81/v1',
-        'https://mug.example/v1',
-        'http://mug.example',
-    ],
+    ['http://mug.example.evil.example/v1', 'http://mug.example/v1/evil', 'http://mug.example:81/v1',
+     'https://mug.example/v1', 'http://mug.example'],
 )
 def test_addresses_are_compared_whole(keys, near):
     with pytest.raises(ValueError, match='OPENAI_API_KEY would go there'):
         stored('teacher', near).fill_keys(keys(OPENAI_API_KEY='k'), named=[MINE])
 
 @pytest.mark.parametrize(
-    'same', [MINE, 'http://mug.example/v1/', 'HTTP://Mug.Example/v1', 'http://mug.example:80/v1']
-)
+    'same', [MINE, 'http://mug.example/v1/', 'HTTP://Mug.Example/v1', 'http://mug.example:80/v1'])
 def test_another_spelling_of_a_named_address_will_do(keys, same):
     "`MINE` stands in the user's own settings; no flag names it"
     assert (
@@ -293,15 +255,11 @@ def test_the_papers_settings_are_files(env):
 
 @pytest.mark.parametrize(
     'env,lengths',
-    [('alfworld', (4096, 512, 128)), ('webshop', (6000, 768, 64)), ('search', (5000, 700, 256))],
-)
+    [('alfworld', (4096, 512, 128)), ('webshop', (6000, 768, 64)), ('search', (5000, 700, 256))])
 def test_the_scripts_settings_are_files_where_they_differ(env, lengths):
     c = load_config(f'configs/official_{env}.yaml')
-    assert (
-        c.model.max_prompt_tokens,
-        c.model.max_new_tokens,
-        c.rl.minibatch,
-    ) == lengths and c.env.name == env
+    assert (c.model.max_prompt_tokens, c.model.max_new_tokens,
+            c.rl.minibatch) == lengths and c.env.name == env
     history = 4 if env == 'search' else 2
     assert (c.agent.prompt, c.agent.history_length) == ('official', history)
 
@@ -314,22 +272,15 @@ def test_a_file_of_ones_own_is_not_replaced_by_one_that_ships(tmp_path):
     'over,says',
     [
         ({'model.checkpoint': 'data/policy', 'model.policy_model_id': 'mini'}, 'only one can act'),
+        ({'model.embedding_model_id': 'small', 'retrieval.mode': 'lexical'},
+         'retrieval.mode is lexical and retrieval.encoder is tfidf'),
         (
-            {'model.embedding_model_id': 'small', 'retrieval.mode': 'lexical'},
-            'retrieval.mode is lexical and retrieval.encoder is tfidf',
-        ),
-        (
-            {
-                'model.embedding_model_id': 'small',
-                'retrieval.mode': 'embedding',
-                'retrieval.encoder': 'tfidf',
-            },
+            {'model.embedding_model_id': 'small', 'retrieval.mode': 'embedding',
+             'retrieval.encoder': 'tfidf'},
             'leave the model out',
         ),
-        (
-            {'retrieval.mode': 'embedding', 'retrieval.encoder': 'openai'},
-            'model.embedding_model_id is empty: name the model',
-        ),
+        ({'retrieval.mode': 'embedding', 'retrieval.encoder': 'openai'},
+         'model.embedding_model_id is empty: name the model'),
     ],
 )
 def test_a_model_that_is_named_is_used_or_refused(over, says):
@@ -339,11 +290,8 @@ def test_a_model_that_is_named_is_used_or_refused(over, says):
 
 README = {
     f'{who}_{what}': v
-    for who, model in (
-        ('policy', 'gpt-4o-mini'),
-        ('teacher', 'gpt-4o'),
-        ('embedding', 'text-embedding-3-small'),
-    )
+    for who, model in (('policy', 'gpt-4o-mini'), ('teacher', 'gpt-4o'),
+                       ('embedding', 'text-embedding-3-small'))
     for what, v in (('api_base', 'https://api.openai.com/v1'), ('model_id', model))
 }
 
@@ -356,25 +304,16 @@ def krills_demo():
 def test_krills_readme_config_is_taken_whole(write, config):
     c = load_config(write(config()))
     assert (c.model.policy_model_id, c.model.teacher_model_id, c.model.embedding_model_id) == (
-        'gpt-4o-mini',
-        'gpt-4o',
-        'text-embedding-3-small',
-    )
+        'gpt-4o-mini', 'gpt-4o', 'text-embedding-3-small')
     assert (c.retrieval.mode, c.retrieval.encoder) == ('embedding', 'openai')
 
 def test_krills_readme_config_runs(write, tmp_path, monkeypatch):
     "Its models at a server here: one collects, one teaches, one embeds, and the weights learn"
     from faults import FaultServer, said, vectors
     from skillrl.cli.main import main
-    skill = dict(
-        title='Look first',
-        principle='Look in closed places last.',
-        when_to_apply='Nothing is in sight yet.',
-        evidence=[1],
-        description='Looking twice.',
-        why_it_happens='Nothing was written down.',
-        how_to_avoid='Go on to another place.',
-    )
+    skill = dict(title='Look first', principle='Look in closed places last.',
+                 when_to_apply='Nothing is in sight yet.', evidence=[1], description='Looking twice.',
+                 why_it_happens='Nothing was written down.', how_to_avoid='Go on to another place.')
 
     def answer(r):
         if 'input' in r['body']:
@@ -388,11 +327,8 @@ def test_krills_readme_config_runs(write, tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path/name))
     monkeypatch.setenv('OPENAI_API_KEY', 'k'*20)
     with FaultServer(rest=answer) as s:
-        small = dict(
-            rl=dict(training_epochs=1),
-            evolution=dict(validation_interval=0),
-            env=dict(train_suites=1, test_suites=1, test_tasks=1),
-        )
+        small = dict(rl=dict(training_epochs=1), evolution=dict(validation_interval=0),
+                     env=dict(train_suites=1, test_suites=1, test_tasks=1))
         file = write(small | dict(model={k: s.url if k.endswith('base') else v for k, v in README.items()}))
         assert main(['train', '--smoke', '--episodes', '1', '--config', str(file), '--output', 'run']) == 0
     assert {r['body']['model'] for r in s.requests} == {'gpt-4o-mini', 'gpt-4o', 'text-embedding-3-small'}
@@ -408,13 +344,8 @@ def test_resuming_a_folder_sends_no_key_to_an_address_it_names(tmp_path, monkeyp
     from skillrl.core.runfolder import RunFolder
     monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'own'))
     monkeypatch.setenv(f'SKILLRL_{who.upper()}_API_KEY', 'k'*20)
-    small = {
-        'env.train_suites': 1,
-        'env.test_suites': 1,
-        'env.episodes': 1,
-        'rl.iterations': 1,
-        'sft.steps': 1,
-    }
+    small = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1, 'rl.iterations': 1,
+             'sft.steps': 1}
     with FaultServer() as s:
         with RunFolder(
             tmp_path / 'run',

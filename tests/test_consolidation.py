@@ -9,14 +9,7 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.router import ROUTER
 from skillrl.skills.bank import count_episode, Mistake, Proposal, retire, Skill, SkillBank
 from skillrl.skills import consolidation
-from skillrl.skills.consolidation import (
-    _contradict,
-    fact_words,
-    facts,
-    similarity,
-    subject,
-    support,
-)
+from skillrl.skills.consolidation import (_contradict, fact_words, facts, similarity, subject, support)
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.retrieval import advice
 from skillrl.core.store import data_path

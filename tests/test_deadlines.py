@@ -115,9 +115,8 @@ def client(url, **kw): return OpenAIChatClient('mini', base_url=url, api_key='no
 
 def interrupted(code, *args, ready):
     "Seconds from Ctrl-C to the end of a process that runs `code`, its exit code and what it wrote to stderr"
-    p = subprocess.Popen(
-        [sys.executable, '-c', RUN + code, *map(str, args)], stderr=subprocess.PIPE, text=True
-    )
+    p = subprocess.Popen([sys.executable, '-c', RUN + code, *map(str, args)], stderr=subprocess.PIPE,
+                         text=True)
     until = time.monotonic() + 60
     while not ready() and time.monotonic() < until:
         time.sleep(.02)

@@ -79,9 +79,8 @@ def test_a_policy_that_knows_nothing_keeps_the_contract_with_byte_pairs(babbler,
     assert all(r.token_ids[-1] in babbler.eos_ids for r in replies)
     assert len({parse_reply(r.text, COMMANDS).thought for r in replies}) > 50 or room == 24
 
-@pytest.mark.parametrize('text, ends', [
-    ('a </think>', True), ('a </think>\n', True), ('a </THINK', False), ('a < /think>', False),
-    ('</think', False)])
+@pytest.mark.parametrize('text, ends', [('a </think>', True), ('a </think>\n', True), ('a </THINK', False),
+                                        ('a < /think>', False), ('</think', False)])
 def test_a_thought_ends_with_its_tag_however_that_is_cut(text, ends):
     tokenizer = byte_pairs()
     draft = ReplyDraft(ReplyForm(tokenizer, {tokenizer.eos_token_id}), COMMANDS, 200)
@@ -286,8 +285,7 @@ def test_without_notes_knowledge_is_what_is_seen():
 
 @pytest.mark.parametrize('over, says', [
     ({'agent.decode': 'admissible', 'model.policy_model_id': 'mini'}, 'policy_model_id .* leave the model'),
-    ({'agent.decode': 'best'}, 'agent.decode is .best.: give it one of free, admissible'),
-])
+    ({'agent.decode': 'best'}, 'agent.decode is .best.: give it one of free, admissible')])
 def test_what_cannot_be_had_is_refused(over, says):
     with pytest.raises(ValueError, match=says):
         SkillRLConfig().merged(over)

@@ -172,8 +172,7 @@ def eto(*turns, router=None, **kw):
     ('Thought: the action: go away\nAction: go to fridge 1', 'go to fridge 1', True),
     ('Thought: eggs keep cold. Action: go to fridge 1', 'go to fridge 1', True),
     ('My reaction: none', 'My reaction: none', False),
-    ('I am not sure what to do.', 'I am not sure what to do.', False),
-    ('Action:', 'Action:', False),
+    ('I am not sure what to do.', 'I am not sure what to do.', False), ('Action:', 'Action:', False),
     ('', '', False)])
 def test_eto_actions(said, action, ok):
     t = eto(('human', START), ('gpt', said))
@@ -205,9 +204,7 @@ def test_eto_keeps_every_step():
     ('pick_and_place_simple-Mug-None-Shelf-1/trial_T1/game.tw-pddl', 'pick'),
     ('/data/two/train/pick_clean_then_place_in_recep-Mug-None-Shelf-1/trial_T1/game.tw-pddl', 'clean'),
     ('train/pick_two_obj_and_place-CD-None-Safe-3/trial_T1', 'pick_two'),
-    ('look_at_obj_in_light-CD-None-DeskLamp-3', 'look'),
-    ('', 'heat'),
-    (None, 'heat')])
+    ('look_at_obj_in_light-CD-None-DeskLamp-3', 'look'), ('', 'heat'), (None, 'heat')])
 def test_eto_category(game, category):
     turns = ('human', START), ('gpt', 'Action: look')
     assert eto(*turns, game_file=game, router=ROUTER).category == category

@@ -54,9 +54,8 @@ def test_a_game_and_a_split_can_be_named():
     assert first == env.reset(seed=5, options={'game': 'val-3'})
     assert [env.step('look')[2:4] for _ in range(3)] == [(False, False), (False, True), (False, True)]
 
-@pytest.mark.parametrize('options, says', [
-    ({'split': 'attic'}, "split is 'attic': choose one of collect"),
-    ({'game': 'attic-3'}, "'attic-3' is not a split and a number")])
+@pytest.mark.parametrize('options, says', [({'split': 'attic'}, "split is 'attic': choose one of collect"),
+                                           ({'game': 'attic-3'}, "'attic-3' is not a split and a number")])
 def test_what_does_not_exist_cannot_be_played(options, says):
     with pytest.raises(ValueError, match=says):
         make_env('alfworld').reset(options=options)

@@ -95,10 +95,9 @@ def test_odd_text_never_raises(text):
         assert s.unsearched() == [] and s.where('mug') == []
         assert isinstance(repr(s), str) and s.facing is not None
 
-@pytest.mark.parametrize('task', [
-    '', 'put', 'find two', 'two mug in desk', 'who put a mug in space?',
-    'i need a hot pink mug, and price lower than 40 dollars',
-    'look at this', 'put a mug in desk and a pen in drawer', 'clean the house'])
+@pytest.mark.parametrize('task', ['', 'put', 'find two', 'two mug in desk', 'who put a mug in space?',
+                                  'i need a hot pink mug, and price lower than 40 dollars', 'look at this',
+                                  'put a mug in desk and a pen in drawer', 'clean the house'])
 def test_other_tasks_are_no_goals(task):
     assert read_goal(task) is None
 

@@ -19,9 +19,8 @@ def played(won):
 def difference(wins, losses, n):
     "What a report says where so many pairs turned"
     same = n - wins - losses
-    r = evaluate.paired_difference(
-        played([0] * wins + [1] * losses + [0] * same), played([1] * wins + [0] * losses + [0] * same)
-    )
+    r = evaluate.paired_difference(played([0] * wins + [1] * losses + [0] * same),
+                                   played([1] * wins + [0] * losses + [0] * same))
     return r.low, r.high
 
 def coverage(spans, n, steps=40):
@@ -52,9 +51,8 @@ def test_every_report_tells_the_same_paired_interval():
     from skillrl.core.stats import paired_interval
     for wins, losses, n in ((0, 0, 12), (5, 1, 12), (12, 0, 12), (3, 9, 30)):
         same = [0]*(n - wins - losses)
-        gain = report.gain(
-            dict(items=[0] * wins + [1] * losses + same), dict(items=[1] * wins + [0] * losses + same)
-        )
+        gain = report.gain(dict(items=[0] * wins + [1] * losses + same),
+                           dict(items=[1] * wins + [0] * losses + same))
         assert tuple(gain['interval']) == difference(wins, losses, n) == paired_interval(wins, losses, n)
 
 @pytest.mark.parametrize('n', [5, 12])
@@ -67,19 +65,8 @@ def test_the_gain_of_fractional_scores_holds_the_truth(n):
         spans.append(report.gain(dict(items=before), dict(items=after))['interval'])
     assert sum(low <= .22 <= high for low, high in spans)/200 >= .95
 
-T = {
-    1: 12.7062,
-    2: 4.3027,
-    4: 2.7764,
-    9: 2.2622,
-    10: 2.2281,
-    11: 2.2010,
-    14: 2.1448,
-    19: 2.0930,
-    29: 2.0452,
-    59: 2.0010,
-    120: 1.9799,
-}
+T = {1: 12.7062, 2: 4.3027, 4: 2.7764, 9: 2.2622, 10: 2.2281, 11: 2.2010, 14: 2.1448, 19: 2.0930,
+     29: 2.0452, 59: 2.0010, 120: 1.9799}
 
 
 @pytest.mark.parametrize('df', T)

@@ -65,14 +65,12 @@ def test_bad_requests_get_a_sentence(server, route, data, status):
     assert got == status and list(said) == ['error'] and len(said['error']) > 10
 
 POST = 'POST /reset HTTP/1.1\r\n'
-odd_heads = [
-    ('nonsense', 400), ('POST /reset HTTP/2', 400),
-    (POST + 'Host : localhost', 400), (POST + ' folded: 1', 400),
-    (POST + 'X: ' + 'x'*70_000, 431), (POST + 'Host: localhost\r\nHost: localhost', 403),
-    (POST + 'Content-Length: many', 400), (POST + 'Content-Length: -1', 400),
-    (POST + 'Content-Length: 0\r\nContent-Length: 9', 400),
-    (POST + 'Content-Length: 90\r\n\r\n{"task_id', 400),
-    (POST + 'Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0', 400)]
+odd_heads = [('nonsense', 400), ('POST /reset HTTP/2', 400), (POST + 'Host : localhost', 400),
+             (POST + ' folded: 1', 400), (POST + 'X: ' + 'x'*70_000, 431),
+             (POST + 'Host: localhost\r\nHost: localhost', 403), (POST + 'Content-Length: many', 400),
+             (POST + 'Content-Length: -1', 400), (POST + 'Content-Length: 0\r\nContent-Length: 9', 400),
+             (POST + 'Content-Length: 90\r\n\r\n{"task_id', 400),
+             (POST + 'Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0', 400)]
 
 @pytest.mark.parametrize('head, status', odd_heads, ids=range(len(odd_heads)))
 def test_odd_heads_get_a_sentence(server, head, status, capfd):

@@ -32,19 +32,15 @@ found = {
     'prose with braces around it': (f'{{{{ [{A}] }}}}', [a]),
     'prose with an apostrophe': (f"Don't worry: [{A}]", [a]),
     'several, the longest counts': (f'Draft: [{A}] Final: [{A}, {B}]', [a, b]),
-    'several, the last of equals': (
-        f'[{A}] or rather [{json.dumps(dict(title="RINSE FIRST"))}]',
-        [dict(title='RINSE FIRST')],
-    ),
+    'several, the last of equals': (f'[{A}] or rather [{json.dumps(dict(title="RINSE FIRST"))}]',
+                                    [dict(title='RINSE FIRST')]),
     'thought before': (f'<think>Maybe [{B}, {C}]?</think>[{A}]', [a]),
     'thought without beginning': (f'Maybe [{B}, {C}]?</think>[{A}]', [a]),
     'two thoughts': (f'<think>x</think><think>[{B}, {B}]</think>\n[{A}]', [a]),
     'thought in capitals': (f'<THINK>[{B}, {C}]</THINK>[{A}]', [a]),
     'thought after': (f'[{A}]\n<think>[{B}, {C}, {A}] would be wrong', [a]),
-    'tag in a string': (
-        '[{"title": "Write <think> then </think>"}]',
-        [dict(title='Write <think> then </think>')],
-    ),
+    'tag in a string': ('[{"title": "Write <think> then </think>"}]',
+                        [dict(title='Write <think> then </think>')]),
     'cut in a string': (f'[{A}, {B}, {{"title": "Loo', [a, b]),
     'cut in a key': (f'[{A}, {{"tit', [a]),
     'cut after a comma': (f'[{A}, ', [a]),
@@ -60,15 +56,11 @@ found = {
     'encoded with prose': ('The skills: ' + json.dumps(f'[{A}]') + ' That is all.', [a]),
     'encoded, printed over lines': (json.dumps(json.dumps([a], indent=2)), [a]),
     'encoded twice': (json.dumps(json.dumps(f'[{A}]')), [a]),
-    'encoded with quotes inside': (
-        json.dumps(json.dumps([dict(title='say "no" \\ once')])),
-        [dict(title='say "no" \\ once')],
-    ),
+    'encoded with quotes inside': (json.dumps(json.dumps([dict(title='say "no" \\ once')])),
+                                   [dict(title='say "no" \\ once')]),
     'encoded and cut': (json.dumps(f'[{A}, {B}]')[:-6], [a]),
-    'escaped without quotes around': (
-        '[{\\"title\\": \\"Rinse first\\", \\"ids\\": [1, 2]}]',
-        [dict(a, ids=[1, 2])],
-    ),
+    'escaped without quotes around': ('[{\\"title\\": \\"Rinse first\\", \\"ids\\": [1, 2]}]',
+                                      [dict(a, ids=[1, 2])]),
     'escaped quotes in a value': ('{"title": "use {\\"a\\": 1}", "n": 1}', dict(title='use {"a": 1}', n=1)),
     'trailing commas': ('[{"title": "Rinse first",},]', [a]),
     'Python words': ('{"ok": True, "no": False, "item": None}', dict(ok=True, no=False, item=None)),
@@ -98,30 +90,8 @@ def test_find_json(case):
 
 @pytest.mark.parametrize(
     'text',
-    [
-        '',
-        '   ',
-        'No.',
-        '"a string"',
-        '42',
-        'null',
-        '[',
-        '{',
-        ']',
-        '{]',
-        '{"a',
-        '[see below',
-        '{title}',
-        '<think>[1, 2]',
-        '```json\n```',
-        '\0',
-        '[' * 200,
-        '{"a":' * 200,
-        '": "',
-        '\\"',
-        '[-',
-        '[tru',
-    ],
+    ['', '   ', 'No.', '"a string"', '42', 'null', '[', '{', ']', '{]', '{"a', '[see below', '{title}',
+     '<think>[1, 2]', '```json\n```', '\0', '[' * 200, '{"a":' * 200, '": "', '\\"', '[-', '[tru'],
 )
 def test_no_json(text):
     with pytest.raises(ValueError, match='no JSON list or object.*ask again'):
@@ -143,24 +113,18 @@ items = {
     'several lists': (f'General: [{A}]\nMistakes: [{B}, {C}]', [a, b, c]),
     'one a line': (f'{A}\n{B}\n{C}\n', [a, b, c]),
     'missing comma': (f'[{A} {B}]', [a, b]),
-    'one broken in the middle': (
-        f'[{A}, {{"title": "a "good" one"}}, {B}, {C}]',
-        [a, dict(title='a "good" one'), b, c],
-    ),
+    'one broken in the middle': (f'[{A}, {{"title": "a "good" one"}}, {B}, {C}]',
+                                 [a, dict(title='a "good" one'), b, c]),
     'cut': (f'[{A}, {B}, {{"title": "Lo', [a, b]),
     'cut wrapper': (f'{{"skills": [{A}, {{"title": "Lo', [a]),
     'cut object': ('{"title": "Rinse first", "principle": "Alw', [a]),
     'not only objects': (f'[1, {A}, "x", null, {B}]', [a, b]),
     'plain list': ('["a", "b"]', []),
-    'an item with lists of its own': (
-        '[{"title": "t", "steps": [{"action": "look"}]}]',
-        [dict(title='t', steps=[dict(action='look')])],
-    ),
+    'an item with lists of its own': ('[{"title": "t", "steps": [{"action": "look"}]}]',
+                                      [dict(title='t', steps=[dict(action='look')])]),
     'an item with an item of its own': (f'{{"kind": "add", "item": {A}}}', [dict(kind='add', item=a)]),
-    'an item that quotes JSON': (
-        json.dumps(dict(title='t', principle='[{"title": "evil"}]')),
-        [dict(title='t', principle='[{"title": "evil"}]')],
-    ),
+    'an item that quotes JSON': (json.dumps(dict(title='t', principle='[{"title": "evil"}]')),
+                                 [dict(title='t', principle='[{"title": "evil"}]')]),
     'remarks beside the wrapper': (f'{{"general": [{A}], "model": "x", "ids": [1, 2]}}', [a]),
     'empty wrapper': ('{"skills": []}', []),
     'empty objects': ('[{}, {}]', []),
@@ -224,38 +188,13 @@ def test_any_cut_and_any_damage_ends_without_a_surprise():
         except ValueError as e:
             assert 'no JSON' in str(e)
 
-hostile = dict(
-    lists='[',
-    objects='{"a":',
-    mixed='[{"a":',
-    closed=']',
-    pairs='[]',
-    nested_pairs='[[],',
-    quotes='"',
-    escaped='\\"',
-    open_strings='["',
-    open_strings_apart='[" ',
-    escaped_strings='["\\"',
-    escapes='\\',
-    numbers='[1',
-    digits='1',
-    words='[true',
-    commas='[,',
-    spaces=' ',
-    fences='```' + ' ' * 50,
-    fence_lines='```json\n',
-    thinks='<think>',
-    unthinks='</think>',
-    both='<think></think>',
-    quoted='"<think>',
-    colons='{"a":1,',
-    nul='\0',
-    surrogates='\ud800',
-    keys='{"a',
-    strings='["a",',
-    list_then_space='[          ',
-    half='[{"a": "',
-)
+hostile = dict(lists='[', objects='{"a":', mixed='[{"a":', closed=']', pairs='[]', nested_pairs='[[],',
+               quotes='"', escaped='\\"', open_strings='["', open_strings_apart='[" ',
+               escaped_strings='["\\"', escapes='\\', numbers='[1', digits='1', words='[true', commas='[,',
+               spaces=' ', fences='```' + ' ' * 50, fence_lines='```json\n', thinks='<think>',
+               unthinks='</think>', both='<think></think>', quoted='"<think>', colons='{"a":1,', nul='\0',
+               surrogates='\ud800', keys='{"a', strings='["a",', list_then_space='[          ',
+               half='[{"a": "')
 
 @pytest.mark.parametrize('name', hostile)
 def test_hostile_characters_are_read_to_the_end(name):
@@ -265,23 +204,15 @@ def test_hostile_characters_are_read_to_the_end(name):
         assert all(isinstance(o, dict) for o in json_items(front + text))
 
 @pytest.mark.parametrize(
-    'text',
-    ['[' * 1_000_000, ('```' + ' ' * 97) * 10_000, '<think>' * 143_000, '["x' * 333_000],
-    ids=['lists', 'fences', 'thinks', 'strings'],
-)
+    'text', ['[' * 1_000_000, ('```' + ' ' * 97) * 10_000, '<think>' * 143_000, '["x' * 333_000],
+    ids=['lists', 'fences', 'thinks', 'strings'])
 def test_a_million_characters_are_read(text):
     with pytest.raises(ValueError, match='no JSON') as e:
         find_json(text)
     assert len(str(e.value)) < 800
 
-many = dict(
-    lists='[]',
-    objects='{}\n',
-    lines='{"title": "Rinse", "wins": 3}\n',
-    numbers='[1] ',
-    strings='["a"],',
-    encoded='[\\"a\\"] ',
-)
+many = dict(lists='[]', objects='{}\n', lines='{"title": "Rinse", "wins": 3}\n', numbers='[1] ',
+            strings='["a"],', encoded='[\\"a\\"] ')
 
 @pytest.mark.parametrize('name', many)
 @pytest.mark.parametrize('read', [find_json, json_items])
@@ -346,46 +277,26 @@ def test_wide_values_are_read_whole():
 # ---- thoughts ----
 @pytest.mark.parametrize(
     'text, thought, rest',
-    [
-        ('', '', ''),
-        ('Rinse it', '', 'Rinse it'),
-        ('<think>a</think>b', 'a', 'b'),
-        ('<think>\na\n</think>\n\nb\n', 'a', 'b'),
-        ('<think></think>b', '', 'b'),
-        ('<think>a', 'a', ''),
-        ('a</think>b', 'a', 'b'),
-        ('b</think>', '', 'b'),
-        ('b</think> \n', '', 'b'),
-        ('x <think>a</think> y', 'a', 'x\ny'),
-        ('<think>a</think>x<think>b</think>y', 'a\nb', 'x\ny'),
-        ('<think>a</think>x<think>b', 'a\nb', 'x'),
-        ('<think>a<think>b</think>c</think>d', 'a<think>b\nc', 'd'),
-        ('<Think>a</THINK>b', 'a', 'b'),
-        ('<think>say "no</think>b', 'say "no', 'b'),
-        ('<think>don\'t "</think>["<think>"]', 'don\'t "', '["<think>"]'),
-        ('{"a": "\\"<think>"}', '', '{"a": "\\"<think>"}'),
-        ('an open " quote\n<think>a</think>b', 'a', 'an open " quote\nb'),
-        ('<think>only</think>', 'only', ''),
-        ('<thinking>x</thinking>', '', '<thinking>x</thinking>'),
-    ],
+    [('', '', ''), ('Rinse it', '', 'Rinse it'), ('<think>a</think>b', 'a', 'b'),
+     ('<think>\na\n</think>\n\nb\n', 'a', 'b'), ('<think></think>b', '', 'b'), ('<think>a', 'a', ''),
+     ('a</think>b', 'a', 'b'), ('b</think>', '', 'b'), ('b</think> \n', '', 'b'),
+     ('x <think>a</think> y', 'a', 'x\ny'), ('<think>a</think>x<think>b</think>y', 'a\nb', 'x\ny'),
+     ('<think>a</think>x<think>b', 'a\nb', 'x'),
+     ('<think>a<think>b</think>c</think>d', 'a<think>b\nc', 'd'), ('<Think>a</THINK>b', 'a', 'b'),
+     ('<think>say "no</think>b', 'say "no', 'b'),
+     ('<think>don\'t "</think>["<think>"]', 'don\'t "', '["<think>"]'),
+     ('{"a": "\\"<think>"}', '', '{"a": "\\"<think>"}'),
+     ('an open " quote\n<think>a</think>b', 'a', 'an open " quote\nb'), ('<think>only</think>', 'only', ''),
+     ('<thinking>x</thinking>', '', '<thinking>x</thinking>')],
 )
 def test_split_thought(text, thought, rest):
     assert split_thought(text) == (thought, rest)
 
 # ---- replies ----
 def test_status_of_a_reply():
-    chat = ScriptedChat(
-        [
-            'yes',
-            '',
-            '   ',
-            '<think>hm',
-            ChatReply('', finish='length', logprobs=[-0.1]),
-            ChatReply(status='refused'),
-            TimeoutError('slow'),
-            ChatReply('half', status='infra_error', error='cut'),
-        ]
-    )
+    chat = ScriptedChat(['yes', '', '   ', '<think>hm', ChatReply('', finish='length', logprobs=[-0.1]),
+     ChatReply(status='refused'), TimeoutError('slow'),
+     ChatReply('half', status='infra_error', error='cut')])
     got = [chat.reply(ask(str(i))) for i in range(8)]
     assert [r.status for r in got] == 'ok refused refused refused ok refused infra_error infra_error'.split()
     assert got[3].thought == 'hm' and 'no answer' in got[3].error
@@ -413,23 +324,16 @@ def cache(tmp_path):
 
 @pytest.mark.parametrize(
     'change',
-    [
-        dict(model='other'),
-        dict(endpoint='http://elsewhere'),
-        dict(messages=ask('what')),
-        dict(params=dict(temperature=1)),
-        dict(params=dict(temperature=0, seed=1)),
-        dict(messages=[dict(role='system', content='why')]),
-    ],
+    [dict(model='other'), dict(endpoint='http://elsewhere'), dict(messages=ask('what')),
+     dict(params=dict(temperature=1)), dict(params=dict(temperature=0, seed=1)),
+     dict(messages=[dict(role='system', content='why')])],
 )
 def test_cache_knows_the_whole_request(cache, change):
     request = dict(endpoint='', model='mini', messages=ask('why'), params=dict(temperature=0))
-    cache.put(
-        request, ChatReply('because', thought='hm', logprobs=[-0.5], prompt_tokens=3, completion_tokens=4)
-    )
+    cache.put(request,
+              ChatReply('because', thought='hm', logprobs=[-0.5], prompt_tokens=3, completion_tokens=4))
     assert cache.get(dict(reversed(request.items()))) == ChatReply(
-        'because', thought='hm', logprobs=[-0.5], prompt_tokens=3, completion_tokens=4, cached=True
-    )
+        'because', thought='hm', logprobs=[-0.5], prompt_tokens=3, completion_tokens=4, cached=True)
     assert cache.get(request | change) is None
 
 @pytest.mark.parametrize('status', ['refused', 'infra_error'])
@@ -439,21 +343,9 @@ def test_cache_keeps_only_answers(cache, status):
 
 @pytest.mark.parametrize(
     'junk',
-    [
-        b'',
-        b'{',
-        b'[]',
-        b'null',
-        b'{"text": 1}',
-        b'{"text": "x", "status": "infra_error"}',
-        b'{"nope": 1}',
-        b'\xff\xfe',
-        b'\0' * 99,
-        b'[' * 100_000,
-        b'{"text": "x", "prompt_tokens": null}',
-        b'"text"',
-        b'{"text": "x", "cached": "yes"}',
-    ],
+    [b'', b'{', b'[]', b'null', b'{"text": 1}', b'{"text": "x", "status": "infra_error"}', b'{"nope": 1}',
+     b'\xff\xfe', b'\0' * 99, b'[' * 100_000, b'{"text": "x", "prompt_tokens": null}', b'"text"',
+     b'{"text": "x", "cached": "yes"}'],
 )
 def test_a_damaged_file_is_a_miss_and_is_replaced(cache, junk):
     cache.put(dict(a=1), ChatReply('x'))
@@ -502,10 +394,7 @@ def test_a_second_run_is_free(cache, tmp_path):
 def test_a_failure_is_asked_again(cache):
     chat = ScriptedChat([TimeoutError('slow'), 'now'], cache=cache)
     assert [chat.reply(ask('?')).status, chat.reply(ask('?')).text, chat.reply(ask('?')).cached] == [
-        'infra_error',
-        'now',
-        True,
-    ]
+        'infra_error', 'now', True]
 
 # ---- ledger and budget ----
 def test_ledger_adds_up_by_model():
@@ -623,11 +512,8 @@ def test_replies_that_grow_pass_the_budget_by_the_last_only(seed):
 
 def test_a_limit_is_no_obstacle_to_going_together():
     "Without a budget, or with limits, calls still go side by side"
-    for kw, params in [
-        ({}, {}),
-        (dict(ledger=Ledger(budget_tokens=100_000)), dict(max_tokens=10)),
-        (dict(ledger=Ledger(budget_tokens=100_000)), dict(max_completion_tokens=10)),
-    ]:
+    for kw, params in [({}, {}), (dict(ledger=Ledger(budget_tokens=100_000)), dict(max_tokens=10)),
+                       (dict(ledger=Ledger(budget_tokens=100_000)), dict(max_completion_tokens=10))]:
         chat = Gauge(parallel=4, wait=.02, **kw)
         chat.replies([ask(str(i)) for i in range(30)], **params)
         assert chat.most == 4
@@ -711,9 +597,7 @@ def test_log_ledger_and_cache_are_the_same_whatever_comes_first(tmp_path):
         chat.replies([ask(str(i % 37)) for i in range(60)], temperature=0)
         return (
             {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob('*') if p.is_file()},
-            repr(chat.ledger.counts),
-            chat.calls,
-        )
+            repr(chat.ledger.counts), chat.calls)
     first = files('run0', 0)
     assert all(files(f'run{i}', i) == first for i in range(1, 5))
     rows = [json.loads(l) for l in first[0]['log.jsonl'].splitlines()]
@@ -721,12 +605,8 @@ def test_log_ledger_and_cache_are_the_same_whatever_comes_first(tmp_path):
 
 def test_the_same_request_is_sent_once_unless_it_samples(cache):
     batch = [ask('a'), ask('b'), ask('a'), ask('a')]
-    for kw, params, sent in [
-        ({}, {}, 2),
-        ({}, dict(temperature=0), 2),
-        ({}, dict(temperature=1), 4),
-        (dict(cache=cache), dict(temperature=1), 2),
-    ]:
+    for kw, params, sent in [({}, {}, 2), ({}, dict(temperature=0), 2), ({}, dict(temperature=1), 4),
+                             (dict(cache=cache), dict(temperature=1), 2)]:
         chat = ScriptedChat(lambda m: m[0]['content'], **kw)
         got = chat.replies(batch, **params)
         assert [r.text for r in got] == ['a', 'b', 'a', 'a'] and len(chat.calls) == sent
@@ -735,11 +615,8 @@ def test_the_same_request_is_sent_once_unless_it_samples(cache):
 
 def test_a_twin_of_a_failure_is_a_failure():
     got = ScriptedChat(['fine', TimeoutError('slow')]).replies([ask('a'), ask('b'), ask('b')])
-    assert [(r.status, r.cached) for r in got] == [
-        ('ok', False),
-        ('infra_error', False),
-        ('infra_error', False),
-    ]
+    assert [(r.status, r.cached) for r in got] == [('ok', False), ('infra_error', False),
+                                                   ('infra_error', False)]
 
 def test_no_questions_no_replies():
     assert ScriptedChat([]).replies([]) == []
@@ -760,20 +637,17 @@ def test_a_partial_outage_is_in_the_list(parallel, cache):
     )
     got = chat.replies([ask(str(i)) for i in range(30)])
     assert [r.status for r in got] == ['infra_error' if i % 3 else 'ok' for i in range(30)] and len(
-        cache
-    ) == 10
+        cache) == 10
 
 def test_four_lost_and_one_refused_is_no_outage():
     chat = ScriptedChat([*[ConnectionError('x')] * 4, ChatReply(status='refused'), *['fine'] * 5])
     assert [r.status for r in chat.replies([ask(str(i)) for i in range(10)])] == ['infra_error'] * 4 + [
-        'refused'
-    ] + ['ok'] * 5
+        'refused'] + ['ok'] * 5
 
 def test_an_outage_keeps_what_the_cache_knew(cache):
     for i in range(3):
-        cache.put(
-            dict(endpoint='', model='scripted', messages=ask(str(i)), params={}), ChatReply(f'known {i}')
-        )
+        cache.put(dict(endpoint='', model='scripted', messages=ask(str(i)), params={}),
+                  ChatReply(f'known {i}'))
     chat = ScriptedChat(lambda m: ConnectionError('x'), cache=cache)
     with pytest.raises(Outage, match='5 of 8 calls') as e:
         chat.replies([ask(str(i)) for i in range(100)])
@@ -852,33 +726,18 @@ KEY = 'mug/and+spoon-0123456789'
 
 @pytest.mark.parametrize(
     'text, hidden',
-    [
-        ('Incorrect API key provided: sk-abcdEFGH1234.', 'abcdEFGH'),
-        ('sk-proj-Ab_12-cdEF34', 'Ab_12'),
-        ('key sk-abcd****wxyz', 'wxyz'),
-        ('Authorization: Bearer abc.def-123', 'abc.def'),
-        ('authorization=Basic dXNlcjpwdw==', 'dXNl'),
-        ("{'Authorization': 'Bearer xyz98765'}", 'xyz98765'),
-        ('api_key=verysecret', 'verysecret'),
-        ('"api_key": "verysecret"', 'verysecret'),
-        ('{\\"api_key\\": \\"verysecret\\"}', 'verysecret'),
-        ('api-key: verysecret', 'verysecret'),
-        ('x-api-key: verysecret', 'verysecret'),
-        ('APIKEY=verysecret', 'verysecret'),
-        ('http://h/v1?api_key=verysecret&x=1', 'verysecret'),
-        ('http://me:verysecret@host/v1', 'verysecret'),
-        ('password: verysecret', 'verysecret'),
-        ('client_secret=verysecret', 'verysecret'),
-        ('bearer ABCDEFGH12345678', 'ABCDEFGH'),
-        ('hf_' + 'a1' * 12, 'a1a1'),
-        ('AIza' + 'b2' * 18, 'b2b2'),
-        ('ghp_' + 'c3' * 15, 'c3c3'),
-        ('eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.abcDEF', 'eyJzdWI'),
-        (f'it was {KEY}!', KEY),
-        ('mug%2Fand%2Bspoon-0123456789', '0123'),
-        ('OPENAI_API_KEY=verysecret', 'verysecret'),
-        ('AZURE_OPENAI_API_KEY: verysecret', 'verysecret'),
-    ],
+    [('Incorrect API key provided: sk-abcdEFGH1234.', 'abcdEFGH'), ('sk-proj-Ab_12-cdEF34', 'Ab_12'),
+     ('key sk-abcd****wxyz', 'wxyz'), ('Authorization: Bearer abc.def-123', 'abc.def'),
+     ('authorization=Basic dXNlcjpwdw==', 'dXNl'), ("{'Authorization': 'Bearer xyz98765'}", 'xyz98765'),
+     ('api_key=verysecret', 'verysecret'), ('"api_key": "verysecret"', 'verysecret'),
+     ('{\\"api_key\\": \\"verysecret\\"}', 'verysecret'), ('api-key: verysecret', 'verysecret'),
+     ('x-api-key: verysecret', 'verysecret'), ('APIKEY=verysecret', 'verysecret'),
+     ('http://h/v1?api_key=verysecret&x=1', 'verysecret'), ('http://me:verysecret@host/v1', 'verysecret'),
+     ('password: verysecret', 'verysecret'), ('client_secret=verysecret', 'verysecret'),
+     ('bearer ABCDEFGH12345678', 'ABCDEFGH'), ('hf_' + 'a1' * 12, 'a1a1'), ('AIza' + 'b2' * 18, 'b2b2'),
+     ('ghp_' + 'c3' * 15, 'c3c3'), ('eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.abcDEF', 'eyJzdWI'),
+     (f'it was {KEY}!', KEY), ('mug%2Fand%2Bspoon-0123456789', '0123'),
+     ('OPENAI_API_KEY=verysecret', 'verysecret'), ('AZURE_OPENAI_API_KEY: verysecret', 'verysecret')],
 )
 def test_redact(text, hidden):
     out = redact(text, [KEY])
@@ -886,38 +745,17 @@ def test_redact(text, hidden):
 
 @pytest.mark.parametrize(
     'text',
-    [
-        'task-specific-skills first',
-        'risk-averse',
-        'the bearer of the mug',
-        'put mug 1 in/on shelf 2',
-        'http://host:8000/v1',
-        'prompt_tokens: 1234567',
-        'the key is on the desk',
-        'token budget = 4096',
-        'basic knowledge of kitchens',
-        'gen_001, pick_002, sk-1',
-    ],
+    ['task-specific-skills first', 'risk-averse', 'the bearer of the mug', 'put mug 1 in/on shelf 2',
+     'http://host:8000/v1', 'prompt_tokens: 1234567', 'the key is on the desk', 'token budget = 4096',
+     'basic knowledge of kitchens', 'gen_001, pick_002, sk-1'],
 )
 def test_redact_leaves_the_rest(text):
     assert redact(text) == text
 
 @pytest.mark.parametrize(
     'unit',
-    [
-        'sk-',
-        'Bearer ',
-        'api_key=',
-        '://a:',
-        'eyJa.',
-        'x' * 50 + '@',
-        'api_key' + ' ' * 20,
-        'authorization: bearer ',
-        'a',
-        '-sk',
-        '://' + 'a' * 99,
-        'eyJ' + 'a' * 99,
-    ],
+    ['sk-', 'Bearer ', 'api_key=', '://a:', 'eyJa.', 'x' * 50 + '@', 'api_key' + ' ' * 20,
+     'authorization: bearer ', 'a', '-sk', '://' + 'a' * 99, 'eyJ' + 'a' * 99],
 )
 def test_redact_reads_a_million_characters(unit):
     assert redact(unit * (200_000 // len(unit))) is not None
@@ -926,24 +764,12 @@ def test_no_key_is_written_raised_or_shown(tmp_path):
     folder, keys = tmp_path/'run', ['Bearer other-key-1', 'tea-spoon']
     class Echo(ScriptedChat):
         secrets = (KEY,)
-    script = [
-        f'<think>{KEY}</think>your key is {KEY}',
-        ChatReply('x', thought=KEY),
-        ChatReply(status='refused', error=f'401 {KEY}'),
-        ConnectionError(f'Bearer {KEY}'),
-        'fine',
-    ]
-    chat = Echo(
-        script,
-        log=JsonlLog(folder / 'log.jsonl'),
-        cache=ReplyCache(folder / 'cache'),
-        ledger=Ledger({'scripted': (1, 1)}, budget_usd=1),
-    )
-    got = chat.replies(
-        [ask(f'{i} {KEY}') for i in range(5)],
-        extra_headers=dict(zip(['Authorization', 'api-key'], keys)),
-        user=KEY,
-    )
+    script = [f'<think>{KEY}</think>your key is {KEY}', ChatReply('x', thought=KEY),
+              ChatReply(status='refused', error=f'401 {KEY}'), ConnectionError(f'Bearer {KEY}'), 'fine']
+    chat = Echo(script, log=JsonlLog(folder / 'log.jsonl'), cache=ReplyCache(folder / 'cache'),
+                ledger=Ledger({'scripted': (1, 1)}, budget_usd=1))
+    got = chat.replies([ask(f'{i} {KEY}') for i in range(5)],
+                       extra_headers=dict(zip(['Authorization', 'api-key'], keys)), user=KEY)
     with pytest.raises(Outage) as e:
         Echo(lambda m: ConnectionError(KEY)).replies([ask('x')])
     trace = ''.join(traceback.format_exception(e.value))

@@ -10,30 +10,21 @@ from skillrl.llm.tiny import tiny_model, word_tokenizer
 WORDS = '<think> </think> <action> </action> task : put clean egg in cabinet go to move'.split() + [
     f'{o} {i}' for o in ('egg', 'cabinet') for i in (1, 2)
 ]
-SMALL = dict(
-    hidden_size=32,
-    intermediate_size=64,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    vocab_size=30,
-    head_dim=16,
-)
+SMALL = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+             num_key_value_heads=1, vocab_size=30, head_dim=16)
 FAMILIES = dict(
     llama=lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**SMALL)),
     qwen2=lambda: tf.Qwen2ForCausalLM(tf.Qwen2Config(**SMALL)),
     qwen3=lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**SMALL)),
     mistral_with_a_sliding_window=lambda: tf.MistralForCausalLM(tf.MistralConfig(**SMALL, sliding_window=5)),
     gemma2_with_capped_scores=lambda: tf.Gemma2ForCausalLM(
-        tf.Gemma2Config(**SMALL, sliding_window=6, final_logit_softcapping=2.0)
-    ),
+        tf.Gemma2Config(**SMALL, sliding_window=6, final_logit_softcapping=2.0)),
     smollm3=lambda: tf.SmolLM3ForCausalLM(tf.SmolLM3Config(**SMALL, pad_token_id=0)),
     gpt_neox=lambda: tf.GPTNeoXForCausalLM(
         tf.GPTNeoXConfig(**{k: v for k, v in SMALL.items() if k not in ('num_key_value_heads', 'head_dim')})
     ),
     gpt2=lambda: tf.GPT2LMHeadModel(
-        tf.GPT2Config(vocab_size=30, n_embd=32, n_layer=2, n_head=2, n_positions=64)
-    ),
+        tf.GPT2Config(vocab_size=30, n_embd=32, n_layer=2, n_head=2, n_positions=64)),
 )
 
 @pytest.fixture
@@ -70,13 +61,8 @@ class TestFamily:
     def test_greedy_replies_are_those_of_generate(self, family, tok):
         policy = Policy(fresh(family), tok)
         for p, r in zip(prompts(), policy.generate(prompts(), temperature=0, max_new_tokens=9)):
-            theirs = policy.model.generate(
-                torch.tensor([p]),
-                do_sample=False,
-                max_new_tokens=9,
-                eos_token_id=tok.eos_token_id,
-                pad_token_id=0,
-            )
+            theirs = policy.model.generate(torch.tensor([p]), do_sample=False, max_new_tokens=9,
+                                           eos_token_id=tok.eos_token_id, pad_token_id=0)
             assert r.token_ids == theirs[0, len(p):].tolist()
 
     def test_it_comes_back_from_its_folder(self, family, tok, tmp_path):
@@ -84,8 +70,7 @@ class TestFamily:
         again = Policy.load(policy.save(tmp_path/'a'))
         text = 'Put the clean egg 2 in a cabinet 1: <think> go </think>'
         assert again.encode(text) == policy.encode(text) and again.tokenizer.decode(
-            again.encode(text)
-        ) == policy.tokenizer.decode(policy.encode(text))
+            again.encode(text)) == policy.tokenizer.decode(policy.encode(text))
         assert torch.equal(again.logps(prompts(), prompts())[0], policy.logps(prompts(), prompts())[0])
         again.save(tmp_path/'b')
         assert folder(tmp_path/'a') == folder(tmp_path/'b')
@@ -138,9 +123,8 @@ def test_gradients_do_not_depend_on_the_batch(tok):
             (lp*mask).sum().backward()
         return torch.cat([p.grad.flatten() for p in policy.model.parameters()])
     together = grads([range(5)])
-    torch.testing.assert_close(
-        grads([[4, 2], [0], [3, 1]]), together, atol=1e-5 * together.abs().max().item(), rtol=1e-4
-    )
+    torch.testing.assert_close(grads([[4, 2], [0], [3, 1]]), together,
+                               atol=1e-5 * together.abs().max().item(), rtol=1e-4)
 
 def test_bf16_samples_and_trains(tok):
     policy = Policy(tiny_model(30).bfloat16(), tok)
@@ -186,11 +170,8 @@ def damage(name, change):
 def without_a_layer(d):
     from safetensors.torch import load_file, save_file
     w = load_file(d/'model.safetensors')
-    save_file(
-        {k: v for k, v in w.items() if 'layers.1.' not in k},
-        d / 'model.safetensors',
-        metadata={'format': 'pt'},
-    )
+    save_file({k: v for k, v in w.items() if 'layers.1.' not in k}, d / 'model.safetensors',
+              metadata={'format': 'pt'})
 def smaller(d):
     c = json.loads((d/'config.json').read_text())
     (d/'config.json').write_text(json.dumps(c | dict(hidden_size=32)))

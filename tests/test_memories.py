@@ -57,9 +57,8 @@ def small(env, goals, won=(True, False)):
 
 goals = dict(
     alfworld=['put some mug on desk.', 'look at cd under the desklamp.',
-              'clean some mug and put it in shelf.',
-              'put a hot egg in sinkbasin.', 'cool some egg and put it in sinkbasin.',
-              'find two pen and put them in drawer.'],
+              'clean some mug and put it in shelf.', 'put a hot egg in sinkbasin.',
+              'cool some egg and put it in sinkbasin.', 'find two pen and put them in drawer.'],
     webshop=['Find me a red shirt', 'Find me sneakers', 'Find me a lamp', 'Find me headphones',
              'Find me a necklace', 'Find me a shampoo', 'Find me something nice'],
     search=['who won the first nobel prize?', 'Who is the father of the director of Jaws?',

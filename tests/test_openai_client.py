@@ -40,8 +40,7 @@ def ask(text='Why was the mug not accepted?'):
 passing = dict(
     minute_429=(
         error(429, 'You exceeded your current quota: 15 requests per minute', 'rate_limit_exceeded'),
-        '[rate_limit_exceeded] You exceeded',
-    ),
+        '[rate_limit_exceeded] You exceeded'),
     plain_429=(error(429, 'slow down'), '429 (slow down)'),
     retry_after=(error(429, 'slow down', retry_after='1'), 'ask less at a time'),
     timeout_408=(error(408), '408'),
@@ -78,18 +77,12 @@ permanent = dict(
     fastapi_404=(Answer(dict(detail='Not Found'), 404), 'Not Found'),
     gone_410=(error(410), '410'),
     too_large_413=(error(413), '413'),
-    unprocessable_422=(
-        Answer(dict(detail=[dict(loc=['body', 'messages'], msg='field required')]), 422),
-        'field required',
-    ),
+    unprocessable_422=(Answer(dict(detail=[dict(loc=['body', 'messages'], msg='field required')]), 422),
+                       'field required'),
     quota_by_type_429=(
-        Answer(dict(error=dict(message='x' * 500, type='insufficient_quota', code=None)), 429),
-        'used up',
-    ),
-    quota_429=(
-        error(429, 'You exceeded your current quota', 'insufficient_quota', retry_after='1'),
-        'used up',
-    ),
+        Answer(dict(error=dict(message='x' * 500, type='insufficient_quota', code=None)), 429), 'used up'),
+    quota_429=(error(429, 'You exceeded your current quota', 'insufficient_quota', retry_after='1'),
+               'used up'),
     moved_302=(Answer('', 302, {'Location': 'http://elsewhere/v1'}), 'elsewhere'),
     moved_307=(Answer('', 307, {'Location': 'http://elsewhere/v1'}), 'elsewhere'),
     html_404=(Answer('<h1>Nothing here</h1>', 404), 'Nothing here'),
@@ -123,9 +116,8 @@ refusals = dict(
     filtered=said('', 'content_filter'),
     half_filtered=said('The mug', 'content_filter'),
     declined=said(None, refusal='I cannot discuss mugs.'),
-    azure=error(
-        400, "The response was filtered due to Azure OpenAI's content management policy.", 'content_filter'
-    ),
+    azure=error(400, "The response was filtered due to Azure OpenAI's content management policy.",
+                'content_filter'),
     policy=error(400, 'no', 'content_policy_violation'),
     thinking_only=said(None, 'length', reasoning_content='A mug, a mug'),
     out_of_tokens=said(None, 'length'),
@@ -166,16 +158,8 @@ def test_the_package_below_does_not_retry(client):
 # --- waiting ---
 @pytest.mark.parametrize(
     'header,wait',
-    [
-        ('1', 1),
-        ('0', 0),
-        ('0.5', 0.5),
-        ('60', 60),
-        ('61', MAX_RETRY_WAIT),
-        ('86400', MAX_RETRY_WAIT),
-        ('1e400', MAX_RETRY_WAIT),
-        ('inf', MAX_RETRY_WAIT),
-    ],
+    [('1', 1), ('0', 0), ('0.5', 0.5), ('60', 60), ('61', MAX_RETRY_WAIT), ('86400', MAX_RETRY_WAIT),
+     ('1e400', MAX_RETRY_WAIT), ('inf', MAX_RETRY_WAIT)],
 )
 def test_retry_after_is_kept_to(client, naps, header, wait):
     with FaultServer(error(429, retry_after=header)) as s:
@@ -184,16 +168,8 @@ def test_retry_after_is_kept_to(client, naps, header, wait):
 
 @pytest.mark.parametrize(
     'header',
-    [
-        '',
-        'soon',
-        '-5',
-        'nan',
-        'Sun, 99 Nov',
-        'Mon, 01 Jan 99999 00:00:00 GMT',
-        '1 2',
-        '🫖'.encode().decode('latin1'),
-    ],
+    ['', 'soon', '-5', 'nan', 'Sun, 99 Nov', 'Mon, 01 Jan 99999 00:00:00 GMT', '1 2',
+     '🫖'.encode().decode('latin1')],
 )
 def test_a_retry_after_without_sense_is_ignored(client, naps, header):
     with FaultServer(error(503, retry_after=header)) as s:
@@ -228,9 +204,8 @@ def test_waits_grow(client, naps):
 
 # --- what a reply says ---
 def test_a_reply_has_all_its_parts(client):
-    answer = said(
-        '<think>Dirty.</think>Rinse it.', usage=(123, 45), logprobs=[-0.5, -1.25], reasoning_content='A mug.'
-    )
+    answer = said('<think>Dirty.</think>Rinse it.', usage=(123, 45), logprobs=[-0.5, -1.25],
+                  reasoning_content='A mug.')
     with FaultServer(answer) as s:
         r = client(s).reply(ask(), logprobs=True, top_logprobs=3)
     assert (r.text, r.thought, r.finish, r.status)==('Rinse it.', 'A mug.\nDirty.', 'stop', 'ok')
@@ -239,22 +214,14 @@ def test_a_reply_has_all_its_parts(client):
 
 @pytest.mark.parametrize(
     'usage',
-    [
-        None,
-        [],
-        'many',
-        dict(prompt_tokens=None),
-        dict(prompt_tokens='7', completion_tokens=-2),
-        dict(prompt_tokens=True),
-    ],
+    [None, [], 'many', dict(prompt_tokens=None), dict(prompt_tokens='7', completion_tokens=-2),
+     dict(prompt_tokens=True)],
 )
 def test_a_count_that_is_missing_is_estimated_and_says_so(client, usage, tmp_path):
     "Five tokens read and eight written, as most tokenizers count"
     log, ledger = JsonlLog(tmp_path/'l.jsonl'), Ledger({'mini': (1., 2.)})
-    with (
-        FaultServer(rest=Answer(said().body | dict(usage=usage))) as s,
-        pytest.warns(UserWarning, match='estimated, at most so many') as told,
-    ):
+    with (FaultServer(rest=Answer(said().body | dict(usage=usage))) as s,
+          pytest.warns(UserWarning, match='estimated, at most so many') as told):
         c = client(s, log=log, ledger=ledger)
         r = c.reply(ask())
         assert c.reply(ask('Again?')).ok and len([w for w in told if w.category is UserWarning])==1
@@ -309,17 +276,11 @@ def test_a_cut_off_reply_says_so(client):
     assert (r.status, r.finish)==('ok', 'length')
 
 def test_content_may_come_in_parts():
-    parts = [
-        dict(type='thinking', thinking=[dict(text='no')]),
-        dict(type='text', text='Rinse '),
-        None,
-        dict(type='text', text='it.'),
-        dict(text=3),
-    ]
+    parts = [dict(type='thinking', thinking=[dict(text='no')]), dict(type='text', text='Rinse '), None,
+             dict(type='text', text='it.'), dict(text=3)]
     assert read_chat(said(parts).body).text=='Rinse it.'
 
-@pytest.mark.parametrize('text', ['naïve café ☕', '\ud800 alone', 'nul \0', 'a'*300_000, '"}]}',
-                                  '日本語'])
+@pytest.mark.parametrize('text', ['naïve café ☕', '\ud800 alone', 'nul \0', 'a'*300_000, '"}]}', '日本語'])
 def test_any_text_travels_both_ways(client, tmp_path, text):
     with FaultServer(lambda r: said(r['body']['messages'][0]['content'] + '!')) as s:
         r = client(s, cache=ReplyCache(tmp_path/'c'), log=JsonlLog(tmp_path/'l.jsonl')).reply(ask(text))
@@ -327,22 +288,10 @@ def test_any_text_travels_both_ways(client, tmp_path, text):
 
 def test_random_answers_never_raise():
     "Every shape of JSON is a reply or garbled"
-    rng, values = (
-        random.Random(0),
-        [None, [], {}, '', 'mug', 3, -1, 2.5, True, [None], [[]], [{}], {'message': {}}],
-    )
-    names = [
-        'choices',
-        'message',
-        'content',
-        'finish_reason',
-        'usage',
-        'refusal',
-        'reasoning_content',
-        'logprobs',
-        'error',
-        'prompt_tokens',
-    ]
+    rng, values = (random.Random(0),
+                   [None, [], {}, '', 'mug', 3, -1, 2.5, True, [None], [[]], [{}], {'message': {}}])
+    names = ['choices', 'message', 'content', 'finish_reason', 'usage', 'refusal', 'reasoning_content',
+             'logprobs', 'error', 'prompt_tokens']
     def some(depth):
         if depth==0 or rng.random() < .2:
             return rng.choice(values)
@@ -365,12 +314,9 @@ ONLY_MAX_TOKENS = (
     "Unsupported parameter: 'max_completion_tokens' is not supported with this model. "
     "Use 'max_tokens' instead."
 )
-objecting = [
-    ONLY_MAX_TOKENS,
-    'Unrecognized request argument supplied: max_completion_tokens',
-    'max_completion_tokens: Extra inputs are not permitted',
-    "Unexpected fields in the request: {'max_completion_tokens'}",
-]
+objecting = [ONLY_MAX_TOKENS, 'Unrecognized request argument supplied: max_completion_tokens',
+             'max_completion_tokens: Extra inputs are not permitted',
+             "Unexpected fields in the request: {'max_completion_tokens'}"]
 
 def only(name, message, status=400):
     "A server that knows the limit under `name` alone"
@@ -381,11 +327,8 @@ def only(name, message, status=400):
 
 @pytest.mark.parametrize(
     'message, status, given',
-    [
-        *((message, 400, 'max_completion_tokens') for message in objecting),
-        (ONLY_MAX_TOKENS, 422, 'max_completion_tokens'),
-        (ONLY_MAX_TOKENS, 400, 'max_tokens'),
-    ],
+    [*((message, 400, 'max_completion_tokens') for message in objecting),
+     (ONLY_MAX_TOKENS, 422, 'max_completion_tokens'), (ONLY_MAX_TOKENS, 400, 'max_tokens')],
 )
 def test_the_name_of_the_limit_is_learnt_once(client, naps, message, status, given):
     with FaultServer(rest=only('max_tokens', message, status)) as s:
@@ -423,8 +366,7 @@ def cool(request):
     return (
         error(
             400,
-            "'temperature' does not support 0.7 with this model. Only the default (1) value is supported.",
-        )
+            "'temperature' does not support 0.7 with this model. Only the default (1) value is supported.")
         if 'temperature' in request['body']
         else said()
     )
@@ -511,13 +453,9 @@ def test_an_unknown_parameter_is_no_reason_to_change_words(client):
 
 def test_parameters_reach_the_server(client):
     with FaultServer() as s:
-        client(s, default_temperature=0.3).reply(
-            ask(),
-            top_k=5,
-            extra_body=dict(min_p=0.1),
-            extra_headers={'X-Trace': 'r1'},
-            extra_query=dict(tier='a'),
-        )
+        client(s, default_temperature=0.3).reply(ask(), top_k=5, extra_body=dict(min_p=0.1),
+                                                 extra_headers={'X-Trace': 'r1'},
+                                                 extra_query=dict(tier='a'))
         r = s.requests[0]
     assert (
         r['body'] == dict(model='mini', messages=ask(), top_k=5, temperature=0.3, min_p=0.1)
@@ -531,17 +469,12 @@ def test_a_temperature_given_wins_over_the_default(client):
         assert s.requests[0]['body']['temperature']==0
 
 # --- a reply in a given form ---
-SKILL = dict(
-    type='object', properties=dict(title=dict(type='string')), required=['title'], additionalProperties=False
-)
+SKILL = dict(type='object', properties=dict(title=dict(type='string')), required=['title'],
+             additionalProperties=False)
 SKILLS = dict(type='array', items=SKILL)
-NO_SCHEMA = [
-    "This response_format type is unavailable now",
-    "'response_format.type' must be 'text'",
-    'json_schema: Extra inputs are not permitted',
-    "Invalid schema for response_format 'reply'",
-    'Failed to parse grammar',
-]
+NO_SCHEMA = ["This response_format type is unavailable now", "'response_format.type' must be 'text'",
+             'json_schema: Extra inputs are not permitted', "Invalid schema for response_format 'reply'",
+             'Failed to parse grammar']
 
 def formed(*known, text='{"title": "Rinse first"}', message=NO_SCHEMA[0], status=400):
     "A server that knows some forms of a reply, `plain` among them"
@@ -653,12 +586,8 @@ def test_azures_key_goes_to_azure_by_either_door(monkeypatch):
 
 @pytest.mark.parametrize(
     'url',
-    [
-        'https://mug.example/v1?api-key=hunter22',
-        'https://mug.example?key=a@hunter22',
-        'https://bob:p?hunter22@mug.example/v1',
-        'https://mug.example/v1#hunter22',
-    ],
+    ['https://mug.example/v1?api-key=hunter22', 'https://mug.example?key=a@hunter22',
+     'https://bob:p?hunter22@mug.example/v1', 'https://mug.example/v1#hunter22'],
 )
 def test_a_query_in_an_address_is_refused_and_not_quoted(url, monkeypatch):
     for make in (OpenAIChatClient, OpenAIEmbedder):
@@ -677,11 +606,8 @@ def test_a_local_server_needs_no_key(client):
 
 @pytest.mark.parametrize(
     'kw,names',
-    [
-        ({}, 'OPENAI_API_KEY'),
-        (dict(base_url='https://mug.example/v1'), 'OPENAI_API_KEY'),
-        (dict(azure_endpoint='https://mug.openai.azure.com'), 'AZURE_OPENAI_API_KEY'),
-    ],
+    [({}, 'OPENAI_API_KEY'), (dict(base_url='https://mug.example/v1'), 'OPENAI_API_KEY'),
+     (dict(azure_endpoint='https://mug.openai.azure.com'), 'AZURE_OPENAI_API_KEY')],
 )
 def test_a_missing_key_is_one_sentence(kw, names):
     for make in (OpenAIChatClient, OpenAIEmbedder):
@@ -697,19 +623,14 @@ def test_a_key_that_cannot_be_one_is_not_quoted(key):
 
 @pytest.mark.parametrize(
     'kw,says',
-    [
-        (dict(base_url='localhost:8000/v1'), 'begin it with http'),
-        (dict(base_url='ftp://mug'), 'begin it with http'),
-        (dict(base_url='http://'), 'begin it with http'),
-        (dict(base_url='http://localhost', azure_endpoint='http://localhost'), 'choose one'),
-        (dict(timeout=0), 'timeout is 0'),
-        (dict(timeout=float('nan')), 'timeout is nan'),
-        (dict(base_url='http://localhost:9/v1?api-version=1'), 'goes on with a query'),
-        (dict(base_url=None, azure_endpoint='https://mug.openai.azure.com?x=1'), 'goes on with a query'),
-        (dict(retries=-1), 'retries is -1'),
-        (dict(retries=1.5), 'retries is 1.5'),
-        (dict(retries=None), 'retries is None'),
-    ],
+    [(dict(base_url='localhost:8000/v1'), 'begin it with http'),
+     (dict(base_url='ftp://mug'), 'begin it with http'), (dict(base_url='http://'), 'begin it with http'),
+     (dict(base_url='http://localhost', azure_endpoint='http://localhost'), 'choose one'),
+     (dict(timeout=0), 'timeout is 0'), (dict(timeout=float('nan')), 'timeout is nan'),
+     (dict(base_url='http://localhost:9/v1?api-version=1'), 'goes on with a query'),
+     (dict(base_url=None, azure_endpoint='https://mug.openai.azure.com?x=1'), 'goes on with a query'),
+     (dict(retries=-1), 'retries is -1'), (dict(retries=1.5), 'retries is 1.5'),
+     (dict(retries=None), 'retries is None')],
 )
 def test_settings_are_checked_before_anything_is_sent(kw, says):
     with pytest.raises(ValueError, match=says):
@@ -734,37 +655,21 @@ def test_no_proxy_stands_before_this_machine(client, monkeypatch):
         assert client(s, retries=0).reply(ask()).ok
 
 def test_a_redirect_does_not_carry_the_key_away(client):
-    with (
-        FaultServer() as thief,
-        FaultServer(rest=lambda r: Answer('', 307, {'Location': thief.url + '/chat/completions'})) as s,
-    ):
+    with (FaultServer() as thief,
+          FaultServer(rest=lambda r: Answer('', 307, {'Location': thief.url + '/chat/completions'})) as s):
         assert not client(s).reply(ask()).ok and thief.count==0
 
 @pytest.mark.parametrize(
     'url,local',
-    [
-        ('http://localhost:1', True),
-        ('http://127.8.0.1', True),
-        ('http://[::1]:3/v1', True),
-        ('http://LOCALHOST', True),
-        ('https://localhost.evil.com', False),
-        ('http://127.0.0.1@evil.com/v1', False),
-        ('https://api.openai.com/v1', False),
-        ('http://127.evil.example/v1', False),
-        ('http://127.0.0.1.nip.io', False),
-        ('http://127.0.0.1.evil.example:80', False),
-        ('http://localhost@evil.example', False),
-        ('http://127.0.0.1:80@evil.example', False),
-        ('http://0x7f.1', False),
-        ('http://127.1', False),
-        ('http://[::1', False),
-        ('', False),
-        ('http://localhost.:3', True),
-        ('http://127.0.0.1./v1', True),
-        ('http://[::ffff:127.0.0.1]:3', True),
-        ('http://[::ffff:10.0.0.1]', False),
-        ('http://0.0.0.0:3', True),
-    ],
+    [('http://localhost:1', True), ('http://127.8.0.1', True), ('http://[::1]:3/v1', True),
+     ('http://LOCALHOST', True), ('https://localhost.evil.com', False),
+     ('http://127.0.0.1@evil.com/v1', False), ('https://api.openai.com/v1', False),
+     ('http://127.evil.example/v1', False), ('http://127.0.0.1.nip.io', False),
+     ('http://127.0.0.1.evil.example:80', False), ('http://localhost@evil.example', False),
+     ('http://127.0.0.1:80@evil.example', False), ('http://0x7f.1', False), ('http://127.1', False),
+     ('http://[::1', False), ('', False), ('http://localhost.:3', True), ('http://127.0.0.1./v1', True),
+     ('http://[::ffff:127.0.0.1]:3', True), ('http://[::ffff:10.0.0.1]', False),
+     ('http://0.0.0.0:3', True)],
 )
 def test_what_counts_as_this_machine(url, local):
     assert is_local(url)==local
@@ -806,13 +711,8 @@ def test_a_refusal_is_not_cached_either(client, tmp_path):
 
 @pytest.mark.parametrize(
     'fault,says,each',
-    [
-        (error(401, 'Incorrect API key {key}'), '401', 1),
-        (error(500), '500', 3),
-        (RESET, 'broke off', 3),
-        (said(choices=0), 'no choice', 3),
-        (error(429, code='insufficient_quota'), 'used up', 1),
-    ],
+    [(error(401, 'Incorrect API key {key}'), '401', 1), (error(500), '500', 3), (RESET, 'broke off', 3),
+     (said(choices=0), 'no choice', 3), (error(429, code='insufficient_quota'), 'used up', 1)],
 )
 @pytest.mark.parametrize('n', [1, 3, 100])
 def test_a_total_outage_stops_early_with_its_cause(client, fault, says, each, n):
@@ -866,20 +766,12 @@ def test_a_budget_stops_before_the_request(client):
 
 # --- the key ---
 echo = 'Incorrect API key provided: {key}. Find yours.'
-leaky = dict(
-    echoed_401=error(401, echo),
-    echoed_400=error(400, echo),
-    echoed_500=Answer(echo, 500),
-    echoed_in_200=Answer(dict(error=echo)),
-    refused_with=said(None, refusal=echo),
-    header=Answer('', 302, {'Location': f'http://mug/?key={KEY}'}),
-    half=error(401, 'x' * 285 + '{key}'),
-    thought=said(None, 'length', reasoning_content=echo),
-    broken=Answer('{key}'),
-    detail=Answer(dict(detail=[dict(input='{key}')]), 422),
-    reset=RESET,
-    reply=said('your key is {key}'),
-)
+leaky = dict(echoed_401=error(401, echo), echoed_400=error(400, echo), echoed_500=Answer(echo, 500),
+             echoed_in_200=Answer(dict(error=echo)), refused_with=said(None, refusal=echo),
+             header=Answer('', 302, {'Location': f'http://mug/?key={KEY}'}),
+             half=error(401, 'x' * 285 + '{key}'), thought=said(None, 'length', reasoning_content=echo),
+             broken=Answer('{key}'), detail=Answer(dict(detail=[dict(input='{key}')]), 422), reset=RESET,
+             reply=said('your key is {key}'))
 
 @pytest.mark.parametrize('fault', leaky.values(), ids=leaky)
 def test_the_key_is_nowhere(client, tmp_path, caplog, fault):
@@ -894,12 +786,8 @@ def test_the_key_is_nowhere(client, tmp_path, caplog, fault):
             lambda: c.reply(ask(f'Is {KEY} a good key?')),
             lambda: c.replies([]),
             lambda: e.encode(['mug']),
-            lambda: c.service.ask(
-                c.service.client.chat.completions.with_raw_response.create,
-                read_chat,
-                model='mini',
-                messages=ask(),
-            ),
+            lambda: c.service.ask(c.service.client.chat.completions.with_raw_response.create, read_chat,
+                                  model='mini', messages=ask()),
         ):
             try:
                 texts.append(repr(f()) if f else '')
@@ -910,11 +798,9 @@ def test_the_key_is_nowhere(client, tmp_path, caplog, fault):
     files = [p for p in tmp_path.rglob('*') if p.is_file()]
     assert files and len(texts)==11
     raw = texts[4] # `Service.ask` hands an answer on as it came, and `Chat` cleans it
-    for where in (
-        [t for t in texts if t is not raw or 'Error' in t or 'Failed' in t]
-        + [p.read_text() for p in files]
-        + [caplog.text]
-    ):
+    for where in ([t for t in texts if t is not raw or 'Error' in t or 'Failed' in t]
+    + [p.read_text() for p in files]
+    + [caplog.text]):
         assert KEY not in where and KEY[:12] not in where
 
 def test_a_password_in_the_address_is_not_shown(client):
@@ -947,8 +833,7 @@ def embedder(naps):
     def make(server, **kw):
         return OpenAIEmbedder(
             'small',
-            **dict(base_url=server.url, api_key=KEY, retries=RETRIES, pause=naps.append, timeout=5.0) | kw,
-        )
+            **dict(base_url=server.url, api_key=KEY, retries=RETRIES, pause=naps.append, timeout=5.0) | kw)
     return make
 
 def test_vectors_come_in_order_in_chunks(embedder):
@@ -969,8 +854,7 @@ def test_no_texts_no_request(embedder):
 def test_an_empty_text_and_a_broken_one_still_have_vectors(embedder):
     with FaultServer() as s:
         assert embedder(s).encode(['', '\ud800', 'mug ☕']).shape == (3, 3) and s.requests[0]['body'][
-            'input'
-        ] == [' ', '?', 'mug ☕']
+            'input'] == [' ', '?', 'mug ☕']
 
 @pytest.mark.parametrize('texts', [[1], [None], ['mug', b'mug']])
 def test_only_texts_are_embedded(embedder, texts):
@@ -980,22 +864,12 @@ def test_only_texts_are_embedded(embedder, texts):
 def row(i, v):
     return dict(index=i, embedding=v)
 nonsense = dict(
-    none=dict(data=[]),
-    too_few=dict(data=[row(0, [1])]),
-    twice=dict(data=[row(0, [1]), row(0, [1])]),
-    ragged=dict(data=[row(0, [1]), row(1, [1, 2])]),
-    empty=dict(data=[row(0, []), row(1, [])]),
-    nan=dict(data=[row(0, [1]), row(1, [float('nan')])]),
-    null=dict(data=[row(0, [1]), row(1, [None])]),
-    text=dict(data=[row(0, [1]), row(1, ['mug'])]),
-    base64=dict(data=[row(0, 'AAAA'), row(1, 'AAAA')]),
-    flat=dict(data=[1, 2]),
-    other=dict(mug=1),
-    chat=said().body,
-    lists=[],
-    null_data=dict(data=None),
-    unhashable=dict(data=[dict(index=[], embedding=[1])]),
-)
+    none=dict(data=[]), too_few=dict(data=[row(0, [1])]), twice=dict(data=[row(0, [1]), row(0, [1])]),
+    ragged=dict(data=[row(0, [1]), row(1, [1, 2])]), empty=dict(data=[row(0, []), row(1, [])]),
+    nan=dict(data=[row(0, [1]), row(1, [float('nan')])]), null=dict(data=[row(0, [1]), row(1, [None])]),
+    text=dict(data=[row(0, [1]), row(1, ['mug'])]), base64=dict(data=[row(0, 'AAAA'), row(1, 'AAAA')]),
+    flat=dict(data=[1, 2]), other=dict(mug=1), chat=said().body, lists=[], null_data=dict(data=None),
+    unhashable=dict(data=[dict(index=[], embedding=[1])]))
 
 @pytest.mark.parametrize('answer', nonsense.values(), ids=nonsense)
 def test_nonsense_for_vectors_is_asked_for_again_and_then_an_error(embedder, answer):
@@ -1008,8 +882,7 @@ def test_nonsense_for_vectors_is_asked_for_again_and_then_an_error(embedder, ans
 
 @pytest.mark.parametrize(
     'fault,count',
-    [(error(401, 'bad key {key}'), 1), (error(404), 1), (error(429), 3), (RESET, 3), (truncated(), 3)],
-)
+    [(error(401, 'bad key {key}'), 1), (error(404), 1), (error(429), 3), (RESET, 3), (truncated(), 3)])
 def test_vectors_share_the_one_layer_of_retries(embedder, fault, count):
     with FaultServer(rest=fault) as s:
         with pytest.raises(Outage) as e:
@@ -1022,10 +895,8 @@ def test_vectors_of_another_length_do_not_mix(embedder):
         e.encode(['mug'])
         with pytest.raises(ValueError, match='5 numbers after some of 3'):
             e.encode(['mug'])
-    with (
-        FaultServer(vectors, lambda r: vectors(r, 5)) as s,
-        pytest.raises(ValueError, match='5 numbers after some of 3'),
-    ):
+    with (FaultServer(vectors, lambda r: vectors(r, 5)) as s,
+          pytest.raises(ValueError, match='5 numbers after some of 3')):
         embedder(s, size=2).encode(['a', 'b', 'c'])
 
 def test_an_embedder_fits_where_encoders_go(embedder, tmp_path):

@@ -10,8 +10,7 @@ from skillrl.core.store import data_path
 
 SECRET = 'sk-never-written'
 SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3),
-             sft=dict(games=2, steps=2),
-             rl=dict(iterations=2, tasks_per_iteration=2, group_size=2),
+             sft=dict(games=2, steps=2), rl=dict(iterations=2, tasks_per_iteration=2, group_size=2),
              evolution=dict(validation_interval=2, test_rounds=2, val_tasks=3, gate_tasks=2))
 
 def files(folder):
@@ -136,8 +135,7 @@ def test_bad_input_gets_one_sentence(tmp_path, capsys):
 
 BANKS = {name: 0 for name in ('train-000', 'train-001', 'test-000', 'test-001', 'test-002')}
 @pytest.mark.parametrize('state,says', [
-    ({}, 'phase None'),
-    (dict(phase='../x', done=0, versions={}), 'phase'),
+    ({}, 'phase None'), (dict(phase='../x', done=0, versions={}), 'phase'),
     (dict(phase=['collect'], done=0, versions={}), 'phase'),
     (dict(phase='distill', done='1', versions={}), "done '1'"),
     (dict(phase='distill', done=-1, versions={}), 'done -1'),

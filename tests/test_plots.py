@@ -116,7 +116,7 @@ ROOT = Path(__file__).parent.parent
 OWN_STYLE = [r'(import|from) matplotlib', r'\bplt\.', r'\.spines', 'fill_between', r'\.legend\(',
              'tight_layout', r"color='(C\d|#|tab:)"]
 DRAWS = re.compile('|'.join(OWN_STYLE))
-ALONE = {'275_plots', '801_viewers.page'} # The style itself, and how a figure becomes SVG
+ALONE = {'275_core.plots', '821_viewers.page'} # The style itself, and how a figure becomes SVG
 
 def own_style(page):
     "What `page` draws with that is a style of its own"

@@ -7,9 +7,8 @@ from disk import Disk
 from skillrl.core.runfolder import RunFolder
 from skillrl.core.store import JsonlLog, atomic_folder, atomic_write, read_json, write_json
 
-pytestmark = pytest.mark.skipif(
-    not os.path.exists('/proc/self/fd'), reason='asks the kernel which file a descriptor belongs to'
-)
+pytestmark = pytest.mark.skipif(not os.path.exists('/proc/self/fd'),
+                                reason='asks the kernel which file a descriptor belongs to')
 STEPS = 4
 
 def files(d):
@@ -61,15 +60,9 @@ def test_a_commit_syncs_files_then_folders_then_the_state(tmp_path):
     def at(what, path):
         return max(i for i, (w, p) in enumerate(seen) if w == what and p.startswith(f'run/{path}'))
     made = [at('fsync', f'policy/.0001.tmp/{name}') for name in ('weights', 'config')]
-    order = [
-        max(made),
-        seen.index(('fsync', 'run/policy/.0001.tmp')),
-        at('replace', 'policy/0001'),
-        seen.index(('fsync', 'run/policy'), at('replace', 'policy/0001')),
-        at('fsync', '.state.json.tmp'),
-        at('replace', 'state.json'),
-        len(seen) - 1,
-    ]
+    order = [max(made), seen.index(('fsync', 'run/policy/.0001.tmp')), at('replace', 'policy/0001'),
+             seen.index(('fsync', 'run/policy'), at('replace', 'policy/0001')),
+             at('fsync', '.state.json.tmp'), at('replace', 'state.json'), len(seen) - 1]
     assert order == sorted(order) and seen[-1] == ('fsync', 'run') and seen.index(('fsync', '.')) < min(made)
 
 @pytest.mark.parametrize('names', ['kept', 'undone'])

@@ -7,13 +7,8 @@ from skillrl.cli.main import main
 from skillrl.skillopt import question_files as questions
 from skillrl.skillopt.question_files import question_env, read_questions, split_questions
 
-ASKED = [
-    'What is the capital of France?',
-    'Who wrote Hamlet?',
-    'How many legs has a spider?',
-    'What is the boiling point of water at sea level?',
-    'Which metal is liquid at room temperature?',
-]
+ASKED = ['What is the capital of France?', 'Who wrote Hamlet?', 'How many legs has a spider?',
+         'What is the boiling point of water at sea level?', 'Which metal is liquid at room temperature?']
 ANSWERS = ['Paris', 'Shakespeare', '8', '100', 'mercury']
 
 
@@ -102,11 +97,8 @@ def test_too_few_distinct_questions_are_an_error(tmp_path):
 
 
 def test_a_leak_between_given_splits_names_both_items(tmp_path):
-    rows = [
-        item(0, id='a', split='train'),
-        item(1, id='b', split='val'),
-        item(0, 'what is the capital of FRANCE', id='c', split='test'),
-    ]
+    rows = [item(0, id='a', split='train'), item(1, id='b', split='val'),
+            item(0, 'what is the capital of FRANCE', id='c', split='test')]
     with pytest.raises(ValueError, match=r"items 'a' \(train\) and 'c' \(test\) ask the same"):
         question_env(write(tmp_path / 'q.json', rows))
 
@@ -122,33 +114,17 @@ def test_an_array_on_one_line_loads(tmp_path):
 
 @pytest.mark.parametrize(
     'bad,says',
-    [
-        (dict(question='Who?', answer='I'), 'item 3 has `answer`: name it `answers`'),
-        (dict(Question='Who?', answers='I'), 'item 3 has `Question`: name it `question`'),
-        (dict(question='Who?', gold='I'), 'item 3 has no `answers`, but `question`, `gold`'),
-        (dict(question='Who?', answers=None), 'item 3 has the answers None'),
-    ],
+    [(dict(question='Who?', answer='I'), 'item 3 has `answer`: name it `answers`'),
+     (dict(Question='Who?', answers='I'), 'item 3 has `Question`: name it `question`'),
+     (dict(question='Who?', gold='I'), 'item 3 has no `answers`, but `question`, `gold`'),
+     (dict(question='Who?', answers=None), 'item 3 has the answers None')],
 )
 def test_a_wrong_field_is_named(tmp_path, capsys, bad, says):
     write(tmp_path / 'q.json', [item(0), item(1), item(2), bad])
     assert (
-        main(
-            [
-                'optimize',
-                '--questions',
-                str(tmp_path / 'q.json'),
-                '--policy-model',
-                'm',
-                '--policy-url',
-                'http://127.0.0.1:9/v1',
-                '--teacher',
-                't',
-                '--teacher-url',
-                'http://127.0.0.1:9/v1',
-                '--output',
-                str(tmp_path / 'run'),
-            ]
-        )
+        main(['optimize', '--questions', str(tmp_path / 'q.json'), '--policy-model', 'm', '--policy-url',
+         'http://127.0.0.1:9/v1', '--teacher', 't', '--teacher-url', 'http://127.0.0.1:9/v1',
+         '--output', str(tmp_path / 'run')])
         == 1
     )
     err = capsys.readouterr().err
@@ -172,25 +148,8 @@ def test_a_part_of_the_questions_is_of_all_kinds(tmp_path):
 def test_the_number_of_distinct_questions_is_shown(tmp_path, capsys):
     write(tmp_path / 'q.json', [item(k % 5) for k in range(40)])
     with FaultServer(rest=error(401, 'closed')) as server:
-        at = [
-            '--policy-model',
-            'm',
-            '--policy-url',
-            server.url,
-            '--teacher',
-            't',
-            '--teacher-url',
-            server.url,
-        ]
-        main(
-            [
-                'optimize',
-                '--questions',
-                str(tmp_path / 'q.json'),
-                *at,
-                '--output',
-                str(tmp_path / 'run'),
-                '--smoke',
-            ]
-        )
+        at = ['--policy-model', 'm', '--policy-url', server.url, '--teacher', 't', '--teacher-url',
+              server.url]
+        main(['optimize', '--questions', str(tmp_path / 'q.json'), *at, '--output', str(tmp_path / 'run'),
+         '--smoke'])
     assert 'Questions: 40 rows, 5 distinct questions' in capsys.readouterr().err

@@ -57,48 +57,32 @@ def fails(url, error, says, **kw):
     with pytest.raises(RuntimeError, match='reset starts one'):
         env.step('look')
 
-values = [
-    (http(''), 'an object'),
-    (http('{"observation": '), 'an object'),
-    (http(b'\xff\xfe\x80'), 'an object'),
-    (http('['*100_000), 'an object'),
-    (http('<html>It works!</html>'), 'an object'),
-    (http('null'), 'an object'),
-    (http('[]'), 'an object'),
-    (http('{}'), 'None as observation'),
-    (ok(observation=None), 'observation'),
-    (ok(observation=['look']), 'observation'),
-    (ok(reward='1'), 'reward'),
-    (ok(reward=True), 'reward'),
-    (ok(reward=float('nan')), 'reward'),
-    (ok(reward=float('inf')), 'reward'),
-    (ok(reward=10**400), 'reward'),
-    (ok(done='false'), 'done'),
-    (ok(done=1), 'done'),
-    (ok(available_actions='look'), 'available_actions'),
-    (ok(available_actions={'look': 1}), 'available_actions'),
-    (ok(available_actions=['look', None]), 'available_actions'),
-    (ok(task_description=7), 'task_description'),
-    (ok(task_category=['Pick']), 'task_category'),
-    (http(b'no gzip', '200 OK', 'Content-Encoding: gzip'), 'unpacked'),
-    (http('{"error": "no such\\ntask"}', '404 Not Found'), '404 (no such task)'),
-    (http('<h1>Not Found</h1>', '404 Not Found'), '404'),
-    (http('', '301 Moved', 'Location: /elsewhere'), '301'),
-    (http('', '204 No Content'), 'an object'),
-    (http('x'*10**6, '400 Bad'), '400')]
+values = [(http(''), 'an object'), (http('{"observation": '), 'an object'),
+          (http(b'\xff\xfe\x80'), 'an object'), (http('['*100_000), 'an object'),
+          (http('<html>It works!</html>'), 'an object'), (http('null'), 'an object'),
+          (http('[]'), 'an object'), (http('{}'), 'None as observation'),
+          (ok(observation=None), 'observation'), (ok(observation=['look']), 'observation'),
+          (ok(reward='1'), 'reward'), (ok(reward=True), 'reward'), (ok(reward=float('nan')), 'reward'),
+          (ok(reward=float('inf')), 'reward'), (ok(reward=10**400), 'reward'), (ok(done='false'), 'done'),
+          (ok(done=1), 'done'), (ok(available_actions='look'), 'available_actions'),
+          (ok(available_actions={'look': 1}), 'available_actions'),
+          (ok(available_actions=['look', None]), 'available_actions'),
+          (ok(task_description=7), 'task_description'), (ok(task_category=['Pick']), 'task_category'),
+          (http(b'no gzip', '200 OK', 'Content-Encoding: gzip'), 'unpacked'),
+          (http('{"error": "no such\\ntask"}', '404 Not Found'), '404 (no such task)'),
+          (http('<h1>Not Found</h1>', '404 Not Found'), '404'),
+          (http('', '301 Moved', 'Location: /elsewhere'), '301'), (http('', '204 No Content'), 'an object'),
+          (http('x'*10**6, '400 Bad'), '400')]
 
 @pytest.mark.parametrize('reply,says', values, ids=range(len(values)))
 def test_nonsense_is_a_value_error(reply, says):
     with raw(reply) as (url, _):
         fails(url, ValueError, says)
 
-broken = [
-    (b'', 'broke off'),
-    (b'garbage\r\n\r\n', 'broke off'),
-    (http('{"observation": "half')[:-4], 'broke off'),
-    (http('{}', '500 Oops'), '500'),
-    (http('{"error": "out of mugs"}', '503 Busy'), '503 (out of mugs)'),
-    (http('', '502 Bad Gateway'), 'look into')]
+broken = [(b'', 'broke off'), (b'garbage\r\n\r\n', 'broke off'),
+          (http('{"observation": "half')[:-4], 'broke off'), (http('{}', '500 Oops'), '500'),
+          (http('{"error": "out of mugs"}', '503 Busy'), '503 (out of mugs)'),
+          (http('', '502 Bad Gateway'), 'look into')]
 
 @pytest.mark.parametrize('reply,says', broken, ids=range(len(broken)))
 def test_no_answer_is_a_connection_error(reply, says):

@@ -495,10 +495,8 @@ def test_nothing_alike_falls_back_to_the_category():
         assert set(found.scores.values()) == {0}
 
 def test_a_goal_of_no_category_searches_all():
-    bank = bank_of([
-        Skill('k', 'x', 'Wipe the stove.', category='kitchen'),
-        Skill('g', 'x', 'Water the roses.', category='garden'),
-    ])
+    bank = bank_of([Skill('k', 'x', 'Wipe the stove.', category='kitchen'),
+                    Skill('g', 'x', 'Water the roses.', category='garden')])
     r = Retriever(bank, 'embedding', router=None)
     assert r.retrieve('water').category == ''
     assert r.retrieve('water').ids[0] == 'g'
@@ -515,11 +513,8 @@ def test_ties_keep_the_order_of_the_bank():
 def test_an_empty_bank_and_a_bank_of_empty_texts():
     for enc in (None, Known(x=[1, 0])):
         assert Retriever(SkillBank(), 'embedding', encoder=enc).retrieve('heat some egg').ids == []
-    bank = SkillBank(
-        [Skill('gen_001', '', '')],
-        {'heat': [Skill('heat_001', '', '', category='heat')]},
-        [Mistake('err_001', '')],
-    )
+    bank = SkillBank([Skill('gen_001', '', '')], {'heat': [Skill('heat_001', '', '', category='heat')]},
+                     [Mistake('err_001', '')])
     assert Retriever(bank, 'embedding').retrieve('').ids == ['gen_001', 'err_001']
     assert Retriever(bank, 'embedding').retrieve('heat it').ids == ['heat_001', 'gen_001', 'err_001']
 
@@ -556,12 +551,8 @@ def test_nearest_source_goal_wins_with_counted_words():
 # --- a router
 
 def test_a_plain_function_is_a_router_and_general_is_no_category():
-    bank = bank_of(
-        [
-            Skill('k', 'x', 'Wipe the stove.', category='kitchen'),
-            Skill('g', 'x', 'Water the roses.', category='garden'),
-        ]
-    )
+    bank = bank_of([Skill('k', 'x', 'Wipe the stove.', category='kitchen'),
+                    Skill('g', 'x', 'Water the roses.', category='garden')])
     r = retrieval.Retriever(bank, 'embedding', router=lambda task: 'garden' if 'rose' in task else 'general')
     assert r.retrieve('prune the rose').ids == ['g'] and {*r.retrieve('wipe the stove').ids} == {'k', 'g'}
     assert r.retrieve('wipe the stove').category == ''

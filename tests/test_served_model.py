@@ -8,9 +8,8 @@ from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.core.store import data_path
 
 from transformers.utils.import_utils import is_serve_available
-pytestmark = pytest.mark.skipif(
-    not is_serve_available(), reason='the serving extra is missing: pip install "transformers[serving]"'
-)
+pytestmark = pytest.mark.skipif(not is_serve_available(),
+                                reason='the serving extra is missing: pip install "transformers[serving]"')
 
 BASE = str(data_path('base'))
 
@@ -31,22 +30,11 @@ def address(tmp_path_factory):
     home, port = tmp_path_factory.mktemp('served'), free_port()
     env = os.environ | dict(HF_HUB_OFFLINE='1', HF_HOME=str(home), OMP_NUM_THREADS='1')
     code = 'import sys; from transformers.cli.transformers import main; sys.exit(main())'
-    args = [
-        'serve',
-        BASE,
-        '--host',
-        '127.0.0.1',
-        '--port',
-        str(port),
-        '--device',
-        'cpu',
-        '--default-seed',
-        '0',
-    ]
+    args = ['serve', BASE, '--host', '127.0.0.1', '--port', str(port), '--device', 'cpu', '--default-seed',
+            '0']
     with open(home/'log', 'w+') as log:
-        server = subprocess.Popen(
-            [sys.executable, '-c', code, *args], stdout=log, stderr=subprocess.STDOUT, env=env
-        )
+        server = subprocess.Popen([sys.executable, '-c', code, *args], stdout=log, stderr=subprocess.STDOUT,
+                                  env=env)
         try:
             for _ in range(500):
                 if answers(f'http://127.0.0.1:{port}/health') or server.poll() is not None:
@@ -83,9 +71,7 @@ def prompts():
     games, out = Household('maple').games('test', 1), []
     for g in games:
         obs, info = AlfworldEnv(games).reset(options={'game': g})
-        out.append(
-            build_messages(info['task'], obs, info['admissible_commands'], notes=AlfworldNotes(obs))
-        )
+        out.append(build_messages(info['task'], obs, info['admissible_commands'], notes=AlfworldNotes(obs)))
     return out
 
 def local(policy, messages, n):
@@ -116,16 +102,13 @@ def test_logprobs_it_does_not_have_are_none(client, prompts):
 def test_what_is_cached_is_not_asked_again(address, prompts, tmp_path):
     def ask():
         return OpenAIChatClient(BASE, base_url=address, cache=ReplyCache(tmp_path)).replies(
-            prompts, temperature=0, max_tokens=32
-        )
+            prompts, temperature=0, max_tokens=32)
     first, second = ask(), ask()
     assert [r.text for r in first] == [r.text for r in second] and [r.cached for r in first + second] == [
-        False
-    ] * 6 + [True] * 6
+        False] * 6 + [True] * 6
 
 @pytest.mark.parametrize(
-    'change,says', [(dict(model='kettle'), r'400 .*kettle'), (dict(base_url=''), r'404 .*ends in /v1')]
-)
+    'change,says', [(dict(model='kettle'), r'400 .*kettle'), (dict(base_url=''), r'404 .*ends in /v1')])
 def test_its_refusals_are_understood(address, prompts, change, says):
     kw = dict(model=BASE, base_url=address) | {k: v or address.removesuffix('/v1') for k,v in change.items()}
     r = OpenAIChatClient(kw.pop('model'), retries=0, **kw).reply(prompts[0])

@@ -12,9 +12,8 @@ from skillrl.envs.alfworld.router import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
 from skillrl.core.formats import _krill_trajectory
 from skillrl.core.gate import gate
-from skillrl.skills.bank import (
-    diff, Mistake, Proposal, quarantine, refine, release, retire, rollback, Skill, SkillBank, usefulness,
-    version_path, versions)
+from skillrl.skills.bank import (diff, Mistake, Proposal, quarantine, refine, release, retire, rollback,
+                                 Skill, SkillBank, usefulness, version_path, versions)
 from skillrl.skills.consolidation import normal
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.retrieval import Retriever, render
@@ -83,7 +82,7 @@ def test_krill_records_are_read():
              dict(observation=took, action='move mug 1 to desk 1', reward=1.0, step_index=1)]
     d = dict(id='k', task_description='put some mug in desk', task_category='Pick', success=True,
              total_reward=1.0, metadata={}, steps=steps)
-    assert [o.principle for o in distill([_krill_trajectory(d, ROUTER)]).skills()] == ['To put: take, move.']
+    assert [o.principle for o in skills(distill([_krill_trajectory(d, ROUTER)]))] == ['To put: take, move.']
 
 def test_words_that_are_no_command_do_not_stop_the_teacher():
     world = Engine(house.game('collect', 0, 'pick'))
@@ -171,12 +170,11 @@ def kitchen():
     closed = Skill('gen_001', 'Open', 'Open what is closed.')
     return SkillBank([closed], {'heat': [egg, cup], 'cool': []}, errs)
 
-PROPOSALS = [
-    Proposal('add', Skill('', 'Mugs', 'Try the shelf.', category='cool', extra={'by': ['Ada']})),
-    Proposal('add', Mistake('', 'Dropping.', how_to_avoid='Hold on.')),
-    Proposal('refine', Skill('heat_001', 'Eggs', 'Try the sink.', category='cool')),
-    Proposal('merge', Skill('', 'Eggs', 'Fridge.', category='heat'), ('heat_001', 'heat_002')),
-    Proposal('merge', Mistake('', 'Both.'), ['err_001', 'err_002'])]
+PROPOSALS = [Proposal('add', Skill('', 'Mugs', 'Try the shelf.', category='cool', extra={'by': ['Ada']})),
+             Proposal('add', Mistake('', 'Dropping.', how_to_avoid='Hold on.')),
+             Proposal('refine', Skill('heat_001', 'Eggs', 'Try the sink.', category='cool')),
+             Proposal('merge', Skill('', 'Eggs', 'Fridge.', category='heat'), ('heat_001', 'heat_002')),
+             Proposal('merge', Mistake('', 'Both.'), ['err_001', 'err_002'])]
 
 @pytest.mark.parametrize('p', PROPOSALS, ids=lambda p: p.kind)
 def test_a_proposal_leaves_the_bank_and_itself_alone(p):
@@ -199,11 +197,10 @@ def test_a_proposal_to_retire_leaves_the_bank_and_itself_alone():
     assert [x.id for x in new.items() if x.status == 'retired'] == ['heat_001', 'err_001']
     assert through_json(new) == new
 
-@pytest.mark.parametrize('o, id', [
-    (Skill('', 't', 'p'), 'gen_002'),
-    (Skill('', 't', 'p', category='heat'), 'heat_003'),
-    (Skill('', 't', 'p', category='pick two'), 'pick_two_001'),
-    (Mistake('', 'd', category='heat'), 'err_003')])
+@pytest.mark.parametrize('o, id', [(Skill('', 't', 'p'), 'gen_002'),
+                                   (Skill('', 't', 'p', category='heat'), 'heat_003'),
+                                   (Skill('', 't', 'p', category='pick two'), 'pick_two_001'),
+                                   (Mistake('', 'd', category='heat'), 'err_003')])
 def test_an_addition_gets_an_id_of_its_kind(o, id):
     assert Proposal('add', o).apply(kitchen())[1].id == id
 
@@ -250,8 +247,7 @@ NEW = Skill('', 't', 'p')
     (Proposal('refine', NEW), "has the id ''"),
     (Proposal('refine', Mistake('gen_001', 'd')), 'is a skill and cannot become a mistake'),
     (Proposal('refine', Skill('err_002', 't', 'p')), "'err_002' is retired"),
-    (Proposal('retire'), 'at least one id'),
-    (Proposal('retire', ids=('heat_001', 'nope')), "'nope'"),
+    (Proposal('retire'), 'at least one id'), (Proposal('retire', ids=('heat_001', 'nope')), "'nope'"),
     (Proposal('retire', ids=('err_002',)), "'err_002' is retired"),
     (Proposal('retire', ids=('heat_002',)), "'heat_002' is quarantined"),
     (Proposal('merge', NEW, ('gen_001', 'heat_002')), "'heat_002' is quarantined"),

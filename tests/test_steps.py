@@ -36,8 +36,7 @@ def run(tmp_path_factory):
     """The smallest run of the whole loop, the threads around it before and after,
     and those at each of its commits"""
     tiny = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 4, 'env.test_tasks': 1,
-            'env.max_steps': 4, 'evolution.val_tasks': 4,
-            'rl.tasks_per_iteration': 2, 'rl.group_size': 2}
+            'env.max_steps': 4, 'evolution.val_tasks': 4, 'rl.tasks_per_iteration': 2, 'rl.group_size': 2}
     path = tmp_path_factory.mktemp('run')/'run'
     before, inside = torch.get_num_threads(), []
     torch.set_num_threads(2)

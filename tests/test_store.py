@@ -160,27 +160,13 @@ def test_killed_at_random_moments_to_the_same_bytes(tmp_path):
 
 @pytest.mark.parametrize(
     'obj',
-    [
-        'x',
-        'é"\n',
-        3,
-        -0.0,
-        1e300,
-        True,
-        None,
-        [],
-        {},
-        [[1, [2.5, {'a': None, '': [False]}]], 'ü'],
-        {7: 'a', 2.5: 'b', None: 'c', True: 'd'},
-        (1, (2,)),
-        {'deep': [[[[[[{'x': [1, 2, 3]}]]]]]]},
-    ],
+    ['x', 'é"\n', 3, -0.0, 1e300, True, None, [], {}, [[1, [2.5, {'a': None, '': [False]}]], 'ü'],
+     {7: 'a', 2.5: 'b', None: 'c', True: 'd'}, (1, (2,)), {'deep': [[[[[[{'x': [1, 2, 3]}]]]]]]}],
     ids=repr,
 )
 def test_json_is_that_of_the_standard_library(obj):
     assert to_json(obj) == json.dumps(obj, ensure_ascii=False) and to_json(obj, 1) == json.dumps(
-        obj, ensure_ascii=False, indent=1
-    )
+        obj, ensure_ascii=False, indent=1)
 
 
 def test_json_of_what_holds_itself_is_refused():
@@ -216,24 +202,9 @@ def refused(folder, match, error=ValueError, **kw):
         RunFolder(folder, resume=True, **kw)
     assert '\n' not in str(e.value) and look() == before
 
-PLACES = [
-    '/absolute',
-    '../thesis',
-    'policy/../../thesis',
-    'policy/../../thesis/0001',
-    '..',
-    '',
-    'thesis',
-    'thesis/0001',
-    'policy',
-    'policy/1',
-    'policy/0001/x',
-    'policy/0001\n',
-    7,
-    None,
-    ['policy/0001'],
-    {},
-]
+PLACES = ['/absolute', '../thesis', 'policy/../../thesis', 'policy/../../thesis/0001', '..', '', 'thesis',
+          'thesis/0001', 'policy', 'policy/1', 'policy/0001/x', 'policy/0001\n', 7, None, ['policy/0001'],
+          {}]
 
 
 @pytest.mark.parametrize('place', PLACES, ids=repr)
@@ -242,10 +213,8 @@ def test_a_state_that_names_other_folders_touches_nothing(tmp_path, place):
     (tmp_path/'thesis'/'0001'/'chapter').write_text('years of work')
     if place == '/absolute':
         place = str(tmp_path/'thesis')
-    refused(
-        committed(tmp_path / 'run', folders={'policy': place}),
-        'state.json has .* in `folders`, no folder of this run',
-    )
+    refused(committed(tmp_path / 'run', folders={'policy': place}),
+            'state.json has .* in `folders`, no folder of this run')
 
 
 @pytest.mark.parametrize('place', ['/etc', '../../thesis', 5])
@@ -261,15 +230,8 @@ def test_a_state_with_names_of_other_files_touches_nothing(tmp_path, name):
 
 @pytest.mark.parametrize(
     'logs',
-    [
-        {'../thesis.jsonl': 0},
-        {'notes.jsonl': 0},
-        {'metrics.jsonl': -1},
-        {'metrics.jsonl': '3'},
-        {'metrics.jsonl': True},
-        {'metrics.jsonl': None},
-        [],
-    ],
+    [{'../thesis.jsonl': 0}, {'notes.jsonl': 0}, {'metrics.jsonl': -1}, {'metrics.jsonl': '3'},
+     {'metrics.jsonl': True}, {'metrics.jsonl': None}, []],
     ids=repr,
 )
 def test_a_state_with_other_logs_touches_nothing(tmp_path, logs):
@@ -296,8 +258,7 @@ def test_a_state_that_is_none_is_one_sentence(tmp_path, text):
 
 @pytest.mark.parametrize(
     'name',
-    ['policy', 'policy/0001', 'policy/0001/weights', 'metrics.jsonl', 'state.json', 'config.json', '.lock'],
-)
+    ['policy', 'policy/0001', 'policy/0001/weights', 'metrics.jsonl', 'state.json', 'config.json', '.lock'])
 def test_a_link_where_a_run_writes_is_not_followed(tmp_path, name):
     place, target = committed(tmp_path/'run')/name, tmp_path/'elsewhere'
     shutil.move(place, target)
@@ -313,8 +274,7 @@ def test_a_foreign_log_is_left_alone_by_a_resume(tmp_path):
         with RunFolder(folder, resume=True) as run:
             run.commit({'step': 2})
     assert (folder / 'notes.jsonl').read_text() == '{"idea": 1}\n' and (
-        tmp_path / 'diary.jsonl'
-    ).read_text() == '{"day": 1}\n'
+        tmp_path / 'diary.jsonl').read_text() == '{"day": 1}\n'
 
 
 def test_a_log_that_a_kill_left_before_the_first_commit_begins_again(tmp_path):
@@ -352,26 +312,15 @@ def test_strays_among_the_versions_end_neither_a_resume_nor_a_commit(tmp_path):
             run.commit({'step': step})
     assert len(mine) == 7 and mine.items() <= snapshot(folder).items()
     assert sorted(p.name for p in (folder / 'policy').iterdir() if p.is_dir()) == [
-        '.cache',
-        '0001 copy',
-        '0003',
-        '0004',
-        '0099',
-        'old',
-    ]
+        '.cache', '0001 copy', '0003', '0004', '0099', 'old']
 
 
 def test_what_a_kill_leaves_half_written_is_swept_from_every_place(tmp_path):
     folder = committed(tmp_path/'run')
     before = snapshot(folder)
-    for name in (
-        '.state.json.tmp0123456789abcdef',
-        'policy/.0002.tmp/weights',
-        'policy/..0002.tmp.tmp/weights',
-        'policy/.0001.old/weights',
-        'policy/0002/weights',
-        'bank/.v1.json.tmp0123456789abcdef',
-    ):
+    for name in ('.state.json.tmp0123456789abcdef', 'policy/.0002.tmp/weights',
+                 'policy/..0002.tmp.tmp/weights', 'policy/.0001.old/weights', 'policy/0002/weights',
+                 'bank/.v1.json.tmp0123456789abcdef'):
         (folder/name).parent.mkdir(exist_ok=True)
         (folder/name).write_text('half')
     RunFolder(folder, resume=True).close()
@@ -442,11 +391,9 @@ def test_a_link_is_written_through(tmp_path):
     (tmp_path/'policy').symlink_to('far')
     with atomic_folder(tmp_path/'policy') as p:
         (p/'weights').write_text('new')
-    assert (
-        (tmp_path / 'policy').is_symlink()
-        and snapshot(tmp_path / 'far') == {'weights': b'new'}
-        and sorted(os.listdir(tmp_path)) == ['bank.json', 'far', 'new.json', 'policy']
-    )
+    assert ((tmp_path / 'policy').is_symlink()
+    and snapshot(tmp_path / 'far') == {'weights': b'new'}
+    and sorted(os.listdir(tmp_path)) == ['bank.json', 'far', 'new.json', 'policy'])
 
 
 @pytest.mark.parametrize('code', [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])

@@ -55,9 +55,8 @@ def test_a_run_reports_official_tests_apart(tmp_path, capsys):
         for g in house.games(split, n):
             write(tmp_path/'games', place, g)
     small = dict(
-        env=dict(games=str(tmp_path/'games'), episodes=2, max_steps=8),
-        sft=dict(steps=1, batch_size=2), rl=dict(iterations=1, tasks_per_iteration=1, group_size=2),
-        evolution=dict(validation_interval=0))
+        env=dict(games=str(tmp_path/'games'), episodes=2, max_steps=8), sft=dict(steps=1, batch_size=2),
+        rl=dict(iterations=1, tasks_per_iteration=1, group_size=2), evolution=dict(validation_interval=0))
     (tmp_path/'c.json').write_text(json.dumps(small))
     assert main(['train', '--config', str(tmp_path/'c.json'), '--output', str(tmp_path/'run')]) == 0
     said = (tmp_path/'run'/'report.md').read_text()

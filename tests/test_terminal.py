@@ -38,7 +38,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path/'config.json').write_text(json.dumps({'rl': {EVIL: 1}}))
     return tmp_path
 
-SHOWN = ['inspect one', 'inspect run', 'inspect bank.json', 'inspect bank.json --id a',
+SHOWN = ['inspect one', 'inspect run', 'inspect bank.json', 'inspect bank.json --find a',
          'inspect episodes.jsonl', 'inspect config.json']
 
 @pytest.mark.parametrize('line', SHOWN)

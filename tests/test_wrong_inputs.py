@@ -56,8 +56,7 @@ def lay_out(here):
     put(
         'away/state.json',
         json.dumps(
-            dict(fingerprint='', logs={}, folders=dict(policy='/etc'), state=dict(phase='rl', done=1))
-        ),
+            dict(fingerprint='', logs={}, folders=dict(policy='/etc'), state=dict(phase='rl', done=1))),
     )
     put('optimized/job.json', '{}')
     put('optimized/config.json', '{"edit_budget": 4}')
@@ -131,18 +130,10 @@ WRONG = {
     'optimize --questions forms.jsonl --policy-command no-such-agent --teacher-command cat': 'no-such-agent',
     'optimize --resume things': 'things',
 }
-UNREAD = {
-    'collect --episodes 0': "'0'",
-    'collect --episodes many': "'many'",
-    'evolve --rounds -1': '--rounds',
-    'train --seed x': "'x'",
-    'train --mokc': '--mock',
-    'inspect --port 70000': "'70000'",
-    'export bank.json': '--output',
-    'export bank.json --output x --format pdf': "'pdf'",
-    'trian': "'trian'",
-    '': 'COMMAND',
-}
+UNREAD = {'collect --episodes 0': "'0'", 'collect --episodes many': "'many'",
+          'evolve --rounds -1': '--rounds', 'train --seed x': "'x'", 'train --mokc': '--mock',
+          'inspect --port 70000': "'70000'", 'export bank.json': '--output',
+          'export bank.json --output x --format pdf': "'pdf'", 'trian': "'trian'", '': 'COMMAND'}
 
 
 @pytest.fixture(scope='module')

@@ -17,8 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BOUNDS = {
     'tokens a line': 9.,
     'tokens a line of the densest module': 10.5,
-    'modules above 400 lines': 0,
-    'modules above 300 lines': 15,
+    'modules above 450 lines': 0,
     'classes above 12 methods': 0,
     'functions above 7 arguments': 0,
     'functions above 25 lines': 0,
@@ -380,8 +379,7 @@ def sizes(modules):
     return {
         'tokens a line': (mean, []),
         'tokens a line of the densest module': (densest.density, [densest.name]),
-        'modules above 400 lines': (len(above(400)), above(400)),
-        'modules above 300 lines': (len(above(300)), above(300)),
+        'modules above 450 lines': (len(above(450)), above(450)),
         'classes above 12 methods': (len(classes), classes),
     }
 
