@@ -259,7 +259,7 @@ def damaged(path, rng):
 
 # --- who reads what
 
-OURS = str(Path(cli.__file__).parent)
+OURS = str(Path(cli.__file__).parents[1])
 
 
 def is_ours(e):
