@@ -3,10 +3,11 @@
     python benchmarks/mutations.py [--seed 0] [--number 300] [--jobs 2] [--only skills.trials]
 
 First the whole suite runs once under coverage, which says which tests run which line; that is kept in
-`runs/mutations/` until the library or the tests change. Then mutations are drawn from the syntax trees of the
-modules below: an operator, a constant, a bound, a pair of arguments or a statement is changed, on lines that some
-test runs. Each is tried in a copy of the tree: the tests that run its line, the fastest first, then the module's
-own page. Prints each mutation with `killed` or `SURVIVED`, and exits 1 when fewer than 90 of 100 are killed."""
+`runs/mutations/` until the library or the tests change. Then mutations are drawn from the syntax trees of
+the modules below: an operator, a constant, a bound, a pair of arguments or a statement is changed, on lines
+that some test runs. Each is tried in a copy of the tree: the tests that run its line, the fastest first,
+then the module's own page. Prints each one that survives, and exits 1 when fewer than 90 of 100 are
+killed."""
 import argparse, ast, hashlib, json, os, random, re, shutil, subprocess, sys, tempfile
 import xml.etree.ElementTree as xml
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,8 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT/'runs'/'mutations'
 TARGET = .9
-PARTS = ('skillrl', 'tests', 'data', 'configs', 'benchmarks', 'nbs', 'tools', 'pyproject.toml', 'settings.ini',
-         'setup.py', 'README.md', 'MANIFEST.in')
+PARTS = ('skillrl', 'tests', 'data', 'configs', 'benchmarks', 'nbs', 'tools', 'pyproject.toml',
+         'settings.ini', 'setup.py', 'README.md', 'MANIFEST.in')
 JUDGED = ('skills/trials', 'skills/evolution', 'training/*', 'core/stats', 'envs/*/reward', 'llm/decoding',
           'llm/adapter')
 MOST_SECONDS = 60 # Of tests for one mutation, as long as they took under coverage
@@ -31,9 +32,9 @@ EQUIVALENT = {}
 
 # ---- what can be changed ----
 
-OTHER = {ast.Lt: '<=', ast.LtE: '<', ast.Gt: '>=', ast.GtE: '>', ast.Eq: '!=', ast.NotEq: '==', ast.In: 'not in',
-         ast.NotIn: 'in', ast.Is: 'is not', ast.IsNot: 'is', ast.Add: '-', ast.Sub: '+', ast.Mult: '/',
-         ast.Div: '*', ast.FloorDiv: '*', ast.Pow: '*', ast.And: 'or', ast.Or: 'and'}
+OTHER = {ast.Lt: '<=', ast.LtE: '<', ast.Gt: '>=', ast.GtE: '>', ast.Eq: '!=', ast.NotEq: '==',
+         ast.In: 'not in', ast.NotIn: 'in', ast.Is: 'is not', ast.IsNot: 'is', ast.Add: '-', ast.Sub: '+',
+         ast.Mult: '/', ast.Div: '*', ast.FloorDiv: '*', ast.Pow: '*', ast.And: 'or', ast.Or: 'and'}
 
 @dataclass(frozen=True)
 class Mutation:
@@ -172,11 +173,13 @@ def mutations_of(path):
 
 # ---- which tests run which line ----
 
+UNSEEN = shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints')
+
 def copy_tree(to):
     for part in PARTS:
         source = ROOT/part
         if source.is_dir():
-            shutil.copytree(source, to/part, ignore=shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints'))
+            shutil.copytree(source, to/part, ignore=UNSEEN)
         elif source.exists():
             shutil.copy(source, to/part)
 
@@ -191,14 +194,18 @@ def state():
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
+def node_of(case):
+    "What pytest calls a test in its report"
+    return f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}"
+
 def trace(folder, jobs):
     "Run all tests once: which runs which line, and how long each takes"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as d:
         copy_tree(Path(d))
-        subprocess.run([sys.executable, '-m', 'pytest', '-q', f'-n{jobs}', '-p', 'no:cacheprovider',
-                        '--cov=skillrl', '--cov-context=test', '--cov-report=', '--junitxml=times.xml', 'tests'],
-                       cwd=d, env=environment(d))
+        command = [sys.executable, '-m', 'pytest', '-q', f'-n{jobs}', '-p', 'no:cacheprovider',
+                   '--cov=skillrl', '--cov-context=test', '--cov-report=', '--junitxml=times.xml', 'tests']
+        subprocess.run(command, cwd=d, env=environment(d))
         data = CoverageData(f'{d}/.coverage')
         data.read()
         lines = {}
@@ -206,8 +213,8 @@ def trace(folder, jobs):
             path = Path(file).relative_to(Path(d).resolve()).as_posix()
             lines[path] = {n: sorted({c.split('|')[0] for c in contexts if c})
                            for n, contexts in data.contexts_by_lineno(file).items()}
-        seconds = {f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}": float(case.get('time'))
-                   for case in xml.parse(f'{d}/times.xml').iter('testcase')}
+        cases = xml.parse(f'{d}/times.xml').iter('testcase')
+        seconds = {node_of(case): float(case.get('time')) for case in cases}
     (folder/'lines.json').write_text(json.dumps(lines))
     (folder/'seconds.json').write_text(json.dumps(seconds))
 
