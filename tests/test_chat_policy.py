@@ -315,7 +315,7 @@ def test_the_official_parser_is_reached_by_config():
     assert (t.steps[0].action, t.steps[0].ok, strict.steps[0].action) == ('go to fridge 1', True, '')
 
 def test_a_game_of_another_world_refuses_the_official_prompt():
-    from skillrl.agent.episode import PromptContext, step_messages
+    from skillrl.agent.prompt import PromptContext, step_messages
     from skillrl.envs.base import world
     official = SkillRLConfig().merged(OFFICIAL).agent
     shop = PromptContext('find me a mug', 'A shop.')
