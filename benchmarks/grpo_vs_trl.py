@@ -17,7 +17,8 @@ os.environ['TRL_EXPERIMENTAL_SILENCE'] = '1'
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from skillrl.agent.episode import Limits, rollout
+from skillrl.agent.episode import rollout
+from skillrl.agent.prompt import Limits
 from skillrl.training.builders import build_episodes, build_teacher
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world

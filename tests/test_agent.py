@@ -2,8 +2,8 @@
 import random, re, time
 from collections import namedtuple
 import pytest
-from skillrl.agent.episode import (Episode, EpisodeError, Limits, PromptContext, build_messages,
-    demonstrate, rollout, step_messages)
+from skillrl.agent.episode import Episode, EpisodeError, demonstrate, rollout
+from skillrl.agent.prompt import Limits, PromptContext, build_messages, step_messages
 from skillrl.core.config import AgentConfig
 from skillrl.agent.contract import CONTRACT, parse_reply, write_reply
 from skillrl.envs.alfworld.engine import AlfworldEnv

@@ -97,7 +97,8 @@ def test_a_rollout_of_replies_without_an_action_stops(tmp_path):
     assert s.count == 8 and 'I would open the fridge.' in str(e.value)
 
 def test_eight_replies_decide_when_one_game_is_played_at_a_time():
-    from skillrl.agent.episode import Limits, rollout
+    from skillrl.agent.episode import rollout
+    from skillrl.agent.prompt import Limits
     refused = pytest.raises(RuntimeError, match='8 of the first 8 replies')
     with FaultServer(rest=said('I would open the fridge.')) as s, refused:
         suite = suites((c := config(s)).env)[0][0]
@@ -315,7 +316,7 @@ def test_the_official_parser_is_reached_by_config():
     assert (t.steps[0].action, t.steps[0].ok, strict.steps[0].action) == ('go to fridge 1', True, '')
 
 def test_a_game_of_another_world_refuses_the_official_prompt():
-    from skillrl.agent.episode import PromptContext, step_messages
+    from skillrl.agent.prompt import PromptContext, step_messages
     from skillrl.envs.base import world
     official = SkillRLConfig().merged(OFFICIAL).agent
     shop = PromptContext('find me a mug', 'A shop.')

@@ -2,7 +2,8 @@
 import random
 from types import SimpleNamespace
 import pytest, torch
-from skillrl.agent.episode import Episode, Limits, StepRow, rollout
+from skillrl.agent.episode import Episode, StepRow, rollout
+from skillrl.agent.prompt import Limits
 from skillrl.core.config import AgentConfig, RLConfig, SkillRLConfig
 from skillrl.llm.conversation import GrownPrompt, between
 from skillrl.envs.base import world

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
-from skillrl.agent.episode import Limits
+from skillrl.agent.prompt import Limits
 from skillrl.cli.main import main
 from skillrl.core.config import SkillRLConfig, load_config
 from skillrl.llm.models import MODELS, find_model, models_folder

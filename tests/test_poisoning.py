@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from banks import remove
 from replies import mistake, skill
-from skillrl.agent.episode import build_messages
+from skillrl.agent.prompt import build_messages
 from skillrl.agent.contract import CONTRACT
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household

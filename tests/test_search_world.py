@@ -4,7 +4,8 @@ from functools import cache
 from pathlib import Path
 import pytest
 from banks import skills
-from skillrl.agent.episode import Episode, PromptContext, demonstrate
+from skillrl.agent.episode import Episode, demonstrate
+from skillrl.agent.prompt import PromptContext
 from skillrl.training.builders import build_local_policy, build_retriever, shipped_weights
 from skillrl.core.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world

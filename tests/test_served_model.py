@@ -64,7 +64,7 @@ def policy():
 @pytest.fixture(scope='module')
 def prompts():
     "The first prompts of six games, as the agent would send them"
-    from skillrl.agent.episode import build_messages
+    from skillrl.agent.prompt import build_messages
     from skillrl.envs.alfworld.engine import AlfworldEnv
     from skillrl.envs.alfworld.households import Household
     from skillrl.envs.alfworld.notes import AlfworldNotes

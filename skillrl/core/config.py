@@ -154,7 +154,6 @@ def _check_models(model, retrieval):
     if asked and not embeds:
         raise ValueError(f'{how}, but model.embedding_model_id is empty: name the model')
 
-# %% ../../nbs/01_core.config.ipynb #5a1c0e25
 def _check_adapters(sft, rl):
     "ValueError where SFT and RL ask for adapters of two kinds"
     kinds = {sft.method, rl.adapter} - {'full', 'none'}
@@ -172,7 +171,6 @@ def _check_decoding(model, agent):
                              'a model whose tokens cannot be chosen here: '
                              'set agent.decode to free, or leave the model out')
 
-# %% ../../nbs/01_core.config.ipynb #9a52339a
 def _check_engine(model, sft):
     "ValueError where an adapter is to be trained here and the weights are on a server"
     if model.engine_api_base and sft.method not in ('full', 'none'):

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from ..agent.episode import Episode, Limits, rollout
+from ..agent.episode import Episode, rollout
+from ..agent.prompt import Limits
 from ..agent.chat_policy import ChatPolicy
 from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world

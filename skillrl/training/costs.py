@@ -9,7 +9,7 @@ __all__ = ['DEVICES', 'Shape', 'shape_from', 'shape_of', 'Held', 'adapter_parame
 # %% ../../nbs/617_training.costs.ipynb #621d03a4
 from dataclasses import dataclass, replace
 from pathlib import Path
-from ..agent.episode import Limits
+from ..agent.prompt import Limits
 from ..core.config import SkillRLConfig
 from ..llm.models import find_model
 from ..core.store import read_json

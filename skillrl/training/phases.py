@@ -13,7 +13,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from ..agent.episode import Episode, PromptContext, demonstrate, step_messages
+from ..agent.episode import Episode, demonstrate
+from ..agent.prompt import PromptContext, step_messages
 from ..agent.contract import demonstrated
 from .builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
                               derive_seed, play_episodes, rollout_limits)

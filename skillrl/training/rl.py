@@ -23,7 +23,8 @@ from ..core.stats import average
 from ..core.store import atomic_folder
 from ..core.trajectory import Trajectory
 from .grpo import (LossOptions, finite_or_raise, group_advantage, grpo_loss, has_variance,
-                                   returns_to_go, same_moment_advantage, step_advantage)
+                                   step_advantage)
+from .relatives import returns_to_go, same_moment_advantage
 from .sft import micro_batches
 
 # %% ../../nbs/09_training.rl.ipynb #76dc6765
