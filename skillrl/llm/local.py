@@ -15,7 +15,7 @@ from fastcore.basics import patch
 from .conversation import GrownPrompt
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
 from .head import MOST_SCORES, chunked_logps
-from .kv_cache import cache_word, kv_cache
+from .prefixes import cache_word, kv_cache
 from .placement import Placement, evaluating, in_precision
 from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
                                   read_tree, shares_prefixes, stacked_cache)
