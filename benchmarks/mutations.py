@@ -193,8 +193,8 @@ MUTATIONS = [
     Mutation('a node of a tree looks ahead', 'llm/prefixes.py', 'device=device) <= at[..., None]', 'device=device) <= at[..., None] + 1', PREFIXES),
     Mutation('nodes of a tree count from 0', 'llm/prefixes.py', 'tree.depths += range(n, len(rows[i]))', 'tree.depths += range(len(rows[i]) - n)', PREFIXES),
     Mutation('a row reads the nodes of the row before', 'llm/prefixes.py', 'path = path[:n] + list(', 'path = path[:n + 1] + list(', PREFIXES),
-    Mutation('a grown prompt need not go on', 'llm/conversation.py', 'if self[:len(known)] != known or len(self) == len(known):', 'if len(self) == len(known):', CONVERSATION),
-    Mutation('the end token is asked for twice', 'llm/conversation.py', 'rest = rest.lstrip().removeprefix(end) if end else rest', 'rest = rest.lstrip()', CONVERSATION),
+    Mutation('a grown prompt need not go on', 'llm/reply.py', 'if self[:len(known)] != known or len(self) == len(known):', 'if len(self) == len(known):', CONVERSATION),
+    Mutation('the end token is asked for twice', 'llm/reply.py', 'rest = rest.lstrip().removeprefix(end) if end else rest', 'rest = rest.lstrip()', CONVERSATION),
     # Planner, engines elsewhere, trackers
     Mutation('each micro-batch of fine-tuning has a mean of its own', 'training/sft.py', '(lp*mask).sum()/learnt', '(lp*mask).sum()/mask.sum()', 'tests/test_sft.py -k one_row'),
     Mutation('planned passes are those of all rows', 'training/costs.py', 'min(learns, _MOST_ROWS, most)', 'min(learns, _MOST_ROWS)', PLANNER),

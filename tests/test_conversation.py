@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest, torch
 from skillrl.agent.episode import Episode, Limits, StepRow, rollout
 from skillrl.core.config import AgentConfig, RLConfig, SkillRLConfig
-from skillrl.llm.conversation import GrownPrompt, between
+from skillrl.llm.reply import GrownPrompt, between
 from skillrl.envs.base import world
 from skillrl.llm.local import Policy
 from skillrl.llm.prefixes import prefix_tree

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from fastcore.basics import patch
 from .chat_policy import FIRST, require_readable
+from .contract import (
+    CONTRACT, CONTRACTS, one_line, parse_reply, without_hidden, without_reasoning, write_reply)
 from ..core.config import AgentConfig
-from .contract import (CONTRACT, CONTRACTS, one_line, parse_reply, without_hidden,
-    without_reasoning, write_reply)
-from ..llm.conversation import GrownPrompt, next_prompt
-from ..envs.base import Notes, World, world as find_world
-from ..skills.retrieval import render, Retriever
 from ..core.trajectory import Step, Trajectory, score_of
+from ..envs.base import Notes, World, world as find_world
+from ..llm.reply import GrownPrompt, next_prompt
+from ..skills.retrieval import Retriever, render
 
 # %% ../../nbs/03_agent.episode.ipynb #da604275
 def _plain_lines(observation, admissible, history, history_length):

@@ -9,10 +9,9 @@ __all__ = ['read_records', 'load_trajectories', 'save_trajectories', 'Memory', '
 import json, re
 from dataclasses import dataclass, field
 from pathlib import Path
-from .routing import Router
 from .store import atomic_write, to_json, write_json
 from .tables import clip
-from .trajectory import Step, Trajectory, assert_object, build, build_steps
+from .trajectory import Router, Step, Trajectory, assert_object, build, build_steps
 
 # %% ../../nbs/270_core.formats.ipynb #3069ed02
 def _read_text(path):
