@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from fastcore.basics import patch
-from .chat_policy import FIRST, require_readable
 from .contract import (
-    CONTRACT, CONTRACTS, one_line, parse_reply, without_hidden, without_reasoning, write_reply)
+    CONTRACT, CONTRACTS, FIRST, one_line, parse_reply, require_readable, without_hidden,
+    without_reasoning, write_reply)
 from ..core.config import AgentConfig
 from ..core.trajectory import Step, Trajectory, score_of
 from ..envs.base import Notes, World, world as find_world

@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from ..agent.contract import ChatPolicy
 from ..agent.episode import Episode, Limits, rollout
-from ..agent.chat_policy import ChatPolicy
 from ..core.config import SkillRLConfig
+from ..core.options import is_azure
+from ..core.store import JsonlLog, data_path, read_json, require_writable
+from ..core.trajectory import Trajectory
 from ..envs.base import seeded, world
 from ..llm.models import find_model
-from ..core.options import is_azure
 from ..skills import distillation
 from ..skills.bank import SkillBank
 from ..skills.embedding import CachedEncoder, FolderEncoder
 from ..skills.retrieval import Retriever
-from ..core.store import data_path, JsonlLog, read_json, require_writable
-from ..core.trajectory import Trajectory
 
 # %% ../../nbs/610_training.builders.ipynb #5f25abb8
 def shipped_weights(config:SkillRLConfig)->Path: # Its world's
