@@ -16,7 +16,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import SkillBank, with_id
-from skillrl.envs.alfworld.router import ROUTER
+from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
 from skillrl.skills.consolidation import bag_of_words, consolidate
 from skillrl.skills.embedding import TfidfEncoder

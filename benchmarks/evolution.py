@@ -12,7 +12,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.suites import suites
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank
 from skillrl.training.evaluate import compare, evaluate, paired_difference
-from skillrl.training.change import evolve_bank
+from skillrl.training.phases import evolve_bank
 from skillrl.training.phases import collect_games
 
 KNOWN = 'pick', 'heat'

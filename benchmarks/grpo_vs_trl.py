@@ -22,7 +22,7 @@ from skillrl.agent.prompt import Limits
 from skillrl.training.builders import build_episodes, build_teacher
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.llm.head import chunked_logps
+from skillrl.llm.decoding import chunked_logps
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import quietly
 from skillrl.llm.prefixes import prefix_tree, share_prefixes

@@ -27,7 +27,7 @@ from skillrl.training.builders import build_episodes, play_episodes, rollout_lim
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import likelihood
 from skillrl.envs.alfworld.notes import kind, read_goal
-from skillrl.envs.alfworld.router import ROUTER
+from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.suites import FolderSuite
 from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.envs.base import world

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from banks import counts, remove, skills
 from skillrl.cli.main import main
-from skillrl.envs.alfworld.router import ROUTER
-from skillrl.envs.webshop import router as webshop
+from skillrl.envs.alfworld.scene import ROUTER
+from skillrl.envs.webshop import goals as webshop
 from skillrl.skills.bank import (
     BankDiff, count_episode, diff, Mistake, quarantine, retire, Skill, SkillBank, version_path, versions)
 

@@ -250,7 +250,7 @@ def test_the_shipped_policy_and_its_descendants_keep_the_short_form(tmp_path):
     assert SHORT in prompt.splitlines()
 
 def test_room_for_skills_counts_what_is_shown():
-    from skillrl.envs.alfworld.router import ROUTER
+    from skillrl.envs.alfworld.scene import ROUTER
     from skillrl.skills.retrieval import Retriever, render
     r = Retriever(BANK, router=ROUTER, prompt_chars=40, show='full').retrieve('put a hot egg in fridge.')
     assert (render(r), r.left_out) == ([], ['gen_001'])

@@ -563,12 +563,12 @@ def test_doctor_says_what_would_help(here, capsys):
 
 # --- warnings ---
 def test_a_warning_is_one_plain_line(here, capsys, monkeypatch):
-    import warnings, skillrl.training.preflight
+    import warnings, skillrl.training.plan
 
     def odd(config):
         warnings.warn('this run began with torch 1.0\nand goes on with 2.0')
         return iter(())
 
-    monkeypatch.setattr(skillrl.training.preflight, 'examine_machine', odd)
+    monkeypatch.setattr(skillrl.training.plan, 'examine_machine', odd)
     assert main(['doctor']) == 0
     assert capsys.readouterr().err == 'skillrl: this run began with torch 1.0 and goes on with 2.0\n'

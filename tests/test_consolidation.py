@@ -6,7 +6,7 @@ import pytest
 from banks import counts, next_id
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.router import ROUTER
+from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.skills.bank import count_episode, Mistake, Proposal, retire, Skill, SkillBank
 from skillrl.skills import consolidation
 from skillrl.skills.consolidation import (_contradict, fact_words, facts, similarity, subject, support)

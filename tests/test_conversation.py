@@ -5,7 +5,7 @@ import pytest, torch
 from skillrl.agent.episode import Episode, StepRow, rollout
 from skillrl.agent.prompt import Limits
 from skillrl.core.config import AgentConfig, RLConfig, SkillRLConfig
-from skillrl.llm.conversation import GrownPrompt, between
+from skillrl.llm.reply import GrownPrompt, between
 from skillrl.envs.base import world
 from skillrl.llm.local import Policy
 from skillrl.llm.prefixes import prefix_tree

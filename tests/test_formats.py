@@ -2,7 +2,7 @@
 import json, os, random
 from pathlib import Path
 import pytest
-from skillrl.envs.alfworld.router import ROUTER, described_category
+from skillrl.envs.alfworld.scene import ROUTER, described_category
 from skillrl.envs.alfworld.scene import alfworld_category
 from skillrl.core.formats import (_eto_trajectory, _krill_trajectory, load_memories, load_trajectories,
                              save_trajectories)

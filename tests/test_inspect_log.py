@@ -3,7 +3,7 @@ from argparse import Namespace
 from datetime import datetime, timezone
 import pytest
 from skillrl.cli.look import export
-from skillrl.core.inspect_log import write_inspect_log
+from skillrl.core.formats import write_inspect_log
 from skillrl.core.store import JsonlLog
 from skillrl.core.trajectory import Step, Trajectory
 
@@ -56,6 +56,6 @@ def test_without_episodes(tmp_path):
         export(args)
 
 def test_without_inspect(tmp_path, monkeypatch):
-    monkeypatch.setattr('skillrl.core.inspect_log.find_spec', lambda name: None)
+    monkeypatch.setattr('skillrl.core.formats.find_spec', lambda name: None)
     with pytest.raises(ImportError, match=r'pip install "skillrl-lab\[inspect\]"'):
         write_inspect_log([episode('g1', True)], tmp_path/'run.eval', 'kitchen', 'tiny', WHEN)

@@ -13,8 +13,8 @@ from skillrl.skills.evolution import _merge_duplicates
 from skillrl.skills.trials import Trial, consider
 from skillrl.skills.trials import settle_trials
 from skillrl.core.store import JsonlLog
-from skillrl.training import change
-from skillrl.training.change import Change, evolve_bank
+from skillrl.training import phases
+from skillrl.training.phases import Change, evolve_bank
 from skillrl.training.phases import collect_games
 from skillrl.core.trajectory import success_rate
 
@@ -105,7 +105,7 @@ def worse(*args):
     return Change(12, .75, .25, 100)
 
 def test_a_round_that_loses_games_leaves_the_old_sentences_and_says_so(here, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(change, 'change_of', worse)
+    monkeypatch.setattr(phases, 'change_of', worse)
     before = SkillBank.load(here/'bank.json')
     said = skillrl(capsys, *EVOLVE, here/'bank.json', '--output', tmp_path/'b', '--rounds', 1)
     after = SkillBank.load(tmp_path/'b')
@@ -126,7 +126,7 @@ def test_rl_writes_the_first_bank_last_where_its_rounds_made_it_worse(here, tmp_
     assert '\nbank: ' in said and versions(tmp_path/'p.bank')[:2] == [0, 1]
     first = SkillBank.load(version_path(tmp_path/'p.bank', 0))
     assert len(bank.items('active')) > .9*len(first.items('active'))
-    monkeypatch.setattr(change, 'change_of', worse)
+    monkeypatch.setattr(phases, 'change_of', worse)
     assert 'the old bank stays' in skillrl(capsys, *line, tmp_path/'q')
     assert versions(tmp_path/'q.bank') == [0, 1, 2]
     assert SkillBank.load(tmp_path/'q.bank') == SkillBank.load(version_path(tmp_path/'q.bank', 0))

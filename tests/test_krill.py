@@ -359,7 +359,7 @@ def test_a_server_knows_the_games_its_own_client_asks_for(world):
                 RemoteEnv(s.url).reset(options={'game': 'test-30'})
 
 def test_a_remote_game_carries_what_the_gate_needs():
-    from skillrl.envs.alfworld.router import ROUTER
+    from skillrl.envs.alfworld.scene import ROUTER
     from skillrl.skills.bank import Skill, SkillBank
     from skillrl.skills.trials import touched
     from skillrl.skills.retrieval import Retriever

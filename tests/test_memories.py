@@ -13,8 +13,8 @@ from skillrl.skills.consolidation import similarity
 from skillrl.skills.evidence import EpisodeReader
 from skillrl.skills.guard import examine
 from skillrl.skills.memories import _abstract, bank_from_memories, _chain, _memory_case
-from skillrl.envs.search.router import question_category
-from skillrl.envs.webshop.router import shop_category
+from skillrl.envs.search.results import question_category
+from skillrl.envs.webshop.goals import shop_category
 from skillrl.skills.retrieval import Retriever
 from skillrl.skills.questions import prompt
 from skillrl.skills.teachers import LLMTeacher

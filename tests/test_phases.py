@@ -9,7 +9,7 @@ from skillrl.envs.base import world
 from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.training import phases, pipeline
-from skillrl.training.change import evolve_bank
+from skillrl.training.phases import evolve_bank
 from skillrl.training.phases import draw_groups, round_games
 from skillrl.training.pipeline import Pipeline, bank_shown
 from skillrl.core.trajectory import Step, Trajectory

@@ -18,7 +18,7 @@ from skillrl.training import plan
 from skillrl.training.costs import (Batch, Device, Held, activation_bytes, adapter_parameters, at_once,
                                     memory_plan, shape_from, shape_of)
 from skillrl.training.plan import RunPlan, run_phases, told_plan
-from skillrl.training.preflight import check_words, known_words, preflight
+from skillrl.training.plan import check_words, known_words, preflight
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)
@@ -173,7 +173,7 @@ def test_the_share_of_known_words_is_told(tmp_path):
 @pytest.mark.parametrize('text, well', [
     ('take mug', True), ('take zubrowka', True), ('take zubrowka quaffle', False)])
 def test_a_tokenizer_that_knows_less_than_half_of_the_words_stops_a_run(monkeypatch, text, well):
-    monkeypatch.setattr('skillrl.training.preflight.world_texts', lambda config: [text])
+    monkeypatch.setattr('skillrl.training.plan.world_texts', lambda config: [text])
     found, = check_words(data_path('base'), SkillRLConfig())
     assert ('a chat policy' in found.remedy) != well
 

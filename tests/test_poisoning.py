@@ -17,7 +17,7 @@ from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as dist
 from skillrl.skills.consolidation import consolidate
 from skillrl.skills.guard import LIMITS, as_data, examine, examined, suspicions
 from skillrl.skills.guard import _EXAMPLES, HIDDEN, _clean
-from skillrl.envs.alfworld.router import ROUTER
+from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.skills.teachers import LLMTeacher
 from skillrl.core.store import data_path, to_json

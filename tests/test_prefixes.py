@@ -2,8 +2,8 @@
 import random
 import pytest, torch
 import transformers as hf
-from skillrl.llm.conversation import GrownPrompt
-from skillrl.llm.head import chunked_logps
+from skillrl.llm.reply import GrownPrompt
+from skillrl.llm.decoding import chunked_logps
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import checkpoint_gradients
 from skillrl.llm.prefixes import TREE_FAMILIES, prefix_tree, share_prefixes, shares_prefixes

@@ -12,7 +12,7 @@ from skillrl.skillopt.ruleworld import RuleTarget, RuleWorld
 from skillrl.skills.bank import Skill, SkillBank
 
 pytest.importorskip('ray', reason='Ray is large and optional: pip install "skillrl-lab[ray]" to test it')
-from skillrl.core.ray_executor import RayExecutor
+from skillrl.core.concurrency import RayExecutor
 
 @pytest.fixture(scope='module')
 def executor():

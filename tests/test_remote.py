@@ -3,7 +3,7 @@ and no episode is lost in silence"""
 import gzip, json, socket, threading, time
 from contextlib import contextmanager
 import pytest
-from skillrl.envs.alfworld.router import ROUTER
+from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.serve.krill import RemoteEnv
 
 def answer_once(conn, reply, seen):

@@ -4,11 +4,11 @@ from collections import Counter
 from pathlib import Path
 import numpy as np
 import pytest
-import skillrl.envs.alfworld.router as alfworld
+import skillrl.envs.alfworld.scene as alfworld
 from banks import skills
-from skillrl.envs.alfworld.router import ROUTER, canonical
-import skillrl.envs.search.router as search
-import skillrl.envs.webshop.router as webshop
+from skillrl.envs.alfworld.scene import ROUTER, canonical
+import skillrl.envs.search.results as search
+import skillrl.envs.webshop.goals as webshop
 from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.embedding import CachedEncoder, TfidfEncoder, stem, terms

@@ -8,7 +8,7 @@ from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.router import ROUTER
+from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
 from skillrl.core.formats import _krill_trajectory
 from skillrl.core.gate import gate

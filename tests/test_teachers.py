@@ -8,7 +8,7 @@ from skillrl.agent.contract import parse_reply, write_reply
 from skillrl.core.config import ModelConfig, SkillRLConfig
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.router import ROUTER
+from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import ChatReply, Outage

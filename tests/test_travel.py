@@ -59,7 +59,7 @@ def test_a_key_that_no_variable_holds_stays_here(server, tmp_path, monkeypatch):
 def test_ray_asks_a_real_client(server, tmp_path, monkeypatch):
     ray = pytest.importorskip('ray', reason='Ray is large and optional: pip install "skillrl-lab[ray]"')
     from pathlib import Path
-    from skillrl.core.ray_executor import RayExecutor
+    from skillrl.core.concurrency import RayExecutor
 
     monkeypatch.setenv('OPENAI_API_KEY', KEY)
     monkeypatch.setenv('PYTHONPATH', str(Path(__file__).parent), prepend=os.pathsep)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.households import household
-from skillrl.envs.alfworld.router import ROUTER
+from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import RoundGames, evolve

@@ -4,7 +4,7 @@ import pytest
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.webshop.catalogue import (ORIGINS, example_files, file_names, load_catalogue, missing_files,
                                             file_origin)
-from skillrl.training.preflight import examine_machine
+from skillrl.training.plan import examine_machine
 
 def put(folder, small=True, but=()):
     "The files of the example in `folder`, without those in `but`"

@@ -37,8 +37,7 @@ CHAPTERS = { # Number of the first page → chapter
 }
 GOALS = { # What users want to do → the page that does it
     'Run it: every command, flag and setting': 'cli.main',
-    'Look whether this machine is fit': 'training.preflight',
-    'Know what a run will take': 'training.plan',
+    'Know what a run will take, and whether this machine is fit': 'training.plan',
     'Train, and read the report': 'training.pipeline',
     'Go one step at a time': 'cli.steps',
     'Look at banks and runs': 'viewers.inspection',

@@ -12,13 +12,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from fastcore.basics import patch
-from .chat_policy import FIRST, require_readable
+from .contract import FIRST, require_readable
 from .contract import one_line, parse_reply, write_reply
 from .prompt import Limits, PromptContext, plain_lines, step_messages
 from ..core.config import AgentConfig
 from ..core.trajectory import Step, Trajectory, score_of
 from ..envs.base import World, world as find_world
-from ..llm.conversation import GrownPrompt, next_prompt
+from ..llm.reply import GrownPrompt, next_prompt
 from ..skills.retrieval import render, Retriever
 
 # %% ../../nbs/03_agent.episode.ipynb #0313801b

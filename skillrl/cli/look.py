@@ -55,7 +55,7 @@ def _export_merged(path, output):
 
 # %% ../../nbs/870_cli.look.ipynb #ee01aa03
 def _export_episodes(args):
-    from skillrl.core.inspect_log import write_inspect_log
+    from skillrl.core.formats import write_inspect_log
     path = Path(args.path)
     file, played = _episodes_at(path)
     made = datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
@@ -65,7 +65,7 @@ def _export_episodes(args):
 def _episodes_at(path):
     "The log at `path`, or that of the run there, and its episodes"
     from skillrl.core.formats import load_trajectories
-    from skillrl.core.inspect_log import run_episodes
+    from skillrl.core.formats import run_episodes
     file = path/'trajectories.jsonl' if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f'{path} holds no episodes: name a run that has played, or a file of them')
@@ -83,7 +83,7 @@ def _follow(path, port):
 # %% ../../nbs/870_cli.look.ipynb #d3a5fb3f
 def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
     "look at what a run needs on this machine, and at the servers that are named"
-    from skillrl.training.preflight import examine_machine
+    from skillrl.training.plan import examine_machine
     from skillrl.cli.flags import settings
     wrong = 0
     for finding in examine_machine(settings(args)):

@@ -96,7 +96,7 @@ def tell_plan(args:Namespace)->None: # ValueError if the flags do not fit, or no
     from shutil import get_terminal_size
     from skillrl.cli.flags import settings
     from skillrl.training.plan import RunPlan, told_plan
-    from skillrl.training.preflight import quick_preflight
+    from skillrl.training.plan import quick_preflight
     if args.resume:
         raise ValueError('--dry-run plans a new run: leave --resume out')
     config = settings(args)
@@ -107,7 +107,7 @@ def tell_plan(args:Namespace)->None: # ValueError if the flags do not fit, or no
 def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit
     "collect, distill, sft, rl with evolution, eval: the whole loop in one folder"
     from skillrl.training.pipeline import train as run_loop
-    from skillrl.training.preflight import require_preflight
+    from skillrl.training.plan import require_preflight
     if args.dry_run:
         return tell_plan(args)
     path, how = _run_settings(args)
@@ -147,7 +147,7 @@ def _start(args, learns=False):
     "Config and suite of a single step, in which the policy learns or plays"
     from skillrl.envs.suite import suite_for
     from skillrl.cli.flags import settings
-    from skillrl.training.preflight import require_preflight
+    from skillrl.training.plan import require_preflight
     config = settings(args)
     suite = suite_for(config.env, args.suite)
     require_preflight(config, learns)
@@ -333,7 +333,7 @@ def rl(args:Namespace)->int: # Exit status
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.training.builders import build_rl_policy, build_teacher
     from skillrl.core.store import require_writable
-    from skillrl.training.change import Change, change_of
+    from skillrl.training.phases import Change, change_of
     from skillrl.training.phases import train_in_suite
     config, suite = _start(args, learns=True)
     require_writable(f'{args.output}.bank', 'whole')
@@ -392,7 +392,7 @@ def _round(n, record):
 def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if the folder holds another bank
     "let a bank grow where the policy fails, with the weights as they are"
     from skillrl.training.builders import announce_rounds, build_policy, build_teacher
-    from skillrl.training.change import PAIRS, evolve_bank
+    from skillrl.training.phases import PAIRS, evolve_bank
     config, suite = _start(args)
     folder = Path(args.output)
     with new_folder(folder):

@@ -12,14 +12,13 @@ import gymnasium as gym
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
-from fastcore.basics import patch
-from gymnasium.spaces import Text
 from pathlib import Path
 from typing import Any, Protocol
-from ..core.routing import Router
+from fastcore.basics import patch
+from gymnasium.spaces import Text
+from ..core.trajectory import Router, score_of
 from ..skills.distillation import OfflineTeacher
 from ..skills.evidence import EpisodeReader
-from ..core.trajectory import score_of
 from ..types import RolloutResult
 
 # %% ../../nbs/504_envs.base.ipynb #a6abd6b8

@@ -10,8 +10,8 @@ import json, re, reprlib
 from functools import lru_cache
 from typing import Any
 from fastcore.basics import patch
+from ..core.trajectory import Router
 from .base import TextEnv
-from ..core.routing import Router
 from ..llm.service import BodyTooLarge, arm, within
 
 # %% ../../nbs/511_envs.remote.ipynb #c8c04783

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import Any
 from fastcore.basics import patch
+from ..core.trajectory import Router
 from .base import SHARES, World, deal, seeded, stratified, world
-from ..core.routing import Router
 
 # %% ../../nbs/520_envs.suite.ipynb #e3df6582
 _TEST_SHARE = .25

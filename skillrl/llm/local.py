@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
-from .conversation import GrownPrompt
+from .reply import GrownPrompt
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
-from .head import MOST_SCORES, chunked_logps
-from .kv_cache import cache_word, kv_cache
+from .decoding import MOST_SCORES, chunked_logps
+from .prefixes import cache_word, kv_cache
 from .placement import Placement, evaluating, in_precision
 from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
                                   read_tree, shares_prefixes, stacked_cache)

@@ -10,26 +10,25 @@ __all__ = ['DocumentEnv', 'SkillFileEnv', 'BankEnv', 'ClientPolicy', 'as_result'
 import json, re
 from contextlib import nullcontext
 from copy import copy
-from fastcore.basics import patch
 from functools import partial
 from threading import Lock
 from typing import Any
+from fastcore.basics import patch
+from ..agent.contract import CONTRACTS, ChatPolicy
 from ..agent.episode import EpisodeError
-from ..training.builders import build_episodes, build_retriever, derive_seed, play_episodes
-from ..agent.chat_policy import ChatPolicy
 from ..core.config import SkillRLConfig
-from ..agent.contract import CONTRACTS
+from ..core.trajectory import Step, Trajectory
 from ..envs.base import SkillEnv, world
+from .document import as_line, bank_to_document, document_to_bank, section_heading
+from .prompts import sections
 from .rollout import run_rollout
 from .verdict import Decision, paired, trial
-from .prompts import sections
 from ..skills.bank import SkillBank
-from .document import as_line, bank_to_document, document_to_bank, section_heading
-from ..skills.trials import touched
 from ..skills.retrieval import advice
 from ..skills.skill_md import rule_problems
 from ..skills.skill_text import split_text
-from ..core.trajectory import Step, Trajectory
+from ..skills.trials import touched
+from ..training.builders import build_episodes, build_retriever, derive_seed, play_episodes
 from ..types import RolloutResult
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #c5e30b2c

@@ -10,17 +10,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import zip_longest
+from ..core.tables import shorten
 from ..llm.reply import Outage
-from .parts import in_layers, Parts
-from .settings import edits_of_step
-from .verdict import compute_score
+from .editor import Patch, apply_patch_with_report, bare, whole
 from .reflect import (
     joined, merge_patches, rank_and_select, reflection_batches, run_minibatch_reflect)
 from .session import Session
-from .editor import apply_patch_with_report, Patch, whole
+from .settings import edits_of_step
+from .verdict import Parts, compute_score, in_layers
 from ..skills.guard import as_data, rejection_reasons
-from .editor import bare
-from ..core.tables import shorten
 from ..types import RolloutResult
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #7ccc1d53

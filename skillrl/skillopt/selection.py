@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from ..llm.ledger import BudgetExceeded
-from .parts import Parts
-from .verdict import compute_score, decide
-from .proposal import play_pairs
-from .session import gate_plays, known_summary, publish, Session
-from .editor import skill_hash
-from ..skills.guard import rejection_reasons
 from ..core.store import atomic_folder, write_json
+from ..llm.ledger import BudgetExceeded
+from .editor import skill_hash
+from .proposal import play_pairs
+from .session import Session, gate_plays, known_summary, publish
+from .verdict import Parts, compute_score, decide
+from ..skills.guard import rejection_reasons
 from ..types import RolloutResult
 
 # %% ../../nbs/757_skillopt.selection.ipynb #f8901a37

@@ -60,7 +60,7 @@ def _baseline(session):
     session.begin()
     s = session.draft.state
     results = play_selection(session, s.skill, range(len(session.selection)), 'gate 0')
-    summary = measured(session, [results])
+    summary = measured([results], session.cfg.gate_metric)
     s.passes = [{str(p): score for p, score in enumerate(summary['items'])}]
     s.current_score = s.best_score = summary['score']
     s.tried[skill_hash(s.skill)] = [summary['hard'], summary['soft']]

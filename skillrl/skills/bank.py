@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from fastcore.basics import patch
-from ..core.routing import Router
-from .bank_formats import read_parts, to_foreign
 from ..core.stats import Rate, wilson
 from ..core.store import read_json, write_json
 from ..core.tables import Table
-from ..core.trajectory import build
+from ..core.trajectory import Router, build
+from .bank_formats import read_parts, to_foreign
 
 # %% ../../nbs/04_skills.bank.ipynb #df77517d
 PROBATION = 'probation' # Status of what has not proved itself yet

@@ -9,8 +9,7 @@ __all__ = ['to_foreign', 'read_parts']
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from ..core.routing import Router, Sections, as_router
-from ..core.trajectory import build
+from ..core.trajectory import Router, Sections, as_router, build
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #e1bb9e14
 def _sections(fmt, router):

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from ..core.routing import Router, as_router
-from .bank import Mistake, PROBATION, retire, Skill, SkillBank, with_id
+from ..core.trajectory import Router, as_router
+from .bank import PROBATION, Mistake, Skill, SkillBank, retire, with_id
 from .embedding import Array, Idf, TfidfEncoder, stem, stems, stop_words, terms
 from .guard import examined
 from .retrieval import advice

@@ -10,12 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fastcore.basics import patch
-from .bank import Mistake, PROBATION, Proposal, Skill, SkillBank
-from ..core.routing import category_of
+from ..core.trajectory import Step, Trajectory, category_of, select
+from .bank import PROBATION, Mistake, Proposal, Skill, SkillBank
 from .consolidation import consolidate, goals_of, normal, subject
 from .evidence import Claim, EpisodeReader, claims, replay, visits_of, words_of
 from .retrieval import advice
-from ..core.trajectory import Step, Trajectory, select
 
 # %% ../../nbs/06_skills.distillation.ipynb #319abeea
 def origin(

@@ -10,15 +10,14 @@ __all__ = ['SKILL', 'MISTAKE', 'Case', 'case', 'prompt', 'Question', 'schema_of'
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fastcore.basics import patch
+from ..core.store import data_path
+from ..core.tables import shorten
+from ..core.trajectory import Trajectory, category_of
 from ..llm.json_reply import find_json, json_items, object_of
 from ..llm.reply import ChatReply
-from ..core.routing import category_of
 from .bank import Mistake, Skill
 from .consolidation import goals_of, normal
 from .guard import LIMITS, as_data, repeats_example, without_example
-from ..core.store import data_path
-from ..core.tables import shorten
-from ..core.trajectory import Trajectory
 
 # %% ../../nbs/470_skills.questions.ipynb #a8a7a833
 @dataclass

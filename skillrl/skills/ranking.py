@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from fastcore.basics import patch
-from ..core.routing import Router
+from ..core.trajectory import Router
 from .bank import Mistake, Skill
-from .embedding import (Encoder, TfIdf, TfidfEncoder, VectorIndex, encode_queries, stem,
-                                      stop_words, terms)
+from .embedding import (
+    Encoder, TfIdf, TfidfEncoder, VectorIndex, encode_queries, stem, stop_words, terms)
 
 # %% ../../nbs/455_skills.ranking.ipynb #1ad44841
 @dataclass

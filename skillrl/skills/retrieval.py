@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from fastcore.basics import patch
-from ..core.routing import Router, as_router
+from ..core.tables import Table
+from ..core.trajectory import Router, as_router
 from .bank import Mistake, Skill, SkillBank
 from .embedding import Encoder
 from .ranking import EmbeddingRanker, LexicalRanker, TemplateRanker
-from ..core.tables import Table
 
 # %% ../../nbs/05_skills.retrieval.ipynb #a08fff28
 SHOWN = 'principle', 'full', 'official'

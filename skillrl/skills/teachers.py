@@ -11,19 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from itertools import zip_longest
 from fastcore.basics import patch
+from ..core.tables import Table
+from ..core.trajectory import Trajectory, by_category, category_of, select
 from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
 from ..llm.reply import Outage, require_some
-from ..core.routing import category_of
 from .bank import Mistake, Proposal, Skill, SkillBank
 from .consolidation import normal
 from .guard import RejectedLog, as_data
-from .questions import (MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of,
-                                      one_of, origin_of, read_mistake, read_reply, read_skill, schema_of,
-                                      text_field, text_fields)
+from .questions import (
+    MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of, one_of, origin_of,
+    read_mistake, read_reply, read_skill, schema_of, text_field, text_fields)
 from .retrieval import advice
-from ..core.tables import Table
-from ..core.trajectory import Trajectory, by_category, select
 
 # %% ../../nbs/475_skills.teachers.ipynb #50305c13
 class LLMTeacher:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from ..agent.episode import Episode, rollout
 from ..agent.prompt import Limits
-from ..agent.chat_policy import ChatPolicy
+from ..agent.contract import ChatPolicy
 from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..llm.models import find_model

@@ -12,14 +12,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
+from ...core.store import read_json
 from .engine import AlfworldEnv
 from .files import find_games, load_game
 from .households import NEW, Household, households
-from .router import ROUTER
-from .scene import CATEGORIES, Game
+from .scene import CATEGORIES, ROUTER, Game
 from ..base import SHARES, SPLITS, deal, seeded, stratified
 from ..suite import ServerSuite
-from ...core.store import read_json
 
 # %% ../../../nbs/577_envs.alfworld.suites.ipynb #0b8a7b9a
 @dataclass

@@ -12,15 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 from fastcore.basics import patch
+from ...core.trajectory import Step, Trajectory
 from .notes import AlfworldNotes, kind, read_goal
-from .router import ROUTER
-from .scene import CATEGORIES
+from .scene import CATEGORIES, ROUTER
 from ..base import seeded
 from ...skills.bank import Skill, SkillBank
 from ...skills.consolidation import goals_of
 from ...skills.distillation import UNKNOWN, OfflineTeacher, distill, origin
 from ...skills.evidence import EpisodeReader, replay
-from ...core.trajectory import Step, Trajectory
 
 # %% ../../../nbs/578_envs.alfworld.teacher.ipynb #c6aa8712
 _name = re.compile(r'(?<![a-z])[a-z]+ \d+') # Without the look-behind, quadratic in a long run of letters

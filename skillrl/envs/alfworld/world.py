@@ -8,16 +8,15 @@ __all__ = ['Alfworld', 'official_prompt']
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #c697cee3
 import random
 from collections.abc import Callable, Iterable
-from fastcore.basics import patch
 from typing import Any
+from fastcore.basics import patch
+from ...core.trajectory import Trajectory
 from .expert import AlfworldExpert
 from .households import household
 from .notes import AlfworldNotes, read_goal
-from .router import ROUTER
-from .scene import alfworld_category, CATEGORIES
+from .scene import CATEGORIES, ROUTER, alfworld_category
 from .suites import HouseholdSuite, suites, verb_style
-from ..base import register, World
-from ...core.trajectory import Trajectory
+from ..base import World, register
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #cc97b6aa
 class Alfworld(World):

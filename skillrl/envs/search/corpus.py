@@ -10,7 +10,7 @@ import gzip, json
 from collections.abc import Iterator
 from pathlib import Path
 from .engine import SearchQuestion
-from .router import question_category
+from .results import question_category
 
 # %% ../../../nbs/549_envs.search.corpus.ipynb #a67c58c4
 def _json_rows(path):

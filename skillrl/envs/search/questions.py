@@ -10,11 +10,11 @@ __all__ = ['COMPARED', 'QUESTION_FORMS', 'Plan', 'paths', 'kinds_along', 'asked'
 import re
 from functools import lru_cache
 from typing import NamedTuple
+from ..base import seeded
 from .articles import ARTICLE_FIELDS, ARTICLE_KINDS, fields_of
 from .encyclopedia import Encyclopedia
 from .engine import SearchQuestion
-from .router import question_category
-from ..base import seeded
+from .results import question_category
 
 # %% ../../../nbs/546_envs.search.questions.ipynb #4bbcdc5c
 class Plan(NamedTuple):

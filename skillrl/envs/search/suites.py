@@ -8,19 +8,18 @@ __all__ = ['VARIANTS', 'SERVERS', 'Variant', 'read_variant', 'EncyclopediaSuite'
 
 # %% ../../../nbs/581_envs.search.suites.ipynb #2711af9f
 import random, re
-from fastcore.basics import patch
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from ..base import deal, seeded, SHARES, stratified
+from fastcore.basics import patch
+from ..base import SHARES, deal, seeded, stratified
 from .corpus import load_corpus, load_questions
 from .encyclopedia import Encyclopedia
 from .engine import MAX_TURNS, SearchEnv, SearchQuestion
 from .notes import offered
 from .questions import book_questions
-from .results import normalized, Searcher
-from .retrieve import build_library, Library, RemoteLibrary
-from .router import ROUTER
+from .results import ROUTER, Searcher, normalized
+from .retrieve import Library, RemoteLibrary, build_library
 from ..suite import GameSuite, ServerSuite
 
 # %% ../../../nbs/581_envs.search.suites.ipynb #07202c84

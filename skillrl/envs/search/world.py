@@ -9,16 +9,15 @@ __all__ = ['Search', 'search_history', 'official_search_prompt']
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from fastcore.basics import patch
 from typing import Any
+from fastcore.basics import patch
 from ..base import RecordedWorld, register
 from .articles import ARTICLE_KINDS, PAGES
 from .expert import SearchExpert
 from .notes import SearchNotes
 from .questions import read_question
-from .results import is_valid, projected
+from .results import CATEGORIES, ROUTER, is_valid, projected
 from .retrieve import retrieve_routes
-from .router import CATEGORIES, ROUTER
 from .suites import search_suites
 from .teacher import SearchReader
 from ...skills.distillation import OfflineTeacher

@@ -15,9 +15,8 @@ from ..base import SHARES, SPLITS, seeded, stratified
 from ..suite import ServerSuite
 from .catalogue import Catalogue, load_catalogue
 from .engine import Shop, WebShopEnv
-from .goals import ShopGoal, Goals, splits
+from .goals import ROUTER, Goals, ShopGoal, splits
 from .reward import letter_nouns
-from .router import ROUTER
 from .shop import generate_catalogue
 
 # %% ../../../nbs/597_envs.webshop.suites.ipynb #34f689b7

@@ -9,15 +9,15 @@ __all__ = ['notes_at_end', 'bought', 'Record', 'word_records', 'size_records', '
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #f0aed4cc
 from dataclasses import dataclass, field
 from fastcore.basics import patch
+from ...core.trajectory import Step, Trajectory
 from ..base import CategoryReader
+from .goals import shop_category
 from .notes import ShopNotes, title_word
-from .router import shop_category
 from .shop import size_sentence, word_sentence
 from ...skills.bank import Mistake, Skill
 from ...skills.consolidation import goals_of
 from ...skills.distillation import OfflineTeacher, origin
 from ...skills.evidence import replay
-from ...core.trajectory import Step, Trajectory
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #087bfe4f
 def notes_at_end(t:Trajectory)->ShopNotes|None: # None for requests of other shops

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 from ..base import RecordedWorld, register
 from .expert import ShopExpert
-from .notes import read_request, ShopNotes
+from .goals import CATEGORIES, ROUTER
+from .notes import ShopNotes, read_request
 from .official import official_prompt
-from .router import CATEGORIES, ROUTER
 from .shop import NAMES, VALUES, WARES
 from .suites import suites
 from .teacher import ShopReader, ShopTeacher
