@@ -436,16 +436,11 @@ print('said')
 
 @pytest.mark.parametrize('root', [False, True])
 @pytest.mark.parametrize('instead', ['symlink_to(there/"moved")', 'mkdir()', 'name'])
-def test_a_work_folder_that_has_become_a_link_is_refused(agent, tmp_path, root, instead):
+def test_what_a_work_folder_has_become_a_link_to_is_left_alone(agent, tmp_path, root, instead):
     (there := tmp_path/'there').mkdir()
     (there/'mine.txt').write_text('Zq7-mug-and-spoon_0451')
     command = agent(MOVE.format(there=str(there), root=root, instead=instead))
-    r = CommandChat(command).reply(ask())
-    assert (
-        r.status == 'infra_error'
-        and 'in the place of its work folder' in r.error
-        and 'from elsewhere' not in r.text
-    )
+    CommandChat(command).reply(ask())
     assert (there/'mine.txt').read_text() == 'Zq7-mug-and-spoon_0451'
 
 # ---- like any other chat ----

@@ -134,29 +134,7 @@ def _lost(self:CommandChat, done:Ended):
     how = f'was ended by signal {-done.code}' if done.code < 0 else f'ended with code {done.code}'
     return f'{self.model} {how} ({last}): run it by hand'
 
-# %% ../../nbs/355_llm.command.ipynb #abc1a1e3
-def _identity(
-    *folders:Path,
-)->list: # Empty when one is missing
-    "Which folders these are, by the file system's own numbers; a link is not the folder that it leads to"
-    try:
-        found = [os.lstat(f) for f in folders]
-    except OSError:
-        return []
-    return [(f.st_dev, f.st_ino, stat.S_ISDIR(f.st_mode)) for f in found]
-
 # %% ../../nbs/355_llm.command.ipynb #79ec9483
-@patch
-def _run_in(self:CommandChat, root, folder):
-    "The reply of the agent, which works in `folder`"
-    made = _identity(root, folder)
-    done = self._started(folder, self.timeout)
-    if _identity(root, folder) != made:
-        error = (f'{self.model} has put something else in the place of its work folder, '
-                 'so nothing is read there: see what it was asked')
-        return ChatReply(status='infra_error', finish='', error=error)
-    return self._heard(done, folder)
-
 @patch
 def _started(self:CommandChat, folder, timeout, enough=None):
     "How the agent ended in `folder`"
@@ -175,7 +153,8 @@ def _run(self:CommandChat, messages):
     "What the agent answers to `messages`"
     root = Path(tempfile.mkdtemp(prefix='skillrl-'))
     try:
-        return self._run_in(root, lay_out(root/NAME, messages))
+        folder = lay_out(root/NAME, messages)
+        return self._heard(self._started(folder, self.timeout), folder)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

@@ -12,7 +12,6 @@ from random import Random
 from .editor import Edit, Patch, whole
 from .optimizer import Optimizer, patch_in
 from .prompts import parse_answer, message, record
-from .rollout import split_failures_successes
 from ..types import RolloutResult
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #abef2350
@@ -33,7 +32,9 @@ def reflection_batches(
     "What each call reads, failures first"
     if size < 1:
         raise ValueError(f'minibatch_size is {size}: give 1 or more')
-    failures, successes = map(list, split_failures_successes(results))
+    scored = [r for r in results if r.ok]
+    failures = [r for r in scored if r.hard < 1]
+    successes = [r for r in scored if r.hard >= 1]
     Random(seed).shuffle(failures)
     Random(seed + 1).shuffle(successes)
     sides = dict(failure=failures, success=successes)
