@@ -180,7 +180,8 @@ def _qa_prompt(item, skill):
     parts = [f"Question: {item['question']}", 'Answer:']
     if item.get('context'):
         parts.insert(0, f"Context:\n{item['context']}")
-    return skill if skill.strip() else BARE, '\n\n'.join(parts)
+    has_skill = skill and skill.strip()
+    return skill if has_skill else BARE, '\n\n'.join(parts)
 
 # %% ../../nbs/564_envs.qa.ipynb #a3e8a873
 def _qa_result(item, prompt, reply):
