@@ -94,12 +94,8 @@ def _check_command(command):
                          'for no shell reads it')
 
 # %% ../../nbs/355_llm.command.ipynb #7cf74837
-def _read_within(
-    folder:Path,
-    name:str, # Of a file in it
-    most:int, # Bytes to read
-)->bytes: # Nothing where there is no such file, or where it is a link, a pipe or a folder
-    "What the file `name` holds"
+def _read_within(folder, name, most):
+    "At most so many bytes of the file `name` in `folder`; none where that is a link, a pipe or a folder"
     flags = os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_NONBLOCK', 0)
     try:
         file = os.open(folder/name, flags)

@@ -16,10 +16,7 @@ from ..core.tables import shorten
 from ..types import RolloutResult
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #b5250b76
-def excerpt(
-    text:object, # Whatever a result holds
-    limit:int,   # Most characters of it
-)->str:
+def excerpt(text:object, limit:int)->str: # Most characters of `text`
     "`text` as quoted data, without its middle where it is too long"
     text, half = str(text), limit//2
     if len(text) <= limit:

@@ -123,13 +123,8 @@ def _support(edits):
     return sum(e.support_count or 0 for e in edits)
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #0c71f287
-def _credited(
-    edit:Edit,            # As a merge call gave it
-    pool:list[Edit],      # Edits that went in
-    source:str|None=None, # 'failure' or 'success' if all of them are
-    level:int=1,          # Round of merging
-)->Edit:
-    "`edit` with support, source and level where the model gave none"
+def _credited(edit, pool, source=None, level=1):
+    "`edit`, merged from `pool` in round `level`, with support, source and level where the model gave none"
     said = _words(edit)
     alike = [e for e in pool if (e.op == 'delete') == (edit.op == 'delete')]
     repeated = [e for e in alike if _words(e) in said]
@@ -144,11 +139,8 @@ def _words(e):
     return f" {' '.join(_word.findall((e.content or e.target).lower()))} "
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #eed80f90
-def _edit_lines(
-    edits:list[Edit],
-    most:int|None=None, # Most characters of a text; None for all of them
-)->list[str]:
-    "A line of JSON for each of `edits`"
+def _edit_lines(edits, most=None):
+    "A line of JSON for each of `edits`, of whose texts at most so many characters are shown"
     shown = [{k: _cut(v, most) for k, v in e.to_dict().items()} for e in edits]
     return [json.dumps(d, ensure_ascii=False) for d in shown]
 
