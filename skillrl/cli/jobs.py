@@ -141,8 +141,7 @@ def _banked(args):
 def _bank_job(args, c):
     from skillrl.training.builders import build_local_policy
     from skillrl.envs.base import world
-    from skillrl.skillopt.bank_env import BankEnv
-    from skillrl.skillopt.bank_env import TeacherOptimizer
+    from skillrl.skillopt.bank_env import BankEnv, TeacherOptimizer
     config, bank, suite = _banked(args)
     policy, teacher = _clients(args, config)
     sizes = dict.fromkeys(BankEnv.roles, _FEW) if args.smoke else {}
@@ -204,24 +203,20 @@ def _claim(path, args):
     write_json(path/'job.json', flags | dict(set=_plain(args).set))
 
 # %% ../../nbs/860_cli.jobs.ipynb #05503e3f
-def _stored_job(file):
-    "The `Job` in a file, without what it does not know"
-    d = read_json(file)
+def _stored_job(path, args):
+    "The `Job` of a run, each of whose --set has to be said again: it may name a program or an address"
+    d = read_json(path/'job.json')
     if not isinstance(d, dict):
-        raise ValueError(f'{file} is not an object: restore it')
+        raise ValueError(f'{path}/job.json is not an object: restore it')
+    missing = [str(text)[:200] for text in d.get('set') or () if text not in (args.set or ())]
+    if missing:
+        raise ValueError(f'{path} was begun with --set {" ".join(missing)}: give that again')
     return Job(**{k: v for k, v in d.items() if k in _JOB_FLAGS})
 
 def _refuse_job(job):
     "ValueError where a stored `job` has authority; an address is refused where a key would go there"
     found = {k: v for k, v in job.outward().items() if not k.endswith('_url')}
     refuse_unnamed(found, (), {k: spelled(k) for k in found})
-
-def _check_sets(path, args):
-    "A setting may name a program or an address, so what the folder says of it is not enough"
-    before = read_json(path/'job.json').get('set') or ()
-    missing = [str(text)[:200] for text in before if text not in (args.set or ())]
-    if missing:
-        raise ValueError(f'{path} was begun with --set {" ".join(missing)}: give that again')
 
 # %% ../../nbs/860_cli.jobs.ipynb #fde746c0
 def _resumed(args):
@@ -233,8 +228,7 @@ def _resumed(args):
                          'a run goes on in its own folder, so leave --output out')
     path = Path(args.resume)
     _check_opt_run(path)
-    saved = _stored_job(path/'job.json')
-    _check_sets(path, args)
+    saved = _stored_job(path, args)
     known = {k: v for k, v in vars(saved).items() if not getattr(args, k)}
     _refuse_job(replace(saved, **dict.fromkeys(vars(saved).keys() - known.keys())))
     return Namespace(**vars(args) | known | dict(own=named(_plain(args))))

@@ -65,9 +65,8 @@ def _failure_types(said):
     return [_failure_type(row) for row in rows if isinstance(row, dict)]
 
 def _failure_type(row):
-    name, about = (str(row.get(k) or '') for k in ('failure_type', 'description'))
-    count = row['count'] if type(row.get('count')) is int else None
-    return dict(failure_type=name[:200], count=count, description=about[:500])
+    name, about = (str(row.get(k) or '').strip() for k in ('failure_type', 'description'))
+    return dict(failure_type=name[:200], count=whole(row.get('count')), description=about[:500])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #2513ebee
 def _raw_patch(text, side, batch, edit_budget):

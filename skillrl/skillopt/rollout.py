@@ -7,10 +7,10 @@ __all__ = ['PATIENCE', 'FOR_GOOD', 'items_of', 'items_hash', 'RolloutEntry', 'ru
            'run_rollout']
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #369df04e
-import hashlib, json, re
+import hashlib, re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from fastcore.basics import patch
 from functools import partial
 from time import monotonic, sleep
@@ -22,6 +22,26 @@ from ..llm.reply import Outage, redact
 from ..core.store import fingerprint
 from ..core.tables import clip
 from ..types import RolloutResult
+
+# %% ../../nbs/709_skillopt.rollout.ipynb #d4542279
+def _canonical(o, depth=8):
+    "`o` in words that are the same in every process: sets in order, objects by what they hold"
+    if not depth:
+        return type(o).__name__
+    if isinstance(o, (str, int, float)):
+        return repr(o)
+    inner = partial(_canonical, depth=depth - 1)
+    if isinstance(o, dict):
+        return f'{{{", ".join(sorted(f"{inner(k)}: {inner(v)}" for k, v in o.items()))}}}'
+    if isinstance(o, (set, frozenset)):
+        return f'{{{", ".join(sorted(map(inner, o)))}}}'
+    if isinstance(o, (list, tuple)):
+        return f'[{", ".join(map(inner, o))}]'
+    plain = type(o).__repr__ is object.__repr__
+    if plain or (is_dataclass(o) and not isinstance(o, type)):
+        shown = {k: v for k, v in getattr(o, '__dict__', {}).items() if not k.startswith('_')}
+        return type(o).__name__ + inner(shown)
+    return re.sub(' at 0x[0-9a-fA-F]+', '', repr(o))
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #a8c19a29
 def _ids(items, split):
@@ -49,13 +69,9 @@ def items_of(env:Any, split:str)->list: # ValueError if there are none, or two w
     _ids(items, split)
     return items
 
-def items_hash(items:Any)->str:
-    "A name for the contents of `items`, the same in every process"
-    return fingerprint(json.dumps(items, sort_keys=True, default=_plain))
-
-def _plain(o):
-    "What stands for something that JSON does not know"
-    return sorted(map(str, o)) if isinstance(o, (set, frozenset)) else type(o).__name__
+def items_hash(items:list)->str:
+    "A name for the contents of `items`"
+    return fingerprint([_canonical(i) for i in items])
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #bbe0c2ee
 def _read_result(out, name, lost=''):
@@ -288,7 +304,7 @@ def _entries(skills, items, model, journal, s):
     for n, (text, item, name) in enumerate(zip(skills, items, _ids(items, s.split))):
         known_as = name
         if name == f'item_{n}':
-            known_as = f'{name}-{items_hash(item)}'
+            known_as = f'{name}-{fingerprint(dict(item=_canonical(item)))}'
         about = s.split, known_as, s.repeat
         seed = None if s.seed is None else _rollout_seed(s.seed, *about)
         key = hashes[text], *about, model
