@@ -5,7 +5,7 @@ import pytest
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.ledger import ReplyCache
 from skillrl.llm.reply import Outage
-from skillrl.llm.command import NAME, CommandChat, _as_text, _quoted, check_files, lay_out
+from skillrl.llm.command import NAME, CommandChat, _as_text, _quoted, lay_out
 from skillrl.llm.process import _Drain, run_command, safe_env
 from skillrl.skillopt.rollout import run_rollout
 from skillrl.skills.skill_md import check_skill_md
@@ -78,9 +78,8 @@ def test_an_answer_file_counts_before_stdout(agent):
 def test_the_folder_an_agent_sees(agent):
     seen = 'sorted(os.listdir()), open("task.md").read(), sys.stdin.read(), pathlib.Path.cwd().name'
     source = f'import json, os, pathlib, sys; print(json.dumps([{seen}]))'
-    listing, task, stdin, name = json.loads(
-        CommandChat(agent(source), files={'table.csv': 'a'}).reply(ask('Where?\n')).text)
-    assert listing == ['.agents', '.claude', 'SKILL.md', 'table.csv', 'task.md'] and name == NAME
+    listing, task, stdin, name = json.loads(CommandChat(agent(source)).reply(ask('Where?\n')).text)
+    assert listing == ['.agents', '.claude', 'SKILL.md', 'task.md'] and name == NAME
     assert task == stdin and 'You keep house.' in task and task.endswith('\n\nWhere?\n')
 
 def test_no_system_text_no_skill(agent):
@@ -354,46 +353,14 @@ def test_its_own_key_is_not_repeated(agent, tmp_path):
         'import os, sys; k = os.environ["AGENT_KEY"]; print("key", k, file=sys.stderr); print("key", k); '
         'sys.exit(int(sys.stdin.read().split()[-1]))'
     )
-    chat = CommandChat(command, env=dict(AGENT_KEY=key), keep=tmp_path / 'kept',
-                       log=JsonlLog(tmp_path / 'log.jsonl'), cache=ReplyCache(tmp_path / 'cache'))
+    chat = CommandChat(command, env=dict(AGENT_KEY=key), log=JsonlLog(tmp_path / 'log.jsonl'),
+                       cache=ReplyCache(tmp_path / 'cache'))
     assert chat.reply(ask('0')).text == 'key [redacted]' and 'key [redacted]' in chat.reply(ask('1')).error
     written = [p for p in tmp_path.rglob('*') if p.is_file()]
-    assert len([p for p in written if p.name == 'stdout.txt']) == 2
     assert not [p.name for p in written if key in p.read_text()]
     assert key not in repr(chat)
 
-# ---- files ----
-bad_names = ['../x', 'a/../../x', '/x', '', '.', r'a\x', 'C:x', 'a\0', 'SKILL.md', 'skill.MD', 'task.md',
-             'answer.md', 'answer.md/x', './task.md']
-
-@pytest.mark.parametrize('name', bad_names)
-def test_names_that_lead_out_or_are_taken(name, agent):
-    with pytest.raises(ValueError, match='may lead out of the work folder|is taken'):
-        CommandChat(['x'], files={name: ''})
-    with pytest.raises(ValueError, match='may lead out of the work folder|is taken'):
-        CommandChat(agent('print(1)')).reply(ask(), files={name: ''})
-
-@pytest.mark.parametrize('what', [b'bytes', 3, None, Path('no/such/file')])
-def test_files_of_another_kind(what):
-    with pytest.raises(TypeError, match="the file 'a.csv' is .*: give text, or the Path"):
-        check_files({'a.csv': what})
-
-def test_files_for_all_and_for_one(agent, tmp_path):
-    (tmp_path/'x.bin').write_bytes(bytes(range(256)))
-    found = 'sorted((d, sorted(f)) for d, _, f in os.walk("."))'
-    command = agent(f'import os; print({found}, os.path.getsize("scripts/x.bin"))')
-    chat = CommandChat(command, files={'references/a.csv': 'a', 'scripts/x.bin': tmp_path/'x.bin'})
-    text = chat.reply(ask(), files={'b.csv': 'é\r\n', 'references/a.csv': 'aa'}).text
-    ours = ('.', ['SKILL.md', 'b.csv', 'task.md'])
-    laid = f'{("./references", ["a.csv"])}, {("./scripts", ["x.bin"])}] 256'
-    assert text.startswith(f'[{ours}, ') and text.endswith(laid)
-    for place in ('./.agents/skills/skill', './.claude/skills/skill'):
-        assert f"('{place}', ['SKILL.md', 'b.csv'])" in text
-    assert (
-        'b.csv' not in chat.chat(system='', user='x')[0]
-        and 'b.csv' in chat.chat(system='', user='x', files={'b.csv': ''})[0]
-    )
-
+# ---- folders ----
 def test_folders_are_fresh_and_go(agent):
     command = agent('import os; print(os.path.exists("left"), os.getcwd()); open("left", "w").close()')
     seen = [CommandChat(command).reply(ask()).text.split() for _ in range(2)]
@@ -406,20 +373,6 @@ def test_folders_go_after_a_failure_too(agent, tmp_path, monkeypatch):
     (lost(agent('import sys; sys.exit(1)')), lost(['mug-agent']),
      lost(agent('import time; time.sleep(3600)'), timeout=0.5))
     assert list((tmp_path/'tmp').iterdir()) == []
-
-def test_folders_are_kept_on_request(agent, tmp_path):
-    chat = CommandChat(
-        agent('import sys; print("out"); print("err", file=sys.stderr); open("made.txt", "w").close()'),
-        keep=tmp_path / 'a' / 'kept')
-    for _ in range(2):
-        chat.reply(ask())
-    kept = list((tmp_path/'a'/'kept').iterdir())
-    assert len(kept) == 2
-    for root in kept:
-        found = sorted(p.relative_to(root).as_posix() for p in root.rglob('*'))
-        assert [f for f in found if not f.startswith(('skill/.agents', 'skill/.claude'))] == [
-            'skill', 'skill/SKILL.md', 'skill/made.txt', 'skill/task.md', 'stderr.txt', 'stdout.txt']
-        assert ((root/'stdout.txt').read_text(), (root/'stderr.txt').read_text()) == ('out\n', 'err\n')
 
 MOVE = """
 import os, pathlib
@@ -435,56 +388,12 @@ print('said')
 
 @pytest.mark.parametrize('root', [False, True])
 @pytest.mark.parametrize('instead', ['symlink_to(there/"moved")', 'mkdir()', 'name'])
-@pytest.mark.parametrize('keep', [False, True])
-def test_a_work_folder_that_has_become_a_link_is_refused(agent, tmp_path, root, instead, keep):
+def test_what_a_work_folder_has_become_a_link_to_is_left_alone(agent, tmp_path, root, instead):
     (there := tmp_path/'there').mkdir()
     (there/'mine.txt').write_text('Zq7-mug-and-spoon_0451')
     command = agent(MOVE.format(there=str(there), root=root, instead=instead))
-    r = CommandChat(command, env=dict(KEY='Zq7-mug-and-spoon_0451'),
-                    keep=tmp_path / 'kept' if keep else None).reply(ask())
-    assert (
-        r.status == 'infra_error'
-        and 'in the place of its work folder' in r.error
-        and 'from elsewhere' not in r.text
-    )
+    CommandChat(command).reply(ask())
     assert (there/'mine.txt').read_text() == 'Zq7-mug-and-spoon_0451'
-
-def test_what_is_kept_holds_no_secret_however_it_was_written(agent, tmp_path):
-    key = 'Zq7-mug-and-spoon_0451'
-    source = """
-import os
-key = os.environ['AGENT_KEY']
-def write(path, text):
-    if os.path.dirname(path): os.makedirs(os.path.dirname(path), exist_ok=True)
-    open(path, 'w').write(text)
-write('config/.netrc', f'password {key}')
-write('blob.bin', '\\0' * 9 + key + key)
-write(f'{key}.txt', 'x')
-write(f'dir-{key}/a/b.txt', 'x')
-write('shut/in.txt', key)
-write('plain.txt', 'a mug')
-os.symlink(f'/nowhere/{key}', 'link')
-os.symlink(os.path.abspath('plain.txt'), '../stdout.txt')
-os.link('config/.netrc', 'again')
-os.mkfifo('pipe')
-os.chmod('config/.netrc', 0o400)
-os.chmod('shut', 0)
-os.truncate(os.open('huge', os.O_CREAT | os.O_RDWR), 2**40)
-print(key)
-"""
-    chat = CommandChat(agent(source), env=dict(AGENT_KEY=key), keep=tmp_path/'kept')
-    r = chat.reply(ask())
-    assert r.text == '[redacted]', r
-    (root,) = (tmp_path/'kept').iterdir()
-    seen = [p for p in root.rglob('*')]
-    assert (
-        key not in ''.join(map(str, seen))
-        and not [p for p in seen if p.is_symlink()]
-        and (root / 'stdout.txt').read_text().strip() == '[redacted]'
-    )
-    assert not [p for p in seen if p.is_file() and key.encode() in p.read_bytes()]
-    assert (root / 'skill' / 'plain.txt').read_text() == 'a mug' and (
-        root / 'skill' / 'config' / '.netrc').read_text() == 'password [redacted]'
 
 # ---- like any other chat ----
 def test_many_at_once_in_order(agent):
@@ -496,18 +405,13 @@ def test_many_at_once_in_order(agent):
         str(i) for i in range(10)
     ]
 
-def test_a_cache_knows_command_and_files(agent, tmp_path):
-    cache, command = (ReplyCache(tmp_path / 'cache'),
-                      agent(f'open({str(tmp_path / "runs")!r}, "a").write("x"); print("hi")'))
-    def runs(*more, **kw):
-        return CommandChat([*command, *more], model='m', cache=cache, **kw).reply(ask()), len(
-            (tmp_path / 'runs').read_text())
-    assert [
-        n
-        for _, n in (runs(), runs(), runs('--fast'), runs(files={'a': '1'}), runs(files={'a': '2'}),
-                     runs(files={'a': '2'}))
-    ] == [1, 1, 2, 3, 4, 4]
-    assert runs()[0].cached
+def test_a_cache_knows_the_command(agent, tmp_path):
+    cache = ReplyCache(tmp_path / 'cache')
+    command = agent(f'open({str(tmp_path / "runs")!r}, "a").write("x"); print("hi")')
+    def runs(*more):
+        r = CommandChat([*command, *more], model='m', cache=cache).reply(ask())
+        return r.cached, len((tmp_path / 'runs').read_text())
+    assert [runs(), runs(), runs('--fast')] == [(False, 1), (True, 1), (False, 2)]
 
 def test_a_dead_agent_is_not_run_for_all(agent, tmp_path):
     command = agent(f'import sys; open({str(tmp_path/"runs")!r}, "a").write("x"); sys.exit("no licence")')

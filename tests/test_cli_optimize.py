@@ -486,7 +486,7 @@ def refusals():
         no_target=(['--questions', 'forms.jsonl', *at[4:]], '--questions needs --policy-model'),
         no_optimizer=(['--questions', 'forms.jsonl', *at[:4]], '--questions needs --teacher'),
         url_alone=(['--questions', 'forms.jsonl', *at[2:]], '--policy-url needs --policy-model'),
-        price=(['--questions', 'forms.jsonl', *at, '--set', 'max_usd=2'], 'a has no price: add --set'),
+        price=(['--questions', 'forms.jsonl', *at, '--set', 'max_usd=2'], "'a' has no price, so max_usd"),
         two_jobs=(['--questions', 'forms.jsonl', '--skill-bank', 'b', *at],
                   '--questions would do nothing with --skill-bank'),
         no_job=(at, '--policy-model, --policy-url, --teacher, --teacher-url would do nothing without'),

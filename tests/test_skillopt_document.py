@@ -11,7 +11,6 @@ from skillrl.envs.base import SkillEnv
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.skillopt.bank_env import BankEnv, ClientPolicy
-from skillrl.skillopt.bank_env import compare_banks
 from skillrl.skillopt.document import as_line, bank_to_document, document_to_bank, pieces
 from skillrl.skillopt.bank_env import SkillFileEnv
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
@@ -532,42 +531,6 @@ def test_a_skill_file_is_optimised_through_any_environment():
 def test_an_item_of_another_suite_is_refused(env):
     with pytest.raises(ValueError, match="'elsewhere' is no game of train-000"):
         env.rollout_one(item=dict(id='elsewhere'), skill='')
-
-
-def test_only_games_that_differ_are_played(env, monkeypatch):
-    items, played = env.get_items('val'), []
-    real = BankEnv.play
-    monkeypatch.setattr(
-        BankEnv,
-        'play',
-        lambda self, item, bank, client=None: played.append(item['id']) or real(self, item, bank, client),
-    )
-    new = env.read(
-        env.get_initial_skill().replace(
-            'Look for baseballbat in desk 1.', 'Look for baseballbat in drawer 2.'
-        )
-    )
-    d = compare_banks(env.bank, new, env, items)
-    assert sorted(played) == [items[0]['id']] * 2 and d.n == 1 and not d.accept
-
-    def acts(bank, i):
-        return [s.action for s in real(env, i, bank).steps]
-
-    assert all(acts(env.bank, i) == acts(new, i) for i in items[1:])
-    with pytest.raises(ValueError, match='none of the 6 games'):
-        compare_banks(env.bank, env.bank.copy(), env, items)
-
-
-def test_help_is_told_from_noise(house, policy):
-    shipped = SkillBank.load(data_path('sample_bank.json'))
-    env = BankEnv(house, shipped, policy)
-    env.sizes['val'] = 24
-    items = env.get_items('val')
-    better, worse = (
-        compare_banks(SkillBank(), shipped, env, items),
-        compare_banks(shipped, SkillBank(), env, items),
-    )
-    assert better.accept and better.wins > better.losses and not worse.accept and worse.wins < worse.losses
 
 
 def test_real_games(policy):

@@ -2,10 +2,9 @@
 
 import itertools, json, math, random
 import pytest
-from skillrl.skillopt.verdict import (compute_score, decide, evaluate_gate, gate_score, paired,
-                                   select_gate_score, trial)
+from skillrl.skillopt.verdict import compute_score, decide, evaluate_gate, gate_score, select_gate_score
 from skillrl.skillopt.settings import edits_of_step
-from skillrl.core.gate import bound_of_gains, interim_analysis
+from skillrl.core.gate import bound_of_gains, interim_analysis, PairedTest
 from skillrl.core.stats import interval, lower_bound, sign_test, weighed_below
 from skillrl.types import RolloutResult
 
@@ -95,23 +94,19 @@ def test_unknown_metrics_are_named(kw, name):
 
 lost = RolloutResult('item-1', 0, 0, fail_reason='rollout_error: Outage: 503', status='infra_error')
 
-def test_scores_of_dicts_and_results():
-    assert compute_score([{'hard': 1, 'soft': .5}, RolloutResult('b', 0, .25)])==(.5, .375)
+def test_scores_are_means():
+    assert compute_score([RolloutResult('a', 1, .5), RolloutResult('b', 0, .25)])==(.5, .375)
     assert gate_score(RolloutResult('b', .5, 1.), 'mixed', .5)==.75, 'fractions are kept'
 
 def test_E1_a_lost_rollout_is_no_zero():
     assert compute_score([RolloutResult('item-0', 1, 1), lost])==(1., 1.)
     with pytest.raises(ValueError, match='none of 1 results has a score'):
         compute_score([lost])
-    old = [RolloutResult('item-0', 0), RolloutResult('item-1', 1)]
-    assert paired(old, [RolloutResult('item-0', 1), lost])==[(0., 1.)]
 
 def test_C11_nothing_to_decide_on_is_an_error():
     for empty in (
         lambda: compute_score([]),
         lambda: decide([]),
-        lambda: trial(lambda i, j: [], 0),
-        lambda: trial(lambda i, j: [], 20),
     ):
         with pytest.raises(ValueError, match='none of 0 results|no pair of scores'):
             empty()
@@ -122,16 +117,11 @@ def test_D7_scores_out_of_range_are_refused(bad):
         compute_score([RolloutResult('item-3', bad)])
     for use in (
         lambda: decide([(0.0, bad)]),
-        lambda: decide([(bad, 0.0)], 'none'),
+        lambda: decide([(bad, 0.0)]),
         lambda: interval([bad, 0.5]),
     ):
         with pytest.raises(ValueError, match='from 0 to 1'):
             use()
-
-@pytest.mark.parametrize('old,new', [(['a', 'b'], ['b', 'a']), (['a', 'b'], ['a'])])
-def test_pairs_are_of_the_same_item(old, new):
-    with pytest.raises(ValueError, match='same items in the same order'):
-        paired([RolloutResult(i) for i in old], [RolloutResult(i) for i in new])
 
 @pytest.mark.parametrize(
     'kw',
@@ -146,7 +136,7 @@ def test_pairs_are_of_the_same_item(old, new):
 )
 def test_rules_without_sense_are_named(kw):
     with pytest.raises(ValueError, match=f'{"rule" if "rule" in kw else next(iter(kw))}'):
-        decide([(0, 1)], **kw)
+        PairedTest(**kw)
 
 # --- bounds
 
@@ -333,12 +323,12 @@ def test_strict_is_the_rule_of_1_0_0():
             best_step=0,
             global_step=1,
         )
-        assert decide(list(zip(old, new)), 'strict').accept==(r.action!='reject')
+        assert PairedTest('strict').decide(list(zip(old, new))).keep==(r.action!='reject')
 
 def test_equal_sums_in_another_order_are_a_tie():
-    assert not decide([(.1, .3), (.2, .1), (.3, .2)], 'strict').accept
-    d = decide([(.3, .1), (.1, .2), (.2, .3)], 'sign')
-    assert not d.accept and d.gain==0
+    assert not PairedTest('strict').decide([(.1, .3), (.2, .1), (.3, .2)]).keep
+    d = PairedTest('sign').decide([(.3, .1), (.1, .2), (.2, .3)])
+    assert not d.keep and d.gain==0
 
 def coin(old, new, seed):
     rng = random.Random(seed)
@@ -358,7 +348,7 @@ def partial(gain, seed):
     ],
 )
 def test_error_in_looks(rule, world):
-    accepts = sum(trial(world(s), 40, rule).accept for s in range(800))
+    accepts = sum(PairedTest(rule, bound=bound_of_gains).run(world(s), 40).keep for s in range(800))
     assert accepts/800 <= .1 + 2*math.sqrt(.09/800)
 
 def test_D9_pure_noise_is_seen_as_noise():
@@ -366,7 +356,7 @@ def test_D9_pure_noise_is_seen_as_noise():
     accepts, final = 0, []
     for seed in range(150):
         measure = coin(.5, .5, seed)
-        accepts += sum(trial(measure, 20).accept for _ in range(8))
+        accepts += sum(PairedTest().run(measure, 20).keep for _ in range(8))
         final.append(sum(a for a, _ in measure(0, 20))/20)
     assert accepts/150/8 <= .1 and abs(sum(final)/150 - .5) <= .03
 
@@ -377,30 +367,22 @@ def test_a_trial_that_ends_early_asks_for_no_more():
         asked.append((i, j))
         return [(1., 0.)]*(j - i)
 
-    d = trial(measure, 48)
+    d = PairedTest().run(measure, 48)
     assert (
         asked == [(0, 16)]
-        and not d.accept
+        and not d.keep
         and d.n == 16
         and d.losses == 16
         and len(d.interims) == 1
-        and '16 worse' in d.reason
     )
 
 
 def test_a_decision_is_plain_data():
     d = decide([(0., 1.)]*5 + [(.5, .5)]*3)
     assert json.loads(json.dumps(vars(d)))==vars(d)
-    assert (d.accept, d.reason, d.n, d.wins, d.losses, d.p, d.rule)==(True, '', 8, 5, 0, 1/32, 'sign')
-    assert (
-        d.before == pytest.approx(1.5 / 8)
-        and d.after == pytest.approx(6.5 / 8)
-        and d.gain == pytest.approx(5 / 8)
-        and d.low is None
-    )
-    bound = decide([(0., 1.)]*5 + [(.5, .5)]*3, 'bound')
-    assert json.loads(json.dumps(vars(bound)))==vars(bound) and 0 < bound.low < bound.gain
-    assert repr(d) == 'accepted by sign: 0.188 → 0.812 on 8 items' and repr(bound).startswith(
-        'accepted by bound: 0.188 → 0.812 on 8 items, at least +0.'
-    )
-    assert json.loads(json.dumps(vars(decide([], 'none'))))['before'] is None
+    assert (d.keep, d.reason, d.n, d.wins, d.losses, d.p, d.rule)==(True, '', 8, 5, 0, 1/32, 'bound')
+    assert (d.before, d.after, d.gain) == pytest.approx((1.5/8, 6.5/8, 5/8))
+    assert 0 < d.interims[-1]['bound'] < d.gain
+    worse = decide([(1., 0.)]*4)
+    assert not worse.keep and '0 items got better and 4 worse' in worse.reason
+    assert decide([(1., 1.)]*4).reason == 'changed the score of none of 4 items'

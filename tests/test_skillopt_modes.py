@@ -316,10 +316,10 @@ def test_a_limit_on_time_keeps_the_final_measurement_back():
 
 def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsys):
     "Where the limit was lowered after the steps, the lucky score of the gate stays under its own name"
-    measure = report.measure_final
+    measure = report._measure_final
     def late(session, folder, *a):
         return None if folder == 'final_selection_eval' else measure(session, folder, *a)
-    monkeypatch.setattr(report, 'measure_final', late)
+    monkeypatch.setattr(report, '_measure_final', late)
     said = trainer(verbose=True).train()
     assert said['total_accepts'] and said['best_selection_score'] is said['best_selection_interval'] is None
     assert 0 < said['gate_score'] <= 1

@@ -9,8 +9,7 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.core.concurrency import Journal, ThreadExecutor, outcome_of
 from skillrl.llm.meter import GivenUp, Meter, add_usage
-from skillrl.skillopt.rollout import canonical_json, check_items
-from skillrl.skillopt.rollout import run_rollout, split_failures_successes
+from skillrl.skillopt.rollout import _canonical, _ids, run_rollout
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
 from faults import FaultServer, error, said
@@ -395,8 +394,8 @@ class Thing:
 def test_an_item_is_known_again_in_another_process(tmp_path):
     code = """class Thing: pass
 t = Thing(); t.places, t.self, t._seen = {'shelf', 'desk', 'drawer'}, t, object()
-from skillrl.skillopt.rollout import canonical_json
-print(canonical_json([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), lambda: 1, object()]))"""
+from skillrl.skillopt.rollout import _canonical
+print(_canonical([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), lambda: 1, object()]))"""
     said = {subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True,
                            env=os.environ | dict(PYTHONHASHSEED=str(k))).stdout for k in range(4)}
     assert len(said)==1 and '0x' not in [*said][0] and "'desk', 'drawer', 'shelf'" in [*said][0]
@@ -404,9 +403,9 @@ print(canonical_json([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=pri
 def test_items_that_differ_are_told_apart():
     things = [1, '1', 1., None, 'None', [], {}, '', ['a', 'b'], ['ab'], ["a', 'b"], {'a'}, ['a'], dict(a=1),
               dict(a='1'), Thing({'a'}), Thing({'b'}), 'é', b'a']
-    assert len({canonical_json(t) for t in things})==len(things)
-    assert canonical_json(('a', 1))==canonical_json(['a', 1])
-    assert canonical_json(Thing({'a', 'b'}))==canonical_json(Thing({'b', 'a'}))
+    assert len({_canonical(t) for t in things})==len(things)
+    assert _canonical(('a', 1))==_canonical(['a', 1])
+    assert _canonical(Thing({'a', 'b'}))==_canonical(Thing({'b', 'a'}))
 
 def test_D6_extras_cannot_pass_for_scores():
     results = play(Breaks(lambda item: dict(id='other', hard=.5, extras=dict(hard=1, id='x', status='ok')),
@@ -445,16 +444,10 @@ def test_secrets_do_not_stand_in_reasons():
     assert 'sk-abc' not in results[2].fail_reason and 'bad key' in results[2].fail_reason
 
 def test_ids():
-    assert check_items([dict(id=7), dict(id=''), dict(id=0), {}, 'lamp'], 'val')==['7', 'item_1', '0',
-                                                                                   'item_3', 'item_4']
+    ids = _ids([dict(id=7), dict(id=''), dict(id=0), {}, 'lamp'], 'val')
+    assert ids==['7', 'item_1', '0', 'item_3', 'item_4']
     with pytest.raises(ValueError, match="items 1 and 2 of the split 'val' have the same id '7'"):
-        check_items([{}, dict(id=7), dict(id='7')], 'val')
-
-def test_failures_and_successes():
-    results = [RolloutResult('a', hard=1), RolloutResult('b', hard=.9), RolloutResult('c'),
-               RolloutResult('d', status='infra_error')]
-    bad, good = split_failures_successes(results)
-    assert ([r.id for r in bad], [r.id for r in good])==(['b', 'c'], ['a'])
+        _ids([{}, dict(id=7), dict(id='7')], 'val')
 
 # Threads decide nothing
 

@@ -96,7 +96,8 @@ def setting_flags()->dict[str, dict[str, Any]]: # Flag → what `add_argument` t
 
 # %% ../../nbs/850_cli.flags.ipynb #c47410cc
 _NEEDS = ('policy_url', 'policy_model'), ('teacher_url', 'teacher')
-_EXCLUDES = (('policy', 'policy_model'), ('games', 'url'), ('games', 'suite'), ('url', 'suite'),
+_EXCLUDES = (('policy', 'policy_model'), ('policy', 'policy_command'), ('policy_model', 'policy_command'),
+             ('teacher', 'teacher_command'), ('games', 'url'), ('games', 'suite'), ('url', 'suite'),
              ('mock', 'url'), ('games', 'no_mock'), ('no_mock', 'suite'))
 
 def check_together(args:Namespace)->None: # ValueError if a flag lacks the one it needs, or excludes another

@@ -8,9 +8,9 @@ __all__ = ['opt_settings', 'job', 'said_again', 'optimize']
 # %% ../../nbs/860_cli.jobs.ipynb #a80c2016
 import shlex, shutil, sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from .steps import free_folder, new_folder, say_stopped
@@ -70,6 +70,9 @@ def _client_of(role, args, config):
     name, address, key = (getattr(m, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
     return build_client(name, address, key) if name else None
 
+def _clients(args, config):
+    return [_client_of(role, args, config) for role in ('policy', 'teacher')]
+
 def _program(role, command):
     from skillrl.llm.command import CommandChat
     try:
@@ -85,24 +88,11 @@ def _program(role, command):
     chat.probe()
     return chat
 
-# %% ../../nbs/860_cli.jobs.ipynb #b5ffd7dd
-_WHO = {
-    'policy': ('policy', 'policy_model', 'policy_command'),
-    'teacher': ('teacher', 'teacher_command')}
-
-def _check_roles(args):
-    "Refuse two for one role"
-    check_together(args)
-    for role, flags in _WHO.items():
-        several = ' and '.join(spelled(f) for f in flags if getattr(args, f))
-        if ' and ' in several:
-            raise ValueError(f'{several} are given and there is one {role}: leave the others out')
-
 # %% ../../nbs/860_cli.jobs.ipynb #e8fbb0e9
 def _models(args, folder=None):
     "The config with the models of the flags; its keys go to addresses that the user named"
     from skillrl.core.config import SkillRLConfig
-    _check_roles(args)
+    check_together(args)
     plain = _plain(args)
     if folder:
         return resumed_settings(plain, folder, args.own if args.resume else named(plain))
@@ -122,7 +112,7 @@ def _rule_job(args, c):
 def _question_job(args, c):
     from skillrl.skillopt.question_files import question_env
     config = _models(args)
-    policy, teacher = (_client_of(role, args, config) for role in _WHO)
+    policy, teacher = _clients(args, config)
     if policy is None:
         raise ValueError('--questions needs --policy-model or --policy-command: name who answers them')
     if teacher is None:
@@ -151,10 +141,9 @@ def _banked(args):
 def _bank_job(args, c):
     from skillrl.training.builders import build_local_policy
     from skillrl.envs.base import world
-    from skillrl.skillopt.bank_env import BankEnv
-    from skillrl.skillopt.bank_env import TeacherOptimizer
+    from skillrl.skillopt.bank_env import BankEnv, TeacherOptimizer
     config, bank, suite = _banked(args)
-    policy, teacher = (_client_of(role, args, config) for role in _WHO)
+    policy, teacher = _clients(args, config)
     sizes = dict.fromkeys(BankEnv.roles, _FEW) if args.smoke else {}
     local = None if policy else build_local_policy(config)
     env = BankEnv(suite, bank, local, config, sizes, c.seed)
@@ -165,19 +154,14 @@ _MODELS = 'policy_model policy_url policy_command teacher teacher_url teacher_co
 
 _JOB_FLAGS = [*vars(Job())]
 
-@dataclass
-class _Job:
-    make: Callable[[Namespace, Any], tuple]
-    uses: list[str] # Flags that it reads
-
-_JOBS = {
-    'skill_bank': _Job(_bank_job, ['policy', 'env', 'suite', 'url', 'mock', 'games', *_MODELS]),
-    'questions': _Job(_question_job, ['skill', *_MODELS]),
-    '': _Job(_rule_job, ['skill'])}
+_JOBS = { # Kind → what makes it, the flags that it reads
+    'skill_bank': (_bank_job, ['policy', 'env', 'suite', 'url', 'mock', 'games', *_MODELS]),
+    'questions': (_question_job, ['skill', *_MODELS]),
+    '': (_rule_job, ['skill'])}
 
 def _idle(args, kind):
     "Refuse flags that this kind of job has no use for"
-    uses = [kind, 'smoke', *_JOBS[kind].uses]
+    uses = [kind, 'smoke', *_JOBS[kind][1]]
     idle = [spelled(k) for k in _JOB_FLAGS if k not in uses and getattr(args, k) is not None]
     if not kind:
         idle += [f'--set {text}' for text in args.set or () if _is_of_skillrl(text)]
@@ -189,17 +173,11 @@ def _idle(args, kind):
 def job(
     args:Namespace, # What the parser made of the command line
     c:Any,          # A `SkillOptConfig`
-)->tuple: # Environment, policy and teacher; ValueError if a flag has no use or a model no price
+)->tuple: # Environment, policy and teacher; ValueError if a flag has no use
     "The parts of a run"
     kind = next(k for k in _JOBS if not k or getattr(args, k))
     _idle(args, kind)
-    env, *clients = _JOBS[kind].make(args, c)
-    unpriced = [client.model for client in clients if client and client.model not in c.prices]
-    if c.max_usd and unpriced:
-        price = f'\'prices={{"{unpriced[0]}": [READ, WRITTEN]}}\''
-        raise ValueError(f'max_usd is {c.max_usd:g} and {unpriced[0]} has no price: '
-                         f'add --set {price}, in USD per million tokens')
-    return env, *clients
+    return _JOBS[kind][0](args, c)
 
 # %% ../../nbs/860_cli.jobs.ipynb #15f109ff
 def _dressed(env, skill):
@@ -225,24 +203,20 @@ def _claim(path, args):
     write_json(path/'job.json', flags | dict(set=_plain(args).set))
 
 # %% ../../nbs/860_cli.jobs.ipynb #05503e3f
-def _stored_job(file):
-    "The `Job` in a file, without what it does not know"
-    d = read_json(file)
+def _stored_job(path, args):
+    "The `Job` of a run, each of whose --set has to be said again: it may name a program or an address"
+    d = read_json(path/'job.json')
     if not isinstance(d, dict):
-        raise ValueError(f'{file} is not an object: restore it')
+        raise ValueError(f'{path}/job.json is not an object: restore it')
+    missing = [str(text)[:200] for text in d.get('set') or () if text not in (args.set or ())]
+    if missing:
+        raise ValueError(f'{path} was begun with --set {" ".join(missing)}: give that again')
     return Job(**{k: v for k, v in d.items() if k in _JOB_FLAGS})
 
 def _refuse_job(job):
     "ValueError where a stored `job` has authority; an address is refused where a key would go there"
     found = {k: v for k, v in job.outward().items() if not k.endswith('_url')}
     refuse_unnamed(found, (), {k: spelled(k) for k in found})
-
-def _check_sets(path, args):
-    "A setting may name a program or an address, so what the folder says of it is not enough"
-    before = read_json(path/'job.json').get('set') or ()
-    missing = [str(text)[:200] for text in before if text not in (args.set or ())]
-    if missing:
-        raise ValueError(f'{path} was begun with --set {" ".join(missing)}: give that again')
 
 # %% ../../nbs/860_cli.jobs.ipynb #fde746c0
 def _resumed(args):
@@ -254,8 +228,7 @@ def _resumed(args):
                          'a run goes on in its own folder, so leave --output out')
     path = Path(args.resume)
     _check_opt_run(path)
-    saved = _stored_job(path/'job.json')
-    _check_sets(path, args)
+    saved = _stored_job(path, args)
     known = {k: v for k, v in vars(saved).items() if not getattr(args, k)}
     _refuse_job(replace(saved, **dict.fromkeys(vars(saved).keys() - known.keys())))
     return Namespace(**vars(args) | known | dict(own=named(_plain(args))))

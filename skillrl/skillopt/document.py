@@ -70,10 +70,7 @@ def _says_something(line):
     comment = line[:4] == '<!--' and line[-3:] == '-->'
     return not comment and re.search(r'\w', line) is not None
 
-def pieces(
-    text:str,                 # Markdown
-    categories:Iterable[str], # That headings may name
-)->list[tuple[str, str]]:     # Pairs of heading and text, both on one line
+def pieces(text:str, categories:Iterable[str])->list[tuple[str, str]]: # Heading and text, both on one line
     "Bullets and paragraphs, each with the last heading above it that names a section"
     out, heading = [], 'general'
     wraps = False

@@ -68,13 +68,8 @@ def patch_in(said:dict)->Patch|None:
     "The patch of an answer; None when it says nothing about edits"
     return Patch.from_dict(said) if isinstance(said.get('edits'), (list, dict)) else None
 
-def _faults(
-    name:str,     # Of the prompt
-    text:str,     # The reply
-    system:str,   # The prompt, with its example
-    own:bool,     # A prompt of your own: any field will do
-)->list[tuple]:   # Pairs of a reason and what it speaks against
-    "What cannot be used of a reply"
+def _faults(name, text, system, own):
+    "Pairs of a reason and what it speaks against in a reply; to a prompt of your own any field will do"
     if any(repeats_example(value, system) for value in json_values(text)):
         return [(_ECHO, text)]
     if own or name not in FORMS:

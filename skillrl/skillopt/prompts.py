@@ -16,11 +16,8 @@ from ..core.tables import shorten
 from ..types import RolloutResult
 
 # %% ../../nbs/715_skillopt.prompts.ipynb #b5250b76
-def excerpt(
-    text:object, # Whatever a result holds
-    limit:int,   # Most characters of it
-)->str:
-    "`text` as quoted data, without its middle where it is too long"
+def excerpt(text:object, limit:int)->str:
+    "`text` as quoted data, without its middle where it has more than `limit` characters"
     text, half = str(text), limit//2
     if len(text) <= limit:
         return as_data(text, limit)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from ..core.tables import shorten
 from ..llm.reply import Outage
-from .editor import Patch, apply_patch_with_report, bare, whole
+from .editor import Patch, apply_patch_with_report, bare
 from .reflect import (
     joined, merge_patches, rank_and_select, reflection_batches, run_minibatch_reflect)
 from .session import Session
@@ -189,7 +189,7 @@ def _apply(session, ranked):
 # %% ../../nbs/756_skillopt.proposal.ipynb #a7390003
 def failure_patterns(
     results:list[RolloutResult],
-    summaries:Iterable=(), # What was said: dicts of `failure_type`, `count` and `description`
+    summaries:Iterable=(), # What was said: dicts of `failure_type` and `count`
     most:int=8,            # Patterns that are kept
 )->list[dict]:             # Of `pattern`, `count` and `ids`, the most frequent first
     "The ways in which rollouts failed"
@@ -199,9 +199,8 @@ def failure_patterns(
         row['count'] += n
         row['ids'] += ids
     for s in summaries:
-        name = s.get('failure_type') if isinstance(s, dict) else None
-        if isinstance(name, str) and name.strip():
-            _add(name.strip(), max(1, whole(s.get('count')) or 1))
+        if s['failure_type']:
+            _add(s['failure_type'], s['count'] or 1)
     failed = [] if found else [r for r in results if r.ok and r.hard < 1]
     for r in failed:
         reason = r.fail_reason.split(':')[0].strip()

@@ -12,7 +12,6 @@ from random import Random
 from .editor import Edit, Patch, whole
 from .optimizer import Optimizer, patch_in
 from .prompts import parse_answer, message, record
-from .rollout import split_failures_successes
 from ..types import RolloutResult
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #abef2350
@@ -33,7 +32,9 @@ def reflection_batches(
     "What each call reads, failures first"
     if size < 1:
         raise ValueError(f'minibatch_size is {size}: give 1 or more')
-    failures, successes = map(list, split_failures_successes(results))
+    scored = [r for r in results if r.ok]
+    failures = [r for r in scored if r.hard < 1]
+    successes = [r for r in scored if r.hard >= 1]
     Random(seed).shuffle(failures)
     Random(seed + 1).shuffle(successes)
     sides = dict(failure=failures, success=successes)
@@ -64,9 +65,8 @@ def _failure_types(said):
     return [_failure_type(row) for row in rows if isinstance(row, dict)]
 
 def _failure_type(row):
-    name, about = (str(row.get(k) or '') for k in ('failure_type', 'description'))
-    count = row['count'] if type(row.get('count')) is int else None
-    return dict(failure_type=name[:200], count=count, description=about[:500])
+    name, about = (str(row.get(k) or '').strip() for k in ('failure_type', 'description'))
+    return dict(failure_type=name[:200], count=whole(row.get('count')), description=about[:500])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #2513ebee
 def _raw_patch(text, side, batch, edit_budget):
@@ -122,13 +122,8 @@ def _support(edits):
     return sum(e.support_count or 0 for e in edits)
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #0c71f287
-def _credited(
-    edit:Edit,            # As a merge call gave it
-    pool:list[Edit],      # Edits that went in
-    source:str|None=None, # 'failure' or 'success' if all of them are
-    level:int=1,          # Round of merging
-)->Edit:
-    "`edit` with support, source and level where the model gave none"
+def _credited(edit, pool, source=None, level=1):
+    "`edit`, merged from `pool` in round `level`, with support, source and level where the model gave none"
     said = _words(edit)
     alike = [e for e in pool if (e.op == 'delete') == (edit.op == 'delete')]
     repeated = [e for e in alike if _words(e) in said]
@@ -143,11 +138,8 @@ def _words(e):
     return f" {' '.join(_word.findall((e.content or e.target).lower()))} "
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #eed80f90
-def _edit_lines(
-    edits:list[Edit],
-    most:int|None=None, # Most characters of a text; None for all of them
-)->list[str]:
-    "A line of JSON for each of `edits`"
+def _edit_lines(edits, most=None):
+    "A line of JSON for each of `edits`, of whose texts at most so many characters are shown"
     shown = [{k: _cut(v, most) for k, v in e.to_dict().items()} for e in edits]
     return [json.dumps(d, ensure_ascii=False) for d in shown]
 

@@ -54,8 +54,6 @@ class _Pair:
     result:RolloutResult # Of the candidate
     after:float          # Its score
 
-_GATE_ALPHA = .3
-
 def _play_pairs(session, candidate, begin, end):
     "Pairs from number `begin` to `end`, where passes over the selection split follow each other"
     n, pairs = len(session.selection), []
@@ -68,13 +66,13 @@ def _play_pairs(session, candidate, begin, end):
     return pairs
 
 def _compare_with_rival(session, candidate):
-    "Play the candidate against the best skill on the selection split; a `Decision` and the pairs it rests on"
+    "Play the candidate against the best skill on the selection split; a `Verdict` and the pairs it rests on"
     total = gate_plays(len(session.selection))
     pairs = _play_pairs(session, candidate, 0, total//2)
     if sum(p.after - p.before for p in pairs) >= 0:
         pairs += _play_pairs(session, candidate, total//2, total)
     scores = [(p.before, p.after) for p in pairs]
-    return decide(scores, 'bound', _GATE_ALPHA), pairs
+    return decide(scores), pairs
 
 # %% ../../nbs/757_skillopt.selection.ipynb #182e45e6
 def _reason_not_to_play(session, candidate):
@@ -137,7 +135,7 @@ def _may_go_on(session, decision, pairs):
     if not (session.draft.record.get('proven') and decision.wins + decision.losses):
         return False
     swapped = [(p.after, p.before) for p in pairs]
-    return not decide(swapped, 'bound', _GATE_ALPHA).accept
+    return not decide(swapped).keep
 
 # %% ../../nbs/757_skillopt.selection.ipynb #74430752
 def settle(session:Session, candidate:str)->None:
@@ -155,10 +153,11 @@ def settle(session:Session, candidate:str)->None:
     d.record |= {f'selection_{name}': score for name, score in scores.items()}
     if why:
         return
-    d.record |= dict(candidate_gate_score=decision.after, gate=asdict(decision), reason=decision.reason)
+    seen = asdict(decision) | dict(low=decision.interims[-1]['bound'])
+    d.record |= dict(candidate_gate_score=decision.after, gate=seen, reason=decision.reason)
     d.files['selection_eval/results.json'] = [p.result.to_dict() for p in pairs]
     d.files['selection_eval/summary.json'] = scores | dict(n=len(pairs), lost=decision.not_counted)
-    if decision.accept:
+    if decision.keep:
         _accept(session, candidate, decision.after, pairs)
     elif _may_go_on(session, decision, pairs):
         d.record['action'] = 'accept'
@@ -173,7 +172,7 @@ def _decide_on_draft(session):
     steps = [r['step'] for r in s.history if r.get('candidate_hash') == skill_hash(s.skill)]
     session.draft.record['step'] = max(steps, default=s.step)
     decision, pairs = _compare_with_rival(session, s.skill)
-    if decision.accept:
+    if decision.keep:
         _accept(session, s.skill, decision.after, pairs)
 
 # %% ../../nbs/757_skillopt.selection.ipynb #5959bf21

@@ -261,11 +261,8 @@ def _resume(session):
         publish(session, rows)
 
 # %% ../../nbs/754_skillopt.session.ipynb #66322d04
-def publish(
-    session:Session,
-    rows:Sequence[dict]=(), # Of `steps.jsonl`
-)->None:
-    "Write the files that follow from the state and those of `rows`, where they are not there"
+def publish(session:Session, rows:Sequence[dict]=())->None:
+    "Write the files that follow from the state and those of `rows` of `steps.jsonl`, where they are missing"
     s, path = session.state, session.run.path
     runtime = dict(last_completed_step=s.step, total_steps=session.batches.total,
                    current_score=s.current_score, best_score=s.best_score, best_step=s.best_step,
@@ -283,11 +280,8 @@ def publish(
             atomic_write(file, text, sync=False)
 
 # %% ../../nbs/754_skillopt.session.ipynb #117ebb35
-def known_summary(
-    folder:Path,
-    known_as:dict, # What it has to say, such as hashes
-)->dict|None: # None if there is none
-    "The summary in `folder`, if it is of what is asked for"
+def known_summary(folder:Path, known_as:dict)->dict|None: # None if there is none
+    "The summary in `folder`, if it says what `known_as` does, such as hashes"
     file = folder/'summary.json'
     known = read_json(file) if file.exists() else {}
     return known if known_as.items() <= known.items() else None

@@ -64,9 +64,8 @@ class RunLimits:
             self.of_rollouts['guard'] = self.guard
         for model in map(model_of, filter(None, clients.values())):
             if config.max_usd and model not in config.prices:
-                raise ValueError(f'{model!r} has no price, so max_usd cannot be kept: set '
-                                 f'prices[{model!r}] = (USD per 1M prompt tokens, '
-                                 'USD per 1M completion tokens)')
+                raise ValueError(f'{model!r} has no price, so max_usd cannot be kept: '
+                                 f'set prices={{"{model}": [READ, WRITTEN]}}, in USD per million tokens')
 
     def guard(self)->None:
         "Raise `BudgetExceeded` before the call one too many; an item may take several"

@@ -11,7 +11,6 @@ from typing import Any
 from ..core.concurrency import Executor
 from ..llm.ledger import BudgetExceeded
 from .settings import SkillOptConfig
-from .editor import skill_hash
 from .proposal import propose
 from .summary import measured, write_summary
 from .selection import play_selection, settle

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'GateAction', 'AT_ONCE', 'select_gate_score', 'gate_score', 'compute_score', 'GateResult', 'evaluate_gate',
-           'paired', 'Decision', 'decide', 'trial', 'Parts', 'in_layers']
+           'decide', 'Parts', 'in_layers']
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #3749a06f
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
 from fastcore.basics import patch
@@ -41,10 +41,9 @@ def gate_score(result:RolloutResult, metric:str='hard', mixed_weight:float=.5)->
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #da9d3301
 def compute_score(
-    results:Iterable, # `RolloutResult`s, or dicts of the same fields
+    results:Sequence[RolloutResult],
 )->tuple: # Means of `hard` and of `soft`; ValueError if none was scored
     "The scores of a split, over what was played and scored"
-    results = [RolloutResult.from_dict(r) if isinstance(r, dict) else r for r in results]
     scored = [r for r in results if r.checked().ok]
     if not scored:
         raise ValueError(f'none of {len(results)} results has a score: see why the rollouts were lost, '
@@ -81,84 +80,27 @@ def evaluate_gate(*,
         return GateResult('accept', **now | dict(current_skill=candidate_skill, current_score=score))
     return GateResult('reject', **now)
 
-# %% ../../nbs/718_skillopt.verdict.ipynb #8c11a662
-def paired(
-    old:Sequence[RolloutResult], # With the document we have
-    new:Sequence[RolloutResult], # With the candidate, of the same items in the same order
-    metric:str='hard',
-    mixed_weight:float=.5,
-)->list: # (old score, new score) of what was scored both times; ValueError for other items
-    "Each item with itself"
-    if [r.id for r in old] != [r.id for r in new]:
-        raise ValueError(f'{len(old)} results with the old document and {len(new)} with the new one are not '
-                         'of the same items in the same order: roll both out on the same items')
-    how = metric, mixed_weight
-    return [(gate_score(a, *how), gate_score(b, *how)) for a, b in zip(old, new) if a.ok and b.ok]
-
-# %% ../../nbs/718_skillopt.verdict.ipynb #a47fd745
-@dataclass(repr=False)
-class Decision(Verdict):
-    "What became of a candidate; `before` and `after` are mean scores, None if nothing was played"
-    low:float|None = None # What the gain is probably not below; None under rules that do not ask
-
-    @property
-    def accept(self)->bool:
-        "Does the candidate replace the document we have?"
-        return self.keep
-
-    def __repr__(self):
-        seen = f'{self.before:.3f} → {self.after:.3f} on {self.n} items' if self.n else 'nothing played'
-        if self.low is not None:
-            seen += f', at least {self.low:+.3f}'
-        if self.reason:
-            seen += f'; {self.reason}'
-        return f'{"accepted" if self.keep else "rejected"} by {self.rule}: {seen}'
-
 # %% ../../nbs/718_skillopt.verdict.ipynb #e3be94f8
-def _rejection_reason(last, margin):
+def _rejection_reason(last):
     "Why what the `last` analysis saw is not enough"
     wins, losses = last['wins'], last['losses']
-    if not margin and not wins + losses:
+    if not wins + losses:
         return f'changed the score of none of {last["n"]} items'
-    text = f'{wins} items got better and {losses} worse, the mean changed by {last["gain"]:+.3f}'
-    if 'need' in last and wins - losses < last['need']:
-        return f'{text}: better has to lead by {last["need"]}'
-    told = f'it may be {last["bound"]:+.3f}, and' if 'bound' in last else 'it'
-    return f'{text}: {told} has to be above {-margin or 0:g}'
-
-def _decision(test, verdict):
-    "The `verdict` of `test` in means, with a reason; ValueError if no pair counts and the rule asks for some"
-    n, last = verdict.n, verdict.interims[-1] if verdict.interims else {}
-    if not n and test.rule != 'none':
-        raise ValueError('there is no pair of scores to decide on: give the selection split items, '
-                         'or take the rule none')
-    about = dict(before=verdict.before/n, after=verdict.after/n) if n else dict(before=None, after=None)
-    reason = '' if verdict.keep else _rejection_reason(last, test.margin)
-    return Decision(**vars(verdict) | about | dict(reason=reason, low=last.get('bound')))
+    return (f'{wins} items got better and {losses} worse, the mean changed by {last["gain"]:+.3f}: '
+            f'it may be {last["bound"]:+.3f}, and has to be above 0')
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #493883fc
+_ALPHA = .3 # Chance to accept a candidate that changes nothing
+
 def decide(
     pairs:Sequence[tuple], # Of (old score, new score), each item with itself
-    rule:str='sign',  # One of `GATE_RULES`
-    alpha:float=.1,   # Chance to accept a candidate that changes nothing, up to 0.5
-    margin:float=0.,  # Mean score that may be lost; above 0 the candidate need not help
-)->Decision: # ValueError for a setting without sense, a score out of range, or no pairs
-    "Whether the candidate is accepted, all pairs being there"
-    test = PairedTest(rule, alpha, margin, bound=bound_of_gains)
-    return _decision(test, test.decide(pairs))
-
-# %% ../../nbs/718_skillopt.verdict.ipynb #7d1b5902
-def trial(
-    measure:Callable, # `measure(i, j)` plays pairs `i` to `j`; (old score, new score) of those that count
-    n:int,           # Pairs that can be played
-    rule:str='sign', # One of `GATE_RULES`
-    alpha:float=.1,  # Chance to accept a candidate that changes nothing, up to 0.5
-    margin:float=0., # Mean score that may be lost
-    interims:int=3,  # Most analyses, the last one included
-)->Decision: # ValueError for a setting without sense, or if no pair counts
-    "Whether the candidate is accepted, playing no more pairs than it takes"
-    test = PairedTest(rule, alpha, margin, interims, bound_of_gains)
-    return _decision(test, test.run(measure, n))
+)->Verdict: # `before` and `after` are means; ValueError for a score out of range, or no pairs
+    "Whether a candidate is accepted: the lower bound of its gain has to be above zero"
+    if not pairs:
+        raise ValueError('there is no pair of scores to decide on: give the selection split items')
+    v = PairedTest('bound', _ALPHA, bound=bound_of_gains).decide(pairs)
+    reason = '' if v.keep else _rejection_reason(v.interims[-1])
+    return replace(v, before=v.before/v.n, after=v.after/v.n, reason=reason)
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #4f73b291
 AT_ONCE = 4 # Parts that are left out in one round
