@@ -70,7 +70,7 @@ def train_by_rl(base, folder, suite, config, iterations):
     if (folder/f'rl{iterations}').exists():
         return
     config = config.merged(RL | {'rl.iterations': iterations})
-    policy = new_adapter(base, build_lora_options(config), config.seed, PLACE)
+    policy = new_adapter(base, build_lora_options(config.rl, config.sft), config.seed, PLACE)
     def keep(done, of):
         policy.save(folder/f'rl{done}')
         print(f'{done} of {of} iterations, {time.process_time()/60:.0f} CPU-minutes', flush=True)

@@ -243,7 +243,7 @@ def test_the_shipped_policy_and_its_descendants_keep_the_short_form(tmp_path):
     c = SkillRLConfig()
     build_policy(c).save(tmp_path/'trained')
     own, foreign = ['', str(tmp_path/'trained'), str(data_path('base'))], 'Qwen/Qwen2.5-7B-Instruct'
-    forms = [builders.skill_form(c.merged({'model.checkpoint': p})) for p in (*own, foreign)]
+    forms = [builders._skill_form(c.merged({'model.checkpoint': p})) for p in (*own, foreign)]
     assert forms == ['principle']*3 + ['full']
     suite = suites(c.env)[0][0]
     prompt = build_episodes(suite, suite.games('collect', 1), BANK, c)[0].messages()[-1]['content']

@@ -173,7 +173,7 @@ def test_the_share_of_known_words_is_told(tmp_path):
 @pytest.mark.parametrize('text, well', [
     ('take mug', True), ('take zubrowka', True), ('take zubrowka quaffle', False)])
 def test_a_tokenizer_that_knows_less_than_half_of_the_words_stops_a_run(monkeypatch, text, well):
-    monkeypatch.setattr('skillrl.training.plan.world_texts', lambda config: [text])
+    monkeypatch.setattr('skillrl.training.plan._world_texts', lambda config: [text])
     found, = check_words(data_path('base'), SkillRLConfig())
     assert ('a chat policy' in found.remedy) != well
 
@@ -265,9 +265,9 @@ def test_a_config_may_name_it(monkeypatch, tmp_path):
 
 def test_a_pass_has_no_more_rows_than_a_minibatch():
     config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4, 'rl.micro_batch_tokens': 1000})
-    assert at_once(config, Batch(1, 80, 20))[0].rows == 8
-    assert at_once(config.merged({'sft.batch_size': 9}), Batch(1, 80, 20))[0].rows == 9
-    assert at_once(config, Batch(1, 480, 20))[0].rows == 2
+    assert at_once(config.rl, config.sft, Batch(1, 80, 20))[0].rows == 8
+    assert at_once(config.rl, replace(config.sft, batch_size=9), Batch(1, 80, 20))[0].rows == 9
+    assert at_once(config.rl, config.sft, Batch(1, 480, 20))[0].rows == 2
 
 def test_bytes_of_layers_add_up():
     one, batch = shape_of(data_path('base')), Batch(4, 30, 10)

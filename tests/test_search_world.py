@@ -444,7 +444,7 @@ def test_variants():
 def test_the_shipped_policy_is_small_and_writes_names():
     "Every invented name is written as two pieces, every reply of the expert as it was"
     config = SkillRLConfig().merged({'env.name': 'search'})
-    folder = shipped_weights(config)
+    folder = shipped_weights(config.env)
     assert sum(p.stat().st_size for p in folder.rglob('*')) < 4e6
     tokenizer = build_local_policy(config).tokenizer
     names = drawn_names(3840, random.Random(0))

@@ -5,7 +5,7 @@ import pytest
 from faults import FaultServer, said, vectors
 import skillrl, skillrl.core.formats
 from skillrl.cli.main import COMMANDS, main, parser
-from skillrl.core.config import SkillRLConfig, from_krill, load_config
+from skillrl.core.config import ModelConfig, RetrievalConfig, SkillRLConfig, from_krill, load_config
 from skillrl.cli.flags import settings
 from skillrl.core.store import require_writable, save_or_rescue
 from skillrl.skills.bank import SkillBank
@@ -348,5 +348,4 @@ def test_point_24_a_hub_name_is_loaded_from_the_cache_where_it_lies(tmp_path, mo
     assert len(err) == 1 and 'hf download' in err[0]
     from skillrl.training.builders import build_encoder
     with pytest.raises(FileNotFoundError, match='hf download'):
-        build_encoder(load_config(**{'skills_only_memory': dict(
-            retrieval_mode='embedding', embedding_model_path='mug/none')}))
+        build_encoder(RetrievalConfig(mode='embedding', encoder='mug/none'), ModelConfig())

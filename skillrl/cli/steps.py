@@ -303,7 +303,7 @@ def _announce_evolution(teacher, config):
     "Say what the evolution rounds of `rl` may cost"
     from skillrl.training.builders import announce_rounds
     from skillrl.training.phases import evolves
-    if evolves(config):
+    if evolves(config.evolution, config.retrieval):
         c = config.evolution
         rounds = config.rl.iterations//c.validation_interval
         announce_rounds(None, teacher, rounds, c.val_tasks, config)

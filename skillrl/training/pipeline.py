@@ -192,7 +192,7 @@ def distill(p:Pipeline)->None:
         played = p.played(suite, 'collect')
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
-        if on_probation(p.config) and p.config.rl.iterations:
+        if on_probation(p.config.evolution, p.config.retrieval) and p.config.rl.iterations:
             p.save_bank(suite, put_on_probation(bank))
 
 # %% ../../nbs/11_training.pipeline.ipynb #c3373b6a
@@ -244,7 +244,7 @@ def evolve_suite(self:Pipeline,
     past = {t.id for t in seen}
     evidence = [t for t in self.played(suite) if t.id not in past]
     games = round_games(suite, self.config, number, evidence)
-    if on_probation(self.config):
+    if on_probation(self.config.evolution, self.config.retrieval):
         games = replace(games, seen=list(seen), elsewhere=_elsewhere(measured, suite.name))
     bank, record = evolve_on(self.bank(suite), suite, policy, self.config, games, self.teacher, number)
     self.run.log('evolution').append([record])
@@ -261,7 +261,7 @@ def policy(self:Pipeline,
     name = self.run.folders['policy' if trained else 'reference']
     if self.config.model.engine_api_base:
         return _on_engine(self, name)
-    return load_policy(self.run.path/name, build_placement(self.config))
+    return load_policy(self.run.path/name, build_placement(self.config.model))
 
 def _on_engine(p, name):
     "The policy on the engine, which has room for few adapters: each folder is asked for once"
@@ -281,7 +281,7 @@ def _trainer(p):
     if 'policy' not in folders:
         return GRPOTrainer(start, c.rl)
     if c.rl.adapter == 'none':
-        policy = TrainablePolicy.load(last, build_placement(c))
+        policy = TrainablePolicy.load(last, build_placement(c.model))
         return GRPOTrainer(policy, c.rl, start.frozen_copy())
     trainer = GRPOTrainer(start, c.rl)
     trainer.policy.restore(last)
@@ -306,7 +306,7 @@ def _announce_rounds(p, rounds):
 def rl(p:Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
     n, every = p.config.rl.iterations, p.config.evolution.validation_interval
-    if evolves(p.config):
+    if evolves(p.config.evolution, p.config.retrieval):
         _announce_rounds(p, n//every*len(p.train))
     def keep(iteration:Iteration)->None:
         for suite, t in iteration.played:
@@ -327,7 +327,7 @@ def rl(p:Pipeline)->None:
 # %% ../../nbs/11_training.pipeline.ipynb #e757b09a
 def evolve(p:Pipeline)->None:
     "Evolution rounds in all test suites, with the weights as they are"
-    rounds = p.config.evolution.test_rounds if evolves(p.config) else 0
+    rounds = p.config.evolution.test_rounds if evolves(p.config.evolution, p.config.retrieval) else 0
     every = max(1, p.config.evolution.validation_interval)
     first = p.config.rl.iterations//every # Round with unused games
     tries = 1 if p.config.rl.iterations else TRIES # Without GRPO nobody else has tried anything
@@ -336,7 +336,7 @@ def evolve(p:Pipeline)->None:
     for number in p.steps('evolve', range(first, first + rounds)):
         policy, measured = p.policy('after'), p.measured()
         seen = {}
-        if on_probation(p.config):
+        if on_probation(p.config.evolution, p.config.retrieval):
             banks = {s.name: p.bank(s) for s in p.test}
             seen = play_trials(policy, p.test, banks, p.config, number, tries, p.played)
         for suite in p.test:
@@ -357,7 +357,7 @@ def conditions(
     left_out = []
     if suites < 3:
         left_out.append('wrong')
-    if not evolves(config):
+    if not evolves(config.evolution, config.retrieval):
         left_out.append('evolved')
     return [c for c in CONDITIONS if not any(word in c[1] for word in left_out)]
 

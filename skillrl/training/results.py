@@ -108,7 +108,7 @@ def describe_changes(
     sft, *log = metrics
     rl = _difference_by_split(results, 'before, bank', 'after, bank', test)
     said = [_describe_sft(sft), f'After {counted(len(log), "iteration")} of GRPO {rl}']
-    if not evolves(config):
+    if not evolves(config.evolution, config.retrieval):
         return [*said, 'Evolution was switched off, so every bank is as it was distilled']
     if train[0] is not test[0]:
         said.append(f'Evolution of the banks to train with: {describe_evolution(records, train)}')

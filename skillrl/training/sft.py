@@ -241,10 +241,10 @@ def fine_tune_adapter(
 )->tuple[Policy, list[float]]: # With the loss at each step; ValueError without rows
     "The policy of a run with an adapter that SFT trained, merged if RL is to move all weights"
     from skillrl.training.builders import build_lora_options, build_placement, starting_weights
-    c, base = config.sft, starting_weights(config)
+    c, base = config.sft, starting_weights(config.model, config.env)
     options = AdapterOptions(steps, c.learning_rate, c.batch_size, seed=config.seed,
-                             threads=config.model.threads, lora=build_lora_options(config),
-                             placement=build_placement(config))
+                             threads=config.model.threads, lora=build_lora_options(config.rl, config.sft),
+                             placement=build_placement(config.model))
     with TemporaryDirectory() as tmp:
         policy, losses = adapter_sft(rows, base, load_tokenizer(base), f'{tmp}/adapter', options)
         if config.rl.adapter == 'none':
