@@ -6,7 +6,7 @@
 __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_engine_policy',
            'build_local_policy', 'build_policy', 'build_lora_options', 'build_rl_policy', 'build_client',
            'build_teacher', 'announce', 'announce_play', 'announce_teacher', 'distill_questions', 'announce_rounds',
-           'build_encoder', 'reads_like_shipped', 'skill_form', 'build_retriever', 'build_episodes', 'rollout_limits',
+           'build_encoder', 'reads_like_shipped', 'build_retriever', 'build_episodes', 'rollout_limits',
            'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
@@ -18,7 +18,7 @@ from typing import Any
 from ..agent.episode import Episode, rollout
 from ..agent.prompt import Limits
 from ..agent.contract import ChatPolicy
-from ..core.config import SkillRLConfig
+from ..core.config import EnvConfig, ModelConfig, RetrievalConfig, RLConfig, SFTConfig, SkillRLConfig
 from ..envs.base import seeded, world
 from ..llm.models import find_model
 from ..core.options import is_azure
@@ -30,20 +30,21 @@ from ..core.store import data_path, JsonlLog, read_json, require_writable
 from ..core.trajectory import Trajectory
 
 # %% ../../nbs/610_training.builders.ipynb #5f25abb8
-def shipped_weights(config:SkillRLConfig)->Path: # Its world's
+def shipped_weights(env:EnvConfig)->Path: # Its world's
     "Folder of the policy that this library ships for a run"
-    return data_path(world(config.env.name).weights)
+    return data_path(world(env.name).weights)
 
-def starting_weights(config:SkillRLConfig)->str: # FileNotFoundError for a model that must be fetched first
+def starting_weights(
+    model:ModelConfig,
+    env:EnvConfig,
+)->str: # FileNotFoundError for a model that must be fetched first
     "Folder or name of the policy that a run starts from"
-    checkpoint = config.model.checkpoint
-    return find_model(checkpoint) if checkpoint else str(shipped_weights(config))
+    return find_model(model.checkpoint) if model.checkpoint else str(shipped_weights(env))
 
-def build_placement(config:SkillRLConfig)->Any: # A `Placement`
+def build_placement(model:ModelConfig)->Any: # A `Placement`
     "Where and how precisely a run's weights compute"
     from skillrl.llm.placement import Placement
-    m = config.model
-    return Placement(m.device, 'auto', m.gradient_checkpointing)
+    return Placement(model.device, 'auto', model.gradient_checkpointing)
 
 @cache
 def _engine(url, key):
@@ -58,7 +59,7 @@ def build_engine_policy(
     "An adapter on the Tinker server that the config names"
     from skillrl.training.tinker import TinkerPolicy
     m = config.model
-    start = folder or starting_weights(config)
+    start = folder or starting_weights(config.model, config.env)
     service = _engine(m.engine_api_base, m.engine_api_key)
     return TinkerPolicy.open(service, start, m.engine_losses == 'mean', config.rl.adapter_rank)
 
@@ -69,9 +70,9 @@ def build_local_policy(config:SkillRLConfig)->Any: # A `Policy`; FileNotFoundErr
     from skillrl.training.tinker import require_here
     if config.model.engine_api_base:
         return build_engine_policy(config)
-    folder = starting_weights(config)
+    folder = starting_weights(config.model, config.env)
     require_here(folder)
-    return load_policy(folder, build_placement(config))
+    return load_policy(folder, build_placement(config.model))
 
 def build_policy(
     config:SkillRLConfig,
@@ -85,12 +86,11 @@ def build_policy(
     return ChatPolicy(_build_chat(config.model, 'policy', folder, ledger, fresh))
 
 # %% ../../nbs/610_training.builders.ipynb #b1c0e013
-def build_lora_options(config:SkillRLConfig)->Any: # `LoraOptions`
+def build_lora_options(rl:RLConfig, sft:SFTConfig)->Any: # `LoraOptions`
     "The shape of a run's adapter, which SFT and RL share"
     from skillrl.llm.adapter import LoraOptions
-    c = config.rl
-    rounded = 'qlora' in (c.adapter, config.sft.method)
-    return LoraOptions(c.adapter_rank, 4 if rounded else 0)
+    rounded = 'qlora' in (rl.adapter, sft.method)
+    return LoraOptions(rl.adapter_rank, 4 if rounded else 0)
 
 def build_rl_policy(
     config:SkillRLConfig,
@@ -98,13 +98,14 @@ def build_rl_policy(
 )->Any: # A `Policy`; ValueError if it has an adapter that the config does not ask for
     "The policy that RL moves"
     from skillrl.llm.adapter import is_adapter, load_policy, new_adapter
-    folder, c = folder or starting_weights(config), config.rl
+    folder, c = folder or starting_weights(config.model, config.env), config.rl
     if is_adapter(folder) and c.adapter == 'none' and c.iterations:
         raise ValueError(f'{folder} holds an adapter and rl.adapter is none, so RL would move all weights: '
                          'set rl.adapter to lora or qlora, or merge it with skillrl export --format merged')
     if c.adapter == 'none' or is_adapter(folder):
-        return load_policy(folder, build_placement(config))
-    return new_adapter(folder, build_lora_options(config), config.seed, build_placement(config))
+        return load_policy(folder, build_placement(config.model))
+    options = build_lora_options(c, config.sft)
+    return new_adapter(folder, options, config.seed, build_placement(config.model))
 
 # %% ../../nbs/610_training.builders.ipynb #42959169
 _AZURE_VERSION = '2024-12-01-preview' # Of its protocol
@@ -255,13 +256,15 @@ def announce_rounds(
     return '\n'.join(filter(None, said))
 
 # %% ../../nbs/610_training.builders.ipynb #d3025c96
-def build_encoder(config:SkillRLConfig)->Any: # None for the retriever's own
+def build_encoder(
+    retrieval:RetrievalConfig,
+    model:ModelConfig, # Where its service is
+)->Any: # None for the retriever's own
     "The encoder of embedding mode"
-    c, m = config.retrieval, config.model
-    if c.mode!='embedding' or c.encoder=='tfidf':
+    if retrieval.mode!='embedding' or retrieval.encoder=='tfidf':
         return None
-    address, key = m.embedding_api_base or None, m.embedding_api_key or None
-    return _build_encoder(c.encoder, m.embedding_model_id, address, key)
+    address, key = model.embedding_api_base or None, model.embedding_api_key or None
+    return _build_encoder(retrieval.encoder, model.embedding_model_id, address, key)
 
 @cache
 def _build_encoder(name, model, address, key):
@@ -275,19 +278,20 @@ def _build_encoder(name, model, address, key):
     return CachedEncoder(encoder, Path(caches)/'skillrl'/'vectors')
 
 # %% ../../nbs/610_training.builders.ipynb #8eca38fe
-def reads_like_shipped(config:SkillRLConfig)->bool: # FileNotFoundError for a model that must be fetched first
+def reads_like_shipped(model:ModelConfig, env:EnvConfig)->bool: # FileNotFoundError if it must be fetched
     "Does the run's checkpoint read the words of the shipped policy, and no others?"
-    files = [Path(folder)/'tokenizer.json' for folder in (starting_weights(config), shipped_weights(config))]
+    folders = starting_weights(model, env), shipped_weights(env)
+    files = [Path(folder)/'tokenizer.json' for folder in folders]
     return files[0].is_file() and files[0].read_bytes() == files[1].read_bytes()
 
-def skill_form(config:SkillRLConfig)->str: # 'principle', 'full' or 'official'
-    "How much of each skill a prompt shows"
+def _skill_form(config):
+    "How much of each skill a prompt shows: 'principle', 'full' or 'official'"
     if config.agent.prompt == 'official':
         return 'official'
     m = config.model
     if m.policy_model_id:
         return 'full'
-    return 'full' if m.checkpoint and not reads_like_shipped(config) else 'principle'
+    return 'full' if m.checkpoint and not reads_like_shipped(m, config.env) else 'principle'
 
 SKILL_CHARS = 4_000 # Room for skills in a prompt; the published code knows no limit
 
@@ -303,7 +307,7 @@ def build_retriever(
                   threshold=c.similarity_threshold,
                   prompt_chars=None if c.mode == 'official' else SKILL_CHARS)
     router = getattr(world(config.env.name), 'router', None)
-    encoder, form = build_encoder(config), skill_form(config)
+    encoder, form = build_encoder(config.retrieval, config.model), _skill_form(config)
     mode = 'lexical' if c.mode == 'trajectories' else c.mode
     return Retriever(bank, mode, router=router, encoder=encoder, show=form, **limits)
 

@@ -10,7 +10,7 @@ __all__ = ['DEVICES', 'Shape', 'shape_from', 'shape_of', 'Held', 'adapter_parame
 from dataclasses import dataclass, replace
 from pathlib import Path
 from ..agent.prompt import Limits
-from ..core.config import SkillRLConfig
+from ..core.config import ModelConfig, RLConfig, SFTConfig
 from ..llm.models import find_model
 from ..core.store import read_json
 
@@ -100,9 +100,8 @@ def _weight_bytes(shape, held):
     return shape.matrices*_BYTES[held.weights] + rest*wide
 
 # %% ../../nbs/617_training.costs.ipynb #0ba4c725
-def held_by(config:SkillRLConfig, gpu:bool=False)->Held:
-    "How a run with `config` holds its weights"
-    rl, model = config.rl, config.model
+def held_by(rl:RLConfig, model:ModelConfig, gpu:bool=False)->Held:
+    "How a run holds its weights"
     computes = 'bfloat16' if gpu else 'float32'
     weights = dict(none='float32', lora=computes, qlora='nf4')[rl.adapter]
     return Held(weights, rl.adapter_rank*(rl.adapter != 'none'), computes, model.gradient_checkpointing, gpu)
@@ -149,16 +148,16 @@ def _learn_bytes(shape, held, batch):
 _PLAY_TOKENS = 65_536 # Of prompts and replies side by side
 _MOST_ROWS = 64       # Side by side
 
-def at_once(config:SkillRLConfig, lengths:Batch)->tuple[Batch, Batch]:
+def at_once(rl:RLConfig, sft:SFTConfig, lengths:Batch)->tuple[Batch, Batch]:
     "So many rows of `lengths` as are in a forward and backward pass, and as are written side by side"
-    learns, plays = config.rl.micro_batch_tokens//lengths.length, _PLAY_TOKENS//lengths.length
-    most = max(config.rl.minibatch, config.sft.batch_size) # In one step of the optimizer
+    learns, plays = rl.micro_batch_tokens//lengths.length, _PLAY_TOKENS//lengths.length
+    most = max(rl.minibatch, sft.batch_size) # In one step of the optimizer
     rows = min(learns, _MOST_ROWS, most), min(plays, _MOST_ROWS)
     return tuple(replace(lengths, rows=max(1, n)) for n in rows)
 
-def fitting_lengths(config:SkillRLConfig, positions:int)->Batch: # Of one row
+def fitting_lengths(model:ModelConfig, positions:int)->Batch: # Of one row
     "What of the settings a policy with weights and so many positions has room for"
-    limits = Limits(config.model.max_new_tokens or None, config.model.max_prompt_tokens).within(positions)
+    limits = Limits(model.max_new_tokens or None, model.max_prompt_tokens).within(positions)
     return Batch(1, limits.max_prompt_tokens, limits.max_new_tokens)
 
 # %% ../../nbs/617_training.costs.ipynb #227fc32d

@@ -20,7 +20,7 @@ from ..agent.contract import demonstrated
 from .builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
                               derive_seed, play_episodes, rollout_limits)
 from .evaluate import evaluate
-from ..core.config import SkillRLConfig
+from ..core.config import EvolutionConfig, RetrievalConfig, SkillRLConfig
 from ..core.gate import paired_scores
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
@@ -175,13 +175,13 @@ def _require_whole(checkpoint):
                          'with skillrl export --format merged, or set sft.method to none')
 
 # %% ../../nbs/615_training.phases.ipynb #30d0778a
-def evolves(config:SkillRLConfig)->bool:
+def evolves(evolution:EvolutionConfig, retrieval:RetrievalConfig)->bool:
     "Do banks change while the policy learns?"
-    return config.evolution.validation_interval > 0 and config.retrieval.mode != 'trajectories'
+    return evolution.validation_interval > 0 and retrieval.mode != 'trajectories'
 
-def on_probation(config:SkillRLConfig)->bool:
+def on_probation(evolution:EvolutionConfig, retrieval:RetrievalConfig)->bool:
     "Is every new skill on probation until trials say that it helps?"
-    return evolves(config) and config.evolution.gate == 'probation'
+    return evolves(evolution, retrieval) and evolution.gate == 'probation'
 
 # %% ../../nbs/615_training.phases.ipynb #2a327718
 _SHARE = .1 # Of the groups: those in which a proven skill is on trial again
@@ -196,7 +196,7 @@ def trial_group(
     max_steps:int|None=None, # Actions allowed; `env.max_steps` if left out
 )->list[Episode]: # Unplayed
     "One group of tries of a game, as a trial of what the bank would show"
-    if bank is None or not on_probation(config):
+    if bank is None or not on_probation(config.evolution, config.retrieval):
         return build_episodes(suite, [game]*size, bank, config, max_steps)
     episodes = build_episodes(suite, [game]*size, None, config, max_steps)
     retriever = build_retriever(on_trial(bank), config)
@@ -259,7 +259,7 @@ def round_games(
     "The games of one evolution round"
     c = config.evolution
     held_out = {g.id for split in suite.tests for g in suite.games(split, config.env.test_tasks)}
-    if on_probation(config):
+    if on_probation(config.evolution, config.retrieval):
         return RoundGames([], evidence=evidence, held_out=held_out)
     sizes = dict(val=c.val_tasks, gate=8*c.gate_tasks, report=c.val_tasks)
     games = [next_games(suite, split, n, number) for split, n in sizes.items()]
@@ -374,7 +374,7 @@ def rl_iterations(
         iteration = Iteration(i, log, played)
         if keep:
             keep(iteration)
-        if evolves(config) and (i+1) % every == 0:
+        if evolves(config.evolution, config.retrieval) and (i+1) % every == 0:
             start_round(trainer.policy, (i+1)//every - 1)
         yield iteration
 
@@ -398,7 +398,7 @@ def train_in_suite(
         seen.extend(t for _, t in iteration.played)
     def start_round(policy:Any, number:int)->None:
         games = round_games(suite, config, number, evidence)
-        if on_probation(config):
+        if on_probation(config.evolution, config.retrieval):
             games = replace(games, seen=list(seen))
         seen.clear()
         rounds.append(evolve_on(bank_now(suite), suite, policy, config, games, teacher, number))
@@ -479,7 +479,7 @@ def change_of(
     number:int=0,  # Of the round, from 0
 )->Change:
     "What games that no round learns from say of a change"
-    split = 'gate' if on_probation(config) else 'report'
+    split = 'gate' if on_probation(config.evolution, config.retrieval) else 'report'
     return _measure_change(bank, new, suite, next_games(suite, split, PAIRS, number), policy, config)
 
 # %% ../../nbs/615_training.phases.ipynb #30e7989a
@@ -494,7 +494,7 @@ def evolve_bank(
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite, with games of its own"
     games = round_games(suite, config, number, evidence)
-    if on_probation(config):
+    if on_probation(config.evolution, config.retrieval):
         seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
         games = replace(games, seen=seen)
     new, record = evolve_on(bank, suite, policy, config, games, teacher, number)
