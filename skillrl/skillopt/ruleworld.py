@@ -155,6 +155,23 @@ def _advise(rng, skill, questions, quality=.6, lines=3):
             out.append(f'- Hurry {rng.randrange(10**6)}.')
     return out
 
+# %% ../../nbs/708_skillopt.ruleworld.ipynb #bb2d5461
+def _analyse(o, rng, user):
+    "The edits that an analyst would make, no more than `user` allows"
+    before, *tasks = re.split(r'(?=Invoice \d+ needs)', user)
+    skill = re.search(r'## current skill(.*?)\n## ', user, re.S | re.I)
+    budget = re.search(r'at most (\d+)', user, re.I)
+    lines = min(o.lines, int(budget[1])) if budget else o.lines
+    contents = _advise(rng, skill[1] if skill else before, tasks, o.quality, lines)
+    edits = [dict(op='append', content=line) for line in contents]
+    return dict(reasoning='simulated', edits=edits)
+
+def _rank(o, rng, user):
+    n = len(set(re.findall(r'^\[(\d+)\]', user, re.M)))
+    return dict(reasoning='simulated', selected_indices=rng.sample(range(n), n))
+
+_REPLIES = dict(analyst=_analyse, ranking=_rank)
+
 # %% ../../nbs/708_skillopt.ruleworld.ipynb #fbad5cf5
 class RuleOptimizer:
     "A simulated optimizer, with the `chat` of a client"
@@ -182,20 +199,3 @@ class RuleOptimizer:
         answer = _REPLIES[stage](self, random.Random(key), user) if stage in _REPLIES else {}
         text = json.dumps(answer)
         return text, _usage(user, text)
-
-# %% ../../nbs/708_skillopt.ruleworld.ipynb #bb2d5461
-def _analyse(o, rng, user):
-    "The edits that an analyst would make, no more than `user` allows"
-    before, *tasks = re.split(r'(?=Invoice \d+ needs)', user)
-    skill = re.search(r'## current skill(.*?)\n## ', user, re.S | re.I)
-    budget = re.search(r'at most (\d+)', user, re.I)
-    lines = min(o.lines, int(budget[1])) if budget else o.lines
-    contents = _advise(rng, skill[1] if skill else before, tasks, o.quality, lines)
-    edits = [dict(op='append', content=line) for line in contents]
-    return dict(reasoning='simulated', edits=edits)
-
-def _rank(o, rng, user):
-    n = len(set(re.findall(r'^\[(\d+)\]', user, re.M)))
-    return dict(reasoning='simulated', selected_indices=rng.sample(range(n), n))
-
-_REPLIES = dict(analyst=_analyse, ranking=_rank)
