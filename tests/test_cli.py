@@ -396,9 +396,9 @@ def test_the_page_of_a_run_is_reachable_from_this_machine_only(forms):
 
 
 def test_one_role_is_given_to_one_only(forms, capsys):
-    assert '--teacher and --teacher-command are both given' in sentence(capsys, 'optimize', '--questions', 'forms.jsonl',
-                                              '--policy-command', 'cat', '--teacher', 'a',
-                                              '--teacher-command', 'cat')
+    asked = sentence(capsys, 'optimize', '--questions', 'forms.jsonl', '--policy-command', 'cat',
+                     '--teacher', 'a', '--teacher-command', 'cat')
+    assert '--teacher and --teacher-command are both given' in asked
     assert 'no such program' in sentence(capsys, 'optimize', '--questions', 'forms.jsonl',
                                          '--policy-command', 'no-such-agent', '--teacher-command', 'cat')
 
