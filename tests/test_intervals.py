@@ -51,7 +51,7 @@ def test_every_report_tells_the_same_paired_interval():
     from skillrl.core.stats import paired_interval
     for wins, losses, n in ((0, 0, 12), (5, 1, 12), (12, 0, 12), (3, 9, 30)):
         same = [0]*(n - wins - losses)
-        gain = report.gain(dict(items=[0] * wins + [1] * losses + same),
+        gain = report._gain(dict(items=[0] * wins + [1] * losses + same),
                            dict(items=[1] * wins + [0] * losses + same))
         assert tuple(gain['interval']) == difference(wins, losses, n) == paired_interval(wins, losses, n)
 
@@ -62,7 +62,7 @@ def test_the_gain_of_fractional_scores_holds_the_truth(n):
     for _ in range(200):
         before = [rng.choice([.3, .5, .7]) for _ in range(n)]
         after = [b + .3 if rng.random() < .9 else 0. for b in before] # The mean gain is .9*.3 - .1*.5 = .22
-        spans.append(report.gain(dict(items=before), dict(items=after))['interval'])
+        spans.append(report._gain(dict(items=before), dict(items=after))['interval'])
     assert sum(low <= .22 <= high for low, high in spans)/200 >= .95
 
 T = {1: 12.7062, 2: 4.3027, 4: 2.7764, 9: 2.2622, 10: 2.2281, 11: 2.2010, 14: 2.1448, 19: 2.0930,
