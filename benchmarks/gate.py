@@ -19,13 +19,13 @@ from skillrl.training.evaluate import over_seeds
 from skillrl.core.stats import wilson
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import RoundGames, evolve, try_all
-from skillrl.skills.trials import Trial, consider
+from skillrl.skills.trials import ALPHA, Trial, consider
 from skillrl.skills.retrieval import Retrieved
 from skillrl.core.tables import Table
 from skillrl.core.trajectory import Step, Trajectory
 
 DEFAULT, MARGIN = EvolutionConfig(gate='sign'), .1
-ALPHA, LIMITS = DEFAULT.alpha, sorted({DEFAULT.gate_tasks, 64})
+LIMITS = sorted({DEFAULT.gate_tasks, 64})
 
 class ByCategory:
     "A retriever that shows every skill where it belongs, and a `wide` one everywhere, where it fits worse"
