@@ -5,7 +5,6 @@ import pytest
 from skillrl.training import evaluate
 from skillrl.skillopt import summary as report
 from skillrl.core.gate import bound_of_wins, paired_differences, paired_scores
-from skillrl.core.gate import bound_of_wins, paired_differences
 from skillrl.core.stats import paired_bound
 from skillrl.core.trajectory import Trajectory
 

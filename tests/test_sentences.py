@@ -1,0 +1,103 @@
+"Is every number in a sentence measured? It stands in the page's code or outputs, or in a data file it names."
+import json, re
+from functools import cache
+from pathlib import Path
+import pytest
+
+root = Path(__file__).parent.parent
+PAGES = sorted((root/'nbs').glob('*.ipynb'))
+NUMBER = re.compile(r'(?<![\w.,/#-])(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?![\w/]|[.,]\d)')
+
+# What is counted on fingers or common to all pages: the paper's 95 %, the weights of the base that ships
+CONSTANTS = {str(n) for n in [*range(13), 100, 1000]} | {'.5', '.95', '95', '145,216'}
+
+# page → numbers of the literature, of other programs, or of data that no clone holds
+ELSEWHERE = {
+    '01_core.config': '4,096 768 5,000 700 256 15',         # Settings of four published systems
+    '05_skills.retrieval': '3,851 4,475 3,849 4,262 2,514 35', # Blocks of the official banks
+    '210_core.store': '20',                                 # kB of a row, which the code writes as bytes
+    '262_core.tracking': '32',                              # Bits of TensorBoard's numbers
+    '270_core.formats': '619',                              # Memories of the official repository
+    '334_llm.placement': '1.008 1.002 1,024',               # Arithmetic of bfloat16, a default of oneDNN
+    '340_llm.local': '150,000',                             # Words of a usual vocabulary
+    '344_llm.adapter': '140',                               # 5 times 28 GB
+    '346_llm.models': '200 50',                             # Official games, their steps
+    '435_skills.skill_text': '64',                          # agentskills' rule
+    '549_envs.search.corpus': '21',                         # Million passages of Search-R1
+    '565_envs.bm25': '33',                                  # Stop words of Lucene
+    '569_envs.alfworld.scene': '223 190 222',               # Official memories
+    '571_envs.alfworld.notes': '2,000',                     # Twice the thousand of the code
+    '580_envs.search.retrieve': '21',                       # Million passages of Search-R1
+    '583_envs.webshop.catalogue': '192',                    # Processes of the original
+    '584_envs.webshop.goals': '100,000 800,000 200 161 92', # The original's catalogue, goals and requests
+    '586_envs.webshop.pages': '30',                         # ms of the original
+    '591_envs.alfworld.world': '4,613 48 200 420',          # `.ci/differential`, official games
+    '603_agent.prompt': '100,000 404 72',                   # Published by others; a long line
+    '617_training.costs': '256 334',                        # Arithmetic of NF4; a page
+    '619_training.plan': '128 24,000',                      # The paper's episodes; characters of a question
+    '710_skillopt.question_files': '1.2 37',                # An example of a dialogue
+    '757_skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
+    '823_viewers.bank_view': '0.83',                        # Read off the plot
+    '905_your_own_world': '600',                            # Words of the shipped tokenizer
+    'index': '3,000 140'}                                   # Lines of the loop, official games
+
+YEAR = r'\b(?:19|20)\d\d\b'
+QUOTED = r'```.*?```', r'`[^`]*`', r'\$\$.*?\$\$', r'\$[^$]*\$'
+PLACE = r'(?:section|equation|table|figure|pages?|version|Python|seed) [\d.]+'
+
+def numbers_in(text):
+    return [m[0] for m in NUMBER.finditer(text) if m[0]]
+
+def plain(text):
+    "`text` without code, links, formulas, addresses and sections of papers"
+    for pattern in (YEAR, *QUOTED, r'\]\([^)]*\)', r'https?://\S+', r'arXiv[: ]\S+', PLACE):
+        text = re.sub(pattern, ' ', text, flags=re.S | re.I)
+    return text
+
+def texts_of(cell):
+    "Source and outputs of a code cell, pictures left out"
+    yield ''.join(cell['source'])
+    for output in cell['outputs']:
+        yield ''.join(output.get('text', []))
+        for kind, text in output.get('data', {}).items():
+            if not kind.startswith('image'):
+                yield ''.join(text)
+
+@cache
+def data_text(name):
+    path = root/'data'/name
+    return path.read_text(encoding='utf-8') if path.is_file() else ''
+
+def known(page):
+    "All numbers that the page's code, outputs and data files hold"
+    text = '\n'.join(t for c in page['cells'] if c['cell_type'] == 'code' for t in texts_of(c))
+    text += '\n'.join(data_text(name) for name in set(re.findall(r'\w+\.json', text)))
+    sources = '\n'.join(''.join(c['source']) for c in page['cells'])
+    text += '\n'.join(re.findall(r'`[^`]*`|\$[^$]*\$', sources))
+    return {float(m.replace(',', '').replace('_', '')) for m in re.findall(r'\d[\d,_]*\.?\d*|\.\d+', text)}
+
+def told(number, values):
+    "Is `number` one of `values`, rounded as it is, or a share written as a percentage?"
+    digits = len(number.partition('.')[2])
+    n = float(number.replace(',', ''))
+    half = .5*10**-digits + 1e-9
+    return any(abs(v - n) <= half or abs(100*v - n) <= .5 and v < 1 for v in values)
+
+def untold(page):
+    values = known(page)
+    for cell in page['cells']:
+        if cell['cell_type'] == 'markdown':
+            for number in numbers_in(plain(''.join(cell['source']))):
+                if number not in CONSTANTS and not told(number, values):
+                    yield number
+
+@pytest.mark.parametrize('path', PAGES, ids=lambda path: path.stem)
+def test_every_number_in_a_sentence_is_on_its_page(path):
+    found = [*untold(json.loads(path.read_text(encoding='utf-8')))]
+    assert [n for n in found if n not in ELSEWHERE.get(path.stem, '').split()] == []
+
+def test_an_exception_that_no_page_needs_goes():
+    "Nothing is excepted that its page shows by now"
+    pages = {path.stem: {*untold(json.loads(path.read_text(encoding='utf-8')))} for path in PAGES}
+    spare = {stem: {*numbers.split()} - pages.get(stem, set()) for stem, numbers in ELSEWHERE.items()}
+    assert {stem: numbers for stem, numbers in spare.items() if numbers} == {}
