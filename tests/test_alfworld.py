@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 import pytest
 from skillrl.envs.alfworld.engine import AlfworldEnv, Engine
-from skillrl.envs.alfworld.files import Unsolvable, find_games, load_game, load_games, oracle
+from skillrl.envs.alfworld.files import Unsolvable, find_games, load_game, _load_games, oracle
 from skillrl.envs.alfworld.scene import CATEGORIES, Game, Goal, Scene, build_scene
 
 ROOT = Path(__file__).parents[1]
@@ -581,7 +581,7 @@ def test_files_that_the_original_skips_are_skipped(tmp_path):
         (tmp_path/'train'/name/'trial_1').mkdir(parents=True)
         (tmp_path/'train'/name/'trial_1'/'game.json').write_text(json.dumps(GOOD))
     assert [p.parts[-3] for p in find_games(tmp_path)] == ['pick-Egg-None-Safe-1']
-    assert len(load_games(tmp_path)) == 1
+    assert len(_load_games(tmp_path)) == 1
 
 # ---- where the material is ----
 
@@ -598,7 +598,7 @@ def test_official_games():
     folder = os.environ.get('ALFWORLD_DATA')
     if not folder:
         pytest.skip('ALFWORLD_DATA is not set')
-    games = load_games(folder)
+    games = _load_games(folder)
     assert games and {g.category for g in games} <= CATEGORIES.keys()
     for style in ('move', 'put'):
         env = AlfworldEnv(games, style)

@@ -23,7 +23,7 @@ SMALL = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1,
 def keys(tmp_path, monkeypatch):
     """Keys within reach, settings of the user's own that name nothing, an empty folder to stand in,
     and no wait before an address that answers nobody is tried again"""
-    monkeypatch.setattr('skillrl.llm.service.retry_wait', lambda *_: 0)
+    monkeypatch.setattr('skillrl.llm.service._retry_wait', lambda *_: 0)
     monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'none'))
     monkeypatch.delenv('OPENAI_BASE_URL', raising=False)
     for who in KEYS:

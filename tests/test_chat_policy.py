@@ -257,7 +257,7 @@ def test_room_for_skills_counts_what_is_shown():
 
 def test_demonstrations_show_skills_as_the_rollouts_do():
     "One builder for SFT, RL and evaluation"
-    from skillrl.training.phases import demonstrations, sft_rows
+    from skillrl.training.phases import demonstrations, _sft_rows
     from skillrl.training.builders import build_retriever
     c = SkillRLConfig().merged({'sft.games': 1, 'agent.history_length': 2})
     suite = suites(c.env)[0][0]
@@ -269,7 +269,7 @@ def test_demonstrations_show_skills_as_the_rollouts_do():
     for s in t.steps:
         prompts.append(e.messages())
         e.act(s.action)
-    told = sft_rows(t, build_retriever(BANK, c), ['t']*len(t), c)
+    told = _sft_rows(t, build_retriever(BANK, c), ['t']*len(t), c)
     assert [r['prompt'] for r in told] == [p for p, s in zip(prompts, t.steps) if s.ok] and told
 
 # ---- the official prompt and parser ----

@@ -200,7 +200,7 @@ def reads(monkeypatch):
 @pytest.mark.parametrize('name', LINES)
 def test_every_flag_that_is_offered_is_used(here, capsys, reads, name):
     "A flag is read by its command, and where it is a setting the setting is read as well"
-    from skillrl.cli.flags import FLAGS
+    from skillrl.cli.flags import _FLAGS
 
     if name == 'distill':
         assert main(['collect', '--episodes', '12', '--output', 't.json']) == 0
@@ -214,7 +214,7 @@ def test_every_flag_that_is_offered_is_used(here, capsys, reads, name):
     # Read with --questions or --teacher, see test_cli_optimize and test_replies_again
     by_other = {'optimize': {'split'}, 'sft': {'fresh'}}.get(name, set())
     unused = {
-        f for f in own & FLAGS.keys() if FLAGS[f] not in reads and '.' in FLAGS[f] and name != 'optimize'
+        f for f in own & _FLAGS.keys() if _FLAGS[f] not in reads and '.' in _FLAGS[f] and name != 'optimize'
     }
     # Read when a model or a server is named, see test_services and test_pipeline
     when_named = {'policy_url', 'teacher_url', 'teacher', 'policy_model', 'url'}

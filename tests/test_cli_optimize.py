@@ -8,7 +8,7 @@ from faults import FaultServer, error, said
 from skillrl.cli.main import main, parser
 from skillrl.core.config import SkillRLConfig
 from skillrl.skillopt.settings import SkillOptConfig
-from skillrl.cli.jobs import opt_settings
+from skillrl.cli.jobs import _opt_settings
 from skillrl.skills.bank import SkillBank, version_path
 from skillrl.core.runfolder import RunFolder
 from skillrl.core.store import data_path, read_json
@@ -536,4 +536,4 @@ def test_every_setting_can_be_set():
     for name, v in SkillOptConfig().to_dict().items():
         if name != 'out_root':
             args = parser().parse_args(['optimize', '--set', f'{name}={json.dumps(v)}'])
-            assert getattr(opt_settings(args, 'run'), name) == v
+            assert getattr(_opt_settings(args, 'run'), name) == v

@@ -7,11 +7,11 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.envs.base import world
 from skillrl.llm.tiny import tiny_model, word_tokenizer
-from skillrl.skills.evolution import weak_categories
-from skillrl.core.gate import bound_of_wins, interim_analysis
+from skillrl.skills.evolution import _weak_categories
+from skillrl.core.gate import _bound_of_wins, interim_analysis
 from skillrl.core.stats import wilson
 from skillrl.core.store import to_json
-from skillrl.training.grpo import clipped_objective, token_logps
+from skillrl.training.grpo import _clipped_objective, _token_logps
 from skillrl.training.phases import draw_groups
 from skillrl.training.rl import TrainablePolicy
 
@@ -21,7 +21,7 @@ def objective(ratio, advantage, **options):
     "Clipped objective of one token whose probability changed by `ratio`"
     lp = torch.tensor([[math.log(ratio)]])
     one, adv = torch.ones(1, 1), torch.tensor([advantage])
-    return clipped_objective(lp, 0*one, adv, one, **options).item()
+    return _clipped_objective(lp, 0*one, adv, one, **options).item()
 
 def test_the_clip_range_may_be_wider_above_than_below():
     wide = dict(epsilon=.2, epsilon_high=.5)
@@ -32,7 +32,7 @@ def test_log_probs_are_those_of_the_temperature_they_were_sampled_at():
     logits = torch.tensor([[[1., 3., 0.], [2., 2., 5.]]])
     ids = torch.tensor([[1, 0]])
     expected = torch.stack([(logits[0, 0]/2).log_softmax(-1)[1], (logits[0, 1]/2).log_softmax(-1)[0]])
-    assert_close(token_logps(logits, ids, temperature=2.)[0], expected)
+    assert_close(_token_logps(logits, ids, temperature=2.)[0], expected)
 
 # ---- a policy is its own engine ----
 
@@ -100,15 +100,15 @@ def test_a_game_that_is_in_two_splits_is_refused(folder):
 def test_a_category_is_weak_only_below_the_threshold():
     won = {'heat': (1, 10), 'cool': (3, 10), 'look': (4, 10), 'pick': (9, 10), 'clean': (0, 0)}
     rates = {category: wilson(*counts) for category, counts in won.items()}
-    assert weak_categories(rates, .4) == ['heat', 'cool']
-    assert weak_categories(rates, .2) == ['heat']
+    assert _weak_categories(rates, .4) == ['heat', 'cool']
+    assert _weak_categories(rates, .2) == ['heat']
 
 def test_a_later_analysis_gets_only_the_error_that_is_left():
     pairs = [(0, 1)]*6 + [(1, 1)]*6
     first = interim_analysis(pairs[:6], [], .02, 'bound')
     later = interim_analysis(pairs, [first], .05, 'bound')
     gains = [b - a for a, b in pairs]
-    assert later['bound'] == bound_of_wins(gains, .05 - .02) < bound_of_wins(gains, .05)
+    assert later['bound'] == _bound_of_wins(gains, .05 - .02) < _bound_of_wins(gains, .05)
 
 def test_the_interval_of_a_rate_is_wilsons_at_95_percent():
     share = wilson(8, 10)

@@ -7,8 +7,8 @@ from skillrl.skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.viewers.page import SkillDiff
-from skillrl.viewers.report import _score_in, _step_story, _why, describe_worth, finals, outcome_text
-from skillrl.viewers.report import plot_run, read_run, run_browser, skill_at, skill_diff, write_page
+from skillrl.viewers.report import _score_in, _step_story, _why, _describe_worth, finals, outcome_text
+from skillrl.viewers.report import _plot_run, read_run, _run_browser, _skill_at, _skill_diff, write_page
 
 def train(root, epochs=1, target=None, world=RuleWorld(seed=2, val=60), **kw):
     config = SkillOptConfig(num_epochs=epochs, batch_size=10, minibatch_size=4, workers=1, verbose=False,
@@ -80,10 +80,10 @@ def test_a_hostile_skill_stays_text_in_the_report(tmp_path):
 
 def test_a_hostile_skill_stays_text_elsewhere(tmp_path):
     root = poisoned(tmp_path/'run')
-    assert '\x1b' not in repr(skill_diff(root, 0, 1)) + repr(_step_story(root, 1))
-    out = run_browser(root).children[1]
+    assert '\x1b' not in repr(_skill_diff(root, 0, 1)) + repr(_step_story(root, 1))
+    out = _run_browser(root).children[1]
     assert not {'script', 'img', 'svg'} & set(Tags(out.value).tags)
-    plot_run(root).canvas.draw()
+    _plot_run(root).canvas.draw()
 
 @pytest.mark.parametrize('old,new',
                          [('', ''), ('', 'a'), ('a', ''), ('a\r\nb', 'a\nb'), ('x\n'*5000, 'y\n'*5000),
@@ -112,7 +112,7 @@ def test_the_report_has_what_the_summary_has(root):
 def test_skills_without_snapshots(tmp_path, finished):
     train(tmp_path/'run', save_every_step=False)
     assert not (tmp_path/'run'/'skills').exists()
-    assert [skill_at(tmp_path/'run', n) for n in range(5)] == [skill_at(finished, n) for n in range(5)]
+    assert [_skill_at(tmp_path/'run', n) for n in range(5)] == [_skill_at(finished, n) for n in range(5)]
 
 def test_a_lost_rollout_has_no_score(root):
     p = root/'final_selection_eval'/'results.json'
@@ -127,23 +127,23 @@ def test_words_for_each_end(root):
     v = read_run(root)
     s = v.summary
     told = f'step {s["best_step"]}. It scores {s["best_selection_score"]:.3f} in fresh passes'
-    assert told in describe_worth(v)
-    assert f'the first skill scored {s["baseline_selection_score"]:.3f}' in describe_worth(v)
-    assert f'that of the first skill {s["baseline_test_hard"]:.3f}' in describe_worth(v)
+    assert told in _describe_worth(v)
+    assert f'the first skill scored {s["baseline_selection_score"]:.3f}' in _describe_worth(v)
+    assert f'that of the first skill {s["baseline_test_hard"]:.3f}' in _describe_worth(v)
     v.config['gate_metric'] = 'soft' # The gain is then one of soft scores
-    assert 'Its score there' not in describe_worth(v)
+    assert 'Its score there' not in _describe_worth(v)
     for interval, words in (([.1, .3], 'more than chance'), ([-.1, .3], 'includes 0, so chance may explain'),
                             ([-.3, -.1], 'worse than the first skill')):
         v.summary['test_gain'] = dict(mean=.1, interval=interval)
-        assert words in describe_worth(v)
+        assert words in _describe_worth(v)
     v.summary['test_gain'] = None
-    assert 'in fresh passes' in describe_worth(v) and 'nobody knows what it gained' in describe_worth(v)
+    assert 'in fresh passes' in _describe_worth(v) and 'nobody knows what it gained' in _describe_worth(v)
     v.summary['best_selection_interval'] = None
-    assert 'not measured afresh' in describe_worth(v)
+    assert 'not measured afresh' in _describe_worth(v)
     v.summary['best_step'] = 0
-    assert 'No candidate was accepted' in describe_worth(v)
+    assert 'No candidate was accepted' in _describe_worth(v)
     v.held = True
-    assert 'has not ended' in describe_worth(v)
+    assert 'has not ended' in _describe_worth(v)
 
 def test_no_code_of_a_record_is_shown_to_a_reader(root):
     for name in ('history.json', 'steps/step_0003/step_record.json'):
@@ -190,16 +190,16 @@ def test_a_folder_as_1_0_0_left_it(root):
                       'best_selection_interval', 'best_hash', 'skill_hash'):
                 r.pop(k, None)
         (root/name).write_text(json.dumps(o))
-    assert read_run(root).ended and 'not measured afresh' in describe_worth(read_run(root))
+    assert read_run(root).ended and 'not measured afresh' in _describe_worth(read_run(root))
     assert [n.split(',')[0] for n in finals(root)] == ['selection', 'test', 'test']
-    assert skill_at(root, 4)
+    assert _skill_at(root, 4)
     assert _step_story(root, 1).rows[-1][2]
     assert write_page(root).read_text(encoding='utf-8').count('<h3>Step') == 4
 
 def test_nothing_there(tmp_path):
-    plot_run(tmp_path/'x').canvas.draw()
+    _plot_run(tmp_path/'x').canvas.draw()
     with pytest.raises(FileNotFoundError, match='holds no run'):
         write_page(tmp_path/'x')
     with pytest.raises(ValueError, match='no steps yet'):
-        run_browser(tmp_path/'x')
+        _run_browser(tmp_path/'x')
     assert not (tmp_path/'x').exists()

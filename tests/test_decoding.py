@@ -9,7 +9,7 @@ from skillrl.agent.contract import parse_reply, write_reply
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.base import TextEnv, world
-from skillrl.llm.decoding import ReplyDraft, NextTokens, ReplyForm
+from skillrl.llm.decoding import _ReplyDraft, NextTokens, ReplyForm
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.core.store import data_path
@@ -72,7 +72,7 @@ def babbler(request):
 @pytest.mark.parametrize('room', [24, 40, 60])
 def test_a_policy_that_knows_nothing_keeps_the_contract_with_byte_pairs(babbler, room):
     prompts = [babbler.encode(f'Now: {c}') for c in COMMANDS]*20
-    need = ReplyDraft(babbler.form, COMMANDS, 100).reserve + len(babbler.form.opening)
+    need = _ReplyDraft(babbler.form, COMMANDS, 100).reserve + len(babbler.form.opening)
     replies = written(babbler, prompts, [COMMANDS]*100, max_new_tokens=max(room, need))
     assert all(parse_reply(r.text, COMMANDS).ok for r in replies)
     assert {parse_reply(r.text, COMMANDS).action for r in replies} == set(COMMANDS)
@@ -83,7 +83,7 @@ def test_a_policy_that_knows_nothing_keeps_the_contract_with_byte_pairs(babbler,
                                         ('a < /think>', False), ('</think', False)])
 def test_a_thought_ends_with_its_tag_however_that_is_cut(text, ends):
     tokenizer = byte_pairs()
-    draft = ReplyDraft(ReplyForm(tokenizer, {tokenizer.eos_token_id}), COMMANDS, 200)
+    draft = _ReplyDraft(ReplyForm(tokenizer, {tokenizer.eos_token_id}), COMMANDS, 200)
     for token in [*draft.form.opening, *tokenizer(text)['input_ids']]:
         draft.add(token)
     assert draft.rule.excluded is not ends
@@ -92,7 +92,7 @@ def test_a_thought_ends_with_its_tag_however_that_is_cut(text, ends):
     ('a <action', True), ('a </ACTION', True), ('a </THINK', True), ('a </think', False), ('1 ', False)])
 def test_no_other_tag_is_completed_in_a_thought(begun, ruled_out):
     tokenizer = byte_pairs()
-    draft = ReplyDraft(ReplyForm(tokenizer, {tokenizer.eos_token_id}), COMMANDS, 200)
+    draft = _ReplyDraft(ReplyForm(tokenizer, {tokenizer.eos_token_id}), COMMANDS, 200)
     for token in [*draft.form.opening, *tokenizer(begun)['input_ids']]:
         draft.add(token)
     bracket = tokenizer.convert_tokens_to_ids('>')
@@ -124,7 +124,7 @@ def test_every_reply_is_admissible(shipped, asked, temperature):
     assert all(r.token_ids[-1] in shipped.eos_ids for r in replies)
 
 def test_a_reply_under_way_may_not_end_before_its_command(shipped):
-    draft = ReplyDraft(shipped.form, ['look'], 32)
+    draft = _ReplyDraft(shipped.form, ['look'], 32)
     for token in shipped.encode('<think> egg'):
         draft.add(token)
     assert shipped.eos_ids <= set(draft.rule.ids) and draft.rule.excluded
@@ -155,7 +155,7 @@ def test_free_replies_are_what_they_were(shipped, asked):
 # ---- room ----
 
 def test_a_thought_is_closed_when_the_room_just_suffices(babbler):
-    draft = ReplyDraft(babbler.form, COMMANDS, 60)
+    draft = _ReplyDraft(babbler.form, COMMANDS, 60)
     need = len(babbler.form.opening) + draft.reserve
     for room in (need, need + 1, need + 7):
         replies = written(babbler, [babbler.encode('Now:')]*30, [COMMANDS]*30, max_new_tokens=room)

@@ -1,7 +1,7 @@
 "What episodes of any world show, without its grammar"
 import json
 import pytest
-from skillrl.envs.alfworld.teacher import AlfworldReader
+from skillrl.envs.alfworld.teacher import _AlfworldReader
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.skills.distillation import UNKNOWN, OfflineTeacher, distill, _direct
@@ -53,14 +53,14 @@ def test_a_place_is_a_short_name():
     long.steps[2].action = 'open ' + 'x'*60
     assert list(reader.found(long, {'tea'})) == ['counter']
 
-@pytest.mark.parametrize('kind', [EpisodeReader, AlfworldReader])
+@pytest.mark.parametrize('kind', [EpisodeReader, _AlfworldReader])
 def test_an_empty_episode_says_nothing(kind):
     nothing = Trajectory('t', 'put some mug in desk', 'pick')
     assert OfflineTeacher(kind()).distill([nothing]) == [] and _direct(nothing, kind().refused) == []
 
 def test_without_the_grammar_the_places_are_as_true():
     trajs = [play_expert(g, max_steps=25) for g in house.games('collect', 6)]
-    for kind in (EpisodeReader, AlfworldReader):
+    for kind in (EpisodeReader, _AlfworldReader):
         found = claims(visits_of(trajs, kind()))
         right = [c.sighting.place == house.homes[c.thing][1] for c in found if c.thing in house.homes]
         assert len(right) >= 12 and sum(right) >= .9*len(right)

@@ -9,11 +9,11 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.base import SPLITS, world
 from skillrl.envs.alfworld.teacher import alfworld_bank
-from skillrl.core.gate import assert_fresh, boundary, gate, GATE_RULES, interim_analysis, spending
+from skillrl.core.gate import assert_fresh, _boundary, gate, GATE_RULES, interim_analysis, spending
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)
 from skillrl.skills.evolution import (RoundGames, _adopt, evolve, _keep_apart, _least_useful, _make_room,
-                                      _merge_duplicates, try_all, weak_categories, with_counts)
+                                      _merge_duplicates, try_all, _weak_categories, with_counts)
 from skillrl.skills.consolidation import duplicates
 from skillrl.skills.trials import Trial, consider, _interim_plan, refused_as, touched
 from skillrl.skills.retrieval import Retrieved, Retriever, render
@@ -110,7 +110,7 @@ def crossed(tosses, leads):
 def test_the_boundary_spends_no_more_than_alpha_and_no_less_than_it_can(tosses):
     for alpha in (.05, .1, .2, .5):
         levels = tuple(alpha*((i+1)/len(tosses))**2 for i in range(len(tosses)))
-        leads = boundary(tosses, levels)
+        leads = _boundary(tosses, levels)
         assert crossed(tosses, leads) <= alpha + 1e-12, alpha
         for k in range(len(tosses)): # one step nearer at any analysis would overspend what that analysis may
             nearer = leads[:k] + (leads[k] - 2,)
@@ -119,7 +119,7 @@ def test_the_boundary_spends_no_more_than_alpha_and_no_less_than_it_can(tosses):
 
 def test_with_one_analysis_the_boundary_is_the_sign_test():
     for n in range(1, 30):
-        need = boundary((n,), (.1,))[0]
+        need = _boundary((n,), (.1,))[0]
         wins = [w for w in range(n+1) if 2*w - n >= need]
         assert wins == [w for w in range(n+1) if sign_test(w, n-w) <= .1 and 2*w > n]
 
@@ -361,8 +361,8 @@ def test_a_record_says_what_was_hoped_and_what_each_analysis_saw():
 
 def test_a_category_is_weak_below_two_fifths():
     rates = {name: wilson(k, 100) for name, k in (('cool', 40), ('heat', 39), ('pick', 12))}
-    assert weak_categories(rates) == ['pick', 'heat']
-    assert weak_categories(rates, .41) == ['pick', 'heat', 'cool']
+    assert _weak_categories(rates) == ['pick', 'heat']
+    assert _weak_categories(rates, .41) == ['pick', 'heat', 'cool']
 
 def test_usefulness_is_counted_even_when_nothing_is_kept():
     bank = bank_of(IDLE)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 from skillrl.llm.placement import Placement, told_checkpointing
-from skillrl.training.grpo import (LossOptions, group_advantage, grpo_loss, has_variance, kl_to_ref,
-                                   step_advantage, token_logps)
+from skillrl.training.grpo import (LossOptions, group_advantage, grpo_loss, has_variance, _kl_to_ref,
+                                   step_advantage, _token_logps)
 
 V, PAD = 100, 0
 torch.set_num_threads(1)
@@ -55,7 +55,7 @@ def lay_out(rows, side='right', width=0):
 def logps(model, ids, att):
     pos = (att.cumsum(-1)-1).clamp(min=0)
     logits = model(input_ids=ids, attention_mask=att, position_ids=pos, use_cache=False).logits
-    return token_logps(logits[:,:-1], ids[:,1:])
+    return _token_logps(logits[:,:-1], ids[:,1:])
 
 def loss_of(models, rows, adv, layout=('right', 0), total=None, **options):
     "Loss of the first of `models`; the others are the policy that sampled and the reference"
@@ -159,7 +159,7 @@ def test_the_kl_penalty_is_never_negative():
     g = torch.Generator().manual_seed(0)
     for scale in (1e-6, 1e-4, 1, 20):
         a, b = (-scale*torch.rand(64, 9, generator=g) for _ in range(2))
-        assert kl_to_ref(a, b, torch.ones(64, 9)) >= 0
+        assert _kl_to_ref(a, b, torch.ones(64, 9)) >= 0
 
 @pytest.fixture(scope='module')
 def trl_trainer(tmp_path_factory):

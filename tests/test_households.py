@@ -5,9 +5,9 @@ import hashlib, json, os, random, subprocess, sys
 from collections import Counter, defaultdict
 import pytest
 from skillrl.envs.alfworld.engine import Engine
-from skillrl.envs.alfworld.files import find_games, load_games, oracle
+from skillrl.envs.alfworld.files import find_games, _load_games, oracle
 from skillrl.envs.alfworld.expert import AlfworldExpert, play_expert
-from skillrl.envs.alfworld.households import DOORS, FILL, ROOMS, Household, furnish, households
+from skillrl.envs.alfworld.households import DOORS, _FILL, ROOMS, Household, _furnish, households
 from skillrl.envs.alfworld.notes import AlfworldNotes, read_goal
 from skillrl.envs.base import seeded
 
@@ -30,7 +30,7 @@ def real():
     if not folder or not find_games(folder):
         pytest.skip('$ALFWORLD_DATA does not point at official games')
     games = defaultdict(list)
-    for g in load_games(folder):
+    for g in _load_games(folder):
         games[g.id.split('/')[-3]].append(g)
     return games
 
@@ -174,7 +174,7 @@ def test_rooms_follow_the_rates():
     seen = Counter()
     for i in range(400):
         for room in ROOMS:
-            rs = furnish(room, seeded('rates', room, i))
+            rs = _furnish(room, seeded('rates', room, i))
             at = Counter(loc for _, loc, _ in rs)
             for t, loc, opens in rs:
                 n[t] += 1
@@ -192,7 +192,7 @@ def test_rooms_follow_the_rates():
                 seen[r.type] += 1
                 full[r.type] += len(c)
     for t in 'countertop diningtable fridge dresser bed desk shelf cabinet drawer sofa sidetable'.split():
-        assert .5 < full[t]/seen[t]/FILL[t] < 1.8, (t, full[t]/seen[t], FILL[t])
+        assert .5 < full[t]/seen[t]/_FILL[t] < 1.8, (t, full[t]/seen[t], _FILL[t])
 
 def test_things_are_at_home_as_often_as_promised():
     for strength in (.5, .95, 1):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from skillrl.training import evaluate
 from skillrl.skillopt import summary as report
-from skillrl.core.gate import bound_of_wins, paired_differences, paired_scores
+from skillrl.core.gate import _bound_of_wins, _paired_differences, paired_scores
 from skillrl.core.stats import paired_bound
 from skillrl.core.trajectory import Trajectory
 
@@ -75,11 +75,11 @@ def test_the_t_quantile_is_right_for_any_number_of_seeds(df):
     assert (r.high - r.mean)/spread == pytest.approx(T[df], abs=1e-4)
 
 def test_the_difference_of_equal_steps_is_equal_and_bounds_take_counts():
-    assert paired_differences([(.1, .3), (.2, .4), (True, False)]) == [.2, .2, -1]
-    gains = paired_differences([(0, 1)]*9 + [(1, 0)]*2 + [(1, 1)]*7)
-    assert bound_of_wins(gains, .05) == paired_bound(9, 2, 18, .05)
+    assert _paired_differences([(.1, .3), (.2, .4), (True, False)]) == [.2, .2, -1]
+    gains = _paired_differences([(0, 1)]*9 + [(1, 0)]*2 + [(1, 1)]*7)
+    assert _bound_of_wins(gains, .05) == paired_bound(9, 2, 18, .05)
     with pytest.raises(ValueError, match='a pair of scores is'):
-        paired_differences([(0, 1.01)])
+        _paired_differences([(0, 1.01)])
 
 def test_a_game_that_one_bank_did_not_play_is_no_pair():
     games = [SimpleNamespace(id=f'g{i}') for i in range(4)]

@@ -275,7 +275,7 @@ def test_any_text_travels(server, action):
 @pytest.mark.parametrize('named', [{}, {SESSION: 'new'}], ids=['without a session', 'with one'])
 def test_clients_that_died_make_room(server, named, monkeypatch):
     "256 times connect, begin an episode, die"
-    monkeypatch.setattr(sessions, 'AWAY', 0.)
+    monkeypatch.setattr(sessions, '_AWAY', 0.)
     with connect(server) as alive:
         assert ask(alive, '/reset')[0] == 200
         ids = [once(server, '/reset', **named)[2] for _ in range(server.most)]
@@ -298,7 +298,7 @@ def test_an_address_cannot_keep_all_sessions():
         assert [ask(c, '/step', LOOK)[0] for c in (other, third, *many[2:4])] == [200]*4
 
 def test_connections_are_bounded_and_an_address_cannot_keep_all(server, monkeypatch):
-    monkeypatch.setattr(krill, 'CONNECTIONS', 16)
+    monkeypatch.setattr(krill, '_CONNECTIONS', 16)
     before = threading.active_count()
     with ExitStack() as stack:
         for _ in range(16):

@@ -12,7 +12,7 @@ from skillrl.training.pipeline import CONDITIONS
 from skillrl.core.trajectory import Trajectory, rate_of_tries, success_rate
 
 ROOT = Path(__file__).parent.parent
-FILES = dict(alfworld='learning.json', webshop='learning_webshop.json', search='learning_search.json')
+_FILES = dict(alfworld='learning.json', webshop='learning_webshop.json', search='learning_search.json')
 
 def played(won, suite='test-000', tag=''):
     "Games of one suite"
@@ -56,7 +56,7 @@ def test_suites_are_the_draws_of_a_rate_and_of_a_difference():
     assert vars(success_rate(mixed)) == vars(clustered_rate([[1]*8]*5 + [[0]*8]))
     assert vars(paired_difference(lost, mixed)) == vars(clustered_gain([[1]*8]*5 + [[0]*8]))
 
-@pytest.mark.parametrize('name', FILES)
+@pytest.mark.parametrize('name', _FILES)
 def test_each_seed_is_judged_in_suites_of_its_own_that_nobody_learnt_in(name):
     judged, learnt = set(), set()
     for seed in range(5):
@@ -70,9 +70,9 @@ def test_each_seed_is_judged_in_suites_of_its_own_that_nobody_learnt_in(name):
     assert world(name).suite(config.env, 'test-000').name == 'test-000'
 
 def read(name):
-    return json.loads(data_path(FILES[name]).read_text())
+    return json.loads(data_path(_FILES[name]).read_text())
 
-@pytest.mark.parametrize('name', FILES)
+@pytest.mark.parametrize('name', _FILES)
 def test_data_files_name_their_code_and_every_arm(name):
     data = read(name)
     assert re.fullmatch(r'[0-9a-f]{7,40}', data['made']['commit']) and data['env'] == name

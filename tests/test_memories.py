@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from banks import skills
 from skillrl.cli.main import main
-from skillrl.envs.alfworld.teacher import AlfworldReader
+from skillrl.envs.alfworld.teacher import _AlfworldReader
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.reply import Outage
 from skillrl.skills.bank import Mistake, SkillBank
@@ -35,7 +35,7 @@ class Aims(EpisodeReader):
     def aim(self, category):
         return f'{self.start} {category.replace("_", " ")}'
 
-readers = dict(alfworld=AlfworldReader(), webshop=Aims('to buy'), search=Aims('to answer'))
+readers = dict(alfworld=_AlfworldReader(), webshop=Aims('to buy'), search=Aims('to answer'))
 
 def official(env):
     files = sorted((Path(real)/env).glob('generated_memories*.json'))

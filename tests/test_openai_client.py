@@ -9,7 +9,7 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.command import CommandChat
 from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
-from skillrl.llm.service import MAX_RETRY_WAIT, Garbled, is_local, read_chat, retry_wait
+from skillrl.llm.service import _MAX_RETRY_WAIT, Garbled, is_local, read_chat, _retry_wait
 from skillrl.core.store import JsonlLog
 
 KEY = 'Zq7-mug-and-spoon_0451'
@@ -158,8 +158,8 @@ def test_the_package_below_does_not_retry(client):
 # --- waiting ---
 @pytest.mark.parametrize(
     'header,wait',
-    [('1', 1), ('0', 0), ('0.5', 0.5), ('60', 60), ('61', MAX_RETRY_WAIT), ('86400', MAX_RETRY_WAIT),
-     ('1e400', MAX_RETRY_WAIT), ('inf', MAX_RETRY_WAIT)],
+    [('1', 1), ('0', 0), ('0.5', 0.5), ('60', 60), ('61', _MAX_RETRY_WAIT), ('86400', _MAX_RETRY_WAIT),
+     ('1e400', _MAX_RETRY_WAIT), ('inf', _MAX_RETRY_WAIT)],
 )
 def test_retry_after_is_kept_to(client, naps, header, wait):
     with FaultServer(error(429, retry_after=header)) as s:
@@ -176,7 +176,7 @@ def test_a_retry_after_without_sense_is_ignored(client, naps, header):
         client(s).reply(ask())
     assert len(naps)==1 and .5 <= naps[0] <= .625
 
-@pytest.mark.parametrize('ahead,wait', [(7, 7), (3600, MAX_RETRY_WAIT), (-100, 0)])
+@pytest.mark.parametrize('ahead,wait', [(7, 7), (3600, _MAX_RETRY_WAIT), (-100, 0)])
 def test_retry_after_may_be_a_date(client, naps, ahead, wait):
     def date(t):
         return email.utils.formatdate(t, usegmt=True)
@@ -186,7 +186,7 @@ def test_retry_after_may_be_a_date(client, naps, ahead, wait):
 
 def test_a_wrong_clock_here_does_not_matter():
     headers = {'date': 'Sun, 06 Nov 1994 08:49:30 GMT', 'retry-after': 'Sun, 06 Nov 1994 08:49:37 GMT'}
-    assert retry_wait(headers, 3)==7
+    assert _retry_wait(headers, 3)==7
 
 def test_any_header_gives_a_wait_within_bounds():
     rng = random.Random(0)
@@ -195,7 +195,7 @@ def test_any_header_gives_a_wait_within_bounds():
             k: ''.join(rng.choice('0123456789.-+eE ,:GMTSunNov') for _ in range(rng.randint(0, 30)))
             for k in ('retry-after', 'retry-after-ms', 'date')
         }
-        assert 0 <= retry_wait(headers, rng.randint(0, 2000)) <= MAX_RETRY_WAIT
+        assert 0 <= _retry_wait(headers, rng.randint(0, 2000)) <= _MAX_RETRY_WAIT
 
 def test_waits_grow(client, naps):
     with FaultServer(rest=error(500)) as s:

@@ -7,7 +7,7 @@ from http import HTTPStatus
 import pytest
 from skillrl.core.config import EnvConfig
 from skillrl.envs.base import world, world_names
-from skillrl.serve.openenv import openenv_messages, serve_openenv
+from skillrl.serve.openenv import _openenv_messages, serve_openenv
 from skillrl.serve.openenv_client import OpenEnvClient
 from skillrl.envs.suite import ServerSuite
 
@@ -142,7 +142,7 @@ def test_the_loop_finds_its_games_there(kitchen):
 @pytest.mark.skipif(openenv is not None, reason='openenv is installed')
 def test_without_the_package_a_sentence_names_it():
     with pytest.raises(ImportError, match='install the extra openenv'):
-        openenv_messages()
+        _openenv_messages()
 
 # ---- somebody else's server ----
 

@@ -11,7 +11,7 @@ from skillrl.skills.bank import Skill, SkillBank
 from skillrl.training import phases, pipeline
 from skillrl.training.phases import evolve_bank
 from skillrl.training.phases import draw_groups, round_games
-from skillrl.training.pipeline import Pipeline, bank_shown
+from skillrl.training.pipeline import Pipeline, _bank_shown
 from skillrl.core.trajectory import Step, Trajectory
 
 SMALL = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 4,
@@ -116,11 +116,11 @@ def test_of_single_tries_every_second_one_looks_around_without_the_bank():
 def test_each_condition_shows_its_bank(tmp_path):
     p = run_with_banks(tmp_path/'run')
     for i, suite in enumerate(p.test):
-        assert bank_shown(p, 'no bank', i) is None
-        assert title(bank_shown(p, 'bank', i)) == f'{suite.name} 0'
-        assert title(bank_shown(p, 'evolved bank', i)) == f'{suite.name} 1'
+        assert _bank_shown(p, 'no bank', i) is None
+        assert title(_bank_shown(p, 'bank', i)) == f'{suite.name} 0'
+        assert title(_bank_shown(p, 'evolved bank', i)) == f'{suite.name} 1'
         for what, version in (('wrong bank', 0), ('wrong evolved bank', 1)):
-            wrong = title(bank_shown(p, what, i))
+            wrong = title(_bank_shown(p, what, i))
             assert wrong.endswith(f' {version}') and wrong.startswith('test') and suite.name not in wrong
     p.run.close()
 

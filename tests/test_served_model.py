@@ -64,14 +64,14 @@ def policy():
 @pytest.fixture(scope='module')
 def prompts():
     "The first prompts of six games, as the agent would send them"
-    from skillrl.agent.prompt import build_messages
+    from skillrl.agent.prompt import _build_messages
     from skillrl.envs.alfworld.engine import AlfworldEnv
     from skillrl.envs.alfworld.households import Household
     from skillrl.envs.alfworld.notes import AlfworldNotes
     games, out = Household('maple').games('test', 1), []
     for g in games:
         obs, info = AlfworldEnv(games).reset(options={'game': g})
-        out.append(build_messages(info['task'], obs, info['admissible_commands'], notes=AlfworldNotes(obs)))
+        out.append(_build_messages(info['task'], obs, info['admissible_commands'], notes=AlfworldNotes(obs)))
     return out
 
 def local(policy, messages, n):

@@ -63,7 +63,7 @@ def whole(tmp_path_factory):
     outages = error(429, 'slow down, {key}', retry_after='0'), error(500, 'oops {key}')
     with pytest.MonkeyPatch.context() as m, FaultServer(*outages, rest=teach) as server:
         m.setenv('SKILLRL_TEACHER_API_KEY', KEY)
-        m.setattr('skillrl.llm.service.retry_wait', lambda *_: 0)
+        m.setattr('skillrl.llm.service._retry_wait', lambda *_: 0)
         with redirect_stdout(told), redirect_stderr(told):
             assert train(server, folder)==0
         return folder, told.getvalue(), [r['key'] for r in server.requests]

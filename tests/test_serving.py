@@ -4,7 +4,7 @@ import json, shlex, signal, socket, subprocess, sys, time, types, urllib.error, 
 from contextlib import contextmanager
 import pytest
 from skillrl.cli.main import main, parser
-from skillrl.cli.look import openenv_server, suite_server
+from skillrl.cli.look import _openenv_server, _suite_server
 from skillrl.serve.krill import RemoteEnv, Server
 from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve_routes
 
@@ -49,7 +49,7 @@ def test_the_command_serves_until_it_is_stopped(number):
 
 def test_limits_reach_the_server():
     line = '--env alfworld --port 0 --sessions 2 --idle 5 --host 127.0.0.1,kitchen --set env.max_steps=3'
-    with suite_server(flags(line)) as s:
+    with _suite_server(flags(line)) as s:
         assert (s.most, s.idle, s.max_steps, s.hosts) == (2, 5, 3, {'kitchen'})
         assert s.server_address[0] == '127.0.0.1'
         env = RemoteEnv(s.url)
@@ -59,14 +59,14 @@ def test_limits_reach_the_server():
         assert health == dict(status='ok', sessions=1, most=2)
 
 def test_an_episode_has_fifty_steps_unless_told_otherwise():
-    with suite_server(flags('--env alfworld --port 0')) as s:
+    with _suite_server(flags('--env alfworld --port 0')) as s:
         assert s.max_steps == 50
 
 def test_a_suite_is_served_by_its_name():
     from skillrl.core.config import SkillRLConfig
     from skillrl.envs.base import world
     near = world('alfworld').suite(SkillRLConfig().env, 'test-001').games('test', 2)
-    with suite_server(flags('--env alfworld --suite test-001 --port 0')) as s:
+    with _suite_server(flags('--env alfworld --suite test-001 --port 0')) as s:
         begun = [RemoteEnv(s.url).reset(options={'game': f'test-{i}'})[1] for i in range(2)]
     assert [(info['task'], info['category']) for info in begun] == [(g.task, g.category) for g in near]
 
@@ -96,7 +96,7 @@ def test_openenv_is_asked_with_the_same_limits(monkeypatch):
         asked.append((name, kw))
     module.serve_openenv = ask
     monkeypatch.setitem(sys.modules, 'skillrl.serve.openenv', module)
-    openenv_server(flags('--env webshop --openenv --port 0 --sessions 8 --idle 5'))
+    _openenv_server(flags('--env webshop --openenv --port 0 --sessions 8 --idle 5'))
     (name, kw), = asked
     config = kw.pop('config')
     assert (name, config.name, config.max_steps) == ('webshop', 'webshop', 50)
@@ -105,7 +105,7 @@ def test_openenv_is_asked_with_the_same_limits(monkeypatch):
 def test_openenv_without_its_package_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, 'skillrl.serve.openenv', None)
     with pytest.raises(ValueError, match=r'--openenv needs OpenEnv .*pip install'):
-        openenv_server(flags('--env alfworld --openenv'))
+        _openenv_server(flags('--env alfworld --openenv'))
 
 # --- /retrieve ---
 
@@ -144,11 +144,11 @@ def test_the_command_serves_searches_in_the_suite_it_serves():
     from skillrl.core.config import SkillRLConfig
     from skillrl.envs.base import world
     suite = world('search').suite(SkillRLConfig().merged({'env.name': 'search'}).env, 'test-001')
-    with suite_server(flags('--env search --suite test-001 --port 0')) as s:
+    with _suite_server(flags('--env search --suite test-001 --port 0')) as s:
         far = RemoteLibrary(s.url)
         for game in suite.games('test', 5):
             assert far.search(game.task, 3) == suite.library.search(game.task, 3)
-    with suite_server(flags('--env alfworld --port 0')) as s:
+    with _suite_server(flags('--env alfworld --port 0')) as s:
         assert post(f'{s.url}/retrieve', dict(query='Jaws'))[0] == 404
 
 # --- its client ---

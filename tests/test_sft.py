@@ -5,7 +5,8 @@ from skillrl.llm.adapter import LoraOptions, load_policy, merge_adapter
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import Placement, told_checkpointing
 from skillrl.llm.tiny import tiny_model, word_tokenizer
-from skillrl.training.sft import AdapterOptions, FullOptions, adapter_sft, encode_rows, full_sft, sft_tokens
+from skillrl.training.sft import (_AdapterOptions, FullOptions, _adapter_sft, encode_rows, full_sft,
+                                  _sft_tokens)
 
 ROWS = [dict(prompt=f'put the {thing} in the {place} .', completion=f' go to {place}')
         for thing in ('mug', 'egg') for place in ('fridge', 'sink', 'microwave')]
@@ -38,8 +39,8 @@ def test_same_seed_same_bytes(base, tmp_path, quantize):
     folder, tok = base
     def run(name, seed):
         lora = LoraOptions(bits=4 if quantize else 0)
-        options = AdapterOptions(steps=4, lr=1e-2, batch_size=2, seed=seed, lora=lora)
-        return adapter_sft(ROWS, folder, tok, tmp_path/name, options)[1]
+        options = _AdapterOptions(steps=4, lr=1e-2, batch_size=2, seed=seed, lora=lora)
+        return _adapter_sft(ROWS, folder, tok, tmp_path/name, options)[1]
     losses = [run('a', 0), run('b', 0), run('c', 1)]
     assert losses[0]==losses[1]!=losses[2] and len(losses[0])==4
     a, b, c = (files(tmp_path/n) for n in 'abc')
@@ -52,7 +53,8 @@ def test_losses_are_those_of_prompt_completion_rows(base, tmp_path):
     from transformers import AutoModelForCausalLM, set_seed
     from trl import SFTConfig, SFTTrainer
     folder, tok = base
-    _, ours = adapter_sft(ROWS, folder, tok, tmp_path/'ours', AdapterOptions(steps=4, lr=1e-2, batch_size=3))
+    options = _AdapterOptions(steps=4, lr=1e-2, batch_size=3)
+    _, ours = _adapter_sft(ROWS, folder, tok, tmp_path/'ours', options)
     set_seed(0)
     args = SFTConfig(output_dir=str(tmp_path/'trl'), seed=0, max_steps=4, learning_rate=1e-2,
                      per_device_train_batch_size=3, logging_steps=1, save_strategy='no', report_to='none',
@@ -68,11 +70,12 @@ def test_losses_are_those_of_prompt_completion_rows(base, tmp_path):
 
 def test_first_loss_counts_replies_only(base, tmp_path):
     folder, tok = base
-    _, (loss,) = adapter_sft(ROWS, folder, tok, tmp_path/'one', AdapterOptions(steps=1, batch_size=len(ROWS)))
+    options = _AdapterOptions(steps=1, batch_size=len(ROWS))
+    _, (loss,) = _adapter_sft(ROWS, folder, tok, tmp_path/'one', options)
     model = load_policy(tmp_path/'one').model.unload()
     total = n = 0
     for r in ROWS:
-        t = sft_tokens(r, tok)
+        t = _sft_tokens(r, tok)
         ids, own = torch.tensor([t['input_ids']]), torch.tensor(t['labels'])[1:]!=-100
         logps = model(ids).logits[0,:-1].log_softmax(-1)
         lp = logps.gather(-1, ids[0,1:,None])[:,0][own]
@@ -81,10 +84,11 @@ def test_first_loss_counts_replies_only(base, tmp_path):
 
 def test_a_failed_run_leaves_the_old_adapter(base, tmp_path):
     folder, tok = base
-    adapter_sft(ROWS, folder, tok, tmp_path/'kept', AdapterOptions(steps=1))
+    _adapter_sft(ROWS, folder, tok, tmp_path/'kept', _AdapterOptions(steps=1))
     before = files(tmp_path/'kept')
     with pytest.raises(ValueError, match='a row has no completion'):
-        adapter_sft(ROWS+[dict(prompt='put the mug')], folder, tok, tmp_path/'kept', AdapterOptions(steps=1))
+        rows = ROWS+[dict(prompt='put the mug')]
+        _adapter_sft(rows, folder, tok, tmp_path/'kept', _AdapterOptions(steps=1))
     assert files(tmp_path/'kept')==before
 
 def test_adapter_training_leaves_generators_and_threads_as_they_were(base, tmp_path):
@@ -99,7 +103,7 @@ def test_adapter_training_leaves_generators_and_threads_as_they_were(base, tmp_p
         for n in (1, 2):
             torch.set_num_threads(n)
             before = state()
-            adapter_sft(ROWS, folder, tok, tmp_path/f'{n}', AdapterOptions(steps=2, lr=1e-2, batch_size=2))
+            _adapter_sft(ROWS, folder, tok, tmp_path/f'{n}', _AdapterOptions(steps=2, lr=1e-2, batch_size=2))
             merge_adapter(tmp_path/f'{n}', folder)
             assert state() == before
             made.append(files(tmp_path/f'{n}'))

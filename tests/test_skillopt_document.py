@@ -10,7 +10,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import SkillEnv
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
-from skillrl.skillopt.bank_env import BankEnv, ClientPolicy
+from skillrl.skillopt.bank_env import BankEnv, _ClientPolicy
 from skillrl.skillopt.document import as_line, bank_to_document, document_to_bank, pieces
 from skillrl.skillopt.bank_env import SkillFileEnv
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
@@ -481,7 +481,7 @@ def test_a_lost_call_is_not_a_lost_game(house):
 
 
 def test_a_reply_without_thought_counts():
-    assert ClientPolicy(ScriptedPolicy('<action>look</action>')).generate(
+    assert _ClientPolicy(ScriptedPolicy('<action>look</action>')).generate(
         [[dict(role='system', content=''), dict(role='user', content='')]]
     ) == ['<think></think><action>look</action>']
 

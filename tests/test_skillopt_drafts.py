@@ -2,7 +2,7 @@
 import json
 from pathlib import Path
 import pytest
-from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
+from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, _minded, needed
 from skillrl.skillopt.selection import close_run
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.prompts import KEYS, load_prompt, sections
@@ -18,7 +18,7 @@ class Clerk:
         self.calls = 0
     def chat(self, *, system, user, **kw):
         self.calls += 1
-        text = 'right' if needed(user) <= minded(system)[0] else 'wrong'
+        text = 'right' if needed(user) <= _minded(system)[0] else 'wrong'
         return text, dict(prompt_tokens=9, completion_tokens=1, calls=1)
 
 class Tutor:
@@ -29,7 +29,7 @@ class Tutor:
         said = {}
         if name == 'analyst_error':
             parts = sections(user)
-            lacking = sorted(needed(parts['Trajectories']) - minded(parts['Current skill'])[0])
+            lacking = sorted(needed(parts['Trajectories']) - _minded(parts['Current skill'])[0])
             lines = [f'Mind the {r}.' for r in lacking[:2]]
             lines.insert(1, IDLE)
             said = dict(reasoning='so', edits=[dict(op='append', content=f'- {line}') for line in lines])
@@ -54,7 +54,7 @@ def test_a_draft_runs_ahead_of_the_best_skill_and_no_gate_is_paid_for_it():
     first = read('steps/step_0001/step_record.json')
     assert (first['action'], first['best_step']) == ('accept', 0) and 0 < first['proven'] < 1
     assert 'gate' not in first and 'selection' not in first['usage']['target']
-    assert minded(text('skills/skill_v0001.md'))[0]
+    assert _minded(text('skills/skill_v0001.md'))[0]
     assert read('history.json')[-1]['gate']  # The last step asks it
     assert read('summary.json')['best_step'] == 4
 
@@ -62,7 +62,7 @@ def test_an_edit_that_is_not_missed_does_not_even_reach_the_draft():
     trainer(num_epochs=1).train()
     said = [e['content'] for row in read('steps/step_0001/raw_patches.json') for e in row['patch']['edits']]
     assert f'- {IDLE}' in said
-    assert IDLE not in text('skills/skill_v0001.md') and minded(text('skills/skill_v0001.md'))[0]
+    assert IDLE not in text('skills/skill_v0001.md') and _minded(text('skills/skill_v0001.md'))[0]
     gained = [row for row in read('steps/step_0001/screen.json') if row.get('gained')]
     assert gained and all(row['n_edits_kept'] == 2 and row['missed'] for row in gained)
 
@@ -84,7 +84,7 @@ def test_closing_drops_an_idle_line_and_keeps_rules_that_only_help_together():
         session.state = s
         close_run(session)
     assert len(useful) >= 2
-    assert minded(session.state.best)[0] == set(useful)
+    assert _minded(session.state.best)[0] == set(useful)
     assert f'- {IDLE}' in session.finals['final_document']['gone'] and IDLE not in session.state.best
 
 def test_what_closing_plays_is_paid_for_once_and_within_the_budget():

@@ -2,7 +2,7 @@
 
 import random, time
 import pytest
-from skillrl.skillopt.editor import (OPS, Edit, Patch, apply_patch_with_report, bare, op_name, skill_hash,
+from skillrl.skillopt.editor import (OPS, Edit, Patch, apply_patch_with_report, bare, _op_name, skill_hash,
                                      spans, stated)
 
 ABC = 'A\nB\nC\n'
@@ -20,7 +20,7 @@ def apply(doc, edits, **kw):
 
 def one(doc, e, **kw):
     "The document after one edit, and its row of the report"
-    e = Edit.from_dict(e) if op_name(e['op']) else Edit(**e)
+    e = Edit.from_dict(e) if _op_name(e['op']) else Edit(**e)
     new, report = apply_patch_with_report(doc, Patch([e]), **kw)
     assert len(report) == 1 and report[0]['index'] == 1
     return new, report[0]
@@ -398,7 +398,7 @@ def test_C15c_markup_is_left_whole():
     ],
 )
 def test_C15c_names_of_operations(said, means):
-    assert op_name(said) == means
+    assert _op_name(said) == means
     row = one(ABC, edit(said, 'X', 'B'))[1]
     assert row['status'] == (f'applied_{means}' if means else 'skipped_unknown_op')
     assert row['op'] == (means or said)

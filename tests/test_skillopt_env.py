@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from faults import RESET, FaultServer, error, said, truncated
 from skillrl.envs.base import SkillEnv
-from skillrl.envs.qa import BARE, SimpleQAEnv, f1, qa_score, says, words
+from skillrl.envs.qa import _BARE, SimpleQAEnv, f1, _qa_score, says, words
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
@@ -184,18 +184,18 @@ C14 = [ # Reply, reference, hard, soft
 
 @pytest.mark.parametrize('reply, answer, hard, soft', C14, ids=[f'{r} vs {a}' for r, a, *_ in C14])
 def test_C14_words_and_not_letters(reply, answer, hard, soft):
-    assert qa_score(reply, [answer]) == (hard, round(soft, 4))
+    assert _qa_score(reply, [answer]) == (hard, round(soft, 4))
 
 def test_any_reference_will_do_and_order_does_not_matter():
-    assert qa_score('Paris', ['Lutetia', 'Paris']) == (1, 1)
-    assert qa_score('Paris', ['Paris', 'Lutetia']) == (1, 1)
-    assert qa_score('Paris', ['Paris, France', 'Lutetia']) == (0, .6667)
-    assert qa_score('Paris', ['Lutetia', 'Paris, France']) == (0, .6667)
+    assert _qa_score('Paris', ['Lutetia', 'Paris']) == (1, 1)
+    assert _qa_score('Paris', ['Paris', 'Lutetia']) == (1, 1)
+    assert _qa_score('Paris', ['Paris, France', 'Lutetia']) == (0, .6667)
+    assert _qa_score('Paris', ['Lutetia', 'Paris, France']) == (0, .6667)
 
 def test_a_question_that_denies_may_be_repeated():
     reply = 'The planet that does not have a moon is Venus.'
-    assert qa_score(reply, ['Venus'])[0] == 0
-    assert qa_score(reply, ['Venus'], 'Which planet does not have a moon?')[0] == 1
+    assert _qa_score(reply, ['Venus'])[0] == 0
+    assert _qa_score(reply, ['Venus'], 'Which planet does not have a moon?')[0] == 1
 
 def agrees_with_itself(text):
     one_case = words(text.upper()) == words(text.lower())
@@ -211,7 +211,7 @@ WILD = ['1'*10**5, '1.'*50_000, '1,111'*20_000, 'a.'*50_000, "a'"*50_000, '('*10
 @pytest.mark.parametrize('text', WILD, ids=lambda t: repr(t[:6]))
 def test_a_reply_gone_wild_is_judged_in_linear_time(text):
     started = time.perf_counter()
-    qa_score(text, ['Paris', text[:100]])
+    _qa_score(text, ['Paris', text[:100]])
     assert time.perf_counter() - started < 5
 
 def test_what_the_model_is_sent():
@@ -227,7 +227,7 @@ def test_what_the_model_is_sent():
 @pytest.mark.parametrize('skill', [' \n', None])
 def test_without_a_skill_a_sentence_stands_in(skill):
     _, chat = played('sink', 'sink', skill=skill)
-    assert chat.calls[0][0]['content'] == BARE
+    assert chat.calls[0][0]['content'] == _BARE
 
 def test_a_failure_says_what_was_wanted():
     r, _ = played('x'*500, ['sink', 'basin', 'tub', 'pail'])

@@ -2,10 +2,10 @@
 
 import itertools, json, math, random
 import pytest
-from skillrl.skillopt.verdict import compute_score, decide, evaluate_gate, gate_score, select_gate_score
+from skillrl.skillopt.verdict import compute_score, decide, _evaluate_gate, gate_score, _select_gate_score
 from skillrl.skillopt.settings import edits_of_step
 from skillrl.core.gate import bound_of_gains, interim_analysis, PairedTest
-from skillrl.core.stats import interval, lower_bound, sign_test, weighed_below
+from skillrl.core.stats import interval, lower_bound, sign_test, _weighed_below
 from skillrl.types import RolloutResult
 
 # Recorded from 1.0.0; the last four of 'linear' hold budgets that end in a half, which may round either way
@@ -57,7 +57,7 @@ GATES = [
 @pytest.mark.parametrize('case', GATES, ids=str)
 def test_strict_gate_of_1_0_0(case):
     metric, w, hard, soft, current, best, score, action = case
-    r = evaluate_gate(
+    r = _evaluate_gate(
         candidate_skill='new',
         cand_hard=hard,
         cand_soft=soft,
@@ -78,7 +78,7 @@ def test_strict_gate_of_1_0_0(case):
     )
     assert r.current_score == pytest.approx(score if kept else current)
     assert r.best_score == pytest.approx(score if led else best)
-    assert r.best_step==(5 if led else 3) and select_gate_score(hard, soft, metric, w)==pytest.approx(score)
+    assert r.best_step==(5 if led else 3) and _select_gate_score(hard, soft, metric, w)==pytest.approx(score)
 
 @pytest.mark.parametrize(
     'kw,name',
@@ -90,7 +90,7 @@ def test_strict_gate_of_1_0_0(case):
 )
 def test_unknown_metrics_are_named(kw, name):
     with pytest.raises(ValueError, match=name):
-        select_gate_score(1, 1, **kw)
+        _select_gate_score(1, 1, **kw)
 
 lost = RolloutResult('item-1', 0, 0, fail_reason='rollout_error: Outage: 503', status='infra_error')
 
@@ -146,7 +146,7 @@ def test_weights_agree_with_the_binomial():
         if k > n:
             continue
         tail = sum(math.comb(n, i)*t**i*(1 - t)**(n - i) for i in range(k, n + 1))
-        assert weighed_below([0]*(n - k + 1) + [1]*k, t)==pytest.approx(tail, abs=1e-12)
+        assert _weighed_below([0]*(n - k + 1) + [1]*k, t)==pytest.approx(tail, abs=1e-12)
 
 def test_weights_agree_with_drawing_them():
     rng = random.Random(0)
@@ -154,11 +154,11 @@ def test_weights_agree_with_drawing_them():
         draws = [[rng.expovariate(1) for _ in xs] for _ in range(20000)]
         means = [sum(w*x for w, x in zip(ws, xs))/sum(ws) for ws in draws]
         for t in (.2, .35, .5, .7):
-            assert weighed_below(xs, t)==pytest.approx(sum(m <= t for m in means)/20000, abs=.015)
+            assert _weighed_below(xs, t)==pytest.approx(sum(m <= t for m in means)/20000, abs=.015)
 
 def test_the_bound_of_wins_and_losses_is_the_sign_test():
     for w, l, ties in itertools.product(range(0, 12), range(0, 12), (0, 1, 20)):
-        assert weighed_below([-1]*(l + 1) + [0]*ties + [1]*w, 0)==pytest.approx(sign_test(w, l), abs=1e-12)
+        assert _weighed_below([-1]*(l + 1) + [0]*ties + [1]*w, 0)==pytest.approx(sign_test(w, l), abs=1e-12)
 
 def test_bounds_in_any_order_and_at_the_edges():
     xs = [.1, .5, .9, .4, .4, 1., 0.]
@@ -174,7 +174,7 @@ def bisected(xs, alpha, floor):
     low, high = floor, max(xs)
     for _ in range(14):
         mid = (low + high)/2
-        low, high = (mid, high) if weighed_below(xs, mid) <= alpha else (low, mid)
+        low, high = (mid, high) if _weighed_below(xs, mid) <= alpha else (low, mid)
     return low
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_bound_holds_for_any_two_values(n):
         wrong = sum(
             math.comb(n, k) * p**k * (1 - p) ** (n - k)
             for k in range(n + 1)
-            if weighed_below([-1] + [-b] * (n - k) + [a] * k, 0) <= 0.1
+            if _weighed_below([-1] + [-b] * (n - k) + [a] * k, 0) <= 0.1
         )
         assert wrong <= .1, (a, b)
 
@@ -227,7 +227,7 @@ def test_bound_holds_for_three_values(n):
         wrong = sum(
             chance
             for chance, (l, e, w) in multinomial(n, ps)
-            if weighed_below([-1] + [-b] * l + [0] * e + [a] * w, 0) <= 0.1
+            if _weighed_below([-1] + [-b] * l + [0] * e + [a] * w, 0) <= 0.1
         )
         assert wrong <= .1, (a, b, q)
 
@@ -313,7 +313,7 @@ def test_strict_is_the_rule_of_1_0_0():
     rng = random.Random(0)
     for _ in range(200):
         old, new = [[rng.randint(0, 4)/4 for _ in range(10)] for _ in 'ab']
-        r = evaluate_gate(
+        r = _evaluate_gate(
             candidate_skill='new',
             cand_hard=sum(new) / 10,
             current_skill='',

@@ -1,7 +1,7 @@
 "What the optimizer is told of an epoch, when the words of strangers look like ours"
 import pytest
 from skillrl.skillopt.prompts import message, sections
-from skillrl.skillopt.proposal import _last_tried, failure_patterns, notes_text
+from skillrl.skillopt.proposal import _last_tried, _failure_patterns, notes_text
 from skillrl.skillopt.reflect import _failure_types
 from skillrl.types import RolloutResult
 
@@ -78,9 +78,9 @@ def test_the_notes_keep_their_limit_and_the_newest_step(limit):
 def test_reasons_are_counted_with_their_items_and_losses_on_the_way_are_not():
     rs = [result('a', 0), result('b', .5), result('c', 1), result('d', 0, fail_reason=''),
           result('e', 0, status='infra_error', fail_reason='rollout_error: 429')]
-    assert failure_patterns(rs) == [dict(pattern='wrong form', count=2, ids=['a', 'b']),
+    assert _failure_patterns(rs) == [dict(pattern='wrong form', count=2, ids=['a', 'b']),
                                     dict(pattern='no reason given', count=1, ids=['d'])]
-    assert failure_patterns(rs, most=1) == failure_patterns(rs)[:1]
+    assert _failure_patterns(rs, most=1) == _failure_patterns(rs)[:1]
 
 @pytest.mark.parametrize('count,n', [(3, 3), ('3', 3), (None, 1), (True, 1), (-2, 1), ('many', 1), (2.5, 1),
                                      ('9'*999, 1), (0, 1), ([3], 1)], ids=lambda x: str(x)[:9])
@@ -88,4 +88,4 @@ def test_the_analysts_words_come_first_and_their_counts_are_made_sense_of(count,
     rows = [dict(failure_type='decimals', count=count), dict(failure_type=' decimals ', count=1),
             dict(failure_type=''), 'junk', None]
     rows = _failure_types(dict(failure_summary=rows))
-    assert failure_patterns([result('a', 0)], rows) == [dict(pattern='decimals', count=n + 1, ids=[])]
+    assert _failure_patterns([result('a', 0)], rows) == [dict(pattern='decimals', count=n + 1, ids=[])]

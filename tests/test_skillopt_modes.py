@@ -2,11 +2,11 @@
 import json, os, re, sys, threading, time
 from pathlib import Path
 import pytest
-from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, minded, needed
+from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, _minded, needed
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.skillopt.settings import SkillOptConfig
-from skillrl.viewers.report import describe_worth, outcome_text, read_run
+from skillrl.viewers.report import _describe_worth, outcome_text, read_run
 from skillrl.skillopt.prompts import KEYS, load_prompt, sections
 from skillrl.core.concurrency import ThreadExecutor
 from skillrl.skillopt import proposal, selection, summary as report
@@ -23,7 +23,7 @@ class Clerk:
     def __init__(self):
         self.asked = []
     def chat(self, *, system, user, **kw):
-        rules, hurries = minded(system)
+        rules, hurries = _minded(system)
         text = 'right' if needed(user) <= rules and not hurries else 'wrong'
         self.asked.append((system, user))
         return text, spent(user, text)
@@ -46,7 +46,7 @@ class Tutor:
 def lacking(user, most=2):
     "Edits for the first rules that are needed and not there"
     parts = sections(user)
-    rules = sorted(needed(parts['Trajectories']) - minded(parts['Current skill'])[0])[:most]
+    rules = sorted(needed(parts['Trajectories']) - _minded(parts['Current skill'])[0])[:most]
     return dict(reasoning='These are needed.',
                 edits=[dict(op='append', content=f'- Mind the {r}.') for r in rules])
 
@@ -324,7 +324,7 @@ def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsy
     assert said['total_accepts'] and said['best_selection_score'] is said['best_selection_interval'] is None
     assert 0 < said['gate_score'] <= 1
     assert 'best selection score not measured afresh' in capsys.readouterr().out
-    assert 'not measured afresh' in describe_worth(read_run('run'))
+    assert 'not measured afresh' in _describe_worth(read_run('run'))
     assert 'best_skill.md' in outcome_text('run')
 
 def test_calls_of_a_process_that_was_killed_count_for_the_limit():

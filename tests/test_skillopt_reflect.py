@@ -11,7 +11,7 @@ from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skillopt.optimizer import Optimizer
-from skillrl.skillopt.prompts import FORMS, KEYS, excerpt, fenced, load_prompt, message, record, sections
+from skillrl.skillopt.prompts import FORMS, KEYS, _excerpt, fenced, load_prompt, message, record, sections
 from skillrl.skillopt.reflect import (
     RawPatch,
     _chosen,
@@ -391,10 +391,10 @@ def test_sizes_of_what_is_shown():
     shown = record(r, '1: failed')
     assert {c: shown.count(c * 100) for c in 'qraf'} == dict(q=10, r=20, a=20, f=6) and len(shown) <= 12_000
     first, last = [
-        json.loads(m) for m in re.findall(r'"[uvw]+"', excerpt('u' * 500 + '|' * 99 + 'w' * 500, 800))
+        json.loads(m) for m in re.findall(r'"[uvw]+"', _excerpt('u' * 500 + '|' * 99 + 'w' * 500, 800))
     ]
     assert (first, last) == ('u' * 400, 'w' * 400)
-    assert '(99 characters omitted)' in excerpt('u' * 400 + '|' * 99 + 'w' * 400, 800)
+    assert '(99 characters omitted)' in _excerpt('u' * 400 + '|' * 99 + 'w' * 400, 800)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply, Outage
-from skillrl.core.concurrency import Journal, ThreadExecutor, outcome_of
-from skillrl.llm.meter import GivenUp, Meter, add_usage
+from skillrl.core.concurrency import Journal, ThreadExecutor, _outcome_of
+from skillrl.llm.meter import _GivenUp, Meter, add_usage
 from skillrl.skillopt.rollout import _canonical, _ids, run_rollout
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
@@ -157,7 +157,7 @@ def test_E6_a_rollout_that_was_given_up_calls_nothing_more():
                 ended.set()
     client = Client()
     results = play(Stubborn(), items=ITEMS[:6], client=client, workers=2, timeout=.5, retries=0)
-    assert isinstance(ends[0], GivenUp)
+    assert isinstance(ends[0], _GivenUp)
     assert 'late' not in client.asked
     assert [r.ok for r in results]==[False] + [True]*5
 
@@ -701,7 +701,7 @@ class Far:
         out = []
         for i, job in enumerate(jobs):
             fn2, job2 = pickle.loads(pickle.dumps((fn, job)))
-            out.append(pickle.loads(pickle.dumps(outcome_of(fn2, job2))))
+            out.append(pickle.loads(pickle.dumps(_outcome_of(fn2, job2))))
             if done and done(i, out[-1]):
                 break
         return out + [None]*(len(jobs) - len(out))
@@ -820,7 +820,7 @@ def test_threads_where_jobs_take_time_and_none_where_they_do_not(monkeypatch):
         return threads
     assert here not in ran([*range(20)], busy=1000.)
     assert len(ran(['long', *range(20)], busy=0.)) > 1 and pool.busy >= .2
-    monkeypatch.setattr('skillrl.core.concurrency.TRUST_QUICK', 60)
+    monkeypatch.setattr('skillrl.core.concurrency._TRUST_QUICK', 60)
     assert ran([*range(20)], busy=0.)=={here}
 
 def test_one_skill_or_one_for_each_item():

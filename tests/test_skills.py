@@ -9,7 +9,7 @@ from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.scene import ROUTER
-from skillrl.envs.alfworld.teacher import AlfworldReader, AlfworldTeacher, alfworld_bank as distill
+from skillrl.envs.alfworld.teacher import _AlfworldReader, AlfworldTeacher, alfworld_bank as distill
 from skillrl.core.formats import _krill_trajectory
 from skillrl.core.gate import gate
 from skillrl.skills.bank import (diff, Mistake, Proposal, quarantine, refine, release, retire, rollback,
@@ -72,7 +72,7 @@ def test_a_record_without_the_list_of_receptacles_names_no_numbered_place():
     ts = seen(6)
     for t in ts:
         t.steps[0].observation = f'Your task is to: {t.task}.'
-    assert len({AlfworldReader().room(t) for t in ts}) == len({t.game for t in ts})
+    assert len({_AlfworldReader().room(t) for t in ts}) == len({t.game for t in ts})
     looks = [o for o in skills(distill(ts)) if o.principle.startswith('Look')]
     assert not [o for o in looks if o.principle[-2].isdigit() and o.provenance['looked'] > 1]
 

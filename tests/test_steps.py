@@ -13,7 +13,7 @@ from skillrl.envs.alfworld.suites import suites
 from skillrl.skills.bank import SkillBank, versions
 from skillrl.core.store import JsonlLog
 from skillrl.training import phases, pipeline
-from skillrl.training.results import describe_difference, describe_evolution
+from skillrl.training.results import _describe_difference, describe_evolution
 from skillrl.core.formats import load_trajectories
 from skillrl.core.trajectory import Trajectory
 
@@ -165,7 +165,7 @@ def test_equal_rows_are_called_equal_and_small_differences_luck():
     def play(won):
         return [Trajectory(str(i), 't', success=bool(w), game=f'g{i}') for i, w in enumerate(won)]
     results = dict(a=play([0]*20), b=play([0]*20), c=play([1] + [0]*19), d=play([1]*20))
-    words = [describe_difference(results, 'a', k) for k in 'bcd']
+    words = [_describe_difference(results, 'a', k) for k in 'bcd']
     assert [('are equal' in w, 'may be luck' in w) for w in words] == [
         (True, False), (False, True), (False, False)]
 

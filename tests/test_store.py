@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from skillrl.core import store
 from skillrl.core.runfolder import RunFolder
-from skillrl.core.runfolder import FolderLock
+from skillrl.core.runfolder import _FolderLock
 from skillrl.core.store import JsonlLog, atomic_folder, atomic_write, read_json, to_json, write_json
 
 @pytest.fixture
@@ -403,7 +403,7 @@ def test_a_file_system_without_locks_is_not_called_in_use(tmp_path, monkeypatch,
 
     monkeypatch.setattr(pytest.importorskip('fcntl'), 'flock', flock)
     with pytest.raises(OSError, match='is on a file system that has no locks') as e:
-        FolderLock(tmp_path)
+        _FolderLock(tmp_path)
     assert 'in use' not in str(e.value) and e.value.errno == code
 
 FORKED = '''
@@ -423,10 +423,10 @@ def test_a_forked_child_neither_lets_go_of_a_folder_nor_holds_it(tmp_path):
     child = int(owner.stdout.readline())
     try:
         with pytest.raises(BlockingIOError, match=f'in use by process {owner.pid}:'):
-            FolderLock(tmp_path/'run')
+            _FolderLock(tmp_path/'run')
         owner.kill()
         owner.wait()
-        FolderLock(tmp_path/'run').close()
+        _FolderLock(tmp_path/'run').close()
     finally:
         os.kill(child, signal.SIGKILL)
         owner.stdout.close()

@@ -14,7 +14,7 @@ from skillrl.core.store import data_path, read_json
 from skillrl.training.pipeline import train
 from skillrl.training.rl import GRPOTrainer, ScoredRow
 from skillrl.training.sft import FullOptions, full_sft
-from skillrl.training.tinker import REQUEST_ROWS, TinkerPolicy, open_service
+from skillrl.training.tinker import _REQUEST_ROWS, TinkerPolicy, open_service
 
 class Counting(LocalTraining):
     "Remembers the sizes of requests"
@@ -45,7 +45,7 @@ def scored(n, advantage=1.):
 
 def test_every_request_has_the_same_number_of_rows(policy):
     GRPOTrainer(policy, RLConfig(), policy.frozen_copy()).update([scored(5), scored(40)])
-    assert set(policy.client.read + policy.client.pushed) == {REQUEST_ROWS}
+    assert set(policy.client.read + policy.client.pushed) == {_REQUEST_ROWS}
     assert len(policy.client.pushed) == 2 # The rows of both chunks
 
 def test_nothing_leaves_when_the_loss_of_a_later_chunk_is_no_number(policy):
@@ -59,7 +59,7 @@ def test_a_step_without_a_gradient_asks_for_nothing(policy):
     assert policy.step(lr=1.) == {}
     assert torch.equal(policy.logps([[5, 6]], [[7]])[0], before)
 
-@pytest.mark.parametrize('mean, weight', [(True, 4*REQUEST_ROWS), (False, 1)])
+@pytest.mark.parametrize('mean, weight', [(True, 4*_REQUEST_ROWS), (False, 1)])
 def test_a_server_that_takes_means_is_sent_sums(policy, mean, weight):
     "Three tokens before two are four places of a row, and requests are filled up to so many rows"
     policy.mean = mean
@@ -68,7 +68,7 @@ def test_a_server_that_takes_means_is_sent_sums(policy, mean, weight):
     policy.step(lr=.01)
     sent = [d.loss_fn_inputs['advantages'].tolist() for d in policy.client.data]
     assert sent[:2] == [[0, 0, -weight, 2*weight], [0, 0, -3*weight, 0]]
-    assert len(sent) == REQUEST_ROWS and not any(map(any, sent[2:]))
+    assert len(sent) == _REQUEST_ROWS and not any(map(any, sent[2:]))
 
 def test_log_probs_from_before_a_step_give_no_gradient(policy):
     old = policy.logps([[5, 6]], [[7]])[0]

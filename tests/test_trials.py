@@ -10,7 +10,7 @@ from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import RoundGames, evolve
 from skillrl.skills.retrieval import Retriever, advice
-from skillrl.skills.trials import (Effect, draw_trials, effects_by_form, _known_effect, on_trial,
+from skillrl.skills.trials import (_Effect, draw_trials, effects_by_form, _known_effect, on_trial,
                                    put_on_probation, settle_trials)
 from skillrl.core.trajectory import Trajectory
 
@@ -111,7 +111,7 @@ def test_a_general_sentence_needs_two_categories_and_several_games():
     assert status(['cool', 'a'], ['heat', 'b'], ['heat', 'c']) == 'active'
 
 def test_a_form_of_which_some_harm_vouches_for_none():
-    helps, loses = Effect(.6, .01), Effect(-.3, .01)
+    helps, loses = _Effect(.6, .01), _Effect(-.3, .01)
     fresh = tried()
     known = {'active': [helps]*10, 'probation': [helps]*60 + [loses]*60}
     for expected, others in known.items():
@@ -161,7 +161,7 @@ def test_three_others_of_a_form_vouch_for_a_fourth_and_nobody_for_itself():
 @pytest.mark.parametrize('mean, vouched', [(.23, False), (.24, True)])
 def test_a_form_vouches_at_a_tenth_of_alpha(mean, vouched):
     "The mean of three has the deviation .1: at .01 its lower bound is 2.33 of these below, at .1 only 1.28"
-    assert _known_effect(None, [Effect(mean, .03)]*3, .1).vouched is vouched
+    assert _known_effect(None, [_Effect(mean, .03)]*3, .1).vouched is vouched
 
 @pytest.mark.parametrize('groups, status', [(23, 'probation'), (24, 'retired')])
 def test_so_many_groups_without_an_effect_are_enough(groups, status):
@@ -170,7 +170,7 @@ def test_so_many_groups_without_an_effect_are_enough(groups, status):
 @pytest.mark.parametrize('mean, status', [(.172, 'probation'), (.2, 'active')])
 def test_a_form_that_is_vouched_for_has_to_help_the_next_in_two_of_three_cases(mean, status):
     "Where effects lie .4 from their mean the next has the deviation .41, and a third lies .43*.41 below"
-    others = [Effect(mean + .4, 1e-6), Effect(mean - .4, 1e-6)]*20
+    others = [_Effect(mean + .4, 1e-6), _Effect(mean - .4, 1e-6)]*20
     assert _known_effect(None, others, .1).vouched
     settled, _ = settle_trials(tried(), {'look for _ in _': others}, ROUTER)
     assert settled.items()[0].status == status

@@ -283,7 +283,7 @@ def test_point_22_set_beats_file_and_flags_and_knows_krills_names(here):
 def test_point_22_optimize_takes_settings_of_both_kinds(here, capsys):
     from skillrl.cli import jobs
     args = parser().parse_args('optimize --skill-bank b --set max_usd=2 agent.prompt=ours'.split())
-    assert jobs.opt_settings(args, 'run').max_usd == 2
+    assert jobs._opt_settings(args, 'run').max_usd == 2
     assert jobs._models(args).agent.prompt == 'ours'
     assert main('optimize --set agent.prompt=ours'.split()) == 1
     assert 'would do nothing' in capsys.readouterr().err

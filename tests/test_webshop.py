@@ -12,21 +12,21 @@ from pathlib import Path
 from types import SimpleNamespace
 import pytest
 from skillrl.agent.episode import Episode
-from skillrl.envs.bm25 import BM25, lossy_length, tokens
+from skillrl.envs.bm25 import BM25, _lossy_length, tokens
 from skillrl.core.config import EnvConfig
 from skillrl.envs.base import SPLITS, world
-from skillrl.envs.webshop.catalogue import example_files, file_names, load_catalogue, read_catalogue
+from skillrl.envs.webshop.catalogue import example_files, _file_names, load_catalogue, read_catalogue
 from skillrl.envs.webshop.engine import Shop, ShopEngine, WebShopEnv
-from skillrl.envs.webshop.expert import ShopExpert, play_expert, play_random
-from skillrl.envs.webshop.goals import NO_CAP, Goals, official_splits, splits
+from skillrl.envs.webshop.expert import ShopExpert, play_expert, _play_random
+from skillrl.envs.webshop.goals import _NO_CAP, Goals, _official_splits, splits
 from skillrl.envs.webshop.notes import ShopNotes, read_request
-from skillrl.envs.webshop.official import OfficialShop
+from skillrl.envs.webshop.official import _OfficialShop
 from skillrl.envs.webshop.reward import (
-    Kind, has_attribute, letter_nouns, matched_options, measure_purchase, same_words, title_score)
+    Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words, title_score)
 from skillrl.envs.webshop.shop import (WARES, conventions, generate_catalogue, generate_shop, size_sentence,
-                                       unsolvable, word_sentence)
+                                       _unsolvable, word_sentence)
 from skillrl.envs.webshop.suites import ShopSuite
-from skillrl.envs.webshop.teacher import notes_at_end, size_records, word_records
+from skillrl.envs.webshop.teacher import _notes_at_end, _size_records, _word_records
 from skillrl.llm.tiny import word_tokenizer
 from skillrl.skills.evidence import replay
 from skillrl.core.store import data_path
@@ -70,7 +70,7 @@ def test_words_are_those_that_lucene_indexes(text, expected):
     assert tokens(text) == expected
 
 def test_lengths_are_kept_in_one_byte():
-    assert [lossy_length(n) for n in (0, 23, 24, 40, 41, 56, 59, 60)] == [0, 23, 24, 40, 40, 56, 56, 60]
+    assert [_lossy_length(n) for n in (0, 23, 24, 40, 41, 56, 59, 60)] == [0, 23, 24, 40, 40, 56, 56, 60]
 
 def test_texts_of_nearly_the_same_length_tie_and_the_smaller_id_wins():
     long = [f'lamp {"glass "*n}' for n in (40, 41)]
@@ -93,7 +93,7 @@ def test_scores_follow_the_formula(query):
     mean = sum(map(len, docs))/len(docs)
     scores = []
     for doc in docs:
-        norm = .9*(.6 + .4*lossy_length(len(doc))/mean)
+        norm = .9*(.6 + .4*_lossy_length(len(doc))/mean)
         score = 0
         for word in query.split():
             n, f = sum(word in d for d in docs), doc.count(word)
@@ -132,7 +132,7 @@ def test_goals_of_one_seed_are_the_same_and_chance_is_drawn_in_the_order_of_the_
 
 def test_dear_products_have_no_cap():
     shop = odd_shop([odd_item('B1', 'Lamp', {}, '$985.00')])
-    assert (shop.goals[0].price_upper, shop.goals[0].task) == (NO_CAP, 'Find me a lamp')
+    assert (shop.goals[0].price_upper, shop.goals[0].task) == (_NO_CAP, 'Find me a lamp')
 
 def test_weights_count_an_attribute_as_often_as_goals_name_it():
     items = [odd_item('B1', 'Lamp', {'size': ['s', 'm', 'l']}), odd_item('B2', 'Lamp', {})]
@@ -168,7 +168,7 @@ def test_no_product_is_in_two_splits(shop):
     assert sorted(i for some in dealt.values() for i in some) == list(range(len(shop.goals)))
 
 def test_official_splits_are_numbers():
-    assert official_splits(range(700)) == dict(test=range(500), train=range(500, 700))
+    assert _official_splits(range(700)) == dict(test=range(500), train=range(500, 700))
 
 # ---- the reward ----
 
@@ -178,14 +178,14 @@ def test_official_splits_are_numbers():
     ({'size': 'size'}, {'size': 'medium'}, 1), ({'size': 'medium'}, {'size': 'small'}, 0),
     ({}, {'size': 'small'}, 0), ({'size': 'x large'}, ['x-large', 'X LARGE'], 2)])
 def test_options_match_as_the_original_matches_them(bought, wanted, n):
-    assert matched_options(bought, wanted) == n
+    assert _matched_options(bought, wanted) == n
 
 @pytest.mark.parametrize('a, b, same', [
     ('abcdefghij', 'abcdefghiz', True), ('abcdefg', 'abcdefz', True), ('abcdef', 'abcdez', False),
     ('aéé', 'a', True), ('', '', False), ('a_b', 'a b', False),
     ('abcdefghijklmnopqrst', 'abcdefghijklmnopqxyz', False), ('bab caaaccc', 'bab caacdcc', False)])
 def test_more_than_85_per_cent_of_letters_are_the_same(a, b, same):
-    assert same_words(a, b) is same
+    assert _same_words(a, b) is same
 
 def test_the_kind_decides_before_everything_else():
     lamp = SimpleNamespace(name='Glass Lamp', query='lamps', path='Home › Lamps', attributes=['a'], title='',
@@ -209,7 +209,7 @@ def test_titles_without_nouns_and_with_the_same_noun_twice():
 def test_wishes_are_not_put_in_lower_case():
     lamp = SimpleNamespace(attributes=[], title='OAK Lamp', bullets=['Glass shade'], description='Warm light')
     wishes = 'oak', 'glass', 'warm', 'Warm', 'shade warm'
-    assert [has_attribute(lamp, wish) for wish in wishes] == [True]*3 + [False]*2
+    assert [_has_attribute(lamp, wish) for wish in wishes] == [True]*3 + [False]*2
 
 # ---- pages and clicks ----
 
@@ -329,7 +329,7 @@ def test_random_searches_are_seeded(shop):
 # ---- as it was trained on ----
 
 def test_the_training_code_pays_ten_or_nothing_and_begins_again(shop):
-    worker = OfficialShop(shop, seed=3)
+    worker = _OfficialShop(shop, seed=3)
     goal = shop.goals[2]
     worker.reset(2)
     right = [f'search[{goal.name}]', f'click[{goal.product.asin.lower()}]',
@@ -347,7 +347,7 @@ def test_sessions_that_begin_by_themselves_are_drawn_from_the_generator_that_shu
     rng.shuffle(list(range(len(shop.goals))))
     names = [''.join(rng.choices('abcdefghijklmnopqrstuvwxyz', k=10))]
     drawn = shop.goals.draw(rng)
-    worker = OfficialShop(shop, seed=3)
+    worker = _OfficialShop(shop, seed=3)
     assert (worker.engine.session, worker.engine.goal) == (names[0], shop.goals[drawn])
 
 # ---- generated shops ----
@@ -362,7 +362,7 @@ def test_generated_shops_are_the_same_by_name_and_differ_between_names():
 @pytest.mark.parametrize('human', [False, True])
 def test_every_goal_of_a_generated_shop_can_be_reached(human):
     shop = generate_shop('elm', human=human)
-    assert len(shop.goals) > 500 and unsolvable(shop.goals) == []
+    assert len(shop.goals) > 500 and _unsolvable(shop.goals) == []
     for i in range(0, len(shop.goals), 50):
         assert read_request(shop.goals[i].task) is not None
 
@@ -386,7 +386,7 @@ def test_the_expert_wins_with_the_skills_of_the_shop_and_less_with_none_or_with_
 
 def test_chance_wins_hardly_ever():
     shop = generate_shop('elm')
-    bought = [play_random(ShopEngine(shop, shop.goals[i]), i) for i in range(150)]
+    bought = [_play_random(ShopEngine(shop, shop.goals[i]), i) for i in range(150)]
     assert sum(purchase is not None and purchase.reward == 1 for purchase in bought) < .15*150
 
 def test_hints_are_believed_with_the_given_chance():
@@ -413,7 +413,7 @@ def test_a_suite_has_both_kinds_of_goals_and_no_product_twice():
     assert all('human' in goal.id for goal in ShopSuite('elm', 'human', n=150).games('train', 20))
 
 def test_the_original_files_make_one_suite(tmp_path):
-    for name, content in zip(file_names(small=False), example_files()):
+    for name, content in zip(_file_names(small=False), example_files()):
         (tmp_path/name).write_text(json.dumps(content), 'utf-8')
     config = EnvConfig(name='webshop', games=str(tmp_path))
     learn, held_out = world('webshop').suites(config)
@@ -505,13 +505,13 @@ def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
     bought = [f'search[{goal.name}]', f'click[{asin}]', f'click[{true.sizes["large"]}]', 'click[buy now]']
     won = played(suite, goal, bought)
     assert won.success
-    read = [(won, notes_at_end(won))]
-    assert {key: record.support for key, record in word_records(read).items()} == {(said, word): 1}
-    assert list(size_records(read)) == [('large', true.sizes['large'])]
+    read = [(won, _notes_at_end(won))]
+    assert {key: record.support for key, record in _word_records(read).items()} == {(said, word): 1}
+    assert list(_size_records(read)) == [('large', true.sizes['large'])]
     other = next(p for p in suite.shop.catalogue.products if p.query not in (said, 'display stands'))
     wrong = played(suite, goal, [f'search[{other.name}]', f'click[{other.asin.lower()}]', 'click[buy now]'])
     assert wrong.reward == 0
-    records = word_records([(wrong, notes_at_end(wrong))])
+    records = _word_records([(wrong, _notes_at_end(wrong))])
     assert [record.support for record in records.values()] == [-1]
     looked = played(suite, goal, [f'search[{other.name}]', f'click[{other.asin.lower()}]', 'click[features]'])
     skills = world('webshop').teacher().distill([won, wrong, looked])

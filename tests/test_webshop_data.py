@@ -2,13 +2,13 @@
 import json
 import pytest
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.webshop.catalogue import (ORIGINS, example_files, file_names, load_catalogue, missing_files,
-                                            file_origin)
+from skillrl.envs.webshop.catalogue import (
+    _ORIGINS, example_files, _file_names, load_catalogue, missing_files, _file_origin)
 from skillrl.training.plan import examine_machine
 
 def put(folder, small=True, but=()):
     "The files of the example in `folder`, without those in `but`"
-    for name, content in zip(file_names(small), example_files()):
+    for name, content in zip(_file_names(small), example_files()):
         if name not in but:
             (folder/name).write_text(json.dumps(content), 'utf-8')
 
@@ -25,33 +25,33 @@ def test_the_folder_tells_which_set_is_meant(tmp_path, small):
 @pytest.mark.parametrize('small', [True, False])
 @pytest.mark.parametrize('n', range(3))
 def test_what_is_missing_is_said_with_where_it_is(tmp_path, small, n):
-    name = file_names(small)[n]
+    name = _file_names(small)[n]
     put(tmp_path, small, but=[name])
     if n == 2: # The third file is of both sets: the others say which
         assert missing_files(tmp_path, small) == [name]
     with pytest.raises(FileNotFoundError) as e:
         load_catalogue(tmp_path)
-    assert f'lacks 1 of the 3 files of the benchmark: {file_origin(name)}' in str(e.value)
+    assert f'lacks 1 of the 3 files of the benchmark: {_file_origin(name)}' in str(e.value)
     found = seen_by_doctor(tmp_path)
-    assert ORIGINS[name][1] in found.remedy
+    assert _ORIGINS[name][1] in found.remedy
 
 def test_an_empty_folder_wants_the_small_set(tmp_path):
     with pytest.raises(FileNotFoundError) as e:
         load_catalogue(tmp_path)
-    assert [name in str(e.value) for name in ORIGINS] == [True, True, True, False, False]
+    assert [name in str(e.value) for name in _ORIGINS] == [True, True, True, False, False]
 
 @pytest.mark.parametrize('text', ['<html>Quota exceeded</html>', '', '"items"', '\ufeff{}', '[1, 2'])
 @pytest.mark.parametrize('n', range(3))
 def test_a_file_that_holds_something_else_is_named(tmp_path, n, text):
     put(tmp_path)
-    name = file_names()[n]
+    name = _file_names()[n]
     (tmp_path/name).write_text(text, 'utf-8')
     with pytest.raises(ValueError, match=f'{name} holds no JSON (list|object): fetch it again'):
         load_catalogue(tmp_path)
 
 def test_bytes_that_are_no_text(tmp_path):
     put(tmp_path)
-    (tmp_path/file_names()[0]).write_bytes(b'PK\x03\x04\xff\xfe')
+    (tmp_path/_file_names()[0]).write_bytes(b'PK\x03\x04\xff\xfe')
     with pytest.raises(ValueError, match='holds no JSON list'):
         load_catalogue(tmp_path)
 
@@ -60,6 +60,6 @@ def test_a_product_without_a_field(tmp_path, field):
     put(tmp_path)
     items = example_files()[0]
     del items[2][field]
-    (tmp_path/file_names()[0]).write_text(json.dumps(items), 'utf-8')
-    with pytest.raises(ValueError, match=f"a product in .*{file_names()[0]} has no field '{field}'"):
+    (tmp_path/_file_names()[0]).write_text(json.dumps(items), 'utf-8')
+    with pytest.raises(ValueError, match=f"a product in .*{_file_names()[0]} has no field '{field}'"):
         load_catalogue(tmp_path)

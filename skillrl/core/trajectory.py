@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Step', 'Trajectory', 'score_of', 'plain', 'assert_object', 'build', 'build_steps', 'select', 'by_category', 'home',
-           'require_once', 'success_rate', 'rate_of_tries', 'trajectory_table', 'rate_table', 'category_named',
-           'Sections', 'Router', 'as_router', 'category_of']
+           'require_once', 'success_rate', 'rate_of_tries', 'trajectory_table', 'rate_table', 'Sections', 'Router',
+           'as_router', 'category_of']
 
 # %% ../../nbs/225_core.trajectory.ipynb #d6de6e3a
 import re, sys
@@ -249,7 +249,7 @@ def rate_table(items:Iterable)->Table:
     return Table(['category', 'episodes', 'won', '95 % interval'], rows)
 
 # %% ../../nbs/225_core.trajectory.ipynb #f478fb6f
-def category_named(
+def _category_named(
     task:str,
     categories:Iterable[str], # Of the bank at hand
 )->str: # '' where the task names none
@@ -293,7 +293,7 @@ def as_router(
         return router
     if router is not None:
         return Router(router)
-    return Router(partial(category_named, categories=tuple(categories)))
+    return Router(partial(_category_named, categories=tuple(categories)))
 
 # %% ../../nbs/225_core.trajectory.ipynb #f3d604a7
 def category_of(

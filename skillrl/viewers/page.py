@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['paragraph', 'folded', 'SkillDiff', 'figures', 'headed', 'html_page', 'browser', 'text_of', 'json_of', 'dict_in',
-           'last_rows', 'as_dict', 'number', 'whole_number', 'find_tokenizer', 'Replay', 'replays', 'replay_browser']
+           'last_rows', 'as_dict', 'number', 'whole_number', 'Replay', 'replays']
 
 # %% ../../nbs/821_viewers.page.ipynb #2c58406f
 import json, math, os, re
@@ -225,7 +225,7 @@ def whole_number(v:Any)->int:
     return v if type(v) is int and v >= 0 else 0
 
 # %% ../../nbs/821_viewers.page.ipynb #d521b901
-def find_tokenizer(
+def _find_tokenizer(
     folder:str|Path, # Of a policy, or of a run that has one
 )->Any: # A `Tokenizer` of `tokenizers`, None where there is none
     "What turns the ids of a policy into text"
@@ -355,7 +355,7 @@ def replays(
 )->list[Replay]:     # The last one first; rows that are no episodes are left out
     "The last episodes of a run, also while it works"
     folder, found = Path(folder), []
-    tokenizer, known = find_tokenizer(folder), {}
+    tokenizer, known = _find_tokenizer(folder), {}
     for row in reversed(last_rows(folder/'trajectories.jsonl', n)):
         try:
             t = Trajectory.from_dict(row)
@@ -368,7 +368,7 @@ def replays(
     return found
 
 # %% ../../nbs/821_viewers.page.ipynb #930d508c
-def replay_browser(
+def _replay_browser(
     folder:str|Path, # Of a run
     n:int=20,        # At most so many episodes
 )->Any: # An ipywidget; FileNotFoundError if the run has no episodes

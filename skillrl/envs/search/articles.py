@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAME_STARTS', 'NAME_MIDDLES', 'NAME_ENDS', 'ARTICLE_KINDS', 'ARTICLE_FIELDS', 'PAGES', 'drawn_names', 'Field',
-           'fields_of', 'Fact', 'sentence', 'written_page', 'facts_in', 'Page', 'read_page']
+           'fields_of', 'Fact', 'sentence', 'written_page', 'Page', 'read_page']
 
 # %% ../../../nbs/544_envs.search.articles.ipynb #ef251dab
 import random, re
@@ -140,7 +140,7 @@ def _pattern(wording, value):
 _PATTERNS = {kind: [(field, _pattern(wording, field.value))
                     for field in fields_of(kind) for wording in field.sentences] for kind in ARTICLE_KINDS}
 
-def facts_in(
+def _facts_in(
     kind:str,
     name:str, # Of the article
     page:str,
@@ -173,4 +173,4 @@ def read_page(contents:str)->Page:
     if not kind:
         return Page('', '', '', ())
     name, page = title['name'], title['page']
-    return Page(kind[1], name, page, tuple(facts_in(kind[1], name, page, title['text'])))
+    return Page(kind[1], name, page, tuple(_facts_in(kind[1], name, page, title['text'])))
