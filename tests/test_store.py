@@ -408,8 +408,8 @@ def test_a_file_system_without_locks_is_not_called_in_use(tmp_path, monkeypatch,
 
 FORKED = '''
 import os, time
-from skillrl.core.runfolder import FolderLock
-lock = FolderLock('run')
+from skillrl.core.runfolder import _FolderLock
+lock = _FolderLock('run')
 if not os.fork():
     lock.close()
     print(os.getpid(), flush=True)

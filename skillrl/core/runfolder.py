@@ -243,7 +243,7 @@ class RunFolder:
         accept_changes:bool=False, # Continue although settings have changed since its last commit
         makes:Container|None=None, # Names of all that runs of this kind write; None for any
         binds:dict|None=None, # What may never change; None for the config, which may if that is accepted
-    ): # FileExistsError, FileNotFoundError or ValueError if it does not fit `resume`; errors of `FolderLock`
+    ): # FileExistsError, FileNotFoundError or ValueError if it does not fit `resume`; errors of `_FolderLock`
         self.path, self.makes = Path(path), makes
         self.binds = _plain_config(binds)
         self.known, self.before = None, None # As they stand in `state.json` and `state.previous.json`

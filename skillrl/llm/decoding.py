@@ -245,7 +245,7 @@ def _as_choices(
 def begin_drafts(
     form:ReplyForm,
     prompts:Sequence,
-    allowed:Sequence|None, # For `as_choices`; None leaves replies free
+    allowed:Sequence|None, # For `_as_choices`; None leaves replies free
     room:int, # Tokens of a reply at most
 )->list[_ReplyDraft]: # Empty where replies are free; ValueError unless there is one list for each prompt
     "A draft of the reply to each of `prompts`"

@@ -159,7 +159,7 @@ _ENDING = 2. # Seconds for a session to end before another takes its place
 class _OpenEnvServer(Sessions):
     "An OpenEnv server in a thread; `close` it, or use it in a `with`"
     def __init__(self,
-        app:Any,                # From `openenv_app`
+        app:Any,                # From `_openenv_app`
         listener:socket.socket, # Bound to an address
         **kw:Any,               # For `Sessions`
     ):

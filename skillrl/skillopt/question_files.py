@@ -156,7 +156,7 @@ def _split_questions(
 # %% ../../nbs/710_skillopt.question_files.ipynb #99935267
 def question_env(
     path:Path|str,             # See `read_questions`
-    seed:int=42,               # See `split_questions`
+    seed:int=42,               # See `_split_questions`
     most:int|None=None,        # Items of each split; None for all
     skill:str='',              # To begin with
 )->SimpleQAEnv:

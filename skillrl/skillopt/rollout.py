@@ -319,7 +319,7 @@ def run_rollout(
     target_client:Any,             # Who plays: anything with `model` and `chat`
     executor:Executor|None=None,   # None takes `ThreadExecutor()`
     journal:Journal|None=None,     # What is known there is not played
-    **settings:Any,                # Fields of `RolloutSettings`
+    **settings:Any,                # Fields of `_RolloutSettings`
 )->list: # A `RolloutResult` each, in their order; Outage when too many are lost, ValueError or TypeError
     "Play each of `items` under `skill`"
     s, items = _RolloutSettings(**settings), list(items)

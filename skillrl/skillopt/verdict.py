@@ -33,7 +33,7 @@ def _select_gate_score(
     return float((1 - weight)*hard + weight*soft)
 
 def gate_score(result:RolloutResult, metric:str='hard', mixed_weight:float=.5)->float:
-    "What one result counts, see `select_gate_score`"
+    "What one result counts, see `_select_gate_score`"
     return _select_gate_score(result.hard, result.soft, metric, mixed_weight)
 
 

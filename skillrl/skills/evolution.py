@@ -26,7 +26,7 @@ def _category_rates(trajs:Iterable[Trajectory])->dict: # Category to `Rate`, alp
     return {c: rate_of_tries(ts) for c, ts in by_category(trajs).items()}
 
 def _weak_categories(
-    rates:dict,         # From `category_rates`
+    rates:dict,         # From `_category_rates`
     threshold:float=.4, # δ_evolve, from 0 to 1: a category below it is weak
 )->list[str]: # The worst first
     "Categories that need something"

@@ -155,7 +155,7 @@ class Retriever:
         *,
         router:Router|Callable|None=None, # Of the bank's world, or a function task → category
         encoder:Encoder|None=None, # Of embedding mode; None for a `TfidfEncoder` of the bank's own texts
-        **settings:Any, # Other fields of `RetrievalSettings`; ValueError for a value out of range
+        **settings:Any, # Other fields of `_RetrievalSettings`; ValueError for a value out of range
     ):
         self.settings = _RetrievalSettings(mode, **settings)
         if encoder is not None and mode != 'embedding':

@@ -234,7 +234,7 @@ def _adapter_sft(
 
 # %% ../../nbs/07_training.sft.ipynb #7a1c0e35
 def fine_tune_adapter(
-    rows:list[dict], # As for `adapter_sft`
+    rows:list[dict], # As for `_adapter_sft`
     config:Any,      # A `SkillRLConfig`
     steps:int,       # Updates
 )->tuple[Policy, list[float]]: # With the loss at each step; ValueError without rows

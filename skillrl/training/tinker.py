@@ -68,7 +68,7 @@ class TinkerPolicy:
         self.tokenizer, self.mean = tokenizer, mean
         self.eos_ids = {tokenizer.eos_token_id}
         self.steps = 0    # Taken by this object
-        self.waiting = [] # `RemoteRow`s whose gradients leave with the next step
+        self.waiting = [] # `_RemoteRow`s whose gradients leave with the next step
         self._sampler = None
         self._anchor = torch.zeros((), requires_grad=True)
 

@@ -26,7 +26,7 @@ def _n_combinations(product:Product)->int:
 
 def _combination(
     product:Product,
-    n:int, # From 0 to `n_combinations` - 1
+    n:int, # From 0 to `_n_combinations` - 1
 )->dict[str, str]: # Axis → value, axes in alphabetical order
     "Choice of options number `n`"
     chosen = {}
