@@ -34,23 +34,23 @@ BOUNDS = {
 }
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
-    'code lines': 27_477,                       # 22,000
-    'tokens': 237_643,                          # 185,000
+    'code lines': 27_446,                       # 22,000
+    'tokens': 237_110,                          # 185,000
     'modules': 131,                             # 120
     'notebooks': 135,                           # 125
     'modules in the root': 1,                   # 2
-    'exported names': 1_170,                    # 800
+    'exported names': 901,                      # 800
     'modules under 60 lines': 2,                # 8
     'modules that one other imports': 37,       # 30
     'names of two modules': 0,                  # 0
     'classes above 20 methods, functions that take them included': 1, # 0
-    'code lines that only SkillOpt uses': 4_066, # 3,400
+    'code lines that only SkillOpt uses': 4_063, # 3,400
     'settings of a run': 77,                    # 55
     'settings of SkillOpt': 22,                 # 22
     'commands': 13,                             # 13
     'flags': 36,                                # 36
     'lines of tests for one of the library': .85,
-    'words of prose': 56_956,                   # 55,000
+    'words of prose': 56_950,                   # 55,000
 }
 WIDTH = 110
 
