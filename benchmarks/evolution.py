@@ -3,7 +3,7 @@
     python benchmarks/evolution.py [--policy DIR] [--households 6] [--rounds 4]
 
 Each household's first bank is distilled from its pick and heat episodes only. After some evolution rounds,
-with the gate on, the same unseen test games are played with the first bank and the last. Prints success by
+with trials that decide, the same unseen test games are played with the first bank and the last. Prints success by
 category and what each round kept and refused; exits 1 if the four missing categories together did not rise.
 """
 import argparse, sys
@@ -35,13 +35,12 @@ def describe(suite, first, last, records):
         print(f'  round {i}: weak {record["weak"]}, kept {kept}, refused {refused}')
         for p in record['proposals']:
             decision = 'kept   ' if p['kept'] else 'refused'
-            print(f'    {decision} {p["principle"]}  ({p.get("reason") or p["gate"]})'[:150])
+            print(f'    {decision} {p["principle"]}  ({p.get("reason")})'[:150])
 
 def main(policy, households, rounds, seed):
     import torch
     torch.set_num_threads(1)
-    changes = {'seed': seed, 'env.test_suites': households, 'env.episodes': 24, 'evolution.val_tasks': 24,
-               'evolution.gate': 'sign'}
+    changes = {'seed': seed, 'env.test_suites': households, 'env.episodes': 24, 'evolution.val_tasks': 24}
     if policy:
         changes['model.checkpoint'] = policy
     config = SkillRLConfig().merged(changes)

@@ -38,7 +38,6 @@ CALL = dict(
     prompt_tokens=5,
     completion_tokens=3,
 )
-GAMES = dict(wins=4, losses=1, n=8)
 PROPOSAL = dict(
     kind='add',
     id='g1',
@@ -46,8 +45,6 @@ PROPOSAL = dict(
     hypothesis='It is closed.',
     kept=True,
     reason='',
-    gate=GAMES,
-    non_inferiority=None,
 )
 MEMORY = dict(
     memory_id='m1',
@@ -99,7 +96,7 @@ def round_record(number):
         refused=[dict(principle='a', reason='b')],
         proposals=[PROPOSAL, PROPOSAL | dict(kept=False, reason='no')],
         rates_before={'all': rate},
-        rates_after={'all': rate},
+        told='12 fresh games',
     )
 
 

@@ -18,7 +18,7 @@ from skillrl.skills.consolidation import normal
 from skillrl.skills.distillation import distill
 from skillrl.skills.retrieval import advice
 from skillrl.skills.trials import effects_by_form, put_on_probation
-from skillrl.training.phases import collect_games, draw_groups, evolve_on, round_games, trial_trajectory
+from skillrl.training.phases import collect_games, draw_groups, evolve_on, experience_in, trial_trajectory
 
 GENERAL = '''
 Whenever an item is in hand, the garbagecan is the proper destination.
@@ -133,9 +133,9 @@ def one_round(policy, suites, banks, played, config, number, teacher):
         for effects in (m for name, m in measured.items() if name != suite.name):
             for form, found in effects.items():
                 elsewhere.setdefault(form, []).extend(found)
-        games = round_games(suite, config, number, played[suite.name])
-        games = replace(games, validation=[], seen=seen[suite.name], elsewhere=elsewhere)
-        after[suite.name], _ = evolve_on(banks[suite.name], suite, policy, config, games, teacher, number)
+        experience = experience_in(suite, config, seen[suite.name], played[suite.name])
+        experience.elsewhere = elsewhere
+        after[suite.name], _ = evolve_on(banks[suite.name], suite, policy, config, experience, teacher, number)
         played[suite.name] += seen[suite.name]
     return after
 

@@ -38,7 +38,6 @@ SMOKE = {
     'evolution.validation_interval': 2,
     'evolution.test_rounds': 2,
     'evolution.val_tasks': 12,
-    'evolution.gate_tasks': 6,
 }
 TINY = SMOKE | {
     'env.train_suites': 1,
@@ -50,7 +49,6 @@ TINY = SMOKE | {
     'rl.tasks_per_iteration': 2,
     'rl.group_size': 2,
     'evolution.val_tasks': 2,
-    'evolution.gate_tasks': 2,
 }
 DEFAULT_RL = TINY | {'rl.iterations': 3, 'rl.tasks_per_iteration': 12, 'rl.group_size': 8}
 

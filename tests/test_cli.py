@@ -16,7 +16,7 @@ root = Path(__file__).parent.parent
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli.main import main; sys.exit(main())']
 SMALL = dict(env=dict(episodes=3, test_tasks=3, max_steps=6), sft=dict(games=3, steps=2),
              rl=dict(iterations=1, tasks_per_iteration=1, group_size=2),
-             evolution=dict(val_tasks=6, gate_tasks=2, validation_interval=1))
+             evolution=dict(val_tasks=6, validation_interval=1))
 
 
 @pytest.fixture

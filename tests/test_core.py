@@ -8,7 +8,6 @@ from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.envs.base import world
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.skills.evolution import _weak_categories
-from skillrl.core.gate import _bound_of_wins, interim_analysis
 from skillrl.core.stats import wilson
 from skillrl.core.store import to_json
 from skillrl.training.grpo import _clipped_objective, _token_logps
@@ -103,12 +102,6 @@ def test_a_category_is_weak_only_below_the_threshold():
     assert _weak_categories(rates, .4) == ['heat', 'cool']
     assert _weak_categories(rates, .2) == ['heat']
 
-def test_a_later_analysis_gets_only_the_error_that_is_left():
-    pairs = [(0, 1)]*6 + [(1, 1)]*6
-    first = interim_analysis(pairs[:6], [], .02, 'bound')
-    later = interim_analysis(pairs, [first], .05, 'bound')
-    gains = [b - a for a, b in pairs]
-    assert later['bound'] == _bound_of_wins(gains, .05 - .02) < _bound_of_wins(gains, .05)
 
 def test_the_interval_of_a_rate_is_wilsons_at_95_percent():
     share = wilson(8, 10)

@@ -16,11 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]/'benchmarks'))
 from fuzz import fuzz  # noqa: E402
 
 RATE = dict(mean=.5, low=.2, high=.8, n=12)
-ROUND = dict(round=1, suite='s', weak=['cool'], kept=[], refused=[], proposals=[], rates_before={'all': RATE},
-             rates_after=None)
+ROUND = dict(round=1, suite='s', weak=['cool'], kept=[], refused=[], proposals=[], rates_before={'all': RATE})
 BAD = [dict(weak=5), dict(kept=3), dict(refused='no'), dict(proposals=7), dict(proposals=[5]),
-       dict(rates_before=[]), dict(rates_before={'all': 3}), dict(rates_before={'all': {'mean': 'a'}}),
-       dict(proposals=[dict(gate=5)]), dict(proposals=[dict(gate=dict(wins='a', losses=0, n=1))])]
+       dict(rates_before=[]), dict(rates_before={'all': 3}), dict(rates_before={'all': {'mean': 'a'}})]
 
 @pytest.mark.parametrize('wrong', BAD, ids=json.dumps)
 def test_the_good_rounds_of_a_damaged_evolution_log_are_shown(tmp_path, capsys, wrong):

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pytest
 from skillrl.training import evaluate
 from skillrl.skillopt import summary as report
-from skillrl.core.gate import _bound_of_wins, _paired_differences, paired_scores
-from skillrl.core.stats import paired_bound
+from skillrl.skillopt.verdict import _gains
+from skillrl.training.phases import _paired_scores
 from skillrl.core.trajectory import Trajectory
 
 def played(won):
@@ -74,16 +74,21 @@ def test_the_t_quantile_is_right_for_any_number_of_seeds(df):
     r, spread = evaluate.over_seeds(values), math.sqrt(sum((v - 1)**2 for v in values)/df/(df + 1))
     assert (r.high - r.mean)/spread == pytest.approx(T[df], abs=1e-4)
 
-def test_the_difference_of_equal_steps_is_equal_and_bounds_take_counts():
-    assert _paired_differences([(.1, .3), (.2, .4), (True, False)]) == [.2, .2, -1]
-    gains = _paired_differences([(0, 1)]*9 + [(1, 0)]*2 + [(1, 1)]*7)
-    assert _bound_of_wins(gains, .05) == paired_bound(9, 2, 18, .05)
+def test_the_difference_of_equal_steps_is_equal():
+    assert _gains([(.1, .3), (.2, .4), (True, False)]) == [.2, .2, -1]
     with pytest.raises(ValueError, match='a pair of scores is'):
-        _paired_differences([(0, 1.01)])
+        _gains([(0, 1.01)])
 
 def test_a_game_that_one_bank_did_not_play_is_no_pair():
     games = [SimpleNamespace(id=f'g{i}') for i in range(4)]
     def play(bank, games):
         finished = played([bank == 'new']*len(games))
         return finished if bank == 'old' else finished[:1] + finished[2:]
-    assert paired_scores(play, 'old', 'new', games) == [(False, True)]*3
+    assert _paired_scores(play, 'old', 'new', games) == [(False, True)]*3
+
+def test_where_no_game_was_played_with_both_banks_nothing_is_said():
+    games = [SimpleNamespace(id=f'g{i}') for i in range(2)]
+    def play(bank, games):
+        return played([1, 1])[:1] if bank == 'old' else played([1, 1])[1:]
+    with pytest.raises(RuntimeError, match='none of the 2 games was played both ways'):
+        _paired_scores(play, 'old', 'new', games)

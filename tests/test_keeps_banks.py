@@ -4,13 +4,13 @@ from dataclasses import replace
 import pytest
 from skillrl.training.builders import build_episodes, build_policy, build_teacher
 from skillrl.cli.main import main
-from skillrl.core.config import EvolutionConfig, SkillRLConfig
+from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, version_path, versions
 from skillrl.skills.distillation import distill
 from skillrl.skills.evolution import _merge_duplicates
-from skillrl.skills.trials import Trial, consider
+from skillrl.skills.trials import Round, consider
 from skillrl.skills.trials import settle_trials
 from skillrl.core.store import JsonlLog
 from skillrl.training import phases
@@ -38,11 +38,8 @@ def test_what_is_active_stays_so_until_trials_speak_against_it():
     fates = [settled(entry('probation', **counts)) for counts in ({}, EQUAL, LOSES)]
     assert fates == ['probation', 'retired', 'retired']
 
-def no_games(bank, games):
-    raise AssertionError('under probation nothing is played for a proposal')
-
 def tried(bank, proposal):
-    return consider(bank, proposal, Trial(no_games, [], ['cool'], EvolutionConfig(gate='probation')))[0]
+    return consider(bank, proposal, Round(['cool']))[0]
 
 def test_a_rewording_stands_on_probation_beside_what_is_active_and_replaces_what_is_not():
     said = 'Look for plate in cabinet 7.'
@@ -52,8 +49,7 @@ def test_a_rewording_stands_on_probation_beside_what_is_active_and_replaces_what
         assert [o.status for o in new.items()] == left and new.items()[-1].principle == said
         assert len({o.id for o in new.items()}) == len(left)
     mistake = SkillBank(common_mistakes=[Mistake('err_001', 'Hurrying', how_to_avoid='Be slow.')])
-    trial = Trial(no_games, [], ['general'], EvolutionConfig(gate='probation'))
-    new, _ = consider(mistake, Proposal('refine', replace(mistake.items()[0], how_to_avoid='Stop.')), trial)
+    new, _ = consider(mistake, Proposal('refine', replace(mistake.items()[0], how_to_avoid='Stop.')), Round(['general']))
     assert [(o.id, o.status) for o in new.items()] == [('err_001', 'active'), ('err_002', 'probation')]
 
 MERGED = {('active', 'probation'): 'active', ('probation', 'active'): 'active', ('probation',)*2: 'probation'}

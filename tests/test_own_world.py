@@ -21,7 +21,7 @@ NAME = 'lost_property:LostProperty'
 SMALL = {'env': dict(max_steps=2, episodes=6, train_suites=2, test_suites=1, test_tasks=2),
          'sft': dict(games=6, steps=1, batch_size=2),
          'rl': dict(iterations=1, tasks_per_iteration=1, group_size=2),
-         'evolution': dict(val_tasks=4, gate_tasks=1, validation_interval=1)}
+         'evolution': dict(val_tasks=4, validation_interval=1)}
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):

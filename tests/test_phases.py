@@ -10,13 +10,13 @@ from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.training import phases, pipeline
 from skillrl.training.phases import evolve_bank
-from skillrl.training.phases import draw_groups, round_games
+from skillrl.training.phases import _next_games, draw_groups, experience_in
 from skillrl.training.pipeline import Pipeline, _bank_shown
 from skillrl.core.trajectory import Step, Trajectory
 
 SMALL = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 4,
          'rl.tasks_per_iteration': 6, 'rl.group_size': 2, 'evolution.val_tasks': 6,
-         'evolution.gate_tasks': 4, 'evolution.gate': 'sign'}
+         'evolution.gate': 'none'}
 CONFIG = SkillRLConfig().merged(SMALL)
 
 def suites_of(config=CONFIG):
@@ -57,18 +57,14 @@ def ids(some):
 
 def test_every_evolution_round_has_games_of_its_own():
     suite = suites_of()[0][0]
-    rounds = [round_games(suite, CONFIG, n) for n in range(3)]
-    for role in ('validation', 'gate', 'report'):
-        used = [ids(getattr(r, role)) for r in rounds]
-        assert all(used) and len(set.union(*used)) == sum(map(len, used))
-    played = ids(g for r in rounds for g in [*r.validation, *r.gate, *r.report])
-    assert not played & set(rounds[0].held_out)
+    rounds = [ids(_next_games(suite, 'val', 6, n)) for n in range(3)]
+    assert all(rounds) and len(set.union(*rounds)) == sum(map(len, rounds))
+    assert not set.union(*rounds) & experience_in(suite, CONFIG, []).held_out
 
-@pytest.mark.parametrize('gate', ['sign', 'probation'])
-def test_every_split_of_tests_is_held_out(gate):
-    suite, config = suites_of()[0][0], CONFIG.merged({'evolution.gate': gate})
-    tests = [ids(suite.games(split, config.env.test_tasks)) for split in ('test', 'new')]
-    assert round_games(suite, config).held_out == set.union(*tests) and all(tests)
+def test_every_split_of_tests_is_held_out():
+    suite = suites_of()[0][0]
+    tests = [ids(suite.games(split, CONFIG.env.test_tasks)) for split in ('test', 'new')]
+    assert experience_in(suite, CONFIG, []).held_out == set.union(*tests) and all(tests)
 
 def test_a_win_after_the_steps_of_a_test_is_no_win_of_a_trial(monkeypatch):
     suite, config = suites_of()[0][0], CONFIG.merged({'env.max_steps': 5})
@@ -90,8 +86,8 @@ def test_a_round_plays_the_games_of_its_number(monkeypatch):
     for number in (0, 1):
         _, record = evolve_bank(SkillBank(), suite, None, CONFIG, number=number)
         assert record['round'] == number
-        assert seen[-2] == ids(round_games(suite, CONFIG, number).validation)
-    assert not set.union(*seen[:2]) & set.union(*seen[2:])
+        assert seen[-1] == ids(_next_games(suite, 'val', CONFIG.evolution.val_tasks, number))
+    assert len(seen) == 2 and not seen[0] & seen[1]
 
 def run_with_banks(path):
     "An open pipeline whose suites have two versions of a bank each, which name suite and version"
@@ -129,7 +125,7 @@ def test_what_others_measured_is_theirs_alone():
     assert pipeline._elsewhere(measured, 'a') == {'look': [3, 4], 'shut': [5]}
     assert pipeline._elsewhere(measured, 'b') == {'look': [1], 'open': [2], 'shut': [5]}
 
-@pytest.mark.parametrize('gate, statuses', [('probation', ['active', 'probation']), ('sign', ['active'])])
+@pytest.mark.parametrize('gate, statuses', [('probation', ['active', 'probation']), ('none', ['active'])])
 def test_a_bank_begins_on_probation_where_trials_decide(tmp_path, monkeypatch, gate, statuses):
     fresh = SkillBank([Skill('gen_001', 'Doors', 'Open what is closed.')])
     monkeypatch.setattr(pipeline, 'write_bank', lambda *args: fresh)

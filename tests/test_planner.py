@@ -17,7 +17,7 @@ from skillrl.core.store import data_path
 from skillrl.training import plan
 from skillrl.training.costs import (Batch, Device, Held, _activation_bytes, _adapter_parameters, at_once,
                                     memory_plan, shape_from, shape_of)
-from skillrl.training.plan import RunPlan, _run_phases, told_plan
+from skillrl.training.plan import RunPlan, told_plan
 from skillrl.training.plan import _check_words, _known_words, _preflight
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
@@ -282,16 +282,6 @@ def test_on_a_cpu_blocks_freed_beside_adapters_stay():
     assert here['freed blocks'] == pytest.approx(.55*here['activations'])
     assert not there['freed blocks']
 
-def test_a_gate_plays_each_game_twice():
-    "Of 10 iterations a round after each 5, in 2 suites: 4 rounds of 6*3*4 pairs, played twice, of 10 steps"
-    config = SkillRLConfig().merged({
-        'env.max_steps': 10, 'env.train_suites': 2, 'rl.iterations': 10, 'evolution.validation_interval': 5,
-        'evolution.gate': 'sign', 'evolution.max_new_skills': 3, 'evolution.gate_tasks': 4})
-    def gate(config):
-        rl = {phase.name: phase for phase in _run_phases(config)}['rl']
-        return rl.turns - rl.rows
-    assert gate(config) == 4*72*2*10
-    assert gate(config.merged({'evolution.gate': 'probation'})) == 0
 
 def test_rent_is_that_of_all_devices(monkeypatch):
     "100 hours of one device are 25 of four, and cost as much"

@@ -11,11 +11,10 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.teacher import _AlfworldReader, AlfworldTeacher, alfworld_bank as distill
 from skillrl.core.formats import _krill_trajectory
-from skillrl.core.gate import gate
 from skillrl.skills.bank import (diff, Mistake, Proposal, quarantine, refine, release, retire, rollback,
                                  Skill, SkillBank, usefulness, version_path, versions)
 from skillrl.skills.consolidation import normal
-from skillrl.skills.evolution import RoundGames, evolve
+from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.retrieval import Retriever, render
 from skillrl.core.trajectory import Step, Trajectory
 from skillrl.viewers.bank_view import bank_table
@@ -117,26 +116,24 @@ def test_banks_from_the_same_records_are_the_same_in_any_process():
 def test_ids_are_never_used_twice_over_rounds_and_reloads():
     bank, evidence = distill(seen(12)), seen(12)
     given = set(ids_of(bank.items()))
-    config = EvolutionConfig(gate='sign', evolution_threshold=.6)
+    config = EvolutionConfig(gate='none', evolution_threshold=.6)
     for i in range(3):
         val = [house.game('val', n, c) for c in house.goals for n in range(4*i, 4*i + 4)]
-        games = RoundGames(val, house.games('gate', 16), evidence=evidence)
-        new, record = evolve(bank, play, games, AlfworldTeacher(), config, seed=i)
+        new, record = evolve(bank, Experience(play(bank, val), evidence), AlfworldTeacher(), config)
         assert not given & set(record['kept'])
         given |= set(record['kept'])
         if record['kept']:
             remove(new, record['kept'][0])
         bank = through_json(new)
 
-def test_a_refinement_keeps_its_id_and_is_gated():
+def test_a_refinement_keeps_its_id():
     evidence = [play_expert(g, max_steps=40) for g in house.games('collect', 8, ('cool',))]
     goal = house.goals['cool'][0][0]
     wrong = f'Look for {goal.thing} in fridge 1.'
     bank = SkillBank(task_specific_skills=dict(cool=[Skill('cool_001', 'Where', wrong, category='cool')]))
     val = [g for g in house.games('val', 12, ('cool',)) if g.goal == goal]
-    games = RoundGames(val, house.games('gate', 32, ('cool',)), evidence=evidence)
-    config = EvolutionConfig(gate='sign', evolution_threshold=1.1)
-    new, record = evolve(bank, play, games, AlfworldTeacher(), config)
+    config = EvolutionConfig(gate='none', evolution_threshold=1.)
+    new, record = evolve(bank, Experience(play(bank, val), evidence), AlfworldTeacher(), config)
     assert normal(new.get('cool_001').principle) == normal(house.hint(goal.thing))
     assert record['kept'][0] == 'cool_001'
     assert record['proposals'][0]['refines'] == wrong
@@ -153,10 +150,6 @@ def test_what_the_bank_has_wrong_is_refined_though_no_failure_asks_for_it():
         asked = teacher.propose(bank, [], evidence, [], limit=40)
         assert [p.item.principle for p in asked if p.kind == 'refine'] == expected
 
-def test_the_gate_needs_games_in_order():
-    bank, games = distill(seen()), house.games('gate', 2)
-    with pytest.raises(ValueError, match='one for each game'):
-        gate(bank, bank, lambda b, gs: play(b, gs)[::-1], games)
 
 # --- proposals, quarantine and rollback ---
 

@@ -18,7 +18,7 @@ from skillrl.core.formats import load_trajectories
 from skillrl.core.trajectory import Trajectory
 
 SMALL = {'sft': {'steps': 3}, 'rl': {'iterations': 2, 'tasks_per_iteration': 3, 'group_size': 4},
-         'evolution': {'validation_interval': 2, 'val_tasks': 12, 'gate_tasks': 2, 'gate': 'none'}}
+         'evolution': {'validation_interval': 2, 'val_tasks': 12, 'gate': 'none'}}
 
 @pytest.fixture(scope='module')
 def here(tmp_path_factory):

@@ -1,6 +1,5 @@
 "A language model as teacher, on the days when it does not do what it was asked"
 import json, re
-from functools import partial
 import pytest
 from faults import FaultServer, error, said
 from replies import mistake, skill
@@ -16,8 +15,7 @@ from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.training.builders import build_teacher
 from skillrl.skills.guard import RejectedLog, as_data, _example_in, rejected_table
-from skillrl.core.config import EvolutionConfig
-from skillrl.skills.evolution import RoundGames, evolve
+from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.questions import MISTAKE, _SCHEMAS, SKILL, Question, case, prompt
 from skillrl.skills.retrieval import Retriever, render
 from skillrl.skills.teachers import LLMTeacher
@@ -438,9 +436,9 @@ def test_thoughts_of_many_are_asked_at_once_and_a_long_episode_is_shown_whole():
     with pytest.raises(ValueError, match='was lost'):
         teacher.thoughts(episode(1, won=False))
 
-# --- together with the gate
+# --- in a round
 
-def test_evolution_tries_what_a_model_proposes_and_keeps_what_wins():
+def test_evolution_takes_in_what_a_model_proposes():
     "The script reads the failures it is shown, and names the true home of what their goals ask for"
     house = Household('train-004')
     def play(bank, games):
@@ -454,10 +452,8 @@ def test_evolution_tries_what_a_model_proposes_and_keeps_what_wins():
                    principle=f'Look for {thing} in {house.homes[thing][1]}.', when_to_apply='Not seen yet.')
         ])
     teacher = LLMTeacher(ScriptedChat(script))
-    games = RoundGames(house.games('val', 3), house.games('gate', 12))
-    show = partial(Retriever, router=ROUTER)
-    config = EvolutionConfig(gate='sign')
-    new, record = evolve(SkillBank(), play, games, teacher, config, build_retriever=show)
+    experience = Experience(play(SkillBank(), house.games('val', 3)))
+    new, record = evolve(SkillBank(), experience, teacher, router=ROUTER)
     assert teacher.exchanges and record['proposals'] and len(new.items()) == len(record['kept']) >= 1
     o = new.get(record['kept'][0])
     assert o.provenance['teacher'] == 'scripted'

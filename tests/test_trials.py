@@ -8,7 +8,7 @@ from skillrl.envs.alfworld.households import household
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.skills.bank import Proposal, Skill, SkillBank
-from skillrl.skills.evolution import RoundGames, evolve
+from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.retrieval import Retriever, advice
 from skillrl.skills.trials import (_Effect, draw_trials, effects_by_form, _known_effect, on_trial,
                                    put_on_probation, settle_trials)
@@ -69,9 +69,8 @@ def after_rounds(effects, rounds=3, households=8):
             for found in (m for other, m in measured.items() if other != name):
                 for form, those in found.items():
                     elsewhere.setdefault(form, []).extend(those)
-            games = RoundGames([], seen=seen[name], elsewhere=elsewhere)
-            banks[name], _ = evolve(banks[name], None, games, Silent(), EvolutionConfig(),
-                                    build_retriever=lambda bank: Retriever(bank, router=ROUTER))
+            experience = Experience(seen[name], elsewhere=elsewhere)
+            banks[name], _ = evolve(banks[name], experience, Silent(), EvolutionConfig(), ROUTER)
             banks[name] = SkillBank.from_dict(banks[name].to_dict())
     return [o for bank in banks.values() for o in bank.items()]
 

@@ -120,7 +120,7 @@ SMOKE = {
     'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 6, 'env.test_tasks': 6,
     'sft.games': 6, 'sft.steps': 5, 'rl.iterations': 2, 'rl.tasks_per_iteration': 3, 'rl.group_size': 4,
     'evolution.validation_interval': 2, 'evolution.test_rounds': 2, 'evolution.val_tasks': 6,
-    'evolution.gate_tasks': 6}
+    }
 
 def settings(
     args:Namespace, # What the parser made of the command line

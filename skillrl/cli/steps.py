@@ -377,13 +377,9 @@ def _evolve_rounds(bank, play_round, folder, n):
 # %% ../../nbs/855_cli.steps.ipynb #cddfb982
 def _round(n, record):
     "One line about an evolution round"
-    after, weak = record['rates_after'], ', '.join(record['weak']) or 'nothing'
-    won, how = 'no fresh game left to measure on', ''
-    if after:
-        won = f'won {after["all"]["mean"]:.2f} of {after["all"]["n"]} fresh games'
-    elif record.get('rule') == 'probation':
-        before, how = record['rates_before']['all'], ' on probation'
-        won = f'won {before["mean"]:.2f} of {before["n"]} games before it'
+    before, weak = record['rates_before']['all'], ', '.join(record['weak']) or 'nothing'
+    won = f'won {before["mean"]:.2f} of {before["n"]} games before it'
+    how = ' on probation' if record['rule'] == 'probation' else ''
     kept, refused = len(record['kept']), len(record['refused'])
     line = f'round {n}: {won}; weak {weak}; kept {kept}{how}, refused {refused}'
     return f"{line}; {record['told']}" if record.get('told') else line

@@ -109,8 +109,7 @@ class EvolutionConfig:
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
     val_tasks:int = opt(8, lo=1) # Episodes of one round, where RL plays none
-    gate:str = opt('probation', choices=('probation', 'sign', 'none')) # What decides
-    gate_tasks:int = opt(48, lo=1) # Fresh pairs of episodes that decide under `sign`
+    gate:str = opt('probation', choices=('probation', 'none')) # What decides; under `none` all is kept
     capacity:int = opt(100, lo=1) # Most active skills and mistakes; the least useful go first
 
 # %% ../../nbs/01_core.config.ipynb #efeb0cd6

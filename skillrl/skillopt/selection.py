@@ -153,10 +153,10 @@ def settle(session:Session, candidate:str)->None:
     d.record |= {f'selection_{name}': score for name, score in scores.items()}
     if why:
         return
-    seen = asdict(decision) | dict(low=decision.interims[-1]['bound'])
+    seen = asdict(decision)
     d.record |= dict(candidate_gate_score=decision.after, gate=seen, reason=decision.reason)
     d.files['selection_eval/results.json'] = [p.result.to_dict() for p in pairs]
-    d.files['selection_eval/summary.json'] = scores | dict(n=len(pairs), lost=decision.not_counted)
+    d.files['selection_eval/summary.json'] = scores | dict(n=len(pairs))
     if decision.keep:
         _accept(session, candidate, decision.after, pairs)
     elif _may_go_on(session, decision, pairs):

@@ -248,9 +248,7 @@ def announce_rounds(
 )->str: # The sentences; empty where nothing is to be said
     "Say what evolution may cost"
     c = config.evolution
-    # To show a gain, and twice as many to show non-inferiority
-    pairs = 6*c.max_new_skills*c.gate_tasks if c.gate == 'sign' else 0
-    steps = rounds*(2*n + 2*pairs)*config.env.max_steps
+    steps = rounds*2*n*config.env.max_steps
     questions = rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
     said = announce_play('evolve', policy, steps, config), announce_teacher('evolve', teacher, questions)
     return '\n'.join(filter(None, said))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TRIES', 'PAIRS', 'collect_games', 'transcripts', 'learns_from_won', 'require_expert', 'demonstrations', 'drawn_rows',
-           'fine_tune', 'evolves', 'on_probation', 'trial_group', 'draw_groups', 'trial_trajectory', 'round_games',
+           'fine_tune', 'evolves', 'on_probation', 'trial_group', 'draw_groups', 'trial_trajectory', 'experience_in',
            'play_trials', 'evolve_on', 'Iteration', 'rl_iterations', 'train_in_suite', 'Change', 'change_of',
            'evolve_bank']
 
@@ -21,11 +21,10 @@ from .builders import (build_episodes, build_local_policy, build_retriever, buil
                               derive_seed, play_episodes, rollout_limits)
 from .evaluate import evaluate
 from ..core.config import EvolutionConfig, RetrievalConfig, SkillRLConfig
-from ..core.gate import paired_scores
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
-from ..skills.evolution import RoundGames, evolve, with_counts
+from ..skills.evolution import Experience, evolve, with_counts
 from ..skills.retrieval import Retriever, render
 from ..skills.trials import TrialRetriever, draw_trials, on_trial, touched
 from ..core.trajectory import Trajectory, select
@@ -250,20 +249,15 @@ def _next_games(
     pool = suite.games(split, last)
     return [pool[i % len(pool)] for i in range(number*n, last)][:len(pool)]
 
-def round_games(
+def experience_in(
     suite:Any,
     config:SkillRLConfig,
-    number:int=0,                      # Of the round, from 0
-    evidence:Sequence[Trajectory]=(),  # Earlier trajectories the teacher may use as well
-)->RoundGames:
-    "The games of one evolution round"
-    c = config.evolution
+    seen:Sequence[Trajectory],        # Played in it since the last round
+    evidence:Sequence[Trajectory]=(), # Earlier trajectories the teacher may use as well
+)->Experience:
+    "What a round in `suite` may learn from: nothing of its test games"
     held_out = {g.id for split in suite.tests for g in suite.games(split, config.env.test_tasks)}
-    if on_probation(config.evolution, config.retrieval):
-        return RoundGames([], evidence=evidence, held_out=held_out)
-    sizes = dict(val=c.val_tasks, gate=8*c.gate_tasks, report=c.val_tasks)
-    games = [_next_games(suite, split, n, number) for split, n in sizes.items()]
-    return RoundGames(*games, evidence, held_out)
+    return Experience(seen, evidence, held_out)
 
 # %% ../../nbs/615_training.phases.ipynb #d9089e22
 def _least_served(
@@ -323,26 +317,25 @@ def play_trials(
 def evolve_on(
     bank:SkillBank,    # Of the suite
     suite:Any,
-    policy:Any,        # Who plays validation and gate games; not asked where `games` has none
+    policy:Any,        # Who plays validation games; not asked where trials decide
     config:SkillRLConfig,
-    games:RoundGames,
+    experience:Experience,
     teacher:Any=None,  # Who proposes; the offline teacher if left out
     number:int=0,      # Of the round, from 0
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite on given games and trajectories"
-    play_seed = derive_seed(config.seed, 'evolve', number, suite.name)
-    lengths = [len(t) for t in games.seen]
-    def play(bank:SkillBank, games:list)->list[Trajectory]:
-        episodes = build_episodes(suite, games, bank, config)
-        played = play_episodes(policy, episodes, suite, config, play_seed)
-        lengths.extend(map(len, played))
-        return played
-    seed = derive_seed(config.seed, 'gate', number, suite.name)
-    teacher = teacher or world(config.env.name).teacher()
-    def retriever(bank:SkillBank)->Retriever:
-        return build_retriever(bank, config)
-    new, record = evolve(bank, play, games, teacher, config.evolution, seed, retriever)
-    return new, dict(round=number, suite=suite.name, steps=sum(lengths)) | record
+    if not on_probation(config.evolution, config.retrieval):
+        experience = replace(experience, seen=_validate(bank, suite, policy, config, number))
+    of = world(config.env.name)
+    new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router)
+    steps = sum(map(len, experience.seen))
+    return new, dict(round=number, suite=suite.name, steps=steps) | record
+
+def _validate(bank, suite, policy, config, number):
+    "Play the validation games of one round"
+    games = _next_games(suite, 'val', config.evolution.val_tasks, number)
+    seed = derive_seed(config.seed, 'evolve', number, suite.name)
+    return play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, seed)
 
 # %% ../../nbs/615_training.phases.ipynb #16afebad
 @dataclass
@@ -397,11 +390,9 @@ def train_in_suite(
     def keep(iteration:Iteration)->None:
         seen.extend(t for _, t in iteration.played)
     def start_round(policy:Any, number:int)->None:
-        games = round_games(suite, config, number, evidence)
-        if on_probation(config.evolution, config.retrieval):
-            games = replace(games, seen=list(seen))
+        experience = experience_in(suite, config, list(seen), evidence)
         seen.clear()
-        rounds.append(evolve_on(bank_now(suite), suite, policy, config, games, teacher, number))
+        rounds.append(evolve_on(bank_now(suite), suite, policy, config, experience, teacher, number))
     trainer = GRPOTrainer(policy, config.rl)
     for iteration in rl_iterations(trainer, [suite], bank_now, config, start_round, range(n), keep):
         logs.append(iteration.log)
@@ -452,11 +443,20 @@ def _measure_change(
             played = evaluate(policy, episodes, seed=seed, limits=limits)
         lengths.extend(map(len, played))
         return played
-    pairs = paired_scores(play, old, new, altered)
+    pairs = _paired_scores(play, old, new, altered)
     if not pairs:
         return Change()
     before, after = (sum(won)/len(pairs) for won in zip(*pairs))
     return Change(len(pairs), before, after, sum(lengths))
+
+def _paired_scores(play, old, new, games):
+    "(Won with `old`, won with `new`) for each of `games` that was played with both"
+    before, after = [{t.game: bool(t.success) for t in play(bank, games)} for bank in (old, new)]
+    pairs = [(before[g.id], after[g.id]) for g in games if g.id in before and g.id in after]
+    if games and not pairs:
+        raise RuntimeError(f'none of the {len(games)} games was played both ways: '
+                           'see why episodes failed, then try again')
+    return pairs
 
 # %% ../../nbs/615_training.phases.ipynb #0562d03c
 def _undone(
@@ -479,8 +479,7 @@ def change_of(
     number:int=0,  # Of the round, from 0
 )->Change:
     "What games that no round learns from say of a change"
-    split = 'gate' if on_probation(config.evolution, config.retrieval) else 'report'
-    return _measure_change(bank, new, suite, _next_games(suite, split, PAIRS, number), policy, config)
+    return _measure_change(bank, new, suite, _next_games(suite, 'gate', PAIRS, number), policy, config)
 
 # %% ../../nbs/615_training.phases.ipynb #30e7989a
 def evolve_bank(
@@ -493,13 +492,13 @@ def evolve_bank(
     evidence:Sequence[Trajectory]=(), # Earlier trajectories the teacher may use as well
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite, with games of its own"
-    games = round_games(suite, config, number, evidence)
+    seen = []
     if on_probation(config.evolution, config.retrieval):
         seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
-        games = replace(games, seen=seen)
-    new, record = evolve_on(bank, suite, policy, config, games, teacher, number)
+    experience = experience_in(suite, config, seen, evidence)
+    new, record = evolve_on(bank, suite, policy, config, experience, teacher, number)
     change = change_of(bank, new, suite, policy, config, number)
     record |= dict(steps=record['steps'] + change.steps, change=asdict(change), told=str(change))
     if not change.worse:
         return new, record
-    return with_counts(bank, games.seen), _undone(record, str(change))
+    return with_counts(bank, seen), _undone(record, str(change))

@@ -9,7 +9,6 @@ __all__ = ['WEIGHTS', 'MAKES', 'CONDITIONS', 'Pipeline', 'collect', 'distill', '
 # %% ../../nbs/11_training.pipeline.ipynb #0863e892
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from fastcore.basics import patch
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
 from ..core.tracking import build_reporter, Tracker
 from .phases import (
-    collect_games, demonstrations, drawn_rows, evolve_on, evolves, fine_tune, Iteration, learns_from_won,
-    on_probation, play_trials, require_expert, rl_iterations, round_games, transcripts, TRIES)
+    collect_games, demonstrations, drawn_rows, evolve_on, evolves, experience_in, fine_tune, Iteration,
+    learns_from_won, on_probation, play_trials, require_expert, rl_iterations, transcripts, TRIES)
 from .results import describe_changes, evaluated, write_run_report
 from ..core.trajectory import select, Trajectory
 
@@ -243,10 +242,9 @@ def evolve_suite(self:Pipeline,
     "One evolution round: a line in `evolution.jsonl`, and the bank's next version"
     past = {t.id for t in seen}
     evidence = [t for t in self.played(suite) if t.id not in past]
-    games = round_games(suite, self.config, number, evidence)
-    if on_probation(self.config.evolution, self.config.retrieval):
-        games = replace(games, seen=list(seen), elsewhere=_elsewhere(measured, suite.name))
-    bank, record = evolve_on(self.bank(suite), suite, policy, self.config, games, self.teacher, number)
+    experience = experience_in(suite, self.config, list(seen), evidence)
+    experience.elsewhere = _elsewhere(measured, suite.name)
+    bank, record = evolve_on(self.bank(suite), suite, policy, self.config, experience, self.teacher, number)
     self.run.log('evolution').append([record])
     self.save_bank(suite, bank)
 

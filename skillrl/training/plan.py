@@ -70,10 +70,8 @@ def _sft_rows(config, suites):
     rows = c.steps*c.batch_size or c.epochs*min(there, c.num_examples or there)
     return 0 if c.method == 'none' else rows
 
-def _evolution(config, rounds):
-    c = config.evolution
-    pairs = 6*c.max_new_skills*c.gate_tasks if c.gate == 'sign' else 0
-    return rounds*2*pairs*config.env.max_steps, rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
+def _evolution_calls(c, rounds):
+    return rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
 
 # %% ../../nbs/619_training.plan.ipynb #6cea9c4c
 def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no such world, or no such games
@@ -84,8 +82,7 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
     asks = bool(config.model.teacher_model_id)
     during = rl.iterations//config.evolution.validation_interval*len(learn) if evolving else 0
     after = config.evolution.test_rounds*len(held_out)*evolving
-    gated, asked = _evolution(config, during)
-    gated_after, asked_after = _evolution(config, after)
+    asked, asked_after = (_evolution_calls(config.evolution, n) for n in (during, after))
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
     tried = after*config.evolution.val_tasks*env.collect_steps
     shown = len(conditions(len(held_out), config))
@@ -95,8 +92,8 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
         _Phase('collect', suites*env.episodes*env.collect_steps),
         _Phase('distill', calls=asks*questions),
         _Phase('sft', rows=_sft_rows(config, len(learn))),
-        _Phase('rl', played + gated, played, asks*asked),
-        _Phase('evolve', tried + gated_after, calls=asks*asked_after),
+        _Phase('rl', played, played, asks*asked),
+        _Phase('evolve', tried, calls=asks*asked_after),
         _Phase('eval', tests*env.max_steps)]
 
 # %% ../../nbs/619_training.plan.ipynb #6eb74442

@@ -7,7 +7,7 @@ __all__ = ['bank_table', 'item_table', 'version_table', 'evolution_table', 'roun
 
 # %% ../../nbs/823_viewers.bank_view.ipynb #917cde6d
 from pathlib import Path
-from ..core.plots import PALETTE, band, bars, figure, split_rates
+from ..core.plots import PALETTE, bars, figure, split_rates
 from ..skills.bank import diff, find, Mistake, SkillBank, usefulness, version_path, versions
 from ..skills.retrieval import advice
 from ..core.stats import Rate, wilson
@@ -80,39 +80,28 @@ def version_table(
 def evolution_table(
     records:list, # Rows of `evolution.jsonl`
 )->Table:
-    "Every change that was proposed, and what became of it"
+    "Every change that was proposed, and what was decided"
     rows = []
     for r in records:
         for p in r['proposals']:
             told = [p.get(k, '') for k in ('kind', 'principle', 'hypothesis')]
             decision = 'kept' if p.get('kept') else p.get('reason', '')
-            rows.append([*_round_of(r), *told, _gate_told(p), decision])
-    head = ['round', 'suite', 'change', 'what', 'hypothesis', 'gate', 'decision']
+            rows.append([*_round_of(r), *told, decision])
+    head = ['round', 'suite', 'change', 'what', 'hypothesis', 'decision']
     return Table(head, rows)
 
 def _round_of(r):
     return r.get('round', ''), r.get('suite', '')
 
-def _gate_told(p):
-    seen = []
-    for name in ('gate', 'non_inferiority'):
-        v = p.get(name)
-        if v:
-            seen.append(f'{name} +{v["wins"]:d} −{v["losses"]:d} of {v["n"]:d}')
-    return ', '.join(seen) or 'not played'
-
 # %% ../../nbs/823_viewers.bank_view.ipynb #85851f83
 def round_table(records:list)->Table:
-    "What each evolution round saw before and after"
+    "What each evolution round saw, and what fresh games said of its bank"
     rows = []
     for r in records:
-        before, after = _of_all(r['rates_before']), ''
-        if r.get('rates_after'):
-            after = _of_all(r['rates_after'])
         weak = ', '.join(map(str, r.get('weak', ())))
         counts = [len(r.get(k, ())) for k in ('kept', 'refused')]
-        rows.append([*_round_of(r), before, weak, *counts, after])
-    head = ['round', 'suite', 'won before', 'weak', 'kept', 'refused', 'won after (fresh games)']
+        rows.append([*_round_of(r), _of_all(r['rates_before']), weak, *counts, r.get('told', '')])
+    head = ['round', 'suite', 'won before', 'weak', 'kept', 'refused', 'fresh games']
     return Table(head, rows)
 
 def _of_all(rates):
@@ -145,28 +134,6 @@ def plot_usefulness(
     fig, ax = figure(height=.7 + .28*len(shown))
     bars(ax, names, *split_rates([usefulness(o) for o in shown]), colors)
     ax.set(xlabel='won when shown')
-    return fig
-
-# %% ../../nbs/823_viewers.bank_view.ipynb #5a077e8a
-def _pooled(records, key):
-    "The rate over the suites of one round"
-    rates = [_of_all(r[key]) for r in records if r.get(key)]
-    won = [round(rate.mean*rate.n) for rate in rates if rate.n]
-    return wilson(sum(won), sum(rate.n for rate in rates))
-
-# %% ../../nbs/823_viewers.bank_view.ipynb #f4a82de9
-def _plot_evolution(
-    records:list, # Rows of `evolution.jsonl`; suites of one round share a point
-)->object:        # A matplotlib figure
-    "Success along the evolution rounds"
-    by_round = {}
-    for r in records:
-        by_round.setdefault(r['round'], []).append(r)
-    fig, ax = figure()
-    for when, color in (('before', 'grey'), ('after', 'blue')):
-        rates = [_pooled(some, f'rates_{when}') for some in by_round.values()]
-        band(ax, list(by_round), *split_rates(rates), when, PALETTE[color])
-    ax.set(xlabel='evolution round', xticks=list(by_round), ylabel='won', ylim=(0, 1))
     return fig
 
 # %% ../../nbs/823_viewers.bank_view.ipynb #7bbf3d06

@@ -39,27 +39,18 @@ def _why(r):
         return f'{seen}: the mean score falls by {-gain:.3f}'
     if gain == 0:
         return f'{seen}: the mean score stays'
-    missing = '' if gate.get('keep') else _why_not_enough(gate)
-    return f'{seen}: mean gain {gain:+.3f}{missing}'
-
-def _why_not_enough(gate):
-    low = number(gate.get('low'))
-    if low is not None:
-        return f', which may be luck (the true gain could be as low as {low:+.3f})'
-    interims = gate.get('interims')
-    last = interims[-1] if isinstance(interims, list) and interims else None
-    lead = number(as_dict(last).get('need'))
-    return '' if lead is None else f', but {lead} more have to go better than worse'
+    low = None if gate.get('keep') else number(gate.get('low'))
+    doubt = '' if low is None else f', which may be luck (the true gain could be as low as {low:+.3f})'
+    return f'{seen}: mean gain {gain:+.3f}{doubt}'
 
 # %% ../../nbs/826_viewers.report.ipynb #c5e91a86
 _NUMBERS = ('step epoch rollout_hard rollout_n rollout_lost n_patches_kept n_edits_ranked '
             'candidate_gate_score current_score best_score best_step skill_len').split()
-_COUNTS = 'not_counted', 'n_edits_ranked', 'rollout_n', 'rollout_lost'
+_COUNTS = 'n_edits_ranked', 'rollout_n', 'rollout_lost'
 
 def _clean(r):
     "A record of history.json with numbers where they belong, and its `decision` and `why` in words"
     found = {k: number(r.get(k)) for k in _NUMBERS}
-    found['not_counted'] = number(as_dict(r.get('gate')).get('not_counted'))
     for k in _COUNTS:
         found[k] = found[k] or 0
     action = str(r.get('action', ''))
@@ -222,9 +213,8 @@ def _usage_table(view):
 # %% ../../nbs/826_viewers.report.ipynb #d23a7bf7
 def _lost_table(view):
     "Rollouts that infrastructure lost, which no score counts"
-    counts = 'rollout_n', 'rollout_lost', 'not_counted'
-    played, lost, apart = (sum(r[k] for r in view.steps) for k in counts)
-    rows = [['training items', played, lost], ['comparisons of the gate', '', apart]]
+    played, lost = (sum(r[k] for r in view.steps) for k in ('rollout_n', 'rollout_lost'))
+    rows = [['training items', played, lost]]
     for name, place in _FINALS.items():
         d = dict_in(view.folder/place/'summary.json')
         if d:
