@@ -2,8 +2,8 @@
 
     python benchmarks/evolution.py [--policy DIR] [--households 6] [--rounds 4]
 
-Each household's first bank is distilled from its pick and heat episodes only. After some evolution rounds,
-with trials that decide, the same unseen test games are played with the first bank and the last. Prints success by
+Each household's first bank is distilled from its pick and heat episodes only. After some evolution rounds
+the same unseen test games are played with the first bank and the last. Prints success by
 category and what each round kept and refused; exits 1 if the four missing categories together did not rise.
 """
 import argparse, sys

@@ -7,8 +7,8 @@ from skillrl.envs.alfworld.suites import HouseholdSuite
 from skillrl.envs.base import SPLITS
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)
-from skillrl.skills.evolution import (Experience, _adopt, evolve, _least_useful, _make_room, _merge_duplicates,
-                                      _weak_categories, with_counts)
+from skillrl.skills.evolution import (
+    Experience, _adopt, evolve, _least_useful, _make_room, _merge_duplicates, _weak_categories, with_counts)
 from skillrl.skills.consolidation import duplicates
 from skillrl.skills.trials import consider, refused_as, Round
 from skillrl.core.stats import wilson
