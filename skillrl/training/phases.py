@@ -423,6 +423,16 @@ class Change:
         games = f'{self.n} fresh game{"s"*(self.n > 1)} shown something else'
         return f'{games}, won {self.before:.2f} before and {self.after:.2f} after: {kept}'
 
+# %% ../../nbs/615_training.phases.ipynb #5d1f0a77
+def _paired_scores(play, old, new, games):
+    "(Won with `old`, won with `new`) for each of `games` that was played with both"
+    before, after = [{t.game: bool(t.success) for t in play(bank, games)} for bank in (old, new)]
+    pairs = [(before[g.id], after[g.id]) for g in games if g.id in before and g.id in after]
+    if games and not pairs:
+        raise RuntimeError(f'none of the {len(games)} games was played both ways: '
+                           'see why episodes failed, then try again')
+    return pairs
+
 # %% ../../nbs/615_training.phases.ipynb #85baeaee
 def _measure_change(
     old:SkillBank,
@@ -448,15 +458,6 @@ def _measure_change(
         return Change()
     before, after = (sum(won)/len(pairs) for won in zip(*pairs))
     return Change(len(pairs), before, after, sum(lengths))
-
-def _paired_scores(play, old, new, games):
-    "(Won with `old`, won with `new`) for each of `games` that was played with both"
-    before, after = [{t.game: bool(t.success) for t in play(bank, games)} for bank in (old, new)]
-    pairs = [(before[g.id], after[g.id]) for g in games if g.id in before and g.id in after]
-    if games and not pairs:
-        raise RuntimeError(f'none of the {len(games)} games was played both ways: '
-                           'see why episodes failed, then try again')
-    return pairs
 
 # %% ../../nbs/615_training.phases.ipynb #0562d03c
 def _undone(
