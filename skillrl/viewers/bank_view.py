@@ -8,7 +8,7 @@ __all__ = ['bank_table', 'item_table', 'version_table', 'evolution_table', 'roun
 # %% ../../nbs/823_viewers.bank_view.ipynb #917cde6d
 from pathlib import Path
 from ..core.plots import PALETTE, bars, figure, split_rates
-from ..skills.bank import diff, find, Mistake, SkillBank, usefulness, version_path, versions
+from ..skills.bank import diff, find, Mistake, PROBATION, SkillBank, usefulness, version_path, versions
 from ..skills.retrieval import advice
 from ..core.stats import Rate, wilson
 from ..core.tables import Table, clip, counted
@@ -71,9 +71,10 @@ def version_table(
         new = SkillBank.load(version_path(folder, n))
         d = diff(old, new)
         changes = map(', '.join, (d.added, d.removed, d.changed))
-        rows.append([n, len(new.items('active')), len(new.items('quarantined')), *changes])
+        sizes = [len(new.items(status)) for status in ('active', PROBATION, 'quarantined')]
+        rows.append([n, *sizes, *changes])
         old = new
-    head = ['version', 'active', 'quarantined', 'added', 'removed', 'changed']
+    head = ['version', 'active', 'on probation', 'quarantined', 'added', 'removed', 'changed']
     return Table(head, rows)
 
 # %% ../../nbs/823_viewers.bank_view.ipynb #cc4c7532
@@ -127,7 +128,7 @@ def plot_usefulness(
     bank:SkillBank, # Whose items were shown to somebody
 )->object:          # A matplotlib figure
     "Success of the episodes that were shown each item"
-    shown = [o for o in bank.items('active') if usefulness(o).n]
+    shown = [o for o in bank.items('active', PROBATION) if usefulness(o).n]
     shown.sort(key=lambda o: usefulness(o).mean, reverse=True)
     names = [clip(advice(o), 48) for o in shown]
     colors = [PALETTE['orange' if isinstance(o, Mistake) else 'blue'] for o in shown]
