@@ -37,7 +37,6 @@ ELSEWHERE = {
     '619_training.plan': '128 24,000',                      # The paper's episodes; characters of a question
     '710_skillopt.question_files': '1.2 37',                # An example of a dialogue
     '757_skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
-    '823_viewers.bank_view': '0.83',                        # Read off the plot
     '905_your_own_world': '600',                            # Words of the shipped tokenizer
     'index': '3,000 140'}                                   # Lines of the loop, official games
 
