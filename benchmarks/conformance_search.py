@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from skillrl.envs.search.results import exact_match, last_answer, substring_match
+from skillrl.envs.search.engine import exact_match, last_answer, substring_match
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine
-from skillrl.envs.search.results import result_of_reply, retrieve_request
-from skillrl.envs.search.results import is_valid, projected
+from skillrl.envs.search.engine import result_of_reply, retrieve_request
+from skillrl.envs.search.engine import is_valid, projected
 
 def projection(case):
     "What a reply asks for"

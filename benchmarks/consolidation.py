@@ -13,7 +13,7 @@ reading 100 trajectories at once takes over 2 s."""
 import argparse, sys, time
 import numpy as np
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import suites
+from skillrl.envs.alfworld.world import suites
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import SkillBank, with_id
 from skillrl.envs.alfworld.scene import ROUTER

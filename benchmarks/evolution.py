@@ -9,7 +9,7 @@ category and what each round kept and refused; exits 1 if the four missing categ
 import argparse, sys
 from skillrl.training.builders import build_episodes, build_policy, derive_seed
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import suites
+from skillrl.envs.alfworld.world import suites
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.training.phases import evolve_bank

@@ -28,7 +28,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import likelihood
 from skillrl.envs.alfworld.notes import kind, read_goal
 from skillrl.envs.alfworld.scene import ROUTER
-from skillrl.envs.alfworld.suites import FolderSuite
+from skillrl.envs.alfworld.world import FolderSuite
 from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate

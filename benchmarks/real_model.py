@@ -20,7 +20,7 @@ from real_games import training_games
 from skillrl.agent.episode import demonstrate
 from skillrl.training.builders import build_episodes, build_lora_options, rollout_limits
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import FolderSuite
+from skillrl.envs.alfworld.world import FolderSuite
 from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
 from skillrl.llm.adapter import load_policy, new_adapter

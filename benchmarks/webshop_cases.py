@@ -13,7 +13,7 @@ from skillrl.envs.bm25 import tokens
 from skillrl.envs.webshop.catalogue import load_catalogue, missing_files
 from skillrl.envs.webshop.engine import Shop, ShopEngine
 from skillrl.envs.webshop.goals import Goals
-from skillrl.envs.webshop.official import read_official_reply
+from skillrl.envs.webshop.world import read_official_reply
 from skillrl.envs.webshop.reward import measure_purchase
 
 class Case(NamedTuple):

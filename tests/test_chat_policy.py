@@ -5,7 +5,7 @@ import json, os, re, subprocess, sys
 import pytest
 from faults import FaultServer, said
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import suites
+from skillrl.envs.alfworld.world import suites
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.training import builders
 from skillrl.training.builders import build_episodes, build_policy, build_teacher, play_episodes

@@ -4,7 +4,7 @@ import pytest, torch
 from torch.testing import assert_close
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
+from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.envs.base import world
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.skills.evolution import _weak_categories

@@ -164,8 +164,6 @@ def test_no_code_of_a_record_is_shown_to_a_reader(root):
      'mean gain +0.100, which may be luck (the true gain could be as low as -0.200)'),
     (dict(n=10, wins=4, losses=1, gain=.3, low=.1, keep=True),
      '4 of 10 comparisons went better, 1 worse: mean gain +0.300'),
-    (dict(n=10, wins=2, losses=1, gain=.1, interims=[dict(need=4)]),
-     'mean gain +0.100, but 4 more have to go better than worse'),
     (dict(n=0), 'told'), (None, 'told'), ('x', 'told')])
 def test_why(gate, words):
     assert _why(dict(gate=gate, reason='told')).endswith(words)

@@ -7,7 +7,7 @@ from skillrl.agent.episode import Episode, rollout
 from skillrl.core.config import AgentConfig, RLConfig, SkillRLConfig
 from skillrl.agent.contract import parse_reply, write_reply
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.suites import HouseholdSuite
+from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.envs.base import TextEnv, world
 from skillrl.llm.decoding import _ReplyDraft, NextTokens, ReplyForm
 from skillrl.llm.local import Policy

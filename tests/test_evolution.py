@@ -3,7 +3,7 @@ import json
 import pytest
 from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.suites import HouseholdSuite
+from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.envs.base import SPLITS
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)

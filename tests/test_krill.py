@@ -6,9 +6,9 @@ import pytest
 from skillrl.serve import krill, sessions
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.suites import HouseholdSuite
+from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.serve.krill import BODY, SESSION, RemoteEnv, Server
-from skillrl.envs.suite import ServerSuite
+from skillrl.envs.base import ServerSuite
 
 games = Household('maple').games('test', 1)
 JSON = {'Content-Type': 'application/json'}

@@ -7,7 +7,7 @@ from faults import FaultServer, said
 from skillrl.cli.main import main
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.serve.gym import make_env
+from skillrl.serve.openenv import make_env
 from skillrl.serve.krill import Server
 from skillrl.cli.flags import resumed_settings
 from skillrl.core.formats import load_trajectories

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from skillrl.cli.main import main
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import HouseholdSuite
-from skillrl.envs.suite import row_name
+from skillrl.envs.alfworld.world import HouseholdSuite
+from skillrl.envs.base import row_name
 from skillrl.core.store import data_path
 
 SECRET = 'sk-never-written'

@@ -7,7 +7,7 @@ import pytest
 import skillrl.envs.alfworld.scene as alfworld
 from banks import skills
 from skillrl.envs.alfworld.scene import ROUTER, canonical
-import skillrl.envs.search.results as search
+import skillrl.envs.search.engine as search
 import skillrl.envs.webshop.goals as webshop
 from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank

@@ -10,18 +10,18 @@ from skillrl.training.builders import build_local_policy, build_retriever, shipp
 from skillrl.core.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import corpus
-from skillrl.envs.search.results import exact_match, f1_score, last_answer, normalized, substring_match
-from skillrl.envs.search.articles import PAGES, Fact, drawn_names, read_page
+from skillrl.envs.search.engine import exact_match, f1_score, last_answer, normalized, substring_match
+from skillrl.envs.search.encyclopedia import PAGES, Fact, drawn_names, read_page
 from skillrl.envs.search.encyclopedia import Encyclopedia, Sizes
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
 from skillrl.envs.search.expert import SearchExpert, play_search_expert, _read_page_hints
 from skillrl.envs.search.notes import SearchNotes, _documents_in, _names_in, offered
 from skillrl.envs.search.questions import _QUESTION_FORMS, book_questions, kinds_along, read_question
 from skillrl.envs.search.retrieve import _DenseLibrary, Library
-from skillrl.envs.search.results import result_of, result_of_reply
-from skillrl.envs.search.suites import EncyclopediaSuite, _files_suite
+from skillrl.envs.search.engine import result_of, result_of_reply
+from skillrl.envs.search.world import EncyclopediaSuite, _files_suite
 from skillrl.envs.search.teacher import _PageRecord, _truths
-from skillrl.envs.search.results import is_valid, projected
+from skillrl.envs.search.engine import is_valid, projected
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.skills.retrieval import render

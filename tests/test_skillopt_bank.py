@@ -7,7 +7,7 @@ from skillrl import SkillOptConfig, SkillOptTrainer
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.envs.alfworld.households import households
-from skillrl.envs.alfworld.suites import HouseholdSuite
+from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.training.builders import build_policy
 from skillrl.skillopt.bank_env import BankEnv
 from skillrl.skillopt.bank_env import TeacherOptimizer

@@ -9,7 +9,7 @@ from skillrl.agent.episode import EpisodeError
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import SkillEnv
 from skillrl.envs.alfworld.households import households
-from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
+from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.skillopt.bank_env import BankEnv, _ClientPolicy
 from skillrl.skillopt.document import as_line, bank_to_document, document_to_bank, pieces
 from skillrl.skillopt.bank_env import SkillFileEnv

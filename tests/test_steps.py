@@ -9,7 +9,7 @@ from faults import FaultServer, said
 from skillrl.cli.main import main
 from skillrl.training.builders import build_policy
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import suites
+from skillrl.envs.alfworld.world import suites
 from skillrl.skills.bank import SkillBank, versions
 from skillrl.core.store import JsonlLog
 from skillrl.training import phases, pipeline

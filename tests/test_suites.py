@@ -6,7 +6,7 @@ import pytest
 from skillrl.cli.main import main
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
+from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.core.store import to_json
 
 house = HouseholdSuite(Household('maple'))

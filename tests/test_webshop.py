@@ -20,12 +20,12 @@ from skillrl.envs.webshop.engine import Shop, ShopEngine, WebShopEnv
 from skillrl.envs.webshop.expert import ShopExpert, play_expert, _play_random
 from skillrl.envs.webshop.goals import _NO_CAP, Goals, _official_splits, splits
 from skillrl.envs.webshop.notes import ShopNotes, read_request
-from skillrl.envs.webshop.official import _OfficialShop
+from skillrl.envs.webshop.world import _OfficialShop
 from skillrl.envs.webshop.reward import (
     Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words, title_score)
 from skillrl.envs.webshop.shop import (WARES, conventions, generate_catalogue, generate_shop, size_sentence,
                                        _unsolvable, word_sentence)
-from skillrl.envs.webshop.suites import ShopSuite
+from skillrl.envs.webshop.world import ShopSuite
 from skillrl.envs.webshop.teacher import _notes_at_end, _size_records, _word_records
 from skillrl.llm.tiny import word_tokenizer
 from skillrl.skills.evidence import replay

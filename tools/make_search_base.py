@@ -14,9 +14,9 @@ import argparse, random, re
 from itertools import count
 from pretraining import Stage, demonstrated, fresh_rows, pretrain, rows_twice
 from skillrl.agent.episode import Episode
-from skillrl.envs.search.articles import (ARTICLE_FIELDS, ARTICLE_KINDS, NAME_ENDS, NAME_MIDDLES, NAME_STARTS,
-                                          PAGES, Fact, sentence)
-from skillrl.envs.search.encyclopedia import FIRST_NAMES, MOODS, THEMES, Encyclopedia, Sizes
+from skillrl.envs.search.encyclopedia import (
+    ARTICLE_FIELDS, ARTICLE_KINDS, Encyclopedia, Fact, FIRST_NAMES, MOODS, NAME_ENDS, NAME_MIDDLES,
+    NAME_STARTS, PAGES, sentence, Sizes, THEMES)
 from skillrl.envs.search.engine import MAX_TURNS, SearchEnv
 from skillrl.envs.search.expert import SearchExpert
 from skillrl.envs.search.retrieve import Library

@@ -15,7 +15,7 @@ from skillrl.agent.episode import Episode
 from skillrl.envs.webshop.expert import ShopExpert
 from skillrl.envs.webshop.shop import (ATTRIBUTES, NAMES, VALUES, WARES, conventions, size_sentence,
                                        word_sentence)
-from skillrl.envs.webshop.suites import ShopSuite
+from skillrl.envs.webshop.world import ShopSuite
 from skillrl.llm.local import Policy
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from dagger import renumber

@@ -123,7 +123,7 @@ def _question_job(args, c):
 # %% ../../nbs/860_cli.jobs.ipynb #3403aa6a
 def _banked(args):
     "What --skill-bank names: config, bank and suite"
-    from skillrl.envs.suite import suite_for
+    from skillrl.envs.base import suite_for
     from skillrl.core.runfolder import read_state
     from skillrl.skills.bank import SkillBank
     path = Path(args.skill_bank)

@@ -125,7 +125,7 @@ def _suite_server(args:Namespace)->Any: # A running `Server`; ValueError or OSEr
     "Krill's protocol for the suite that the flags ask for, and what its world answers besides"
     from skillrl.envs.base import world
     from skillrl.serve.krill import Server
-    from skillrl.envs.suite import suite_for
+    from skillrl.envs.base import suite_for
     config = _config(args)
     suite = suite_for(config, args.suite)
     more = world(config.name).routes

@@ -145,7 +145,7 @@ TRAJECTORIES = 'data/trajectories.json'
 
 def _start(args, learns=False):
     "Config and suite of a single step, in which the policy learns or plays"
-    from skillrl.envs.suite import suite_for
+    from skillrl.envs.base import suite_for
     from skillrl.cli.flags import settings
     from skillrl.training.plan import require_preflight
     config = settings(args)
@@ -418,7 +418,7 @@ def _first_version(file, folder):
 def _play_conditions(policy, suite, games, bank_file, config):
     "Row of the table → what was played, and row → games that got no answer"
     from skillrl.training.builders import build_episodes, derive_seed, rollout_limits
-    from skillrl.envs.suite import row_name
+    from skillrl.envs.base import row_name
     from skillrl.training.evaluate import evaluate as play
     from skillrl.llm.placement import threads
     banks = {'no bank': None}

@@ -12,24 +12,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fastcore.basics import patch
 from pathlib import Path
 from typing import Any
+from ..core.config import SkillRLConfig
+from ..core.runfolder import RunFolder
+from ..core.tracking import build_reporter, Tracker
+from ..core.trajectory import select, Trajectory
+from ..envs.base import suites_of, world
+from ..skills.bank import SkillBank, version_path
+from ..skills.distillation import distill as write_bank
+from ..skills.trials import effects_by_form, put_on_probation
 from skillrl.training.builders import (
     announce_play, announce_rounds, announce_teacher, build_engine_policy, build_episodes,
     build_placement, build_policy, build_rl_policy, build_teacher, derive_seed, distill_questions,
     rollout_limits)
-from ..core.config import SkillRLConfig
-from ..envs.base import world
-from ..envs.suite import suites_of
 from .evaluate import evaluate
-from ..core.runfolder import RunFolder
-from ..skills.bank import SkillBank, version_path
-from ..skills.distillation import distill as write_bank
-from ..skills.trials import effects_by_form, put_on_probation
-from ..core.tracking import build_reporter, Tracker
 from .phases import (
     collect_games, demonstrations, drawn_rows, evolve_on, evolves, experience_in, fine_tune, Iteration,
     learns_from_won, on_probation, play_trials, require_expert, rl_iterations, transcripts, TRIES)
 from .results import describe_changes, evaluated, write_run_report
-from ..core.trajectory import select, Trajectory
 
 # %% ../../nbs/11_training.pipeline.ipynb #7cf0e74c
 _PHASES = 'collect', 'distill', 'sft', 'rl', 'evolve', 'eval'

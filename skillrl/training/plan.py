@@ -13,17 +13,16 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, TextIO
-from ..agent.episode import Episode, demonstrate
+from ..agent.episode import demonstrate, Episode
 from ..core.config import SkillRLConfig
 from ..core.store import data_path, read_json
-from ..core.tables import Table, clip
-from ..envs.base import seeded, world
-from ..envs.suite import suites_of
+from ..core.tables import clip, Table
+from ..envs.base import seeded, suites_of, world
 from skillrl.training.builders import (
-    SKILL_CHARS, TEACHER_TOKENS, build_client, build_episodes, build_local_policy, reads_like_shipped,
-    starting_weights)
+    build_client, build_episodes, build_local_policy, reads_like_shipped, SKILL_CHARS, starting_weights,
+    TEACHER_TOKENS)
 from .costs import (
-    DEVICES, Batch, Device, Held, at_once, fitting_lengths, held_by, learn_seconds, memory_plan,
+    at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
     play_seconds, shape_of, told_memory)
 from .phases import demonstrations, evolves
 from .pipeline import conditions

@@ -13,16 +13,17 @@ from shutil import get_terminal_size
 from statistics import fmean
 from textwrap import fill
 from typing import Any
-from ..core.plots import PALETTE, bars, figure, label_end, split_rates
+from ..core.plots import bars, figure, label_end, PALETTE, split_rates
 from ..core.runfolder import is_held
-from ..skillopt.verdict import gate_score
-from ..skillopt.session import BASELINE
-from ..core.stats import Rate, interval
-from ..core.store import JsonlLog, atomic_write
+from ..core.stats import interval, Rate
+from ..core.store import atomic_write, JsonlLog
 from ..core.tables import Table
+from ..skillopt.session import BASELINE
+from ..skillopt.verdict import gate_score
 from ..types import RolloutResult
-from .page import SkillDiff, as_dict, browser, dict_in, figures, folded, headed, html_page
-from .page import json_of, number, paragraph, text_of
+from skillrl.viewers.page import (
+    as_dict, browser, dict_in, figures, folded, headed, html_page, json_of, number, paragraph, SkillDiff,
+    text_of)
 
 # %% ../../nbs/826_viewers.report.ipynb #b1d96dd5
 _ACTIONS = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',

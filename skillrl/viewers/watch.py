@@ -9,24 +9,25 @@ __all__ = ['SECTIONS', 'RunPage', 'watch_run']
 import asyncio, re
 from collections.abc import Callable
 from contextlib import suppress
+from fastcore.basics import patch
 from html import escape
 from pathlib import Path
 from socket import create_server
 from threading import Lock, Thread
 from time import time
 from typing import Any
-from fastcore.basics import patch
-from ..training.evaluate import smoothed
-from .inspection import good_rows, is_opt_run, is_run, state_of, success_table
-from ..llm.ledger import Ledger
-from ..core.plots import PALETTE, band, split_rates
+from ..core.plots import band, PALETTE, split_rates
 from ..core.runfolder import is_held
+from ..core.tables import counted, Table
+from ..llm.ledger import Ledger
 from ..skills.bank import SkillBank, versions
-from ..core.tables import Table, counted
+from ..training.evaluate import smoothed
 from .bank_view import bank_table, checked_round, round_table
-from .page import as_dict, dict_in, figures, folded, headed, html_page, last_rows, number
-from .page import paragraph, replays, text_of, whole_number
-from .report import STAGES, read_run, report_sections
+from .inspection import good_rows, is_opt_run, is_run, state_of, success_table
+from skillrl.viewers.page import (
+    as_dict, dict_in, figures, folded, headed, html_page, last_rows, number, paragraph, replays, text_of,
+    whole_number)
+from .report import read_run, report_sections, STAGES
 
 # %% ../../nbs/837_viewers.watch.ipynb #b664c0e8
 _BEFORE = dict(collect='config.json', distill='trajectories.jsonl', sft='bank/*/v*.json', rl='reference/*',
