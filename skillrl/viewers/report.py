@@ -12,8 +12,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from statistics import fmean
 from textwrap import fill
-from typing import Any
-from ..core.plots import PALETTE, bars, figure, label_end, split_rates
+from ..core.plots import PALETTE, bars, label_end, split_rates
 from ..core.runfolder import is_held
 from ..skillopt.verdict import gate_score
 from ..skillopt.session import BASELINE
@@ -21,7 +20,7 @@ from ..core.stats import Rate, interval
 from ..core.store import JsonlLog, atomic_write
 from ..core.tables import Table
 from ..types import RolloutResult
-from .page import SkillDiff, as_dict, browser, dict_in, figures, folded, headed, html_page
+from .page import SkillDiff, as_dict, dict_in, figures, folded, headed, html_page
 from .page import json_of, number, paragraph, text_of
 
 # %% ../../nbs/826_viewers.report.ipynb #b1d96dd5
@@ -62,18 +61,16 @@ def _digits(x):
 
 # %% ../../nbs/826_viewers.report.ipynb #31d2c3ce
 def steps_table(
-    history:list,   # Records of history.json
-    why:bool=False, # With a column on why it was so decided
+    history:list, # Records of history.json
 )->Table:
     "One row a step, in plain words; records that are none are left out"
-    head = ['step', 'rollout', 'edits', 'candidate', 'decision', 'current', 'best']
     rows = []
     for r in _cleaned(history):
         rollout, candidate = _digits(r['rollout_hard']), _digits(r['candidate_gate_score'])
         current, best = _digits(r['current_score']), _digits(r['best_score'])
         row = [r['step'], rollout, r['n_edits_ranked'], candidate, r['decision'], current, best]
-        rows.append([*row, r['why']] if why else row)
-    return Table([*head, 'why'] if why else head, rows)
+        rows.append([*row, r['why']])
+    return Table(['step', 'rollout', 'edits', 'candidate', 'decision', 'current', 'best', 'why'], rows)
 
 def _cleaned(history):
     return [_clean(r) for r in history if isinstance(r, dict) and isinstance(number(r.get('step')), int)]
@@ -257,14 +254,6 @@ def _skill_at(folder:Path|str, step:int)->str|None: # None if there is none
     rows = JsonlLog(Path(folder)/'steps.jsonl').read(strict=False)
     return next((str(row.get('skill')) for row in rows if row.get('step') == step), None)
 
-def _skill_diff(folder:Path|str, before:int, after:int)->SkillDiff: # ValueError if a step was not made
-    "What changed in the skill between two steps"
-    skills = [_skill_at(folder, step) for step in (before, after)]
-    if None in skills:
-        raise ValueError(f'steps are {before!r} and {after!r}, and {Path(folder).name} holds no skill '
-                         'of one of them: choose steps that were made')
-    return SkillDiff(*skills)
-
 # %% ../../nbs/826_viewers.report.ipynb #aeab0526
 def _edit_told(e):
     op = str(e.get('op') or 'edit')
@@ -328,18 +317,6 @@ def _step_html(folder, r):
         parts.append(folded(f'How step {n} went', _step_story(folder, n).html()))
     return ''.join(parts)
 
-def _run_browser(folder:Path|str)->Any: # An ipywidget; ValueError before the first step
-    "Go through the steps of a run"
-    import ipywidgets as w
-    steps = {r['step']: r for r in read_run(folder).steps}
-    if not steps:
-        raise ValueError(f'{Path(folder).name} has no steps yet: wait for the first one')
-    which = w.SelectionSlider(options=list(steps), description='step')
-    def page(n:int)->str:
-        skill = _skill_at(folder, n) or ''
-        return _step_html(folder, steps[n]) + f'<pre>{escape(skill)}</pre>'
-    return browser([which], page)
-
 # %% ../../nbs/826_viewers.report.ipynb #945a253f
 _CURRENT = PALETTE['blue']
 _BEST = PALETTE['orange']
@@ -391,13 +368,6 @@ def _draw_lengths(ax, folder):
     ax.plot(list(lengths), list(lengths.values()), '.-', color=_CURRENT)
     ax.set(xlabel='step', ylabel='characters', ylim=(0, 1.1*max([1, *lengths.values()])))
     ax.locator_params(axis='x', integer=True)
-
-def _plot_run(folder:Path|str)->Any: # A matplotlib figure
-    "Scores and length of the skill along the steps of a run"
-    fig, (left, right) = figure(panels=2, width_ratios=(2, 1))
-    _draw_scores(left, folder)
-    _draw_lengths(right, folder)
-    return fig
 
 # %% ../../nbs/826_viewers.report.ipynb #208582d8
 def _draw_finals(ax, folder):
