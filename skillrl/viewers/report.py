@@ -54,7 +54,7 @@ def _clean(r):
         found[k] = found[k] or 0
     action = str(r.get('action', ''))
     decision = _ACTIONS.get(action, action.replace('_', ' '))
-    return found | dict(accepted=action.startswith('accept'), decision=decision, why=_why(r))
+    return r | found | dict(accepted=action.startswith('accept'), decision=decision, why=_why(r))
 
 def _digits(x):
     return '–' if x is None else f'{x:.3f}'
@@ -63,17 +63,14 @@ def _digits(x):
 def steps_table(
     history:list, # Records of history.json
 )->Table:
-    "One row a step, in plain words; records that are none are left out"
+    "One row a step, in plain words"
     rows = []
-    for r in _cleaned(history):
+    for r in map(_clean, history):
         rollout, candidate = _digits(r['rollout_hard']), _digits(r['candidate_gate_score'])
         current, best = _digits(r['current_score']), _digits(r['best_score'])
         row = [r['step'], rollout, r['n_edits_ranked'], candidate, r['decision'], current, best]
         rows.append([*row, r['why']])
     return Table(['step', 'rollout', 'edits', 'candidate', 'decision', 'current', 'best', 'why'], rows)
-
-def _cleaned(history):
-    return [_clean(r) for r in history if isinstance(r, dict) and isinstance(number(r.get('step')), int)]
 
 # %% ../../nbs/826_viewers.report.ipynb #574ed315
 @dataclass(repr=False)
@@ -99,7 +96,7 @@ def read_run(folder:Path|str)->_RunView: # Of a run, or of one that has yet to b
     f = Path(folder)
     held = is_held(f) # Before and after the rest, which may end or begin meanwhile
     files = [dict_in(f/name) for name in ('config.json', 'runtime_state.json', 'summary.json')]
-    steps = _cleaned(_rows_in(f/'history.json'))
+    steps = [_clean(r) for r in _rows_in(f/'history.json') if isinstance(number(r.get('step')), int)]
     return _RunView(f, *files, steps, held or is_held(f))
 
 def _rows_in(path):
@@ -405,7 +402,7 @@ def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
         'What it is worth': paragraph(_describe_worth(view)) + drawn,
         'What was accepted': _steps(view, True),
         'What was refused': _steps(view, False),
-        'Steps': paragraph(_COLUMNS) + steps_table(_rows_in(view.folder/'history.json')).html(),
+        'Steps': paragraph(_COLUMNS) + steps_table(view.steps).html(),
         'What it took': paragraph(_MODELS) + _usage_table(view).html() + paragraph(_describe_cost(view)),
         'Answers that never came': paragraph(_LOST) + _lost_table(view).html(),
         'Why it ended': paragraph(_describe_end(view)),
