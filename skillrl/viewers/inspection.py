@@ -276,10 +276,10 @@ def report_text(path:str|Path)->str: # ValueError if the report has no table of 
 # %% ../../nbs/835_viewers.inspection.ipynb #68d30f22
 def state_of(path:Path)->tuple[dict, str]:
     "What the last commit of a training run says, and how far the run is, in words"
-    from skillrl.viewers.page import as_dict, dict_in, whole_number
+    from skillrl.viewers.page import as_dict, dict_in, number
     state = as_dict(dict_in(path/'state.json').get('state'))
     phase = str(state.get('phase', ''))
-    done, total = (whole_number(state.get(k)) for k in ('done', 'total'))
+    done, total = (number(state.get(k)) for k in ('done', 'total'))
     if phase == 'done':
         return state, 'all phases are done'
     if not phase:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['paragraph', 'folded', 'SkillDiff', 'figures', 'headed', 'html_page', 'text_of', 'json_of', 'dict_in', 'last_rows',
-           'as_dict', 'number', 'whole_number', 'Replay', 'replays']
+           'as_dict', 'number', 'Replay', 'replays']
 
 # %% ../../nbs/821_viewers.page.ipynb #2c58406f
 import json, math, os, re
@@ -176,10 +176,6 @@ def number(v:Any)->float|None:
     is_number = isinstance(v, (int, float)) and not isinstance(v, bool)
     return v if is_number and -1e15 < v < 1e15 else None
 
-def whole_number(v:Any)->int:
-    "`v` if it is a whole number from 0, else 0"
-    return v if type(v) is int and v >= 0 else 0
-
 # %% ../../nbs/821_viewers.page.ipynb #d521b901
 def _find_tokenizer(
     folder:str|Path, # Of a policy, or of a run that has one
@@ -267,21 +263,14 @@ def turn_html(self:Replay, number:int)->str: # From 1
     return ''.join(parts)
 
 # %% ../../nbs/821_viewers.page.ipynb #47cb6934
-_ENDS = {'won': 'won', 'lost': 'ended without success', 'step limit': 'step limit reached'}
-
-def _end_of(t):
-    "Why an episode ended, in words"
-    if t.end == 'won' and not t.success:
-        return 'won, but too late to count'
-    return _ENDS.get(t.end) or ('won' if t.success else 'lost')
-
 @patch
 def title(self:Replay)->str:
     "Task, outcome and place of the episode in its run"
     t = self.trajectory
     about = [str(t.metadata[k]) for k in ('phase', 'iteration', 'condition', 'suite') if k in t.metadata]
+    end = 'won' if t.success else t.end or 'lost'
     where = f' ({", ".join(about)})' if about else ''
-    return clip(f'{t.task}: {_end_of(t)} after {counted(len(t), "step")}{where}', 300)
+    return clip(f'{t.task}: {end} after {counted(len(t), "step")}{where}', 300)
 
 @patch
 def html(self:Replay)->str:
