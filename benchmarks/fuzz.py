@@ -22,7 +22,7 @@ from skillrl.skills.bank import SkillBank, version_path
 from skillrl.skills.skill_md import to_skill_md
 from skillrl.core.store import JsonlLog, data_path, to_json
 from skillrl.core.tables import Table
-from skillrl.viewers.bank_view import checked_round, evolution_table, round_table, version_table
+from skillrl.viewers.bank_view import checked_round, evolution_table, round_table
 from skillrl.viewers.report import finals
 from skillrl.viewers.watch import SECTIONS, RunPage
 
@@ -306,7 +306,6 @@ def readers_of(name, here):
         calls += [
             inspect(here / top),
             export(here / top, 'skillrl', out / 'bank'),
-            lambda: version_table(here / top),
         ]
     if 'evolution' in name:
 

@@ -54,29 +54,16 @@ def test_a_damaged_line_of_a_log_is_counted_and_the_others_are_shown(tmp_path, c
     status, out, _ = inspected(capsys, tmp_path/log)
     assert status == 0 and '1 record of' in out and 'line 2 is not a JSON object' in out
 
-@pytest.mark.parametrize('file,wrong', [('history.json', 5), ('history.json', {}), ('summary.json', []),
-                                        ('runtime_state.json', 'a')])
+@pytest.mark.parametrize('file,wrong', [('history.json', 5), ('history.json', {}), ('summary.json', [])])
 def test_a_file_of_a_wrong_type_in_a_run_of_optimize_is_named(tmp_path, capsys, file, wrong):
     (tmp_path/'job.json').write_text('{}')
     (tmp_path/file).write_text(json.dumps(wrong))
     status, _, err = inspected(capsys, tmp_path)
     assert status == 1 and f'{tmp_path/file}' in err
 
-def test_steps_of_a_run_of_optimize_that_are_no_objects_are_counted(tmp_path, capsys):
-    (tmp_path/'job.json').write_text('{}')
-    (tmp_path/'history.json').write_text('[5, []]')
-    status, out, _ = inspected(capsys, tmp_path)
-    assert status == 0 and '2 records of history.json left out' in out
-
 def test_a_deeply_nested_first_line_is_one_sentence(tmp_path, capsys):
     (tmp_path/'a.jsonl').write_text('['*100_000 + '\n')
     assert inspected(capsys, tmp_path/'a.jsonl')[0] in (0, 1)
-
-def test_memories_that_are_none_are_counted(tmp_path, capsys):
-    good = dict(memory_id='a', content=dict(task_meta=dict(original_goal='b'), refined_trajectory=[]))
-    (tmp_path/'m.json').write_text(json.dumps([good, dict(memory_id='b', content=5)]))
-    status, out, _ = inspected(capsys, tmp_path/'m.json')
-    assert status == 0 and '1 memory' in out and '1 record of' in out
 
 def test_a_setting_too_large_for_a_float_is_named(tmp_path, capsys):
     (tmp_path/'c.json').write_text(json.dumps({'rl': {'learning_rate': 10**400}}))

@@ -79,18 +79,8 @@ def test_a_run_that_begins(tmp_path):
     page = RunPage(tmp_path)
     assert status(page.html()) == 'Waits for its first step.'
     (tmp_path/'.lock').write_text('1')
-    JsonlLog(tmp_path/'events.jsonl').append([dict(step=1, stage='rollout', n=20, event='begin')])
-    JsonlLog(tmp_path/'journal_0001.jsonl').append([{}, {}])
-    told = 'At work: 0 of ? steps made; step 1, training items (20 rollouts): 2 answers so far.'
-    assert status(page.html()) == told
-
-def test_the_time_left_is_told(kitchen):
-    (kitchen/'.lock').write_text('1')
-    (kitchen/'reference'/'0001').mkdir(parents=True)
-    for name, ago in (('reference/0001', 90), ('state.json', 60)):
-        os.utime(kitchen/name, (time.time() - ago,)*2)
-    told = status(RunPage(kitchen).html())
-    assert re.fullmatch(r'At work: rl: 1 of 4 steps, about \d+ s left in this phase\.', told)
+    JsonlLog(tmp_path/'events.jsonl').append([dict(step=1, stage='rollout', event='begin')])
+    assert status(page.html()) == 'At work: 0 of ? steps made; step 1, training items.'
 
 # ---- damaged files, hostile texts ----
 
@@ -175,7 +165,7 @@ def test_a_run_is_followed_while_it_is_written_and_after_it_was_killed(tmp_path,
         assert status(ask(page)).startswith('At work') # Only the silence tells
         for p in root.iterdir():
             os.utime(p, (time.time() - 500,)*2)
-        assert 'Nothing was written for 8 min' in status(ask(page))
+        assert 'Nothing was written for 8 minutes' in status(ask(page))
         assert main(optimize) == 0
         assert status(ask(page)) == 'Ended: 8 of 8 steps made.'
 
@@ -200,7 +190,7 @@ def test_only_this_machine_is_answered_and_at_one_address(document):
         assert {code('GET /', host) for host in OURS} == {b'200'}
         assert {code('GET /', host) for host in HOSTS} == {b'403'}
         assert {code(f'GET {path}', 'localhost') for path in PATHS} == {b'404'}
-        assert {code(f'{method} /', 'localhost') for method in METHODS} == {b'404'}
+        assert {code(f'{method} /', 'localhost') for method in METHODS} == {b'501'}
 
 BAD = [b'nonsense\r\n\r\n', b'GET / HTTP/1.1\r\n\r\n', b'GET / HTTP/9.9\r\nHost: localhost\r\n\r\n',
        b'GET ' + b'/'*70_000 + b' HTTP/1.1\r\n\r\n', b'GET / HTTP/1.0\r\n' + b'A: b\r\n'*300 + b'\r\n']
@@ -249,19 +239,8 @@ def test_readers_are_bounded_and_the_oldest_goes_first(document, monkeypatch):
         for _ in range(20):
             reader(page, stack).sendall(b'GET /')
         wait_until(lambda: len(page.open) == 4)
-        assert threading.active_count() <= before + 6
+        wait_until(lambda: threading.active_count() <= before + 6)
         assert 'Ended' in ask(page)
-
-def test_a_reader_that_drips_is_let_go(document, monkeypatch):
-    monkeypatch.setattr(watch, '_REQUEST_SECONDS', .3)
-    with watch_run(document) as page, ExitStack() as stack:
-        began, slow = time.monotonic(), reader(page, stack)
-        with pytest.raises(OSError):
-            while time.monotonic() < began + 4:
-                slow.sendall(b'G')
-                time.sleep(.05)
-        assert time.monotonic() < began + 3
-        wait_until(lambda: not page.open)
 
 # ---- in a real browser ----
 

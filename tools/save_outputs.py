@@ -32,7 +32,7 @@ LIMIT = 240 # Seconds for a cell
 # ---- a process for each notebook and one for its kernel ----
 
 FORK = multiprocessing.get_context('fork') # A forked process has what its parent loaded
-LARGE = ['ipywidgets', 'matplotlib.pyplot', 'torch', 'transformers.models.qwen3.modeling_qwen3']
+LARGE = ['matplotlib.pyplot', 'torch', 'transformers.models.qwen3.modeling_qwen3']
 MANY = 8 # Notebooks for which loading these once takes less time than it saves
 
 def run_kernel(args, folder):

@@ -12,7 +12,6 @@ from ..skills.bank import diff, find, Mistake, PROBATION, SkillBank, usefulness,
 from ..skills.retrieval import advice
 from ..core.stats import Rate, wilson
 from ..core.tables import Table, clip, counted
-from .page import browser
 
 # %% ../../nbs/823_viewers.bank_view.ipynb #826dad8b
 def bank_table(
@@ -136,24 +135,3 @@ def plot_usefulness(
     bars(ax, names, *split_rates([usefulness(o) for o in shown]), colors)
     ax.set(xlabel='won when shown')
     return fig
-
-# %% ../../nbs/823_viewers.bank_view.ipynb #7bbf3d06
-def _bank_browser(
-    folder:Path|str, # Holds v0000.json, v0001.json, …
-)->object:           # An ipywidget
-    "Search the versions of a bank, with what each changed"
-    import ipywidgets as w
-    numbers = versions(folder)
-    latest = numbers[-1]
-    which = w.SelectionSlider(options=numbers, value=latest, description='version')
-    words = w.Text(description='search', placeholder='words', continuous_update=True)
-    def page(n:int, words:str)->str:
-        bank = SkillBank.load(version_path(folder, n))
-        tables = [bank_table(bank, words)]
-        place = numbers.index(n)
-        if place > 0:
-            before = SkillBank.load(version_path(folder, numbers[place - 1]))
-            change = diff(before, bank)
-            tables.append(change.table())
-        return ''.join(t.html() for t in tables)
-    return browser([which, words], page)

@@ -6,32 +6,30 @@
 __all__ = ['SECTIONS', 'RunPage', 'watch_run']
 
 # %% ../../nbs/837_viewers.watch.ipynb #c66ae0ae
-import asyncio, re
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from fastcore.basics import patch
 from html import escape
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socket import create_server
+from socket import SHUT_RDWR
+from socketserver import ThreadingTCPServer
 from threading import Lock, Thread
 from time import time
 from typing import Any
 from ..core.plots import band, PALETTE, split_rates
 from ..core.runfolder import is_held
-from ..core.tables import counted, Table
-from ..llm.ledger import Ledger
 from ..skills.bank import SkillBank, versions
 from ..training.evaluate import smoothed
 from .bank_view import bank_table, checked_round, round_table
-from .inspection import good_rows, is_opt_run, is_run, state_of, success_table
-from skillrl.viewers.page import (
-    as_dict, dict_in, figures, folded, headed, html_page, last_rows, number, paragraph, replays, text_of,
-    whole_number)
+from .inspection import (
+    exchanges_text, good_rows, is_opt_run, is_run, state_of, success_table)
+from .page import figures, folded, headed, html_page, last_rows, number, paragraph, replays
 from .report import read_run, report_sections, STAGES
 
-# %% ../../nbs/837_viewers.watch.ipynb #b664c0e8
-_BEFORE = dict(collect='config.json', distill='trajectories.jsonl', sft='bank/*/v*.json', rl='reference/*',
-               evolve='policy/*', eval='evolution.jsonl') # Written last before the phase
+# %% ../../nbs/837_viewers.watch.ipynb #f6017561
+_QUIET = 120 # Seconds in which nothing is written that are worth a word
 
 def _last_written(paths):
     "When the newest of some files was written, None where there is none"
@@ -41,26 +39,6 @@ def _last_written(paths):
             times.append(path.stat().st_mtime)
     return max(times, default=None)
 
-def _seconds_left(folder, state):
-    "About how long the phase of a training run will still take, None if nobody knows yet"
-    done, total = whole_number(state.get('done')), whole_number(state.get('total'))
-    before = _BEFORE.get(state.get('phase'), 'nothing')
-    began, committed = _last_written(folder.glob(before)), _last_written([folder/'state.json'])
-    if not done or not total or None in (began, committed) or committed <= began:
-        return None
-    return max(0., (committed - began)/done*(total - done) - (time() - committed))
-
-def _spoken(seconds):
-    "A time in the unit one would say it in"
-    if seconds < 90:
-        return f'{seconds:.0f} s'
-    if seconds < 5400:
-        return f'{seconds/60:.0f} min'
-    return f'{seconds/3600:.1f} h'
-
-# %% ../../nbs/837_viewers.watch.ipynb #f6017561
-_QUIET = 120 # Seconds in which nothing is written that are worth a word
-
 def _told(place, ended, held, begun, written):
     "Whether a run is at work, and at what `place`, in a sentence"
     if ended:
@@ -68,7 +46,8 @@ def _told(place, ended, held, begun, written):
     if not held:
         return f'Stopped: {place}.' if begun else 'Waits for its first step.'
     quiet = time() - (written or time())
-    late = f'Nothing was written for {_spoken(quiet)}: a step or an answer takes long, or the run was killed.'
+    late = (f'Nothing was written for {quiet/60:.0f} minutes: '
+            'a step or an answer takes long, or the run was killed.')
     return f'At work: {place}. {late}' if quiet > _QUIET else f'At work: {place}.'
 
 def _share(done, total):
@@ -77,37 +56,25 @@ def _share(done, total):
     return done/total if total and done is not None else None
 
 def _training(folder):
-    "Where a training run stands: a sentence, the share of its phase that is done, and more to tell"
+    "Where a training run stands: a sentence, and the share of its phase that is done"
     state, place = state_of(folder)
-    held, ended = is_held(folder), state.get('phase') == 'done'
-    left = _seconds_left(folder, state) if held else None
-    if left is not None:
-        place += f', about {_spoken(left)} left in this phase'
-    told = _told(place, ended, held, state, _last_written([folder/'state.json']))
-    return told, 1 if ended else _share(state.get('done'), state.get('total')), ''
+    ended = state.get('phase') == 'done'
+    told = _told(place, ended, is_held(folder), state, _last_written([folder/'state.json']))
+    return told, 1 if ended else _share(state.get('done'), state.get('total'))
 
 # %% ../../nbs/837_viewers.watch.ipynb #6b79e3fd
-def _stage(event):
-    name = str(event.get('stage'))
-    return STAGES.get(name, name)
-
 def _optimisation(folder):
-    "Where a SkillOpt run stands: a sentence, the share of its steps that is made, and more to tell"
-    view, events = read_run(folder), last_rows(folder/'events.jsonl', 100)
-    made, planned = len(view.steps), view.state.get('total_steps')
-    last, journals = (events or [{}])[-1], sorted(folder.glob('journal_*.jsonl'))
-    place = f'{made} of {number(planned) or "?"} steps made'
-    if last.get('event') == 'begin':
-        rollouts, step = number(last.get('n')), number(last.get('step')) or 0
-        answers = sum(text_of(p).count('\n') for p in journals)
-        of = f' ({rollouts} rollouts)' if rollouts else ''
-        place += f'; step {step}, {_stage(last)}{of}: {counted(answers, "answer")} so far'
-    written = _last_written([folder/'events.jsonl', folder/'runtime_state.json', *journals])
-    told = _told(place, view.ended, view.held, view.state or events, written)
-    ends = [e for e in events if number(e.get('seconds')) is not None and e.get('step') == last.get('step')]
-    took = '; '.join(f'{_stage(e)} {e["seconds"]:.1f} s' for e in ends[-8:])
-    share = 1 if view.ended else _share(made, planned)
-    return told, share, f'Stages of this step: {took or "–"}'
+    "Where a SkillOpt run stands: a sentence, and the share of its steps that is made"
+    view, events = read_run(folder), last_rows(folder/'events.jsonl', 1)
+    made, planned = len(view.steps), number(view.state.get('total_steps'))
+    place = f'{made} of {planned or "?"} steps made'
+    for event in events:
+        if event.get('event') == 'begin':
+            stage = str(event.get('stage'))
+            place += f'; step {number(event.get("step")) or 0}, {STAGES.get(stage, stage)}'
+    written = [folder/'events.jsonl', folder/'runtime_state.json', *folder.glob('journal_*.jsonl')]
+    told = _told(place, view.ended, view.held, view.state or events, _last_written(written))
+    return told, 1 if view.ended else _share(made, planned)
 
 # %% ../../nbs/837_viewers.watch.ipynb #d4f6017e
 def _draw_success(ax, metrics):
@@ -160,28 +127,13 @@ def _result(folder):
     return success_table(folder).html()
 
 # %% ../../nbs/837_viewers.watch.ipynb #f5487d3d
-def _prices(folder):
-    "What the settings say a million tokens cost: model → USD read, USD written"
-    file = as_dict(dict_in(folder/'config.json').get('model')).get('prices')
-    found = dict_in(file) if isinstance(file, str) and file else {}
-    pairs = {k: [number(x) for x in v] for k, v in found.items() if isinstance(v, list)}
-    return {k: v for k, v in pairs.items() if len(v) == 2 and None not in v}
-
-def _spent(folder):
-    "A table of the calls to servers so far"
-    rows, prices = [], _prices(folder)
+def _calls(folder):
+    parts = []
     for role, place in (('teacher', 'teacher'), ('policy', 'collector')):
-        ledger = Ledger(prices)
-        for row in last_rows(folder/place/'exchanges.jsonl', 10**6, most=2**28):
-            if not row.get('cached'):
-                tokens = whole_number(row.get('prompt_tokens')), whole_number(row.get('completion_tokens'))
-                ledger.add(str(row.get('model')), *tokens, estimated=bool(row.get('estimated')))
-        rows += [[role, *row] for row in ledger.table().rows]
-    return Table(['who', *ledger.table().head], rows)
-
-def _spending(folder):
-    table = _spent(folder)
-    return table.html() if table.rows else paragraph('No server was asked anything.')
+        log = folder/place/'exchanges.jsonl'
+        if log.exists():
+            parts.append(f'<h3>{role}</h3><pre>{escape(exchanges_text(log))}</pre>')
+    return ''.join(parts) or paragraph('No server was asked anything.')
 
 # %% ../../nbs/837_viewers.watch.ipynb #aa11bb22
 SECTIONS = { # Heading → maker, and the files it is made from
@@ -189,7 +141,7 @@ SECTIONS = { # Heading → maker, and the files it is made from
     'Success on test games': (_result, ['report.md']),
     'Bank': (_bank, ['bank/*/v*.json', 'evolution.jsonl']),
     'Last episodes': (_episodes, ['trajectories.jsonl', 'reference/*']),
-    'Calls to servers': (_spending, ['*/exchanges.jsonl'])}
+    'Calls to servers': (_calls, ['*/exchanges.jsonl'])}
 
 def _report(folder):
     return headed(report_sections(read_run(folder)))
@@ -261,101 +213,93 @@ def html(self:RunPage)->str:
     "The page as it is now"
     name, stands, sections = self.kind
     with _one_at_a_time:
-        told, share, more = stands(self.folder)
+        told, share = stands(self.folder)
         made = {heading: self.made(*how) for heading, how in sections.items()}
     shown = made.get('') or headed(made)
     title = f'{name}: {self.folder.resolve().name}'
     value = '' if share is None else f' value="{share:.4f}"'
     bar = f'<progress aria-label="Steps"{value}></progress>'
     top = f'<h1>{escape(title)}</h1><p><strong role="status">{escape(told)}</strong></p>'
-    return html_page(title, f'{top}<section>{bar}{paragraph(more)}</section>{shown}', _SCRIPT)
+    return html_page(title, f'{top}<section>{bar}</section>{shown}', _SCRIPT)
 
 # %% ../../nbs/837_viewers.watch.ipynb #39521bf9
-_HEADERS = """Cache-Control: no-store\r
-Content-Security-Policy: frame-ancestors 'none'\r
-Cross-Origin-Resource-Policy: same-origin\r
-Referrer-Policy: no-referrer\r
-X-Content-Type-Options: nosniff\r
-"""
+_SECONDS = 30 # In which a reader sends or takes something
+_HEADERS = {
+    'Cache-Control': 'no-store', 'Content-Security-Policy': "frame-ancestors 'none'",
+    'Cross-Origin-Resource-Policy': 'same-origin', 'Referrer-Policy': 'no-referrer',
+    'X-Content-Type-Options': 'nosniff'}
 
-def _answer(page, head):
-    "What is sent to whoever asked with this head"
-    asked, *lines = head.decode('latin-1').split('\r\n')
-    hosts = [re.sub(r':\d{1,5}$', '', line[5:].strip()) for line in lines if line[:5].lower() == 'host:']
-    if hosts not in (['127.0.0.1'], ['localhost']):
-        status, text = '403 Forbidden', 'Ask for 127.0.0.1 or localhost.'
-    elif not re.fullmatch(r'GET / HTTP/1\.[01]', asked):
-        status, text = '404 Not Found', 'There is only GET /.'
-    else:
-        status, text = '200 OK', page.html()
-    kind = 'html' if status == '200 OK' else 'plain'
-    data = text.encode(errors='replace')
-    own = f'Content-Type: text/{kind}; charset=utf-8\r\nContent-Length: {len(data)}\r\n'
-    return f'HTTP/1.0 {status}\r\n{own}{_HEADERS}\r\n'.encode() + data
+class _Reader(BaseHTTPRequestHandler):
+    timeout = _SECONDS
+    def log_message(self, *args): pass
+
+    def end_headers(self)->None:
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def do_GET(self)->None:
+        hosts = [re.sub(r':\d{1,5}$', '', host.strip()) for host in self.headers.get_all('Host', [])]
+        if hosts not in (['127.0.0.1'], ['localhost']):
+            return self.send_error(403, 'Ask for 127.0.0.1 or localhost')
+        if self.path != '/':
+            return self.send_error(404, 'There is only GET /')
+        data = self.server.page.html().encode(errors='replace')
+        self.send_response(200)
+        self.send_header('Content-Type', 'text/html; charset=utf-8')
+        self.send_header('Content-Length', str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
 # %% ../../nbs/837_viewers.watch.ipynb #5cf649af
-class _Watch:
+_READERS = 32 # Connections that are open at once
+
+class _Watch(ThreadingTCPServer):
     "A page that follows a run, until it is closed"
+    allow_reuse_address = daemon_threads = True
+    request_queue_size = 64
     def __init__(self,
         page:RunPage,
         port:int=0, # 0 takes any that is free; OSError if nothing can be served there
     ):
         try:
-            self.socket = create_server(('127.0.0.1', port), backlog=64)
+            super().__init__(('127.0.0.1', port), _Reader)
         except (OSError, OverflowError) as e:
             raise OSError(f'port is {port!r}, where nothing can be served ({e}): '
                           'choose another, or 0 for any') from e
         self.page = page
-        self.url = f'http://127.0.0.1:{self.socket.getsockname()[1]}/'
+        self.url = f'http://127.0.0.1:{self.server_address[1]}/'
         self.open = [] # Connections, the oldest first
-        self.loop, self.closed = asyncio.new_event_loop(), asyncio.Event()
-        self.thread = Thread(target=self.serve, daemon=True)
+        self.thread = Thread(target=self.serve_forever, args=(.05,), daemon=True)
         self.thread.start()
 
-    def __enter__(self): return self
     def __exit__(self, *exc): self.close()
     def __repr__(self): return f'Watch({self.page.folder.name!r}, {self.url})'
+    def handle_error(self, request:Any, client_address:Any)->None: pass # It hung up or was too slow
 
 # %% ../../nbs/837_viewers.watch.ipynb #ad5c5070
-_READERS = 32 # Requests that are answered at once
-_REQUEST_SECONDS = 30. # Seconds for one, however its bytes drip
-
 @patch
-async def answer(self:_Watch, reader:Any, writer:Any)->None:
-    "Answer one request; whoever hangs up or is too slow is let go"
-    self.open.append(writer)
+def process_request(self:_Watch, request:Any, client_address:Any)->None:
+    "Answer in a thread; where too many are open, the oldest is let go"
+    self.open.append(request)
     for oldest in self.open[:-_READERS]:
-        oldest.transport.abort()
-    try:
-        async with asyncio.timeout(_REQUEST_SECONDS):
-            head = await reader.readuntil(b'\r\n\r\n')
-            writer.write(await asyncio.to_thread(_answer, self.page, head))
-            writer.close()
-            await writer.wait_closed()
-    except (OSError, EOFError, asyncio.LimitOverrunError):
-        pass # It hung up, took too long or sent too much
-    finally:
-        writer.transport.abort()
-        self.open.remove(writer)
+        with suppress(OSError): # It has hung up
+            oldest.shutdown(SHUT_RDWR)
+    ThreadingTCPServer.process_request(self, request, client_address)
 
-# %% ../../nbs/837_viewers.watch.ipynb #1702f438
 @patch
-def serve(self:_Watch)->None:
-    "Answer until `close`"
-    async def until_closed()->None:
-        server = await asyncio.start_server(self.answer, sock=self.socket)
-        await self.closed.wait()
-        server.close()
-    with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
-        runner.run(until_closed())
+def shutdown_request(self:_Watch, request:Any)->None:
+    self.open.remove(request)
+    ThreadingTCPServer.shutdown_request(self, request)
 
 @patch
 def close(self:_Watch)->None:
     "Stop serving"
-    with suppress(RuntimeError): # It has stopped
-        self.loop.call_soon_threadsafe(self.closed.set)
+    self.shutdown()
+    self.server_close()
     self.thread.join()
 
+# %% ../../nbs/837_viewers.watch.ipynb #1702f438
 def watch_run(
     folder:str|Path, # Of a run of `train` or `optimize`
     port:int=0,      # 0 takes any that is free
