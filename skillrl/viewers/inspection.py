@@ -305,6 +305,8 @@ def _opt_run(path):
         if (path/'job.json').exists():
             again = f'go on with skillrl optimize --resume {path}'
         parts.append(f'Not finished, {counted(len(view.steps), "step")} so far: {again}')
+    elif not {'best_step', 'usage', 'config'} <= view.summary.keys():
+        raise ValueError(f'{path}/summary.json is no summary of a run: delete it and go on with the run')
     return '\n\n'.join([*parts, outcome_text(path)])
 
 # %% ../../nbs/835_viewers.inspection.ipynb #3e478e1b
