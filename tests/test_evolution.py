@@ -1,5 +1,6 @@
 "Evolution with teachers and experience less tidy than the lesson's"
 import json
+from unittest.mock import patch
 import pytest
 from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.households import Household
@@ -48,12 +49,13 @@ class Says:
         return list(self.proposals)
 
 def settings(**kw):
-    usual = dict(gate='none', evolution_threshold=1., max_new_skills=3, capacity=60)
+    usual = dict(gate='none', evolution_threshold=1., max_new_skills=3)
     return EvolutionConfig(**usual | kw)
 
-def one_round(bank, teacher, seen=None, **kw):
+def one_round(bank, teacher, seen=None, capacity=60, **kw):
     seen = played('seen', 8) if seen is None else seen
-    return evolve(bank, Experience(seen), teacher, settings(**kw))
+    with patch('skillrl.skills.evolution._CAPACITY', capacity):
+        return evolve(bank, Experience(seen), teacher, settings(**kw))
 
 GOOD = 'Open the fridge before you cool.'
 IDLE, BAD = 'Hum a tune.', 'Drop what you hold.'

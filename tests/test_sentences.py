@@ -16,7 +16,6 @@ ELSEWHERE = {
     '01_core.config': '4,096 768 5,000 700 256 15',         # Settings of four published systems
     '05_skills.retrieval': '3,851 4,475 3,849 4,262 2,514 35', # Blocks of the official banks
     '210_core.store': '20',                                 # kB of a row, which the code writes as bytes
-    '262_core.tracking': '32',                              # Bits of TensorBoard's numbers
     '270_core.formats': '619',                              # Memories of the official repository
     '334_llm.placement': '1.008 1.002 1,024',               # Arithmetic of bfloat16, a default of oneDNN
     '340_llm.local': '150,000',                             # Words of a usual vocabulary

@@ -465,8 +465,8 @@ def test_evolution_takes_in_what_a_model_proposes():
 KEY = 'sk-live-0123456789abcdefABCDEF'
 
 def behind(server, folder=None, **kw):
-    m = ModelConfig(teacher_model_id='wise', teacher_api_base=server.url, teacher_api_key=KEY,
-                    teacher_parallel=1, **kw)
+    m = ModelConfig(teacher_model_id='wise', teacher_api_base=server.url, **kw)
+    m.teacher_api_key = KEY
     return build_teacher(SkillRLConfig(model=m), folder)
 
 def by_schema(request):

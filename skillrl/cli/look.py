@@ -116,8 +116,8 @@ def _config(args):
     "What is played, an `EnvConfig`; ValueError if that is on yet another server"
     from skillrl.cli.flags import settings
     config = settings(args, {'env.max_steps': 50}).env
-    if not config.mock:
-        raise ValueError(f'env.mock is false, so games are played at {config.url}: serve others')
+    if config.url:
+        raise ValueError(f'games are played at {config.url}: serve others')
     return config
 
 # %% ../../nbs/870_cli.look.ipynb #21572bbf

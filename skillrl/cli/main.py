@@ -7,6 +7,7 @@ __all__ = ['COMMANDS', 'Command', 'parser', 'main']
 
 # %% ../../nbs/890_cli.main.ipynb #09fe5fb8
 import argparse, difflib, os, sys, unicodedata, warnings
+from argparse import BooleanOptionalAction
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _SHARED = setting_flags() | {
     '--config': _flag("JSON or YAML settings, ours or Krill's", 'none', metavar='FILE'),
     '--set': _flag('settings, which beat the file and the flags, such as rl.group_size=4', 'none',
                    nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
+    '--mock': dict(action=BooleanOptionalAction, help='play in this process; with --no-mock on a live '
+                   'server, the documented one unless --url names another (default: --mock)'),
     '--suite': _flag('which suite of the world to play in, such as train-003', 'the first', metavar='NAME'),
     '--skill-bank': _path('the bank', BANK),
     '--trajectories': _path('what to read, episodes or official memories', TRAJECTORIES),

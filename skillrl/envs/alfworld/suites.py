@@ -200,7 +200,7 @@ def suites(
 )->tuple[list, list]:     # Suites to learn in, suites to be judged in
     "The suites of a run"
     style = verb_style(config.variant)
-    if not config.mock:
+    if config.url:
         server = ServerSuite(config.url, ROUTER)
         return [server], [server]
     if config.games:

@@ -35,7 +35,7 @@ class Alfworld(World):
 
     def suite(self, config:Any, name:str|None=None)->Any: # ValueError if there is no such household
         "The household called `name`, or train-000; the games of a folder or server if `config` has one"
-        if config.games or not config.mock:
+        if config.games or config.url:
             return super().suite(config)
         return HouseholdSuite(household(name or 'train-000'), verb_style(config.variant))
 
