@@ -306,8 +306,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'skillrl.core.config.RLConfig': ('core.config.html#rlconfig', 'skillrl/core/config.py'),
                                      'skillrl.core.config.RetrievalConfig': ('core.config.html#retrievalconfig', 'skillrl/core/config.py'),
                                      'skillrl.core.config.SFTConfig': ('core.config.html#sftconfig', 'skillrl/core/config.py'),
-                                     'skillrl.core.config.SFTConfig.learns': ( 'core.config.html#sftconfig.learns',
-                                                                               'skillrl/core/config.py'),
                                      'skillrl.core.config.SkillRLConfig': ('core.config.html#skillrlconfig', 'skillrl/core/config.py'),
                                      'skillrl.core.config.SkillRLConfig.__post_init__': ( 'core.config.html#skillrlconfig.__post_init__',
                                                                                           'skillrl/core/config.py'),

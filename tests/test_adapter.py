@@ -219,9 +219,9 @@ def run_until(folder, config, iterations, resume=False):
     with pytest.raises(Stop):
         train(config, folder, resume, step)
 
-@pytest.mark.parametrize('steps', [2, 0])
-def test_a_run_with_an_adapter_goes_on_to_the_same_bytes(tmp_path, steps):
-    config = SkillRLConfig().merged(SMALL).merged({'sft.steps': steps, 'sft.epochs': 0})
+@pytest.mark.parametrize('epochs', [3, 0])
+def test_a_run_with_an_adapter_goes_on_to_the_same_bytes(tmp_path, epochs):
+    config = SkillRLConfig().merged(SMALL).merged({'sft.epochs': epochs})
     run_until(tmp_path/'whole', config, 3)
     for iterations in (1, 2, 3):
         run_until(tmp_path/'cut', config, iterations, iterations > 1)

@@ -167,7 +167,7 @@ def test_the_least_useful_goes_first_and_the_young_and_the_unproven_stay():
     bank.get('cool_003').stats = dict(retrieved=5, wins=0, losses=5, rounds=9)
     assert [o.id for o in _least_useful(bank)] == ['cool_002', 'cool_004', 'cool_001']
     assert _make_room(bank, 1) == []
-    assert [p.ids for p in _make_room(bank, 1, 4)] == [('cool_002',), ('cool_004',)]
+    assert [p.ids for p in _make_room(bank, 97)] == [('cool_002',), ('cool_004',)]
     bank.get('cool_002').stats = {}
     assert [o.id for o in _least_useful(bank)] == ['cool_004', 'cool_001']
 

@@ -64,11 +64,6 @@ class SFTConfig:
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
     games:int = opt(24, lo=1) # Games of each suite that the expert demonstrates
 
-    @property
-    def learns(self)->bool:
-        "Is there a cold start at all?"
-        return self.steps + self.epochs > 0
-
 # %% ../../nbs/01_core.config.ipynb #5a1c0e23
 @dataclass
 class RLConfig:

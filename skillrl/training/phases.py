@@ -140,7 +140,7 @@ def fine_tune(
     "Fine-tune the policy a run starts from"
     from skillrl.training.sft import fine_tune_adapter
     c = config.sft
-    if not c.learns:
+    if not c.epochs:
         return build_rl_policy(config), []
     _require_whole(config.model.checkpoint)
     if not rows:

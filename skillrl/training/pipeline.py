@@ -206,7 +206,7 @@ def _demonstrated(p):
 def sft(p:Pipeline)->None:
     "Fine-tune the base policy on demonstrations"
     for _ in p.steps('sft', [0]):
-        rows = _demonstrated(p) if p.config.sft.learns else []
+        rows = _demonstrated(p) if p.config.sft.epochs else []
         p.run.log('sft').append(rows)
         policy, losses = fine_tune(rows, p.config)
         losses = [round(loss, 6) for loss in losses]

@@ -33,7 +33,10 @@ def _sample_rows(config):
     "What the world's expert reads and writes in three games, without skills; none where there is no expert"
     learn, _ = suites_of(world(config.env.name), config.env)
     few = config.merged({'sft.games': 3})
-    return [] if learns_from_won(learn[0], config) else demonstrations(learn[0], None, few)
+    try:
+        return [] if learns_from_won(learn[0], config) else demonstrations(learn[0], None, few)
+    except ValueError: # No games to learn from
+        return []
 
 def _skill_chars(c):
     "Characters of a full block of skills, as `config.retrieval` has it"
@@ -65,7 +68,7 @@ def _sft_rows(config, suites):
     c = config.sft
     there = suites*c.games*config.env.max_steps
     rows = c.steps*c.batch_size or c.epochs*min(there, c.num_examples or there)
-    return rows
+    return rows*(c.epochs > 0)
 
 def _evolution_calls(c, rounds):
     return rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
