@@ -20,7 +20,7 @@ from skillrl.core.trajectory import Trajectory
 ARMS = {'full': {},
         'no hierarchy': {'retrieval.top_k_general': 0},
         'raw trajectories': {'retrieval.mode': 'trajectories'},
-        'no SFT': {'sft.method': 'none'},
+        'no SFT': {'sft.epochs': 0},
         'no evolution': {'evolution.validation_interval': 0},
         'no gate': {'evolution.gate': 'none'},
         'no RL': {'rl.iterations': 0}}

@@ -40,7 +40,7 @@ def describe(suite, first, last, records):
 def main(policy, households, rounds, seed):
     import torch
     torch.set_num_threads(1)
-    changes = {'seed': seed, 'env.test_suites': households, 'env.episodes': 24, 'evolution.val_tasks': 24}
+    changes = {'seed': seed, 'env.test_suites': households, 'env.episodes': 24, 'env.test_tasks': 24}
     if policy:
         changes['model.checkpoint'] = policy
     config = SkillRLConfig().merged(changes)

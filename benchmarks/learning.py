@@ -113,7 +113,7 @@ def rate(played):
 
 SMOKE = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 2, 'sft.games': 4,
          'sft.steps': 4, 'rl.iterations': 2, 'rl.tasks_per_iteration': 2, 'rl.group_size': 2,
-         'evolution.validation_interval': 1, 'evolution.val_tasks': 4, 'evolution.test_rounds': 3}
+         'evolution.validation_interval': 1, 'evolution.test_rounds': 3}
 
 def config_of(name, seed, smoke):
     return SkillRLConfig().merged({'seed': seed, 'env.name': name} | (SMOKE if smoke else {}))
@@ -343,7 +343,7 @@ def single(seed):
 
 def by_heart(config, house):
     "A policy fine-tuned on 96 episodes without their skills, and the environment steps these took"
-    more = {'env.episodes': 96, 'sft.games': 96, 'sft.trust': 1., 'sft.steps': 400,
+    more = {'env.episodes': 96, 'sft.games': 96, 'sft.steps': 400,
             'sft.learning_rate': 1e-3}
     config = config.merged(more)
     played = collect_games(build_policy(config), house, config)

@@ -45,7 +45,7 @@ MODES = {'free': {}, 'admissible': {'agent.decode': 'admissible'},
          'admissible, no repeat': {'agent.decode': 'once'}}
 STEPS = 8, 12, 20, 50
 BANKS = 'no bank', 'bank', 'shuffled bank', 'bank after trials', 'shuffled bank after trials'
-TRUST = .9 # Share of notes that are believed, as in `sft.trust`
+TRUST = .9 # Share of notes that are believed
 TRIAL_ROUNDS = 4 # Each plays every training game twice
 TEMPERATURE = .8 # Of free play; of 0, .2, ... 1 the best in training games: .99 of 600, .96 at 0
 

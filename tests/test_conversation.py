@@ -58,7 +58,8 @@ def test_the_trainer_learns_the_same_with_and_without_sharing(base):
     rows = [ScoredRow(row, (-1.)**i) for i, e in enumerate(played(base)) for row in e.rows]
     weights = []
     for share in (False, True):
-        trainer = GRPOTrainer(base.frozen_copy(), RLConfig(share_prefixes=share, micro_batch_tokens=3_000))
+        trainer = GRPOTrainer(base.frozen_copy(), RLConfig(), shares=share)
+        trainer.tokens = 3_000
         trainer.policy.model.requires_grad_(True)
         if share:
             trainer.read_reference(rows)
@@ -69,7 +70,8 @@ def test_the_trainer_learns_the_same_with_and_without_sharing(base):
     assert (weights[0] - weights[1]).norm() < 1e-4*weights[0].norm()
 
 def test_rows_of_a_micro_batch_fill_no_more_tokens_than_allowed(base):
-    trainer = GRPOTrainer(base, RLConfig(micro_batch_tokens=500))
+    trainer = GRPOTrainer(base, RLConfig())
+    trainer.tokens = 500
     rows = [ScoredRow(StepRow([5]*n, [6]*3), 1.) for n in random.Random(0).sample(range(10, 400), 80)]
     chunks = trainer.cut(rows)
     assert sum(map(len, chunks)) == 80

@@ -11,7 +11,7 @@ from skillrl.core.store import data_path
 SECRET = 'sk-never-written'
 SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3),
              sft=dict(games=2, steps=2), rl=dict(iterations=2, tasks_per_iteration=2, group_size=2),
-             evolution=dict(validation_interval=2, test_rounds=2, val_tasks=3))
+             evolution=dict(validation_interval=2, test_rounds=2))
 
 def files(folder):
     kept = [p for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock']

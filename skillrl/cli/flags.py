@@ -20,7 +20,7 @@ from ..core.options import authority, checked, opt, with_authority
 
 # %% ../../nbs/850_cli.flags.ipynb #58f35fcd
 _FLAGS = {
-    'seed': 'seed', 'env': 'env.name', 'games': 'env.games', 'mock': 'env.mock', 'url': 'env.url',
+    'seed': 'seed', 'env': 'env.name', 'games': 'env.games', 'url': 'env.url',
     'episodes': 'env.episodes', 'num_examples': 'sft.num_examples', 'policy': 'model.checkpoint',
     'policy_model': 'model.policy_model_id', 'policy_url': 'model.policy_api_base',
     'engine': 'model.engine_api_base', 'teacher': 'model.teacher_model_id', 
@@ -51,8 +51,9 @@ def given(args:Namespace)->dict[str, Any]: # Path of a setting → value; ValueE
     values = {path: getattr(args, flag, None) for flag, path in _FLAGS.items()}
     found = {path: v for path, v in values.items() if v is not None}
     found |= from_krill(dict(map(pair, getattr(args, 'set', None) or ())))
-    if 'env.url' in found:
-        found.setdefault('env.mock', False)
+    mock = getattr(args, 'mock', None)
+    if mock is not None: # Without another address `--no-mock` means the documented one
+        found['env.url'] = '' if mock else found.get('env.url', 'krill')
     if 'model.checkpoint' in found: # Who is named at the command line acts, whoever a file names
         found.setdefault('model.policy_model_id', '')
     return found
@@ -119,7 +120,7 @@ _OFFICIAL = {'env.max_steps': 50} # The limit of the official games
 SMOKE = {
     'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 6, 'env.test_tasks': 6,
     'sft.games': 6, 'sft.steps': 5, 'rl.iterations': 2, 'rl.tasks_per_iteration': 3, 'rl.group_size': 4,
-    'evolution.validation_interval': 2, 'evolution.test_rounds': 2, 'evolution.val_tasks': 6,
+    'evolution.validation_interval': 2, 'evolution.test_rounds': 2,
     }
 
 def settings(

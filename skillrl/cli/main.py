@@ -7,7 +7,7 @@ __all__ = ['PORT', 'COMMANDS', 'inspect', 'export', 'doctor', 'fetch', 'serve', 
 
 # %% ../../nbs/890_cli.main.ipynb #09fe5fb8
 import argparse, difflib, gc, os, signal, sys, unicodedata, warnings
-from argparse import Namespace
+from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -122,8 +122,8 @@ def _config(args):
     "What is played, an `EnvConfig`; ValueError if that is on yet another server"
     from skillrl.cli.flags import settings
     config = settings(args, {'env.max_steps': 50}).env
-    if not config.mock:
-        raise ValueError(f'env.mock is false, so games are played at {config.url}: serve others')
+    if config.url:
+        raise ValueError(f'games are played at {config.url}: serve others')
     return config
 
 # %% ../../nbs/890_cli.main.ipynb #21572bbf
@@ -212,6 +212,8 @@ _SHARED = setting_flags() | {
     '--config': _flag("JSON or YAML settings, ours or Krill's", 'none', metavar='FILE'),
     '--set': _flag('settings, which beat the file and the flags, such as rl.group_size=4', 'none',
                    nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
+    '--mock': dict(action=BooleanOptionalAction, help='play in this process; with --no-mock on a live '
+                   'server, the documented one unless --url names another (default: --mock)'),
     '--suite': _flag('which suite of the world to play in, such as train-003', 'the first', metavar='NAME'),
     '--skill-bank': _path('the bank', BANK),
     '--trajectories': _path('what to read, episodes or official memories', TRAJECTORIES),

@@ -274,8 +274,6 @@ def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
     from skillrl.training.phases import fine_tune
     config, suite = _start(args, learns=True)
-    if args.trajectories or args.teacher:
-        config = config.merged({'sft.demonstrator': 'teacher'})
     rows, teacher = _demonstrated(args, suite, config)
     with progress() as step:
         policy, losses = fine_tune(rows, config, partial(step, 'sft'))
@@ -290,8 +288,8 @@ def _demonstrated(args, suite, config):
     from skillrl.training.phases import demonstrations, drawn_rows, learns_from_won
     from skillrl.core.trajectory import select
     bank = load_bank(args.skill_bank)
-    played, teacher = (), None
-    if learns_from_won(suite, config):
+    played, teacher = None, None
+    if args.trajectories or args.teacher or learns_from_won(suite, config):
         played = _played(args.trajectories or TRAJECTORIES, config)
         teacher = build_teacher(config, f'{args.output}.teacher', args.fresh)
         announce_teacher('sft', teacher, len(select(played, success=True)))
@@ -306,7 +304,7 @@ def _announce_evolution(teacher, config):
     if evolves(config.evolution, config.retrieval):
         c = config.evolution
         rounds = config.rl.iterations//c.validation_interval
-        announce_rounds(None, teacher, rounds, c.val_tasks, config)
+        announce_rounds(None, teacher, rounds, config.env.test_tasks, config)
 
 def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
@@ -396,7 +394,7 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
         teacher = build_teacher(config, folder/'teacher', args.fresh)
         ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
         policy = build_policy(config, ledger, folder/'policy', args.fresh)
-        announce_rounds(policy, teacher, args.rounds, config.evolution.val_tasks + PAIRS, config)
+        announce_rounds(policy, teacher, args.rounds, config.env.test_tasks + PAIRS, config)
         def play_round(bank:Any, i:int)->tuple[Any, dict]:
             return evolve_bank(bank, suite, policy, config, teacher, i)
         bank, where = _evolve_rounds(bank, play_round, folder, args.rounds)
@@ -420,13 +418,13 @@ def _play_conditions(policy, suite, games, bank_file, config):
     from skillrl.training.builders import build_episodes, derive_seed, rollout_limits
     from skillrl.envs.base import row_name
     from skillrl.training.evaluate import evaluate as play
-    from skillrl.llm.placement import threads
+    from skillrl.training.builders import build_threads
     banks = {'no bank': None}
     if bank_file:
         banks['bank'] = load_bank(bank_file)
     seed, limits = derive_seed(config.seed, 'eval'), rollout_limits(suite, config)
     results, lost = {}, {}
-    with progress() as step, threads(config.model.threads):
+    with progress() as step, build_threads(config.model):
         for (name, bank), split in product(banks.items(), games):
             episodes = build_episodes(suite, games[split], bank, config)
             row = row_name(name, split)

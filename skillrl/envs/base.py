@@ -491,7 +491,7 @@ def suites_of(
 )->tuple[list, list]: # Suites to learn in, suites to be judged in
     "The suites of a run, which are its server if it names one"
     learn, judged = found.suites(config)
-    if config.mock or all(s.live for s in (*learn, *judged)):
+    if not config.url or all(s.live for s in (*learn, *judged)):
         return learn, judged
     server = ServerSuite(config.url, getattr(found, 'router', None))
     return [server], [server]
@@ -502,7 +502,7 @@ def suite_for(
 )->Any:                 # ValueError if the world has no such suite
     "Where a single step plays"
     found = world(config.name)
-    return found.suite(config, name) if config.mock else suites_of(found, config)[0][0]
+    return found.suite(config, name) if not config.url else suites_of(found, config)[0][0]
 
 class Remote(World):
     "Whatever a live server plays"
@@ -510,7 +510,7 @@ class Remote(World):
 
     def suites(self, config:Any)->tuple[list, list]: # As in `World`; ValueError without a server
         "The games of the server"
-        if config.mock:
+        if not config.url:
             raise ValueError('the world remote has no games of its own: give --url, the address of a server')
         server = ServerSuite(config.url, self.router)
         return [server], [server]

@@ -92,7 +92,7 @@ def make_env(
 )->SuiteEnv:             # ValueError if there is no such world, suite or split
     "Environment that plays the games of a world"
     settings = EnvConfig(name=name, max_steps=max_steps, **config)
-    if 'url' in config or not settings.mock:
+    if settings.url:
         raise ValueError(f'make_env plays in this process, so url={settings.url!r} would be passed over: '
                          'leave it out, or give it to a command as --url')
     return SuiteEnv(world(name).suite(settings, suite), split, max_steps)

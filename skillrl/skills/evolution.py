@@ -6,7 +6,6 @@
 __all__ = ['with_counts', 'version', 'try_all', 'Experience', 'evolve']
 
 # %% ../../nbs/10_skills.evolution.ipynb #7bb58235
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -86,13 +85,14 @@ def _least_useful(
     return idle + sorted(known, key=lambda o: usefulness(o).low)
 
 # %% ../../nbs/10_skills.evolution.ipynb #205cae82
+_CAPACITY = 100 # Most active skills and mistakes; the least useful go first
+
 def _make_room(
     bank:SkillBank,
     adding:int, # New skills proposed
-    capacity:int|None=None, # Most active skills and mistakes; None for no limit
 )->list[Proposal]: # Two for each place that is wanting, since not all will be let go
     "Proposals to retire what is least useful"
-    over = len(bank.items('active', PROBATION)) + adding - capacity if capacity else 0
+    over = len(bank.items('active', PROBATION)) + adding - _CAPACITY
     goes = _least_useful(bank)[:2*max(0, over)]
     return [Proposal('retire', ids=(o.id,), hypothesis='nothing is lost without it') for o in goes]
 
@@ -165,13 +165,13 @@ def _adopt(bank:SkillBank, kept:Iterable[str], refused:Iterable[str])->SkillBank
     return bank
 
 # %% ../../nbs/10_skills.evolution.ipynb #2189977f
-def _untried_reason(bank:SkillBank, p:Proposal, room:float)->str: # '' if it may be tried
-    "Why a proposal is not even tried: it cannot be trusted, or there is no `room`"
+def _untried_reason(bank:SkillBank, p:Proposal)->str: # '' if it may be tried
+    "Why a proposal is not even tried: it cannot be trusted, or there is no room"
     findings = examine(p.item) if isinstance(p.item, (Skill, Mistake)) else []
     if findings:
         return '; '.join(findings)
     n = len(bank.items('active', PROBATION))
-    return f'the bank is full: it holds {n}' if p.kind == 'add' and n >= room else ''
+    return f'the bank is full: it holds {n}' if p.kind == 'add' and n >= _CAPACITY else ''
 
 def try_all(
     bank:SkillBank,
@@ -180,13 +180,13 @@ def try_all(
     spare:Iterable[Proposal]=(), # From `_make_room`, first and only while room is wanting
 )->tuple[SkillBank, list[dict]]: # New bank, rows for the record
     "Every proposal after the other, each in sight of those kept before"
-    bank, room = bank.copy(), now.config.capacity or math.inf
+    bank = bank.copy()
     rows, refused = [], []
     adding = sum(p.kind == 'add' for p in proposals)
     for i, p in enumerate([*spare, *proposals]):
-        if i < len(spare) and len(bank.items('active', PROBATION)) + adding <= room:
+        if i < len(spare) and len(bank.items('active', PROBATION)) + adding <= _CAPACITY:
             continue
-        reason = _untried_reason(bank, p, room)
+        reason = _untried_reason(bank, p)
         if reason:
             row = entry(bank, p) | dict(reason=reason)
         else:
@@ -253,9 +253,9 @@ def evolve(
     # What the teacher proposes
     asked = _ask(teacher or OfflineTeacher(), counted, failures, known, weak, config.max_new_skills)
     # The next version: what may be tried of it, and what the bank says twice or has no room for
-    spare = _make_room(counted, sum(p.kind == 'add' for p in asked), config.capacity)
+    spare = _make_room(counted, sum(p.kind == 'add' for p in asked))
     merges = _merge_duplicates(counted, router)
     new, rows = try_all(counted, merges[:config.max_new_skills] + asked, now, spare)
     new, more = _settled(new, experience, now) # What is like others that helped need not wait
-    how = dict(rule=config.gate, threshold=config.evolution_threshold, capacity=config.capacity)
+    how = dict(rule=config.gate, threshold=config.evolution_threshold, capacity=_CAPACITY)
     return new, how | diagnosis | _outcome(counted, new, rows) | dict(verdicts=verdicts + more)

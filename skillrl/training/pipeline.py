@@ -20,14 +20,14 @@ from ..envs.base import suites_of, world
 from ..skills.bank import SkillBank, version_path
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
-from skillrl.training.builders import (
+from .builders import (
     announce_play, announce_rounds, announce_teacher, build_engine_policy, build_episodes,
-    build_placement, build_policy, build_rl_policy, build_teacher, derive_seed, distill_questions,
-    rollout_limits)
+    build_placement, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
+    distill_questions, rollout_limits)
 from .evaluate import evaluate
 from .phases import (
     collect_games, demonstrations, drawn_rows, evolve_on, evolves, experience_in, fine_tune, Iteration,
-    learns_from_won, on_probation, play_trials, require_expert, rl_iterations, transcripts, TRIES)
+    learns_from_won, on_probation, play_trials, rl_iterations, transcripts, TRIES)
 from .results import describe_changes, evaluated, write_run_report
 
 # %% ../../nbs/11_training.pipeline.ipynb #7cf0e74c
@@ -92,7 +92,6 @@ class Pipeline:
         self.suites = {s.name: s for s in self.train + self.test}
         for s in self.test:
             s.games(s.tests[0], 1) # Where there are none, the run stops before it starts
-        require_expert(self.train[0], config)
         for name in _FILES:
             run.file(name)
         self.state = _checked_state(run, self.suites)
@@ -196,18 +195,19 @@ def distill(p:Pipeline)->None:
 # %% ../../nbs/11_training.pipeline.ipynb #c3373b6a
 def _demonstrated(p):
     "The rows of all training suites, as many as the config asks for"
+    played = {}
     if learns_from_won(p.train[0], p.config):
-        won = sum(len(select(p.played(s, 'collect'), success=True)) for s in p.train)
-        announce_teacher('sft', p.teacher, won)
+        played = {s.name: p.played(s, 'collect') for s in p.train}
+        announce_teacher('sft', p.teacher, sum(len(select(ts, success=True)) for ts in played.values()))
     rows = []
     for s in p.train:
-        rows += demonstrations(s, p.bank(s, 0), p.config, p.played(s, 'collect'), p.teacher)
+        rows += demonstrations(s, p.bank(s, 0), p.config, played.get(s.name), p.teacher)
     return drawn_rows(rows, p.config)
 
 def sft(p:Pipeline)->None:
     "Fine-tune the base policy on demonstrations"
     for _ in p.steps('sft', [0]):
-        rows = _demonstrated(p) if p.config.sft.method!='none' else []
+        rows = _demonstrated(p) if p.config.sft.epochs else []
         p.run.log('sft').append(rows)
         policy, losses = fine_tune(rows, p.config)
         losses = [round(loss, 6) for loss in losses]
@@ -271,18 +271,20 @@ def _trainer(p):
     "The trainer as of the last commit"
     from skillrl.training.rl import GRPOTrainer, TrainablePolicy
     c, folders = p.config, p.run.folders
+    def trainer(policy:Any, reference:Any=None)->GRPOTrainer:
+        return GRPOTrainer(policy, c.rl, reference, c.agent.conversation=='appended')
     last = p.run.path/folders.get('policy', folders['reference'])
     if c.model.engine_api_base:
-        return GRPOTrainer(build_engine_policy(c, last), c.rl, p.policy('before'))
+        return trainer(build_engine_policy(c, last), p.policy('before'))
     start = build_rl_policy(c, p.run.path/folders['reference'])
     if 'policy' not in folders:
-        return GRPOTrainer(start, c.rl)
-    if c.rl.adapter == 'none':
+        return trainer(start)
+    if c.model.adapter == 'none':
         policy = TrainablePolicy.load(last, build_placement(c.model))
-        return GRPOTrainer(policy, c.rl, start.frozen_copy())
-    trainer = GRPOTrainer(start, c.rl)
-    trainer.policy.restore(last)
-    return trainer
+        return trainer(policy, start.frozen_copy())
+    found = trainer(start)
+    found.policy.restore(last)
+    return found
 
 # %% ../../nbs/11_training.pipeline.ipynb #c1c0e012
 def _keep_best(p:Pipeline)->None:
@@ -298,7 +300,7 @@ def _keep_best(p:Pipeline)->None:
 
 # %% ../../nbs/11_training.pipeline.ipynb #7d7b0f31
 def _announce_rounds(p, rounds):
-    announce_rounds(None, p.teacher, rounds, p.config.evolution.val_tasks, p.config)
+    announce_rounds(None, p.teacher, rounds, p.config.env.test_tasks, p.config)
 
 def rl(p:Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
@@ -372,7 +374,6 @@ def _bank_shown(
 # %% ../../nbs/11_training.pipeline.ipynb #b16a221f
 def _play_condition(p, when, what, split):
     "The test games of `split` under one condition, with their suite in the metadata"
-    from skillrl.llm.placement import threads
     episodes, homes = [], {}
     for i, suite in enumerate(p.test):
         games = suite.games(split, p.config.env.test_tasks)
@@ -380,7 +381,7 @@ def _play_condition(p, when, what, split):
         episodes += build_episodes(suite, games, _bank_shown(p, what, i), p.config)
     limits = rollout_limits(p.test[0], p.config)
     seed = derive_seed(p.config.seed, 'eval')
-    with threads(p.config.model.threads):
+    with build_threads(p.config.model):
         played = evaluate(p.policy(when), episodes, seed=seed, limits=limits)
     for t in played:
         t.metadata['suite'] = homes.get(t.game, '')

@@ -18,14 +18,14 @@ from ..core.config import RLConfig
 from ..llm.adapter import AdapterPolicy
 from ..llm.local import Policy
 from ..llm.placement import Placement
-from ..llm.prefixes import prefix_tree, share_prefixes
+from ..llm.prefixes import has_plain_layers, prefix_tree, share_prefixes
 from ..core.stats import average
 from ..core.store import atomic_folder
 from ..core.trajectory import Trajectory
 from .grpo import (LossOptions, finite_or_raise, group_advantage, grpo_loss, has_variance,
                                    step_advantage)
 from .relatives import returns_to_go, same_moment_advantage
-from .sft import micro_batches
+from .sft import micro_batches, tokens_at_once
 
 # %% ../../nbs/09_training.rl.ipynb #76dc6765
 def play(
@@ -198,10 +198,13 @@ class GRPOTrainer:
         policy:Any,         # Its weights will move; a `Policy` becomes trainable
         config:RLConfig,
         reference:Any=None, # What the policy must not drift from; a frozen copy of `policy` if left out
+        shares:bool=False,  # Read once what rows have in common, where the model can? Last digits differ
     ):
         self.policy, self.config = trainable(policy), config
         self.reference = reference or self.policy.frozen_copy()
-        if config.share_prefixes:
+        self.tokens = tokens_at_once(self.policy) # In a forward pass at most
+        self.shares = shares and hasattr(self.policy, 'model') and has_plain_layers(self.policy.model)
+        if self.shares:
             for reader in (self.policy, self.reference):
                 share_prefixes(reader.model)
 
@@ -284,10 +287,9 @@ def cut(self:GRPOTrainer,
     rows:list[ScoredRow],
 )->list[list[ScoredRow]]: # Rows of one length side by side, or those that begin alike
     "The micro-batches of `rows`"
-    c = self.config
-    if c.share_prefixes:
-        return micro_batches(sorted(rows, key=_beginnings), c.micro_batch_tokens, len(rows))
-    return micro_batches(sorted(rows, key=_lengths), c.micro_batch_tokens)
+    if self.shares:
+        return micro_batches(sorted(rows, key=_beginnings), self.tokens, len(rows))
+    return micro_batches(sorted(rows, key=_lengths), self.tokens)
 
 @patch
 def read_reference(self:GRPOTrainer,
@@ -335,7 +337,7 @@ def learn(self:GRPOTrainer,
     rows, out = scored_rows(groups, c.invalid_action_penalty, c.algorithm)
     for scored in rows:
         scored.row.advantage = scored.advantage
-    if c.share_prefixes:
+    if self.shares:
         out |= self.read_reference(rows)
     steps = minibatches(rows, c.minibatch, random.Random(seed))
     logs = [log for step in steps for log in self.update(self.cut(step))]

@@ -203,7 +203,7 @@ def suites(
 )->tuple[list, list]:     # Suites to learn in, suites to be judged in
     "The suites of a run"
     style = verb_style(config.variant)
-    if not config.mock:
+    if config.url:
         server = ServerSuite(config.url, ROUTER)
         return [server], [server]
     if config.games:
@@ -239,7 +239,7 @@ class Alfworld(World):
 
     def suite(self, config:Any, name:str|None=None)->Any: # ValueError if there is no such household
         "The household called `name`, or train-000; the games of a folder or server if `config` has one"
-        if config.games or not config.mock:
+        if config.games or config.url:
             return super().suite(config)
         return HouseholdSuite(household(name or 'train-000'), verb_style(config.variant))
 

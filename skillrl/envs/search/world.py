@@ -207,7 +207,7 @@ def search_suites(
     config:Any,           # An `EnvConfig`
 )->tuple[list, list]:     # Suites to learn in, suites to be judged in
     "The suites of a run"
-    if not config.mock:
+    if config.url:
         server = ServerSuite(config.url, ROUTER)
         return [server], [server]
     if config.games:

@@ -113,7 +113,7 @@ def suites(
     config:Any,       # An `EnvConfig`
 )->tuple[list, list]: # Suites to learn in, suites to be judged in
     "The suites of a run"
-    if not config.mock:
+    if config.url:
         server = ServerSuite(config.url, ROUTER)
         return [server], [server]
     if config.games:
