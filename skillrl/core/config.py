@@ -311,6 +311,7 @@ def _move_mock(new):
     if mock is not None:
         new['env.url'] = '' if mock else new.get('env.url') or 'krill'
 
+# %% ../../nbs/01_core.config.ipynb #58d90383
 def _tasks(old):
     "Krill's `batch_size` episodes as a number of groups"
     by_name = {f.name: f for f in fields(RLConfig)}
