@@ -40,7 +40,7 @@ def folded(
 class SkillDiff:
     "The lines that two texts do not share, with a few around them"
     def __init__(self, old:str, new:str):
-        _, _, _, *lines = [*unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm='')] or ['']*3
+        _, *lines = [*unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm='')][2:] or ['']
         self.lines = ['…' if line[0] == '@' else line for line in lines]
 
     def __repr__(self):
