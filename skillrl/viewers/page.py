@@ -227,7 +227,8 @@ def replays(
     n:int=20,        # At most so many
 )->list[Replay]:     # The last one first; rows that are no episodes are left out
     "The last episodes of a run, also while it works"
-    folder, found, known = Path(folder), [], {}
+    folder, found = Path(folder), []
+    known = {}
     for row in reversed(last_rows(folder/'trajectories.jsonl', n)):
         try:
             t = Trajectory.from_dict(row)
