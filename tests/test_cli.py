@@ -405,10 +405,10 @@ def test_one_role_is_given_to_one_only(forms, capsys):
 
 # --- progress ---
 def test_elsewhere_than_on_a_terminal_a_line_comes_every_so_often():
-    from skillrl.cli.flags import progress
+    from skillrl.cli.flags import Progress
 
     log = io.StringIO()
-    with progress(every=0.05, out=log) as step:
+    with Progress(every=0.05, out=log) as step:
         step('rl', 3, 30)
         time.sleep(0.4)
     lines = log.getvalue().splitlines()

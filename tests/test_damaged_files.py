@@ -1,7 +1,6 @@
 "A damaged file is shown without its bad records, or refused in one sentence"
 
 import json, sys
-from dataclasses import replace
 from pathlib import Path
 import pytest
 from skillrl.cli.main import main
@@ -9,8 +8,6 @@ from skillrl.core.formats import load_memories
 from skillrl.viewers.inspection import success_table
 from skillrl.skills.bank import SkillBank
 from skillrl.core.store import data_path
-from skillrl.core.trajectory import Step, Trajectory
-from skillrl.viewers.page import Replay
 
 sys.path.insert(0, str(Path(__file__).parents[1]/'benchmarks'))
 from fuzz import fuzz  # noqa: E402
@@ -90,17 +87,6 @@ def test_settings_that_are_nested_too_deeply_are_named(tmp_path, capsys):
 def test_a_report_that_is_not_utf8_is_shown(tmp_path):
     (tmp_path/'report.md').write_bytes(b'## Success\n\n| a |\n|---|\n| \xff |\n\n')
     assert success_table(tmp_path).rows == [['\ufffd']]
-
-@pytest.mark.parametrize('wrong', [dict(logprobs=['a']), dict(token_ids=[-1]), dict(token_ids=[None])])
-def test_tokens_of_wrong_types_are_left_out(wrong):
-    step = Step('a', 'b', token_ids=[1], logprobs=[-.5])
-    replay = Replay(Trajectory('t', 'c'), tokenizer=Letters())
-    assert replay.tokens(step)
-    assert replay.tokens(replace(step, **wrong)) == []
-
-class Letters:
-    def decode(self, ids, skip_special_tokens):
-        return 'x'*len(ids)
 
 def test_damaged_documents_of_every_kind_end_in_a_page_or_a_sentence(tmp_path):
     "A portion of what benchmarks/fuzz.py does five thousand times"
