@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['SMOKE', 'pair', 'spelled', 'given', 'whole', 'setting_flags', 'check_together', 'settings', 'named',
-           'resumed_settings', 'resume_line', 'said_again', 'Job', 'Progress', 'progress']
+           'resumed_settings', 'resume_line', 'said_again', 'Job', 'Progress']
 
 # %% ../../nbs/850_cli.flags.ipynb #2daf3093
 import json, re, shlex, sys, threading
 from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -234,11 +233,6 @@ def outward(self:Job)->dict[str, str]: # Field → value
 
 
 
-# %% ../../nbs/850_cli.flags.ipynb #7c1b9137
-def _told(phase, done, total):
-    of = f' of {total}' if total else ''
-    return f'{phase}: {done}{of}'
-
 # %% ../../nbs/850_cli.flags.ipynb #735348c9
 def _run(shown):
     ended = False
@@ -247,7 +241,9 @@ def _run(shown):
         if shown.poll and (shown.drawn or not ended):
             shown(*shown.poll())
         if shown.last and not (shown.drawn or ended):
-            print(_told(*shown.last), file=shown.out, flush=True)
+            phase, done, total = shown.last
+            of = f' of {total}' if total else ''
+            print(f'{phase}: {done}{of}', file=shown.out, flush=True)
 
 def _draw(shown, phase, done, total):
     from tqdm import tqdm
@@ -261,15 +257,15 @@ def _draw(shown, phase, done, total):
 
 # %% ../../nbs/850_cli.flags.ipynb #69897b4e
 class Progress:
-    "Shows how far a command is"
+    "Shows how far a command is, when called with a phase, its steps done and its steps in all"
     def __init__(self,
-        poll:Callable[[], tuple]|None, # For (phase, done, total)
-        every:float,                   # Seconds between two lines
-        out:TextIO,
+        poll:Callable[[], tuple]|None=None, # For the three, where a command does not tell by itself
+        every:float=10.,                    # Seconds between two lines
+        out:TextIO|None=None,               # None is stderr
     ):
-        self.poll, self.out = poll, out
+        self.poll, self.out = poll, out or sys.stderr
         self.bars, self.last = {}, None
-        self.drawn = out.isatty()
+        self.drawn = self.out.isatty()
         self.every = .5 if self.drawn else every
         self.over = threading.Event()
         self.thread = threading.Thread(target=_run, args=(self,), daemon=True)
@@ -280,23 +276,10 @@ class Progress:
         if self.drawn:
             _draw(self, phase, done, total)
 
-    def close(self)->None:
-        "Stop showing"
+    def __enter__(self): return self
+
+    def __exit__(self, *exc):
         self.over.set()
         self.thread.join()
         for bar in self.bars.values():
             bar.close()
-
-# %% ../../nbs/850_cli.flags.ipynb #3ee1f892
-@contextmanager
-def progress(
-    poll:Callable[[], tuple]|None=None, # For (phase, done, total), where a command does not tell by itself
-    every:float=10.,                    # Seconds between two lines
-    out:TextIO|None=None,               # None is stderr
-)->Iterator[Progress]:
-    "Hand out a function of (phase, steps done, steps in all) that shows them"
-    shown = Progress(poll, every, out or sys.stderr)
-    try:
-        yield shown
-    finally:
-        shown.close()

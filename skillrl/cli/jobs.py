@@ -16,7 +16,7 @@ from typing import Any
 from .steps import free_folder, new_folder, say_stopped
 from ..viewers.inspection import is_opt_run, is_train_run, load_bank
 from .flags import (
-    check_together, given, Job, named, pair, progress, resume_line, resumed_settings, spelled)
+    check_together, given, Job, named, pair, Progress, resume_line, resumed_settings, spelled)
 from ..core.options import read_settings, refuse_unnamed
 from ..core.store import read_json, write_json
 
@@ -312,5 +312,5 @@ def _aside(path:Path)->Iterator[None]:
     def poll()->tuple[str, int, int|None]:
         view = read_run(path)
         return 'steps', len(view.steps), number(view.state.get('total_steps'))
-    with progress(poll), redirect_stdout(DummyTqdmFile(sys.stderr)):
+    with Progress(poll), redirect_stdout(DummyTqdmFile(sys.stderr)):
         yield

@@ -152,13 +152,8 @@ def _policy(path):
         n = sum(map(_weights, path.glob('*.safetensors')))
     except (ValueError, struct.error, KeyError, AttributeError, TypeError):
         raise ValueError(f'{path} has weights that cannot be read: copy the folder anew') from None
-    config = _config_in(path)
-    told = [f'{n:,} weights']
-    for field, what in (('num_hidden_layers', 'layer'), ('vocab_size', 'token')):
-        if field in config:
-            told.append(counted(config[field], what))
-    kind = config.get('model_type') or 'adapter'
-    return f'{kind}: {", ".join(told)}\nPlay with it: skillrl eval --policy {path}'
+    kind = _config_in(path).get('model_type') or 'adapter'
+    return f'{kind}: {n:,} weights\nPlay with it: skillrl eval --policy {path}'
 
 # %% ../../nbs/835_viewers.inspection.ipynb #8a9ce428
 def good_rows(

@@ -21,7 +21,7 @@ from ..skillopt.session import BASELINE
 from ..skillopt.verdict import gate_score
 from ..types import RolloutResult
 from .page import (
-    as_dict, dict_in, figures, folded, headed, html_page, json_of, number, paragraph, SkillDiff, text_of)
+    as_dict, dict_in, figures, folded, headed, html_page, json_of, number, paragraph, diff_html, text_of)
 
 # %% ../../nbs/826_viewers.report.ipynb #b1d96dd5
 _ACTIONS = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
@@ -82,8 +82,6 @@ class _RunView:
     summary:dict # As in summary.json: that of an earlier end, while a run goes on
     steps:list   # Of history.json, cleaned
     held:bool    # Does a process hold the folder? One that was killed seems to
-
-    def __repr__(self): return f'RunView({len(self.steps)} steps, {"ended" if self.ended else "not ended"})'
 
     @property
     def ended(self)->bool:
@@ -258,7 +256,7 @@ def _step_html(folder, r):
     if why:
         parts.append(paragraph(f'{why[0].upper()}{why[1:]}.'))
     if None not in (old, new):
-        parts.append(SkillDiff(old, new).html())
+        parts.append(diff_html(old, new))
     return ''.join(parts)
 
 # %% ../../nbs/826_viewers.report.ipynb #945a253f
