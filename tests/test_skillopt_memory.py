@@ -1,6 +1,7 @@
 "What the optimizer is told of an epoch, when the words of strangers look like ours"
 import pytest
-from skillrl.skillopt.prompts import message, sections
+from replies import sections
+from skillrl.skillopt.reflect import message
 from skillrl.skillopt.proposal import _last_tried, _failure_patterns, notes_text
 from skillrl.skillopt.reflect import _failure_types
 from skillrl.types import RolloutResult

@@ -2,14 +2,15 @@
 import json, os, re, sys, threading, time
 from pathlib import Path
 import pytest
+from replies import sections
 from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, _minded, needed
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.viewers.report import _describe_worth, outcome_text, read_run
-from skillrl.skillopt.prompts import KEYS, load_prompt, sections
+from skillrl.skillopt.reflect import KEYS, load_prompt
 from skillrl.core.concurrency import ThreadExecutor
-from skillrl.skillopt import proposal, selection, summary as report
+from skillrl.skillopt import proposal, selection, trainer as report
 from skillrl.skillopt.trainer import SkillOptTrainer
 
 HURRY = '- Hurry 7.'

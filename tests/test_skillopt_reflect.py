@@ -5,13 +5,14 @@ from collections import Counter
 from threading import Lock
 import pytest
 from faults import FaultServer, error, said
+from replies import sections
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
-from skillrl.skillopt.optimizer import Optimizer
-from skillrl.skillopt.prompts import FORMS, KEYS, _excerpt, fenced, load_prompt, message, record, sections
+from skillrl.skillopt.reflect import Optimizer
+from skillrl.skillopt.reflect import FORMS, KEYS, _excerpt, fenced, load_prompt, message, record
 from skillrl.skillopt.reflect import (
     RawPatch,
     _chosen,

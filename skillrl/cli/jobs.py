@@ -110,7 +110,7 @@ def _rule_job(args, c):
     return RuleWorld(seed=c.seed, **sizes), RuleTarget(seed=c.seed), RuleOptimizer(seed=c.seed)
 
 def _question_job(args, c):
-    from skillrl.skillopt.question_files import question_env
+    from skillrl.envs.qa import question_env
     config = _models(args)
     policy, teacher = _clients(args, config)
     if policy is None:

@@ -15,16 +15,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 from ..core.concurrency import Executor, Journal, ThreadExecutor, write_whole
-from .rollout import items_hash, items_of, run_rollout
-from ..llm.meter import add_usage, model_of
 from ..core.runfolder import RunFolder
-from .settings import SkillOptConfig, what_binds
-from .verdict import gate_score
-from .optimizer import Optimizer
-from .spending import Bill, combine, RunLimits
-from .editor import skill_hash
-from ..skills.guard import RejectedLog
 from ..core.store import atomic_write, fingerprint, JsonlLog, read_json, to_json
+from ..llm.meter import add_usage, model_of
+from .editor import skill_hash
+from .reflect import Optimizer
+from .rollout import items_hash, items_of, run_rollout
+from .settings import Bill, combine, RunLimits, SkillOptConfig, what_binds
+from .verdict import gate_score
+from ..skills.guard import RejectedLog
 from ..types import RolloutResult
 
 # %% ../../nbs/754_skillopt.session.ipynb #db9af975

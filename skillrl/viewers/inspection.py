@@ -215,7 +215,7 @@ def _memories(path):
     return '\n\n'.join([number, *_left_out(path, bad)])
 
 def _questions(path):
-    from skillrl.skillopt.question_files import read_questions
+    from skillrl.envs.qa import read_questions
     rows = [[i['id'], i['question'], i.get('answers', '')] for i in read_questions(path)]
     table = Table(['id', 'question', 'answers'], rows[:10])
     return f'{counted(len(rows), "question")}, the first of them:\n\n{_text(table)}'
