@@ -351,7 +351,7 @@ def play(self:Session,
 )->list:            # `RolloutResult`s; BudgetExceeded or Outage
     "Play `items` under `skill`"
     c, journal = self.cfg, self.run.journal
-    later = None if at_end else _kept_back(self)
+    later = 0 if at_end else _kept_back(self)
     def begin(n:int)->None:
         self.limits.check(self.events.bill, self.paid(), n, later)
     with self.events.timed(journal, step=self.next, stage=stage, role='target', n=len(items)) as bill:
