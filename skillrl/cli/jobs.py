@@ -224,17 +224,14 @@ def _resumed(args):
         raise ValueError('--resume and --output are both given: '
                          'a run goes on in its own folder, so leave --output out')
     path = Path(args.resume)
-    _check_opt_run(path)
-    saved = _stored_job(path, args)
-    known = {k: v for k, v in vars(saved).items() if not getattr(args, k)}
-    _refuse_job(replace(saved, **dict.fromkeys(vars(saved).keys() - known.keys())))
-    return Namespace(**vars(args) | known | dict(own=named(_plain(args))))
-
-def _check_opt_run(path):
     if is_train_run(path):
         raise ValueError(f'{path} holds a run of skillrl train: go on with skillrl train --resume {path}')
     if not (path/'job.json').exists():
         raise FileNotFoundError(f'{path} holds no run of skillrl optimize to resume: start one first')
+    saved = _stored_job(path, args)
+    known = {k: v for k, v in vars(saved).items() if not getattr(args, k)}
+    _refuse_job(replace(saved, **dict.fromkeys(vars(saved).keys() - known.keys())))
+    return Namespace(**vars(args) | known | dict(own=named(_plain(args))))
 
 # %% ../../nbs/860_cli.jobs.ipynb #f5a6d213
 def said_again(args:Namespace)->list[str]: # Empty where the job names nothing with authority

@@ -6,7 +6,7 @@
 __all__ = ['NAME', 'lay_out', 'CommandChat']
 
 # %% ../../nbs/355_llm.command.ipynb #113207a3
-import atexit, os, re, shlex, shutil, signal, stat, subprocess, tempfile
+import atexit, os, re, shlex, shutil, signal, subprocess, tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -186,16 +186,11 @@ def _check_command(command):
 # %% ../../nbs/355_llm.command.ipynb #7cf74837
 def _read_within(folder, name, most):
     "At most so many bytes of the file `name` in `folder`; none where that is a link, a pipe or a folder"
-    flags = os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_NONBLOCK', 0)
-    try:
-        file = os.open(folder/name, flags)
-    except OSError:
+    path = folder/name
+    if path.is_symlink() or not path.is_file():
         return b''
-    if stat.S_ISREG(os.fstat(file).st_mode):
-        with open(file, 'rb') as f:
-            return f.read(most)
-    os.close(file)
-    return b''
+    with open(path, 'rb') as f:
+        return f.read(most)
 
 # %% ../../nbs/355_llm.command.ipynb #e045b533
 @patch

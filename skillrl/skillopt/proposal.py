@@ -47,9 +47,8 @@ def _patched_skill(session, p):
 
 def _gain_of(session, p, before, after):
     "What the patch `p` gains on its own items, and whether it is kept"
-    n = len(p.ids)
     lost = [r for r in after if not r.ok]
-    if len(lost) > n/2:
+    if len(lost) > len(p.ids)/2:
         return dict(gain=0, kept=True, lost=lost[0].fail_reason)
     played = [(i, r) for i, r in zip(p.ids, after) if r.ok]
     gains = {i: session.score(r) - session.score(before[i]) for i, r in played}

@@ -187,29 +187,20 @@ def _gain(before, after):
     gains = [b - a for a, b in pairs if None not in (a, b)]
     return dict(mean=mean(gains), n=len(gains), interval=list(gain_interval(gains)))
 
-# %% ../../nbs/772_skillopt.trainer.ipynb #7e314eeb
-def _write_final(
-    path:Path,
-    passes:Sequence[list[RolloutResult]],
-    summary:dict, # From `measured`
-    kinds:Sequence[str]=(), # As in `_by_task_type`
-)->None: # OSError, in one sentence, if it could not be written
-    "Make the folder of a final measurement"
+# %% ../../nbs/772_skillopt.trainer.ipynb #64c03bad
+def _measure_anew(session, path, skill, items, known_as, repeats):
+    "Play `items` under `skill`, and make the folder of a final measurement; its summary"
+    session.draft.usage = {}
+    passes = [session.play(skill, items, known_as['split'], repeat, path.name, at_end=True)
+              for repeat in repeats]
+    summary = measured(passes, session.cfg.gate_metric) | known_as | dict(usage=session.usage_now())
     results = [r for some in passes for r in some]
-    buckets = _by_task_type(results, kinds)
+    buckets = _by_task_type(results, getattr(session.env, 'get_task_types', list)())
     with atomic_folder(path) as tmp:
         atomic_write(tmp/'results.json', as_file([r.to_dict() for r in results]))
         if buckets:
             write_json(tmp/'buckets.json', buckets)
         write_json(tmp/'summary.json', summary)
-
-# %% ../../nbs/772_skillopt.trainer.ipynb #64c03bad
-def _measure_anew(session, path, skill, items, known_as, repeats):
-    session.draft.usage = {}
-    passes = [session.play(skill, items, known_as['split'], repeat, path.name, at_end=True)
-              for repeat in repeats]
-    summary = measured(passes, session.cfg.gate_metric) | known_as | dict(usage=session.usage_now())
-    _write_final(path, passes, summary, getattr(session.env, 'get_task_types', list)())
     session.draft.usage = {}
     return summary
 

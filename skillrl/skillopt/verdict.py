@@ -66,10 +66,7 @@ class Verdict:
     reason:str=''# Why it is not accepted
 
 def _gains(pairs):
-    "New score less old score, for each of `pairs`; ValueError for a score out of range"
-    for before, after in pairs:
-        if not (0 <= before <= 1 and 0 <= after <= 1):
-            raise ValueError(f'a pair of scores is {(before, after)!r}: give numbers from 0 to 1')
+    "New score less old score, for each of `pairs`"
     return [round(after - before, 9) for before, after in pairs]
 
 def _rejection_reason(v):
@@ -84,7 +81,7 @@ _ALPHA = .3 # Chance to accept a candidate that changes nothing
 
 def decide(
     pairs:Sequence[tuple], # Of (old score, new score), each item with itself
-)->Verdict: # ValueError for a score out of range, or no pairs
+)->Verdict: # ValueError if there are no pairs
     "Whether a candidate is accepted: the lower bound of its gain has to be above zero"
     if not pairs:
         raise ValueError('there is no pair of scores to decide on: give the selection split items')
@@ -168,12 +165,8 @@ def _stays(self:Parts, p):
 
 @patch
 def _is_over(self:Parts, p):
-    return self.trials[p].rounds >= self._most_rounds()
-
-@patch
-def _most_rounds(self:Parts):
-    "As many as it takes to prove a part that is missed in each, and two more"
-    return math.ceil(math.log2(1/self.alpha)) + 2
+    "Has `p` had as many rounds as prove a part that is missed in each, and two more?"
+    return self.trials[p].rounds >= math.ceil(math.log2(1/self.alpha)) + 2
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #4db35d15
 @patch
