@@ -3,7 +3,7 @@ import math, random
 from types import SimpleNamespace
 import pytest
 from skillrl.training import evaluate
-from skillrl.skillopt import summary as report
+from skillrl.skillopt import trainer as report
 from skillrl.skillopt.verdict import _gains
 from skillrl.training.phases import _paired_scores
 from skillrl.core.trajectory import Trajectory

@@ -4,8 +4,8 @@ import json, random
 import pytest
 from faults import FaultServer, error
 from skillrl.cli.main import main
-from skillrl.skillopt import question_files as questions
-from skillrl.skillopt.question_files import question_env, read_questions, _split_questions
+from skillrl.envs import qa as questions
+from skillrl.envs.qa import question_env, read_questions, _split_questions
 
 ASKED = ['What is the capital of France?', 'Who wrote Hamlet?', 'How many legs has a spider?',
          'What is the boiling point of water at sea level?', 'Which metal is liquid at room temperature?']

@@ -24,6 +24,7 @@ ELSEWHERE = {
     '346_llm.models': '200 50',                             # Official games, their steps
     '435_skills.skill_text': '64',                          # agentskills' rule
     '549_envs.search.corpus': '21',                         # Million passages of Search-R1
+    '564_envs.qa': '1.2 37',                                # An example of a dialogue
     '565_envs.bm25': '33',                                  # Stop words of Lucene
     '569_envs.alfworld.scene': '223 190 222',               # Official memories
     '571_envs.alfworld.notes': '2,000',                     # Twice the thousand of the code
@@ -35,7 +36,6 @@ ELSEWHERE = {
     '603_agent.prompt': '100,000 404 72',                   # Published by others; a long line
     '617_training.costs': '256 334',                        # Arithmetic of NF4; a page
     '619_training.plan': '128 24,000',                      # The paper's episodes; characters of a question
-    '710_skillopt.question_files': '1.2 37',                # An example of a dialogue
     '757_skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
     '905_your_own_world': '600',                            # Words of the shipped tokenizer
     'index': '3,000 140'}                                   # Lines of the loop, official games

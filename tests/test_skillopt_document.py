@@ -11,7 +11,7 @@ from skillrl.envs.base import SkillEnv
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.skillopt.bank_env import BankEnv, _ClientPolicy
-from skillrl.skillopt.document import as_line, bank_to_document, document_to_bank, pieces
+from skillrl.skillopt.bank_env import as_line, bank_to_document, document_to_bank, pieces
 from skillrl.skillopt.bank_env import SkillFileEnv
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skillopt.rollout import ThreadExecutor, run_rollout

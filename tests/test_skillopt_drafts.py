@@ -2,10 +2,11 @@
 import json
 from pathlib import Path
 import pytest
+from replies import sections
 from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, _minded, needed
 from skillrl.skillopt.selection import close_run
 from skillrl.skillopt.settings import SkillOptConfig
-from skillrl.skillopt.prompts import KEYS, load_prompt, sections
+from skillrl.skillopt.reflect import KEYS, load_prompt
 from skillrl.skillopt.session import Session
 from skillrl.skillopt.trainer import SkillOptTrainer
 

@@ -1,15 +1,16 @@
 "Every mode of the trainer from end to end, with a scripted optimizer and an agent without luck"
-import json, os, re, sys, threading, time
+import json, os, re, sys, threading
 from pathlib import Path
 import pytest
+from replies import sections
 from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, _minded, needed
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.viewers.report import _describe_worth, outcome_text, read_run
-from skillrl.skillopt.prompts import KEYS, load_prompt, sections
+from skillrl.skillopt.reflect import KEYS, load_prompt
 from skillrl.core.concurrency import ThreadExecutor
-from skillrl.skillopt import proposal, selection, summary as report
+from skillrl.skillopt import proposal, selection, trainer as report
 from skillrl.skillopt.trainer import SkillOptTrainer
 
 HURRY = '- Hurry 7.'
@@ -212,13 +213,6 @@ def test_a_limit_on_dollars():
     assert 'raise max_usd' in said['stopped']
     assert 0 < said['usd'] <= limit['max_usd']
 
-def test_a_limit_on_time_stops_the_run_and_a_higher_one_lets_it_go_on():
-    said = trainer(max_seconds=1e-4).train()
-    assert 'raise max_seconds' in said['stopped'] and said['total_steps'] == 0
-    assert trainer().train()['stopped'] is None
-    inside('never', lambda: trainer().train())
-    assert snapshot() == snapshot('never/run')
-
 def test_a_limit_below_the_first_measurement_is_said_at_once():
     with pytest.raises(BudgetExceeded, match='raise max_target_calls'):
         trainer(max_target_calls=5).train()
@@ -303,16 +297,6 @@ def test_any_limit_keeps_the_final_measurement_back(limit, passes):
     assert said['usage']['target']['final_selection_eval']['calls']==24*passes
     assert total(said, 'total_tokens') <= limit.get('max_tokens', 1e9)
     assert said['usd'] <= limit.get('max_usd', 1e9)
-
-def test_a_limit_on_time_keeps_the_final_measurement_back():
-    class Slow(Clerk):
-        def chat(self, **kw):
-            time.sleep(.002)
-            return super().chat(**kw)
-    said = trainer(clerk=Slow(), num_epochs=99, max_seconds=1.5).train()
-    assert 'raise max_seconds' in said['stopped']
-    assert said['total_accepts']
-    assert said['best_selection_interval']
 
 def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsys):
     "Where the limit was lowered after the steps, the lucky score of the gate stays under its own name"

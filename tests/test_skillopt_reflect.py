@@ -5,13 +5,14 @@ from collections import Counter
 from threading import Lock
 import pytest
 from faults import FaultServer, error, said
+from replies import sections
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
-from skillrl.skillopt.optimizer import Optimizer
-from skillrl.skillopt.prompts import FORMS, KEYS, _excerpt, fenced, load_prompt, message, record, sections
+from skillrl.skillopt.reflect import Optimizer
+from skillrl.skillopt.reflect import FORMS, KEYS, _excerpt, fenced, load_prompt, message, record
 from skillrl.skillopt.reflect import (
     RawPatch,
     _chosen,
@@ -124,12 +125,13 @@ def says(stage, user):
         ((64, 64, 4, 8, 5, 4), (32, 7, 1)),
     ],
 )
-def test_calls_are_those_of_1_0_0(settings, calls):
+def test_calls_are_those_of_1_0_0(settings, calls, monkeypatch):
     "Numbers of calls recorded from skillrl 1.0.0 with the same client"
     failed, solved, size, batch, seed, budget = settings
     o = asking(says)
     raw = reflect(o, results(failed, solved), '# S', minibatch_size=size, edit_budget=budget, seed=seed)
-    merged = merge_patches(o, '# S', raw, batch_size=batch)
+    monkeypatch.setattr('skillrl.skillopt.reflect._MERGED_AT_ONCE', batch)
+    merged = merge_patches(o, '# S', raw)
     rank_and_select(o, '# S', merged, budget)
     assert stages(o) == +Counter(dict(zip(('analyst', 'merge', 'ranking'), calls)))
 

@@ -6,15 +6,18 @@
 __all__ = ['NAME', 'lay_out', 'CommandChat']
 
 # %% ../../nbs/355_llm.command.ipynb #113207a3
-import os, re, shlex, shutil, stat, tempfile
+import atexit, os, re, shlex, shutil, signal, subprocess, tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Thread
+from time import monotonic
 from fastcore.basics import patch
-from .chat import Chat
-from .process import Ended, run_command, safe_env
-from .reply import ChatReply
+from ..core.concurrency import check_stop
 from ..core.store import to_json
+from .chat import Chat
+from .reply import ChatReply
 
 # %% ../../nbs/355_llm.command.ipynb #5d977257
 NAME = 'skill' # Of the work folder, as SKILL.md says
@@ -66,6 +69,93 @@ def lay_out(
         path.write_bytes(text.encode(errors='replace'))
     return Path(folder)
 
+# %% ../../nbs/355_llm.command.ipynb #c355run3
+_SAFE = ('PATH HOME USER LOGNAME SHELL LANG LC_ALL LC_CTYPE TZ TERM TMPDIR TEMP TMP '
+        'SYSTEMROOT COMSPEC PATHEXT USERPROFILE APPDATA LOCALAPPDATA').split()
+
+def _safe_env(extra, env=os.environ):
+    "The variables of `env` that an agent gets, and those of `extra`"
+    return {k: env[k] for k in _SAFE if k in env} | extra
+
+# %% ../../nbs/355_llm.command.ipynb #c355run7
+_running = set() # Programs, which end with us
+
+def _end(program):
+    "Kill `program` and its group, where there are groups"
+    try:
+        if hasattr(os, 'killpg'):
+            os.killpg(program.pid, signal.SIGKILL)
+        else:
+            program.kill()
+    except OSError: # It has ended
+        pass
+    program.wait()
+    _running.discard(program)
+
+def _end_all():
+    for program in list(_running):
+        _end(program)
+
+atexit.register(_end_all)
+
+# %% ../../nbs/355_llm.command.ipynb #c355run10
+_LOOK = .005 # Seconds between two looks
+
+def _wait(program, timeout, enough=None):
+    "The exit code of `program`; None when `timeout` seconds are up, or `enough()` says so"
+    until = monotonic() + timeout
+    left, longest = timeout, _LOOK if enough else timeout
+    while left > 0 and not (enough and enough()):
+        try:
+            return program.wait(min(left, longest, check_stop()))
+        except subprocess.TimeoutExpired:
+            left = until - monotonic()
+
+# %% ../../nbs/355_llm.command.ipynb #c355run13
+@dataclass
+class _Ended:
+    "How a program ended"
+    code:int|None  # Its exit code, below 0 for a signal; None when its time was up
+    out:str        # What it wrote to stdout
+    err:str=''     # And to stderr
+    cut:bool=False # Did it write more to stdout than we kept?
+
+class _Drain(Thread):
+    "Reads a pipe to its end, and keeps `most` bytes and one"
+    def __init__(self, pipe, most):
+        super().__init__(daemon=True)
+        self.pipe, self.most = pipe, most
+        self.kept = bytearray()
+        self.start()
+
+    def run(self)->None:
+        with self.pipe:
+            while chunk := self.pipe.read1(65536):
+                self.kept += chunk[:self.most + 1 - len(self.kept)]
+
+    def text(self)->str:
+        return bytes(self.kept[:self.most]).decode(errors='replace')
+
+# %% ../../nbs/355_llm.command.ipynb #c355run14
+def _run_program(command, folder, env, timeout, most=1_000_000, enough=None):
+    "Run `command` on the task in `folder` until it ends or its time is up, as `_wait` says; an `_Ended`"
+    program = shutil.which(command[0])
+    if program is None:
+        raise FileNotFoundError(f'there is no program {command[0]!r}: install it, or give its full path')
+    line = [os.path.abspath(program), *command[1:]]
+    with open(folder/'task.md', 'rb') as f:
+        p = subprocess.Popen(line, cwd=folder, env=env, stdin=f, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, start_new_session=True)
+    _running.add(p)
+    out, err = _Drain(p.stdout, most), _Drain(p.stderr, most)
+    try:
+        code = _wait(p, timeout, enough)
+    finally:
+        _end(p)
+    for drain in (out, err):
+        drain.join(5)  # A process that has left the group may hold the pipe
+    return _Ended(code, out.text(), err.text(), len(out.kept) > most)
+
 # %% ../../nbs/355_llm.command.ipynb #f885f360
 class CommandChat(Chat):
     "Runs a command-line agent for each question; ValueError for a setting that will not do"
@@ -96,20 +186,15 @@ def _check_command(command):
 # %% ../../nbs/355_llm.command.ipynb #7cf74837
 def _read_within(folder, name, most):
     "At most so many bytes of the file `name` in `folder`; none where that is a link, a pipe or a folder"
-    flags = os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_NONBLOCK', 0)
-    try:
-        file = os.open(folder/name, flags)
-    except OSError:
+    path = folder/name
+    if path.is_symlink() or not path.is_file():
         return b''
-    if stat.S_ISREG(os.fstat(file).st_mode):
-        with open(file, 'rb') as f:
-            return f.read(most)
-    os.close(file)
-    return b''
+    with open(path, 'rb') as f:
+        return f.read(most)
 
 # %% ../../nbs/355_llm.command.ipynb #e045b533
 @patch
-def _heard(self:CommandChat, done:Ended, folder:Path):
+def _heard(self:CommandChat, done:_Ended, folder:Path):
     "The reply that `done` leaves"
     if done.code != 0:
         return ChatReply(status='infra_error', finish='', error=self._lost(done))
@@ -121,7 +206,7 @@ def _heard(self:CommandChat, done:Ended, folder:Path):
     return ChatReply(text, finish='length' if cut else 'stop')
 
 @patch
-def _lost(self:CommandChat, done:Ended):
+def _lost(self:CommandChat, done:_Ended):
     "Why there is no reply"
     output = done.err.strip() or done.out.strip() or 'it said nothing'
     last = output.splitlines()[-1][:300]
@@ -136,7 +221,7 @@ def _started(self:CommandChat, folder, timeout, enough=None):
     "How the agent ended in `folder`"
     task = folder/'task.md'
     command = [c.replace('{folder}', str(folder)).replace('{task}', str(task)) for c in self.command]
-    return run_command(command, folder, task, safe_env(self.env), timeout, self.most, enough)
+    return _run_program(command, folder, _safe_env(self.env), timeout, self.most, enough)
 
 # %% ../../nbs/355_llm.command.ipynb #eab4a09b
 @patch

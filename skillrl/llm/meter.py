@@ -10,9 +10,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 from fastcore.basics import patch
-from .chat import usage_of
 from .ledger import BudgetExceeded, Ledger
-from .reply import ChatReply
 from ..core.tables import clip
 
 # %% ../../nbs/360_llm.meter.ipynb #22042d5b
@@ -58,6 +56,8 @@ class Meter:
     def __getattr__(self, name:str):
         if name.startswith('__'):  # How to copy or pickle a client is not how to do it to its meter
             raise AttributeError(name)
+        if name in ('reply', 'replies'):
+            raise AttributeError(f'nobody counts what {name} takes: ask by chat')
         return getattr(self.client, name)
 
     def __repr__(self):
@@ -83,8 +83,7 @@ def _enter(self:Meter, question:tuple, text:str|None, usage:dict|None, hold:Any)
         for k in COUNTS:
             self.usage[k] += used[k]
         self.answered += not lost
-        if lost or self.lost:
-            self.lost.pop(str(question), None)
+        self.lost.pop(str(question), None)
         if lost:
             self.lost[str(question)] = str(lost)
     self.in_flight.pop()
@@ -123,25 +122,33 @@ def paid(self:Meter)->dict: # With `COUNTS`
     unknown = self.client is not None and not self.asked
     return self.usage | dict(calls=self.usage['calls'] + len(self.in_flight) + unknown)
 
-# %% ../../nbs/360_llm.meter.ipynb #176fa207
+# %% ../../nbs/360_llm.meter.ipynb #176fa208
+_MOST = 4096  # Tokens that an answer may take when nothing is said
+
 class _GivenUp(BaseException):
     "Nobody waits for this rollout any more, so it may call nothing more"
 
+def _pair(answer):
+    if isinstance(answer, tuple) and len(answer) == 2:
+        return answer
+    raise TypeError(f'chat returned {clip(repr(answer), 60)}: it should return (text, usage)')
+
+# %% ../../nbs/360_llm.meter.ipynb #176fa207
 @patch
-def _call(self:Meter, ask:Callable, args:tuple, kw:dict, read:Callable, most:int|None):
-    "What `ask` answers, entered as `read` understands it"
+def chat(self:Meter, *args:Any, **kw:Any)->tuple: # (text, usage); TypeError for anything else
+    "What `client.chat` answers, entered"
     self.asked, made = True, False
-    hold = None
+    question, hold = (args, kw), None
     try:
-        hold = self._hold((args, kw), most)
+        hold = self._hold(question, kw.get('max_completion_tokens', _MOST))
         if self.closed:
             raise _GivenUp()
         if self.guard:
             self.guard()
         made = True
         self.in_flight.append(made)
-        answer = ask(*args, **kw)
-        self._enter((args, kw), *read(answer), hold)
+        answer = self.client.chat(*args, **kw)
+        self._enter(question, *_pair(answer), hold)
         return answer
     except BudgetExceeded as e:
         self.stopped = e
@@ -149,36 +156,8 @@ def _call(self:Meter, ask:Callable, args:tuple, kw:dict, read:Callable, most:int
             self.in_flight.pop()
         raise
     except Exception as e:
-        self.lost[str((args, kw))] = error_message(e)
+        self.lost[str(question)] = error_message(e)
         raise
     finally:
         if hold:
             self.ledger.release(hold)
-
-# %% ../../nbs/360_llm.meter.ipynb #1998c545
-_MOST = 4096  # Tokens that `chat` may write when nothing is said
-
-def _of_pair(answer):
-    if isinstance(answer, tuple) and len(answer) == 2:
-        return answer
-    raise TypeError(f'chat returned {clip(repr(answer), 60)}: it should return (text, usage)')
-
-def _of_reply(r):
-    lost = dict(refused='', error=r.error) if r.status == 'infra_error' else {}
-    return r.text, usage_of(r, '') | lost
-
-@patch
-def chat(self:Meter, *args:Any, **kw:Any)->tuple: # (text, usage); TypeError for anything else
-    "What `client.chat` answers"
-    return self._call(self.client.chat, args, kw, _of_pair, kw.get('max_completion_tokens', _MOST))
-
-@patch
-def reply(self:Meter, messages:list, **params:Any)->ChatReply:
-    "What `client.reply` answers"
-    most = params.get('max_completion_tokens') or params.get('max_tokens')
-    return self._call(self.client.reply, (messages,), params, _of_reply, most)
-
-@patch
-def replies(self:Meter, batch:list, **params:Any)->list:
-    "What `client.reply` answers to each of `batch`, one after the other"
-    return [self.reply(messages, **params) for messages in batch]

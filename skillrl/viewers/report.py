@@ -114,7 +114,7 @@ def _score_in(
                 scores.append(gate_score(r, **rule))
         means = [fmean(scores) for scores in by_item.values()]
         return Rate(fmean(means), *interval(means), len(means))
-    except (ValueError, TypeError, AttributeError, ArithmeticError):
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
         return None
 
 # %% ../../nbs/826_viewers.report.ipynb #c41ad1e3
