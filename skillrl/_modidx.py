@@ -481,7 +481,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'skillrl.core.stats.gain_interval': ('core.stats.html#gain_interval', 'skillrl/core/stats.py'),
                                     'skillrl.core.stats.interval': ('core.stats.html#interval', 'skillrl/core/stats.py'),
                                     'skillrl.core.stats.lower_bound': ('core.stats.html#lower_bound', 'skillrl/core/stats.py'),
-                                    'skillrl.core.stats.paired_bound': ('core.stats.html#paired_bound', 'skillrl/core/stats.py'),
                                     'skillrl.core.stats.paired_interval': ('core.stats.html#paired_interval', 'skillrl/core/stats.py'),
                                     'skillrl.core.stats.sign_test': ('core.stats.html#sign_test', 'skillrl/core/stats.py'),
                                     'skillrl.core.stats.t_quantile': ('core.stats.html#t_quantile', 'skillrl/core/stats.py'),
