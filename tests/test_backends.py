@@ -2,12 +2,12 @@
 import io, json, os, re, signal, subprocess, sys, time
 from pathlib import Path
 import pytest
+from banks import rule_breaks
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.ledger import ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.command import NAME, CommandChat, _as_text, _Drain, _quoted, lay_out
 from skillrl.skillopt.rollout import run_rollout
-from skillrl.skills.skill_md import _check_skill_md
 from skillrl.skills.skill_text import split_text
 from skillrl.core.store import JsonlLog
 
@@ -92,7 +92,7 @@ def test_no_system_text_no_skill(agent):
 )
 def test_the_skill_is_one_that_agents_accept(system, tmp_path):
     folder = lay_out(tmp_path/NAME, ask(system=system))
-    assert _check_skill_md(folder) == []
+    assert rule_breaks(folder) == []
     front, body = split_text((folder/'SKILL.md').read_text(encoding='utf-8'))
     assert front['name'] == NAME == folder.name and front['description'] and body == system.strip()
 

@@ -12,8 +12,7 @@ import skillrl.envs.webshop.goals as webshop
 from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.embedding import CachedEncoder, TfidfEncoder, stem, terms
-from skillrl.skills.ranking import _COUNTING, _sought
-from skillrl.skills.retrieval import advice, official_block, render
+from skillrl.skills.retrieval import _COUNTING, _sought, advice, official_block, render
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.core.formats import load_memories
 

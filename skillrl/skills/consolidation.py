@@ -313,8 +313,7 @@ def consolidate(
     router:Router|Callable|None=None, # Of the world that the proposals come from
 )->list: # Those that were new, as they are in the bank
     "Add to `bank` what it does not say yet, each thing once"
-    items = [_without_id(o) for o in items if o.status == 'active']
-    vetted = [examined(o) for o in items]
+    vetted = [examined(_without_id(o)) for o in items if o.status == 'active']
     trusted = [_without_id(o) for o in vetted if o.status == 'active']
     corpus = [o for o in bank.items() if o.status != 'quarantined'] + trusted
     router = as_router(router, sorted({o.category for o in corpus} - {'general'}))
@@ -325,5 +324,5 @@ def consolidate(
     first = {_wording(o): i for i, o in reversed([*enumerate(trusted)])}
     new = sorted((o for o in pool if not o.id), key=lambda o: first[_wording(o)])
     held = {o.text for o in bank.items('quarantined')}
-    suspects = {v.text: o for o, v in zip(items, vetted) if v.status != 'active' and v.text not in held}
-    return [bank.add(examined(o)) for o in [*new, *suspects.values()]]
+    suspects = {v.text: v for v in vetted if v.status != 'active' and v.text not in held}
+    return [bank.add(o) for o in [*new, *suspects.values()]]
