@@ -102,7 +102,6 @@ def _run_all(
                 waiting = []
     return outcomes
 
-
 # %% ../../nbs/250_core.concurrency.ipynb #40607d6c
 def _start_thread(work:Callable[[], Any], stop:Event)->None:
     "Call `work` in a thread whose requests and pauses end when `stop` is set"
@@ -110,7 +109,6 @@ def _start_thread(work:Callable[[], Any], stop:Event)->None:
         with stoppable(stop):
             work()
     Thread(target=stopped_by, daemon=True).start()
-
 
 # %% ../../nbs/250_core.concurrency.ipynb #3bf9564e
 @dataclass
@@ -359,4 +357,3 @@ def run(self:RayExecutor, fn:Callable[[Any], Any], jobs:list, done:Done|None=Non
     finally:
         for ref in in_flight:
             ray.cancel(ref, force=True)
-
