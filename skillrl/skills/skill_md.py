@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from .bank import quarantine, SkillBank, with_id
 from .guard import examined, suspicions
-from .skill_text import from_text, plain_text, slug, split_text, texts_in, to_text
+from .skill_text import from_text, plain_text, slug, texts_in, to_text
 from ..core.store import atomic_folder, atomic_write, fingerprint, write_json
 
 # %% ../../nbs/445_skills.skill_md.ipynb #3167fe2d
