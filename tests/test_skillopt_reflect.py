@@ -27,7 +27,7 @@ from skillrl.skillopt.reflect import (
     _usable,
 )
 from skillrl.skillopt.rollout import Journal, ThreadExecutor
-from skillrl.skills.guard import RejectedLog, _example_in, rejected_table
+from skillrl.skills.guard import RejectedLog, _example_in
 from skillrl.core.store import JsonlLog, data_path
 from skillrl.types import RolloutResult
 
@@ -686,4 +686,3 @@ def test_replies_of_the_optimizer_that_cannot_be_read_are_kept_with_their_reason
         reasons[:2] == ['there is no JSON object with `edits` in the reply', '`edits` should be a list']
         and 'be careful' in reasons[2]
     )
-    assert len(rejected_table(tmp_path).rows) == 3
