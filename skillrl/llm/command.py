@@ -167,7 +167,9 @@ class CommandChat(Chat):
         most:int=1_000_000,   # Bytes of an answer
         **kw:object, # For `Chat`
     ):
-        _check_command(command)
+        if isinstance(command, str) or not command or not all(isinstance(c, str) for c in command):
+            raise ValueError(f"command is {command!r}: give a list of text such as ['claude', '-p'], "
+                             'for no shell reads it')
         if not timeout > 0:
             raise ValueError(f'timeout is {timeout!r}: give seconds above 0')
         super().__init__(model or Path(command[0]).stem, **kw)
@@ -176,12 +178,6 @@ class CommandChat(Chat):
         self.env = {k: str(v) for k, v in (env or {}).items()}
         self.secrets = tuple(v for v in self.env.values() if len(v) >= 8)
         self.endpoint = shlex.join(command)
-
-def _check_command(command):
-    listed = not isinstance(command, str) and command and all(isinstance(c, str) for c in command)
-    if not listed:
-        raise ValueError(f"command is {command!r}: give a list of text such as ['claude', '-p'], "
-                         'for no shell reads it')
 
 # %% ../../nbs/355_llm.command.ipynb #7cf74837
 def _read_within(folder, name, most):
