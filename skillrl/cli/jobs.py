@@ -275,7 +275,10 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
         status = _run(trainer, path, said_again(args))
     if status:
         return status
-    print(_summary(path, _truth(world, trainer) + _shipped(env, path)))
+    from skillrl.viewers.report import outcome_text, write_page
+    more = _truth(world, trainer) + _shipped(env, path)
+    write_page(path)
+    print(f'\n{outcome_text(path)}{more}\nNext: skillrl inspect {path}')
 
 # %% ../../nbs/860_cli.jobs.ipynb #cc12f3d7
 def _run(trainer, path, words):
@@ -289,12 +292,6 @@ def _run(trainer, path, words):
         return say_stopped(again)
     except RuntimeError as e:
         raise RuntimeError(f'{e} (go on with: {again})') from None
-
-def _summary(path, more):
-    "What came of the run, after its report is written"
-    from skillrl.viewers.report import outcome_text, write_page
-    write_page(path)
-    return f'\n{outcome_text(path)}{more}\nNext: skillrl inspect {path}'
 
 # %% ../../nbs/860_cli.jobs.ipynb #78bdcb7e
 @contextmanager
