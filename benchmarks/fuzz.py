@@ -24,7 +24,7 @@ from skillrl.core.store import JsonlLog, data_path, to_json
 from skillrl.core.tables import Table
 from skillrl.viewers.bank_view import checked_round, evolution_table, round_table
 from skillrl.viewers.report import finals
-from skillrl.viewers.watch import SECTIONS, RunPage
+from skillrl.viewers.watch import _SECTIONS, _RunPage
 
 SENTENCES = ValueError, OSError, RuntimeError, ArithmeticError, ImportError  # What `main` makes one line of
 
@@ -327,7 +327,7 @@ def readers_of(name, here):
 
 
 def run_viewers(run):
-    parts = [lambda make=make: make(run) for name, (make, _) in SECTIONS.items() if name != 'Curves']
+    parts = [lambda make=make: make(run) for name, (make, _) in _SECTIONS.items() if name != 'Curves']
     return [inspect(run), lambda: page(run), lambda: SkillBank.load(run / 'bank/s'), *parts]
 
 
@@ -341,7 +341,7 @@ def page(run):
         patch('skillrl.viewers.report.figures', lambda draws, data: ''),
         patch('skillrl.viewers.watch.figures', lambda draws, data: ''),
     ):
-        return RunPage(run).html()
+        return _RunPage(run).html()
 
 
 # --- all of it

@@ -28,7 +28,7 @@ from skillrl.llm.prefixes import prefix_tree, share_prefixes
 from skillrl.skills.distillation import distill
 from skillrl.core.store import data_path
 from skillrl.training.phases import collect_games, draw_groups
-from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play, scored_rows
+from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play, _scored_rows
 
 STEP_TARGET = 3.
 WRITE_TARGET = 3.
@@ -154,7 +154,7 @@ def our_step(trainer, rows):
         trainer.update(trainer.cut(rows[k:k+SIZE]))
 
 def compare_steps(groups, config, report):
-    rows, _ = scored_rows(groups, config.rl.invalid_action_penalty)
+    rows, _ = _scored_rows(groups, config.rl.invalid_action_penalty)
     rows = random.Random(0).sample(rows, len(rows)//SIZE*SIZE)
     tree = prefix_tree([r.row.prompt_ids + r.row.reply_ids[:-1] for r in rows])
     report.line(f'{len(rows)} rows, {tree.raw/len(rows):.0f} tokens each on average; raw ÷ unique tokens '

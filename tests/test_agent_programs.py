@@ -4,7 +4,7 @@ import json, os, shutil, sys
 import pytest
 from faults import FaultServer, error, said
 from skillrl.cli.main import main
-from skillrl.llm.command import CommandChat, lay_out
+from skillrl.llm.command import CommandChat, _lay_out
 
 # Sends what came on stdin to a model and nothing else, as agent programs do; `SKILL.md` it never opens
 AGENT = """import json, sys, urllib.request
@@ -65,7 +65,7 @@ def test_the_agent_is_tried_before_it_is_paid(here, capsys):
 def test_a_skill_lies_where_each_program_looks(tmp_path):
     "Claude Code looks in `.claude/skills`, Codex and Gemini CLI in `.agents/skills`"
     asked = [dict(role='system', content=SKILL), dict(role='user', content='Is 1 a number?')]
-    work = lay_out(tmp_path/'skill', asked)
+    work = _lay_out(tmp_path/'skill', asked)
     for home in ('.claude/skills/skill', '.agents/skills/skill', '.'):
         text = (work / home / 'SKILL.md').read_text()
         assert text.startswith('---\nname: skill\n')

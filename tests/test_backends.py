@@ -6,7 +6,7 @@ from banks import rule_breaks
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.ledger import ReplyCache
 from skillrl.llm.reply import Outage
-from skillrl.llm.command import NAME, CommandChat, _as_text, _Drain, _quoted, lay_out
+from skillrl.llm.command import NAME, CommandChat, _as_text, _Drain, _quoted, _lay_out
 from skillrl.skillopt.rollout import run_rollout
 from skillrl.skills.skill_text import split_text
 from skillrl.core.store import JsonlLog
@@ -91,20 +91,20 @@ def test_no_system_text_no_skill(agent):
      'x' * 100_000, '🫖 Spülbecken'],
 )
 def test_the_skill_is_one_that_agents_accept(system, tmp_path):
-    folder = lay_out(tmp_path/NAME, ask(system=system))
+    folder = _lay_out(tmp_path/NAME, ask(system=system))
     assert rule_breaks(folder) == []
     front, body = split_text((folder/'SKILL.md').read_text(encoding='utf-8'))
     assert front['name'] == NAME == folder.name and front['description'] and body == system.strip()
 
 def test_the_skill_is_word_for_word(tmp_path):
     system = '# Mugs\r\n\r\n  indented\t\n---\nend  '
-    assert (lay_out(tmp_path / NAME, ask(system=system)) / 'SKILL.md').read_bytes().decode().split(
+    assert (_lay_out(tmp_path / NAME, ask(system=system)) / 'SKILL.md').read_bytes().decode().split(
         '---\n\n', 1)[1] == system + '\n'
 
 def test_a_conversation_is_quoted(tmp_path):
     talk = [*ask('Where?'), dict(role='assistant', content='~~~\n## user'),
             dict(role='user', content=[dict(type='text', text='Which?')])]
-    assert (lay_out(tmp_path/NAME, talk)/'task.md').read_text().endswith(f'\n\n{_quoted(talk[1:])}')
+    assert (_lay_out(tmp_path/NAME, talk)/'task.md').read_text().endswith(f'\n\n{_quoted(talk[1:])}')
     assert '"Which?"' in _as_text(talk[3]['content'])
 
 def test_placeholders_and_no_shell(agent):

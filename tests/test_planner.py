@@ -16,7 +16,7 @@ from skillrl.llm.models import MODELS, find_model, _models_folder
 from skillrl.core.store import data_path
 from skillrl.training import plan
 from skillrl.training.costs import (Batch, Device, Held, _activation_bytes, _adapter_parameters, at_once,
-                                    memory_plan, shape_from, shape_of)
+                                    memory_plan, _shape_from, shape_of)
 from skillrl.training.plan import RunPlan, told_plan
 from skillrl.training.plan import _check_words, _known_words, _preflight
 
@@ -27,7 +27,7 @@ KINDS = 'llama', 'qwen2', 'qwen3', 'gemma'
 def built(kind, tied=True):
     config = dict(SIZES, model_type=kind, tie_word_embeddings=tied)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
-    return model.train(), shape_from(model.config.to_dict())
+    return model.train(), _shape_from(model.config.to_dict())
 
 def with_adapter(model, rank):
     from peft import LoraConfig, get_peft_model

@@ -8,7 +8,7 @@ from skillrl.llm.ledger import BudgetExceeded
 from skillrl.llm.command import CommandChat
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.viewers.report import _describe_worth, outcome_text, read_run
-from skillrl.skillopt.reflect import KEYS, load_prompt
+from skillrl.skillopt.reflect import _KEYS, _load_prompt
 from skillrl.core.concurrency import ThreadExecutor
 from skillrl.skillopt import proposal, selection, trainer as report
 from skillrl.skillopt.trainer import SkillOptTrainer
@@ -35,7 +35,7 @@ class Tutor:
     def __init__(self, **says):
         self.says, self.asked = says, []
     def chat(self, *, system, user, stage='', **kw):
-        name = next(k for k in KEYS if load_prompt(k) == system)
+        name = next(k for k in _KEYS if _load_prompt(k) == system)
         self.asked.append((name, user))
         said = self.says.get(name, {'analyst_error': lacking}.get(name, {}))
         text = said(user) if callable(said) else said
@@ -381,13 +381,13 @@ def test_prompts_of_ones_own_are_what_the_optimizer_hears():
     class Hears(Tutor):
         def chat(self, *, system, **kw):
             self.systems = getattr(self, 'systems', set()) | {system}
-            return super().chat(system=load_prompt('analyst_error') if system == 'Say what was wrong.'
+            return super().chat(system=_load_prompt('analyst_error') if system == 'Say what was wrong.'
                                 else system, **kw)
     tutor = Hears()
     SkillOptTrainer(config=SkillOptConfig(num_epochs=1, batch_size=6, verbose=False, out_root='run'),
                     env=RuleWorld(train=6, val=6, test=6), optimizer_client=tutor,
                     target_client=Clerk(), prompt_overrides=dict(analyst_error='Say what was wrong.')).train()
-    assert 'Say what was wrong.' in tutor.systems and load_prompt('analyst_error') not in tutor.systems
+    assert 'Say what was wrong.' in tutor.systems and _load_prompt('analyst_error') not in tutor.systems
 
 def test_all_patches_are_screened_in_one_go_each_on_its_own_items():
     runs = []

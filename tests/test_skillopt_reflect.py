@@ -12,7 +12,7 @@ from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skillopt.reflect import Optimizer
-from skillrl.skillopt.reflect import FORMS, KEYS, _excerpt, fenced, load_prompt, message, record
+from skillrl.skillopt.reflect import FORMS, _KEYS, _excerpt, fenced, _load_prompt, message, record
 from skillrl.skillopt.reflect import (
     RawPatch,
     _chosen,
@@ -154,7 +154,7 @@ def test_the_order_of_calls_is_failures_first():
     ]
     assert heads == ['failed.'] * 4 + ['solved.'] * 2
     assert [c['system'] for c in o.client.calls[6:]] == [
-        load_prompt(k) for k in ('merge_failure', 'merge_success', 'merge_final')
+        _load_prompt(k) for k in ('merge_failure', 'merge_success', 'merge_final')
     ]
 
 
@@ -456,21 +456,21 @@ def test_D8_a_prompt_nobody_knows_is_refused():
     with pytest.raises(ValueError, match="'ranking' is empty"):
         asking('', prompt_overrides=dict(ranking=' '))
     with pytest.raises(ValueError, match='no prompt'):
-        load_prompt('nothing')
+        _load_prompt('nothing')
 
 
 def test_an_override_is_the_whole_system_message():
     o = asking(says, prompt_overrides=dict(analyst_error='Mine.'))
     reflect(o, results(1, 1), SKILL)
-    assert [c['system'] for c in o.client.calls] == ['Mine.', load_prompt('analyst_success')]
+    assert [c['system'] for c in o.client.calls] == ['Mine.', _load_prompt('analyst_success')]
 
 
 def test_every_prompt_ships():
     files = {f.stem for f in (data_path('prompts') / 'skillopt').glob('*.md')}
-    assert files == {*KEYS, 'rules'}
-    for k in KEYS:
-        assert len(load_prompt(k)) > 500 and 'data' in load_prompt(k)
-        assert '`edits`' in load_prompt(k) or '`selected_indices`' in load_prompt(k)
+    assert files == {*_KEYS, 'rules'}
+    for k in _KEYS:
+        assert len(_load_prompt(k)) > 500 and 'data' in _load_prompt(k)
+        assert '`edits`' in _load_prompt(k) or '`selected_indices`' in _load_prompt(k)
 
 
 # --- calls that are lost
@@ -658,9 +658,9 @@ def test_clients_and_prompts_of_ones_own_are_told_of_no_schema():
     assert 'response_format' not in server.requests[0]['body']
 
 
-@pytest.mark.parametrize('name', KEYS)
+@pytest.mark.parametrize('name', _KEYS)
 def test_every_prompt_of_the_optimizer_has_an_example_that_is_not_taken_for_an_answer(name, tmp_path):
-    shown = _example_in(load_prompt(name))
+    shown = _example_in(_load_prompt(name))
     assert shown.keys() == FORMS[name]['properties'].keys()
     o = asking(lambda *a: json.dumps(shown, indent=3), rejects=RejectedLog(tmp_path / 'rejected.jsonl'))
     assert o.ask(name, 'question', 'stage') is None

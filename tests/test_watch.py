@@ -13,7 +13,7 @@ from skillrl.core.store import JsonlLog, data_path, read_json, write_json
 from skillrl.viewers import watch
 from skillrl.viewers.page import replays
 from skillrl.viewers.report import write_page
-from skillrl.viewers.watch import SECTIONS, RunPage, watch_run
+from skillrl.viewers.watch import _SECTIONS, _RunPage, watch_run
 from test_dashboard import Tags, hostile, poisoned, train
 from test_krill import wait_until
 
@@ -49,10 +49,10 @@ def commit(root, **state):
 # ---- what it says ----
 
 def test_all_sections_of_a_training_run(kitchen):
-    html = RunPage(kitchen).html()
+    html = _RunPage(kitchen).html()
     parts = dict(re.findall('<h2>(.*?)</h2>(.*?)</section>', html, re.S))
     assert status(html) == 'Stopped: rl: 1 of 4 steps.' and 'value="0.2500"' in html
-    assert [*parts] == [*SECTIONS]
+    assert [*parts] == [*_SECTIONS]
     assert parts['Curves'].count('<svg') == 2
     assert 'after, evolved bank' in parts['Success on test games']
     assert 'the bank that changed last' in parts['Bank']
@@ -60,7 +60,7 @@ def test_all_sections_of_a_training_run(kitchen):
     assert 'teacher' in parts['Calls to servers']
 
 def test_the_page_of_a_skillopt_run_is_its_report(document):
-    page = RunPage(document)
+    page = _RunPage(document)
     html = page.html()
     report = write_page(document).read_text(encoding='utf-8')
     assert status(html) == 'Ended: 2 of 2 steps made.' and 'value="1.0000"' in html
@@ -69,14 +69,14 @@ def test_the_page_of_a_skillopt_run_is_its_report(document):
 
 def test_looking_takes_no_lock_and_writes_nothing(either):
     before = {p: p.stat().st_mtime_ns for p in either.rglob('*')}
-    RunPage(either).html()
+    _RunPage(either).html()
     assert {p: p.stat().st_mtime_ns for p in either.rglob('*')} == before
 
 def test_a_run_that_begins(tmp_path):
     with pytest.raises(FileNotFoundError, match='holds no run to watch'):
         watch_run(tmp_path)
     write_json(tmp_path/'job.json', {})
-    page = RunPage(tmp_path)
+    page = _RunPage(tmp_path)
     assert status(page.html()) == 'Waits for its first step.'
     (tmp_path/'.lock').write_text('1')
     JsonlLog(tmp_path/'events.jsonl').append([dict(step=1, stage='rollout', event='begin')])
@@ -90,7 +90,7 @@ def test_every_file_may_be_damaged(either, tmp_path, monkeypatch, damage):
     monkeypatch.setattr('skillrl.viewers.page.figure', lambda *size: drawn)
     monkeypatch.setattr('skillrl.viewers.page._as_svg', lambda fig, label: label)
     root = shutil.copytree(either, tmp_path/'damaged')
-    page = RunPage(root)
+    page = _RunPage(root)
     whole = page.html()
     odd = b'[1, null, "x", [], {}]\n{"steps": 3, "metadata": {"suite": "../.."}, "losses": 1, "step": true}\n'
     for file in [p for p in root.rglob('*') if p.is_file()]:
@@ -130,7 +130,7 @@ def hostile_run(request, tmp_path):
     return root
 
 def test_hostile_texts_stay_text(hostile_run):
-    html = RunPage(hostile_run).html()
+    html = _RunPage(hostile_run).html()
     tags = Tags(html).tags
     assert tags.count('script') == 1 and not {'img', 'iframe', 'form', 'a', 'base'} & set(tags)
     assert html.count('window.pwned') > 10 and '<svg onload' not in html

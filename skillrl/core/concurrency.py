@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Done', 'Stopped', 'stoppable', 'check_stop', 'pause', 'Executor', 'ThreadExecutor', 'Workers', 'Journal',
-           'write_whole', 'RayExecutor']
+           'write_whole']
 
 # %% ../../nbs/250_core.concurrency.ipynb #f6fb83ba
 import json, math, os
@@ -324,7 +324,7 @@ def _taken(ref):
     except Exception as e:
         return e
 
-class RayExecutor:
+class _RayExecutor:
     "Runs up to `workers` jobs at a time on a Ray cluster; ImportError if Ray is not installed"
     def __init__(self,
         workers:int=8,         # Jobs at a time; a machine takes as many as it has cores
@@ -342,7 +342,7 @@ class RayExecutor:
 
 # %% ../../nbs/250_core.concurrency.ipynb #0460ee70
 @patch
-def run(self:RayExecutor, fn:Callable[[Any], Any], jobs:list, done:Done|None=None)->list:
+def run(self:_RayExecutor, fn:Callable[[Any], Any], jobs:list, done:Done|None=None)->list:
     "Outcomes in the order of `jobs`, see `Executor`; raises what `done` raises, and Ctrl-C at once"
     import ray
     fn, in_flight = ray.put(fn), {} # The function is sent once to each machine

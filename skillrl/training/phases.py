@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TRIES', 'PAIRS', 'collect_games', 'transcripts', 'learns_from_won', 'demonstrations', 'drawn_rows', 'fine_tune',
-           'evolves', 'on_probation', 'trial_group', 'draw_groups', 'trial_trajectory', 'experience_in', 'play_trials',
-           'evolve_on', 'Iteration', 'rl_iterations', 'train_in_suite', 'Change', 'change_of', 'evolve_bank']
+           'evolves', 'on_probation', 'draw_groups', 'trial_trajectory', 'experience_in', 'play_trials', 'evolve_on',
+           'Iteration', 'rl_iterations', 'train_in_suite', 'Change', 'change_of', 'evolve_bank']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
@@ -171,7 +171,7 @@ def on_probation(evolution:EvolutionConfig, retrieval:RetrievalConfig)->bool:
 # %% ../../nbs/615_training.phases.ipynb #2a327718
 _SHARE = .1 # Of the groups: those in which a proven skill is on trial again
 
-def trial_group(
+def _trial_group(
     suite:Any,            # Makes the environments
     game:Any,             # Of that suite
     bank:SkillBank|None,  # Shown in part
@@ -203,7 +203,7 @@ def draw_groups(
     c, rng = config.rl, seeded(config.seed, 'tasks', iteration)
     where = [rng.choice(suites) for _ in range(c.tasks_per_iteration)]
     tasks = [s.draw('train', rng) for s in where]
-    groups = [trial_group(s, task, banks[s.name], config, c.group_size, f'rl {iteration}.{k}')
+    groups = [_trial_group(s, task, banks[s.name], config, c.group_size, f'rl {iteration}.{k}')
               for k, (s, task) in enumerate(zip(where, tasks))]
     return groups, where
 
@@ -269,7 +269,7 @@ def _round_groups(suite, bank, config, number, tries, played=()):
     for k, game in enumerate(games):
         around = tries == 1 and k % 2 == 1
         shown, label = None if around else bank, f'round {number}.{k}'
-        group = trial_group(suite, game, shown, config, tries, label, config.env.collect_steps)
+        group = _trial_group(suite, game, shown, config, tries, label, config.env.collect_steps)
         if around and not suite.live:
             group[0].skills = explore(group[0].start())
         yield group

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['paragraph', 'folded', 'diff_html', 'figures', 'headed', 'html_page', 'text_of', 'json_of', 'dict_in', 'last_rows',
-           'as_dict', 'number', 'Replay', 'replays']
+           'as_dict', 'number', 'replays']
 
 # %% ../../nbs/821_viewers.page.ipynb #2c58406f
 import json, os
@@ -163,7 +163,7 @@ def number(v:Any)->float|None:
 
 # %% ../../nbs/821_viewers.page.ipynb #f9d1b9dd
 @dataclass
-class Replay:
+class _Replay:
     "A finished episode to look at, in a notebook or on a page"
     trajectory:Trajectory
     advice:dict[str, str] = field(default_factory=dict, repr=False) # Id of a skill → what it says
@@ -192,7 +192,7 @@ def _turn_html(number, step, skills):
 
 # %% ../../nbs/821_viewers.page.ipynb #47cb6934
 @patch
-def title(self:Replay)->str:
+def title(self:_Replay)->str:
     "Task, outcome and place of the episode in its run"
     t = self.trajectory
     about = [str(t.metadata[k]) for k in ('phase', 'iteration', 'condition', 'suite') if k in t.metadata]
@@ -201,7 +201,7 @@ def title(self:Replay)->str:
     return clip(f'{t.task}: {end} after {counted(len(t), "step")}{where}', 300)
 
 @patch
-def html(self:Replay)->str:
+def html(self:_Replay)->str:
     "The episode as HTML"
     t = self.trajectory
     turns = [_turn_html(n, step, self.skills(step)) for n, step in enumerate(t.steps, 1)]
@@ -209,7 +209,7 @@ def html(self:Replay)->str:
     return ''.join([*turns, *last])
 
 @patch
-def _repr_html_(self:Replay):
+def _repr_html_(self:_Replay):
     return f'<p><strong>{escape(self.title())}</strong></p>{self.html()}'
 
 # %% ../../nbs/821_viewers.page.ipynb #53ac7089
@@ -225,7 +225,7 @@ def _advice_in(folder, suite):
 def replays(
     folder:str|Path, # Of a run
     n:int=20,        # At most so many
-)->list[Replay]:     # The last one first; rows that are no episodes are left out
+)->list[_Replay]:     # The last one first; rows that are no episodes are left out
     "The last episodes of a run, also while it works"
     folder, found = Path(folder), []
     known = {}
@@ -237,5 +237,5 @@ def replays(
         suite = str(t.metadata.get('suite'))
         if suite not in known:
             known[suite] = _advice_in(folder, suite)
-        found.append(Replay(t, known[suite]))
+        found.append(_Replay(t, known[suite]))
     return found

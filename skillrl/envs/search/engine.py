@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['MAX_TURNS', 'TOP_K', 'OTHER', 'CATEGORIES', 'ROUTER', 'SearchQuestion', 'Searcher', 'result_of', 'retrieve_request',
-           'result_of_reply', 'normalized', 'exact_match', 'substring_match', 'f1_score', 'last_answer',
-           'search_action', 'answer_action', 'projected', 'is_valid', 'query_of', 'answer_of', 'question_category',
-           'SearchEngine', 'SearchEnv']
+           'normalized', 'search_action', 'answer_action', 'projected', 'is_valid', 'query_of', 'answer_of',
+           'question_category', 'SearchEngine', 'SearchEnv']
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #cca94a91
 import json, re, string
@@ -85,7 +84,7 @@ def _retrieved(reply):
     contents = [[item['document']['contents'] for item in hits] for hits in found]
     return '\n---\n'.join(map(_document_list, contents))
 
-def result_of_reply(
+def _result_of_reply(
     reply:Any,    # The JSON that a server sent; None if it sent none
     error:str='', # Why there is no reply
 )->str:           # JSON
@@ -115,12 +114,12 @@ def _as_targets(
     "Good answers as a list"
     return [targets] if isinstance(targets, str) else [str(target) for target in targets]
 
-def exact_match(prediction:str, targets:str|Iterable[str])->bool:
+def _exact_match(prediction:str, targets:str|Iterable[str])->bool:
     "Is `prediction` one of `targets`, once normalised?"
     said = normalized(prediction)
     return any(said == normalized(target) for target in _as_targets(targets))
 
-def substring_match(prediction:str, targets:str|Iterable[str])->bool:
+def _substring_match(prediction:str, targets:str|Iterable[str])->bool:
     "Does `prediction` hold one of `targets`, once normalised?"
     said = normalized(prediction)
     return any(normalized(target) in said for target in _as_targets(targets))
@@ -133,7 +132,7 @@ def _overlap(said, wanted):
         return float(said == wanted)
     return 2*shared/(len(said) + len(wanted))
 
-def f1_score(
+def _f1_score(
     prediction:str,
     targets:str|Iterable[str],
 )->float: # From 0 to 1; 0 without targets
@@ -144,7 +143,7 @@ def f1_score(
 # %% ../../../nbs/543_envs.search.engine.ipynb #0ce0a8ce
 _ANSWER = re.compile('<answer>(.*?)</answer>', re.S)
 
-def last_answer(text:str)->str|None: # None if there is none
+def _last_answer(text:str)->str|None: # None if there is none
     "The last answer anywhere in `text`"
     found = _ANSWER.findall(text)
     return found[-1].strip() if found else None
@@ -278,8 +277,8 @@ def _ends(self:SearchEngine, action):
 @patch
 def _score(self:SearchEngine, action):
     "Set answer and reward"
-    self.answer = last_answer(self.history) if self.compat else answer_of(action)
-    right = self.answer is not None and exact_match(self.answer, self.question.answers)
+    self.answer = _last_answer(self.history) if self.compat else answer_of(action)
+    right = self.answer is not None and _exact_match(self.answer, self.question.answers)
     self.reward = float(right)
 
 @patch
@@ -288,8 +287,8 @@ def measures(self:SearchEngine)->dict[str, float]: # From 0 to 1, all 0 without 
     if self.answer is None:
         return dict(em=0., subem=0., f1=0.)
     good = self.question.answers
-    return dict(em=float(exact_match(self.answer, good)), subem=float(substring_match(self.answer, good)),
-                f1=f1_score(self.answer, good))
+    return dict(em=float(_exact_match(self.answer, good)), subem=float(_substring_match(self.answer, good)),
+                f1=_f1_score(self.answer, good))
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #1edbdb44
 @patch
