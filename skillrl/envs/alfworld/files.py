@@ -142,7 +142,8 @@ def _printed_names(
 
 # %% ../../../nbs/574_envs.alfworld.files.ipynb #7095a58d
 _ABILITY_FACTS = dict(pickupable='take', cleanable='clean', heatable='heat', coolable='cool',
-                      toggleable='use', sliceable='slice', isreceptacleobject='hold') # Predicate → what can be done
+                      toggleable='use', sliceable='slice',
+                      isreceptacleobject='hold') # Predicate → what can be done
 _STATE_FACTS = dict(ishot='hot', iscool='cool', isclean='clean', issliced='sliced',
                     istoggled='on') # Predicate → state
 
