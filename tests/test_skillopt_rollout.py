@@ -75,7 +75,7 @@ def test_jobs_begin_in_their_order_and_no_more_than_workers_at_a_time():
             begun.append(i)
             now[0] += 1
             most[0] = max(most[0], now[0])
-        time.sleep(.003)
+        time.sleep(.02)
         with lock:
             now[0] -= 1
         return i

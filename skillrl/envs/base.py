@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SPLITS', 'SHARES', 'TextEnv', 'deal', 'stratified', 'seeded', 'World', 'Notes', 'Expert', 'register', 'world_names',
            'world', 'SkillEnv', 'RecordedWorld', 'CategoryReader', 'GameSuite', 'ServerSuite', 'suites_of', 'suite_for',
-           'row_name']
+           'Remote', 'row_name']
 
 # %% ../../nbs/504_envs.base.ipynb #8fff2b96
 import hashlib, importlib, random, string, sys
@@ -504,7 +504,7 @@ def suite_for(
     found = world(config.name)
     return found.suite(config, name) if not config.url else suites_of(found, config)[0][0]
 
-class _Remote(World):
+class Remote(World):
     "Whatever a live server plays"
     name = 'remote'
 
