@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from email.message import Message
 from functools import partial
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from math import inf
 from socket import SHUT_RD, SHUT_RDWR, SHUT_WR
@@ -125,7 +124,7 @@ def refuse(self:_Connection, status:int, sentence:str)->None:
 
 # %% ../../nbs/805_serve.krill.ipynb #febb3680
 @patch
-def send_error(self:_Connection, code:HTTPStatus, message:str|None=None, explain:str|None=None)->None:
+def send_error(self:_Connection, code:int, message:str|None=None, explain:str|None=None)->None:
     "What `BaseHTTPRequestHandler` cannot read"
     told = code.phrase if message is None else message[:200]
     self.refuse(code, f'the request cannot be read ({told}): send HTTP/1.1')
