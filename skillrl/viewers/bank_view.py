@@ -118,7 +118,7 @@ def checked_round(
         if not all(isinstance(part, list) for part in parts):
             raise TypeError('what should be a list is none')
         evolution_table([d]), round_table([d])
-    except (KeyError, TypeError, AttributeError, ValueError) as e:
+    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as e:
         raise ValueError(f'this is no evolution round ({e})') from None
     return d
 
@@ -145,7 +145,7 @@ def _bank_browser(
     numbers = versions(folder)
     which = w.SelectionSlider(options=numbers, value=numbers[-1], description='version')
     words, out = w.Text(description='search'), w.HTML()
-    def show(_:object=None)->None:
+    def show(*_)->None:
         bank = SkillBank.load(version_path(folder, which.value))
         before = [SkillBank.load(version_path(folder, n)) for n in numbers if n < which.value][-1:]
         tables = [bank_table(bank, words.value), *(diff(old, bank).table() for old in before)]
