@@ -325,7 +325,7 @@ def test_smoke_asks_little(forms):
     assert s.count < 120
 
 
-@pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
     with FaultServer(rest=both) as s:
         optimize('--questions', 'forms.jsonl', *two(s), *SHORT, 'workers=1', '--output', 'whole', cwd=forms)
@@ -343,8 +343,8 @@ def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
                   cwd=forms)
         _, err = p.communicate(timeout=120)
         first = s2.count
-    assert p.returncode == (130 if sig == signal.SIGINT else -9)
-    if sig == signal.SIGINT:
+    assert p.returncode == (-9 if sig == signal.SIGKILL else 130)
+    if sig != signal.SIGKILL:
         assert err.strip().splitlines()[-1] == (
             'Stopped. Go on with: skillrl optimize --resume r --questions forms.jsonl '
             f'--policy-url {s2.url} --teacher-url {s2.url}'

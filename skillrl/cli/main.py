@@ -8,11 +8,12 @@ __all__ = ['COMMANDS', 'inspect', 'export', 'doctor', 'fetch', 'serve', 'Command
 # %% ../../nbs/890_cli.main.ipynb #09fe5fb8
 import argparse, difflib, gc, os, signal, sys, unicodedata, warnings
 from argparse import BooleanOptionalAction, Namespace
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any, NoReturn, TextIO
 from .flags import setting_flags, spelled, whole
 from .jobs import optimize
@@ -169,15 +170,15 @@ def _told(server, name, args):
 def _interrupt(number:int, frame:Any)->NoReturn:
     raise KeyboardInterrupt
 
-def _wait_until_stopped(
-    server:Any, # With a `thread`
-)->None:
-    "Wait for Ctrl-C, for SIGTERM, or for the server's own end"
+@contextmanager
+def _stoppable()->Iterator[None]:
+    "SIGTERM stops a command as Ctrl-C does: what was done is kept, and agent programs end"
+    if current_thread() is not main_thread(): # Others get no signals
+        yield
+        return
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        server.thread.join()
-    except KeyboardInterrupt:
-        pass
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -188,7 +189,8 @@ def serve(args:Namespace)->None: # ValueError or OSError if it cannot be served
     gc.freeze() # To look through all that is loaded by now takes 50 ms, in which nobody is answered
     try:
         print(*_told(server, _config(args).name, args), sep='\n', flush=True)
-        _wait_until_stopped(server)
+        with suppress(KeyboardInterrupt):
+            server.thread.join() # Until Ctrl-C, or its own end
     finally:
         gc.unfreeze()
         server.close()
@@ -425,7 +427,8 @@ def main(
         args = _parse(argv)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            return _status(args)
+            with _stoppable():
+                return _status(args)
 
 # %% ../../nbs/890_cli.main.ipynb #af41268e
 def _status(args):

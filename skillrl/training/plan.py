@@ -271,7 +271,7 @@ def _check_room(positions:int, config:SkillRLConfig)->list[_Finding]:
 def _world_texts(config):
     "Tasks and commands of three games, those of the world's expert where there is one; none on a live server"
     w = world(config.env.name)
-    suite = w.suites(config.env)[0][0]
+    suite = suites_of(w, config.env)[0][0]
     if suite.live:
         return []
     texts, rng = [], seeded('words')

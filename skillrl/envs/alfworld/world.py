@@ -21,7 +21,7 @@ from .files import find_games, load_game
 from .households import household, Household, households, NEW
 from .notes import AlfworldNotes, read_goal
 from .scene import alfworld_category, CATEGORIES, Game, ROUTER
-from ..base import deal, register, seeded, ServerSuite, SHARES, SPLITS, stratified, World
+from ..base import deal, register, seeded, SHARES, SPLITS, stratified, World
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #0b8a7b9a
 @dataclass
@@ -203,9 +203,6 @@ def suites(
 )->tuple[list, list]:     # Suites to learn in, suites to be judged in
     "The suites of a run"
     style = verb_style(config.variant)
-    if config.url:
-        server = ServerSuite(config.url, ROUTER)
-        return [server], [server]
     if config.games:
         folder = _FolderSuite(config.games, style)
         return [folder], [folder]
@@ -239,7 +236,7 @@ class Alfworld(World):
 
     def suite(self, config:Any, name:str|None=None)->Any: # ValueError if there is no such household
         "The household called `name`, or train-000; the games of a folder or server if `config` has one"
-        if config.games or config.url:
+        if config.games:
             return super().suite(config)
         return HouseholdSuite(household(name or 'train-000'), verb_style(config.variant))
 

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from ..base import (
-    deal, GameSuite, RecordedWorld, register, seeded, ServerSuite, SHARES, stratified)
+    deal, GameSuite, RecordedWorld, register, seeded, SHARES, stratified)
 from .corpus import load_corpus, load_questions
 from .encyclopedia import ARTICLE_KINDS, Encyclopedia, PAGES
 from .engine import (
@@ -207,9 +207,6 @@ def _search_suites(
     config:Any,           # An `EnvConfig`
 )->tuple[list, list]:     # Suites to learn in, suites to be judged in
     "The suites of a run"
-    if config.url:
-        server = ServerSuite(config.url, ROUTER)
-        return [server], [server]
     if config.games:
         own = _files_suite(config.games, config.variant)
         return [own], [own]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fastcore.basics import patch
 from functools import cached_property
 from typing import Any
-from ..base import RecordedWorld, register, seeded, ServerSuite, SHARES, SPLITS, stratified
+from ..base import RecordedWorld, register, seeded, SHARES, SPLITS, stratified
 from .catalogue import Catalogue, load_catalogue
 from .engine import QUERY, SEPARATOR, Shop, ShopEngine, WebShopEnv
 from .expert import ShopExpert
@@ -113,9 +113,6 @@ def suites(
     config:Any,       # An `EnvConfig`
 )->tuple[list, list]: # Suites to learn in, suites to be judged in
     "The suites of a run"
-    if config.url:
-        server = ServerSuite(config.url, ROUTER)
-        return [server], [server]
     if config.games:
         original = ShopSuite('webshop', config.variant, load_catalogue(config.games))
         return [original], [original]
