@@ -34,8 +34,8 @@ BOUNDS = {
 }
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
-    'code lines': 26_150,                       # 22,000
-    'tokens': 226_002,                          # 185,000
+    'code lines': 26_144,                       # 22,000
+    'tokens': 225_951,                          # 185,000
     'modules': 112,                             # 120
     'notebooks': 116,                           # 125
     'modules in the root': 1,                   # 2
@@ -50,7 +50,7 @@ WHOLE = {
     'commands': 13,                             # 13
     'flags': 36,                                # 36
     'lines of tests for one of the library': .85,
-    'words of prose': 53_708,                   # 55,000
+    'words of prose': 53_704,                   # 55,000
 }
 WIDTH = 110
 
