@@ -105,10 +105,9 @@ def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
         assert server.count==spent > 0
     assert 'budget' in capsys.readouterr().err
 
-def test_demonstrations_with_a_teachers_thoughts(tmp_path, key, monkeypatch):
-    monkeypatch.setattr('skillrl.training.pipeline.learns_from_won', lambda *_: True) # As without an expert
+def test_demonstrations_with_a_teachers_thoughts(tmp_path, key):
     with FaultServer(rest=teach) as server:
-        assert train(server, tmp_path/'run')==0
+        assert train(server, tmp_path/'run', sft=dict(games=0))==0
     rows = [json.loads(l) for l in (tmp_path/'run'/'sft.jsonl').read_text().splitlines()]
     opening = '<think> The goal needs it. </think> <action> '
     assert rows and all(r['completion'].startswith(opening) for r in rows)

@@ -62,7 +62,7 @@ class SFTConfig:
     epochs:int = opt(3, lo=0) # Passes over the rows, when `steps` is 0; 0 leaves SFT out
     batch_size:int = opt(32, lo=1) # Rows per step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
-    games:int = opt(24, lo=1) # Games of each suite that the expert demonstrates
+    games:int = opt(24, lo=0) # Games of each suite that the expert demonstrates; 0 for what was won instead
 
 # %% ../../nbs/01_core.config.ipynb #5a1c0e23
 @dataclass

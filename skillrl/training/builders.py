@@ -158,7 +158,7 @@ def _build_ledger(m, spent=(), ledger=None):
     return ledger
 
 # %% ../../nbs/610_training.builders.ipynb #7771d7c0
-def _build_chat(m, role, folder, ledger=None, fresh=False, **kw):
+def _build_chat(m, role, folder, ledger=None, fresh=False):
     "The client of `role` ('policy' or 'teacher'), which keeps log and cache in `folder`, if there is one"
     from skillrl.llm.ledger import ReplyCache
     if folder:
@@ -167,11 +167,10 @@ def _build_chat(m, role, folder, ledger=None, fresh=False, **kw):
     cache = ReplyCache(Path(folder)/'cache', fresh) if folder else None
     ledger = _build_ledger(m, log.read() if log else (), ledger)
     model, address, key = (getattr(m, f'{role}_{what}') for what in ('model_id', 'api_base', 'api_key'))
-    return build_client(model, address, key, cache=cache, ledger=ledger, log=log, **kw)
+    return build_client(model, address, key, cache=cache, ledger=ledger, log=log)
 
 # %% ../../nbs/610_training.builders.ipynb #ace91e69
 TEACHER_TOKENS = 4_096 # Room for one answer
-_PARALLEL = 16 # Calls of the teacher under way at a time
 
 def build_teacher(
     config:SkillRLConfig,
@@ -184,7 +183,7 @@ def build_teacher(
         return world(config.env.name).teacher() or distillation.OfflineTeacher(reader=None)
     from skillrl.skills.guard import RejectedLog
     from skillrl.skills.teachers import LLMTeacher
-    chat = _build_chat(m, 'teacher', folder, fresh=fresh, parallel=_PARALLEL)
+    chat = _build_chat(m, 'teacher', folder, fresh=fresh)
     rejects = RejectedLog(Path(folder)/'rejected.jsonl', chat.secrets) if folder else None
     router = world(config.env.name).router
     return LLMTeacher(chat, rejects=rejects, router=router, max_tokens=TEACHER_TOKENS)

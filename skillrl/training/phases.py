@@ -59,8 +59,8 @@ def learns_from_won(
     suite:Any,  # Where
     config:SkillRLConfig,
 )->bool:
-    "Are won episodes the demonstrations, since there is no expert?"
-    if suite.live:
+    "Are won episodes the demonstrations, since there is no expert or none is wanted?"
+    if suite.live or not config.sft.games:
         return True
     game = suite.games('collect', 1)[0]
     return world(config.env.name).expert(game.task, random.Random(0), _TRUST) is None
@@ -314,8 +314,7 @@ def evolve_on(
         experience = replace(experience, seen=_validate(bank, suite, policy, config, number))
     of = world(config.env.name)
     new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router)
-    steps = sum(map(len, experience.seen))
-    return new, dict(round=number, suite=suite.name, steps=steps) | record
+    return new, dict(round=number, suite=suite.name, steps=sum(map(len, experience.seen))) | record
 
 def _validate(bank, suite, policy, config, number):
     "Play the validation games of one round"

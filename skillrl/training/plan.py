@@ -65,7 +65,7 @@ class _Phase:
 
 def _sft_rows(config, suites):
     c = config.sft
-    there = suites*c.games*config.env.max_steps
+    there = suites*(c.games or config.env.episodes)*config.env.max_steps
     rows = c.steps*c.batch_size or c.epochs*min(there, c.num_examples or there)
     return rows*(c.epochs > 0)
 
