@@ -368,5 +368,5 @@ def test_a_remote_game_carries_what_the_gate_needs():
     with Server(suite) as s:
         far = ServerSuite(s.url).games('gate', 12)
         assert [(g.task, g.category) for g in far] == [(g.task, g.category) for g in suite.games('gate', 12)]
-        found = touched(SkillBank(), bank, far, lambda b: Retriever(b, router=ROUTER))
+        found = touched(*(Retriever(b, router=ROUTER) for b in (SkillBank(), bank)), far)
     assert [g.category for g in found] == ['cool']*2

@@ -11,7 +11,6 @@ __all__ = ['TRIES', 'PAIRS', 'collect_games', 'transcripts', 'learns_from_won', 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 from ..agent.episode import Episode, demonstrate
 from ..agent.prompt import PromptContext, step_messages
@@ -23,9 +22,9 @@ from ..core.config import EvolutionConfig, RetrievalConfig, SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
-from ..skills.evolution import Experience, evolve, with_counts
+from ..skills.evolution import Experience, evolve
 from ..skills.retrieval import Retriever, render
-from ..skills.trials import TrialRetriever, draw_trials, on_trial, touched
+from ..skills.trials import TrialRetriever, draw_trials, on_trial, touched, with_counts
 from ..core.trajectory import Trajectory, select
 
 # %% ../../nbs/615_training.phases.ipynb #d7589795
@@ -186,7 +185,7 @@ def _trial_group(
     episodes = build_episodes(suite, [game]*size, None, config, max_steps)
     retriever = build_retriever(on_trial(bank), config)
     ids = retriever.retrieve(game.task).ids
-    hidden, tried = draw_trials(bank, ids, size, _SHARE, f'{config.seed}/{label}')
+    hidden, tried = draw_trials(map(bank.get, ids), size, _SHARE, f'{config.seed}/{label}')
     for episode, without in zip(episodes, hidden):
         episode.retriever = TrialRetriever(retriever, without, tried)
         episode.group = label
@@ -427,7 +426,7 @@ def _measure_change(
     config:SkillRLConfig,
 )->Change: # RuntimeError if no game could be played with both
     "Play those of `games` whose prompts differ with either bank"
-    altered = touched(old, new, games, partial(build_retriever, config=config))
+    altered = touched(build_retriever(old, config), build_retriever(new, config), games)
     seed, limits = derive_seed(config.seed, 'change'), rollout_limits(suite, config)
     lengths = []
     def play(bank:SkillBank, games:list)->list[Trajectory]:
