@@ -1,6 +1,6 @@
 "`skillrl optimize` as a user meets it: with every kind of job; stopped, resumed, looked at, and refused"
 
-import io, json, os, re, shutil, signal, subprocess, sys, time
+import io, json, os, re, shlex, shutil, signal, subprocess, sys, time
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from unittest.mock import patch
 import pytest
@@ -123,8 +123,10 @@ def test_killed_and_resumed_to_the_same_bytes(offline, tmp_path):
 
 def test_more_epochs_may_be_added_and_another_seed_may_not(offline, tmp_path):
     optimize('--smoke', '--output', 'r', cwd=tmp_path)
-    assert '2 steps' in optimize('--resume', 'r', '--set', 'num_epochs=2', cwd=tmp_path)
-    assert 'seed was 42' in optimize('--resume', 'r', '--seed', 7, cwd=tmp_path, code=1)
+    again = ['--resume', 'r', '--smoke']
+    assert '2 steps' in optimize(*again, '--set', 'num_epochs=2', cwd=tmp_path)
+    assert 'seed was 42' in optimize(*again, '--seed', 7, cwd=tmp_path, code=1)
+    assert 'begun with other settings (items' in optimize('--resume', 'r', cwd=tmp_path, code=1)
 
 
 def test_settings_come_from_a_file_and_flags_fall_on_top(tmp_path):
@@ -346,14 +348,14 @@ def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
     assert p.returncode == (-9 if sig == signal.SIGKILL else 130)
     if sig != signal.SIGKILL:
         assert err.strip().splitlines()[-1] == (
-            'Stopped. Go on with: skillrl optimize --resume r --questions forms.jsonl '
-            f'--policy-url {s2.url} --teacher-url {s2.url}'
+            'Stopped. Go on with: '
+            + shlex.join(['skillrl', 'optimize', '--resume', 'r', '--questions', 'forms.jsonl', *two(s2),
+                          *SHORT, 'workers=1'])
         )
     with FaultServer(rest=both) as s3:
-        named = ['--questions', 'forms.jsonl', '--policy-url', s3.url, '--teacher-url', s3.url]
-        optimize('--resume', 'r', *named, cwd=forms)
+        optimize('--resume', 'r', '--questions', 'forms.jsonl', *two(s3), cwd=forms)
     assert first + s3.count <= asked + 2
-    named_by_address = 'job.json', 'config.json', 'summary.json', 'report.html'
+    named_by_address = 'config.json', 'summary.json', 'report.html'
 
     def same(n):
         return {k: v for k, v in files(forms / n).items() if k not in named_by_address}
@@ -369,10 +371,9 @@ def test_a_service_that_is_down_says_so_and_the_run_goes_on_later(forms):
         out = optimize(*words, *two(s), cwd=forms, code=1)
     assert len(out.strip().splitlines()[-1:]) == 1
     assert 'who are you' in out
-    assert 'go on with: skillrl optimize --resume r --questions forms.jsonl --policy-url' in out
+    assert 'go on with: skillrl optimize --resume r --questions forms.jsonl --set' in out
     with FaultServer(rest=both) as s:
-        named = ['--questions', 'forms.jsonl', '--policy-url', s.url, '--teacher-url', s.url]
-        assert '1.000' in optimize('--resume', 'r', *named, cwd=forms)
+        assert '1.000' in optimize('--resume', 'r', *words[:2], *two(s), cwd=forms)
 
 
 # --- a skill to begin with ---

@@ -75,7 +75,7 @@ def test_looking_takes_no_lock_and_writes_nothing(either):
 def test_a_run_that_begins(tmp_path):
     with pytest.raises(FileNotFoundError, match='holds no run to watch'):
         watch_run(tmp_path)
-    write_json(tmp_path/'job.json', {})
+    write_json(tmp_path/'config.json', dict(edit_budget=1))
     page = _RunPage(tmp_path)
     assert status(page.html()) == 'Waits for its first step.'
     (tmp_path/'.lock').write_text('1')
@@ -152,10 +152,9 @@ def test_a_run_is_followed_while_it_is_written_and_after_it_was_killed(tmp_path,
     monkeypatch.setattr('skillrl.viewers.report.figures', lambda draws, folder: '')
     root, told = tmp_path/'run', ''
     optimize = ['optimize', '--output', str(root), '--set', 'num_epochs=4', 'verbose=false']
-    write_json(root/'job.json', {})
+    write_json(root/'config.json', dict(edit_budget=1))
     with watch_run(root) as page:
         assert status(ask(page)) == 'Waits for its first step.'
-        (root/'job.json').unlink()
         process = subprocess.Popen([sys.executable, '-c', PROGRAM, *optimize])
         while not re.match('At work: [1-9]', told):
             assert process.poll() is None
@@ -280,7 +279,7 @@ def says(tabs, told):
 
 def test_the_page_follows_a_run(chromium, document, tmp_path):
     root = tmp_path/'run'
-    write_json(root/'job.json', {})
+    write_json(root/'config.json', dict(edit_budget=1))
     with watch_run(root) as server:
         tabs = [Tab(chromium, server.url, width) for width in (1280, 390)]
         says(tabs, 'Waits for its first step.')

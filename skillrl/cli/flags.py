@@ -4,18 +4,18 @@
 
 # %% auto #0
 __all__ = ['SMOKE', 'pair', 'spelled', 'given', 'whole', 'setting_flags', 'check_together', 'settings', 'named',
-           'resumed_settings', 'resume_line', 'said_again', 'Job', 'Progress']
+           'resumed_settings', 'resume_line', 'Progress']
 
 # %% ../../nbs/850_cli.flags.ipynb #2daf3093
-import json, re, shlex, sys, threading
-from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+import json, re, shlex, sys
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import Field
 from pathlib import Path
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, TextIO
-from fastcore.basics import patch
-from ..core.options import authority, checked, opt, with_authority
+
 
 # %% ../../nbs/850_cli.flags.ipynb #58f35fcd
 _FLAGS = {
@@ -157,7 +157,6 @@ def named(args:Namespace)->tuple[str, ...]:
 def resumed_settings(
     args:Namespace,  # What the parser made of the command line
     folder:str|Path, # Of the run; its `config.json` is what the flags fall on
-    said:Collection[str]|None=None, # Values that the user said himself; those of the flags if left out
 )->Any: # A `SkillRLConfig` with its secrets; ValueError if the flags do not fit or the folder says too much
     "The config of a run that goes on"
     from skillrl.core.config import SkillRLConfig, from_krill
@@ -169,7 +168,7 @@ def resumed_settings(
     if getattr(args, 'config', None):
         config = config.merged(from_krill(read_settings(_file(args.config))))
     config = config.merged(given(args))
-    return _playable(config.opened(named(args) if said is None else said))
+    return _playable(config.opened(named(args)))
 
 def _file(name):
     "A config file, or one that is shipped"
@@ -179,72 +178,20 @@ def _file(name):
     return shipped_config(name) or name
 
 # %% ../../nbs/850_cli.flags.ipynb #2b8f1d31
+_WHERE = ArgumentParser(add_help=False, allow_abbrev=False) # What a line that goes on does not repeat
+_WHERE.add_argument('--output')
+_WHERE.add_argument('--resume')
+_WHERE.add_argument('--fresh', action='store_true')
+
 def resume_line(
-    command:str,     # `train`
+    args:Namespace,  # What the parser made of the command line; `words` holds that
     folder:str|Path, # Of the run
-    words:Sequence[str]=(), # To be said again
 )->str:
     "The command line that goes on with the run in `folder`, as it is pasted into a shell"
+    _, (command, *words) = _WHERE.parse_known_args(args.words)
     return shlex.join(['skillrl', command, '--resume', str(folder), *words])
 
-def said_again(
-    args:Namespace, # What the parser made of the command line
-    config:Any,     # The `SkillRLConfig` that came of it
-)->list[str]:       # Empty where the folder says nothing with authority
-    "The words that a resumption of `train` needs"
-    needed = config.outward()
-    if needed.keys() <= set(_FLAGS.values()):
-        said = {flag: needed[path] for flag, path in _FLAGS.items() if path in needed}
-    else: # A file, and what falls on it
-        said = {flag: getattr(args, flag, None) for flag in ('config', 'set', *_FLAGS)}
-    found = {spelled(flag): v for flag, v in said.items() if v not in (None, [], False)}
-    return [w for flag, v in found.items() for w in (flag, *map(str, v if isinstance(v, list) else [v]))]
-
-# %% ../../nbs/850_cli.flags.ipynb #10b57bc6
-@dataclass(kw_only=True)
-class Job:
-    "What an optimisation is about, and who plays and edits"
-    skill_bank:str = authority(None) # A bank, or a run of `train`
-    questions:str = authority(None) # File of questions
-    smoke:bool = opt(None)
-    policy:str = authority(None)    # Folder of weights
-    env:str = authority(None, plain=r'[\w-]+') # The world
-    suite:str = opt(None)
-    url:str = opt(None, bare='@')   # Of a live server, which gets no key
-    mock:bool = opt(None)           # False plays on that server
-    games:str = authority(None)     # Folder of real games
-    policy_model:str = opt(None)
-    policy_url:str = authority(None, bare='@?#')
-    policy_command:str = authority(None)
-    teacher:str = opt(None)
-    teacher_url:str = authority(None, bare='@?#')
-    teacher_command:str = authority(None)
-    skill:str = authority(None)     # File or folder to begin with
-
-    def __post_init__(self): # ValueError for a value of another type
-        for f in fields(self):
-            setattr(self, f.name, checked(f.name, getattr(self, f.name), f))
-
-# %% ../../nbs/850_cli.flags.ipynb #c980d231
-@patch
-def outward(self:Job)->dict[str, str]: # Field → value
-    "What names code, a command, an address or a path"
-    return with_authority((f.name, getattr(self, f.name), f) for f in fields(self))
-
-
-
 # %% ../../nbs/850_cli.flags.ipynb #735348c9
-def _run(shown):
-    ended = False
-    while not ended:
-        ended = shown.over.wait(shown.every)
-        if shown.poll and (shown.drawn or not ended):
-            shown(*shown.poll())
-        if shown.last and not (shown.drawn or ended):
-            phase, done, total = shown.last
-            of = f' of {total}' if total else ''
-            print(f'{phase}: {done}{of}', file=shown.out, flush=True)
-
 def _draw(shown, phase, done, total):
     from tqdm import tqdm
     if phase not in shown.bars:
@@ -255,31 +202,25 @@ def _draw(shown, phase, done, total):
     if total and done >= total:
         bar.close()
 
-# %% ../../nbs/850_cli.flags.ipynb #69897b4e
 class Progress:
     "Shows how far a command is, when called with a phase, its steps done and its steps in all"
     def __init__(self,
-        poll:Callable[[], tuple]|None=None, # For the three, where a command does not tell by itself
-        every:float=10.,                    # Seconds between two lines
-        out:TextIO|None=None,               # None is stderr
+        every:float=10.,      # Seconds between two lines
+        out:TextIO|None=None, # None is stderr
     ):
-        self.poll, self.out = poll, out or sys.stderr
-        self.bars, self.last = {}, None
-        self.drawn = self.out.isatty()
-        self.every = .5 if self.drawn else every
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=_run, args=(self,), daemon=True)
-        self.thread.start()
+        self.every, self.out = every, out or sys.stderr
+        self.bars, self.said = {}, monotonic()
 
     def __call__(self, phase:str, done:int, total:int|None=None)->None:
-        self.last = phase, done, total
-        if self.drawn:
+        if self.out.isatty():
             _draw(self, phase, done, total)
+        elif monotonic() >= self.said + self.every:
+            self.said = monotonic()
+            of = f' of {total}' if total else ''
+            print(f'{phase}: {done}{of}', file=self.out, flush=True)
 
     def __enter__(self): return self
 
     def __exit__(self, *exc):
-        self.over.set()
-        self.thread.join()
         for bar in self.bars.values():
             bar.close()

@@ -364,7 +364,9 @@ def parser()->argparse.ArgumentParser:
 # %% ../../nbs/890_cli.main.ipynb #520bb39f
 def _parse(argv):
     "The flags in `argv`; one that the command does not have ends the process with the nearest that it has"
-    args, rest = parser().parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args, rest = parser().parse_known_args(words)
+    args.words = list(words)
     if rest:
         args.parser.error(f'{args.command} does not take {rest[0]}: {_nearest(args.parser, rest[0])}')
     return args

@@ -16,13 +16,13 @@ from itertools import count, product
 from pathlib import Path
 from typing import Any
 from ..viewers.inspection import is_opt_run, is_train_run, load_bank
-from .flags import given, Progress, resume_line, resumed_settings, said_again
+from .flags import given, Progress, resume_line, resumed_settings
 from ..core.store import atomic_folder, JsonlLog, read_json
 from ..core.tables import counted
 
 # %% ../../nbs/855_cli.steps.ipynb #c0f1f1ae
 # What a run writes before it does anything
-_BEFORE = {'config.json', 'job.json', 'state.json', 'v0000.json', '.lock'}
+_BEFORE = {'config.json', 'state.json', 'v0000.json', '.lock'}
 
 @contextmanager
 def new_folder(
@@ -111,7 +111,7 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
         with new_folder(path), Progress() as step:
             run_loop(path=path, step=_announced(step, path), fresh=args.fresh, **how)
     except KeyboardInterrupt:
-        return say_stopped(resume_line('train', path, said_again(args, how['config'])))
+        return say_stopped(resume_line(args, path))
     print(_summary(path))
 
 def _announced(step:Callable[..., Any], path:Path):
@@ -194,14 +194,6 @@ def collect(args:Namespace)->int: # Exit status; ValueError if there are no game
     return int(where != Path(args.output))
 
 # %% ../../nbs/855_cli.steps.ipynb #061b6dfb
-def _answers(teacher):
-    "What tells how many answers a teacher behind a server has given; None for the offline teacher"
-    if not hasattr(teacher, 'chat'):
-        return None
-    def poll()->tuple[str, int, None]:
-        return 'answers', teacher.chat.ledger.calls, None
-    return poll
-
 def _account(teacher):
     "What a teacher behind a server was asked, and what of its answers was of use"
     if not hasattr(teacher, 'exchanges'):
@@ -250,12 +242,11 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
     if not (trajs or memories):
         raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
     announce_teacher('distill', teacher, distill_questions(teacher, [trajs]))
-    with Progress(_answers(teacher)):
-        if memories:
-            bank = _bank_of_memories(args.trajectories, teacher)
-        else:
-            of = world(config.env.name)
-            bank = distill_bank(trajs, teacher, of.categories, of.router)
+    if memories:
+        bank = _bank_of_memories(args.trajectories, teacher)
+    else:
+        of = world(config.env.name)
+        bank = distill_bank(trajs, teacher, of.categories, of.router)
     where = _written(bank.save, args.output)
     empty = '' if bank.items() else 'The bank has no entries: '
     print(f'{empty}{bank!r}: {where}{_account(teacher)}')

@@ -24,8 +24,8 @@ def _config_in(folder):
     return d if isinstance(d, dict) else {}
 
 def is_opt_run(path:Path)->bool:
-    "Does the folder hold a run of `SkillOptTrainer`, or one about to begin?"
-    return (path/'job.json').exists() or 'edit_budget' in _config_in(path)
+    "Does the folder hold a run of `SkillOptTrainer`?"
+    return 'edit_budget' in _config_in(path)
 
 def is_train_run(path:Path)->bool:
     "Does the folder hold a run of `train`?"
@@ -296,9 +296,7 @@ def _opt_run(path):
     view = read_run(path)
     parts = [_text(steps_table(view.steps))] if view.steps else []
     if not view.ended:
-        again = 'start its trainer again to go on'
-        if (path/'job.json').exists():
-            again = f'go on with skillrl optimize --resume {path}'
+        again = f'go on with skillrl optimize --resume {path} and the flags it was begun with'
         parts.append(f'Not finished, {counted(len(view.steps), "step")} so far: {again}')
     elif not {'best_step', 'usage', 'config'} <= view.summary.keys():
         raise ValueError(f'{path}/summary.json is no summary of a run: delete it and go on with the run')
