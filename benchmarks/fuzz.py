@@ -327,7 +327,7 @@ def readers_of(name, here):
 
 
 def run_viewers(run):
-    parts = [lambda make=make: make(run) for name, (make, _) in _SECTIONS.items() if name != 'Curves']
+    parts = [lambda make=make: make(run) for name, make in _SECTIONS.items() if name != 'Learning']
     return [inspect(run), lambda: page(run), lambda: SkillBank.load(run / 'bank/s'), *parts]
 
 
@@ -338,8 +338,8 @@ def opt_viewers(run):
 def page(run):
     "The page that follows a run, without its pictures"
     with (
-        patch('skillrl.viewers.report.figures', lambda draws, data: ''),
-        patch('skillrl.viewers.watch.figures', lambda draws, data: ''),
+        patch('skillrl.viewers.report.figure_html', lambda fig, label: ''),
+        patch('skillrl.viewers.watch.figure_html', lambda fig, label: ''),
     ):
         return _RunPage(run).html()
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from shutil import get_terminal_size
 from statistics import fmean
 from textwrap import fill
-from ..core.plots import bars, label_end, PALETTE, split_rates
+from ..core.plots import figure, label_end, PALETTE
 from ..core.runfolder import is_held
 from ..core.stats import interval, Rate
-from ..core.store import atomic_write, JsonlLog
+from ..core.store import atomic_write
 from ..core.tables import counted, Table
 from ..skillopt.session import BASELINE
 from ..skillopt.verdict import gate_score
 from ..types import RolloutResult
 from .page import (
-    as_dict, dict_in, figures, folded, headed, html_page, json_of, number, paragraph, diff_html, text_of)
+    as_dict, dict_in, figure_html, folded, headed, html_page, json_of, number, paragraph, diff_html, text_of)
 
 # %% ../../nbs/826_viewers.report.ipynb #b1d96dd5
 _ACTIONS = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
@@ -234,13 +234,9 @@ def outcome_text(folder:Path|str)->str:
     return '\n\n'.join([*told, where])
 
 # %% ../../nbs/826_viewers.report.ipynb #3f292f36
-def _skill_at(folder:Path|str, step:int)->str|None: # None if there is none
-    "The current skill after `step`; that of step 0 is the one a run begins with"
-    snapshot = Path(folder)/f'skills/skill_v{step:04}.md'
-    if snapshot.is_file():
-        return text_of(snapshot)
-    rows = JsonlLog(Path(folder)/'steps.jsonl').read(strict=False)
-    return next((str(row.get('skill')) for row in rows if row.get('step') == step), None)
+def _skill_at(folder, step):
+    "The current skill after `step`, that of step 0 is the one a run begins with; '' if there is none"
+    return text_of(Path(folder)/f'skills/skill_v{step:04}.md')
 
 # %% ../../nbs/826_viewers.report.ipynb #1fa93819
 def _step_html(folder, r):
@@ -248,77 +244,41 @@ def _step_html(folder, r):
     n, why = r['step'], r['why']
     old, new = _skill_at(folder, n - 1), _skill_at(folder, n)
     if new == old:
-        new = text_of(Path(folder)/f'steps/step_{n:04}/candidate_skill.md') or None
+        new = text_of(Path(folder)/f'steps/step_{n:04}/candidate_skill.md')
     title = f'Step {n}: {r["decision"]}'
     if r['candidate_gate_score'] is not None:
         title += f' (candidate scores {_digits(r["candidate_gate_score"])})'
     parts = [f'<h3>{escape(title)}</h3>']
     if why:
         parts.append(paragraph(f'{why[0].upper()}{why[1:]}.'))
-    if None not in (old, new):
+    if old and new:
         parts.append(diff_html(old, new))
     return ''.join(parts)
 
 # %% ../../nbs/826_viewers.report.ipynb #945a253f
-_CURRENT = PALETTE['blue']
-_BEST = PALETTE['orange']
-_REFUSED = PALETTE['grey']
-
-def _draw_score(ax, place, score, color, fill):
-    "A dot at `place`, with the interval of `score` if there is one"
-    x, y = place
-    if score:
-        ax.plot([x, x], [score.low, score.high], color=color, lw=.8)
-    ax.plot(x, y, 'o', color=color, mfc=fill, ms=5)
-
-def _draw_candidate(ax, view, r):
-    "The dot of the candidate of a step, full if it was accepted"
-    n = r['step']
-    score = _score_in(view.folder/f'steps/step_{n:04}/selection_eval', view.config)
-    color, fill = (_CURRENT, _CURRENT) if r['accepted'] else (_REFUSED, 'white')
-    _draw_score(ax, (n, r['candidate_gate_score']), score, color, fill)
-
-def _draw_current(ax, view, first, end):
-    "The line of the current skill, drawn on to `end`"
-    points = [(0, first.mean)] if first else []
-    points += [(r['step'], r['current_score']) for r in view.steps if r['current_score'] is not None]
-    if points:
-        _, last = points[-1]
-        steps, scores = zip(*points, (end, last))
-        ax.step(steps, scores, where='post', color=_CURRENT)
-        label_end(ax, end, last, 'current')
-
-# %% ../../nbs/826_viewers.report.ipynb #79915a34
-def _draw_scores(ax, folder):
+def _plot_scores(folder):
     "Scores of the current skill, of the candidates and of the best skill along the steps"
     view, known = read_run(folder), finals(folder)
-    end = 1 + max([r['step'] for r in view.steps], default=0)
-    _draw_current(ax, view, known.get('selection, first skill'), end)
+    first, fresh = known.get('selection, first skill'), known.get('selection, best skill')
+    blue, orange, grey = (PALETTE[name] for name in ('blue', 'orange', 'grey'))
+    points = [(0, first.mean)] if first else []
+    points += [(r['step'], r['current_score']) for r in view.steps if r['current_score'] is not None]
+    fig, ax = figure()
+    if points:
+        ax.step(*zip(*points), where='post', color=blue)
+        label_end(ax, *points[-1], 'current')
     for r in view.steps:
+        color, fill = (blue, blue) if r['accepted'] else (grey, 'white')
         if r['candidate_gate_score'] is not None:
-            _draw_candidate(ax, view, r)
-    fresh = known.get('selection, best skill')
+            ax.plot(r['step'], r['candidate_gate_score'], 'o', color=color, mfc=fill, ms=5)
     if fresh:
-        _draw_score(ax, (end, fresh.mean), fresh, _BEST, _BEST)
-        label_end(ax, end, fresh.mean, 'best', _BEST)
+        end = 1 + max([r['step'] for r in view.steps], default=0)
+        ax.plot([end, end], [fresh.low, fresh.high], color=orange, lw=.8)
+        ax.plot(end, fresh.mean, 'o', color=orange, ms=5)
+        label_end(ax, end, fresh.mean, 'best')
     ax.set(xlabel='step', ylabel='score', ylim=(-.02, 1.02))
     ax.locator_params(axis='x', integer=True)
-
-def _draw_lengths(ax, folder):
-    "Length of the skill along the steps"
-    lengths = {r['step']: r['skill_len'] for r in read_run(folder).steps if r['skill_len'] is not None}
-    ax.plot(list(lengths), list(lengths.values()), '.-', color=_CURRENT)
-    ax.set(xlabel='step', ylabel='characters', ylim=(0, 1.1*max([1, *lengths.values()])))
-    ax.locator_params(axis='x', integer=True)
-
-# %% ../../nbs/826_viewers.report.ipynb #208582d8
-def _draw_finals(ax, folder):
-    "First and best skill on each split"
-    known = finals(folder)
-    names = [name.replace(', ', '\n') for name in known]
-    colors = [_BEST if 'best' in name else _CURRENT for name in known]
-    bars(ax, names, *split_rates(known.values()), colors)
-    ax.set(xlabel='score')
+    return fig
 
 # %% ../../nbs/826_viewers.report.ipynb #c197c55d
 _COLUMNS = ('Rollout: the score of the training items under the current skill. Candidate: the score of the '
@@ -326,10 +286,7 @@ _COLUMNS = ('Rollout: the score of the training items under the current skill. C
             'candidates are compared with it. Best: what the best skill scored when it was chosen.')
 _MODELS = 'The target is the model that acts by the skill, the optimizer the one that edits it.'
 _LEGEND = ('The line is the score of the current skill. A full dot is a candidate that was accepted, '
-           'an empty one was refused. Orange: the best skill, measured afresh. '
-           'Thin lines are 95 % intervals.')
-_FIGURES = {'Scores by step': _draw_scores, 'First and best skill': _draw_finals,
-            'Length by step': _draw_lengths}
+           'an empty one was refused. Orange: the best skill, measured afresh, with its 95 % interval.')
 
 def _steps(view, accepted):
     pages = [_step_html(view.folder, r) for r in view.steps if r['accepted'] == accepted]
@@ -340,10 +297,10 @@ def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
     "What the report says"
     settings = {k: v for k, v in view.config.items() if k != 'out_root'} # A path of this machine
     settings = Table(['setting', 'value'], settings.items())
-    drawn = f'{figures(_FIGURES, view.folder)}<p class="muted">{_LEGEND}</p>'
+    drawn = f'{figure_html(_plot_scores(view.folder), "Scores by step")}<p class="muted">{_LEGEND}</p>'
     best = text_of(view.folder/'best_skill.md')
     return {
-        'What it is worth': paragraph(_describe_worth(view)) + drawn,
+        'What it is worth': paragraph(_describe_worth(view)) + drawn + _finals_table(view.folder).html(),
         'What was accepted': _steps(view, True),
         'What was refused': _steps(view, False),
         'Steps': paragraph(_COLUMNS) + steps_table(view.steps).html(),
