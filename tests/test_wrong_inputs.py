@@ -104,7 +104,6 @@ WRONG = {
     'train --config things': 'things',
     'train --policy nothing': 'nothing',
     'eval --policy weights': 'weights',
-    'inspect weights': 'weights',
     'distill --trajectories nothing.json': 'nothing.json',
     'distill --trajectories torn.jsonl': 'torn.jsonl',
     'distill --trajectories stranger.jsonl': 'stranger.jsonl',
