@@ -22,7 +22,7 @@ from skillrl.skills.bank import SkillBank, version_path
 from skillrl.skills.skill_md import to_skill_md
 from skillrl.core.store import JsonlLog, data_path, to_json
 from skillrl.core.tables import Table
-from skillrl.viewers.bank_view import checked_round, evolution_table, round_table
+from skillrl.viewers.bank_view import checked_round, evolution_table, round_text
 from skillrl.viewers.report import finals
 from skillrl.viewers.watch import _SECTIONS, _RunPage
 
@@ -312,7 +312,7 @@ def readers_of(name, here):
         def rows():
             return [checked_round(r) for r in JsonlLog(file).read(strict=False)]
 
-        calls += [lambda: repr(evolution_table(rows())), lambda: repr(round_table(rows()))]
+        calls += [lambda: repr(evolution_table(rows())), lambda: list(map(round_text, rows()))]
     if 'episodes' in name or top == 'eto.jsonl':
         calls += [lambda: quietly('distill', '--trajectories', file, '--output', out / 'b.json')]
     if top == 'memories.json':

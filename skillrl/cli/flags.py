@@ -205,13 +205,17 @@ def _draw(shown, phase, done, total):
 class Progress:
     "Shows how far a command is, when called with a phase, its steps done and its steps in all"
     def __init__(self,
+        told:str='',          # Said before the first step
         every:float=10.,      # Seconds between two lines
         out:TextIO|None=None, # None is stderr
     ):
-        self.every, self.out = every, out or sys.stderr
+        self.told, self.every, self.out = told, every, out or sys.stderr
         self.bars, self.said = {}, monotonic()
 
     def __call__(self, phase:str, done:int, total:int|None=None)->None:
+        if self.told:
+            print(self.told, file=self.out, flush=True)
+            self.told = ''
         if self.out.isatty():
             _draw(self, phase, done, total)
         elif monotonic() >= self.said + self.every:

@@ -12,8 +12,8 @@ from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from .steps import free_folder, new_folder, say_stopped
-from ..viewers.inspection import is_opt_run, is_train_run, load_bank
+from .steps import free_folder, new_folder, resumed_folder, say_stopped
+from ..viewers.inspection import is_opt_run, load_bank
 from .flags import check_together, given, pair, resume_line, resumed_settings, spelled
 from ..core.options import read_settings
 
@@ -187,18 +187,8 @@ def _dressed(env, skill):
     return SkillFileEnv(env, text), text
 
 # %% ../../nbs/860_cli.jobs.ipynb #69cdaded
-def _check_folder(path, args):
-    "An error unless the run may be written to `path`"
-    if args.resume and args.output:
-        raise ValueError('--resume and --output are both given: '
-                         'a run goes on in its own folder, so leave --output out')
-    if is_opt_run(path):
-        return
-    if args.resume and is_train_run(path):
-        raise ValueError(f'{path} holds a run of skillrl train: go on with skillrl train --resume {path}')
-    if args.resume:
-        raise FileNotFoundError(f'{path} holds no run of skillrl optimize to resume: start one first')
-    if path.exists() and any(f.name[0] != '.' for f in path.iterdir()):
+def _check_folder(path):
+    if not is_opt_run(path) and path.exists() and any(f.name[0] != '.' for f in path.iterdir()):
         raise FileExistsError(f'{path} already holds files of something else: choose another --output')
 
 # %% ../../nbs/860_cli.jobs.ipynb #5e674857
@@ -222,7 +212,7 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
     "improve a skill document by what a model does with it; offline, unless questions or a bank are given"
     from skillrl.skillopt.trainer import SkillOptTrainer
     if args.resume:
-        _check_folder(Path(args.resume), args)
+        resumed_folder(args, 'optimize')
     config = _opt_settings(args, free_folder())
     path = Path(config.out_root)
     with new_folder(path):
@@ -230,7 +220,7 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
         env, text = _dressed(world, args.skill) if args.skill else (world, None)
         trainer = SkillOptTrainer(config=config, env=env, target_client=target,
                                   optimizer_client=optimizer, initial_skill=text)
-        _check_folder(path, args)
+        _check_folder(path)
         if args.questions:
             print(f'Questions: {world.about}', file=sys.stderr, flush=True)
         status = _run(trainer, path, resume_line(args, path))

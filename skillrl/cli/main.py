@@ -6,7 +6,7 @@
 __all__ = ['COMMANDS', 'inspect', 'export', 'doctor', 'fetch', 'serve', 'Command', 'parser', 'main']
 
 # %% ../../nbs/890_cli.main.ipynb #09fe5fb8
-import argparse, difflib, gc, os, signal, sys, unicodedata, warnings
+import argparse, difflib, os, signal, sys, unicodedata, warnings
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -186,13 +186,11 @@ def _stoppable()->Iterator[None]:
 def serve(args:Namespace)->None: # ValueError or OSError if it cannot be served
     "let agents elsewhere play a world over HTTP, until Ctrl-C"
     server = _openenv_server(args) if args.openenv else _suite_server(args)
-    gc.freeze() # To look through all that is loaded by now takes 50 ms, in which nobody is answered
     try:
         print(*_told(server, _config(args).name, args), sep='\n', flush=True)
         with suppress(KeyboardInterrupt):
             server.thread.join() # Until Ctrl-C, or its own end
     finally:
-        gc.unfreeze()
         server.close()
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b001

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 from typing import Any
-from ..core.store import JsonlLog, read_json
+from ..core.store import JsonlLog, read_json, to_json
 from ..core.tables import Table, counted
 
 # %% ../../nbs/835_viewers.inspection.ipynb #b3fad85d
@@ -128,10 +128,11 @@ def _text(table):
 
 def _bank(path, find='', since=None):
     from skillrl.skills.bank import diff
-    from skillrl.viewers.bank_view import bank_table, item_table
+    from skillrl.viewers.bank_view import bank_table
     bank = load_bank(path, filled=True)
-    if find in {entry.id for entry in bank.items()}:
-        return _text(item_table(bank, find))
+    for entry in bank.items():
+        if entry.id == find:
+            return to_json(vars(entry), indent=1)
     if since:
         return _text(diff(load_bank(since), bank).table())
     return f'{bank!r}\n\n{_text(bank_table(bank, find))}'
@@ -180,10 +181,10 @@ def _trajectories(path):
 # %% ../../nbs/835_viewers.inspection.ipynb #4ae7a143
 def _evolution(file):
     "The rounds of evolution in a log, and every proposal"
-    from skillrl.viewers.bank_view import checked_round, evolution_table, round_table
+    from skillrl.viewers.bank_view import checked_round, evolution_table, round_text
     records, told = good_rows(file, checked_round)
-    tables = [round_table(records), evolution_table(records)] if records else []
-    return '\n\n'.join(told + [_text(table) for table in tables])
+    rounds = [fill(round_text(r), _width(), subsequent_indent='  ') for r in records]
+    return '\n\n'.join(told + rounds + [_text(evolution_table(records))]*bool(records))
 
 def _versioned(path, find='', since=None):
     shown = _bank(path, find, since)

@@ -7,8 +7,9 @@ __all__ = ['paragraph', 'folded', 'diff_html', 'figure_html', 'headed', 'html_pa
            'as_dict', 'number']
 
 # %% ../../nbs/821_viewers.page.ipynb #2c58406f
-import json, os
+import json
 from base64 import b64encode
+from collections import deque
 from difflib import unified_diff
 from hashlib import sha256
 from html import escape
@@ -33,9 +34,6 @@ def folded(
 # %% ../../nbs/821_viewers.page.ipynb #78312252
 _COLORS = {'-': '#fbe5d6', '+': '#d9edf7'}
 
-def _wrapped(html):
-    return f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{html}</pre>'
-
 def diff_html(old:str, new:str)->str:
     "The lines that two texts do not share, with a few around them"
     _, *lines = [*unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm='')][2:] or ['']
@@ -44,7 +42,8 @@ def diff_html(old:str, new:str)->str:
         color = _COLORS.get(line[0], 'transparent')
         shown = '…' if line[0] == '@' else escape(line)
         out.append(f'<span style="background:{color};color:#222">{shown}</span>')
-    return _wrapped('\n'.join(out) or 'no difference')
+    inner = '\n'.join(out) or 'no difference'
+    return f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{inner}</pre>'
 
 # %% ../../nbs/821_viewers.page.ipynb #3fe33ead
 def figure_html(
@@ -121,20 +120,17 @@ def dict_in(path:Path|str)->dict:
 
 # %% ../../nbs/821_viewers.page.ipynb #6f71b59e
 def last_rows(
-    path:str|Path,   # A log of one JSON object a line
-    n:int,           # Most rows
-    most:int=2**22,  # Bytes of the end that are read
+    path:str|Path, # A log of one JSON object a line
+    n:int,         # Most rows
 )->list[dict]: # In their order; empty where nothing can be read
     "The last rows of a log that somebody may be writing"
     try:
         with open(path, 'rb') as f:
-            size = f.seek(0, os.SEEK_END)
-            f.seek(max(0, size - most))
-            *lines, _ = f.read().split(b'\n') # What follows the last newline is not written yet
+            lines = deque(f, n + 1)
     except (OSError, ValueError):
         return []
-    whole = lines if size <= most else lines[1:]
-    return [d for d in (json_of(line, dict) for line in whole[-n:]) if d]
+    rows = [json_of(line, dict) for line in lines if line.endswith(b'\n')] # Others are not written yet
+    return [d for d in rows[-n:] if d]
 
 # %% ../../nbs/821_viewers.page.ipynb #0b3ef3f7
 def as_dict(o:Any)->dict:

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from shutil import get_terminal_size
-from statistics import fmean
 from textwrap import fill
 from ..core.plots import figure, label_end, PALETTE
 from ..core.runfolder import is_held
-from ..core.stats import interval, Rate
+from ..core.stats import Rate
 from ..core.store import atomic_write
 from ..core.tables import counted, Table
 from ..skillopt.session import BASELINE
-from ..skillopt.verdict import gate_score
-from ..types import RolloutResult
 from .page import (
     as_dict, dict_in, figure_html, folded, headed, html_page, json_of, number, paragraph, diff_html, text_of)
 
@@ -98,39 +95,25 @@ def read_run(folder:Path|str)->_RunView: # Of a run, or of one that has yet to b
     steps = [_clean(r) for r in rows if isinstance(number(r.get('step')), int)]
     return _RunView(f, *files, steps, held or is_held(f))
 
-# %% ../../nbs/826_viewers.report.ipynb #601cc82b
-def _score_in(
-    folder:Path, # With a results.json
-    config:dict, # As in config.json
-)->Rate|None:    # None if there are no results to read
-    "The mean score of a measurement over its items, with its 95 % interval"
-    rule = {k: config[f'gate_{k}'] for k in ('metric', 'mixed_weight') if f'gate_{k}' in config}
-    by_item = {}
-    try:
-        for row in json_of(text_of(Path(folder)/'results.json'), list):
-            r = RolloutResult.from_dict(row).checked()
-            if r.ok:
-                scores = by_item.setdefault(r.id, [])
-                scores.append(gate_score(r, **rule))
-        means = [fmean(scores) for scores in by_item.values()]
-        return Rate(fmean(means), *interval(means), len(means))
-    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
-        return None
-
 # %% ../../nbs/826_viewers.report.ipynb #c41ad1e3
 _FINALS = {'selection, first skill': BASELINE, 'selection, best skill': 'final_selection_eval',
            'test, first skill': 'test_eval_baseline', 'test, best skill': 'test_eval_best'}
+
+def _interval(o):
+    "The two ends of an interval, None if it is none"
+    ends = [number(x) for x in o] if isinstance(o, list) else []
+    return ends if len(ends) == 2 and None not in ends else None
 
 def finals(folder:Path|str)->dict[str, Rate]:
     "The measurements of the first and the best skill that there are"
     view = read_run(folder)
     found = {}
     for name, place in _FINALS.items():
-        skill = dict_in(view.folder/place/'summary.json').get('skill_hash')
-        is_of_best = view.ended and skill in (None, view.summary.get('best_hash'))
-        score = _score_in(view.folder/place, view.config)
-        if score and ('best' not in name or is_of_best):
-            found[name] = score
+        s = dict_in(view.folder/place/'summary.json')
+        mean, ends, n = number(s.get('score')), _interval(s.get('interval')), number(s.get('n'))
+        is_of_best = view.ended and s.get('skill_hash') in (None, view.summary.get('best_hash'))
+        if None not in (mean, ends, n) and ('best' not in name or is_of_best):
+            found[name] = Rate(mean, *ends, n)
     return found
 
 def _finals_table(folder):
@@ -140,11 +123,6 @@ def _finals_table(folder):
     return Table(['measured on', 'score', '95 % interval', 'items'], rows)
 
 # %% ../../nbs/826_viewers.report.ipynb #3688dd0c
-def _interval(o):
-    "The two ends of an interval, None if it is none"
-    ends = [number(x) for x in o] if isinstance(o, list) else []
-    return ends if len(ends) == 2 and None not in ends else None
-
 def _describe_gain(view):
     "What the test items say"
     s, gain = view.summary, as_dict(view.summary.get('test_gain'))

@@ -21,7 +21,7 @@ from ..skills.bank import SkillBank, versions
 from ..core.tables import clip, counted, Table
 from ..core.trajectory import Trajectory
 from ..training.evaluate import plot_learning
-from .bank_view import bank_table, checked_round, round_table
+from .bank_view import bank_table, checked_round, round_text
 from .inspection import good_rows, is_opt_run, is_run, state_of, success_table
 from .page import figure_html, folded, headed, html_page, last_rows, number, paragraph
 from .report import read_run, report_sections, STAGES
@@ -90,7 +90,8 @@ def _bank(folder):
     about = f'{newest.name}, version {versions(newest)[-1]}, the bank that changed last: {bank!r}'
     parts = [paragraph(about), folded('What it says', bank_table(bank).html()), *map(paragraph, told)]
     if rounds:
-        parts.append(folded('The last evolution rounds', round_table(rounds[-8:]).html()))
+        last = [paragraph(round_text(r)) for r in rounds[-8:]]
+        parts.append(folded('The last evolution rounds', ''.join(last)))
     return ''.join(parts)
 
 # %% ../../nbs/837_viewers.watch.ipynb #f5487d3d
