@@ -400,7 +400,7 @@ def test_one_role_is_given_to_one_only(forms, capsys):
     asked = sentence(capsys, 'optimize', '--questions', 'forms.jsonl', '--policy-command', 'cat',
                      '--teacher', 'a', '--teacher-command', 'cat')
     assert '--teacher and --teacher-command are both given' in asked
-    assert 'no such program' in sentence(capsys, 'optimize', '--questions', 'forms.jsonl',
+    assert 'there is no program' in sentence(capsys, 'optimize', '--questions', 'forms.jsonl',
                                          '--policy-command', 'no-such-agent', '--teacher-command', 'cat')
 
 
@@ -488,7 +488,7 @@ KINDS = {'policy': 'policy', 'optimized': 'SkillOpt run', 'trained': 'training r
          'skills': 'bank of SKILL.md folders', 't.json': 'trajectories',
          'teacher/exchanges.jsonl': 'exchange log', 'teacher/rejected.jsonl': 'rejected replies',
          'trained/evolution.jsonl': 'evolution log', 'trained/metrics.jsonl': 'training log',
-         'trained/config.json': 'settings', '.': 'folder of runs'}
+         'trained/config.json': 'settings'}
 
 
 @pytest.mark.parametrize('name', KINDS)

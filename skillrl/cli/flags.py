@@ -127,30 +127,28 @@ def settings(
     base:Mapping[str, Any]=MappingProxyType({}), # What a command changes of the defaults
 )->Any:             # A `SkillRLConfig`; ValueError if the flags or the file do not fit
     "The config that the flags ask for"
-    from skillrl.core.config import SkillRLConfig, load_config
+    from skillrl.core.config import SkillRLConfig
     check_together(args)
     first = dict(base)
     if getattr(args, 'games', None):
         first |= _OFFICIAL
     if getattr(args, 'smoke', None):
         first |= SMOKE
-    config = SkillRLConfig().merged(first)
-    return _playable(load_config(getattr(args, 'config', None), config, **given(args)))
-
-def _playable(config):
-    "`config`, if there is such a world"
-    from skillrl.envs.base import world
-    world(config.env.name)
-    return config
+    return SkillRLConfig().merged(first).merged(_in_file(args)).merged(given(args)).fill_keys()
 
 # %% ../../nbs/850_cli.flags.ipynb #a9ff642d
+def _in_file(args):
+    "The settings in the file of --config, which may be one that is shipped"
+    from skillrl.core.config import from_krill, shipped_config
+    from skillrl.core.options import read_settings
+    name = getattr(args, 'config', None)
+    if not name:
+        return {}
+    return from_krill(read_settings(name if Path(name).exists() else shipped_config(name) or name))
+
 def named(args:Namespace)->tuple[str, ...]:
     "The values of settings that the user says"
-    from skillrl.core.config import from_krill
-    from skillrl.core.options import read_settings
-    said = given(args)
-    if getattr(args, 'config', None):
-        said = from_krill(read_settings(_file(args.config))) | said
+    said = _in_file(args) | given(args)
     return tuple(dict.fromkeys(v for v in said.values() if v and isinstance(v, str)))
 
 # %% ../../nbs/850_cli.flags.ipynb #5ecf56cc
@@ -159,23 +157,13 @@ def resumed_settings(
     folder:str|Path, # Of the run; its `config.json` is what the flags fall on
 )->Any: # A `SkillRLConfig` with its secrets; ValueError if the flags do not fit or the folder says too much
     "The config of a run that goes on"
-    from skillrl.core.config import SkillRLConfig, from_krill
+    from skillrl.core.config import SkillRLConfig
     from skillrl.core.options import read_settings
     check_together(args)
     config = SkillRLConfig().merged(read_settings(Path(folder)/'config.json'))
     if getattr(args, 'smoke', None):
         config = config.merged(SMOKE)
-    if getattr(args, 'config', None):
-        config = config.merged(from_krill(read_settings(_file(args.config))))
-    config = config.merged(given(args))
-    return _playable(config.opened(named(args)))
-
-def _file(name):
-    "A config file, or one that is shipped"
-    from skillrl.core.config import shipped_config
-    if Path(name).exists():
-        return name
-    return shipped_config(name) or name
+    return config.merged(_in_file(args)).merged(given(args)).opened(named(args))
 
 # %% ../../nbs/850_cli.flags.ipynb #2b8f1d31
 _WHERE = ArgumentParser(add_help=False, allow_abbrev=False) # What a line that goes on does not repeat
@@ -202,6 +190,7 @@ def _draw(shown, phase, done, total):
     if total and done >= total:
         bar.close()
 
+# %% ../../nbs/850_cli.flags.ipynb #69897b4e
 class Progress:
     "Shows how far a command is, when called with a phase, its steps done and its steps in all"
     def __init__(self,
@@ -209,7 +198,8 @@ class Progress:
         every:float=10.,      # Seconds between two lines
         out:TextIO|None=None, # None is stderr
     ):
-        self.told, self.every, self.out = told, every, out or sys.stderr
+        self.told, self.every = told, every
+        self.out = out or sys.stderr
         self.bars, self.said = {}, monotonic()
 
     def __call__(self, phase:str, done:int, total:int|None=None)->None:

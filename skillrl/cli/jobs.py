@@ -6,13 +6,13 @@
 __all__ = ['job', 'optimize']
 
 # %% ../../nbs/860_cli.jobs.ipynb #a80c2016
-import shlex, shutil, sys
+import shlex, sys
 from argparse import Namespace
 from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from .steps import free_folder, new_folder, resumed_folder, say_stopped
+from .steps import free_folder, resumed_folder, say_stopped
 from ..viewers.inspection import is_opt_run, load_bank
 from .flags import check_together, given, pair, resume_line, resumed_settings, spelled
 from ..core.options import read_settings
@@ -76,11 +76,6 @@ def _program(role, command):
         words = shlex.split(command)
     except ValueError as e:
         raise ValueError(f'--{role}-command {command!r} cannot be read ({e}): close its quotes') from None
-    if not words:
-        raise ValueError(f"--{role}-command is empty: give a program, such as 'claude -p'")
-    if shutil.which(words[0]) is None:
-        raise FileNotFoundError(f'--{role}-command names {words[0]!r}, and there is no such program: '
-                                'install it, or give its full path')
     chat = CommandChat(words)
     chat.probe()
     return chat
@@ -215,15 +210,14 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
         resumed_folder(args, 'optimize')
     config = _opt_settings(args, free_folder())
     path = Path(config.out_root)
-    with new_folder(path):
-        world, target, optimizer = job(args, config)
-        env, text = _dressed(world, args.skill) if args.skill else (world, None)
-        trainer = SkillOptTrainer(config=config, env=env, target_client=target,
-                                  optimizer_client=optimizer, initial_skill=text)
-        _check_folder(path)
-        if args.questions:
-            print(f'Questions: {world.about}', file=sys.stderr, flush=True)
-        status = _run(trainer, path, resume_line(args, path))
+    world, target, optimizer = job(args, config)
+    env, text = _dressed(world, args.skill) if args.skill else (world, None)
+    trainer = SkillOptTrainer(config=config, env=env, target_client=target,
+                              optimizer_client=optimizer, initial_skill=text)
+    _check_folder(path)
+    if args.questions:
+        print(f'Questions: {world.about}', file=sys.stderr, flush=True)
+    status = _run(trainer, path, resume_line(args, path))
     if status:
         return status
     from skillrl.viewers.report import outcome_text, write_page

@@ -81,8 +81,7 @@ _FOLDERS = { # Kind → test of a folder
     'policy': _is_policy,
     'bank with its versions': _holds('v[0-9]*.json'),
     'skill': _holds('SKILL.md'),
-    'bank of SKILL.md folders': _holds('*/SKILL.md'),
-    'folder of runs': lambda path: any(is_run(p) for p in path.iterdir() if p.is_dir())}
+    'bank of SKILL.md folders': _holds('*/SKILL.md')}
 
 # %% ../../nbs/835_viewers.inspection.ipynb #3615506b
 def kind_of(
@@ -263,14 +262,6 @@ def _opt_run(path):
     return '\n\n'.join([*parts, outcome_text(path)])
 
 # %% ../../nbs/835_viewers.inspection.ipynb #3e478e1b
-def _runs(path):
-    rows = []
-    for p in sorted(path.iterdir()):
-        if p.is_dir() and is_run(p):
-            done = (p/('report.html' if is_opt_run(p) else 'report.md')).exists()
-            rows.append([p.name, kind_of(p), 'finished' if done else 'not finished'])
-    return _text(Table(['run', 'kind', 'state'], rows))
-
 def _head(path):
     from skillrl.viewers.page import text_of
     return text_of(path)[:4000]
@@ -281,7 +272,6 @@ _SHOWS = {
     'training run': _train_run,
     'policy': lambda path: f'Play with it: skillrl eval --policy {path}',
     'skill': lambda path: _head(path/'SKILL.md'),
-    'folder of runs': _runs,
     'trajectories': _trajectories,
     'exchange log': _rows,
     'rejected replies': _rows,

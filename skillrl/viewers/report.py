@@ -15,7 +15,7 @@ from ..core.plots import figure, label_end, PALETTE
 from ..core.runfolder import is_held
 from ..core.stats import Rate
 from ..core.store import atomic_write
-from ..core.tables import counted, Table
+from ..core.tables import Table
 from ..skillopt.session import BASELINE
 from .page import (
     as_dict, dict_in, figure_html, folded, headed, html_page, json_of, number, paragraph, diff_html, text_of)
@@ -30,25 +30,16 @@ def _why(r):
     n, wins, losses, gain = (number(gate.get(k)) for k in ('n', 'wins', 'losses', 'gain'))
     if not n or None in (wins, losses, gain):
         return str(r.get('reason', ''))
-    seen = f'{wins} of {n} comparisons went better, {losses} worse'
-    if gain < 0:
-        return f'{seen}: the mean score falls by {-gain:.3f}'
-    if gain == 0:
-        return f'{seen}: the mean score stays'
-    low = None if gate.get('keep') else number(gate.get('low'))
+    low = None if gate.get('keep') or gain <= 0 else number(gate.get('low'))
     doubt = '' if low is None else f', which may be luck (the true gain could be as low as {low:+.3f})'
-    return f'{seen}: mean gain {gain:+.3f}{doubt}'
+    return f'{wins} of {n} comparisons went better, {losses} worse: mean gain {gain:+.3f}{doubt}'
 
 # %% ../../nbs/826_viewers.report.ipynb #c5e91a86
-_NUMBERS = ('step rollout_hard rollout_n rollout_lost n_edits_ranked '
-            'candidate_gate_score current_score best_score best_step skill_len').split()
-_COUNTS = 'n_edits_ranked', 'rollout_n', 'rollout_lost'
+_NUMBERS = 'step rollout_hard n_edits_ranked candidate_gate_score current_score best_score best_step'.split()
 
 def _clean(r):
     "A record of history.json with numbers where they belong, and its `decision` and `why` in words"
     found = {k: number(r.get(k)) for k in _NUMBERS}
-    for k in _COUNTS:
-        found[k] = found[k] or 0
     action = str(r.get('action', ''))
     decision = _ACTIONS.get(action, action.replace('_', ' '))
     return r | found | dict(accepted=action.startswith('accept'), decision=decision, why=_why(r))
@@ -65,7 +56,7 @@ def steps_table(
     for r in map(_clean, history):
         rollout, candidate = _digits(r['rollout_hard']), _digits(r['candidate_gate_score'])
         current, best = _digits(r['current_score']), _digits(r['best_score'])
-        row = [r['step'], rollout, r['n_edits_ranked'], candidate, r['decision'], current, best]
+        row = [r['step'], rollout, r['n_edits_ranked'] or 0, candidate, r['decision'], current, best]
         rows.append([*row, r['why']])
     return Table(['step', 'rollout', 'edits', 'candidate', 'decision', 'current', 'best', 'why'], rows)
 
@@ -110,7 +101,8 @@ def finals(folder:Path|str)->dict[str, Rate]:
     found = {}
     for name, place in _FINALS.items():
         s = dict_in(view.folder/place/'summary.json')
-        mean, ends, n = number(s.get('score')), _interval(s.get('interval')), number(s.get('n'))
+        mean, n = number(s.get('score')), number(s.get('n'))
+        ends = _interval(s.get('interval'))
         is_of_best = view.ended and s.get('skill_hash') in (None, view.summary.get('best_hash'))
         if None not in (mean, ends, n) and ('best' not in name or is_of_best):
             found[name] = Rate(mean, *ends, n)
@@ -125,14 +117,10 @@ def _finals_table(folder):
 # %% ../../nbs/826_viewers.report.ipynb #3688dd0c
 def _describe_gain(view):
     "What the test items say"
-    s, gain = view.summary, as_dict(view.summary.get('test_gain'))
+    gain = as_dict(view.summary.get('test_gain'))
     mean, ends = number(gain.get('mean')), _interval(gain.get('interval'))
     if mean is None or ends is None:
         return 'Without a test of both skills, nobody knows what it gained.'
-    best, first = number(s.get('test_hard')), number(s.get('baseline_test_hard'))
-    scores = ''
-    if view.config.get('gate_metric') == 'hard' and None not in (best, first):
-        scores = f' Its score there is {best:.3f}, that of the first skill {first:.3f}.'
     low, high = ends
     sure = 'includes 0, so chance may explain the difference'
     if low > 0:
@@ -140,7 +128,7 @@ def _describe_gain(view):
     if high < 0:
         sure = 'lies below 0: it does worse than the first skill'
     return (f'On the test items, which nothing was chosen by, its gain over the first skill '
-            f'is {mean:+.3f}.{scores} The 95 % interval of the gain, {low:+.3f} to {high:+.3f}, {sure}.')
+            f'is {mean:+.3f}. The 95 % interval of the gain, {low:+.3f} to {high:+.3f}, {sure}.')
 
 # %% ../../nbs/826_viewers.report.ipynb #b571fac9
 def _describe_worth(view:_RunView)->str:
@@ -178,12 +166,6 @@ def _usage_table(view):
     return Table(head, [*rows, ['all', '', *total]])
 
 # %% ../../nbs/826_viewers.report.ipynb #d23a7bf7
-def _describe_lost(view):
-    "What infrastructure lost of the rollouts, which no score counts"
-    played, lost = (sum(r[k] for r in view.steps) for k in ('rollout_n', 'rollout_lost'))
-    return (f'Of {counted(played, "rollout")} on training items {lost} got no answer '
-            'from a server or an environment, and count in no score.')
-
 def _describe_end(view):
     "Why there are no more steps"
     if not view.ended:
@@ -283,7 +265,6 @@ def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
         'What was refused': _steps(view, False),
         'Steps': paragraph(_COLUMNS) + steps_table(view.steps).html(),
         'What it took': paragraph(_MODELS) + _usage_table(view).html() + paragraph(_describe_cost(view)),
-        'Answers that never came': paragraph(_describe_lost(view)),
         'Why it ended': paragraph(_describe_end(view)),
         'The best skill': f'<pre>{escape(best)}</pre>',
         'Settings': folded('All of them', settings.html())}
