@@ -140,17 +140,14 @@ def _suite_server(args:Namespace)->Any: # A running `Server`; ValueError or OSEr
     return Server(suite, max_steps=config.max_steps, routes=routes, **_limits(args))
 
 # %% ../../nbs/890_cli.main.ipynb #a44eee6f
-def _openenv_server(args:Namespace)->Any: # A running server; ValueError without the package or with a suite
+def _openenv_server(args:Namespace)->Any: # A running server; ImportError without OpenEnv
     "OpenEnv's protocol for the world that the flags ask for"
     if args.suite:
         raise ValueError('--suite and --openenv are both given, and such a server has no suite: '
                          'leave one out')
+    from skillrl.serve.openenv import serve_openenv
     config = _config(args)
-    try:
-        from skillrl.serve.openenv import serve_openenv
-        return serve_openenv(config.name, config=config, **_limits(args))
-    except ImportError as e:
-        raise ValueError(f"--openenv needs OpenEnv ({e}): pip install 'skillrl-lab[openenv]'") from e
+    return serve_openenv(config.name, config=config, **_limits(args))
 
 # %% ../../nbs/890_cli.main.ipynb #ff147fc5
 def _told(server, name, args):
