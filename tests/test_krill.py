@@ -1,6 +1,6 @@
 """A server that speaks Krill's protocol among strangers: whom it answers and how, whose episode a step acts
 in, and how much of it clients can take that die, drip or want everything"""
-import http.client, json, re, socket, subprocess, sys, threading, time
+import http.client, json, re, socket, threading, time
 from contextlib import ExitStack, closing, contextmanager, suppress
 import pytest
 from skillrl.serve import krill, sessions
@@ -112,30 +112,6 @@ def test_two_clients_never_share_an_episode(server):
     assert [e.step('look')[4]['task'] for e in envs] == [g.task for g in games[:3]]
     played = sorted((s.env.game.id, s.env.steps) for s in server.sessions.values())
     assert played == sorted((g.id, 1) for g in games[:3])
-
-PROGRAM = '''
-import sys
-from skillrl.serve.krill import RemoteEnv
-e = RemoteEnv(sys.argv[1])
-e.reset(options={"game": sys.argv[2]})
-print(flush=True)
-sys.stdin.readline()
-for _ in range(5):
-    e.step("look")
-'''
-
-def test_two_processes_never_share_an_episode(server):
-    def start(g):
-        command = [sys.executable, '-c', PROGRAM, server.url, g.id]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    clients = [start(g) for g in games[:2]]
-    for p in clients:
-        p.stdout.readline() # Both have begun
-    for p in clients:
-        p.communicate('\n')
-    assert [p.returncode for p in clients] == [0, 0]
-    played = sorted((s.env.game.id, s.env.steps) for s in server.sessions.values())
-    assert played == sorted((g.id, 5) for g in games[:2])
 
 def test_clients_without_sessions_play_on_their_own_connection(server):
     "Krill's client keeps its connection and knows no session"
