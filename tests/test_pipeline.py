@@ -182,15 +182,9 @@ def test_the_shipped_base_is_small():
 
 def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
     "Krill's protocol, over a real socket, through the commands a user types"
-    from skillrl.envs.alfworld.engine import AlfworldEnv
-    from skillrl.envs.alfworld.scene import CATEGORIES
     from skillrl.envs.alfworld.households import Household
     from skillrl.serve.krill import Server
-    house, kinds = Household('train-000'), list(CATEGORIES)
-    def find(task):
-        split, n = task.split('-')
-        return house.game(split, int(n), kinds[int(n) % 6])
-    with Server(AlfworldEnv([house.game('test', 0, 'pick')], max_steps=12), find=find) as server:
+    with Server(HouseholdSuite(Household('train-000')), max_steps=12) as server:
         live = ['--url', server.url]
         assert main(['collect', *live, '--episodes', '6', '--output', str(tmp_path/'t.json')])==0
         assert main(['distill', '--trajectories', str(tmp_path/'t.json'),

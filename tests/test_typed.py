@@ -289,9 +289,6 @@ def test_point_22_optimize_takes_settings_of_both_kinds(here, capsys):
     assert jobs._models(args).agent.prompt == 'ours'
     assert main('optimize --set agent.prompt=ours'.split()) == 1
     assert 'would do nothing' in capsys.readouterr().err
-    jobs._claim(here/'run', args)
-    assert main('optimize --resume run'.split()) == 1
-    assert 'was begun with --set agent.prompt=ours: give that again' in capsys.readouterr().err
 
 # ---- point 24: the words of the documents ----
 
