@@ -92,7 +92,6 @@ def trl_trainer(rows, config, folder, clock):
     "TRL's trainer, whose episodes are `rows`; it takes one step for each `SIZE` of them, `ROUNDS` times"
     from datasets import Dataset
     from transformers import TrainerCallback
-    from skillrl.llm.placement import Placement, told_checkpointing
     from trl import GRPOConfig, GRPOTrainer as Theirs
     class Clock(TrainerCallback):
         def on_step_begin(self, *a, **kw):
@@ -109,13 +108,14 @@ def trl_trainer(rows, config, folder, clock):
                     self.ref_model, ids, mask, batch['completion_ids'].shape[1], batch_size=SIZE)
             return batch | dict(ref_per_token_logps=lp_ref)
     steps, rl = len(rows)//SIZE, config.rl
+    what = 'activation' if hasattr(GRPOConfig, 'activation_checkpointing') else 'gradient'
     args = GRPOConfig(
         folder, per_device_train_batch_size=SIZE, steps_per_generation=steps, num_generations=rl.group_size,
         max_steps=steps*ROUNDS, learning_rate=rl.learning_rate, beta=rl.kl_coeff, epsilon=rl.clip_epsilon,
         loss_type='bnpo', use_bias_correction_kl=False, bf16=False, use_cpu=True, report_to='none',
         save_strategy='no', logging_strategy='no', lr_scheduler_type='constant', weight_decay=0.,
         max_grad_norm=1., shuffle_dataset=False, disable_tqdm=True,
-        **told_checkpointing(Placement(), GRPOConfig))
+        **{f'{what}_checkpointing': False})
     data = Dataset.from_dict({'prompt': ['go']*len(rows)})
     def reward(prompts, **kw):
         return [0.]*len(prompts)

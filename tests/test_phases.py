@@ -169,7 +169,7 @@ def test_without_rl_both_are_the_fine_tuned_policy(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('iterations,tries', [(0, 2), (3, 1)])
 def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, monkeypatch, iterations, tries):
-    config = CONFIG.merged({'evolution.gate': 'probation', 'evolution.test_rounds': 2,
+    config = CONFIG.merged({'evolution.gate': 'probation',
                             'rl.iterations': iterations})
     asked = []
     monkeypatch.setattr(pipeline, 'play_trials', lambda *args: asked.append(args[5]) or {})

@@ -135,7 +135,7 @@ def engine(url, monkeypatch):
     builders._engine.cache_clear()
 
 TINY = SMOKE | {'sft.steps': 3, 'rl.iterations': 2, 'env.train_suites': 1, 'env.test_suites': 1,
-                'env.episodes': 2, 'env.test_tasks': 2, 'env.max_steps': 6, 'evolution.test_rounds': 1}
+                'env.episodes': 2, 'env.test_tasks': 2, 'env.max_steps': 6}
 
 class Killed(Exception):
     pass

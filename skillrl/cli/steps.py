@@ -292,8 +292,7 @@ def _demonstrated(args, suite, config):
 def _announce_evolution(teacher, config):
     "Say what the evolution rounds of `rl` may cost"
     from skillrl.training.builders import announce_rounds
-    from skillrl.training.phases import evolves
-    if evolves(config.evolution, config.retrieval):
+    if config.evolves:
         c = config.evolution
         rounds = config.rl.iterations//c.validation_interval
         announce_rounds(None, teacher, rounds, config.env.test_tasks, config)

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_threads',
-           'build_engine_policy', 'build_local_policy', 'build_policy', 'build_lora_options', 'build_rl_policy',
-           'build_client', 'build_teacher', 'announce', 'announce_play', 'announce_teacher', 'distill_questions',
-           'announce_rounds', 'build_encoder', 'reads_like_shipped', 'build_retriever', 'build_episodes',
-           'rollout_limits', 'play_episodes', 'derive_seed']
+           'build_engine_policy', 'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client',
+           'build_teacher', 'announce', 'announce_play', 'announce_teacher', 'distill_questions', 'announce_rounds',
+           'build_encoder', 'reads_like_shipped', 'build_retriever', 'build_episodes', 'rollout_limits',
+           'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
 import os, sys
@@ -74,15 +74,18 @@ def build_engine_policy(
     return TinkerPolicy.open(service, start, m.engine_losses == 'mean', m.adapter_rank)
 
 # %% ../../nbs/610_training.builders.ipynb #ac253323
-def build_local_policy(config:SkillRLConfig)->Any: # A `Policy`; FileNotFoundError or ValueError if unreadable
-    "The weights a run starts from"
+def _loaded(folder, model):
+    "The policy whose weights are in `folder`"
     from skillrl.llm.adapter import load_policy
     from skillrl.training.tinker import require_here
+    require_here(folder)
+    return load_policy(folder, build_placement(model))
+
+def build_local_policy(config:SkillRLConfig)->Any: # A `Policy`; FileNotFoundError or ValueError if unreadable
+    "The weights a run starts from"
     if config.model.engine_api_base:
         return build_engine_policy(config)
-    folder = starting_weights(config.model, config.env)
-    require_here(folder)
-    return load_policy(folder, build_placement(config.model))
+    return _loaded(starting_weights(config.model, config.env), config.model)
 
 def build_policy(
     config:SkillRLConfig,
@@ -96,24 +99,23 @@ def build_policy(
     return ChatPolicy(_build_chat(config.model, 'policy', folder, ledger, fresh))
 
 # %% ../../nbs/610_training.builders.ipynb #b1c0e013
-def build_lora_options(model:ModelConfig)->Any: # `LoraOptions`
-    "The shape of a run's adapter"
-    from skillrl.llm.adapter import LoraOptions
-    return LoraOptions(model.adapter_rank, 4 if model.adapter == 'qlora' else 0)
-
 def build_rl_policy(
     config:SkillRLConfig,
     folder:str|Path|None=None, # What RL starts from; what the run starts from if left out
 )->Any: # A `Policy`; ValueError if it has an adapter that the config does not ask for
     "The policy that RL moves"
-    from skillrl.llm.adapter import is_adapter, load_policy, new_adapter
-    folder, c = folder or starting_weights(config.model, config.env), config.model
+    from skillrl.llm.adapter import is_adapter, LoraOptions, new_adapter
+    c = config.model
+    if c.engine_api_base:
+        return build_engine_policy(config, folder)
+    folder = folder or starting_weights(c, config.env)
     if is_adapter(folder) and c.adapter == 'none' and config.rl.iterations:
         raise ValueError(f'{folder} holds an adapter, and with model.adapter none RL moves all weights: '
                          'set it to lora or qlora, or merge the adapter with skillrl export --format merged')
     if c.adapter == 'none' or is_adapter(folder):
-        return load_policy(folder, build_placement(config.model))
-    return new_adapter(folder, build_lora_options(c), config.seed, build_placement(config.model))
+        return _loaded(folder, c)
+    options = LoraOptions(c.adapter_rank, 4 if c.adapter == 'qlora' else 0)
+    return new_adapter(folder, options, config.seed, build_placement(c))
 
 # %% ../../nbs/610_training.builders.ipynb #42959169
 _AZURE_VERSION = '2024-12-01-preview' # Of its protocol
@@ -353,7 +355,7 @@ def play_episodes(
     generator = torch.Generator().manual_seed(seed)
     with build_threads(config.model):
         limits = rollout_limits(suite, config)
-        return rollout(episodes, policy, config.rl.temperature, generator, each, limits)
+        return rollout(episodes, policy, 1., generator, each, limits)
 
 # %% ../../nbs/610_training.builders.ipynb #023dec7f
 def derive_seed(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TRIES', 'PAIRS', 'collect_games', 'transcripts', 'learns_from_won', 'demonstrations', 'drawn_rows', 'fine_tune',
-           'evolves', 'on_probation', 'draw_groups', 'trial_trajectory', 'experience_in', 'play_trials', 'evolve_on',
-           'Iteration', 'rl_iterations', 'train_in_suite', 'Change', 'change_of', 'evolve_bank']
+           'draw_groups', 'trial_trajectory', 'experience_in', 'play_trials', 'evolve_on', 'Iteration', 'rl_iterations',
+           'train_in_suite', 'Change', 'change_of', 'evolve_bank']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
@@ -16,10 +16,10 @@ from typing import Any
 from ..agent.episode import Episode, demonstrate
 from ..agent.prompt import PromptContext, step_messages
 from ..agent.contract import demonstrated
-from .builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
+from .builders import (build_episodes, build_retriever, build_rl_policy,
                               build_threads, derive_seed, play_episodes, rollout_limits)
 from .evaluate import evaluate
-from ..core.config import EvolutionConfig, RetrievalConfig, SkillRLConfig
+from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
@@ -119,18 +119,6 @@ def drawn_rows(
     n = min(len(rows), config.sft.num_examples or len(rows))
     return random.Random(config.seed).sample(rows, n)
 
-# %% ../../nbs/615_training.phases.ipynb #c3a554d3
-def _fine_tune_fully(policy, rows, steps, config, step):
-    "All weights; the loss at each of `steps` updates"
-    from skillrl.training.sft import FullOptions, encode_rows, full_sft, tokens_at_once
-    c = config.sft
-    options = FullOptions(steps, c.learning_rate, c.batch_size, config.seed, tokens_at_once(policy))
-    def progress(i:int, loss:float)->None:
-        if step:
-            step(i + 1, steps)
-    with build_threads(config.model):
-        return full_sft(encode_rows(rows, policy), policy, options, progress)
-
 # %% ../../nbs/615_training.phases.ipynb #3aa63537
 def fine_tune(
     rows:list[dict], # `prompt` and `completion`
@@ -138,7 +126,7 @@ def fine_tune(
     step:Callable[[int, int], Any]|None=None, # Called with (updates done, in all)
 )->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError without rows
     "Fine-tune the policy a run starts from"
-    from skillrl.training.sft import fine_tune_adapter
+    from skillrl.training.sft import FullOptions, encode_rows, full_sft, tokens_at_once
     c = config.sft
     if not c.epochs:
         return build_rl_policy(config), []
@@ -146,11 +134,14 @@ def fine_tune(
     if not rows:
         raise ValueError('there are no demonstrations to learn from: '
                          'collect more episodes, until some are won')
+    policy = build_rl_policy(config)
     steps = c.steps or c.epochs*-(-len(rows)//c.batch_size)
-    if config.model.adapter != 'none':
-        return fine_tune_adapter(rows, config, steps)
-    policy = build_local_policy(config)
-    return policy, _fine_tune_fully(policy, rows, steps, config, step)
+    options = FullOptions(steps, c.learning_rate, c.batch_size, config.seed, tokens_at_once(policy))
+    def progress(i:int, loss:float)->None:
+        if step:
+            step(i + 1, steps)
+    with build_threads(config.model):
+        return policy, full_sft(encode_rows(rows, policy), policy, options, progress)
 
 def _require_whole(checkpoint):
     "ValueError if the folder holds an adapter"
@@ -158,15 +149,6 @@ def _require_whole(checkpoint):
     if checkpoint and is_adapter(checkpoint):
         raise ValueError(f'{checkpoint} holds an adapter, and SFT begins with whole weights: merge it first '
                          'with skillrl export --format merged, or leave SFT out, with sft.epochs=0')
-
-# %% ../../nbs/615_training.phases.ipynb #30d0778a
-def evolves(evolution:EvolutionConfig, retrieval:RetrievalConfig)->bool:
-    "Do banks change while the policy learns?"
-    return evolution.validation_interval > 0 and retrieval.mode != 'trajectories'
-
-def on_probation(evolution:EvolutionConfig, retrieval:RetrievalConfig)->bool:
-    "Is every new skill on probation until trials say that it helps?"
-    return evolves(evolution, retrieval) and evolution.gate == 'probation'
 
 # %% ../../nbs/615_training.phases.ipynb #2a327718
 _SHARE = .1 # Of the groups: those in which a proven skill is on trial again
@@ -181,7 +163,7 @@ def _trial_group(
     max_steps:int|None=None, # Actions allowed; `env.max_steps` if left out
 )->list[Episode]: # Unplayed
     "One group of tries of a game, as a trial of what the bank would show"
-    if bank is None or not on_probation(config.evolution, config.retrieval):
+    if bank is None or not config.on_probation:
         return build_episodes(suite, [game]*size, bank, config, max_steps)
     episodes = build_episodes(suite, [game]*size, None, config, max_steps)
     retriever = build_retriever(on_trial(bank), config)
@@ -310,7 +292,7 @@ def evolve_on(
     number:int=0,      # Of the round, from 0
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite on given games and trajectories"
-    if not on_probation(config.evolution, config.retrieval):
+    if not config.on_probation:
         experience = replace(experience, seen=_validate(bank, suite, policy, config, number))
     of = world(config.env.name)
     new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router)
@@ -351,7 +333,7 @@ def rl_iterations(
         iteration = Iteration(i, log, played)
         if keep:
             keep(iteration)
-        if evolves(config.evolution, config.retrieval) and (i+1) % every == 0:
+        if config.evolves and (i+1) % every == 0:
             start_round(trainer.policy, (i+1)//every - 1)
         yield iteration
 
@@ -477,7 +459,7 @@ def evolve_bank(
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite, with games of its own"
     seen = []
-    if on_probation(config.evolution, config.retrieval):
+    if config.on_probation:
         seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
     experience = experience_in(suite, config, seen, evidence)
     new, record = evolve_on(bank, suite, policy, config, experience, teacher, number)

@@ -25,8 +25,8 @@ from .builders import (
     distill_questions, rollout_limits)
 from .evaluate import evaluate
 from .phases import (
-    collect_games, demonstrations, drawn_rows, evolve_on, evolves, experience_in, fine_tune, Iteration,
-    learns_from_won, on_probation, play_trials, rl_iterations, transcripts, TRIES)
+    collect_games, demonstrations, drawn_rows, evolve_on, experience_in, fine_tune, Iteration,
+    learns_from_won, play_trials, rl_iterations, transcripts, TRIES)
 from .results import describe_changes, evaluated, write_run_report
 
 # %% ../../nbs/11_training.pipeline.ipynb #7cf0e74c
@@ -188,7 +188,7 @@ def distill(p:_Pipeline)->None:
         played = p.played(suite, 'collect')
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
-        if on_probation(p.config.evolution, p.config.retrieval) and p.config.rl.iterations:
+        if p.config.on_probation and p.config.rl.iterations:
             p.save_bank(suite, put_on_probation(bank))
 
 # %% ../../nbs/11_training.pipeline.ipynb #c3373b6a
@@ -274,7 +274,7 @@ def _trainer(p):
         return GRPOTrainer(policy, c.rl, reference, c.agent.conversation=='appended')
     last = p.run.path/folders.get('policy', folders['reference'])
     if c.model.engine_api_base:
-        return trainer(build_engine_policy(c, last), p.policy('before'))
+        return trainer(build_rl_policy(c, last), p.policy('before'))
     start = build_rl_policy(c, p.run.path/folders['reference'])
     if 'policy' not in folders:
         return trainer(start)
@@ -304,7 +304,7 @@ def _announce_rounds(p, rounds):
 def rl(p:_Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
     n, every = p.config.rl.iterations, p.config.evolution.validation_interval
-    if evolves(p.config.evolution, p.config.retrieval):
+    if p.config.evolves:
         _announce_rounds(p, n//every*len(p.train))
     def keep(iteration:Iteration)->None:
         for suite, t in iteration.played:
@@ -325,7 +325,7 @@ def rl(p:_Pipeline)->None:
 # %% ../../nbs/11_training.pipeline.ipynb #e757b09a
 def evolve(p:_Pipeline)->None:
     "Evolution rounds in all test suites, with the weights as they are"
-    rounds = p.config.evolution.test_rounds if evolves(p.config.evolution, p.config.retrieval) else 0
+    rounds = p.config.test_rounds
     every = max(1, p.config.evolution.validation_interval)
     first = p.config.rl.iterations//every # Round with unused games
     tries = 1 if p.config.rl.iterations else TRIES # Without GRPO nobody else has tried anything
@@ -334,7 +334,7 @@ def evolve(p:_Pipeline)->None:
     for number in p.steps('evolve', range(first, first + rounds)):
         policy, measured = p.policy('after'), p.measured()
         seen = {}
-        if on_probation(p.config.evolution, p.config.retrieval):
+        if p.config.on_probation:
             banks = {s.name: p.bank(s) for s in p.test}
             seen = play_trials(policy, p.test, banks, p.config, number, tries, p.played)
         for suite in p.test:
@@ -355,7 +355,7 @@ def conditions(
     left_out = []
     if suites < 3:
         left_out.append('wrong')
-    if not evolves(config.evolution, config.retrieval):
+    if not config.evolves:
         left_out.append('evolved')
     return [c for c in _CONDITIONS if not any(word in c[1] for word in left_out)]
 

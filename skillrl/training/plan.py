@@ -24,7 +24,7 @@ from skillrl.training.builders import (
 from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
     play_seconds, shape_of, told_memory)
-from .phases import demonstrations, evolves, learns_from_won
+from .phases import demonstrations, learns_from_won
 from .pipeline import conditions
 
 # %% ../../nbs/619_training.plan.ipynb #8b8521e1
@@ -77,10 +77,10 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
     "What a run does"
     env, rl = config.env, config.rl
     learn, held_out = suites_of(world(env.name), env)
-    suites, evolving = len(learn) + len(held_out), evolves(config.evolution, config.retrieval)
+    suites = len(learn) + len(held_out)
     asks = bool(config.model.teacher_model_id)
-    during = rl.iterations//config.evolution.validation_interval*len(learn) if evolving else 0
-    after = config.evolution.test_rounds*len(held_out)*evolving
+    during = rl.iterations//config.evolution.validation_interval*len(learn) if config.evolves else 0
+    after = config.test_rounds*len(held_out)
     asked, asked_after = (_evolution_calls(config.evolution, n) for n in (during, after))
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
     tried = after*env.test_tasks*env.collect_steps
@@ -171,10 +171,10 @@ def _judged_when(c):
     _, held_out = suites_of(world(c.env.name), c.env)
     e, where = c.evolution, f'each of {len(held_out)} test suites'
     lines = []
-    if evolves(c.evolution, c.retrieval):
+    if c.evolves:
         lines = [f'After every {e.validation_interval} of {c.rl.iterations} iterations: '
                  'an evolution round in each suite that was played',
-                 f'After RL: {e.test_rounds} evolution rounds in {where}, {c.env.test_tasks} games each']
+                 f'After RL: {c.test_rounds} evolution rounds in {where}, {c.env.test_tasks} games each']
     splits = ' and '.join(held_out[0].tests)
     lines.append(f'At the end: {c.env.test_tasks} games of {splits} in {where}, under')
     lines += [f'  {when} RL, {what}' for when, what in conditions(len(held_out), c)]
@@ -404,7 +404,7 @@ def _look_at_versions()->list[_Finding]:
         wanted = {r.name: r for r in map(Requirement, requires('skillrl-lab') or ()) if not r.marker}
     except PackageNotFoundError: # It was not installed
         wanted = {}
-    names = 'torch', 'transformers', 'trl', 'peft', 'bitsandbytes'
+    names = 'torch', 'transformers', 'peft', 'bitsandbytes'
     packages = [_package(name, wanted.get(name)) for name in names]
     return [_Finding('python', python, old), _Finding('skillrl', __version__), *packages]
 

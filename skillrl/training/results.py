@@ -14,7 +14,6 @@ from ..envs.base import row_name
 from .evaluate import compare, paired_difference, plot_learning, plot_rates, write_report
 from ..core.stats import average
 from ..core.tables import counted
-from .phases import evolves
 from ..core.trajectory import Trajectory, success_rate
 
 # %% ../../nbs/620_training.results.ipynb #d585591f
@@ -107,7 +106,7 @@ def describe_changes(
     sft, *log = metrics
     rl = _difference_by_split(results, 'before, bank', 'after, bank', test)
     said = [_describe_sft(sft), f'After {counted(len(log), "iteration")} of GRPO {rl}']
-    if not evolves(config.evolution, config.retrieval):
+    if not config.evolves:
         return [*said, 'Evolution was switched off, so every bank is as it was distilled']
     if train[0] is not test[0]:
         said.append(f'Evolution of the banks to train with: {describe_evolution(records, train)}')

@@ -354,5 +354,5 @@ def iterate(self:GRPOTrainer,
     **settings:Any,             # For `play`
 )->dict: # What to log
     "Play `groups`, then learn from them"
-    play(groups, self.policy, self.config.temperature, seed, **settings)
+    play(groups, self.policy, seed=seed, **settings)
     return self.learn(groups, seed)
