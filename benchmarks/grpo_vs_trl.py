@@ -81,11 +81,11 @@ def ones(rows):
 
 def trl_batch(rows):
     "`rows` as the trainer of TRL wants them"
-    prompts, replies = [r.row.prompt_ids for r in rows], [r.row.reply_ids for r in rows]
+    prompts, replies = [r.prompt_ids for r in rows], [r.reply_ids for r in rows]
     mask = rectangle(ones(replies))
     return dict(prompt_ids=rectangle(prompts, left=True), prompt_mask=rectangle(ones(prompts), left=True),
                 completion_ids=rectangle(replies), completion_mask=mask, num_items_in_batch=mask.sum(),
-                old_per_token_logps=rectangle([r.row.logprobs for r in rows], dtype=torch.float),
+                old_per_token_logps=rectangle([r.logprobs for r in rows], dtype=torch.float),
                 advantages=torch.tensor([r.advantage for r in rows]))
 
 def trl_trainer(rows, config, folder, clock):
@@ -156,7 +156,7 @@ def our_step(trainer, rows):
 def compare_steps(groups, config, report):
     rows, _ = _scored_rows(groups, config.rl.invalid_action_penalty)
     rows = random.Random(0).sample(rows, len(rows)//SIZE*SIZE)
-    tree = prefix_tree([r.row.prompt_ids + r.row.reply_ids[:-1] for r in rows])
+    tree = prefix_tree([r.prompt_ids + r.reply_ids[:-1] for r in rows])
     report.line(f'{len(rows)} rows, {tree.raw/len(rows):.0f} tokens each on average; raw ÷ unique tokens '
                 f'{tree.raw/len(tree.ids):.2f}')
     with TemporaryDirectory() as folder:

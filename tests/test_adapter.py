@@ -12,7 +12,7 @@ from skillrl.llm.placement import Placement
 from skillrl.llm.tiny import word_tokenizer
 from skillrl.training.phases import fine_tune
 from skillrl.training.pipeline import train
-from skillrl.training.rl import GRPOTrainer, _ScoredRow, TrainablePolicy
+from skillrl.training.rl import GRPOTrainer, TrainablePolicy
 
 WORDS = 'go to take put clean heat egg mug plate fridge sink shelf'.split()
 SIZES = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -38,11 +38,11 @@ def rows_of(policy):
     "What `policy` wrote, good where it begins with a word of the first half"
     generator = torch.Generator().manual_seed(1)
     said = policy.generate(PROMPTS, generator=generator, max_new_tokens=5)
-    return [_ScoredRow(StepRow(r.prompt_ids, r.token_ids, r.logprobs), 1. if r.token_ids[0] < 9 else -1.)
+    return [StepRow(r.prompt_ids, r.token_ids, r.logprobs, advantage=1. if r.token_ids[0] < 9 else -1.)
             for r in said]
 
 def both(row_list, policy):
-    return policy.logps([r.row.prompt_ids for r in row_list], [r.row.reply_ids for r in row_list])[0].detach()
+    return policy.logps([r.prompt_ids for r in row_list], [r.reply_ids for r in row_list])[0].detach()
 
 def scores(model):
     with torch.no_grad():

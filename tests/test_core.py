@@ -10,7 +10,7 @@ from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.skills.evolution import _weak_categories
 from skillrl.core.stats import wilson
 from skillrl.core.store import to_json
-from skillrl.training.grpo import _clipped_objective, _token_logps
+from skillrl.training.grpo import _clipped_objective
 from skillrl.training.phases import draw_groups
 from skillrl.training.rl import TrainablePolicy
 
@@ -26,12 +26,6 @@ def test_the_clip_range_may_be_wider_above_than_below():
     wide = dict(epsilon=.2, epsilon_high=.5)
     assert objective(3., 1., **wide) == pytest.approx(1.5)
     assert objective(.6, -1., **wide) == pytest.approx(-.8)
-
-def test_log_probs_are_those_of_the_temperature_they_were_sampled_at():
-    logits = torch.tensor([[[1., 3., 0.], [2., 2., 5.]]])
-    ids = torch.tensor([[1, 0]])
-    expected = torch.stack([(logits[0, 0]/2).log_softmax(-1)[1], (logits[0, 1]/2).log_softmax(-1)[0]])
-    assert_close(_token_logps(logits, ids, temperature=2.)[0], expected)
 
 # ---- a policy is its own engine ----
 

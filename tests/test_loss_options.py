@@ -5,7 +5,7 @@ import pytest, torch
 from skillrl.agent.episode import StepRow
 from skillrl.core.config import RLConfig
 from skillrl.training.grpo import LossOptions, grpo_loss
-from skillrl.training.rl import GRPOTrainer, _ScoredRow, _scored_rows
+from skillrl.training.rl import GRPOTrainer, _scored_rows
 
 # ---- the loss, token by token ----
 
@@ -166,8 +166,7 @@ def trainer_and_rows(**settings):
     lp, old, ref = (x.float() for x in log_probs(2))
     rows = []
     for i, n in enumerate(LENGTHS):
-        row = StepRow([i], [7]*n, old[i, :n].tolist())
-        rows.append(_ScoredRow(row, ADV[i].item()))
+        rows.append(StepRow([i], [7]*n, old[i, :n].tolist(), advantage=ADV[i].item()))
     trainer = GRPOTrainer(Fixed(lp, MASK.float()), RLConfig(**settings), Fixed(ref, MASK.float()))
     return trainer, rows, (lp, old, ref)
 

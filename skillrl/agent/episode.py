@@ -137,6 +137,7 @@ class StepRow:
     valid:bool = True    # Whether the reply was an admissible action
     allowed:Any = None   # `NextTokens` for each token; None if anything could come
     advantage:float|None = field(default=None, repr=False) # What RL credits it with
+    reference:list[float]|None = field(default=None, repr=False) # Log-probs under the reference, once read
 
     @property
     def length(self)->int: # Tokens

@@ -16,7 +16,7 @@ from typing import Any
 from ..agent.episode import Episode, demonstrate
 from ..agent.prompt import PromptContext, step_messages
 from ..agent.contract import demonstrated
-from .builders import (build_episodes, build_retriever, build_rl_policy,
+from .builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
                               build_threads, derive_seed, play_episodes, rollout_limits)
 from .evaluate import evaluate
 from ..core.config import SkillRLConfig
