@@ -230,15 +230,8 @@ def test_a_run_with_an_adapter_goes_on_to_the_same_bytes(tmp_path, epochs):
     check_weights(tmp_path/'whole', whole)
 
 def check_weights(run, held):
-    "The newest two adapters, the best, and no whole model"
+    "The newest two adapters, and no whole model"
     assert {name.split('/')[1] for name in held if name.startswith('policy/')} == {'0002', '0003'}
     models = {name for name in held if name.endswith('/model.safetensors')}
-    best = held[max(name for name in held if name.startswith('best/') and 'model.safetensors' in name)]
-    won = [json.loads(line)['success'] for line in held['metrics.jsonl'].splitlines() if b'"rl"' in line]
-    played = won.index(max(won)) # 0 is what SFT left, 2 the second version
     assert models == set()
-    where = {0: 'reference/0001', 2: 'policy/0002'}.get(played)
-    if where:
-        names = [n for n in held if n.startswith(where) and n.endswith('model.safetensors')]
-        assert best == held[names[0]]
     assert load_policy(run/'policy'/'0003').frozen_copy().name == 'frozen_1'

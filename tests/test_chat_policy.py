@@ -203,22 +203,22 @@ def test_more_than_a_hundred_paid_calls_are_announced(capsys, tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [0.5, 2]}')
     c = far(**{'model.prices': str(tmp_path/'prices.json'), 'model.max_prompt_tokens': 1000,
                'model.max_new_tokens': 500})
-    line = builders.announce_play('collect', build_policy(c), 720, c)
+    line = builders.announce('collect', build_policy(c), 720, c)
     assert line == ('collect: up to 720 calls of mini, 720,000 tokens read and 360,000 written, '
                     '1.08 USD at most')
     assert capsys.readouterr().err == line + '\n'
 
 def test_without_prices_tokens_are_announced(capsys):
-    assert 'up to 101 calls' in builders.announce_play('eval', build_policy(far()), 101, far())
+    assert 'up to 101 calls' in builders.announce('eval', build_policy(far()), 101, far())
     assert 'not known without model.prices' in capsys.readouterr().err
     c = far(**{'model.teacher_model_id': 'o3', 'model.teacher_api_base': 'https://mug.example/v1'})
-    assert 'up to 300 calls of o3' in builders.announce_teacher('distill', build_teacher(c), 300)
+    assert 'up to 300 calls of o3' in builders.announce('distill', build_teacher(c), 300, c)
 
 def test_what_is_free_or_little_is_not_announced(server, capsys):
-    builders.announce_play('eval', build_policy(config(server)), 10_000, config(server))
-    builders.announce_play('eval', build_policy(far()), 100, far())
-    builders.announce_play('eval', build_policy(SkillRLConfig()), 10_000, SkillRLConfig())
-    builders.announce_teacher('distill', build_teacher(SkillRLConfig()), 10_000)
+    builders.announce('eval', build_policy(config(server)), 10_000, config(server))
+    builders.announce('eval', build_policy(far()), 100, far())
+    builders.announce('eval', build_policy(SkillRLConfig()), 10_000, SkillRLConfig())
+    builders.announce('distill', build_teacher(SkillRLConfig()), 10_000, SkillRLConfig())
     assert capsys.readouterr().err == ''
 
 def test_commands_announce_what_they_may_cost(server, skillrl, tmp_path):

@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_threads',
            'build_engine_policy', 'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client',
-           'build_teacher', 'announce', 'announce_play', 'announce_teacher', 'distill_questions', 'announce_rounds',
-           'build_encoder', 'reads_like_shipped', 'build_retriever', 'build_episodes', 'rollout_limits',
-           'play_episodes', 'derive_seed']
+           'build_teacher', 'announce', 'distill_questions', 'announce_rounds', 'build_encoder', 'reads_like_shipped',
+           'build_retriever', 'build_episodes', 'rollout_limits', 'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
 import os, sys
@@ -194,49 +193,30 @@ def build_teacher(
 _PAID = 100 # Calls that need no announcement
 
 def announce(
-    stage:str,         # What is about to begin
-    chat:Any,          # The `Chat` that is asked; None for none
-    calls:int,         # At most
-    prompt_tokens:int, # Of each, at most
-    reply_tokens:int,  # Of each, at most
-    to:Any=None,       # Where the sentence goes; stderr if left out
+    stage:str, # What is about to begin
+    who:Any,   # A policy or a teacher; nothing is said of one without a `chat`
+    calls:int, # At most
+    config:SkillRLConfig,
 )->str: # The sentence; empty where nothing is to be said
     "Say what a stage may cost before it begins"
     from skillrl.llm.service import is_local
+    chat = getattr(who, 'chat', None)
     if chat is None or calls <= _PAID:
         return ''
     priced = chat.model in chat.ledger.prices
     if is_local(chat.endpoint) and not priced:
         return ''
-    read, written = calls*prompt_tokens, calls*reply_tokens
+    longest = config.model.max_prompt_tokens, config.model.max_new_tokens or 512
+    if hasattr(who, 'prompt_chars'): # A teacher
+        longest = who.prompt_chars//3, TEACHER_TOKENS
+    read, written = (calls*n for n in longest)
     usd = f'{chat.ledger.cost(chat.model, read, written):,.2f} USD' if priced else _UNPRICED
     tokens = f'{read:,} tokens read and {written:,} written'
     said = f'{stage}: up to {calls:,} calls of {chat.model}, {tokens}, {usd} at most'
-    print(said, file=to or sys.stderr, flush=True)
+    print(said, file=sys.stderr, flush=True)
     return said
 
 _UNPRICED = 'a cost that is not known without model.prices'
-
-# %% ../../nbs/610_training.builders.ipynb #17c254cc
-def announce_play(
-    stage:str,  # What is about to begin
-    policy:Any, # Who acts; nothing is said of a policy with weights
-    steps:int,  # All actions allowed in all its episodes
-    config:SkillRLConfig,
-)->str: # The sentence; empty where nothing is to be said
-    "Say what it may cost to play"
-    m = config.model
-    return announce(stage, getattr(policy, 'chat', None), steps, m.max_prompt_tokens, m.max_new_tokens or 512)
-
-def announce_teacher(
-    stage:str,     # What is about to begin
-    teacher:Any,   # Who is asked; nothing is said of an offline teacher
-    questions:int, # At most
-)->str: # The sentence; empty where nothing is to be said
-    "Say what it may cost to ask the teacher"
-    if not hasattr(teacher, 'chat'):
-        return ''
-    return announce(stage, teacher.chat, questions, teacher.prompt_chars//3, TEACHER_TOKENS)
 
 # %% ../../nbs/610_training.builders.ipynb #0aea8c41
 def distill_questions(
@@ -260,8 +240,8 @@ def announce_rounds(
     c = config.evolution
     steps = rounds*2*n*config.env.max_steps
     questions = rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
-    said = announce_play('evolve', policy, steps, config), announce_teacher('evolve', teacher, questions)
-    return '\n'.join(filter(None, said))
+    asked = (policy, steps), (teacher, questions)
+    return '\n'.join(filter(None, [announce('evolve', who, calls, config) for who, calls in asked]))
 
 # %% ../../nbs/610_training.builders.ipynb #d3025c96
 def build_encoder(

@@ -311,6 +311,7 @@ class Iteration:
     number:int          # From 0
     log:dict            # From `GRPOTrainer.iterate`
     played:list[tuple]  # Pairs of suite and trajectory, group by group
+    due:int|None = None # Number of the evolution round that is due now
 
 # %% ../../nbs/615_training.phases.ipynb #a53ed30a
 def rl_iterations(
@@ -318,11 +319,9 @@ def rl_iterations(
     suites:Sequence[Any],      # Where to draw tasks from
     bank_of:Callable[[Any], SkillBank|None], # Suite → its bank of the moment
     config:SkillRLConfig,
-    start_round:Callable[[Any, int], Any],   # Called with policy and number of a round when one is due
     numbers:Iterable[int],     # Of the iterations to do, from 0
-    keep:Callable[[Iteration], Any]|None=None, # Called with each iteration, before a round
 )->Iterator[Iteration]:
-    "GRPO with banks that evolve"
+    "GRPO, and when the banks are to evolve"
     every = config.evolution.validation_interval
     for i in numbers:
         groups, where = draw_groups(suites, {s.name: bank_of(s) for s in suites}, config, i)
@@ -330,12 +329,8 @@ def rl_iterations(
             seed, limits = derive_seed(config.seed, 'rl', i), rollout_limits(where[0], config)
             log = trainer.iterate(groups, seed, limits=limits)
         played = [(s, trial_trajectory(e)) for s, group in zip(where, groups) for e in group if e.done]
-        iteration = Iteration(i, log, played)
-        if keep:
-            keep(iteration)
-        if config.evolves and (i+1) % every == 0:
-            start_round(trainer.policy, (i+1)//every - 1)
-        yield iteration
+        due = config.evolves and (i+1) % every == 0
+        yield Iteration(i, log, played, (i+1)//every - 1 if due else None)
 
 # %% ../../nbs/615_training.phases.ipynb #b4a42693
 def train_in_suite(
@@ -349,21 +344,19 @@ def train_in_suite(
 )->tuple[list[dict], list]: # One dict per iteration; pairs of the bank and the record of each evolution round
     "GRPO in one suite, with a bank that evolves"
     from skillrl.training.rl import GRPOTrainer
-    n, seen = config.rl.iterations, []
-    logs, rounds = [], []
-    def bank_now(suite:Any)->SkillBank|None:
+    logs, rounds, seen = [], [], []
+    def bank_of(suite:Any)->SkillBank|None:
         return rounds[-1][0] if rounds else bank
-    def keep(iteration:Iteration)->None:
-        seen.extend(t for _, t in iteration.played)
-    def start_round(policy:Any, number:int)->None:
-        experience = experience_in(suite, config, list(seen), evidence)
-        seen.clear()
-        rounds.append(evolve_on(bank_now(suite), suite, policy, config, experience, teacher, number))
+    n = config.rl.iterations
     trainer = GRPOTrainer(policy, config.rl, shares=config.agent.conversation=='appended')
-    for iteration in rl_iterations(trainer, [suite], bank_now, config, start_round, range(n), keep):
-        logs.append(iteration.log)
+    for it in rl_iterations(trainer, [suite], bank_of, config, range(n)):
+        logs.append(it.log)
+        seen += [t for _, t in it.played]
+        if it.due is not None:
+            found, seen = experience_in(suite, config, seen, evidence), []
+            rounds.append(evolve_on(bank_of(suite), suite, trainer.policy, config, found, teacher, it.due))
         if step:
-            step(iteration.number + 1, n)
+            step(it.number + 1, n)
     return logs, rounds
 
 # %% ../../nbs/615_training.phases.ipynb #ef30e3bc
@@ -389,40 +382,30 @@ class Change:
         games = f'{self.n} fresh game{"s"*(self.n > 1)} shown something else'
         return f'{games}, won {self.before:.2f} before and {self.after:.2f} after: {kept}'
 
-# %% ../../nbs/615_training.phases.ipynb #5d1f0a77
-def _paired_scores(play, old, new, games):
-    "(Won with `old`, won with `new`) for each of `games` that was played with both"
-    before, after = [{t.game: bool(t.success) for t in play(bank, games)} for bank in (old, new)]
-    pairs = [(before[g.id], after[g.id]) for g in games if g.id in before and g.id in after]
-    if games and not pairs:
+# %% ../../nbs/615_training.phases.ipynb #48f1c221
+def change_of(
+    bank:SkillBank,
+    new:SkillBank, # After the change
+    suite:Any,     # Whose bank it is
+    policy:Any,    # Who plays
+    config:SkillRLConfig,
+    number:int=0,  # Of the round, from 0
+)->Change: # RuntimeError if no game could be played with both
+    "What games that no round learns from say of a change, those of them whose prompts it alters"
+    shown_by = partial(build_retriever, config=config)
+    games = touched(bank, new, _next_games(suite, 'gate', PAIRS, number), shown_by)
+    if not games:
+        return Change()
+    how = dict(seed=derive_seed(config.seed, 'change'), limits=rollout_limits(suite, config))
+    with build_threads(config.model):
+        played = [evaluate(policy, build_episodes(suite, games, b, config), **how) for b in (bank, new)]
+    before, after = ({t.game: bool(t.success) for t in ts} for ts in played)
+    both = before.keys() & after.keys()
+    if not both:
         raise RuntimeError(f'none of the {len(games)} games was played both ways: '
                            'see why episodes failed, then try again')
-    return pairs
-
-# %% ../../nbs/615_training.phases.ipynb #85baeaee
-def _measure_change(
-    old:SkillBank,
-    new:SkillBank,
-    suite:Any,       # Whose bank it is
-    games:Sequence,  # Fresh ones
-    policy:Any,      # Who plays
-    config:SkillRLConfig,
-)->Change: # RuntimeError if no game could be played with both
-    "Play those of `games` whose prompts differ with either bank"
-    altered = touched(old, new, games, partial(build_retriever, config=config))
-    seed, limits = derive_seed(config.seed, 'change'), rollout_limits(suite, config)
-    lengths = []
-    def play(bank:SkillBank, games:list)->list[Trajectory]:
-        episodes = build_episodes(suite, games, bank, config)
-        with build_threads(config.model):
-            played = evaluate(policy, episodes, seed=seed, limits=limits)
-        lengths.extend(map(len, played))
-        return played
-    pairs = _paired_scores(play, old, new, altered)
-    if not pairs:
-        return Change()
-    before, after = (sum(won)/len(pairs) for won in zip(*pairs))
-    return Change(len(pairs), before, after, sum(lengths))
+    rates = [sum(won[game] for game in both)/len(both) for won in (before, after)]
+    return Change(len(both), *rates, sum(len(t) for ts in played for t in ts))
 
 # %% ../../nbs/615_training.phases.ipynb #0562d03c
 def _undone(
@@ -434,18 +417,6 @@ def _undone(
     refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows]
     undecided = dict(kept=[], verdicts=[], version_after=record['version_before'])
     return record | dict(proposals=rows, refused=refused) | undecided
-
-# %% ../../nbs/615_training.phases.ipynb #48f1c221
-def change_of(
-    bank:SkillBank,
-    new:SkillBank, # After the change
-    suite:Any,     # Whose bank it is
-    policy:Any,    # Who plays
-    config:SkillRLConfig,
-    number:int=0,  # Of the round, from 0
-)->Change:
-    "What games that no round learns from say of a change"
-    return _measure_change(bank, new, suite, _next_games(suite, 'gate', PAIRS, number), policy, config)
 
 # %% ../../nbs/615_training.phases.ipynb #30e7989a
 def evolve_bank(

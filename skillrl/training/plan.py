@@ -10,8 +10,9 @@ import math, os, re, shutil, sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from platform import python_version
 from typing import Any, TextIO
 from ..agent.episode import demonstrate, Episode
 from ..core.config import SkillRLConfig
@@ -395,26 +396,15 @@ def require_preflight(
 
 # %% ../../nbs/619_training.plan.ipynb #5cad4b69
 def _look_at_versions()->list[_Finding]:
-    "Python, skillrl, and the packages that learn"
-    from packaging.requirements import Requirement
+    "Python, skillrl, and the packages that learn; whether they fit each other, `pip check` says"
     from skillrl import __version__
-    python = '.'.join(map(str, sys.version_info[:3]))
-    old = 'make an environment with Python 3.11 or newer' if sys.version_info < (3, 11) else ''
-    try:
-        wanted = {r.name: r for r in map(Requirement, requires('skillrl-lab') or ()) if not r.marker}
-    except PackageNotFoundError: # It was not installed
-        wanted = {}
-    names = 'torch', 'transformers', 'peft', 'bitsandbytes'
-    packages = [_package(name, wanted.get(name)) for name in names]
-    return [_Finding('python', python, old), _Finding('skillrl', __version__), *packages]
-
-def _package(name, wanted):
-    try:
-        has = version(name)
-    except PackageNotFoundError:
-        return _Finding(name, 'not installed', f'pip install {name}')
-    fits = not wanted or wanted.specifier.contains(has, prereleases=True)
-    return _Finding(name, has, '' if fits else f"pip install '{wanted}'")
+    found = [_Finding('python', python_version()), _Finding('skillrl', __version__)]
+    for name in ('torch', 'transformers', 'peft', 'bitsandbytes'):
+        try:
+            found.append(_Finding(name, version(name)))
+        except PackageNotFoundError:
+            found.append(_Finding(name, 'not installed', f'pip install {name}'))
+    return found
 
 # %% ../../nbs/619_training.plan.ipynb #5cad4b70
 def _look_at_machine(config):
