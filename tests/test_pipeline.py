@@ -210,7 +210,8 @@ def test_the_committed_runs_are_of_the_present_loop():
         games = config.env.test_suites*config.env.test_tasks
         assert {r['n'] for r in run['test'].values()} == {games}
         tested = [r for r in run['rounds'] if r['half'] == 'test']
-        assert [r['suites'] for r in tested] == [config.env.test_suites]*config.test_rounds
+        rounds = config.evolution.test_rounds(config.rl.iterations)
+        assert [r['suites'] for r in tested] == [config.env.test_suites]*rounds
         assert sum(r['steps'] for r in tested) == run['spent']['evolve']
         decided = sum(r['changed'].get('probation to active', 0) for r in run['rounds'])
         assert decided >= sum(last for _, last in run['banks'].values())

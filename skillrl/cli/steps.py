@@ -292,14 +292,14 @@ def _demonstrated(args, suite, config):
 def _announce_evolution(teacher, config):
     "Say what the evolution rounds of `rl` may cost"
     from skillrl.training.builders import announce_rounds
-    if config.evolves:
+    if config.evolution.evolves:
         c = config.evolution
         rounds = config.rl.iterations//c.validation_interval
         announce_rounds(None, teacher, rounds, config.env.test_tasks, config)
 
 def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
-    from skillrl.training.results import describe_evolution
+    from skillrl.training.evaluate import describe_evolution
     told = ''
     nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
     if log:
@@ -427,7 +427,7 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
     "play each test game once, without a bank and with it"
     from skillrl.training.builders import announce, build_policy
     from skillrl.training.evaluate import compare
-    from skillrl.training.results import describe_gain, describe_shown
+    from skillrl.training.evaluate import describe_gain, describe_shown
     from skillrl.viewers.inspection import fitted
     config, suite = _start(args)
     most = given(args).get('env.test_tasks') # A folder has all its games played unless less is asked for

@@ -99,6 +99,20 @@ class EvolutionConfig:
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
     gate:str = opt('probation', choices=('probation', 'none')) # What decides; under `none` all is kept
 
+    @property
+    def evolves(self)->bool:
+        "Do banks change while the policy learns?"
+        return self.validation_interval > 0
+
+    @property
+    def on_probation(self)->bool:
+        "Is every new skill on probation until trials say that it helps?"
+        return self.evolves and self.gate == 'probation'
+
+    def test_rounds(self, iterations:int)->int: # Six, or as many as RL has iterations where those are fewer
+        "Evolution rounds in each suite to be judged in, before it is"
+        return min(6, iterations or 6) if self.evolves else 0
+
 # %% ../../nbs/01_core.config.ipynb #efeb0cd6
 @dataclass
 class ModelConfig:
@@ -173,6 +187,13 @@ def _settle_server(env):
                          'name that of your server, with --url')
     env.url = _KRILL_SERVERS[env.name]
 
+def _settle(config):
+    "Let sections know what others say"
+    config.env.seed = config.seed
+    if config.retrieval.mode == 'trajectories': # Whole episodes are no skills that could evolve
+        config.evolution.validation_interval = 0
+    _settle_server(config.env)
+
 # %% ../../nbs/01_core.config.ipynb #d81bf879
 @dataclass
 class SkillRLConfig:
@@ -190,27 +211,11 @@ class SkillRLConfig:
     def __post_init__(self):
         self.check()
 
-    @property
-    def evolves(self)->bool:
-        "Do banks change while the policy learns?"
-        return self.evolution.validation_interval > 0 and self.retrieval.mode != 'trajectories'
-
-    @property
-    def on_probation(self)->bool:
-        "Is every new skill on probation until trials say that it helps?"
-        return self.evolves and self.evolution.gate == 'probation'
-
-    @property
-    def test_rounds(self)->int: # Six, or as many as there are iterations of RL where they are fewer
-        "Evolution rounds in each suite to be judged in, before it is"
-        return min(6, self.rl.iterations or 6) if self.evolves else 0
-
     def check(self)->'SkillRLConfig': # Itself; ValueError names a setting that is wrong
         "Settle every value's type and range"
         for path, section, f in self.settings():
             setattr(section, f.name, checked(path, getattr(section, f.name), f))
-        self.env.seed = self.seed
-        _settle_server(self.env)
+        _settle(self)
         _check_together(self)
         return self
 

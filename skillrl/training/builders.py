@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_threads',
            'build_engine_policy', 'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client',
-           'build_teacher', 'announce', 'distill_questions', 'announce_rounds', 'build_encoder', 'reads_like_shipped',
-           'build_retriever', 'build_episodes', 'rollout_limits', 'play_episodes', 'derive_seed']
+           'build_ledger', 'build_teacher', 'bill', 'announce', 'distill_questions', 'announce_rounds', 'build_encoder',
+           'reads_like_shipped', 'build_retriever', 'build_episodes', 'rollout_limits', 'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
 import os, sys
@@ -146,11 +146,15 @@ def _prices(path):
                              'such as {"o3": [2.0, 8.0]}')
     return prices
 
-def _build_ledger(m, spent=(), ledger=None):
-    "The ledger of a `ModelConfig`, or the one given, with the rows of an exchange log paid already"
+def build_ledger(
+    model:ModelConfig,
+    spent:Iterable[dict]=(), # Rows of an exchange log, which are paid already
+    ledger:Any=None,         # The one to go on with, a new one if left out
+)->Any: # ValueError where the file of prices is wrong
+    "The ledger of a run"
     from skillrl.llm.ledger import Ledger
     if ledger is None:
-        ledger = Ledger(_prices(m.prices) if m.prices else None, m.budget_usd or None)
+        ledger = Ledger(_prices(model.prices) if model.prices else None, model.budget_usd or None)
     for row in spent:
         if row['cached']:
             continue
@@ -166,7 +170,7 @@ def _build_chat(m, role, folder, ledger=None, fresh=False):
         require_writable(folder, 'folder')
     log = JsonlLog(Path(folder)/'exchanges.jsonl') if folder else None
     cache = ReplyCache(Path(folder)/'cache', fresh) if folder else None
-    ledger = _build_ledger(m, log.read() if log else (), ledger)
+    ledger = build_ledger(m, log.read() if log else (), ledger)
     model, address, key = (getattr(m, f'{role}_{what}') for what in ('model_id', 'api_base', 'api_key'))
     return build_client(model, address, key, cache=cache, ledger=ledger, log=log)
 
@@ -189,6 +193,20 @@ def build_teacher(
     router = world(config.env.name).router
     return LLMTeacher(chat, rejects=rejects, router=router, max_tokens=TEACHER_TOKENS)
 
+# %% ../../nbs/610_training.builders.ipynb #f93cd64a
+def bill(
+    model:str,                # Its name
+    calls:int,                # At most
+    longest:tuple[int, int],  # Tokens of the longest prompt and reply
+    ledger:Any,               # A `Ledger`, with prices where they are known
+)->str:
+    "What calls of a model may cost"
+    read, written = (calls*n for n in longest)
+    usd = 'a cost that is not known without model.prices'
+    if model in ledger.prices:
+        usd = f'{ledger.cost(model, read, written):,.2f} USD'
+    return f'up to {calls:,} calls of {model}, {read:,} tokens read and {written:,} written, {usd} at most'
+
 # %% ../../nbs/610_training.builders.ipynb #f93cd64b
 _PAID = 100 # Calls that need no announcement
 
@@ -203,20 +221,15 @@ def announce(
     chat = getattr(who, 'chat', None)
     if chat is None or calls <= _PAID:
         return ''
-    priced = chat.model in chat.ledger.prices
-    if is_local(chat.endpoint) and not priced:
+    if is_local(chat.endpoint) and chat.model not in chat.ledger.prices:
         return ''
     longest = config.model.max_prompt_tokens, config.model.max_new_tokens or 512
     if hasattr(who, 'prompt_chars'): # A teacher
         longest = who.prompt_chars//3, TEACHER_TOKENS
-    read, written = (calls*n for n in longest)
-    usd = f'{chat.ledger.cost(chat.model, read, written):,.2f} USD' if priced else _UNPRICED
-    tokens = f'{read:,} tokens read and {written:,} written'
-    said = f'{stage}: up to {calls:,} calls of {chat.model}, {tokens}, {usd} at most'
+    said = f'{stage}: {bill(chat.model, calls, longest, chat.ledger)}'
     print(said, file=sys.stderr, flush=True)
     return said
 
-_UNPRICED = 'a cost that is not known without model.prices'
 
 # %% ../../nbs/610_training.builders.ipynb #0aea8c41
 def distill_questions(

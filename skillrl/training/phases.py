@@ -16,8 +16,9 @@ from typing import Any
 from ..agent.episode import Episode, demonstrate
 from ..agent.prompt import PromptContext, step_messages
 from ..agent.contract import demonstrated
-from .builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
-                              build_threads, derive_seed, play_episodes, rollout_limits)
+from skillrl.training.builders import (
+    build_episodes, build_retriever, build_rl_policy, build_threads, derive_seed, play_episodes,
+    rollout_limits)
 from .evaluate import evaluate
 from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world
@@ -163,7 +164,7 @@ def _trial_group(
     max_steps:int|None=None, # Actions allowed; `env.max_steps` if left out
 )->list[Episode]: # Unplayed
     "One group of tries of a game, as a trial of what the bank would show"
-    if bank is None or not config.on_probation:
+    if bank is None or not config.evolution.on_probation:
         return build_episodes(suite, [game]*size, bank, config, max_steps)
     episodes = build_episodes(suite, [game]*size, None, config, max_steps)
     retriever = build_retriever(on_trial(bank), config)
@@ -292,7 +293,7 @@ def evolve_on(
     number:int=0,      # Of the round, from 0
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite on given games and trajectories"
-    if not config.on_probation:
+    if not config.evolution.on_probation:
         experience = replace(experience, seen=_validate(bank, suite, policy, config, number))
     of = world(config.env.name)
     new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router)
@@ -329,7 +330,7 @@ def rl_iterations(
             seed, limits = derive_seed(config.seed, 'rl', i), rollout_limits(where[0], config)
             log = trainer.iterate(groups, seed, limits=limits)
         played = [(s, trial_trajectory(e)) for s, group in zip(where, groups) for e in group if e.done]
-        due = config.evolves and (i+1) % every == 0
+        due = config.evolution.evolves and (i+1) % every == 0
         yield Iteration(i, log, played, (i+1)//every - 1 if due else None)
 
 # %% ../../nbs/615_training.phases.ipynb #b4a42693
@@ -344,7 +345,8 @@ def train_in_suite(
 )->tuple[list[dict], list]: # One dict per iteration; pairs of the bank and the record of each evolution round
     "GRPO in one suite, with a bank that evolves"
     from skillrl.training.rl import GRPOTrainer
-    logs, rounds, seen = [], [], []
+    logs, rounds = [], []
+    seen = []
     def bank_of(suite:Any)->SkillBank|None:
         return rounds[-1][0] if rounds else bank
     n = config.rl.iterations
@@ -430,7 +432,7 @@ def evolve_bank(
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite, with games of its own"
     seen = []
-    if config.on_probation:
+    if config.evolution.on_probation:
         seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
     experience = experience_in(suite, config, seen, evidence)
     new, record = evolve_on(bank, suite, policy, config, experience, teacher, number)

@@ -19,14 +19,12 @@ from ..skills.bank import SkillBank, version_path
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
 from .builders import (
-    announce, announce_rounds, build_engine_policy, build_episodes,
-    build_placement, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
-    distill_questions, rollout_limits)
-from .evaluate import evaluate
+    announce, announce_rounds, build_engine_policy, build_episodes, build_placement, build_policy,
+    build_rl_policy, build_teacher, build_threads, derive_seed, distill_questions, rollout_limits)
+from .evaluate import describe_changes, evaluate, evaluated, write_run_report
 from .phases import (
-    collect_games, demonstrations, drawn_rows, evolve_on, experience_in, fine_tune,
-    learns_from_won, play_trials, rl_iterations, transcripts, TRIES)
-from .results import describe_changes, evaluated, write_run_report
+    collect_games, demonstrations, drawn_rows, evolve_on, experience_in, fine_tune, learns_from_won,
+    play_trials, rl_iterations, transcripts, TRIES)
 
 # %% ../../nbs/11_training.pipeline.ipynb #7cf0e74c
 _PHASES = 'collect', 'distill', 'sft', 'rl', 'evolve', 'eval'
@@ -186,7 +184,7 @@ def distill(p:_Pipeline)->None:
         played = p.played(suite, 'collect')
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
-        if p.config.on_probation and p.config.rl.iterations:
+        if p.config.evolution.on_probation and p.config.rl.iterations:
             p.save_bank(suite, put_on_probation(bank))
 
 # %% ../../nbs/11_training.pipeline.ipynb #c3373b6a
@@ -299,7 +297,7 @@ def _training_round(p, policy, number):
 def rl(p:_Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
     n = p.config.rl.iterations
-    if p.config.evolves:
+    if p.config.evolution.evolves:
         _announce_rounds(p, n//p.config.evolution.validation_interval*len(p.train))
     trainer = _trainer(p)
     for it in rl_iterations(trainer, p.train, p.bank, p.config, p.steps('rl', range(n))):
@@ -314,7 +312,7 @@ def rl(p:_Pipeline)->None:
 # %% ../../nbs/11_training.pipeline.ipynb #e757b09a
 def evolve(p:_Pipeline)->None:
     "Evolution rounds in all test suites, with the weights as they are"
-    rounds = p.config.test_rounds
+    rounds = p.config.evolution.test_rounds(p.config.rl.iterations)
     every = max(1, p.config.evolution.validation_interval)
     first = p.config.rl.iterations//every # Round with unused games
     tries = 1 if p.config.rl.iterations else TRIES # Without GRPO nobody else has tried anything
@@ -323,7 +321,7 @@ def evolve(p:_Pipeline)->None:
     for number in p.steps('evolve', range(first, first + rounds)):
         policy, measured = p.policy('after'), p.measured()
         seen = {}
-        if p.config.on_probation:
+        if p.config.evolution.on_probation:
             banks = {s.name: p.bank(s) for s in p.test}
             seen = play_trials(policy, p.test, banks, p.config, number, tries, p.played)
         for suite in p.test:
@@ -344,7 +342,7 @@ def conditions(
     left_out = []
     if suites < 3:
         left_out.append('wrong')
-    if not config.evolves:
+    if not config.evolution.evolves:
         left_out.append('evolved')
     return [c for c in _CONDITIONS if not any(word in c[1] for word in left_out)]
 

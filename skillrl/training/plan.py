@@ -13,15 +13,15 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
-from typing import Any, TextIO
+from typing import Any
 from ..agent.episode import demonstrate, Episode
 from ..core.config import SkillRLConfig
 from ..core.store import data_path, read_json
 from ..core.tables import clip, Table
 from ..envs.base import seeded, suites_of, world
-from skillrl.training.builders import (
-    build_client, build_episodes, build_local_policy, reads_like_shipped, SKILL_CHARS, starting_weights,
-    TEACHER_TOKENS)
+from .builders import (
+    bill, build_client, build_episodes, build_ledger, build_local_policy, reads_like_shipped, SKILL_CHARS,
+    starting_weights, TEACHER_TOKENS)
 from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
     play_seconds, shape_of, told_memory)
@@ -80,8 +80,8 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
     learn, held_out = suites_of(world(env.name), env)
     suites = len(learn) + len(held_out)
     asks = bool(config.model.teacher_model_id)
-    during = rl.iterations//config.evolution.validation_interval*len(learn) if config.evolves else 0
-    after = config.test_rounds*len(held_out)
+    during = rl.iterations//config.evolution.validation_interval*len(learn) if config.evolution.evolves else 0
+    after = config.evolution.test_rounds(config.rl.iterations)*len(held_out)
     asked, asked_after = (_evolution_calls(config.evolution, n) for n in (during, after))
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
     tried = after*env.test_tasks*env.collect_steps
@@ -135,14 +135,7 @@ def _teacher_line(plan):
     calls = sum(p.calls for p in plan.phases)
     if not calls:
         return 'Teacher: the offline teacher, which costs nothing'
-    read, written = calls*8_000, calls*TEACHER_TOKENS
-    said = (f'Teacher: up to {calls:,} calls of {m.teacher_model_id}, '
-            f'{read:,} tokens read and {written:,} written')
-    prices = read_json(m.prices) if m.prices else {}
-    if m.teacher_model_id not in prices:
-        return f'{said}; what they cost is not known without model.prices'
-    per_read, per_written = prices[m.teacher_model_id]
-    return f'{said}, {(read*per_read + written*per_written)/1e6:,.2f} USD at most'
+    return f'Teacher: {bill(m.teacher_model_id, calls, (8_000, TEACHER_TOKENS), build_ledger(m))}'
 
 # %% ../../nbs/619_training.plan.ipynb #c8d9ebbf
 _WAYS = {
@@ -172,10 +165,11 @@ def _judged_when(c):
     _, held_out = suites_of(world(c.env.name), c.env)
     e, where = c.evolution, f'each of {len(held_out)} test suites'
     lines = []
-    if c.evolves:
+    if c.evolution.evolves:
         lines = [f'After every {e.validation_interval} of {c.rl.iterations} iterations: '
                  'an evolution round in each suite that was played',
-                 f'After RL: {c.test_rounds} evolution rounds in {where}, {c.env.test_tasks} games each']
+                 f'After RL: {e.test_rounds(c.rl.iterations)} evolution rounds in {where}, '
+                 f'{c.env.test_tasks} games each']
     splits = ' and '.join(held_out[0].tests)
     lines.append(f'At the end: {c.env.test_tasks} games of {splits} in {where}, under')
     lines += [f'  {when} RL, {what}' for when, what in conditions(len(held_out), c)]
@@ -379,7 +373,6 @@ def _preflight(
 def require_preflight(
     config:SkillRLConfig,
     learns:bool=True,    # Will weights be trained? Else a chat policy may play without any
-    to:TextIO|None=None, # Where it is told; stderr if left out
 )->None: # ValueError with all that does not fit
     "Stop a command before it begins where its policy does not fit"
     if config.model.policy_model_id and not learns:
@@ -387,7 +380,7 @@ def require_preflight(
     found = _preflight(config, learns)
     for f in found:
         if not f.remedy and (_is_own(config) or f.what == 'room'):
-            print(f'preflight: {f.seen}', file=to or sys.stderr)
+            print(f'preflight: {f.seen}', file=sys.stderr)
     problems = [f for f in found if f.remedy]
     if problems:
         numbered = ' '.join(f'({i}) {f.seen}: {f.remedy}.' for i, f in enumerate(problems, 1))
