@@ -291,11 +291,10 @@ def _demonstrated(args, suite, config):
 # %% ../../nbs/855_cli.steps.ipynb #6cd8df09
 def _announce_evolution(teacher, config):
     "Say what the evolution rounds of `rl` may cost"
-    from skillrl.training.builders import announce_rounds
-    if config.evolution.evolves:
-        c = config.evolution
-        rounds = config.rl.iterations//c.validation_interval
-        announce_rounds(None, teacher, rounds, config.env.test_tasks, config)
+    from skillrl.training.builders import announce
+    c = config.evolution
+    if c.evolves:
+        announce('evolve', teacher, c.questions(config.rl.iterations//c.validation_interval), config)
 
 def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
@@ -374,7 +373,7 @@ def _round(n, record):
 # %% ../../nbs/855_cli.steps.ipynb #919ef7c2
 def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if the folder holds another bank
     "let a bank grow where the policy fails, with the weights as they are"
-    from skillrl.training.builders import announce_rounds, build_policy, build_teacher
+    from skillrl.training.builders import announce, build_policy, build_teacher
     from skillrl.training.phases import PAIRS, evolve_bank
     config, suite = _start(args)
     folder = Path(args.output)
@@ -383,7 +382,9 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
         teacher = build_teacher(config, folder/'teacher', args.fresh)
         ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
         policy = build_policy(config, ledger, folder/'policy', args.fresh)
-        announce_rounds(policy, teacher, args.rounds, config.env.test_tasks + PAIRS, config)
+        steps = 2*args.rounds*(config.env.test_tasks + PAIRS)*config.env.max_steps
+        announce('evolve', policy, steps, config)
+        announce('evolve', teacher, config.evolution.questions(args.rounds), config)
         def play_round(bank:Any, i:int)->tuple[Any, dict]:
             return evolve_bank(bank, suite, policy, config, teacher, i)
         bank, where = _evolve_rounds(bank, play_round, folder, args.rounds)

@@ -109,9 +109,20 @@ class EvolutionConfig:
         "Is every new skill on probation until trials say that it helps?"
         return self.evolves and self.gate == 'probation'
 
-    def test_rounds(self, iterations:int)->int: # Six, or as many as RL has iterations where those are fewer
-        "Evolution rounds in each suite to be judged in, before it is"
-        return min(6, iterations or 6) if self.evolves else 0
+# %% ../../nbs/01_core.config.ipynb #8332aec4
+@patch
+def questions(self:EvolutionConfig,
+    rounds:int,
+)->int:
+    "Failures that a teacher studies in so many rounds at most"
+    return rounds*max(self.max_analysis_deep, self.max_analysis_shallow)
+
+@patch
+def test_rounds(self:EvolutionConfig,
+    iterations:int, # Of RL
+)->int: # Six, or as many as there are iterations where those are fewer
+    "Evolution rounds in each suite to be judged in, before it is"
+    return min(6, iterations or 6) if self.evolves else 0
 
 # %% ../../nbs/01_core.config.ipynb #efeb0cd6
 @dataclass

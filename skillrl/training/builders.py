@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_threads',
            'build_engine_policy', 'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client',
-           'build_ledger', 'build_teacher', 'bill', 'announce', 'distill_questions', 'announce_rounds', 'build_encoder',
+           'build_ledger', 'build_teacher', 'bill', 'announce', 'distill_questions', 'build_encoder',
            'reads_like_shipped', 'build_retriever', 'build_episodes', 'rollout_limits', 'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
@@ -241,20 +241,6 @@ def distill_questions(
     if not hasattr(teacher, 'chat'):
         return 0
     return sum(len(questions(teacher.cases(b), teacher.per_call)) for b in batches)
-
-def announce_rounds(
-    policy:Any,  # Who plays
-    teacher:Any, # Who proposes
-    rounds:int,  # Of evolution
-    n:int,       # Validation games of each
-    config:SkillRLConfig,
-)->str: # The sentences; empty where nothing is to be said
-    "Say what evolution may cost"
-    c = config.evolution
-    steps = rounds*2*n*config.env.max_steps
-    questions = rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
-    asked = (policy, steps), (teacher, questions)
-    return '\n'.join(filter(None, [announce('evolve', who, calls, config) for who, calls in asked]))
 
 # %% ../../nbs/610_training.builders.ipynb #d3025c96
 def build_encoder(

@@ -294,16 +294,13 @@ def evolve_on(
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite on given games and trajectories"
     if not config.evolution.on_probation:
-        experience = replace(experience, seen=_validate(bank, suite, policy, config, number))
+        games = _next_games(suite, 'val', config.env.test_tasks, number)
+        seed = derive_seed(config.seed, 'evolve', number, suite.name)
+        seen = play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, seed)
+        experience = replace(experience, seen=seen)
     of = world(config.env.name)
     new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router)
     return new, dict(round=number, suite=suite.name, steps=sum(map(len, experience.seen))) | record
-
-def _validate(bank, suite, policy, config, number):
-    "Play the validation games of one round"
-    games = _next_games(suite, 'val', config.env.test_tasks, number)
-    seed = derive_seed(config.seed, 'evolve', number, suite.name)
-    return play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, seed)
 
 # %% ../../nbs/615_training.phases.ipynb #16afebad
 @dataclass

@@ -19,7 +19,7 @@ from ..skills.bank import SkillBank, version_path
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
 from .builders import (
-    announce, announce_rounds, build_engine_policy, build_episodes, build_placement, build_policy,
+    announce, build_engine_policy, build_episodes, build_placement, build_policy,
     build_rl_policy, build_teacher, build_threads, derive_seed, distill_questions, rollout_limits)
 from .evaluate import describe_changes, evaluate, evaluated, write_run_report
 from .phases import (
@@ -283,9 +283,6 @@ def _trainer(p):
     return found
 
 # %% ../../nbs/11_training.pipeline.ipynb #7d7b0f31
-def _announce_rounds(p, rounds):
-    announce_rounds(None, p.teacher, rounds, p.config.env.test_tasks, p.config)
-
 def _training_round(p, policy, number):
     "An evolution round in each suite that was played since the last"
     measured, every = p.measured(), p.config.evolution.validation_interval
@@ -296,9 +293,9 @@ def _training_round(p, policy, number):
 
 def rl(p:_Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
-    n = p.config.rl.iterations
-    if p.config.evolution.evolves:
-        _announce_rounds(p, n//p.config.evolution.validation_interval*len(p.train))
+    n, c = p.config.rl.iterations, p.config.evolution
+    if c.evolves:
+        announce('evolve', p.teacher, c.questions(n//c.validation_interval*len(p.train)), p.config)
     trainer = _trainer(p)
     for it in rl_iterations(trainer, p.train, p.bank, p.config, p.steps('rl', range(n))):
         for suite, t in it.played:
@@ -316,8 +313,7 @@ def evolve(p:_Pipeline)->None:
     every = max(1, p.config.evolution.validation_interval)
     first = p.config.rl.iterations//every # Round with unused games
     tries = 1 if p.config.rl.iterations else TRIES # Without GRPO nobody else has tried anything
-    if rounds:
-        _announce_rounds(p, rounds*len(p.test))
+    announce('evolve', p.teacher, p.config.evolution.questions(rounds*len(p.test)), p.config)
     for number in p.steps('evolve', range(first, first + rounds)):
         policy, measured = p.policy('after'), p.measured()
         seen = {}

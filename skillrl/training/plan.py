@@ -70,9 +70,6 @@ def _sft_rows(config, suites):
     rows = c.steps*c.batch_size or c.epochs*min(there, c.num_examples or there)
     return rows*(c.epochs > 0)
 
-def _evolution_calls(c, rounds):
-    return rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
-
 # %% ../../nbs/619_training.plan.ipynb #6cea9c4c
 def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no such world, or no such games
     "What a run does"
@@ -82,7 +79,7 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
     asks = bool(config.model.teacher_model_id)
     during = rl.iterations//config.evolution.validation_interval*len(learn) if config.evolution.evolves else 0
     after = config.evolution.test_rounds(config.rl.iterations)*len(held_out)
-    asked, asked_after = (_evolution_calls(config.evolution, n) for n in (during, after))
+    asked, asked_after = map(config.evolution.questions, (during, after))
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
     tried = after*env.test_tasks*env.collect_steps
     shown = len(conditions(len(held_out), config))

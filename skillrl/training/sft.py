@@ -118,16 +118,12 @@ def full_sft(
     take_step = policy.step if hasattr(policy, 'step') else _adamw_step(policy, o.lr)
     for step in range(o.steps):
         if not batches:
-            batches = _length_batches(_one_pass(rows), o.batch_size, rng)
+            one_pass = rows() if callable(rows) else rows
+            if not one_pass:
+                raise ValueError('there are no rows: collect some demonstrations first')
+            batches = _length_batches(one_pass, o.batch_size, rng)
         now = o.lr*_lr_at(step, o.steps, min(100, o.steps//10))
         losses.append(_sft_step(policy, batches.pop(), take_step, now, o.micro_batch_tokens))
         if progress:
             progress(step, losses[-1])
     return losses
-
-def _one_pass(rows):
-    if callable(rows):
-        rows = rows()
-    if not rows:
-        raise ValueError('there are no rows: collect some demonstrations first')
-    return rows

@@ -204,14 +204,11 @@ def generate(self:TinkerPolicy,
 _FILE = 'tinker.json'
 
 @patch
-def _like(self:TinkerPolicy, client):
-    return TinkerPolicy(self.service, client, self.tokenizer, self.mean)
-
-@patch
 def frozen_copy(self:TinkerPolicy)->TinkerPolicy:
     "The policy as it is now, as an adapter of its own that nobody moves"
     path = self.client.save_state(f'copy-{uuid4().hex}').result().path
-    return self._like(self.service.create_training_client_from_state(path))
+    client = self.service.create_training_client_from_state(path)
+    return TinkerPolicy(self.service, client, self.tokenizer, self.mean)
 
 @patch
 def save(self:TinkerPolicy,
@@ -275,13 +272,6 @@ def open(cls:TinkerPolicy,
         raise ValueError(f'the engine does not give {path}, which {file} names ({e}): '
                          'ask the server that wrote it') from e
     return cls(service, client, tokenizer, mean)
-
-@patch
-def load(self:TinkerPolicy,
-    folder:str|Path, # One that `save` wrote
-)->TinkerPolicy: # With its optimizer; FileNotFoundError or ValueError if it cannot be had
-    "The policy whose address is in `folder`, from the server of this one"
-    return self.open(self.service, folder, self.mean)
 
 # %% ../../nbs/607_training.tinker.ipynb #ca1a082b
 def _require_sdk():
