@@ -95,16 +95,10 @@ def test_a_rollout_of_replies_that_are_cut_off_stops_and_shows_one(skillrl, tmp_
     assert 'may be in the fridge' in line and KEY not in out + err and len(line) < 600
     assert not (tmp_path/'t.json').exists()
 
-def test_a_rollout_of_replies_without_an_action_stops(tmp_path):
-    refused = pytest.raises(RuntimeError, match='name a model that keeps to the format')
-    with FaultServer(rest=said('I would open the fridge.')) as s, refused as e:
-        play(build_policy(c := config(s)), c, n=8)
-    assert s.count == 8 and 'I would open the fridge.' in str(e.value)
-
 def test_eight_replies_decide_when_one_game_is_played_at_a_time():
     from skillrl.agent.episode import rollout
     from skillrl.agent.prompt import Limits
-    refused = pytest.raises(RuntimeError, match='8 of the first 8 replies')
+    refused = pytest.raises(RuntimeError, match='8 of the first 8 replies .* keeps to the format')
     with FaultServer(rest=said('I would open the fridge.')) as s, refused:
         suite = suites((c := config(s)).env)[0][0]
         episodes = build_episodes(suite, suite.games('collect', 3), None, c, 5)

@@ -107,15 +107,6 @@ def test_an_invalid_action_costs_something_in_a_zero_variance_group(policy):
         trainer.learn([lost()])
     assert chance(policy, 'buy shirt 9') < before - .1
 
-def test_a_zero_variance_group_without_invalid_steps_or_penalty_leaves_no_row(policy):
-    group = tries(4)
-    for e in group:
-        e.start()
-        e.act('buy shirt 1')
-        e.rows = [StepRow([1], [2], [-1.]), StepRow([1], [3], [-1.], False)]
-    rows, seen = _scored_rows([group], penalty=0)
-    assert rows == [] and seen['skipped_groups'] == 1
-
 @pytest.mark.parametrize('rewards,won,score', [([0, 1], True, 1), ([0, 0], True, 1), ([10], True, 1),
                                                ([.3, .4], False, .7), ([-1], False, 0), ([], False, 0)])
 def test_a_score_lies_between_0_and_1(rewards, won, score):

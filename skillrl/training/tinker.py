@@ -173,12 +173,6 @@ def step(self:TinkerPolicy,
     return {name.rpartition('/')[2]: value for name, value in (metrics or {}).items()}
 
 # %% ../../nbs/607_training.tinker.ipynb #e9b62b37
-def _asked_reply(policy, prompt, answer):
-    "The server's answer to `prompt` as a `Reply`"
-    said = answer.sequences[0]
-    text = policy.tokenizer.decode(said.tokens, skip_special_tokens=True)
-    return Reply(text, list(said.tokens), list(said.logprobs), list(prompt))
-
 @patch
 def generate(self:TinkerPolicy,
     prompts:list[list[int]], # One list of ids per reply wanted
@@ -198,7 +192,12 @@ def generate(self:TinkerPolicy,
         params = SamplingParams(max_tokens=max_new_tokens, seed=seed, temperature=temperature,
                                 stop=sorted(self.eos_ids))
         asked.append(self._sampler.sample(ModelInput.from_ints(list(prompt)), 1, params))
-    return [_asked_reply(self, p, future.result()) for p, future in zip(prompts, asked)]
+    replies = []
+    for prompt, future in zip(prompts, asked):
+        said = future.result().sequences[0]
+        text = self.tokenizer.decode(said.tokens, skip_special_tokens=True)
+        replies.append(Reply(text, list(said.tokens), list(said.logprobs), list(prompt)))
+    return replies
 
 # %% ../../nbs/607_training.tinker.ipynb #0e9512b9
 _FILE = 'tinker.json'
