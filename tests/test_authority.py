@@ -14,8 +14,7 @@ from skillrl.training.pipeline import train
 KEYS = 'POLICY', 'TEACHER', 'EMBEDDING', 'ENGINE'
 SMALL = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1,
          'env.max_steps': 2, 'env.test_tasks': 1, 'sft.games': 1, 'sft.steps': 1,
-         'rl.iterations': 1, 'rl.tasks_per_iteration': 1, 'rl.group_size': 2,
-         'evolution.test_rounds': 1}
+         'rl.iterations': 1, 'rl.tasks_per_iteration': 1, 'rl.group_size': 2}
 
 @pytest.fixture(autouse=True)
 def keys(tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ def tree(folder):
 # --- a start that is refused ---
 TINY_TRAIN = dict(
     SMALL, env=SMALL['env'] | dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1),
-    evolution=SMALL['evolution'] | dict(test_rounds=1))  # A whole loop, as short as it gets
+    evolution=SMALL['evolution'])  # A whole loop, as short as it gets
 STARTS = dict(
     games=['train', '--games', 'nowhere'],
     config=['train', '--config', 'none.yaml'],
@@ -389,7 +389,7 @@ def test_inspect_of_an_unfinished_run_says_how_to_go_on(zoo, capsys, monkeypatch
 def test_doctor_finds_this_machine_well(here, capsys):
     assert main(['doctor']) == 0
     out = capsys.readouterr().out
-    for what in 'python torch trl peft threads GPU disk data engine policy prompt memory'.split():
+    for what in 'python torch peft threads GPU disk data engine policy prompt memory'.split():
         assert re.search(rf'^ok +{what}: ', out, re.M), what
     assert 'PROBLEM' not in out
 

@@ -10,7 +10,7 @@ from skillrl.viewers.inspection import fitted
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import _best_score
 from skillrl.core.tables import Table
-from skillrl.training.results import describe_gain
+from skillrl.training.evaluate import describe_gain
 from skillrl.core.trajectory import Trajectory
 
 root = Path(__file__).parent.parent

@@ -134,7 +134,7 @@ _OFFICIAL = {'env.max_steps': 50} # The limit of the official games
 SMOKE = {
     'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 6, 'env.test_tasks': 6,
     'sft.games': 6, 'sft.steps': 5, 'rl.iterations': 2, 'rl.tasks_per_iteration': 3, 'rl.group_size': 4,
-    'evolution.validation_interval': 2, 'evolution.test_rounds': 2,
+    'evolution.validation_interval': 2,
     }
 
 def settings(

@@ -158,14 +158,14 @@ def _written(save:Callable[[Path], Any], output:str|Path)->Path: # Where the res
 # %% ../../nbs/855_cli.steps.ipynb #ca52b8ed
 def collect(args:Namespace)->int: # Exit status; ValueError if there are no games
     "play without skills and keep the trajectories"
-    from skillrl.training.builders import announce_play, build_policy
+    from skillrl.training.builders import announce, build_policy
     from skillrl.core.formats import save_trajectories
     from skillrl.training.phases import collect_games
     from skillrl.core.trajectory import success_rate
     config, suite = _start(args)
     n = config.env.episodes
     policy = build_policy(config, folder=Path(args.output).with_suffix('.policy'), fresh=args.fresh)
-    announce_play('collect', policy, n*config.env.collect_steps, config)
+    announce('collect', policy, n*config.env.collect_steps, config)
     with Progress() as step:
         trajs = collect_games(policy, suite, config, _counting(step, 'episodes', n))
     if not trajs:
@@ -251,7 +251,7 @@ def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
 
 def _demonstrated(args, suite, config):
     "The rows of the demonstrations, and the teacher who wrote the thoughts of won episodes or None"
-    from skillrl.training.builders import announce_teacher, build_teacher
+    from skillrl.training.builders import announce, build_teacher
     from skillrl.training.phases import demonstrations, drawn_rows, learns_from_won
     from skillrl.core.trajectory import select
     bank = load_bank(args.skill_bank)
@@ -259,23 +259,21 @@ def _demonstrated(args, suite, config):
     if args.trajectories or args.teacher or learns_from_won(suite, config):
         played = _played(args.trajectories or TRAJECTORIES, config)
         teacher = build_teacher(config, f'{args.output}.teacher', args.fresh)
-        announce_teacher('sft', teacher, len(select(played, success=True)))
+        announce('sft', teacher, len(select(played, success=True)), config)
     rows = demonstrations(suite, bank, config, played, teacher)
     return drawn_rows(rows, config), teacher
 
 # %% ../../nbs/855_cli.steps.ipynb #6cd8df09
 def _announce_evolution(teacher, config):
     "Say what the evolution rounds of `rl` may cost"
-    from skillrl.training.builders import announce_rounds
-    from skillrl.training.phases import evolves
-    if evolves(config.evolution, config.retrieval):
-        c = config.evolution
-        rounds = config.rl.iterations//c.validation_interval
-        announce_rounds(None, teacher, rounds, config.env.test_tasks, config)
+    from skillrl.training.builders import announce
+    c = config.evolution
+    if c.evolves:
+        announce('evolve', teacher, c.questions(config.rl.iterations//c.validation_interval), config)
 
 def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
-    from skillrl.training.results import describe_evolution
+    from skillrl.training.evaluate import describe_evolution
     told = ''
     nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
     if log:
@@ -391,9 +389,9 @@ def _play_conditions(policy, suite, games, bank_file, config):
 # %% ../../nbs/855_cli.steps.ipynb #2b28f69a
 def evaluate(args:Namespace)->None: # ValueError if there are no test games
     "play each test game once, without a bank and with it"
-    from skillrl.training.builders import announce_play, build_policy
+    from skillrl.training.builders import announce, build_policy
     from skillrl.training.evaluate import compare
-    from skillrl.training.results import describe_gain, describe_shown
+    from skillrl.training.evaluate import describe_gain, describe_shown
     from skillrl.viewers.inspection import fitted
     config, suite = _start(args)
     most = given(args).get('env.test_tasks') # A folder has all its games played unless less is asked for
@@ -402,7 +400,7 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
         raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
     policy = build_policy(config, folder='data/eval.policy', fresh=args.fresh)
     episodes = (2 if args.skill_bank else 1)*sum(map(len, games.values()))
-    announce_play('eval', policy, episodes*config.env.max_steps, config)
+    announce('eval', policy, episodes*config.env.max_steps, config)
     results, lost = _play_conditions(policy, suite, games, args.skill_bank, config)
     print(f'{describe_gain(results)}\n{fitted(compare(results))}')
     if args.skill_bank:
