@@ -380,17 +380,6 @@ class Change:
         games = f'{self.n} fresh game{"s"*(self.n > 1)} shown something else'
         return f'{games}, won {self.before:.2f} before and {self.after:.2f} after: {kept}'
 
-# %% ../../nbs/615_training.phases.ipynb #0562d03c
-def _undone(
-    record:dict, # From `evolve`
-    reason:str,
-)->dict:
-    "`record` of a round of which nothing was kept"
-    rows = [row | dict(kept=False, reason=row['reason'] or reason) for row in record['proposals']]
-    refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows]
-    undecided = dict(kept=[], verdicts=[], version_after=record['version_before'])
-    return record | dict(proposals=rows, refused=refused) | undecided
-
 # %% ../../nbs/615_training.phases.ipynb #48f1c221
 def change_of(
     bank:SkillBank,
@@ -415,6 +404,17 @@ def change_of(
                            'see why episodes failed, then try again')
     rates = [sum(won[game] for game in both)/len(both) for won in (before, after)]
     return Change(len(both), *rates, sum(len(t) for ts in played for t in ts))
+
+# %% ../../nbs/615_training.phases.ipynb #0562d03c
+def _undone(
+    record:dict, # From `evolve`
+    reason:str,
+)->dict:
+    "`record` of a round of which nothing was kept"
+    rows = [row | dict(kept=False, reason=row['reason'] or reason) for row in record['proposals']]
+    refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows]
+    undecided = dict(kept=[], verdicts=[], version_after=record['version_before'])
+    return record | dict(proposals=rows, refused=refused) | undecided
 
 # %% ../../nbs/615_training.phases.ipynb #30e7989a
 def evolve_bank(
