@@ -15,10 +15,9 @@ from fastcore.basics import patch
 from .reply import GrownPrompt
 from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
 from .decoding import MOST_SCORES, chunked_logps
-from .prefixes import cache_word, kv_cache
 from .placement import Placement, evaluating, in_precision
-from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree, read_prompts,
-                                  read_tree, shares_prefixes, stacked_cache)
+from .prefixes import (CachedRow, cache_word, cached_row, has_plain_layers, prefix_tree,
+                                  read_prompts, read_tree, shares_prefixes, stacked_cache)
 from .placement import load_model, load_tokenizer, quietly
 from ..core.store import atomic_folder
 if TYPE_CHECKING:
@@ -183,8 +182,7 @@ def _read_once(policy, prompts, device):
     once = {}
     twin = torch.tensor([once.setdefault(tuple(p), len(once)) for p in prompts])
     ids, mask = _batch(list(once), device, left=True)
-    past = kv_cache() if has_plain_layers(policy.model) else None
-    z, past = policy._scores(ids, mask, past)
+    z, past = policy._scores(ids, mask)
     if len(once) < len(prompts):
         z, mask = z[twin], mask[twin]
         past.batch_select_indices(twin)
