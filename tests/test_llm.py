@@ -294,13 +294,13 @@ def test_split_thought(text, thought, rest):
 
 # ---- replies ----
 def test_status_of_a_reply():
-    chat = ScriptedChat(['yes', '', '   ', '<think>hm', ChatReply('', finish='length', logprobs=[-0.1]),
+    chat = ScriptedChat(['yes', '', '   ', '<think>hm',
      ChatReply(status='refused'), TimeoutError('slow'),
      ChatReply('half', status='infra_error', error='cut')])
-    got = [chat.reply(ask(str(i))) for i in range(8)]
-    assert [r.status for r in got] == 'ok refused refused refused ok refused infra_error infra_error'.split()
+    got = [chat.reply(ask(str(i))) for i in range(7)]
+    assert [r.status for r in got] == 'ok refused refused refused refused infra_error infra_error'.split()
     assert got[3].thought == 'hm' and 'no answer' in got[3].error
-    assert got[6].error == 'TimeoutError: slow' and not got[6].ok
+    assert got[5].error == 'TimeoutError: slow' and not got[5].ok
 
 def test_a_reasoning_field_and_a_block_are_one_thought():
     r = ScriptedChat([ChatReply('<think>b</think>c', thought='a')]).reply(ask('?'))
@@ -331,9 +331,9 @@ def cache(tmp_path):
 def test_cache_knows_the_whole_request(cache, change):
     request = dict(endpoint='', model='mini', messages=ask('why'), params=dict(temperature=0))
     cache.put(request,
-              ChatReply('because', thought='hm', logprobs=[-0.5], prompt_tokens=3, completion_tokens=4))
+              ChatReply('because', thought='hm', prompt_tokens=3, completion_tokens=4))
     assert cache.get(dict(reversed(request.items()))) == ChatReply(
-        'because', thought='hm', logprobs=[-0.5], prompt_tokens=3, completion_tokens=4, cached=True)
+        'because', thought='hm', prompt_tokens=3, completion_tokens=4, cached=True)
     assert cache.get(request | change) is None
 
 @pytest.mark.parametrize('status', ['refused', 'infra_error'])

@@ -204,13 +204,12 @@ def test_waits_grow(client, naps):
 
 # --- what a reply says ---
 def test_a_reply_has_all_its_parts(client):
-    answer = said('<think>Dirty.</think>Rinse it.', usage=(123, 45), logprobs=[-0.5, -1.25],
-                  reasoning_content='A mug.')
+    answer = said('<think>Dirty.</think>Rinse it.', usage=(123, 45), reasoning_content='A mug.')
     with FaultServer(answer) as s:
-        r = client(s).reply(ask(), logprobs=True, top_logprobs=3)
+        r = client(s).reply(ask(), seed=3)
     assert (r.text, r.thought, r.finish, r.status)==('Rinse it.', 'A mug.\nDirty.', 'stop', 'ok')
-    assert (r.prompt_tokens, r.completion_tokens, r.logprobs, r.cached)==(123, 45, [-.5, -1.25], False)
-    assert s.requests[0]['body']==dict(model='mini', messages=ask(), logprobs=True, top_logprobs=3)
+    assert (r.prompt_tokens, r.completion_tokens, r.cached)==(123, 45, False)
+    assert s.requests[0]['body']==dict(model='mini', messages=ask(), seed=3)
 
 @pytest.mark.parametrize(
     'usage',
@@ -262,14 +261,6 @@ def test_an_answer_without_a_reply_and_without_a_count_is_not_billed(client):
         r = client(s).reply(ask())
     assert (r.prompt_tokens, r.completion_tokens, r.estimated)==(100, 5, False)
 
-@pytest.mark.parametrize(
-    'logprobs', [None, [], {}, dict(content=None), dict(content=[None]), dict(content=[dict(logprob='low')])]
-)
-def test_logprobs_that_do_not_come_are_none(logprobs):
-    d = said('mug').body
-    d['choices'][0]['logprobs'] = logprobs
-    assert read_chat(d).logprobs is None
-
 def test_a_cut_off_reply_says_so(client):
     with FaultServer(said('[{"title": "Rin', 'length')) as s:
         r = client(s).reply(ask())
@@ -291,7 +282,7 @@ def test_random_answers_never_raise():
     rng, values = (random.Random(0),
                    [None, [], {}, '', 'mug', 3, -1, 2.5, True, [None], [[]], [{}], {'message': {}}])
     names = ['choices', 'message', 'content', 'finish_reason', 'usage', 'refusal', 'reasoning_content',
-             'logprobs', 'error', 'prompt_tokens']
+             'error', 'prompt_tokens']
     def some(depth):
         if depth==0 or rng.random() < .2:
             return rng.choice(values)
@@ -310,13 +301,13 @@ def test_random_answers_never_raise():
     assert seen=={'ok', 'refused', 'garbled'}
 
 # --- dialects ---
-ONLY_MAX_TOKENS = (
-    "Unsupported parameter: 'max_completion_tokens' is not supported with this model. "
-    "Use 'max_tokens' instead."
+ONLY_THE_NEWER = (
+    "Unsupported parameter: 'max_tokens' is not supported with this model. "
+    "Use 'max_completion_tokens' instead."
 )
-objecting = [ONLY_MAX_TOKENS, 'Unrecognized request argument supplied: max_completion_tokens',
-             'max_completion_tokens: Extra inputs are not permitted',
-             "Unexpected fields in the request: {'max_completion_tokens'}"]
+objecting = [ONLY_THE_NEWER, 'Unrecognized request argument supplied: max_tokens',
+             'max_tokens: Extra inputs are not permitted',
+             "Unexpected fields in the request: {'max_tokens'}"]
 
 def only(name, message, status=400):
     "A server that knows the limit under `name` alone"
@@ -327,22 +318,23 @@ def only(name, message, status=400):
 
 @pytest.mark.parametrize(
     'message, status, given',
-    [*((message, 400, 'max_completion_tokens') for message in objecting),
-     (ONLY_MAX_TOKENS, 422, 'max_completion_tokens'), (ONLY_MAX_TOKENS, 400, 'max_tokens')],
+    [*((message, 400, 'max_tokens') for message in objecting),
+     (ONLY_THE_NEWER, 422, 'max_tokens'), (ONLY_THE_NEWER, 400, 'max_completion_tokens')],
 )
 def test_the_name_of_the_limit_is_learnt_once(client, naps, message, status, given):
-    with FaultServer(rest=only('max_tokens', message, status)) as s:
+    with FaultServer(rest=only('max_completion_tokens', message, status)) as s:
         c = client(s)
         assert [c.reply(ask(str(i)), **{given: 50}).ok for i in range(4)]==[True]*4
-        assert s.count==1 + 4 and all(r['body']['max_tokens']==50 for r in s.requests[1:]) and naps==[]
+        assert s.count==1 + 4 and naps==[]
+        assert all(r['body']['max_completion_tokens']==50 for r in s.requests[1:])
 
-def test_the_newer_name_comes_first(client):
-    with FaultServer(rest=only('max_completion_tokens', 'Use max_completion_tokens')) as s:
-        client(s).reply(ask(), max_tokens=50)
-        assert s.count==1 and s.requests[0]['body']['max_completion_tokens']==50
+def test_an_unknown_server_hears_the_name_that_all_know_first(client):
+    with FaultServer(rest=only('max_tokens', 'Use max_tokens')) as s:
+        assert client(s).reply(ask(), max_completion_tokens=50).ok
+        assert s.count==1 and s.requests[0]['body']['max_tokens']==50
 
 def test_a_batch_learns_the_limit_in_few_requests(client):
-    with FaultServer(rest=only('max_tokens', ONLY_MAX_TOKENS)) as s:
+    with FaultServer(rest=only('max_completion_tokens', ONLY_THE_NEWER)) as s:
         rs = client(s).replies([ask(str(i)) for i in range(40)], max_tokens=50)
         assert all(r.ok for r in rs) and 41 <= s.count <= 45 # Those that left together each hear it once
 
@@ -359,7 +351,7 @@ def test_two_names_refused_is_an_end(client):
         assert (
             not c.reply(ask(), max_tokens=5).ok
             and s.count == 2
-            and c.names == dict(max_tokens='max_completion_tokens')
+            and c.names == dict(max_tokens='max_tokens')
         )
 
 def cool(request):
@@ -380,8 +372,8 @@ def test_a_temperature_is_dropped_once_and_said_so(client):
 def test_both_complaints_in_one_call(client):
     def answer(request):
         return (
-            only('max_tokens', ONLY_MAX_TOKENS)(request)
-            if 'max_completion_tokens' in request['body']
+            only('max_completion_tokens', ONLY_THE_NEWER)(request)
+            if 'max_tokens' in request['body']
             else cool(request)
         )
     with FaultServer(rest=answer) as s, pytest.warns(UserWarning):
@@ -389,58 +381,15 @@ def test_both_complaints_in_one_call(client):
         assert c.reply(ask(), temperature=0, max_tokens=9).ok and s.count==3
         assert c.reply(ask(), temperature=0, max_tokens=9).ok and s.count==4
 
-def llama(*known, usage=True, refused=()):
-    "A server that writes as many tokens as it is told to under a name that it knows, and 400 otherwise"
-    def answer(r):
-        for name in refused:
-            if name in r['body']:
-                return error(400, f'Unsupported parameter: {name}')
-        n = min([r['body'][k] for k in known if k in r['body']], default=400)
-        return said('mug ' * n, usage=(11, n) if usage else None)
-    return answer
-
-def limits(s):
-    return [k for r in s.requests for k in r['body'] if 'tokens' in k]
-
-@pytest.mark.filterwarnings('ignore:.*estimated')
-@pytest.mark.parametrize('usage', [True, False])
-def test_a_limit_without_effect_is_sent_under_its_other_name_from_then_on(client, usage):
-    with FaultServer(rest=llama('max_tokens', usage=usage)) as s:
-        c = client(s)
-        assert [len(c.reply(ask(str(i)), max_tokens=50).text.split()) for i in range(3)]==[400, 50, 50]
-        assert limits(s)==['max_completion_tokens', 'max_tokens', 'max_tokens']
-
-@pytest.mark.parametrize('how', ['ignored', 'refused'])
-def test_a_server_that_keeps_to_no_limit_is_said_so_once(client, how):
-    rest = llama() if how=='ignored' else llama(refused=['max_tokens'])
-    with (
-        FaultServer(rest=rest) as s,
-        pytest.warns(
-            UserWarning,
-            match='keeps to neither max_tokens nor max_completion_tokens: mini wrote 400 tokens where 50',
-        ) as told,
-    ):
-        c = client(s)
-        for i in range(4):
-            assert c.reply(ask(str(i)), max_tokens=50).ok
-        assert len([w for w in told if w.category is UserWarning])==1 and s.count <= 5
-
-def test_a_reply_a_little_longer_than_its_limit_changes_nothing(client):
-    with FaultServer(rest=said('mug ' * 55, usage=(11, 60))) as s:
-        c = client(s)
-        for i in range(3):
-            c.reply(ask(str(i)), max_tokens=50)
-        assert set(limits(s))=={'max_completion_tokens'}
-
-def test_a_local_server_that_writes_without_end_gets_the_other_limit(client):
-    def answer(r):
-        return said() if 'max_tokens' in r['body'] else slow(3)
-    with FaultServer(rest=answer) as s:
-        c = client(s, timeout=.3, retries=0)
-        assert [c.reply(ask(str(i)), max_tokens=50).ok for i in range(3)]==[False, True, True]
+def test_the_newer_name_is_for_openai_and_azure():
+    where = [dict(base_url='https://api.openai.com/v1'), dict(azure_endpoint='https://mug.openai.azure.com'),
+             dict(base_url='https://mug.openai.azure.com/openai/v1'), dict(base_url='https://openai.mug.example'),
+             dict(base_url='http://192.168.0.7:11434/v1')]
+    named = [OpenAIChatClient('mini', api_key=KEY, **kw).names['max_tokens'] for kw in where]
+    assert named==['max_completion_tokens']*3 + ['max_tokens']*2
 
 def test_what_one_call_learnt_another_does_not_unlearn(client):
-    with FaultServer(rest=only('max_tokens', ONLY_MAX_TOKENS)) as s:
+    with FaultServer(rest=only('max_completion_tokens', ONLY_THE_NEWER)) as s:
         c = client(s)
         for kw in (dict(max_tokens=9), {}, dict(seed=1), dict(max_tokens=9)):
             assert c.reply(ask(), **kw).ok
@@ -534,8 +483,8 @@ def test_a_cached_reply_does_not_depend_on_the_form_that_was_sent(client, tmp_pa
 def test_a_form_and_a_limit_may_be_refused_in_one_call(client):
     def answer(r):
         return (
-            only('max_tokens', ONLY_MAX_TOKENS)(r)
-            if 'max_completion_tokens' in r['body']
+            only('max_completion_tokens', ONLY_THE_NEWER)(r)
+            if 'max_tokens' in r['body']
             else formed('plain')(r)
         )
     with FaultServer(rest=answer) as s:

@@ -92,7 +92,7 @@ def answer(self:Chat, sender:Callable[[], ChatReply])->ChatReply:
     thought, text = split_thought(raw)
     thoughts = [t for t in (reasoning, thought) if t]
     r = replace(r, text=text, thought='\n'.join(thoughts), error=error)
-    if text or r.logprobs or not r.ok:
+    if text or not r.ok:
         return r
     return replace(r, status='refused', error=f'the model gave no answer (finish {r.finish!r})')
 
@@ -148,8 +148,7 @@ def record(self:Chat,
         if self.cache is not None:
             self.cache.put(call.request, reply)
     if self.log is not None:
-        fields = {k: v for k, v in vars(reply).items() if k != 'logprobs'}
-        row = without_secrets(call.request | fields, self.secrets)
+        row = without_secrets(call.request | vars(reply), self.secrets)
         with self._lock:
             self.log.append([row])
     return reply

@@ -229,6 +229,5 @@ def get(self:ReplyCache,
         reply = ChatReply(**json.loads(file.read_text(encoding='utf-8')))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-    typed = {k: type(v) for k, v in vars(ChatReply()).items() if k != 'logprobs'}
-    sane = all(isinstance(getattr(reply, k), t) for k, t in typed.items())
+    sane = all(isinstance(getattr(reply, k), type(v)) for k, v in vars(ChatReply()).items())
     return replace(reply, cached=True) if sane and reply.ok else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .chat import Chat
 from .ledger import Ledger, ReplyCache
 from .reply import ChatReply, Outage
-from .service import Failed, Garbled, Service, bill, is_local, read_chat
+from .service import Failed, Garbled, Service, bill, read_chat
 from ..core.store import JsonlLog
 if TYPE_CHECKING:
     import numpy as np
@@ -38,8 +38,9 @@ class OpenAIChatClient(Chat):
         self.service = Service(**kwargs)
         self.endpoint, self.secrets = self.service.url, self.service.secrets
         self.defaults = {} if default_temperature is None else dict(temperature=default_temperature)
-        self.names = dict(max_tokens='max_completion_tokens') # Our names of parameters → the service's
-        self.idle = set()   # Limits that had no effect
+        newest = self.service.version or re.search(r'//[^/]*\.(openai|azure)\.com', self.endpoint)
+        limit = 'max_completion_tokens' if newest else 'max_tokens'
+        self.names = dict(max_tokens=limit) # Our names of parameters → the service's
         self.warned = set() # What was warned of
 
     def __getstate__(self):
@@ -71,19 +72,7 @@ def _named(schema):
     if schema.get('type') == 'array':
         inside = dict(items=schema)
         schema = dict(type='object', properties=inside, required=['items'], additionalProperties=False)
-    return dict(name='reply', schema=schema, strict=_is_strict(schema))
-
-def _is_strict(schema):
-    "Does each object in `schema` require all it has and admit nothing else, as OpenAI's strict mode wants?"
-    if isinstance(schema, list):
-        return all(_is_strict(s) for s in schema)
-    if not isinstance(schema, dict):
-        return True
-    if schema.get('type') == 'object':
-        every = set(schema.get('properties', ())) == set(schema.get('required', ()))
-        if not every or schema.get('additionalProperties') is not False:
-            return False
-    return all(_is_strict(s) for s in schema.values())
+    return dict(name='reply', schema=schema, strict=True)
 
 # %% ../../nbs/335_llm.openai_client.ipynb #0be013c7
 def _unwrapped(
@@ -132,13 +121,9 @@ def _reworded(
         return None
     limit = names['max_tokens']
     if limit in sent and re.search('max_(completion_)?tokens', said):
-        return names | dict(max_tokens=_other(limit))
+        return names | dict(max_tokens=next(iter(_LIMITS - {limit})))
     if 'temperature' in sent and 'temperature' in said:
         return names | dict(temperature=None)
-
-def _other(limit):
-    "The other name of the limit"
-    return next(iter(_LIMITS - {limit}))
 
 # %% ../../nbs/335_llm.openai_client.ipynb #f858b862
 @patch
@@ -176,34 +161,7 @@ def _learn(self:OpenAIChatClient, names):
     "Remember what differs in `names`"
     if 'temperature' in names:
         self._warn('temperature', f'{self.model} takes no temperature, so none is sent to it from now on')
-    if 'max_tokens' in names:
-        self.idle.add(_other(names['max_tokens']))
     self.names = self.names | names
-
-# %% ../../nbs/335_llm.openai_client.ipynb #8eb50500
-@patch
-def _watch(self:OpenAIChatClient, sent, r):
-    "See whether the limit in `sent` held for the reply `r`"
-    name = next(iter(_LIMITS & sent.keys()), None)
-    limit = sent.get(name)
-    words = f'{r.thought} {r.text}'.split()
-    wrote = max(r.completion_tokens, len(words))  # No tokenizer makes fewer tokens than words
-    if not isinstance(limit, int) or wrote <= 1.1 * limit + 16:
-        return
-    self.idle.add(name)
-    if not self.idle >= _LIMITS:
-        self.names = self.names | dict(max_tokens=_other(name))
-        return
-    self._warn('limit', f'{self.endpoint} keeps to neither max_tokens nor max_completion_tokens: '
-                        f'{self.model} wrote {wrote} tokens where {limit} were allowed, '
-                        'so set a limit at the server')
-
-@patch
-def _suspect(self:OpenAIChatClient, sent):
-    "Try the other limit on a server of this machine that did not answer in time"
-    name = next(iter(_LIMITS & sent.keys()), None)
-    if name and is_local(self.endpoint) and _other(name) not in self.idle:
-        self.names = self.names | dict(max_tokens=_other(name))
 
 # %% ../../nbs/335_llm.openai_client.ipynb #80e34a85
 @patch
@@ -220,12 +178,9 @@ def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply
             names = _reworded(names, sent, e.said) if e.status in (400, 422) else None
             if names and names not in tried:
                 continue
-            if e.late:
-                self._suspect(sent)
             r = ChatReply(status='refused' if e.refused else 'infra_error', finish='', error=str(e))
         else:
             self._learn(dict(names.items() - first.items()))
-            self._watch(sent, r)
             if 'response_format' in sent:
                 r.text = _unwrapped(r.text, params['response_format'])
         return self._billed(r, paid)

@@ -27,7 +27,6 @@ class ChatReply:
     cached:bool = False        # Known from before, so nothing was paid
     estimated:bool = False     # The tokens are at most so many: the service did not count them
     error:str = ''             # What went wrong, when something did
-    logprobs:list = None       # Log-probability of each token written, when asked for
 
     @property
     def ok(self)->bool:

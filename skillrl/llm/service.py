@@ -158,12 +158,6 @@ def _thought(message):
     thoughts = map(message.get, ('reasoning_content', 'reasoning'))
     return next((t for t in thoughts if isinstance(t, str) and t), '')
 
-def _logprobs(choice):
-    try:
-        return [float(t['logprob']) for t in choice['logprobs']['content']]
-    except (KeyError, TypeError, ValueError):
-        return None
-
 # %% ../../nbs/330_llm.service.ipynb #d03a946d
 def read_chat(
     d:object, # Parsed JSON
@@ -172,7 +166,7 @@ def read_chat(
     choice, message = _choice(d)
     finish = str(choice.get('finish_reason') or '')
     text, thought = _text(message.get('content')), _thought(message)
-    r = ChatReply(text or '', thought=thought, finish=finish, logprobs=_logprobs(choice))
+    r = ChatReply(text or '', thought=thought, finish=finish)
     r.prompt_tokens, r.completion_tokens = _count(d, 'prompt_tokens'), _count(d, 'completion_tokens')
     refusal = message.get('refusal')
     if refusal or finish == 'content_filter':
@@ -325,12 +319,10 @@ class Failed(Exception):
         status:int=0,         # Of HTTP
         said:str='',          # What the server said
         headers:Mapping=None, # Of its answer
-        late:bool=False,      # Was the time up?
     ):
         super().__init__(why)
         self.status, self.said = status, said
         self.headers = headers or {}
-        self.late = late
 
     @property
     def passing(self)->bool:
@@ -369,8 +361,7 @@ def _failed(self:Service, e):
         return Failed(f'{self.url} sends no reply, for {e}: look into the server', 413)
     at = f'POST {_shown(str(e.request.url), self.secrets)}'
     if isinstance(e, openai.APITimeoutError):
-        why = f'{at} had no answer within {self.timeout:g} s: see what keeps it, or raise timeout'
-        return Failed(why, late=True)
+        return Failed(f'{at} had no answer within {self.timeout:g} s: see what keeps it, or raise timeout')
     if not isinstance(e, openai.APIStatusError):
         cause = _clip(e.__cause__ or e, self.secrets)
         return Failed(f'{at} broke off ({cause}): see whether the server runs, and there')
