@@ -6,7 +6,7 @@
 __all__ = ['Ledger', 'tokens_at_most', 'BudgetExceeded', 'request_key', 'ReplyCache']
 
 # %% ../../nbs/315_llm.ledger.ipynb #523f33a3
-import copyreg, hashlib, json
+import hashlib, json
 from dataclasses import replace
 from pathlib import Path
 from threading import Condition, Lock, get_ident
@@ -18,6 +18,7 @@ from ..core.tables import Table
 # %% ../../nbs/315_llm.ledger.ipynb #3aea13fd
 class Ledger:
     "Calls and tokens by model, their price, and a budget they keep to"
+    _lock = Condition() # One for all, so that a ledger can be pickled
     def __init__(self,
         prices:dict=None,       # Model → (USD per 1M prompt tokens, USD per 1M completion tokens)
         budget_usd:float=None,  # At most this many dollars
@@ -29,18 +30,9 @@ class Ledger:
         self.longest = {}      # Model → tokens of its longest reply
         self.held = {}         # What is kept back for calls under way, see `hold`
         self.estimated = set() # Models some of whose tokens we counted ourselves
-        self._lock = Condition()
 
-def _sent_again(state):
-    "A `Ledger` in another process"
-    ledger = Ledger()
-    vars(ledger).update(state)
-    return ledger
-
-def _sent(ledger):
-    return _sent_again, ({k: v for k, v in vars(ledger).items() if k not in ('held', '_lock')},)
-
-copyreg.pickle(Ledger, _sent)
+    def __getstate__(self):
+        return vars(self) | dict(held={})
 
 # %% ../../nbs/315_llm.ledger.ipynb #cccdb503
 @patch

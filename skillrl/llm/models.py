@@ -7,8 +7,7 @@ __all__ = ['MODELS', 'find_model', 'fetch_model']
 
 # %% ../../nbs/346_llm.models.ipynb #7af66208
 import hashlib, io, os, subprocess, sys
-from collections.abc import Mapping
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,37 +29,28 @@ MODELS = {'smollm2': _WheelModel(
     'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53')}
 
 # %% ../../nbs/346_llm.models.ipynb #7e72a5c4
-def _models_folder(
-    environ:Mapping[str, str]|None=None, # Variable → value; the process's own if left out
-)->Path:
+def _models_folder()->Path:
     "Where fetched models are kept"
-    environ = os.environ if environ is None else environ
-    caches = environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
+    caches = os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
     return Path(caches)/'skillrl'/'models'
 
 # %% ../../nbs/346_llm.models.ipynb #bbad4e78
-def _in_hub_cache(name, environ):
+def _in_hub_cache(name):
     "The folder of `name` that `hf download` left on this machine, or None"
-    caches = environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
-    home = environ.get('HF_HOME') or Path(caches)/'huggingface'
-    model = Path(environ.get('HF_HUB_CACHE') or Path(home)/'hub')/f'models--{name.replace("/", "--")}'
-    main = model/'refs'/'main'
-    if not main.is_file():
-        return None
-    folder = model/'snapshots'/main.read_text(encoding='utf-8').strip()
-    return str(folder) if (folder/'config.json').is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+    with suppress(ValueError): # Most paths are no names of the hub
+        config = try_to_load_from_cache(name, 'config.json')
+        return str(Path(config).parent) if isinstance(config, str) else None
 
 def find_model(
     name:str, # What `--policy`, `model.checkpoint` or `retrieval.encoder` says
-    environ:Mapping[str, str]|None=None, # Variable → value; the process's own if left out
 )->str: # FileNotFoundError for a model of `MODELS` that was not fetched
     "The folder of a model that was fetched, or downloaded from a hub; every other name is left as it is"
-    environ = os.environ if environ is None else environ
     if Path(name).is_dir():
         return name
     if name not in MODELS:
-        return _in_hub_cache(name, environ) or name
-    folder = _models_folder(environ)/name
+        return _in_hub_cache(name) or name
+    folder = _models_folder()/name
     if not (folder/'config.json').is_file():
         raise FileNotFoundError(f'{name} is not on this machine yet: run skillrl fetch {name}')
     return str(folder)
