@@ -6,7 +6,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
 from skillrl.envs.base import world
-from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.llm.local import tiny_model, word_tokenizer
 from skillrl.skills.evolution import _weak_categories
 from skillrl.core.stats import wilson
 from skillrl.core.store import to_json

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest, torch
 import transformers as tf
-from skillrl.llm.local import Policy
-from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 
 WORDS = '<think> </think> <action> </action> task : put clean egg in cabinet go to move'.split() + [
     f'{o} {i}' for o in ('egg', 'cabinet') for i in (1, 2)

@@ -4,10 +4,9 @@ import pytest, torch
 import transformers as hf
 from skillrl.llm.reply import GrownPrompt
 from skillrl.llm.decoding import chunked_logps
-from skillrl.llm.local import Policy
+from skillrl.llm.local import Policy, word_tokenizer
 from skillrl.llm.placement import checkpoint_gradients
 from skillrl.llm.prefixes import _TREE_FAMILIES, prefix_tree, share_prefixes, shares_prefixes
-from skillrl.llm.tiny import word_tokenizer
 
 SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, head_dim=8, max_position_embeddings=256, pad_token_id=None)

@@ -2,9 +2,8 @@
 import pytest
 import torch
 from skillrl.llm.adapter import LoraOptions, load_policy, merge_adapter
-from skillrl.llm.local import Policy
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.llm.placement import Placement, told_checkpointing
-from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.training.sft import (_AdapterOptions, FullOptions, _adapter_sft, encode_rows, full_sft,
                                   _sft_tokens)
 
