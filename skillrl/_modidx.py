@@ -2194,7 +2194,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'skillrl.llm.local.Policy.n_parameters': ('llm.local.html#policy.n_parameters', 'skillrl/llm/local.py'),
                                    'skillrl.llm.local.Policy.save': ('llm.local.html#policy.save', 'skillrl/llm/local.py'),
                                    'skillrl.llm.local.Reply': ('llm.local.html#reply', 'skillrl/llm/local.py'),
-                                   'skillrl.llm.local._Written': ('llm.local.html#_written', 'skillrl/llm/local.py'),
                                    'skillrl.llm.local._batch': ('llm.local.html#_batch', 'skillrl/llm/local.py'),
                                    'skillrl.llm.local._batches': ('llm.local.html#_batches', 'skillrl/llm/local.py'),
                                    'skillrl.llm.local._bracketed': ('llm.local.html#_bracketed', 'skillrl/llm/local.py'),

