@@ -2157,7 +2157,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'skillrl.llm.ledger.Ledger.__repr__': ('llm.ledger.html#ledger.__repr__', 'skillrl/llm/ledger.py'),
                                     'skillrl.llm.ledger.Ledger._repr_markdown_': ( 'llm.ledger.html#ledger._repr_markdown_',
                                                                                    'skillrl/llm/ledger.py'),
-                                    'skillrl.llm.ledger.Ledger._row': ('llm.ledger.html#ledger._row', 'skillrl/llm/ledger.py'),
                                     'skillrl.llm.ledger.Ledger.add': ('llm.ledger.html#ledger.add', 'skillrl/llm/ledger.py'),
                                     'skillrl.llm.ledger.Ledger.check': ('llm.ledger.html#ledger.check', 'skillrl/llm/ledger.py'),
                                     'skillrl.llm.ledger.Ledger.cost': ('llm.ledger.html#ledger.cost', 'skillrl/llm/ledger.py'),

@@ -383,8 +383,8 @@ def test_both_complaints_in_one_call(client):
 
 def test_the_newer_name_is_for_openai_and_azure():
     where = [dict(base_url='https://api.openai.com/v1'), dict(azure_endpoint='https://mug.openai.azure.com'),
-             dict(base_url='https://mug.openai.azure.com/openai/v1'), dict(base_url='https://openai.mug.example'),
-             dict(base_url='http://192.168.0.7:11434/v1')]
+             dict(base_url='https://mug.openai.azure.com/openai/v1'),
+             dict(base_url='https://openai.mug.example'), dict(base_url='http://192.168.0.7:11434/v1')]
     named = [OpenAIChatClient('mini', api_key=KEY, **kw).names['max_tokens'] for kw in where]
     assert named==['max_completion_tokens']*3 + ['max_tokens']*2
 

@@ -303,7 +303,7 @@ def replies(self:Chat,
     tries:Iterable[str]=None,    # A name for each; under another name the cache takes a question for another
     **params:object, # For the service, the same for all
 )->list[ChatReply]: # In the order of `batch`; `Outage` if nothing is answered, errors of the ledger
-    "What the model answers to each of `batch`; an error that ends it early has the replies so far as `replies`"
+    "What the model answers to each of `batch`; an error that ends it early has what came before as `replies`"
     run = _Batch(self, self.defaults | params)
     try:
         for messages, name in zip(batch, tries or repeat(None)):

@@ -83,17 +83,14 @@ _ESTIMATED = '(estimated: the server reports no usage)'
 @patch
 def table(self:Ledger)->Table:
     "One row a model"
-    rows = [self._row(model, *counts) for model, counts in self.counts.items()]
+    rows = []
+    for model, (calls, read, written) in self.counts.items():
+        name, most = model, ''
+        if model in self.estimated:
+            name, most = f'{model} {_ESTIMATED}', 'at most '
+        usd = f'{most}{self.cost(model, read, written):.4f}' if model in self.prices else '?'
+        rows.append([name, calls, f'{most}{read:,}', f'{most}{written:,}', usd])
     return Table(['model', 'calls', 'tokens read', 'tokens written', 'USD'], rows)
-
-@patch
-def _row(self:Ledger, model, calls, read, written):
-    usd = f'{self.cost(model, read, written):.4f}' if model in self.prices else '?'
-    if model not in self.estimated:
-        return [model, calls, f'{read:,}', f'{written:,}', usd]
-    if usd != '?':
-        usd = f'at most {usd}'
-    return [f'{model} {_ESTIMATED}', calls, f'at most {read:,}', f'at most {written:,}', usd]
 
 @patch
 def _repr_markdown_(self:Ledger):

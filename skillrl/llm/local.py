@@ -220,7 +220,7 @@ class Reply:
     logprobs:list[float] # Of each token, at temperature 1
     prompt_ids:list[int] # What it had read
     allowed:list[NextTokens]|None = None # What the tokens were chosen from; None if from all
-    read:CachedRow|None = field(default=None, repr=False, compare=False) # All but the last token, to go on from
+    read:CachedRow|None = field(default=None, repr=False, compare=False) # Keys and values, to go on from
 
 @patch
 def _scores(self:Policy, ids, mask, past=None):
