@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from skillrl.core.config import SkillRLConfig
-from skillrl.training.evaluate import paired_counts
+from skillrl.training.evaluate import _paired_counts
 from skillrl.core.stats import paired_interval, wilson
 from skillrl.core.store import JsonlLog, write_json
 from skillrl.training.pipeline import train
@@ -20,7 +20,7 @@ from skillrl.core.trajectory import Trajectory
 ARMS = {'full': {},
         'no hierarchy': {'retrieval.top_k_general': 0},
         'raw trajectories': {'retrieval.mode': 'trajectories'},
-        'no SFT': {'sft.method': 'none'},
+        'no SFT': {'sft.epochs': 0},
         'no evolution': {'evolution.validation_interval': 0},
         'no gate': {'evolution.gate': 'none'},
         'no RL': {'rl.iterations': 0}}
@@ -45,7 +45,7 @@ def steps_spent(path):
 def counts(whole, part, split):
     "What `part` won of its games of `split`, and those that only `part` won or only `whole`"
     a, b = ([t for t in played if t.metadata.get('split', 'test') == split] for played in (whole, part))
-    gained, lost = paired_counts(a, b)
+    gained, lost = _paired_counts(a, b)
     return dict(won=sum(t.success for t in b), n=len(b), gained=gained, lost=lost)
 
 def row(arm, seed, path, first):

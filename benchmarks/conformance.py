@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from skillrl.envs.alfworld.engine import AlfworldEnv
-from skillrl.envs.alfworld.files import game_from_pddl
+from skillrl.envs.alfworld.files import _game_from_pddl
 
 def rows_of(path):
     "Recorded games of a file"
@@ -62,7 +62,7 @@ def alfworld(paths, shown=10):
         for recorded in rows_of(path):
             games += 1
             rows = recorded['transcript']
-            answers = play(game_from_pddl(recorded, recorded['id']), rows)
+            answers = play(_game_from_pddl(recorded, recorded['id']), rows)
             for i, (real, ours) in enumerate(zip(rows, answers)):
                 steps += 1
                 wrong = [k for k in ours if k in real and real[k] != ours[k]]

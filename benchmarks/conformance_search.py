@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from skillrl.envs.search.results import exact_match, last_answer, substring_match
+from skillrl.envs.search.engine import _exact_match, _last_answer, _substring_match
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine
-from skillrl.envs.search.results import result_of_reply, retrieve_request
-from skillrl.envs.search.results import is_valid, projected
+from skillrl.envs.search.engine import _result_of_reply, retrieve_request
+from skillrl.envs.search.engine import is_valid, projected
 
 def projection(case):
     "What a reply asks for"
@@ -20,12 +20,12 @@ def projection(case):
 
 def em(case):
     "An answer and its targets"
-    measures = dict(em=exact_match, subem=substring_match)
+    measures = dict(em=_exact_match, subem=_substring_match)
     return {name: int(measure(case['prediction'], case['target'])) for name, measure in measures.items()}
 
 def compute_score(case):
     "The last answer in a text"
-    answer = last_answer(case['solution'])
+    answer = _last_answer(case['solution'])
     if answer is None:
         return dict(em=0, subem=0)
     return em(dict(prediction=answer, target=case['target']))
@@ -59,7 +59,7 @@ class Stub:
 class RecordedEngine(SearchEngine):
     "The engine, whose searches are answered by a stub of a server"
     def _searched(self, query):
-        observation = f'<information>{result_of_reply(self.retriever.reply(query, self.k))}</information>'
+        observation = f'<information>{_result_of_reply(self.retriever.reply(query, self.k))}</information>'
         self.history += f'\n{observation}\n'
         return observation
 

@@ -13,12 +13,12 @@ reading 100 trajectories at once takes over 2 s."""
 import argparse, sys, time
 import numpy as np
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import suites
+from skillrl.envs.alfworld.world import suites
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import SkillBank, with_id
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
-from skillrl.skills.consolidation import bag_of_words, consolidate
+from skillrl.skills.consolidation import _bag_of_words, consolidate
 from skillrl.skills.embedding import TfidfEncoder
 from skillrl.skills.retrieval import advice
 from skillrl.training.builders import build_policy, build_episodes, play_episodes, derive_seed
@@ -43,7 +43,7 @@ def closest(bank):
     out = []
     for text in (advice, lambda o: o.text):
         said = [text(o) for o in bank.items('active')]
-        for rows in (TfidfEncoder(said).encode(said), bag_of_words(said, said)):
+        for rows in (TfidfEncoder(said).encode(said), _bag_of_words(said, said)):
             out.append(float((rows @ rows.T - np.eye(len(rows))).max()))
     return out
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from skillrl.envs.alfworld.engine import AlfworldEnv
-from skillrl.envs.alfworld.files import Unsolvable, find_games, load_game, oracle
+from skillrl.envs.alfworld.files import _Unsolvable, find_games, load_game, oracle
 
 STEPS_PER_S, RESET_MS = 20_000, 1.
 OTHERS = dict(webshop='webshop_speed', search='search_speed') # World → module that measures it
@@ -23,7 +23,7 @@ def load(folder):
     for path in find_games(folder):
         try:
             games.append(load_game(path))
-        except Unsolvable:
+        except _Unsolvable:
             marked += 1
         except ValueError as e:
             broken.append(str(e))

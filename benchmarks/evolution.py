@@ -2,14 +2,14 @@
 
     python benchmarks/evolution.py [--policy DIR] [--households 6] [--rounds 4]
 
-Each household's first bank is distilled from its pick and heat episodes only. After some evolution rounds,
-with trials that decide, the same unseen test games are played with the first bank and the last. Prints success by
+Each household's first bank is distilled from its pick and heat episodes only. After some evolution rounds
+the same unseen test games are played with the first bank and the last. Prints success by
 category and what each round kept and refused; exits 1 if the four missing categories together did not rise.
 """
 import argparse, sys
 from skillrl.training.builders import build_episodes, build_policy, derive_seed
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import suites
+from skillrl.envs.alfworld.world import suites
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.training.phases import evolve_bank
@@ -40,7 +40,7 @@ def describe(suite, first, last, records):
 def main(policy, households, rounds, seed):
     import torch
     torch.set_num_threads(1)
-    changes = {'seed': seed, 'env.test_suites': households, 'env.episodes': 24, 'evolution.val_tasks': 24}
+    changes = {'seed': seed, 'env.test_suites': households, 'env.episodes': 24, 'env.test_tasks': 24}
     if policy:
         changes['model.checkpoint'] = policy
     config = SkillRLConfig().merged(changes)

@@ -22,9 +22,9 @@ from skillrl.skills.bank import SkillBank, version_path
 from skillrl.skills.skill_md import to_skill_md
 from skillrl.core.store import JsonlLog, data_path, to_json
 from skillrl.core.tables import Table
-from skillrl.viewers.bank_view import checked_round, evolution_table, round_table, version_table
+from skillrl.viewers.bank_view import checked_round, evolution_table, round_table
 from skillrl.viewers.report import finals
-from skillrl.viewers.watch import SECTIONS, RunPage
+from skillrl.viewers.watch import _SECTIONS, _RunPage
 
 SENTENCES = ValueError, OSError, RuntimeError, ArithmeticError, ImportError  # What `main` makes one line of
 
@@ -306,7 +306,6 @@ def readers_of(name, here):
         calls += [
             inspect(here / top),
             export(here / top, 'skillrl', out / 'bank'),
-            lambda: version_table(here / top),
         ]
     if 'evolution' in name:
 
@@ -328,7 +327,7 @@ def readers_of(name, here):
 
 
 def run_viewers(run):
-    parts = [lambda make=make: make(run) for name, (make, _) in SECTIONS.items() if name != 'Curves']
+    parts = [lambda make=make: make(run) for name, (make, _) in _SECTIONS.items() if name != 'Curves']
     return [inspect(run), lambda: page(run), lambda: SkillBank.load(run / 'bank/s'), *parts]
 
 
@@ -342,7 +341,7 @@ def page(run):
         patch('skillrl.viewers.report.figures', lambda draws, data: ''),
         patch('skillrl.viewers.watch.figures', lambda draws, data: ''),
     ):
-        return RunPage(run).html()
+        return _RunPage(run).html()
 
 
 # --- all of it

@@ -8,7 +8,6 @@ CPU-seconds of one thread, the better of two runs; a busy machine slows both sid
 below its target. It takes about a minute of CPU time. `--head` measures the memory of log-probs under 152,064
 words."""
 import argparse, os, random, resource, subprocess, sys, time
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,7 +28,7 @@ from skillrl.llm.prefixes import prefix_tree, share_prefixes
 from skillrl.skills.distillation import distill
 from skillrl.core.store import data_path
 from skillrl.training.phases import collect_games, draw_groups
-from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play, scored_rows
+from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play, _scored_rows
 
 STEP_TARGET = 3.
 WRITE_TARGET = 3.
@@ -149,23 +148,22 @@ def compare_gradients(theirs, ours, rows, report):
 def our_step(trainer, rows):
     for r in rows:
         r.reference = None
-    if trainer.config.share_prefixes:
+    if trainer.shares:
         trainer.read_reference(rows)
     for k in range(0, len(rows), SIZE):
         trainer.update(trainer.cut(rows[k:k+SIZE]))
 
 def compare_steps(groups, config, report):
-    rows, _ = scored_rows(groups, config.rl.invalid_action_penalty)
+    rows, _ = _scored_rows(groups, config.rl.invalid_action_penalty)
     rows = random.Random(0).sample(rows, len(rows)//SIZE*SIZE)
     tree = prefix_tree([r.row.prompt_ids + r.row.reply_ids[:-1] for r in rows])
-    shared = replace(config.rl, share_prefixes=True)
     report.line(f'{len(rows)} rows, {tree.raw/len(rows):.0f} tokens each on average; raw ÷ unique tokens '
                 f'{tree.raw/len(tree.ids):.2f}')
     with TemporaryDirectory() as folder:
         clock = []
         theirs = trl_trainer(rows, config, folder, clock)
-        compare_gradients(theirs, GRPOTrainer(base(True), shared), rows[:SIZE], report)
-        ours = {name: GRPOTrainer(base(True), c) for name, c in (('rows', config.rl), ('tree', shared))}
+        compare_gradients(theirs, GRPOTrainer(base(True), config.rl, shares=True), rows[:SIZE], report)
+        ours = {name: GRPOTrainer(base(True), config.rl, shares=name == 'tree') for name in ('rows', 'tree')}
         spent = {name: [cpu_seconds(lambda: our_step(t, rows)) for _ in range(ROUNDS)]
                  for name, t in ours.items()}
         theirs.train()

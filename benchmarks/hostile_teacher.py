@@ -135,7 +135,8 @@ def one_round(policy, suites, banks, played, config, number, teacher):
                 elsewhere.setdefault(form, []).extend(found)
         experience = experience_in(suite, config, seen[suite.name], played[suite.name])
         experience.elsewhere = elsewhere
-        after[suite.name], _ = evolve_on(banks[suite.name], suite, policy, config, experience, teacher, number)
+        bank = banks[suite.name]
+        after[suite.name], _ = evolve_on(bank, suite, policy, config, experience, teacher, number)
         played[suite.name] += seen[suite.name]
     return after
 

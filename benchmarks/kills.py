@@ -37,7 +37,6 @@ SMOKE = {
     'rl.group_size': 4,
     'evolution.validation_interval': 2,
     'evolution.test_rounds': 2,
-    'evolution.val_tasks': 12,
 }
 TINY = SMOKE | {
     'env.train_suites': 1,
@@ -48,7 +47,6 @@ TINY = SMOKE | {
     'sft.steps': 2,
     'rl.tasks_per_iteration': 2,
     'rl.group_size': 2,
-    'evolution.val_tasks': 2,
 }
 DEFAULT_RL = TINY | {'rl.iterations': 3, 'rl.tasks_per_iteration': 12, 'rl.group_size': 8}
 

@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 from skillrl.training.builders import build_episodes, build_policy, build_teacher, derive_seed, rollout_limits
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.envs.suite import row_name
+from skillrl.envs.base import row_name
 from skillrl.training.evaluate import compare, evaluate
 from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import SkillBank, version_path, versions
@@ -37,7 +37,7 @@ from skillrl.skills.distillation import distill
 from skillrl.core.stats import clustered_gain, clustered_rate
 from skillrl.core.store import JsonlLog, atomic_write, read_json
 from skillrl.training.phases import collect_games, demonstrations, draw_groups, fine_tune
-from skillrl.training.pipeline import MAKES, Pipeline, train
+from skillrl.training.pipeline import _MAKES, _Pipeline, train
 from skillrl.core.trajectory import Trajectory
 
 @dataclass
@@ -113,7 +113,7 @@ def rate(played):
 
 SMOKE = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 2, 'sft.games': 4,
          'sft.steps': 4, 'rl.iterations': 2, 'rl.tasks_per_iteration': 2, 'rl.group_size': 2,
-         'evolution.validation_interval': 1, 'evolution.val_tasks': 4, 'evolution.test_rounds': 3}
+         'evolution.validation_interval': 1, 'evolution.test_rounds': 3}
 
 def config_of(name, seed, smoke):
     return SkillRLConfig().merged({'seed': seed, 'env.name': name} | (SMOKE if smoke else {}))
@@ -204,8 +204,8 @@ def arms_of(name):
 
 def play_arm(arm, folder):
     "What an arm found with the trained policy of a run"
-    with RunFolder(folder, None, True, False, MAKES) as run:
-        p = Pipeline(run)
+    with RunFolder(folder, None, True, False, _MAKES) as run:
+        p = _Pipeline(run)
         s = Setting(p.config, p.train, p.test, {}, spent_on(folder)['collect test'])
         return ARMS[arm](s, p.policy('after'), folder)
 
@@ -343,7 +343,7 @@ def single(seed):
 
 def by_heart(config, house):
     "A policy fine-tuned on 96 episodes without their skills, and the environment steps these took"
-    more = {'env.episodes': 96, 'sft.games': 96, 'sft.trust': 1., 'sft.steps': 400,
+    more = {'env.episodes': 96, 'sft.games': 96, 'sft.steps': 400,
             'sft.learning_rate': 1e-3}
     config = config.merged(more)
     played = collect_games(build_policy(config), house, config)

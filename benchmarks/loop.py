@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from skillrl.training.builders import build_retriever
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.suite import row_name
+from skillrl.envs.base import row_name
 from skillrl.skills.bank import SkillBank, version_path
 from skillrl.core.runfolder import RunFolder
 from skillrl.core.store import JsonlLog, atomic_write
-from skillrl.training.pipeline import CONDITIONS, MAKES, Pipeline, train
+from skillrl.training.pipeline import _CONDITIONS, _MAKES, _Pipeline, train
 from skillrl.core.trajectory import Trajectory
 
 def run(seed, folder):
@@ -117,7 +117,7 @@ BEST = 'after, evolved bank'
 
 def tests_of(evaluated, skill, suite, split):
     "The test tasks of `suite` that show `skill` in its last bank: who won them, and the episodes"
-    names = {row_name(', '.join(c), split): ', '.join(c) for c in CONDITIONS}
+    names = {row_name(', '.join(c), split): ', '.join(c) for c in _CONDITIONS}
     tests = {names[row]: {t.game: t for t in trajs}
              for row, trajs in by_condition(evaluated).items() if row in names}
     shown = [t for t in tests[BEST].values()
@@ -167,8 +167,8 @@ def follow(folders):
     "The proposal that turned most test tasks which no other condition won, over all runs"
     best, told = 0, None
     for seed, folder in enumerate(folders):
-        with RunFolder(folder, None, True, False, MAKES) as run:
-            p, evaluated = Pipeline(run), played(folder)['eval']
+        with RunFolder(folder, None, True, False, _MAKES) as run:
+            p, evaluated = _Pipeline(run), played(folder)['eval']
             for found in proposed(p):
                 turned = tests_of(evaluated, found[0], found[-1]['suite'], p.test[0].tests[-1])[1]
                 if len(turned) > best:

@@ -68,10 +68,10 @@ def build(case, held):
 def scored(prompt_tokens, reply_tokens, rng):
     "A row of random tokens to learn from"
     from skillrl.agent.episode import StepRow
-    from skillrl.training.rl import ScoredRow
+    from skillrl.training.rl import _ScoredRow
     def ids(n):
         return [rng.randrange(3, 10_000) for _ in range(n)]
-    return ScoredRow(StepRow(ids(prompt_tokens), ids(reply_tokens), [-9.]*reply_tokens), 1.)
+    return _ScoredRow(StepRow(ids(prompt_tokens), ids(reply_tokens), [-9.]*reply_tokens), 1.)
 
 def rows_of(batch):
     "Rows that fill `batch`"
@@ -149,11 +149,11 @@ def child(case):
     "Planned and measured bytes and seconds of one case"
     import torch
     from skillrl.training.costs import (Batch, Device, Held, learn_seconds, memory_plan, play_seconds,
-                                        shape_from, told_memory)
+                                        _shape_from, told_memory)
     torch.set_num_threads(1)
     held = Held(rank=case.get('rank', 0), checkpointing=case.get('checkpointing', False),
                 computes=case.get('computes', 'float32'))
-    shape, policy = shape_from(case['config']), build(case, held)
+    shape, policy = _shape_from(case['config']), build(case, held)
     learns = 'learns' in case
     batch = Batch(*case['learns' if learns else 'plays'])
     if learns:

@@ -28,7 +28,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import likelihood
 from skillrl.envs.alfworld.notes import kind, read_goal
 from skillrl.envs.alfworld.scene import ROUTER
-from skillrl.envs.alfworld.suites import FolderSuite
+from skillrl.envs.alfworld.world import _FolderSuite
 from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
@@ -36,7 +36,7 @@ from skillrl.llm.local import Policy
 from skillrl.llm.placement import threads
 from skillrl.skills.trials import count_trials, put_on_probation, settle_trials
 from skillrl.core.store import data_path, write_json
-from skillrl.training.phases import collect_games, trial_group, trial_trajectory
+from skillrl.training.phases import collect_games, _trial_group, trial_trajectory
 from skillrl.training.sft import FullOptions, full_sft
 from skillrl.core.trajectory import rate_of_tries, success_rate
 
@@ -45,7 +45,7 @@ MODES = {'free': {}, 'admissible': {'agent.decode': 'admissible'},
          'admissible, no repeat': {'agent.decode': 'once'}}
 STEPS = 8, 12, 20, 50
 BANKS = 'no bank', 'bank', 'shuffled bank', 'bank after trials', 'shuffled bank after trials'
-TRUST = .9 # Share of notes that are believed, as in `sft.trust`
+TRUST = .9 # Share of notes that are believed
 TRIAL_ROUNDS = 4 # Each plays every training game twice
 TEMPERATURE = .8 # Of free play; of 0, .2, ... 1 the best in training games: .99 of 600, .96 at 0
 
@@ -72,7 +72,7 @@ def after_trials(bank, policy, suite, games, config):
     config = config.merged({'env.max_steps': 12})
     bank = put_on_probation(bank)
     for number in range(TRIAL_ROUNDS):
-        groups = [trial_group(suite, g, bank, config, 2, f'{number}.{k}') for k, g in enumerate(games)]
+        groups = [_trial_group(suite, g, bank, config, 2, f'{number}.{k}') for k, g in enumerate(games)]
         episodes = [e for group in groups for e in group]
         play_episodes(policy, episodes, suite, config, number)
         bank = count_trials(bank, map(trial_trajectory, episodes))
@@ -199,7 +199,7 @@ def write(file, worth, runs, households):
     write_json(file, dict(steps_to_the_thing=worth, seeds=rows))
 
 def main(real, seeds, steps, out, save):
-    suite, out = FolderSuite(real), Path(out or mkdtemp())
+    suite, out = _FolderSuite(real), Path(out or mkdtemp())
     config = SkillRLConfig().merged({'env.games': real, 'env.max_steps': 50})
     runs, households = [], []
     worth = worth_of_places(suite, training_games(suite))

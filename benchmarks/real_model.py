@@ -20,7 +20,7 @@ from real_games import training_games
 from skillrl.agent.episode import demonstrate
 from skillrl.training.builders import build_episodes, build_lora_options, rollout_limits
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import FolderSuite
+from skillrl.envs.alfworld.world import _FolderSuite
 from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
 from skillrl.llm.adapter import load_policy, new_adapter
@@ -36,8 +36,8 @@ PLACE = Placement('cpu', 'bfloat16') # The weights themselves have 32 bits
 BATCH = 8
 RATE = 2e-4   # Peak
 UNTRAINED = 10 # Games of the model as it came
-RL = {'rl.adapter': 'lora', 'rl.adapter_rank': 16, 'rl.learning_rate': 1e-4,
-      'rl.tasks_per_iteration': 4, 'rl.group_size': 4, 'rl.minibatch': 64, 'rl.micro_batch_tokens': 4_096,
+RL = {'model.adapter': 'lora', 'model.adapter_rank': 16, 'rl.learning_rate': 1e-4,
+      'rl.tasks_per_iteration': 4, 'rl.group_size': 4, 'rl.minibatch': 64,
       'rl.algorithm': 'dapo', 'evolution.validation_interval': 0}
 
 def demonstrated(policy, suite, config, seed):
@@ -131,10 +131,10 @@ def save(a, folder):
     write_json(a.save, kept | {name: found})
 
 def main(a):
-    suite = FolderSuite(a.real)
+    suite = _FolderSuite(a.real)
     config = SkillRLConfig().merged({'seed': a.seed, 'env.games': a.real, 'env.max_steps': 50,
-                                     'agent.reply': a.reply, 'model.threads': a.threads})
-    folder, base = Path(a.out or mkdtemp())/a.reply, find_model(a.policy)
+                                     'agent.reply': a.reply, 'model.checkpoint': find_model(a.policy)})
+    folder, base = Path(a.out or mkdtemp())/a.reply, config.model.checkpoint
     with threads(a.threads):
         fine_tune(base, folder, suite, config, a.epochs, a.seed)
         if a.iterations:

@@ -21,11 +21,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import skillrl.envs.alfworld.scene as alfworld
-import skillrl.envs.search.results as search
+import skillrl.envs.search.engine as search
 import skillrl.envs.webshop.goals as webshop
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.embedding import Idf, TfidfEncoder, VectorIndex, _frame, stems, terms, _words_and_pairs
-from skillrl.skills.retrieval import Retriever, official_block
+from skillrl.skills.retrieval import Retriever, _official_block
 from skillrl.core.formats import load_memories
 
 ROUTERS = dict(alfworld=alfworld.ROUTER, webshop=webshop.ROUTER, search=search.ROUTER)
@@ -107,7 +107,7 @@ def asked_as(m):
     return ASKED_AS.get(m.data_source) or compares
 
 def described_as(m):
-    return alfworld.described_category(m.description)
+    return alfworld._described_category(m.description)
 
 LABELS = dict(alfworld=described_as, webshop=sold_as, search=asked_as)
 
@@ -222,7 +222,7 @@ def check_bank(report, root, name, memories):
         report.note(f'{mode}, {len(goals)} goals: {ms:.3f} ms each, {again:.4f} ms from the cache; '
                     f'{sum(fit)/len(fit):.3f} of the task-specific skills are of the routed kind')
     official = Retriever(bank, 'official', router=router)
-    lengths = {len(official_block(official.retrieve(g))) for g in goals}
+    lengths = {len(_official_block(official.retrieve(g))) for g in goals}
     published = ' and '.join(map(str, sorted(BLOCKS[w])))
     report.check(BLOCKS[w] <= lengths, f'official block: {min(lengths)} to {max(lengths)} characters, '
                                        f'{published} as published among them')

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.serve.krill import ASK, BODY, SESSION, RemoteEnv, step_answer
+from skillrl.serve.krill import _ASK, _BODY, _SESSION, RemoteEnv, _step_answer
 from skillrl.envs.search.retrieve import RemoteLibrary
 
 CLIENTS, REQUESTS = 32, 10_000
@@ -76,11 +76,11 @@ def walk(suite, id, rng):
     split, number = id.split('-')
     env = suite.env(suite.game(split, int(number)), 50)
     obs, info = env.reset()
-    answer = step_answer(obs, 0., False, False, info)
+    answer = _step_answer(obs, 0., False, False, info)
     requests = [('/reset', json.dumps(dict(task_id=id)).encode(), answer)]
     while not answer['done']:
         action = rng.choice(answer['available_actions'])
-        answer = step_answer(*env.step(action))
+        answer = _step_answer(*env.step(action))
         requests.append(('/step', json.dumps(dict(action=action)).encode(), answer))
     return requests
 
@@ -108,7 +108,7 @@ class Client:
             self.did['opened'] += 1
         route, body, self.expected = self.rest.pop(0)
         head = (f'POST {route} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nContent-Type: application/json\r\n'
-                f'Content-Length: {len(body)}\r\n{SESSION}: {self.session or "new"}\r\n\r\n')
+                f'Content-Length: {len(body)}\r\n{_SESSION}: {self.session or "new"}\r\n\r\n')
         self.socket.sendall(head.encode() + body)
 
     def receive(self):
@@ -120,7 +120,7 @@ class Client:
         headers = dict(line.split(': ', 1) for line in head.decode().split('\r\n')[1:])
         if len(body) < int(headers['Content-Length']):
             return False
-        self.session = headers.get(SESSION, self.session)
+        self.session = headers.get(_SESSION, self.session)
         self.answers.append((body, self.expected))
         self.got = b''
         return True
@@ -224,14 +224,14 @@ def refused(server, report):
     cases = {
         'malformed bodies': [(b'{"task_id": ', 400), (b'[]', 400), (b'\xff', 400), (b'['*50_000, 400),
                              ({'task_id': 7}, 400), ({'task_id': 'nothing'}, 404)],
-        'bodies that are too large': [(b' '*(BODY + 1), 413), (b' '*(8*BODY), 413)]}
+        'bodies that are too large': [(b' '*(_BODY + 1), 413), (b' '*(8*_BODY), 413)]}
     for name, tries in cases.items():
         said = [server.ask('/reset', body) for body, _ in tries]
         right = sum(status == want and len(answer['error']) > 10
                     for (status, answer), (_, want) in zip(said, tries))
         report.line(f'{name}: {right} of {len(tries)} refused with a sentence, such as: '
                     f'{said[0][1]["error"]}', right == len(tries))
-    strangers = [server.ask('/step', {'action': 'look'}, **{SESSION: id}) for id in ('new', 'x'*32, '')]
+    strangers = [server.ask('/step', {'action': 'look'}, **{_SESSION: id}) for id in ('new', 'x'*32, '')]
     report.line(f'unknown sessions: {[status for status, _ in strangers]}, {strangers[0][1]["error"]}',
                 all(status in (400, 409) for status, _ in strangers))
     foreign = [server.ask('/reset', {}, **headers)[0]
@@ -284,7 +284,7 @@ def expired(server):
     "Sessions held, those left once episodes that nobody plays are forgotten (at the next reset), and MB then"
     held = server.sessions()
     time.sleep(IDLE + .2)
-    server.ask('/reset', {}, **{SESSION: 'new'})
+    server.ask('/reset', {}, **{_SESSION: 'new'})
     return held, server.sessions(), server.measure()[0]
 
 def load(clients, server, report):
@@ -337,7 +337,7 @@ def main():
     clients = [Client(n, suite, server.port) for n in range(CLIENTS)]
     slow, threads = load(clients, server, report)
     refused(server, report)
-    spent = slow.wait(ASK + 10)
+    spent = slow.wait(_ASK + 10)
     report.line(f'slow clients: {slow.n - len(slow.open)} of {slow.n} dropped, after {spent:.0f} s',
                 not slow.open)
     leftovers(clients, server, report, threads)

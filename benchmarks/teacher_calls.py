@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]/'tests'))
 from faults import FaultServer, said, slow
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import suites
+from skillrl.envs.alfworld.world import suites
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.envs.alfworld.teacher import alfworld_bank as distill
 from skillrl.training.builders import build_policy

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from conformance_search import search_cases
 from skillrl.envs.bm25 import tokens
-from skillrl.envs.webshop.catalogue import load_catalogue, missing_files
+from skillrl.envs.webshop.catalogue import load_catalogue, _missing_files
 from skillrl.envs.webshop.engine import Shop, ShopEngine
 from skillrl.envs.webshop.goals import Goals
-from skillrl.envs.webshop.official import read_official_reply
+from skillrl.envs.webshop.world import _read_official_reply
 from skillrl.envs.webshop.reward import measure_purchase
 
 class Case(NamedTuple):
@@ -25,7 +25,7 @@ class Case(NamedTuple):
 @cache
 def catalogue(folder: Path):
     "Catalogue beside the cases, the small one if there are both"
-    return load_catalogue(folder, small=not missing_files(folder, small=True))
+    return load_catalogue(folder, small=not _missing_files(folder, small=True))
 
 # ---- the reward ----
 
@@ -144,7 +144,7 @@ def replies(folder: Path, recorded: dict) -> Iterator[Case]:
     "What was read in replies, recorded beside the cases of the Search environment"
     for case in recorded.get('webshop_projection', []):
         expected = case['result'], bool(case['valid'])
-        yield Case(f'reply {case["action"]!r}', read_official_reply(case['action']), expected)
+        yield Case(f'reply {case["action"]!r}', _read_official_reply(case['action']), expected)
 
 CASES = { # File → what yields its cases
     'reward_cases.json': [reward_cases],

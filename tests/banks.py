@@ -1,5 +1,7 @@
 "What tests ask of a bank"
 from skillrl.skills.bank import Skill
+from skillrl.skills.skill_md import rule_problems
+from skillrl.skills.skill_text import split_text
 
 def skills(bank, category=None):
     "The skills of `bank`, or those of one category, 'general' included"
@@ -19,3 +21,10 @@ def remove(bank, id):
     for its in (bank.general_skills, *bank.task_specific_skills.values(), bank.common_mistakes):
         its[:] = [o for o in its if o.id != id]
     bank.removed.append(id)
+
+def rule_breaks(folder):
+    "What breaks the agentskills rules in the `SKILL.md` of `folder`, or in those of the folders in it"
+    own = folder/'SKILL.md'
+    files = [own] if own.exists() else sorted(folder.glob('*/SKILL.md'))
+    fronts = [(split_text(f.read_text(encoding='utf-8'))[0], f.resolve().parent.name) for f in files]
+    return [problem for front, name in fronts for problem in rule_problems(front, name)]

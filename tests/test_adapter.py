@@ -11,7 +11,7 @@ from skillrl.llm.local import Policy, word_tokenizer
 from skillrl.llm.placement import Placement
 from skillrl.training.phases import fine_tune
 from skillrl.training.pipeline import train
-from skillrl.training.rl import GRPOTrainer, ScoredRow, TrainablePolicy
+from skillrl.training.rl import GRPOTrainer, _ScoredRow, TrainablePolicy
 
 WORDS = 'go to take put clean heat egg mug plate fridge sink shelf'.split()
 SIZES = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -37,7 +37,7 @@ def rows_of(policy):
     "What `policy` wrote, good where it begins with a word of the first half"
     generator = torch.Generator().manual_seed(1)
     said = policy.generate(PROMPTS, generator=generator, max_new_tokens=5)
-    return [ScoredRow(StepRow(r.prompt_ids, r.token_ids, r.logprobs), 1. if r.token_ids[0] < 9 else -1.)
+    return [_ScoredRow(StepRow(r.prompt_ids, r.token_ids, r.logprobs), 1. if r.token_ids[0] < 9 else -1.)
             for r in said]
 
 def both(row_list, policy):
@@ -173,8 +173,8 @@ def test_whole_weights_that_multiply_in_sixteen_bits_move_in_thirty_two(bases):
     assert {p.dtype for p in policy.model.parameters()} == {torch.float32}
 
 @pytest.mark.parametrize('settings,says', [
-    ({}, 'set rl.adapter to lora or qlora, or merge it'),
-    ({'rl.adapter': 'lora', 'sft.method': 'lora'}, 'or set sft.method to none')])
+    ({}, 'set it to lora or qlora, or merge the adapter'),
+    ({'model.adapter': 'lora'}, 'or leave SFT out, with sft.epochs=0')])
 def test_an_adapter_as_checkpoint_is_used_as_one_or_refused(bases, tmp_path, settings, says):
     folder = new_adapter(bases['llama'], LoraOptions(rank=4)).save(tmp_path/'a')
     config = SkillRLConfig().merged({'model.checkpoint': str(folder)} | settings)
@@ -199,7 +199,8 @@ def test_a_base_that_is_gone_is_named(bases, tmp_path):
 
 SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3),
              sft=dict(games=2, steps=2),
-             rl=dict(iterations=3, tasks_per_iteration=2, group_size=2, adapter='lora', adapter_rank=2),
+             rl=dict(iterations=3, tasks_per_iteration=2, group_size=2),
+             model=dict(adapter='lora', adapter_rank=2),
              evolution=dict(validation_interval=0))
 
 def files(folder):
@@ -217,30 +218,24 @@ def run_until(folder, config, iterations, resume=False):
     with pytest.raises(Stop):
         train(config, folder, resume, step)
 
-@pytest.mark.parametrize('method', ['lora', 'full', 'none'])
-def test_a_run_with_an_adapter_goes_on_to_the_same_bytes(tmp_path, method):
-    config = SkillRLConfig().merged(SMALL).merged({'sft.method': method})
+@pytest.mark.parametrize('epochs', [3, 0])
+def test_a_run_with_an_adapter_goes_on_to_the_same_bytes(tmp_path, epochs):
+    config = SkillRLConfig().merged(SMALL).merged({'sft.epochs': epochs})
     run_until(tmp_path/'whole', config, 3)
     for iterations in (1, 2, 3):
         run_until(tmp_path/'cut', config, iterations, iterations > 1)
     whole = files(tmp_path/'whole')
     assert files(tmp_path/'cut') == whole
-    check_weights(tmp_path/'whole', whole, method)
+    check_weights(tmp_path/'whole', whole)
 
-def check_weights(run, held, method):
-    "The newest two adapters, the best, and a whole model only where SFT moved one"
+def check_weights(run, held):
+    "The newest two adapters, the best, and no whole model"
     assert {name.split('/')[1] for name in held if name.startswith('policy/')} == {'0002', '0003'}
     models = {name for name in held if name.endswith('/model.safetensors')}
     best = held[max(name for name in held if name.startswith('best/') and 'model.safetensors' in name)]
     won = [json.loads(line)['success'] for line in held['metrics.jsonl'].splitlines() if b'"rl"' in line]
     played = won.index(max(won)) # 0 is what SFT left, 2 the second version
-    if method == 'full':
-        assert 'reference/0001/model.safetensors' in models
-        assert all(name.startswith(('reference/', 'best/')) for name in models)
-        known = json.loads(held['policy/0003/base.json'])
-        assert known['base'] == '../../reference/0001'
-    else:
-        assert models == set()
+    assert models == set()
     where = {0: 'reference/0001', 2: 'policy/0002'}.get(played)
     if where:
         names = [n for n in held if n.startswith(where) and n.endswith('model.safetensors')]

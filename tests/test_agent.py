@@ -3,7 +3,7 @@ import random, re, time
 from collections import namedtuple
 import pytest
 from skillrl.agent.episode import Episode, EpisodeError, demonstrate, rollout
-from skillrl.agent.prompt import Limits, PromptContext, _build_messages, step_messages
+from skillrl.agent.prompt import Limits, PromptContext, step_messages
 from skillrl.core.config import AgentConfig
 from skillrl.agent.contract import CONTRACT, parse_reply, write_reply
 from skillrl.envs.alfworld.engine import AlfworldEnv
@@ -134,7 +134,8 @@ def test_plain_form():
     args = dict(task='Who wrote Emma?', observation='Doc 1: Emma is a novel.',
                 admissible=['search', 'answer'])
     history = [(f'search[{i}]', f'page {i}') for i in range(5)]
-    user = _build_messages(**args, history=history, skills=['Name the author.'], history_length=2)[1]
+    asked = PromptContext(**args, history=history, skills=['Name the author.'])
+    user = step_messages(asked, AgentConfig(history_length=2))[1]
     assert user['content'] == '''Task: Who wrote Emma?
 Skill: Name the author.
 Actions: search; answer
@@ -142,10 +143,11 @@ Did: search[3]
 Saw: page 3
 Did: search[4]
 Now: Doc 1: Emma is a novel.'''
-    assert _build_messages('Who wrote Emma?', 'Ask.')[1]['content'] == 'Task: Who wrote Emma?\nNow: Ask.'
+    _, user = step_messages(PromptContext('Who wrote Emma?', 'Ask.'))
+    assert user['content'] == 'Task: Who wrote Emma?\nNow: Ask.'
 
 def test_without_notes_a_house_gets_the_plain_form_too():
-    user = _build_messages('put a mug in desk', 'A room.', ['go to fridge 1'])[1]
+    user = step_messages(PromptContext('put a mug in desk', 'A room.', ['go to fridge 1']))[1]
     assert 'Actions: go to fridge 1' in user['content']
 
 @pytest.mark.parametrize('where, newline', [
@@ -157,7 +159,7 @@ def test_nothing_from_outside_starts_a_line(where, newline):
               history=[('back', 'shop'), ('back', 'shop')])
     kw[where] = dict(task=evil, observation=evil, admissible=[evil], skills=[evil],
                      history=[(evil, evil)]*2)[where]
-    lines = _build_messages(**kw)[1]['content'].splitlines()
+    lines = step_messages(PromptContext(**kw))[1]['content'].splitlines()
     assert [l.split(':')[0] for l in lines] == ['Task', 'Skill', 'Actions', 'Did', 'Saw', 'Did', 'Now']
 
 def test_the_contract_is_always_the_same():

@@ -1,10 +1,10 @@
 "The skill of `skillrl optimize` reaches the agent program that answers, as it runs in real life"
 
-import json, os, shutil, sys
+import json, os, shutil, subprocess, sys, time
 import pytest
 from faults import FaultServer, error, said
 from skillrl.cli.main import main
-from skillrl.llm.command import CommandChat, lay_out
+from skillrl.llm.command import CommandChat, _lay_out
 
 # Sends what came on stdin to a model and nothing else, as agent programs do; `SKILL.md` it never opens
 AGENT = """import json, sys, urllib.request
@@ -62,10 +62,33 @@ def test_the_agent_is_tried_before_it_is_paid(here, capsys):
     assert not (here / 'o').exists()
 
 
+SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli.main import main; sys.exit(main())']
+SLEEPS = """import os, time
+with open('{0}.new', 'w') as f:
+    f.write(str(os.getpid()))
+os.rename('{0}.new', '{0}')
+time.sleep(60)
+"""
+
+
+def test_an_agent_ends_with_a_command_that_is_told_to_end(here):
+    (here / 'agent.py').write_text(SLEEPS.format(here / 'pid'))
+    who = ['--policy-command', f'{sys.executable} {here}/agent.py', '--teacher-command', 'cat']
+    ours = subprocess.Popen([*SKILLRL, 'optimize', '--questions', 'forms.jsonl', *who, '--output', 'o'])
+    for _ in range(600):
+        if (here / 'pid').exists():
+            break
+        time.sleep(.05)
+    ours.terminate()
+    assert ours.wait(30) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((here / 'pid').read_text()), 0)
+
+
 def test_a_skill_lies_where_each_program_looks(tmp_path):
     "Claude Code looks in `.claude/skills`, Codex and Gemini CLI in `.agents/skills`"
     asked = [dict(role='system', content=SKILL), dict(role='user', content='Is 1 a number?')]
-    work = lay_out(tmp_path/'skill', asked)
+    work = _lay_out(tmp_path/'skill', asked)
     for home in ('.claude/skills/skill', '.agents/skills/skill', '.'):
         text = (work / home / 'SKILL.md').read_text()
         assert text.startswith('---\nname: skill\n')

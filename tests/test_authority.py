@@ -17,7 +17,7 @@ KEYS = 'POLICY', 'TEACHER', 'EMBEDDING', 'ENGINE'
 SMALL = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1,
          'env.max_steps': 2, 'env.test_tasks': 1, 'sft.games': 1, 'sft.steps': 1,
          'rl.iterations': 1, 'rl.tasks_per_iteration': 1, 'rl.group_size': 2,
-         'evolution.val_tasks': 3, 'evolution.test_rounds': 1}
+         'evolution.test_rounds': 1}
 
 @pytest.fixture(autouse=True)
 def keys(tmp_path, monkeypatch):
@@ -47,7 +47,7 @@ def test_the_table_holds_what_names_code_commands_addresses_and_paths():
     "Each text setting is in it, but for those with a list of values, and names of models and protocols"
     free = {'env.url'}
     for path, _, f in SkillRLConfig().settings():
-        named_only = f.metadata['choices'] or f.metadata['secret'] or path.endswith('_model_id')
+        named_only = f.metadata['choices'] or path.endswith('_model_id')
         if f.type is str and not named_only and path not in free:
             assert f.metadata['authority'], path
     bare = {'url', 'suite', 'policy_model', 'teacher'}

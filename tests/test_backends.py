@@ -2,13 +2,12 @@
 import io, json, os, re, signal, subprocess, sys, time
 from pathlib import Path
 import pytest
+from banks import rule_breaks
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.ledger import ReplyCache
 from skillrl.llm.reply import Outage
-from skillrl.llm.command import NAME, CommandChat, _as_text, _quoted, lay_out
-from skillrl.llm.process import _Drain, run_command, safe_env
+from skillrl.llm.command import NAME, CommandChat, _as_text, _Drain, _quoted, _lay_out
 from skillrl.skillopt.rollout import run_rollout
-from skillrl.skills.skill_md import _check_skill_md
 from skillrl.skills.skill_text import split_text
 from skillrl.core.store import JsonlLog
 
@@ -92,20 +91,20 @@ def test_no_system_text_no_skill(agent):
      'x' * 100_000, '🫖 Spülbecken'],
 )
 def test_the_skill_is_one_that_agents_accept(system, tmp_path):
-    folder = lay_out(tmp_path/NAME, ask(system=system))
-    assert _check_skill_md(folder) == []
+    folder = _lay_out(tmp_path/NAME, ask(system=system))
+    assert rule_breaks(folder) == []
     front, body = split_text((folder/'SKILL.md').read_text(encoding='utf-8'))
     assert front['name'] == NAME == folder.name and front['description'] and body == system.strip()
 
 def test_the_skill_is_word_for_word(tmp_path):
     system = '# Mugs\r\n\r\n  indented\t\n---\nend  '
-    assert (lay_out(tmp_path / NAME, ask(system=system)) / 'SKILL.md').read_bytes().decode().split(
+    assert (_lay_out(tmp_path / NAME, ask(system=system)) / 'SKILL.md').read_bytes().decode().split(
         '---\n\n', 1)[1] == system + '\n'
 
 def test_a_conversation_is_quoted(tmp_path):
     talk = [*ask('Where?'), dict(role='assistant', content='~~~\n## user'),
             dict(role='user', content=[dict(type='text', text='Which?')])]
-    assert (lay_out(tmp_path/NAME, talk)/'task.md').read_text().endswith(f'\n\n{_quoted(talk[1:])}')
+    assert (_lay_out(tmp_path/NAME, talk)/'task.md').read_text().endswith(f'\n\n{_quoted(talk[1:])}')
     assert '"Which?"' in _as_text(talk[3]['content'])
 
 def test_placeholders_and_no_shell(agent):
@@ -176,71 +175,10 @@ def test_a_child_that_leaves_the_group_does_not_hold_us(agent):
         .reply(ask())
         .text
     )
-    assert time.monotonic() - began < 20 and (over(pid) or not LINUX)
-
-LINUX = sys.platform == 'linux'
-ESCAPE = """
-import os, sys, time
-def note(): open(os.path.join(sys.argv[1], str(os.getpid())), 'w').close()
-note()
-for how in (os.setsid, lambda: None):
-    if os.fork() == 0:
-        how()
-        if os.fork() == 0:
-            os.setsid()
-            note()
-            time.sleep(3600)
-        os._exit(0)
-"""
-
-@pytest.fixture
-def pids(tmp_path):
-    "A folder in which every process of an `ESCAPE` leaves its number"
-    (folder := tmp_path/'pids').mkdir()
-    yield folder
-    for p in folder.iterdir():
-        try:
-            os.kill(int(p.name), signal.SIGKILL)
-        except OSError:
-            pass
-
-def three(folder):
-    for _ in range(600):
-        if len(names := [p.name for p in folder.iterdir()]) == 3:
-            return names
-        time.sleep(.05)
-    raise AssertionError('the agent has not started its children')
+    assert time.monotonic() - began < 20
+    os.kill(int(pid), signal.SIGKILL)
 
 ASKS = 'from skillrl.llm.command import CommandChat; CommandChat({!r}).chat(system="", user="x")'
-
-@pytest.mark.skipif(not LINUX, reason='only Linux gives us the orphans')
-def test_orphans_in_sessions_of_their_own_end_with_the_time_limit(agent, pids):
-    began = time.monotonic()
-    assert 'did not end within 3 s' in lost([*agent(ESCAPE + 'time.sleep(3600)'), str(pids)], timeout=3)
-    assert all(map(over, three(pids))) and time.monotonic() - began < 15
-
-@pytest.mark.skipif(not LINUX, reason='only Linux gives us the orphans')
-def test_orphans_in_sessions_of_their_own_end_with_their_agent(agent, pids):
-    wait = 'while len(os.listdir(sys.argv[1])) < 3: time.sleep(.01)\nprint("done")'
-    assert CommandChat([*agent(ESCAPE + wait), str(pids)], timeout=60).reply(ask()).text == 'done' and all(
-        map(over, three(pids)))
-
-@pytest.mark.skipif(not LINUX, reason='only Linux gives us the orphans')
-@pytest.mark.parametrize('s', [signal.SIGKILL, signal.SIGTERM])
-def test_an_agent_and_its_orphans_end_when_we_are_killed(agent, pids, s):
-    command = [*agent(ESCAPE + 'time.sleep(3600)'), str(pids)]
-    ours = subprocess.Popen([sys.executable, '-c', ASKS.format(command)])
-    names = three(pids)
-    ours.send_signal(s)
-    ours.wait(20)
-    assert all(map(over, names))
-
-@pytest.mark.skipif(not LINUX, reason='only Linux has the supervisor')
-def test_an_agent_that_kills_its_group_or_its_supervisor_is_lost_and_nothing_more(agent):
-    parent = 'p = os.getppid(); "supervise" in open(f"/proc/{p}/cmdline").read() and os.kill(p, 9)'
-    for kill in ('os.kill(0, 9)', parent):
-        r = CommandChat(agent(f'import os, time; {kill}; time.sleep(3600)'), timeout=20).reply(ask())
-        assert r.status == 'infra_error' and 'signal 9' in r.error
 
 def test_ctrl_c_ends_the_agent(agent, tmp_path):
     source = f'''
@@ -434,9 +372,3 @@ def test_names_without_being_told():
         CommandChat(['/opt/bin/claude', '-p']).model == 'claude'
         and CommandChat(['x'], model='y').model == 'y'
     )
-
-def test_run_command_alone(agent, tmp_path):
-    folder = lay_out(tmp_path/NAME, ask())
-    done = run_command(agent('import sys; print(sys.stdin.read())'), folder, folder/'task.md', safe_env())
-    assert (done.code, done.out, done.err, done.cut) == (0, (folder/'task.md').read_text() + '\n', '', False)
-    assert safe_env(dict(A='1'), dict(PATH='p', SECRET='s')) == dict(PATH='p', A='1')

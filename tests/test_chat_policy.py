@@ -5,7 +5,7 @@ import json, os, re, subprocess, sys
 import pytest
 from faults import FaultServer, said
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import suites
+from skillrl.envs.alfworld.world import suites
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.training import builders
 from skillrl.training.builders import build_episodes, build_policy, build_teacher, play_episodes
@@ -14,10 +14,15 @@ from skillrl.core.store import data_path
 
 KEY = 'Zq7-mug-and-spoon-0123456789'
 
+def with_keys(settings):
+    c = SkillRLConfig().merged(settings)
+    c.model.policy_api_key = c.model.teacher_api_key = KEY
+    return c
+
 def config(server, **over):
-    own = {'model.policy_model_id': 'mini', 'model.policy_api_base': server.url, 'model.policy_api_key': KEY,
+    own = {'model.policy_model_id': 'mini', 'model.policy_api_base': server.url,
            'env.train_suites': 1}
-    return SkillRLConfig().merged(own | over)
+    return with_keys(own | over)
 
 def asked(r):
     return r['body']['messages'][-1]['content']
@@ -153,8 +158,7 @@ def test_the_budget_counts_what_was_spent_before_a_stop(server, tmp_path):
     assert server.count == spent
 
 def test_policy_and_teacher_share_one_budget(server, tmp_path):
-    c = config(server, **{'model.teacher_model_id': 'mini', 'model.teacher_api_base': server.url,
-                          'model.teacher_api_key': KEY})
+    c = config(server, **{'model.teacher_model_id': 'mini', 'model.teacher_api_base': server.url})
     teacher = build_teacher(c, tmp_path/'teacher')
     play(build_policy(c, teacher.chat.ledger, tmp_path/'collector'), c)
     assert teacher.chat.ledger.tokens == 6*120
@@ -191,9 +195,8 @@ def test_the_limit_of_a_prompt_counts_tokens_and_takes_history_first(server):
 # ---- what it may cost ----
 
 def far(**over):
-    own = {'model.policy_model_id': 'mini', 'model.policy_api_base': 'https://mug.example/v1',
-           'model.policy_api_key': KEY}
-    return SkillRLConfig().merged(own | over)
+    own = {'model.policy_model_id': 'mini', 'model.policy_api_base': 'https://mug.example/v1'}
+    return with_keys(own | over)
 
 def test_more_than_a_hundred_paid_calls_are_announced(capsys, tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [0.5, 2]}')
@@ -207,8 +210,7 @@ def test_more_than_a_hundred_paid_calls_are_announced(capsys, tmp_path):
 def test_without_prices_tokens_are_announced(capsys):
     assert 'up to 101 calls' in builders.announce_play('eval', build_policy(far()), 101, far())
     assert 'not known without model.prices' in capsys.readouterr().err
-    c = far(**{'model.teacher_model_id': 'o3', 'model.teacher_api_base': 'https://mug.example/v1',
-               'model.teacher_api_key': KEY})
+    c = far(**{'model.teacher_model_id': 'o3', 'model.teacher_api_base': 'https://mug.example/v1'})
     assert 'up to 300 calls of o3' in builders.announce_teacher('distill', build_teacher(c), 300)
 
 def test_what_is_free_or_little_is_not_announced(server, capsys):

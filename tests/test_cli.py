@@ -16,7 +16,7 @@ root = Path(__file__).parent.parent
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli.main import main; sys.exit(main())']
 SMALL = dict(env=dict(episodes=3, test_tasks=3, max_steps=6), sft=dict(games=3, steps=2),
              rl=dict(iterations=1, tasks_per_iteration=1, group_size=2),
-             evolution=dict(val_tasks=6, validation_interval=1))
+             evolution=dict(validation_interval=1))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_no_page_promises_python_3_10():
 # --- a start that is refused ---
 TINY_TRAIN = dict(
     SMALL, env=SMALL['env'] | dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1),
-    evolution=SMALL['evolution'] | dict(val_tasks=2, test_rounds=1))  # A whole loop, as short as it gets
+    evolution=SMALL['evolution'] | dict(test_rounds=1))  # A whole loop, as short as it gets
 STARTS = dict(
     games=['train', '--games', 'nowhere'],
     config=['train', '--config', 'none.yaml'],
@@ -268,7 +268,7 @@ def test_an_address_of_a_live_server_is_used_without_another_flag():
     from skillrl.cli.flags import settings
 
     config = settings(parser().parse_args(['collect', '--url', 'http://127.0.0.1:9']))
-    assert (config.env.mock, config.env.url) == (False, 'http://127.0.0.1:9')
+    assert config.env.url == 'http://127.0.0.1:9'
 
 
 # --- going on with a run ---
@@ -405,10 +405,10 @@ def test_one_role_is_given_to_one_only(forms, capsys):
 
 # --- progress ---
 def test_elsewhere_than_on_a_terminal_a_line_comes_every_so_often():
-    from skillrl.cli.flags import progress
+    from skillrl.cli.flags import Progress
 
     log = io.StringIO()
-    with progress(every=0.05, out=log) as step:
+    with Progress(every=0.05, out=log) as step:
         step('rl', 3, 30)
         time.sleep(0.4)
     lines = log.getvalue().splitlines()

@@ -10,7 +10,7 @@ from skillrl.envs.base import world
 from skillrl.llm.local import Policy
 from skillrl.llm.prefixes import prefix_tree
 from skillrl.core.store import data_path
-from skillrl.training.rl import GRPOTrainer, ScoredRow, minibatches
+from skillrl.training.rl import GRPOTrainer, _ScoredRow, minibatches
 
 APPENDED = AgentConfig(conversation='appended')
 
@@ -48,17 +48,18 @@ def test_a_conversation_that_no_longer_fits_begins_anew(base):
     assert max(len(row.prompt_ids) for row in rows) < longest
 
 def test_a_step_of_the_optimizer_has_whole_conversations(base):
-    rows = [ScoredRow(row, 1.) for e in played(base) for row in e.rows]
+    rows = [_ScoredRow(row, 1.) for e in played(base) for row in e.rows]
     steps = minibatches(rows, 1, random.Random(0))
     assert sorted(len(step) for step in steps) == sorted(len(e.rows) for e in played(base))
     tree = prefix_tree([r.row.prompt_ids + r.row.reply_ids for r in rows])
     assert tree.raw/len(tree.ids) > 3
 
 def test_the_trainer_learns_the_same_with_and_without_sharing(base):
-    rows = [ScoredRow(row, (-1.)**i) for i, e in enumerate(played(base)) for row in e.rows]
+    rows = [_ScoredRow(row, (-1.)**i) for i, e in enumerate(played(base)) for row in e.rows]
     weights = []
     for share in (False, True):
-        trainer = GRPOTrainer(base.frozen_copy(), RLConfig(share_prefixes=share, micro_batch_tokens=3_000))
+        trainer = GRPOTrainer(base.frozen_copy(), RLConfig(), shares=share)
+        trainer.tokens = 3_000
         trainer.policy.model.requires_grad_(True)
         if share:
             trainer.read_reference(rows)
@@ -69,8 +70,9 @@ def test_the_trainer_learns_the_same_with_and_without_sharing(base):
     assert (weights[0] - weights[1]).norm() < 1e-4*weights[0].norm()
 
 def test_rows_of_a_micro_batch_fill_no_more_tokens_than_allowed(base):
-    trainer = GRPOTrainer(base, RLConfig(micro_batch_tokens=500))
-    rows = [ScoredRow(StepRow([5]*n, [6]*3), 1.) for n in random.Random(0).sample(range(10, 400), 80)]
+    trainer = GRPOTrainer(base, RLConfig())
+    trainer.tokens = 500
+    rows = [_ScoredRow(StepRow([5]*n, [6]*3), 1.) for n in random.Random(0).sample(range(10, 400), 80)]
     chunks = trainer.cut(rows)
     assert sum(map(len, chunks)) == 80
     for chunk in chunks:

@@ -6,9 +6,10 @@ import pytest
 from skillrl.skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
-from skillrl.viewers.page import SkillDiff
-from skillrl.viewers.report import _score_in, _step_story, _why, _describe_worth, finals, outcome_text
-from skillrl.viewers.report import _plot_run, read_run, _run_browser, _skill_at, _skill_diff, write_page
+from skillrl.viewers.page import diff_html
+from skillrl.viewers.report import _score_in, _why, _describe_worth, finals, outcome_text
+from skillrl.viewers.report import _draw_lengths, _draw_scores, read_run, _skill_at, write_page
+from skillrl.core.plots import figure
 
 def train(root, epochs=1, target=None, world=RuleWorld(seed=2, val=60), **kw):
     config = SkillOptConfig(num_epochs=epochs, batch_size=10, minibatch_size=4, workers=1, verbose=False,
@@ -52,11 +53,6 @@ def poisoned(root):
     for n in range(3):
         w(f'skills/skill_v{n:04}.md', f'Write the invoice.\n{hostile*bool(n)}\n')
     for n in (1, 2):
-        w(f'steps/step_{n:04}/step_record.json', steps[n - 1])
-        w(f'steps/step_{n:04}/raw_patches.json',
-          [dict(source_type=hostile, patch=dict(edits=[dict(op=hostile, content=hostile, target=hostile)]))])
-        w(f'steps/step_{n:04}/edit_apply_report.json',
-          [dict(op=hostile, content_preview=hostile, status=hostile)])
         w(f'steps/step_{n:04}/selection_eval/results.json',
           [dict(id=hostile, hard=1, soft=1., fail_reason=hostile)])
     return root
@@ -78,25 +74,25 @@ def test_a_hostile_skill_stays_text_in_the_report(tmp_path):
     assert not [k for k, _ in seen.attrs if k.startswith('on')]
     assert page.count('&lt;script&gt;window.pwned') > 10
 
+def draw(root):
+    fig, (left, right) = figure(panels=2)
+    _draw_scores(left, root)
+    _draw_lengths(right, root)
+    fig.canvas.draw()
+
 def test_a_hostile_skill_stays_text_elsewhere(tmp_path):
     root = poisoned(tmp_path/'run')
-    assert '\x1b' not in repr(_skill_diff(root, 0, 1)) + repr(_step_story(root, 1))
-    out = _run_browser(root).children[1]
-    assert not {'script', 'img', 'svg'} & set(Tags(out.value).tags)
-    _plot_run(root).canvas.draw()
+    change = diff_html(_skill_at(root, 0), _skill_at(root, 1))
+    assert not {'script', 'img', 'svg'} & set(Tags(change).tags)
+    draw(root)
 
 @pytest.mark.parametrize('old,new',
                          [('', ''), ('', 'a'), ('a', ''), ('a\r\nb', 'a\nb'), ('x\n'*5000, 'y\n'*5000),
                           ('a b '*4000, 'b a '*4000)], ids=range(6))
 def test_any_two_texts_can_be_compared(old, new):
-    began, d = time.monotonic(), SkillDiff(old, new)
-    assert d.html().startswith('<pre') and time.monotonic() - began < 10
-    assert [t for s, t, _ in d.rows if s == '-'] == [] or old.splitlines() != new.splitlines()
-
-def test_words_that_changed_are_marked():
-    html = SkillDiff('Give two decimals.', 'Give three decimals.').html()
-    assert re.findall('>([-+] .*)</span>', html) == [
-        '- Give <strong>two</strong> decimals.', '+ Give <strong>three</strong> decimals.']
+    began, html = time.monotonic(), diff_html(old, new)
+    assert html.startswith('<pre') and time.monotonic() - began < 10
+    assert ('no difference' in html) == (old.splitlines() == new.splitlines())
 
 # --- what it says is what happened
 
@@ -146,10 +142,9 @@ def test_words_for_each_end(root):
     assert 'has not ended' in _describe_worth(v)
 
 def test_no_code_of_a_record_is_shown_to_a_reader(root):
-    for name in ('history.json', 'steps/step_0003/step_record.json'):
-        o = json.loads((root/name).read_text())
-        (o if name[0] == 's' else o[2]).update(action='skip_no_patches', reason='', gate=None)
-        (root/name).write_text(json.dumps(o))
+    steps = json.loads((root/'history.json').read_text())
+    steps[2].update(action='skip_no_patches', reason='', gate=None)
+    (root/'history.json').write_text(json.dumps(steps))
     page = write_page(root).read_text(encoding='utf-8').split('<h2>Settings')[0]
     assert not re.findall(r'accept_new_best|applied_\w+|skip_no\w*|\b\w+_eval\w*|items got better', page)
     assert 'no candidate: nothing proposed was taken' in page
@@ -164,8 +159,6 @@ def test_no_code_of_a_record_is_shown_to_a_reader(root):
      'mean gain +0.100, which may be luck (the true gain could be as low as -0.200)'),
     (dict(n=10, wins=4, losses=1, gain=.3, low=.1, keep=True),
      '4 of 10 comparisons went better, 1 worse: mean gain +0.300'),
-    (dict(n=10, wins=2, losses=1, gain=.1, interims=[dict(need=4)]),
-     'mean gain +0.100, but 4 more have to go better than worse'),
     (dict(n=0), 'told'), (None, 'told'), ('x', 'told')])
 def test_why(gate, words):
     assert _why(dict(gate=gate, reason='told')).endswith(words)
@@ -193,13 +186,10 @@ def test_a_folder_as_1_0_0_left_it(root):
     assert read_run(root).ended and 'not measured afresh' in _describe_worth(read_run(root))
     assert [n.split(',')[0] for n in finals(root)] == ['selection', 'test', 'test']
     assert _skill_at(root, 4)
-    assert _step_story(root, 1).rows[-1][2]
     assert write_page(root).read_text(encoding='utf-8').count('<h3>Step') == 4
 
 def test_nothing_there(tmp_path):
-    _plot_run(tmp_path/'x').canvas.draw()
+    draw(tmp_path/'x')
     with pytest.raises(FileNotFoundError, match='holds no run'):
         write_page(tmp_path/'x')
-    with pytest.raises(ValueError, match='no steps yet'):
-        _run_browser(tmp_path/'x')
     assert not (tmp_path/'x').exists()

@@ -7,12 +7,12 @@ from skillrl.agent.episode import Episode, rollout
 from skillrl.core.config import AgentConfig, RLConfig, SkillRLConfig
 from skillrl.agent.contract import parse_reply, write_reply
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.suites import HouseholdSuite
+from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.envs.base import TextEnv, world
 from skillrl.llm.decoding import _ReplyDraft, NextTokens, ReplyForm
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.core.store import data_path
-from skillrl.training.rl import GRPOTrainer, ScoredRow, play
+from skillrl.training.rl import GRPOTrainer, _ScoredRow, play
 
 SUITES = [HouseholdSuite(Household(name, ('kitchen', 'living'))) for name in ('train-003', 'test-001')]
 ONCE = AgentConfig(decode='once')
@@ -204,7 +204,7 @@ def test_they_are_exact_with_byte_pairs(babbler, temperature):
 def test_the_first_update_has_ratio_one_and_a_finite_gradient(shipped, groups):
     policy = Policy(deepcopy(shipped.model).requires_grad_(), shipped.tokenizer)
     trainer = GRPOTrainer(policy, RLConfig())
-    chunk = [ScoredRow(row, 1. if i % 2 else -1.) for i, row in enumerate(rows_of(groups)[:32])]
+    chunk = [_ScoredRow(row, 1. if i % 2 else -1.) for i, row in enumerate(rows_of(groups)[:32])]
     loss, stats = trainer.loss(chunk)
     loss.backward()
     gradients = [p.grad for p in policy.model.parameters() if p.grad is not None]

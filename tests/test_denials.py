@@ -4,7 +4,7 @@ from collections import namedtuple
 import pytest
 from banks import skills
 from skillrl.envs.base import TextEnv, World, seeded
-from skillrl.envs.suite import GameSuite
+from skillrl.envs.base import GameSuite
 from skillrl.skills.distillation import OfflineTeacher, distill
 from skillrl.skills.evidence import EpisodeReader, claims, visits_of
 from skillrl.core.trajectory import Step, Trajectory

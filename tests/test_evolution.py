@@ -1,14 +1,15 @@
 "Evolution with teachers and experience less tidy than the lesson's"
 import json
+from unittest.mock import patch
 import pytest
 from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.suites import HouseholdSuite
+from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.envs.base import SPLITS
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)
-from skillrl.skills.evolution import (Experience, _adopt, evolve, _least_useful, _make_room, _merge_duplicates,
-                                      _weak_categories, with_counts)
+from skillrl.skills.evolution import (
+    Experience, _adopt, evolve, _least_useful, _make_room, _merge_duplicates, _weak_categories, with_counts)
 from skillrl.skills.consolidation import duplicates
 from skillrl.skills.trials import consider, refused_as, Round
 from skillrl.core.stats import wilson
@@ -48,12 +49,13 @@ class Says:
         return list(self.proposals)
 
 def settings(**kw):
-    usual = dict(gate='none', evolution_threshold=1., max_new_skills=3, capacity=60)
+    usual = dict(gate='none', evolution_threshold=1., max_new_skills=3)
     return EvolutionConfig(**usual | kw)
 
-def one_round(bank, teacher, seen=None, **kw):
+def one_round(bank, teacher, seen=None, capacity=60, **kw):
     seen = played('seen', 8) if seen is None else seen
-    return evolve(bank, Experience(seen), teacher, settings(**kw))
+    with patch('skillrl.skills.evolution._CAPACITY', capacity):
+        return evolve(bank, Experience(seen), teacher, settings(**kw))
 
 GOOD = 'Open the fridge before you cool.'
 IDLE, BAD = 'Hum a tune.', 'Drop what you hold.'
@@ -165,7 +167,7 @@ def test_the_least_useful_goes_first_and_the_young_and_the_unproven_stay():
     bank.get('cool_003').stats = dict(retrieved=5, wins=0, losses=5, rounds=9)
     assert [o.id for o in _least_useful(bank)] == ['cool_002', 'cool_004', 'cool_001']
     assert _make_room(bank, 1) == []
-    assert [p.ids for p in _make_room(bank, 1, 4)] == [('cool_002',), ('cool_004',)]
+    assert [p.ids for p in _make_room(bank, 97)] == [('cool_002',), ('cool_004',)]
     bank.get('cool_002').stats = {}
     assert [o.id for o in _least_useful(bank)] == ['cool_004', 'cool_001']
 

@@ -2,7 +2,7 @@
 import json, os, random
 from pathlib import Path
 import pytest
-from skillrl.envs.alfworld.scene import ROUTER, described_category
+from skillrl.envs.alfworld.scene import ROUTER, _described_category
 from skillrl.envs.alfworld.scene import alfworld_category
 from skillrl.core.formats import (_eto_trajectory, _krill_trajectory, load_memories, load_trajectories,
                              save_trajectories)
@@ -270,7 +270,7 @@ def test_real_memories(name, counts):
 def test_real_router():
     ms = load_memories(Path(REAL)/'alfworld/generated_memories_alfworld_total.json')
     for m in ms:
-        m.category = described_category(m.description)
+        m.category = _described_category(m.description)
     assert sum(alfworld_category(m.goal) == m.category for m in ms) >= 222
     won = {c: (len(select(g, True)), len(select(g, False))) for c, g in by_category(ms).items()}
     assert won == dict(pick=(32, 6), pick_two=(9, 29), look=(20, 14), clean=(17, 19), heat=(16, 26),

@@ -6,7 +6,7 @@ import skillrl.envs
 from gymnasium.utils.env_checker import check_env
 from pathlib import Path
 from skillrl.envs.base import world_names
-from skillrl.serve.gym import make_env
+from skillrl.serve.openenv import make_env
 
 PACKAGED = sorted(file.parent.name for file in Path(skillrl.envs.__path__[0]).glob('*/world.py'))
 
@@ -18,7 +18,9 @@ def test_every_world_has_a_name():
 def output_of(code):
     return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout
 
-@pytest.mark.parametrize('imports', ['gymnasium as g, skillrl', 'skillrl, gymnasium as g, skillrl.serve.gym'])
+ORDERS = 'gymnasium as g, skillrl', 'skillrl, gymnasium as g, skillrl.serve.openenv'
+
+@pytest.mark.parametrize('imports', ORDERS)
 def test_who_has_gymnasium_knows_the_worlds(imports):
     assert output_of(f'import {imports}; print("skillrl/alfworld-v0" in g.registry)') == 'True\n'
 

@@ -2,7 +2,7 @@
 from argparse import Namespace
 from datetime import datetime, timezone
 import pytest
-from skillrl.cli.look import export
+from skillrl.cli.main import export
 from skillrl.core.formats import write_inspect_log
 from skillrl.core.store import JsonlLog
 from skillrl.core.trajectory import Step, Trajectory

@@ -49,7 +49,8 @@ def test_a_rewording_stands_on_probation_beside_what_is_active_and_replaces_what
         assert [o.status for o in new.items()] == left and new.items()[-1].principle == said
         assert len({o.id for o in new.items()}) == len(left)
     mistake = SkillBank(common_mistakes=[Mistake('err_001', 'Hurrying', how_to_avoid='Be slow.')])
-    new, _ = consider(mistake, Proposal('refine', replace(mistake.items()[0], how_to_avoid='Stop.')), Round(['general']))
+    said = Proposal('refine', replace(mistake.items()[0], how_to_avoid='Stop.'))
+    new, _ = consider(mistake, said, Round(['general']))
     assert [(o.id, o.status) for o in new.items()] == [('err_001', 'active'), ('err_002', 'probation')]
 
 MERGED = {('active', 'probation'): 'active', ('probation', 'active'): 'active', ('probation',)*2: 'probation'}

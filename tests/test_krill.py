@@ -6,9 +6,9 @@ import pytest
 from skillrl.serve import krill, sessions
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.suites import HouseholdSuite
-from skillrl.serve.krill import BODY, SESSION, RemoteEnv, Server
-from skillrl.envs.suite import ServerSuite
+from skillrl.envs.alfworld.world import HouseholdSuite
+from skillrl.serve.krill import _BODY, _SESSION, RemoteEnv, Server
+from skillrl.envs.base import ServerSuite
 
 games = Household('maple').games('test', 1)
 JSON = {'Content-Type': 'application/json'}
@@ -28,7 +28,7 @@ def ask(c, route, body=None, method='POST', **headers):
     data = body if isinstance(body, (bytes, str)) else json.dumps(body or {})
     c.request(method, route, data, JSON | {'Host': 'localhost'} | headers)
     r = c.getresponse()
-    return r.status, json.loads(r.read()), r.headers.get(SESSION)
+    return r.status, json.loads(r.read()), r.headers.get(_SESSION)
 
 def once(s, *args, **kw):
     with connect(s) as c:
@@ -56,7 +56,7 @@ requests = [
     ('POST /reset', b'['*100_000, 400), ('POST /step', b'{"action": null}', 400), ('POST /step', b'{}', 400),
     ('POST /step', b'{"action": "look"}', 400), ('POST /', b'{}', 404), ('POST /step/look', b'{}', 404),
     ('GET /reset', b'', 404), ('GET /', b'', 404), ('PUT /step', b'{}', 404), ('PATCH /step', b'{}', 404),
-    ('POST /reset', b' '*(BODY + 1), 413), ('POST /reset', b' '*6*BODY, 413)]
+    ('POST /reset', b' '*(_BODY + 1), 413), ('POST /reset', b' '*6*_BODY, 413)]
 
 @pytest.mark.parametrize('route, data, status', requests, ids=range(len(requests)))
 def test_bad_requests_get_a_sentence(server, route, data, status):
@@ -80,7 +80,7 @@ def test_odd_heads_get_a_sentence(server, head, status, capfd):
     assert capfd.readouterr() == ('', '')
 
 def test_a_body_of_full_length_is_read(server):
-    assert once(server, '/reset', b' '*(BODY - 2) + b'{}')[0] == 200
+    assert once(server, '/reset', b' '*(_BODY - 2) + b'{}')[0] == 200
 
 def test_requests_may_be_sent_ahead(server):
     assert talk(server, f'{HEAD}\r\n{{}}'.encode()*3).count(b'HTTP/1.1 200 OK') == 3
@@ -155,9 +155,9 @@ def test_a_new_connection_never_takes_over_a_lost_session_without_its_id(server)
     for headers in ({}, {'Connection': 'close'}):
         assert once(server, '/step', LOOK, **headers)[0] == 409
     for wrong in ('new', 'x'*32, id[:-1]):
-        assert once(server, '/step', LOOK, **{SESSION: wrong})[0] == 400
+        assert once(server, '/step', LOOK, **{_SESSION: wrong})[0] == 400
     assert re.fullmatch('[0-9a-f]{32}', id) and server.sessions[id].env.steps == 0
-    assert once(server, '/step', LOOK, **{SESSION: id})[0] == 200
+    assert once(server, '/step', LOOK, **{_SESSION: id})[0] == 200
 
 def test_sessions_are_bounded_and_expire():
     with Server(AlfworldEnv(games), most=3) as s:
@@ -272,7 +272,7 @@ def test_any_text_travels(server, action):
 
 # ---- clients that die, drip, or take everything ----
 
-@pytest.mark.parametrize('named', [{}, {SESSION: 'new'}], ids=['without a session', 'with one'])
+@pytest.mark.parametrize('named', [{}, {_SESSION: 'new'}], ids=['without a session', 'with one'])
 def test_clients_that_died_make_room(server, named, monkeypatch):
     "256 times connect, begin an episode, die"
     monkeypatch.setattr(sessions, '_AWAY', 0.)
@@ -316,7 +316,7 @@ def test_connections_are_bounded_and_an_address_cannot_keep_all(server, monkeypa
 
 @pytest.mark.parametrize('head', ['POST /reset HTT', HEAD, HEAD + '\r\n{'], ids=['line', 'head', 'body'])
 def test_half_a_request_is_bounded_in_time_however_it_drips(server, head, monkeypatch):
-    monkeypatch.setattr(krill, 'ASK', .4)
+    monkeypatch.setattr(krill, '_ASK', .4)
     with socket.create_connection(server.server_address, timeout=5) as half:
         half.sendall(head.encode())
         began = time.monotonic()

@@ -8,7 +8,7 @@ from skillrl.envs.base import world
 from skillrl.training.evaluate import paired_difference, recorded
 from skillrl.core.stats import clustered_gain, clustered_rate, wilson
 from skillrl.core.store import data_path
-from skillrl.training.pipeline import CONDITIONS
+from skillrl.training.pipeline import _CONDITIONS
 from skillrl.core.trajectory import Trajectory, rate_of_tries, success_rate
 
 ROOT = Path(__file__).parent.parent
@@ -78,7 +78,7 @@ def test_data_files_name_their_code_and_every_arm(name):
     assert re.fullmatch(r'[0-9a-f]{7,40}', data['made']['commit']) and data['env'] == name
     assert {'python', 'torch', 'transformers'} <= data['made'].keys()
     split = ', new' if name == 'alfworld' else ''
-    wanted = [', '.join(c) for c in CONDITIONS]
+    wanted = [', '.join(c) for c in _CONDITIONS]
     wanted += ['GRPO without skills', 'GRPO without skills, also in the test suites']
     suites = [suite for row in data['seeds'] for suite in row['test'][f'after, bank{split}']]
     assert len(suites) == len(set(suites))

@@ -5,7 +5,7 @@ import pytest, torch
 from skillrl.agent.episode import StepRow
 from skillrl.core.config import RLConfig
 from skillrl.training.grpo import LossOptions, grpo_loss
-from skillrl.training.rl import GRPOTrainer, ScoredRow, scored_rows
+from skillrl.training.rl import GRPOTrainer, _ScoredRow, _scored_rows
 
 # ---- the loss, token by token ----
 
@@ -117,34 +117,34 @@ def naive_advantages(groups, kind, penalty):
 def test_advantages_are_those_of_a_loop(kind):
     for seed in range(20):
         groups = random_groups(seed)
-        rows, _ = scored_rows(groups, .1, kind)
+        rows, _ = _scored_rows(groups, .1, kind)
         varied = [len({e.score for e in group}) > 1 for group in groups for e in group for _ in e.steps]
         want = [a for a, v in zip(naive_advantages(groups, kind, .1), varied) if v or abs(a) > 1e-12]
         assert [r.advantage for r in rows] == pytest.approx(want, abs=1e-5)
 
 def test_gigpo_tells_steps_of_one_episode_apart_where_grpo_does_not():
     won, lost = episode(1., ['hall', 'bath']), episode(0., ['hall', 'kitchen'])
-    assert [r.advantage for r in scored_rows([[won, lost]], 0.)[0]] == [1, 1, -1, -1]
-    assert [r.advantage for r in scored_rows([[won, lost]], 0., 'gigpo')[0]] == [2, 1, -2, -1]
+    assert [r.advantage for r in _scored_rows([[won, lost]], 0.)[0]] == [1, 1, -1, -1]
+    assert [r.advantage for r in _scored_rows([[won, lost]], 0., 'gigpo')[0]] == [2, 1, -2, -1]
 
 def test_gigpo_prefers_the_shorter_of_two_wins():
     "The returns of a group are equal, and yet the first step of the shorter episode led to more"
     short, long = episode(1., ['hall', 'bath']), episode(1., ['hall', 'kitchen', 'attic'])
-    assert scored_rows([[short, long]], 0.)[0] == []
-    assert [r.advantage for r in scored_rows([[short, long]], 0., 'gigpo')[0]] == [1, -1]
+    assert _scored_rows([[short, long]], 0.)[0] == []
+    assert [r.advantage for r in _scored_rows([[short, long]], 0., 'gigpo')[0]] == [1, -1]
 
 def test_gigpo_refuses_steps_that_the_policy_did_not_take():
     e = episode(1., ['hall', 'bath'])
     e.rows.pop()
     with pytest.raises(ValueError, match='has 2 steps and 1 rows: set rl.algorithm to grpo'):
-        scored_rows([[e, episode(0., ['hall'])]], 0., 'gigpo')
+        _scored_rows([[e, episode(0., ['hall'])]], 0., 'gigpo')
 
 def test_dapo_leaves_groups_without_variance_out_whole():
     clumsy = [episode(0., ['hall'], valid=False), episode(0., ['hall'])]
     varied = [episode(1., ['hall'], valid=False), episode(0., ['hall'])]
-    kept, seen = scored_rows([clumsy, varied], .1)
+    kept, seen = _scored_rows([clumsy, varied], .1)
     assert len(kept) == 3 and seen['skipped_groups'] == 0
-    kept, seen = scored_rows([clumsy, varied], .1, 'dapo')
+    kept, seen = _scored_rows([clumsy, varied], .1, 'dapo')
     assert len(kept) == 2 and seen['skipped_groups'] == 1 and seen['groups'] == 2
 
 # ---- what the trainer takes from its config ----
@@ -167,7 +167,7 @@ def trainer_and_rows(**settings):
     rows = []
     for i, n in enumerate(LENGTHS):
         row = StepRow([i], [7]*n, old[i, :n].tolist())
-        rows.append(ScoredRow(row, ADV[i].item()))
+        rows.append(_ScoredRow(row, ADV[i].item()))
     trainer = GRPOTrainer(Fixed(lp, MASK.float()), RLConfig(**settings), Fixed(ref, MASK.float()))
     return trainer, rows, (lp, old, ref)
 

@@ -250,7 +250,8 @@ def test_a_resumed_ledger_knows_what_was_estimated(client, tmp_path):
     from skillrl.core.config import ModelConfig, SkillRLConfig
     from skillrl.training.builders import build_teacher
     with FaultServer(rest=said(usage=None)) as s, pytest.warns(UserWarning):
-        m = ModelConfig(teacher_model_id='mini', teacher_api_base=s.url, teacher_api_key='none')
+        m = ModelConfig(teacher_model_id='mini', teacher_api_base=s.url)
+        m.teacher_api_key = 'none'
         first = build_teacher(SkillRLConfig(model=m), tmp_path).chat
         first.reply(ask())
         again = build_teacher(SkillRLConfig(model=m), tmp_path).chat.ledger

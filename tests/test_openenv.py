@@ -9,7 +9,7 @@ from skillrl.core.config import EnvConfig
 from skillrl.envs.base import world, world_names
 from skillrl.serve.openenv import _openenv_messages, serve_openenv
 from skillrl.serve.openenv_client import OpenEnvClient
-from skillrl.envs.suite import ServerSuite
+from skillrl.envs.base import ServerSuite
 
 server = pytest.importorskip('websockets.sync.server', reason='the package websockets is not installed')
 client = pytest.importorskip('websockets.sync.client')

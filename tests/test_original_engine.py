@@ -10,7 +10,7 @@ from alfworld_pddl import pddl_problem
 from original_engine import missing_packages
 from skillrl.core.config import EnvConfig
 from skillrl.envs.alfworld.engine import Engine
-from skillrl.envs.alfworld.files import game_from_pddl, _load_games
+from skillrl.envs.alfworld.files import _game_from_pddl, _load_games
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.scene import CATEGORIES, Game, Goal, Thing, build_scene
 from skillrl.envs.base import world
@@ -19,7 +19,7 @@ ORIGINAL = str(Path(__file__).parents[1]/'tools'/'original_engine.py:OriginalAlf
 
 def again(game):
     "`game`, written as a planning problem and read from it"
-    return game_from_pddl(dict(pddl_problem=pddl_problem(game), task=game.task), game.id)
+    return _game_from_pddl(dict(pddl_problem=pddl_problem(game), task=game.task), game.id)
 
 def told(game, rng, steps):
     "What our engine says to random commands"
@@ -88,7 +88,7 @@ def test_recorded_games_survive():
         with gzip.open(file, 'rt', encoding='utf-8') as f:
             for line in f:
                 recorded = json.loads(line)
-                assert same(game_from_pddl(recorded, recorded['id']))
+                assert same(_game_from_pddl(recorded, recorded['id']))
 
 @pytest.mark.skipif('ALFWORLD_DATA' not in os.environ,
                     reason='ALFWORLD_DATA is not set: it should name a folder with official games')

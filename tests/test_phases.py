@@ -11,12 +11,11 @@ from skillrl.skills.bank import Skill, SkillBank
 from skillrl.training import phases, pipeline
 from skillrl.training.phases import evolve_bank
 from skillrl.training.phases import _next_games, draw_groups, experience_in
-from skillrl.training.pipeline import Pipeline, _bank_shown
+from skillrl.training.pipeline import _Pipeline, _bank_shown
 from skillrl.core.trajectory import Step, Trajectory
 
 SMALL = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 4,
-         'rl.tasks_per_iteration': 6, 'rl.group_size': 2, 'evolution.val_tasks': 6,
-         'evolution.gate': 'none'}
+         'rl.tasks_per_iteration': 6, 'rl.group_size': 2, 'evolution.gate': 'none'}
 CONFIG = SkillRLConfig().merged(SMALL)
 
 def suites_of(config=CONFIG):
@@ -86,13 +85,13 @@ def test_a_round_plays_the_games_of_its_number(monkeypatch):
     for number in (0, 1):
         _, record = evolve_bank(SkillBank(), suite, None, CONFIG, number=number)
         assert record['round'] == number
-        assert seen[-1] == ids(_next_games(suite, 'val', CONFIG.evolution.val_tasks, number))
+        assert seen[-1] == ids(_next_games(suite, 'val', CONFIG.env.test_tasks, number))
     assert len(seen) == 2 and not seen[0] & seen[1]
 
 def run_with_banks(path):
     "An open pipeline whose suites have two versions of a bank each, which name suite and version"
     run = RunFolder(path, CONFIG)
-    p = Pipeline(run)
+    p = _Pipeline(run)
     for version in (0, 1):
         for name, suite in p.suites.items():
             p.save_bank(suite, SkillBank([Skill('gen_001', f'{name} {version}', 'Open what is closed.')]))
@@ -130,7 +129,7 @@ def test_a_bank_begins_on_probation_where_trials_decide(tmp_path, monkeypatch, g
     fresh = SkillBank([Skill('gen_001', 'Doors', 'Open what is closed.')])
     monkeypatch.setattr(pipeline, 'write_bank', lambda *args: fresh)
     with RunFolder(tmp_path/'run', CONFIG.merged({'evolution.gate': gate})) as run:
-        p = Pipeline(run)
+        p = _Pipeline(run)
         pipeline.distill(p)
         for suite in p.suites.values():
             versions = range(p.state['versions'][suite.name] + 1)
@@ -174,15 +173,15 @@ def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, mon
                             'rl.iterations': iterations})
     asked = []
     monkeypatch.setattr(pipeline, 'play_trials', lambda *args: asked.append(args[5]) or {})
-    monkeypatch.setattr(Pipeline, 'evolve_suite', lambda *args: None)
-    monkeypatch.setattr(Pipeline, 'policy', lambda *args: None)
-    monkeypatch.setattr(Pipeline, 'bank', lambda *args: SkillBank())
+    monkeypatch.setattr(_Pipeline, 'evolve_suite', lambda *args: None)
+    monkeypatch.setattr(_Pipeline, 'policy', lambda *args: None)
+    monkeypatch.setattr(_Pipeline, 'bank', lambda *args: SkillBank())
     with RunFolder(tmp_path/'run', config) as run:
-        pipeline.evolve(Pipeline(run))
+        pipeline.evolve(_Pipeline(run))
     assert asked == [tries]*2
 
 def test_tries_that_look_around_are_sent_each_elsewhere_and_where_nobody_was():
-    config = CONFIG.merged({'evolution.gate': 'probation', 'evolution.val_tasks': 4})
+    config = CONFIG.merged({'evolution.gate': 'probation'})
     suite, bank = suites_of(config)[0][0], SkillBank()
     past = phases.collect_games(build_local_policy(config), suite, config)
     reader = world('alfworld').teacher().reader
@@ -195,14 +194,6 @@ def test_tries_that_look_around_are_sent_each_elsewhere_and_where_nobody_was():
     explore = world('alfworld').explorer(past)
     lines = [line for _ in range(3) for line in explore(groups[1][0])]
     assert len(set(lines)) == 9
-
-def test_a_world_without_an_expert_says_so(monkeypatch):
-    class Silent(type(world('alfworld'))):
-        def expert(self, task, rng, trust=1.):
-            return None
-    monkeypatch.setattr(phases, 'world', lambda name: Silent())
-    with pytest.raises(ValueError, match='has no expert for .* set sft.demonstrator to teacher'):
-        phases.demonstrations(suites_of()[0][0], None, CONFIG)
 
 class Recorded:
     "A suite that notes which games it was asked for"

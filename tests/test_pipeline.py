@@ -4,14 +4,14 @@ from pathlib import Path
 import pytest
 from skillrl.cli.main import main
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.suites import HouseholdSuite
-from skillrl.envs.suite import row_name
+from skillrl.envs.alfworld.world import HouseholdSuite
+from skillrl.envs.base import row_name
 from skillrl.core.store import data_path
 
 SECRET = 'sk-never-written'
 SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3),
              sft=dict(games=2, steps=2), rl=dict(iterations=2, tasks_per_iteration=2, group_size=2),
-             evolution=dict(validation_interval=2, test_rounds=2, val_tasks=3))
+             evolution=dict(validation_interval=2, test_rounds=2))
 
 def files(folder):
     kept = [p for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock']
@@ -202,9 +202,9 @@ def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
     assert '6 episodes' in capsys.readouterr().out and (tmp_path/'p'/'model.safetensors').exists()
 
 def test_the_committed_runs_are_of_the_present_loop():
-    from skillrl.training.pipeline import CONDITIONS
+    from skillrl.training.pipeline import _CONDITIONS
     loop, config = json.loads((data_path('loop.json')).read_text()), SkillRLConfig()
-    rows = [row_name(', '.join(c), split) for c in CONDITIONS for split in HouseholdSuite.tests]
+    rows = [row_name(', '.join(c), split) for c in _CONDITIONS for split in HouseholdSuite.tests]
     for run in loop['seeds']:
         assert list(run['test']) == rows and len(run['rl']['success']) == config.rl.iterations
         games = config.env.test_suites*config.env.test_tasks
@@ -220,8 +220,8 @@ def test_the_committed_runs_are_of_the_present_loop():
                for row in story['tests'] if row['game'] == story['episode']['id'].split('#')[0])
 
 def test_the_committed_seeds_have_what_the_front_page_draws():
-    from skillrl.training.pipeline import CONDITIONS
-    conditions = [', '.join(c) for c in CONDITIONS]
+    from skillrl.training.pipeline import _CONDITIONS
+    conditions = [', '.join(c) for c in _CONDITIONS]
     for run in json.loads(data_path('learning.json').read_text())['seeds']:
         assert {row_name(c, 'new') for c in [*conditions, 'GRPO without skills']} <= run['test'].keys()
         for points in run['arms'].values():

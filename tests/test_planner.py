@@ -16,7 +16,7 @@ from skillrl.llm.models import MODELS, find_model, _models_folder
 from skillrl.core.store import data_path
 from skillrl.training import plan
 from skillrl.training.costs import (Batch, Device, Held, _activation_bytes, _adapter_parameters, at_once,
-                                    memory_plan, shape_from, shape_of)
+                                    memory_plan, _shape_from, shape_of)
 from skillrl.training.plan import RunPlan, told_plan
 from skillrl.training.plan import _check_words, _known_words, _preflight
 
@@ -27,7 +27,7 @@ KINDS = 'llama', 'qwen2', 'qwen3', 'gemma'
 def built(kind, tied=True):
     config = dict(SIZES, model_type=kind, tie_word_embeddings=tied)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
-    return model.train(), shape_from(model.config.to_dict())
+    return model.train(), _shape_from(model.config.to_dict())
 
 def with_adapter(model, rank):
     from peft import LoraConfig, get_peft_model
@@ -264,10 +264,11 @@ def test_a_config_may_name_it(monkeypatch, tmp_path):
     assert plan.shape.parameters == 134_515_008
 
 def test_a_pass_has_no_more_rows_than_a_minibatch():
-    config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4, 'rl.micro_batch_tokens': 1000})
-    assert at_once(config.rl, config.sft, Batch(1, 80, 20))[0].rows == 8
-    assert at_once(config.rl, replace(config.sft, batch_size=9), Batch(1, 80, 20))[0].rows == 9
-    assert at_once(config.rl, config.sft, Batch(1, 480, 20))[0].rows == 2
+    config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4})
+    small, large = shape_of(data_path('base')), shape_of('smollm2')
+    assert at_once(small, config.rl, config.sft, Batch(1, 80, 20))[0].rows == 8
+    assert at_once(small, config.rl, replace(config.sft, batch_size=9), Batch(1, 80, 20))[0].rows == 9
+    assert at_once(large, config.rl, config.sft, Batch(1, 4000, 96))[0].rows == 2
 
 def test_bytes_of_layers_add_up():
     one, batch = shape_of(data_path('base')), Batch(4, 30, 10)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from banks import remove
 from replies import mistake, skill
-from skillrl.agent.prompt import _build_messages
+from skillrl.agent.prompt import PromptContext, step_messages
 from skillrl.agent.contract import CONTRACT
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
@@ -129,13 +129,14 @@ def heads(user):
 def prompts(task, observation, title='a red coat'):
     "The plain prompt and the household's, third step"
     done = [('go to drawer 3', observation), ('open drawer 3', observation)]
-    yield _build_messages(task, observation, ['search', title], done, ['Look for mug in drawer 3.'])
+    hint = ['Look for mug in drawer 3.']
+    yield step_messages(PromptContext(task, observation, ['search', title], done, hint))
     s = AlfworldNotes(
         'You are in the middle of a room. Looking quickly around you, you see a desk 1, and a drawer 3.')
     for a, o in done:
         s.see(a, o)
-    yield _build_messages(task, observation, ['go to desk 1', 'open drawer 3', title], done,
-                         ['Look for mug in drawer 3.'], s)
+    commands = ['go to desk 1', 'open drawer 3', title]
+    yield step_messages(PromptContext(task, observation, commands, done, hint, s))
 
 def shape(message):
     "The heads of a prompt but for those that depend on what was seen"

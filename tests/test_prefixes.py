@@ -131,7 +131,7 @@ def test_sharing_is_copied_with_a_policy_and_not_saved(tmp_path):
 
 def test_a_model_with_another_way_to_look_back_is_refused():
     config = hf.MistralConfig(vocab_size=len(TOKENIZER), sliding_window=4, **SIZES)
-    with pytest.raises(ValueError, match='rl.share_prefixes'):
+    with pytest.raises(ValueError, match='cannot read rows as a tree'):
         share_prefixes(hf.AutoModelForCausalLM.from_config(config))
 
 def test_a_large_vocabulary_is_scored_in_pieces(monkeypatch):

@@ -4,8 +4,8 @@ import json, random
 import pytest
 from faults import FaultServer, error
 from skillrl.cli.main import main
-from skillrl.skillopt import question_files as questions
-from skillrl.skillopt.question_files import question_env, read_questions, _split_questions
+from skillrl.envs import qa as questions
+from skillrl.envs.qa import question_env, _read_questions, _split_questions
 
 ASKED = ['What is the capital of France?', 'Who wrote Hamlet?', 'How many legs has a spider?',
          'What is the boiling point of water at sea level?', 'Which metal is liquid at room temperature?']
@@ -34,7 +34,7 @@ def test_repeated_questions_stay_in_one_split(tmp_path):
     "40 rows with 5 distinct questions leaked all five"
     rows = [item(k % 5) for k in range(40)]
     for seed in range(5):
-        assert_apart(_split_questions(read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
+        assert_apart(_split_questions(_read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
     env = question_env(tmp_path / 'q.json')
     assert_apart(env.splits)
     assert sum(map(len, env.splits.values())) == 40 and '40 rows, 5 distinct questions' in env.about
@@ -55,7 +55,7 @@ SPELLINGS = [
 def test_questions_that_differ_in_spelling_stay_in_one_split(tmp_path):
     rows = [item(k, spell(ASKED[k])) for k in range(5) for spell in SPELLINGS]
     for seed in range(5):
-        assert_apart(_split_questions(read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
+        assert_apart(_split_questions(_read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
     assert len(questions._same_questions(rows)) == 5
 
 
@@ -104,12 +104,12 @@ def test_a_leak_between_given_splits_names_both_items(tmp_path):
 
 
 def test_an_array_on_one_line_loads(tmp_path):
-    items = read_questions(write(tmp_path / 'q.json', [item(k) for k in range(5)]))
+    items = _read_questions(write(tmp_path / 'q.json', [item(k) for k in range(5)]))
     assert len({i['id'] for i in items}) == 5 and '\n' not in (tmp_path / 'q.json').read_text()
     (tmp_path / 'q.jsonl').write_text('\n\n'.join(json.dumps(item(k)) for k in range(5)))
-    assert [i['id'] for i in read_questions(tmp_path / 'q.jsonl')] == [i['id'] for i in items]
+    assert [i['id'] for i in _read_questions(tmp_path / 'q.jsonl')] == [i['id'] for i in items]
     with pytest.raises(ValueError, match="several items have the id 'x'"):
-        read_questions(write(tmp_path / 'q.json', [item(0, id='x'), item(1, id='x')]))
+        _read_questions(write(tmp_path / 'q.json', [item(0, id='x'), item(1, id='x')]))
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,12 @@ import pytest
 import skillrl.envs.alfworld.scene as alfworld
 from banks import skills
 from skillrl.envs.alfworld.scene import ROUTER, canonical
-import skillrl.envs.search.results as search
+import skillrl.envs.search.engine as search
 import skillrl.envs.webshop.goals as webshop
 from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.embedding import CachedEncoder, TfidfEncoder, stem, terms
-from skillrl.skills.ranking import _COUNTING, _sought
-from skillrl.skills.retrieval import advice, official_block, render
+from skillrl.skills.retrieval import _COUNTING, _sought, advice, _official_block, render
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.core.formats import load_memories
 
@@ -300,7 +299,7 @@ BANKS = ['alfworld/claude_style_skills.json', 'webshop/claude_style_skills.json'
          'search/claude_style_skills_search.json']
 
 def described(memory):
-    return alfworld.described_category(memory.description)
+    return alfworld._described_category(memory.description)
 
 def memories(world):
     return [m for f in sorted((Path(REAL)/world).glob('generated_memories_*.json')) for m in load_memories(f)]
@@ -332,7 +331,7 @@ def test_official_mode_is_the_official_choice(name, dynamic):
                 *([o.id for o in p] for p in (found.general, found.task_specific, found.mistakes)),
             ] == [kind, *want], g
             if found.general:
-                assert len(official_block(found)) == restated_length(kind, *pools)
+                assert len(_official_block(found)) == restated_length(kind, *pools)
             assert r.retrieve(g, 'heat').ids == found.ids
     nine = Retriever(bank, 'official').retrieve(goals[0])
     assert Counter(o.id[:4] for o in nine.general) == Counter({'dyn_': dynamic, 'gen_': max(0, 6 - dynamic)})
@@ -342,7 +341,7 @@ def test_official_blocks_have_the_published_lengths():
     length = {}
     for w, b in zip(('alfworld', 'webshop', 'search'), BANKS):
         r = Retriever(SkillBank.load(Path(REAL)/b), 'official', router=WORLDS[w].ROUTER)
-        length[w] = {(f := r.retrieve(m.goal)).category: len(official_block(f)) for m in memories(w)}
+        length[w] = {(f := r.retrieve(m.goal)).category: len(_official_block(f)) for m in memories(w)}
     assert (min(length['alfworld'].values()), max(length['alfworld'].values())) == (3851, 4475)
     assert length['search'] == {'unknown': 2514}
     # published as 3,862 to 4,124, which are the blocks of two of the seven categories
@@ -418,7 +417,7 @@ def test_official_mode_within_a_budget_and_without_the_retired():
     short = Retriever(bank, 'official', prompt_chars=50).retrieve('x')
     assert short.ids == ['dyn_000', 'gen_001', 'err_001']
     assert short.left_out == ['dyn_001', 'dyn_003']
-    assert 'Mistakes to Avoid\n- **Don' in official_block(short)
+    assert 'Mistakes to Avoid\n- **Don' in _official_block(short)
 
 # --- embedding mode
 

@@ -8,7 +8,7 @@ from skillrl.core.config import RLConfig
 from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.grpo import group_advantage
-from skillrl.training.rl import GRPOTrainer, ScoredRow, TrainablePolicy, play, scored_rows
+from skillrl.training.rl import GRPOTrainer, _ScoredRow, TrainablePolicy, play, _scored_rows
 from skillrl.training.sft import FullOptions, encode_rows, full_sft
 
 SIZES = {'shirt 1': 0., 'shirt 2': .25, 'shirt 3': .5, 'shirt 4': 1.}
@@ -69,7 +69,7 @@ def test_a_reward_between_0_and_1_reaches_the_advantage(policy):
         step = e.act(f'buy {shirt}')
         e.rows = [StepRow([1], [2], [-1.])]
         assert step.reward == SIZES[shirt] and e.score == SIZES[shirt] == e.trajectory().score
-    rows, seen = scored_rows([group])
+    rows, seen = _scored_rows([group])
     assert [r.advantage for r in rows] == pytest.approx(group_advantage(list(SIZES.values()), [0]*4).tolist())
     assert (seen['success'], seen['score']) == (.25, .4375)
 
@@ -98,7 +98,7 @@ def test_an_invalid_action_costs_something_in_a_zero_variance_group(policy):
             step = e.act(action, ok=action in e.admissible)
             e.rows = [StepRow(prompt, ids, lp[0].tolist(), step.ok)]
         return group
-    rows, seen = scored_rows([lost()], penalty=.1)
+    rows, seen = _scored_rows([lost()], penalty=.1)
     assert [r.advantage for r in rows] == pytest.approx([-.1])
     assert seen['rows'] == 1 and seen['skipped_groups'] == 0
     trainer, before = GRPOTrainer(policy, RLConfig(learning_rate=1e-3)), chance(policy, 'buy shirt 9')
@@ -112,7 +112,7 @@ def test_a_zero_variance_group_without_invalid_steps_or_penalty_leaves_no_row(po
         e.start()
         e.act('buy shirt 1')
         e.rows = [StepRow([1], [2], [-1.]), StepRow([1], [3], [-1.], False)]
-    rows, seen = scored_rows([group], penalty=0)
+    rows, seen = _scored_rows([group], penalty=0)
     assert rows == [] and seen['skipped_groups'] == 1
 
 @pytest.mark.parametrize('rewards,won,score', [([0, 1], True, 1), ([0, 0], True, 1), ([10], True, 1),
@@ -132,7 +132,7 @@ def test_a_reward_that_is_no_number_is_refused_by_name():
         e.act('buy shirt 1').reward = math.nan
         e.rows = [StepRow([1], [2], [-1.])]
     with pytest.raises(ValueError, match=r'returns\[0\] is nan'):
-        scored_rows([group])
+        _scored_rows([group])
 
 # ---- what the trainer passes on from its config and its rows ----
 
@@ -140,7 +140,7 @@ def bought(policy, n=4):
     "Rows of a group of `n` episodes that `policy` played"
     group = tries(n)
     play([group], policy, seed=1)
-    return scored_rows([group])[0] or [ScoredRow(row, 1.) for e in group for row in e.rows]
+    return _scored_rows([group])[0] or [_ScoredRow(row, 1.) for e in group for row in e.rows]
 
 def apart(policy, seed=0):
     "A copy of `policy` with slightly other weights"

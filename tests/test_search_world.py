@@ -10,18 +10,18 @@ from skillrl.training.builders import build_local_policy, build_retriever, shipp
 from skillrl.core.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import corpus
-from skillrl.envs.search.results import exact_match, f1_score, last_answer, normalized, substring_match
-from skillrl.envs.search.articles import PAGES, Fact, drawn_names, read_page
+from skillrl.envs.search.engine import _exact_match, _f1_score, _last_answer, normalized, _substring_match
+from skillrl.envs.search.encyclopedia import PAGES, Fact, _drawn_names, read_page
 from skillrl.envs.search.encyclopedia import Encyclopedia, Sizes
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
 from skillrl.envs.search.expert import SearchExpert, play_search_expert, _read_page_hints
 from skillrl.envs.search.notes import SearchNotes, _documents_in, _names_in, offered
 from skillrl.envs.search.questions import _QUESTION_FORMS, book_questions, kinds_along, read_question
 from skillrl.envs.search.retrieve import _DenseLibrary, Library
-from skillrl.envs.search.results import result_of, result_of_reply
-from skillrl.envs.search.suites import EncyclopediaSuite, _files_suite
+from skillrl.envs.search.engine import result_of, _result_of_reply
+from skillrl.envs.search.world import _EncyclopediaSuite, _files_suite
 from skillrl.envs.search.teacher import _PageRecord, _truths
-from skillrl.envs.search.results import is_valid, projected
+from skillrl.envs.search.engine import is_valid, projected
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.skills.retrieval import render
@@ -58,18 +58,18 @@ def played(replies, **settings):
     ('a.b', 'ab', True, True), ('can', 'c', False, True), ('  New\t\nYork ', 'new york', True, True),
     ('Paris', 'in Paris', False, False), ('１９', '19', False, False)])
 def test_normalising_folds_case_and_ascii_punctuation_and_nothing_else(said, target, em, subem):
-    assert (exact_match(said, target), substring_match(said, target)) == (em, subem)
+    assert (_exact_match(said, target), _substring_match(said, target)) == (em, subem)
 
 def test_articles_go_after_punctuation():
     assert normalized('a-n apple') == 'apple' and normalized('the,cat') == 'thecat'
 
 def test_f1_counts_repeated_words_as_often_as_both_have_them():
-    assert f1_score('paris paris paris', 'paris') == pytest.approx(.5)
-    assert f1_score('', 'paris') == 0 == f1_score('paris', [])
-    assert f1_score('x', ['y', 'x y']) == pytest.approx(2/3)
+    assert _f1_score('paris paris paris', 'paris') == pytest.approx(.5)
+    assert _f1_score('', 'paris') == 0 == _f1_score('paris', [])
+    assert _f1_score('x', ['y', 'x y']) == pytest.approx(2/3)
 
 def test_the_last_answer_may_span_lines():
-    assert last_answer('<answer>a</answer><answer>b\nc </answer><answer>d') == 'b\nc'
+    assert _last_answer('<answer>a</answer><answer>b\nc </answer><answer>d') == 'b\nc'
 
 # ---- tags ----
 
@@ -135,10 +135,10 @@ def test_only_the_final_action_counts():
 def test_observations_to_the_byte():
     assert result_of([('"Zoë"\nA "name".\n', 1.)]) == r'{"result": "Doc 1: \"Zo\u00eb\"\nA \"name\".\n"}'
     found = [[dict(document=dict(contents=text))] for text in 'ab']
-    many = result_of_reply({'result': found})
+    many = _result_of_reply({'result': found})
     assert many == r'{"result": "Doc 1: a\n\n---\nDoc 1: b\n"}'
-    assert result_of_reply({'other': 1}) == result_of([])
-    assert 'Error processing' in result_of_reply(['a'])
+    assert _result_of_reply({'other': 1}) == result_of([])
+    assert 'Error processing' in _result_of_reply(['a'])
 
 # ---- encyclopedias ----
 
@@ -155,7 +155,7 @@ def test_drawing_names_ends():
         Encyclopedia('x', Sizes(city=5000))
     with pytest.raises(ValueError, match='four articles or more'):
         Encyclopedia('x', Sizes(film=2))
-    assert len(set(drawn_names(6, random.Random(0), ('ab', 'cde')))) == 6
+    assert len(set(_drawn_names(6, random.Random(0), ('ab', 'cde')))) == 6
 
 def test_pages_tell_what_the_habits_say(book):
     "Two pages tell the truth, three something else, each its own, one nothing"
@@ -350,7 +350,7 @@ def test_an_encyclopedia_leaves_no_trace_of_its_names(book):
 # ---- suites and the world ----
 
 def test_splits_are_disjoint():
-    suite = EncyclopediaSuite('train-000')
+    suite = _EncyclopediaSuite('train-000')
     dealt = {split: {q.task for q in suite.games(split, 10**4)} for split in SPLITS}
     assert sum(map(len, dealt.values())) == len(set().union(*dealt.values())) == len(suite) == 1000
     assert all(dealt.values())
@@ -369,7 +369,7 @@ def test_the_world_is_played_through_its_suites():
         assert len(rows) == len(trajectory)
 
 def test_an_episode_has_four_turns():
-    suite = EncyclopediaSuite('train-000')
+    suite = _EncyclopediaSuite('train-000')
     question = suite.games('train', 1)[0]
     assert [suite.env(question, steps).max_steps for steps in (2, 12, 30)] == [2, 4, 4]
 
@@ -420,7 +420,7 @@ def test_official_replies_have_tags_of_their_own(book):
 
 def test_dense_retrieval(book):
     "Vectors find the hops of a question too, through an environment of the variant"
-    suite = EncyclopediaSuite('train-000', 'free dense')
+    suite = _EncyclopediaSuite('train-000', 'free dense')
     suite.book = Encyclopedia('train-000', Sizes(20, 28, 24, 18))
     assert isinstance(suite.library, _DenseLibrary)
     hops = [hop for q in book_questions(suite.book, 8) for hop in q.hops]
@@ -429,15 +429,15 @@ def test_dense_retrieval(book):
     assert share(found) > .9
 
 def test_variants():
-    suite = EncyclopediaSuite('train-000', 'free')
+    suite = _EncyclopediaSuite('train-000', 'free')
     env = suite.env(suite.games('train', 1)[0], 4)
     assert env.reset()[1]['admissible_commands'] == [] and not env.engine.compat
-    compat = EncyclopediaSuite('train-000', 'compat')
+    compat = _EncyclopediaSuite('train-000', 'compat')
     env = compat.env(compat.games('train', 1)[0], 4)
     env.reset()
     assert env.engine.compat
     with pytest.raises(ValueError, match="env.variant is 'put'"):
-        EncyclopediaSuite('x', 'put')
+        _EncyclopediaSuite('x', 'put')
 
 # ---- the policy that ships ----
 
@@ -447,9 +447,9 @@ def test_the_shipped_policy_is_small_and_writes_names():
     folder = shipped_weights(config.env)
     assert sum(p.stat().st_size for p in folder.rglob('*')) < 4e6
     tokenizer = build_local_policy(config).tokenizer
-    names = drawn_names(3840, random.Random(0))
+    names = _drawn_names(3840, random.Random(0))
     assert {len(ids) for ids in tokenizer(names)['input_ids']} == {2}
-    suite = EncyclopediaSuite('train-000')
+    suite = _EncyclopediaSuite('train-000')
     for question in suite.games('train', 20):
         episode = Episode(suite.env(question, 4), question, skills=suite.book.hints())
         _, rows = demonstrate(episode, world('search').expert(question.task, seeded('t')), seeded('noise'))
@@ -461,7 +461,7 @@ def test_the_shipped_policy_is_small_and_writes_names():
 def test_the_shipped_policy_reads_its_skills():
     "Where it looks on a page at all, that is the one a skill names"
     policy = build_local_policy(SkillRLConfig().merged({'env.name': 'search'}))
-    suite = EncyclopediaSuite('train-000')
+    suite = _EncyclopediaSuite('train-000')
     asked = [q for q in suite.games('train', 100) if len(q.hops) == 1][:12]
     prompts, named = [], []
     for i, question in enumerate(asked):

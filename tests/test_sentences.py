@@ -24,20 +24,19 @@ ELSEWHERE = {
     '346_llm.models': '200 50',                             # Official games, their steps
     '435_skills.skill_text': '64',                          # agentskills' rule
     '549_envs.search.corpus': '21',                         # Million passages of Search-R1
+    '564_envs.qa': '1.2 37',                                # An example of a dialogue
     '565_envs.bm25': '33',                                  # Stop words of Lucene
     '569_envs.alfworld.scene': '223 190 222',               # Official memories
     '571_envs.alfworld.notes': '2,000',                     # Twice the thousand of the code
     '580_envs.search.retrieve': '21',                       # Million passages of Search-R1
     '583_envs.webshop.catalogue': '192',                    # Processes of the original
     '584_envs.webshop.goals': '100,000 800,000 200 161 92', # The original's catalogue, goals and requests
-    '586_envs.webshop.pages': '30',                         # ms of the original
+    '587_envs.webshop.engine': '30',                         # ms of the original
     '591_envs.alfworld.world': '4,613 48 200 420',          # `.ci/differential`, official games
     '603_agent.prompt': '100,000 404 72',                   # Published by others; a long line
     '617_training.costs': '256 334',                        # Arithmetic of NF4; a page
     '619_training.plan': '128 24,000',                      # The paper's episodes; characters of a question
-    '710_skillopt.question_files': '1.2 37',                # An example of a dialogue
     '757_skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
-    '823_viewers.bank_view': '0.83',                        # Read off the plot
     '905_your_own_world': '600',                            # Words of the shipped tokenizer
     'index': '3,000 140'}                                   # Lines of the loop, official games
 

@@ -64,14 +64,15 @@ def policy():
 @pytest.fixture(scope='module')
 def prompts():
     "The first prompts of six games, as the agent would send them"
-    from skillrl.agent.prompt import _build_messages
+    from skillrl.agent.prompt import PromptContext, step_messages
     from skillrl.envs.alfworld.engine import AlfworldEnv
     from skillrl.envs.alfworld.households import Household
     from skillrl.envs.alfworld.notes import AlfworldNotes
     games, out = Household('maple').games('test', 1), []
     for g in games:
         obs, info = AlfworldEnv(games).reset(options={'game': g})
-        out.append(_build_messages(info['task'], obs, info['admissible_commands'], notes=AlfworldNotes(obs)))
+        seen = PromptContext(info['task'], obs, info['admissible_commands'], notes=AlfworldNotes(obs))
+        out.append(step_messages(seen))
     return out
 
 def local(policy, messages, n):

@@ -14,7 +14,7 @@ KEY = 'sk-live-0123456789abcdefABCDEF'
 PRICES = {'wise': [1.0, 2.0]}
 SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=6, test_tasks=1, max_steps=6),
              sft=dict(games=2, steps=2), rl=dict(iterations=2, tasks_per_iteration=2, group_size=2),
-             evolution=dict(validation_interval=2, test_rounds=2, val_tasks=6))
+             evolution=dict(validation_interval=2, test_rounds=2))
 
 def teach(request, usage=(11, 7)):
     "A sound answer to whatever the run asks"
@@ -95,7 +95,7 @@ def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(whole
 
 def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
     (tmp_path/'prices.json').write_text(json.dumps(PRICES))
-    model = {'budget_usd': 0.02, 'prices': str(tmp_path/'prices.json'), 'teacher_parallel': 1}
+    model = {'budget_usd': 0.02, 'prices': str(tmp_path/'prices.json')}
     with FaultServer(rest=lambda request: teach(request, (3000, 500))) as server:
         assert train(server, tmp_path/'run', model=model)==1
         spent = server.count
@@ -107,7 +107,7 @@ def test_the_budget_holds_across_a_stop(tmp_path, capsys, key):
 
 def test_demonstrations_with_a_teachers_thoughts(tmp_path, key):
     with FaultServer(rest=teach) as server:
-        assert train(server, tmp_path/'run', sft=dict(demonstrator='teacher'))==0
+        assert train(server, tmp_path/'run', sft=dict(games=0))==0
     rows = [json.loads(l) for l in (tmp_path/'run'/'sft.jsonl').read_text().splitlines()]
     opening = '<think> The goal needs it. </think> <action> '
     assert rows and all(r['completion'].startswith(opening) for r in rows)

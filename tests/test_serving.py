@@ -4,7 +4,7 @@ import json, shlex, signal, socket, subprocess, sys, time, types, urllib.error, 
 from contextlib import contextmanager
 import pytest
 from skillrl.cli.main import main, parser
-from skillrl.cli.look import _openenv_server, _suite_server
+from skillrl.cli.main import _openenv_server, _suite_server
 from skillrl.serve.krill import RemoteEnv, Server
 from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve_routes
 

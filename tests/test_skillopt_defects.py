@@ -305,7 +305,7 @@ def test_C8_one_edit_a_step_is_a_setting(tmp_path):
                           ('batch_size', 0), ('minibatch_size', '8 '*2),
     ('edit_budget', 0), ('min_edit_budget', 0), ('workers', -5),
     ('seed', None), ('optimizer_max_completion_tokens', 0),
-    ('max_seconds', float('nan')), ('gate_metric', 'exact'), ('lr_scheduler', 'step'),
+    ('max_usd', float('nan')), ('gate_metric', 'exact'), ('lr_scheduler', 'step'),
     ('eval_test', 'yes'), ('prices', None), ('selection_split', 3)])
 def test_C9_settings_without_sense_are_named(name, value):
     "1.0.0 took most of them"

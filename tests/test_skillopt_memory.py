@@ -1,7 +1,8 @@
 "What the optimizer is told of an epoch, when the words of strangers look like ours"
 import pytest
-from skillrl.skillopt.prompts import message, sections
-from skillrl.skillopt.proposal import _last_tried, _failure_patterns, notes_text
+from replies import sections
+from skillrl.skillopt.reflect import message
+from skillrl.skillopt.proposal import _failure_patterns, notes_text
 from skillrl.skillopt.reflect import _failure_types
 from skillrl.types import RolloutResult
 
@@ -19,41 +20,9 @@ def result(id, hard, **kw):
     about = dict(fail_reason='' if hard == 1 else 'wrong form: 4.5', question=f'What of {id}?')
     return RolloutResult(id, hard, hard, **about | kw)
 
-# --- refused edits
-SAME = ['Write two decimals.', '- Write two decimals', '* **Write** two decimals.', '3. write  TWO\ndecimals',
-        '## Write two decimals', '`Write two decimals`!']
-OTHERS = ['Write three decimals.', 'Write two decimals, always.', 'Do not write two decimals.',
-          'Write two decimals?', 'Write -2 decimals', 'Write 2.5 decimals', 'Write 25 decimals']
-
-@pytest.mark.parametrize('content', SAME)
-def test_the_same_words_in_other_clothes_are_one_idea(content):
-    before = [note(1, edit('Write two decimals.', 'replace', 'elsewhere'))]
-    assert _last_tried(edit(content), before) == 1
-
-@pytest.mark.parametrize('content', OTHERS)
-def test_other_words_are_other_ideas(content):
-    assert _last_tried(edit(content), [note(1, edit(SAME[0]))]) is None
-
-def test_an_edit_that_only_takes_away_is_known_by_what_it_takes():
-    before = [note(1, edit('', 'delete', 'Write two decimals.'))]
-    assert _last_tried(edit('', 'delete', '- write two decimals'), before) == 1
-    assert _last_tried(edit('Write two decimals.'), before) is None
-
-@pytest.mark.parametrize('action,step', [('reject', 1), ('accept', None), ('accept_new_best', None)])
-def test_only_refused_steps_count_as_tries(action, step):
-    before = [note(1, edit('x'), action=action)]
-    assert _last_tried(edit('x'), before) == step and f'Step 1: {action}' in notes_text(before)
-
-def test_an_edit_tried_twice_is_named_with_its_step():
-    lines = notes_text([note(step, edit('Be exact.')) for step in (4, 5, 6)]).splitlines()
-    assert [l.split(':')[0] for l in lines if l.startswith('- ')] == ['- tried', '- tried as in step 4',
-                                                                      '- tried as in step 5']
-
 def test_an_edit_that_never_reached_the_document_was_not_tried():
     nowhere = edit('a', 'replace', 'x', 'skipped_replace_target_not_found')
-    before = [note(1, nowhere)]
-    assert _last_tried(nowhere, before) is None
-    assert notes_text(before).count('not applied, skipped_replace_target_not_found') == 1
+    assert notes_text([note(1, nowhere)]).count('not applied, skipped_replace_target_not_found') == 1
 
 def test_a_stranger_can_neither_open_a_heading_nor_begin_a_line_nor_close_a_quotation():
     patterns = [dict(pattern=HOSTILE, count=1, ids=[HOSTILE])]

@@ -5,13 +5,14 @@ from collections import Counter
 from threading import Lock
 import pytest
 from faults import FaultServer, error, said
+from replies import sections
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
-from skillrl.skillopt.optimizer import Optimizer
-from skillrl.skillopt.prompts import FORMS, KEYS, _excerpt, fenced, load_prompt, message, record, sections
+from skillrl.skillopt.reflect import Optimizer
+from skillrl.skillopt.reflect import FORMS, _KEYS, _excerpt, fenced, _load_prompt, message, record
 from skillrl.skillopt.reflect import (
     RawPatch,
     _chosen,
@@ -26,7 +27,7 @@ from skillrl.skillopt.reflect import (
     _usable,
 )
 from skillrl.skillopt.rollout import Journal, ThreadExecutor
-from skillrl.skills.guard import RejectedLog, _example_in, rejected_table
+from skillrl.skills.guard import RejectedLog, _example_in
 from skillrl.core.store import JsonlLog, data_path
 from skillrl.types import RolloutResult
 
@@ -124,12 +125,13 @@ def says(stage, user):
         ((64, 64, 4, 8, 5, 4), (32, 7, 1)),
     ],
 )
-def test_calls_are_those_of_1_0_0(settings, calls):
+def test_calls_are_those_of_1_0_0(settings, calls, monkeypatch):
     "Numbers of calls recorded from skillrl 1.0.0 with the same client"
     failed, solved, size, batch, seed, budget = settings
     o = asking(says)
     raw = reflect(o, results(failed, solved), '# S', minibatch_size=size, edit_budget=budget, seed=seed)
-    merged = merge_patches(o, '# S', raw, batch_size=batch)
+    monkeypatch.setattr('skillrl.skillopt.reflect._MERGED_AT_ONCE', batch)
+    merged = merge_patches(o, '# S', raw)
     rank_and_select(o, '# S', merged, budget)
     assert stages(o) == +Counter(dict(zip(('analyst', 'merge', 'ranking'), calls)))
 
@@ -152,7 +154,7 @@ def test_the_order_of_calls_is_failures_first():
     ]
     assert heads == ['failed.'] * 4 + ['solved.'] * 2
     assert [c['system'] for c in o.client.calls[6:]] == [
-        load_prompt(k) for k in ('merge_failure', 'merge_success', 'merge_final')
+        _load_prompt(k) for k in ('merge_failure', 'merge_success', 'merge_final')
     ]
 
 
@@ -454,21 +456,21 @@ def test_D8_a_prompt_nobody_knows_is_refused():
     with pytest.raises(ValueError, match="'ranking' is empty"):
         asking('', prompt_overrides=dict(ranking=' '))
     with pytest.raises(ValueError, match='no prompt'):
-        load_prompt('nothing')
+        _load_prompt('nothing')
 
 
 def test_an_override_is_the_whole_system_message():
     o = asking(says, prompt_overrides=dict(analyst_error='Mine.'))
     reflect(o, results(1, 1), SKILL)
-    assert [c['system'] for c in o.client.calls] == ['Mine.', load_prompt('analyst_success')]
+    assert [c['system'] for c in o.client.calls] == ['Mine.', _load_prompt('analyst_success')]
 
 
 def test_every_prompt_ships():
     files = {f.stem for f in (data_path('prompts') / 'skillopt').glob('*.md')}
-    assert files == {*KEYS, 'rules'}
-    for k in KEYS:
-        assert len(load_prompt(k)) > 500 and 'data' in load_prompt(k)
-        assert '`edits`' in load_prompt(k) or '`selected_indices`' in load_prompt(k)
+    assert files == {*_KEYS, 'rules'}
+    for k in _KEYS:
+        assert len(_load_prompt(k)) > 500 and 'data' in _load_prompt(k)
+        assert '`edits`' in _load_prompt(k) or '`selected_indices`' in _load_prompt(k)
 
 
 # --- calls that are lost
@@ -656,9 +658,9 @@ def test_clients_and_prompts_of_ones_own_are_told_of_no_schema():
     assert 'response_format' not in server.requests[0]['body']
 
 
-@pytest.mark.parametrize('name', KEYS)
+@pytest.mark.parametrize('name', _KEYS)
 def test_every_prompt_of_the_optimizer_has_an_example_that_is_not_taken_for_an_answer(name, tmp_path):
-    shown = _example_in(load_prompt(name))
+    shown = _example_in(_load_prompt(name))
     assert shown.keys() == FORMS[name]['properties'].keys()
     o = asking(lambda *a: json.dumps(shown, indent=3), rejects=RejectedLog(tmp_path / 'rejected.jsonl'))
     assert o.ask(name, 'question', 'stage') is None
@@ -684,4 +686,3 @@ def test_replies_of_the_optimizer_that_cannot_be_read_are_kept_with_their_reason
         reasons[:2] == ['there is no JSON object with `edits` in the reply', '`edits` should be a list']
         and 'be careful' in reasons[2]
     )
-    assert len(rejected_table(tmp_path).rows) == 3

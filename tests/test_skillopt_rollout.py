@@ -75,7 +75,7 @@ def test_jobs_begin_in_their_order_and_no_more_than_workers_at_a_time():
             begun.append(i)
             now[0] += 1
             most[0] = max(most[0], now[0])
-        time.sleep(.003)
+        time.sleep(.02)
         with lock:
             now[0] -= 1
         return i
@@ -662,10 +662,7 @@ def test_a_meter_looks_like_its_client():
     client.temperature = .7
     meter = Meter(client, 'reflect')
     assert (meter.model, meter.temperature, hasattr(meter, 'replies_of'))==('m', .7, False)
-    chat = Meter(ScriptedChat(['shelf', ChatReply(status='infra_error', error='503')]))
-    assert [r.text for r in chat.replies([[dict(role='user', content='Where?')]])]==['shelf']
-    assert chat.reply([dict(role='user', content='And?')]).status=='infra_error'
-    assert list(chat.lost.values())==['503']
+    assert not hasattr(meter, 'reply') and not hasattr(meter, 'replies')
 
 def test_an_outage_in_a_chat_is_remembered_by_its_cause():
     meter = Meter(ScriptedChat([ConnectionError('no route')]))

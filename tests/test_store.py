@@ -115,7 +115,7 @@ def test_a_folder_with_other_things_in_it_is_not_taken(tmp_path):
 
 def test_a_start_that_was_killed_can_start_again(tmp_path):
     (tmp_path/'run').mkdir()
-    (tmp_path/'run'/'.config.json.tmp4711').write_text('{"se')
+    (tmp_path/'run'/'.config.json.tmp0123456789abcdef').write_text('{"se')
     with RunFolder(tmp_path/'run', {'seed': 1}) as run:
         run.commit({})
     assert sorted(snapshot(tmp_path/'run'))==['.lock', 'config.json', 'state.json']

@@ -6,7 +6,7 @@ import pytest
 from skillrl.cli.main import main
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.suites import FolderSuite, HouseholdSuite
+from skillrl.envs.alfworld.world import _FolderSuite, HouseholdSuite
 from skillrl.core.store import to_json
 
 house = HouseholdSuite(Household('maple'))
@@ -31,15 +31,15 @@ def folder(tmp_path):
     return root
 
 def test_a_part_of_a_test_is_of_all_categories(folder):
-    suite = FolderSuite(str(folder))
+    suite = _FolderSuite(str(folder))
     for split in ('valid_seen', 'valid_unseen'):
         for n in (6, 12):
             assert set(Counter(g.category for g in suite.games(split)[:n]).values()) == {n//6}
-    again = FolderSuite(str(folder))
+    again = _FolderSuite(str(folder))
     assert [g.id for g in suite.games('valid_seen')] == [g.id for g in again.games('valid_seen')]
 
 def test_a_part_of_the_training_games_is_of_all_categories(folder):
-    suite = FolderSuite(str(folder))
+    suite = _FolderSuite(str(folder))
     kinds = Counter(g.category for g in suite.games('train'))
     assert len({g.category for g in suite.games('train', len(kinds))}) == len(kinds)
 
@@ -97,7 +97,7 @@ def test_the_first_real_games_are_of_all_categories():
     folder = os.environ.get('ALFWORLD_DATA')
     if not folder:
         pytest.skip('ALFWORLD_DATA is not set')
-    suite = FolderSuite(folder)
+    suite = _FolderSuite(folder)
     for split in suite.tests:
         assert len({g.category for g in suite.games(split)[:12]}) == 6
     assert len({g.category for g in suite.games('collect', 12)}) == 6

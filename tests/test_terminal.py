@@ -60,10 +60,9 @@ class Terminal(io.StringIO):
 def test_our_own_bars_still_move_the_cursor(monkeypatch):
     from skillrl.cli.main import _screen
     out = Terminal()
-    shown = Progress(None, 10., _screen(out))
-    shown('rl', 1, 2)
-    shown('rl', 2, 2)
-    shown.close()
+    with Progress(out=_screen(out)) as shown:
+        shown('rl', 1, 2)
+        shown('rl', 2, 2)
     assert '\r' in out.getvalue() and '\\r' not in out.getvalue() and '100%' in out.getvalue()
 
 def test_text_beside_a_bar_is_written_above_it():
@@ -71,9 +70,8 @@ def test_text_beside_a_bar_is_written_above_it():
     from skillrl.cli.main import _screen
     out = Terminal()
     with redirect_stderr(_screen(out)):
-        shown = Progress(None, 10., sys.stderr)
-        shown('rl', 1, 2)
-        print('a word', file=DummyTqdmFile(sys.stderr))
-        shown.close()
+        with Progress() as shown:
+            shown('rl', 1, 2)
+            print('a word', file=DummyTqdmFile(sys.stderr))
     before, _, after = out.getvalue().partition('a word\n')
     assert before.endswith('\r') and 'rl' in after # The bar was cleared, and drawn anew below

@@ -18,7 +18,7 @@ ROWS = [dict(phase='sft', rows=97, losses=[.084, .028, .048]),
 SECRET = 'sk-do-not-report-me'
 
 def settings():
-    return SkillRLConfig().merged({'model.teacher_api_key': SECRET}).to_dict()
+    return SkillRLConfig().fill_keys({'SKILLRL_TEACHER_API_KEY': SECRET}).to_dict()
 
 def sent(rows):
     "(tag, step) → value, as every tracker should have it"

@@ -129,12 +129,14 @@ def test_point_1_mock_and_no_mock_are_taken_wherever_something_is_played(name):
 def test_point_1_no_mock_plays_where_krill_documents_it(here, env, url):
     def config(*flags):
         return settings(parser().parse_args(['collect', '--env', env, *flags])).env
-    assert (config('--no-mock').mock, config('--no-mock').url) == (False, url)
+    assert config('--no-mock').url == url
     assert config('--no-mock', '--url', 'http://127.0.0.1:9').url == 'http://127.0.0.1:9'
-    assert config('--mock').mock and config().mock
+    assert config('--mock').url == config().url == ''
     write_json('live.json', dict(env=dict(mock=False)))
     assert config('--config', 'live.json').url == url
-    assert config('--config', 'live.json', '--mock').mock
+    assert config('--config', 'live.json', '--mock').url == ''
+    write_json('named.json', dict(env=dict(url='http://127.0.0.1:9')))
+    assert config('--config', 'named.json', '--no-mock').url == 'http://127.0.0.1:9'
 
 @pytest.mark.parametrize('line,says', {
     'collect --no-mock --env search': 'name that of your server, with --url',
@@ -201,7 +203,7 @@ def test_point_2_what_cannot_be_written_in_the_end_is_kept_elsewhere(here, capsy
 def test_point_2_where_a_version_cannot_be_written_no_round_follows(here, capsys, monkeypatch):
     SkillBank.load(data_path('sample_bank.json')).save(here/'bank.json')
     fill_disk_at('data/evolved/v0001.json', monkeypatch, SkillBank, 'save')
-    line = 'evolve --skill-bank bank.json --rounds 2 --set evolution.val_tasks=2 env.max_steps=3'
+    line = 'evolve --skill-bank bank.json --rounds 2 --set env.test_tasks=2 env.max_steps=3'
     assert main(line.split()) == 1
     kept, = here.glob('skillrl-*/v0001.json')
     out, err = capsys.readouterr()

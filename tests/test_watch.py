@@ -13,7 +13,7 @@ from skillrl.core.store import JsonlLog, data_path, read_json, write_json
 from skillrl.viewers import watch
 from skillrl.viewers.page import replays
 from skillrl.viewers.report import write_page
-from skillrl.viewers.watch import SECTIONS, RunPage, watch_run
+from skillrl.viewers.watch import _SECTIONS, _RunPage, watch_run
 from test_dashboard import Tags, hostile, poisoned, train
 from test_krill import wait_until
 
@@ -49,10 +49,10 @@ def commit(root, **state):
 # ---- what it says ----
 
 def test_all_sections_of_a_training_run(kitchen):
-    html = RunPage(kitchen).html()
+    html = _RunPage(kitchen).html()
     parts = dict(re.findall('<h2>(.*?)</h2>(.*?)</section>', html, re.S))
     assert status(html) == 'Stopped: rl: 1 of 4 steps.' and 'value="0.2500"' in html
-    assert [*parts] == [*SECTIONS]
+    assert [*parts] == [*_SECTIONS]
     assert parts['Curves'].count('<svg') == 2
     assert 'after, evolved bank' in parts['Success on test games']
     assert 'the bank that changed last' in parts['Bank']
@@ -60,7 +60,7 @@ def test_all_sections_of_a_training_run(kitchen):
     assert 'teacher' in parts['Calls to servers']
 
 def test_the_page_of_a_skillopt_run_is_its_report(document):
-    page = RunPage(document)
+    page = _RunPage(document)
     html = page.html()
     report = write_page(document).read_text(encoding='utf-8')
     assert status(html) == 'Ended: 2 of 2 steps made.' and 'value="1.0000"' in html
@@ -69,28 +69,18 @@ def test_the_page_of_a_skillopt_run_is_its_report(document):
 
 def test_looking_takes_no_lock_and_writes_nothing(either):
     before = {p: p.stat().st_mtime_ns for p in either.rglob('*')}
-    RunPage(either).html()
+    _RunPage(either).html()
     assert {p: p.stat().st_mtime_ns for p in either.rglob('*')} == before
 
 def test_a_run_that_begins(tmp_path):
     with pytest.raises(FileNotFoundError, match='holds no run to watch'):
         watch_run(tmp_path)
     write_json(tmp_path/'job.json', {})
-    page = RunPage(tmp_path)
+    page = _RunPage(tmp_path)
     assert status(page.html()) == 'Waits for its first step.'
     (tmp_path/'.lock').write_text('1')
-    JsonlLog(tmp_path/'events.jsonl').append([dict(step=1, stage='rollout', n=20, event='begin')])
-    JsonlLog(tmp_path/'journal_0001.jsonl').append([{}, {}])
-    told = 'At work: 0 of ? steps made; step 1, training items (20 rollouts): 2 answers so far.'
-    assert status(page.html()) == told
-
-def test_the_time_left_is_told(kitchen):
-    (kitchen/'.lock').write_text('1')
-    (kitchen/'reference'/'0001').mkdir(parents=True)
-    for name, ago in (('reference/0001', 90), ('state.json', 60)):
-        os.utime(kitchen/name, (time.time() - ago,)*2)
-    told = status(RunPage(kitchen).html())
-    assert re.fullmatch(r'At work: rl: 1 of 4 steps, about \d+ s left in this phase\.', told)
+    JsonlLog(tmp_path/'events.jsonl').append([dict(step=1, stage='rollout', event='begin')])
+    assert status(page.html()) == 'At work: 0 of ? steps made; step 1, training items.'
 
 # ---- damaged files, hostile texts ----
 
@@ -100,7 +90,7 @@ def test_every_file_may_be_damaged(either, tmp_path, monkeypatch, damage):
     monkeypatch.setattr('skillrl.viewers.page.figure', lambda *size: drawn)
     monkeypatch.setattr('skillrl.viewers.page._as_svg', lambda fig, label: label)
     root = shutil.copytree(either, tmp_path/'damaged')
-    page = RunPage(root)
+    page = _RunPage(root)
     whole = page.html()
     odd = b'[1, null, "x", [], {}]\n{"steps": 3, "metadata": {"suite": "../.."}, "losses": 1, "step": true}\n'
     for file in [p for p in root.rglob('*') if p.is_file()]:
@@ -140,7 +130,7 @@ def hostile_run(request, tmp_path):
     return root
 
 def test_hostile_texts_stay_text(hostile_run):
-    html = RunPage(hostile_run).html()
+    html = _RunPage(hostile_run).html()
     tags = Tags(html).tags
     assert tags.count('script') == 1 and not {'img', 'iframe', 'form', 'a', 'base'} & set(tags)
     assert html.count('window.pwned') > 10 and '<svg onload' not in html
@@ -175,7 +165,7 @@ def test_a_run_is_followed_while_it_is_written_and_after_it_was_killed(tmp_path,
         assert status(ask(page)).startswith('At work') # Only the silence tells
         for p in root.iterdir():
             os.utime(p, (time.time() - 500,)*2)
-        assert 'Nothing was written for 8 min' in status(ask(page))
+        assert 'Nothing was written for 8 minutes' in status(ask(page))
         assert main(optimize) == 0
         assert status(ask(page)) == 'Ended: 8 of 8 steps made.'
 
@@ -200,7 +190,7 @@ def test_only_this_machine_is_answered_and_at_one_address(document):
         assert {code('GET /', host) for host in OURS} == {b'200'}
         assert {code('GET /', host) for host in HOSTS} == {b'403'}
         assert {code(f'GET {path}', 'localhost') for path in PATHS} == {b'404'}
-        assert {code(f'{method} /', 'localhost') for method in METHODS} == {b'404'}
+        assert {code(f'{method} /', 'localhost') for method in METHODS} == {b'501'}
 
 BAD = [b'nonsense\r\n\r\n', b'GET / HTTP/1.1\r\n\r\n', b'GET / HTTP/9.9\r\nHost: localhost\r\n\r\n',
        b'GET ' + b'/'*70_000 + b' HTTP/1.1\r\n\r\n', b'GET / HTTP/1.0\r\n' + b'A: b\r\n'*300 + b'\r\n']
@@ -249,19 +239,8 @@ def test_readers_are_bounded_and_the_oldest_goes_first(document, monkeypatch):
         for _ in range(20):
             reader(page, stack).sendall(b'GET /')
         wait_until(lambda: len(page.open) == 4)
-        assert threading.active_count() <= before + 6
+        wait_until(lambda: threading.active_count() <= before + 6)
         assert 'Ended' in ask(page)
-
-def test_a_reader_that_drips_is_let_go(document, monkeypatch):
-    monkeypatch.setattr(watch, '_REQUEST_SECONDS', .3)
-    with watch_run(document) as page, ExitStack() as stack:
-        began, slow = time.monotonic(), reader(page, stack)
-        with pytest.raises(OSError):
-            while time.monotonic() < began + 4:
-                slow.sendall(b'G')
-                time.sleep(.05)
-        assert time.monotonic() < began + 3
-        wait_until(lambda: not page.open)
 
 # ---- in a real browser ----
 

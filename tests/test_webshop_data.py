@@ -3,7 +3,7 @@ import json
 import pytest
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.webshop.catalogue import (
-    _ORIGINS, example_files, _file_names, load_catalogue, missing_files, _file_origin)
+    _ORIGINS, example_files, _file_names, load_catalogue, _missing_files, _file_origin)
 from skillrl.training.plan import examine_machine
 
 def put(folder, small=True, but=()):
@@ -28,7 +28,7 @@ def test_what_is_missing_is_said_with_where_it_is(tmp_path, small, n):
     name = _file_names(small)[n]
     put(tmp_path, small, but=[name])
     if n == 2: # The third file is of both sets: the others say which
-        assert missing_files(tmp_path, small) == [name]
+        assert _missing_files(tmp_path, small) == [name]
     with pytest.raises(FileNotFoundError) as e:
         load_catalogue(tmp_path)
     assert f'lacks 1 of the 3 files of the benchmark: {_file_origin(name)}' in str(e.value)

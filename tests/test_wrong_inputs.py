@@ -81,7 +81,7 @@ WRONG = {
     'train --config secret.json': 'teacher_api_base',
     'train --config priced.json': 'prices.json',
     'train --config both.json': 'policy_model_id',
-    'train --config encoder.json': 'embedding_model_id',
+    'train --config encoder.json': 'names no model',
     'distill --teacher-url URL --trajectories late.jsonl': '--teacher-url needs --teacher',
     'eval --policy-url URL': '--policy-url needs --policy-model',
     'eval --policy x --policy-model y': '--policy-model',

@@ -4,7 +4,7 @@ That engine plays planning problems: ids, facts that hold at the start, and a go
 `skillrl.envs.alfworld.files` reads them; this file writes them, so that both engines can be given the same
 game and be compared. Upper and lower case are the same in a planning problem, so types keep their names."""
 from collections.abc import Iterable, Iterator
-from skillrl.envs.alfworld.files import ABILITY_FACTS, STATE_FACTS, printed_names
+from skillrl.envs.alfworld.files import _ABILITY_FACTS, _STATE_FACTS, _printed_names
 from skillrl.envs.alfworld.notes import kind
 from skillrl.envs.alfworld.scene import STATES, TOOLS, Game, Goal, Scene
 
@@ -27,7 +27,7 @@ def problem_ids(
     ids = {}
     for n, listed in enumerate([*scene.receptacles, *scene.things]):
         ids[listed.name] = _numbered_id(kind(listed.name), n)
-    printed = printed_names(ids.values())
+    printed = _printed_names(ids.values())
     for name, id in ids.items():
         if printed[id] != name:
             raise ValueError(f'the original engine would print {printed[id]!r} for {name!r}: number the '
@@ -47,8 +47,8 @@ def location_ids(
 
 # ---- facts ----
 
-_ABLE = {word: predicate for predicate, word in ABILITY_FACTS.items()}
-_IS = {word: predicate for predicate, word in STATE_FACTS.items()}
+_ABLE = {word: predicate for predicate, word in _ABILITY_FACTS.items()}
+_IS = {word: predicate for predicate, word in _STATE_FACTS.items()}
 
 def _type(name):
     return f'{name}type'

@@ -14,7 +14,7 @@ from skillrl.agent.episode import Episode
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.expert import AlfworldExpert
-from skillrl.envs.alfworld.households import RECEPTACLES, THINGS, Household
+from skillrl.envs.alfworld.households import _RECEPTACLES, _THINGS, Household
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 
 # The most that official games have of a receptacle; 2 of the others
@@ -39,7 +39,7 @@ ROOMS = [('kitchen', 'bedroom'), ('kitchen', 'living'), ('kitchen', 'bathroom'),
 
 def vocabulary():
     "All names of things and places with their numbers, and the other words of the game"
-    places, things = ({t for room in table.values() for t in room} for table in (RECEPTACLES, THINGS))
+    places, things = ({t for room in table.values() for t in room} for table in (_RECEPTACLES, _THINGS))
     numbered_places = [f'{t} {i}' for t in places for i in range(1, COUNT.get(t, 2) + 1)]
     numbered_things = [f'{t} {i}' for t in things for i in range(1, 6)]
     return [*numbered_places, *numbered_things, *sorted(places | things), *WORDS.split()]

@@ -14,9 +14,9 @@ import argparse, random, re
 from itertools import count
 from pretraining import Stage, demonstrated, fresh_rows, pretrain, rows_twice
 from skillrl.agent.episode import Episode
-from skillrl.envs.search.articles import (ARTICLE_FIELDS, ARTICLE_KINDS, NAME_ENDS, NAME_MIDDLES, NAME_STARTS,
-                                          PAGES, Fact, sentence)
-from skillrl.envs.search.encyclopedia import FIRST_NAMES, MOODS, THEMES, Encyclopedia, Sizes
+from skillrl.envs.search.encyclopedia import (
+    ARTICLE_FIELDS, ARTICLE_KINDS, Encyclopedia, Fact, _FIRST_NAMES, _MOODS, _NAME_ENDS, _NAME_MIDDLES,
+    _NAME_STARTS, PAGES, sentence, Sizes, _THEMES)
 from skillrl.envs.search.engine import MAX_TURNS, SearchEnv
 from skillrl.envs.search.expert import SearchExpert
 from skillrl.envs.search.retrieve import Library
@@ -40,10 +40,10 @@ def vocabulary():
     said = re.findall('[A-Za-z]+', ' '.join([*asked, *COMPARED.values(), *HABITS]))
     values = [word for field in ARTICLE_FIELDS.values() for word in (field.name, *field.value.split())]
     years = map(str, range(1700, 2000))
-    return [*WORDS.split(), *said, *values, *years, *ARTICLE_KINDS, *PAGES, *NAME_STARTS, *FIRST_NAMES,
-            *MOODS, *THEMES]
+    return [*WORDS.split(), *said, *values, *years, *ARTICLE_KINDS, *PAGES, *_NAME_STARTS, *_FIRST_NAMES,
+            *_MOODS, *_THEMES]
 
-ENDINGS = [middle + end for middle in NAME_MIDDLES for end in NAME_ENDS] # What invented names go on with
+ENDINGS = [middle + end for middle in _NAME_MIDDLES for end in _NAME_ENDS] # What invented names go on with
 
 def shown(book, other, rng):
     "Lines of skills: usually those of `book`, at times none or those of `other`"
@@ -55,8 +55,8 @@ NAMED = [field for field in ARTICLE_FIELDS.values() if field.value in ('river', 
 
 def invented(kind, rng):
     "A name as encyclopedias have them"
-    name = rng.choice(NAME_STARTS) + rng.choice(ENDINGS)
-    return f'{rng.choice(FIRST_NAMES)} {name}' if kind == 'person' else name
+    name = rng.choice(_NAME_STARTS) + rng.choice(ENDINGS)
+    return f'{rng.choice(_FIRST_NAMES)} {name}' if kind == 'person' else name
 
 def recalls(rng):
     "Rows that repeat the names in a few sentences, in another order"

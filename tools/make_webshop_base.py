@@ -13,9 +13,9 @@ import argparse, random
 from pretraining import Stage, demonstrated, fresh_rows, pretrain
 from skillrl.agent.episode import Episode
 from skillrl.envs.webshop.expert import ShopExpert
-from skillrl.envs.webshop.shop import (ATTRIBUTES, NAMES, VALUES, WARES, conventions, size_sentence,
+from skillrl.envs.webshop.shop import (_ATTRIBUTES, NAMES, VALUES, WARES, conventions, size_sentence,
                                        word_sentence)
-from skillrl.envs.webshop.suites import ShopSuite
+from skillrl.envs.webshop.world import ShopSuite
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from dagger import renumber
 from skillrl.training.sft import encode_rows
@@ -37,7 +37,7 @@ def vocabulary():
     "All words of generated shops, and the ids of the first 500 products"
     values = [value for some in VALUES.values() for value in some]
     wares = [ware.query for ware in WARES]
-    return [*WORDS.split(), *PHRASES, *ATTRIBUTES, *values, *FITS, *wares, *NAMES, *IDS]
+    return [*WORDS.split(), *PHRASES, *_ATTRIBUTES, *values, *FITS, *wares, *NAMES, *IDS]
 
 def notes(ways, task, rng):
     "What a bank might show for `task`: usually what its ware is sold as, among other sentences"
@@ -83,7 +83,7 @@ class Passes:
         self.fresh, self.pool = rows(random.Random(1)), []
         known = policy.tokenizer.get_vocab()
         kinds = [sorted(known[word] for word in kind)
-                 for kind in (NAMES, IDS, ATTRIBUTES, FITS, *VALUES.values())]
+                 for kind in (NAMES, IDS, _ATTRIBUTES, FITS, *VALUES.values())]
         self.alike = {token: kind for kind in kinds for token in kind}
 
     def __call__(self):

@@ -93,7 +93,7 @@ def _with_original(suite):
 
 def _require_playable(config):
     "ValueError if the engine is not installed, or `config` asks for more than it has"
-    if config.variant or not config.mock:
+    if config.variant or config.url:
         raise ValueError('the original engine plays in this process and in its own words: '
                          'leave env.variant empty, and name no server')
     rules_of_the_original()

@@ -44,7 +44,7 @@ GOALS = { # What users want to do → the page that does it
     'Edit a skill for an agent': 'cli.jobs',
     'Bring a world of your own': 'your_own_world',
     'Bring questions of your own': 'your_own_questions',
-    'Serve games to other agents': 'cli.look',
+    'Serve games to other agents': 'serve.krill',
 }
 
 # ---- Markdown ----

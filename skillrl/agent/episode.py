@@ -10,13 +10,12 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 from fastcore.basics import patch
-from .contract import FIRST, require_readable
-from .contract import one_line, parse_reply, write_reply
-from .prompt import Limits, PromptContext, plain_lines, step_messages
+from typing import Any
+from .contract import FIRST, one_line, parse_reply, require_readable, write_reply
+from .prompt import Limits, plain_lines, PromptContext, step_messages
 from ..core.config import AgentConfig
-from ..core.trajectory import Step, Trajectory, score_of
+from ..core.trajectory import score_of, Step, Trajectory
 from ..envs.base import World, world as find_world
 from ..llm.reply import GrownPrompt, next_prompt
 from ..skills.retrieval import render, Retriever

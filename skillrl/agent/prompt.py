@@ -8,7 +8,7 @@ __all__ = ['plain_lines', 'PromptContext', 'step_messages', 'Limits']
 # %% ../../nbs/603_agent.prompt.ipynb #3db6acea
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from .contract import CONTRACT, CONTRACTS, one_line, without_hidden, without_reasoning
+from .contract import CONTRACTS, one_line, without_hidden, without_reasoning
 from ..core.config import AgentConfig
 from ..envs.base import Notes, World
 
@@ -29,26 +29,6 @@ def plain_lines(
             yield f'Saw: {answer}'
     yield f'Now: {observation}'
 
-# %% ../../nbs/603_agent.prompt.ipynb #04fd2e26
-def _build_messages(
-    task:str,                               # Goal sentence
-    observation:str,                        # What the environment showed last
-    admissible:Sequence[str]=(),            # Commands it would accept
-    history:Sequence[tuple[str, str]]=(),   # Pairs of command and the observation it brought, oldest first
-    skills:Sequence[str]=(),                # Lines from `render`
-    notes:Notes|None=None,                  # What was seen in the episode so far
-    history_length:int=3,                   # Pairs of `history` to show
-)->list[dict[str, str]]: # A system and a user message
-    "The prompt for the next step"
-    past = list(history)
-    if notes is None:
-        rest = plain_lines(observation, admissible, past, history_length)
-    else:
-        rest = notes.lines(task, observation, list(admissible), past, history_length)
-    lines = [f'Task: {task}', *(f'Skill: {line}' for line in skills), *rest]
-    user = '\n'.join(map(one_line, lines))
-    return [dict(role='system', content=CONTRACT), dict(role='user', content=user)]
-
 # %% ../../nbs/603_agent.prompt.ipynb #92971c8e
 @dataclass
 class PromptContext:
@@ -60,6 +40,16 @@ class PromptContext:
     skills:Sequence[str] = ()                 # Lines from `render`
     notes:Notes|None = None                   # What was seen in the episode so far
     first:str = ''                            # What the environment showed before the first command
+
+# %% ../../nbs/603_agent.prompt.ipynb #04fd2e26
+def _our_lines(c, history_length):
+    "Our prompt for the `PromptContext` `c`"
+    past, commands = list(c.history), list(c.admissible)
+    if c.notes is None:
+        rest = plain_lines(c.observation, commands, past, history_length)
+    else:
+        rest = c.notes.lines(c.task, c.observation, commands, past, history_length)
+    yield from map(one_line, [f'Task: {c.task}', *(f'Skill: {line}' for line in c.skills), *rest])
 
 # %% ../../nbs/603_agent.prompt.ipynb #5b55868c
 def _set_in(text):
@@ -86,6 +76,8 @@ def _chat_lines(c, history_length):
     yield f'Admissible actions:\n{commands}' if commands else 'Admissible actions: the world lists none'
 
 # %% ../../nbs/603_agent.prompt.ipynb #c35a6474
+_LINES = dict(ours=_our_lines, chat=_chat_lines)
+
 def step_messages(
     context:PromptContext,
     agent:AgentConfig=AgentConfig(),
@@ -96,11 +88,8 @@ def step_messages(
     c, n = context, agent.history_length
     wording = usual if agent.prompt == 'auto' else agent.prompt
     system = dict(role='system', content=CONTRACTS[agent.reply])
-    if wording == 'chat':
-        return [system, dict(role='user', content='\n'.join(_chat_lines(c, n)))]
-    if wording == 'ours':
-        _, user = _build_messages(c.task, c.observation, c.admissible, c.history, c.skills, c.notes, n)
-        return [system, user]
+    if wording in _LINES:
+        return [system, dict(role='user', content='\n'.join(_LINES[wording](c, n)))]
     text = (world or World()).official_prompt(c, n)
     if agent.reply == 'action':
         text = without_reasoning(text)

@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['SMOKE', 'pair', 'spelled', 'given', 'whole', 'setting_flags', 'check_together', 'settings', 'named',
-           'resumed_settings', 'resume_line', 'said_again', 'Job', 'Progress', 'progress']
+           'resumed_settings', 'resume_line', 'said_again', 'Job', 'Progress']
 
 # %% ../../nbs/850_cli.flags.ipynb #2daf3093
 import json, re, shlex, sys, threading
 from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from ..core.options import authority, checked, opt, with_authority
 
 # %% ../../nbs/850_cli.flags.ipynb #58f35fcd
 _FLAGS = {
-    'seed': 'seed', 'env': 'env.name', 'games': 'env.games', 'mock': 'env.mock', 'url': 'env.url',
+    'seed': 'seed', 'env': 'env.name', 'games': 'env.games', 'url': 'env.url',
     'episodes': 'env.episodes', 'num_examples': 'sft.num_examples', 'policy': 'model.checkpoint',
     'policy_model': 'model.policy_model_id', 'policy_url': 'model.policy_api_base',
     'engine': 'model.engine_api_base', 'teacher': 'model.teacher_model_id', 
@@ -51,8 +50,9 @@ def given(args:Namespace)->dict[str, Any]: # Path of a setting → value; ValueE
     values = {path: getattr(args, flag, None) for flag, path in _FLAGS.items()}
     found = {path: v for path, v in values.items() if v is not None}
     found |= from_krill(dict(map(pair, getattr(args, 'set', None) or ())))
-    if 'env.url' in found:
-        found.setdefault('env.mock', False)
+    mock = getattr(args, 'mock', None)
+    if mock is not None: # Without another address `--no-mock` means the documented one
+        found['env.url'] = '' if mock else found.get('env.url', 'krill')
     if 'model.checkpoint' in found: # Who is named at the command line acts, whoever a file names
         found.setdefault('model.policy_model_id', '')
     return found
@@ -119,7 +119,7 @@ _OFFICIAL = {'env.max_steps': 50} # The limit of the official games
 SMOKE = {
     'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 6, 'env.test_tasks': 6,
     'sft.games': 6, 'sft.steps': 5, 'rl.iterations': 2, 'rl.tasks_per_iteration': 3, 'rl.group_size': 4,
-    'evolution.validation_interval': 2, 'evolution.test_rounds': 2, 'evolution.val_tasks': 6,
+    'evolution.validation_interval': 2, 'evolution.test_rounds': 2,
     }
 
 def settings(
@@ -233,11 +233,6 @@ def outward(self:Job)->dict[str, str]: # Field → value
 
 
 
-# %% ../../nbs/850_cli.flags.ipynb #7c1b9137
-def _told(phase, done, total):
-    of = f' of {total}' if total else ''
-    return f'{phase}: {done}{of}'
-
 # %% ../../nbs/850_cli.flags.ipynb #735348c9
 def _run(shown):
     ended = False
@@ -246,7 +241,9 @@ def _run(shown):
         if shown.poll and (shown.drawn or not ended):
             shown(*shown.poll())
         if shown.last and not (shown.drawn or ended):
-            print(_told(*shown.last), file=shown.out, flush=True)
+            phase, done, total = shown.last
+            of = f' of {total}' if total else ''
+            print(f'{phase}: {done}{of}', file=shown.out, flush=True)
 
 def _draw(shown, phase, done, total):
     from tqdm import tqdm
@@ -260,15 +257,15 @@ def _draw(shown, phase, done, total):
 
 # %% ../../nbs/850_cli.flags.ipynb #69897b4e
 class Progress:
-    "Shows how far a command is"
+    "Shows how far a command is, when called with a phase, its steps done and its steps in all"
     def __init__(self,
-        poll:Callable[[], tuple]|None, # For (phase, done, total)
-        every:float,                   # Seconds between two lines
-        out:TextIO,
+        poll:Callable[[], tuple]|None=None, # For the three, where a command does not tell by itself
+        every:float=10.,                    # Seconds between two lines
+        out:TextIO|None=None,               # None is stderr
     ):
-        self.poll, self.out = poll, out
+        self.poll, self.out = poll, out or sys.stderr
         self.bars, self.last = {}, None
-        self.drawn = out.isatty()
+        self.drawn = self.out.isatty()
         self.every = .5 if self.drawn else every
         self.over = threading.Event()
         self.thread = threading.Thread(target=_run, args=(self,), daemon=True)
@@ -279,23 +276,10 @@ class Progress:
         if self.drawn:
             _draw(self, phase, done, total)
 
-    def close(self)->None:
-        "Stop showing"
+    def __enter__(self): return self
+
+    def __exit__(self, *exc):
         self.over.set()
         self.thread.join()
         for bar in self.bars.values():
             bar.close()
-
-# %% ../../nbs/850_cli.flags.ipynb #3ee1f892
-@contextmanager
-def progress(
-    poll:Callable[[], tuple]|None=None, # For (phase, done, total), where a command does not tell by itself
-    every:float=10.,                    # Seconds between two lines
-    out:TextIO|None=None,               # None is stderr
-)->Iterator[Progress]:
-    "Hand out a function of (phase, steps done, steps in all) that shows them"
-    shown = Progress(poll, every, out or sys.stderr)
-    try:
-        yield shown
-    finally:
-        shown.close()

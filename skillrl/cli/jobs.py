@@ -16,14 +16,12 @@ from typing import Any
 from .steps import free_folder, new_folder, say_stopped
 from ..viewers.inspection import is_opt_run, is_train_run, load_bank
 from .flags import (
-    check_together, given, Job, named, pair, progress, resume_line, resumed_settings, spelled)
+    check_together, given, Job, named, pair, Progress, resume_line, resumed_settings, spelled)
 from ..core.options import read_settings, refuse_unnamed
 from ..core.store import read_json, write_json
 
 # %% ../../nbs/860_cli.jobs.ipynb #98df8447
 _RULES = dict(num_epochs=5, batch_size=20, minibatch_size=4, edit_budget=6, workers=1) # For the demo world
-# The offline teacher counts, so it wants many episodes at once
-_COUNTS = dict(num_epochs=2, batch_size=24, minibatch_size=24, edit_budget=16, lr_scheduler='constant')
 _ONE_STEP = dict(num_epochs=1, batch_size=8, minibatch_size=4)
 _FEW = 8 # Items of each split under --smoke
 
@@ -35,9 +33,7 @@ def _base(args):
     "What the settings differ in from the defaults before a file or a flag changes them"
     if args.resume:
         return read_settings(Path(args.resume)/'config.json')
-    base = _COUNTS if args.skill_bank else _RULES
-    if args.questions or args.teacher or args.teacher_command:
-        base = {}
+    base = {} if args.questions or args.skill_bank else _RULES
     return base | _ONE_STEP if args.smoke else base
 
 # %% ../../nbs/860_cli.jobs.ipynb #88250960
@@ -71,7 +67,11 @@ def _client_of(role, args, config):
     return build_client(name, address, key) if name else None
 
 def _clients(args, config):
-    return [_client_of(role, args, config) for role in ('policy', 'teacher')]
+    policy, teacher = (_client_of(role, args, config) for role in ('policy', 'teacher'))
+    if teacher is None:
+        kind = 'questions' if args.questions else 'skill_bank'
+        raise ValueError(f'{spelled(kind)} needs --teacher or --teacher-command: name who edits the skill')
+    return policy, teacher
 
 def _program(role, command):
     from skillrl.llm.command import CommandChat
@@ -110,20 +110,18 @@ def _rule_job(args, c):
     return RuleWorld(seed=c.seed, **sizes), RuleTarget(seed=c.seed), RuleOptimizer(seed=c.seed)
 
 def _question_job(args, c):
-    from skillrl.skillopt.question_files import question_env
+    from skillrl.envs.qa import question_env
     config = _models(args)
     policy, teacher = _clients(args, config)
     if policy is None:
         raise ValueError('--questions needs --policy-model or --policy-command: name who answers them')
-    if teacher is None:
-        raise ValueError('--questions needs --teacher or --teacher-command: name who edits the skill')
     env = question_env(args.questions, seed=c.seed, most=_FEW if args.smoke else None)
     return env, policy, teacher
 
 # %% ../../nbs/860_cli.jobs.ipynb #3403aa6a
 def _banked(args):
     "What --skill-bank names: config, bank and suite"
-    from skillrl.envs.suite import suite_for
+    from skillrl.envs.base import suite_for
     from skillrl.core.runfolder import read_state
     from skillrl.skills.bank import SkillBank
     path = Path(args.skill_bank)
@@ -140,14 +138,13 @@ def _banked(args):
 
 def _bank_job(args, c):
     from skillrl.training.builders import build_local_policy
-    from skillrl.envs.base import world
-    from skillrl.skillopt.bank_env import BankEnv, TeacherOptimizer
+    from skillrl.skillopt.bank_env import BankEnv
     config, bank, suite = _banked(args)
     policy, teacher = _clients(args, config)
     sizes = dict.fromkeys(BankEnv.roles, _FEW) if args.smoke else {}
     local = None if policy else build_local_policy(config)
     env = BankEnv(suite, bank, local, config, sizes, c.seed)
-    return env, policy, teacher or TeacherOptimizer(world(config.env.name).teacher())
+    return env, policy, teacher
 
 # %% ../../nbs/860_cli.jobs.ipynb #d6519025
 _MODELS = 'policy_model policy_url policy_command teacher teacher_url teacher_command'.split()
@@ -227,17 +224,14 @@ def _resumed(args):
         raise ValueError('--resume and --output are both given: '
                          'a run goes on in its own folder, so leave --output out')
     path = Path(args.resume)
-    _check_opt_run(path)
-    saved = _stored_job(path, args)
-    known = {k: v for k, v in vars(saved).items() if not getattr(args, k)}
-    _refuse_job(replace(saved, **dict.fromkeys(vars(saved).keys() - known.keys())))
-    return Namespace(**vars(args) | known | dict(own=named(_plain(args))))
-
-def _check_opt_run(path):
     if is_train_run(path):
         raise ValueError(f'{path} holds a run of skillrl train: go on with skillrl train --resume {path}')
     if not (path/'job.json').exists():
         raise FileNotFoundError(f'{path} holds no run of skillrl optimize to resume: start one first')
+    saved = _stored_job(path, args)
+    known = {k: v for k, v in vars(saved).items() if not getattr(args, k)}
+    _refuse_job(replace(saved, **dict.fromkeys(vars(saved).keys() - known.keys())))
+    return Namespace(**vars(args) | known | dict(own=named(_plain(args))))
 
 # %% ../../nbs/860_cli.jobs.ipynb #f5a6d213
 def said_again(args:Namespace)->list[str]: # Empty where the job names nothing with authority
@@ -281,7 +275,10 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
         status = _run(trainer, path, said_again(args))
     if status:
         return status
-    print(_summary(path, _truth(world, trainer) + _shipped(env, path)))
+    from skillrl.viewers.report import outcome_text, write_page
+    more = _truth(world, trainer) + _shipped(env, path)
+    write_page(path)
+    print(f'\n{outcome_text(path)}{more}\nNext: skillrl inspect {path}')
 
 # %% ../../nbs/860_cli.jobs.ipynb #cc12f3d7
 def _run(trainer, path, words):
@@ -296,12 +293,6 @@ def _run(trainer, path, words):
     except RuntimeError as e:
         raise RuntimeError(f'{e} (go on with: {again})') from None
 
-def _summary(path, more):
-    "What came of the run, after its report is written"
-    from skillrl.viewers.report import outcome_text, write_page
-    write_page(path)
-    return f'\n{outcome_text(path)}{more}\nNext: skillrl inspect {path}'
-
 # %% ../../nbs/860_cli.jobs.ipynb #78bdcb7e
 @contextmanager
 def _aside(path:Path)->Iterator[None]:
@@ -312,5 +303,5 @@ def _aside(path:Path)->Iterator[None]:
     def poll()->tuple[str, int, int|None]:
         view = read_run(path)
         return 'steps', len(view.steps), number(view.state.get('total_steps'))
-    with progress(poll), redirect_stdout(DummyTqdmFile(sys.stderr)):
+    with Progress(poll), redirect_stdout(DummyTqdmFile(sys.stderr)):
         yield

@@ -16,7 +16,7 @@ from itertools import count, product
 from pathlib import Path
 from typing import Any
 from ..viewers.inspection import is_opt_run, is_train_run, load_bank
-from .flags import given, progress, resume_line, resumed_settings, said_again
+from .flags import given, Progress, resume_line, resumed_settings, said_again
 from ..core.store import atomic_folder, JsonlLog, read_json
 from ..core.tables import counted
 
@@ -69,26 +69,20 @@ def say_stopped(
 def _run_settings(args):
     "The folder of a run, and the other arguments that `training.pipeline.train` is called with"
     from skillrl.cli.flags import settings
-    if args.resume:
-        return _resumed_run(args)
-    if args.accept_changes:
-        raise ValueError('--accept-changes is about a run that goes on: give --resume with its folder')
-    return args.output or free_folder(), dict(config=settings(args))
-
-def _resumed_run(args):
+    if not args.resume:
+        if args.accept_changes:
+            raise ValueError('--accept-changes is about a run that goes on: give --resume with its folder')
+        return args.output or free_folder(), dict(config=settings(args))
     if args.output:
         raise ValueError('--resume and --output are both given: '
                          'a run goes on in its own folder, so leave --output out')
     path = Path(args.resume)
-    _check_train_run(path)
-    return path, dict(config=resumed_settings(args, path), resume=True, accept_changes=args.accept_changes)
-
-def _check_train_run(path):
     if is_opt_run(path):
         raise ValueError(f'{path} holds a run of skillrl optimize: '
                          f'go on with skillrl optimize --resume {path}')
     if not is_train_run(path):
         raise FileNotFoundError(f'{path} holds no run of skillrl train to resume: start one first')
+    return path, dict(config=resumed_settings(args, path), resume=True, accept_changes=args.accept_changes)
 
 # %% ../../nbs/855_cli.steps.ipynb #414f1c2c
 def _tell_plan(args:Namespace)->None: # ValueError if the flags do not fit, or nothing is known of the model
@@ -114,7 +108,7 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
     if not args.resume:
         require_preflight(how['config'])
     try:
-        with new_folder(path), progress() as step:
+        with new_folder(path), Progress() as step:
             run_loop(path=path, step=_announced(step, path), fresh=args.fresh, **how)
     except KeyboardInterrupt:
         return say_stopped(resume_line('train', path, said_again(args, how['config'])))
@@ -145,7 +139,7 @@ TRAJECTORIES = 'data/trajectories.json'
 
 def _start(args, learns=False):
     "Config and suite of a single step, in which the policy learns or plays"
-    from skillrl.envs.suite import suite_for
+    from skillrl.envs.base import suite_for
     from skillrl.cli.flags import settings
     from skillrl.training.plan import require_preflight
     config = settings(args)
@@ -155,11 +149,9 @@ def _start(args, learns=False):
 
 def _counting(step:Callable[..., Any], phase:str, total:int):
     "What to call with each episode that ends, to show how many have"
-    done = 0
+    done = count(1)
     def each(trajectory:Any)->None:
-        nonlocal done
-        done += 1
-        step(phase, done, total)
+        step(phase, next(done), total)
     step(phase, 0, total)
     return each
 
@@ -190,7 +182,7 @@ def collect(args:Namespace)->int: # Exit status; ValueError if there are no game
     n = config.env.episodes
     policy = build_policy(config, folder=Path(args.output).with_suffix('.policy'), fresh=args.fresh)
     announce_play('collect', policy, n*config.env.collect_steps, config)
-    with progress() as step:
+    with Progress() as step:
         trajs = collect_games(policy, suite, config, _counting(step, 'episodes', n))
     if not trajs:
         raise ValueError(f'{suite.name} has no games to collect from, so {args.output} was left as it is: '
@@ -258,7 +250,7 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
     if not (trajs or memories):
         raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
     announce_teacher('distill', teacher, distill_questions(teacher, [trajs]))
-    with progress(_answers(teacher)):
+    with Progress(_answers(teacher)):
         if memories:
             bank = _bank_of_memories(args.trajectories, teacher)
         else:
@@ -274,10 +266,8 @@ def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
     from skillrl.training.phases import fine_tune
     config, suite = _start(args, learns=True)
-    if args.trajectories or args.teacher:
-        config = config.merged({'sft.demonstrator': 'teacher'})
     rows, teacher = _demonstrated(args, suite, config)
-    with progress() as step:
+    with Progress() as step:
         policy, losses = fine_tune(rows, config, partial(step, 'sft'))
     where = _written(policy.save, args.output)
     told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
@@ -290,8 +280,8 @@ def _demonstrated(args, suite, config):
     from skillrl.training.phases import demonstrations, drawn_rows, learns_from_won
     from skillrl.core.trajectory import select
     bank = load_bank(args.skill_bank)
-    played, teacher = (), None
-    if learns_from_won(suite, config):
+    played, teacher = None, None
+    if args.trajectories or args.teacher or learns_from_won(suite, config):
         played = _played(args.trajectories or TRAJECTORIES, config)
         teacher = build_teacher(config, f'{args.output}.teacher', args.fresh)
         announce_teacher('sft', teacher, len(select(played, success=True)))
@@ -306,7 +296,7 @@ def _announce_evolution(teacher, config):
     if evolves(config.evolution, config.retrieval):
         c = config.evolution
         rounds = config.rl.iterations//c.validation_interval
-        announce_rounds(None, teacher, rounds, c.val_tasks, config)
+        announce_rounds(None, teacher, rounds, config.env.test_tasks, config)
 
 def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
@@ -341,10 +331,8 @@ def rl(args:Namespace)->int: # Exit status
     policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher', args.fresh)
     evidence = _played(args.trajectories, config) if args.trajectories else ()
     _announce_evolution(teacher, config)
-    with progress() as step:
-        def each(done:int, total:int)->None:
-            step('rl', done, total)
-        log, rounds = train_in_suite(policy, suite, bank, config, each, teacher, evidence)
+    with Progress() as step:
+        log, rounds = train_in_suite(policy, suite, bank, config, partial(step, 'rl'), teacher, evidence)
     where = _written(policy.save, args.output)
     change = change_of(bank, rounds[-1][0], suite, policy, config) if rounds else Change()
     beside = _written(partial(_save_rounds, bank, rounds, change), f'{args.output}.bank')
@@ -363,7 +351,7 @@ def _evolve_rounds(bank, play_round, folder, n):
     from skillrl.skills.bank import version_path
     log = JsonlLog(folder/'evolution.jsonl')
     first = len(log.read())
-    with progress() as step:
+    with Progress() as step:
         for i in range(first, first + n):
             step('rounds', i - first, n)
             bank, record = play_round(bank, i)
@@ -396,7 +384,7 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
         teacher = build_teacher(config, folder/'teacher', args.fresh)
         ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
         policy = build_policy(config, ledger, folder/'policy', args.fresh)
-        announce_rounds(policy, teacher, args.rounds, config.evolution.val_tasks + PAIRS, config)
+        announce_rounds(policy, teacher, args.rounds, config.env.test_tasks + PAIRS, config)
         def play_round(bank:Any, i:int)->tuple[Any, dict]:
             return evolve_bank(bank, suite, policy, config, teacher, i)
         bank, where = _evolve_rounds(bank, play_round, folder, args.rounds)
@@ -418,15 +406,15 @@ def _first_version(file, folder):
 def _play_conditions(policy, suite, games, bank_file, config):
     "Row of the table → what was played, and row → games that got no answer"
     from skillrl.training.builders import build_episodes, derive_seed, rollout_limits
-    from skillrl.envs.suite import row_name
+    from skillrl.envs.base import row_name
     from skillrl.training.evaluate import evaluate as play
-    from skillrl.llm.placement import threads
+    from skillrl.training.builders import build_threads
     banks = {'no bank': None}
     if bank_file:
         banks['bank'] = load_bank(bank_file)
     seed, limits = derive_seed(config.seed, 'eval'), rollout_limits(suite, config)
     results, lost = {}, {}
-    with progress() as step, threads(config.model.threads):
+    with Progress() as step, build_threads(config.model):
         for (name, bank), split in product(banks.items(), games):
             episodes = build_episodes(suite, games[split], bank, config)
             row = row_name(name, split)

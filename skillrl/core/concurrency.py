@@ -9,7 +9,7 @@ __all__ = ['Done', 'Stopped', 'stoppable', 'check_stop', 'pause', 'Executor', 'T
 # %% ../../nbs/250_core.concurrency.ipynb #f6fb83ba
 import json, math, os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -78,70 +78,29 @@ def _outcome_of(fn:Callable[[Any], Any], job:Any)->Any:
         return e
 
 # %% ../../nbs/250_core.concurrency.ipynb #1a71df4e
-class _Run:
-    "The jobs of one `ThreadExecutor.run`"
-    def __init__(self, fn:Callable, jobs:list, done:Done|None=None, timeout:float|None=None):
-        self.fn = fn
-        self.jobs = jobs
-        self.done = done
-        self.timeout = timeout       # Seconds for each job; None waits for ever
-        self.outcomes = [None]*len(jobs)
-        self.in_flight = {}          # Place of a job under way → when it began
-        self.begun = 0               # Jobs so far
-        self.busy = 0.               # Seconds that completed jobs took
-        self.closed = False          # Begin no more jobs
-        self.error = None            # What ends the run
-        self.lock = Lock()
-        self.finished = Event()      # All that will be completed is completed
-        self.cancelled = Event()     # Nobody waits for what is still in flight
-
-    def has_more(self)->bool:
-        "Is there a job to begin?"
-        return not self.closed and self.begun < len(self.jobs)
-
-# %% ../../nbs/250_core.concurrency.ipynb #3103893d
-@patch
-def take(self:_Run, until:float=math.inf)->int|None:
-    "Begin the next job, unless the clock is past `until`; its place"
-    now = monotonic()
-    if not self.has_more() or now >= until:
-        return None
-    place = self.begun
-    self.in_flight[place] = now
-    self.begun += 1
-    return place
-
-# %% ../../nbs/250_core.concurrency.ipynb #55393b20
-@patch
-def complete(self:_Run, place:int, out:Any)->None:
-    "Enter the outcome of the job at `place`"
-    self.outcomes[place] = out
-    try:
-        if isinstance(out, BaseException) and not isinstance(out, Exception):
-            raise out
-        if self.done and self.done(place, out):
-            self.closed = True
-    except BaseException as e:
-        self.error = self.error or e
-        self.closed = True
-    if self.error or not (self.in_flight or self.has_more()):
-        self.finished.set()
-
-# %% ../../nbs/250_core.concurrency.ipynb #7b59a234
-@patch
-def work(self:_Run, until:float=math.inf)->None:
-    "Do one job after the other"
-    with self.lock:
-        place = self.take(until)
-    while place is not None:
-        out = _outcome_of(self.fn, self.jobs[place])
-        with self.lock:
-            began = self.in_flight.pop(place, None)
-            if began is None:
-                return
-            self.busy += monotonic() - began
-            self.complete(place, out)
-            place = self.take(until)
+def _run_all(
+    room:Callable[[], int],              # How many jobs may be under way now
+    jobs:list,
+    begin:Callable[[Any], Any],          # Job → promise of its outcome
+    ended:Callable[[list], Iterator],    # Waits for some of the promises; pairs of a promise and its outcome
+    done:Done|None,
+    in_flight:dict,                      # Promise → place of its job; holds what is left when this raises
+)->list:
+    "Outcomes of `jobs`, in their order"
+    waiting = list(enumerate(jobs))[::-1]
+    outcomes = [None]*len(waiting)
+    while waiting or in_flight:
+        while waiting and len(in_flight) < room():
+            place, job = waiting.pop()
+            in_flight[begin(job)] = place
+        for promise, out in ended(list(in_flight)):
+            place = in_flight.pop(promise)
+            outcomes[place] = out
+            if isinstance(out, BaseException) and not isinstance(out, Exception):
+                raise out
+            if done and done(place, out):
+                waiting = []
+    return outcomes
 
 # %% ../../nbs/250_core.concurrency.ipynb #40607d6c
 def _start_thread(work:Callable[[], Any], stop:Event)->None:
@@ -150,46 +109,6 @@ def _start_thread(work:Callable[[], Any], stop:Event)->None:
         with stoppable(stop):
             work()
     Thread(target=stopped_by, daemon=True).start()
-
-@patch
-def start(self:_Run)->None:
-    "Begin a thread, if there is a job for it"
-    if self.has_more():
-        _start_thread(self.work, self.cancelled)
-
-@patch
-def give_up_late(self:_Run)->None:
-    "Complete the jobs whose time is up with a `TimeoutError`"
-    with self.lock:
-        now = monotonic()
-        late = [place for place, began in self.in_flight.items() if now - began >= self.timeout]
-        for place in late:
-            del self.in_flight[place]
-            self.complete(place, TimeoutError(f'no result within {self.timeout:g} s'))
-            self.start()
-
-# %% ../../nbs/250_core.concurrency.ipynb #f3854f07
-_LONGEST_WAIT = .5  # Seconds; some systems let no Ctrl-C through a longer wait
-
-@patch
-def wait(self:_Run, workers:int)->None:
-    "Do the jobs that are left in so many threads, and return when all are completed"
-    if not self.jobs:
-        return
-    for _ in range(workers):
-        self.start()
-    seconds = _LONGEST_WAIT if self.timeout is None else min(_LONGEST_WAIT, self.timeout/8)
-    while not self.finished.wait(seconds):
-        if self.timeout is not None:
-            self.give_up_late()
-
-@patch
-def cancel(self:_Run)->None:
-    "Begin no more jobs, and wait for none"
-    with self.lock:
-        self.closed = True
-        self.in_flight = {}
-    self.cancelled.set()
 
 # %% ../../nbs/250_core.concurrency.ipynb #3bf9564e
 @dataclass
@@ -204,33 +123,58 @@ class ThreadExecutor:
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f'timeout is {self.timeout!r}: give seconds above 0, or None to wait for ever')
 
-# %% ../../nbs/250_core.concurrency.ipynb #4e99d4e8
-_QUICK = .001     # Seconds of a job below which threads cost more than they gain
+# %% ../../nbs/250_core.concurrency.ipynb #5d20aa71
+_QUICK = .001      # Seconds of a job below which threads cost more than they gain
 _TRUST_QUICK = .05 # Seconds in the calling thread before the threads come
-
-@patch
-def run(self:ThreadExecutor, fn:Callable[[Any], Any], jobs:list, done:Done|None=None)->list:
-    "Outcomes in the order of `jobs`, see `Executor`; raises what `done` raises, and Ctrl-C at once"
-    run = _Run(fn, list(jobs), done, self.timeout)
-    try:
-        if self.timeout is None:
-            run.work(until=self._alone_until(len(run.jobs)))
-        run.wait(self.workers)
-    finally:
-        run.cancel()
-    self.begun += run.begun
-    self.busy += run.busy
-    if run.error:
-        raise run.error
-    return run.outcomes
 
 @patch
 def _alone_until(self:ThreadExecutor, n:int)->float:
     "On the clock of `monotonic`: until when the calling thread works by itself"
+    if self.timeout is not None:
+        return -math.inf
     if min(self.workers, n) <= 1:
         return math.inf
     quick = self.busy < _QUICK*self.begun
     return monotonic() + _TRUST_QUICK if quick else -math.inf
+
+# %% ../../nbs/250_core.concurrency.ipynb #5d20aa72
+_LONGEST_WAIT = .5 # Seconds; some systems let no Ctrl-C through a longer wait
+
+@patch
+def _ended(self:ThreadExecutor, promises:list[Future])->Iterator[tuple[Future, Any]]:
+    "The promises that are kept, and those whose time is up, with their outcomes"
+    seconds = _LONGEST_WAIT if self.timeout is None else min(_LONGEST_WAIT, self.timeout/8)
+    wait(promises, seconds, FIRST_COMPLETED)
+    for promise in promises:
+        took = monotonic() - promise.began
+        if promise.done():
+            self.busy += took
+            yield promise, promise.result()
+        elif self.timeout is not None and took >= self.timeout:
+            yield promise, TimeoutError(f'no result within {self.timeout:g} s')
+
+# %% ../../nbs/250_core.concurrency.ipynb #4e99d4e8
+@patch
+def run(self:ThreadExecutor, fn:Callable[[Any], Any], jobs:list, done:Done|None=None)->list:
+    "Outcomes in the order of `jobs`, see `Executor`; raises what `done` raises, and Ctrl-C at once"
+    until, stop = self._alone_until(len(jobs)), Event()
+    def room()->int:
+        return 1 if monotonic() < until else self.workers
+    def begin(job:Any)->Future:
+        promise = Future()
+        promise.began = monotonic()
+        def work()->None:
+            promise.set_result(_outcome_of(fn, job))
+        self.begun += 1
+        if promise.began < until:
+            work()
+        else:
+            _start_thread(work, stop)
+        return promise
+    try:
+        return _run_all(room, jobs, begin, self._ended, done, {})
+    finally:
+        stop.set()
 
 # %% ../../nbs/250_core.concurrency.ipynb #73c759d2
 class Workers:
@@ -401,23 +345,15 @@ class _RayExecutor:
 def run(self:_RayExecutor, fn:Callable[[Any], Any], jobs:list, done:Done|None=None)->list:
     "Outcomes in the order of `jobs`, see `Executor`; raises what `done` raises, and Ctrl-C at once"
     import ray
-    waiting = list(enumerate(jobs))[::-1]
-    outcomes = [None]*len(waiting)
-    in_flight = {} # Promise of a result → place of its job
-    fn = ray.put(fn) # Sent once to each machine
+    fn, in_flight = ray.put(fn), {} # The function is sent once to each machine
+    def room()->int:
+        return self.workers
+    def begin(job:Any)->Any:
+        return self.task.remote(fn, job)
+    def ended(refs:list)->list:
+        return [(ref, _taken(ref)) for ref in ray.wait(refs, num_returns=1)[0]]
     try:
-        while waiting or in_flight:
-            while waiting and len(in_flight) < self.workers:
-                place, job = waiting.pop()
-                in_flight[self.task.remote(fn, job)] = place
-            ready, _ = ray.wait(list(in_flight), num_returns=1)
-            place = in_flight.pop(ready[0])
-            outcomes[place] = out = _taken(ready[0])
-            if isinstance(out, BaseException) and not isinstance(out, Exception):
-                raise out
-            if done and done(place, out):
-                waiting = []
+        return _run_all(room, jobs, begin, ended, done, in_flight)
     finally:
         for ref in in_flight:
             ray.cancel(ref, force=True)
-    return outcomes

@@ -23,15 +23,14 @@ from .options import (
 class EnvConfig:
     "Where episodes come from"
     name:str = authority('alfworld', plain=r'[\w-]+') # The world: ours, or yours as `module:Class`
-    mock:bool = opt(True) # Play in this process, not on a live server
-    url:str = opt('', bare='@') # Address of that server; empty for Krill's
+    url:str = opt('', bare='@') # Address of a live server; empty for games that this process makes
     games:str = authority('') # Folder of real games; empty for those that the world makes
     variant:str = authority('', plain=r'[\w -]+') # One of the world's own; empty for the usual one
     max_steps:int = opt(12, lo=1) # Actions allowed in one episode
     train_suites:int = opt(24, lo=1) # Suites RL learns in
     test_suites:int = opt(20, lo=1) # Suites it is judged in
     episodes:int = opt(4, lo=1) # Episodes played in each suite before there are skills
-    test_tasks:int = opt(8, lo=1) # Test games of each, in each of its test splits
+    test_tasks:int = opt(8, lo=1) # Test games of each, in each split; as many has an evolution round
     seed = 0 # That of the run, which sets it
 
     @property
@@ -58,15 +57,12 @@ class AgentConfig:
 @dataclass
 class SFTConfig:
     "Cold start: learning to use skills by imitation"
-    method:str = opt('full', choices=('full', 'lora', 'qlora', 'none')) # Which weights move; `none` skips it
     num_examples:int = opt(0, lo=0) # Demonstration rows at most; 0 for all there are
     steps:int = opt(300, lo=0) # Optimizer steps; 0 for `epochs` passes
-    epochs:int = opt(3, lo=1) # Passes over the rows, when `steps` is 0
+    epochs:int = opt(3, lo=0) # Passes over the rows, when `steps` is 0; 0 leaves SFT out
     batch_size:int = opt(32, lo=1) # Rows per step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
-    games:int = opt(24, lo=1) # Games of each suite that the expert demonstrates
-    demonstrator:str = opt('expert', choices=('expert', 'teacher')) # Who is imitated
-    trust:float = opt(0.9, lo=0, hi=1) # Chance that the expert believes a skill
+    games:int = opt(24, lo=0) # Games of each suite that the expert demonstrates; 0 for what was won instead
 
 # %% ../../nbs/01_core.config.ipynb #5a1c0e23
 @dataclass
@@ -77,15 +73,11 @@ class RLConfig:
     group_size:int = opt(8, lo=2) # $G$, episodes of each task
     minibatch:int = opt(128, lo=1) # Step rows per optimizer step
     learning_rate:float = opt(5e-4, above=0, hi=1) # Constant
-    adapter:str = opt('none', choices=('none', 'lora', 'qlora')) # What moves; `none` moves all weights
-    adapter_rank:int = opt(8, lo=1) # Thin side of its matrices; SFT's adapter has the same shape
     kl_coeff:float = opt(0.01, lo=0) # $\beta$
     clip_epsilon:float = opt(0.2, above=0, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
     temperature:float = opt(1.0, above=0) # Of sampling while playing
     algorithm:str = opt('grpo', choices=('grpo', 'dr_grpo', 'dapo', 'gigpo')) # GRPO, or a relative of it
-    micro_batch_tokens:int = opt(65_536, lo=1) # Tokens in a forward pass at most, with what is filled up
-    share_prefixes:bool = opt(False) # Read what prompts have in common once; last digits differ
 
 # %% ../../nbs/01_core.config.ipynb #8332aec3
 @dataclass
@@ -93,10 +85,9 @@ class RetrievalConfig:
     "Which skills a prompt shows"
     mode:str = opt('lexical', choices=('lexical', 'template', 'official', 'embedding',
                                        'trajectories')) # How they are chosen; or whole won episodes are shown
-    encoder:str = authority('tfidf', plain='openai') # `tfidf`, `openai`, or a Hugging Face folder
+    encoder:str = authority('tfidf', plain='openai:.*') # `tfidf`, `openai:MODEL`, or a Hugging Face folder
     top_k:int = opt(3, lo=0) # $K$, task-specific skills at most
-    top_k_general:int = opt(1, lo=0) # General skills at most
-    top_k_mistakes:int = opt(1, lo=0) # Mistakes at most
+    top_k_general:int = opt(1, lo=0) # General skills at most, and as many mistakes, up to five
     similarity_threshold:float = opt(0.0, lo=0, hi=0.99) # $\delta_{sim}$: less similar skills stay out
 
 @dataclass
@@ -108,9 +99,7 @@ class EvolutionConfig:
     max_new_skills:int = opt(24, lo=0) # Proposals per round
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
-    val_tasks:int = opt(8, lo=1) # Episodes of one round, where RL plays none
     gate:str = opt('probation', choices=('probation', 'none')) # What decides; under `none` all is kept
-    capacity:int = opt(100, lo=1) # Most active skills and mistakes; the least useful go first
 
 # %% ../../nbs/01_core.config.ipynb #efeb0cd6
 @dataclass
@@ -119,46 +108,37 @@ class ModelConfig:
     checkpoint:str = authority('') # A policy's folder or model name; empty for ours
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
-    threads:int = opt(1, lo=1) # Of training and playing; another number gives other bytes
-    device:str = opt('auto', choices=('auto', 'cpu', 'cuda')) # `auto` takes a GPU
-    gradient_checkpointing:bool = opt(False) # Compute activations twice to keep fewer
+    adapter:str = opt('none', choices=('none', 'lora', 'qlora')) # What learns; `none` moves all weights
+    adapter_rank:int = opt(8, lo=1) # Thin side of its matrices
     policy_api_base:str = authority('', bare='@?#') # Address of the model that acts; empty for OpenAI's
     policy_model_id:str = opt('') # A model behind a server that acts, in `train` to collect; empty for none
-    policy_api_key:str = opt('', secret=True)
     teacher_api_base:str = authority('', bare='@?#') # Address of the teacher; empty for OpenAI's
     teacher_model_id:str = opt('') # A language model that writes skills; empty for the offline teacher
-    teacher_api_key:str = opt('', secret=True)
-    teacher_parallel:int = opt(16, lo=1) # Calls under way at a time
     budget_usd:float = opt(0.0, lo=0) # Most a run may spend on calls; 0 for no limit
     prices:str = authority('') # JSON file: model → USD per million tokens read and written
     embedding_api_base:str = authority('', bare='@?#') # Address of the embedding service
-    embedding_model_id:str = opt('') # Of the encoder `openai`
-    embedding_api_key:str = opt('', secret=True)
     engine_api_base:str = authority('', bare='@?#') # Tinker server with the weights; empty for none
-    engine_api_key:str = opt('', secret=True)
     engine_losses:str = opt('mean', choices=('mean', 'sum')) # How that server takes tokens and rows together
+    # Keys are no settings, and nothing writes them down: `fill_keys` takes them from the environment
+    policy_api_key = ''
+    teacher_api_key = ''
+    embedding_api_key = ''
+    engine_api_key = ''
 
 # %% ../../nbs/01_core.config.ipynb #55ace855
 def _check_models(model, retrieval):
     "ValueError where a model is named that nothing would use"
-    acts, embeds = model.policy_model_id, model.embedding_model_id
+    acts = model.policy_model_id
     if acts and model.checkpoint:
         raise ValueError(f'model.policy_model_id is {acts!r} and model.checkpoint is {model.checkpoint!r}, '
                          'and only one can act: leave the other empty')
-    how = f'retrieval.mode is {retrieval.mode} and retrieval.encoder is {retrieval.encoder}'
-    asked = (retrieval.mode, retrieval.encoder) == ('embedding', 'openai')
-    if embeds and not asked:
-        raise ValueError(f'model.embedding_model_id is {embeds!r}, but {how}: '
-                         'set them to embedding and openai, or leave the model out')
-    if asked and not embeds:
-        raise ValueError(f'{how}, but model.embedding_model_id is empty: name the model')
-
-def _check_adapters(sft, rl):
-    "ValueError where SFT and RL ask for adapters of two kinds"
-    kinds = {sft.method, rl.adapter} - {'full', 'none'}
-    if len(kinds) > 1:
-        raise ValueError(f'sft.method is {sft.method} and rl.adapter is {rl.adapter}, but RL goes on with '
-                         f'the adapter of SFT: set both to {sft.method}, or rl.adapter to none')
+    service, _, embeds = retrieval.encoder.partition(':')
+    if service == 'openai' and not embeds:
+        raise ValueError(f'retrieval.encoder is {retrieval.encoder} and names no model: '
+                         'name it, such as openai:text-embedding-3-small')
+    if service == 'openai' and retrieval.mode != 'embedding':
+        raise ValueError(f'retrieval.encoder is {retrieval.encoder}, but retrieval.mode is {retrieval.mode}: '
+                         'set it to embedding, or leave the encoder out')
 
 # %% ../../nbs/01_core.config.ipynb #d8947b6f
 def _check_decoding(model, agent):
@@ -170,29 +150,28 @@ def _check_decoding(model, agent):
                              'a model whose tokens cannot be chosen here: '
                              'set agent.decode to free, or leave the model out')
 
-def _check_engine(model, sft):
+def _check_engine(model):
     "ValueError where an adapter is to be trained here and the weights are on a server"
-    if model.engine_api_base and sft.method not in ('full', 'none'):
-        raise ValueError(f'sft.method is {sft.method!r} and model.engine_api_base is '
+    if model.engine_api_base and model.adapter != 'none':
+        raise ValueError(f'model.adapter is {model.adapter!r} and model.engine_api_base is '
                          f'{model.engine_api_base!r}, where all that moves is an adapter: '
-                         'set sft.method to full, or to none')
+                         'set model.adapter to none')
 
 def _check_together(config):
     "ValueError where two settings contradict each other"
     _check_models(config.model, config.retrieval)
-    _check_adapters(config.sft, config.rl)
     _check_decoding(config.model, config.agent)
-    _check_engine(config.model, config.sft)
+    _check_engine(config.model)
 
 # %% ../../nbs/01_core.config.ipynb #984f81fb
 _KRILL_SERVERS = dict(alfworld='http://localhost:3000', webshop='http://localhost:3001')
 
 def _settle_server(env):
-    "Give `env` the address of the live server it asks for; ValueError where none is named or documented"
-    if env.mock or env.url:
+    "Give `env` the documented address where it asks for that; ValueError where there is none"
+    if env.url != 'krill':
         return
     if env.name not in _KRILL_SERVERS:
-        raise ValueError(f'env.mock is false, env.url is empty, and no address is documented for {env.name}: '
+        raise ValueError(f'a live server is asked for, and no address is documented for {env.name}: '
                          'name that of your server, with --url')
     env.url = _KRILL_SERVERS[env.name]
 
@@ -233,14 +212,9 @@ class SkillRLConfig:
 
 # %% ../../nbs/01_core.config.ipynb #39f98e16
 @patch
-def to_dict(self:SkillRLConfig)->dict: # Sections of plain values, secrets empty
+def to_dict(self:SkillRLConfig)->dict: # Sections of plain values, without keys
     "The config as JSON would hold it"
-    d = asdict(self)
-    for path, _, f in self.settings():
-        if f.metadata.get('secret'):
-            section = path.split('.')[0]
-            d[section][f.name] = ''
-    return d
+    return asdict(self)
 
 # %% ../../nbs/01_core.config.ipynb #de4174ac
 @patch
@@ -302,10 +276,42 @@ def from_krill(
         new['rl.tasks_per_iteration'] = _tasks(old)
     if 'sft.epochs' in new:
         new.setdefault('sft.steps', 0)  # naming passes means: count passes, not steps
-    if new.get('model.embedding_model_id') and not {'retrieval.mode', 'retrieval.encoder'} & new.keys():
-        new |= {'retrieval.mode': 'embedding', 'retrieval.encoder': 'openai'}
+    _move_keys(new)
+    _move_encoder(new)
+    _move_mock(new)
     return new
 
+# %% ../../nbs/01_core.config.ipynb #58d90382
+_KEYS = 'policy_api_key', 'teacher_api_key', 'embedding_api_key', 'engine_api_key'
+
+def _move_keys(new):
+    "Take empty keys out of settings `new`; ValueError where one is not empty"
+    for key in _KEYS:
+        if new.pop(f'model.{key}', ''):
+            raise ValueError(f'model.{key} is (hidden), and a file with a key may be shared by mistake: '
+                             f'leave it empty and set the variable SKILLRL_{key.upper()}')
+
+def _move_encoder(new):
+    "Put Krill's `embedding_model_id` where the encoder is named; ValueError where that is another"
+    name = new.pop('model.embedding_model_id', '')
+    if not name:
+        return
+    new.setdefault('retrieval.mode', 'embedding')
+    encoder = new.setdefault('retrieval.encoder', 'openai')
+    if encoder != 'openai':
+        raise ValueError(f'model.embedding_model_id is {name!r}, but retrieval.encoder is {encoder}: '
+                         f'set that to openai:{name}, or leave the model out')
+    new['retrieval.encoder'] = f'openai:{name}'
+
+def _move_mock(new):
+    "Put Krill's `mock` where the server is named: `krill` stands for the documented one"
+    mock = new.pop('env.mock', None)
+    if mock not in (None, True, False):
+        raise ValueError(f'env.mock is {mock!r}: give it true or false')
+    if mock is not None:
+        new['env.url'] = '' if mock else new.get('env.url') or 'krill'
+
+# %% ../../nbs/01_core.config.ipynb #58d90383
 def _tasks(old):
     "Krill's `batch_size` episodes as a number of groups"
     by_name = {f.name: f for f in fields(RLConfig)}
@@ -336,9 +342,8 @@ def fill_keys(self:SkillRLConfig,
     environ:Mapping=os.environ, # Variable → value
     named:Iterable|None=None, # Addresses that the user said himself; None where all of the config is his own
 )->SkillRLConfig: # Itself; ValueError if a key would go to an address that is not `named`
-    "Take secrets that are still empty from the environment"
-    secret = [(section, f.name) for _, section, f in self.settings() if f.metadata['secret']]
-    empty = [name for section, name in secret if not getattr(section, name)]
+    "Take keys that are still empty from the environment"
+    empty = [key for key in _KEYS if not getattr(self.model, key)]
     if named is not None:
         known = {comparable(url) for url in [*named, *_user_addresses(environ)]}
         for key in empty:
@@ -393,7 +398,10 @@ def load_config(
     if path and not Path(path).exists():
         path = shipped_config(path) or path
     settings = from_krill(read_settings(path)) if path else {}
-    settings |= from_krill({k: v for k, v in flat(overrides).items() if v is not None})
+    said = from_krill({k: v for k, v in flat(overrides).items() if v is not None})
+    if said.get('env.url') == 'krill' and settings.get('env.url'):
+        del said['env.url'] # The file names the server that is asked for
+    settings |= said
     return (base or SkillRLConfig()).merged(settings).fill_keys()
 
 # %% ../../nbs/01_core.config.ipynb #4ca6f8bd

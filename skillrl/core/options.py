@@ -20,12 +20,11 @@ def opt(
     hi:float|None=None, # Largest value allowed
     above:float|None=None, # Values must be greater than this
     choices:tuple|None=None, # The only values allowed
-    secret:bool=False, # Never shown and never written
     bare:str='', # Characters an address may not have: behind them stand passwords and keys
 )->Field:
     "A dataclass field with a `default` and the values it accepts"
-    accepts = dict(lo=lo, hi=hi, above=above, choices=choices, secret=secret, bare=bare, authority=False)
-    return field(default=default, repr=not secret, metadata=accepts)
+    accepts = dict(lo=lo, hi=hi, above=above, choices=choices, bare=bare, authority=False)
+    return field(default=default, metadata=accepts)
 
 # %% ../../nbs/205_core.options.ipynb #b5ac28de
 _MOST = 10**6 # Of a number without limits of its own
@@ -79,7 +78,7 @@ def _place_of_key(name):
     key = re.sub('_api_base$', '_api_key', name)
     if key == name:
         return ''
-    return f', and a key in {key} or the variable SKILLRL_{key.split(".")[-1].upper()}'
+    return f', and a key in the variable SKILLRL_{key.split(".")[-1].upper()}'
 
 # %% ../../nbs/205_core.options.ipynb #68586f14
 def checked(
@@ -93,7 +92,7 @@ def checked(
     m, v = f.metadata, _as(f.type, value)
     if v is not None and _accepts(f.type, m, v):
         return v
-    shown = '(hidden)' if m['secret'] or m['bare'] else repr(value)
+    shown = '(hidden)' if m['bare'] else repr(value)
     raise ValueError(f'{name} is {shown}: give it {_wanted(f.type, m, name)} (the default is {f.default!r})')
 
 # %% ../../nbs/205_core.options.ipynb #bbe978b7

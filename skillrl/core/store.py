@@ -97,8 +97,7 @@ def atomic_write(
     return path
 
 # %% ../../nbs/210_core.store.ipynb #5d6cec94
-# The second form is that of earlier versions
-_HALF_WRITTEN = re.compile(r'\..+\.tmp[0-9a-f]{16}|\.(config|state)\.json\.tmp\d+')
+_HALF_WRITTEN = re.compile(r'\..+\.tmp[0-9a-f]{16}')
 
 def sweep(
     folder:str|Path, # Where a process may have been killed while it wrote

@@ -4,18 +4,20 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'SHARES', 'TextEnv', 'deal', 'stratified', 'seeded', 'World', 'Notes', 'Expert', 'register', 'world_names',
-           'world', 'SkillEnv', 'RecordedWorld', 'CategoryReader']
+           'world', 'SkillEnv', 'RecordedWorld', 'CategoryReader', 'GameSuite', 'ServerSuite', 'suites_of', 'suite_for',
+           'Remote', 'row_name']
 
 # %% ../../nbs/504_envs.base.ipynb #8fff2b96
 import hashlib, importlib, random, string, sys
 import gymnasium as gym
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
 from fastcore.basics import patch
 from gymnasium.spaces import Text
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Protocol
 from ..core.trajectory import Router, score_of
 from ..skills.distillation import OfflineTeacher
 from ..skills.evidence import EpisodeReader
@@ -269,7 +271,7 @@ def explorer(self:World,
     return lambda episode: []
 
 # %% ../../nbs/504_envs.base.ipynb #8ee8d785
-_worlds = {'remote': 'skillrl.envs.suite:Remote'} # On a live server, whatever it plays
+_worlds = {'remote': 'skillrl.envs.base:Remote'} # On a live server, whatever it plays
 
 def register(
     name:str,               # Word a configuration uses
@@ -377,3 +379,146 @@ class CategoryReader(EpisodeReader):
     def aim(self, category:str)->str: # `to buy footwear`
         "What tasks of `category` are about, in words"
         return f'{self.start} {category.replace("_", " ")}'
+
+# %% ../../nbs/504_envs.base.ipynb #e3df6582
+_TEST_SHARE = .25
+
+@dataclass
+class GameSuite:
+    "Games of one list, dealt to splits; they need an `id`, a `task` and a `category`"
+    name:str
+    listed:list       # The games
+    make_env:Callable # From a list of games and `max_steps` to an environment
+    live = False    # Is each episode played on a server?
+    tests = 'test', # Splits of test games, each reported apart
+
+    def __post_init__(self):
+        shares = {split: share*(1 - _TEST_SHARE) for split, share in SHARES.items()} | dict(test=_TEST_SHARE)
+        dealt = deal(self.listed, shares, _category, seeded('deal', self.name))
+        self.splits = {split: stratified(games, _category, seeded('spread', split))
+                       for split, games in dealt.items()}
+
+    def games(self, split:str, n:int, start:int=0)->list: # ValueError for a split that does not exist
+        "`n` games of `split` from number `start`, categories in proportion; fewer where it ends"
+        if split not in self.splits:
+            raise ValueError(f'the split is {split!r}: choose one of {", ".join(self.splits)}')
+        return self.splits[split][start:start + n]
+
+    def game(self, split:str, i:int)->Any:
+        "Game number `i` of `split`, which comes round again after the last"
+        games = self.games(split, len(self.listed))
+        return games[i % len(games)]
+
+    def __len__(self)->int:
+        return len(self.listed)
+
+def _category(game):
+    return game.category
+
+# %% ../../nbs/504_envs.base.ipynb #9527bc58
+@patch
+def draw(self:GameSuite, split:str, rng:random.Random)->Any:
+    "A game of `split` chosen by `rng`"
+    return rng.choice(self.games(split, len(self.listed)))
+
+@patch
+def env(self:GameSuite, game:Any, max_steps:int)->Any:
+    "Environment that plays `game`"
+    return self.make_env([game], max_steps=max_steps)
+
+# %% ../../nbs/504_envs.base.ipynb #60d3b6d1
+@dataclass(frozen=True)
+class _RemoteGame:
+    "A task that a server knows by name"
+    id:str
+    suite:Any = field(compare=False, repr=False)
+
+    @property
+    def task(self)->str:
+        "Goal, as the server words it"
+        return self.suite.about(self.id)[0]
+
+    @property
+    def category(self)->str:
+        "Category, as the server names it"
+        return self.suite.about(self.id)[1]
+
+# %% ../../nbs/504_envs.base.ipynb #c17d42e9
+_CLIENTS = { # Is the address a websocket's? → who plays there, found by name as worlds are
+    True: 'skillrl.serve.openenv_client:OpenEnvClient',
+    False: 'skillrl.serve.krill:RemoteEnv'}
+
+@dataclass
+class ServerSuite:
+    "Games of a live server"
+    url:str # Such as http://localhost:3000; ws://localhost:8000 for an OpenEnv server
+    router:Router|None = None # Sorts games that the server gives no category
+    live = True
+    name = 'server'
+    tests = 'test',
+
+    def __post_init__(self):
+        self._about, self._asker = {}, None
+
+    def games(self, split:str, n:int, start:int=0)->list[_RemoteGame]:
+        "`n` games of `split` from number `start`"
+        return [_RemoteGame(f'{split}-{i}', self) for i in range(start, start + n)]
+
+    def draw(self, split:str, rng:random.Random)->_RemoteGame:
+        "A game of `split` chosen by `rng`"
+        return _RemoteGame(f'{split}-{rng.randrange(10**6)}', self)
+
+    def env(self, game:_RemoteGame|None, max_steps:int)->Any:
+        "Environment that plays games of the server"
+        client = resolve_name(_CLIENTS[self.url.startswith(('ws:', 'wss:'))])
+        return client(self.url, max_steps, router=self.router)
+
+# %% ../../nbs/504_envs.base.ipynb #bb17ffe2
+@patch
+def about(self:ServerSuite, id:str)->tuple[str, str]: # Task, category
+    "What game `id` is about, as the server says"
+    if id not in self._about:
+        if self._asker is None:
+            self._asker = self.env(None, 1)
+        _, info = self._asker.reset(options={'game': id})
+        self._about[id] = info['task'], info['category']
+    return self._about[id]
+
+# %% ../../nbs/504_envs.base.ipynb #91a528dd
+def suites_of(
+    found:World,
+    config:Any,       # An `EnvConfig`
+)->tuple[list, list]: # Suites to learn in, suites to be judged in
+    "The suites of a run, which are its server if it names one"
+    learn, judged = found.suites(config)
+    if not config.url or all(s.live for s in (*learn, *judged)):
+        return learn, judged
+    server = ServerSuite(config.url, getattr(found, 'router', None))
+    return [server], [server]
+
+def suite_for(
+    config:Any,         # An `EnvConfig`
+    name:str|None=None, # The first one to learn in if left out
+)->Any:                 # ValueError if the world has no such suite
+    "Where a single step plays"
+    found = world(config.name)
+    return found.suite(config, name) if not config.url else suites_of(found, config)[0][0]
+
+class Remote(World):
+    "Whatever a live server plays"
+    name = 'remote'
+
+    def suites(self, config:Any)->tuple[list, list]: # As in `World`; ValueError without a server
+        "The games of the server"
+        if not config.url:
+            raise ValueError('the world remote has no games of its own: give --url, the address of a server')
+        server = ServerSuite(config.url, self.router)
+        return [server], [server]
+
+# %% ../../nbs/504_envs.base.ipynb #f4cd037d
+def row_name(
+    condition:str, # Such as `bank`
+    split:str,     # Of the games it was played on
+)->str:
+    "What a table calls `condition` on `split`"
+    return condition if split == 'test' else f'{condition}, {split}'

@@ -28,7 +28,7 @@ class Placement:
         "The device and the precision of matrix products"
         there = torch.cuda.is_available()
         if self.device == 'cuda' and not there:
-            raise ValueError('model.device is cuda and torch sees no GPU here: set it to auto or cpu')
+            raise ValueError('the device is cuda and torch sees no GPU here: take auto or cpu')
         device = self.device
         if device == 'auto':
             device = 'cuda' if there else 'cpu'

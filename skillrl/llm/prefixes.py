@@ -151,8 +151,8 @@ def share_prefixes(
     from transformers.masking_utils import sdpa_mask
     if not has_plain_layers(model):
         kind = f'a {model.config.model_type} model with its kinds of layers'
-        raise ValueError(f'rl.share_prefixes is true, and {kind} cannot share them: set it to false, '
-                         f'or take one of {", ".join(_TREE_FAMILIES)} with full attention')
+        raise ValueError(f'{kind} cannot read rows as a tree: '
+                         f'take one of {", ".join(_TREE_FAMILIES)} with full attention')
     AttentionInterface.register(_NAME, _tree_attention)
     AttentionMaskInterface.register(_NAME, sdpa_mask)
     model.config._attn_implementation = _NAME

@@ -6,13 +6,12 @@
 __all__ = ['play_pairs', 'notes_text', 'propose']
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #3ba61da2
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import zip_longest
 from ..core.tables import shorten
 from ..llm.reply import Outage
-from .editor import Patch, apply_patch_with_report, bare
+from .editor import Patch, apply_patch_with_report
 from .reflect import (
     joined, merge_patches, rank_and_select, reflection_batches, run_minibatch_reflect)
 from .session import Session
@@ -48,9 +47,8 @@ def _patched_skill(session, p):
 
 def _gain_of(session, p, before, after):
     "What the patch `p` gains on its own items, and whether it is kept"
-    n = len(p.ids)
     lost = [r for r in after if not r.ok]
-    if len(lost) > n/2:
+    if len(lost) > len(p.ids)/2:
         return dict(gain=0, kept=True, lost=lost[0].fail_reason)
     played = [(i, r) for i, r in zip(p.ids, after) if r.ok]
     gains = {i: session.score(r) - session.score(before[i]) for i, r in played}
@@ -208,30 +206,8 @@ def _failure_patterns(
     return sorted(found.values(), key=lambda row: -row['count'])[:most]
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #a7390006
-_punctuation = re.compile(r'[.,;:!]+(?=\s|$)')
-
-def _idea(edit):
-    "What `edit` says or takes away, free of markup, case and spacing"
-    said = _words(edit['content'])
-    return ('says', said) if said else ('drops', _words(edit['target']))
-
-def _words(text):
-    said = _punctuation.sub(' ', bare(text.replace('•', '-')))
-    return ' '.join(said.casefold().split())
-
-def _reached(edit):
-    "Did `edit` reach the document?"
-    return not edit['status'].startswith(('skipped', 'error'))
-
-def _last_tried(edit, notes):
-    "The step of the newest of `notes` that was rejected with `edit`, None if there is none"
-    steps = [note['step'] for note in notes if not note['action'].startswith('accept')
-             and _idea(edit) in [_idea(e) for e in note['edits'] if _reached(e)]]
-    return max(steps, default=None)
-
-# %% ../../nbs/756_skillopt.proposal.ipynb #a7390009
-def _lines_of(note, earlier):
-    "The lines that tell of one step, with the notes of `earlier` ones"
+def _lines_of(note):
+    "The lines that tell of one step"
     scores = ''
     if note['after'] is not None:
         before = '?' if note['before'] is None else f'{note["before"]:.3f}'
@@ -244,18 +220,14 @@ def _lines_of(note, earlier):
         ids = ', '.join(as_data(i, 40) for i in p['ids'][:5])
         examples = f' ({ids})' if ids else ''
         lines.append(f"- failed {p['count']} times: {as_data(p['pattern'], 200)}{examples}")
-    return lines + [f'- {_attempt(e, earlier)}: {_quoted(e)}' for e in note['edits']]
+    return lines + [_told_edit(e) for e in note['edits']]
 
-def _attempt(e, earlier):
-    "Whether the edit `e` was tried"
-    step = _last_tried(e, earlier)
-    if step is not None:
-        return f'tried as in step {step}'
-    return 'tried' if _reached(e) else f"not applied, {e['status']}"
-
-def _quoted(e):
+def _told_edit(e):
+    "The line that tells of the edit `e`"
+    reached = not e['status'].startswith(('skipped', 'error'))
+    tried = 'tried' if reached else f"not applied, {e['status']}"
     texts = [f'{k} {as_data(e[k], 300)}' for k in ('target', 'content') if e[k]]
-    return ' '.join([*e['op'].split()[:1], *texts])
+    return ' '.join([f'- {tried}:', *e['op'].split()[:1], *texts])
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #a7390011
 _HEAD = ('What earlier steps of this epoch tried, all edits of a step at once. Do not propose again, '
@@ -268,7 +240,7 @@ def notes_text(
     "The notes as part of a prompt"
     parts, room = [], limit - len(_HEAD) - 50
     for k in reversed(range(len(notes))):
-        lines = _lines_of(notes[k], notes[:k])
+        lines = _lines_of(notes[k])
         part = '\n'.join(lines if parts else shorten(lines, room))
         room -= len(part) + 1
         if room < -1:

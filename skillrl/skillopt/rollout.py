@@ -222,7 +222,6 @@ def _kept(self:_RolloutStage, e:_RolloutEntry, result:RolloutResult):
     row = result.to_dict() | dict(usage=e.usage)
     if result.ok:
         self.journal.put(e.key, row)
-    if result.ok and (result.conversation or result.extras):
         row = self.journal.get(e.key)
     return RolloutResult(**row)
 

@@ -15,16 +15,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 from ..core.concurrency import Executor, Journal, ThreadExecutor, write_whole
-from .rollout import items_hash, items_of, run_rollout
-from ..llm.meter import add_usage, model_of
 from ..core.runfolder import RunFolder
-from .settings import SkillOptConfig, what_binds
-from .verdict import gate_score
-from .optimizer import Optimizer
-from .spending import Bill, combine, RunLimits
-from .editor import skill_hash
-from ..skills.guard import RejectedLog
 from ..core.store import atomic_write, fingerprint, JsonlLog, read_json, to_json
+from ..llm.meter import add_usage, model_of
+from .editor import skill_hash
+from .reflect import Optimizer
+from .rollout import items_hash, items_of, run_rollout
+from .settings import Bill, combine, RunLimits, SkillOptConfig, what_binds
+from .verdict import gate_score
+from ..skills.guard import RejectedLog
 from ..types import RolloutResult
 
 # %% ../../nbs/754_skillopt.session.ipynb #db9af975
@@ -352,7 +351,7 @@ def play(self:Session,
 )->list:            # `RolloutResult`s; BudgetExceeded or Outage
     "Play `items` under `skill`"
     c, journal = self.cfg, self.run.journal
-    later = None if at_end else _kept_back(self)
+    later = 0 if at_end else _kept_back(self)
     def begin(n:int)->None:
         self.limits.check(self.events.bill, self.paid(), n, later)
     with self.events.timed(journal, step=self.next, stage=stage, role='target', n=len(items)) as bill:

@@ -18,25 +18,14 @@ from ..types import RolloutResult
 # %% ../../nbs/718_skillopt.verdict.ipynb #75d1c2c8
 METRICS = 'hard', 'soft', 'mixed'
 
-def _select_gate_score(
-    hard:float,
-    soft:float,
-    metric:str='hard', # One of `METRICS`
-    mixed_weight:float=.5, # Weight of `soft` in 'mixed', from 0 to 1
-)->float: # ValueError for another metric or weight
-    "The one number that is compared"
-    if metric not in METRICS:
-        raise ValueError(f'gate_metric is {metric!r}: choose one of {", ".join(METRICS)}')
-    if metric == 'mixed' and not 0 <= mixed_weight <= 1:
-        raise ValueError(f'gate_mixed_weight is {mixed_weight!r}: give a number from 0 to 1')
+def gate_score(
+    result:RolloutResult,
+    metric:str='hard',     # One of `METRICS`
+    mixed_weight:float=.5, # Weight of the soft score in 'mixed', from 0 to 1
+)->float:
+    "What one result counts"
     weight = dict(hard=0, soft=1, mixed=mixed_weight)[metric]
-    return float((1 - weight)*hard + weight*soft)
-
-def gate_score(result:RolloutResult, metric:str='hard', mixed_weight:float=.5)->float:
-    "What one result counts, see `_select_gate_score`"
-    return _select_gate_score(result.hard, result.soft, metric, mixed_weight)
-
-
+    return float((1 - weight)*result.hard + weight*result.soft)
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #da9d3301
 def compute_score(
@@ -62,23 +51,6 @@ class GateResult:
     best_score:float
     best_step:int # Step that made the best
 
-def _evaluate_gate(*,
-    candidate_skill:str,
-    cand_hard:float,
-    global_step:int,
-    cand_soft:float=0.,
-    metric:str='hard',
-    mixed_weight:float=.5,
-    **now:str|float, # `current_skill`, `current_score`, `best_skill`, `best_score` and `best_step`
-)->GateResult:
-    "Let the candidate pass if it scores above the current skill"
-    score = _select_gate_score(cand_hard, cand_soft, metric, mixed_weight)
-    if score > now['best_score']:
-        return GateResult('accept_new_best', candidate_skill, score, candidate_skill, score, global_step)
-    if score > now['current_score']:
-        return GateResult('accept', **now | dict(current_skill=candidate_skill, current_score=score))
-    return GateResult('reject', **now)
-
 # %% ../../nbs/718_skillopt.verdict.ipynb #e3be94f8
 @dataclass
 class Verdict:
@@ -94,10 +66,7 @@ class Verdict:
     reason:str=''# Why it is not accepted
 
 def _gains(pairs):
-    "New score less old score, for each of `pairs`; ValueError for a score out of range"
-    for before, after in pairs:
-        if not (0 <= before <= 1 and 0 <= after <= 1):
-            raise ValueError(f'a pair of scores is {(before, after)!r}: give numbers from 0 to 1')
+    "New score less old score, for each of `pairs`"
     return [round(after - before, 9) for before, after in pairs]
 
 def _rejection_reason(v):
@@ -112,7 +81,7 @@ _ALPHA = .3 # Chance to accept a candidate that changes nothing
 
 def decide(
     pairs:Sequence[tuple], # Of (old score, new score), each item with itself
-)->Verdict: # ValueError for a score out of range, or no pairs
+)->Verdict: # ValueError if there are no pairs
     "Whether a candidate is accepted: the lower bound of its gain has to be above zero"
     if not pairs:
         raise ValueError('there is no pair of scores to decide on: give the selection split items')
@@ -196,12 +165,8 @@ def _stays(self:Parts, p):
 
 @patch
 def _is_over(self:Parts, p):
-    return self.trials[p].rounds >= self._most_rounds()
-
-@patch
-def _most_rounds(self:Parts):
-    "As many as it takes to prove a part that is missed in each, and two more"
-    return math.ceil(math.log2(1/self.alpha)) + 2
+    "Has `p` had as many rounds as prove a part that is missed in each, and two more?"
+    return self.trials[p].rounds >= math.ceil(math.log2(1/self.alpha)) + 2
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #4db35d15
 @patch

@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['HIDDEN', 'LIMITS', 'rejection_reasons', 'as_data', 'suspicions', 'examine', 'examined', 'without_example',
-           'repeats_example', 'RejectedLog', 'rejected_table']
+           'repeats_example', 'RejectedLog']
 
 # %% ../../nbs/425_skills.guard.ipynb #fd81b194
 import html, json, re, unicodedata
-from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -16,7 +15,6 @@ from pathlib import Path
 from ..llm.reply import without_secrets
 from .bank import Entry, quarantine, with_id
 from ..core.store import fingerprint, JsonlLog
-from ..core.tables import Table
 
 # %% ../../nbs/425_skills.guard.ipynb #765a438c
 HIDDEN = (
@@ -457,18 +455,3 @@ class RejectedLog:
         if new:
             self.log.append([dict(key=key) | row for key, row in new.items()])
         self.known |= new.keys()
-
-# %% ../../nbs/425_skills.guard.ipynb #5c9bfdfd
-def _question_and_reason(row):
-    reason = str(row.get('reason', '')).partition(', not ')[0]
-    return str(row.get('question', '')), reason
-
-def rejected_table(
-    path:str|Path, # A `rejected.jsonl`, or a folder that holds one
-)->Table: # Empty where nothing was rejected
-    "How often what was rejected, and why"
-    path = Path(path)
-    file = path/'rejected.jsonl' if path.is_dir() else path
-    rows = JsonlLog(file).read(strict=False)
-    counts = Counter(map(_question_and_reason, rows))
-    return Table(['question', 'why', 'times'], [[*pair, n] for pair, n in counts.most_common()])

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from .bank import quarantine, SkillBank, with_id
 from .guard import examined, suspicions
-from .skill_text import from_text, plain_text, slug, split_text, texts_in, to_text
+from .skill_text import from_text, plain_text, slug, texts_in, to_text
 from ..core.store import atomic_folder, atomic_write, fingerprint, write_json
 
 # %% ../../nbs/445_skills.skill_md.ipynb #3167fe2d
@@ -278,24 +278,3 @@ def rule_problems(
         problems.append('`allowed-tools` should be text or a list of it')
     strange = [k for k in front if k not in _FIELDS]
     return problems + [f'`{k}` is no field of the format: put it under `metadata`' for k in strange]
-
-# %% ../../nbs/445_skills.skill_md.ipynb #0a3b90f7
-def _problems_in(folder):
-    "What breaks the rules in one folder"
-    name = plain_text(folder.name)
-    try:
-        _load_skill(folder)
-        front, _ = split_text(_read(folder/'SKILL.md'))
-    except ValueError as e:
-        return [str(e)]
-    return [f'{name}/SKILL.md: {problem}' for problem in rule_problems(front, name)]
-
-def _check_skill_md(
-    folder:str|Path, # With folders that have a `SKILL.md`, or one of these
-)->list[str]: # Sentences; empty if all is well
-    "What breaks the agentskills rules in `folder`"
-    try:
-        folders = _skill_folders(folder)
-    except ValueError as e:
-        return [str(e)]
-    return [problem for p in folders for problem in _problems_in(p)]

@@ -13,34 +13,33 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, TextIO
-from ..agent.episode import Episode, demonstrate
+from ..agent.episode import demonstrate, Episode
 from ..core.config import SkillRLConfig
 from ..core.store import data_path, read_json
-from ..core.tables import Table, clip
-from ..envs.base import seeded, world
-from ..envs.suite import suites_of
+from ..core.tables import clip, Table
+from ..envs.base import seeded, suites_of, world
 from skillrl.training.builders import (
-    SKILL_CHARS, TEACHER_TOKENS, build_client, build_episodes, build_local_policy, reads_like_shipped,
-    starting_weights)
+    build_client, build_episodes, build_local_policy, reads_like_shipped, SKILL_CHARS, starting_weights,
+    TEACHER_TOKENS)
 from .costs import (
-    DEVICES, Batch, Device, Held, at_once, fitting_lengths, held_by, learn_seconds, memory_plan,
+    at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
     play_seconds, shape_of, told_memory)
-from .phases import demonstrations, evolves
+from .phases import demonstrations, evolves, learns_from_won
 from .pipeline import conditions
 
 # %% ../../nbs/619_training.plan.ipynb #8b8521e1
 def _sample_rows(config):
     "What the world's expert reads and writes in three games, without skills; none where there is no expert"
     learn, _ = suites_of(world(config.env.name), config.env)
-    few = config.merged({'sft.games': 3, 'sft.demonstrator': 'expert'})
+    few = config.merged({'sft.games': 3})
     try:
-        return [] if learn[0].live else demonstrations(learn[0], None, few)
-    except ValueError: # No expert
+        return [] if learns_from_won(learn[0], config) else demonstrations(learn[0], None, few)
+    except ValueError: # No games to learn from
         return []
 
 def _skill_chars(c):
     "Characters of a full block of skills, as `config.retrieval` has it"
-    entries = sum(min(n, 12) for n in (c.top_k, c.top_k_general, c.top_k_mistakes))
+    entries = sum(min(n, 12) for n in (c.top_k, c.top_k_general, min(5, c.top_k_general)))
     if c.mode == 'official':
         return entries*260
     return min(SKILL_CHARS, entries*260)
@@ -66,9 +65,9 @@ class _Phase:
 
 def _sft_rows(config, suites):
     c = config.sft
-    there = suites*c.games*config.env.max_steps
+    there = suites*(c.games or config.env.episodes)*config.env.max_steps
     rows = c.steps*c.batch_size or c.epochs*min(there, c.num_examples or there)
-    return 0 if c.method == 'none' else rows
+    return rows*(c.epochs > 0)
 
 def _evolution_calls(c, rounds):
     return rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
@@ -84,7 +83,7 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
     after = config.evolution.test_rounds*len(held_out)*evolving
     asked, asked_after = (_evolution_calls(config.evolution, n) for n in (during, after))
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
-    tried = after*config.evolution.val_tasks*env.collect_steps
+    tried = after*env.test_tasks*env.collect_steps
     shown = len(conditions(len(held_out), config))
     tests = shown*len(held_out)*len(held_out[0].tests)*env.test_tasks
     questions = suites*min(3*env.episodes//2, env.episodes//2 + 3*len(world(env.name).categories))
@@ -111,11 +110,11 @@ class RunPlan:
 
     def memory(self, held:Held)->dict[str, float]: # Bytes, by what they are for
         "The peak of a run whose prompts and replies are as long as they may be"
-        return memory_plan(self.shape, held, *at_once(self.config.rl, self.config.sft, self.fits))
+        return memory_plan(self.shape, held, *at_once(self.shape, self.config.rl, self.config.sft, self.fits))
 
     def hours(self, held:Held, device:Device)->float:
         "Expected hours on one device, the environments' own time left out"
-        learns, plays = at_once(self.config.rl, self.config.sft, self.lengths)
+        learns, plays = at_once(self.shape, self.config.rl, self.config.sft, self.lengths)
         learnt, played = sum(p.rows for p in self.phases), sum(p.turns for p in self.phases)
         learning = learnt/learns.rows*learn_seconds(self.shape, held, learns, device)
         return (learning + played/plays.rows*play_seconds(self.shape, held, plays, device))/3600
@@ -157,7 +156,7 @@ def _time(hours):
 
 def _device_table(plan):
     rows = []
-    configured = held_by(plan.config.rl, plan.config.model, gpu=True)
+    configured = held_by(plan.config.model, gpu=True)
     for name, held in ({'as configured': configured} | _WAYS).items():
         total = sum(plan.memory(held).values())
         for d in DEVICES:
@@ -175,7 +174,7 @@ def _judged_when(c):
     if evolves(c.evolution, c.retrieval):
         lines = [f'After every {e.validation_interval} of {c.rl.iterations} iterations: '
                  'an evolution round in each suite that was played',
-                 f'After RL: {e.test_rounds} evolution rounds in {where}, {e.val_tasks} games each']
+                 f'After RL: {e.test_rounds} evolution rounds in {where}, {c.env.test_tasks} games each']
     splits = ' and '.join(held_out[0].tests)
     lines.append(f'At the end: {c.env.test_tasks} games of {splits} in {where}, under')
     lines += [f'  {when} RL, {what}' for when, what in conditions(len(held_out), c)]
@@ -192,7 +191,7 @@ def told_plan(plan:RunPlan, width:int=120)->str: # Most characters of a line
         f'and writes, with a full block of skills; at most {most.prompt_tokens:,} and {most.reply_tokens:,}. '
         'Every episode is counted to its last step.',
         _phase_table(plan).text(width), _teacher_line(plan),
-        f'Peak as configured on a GPU: {told_memory(plan.memory(held_by(c.rl, c.model, gpu=True)))}',
+        f'Peak as configured on a GPU: {told_memory(plan.memory(held_by(c.model, gpu=True)))}',
         _device_table(plan).text(width),
         'Time: operations and bytes over what a device achieves (page 617), without the time of '
         'environments and teacher; rents are round numbers.', _judged_when(c)])
@@ -272,7 +271,7 @@ def _check_room(positions:int, config:SkillRLConfig)->list[_Finding]:
 def _world_texts(config):
     "Tasks and commands of three games, those of the world's expert where there is one; none on a live server"
     w = world(config.env.name)
-    suite = w.suites(config.env)[0][0]
+    suite = suites_of(w, config.env)[0][0]
     if suite.live:
         return []
     texts, rng = [], seeded('words')
@@ -328,13 +327,11 @@ def _free_bytes(gpu):
 def _check_memory(lengths:Batch, config:SkillRLConfig)->_Finding: # ValueError where the sizes are not known
     "Does training with `config` fit in memory?"
     import torch
-    device = config.model.device
-    gpu = torch.cuda.is_available() if device == 'auto' else device == 'cuda'
+    gpu = torch.cuda.is_available()
     shape = shape_of(starting_weights(config.model, config.env))
-    held, batches = held_by(config.rl, config.model, gpu), at_once(config.rl, config.sft, lengths)
+    held, batches = held_by(config.model, gpu), at_once(shape, config.rl, config.sft, lengths)
     plan, free = memory_plan(shape, held, *batches), _free_bytes(gpu)
-    remedy = ('take a smaller model, lower rl.micro_batch_tokens, '
-              'or move an adapter instead of all weights (rl.adapter)')
+    remedy = 'take a smaller model, or move an adapter instead of all weights (model.adapter)'
     return _Finding('memory', f'a run takes {told_memory(plan)}, of {free/1e9:.2f} GB free',
                    remedy if sum(plan.values()) > free else '')
 
@@ -442,7 +439,7 @@ def _look_at_games(config):
 def _look_at_engine(config):
     "Let the expert of the world play one of the games it makes"
     found, rng = world(config.env.name), seeded('doctor')
-    suite = found.suite(replace(config.env, games='', mock=True))
+    suite = found.suite(replace(config.env, games='', url=''))
     game = suite.games('collect', 1)[0]
     episode = Episode(suite.env(game, 50), game, world=found)
     expert = found.expert(episode.start().task, rng)

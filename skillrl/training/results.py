@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from ..core.config import SkillRLConfig
-from ..envs.suite import row_name
+from ..envs.base import row_name
 from .evaluate import compare, paired_difference, plot_learning, plot_rates, write_report
 from ..core.stats import average
 from ..core.tables import counted

@@ -12,17 +12,16 @@ from pathlib import Path
 from shutil import get_terminal_size
 from statistics import fmean
 from textwrap import fill
-from typing import Any
-from ..core.plots import PALETTE, bars, figure, label_end, split_rates
+from ..core.plots import bars, label_end, PALETTE, split_rates
 from ..core.runfolder import is_held
-from ..skillopt.verdict import gate_score
+from ..core.stats import interval, Rate
+from ..core.store import atomic_write, JsonlLog
+from ..core.tables import counted, Table
 from ..skillopt.session import BASELINE
-from ..core.stats import Rate, interval
-from ..core.store import JsonlLog, atomic_write
-from ..core.tables import Table
+from ..skillopt.verdict import gate_score
 from ..types import RolloutResult
-from .page import SkillDiff, as_dict, browser, dict_in, figures, folded, headed, html_page
-from .page import json_of, number, paragraph, text_of
+from .page import (
+    as_dict, dict_in, figures, folded, headed, html_page, json_of, number, paragraph, diff_html, text_of)
 
 # %% ../../nbs/826_viewers.report.ipynb #b1d96dd5
 _ACTIONS = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
@@ -44,7 +43,7 @@ def _why(r):
     return f'{seen}: mean gain {gain:+.3f}{doubt}'
 
 # %% ../../nbs/826_viewers.report.ipynb #c5e91a86
-_NUMBERS = ('step epoch rollout_hard rollout_n rollout_lost n_patches_kept n_edits_ranked '
+_NUMBERS = ('step rollout_hard rollout_n rollout_lost n_edits_ranked '
             'candidate_gate_score current_score best_score best_step skill_len').split()
 _COUNTS = 'n_edits_ranked', 'rollout_n', 'rollout_lost'
 
@@ -55,28 +54,23 @@ def _clean(r):
         found[k] = found[k] or 0
     action = str(r.get('action', ''))
     decision = _ACTIONS.get(action, action.replace('_', ' '))
-    return found | dict(accepted=action.startswith('accept'), decision=decision, why=_why(r))
+    return r | found | dict(accepted=action.startswith('accept'), decision=decision, why=_why(r))
 
 def _digits(x):
     return '–' if x is None else f'{x:.3f}'
 
 # %% ../../nbs/826_viewers.report.ipynb #31d2c3ce
 def steps_table(
-    history:list,   # Records of history.json
-    why:bool=False, # With a column on why it was so decided
+    history:list, # Records of history.json
 )->Table:
-    "One row a step, in plain words; records that are none are left out"
-    head = ['step', 'rollout', 'edits', 'candidate', 'decision', 'current', 'best']
+    "One row a step, in plain words"
     rows = []
-    for r in _cleaned(history):
+    for r in map(_clean, history):
         rollout, candidate = _digits(r['rollout_hard']), _digits(r['candidate_gate_score'])
         current, best = _digits(r['current_score']), _digits(r['best_score'])
         row = [r['step'], rollout, r['n_edits_ranked'], candidate, r['decision'], current, best]
-        rows.append([*row, r['why']] if why else row)
-    return Table([*head, 'why'] if why else head, rows)
-
-def _cleaned(history):
-    return [_clean(r) for r in history if isinstance(r, dict) and isinstance(number(r.get('step')), int)]
+        rows.append([*row, r['why']])
+    return Table(['step', 'rollout', 'edits', 'candidate', 'decision', 'current', 'best', 'why'], rows)
 
 # %% ../../nbs/826_viewers.report.ipynb #574ed315
 @dataclass(repr=False)
@@ -89,8 +83,6 @@ class _RunView:
     steps:list   # Of history.json, cleaned
     held:bool    # Does a process hold the folder? One that was killed seems to
 
-    def __repr__(self): return f'RunView({len(self.steps)} steps, {"ended" if self.ended else "not ended"})'
-
     @property
     def ended(self)->bool:
         "Were all steps made, and the best skill measured afresh?"
@@ -102,12 +94,9 @@ def read_run(folder:Path|str)->_RunView: # Of a run, or of one that has yet to b
     f = Path(folder)
     held = is_held(f) # Before and after the rest, which may end or begin meanwhile
     files = [dict_in(f/name) for name in ('config.json', 'runtime_state.json', 'summary.json')]
-    steps = _cleaned(_rows_in(f/'history.json'))
+    rows = map(as_dict, json_of(text_of(f/'history.json'), list))
+    steps = [_clean(r) for r in rows if isinstance(number(r.get('step')), int)]
     return _RunView(f, *files, steps, held or is_held(f))
-
-def _rows_in(path):
-    "The JSON objects of the list in a file"
-    return [as_dict(o) for o in json_of(text_of(path), list)]
 
 # %% ../../nbs/826_viewers.report.ipynb #601cc82b
 def _score_in(
@@ -125,7 +114,7 @@ def _score_in(
                 scores.append(gate_score(r, **rule))
         means = [fmean(scores) for scores in by_item.values()]
         return Rate(fmean(means), *interval(means), len(means))
-    except (ValueError, TypeError, AttributeError, ArithmeticError):
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
         return None
 
 # %% ../../nbs/826_viewers.report.ipynb #c41ad1e3
@@ -211,15 +200,11 @@ def _usage_table(view):
     return Table(head, [*rows, ['all', '', *total]])
 
 # %% ../../nbs/826_viewers.report.ipynb #d23a7bf7
-def _lost_table(view):
-    "Rollouts that infrastructure lost, which no score counts"
+def _describe_lost(view):
+    "What infrastructure lost of the rollouts, which no score counts"
     played, lost = (sum(r[k] for r in view.steps) for k in ('rollout_n', 'rollout_lost'))
-    rows = [['training items', played, lost]]
-    for name, place in _FINALS.items():
-        d = dict_in(view.folder/place/'summary.json')
-        if d:
-            rows.append([name, d.get('n', ''), d.get('lost', 0)])
-    return Table(['where', 'played', 'lost'], rows)
+    return (f'Of {counted(played, "rollout")} on training items {lost} got no answer '
+            'from a server or an environment, and count in no score.')
 
 def _describe_end(view):
     "Why there are no more steps"
@@ -257,65 +242,13 @@ def _skill_at(folder:Path|str, step:int)->str|None: # None if there is none
     rows = JsonlLog(Path(folder)/'steps.jsonl').read(strict=False)
     return next((str(row.get('skill')) for row in rows if row.get('step') == step), None)
 
-def _skill_diff(folder:Path|str, before:int, after:int)->SkillDiff: # ValueError if a step was not made
-    "What changed in the skill between two steps"
-    skills = [_skill_at(folder, step) for step in (before, after)]
-    if None in skills:
-        raise ValueError(f'steps are {before!r} and {after!r}, and {Path(folder).name} holds no skill '
-                         'of one of them: choose steps that were made')
-    return SkillDiff(*skills)
-
-# %% ../../nbs/826_viewers.report.ipynb #aeab0526
-def _edit_told(e):
-    op = str(e.get('op') or 'edit')
-    op = op.replace('_', ' ')
-    texts = [f'“{e[k]}”' for k in ('target', 'content') if e.get(k)]
-    return f'{op} {": ".join(texts)}'
-
-def _proposal(raw, screened):
-    "The row of one proposal, with what the screening saw of it"
-    edits = as_dict(raw.get('patch')).get('edits')
-    edits = edits if isinstance(edits, list) else []
-    told = [_edit_told(e) for e in edits if isinstance(e, dict)]
-    gain, seen = number(screened.get('gain')), ''
-    if gain is not None:
-        dropped = '' if screened.get('kept') else ': dropped'
-        seen = f'{gain:+g} on the items it came from{dropped}'
-    return [f'reflect on {raw.get("source_type", "?")}', '; '.join(told), seen]
-
-# %% ../../nbs/826_viewers.report.ipynb #4bedcd11
-def _proposal_rows(path, taken):
-    raw, screened = _rows_in(path/'raw_patches.json'), _rows_in(path/'screen.json')
-    screened += [{}]*len(raw)
-    rows = [_proposal(p, s) for p, s in zip(raw, screened)]
-    if taken is not None:
-        rows.append(['screen', f'{len(raw)} proposals', f'{taken} taken, within the edit budget'])
-    return rows
-
-def _step_story(folder, step):
-    "What became of each proposal in a step"
-    path = Path(folder)/f'steps/step_{step:04}'
-    r = _clean(dict_in(path/'step_record.json'))
-    rows = [['rollout', f'{r["rollout_n"]} training items', f'mean score {_digits(r["rollout_hard"])}']]
-    rows += _proposal_rows(path, r['n_patches_kept'])
-    for row in _rows_in(path/'edit_apply_report.json'):
-        edit = row | dict(content=row.get('content_preview'))
-        status = str(row.get('status', '')).replace('_', ' ')
-        rows.append(['update', _edit_told(edit), status])
-    score = r['candidate_gate_score']
-    seen = '' if score is None else f'candidate scores {_digits(score)}'
-    decided = f'{r["decision"]}. {r["why"]}' if r['why'] else r['decision']
-    rows.append(['gate', seen, decided])
-    return Table(['stage', 'what', 'came of it'], rows)
-
 # %% ../../nbs/826_viewers.report.ipynb #1fa93819
 def _step_html(folder, r):
-    "What the step of the clean record `r` decided, what changed or was to change, and its story"
+    "What the step of the clean record `r` decided, and what changed or was to change"
     n, why = r['step'], r['why']
-    path = Path(folder)/f'steps/step_{n:04}'
     old, new = _skill_at(folder, n - 1), _skill_at(folder, n)
     if new == old:
-        new = text_of(path/'candidate_skill.md') or None
+        new = text_of(Path(folder)/f'steps/step_{n:04}/candidate_skill.md') or None
     title = f'Step {n}: {r["decision"]}'
     if r['candidate_gate_score'] is not None:
         title += f' (candidate scores {_digits(r["candidate_gate_score"])})'
@@ -323,22 +256,8 @@ def _step_html(folder, r):
     if why:
         parts.append(paragraph(f'{why[0].upper()}{why[1:]}.'))
     if None not in (old, new):
-        parts.append(SkillDiff(old, new).html())
-    if path.is_dir():
-        parts.append(folded(f'How step {n} went', _step_story(folder, n).html()))
+        parts.append(diff_html(old, new))
     return ''.join(parts)
-
-def _run_browser(folder:Path|str)->Any: # An ipywidget; ValueError before the first step
-    "Go through the steps of a run"
-    import ipywidgets as w
-    steps = {r['step']: r for r in read_run(folder).steps}
-    if not steps:
-        raise ValueError(f'{Path(folder).name} has no steps yet: wait for the first one')
-    which = w.SelectionSlider(options=list(steps), description='step')
-    def page(n:int)->str:
-        skill = _skill_at(folder, n) or ''
-        return _step_html(folder, steps[n]) + f'<pre>{escape(skill)}</pre>'
-    return browser([which], page)
 
 # %% ../../nbs/826_viewers.report.ipynb #945a253f
 _CURRENT = PALETTE['blue']
@@ -392,13 +311,6 @@ def _draw_lengths(ax, folder):
     ax.set(xlabel='step', ylabel='characters', ylim=(0, 1.1*max([1, *lengths.values()])))
     ax.locator_params(axis='x', integer=True)
 
-def _plot_run(folder:Path|str)->Any: # A matplotlib figure
-    "Scores and length of the skill along the steps of a run"
-    fig, (left, right) = figure(panels=2, width_ratios=(2, 1))
-    _draw_scores(left, folder)
-    _draw_lengths(right, folder)
-    return fig
-
 # %% ../../nbs/826_viewers.report.ipynb #208582d8
 def _draw_finals(ax, folder):
     "First and best skill on each split"
@@ -413,7 +325,6 @@ _COLUMNS = ('Rollout: the score of the training items under the current skill. C
             'edited skill on the selection items. Current: what the current skill scores, measured anew as '
             'candidates are compared with it. Best: what the best skill scored when it was chosen.')
 _MODELS = 'The target is the model that acts by the skill, the optimizer the one that edits it.'
-_LOST = 'What a server or an environment failed to deliver counts in no score.'
 _LEGEND = ('The line is the score of the current skill. A full dot is a candidate that was accepted, '
            'an empty one was refused. Orange: the best skill, measured afresh. '
            'Thin lines are 95 % intervals.')
@@ -435,9 +346,9 @@ def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
         'What it is worth': paragraph(_describe_worth(view)) + drawn,
         'What was accepted': _steps(view, True),
         'What was refused': _steps(view, False),
-        'Steps': paragraph(_COLUMNS) + steps_table(_rows_in(view.folder/'history.json')).html(),
+        'Steps': paragraph(_COLUMNS) + steps_table(view.steps).html(),
         'What it took': paragraph(_MODELS) + _usage_table(view).html() + paragraph(_describe_cost(view)),
-        'Answers that never came': paragraph(_LOST) + _lost_table(view).html(),
+        'Answers that never came': paragraph(_describe_lost(view)),
         'Why it ended': paragraph(_describe_end(view)),
         'The best skill': f'<pre>{escape(best)}</pre>',
         'Settings': folded('All of them', settings.html())}

@@ -9,8 +9,7 @@ __all__ = ['load_questions', 'contents_of', 'load_corpus']
 import gzip, json
 from collections.abc import Iterator
 from pathlib import Path
-from .engine import SearchQuestion
-from .results import question_category
+from .engine import question_category, SearchQuestion
 
 # %% ../../../nbs/549_envs.search.corpus.ipynb #a67c58c4
 def _json_rows(path):

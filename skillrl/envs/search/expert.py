@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable
 from fastcore.basics import patch
 from typing import NamedTuple
+from ...core.trajectory import Step, Trajectory
 from ..base import seeded
-from .articles import ARTICLE_KINDS, PAGES
-from .engine import MAX_TURNS, SearchEngine, SearchQuestion
+from .encyclopedia import ARTICLE_KINDS, PAGES
+from .engine import (
+    answer_action, MAX_TURNS, search_action, SearchEngine, Searcher, SearchQuestion)
 from .notes import offered, SearchNotes
 from .questions import kinds_along, read_question
-from .results import answer_action, search_action, Searcher
-from ...core.trajectory import Step, Trajectory
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #166a8ec9
 class _Hint(NamedTuple):

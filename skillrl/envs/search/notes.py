@@ -9,10 +9,9 @@ __all__ = ['SearchNotes', 'offered']
 import json, re
 from collections.abc import Hashable, Sequence
 from fastcore.basics import patch
-from .articles import ARTICLE_FIELDS, ARTICLE_KINDS, PAGES, Fact, read_page
-from .engine import MAX_TURNS
+from .encyclopedia import ARTICLE_FIELDS, ARTICLE_KINDS, Fact, PAGES, read_page
+from .engine import answer_action, MAX_TURNS, projected, query_of, search_action
 from .questions import kinds_along, read_question
-from .results import answer_action, projected, query_of, search_action
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #ffe89aac
 _DOCUMENT = re.compile(r'Doc \d+: (".*?"\n.*?)(?=\nDoc \d+: "|\Z)', re.S)

@@ -10,10 +10,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 from ..base import seeded
-from .articles import ARTICLE_FIELDS, ARTICLE_KINDS, fields_of
-from .encyclopedia import Encyclopedia
-from .engine import SearchQuestion
-from .results import question_category
+from .encyclopedia import ARTICLE_FIELDS, ARTICLE_KINDS, Encyclopedia, fields_of
+from .engine import question_category, SearchQuestion
 
 # %% ../../../nbs/546_envs.search.questions.ipynb #4bbcdc5c
 class Plan(NamedTuple):

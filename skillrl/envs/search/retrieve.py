@@ -12,13 +12,12 @@ from fastcore.basics import patch
 from functools import partial
 from itertools import cycle
 from typing import Any
+from ...core.concurrency import pause
 from ..bm25 import BM25
 from ..remote import Endpoint, read_response
 from .corpus import contents_of
-from .engine import TOP_K
-from .results import retrieve_request, Searcher
+from .engine import retrieve_request, Searcher, TOP_K
 from ...skills.embedding import encode_queries, Encoder, FolderEncoder, TfidfEncoder, VectorIndex
-from ...core.concurrency import pause
 
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #ff1da65b
 class Library:

@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
-from .articles import ARTICLE_FIELDS, Fact, fields_of
+from .encyclopedia import ARTICLE_FIELDS, Fact, fields_of
 from .notes import SearchNotes
 from .questions import COMPARED, kinds_along
-from .results import answer_of, projected
+from .engine import answer_of, projected
 from ..base import CategoryReader
 from ...skills.bank import Skill
 from ...skills.consolidation import goals_of

@@ -8,7 +8,6 @@ __all__ = ['read_hints', 'ShopExpert', 'play_expert']
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #ac7cc549
 import random
 import re
-from typing import Any
 from fastcore.basics import patch
 from .engine import ShopEngine
 from .notes import Request, ShopNotes, read_request, title_word
@@ -154,18 +153,3 @@ def play_expert(
         notes.see(command, engine.step(command))
         said.append((thought, command))
     return said
-
-def _play_random(
-    engine:ShopEngine,
-    seed:int=0,
-    max_steps:int=15,
-)->Any: # A `Purchase`, or None
-    "Let chance play: it searches for the request and clicks on anything"
-    rng = random.Random(seed)
-    engine.reset()
-    for _ in range(max_steps):
-        command = rng.choice(engine.admissible())
-        engine.step(f'search[{engine.goal.task}]' if command.startswith('search') else command)
-        if engine.done:
-            break
-    return engine.purchase

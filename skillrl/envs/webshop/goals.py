@@ -268,7 +268,3 @@ def splits(
     kinds = {asin: goals[some[0]].category for asin, some in numbers.items()}
     dealt = deal(sorted(numbers), shares, kinds.get, seeded('goals'))
     return {split: [i for asin in asins for i in numbers[asin]] for split, asins in dealt.items()}
-
-def _official_splits(goals:Goals)->dict[str, range]: # Split → numbers of its goals
-    "Goals dealt as the published training code deals them"
-    return dict(test=range(min(500, len(goals))), train=range(500, len(goals)))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
-from .pages import BUY, NEXT_PAGE, PREV_PAGE, SEPARATOR
+from .engine import BUY, NEXT_PAGE, PREV_PAGE, SEPARATOR
 from .shop import VALUES, WARES
 
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #4716212a
