@@ -1,5 +1,5 @@
 "A service that is late, rude, full, mute or torn: what each costs in requests, and that the key stays put"
-import email.utils, gc, json, logging, os, random, subprocess, sys, threading, time, traceback
+import gc, json, logging, os, random, subprocess, sys, threading, traceback
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
@@ -168,25 +168,12 @@ def test_retry_after_is_kept_to(client, naps, header, wait):
 
 @pytest.mark.parametrize(
     'header',
-    ['', 'soon', '-5', 'nan', 'Sun, 99 Nov', 'Mon, 01 Jan 99999 00:00:00 GMT', '1 2',
-     '🫖'.encode().decode('latin1')],
+    ['', 'soon', '-5', 'nan', 'Mon, 01 Jan 2035 00:00:00 GMT', '1 2', '🫖'.encode().decode('latin1')],
 )
 def test_a_retry_after_without_sense_is_ignored(client, naps, header):
     with FaultServer(error(503, retry_after=header)) as s:
         client(s).reply(ask())
     assert len(naps)==1 and .5 <= naps[0] <= .625
-
-@pytest.mark.parametrize('ahead,wait', [(7, 7), (3600, _MAX_RETRY_WAIT), (-100, 0)])
-def test_retry_after_may_be_a_date(client, naps, ahead, wait):
-    def date(t):
-        return email.utils.formatdate(t, usegmt=True)
-    with FaultServer(lambda r: error(429, retry_after=date(time.time() + ahead))) as s:
-        client(s).reply(ask())
-    assert wait - 1.5 <= naps[0] <= wait + 1.5
-
-def test_a_wrong_clock_here_does_not_matter():
-    headers = {'date': 'Sun, 06 Nov 1994 08:49:30 GMT', 'retry-after': 'Sun, 06 Nov 1994 08:49:37 GMT'}
-    assert _retry_wait(headers, 3)==7
 
 def test_any_header_gives_a_wait_within_bounds():
     rng = random.Random(0)
@@ -445,40 +432,25 @@ def test_a_schema_is_sent_as_response_format(client):
 @pytest.mark.parametrize('message', NO_SCHEMA)
 @pytest.mark.parametrize('status', [400, 422])
 def test_a_form_that_a_server_refuses_is_refused_once(client, naps, message, status):
-    with FaultServer(rest=formed('json_object', 'plain', message=message, status=status)) as s:
+    with FaultServer(rest=formed('plain', message=message, status=status)) as s:
         c = client(s)
         assert [c.reply(ask(str(i)), response_format=SKILL).ok for i in range(3)]==[True]*3 and naps==[]
-        assert forms(s)==['json_schema', 'json_object', 'json_object', 'json_object']
-
-def test_a_server_without_any_form_is_asked_plainly(client):
-    with FaultServer(rest=formed('plain')) as s:
-        c = client(s)
-        assert [c.reply(ask(str(i)), response_format=SKILL).ok for i in range(2)]==[True]*2
-        assert forms(s)==['json_schema', 'json_object', 'plain', 'plain']
-
-def test_a_server_that_knows_the_schema_but_not_the_object(client):
-    with FaultServer(rest=formed('json_schema', 'plain')) as s:
-        c = client(s)
-        for schema in (dict(type='json_object'), SKILL):
-            assert c.reply(ask(), response_format=schema).ok
-        assert forms(s)==['json_object', 'plain', 'json_schema']
+        assert forms(s)==['json_schema', 'plain', 'plain', 'plain']
 
 def test_a_list_comes_as_a_list(client):
-    "OpenAI wants an object outermost; one object is no list, so `json_object` is not asked for"
+    "OpenAI wants an object outermost"
     with FaultServer(rest=formed('json_schema', text='{"items": [{"title": "Rinse first"}]}')) as s:
         r = client(s).reply(ask(), response_format=SKILLS)
         assert (
             json.loads(r.text) == [dict(title='Rinse first')]
             and s.requests[0]['body']['response_format']['json_schema']['schema']['type'] == 'object'
         )
-    with FaultServer(rest=formed('plain')) as s:
-        assert client(s).reply(ask(), response_format=SKILLS).ok and forms(s)==['json_schema', 'plain']
 
 def test_a_cached_reply_does_not_depend_on_the_form_that_was_sent(client, tmp_path):
     cache = ReplyCache(tmp_path/'c')
     with FaultServer(rest=formed('plain')) as s:
         assert not client(s, cache=cache).reply(ask(), response_format=SKILL).cached
-        assert client(s, cache=cache).reply(ask(), response_format=SKILL).cached and s.count==3
+        assert client(s, cache=cache).reply(ask(), response_format=SKILL).cached and s.count==2
         assert not client(s, cache=cache).reply(ask(), response_format=SKILLS).cached
 
 def test_a_form_and_a_limit_may_be_refused_in_one_call(client):
@@ -489,7 +461,7 @@ def test_a_form_and_a_limit_may_be_refused_in_one_call(client):
             else formed('plain')(r)
         )
     with FaultServer(rest=answer) as s:
-        assert client(s).reply(ask(), max_tokens=9, response_format=SKILL).ok and s.count==4
+        assert client(s).reply(ask(), max_tokens=9, response_format=SKILL).ok and s.count==3
 
 def test_chats_without_a_server_take_a_form_and_ignore_it():
     for chat in (ScriptedChat(['Rinse it.']), CommandChat([sys.executable, '-c', 'print("Rinse it.")'])):

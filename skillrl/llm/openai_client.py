@@ -56,23 +56,16 @@ class OpenAIChatClient(Chat):
 
 # %% ../../nbs/335_llm.openai_client.ipynb #cc70f68e
 def _in_form(
-    schema:dict,               # JSON schema of the reply, or OpenAI's own `{'type': 'json_schema', …}`
-    refused:Iterable[str]=(),  # Types that the service does not take
-)->dict|None: # For `response_format`; None where the service takes none that fits
-    "The strictest form of `schema` that is not `refused`"
-    given = schema.get('type')
-    forms = [schema]
-    if given not in ('json_object', 'json_schema', 'text'):
-        forms = [dict(type='json_schema', json_schema=_named(schema))]
-    if given in ('object', 'json_schema'):
-        forms.append(dict(type='json_object'))
-    return next((f for f in forms if f['type'] not in refused), None)
-
-def _named(schema):
-    if schema.get('type') == 'array':
+    schema:dict, # JSON schema of the reply, or OpenAI's own `{'type': 'json_schema', …}`
+)->dict: # For `response_format`
+    "`schema` as services take it"
+    kind = schema.get('type')
+    if kind in ('json_object', 'json_schema', 'text'):
+        return schema
+    if kind == 'array':
         inside = dict(items=schema)
         schema = dict(type='object', properties=inside, required=['items'], additionalProperties=False)
-    return dict(name='reply', schema=schema, strict=True)
+    return dict(type='json_schema', json_schema=dict(name='reply', schema=schema, strict=True))
 
 # %% ../../nbs/335_llm.openai_client.ipynb #0be013c7
 def _unwrapped(
@@ -96,10 +89,8 @@ def _worded(
 )->dict: # Ready to send
     "`params` in a service's own words"
     ours = {'max_tokens' if k == 'max_completion_tokens' else k: v for k, v in params.items()}
-    schema = ours.pop('response_format', None)
-    form = _in_form(schema, names.get('refused', ())) if schema else None
-    if form:
-        ours['response_format'] = form
+    if ours.get('response_format'):
+        ours['response_format'] = _in_form(ours['response_format'])
     return {names.get(k, k): v for k, v in ours.items() if names.get(k, k)}
 
 # %% ../../nbs/335_llm.openai_client.ipynb #86ae3a6d
@@ -114,9 +105,8 @@ def _reworded(
     said:str,   # What it said to that
 )->dict|None: # None when a parameter is not what it refused
     "`names` changed to suit a service that refused a parameter"
-    form = sent.get('response_format')
-    if form and _FORMAT.search(said):
-        return names | dict(refused=(*names.get('refused', ()), form['type']))
+    if 'response_format' in sent and _FORMAT.search(said):
+        return names | dict(response_format=None)
     if _RANGE.search(said):
         return None
     limit = names['max_tokens']

@@ -6,11 +6,11 @@
 __all__ = ['within', 'BodyTooLarge', 'arm', 'Garbled', 'read_chat', 'bill', 'is_local', 'Service', 'Failed']
 
 # %% ../../nbs/330_llm.service.ipynb #c7aa1114
-import json, os, random, re, time
+import json, os, random, re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from email.utils import mktime_tz, parsedate_tz
+from email.utils import parsedate_to_datetime
 from fastcore.basics import patch
 from ipaddress import ip_address
 from math import inf
@@ -386,17 +386,6 @@ def _wait_asked(headers):
             continue
         if seconds >= 0:
             return seconds
-    try:
-        now, then = _date(headers.get('date', '')), _date(headers.get('retry-after', ''))
-        if then is None:
-            return None
-        return max(0., then - (time.time() if now is None else now))
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-
-def _date(text):
-    parsed = parsedate_tz(text)
-    return mktime_tz(parsed) if parsed else None
 
 # %% ../../nbs/330_llm.service.ipynb #323cae59
 _MAX_RETRY_WAIT = 60. # Seconds
@@ -460,7 +449,7 @@ def about(self:Service, model:str)->str: # 16 hex digits; empty where the servic
     try:
         with within(seconds):
             answer = self.client.models.with_raw_response.list(timeout=seconds)
-        now = _date(answer.headers.get('date', '')) or time.time()
+        now = parsedate_to_datetime(answer.headers['date']).timestamp()
         return _fingerprint(json.loads(answer.content), model, now)
     except (openai.APIError, BodyTooLarge, ValueError, LookupError, TypeError, AttributeError,
             RecursionError):
