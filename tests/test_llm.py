@@ -51,16 +51,6 @@ found = {
     'cut two deep': (f'{{"task_specific": {{"pick": [{A}, {{"ti', dict(task_specific=dict(pick=[a]))),
     'cut in an escape': (f'[{A}, "x\\', [a]),
     'cut by a fence': (f'```json\n[{A}, {B},\n```', [a, b]),
-    'encoded': (json.dumps(f'[{A}]'), [a]),
-    'encoded and fenced': ('```json\n' + json.dumps(f'[{A}]') + '\n```', [a]),
-    'encoded with prose': ('The skills: ' + json.dumps(f'[{A}]') + ' That is all.', [a]),
-    'encoded, printed over lines': (json.dumps(json.dumps([a], indent=2)), [a]),
-    'encoded twice': (json.dumps(json.dumps(f'[{A}]')), [a]),
-    'encoded with quotes inside': (json.dumps(json.dumps([dict(title='say "no" \\ once')])),
-                                   [dict(title='say "no" \\ once')]),
-    'encoded and cut': (json.dumps(f'[{A}, {B}]')[:-6], [a]),
-    'escaped without quotes around': ('[{\\"title\\": \\"Rinse first\\", \\"ids\\": [1, 2]}]',
-                                      [dict(a, ids=[1, 2])]),
     'escaped quotes in a value': ('{"title": "use {\\"a\\": 1}", "n": 1}', dict(title='use {"a": 1}', n=1)),
     'trailing commas': ('[{"title": "Rinse first",},]', [a]),
     'Python words': ('{"ok": True, "no": False, "item": None}', dict(ok=True, no=False, item=None)),
@@ -107,7 +97,6 @@ items = {
     'by category': (f'{{"general": [{A}], "task_specific": {{"pick": [{B}], "heat": [{C}]}}}}', [a, b, c]),
     'by id': (f'{{"s1": {A}, "s2": {B}}}', [a, b]),
     'single under a name': (f'{{"skill": {A}}}', [a]),
-    'encoded': (json.dumps(f'[{A}]'), [a]),
     'list of wrappers': (f'[{{"skills": [{A}]}}, {{"skills": [{B}]}}]', [a, b]),
     'nested list': (f'[[{A}], [[{B}]]]', [a, b]),
     'several lists': (f'General: [{A}]\nMistakes: [{B}, {C}]', [a, b, c]),
@@ -154,7 +143,7 @@ def test_agrees_with_json_on_valid_text(indent, ascii):
     for _ in range(300):
         value = [any_json(rng), any_json(rng)]
         text = json.dumps(value, indent=indent, ensure_ascii=ascii)
-        assert find_json(f'Sure:\n```json\n{text}\n```\nDone.') == value == find_json(json.dumps(text))
+        assert find_json(f'Sure:\n```json\n{text}\n```\nDone.') == value
 
 def test_every_cut_of_a_list_keeps_its_whole_objects():
     whole = [dict(title=f'Rule {i}', wins=i, where=['mug', {'of': 'glass'}]) for i in range(4)]
@@ -212,7 +201,7 @@ def test_a_million_characters_are_read(text):
     assert len(str(e.value)) < 800
 
 many = dict(lists='[]', objects='{}\n', lines='{"title": "Rinse", "wins": 3}\n', numbers='[1] ',
-            strings='["a"],', encoded='[\\"a\\"] ')
+            strings='["a"],')
 
 @pytest.mark.parametrize('name', many)
 @pytest.mark.parametrize('read', [find_json, json_items])
@@ -263,12 +252,6 @@ def test_many_wrappers_are_opened_once(core):
         text = front*45 + core + back*45
         assert find_json(text) == json.loads(text)
         assert (a in json_items(text)) == (A in core) or front.startswith('{"a":[')
-
-def test_strings_in_strings_end():
-    text = A
-    for _ in range(7):
-        text = '{"a":'*95 + json.dumps(text) + '}'*95
-    assert all(isinstance(o, dict) for o in json_items(text))
 
 def test_wide_values_are_read_whole():
     many = [dict(title=f'Rule {i}') for i in range(20_000)]

@@ -179,27 +179,13 @@ class CommandChat(Chat):
         self.secrets = tuple(v for v in self.env.values() if len(v) >= 8)
         self.endpoint = shlex.join(command)
 
-# %% ../../nbs/355_llm.command.ipynb #7cf74837
-def _read_within(folder, name, most):
-    "At most so many bytes of the file `name` in `folder`; none where that is a link, a pipe or a folder"
-    path = folder/name
-    if path.is_symlink() or not path.is_file():
-        return b''
-    with open(path, 'rb') as f:
-        return f.read(most)
-
 # %% ../../nbs/355_llm.command.ipynb #e045b533
 @patch
-def _heard(self:CommandChat, done:_Ended, folder:Path):
+def _heard(self:CommandChat, done:_Ended):
     "The reply that `done` leaves"
     if done.code != 0:
         return ChatReply(status='infra_error', finish='', error=self._lost(done))
-    text, cut = done.out, done.cut
-    written = _read_within(folder, 'answer.md', self.most + 1)
-    if written.strip():
-        text = written[:self.most].decode(errors='replace')
-        cut = len(written) > self.most
-    return ChatReply(text, finish='length' if cut else 'stop')
+    return ChatReply(done.out, finish='length' if done.cut else 'stop')
 
 @patch
 def _lost(self:CommandChat, done:_Ended):
@@ -231,7 +217,7 @@ def _run(self:CommandChat, messages):
     root = Path(tempfile.mkdtemp(prefix='skillrl-'))
     try:
         folder = _lay_out(root/NAME, messages)
-        return self._heard(self._started(folder, self.timeout), folder)
+        return self._heard(self._started(folder, self.timeout))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
