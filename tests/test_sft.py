@@ -103,7 +103,7 @@ def test_adapter_training_leaves_generators_and_threads_as_they_were(base, tmp_p
             torch.set_num_threads(n)
             before = state()
             _adapter_sft(ROWS, folder, tok, tmp_path/f'{n}', _AdapterOptions(steps=2, lr=1e-2, batch_size=2))
-            merge_adapter(tmp_path/f'{n}', folder)
+            merge_adapter(tmp_path/f'{n}')
             assert state() == before
             made.append(files(tmp_path/f'{n}'))
     finally:

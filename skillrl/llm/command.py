@@ -7,7 +7,6 @@ __all__ = ['NAME', 'CommandChat']
 
 # %% ../../nbs/355_llm.command.ipynb #113207a3
 import atexit, os, re, shlex, shutil, signal, subprocess, tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -207,13 +206,8 @@ def _started(self:CommandChat, folder, timeout, enough=None):
 
 # %% ../../nbs/355_llm.command.ipynb #eab4a09b
 @patch
-def sender(self:CommandChat, messages:list[dict], params:dict)->Callable[[], ChatReply]:
-    "Runs the agent in a fresh folder"
-    return partial(self._run, messages)
-
-@patch
-def _run(self:CommandChat, messages):
-    "What the agent answers to `messages`"
+def send(self:CommandChat, messages:list[dict], **params:object)->ChatReply:
+    "What the agent answers to `messages`, in a fresh folder"
     root = Path(tempfile.mkdtemp(prefix='skillrl-'))
     try:
         folder = _lay_out(root/NAME, messages)

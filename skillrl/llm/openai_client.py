@@ -36,18 +36,17 @@ class OpenAIChatClient(Chat):
     ):
         super().__init__(model, cache, ledger, log, parallel)
         self.service = Service(**kwargs)
-        self.endpoint, self.secrets = self.service.url, self.service.secrets
+        self.endpoint = self.service.url
         self.defaults = {} if default_temperature is None else dict(temperature=default_temperature)
         newest = self.service.version or re.search(r'//[^/]*\.(openai|azure)\.com', self.endpoint)
         limit = 'max_completion_tokens' if newest else 'max_tokens'
         self.names = dict(max_tokens=limit) # Our names of parameters → the service's
         self.warned = set() # What was warned of
 
-    def __getstate__(self):
-        return {k: v for k, v in vars(self).items() if k != 'secrets'}
-
-    def __setstate__(self, state):
-        vars(self).update(state, secrets=state['service'].secrets)
+    @property
+    def secrets(self)->tuple[str, ...]:
+        "The service's keys, which are never written"
+        return self.service.secrets
 
     @cached_property
     def served(self)->str: # Empty where the service does not say
