@@ -2044,7 +2044,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'skillrl.llm.chat._Batch.__init__': ('llm.chat.html#_batch.__init__', 'skillrl/llm/chat.py'),
                                   'skillrl.llm.chat._Batch.ask': ('llm.chat.html#_batch.ask', 'skillrl/llm/chat.py'),
                                   'skillrl.llm.chat._Batch.complete': ('llm.chat.html#_batch.complete', 'skillrl/llm/chat.py'),
-                                  'skillrl.llm.chat._Batch.give_up_slow': ('llm.chat.html#_batch.give_up_slow', 'skillrl/llm/chat.py'),
                                   'skillrl.llm.chat._Batch.is_known': ('llm.chat.html#_batch.is_known', 'skillrl/llm/chat.py'),
                                   'skillrl.llm.chat._Batch.must_wait': ('llm.chat.html#_batch.must_wait', 'skillrl/llm/chat.py'),
                                   'skillrl.llm.chat._Batch.send': ('llm.chat.html#_batch.send', 'skillrl/llm/chat.py'),

@@ -261,24 +261,9 @@ def send(self:_Batch, call:Call)->None:
         else:
             call.future = self.workers.submit(self.chat.answer, sender)
 
-# %% ../../nbs/325_llm.chat.ipynb #f3a0341e
-_SOON = .5 # Seconds
-_STOPPED = ChatReply(status='infra_error', finish='', error='it was stopped before an answer came')
-
-@patch
-def give_up_slow(self:_Batch)->None:
-    "Give up what is out and does not end soon"
-    out = [c for c in self.in_flight if c.future and not c.future.cancelled()]
-    futures = [c.future for c in out]
-    wait(futures, _SOON)
-    self.workers.stop.set()
-    wait(futures, _SOON)
-    for call in out:
-        if not call.future.done():
-            call.future = None
-            call.reply = replace(_STOPPED)
-
 # %% ../../nbs/325_llm.chat.ipynb #210ca6d7
+_SOON = .5 # Seconds
+
 @patch
 def stop(self:_Batch, hurry:bool=False)->None:
     "Take back what still waits for a thread, and complete what has left"
@@ -286,7 +271,8 @@ def stop(self:_Batch, hurry:bool=False)->None:
         if call.future and call.future.cancel():
             self.chat.ledger.release(call.hold)
     if hurry:
-        self.give_up_slow()
+        wait([c.future for c in self.in_flight if c.future and not c.future.cancelled()], _SOON)
+        self.workers.stop.set()
     while self.in_flight:
         first = self.in_flight[0].future
         if first and first.cancelled():
