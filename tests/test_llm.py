@@ -192,14 +192,6 @@ def test_hostile_characters_are_read_to_the_end(name):
         assert sum(map(len, split_thought(front + text))) <= len(front + text)
         assert all(isinstance(o, dict) for o in json_items(front + text))
 
-@pytest.mark.parametrize(
-    'text', ['[' * 1_000_000, ('```' + ' ' * 97) * 10_000, '<think>' * 143_000, '["x' * 333_000],
-    ids=['lists', 'fences', 'thinks', 'strings'])
-def test_a_million_characters_are_read(text):
-    with pytest.raises(ValueError, match='no JSON') as e:
-        find_json(text)
-    assert len(str(e.value)) < 800
-
 many = dict(lists='[]', objects='{}\n', lines='{"title": "Rinse", "wins": 3}\n', numbers='[1] ',
             strings='["a"],')
 
@@ -253,10 +245,6 @@ def test_many_wrappers_are_opened_once(core):
         assert find_json(text) == json.loads(text)
         assert (a in json_items(text)) == (A in core) or front.startswith('{"a":[')
 
-def test_wide_values_are_read_whole():
-    many = [dict(title=f'Rule {i}') for i in range(20_000)]
-    assert json_items(json.dumps(many)) == many
-
 # ---- thoughts ----
 @pytest.mark.parametrize(
     'text, thought, rest',
@@ -288,11 +276,6 @@ def test_status_of_a_reply():
 def test_a_reasoning_field_and_a_block_are_one_thought():
     r = ScriptedChat([ChatReply('<think>b</think>c', thought='a')]).reply(ask('?'))
     assert (r.thought, r.text) == ('a\nb', 'c')
-
-def test_script_may_be_a_function_that_fails():
-    chat = ScriptedChat(lambda m: ConnectionError('down') if 'x' in m[0]['content'] else 'fine')
-    assert [r.status for r in chat.replies([ask('a'), ask('x'), ask('b')])] == ['ok', 'infra_error', 'ok']
-    assert [m[0]['content'] for m in chat.calls] == ['a', 'x', 'b']
 
 def test_what_utf8_cannot_hold_is_cleaned_both_ways(tmp_path):
     log = JsonlLog(tmp_path/'log.jsonl')
@@ -338,14 +321,6 @@ def test_a_damaged_file_is_a_miss_and_is_replaced(cache, junk):
     cache.put(dict(a=1), ChatReply('y'))
     assert cache.get(dict(a=1)).text == 'y' and os.listdir(cache.folder) == [file.name]
 
-def test_every_cut_of_a_file_is_a_miss(cache):
-    cache.put(dict(a=1), ChatReply('x'))
-    file, = cache.folder.iterdir()
-    whole = file.read_bytes()
-    for n in range(len(whole.rstrip())):
-        file.write_bytes(whole[:n])
-        assert cache.get(dict(a=1)) is None
-
 def test_many_threads_and_one_file(cache):
     replies = [ChatReply(f'reply {i}' * 1000) for i in range(8)]
     def write(r):
@@ -374,22 +349,7 @@ def test_a_second_run_is_free(cache, tmp_path):
     rows = [JsonlLog(tmp_path/f'{free}.jsonl').read() for free in (False, True)]
     assert [r | dict(cached=True) for r in rows[0]] == rows[1]
 
-def test_a_failure_is_asked_again(cache):
-    chat = ScriptedChat([TimeoutError('slow'), 'now'], cache=cache)
-    assert [chat.reply(ask('?')).status, chat.reply(ask('?')).text, chat.reply(ask('?')).cached] == [
-        'infra_error', 'now', True]
-
 # ---- ledger and budget ----
-def test_ledger_adds_up_by_model():
-    ledger = Ledger({'mini': [1, 10], 'free': (0, 0)})
-    for _ in range(3):
-        ledger.add('mini', 1000, 100)
-    ledger.add('free', 5, 5)
-    ledger.add('new', 7, 0)
-    assert ledger.tokens == 3*1100 + 10 + 7 and ledger.usd == pytest.approx(3*(1000*1 + 100*10)/1e6)
-    assert ledger.counts['mini'] == (3, 3000, 300)
-    assert [r[-1] for r in ledger.table().rows] == ['0.0060', '0.0000', '?']
-
 def test_prices_can_be_edited_and_loaded(tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [1, 2]}')
     ledger = Ledger(json.loads((tmp_path/'prices.json').read_text()), budget_usd=1)
@@ -467,16 +427,6 @@ def test_calls_without_a_limit_pass_the_budget_by_one_reply_at_most(parallel, bu
         chat.replies([ask(str(i)) for i in range(60)])
     assert len(chat.calls) == len(e.value.replies) == sent and chat.ledger.held == {}
     assert chat.ledger.usd <= max(budget, 20e-6 + .04)
-
-def test_one_by_one_without_a_limit_too():
-    chat = ScriptedChat(
-        lambda m: ChatReply('x', prompt_tokens=20, completion_tokens=4000),
-        ledger=Ledger({'scripted': (1, 10)}, budget_usd=0.05),
-    )
-    chat.reply(ask('?'))
-    with pytest.raises(BudgetExceeded):
-        chat.reply(ask('??'))
-    assert len(chat.calls) == 1 and chat.ledger.usd < .05
 
 @pytest.mark.parametrize('seed', range(5))
 def test_replies_that_grow_pass_the_budget_by_the_last_only(seed):
@@ -601,8 +551,6 @@ def test_a_twin_of_a_failure_is_a_failure():
     assert [(r.status, r.cached) for r in got] == [('ok', False), ('infra_error', False),
                                                    ('infra_error', False)]
 
-def test_no_questions_no_replies():
-    assert ScriptedChat([]).replies([]) == []
 def test_a_generator_is_a_batch():
     assert len(ScriptedChat(['a', 'b']).replies(ask(q) for q in 'xy')) == 2
 
