@@ -2263,8 +2263,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                         'skillrl/llm/openai_client.py'),
                                            'skillrl.llm.openai_client._reworded': ( 'llm.openai_client.html#_reworded',
                                                                                     'skillrl/llm/openai_client.py'),
-                                           'skillrl.llm.openai_client._unwrapped': ( 'llm.openai_client.html#_unwrapped',
-                                                                                     'skillrl/llm/openai_client.py'),
                                            'skillrl.llm.openai_client._worded': ( 'llm.openai_client.html#_worded',
                                                                                   'skillrl/llm/openai_client.py')},
             'skillrl.llm.placement': { 'skillrl.llm.placement.Placement': ('llm.placement.html#placement', 'skillrl/llm/placement.py'),

@@ -6,7 +6,7 @@
 __all__ = ['OpenAIChatClient', 'OpenAIEmbedder']
 
 # %% ../../nbs/335_llm.openai_client.ipynb #44744424
-import json, re, warnings
+import re, warnings
 from collections.abc import Iterable
 from functools import cached_property
 from fastcore.basics import patch
@@ -58,28 +58,9 @@ def _in_form(
     schema:dict, # JSON schema of the reply, or OpenAI's own `{'type': 'json_schema', …}`
 )->dict: # For `response_format`
     "`schema` as services take it"
-    kind = schema.get('type')
-    if kind in ('json_object', 'json_schema', 'text'):
+    if schema.get('type') in ('json_object', 'json_schema', 'text'):
         return schema
-    if kind == 'array':
-        inside = dict(items=schema)
-        schema = dict(type='object', properties=inside, required=['items'], additionalProperties=False)
     return dict(type='json_schema', json_schema=dict(name='reply', schema=schema, strict=True))
-
-# %% ../../nbs/335_llm.openai_client.ipynb #0be013c7
-def _unwrapped(
-    text:str,    # Of a reply
-    schema:dict, # As asked for
-)->str:
-    "`text` without the object that `_in_form` put around a list"
-    if schema.get('type') != 'array':
-        return text
-    try:
-        d = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    ours = isinstance(d, dict) and [*d] == ['items'] and isinstance(d['items'], list)
-    return json.dumps(d['items'], ensure_ascii=False) if ours else text
 
 # %% ../../nbs/335_llm.openai_client.ipynb #dc417847
 def _worded(
@@ -170,8 +151,6 @@ def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply
             r = ChatReply(status='refused' if e.refused else 'infra_error', finish='', error=str(e))
         else:
             self._learn(dict(names.items() - first.items()))
-            if 'response_format' in sent:
-                r.text = _unwrapped(r.text, params['response_format'])
         return self._billed(r, paid)
 
 # %% ../../nbs/335_llm.openai_client.ipynb #bb761cac

@@ -107,7 +107,7 @@ def schema_of(
         return None
     distinct = [o for i, o in enumerate(found) if o not in found[:i]]
     items = distinct[0] if len(distinct) == 1 else dict(anyOf=distinct)
-    return dict(type='array', items=items)
+    return object_of(items=dict(type='array', items=items)) # Services want an object outermost
 
 # %% ../../nbs/470_skills.questions.ipynb #c97fe2c4
 SKILL = {k: LIMITS[k] for k in ('title', 'principle', 'when_to_apply')} # Field → most characters
