@@ -2328,7 +2328,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'skillrl.llm.reply.next_prompt': ('llm.reply.html#next_prompt', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.outage': ('llm.reply.html#outage', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.redact': ('llm.reply.html#redact', 'skillrl/llm/reply.py'),
-                                   'skillrl.llm.reply.require_some': ('llm.reply.html#require_some', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.split_thought': ('llm.reply.html#split_thought', 'skillrl/llm/reply.py'),
                                    'skillrl.llm.reply.without_secrets': ('llm.reply.html#without_secrets', 'skillrl/llm/reply.py')},
             'skillrl.llm.service': { 'skillrl.llm.service.BodyTooLarge': ('llm.service.html#bodytoolarge', 'skillrl/llm/service.py'),

@@ -5,7 +5,7 @@ import json_repair, pytest
 from skillrl.llm.chat import Chat, ScriptedChat
 from skillrl.llm.json_reply import find_json, json_items
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache, request_key
-from skillrl.llm.reply import ChatReply, Outage, redact, require_some, split_thought
+from skillrl.llm.reply import ChatReply, Outage, redact, split_thought
 from skillrl.core.store import JsonlLog
 
 def ask(text):
@@ -584,15 +584,10 @@ def test_an_outage_keeps_what_the_cache_knew(cache):
         chat.replies([ask(str(i)) for i in range(100)])
     assert [r.ok for r in e.value.replies] == [True] * 3 + [False] * 5
 
-def test_require_some():
-    ok, refused = ChatReply('x'), ChatReply(status='refused')
-    lost = ChatReply(status='infra_error', error='TimeoutError: slow')
-    for fine in ([], [ok], [refused], [ok, lost], [ok, refused, lost]):
-        assert require_some(fine) == fine
-    for bad in ([lost], [refused, lost]):
-        with pytest.raises(Outage, match='TimeoutError: slow') as e:
-            require_some(iter(bad))
-        assert e.value.replies == bad
+def test_refusals_beside_lost_calls_are_no_answers():
+    with pytest.raises(Outage, match='1 of 2 calls') as e:
+        ScriptedChat([ChatReply(status='refused'), ConnectionError('x')]).replies([ask('a'), ask('b')])
+    assert [r.status for r in e.value.replies] == ['refused', 'infra_error']
 
 @pytest.mark.parametrize('error', [KeyboardInterrupt, OSError])
 def test_what_was_paid_for_is_never_lost(error, tmp_path):

@@ -296,7 +296,8 @@ def replies(self:Chat,
             run.ask(messages, name)
         while run.in_flight:
             run.complete()
-        if run.replies and all(r.status == 'infra_error' for r in run.replies):
+        lost = any(r.status == 'infra_error' for r in run.replies)
+        if lost and not any(r.ok for r in run.replies):
             raise outage(run.replies)
     except BaseException as e:
         run.stop(hurry=not isinstance(e, Exception))
