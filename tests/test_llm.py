@@ -84,9 +84,7 @@ def test_find_json(case):
      '<think>[1, 2]', '```json\n```', '\0', '[' * 200, '{"a":' * 200, '": "', '\\"', '[-', '[tru'],
 )
 def test_no_json(text):
-    with pytest.raises(ValueError, match='no JSON list or object.*ask again'):
-        find_json(text)
-    assert json_items(text) == []
+    assert find_json(text) is None and json_items(text) == []
 
 items = {
     'list': (f'[{A}, {B}]', [a, b]),
@@ -172,10 +170,7 @@ def test_any_cut_and_any_damage_ends_without_a_surprise():
             s[rng.randrange(len(s))] = rng.choice('[]{}",:\\\n<>0a\0\ud800')
         s = ''.join(s)[:rng.randrange(len(s) + 1)]
         assert all(isinstance(o, dict) for o in json_items(s))
-        try:
-            json.dumps(find_json(s), ensure_ascii=False).encode()
-        except ValueError as e:
-            assert 'no JSON' in str(e)
+        json.dumps(find_json(s), ensure_ascii=False).encode()
 
 hostile = dict(lists='[', objects='{"a":', mixed='[{"a":', closed=']', pairs='[]', nested_pairs='[[],',
                quotes='"', escaped='\\"', open_strings='["', open_strings_apart='[" ',
@@ -235,8 +230,7 @@ def test_deep_nesting_is_read_as_far_as_it_is_sane():
     assert json.dumps(find_json(deep)) == deep
     for n in (200, 5000):
         deeper = '[' * n + '1' + ']' * n
-        with pytest.raises(ValueError, match='no JSON'):
-            find_json(deeper)
+        assert find_json(deeper) is None
 
 @pytest.mark.parametrize('core', ['1', '{}', '[]', '"x"', A, f'[{A}]', '[{}]'])
 def test_many_wrappers_are_opened_once(core):

@@ -99,13 +99,9 @@ def _longest_first(values):
 
 def find_json(
     text:str, # A reply
-)->list|dict: # `ValueError` if there is none
+)->list|dict|None: # None where there is none
     "The JSON list or object in `text`, whatever stands around it; of one that was cut off, the whole parts"
-    found = _longest_first(json_values(text))
-    if not found:
-        raise ValueError(f'there is no JSON list or object in the reply {text[:80]!r}: '
-                         'ask again, for JSON only')
-    return found[0]
+    return next(iter(_longest_first(json_values(text))), None)
 
 # %% ../../nbs/310_llm.json_reply.ipynb #f20cb632
 def json_items(

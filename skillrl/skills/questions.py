@@ -199,9 +199,8 @@ def _objects(
 
 def _array(text):
     "The array in `text`, alone or as the only value of an object, or None"
-    try:
-        found = find_json(text)
-    except ValueError:
+    found = find_json(text)
+    if found is None:
         return None
     values = list(found.values()) if isinstance(found, dict) else []
     if len(values) == 1 and isinstance(values[0], list):
