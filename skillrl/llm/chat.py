@@ -17,7 +17,7 @@ from threading import Lock
 from fastcore.basics import patch
 from ..core.concurrency import Stopped, Workers
 from ..core.store import JsonlLog, to_json
-from .ledger import BudgetExceeded, Ledger, ReplyCache, request_key, tokens_at_most
+from .ledger import BudgetExceeded, Ledger, ReplyCache, tokens_at_most
 from .reply import (
     ChatReply, map_texts, mend_unicode, outage, redact, split_thought, without_secrets)
 
@@ -102,7 +102,6 @@ class Call:
     "A question on its way"
     request:dict         # Endpoint, model, messages and parameters
     reply:ChatReply=None # When it is known without asking
-    twin:int=None        # Place in the batch of the same request
     hold:object=None     # What the ledger keeps back for it
     future:Future=None   # Where its reply will be
 
@@ -141,7 +140,7 @@ def record(self:Chat,
     reply:ChatReply,
 )->ChatReply: # `reply`; OSError if the cache or the log cannot be written
     "Enter `reply` in the ledger, the cache and the log"
-    if reply.cached and call.twin is None:
+    if reply.cached:
         self._say_cached()
     if call.hold:
         self.ledger.add(self.model, reply.prompt_tokens, reply.completion_tokens, call.hold, reply.estimated)
@@ -189,22 +188,16 @@ class _Batch:
         self.workers = Workers(chat.parallel)
         self.in_flight = deque() # `Call`s, the oldest first
         self.replies = []        # Of the completed calls
-        self.first = {}          # Key of a request → its place in the batch
         self.lost = 0            # Calls that ended as an `infra_error`
         self.reached = False     # Has the service been reached?
 
     def complete(self)->None:
         "Record the reply to the oldest call in flight, and wait for it if need be"
         call = self.in_flight[0]
+        r = call.future.result() if call.future else call.reply
         if call.future:
-            r = call.future.result()
             self.lost += r.status == 'infra_error'
             self.reached |= r.status != 'infra_error'
-        elif call.twin is not None:
-            r = self.replies[call.twin]
-            r = replace(r, cached=r.ok)
-        else:
-            r = call.reply
         self.replies.append(r)
         self.in_flight.popleft()
         self.chat.record(call, r)
@@ -212,18 +205,13 @@ class _Batch:
 # %% ../../nbs/325_llm.chat.ipynb #8a258938
 @patch
 def is_known(self:_Batch, call:Call)->bool:
-    "Is the reply to `call` in the cache, or in flight? If so, `call` says where"
-    if self.chat.cache is not None:
-        call.reply = self.chat.cache.get(call.request)
-        if call.reply:
-            return True
-    elif self.params.get('temperature'):
+    "Is the reply to `call` in the cache? One that is on its way is waited for"
+    if self.chat.cache is None:
         return False
-    place = len(self.replies) + len(self.in_flight)
-    first = self.first.setdefault(request_key(call.request), place)
-    if first < place:
-        call.twin = first
-    return call.twin is not None
+    while any(c.request == call.request for c in self.in_flight):
+        self.complete()
+    call.reply = self.chat.cache.get(call.request)
+    return call.reply is not None
 
 # %% ../../nbs/325_llm.chat.ipynb #65393296
 _PATIENCE = 5

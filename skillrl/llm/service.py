@@ -247,7 +247,8 @@ class Service:
         self.secrets = (key,) if len(key) >= 8 else () # 'EMPTY' and the like are no secrets, and words
         self.timeout, self.retries = timeout, retries
         self.pause = pause
-        self.version = (api_version or '2024-12-01-preview') if azure else None
+        known = api_version or os.environ.get('OPENAI_API_VERSION') or '2024-12-01-preview'
+        self.version = known if azure else None
         self.client = _client(url, key or 'none', timeout, self.version)
         finalize(self, self.client.close)
 
