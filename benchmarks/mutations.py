@@ -8,7 +8,8 @@ the modules below: an operator, a constant, a bound, a pair of arguments or a st
 that some test runs. Each is tried in a copy of the tree: the tests that run its line, the fastest first,
 then the module's own page. Prints each one that survives, and exits 1 when fewer than 90 of 100 are
 killed."""
-import argparse, ast, hashlib, json, os, random, re, shutil, subprocess, sys, tempfile
+import argparse, ast, hashlib, json, multiprocessing, os, random, re, shutil, signal, subprocess, sys
+import tempfile
 import xml.etree.ElementTree as xml
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ PARTS = ('skillrl', 'tests', 'data', 'configs', 'benchmarks', 'nbs', 'tools', 'p
 JUDGED = ('skills/trials', 'skills/evolution', 'training/*', 'core/stats', 'envs/*/reward', 'llm/decoding',
           'llm/adapter')
 MOST_SECONDS = 60 # Of tests for one mutation, as long as they took under coverage
+# Imported once: each trial is a fork of a process that has these, and none of the library
+PRELOADED = ['torch', 'transformers', 'peft', 'openai', 'pydantic', 'matplotlib', 'pytest', 'nbdev.test']
 
 # (line, changed line) → why nothing that a test could see changes
 EQUIVALENT = {}
@@ -272,13 +275,34 @@ def spoil_page(tree, m, changed):
     path.write_text(json.dumps(page), encoding='utf-8')
     return path
 
-def ran_well(command, tree, seconds):
+def quietly(run, tree, what):
+    "Call `run` on `what` in the folder `tree`, with the library that stands there; exits 0 where it passes"
+    os.setsid()
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(quiet, stream)
+    os.chdir(tree)
+    os.environ.update(environment(tree))
+    sys.path.insert(0, str(tree))
+    sys.exit(not run(what))
+
+def tests_pass(names):
+    import pytest
+    return pytest.main(['-q', '-x', '-n0', '-p', 'no:cacheprovider', *names]) == 0
+
+def page_passes(page):
+    from nbdev.test import test_nb
+    return test_nb(page, basepath=Path('.'))[0]
+
+def ran_well(run, tree, what, seconds):
     "Did it pass? One that hangs did not"
-    try:
-        return subprocess.run(command, cwd=tree, env=environment(tree), capture_output=True, text=True,
-                              timeout=seconds).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
+    process = multiprocessing.get_context('forkserver').Process(target=quietly, args=(run, tree, what))
+    process.start()
+    process.join(seconds)
+    if process.is_alive():
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+    return process.exitcode == 0
 
 def survives(m, trees, lines, seconds):
     "Do the tests of `m` and its page pass although its line is wrong?"
@@ -290,15 +314,11 @@ def survives(m, trees, lines, seconds):
     kept = page.read_bytes()
     try:
         file.write_bytes(changed)
-        (tree/'tests.txt').write_text('\n'.join(tests))
-        pytest = [sys.executable, '-m', 'pytest', '-q', '-x', '-n0', '-p', 'no:cacheprovider', '@tests.txt']
         limit = 30 + 5*sum(seconds.get(t, 1.) for t in tests)
-        if tests and not ran_well(pytest, tree, limit):
+        if tests and not ran_well(tests_pass, tree, tests, limit):
             return False
         spoil_page(tree, m, changed)
-        run = 'import sys; from pathlib import Path; from nbdev.test import test_nb; '
-        run += 'sys.exit(not test_nb(Path(sys.argv[1]), basepath=Path("."))[0])'
-        return ran_well([sys.executable, '-c', run, str(page)], tree, 300)
+        return ran_well(page_passes, tree, page, 300)
     finally:
         file.write_bytes(right)
         page.write_bytes(kept)
@@ -312,6 +332,8 @@ def main():
     p.add_argument('--jobs', type=int, default=2)
     args = p.parse_args()
     lines, seconds = traced(args.jobs)
+    os.environ['OMP_NUM_THREADS'] = '1'
+    multiprocessing.get_context('forkserver').set_forkserver_preload(PRELOADED)
     chosen = drawn(args.number, args.seed, args.only, lines)
     with tempfile.TemporaryDirectory() as d, ThreadPoolExecutor(args.jobs) as pool:
         trees = SimpleQueue()

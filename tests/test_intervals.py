@@ -6,6 +6,7 @@ from skillrl.training import evaluate
 from skillrl.skillopt import trainer as report
 from skillrl.skillopt.verdict import _gains
 from skillrl.training.phases import _paired_scores
+from skillrl.core.stats import interval, paired_interval
 from skillrl.core.trajectory import Trajectory
 
 def played(won):
@@ -39,6 +40,39 @@ def test_a_paired_difference_of_few_games_holds_the_truth(n):
     chances = coverage({(w, l): difference(w, l, n) for w in range(n + 1) for l in range(n + 1 - w)}, n)
     assert min(chances) >= .95 and sum(chances)/len(chances) >= .95
 
+def least(f, low, high):
+    "Where `f`, which falls and then rises, is least"
+    for _ in range(80):
+        third = (high - low)/3
+        if f(low + third) < f(high - third):
+            high -= third
+        else:
+            low += third
+    return (low + high)/2
+
+def by_search(wins, losses, n, z):
+    "Tango's lower bound, from the chances of a pair that make the outcome likeliest"
+    def deviation(d):
+        def unlikely(q):
+            chances = (wins, q + d), (losses, q), (n - wins - losses, 1 - 2*q - d)
+            return -sum(count*math.log(max(p, 1e-300)) for count, p in chances)
+        q = least(unlikely, max(0, -d), (1 - d)/2)
+        return (wins - losses - 1 - n*d)/math.sqrt(n*(2*q + d*(1 - d)))
+    return max((i/500 for i in range(-498, 480)), key=lambda d: -abs(deviation(d) - z))
+
+@pytest.mark.parametrize('wins, losses, n', [(12, 3, 40), (3, 12, 40), (20, 14, 60), (9, 1, 10)])
+def test_a_paired_interval_is_that_of_the_score_test(wins, losses, n):
+    low, high = paired_interval(wins, losses, n)
+    assert low == pytest.approx(by_search(wins, losses, n, 1.96), abs=.005)
+    assert high == pytest.approx(-by_search(losses, wins, n, 1.96), abs=.005)
+
+def test_an_interval_of_shares_lies_within_its_range_and_turns_with_them():
+    scores = [.2, .9, .5, 1, .7, .4]
+    low, high = interval(scores)
+    assert 0 <= low < sum(scores)/6 < high <= 1
+    assert interval([1 - x for x in scores]) == pytest.approx((1 - high, 1 - low), abs=1e-3)
+    assert interval(scores, .8)[0] > low and interval(scores, .8)[1] < high
+
 def test_a_paired_difference_never_claims_to_be_certain():
     for n in (1, 2, 12, 134):
         for wins, losses in ((0, 0), (n, 0), (0, n)):
@@ -47,7 +81,6 @@ def test_a_paired_difference_never_claims_to_be_certain():
 
 def test_every_report_tells_the_same_paired_interval():
     "An evaluation of games and a SkillOpt run that saw the same wins and losses"
-    from skillrl.core.stats import paired_interval
     for wins, losses, n in ((0, 0, 12), (5, 1, 12), (12, 0, 12), (3, 9, 30)):
         same = [0]*(n - wins - losses)
         gain = report._gain(dict(items=[0] * wins + [1] * losses + same),

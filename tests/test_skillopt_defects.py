@@ -570,17 +570,17 @@ class Coin(Words):
 def test_D9_luck_is_not_taken_for_progress(tmp_path):
     "1.0.0 accepted 1.8 candidates of 8 and reported .698"
     count, runs = itertools.count(), []
-    for seed in range(60):
+    for seed in range(40):
         t = trainer(tmp_path/str(seed), Coin(seed), optimizer=lambda *a: patch(f'Rule {next(count)}.'),
                     num_epochs=4, batch_size=8, minibatch_size=4, seed=seed, eval_test=False)
         runs.append(t.train())
     assert {r['total_steps'] for r in runs}=={8}
     assert abs(mean_of(runs, 'best_selection_score') - .5) < .03
-    histories = [read(tmp_path/str(seed), 'history.json') for seed in range(60)]
-    assert sum(r['action']=='accept_new_best' for rows in histories for r in rows)/60 < .6 # Others are drafts
+    histories = [read(tmp_path/str(seed), 'history.json') for seed in range(40)]
+    assert sum(r['action']=='accept_new_best' for rows in histories for r in rows)/40 < .6 # Others are drafts
     covered = sum(r['best_selection_interval'][0] <= .5 <= r['best_selection_interval'][1] for r in runs)
-    assert covered >= 54
-    assert [best(tmp_path/str(seed)) for seed in range(60)].count('Know your words.\n') >= 57
+    assert covered >= 36
+    assert [best(tmp_path/str(seed)) for seed in range(40)].count('Know your words.\n') >= 38
 
 def mean_of(runs, k):
     return sum(r[k] for r in runs)/len(runs)

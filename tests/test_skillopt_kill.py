@@ -10,7 +10,7 @@ from skillrl.core.store import JsonlLog
 
 WORKERS, CONFIG = 3, dict(num_epochs=3, batch_size=8, minibatch_size=4, edit_budget=6,
                           verbose=False, out_root='run')
-KILLS, STOPS = 16, 4 # Points spread over the events of a run
+KILLS, STOPS = 10, 3 # Points spread over the events of a run
 WRITES = {'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shutil.rmtree'}
 
 class Counted:

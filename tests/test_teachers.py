@@ -1,6 +1,5 @@
 "A language model as teacher, on the days when it does not do what it was asked"
 import json, re
-from unittest.mock import patch
 import pytest
 from faults import FaultServer, error, said
 from replies import mistake, skill
@@ -468,8 +467,9 @@ KEY = 'sk-live-0123456789abcdefABCDEF'
 def behind(server, folder=None, **kw):
     m = ModelConfig(teacher_model_id='wise', teacher_api_base=server.url, **kw)
     m.teacher_api_key = KEY
-    with patch('skillrl.training.builders._PARALLEL', 1):
-        return build_teacher(SkillRLConfig(model=m), folder)
+    teacher = build_teacher(SkillRLConfig(model=m), folder)
+    teacher.chat.parallel = 1
+    return teacher
 
 def by_schema(request):
     "As a server answers that holds a model to the schema: an object with one list in it"
