@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 # It reports a missing kernel when it is imported, and every conversion
 logging.getLogger('bitsandbytes').setLevel(logging.ERROR)
 
-def _quantization(dtype):
-    "How `transformers` is to keep matrices in 4 bits"
-    from transformers import BitsAndBytesConfig
-    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,
-                              bnb_4bit_compute_dtype=dtype)
-
 # %% ../../nbs/344_llm.adapter.ipynb #102af5e1
 def _without_packing(model):
     "Keep 4-bit matrices as they are: those packed for a CPU pass no gradient on"
@@ -47,7 +41,10 @@ def load_base(
     device, dtype = placement.resolved()
     how = dict(dtype=dtype)
     if bits:
-        how |= dict(quantization_config=_quantization(dtype), device_map={'': device})
+        from transformers import BitsAndBytesConfig
+        nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4',
+                                 bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype)
+        how |= dict(quantization_config=nf4, device_map={'': device})
     try:
         with quietly():
             model = load_model(str(folder), **how)
