@@ -2301,7 +2301,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'skillrl.llm.prefixes.has_plain_layers': ( 'llm.prefixes.html#has_plain_layers',
                                                                                  'skillrl/llm/prefixes.py'),
                                       'skillrl.llm.prefixes.prefix_tree': ('llm.prefixes.html#prefix_tree', 'skillrl/llm/prefixes.py'),
-                                      'skillrl.llm.prefixes.read_prompts': ('llm.prefixes.html#read_prompts', 'skillrl/llm/prefixes.py'),
                                       'skillrl.llm.prefixes.read_tree': ('llm.prefixes.html#read_tree', 'skillrl/llm/prefixes.py'),
                                       'skillrl.llm.prefixes.share_prefixes': ( 'llm.prefixes.html#share_prefixes',
                                                                                'skillrl/llm/prefixes.py'),

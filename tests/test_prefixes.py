@@ -54,16 +54,6 @@ def test_a_tree_gives_the_log_probs_and_gradients_of_rows(family):
     torch.testing.assert_close(got[1], expected[1], atol=1e-5, rtol=1e-4)
 
 @pytest.mark.parametrize('family', CONFIGS)
-def test_a_policy_that_shares_says_what_it_would_say(family):
-    usual, shared = pair(family)
-    prompts = [p for p, _ in conversations(random.Random(1))]
-    def said(policy, **kw):
-        return policy.generate(prompts, generator=torch.Generator().manual_seed(0), max_new_tokens=6, **kw)
-    for a, b in zip(said(usual), said(shared)):
-        assert a.token_ids == b.token_ids
-        torch.testing.assert_close(torch.tensor(a.logprobs), torch.tensor(b.logprobs), atol=1e-5, rtol=0)
-
-@pytest.mark.parametrize('family', CONFIGS)
 def test_what_was_read_is_gone_on_from(family):
     "Three turns of four conversations, one of which begins anew; the same tokens as when all is read again"
     policy, rng = fresh(family), random.Random(2)

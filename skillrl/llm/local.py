@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
 from .reply import GrownPrompt
-from .decoding import NextTokens, ReplyForm, begin_drafts, masked, masked_replies
-from .decoding import MOST_SCORES, chunked_logps
-from .placement import Placement, evaluating, in_precision
+from .decoding import (MOST_SCORES, NextTokens, ReplyForm, begin_drafts, chunked_logps, masked,
+                                  masked_replies)
+from .placement import (Placement, evaluating, in_precision, load_model, load_tokenizer,
+                                   quietly)
 from .prefixes import (CachedRow, cache_word, cached_row, has_plain_layers, prefix_tree,
-                                  read_prompts, read_tree, shares_prefixes, stacked_cache)
-from .placement import load_model, load_tokenizer, quietly
+                                  read_tree, shares_prefixes, stacked_cache)
 from ..core.store import atomic_folder
 if TYPE_CHECKING:
     from transformers import (
@@ -176,7 +176,7 @@ def _token_logps(z, ids):
 def _states_in_tree(policy, prompt_ids, reply_ids):
     rows = [list(p) + list(r[:-1]) for p, r in zip(prompt_ids, reply_ids)]
     tree = prefix_tree(rows)
-    states, _ = read_tree(policy.model, tree)
+    states = read_tree(policy.model, tree)
     nodes = [node for p, path in zip(prompt_ids, tree.paths) for node in path[len(p)-1:]]
     return states[torch.tensor(nodes, device=states.device)]
 
@@ -233,9 +233,6 @@ def _scores(self:Policy, ids, mask, past=None):
 # %% ../../nbs/340_llm.local.ipynb #f045c2b0
 def _read_once(policy, prompts, device):
     "Scores, cache and mask after `prompts`, of which equal ones are read once"
-    if shares_prefixes(policy.model) and all(prompts):
-        states, past, mask = read_prompts(policy.model, prompts)
-        return policy.model.get_output_embeddings()(states).float(), past, mask
     once = {}
     twin = torch.tensor([once.setdefault(tuple(p), len(once)) for p in prompts])
     ids, mask = _batch(list(once), device, left=True)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CachedRow', 'cache_word', 'prefix_tree', 'has_plain_layers', 'shares_prefixes', 'share_prefixes', 'read_tree',
-           'read_prompts', 'cached_row', 'stacked_cache']
+           'cached_row', 'stacked_cache']
 
 # %% ../../nbs/336_llm.prefixes.ipynb #0daded6f
 import torch
@@ -161,34 +161,15 @@ def share_prefixes(
 def read_tree(
     model:'PreTrainedModel',   # One that shares prefixes
     tree:_PrefixTree,
-    use_cache:bool=False,
-)->tuple[Tensor, 'Cache|None']: # Last states (nodes,D); keys and values of all in one row
+)->Tensor: # Last states (nodes,D)
     "One forward pass over all nodes of `tree`"
     device = model.device
     ids = torch.tensor(tree.ids, device=device)[None]
     depths = torch.tensor(tree.depths, device=device)[None]
     none = torch.zeros(1, 1, 1, 1, device=device)
-    out = model.get_decoder()(input_ids=ids, position_ids=depths, attention_mask=none, use_cache=use_cache,
+    out = model.get_decoder()(input_ids=ids, position_ids=depths, attention_mask=none, use_cache=False,
                               tree=tree.blocks(device))
-    return out.last_hidden_state[0], getattr(out, cache_word())
-
-# %% ../../nbs/336_llm.prefixes.ipynb #e04a3dc6
-def read_prompts(
-    model:'PreTrainedModel',      # One that shares prefixes
-    prompts:Sequence[list[int]],  # Token ids
-)->tuple[Tensor, 'Cache', Tensor]: # Last states (B,D); cache; 1 where that holds a token, (B,T)
-    "Read `prompts` as a tree"
-    from transformers import DynamicCache
-    tree = prefix_tree(prompts)
-    states, read = read_tree(model, tree, use_cache=True)
-    longest = max(map(len, prompts))
-    nodes = [[0]*(longest - len(path)) + path for path in tree.paths]
-    held = [[0]*(longest - len(path)) + [1]*len(path) for path in tree.paths]
-    nodes, held = torch.tensor(nodes, device=model.device), torch.tensor(held, device=model.device)
-    cache = DynamicCache()
-    for number, layer in enumerate(read.layers):
-        cache.update(_laid_out(layer.keys, nodes), _laid_out(layer.values, nodes), number)
-    return states[nodes[:, -1]], cache, held
+    return out.last_hidden_state[0]
 
 # %% ../../nbs/336_llm.prefixes.ipynb #ca398532
 CachedRow = list[tuple[Tensor, Tensor]] # Keys and values of each layer, (H,T,D)
