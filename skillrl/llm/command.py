@@ -47,10 +47,9 @@ def _task(messages):
     system = '\n\n'.join(_as_text(m['content']) for m in messages if m['role'] == 'system')
     rest = [m for m in messages if m['role'] != 'system']
     task = _as_text(rest[0]['content']) if len(rest) == 1 else _quoted(rest)
-    return system, _with_skill(system, task) if system else task
-
-def _with_skill(system, task):
-    return f'{_BEGIN}\n\n<instructions>\n{system}\n</instructions>\n\n{task}'
+    if system:
+        task = f'{_BEGIN}\n\n<instructions>\n{system}\n</instructions>\n\n{task}'
+    return system, task
 
 # %% ../../nbs/355_llm.command.ipynb #7eb096c7
 def _lay_out(

@@ -126,13 +126,6 @@ def _warn(self:OpenAIChatClient, about, sentence):
         self.warned.add(about)
         warnings.warn(sentence, stacklevel=2)
 
-@patch
-def _learn(self:OpenAIChatClient, names):
-    "Remember what differs in `names`"
-    if 'temperature' in names:
-        self._warn('temperature', f'{self.model} takes no temperature, so none is sent to it from now on')
-    self.names = self.names | names
-
 # %% ../../nbs/335_llm.openai_client.ipynb #80e34a85
 @patch
 def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply:
@@ -150,7 +143,10 @@ def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply
                 continue
             r = ChatReply(status='refused' if e.refused else 'infra_error', finish='', error=str(e))
         else:
-            self._learn(dict(names.items() - first.items()))
+            learnt = dict(names.items() - first.items())
+            if 'temperature' in learnt:
+                self._warn('temperature', f'{self.model} takes no temperature, so none is sent from now on')
+            self.names = self.names | learnt
         return self._billed(r, paid)
 
 # %% ../../nbs/335_llm.openai_client.ipynb #bb761cac
