@@ -220,17 +220,15 @@ def tokens_per_second(policy, suites, config):
 def compare_writing(suites, config, report):
     for kind in ('rendered', 'appended'):
         c = config.merged({'agent.conversation': kind})
-        sharing = base()
-        share_prefixes(sharing.model)
         rates = {}
-        for name, policy in (('generate', TurnByTurn(base())), ('ours', base()), ('shared', sharing)):
+        for name, policy in (('generate', TurnByTurn(base())), ('ours', base())):
             rates[name] = max(tokens_per_second(policy, suites, c)[0] for _ in range(ROUNDS))
-        best = max(rates['ours'], rates['shared'])/rates['generate']
-        ok = kind == 'rendered' or best >= WRITE_TARGET
+        times = rates['ours']/rates['generate']
+        ok = kind == 'rendered' or times >= WRITE_TARGET
         target = '' if kind == 'rendered' else f' (at least {WRITE_TARGET:g})'
         said = ', '.join(f'{name} {rate:,.0f}' for name, rate in rates.items())
         report.line(f'reply tokens per CPU-s of whole rollouts, {kind}: {said}: '
-                    f'{best:.1f} times as fast{target}', ok)
+                    f'{times:.1f} times as fast{target}', ok)
 
 # ---- conversations that grow ----
 

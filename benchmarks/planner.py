@@ -49,7 +49,7 @@ def build(case, held):
     "A random model, with an adapter or checkpointing where the case asks for it"
     import torch
     from skillrl.llm.placement import checkpoint_gradients
-    from skillrl.llm.tiny import word_tokenizer
+    from skillrl.llm.local import word_tokenizer
     from skillrl.training.rl import TrainablePolicy
     from transformers import AutoConfig, AutoModelForCausalLM
     config = dict(case['config'])

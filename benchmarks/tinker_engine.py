@@ -18,8 +18,7 @@ from safetensors.torch import load_file
 from skillrl.agent.episode import Episode
 from skillrl.core.config import RLConfig
 from skillrl.envs.base import TextEnv
-from skillrl.llm.local import Policy
-from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play
 from skillrl.training.sft import FullOptions, encode_rows, full_sft
 from skillrl.training.tinker import TinkerPolicy, open_service

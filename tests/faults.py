@@ -20,12 +20,10 @@ class Answer:
         ''  # 'body' or 'headers' come a byte every 50 ms, until the client hangs up or the server closes
     )
 
-def said(text='A mug goes into the sink first.', finish='stop', usage=(11, 7), logprobs=None, choices=1,
+def said(text='A mug goes into the sink first.', finish='stop', usage=(11, 7), choices=1,
          **message):
     "A chat reply as servers send it; `usage=None` leaves the count out"
     choice = dict(index=0, finish_reason=finish, message=dict(role='assistant', content=text) | message)
-    if logprobs is not None:
-        choice['logprobs'] = dict(content=[dict(token='t', logprob=x, top_logprobs=[]) for x in logprobs])
     count = ({}
     if usage is None
     else dict(usage=dict(prompt_tokens=usage[0], completion_tokens=usage[1], total_tokens=sum(usage))))

@@ -7,9 +7,8 @@ from skillrl.agent.episode import StepRow
 from skillrl.training.builders import build_rl_policy
 from skillrl.core.config import RLConfig, SkillRLConfig
 from skillrl.llm.adapter import AdapterPolicy, LoraOptions, load_base, load_policy, merge_adapter, new_adapter
-from skillrl.llm.local import Policy
+from skillrl.llm.local import Policy, word_tokenizer
 from skillrl.llm.placement import Placement
-from skillrl.llm.tiny import word_tokenizer
 from skillrl.training.phases import fine_tune
 from skillrl.training.pipeline import train
 from skillrl.training.rl import GRPOTrainer, TrainablePolicy

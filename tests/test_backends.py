@@ -69,11 +69,6 @@ def test_stdout_is_the_answer(agent):
     r = CommandChat(command).reply(ask())
     assert (r.status, r.text, r.finish, r.tokens) == ('ok', 'In the sink.', 'stop', 0)
 
-def test_an_answer_file_counts_before_stdout(agent):
-    write = 'open("answer.md", "w", encoding="utf-8").write({!r}); print("done")'
-    assert CommandChat(agent(write.format('Im Spülbecken'))).reply(ask()).text == 'Im Spülbecken'
-    assert CommandChat(agent(write.format(' \n'))).reply(ask()).text == 'done'
-
 def test_the_folder_an_agent_sees(agent):
     seen = 'sorted(os.listdir()), open("task.md").read(), sys.stdin.read(), pathlib.Path.cwd().name'
     source = f'import json, os, pathlib, sys; print(json.dumps([{seen}]))'
@@ -217,12 +212,6 @@ def wait_for(path):
 def test_output_is_capped(agent):
     r = CommandChat(agent('print("la" * 5_000_000)'), most=1000).reply(ask())
     assert (r.status, r.finish, r.text) == ('ok', 'length', 'la'*500)
-    r = CommandChat(agent('open("answer.md", "w").write("lo" * 5_000_000); print("la" * 5_000_000)'),
-                    most=1000).reply(ask())
-    assert (r.finish, r.text) == ('length', 'lo'*500)
-    r = CommandChat(agent('open("answer.md", "w").write("short"); print("la" * 5_000_000)'), most=1000).reply(
-        ask())
-    assert (r.finish, r.text) == ('stop', 'short')
     r = CommandChat(agent('import sys; sys.stderr.write("e" * 5_000_000); print("fine")'), most=1000).reply(
         ask()
     )
@@ -238,14 +227,6 @@ def test_what_is_too_much_is_not_kept_in_memory():
 def test_output_that_is_no_text(agent):
     r = CommandChat(agent(r'import sys; sys.stdout.buffer.write(b"caf\xe9 \xff\x00 mug")')).reply(ask())
     assert r.ok and r.text == 'caf\ufffd \ufffd mug'
-
-@pytest.mark.parametrize(
-    'trick',
-    ['os.mkfifo("answer.md")', 'os.symlink("/etc/hostname", "answer.md")', 'os.mkdir("answer.md")',
-     'os.symlink("nowhere", "answer.md")'],
-)
-def test_an_answer_file_is_a_file(agent, trick):
-    assert CommandChat(agent(f'import os; {trick}; print("no trick")')).reply(ask()).text == 'no trick'
 
 def test_silence_is_a_refusal(agent):
     text, usage = CommandChat(agent('pass')).chat(system='', user='Where?')
@@ -319,7 +300,6 @@ there = pathlib.Path({there!r})
 for k in ({root!r},): here = here.parent if k else here
 os.chdir('/')
 here.rename(there/'moved')
-(there/'moved'/'answer.md').write_text('from elsewhere')
 here.{instead}
 print('said')
 """

@@ -58,8 +58,7 @@ def test_the_limit_that_is_set_is_sent(server):
 
 def test_weights_keep_their_own_room():
     "With nothing set, an untrained policy's garbage is 32 tokens long, and does not stop the rollout"
-    from skillrl.llm.local import Policy
-    from skillrl.llm.tiny import tiny_model
+    from skillrl.llm.local import Policy, tiny_model
     shipped = build_policy(SkillRLConfig())
     untrained = Policy(tiny_model(len(shipped.tokenizer), hidden=32, seed=0), shipped.tokenizer)
     trajs = play(untrained, SkillRLConfig(), n=8, steps=2)

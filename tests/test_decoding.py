@@ -11,8 +11,7 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.envs.base import TextEnv, world
 from skillrl.llm.decoding import _ReplyDraft, NextTokens, ReplyForm
-from skillrl.llm.local import Policy
-from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.core.store import data_path
 from skillrl.training.rl import GRPOTrainer, play
 

@@ -71,7 +71,7 @@ def tiny(tmp_path_factory):
     "A folder with a BERT of two layers, made from seed 0, and the model itself"
     import torch
     from transformers import BertConfig, BertModel
-    from skillrl.llm.tiny import word_tokenizer
+    from skillrl.llm.local import word_tokenizer
     folder = tmp_path_factory.mktemp('models')/'tiny'
     tok = word_tokenizer(sorted({w for g in GOALS for w in g.replace('.', ' .').split()}))
     torch.manual_seed(0)
@@ -106,7 +106,7 @@ def decoder(tmp_path_factory):
     "A folder with a Qwen3 of two layers that pads on the left, as Qwen3-Embedding does, and the model itself"
     import torch
     from transformers import Qwen3Config, Qwen3Model
-    from skillrl.llm.tiny import word_tokenizer
+    from skillrl.llm.local import word_tokenizer
     folder = tmp_path_factory.mktemp('models')/'decoder'
     tok = word_tokenizer(sorted({w for g in GOALS for w in g.replace('.', ' .').split()}))
     tok.padding_side = 'left'

@@ -5,7 +5,7 @@ import json_repair, pytest
 from skillrl.llm.chat import Chat, ScriptedChat
 from skillrl.llm.json_reply import find_json, json_items
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache, request_key
-from skillrl.llm.reply import ChatReply, Outage, redact, require_some, split_thought
+from skillrl.llm.reply import ChatReply, Outage, redact, split_thought
 from skillrl.core.store import JsonlLog
 
 def ask(text):
@@ -51,16 +51,6 @@ found = {
     'cut two deep': (f'{{"task_specific": {{"pick": [{A}, {{"ti', dict(task_specific=dict(pick=[a]))),
     'cut in an escape': (f'[{A}, "x\\', [a]),
     'cut by a fence': (f'```json\n[{A}, {B},\n```', [a, b]),
-    'encoded': (json.dumps(f'[{A}]'), [a]),
-    'encoded and fenced': ('```json\n' + json.dumps(f'[{A}]') + '\n```', [a]),
-    'encoded with prose': ('The skills: ' + json.dumps(f'[{A}]') + ' That is all.', [a]),
-    'encoded, printed over lines': (json.dumps(json.dumps([a], indent=2)), [a]),
-    'encoded twice': (json.dumps(json.dumps(f'[{A}]')), [a]),
-    'encoded with quotes inside': (json.dumps(json.dumps([dict(title='say "no" \\ once')])),
-                                   [dict(title='say "no" \\ once')]),
-    'encoded and cut': (json.dumps(f'[{A}, {B}]')[:-6], [a]),
-    'escaped without quotes around': ('[{\\"title\\": \\"Rinse first\\", \\"ids\\": [1, 2]}]',
-                                      [dict(a, ids=[1, 2])]),
     'escaped quotes in a value': ('{"title": "use {\\"a\\": 1}", "n": 1}', dict(title='use {"a": 1}', n=1)),
     'trailing commas': ('[{"title": "Rinse first",},]', [a]),
     'Python words': ('{"ok": True, "no": False, "item": None}', dict(ok=True, no=False, item=None)),
@@ -94,9 +84,7 @@ def test_find_json(case):
      '<think>[1, 2]', '```json\n```', '\0', '[' * 200, '{"a":' * 200, '": "', '\\"', '[-', '[tru'],
 )
 def test_no_json(text):
-    with pytest.raises(ValueError, match='no JSON list or object.*ask again'):
-        find_json(text)
-    assert json_items(text) == []
+    assert find_json(text) is None and json_items(text) == []
 
 items = {
     'list': (f'[{A}, {B}]', [a, b]),
@@ -107,7 +95,6 @@ items = {
     'by category': (f'{{"general": [{A}], "task_specific": {{"pick": [{B}], "heat": [{C}]}}}}', [a, b, c]),
     'by id': (f'{{"s1": {A}, "s2": {B}}}', [a, b]),
     'single under a name': (f'{{"skill": {A}}}', [a]),
-    'encoded': (json.dumps(f'[{A}]'), [a]),
     'list of wrappers': (f'[{{"skills": [{A}]}}, {{"skills": [{B}]}}]', [a, b]),
     'nested list': (f'[[{A}], [[{B}]]]', [a, b]),
     'several lists': (f'General: [{A}]\nMistakes: [{B}, {C}]', [a, b, c]),
@@ -154,7 +141,7 @@ def test_agrees_with_json_on_valid_text(indent, ascii):
     for _ in range(300):
         value = [any_json(rng), any_json(rng)]
         text = json.dumps(value, indent=indent, ensure_ascii=ascii)
-        assert find_json(f'Sure:\n```json\n{text}\n```\nDone.') == value == find_json(json.dumps(text))
+        assert find_json(f'Sure:\n```json\n{text}\n```\nDone.') == value
 
 def test_every_cut_of_a_list_keeps_its_whole_objects():
     whole = [dict(title=f'Rule {i}', wins=i, where=['mug', {'of': 'glass'}]) for i in range(4)]
@@ -183,10 +170,7 @@ def test_any_cut_and_any_damage_ends_without_a_surprise():
             s[rng.randrange(len(s))] = rng.choice('[]{}",:\\\n<>0a\0\ud800')
         s = ''.join(s)[:rng.randrange(len(s) + 1)]
         assert all(isinstance(o, dict) for o in json_items(s))
-        try:
-            json.dumps(find_json(s), ensure_ascii=False).encode()
-        except ValueError as e:
-            assert 'no JSON' in str(e)
+        json.dumps(find_json(s), ensure_ascii=False).encode()
 
 hostile = dict(lists='[', objects='{"a":', mixed='[{"a":', closed=']', pairs='[]', nested_pairs='[[],',
                quotes='"', escaped='\\"', open_strings='["', open_strings_apart='[" ',
@@ -203,16 +187,8 @@ def test_hostile_characters_are_read_to_the_end(name):
         assert sum(map(len, split_thought(front + text))) <= len(front + text)
         assert all(isinstance(o, dict) for o in json_items(front + text))
 
-@pytest.mark.parametrize(
-    'text', ['[' * 1_000_000, ('```' + ' ' * 97) * 10_000, '<think>' * 143_000, '["x' * 333_000],
-    ids=['lists', 'fences', 'thinks', 'strings'])
-def test_a_million_characters_are_read(text):
-    with pytest.raises(ValueError, match='no JSON') as e:
-        find_json(text)
-    assert len(str(e.value)) < 800
-
 many = dict(lists='[]', objects='{}\n', lines='{"title": "Rinse", "wins": 3}\n', numbers='[1] ',
-            strings='["a"],', encoded='[\\"a\\"] ')
+            strings='["a"],')
 
 @pytest.mark.parametrize('name', many)
 @pytest.mark.parametrize('read', [find_json, json_items])
@@ -254,8 +230,7 @@ def test_deep_nesting_is_read_as_far_as_it_is_sane():
     assert json.dumps(find_json(deep)) == deep
     for n in (200, 5000):
         deeper = '[' * n + '1' + ']' * n
-        with pytest.raises(ValueError, match='no JSON'):
-            find_json(deeper)
+        assert find_json(deeper) is None
 
 @pytest.mark.parametrize('core', ['1', '{}', '[]', '"x"', A, f'[{A}]', '[{}]'])
 def test_many_wrappers_are_opened_once(core):
@@ -263,16 +238,6 @@ def test_many_wrappers_are_opened_once(core):
         text = front*45 + core + back*45
         assert find_json(text) == json.loads(text)
         assert (a in json_items(text)) == (A in core) or front.startswith('{"a":[')
-
-def test_strings_in_strings_end():
-    text = A
-    for _ in range(7):
-        text = '{"a":'*95 + json.dumps(text) + '}'*95
-    assert all(isinstance(o, dict) for o in json_items(text))
-
-def test_wide_values_are_read_whole():
-    many = [dict(title=f'Rule {i}') for i in range(20_000)]
-    assert json_items(json.dumps(many)) == many
 
 # ---- thoughts ----
 @pytest.mark.parametrize(
@@ -294,22 +259,17 @@ def test_split_thought(text, thought, rest):
 
 # ---- replies ----
 def test_status_of_a_reply():
-    chat = ScriptedChat(['yes', '', '   ', '<think>hm', ChatReply('', finish='length', logprobs=[-0.1]),
+    chat = ScriptedChat(['yes', '', '   ', '<think>hm',
      ChatReply(status='refused'), TimeoutError('slow'),
      ChatReply('half', status='infra_error', error='cut')])
-    got = [chat.reply(ask(str(i))) for i in range(8)]
-    assert [r.status for r in got] == 'ok refused refused refused ok refused infra_error infra_error'.split()
+    got = [chat.reply(ask(str(i))) for i in range(7)]
+    assert [r.status for r in got] == 'ok refused refused refused refused infra_error infra_error'.split()
     assert got[3].thought == 'hm' and 'no answer' in got[3].error
-    assert got[6].error == 'TimeoutError: slow' and not got[6].ok
+    assert got[5].error == 'TimeoutError: slow' and not got[5].ok
 
 def test_a_reasoning_field_and_a_block_are_one_thought():
     r = ScriptedChat([ChatReply('<think>b</think>c', thought='a')]).reply(ask('?'))
     assert (r.thought, r.text) == ('a\nb', 'c')
-
-def test_script_may_be_a_function_that_fails():
-    chat = ScriptedChat(lambda m: ConnectionError('down') if 'x' in m[0]['content'] else 'fine')
-    assert [r.status for r in chat.replies([ask('a'), ask('x'), ask('b')])] == ['ok', 'infra_error', 'ok']
-    assert [m[0]['content'] for m in chat.calls] == ['a', 'x', 'b']
 
 def test_what_utf8_cannot_hold_is_cleaned_both_ways(tmp_path):
     log = JsonlLog(tmp_path/'log.jsonl')
@@ -331,9 +291,9 @@ def cache(tmp_path):
 def test_cache_knows_the_whole_request(cache, change):
     request = dict(endpoint='', model='mini', messages=ask('why'), params=dict(temperature=0))
     cache.put(request,
-              ChatReply('because', thought='hm', logprobs=[-0.5], prompt_tokens=3, completion_tokens=4))
+              ChatReply('because', thought='hm', prompt_tokens=3, completion_tokens=4))
     assert cache.get(dict(reversed(request.items()))) == ChatReply(
-        'because', thought='hm', logprobs=[-0.5], prompt_tokens=3, completion_tokens=4, cached=True)
+        'because', thought='hm', prompt_tokens=3, completion_tokens=4, cached=True)
     assert cache.get(request | change) is None
 
 @pytest.mark.parametrize('status', ['refused', 'infra_error'])
@@ -354,14 +314,6 @@ def test_a_damaged_file_is_a_miss_and_is_replaced(cache, junk):
     assert cache.get(dict(a=1)) is None
     cache.put(dict(a=1), ChatReply('y'))
     assert cache.get(dict(a=1)).text == 'y' and os.listdir(cache.folder) == [file.name]
-
-def test_every_cut_of_a_file_is_a_miss(cache):
-    cache.put(dict(a=1), ChatReply('x'))
-    file, = cache.folder.iterdir()
-    whole = file.read_bytes()
-    for n in range(len(whole.rstrip())):
-        file.write_bytes(whole[:n])
-        assert cache.get(dict(a=1)) is None
 
 def test_many_threads_and_one_file(cache):
     replies = [ChatReply(f'reply {i}' * 1000) for i in range(8)]
@@ -391,22 +343,7 @@ def test_a_second_run_is_free(cache, tmp_path):
     rows = [JsonlLog(tmp_path/f'{free}.jsonl').read() for free in (False, True)]
     assert [r | dict(cached=True) for r in rows[0]] == rows[1]
 
-def test_a_failure_is_asked_again(cache):
-    chat = ScriptedChat([TimeoutError('slow'), 'now'], cache=cache)
-    assert [chat.reply(ask('?')).status, chat.reply(ask('?')).text, chat.reply(ask('?')).cached] == [
-        'infra_error', 'now', True]
-
 # ---- ledger and budget ----
-def test_ledger_adds_up_by_model():
-    ledger = Ledger({'mini': [1, 10], 'free': (0, 0)})
-    for _ in range(3):
-        ledger.add('mini', 1000, 100)
-    ledger.add('free', 5, 5)
-    ledger.add('new', 7, 0)
-    assert ledger.tokens == 3*1100 + 10 + 7 and ledger.usd == pytest.approx(3*(1000*1 + 100*10)/1e6)
-    assert ledger.counts['mini'] == (3, 3000, 300)
-    assert [r[-1] for r in ledger.table().rows] == ['0.0060', '0.0000', '?']
-
 def test_prices_can_be_edited_and_loaded(tmp_path):
     (tmp_path/'prices.json').write_text('{"mini": [1, 2]}')
     ledger = Ledger(json.loads((tmp_path/'prices.json').read_text()), budget_usd=1)
@@ -484,16 +421,6 @@ def test_calls_without_a_limit_pass_the_budget_by_one_reply_at_most(parallel, bu
         chat.replies([ask(str(i)) for i in range(60)])
     assert len(chat.calls) == len(e.value.replies) == sent and chat.ledger.held == {}
     assert chat.ledger.usd <= max(budget, 20e-6 + .04)
-
-def test_one_by_one_without_a_limit_too():
-    chat = ScriptedChat(
-        lambda m: ChatReply('x', prompt_tokens=20, completion_tokens=4000),
-        ledger=Ledger({'scripted': (1, 10)}, budget_usd=0.05),
-    )
-    chat.reply(ask('?'))
-    with pytest.raises(BudgetExceeded):
-        chat.reply(ask('??'))
-    assert len(chat.calls) == 1 and chat.ledger.usd < .05
 
 @pytest.mark.parametrize('seed', range(5))
 def test_replies_that_grow_pass_the_budget_by_the_last_only(seed):
@@ -603,23 +530,15 @@ def test_log_ledger_and_cache_are_the_same_whatever_comes_first(tmp_path):
     rows = [json.loads(l) for l in first[0]['log.jsonl'].splitlines()]
     assert [r['messages'][0]['content'] for r in rows] == [str(i % 37) for i in range(60)]
 
-def test_the_same_request_is_sent_once_unless_it_samples(cache):
+def test_with_a_cache_the_same_request_is_sent_once(cache):
     batch = [ask('a'), ask('b'), ask('a'), ask('a')]
-    for kw, params, sent in [({}, {}, 2), ({}, dict(temperature=0), 2), ({}, dict(temperature=1), 4),
-                             (dict(cache=cache), dict(temperature=1), 2)]:
+    for kw, sent in [({}, 4), (dict(cache=cache), 2)]:
         chat = ScriptedChat(lambda m: m[0]['content'], **kw)
-        got = chat.replies(batch, **params)
+        got = chat.replies(batch, temperature=1)
         assert [r.text for r in got] == ['a', 'b', 'a', 'a'] and len(chat.calls) == sent
         assert [r.cached for r in got] == [False, False, sent == 2, sent == 2]
         assert chat.ledger.counts['scripted'][0] == sent
 
-def test_a_twin_of_a_failure_is_a_failure():
-    got = ScriptedChat(['fine', TimeoutError('slow')]).replies([ask('a'), ask('b'), ask('b')])
-    assert [(r.status, r.cached) for r in got] == [('ok', False), ('infra_error', False),
-                                                   ('infra_error', False)]
-
-def test_no_questions_no_replies():
-    assert ScriptedChat([]).replies([]) == []
 def test_a_generator_is_a_batch():
     assert len(ScriptedChat(['a', 'b']).replies(ask(q) for q in 'xy')) == 2
 
@@ -653,15 +572,10 @@ def test_an_outage_keeps_what_the_cache_knew(cache):
         chat.replies([ask(str(i)) for i in range(100)])
     assert [r.ok for r in e.value.replies] == [True] * 3 + [False] * 5
 
-def test_require_some():
-    ok, refused = ChatReply('x'), ChatReply(status='refused')
-    lost = ChatReply(status='infra_error', error='TimeoutError: slow')
-    for fine in ([], [ok], [refused], [ok, lost], [ok, refused, lost]):
-        assert require_some(fine) == fine
-    for bad in ([lost], [refused, lost]):
-        with pytest.raises(Outage, match='TimeoutError: slow') as e:
-            require_some(iter(bad))
-        assert e.value.replies == bad
+def test_refusals_beside_lost_calls_are_no_answers():
+    with pytest.raises(Outage, match='1 of 2 calls') as e:
+        ScriptedChat([ChatReply(status='refused'), ConnectionError('x')]).replies([ask('a'), ask('b')])
+    assert [r.status for r in e.value.replies] == ['refused', 'infra_error']
 
 @pytest.mark.parametrize('error', [KeyboardInterrupt, OSError])
 def test_what_was_paid_for_is_never_lost(error, tmp_path):

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest, torch
 import transformers as tf
-from skillrl.llm.local import Policy
-from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 
 WORDS = '<think> </think> <action> </action> task : put clean egg in cabinet go to move'.split() + [
     f'{o} {i}' for o in ('egg', 'cabinet') for i in (1, 2)
@@ -138,19 +137,6 @@ def test_dropout_is_off_while_writing_and_back_afterwards(tok):
     policy.model.train()
     a, b = sampled(policy, prompts()), sampled(policy, prompts())
     assert a == b and policy.model.training
-
-def test_an_adapter_can_sit_on_the_model(tok):
-    from peft import LoraConfig, get_peft_model
-    policy = Policy(get_peft_model(tiny_model(30), LoraConfig(r=2, target_modules=['q_proj', 'v_proj'])), tok)
-    r = policy.generate(prompts(), temperature=0)
-    assert [x.token_ids for x in r] == [
-        x.token_ids for x in Policy(tiny_model(30), tok).generate(prompts(), temperature=0)
-    ]
-    lp, mask = policy.logps(prompts(), [x.token_ids for x in r])
-    (lp*mask).sum().backward()
-    moved = [n for n, p in policy.model.named_parameters() if p.grad is not None]
-    assert moved and all('lora_' in n for n in moved)
-    assert not any(p.requires_grad for p in policy.frozen_copy().model.parameters())
 
 def test_the_tokenizer_is_saved_as_it_was_made(tok, tmp_path):
     policy = Policy(tiny_model(30), tok)

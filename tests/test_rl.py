@@ -6,8 +6,7 @@ import pytest, torch
 from skillrl.agent.episode import Episode, StepRow
 from skillrl.core.config import RLConfig
 from skillrl.envs.base import TextEnv
-from skillrl.llm.local import Policy
-from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.grpo import group_advantage
 from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play, _scored_rows
 from skillrl.training.sft import FullOptions, encode_rows, full_sft

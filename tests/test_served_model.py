@@ -96,10 +96,6 @@ def test_a_reply_cut_by_the_limit_says_so(client, prompts):
     r = client.reply(prompts[0], temperature=0, max_tokens=5)
     assert (r.ok, r.finish, r.completion_tokens)==(True, 'length', 5)
 
-def test_logprobs_it_does_not_have_are_none(client, prompts):
-    r = client.reply(prompts[0], temperature=0, max_tokens=32, logprobs=True)
-    assert r.ok and r.logprobs is None
-
 def test_what_is_cached_is_not_asked_again(address, prompts, tmp_path):
     def ask():
         return OpenAIChatClient(BASE, base_url=address, cache=ReplyCache(tmp_path)).replies(

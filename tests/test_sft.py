@@ -3,8 +3,7 @@ from copy import deepcopy
 import pytest
 import torch
 from skillrl.llm.adapter import LoraOptions, new_adapter
-from skillrl.llm.local import Policy
-from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.sft import FullOptions, encode_rows, full_sft, _lr_at
 from test_grpo import untold
 

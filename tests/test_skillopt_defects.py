@@ -710,11 +710,11 @@ def test_E3_what_passes_is_waited_for_as_long_as_the_server_asks(tmp_path):
 
 def test_E4_the_name_that_a_server_knows_is_remembered(tmp_path):
     "1.0.0 sent two requests for each call"
-    def old(request):
-        if 'max_completion_tokens' in request['body']:
-            return error(400, "Unsupported parameter: 'max_completion_tokens'. Use 'max_tokens' instead.")
+    def new(request):
+        if 'max_tokens' in request['body']:
+            return error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
         return said('amber')
-    with FaultServer(rest=old) as s:
+    with FaultServer(rest=new) as s:
         t = trainer(tmp_path, target=OpenAIChatClient('m', base_url=s.url, api_key='k'))
         calls = sum(u['calls'] for u in t.train()['usage']['target'].values())
         assert s.count==calls + 1

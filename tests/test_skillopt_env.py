@@ -286,7 +286,7 @@ def test_what_chat_sends_and_brings(client):
         text, usage = client(s).chat(system='Be brief.', user='Where?', max_completion_tokens=50,
                                      temperature=0, stage='rollout', retries=9, seed=7)
     messages = [dict(role='system', content='Be brief.'), dict(role='user', content='Where?')]
-    assert s.requests[0]['body'] == dict(model='mini', messages=messages, max_completion_tokens=50,
+    assert s.requests[0]['body'] == dict(model='mini', messages=messages, max_tokens=50,
                                          temperature=0, seed=7)
     assert text == ANSWER
     assert usage == dict(calls=1, prompt_tokens=11, completion_tokens=7, total_tokens=18, stage='rollout')
@@ -296,7 +296,7 @@ def test_what_is_not_said_is_not_sent(client):
         client(s).chat(system='', user='')
         client(s, default_temperature=.7).chat(system=None, user='Where?', max_completion_tokens=None)
     first, second = (r['body'] for r in s.requests)
-    assert first == dict(model='mini', messages=[dict(role='user', content='')], max_completion_tokens=4096)
+    assert first == dict(model='mini', messages=[dict(role='user', content='')], max_tokens=4096)
     assert second == dict(model='mini', messages=[dict(role='user', content='Where?')], temperature=.7)
 
 OUTAGES = { # Name → (fault, requests until it is given up)
@@ -320,20 +320,20 @@ def test_E3_what_passes_is_answered(client):
         assert client(s).chat(system='', user='Where?')[0] == ANSWER
         assert s.count == 3
 
-OLD_SERVERS = ["Unsupported parameter: 'max_completion_tokens'. Use 'max_tokens' instead.",
-               'Unrecognized request argument supplied: max_completion_tokens']
+NEW_SERVERS = ["Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.",
+               'Unrecognized request argument supplied: max_tokens']
 
-@pytest.mark.parametrize('message', OLD_SERVERS)
+@pytest.mark.parametrize('message', NEW_SERVERS)
 def test_E4_the_other_name_is_remembered(client, message):
-    def old(request):
-        return error(400, message) if 'max_completion_tokens' in request['body'] else said()
+    def new(request):
+        return error(400, message) if 'max_tokens' in request['body'] else said()
 
-    with FaultServer(rest=old) as s:
+    with FaultServer(rest=new) as s:
         c = client(s)
         for _ in range(5):
             assert c.chat(system='', user='Where?', max_completion_tokens=9)[0]
         assert s.count == 6
-        assert [r['body'].get('max_tokens') for r in s.requests] == [None] + [9]*5
+        assert [r['body'].get('max_completion_tokens') for r in s.requests] == [None] + [9]*5
 
 def test_a_refusal_is_an_answer_with_its_reason(client):
     filtered = said('', 'content_filter')

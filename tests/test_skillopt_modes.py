@@ -331,7 +331,7 @@ AGENT = '''
 import re
 skill, task = open('SKILL.md').read(), open('task.md').read()
 need = re.search('needs: (.*)', task)[1].split(', ')
-open('answer.md', 'w').write('right' if all(f'Mind the {r}.' in skill for r in need) else 'wrong')
+print('right' if all(f'Mind the {r}.' in skill for r in need) else 'wrong')
 '''
 
 def test_a_command_line_agent_as_target():

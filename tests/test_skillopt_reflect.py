@@ -272,7 +272,6 @@ EDIT = '{"op": "append", "content": "Say EUR."}'
         f'```json\n{{"edits": []}}\n```\nBetter:\n```json\n{{"edits": [{EDIT}]}}\n```',
         f'```\n{{"edits": [{EDIT}]}}\n```',
         f'{{"score": NaN, "edits": [{EDIT}]}}',
-        json.dumps(f'{{"edits": [{EDIT}]}}'),
         f'{EDIT}\n\n',
     ],
 )

@@ -5,10 +5,9 @@ import errno, json, os, pickle, random, signal, subprocess, sys, threading, time
 from pathlib import Path
 import pytest
 from skillrl.llm.chat import ScriptedChat
-from skillrl.llm.ledger import BudgetExceeded, Ledger
+from skillrl.llm.ledger import BudgetExceeded, Ledger, Meter, _GivenUp, add_usage
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.core.concurrency import Journal, ThreadExecutor, _outcome_of
-from skillrl.llm.meter import _GivenUp, Meter, add_usage
 from skillrl.skillopt.rollout import _canonical, _ids, run_rollout
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))

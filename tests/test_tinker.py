@@ -8,8 +8,7 @@ from skillrl.agent.episode import StepRow
 from skillrl.cli.main import main
 from skillrl.core.config import RLConfig, SkillRLConfig
 from skillrl.cli.flags import SMOKE
-from skillrl.llm.local import Policy
-from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.core.store import data_path, read_json
 from skillrl.training.pipeline import train
 from skillrl.training.rl import GRPOTrainer

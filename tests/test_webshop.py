@@ -27,7 +27,7 @@ from skillrl.envs.webshop.shop import (WARES, conventions, generate_catalogue, g
                                        _unsolvable, word_sentence)
 from skillrl.envs.webshop.world import ShopSuite
 from skillrl.envs.webshop.teacher import _notes_at_end, _size_records, _word_records
-from skillrl.llm.tiny import word_tokenizer
+from skillrl.llm.local import word_tokenizer
 from skillrl.skills.evidence import replay
 from skillrl.core.store import data_path
 

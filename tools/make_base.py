@@ -15,8 +15,7 @@ from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import _RECEPTACLES, _THINGS, Household
-from skillrl.llm.local import Policy
-from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 
 # The most that official games have of a receptacle; 2 of the others
 COUNT = dict(cabinet=27, drawer=27, shelf=14, countertop=5, stoveburner=6, sidetable=5, handtowelholder=4,

@@ -22,8 +22,9 @@ from skillrl.envs.search.expert import SearchExpert
 from skillrl.envs.search.retrieve import Library
 from skillrl.envs.search.notes import offered
 from skillrl.envs.search.questions import COMPARED, book_questions
-from skillrl.llm.local import Policy
-from skillrl.llm.tiny import _piece_tokenizer, tiny_model
+from skillrl.llm.local import _DROPPED, _SPECIAL, _USER, Policy, tiny_model
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 WORDS = '''Task Skill Read Now Look look turn want answer says for in it may be anything or 1 2 3 4 :
 <think> </think> <action> </action> <search> </search> <answer> </answer>'''
@@ -86,8 +87,25 @@ def rows(rng, first=0):
             yield from demonstrated(episode, expert, strays, lambda thought, action: True)
         other = book
 
+def piece_tokenizer(
+    words,    # Whole words, and what invented names begin with; capitals count
+    endings,  # What invented names go on with
+    tight=(), # Names of tags that have no space inside: 'search'
+)->PreTrainedTokenizerFast: # One token per word, two for an invented name
+    "A tokenizer whose vocabulary is `words`, and names that begin with one and go on with one of `endings`"
+    special = list(_SPECIAL.values())
+    pieces = [*sorted(set(words) - set(special)), *sorted({f'##{ending}' for ending in endings})]
+    ids = {piece: i for i, piece in enumerate(special + pieces)}
+    tok = Tokenizer(models.WordPiece(ids, unk_token='<unk>', continuing_subword_prefix='##'))
+    tok.normalizer = normalizers.Replace(Regex(_DROPPED), ' ')
+    tok.pre_tokenizer = pre_tokenizers.Split(Regex('</?[a-z]+>|[A-Za-z]+|[0-9]+|:'), 'removed', invert=True)
+    spaces = '|'.join([f'(?<=<{name}>) | (?=</{name}>)' for name in tight] or ['(?!)'])
+    join = decoders.WordPiece(prefix='##', cleanup=False)
+    tok.decoder = decoders.Sequence([join, decoders.Fuse(), decoders.Replace(Regex(spaces), '')])
+    return PreTrainedTokenizerFast(tokenizer_object=tok, padding_side='left', chat_template=_USER, **_SPECIAL)
+
 def main(out, recalls_first, whole, steps):
-    tokenizer = _piece_tokenizer(vocabulary(), ENDINGS, tight=('search', 'answer'))
+    tokenizer = piece_tokenizer(vocabulary(), ENDINGS, tight=('search', 'answer'))
     policy = Policy(tiny_model(len(tokenizer)), tokenizer)
     def stage(number, updates):
         stream = rows(random.Random(number), 100_000*number)

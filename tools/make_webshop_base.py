@@ -16,8 +16,7 @@ from skillrl.envs.webshop.expert import ShopExpert
 from skillrl.envs.webshop.shop import (_ATTRIBUTES, NAMES, VALUES, WARES, conventions, size_sentence,
                                        word_sentence)
 from skillrl.envs.webshop.world import ShopSuite
-from skillrl.llm.local import Policy
-from skillrl.llm.tiny import tiny_model, word_tokenizer
+from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from dagger import renumber
 from skillrl.training.sft import encode_rows
 

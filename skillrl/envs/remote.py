@@ -89,8 +89,7 @@ def post(self:Endpoint,
     at = f'POST {self.shown}{route}'
     sent = dict(content=json.dumps(body), headers=_JSON | (headers or {}))
     try:
-        with within(self.timeout, LONGEST):
-            return _client().post(self.url + route, timeout=self.timeout, **sent)
+        return within(self.timeout, LONGEST, _client().post, self.url + route, timeout=self.timeout, **sent)
     except x.TimeoutException as e:
         remedy = 'see what keeps it, or raise timeout'
         raise ConnectionError(f'{at} had no answer within {self.timeout:g} s: {remedy}') from e

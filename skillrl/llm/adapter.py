@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 # It reports a missing kernel when it is imported, and every conversion
 logging.getLogger('bitsandbytes').setLevel(logging.ERROR)
 
-def _quantization(dtype):
-    "How `transformers` is to keep matrices in 4 bits"
-    from transformers import BitsAndBytesConfig
-    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True,
-                              bnb_4bit_compute_dtype=dtype)
-
 # %% ../../nbs/344_llm.adapter.ipynb #102af5e1
 def _without_packing(model):
     "Keep 4-bit matrices as they are: those packed for a CPU pass no gradient on"
@@ -47,7 +41,10 @@ def load_base(
     device, dtype = placement.resolved()
     how = dict(dtype=dtype)
     if bits:
-        how |= dict(quantization_config=_quantization(dtype), device_map={'': device})
+        from transformers import BitsAndBytesConfig
+        nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4',
+                                 bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype)
+        how |= dict(quantization_config=nf4, device_map={'': device})
     try:
         with quietly():
             model = load_model(str(folder), **how)
@@ -63,10 +60,6 @@ def load_base(
 
 # %% ../../nbs/344_llm.adapter.ipynb #5b97da53
 _MOVING = 'default' # What `peft` calls the first adapter
-
-def _place_of(base):
-    "`base` so that it is found from any working folder"
-    return os.path.abspath(base) if Path(base).is_dir() else str(base)
 
 @dataclass
 class LoraOptions:
@@ -87,8 +80,9 @@ class AdapterPolicy(Policy):
 
     @property
     def base(self)->str:
-        "Folder or name of the base"
-        return _place_of(self.model.peft_config[_MOVING].base_model_name_or_path)
+        "Folder or name of the base, so that it is found from any working folder"
+        base = self.model.peft_config[_MOVING].base_model_name_or_path
+        return os.path.abspath(base) if Path(base).is_dir() else str(base)
 
     @property
     def bits(self)->int:
@@ -218,6 +212,8 @@ def is_adapter(folder:str|Path)->bool:
 
 def _base_of(folder):
     "Base and bits of the adapter in `folder`; one that others wrote says nothing of bits"
+    if not is_adapter(folder):
+        raise FileNotFoundError(f'{Path(folder)/_CONFIG} is missing: name a folder that holds an adapter')
     file = Path(folder)/_BASE
     if not file.exists():
         return read_json(Path(folder)/_CONFIG)['base_model_name_or_path'], 0
@@ -229,18 +225,14 @@ def _base_of(folder):
 def load(cls:AdapterPolicy,
     folder:str|Path, # One that `save` wrote, or any of `peft`
     placement:Placement=Placement(),
-    base:str|Path|None=None, # Folder of the base, if it has moved since
 )->AdapterPolicy: # FileNotFoundError if adapter or base is missing
     "The policy in `folder`"
     from peft import PeftModel
-    if not is_adapter(folder):
-        raise FileNotFoundError(f'{Path(folder)/_CONFIG} is missing: name a folder that holds an adapter')
-    named, bits = _base_of(folder)
-    base = base or named
+    base, bits = _base_of(folder)
     with _undisturbed():
         frozen = load_base(base, bits, placement)
         model = PeftModel.from_pretrained(frozen, str(folder), is_trainable=True)
-    model.peft_config[_MOVING].base_model_name_or_path = str(base)
+    model.peft_config[_MOVING].base_model_name_or_path = base
     return cls(model.train(placement.gradient_checkpointing), load_tokenizer(base))
 
 # %% ../../nbs/344_llm.adapter.ipynb #d4cadd06
@@ -269,14 +261,11 @@ def load_policy(
 
 # %% ../../nbs/344_llm.adapter.ipynb #bcf215ce
 def merge_adapter(
-    folder:str|Path,         # Of an adapter
-    base:str|Path|None=None, # Folder of the base, if it has moved since
+    folder:str|Path, # Of an adapter
 )->Policy: # Whole weights of 32 bits; FileNotFoundError if adapter or base is missing
     "The policy in `folder`, with the adapter added to the weights of its base as they were before rounding"
     from peft import PeftModel
-    if not is_adapter(folder):
-        raise FileNotFoundError(f'{Path(folder)/_CONFIG} is missing: name a folder that holds an adapter')
-    base = base or _base_of(folder)[0]
+    base, _ = _base_of(folder)
     with _undisturbed():
         model = PeftModel.from_pretrained(load_base(base), str(folder)).merge_and_unload()
     return Policy(model.requires_grad_(True).eval(), load_tokenizer(base))

@@ -7,7 +7,6 @@ __all__ = ['NAME', 'CommandChat']
 
 # %% ../../nbs/355_llm.command.ipynb #113207a3
 import atexit, os, re, shlex, shutil, signal, subprocess, tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,10 +47,9 @@ def _task(messages):
     system = '\n\n'.join(_as_text(m['content']) for m in messages if m['role'] == 'system')
     rest = [m for m in messages if m['role'] != 'system']
     task = _as_text(rest[0]['content']) if len(rest) == 1 else _quoted(rest)
-    return system, _with_skill(system, task) if system else task
-
-def _with_skill(system, task):
-    return f'{_BEGIN}\n\n<instructions>\n{system}\n</instructions>\n\n{task}'
+    if system:
+        task = f'{_BEGIN}\n\n<instructions>\n{system}\n</instructions>\n\n{task}'
+    return system, task
 
 # %% ../../nbs/355_llm.command.ipynb #7eb096c7
 def _lay_out(
@@ -179,27 +177,13 @@ class CommandChat(Chat):
         self.secrets = tuple(v for v in self.env.values() if len(v) >= 8)
         self.endpoint = shlex.join(command)
 
-# %% ../../nbs/355_llm.command.ipynb #7cf74837
-def _read_within(folder, name, most):
-    "At most so many bytes of the file `name` in `folder`; none where that is a link, a pipe or a folder"
-    path = folder/name
-    if path.is_symlink() or not path.is_file():
-        return b''
-    with open(path, 'rb') as f:
-        return f.read(most)
-
 # %% ../../nbs/355_llm.command.ipynb #e045b533
 @patch
-def _heard(self:CommandChat, done:_Ended, folder:Path):
+def _heard(self:CommandChat, done:_Ended):
     "The reply that `done` leaves"
     if done.code != 0:
         return ChatReply(status='infra_error', finish='', error=self._lost(done))
-    text, cut = done.out, done.cut
-    written = _read_within(folder, 'answer.md', self.most + 1)
-    if written.strip():
-        text = written[:self.most].decode(errors='replace')
-        cut = len(written) > self.most
-    return ChatReply(text, finish='length' if cut else 'stop')
+    return ChatReply(done.out, finish='length' if done.cut else 'stop')
 
 @patch
 def _lost(self:CommandChat, done:_Ended):
@@ -221,17 +205,12 @@ def _started(self:CommandChat, folder, timeout, enough=None):
 
 # %% ../../nbs/355_llm.command.ipynb #eab4a09b
 @patch
-def sender(self:CommandChat, messages:list[dict], params:dict)->Callable[[], ChatReply]:
-    "Runs the agent in a fresh folder"
-    return partial(self._run, messages)
-
-@patch
-def _run(self:CommandChat, messages):
-    "What the agent answers to `messages`"
+def send(self:CommandChat, messages:list[dict], **params:object)->ChatReply:
+    "What the agent answers to `messages`, in a fresh folder"
     root = Path(tempfile.mkdtemp(prefix='skillrl-'))
     try:
         folder = _lay_out(root/NAME, messages)
-        return self._heard(self._started(folder, self.timeout), folder)
+        return self._heard(self._started(folder, self.timeout))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

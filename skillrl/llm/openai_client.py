@@ -6,7 +6,7 @@
 __all__ = ['OpenAIChatClient', 'OpenAIEmbedder']
 
 # %% ../../nbs/335_llm.openai_client.ipynb #44744424
-import json, re, warnings
+import re, warnings
 from collections.abc import Iterable
 from functools import cached_property
 from fastcore.basics import patch
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .chat import Chat
 from .ledger import Ledger, ReplyCache
 from .reply import ChatReply, Outage
-from .service import Failed, Garbled, Service, bill, is_local, read_chat
+from .service import Failed, Garbled, Service, bill, read_chat
 from ..core.store import JsonlLog
 if TYPE_CHECKING:
     import numpy as np
@@ -36,17 +36,17 @@ class OpenAIChatClient(Chat):
     ):
         super().__init__(model, cache, ledger, log, parallel)
         self.service = Service(**kwargs)
-        self.endpoint, self.secrets = self.service.url, self.service.secrets
+        self.endpoint = self.service.url
         self.defaults = {} if default_temperature is None else dict(temperature=default_temperature)
-        self.names = dict(max_tokens='max_completion_tokens') # Our names of parameters → the service's
-        self.idle = set()   # Limits that had no effect
+        newest = self.service.version or re.search(r'//[^/]*\.(openai|azure)\.com', self.endpoint)
+        limit = 'max_completion_tokens' if newest else 'max_tokens'
+        self.names = dict(max_tokens=limit) # Our names of parameters → the service's
         self.warned = set() # What was warned of
 
-    def __getstate__(self):
-        return {k: v for k, v in vars(self).items() if k != 'secrets'}
-
-    def __setstate__(self, state):
-        vars(self).update(state, secrets=state['service'].secrets)
+    @property
+    def secrets(self)->tuple[str, ...]:
+        "The service's keys, which are never written"
+        return self.service.secrets
 
     @cached_property
     def served(self)->str: # Empty where the service does not say
@@ -55,50 +55,12 @@ class OpenAIChatClient(Chat):
 
 # %% ../../nbs/335_llm.openai_client.ipynb #cc70f68e
 def _in_form(
-    schema:dict,               # JSON schema of the reply, or OpenAI's own `{'type': 'json_schema', …}`
-    refused:Iterable[str]=(),  # Types that the service does not take
-)->dict|None: # For `response_format`; None where the service takes none that fits
-    "The strictest form of `schema` that is not `refused`"
-    given = schema.get('type')
-    forms = [schema]
-    if given not in ('json_object', 'json_schema', 'text'):
-        forms = [dict(type='json_schema', json_schema=_named(schema))]
-    if given in ('object', 'json_schema'):
-        forms.append(dict(type='json_object'))
-    return next((f for f in forms if f['type'] not in refused), None)
-
-def _named(schema):
-    if schema.get('type') == 'array':
-        inside = dict(items=schema)
-        schema = dict(type='object', properties=inside, required=['items'], additionalProperties=False)
-    return dict(name='reply', schema=schema, strict=_is_strict(schema))
-
-def _is_strict(schema):
-    "Does each object in `schema` require all it has and admit nothing else, as OpenAI's strict mode wants?"
-    if isinstance(schema, list):
-        return all(_is_strict(s) for s in schema)
-    if not isinstance(schema, dict):
-        return True
-    if schema.get('type') == 'object':
-        every = set(schema.get('properties', ())) == set(schema.get('required', ()))
-        if not every or schema.get('additionalProperties') is not False:
-            return False
-    return all(_is_strict(s) for s in schema.values())
-
-# %% ../../nbs/335_llm.openai_client.ipynb #0be013c7
-def _unwrapped(
-    text:str,    # Of a reply
-    schema:dict, # As asked for
-)->str:
-    "`text` without the object that `_in_form` put around a list"
-    if schema.get('type') != 'array':
-        return text
-    try:
-        d = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    ours = isinstance(d, dict) and [*d] == ['items'] and isinstance(d['items'], list)
-    return json.dumps(d['items'], ensure_ascii=False) if ours else text
+    schema:dict, # JSON schema of the reply, or OpenAI's own `{'type': 'json_schema', …}`
+)->dict: # For `response_format`
+    "`schema` as services take it"
+    if schema.get('type') in ('json_object', 'json_schema', 'text'):
+        return schema
+    return dict(type='json_schema', json_schema=dict(name='reply', schema=schema, strict=True))
 
 # %% ../../nbs/335_llm.openai_client.ipynb #dc417847
 def _worded(
@@ -107,10 +69,8 @@ def _worded(
 )->dict: # Ready to send
     "`params` in a service's own words"
     ours = {'max_tokens' if k == 'max_completion_tokens' else k: v for k, v in params.items()}
-    schema = ours.pop('response_format', None)
-    form = _in_form(schema, names.get('refused', ())) if schema else None
-    if form:
-        ours['response_format'] = form
+    if ours.get('response_format'):
+        ours['response_format'] = _in_form(ours['response_format'])
     return {names.get(k, k): v for k, v in ours.items() if names.get(k, k)}
 
 # %% ../../nbs/335_llm.openai_client.ipynb #86ae3a6d
@@ -125,20 +85,15 @@ def _reworded(
     said:str,   # What it said to that
 )->dict|None: # None when a parameter is not what it refused
     "`names` changed to suit a service that refused a parameter"
-    form = sent.get('response_format')
-    if form and _FORMAT.search(said):
-        return names | dict(refused=(*names.get('refused', ()), form['type']))
+    if 'response_format' in sent and _FORMAT.search(said):
+        return names | dict(response_format=None)
     if _RANGE.search(said):
         return None
     limit = names['max_tokens']
     if limit in sent and re.search('max_(completion_)?tokens', said):
-        return names | dict(max_tokens=_other(limit))
+        return names | dict(max_tokens=next(iter(_LIMITS - {limit})))
     if 'temperature' in sent and 'temperature' in said:
         return names | dict(temperature=None)
-
-def _other(limit):
-    "The other name of the limit"
-    return next(iter(_LIMITS - {limit}))
 
 # %% ../../nbs/335_llm.openai_client.ipynb #f858b862
 @patch
@@ -171,40 +126,6 @@ def _warn(self:OpenAIChatClient, about, sentence):
         self.warned.add(about)
         warnings.warn(sentence, stacklevel=2)
 
-@patch
-def _learn(self:OpenAIChatClient, names):
-    "Remember what differs in `names`"
-    if 'temperature' in names:
-        self._warn('temperature', f'{self.model} takes no temperature, so none is sent to it from now on')
-    if 'max_tokens' in names:
-        self.idle.add(_other(names['max_tokens']))
-    self.names = self.names | names
-
-# %% ../../nbs/335_llm.openai_client.ipynb #8eb50500
-@patch
-def _watch(self:OpenAIChatClient, sent, r):
-    "See whether the limit in `sent` held for the reply `r`"
-    name = next(iter(_LIMITS & sent.keys()), None)
-    limit = sent.get(name)
-    words = f'{r.thought} {r.text}'.split()
-    wrote = max(r.completion_tokens, len(words))  # No tokenizer makes fewer tokens than words
-    if not isinstance(limit, int) or wrote <= 1.1 * limit + 16:
-        return
-    self.idle.add(name)
-    if not self.idle >= _LIMITS:
-        self.names = self.names | dict(max_tokens=_other(name))
-        return
-    self._warn('limit', f'{self.endpoint} keeps to neither max_tokens nor max_completion_tokens: '
-                        f'{self.model} wrote {wrote} tokens where {limit} were allowed, '
-                        'so set a limit at the server')
-
-@patch
-def _suspect(self:OpenAIChatClient, sent):
-    "Try the other limit on a server of this machine that did not answer in time"
-    name = next(iter(_LIMITS & sent.keys()), None)
-    if name and is_local(self.endpoint) and _other(name) not in self.idle:
-        self.names = self.names | dict(max_tokens=_other(name))
-
 # %% ../../nbs/335_llm.openai_client.ipynb #80e34a85
 @patch
 def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply:
@@ -220,14 +141,12 @@ def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply
             names = _reworded(names, sent, e.said) if e.status in (400, 422) else None
             if names and names not in tried:
                 continue
-            if e.late:
-                self._suspect(sent)
             r = ChatReply(status='refused' if e.refused else 'infra_error', finish='', error=str(e))
         else:
-            self._learn(dict(names.items() - first.items()))
-            self._watch(sent, r)
-            if 'response_format' in sent:
-                r.text = _unwrapped(r.text, params['response_format'])
+            learnt = dict(names.items() - first.items())
+            if 'temperature' in learnt:
+                self._warn('temperature', f'{self.model} takes no temperature, so none is sent from now on')
+            self.names = self.names | learnt
         return self._billed(r, paid)
 
 # %% ../../nbs/335_llm.openai_client.ipynb #bb761cac

@@ -19,20 +19,16 @@ from typing import Any
 # %% ../../nbs/334_llm.placement.ipynb #332b0f3d
 @dataclass
 class Placement:
-    "Where and how precisely a model computes; `resolved` raises ValueError if there is no such device"
+    "Where and how precisely a model computes"
     device:str = 'cpu'     # cpu or cuda; auto takes a GPU where there is one
     dtype:str = 'float32'  # float32 or bfloat16; auto takes bfloat16 on a GPU
     gradient_checkpointing:bool = False # Compute activations again for the gradient instead of keeping them
 
-    def resolved(self)->tuple[str, torch.dtype]: # ValueError if there is no GPU
+    def resolved(self)->tuple[str, torch.dtype]:
         "The device and the precision of matrix products"
-        there = torch.cuda.is_available()
-        if self.device == 'cuda' and not there:
-            raise ValueError('the device is cuda and torch sees no GPU here: take auto or cpu')
-        device = self.device
+        device, dtype = self.device, self.dtype
         if device == 'auto':
-            device = 'cuda' if there else 'cpu'
-        dtype = self.dtype
+            device = 'cuda' if torch.cuda.is_available() else 'cpu'
         if dtype == 'auto':
             dtype = 'bfloat16' if device == 'cuda' else 'float32'
         return device, getattr(torch, dtype)
@@ -120,8 +116,6 @@ def evaluating(model:Any)->Iterator[Any]:
 
 # %% ../../nbs/334_llm.placement.ipynb #5afe0003
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 if TYPE_CHECKING:

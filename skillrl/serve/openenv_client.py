@@ -180,9 +180,9 @@ def find_field(self:OpenEnvClient)->str: # ConnectionError or ValueError if the 
     import httpx2 as x
     at = f'GET {self.server.shown}/schema'
     try:
-        with within(self.server.timeout, LONGEST), arm(x.Client(trust_env=False)) as client:
-            place = re.sub('^ws', 'http', f'{self.server.url}/schema')
-            reply = client.get(place, timeout=self.server.timeout)
+        with arm(x.Client(trust_env=False)) as client:
+            place, seconds = re.sub('^ws', 'http', f'{self.server.url}/schema'), self.server.timeout
+            reply = within(seconds, LONGEST, client.get, place, timeout=seconds)
             schema = reply.raise_for_status().json()
     except (x.HTTPError, x.InvalidURL, BodyTooLarge, ValueError, UnicodeError) as e:
         remedy = 'name the field of an action that takes a text as field'

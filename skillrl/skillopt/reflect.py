@@ -18,8 +18,7 @@ from ..core.store import data_path
 from ..core.tables import shorten
 from ..llm.chat import Chat
 from ..llm.json_reply import json_values, object_of, object_with
-from ..llm.ledger import BudgetExceeded, Ledger
-from ..llm.meter import add_usage, error_message, Meter, model_of
+from ..llm.ledger import add_usage, BudgetExceeded, error_message, Ledger, Meter, model_of
 from ..llm.reply import Outage, redact
 from .editor import Edit, OPS, Patch, skill_hash, whole
 from .rollout import FOR_GOOD, run_jobs

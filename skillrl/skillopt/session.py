@@ -17,7 +17,7 @@ from typing import Any
 from ..core.concurrency import Executor, Journal, ThreadExecutor, write_whole
 from ..core.runfolder import RunFolder
 from ..core.store import atomic_write, fingerprint, JsonlLog, read_json, to_json
-from ..llm.meter import add_usage, model_of
+from ..llm.ledger import add_usage, model_of
 from .editor import skill_hash
 from .reflect import Optimizer
 from .rollout import items_hash, items_of, run_rollout

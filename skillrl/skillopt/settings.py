@@ -14,8 +14,7 @@ from itertools import count
 from os import fspath, PathLike
 from typing import Any
 from ..core.options import checked, opt
-from ..llm.ledger import BudgetExceeded, Ledger
-from ..llm.meter import add_usage, model_of
+from ..llm.ledger import add_usage, BudgetExceeded, Ledger, model_of
 from .verdict import METRICS
 
 # %% ../../nbs/724_skillopt.settings.ipynb #c98fca58

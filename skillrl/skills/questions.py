@@ -107,7 +107,7 @@ def schema_of(
         return None
     distinct = [o for i, o in enumerate(found) if o not in found[:i]]
     items = distinct[0] if len(distinct) == 1 else dict(anyOf=distinct)
-    return dict(type='array', items=items)
+    return object_of(items=dict(type='array', items=items)) # Services want an object outermost
 
 # %% ../../nbs/470_skills.questions.ipynb #c97fe2c4
 SKILL = {k: LIMITS[k] for k in ('title', 'principle', 'when_to_apply')} # Field → most characters
@@ -199,9 +199,8 @@ def _objects(
 
 def _array(text):
     "The array in `text`, alone or as the only value of an object, or None"
-    try:
-        found = find_json(text)
-    except ValueError:
+    found = find_json(text)
+    if found is None:
         return None
     values = list(found.values()) if isinstance(found, dict) else []
     if len(values) == 1 and isinstance(values[0], list):

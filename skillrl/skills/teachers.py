@@ -15,7 +15,7 @@ from ..core.tables import Table
 from ..core.trajectory import Trajectory, by_category, category_of, select
 from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
-from ..llm.reply import Outage, require_some
+from ..llm.reply import Outage
 from .bank import Entry, Mistake, Proposal, Skill, SkillBank
 from .consolidation import normal
 from .guard import RejectedLog, as_data
@@ -113,7 +113,6 @@ def _answers(
     if kept or not exchanges:
         return kept
     n, replies = len(exchanges), [x.reply for x in exchanges]
-    require_some(replies)
     unanswered = [r for r in replies if r.status == 'infra_error']
     if unanswered:
         raise Outage(f'{len(unanswered)} of {n} questions were not answered and the others brought nothing: '
@@ -266,7 +265,6 @@ def propose(self:LLMTeacher,
     "Changes to `bank` that the failures ask for"
     weak = categories if limit else []
     found = self.ask([q for c in weak for q in _proposal_questions(self, bank, c, failures, evidence, limit)])
-    require_some([x.reply for x in found])
     by_turn = [[(x, p) for x in found if x.question.categories[0] == c for p in x.kept] for c in categories]
     turns = [pair for row in zip_longest(*by_turn) for pair in row if pair]
     proposals = _compatible(turns)[:limit]
@@ -327,9 +325,7 @@ def thoughts(self:LLMTeacher,
     t:Trajectory, # A won one; ValueError otherwise
 )->list[str]|None: # `Outage` if nobody answered
     "A thought for every step of `t`, or None"
-    thoughts = self.all_thoughts([t])[0]
-    require_some([self.exchanges[-1].reply])
-    return thoughts
+    return self.all_thoughts([t])[0]
 
 # %% ../../nbs/475_skills.teachers.ipynb #0ebdf2c4
 @patch

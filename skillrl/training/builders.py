@@ -117,8 +117,6 @@ def build_rl_policy(
     return new_adapter(folder, options, config.seed, build_placement(c))
 
 # %% ../../nbs/610_training.builders.ipynb #42959169
-_AZURE_VERSION = '2024-12-01-preview' # Of its protocol
-
 def build_client(
     model:str,   # Its name
     address:str, # Of the service; those that end in .azure.com are Azure's
@@ -128,9 +126,7 @@ def build_client(
     "A chat client"
     from skillrl.llm.openai_client import OpenAIChatClient
     where = 'azure_endpoint' if is_azure(address) else 'base_url'
-    version = os.environ.get('OPENAI_API_VERSION') or _AZURE_VERSION
-    service = {where: address or None, 'api_version': version}
-    return OpenAIChatClient(model, api_key=key or None, **service, **kw)
+    return OpenAIChatClient(model, api_key=key or None, **{where: address or None}, **kw)
 
 # %% ../../nbs/610_training.builders.ipynb #0ef44e6b
 def _is_price(x):
