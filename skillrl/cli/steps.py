@@ -215,7 +215,7 @@ def _bank_of_memories(path, teacher):
 # %% ../../nbs/855_cli.steps.ipynb #1af8dca1
 def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
-    from skillrl.training.builders import announce_teacher, build_teacher, distill_questions
+    from skillrl.training.builders import announce, build_teacher, distill_questions
     from skillrl.envs.base import world
     from skillrl.cli.flags import settings
     from skillrl.skills.distillation import distill as distill_bank
@@ -225,7 +225,7 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
     trajs = [] if memories else _played(args.trajectories, config)
     if not (trajs or memories):
         raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
-    announce_teacher('distill', teacher, distill_questions(teacher, [trajs]))
+    announce('distill', teacher, distill_questions(teacher, [trajs]), config)
     if memories:
         bank = _bank_of_memories(args.trajectories, teacher)
     else:
@@ -339,7 +339,7 @@ def _evolve_rounds(bank, play_round, folder, n):
 # %% ../../nbs/855_cli.steps.ipynb #919ef7c2
 def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if the folder holds another bank
     "let a bank grow where the policy fails, with the weights as they are"
-    from skillrl.training.builders import announce_rounds, build_policy, build_teacher
+    from skillrl.training.builders import announce, build_policy, build_teacher
     from skillrl.training.phases import PAIRS, evolve_bank
     config, suite = _start(args)
     folder = Path(args.output)
@@ -347,7 +347,9 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
     ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
     policy = build_policy(config, ledger, folder/'policy', args.fresh)
     bank = _first_version(args.skill_bank, folder)
-    announce_rounds(policy, teacher, args.rounds, config.env.test_tasks + PAIRS, config)
+    steps = 2*args.rounds*(config.env.test_tasks + PAIRS)*config.env.max_steps
+    announce('evolve', policy, steps, config)
+    announce('evolve', teacher, config.evolution.questions(args.rounds), config)
     def play_round(bank:Any, i:int)->tuple[Any, dict]:
         return evolve_bank(bank, suite, policy, config, teacher, i)
     bank, where = _evolve_rounds(bank, play_round, folder, args.rounds)
