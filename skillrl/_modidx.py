@@ -335,7 +335,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'skillrl.core.formats._load': ('core.formats.html#_load', 'skillrl/core/formats.py'),
                                       'skillrl.core.formats._memory': ('core.formats.html#_memory', 'skillrl/core/formats.py'),
                                       'skillrl.core.formats._messages': ('core.formats.html#_messages', 'skillrl/core/formats.py'),
-                                      'skillrl.core.formats._next_record': ('core.formats.html#_next_record', 'skillrl/core/formats.py'),
+                                      'skillrl.core.formats._parsed': ('core.formats.html#_parsed', 'skillrl/core/formats.py'),
                                       'skillrl.core.formats._read_text': ('core.formats.html#_read_text', 'skillrl/core/formats.py'),
                                       'skillrl.core.formats._refuse': ('core.formats.html#_refuse', 'skillrl/core/formats.py'),
                                       'skillrl.core.formats._results': ('core.formats.html#_results', 'skillrl/core/formats.py'),

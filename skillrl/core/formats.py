@@ -31,64 +31,45 @@ def _read_text(path):
         line = data.count(b'\n', 0, e.start) + 1
         raise ValueError(f'{path}, line {line}: this is not UTF-8 text; save the file as UTF-8') from None
 
-# %% ../../nbs/270_core.formats.ipynb #a3435c27
-_SPACE = re.compile(r'\s*')
-_LINE = re.compile(r'.*\s*')
-_SEPARATOR = re.compile(r'\s*(?:,\s*|(?=\]))')
-
-def _next_record(text, i, array):
-    "The record at `i`, and where the one after it starts"
-    if not array:
-        line = _LINE.match(text, i)
-        return json.loads(line[0]), line.end()
-    record, end = json.JSONDecoder().raw_decode(text, i)
-    m = _SEPARATOR.match(text, end)
-    if not m:
-        raise json.JSONDecodeError("Expecting ',' or ']'", text, _SPACE.match(text, end).end())
-    return record, m.end()
-
 # %% ../../nbs/270_core.formats.ipynb #154faa74
 def read_records(
     path:str|Path, # A `.jsonl` file, or a `.json` file holding an array
     bad:list|None=None, # Takes a sentence about what is no record, which is left out; None refuses the file
-)->list: # Pairs (line the record starts on, record); ValueError names the line of a bad one
+)->list: # Pairs (`line 3` or, in an array, `record 3`; the record); ValueError names the place of a bad one
     "All records of a JSON array or JSON-lines file"
     text = _read_text(path)
-    i = re.match(r'\s*\[?\s*', text).end()
-    array = '[' in text[:i]
-    out = []
-    line, seen = 1, 0
-    while i < len(text) and not (array and text[i] == ']'):
-        line, seen = line + text.count('\n', seen, i), i
-        try:
-            record, i = _next_record(text, i, array)
-            out.append((line, record))
-        except (ValueError, RecursionError) as e:
-            at = getattr(e, 'lineno', line) if array else line
-            wrong = getattr(e, 'msg', str(e))
-            _refuse(path, bad, at, f'this is not JSON ({wrong[:1].lower()}{wrong[1:]}); repair or delete it')
-            if array:
-                return out
-            i = _LINE.match(text, i).end()
-    if array and i == len(text):
-        _refuse(path, bad, line, 'the file is cut short; repair the end of the list')
-    return out
+    if text.lstrip().startswith('['):
+        records = _parsed(text, path, bad, 1)
+        return [(f'record {n}', record) for array in records for n, record in enumerate(array, 1)]
+    lines = enumerate(text.split('\n'), 1)
+    return [(f'line {n}', record) for n, line in lines if line.strip()
+            for record in _parsed(line, path, bad, n)]
 
-def _refuse(path, bad, line, wrong):
+def _parsed(text, path, bad, line):
+    "What the text that begins on `line` means, in a list; an empty one if it is no JSON"
+    try:
+        return [json.loads(text)]
+    except (ValueError, RecursionError) as e:
+        at, wrong = line + getattr(e, 'lineno', 1) - 1, getattr(e, 'msg', str(e))
+        _refuse(path, bad, f'line {at}', f'this is not JSON ({wrong[:1].lower()}{wrong[1:]}); '
+                                         'repair or delete it')
+        return []
+
+def _refuse(path, bad, place, wrong):
     "Raise what is wrong, or add it to the list `bad`"
     if bad is None:
-        raise ValueError(f'{path}, line {line}: {wrong}') from None
-    bad.append(f'line {line}: {wrong}')
+        raise ValueError(f'{path}, {place}: {wrong}') from None
+    bad.append(f'{place}: {wrong}')
 
 # %% ../../nbs/270_core.formats.ipynb #e406443a
 def _load(path, make, bad):
     "`make(record)` for each record of the file at `path`; what is wrong with others goes to the list `bad`"
     out = []
-    for line, d in read_records(path, bad):
+    for place, d in read_records(path, bad):
         try:
             out.append(make(d))
         except ValueError as e:
-            _refuse(path, bad, line, e)
+            _refuse(path, bad, place, e)
     return out
 
 # %% ../../nbs/270_core.formats.ipynb #d0319011

@@ -261,8 +261,8 @@ def _read_questions(
     if not Path(path).is_file():
         raise FileNotFoundError(f'there is no file {path}: name one with questions')
     items = []
-    for i, (line, item) in enumerate(read_records(path)):
-        _references(item, f'{path}, line {line}: item {i}')
+    for i, (place, item) in enumerate(read_records(path)):
+        _references(item, f'{path}, {place}: item {i}')
         items.append(dict(id=str(i)) | item)
     if not items:
         example = '{"question": "…", "answers": ["…"]}'
