@@ -101,15 +101,13 @@ def test_the_report_has_what_the_summary_has(root):
 def test_words_for_each_end(root):
     v = read_run(root)
     s = v.summary
-    told = f'step {s["best_step"]}. It scores {s["best_selection_score"]:.3f} in fresh passes'
-    assert told in _describe_worth(v)
-    assert f'the first skill scored {s["baseline_selection_score"]:.3f}' in _describe_worth(v)
+    assert f'step {s["best_step"]}. ' in _describe_worth(v)
     for interval, words in (([.1, .3], 'more than chance'), ([-.1, .3], 'includes 0, so chance may explain'),
                             ([-.3, -.1], 'worse than the first skill')):
         v.summary['test_gain'] = dict(mean=.1, interval=interval)
         assert words in _describe_worth(v)
     v.summary['test_gain'] = None
-    assert 'in fresh passes' in _describe_worth(v) and 'nobody knows what it gained' in _describe_worth(v)
+    assert 'nobody knows what it gained' in _describe_worth(v)
     v.summary['best_selection_interval'] = None
     assert 'not measured afresh' in _describe_worth(v)
     v.summary['best_step'] = 0

@@ -249,16 +249,11 @@ def _train_run(path):
 # %% ../../nbs/835_viewers.inspection.ipynb #8428a8c6
 def _opt_run(path):
     from skillrl.viewers.report import outcome_text, read_run, steps_table
-    for name, kind in (('history.json', list), ('summary.json', dict)):
-        if (path/name).exists() and not isinstance(read_json(path/name), kind):
-            raise ValueError(f'{path/name} holds no {kind.__name__}: mend or delete it')
     view = read_run(path)
     parts = [_text(steps_table(view.steps))] if view.steps else []
     if not view.ended:
         again = f'go on with skillrl optimize --resume {path} and the flags it was begun with'
         parts.append(f'Not finished, {counted(len(view.steps), "step")} so far: {again}')
-    elif not {'best_step', 'usage', 'config'} <= view.summary.keys():
-        raise ValueError(f'{path}/summary.json is no summary of a run: delete it and go on with the run')
     return '\n\n'.join([*parts, outcome_text(path)])
 
 # %% ../../nbs/835_viewers.inspection.ipynb #3e478e1b
