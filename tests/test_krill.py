@@ -201,20 +201,6 @@ def test_nobody_waits_for_a_world_that_thinks_or_makes_a_game(slow):
             assert two.step('look')[4]['task'] == games[1].task and not found
         assert found
 
-def test_a_server_closes_while_a_world_thinks():
-    world = Thinking(games)
-    s = Server(world)
-    one = RemoteEnv(s.url)
-    one.reset()
-    def lost():
-        with pytest.raises(ConnectionError):
-            one.step('examine mirror 1')
-    with in_thread(lost, world):
-        began = time.monotonic()
-        s.close()
-        s.close()
-        assert time.monotonic() < began + 3 and not s.thread.is_alive()
-
 def test_closed_and_restarted_in_the_middle():
     s = Server(AlfworldEnv(games))
     envs, port = [RemoteEnv(s.url) for _ in range(2)], s.server_address[1]
