@@ -94,16 +94,6 @@ def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys
     assert (here / 't.json').read_bytes() == held
 
 
-def test_a_household_may_be_named_by_its_number_alone(here, capsys):
-    for name in ('train-1', 'train-001'):
-        assert (
-            main(['collect', '--config', 'small.json', '--suite', name, '--episodes', '2', '--output',
-             f'{name}.json'])
-            == 0
-        )
-    assert (here / 'train-1.json').read_bytes() == (here / 'train-001.json').read_bytes()
-
-
 # --- flags ---
 def options(command):
     sub = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))

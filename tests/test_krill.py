@@ -307,16 +307,3 @@ def test_a_server_knows_the_games_its_own_client_asks_for():
         assert suite.env(None, 5).reset(options={'game': 'train-999999'})
         with pytest.raises(ValueError, match='404'):
             suite.env(None, 5).reset(options={'game': 'exam-1'})
-
-def test_a_remote_game_carries_what_the_gate_needs():
-    from skillrl.envs.alfworld.scene import ROUTER
-    from skillrl.skills.bank import Skill, SkillBank
-    from skillrl.skills.trials import touched
-    from skillrl.skills.retrieval import Retriever
-    suite, bank = HouseholdSuite(Household('maple')), SkillBank()
-    bank.add(Skill('cool_001', 'Cool it', 'Open the fridge first.', 'Always.', category='cool'))
-    with Server(suite) as s:
-        far = ServerSuite(s.url).games('gate', 12)
-        assert [(g.task, g.category) for g in far] == [(g.task, g.category) for g in suite.games('gate', 12)]
-        found = touched(SkillBank(), bank, far, lambda b: Retriever(b, router=ROUTER))
-    assert [g.category for g in found] == ['cool']*2

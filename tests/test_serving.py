@@ -58,14 +58,6 @@ def test_limits_reach_the_server():
         health = json.load(urllib.request.urlopen(f'{s.url}/health'))
         assert health == dict(status='ok', sessions=1, most=2)
 
-def test_a_suite_is_served_by_its_name():
-    from skillrl.core.config import SkillRLConfig
-    from skillrl.envs.base import world
-    near = world('alfworld').suite(SkillRLConfig().env, 'test-001').games('test', 2)
-    with _suite_server(flags('--env alfworld --suite test-001 --port 0')) as s:
-        begun = [RemoteEnv(s.url).reset(options={'game': f'test-{i}'})[1] for i in range(2)]
-    assert [(info['task'], info['category']) for info in begun] == [(g.task, g.category) for g in near]
-
 @pytest.mark.parametrize('line, says', [
     ('--suite kitchen', "'kitchen'"), ('--games nowhere', 'nowhere'), ('--env chess', "'chess' is unknown"),
     ('--openenv --suite train-001', '--suite and --openenv'),

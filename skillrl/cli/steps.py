@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count, product
 from pathlib import Path
 from typing import Any
-from ..viewers.inspection import is_opt_run, is_train_run, load_bank
+from ..viewers.inspection import is_opt_run, is_train_run, kind_of, load_bank
 from .flags import given, Progress, resume_line, resumed_settings
 from ..core.store import atomic_folder, JsonlLog
 from ..core.tables import counted
@@ -184,10 +184,6 @@ def _played(file, config):
     return load_trajectories(file, router=world(config.env.name).router)
 
 # %% ../../nbs/855_cli.steps.ipynb #69ffb3a5
-def _are_memories(path):
-    from skillrl.viewers.inspection import kind_of
-    return Path(path).is_file() and kind_of(path) == 'memories'
-
 def _bank_of_memories(path, teacher):
     "A bank of the official memories at `path`"
     from skillrl.envs.base import world
@@ -211,7 +207,7 @@ def distill(args:Namespace)->None: # ValueError if there is nothing to read
     from skillrl.skills.distillation import distill as distill_bank
     config = settings(args)
     teacher = build_teacher(config, Path(args.output).with_suffix('.teacher'), args.fresh)
-    memories = _are_memories(args.trajectories)
+    memories = Path(args.trajectories).is_file() and kind_of(args.trajectories) == 'memories'
     trajs = [] if memories else _played(args.trajectories, config)
     if not (trajs or memories):
         raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
@@ -307,38 +303,7 @@ def _active(bank):
     tried = len(bank.items(PROBATION))
     return f'{len(bank.items("active"))} of {len(bank.items())} entries active and {tried} on probation'
 
-def _evolve_rounds(bank, play_round, folder, n):
-    "The bank after `n` rounds, each written before the next"
-    from skillrl.skills.bank import version_path
-    from skillrl.viewers.bank_view import round_text
-    log = JsonlLog(folder/'evolution.jsonl')
-    first = len(log.read())
-    with Progress() as step:
-        for i in range(first, first + n):
-            step('rounds', i - first, n)
-            bank, record = play_round(bank, i)
-            bank.save(version_path(folder))
-            log.append([record])
-            print(round_text(record), flush=True)
-    return bank
-
-# %% ../../nbs/855_cli.steps.ipynb #919ef7c2
-def evolve(args:Namespace)->None: # ValueError if the folder holds another bank
-    "let a bank grow where the policy fails, with the weights as they are"
-    from skillrl.training.builders import announce_rounds, build_policy, build_teacher
-    from skillrl.training.phases import PAIRS, evolve_bank
-    config, suite = _start(args)
-    folder = Path(args.output)
-    teacher = build_teacher(config, folder/'teacher', args.fresh)
-    ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
-    policy = build_policy(config, ledger, folder/'policy', args.fresh)
-    bank = _first_version(args.skill_bank, folder)
-    announce_rounds(policy, teacher, args.rounds, config.env.test_tasks + PAIRS, config)
-    def play_round(bank:Any, i:int)->tuple[Any, dict]:
-        return evolve_bank(bank, suite, policy, config, teacher, i)
-    bank = _evolve_rounds(bank, play_round, folder, args.rounds)
-    print(f'{bank!r}, {_active(bank)}: {folder}{_account(teacher)}')
-
+# %% ../../nbs/855_cli.steps.ipynb #919ef7ca
 def _first_version(file, folder):
     "The latest bank in `folder`, after the first was put there"
     from skillrl.skills.bank import SkillBank, version_path, versions
@@ -349,6 +314,31 @@ def _first_version(file, folder):
     if not there:
         load_bank(file or BANK).save(version_path(folder))
     return SkillBank.load(folder)
+
+# %% ../../nbs/855_cli.steps.ipynb #919ef7c2
+def evolve(args:Namespace)->None: # ValueError if the folder holds another bank
+    "let a bank grow where the policy fails, with the weights as they are"
+    from skillrl.training.builders import announce_rounds, build_policy, build_teacher
+    from skillrl.skills.bank import version_path
+    from skillrl.training.phases import PAIRS, evolve_bank
+    from skillrl.viewers.bank_view import round_text
+    config, suite = _start(args)
+    folder = Path(args.output)
+    teacher = build_teacher(config, folder/'teacher', args.fresh)
+    ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
+    policy = build_policy(config, ledger, folder/'policy', args.fresh)
+    bank = _first_version(args.skill_bank, folder)
+    announce_rounds(policy, teacher, args.rounds, config.env.test_tasks + PAIRS, config)
+    log = JsonlLog(folder/'evolution.jsonl')
+    first = len(log.read())
+    with Progress() as step:
+        for i in range(args.rounds):
+            step('rounds', i, args.rounds)
+            bank, record = evolve_bank(bank, suite, policy, config, teacher, first + i)
+            bank.save(version_path(folder))
+            log.append([record])
+            print(round_text(record), flush=True)
+    print(f'{bank!r}, {_active(bank)}: {folder}{_account(teacher)}')
 
 # %% ../../nbs/855_cli.steps.ipynb #113a7b1b
 def _play_conditions(policy, suite, games, bank_file, config):

@@ -134,7 +134,9 @@ def _bank(path, find='', since=None):
             return to_json(vars(entry), indent=1)
     if since:
         return _text(diff(load_bank(since), bank).table())
-    return f'{bank!r}\n\n{_text(bank_table(bank, find))}'
+    told = f'{bank!r}\n\n{_text(bank_table(bank, find))}'
+    log = path/'evolution.jsonl'
+    return f'{told}\n\n{_evolution(log)}' if log.exists() and not find else told
 
 # %% ../../nbs/835_viewers.inspection.ipynb #8a9ce428
 def good_rows(
@@ -185,9 +187,7 @@ def _evolution(file):
     rounds = [fill(round_text(r), _width(), subsequent_indent='  ') for r in records]
     return '\n\n'.join(told + rounds + [_text(evolution_table(records))]*bool(records))
 
-def _versioned(path, find='', since=None):
-    shown = _bank(path, find, since)
-    return shown if find or since else f'{shown}\n\n{_evolution(path/"evolution.jsonl")}'
+
 
 # %% ../../nbs/835_viewers.inspection.ipynb #74056502
 def _section(path, title, end='\n\n'):
@@ -272,7 +272,6 @@ _SHOWS = {
     'rejected replies': _rows,
     'evolution log': _evolution,
     'training log': _rows}
-_BANKS = {'bank': _bank, 'bank with its versions': _versioned, 'bank of SKILL.md folders': _bank}
 
 # %% ../../nbs/835_viewers.inspection.ipynb #d9352792
 def shown(
@@ -282,8 +281,8 @@ def shown(
 )->str:                       # ValueError if a bank is asked for and this is none
     "What lies at `path`, and what it says"
     path, kind = Path(path), kind_of(path)
-    if kind in _BANKS:
-        return f'{path}: {kind}\n{_BANKS[kind](path, find=find, since=since)}'
+    if kind.startswith('bank'):
+        return f'{path}: {kind}\n{_bank(path, find, since)}'
     if find or since:
         asked = '--find' if find else since
         raise ValueError(f'{asked} looks into a bank, and {path} is none ({kind}): leave it out')
