@@ -96,26 +96,6 @@ def test_the_same_folder_goes_on_and_a_finished_run_costs_nothing(offline):
         assert files(cwd / 'runs' / 'run-001') == before
 
 
-def steps_in(cwd):
-    return len(list(cwd.glob('runs/run-001/steps/step_*')))
-
-
-def test_killed_and_resumed_to_the_same_bytes(offline, tmp_path):
-    whole, cuts = files(offline[0] / 'runs' / 'run-001'), 0
-    for n in range(8):
-        begun = (tmp_path / 'runs' / 'run-001' / 'config.json').exists()
-        p = start('optimize', '--resume' if begun else '--output', 'runs/run-001', cwd=tmp_path)
-        deadline, seen = time.monotonic() + 30, steps_in(tmp_path)
-        while p.poll() is None and steps_in(tmp_path) == seen and time.monotonic() < deadline:
-            time.sleep(0.003)
-        p.kill()
-        p.communicate()
-        cuts += p.returncode == -signal.SIGKILL
-    assert cuts > 3
-    optimize('--resume', 'runs/run-001', cwd=tmp_path)
-    assert files(tmp_path / 'runs' / 'run-001') == whole
-
-
 def test_more_epochs_may_be_added_and_another_seed_may_not(offline, tmp_path):
     optimize('--smoke', '--output', 'r', cwd=tmp_path)
     again = ['--resume', 'r', '--smoke']
@@ -148,20 +128,6 @@ def test_inspect_shows_steps_summary_and_usage(offline):
     assert f'{s["test_hard"]:.3f}' in shown
 
 
-def test_the_scores_shown_are_those_of_the_metric(tmp_path):
-    optimize('--smoke', '--set', 'gate_metric=mixed', '--output', 'r', cwd=tmp_path)
-    shown, tested = (run('inspect', 'r', cwd=tmp_path),
-                     read_json(tmp_path / 'r' / 'test_eval_best' / 'summary.json'))
-    assert re.search(rf'^test, best skill +{tested["score"]:.3f}  ', shown, re.M)
-
-
-def test_what_was_not_measured_is_left_out(tmp_path):
-    optimize('--set', 'num_epochs=1', 'final_passes=0', 'eval_test=false', '--output', 'r', cwd=tmp_path)
-    shown = run('inspect', 'r', cwd=tmp_path)
-    assert re.findall('^(.*, (?:first|best) skill)  ', shown, re.M) == ['selection, first skill']
-    assert 'not measured afresh' in shown
-
-
 def test_inspect_of_a_run_loads_nothing_heavy(offline):
     look = "import sys; from skillrl.cli.main import main; main(['inspect', 'runs/run-001'])"
     code = f"{look}; print('loaded', *sys.modules)"
@@ -178,9 +144,6 @@ def test_inspect_of_a_run_under_way(tmp_path):
     out = run('inspect', 'r', cwd=tmp_path)
     assert 'go on with skillrl optimize --resume r' in out
     assert 'target  selection items' in out
-    (tmp_path / 'r' / 'summary.json').write_text(
-        '{"total_steps": %d}' % len(read_json(tmp_path / 'r' / 'history.json')))
-    assert 'summary.json is no summary of a run' in run('inspect', 'r', cwd=tmp_path, code=1)
 
 
 # --- questions, two models behind a server ---
@@ -246,40 +209,6 @@ def test_questions_are_learnt_from_a_server_and_the_key_is_kept_to_it(forms):
         )
         == s.count
     )
-
-
-def test_each_model_may_have_a_key_of_its_own(forms):
-    with FaultServer(rest=both) as s:
-        optimize('--questions', 'forms.jsonl', *two(s), '--smoke', '--output', 'r', cwd=forms,
-                 SKILLRL_POLICY_API_KEY='clerks-own-key', SKILLRL_TEACHER_API_KEY='editors-own-key')
-    assert {(r['body']['model'], r['key']) for r in s.requests} == {
-        ('clerk', 'clerks-own-key'), ('editor', 'editors-own-key')}
-    assert not [name for name, data in files(forms / 'r').items() if b'-own-key' in data]
-
-
-@pytest.mark.parametrize('answer,code',
-                         [(error(401, 'the key {key} is wrong'), 1), (said('your key is {key}'), 0)],
-                         ids=['refusal', 'reply'])
-def test_a_server_that_tells_the_key_back(forms, answer, code):
-    with FaultServer(rest=answer) as s:
-        out = optimize('--questions', 'forms.jsonl', *two(s), *SHORT, '--output', 'r', cwd=forms, code=code)
-    assert s.count
-    assert KEY not in out
-    assert not [name for name, data in files(forms / 'r').items() if KEY.encode() in data]
-
-
-def test_a_field_says_the_split(forms):
-    kinds = ['train', 'val', 'test', 'train']
-    (forms / 'told.json').write_text(
-        json.dumps([dict(i, id=f'q{n}', split=kinds[n // 8]) for n, i in enumerate(ITEMS)]))
-    with FaultServer(rest=both) as s:
-        optimize('--questions', 'told.json', *two(s), *SHORT, '--output', 'r', cwd=forms)
-
-    def ids(name):
-        return {r['id'] for r in read_json(forms / 'r' / name / 'results.json')}
-
-    assert ids('baseline_selection_eval') == {f'q{n}' for n in range(8, 16)}
-    assert ids('test_eval_best') == {f'q{n}' for n in range(16, 24)}
 
 
 @pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -351,13 +280,6 @@ def test_a_skill_in_a_file_keeps_its_head(atlas):
     assert 'Answer politely.' in best
     assert 'Name the city.' in best
     assert (atlas / 'atlas' / 'SKILL.md').read_text() == HEAD + '# Atlas\n\nAnswer politely.\n'
-
-
-def test_a_skill_in_the_demo_world(tmp_path):
-    (tmp_path / 'mine.md').write_text('Write the invoice.\n- Mind the vat.\n')
-    out = optimize('--skill', 'mine.md', '--smoke', '--output', 'r', cwd=tmp_path)
-    assert 'True accuracy, which only this world knows: 0.212 before' in out
-    assert 'Mind the vat.' in (tmp_path / 'r' / 'best_skill.md').read_text()
 
 
 def test_a_skill_keeps_its_line_ends(tmp_path):

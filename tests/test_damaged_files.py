@@ -51,13 +51,6 @@ def test_a_damaged_line_of_a_log_is_counted_and_the_others_are_shown(tmp_path, c
     status, out, _ = inspected(capsys, tmp_path/log)
     assert status == 0 and '1 record of' in out and 'line 2 is not a JSON object' in out
 
-@pytest.mark.parametrize('file,wrong', [('history.json', 5), ('history.json', {}), ('summary.json', [])])
-def test_a_file_of_a_wrong_type_in_a_run_of_optimize_is_named(tmp_path, capsys, file, wrong):
-    (tmp_path/'config.json').write_text('{"edit_budget": 1}')
-    (tmp_path/file).write_text(json.dumps(wrong))
-    status, _, err = inspected(capsys, tmp_path)
-    assert status == 1 and f'{tmp_path/file}' in err
-
 def test_a_deeply_nested_first_line_is_one_sentence(tmp_path, capsys):
     (tmp_path/'a.jsonl').write_text('['*100_000 + '\n')
     assert inspected(capsys, tmp_path/'a.jsonl')[0] in (0, 1)

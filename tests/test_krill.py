@@ -201,20 +201,6 @@ def test_nobody_waits_for_a_world_that_thinks_or_makes_a_game(slow):
             assert two.step('look')[4]['task'] == games[1].task and not found
         assert found
 
-def test_a_server_closes_while_a_world_thinks():
-    world = Thinking(games)
-    s = Server(world)
-    one = RemoteEnv(s.url)
-    one.reset()
-    def lost():
-        with pytest.raises(ConnectionError):
-            one.step('examine mirror 1')
-    with in_thread(lost, world):
-        began = time.monotonic()
-        s.close()
-        s.close()
-        assert time.monotonic() < began + 3 and not s.thread.is_alive()
-
 def test_closed_and_restarted_in_the_middle():
     s = Server(AlfworldEnv(games))
     envs, port = [RemoteEnv(s.url) for _ in range(2)], s.server_address[1]
@@ -321,16 +307,3 @@ def test_a_server_knows_the_games_its_own_client_asks_for():
         assert suite.env(None, 5).reset(options={'game': 'train-999999'})
         with pytest.raises(ValueError, match='404'):
             suite.env(None, 5).reset(options={'game': 'exam-1'})
-
-def test_a_remote_game_carries_what_the_gate_needs():
-    from skillrl.envs.alfworld.scene import ROUTER
-    from skillrl.skills.bank import Skill, SkillBank
-    from skillrl.skills.trials import touched
-    from skillrl.skills.retrieval import Retriever
-    suite, bank = HouseholdSuite(Household('maple')), SkillBank()
-    bank.add(Skill('cool_001', 'Cool it', 'Open the fridge first.', 'Always.', category='cool'))
-    with Server(suite) as s:
-        far = ServerSuite(s.url).games('gate', 12)
-        assert [(g.task, g.category) for g in far] == [(g.task, g.category) for g in suite.games('gate', 12)]
-        found = touched(*(Retriever(b, router=ROUTER) for b in (SkillBank(), bank)), far)
-    assert [g.category for g in found] == ['cool']*2

@@ -1,10 +1,10 @@
 """`skillrl serve` and `/retrieve`, with real servers on loopback: what is printed works, and what makes no
 sense gets a sentence"""
-import json, shlex, signal, socket, subprocess, sys, time, types, urllib.error, urllib.request
+import json, shlex, signal, socket, subprocess, sys, time, urllib.error, urllib.request
 from contextlib import contextmanager
 import pytest
 from skillrl.cli.main import main, parser
-from skillrl.cli.main import _openenv_server, _suite_server
+from skillrl.cli.main import _suite_server
 from skillrl.serve.krill import RemoteEnv, Server
 from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve_routes
 
@@ -58,18 +58,6 @@ def test_limits_reach_the_server():
         health = json.load(urllib.request.urlopen(f'{s.url}/health'))
         assert health == dict(status='ok', sessions=1, most=2)
 
-def test_an_episode_has_fifty_steps_unless_told_otherwise():
-    with _suite_server(flags('--env alfworld --port 0')) as s:
-        assert s.max_steps == 50
-
-def test_a_suite_is_served_by_its_name():
-    from skillrl.core.config import SkillRLConfig
-    from skillrl.envs.base import world
-    near = world('alfworld').suite(SkillRLConfig().env, 'test-001').games('test', 2)
-    with _suite_server(flags('--env alfworld --suite test-001 --port 0')) as s:
-        begun = [RemoteEnv(s.url).reset(options={'game': f'test-{i}'})[1] for i in range(2)]
-    assert [(info['task'], info['category']) for info in begun] == [(g.task, g.category) for g in near]
-
 @pytest.mark.parametrize('line, says', [
     ('--suite kitchen', "'kitchen'"), ('--games nowhere', 'nowhere'), ('--env chess', "'chess' is unknown"),
     ('--openenv --suite train-001', '--suite and --openenv'),
@@ -88,19 +76,6 @@ def test_games_of_another_server_are_not_served_again(tmp_path, capsys):
     (tmp_path/'config.json').write_text('{"env": {"mock": false}}')
     assert main(['serve', '--config', str(tmp_path/'config.json'), '--port', '0']) == 1
     assert 'games are played at http://localhost:3000' in capsys.readouterr().err
-
-def test_openenv_is_asked_with_the_same_limits(monkeypatch):
-    asked = []
-    module = types.ModuleType('skillrl.serve.openenv')
-    def ask(name, **kw):
-        asked.append((name, kw))
-    module.serve_openenv = ask
-    monkeypatch.setitem(sys.modules, 'skillrl.serve.openenv', module)
-    _openenv_server(flags('--env webshop --openenv --port 0 --sessions 8 --idle 5'))
-    (name, kw), = asked
-    config = kw.pop('config')
-    assert (name, config.name, config.max_steps) == ('webshop', 'webshop', 50)
-    assert kw == dict(host='127.0.0.1', port=0, hosts=(), most=8, idle=5)
 
 # --- /retrieve ---
 

@@ -62,21 +62,15 @@ def _export_merged(path, output):
 
 # %% ../../nbs/890_cli.main.ipynb #ee01aa03
 def _export_episodes(args):
-    from skillrl.core.formats import write_inspect_log
+    from skillrl.core.formats import load_trajectories, run_episodes, write_inspect_log
     path = Path(args.path)
-    file, played = _episodes_at(path)
-    made = datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
-    write_inspect_log(played, args.output, path.resolve().stem, 'skillrl', made)
-    print(f'{counted(len(played), "episode")}: {args.output} (inspect)')
-
-def _episodes_at(path):
-    "The log at `path`, or that of the run there, and its episodes"
-    from skillrl.core.formats import load_trajectories
-    from skillrl.core.formats import run_episodes
     file = path/'trajectories.jsonl' if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f'{path} holds no episodes: name a run that has played, or a file of them')
-    return file, run_episodes(path) if path.is_dir() else load_trajectories(file)
+    played = run_episodes(path) if path.is_dir() else load_trajectories(file)
+    made = datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
+    write_inspect_log(played, args.output, path.resolve().stem, 'skillrl', made)
+    print(f'{counted(len(played), "episode")}: {args.output} (inspect)')
 
 # %% ../../nbs/890_cli.main.ipynb #2f90c005
 def _follow(path, port):

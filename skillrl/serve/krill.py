@@ -86,6 +86,26 @@ class _Connection(BaseHTTPRequestHandler):
         with suppress(OSError):
             self.connection.shutdown(how)
 
+# %% ../../nbs/805_serve.krill.ipynb #c514015c
+_PAGE = { # Heads of a page, which is neither kept nor framed
+    'Content-Type': 'text/html; charset=utf-8', 'Cache-Control': 'no-store',
+    'Content-Security-Policy': "frame-ancestors 'none'", 'Cross-Origin-Resource-Policy': 'same-origin',
+    'Referrer-Policy': 'no-referrer', 'X-Content-Type-Options': 'nosniff'}
+
+@patch
+def reply(self:_Connection, status:int, said:dict|str, session:str='')->None:
+    is_page = isinstance(said, str)
+    data = said.encode(errors='replace') if is_page else json.dumps(said).encode()
+    self.send_response_only(status)
+    heads = _PAGE if is_page else {'Content-Type': 'application/json'}
+    heads = heads | {'Content-Length': str(len(data)), _SESSION: session,
+                     'Connection': 'close' if self.close_connection else ''}
+    for name, value in heads.items():
+        if value:
+            self.send_header(name, value)
+    self.end_headers()
+    self.wfile.write(data)
+
 # %% ../../nbs/805_serve.krill.ipynb #c514015b
 @patch
 def handle_one_request(self:_Connection)->None:
@@ -94,18 +114,6 @@ def handle_one_request(self:_Connection)->None:
     if not self.close_connection:
         self.wait(_ASK)
         BaseHTTPRequestHandler.handle_one_request(self)
-
-@patch
-def reply(self:_Connection, status:int, said:dict, session:str='')->None:
-    data = json.dumps(said).encode()
-    self.send_response_only(status)
-    heads = {'Content-Type': 'application/json', 'Content-Length': str(len(data)), _SESSION: session,
-             'Connection': 'close' if self.close_connection else ''}
-    for name, value in heads.items():
-        if value:
-            self.send_header(name, value)
-    self.end_headers()
-    self.wfile.write(data)
 
 @patch
 def refuse(self:_Connection, status:int, sentence:str)->None:
@@ -164,11 +172,11 @@ class Server(Sessions, ThreadingTCPServer):
     "Episodes for whoever speaks Krill's protocol, until it is closed"
     daemon_threads = True # A world that hangs may be left behind
     def __init__(self,
-        env:Any,                 # A `TextEnv`, or one of the `suites`
+        env:Any,                 # A `TextEnv`, or one of the `suites`; None serves `routes` only
         host:str='127.0.0.1',    # `0.0.0.0` lets other machines in; there is no password
         port:int=0,              # 0 takes any that is free; OSError if it is taken
         max_steps:int=50,        # Of an episode in a suite; an environment has its own
-        routes:dict[str, Callable]|None=None, # More to answer: `POST /find` → from a body to an answer
+        routes:dict[str, Callable]|None=None, # `POST /find` → from a body to an answer or a page
         **kw:Any,                # For `Sessions`
     ):
         Sessions.__init__(self, **kw)
@@ -248,7 +256,7 @@ def _object(body, headers):
 # %% ../../nbs/805_serve.krill.ipynb #4dea5e91
 def _route(server, route, body, caller):
     "What `route` answers; `Refusal` if nothing does"
-    own = {'POST /reset': _reset, 'POST /step': _step}
+    own = {} if server.env is None else {'POST /reset': _reset, 'POST /step': _step}
     if route in own:
         return own[route](server, body, caller)
     if route == 'GET /health':
@@ -265,7 +273,8 @@ def answer(self:Server, route:str, body:bytes, headers:Message, caller:Caller)->
     "Status and answer of one request, whose route is such as `POST /step`"
     try:
         self.check(headers)
-        return 200, _route(self, route.rstrip('/'), _object(body, headers), caller)
+        route = route if route.endswith(' /') else route.rstrip('/')
+        return 200, _route(self, route, _object(body, headers), caller)
     except Refusal as e:
         status, sentence = e.args
     except Exception as e:

@@ -134,7 +134,9 @@ def _bank(path, find='', since=None):
             return to_json(vars(entry), indent=1)
     if since:
         return _text(diff(load_bank(since), bank).table())
-    return f'{bank!r}\n\n{_text(bank_table(bank, find))}'
+    told = f'{bank!r}\n\n{_text(bank_table(bank, find))}'
+    log = path/'evolution.jsonl'
+    return f'{told}\n\n{_evolution(log)}' if log.exists() and not find else told
 
 # %% ../../nbs/835_viewers.inspection.ipynb #8a9ce428
 def good_rows(
@@ -185,9 +187,7 @@ def _evolution(file):
     rounds = [fill(round_text(r), _width(), subsequent_indent='  ') for r in records]
     return '\n\n'.join(told + rounds + [_text(evolution_table(records))]*bool(records))
 
-def _versioned(path, find='', since=None):
-    shown = _bank(path, find, since)
-    return shown if find or since else f'{shown}\n\n{_evolution(path/"evolution.jsonl")}'
+
 
 # %% ../../nbs/835_viewers.inspection.ipynb #74056502
 def _section(path, title, end='\n\n'):
@@ -249,16 +249,11 @@ def _train_run(path):
 # %% ../../nbs/835_viewers.inspection.ipynb #8428a8c6
 def _opt_run(path):
     from skillrl.viewers.report import outcome_text, read_run, steps_table
-    for name, kind in (('history.json', list), ('summary.json', dict)):
-        if (path/name).exists() and not isinstance(read_json(path/name), kind):
-            raise ValueError(f'{path/name} holds no {kind.__name__}: mend or delete it')
     view = read_run(path)
     parts = [_text(steps_table(view.steps))] if view.steps else []
     if not view.ended:
         again = f'go on with skillrl optimize --resume {path} and the flags it was begun with'
         parts.append(f'Not finished, {counted(len(view.steps), "step")} so far: {again}')
-    elif not {'best_step', 'usage', 'config'} <= view.summary.keys():
-        raise ValueError(f'{path}/summary.json is no summary of a run: delete it and go on with the run')
     return '\n\n'.join([*parts, outcome_text(path)])
 
 # %% ../../nbs/835_viewers.inspection.ipynb #3e478e1b
@@ -277,7 +272,6 @@ _SHOWS = {
     'rejected replies': _rows,
     'evolution log': _evolution,
     'training log': _rows}
-_BANKS = {'bank': _bank, 'bank with its versions': _versioned, 'bank of SKILL.md folders': _bank}
 
 # %% ../../nbs/835_viewers.inspection.ipynb #d9352792
 def shown(
@@ -287,8 +281,8 @@ def shown(
 )->str:                       # ValueError if a bank is asked for and this is none
     "What lies at `path`, and what it says"
     path, kind = Path(path), kind_of(path)
-    if kind in _BANKS:
-        return f'{path}: {kind}\n{_BANKS[kind](path, find=find, since=since)}'
+    if kind.startswith('bank'):
+        return f'{path}: {kind}\n{_bank(path, find, since)}'
     if find or since:
         asked = '--find' if find else since
         raise ValueError(f'{asked} looks into a bank, and {path} is none ({kind}): leave it out')

@@ -139,12 +139,10 @@ def _describe_worth(view:_RunView)->str:
                 'was not measured afresh yet.')
     if not s.get('best_step'):
         return 'No candidate was accepted: the first skill is still the best.'
-    told = 'was not measured afresh, and the score it was chosen for flatters it.'
-    if _interval(s.get('best_selection_interval')):
-        before, after = (number(s.get(f'{k}_selection_score')) for k in ('baseline', 'best'))
-        told = (f'scores {_digits(after)} in fresh passes over the selection items, '
-                f'where the first skill scored {_digits(before)}.')
-    return f'The best skill is that of step {s["best_step"]}. It {told} {_describe_gain(view)}'
+    told = ''
+    if not _interval(s.get('best_selection_interval')):
+        told = ' It was not measured afresh, and the score it was chosen for flatters it.'
+    return f'The best skill is that of step {s["best_step"]}.{told} {_describe_gain(view)}'
 
 # %% ../../nbs/826_viewers.report.ipynb #3dbfd155
 STAGES = dict(rollout='training items', selection='selection items', reflect='proposing edits',
@@ -200,20 +198,14 @@ def _skill_at(folder, step):
 
 # %% ../../nbs/826_viewers.report.ipynb #1fa93819
 def _step_html(folder, r):
-    "What the step of the clean record `r` decided, and what changed or was to change"
+    "What the step of the clean record `r` decided and changed, or was to change"
     n, why = r['step'], r['why']
     old, new = _skill_at(folder, n - 1), _skill_at(folder, n)
     if new == old:
         new = text_of(Path(folder)/f'steps/step_{n:04}/candidate_skill.md')
-    title = f'Step {n}: {r["decision"]}'
-    if r['candidate_gate_score'] is not None:
-        title += f' (candidate scores {_digits(r["candidate_gate_score"])})'
-    parts = [f'<h3>{escape(title)}</h3>']
-    if why:
-        parts.append(paragraph(f'{why[0].upper()}{why[1:]}.'))
-    if old and new:
-        parts.append(diff_html(old, new))
-    return ''.join(parts)
+    heading = escape(f'Step {n}: {r["decision"]}')
+    change = diff_html(old, new) if old and new else ''
+    return f'<h3>{heading}</h3>{paragraph(f"{why[:1].upper()}{why[1:]}")}{change}'
 
 # %% ../../nbs/826_viewers.report.ipynb #945a253f
 def _plot_scores(folder):

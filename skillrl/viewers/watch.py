@@ -6,17 +6,14 @@
 __all__ = ['watch_run']
 
 # %% ../../nbs/837_viewers.watch.ipynb #c66ae0ae
-import re
 from contextlib import suppress
 from fastcore.basics import patch
 from html import escape
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingTCPServer
-from threading import Lock, Thread
+from threading import Lock
 from time import time
-from typing import Any
 from ..core.runfolder import is_held
+from ..serve.krill import Server
 from ..skills.bank import SkillBank, versions
 from ..core.tables import clip, counted, Table
 from ..core.trajectory import Trajectory
@@ -192,67 +189,13 @@ def html(self:_RunPage)->str:
     top = f'<h1>{escape(title)}</h1><p><strong role="status">{escape(told)}</strong></p>'
     return html_page(title, f'{top}<section>{bar}</section>{self.shown}', _SCRIPT)
 
-# %% ../../nbs/837_viewers.watch.ipynb #39521bf9
-_SECONDS = 30 # In which a reader sends or takes something
-_HEADERS = {
-    'Cache-Control': 'no-store', 'Content-Security-Policy': "frame-ancestors 'none'",
-    'Cross-Origin-Resource-Policy': 'same-origin', 'Referrer-Policy': 'no-referrer',
-    'X-Content-Type-Options': 'nosniff'}
-
-class _Reader(BaseHTTPRequestHandler):
-    timeout = _SECONDS
-    def log_message(self, *args): pass
-
-    def end_headers(self)->None:
-        for name, value in _HEADERS.items():
-            self.send_header(name, value)
-        super().end_headers()
-
-    def do_GET(self)->None:
-        hosts = [re.sub(r':\d{1,5}$', '', host.strip()) for host in self.headers.get_all('Host', [])]
-        if hosts not in (['127.0.0.1'], ['localhost']):
-            return self.send_error(403, 'Ask for 127.0.0.1 or localhost')
-        if self.path != '/':
-            return self.send_error(404, 'There is only GET /')
-        data = self.server.page.html().encode(errors='replace')
-        self.send_response(200)
-        self.send_header('Content-Type', 'text/html; charset=utf-8')
-        self.send_header('Content-Length', str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-# %% ../../nbs/837_viewers.watch.ipynb #5cf649af
-class _Watch(ThreadingTCPServer):
-    "A page that follows a run, until it is closed"
-    allow_reuse_address = daemon_threads = True
-    def __init__(self,
-        page:_RunPage,
-        port:int=0, # 0 takes any that is free; OSError if nothing can be served there
-    ):
-        try:
-            super().__init__(('127.0.0.1', port), _Reader)
-        except (OSError, OverflowError) as e:
-            raise OSError(f'port is {port!r}, where nothing can be served ({e}): '
-                          'choose another, or 0 for any') from e
-        self.page = page
-        self.url = f'http://127.0.0.1:{self.server_address[1]}/'
-        self.thread = Thread(target=self.serve_forever, args=(.05,), daemon=True)
-        self.thread.start()
-
-    def __exit__(self, *exc): self.close()
-    def __repr__(self): return f'Watch({self.page.folder.name!r}, {self.url})'
-    def handle_error(self, request:Any, client_address:Any)->None: pass # It hung up or was too slow
-
-    def close(self)->None:
-        "Stop serving"
-        self.shutdown()
-        self.server_close()
-        self.thread.join()
-
 # %% ../../nbs/837_viewers.watch.ipynb #1702f438
 def watch_run(
     folder:str|Path, # Of a run of `train` or `optimize`
     port:int=0,      # 0 takes any that is free
-)->_Watch: # FileNotFoundError if there is no run, OSError if the port is taken
+)->Server: # FileNotFoundError if there is no run, OSError if the port is taken
     "A page that follows the run in `folder`, served to this machine until it is closed"
-    return _Watch(_RunPage(folder), port)
+    page = _RunPage(folder)
+    def answer(body:dict)->str:
+        return page.html()
+    return Server(None, port=port, routes={'GET /': answer})
