@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from skillrl.core.config import SkillRLConfig
-from skillrl.training.evaluate import _paired_counts
+from skillrl.training.evaluate import _gains
 from skillrl.core.stats import paired_interval, wilson
 from skillrl.core.store import JsonlLog, write_json
 from skillrl.training.pipeline import train
@@ -45,7 +45,8 @@ def steps_spent(path):
 def counts(whole, part, split):
     "What `part` won of its games of `split`, and those that only `part` won or only `whole`"
     a, b = ([t for t in played if t.metadata.get('split', 'test') == split] for played in (whole, part))
-    gained, lost = _paired_counts(a, b)
+    gains = [gain for some in _gains(a, b).values() for gain in some]
+    gained, lost = gains.count(1), gains.count(-1)
     return dict(won=sum(t.success for t in b), n=len(b), gained=gained, lost=lost)
 
 def row(arm, seed, path, first):

@@ -50,7 +50,3 @@ def test_a_category_is_weak_only_below_the_threshold():
     assert _weak_categories(rates, .2) == ['heat']
 
 
-def test_the_interval_of_a_rate_is_wilsons_at_95_percent():
-    share = wilson(8, 10)
-    assert (round(share.low, 4), round(share.high, 4)) == (.4902, .9433)
-    assert wilson(0, 20).high == pytest.approx(.1611, abs=1e-4)

@@ -132,6 +132,7 @@ class Fixed:
         rows = [p[0] for p in prompts]
         return self.lp[rows], self.mask[rows]
     def step(self, lr, max_norm=1.):
+        assert (lr, max_norm) == (RLConfig().learning_rate, 1.)
         self.gradient = self.lp.grad.clone()
         self.lp.grad = None
         return {}

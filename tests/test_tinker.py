@@ -12,7 +12,6 @@ from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.core.store import data_path, read_json
 from skillrl.training.pipeline import train
 from skillrl.training.rl import GRPOTrainer
-from skillrl.training.sft import FullOptions, full_sft
 from skillrl.training.tinker import _REQUEST_ROWS, TinkerPolicy, open_service
 
 class Counting(LocalTraining):
@@ -75,12 +74,6 @@ def test_log_probs_from_before_a_step_give_no_gradient(policy):
     policy.step(lr=.01)
     with pytest.raises(RuntimeError, match='has taken a step'):
         old.sum().backward()
-
-def test_fine_tuning_takes_the_steps_of_the_policy(policy):
-    rows = [StepRow([5, 6], [7, 8]), StepRow([5, 7], [8, 6])]
-    losses = full_sft(rows, policy, FullOptions(steps=20, lr=1e-2, batch_size=2))
-    assert losses[-1] < losses[0]/4
-    assert len(policy.client.pushed) == 20
 
 class Healthy(BaseHTTPRequestHandler):
     def do_GET(self):

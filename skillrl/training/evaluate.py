@@ -62,14 +62,6 @@ def _cell(r):
     return f'{r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]' if r.n else '–'
 
 # %% ../../nbs/605_training.evaluate.ipynb #abaa24c0
-def _paired_counts(
-    a:Sequence[Trajectory], # Of one condition
-    b:Sequence[Trajectory], # Of another, on the same games
-)->tuple[int, int]: # ValueError for other games, or none
-    "How many games only `b` won, and how many only `a`"
-    gains = [gain for some in _gains(a, b).values() for gain in some]
-    return gains.count(1), gains.count(-1)
-
 def _gains(a, b):
     "Suite → what `b` won more than `a`, game by game"
     won = {t.game: t.success for t in a}
@@ -95,7 +87,8 @@ def paired_difference(
     gains = _gains(a, b)
     if len(gains) > 1:
         return clustered_gain(gains.values())
-    wins, losses = _paired_counts(a, b)
+    games, = gains.values()
+    wins, losses = games.count(1), games.count(-1)
     low, high = paired_interval(wins, losses, len(b))
     return Rate((wins - losses)/len(b), low, high, len(b))
 

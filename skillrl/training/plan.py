@@ -20,7 +20,7 @@ from ..core.store import data_path, read_json
 from ..core.tables import clip, Table
 from ..envs.base import seeded, suites_of, world
 from .builders import (
-    bill, build_client, build_episodes, build_ledger, build_local_policy, reads_like_shipped, SKILL_CHARS,
+    told_cost, build_client, build_episodes, build_ledger, build_local_policy, reads_like_shipped, SKILL_CHARS,
     starting_weights, TEACHER_TOKENS)
 from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
@@ -132,7 +132,7 @@ def _teacher_line(plan):
     calls = sum(p.calls for p in plan.phases)
     if not calls:
         return 'Teacher: the offline teacher, which costs nothing'
-    return f'Teacher: {bill(m.teacher_model_id, calls, (8_000, TEACHER_TOKENS), build_ledger(m))}'
+    return f'Teacher: {told_cost(m.teacher_model_id, calls, (8_000, TEACHER_TOKENS), build_ledger(m))}'
 
 # %% ../../nbs/619_training.plan.ipynb #c8d9ebbf
 _WAYS = {

@@ -269,20 +269,14 @@ def loss(self:GRPOTrainer,
     return grpo_loss(lp, lp_old, lp_ref, adv, mask, _loss_options(self.config), total)
 
 # %% ../../nbs/09_training.rl.ipynb #81683169
-def _lengths(r):
-    return len(r.prompt_ids)
-
-def _beginnings(r):
-    return r.prompt_ids
-
 @patch
 def cut(self:GRPOTrainer,
     rows:list[StepRow],
 )->list[list[StepRow]]: # Rows of one length side by side, or those that begin alike
     "The micro-batches of `rows`"
     if self.shares:
-        return micro_batches(sorted(rows, key=_beginnings), self.tokens, len(rows))
-    return micro_batches(sorted(rows, key=_lengths), self.tokens)
+        return micro_batches(sorted(rows, key=lambda r: r.prompt_ids), self.tokens, len(rows))
+    return micro_batches(sorted(rows, key=lambda r: len(r.prompt_ids)), self.tokens)
 
 @patch
 def read_reference(self:GRPOTrainer,
