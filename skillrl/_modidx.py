@@ -2176,6 +2176,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'skillrl.llm.ledger.ReplyCache.put': ('llm.ledger.html#replycache.put', 'skillrl/llm/ledger.py'),
                                     'skillrl.llm.ledger._GivenUp': ('llm.ledger.html#_givenup', 'skillrl/llm/ledger.py'),
                                     'skillrl.llm.ledger._counted': ('llm.ledger.html#_counted', 'skillrl/llm/ledger.py'),
+                                    'skillrl.llm.ledger._pair': ('llm.ledger.html#_pair', 'skillrl/llm/ledger.py'),
                                     'skillrl.llm.ledger.add_usage': ('llm.ledger.html#add_usage', 'skillrl/llm/ledger.py'),
                                     'skillrl.llm.ledger.close_meter': ('llm.ledger.html#close_meter', 'skillrl/llm/ledger.py'),
                                     'skillrl.llm.ledger.error_message': ('llm.ledger.html#error_message', 'skillrl/llm/ledger.py'),
