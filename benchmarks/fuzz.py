@@ -22,7 +22,7 @@ from skillrl.skills.bank import SkillBank, version_path
 from skillrl.skills.skill_md import to_skill_md
 from skillrl.core.store import JsonlLog, data_path, to_json
 from skillrl.core.tables import Table
-from skillrl.viewers.bank_view import checked_round, evolution_table, round_table
+from skillrl.viewers.bank_view import checked_round, evolution_table, round_text
 from skillrl.viewers.report import finals
 from skillrl.viewers.watch import _SECTIONS, _RunPage
 
@@ -312,7 +312,7 @@ def readers_of(name, here):
         def rows():
             return [checked_round(r) for r in JsonlLog(file).read(strict=False)]
 
-        calls += [lambda: repr(evolution_table(rows())), lambda: repr(round_table(rows()))]
+        calls += [lambda: repr(evolution_table(rows())), lambda: list(map(round_text, rows()))]
     if 'episodes' in name or top == 'eto.jsonl':
         calls += [lambda: quietly('distill', '--trajectories', file, '--output', out / 'b.json')]
     if top == 'memories.json':
@@ -327,7 +327,7 @@ def readers_of(name, here):
 
 
 def run_viewers(run):
-    parts = [lambda make=make: make(run) for name, (make, _) in _SECTIONS.items() if name != 'Curves']
+    parts = [lambda make=make: make(run) for name, make in _SECTIONS.items() if name != 'Learning']
     return [inspect(run), lambda: page(run), lambda: SkillBank.load(run / 'bank/s'), *parts]
 
 
@@ -338,8 +338,8 @@ def opt_viewers(run):
 def page(run):
     "The page that follows a run, without its pictures"
     with (
-        patch('skillrl.viewers.report.figures', lambda draws, data: ''),
-        patch('skillrl.viewers.watch.figures', lambda draws, data: ''),
+        patch('skillrl.viewers.report.figure_html', lambda fig, label: ''),
+        patch('skillrl.viewers.watch.figure_html', lambda fig, label: ''),
     ):
         return _RunPage(run).html()
 

@@ -81,18 +81,17 @@ def ones(rows):
 
 def trl_batch(rows):
     "`rows` as the trainer of TRL wants them"
-    prompts, replies = [r.row.prompt_ids for r in rows], [r.row.reply_ids for r in rows]
+    prompts, replies = [r.prompt_ids for r in rows], [r.reply_ids for r in rows]
     mask = rectangle(ones(replies))
     return dict(prompt_ids=rectangle(prompts, left=True), prompt_mask=rectangle(ones(prompts), left=True),
                 completion_ids=rectangle(replies), completion_mask=mask, num_items_in_batch=mask.sum(),
-                old_per_token_logps=rectangle([r.row.logprobs for r in rows], dtype=torch.float),
+                old_per_token_logps=rectangle([r.logprobs for r in rows], dtype=torch.float),
                 advantages=torch.tensor([r.advantage for r in rows]))
 
 def trl_trainer(rows, config, folder, clock):
     "TRL's trainer, whose episodes are `rows`; it takes one step for each `SIZE` of them, `ROUNDS` times"
     from datasets import Dataset
     from transformers import TrainerCallback
-    from skillrl.llm.placement import Placement, told_checkpointing
     from trl import GRPOConfig, GRPOTrainer as Theirs
     class Clock(TrainerCallback):
         def on_step_begin(self, *a, **kw):
@@ -109,13 +108,14 @@ def trl_trainer(rows, config, folder, clock):
                     self.ref_model, ids, mask, batch['completion_ids'].shape[1], batch_size=SIZE)
             return batch | dict(ref_per_token_logps=lp_ref)
     steps, rl = len(rows)//SIZE, config.rl
+    what = 'activation' if hasattr(GRPOConfig, 'activation_checkpointing') else 'gradient'
     args = GRPOConfig(
         folder, per_device_train_batch_size=SIZE, steps_per_generation=steps, num_generations=rl.group_size,
         max_steps=steps*ROUNDS, learning_rate=rl.learning_rate, beta=rl.kl_coeff, epsilon=rl.clip_epsilon,
         loss_type='bnpo', use_bias_correction_kl=False, bf16=False, use_cpu=True, report_to='none',
         save_strategy='no', logging_strategy='no', lr_scheduler_type='constant', weight_decay=0.,
         max_grad_norm=1., shuffle_dataset=False, disable_tqdm=True,
-        **told_checkpointing(Placement(), GRPOConfig))
+        **{f'{what}_checkpointing': False})
     data = Dataset.from_dict({'prompt': ['go']*len(rows)})
     def reward(prompts, **kw):
         return [0.]*len(prompts)
@@ -156,7 +156,7 @@ def our_step(trainer, rows):
 def compare_steps(groups, config, report):
     rows, _ = _scored_rows(groups, config.rl.invalid_action_penalty)
     rows = random.Random(0).sample(rows, len(rows)//SIZE*SIZE)
-    tree = prefix_tree([r.row.prompt_ids + r.row.reply_ids[:-1] for r in rows])
+    tree = prefix_tree([r.prompt_ids + r.reply_ids[:-1] for r in rows])
     report.line(f'{len(rows)} rows, {tree.raw/len(rows):.0f} tokens each on average; raw ÷ unique tokens '
                 f'{tree.raw/len(tree.ids):.2f}')
     with TemporaryDirectory() as folder:

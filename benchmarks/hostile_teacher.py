@@ -114,7 +114,7 @@ def play_groups(policy, suites, banks, config, iteration):
     import torch
     generator = torch.Generator().manual_seed(derive_seed(config.seed, 'rl', iteration))
     episodes = [e for group in groups for e in group]
-    rollout(episodes, policy, config.rl.temperature, generator, limits=rollout_limits(suites[0], config))
+    rollout(episodes, policy, 1., generator, limits=rollout_limits(suites[0], config))
     played = {suite.name: [] for suite in suites}
     for suite, group in zip(where, groups):
         played[suite.name] += [trial_trajectory(e) for e in group if e.done]

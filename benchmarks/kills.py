@@ -36,7 +36,6 @@ SMOKE = {
     'rl.tasks_per_iteration': 3,
     'rl.group_size': 4,
     'evolution.validation_interval': 2,
-    'evolution.test_rounds': 2,
 }
 TINY = SMOKE | {
     'env.train_suites': 1,

@@ -113,7 +113,7 @@ def rate(played):
 
 SMOKE = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 2, 'sft.games': 4,
          'sft.steps': 4, 'rl.iterations': 2, 'rl.tasks_per_iteration': 2, 'rl.group_size': 2,
-         'evolution.validation_interval': 1, 'evolution.test_rounds': 3}
+         'evolution.validation_interval': 1}
 
 def config_of(name, seed, smoke):
     return SkillRLConfig().merged({'seed': seed, 'env.name': name} | (SMOKE if smoke else {}))

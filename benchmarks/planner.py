@@ -68,10 +68,9 @@ def build(case, held):
 def scored(prompt_tokens, reply_tokens, rng):
     "A row of random tokens to learn from"
     from skillrl.agent.episode import StepRow
-    from skillrl.training.rl import _ScoredRow
     def ids(n):
         return [rng.randrange(3, 10_000) for _ in range(n)]
-    return _ScoredRow(StepRow(ids(prompt_tokens), ids(reply_tokens), [-9.]*reply_tokens), 1.)
+    return StepRow(ids(prompt_tokens), ids(reply_tokens), [-9.]*reply_tokens, advantage=1.)
 
 def rows_of(batch):
     "Rows that fill `batch`"
@@ -102,7 +101,7 @@ def learning(policy, held, batch, updates):
 
 def playing(policy, batch):
     import torch
-    prompts = [r.row.prompt_ids for r in rows_of(batch)]
+    prompts = [r.prompt_ids for r in rows_of(batch)]
     return lambda: policy.generate(prompts, 1., torch.Generator().manual_seed(0), batch.reply_tokens)
 
 def quickest(work, runs=3):
@@ -128,7 +127,7 @@ def rates(policy, shape, held, batch, learns):
     def operations(seconds_of, few):
         return seconds_of(shape, held, few, Device('', 0, 1, inf, 0))
     few = Batch(4, batch.prompt_tokens//2, batch.reply_tokens)
-    rows = [r.row for r in rows_of(few)]
+    rows = rows_of(few)
     prompts, replies = [r.prompt_ids for r in rows], [r.reply_ids for r in rows]
     def reading():
         with torch.no_grad():

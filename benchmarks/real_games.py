@@ -34,7 +34,7 @@ from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import threads
-from skillrl.skills.trials import count_trials, put_on_probation, settle_trials
+from skillrl.skills.trials import put_on_probation, settle_trials, with_counts
 from skillrl.core.store import data_path, write_json
 from skillrl.training.phases import collect_games, _trial_group, trial_trajectory
 from skillrl.training.sft import FullOptions, full_sft
@@ -75,7 +75,7 @@ def after_trials(bank, policy, suite, games, config):
         groups = [_trial_group(suite, g, bank, config, 2, f'{number}.{k}') for k, g in enumerate(games)]
         episodes = [e for group in groups for e in group]
         play_episodes(policy, episodes, suite, config, number)
-        bank = count_trials(bank, map(trial_trajectory, episodes))
+        bank = with_counts(bank, map(trial_trajectory, episodes))
         bank, _ = settle_trials(bank, router=ROUTER)
     return bank
 

@@ -18,12 +18,12 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 from real_games import training_games
 from skillrl.agent.episode import demonstrate
-from skillrl.training.builders import build_episodes, build_lora_options, rollout_limits
+from skillrl.training.builders import build_episodes, rollout_limits
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.world import _FolderSuite
 from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
-from skillrl.llm.adapter import load_policy, new_adapter
+from skillrl.llm.adapter import load_policy, LoraOptions, new_adapter
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import Placement, threads
 from skillrl.llm.models import find_model
@@ -36,7 +36,7 @@ PLACE = Placement('cpu', 'bfloat16') # The weights themselves have 32 bits
 BATCH = 8
 RATE = 2e-4   # Peak
 UNTRAINED = 10 # Games of the model as it came
-RL = {'model.adapter': 'lora', 'model.adapter_rank': 16, 'rl.learning_rate': 1e-4,
+RL = {'model.adapter': 'lora', 'rl.learning_rate': 1e-4,
       'rl.tasks_per_iteration': 4, 'rl.group_size': 4, 'rl.minibatch': 64,
       'rl.algorithm': 'dapo', 'evolution.validation_interval': 0}
 
@@ -70,7 +70,7 @@ def train_by_rl(base, folder, suite, config, iterations):
     if (folder/f'rl{iterations}').exists():
         return
     config = config.merged(RL | {'rl.iterations': iterations})
-    policy = new_adapter(base, build_lora_options(config.rl, config.sft), config.seed, PLACE)
+    policy = new_adapter(base, LoraOptions(config.model.adapter_rank), config.seed, PLACE)
     def keep(done, of):
         policy.save(folder/f'rl{done}')
         print(f'{done} of {of} iterations, {time.process_time()/60:.0f} CPU-minutes', flush=True)

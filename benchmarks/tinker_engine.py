@@ -191,7 +191,7 @@ def compare(report, policy, base, model, folder):
     moved = gap(after, there, mask)
     report.line('the update moved log-probs by', f'{moved:.2f}', moved > .05)
     report.below('log-probs after one update', gap(after, torch_after, mask), UPDATE)
-    again = policy.load(policy.save(folder/'saved'))
+    again = TinkerPolicy.open(policy.service, policy.save(folder/'saved'), policy.mean)
     report.below('log-probs after loading', gap(read(again, rows)[0], after, mask), RESUME)
     for one in (policy, again):
         GRPOTrainer(one, CONFIG, base).learn(played, 1)

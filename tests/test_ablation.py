@@ -13,7 +13,7 @@ import ablation
 TINY = SkillRLConfig().merged({'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 3,
                                'env.test_tasks': 3, 'env.max_steps': 6, 'sft.games': 3, 'sft.steps': 2,
                                'rl.iterations': 1, 'rl.tasks_per_iteration': 1, 'rl.group_size': 2,
-                               'evolution.validation_interval': 1, 'evolution.test_rounds': 2})
+                               'evolution.validation_interval': 1})
 TASK = 'put some mug on shelf.'
 
 def test_each_arm_changes_one_setting_and_the_first_changes_none():

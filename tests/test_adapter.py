@@ -11,7 +11,7 @@ from skillrl.llm.local import Policy, word_tokenizer
 from skillrl.llm.placement import Placement
 from skillrl.training.phases import fine_tune
 from skillrl.training.pipeline import train
-from skillrl.training.rl import GRPOTrainer, _ScoredRow, TrainablePolicy
+from skillrl.training.rl import GRPOTrainer, TrainablePolicy
 
 WORDS = 'go to take put clean heat egg mug plate fridge sink shelf'.split()
 SIZES = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -37,11 +37,11 @@ def rows_of(policy):
     "What `policy` wrote, good where it begins with a word of the first half"
     generator = torch.Generator().manual_seed(1)
     said = policy.generate(PROMPTS, generator=generator, max_new_tokens=5)
-    return [_ScoredRow(StepRow(r.prompt_ids, r.token_ids, r.logprobs), 1. if r.token_ids[0] < 9 else -1.)
+    return [StepRow(r.prompt_ids, r.token_ids, r.logprobs, advantage=1. if r.token_ids[0] < 9 else -1.)
             for r in said]
 
 def both(row_list, policy):
-    return policy.logps([r.row.prompt_ids for r in row_list], [r.row.reply_ids for r in row_list])[0].detach()
+    return policy.logps([r.prompt_ids for r in row_list], [r.reply_ids for r in row_list])[0].detach()
 
 def scores(model):
     with torch.no_grad():
@@ -200,7 +200,7 @@ def test_a_base_that_is_gone_is_named(bases, tmp_path):
 SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3),
              sft=dict(games=2, steps=2),
              rl=dict(iterations=3, tasks_per_iteration=2, group_size=2),
-             model=dict(adapter='lora', adapter_rank=2),
+             model=dict(adapter='lora'),
              evolution=dict(validation_interval=0))
 
 def files(folder):
@@ -229,15 +229,8 @@ def test_a_run_with_an_adapter_goes_on_to_the_same_bytes(tmp_path, epochs):
     check_weights(tmp_path/'whole', whole)
 
 def check_weights(run, held):
-    "The newest two adapters, the best, and no whole model"
+    "The newest two adapters, and no whole model"
     assert {name.split('/')[1] for name in held if name.startswith('policy/')} == {'0002', '0003'}
     models = {name for name in held if name.endswith('/model.safetensors')}
-    best = held[max(name for name in held if name.startswith('best/') and 'model.safetensors' in name)]
-    won = [json.loads(line)['success'] for line in held['metrics.jsonl'].splitlines() if b'"rl"' in line]
-    played = won.index(max(won)) # 0 is what SFT left, 2 the second version
     assert models == set()
-    where = {0: 'reference/0001', 2: 'policy/0002'}.get(played)
-    if where:
-        names = [n for n in held if n.startswith(where) and n.endswith('model.safetensors')]
-        assert best == held[names[0]]
     assert load_policy(run/'policy'/'0003').frozen_copy().name == 'frozen_1'

@@ -146,10 +146,6 @@ Now: Doc 1: Emma is a novel.'''
     _, user = step_messages(PromptContext('Who wrote Emma?', 'Ask.'))
     assert user['content'] == 'Task: Who wrote Emma?\nNow: Ask.'
 
-def test_without_notes_a_house_gets_the_plain_form_too():
-    user = step_messages(PromptContext('put a mug in desk', 'A room.', ['go to fridge 1']))[1]
-    assert 'Actions: go to fridge 1' in user['content']
-
 @pytest.mark.parametrize('where, newline', [
     *((where, '\n') for where in ('task', 'skills', 'admissible', 'history')),
     *(('observation', newline) for newline in ('\n', '\r\n', '\x0b', '\x85', '\u2028'))])
@@ -234,10 +230,6 @@ def test_reading(text, strict, official):
     assert parse_reply(text, ADM)[1:] == strict
     assert parse_reply(text, ADM, 'official')[1:] == official
 
-def test_a_cut_reply_is_its_last_thirty_characters_officially():
-    text = T + '<action>go to fridge 1'
-    assert parse_reply(text, ADM, 'official')[1:] == (text[-30:], False)
-
 def test_membership_is_asked_only_when_known():
     assert parse_reply(T + '<action>fly</action>').ok
     assert not parse_reply(T + '<action></action>').ok
@@ -246,10 +238,6 @@ def test_membership_is_asked_only_when_known():
 def test_the_command_is_sent_as_the_environment_spells_it():
     read = parse_reply(T + '<action>click[Deep Blue]</action>', ['click[Deep  Blue]'])
     assert read[1:] == ('click[Deep  Blue]', True)
-
-def test_thoughts():
-    assert parse_reply(GOOD).thought == 't'
-    assert parse_reply('no', mode='official').thought == ''
 
 def test_strict_accepts_what_is_written_and_nothing_damaged():
     rng, pieces = random.Random(0), ['<think>', '</think>', '<action>', '</action>', 'look', 't', ' ', '\n']
@@ -321,12 +309,6 @@ def test_text_replies_leave_no_rows():
     e = episode()
     e.play(write_reply('t', 'go to fridge 1'))
     assert e.rows == [] and e.steps[0].token_ids is None
-
-def test_winning():
-    t, rows = demonstrate(episode(), AlfworldExpert(game().task, 0), random.Random(0))
-    assert t.success and t.reward == 1 and [s.reward for s in t.steps[:-1]] == [0]*(len(t) - 1)
-    again = Scripted(*[r['completion'] for r in rows])
-    assert [s.reply for s in rollout([episode()], again)[0].steps] == [r['completion'] for r in rows]
 
 def test_over_is_over():
     e = episode(max_steps=1)
@@ -412,23 +394,6 @@ def test_a_prompt_too_long_loses_history_first():
     says = 'without any history, more than max_prompt_tokens 50: raise that, or show fewer skills'
     with pytest.raises(ValueError, match=says):
         rollout([episode()], p, limits=Limits(max_prompt_tokens=50))
-
-def test_noise_is_made_and_not_taught():
-    calm = demonstrate(episode(), AlfworldExpert(game().task, 0), random.Random(0))
-    wild, rows = demonstrate(episode(max_steps=50), AlfworldExpert(game().task, 0), random.Random(0),
-                             noise=1.)
-    assert rows == [] and len(wild) == 50
-    assert all(not s.reply and s.action in s.admissible and s.action != 'help' for s in wild.steps)
-    assert len(calm[1]) == len(calm[0])
-
-def test_official_mode_sends_what_the_official_code_would():
-    e = episode(agent=AgentConfig('official'), max_steps=1)
-    s = e.play('<think>t</think><action>GO TO fridge 1</action>')
-    assert (s.action, s.ok, e.observation) == (
-        'go to fridge 1', True, 'You arrive at fridge 1. The fridge 1 is closed.')
-
-def test_nothing_to_do():
-    assert rollout([], Scripted('no')) == []
 
 def test_other_worlds_keep_no_notes():
     class Shop:

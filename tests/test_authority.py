@@ -1,13 +1,11 @@
 "A folder from somebody else has no authority: what it names counts only when the user names it too"
 
-import json, re, shlex, signal, sys, time
+import re, shlex, signal, time
 from dataclasses import fields
 from pathlib import Path
 import pytest
 from skillrl.cli.main import main
-from skillrl.cli.jobs import said_again
 from skillrl.core.config import SkillRLConfig
-from skillrl.cli.flags import Job
 from skillrl.core.runfolder import RunFolder
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.core.store import write_json
@@ -16,8 +14,7 @@ from skillrl.training.pipeline import train
 KEYS = 'POLICY', 'TEACHER', 'EMBEDDING', 'ENGINE'
 SMALL = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1,
          'env.max_steps': 2, 'env.test_tasks': 1, 'sft.games': 1, 'sft.steps': 1,
-         'rl.iterations': 1, 'rl.tasks_per_iteration': 1, 'rl.group_size': 2,
-         'evolution.test_rounds': 1}
+         'rl.iterations': 1, 'rl.tasks_per_iteration': 1, 'rl.group_size': 2}
 
 @pytest.fixture(autouse=True)
 def keys(tmp_path, monkeypatch):
@@ -41,7 +38,6 @@ def value_of(f):
     return 'http://evil.example/v1' if f.metadata['bare'] else 'far/away.py:Thing'
 
 CONFIG = [(path, f) for path, _, f in SkillRLConfig().settings() if f.metadata['authority']]
-JOB = [f for f in fields(Job) if f.metadata and f.metadata['authority']]
 
 def test_the_table_holds_what_names_code_commands_addresses_and_paths():
     "Each text setting is in it, but for those with a list of values, and names of models and protocols"
@@ -50,8 +46,6 @@ def test_the_table_holds_what_names_code_commands_addresses_and_paths():
         named_only = f.metadata['choices'] or path.endswith('_model_id')
         if f.type is str and not named_only and path not in free:
             assert f.metadata['authority'], path
-    bare = {'url', 'suite', 'policy_model', 'teacher'}
-    assert {f.name for f in fields(Job) if f.type is str} - {f.name for f in JOB} == bare
     texts = {f.name for f in fields(SkillOptConfig) if f.type is str and not f.metadata['choices']}
     assert texts == {'out_root', 'selection_split'} # --resume says the first
 
@@ -71,27 +65,6 @@ def test_each_setting_with_authority_of_a_stored_config_has_to_be_said_again(pat
     with pytest.raises(ValueError, match=re.escape(value)):
         train(None, tmp_path/'run', resume=True)
     SkillRLConfig().opened()
-
-@pytest.mark.parametrize('f', JOB, ids=[f.name for f in JOB])
-def test_each_setting_with_authority_of_a_stored_job_has_to_be_said_again(f, tmp_path, capsys):
-    "In the table of the job: refused by `optimize --resume`, and said again it is no longer the reason"
-    flag, value = '--' + f.name.replace('_', '-'), value_of(f)
-    job = {f.name: value, 'questions': 'q.json', 'teacher': 't', 'policy_model': 'p'} | {f.name: value}
-    Path('q.json').write_text(json.dumps([dict(question=f'{n}?', answers='1') for n in range(9)]))
-    write_json(tmp_path/'o'/'config.json', SkillOptConfig().to_dict())
-    write_json(tmp_path/'o'/'job.json', job)
-    said = [] if f.name == 'questions' else ['--questions', 'q.json']
-    told = sentence(capsys, 'optimize', '--resume', 'o', *said)
-    assert value in told
-    assert flag in told
-    assert value in said_again(JobFlags(**job))
-    again = sentence(capsys, 'optimize', '--resume', 'o', *said, flag, value)
-    assert 'in the run folder' not in again
-
-class JobFlags(dict):
-    "A command line with these flags"
-    def __getattr__(self, name):
-        return self.get(name)
 
 EVIL = '''from pathlib import Path
 Path({mark!r}).write_text('ran')
@@ -126,28 +99,6 @@ def test_a_run_folder_does_not_run_the_program_that_it_names(planted, capsys):
     sentence(capsys, 'train', '--resume', run, '--env', name)
     assert mark.exists()
 
-@pytest.mark.parametrize('who', ['policy_command', 'teacher_command'])
-def test_two_files_do_not_start_the_program_that_they_name(who, tmp_path, capsys):
-    "Only job.json and config.json, as somebody may send them"
-    mark = tmp_path/'mark'
-    command = f'{sys.executable} -c "open({str(mark)!r}, chr(119))"'
-    job = dict(policy_model='p', teacher='t') | {who: command}
-    job |= {dict(policy_command='policy_model', teacher_command='teacher')[who]: None}
-    Path('q.json').write_text(json.dumps([dict(question=f'{n}?', answers='1') for n in range(9)]))
-    write_json(tmp_path/'o'/'config.json', SkillOptConfig().to_dict())
-    write_json(tmp_path/'o'/'job.json', job | dict(questions='q.json'))
-    assert 'questions' in sentence(capsys, 'optimize', '--resume', 'o')
-    told = sentence(capsys, 'optimize', '--resume', 'o', '--questions', 'q.json')
-    assert f'--{who.replace("_", "-")}' in told
-    assert not mark.exists()
-
-def test_a_job_of_wrong_types_is_one_sentence(tmp_path, capsys):
-    write_json(tmp_path/'o'/'config.json', SkillOptConfig().to_dict())
-    wrong = ({'policy_command': 5}, 'policy_command is 5'), ([], 'job.json')
-    for job, told in wrong:
-        (tmp_path/'o'/'job.json').write_text(json.dumps(job))
-        assert told in sentence(capsys, 'optimize', '--resume', 'o')
-
 def again(err):
     "The words that a stopped command tells to go on with"
     told = [line for line in err.splitlines() if line.startswith('Stopped. Go on with: ')]
@@ -179,14 +130,7 @@ def test_the_owner_goes_on_with_the_command_that_is_told(lives, tmp_path, capsys
     write_json(tmp_path/'d.json', SMALL)
     for run, given in dict(one=['--config', 'd.json'], two=['--config', 'c.json', '--episodes', '1']).items():
         words = again(stopped(lives, run, *given, '--env', name))
-        first = ['--env', name] if run == 'one' else ['--config', 'c.json']
-        assert words[:5] == ['train', '--resume', run, *first]
+        assert words == ['train', '--resume', run, *given, '--env', name]
         told = sentence(capsys, *words[:3])
         assert name in told or 'usd.json' in told
         assert main(words) == 0
-
-def test_a_run_of_the_embedded_defaults_goes_on_with_nothing_named(lives, tmp_path):
-    write_json(tmp_path/'d.json', SMALL)
-    words = again(stopped(lives, 'run', '--config', 'd.json'))
-    assert words == ['train', '--resume', 'run']
-    assert main(words) == 0

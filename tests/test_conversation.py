@@ -1,5 +1,6 @@
 """Conversations that grow: what was sampled is what is read on from, and what is trained on"""
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 import pytest, torch
 from skillrl.agent.episode import Episode, StepRow, rollout
@@ -10,7 +11,7 @@ from skillrl.envs.base import world
 from skillrl.llm.local import Policy
 from skillrl.llm.prefixes import prefix_tree
 from skillrl.core.store import data_path
-from skillrl.training.rl import GRPOTrainer, _ScoredRow, minibatches
+from skillrl.training.rl import GRPOTrainer, minibatches
 
 APPENDED = AgentConfig(conversation='appended')
 
@@ -48,14 +49,14 @@ def test_a_conversation_that_no_longer_fits_begins_anew(base):
     assert max(len(row.prompt_ids) for row in rows) < longest
 
 def test_a_step_of_the_optimizer_has_whole_conversations(base):
-    rows = [_ScoredRow(row, 1.) for e in played(base) for row in e.rows]
+    rows = [row for e in played(base) for row in e.rows]
     steps = minibatches(rows, 1, random.Random(0))
     assert sorted(len(step) for step in steps) == sorted(len(e.rows) for e in played(base))
-    tree = prefix_tree([r.row.prompt_ids + r.row.reply_ids for r in rows])
+    tree = prefix_tree([r.prompt_ids + r.reply_ids for r in rows])
     assert tree.raw/len(tree.ids) > 3
 
 def test_the_trainer_learns_the_same_with_and_without_sharing(base):
-    rows = [_ScoredRow(row, (-1.)**i) for i, e in enumerate(played(base)) for row in e.rows]
+    rows = [replace(row, advantage=(-1.)**i) for i, e in enumerate(played(base)) for row in e.rows]
     weights = []
     for share in (False, True):
         trainer = GRPOTrainer(base.frozen_copy(), RLConfig(), shares=share)
@@ -72,11 +73,11 @@ def test_the_trainer_learns_the_same_with_and_without_sharing(base):
 def test_rows_of_a_micro_batch_fill_no_more_tokens_than_allowed(base):
     trainer = GRPOTrainer(base, RLConfig())
     trainer.tokens = 500
-    rows = [_ScoredRow(StepRow([5]*n, [6]*3), 1.) for n in random.Random(0).sample(range(10, 400), 80)]
+    rows = [StepRow([5]*n, [6]*3) for n in random.Random(0).sample(range(10, 400), 80)]
     chunks = trainer.cut(rows)
     assert sum(map(len, chunks)) == 80
     for chunk in chunks:
-        area = len(chunk)*max(len(r.row.prompt_ids) + 3 for r in chunk)
+        area = len(chunk)*max(len(r.prompt_ids) + 3 for r in chunk)
         assert area <= 500 or len(chunk) == 1
 
 def test_a_prompt_goes_on_from_the_reply_before():

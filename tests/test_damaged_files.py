@@ -53,7 +53,7 @@ def test_a_damaged_line_of_a_log_is_counted_and_the_others_are_shown(tmp_path, c
 
 @pytest.mark.parametrize('file,wrong', [('history.json', 5), ('history.json', {}), ('summary.json', [])])
 def test_a_file_of_a_wrong_type_in_a_run_of_optimize_is_named(tmp_path, capsys, file, wrong):
-    (tmp_path/'job.json').write_text('{}')
+    (tmp_path/'config.json').write_text('{"edit_budget": 1}')
     (tmp_path/file).write_text(json.dumps(wrong))
     status, _, err = inspected(capsys, tmp_path)
     assert status == 1 and f'{tmp_path/file}' in err

@@ -7,9 +7,8 @@ from skillrl.skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.viewers.page import diff_html
-from skillrl.viewers.report import _score_in, _why, _describe_worth, finals, outcome_text
-from skillrl.viewers.report import _draw_lengths, _draw_scores, read_run, _skill_at, write_page
-from skillrl.core.plots import figure
+from skillrl.viewers.report import _why, _describe_worth, finals, outcome_text
+from skillrl.viewers.report import _plot_scores, read_run, _skill_at, write_page
 
 def train(root, epochs=1, target=None, world=RuleWorld(seed=2, val=60), **kw):
     config = SkillOptConfig(num_epochs=epochs, batch_size=10, minibatch_size=4, workers=1, verbose=False,
@@ -74,17 +73,11 @@ def test_a_hostile_skill_stays_text_in_the_report(tmp_path):
     assert not [k for k, _ in seen.attrs if k.startswith('on')]
     assert page.count('&lt;script&gt;window.pwned') > 10
 
-def draw(root):
-    fig, (left, right) = figure(panels=2)
-    _draw_scores(left, root)
-    _draw_lengths(right, root)
-    fig.canvas.draw()
-
 def test_a_hostile_skill_stays_text_elsewhere(tmp_path):
     root = poisoned(tmp_path/'run')
     change = diff_html(_skill_at(root, 0), _skill_at(root, 1))
     assert not {'script', 'img', 'svg'} & set(Tags(change).tags)
-    draw(root)
+    _plot_scores(root).canvas.draw()
 
 @pytest.mark.parametrize('old,new',
                          [('', ''), ('', 'a'), ('a', ''), ('a\r\nb', 'a\nb'), ('x\n'*5000, 'y\n'*5000),
@@ -101,23 +94,9 @@ def test_the_report_has_what_the_summary_has(root):
     assert f'{s["test_gain"]["mean"]:+.3f}' in page
     assert page.split('<h2>What was refused')[0].count('<h3>Step') == s['total_accepts']
     assert page.count('<h3>Step') == s['total_steps']
-    assert page.count('<svg') == 3
+    assert page.count('<svg') == 1
     assert str(root) not in page and not re.search(r'https?://(?!www\.w3\.org)', page)
     assert page == write_page(root).read_text(encoding='utf-8')
-
-def test_skills_without_snapshots(tmp_path, finished):
-    train(tmp_path/'run', save_every_step=False)
-    assert not (tmp_path/'run'/'skills').exists()
-    assert [_skill_at(tmp_path/'run', n) for n in range(5)] == [_skill_at(finished, n) for n in range(5)]
-
-def test_a_lost_rollout_has_no_score(root):
-    p = root/'final_selection_eval'/'results.json'
-    rows = json.loads(p.read_text())
-    for r in rows:
-        if r["id"] in {o["id"] for o in rows[:10]}:
-            r |= dict(status='infra_error', hard=0, soft=0)
-    p.write_text(json.dumps(rows))
-    assert _score_in(p.parent, {}).n == len({r["id"] for r in rows}) - 10
 
 def test_words_for_each_end(root):
     v = read_run(root)
@@ -125,9 +104,6 @@ def test_words_for_each_end(root):
     told = f'step {s["best_step"]}. It scores {s["best_selection_score"]:.3f} in fresh passes'
     assert told in _describe_worth(v)
     assert f'the first skill scored {s["baseline_selection_score"]:.3f}' in _describe_worth(v)
-    assert f'that of the first skill {s["baseline_test_hard"]:.3f}' in _describe_worth(v)
-    v.config['gate_metric'] = 'soft' # The gain is then one of soft scores
-    assert 'Its score there' not in _describe_worth(v)
     for interval, words in (([.1, .3], 'more than chance'), ([-.1, .3], 'includes 0, so chance may explain'),
                             ([-.3, -.1], 'worse than the first skill')):
         v.summary['test_gain'] = dict(mean=.1, interval=interval)
@@ -152,9 +128,9 @@ def test_no_code_of_a_record_is_shown_to_a_reader(root):
 
 @pytest.mark.parametrize('gate,words', [
     (dict(n=10, wins=1, losses=2, gain=-.1, low=-.3),
-     '1 of 10 comparisons went better, 2 worse: the mean score falls by 0.100'),
+     '1 of 10 comparisons went better, 2 worse: mean gain -0.100'),
     (dict(n=10, wins=2, losses=2, gain=0, low=-.3),
-     '2 of 10 comparisons went better, 2 worse: the mean score stays'),
+     '2 of 10 comparisons went better, 2 worse: mean gain +0.000'),
     (dict(n=10, wins=2, losses=1, gain=.1, low=-.2),
      'mean gain +0.100, which may be luck (the true gain could be as low as -0.200)'),
     (dict(n=10, wins=4, losses=1, gain=.3, low=.1, keep=True),
@@ -189,7 +165,7 @@ def test_a_folder_as_1_0_0_left_it(root):
     assert write_page(root).read_text(encoding='utf-8').count('<h3>Step') == 4
 
 def test_nothing_there(tmp_path):
-    draw(tmp_path/'x')
+    _plot_scores(tmp_path/'x').canvas.draw()
     with pytest.raises(FileNotFoundError, match='holds no run'):
         write_page(tmp_path/'x')
     assert not (tmp_path/'x').exists()

@@ -1,5 +1,6 @@
 "Decoding among admissible commands: any tokenizer, exact log-probs, no repetition"
 from copy import deepcopy
+from dataclasses import replace
 import pytest, torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -12,7 +13,7 @@ from skillrl.envs.base import TextEnv, world
 from skillrl.llm.decoding import _ReplyDraft, NextTokens, ReplyForm
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.core.store import data_path
-from skillrl.training.rl import GRPOTrainer, _ScoredRow, play
+from skillrl.training.rl import GRPOTrainer, play
 
 SUITES = [HouseholdSuite(Household(name, ('kitchen', 'living'))) for name in ('train-003', 'test-001')]
 ONCE = AgentConfig(decode='once')
@@ -204,7 +205,7 @@ def test_they_are_exact_with_byte_pairs(babbler, temperature):
 def test_the_first_update_has_ratio_one_and_a_finite_gradient(shipped, groups):
     policy = Policy(deepcopy(shipped.model).requires_grad_(), shipped.tokenizer)
     trainer = GRPOTrainer(policy, RLConfig())
-    chunk = [_ScoredRow(row, 1. if i % 2 else -1.) for i, row in enumerate(rows_of(groups)[:32])]
+    chunk = [replace(row, advantage=1. if i % 2 else -1.) for i, row in enumerate(rows_of(groups)[:32])]
     loss, stats = trainer.loss(chunk)
     loss.backward()
     gradients = [p.grad for p in policy.model.parameters() if p.grad is not None]

@@ -65,7 +65,7 @@ IDLE, BAD = 'Hum a tune.', 'Drop what you hold.'
 def test_growth_is_typed():
     category_of = {'a': 'cool', 'b': 'heat', 'c': 'cool'}
     def why(p, weak=('cool',)):
-        return consider(bank_of(IDLE), p, Round(weak, settings(), category_of))[1]['reason']
+        return consider(p, bank_of(IDLE), Round(weak, settings(), category_of))[1]['reason']
     def wide(*ids):
         return add(GOOD, 'general', provenance=dict(trajectories=list(ids)))
     assert why(add(GOOD, 'heat')) == 'heat is not a weak category'
@@ -165,11 +165,11 @@ def test_the_least_useful_goes_first_and_the_young_and_the_unproven_stay():
     bank = grown(4)
     bank.get('cool_002').stats = dict(retrieved=0, wins=0, losses=0, rounds=3)
     bank.get('cool_003').stats = dict(retrieved=5, wins=0, losses=5, rounds=9)
-    assert [o.id for o in _least_useful(bank)] == ['cool_002', 'cool_004', 'cool_001']
-    assert _make_room(bank, 1) == []
-    assert [p.ids for p in _make_room(bank, 97)] == [('cool_002',), ('cool_004',)]
+    assert [o.id for o in _least_useful(bank.items('active'))] == ['cool_002', 'cool_004', 'cool_001']
+    assert _make_room(bank.items(), 1) == []
+    assert [p.ids for p in _make_room(bank.items(), 97)] == [('cool_002',), ('cool_004',)]
     bank.get('cool_002').stats = {}
-    assert [o.id for o in _least_useful(bank)] == ['cool_004', 'cool_001']
+    assert [o.id for o in _least_useful(bank.items('active'))] == ['cool_004', 'cool_001']
 
 CLOSE = 'Close the door behind you.'
 
@@ -198,11 +198,11 @@ def test_a_bank_above_its_capacity_takes_nothing_until_it_is_below():
 def test_what_is_said_twice_is_merged():
     again = 'Open the fridge, before you cool!'
     bank = bank_of(GOOD, again, IDLE)
-    assert [set(pair) for pair in duplicates(bank)] == [{'cool_001', 'cool_002'}]
+    assert [set(pair) for pair in duplicates(bank.items())] == [{'cool_001', 'cool_002'}]
     new, record = one_round(bank, Says())
     merged = [r for r in record['proposals'] if r['kind'] == 'merge']
     assert len(merged) == 1 and set(merged[0]['ids']) == {'cool_001', 'cool_002'}
-    assert _merge_duplicates(bank_of('Look in drawer 1.', 'Look in drawer 2.')) == []
+    assert _merge_duplicates(bank_of('Look in drawer 1.', 'Look in drawer 2.').items()) == []
 
 # --- leaks ---
 

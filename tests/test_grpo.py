@@ -4,9 +4,8 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from skillrl.llm.placement import Placement, told_checkpointing
-from skillrl.training.grpo import (LossOptions, group_advantage, grpo_loss, has_variance, _kl_to_ref,
-                                   step_advantage, _token_logps)
+from skillrl.training.grpo import (LossOptions, group_advantage, grpo_loss, has_variance, step_advantage)
+from skillrl.llm.local import _token_logps
 
 V, PAD = 100, 0
 torch.set_num_threads(1)
@@ -128,38 +127,22 @@ def test_small_batches_add_up(loss_type, size):
     parts = sum(map(part, starts))
     assert apart(gradient(models[0], parts), grad) < 1e-5
 
-def test_order_of_rows_changes_nothing():
-    models, (rows, adv) = three(), episodes()
-    i = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist()
-    a, b = loss_of(models, rows, adv)[0], loss_of(models, [rows[j] for j in i], adv[i])[0]
-    assert abs(a-b) < 1e-6
-
-def test_logps_are_those_of_a_plain_forward_pass():
-    model, (rows, _) = tiny(1), episodes()
-    ids, att, own = lay_out(rows, 'left')
-    lp, own = logps(model, ids, att), own[:,1:]
-    for row,(p,r) in enumerate(rows):
-        z = model(torch.tensor([p+r])).logits[0].double()
-        plain = (z - z.logsumexp(-1, keepdim=True))[range(len(p)-1, len(p)+len(r)-1), r]
-        assert (lp[row][own[row]==1]-plain).abs().max() < 1e-5
-
 def test_advantages_against_numpy():
     rng = np.random.default_rng(0)
     for _ in range(50):
         G, n = rng.integers(1, 6), rng.integers(2, 9)
         r, t = rng.choice([0., .5, 1.], G*n), rng.permutation(np.repeat(np.arange(G), n))
-        mask, got = has_variance(r, t)[0].numpy(), group_advantage(r, t).numpy()
+        mask, got = has_variance(r, t).numpy(), group_advantage(r, t).numpy()
         for g in range(G):
             mine = r[t==g]
             want = np.zeros(n) if np.ptp(mine)==0 else (mine-mine.mean())/mine.std()
             np.testing.assert_allclose(got[t==g], want, atol=1e-5)
             assert mask[t==g].all()==(np.ptp(mine)>0)
 
-def test_the_kl_penalty_is_never_negative():
-    g = torch.Generator().manual_seed(0)
-    for scale in (1e-6, 1e-4, 1, 20):
-        a, b = (-scale*torch.rand(64, 9, generator=g) for _ in range(2))
-        assert _kl_to_ref(a, b, torch.ones(64, 9)) >= 0
+def untold(config):
+    "What keeps a trainer of trl from computing activations again; its name from transformers 5.22 on"
+    what = 'activation' if hasattr(config, 'activation_checkpointing') else 'gradient'
+    return {f'{what}_checkpointing': False}
 
 @pytest.fixture(scope='module')
 def trl_trainer(tmp_path_factory):
@@ -179,7 +162,7 @@ def trl_trainer(tmp_path_factory):
         args = GRPOConfig(output_dir=folder+'/out', per_device_train_batch_size=12, num_generations=3,
                           max_completion_length=8, beta=beta, loss_type=loss_type, epsilon=.2,
                           use_bias_correction_kl=False, bf16=False, use_cpu=True, report_to=[],
-                          **told_checkpointing(Placement(), GRPOConfig))
+                          **untold(GRPOConfig))
         data = Dataset.from_list([dict(prompt='w5 w6')]*12)
         from transformers import Qwen3ForCausalLM
         model = Qwen3ForCausalLM.from_pretrained(folder)

@@ -5,8 +5,9 @@ import pytest
 from skillrl.training import evaluate
 from skillrl.skillopt import trainer as report
 from skillrl.skillopt.verdict import _gains
-from skillrl.training.phases import _paired_scores
+from skillrl.core.config import SkillRLConfig
 from skillrl.core.stats import interval, paired_interval
+from skillrl.training import phases
 from skillrl.core.trajectory import Trajectory
 
 def played(won):
@@ -110,16 +111,17 @@ def test_the_t_quantile_is_right_for_any_number_of_seeds(df):
 def test_the_difference_of_equal_steps_is_equal():
     assert _gains([(.1, .3), (.2, .4), (True, False)]) == [.2, .2, -1]
 
-def test_a_game_that_one_bank_did_not_play_is_no_pair():
-    games = [SimpleNamespace(id=f'g{i}') for i in range(4)]
-    def play(bank, games):
-        finished = played([bank == 'new']*len(games))
-        return finished if bank == 'old' else finished[:1] + finished[2:]
-    assert _paired_scores(play, 'old', 'new', games) == [(False, True)]*3
-
-def test_where_no_game_was_played_with_both_banks_nothing_is_said():
-    games = [SimpleNamespace(id=f'g{i}') for i in range(2)]
-    def play(bank, games):
-        return played([1, 1])[:1] if bank == 'old' else played([1, 1])[1:]
-    with pytest.raises(RuntimeError, match='none of the 2 games was played both ways'):
-        _paired_scores(play, 'old', 'new', games)
+@pytest.mark.parametrize('lost', [1, 4])
+def test_a_game_that_one_bank_did_not_play_is_no_pair(monkeypatch, lost):
+    monkeypatch.setattr(phases, 'touched', lambda old, new, games, shown_by: games)
+    monkeypatch.setattr(phases, 'build_episodes', lambda suite, games, bank, config: bank)
+    def evaluate(policy, bank, **how):
+        return played([1]*4)[lost:] if bank == 'new' else played([0]*4)
+    monkeypatch.setattr(phases, 'evaluate', evaluate)
+    suite = SimpleNamespace(live=False, games=lambda *which: [None]*which[1])
+    if lost == 4:
+        with pytest.raises(RuntimeError, match='none of the 24 games was played both ways'):
+            phases.change_of('old', 'new', suite, None, SkillRLConfig())
+    else:
+        change = phases.change_of('old', 'new', suite, None, SkillRLConfig())
+        assert (change.n, change.before, change.after) == (3, 0, 1)

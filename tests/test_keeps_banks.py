@@ -39,7 +39,7 @@ def test_what_is_active_stays_so_until_trials_speak_against_it():
     assert fates == ['probation', 'retired', 'retired']
 
 def tried(bank, proposal):
-    return consider(bank, proposal, Round(['cool']))[0]
+    return consider(proposal, bank, Round(['cool']))[0]
 
 def test_a_rewording_stands_on_probation_beside_what_is_active_and_replaces_what_is_not():
     said = 'Look for plate in cabinet 7.'
@@ -50,7 +50,7 @@ def test_a_rewording_stands_on_probation_beside_what_is_active_and_replaces_what
         assert len({o.id for o in new.items()}) == len(left)
     mistake = SkillBank(common_mistakes=[Mistake('err_001', 'Hurrying', how_to_avoid='Be slow.')])
     said = Proposal('refine', replace(mistake.items()[0], how_to_avoid='Stop.'))
-    new, _ = consider(mistake, said, Round(['general']))
+    new, _ = consider(said, mistake, Round(['general']))
     assert [(o.id, o.status) for o in new.items()] == [('err_001', 'active'), ('err_002', 'probation')]
 
 MERGED = {('active', 'probation'): 'active', ('probation', 'active'): 'active', ('probation',)*2: 'probation'}
@@ -59,7 +59,7 @@ MERGED = {('active', 'probation'): 'active', ('probation', 'active'): 'active', 
 def test_what_is_said_twice_is_active_if_it_was_active_once(statuses, merged):
     bank = entry(statuses[0])
     bank.add(replace(entry(statuses[1]).items()[0], skill_id='cool_002'))
-    proposal, = _merge_duplicates(bank)
+    proposal, = _merge_duplicates(bank.items())
     assert proposal.item.status == merged
 
 # --- commands ---

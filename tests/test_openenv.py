@@ -94,22 +94,6 @@ def test_a_full_server_is_asked_until_there_is_a_place(kitchen):
         env.close()
 
 @needs_openenv
-def test_an_address_cannot_keep_all_places(kitchen):
-    many = [OpenEnvClient(kitchen.url) for _ in range(3)]
-    for env in many:
-        env.reset()
-    place = '127.0.0.1', kitchen.server_address[1]
-    local = socket.create_connection(place, source_address=('127.0.0.2', 0))
-    with client.connect(f'{kitchen.url.replace("http", "ws")}/ws', sock=local) as other:
-        other.send(said('reset'))
-        assert json.loads(other.recv(timeout=10))['data']['observation']['task']
-        with pytest.raises(ConnectionError, match='broke off'):
-            many[0].step('look') # It was used least recently
-        assert many[1].step('look')[4]['task']
-    for env in many:
-        env.close()
-
-@needs_openenv
 def test_nothing_is_left_of_finished_episodes(kitchen):
     for n in range(9):
         env = OpenEnvClient(kitchen.url, max_steps=2)

@@ -169,8 +169,7 @@ def test_without_rl_both_are_the_fine_tuned_policy(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('iterations,tries', [(0, 2), (3, 1)])
 def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, monkeypatch, iterations, tries):
-    config = CONFIG.merged({'evolution.gate': 'probation', 'evolution.test_rounds': 2,
-                            'rl.iterations': iterations})
+    config = CONFIG.merged({'evolution.gate': 'probation', 'rl.iterations': iterations})
     asked = []
     monkeypatch.setattr(pipeline, 'play_trials', lambda *args: asked.append(args[5]) or {})
     monkeypatch.setattr(_Pipeline, 'evolve_suite', lambda *args: None)
@@ -178,7 +177,7 @@ def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, mon
     monkeypatch.setattr(_Pipeline, 'bank', lambda *args: SkillBank())
     with RunFolder(tmp_path/'run', config) as run:
         pipeline.evolve(_Pipeline(run))
-    assert asked == [tries]*2
+    assert set(asked) == {tries}
 
 def test_tries_that_look_around_are_sent_each_elsewhere_and_where_nobody_was():
     config = CONFIG.merged({'evolution.gate': 'probation'})

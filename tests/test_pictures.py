@@ -5,10 +5,6 @@ from nbclient import NotebookClient
 SHOWN = {
     'from skillrl.training.evaluate import plot_learning; plot_learning({"one": [0, 1]})': 1,
     'fig = plot_learning({"one": [0, 1]})': 0,
-    'from skillrl.skills.bank import Skill, SkillBank\n'
-    'from skillrl.viewers.bank_view import plot_usefulness\n'
-    'bank = SkillBank([Skill("gen_001", "Look", "Look first.", stats=dict(retrieved=2, wins=1, losses=1))])\n'
-    'plot_usefulness(bank)': 1,
 }
 
 def test_shown():

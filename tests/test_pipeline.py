@@ -11,7 +11,7 @@ from skillrl.core.store import data_path
 SECRET = 'sk-never-written'
 SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3),
              sft=dict(games=2, steps=2), rl=dict(iterations=2, tasks_per_iteration=2, group_size=2),
-             evolution=dict(validation_interval=2, test_rounds=2))
+             evolution=dict(validation_interval=2))
 
 def files(folder):
     kept = [p for p in sorted(Path(folder).rglob('*')) if p.is_file() and p.name!='.lock']
@@ -182,15 +182,9 @@ def test_the_shipped_base_is_small():
 
 def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
     "Krill's protocol, over a real socket, through the commands a user types"
-    from skillrl.envs.alfworld.engine import AlfworldEnv
-    from skillrl.envs.alfworld.scene import CATEGORIES
     from skillrl.envs.alfworld.households import Household
     from skillrl.serve.krill import Server
-    house, kinds = Household('train-000'), list(CATEGORIES)
-    def find(task):
-        split, n = task.split('-')
-        return house.game(split, int(n), kinds[int(n) % 6])
-    with Server(AlfworldEnv([house.game('test', 0, 'pick')], max_steps=12), find=find) as server:
+    with Server(HouseholdSuite(Household('train-000')), max_steps=12) as server:
         live = ['--url', server.url]
         assert main(['collect', *live, '--episodes', '6', '--output', str(tmp_path/'t.json')])==0
         assert main(['distill', '--trajectories', str(tmp_path/'t.json'),
@@ -210,7 +204,8 @@ def test_the_committed_runs_are_of_the_present_loop():
         games = config.env.test_suites*config.env.test_tasks
         assert {r['n'] for r in run['test'].values()} == {games}
         tested = [r for r in run['rounds'] if r['half'] == 'test']
-        assert [r['suites'] for r in tested] == [config.env.test_suites]*config.evolution.test_rounds
+        rounds = config.evolution.test_rounds(config.rl.iterations)
+        assert [r['suites'] for r in tested] == [config.env.test_suites]*rounds
         assert sum(r['steps'] for r in tested) == run['spent']['evolve']
         decided = sum(r['changed'].get('probation to active', 0) for r in run['rounds'])
         assert decided >= sum(last for _, last in run['banks'].values())

@@ -18,7 +18,7 @@ from skillrl.training import plan
 from skillrl.training.costs import (Batch, Device, Held, _activation_bytes, _adapter_parameters, at_once,
                                     memory_plan, _shape_from, shape_of)
 from skillrl.training.plan import RunPlan, told_plan
-from skillrl.training.plan import _check_words, _known_words, _preflight
+from skillrl.training.plan import _check_words, _known_words
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)
@@ -138,12 +138,6 @@ def test_every_command_checks_lengths_against_positions_before_it_plays(line, tm
     said = capsys.readouterr().err
     assert 'the longest prompt has' in said and 'take a policy with more positions' in said
     assert {p.name for p in tmp_path.iterdir()} == {'narrow'}
-
-@pytest.mark.parametrize('positions, wrong', [(64, True), (1024, False)])
-def test_doctor_checks_lengths_against_positions(tmp_path, positions, wrong):
-    narrow_policy(tmp_path/'narrow', positions)
-    found = _preflight(SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'narrow')}))
-    assert any('more positions' in f.remedy for f in found) == wrong
 
 CUT = 'model.max_new_tokens is 1,024 and the policy has 1,024 positions'
 

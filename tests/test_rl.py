@@ -8,7 +8,7 @@ from skillrl.core.config import RLConfig
 from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.grpo import group_advantage
-from skillrl.training.rl import GRPOTrainer, _ScoredRow, TrainablePolicy, play, _scored_rows
+from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play, _scored_rows
 from skillrl.training.sft import FullOptions, encode_rows, full_sft
 
 SIZES = {'shirt 1': 0., 'shirt 2': .25, 'shirt 3': .5, 'shirt 4': 1.}
@@ -106,15 +106,6 @@ def test_an_invalid_action_costs_something_in_a_zero_variance_group(policy):
         trainer.learn([lost()])
     assert chance(policy, 'buy shirt 9') < before - .1
 
-def test_a_zero_variance_group_without_invalid_steps_or_penalty_leaves_no_row(policy):
-    group = tries(4)
-    for e in group:
-        e.start()
-        e.act('buy shirt 1')
-        e.rows = [StepRow([1], [2], [-1.]), StepRow([1], [3], [-1.], False)]
-    rows, seen = _scored_rows([group], penalty=0)
-    assert rows == [] and seen['skipped_groups'] == 1
-
 @pytest.mark.parametrize('rewards,won,score', [([0, 1], True, 1), ([0, 0], True, 1), ([10], True, 1),
                                                ([.3, .4], False, .7), ([-1], False, 0), ([], False, 0)])
 def test_a_score_lies_between_0_and_1(rewards, won, score):
@@ -140,7 +131,7 @@ def bought(policy, n=4):
     "Rows of a group of `n` episodes that `policy` played"
     group = tries(n)
     play([group], policy, seed=1)
-    return _scored_rows([group])[0] or [_ScoredRow(row, 1.) for e in group for row in e.rows]
+    return _scored_rows([group])[0] or [replace(row, advantage=1.) for e in group for row in e.rows]
 
 def apart(policy, seed=0):
     "A copy of `policy` with slightly other weights"
@@ -164,13 +155,13 @@ def test_ratios_are_taken_to_the_log_probs_of_the_sampling_policy(policy):
     rows = bought(policy)
     _, now = losses(policy, rows, policy)
     assert now['ratio'] == pytest.approx(1, abs=1e-4)
-    later = [replace(r, row=replace(r.row, logprobs=[lp - .5 for lp in r.row.logprobs])) for r in rows]
+    later = [replace(r, logprobs=[lp - .5 for lp in r.logprobs]) for r in rows]
     _, stats = losses(policy, later, policy)
     assert stats['ratio'] == pytest.approx(math.exp(.5), rel=1e-3)
 
 def test_the_clip_range_of_the_config_stops_ratios_beyond_it(policy):
     rows = [replace(r, advantage=1.) for r in bought(policy)]
-    later = [replace(r, row=replace(r.row, logprobs=[lp - .1 for lp in r.row.logprobs])) for r in rows]
+    later = [replace(r, logprobs=[lp - .1 for lp in r.logprobs]) for r in rows]
     wide, narrow = (losses(policy, later, policy, clip_epsilon=e)[1]['clip_fraction'] for e in (.2, .05))
     assert (wide, narrow) == (0, 1)
 
@@ -212,7 +203,7 @@ def test_the_trainer_needs_six_methods_of_a_policy_and_cuts_gradients_at_one(pol
 
 def test_a_long_gradient_is_cut_before_the_step(policy):
     learner = TrainablePolicy(policy.model, policy.tokenizer)
-    row = bought(policy)[0].row
+    row = bought(policy)[0]
     for scale in (1e3, 1e6):
         lp, _ = learner.logps([row.prompt_ids], [row.reply_ids])
         (scale*lp).sum().backward()
@@ -223,7 +214,7 @@ def test_a_long_gradient_is_cut_before_the_step(policy):
 def test_a_gradient_that_is_no_number_moves_nothing(policy):
     learner = TrainablePolicy(policy.model, policy.tokenizer)
     before = [p.detach().clone() for p in learner.model.parameters()]
-    row = bought(policy)[0].row
+    row = bought(policy)[0]
     lp, _ = learner.logps([row.prompt_ids], [row.reply_ids])
     (math.inf*lp).sum().backward()
     with pytest.raises(FloatingPointError, match='the gradient norm is .* lower rl.learning_rate'):

@@ -1,5 +1,5 @@
 "What a user sees: tables at 80 columns, first lines, the page of flags and settings, the site"
-import importlib.util, json, warnings
+import importlib.util, json
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from skillrl.viewers.inspection import fitted
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import _best_score
 from skillrl.core.tables import Table
-from skillrl.training.results import describe_gain
+from skillrl.training.evaluate import describe_gain
 from skillrl.core.trajectory import Trajectory
 
 root = Path(__file__).parent.parent
@@ -53,16 +53,6 @@ def test_the_line_of_a_step_shows_the_best_score_as_measured(current, shown):
     "Played again, the best skill has another mean than the one it was accepted with"
     state = SimpleNamespace(skill=current, best='best', current_score=.25, best_score=.5)
     assert _best_score(state) == shown
-
-def test_equal_limits_warn_nobody(tmp_path, monkeypatch):
-    from skillrl.viewers import report
-    from skillrl.core.plots import figure
-    view = SimpleNamespace(steps=[dict(step=1, skill_len=0)])
-    monkeypatch.setattr(report, 'read_run', lambda folder: view)
-    _, ax = figure()
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        report._draw_lengths(ax, tmp_path)
 
 # ---- the page of flags and settings ----
 

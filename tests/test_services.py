@@ -14,7 +14,7 @@ KEY = 'sk-live-0123456789abcdefABCDEF'
 PRICES = {'wise': [1.0, 2.0]}
 SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=6, test_tasks=1, max_steps=6),
              sft=dict(games=2, steps=2), rl=dict(iterations=2, tasks_per_iteration=2, group_size=2),
-             evolution=dict(validation_interval=2, test_rounds=2))
+             evolution=dict(validation_interval=2))
 
 def teach(request, usage=(11, 7)):
     "A sound answer to whatever the run asks"

@@ -102,11 +102,6 @@ def test_openenv_is_asked_with_the_same_limits(monkeypatch):
     assert (name, config.name, config.max_steps) == ('webshop', 'webshop', 50)
     assert kw == dict(host='127.0.0.1', port=0, hosts=(), most=8, idle=5)
 
-def test_openenv_without_its_package_is_one_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'skillrl.serve.openenv', None)
-    with pytest.raises(ValueError, match=r'--openenv needs OpenEnv .*pip install'):
-        _openenv_server(flags('--env alfworld --openenv'))
-
 # --- /retrieve ---
 
 @pytest.fixture(scope='module')

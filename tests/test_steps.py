@@ -13,7 +13,7 @@ from skillrl.envs.alfworld.world import suites
 from skillrl.skills.bank import SkillBank, versions
 from skillrl.core.store import JsonlLog
 from skillrl.training import phases, pipeline
-from skillrl.training.results import _describe_difference, describe_evolution
+from skillrl.training.evaluate import _describe_difference, describe_evolution
 from skillrl.core.formats import load_trajectories
 from skillrl.core.trajectory import Trajectory
 

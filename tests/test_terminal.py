@@ -1,7 +1,6 @@
 "What strangers write cannot move a terminal: no command prints a control character of theirs"
 
-import io, json, sys
-from contextlib import redirect_stderr
+import io, json
 import pytest
 from skillrl.cli.main import COMMANDS, main
 from skillrl.cli.flags import Progress
@@ -64,14 +63,3 @@ def test_our_own_bars_still_move_the_cursor(monkeypatch):
         shown('rl', 1, 2)
         shown('rl', 2, 2)
     assert '\r' in out.getvalue() and '\\r' not in out.getvalue() and '100%' in out.getvalue()
-
-def test_text_beside_a_bar_is_written_above_it():
-    from tqdm.contrib import DummyTqdmFile
-    from skillrl.cli.main import _screen
-    out = Terminal()
-    with redirect_stderr(_screen(out)):
-        with Progress() as shown:
-            shown('rl', 1, 2)
-            print('a word', file=DummyTqdmFile(sys.stderr))
-    before, _, after = out.getvalue().partition('a word\n')
-    assert before.endswith('\r') and 'rl' in after # The bar was cleared, and drawn anew below

@@ -11,7 +11,7 @@ from skillrl.cli.flags import SMOKE
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.core.store import data_path, read_json
 from skillrl.training.pipeline import train
-from skillrl.training.rl import GRPOTrainer, _ScoredRow
+from skillrl.training.rl import GRPOTrainer
 from skillrl.training.sft import FullOptions, full_sft
 from skillrl.training.tinker import _REQUEST_ROWS, TinkerPolicy, open_service
 
@@ -40,7 +40,7 @@ def policy():
     return begun
 
 def scored(n, advantage=1.):
-    return [_ScoredRow(StepRow([4, 5, 6], [7, 8], [-1., -1.]), advantage) for _ in range(n)]
+    return [StepRow([4, 5, 6], [7, 8], [-1., -1.], advantage=advantage) for _ in range(n)]
 
 def test_every_request_has_the_same_number_of_rows(policy):
     GRPOTrainer(policy, RLConfig(), policy.frozen_copy()).update([scored(5), scored(40)])
@@ -134,7 +134,7 @@ def engine(url, monkeypatch):
     builders._engine.cache_clear()
 
 TINY = SMOKE | {'sft.steps': 3, 'rl.iterations': 2, 'env.train_suites': 1, 'env.test_suites': 1,
-                'env.episodes': 2, 'env.test_tasks': 2, 'env.max_steps': 6, 'evolution.test_rounds': 1}
+                'env.episodes': 2, 'env.test_tasks': 2, 'env.max_steps': 6}
 
 class Killed(Exception):
     pass

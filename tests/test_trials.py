@@ -45,7 +45,7 @@ def play(bank, house, number, effects, groups=15, size=8):
     for k in range(groups):
         game = house.game('train', rng.randrange(10**6), rng.choice(categories))
         found = retriever.retrieve(game.task)
-        hidden, tried = draw_trials(bank, found.ids, size, .1, f'{number}/{k}')
+        hidden, tried = draw_trials(map(bank.get, found.ids), size, .1, f'{number}/{k}')
         for i, without in enumerate(hidden):
             shown = [o for o in found.items() if o.id not in without]
             t = Trajectory(f'{game.id}#{i}', game.task, game.category, game=game.id,
@@ -134,7 +134,7 @@ def test_nobody_practises_the_goals_of_the_new_split():
 def drawn(status, share, size=8, seeds=400):
     "How often one entry is on trial"
     bank = tried(status)
-    groups = [draw_trials(bank, ['a'], size, share, seed) for seed in range(seeds)]
+    groups = [draw_trials([bank.get('a')], size, share, seed) for seed in range(seeds)]
     assert {sum('a' in h for h in hidden) for hidden, on in groups if on} <= {size//2}
     return sum(on == ['a'] for _, on in groups)
 

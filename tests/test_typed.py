@@ -40,7 +40,7 @@ SHORT = 'env.max_steps=1'
 FEW = 'rl.iterations=1 rl.tasks_per_iteration=1 rl.group_size=2 evolution.validation_interval=0'
 SMALL = {COLLECT: '', MOCK: SHORT, SFT: 'sft.steps=2', RL: FEW + ' env.max_steps=4',
          TRAIN: f'{FEW} {SHORT} env.train_suites=1 env.test_suites=1 env.episodes=1 env.test_tasks=1 '
-                'sft.games=2 sft.steps=2 evolution.test_rounds=0 env.max_steps=4'}
+                'sft.games=2 sft.steps=2 env.max_steps=4'}
 
 def typed(line, small=''):
     more = ['--set', *small.split()] if small else []
@@ -289,9 +289,6 @@ def test_point_22_optimize_takes_settings_of_both_kinds(here, capsys):
     assert jobs._models(args).agent.prompt == 'ours'
     assert main('optimize --set agent.prompt=ours'.split()) == 1
     assert 'would do nothing' in capsys.readouterr().err
-    jobs._claim(here/'run', args)
-    assert main('optimize --resume run'.split()) == 1
-    assert 'was begun with --set agent.prompt=ours: give that again' in capsys.readouterr().err
 
 # ---- point 24: the words of the documents ----
 

@@ -58,7 +58,7 @@ def lay_out(here):
         json.dumps(
             dict(fingerprint='', logs={}, folders=dict(policy='/etc'), state=dict(phase='rl', done=1))),
     )
-    put('optimized/job.json', '{}')
+    put('optimized/config.json', '{"edit_budget": 1}')
     put('optimized/config.json', '{"edit_budget": 4}')
     put('weights/config.json', '{"model_type": "qwen3"}')
     put('weights/model.safetensors', 'these are no weights')
@@ -104,7 +104,6 @@ WRONG = {
     'train --config things': 'things',
     'train --policy nothing': 'nothing',
     'eval --policy weights': 'weights',
-    'inspect weights': 'weights',
     'distill --trajectories nothing.json': 'nothing.json',
     'distill --trajectories torn.jsonl': 'torn.jsonl',
     'distill --trajectories stranger.jsonl': 'stranger.jsonl',

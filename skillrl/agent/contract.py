@@ -63,12 +63,6 @@ def without_hidden(text:str)->str:
     "`text` with a space for every character that nobody sees"
     return _hidden.sub(' ', text)
 
-def _ends(text, room):
-    if len(text) <= room:
-        return text
-    left_out = f'({len(text) - room} characters left out)'
-    return f'{text[:room//2]} … {left_out} … {text[-room//2:]}'
-
 def one_line(
     text:str,      # Untrusted
     room:int=4000, # Characters to keep, half of them from its end
@@ -76,7 +70,10 @@ def one_line(
     "`text` without line breaks and hidden characters, its middle left out when it is very long"
     if not (text.isascii() and text.isprintable()):
         text = ' '.join(without_hidden(text).split())
-    return _ends(text, room)
+    if len(text) <= room:
+        return text
+    left_out = f'({len(text) - room} characters left out)'
+    return f'{text[:room//2]} … {left_out} … {text[-room//2:]}'
 
 # %% ../../nbs/601_agent.contract.ipynb #8dd39993
 class Parsed(NamedTuple):

@@ -137,6 +137,7 @@ class StepRow:
     valid:bool = True    # Whether the reply was an admissible action
     allowed:Any = None   # `NextTokens` for each token; None if anything could come
     advantage:float|None = field(default=None, repr=False) # What RL credits it with
+    reference:list[float]|None = field(default=None, repr=False) # Log-probs under the reference, once read
 
     @property
     def length(self)->int: # Tokens
@@ -299,11 +300,6 @@ def _begin(waiting, live, parallel, tries):
         tries[e.game, e.seed] += 1
 
 # %% ../../nbs/03_agent.episode.ipynb #c6649e12
-def _require_one_played(episodes):
-    if episodes and all(e.infra_error for e in episodes):
-        reason = episodes[0].infra_error
-        raise EpisodeError(f'none of the {len(episodes)} episodes could be played to its end: {reason}')
-
 def _play_all(episodes, policy, sampling, each, limits):
     "Play `episodes` to their ends, at most `limits.parallel` side by side"
     waiting, live = deque(e for e in episodes if not e.done), []
@@ -318,7 +314,9 @@ def _play_all(episodes, policy, sampling, each, limits):
             if e.done and each:
                 each(e.trajectory())
         live = [e for e in live if not (e.done or e.infra_error)]
-    _require_one_played(episodes)
+    if episodes and all(e.infra_error for e in episodes):
+        reason = episodes[0].infra_error
+        raise EpisodeError(f'none of the {len(episodes)} episodes could be played to its end: {reason}')
 
 # %% ../../nbs/03_agent.episode.ipynb #f72c9d7b
 def rollout(

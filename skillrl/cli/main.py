@@ -6,7 +6,7 @@
 __all__ = ['COMMANDS', 'inspect', 'export', 'doctor', 'fetch', 'serve', 'Command', 'parser', 'main']
 
 # %% ../../nbs/890_cli.main.ipynb #09fe5fb8
-import argparse, difflib, gc, os, signal, sys, unicodedata, warnings
+import argparse, difflib, os, signal, sys, unicodedata, warnings
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -140,17 +140,14 @@ def _suite_server(args:Namespace)->Any: # A running `Server`; ValueError or OSEr
     return Server(suite, max_steps=config.max_steps, routes=routes, **_limits(args))
 
 # %% ../../nbs/890_cli.main.ipynb #a44eee6f
-def _openenv_server(args:Namespace)->Any: # A running server; ValueError without the package or with a suite
+def _openenv_server(args:Namespace)->Any: # A running server; ImportError without OpenEnv
     "OpenEnv's protocol for the world that the flags ask for"
     if args.suite:
         raise ValueError('--suite and --openenv are both given, and such a server has no suite: '
                          'leave one out')
+    from skillrl.serve.openenv import serve_openenv
     config = _config(args)
-    try:
-        from skillrl.serve.openenv import serve_openenv
-        return serve_openenv(config.name, config=config, **_limits(args))
-    except ImportError as e:
-        raise ValueError(f"--openenv needs OpenEnv ({e}): pip install 'skillrl-lab[openenv]'") from e
+    return serve_openenv(config.name, config=config, **_limits(args))
 
 # %% ../../nbs/890_cli.main.ipynb #ff147fc5
 def _told(server, name, args):
@@ -186,13 +183,11 @@ def _stoppable()->Iterator[None]:
 def serve(args:Namespace)->None: # ValueError or OSError if it cannot be served
     "let agents elsewhere play a world over HTTP, until Ctrl-C"
     server = _openenv_server(args) if args.openenv else _suite_server(args)
-    gc.freeze() # To look through all that is loaded by now takes 50 ms, in which nobody is answered
     try:
         print(*_told(server, _config(args).name, args), sep='\n', flush=True)
         with suppress(KeyboardInterrupt):
             server.thread.join() # Until Ctrl-C, or its own end
     finally:
-        gc.unfreeze()
         server.close()
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b001
@@ -364,7 +359,9 @@ def parser()->argparse.ArgumentParser:
 # %% ../../nbs/890_cli.main.ipynb #520bb39f
 def _parse(argv):
     "The flags in `argv`; one that the command does not have ends the process with the nearest that it has"
-    args, rest = parser().parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args, rest = parser().parse_known_args(words)
+    args.words = list(words)
     if rest:
         args.parser.error(f'{args.command} does not take {rest[0]}: {_nearest(args.parser, rest[0])}')
     return args

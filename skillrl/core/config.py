@@ -76,7 +76,6 @@ class RLConfig:
     kl_coeff:float = opt(0.01, lo=0) # $\beta$
     clip_epsilon:float = opt(0.2, above=0, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
-    temperature:float = opt(1.0, above=0) # Of sampling while playing
     algorithm:str = opt('grpo', choices=('grpo', 'dr_grpo', 'dapo', 'gigpo')) # GRPO, or a relative of it
 
 # %% ../../nbs/01_core.config.ipynb #8332aec3
@@ -94,12 +93,36 @@ class RetrievalConfig:
 class EvolutionConfig:
     "When the bank grows, and by how much"
     validation_interval:int = opt(5, lo=0) # Iterations between evolution rounds; 0 for never
-    test_rounds:int = opt(6, lo=0) # Evolution rounds in each suite to be judged in, before it is
     evolution_threshold:float = opt(0.9, lo=0, hi=1) # $\delta_{evolve}$: categories below it get new skills
     max_new_skills:int = opt(24, lo=0) # Proposals per round
     max_analysis_deep:int = opt(10, lo=0) # Failures studied when success is below the threshold
     max_analysis_shallow:int = opt(5, lo=0) # Failures studied otherwise
     gate:str = opt('probation', choices=('probation', 'none')) # What decides; under `none` all is kept
+
+    @property
+    def evolves(self)->bool:
+        "Do banks change while the policy learns?"
+        return self.validation_interval > 0
+
+    @property
+    def on_probation(self)->bool:
+        "Is every new skill on probation until trials say that it helps?"
+        return self.evolves and self.gate == 'probation'
+
+# %% ../../nbs/01_core.config.ipynb #8332aec4
+@patch
+def questions(self:EvolutionConfig,
+    rounds:int,
+)->int:
+    "Failures that a teacher studies in so many rounds at most"
+    return rounds*max(self.max_analysis_deep, self.max_analysis_shallow)
+
+@patch
+def test_rounds(self:EvolutionConfig,
+    iterations:int, # Of RL
+)->int: # Six, or as many as there are iterations where those are fewer
+    "Evolution rounds in each suite to be judged in, before it is"
+    return min(6, iterations or 6) if self.evolves else 0
 
 # %% ../../nbs/01_core.config.ipynb #efeb0cd6
 @dataclass
@@ -109,7 +132,6 @@ class ModelConfig:
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
     adapter:str = opt('none', choices=('none', 'lora', 'qlora')) # What learns; `none` moves all weights
-    adapter_rank:int = opt(8, lo=1) # Thin side of its matrices
     policy_api_base:str = authority('', bare='@?#') # Address of the model that acts; empty for OpenAI's
     policy_model_id:str = opt('') # A model behind a server that acts, in `train` to collect; empty for none
     teacher_api_base:str = authority('', bare='@?#') # Address of the teacher; empty for OpenAI's
@@ -119,6 +141,7 @@ class ModelConfig:
     embedding_api_base:str = authority('', bare='@?#') # Address of the embedding service
     engine_api_base:str = authority('', bare='@?#') # Tinker server with the weights; empty for none
     engine_losses:str = opt('mean', choices=('mean', 'sum')) # How that server takes tokens and rows together
+    adapter_rank = 16 # Thin side of its matrices; no setting
     # Keys are no settings, and nothing writes them down: `fill_keys` takes them from the environment
     policy_api_key = ''
     teacher_api_key = ''
@@ -175,6 +198,13 @@ def _settle_server(env):
                          'name that of your server, with --url')
     env.url = _KRILL_SERVERS[env.name]
 
+def _settle(config):
+    "Let sections know what others say"
+    config.env.seed = config.seed
+    if config.retrieval.mode == 'trajectories': # Whole episodes are no skills that could evolve
+        config.evolution.validation_interval = 0
+    _settle_server(config.env)
+
 # %% ../../nbs/01_core.config.ipynb #d81bf879
 @dataclass
 class SkillRLConfig:
@@ -196,8 +226,7 @@ class SkillRLConfig:
         "Settle every value's type and range"
         for path, section, f in self.settings():
             setattr(section, f.name, checked(path, getattr(section, f.name), f))
-        self.env.seed = self.seed
-        _settle_server(self.env)
+        _settle(self)
         _check_together(self)
         return self
 

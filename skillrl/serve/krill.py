@@ -10,7 +10,6 @@ import copy, json, re, reprlib
 from collections.abc import Callable
 from contextlib import suppress
 from email.message import Message
-from functools import partial
 from http.server import BaseHTTPRequestHandler
 from math import inf
 from socket import SHUT_RD, SHUT_RDWR, SHUT_WR
@@ -20,8 +19,7 @@ from time import monotonic
 from typing import Any
 from fastcore.basics import patch
 from ..envs.remote import FarEnv, check_fields, read_response
-from skillrl.serve.sessions import (Caller, ClientSession, Refusal, Sessions, first_to_go, listen,
-    numbered_game)
+from .sessions import Caller, ClientSession, Refusal, Sessions, listen, numbered_game
 
 # %% ../../nbs/805_serve.krill.ipynb #31b876d1
 def _step_answer(
@@ -69,13 +67,12 @@ class _Connection(BaseHTTPRequestHandler):
         super().setup()
         self.caller = Caller(self.client_address[0])
         self.plays = self.is_late = False
+        self.wait(_ASK)
+        self.server.connections[self.caller] = self
 
     def handle(self)->None:
         with suppress(OSError): # Whoever hangs up
-            if self.server.admit(self):
-                super().handle()
-            else:
-                self.refuse(503, f'{_CONNECTIONS} connections are open: come back later')
+            super().handle()
 
     def finish(self)->None:
         self.caller.is_gone = True
@@ -170,7 +167,6 @@ class Server(Sessions, ThreadingTCPServer):
         env:Any,                 # A `TextEnv`, or one of the `suites`
         host:str='127.0.0.1',    # `0.0.0.0` lets other machines in; there is no password
         port:int=0,              # 0 takes any that is free; OSError if it is taken
-        find:Callable|None=None, # From a task id to a game; None is `numbered_game`
         max_steps:int=50,        # Of an episode in a suite; an environment has its own
         routes:dict[str, Callable]|None=None, # More to answer: `POST /find` → from a body to an answer
         **kw:Any,                # For `Sessions`
@@ -181,7 +177,7 @@ class Server(Sessions, ThreadingTCPServer):
         self.socket = listen(host, port)
         self.server_address = self.socket.getsockname()
         self.env, self.max_steps = env, max_steps
-        self.find, self.routes = find or partial(numbered_game, env), routes or {}
+        self.routes = routes or {}
         self.starting = Lock() # Of `env`: one episode after the other begins
         self.walked = 0 # Games of a suite given to clients that named none
         self.connections = {}
@@ -197,7 +193,7 @@ def _begin(server, id):
     if is_suite and id is None:
         id = f'{server.env.tests[0]}-{server.walked}'
         server.walked += 1
-    game = None if id is None else server.find(id)
+    game = None if id is None else numbered_game(server.env, id)
     env = server.env.env(game, server.max_steps) if is_suite else server.env
     obs, info = env.reset(options=None if id is None else {'game': game})
     return copy.copy(env), obs, info # The next reset of ours makes another engine
@@ -228,11 +224,9 @@ def _step(server, body, caller):
     if not isinstance(action, str):
         raise Refusal(400, f'action is {action!r}: send one command as text')
     session = server.sessions.get(caller.session)
-    if session is None and server.sessions and not caller.session:
-        raise Refusal(409, 'this connection has begun no episode, and others have: '
-                           f'POST /reset starts one, and answers with its {_SESSION} to send along')
     if session is None:
-        raise Refusal(400, 'no episode is running: POST /reset starts one')
+        raise Refusal(400, 'no episode is running here: POST /reset starts one, '
+                           f'and answers with its {_SESSION} to send along')
     with session.lock:
         session.caller = caller
         said = _step_answer(*session.env.step(action))
@@ -280,21 +274,9 @@ def answer(self:Server, route:str, body:bytes, headers:Message, caller:Caller)->
 
 # %% ../../nbs/805_serve.krill.ipynb #dfe9b76b
 @patch
-def admit(self:Server, line:_Connection)->bool:
-    "Is there room for `line`, at once or in the place of another?"
-    line.wait(_ASK)
-    with self.lock:
-        is_full = len(self.connections) >= _CONNECTIONS
-        first = first_to_go(self.connections, line.caller.peer) if is_full else None
-        if first:
-            self.connections.pop(first).hang_up(SHUT_RDWR)
-        self.connections[line.caller] = line
-    return first is not None or not is_full
-
-@patch
 def verify_request(self:Server, request:Any, client_address:Any)->bool:
     "May a thread answer it?"
-    return len(self.connections) < 2*_CONNECTIONS
+    return len(self.connections) < _CONNECTIONS
 
 @patch
 def service_actions(self:Server)->None:

@@ -89,12 +89,9 @@ def _action_field(
 )->str:               # ValueError if it is unclear
     "Name of the field that takes a command"
     schema = schema if isinstance(schema, dict) else {}
-    fields = _first_of(schema, ('properties',), dict, {})
     required = [name for name in _first_of(schema, ('required',), list, []) if isinstance(name, str)]
-    texts = [name for name in required if _first_of(fields, (name,), dict, {}).get('type') == 'string']
-    for candidates in (required, texts):
-        if len(candidates) == 1:
-            return candidates[0]
+    if len(required) == 1:
+        return required[0]
     told = ', '.join(required) if required else 'no field'
     raise ValueError(f'the actions of {at} need {told}: name the one that takes a text as field')
 

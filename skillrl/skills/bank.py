@@ -178,13 +178,13 @@ def categories(self:SkillBank)->list[str]:
     held = {c: [s.status == 'quarantined' for s in its] for c, its in self.task_specific_skills.items()}
     return [c for c, each in held.items() if not each or not all(each)]
 
-def find(bank:SkillBank, id:str)->Entry: # ValueError if there is none
-    "The skill or mistake of `bank` called `id`"
-    o = bank.get(id)
-    if o is None:
-        ids = ', '.join(o.id for o in bank.items()) or 'none'
-        raise ValueError(f'no skill or mistake has the id {id!r}; the ids are {ids}')
-    return o
+def find(entries:Iterable[Entry], id:str)->Entry: # ValueError if there is none
+    "The one of `entries` called `id`"
+    known = {o.id: o for o in entries}
+    if id not in known:
+        raise ValueError(f'no skill or mistake has the id {id!r}; '
+                         f'the ids are {", ".join(known) or "none"}')
+    return known[id]
 
 # %% ../../nbs/04_skills.bank.ipynb #c8c355ac
 @patch
@@ -234,7 +234,7 @@ def add(self:SkillBank,
     instead_of:Iterable[str]=(), # Ids of what goes; `o` stands where the first of them stood
 )->Entry: # As it is in the bank; ValueError if its id is or was in use, or one of these is not there
     "Put `o` into the section of its category"
-    old = [find(self, id) for id in dict.fromkeys(instead_of)]
+    old = [find(self.items(), id) for id in dict.fromkeys(instead_of)]
     o = o if o.id else with_id(o, _free_id(self, o))
     if o.id not in [m.id for m in old] and (self.get(o.id) or o.id in self.removed):
         raise ValueError(f'the id {o.id!r} is or was in use in this bank; call the new one '
@@ -254,9 +254,10 @@ def copy(self:SkillBank)->SkillBank:
     return deepcopy(self)
 
 # %% ../../nbs/04_skills.bank.ipynb #3a8940db
-def _find_active(bank, id, like):
+def _find_active(bank, id, like=None):
     "The active entry called `id`, of the same type as `like`"
-    o = find(bank, id)
+    o = find(bank.items(), id)
+    like = like or o
     if o.status not in ('active', PROBATION):
         raise ValueError(f'{id!r} is {o.status}; only what is active or on probation can be refined, '
                          'retired or merged')
@@ -321,7 +322,7 @@ def _apply_retire(bank, p):
     if not p.ids:
         raise ValueError('a proposal to retire needs at least one id in `ids`')
     for i in p.ids:
-        retire(_find_active(bank, i, find(bank, i)), p.hypothesis)
+        retire(_find_active(bank, i), p.hypothesis)
 
 _WAYS:dict[str, Callable] = dict(
     add=_apply_add, refine=lambda bank, p: refine(bank, p.item), retire=_apply_retire,

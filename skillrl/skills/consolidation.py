@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from ..core.trajectory import Router, as_router
-from .bank import PROBATION, Mistake, Skill, SkillBank, retire, with_id
+from .bank import Entry, Mistake, Skill, SkillBank, retire, with_id
 from .embedding import Array, Idf, TfidfEncoder, stem, stems, stop_words, terms
 from .guard import examined
 from .retrieval import advice
@@ -63,11 +63,11 @@ def _wording(item:Skill|Mistake)->tuple[bool, str]:
     return isinstance(item, Mistake), normal(advice(item))
 
 def _without_repeats(
-    bank:SkillBank, # What it says already takes over the evidence of repeats
+    olds:Iterable[Entry], # Of the bank; what says something already takes over the evidence of repeats
     items:Iterable, # Proposals
 )->list: # Those that say something new, each wording once, the best supported first
     "`items` without what the bank or another of them says in the same words"
-    active_last = sorted(bank.items(), key=lambda o: o.status == 'active')
+    active_last = sorted(olds, key=lambda o: o.status == 'active')
     found = {_wording(o): o for o in active_last if o.status != 'quarantined'}
     new = []
     for o in rank_by_support(items):
@@ -176,13 +176,13 @@ def merge_rewordings(
 
 # %% ../../nbs/465_skills.consolidation.ipynb #57cff5e2
 def duplicates(
-    bank:SkillBank,
+    entries:Iterable[Entry],
     near:float=.9, # Cosine above which sentences with the same facts are one
     router:Callable|None=None, # Of their world, for the words that are facts
     id:str='', # Of the entry that is one of each pair; '' for any
 )->list[tuple[str, str]]: # Pairs of ids, the better supported first
-    "Active skills and mistakes, or on probation, that say the same"
-    pool = rank_by_support(bank.items('active', PROBATION))
+    "Skills and mistakes that say the same"
+    pool = rank_by_support(entries)
     words = fact_words(pool, router)
     about = [(type(o), facts(advice(o), words)) for o in pool]
     pairs = [(i, j) for i, j in combinations(range(len(pool)), 2)
@@ -317,7 +317,7 @@ def consolidate(
     trusted = [_without_id(o) for o in vetted if o.status == 'active']
     corpus = [o for o in bank.items() if o.status != 'quarantined'] + trusted
     router = as_router(router, sorted({o.category for o in corpus} - {'general'}))
-    candidates = bank.items('active') + _without_repeats(bank, trusted)
+    candidates = bank.items('active') + _without_repeats(bank.items(), trusted)
     pool, dropped = _compete(candidates, corpus, capacity, near, fact_words(corpus, router))
     _retire(bank, dropped)
     _file(bank, pool, router)

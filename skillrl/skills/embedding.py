@@ -245,43 +245,6 @@ def top(self:VectorIndex,
     rows = rows[np.argsort(-cosines[rows], kind='stable')][:k]
     return rows, cosines[rows]
 
-# %% ../../nbs/440_skills.embedding.ipynb #abd9ef4d
-_POOLINGS = 'mean', 'cls', 'lasttoken'
-_POOLING_FILE = '1_Pooling/config.json'
-
-def _pooling_of(path):
-    "How the model in the folder `path` wants its tokens pooled"
-    file = path/_POOLING_FILE
-    if not file.exists():
-        return 'mean'
-    settings = read_json(file)
-    if not isinstance(settings, dict):
-        raise ValueError(f'{file} holds no object: copy the model again')
-    chosen = [_pooling_name(k) for k, on in settings.items() if k.startswith('pooling_mode_') and on is True]
-    chosen = chosen or [settings.get('pooling_mode', 'mean')]
-    if len(chosen) == 1 and chosen[0] in _POOLINGS:
-        return chosen[0]
-    named = ' and '.join(map(str, chosen))
-    raise ValueError(f'{file} asks for pooling by {named}: choose a model with one of {", ".join(_POOLINGS)}')
-
-def _pooling_name(key):
-    "`pooling_mode_mean_tokens` → `mean`"
-    return key.removeprefix('pooling_mode_').removesuffix('_tokens').removesuffix('_token')
-
-# %% ../../nbs/440_skills.embedding.ipynb #bb552ea6
-def _pooled(hidden, mask, how):
-    "One vector for each text, of the last layer (n,t,d) and a mask (n,t) that is 1 where there is text"
-    import torch
-    if how == 'mean':
-        text = mask.bool().unsqueeze(-1)
-        return hidden.masked_fill(~text, 0).sum(1)/text.sum(1).clamp(min=1)
-    if how == 'lasttoken':
-        places = torch.arange(mask.shape[1], device=mask.device)
-        chosen = torch.where(mask.bool(), places, -1).argmax(1)
-    else:
-        chosen = mask.argmax(1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), chosen]
-
 # %% ../../nbs/440_skills.embedding.ipynb #0c3ae5ad
 def _query_prefix(path):
     "What the folder says stands before a query; documents have nothing before them"
@@ -293,8 +256,7 @@ def _query_prefix(path):
 def _contents(path):
     "16 hex digits that change with the model in the folder `path`"
     sha = hashlib.sha256()
-    patterns = ('*.json', '*.txt', '*.model', '*.safetensors', _POOLING_FILE)
-    for file in sorted(f for p in patterns for f in path.glob(p)):
+    for file in sorted(f for f in path.rglob('*') if f.suffix in ('.json', '.txt', '.model', '.safetensors')):
         sha.update(file.name.encode())
         with open(file, 'rb') as f:
             while block := f.read(1 << 20):
@@ -302,83 +264,52 @@ def _contents(path):
     return sha.hexdigest()[:16]
 
 # %% ../../nbs/440_skills.embedding.ipynb #dcd4b617
-_NEEDED = {'config.json': ['config.json'], 'weights (*.safetensors)': ['*.safetensors'],
-           'a tokenizer (tokenizer.json, vocab.txt or *.model)': ['tokenizer.json', 'vocab.txt', '*.model']}
-
 class FolderEncoder:
-    "A Hugging Face encoder in a local folder: its last layer pooled as the folder says, to unit length"
+    "A model of sentence-transformers, or any Hugging Face encoder, in a local folder"
     def __init__(self,
-        path:str|Path, # From `save_pretrained`, with tokenizer; FileNotFoundError names what is missing
+        path:str|Path, # From `save_pretrained`, with its tokenizer; FileNotFoundError if no model is there
         batch_size:int=32, # Number of texts at once
     ):
         self.path = Path(path)
         self.batch_size = batch_size
         self.model = None
-        if not self.path.is_dir():
-            raise FileNotFoundError(f'there is no folder {path}: '
-                                    'download it with `hf download`, or name the folder of a model')
-        for what, patterns in _NEEDED.items():
-            if not any(any(self.path.glob(p)) for p in patterns):
-                raise FileNotFoundError(
-                    f'{path} lacks {what}: save model and tokenizer there with `save_pretrained`')
-        self.pooling = _pooling_of(self.path)
+        if not any(self.path.glob('*.safetensors')):
+            raise FileNotFoundError(f'there is no model with safetensors in the folder {path}: '
+                                    'download one with `hf download`, or name another folder')
         self.query_prefix = _query_prefix(self.path)
         self.name = f'{self.path.name}-{_contents(self.path)}'
 
-# %% ../../nbs/440_skills.embedding.ipynb #47241758
-@patch
-def _load(self:FolderEncoder):
-    "Model and tokenizer into memory, once"
-    if self.model is not None:
-        return
-    from skillrl.llm.placement import load_tokenizer, quietly
-    try:
-        with quietly():
-            self.tokenizer = load_tokenizer(self.path)
-            self.model = _load_model(self.path)
-    except Exception as e:
-        raise ValueError(f'the encoder in {self.path} cannot be read ({e}): save or copy it again') from e
-    self.tokenizer.padding_side = 'right'
-    if self.tokenizer.pad_token is None:
-        self.tokenizer.pad_token = self.tokenizer.eos_token
-    longest = getattr(self.model.config, 'max_position_embeddings', 512)
-    self.max_length = min(self.tokenizer.model_max_length, longest)
-
-def _load_model(path):
-    import torch
-    from transformers import AutoModel
-    safely = dict(local_files_only=True, use_safetensors=True, trust_remote_code=False)
-    model, info = AutoModel.from_pretrained(path, dtype=torch.float32, output_loading_info=True, **safely)
-    missing = [k for k in info['missing_keys'] if 'pooler' not in k]
-    if missing:
-        raise ValueError(f'its weights lack {min(missing)}')
-    return model.eval()
+    def load(self)->None:
+        "The model into memory, once; ValueError if it cannot be read, ImportError without its library"
+        if self.model is not None:
+            return
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise ImportError('an encoder in a folder needs sentence-transformers: '
+                              "pip install 'skillrl-lab[embedding]'") from None
+        safely = dict(local_files_only=True, trust_remote_code=False, model_kwargs={'use_safetensors': True})
+        try:
+            self.model = SentenceTransformer(str(self.path), **safely)
+            self.model.tokenizer.padding_side = 'right' # So that no row depends on its batch
+        except Exception as e:
+            raise ValueError(f'the encoder in {self.path} cannot be read ({e}): '
+                             'save or copy it again') from e
 
 # %% ../../nbs/440_skills.embedding.ipynb #02c4d211
-@patch
-def _encode_batch(self:FolderEncoder, texts):
-    "Rows for a few texts"
-    import torch
-    inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_length,
-                            return_tensors='pt')
-    ids, mask = inputs['input_ids'], inputs['attention_mask']
-    with torch.inference_mode():
-        hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-    return _pooled(hidden, mask, self.pooling).numpy()
-
 @patch
 def encode(self:FolderEncoder,
     texts:Sequence[str], # n of them
 )->Array: # (n,d), float32; ValueError if the model cannot be read
     "One unit row a text; zeros for a blank one"
     import numpy as np
-    self._load()
-    out = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
+    self.load()
+    out = np.zeros((len(texts), self.model.get_embedding_dimension()), np.float32)
     filled = [i for i, text in enumerate(texts) if text.strip()]
-    for start in range(0, len(filled), self.batch_size):
-        batch = filled[start:start+self.batch_size]
-        out[batch] = self._encode_batch([texts[i] for i in batch])
-    return _unit(out)
+    if filled:
+        out[filled] = self.model.encode([texts[i] for i in filled], batch_size=self.batch_size,
+                                        normalize_embeddings=True, show_progress_bar=False)
+    return out
 
 # %% ../../nbs/440_skills.embedding.ipynb #d4b4690d
 class CachedEncoder:

@@ -16,7 +16,7 @@ from ..core.trajectory import Trajectory, by_category, category_of, select
 from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
 from ..llm.reply import Outage
-from .bank import Mistake, Proposal, Skill, SkillBank
+from .bank import Entry, Mistake, Proposal, Skill, SkillBank
 from .consolidation import normal
 from .guard import RejectedLog, as_data
 from .questions import (
@@ -160,9 +160,9 @@ def distill(self:LLMTeacher,
     return _answers(self.ask(questions(self.cases(trajs), self.per_call, most=self.most)))
 
 # %% ../../nbs/475_skills.teachers.ipynb #290d96d9
-def _relevant(bank:SkillBank, category:str)->list:
-    "Active items of `bank` for tasks of `category`"
-    return [o for o in bank.items('active') if o.category in (category, 'general')]
+def _relevant(entries:Iterable[Entry], category:str)->list[Entry]:
+    "Those of `entries` that are for tasks of `category`"
+    return [o for o in entries if o.category in (category, 'general')]
 
 def _bank_line(o, chars):
     "An item of a bank, with how it did"
@@ -172,14 +172,14 @@ def _bank_line(o, chars):
     return f'{as_data(o.id, 80)} ({type(o).__name__.lower()} on {as_data(o.category, 80)}, {use}): {text}'
 
 def _bank_lines(
-    bank:SkillBank,
-    category:str,
+    entries:Iterable[Entry],
+    refused:Iterable[str], # What was tried before and did not help
     chars:int=400, # Most characters of one text
 )->list[str]:
-    "What a bank says about `category`, and what was refused before, as lines for a teacher"
-    lines = [_bank_line(o, chars) for o in _relevant(bank, category)] or ['(nothing)']
-    refused = [as_data(text, chars) for text in bank.metadata.get('refused', {})]
-    tried = ['Tried before, did not help:', *refused] if refused else []
+    "What a bank says, and what was refused before, as lines for a teacher"
+    lines = [_bank_line(o, chars) for o in entries] or ['(nothing)']
+    told = [as_data(text, chars) for text in refused]
+    tried = ['Tried before, did not help:', *told] if told else []
     return ['The bank says:', *lines, *tried]
 
 # %% ../../nbs/475_skills.teachers.ipynb #366bcdb5
@@ -234,7 +234,8 @@ def _proposal_questions(teacher, bank, category, failures, evidence, limit):
     lost, won = [teacher.cases(t for t in trajs if category_of(t, teacher.router) == category)
                  for trajs in (failures, won)]
     wins = teacher.per_call//4
-    notes, about = _bank_lines(bank, category, teacher.text_chars), _relevant(bank, category)
+    about = _relevant(bank.items('active'), category)
+    notes = _bank_lines(about, bank.metadata.get('refused', {}), teacher.text_chars)
     parts = enumerate(_chunks(lost, teacher.per_call - wins))
     shown = [part + won[i*wins:(i + 1)*wins] for i, part in parts]
     return [Question('proposals', part, (category,), _read_proposal, limit, notes, about) for part in shown]

@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_threads',
-           'build_engine_policy', 'build_local_policy', 'build_policy', 'build_lora_options', 'build_rl_policy',
-           'build_client', 'build_teacher', 'announce', 'announce_play', 'announce_teacher', 'distill_questions',
-           'announce_rounds', 'build_encoder', 'reads_like_shipped', 'build_retriever', 'build_episodes',
-           'rollout_limits', 'play_episodes', 'derive_seed']
+           'build_engine_policy', 'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client',
+           'build_ledger', 'build_teacher', 'bill', 'announce', 'distill_questions', 'build_encoder',
+           'reads_like_shipped', 'build_retriever', 'build_episodes', 'rollout_limits', 'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
 import os, sys
@@ -74,15 +73,18 @@ def build_engine_policy(
     return TinkerPolicy.open(service, start, m.engine_losses == 'mean', m.adapter_rank)
 
 # %% ../../nbs/610_training.builders.ipynb #ac253323
-def build_local_policy(config:SkillRLConfig)->Any: # A `Policy`; FileNotFoundError or ValueError if unreadable
-    "The weights a run starts from"
+def _loaded(folder, model):
+    "The policy whose weights are in `folder`"
     from skillrl.llm.adapter import load_policy
     from skillrl.training.tinker import require_here
+    require_here(folder)
+    return load_policy(folder, build_placement(model))
+
+def build_local_policy(config:SkillRLConfig)->Any: # A `Policy`; FileNotFoundError or ValueError if unreadable
+    "The weights a run starts from"
     if config.model.engine_api_base:
         return build_engine_policy(config)
-    folder = starting_weights(config.model, config.env)
-    require_here(folder)
-    return load_policy(folder, build_placement(config.model))
+    return _loaded(starting_weights(config.model, config.env), config.model)
 
 def build_policy(
     config:SkillRLConfig,
@@ -96,24 +98,23 @@ def build_policy(
     return ChatPolicy(_build_chat(config.model, 'policy', folder, ledger, fresh))
 
 # %% ../../nbs/610_training.builders.ipynb #b1c0e013
-def build_lora_options(model:ModelConfig)->Any: # `LoraOptions`
-    "The shape of a run's adapter"
-    from skillrl.llm.adapter import LoraOptions
-    return LoraOptions(model.adapter_rank, 4 if model.adapter == 'qlora' else 0)
-
 def build_rl_policy(
     config:SkillRLConfig,
     folder:str|Path|None=None, # What RL starts from; what the run starts from if left out
 )->Any: # A `Policy`; ValueError if it has an adapter that the config does not ask for
     "The policy that RL moves"
-    from skillrl.llm.adapter import is_adapter, load_policy, new_adapter
-    folder, c = folder or starting_weights(config.model, config.env), config.model
+    from skillrl.llm.adapter import is_adapter, LoraOptions, new_adapter
+    c = config.model
+    if c.engine_api_base:
+        return build_engine_policy(config, folder)
+    folder = folder or starting_weights(c, config.env)
     if is_adapter(folder) and c.adapter == 'none' and config.rl.iterations:
         raise ValueError(f'{folder} holds an adapter, and with model.adapter none RL moves all weights: '
                          'set it to lora or qlora, or merge the adapter with skillrl export --format merged')
     if c.adapter == 'none' or is_adapter(folder):
-        return load_policy(folder, build_placement(config.model))
-    return new_adapter(folder, build_lora_options(c), config.seed, build_placement(config.model))
+        return _loaded(folder, c)
+    options = LoraOptions(c.adapter_rank, 4 if c.adapter == 'qlora' else 0)
+    return new_adapter(folder, options, config.seed, build_placement(c))
 
 # %% ../../nbs/610_training.builders.ipynb #42959169
 def build_client(
@@ -141,11 +142,15 @@ def _prices(path):
                              'such as {"o3": [2.0, 8.0]}')
     return prices
 
-def _build_ledger(m, spent=(), ledger=None):
-    "The ledger of a `ModelConfig`, or the one given, with the rows of an exchange log paid already"
+def build_ledger(
+    model:ModelConfig,
+    spent:Iterable[dict]=(), # Rows of an exchange log, which are paid already
+    ledger:Any=None,         # The one to go on with, a new one if left out
+)->Any: # ValueError where the file of prices is wrong
+    "The ledger of a run"
     from skillrl.llm.ledger import Ledger
     if ledger is None:
-        ledger = Ledger(_prices(m.prices) if m.prices else None, m.budget_usd or None)
+        ledger = Ledger(_prices(model.prices) if model.prices else None, model.budget_usd or None)
     for row in spent:
         if row['cached']:
             continue
@@ -161,7 +166,7 @@ def _build_chat(m, role, folder, ledger=None, fresh=False):
         require_writable(folder, 'folder')
     log = JsonlLog(Path(folder)/'exchanges.jsonl') if folder else None
     cache = ReplyCache(Path(folder)/'cache', fresh) if folder else None
-    ledger = _build_ledger(m, log.read() if log else (), ledger)
+    ledger = build_ledger(m, log.read() if log else (), ledger)
     model, address, key = (getattr(m, f'{role}_{what}') for what in ('model_id', 'api_base', 'api_key'))
     return build_client(model, address, key, cache=cache, ledger=ledger, log=log)
 
@@ -184,53 +189,43 @@ def build_teacher(
     router = world(config.env.name).router
     return LLMTeacher(chat, rejects=rejects, router=router, max_tokens=TEACHER_TOKENS)
 
+# %% ../../nbs/610_training.builders.ipynb #f93cd64a
+def bill(
+    model:str,                # Its name
+    calls:int,                # At most
+    longest:tuple[int, int],  # Tokens of the longest prompt and reply
+    ledger:Any,               # A `Ledger`, with prices where they are known
+)->str:
+    "What calls of a model may cost"
+    read, written = (calls*n for n in longest)
+    usd = 'a cost that is not known without model.prices'
+    if model in ledger.prices:
+        usd = f'{ledger.cost(model, read, written):,.2f} USD'
+    return f'up to {calls:,} calls of {model}, {read:,} tokens read and {written:,} written, {usd} at most'
+
 # %% ../../nbs/610_training.builders.ipynb #f93cd64b
 _PAID = 100 # Calls that need no announcement
 
 def announce(
-    stage:str,         # What is about to begin
-    chat:Any,          # The `Chat` that is asked; None for none
-    calls:int,         # At most
-    prompt_tokens:int, # Of each, at most
-    reply_tokens:int,  # Of each, at most
-    to:Any=None,       # Where the sentence goes; stderr if left out
+    stage:str, # What is about to begin
+    who:Any,   # A policy or a teacher; nothing is said of one without a `chat`
+    calls:int, # At most
+    config:SkillRLConfig,
 )->str: # The sentence; empty where nothing is to be said
     "Say what a stage may cost before it begins"
     from skillrl.llm.service import is_local
+    chat = getattr(who, 'chat', None)
     if chat is None or calls <= _PAID:
         return ''
-    priced = chat.model in chat.ledger.prices
-    if is_local(chat.endpoint) and not priced:
+    if is_local(chat.endpoint) and chat.model not in chat.ledger.prices:
         return ''
-    read, written = calls*prompt_tokens, calls*reply_tokens
-    usd = f'{chat.ledger.cost(chat.model, read, written):,.2f} USD' if priced else _UNPRICED
-    tokens = f'{read:,} tokens read and {written:,} written'
-    said = f'{stage}: up to {calls:,} calls of {chat.model}, {tokens}, {usd} at most'
-    print(said, file=to or sys.stderr, flush=True)
+    longest = config.model.max_prompt_tokens, config.model.max_new_tokens or 512
+    if hasattr(who, 'prompt_chars'): # A teacher
+        longest = who.prompt_chars//3, TEACHER_TOKENS
+    said = f'{stage}: {bill(chat.model, calls, longest, chat.ledger)}'
+    print(said, file=sys.stderr, flush=True)
     return said
 
-_UNPRICED = 'a cost that is not known without model.prices'
-
-# %% ../../nbs/610_training.builders.ipynb #17c254cc
-def announce_play(
-    stage:str,  # What is about to begin
-    policy:Any, # Who acts; nothing is said of a policy with weights
-    steps:int,  # All actions allowed in all its episodes
-    config:SkillRLConfig,
-)->str: # The sentence; empty where nothing is to be said
-    "Say what it may cost to play"
-    m = config.model
-    return announce(stage, getattr(policy, 'chat', None), steps, m.max_prompt_tokens, m.max_new_tokens or 512)
-
-def announce_teacher(
-    stage:str,     # What is about to begin
-    teacher:Any,   # Who is asked; nothing is said of an offline teacher
-    questions:int, # At most
-)->str: # The sentence; empty where nothing is to be said
-    "Say what it may cost to ask the teacher"
-    if not hasattr(teacher, 'chat'):
-        return ''
-    return announce(stage, teacher.chat, questions, teacher.prompt_chars//3, TEACHER_TOKENS)
 
 # %% ../../nbs/610_training.builders.ipynb #0aea8c41
 def distill_questions(
@@ -242,20 +237,6 @@ def distill_questions(
     if not hasattr(teacher, 'chat'):
         return 0
     return sum(len(questions(teacher.cases(b), teacher.per_call)) for b in batches)
-
-def announce_rounds(
-    policy:Any,  # Who plays
-    teacher:Any, # Who proposes
-    rounds:int,  # Of evolution
-    n:int,       # Validation games of each
-    config:SkillRLConfig,
-)->str: # The sentences; empty where nothing is to be said
-    "Say what evolution may cost"
-    c = config.evolution
-    steps = rounds*2*n*config.env.max_steps
-    questions = rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
-    said = announce_play('evolve', policy, steps, config), announce_teacher('evolve', teacher, questions)
-    return '\n'.join(filter(None, said))
 
 # %% ../../nbs/610_training.builders.ipynb #d3025c96
 def build_encoder(
@@ -349,7 +330,7 @@ def play_episodes(
     generator = torch.Generator().manual_seed(seed)
     with build_threads(config.model):
         limits = rollout_limits(suite, config)
-        return rollout(episodes, policy, config.rl.temperature, generator, each, limits)
+        return rollout(episodes, policy, 1., generator, each, limits)
 
 # %% ../../nbs/610_training.builders.ipynb #023dec7f
 def derive_seed(

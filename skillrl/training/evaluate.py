@@ -4,19 +4,23 @@
 
 # %% auto #0
 __all__ = ['evaluate', 'compare', 'paired_difference', 'over_seeds', 'recorded', 'smoothed', 'plot_rates', 'plot_learning',
-           'write_report']
+           'write_report', 'describe_gain', 'describe_evolution', 'describe_changes', 'describe_shown', 'evaluated',
+           'write_run_report']
 
 # %% ../../nbs/605_training.evaluate.ipynb #90c61159
 import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from ..agent.episode import rollout
+from ..core.config import SkillRLConfig
 from ..core.plots import band, bars, figure, split_rates
-from ..core.stats import Rate, average, clustered_gain, clustered_rate, paired_interval, t_quantile
+from ..core.stats import average, clustered_gain, clustered_rate, paired_interval, Rate, t_quantile
 from ..core.store import atomic_write
-from ..core.tables import Table
-from ..core.trajectory import Trajectory, home, require_once, select, success_rate
+from ..core.tables import counted, Table
+from ..core.trajectory import home, require_once, select, success_rate, Trajectory
+from ..envs.base import row_name
 
 # %% ../../nbs/605_training.evaluate.ipynb #c9f3fed1
 def evaluate(
@@ -192,3 +196,151 @@ def _png(fig):
     fig.draw_without_rendering() # A layout may settle only when it is drawn again
     fig.savefig(out, format='png', dpi=110, metadata={'Software': None})
     return out.getvalue()
+
+# %% ../../nbs/605_training.evaluate.ipynb #d585591f
+def _describe_difference(
+    results:dict[str, list[Trajectory]], # By condition
+    a:str, # One of them
+    b:str, # Another
+)->str:
+    "How much better `b` did than `a`"
+    played = [sorted((t.game, t.success, len(t)) for t in results[name]) for name in (a, b)]
+    games = [{game for game, *_ in rows} for rows in played]
+    rows = f'the rows "{a}" and "{b}"'
+    if played[0] == played[1]:
+        return f'{rows} are equal'
+    if games[0] != games[1]:
+        return f'{rows} do not hold the same games'
+    d = paired_difference(results[a], results[b])
+    if not d.mean:
+        return f'{rows} win equally often'
+    told = f'{rows} differ by {d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]'
+    return told if d.low*d.high > 0 else f'{told}, which may be luck'
+
+# %% ../../nbs/605_training.evaluate.ipynb #c0de6201
+def describe_gain(
+    results:dict[str, list[Trajectory]], # By condition, the first without skills
+)->str: # Without full stop
+    "What a bank, and training where there was any, won above the first condition"
+    played = [t for ts in results.values() for t in ts]
+    if not any(t.success for t in played):
+        return f'Nothing was won in {counted(len(played), "episode")}'
+    first, *others = results
+    last = next((row for row in ('after, evolved bank', 'after, bank') if row in results), first)
+    if last == first:
+        last = next((row for row in others if row == 'bank'), first)
+    rates = [success_rate(results[row]).mean for row in (first, last)]
+    if last == first:
+        return f'{rates[0]:.2f} of the games were won, with nothing to compare it with'
+    told = _describe_difference(results, first, last).removeprefix(f'the rows "{first}" and "{last}"')
+    return f'"{first}" won {rates[0]:.2f} of its games and "{last}" {rates[1]:.2f}: they{told}'
+
+# %% ../../nbs/605_training.evaluate.ipynb #9887985e
+def _decided(records):
+    "What trials have made of the entries, where they decided anything"
+    last = {(r['suite'], v['id']): v['status'] for r in records for v in r.get('verdicts', ())}
+    if not last:
+        return ''
+    active, retired = (sum(status == wanted for status in last.values()) for wanted in ('active', 'retired'))
+    return f'; trials made {counted(active, "entry", "entries")} active and retired {retired or "none"}'
+
+# %% ../../nbs/605_training.evaluate.ipynb #1500d8ac
+def _describe_sft(row):
+    "What fine-tuning did, by the metrics of that phase"
+    if not row['losses']:
+        return 'There was no fine-tuning'
+    first, last = row['losses'][0], row['losses'][-1]
+    how = f'{counted(row["rows"], "demonstration row")} in {counted(len(row["losses"]), "step")}'
+    return f'Fine-tuning took {how}: the loss went from {first:.3f} to {last:.3f}'
+
+def describe_evolution(
+    records:Sequence[dict], # Lines of `evolution.jsonl`
+    suites:Sequence[Any],   # Whose banks they could change
+)->str:
+    "What the rounds tried, and how many of the banks changed"
+    names = {s.name for s in suites}
+    mine = [r for r in records if r['suite'] in names]
+    asked, kept = (sum(len(r[k]) for r in mine) for k in ('proposals', 'kept'))
+    changed = len({r['suite'] for r in mine if r['kept']})
+    tried = 'found nothing to propose'
+    if asked:
+        how = ' on probation' if any(r.get('rule') == 'probation' for r in mine) else ''
+        tried = f'tried {counted(asked, "proposal")} and kept {kept or "none"}{how}'
+    banks = f'{changed} of {counted(len(names), "bank")} changed' if changed else 'no bank changed'
+    return f'{counted(len(mine), "evolution round")} {tried}, so {banks}{_decided(mine)}'
+
+# %% ../../nbs/605_training.evaluate.ipynb #4b47bd9c
+def _difference_by_split(results, a, b, suites):
+    "How much better condition `b` did than `a`, split by split"
+    names = [(row_name(a, split), row_name(b, split)) for split in suites[0].tests]
+    return '; '.join(_describe_difference(results, *pair) for pair in names)
+
+def describe_changes(
+    results:dict[str, list[Trajectory]], # By condition
+    metrics:list[dict],  # Lines of `metrics.jsonl`
+    records:list[dict],  # Lines of `evolution.jsonl`
+    train:Sequence[Any], # Suites to learn in
+    test:Sequence[Any],  # Suites to be evaluated in
+    config:SkillRLConfig,
+)->list[str]: # Sentences without full stop
+    "What each phase changed, and what it did not"
+    sft, *log = metrics
+    rl = _difference_by_split(results, 'before, bank', 'after, bank', test)
+    said = [_describe_sft(sft), f'After {counted(len(log), "iteration")} of GRPO {rl}']
+    if not config.evolution.evolves:
+        return [*said, 'Evolution was switched off, so every bank is as it was distilled']
+    if train[0] is not test[0]:
+        said.append(f'Evolution of the banks to train with: {describe_evolution(records, train)}')
+    evolved = _difference_by_split(results, 'after, bank', 'after, evolved bank', test)
+    return [*said, f'Evolution of the banks to test with: {describe_evolution(records, test)}; {evolved}']
+
+# %% ../../nbs/605_training.evaluate.ipynb #3e781bc6
+def describe_shown(
+    results:dict[str, list[Trajectory]], # By condition
+)->list[str]: # Sentences without full stop
+    "How many entries the episodes of each condition with a bank were shown"
+    said = []
+    for name, played in results.items():
+        if 'no bank' in name or not played:
+            continue
+        shown = average(len({i for step in t.steps for i in step.skills}) for t in played)
+        told = f'the row "{name}" was shown {shown:.1f} entries an episode'
+        if not shown:
+            told = f'Warning: the row "{name}" was shown no entry, so it says nothing of a bank'
+        said.append(told[0].upper() + told[1:])
+    return said
+
+# %% ../../nbs/605_training.evaluate.ipynb #e01140d3
+def evaluated(
+    log:list[dict], # Lines of `trajectories.jsonl`
+)->dict[str, list[Trajectory]]: # By condition and split
+    "What the phase `eval` played"
+    results = {}
+    for d in log:
+        about = d['metadata']
+        if about['phase'] != 'eval':
+            continue
+        name = row_name(about['condition'], about.get('split', 'test'))
+        results.setdefault(name, []).append(Trajectory.from_dict(d))
+    return results
+
+# %% ../../nbs/605_training.evaluate.ipynb #c0de6202
+def write_run_report(
+    folder:str|Path, # Of the run
+    results:dict[str, list[Trajectory]], # By condition
+    changes:list[str], # From `describe_changes`
+    metrics:list[dict],# Lines of `metrics.jsonl`
+    banks:list,        # `SkillBank`s as they are at the end
+)->Path: # `report.md`
+    "Write `report.md` and its figures"
+    success = [m['success'] for m in metrics if m['phase'] == 'rl']
+    sizes = [len(bank.items()) for bank in banks]
+    entries = f'{counted(len(sizes), "bank")} of {min(sizes)} to {counted(max(sizes), "entry", "entries")}.'
+    learning = 'Success in the training suites, the mean of five iterations with its 95 % interval.'
+    return write_report(folder, 'What this run learned', {
+        'Gain': f'{describe_gain(results)}.',
+        'Success': compare(results),
+        'What changed': '\n'.join(f'- {sentence}.' for sentence in [*changes, *describe_shown(results)]),
+        'Rates': ('Success on the test games with 95 % intervals.', plot_rates(results)),
+        'Learning': (learning, plot_learning({'training': success})),
+        'Banks': entries})

@@ -58,12 +58,9 @@ def has_variance(
     returns:Sequence[float]|Tensor,   # One per episode, shape (N,)
     groups:Sequence[Hashable]|Tensor, # One id per episode, shape (N,)
     eps:float=1e-8,                   # A spread below this counts as none
-)->tuple[Tensor, int]: # Mask (N,), True where an episode's group has spread; number of groups without
-    "Which episodes can teach something, and how many groups are zero-variance"
-    _, std = _group_stats(returns, groups)
-    varied = std>=eps
-    without = {g for g,ok in zip(_list(groups), varied) if not ok}
-    return varied, len(without)
+)->Tensor: # Mask (N,), True where an episode's group has spread
+    "Which episodes can teach something: those of no zero-variance group"
+    return _group_stats(returns, groups)[1] >= eps
 
 # %% ../../nbs/08_training.grpo.ipynb #2b02e0d3
 def step_advantage(
@@ -75,18 +72,6 @@ def step_advantage(
     "Each episode's advantage handed to its steps, less `penalty` where the action was invalid"
     episode = torch.as_tensor(episode, dtype=torch.long)
     return adv[episode] - penalty*torch.as_tensor(invalid).float()
-
-# %% ../../nbs/08_training.grpo.ipynb #56b68c92
-def _token_logps(
-    logits:Tensor,       # Scores of the whole vocabulary, shape (B,T,V)
-    ids:Tensor,          # The tokens that were written, shape (B,T)
-    temperature:float=1, # The one they were sampled at
-)->Tensor: # Shape (B,T), never less precise than float32
-    "Log-probabilities of the tokens `ids`"
-    if logits.dtype!=torch.float64:
-        logits = logits.float()
-    logps = (logits/temperature).log_softmax(-1)
-    return logps.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
 
 # %% ../../nbs/08_training.grpo.ipynb #774fc402
 def _gap(a, b, mask):
@@ -103,20 +88,16 @@ def ratio(
     return _gap(lp, lp_old, mask).exp()
 
 # %% ../../nbs/08_training.grpo.ipynb #a0b8f2f5
-def _per_token(adv):
-    "Advantages of rows, (B,), as (B,1), so that they meet tokens; (B,T) as they are"
-    return adv if adv.dim()==2 else adv.unsqueeze(-1)
-
 def _clipped_objective(
     lp:Tensor,                     # Log-probs under the policy, shape (B,T)
     lp_old:Tensor,                 # The same when the tokens were sampled, shape (B,T)
-    adv:Tensor,                    # Advantages, shape (B,) or (B,T)
+    adv:Tensor,                    # Advantages, shape (B,)
     mask:Tensor,                   # 1 where the policy chose the token, shape (B,T)
     epsilon:float=0.2,             # Clip range: half-width of the trusted band
     epsilon_high:float|None=None,  # Its upper half, if different
 )->Tensor: # Shape (B,T), 0 outside the mask
     "What each token gains by moving with its advantage, no further than the band"
-    r, a = ratio(lp, lp_old, mask), _per_token(adv)
+    r, a = ratio(lp, lp_old, mask), adv[:, None]
     high = epsilon if epsilon_high is None else epsilon_high
     clipped = r.clamp(1-epsilon, 1+high)
     return torch.min(r*a, clipped*a)*mask
@@ -130,14 +111,6 @@ def _kl_tokens(
     "Estimate of the divergence at each token"
     d = _gap(lp_ref, lp, mask)
     return d.expm1() - d
-
-def _kl_to_ref(
-    lp:Tensor,     # Log-probs under the policy, shape (B,T)
-    lp_ref:Tensor, # The same tokens under the frozen reference, shape (B,T)
-    mask:Tensor,   # 1 where the policy chose the token, shape (B,T)
-)->Tensor: # One number, zero when the two agree
-    "Estimate of how far the policy has drifted from its reference"
-    return _kl_tokens(lp, lp_ref, mask).sum()/mask.sum().clamp(min=1)
 
 # %% ../../nbs/08_training.grpo.ipynb #70cb92f8
 def _reduce_tokens(
@@ -168,10 +141,10 @@ def _stats(lp, lp_old, lp_ref, adv, mask, options):
     "What to log about one batch, as plain numbers"
     def mean(x:Tensor)->float:
         return _reduce_tokens(x.to(lp.dtype), mask).item()
-    r, a = ratio(lp, lp_old, mask), _per_token(adv)
+    r, a = ratio(lp, lp_old, mask), adv[:, None]
     low, high = options.epsilon, options.epsilon if options.epsilon_high is None else options.epsilon_high
     clipped = (r<1-low) & (a<0) | (r>1+high) & (a>0)
-    kl = 0. if lp_ref is None else _kl_to_ref(lp, lp_ref, mask).item()
+    kl = 0. if lp_ref is None else mean(_kl_tokens(lp, lp_ref, mask))
     return dict(kl=kl, clip_fraction=mean(clipped), entropy=-mean(lp), ratio=mean(r), tokens=int(mask.sum()))
 
 # %% ../../nbs/08_training.grpo.ipynb #6cc5307b
@@ -179,7 +152,7 @@ def grpo_loss(
     lp:Tensor,            # Log-probs under the policy, shape (B,T), with gradient
     lp_old:Tensor|None,   # The same when the tokens were sampled, (B,T); None if unchanged since
     lp_ref:Tensor|None,   # The same under the reference, (B,T); None goes without the KL penalty
-    adv:Tensor,           # Advantages, shape (B,) or (B,T)
+    adv:Tensor,           # Advantages, shape (B,)
     mask:Tensor,          # 1 where the policy chose the token, shape (B,T)
     options:LossOptions=LossOptions(),
     total:int|None=None,  # Tokens or rows of the whole update, these alone if left out
@@ -198,12 +171,10 @@ def grpo_loss(
 def finite_or_raise(
     x:Tensor|float,  # A loss or a gradient norm; as a tensor of any shape
     name:str='loss', # What to call it
-    when:str='',     # Where it happened, for instance 'iteration 12'
 )->Tensor|float: # `x` itself, its shape kept; FloatingPointError if it is no finite number
     "`x`, or one sentence about what to do"
     value = torch.as_tensor(x)
     if torch.isfinite(value).all():
         return x
-    where = f' at {when}' if when else ''
     remedy = 'the weights were left as they were; lower rl.learning_rate, or resume from the last commit'
-    raise FloatingPointError(f'{name} is {value.detach().tolist()}{where}: {remedy}')
+    raise FloatingPointError(f'{name} is {value.detach().tolist()}: {remedy}')

@@ -4,28 +4,28 @@
 
 # %% auto #0
 __all__ = ['TRIES', 'PAIRS', 'collect_games', 'transcripts', 'learns_from_won', 'demonstrations', 'drawn_rows', 'fine_tune',
-           'evolves', 'on_probation', 'draw_groups', 'trial_trajectory', 'experience_in', 'play_trials', 'evolve_on',
-           'Iteration', 'rl_iterations', 'train_in_suite', 'Change', 'change_of', 'evolve_bank']
+           'draw_groups', 'trial_trajectory', 'experience_in', 'play_trials', 'evolve_on', 'Iteration', 'rl_iterations',
+           'train_in_suite', 'Change', 'change_of', 'evolve_bank']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 from ..agent.episode import Episode, demonstrate
 from ..agent.prompt import PromptContext, step_messages
 from ..agent.contract import demonstrated
-from .builders import (build_episodes, build_local_policy, build_retriever, build_rl_policy,
-                              build_threads, derive_seed, play_episodes, rollout_limits)
+from skillrl.training.builders import (
+    build_episodes, build_retriever, build_rl_policy, build_threads, derive_seed, play_episodes,
+    rollout_limits)
 from .evaluate import evaluate
-from ..core.config import EvolutionConfig, RetrievalConfig, SkillRLConfig
+from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
-from ..skills.evolution import Experience, evolve, with_counts
+from ..skills.evolution import Experience, evolve
 from ..skills.retrieval import Retriever, render
-from ..skills.trials import TrialRetriever, draw_trials, on_trial, touched
+from ..skills.trials import TrialRetriever, draw_trials, on_trial, touched, with_counts
 from ..core.trajectory import Trajectory, select
 
 # %% ../../nbs/615_training.phases.ipynb #d7589795
@@ -119,18 +119,6 @@ def drawn_rows(
     n = min(len(rows), config.sft.num_examples or len(rows))
     return random.Random(config.seed).sample(rows, n)
 
-# %% ../../nbs/615_training.phases.ipynb #c3a554d3
-def _fine_tune_fully(policy, rows, steps, config, step):
-    "All weights; the loss at each of `steps` updates"
-    from skillrl.training.sft import FullOptions, encode_rows, full_sft, tokens_at_once
-    c = config.sft
-    options = FullOptions(steps, c.learning_rate, c.batch_size, config.seed, tokens_at_once(policy))
-    def progress(i:int, loss:float)->None:
-        if step:
-            step(i + 1, steps)
-    with build_threads(config.model):
-        return full_sft(encode_rows(rows, policy), policy, options, progress)
-
 # %% ../../nbs/615_training.phases.ipynb #3aa63537
 def fine_tune(
     rows:list[dict], # `prompt` and `completion`
@@ -138,7 +126,7 @@ def fine_tune(
     step:Callable[[int, int], Any]|None=None, # Called with (updates done, in all)
 )->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError without rows
     "Fine-tune the policy a run starts from"
-    from skillrl.training.sft import fine_tune_adapter
+    from skillrl.training.sft import FullOptions, encode_rows, full_sft, tokens_at_once
     c = config.sft
     if not c.epochs:
         return build_rl_policy(config), []
@@ -146,11 +134,14 @@ def fine_tune(
     if not rows:
         raise ValueError('there are no demonstrations to learn from: '
                          'collect more episodes, until some are won')
+    policy = build_rl_policy(config)
     steps = c.steps or c.epochs*-(-len(rows)//c.batch_size)
-    if config.model.adapter != 'none':
-        return fine_tune_adapter(rows, config, steps)
-    policy = build_local_policy(config)
-    return policy, _fine_tune_fully(policy, rows, steps, config, step)
+    options = FullOptions(steps, c.learning_rate, c.batch_size, config.seed, tokens_at_once(policy))
+    def progress(i:int, loss:float)->None:
+        if step:
+            step(i + 1, steps)
+    with build_threads(config.model):
+        return policy, full_sft(encode_rows(rows, policy), policy, options, progress)
 
 def _require_whole(checkpoint):
     "ValueError if the folder holds an adapter"
@@ -158,15 +149,6 @@ def _require_whole(checkpoint):
     if checkpoint and is_adapter(checkpoint):
         raise ValueError(f'{checkpoint} holds an adapter, and SFT begins with whole weights: merge it first '
                          'with skillrl export --format merged, or leave SFT out, with sft.epochs=0')
-
-# %% ../../nbs/615_training.phases.ipynb #30d0778a
-def evolves(evolution:EvolutionConfig, retrieval:RetrievalConfig)->bool:
-    "Do banks change while the policy learns?"
-    return evolution.validation_interval > 0 and retrieval.mode != 'trajectories'
-
-def on_probation(evolution:EvolutionConfig, retrieval:RetrievalConfig)->bool:
-    "Is every new skill on probation until trials say that it helps?"
-    return evolves(evolution, retrieval) and evolution.gate == 'probation'
 
 # %% ../../nbs/615_training.phases.ipynb #2a327718
 _SHARE = .1 # Of the groups: those in which a proven skill is on trial again
@@ -181,12 +163,12 @@ def _trial_group(
     max_steps:int|None=None, # Actions allowed; `env.max_steps` if left out
 )->list[Episode]: # Unplayed
     "One group of tries of a game, as a trial of what the bank would show"
-    if bank is None or not on_probation(config.evolution, config.retrieval):
+    if bank is None or not config.evolution.on_probation:
         return build_episodes(suite, [game]*size, bank, config, max_steps)
     episodes = build_episodes(suite, [game]*size, None, config, max_steps)
     retriever = build_retriever(on_trial(bank), config)
     ids = retriever.retrieve(game.task).ids
-    hidden, tried = draw_trials(bank, ids, size, _SHARE, f'{config.seed}/{label}')
+    hidden, tried = draw_trials(map(bank.get, ids), size, _SHARE, f'{config.seed}/{label}')
     for episode, without in zip(episodes, hidden):
         episode.retriever = TrialRetriever(retriever, without, tried)
         episode.group = label
@@ -310,17 +292,14 @@ def evolve_on(
     number:int=0,      # Of the round, from 0
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite on given games and trajectories"
-    if not on_probation(config.evolution, config.retrieval):
-        experience = replace(experience, seen=_validate(bank, suite, policy, config, number))
+    if not config.evolution.on_probation:
+        games = _next_games(suite, 'val', config.env.test_tasks, number)
+        seed = derive_seed(config.seed, 'evolve', number, suite.name)
+        seen = play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, seed)
+        experience = replace(experience, seen=seen)
     of = world(config.env.name)
     new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router)
     return new, dict(round=number, suite=suite.name, steps=sum(map(len, experience.seen))) | record
-
-def _validate(bank, suite, policy, config, number):
-    "Play the validation games of one round"
-    games = _next_games(suite, 'val', config.env.test_tasks, number)
-    seed = derive_seed(config.seed, 'evolve', number, suite.name)
-    return play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, seed)
 
 # %% ../../nbs/615_training.phases.ipynb #16afebad
 @dataclass
@@ -329,6 +308,7 @@ class Iteration:
     number:int          # From 0
     log:dict            # From `GRPOTrainer.iterate`
     played:list[tuple]  # Pairs of suite and trajectory, group by group
+    due:int|None = None # Number of the evolution round that is due now
 
 # %% ../../nbs/615_training.phases.ipynb #a53ed30a
 def rl_iterations(
@@ -336,11 +316,9 @@ def rl_iterations(
     suites:Sequence[Any],      # Where to draw tasks from
     bank_of:Callable[[Any], SkillBank|None], # Suite → its bank of the moment
     config:SkillRLConfig,
-    start_round:Callable[[Any, int], Any],   # Called with policy and number of a round when one is due
     numbers:Iterable[int],     # Of the iterations to do, from 0
-    keep:Callable[[Iteration], Any]|None=None, # Called with each iteration, before a round
 )->Iterator[Iteration]:
-    "GRPO with banks that evolve"
+    "GRPO, and when the banks are to evolve"
     every = config.evolution.validation_interval
     for i in numbers:
         groups, where = draw_groups(suites, {s.name: bank_of(s) for s in suites}, config, i)
@@ -348,12 +326,8 @@ def rl_iterations(
             seed, limits = derive_seed(config.seed, 'rl', i), rollout_limits(where[0], config)
             log = trainer.iterate(groups, seed, limits=limits)
         played = [(s, trial_trajectory(e)) for s, group in zip(where, groups) for e in group if e.done]
-        iteration = Iteration(i, log, played)
-        if keep:
-            keep(iteration)
-        if evolves(config.evolution, config.retrieval) and (i+1) % every == 0:
-            start_round(trainer.policy, (i+1)//every - 1)
-        yield iteration
+        due = config.evolution.evolves and (i+1) % every == 0
+        yield Iteration(i, log, played, (i+1)//every - 1 if due else None)
 
 # %% ../../nbs/615_training.phases.ipynb #b4a42693
 def train_in_suite(
@@ -367,21 +341,20 @@ def train_in_suite(
 )->tuple[list[dict], list]: # One dict per iteration; pairs of the bank and the record of each evolution round
     "GRPO in one suite, with a bank that evolves"
     from skillrl.training.rl import GRPOTrainer
-    n, seen = config.rl.iterations, []
     logs, rounds = [], []
-    def bank_now(suite:Any)->SkillBank|None:
+    seen = []
+    def bank_of(suite:Any)->SkillBank|None:
         return rounds[-1][0] if rounds else bank
-    def keep(iteration:Iteration)->None:
-        seen.extend(t for _, t in iteration.played)
-    def start_round(policy:Any, number:int)->None:
-        experience = experience_in(suite, config, list(seen), evidence)
-        seen.clear()
-        rounds.append(evolve_on(bank_now(suite), suite, policy, config, experience, teacher, number))
+    n = config.rl.iterations
     trainer = GRPOTrainer(policy, config.rl, shares=config.agent.conversation=='appended')
-    for iteration in rl_iterations(trainer, [suite], bank_now, config, start_round, range(n), keep):
-        logs.append(iteration.log)
+    for it in rl_iterations(trainer, [suite], bank_of, config, range(n)):
+        logs.append(it.log)
+        seen += [t for _, t in it.played]
+        if it.due is not None:
+            found, seen = experience_in(suite, config, seen, evidence), []
+            rounds.append(evolve_on(bank_of(suite), suite, trainer.policy, config, found, teacher, it.due))
         if step:
-            step(iteration.number + 1, n)
+            step(it.number + 1, n)
     return logs, rounds
 
 # %% ../../nbs/615_training.phases.ipynb #ef30e3bc
@@ -407,40 +380,30 @@ class Change:
         games = f'{self.n} fresh game{"s"*(self.n > 1)} shown something else'
         return f'{games}, won {self.before:.2f} before and {self.after:.2f} after: {kept}'
 
-# %% ../../nbs/615_training.phases.ipynb #5d1f0a77
-def _paired_scores(play, old, new, games):
-    "(Won with `old`, won with `new`) for each of `games` that was played with both"
-    before, after = [{t.game: bool(t.success) for t in play(bank, games)} for bank in (old, new)]
-    pairs = [(before[g.id], after[g.id]) for g in games if g.id in before and g.id in after]
-    if games and not pairs:
+# %% ../../nbs/615_training.phases.ipynb #48f1c221
+def change_of(
+    bank:SkillBank,
+    new:SkillBank, # After the change
+    suite:Any,     # Whose bank it is
+    policy:Any,    # Who plays
+    config:SkillRLConfig,
+    number:int=0,  # Of the round, from 0
+)->Change: # RuntimeError if no game could be played with both
+    "What games that no round learns from say of a change, those of them whose prompts it alters"
+    old, changed = (build_retriever(b, config) for b in (bank, new))
+    games = touched(old, changed, _next_games(suite, 'gate', PAIRS, number))
+    if not games:
+        return Change()
+    how = dict(seed=derive_seed(config.seed, 'change'), limits=rollout_limits(suite, config))
+    with build_threads(config.model):
+        played = [evaluate(policy, build_episodes(suite, games, b, config), **how) for b in (bank, new)]
+    before, after = ({t.game: bool(t.success) for t in ts} for ts in played)
+    both = before.keys() & after.keys()
+    if not both:
         raise RuntimeError(f'none of the {len(games)} games was played both ways: '
                            'see why episodes failed, then try again')
-    return pairs
-
-# %% ../../nbs/615_training.phases.ipynb #85baeaee
-def _measure_change(
-    old:SkillBank,
-    new:SkillBank,
-    suite:Any,       # Whose bank it is
-    games:Sequence,  # Fresh ones
-    policy:Any,      # Who plays
-    config:SkillRLConfig,
-)->Change: # RuntimeError if no game could be played with both
-    "Play those of `games` whose prompts differ with either bank"
-    altered = touched(old, new, games, partial(build_retriever, config=config))
-    seed, limits = derive_seed(config.seed, 'change'), rollout_limits(suite, config)
-    lengths = []
-    def play(bank:SkillBank, games:list)->list[Trajectory]:
-        episodes = build_episodes(suite, games, bank, config)
-        with build_threads(config.model):
-            played = evaluate(policy, episodes, seed=seed, limits=limits)
-        lengths.extend(map(len, played))
-        return played
-    pairs = _paired_scores(play, old, new, altered)
-    if not pairs:
-        return Change()
-    before, after = (sum(won)/len(pairs) for won in zip(*pairs))
-    return Change(len(pairs), before, after, sum(lengths))
+    rates = [sum(won[game] for game in both)/len(both) for won in (before, after)]
+    return Change(len(both), *rates, sum(len(t) for ts in played for t in ts))
 
 # %% ../../nbs/615_training.phases.ipynb #0562d03c
 def _undone(
@@ -452,18 +415,6 @@ def _undone(
     refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows]
     undecided = dict(kept=[], verdicts=[], version_after=record['version_before'])
     return record | dict(proposals=rows, refused=refused) | undecided
-
-# %% ../../nbs/615_training.phases.ipynb #48f1c221
-def change_of(
-    bank:SkillBank,
-    new:SkillBank, # After the change
-    suite:Any,     # Whose bank it is
-    policy:Any,    # Who plays
-    config:SkillRLConfig,
-    number:int=0,  # Of the round, from 0
-)->Change:
-    "What games that no round learns from say of a change"
-    return _measure_change(bank, new, suite, _next_games(suite, 'gate', PAIRS, number), policy, config)
 
 # %% ../../nbs/615_training.phases.ipynb #30e7989a
 def evolve_bank(
@@ -477,7 +428,7 @@ def evolve_bank(
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite, with games of its own"
     seen = []
-    if on_probation(config.evolution, config.retrieval):
+    if config.evolution.on_probation:
         seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
     experience = experience_in(suite, config, seen, evidence)
     new, record = evolve_on(bank, suite, policy, config, experience, teacher, number)

@@ -6,7 +6,6 @@
 __all__ = ['collect', 'distill', 'sft', 'rl', 'evolve', 'conditions', 'report', 'train']
 
 # %% ../../nbs/11_training.pipeline.ipynb #0863e892
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fastcore.basics import patch
 from pathlib import Path
@@ -20,43 +19,40 @@ from ..skills.bank import SkillBank, version_path
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
 from .builders import (
-    announce_play, announce_rounds, announce_teacher, build_engine_policy, build_episodes,
-    build_placement, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
-    distill_questions, rollout_limits)
-from .evaluate import evaluate
+    announce, build_engine_policy, build_episodes, build_placement, build_policy,
+    build_rl_policy, build_teacher, build_threads, derive_seed, distill_questions, rollout_limits)
+from .evaluate import describe_changes, evaluate, evaluated, write_run_report
 from .phases import (
-    collect_games, demonstrations, drawn_rows, evolve_on, evolves, experience_in, fine_tune, Iteration,
-    learns_from_won, on_probation, play_trials, rl_iterations, transcripts, TRIES)
-from .results import describe_changes, evaluated, write_run_report
+    collect_games, demonstrations, drawn_rows, evolve_on, experience_in, fine_tune, learns_from_won,
+    play_trials, rl_iterations, transcripts, TRIES)
 
 # %% ../../nbs/11_training.pipeline.ipynb #7cf0e74c
 _PHASES = 'collect', 'distill', 'sft', 'rl', 'evolve', 'eval'
 _STATES = *_PHASES, 'done'
 _FILES = 'bank', 'collector', 'teacher', 'report.md', 'figures'
-_WEIGHTS = 'reference', 'policy', 'best'
+_WEIGHTS = 'reference', 'policy'
 _MAKES = *_FILES, *_WEIGHTS, 'trajectories.jsonl', 'sft.jsonl', 'metrics.jsonl', 'evolution.jsonl'
 
 def _is_count(n):
     return type(n) is int and n >= 0
 
-def _state_problems(run, suites, state):
-    "What the state of no run says, in words"
+def _state_problem(run, suites, state):
+    "What the state of no run says, in words; empty where all is well"
     phase, done = state.get('phase'), state.get('done')
     versions = state.get('versions')
     if phase not in _STATES:
-        return [f'is in the phase {phase!r:.40}, which is none of {", ".join(_PHASES)}']
+        return f'is in the phase {phase!r:.40}, which is none of {", ".join(_PHASES)}'
     if not _is_count(done):
-        return [f'has done {done!r:.40} steps']
+        return f'has done {done!r:.40} steps'
     if not isinstance(versions, dict) or not all(map(_is_count, versions.values())):
-        return ['has `versions` that are no numbers of banks']
+        return 'has `versions` that are no numbers of banks'
     over = _STATES[:_STATES.index(phase)]
-    problems = []
-    if 'distill' in over:
-        missing = [name for name in suites if name not in versions]
-        problems += [f'has no bank for {name} (the seed of a run names its test suites)' for name in missing]
+    missing = [name for name in suites if name not in versions]
+    if 'distill' in over and missing:
+        return f'has no bank for {missing[0]} (the seed of a run names its test suites)'
     if 'sft' in over and 'reference' not in run.folders:
-        problems.append('has no policy that was fine-tuned')
-    return problems
+        return 'has no policy that was fine-tuned'
+    return ''
 
 # %% ../../nbs/11_training.pipeline.ipynb #c60d3768
 def _checked_state(
@@ -67,9 +63,9 @@ def _checked_state(
     state = run.state
     if state is None:
         state = dict(phase=_PHASES[0], done=0, versions={})
-    problems = _state_problems(run, suites, state)
-    if problems:
-        raise ValueError(f'{run.path}/state.json {problems[0]}: restore it from a copy, or start a new run')
+    problem = _state_problem(run, suites, state)
+    if problem:
+        raise ValueError(f'{run.path}/state.json {problem}: restore it from a copy, or start a new run')
     return state
 
 # %% ../../nbs/11_training.pipeline.ipynb #933d34f5
@@ -156,7 +152,7 @@ def collect(p:_Pipeline)->None:
     ledger = p.teacher.chat.ledger if hasattr(p.teacher, 'chat') else None
     policy = build_policy(p.collector, ledger, p.run.path/'collector', p.fresh)
     steps = len(p.suites)*p.config.env.episodes*p.config.env.collect_steps
-    announce_play('collect', policy, steps, p.config)
+    announce('collect', policy, steps, p.config)
     for suite in p.steps('collect', p.suites.values()):
         p.keep(collect_games(policy, suite, p.config), phase='collect', suite=suite.name)
 
@@ -183,12 +179,12 @@ def distill(p:_Pipeline)->None:
     raw = p.config.retrieval.mode=='trajectories'
     suites, w = p.suites.values(), world(p.config.env.name)
     batches = [] if raw else [p.played(suite, 'collect') for suite in suites]
-    announce_teacher('distill', p.teacher, distill_questions(p.teacher, batches))
+    announce('distill', p.teacher, distill_questions(p.teacher, batches), p.config)
     for suite in p.steps('distill', suites):
         played = p.played(suite, 'collect')
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
-        if on_probation(p.config.evolution, p.config.retrieval) and p.config.rl.iterations:
+        if p.config.evolution.on_probation and p.config.rl.iterations:
             p.save_bank(suite, put_on_probation(bank))
 
 # %% ../../nbs/11_training.pipeline.ipynb #c3373b6a
@@ -197,7 +193,8 @@ def _demonstrated(p):
     played = {}
     if learns_from_won(p.train[0], p.config):
         played = {s.name: p.played(s, 'collect') for s in p.train}
-        announce_teacher('sft', p.teacher, sum(len(select(ts, success=True)) for ts in played.values()))
+        won = sum(len(select(ts, success=True)) for ts in played.values())
+        announce('sft', p.teacher, won, p.config)
     rows = []
     for s in p.train:
         rows += demonstrations(s, p.bank(s, 0), p.config, played.get(s.name), p.teacher)
@@ -274,7 +271,7 @@ def _trainer(p):
         return GRPOTrainer(policy, c.rl, reference, c.agent.conversation=='appended')
     last = p.run.path/folders.get('policy', folders['reference'])
     if c.model.engine_api_base:
-        return trainer(build_engine_policy(c, last), p.policy('before'))
+        return trainer(build_rl_policy(c, last), p.policy('before'))
     start = build_rl_policy(c, p.run.path/folders['reference'])
     if 'policy' not in folders:
         return trainer(start)
@@ -285,56 +282,42 @@ def _trainer(p):
     found.policy.restore(last)
     return found
 
-# %% ../../nbs/11_training.pipeline.ipynb #c1c0e012
-def _keep_best(p:_Pipeline)->None:
-    "Copy the weights of the last commit to `best`, if what they played was won more often than any before"
-    won = [m['success'] for m in p.run.log('metrics').read() if m['phase'] == 'rl']
-    if won[-1] <= max(won[:-1], default=-1):
-        return
-    played = p.run.path/p.run.folders.get('policy', p.run.folders['reference'])
-    with p.run.folder('best') as folder:
-        for file in played.iterdir():
-            if file.name != 'optimizer.safetensors':
-                shutil.copyfile(file, folder/file.name)
-
 # %% ../../nbs/11_training.pipeline.ipynb #7d7b0f31
-def _announce_rounds(p, rounds):
-    announce_rounds(None, p.teacher, rounds, p.config.env.test_tasks, p.config)
+def _training_round(p, policy, number):
+    "An evolution round in each suite that was played since the last"
+    measured, every = p.measured(), p.config.evolution.validation_interval
+    for suite in p.train:
+        seen = [t for t in p.played(suite, 'rl') if t.metadata['iteration'] >= number*every]
+        if seen:
+            p.evolve_suite(suite, policy, number, seen, measured)
 
 def rl(p:_Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
-    n, every = p.config.rl.iterations, p.config.evolution.validation_interval
-    if evolves(p.config.evolution, p.config.retrieval):
-        _announce_rounds(p, n//every*len(p.train))
-    def keep(iteration:Iteration)->None:
-        for suite, t in iteration.played:
-            p.keep([t], phase='rl', suite=suite.name, iteration=iteration.number)
-        p.run.log('metrics').append([dict(phase='rl', iteration=iteration.number) | iteration.log])
-    def start_round(policy:Any, number:int)->None:
-        measured = p.measured()
-        for suite in p.train:
-            seen = [t for t in p.played(suite, 'rl') if t.metadata['iteration'] >= number*every]
-            if seen:
-                p.evolve_suite(suite, policy, number, seen, measured)
-    trainer, numbers = _trainer(p), p.steps('rl', range(n))
-    for _ in rl_iterations(trainer, p.train, p.bank, p.config, start_round, numbers, keep):
-        _keep_best(p)
+    n, c = p.config.rl.iterations, p.config.evolution
+    if c.evolves:
+        announce('evolve', p.teacher, c.questions(n//c.validation_interval*len(p.train)), p.config)
+    trainer = _trainer(p)
+    for it in rl_iterations(trainer, p.train, p.bank, p.config, p.steps('rl', range(n))):
+        for suite, t in it.played:
+            p.keep([t], phase='rl', suite=suite.name, iteration=it.number)
+        p.run.log('metrics').append([dict(phase='rl', iteration=it.number) | it.log])
+        if it.due is not None:
+            _training_round(p, trainer.policy, it.due)
         with p.run.folder('policy') as folder:
             trainer.policy.save(folder)
 
 # %% ../../nbs/11_training.pipeline.ipynb #e757b09a
 def evolve(p:_Pipeline)->None:
     "Evolution rounds in all test suites, with the weights as they are"
-    rounds = p.config.evolution.test_rounds if evolves(p.config.evolution, p.config.retrieval) else 0
+    rounds = p.config.evolution.test_rounds(p.config.rl.iterations)
     every = max(1, p.config.evolution.validation_interval)
     first = p.config.rl.iterations//every # Round with unused games
     tries = 1 if p.config.rl.iterations else TRIES # Without GRPO nobody else has tried anything
-    if rounds:
-        _announce_rounds(p, rounds*len(p.test))
+    announce('evolve', p.teacher, p.config.evolution.questions(rounds*len(p.test)), p.config)
     for number in p.steps('evolve', range(first, first + rounds)):
         policy, measured = p.policy('after'), p.measured()
         seen = {}
-        if on_probation(p.config.evolution, p.config.retrieval):
+        if p.config.evolution.on_probation:
             banks = {s.name: p.bank(s) for s in p.test}
             seen = play_trials(policy, p.test, banks, p.config, number, tries, p.played)
         for suite in p.test:
@@ -355,7 +338,7 @@ def conditions(
     left_out = []
     if suites < 3:
         left_out.append('wrong')
-    if not evolves(config.evolution, config.retrieval):
+    if not config.evolution.evolves:
         left_out.append('evolved')
     return [c for c in _CONDITIONS if not any(word in c[1] for word in left_out)]
 

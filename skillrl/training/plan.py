@@ -10,21 +10,22 @@ import math, os, re, shutil, sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TextIO
+from platform import python_version
+from typing import Any
 from ..agent.episode import demonstrate, Episode
 from ..core.config import SkillRLConfig
 from ..core.store import data_path, read_json
 from ..core.tables import clip, Table
 from ..envs.base import seeded, suites_of, world
-from skillrl.training.builders import (
-    build_client, build_episodes, build_local_policy, reads_like_shipped, SKILL_CHARS, starting_weights,
-    TEACHER_TOKENS)
+from .builders import (
+    bill, build_client, build_episodes, build_ledger, build_local_policy, reads_like_shipped, SKILL_CHARS,
+    starting_weights, TEACHER_TOKENS)
 from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
     play_seconds, shape_of, told_memory)
-from .phases import demonstrations, evolves, learns_from_won
+from .phases import demonstrations, learns_from_won
 from .pipeline import conditions
 
 # %% ../../nbs/619_training.plan.ipynb #8b8521e1
@@ -69,19 +70,16 @@ def _sft_rows(config, suites):
     rows = c.steps*c.batch_size or c.epochs*min(there, c.num_examples or there)
     return rows*(c.epochs > 0)
 
-def _evolution_calls(c, rounds):
-    return rounds*max(c.max_analysis_deep, c.max_analysis_shallow)
-
 # %% ../../nbs/619_training.plan.ipynb #6cea9c4c
 def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no such world, or no such games
     "What a run does"
     env, rl = config.env, config.rl
     learn, held_out = suites_of(world(env.name), env)
-    suites, evolving = len(learn) + len(held_out), evolves(config.evolution, config.retrieval)
+    suites = len(learn) + len(held_out)
     asks = bool(config.model.teacher_model_id)
-    during = rl.iterations//config.evolution.validation_interval*len(learn) if evolving else 0
-    after = config.evolution.test_rounds*len(held_out)*evolving
-    asked, asked_after = (_evolution_calls(config.evolution, n) for n in (during, after))
+    during = rl.iterations//config.evolution.validation_interval*len(learn) if config.evolution.evolves else 0
+    after = config.evolution.test_rounds(config.rl.iterations)*len(held_out)
+    asked, asked_after = map(config.evolution.questions, (during, after))
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
     tried = after*env.test_tasks*env.collect_steps
     shown = len(conditions(len(held_out), config))
@@ -134,14 +132,7 @@ def _teacher_line(plan):
     calls = sum(p.calls for p in plan.phases)
     if not calls:
         return 'Teacher: the offline teacher, which costs nothing'
-    read, written = calls*8_000, calls*TEACHER_TOKENS
-    said = (f'Teacher: up to {calls:,} calls of {m.teacher_model_id}, '
-            f'{read:,} tokens read and {written:,} written')
-    prices = read_json(m.prices) if m.prices else {}
-    if m.teacher_model_id not in prices:
-        return f'{said}; what they cost is not known without model.prices'
-    per_read, per_written = prices[m.teacher_model_id]
-    return f'{said}, {(read*per_read + written*per_written)/1e6:,.2f} USD at most'
+    return f'Teacher: {bill(m.teacher_model_id, calls, (8_000, TEACHER_TOKENS), build_ledger(m))}'
 
 # %% ../../nbs/619_training.plan.ipynb #c8d9ebbf
 _WAYS = {
@@ -171,10 +162,11 @@ def _judged_when(c):
     _, held_out = suites_of(world(c.env.name), c.env)
     e, where = c.evolution, f'each of {len(held_out)} test suites'
     lines = []
-    if evolves(c.evolution, c.retrieval):
+    if c.evolution.evolves:
         lines = [f'After every {e.validation_interval} of {c.rl.iterations} iterations: '
                  'an evolution round in each suite that was played',
-                 f'After RL: {e.test_rounds} evolution rounds in {where}, {c.env.test_tasks} games each']
+                 f'After RL: {e.test_rounds(c.rl.iterations)} evolution rounds in {where}, '
+                 f'{c.env.test_tasks} games each']
     splits = ' and '.join(held_out[0].tests)
     lines.append(f'At the end: {c.env.test_tasks} games of {splits} in {where}, under')
     lines += [f'  {when} RL, {what}' for when, what in conditions(len(held_out), c)]
@@ -378,7 +370,6 @@ def _preflight(
 def require_preflight(
     config:SkillRLConfig,
     learns:bool=True,    # Will weights be trained? Else a chat policy may play without any
-    to:TextIO|None=None, # Where it is told; stderr if left out
 )->None: # ValueError with all that does not fit
     "Stop a command before it begins where its policy does not fit"
     if config.model.policy_model_id and not learns:
@@ -386,7 +377,7 @@ def require_preflight(
     found = _preflight(config, learns)
     for f in found:
         if not f.remedy and (_is_own(config) or f.what == 'room'):
-            print(f'preflight: {f.seen}', file=to or sys.stderr)
+            print(f'preflight: {f.seen}', file=sys.stderr)
     problems = [f for f in found if f.remedy]
     if problems:
         numbered = ' '.join(f'({i}) {f.seen}: {f.remedy}.' for i, f in enumerate(problems, 1))
@@ -395,26 +386,15 @@ def require_preflight(
 
 # %% ../../nbs/619_training.plan.ipynb #5cad4b69
 def _look_at_versions()->list[_Finding]:
-    "Python, skillrl, and the packages that learn"
-    from packaging.requirements import Requirement
+    "Python, skillrl, and the packages that learn; whether they fit each other, `pip check` says"
     from skillrl import __version__
-    python = '.'.join(map(str, sys.version_info[:3]))
-    old = 'make an environment with Python 3.11 or newer' if sys.version_info < (3, 11) else ''
-    try:
-        wanted = {r.name: r for r in map(Requirement, requires('skillrl-lab') or ()) if not r.marker}
-    except PackageNotFoundError: # It was not installed
-        wanted = {}
-    names = 'torch', 'transformers', 'trl', 'peft', 'bitsandbytes'
-    packages = [_package(name, wanted.get(name)) for name in names]
-    return [_Finding('python', python, old), _Finding('skillrl', __version__), *packages]
-
-def _package(name, wanted):
-    try:
-        has = version(name)
-    except PackageNotFoundError:
-        return _Finding(name, 'not installed', f'pip install {name}')
-    fits = not wanted or wanted.specifier.contains(has, prereleases=True)
-    return _Finding(name, has, '' if fits else f"pip install '{wanted}'")
+    found = [_Finding('python', python_version()), _Finding('skillrl', __version__)]
+    for name in ('torch', 'transformers', 'peft', 'bitsandbytes'):
+        try:
+            found.append(_Finding(name, version(name)))
+        except PackageNotFoundError:
+            found.append(_Finding(name, 'not installed', f'pip install {name}'))
+    return found
 
 # %% ../../nbs/619_training.plan.ipynb #5cad4b70
 def _look_at_machine(config):

@@ -7,7 +7,6 @@ __all__ = ['play', 'TrainablePolicy', 'trainable', 'GRPOTrainer', 'minibatches']
 
 # %% ../../nbs/09_training.rl.ipynb #8aada7a0
 import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 import torch
@@ -24,7 +23,6 @@ from ..core.store import atomic_folder
 from ..core.trajectory import Trajectory
 from .grpo import (LossOptions, finite_or_raise, group_advantage, grpo_loss, has_variance,
                                    step_advantage)
-from .relatives import returns_to_go, same_moment_advantage
 from .sft import micro_batches, tokens_at_once
 
 # %% ../../nbs/09_training.rl.ipynb #76dc6765
@@ -41,17 +39,13 @@ def play(
     return rollout(episodes, policy, temperature=temperature, generator=generator, **settings)
 
 # %% ../../nbs/09_training.rl.ipynb #3e5179ea
-@dataclass
-class _ScoredRow:
-    "One step to learn from"
-    row:StepRow
-    advantage:float # In standard deviations of the group's returns, less the penalty of an invalid action
-    reference:list[float]|None = None # Log-probs of the reply under the reference, where they are known
-
-    @property
-    def length(self)->int: # Tokens
-        "Of prompt and reply"
-        return self.row.length
+def _returns_to_go(rewards, gamma=.95):
+    "What each step of an episode and those after it earned, later rewards counting less by `gamma` a step"
+    out, total = [], 0.
+    for r in reversed(rewards):
+        total = r + gamma*total
+        out.append(total)
+    return out[::-1]
 
 def _step_credit(episodes, group_of):
     "What each step is worth beside those of its group that began with the same observation, (M,)"
@@ -63,9 +57,9 @@ def _step_credit(episodes, group_of):
         rewards = [step.reward for step in e.steps]
         if rewards:
             rewards[-1] += e.score - sum(rewards) # What the world pays for the episode as a whole
-        togo += returns_to_go(rewards)
+        togo += _returns_to_go(rewards)
         moments += [(group, step.observation) for step in e.steps]
-    return same_moment_advantage(togo, moments)
+    return group_advantage(togo, moments) # A moment is a group by another name
 
 # %% ../../nbs/09_training.rl.ipynb #ae86dbab
 def _advantages(episodes, scores, group_of, penalty, kind):
@@ -83,12 +77,12 @@ def _scored_rows(
     groups:list[list[Episode]], # Played
     penalty:float=.1,           # Off the advantage of a step with an invalid action
     algorithm:str='grpo',       # As `rl.algorithm`
-)->tuple[list[_ScoredRow], dict]: # Rows, and counts to log; ValueError if a score is no number
+)->tuple[list[StepRow], dict]: # With their advantages, and counts to log; ValueError if a score is no number
     "What the policy can learn from `groups`"
     episodes = [e for group in groups for e in group]
     group_of = [n for n, group in enumerate(groups) for _ in group]
     scores = [e.score for e in episodes]
-    varied, _ = has_variance(scores, group_of)
+    varied = has_variance(scores, group_of)
     rows = [row for e in episodes for row in e.rows]
     owner = [i for i, e in enumerate(episodes) for _ in e.rows]
     invalid = [not row.valid for row in rows]
@@ -97,7 +91,9 @@ def _scored_rows(
     skipped = len(groups) - len({group_of[owner[k]] for k in kept})
     counts = dict(success=average([e.won for e in episodes]), score=average(scores), groups=len(groups),
                   skipped_groups=skipped, steps=len(rows), invalid=average(invalid), rows=len(kept))
-    return [_ScoredRow(rows[k], advantages[k]) for k in kept], counts
+    for k in kept:
+        rows[k].advantage = advantages[k]
+    return [rows[k] for k in kept], counts
 
 # %% ../../nbs/09_training.rl.ipynb #ebb38331
 class TrainablePolicy(Policy):
@@ -214,14 +210,14 @@ def _goes_on(row, before):
     return row.prompt_ids[:len(known)] == known
 
 def minibatches(
-    rows:list[_ScoredRow],
+    rows:list[StepRow],
     size:int,          # Rows per optimizer step; more where a conversation does not end with them
     rng:random.Random,
-)->list[list[_ScoredRow]]: # One list per optimizer step
+)->list[list[StepRow]]: # One list per optimizer step
     "`rows` in random order, cut for the optimizer"
     conversations = []
     for r in rows:
-        if conversations and _goes_on(r.row, conversations[-1][-1].row):
+        if conversations and _goes_on(r, conversations[-1][-1]):
             conversations[-1].append(r)
         else:
             conversations.append([r])
@@ -233,11 +229,6 @@ def minibatches(
     return steps
 
 # %% ../../nbs/09_training.rl.ipynb #af41f2fe
-def _masks(chunk):
-    "For `logps`: what the tokens of `chunk` were chosen from, unless all were free"
-    allowed = [r.row.allowed for r in chunk]
-    return dict(allowed=allowed) if any(allowed) else {}
-
 def _rectangle(rows, like):
     "`rows` of numbers in the shape of `like` (B,T), filled up with zeros"
     filled = torch.zeros_like(like)
@@ -247,8 +238,10 @@ def _rectangle(rows, like):
 
 def _read(policy, chunk):
     "Log-probs of the replies of `chunk` (B,T), and 1 where there is a token"
-    prompts, replies = [r.row.prompt_ids for r in chunk], [r.row.reply_ids for r in chunk]
-    return policy.logps(prompts, replies, **_masks(chunk))
+    prompts, replies = [r.prompt_ids for r in chunk], [r.reply_ids for r in chunk]
+    allowed = [r.allowed for r in chunk]
+    restricted = dict(allowed=allowed) if any(allowed) else {} # Unless all tokens were free
+    return policy.logps(prompts, replies, **restricted)
 
 _WIDER = 1.4 # Upper half of DAPO's band beside the lower one: .28 beside .2
 
@@ -261,12 +254,12 @@ def _loss_options(c):
 # %% ../../nbs/09_training.rl.ipynb #af41f301
 @patch
 def loss(self:GRPOTrainer,
-    chunk:list[_ScoredRow],
+    chunk:list[StepRow],
     total:int|None=None, # Of the whole minibatch, tokens or rows by `algorithm`; of `chunk` if left out
 )->tuple[Tensor, dict]: # One number with its gradient, and what to log
     "GRPO's loss on `chunk`"
     lp, mask = _read(self.policy, chunk)
-    lp_old = _rectangle([r.row.logprobs for r in chunk], lp)
+    lp_old = _rectangle([r.logprobs for r in chunk], lp)
     if all(r.reference for r in chunk):
         lp_ref = _rectangle([r.reference for r in chunk], lp)
     else:
@@ -277,15 +270,15 @@ def loss(self:GRPOTrainer,
 
 # %% ../../nbs/09_training.rl.ipynb #81683169
 def _lengths(r):
-    return len(r.row.prompt_ids)
+    return len(r.prompt_ids)
 
 def _beginnings(r):
-    return r.row.prompt_ids
+    return r.prompt_ids
 
 @patch
 def cut(self:GRPOTrainer,
-    rows:list[_ScoredRow],
-)->list[list[_ScoredRow]]: # Rows of one length side by side, or those that begin alike
+    rows:list[StepRow],
+)->list[list[StepRow]]: # Rows of one length side by side, or those that begin alike
     "The micro-batches of `rows`"
     if self.shares:
         return micro_batches(sorted(rows, key=_beginnings), self.tokens, len(rows))
@@ -293,7 +286,7 @@ def cut(self:GRPOTrainer,
 
 @patch
 def read_reference(self:GRPOTrainer,
-    rows:list[_ScoredRow], # Gain their `reference`
+    rows:list[StepRow], # Gain their `reference`
 )->dict: # To log: `raw_tokens` of all rows, and `unique_tokens`, those that are read
     "Note the log-probs of all `rows` under the reference"
     counts = dict(raw_tokens=0, unique_tokens=0)
@@ -301,8 +294,8 @@ def read_reference(self:GRPOTrainer,
         with torch.no_grad():
             lp, _ = _read(self.reference, chunk)
         for r, row in zip(chunk, lp.tolist()):
-            r.reference = row[:len(r.row.reply_ids)]
-        tree = prefix_tree([r.row.prompt_ids + r.row.reply_ids[:-1] for r in chunk])
+            r.reference = row[:len(r.reply_ids)]
+        tree = prefix_tree([r.prompt_ids + r.reply_ids[:-1] for r in chunk])
         counts['raw_tokens'] += tree.raw
         counts['unique_tokens'] += len(tree.ids)
     return counts
@@ -310,12 +303,12 @@ def read_reference(self:GRPOTrainer,
 # %% ../../nbs/09_training.rl.ipynb #1ed181d7
 def _total(chunks, algorithm):
     "Reply tokens of a minibatch, or its rows where the loss averages those"
-    rows = [r.row for chunk in chunks for r in chunk]
+    rows = [r for chunk in chunks for r in chunk]
     return sum(len(row.reply_ids) for row in rows) if algorithm != 'dr_grpo' else len(rows)
 
 @patch
 def update(self:GRPOTrainer,
-    chunks:list[list[_ScoredRow]], # One minibatch
+    chunks:list[list[StepRow]], # One minibatch
 )->list[dict]: # What to log, for each chunk; FloatingPointError if a loss is no finite number
     "One optimizer step on `chunks`"
     total, logs = _total(chunks, self.config.algorithm), []
@@ -335,8 +328,6 @@ def learn(self:GRPOTrainer,
     "Update the policy once with the rows of `groups`"
     c = self.config
     rows, out = _scored_rows(groups, c.invalid_action_penalty, c.algorithm)
-    for scored in rows:
-        scored.row.advantage = scored.advantage
     if self.shares:
         out |= self.read_reference(rows)
     steps = minibatches(rows, c.minibatch, random.Random(seed))
@@ -354,5 +345,5 @@ def iterate(self:GRPOTrainer,
     **settings:Any,             # For `play`
 )->dict: # What to log
     "Play `groups`, then learn from them"
-    play(groups, self.policy, self.config.temperature, seed, **settings)
+    play(groups, self.policy, seed=seed, **settings)
     return self.learn(groups, seed)

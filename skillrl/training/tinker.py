@@ -173,12 +173,6 @@ def step(self:TinkerPolicy,
     return {name.rpartition('/')[2]: value for name, value in (metrics or {}).items()}
 
 # %% ../../nbs/607_training.tinker.ipynb #e9b62b37
-def _asked_reply(policy, prompt, answer):
-    "The server's answer to `prompt` as a `Reply`"
-    said = answer.sequences[0]
-    text = policy.tokenizer.decode(said.tokens, skip_special_tokens=True)
-    return Reply(text, list(said.tokens), list(said.logprobs), list(prompt))
-
 @patch
 def generate(self:TinkerPolicy,
     prompts:list[list[int]], # One list of ids per reply wanted
@@ -198,20 +192,22 @@ def generate(self:TinkerPolicy,
         params = SamplingParams(max_tokens=max_new_tokens, seed=seed, temperature=temperature,
                                 stop=sorted(self.eos_ids))
         asked.append(self._sampler.sample(ModelInput.from_ints(list(prompt)), 1, params))
-    return [_asked_reply(self, p, future.result()) for p, future in zip(prompts, asked)]
+    replies = []
+    for prompt, future in zip(prompts, asked):
+        said = future.result().sequences[0]
+        text = self.tokenizer.decode(said.tokens, skip_special_tokens=True)
+        replies.append(Reply(text, list(said.tokens), list(said.logprobs), list(prompt)))
+    return replies
 
 # %% ../../nbs/607_training.tinker.ipynb #0e9512b9
 _FILE = 'tinker.json'
 
 @patch
-def _like(self:TinkerPolicy, client):
-    return TinkerPolicy(self.service, client, self.tokenizer, self.mean)
-
-@patch
 def frozen_copy(self:TinkerPolicy)->TinkerPolicy:
     "The policy as it is now, as an adapter of its own that nobody moves"
     path = self.client.save_state(f'copy-{uuid4().hex}').result().path
-    return self._like(self.service.create_training_client_from_state(path))
+    client = self.service.create_training_client_from_state(path)
+    return TinkerPolicy(self.service, client, self.tokenizer, self.mean)
 
 @patch
 def save(self:TinkerPolicy,
@@ -275,13 +271,6 @@ def open(cls:TinkerPolicy,
         raise ValueError(f'the engine does not give {path}, which {file} names ({e}): '
                          'ask the server that wrote it') from e
     return cls(service, client, tokenizer, mean)
-
-@patch
-def load(self:TinkerPolicy,
-    folder:str|Path, # One that `save` wrote
-)->TinkerPolicy: # With its optimizer; FileNotFoundError or ValueError if it cannot be had
-    "The policy whose address is in `folder`, from the server of this one"
-    return self.open(self.service, folder, self.mean)
 
 # %% ../../nbs/607_training.tinker.ipynb #ca1a082b
 def _require_sdk():

@@ -10,18 +10,15 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from shutil import get_terminal_size
-from statistics import fmean
 from textwrap import fill
-from ..core.plots import bars, label_end, PALETTE, split_rates
+from ..core.plots import figure, label_end, PALETTE
 from ..core.runfolder import is_held
-from ..core.stats import interval, Rate
-from ..core.store import atomic_write, JsonlLog
-from ..core.tables import counted, Table
+from ..core.stats import Rate
+from ..core.store import atomic_write
+from ..core.tables import Table
 from ..skillopt.session import BASELINE
-from ..skillopt.verdict import gate_score
-from ..types import RolloutResult
 from .page import (
-    as_dict, dict_in, figures, folded, headed, html_page, json_of, number, paragraph, diff_html, text_of)
+    as_dict, dict_in, figure_html, folded, headed, html_page, json_of, number, paragraph, diff_html, text_of)
 
 # %% ../../nbs/826_viewers.report.ipynb #b1d96dd5
 _ACTIONS = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
@@ -33,25 +30,16 @@ def _why(r):
     n, wins, losses, gain = (number(gate.get(k)) for k in ('n', 'wins', 'losses', 'gain'))
     if not n or None in (wins, losses, gain):
         return str(r.get('reason', ''))
-    seen = f'{wins} of {n} comparisons went better, {losses} worse'
-    if gain < 0:
-        return f'{seen}: the mean score falls by {-gain:.3f}'
-    if gain == 0:
-        return f'{seen}: the mean score stays'
-    low = None if gate.get('keep') else number(gate.get('low'))
+    low = None if gate.get('keep') or gain <= 0 else number(gate.get('low'))
     doubt = '' if low is None else f', which may be luck (the true gain could be as low as {low:+.3f})'
-    return f'{seen}: mean gain {gain:+.3f}{doubt}'
+    return f'{wins} of {n} comparisons went better, {losses} worse: mean gain {gain:+.3f}{doubt}'
 
 # %% ../../nbs/826_viewers.report.ipynb #c5e91a86
-_NUMBERS = ('step rollout_hard rollout_n rollout_lost n_edits_ranked '
-            'candidate_gate_score current_score best_score best_step skill_len').split()
-_COUNTS = 'n_edits_ranked', 'rollout_n', 'rollout_lost'
+_NUMBERS = 'step rollout_hard n_edits_ranked candidate_gate_score current_score best_score best_step'.split()
 
 def _clean(r):
     "A record of history.json with numbers where they belong, and its `decision` and `why` in words"
     found = {k: number(r.get(k)) for k in _NUMBERS}
-    for k in _COUNTS:
-        found[k] = found[k] or 0
     action = str(r.get('action', ''))
     decision = _ACTIONS.get(action, action.replace('_', ' '))
     return r | found | dict(accepted=action.startswith('accept'), decision=decision, why=_why(r))
@@ -68,7 +56,7 @@ def steps_table(
     for r in map(_clean, history):
         rollout, candidate = _digits(r['rollout_hard']), _digits(r['candidate_gate_score'])
         current, best = _digits(r['current_score']), _digits(r['best_score'])
-        row = [r['step'], rollout, r['n_edits_ranked'], candidate, r['decision'], current, best]
+        row = [r['step'], rollout, r['n_edits_ranked'] or 0, candidate, r['decision'], current, best]
         rows.append([*row, r['why']])
     return Table(['step', 'rollout', 'edits', 'candidate', 'decision', 'current', 'best', 'why'], rows)
 
@@ -98,39 +86,26 @@ def read_run(folder:Path|str)->_RunView: # Of a run, or of one that has yet to b
     steps = [_clean(r) for r in rows if isinstance(number(r.get('step')), int)]
     return _RunView(f, *files, steps, held or is_held(f))
 
-# %% ../../nbs/826_viewers.report.ipynb #601cc82b
-def _score_in(
-    folder:Path, # With a results.json
-    config:dict, # As in config.json
-)->Rate|None:    # None if there are no results to read
-    "The mean score of a measurement over its items, with its 95 % interval"
-    rule = {k: config[f'gate_{k}'] for k in ('metric', 'mixed_weight') if f'gate_{k}' in config}
-    by_item = {}
-    try:
-        for row in json_of(text_of(Path(folder)/'results.json'), list):
-            r = RolloutResult.from_dict(row).checked()
-            if r.ok:
-                scores = by_item.setdefault(r.id, [])
-                scores.append(gate_score(r, **rule))
-        means = [fmean(scores) for scores in by_item.values()]
-        return Rate(fmean(means), *interval(means), len(means))
-    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
-        return None
-
 # %% ../../nbs/826_viewers.report.ipynb #c41ad1e3
 _FINALS = {'selection, first skill': BASELINE, 'selection, best skill': 'final_selection_eval',
            'test, first skill': 'test_eval_baseline', 'test, best skill': 'test_eval_best'}
+
+def _interval(o):
+    "The two ends of an interval, None if it is none"
+    ends = [number(x) for x in o] if isinstance(o, list) else []
+    return ends if len(ends) == 2 and None not in ends else None
 
 def finals(folder:Path|str)->dict[str, Rate]:
     "The measurements of the first and the best skill that there are"
     view = read_run(folder)
     found = {}
     for name, place in _FINALS.items():
-        skill = dict_in(view.folder/place/'summary.json').get('skill_hash')
-        is_of_best = view.ended and skill in (None, view.summary.get('best_hash'))
-        score = _score_in(view.folder/place, view.config)
-        if score and ('best' not in name or is_of_best):
-            found[name] = score
+        s = dict_in(view.folder/place/'summary.json')
+        mean, n = number(s.get('score')), number(s.get('n'))
+        ends = _interval(s.get('interval'))
+        is_of_best = view.ended and s.get('skill_hash') in (None, view.summary.get('best_hash'))
+        if None not in (mean, ends, n) and ('best' not in name or is_of_best):
+            found[name] = Rate(mean, *ends, n)
     return found
 
 def _finals_table(folder):
@@ -140,21 +115,12 @@ def _finals_table(folder):
     return Table(['measured on', 'score', '95 % interval', 'items'], rows)
 
 # %% ../../nbs/826_viewers.report.ipynb #3688dd0c
-def _interval(o):
-    "The two ends of an interval, None if it is none"
-    ends = [number(x) for x in o] if isinstance(o, list) else []
-    return ends if len(ends) == 2 and None not in ends else None
-
 def _describe_gain(view):
     "What the test items say"
-    s, gain = view.summary, as_dict(view.summary.get('test_gain'))
+    gain = as_dict(view.summary.get('test_gain'))
     mean, ends = number(gain.get('mean')), _interval(gain.get('interval'))
     if mean is None or ends is None:
         return 'Without a test of both skills, nobody knows what it gained.'
-    best, first = number(s.get('test_hard')), number(s.get('baseline_test_hard'))
-    scores = ''
-    if view.config.get('gate_metric') == 'hard' and None not in (best, first):
-        scores = f' Its score there is {best:.3f}, that of the first skill {first:.3f}.'
     low, high = ends
     sure = 'includes 0, so chance may explain the difference'
     if low > 0:
@@ -162,7 +128,7 @@ def _describe_gain(view):
     if high < 0:
         sure = 'lies below 0: it does worse than the first skill'
     return (f'On the test items, which nothing was chosen by, its gain over the first skill '
-            f'is {mean:+.3f}.{scores} The 95 % interval of the gain, {low:+.3f} to {high:+.3f}, {sure}.')
+            f'is {mean:+.3f}. The 95 % interval of the gain, {low:+.3f} to {high:+.3f}, {sure}.')
 
 # %% ../../nbs/826_viewers.report.ipynb #b571fac9
 def _describe_worth(view:_RunView)->str:
@@ -200,12 +166,6 @@ def _usage_table(view):
     return Table(head, [*rows, ['all', '', *total]])
 
 # %% ../../nbs/826_viewers.report.ipynb #d23a7bf7
-def _describe_lost(view):
-    "What infrastructure lost of the rollouts, which no score counts"
-    played, lost = (sum(r[k] for r in view.steps) for k in ('rollout_n', 'rollout_lost'))
-    return (f'Of {counted(played, "rollout")} on training items {lost} got no answer '
-            'from a server or an environment, and count in no score.')
-
 def _describe_end(view):
     "Why there are no more steps"
     if not view.ended:
@@ -234,13 +194,9 @@ def outcome_text(folder:Path|str)->str:
     return '\n\n'.join([*told, where])
 
 # %% ../../nbs/826_viewers.report.ipynb #3f292f36
-def _skill_at(folder:Path|str, step:int)->str|None: # None if there is none
-    "The current skill after `step`; that of step 0 is the one a run begins with"
-    snapshot = Path(folder)/f'skills/skill_v{step:04}.md'
-    if snapshot.is_file():
-        return text_of(snapshot)
-    rows = JsonlLog(Path(folder)/'steps.jsonl').read(strict=False)
-    return next((str(row.get('skill')) for row in rows if row.get('step') == step), None)
+def _skill_at(folder, step):
+    "The current skill after `step`, that of step 0 is the one a run begins with; '' if there is none"
+    return text_of(Path(folder)/f'skills/skill_v{step:04}.md')
 
 # %% ../../nbs/826_viewers.report.ipynb #1fa93819
 def _step_html(folder, r):
@@ -248,77 +204,41 @@ def _step_html(folder, r):
     n, why = r['step'], r['why']
     old, new = _skill_at(folder, n - 1), _skill_at(folder, n)
     if new == old:
-        new = text_of(Path(folder)/f'steps/step_{n:04}/candidate_skill.md') or None
+        new = text_of(Path(folder)/f'steps/step_{n:04}/candidate_skill.md')
     title = f'Step {n}: {r["decision"]}'
     if r['candidate_gate_score'] is not None:
         title += f' (candidate scores {_digits(r["candidate_gate_score"])})'
     parts = [f'<h3>{escape(title)}</h3>']
     if why:
         parts.append(paragraph(f'{why[0].upper()}{why[1:]}.'))
-    if None not in (old, new):
+    if old and new:
         parts.append(diff_html(old, new))
     return ''.join(parts)
 
 # %% ../../nbs/826_viewers.report.ipynb #945a253f
-_CURRENT = PALETTE['blue']
-_BEST = PALETTE['orange']
-_REFUSED = PALETTE['grey']
-
-def _draw_score(ax, place, score, color, fill):
-    "A dot at `place`, with the interval of `score` if there is one"
-    x, y = place
-    if score:
-        ax.plot([x, x], [score.low, score.high], color=color, lw=.8)
-    ax.plot(x, y, 'o', color=color, mfc=fill, ms=5)
-
-def _draw_candidate(ax, view, r):
-    "The dot of the candidate of a step, full if it was accepted"
-    n = r['step']
-    score = _score_in(view.folder/f'steps/step_{n:04}/selection_eval', view.config)
-    color, fill = (_CURRENT, _CURRENT) if r['accepted'] else (_REFUSED, 'white')
-    _draw_score(ax, (n, r['candidate_gate_score']), score, color, fill)
-
-def _draw_current(ax, view, first, end):
-    "The line of the current skill, drawn on to `end`"
-    points = [(0, first.mean)] if first else []
-    points += [(r['step'], r['current_score']) for r in view.steps if r['current_score'] is not None]
-    if points:
-        _, last = points[-1]
-        steps, scores = zip(*points, (end, last))
-        ax.step(steps, scores, where='post', color=_CURRENT)
-        label_end(ax, end, last, 'current')
-
-# %% ../../nbs/826_viewers.report.ipynb #79915a34
-def _draw_scores(ax, folder):
+def _plot_scores(folder):
     "Scores of the current skill, of the candidates and of the best skill along the steps"
     view, known = read_run(folder), finals(folder)
-    end = 1 + max([r['step'] for r in view.steps], default=0)
-    _draw_current(ax, view, known.get('selection, first skill'), end)
+    first, fresh = known.get('selection, first skill'), known.get('selection, best skill')
+    blue, orange, grey = (PALETTE[name] for name in ('blue', 'orange', 'grey'))
+    points = [(0, first.mean)] if first else []
+    points += [(r['step'], r['current_score']) for r in view.steps if r['current_score'] is not None]
+    fig, ax = figure()
+    if points:
+        ax.step(*zip(*points), where='post', color=blue)
+        label_end(ax, *points[-1], 'current')
     for r in view.steps:
+        color, fill = (blue, blue) if r['accepted'] else (grey, 'white')
         if r['candidate_gate_score'] is not None:
-            _draw_candidate(ax, view, r)
-    fresh = known.get('selection, best skill')
+            ax.plot(r['step'], r['candidate_gate_score'], 'o', color=color, mfc=fill, ms=5)
     if fresh:
-        _draw_score(ax, (end, fresh.mean), fresh, _BEST, _BEST)
-        label_end(ax, end, fresh.mean, 'best', _BEST)
+        end = 1 + max([r['step'] for r in view.steps], default=0)
+        ax.plot([end, end], [fresh.low, fresh.high], color=orange, lw=.8)
+        ax.plot(end, fresh.mean, 'o', color=orange, ms=5)
+        label_end(ax, end, fresh.mean, 'best')
     ax.set(xlabel='step', ylabel='score', ylim=(-.02, 1.02))
     ax.locator_params(axis='x', integer=True)
-
-def _draw_lengths(ax, folder):
-    "Length of the skill along the steps"
-    lengths = {r['step']: r['skill_len'] for r in read_run(folder).steps if r['skill_len'] is not None}
-    ax.plot(list(lengths), list(lengths.values()), '.-', color=_CURRENT)
-    ax.set(xlabel='step', ylabel='characters', ylim=(0, 1.1*max([1, *lengths.values()])))
-    ax.locator_params(axis='x', integer=True)
-
-# %% ../../nbs/826_viewers.report.ipynb #208582d8
-def _draw_finals(ax, folder):
-    "First and best skill on each split"
-    known = finals(folder)
-    names = [name.replace(', ', '\n') for name in known]
-    colors = [_BEST if 'best' in name else _CURRENT for name in known]
-    bars(ax, names, *split_rates(known.values()), colors)
-    ax.set(xlabel='score')
+    return fig
 
 # %% ../../nbs/826_viewers.report.ipynb #c197c55d
 _COLUMNS = ('Rollout: the score of the training items under the current skill. Candidate: the score of the '
@@ -326,10 +246,7 @@ _COLUMNS = ('Rollout: the score of the training items under the current skill. C
             'candidates are compared with it. Best: what the best skill scored when it was chosen.')
 _MODELS = 'The target is the model that acts by the skill, the optimizer the one that edits it.'
 _LEGEND = ('The line is the score of the current skill. A full dot is a candidate that was accepted, '
-           'an empty one was refused. Orange: the best skill, measured afresh. '
-           'Thin lines are 95 % intervals.')
-_FIGURES = {'Scores by step': _draw_scores, 'First and best skill': _draw_finals,
-            'Length by step': _draw_lengths}
+           'an empty one was refused. Orange: the best skill, measured afresh, with its 95 % interval.')
 
 def _steps(view, accepted):
     pages = [_step_html(view.folder, r) for r in view.steps if r['accepted'] == accepted]
@@ -340,15 +257,14 @@ def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
     "What the report says"
     settings = {k: v for k, v in view.config.items() if k != 'out_root'} # A path of this machine
     settings = Table(['setting', 'value'], settings.items())
-    drawn = f'{figures(_FIGURES, view.folder)}<p class="muted">{_LEGEND}</p>'
+    drawn = f'{figure_html(_plot_scores(view.folder), "Scores by step")}<p class="muted">{_LEGEND}</p>'
     best = text_of(view.folder/'best_skill.md')
     return {
-        'What it is worth': paragraph(_describe_worth(view)) + drawn,
+        'What it is worth': paragraph(_describe_worth(view)) + drawn + _finals_table(view.folder).html(),
         'What was accepted': _steps(view, True),
         'What was refused': _steps(view, False),
         'Steps': paragraph(_COLUMNS) + steps_table(view.steps).html(),
         'What it took': paragraph(_MODELS) + _usage_table(view).html() + paragraph(_describe_cost(view)),
-        'Answers that never came': paragraph(_describe_lost(view)),
         'Why it ended': paragraph(_describe_end(view)),
         'The best skill': f'<pre>{escape(best)}</pre>',
         'Settings': folded('All of them', settings.html())}

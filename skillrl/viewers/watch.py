@@ -7,64 +7,54 @@ __all__ = ['watch_run']
 
 # %% ../../nbs/837_viewers.watch.ipynb #c66ae0ae
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from fastcore.basics import patch
 from html import escape
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socket import SHUT_RDWR
 from socketserver import ThreadingTCPServer
 from threading import Lock, Thread
 from time import time
 from typing import Any
-from ..core.plots import band, PALETTE, split_rates
 from ..core.runfolder import is_held
 from ..skills.bank import SkillBank, versions
-from ..training.evaluate import smoothed
-from .bank_view import bank_table, checked_round, round_table
-from .inspection import (
-    exchanges_text, good_rows, is_opt_run, is_run, state_of, success_table)
-from .page import figures, folded, headed, html_page, last_rows, number, paragraph, replays
+from ..core.tables import clip, counted, Table
+from ..core.trajectory import Trajectory
+from ..training.evaluate import plot_learning
+from .bank_view import bank_table, checked_round, round_text
+from .inspection import good_rows, is_opt_run, is_run, state_of, success_table
+from .page import figure_html, folded, headed, html_page, last_rows, number, paragraph
 from .report import read_run, report_sections, STAGES
 
 # %% ../../nbs/837_viewers.watch.ipynb #f6017561
 _QUIET = 120 # Seconds in which nothing is written that are worth a word
 
-def _last_written(paths):
-    "When the newest of some files was written, None where there is none"
-    times = []
-    for path in paths:
-        with suppress(OSError):
-            times.append(path.stat().st_mtime)
-    return max(times, default=None)
+def _written(folder):
+    "Each file of a run, and when it was written"
+    found = {}
+    for path in sorted(folder.rglob('*')):
+        with suppress(OSError): # It was replaced meanwhile
+            found[path] = path.stat().st_mtime
+    return found
 
-def _told(place, ended, held, begun, written):
+def _told(place, begun, ended, held, quiet):
     "Whether a run is at work, and at what `place`, in a sentence"
     if ended:
         return f'Ended: {place}.'
     if not held:
         return f'Stopped: {place}.' if begun else 'Waits for its first step.'
-    quiet = time() - (written or time())
     late = (f'Nothing was written for {quiet/60:.0f} minutes: '
             'a step or an answer takes long, or the run was killed.')
     return f'At work: {place}. {late}' if quiet > _QUIET else f'At work: {place}.'
 
-def _share(done, total):
-    "How much of `total` is done, None if nobody knows"
-    done, total = number(done), number(total)
-    return done/total if total and done is not None else None
-
 def _training(folder):
-    "Where a training run stands: a sentence, and the share of its phase that is done"
+    "Where a training run stands: in words, has it begun, has it ended, steps of its phase made and planned"
     state, place = state_of(folder)
-    ended = state.get('phase') == 'done'
-    told = _told(place, ended, is_held(folder), state, _last_written([folder/'state.json']))
-    return told, 1 if ended else _share(state.get('done'), state.get('total'))
+    return place, bool(state), state.get('phase') == 'done', (state.get('done'), state.get('total'))
 
 # %% ../../nbs/837_viewers.watch.ipynb #6b79e3fd
 def _optimisation(folder):
-    "Where a SkillOpt run stands: a sentence, and the share of its steps that is made"
+    "Where a SkillOpt run stands, likewise"
     view, events = read_run(folder), last_rows(folder/'events.jsonl', 1)
     made, planned = len(view.steps), number(view.state.get('total_steps'))
     place = f'{made} of {planned or "?"} steps made'
@@ -72,36 +62,22 @@ def _optimisation(folder):
         if event.get('event') == 'begin':
             stage = str(event.get('stage'))
             place += f'; step {number(event.get("step")) or 0}, {STAGES.get(stage, stage)}'
-    written = [folder/'events.jsonl', folder/'runtime_state.json', *folder.glob('journal_*.jsonl')]
-    told = _told(place, view.ended, view.held, view.state or events, _last_written(written))
-    return told, 1 if view.ended else _share(made, planned)
+    return place, bool(view.state or events), view.ended, (made, planned)
 
 # %% ../../nbs/837_viewers.watch.ipynb #d4f6017e
-def _draw_success(ax, metrics):
-    found = [number(row.get('success')) for row in metrics if row.get('phase') == 'rl']
-    success = [v for v in found if v is not None]
-    band(ax, range(len(success)), *split_rates(smoothed(success)))
-    ax.plot(range(len(success)), success, '.', color=PALETTE['grey'], ms=4)
-    ax.set(xlabel='GRPO iteration', ylabel='success rate', ylim=(0, 1.02))
-    ax.locator_params(axis='x', integer=True)
-
-def _draw_losses(ax, metrics):
-    lists = [row.get('losses') for row in metrics if row.get('phase') == 'sft']
-    found = [number(v) for some in lists if isinstance(some, list) for v in some]
-    losses = [v for v in found if v is not None]
-    ax.plot(range(1, len(losses) + 1), losses, color=PALETTE['blue'])
-    ax.set(xlabel='SFT step', ylabel='loss')
-    ax.set_ylim(bottom=0)
-    ax.locator_params(axis='x', integer=True)
-
-_CURVES = {'Success along RL': _draw_success, 'Loss along SFT': _draw_losses}
-
 def _curves(folder):
-    metrics = last_rows(folder/'metrics.jsonl', 10_000)
-    if not metrics:
-        return paragraph('Nothing was learnt yet.')
-    legend = 'Success: dots are iterations, the line is the mean of the last five in its 95 % band.'
-    return figures(_CURVES, metrics) + paragraph(legend)
+    rows = last_rows(folder/'metrics.jsonl', 10_000)
+    found = [number(row.get('success')) for row in rows if row.get('phase') == 'rl']
+    success = [v for v in found if v is not None]
+    if not success:
+        return paragraph('GRPO has not begun.')
+    legend = 'The mean success of the last five iterations in its 95 % band.'
+    return figure_html(plot_learning({'training': success}), legend) + paragraph(legend)
+
+def _result(folder):
+    if not (folder/'report.md').is_file():
+        return paragraph('The test games are played when training is over.')
+    return success_table(folder).html()
 
 # %% ../../nbs/837_viewers.watch.ipynb #6a399887
 def _bank(folder):
@@ -114,39 +90,43 @@ def _bank(folder):
     about = f'{newest.name}, version {versions(newest)[-1]}, the bank that changed last: {bank!r}'
     parts = [paragraph(about), folded('What it says', bank_table(bank).html()), *map(paragraph, told)]
     if rounds:
-        parts.append(folded('The last evolution rounds', round_table(rounds[-8:]).html()))
+        last = [paragraph(round_text(r)) for r in rounds[-8:]]
+        parts.append(folded('The last evolution rounds', ''.join(last)))
     return ''.join(parts)
 
-def _episodes(folder):
-    some = [folded(escape(r.title()), r.html()) for r in replays(folder, 8)]
-    return ''.join(some) or paragraph('No episode is over yet.')
-
-def _result(folder):
-    if not (folder/'report.md').is_file():
-        return paragraph('The test games are played when training is over.')
-    return success_table(folder).html()
-
 # %% ../../nbs/837_viewers.watch.ipynb #f5487d3d
-def _calls(folder):
+def _turns(t):
+    rows = []
+    for n, s in enumerate(t.steps, 1):
+        skills, credit = ', '.join(map(str, s.skills)), '' if s.advantage is None else f'{s.advantage:+.2f}'
+        rows.append([n, s.observation, skills, s.reply, s.action, f'{s.reward:g}', credit])
+    return Table(['turn', 'read', 'skills', 'wrote', 'sent', 'reward', 'advantage'], rows)
+
+def _episodes(folder):
     parts = []
-    for role, place in (('teacher', 'teacher'), ('policy', 'collector')):
-        log = folder/place/'exchanges.jsonl'
-        if log.exists():
-            parts.append(f'<h3>{role}</h3><pre>{escape(exchanges_text(log))}</pre>')
-    return ''.join(parts) or paragraph('No server was asked anything.')
+    for row in reversed(last_rows(folder/'trajectories.jsonl', 8)):
+        with suppress(ValueError): # It is no episode
+            t = Trajectory.from_dict(row)
+            end = 'won' if t.success else t.end or 'lost'
+            title = clip(f'{t.task}: {end} after {counted(len(t), "step")}', 300)
+            parts.append(folded(escape(title), _turns(t).html()))
+    return ''.join(parts) or paragraph('No episode is over yet.')
 
 # %% ../../nbs/837_viewers.watch.ipynb #aa11bb22
-_SECTIONS = { # Heading → maker, and the files it is made from
-    'Curves': (_curves, ['metrics.jsonl']),
-    'Success on test games': (_result, ['report.md']),
-    'Bank': (_bank, ['bank/*/v*.json', 'evolution.jsonl']),
-    'Last episodes': (_episodes, ['trajectories.jsonl', 'reference/*']),
-    'Calls to servers': (_calls, ['*/exchanges.jsonl'])}
+_SECTIONS = {'Learning': _curves, 'Success on test games': _result, 'Bank': _bank, 'Last episodes': _episodes}
+
+def _made(make, folder):
+    "What `make` gives; a sentence where a file is damaged, or half of it written"
+    try:
+        return make(folder)
+    except Exception as e:
+        return paragraph(f'This cannot be shown now ({type(e).__name__}): its files cannot be read.')
+
+def _sections(folder):
+    return {heading: _made(make, folder) for heading, make in _SECTIONS.items()}
 
 def _report(folder):
-    return headed(report_sections(read_run(folder)))
-
-_REPORT = {'': (_report, ['*.json', '*.md', '*/summary.json', '.lock'])}
+    return report_sections(read_run(folder))
 
 # %% ../../nbs/837_viewers.watch.ipynb #c9219805
 _SCRIPT = """
@@ -188,24 +168,10 @@ class _RunPage:
         if not is_run(self.folder):
             raise FileNotFoundError(f'{folder} holds no run to watch: '
                                     'name the folder of a run of train or optimize')
-        self.kind = 'Training', _training, _SECTIONS
+        self.kind = 'Training', _training, _sections
         if is_opt_run(self.folder):
-            self.kind = 'SkillOpt', _optimisation, _REPORT
-        self.kept = {} # Maker → what its files were like, and what it made
-
-    def made(self, make:Callable[[Path], str], files:list[str])->str:
-        "What `make` gives, or has given if its files are still the same; a sentence where they are damaged"
-        version = []
-        for path in sorted(p for pattern in files for p in self.folder.glob(pattern)):
-            with suppress(OSError): # It was replaced meanwhile
-                version.append((path, path.stat().st_size, path.stat().st_mtime_ns))
-        if self.kept.get(make, (None,))[0] != version:
-            try:
-                inner = make(self.folder)
-            except Exception as e: # Half of a file may be written
-                inner = paragraph(f'This cannot be shown now ({type(e).__name__}): its files cannot be read.')
-            self.kept[make] = version, inner
-        return self.kept[make][1]
+            self.kind = 'SkillOpt', _optimisation, _report
+        self.written, self.shown = None, '' # The files, and what was made of them
 
 # %% ../../nbs/837_viewers.watch.ipynb #5f2bc9e1
 @patch
@@ -213,14 +179,18 @@ def html(self:_RunPage)->str:
     "The page as it is now"
     name, stands, sections = self.kind
     with _one_at_a_time:
-        told, share = stands(self.folder)
-        made = {heading: self.made(*how) for heading, how in sections.items()}
-    shown = made.get('') or headed(made)
+        written = _written(self.folder)
+        place, begun, ended, (done, total) = stands(self.folder)
+        if written != self.written:
+            self.written, self.shown = written, headed(sections(self.folder))
+    quiet = time() - max(written.values())
+    told = _told(place, begun, ended, is_held(self.folder), quiet)
+    done, total = (1, 1) if ended else (number(done), number(total))
+    value = f' value="{done/total:.4f}"' if total and done is not None else ''
     title = f'{name}: {self.folder.resolve().name}'
-    value = '' if share is None else f' value="{share:.4f}"'
     bar = f'<progress aria-label="Steps"{value}></progress>'
     top = f'<h1>{escape(title)}</h1><p><strong role="status">{escape(told)}</strong></p>'
-    return html_page(title, f'{top}<section>{bar}</section>{shown}', _SCRIPT)
+    return html_page(title, f'{top}<section>{bar}</section>{self.shown}', _SCRIPT)
 
 # %% ../../nbs/837_viewers.watch.ipynb #39521bf9
 _SECONDS = 30 # In which a reader sends or takes something
@@ -252,12 +222,9 @@ class _Reader(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 # %% ../../nbs/837_viewers.watch.ipynb #5cf649af
-_READERS = 32 # Connections that are open at once
-
 class _Watch(ThreadingTCPServer):
     "A page that follows a run, until it is closed"
     allow_reuse_address = daemon_threads = True
-    request_queue_size = 64
     def __init__(self,
         page:_RunPage,
         port:int=0, # 0 takes any that is free; OSError if nothing can be served there
@@ -269,7 +236,6 @@ class _Watch(ThreadingTCPServer):
                           'choose another, or 0 for any') from e
         self.page = page
         self.url = f'http://127.0.0.1:{self.server_address[1]}/'
-        self.open = [] # Connections, the oldest first
         self.thread = Thread(target=self.serve_forever, args=(.05,), daemon=True)
         self.thread.start()
 
@@ -277,27 +243,11 @@ class _Watch(ThreadingTCPServer):
     def __repr__(self): return f'Watch({self.page.folder.name!r}, {self.url})'
     def handle_error(self, request:Any, client_address:Any)->None: pass # It hung up or was too slow
 
-# %% ../../nbs/837_viewers.watch.ipynb #ad5c5070
-@patch
-def process_request(self:_Watch, request:Any, client_address:Any)->None:
-    "Answer in a thread; where too many are open, the oldest is let go"
-    self.open.append(request)
-    for oldest in self.open[:-_READERS]:
-        with suppress(OSError): # It has hung up
-            oldest.shutdown(SHUT_RDWR)
-    ThreadingTCPServer.process_request(self, request, client_address)
-
-@patch
-def shutdown_request(self:_Watch, request:Any)->None:
-    self.open.remove(request)
-    ThreadingTCPServer.shutdown_request(self, request)
-
-@patch
-def close(self:_Watch)->None:
-    "Stop serving"
-    self.shutdown()
-    self.server_close()
-    self.thread.join()
+    def close(self)->None:
+        "Stop serving"
+        self.shutdown()
+        self.server_close()
+        self.thread.join()
 
 # %% ../../nbs/837_viewers.watch.ipynb #1702f438
 def watch_run(
