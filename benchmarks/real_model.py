@@ -23,7 +23,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.world import _FolderSuite
 from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
-from skillrl.llm.adapter import load_policy, LoraOptions, new_adapter
+from skillrl.llm.adapter import load_policy, new_adapter
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import Placement, threads
 from skillrl.llm.models import find_model
@@ -70,7 +70,7 @@ def train_by_rl(base, folder, suite, config, iterations):
     if (folder/f'rl{iterations}').exists():
         return
     config = config.merged(RL | {'rl.iterations': iterations})
-    policy = new_adapter(base, LoraOptions(config.model.adapter_rank), config.seed, PLACE)
+    policy = new_adapter(base, config.model.adapter_rank, seed=config.seed, placement=PLACE)
     def keep(done, of):
         policy.save(folder/f'rl{done}')
         print(f'{done} of {of} iterations, {time.process_time()/60:.0f} CPU-minutes', flush=True)

@@ -6,7 +6,7 @@ import transformers as tf
 from skillrl.agent.episode import StepRow
 from skillrl.training.builders import build_rl_policy
 from skillrl.core.config import RLConfig, SkillRLConfig
-from skillrl.llm.adapter import AdapterPolicy, LoraOptions, load_base, load_policy, merge_adapter, new_adapter
+from skillrl.llm.adapter import AdapterPolicy, load_base, load_policy, merge_adapter, new_adapter
 from skillrl.llm.local import Policy, word_tokenizer
 from skillrl.llm.placement import Placement
 from skillrl.training.phases import fine_tune
@@ -31,7 +31,7 @@ def bases(tmp_path_factory):
     return {name: folder/name for name in FAMILIES}
 
 def learner(base, bits=0, seed=0):
-    return GRPOTrainer(new_adapter(base, LoraOptions(rank=4, bits=bits), seed), RL)
+    return GRPOTrainer(new_adapter(base, rank=4, bits=bits, seed=seed), RL)
 
 def rows_of(policy):
     "What `policy` wrote, good where it begins with a word of the first half"
@@ -111,7 +111,7 @@ def test_four_bits_pass_gradients_on_after_a_reply_was_written(bases):
     "bitsandbytes packs a matrix for some CPUs when it is first read without a gradient, and then has none"
     found = []
     for first in (False, True):
-        policy = new_adapter(bases['llama'], LoraOptions(rank=4, bits=4))
+        policy = new_adapter(bases['llama'], rank=4, bits=4)
         with torch.no_grad():
             for p in policy.adapter().values():
                 p += .01
@@ -124,19 +124,19 @@ def test_four_bits_pass_gradients_on_after_a_reply_was_written(bases):
 
 @pytest.mark.parametrize('rank', [2, 8])
 def test_the_share_of_an_adapter_is_alpha_by_rank(bases, rank):
-    policy = new_adapter(bases['llama'], LoraOptions(rank=rank))
+    policy = new_adapter(bases['llama'], rank=rank)
     held = [getattr(m, 'scaling', None) for m in policy.model.modules()]
     assert {scaling['default'] for scaling in held if isinstance(scaling, dict)} == {2}
 
 @pytest.mark.parametrize('bits', [0, 4])
 def test_a_loaded_adapter_lies_beside_a_base_of_as_many_bits(bases, tmp_path, bits):
-    folder = new_adapter(bases['qwen2'], LoraOptions(rank=4, bits=bits)).save(tmp_path/'a')
+    folder = new_adapter(bases['qwen2'], rank=4, bits=bits).save(tmp_path/'a')
     policy = load_policy(folder)
     assert policy.bits == bits
     assert json.loads((policy.save(tmp_path/'b')/'base.json').read_text())['bits'] == bits
 
 def test_a_reference_after_sft_stays_what_it_was(bases):
-    policy = new_adapter(bases['qwen3'], LoraOptions(rank=4))
+    policy = new_adapter(bases['qwen3'], rank=4)
     with torch.no_grad():
         for p in policy.adapter().values():
             p += .05
@@ -154,7 +154,7 @@ def test_a_reference_after_sft_stays_what_it_was(bases):
     assert len(trainer.policy.optimizer.param_groups[0]['params']) == len(policy.adapter())
 
 def test_a_base_of_sixteen_bits_has_an_adapter_of_thirty_two(bases):
-    policy = new_adapter(bases['llama'], LoraOptions(rank=4), 0, Placement(dtype='bfloat16'))
+    policy = new_adapter(bases['llama'], rank=4, seed=0, placement=Placement(dtype='bfloat16'))
     held = {p.dtype for name, p in policy.model.named_parameters() if 'lora_' not in name}
     assert held == {torch.bfloat16} and {p.dtype for p in policy.adapter().values()} == {torch.float32}
     trainer = GRPOTrainer(policy, RLConfig(learning_rate=1e-6))
@@ -176,7 +176,7 @@ def test_whole_weights_that_multiply_in_sixteen_bits_move_in_thirty_two(bases):
     ({}, 'set it to lora or qlora, or merge the adapter'),
     ({'model.adapter': 'lora'}, 'or leave SFT out, with sft.epochs=0')])
 def test_an_adapter_as_checkpoint_is_used_as_one_or_refused(bases, tmp_path, settings, says):
-    folder = new_adapter(bases['llama'], LoraOptions(rank=4)).save(tmp_path/'a')
+    folder = new_adapter(bases['llama'], rank=4).save(tmp_path/'a')
     config = SkillRLConfig().merged({'model.checkpoint': str(folder)} | settings)
     with pytest.raises(ValueError, match=says):
         fine_tune([dict(prompt='go', completion='to')], config) if settings else build_rl_policy(config)
@@ -184,7 +184,7 @@ def test_an_adapter_as_checkpoint_is_used_as_one_or_refused(bases, tmp_path, set
 
 def test_an_adapter_of_another_shape_is_not_restored(bases, tmp_path):
     folder = learner(bases['llama']).policy.save(tmp_path/'a')
-    other = GRPOTrainer(new_adapter(bases['llama'], LoraOptions(rank=2)), RL)
+    other = GRPOTrainer(new_adapter(bases['llama'], rank=2), RL)
     with pytest.raises(ValueError, match='resume with the settings it was begun with'):
         other.policy.restore(folder)
 

@@ -206,10 +206,6 @@ def test_many_small_values_are_weighed_once_each(name, read, monkeypatch):
         return count[0]/len(text)
     assert work(2000) < 1.25*work(500)
 
-def test_of_many_equals_the_last_counts():
-    assert find_json('[1][2]' * 20_000 + '[3] []') == [3] and find_json('[]' * 200_000) == []
-    assert json_items('{"n": 1}\n' * 20_000) == [dict(n=1)] * 20_000
-
 @pytest.mark.parametrize('name', hostile)
 def test_json_repair_is_given_little_as_its_time_grows_with_the_square(name, monkeypatch):
     given, loads = [], json_repair.loads
@@ -231,13 +227,6 @@ def test_deep_nesting_is_read_as_far_as_it_is_sane():
     for n in (200, 5000):
         deeper = '[' * n + '1' + ']' * n
         assert find_json(deeper) is None
-
-@pytest.mark.parametrize('core', ['1', '{}', '[]', '"x"', A, f'[{A}]', '[{}]'])
-def test_many_wrappers_are_opened_once(core):
-    for front, back in [('{"a":', '}'), ('[', ']'), ('{"a":[', ']}'), ('{"a":{}, "b":', '}')]:
-        text = front*45 + core + back*45
-        assert find_json(text) == json.loads(text)
-        assert (a in json_items(text)) == (A in core) or front.startswith('{"a":[')
 
 # ---- thoughts ----
 @pytest.mark.parametrize(
@@ -266,10 +255,6 @@ def test_status_of_a_reply():
     assert [r.status for r in got] == 'ok refused refused refused refused infra_error infra_error'.split()
     assert got[3].thought == 'hm' and 'no answer' in got[3].error
     assert got[5].error == 'TimeoutError: slow' and not got[5].ok
-
-def test_a_reasoning_field_and_a_block_are_one_thought():
-    r = ScriptedChat([ChatReply('<think>b</think>c', thought='a')]).reply(ask('?'))
-    assert (r.thought, r.text) == ('a\nb', 'c')
 
 def test_what_utf8_cannot_hold_is_cleaned_both_ways(tmp_path):
     log = JsonlLog(tmp_path/'log.jsonl')
@@ -344,9 +329,8 @@ def test_a_second_run_is_free(cache, tmp_path):
     assert [r | dict(cached=True) for r in rows[0]] == rows[1]
 
 # ---- ledger and budget ----
-def test_prices_can_be_edited_and_loaded(tmp_path):
-    (tmp_path/'prices.json').write_text('{"mini": [1, 2]}')
-    ledger = Ledger(json.loads((tmp_path/'prices.json').read_text()), budget_usd=1)
+def test_prices_can_be_edited():
+    ledger = Ledger({'mini': [1, 2]}, budget_usd=1)
     with pytest.raises(ValueError, match="'maxi' has no price.*ledger.prices\\['maxi'\\] = "):
         ledger.check('maxi')
     ledger.prices['maxi'] = (5, 5)

@@ -733,9 +733,3 @@ def test_vectors_of_another_length_do_not_mix(embedder):
           pytest.raises(ValueError, match='5 numbers after some of 3')):
         embedder(s, size=2).encode(['a', 'b', 'c'])
 
-def test_an_embedder_fits_where_encoders_go(embedder, tmp_path):
-    from skillrl.skills.embedding import CachedEncoder
-    with FaultServer() as s:
-        e = CachedEncoder(embedder(s), tmp_path/'vectors')
-        a, b = e.encode(['mug', 'cups']), e.encode(['mug', 'cups'])
-        assert s.count==1 and np.array_equal(a, b)

@@ -3,7 +3,7 @@ a process of its own on this machine. What comes over the wire is compared with 
 same weights say here."""
 import os, re, socket, subprocess, sys, time, urllib.request
 import pytest
-from skillrl.llm.ledger import Ledger, ReplyCache
+from skillrl.llm.ledger import Ledger
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.core.store import data_path
 
@@ -95,14 +95,6 @@ def test_the_served_policy_says_what_it_says_here(client, policy, prompts):
 def test_a_reply_cut_by_the_limit_says_so(client, prompts):
     r = client.reply(prompts[0], temperature=0, max_tokens=5)
     assert (r.ok, r.finish, r.completion_tokens)==(True, 'length', 5)
-
-def test_what_is_cached_is_not_asked_again(address, prompts, tmp_path):
-    def ask():
-        return OpenAIChatClient(BASE, base_url=address, cache=ReplyCache(tmp_path)).replies(
-            prompts, temperature=0, max_tokens=32)
-    first, second = ask(), ask()
-    assert [r.text for r in first] == [r.text for r in second] and [r.cached for r in first + second] == [
-        False] * 6 + [True] * 6
 
 @pytest.mark.parametrize(
     'change,says', [(dict(model='kettle'), r'400 .*kettle'), (dict(base_url=''), r'404 .*ends in /v1')])

@@ -2,7 +2,7 @@
 from copy import deepcopy
 import pytest
 import torch
-from skillrl.llm.adapter import LoraOptions, new_adapter
+from skillrl.llm.adapter import new_adapter
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.sft import FullOptions, encode_rows, full_sft, _lr_at
 from test_grpo import untold
@@ -36,7 +36,7 @@ def files(folder):
 @pytest.mark.parametrize('bits', [0, 4])
 def test_same_seed_same_bytes(base, tmp_path, bits):
     def run(name, seed):
-        policy = new_adapter(base[0], LoraOptions(bits=bits), seed)
+        policy = new_adapter(base[0], bits=bits, seed=seed)
         losses = full_sft(encode_rows(ROWS, policy), policy, FullOptions(4, 1e-2, 2, seed))
         policy.save(tmp_path/name)
         return losses

@@ -103,7 +103,7 @@ def build_rl_policy(
     folder:str|Path|None=None, # What RL starts from; what the run starts from if left out
 )->Any: # A `Policy`; ValueError if it has an adapter that the config does not ask for
     "The policy that RL moves"
-    from skillrl.llm.adapter import is_adapter, LoraOptions, new_adapter
+    from skillrl.llm.adapter import is_adapter, new_adapter
     c = config.model
     if c.engine_api_base:
         return build_engine_policy(config, folder)
@@ -113,8 +113,8 @@ def build_rl_policy(
                          'set it to lora or qlora, or merge the adapter with skillrl export --format merged')
     if c.adapter == 'none' or is_adapter(folder):
         return _loaded(folder, c)
-    options = LoraOptions(c.adapter_rank, 4 if c.adapter == 'qlora' else 0)
-    return new_adapter(folder, options, config.seed, build_placement(c))
+    bits = 4 if c.adapter == 'qlora' else 0
+    return new_adapter(folder, c.adapter_rank, bits, config.seed, build_placement(c))
 
 # %% ../../nbs/610_training.builders.ipynb #42959169
 def build_client(
