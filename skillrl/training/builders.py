@@ -274,14 +274,13 @@ def build_encoder(
 
 @cache
 def _build_encoder(name, address, key):
-    "One encoder for the whole process, its vectors kept between processes"
+    "One encoder for the whole process"
     from skillrl.llm.openai_client import OpenAIEmbedder
     if name.startswith('openai:'):
         encoder = OpenAIEmbedder(name.removeprefix('openai:'), base_url=address, api_key=key)
     else:
         encoder = FolderEncoder(find_model(name))
-    caches = os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
-    return CachedEncoder(encoder, Path(caches)/'skillrl'/'vectors')
+    return CachedEncoder(encoder)
 
 # %% ../../nbs/610_training.builders.ipynb #8eca38fe
 def reads_like_shipped(model:ModelConfig, env:EnvConfig)->bool: # FileNotFoundError if it must be fetched
