@@ -332,9 +332,7 @@ def test_a_foreign_skill(tmp_path):
     )
     assert o.when_to_apply == 'Fills in PDF forms. Use when the user mentions a form.'
     assert o.extra['skill_md']['body'] == FOREIGN.split('---\n', 2)[2].strip()
-    assert o.provenance == dict(
-        origin='pdf-forms/SKILL.md',
-        left_out=['LICENSE.txt', 'assets/form.pdf', 'references/FORMS.md', 'scripts/fill.py'])
+    assert o.provenance == dict(origin='pdf-forms/SKILL.md')
     assert o.extra['skill_md']['metadata'] == dict(author='example-org', version='1.10')
     assert o.extra['skill_md']['allowed-tools'] == 'Bash(git:*) Read'
     to_skill_md(bank, tmp_path/'out')

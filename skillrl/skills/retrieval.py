@@ -117,26 +117,12 @@ def _pools(items, categories, wanted):
     return pools
 
 # %% ../../nbs/05_skills.retrieval.ipynb #d5901663
-class _TemplateRanker:
-    "Takes the items of a bank in the order of the file"
-    def __init__(self,
-        items:Sequence,           # Active `Skill`s and `Mistake`s
-        categories:Sequence[str], # Of each, in the spelling of the tasks' categories
-        official:bool=False,      # Do skills whose ids begin with `dyn_` come first?
-    ):
-        self.items = items
-        self.categories = categories
-        self.official = official
-
-    def __call__(self,
-        task:str,     # Not looked at
-        category:str, # Of the task
-    )->_Pools:
-        "The skills of `category`, the general ones and the mistakes, without scores"
-        pools = _pools(self.items, self.categories, [category])
-        if self.official:
-            pools.general.sort(key=lambda o: not o.id.startswith('dyn_'))
-        return pools
+def _as_in_the_file(items, categories, official, task, category):
+    "The skills of `category`, the general ones and the mistakes, officially `dyn_` ones first"
+    pools = _pools(items, categories, [category])
+    if official:
+        pools.general.sort(key=lambda o: not o.id.startswith('dyn_'))
+    return pools
 
 # %% ../../nbs/05_skills.retrieval.ipynb #3a0edf24
 _COUNTING = frozenset({'two', 'both', 'second'}) # Words for how many, not for what
@@ -344,9 +330,9 @@ def _ranker(settings, items, router, encoder):
     "(task, category) → `_Pools`, as the mode says"
     categories = [router.canonical(o.category) for o in items]
     if settings.mode == 'official':
-        return _TemplateRanker(items, [o.category for o in items], official=True)
+        return partial(_as_in_the_file, items, [o.category for o in items], True)
     if settings.mode == 'template':
-        return _TemplateRanker(items, categories)
+        return partial(_as_in_the_file, items, categories, False)
     if settings.mode == 'lexical':
         return _LexicalRanker(items, categories, router, settings.threshold)
     return _EmbeddingRanker(items, categories, encoder, settings.threshold)

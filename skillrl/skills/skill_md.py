@@ -6,13 +6,12 @@
 __all__ = ['to_skill_md', 'from_skill_md', 'rule_problems']
 
 # %% ../../nbs/445_skills.skill_md.ipynb #fe34407f
-import itertools, json, os, re, stat, unicodedata
-from collections.abc import Iterator
+import json, os, re, stat, unicodedata
 from dataclasses import replace
 from pathlib import Path
 from .bank import quarantine, SkillBank, with_id
-from .guard import examined, suspicions
-from .skill_text import from_text, plain_text, slug, texts_in, to_text
+from .guard import examined, suspicions, texts_in
+from .skill_text import from_text, plain_text, slug, to_text
 from ..core.store import atomic_folder, atomic_write, fingerprint, write_json
 
 # %% ../../nbs/445_skills.skill_md.ipynb #3167fe2d
@@ -160,25 +159,13 @@ def _skill_folders(folder):
     return there
 
 # %% ../../nbs/445_skills.skill_md.ipynb #abbfa64f
-def _other_files(folder)->Iterator[str]:
-    for where, _, names in os.walk(folder):
-        for name in names:
-            file = Path(where, name).relative_to(folder).as_posix()
-            if file != 'SKILL.md':
-                yield file
-
 def _load_skill(folder):
     "The skill in one folder"
     name = plain_text(folder.name)
     try:
-        o = from_text(_read(folder/'SKILL.md'), name)
+        return from_text(_read(folder/'SKILL.md'), name)
     except ValueError as e:
         raise ValueError(f'{name}/SKILL.md: {e}') from None
-    left_out = itertools.islice(_other_files(folder), 20)
-    left_out = sorted(f.encode('utf-8', 'replace').decode() for f in left_out)
-    if left_out:
-        o.provenance = o.provenance | dict(left_out=left_out)
-    return o
 
 # %% ../../nbs/445_skills.skill_md.ipynb #06202d84
 _FIELDS = ('name', 'description', 'license', 'compatibility', 'metadata', 'allowed-tools')

@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from itertools import zip_longest
 from fastcore.basics import patch
-from ..core.tables import Table
 from ..core.trajectory import Trajectory, by_category, category_of, select
 from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
 from ..llm.reply import Outage, require_some
-from .bank import Mistake, Proposal, Skill, SkillBank
+from .bank import Mistake, Proposal, SkillBank
 from .consolidation import normal
 from .guard import RejectedLog, as_data
 from .questions import (
-    MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of, one_of, origin_of,
-    read_mistake, read_reply, read_skill, schema_of, text_field, text_fields)
+    MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of, one_of,
+    read_mistake, read_reply, read_skill, schema_of, stated, text_field)
 from .retrieval import advice
 
 # %% ../../nbs/475_skills.teachers.ipynb #50305c13
@@ -188,8 +187,7 @@ def _rewritten(d, q, old, id=''):
     "What the object `d` says in place of the items `old`"
     if len({(type(o), o.category) for o in old}) > 1:
         raise ValueError(f'`ids` are not all of one type and kind of task: {d["ids"]}')
-    cls, fields = (Mistake, MISTAKE) if isinstance(old[0], Mistake) else (Skill, SKILL)
-    return cls(id, *text_fields(d, fields), old[0].category, **origin_of(d, q))
+    return stated(type(old[0]), d, q, id, old[0].category)
 
 def _named(d, kind, items):
     "The bank items that `d['ids']` names"
@@ -320,28 +318,3 @@ def all_thoughts(self:LLMTeacher,
     thoughts = [_complete(x) for x in found]
     self.note_rejected(found)
     return thoughts
-
-@patch
-def thoughts(self:LLMTeacher,
-    t:Trajectory, # A won one; ValueError otherwise
-)->list[str]|None: # `Outage` if nobody answered
-    "A thought for every step of `t`, or None"
-    thoughts = self.all_thoughts([t])[0]
-    require_some([self.exchanges[-1].reply])
-    return thoughts
-
-# %% ../../nbs/475_skills.teachers.ipynb #0ebdf2c4
-@patch
-def table(self:LLMTeacher)->Table:
-    "One row a question"
-    rows = []
-    for x in self.exchanges:
-        why = '; '.join(dict.fromkeys(r.reason for r in x.rejected)) or x.reply.error
-        q = x.question
-        counts = [len(x.kept), len(x.rejected)]
-        rows.append([q.kind, q.categories[0], len(q.cases), x.reply.status, *counts, why])
-    return Table(['question', 'category', 'episodes', 'reply', 'kept', 'rejected', 'why'], rows)
-
-@patch
-def _repr_markdown_(self:LLMTeacher):
-    return self.table()._repr_markdown_()
