@@ -3741,8 +3741,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                          'skillrl.skills.skill_md._read': ('skills.skill_md.html#_read', 'skillrl/skills/skill_md.py'),
                                          'skillrl.skills.skill_md._read_bytes': ( 'skills.skill_md.html#_read_bytes',
                                                                                   'skillrl/skills/skill_md.py'),
-                                         'skillrl.skills.skill_md._refuse_links_and_twins': ( 'skills.skill_md.html#_refuse_links_and_twins',
-                                                                                              'skillrl/skills/skill_md.py'),
                                          'skillrl.skills.skill_md._refuse_strangers': ( 'skills.skill_md.html#_refuse_strangers',
                                                                                         'skillrl/skills/skill_md.py'),
                                          'skillrl.skills.skill_md._skill_folders': ( 'skills.skill_md.html#_skill_folders',

@@ -3,7 +3,7 @@ import json, pickle, socket
 from pathlib import Path
 import numpy as np
 import pytest
-from skillrl.skills.embedding import (CachedEncoder, FolderEncoder, TfidfEncoder, VectorIndex, _pooled,
+from skillrl.skills.embedding import (CachedEncoder, FolderEncoder, TfidfEncoder, VectorIndex,
                                       encode_queries, _frame, stems, _unit, _words_and_pairs)
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
@@ -101,12 +101,6 @@ def test_batches_do_not_matter(tiny, size):
     assert np.allclose(FolderEncoder(tiny[0], size).encode(GOALS), FolderEncoder(tiny[0]).encode(GOALS),
                        atol=1e-5)
 
-def test_padding_on_the_left_in_the_folder_does_not_matter(tiny, tmp_path):
-    folder = copy_of(tiny[0], tmp_path/'left')
-    f = folder/'tokenizer_config.json'
-    f.write_text(json.dumps(json.loads(f.read_text()) | {'padding_side': 'left'}))
-    assert np.allclose(FolderEncoder(folder).encode(GOALS), FolderEncoder(tiny[0]).encode(GOALS), atol=1e-5)
-
 @pytest.fixture(scope='module')
 def decoder(tmp_path_factory):
     "A folder with a Qwen3 of two layers that pads on the left, as Qwen3-Embedding does, and the model itself"
@@ -150,17 +144,6 @@ def test_the_token_that_the_folder_names_is_the_vector_whatever_the_padding(deco
         assert np.allclose(h/np.linalg.norm(h), r, atol=1e-5)
     assert np.allclose(e.encode(GOALS[:1] + ['egg ' * 40])[0], rows[0], atol=1e-5)
     assert len({len(tok(g)['input_ids']) for g in GOALS}) > 1
-
-@pytest.mark.parametrize('how', ['mean', 'cls', 'lasttoken'])
-def test_pooling_is_the_same_for_padding_on_either_side(how):
-    import torch
-    text, pad = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(1)), torch.full((1, 2, 4), 9.)
-    left, right = (
-        _pooled(torch.cat(hs, 1), torch.tensor([m]), how)
-        for hs, m in (([pad, text], [0, 0, 1, 1, 1]), ([text, pad], [1, 1, 1, 0, 0]))
-    )
-    assert torch.equal(left, right)
-    assert torch.equal(left, _pooled(text, torch.ones(1, 3, dtype=torch.long), how))
 
 def test_a_way_of_pooling_that_is_not_there_is_refused(tiny, tmp_path):
     folder = pooling_by(tiny[0], tmp_path/'max', pooling_mode_max_tokens=True)

@@ -87,7 +87,7 @@ def test_what_is_malformed_is_dropped_and_recorded(reply, why):
         asked(reply)
     assert why in str(e.value)
     teacher, items = asked([skill(principle='Open the microwave first.')], reply,
-                           trajs=[episode(i) for i in range(4)], per_call=2)
+                           trajs=[episode(i) for i in range(6)])
     assert [o.principle for o in items] == ['Open the microwave first.']
     assert len(teacher.rejected) == max(1, len(reply) if isinstance(reply, list) else 1)
     assert all(why in r.reason and r.kind == 'successes' for r in teacher.rejected)
@@ -223,11 +223,6 @@ def test_every_episode_is_in_a_question_of_its_own_kind_and_within_the_budget():
     assert shown.keys() == {t.id for t in trajs}
     assert all('successes' in kinds or 'failures' in kinds for kinds in shown.values())
     assert len(chat.calls) == len(teacher.exchanges) and 'are left out here' in chat.calls[0][1]['content']
-
-@pytest.mark.parametrize('kw', [dict(per_call=0), dict(prompt_chars=100)])
-def test_impossible_settings(kw):
-    with pytest.raises(ValueError, match=next(iter(kw))):
-        LLMTeacher(ScriptedChat([]), **kw)
 
 def test_shorten_counts_right():
     lines = [f'{i:03d}' for i in range(100)]

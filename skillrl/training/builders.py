@@ -245,7 +245,7 @@ def distill_questions(
     from skillrl.skills.teachers import questions
     if not hasattr(teacher, 'chat'):
         return 0
-    return sum(len(questions(teacher.cases(b), teacher.per_call)) for b in batches)
+    return sum(len(questions(teacher.cases(b))) for b in batches)
 
 def announce_rounds(
     policy:Any,  # Who plays
