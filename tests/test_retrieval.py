@@ -231,9 +231,7 @@ def test_terms_of_odd_text():
 @pytest.mark.parametrize(
     'kw, says',
     [(dict(mode='x'), "'lexical', 'template', 'official' or 'embedding'"),
-     (dict(encoder=TfidfEncoder([])), 'an encoder is of no use in lexical mode'), (dict(top_k=-1), 'top_k'),
-     (dict(top_k_general=2.5), 'top_k_general'), (dict(prompt_chars=-5), 'prompt_chars'),
-     (dict(threshold=1.0), 'threshold'), (dict(threshold=-0.1), 'threshold')],
+     (dict(encoder=TfidfEncoder([])), 'an encoder is of no use in lexical mode')],
 )
 def test_settings_are_checked(kw, says):
     with pytest.raises(ValueError, match=says):

@@ -188,36 +188,25 @@ def encode_queries(
     prefix = getattr(encoder, 'query_prefix', '')
     return encoder.encode([prefix + t if t.strip() else t for t in texts])
 
-# %% ../../nbs/440_skills.embedding.ipynb #85734416
-def _matrix(vectors):
-    "`vectors` as an array (n,d) of finite numbers, or ValueError"
-    import numpy as np
-    rows = np.asarray(vectors, np.float32)
-    if rows.size == 0 and rows.ndim < 2:
-        rows = rows.reshape(0, 0)
-    if rows.ndim != 2:
-        raise ValueError(
-            f'vectors should be rows of a matrix, not an array of shape {rows.shape}: '
-            'wrap a single one in a list')
-    bad = np.flatnonzero(~np.isfinite(rows).all(1))
-    if len(bad):
-        raise ValueError(f'vector {bad[0]} holds a number that is not finite: encode its text again')
-    return rows
-
 # %% ../../nbs/440_skills.embedding.ipynb #186a6f9c
 class VectorIndex:
     "Rows of numbers, and which of them point the way a query does"
     def __init__(self,
-        vectors:Sequence, # Array (n,d) or a list of rows, of any length; ValueError if a number is not finite
+        vectors:Sequence, # (n,d); ValueError if a number is not finite
     ):
-        self.vectors = _unit(_matrix(vectors))
+        import numpy as np
+        rows = np.asarray(vectors, np.float32)
+        bad = np.flatnonzero(~np.isfinite(rows).all(1))
+        if len(bad):
+            raise ValueError(f'vector {bad[0]} holds a number that is not finite: encode its text again')
+        self.vectors = _unit(rows)
 
     def __call__(self,
         query:Sequence, # As many numbers as a row has; ValueError for another count
     )->Array: # (n,), from -1 to 1; 0 where either is zero
         "Cosine of every row with `query`"
         import numpy as np
-        direction = _unit(_matrix([query]))[0]
+        direction = _unit([query])[0]
         dim = self.vectors.shape[1]
         if not len(self.vectors):
             return np.zeros(0, np.float32)

@@ -28,10 +28,11 @@ def _visible(text):
     lines = '\n'.join(html.unescape(text).splitlines())
     return _hidden.sub('', unicodedata.normalize('NFKC', lines))
 
-def _clean(text, limit=None):
-    "`text` in ordinary characters, on one line, and at most `limit` of them"
-    text = ' '.join(_visible(str(text)).split())
-    if limit is None or len(text) <= limit:
+def _clean(v, limit):
+    "The text `v`, or what stands for it, in ordinary characters, on one line, and at most `limit` of them"
+    text = v if isinstance(v, str) else repr(v)
+    text = ' '.join(_visible(text.encode('utf-8', 'backslashreplace').decode()).split())
+    if len(text) <= limit:
         return text
     return f'{text[:limit]} … ({len(text) - limit} characters omitted)'
 
@@ -370,16 +371,11 @@ def examine(
     return reasons + _about_category(o.category, categories)
 
 # %% ../../nbs/425_skills.guard.ipynb #28b6e7c3
-def _kept(v, limit):
-    "A field as it can be stored and shown"
-    text = v if isinstance(v, str) else repr(v)
-    return _clean(text.encode('utf-8', 'backslashreplace').decode(), limit)
-
 def _harmless(o):
     "`o` as it can be kept for inspection"
-    kept = {k: _kept(getattr(o, k), LIMITS[k]) for k in LIMITS if k in vars(o)}
+    kept = {k: _clean(getattr(o, k), LIMITS[k]) for k in LIMITS if k in vars(o)}
     if not _is_plain_name(o.category):
-        claimed = dict(claimed=_kept(o.category, 64))
+        claimed = dict(claimed=_clean(o.category, 64))
         kept |= dict(category='general', provenance=o.provenance | claimed)
     return replace(o, extra={}, **kept)
 

@@ -297,7 +297,7 @@ _MODES = 'lexical', 'template', 'official', 'embedding'
 
 @dataclass(frozen=True)
 class _RetrievalSettings:
-    "How the lines of a prompt are chosen; ValueError for a value out of range"
+    "How the lines of a prompt are chosen; ValueError for an unknown `mode` or `show`"
     mode:str = 'lexical'         # One of `_MODES`
     top_k:int|None = None        # Most task-specific skills; None for 6 of ranked ones, otherwise all
     top_k_general:int|None = 6   # Most general skills; None for all
@@ -312,12 +312,6 @@ class _RetrievalSettings:
         if self.mode not in _MODES:
             raise ValueError("the mode should be 'lexical', 'template', 'official' or 'embedding', "
                              f'not {self.mode!r}')
-        for name in ('top_k', 'top_k_general', 'top_k_mistakes', 'prompt_chars'):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and value >= 0):
-                raise ValueError(f'{name} should be None or a whole number from 0, not {value!r}')
-        if not 0 <= self.threshold < 1:
-            raise ValueError(f'the threshold should be at least 0 and below 1, not {self.threshold!r}')
 
     @property
     def most_specific(self)->int|None:
@@ -359,7 +353,7 @@ class Retriever:
         *,
         router:Router|Callable|None=None, # Of the bank's world, or a function task → category
         encoder:Encoder|None=None, # Of embedding mode; None for a `TfidfEncoder` of the bank's own texts
-        **settings:Any, # Other fields of `_RetrievalSettings`; ValueError for a value out of range
+        **settings:Any, # Other fields of `_RetrievalSettings`
     ):
         self.settings = _RetrievalSettings(mode, **settings)
         if encoder is not None and mode != 'embedding':

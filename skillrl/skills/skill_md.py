@@ -62,16 +62,11 @@ def _fingerprint(path):
     except ValueError:
         return ''
 
-def _files_below(folder):
-    if not folder.exists():
-        return []
-    return sorted(p for p in folder.rglob('*') if p.is_symlink() or not p.is_dir())
-
 def _refuse_strangers(folder):
     "An error unless `folder` is new, empty or an earlier export"
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
         raise FileExistsError(f'{folder} is not a folder: choose another name')
-    files = _files_below(folder)
+    files = sorted(p for p in folder.rglob('*') if p.is_symlink() or not p.is_dir())
     known = _marker(folder).get('files') if files else {}
     if not isinstance(known, dict):
         known = {}
