@@ -117,7 +117,6 @@ def labels(world, memories):
 
 class Counted:
     "Rows of TF-IDF weights over the features that `of` finds in a text"
-    name = 'counted'
     def __init__(self, of, goals):
         self.of, self.idf = of, Idf([[of(g)] for g in goals])
     def encode(self, goals):

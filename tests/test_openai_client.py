@@ -635,10 +635,10 @@ def test_the_key_is_nowhere(client, tmp_path, caplog, fault):
                 texts.append(repr(f()) if f else '')
             except Exception as x:
                 texts.append(''.join(traceback.format_exception(x)))
-        texts += [repr(c), repr(e), repr(c.service), repr(c.ledger), e.name, c.endpoint]
+        texts += [repr(c), repr(e), repr(c.service), repr(c.ledger), c.endpoint]
         assert s.count and all(r['key']==KEY for r in s.requests)
     files = [p for p in tmp_path.rglob('*') if p.is_file()]
-    assert files and len(texts)==11
+    assert files and len(texts)==10
     raw = texts[4] # `Service.ask` hands an answer on as it came, and `Chat` cleans it
     for where in ([t for t in texts if t is not raw or 'Error' in t or 'Failed' in t]
     + [p.read_text() for p in files]
@@ -683,7 +683,7 @@ def test_vectors_come_in_order_in_chunks(embedder):
         assert [len(r['body']['input']) for r in s.requests] == [256, 256, 88] and {
             r['path'] for r in s.requests
         } == {'/v1/embeddings'}
-        assert e.name.startswith('small at http') and s.requests[0]['body']['encoding_format']=='float'
+        assert s.requests[0]['body']['encoding_format']=='float'
 
 def test_an_empty_text_and_a_broken_one_still_have_vectors(embedder):
     with FaultServer() as s:

@@ -82,7 +82,7 @@ def test_the_set_is_large_and_mixed():
 
 def speaks(line, text):
     "Does `line` repeat four words of `text` in a row?"
-    ws, said = _clean(text, 5000).casefold().split(), _clean(line).casefold()
+    ws, said = _clean(text, 5000).casefold().split(), _clean(line, 5000).casefold()
     return any(' '.join(ws[i : i + 4]) in said for i in range(max(1, len(ws) - 3)))
 
 @each_kind

@@ -11,7 +11,7 @@ import skillrl.envs.search.engine as search
 import skillrl.envs.webshop.goals as webshop
 from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank
-from skillrl.skills.embedding import CachedEncoder, TfidfEncoder, stem, terms
+from skillrl.skills.embedding import TfidfEncoder, stem, terms
 from skillrl.skills.retrieval import _COUNTING, _sought, advice, _official_block, render
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.core.formats import load_memories
@@ -231,9 +231,7 @@ def test_terms_of_odd_text():
 @pytest.mark.parametrize(
     'kw, says',
     [(dict(mode='x'), "'lexical', 'template', 'official' or 'embedding'"),
-     (dict(encoder=TfidfEncoder([])), 'an encoder is of no use in lexical mode'), (dict(top_k=-1), 'top_k'),
-     (dict(top_k_general=2.5), 'top_k_general'), (dict(prompt_chars=-5), 'prompt_chars'),
-     (dict(threshold=1.0), 'threshold'), (dict(threshold=-0.1), 'threshold')],
+     (dict(encoder=TfidfEncoder([])), 'an encoder is of no use in lexical mode')],
 )
 def test_settings_are_checked(kw, says):
     with pytest.raises(ValueError, match=says):
@@ -423,7 +421,6 @@ def test_official_mode_within_a_budget_and_without_the_retired():
 
 class Known:
     "An encoder that looks texts up; a text it does not know is a row of zeros"
-    name = 'known'
     def __init__(self, **rows):
         self.rows, self.d = rows, len(next(iter(rows.values()), ()))
     def encode(self, texts):
@@ -519,26 +516,12 @@ def test_an_empty_bank_and_a_bank_of_empty_texts():
 
 def test_an_encoder_of_changing_length_is_refused():
     class Fickle:
-        name = 'fickle'
         def encode(self, texts):
             return np.ones((len(texts), len(texts)), np.float32)
     r = Retriever(bank_of(heated(2)), 'embedding', encoder=Fickle())
     says = 'holds vectors of 4 numbers and this one has 1: use the encoder it was built with'
     with pytest.raises(ValueError, match=says):
         r.retrieve('heat some egg')
-
-def test_another_encoder_is_another_answer(tmp_path):
-    bank = bank_of(heated(3))
-    class Other(Known):
-        name = 'other'
-    one, two = Known(heat=[1, 0], **at(.3, .9, .5)), Other(heat=[1, 0], **at(.9, .3, .5))
-
-    def ids(encoder):
-        cached = CachedEncoder(encoder, tmp_path)
-        return Retriever(bank, 'embedding', encoder=cached).retrieve('heat').ids
-
-    assert ids(one) == ids(one) == ['heat_001', 'heat_002', 'heat_000']
-    assert ids(two) == ['heat_000', 'heat_002', 'heat_001']
 
 def test_nearest_source_goal_wins_with_counted_words():
     bank = bank_of([about(n, c, i, 'goals') for c in CATEGORIES for i, n in enumerate(THINGS)])

@@ -7,8 +7,7 @@ import yaml
 from banks import next_id, rule_breaks, skills
 from published import PUBLISHED_BANKS, published_bank
 from skillrl.skills.bank import Mistake, quarantine, retire, Skill, SkillBank
-from skillrl.skills.skill_md import _LARGEST, _MOST_SKILLS
-from skillrl.skills.skill_md import from_skill_md, rule_problems, to_skill_md
+from skillrl.skills.skill_md import _LARGEST, from_skill_md, rule_problems, to_skill_md
 from skillrl.skills.skill_text import from_text, _layout, slug, split_text, _summary, to_text, _visible_part
 
 links = pytest.mark.skipif(sys.platform == 'win32', reason='making a link needs rights on Windows')
@@ -282,8 +281,6 @@ def test_ids_that_share_a_name(tmp_path):
 def test_too_large_to_be_read_back_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="'big' would be larger"):
         to_skill_md(SkillBank([Skill('big', 't', 'p', provenance={'x': 'y' * _LARGEST})]), tmp_path/'s')
-    with pytest.raises(ValueError, match='but a folder can hold'):
-        to_skill_md(SkillBank([Skill(f'i{n}', 't', 'p') for n in range(_MOST_SKILLS + 1)]), tmp_path/'s')
     assert not os.listdir(tmp_path)
 
 # --- strangers' files ---
@@ -332,9 +329,7 @@ def test_a_foreign_skill(tmp_path):
     )
     assert o.when_to_apply == 'Fills in PDF forms. Use when the user mentions a form.'
     assert o.extra['skill_md']['body'] == FOREIGN.split('---\n', 2)[2].strip()
-    assert o.provenance == dict(
-        origin='pdf-forms/SKILL.md',
-        left_out=['LICENSE.txt', 'assets/form.pdf', 'references/FORMS.md', 'scripts/fill.py'])
+    assert o.provenance == dict(origin='pdf-forms/SKILL.md')
     assert o.extra['skill_md']['metadata'] == dict(author='example-org', version='1.10')
     assert o.extra['skill_md']['allowed-tools'] == 'Bash(git:*) Read'
     to_skill_md(bank, tmp_path/'out')
@@ -461,16 +456,6 @@ def test_links_and_pipes_are_refused(tmp_path):
     (tmp_path/'s'/'ham'/'scripts').symlink_to(tmp_path/'outside')
     assert from_skill_md(tmp_path/'s').get('ham').provenance == dict(origin='ham/SKILL.md')
 
-@pytest.mark.parametrize('a, b',
-                         [('café', 'cafe\u0301'), ('Eggs', 'eggs'), ('ﬁsh', 'fish'), ('STRASSE', 'straße')])
-def test_names_that_collide(tmp_path, a, b):
-    for n in (a, b):
-        put(tmp_path, n, page(f'name: {n}\ndescription: d'))
-    if len(os.listdir(tmp_path)) < 2:
-        pytest.skip('this disk takes the two for one')
-    with pytest.raises(ValueError, match='are one name to some disks'):
-        from_skill_md(tmp_path)
-
 @links
 def test_a_folder_whose_name_is_no_text(tmp_path):
     put(os.fsdecode(os.fsencode(tmp_path) + b'/in'), os.fsdecode(b'egg\xff'),
@@ -489,15 +474,6 @@ def test_paths_in_other_words(tmp_path, monkeypatch, name):
     assert os.listdir(tmp_path) == ['t'] and from_skill_md(name if not '..' in name else 't') == kitchen()
     with pytest.raises(FileExistsError):
         to_skill_md(kitchen(), '.')
-
-def test_too_many(tmp_path, monkeypatch):
-    import skillrl.skills.skill_md as module
-
-    monkeypatch.setattr(module, '_MOST_SKILLS', 3)
-    for i in range(4):
-        put(tmp_path, f'eggs-{i}', page(f'name: eggs-{i}\ndescription: d'))
-    with pytest.raises(ValueError, match='holds 4 skills, more than 3'):
-        from_skill_md(tmp_path)
 
 @pytest.mark.parametrize(
     'text',

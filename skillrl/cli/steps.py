@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count, product
 from pathlib import Path
 from typing import Any
-from ..viewers.inspection import is_opt_run, is_train_run, load_bank
+from ..viewers.inspection import is_opt_run, is_train_run, kind_of, load_bank
 from .flags import given, Progress, resume_line, resumed_settings
 from ..core.store import atomic_folder, JsonlLog
 from ..core.tables import counted
@@ -146,17 +146,8 @@ def _not_counted(n):
     verb = 'does' if n==1 else 'do'
     return f'  ({n} more got no answer and {verb} not count)'
 
-# %% ../../nbs/855_cli.steps.ipynb #035f633a
-def _written(save:Callable[[Path], Any], output:str|Path)->Path: # Where the result is
-    "Save a result; if it cannot be at `output` any more, elsewhere, and say so"
-    from skillrl.core.store import save_or_rescue
-    where, why = save_or_rescue(save, output)
-    if why:
-        print(f'{why}; what was made is in {where}', file=sys.stderr, flush=True)
-    return where
-
 # %% ../../nbs/855_cli.steps.ipynb #ca52b8ed
-def collect(args:Namespace)->int: # Exit status; ValueError if there are no games
+def collect(args:Namespace)->None: # ValueError if there are no games
     "play without skills and keep the trajectories"
     from skillrl.training.builders import announce, build_policy
     from skillrl.core.formats import save_trajectories
@@ -171,11 +162,10 @@ def collect(args:Namespace)->int: # Exit status; ValueError if there are no game
     if not trajs:
         raise ValueError(f'{suite.name} has no games to collect from, so {args.output} was left as it is: '
                          'name a folder with training games')
-    where = _written(partial(save_trajectories, trajs), args.output)
+    save_trajectories(trajs, args.output)
     episodes, lost = counted(len(trajs), 'episode'), _not_counted(n - len(trajs))
     nothing = '' if any(t.success for t in trajs) else 'Nothing was won: '
-    print(f'{nothing}{episodes}, success {success_rate(trajs)}: {where}{lost}')
-    return int(where != Path(args.output))
+    print(f'{nothing}{episodes}, success {success_rate(trajs)}: {args.output}{lost}')
 
 # %% ../../nbs/855_cli.steps.ipynb #061b6dfb
 def _account(teacher):
@@ -194,10 +184,6 @@ def _played(file, config):
     return load_trajectories(file, router=world(config.env.name).router)
 
 # %% ../../nbs/855_cli.steps.ipynb #69ffb3a5
-def _are_memories(path):
-    from skillrl.viewers.inspection import kind_of
-    return Path(path).is_file() and kind_of(path) == 'memories'
-
 def _bank_of_memories(path, teacher):
     "A bank of the official memories at `path`"
     from skillrl.envs.base import world
@@ -213,7 +199,7 @@ def _bank_of_memories(path, teacher):
     return bank_from_memories(memories, where.router, reader, asked)
 
 # %% ../../nbs/855_cli.steps.ipynb #1af8dca1
-def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing to read
+def distill(args:Namespace)->None: # ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
     from skillrl.training.builders import announce, build_teacher, distill_questions
     from skillrl.envs.base import world
@@ -221,7 +207,7 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
     from skillrl.skills.distillation import distill as distill_bank
     config = settings(args)
     teacher = build_teacher(config, Path(args.output).with_suffix('.teacher'), args.fresh)
-    memories = _are_memories(args.trajectories)
+    memories = Path(args.trajectories).is_file() and kind_of(args.trajectories) == 'memories'
     trajs = [] if memories else _played(args.trajectories, config)
     if not (trajs or memories):
         raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
@@ -231,23 +217,21 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
     else:
         of = world(config.env.name)
         bank = distill_bank(trajs, teacher, of.categories, of.router)
-    where = _written(bank.save, args.output)
+    bank.save(args.output)
     empty = '' if bank.items() else 'The bank has no entries: '
-    print(f'{empty}{bank!r}: {where}{_account(teacher)}')
-    return int(where != Path(args.output))
+    print(f'{empty}{bank!r}: {args.output}{_account(teacher)}')
 
 # %% ../../nbs/855_cli.steps.ipynb #18d823a6
-def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
+def sft(args:Namespace)->None: # ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
     from skillrl.training.phases import fine_tune
     config, suite = _start(args, learns=True)
     rows, teacher = _demonstrated(args, suite, config)
     with Progress() as step:
         policy, losses = fine_tune(rows, config, partial(step, 'sft'))
-    where = _written(policy.save, args.output)
+    policy.save(args.output)
     told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
-    print(f'{counted(len(rows), "row")}, {told}: {where}{_account(teacher)}')
-    return int(where != Path(args.output))
+    print(f'{counted(len(rows), "row")}, {told}: {args.output}{_account(teacher)}')
 
 def _demonstrated(args, suite, config):
     "The rows of the demonstrations, and the teacher who wrote the thoughts of won episodes or None"
@@ -271,7 +255,7 @@ def _announce_evolution(teacher, config):
     if c.evolves:
         announce('evolve', teacher, c.questions(config.rl.iterations//c.validation_interval), config)
 
-def _rl_summary(log, rounds, suite, path, bank_path):
+def _rl_summary(log, rounds, suite, path):
     "Two lines, of the policy and of the bank"
     from skillrl.training.evaluate import describe_evolution
     told = ''
@@ -279,7 +263,7 @@ def _rl_summary(log, rounds, suite, path, bank_path):
     if log:
         told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}'
     evolution = describe_evolution([record for _, record in rounds], [suite])
-    return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {bank_path}'
+    return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {path}.bank'
 
 # %% ../../nbs/855_cli.steps.ipynb #a646b158
 def _save_rounds(bank, rounds, change, folder):
@@ -292,12 +276,11 @@ def _save_rounds(bank, rounds, change, folder):
         JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])
 
 # %% ../../nbs/855_cli.steps.ipynb #66a1dc04
-def rl(args:Namespace)->int: # Exit status
+def rl(args:Namespace)->None:
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.training.builders import build_rl_policy, build_teacher
     from skillrl.core.store import require_writable
-    from skillrl.training.phases import Change, change_of
-    from skillrl.training.phases import train_in_suite
+    from skillrl.training.phases import Change, change_of, train_in_suite
     config, suite = _start(args, learns=True)
     require_writable(f'{args.output}.bank', 'whole')
     bank = load_bank(args.skill_bank)
@@ -306,11 +289,10 @@ def rl(args:Namespace)->int: # Exit status
     _announce_evolution(teacher, config)
     with Progress() as step:
         log, rounds = train_in_suite(policy, suite, bank, config, partial(step, 'rl'), teacher, evidence)
-    where = _written(policy.save, args.output)
+    policy.save(args.output)
     change = change_of(bank, rounds[-1][0], suite, policy, config) if rounds else Change()
-    beside = _written(partial(_save_rounds, bank, rounds, change), f'{args.output}.bank')
-    print(_rl_summary(log, rounds, suite, where, beside), f'bank: {change}{_account(teacher)}', sep='\n')
-    return int((where, beside) != (Path(args.output), Path(f'{args.output}.bank')))
+    _save_rounds(bank, rounds, change, f'{args.output}.bank')
+    print(_rl_summary(log, rounds, suite, args.output), f'bank: {change}{_account(teacher)}', sep='\n')
 
 # %% ../../nbs/855_cli.steps.ipynb #4cc11186
 def _active(bank):
@@ -319,28 +301,25 @@ def _active(bank):
     tried = len(bank.items(PROBATION))
     return f'{len(bank.items("active"))} of {len(bank.items())} entries active and {tried} on probation'
 
-def _evolve_rounds(bank, play_round, folder, n):
-    "The bank after `n` rounds, and where it is: no round follows one that `folder` has no room for"
-    from skillrl.skills.bank import version_path
-    from skillrl.viewers.bank_view import round_text
-    log = JsonlLog(folder/'evolution.jsonl')
-    first = len(log.read())
-    with Progress() as step:
-        for i in range(first, first + n):
-            step('rounds', i - first, n)
-            bank, record = play_round(bank, i)
-            where = _written(bank.save, version_path(folder))
-            if where.parent != folder:
-                return bank, where
-            log.append([record])
-            print(round_text(record), flush=True)
-    return bank, folder
+# %% ../../nbs/855_cli.steps.ipynb #919ef7ca
+def _first_version(file, folder):
+    "The latest bank in `folder`, after the first was put there"
+    from skillrl.skills.bank import SkillBank, version_path, versions
+    there = versions(folder)
+    if there and file:
+        raise ValueError(f'{folder} holds a bank already: '
+                         'leave --skill-bank out to go on with it, or choose another --output')
+    if not there:
+        load_bank(file or BANK).save(version_path(folder))
+    return SkillBank.load(folder)
 
 # %% ../../nbs/855_cli.steps.ipynb #919ef7c2
-def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if the folder holds another bank
+def evolve(args:Namespace)->None: # ValueError if the folder holds another bank
     "let a bank grow where the policy fails, with the weights as they are"
     from skillrl.training.builders import announce, build_policy, build_teacher
+    from skillrl.skills.bank import version_path
     from skillrl.training.phases import PAIRS, evolve_bank
+    from skillrl.viewers.bank_view import round_text
     config, suite = _start(args)
     folder = Path(args.output)
     teacher = build_teacher(config, folder/'teacher', args.fresh)
@@ -350,11 +329,16 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
     steps = 2*args.rounds*(config.env.test_tasks + PAIRS)*config.env.max_steps
     announce('evolve', policy, steps, config)
     announce('evolve', teacher, config.evolution.questions(args.rounds), config)
-    def play_round(bank:Any, i:int)->tuple[Any, dict]:
-        return evolve_bank(bank, suite, policy, config, teacher, i)
-    bank, where = _evolve_rounds(bank, play_round, folder, args.rounds)
-    print(f'{bank!r}, {_active(bank)}: {where}{_account(teacher)}')
-    return int(where != folder)
+    log = JsonlLog(folder/'evolution.jsonl')
+    first = len(log.read())
+    with Progress() as step:
+        for i in range(args.rounds):
+            step('rounds', i, args.rounds)
+            bank, record = evolve_bank(bank, suite, policy, config, teacher, first + i)
+            bank.save(version_path(folder))
+            log.append([record])
+            print(round_text(record), flush=True)
+    print(f'{bank!r}, {_active(bank)}: {folder}{_account(teacher)}')
 
 def _first_version(file, folder):
     "The latest bank in `folder`, after the first was put there"

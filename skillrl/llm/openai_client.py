@@ -177,7 +177,6 @@ class OpenAIEmbedder:
     ):
         self.service = Service(**kwargs)
         self.model, self.size = model, size
-        self.name = f'{model} at {self.service.url}'
         self.width = None # Of the vectors, known from the first on
 
     def __repr__(self):

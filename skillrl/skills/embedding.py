@@ -7,14 +7,14 @@ __all__ = ['stop_words', 'Array', 'stem', 'terms', 'Idf', 'TfIdf', 'stems', 'Enc
            'VectorIndex', 'FolderEncoder', 'CachedEncoder']
 
 # %% ../../nbs/440_skills.embedding.ipynb #c4f1cd11
-import hashlib, io, math, re
+import math, re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fastcore.basics import patch
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
-from ..core.store import atomic_write, data_path, fingerprint, read_json
+from ..core.store import data_path, read_json
 
 # %% ../../nbs/440_skills.embedding.ipynb #20a5779b
 class Array(Protocol):
@@ -122,7 +122,6 @@ def _frame(words, common):
 # %% ../../nbs/440_skills.embedding.ipynb #5b06fa2a
 class Encoder(Protocol):
     "What turns texts into rows"
-    name:str # Changes when the rows would
     def encode(self, texts:Sequence[str])->Array:
         "One unit row a text, (n,d), float32"
 
@@ -140,7 +139,6 @@ class TfidfEncoder:
         self.words = Idf([[_words_and_pairs(d)] for d in documents])
         self.frame = Idf([[_frame(d, self.common)] for d in documents])
         self.columns = self._most_common()
-        self.name = f'tfidf-{fingerprint(corpus)}'
 
     def _most_common(self):
         "(part, term) → column"
@@ -190,36 +188,25 @@ def encode_queries(
     prefix = getattr(encoder, 'query_prefix', '')
     return encoder.encode([prefix + t if t.strip() else t for t in texts])
 
-# %% ../../nbs/440_skills.embedding.ipynb #85734416
-def _matrix(vectors):
-    "`vectors` as an array (n,d) of finite numbers, or ValueError"
-    import numpy as np
-    rows = np.asarray(vectors, np.float32)
-    if rows.size == 0 and rows.ndim < 2:
-        rows = rows.reshape(0, 0)
-    if rows.ndim != 2:
-        raise ValueError(
-            f'vectors should be rows of a matrix, not an array of shape {rows.shape}: '
-            'wrap a single one in a list')
-    bad = np.flatnonzero(~np.isfinite(rows).all(1))
-    if len(bad):
-        raise ValueError(f'vector {bad[0]} holds a number that is not finite: encode its text again')
-    return rows
-
 # %% ../../nbs/440_skills.embedding.ipynb #186a6f9c
 class VectorIndex:
     "Rows of numbers, and which of them point the way a query does"
     def __init__(self,
-        vectors:Sequence, # Array (n,d) or a list of rows, of any length; ValueError if a number is not finite
+        vectors:Sequence, # (n,d); ValueError if a number is not finite
     ):
-        self.vectors = _unit(_matrix(vectors))
+        import numpy as np
+        rows = np.asarray(vectors, np.float32)
+        bad = np.flatnonzero(~np.isfinite(rows).all(1))
+        if len(bad):
+            raise ValueError(f'vector {bad[0]} holds a number that is not finite: encode its text again')
+        self.vectors = _unit(rows)
 
     def __call__(self,
         query:Sequence, # As many numbers as a row has; ValueError for another count
     )->Array: # (n,), from -1 to 1; 0 where either is zero
         "Cosine of every row with `query`"
         import numpy as np
-        direction = _unit(_matrix([query]))[0]
+        direction = _unit([query])[0]
         dim = self.vectors.shape[1]
         if not len(self.vectors):
             return np.zeros(0, np.float32)
@@ -253,16 +240,6 @@ def _query_prefix(path):
     prompts = settings.get('prompts') if isinstance(settings, dict) else None
     return str(prompts.get('query') or '') if isinstance(prompts, dict) else ''
 
-def _contents(path):
-    "16 hex digits that change with the model in the folder `path`"
-    sha = hashlib.sha256()
-    for file in sorted(f for f in path.rglob('*') if f.suffix in ('.json', '.txt', '.model', '.safetensors')):
-        sha.update(file.name.encode())
-        with open(file, 'rb') as f:
-            while block := f.read(1 << 20):
-                sha.update(block)
-    return sha.hexdigest()[:16]
-
 # %% ../../nbs/440_skills.embedding.ipynb #dcd4b617
 class FolderEncoder:
     "A model of sentence-transformers, or any Hugging Face encoder, in a local folder"
@@ -277,7 +254,6 @@ class FolderEncoder:
             raise FileNotFoundError(f'there is no model with safetensors in the folder {path}: '
                                     'download one with `hf download`, or name another folder')
         self.query_prefix = _query_prefix(self.path)
-        self.name = f'{self.path.name}-{_contents(self.path)}'
 
     def load(self)->None:
         "The model into memory, once; ValueError if it cannot be read, ImportError without its library"
@@ -313,57 +289,18 @@ def encode(self:FolderEncoder,
 
 # %% ../../nbs/440_skills.embedding.ipynb #d4b4690d
 class CachedEncoder:
-    "An encoder with a memory on disk"
-    def __init__(self,
-        encoder:Encoder,
-        folder:str|Path, # Where rows are kept; encoders may share it
-    ):
+    "An encoder that remembers its rows"
+    def __init__(self, encoder:Encoder):
         self.encoder = encoder
-        self.name = encoder.name
         self.query_prefix = getattr(encoder, 'query_prefix', '')
-        self.folder = Path(folder)/fingerprint(encoder.name)
+        self.rows = {}
 
-    def file(self, text:str)->Path:
-        "Where the row of `text` is kept"
-        key = hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()
-        return self.folder/f'{key}.npy'
-
-# %% ../../nbs/440_skills.embedding.ipynb #00cab49b
-@patch
-def _read(self:CachedEncoder, text):
-    "The row kept for `text`, or None"
-    import numpy as np
-    try:
-        row = np.load(self.file(text), allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    whole = row.ndim == 1 and row.dtype == np.float32 and np.isfinite(row).all()
-    return row if whole else None
-
-# %% ../../nbs/440_skills.embedding.ipynb #34555fb4
-@patch
-def _make(self:CachedEncoder, texts):
-    "Text → row from the encoder, written down"
-    import numpy as np
-    made = dict(zip(texts, np.asarray(self.encoder.encode(texts), np.float32)))
-    for text, row in made.items():
-        data = io.BytesIO()
-        np.save(data, row, allow_pickle=False)
-        atomic_write(self.file(text), data.getvalue())
-    return made
-
-@patch
-def encode(self:CachedEncoder,
-    texts:Sequence[str], # n of them
-)->Array: # (n,d), float32; OSError if a row cannot be written
-    "One row a text, from disk where it is there"
-    import numpy as np
-    if not texts:
-        return self.encoder.encode(texts)
-    rows = {text: self._read(text) for text in dict.fromkeys(texts)}
-    new = [text for text, row in rows.items() if row is None]
-    if new:
-        rows |= self._make(new)
-    if len({len(row) for row in rows.values()}) > 1:
-        rows = self._make(list(rows))
-    return np.stack([rows[text] for text in texts])
+    def encode(self,
+        texts:Sequence[str], # n of them
+    )->Array: # (n,d), float32
+        "One row a text, encoded when it is first seen"
+        import numpy as np
+        new = [text for text in dict.fromkeys(texts) if text not in self.rows]
+        if new:
+            self.rows |= zip(new, np.asarray(self.encoder.encode(new), np.float32))
+        return np.stack([self.rows[text] for text in texts]) if texts else self.encoder.encode(texts)

@@ -117,26 +117,12 @@ def _pools(items, categories, wanted):
     return pools
 
 # %% ../../nbs/05_skills.retrieval.ipynb #d5901663
-class _TemplateRanker:
-    "Takes the items of a bank in the order of the file"
-    def __init__(self,
-        items:Sequence,           # Active `Skill`s and `Mistake`s
-        categories:Sequence[str], # Of each, in the spelling of the tasks' categories
-        official:bool=False,      # Do skills whose ids begin with `dyn_` come first?
-    ):
-        self.items = items
-        self.categories = categories
-        self.official = official
-
-    def __call__(self,
-        task:str,     # Not looked at
-        category:str, # Of the task
-    )->_Pools:
-        "The skills of `category`, the general ones and the mistakes, without scores"
-        pools = _pools(self.items, self.categories, [category])
-        if self.official:
-            pools.general.sort(key=lambda o: not o.id.startswith('dyn_'))
-        return pools
+def _as_in_the_file(items, categories, official, task, category):
+    "The skills of `category`, the general ones and the mistakes, officially `dyn_` ones first"
+    pools = _pools(items, categories, [category])
+    if official:
+        pools.general.sort(key=lambda o: not o.id.startswith('dyn_'))
+    return pools
 
 # %% ../../nbs/05_skills.retrieval.ipynb #3a0edf24
 _COUNTING = frozenset({'two', 'both', 'second'}) # Words for how many, not for what
@@ -311,7 +297,7 @@ _MODES = 'lexical', 'template', 'official', 'embedding'
 
 @dataclass(frozen=True)
 class _RetrievalSettings:
-    "How the lines of a prompt are chosen; ValueError for a value out of range"
+    "How the lines of a prompt are chosen; ValueError for an unknown `mode` or `show`"
     mode:str = 'lexical'         # One of `_MODES`
     top_k:int|None = None        # Most task-specific skills; None for 6 of ranked ones, otherwise all
     top_k_general:int|None = 6   # Most general skills; None for all
@@ -326,12 +312,6 @@ class _RetrievalSettings:
         if self.mode not in _MODES:
             raise ValueError("the mode should be 'lexical', 'template', 'official' or 'embedding', "
                              f'not {self.mode!r}')
-        for name in ('top_k', 'top_k_general', 'top_k_mistakes', 'prompt_chars'):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and value >= 0):
-                raise ValueError(f'{name} should be None or a whole number from 0, not {value!r}')
-        if not 0 <= self.threshold < 1:
-            raise ValueError(f'the threshold should be at least 0 and below 1, not {self.threshold!r}')
 
     @property
     def most_specific(self)->int|None:
@@ -344,9 +324,9 @@ def _ranker(settings, items, router, encoder):
     "(task, category) → `_Pools`, as the mode says"
     categories = [router.canonical(o.category) for o in items]
     if settings.mode == 'official':
-        return _TemplateRanker(items, [o.category for o in items], official=True)
+        return partial(_as_in_the_file, items, [o.category for o in items], True)
     if settings.mode == 'template':
-        return _TemplateRanker(items, categories)
+        return partial(_as_in_the_file, items, categories, False)
     if settings.mode == 'lexical':
         return _LexicalRanker(items, categories, router, settings.threshold)
     return _EmbeddingRanker(items, categories, encoder, settings.threshold)
@@ -373,7 +353,7 @@ class Retriever:
         *,
         router:Router|Callable|None=None, # Of the bank's world, or a function task → category
         encoder:Encoder|None=None, # Of embedding mode; None for a `TfidfEncoder` of the bank's own texts
-        **settings:Any, # Other fields of `_RetrievalSettings`; ValueError for a value out of range
+        **settings:Any, # Other fields of `_RetrievalSettings`
     ):
         self.settings = _RetrievalSettings(mode, **settings)
         if encoder is not None and mode != 'embedding':

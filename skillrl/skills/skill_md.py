@@ -6,13 +6,12 @@
 __all__ = ['to_skill_md', 'from_skill_md', 'rule_problems']
 
 # %% ../../nbs/445_skills.skill_md.ipynb #fe34407f
-import itertools, json, os, re, stat, unicodedata
-from collections.abc import Iterator
+import json, os, re, stat, unicodedata
 from dataclasses import replace
 from pathlib import Path
 from .bank import quarantine, SkillBank, with_id
-from .guard import examined, suspicions
-from .skill_text import from_text, plain_text, slug, texts_in, to_text
+from .guard import examined, suspicions, texts_in
+from .skill_text import from_text, plain_text, slug, to_text
 from ..core.store import atomic_folder, atomic_write, fingerprint, write_json
 
 # %% ../../nbs/445_skills.skill_md.ipynb #3167fe2d
@@ -63,16 +62,11 @@ def _fingerprint(path):
     except ValueError:
         return ''
 
-def _files_below(folder):
-    if not folder.exists():
-        return []
-    return sorted(p for p in folder.rglob('*') if p.is_symlink() or not p.is_dir())
-
 def _refuse_strangers(folder):
     "An error unless `folder` is new, empty or an earlier export"
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
         raise FileExistsError(f'{folder} is not a folder: choose another name')
-    files = _files_below(folder)
+    files = sorted(p for p in folder.rglob('*') if p.is_symlink() or not p.is_dir())
     known = _marker(folder).get('files') if files else {}
     if not isinstance(known, dict):
         known = {}
@@ -85,8 +79,6 @@ def _refuse_strangers(folder):
             raise FileExistsError(f'{told}: import it first, or choose another folder')
 
 # %% ../../nbs/445_skills.skill_md.ipynb #19a76715
-_MOST_SKILLS = 10_000 # Skills in a folder
-
 def _marker_of(bank, files):
     "What `skillrl.json` should hold"
     categories = {c: [] for c in bank.categories}
@@ -98,9 +90,7 @@ def _marker_of(bank, files):
 
 def _files_of(bank):
     "The text of each `SKILL.md`, by the name of its folder"
-    files, n = {}, len(bank.items('active'))
-    if n > _MOST_SKILLS:
-        raise ValueError(f'the bank has {n} active items, but a folder can hold {_MOST_SKILLS}')
+    files = {}
     for o in bank.items('active'):
         name = slug(o.id, files)
         files[name] = to_text(o, name)
@@ -124,17 +114,6 @@ def to_skill_md(
     return list(files)
 
 # %% ../../nbs/445_skills.skill_md.ipynb #c8acb0d7
-def _refuse_links_and_twins(folders):
-    for p in folders:
-        if p.is_symlink():
-            raise ValueError(f'{p.name} is a link: put a copy of the folder there')
-    known = {}
-    for p in folders:
-        plain = unicodedata.normalize('NFKC', p.name).casefold()
-        twin = known.setdefault(plain, p)
-        if twin is not p:
-            raise ValueError(f'{twin.name!r} and {p.name!r} are one name to some disks: rename one')
-
 def _in_order(folder, folders):
     "`folders` in the order of the export, others behind by name"
     files = _marker(folder).get('files')
@@ -154,31 +133,19 @@ def _skill_folders(folder):
     there = _in_order(folder, there)
     if not there:
         raise ValueError(f'{folder} holds no folder with a SKILL.md in it')
-    if len(there) > _MOST_SKILLS:
-        raise ValueError(f'{folder} holds {len(there)} skills, more than {_MOST_SKILLS}')
-    _refuse_links_and_twins(there)
+    for p in there:
+        if p.is_symlink():
+            raise ValueError(f'{p.name} is a link: put a copy of the folder there')
     return there
 
 # %% ../../nbs/445_skills.skill_md.ipynb #abbfa64f
-def _other_files(folder)->Iterator[str]:
-    for where, _, names in os.walk(folder):
-        for name in names:
-            file = Path(where, name).relative_to(folder).as_posix()
-            if file != 'SKILL.md':
-                yield file
-
 def _load_skill(folder):
     "The skill in one folder"
     name = plain_text(folder.name)
     try:
-        o = from_text(_read(folder/'SKILL.md'), name)
+        return from_text(_read(folder/'SKILL.md'), name)
     except ValueError as e:
         raise ValueError(f'{name}/SKILL.md: {e}') from None
-    left_out = itertools.islice(_other_files(folder), 20)
-    left_out = sorted(f.encode('utf-8', 'replace').decode() for f in left_out)
-    if left_out:
-        o.provenance = o.provenance | dict(left_out=left_out)
-    return o
 
 # %% ../../nbs/445_skills.skill_md.ipynb #06202d84
 _FIELDS = ('name', 'description', 'license', 'compatibility', 'metadata', 'allowed-tools')

@@ -11,40 +11,34 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from itertools import zip_longest
 from fastcore.basics import patch
-from ..core.tables import Table
 from ..core.trajectory import Trajectory, by_category, category_of, select
 from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
 from ..llm.reply import Outage
-from .bank import Entry, Mistake, Proposal, Skill, SkillBank
+from .bank import Entry, Mistake, Proposal, SkillBank
 from .consolidation import normal
 from .guard import RejectedLog, as_data
 from .questions import (
-    MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of, one_of, origin_of,
-    read_mistake, read_reply, read_skill, schema_of, text_field, text_fields)
+    MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of, one_of,
+    read_mistake, read_reply, read_skill, schema_of, stated, text_field)
 from .retrieval import advice
 
 # %% ../../nbs/475_skills.teachers.ipynb #50305c13
+_PER_CALL = 4     # Most episodes in one question
+_TEXT_CHARS = 800 # Most characters of one observation, action or task
+
 class LLMTeacher:
     "Teacher that asks a language model"
     def __init__(self,
         chat:Chat,
-        per_call:int=4,          # Most episodes in one question, from 1; ValueError otherwise
-        prompt_chars:int=24_000, # Most characters shown in one, from 1000 an episode; ValueError otherwise
-        text_chars:int=800,      # Most characters of one observation, action or task
+        prompt_chars:int=24_000, # Most characters shown in one question
         most:int=4,              # Most objects taken from one answer
         rejects:RejectedLog|None=None, # Where rejected objects are written; None for nowhere
         router:Callable|None=None, # Task → category, for trajectories that record none
         **params:object,         # For every call, such as `temperature=0` and `max_tokens=2000`
     ):
-        if per_call < 1:
-            raise ValueError(f'per_call is {per_call}: a question needs at least one episode')
-        if prompt_chars < 1000*per_call:
-            raise ValueError(f'prompt_chars is {prompt_chars}: '
-                             f'allow at least 1000 for each of {per_call} episodes, or lower per_call')
         self.chat = chat
-        self.per_call = per_call
-        self.prompt_chars, self.text_chars = prompt_chars, text_chars
+        self.prompt_chars = prompt_chars
         self.most = most
         self.rejects = rejects
         self.router = router
@@ -130,17 +124,16 @@ def _chunks(items:Sequence, n:int)->list:
 
 def questions(
     cases:Iterable[Case],
-    per_call:int=4, # Most cases in one
     **fields:object, # Of each `Question`
 )->list[Question]:
     "All that is to be asked about `cases`"
-    out, half = [], max(1, per_call//2)
-    for category, group in by_category(cases).items():
-        won, lost = select(group, success=True), select(group, success=False)
+    out, half = [], _PER_CALL//2
+    for category, its in by_category(cases).items():
+        won, lost = select(its, success=True), select(its, success=False)
         sides = [a + b for a, b in zip(_chunks(won, half), _chunks(lost, half))]
         about, wider = (category,), (category, 'general')
-        out += [Question('successes', part, about, read_skill, **fields) for part in _chunks(won, per_call)]
-        out += [Question('failures', part, about, read_mistake, **fields) for part in _chunks(lost, per_call)]
+        for kind, group, read in (('successes', won, read_skill), ('failures', lost, read_mistake)):
+            out += [Question(kind, part, about, read, **fields) for part in _chunks(group, _PER_CALL)]
         out += [Question('contrasts', both, wider, read_skill, **fields) for both in sides]
     return out
 
@@ -150,14 +143,14 @@ def cases(self:LLMTeacher,
     trajs:Iterable, # `Trajectory`s or `Case`s
 )->list[Case]:
     "`trajs` as cases, those that are cases already left as they are"
-    return [t if isinstance(t, Case) else case(t, self.text_chars, self.router) for t in trajs]
+    return [t if isinstance(t, Case) else case(t, _TEXT_CHARS, self.router) for t in trajs]
 
 @patch
 def distill(self:LLMTeacher,
     trajs:Iterable, # `Trajectory`s or `Case`s, won and lost
 )->list: # Of `Skill` and `Mistake`, without ids; ValueError or `Outage` where no reply could be used
     "What the episodes show"
-    return _answers(self.ask(questions(self.cases(trajs), self.per_call, most=self.most)))
+    return _answers(self.ask(questions(self.cases(trajs), most=self.most)))
 
 # %% ../../nbs/475_skills.teachers.ipynb #290d96d9
 def _relevant(entries:Iterable[Entry], category:str)->list[Entry]:
@@ -187,8 +180,7 @@ def _rewritten(d, q, old, id=''):
     "What the object `d` says in place of the items `old`"
     if len({(type(o), o.category) for o in old}) > 1:
         raise ValueError(f'`ids` are not all of one type and kind of task: {d["ids"]}')
-    cls, fields = (Mistake, MISTAKE) if isinstance(old[0], Mistake) else (Skill, SKILL)
-    return cls(id, *text_fields(d, fields), old[0].category, **origin_of(d, q))
+    return stated(type(old[0]), d, q, id, old[0].category)
 
 def _named(d, kind, items):
     "The bank items that `d['ids']` names"
@@ -295,7 +287,7 @@ def _thought_question(teacher, t):
     "What to ask about the won trajectory `t`, its texts cut so that all steps fit"
     if not t.success:
         raise ValueError(f'the trajectory {t.id!r} was lost; thoughts are written for won ones only')
-    room, chars = teacher.prompt_chars - 1000, teacher.text_chars
+    room, chars = teacher.prompt_chars - 1000, _TEXT_CHARS
     shown = case(t, chars, teacher.router)
     while sum(len(line) + 1 for line in shown.lines) > room and chars > 20:
         chars //= 2
@@ -326,19 +318,3 @@ def thoughts(self:LLMTeacher,
 )->list[str]|None: # `Outage` if nobody answered
     "A thought for every step of `t`, or None"
     return self.all_thoughts([t])[0]
-
-# %% ../../nbs/475_skills.teachers.ipynb #0ebdf2c4
-@patch
-def table(self:LLMTeacher)->Table:
-    "One row a question"
-    rows = []
-    for x in self.exchanges:
-        why = '; '.join(dict.fromkeys(r.reason for r in x.rejected)) or x.reply.error
-        q = x.question
-        counts = [len(x.kept), len(x.rejected)]
-        rows.append([q.kind, q.categories[0], len(q.cases), x.reply.status, *counts, why])
-    return Table(['question', 'category', 'episodes', 'reply', 'kept', 'rejected', 'why'], rows)
-
-@patch
-def _repr_markdown_(self:LLMTeacher):
-    return self.table()._repr_markdown_()

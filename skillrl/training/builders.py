@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_threads',
            'build_engine_policy', 'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client',
-           'build_ledger', 'build_teacher', 'bill', 'announce', 'distill_questions', 'build_encoder',
+           'build_ledger', 'build_teacher', 'told_cost', 'announce', 'distill_questions', 'build_encoder',
            'reads_like_shipped', 'build_retriever', 'build_episodes', 'rollout_limits', 'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
-import os, sys
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -190,7 +190,7 @@ def build_teacher(
     return LLMTeacher(chat, rejects=rejects, router=router, max_tokens=TEACHER_TOKENS)
 
 # %% ../../nbs/610_training.builders.ipynb #f93cd64a
-def bill(
+def told_cost(
     model:str,                # Its name
     calls:int,                # At most
     longest:tuple[int, int],  # Tokens of the longest prompt and reply
@@ -222,7 +222,7 @@ def announce(
     longest = config.model.max_prompt_tokens, config.model.max_new_tokens or 512
     if hasattr(who, 'prompt_chars'): # A teacher
         longest = who.prompt_chars//3, TEACHER_TOKENS
-    said = f'{stage}: {bill(chat.model, calls, longest, chat.ledger)}'
+    said = f'{stage}: {told_cost(chat.model, calls, longest, chat.ledger)}'
     print(said, file=sys.stderr, flush=True)
     return said
 
@@ -251,14 +251,13 @@ def build_encoder(
 
 @cache
 def _build_encoder(name, address, key):
-    "One encoder for the whole process, its vectors kept between processes"
+    "One encoder for the whole process"
     from skillrl.llm.openai_client import OpenAIEmbedder
     if name.startswith('openai:'):
         encoder = OpenAIEmbedder(name.removeprefix('openai:'), base_url=address, api_key=key)
     else:
         encoder = FolderEncoder(find_model(name))
-    caches = os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache'
-    return CachedEncoder(encoder, Path(caches)/'skillrl'/'vectors')
+    return CachedEncoder(encoder)
 
 # %% ../../nbs/610_training.builders.ipynb #8eca38fe
 def reads_like_shipped(model:ModelConfig, env:EnvConfig)->bool: # FileNotFoundError if it must be fetched
