@@ -157,11 +157,6 @@ def test_a_query_has_the_instruction_of_the_folder_before_it_and_a_skill_has_not
     assert np.isclose(found[0], float(encode_queries(e, ['egg'])[0] @ e.encode([f'pick: {kept.text}'])[0]),
                       atol=1e-5)
 
-def test_same_rows_from_another_copy_and_every_time(tiny, tmp_path):
-    a, b = FolderEncoder(tiny[0]), FolderEncoder(copy_of(tiny[0], tmp_path/'tiny'))
-    assert np.array_equal(a.encode(GOALS), b.encode(GOALS))
-    assert np.array_equal(a.encode(GOALS), a.encode(GOALS))
-
 def test_long_and_blank_texts(tiny):
     e = FolderEncoder(tiny[0], 2)
     rows = e.encode(['egg ' * 500, '', ' \n', 'egg', 'egg ' * 16])
@@ -271,9 +266,3 @@ def test_clear_refusals(do, says):
     with pytest.raises((ValueError, IndexError), match=says):
         do(index)
     assert index.vectors.tolist() == [[1, 0], [0, 1]]
-
-def test_the_index_keeps_its_own_copy():
-    vs = np.eye(3, dtype=np.float32)
-    index = VectorIndex(vs)
-    vs[:] = 7
-    assert index.vectors.tolist() == np.eye(3).tolist()

@@ -109,10 +109,6 @@ def test_good_objects_survive_among_bad_ones():
 def test_wrapping_does_no_harm(wrap):
     assert len(asked(wrap.format(json.dumps([skill()])))[1]) == 1
 
-def test_an_empty_list_is_an_answer_in_any_wrapping():
-    for reply in ('[]', '{"skills": []}', '```json\n[]\n```'):
-        assert asked(reply)[1] == []
-
 def test_a_reply_that_was_cut_off_keeps_its_whole_objects_and_says_so():
     text = json.dumps([skill(), skill(principle='Open it first.'), skill(principle='Never seen')])
     teacher, items = asked(ChatReply(text[:text.index('Never')], finish='length'))

@@ -353,7 +353,7 @@ class Retriever:
         *,
         router:Router|Callable|None=None, # Of the bank's world, or a function task → category
         encoder:Encoder|None=None, # Of embedding mode; None for a `TfidfEncoder` of the bank's own texts
-        **settings:Any, # Other fields of `_RetrievalSettings`
+        **settings:Any, # Other fields of `_RetrievalSettings`; ValueError for an unknown `show`
     ):
         self.settings = _RetrievalSettings(mode, **settings)
         if encoder is not None and mode != 'embedding':
