@@ -1,6 +1,7 @@
 "Small exact facts of the core. Each was made wrong in a copy of the library, and no other test noticed"
 import math, shutil
 import pytest, torch
+from alfworld_pddl import write_game
 from torch.testing import assert_close
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import Household
@@ -9,7 +10,6 @@ from skillrl.envs.base import world
 from skillrl.llm.tiny import tiny_model, word_tokenizer
 from skillrl.skills.evolution import _weak_categories
 from skillrl.core.stats import wilson
-from skillrl.core.store import to_json
 from skillrl.training.grpo import _clipped_objective, _token_logps
 from skillrl.training.phases import draw_groups
 from skillrl.training.rl import TrainablePolicy
@@ -78,8 +78,7 @@ def folder(tmp_path):
     house = HouseholdSuite(Household('maple'))
     for place, split, n in (('train', 'train', 12), ('valid_seen', 'test', 6)):
         for i, game in enumerate(house.games(split, n)):
-            (tmp_path/place/f'{i:02}').mkdir(parents=True)
-            (tmp_path/place/f'{i:02}'/'game.json').write_text(to_json(game.to_dict()))
+            write_game(game, tmp_path/place/f'{i:02}')
     return tmp_path
 
 def test_a_test_is_played_whole_and_training_in_part(folder):

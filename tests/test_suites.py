@@ -3,11 +3,11 @@ import json, os, shutil
 from collections import Counter
 from pathlib import Path
 import pytest
+from alfworld_pddl import write_game
 from skillrl.cli.main import main
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.world import _FolderSuite, HouseholdSuite
-from skillrl.core.store import to_json
 
 house = HouseholdSuite(Household('maple'))
 
@@ -18,8 +18,7 @@ def wide(monkeypatch):
 def write(root, place, game):
     trial = f'trial_{game.id.replace("/", "_")}'
     folder = Path(root)/place/f'{CATEGORIES[game.category]}-Mug-None-Shelf-1'/trial
-    folder.mkdir(parents=True)
-    (folder/'game.json').write_text(to_json(game.to_dict()))
+    write_game(game, folder)
 
 @pytest.fixture
 def folder(tmp_path):

@@ -13,7 +13,6 @@ from fastcore.basics import patch
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from ...core.store import read_json
 from ...core.trajectory import Trajectory
 from .engine import AlfworldEnv
 from .expert import AlfworldExpert
@@ -73,7 +72,7 @@ def _files_by_split(
             raise ValueError(f'{root} holds {split} in {first} and in {home}: name one of the two')
         files.setdefault(split, []).append(file)
     if not files:
-        raise ValueError(_nothing_below(root, 'there is no game.tw-pddl or game.json in any'))
+        raise ValueError(_nothing_below(root, 'there is no game.tw-pddl in any'))
     return files
 
 def _split_of(root, file): # The split of a file, and the folder that holds the split
@@ -99,18 +98,7 @@ def _category_of_file(
     "Category of the game in `file`, without loading it"
     names = [part.split('-')[0] for part in Path(file).parts]
     told = [_BY_OFFICIAL_NAME[name] for name in names if name in _BY_OFFICIAL_NAME]
-    return told[-1] if told else _category_inside(Path(file))
-
-def _category_inside(file):
-    described = file if file.suffix == '.json' else file.with_name('traj_data.json')
-    try:
-        data = read_json(described)
-    except (OSError, ValueError):
-        return ''
-    if not isinstance(data, dict):
-        return ''
-    name = str(data.get('category') or data.get('task_type') or '')
-    return _BY_OFFICIAL_NAME.get(name, name)
+    return told[-1] if told else ''
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #c65e5589
 @dataclass
