@@ -219,12 +219,10 @@ def explorer(
 class AlfworldTeacher(OfflineTeacher):
     "The offline teacher that knows ALFWorld's grammar"
     def __init__(self,
-        min_belief:float=.5, # From which a place is named, 0 to 1
-        min_rooms:int=3,     # Rooms that have to agree where goals come from several
-        min_count:int=2,     # Games that have to show a mistake, or a door that paid
-        unasked:bool=False,  # Say also what no failure asks for, see `OfflineTeacher`
+        min_count:int=2,    # Games that have to show a mistake, or a door that paid
+        unasked:bool=False, # Say also what no failure asks for, see `OfflineTeacher`
     ):
-        super().__init__(_AlfworldReader(), min_belief, min_rooms, min_count, unasked)
+        super().__init__(_AlfworldReader(), min_count=min_count, unasked=unasked)
 
 def alfworld_bank(
     trajs:Iterable[Trajectory],
