@@ -11,7 +11,7 @@ from alfworld_pddl import pddl_problem
 from skillrl.envs.alfworld.engine import AlfworldEnv, Engine
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.files import find_games, load_game
-from skillrl.envs.alfworld.scene import CATEGORIES, Game, Goal, build_scene
+from skillrl.envs.alfworld.scene import Game, Goal, build_scene
 
 ROOT = Path(__file__).parents[1]
 NOTHING = 'Nothing happens.'
@@ -149,14 +149,6 @@ def test_doors():
         You arrive at countertop 1. On the countertop 1, you see a plate 1.
         > go to cabinet 1
         You arrive at cabinet 1. The cabinet 1 is open. In it, you see nothing.''')
-
-def test_a_cabinet_without_a_door_is_a_surface():
-    w = world([('mug', 'cabinet 2')])
-    says(w, '''
-        > go to cabinet 2
-        You arrive at cabinet 2. On the cabinet 2, you see a mug 1.
-        > open cabinet 2
-        Nothing happens.''')
 
 def test_one_thing_at_a_time():
     w = world([('mug', 'countertop 1'), ('egg', 'countertop 1')])
@@ -578,10 +570,3 @@ def test_recorded_games():
     sys.path.insert(0, str(ROOT/'benchmarks'))
     import conformance
     assert conformance.alfworld(files) == 0
-
-def test_official_games():
-    folder = os.environ.get('ALFWORLD_DATA')
-    if not folder:
-        pytest.skip('ALFWORLD_DATA is not set')
-    games = [load_game(path) for path in find_games(folder)]
-    assert games and {g.category for g in games} <= CATEGORIES.keys()
