@@ -57,11 +57,6 @@ def test_the_room_is_listed_by_type_and_from_the_highest_number_down():
         'a microwave 1, a safe 1, a shelf 3, a shelf 2, a shelf 1, a sidetable 1, and a sinkbasin 1.\n\n'
         'Your task is to: find two mug and put them in cabinet.')
 
-def test_the_first_look_shows_nothing():
-    says(world([]), '''
-        > look
-        You are in the middle of a room. Looking quickly around you, you see nothing.''')
-
 def test_a_start_beside_a_receptacle_faces_it():
     w = Engine(Game('g', house([], start=4), Goal('pick', 'mug', 'cabinet')))
     assert 'You are facing the sinkbasin 1. Next to it, you see nothing.' in w.reset()
@@ -70,20 +65,6 @@ def test_a_start_beside_a_receptacle_faces_it():
         Nothing happens.
         > examine sinkbasin 1
         On the sinkbasin 1, you see nothing.''')
-
-def test_the_list_is_sorted_as_text():
-    s = build_scene([('drawer', i, 1) for i in range(1, 12)], [])
-    w = Engine(Game('g', s, Goal('pick', 'mug', 'drawer')))
-    w.reset()
-    names = [c.removeprefix('go to ') for c in w.admissible() if c.startswith('go to')]
-    assert names[:3] == ['drawer 1', 'drawer 10', 'drawer 11'] and names[-1] == 'drawer 9'
-
-@pytest.mark.parametrize('n,words', [
-    (0, 'nothing'), (1, 'a egg 1'), (2, 'a egg 2, and a egg 1'), (3, 'a egg 3, a egg 2, and a egg 1')])
-def test_lists(n, words):
-    says(world([('egg', 'countertop 1')]*n), f'''
-        > go to countertop 1
-        You arrive at countertop 1. On the countertop 1, you see {words}.''')
 
 def test_numbers_run_over_the_whole_scene():
     s = house([('mug', 'cabinet 1'), ('mug', 'countertop 1'), ('mug', None)])
@@ -190,14 +171,6 @@ def test_what_may_be_put_where():
         > take laptop 1 from cabinet 2
         You pick up the laptop 1 from the cabinet 2.
         > move laptop 1 to cabinet 2
-        Nothing happens.''')
-
-def test_fixed_things_are_listed_but_cannot_be_taken():
-    w = world([('houseplant', 'countertop 1')])
-    says(w, '''
-        > go to countertop 1
-        You arrive at countertop 1. On the countertop 1, you see a houseplant 1.
-        > take houseplant 1 from countertop 1
         Nothing happens.''')
 
 def test_shared_location():

@@ -116,16 +116,6 @@ def test_no_game_is_in_two_splits():
     assert sum(map(len, seen.values())) == 2*5*4*6*10
     assert [ids for ids in seen.values() if len(ids) > 1] == []
 
-def test_games_are_what_they_say():
-    for h in houses:
-        for g in h.games('val', 5):
-            name, split, category, n = g.id.split('/')
-            assert (name, split, category) == (h.name, 'val', g.category) and 0 <= int(n) < 5
-            assert read_goal(g.task) == (g.goal.category, g.goal.thing, g.goal.target)
-            assert g.scene.start not in {r.location for r in g.scene.receptacles}
-            if g.category == 'pick_two':
-                assert sum(t.type == g.goal.thing for t in g.scene.things) >= 2
-
 same = '''
 import hashlib, json
 from skillrl.envs.alfworld.expert import play_expert

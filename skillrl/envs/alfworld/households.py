@@ -264,7 +264,6 @@ def households(
     start:int=0,        # Number of the first
 )->list[Household]:
     "`n` households of a split from number `start`, with a bedroom or a living room by turns"
-    _plain('split', split)
     return [_numbered_household(split, i, strength) for i in range(start, start + n)]
 
 def _numbered_household(split, i, strength=.95):
