@@ -13,11 +13,11 @@ reading 100 trajectories at once takes over 2 s."""
 import argparse, sys, time
 import numpy as np
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.world import suites
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import SkillBank, with_id
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
+from skillrl.envs.base import world
 from skillrl.skills.consolidation import _bag_of_words, consolidate
 from skillrl.skills.embedding import TfidfEncoder
 from skillrl.skills.retrieval import advice
@@ -84,7 +84,7 @@ def main(households, games, policy, seed):
     results, seen = {}, []
     collector = build_policy(cfg)
     tested = build_policy(cfg.merged({'model.checkpoint': policy})) if policy else collector
-    for suite in suites(cfg.env)[1]:
+    for suite in world('alfworld').suites(cfg.env)[1]:
         played, m = one_household(suite, collector, tested, cfg, games)
         for k, ts in played.items():
             results.setdefault(k, []).extend(ts)

@@ -1,15 +1,15 @@
 """How fast is the ALFWorld engine, and can the official games be won? `python benchmarks/envs.py --real DIR`
 
 DIR holds split folders of official games (default `$ALFWORLD_DATA`). Loads every game, wins each with the
-oracle through the environment, then times random play on one core. Exits with 1 if a game fails or a target
-is missed."""
+expert, then times random play on one core. Exits with 1 if a game fails or a target is missed."""
 import argparse, importlib, os, random, sys, time
 from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from skillrl.envs.alfworld.engine import AlfworldEnv
-from skillrl.envs.alfworld.files import _Unsolvable, find_games, load_game, oracle
+from skillrl.envs.alfworld.expert import play_expert
+from skillrl.envs.alfworld.files import find_games, load_game
 
 STEPS_PER_S, RESET_MS = 20_000, 1.
 OTHERS = dict(webshop='webshop_speed', search='search_speed') # World → module that measures it
@@ -18,37 +18,29 @@ CHEAP = 'go', 'look', 'examine', 'inventory', 'help' # Commands that change noth
 def load(folder):
     "Games below `folder`, and how many could not be read"
     games, broken = [], []
-    marked = 0
     start = time.process_time()
     for path in find_games(folder):
         try:
             games.append(load_game(path))
-        except _Unsolvable:
-            marked += 1
         except ValueError as e:
             broken.append(str(e))
     spent = time.process_time() - start
     each = 1e3*spent/max(len(games), 1)
-    print(f'loaded {len(games)} games in {spent:.2f} s ({each:.2f} ms each, oracle check included), '
-          f'{marked} not solvable, {len(broken)} broken')
+    print(f'loaded {len(games)} games in {spent:.2f} s ({each:.2f} ms each), {len(broken)} refused')
     for reason in broken[:5]:
         print('  ' + reason)
     return games, len(broken)
 
 def win(games, style):
-    "How many games the oracle's plan wins, step by step through the environment"
-    env = AlfworldEnv(games, style)
+    "How many games the expert wins"
     won, lengths = Counter(), Counter()
     for game in games:
-        env.reset(options={'game': game})
-        plan = oracle(game, style)
-        for action in plan:
-            _, reward, done, *_ = env.step(action)
-        won[game.category] += done and reward == 1
-        lengths[game.category] += len(plan)
+        played = play_expert(game, verb_style=style)
+        won[game.category] += played.success
+        lengths[game.category] += len(played)
     total = Counter(game.category for game in games)
-    shown = [f'{c} {won[c]}/{n} (mean plan {lengths[c]/n:.1f})' for c, n in sorted(total.items())]
-    print(f"oracle ({style}): won {won.total()} of {len(games)}: {', '.join(shown)}")
+    shown = [f'{c} {won[c]}/{n} (mean length {lengths[c]/n:.1f})' for c, n in sorted(total.items())]
+    print(f"expert ({style}): won {won.total()} of {len(games)}: {', '.join(shown)}")
     return won.total()
 
 def choose(commands, rng):

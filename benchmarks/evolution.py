@@ -9,8 +9,8 @@ category and what each round kept and refused; exits 1 if the four missing categ
 import argparse, sys
 from skillrl.training.builders import build_episodes, build_policy, derive_seed
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.world import suites
 from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank
+from skillrl.envs.base import world
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.training.phases import evolve_bank
 from skillrl.training.phases import collect_games
@@ -45,7 +45,7 @@ def main(policy, households, rounds, seed):
         changes['model.checkpoint'] = policy
     config = SkillRLConfig().merged(changes)
     policy, results = build_policy(config), {'first bank': [], 'evolved bank': []}
-    for suite in suites(config.env)[1]:
+    for suite in world('alfworld').suites(config.env)[1]:
         first, last, records = evolved(suite, policy, config, rounds)
         describe(suite, first, last, records)
         for name, bank in zip(results, (first, last)):

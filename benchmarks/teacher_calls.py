@@ -12,9 +12,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]/'tests'))
 from faults import FaultServer, said, slow
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.world import suites
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.envs.alfworld.teacher import alfworld_bank as distill
+from skillrl.envs.base import world
 from skillrl.training.builders import build_policy
 from skillrl.training.phases import collect_games
 
@@ -49,7 +49,7 @@ def waiting(n, parallel, ms):
 def trajectories(n):
     "`n` episodes of the base policy in the first training household"
     cfg = SkillRLConfig().merged({'env': {'episodes': n}})
-    return collect_games(build_policy(cfg), suites(cfg.env)[0][0], cfg)
+    return collect_games(build_policy(cfg), world('alfworld').suites(cfg.env)[0][0], cfg)
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

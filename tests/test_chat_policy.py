@@ -5,12 +5,12 @@ import json, os, re, subprocess, sys
 import pytest
 from faults import FaultServer, said
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.world import suites
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.training import builders
 from skillrl.training.builders import build_episodes, build_policy, build_teacher, play_episodes
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.core.store import data_path
+from skillrl.envs.base import world
 
 KEY = 'Zq7-mug-and-spoon-0123456789'
 
@@ -33,7 +33,7 @@ def walks(r):
     return said(f'<action>{new[0] if new else "look"}</action>', usage=(100, 20))
 
 def play(policy, c, n=2, steps=3, bank=None, seed=0, same=False):
-    suite = suites(c.env)[0][0]
+    suite = world('alfworld').suites(c.env)[0][0]
     games = suite.games('collect', 1)*n if same else suite.games('collect', n)
     return play_episodes(policy, build_episodes(suite, games, bank, c, steps), suite, c, seed)
 
@@ -99,7 +99,7 @@ def test_eight_replies_decide_when_one_game_is_played_at_a_time():
     from skillrl.agent.prompt import Limits
     refused = pytest.raises(RuntimeError, match='8 of the first 8 replies .* keeps to the format')
     with FaultServer(rest=said('I would open the fridge.')) as s, refused:
-        suite = suites((c := config(s)).env)[0][0]
+        suite = world('alfworld').suites((c := config(s)).env)[0][0]
         episodes = build_episodes(suite, suite.games('collect', 3), None, c, 5)
         rollout(episodes, build_policy(c), limits=Limits(parallel=1))
     assert s.count == 8
@@ -240,7 +240,7 @@ def test_the_shipped_policy_and_its_descendants_keep_the_short_form(tmp_path):
     own, foreign = ['', str(tmp_path/'trained'), str(data_path('base'))], 'Qwen/Qwen2.5-7B-Instruct'
     forms = [builders._skill_form(c.merged({'model.checkpoint': p})) for p in (*own, foreign)]
     assert forms == ['principle']*3 + ['full']
-    suite = suites(c.env)[0][0]
+    suite = world('alfworld').suites(c.env)[0][0]
     prompt = build_episodes(suite, suite.games('collect', 1), BANK, c)[0].messages()[-1]['content']
     assert SHORT in prompt.splitlines()
 
@@ -255,7 +255,7 @@ def test_demonstrations_show_skills_as_the_rollouts_do():
     from skillrl.training.phases import demonstrations, _sft_rows
     from skillrl.training.builders import build_retriever
     c = SkillRLConfig().merged({'sft.games': 1, 'agent.history_length': 2})
-    suite = suites(c.env)[0][0]
+    suite = world('alfworld').suites(c.env)[0][0]
     rows = demonstrations(suite, BANK, c)
     assert all(SHORT in r['prompt'][-1]['content'] for r in rows)
     t, = play(build_policy(c), c, n=1, steps=8, bank=BANK)
@@ -312,7 +312,6 @@ def test_the_official_parser_is_reached_by_config():
 
 def test_a_game_of_another_world_refuses_the_official_prompt():
     from skillrl.agent.prompt import PromptContext, step_messages
-    from skillrl.envs.base import world
     official = SkillRLConfig().merged(OFFICIAL).agent
     shop = PromptContext('find me a mug', 'A shop.')
     for w in (None, world('alfworld')):

@@ -3,6 +3,7 @@
 import argparse, io, json, os, re, shutil, subprocess, sys, time
 from pathlib import Path
 import pytest
+from alfworld_pddl import write_game
 from faults import FaultServer, error, said
 from skillrl.cli.main import COMMANDS, main, parser
 from skillrl.core.config import SkillRLConfig
@@ -85,9 +86,7 @@ def test_a_run_that_has_begun_stays_when_it_fails(here, capsys):
 
 # --- files ---
 def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys):
-    game = json.dumps(household('train-0').game('test', 0, 'pick').to_dict())
-    (here / 'games' / 'valid_seen' / 'a').mkdir(parents=True)
-    (here / 'games' / 'valid_seen' / 'a' / 'game.json').write_text(game)
+    write_game(household('train-0').game('test', 0, 'pick'), here / 'games' / 'valid_seen' / 'a')
     (here / 't.json').write_text('[{"id": "old", "task": "look", "steps": []}]')
     held = (here / 't.json').read_bytes()
     assert 'games' in sentence(capsys, 'collect', '--games', 'games', '--output', 't.json')

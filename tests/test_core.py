@@ -1,6 +1,7 @@
 "Small exact facts of the core. Each was made wrong in a copy of the library, and no other test noticed"
 import shutil
 import pytest
+from alfworld_pddl import write_game
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.world import _FolderSuite, HouseholdSuite
@@ -25,8 +26,7 @@ def folder(tmp_path):
     house = HouseholdSuite(Household('maple'))
     for place, split, n in (('train', 'train', 12), ('valid_seen', 'test', 6)):
         for i, game in enumerate(house.games(split, n)):
-            (tmp_path/place/f'{i:02}').mkdir(parents=True)
-            (tmp_path/place/f'{i:02}'/'game.json').write_text(to_json(game.to_dict()))
+            write_game(game, tmp_path/place/f'{i:02}')
     return tmp_path
 
 def test_a_test_is_played_whole_and_training_in_part(folder):

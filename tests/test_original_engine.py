@@ -10,7 +10,7 @@ from alfworld_pddl import pddl_problem
 from original_engine import missing_packages
 from skillrl.core.config import EnvConfig
 from skillrl.envs.alfworld.engine import Engine
-from skillrl.envs.alfworld.files import _game_from_pddl, _load_games
+from skillrl.envs.alfworld.files import _game_from_pddl, find_games, load_game
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.scene import CATEGORIES, Game, Goal, Thing, build_scene
 from skillrl.envs.base import world
@@ -93,7 +93,7 @@ def test_recorded_games_survive():
 @pytest.mark.skipif('ALFWORLD_DATA' not in os.environ,
                     reason='ALFWORLD_DATA is not set: it should name a folder with official games')
 def test_official_games_survive():
-    for game in _load_games(os.environ['ALFWORLD_DATA']):
+    for game in map(load_game, find_games(os.environ['ALFWORLD_DATA'])):
         assert same(game, steps=5), game.id
 
 # ---- the adapter ----

@@ -1,7 +1,7 @@
 "Which games each phase plays: training games, fresh games for each round, test games under the right bank"
-import json
 from types import SimpleNamespace
 import pytest
+from alfworld_pddl import write_game
 from skillrl.training.builders import build_local_policy
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import Household
@@ -33,9 +33,7 @@ def folder(tmp_path):
     for split, n in (('train', 20), ('valid_seen', 4), ('valid_unseen', 4)):
         for i in range(n):
             house = Household(f'{split}-{i}')
-            place = tmp_path/split/f'{i}'
-            place.mkdir(parents=True)
-            (place/'game.json').write_text(json.dumps(house.game(split, 0, 'pick').to_dict()))
+            write_game(house.game(split, 0, 'pick'), tmp_path/split/f'{i}')
     return tmp_path
 
 def test_training_in_a_folder_of_real_games_draws_from_its_training_files(folder):

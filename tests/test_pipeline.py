@@ -1,7 +1,9 @@
 "The whole run as a user meets it: killed, resumed, repeated, and refused with one sentence"
 import json, random, signal, time
+from dataclasses import replace
 from pathlib import Path
 import pytest
+from alfworld_pddl import write_game
 from skillrl.cli.main import main
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.world import HouseholdSuite
@@ -165,11 +167,10 @@ def test_a_state_that_names_files_of_no_run_gets_one_sentence(tmp_path, capsys):
 
 def test_unsolvable_game_gets_one_sentence(tmp_path, capsys):
     from skillrl.envs.alfworld.households import Household
-    game = Household('unsolvable').game('test', 0, 'heat').to_dict()
-    game['scene']['things'] = [t for t in game['scene']['things'] if t['type']!=game['goal']['thing']]
-    (tmp_path/'valid_seen').mkdir()
-    (tmp_path/'valid_seen'/'game.json').write_text(json.dumps(game))
-    assert 'game.json' in sentence(capsys, 'eval', '--games', tmp_path)
+    game = Household('unsolvable').game('test', 0, 'heat')
+    things = tuple(t for t in game.scene.things if t.type != game.goal.thing)
+    write_game(replace(game, scene=replace(game.scene, things=things)), tmp_path/'valid_seen')
+    assert 'game.tw-pddl cannot be won' in sentence(capsys, 'eval', '--games', tmp_path)
 
 def test_a_run_folder_in_use_is_left_alone(tmp_path, capsys):
     from skillrl.core.runfolder import _FolderLock

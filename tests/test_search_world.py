@@ -194,7 +194,7 @@ def test_questions_are_what_they_say(book):
         form = q.id.split('/')[1]
         wanted = dict(attribute=1, single=1, two_hop=2, three_hop=3)
         assert len(q.hops) == wanted.get(form, len(q.key.subjects))
-        assert read_question(q.task) == q.key and world('search').route(q.task) == q.category
+        assert read_question(q.task) == q.key and world('search').router(q.task) == q.category
     assert {q.id.split('/')[1] for q in asked} == {*_QUESTION_FORMS}
 
 def test_every_hop_finds_its_evidence(book):

@@ -9,13 +9,13 @@ from faults import FaultServer, said
 from skillrl.cli.main import main
 from skillrl.training.builders import build_policy
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.world import suites
 from skillrl.skills.bank import SkillBank, versions
 from skillrl.core.store import JsonlLog
 from skillrl.training import phases, pipeline
 from skillrl.training.evaluate import _describe_difference, describe_evolution
 from skillrl.core.formats import load_trajectories
 from skillrl.core.trajectory import Trajectory
+from skillrl.envs.base import world
 
 SMALL = {'sft': {'steps': 3}, 'rl': {'iterations': 2, 'tasks_per_iteration': 3, 'group_size': 4},
          'evolution': {'validation_interval': 2, 'gate': 'none'}}
@@ -75,11 +75,12 @@ def test_every_step_gives_the_threads_back_and_leaves_the_generators_alone():
         drawn = states()
         config = SkillRLConfig().merged(SMALL)
         policy = build_policy(config)
-        rows = phases.demonstrations(suites(config.env)[0][0], None, config)
+        suite = world('alfworld').suites(config.env)[0][0]
+        rows = phases.demonstrations(suite, None, config)
         phases.fine_tune(rows, config)
         def each(*_):
             inside.append(torch.get_num_threads())
-        logs, _ = phases.train_in_suite(policy, suites(config.env)[0][0], SkillBank(), config, each)
+        logs, _ = phases.train_in_suite(policy, suite, SkillBank(), config, each)
         assert torch.get_num_threads() == 2 and inside == [2, 2] and states() == drawn
     finally:
         torch.set_num_threads(before)

@@ -1,13 +1,13 @@
 "Folders of real games: which split a game belongs to, and what a part of a split holds"
-import json, os, shutil
+import shutil
 from collections import Counter
 from pathlib import Path
 import pytest
+from alfworld_pddl import write_game
 from skillrl.cli.main import main
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.world import _FolderSuite, HouseholdSuite
-from skillrl.core.store import to_json
 
 house = HouseholdSuite(Household('maple'))
 
@@ -18,8 +18,7 @@ def wide(monkeypatch):
 def write(root, place, game):
     trial = f'trial_{game.id.replace("/", "_")}'
     folder = Path(root)/place/f'{CATEGORIES[game.category]}-Mug-None-Shelf-1'/trial
-    folder.mkdir(parents=True)
-    (folder/'game.json').write_text(to_json(game.to_dict()))
+    write_game(game, folder)
 
 @pytest.fixture
 def folder(tmp_path):
@@ -50,23 +49,6 @@ def test_official_tests_are_reported_apart(folder, capsys):
     assert len(rows) == 2 and 'valid_seen' in rows[0] and 'valid_unseen' in rows[1]
     assert all(l.rstrip().endswith('6') for l in rows)
 
-def test_a_run_reports_official_tests_apart(tmp_path, capsys):
-    for place, split, n in (('train', 'train', 12), ('valid_seen', 'val', 1), ('valid_unseen', 'test', 1)):
-        for g in house.games(split, n):
-            write(tmp_path/'games', place, g)
-    small = dict(
-        env=dict(games=str(tmp_path/'games'), episodes=2, max_steps=8), sft=dict(steps=1, batch_size=2),
-        rl=dict(iterations=1, tasks_per_iteration=1, group_size=2), evolution=dict(validation_interval=0))
-    (tmp_path/'c.json').write_text(json.dumps(small))
-    assert main(['train', '--config', str(tmp_path/'c.json'), '--output', str(tmp_path/'run')]) == 0
-    said = (tmp_path/'run'/'report.md').read_text()
-    rows = [l.split('|')[1].strip() for l in said.splitlines() if l.startswith(('| before', '| after'))]
-    conditions = [f'{who}, {what}' for who in ('before', 'after') for what in ('no bank', 'bank')]
-    assert rows == [f'{c}, {split}' for c in conditions for split in ('valid_seen', 'valid_unseen')]
-    played = [json.loads(l) for l in (tmp_path/'run'/'trajectories.jsonl').read_text().splitlines()]
-    splits = {t['metadata']['split'] for t in played if t['metadata']['phase'] == 'eval'}
-    assert splits == {'valid_seen', 'valid_unseen'}
-
 @pytest.mark.parametrize('where,splits', [
     ('../..', ['valid_seen', 'valid_unseen']), ('..', ['valid_seen', 'valid_unseen']),
     ('valid_seen', ['valid_seen']), ('valid_unseen', ['valid_unseen'])])
@@ -92,12 +74,3 @@ def test_a_folder_without_a_split_says_what_was_looked_for(folder, tmp_path, cap
     assert 'is in none of them' in says('eval', '--games', tmp_path/'odd')
     shutil.copytree(folder, folder.parent/'json_2.1.2')
     assert 'name one of the two' in says('eval', '--games', folder.parent)
-
-def test_the_first_real_games_are_of_all_categories():
-    folder = os.environ.get('ALFWORLD_DATA')
-    if not folder:
-        pytest.skip('ALFWORLD_DATA is not set')
-    suite = _FolderSuite(folder)
-    for split in suite.tests:
-        assert len({g.category for g in suite.games(split)[:12]}) == 6
-    assert len({g.category for g in suite.games('collect', 12)}) == 6

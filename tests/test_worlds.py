@@ -3,13 +3,13 @@
 The words by which a benchmark can be recognised are read off the worlds themselves: names, categories,
 receptacles. Outside `skillrl/envs/NAME/` they may stand in no identifier and in no string. Docstrings count
 too: they are the reference that users of other worlds read. Comments do not: examples in them are welcome."""
-import ast, random, re
+import ast, re
 from functools import cache
 from pathlib import Path
 import pytest
 import skillrl
 from skillrl.envs.alfworld.scene import CATEGORIES, HOLDS
-from skillrl.envs.base import deal, world, world_names
+from skillrl.envs.base import world, world_names
 
 root = Path(skillrl.__file__).parent
 PLAYED = 'alfworld', 'search', 'webshop'
@@ -97,10 +97,3 @@ def test_everyday_words_are_not_meant(source):
 
 def test_the_worlds_of_this_library():
     assert set(PLAYED) <= set(world_names())
-
-@pytest.mark.parametrize('n, sizes', [(1, (0, 1)), (2, (0, 2)), (3, (1, 2)), (4, (1, 3)), (10, (2, 8))])
-def test_items_are_dealt_to_the_split_that_is_furthest_behind(n, sizes):
-    "Of three, .2*3 = .6 and .8*3 = 2.4 are due, so that the third goes where .6 are missing and not .4"
-    dealt = deal(list(range(n)), dict(few=.2, many=.8), lambda item: 'kind', random.Random(0))
-    assert tuple(map(len, dealt.values())) == sizes
-    assert sorted(sum(dealt.values(), [])) == list(range(n))

@@ -62,7 +62,7 @@ def lay_out(here):
     put('optimized/config.json', '{"edit_budget": 4}')
     put('weights/config.json', '{"model_type": "qwen3"}')
     put('weights/model.safetensors', 'these are no weights')
-    put('games/valid_seen/a/game.json', '{"scene": 3}')
+    put('games/valid_seen/a/game.tw-pddl', '{"pddl_problem": 3}')
     put('late.jsonl', '{"id": "a", "task": "b", "steps": [{"observation": 5, "action": "look"}]}\n')
 
 SERVED = ['--policy-model', 'a', '--policy-url', NOBODY, '--teacher', 'b', '--teacher-url', NOBODY]
@@ -92,7 +92,7 @@ WRONG = {
     'distill --trajectories none.jsonl': 'none.jsonl',
     'eval --games nowhere': 'nowhere',
     'train --games things': 'things',
-    'eval --games games': 'game.json',
+    'eval --games games': 'game.tw-pddl',
     'optimize --questions few.jsonl SERVED': 'at least 3',
     'optimize --questions bare.jsonl SERVED': 'bare.jsonl, line 1',
     'train --config env.json': 'chess',

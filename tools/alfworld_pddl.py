@@ -3,7 +3,9 @@
 That engine plays planning problems: ids, facts that hold at the start, and a goal in logic.
 `skillrl.envs.alfworld.files` reads them; this file writes them, so that both engines can be given the same
 game and be compared. Upper and lower case are the same in a planning problem, so types keep their names."""
+import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from skillrl.envs.alfworld.files import _ABILITY_FACTS, _STATE_FACTS, _printed_names
 from skillrl.envs.alfworld.notes import kind
 from skillrl.envs.alfworld.scene import STATES, TOOLS, Game, Goal, Scene
@@ -139,3 +141,13 @@ def pddl_problem(game:Game)->str: # ValueError as in `problem_ids`
     facts = '\n    '.join(f'({" ".join(fact)})' for fact in scene_facts(game.scene))
     return (f'(define (problem game)\n  (:domain alfred)\n  (:objects\n    {objects})\n'
             f'  (:init\n    {facts})\n  (:goal {goal_formula(game.goal)}))\n')
+
+def write_game(
+    game:Game,
+    folder:Path,
+    **more, # Further fields, such as `solvable`
+)->None:    # ValueError as in `problem_ids`
+    "Write `game.tw-pddl` into `folder`"
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = dict(pddl_problem=pddl_problem(game), task=game.task, **more)
+    (folder/'game.tw-pddl').write_text(json.dumps(fields))

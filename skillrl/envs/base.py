@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'SHARES', 'TextEnv', 'deal', 'stratified', 'seeded', 'World', 'Notes', 'Expert', 'register', 'world_names',
-           'world', 'SkillEnv', 'RecordedWorld', 'CategoryReader', 'GameSuite', 'ServerSuite', 'suites_of', 'suite_for',
-           'Remote', 'row_name']
+           'world', 'SkillEnv', 'CategoryReader', 'GameSuite', 'ServerSuite', 'suites_of', 'suite_for', 'Remote',
+           'row_name']
 
 # %% ../../nbs/504_envs.base.ipynb #8fff2b96
 import hashlib, importlib, random, string, sys
@@ -19,7 +19,6 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Protocol
 from ..core.trajectory import Router, score_of
-from ..skills.distillation import OfflineTeacher
 from ..skills.evidence import EpisodeReader
 from ..types import RolloutResult
 
@@ -351,23 +350,6 @@ class SkillEnv(ABC):
         return list(self.task_types)
 
 # %% ../../nbs/504_envs.base.ipynb #2bfe47e8
-class RecordedWorld(World):
-    "A world whose tasks are sorted and whose records are read; there is nothing to play"
-    aim = 'to do' # What all its tasks are about, before the name of a category
-
-    def route(self, task:str)->str: # One of `categories`
-        "Category that `task` belongs to"
-        return self.router(task)
-
-    def suites(self, config:Any)->tuple[list, list]:
-        "ValueError: there are no games"
-        raise ValueError(f'env.name is {self.name!r}: this version reads its records and has no games of it; '
-                         'play another world, or one of your own as module:Class')
-
-    def teacher(self)->OfflineTeacher:
-        "Teacher that counts what records show"
-        return OfflineTeacher(CategoryReader(self.categories, self.aim))
-
 class CategoryReader(EpisodeReader):
     "Reads episodes whose categories are nouns"
     def __init__(self,
@@ -490,10 +472,9 @@ def suites_of(
     config:Any,       # An `EnvConfig`
 )->tuple[list, list]: # Suites to learn in, suites to be judged in
     "The suites of a run, which are its server if it names one"
-    learn, judged = found.suites(config)
-    if not config.url or all(s.live for s in (*learn, *judged)):
-        return learn, judged
-    server = ServerSuite(config.url, getattr(found, 'router', None))
+    if not config.url:
+        return found.suites(config)
+    server = ServerSuite(config.url, found.router)
     return [server], [server]
 
 def suite_for(
@@ -508,12 +489,9 @@ class Remote(World):
     "Whatever a live server plays"
     name = 'remote'
 
-    def suites(self, config:Any)->tuple[list, list]: # As in `World`; ValueError without a server
-        "The games of the server"
-        if not config.url:
-            raise ValueError('the world remote has no games of its own: give --url, the address of a server')
-        server = ServerSuite(config.url, self.router)
-        return [server], [server]
+    def suites(self, config:Any)->tuple[list, list]:
+        "ValueError: without a server there are no games"
+        raise ValueError('the world remote has no games of its own: give --url, the address of a server')
 
 # %% ../../nbs/504_envs.base.ipynb #f4cd037d
 def row_name(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SKILL', 'MISTAKE', 'read_skill', 'read_mistake', 'Case', 'case', 'prompt', 'Question', 'schema_of', 'text_field',
-           'one_of', 'evidence_of', 'stated', 'Rejected', 'Exchange', 'read_reply']
+           'one_of', 'evidence_of', 'read_entry', 'Rejected', 'Exchange', 'read_reply']
 
 # %% ../../nbs/470_skills.questions.ipynb #15640674
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -158,7 +158,7 @@ def evidence_of(
     return [q.cases[i-1] for i in numbers]
 
 # %% ../../nbs/470_skills.questions.ipynb #c029e20d
-def stated(
+def read_entry(
     cls:type, # `Skill` or `Mistake`
     d:Mapping,
     q:Question,
@@ -173,8 +173,8 @@ def stated(
     provenance = dict(teacher=q.teacher, prompt=q.kind, trajectories=[c.id for c in seen])
     return cls(id, *texts, category, goals_of(seen), provenance)
 
-read_skill = partial(stated, Skill)
-read_mistake = partial(stated, Mistake)
+read_skill = partial(read_entry, Skill)
+read_mistake = partial(read_entry, Mistake)
 
 # %% ../../nbs/470_skills.questions.ipynb #334b77cb
 def _objects(

@@ -20,7 +20,7 @@ from .consolidation import normal
 from .guard import RejectedLog, as_data
 from .questions import (
     MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of, one_of,
-    read_mistake, read_reply, read_skill, schema_of, stated, text_field)
+    read_mistake, read_reply, read_skill, schema_of, read_entry, text_field)
 from .retrieval import advice
 
 # %% ../../nbs/475_skills.teachers.ipynb #50305c13
@@ -180,7 +180,7 @@ def _rewritten(d, q, old, id=''):
     "What the object `d` says in place of the items `old`"
     if len({(type(o), o.category) for o in old}) > 1:
         raise ValueError(f'`ids` are not all of one type and kind of task: {d["ids"]}')
-    return stated(type(old[0]), d, q, id, old[0].category)
+    return read_entry(type(old[0]), d, q, id, old[0].category)
 
 def _named(d, kind, items):
     "The bank items that `d['ids']` names"

@@ -142,17 +142,6 @@ def _names(layout):
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #faf38f5a
 @patch
-def _repr_markdown_(self:Household):
-    kept, cells = {}, {}
-    for thing, (room, place) in self.homes.items():
-        kept.setdefault((room, kind(place), int(place.split()[-1])), []).append(thing)
-    for room, type, n in sorted(kept):
-        cells.setdefault((room, type), []).append(f'{n}: {", ".join(kept[room, type, n])}')
-    rows = [f'| {room} | {type} | {"; ".join(found)} |' for (room, type), found in cells.items()]
-    head = [f'**{self.name}**', '', '| room | places | what is kept in each |', '|---|---|---|']
-    return '\n'.join(head + rows)
-
-@patch
 def hint(self:Household,
     thing:str, # Type
 )->str:
@@ -275,7 +264,6 @@ def households(
     start:int=0,        # Number of the first
 )->list[Household]:
     "`n` households of a split from number `start`, with a bedroom or a living room by turns"
-    _plain('split', split)
     return [_numbered_household(split, i, strength) for i in range(start, start + n)]
 
 def _numbered_household(split, i, strength=.95):

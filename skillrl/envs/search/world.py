@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from ..base import (
-    deal, GameSuite, RecordedWorld, register, seeded, SHARES, stratified)
+    deal, GameSuite, register, seeded, SHARES, stratified, World)
 from .corpus import load_corpus, load_questions
 from .encyclopedia import ARTICLE_KINDS, Encyclopedia, PAGES
 from .engine import (
@@ -27,13 +27,12 @@ from .teacher import SearchReader
 from ...skills.distillation import OfflineTeacher
 
 # %% ../../../nbs/589_envs.search.world.ipynb #55f42fd7
-class Search(RecordedWorld):
+class Search(World):
     "Search: question answering in several turns, in generated encyclopedias, over files or on a server"
     name = 'search'
     categories = CATEGORIES
     router = replace(ROUTER, things=frozenset(ARTICLE_KINDS), facts=frozenset(PAGES))
     weights = 'search'
-    aim = 'to answer'
 
     def suites(self, config:Any)->tuple[list, list]: # Suites to learn in, suites to be judged in
         "The suites of a run"
@@ -50,7 +49,7 @@ class Search(RecordedWorld):
 
     def teacher(self)->OfflineTeacher:
         "Teacher that counts which pages told the truth, and what records show"
-        return OfflineTeacher(SearchReader(self.categories, self.aim), unasked=True)
+        return OfflineTeacher(SearchReader(self.categories, 'to answer'), unasked=True)
 
     def official_prompt(self, context:Any, history_length:int)->str:
         "Published prompt for the next step"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fastcore.basics import patch
 from functools import cached_property
 from typing import Any
-from ..base import RecordedWorld, register, seeded, SHARES, SPLITS, stratified
+from ..base import register, seeded, SHARES, SPLITS, stratified, World
 from .catalogue import Catalogue, load_catalogue
 from .engine import QUERY, SEPARATOR, Shop, ShopEngine, WebShopEnv
 from .expert import ShopExpert
@@ -124,12 +124,11 @@ def suites(
 # %% ../../../nbs/599_envs.webshop.world.ipynb #2ea98c94
 _FACTS = frozenset(' '.join([*NAMES, *VALUES['size'], *(ware.query for ware in WARES)]).split())
 
-class WebShop(RecordedWorld):
+class WebShop(World):
     "WebShop, in generated shops, with the original data or on a server"
     name = 'webshop'
     categories = CATEGORIES
     router = replace(ROUTER, facts=_FACTS)
-    aim = 'to buy'
     weights = 'webshop'
 
     def suites(self, config:Any)->tuple[list, list]: # Suites to learn in, suites to be judged in
@@ -147,7 +146,7 @@ class WebShop(RecordedWorld):
 
     def teacher(self)->OfflineTeacher:
         "Teacher that counts what things are called in a shop, and what records show"
-        return ShopTeacher(ShopReader(self.categories, self.aim))
+        return ShopTeacher(ShopReader(self.categories, 'to buy'))
 
     def official_prompt(self, context:Any, history_length:int)->str:
         "Published prompt for the next step"
