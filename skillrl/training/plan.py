@@ -20,8 +20,8 @@ from ..core.store import data_path, read_json
 from ..core.tables import clip, Table
 from ..envs.base import seeded, suites_of, world
 from .builders import (
-    told_cost, build_client, build_episodes, build_ledger, build_local_policy, reads_like_shipped, SKILL_CHARS,
-    starting_weights, TEACHER_TOKENS)
+    build_client, build_episodes, build_ledger, build_local_policy, reads_like_shipped, SKILL_CHARS,
+    starting_weights, TEACHER_TOKENS, told_cost)
 from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
     play_seconds, shape_of, told_memory)
