@@ -8,7 +8,6 @@ from skillrl.envs.alfworld.world import _FolderSuite, HouseholdSuite
 from skillrl.envs.base import world
 from skillrl.skills.evolution import _weak_categories
 from skillrl.core.stats import wilson
-from skillrl.core.store import to_json
 from skillrl.training.phases import draw_groups
 
 # ---- which games are played ----

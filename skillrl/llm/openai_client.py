@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .chat import Chat
 from .ledger import Ledger, ReplyCache
 from .reply import ChatReply, Outage
-from .service import Failed, Garbled, Service, bill, read_chat
+from .service import Failed, Garbled, Service, read_chat, tokens_paid
 from ..core.store import JsonlLog
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +100,7 @@ def _reworded(
 def _ask(self:OpenAIChatClient, messages, sent, paid):
     "The reply to one request; the bill of every answer goes into `paid`"
     def read(d:object)->ChatReply:
-        paid.append(bill(d, messages))
+        paid.append(tokens_paid(d, messages))
         return read_chat(d)
     create = self.service.client.chat.completions.with_raw_response.create
     body = {k: v for k, v in sent.items() if not k.startswith('extra_')} | sent.get('extra_body', {})
