@@ -313,18 +313,6 @@ def _first_version(file, folder):
         load_bank(file or BANK).save(version_path(folder))
     return SkillBank.load(folder)
 
-# %% ../../nbs/855_cli.steps.ipynb #f1r57ver
-def _first_version(file, folder):
-    "The latest bank in `folder`, after the first was put there"
-    from skillrl.skills.bank import SkillBank, version_path, versions
-    there = versions(folder)
-    if there and file:
-        raise ValueError(f'{folder} holds a bank already: '
-                         'leave --skill-bank out to go on with it, or choose another --output')
-    if not there:
-        load_bank(file or BANK).save(version_path(folder))
-    return SkillBank.load(folder)
-
 # %% ../../nbs/855_cli.steps.ipynb #919ef7c2
 def evolve(args:Namespace)->None: # ValueError if the folder holds another bank
     "let a bank grow where the policy fails, with the weights as they are"
