@@ -189,6 +189,15 @@ def test_pickled_weights_are_not_read(tiny, tmp_path):
         FolderEncoder(folder).encode(GOALS)
     assert not (tmp_path/'ran').exists()
 
+def test_code_in_a_folder_is_not_run(tiny, tmp_path):
+    folder = pooling_by(tiny[0], tmp_path/'evil')
+    (folder/'evil.py').write_text(f'open({str(tmp_path/"ran")!r}, "w")')
+    parts = json.loads((folder/'modules.json').read_text())
+    (folder/'modules.json').write_text(json.dumps([parts[0], parts[1] | dict(type='evil.Evil')]))
+    with pytest.raises(ValueError, match='cannot be read'):
+        FolderEncoder(folder).encode(GOALS)
+    assert not (tmp_path/'ran').exists()
+
 def test_broken_weights(tiny, tmp_path):
     cut = copy_of(tiny[0], tmp_path/'cut')
     (cut/'model.safetensors').write_bytes((cut/'model.safetensors').read_bytes()[:-100])

@@ -7,7 +7,7 @@ import skillrl, skillrl.core.formats
 from skillrl.cli.main import COMMANDS, main, parser
 from skillrl.core.config import ModelConfig, RetrievalConfig, SkillRLConfig, from_krill, load_config
 from skillrl.cli.flags import settings
-from skillrl.core.store import require_writable
+from skillrl.core.store import require_writable, save_or_rescue
 from skillrl.skills.bank import SkillBank
 from skillrl.core.store import data_path, read_json, write_json
 
@@ -181,6 +181,41 @@ def test_point_2_good_outputs_leave_nothing_behind(here):
     for path, what in (('new/deep/t.json', 'file'), ('dir', 'folder'), ('dir', 'whole'), ('x', 'folder')):
         require_writable(path, what)
     assert [p.name for p in here.rglob('*')] == ['dir']
+
+def fill_disk_at(full, monkeypatch, owner, name):
+    "Let the function `name`, which writes its first argument, fail at the path `full`"
+    save = getattr(owner, name)
+    def vanishing(what, path):
+        if Path(path) == Path(full):
+            raise OSError(28, 'No space left on device')
+        return save(what, path)
+    monkeypatch.setattr(owner, name, vanishing)
+
+def test_point_2_what_cannot_be_written_in_the_end_is_kept_elsewhere(here, capsys, monkeypatch):
+    fill_disk_at('data/t.json', monkeypatch, skillrl.core.formats, 'save_trajectories')
+    line = 'collect --episodes 2 --set env.max_steps=1 --output data/t.json'
+    assert main(line.split()) == 1
+    kept, = here.glob('skillrl-*/t.json')
+    out, err = capsys.readouterr()
+    assert str(kept) in out and f'No space left on device; what was made is in {kept}' in err
+    assert len(read_json(kept)) == 2
+
+def test_point_2_where_a_version_cannot_be_written_no_round_follows(here, capsys, monkeypatch):
+    SkillBank.load(data_path('sample_bank.json')).save(here/'bank.json')
+    fill_disk_at('data/evolved/v0001.json', monkeypatch, SkillBank, 'save')
+    line = 'evolve --skill-bank bank.json --rounds 2 --set env.test_tasks=2 env.max_steps=3'
+    assert main(line.split()) == 1
+    kept, = here.glob('skillrl-*/v0001.json')
+    out, err = capsys.readouterr()
+    assert str(kept) in out and f'No space left on device; what was made is in {kept}' in err
+    assert SkillBank.load(kept).items() and 'round 0' not in out
+
+def test_point_2_a_result_that_fits_nowhere_is_an_error(here):
+    def full(path):
+        raise OSError(28, 'No space left on device')
+    with pytest.raises(OSError, match='No space left'):
+        save_or_rescue(full, 'x.json')
+    assert not list(here.iterdir())
 
 # ---- point 4: links ----
 

@@ -146,8 +146,17 @@ def _not_counted(n):
     verb = 'does' if n==1 else 'do'
     return f'  ({n} more got no answer and {verb} not count)'
 
+# %% ../../nbs/855_cli.steps.ipynb #035f633a
+def _written(save:Callable[[Path], Any], output:str|Path)->Path: # Where the result is
+    "Save a result; if it cannot be at `output` any more, elsewhere, and say so"
+    from skillrl.core.store import save_or_rescue
+    where, why = save_or_rescue(save, output)
+    if why:
+        print(f'{why}; what was made is in {where}', file=sys.stderr, flush=True)
+    return where
+
 # %% ../../nbs/855_cli.steps.ipynb #ca52b8ed
-def collect(args:Namespace)->None: # ValueError if there are no games
+def collect(args:Namespace)->int: # Exit status; ValueError if there are no games
     "play without skills and keep the trajectories"
     from skillrl.training.builders import announce, build_policy
     from skillrl.core.formats import save_trajectories
@@ -162,10 +171,11 @@ def collect(args:Namespace)->None: # ValueError if there are no games
     if not trajs:
         raise ValueError(f'{suite.name} has no games to collect from, so {args.output} was left as it is: '
                          'name a folder with training games')
-    save_trajectories(trajs, args.output)
+    where = _written(partial(save_trajectories, trajs), args.output)
     episodes, lost = counted(len(trajs), 'episode'), _not_counted(n - len(trajs))
     nothing = '' if any(t.success for t in trajs) else 'Nothing was won: '
-    print(f'{nothing}{episodes}, success {success_rate(trajs)}: {args.output}{lost}')
+    print(f'{nothing}{episodes}, success {success_rate(trajs)}: {where}{lost}')
+    return int(where != Path(args.output))
 
 # %% ../../nbs/855_cli.steps.ipynb #061b6dfb
 def _account(teacher):
@@ -199,7 +209,7 @@ def _bank_of_memories(path, teacher):
     return bank_from_memories(memories, where.router, reader, asked)
 
 # %% ../../nbs/855_cli.steps.ipynb #1af8dca1
-def distill(args:Namespace)->None: # ValueError if there is nothing to read
+def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
     from skillrl.training.builders import announce, build_teacher, distill_questions
     from skillrl.envs.base import world
@@ -217,21 +227,23 @@ def distill(args:Namespace)->None: # ValueError if there is nothing to read
     else:
         of = world(config.env.name)
         bank = distill_bank(trajs, teacher, of.categories, of.router)
-    bank.save(args.output)
+    where = _written(bank.save, args.output)
     empty = '' if bank.items() else 'The bank has no entries: '
-    print(f'{empty}{bank!r}: {args.output}{_account(teacher)}')
+    print(f'{empty}{bank!r}: {where}{_account(teacher)}')
+    return int(where != Path(args.output))
 
 # %% ../../nbs/855_cli.steps.ipynb #18d823a6
-def sft(args:Namespace)->None: # ValueError without demonstrations
+def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
     from skillrl.training.phases import fine_tune
     config, suite = _start(args, learns=True)
     rows, teacher = _demonstrated(args, suite, config)
     with Progress() as step:
         policy, losses = fine_tune(rows, config, partial(step, 'sft'))
-    policy.save(args.output)
+    where = _written(policy.save, args.output)
     told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
-    print(f'{counted(len(rows), "row")}, {told}: {args.output}{_account(teacher)}')
+    print(f'{counted(len(rows), "row")}, {told}: {where}{_account(teacher)}')
+    return int(where != Path(args.output))
 
 def _demonstrated(args, suite, config):
     "The rows of the demonstrations, and the teacher who wrote the thoughts of won episodes or None"
@@ -255,7 +267,7 @@ def _announce_evolution(teacher, config):
     if c.evolves:
         announce('evolve', teacher, c.questions(config.rl.iterations//c.validation_interval), config)
 
-def _rl_summary(log, rounds, suite, path):
+def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
     from skillrl.training.evaluate import describe_evolution
     told = ''
@@ -263,7 +275,7 @@ def _rl_summary(log, rounds, suite, path):
     if log:
         told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}'
     evolution = describe_evolution([record for _, record in rounds], [suite])
-    return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {path}.bank'
+    return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {bank_path}'
 
 # %% ../../nbs/855_cli.steps.ipynb #a646b158
 def _save_rounds(bank, rounds, change, folder):
@@ -276,11 +288,12 @@ def _save_rounds(bank, rounds, change, folder):
         JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])
 
 # %% ../../nbs/855_cli.steps.ipynb #66a1dc04
-def rl(args:Namespace)->None:
+def rl(args:Namespace)->int: # Exit status
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     from skillrl.training.builders import build_rl_policy, build_teacher
     from skillrl.core.store import require_writable
-    from skillrl.training.phases import Change, change_of, train_in_suite
+    from skillrl.training.phases import Change, change_of
+    from skillrl.training.phases import train_in_suite
     config, suite = _start(args, learns=True)
     require_writable(f'{args.output}.bank', 'whole')
     bank = load_bank(args.skill_bank)
@@ -289,10 +302,11 @@ def rl(args:Namespace)->None:
     _announce_evolution(teacher, config)
     with Progress() as step:
         log, rounds = train_in_suite(policy, suite, bank, config, partial(step, 'rl'), teacher, evidence)
-    policy.save(args.output)
+    where = _written(policy.save, args.output)
     change = change_of(bank, rounds[-1][0], suite, policy, config) if rounds else Change()
-    _save_rounds(bank, rounds, change, f'{args.output}.bank')
-    print(_rl_summary(log, rounds, suite, args.output), f'bank: {change}{_account(teacher)}', sep='\n')
+    beside = _written(partial(_save_rounds, bank, rounds, change), f'{args.output}.bank')
+    print(_rl_summary(log, rounds, suite, where, beside), f'bank: {change}{_account(teacher)}', sep='\n')
+    return int((where, beside) != (Path(args.output), Path(f'{args.output}.bank')))
 
 # %% ../../nbs/855_cli.steps.ipynb #4cc11186
 def _active(bank):

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['make_folder', 'write_error', 'atomic_write', 'sweep', 'to_json', 'write_json', 'read_json', 'fingerprint',
-           'atomic_folder', 'JsonlLog', 'data_path', 'require_writable']
+           'atomic_folder', 'JsonlLog', 'data_path', 'require_writable', 'save_or_rescue']
 
 # %% ../../nbs/210_core.store.ipynb #8f759ebf
 import errno, hashlib, json, os, re, shutil, tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fastcore.basics import patch
 from functools import cache
@@ -367,3 +367,31 @@ def require_writable(
         if e.strerror is None:
             raise
         raise OSError(f'{path} cannot be written ({e.strerror}): name another place') from None
+
+# %% ../../nbs/210_core.store.ipynb #a637225a
+def _saved_in(save, place, name):
+    "Where `save` could write in a new folder below `place`; None if it could not"
+    folder = None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix='skillrl-', dir=place))
+        save(folder/name)
+        return folder/name
+    except OSError:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+def save_or_rescue(
+    save:Callable[[Path], object], # Writes a result to the path it is given
+    path:str|Path,                 # Where the result should be
+)->tuple[Path, str]: # Where it is, and why not at `path`; OSError if it could be written nowhere
+    "Write a result, elsewhere if need be"
+    try:
+        save(Path(path))
+        return Path(path), ''
+    except OSError as e:
+        why = str(e.strerror or e)
+        for place in (Path.cwd(), Path(tempfile.gettempdir())):
+            aside = _saved_in(save, place, Path(path).name)
+            if aside:
+                return aside, why
+        raise
