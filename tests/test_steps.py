@@ -77,11 +77,12 @@ def test_every_step_gives_the_threads_back_and_leaves_the_generators_alone():
         policy = build_policy(config)
         suite = world('alfworld').suites(config.env)[0][0]
         rows = phases.demonstrations(suite, None, config)
-        phases.fine_tune(rows, config)
+        losses = phases.fine_tune(rows, config)[1]
         def each(*_):
             inside.append(torch.get_num_threads())
         logs, _ = phases.train_in_suite(policy, suite, SkillBank(), config, each)
         assert torch.get_num_threads() == 2 and inside == [2, 2] and states() == drawn
+        assert len(losses) == config.sft.steps and len(logs) == config.rl.iterations
     finally:
         torch.set_num_threads(before)
 

@@ -162,6 +162,11 @@ def test_a_form_vouches_at_a_tenth_of_alpha(mean, vouched):
     "The mean of three has the deviation .1: at .01 its lower bound is 2.33 of these below, at .1 only 1.28"
     assert _known_effect(None, [_Effect(mean, .03)]*3, .1).vouched is vouched
 
+def test_a_sceptic_goes_half_the_way_to_what_is_as_uncertain_as_he_is():
+    "Nothing is expected of a sentence, with a deviation of .05; so half of what was measured as exactly counts"
+    known = _known_effect(_Effect(.1, .05**2), [], .1)
+    assert (known.effect.mean, known.effect.var) == pytest.approx((.05, .05**2/2)) and known.likely is None
+
 @pytest.mark.parametrize('groups, status', [(23, 'probation'), (24, 'retired')])
 def test_so_many_groups_without_an_effect_are_enough(groups, status):
     assert status_of(tried(groups=groups)) == status
