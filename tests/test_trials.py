@@ -163,7 +163,7 @@ def test_a_form_vouches_at_a_tenth_of_alpha(mean, vouched):
     assert _known_effect(None, [_Effect(mean, .03)]*3, .1).vouched is vouched
 
 def test_a_sceptic_goes_half_the_way_to_what_is_as_uncertain_as_he_is():
-    "Nothing is expected of a sentence, with a deviation of .05; so half of what was measured as exactly counts"
+    "Nothing is expected of a sentence, give or take .05; so half of what was measured as exactly counts"
     known = _known_effect(_Effect(.1, .05**2), [], .1)
     assert (known.effect.mean, known.effect.var) == pytest.approx((.05, .05**2/2)) and known.likely is None
 
