@@ -162,6 +162,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'skillrl.cli.steps._bank_of_memories': ('cli.steps.html#_bank_of_memories', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._counting': ('cli.steps.html#_counting', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._demonstrated': ('cli.steps.html#_demonstrated', 'skillrl/cli/steps.py'),
+                                   'skillrl.cli.steps._evolve_rounds': ('cli.steps.html#_evolve_rounds', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._first_version': ('cli.steps.html#_first_version', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._forget': ('cli.steps.html#_forget', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._not_counted': ('cli.steps.html#_not_counted', 'skillrl/cli/steps.py'),

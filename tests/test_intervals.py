@@ -113,7 +113,8 @@ def test_the_difference_of_equal_steps_is_equal():
 
 @pytest.mark.parametrize('lost', [1, 4])
 def test_a_game_that_one_bank_did_not_play_is_no_pair(monkeypatch, lost):
-    monkeypatch.setattr(phases, 'touched', lambda old, new, games, shown_by: games)
+    monkeypatch.setattr(phases, 'touched', lambda old, new, games: games)
+    monkeypatch.setattr(phases, 'build_retriever', lambda bank, config: bank)
     monkeypatch.setattr(phases, 'build_episodes', lambda suite, games, bank, config: bank)
     def evaluate(policy, bank, **how):
         return played([1]*4)[lost:] if bank == 'new' else played([0]*4)

@@ -337,7 +337,7 @@ def test_point_24_a_hub_name_is_loaded_from_the_cache_where_it_lies(tmp_path, mo
     (model/'refs').mkdir(parents=True)
     (model/'refs'/'main').write_text('abc')
     shutil.copytree(data_path('base'), model/'snapshots'/'abc')
-    monkeypatch.setenv('HF_HUB_CACHE', str(tmp_path/'hub'))
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path/'hub'))
     at(tmp_path, monkeypatch)
     line = 'collect --episodes 1 --set env.max_steps=1 --output t.json --policy'.split()
     assert main([*line, 'mug/tiny']) == 0

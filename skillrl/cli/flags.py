@@ -142,14 +142,14 @@ def settings(
     base:Mapping[str, Any]=MappingProxyType({}), # What a command changes of the defaults
 )->Any:             # A `SkillRLConfig`; ValueError if the flags or the file do not fit
     "The config that the flags ask for"
-    from skillrl.core.config import SkillRLConfig
+    from skillrl.core.config import SkillRLConfig, load_config
     check_together(args)
     first = dict(base)
     if getattr(args, 'games', None):
         first |= _OFFICIAL
     if getattr(args, 'smoke', None):
         first |= SMOKE
-    return SkillRLConfig().merged(first).merged(_in_file(args)).merged(given(args)).fill_keys()
+    return load_config(getattr(args, 'config', None), SkillRLConfig().merged(first), **given(args))
 
 # %% ../../nbs/850_cli.flags.ipynb #5ecf56cc
 def resumed_settings(
@@ -163,7 +163,7 @@ def resumed_settings(
     config = SkillRLConfig().merged(read_settings(Path(folder)/'config.json'))
     if getattr(args, 'smoke', None):
         config = config.merged(SMOKE)
-    return config.merged(_in_file(args)).merged(given(args)).opened(named(args))
+    return config.merged(_in_file(args) | given(args)).opened(named(args))
 
 # %% ../../nbs/850_cli.flags.ipynb #2b8f1d31
 _WHERE = ArgumentParser(add_help=False, allow_abbrev=False) # What a line that goes on does not repeat

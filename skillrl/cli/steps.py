@@ -308,13 +308,6 @@ def rl(args:Namespace)->int: # Exit status
     print(_rl_summary(log, rounds, suite, where, beside), f'bank: {change}{_account(teacher)}', sep='\n')
     return int((where, beside) != (Path(args.output), Path(f'{args.output}.bank')))
 
-# %% ../../nbs/855_cli.steps.ipynb #4cc11186
-def _active(bank):
-    "How many entries of `bank` a prompt may show"
-    from skillrl.skills.bank import PROBATION
-    tried = len(bank.items(PROBATION))
-    return f'{len(bank.items("active"))} of {len(bank.items())} entries active and {tried} on probation'
-
 # %% ../../nbs/855_cli.steps.ipynb #919ef7ca
 def _first_version(file, folder):
     "The latest bank in `folder`, after the first was put there"
@@ -327,13 +320,35 @@ def _first_version(file, folder):
         load_bank(file or BANK).save(version_path(folder))
     return SkillBank.load(folder)
 
+# %% ../../nbs/855_cli.steps.ipynb #4cc11186
+def _active(bank):
+    "How many entries of `bank` a prompt may show"
+    from skillrl.skills.bank import PROBATION
+    tried = len(bank.items(PROBATION))
+    return f'{len(bank.items("active"))} of {len(bank.items())} entries active and {tried} on probation'
+
+def _evolve_rounds(bank, play_round, folder, n):
+    "The bank after `n` rounds, and where it is: no round follows one that `folder` has no room for"
+    from skillrl.skills.bank import version_path
+    from skillrl.viewers.bank_view import round_text
+    log = JsonlLog(folder/'evolution.jsonl')
+    first = len(log.read())
+    with Progress() as step:
+        for i in range(first, first + n):
+            step('rounds', i - first, n)
+            bank, record = play_round(bank, i)
+            where = _written(bank.save, version_path(folder))
+            if where.parent != folder:
+                return bank, where
+            log.append([record])
+            print(round_text(record), flush=True)
+    return bank, folder
+
 # %% ../../nbs/855_cli.steps.ipynb #919ef7c2
-def evolve(args:Namespace)->None: # ValueError if the folder holds another bank
+def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if the folder holds another bank
     "let a bank grow where the policy fails, with the weights as they are"
     from skillrl.training.builders import announce, build_policy, build_teacher
-    from skillrl.skills.bank import version_path
     from skillrl.training.phases import PAIRS, evolve_bank
-    from skillrl.viewers.bank_view import round_text
     config, suite = _start(args)
     folder = Path(args.output)
     teacher = build_teacher(config, folder/'teacher', args.fresh)
@@ -343,16 +358,11 @@ def evolve(args:Namespace)->None: # ValueError if the folder holds another bank
     steps = 2*args.rounds*(config.env.test_tasks + PAIRS)*config.env.max_steps
     announce('evolve', policy, steps, config)
     announce('evolve', teacher, config.evolution.questions(args.rounds), config)
-    log = JsonlLog(folder/'evolution.jsonl')
-    first = len(log.read())
-    with Progress() as step:
-        for i in range(args.rounds):
-            step('rounds', i, args.rounds)
-            bank, record = evolve_bank(bank, suite, policy, config, teacher, first + i)
-            bank.save(version_path(folder))
-            log.append([record])
-            print(round_text(record), flush=True)
-    print(f'{bank!r}, {_active(bank)}: {folder}{_account(teacher)}')
+    def play_round(bank:Any, i:int)->tuple[Any, dict]:
+        return evolve_bank(bank, suite, policy, config, teacher, i)
+    bank, where = _evolve_rounds(bank, play_round, folder, args.rounds)
+    print(f'{bank!r}, {_active(bank)}: {where}{_account(teacher)}')
+    return int(where != folder)
 
 # %% ../../nbs/855_cli.steps.ipynb #113a7b1b
 def _play_conditions(policy, suite, games, bank_file, config):

@@ -225,10 +225,10 @@ def _proposal_questions(teacher, bank, category, failures, evidence, limit):
     won = select(evidence, success=True)
     lost, won = [teacher.cases(t for t in trajs if category_of(t, teacher.router) == category)
                  for trajs in (failures, won)]
-    wins = teacher.per_call//4
+    wins = _PER_CALL//4
     about = _relevant(bank.items('active'), category)
-    notes = _bank_lines(about, bank.metadata.get('refused', {}), teacher.text_chars)
-    parts = enumerate(_chunks(lost, teacher.per_call - wins))
+    notes = _bank_lines(about, bank.metadata.get('refused', {}), _TEXT_CHARS)
+    parts = enumerate(_chunks(lost, _PER_CALL - wins))
     shown = [part + won[i*wins:(i + 1)*wins] for i, part in parts]
     return [Question('proposals', part, (category,), _read_proposal, limit, notes, about) for part in shown]
 

@@ -236,7 +236,7 @@ def distill_questions(
     from skillrl.skills.teachers import questions
     if not hasattr(teacher, 'chat'):
         return 0
-    return sum(len(questions(teacher.cases(b), teacher.per_call)) for b in batches)
+    return sum(len(questions(teacher.cases(b))) for b in batches)
 
 # %% ../../nbs/610_training.builders.ipynb #d3025c96
 def build_encoder(
