@@ -34,23 +34,23 @@ BOUNDS = {
 }
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
-    'code lines': 26_144,                       # 22,000
-    'tokens': 225_951,                          # 185,000
-    'modules': 112,                             # 120
-    'notebooks': 116,                           # 125
+    'code lines': 24_542,                       # 22,000
+    'tokens': 211_363,                          # 185,000
+    'modules': 108,                             # 120
+    'notebooks': 113,                           # 125
     'modules in the root': 1,                   # 2
-    'exported names': 787,                      # 800
-    'modules under 60 lines': 1,                # 8
-    'modules that one other imports': 26,       # 30
+    'exported names': 758,                      # 800
+    'modules under 60 lines': 0,                # 8
+    'modules that one other imports': 24,       # 30
     'names of two modules': 0,                  # 0
     'classes above 20 methods, functions that take them included': 1, # 0
-    'code lines that only SkillOpt uses': 3_743, # 3,400
-    'settings of a run': 58,                    # 55
+    'code lines that only SkillOpt uses': 3_530, # 3,400
+    'settings of a run': 55,                    # 55
     'settings of SkillOpt': 21,                 # 22
     'commands': 13,                             # 13
     'flags': 36,                                # 36
     'lines of tests for one of the library': .85,
-    'words of prose': 53_704,                   # 55,000
+    'words of prose': 52_431,                   # 55,000
 }
 WIDTH = 110
 
