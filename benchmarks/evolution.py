@@ -23,7 +23,7 @@ def evolved(suite, policy, config, rounds):
     first = bank = alfworld_bank(evidence)
     records = []
     for i in range(rounds):
-        bank, record = evolve_bank(bank, suite, policy, config, AlfworldTeacher(), i, evidence)
+        bank, record = evolve_bank(policy, suite, bank, config, AlfworldTeacher(), i, evidence)
         records.append(record)
     return first, bank, records
 

@@ -136,7 +136,7 @@ def one_round(policy, suites, banks, played, config, number, teacher):
         experience = experience_in(suite, config, seen[suite.name], played[suite.name])
         experience.elsewhere = elsewhere
         bank = banks[suite.name]
-        after[suite.name], _ = evolve_on(bank, suite, policy, config, experience, teacher, number)
+        after[suite.name], _ = evolve_on(policy, suite, bank, config, experience, teacher, number)
         played[suite.name] += seen[suite.name]
     return after
 

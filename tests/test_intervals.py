@@ -122,7 +122,7 @@ def test_a_game_that_one_bank_did_not_play_is_no_pair(monkeypatch, lost):
     suite = SimpleNamespace(live=False, games=lambda *which: [None]*which[1])
     if lost == 4:
         with pytest.raises(RuntimeError, match='none of the 24 games was played both ways'):
-            phases.change_of('old', 'new', suite, None, SkillRLConfig())
+            phases.change_of(None, suite, 'old', 'new', SkillRLConfig())
     else:
-        change = phases.change_of('old', 'new', suite, None, SkillRLConfig())
+        change = phases.change_of(None, suite, 'old', 'new', SkillRLConfig())
         assert (change.n, change.before, change.after) == (3, 0, 1)

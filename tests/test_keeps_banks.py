@@ -140,7 +140,7 @@ def test_a_bank_holds_through_evolution_in_every_world(name):
     bank = distill(played, build_teacher(config), where.categories, where.router)
     versions = [bank]
     for number in range(2):
-        versions.append(evolve_bank(versions[-1], suite, policy, config, number=number)[0])
+        versions.append(evolve_bank(policy, suite, versions[-1], config, number=number)[0])
     fresh = suite.games('test', 24)
     def won(bank):
         return success_rate(evaluate(policy, build_episodes(suite, fresh, bank, config))).mean

@@ -81,7 +81,7 @@ def test_a_round_plays_the_games_of_its_number(monkeypatch):
         return [Trajectory(g.id, g.task, g.category, success=True, game=g.id) for g in games]
     monkeypatch.setattr(phases, 'play_episodes', play)
     for number in (0, 1):
-        _, record = evolve_bank(SkillBank(), suite, None, CONFIG, number=number)
+        _, record = evolve_bank(None, suite, SkillBank(), CONFIG, number=number)
         assert record['round'] == number
         assert seen[-1] == ids(_next_games(suite, 'val', CONFIG.env.test_tasks, number))
     assert len(seen) == 2 and not seen[0] & seen[1]

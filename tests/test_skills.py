@@ -11,7 +11,7 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.teacher import _AlfworldReader, AlfworldTeacher, alfworld_bank as distill
 from skillrl.core.formats import _krill_trajectory
-from skillrl.skills.bank import (diff, Mistake, Proposal, quarantine, refine, release, retire, rollback,
+from skillrl.skills.bank import (diff, Mistake, Proposal, quarantine, release, retire, rollback,
                                  Skill, SkillBank, usefulness, version_path, versions)
 from skillrl.skills.consolidation import normal
 from skillrl.skills.evolution import Experience, evolve
@@ -205,7 +205,7 @@ def test_a_refined_sentence_starts_anew():
     assert o.provenance == dict(trajectories=['a', 'b'], teacher='offline', refines='Look in the fridge.')
     assert o.stats == dict(retrieved=0, wins=0, losses=0)
     assert counts(new) == dict(general=1, heat=1, cool=1, mistakes=2) and not new.removed
-    mistake = refine(new, Mistake('err_001', 'Searching.', '', 'Leave.'))
+    mistake = Proposal('refine', Mistake('err_001', 'Searching.', '', 'Leave.')).carry_out(new)
     assert mistake.provenance == dict(refines='Move on.')
 
 def test_a_merge_unites_what_is_known():
@@ -300,7 +300,7 @@ def test_a_quarantined_category_is_no_category():
     ('EGG fridge', ['heat_001']), ('cook egg', ['heat_002']), ('err_00', ['err_001', 'err_002']),
     ('egg sink', []), ('[.*', []), ('', ids_of(kitchen().items()))])
 def test_search_finds_all_words_anywhere_whatever_their_case(words, ids):
-    assert [row[0] for row in bank_table(kitchen(), words).rows] == ids
+    assert [row[0] for row in bank_table(kitchen().items(), words).rows] == ids
 
 def test_usefulness_is_a_rate_with_its_uncertainty():
     bank = kitchen()

@@ -303,7 +303,7 @@ def rl(args:Namespace)->int: # Exit status
     with Progress() as step:
         log, rounds = train_in_suite(policy, suite, bank, config, partial(step, 'rl'), teacher, evidence)
     where = _written(policy.save, args.output)
-    change = change_of(bank, rounds[-1][0], suite, policy, config) if rounds else Change()
+    change = change_of(policy, suite, bank, rounds[-1][0], config) if rounds else Change()
     beside = _written(partial(_save_rounds, bank, rounds, change), f'{args.output}.bank')
     print(_rl_summary(log, rounds, suite, where, beside), f'bank: {change}{_account(teacher)}', sep='\n')
     return int((where, beside) != (Path(args.output), Path(f'{args.output}.bank')))
@@ -359,7 +359,7 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
     announce('evolve', policy, steps, config)
     announce('evolve', teacher, config.evolution.questions(args.rounds), config)
     def play_round(bank:Any, i:int)->tuple[Any, dict]:
-        return evolve_bank(bank, suite, policy, config, teacher, i)
+        return evolve_bank(policy, suite, bank, config, teacher, i)
     bank, where = _evolve_rounds(bank, play_round, folder, args.rounds)
     print(f'{bank!r}, {_active(bank)}: {where}{_account(teacher)}')
     return int(where != folder)

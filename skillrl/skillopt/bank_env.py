@@ -17,7 +17,7 @@ from ..agent.contract import ChatPolicy, CONTRACTS
 from ..agent.episode import EpisodeError
 from ..core.config import SkillRLConfig
 from ..envs.base import SkillEnv, world
-from ..skills.bank import Mistake, refine, retire, Skill, SkillBank
+from ..skills.bank import Mistake, Proposal, retire, Skill, SkillBank
 from ..skills.guard import examine, examined
 from ..skills.retrieval import advice
 from ..skills.skill_md import rule_problems
@@ -144,7 +144,7 @@ def _reword(bank, o, said, category):
     elif advice(new) == advice(o):
         bank.add(new, [o.id])
     else:
-        refine(bank, new)
+        Proposal('refine', new).carry_out(bank)
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #11010174
 @dataclass

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROBATION', 'Entry', 'Skill', 'Mistake', 'count_episode', 'usefulness', 'retire', 'quarantine', 'release',
-           'SkillBank', 'find', 'with_id', 'refine', 'Proposal', 'versions', 'version_path', 'diff', 'rollback']
+           'SkillBank', 'find', 'with_id', 'Proposal', 'versions', 'version_path', 'diff', 'rollback']
 
 # %% ../../nbs/04_skills.bank.ipynb #4fc1e8f5
 import dataclasses, re
@@ -266,12 +266,7 @@ def _find_active(bank, id, like=None):
         raise ValueError(f'{id!r} is a {kind} and cannot become a {wanted}; add that on its own')
     return o
 
-def refine(bank:SkillBank, o:Entry)->Entry: # ValueError if the old one is not active or of another type
-    "Put `o` in the place of the active entry of `bank` with its id, untried, and return it"
-    old = _find_active(bank, o.id, o)
-    o.stats = _no_stats()
-    o.provenance = old.provenance | o.provenance | {'refines': _advice(old)}
-    return bank.add(o, [o.id])
+
 
 # %% ../../nbs/04_skills.bank.ipynb #4525b6c0
 def _union(lists):
@@ -301,15 +296,19 @@ class Proposal:
     ids:tuple = ()      # What to retire or to merge
     hypothesis:str = '' # What should get better, and why
 
+    def carry_out(self, bank:SkillBank)->Entry|None: # The item as it is there, or None
+        "Make the change in `bank`; ValueError if that cannot be done"
+        if self.kind not in _WAYS:
+            raise ValueError(f'the kind of a proposal should be one of {", ".join(_WAYS)}, not {self.kind!r}')
+        if self.kind != 'retire' and not isinstance(self.item, Entry):
+            raise ValueError(f'a proposal to {self.kind} needs a skill or a mistake as its `item`, '
+                             f'not {self.item!r:.50}')
+        return _WAYS[self.kind](bank, self)
+
     def apply(self, bank:SkillBank)->tuple[SkillBank, Entry|None]: # The item as it is there, or None
         "A copy of `bank` with the change made, and the item; ValueError if that cannot be done"
-        new, p = bank.copy(), deepcopy(self)
-        if p.kind not in _WAYS:
-            raise ValueError(f'the kind of a proposal should be one of {", ".join(_WAYS)}, not {p.kind!r}')
-        if p.kind != 'retire' and not isinstance(p.item, Entry):
-            raise ValueError(f'a proposal to {p.kind} needs a skill or a mistake as its `item`, '
-                             f'not {p.item!r:.50}')
-        return new, _WAYS[p.kind](new, p)
+        new = bank.copy()
+        return new, deepcopy(self).carry_out(new)
 
 # %% ../../nbs/04_skills.bank.ipynb #47c76bcf
 def _apply_add(bank, p):
@@ -324,8 +323,15 @@ def _apply_retire(bank, p):
     for i in p.ids:
         retire(_find_active(bank, i), p.hypothesis)
 
+def _apply_refine(bank, p):
+    o = p.item
+    old = _find_active(bank, o.id, o)
+    o.stats = _no_stats()
+    o.provenance = old.provenance | o.provenance | {'refines': _advice(old)}
+    return bank.add(o, [o.id])
+
 _WAYS:dict[str, Callable] = dict(
-    add=_apply_add, refine=lambda bank, p: refine(bank, p.item), retire=_apply_retire,
+    add=_apply_add, refine=_apply_refine, retire=_apply_retire,
     merge=lambda bank, p: _merge(bank, p.item, p.ids))
 
 # %% ../../nbs/04_skills.bank.ipynb #13b96781

@@ -283,9 +283,9 @@ def play_trials(
 
 # %% ../../nbs/615_training.phases.ipynb #b3c6ad57
 def evolve_on(
-    bank:SkillBank,    # Of the suite
-    suite:Any,
     policy:Any,        # Who plays validation games; not asked where trials decide
+    suite:Any,
+    bank:SkillBank,    # Of the suite
     config:SkillRLConfig,
     experience:Experience,
     teacher:Any=None,  # Who proposes; the offline teacher if left out
@@ -352,7 +352,7 @@ def train_in_suite(
         seen += [t for _, t in it.played]
         if it.due is not None:
             found, seen = experience_in(suite, config, seen, evidence), []
-            rounds.append(evolve_on(bank_of(suite), suite, trainer.policy, config, found, teacher, it.due))
+            rounds.append(evolve_on(trainer.policy, suite, bank_of(suite), config, found, teacher, it.due))
         if step:
             step(it.number + 1, n)
     return logs, rounds
@@ -382,10 +382,10 @@ class Change:
 
 # %% ../../nbs/615_training.phases.ipynb #48f1c221
 def change_of(
+    policy:Any,    # Who plays
+    suite:Any,     # Whose bank it is
     bank:SkillBank,
     new:SkillBank, # After the change
-    suite:Any,     # Whose bank it is
-    policy:Any,    # Who plays
     config:SkillRLConfig,
     number:int=0,  # Of the round, from 0
 )->Change: # RuntimeError if no game could be played with both
@@ -418,9 +418,9 @@ def _undone(
 
 # %% ../../nbs/615_training.phases.ipynb #30e7989a
 def evolve_bank(
-    bank:SkillBank,    # Of the suite
-    suite:Any,
     policy:Any,        # Who plays
+    suite:Any,
+    bank:SkillBank,    # Of the suite
     config:SkillRLConfig,
     teacher:Any=None,  # Who proposes; the offline teacher if left out
     number:int=0,      # Of the round, from 0
@@ -431,8 +431,8 @@ def evolve_bank(
     if config.evolution.on_probation:
         seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
     experience = experience_in(suite, config, seen, evidence)
-    new, record = evolve_on(bank, suite, policy, config, experience, teacher, number)
-    change = change_of(bank, new, suite, policy, config, number)
+    new, record = evolve_on(policy, suite, bank, config, experience, teacher, number)
+    change = change_of(policy, suite, bank, new, config, number)
     record |= dict(steps=record['steps'] + change.steps, change=asdict(change), told=str(change))
     if not change.worse:
         return new, record

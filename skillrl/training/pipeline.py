@@ -239,7 +239,7 @@ def evolve_suite(self:_Pipeline,
     evidence = [t for t in self.played(suite) if t.id not in past]
     experience = experience_in(suite, self.config, list(seen), evidence)
     experience.elsewhere = _elsewhere(measured, suite.name)
-    bank, record = evolve_on(self.bank(suite), suite, policy, self.config, experience, self.teacher, number)
+    bank, record = evolve_on(policy, suite, self.bank(suite), self.config, experience, self.teacher, number)
     self.run.log('evolution').append([record])
     self.save_bank(suite, bank)
 

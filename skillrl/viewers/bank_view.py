@@ -6,20 +6,21 @@
 __all__ = ['bank_table', 'evolution_table', 'round_text', 'checked_round']
 
 # %% ../../nbs/823_viewers.bank_view.ipynb #917cde6d
+from collections.abc import Iterable
 from pathlib import Path
-from ..skills.bank import diff, Mistake, SkillBank, usefulness, version_path, versions
+from ..skills.bank import diff, Entry, Mistake, SkillBank, usefulness, version_path, versions
 from ..skills.retrieval import advice
 from ..core.stats import Rate, wilson
 from ..core.tables import Table, counted
 
 # %% ../../nbs/823_viewers.bank_view.ipynb #826dad8b
 def bank_table(
-    bank:SkillBank,
+    entries:Iterable[Entry], # Of a bank
     words:str='', # Only items in which all of these are found
 )->Table:
     "What a bank says, and what is known of each sentence"
     rows = []
-    for o in bank.items():
+    for o in entries:
         if all(word in _searched_text(o) for word in words.lower().split()):
             section = 'mistakes' if isinstance(o, Mistake) else o.category
             rows.append([o.id, section, advice(o), o.status, _rate(usefulness(o)), _evidence(o)])
@@ -91,7 +92,7 @@ def _bank_browser(
     def show(*_)->None:
         bank = SkillBank.load(version_path(folder, which.value))
         before = [SkillBank.load(version_path(folder, n)) for n in numbers if n < which.value][-1:]
-        tables = [bank_table(bank, words.value), *(diff(old, bank).table() for old in before)]
+        tables = [bank_table(bank.items(), words.value), *(diff(old, bank).table() for old in before)]
         out.value = ''.join(t.html() for t in tables)
     for control in (which, words):
         control.observe(show, 'value')

@@ -134,7 +134,7 @@ def _bank(path, find='', since=None):
             return to_json(vars(entry), indent=1)
     if since:
         return _text(diff(load_bank(since), bank).table())
-    told = f'{bank!r}\n\n{_text(bank_table(bank, find))}'
+    told = f'{bank!r}\n\n{_text(bank_table(bank.items(), find))}'
     log = path/'evolution.jsonl'
     return f'{told}\n\n{_evolution(log)}' if log.exists() and not find else told
 

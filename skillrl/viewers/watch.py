@@ -85,7 +85,7 @@ def _bank(folder):
     bank = SkillBank.load(newest)
     rounds, told = good_rows(folder/'evolution.jsonl', checked_round)
     about = f'{newest.name}, version {versions(newest)[-1]}, the bank that changed last: {bank!r}'
-    parts = [paragraph(about), folded('What it says', bank_table(bank).html()), *map(paragraph, told)]
+    parts = [paragraph(about), folded('What it says', bank_table(bank.items()).html()), *map(paragraph, told)]
     if rounds:
         last = [paragraph(round_text(r)) for r in rounds[-8:]]
         parts.append(folded('The last evolution rounds', ''.join(last)))
