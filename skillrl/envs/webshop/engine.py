@@ -112,17 +112,13 @@ def _results_page(
     return page
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #48d98fe9
-def _product_page(
-    task:str,
-    product:Product,
-    attributes:bool=False, # Offer a page with its attributes?
-)->list[_Piece]:
+def _product_page(task:str, product:Product)->list[_Piece]:
     "Page of `product`"
     page = [*_header(task), *_buttons(PREV_PAGE)]
     for axis, values in product.options.items():
         page += _page_pieces(axis, *[_Piece(value, 'option', axis) for value in values])
     page += _page_pieces(product.title, f'Price: {product.price_tag}', 'Rating: N.A.')
-    return page + _buttons(*(DETAILS if attributes else DETAILS[:3]), BUY)
+    return page + _buttons(*DETAILS[:3], BUY)
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #623c9c54
 def _details_page(
@@ -167,12 +163,10 @@ class Shop:
         catalogue:Catalogue,
         goals:Goals|None=None, # With prices; None for those of the template
         nouns:Callable[[str], list[str]]|None=None, # From a title to its nouns; None for the best there is
-        attributes:bool=False, # Has a product a page with its attributes?
     ):
         self.catalogue = catalogue
         self.goals = Goals(catalogue) if goals is None else goals
         self.nouns = find_nouns() if nouns is None else nouns
-        self.attributes = attributes
         self.search = lru_cache(4096)(lambda query: catalogue.search(query, _RESULTS))
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #a4567463
@@ -194,17 +188,21 @@ def found(self:Shop,
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #f64c5a1a
 _ADDRESS = 'http://127.0.0.1:3000'
 
-class _ShopVisit:
-    "Where one customer stands in a shop, and the ways on"
+_PAGE_FORMS = 'text', 'text_rich'
+
+class ShopEngine:
+    "A shop that is played by commands; `reset` and `step` return what the page says"
     def __init__(self,
         shop:Shop,
         goal:ShopGoal,
+        form:str='text', # Of the pages; ValueError if it is none of `PAGE_FORMS`
         session:str='0', # Its name in addresses
-        seed:int=0,      # For the search `<r>`
     ):
+        if form not in _PAGE_FORMS:
+            raise ValueError(f'the form of a page is {form!r}: choose one of {", ".join(_PAGE_FORMS)}')
         self.shop, self.goal = shop, goal
-        self.session = session
-        self.rng = random.Random(seed)
+        self.form, self.session = form, session
+        self.rng = random.Random(0) # For the search `<r>`
         self.start()
 
     def start(self)->None:
@@ -226,7 +224,7 @@ class _ShopVisit:
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #9b13586d
 @patch
-def to_results(self:_ShopVisit,
+def to_results(self:ShopEngine,
     number:int, # Of the page, from 1
 )->None:
     "Search for the keywords, and turn to page `number` of what is found"
@@ -236,7 +234,7 @@ def to_results(self:_ShopVisit,
     self.show(_results_page(self.goal.task, found, number), 'search_results', '+'.join(self.keywords), number)
 
 @patch
-def to_product(self:_ShopVisit,
+def to_product(self:ShopEngine,
     clicked:_Piece, # A product, an option, or a button that leads back
 )->None:
     "Open a product, or choose an option of the one that is open"
@@ -245,17 +243,17 @@ def to_product(self:_ShopVisit,
         self.seen.add(clicked.text)
     elif clicked.kind == 'option':
         self.chosen[clicked.axis] = clicked.text
-    page = _product_page(self.goal.task, self.product, self.shop.attributes)
+    page = _product_page(self.goal.task, self.product)
     self.show(page, 'item_page', *self.place(), json.dumps(self.chosen))
 
 @patch
-def place(self:_ShopVisit)->tuple[str, str, int]: # Product, keywords, number of the page of results
+def place(self:ShopEngine)->tuple[str, str, int]: # Product, keywords, number of the page of results
     "Where the customer stands, as addresses say it"
     return self.product.asin, '+'.join(self.keywords), self.number
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #7733b98b
 @patch
-def to_details(self:_ShopVisit,
+def to_details(self:ShopEngine,
     which:str, # One of `DETAILS`
 )->None:
     "Open a page about the product"
@@ -263,7 +261,7 @@ def to_details(self:_ShopVisit,
     self.show(page, 'item_sub_page', *self.place(), which, self.chosen)
 
 @patch
-def buy(self:_ShopVisit)->None:
+def buy(self:ShopEngine)->None:
     "Buy the product with the options chosen, which ends the episode"
     shop, asin = self.shop, self.product.asin
     price = shop.goals.prices[asin]
@@ -281,31 +279,15 @@ def _parse_command(
     return (match[1], match[2].lower()) if match else (command, '')
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #1b7bf0ee
-_PAGE_FORMS = 'text', 'text_rich'
+@patch(as_prop=True)
+def won(self:ShopEngine)->bool:
+    "Was exactly what was wanted bought?"
+    return self.done and self.purchase.reward == 1
 
-class ShopEngine(_ShopVisit):
-    "A shop that is played by commands; `reset` and `step` return what the page says"
-    def __init__(self,
-        shop:Shop,
-        goal:ShopGoal,
-        form:str='text', # Of the pages; ValueError if it is none of `PAGE_FORMS`
-        session:str='0', # Its name in addresses
-        seed:int=0,      # For the search `<r>`
-    ):
-        if form not in _PAGE_FORMS:
-            raise ValueError(f'the form of a page is {form!r}: choose one of {", ".join(_PAGE_FORMS)}')
-        self.form = form
-        super().__init__(shop, goal, session, seed)
-
-    @property
-    def won(self)->bool:
-        "Was exactly what was wanted bought?"
-        return self.done and self.purchase.reward == 1
-
-    @property
-    def done(self)->bool:
-        "Was anything bought?"
-        return self.purchase is not None
+@patch(as_prop=True)
+def done(self:ShopEngine)->bool:
+    "Was anything bought?"
+    return self.purchase is not None
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #e76bc9b4
 @patch
@@ -326,7 +308,7 @@ _KINDS = 'search_results', 'item_page', 'item_sub_page', 'done'
 _DETAILS = {which.lower(): which for which in DETAILS}
 
 @patch
-def kind(self:_ShopVisit)->str: # One of four, or '' at the search bar
+def kind(self:ShopEngine)->str: # One of four, or '' at the search bar
     "Kind of page, read from its address"
     return next((kind for kind in _KINDS if kind in self.address), '')
 
@@ -385,14 +367,13 @@ class WebShopEnv(TextEnv):
         games:list[ShopGoal],
         shop:Shop,
         max_steps:int=_MAX_STEPS,
-        form:str='text', # Of the pages, one of `PAGE_FORMS`
     ):
         super().__init__(games, max_steps)
-        self.shop, self.form = shop, form
+        self.shop = shop
 
     def start(self, game:ShopGoal)->ShopEngine:
         "Engine for one goal"
-        return ShopEngine(self.shop, game, self.form)
+        return ShopEngine(self.shop, game)
 
     def score(self)->float: # From 0 to 1
         "What was bought in the step just taken is worth"

@@ -8,7 +8,7 @@ __all__ = ['WORDS', 'OTHER', 'CATEGORIES', 'ROUTER', 'shop_category', 'official_
 # %% ../../../nbs/584_envs.webshop.goals.ipynb #011c12d5
 import random, re
 from array import array
-from bisect import bisect, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -129,21 +129,6 @@ class ShopGoal:
     weight:float = 1. # When goals are drawn
 
     @property
-    def name(self)->str:
-        "Name of the product in mind"
-        return self.product.name
-
-    @property
-    def query(self)->str:
-        "What that product is a result of"
-        return self.product.query
-
-    @property
-    def path(self)->str:
-        "Its categories"
-        return self.product.path
-
-    @property
     def category(self)->str:
         "Under which success is counted"
         return shop_category(self.task)
@@ -188,7 +173,6 @@ class Goals:
         catalogue:Catalogue,
         seed:int=42,
         human:bool=False, # Goals that people wrote, or those of the template?
-        shuffle_seed:int|None=None, # 233 in Princeton's version; `seed` in SkillRL's
     ):
         rng = random.Random(seed)
         self.human = human
@@ -197,9 +181,9 @@ class Goals:
         self.sources = [source for p in catalogue.products for source in self._sources(p, rng)]
         self._ends = list(accumulate(source.count for source in self.sources))
         order = list(range(self._ends[-1] if self._ends else 0))
-        random.Random(seed if shuffle_seed is None else shuffle_seed).shuffle(order)
+        random.Random(seed).shuffle(order)
         self.order = array('i', order)
-        self._uses = self._sums = None
+        self._uses = None
 
     def __len__(self)->int:
         return len(self.order)
@@ -245,16 +229,6 @@ def source(self:Goals, i:int)->tuple[_Source, int]: # With the number of the goa
 def __getitem__(self:Goals, i:int)->ShopGoal: # IndexError beyond the end, which ends a loop
     source, n = self.source(i)
     return _make_goal(source, n, self.weight(source))
-
-# %% ../../../nbs/584_envs.webshop.goals.ipynb #4df8d876
-@patch
-def draw(self:Goals,
-    rng:random.Random,
-)->int: # Number of the goal
-    "A goal drawn by weight, as the original draws"
-    if self._sums is None:
-        self._sums = [0., *accumulate(self.weight(self.source(i)[0]) for i in range(len(self)))]
-    return min(bisect(self._sums, rng.uniform(0, self._sums[-1])), len(self) - 1)
 
 # %% ../../../nbs/584_envs.webshop.goals.ipynb #8e687dfc
 def splits(
