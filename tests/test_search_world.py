@@ -10,15 +10,15 @@ from skillrl.training.builders import build_local_policy, build_retriever, shipp
 from skillrl.core.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import corpus
-from skillrl.envs.search.engine import _exact_match, _f1_score, _last_answer, normalized, _substring_match
+from skillrl.envs.search.engine import _exact_match, _last_answer, normalized, _substring_match
 from skillrl.envs.search.encyclopedia import PAGES, Fact, _drawn_names, read_page
 from skillrl.envs.search.encyclopedia import Encyclopedia, Sizes
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
-from skillrl.envs.search.expert import SearchExpert, play_search_expert, _read_page_hints
+from skillrl.envs.search.expert import SearchExpert, _read_page_hints
 from skillrl.envs.search.notes import SearchNotes, _documents_in, _names_in, offered
 from skillrl.envs.search.questions import _QUESTION_FORMS, book_questions, kinds_along, read_question
-from skillrl.envs.search.retrieve import _DenseLibrary, Library
-from skillrl.envs.search.engine import result_of, _result_of_reply
+from skillrl.envs.search.retrieve import Library
+from skillrl.envs.search.engine import result_of
 from skillrl.envs.search.world import _EncyclopediaSuite, _files_suite
 from skillrl.envs.search.teacher import _PageRecord, _truths
 from skillrl.envs.search.engine import is_valid, projected
@@ -63,11 +63,6 @@ def test_normalising_folds_case_and_ascii_punctuation_and_nothing_else(said, tar
 def test_articles_go_after_punctuation():
     assert normalized('a-n apple') == 'apple' and normalized('the,cat') == 'thecat'
 
-def test_f1_counts_repeated_words_as_often_as_both_have_them():
-    assert _f1_score('paris paris paris', 'paris') == pytest.approx(.5)
-    assert _f1_score('', 'paris') == 0 == _f1_score('paris', [])
-    assert _f1_score('x', ['y', 'x y']) == pytest.approx(2/3)
-
 def test_the_last_answer_may_span_lines():
     assert _last_answer('<answer>a</answer><answer>b\nc </answer><answer>d') == 'b\nc'
 
@@ -94,9 +89,9 @@ def test_the_last_turn_searches_nothing():
     assert engine.observations[3] == '' and engine.retriever.queries == [('a', 3)]*3
     assert (engine.done, engine.won, engine.answer) == (True, False, None)
 
-def test_fewer_turns_and_more_documents():
-    engine = played(['<search> a </search>', '<answer>paris!</answer>'], max_turns=2, k=5)
-    assert engine.retriever.queries == [('a', 5)] and engine.won
+def test_fewer_turns():
+    engine = played(['<search> a </search>', '<answer>paris!</answer>'], max_turns=2)
+    assert engine.retriever.queries == [('a', 3)] and engine.won
 
 def test_an_answer_ends_the_episode_right_or_wrong():
     env = SearchEnv([ASKED], Counting())
@@ -134,11 +129,6 @@ def test_only_the_final_action_counts():
 
 def test_observations_to_the_byte():
     assert result_of([('"Zoë"\nA "name".\n', 1.)]) == r'{"result": "Doc 1: \"Zo\u00eb\"\nA \"name\".\n"}'
-    found = [[dict(document=dict(contents=text))] for text in 'ab']
-    many = _result_of_reply({'result': found})
-    assert many == r'{"result": "Doc 1: a\n\n---\nDoc 1: b\n"}'
-    assert _result_of_reply({'other': 1}) == result_of([])
-    assert 'Error processing' in _result_of_reply(['a'])
 
 # ---- encyclopedias ----
 
@@ -244,21 +234,27 @@ def test_hints_are_believed_as_often_as_trust_says(book):
     for i, task in enumerate(asked):
         expert = SearchExpert(task, i, trust=.5)
         expert.hints = _read_page_hints(book.hints())
-        trusted += expert.hint(expert.plan.kind) is not None
+        trusted += expert.hint(expert.plan.kind) != ''
     assert .25 < trusted/len(asked) < .75
 
-def test_misleading_pages_have_no_vote():
+def test_two_pages_agree():
     expert = SearchExpert('Which river runs through the city Marivik?', 0)
     expert.notes = SearchNotes('')
     told = [('Orena', 'atlas'), ('Orena', 'digest'), ('Silat', 'annals')]
     expert.notes.facts = {Fact('city', 'Marivik', 'river', river, page): None for river, page in told}
-    expert.hints = _read_page_hints(['Look for city in ledger, not in atlas or digest.'])
-    assert expert.votes('city', 'Marivik', 'river') == {'Silat': 1}
+    expert.hints = _read_page_hints(['Look for city in annals.'])
+    assert expert.believed('city', 'Marivik', 'river', True) == 'Silat'
     expert.hints = {}
     assert expert.believed('city', 'Marivik', 'river', True) == 'Orena' # Two pages agree
     expert.notes.facts.popitem()
     expert.notes.facts.popitem()
     assert [expert.believed('city', 'Marivik', 'river', sure) for sure in (True, False)] == ['', 'Orena']
+
+def played_by_expert(question, book, hints=(), offers=offered):
+    "The expert's episode of a question about `book`"
+    env = SearchEnv([question], searched(book), offers=offers)
+    expert = SearchExpert(question.task, seeded('expert', question.id))
+    return demonstrate(Episode(env, question, skills=list(hints)), expert, seeded('noise'))[0]
 
 def random_play(question, library, rng):
     engine = SearchEngine(question, library, offers=offered)
@@ -275,7 +271,7 @@ def test_random_against_expert_on_unseen_questions():
     asked = [(q, book) for book in books for q in book_questions(book, 20)]
     foreign = [Encyclopedia(f'train-{i:03}').hints() for i in range(4)]
     def won(hints, **kw):
-        tries = [play_search_expert(q, searched(book), hints(book, q), **kw) for q, book in asked]
+        tries = [played_by_expert(q, book, hints(book, q), **kw) for q, book in asked]
         return share([t.success for t in tries])
     own, free = won(lambda book, q: book.hints()), won(lambda book, q: book.hints(), offers=None)
     none, other = won(lambda book, q: []), won(lambda book, q: foreign[len(q.task) % 4])
@@ -302,23 +298,23 @@ def test_a_page_that_was_wrong_is_not_recommended():
     assert (record.best(2), record.best(5)) == ('ledger', '')
 
 def test_what_is_mined_says_where_the_truth_is(book):
-    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 15)]
+    played = [played_by_expert(q, book) for q in book_questions(book, 15)]
     search = world('search')
     bank = distill(played, search.teacher(), search.categories, search.router)
     lines = [skill.principle for skill in skills(bank)]
     hints = _read_page_hints(lines)
     assert len(hints) == 4
-    assert all(hint.page in book.habits[kind].true for kind, hint in hints.items())
+    assert all(page in book.habits[kind].true for kind, page in hints.items())
     later = book_questions(book, 40)[16::4]
     def won(lines):
-        return share([play_search_expert(q, searched(book), lines).success for q in later])
+        return share([played_by_expert(q, book, lines).success for q in later])
     assert won(lines) > won([]) + .1
     assert distill(played, search.teacher(), search.categories, search.router).to_dict() == bank.to_dict()
 
 def test_a_chain_of_three_is_shown_all_it_needs(book):
     "With the default limits, a retriever finds the sentences on the kinds of articles along a question"
     search = world('search')
-    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 15)]
+    played = [played_by_expert(q, book) for q in book_questions(book, 15)]
     retriever = build_retriever(distill(played, search.teacher(), search.categories, search.router),
                                 SkillRLConfig().merged({'env.name': 'search'}))
     needed = shown = 0
@@ -332,18 +328,18 @@ def test_what_failures_needed_is_proposed(book):
     "Lost episodes ask for kinds of articles; what is wrong in the bank is put right"
     search = world('search')
     teacher = search.teacher()
-    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 8)]
+    played = [played_by_expert(q, book) for q in book_questions(book, 8)]
     bank = SkillBank(task_specific_skills={'comparison': [Skill('a', '', 'Look for film in nowhere.')]})
     lost = [t for t in played if not t.success]
     proposals = teacher.propose(bank, lost, played, search.categories, 9)
     said = {p.item.principle: p.kind for p in proposals if isinstance(p.item, Skill)}
     hints = _read_page_hints(list(said))
-    assert {kind for kind, hint in hints.items() if hint.page in book.habits[kind].true} == set(book.habits)
+    assert {kind for kind, page in hints.items() if page in book.habits[kind].true} == set(book.habits)
     for line, how in said.items():
         assert how == ('refine' if 'film' in line else 'add')
 
 def test_an_encyclopedia_leaves_no_trace_of_its_names(book):
-    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 8)]
+    played = [played_by_expert(q, book) for q in book_questions(book, 8)]
     lines = ' '.join(getattr(o, 'principle', '') for o in world('search').teacher().distill(played))
     assert not {*_names_in(f'. {lines}')} - {'Look'}
 
@@ -418,16 +414,6 @@ def test_official_replies_have_tags_of_their_own(book):
     last = episode.play(f'<answer>{q.answers[0]}</answer>')
     assert episode.won and last.ok
 
-def test_dense_retrieval(book):
-    "Vectors find the hops of a question too, through an environment of the variant"
-    suite = _EncyclopediaSuite('train-000', 'free dense')
-    suite.book = Encyclopedia('train-000', Sizes(20, 28, 24, 18))
-    assert isinstance(suite.library, _DenseLibrary)
-    hops = [hop for q in book_questions(suite.book, 8) for hop in q.hops]
-    found = [any(fact[:4] == hop[1:] for contents, _ in suite.library.search(hop.query, 3)
-                 for fact in read_page(contents).facts) for hop in hops]
-    assert share(found) > .9
-
 def test_variants():
     suite = _EncyclopediaSuite('train-000', 'free')
     env = suite.env(suite.games('train', 1)[0], 4)
@@ -499,10 +485,8 @@ def test_a_folder_of_files(tmp_path):
     assert info['admissible_commands'] == []
 
 @pytest.mark.parametrize('row, answers', [
-    (dict(answer=dict(value='Paris', aliases=['City of Light', 'Paris'])), ('Paris', 'City of Light')),
     (dict(golden_answers=['a'], answer='b'), ('a',)), (dict(answers=[1912]), ('1912',)),
-    (dict(env_kwargs=dict(ground_truth=dict(target='yes'))), ('yes',)), (dict(answer='  '), ()),
-    (dict(possible_answers='["actor", "player"]'), ('actor', 'player')), (dict(answer='["'), ('["',))])
+    (dict(env_kwargs=dict(ground_truth=dict(target='yes'))), ('yes',)), (dict(answer='  '), ())])
 def test_answers_of_data_sets(row, answers):
     assert corpus._answers_in(row) == answers
 
@@ -517,7 +501,7 @@ def test_missing_and_broken_files_are_named(tmp_path):
 def test_parquet_without_a_reader(tmp_path, monkeypatch):
     real = builtins.__import__
     def without(name, *args, **kw):
-        if name.partition('.')[0] in ('pyarrow', 'pandas'):
+        if name.partition('.')[0] == 'pyarrow':
             raise ImportError(name)
         return real(name, *args, **kw)
     monkeypatch.setattr(builtins, '__import__', without)
@@ -531,7 +515,7 @@ def test_parquet(tmp_path):
                reward_model=dict(ground_truth=dict(target=['Peter Benchley'])))
     parquet.write_table(arrow.Table.from_pylist([row]), tmp_path/'train.parquet')
     found, = corpus.load_questions(tmp_path/'train.parquet')
-    assert (found.task, found.answers, found.source) == ('who wrote jaws?', ('Peter Benchley',), 'nq')
+    assert (found.task, found.answers) == ('who wrote jaws?', ('Peter Benchley',))
 
 # ---- where the material is ----
 

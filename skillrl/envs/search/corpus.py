@@ -29,22 +29,13 @@ def _parquet_rows(path):
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        yield from enumerate(_pandas_rows(path), 1)
-        return
+        raise ValueError(f'{path} is parquet, which needs pyarrow: pip install pyarrow, or convert it to '
+                         '.jsonl, one row a line') from None
     n = 0
     for batch in ParquetFile(path).iter_batches():
         for row in batch.to_pylist():
             n += 1
             yield n, row
-
-def _pandas_rows(path):
-    "Rows of a parquet file, read by pandas"
-    try:
-        import pandas
-        return pandas.read_parquet(path).to_dict('records')
-    except ImportError:
-        raise ValueError(f'{path} is parquet, which needs pyarrow: pip install pyarrow, or convert it to '
-                         '.jsonl, one row a line') from None
 
 def _read_rows(
     path:str|Path, # .jsonl, .jsonl.gz or .parquet
@@ -59,8 +50,7 @@ def _read_rows(
 
 # %% ../../../nbs/549_envs.search.corpus.ipynb #a8121f91
 _PLACES = (('golden_answers',), ('env_kwargs', 'ground_truth', 'target'),
-           ('reward_model', 'ground_truth', 'target'), ('ground_truth', 'target'),
-           ('answers',), ('answer',), ('possible_answers',))
+           ('reward_model', 'ground_truth', 'target'), ('answers',), ('answer',))
 
 def _at(row, place):
     "What a row has at `place`; None if nothing"
@@ -68,35 +58,16 @@ def _at(row, place):
         row = row.get(key) if isinstance(row, dict) else None
     return row
 
-def _written_list(text):
-    "The list that `text` spells in JSON; empty if it spells none"
-    if not text.startswith('["'):
-        return []
-    try:
-        return json.loads(text)
-    except ValueError:
-        return []
-
-def _texts(found):
-    "Answers in any of the shapes above"
-    if isinstance(found, dict):
-        return _texts(found.get('value', [])) + _texts(found.get('aliases', []))
-    if isinstance(found, str):
-        return _written_list(found) or [found]
-    return [str(text) for text in found]
-
 def _answers_in(row:dict)->tuple[str, ...]: # Empty if it has none
     "The good answers of a row"
     found = next((at for at in (_at(row, place) for place in _PLACES) if at is not None), [])
-    more = row.get('answer_aliases')
-    texts = _texts(found) + (_texts(more) if more is not None else [])
+    texts = [found] if isinstance(found, str) else map(str, found)
     return tuple(dict.fromkeys(text for text in texts if text.strip()))
 
 # %% ../../../nbs/549_envs.search.corpus.ipynb #a7e64a98
 def _question_in(
     row:dict,
     id:str,
-    source:str='', # Where a row does not say
 )->SearchQuestion:       # ValueError if it has no question or no answer
     "A row as a question"
     text = row.get('question') or _at(row, ('env_kwargs', 'question'))
@@ -105,15 +76,14 @@ def _question_in(
         raise ValueError(f'{id} has no question, but {", ".join(row) or "nothing"}: name the column question')
     if not answers:
         raise ValueError(f'{id} has no answer, but {", ".join(row)}: name the column golden_answers')
-    source = row.get('data_source') or _at(row, ('env_kwargs', 'data_source')) or source
-    return SearchQuestion(id, text.strip(), answers, question_category(text), str(source))
+    return SearchQuestion(id, text.strip(), answers, question_category(text))
 
 def load_questions(
     path:str|Path, # .jsonl, .jsonl.gz or .parquet
 )->list[SearchQuestion]: # ValueError if a row has no question or no answer, or there are no rows
     "The questions of a file"
     stem = Path(path).name.partition('.')[0]
-    found = [_question_in(row, f'{stem}/{n}', stem) for n, row in _read_rows(path)]
+    found = [_question_in(row, f'{stem}/{n}') for n, row in _read_rows(path)]
     if not found:
         raise ValueError(f'{path} is empty: name a file with one question a row')
     return found
