@@ -91,18 +91,6 @@ def test_many_questions_are_compared_quickly():
     assert len(questions._same_questions(rows + twins)) == 4000
 
 
-def test_too_few_distinct_questions_are_an_error(tmp_path):
-    with pytest.raises(ValueError, match='40 rows, 2 distinct questions: three splits need at least 3'):
-        question_env(write(tmp_path / 'q.json', [item(k % 2) for k in range(40)]))
-
-
-def test_a_leak_between_given_splits_names_both_items(tmp_path):
-    rows = [item(0, id='a', split='train'), item(1, id='b', split='val'),
-            item(0, 'what is the capital of FRANCE', id='c', split='test')]
-    with pytest.raises(ValueError, match=r"items 'a' \(train\) and 'c' \(test\) ask the same"):
-        question_env(write(tmp_path / 'q.json', rows))
-
-
 def test_an_array_on_one_line_loads(tmp_path):
     items = _read_questions(write(tmp_path / 'q.json', [item(k) for k in range(5)]))
     assert len({i['id'] for i in items}) == 5 and '\n' not in (tmp_path / 'q.json').read_text()

@@ -203,24 +203,34 @@ class ShopEngine:
         self.shop, self.goal = shop, goal
         self.form, self.session = form, session
         self.rng = random.Random(0) # For the search `<r>`
-        self.start()
+        self.reset()
 
-    def start(self)->None:
+    def reset(self)->str: # Text of the page
         "Go to the search bar and forget what was searched and chosen"
         self.keywords, self.number = None, 1
         self.product, self.purchase = None, None
         self.chosen, self.seen = {}, set()
         self.show(_search_page(self.goal.task), '')
+        return self.text()
 
-    def show(self,
-        page:list[_Piece],
-        *address:object, # Its parts after the name of the session
-    )->None:
-        "Turn to `page`"
-        self.page = page
-        self.clickables = clickables(page)
-        kind, *rest = address
-        self.address = '/'.join([_ADDRESS, *([kind] if kind else []), self.session, *map(str, rest)])
+# %% ../../../nbs/587_envs.webshop.engine.ipynb #e76bc9b4
+@patch
+def show(self:ShopEngine,
+    page:list[_Piece],
+    *address:object, # Its parts after the name of the session
+)->None:
+    "Turn to `page`"
+    self.page = page
+    self.clickables = clickables(page)
+    kind, *rest = address
+    self.address = '/'.join([_ADDRESS, *([kind] if kind else []), self.session, *map(str, rest)])
+
+@patch
+def text(self:ShopEngine)->str:
+    "The page as the agent reads it"
+    if self.form == 'text':
+        return _page_text(self.page)
+    return _rich_text(self.page, self.address, self.seen)
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #9b13586d
 @patch
@@ -244,12 +254,11 @@ def to_product(self:ShopEngine,
     elif clicked.kind == 'option':
         self.chosen[clicked.axis] = clicked.text
     page = _product_page(self.goal.task, self.product)
-    self.show(page, 'item_page', *self.place(), json.dumps(self.chosen))
+    self.show(page, 'item_page', *_place(self), json.dumps(self.chosen))
 
-@patch
-def place(self:ShopEngine)->tuple[str, str, int]: # Product, keywords, number of the page of results
-    "Where the customer stands, as addresses say it"
-    return self.product.asin, '+'.join(self.keywords), self.number
+def _place(engine):
+    "Product, keywords and number of the page of results, as addresses have them"
+    return engine.product.asin, '+'.join(engine.keywords), engine.number
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #7733b98b
 @patch
@@ -258,15 +267,14 @@ def to_details(self:ShopEngine,
 )->None:
     "Open a page about the product"
     page = _details_page(self.goal.task, self.product, which)
-    self.show(page, 'item_sub_page', *self.place(), which, self.chosen)
+    self.show(page, 'item_sub_page', *_place(self), which, self.chosen)
 
-@patch
-def buy(self:ShopEngine)->None:
+def _buy(engine):
     "Buy the product with the options chosen, which ends the episode"
-    shop, asin = self.shop, self.product.asin
-    price = shop.goals.prices[asin]
-    self.purchase = measure_purchase(self.product, self.chosen, price, self.goal, shop.nouns)
-    self.show(_last_page(asin, self.chosen, self.purchase.reward), 'done', asin, self.chosen)
+    product, chosen = engine.product, engine.chosen
+    price = engine.shop.goals.prices[product.asin]
+    engine.purchase = measure_purchase(product, chosen, price, engine.goal, engine.shop.nouns)
+    engine.show(_last_page(product.asin, chosen, engine.purchase.reward), 'done', product.asin, chosen)
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #dc67c39c
 _COMMAND = re.compile(r'(.+)\[(.+)\]')
@@ -289,28 +297,13 @@ def done(self:ShopEngine)->bool:
     "Was anything bought?"
     return self.purchase is not None
 
-# %% ../../../nbs/587_envs.webshop.engine.ipynb #e76bc9b4
-@patch
-def reset(self:ShopEngine)->str:
-    "Text of the first page"
-    self.start()
-    return self.text()
-
-@patch
-def text(self:ShopEngine)->str:
-    "The page as the agent reads it"
-    if self.form == 'text':
-        return _page_text(self.page)
-    return _rich_text(self.page, self.address, self.seen)
-
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #343d467b
 _KINDS = 'search_results', 'item_page', 'item_sub_page', 'done'
 _DETAILS = {which.lower(): which for which in DETAILS}
 
-@patch
-def kind(self:ShopEngine)->str: # One of four, or '' at the search bar
-    "Kind of page, read from its address"
-    return next((kind for kind in _KINDS if kind in self.address), '')
+def _page_kind(address:str)->str: # One of four, or '' at the search bar
+    "Kind of the page at `address`"
+    return next((kind for kind in _KINDS if kind in address), '')
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #a7db21e7
 @patch
@@ -321,25 +314,24 @@ def step(self:ShopEngine, command:str)->str: # What the page says
         self.keywords = argument.split(' ')
         self.to_results(1)
     elif verb == 'click' and argument in self.clickables and argument != 'search':
-        self.click(argument)
+        _click(self, argument)
     return self.text()
 
-@patch
-def click(self:ShopEngine, text:str)->None: # KeyError if it cannot be clicked here
-    "Click on `text`"
-    kind = self.kind()
+def _click(engine, text):
+    "Click on `text`, which is on the page"
+    kind = _page_kind(engine.address)
     if text == BUY.lower():
-        self.buy()
+        _buy(engine)
     elif text == _BACK.lower():
-        self.start()
+        engine.reset()
     elif text == NEXT_PAGE.lower() and kind == 'search_results':
-        self.to_results(self.number + 1)
+        engine.to_results(engine.number + 1)
     elif text == PREV_PAGE.lower() and kind in ('search_results', 'item_page'):
-        self.to_results(self.number - (kind == 'search_results'))
+        engine.to_results(engine.number - (kind == 'search_results'))
     elif text in _DETAILS:
-        self.to_details(_DETAILS[text])
+        engine.to_details(_DETAILS[text])
     else:
-        self.to_product(self.clickables[text])
+        engine.to_product(engine.clickables[text])
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #042d7246
 QUERY = '<your query>' # Stands for the words of a search
@@ -347,7 +339,7 @@ QUERY = '<your query>' # Stands for the words of a search
 @patch
 def available(self:ShopEngine)->dict: # As the original reports it
     "Is there a search bar, and what can be clicked?"
-    at_bar = not self.kind() and 'search' in self.clickables
+    at_bar = not _page_kind(self.address) and 'search' in self.clickables
     return dict(has_search_bar=at_bar, clickables=list(self.clickables))
 
 @patch
