@@ -18,10 +18,16 @@ def projection(case):
     "What a reply asks for"
     return dict(result=projected(case['action']), valid=int(is_valid(case['action'])))
 
+def _targets(case):
+    "The good answers of a case, of which there may be one"
+    target = case['target']
+    return [target] if isinstance(target, str) else list(map(str, target))
+
 def em(case):
     "An answer and its targets"
     measures = dict(em=_exact_match, subem=_substring_match)
-    return {name: int(measure(case['prediction'], case['target'])) for name, measure in measures.items()}
+    targets = _targets(case)
+    return {name: int(measure(case['prediction'], targets)) for name, measure in measures.items()}
 
 def compute_score(case):
     "The last answer in a text"
@@ -51,7 +57,7 @@ class Stub:
 
 def played(episode):
     "What our engine answers to the actions of a recorded episode, in the same shape"
-    question = SearchQuestion(episode['name'], '', episode['target'])
+    question = SearchQuestion(episode['name'], '', _targets(episode))
     turns = episode.get('max_turns', episode.get('max_steps', 4))
     engine = SearchEngine(question, Stub(episode['mode']), turns, compat=True)
     for step in episode['steps']:

@@ -18,7 +18,7 @@ from skillrl.envs.base import SPLITS, world
 from skillrl.envs.webshop.catalogue import example_files, _file_names, load_catalogue, read_catalogue
 from skillrl.envs.webshop.engine import Shop, ShopEngine, WebShopEnv
 from skillrl.envs.webshop.expert import ShopExpert
-from skillrl.envs.webshop.goals import _NO_CAP, Goals
+from skillrl.envs.webshop.goals import Goals
 from skillrl.envs.webshop.notes import ShopNotes, read_request
 from skillrl.envs.webshop.reward import (
     Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words)
@@ -128,17 +128,6 @@ def test_goals_of_one_seed_are_the_same_and_chance_is_drawn_in_the_order_of_the_
     order = list(range(len(goals)))
     random.Random(7).shuffle(order)
     assert list(goals.order) == order
-
-def test_dear_products_have_no_cap():
-    shop = odd_shop([odd_item('B1', 'Lamp', {}, '$985.00')])
-    assert (shop.goals[0].price_upper, shop.goals[0].task) == (_NO_CAP, 'Find me a lamp')
-
-def test_weights_count_an_attribute_as_often_as_goals_name_it():
-    items = [odd_item('B1', 'Lamp', {'size': ['s', 'm', 'l']}), odd_item('B2', 'Lamp', {})]
-    noted = {'B1': dict(instruction='lamp', instruction_attributes=['a', 'a', 'b']),
-             'B2': dict(instruction='lamp', instruction_attributes=['b'])}
-    goals = Goals(read_catalogue(items, noted, {}))
-    assert {goal.product.asin: goal.weight for goal in goals} == {'B1': (1/6 + 1/6 + 1/4)/3, 'B2': 1/4}
 
 def test_people_write_without_a_full_stop(shop):
     goals = Goals(shop.catalogue, human=True)

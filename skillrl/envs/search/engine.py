@@ -58,21 +58,15 @@ def normalized(text:str)->str:
     return ' '.join(_ARTICLE.sub(' ', plain).split())
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #a1015a61
-def _as_targets(
-    targets:str|Iterable[str], # One answer, or any number of them
-)->list[str]:
-    "Good answers as a list"
-    return [targets] if isinstance(targets, str) else [str(target) for target in targets]
-
-def _exact_match(prediction:str, targets:str|Iterable[str])->bool:
+def _exact_match(prediction:str, targets:Iterable[str])->bool:
     "Is `prediction` one of `targets`, once normalised?"
     said = normalized(prediction)
-    return any(said == normalized(target) for target in _as_targets(targets))
+    return any(said == normalized(target) for target in targets)
 
-def _substring_match(prediction:str, targets:str|Iterable[str])->bool:
+def _substring_match(prediction:str, targets:Iterable[str])->bool:
     "Does `prediction` hold one of `targets`, once normalised?"
     said = normalized(prediction)
-    return any(normalized(target) in said for target in _as_targets(targets))
+    return any(normalized(target) in said for target in targets)
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #0ce0a8ce
 _ANSWER = re.compile('<answer>(.*?)</answer>', re.S)

@@ -13,16 +13,15 @@ from fastcore.basics import patch
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from ..base import (
-    deal, GameSuite, register, seeded, SHARES, stratified, World)
-from .corpus import load_corpus, load_questions
+from ..base import deal, GameSuite, register, seeded, SHARES, stratified, World
 from .encyclopedia import ARTICLE_KINDS, Encyclopedia, PAGES
 from .engine import (
     CATEGORIES, is_valid, MAX_TURNS, normalized, projected, ROUTER, SearchEnv, Searcher, SearchQuestion)
 from .expert import SearchExpert
 from .notes import offered, SearchNotes
 from .questions import book_questions, read_question
-from .retrieve import Library, RemoteLibrary, retrieve_routes
+from .retrieve import (
+    Library, load_corpus, load_questions, RemoteLibrary, retrieve_routes)
 from .teacher import SearchReader
 from ...skills.distillation import OfflineTeacher
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 from fastcore.basics import patch
 from functools import cached_property
 from typing import Any
-from ..base import register, seeded, SHARES, SPLITS, stratified, World
+from ..base import deal, register, seeded, SHARES, SPLITS, stratified, World
 from .catalogue import Catalogue, load_catalogue
 from .engine import SEPARATOR, Shop, WebShopEnv
 from .expert import ShopExpert
-from .goals import CATEGORIES, Goals, ROUTER, ShopGoal, splits
+from .goals import CATEGORIES, Goals, ROUTER, ShopGoal
 from .notes import read_request, ShopNotes
 from .shop import generate_shop, NAMES, VALUES, WARES
 from .teacher import ShopReader, ShopTeacher
@@ -56,15 +56,25 @@ class ShopSuite:
         "Its goals, one list for each way of making them"
         return [Goals(self.shop.catalogue, human=human) for human in _GOAL_KINDS[self.variant]]
 
+# %% ../../../nbs/599_envs.webshop.world.ipynb #24147cd0
+@patch
+def _homes(self:ShopSuite):
+    "Product → its split"
+    shares = {split: share*(1 - _TEST_SHARE) for split, share in SHARES.items()} | dict(test=_TEST_SHARE)
+    first, kinds = self.lists[0], {}
+    for i in range(len(first)):
+        asin = first.source(i)[0].product.asin
+        if asin not in kinds:
+            kinds[asin] = first[i].category
+    dealt = deal(sorted(kinds), shares, kinds.get, seeded('goals'))
+    return {asin: split for split, asins in dealt.items() for asin in asins}
+
 # %% ../../../nbs/599_envs.webshop.world.ipynb #24147cd1
 @patch(as_prop=True)
 def dealt(self:ShopSuite)->dict[str, list[tuple[int, int]]]: # Split → (list, number of the goal)
     "All goals, dealt to splits by product"
     if not hasattr(self, '_dealt'):
-        shares = {split: share*(1 - _TEST_SHARE) for split, share in SHARES.items()} | dict(test=_TEST_SHARE)
-        first = self.lists[0]
-        homes = {first.source(i)[0].product.asin: split
-                 for split, some in splits(first, shares).items() for i in some}
+        homes = self._homes()
         found = {split: [] for split in SPLITS}
         for place, goals in enumerate(self.lists):
             for i in range(len(goals)):
