@@ -2,7 +2,6 @@
 
 import json, random
 import pytest
-from faults import FaultServer, error
 from skillrl.cli.main import main
 from skillrl.envs import qa as questions
 from skillrl.envs.qa import question_env, _read_questions, _split_questions
@@ -133,11 +132,3 @@ def test_a_part_of_the_questions_is_of_all_kinds(tmp_path):
         )
 
 
-def test_the_number_of_distinct_questions_is_shown(tmp_path, capsys):
-    write(tmp_path / 'q.json', [item(k % 5) for k in range(40)])
-    with FaultServer(rest=error(401, 'closed')) as server:
-        at = ['--policy-model', 'm', '--policy-url', server.url, '--teacher', 't', '--teacher-url',
-              server.url]
-        main(['optimize', '--questions', str(tmp_path / 'q.json'), *at, '--output', str(tmp_path / 'run'),
-         '--smoke'])
-    assert 'Questions: 40 rows, 5 distinct questions' in capsys.readouterr().err

@@ -9,7 +9,6 @@ __all__ = ['WORDS', 'OTHER', 'CATEGORIES', 'ROUTER', 'shop_category', 'official_
 import random, re
 from array import array
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -125,7 +124,6 @@ class ShopGoal:
     attributes:Sequence[str]
     options:dict[str, str]|list[str] # Axis → value, or values
     price_upper:float # In dollars
-    weight:float = 1. # When goals are drawn
 
     @property
     def category(self)->str:
@@ -141,29 +139,24 @@ class _Source:
     human:int|None = None # Number of the entry
     count:int = 1 # Goals
 
-def _attributes(source):
-    if source.human is None:
-        return source.product.wanted
-    return source.product.human[source.human]['instruction_attributes']
-
 def _make_goal(
     source:_Source,
     n:int, # Of the goals of this source
-    weight:float=1., # When goals are drawn
 )->ShopGoal:
     "Goal number `n` of `source`"
     product = source.product
     if source.human is None:
-        options = _combination(product, n)
+        options, attributes = _combination(product, n), product.wanted
         chosen = ', and '.join(f'{axis}: {value}' for axis, value in options.items())
         text = product.instruction + (f' with {chosen}' if chosen else '')
         id = f'{product.asin}/{n}'
     else:
         entry = product.human[source.human]
-        options, text = entry['instruction_options'], entry['instruction'].strip('.')
+        options, attributes = entry['instruction_options'], entry['instruction_attributes']
+        text = entry['instruction'].strip('.')
         id = f'{product.asin}/human {source.human}'
     text += _cap_text(source.cap)
-    return ShopGoal(id, product, text, _attributes(source), options, source.cap, weight)
+    return ShopGoal(id, product, text, attributes, options, source.cap)
 
 # %% ../../../nbs/584_envs.webshop.goals.ipynb #3d24749b
 class Goals:
@@ -182,7 +175,6 @@ class Goals:
         order = list(range(self._ends[-1] if self._ends else 0))
         random.Random(seed).shuffle(order)
         self.order = array('i', order)
-        self._uses = None
 
     def __len__(self)->int:
         return len(self.order)
@@ -197,25 +189,6 @@ class Goals:
             return []
         return [_Source(product, _draw_cap(price, rng), count=_n_combinations(product))]
 
-# %% ../../../nbs/584_envs.webshop.goals.ipynb #ff00fd10
-@patch(as_prop=True)
-def uses(self:Goals)->Counter: # Attribute → goals that ask for it
-    "How often each attribute is asked for"
-    if self._uses is None:
-        self._uses = Counter()
-        for source in self.sources:
-            for attribute in _attributes(source):
-                self._uses[attribute] += source.count
-    return self._uses
-
-@patch
-def weight(self:Goals, source:_Source)->float: # Share of 1 for a goal whose attributes no other asks for
-    "Weight of the goals of `source`: the rarer their attributes, the more"
-    if self.human:
-        return 1
-    attributes = _attributes(source)
-    return sum(1./self.uses[attribute] for attribute in attributes)/len(attributes)
-
 # %% ../../../nbs/584_envs.webshop.goals.ipynb #2f1e41fb
 @patch
 def source(self:Goals, i:int)->tuple[_Source, int]: # With the number of the goal among its own
@@ -227,4 +200,4 @@ def source(self:Goals, i:int)->tuple[_Source, int]: # With the number of the goa
 @patch
 def __getitem__(self:Goals, i:int)->ShopGoal: # IndexError beyond the end, which ends a loop
     source, n = self.source(i)
-    return _make_goal(source, n, self.weight(source))
+    return _make_goal(source, n)
