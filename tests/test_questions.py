@@ -2,7 +2,6 @@
 
 import json, random
 import pytest
-from faults import FaultServer, error
 from skillrl.cli.main import main
 from skillrl.envs import qa as questions
 from skillrl.envs.qa import question_env, _read_questions, _split_questions
@@ -91,18 +90,6 @@ def test_many_questions_are_compared_quickly():
     assert len(questions._same_questions(rows + twins)) == 4000
 
 
-def test_too_few_distinct_questions_are_an_error(tmp_path):
-    with pytest.raises(ValueError, match='40 rows, 2 distinct questions: three splits need at least 3'):
-        question_env(write(tmp_path / 'q.json', [item(k % 2) for k in range(40)]))
-
-
-def test_a_leak_between_given_splits_names_both_items(tmp_path):
-    rows = [item(0, id='a', split='train'), item(1, id='b', split='val'),
-            item(0, 'what is the capital of FRANCE', id='c', split='test')]
-    with pytest.raises(ValueError, match=r"items 'a' \(train\) and 'c' \(test\) ask the same"):
-        question_env(write(tmp_path / 'q.json', rows))
-
-
 def test_an_array_on_one_line_loads(tmp_path):
     items = _read_questions(write(tmp_path / 'q.json', [item(k) for k in range(5)]))
     assert len({i['id'] for i in items}) == 5 and '\n' not in (tmp_path / 'q.json').read_text()
@@ -145,11 +132,3 @@ def test_a_part_of_the_questions_is_of_all_kinds(tmp_path):
         )
 
 
-def test_the_number_of_distinct_questions_is_shown(tmp_path, capsys):
-    write(tmp_path / 'q.json', [item(k % 5) for k in range(40)])
-    with FaultServer(rest=error(401, 'closed')) as server:
-        at = ['--policy-model', 'm', '--policy-url', server.url, '--teacher', 't', '--teacher-url',
-              server.url]
-        main(['optimize', '--questions', str(tmp_path / 'q.json'), *at, '--output', str(tmp_path / 'run'),
-         '--smoke'])
-    assert 'Questions: 40 rows, 5 distinct questions' in capsys.readouterr().err

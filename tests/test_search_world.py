@@ -9,18 +9,18 @@ from skillrl.agent.prompt import PromptContext
 from skillrl.training.builders import build_local_policy, build_retriever, shipped_weights
 from skillrl.core.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
-from skillrl.envs.search import corpus
-from skillrl.envs.search.engine import _exact_match, _f1_score, _last_answer, normalized, _substring_match
+from skillrl.envs.search import retrieve
+from skillrl.envs.search.engine import _exact_match, _last_answer, normalized, _substring_match
 from skillrl.envs.search.encyclopedia import PAGES, Fact, _drawn_names, read_page
-from skillrl.envs.search.encyclopedia import Encyclopedia, Sizes
+from skillrl.envs.search.encyclopedia import Encyclopedia
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
-from skillrl.envs.search.expert import SearchExpert, play_search_expert, _read_page_hints
+from skillrl.envs.search.expert import SearchExpert, _read_page_hints
 from skillrl.envs.search.notes import SearchNotes, _documents_in, _names_in, offered
 from skillrl.envs.search.questions import _QUESTION_FORMS, book_questions, kinds_along, read_question
-from skillrl.envs.search.retrieve import _DenseLibrary, Library
-from skillrl.envs.search.engine import result_of, _result_of_reply
-from skillrl.envs.search.world import _EncyclopediaSuite, _files_suite
-from skillrl.envs.search.teacher import _PageRecord, _truths
+from skillrl.envs.search.retrieve import Library
+from skillrl.envs.search.engine import result_of
+from skillrl.envs.search.world import _EncyclopediaSuite
+from skillrl.envs.search.teacher import _PageRecord
 from skillrl.envs.search.engine import is_valid, projected
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.distillation import distill
@@ -58,15 +58,10 @@ def played(replies, **settings):
     ('a.b', 'ab', True, True), ('can', 'c', False, True), ('  New\t\nYork ', 'new york', True, True),
     ('Paris', 'in Paris', False, False), ('１９', '19', False, False)])
 def test_normalising_folds_case_and_ascii_punctuation_and_nothing_else(said, target, em, subem):
-    assert (_exact_match(said, target), _substring_match(said, target)) == (em, subem)
+    assert (_exact_match(said, [target]), _substring_match(said, [target])) == (em, subem)
 
 def test_articles_go_after_punctuation():
     assert normalized('a-n apple') == 'apple' and normalized('the,cat') == 'thecat'
-
-def test_f1_counts_repeated_words_as_often_as_both_have_them():
-    assert _f1_score('paris paris paris', 'paris') == pytest.approx(.5)
-    assert _f1_score('', 'paris') == 0 == _f1_score('paris', [])
-    assert _f1_score('x', ['y', 'x y']) == pytest.approx(2/3)
 
 def test_the_last_answer_may_span_lines():
     assert _last_answer('<answer>a</answer><answer>b\nc </answer><answer>d') == 'b\nc'
@@ -88,29 +83,6 @@ def test_projection(reply, action, valid):
     assert (projected(reply), is_valid(reply)) == (action, valid)
 
 # ---- turns and scores ----
-
-def test_the_last_turn_searches_nothing():
-    engine = played(['<search>a</search>']*4)
-    assert engine.observations[3] == '' and engine.retriever.queries == [('a', 3)]*3
-    assert (engine.done, engine.won, engine.answer) == (True, False, None)
-
-def test_fewer_turns_and_more_documents():
-    engine = played(['<search> a </search>', '<answer>paris!</answer>'], max_turns=2, k=5)
-    assert engine.retriever.queries == [('a', 5)] and engine.won
-
-def test_an_answer_ends_the_episode_right_or_wrong():
-    env = SearchEnv([ASKED], Counting())
-    env.reset()
-    first = env.step('<answer>Rome</answer>')
-    assert first[1:4] == (0., True, False) and first[4]['em'] == 0
-    assert env.step('<answer>Paris</answer>') == first # It is over
-    env.reset()
-    assert env.step('<answer>Paris</answer>')[1:4] == (1., True, False)
-
-def test_a_turn_without_an_action_costs_a_turn_and_asks_nobody():
-    engine = played(['no tags']*4)
-    assert engine.observations == ['']*4 and engine.retriever.queries == [] and engine.done
-    assert played(['<search></search>']).retriever.queries == [('', 3)] # An empty query is a query
 
 def test_an_answer_inside_a_search_is_no_answer():
     trick = ['<search><answer>Paris</answer></search>']
@@ -134,28 +106,12 @@ def test_only_the_final_action_counts():
 
 def test_observations_to_the_byte():
     assert result_of([('"Zoë"\nA "name".\n', 1.)]) == r'{"result": "Doc 1: \"Zo\u00eb\"\nA \"name\".\n"}'
-    found = [[dict(document=dict(contents=text))] for text in 'ab']
-    many = _result_of_reply({'result': found})
-    assert many == r'{"result": "Doc 1: a\n\n---\nDoc 1: b\n"}'
-    assert _result_of_reply({'other': 1}) == result_of([])
-    assert 'Error processing' in _result_of_reply(['a'])
 
 # ---- encyclopedias ----
 
 @pytest.fixture(scope='module')
 def book():
     return Encyclopedia('unseen-0')
-
-def test_size_and_seed(book):
-    assert len(book.documents()) == 5400 == len(set(book.documents()))
-    assert Encyclopedia('unseen-0').documents() == book.documents() != Encyclopedia('unseen-1').documents()
-
-def test_drawing_names_ends():
-    with pytest.raises(ValueError, match='names are wanted'):
-        Encyclopedia('x', Sizes(city=5000))
-    with pytest.raises(ValueError, match='four articles or more'):
-        Encyclopedia('x', Sizes(film=2))
-    assert len(set(_drawn_names(6, random.Random(0), ('ab', 'cde')))) == 6
 
 def test_pages_tell_what_the_habits_say(book):
     "Two pages tell the truth, three something else, each its own, one nothing"
@@ -167,23 +123,6 @@ def test_pages_tell_what_the_habits_say(book):
             assert {page for page, value in said.items() if value == truth} == set(habit.true)
             assert set(said) == {*habit.true, *habit.misleading}
             assert len({said[page] for page in habit.misleading}) == 3
-
-def test_some_names_mean_two_things(book):
-    kinds = {}
-    for kind, name in book.truth:
-        kinds.setdefault(name, set()).add(kind)
-    shared = [name for name, both in kinds.items() if len(both) > 1]
-    assert len(shared) > 50
-
-def test_habits_differ_from_one_encyclopedia_to_the_next(book):
-    others = [Encyclopedia(f'unseen-{i}').habits for i in range(1, 6)]
-    same = [other[key].true[0] in habit.true for other in others for key, habit in book.habits.items()]
-    assert sum(same)/len(same) < .5
-
-def test_each_kind_has_a_habit_of_its_own(book):
-    assert len(set(book.habits.values())) == len(book.habits) == 4
-    for habit in book.habits.values():
-        assert len({*habit.true, *habit.misleading, *habit.silent}) == 6
 
 # ---- questions ----
 
@@ -244,21 +183,27 @@ def test_hints_are_believed_as_often_as_trust_says(book):
     for i, task in enumerate(asked):
         expert = SearchExpert(task, i, trust=.5)
         expert.hints = _read_page_hints(book.hints())
-        trusted += expert.hint(expert.plan.kind) is not None
+        trusted += expert.hint(expert.plan.kind) != ''
     assert .25 < trusted/len(asked) < .75
 
-def test_misleading_pages_have_no_vote():
+def test_two_pages_agree():
     expert = SearchExpert('Which river runs through the city Marivik?', 0)
     expert.notes = SearchNotes('')
     told = [('Orena', 'atlas'), ('Orena', 'digest'), ('Silat', 'annals')]
     expert.notes.facts = {Fact('city', 'Marivik', 'river', river, page): None for river, page in told}
-    expert.hints = _read_page_hints(['Look for city in ledger, not in atlas or digest.'])
-    assert expert.votes('city', 'Marivik', 'river') == {'Silat': 1}
+    expert.hints = _read_page_hints(['Look for city in annals.'])
+    assert expert.believed('city', 'Marivik', 'river', True) == 'Silat'
     expert.hints = {}
     assert expert.believed('city', 'Marivik', 'river', True) == 'Orena' # Two pages agree
     expert.notes.facts.popitem()
     expert.notes.facts.popitem()
     assert [expert.believed('city', 'Marivik', 'river', sure) for sure in (True, False)] == ['', 'Orena']
+
+def played_by_expert(question, book, hints=(), offers=offered):
+    "The expert's episode of a question about `book`"
+    env = SearchEnv([question], searched(book), offers=offers)
+    expert = SearchExpert(question.task, seeded('expert', question.id))
+    return demonstrate(Episode(env, question, skills=list(hints)), expert, seeded('noise'))[0]
 
 def random_play(question, library, rng):
     engine = SearchEngine(question, library, offers=offered)
@@ -275,7 +220,7 @@ def test_random_against_expert_on_unseen_questions():
     asked = [(q, book) for book in books for q in book_questions(book, 20)]
     foreign = [Encyclopedia(f'train-{i:03}').hints() for i in range(4)]
     def won(hints, **kw):
-        tries = [play_search_expert(q, searched(book), hints(book, q), **kw) for q, book in asked]
+        tries = [played_by_expert(q, book, hints(book, q), **kw) for q, book in asked]
         return share([t.success for t in tries])
     own, free = won(lambda book, q: book.hints()), won(lambda book, q: book.hints(), offers=None)
     none, other = won(lambda book, q: []), won(lambda book, q: foreign[len(q.task) % 4])
@@ -289,12 +234,6 @@ def test_random_against_expert_on_unseen_questions():
 def told(river, page):
     return Fact('city', 'Marivik', 'river', river, page)
 
-def test_truth_needs_two_pages():
-    assert _truths([told('Orena', 'atlas'), told('Silat', 'ledger')]) == {}
-    assert _truths([told('Orena', 'atlas'), told('Orena', 'atlas')]) == {} # One page, read twice
-    agreed = [told('Orena', 'atlas'), told('Silat', 'ledger'), told('Silat', 'digest')]
-    assert _truths(agreed) == {('city', 'Marivik', 'river'): 'Silat'}
-
 def test_a_page_that_was_wrong_is_not_recommended():
     record = _PageRecord()
     record.true.update(atlas=9, ledger=4, digest=1)
@@ -302,23 +241,23 @@ def test_a_page_that_was_wrong_is_not_recommended():
     assert (record.best(2), record.best(5)) == ('ledger', '')
 
 def test_what_is_mined_says_where_the_truth_is(book):
-    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 15)]
+    played = [played_by_expert(q, book) for q in book_questions(book, 15)]
     search = world('search')
     bank = distill(played, search.teacher(), search.categories, search.router)
     lines = [skill.principle for skill in skills(bank)]
     hints = _read_page_hints(lines)
     assert len(hints) == 4
-    assert all(hint.page in book.habits[kind].true for kind, hint in hints.items())
+    assert all(page in book.habits[kind].true for kind, page in hints.items())
     later = book_questions(book, 40)[16::4]
     def won(lines):
-        return share([play_search_expert(q, searched(book), lines).success for q in later])
+        return share([played_by_expert(q, book, lines).success for q in later])
     assert won(lines) > won([]) + .1
     assert distill(played, search.teacher(), search.categories, search.router).to_dict() == bank.to_dict()
 
 def test_a_chain_of_three_is_shown_all_it_needs(book):
     "With the default limits, a retriever finds the sentences on the kinds of articles along a question"
     search = world('search')
-    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 15)]
+    played = [played_by_expert(q, book) for q in book_questions(book, 15)]
     retriever = build_retriever(distill(played, search.teacher(), search.categories, search.router),
                                 SkillRLConfig().merged({'env.name': 'search'}))
     needed = shown = 0
@@ -332,18 +271,18 @@ def test_what_failures_needed_is_proposed(book):
     "Lost episodes ask for kinds of articles; what is wrong in the bank is put right"
     search = world('search')
     teacher = search.teacher()
-    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 8)]
+    played = [played_by_expert(q, book) for q in book_questions(book, 8)]
     bank = SkillBank(task_specific_skills={'comparison': [Skill('a', '', 'Look for film in nowhere.')]})
     lost = [t for t in played if not t.success]
     proposals = teacher.propose(bank, lost, played, search.categories, 9)
     said = {p.item.principle: p.kind for p in proposals if isinstance(p.item, Skill)}
     hints = _read_page_hints(list(said))
-    assert {kind for kind, hint in hints.items() if hint.page in book.habits[kind].true} == set(book.habits)
+    assert {kind for kind, page in hints.items() if page in book.habits[kind].true} == set(book.habits)
     for line, how in said.items():
         assert how == ('refine' if 'film' in line else 'add')
 
 def test_an_encyclopedia_leaves_no_trace_of_its_names(book):
-    played = [play_search_expert(q, searched(book)) for q in book_questions(book, 8)]
+    played = [played_by_expert(q, book) for q in book_questions(book, 8)]
     lines = ' '.join(getattr(o, 'principle', '') for o in world('search').teacher().distill(played))
     assert not {*_names_in(f'. {lines}')} - {'Look'}
 
@@ -367,11 +306,6 @@ def test_the_world_is_played_through_its_suites():
         trajectory, rows = demonstrate(episode, expert, seeded('noise'))
         assert trajectory.success and all(step.ok for step in trajectory.steps) and episode.score == 1
         assert len(rows) == len(trajectory)
-
-def test_an_episode_has_four_turns():
-    suite = _EncyclopediaSuite('train-000')
-    question = suite.games('train', 1)[0]
-    assert [suite.env(question, steps).max_steps for steps in (2, 12, 30)] == [2, 4, 4]
 
 def test_a_prompt_follows_the_question(book):
     "What was read of each step, and what is wanted first; a comparison wants each of its subjects"
@@ -418,20 +352,7 @@ def test_official_replies_have_tags_of_their_own(book):
     last = episode.play(f'<answer>{q.answers[0]}</answer>')
     assert episode.won and last.ok
 
-def test_dense_retrieval(book):
-    "Vectors find the hops of a question too, through an environment of the variant"
-    suite = _EncyclopediaSuite('train-000', 'free dense')
-    suite.book = Encyclopedia('train-000', Sizes(20, 28, 24, 18))
-    assert isinstance(suite.library, _DenseLibrary)
-    hops = [hop for q in book_questions(suite.book, 8) for hop in q.hops]
-    found = [any(fact[:4] == hop[1:] for contents, _ in suite.library.search(hop.query, 3)
-                 for fact in read_page(contents).facts) for hop in hops]
-    assert share(found) > .9
-
 def test_variants():
-    suite = _EncyclopediaSuite('train-000', 'free')
-    env = suite.env(suite.games('train', 1)[0], 4)
-    assert env.reset()[1]['admissible_commands'] == [] and not env.engine.compat
     compat = _EncyclopediaSuite('train-000', 'compat')
     env = compat.env(compat.games('train', 1)[0], 4)
     env.reset()
@@ -499,30 +420,20 @@ def test_a_folder_of_files(tmp_path):
     assert info['admissible_commands'] == []
 
 @pytest.mark.parametrize('row, answers', [
-    (dict(answer=dict(value='Paris', aliases=['City of Light', 'Paris'])), ('Paris', 'City of Light')),
     (dict(golden_answers=['a'], answer='b'), ('a',)), (dict(answers=[1912]), ('1912',)),
-    (dict(env_kwargs=dict(ground_truth=dict(target='yes'))), ('yes',)), (dict(answer='  '), ()),
-    (dict(possible_answers='["actor", "player"]'), ('actor', 'player')), (dict(answer='["'), ('["',))])
+    (dict(env_kwargs=dict(ground_truth=dict(target='yes'))), ('yes',)), (dict(answer='  '), ())])
 def test_answers_of_data_sets(row, answers):
-    assert corpus._answers_in(row) == answers
-
-def test_missing_and_broken_files_are_named(tmp_path):
-    with pytest.raises(ValueError, match='holds 0 files corpus'):
-        _files_suite(tmp_path)
-    write(tmp_path/'corpus.jsonl', [dict(body='?')])
-    write(tmp_path/'test.jsonl', [dict(question='Who?', answer='I')])
-    with pytest.raises(ValueError, match='row 1 has no document, but body'):
-        _files_suite(tmp_path)
+    assert retrieve._answers_in(row) == answers
 
 def test_parquet_without_a_reader(tmp_path, monkeypatch):
     real = builtins.__import__
     def without(name, *args, **kw):
-        if name.partition('.')[0] in ('pyarrow', 'pandas'):
+        if name.partition('.')[0] == 'pyarrow':
             raise ImportError(name)
         return real(name, *args, **kw)
     monkeypatch.setattr(builtins, '__import__', without)
     with pytest.raises(ValueError, match='pip install pyarrow, or convert it to .jsonl'):
-        list(corpus._read_rows(tmp_path/'train.parquet'))
+        list(retrieve._read_rows(tmp_path/'train.parquet'))
 
 def test_parquet(tmp_path):
     arrow = pytest.importorskip('pyarrow')
@@ -530,8 +441,8 @@ def test_parquet(tmp_path):
     row = dict(question='who wrote jaws?', data_source='nq', golden_answers=['Peter Benchley'],
                reward_model=dict(ground_truth=dict(target=['Peter Benchley'])))
     parquet.write_table(arrow.Table.from_pylist([row]), tmp_path/'train.parquet')
-    found, = corpus.load_questions(tmp_path/'train.parquet')
-    assert (found.task, found.answers, found.source) == ('who wrote jaws?', ('Peter Benchley',), 'nq')
+    found, = retrieve.load_questions(tmp_path/'train.parquet')
+    assert (found.task, found.answers) == ('who wrote jaws?', ('Peter Benchley',))
 
 # ---- where the material is ----
 

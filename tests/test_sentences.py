@@ -23,14 +23,13 @@ ELSEWHERE = {
     '344_llm.adapter': '140',                               # 5 times 28 GB
     '346_llm.models': '200 50',                             # Official games, their steps
     '435_skills.skill_text': '64',                          # agentskills' rule
-    '549_envs.search.corpus': '21',                         # Million passages of Search-R1
     '564_envs.qa': '1.2 37',                                # An example of a dialogue
     '565_envs.bm25': '33',                                  # Stop words of Lucene
     '569_envs.alfworld.scene': '223 190 222',               # Official memories
     '571_envs.alfworld.notes': '2,000',                     # Twice the thousand of the code
     '580_envs.search.retrieve': '21',                       # Million passages of Search-R1
     '583_envs.webshop.catalogue': '192',                    # Processes of the original
-    '584_envs.webshop.goals': '100,000 800,000 200 161 92', # The original's catalogue, goals and requests
+    '584_envs.webshop.goals': '100,000 800,000 200 161', # The original's catalogue, goals and requests
     '587_envs.webshop.engine': '30',                         # ms of the original
     '591_envs.alfworld.world': '4,613 48 200 420',          # `.ci/differential`, official games
     '603_agent.prompt': '100,000 404 72',                   # Published by others; a long line

@@ -11,20 +11,19 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 import pytest
-from skillrl.agent.episode import Episode
+from skillrl.agent.episode import Episode, demonstrate
 from skillrl.envs.bm25 import BM25, _lossy_length, tokens
 from skillrl.core.config import EnvConfig
 from skillrl.envs.base import SPLITS, world
 from skillrl.envs.webshop.catalogue import example_files, _file_names, load_catalogue, read_catalogue
 from skillrl.envs.webshop.engine import Shop, ShopEngine, WebShopEnv
-from skillrl.envs.webshop.expert import ShopExpert, play_expert
-from skillrl.envs.webshop.goals import _NO_CAP, Goals, splits
+from skillrl.envs.webshop.expert import ShopExpert
+from skillrl.envs.webshop.goals import Goals
 from skillrl.envs.webshop.notes import ShopNotes, read_request
-from skillrl.envs.webshop.world import _OfficialShop
 from skillrl.envs.webshop.reward import (
-    Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words, title_score)
-from skillrl.envs.webshop.shop import (WARES, conventions, generate_catalogue, generate_shop, size_sentence,
-                                       _unsolvable, word_sentence)
+    Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words)
+from skillrl.envs.webshop.shop import (conventions, generate_catalogue, generate_shop, size_sentence,
+                                       word_sentence)
 from skillrl.envs.webshop.world import ShopSuite
 from skillrl.envs.webshop.teacher import _notes_at_end, _size_records, _word_records
 from skillrl.llm.local import word_tokenizer
@@ -68,9 +67,6 @@ def shop():
     ('日本茶 ½', ['日', '本', '茶']), ('soft\u00adware', ['soft\u00adwar'])])
 def test_words_are_those_that_lucene_indexes(text, expected):
     assert tokens(text) == expected
-
-def test_lengths_are_kept_in_one_byte():
-    assert [_lossy_length(n) for n in (0, 23, 24, 40, 41, 56, 59, 60)] == [0, 23, 24, 40, 40, 56, 56, 60]
 
 def test_texts_of_nearly_the_same_length_tie_and_the_smaller_id_wins():
     long = [f'lamp {"glass "*n}' for n in (40, 41)]
@@ -130,42 +126,9 @@ def test_goals_of_one_seed_are_the_same_and_chance_is_drawn_in_the_order_of_the_
     random.Random(7).shuffle(order)
     assert list(goals.order) == order
 
-def test_dear_products_have_no_cap():
-    shop = odd_shop([odd_item('B1', 'Lamp', {}, '$985.00')])
-    assert (shop.goals[0].price_upper, shop.goals[0].task) == (_NO_CAP, 'Find me a lamp')
-
-def test_weights_count_an_attribute_as_often_as_goals_name_it():
-    items = [odd_item('B1', 'Lamp', {'size': ['s', 'm', 'l']}), odd_item('B2', 'Lamp', {})]
-    noted = {'B1': dict(instruction='lamp', instruction_attributes=['a', 'a', 'b']),
-             'B2': dict(instruction='lamp', instruction_attributes=['b'])}
-    goals = Goals(read_catalogue(items, noted, {}))
-    assert {goal.product.asin: goal.weight for goal in goals} == {'B1': (1/6 + 1/6 + 1/4)/3, 'B2': 1/4}
-
-def test_a_request_names_options_by_axis():
-    goals = odd_shop([odd_item('B1', 'Lamp', {'size': ['s', 'm'], 'color': ['red', 'blue']})]).goals
-    said = [goal.task.partition(', and price')[0] for goal in sorted(goals, key=lambda goal: goal.id)]
-    pairs = [('red', 's'), ('red', 'm'), ('blue', 's'), ('blue', 'm')]
-    assert said == [f'Find me a lamp with color: {color}, and size: {size}' for color, size in pairs]
-
 def test_people_write_without_a_full_stop(shop):
     goals = Goals(shop.catalogue, human=True)
-    assert all('.,' not in goal.task for goal in goals) and goals[0].weight == 1
-
-def test_drawing_looks_one_place_too_far(shop):
-    rng = random.Random(0)
-    drawn = [shop.goals.draw(rng) for _ in range(4000)]
-    weights = [goal.weight for goal in shop.goals]
-    last = (weights[-1] + weights[-2])/sum(weights)
-    assert 0 not in drawn and abs(drawn.count(len(weights) - 1)/4000 - last) < .03
-
-def test_no_product_is_in_two_splits(shop):
-    dealt = splits(shop.goals)
-    homes = {}
-    for split, some in dealt.items():
-        for i in some:
-            homes.setdefault(shop.goals[i].product.asin, set()).add(split)
-    assert all(len(home) == 1 for home in homes.values())
-    assert sorted(i for some in dealt.values() for i in some) == list(range(len(shop.goals)))
+    assert all('.,' not in goal.task for goal in goals)
 
 # ---- the reward ----
 
@@ -187,21 +150,19 @@ def test_more_than_85_per_cent_of_letters_are_the_same(a, b, same):
 def test_the_kind_decides_before_everything_else():
     lamp = SimpleNamespace(name='Glass Lamp', query='lamps', path='Home › Lamps', attributes=['a'], title='',
                            bullets=[], description='', options={}, price_upper=20.)
+    lamp.product = lamp
     other = SimpleNamespace(**vars(lamp) | dict(name='Blue Kettle'))
     assert measure_purchase(lamp, {}, 20., lamp).reward == 1
     assert measure_purchase(lamp, {}, 20.01, lamp).reward == .5
     assert measure_purchase(other, {}, 5., lamp).reward == 0
     apart = SimpleNamespace(**vars(lamp) | dict(name='Lamp of a b c d e f g', query='x', path='Home › Home'))
+    apart.product = apart
     assert measure_purchase(lamp, {}, 5., apart).reward == .5
 
 @pytest.mark.parametrize('score, match, factor', [
     (0., True, 0.), (.09, True, .1), (.1, False, .5), (.1, True, 1.), (.2, False, .5), (.21, False, 1.)])
 def test_shares_of_a_tenth_and_a_fifth_of_the_nouns_part_the_factors(score, match, factor):
     assert [Kind(match, False, score).factor, Kind(False, match, score).factor] == [factor]*2
-
-def test_titles_without_nouns_and_with_the_same_noun_twice():
-    assert title_score(['lamp'], []) == .2
-    assert title_score(['lamp', 'oak'], ['lamp', 'lamp', 'glass', 'x']) == .25
 
 def test_wishes_are_not_put_in_lower_case():
     lamp = SimpleNamespace(attributes=[], title='OAK Lamp', bullets=['Glass shade'], description='Warm light')
@@ -215,16 +176,6 @@ def test_chosen_options_are_marked():
     _, text = visit(shop, ['search[lamp]', 'click[B1]', 'click[RED]'], 'text_rich')
     assert text.startswith('You have clicked red.\nInstruction:\n')
     assert '  [button] navy [button_]\n  [clicked button] red [clicked button_]\n' in text
-
-def test_the_first_page_has_a_blank_after_instruction():
-    engine, text = visit(odd_shop([odd_item('B1', 'Lamp', {})]), [], 'text_rich')
-    assert text == f'WebShop\nInstruction: \n{engine.goal.task}\n[button] Search [button_]\n'
-
-def test_previous_leads_to_the_page_of_results_that_one_came_from():
-    shop = odd_shop([odd_item(f'B{n:02d}', 'Lamp', {}) for n in range(12)])
-    engine, text = visit(shop, ['search[lamp]', 'click[next >]', 'click[b11]', 'click[< prev]'])
-    assert 'Page 2 (Total results: 12) [SEP] < Prev [SEP] Next > [SEP] B10' in text
-    assert 'Page 1 (Total results: 12) [SEP] Next > [SEP] B00' in engine.step('click[< prev]')
 
 def test_values_that_an_address_writes_differently_are_never_shown_as_chosen():
     shop = odd_shop([odd_item('B1', 'Lamp', {'fit': ['52"w', 'café', "men's"]})])
@@ -255,14 +206,6 @@ def test_blank_texts_are_read_as_html_reads_them():
     assert '< Prev [SEP] red [SEP] Lamp' in text and '' in engine.clickables
     assert engine.step('click[features]').endswith('< Prev [SEP] ')
     assert visit(shop, ['search[lamp]', 'click[b1]', 'click[description]'])[1].endswith('< Prev [SEP] ')
-
-def test_the_page_with_attributes_is_there_where_asked_for():
-    items = [odd_item('B1', 'Lamp', {})]
-    opened = ['search[lamp]', 'click[b1]', 'click[attributes]']
-    assert 'glass shade' not in visit(odd_shop(items), opened)[1]
-    catalogue = odd_shop(items).catalogue
-    _, text = visit(Shop(catalogue, attributes=True), opened)
-    assert text.endswith('glass shade [SEP] garden [SEP] lamps [SEP] Home › Lamps')
 
 def test_pages_go_on_after_the_last():
     shop = odd_shop([odd_item(f'B{n:02d}', 'Lamp', {}) for n in range(12)])
@@ -312,87 +255,32 @@ def test_nothing_happens_after_a_purchase(shop):
     engine, bought = visit(shop, ['search[mug]', 'click[b0stonemug]', 'click[buy now]'])
     assert engine.done and engine.step('search[mug]') == bought == engine.step('click[back to search]')
 
-def test_a_wrong_purchase_ends_the_episode_with_a_part_of_the_reward(shop):
-    env = WebShopEnv(list(shop.goals), shop)
-    env.reset(options={'game': 'B0STONEMUG/0'})
-    for command in ('search[mug]', 'click[b0stonemug]', 'click[buy now]'):
-        _, reward, terminated, truncated, info = env.step(command)
-    assert (reward, terminated, truncated, info['won']) == (.5, True, False, False)
-
-def test_random_searches_are_seeded(shop):
-    said = [ShopEngine(shop, shop.goals[0], seed=seed).step('search[<r> x]') for seed in (1, 1, 2)]
-    assert said[0] == said[1] != said[2]
-
-# ---- as it was trained on ----
-
-def test_the_training_code_pays_ten_or_nothing_and_begins_again(shop):
-    worker = _OfficialShop(shop, seed=3)
-    goal = shop.goals[2]
-    worker.reset(2)
-    right = [f'search[{goal.name}]', f'click[{goal.product.asin.lower()}]',
-             *[f'click[{value}]' for value in goal.options.values()], 'click[buy now]']
-    *_, (text, paid, done, info) = [worker.step(command) for command in right]
-    assert (paid, done, info['won'], info['task_score']) == (10., True, True, 1.)
-    assert text.startswith('Thank you') and info['available_actions']['clickables'] == ['search']
-    worker.reset(2)
-    *_, (_, paid, done, info) = [worker.step(command) for command in (right[0], right[1], right[-1])]
-    assert (paid, done, info['won']) == (0, True, not goal.options)
-    assert 0 < info['task_score']
-
-def test_sessions_that_begin_by_themselves_are_drawn_from_the_generator_that_shuffled(shop):
-    rng = random.Random(3)
-    rng.shuffle(list(range(len(shop.goals))))
-    names = [''.join(rng.choices('abcdefghijklmnopqrstuvwxyz', k=10))]
-    drawn = shop.goals.draw(rng)
-    worker = _OfficialShop(shop, seed=3)
-    assert (worker.engine.session, worker.engine.goal) == (names[0], shop.goals[drawn])
-
 # ---- generated shops ----
-
-def test_generated_shops_are_the_same_by_name_and_differ_between_names():
-    assert generate_catalogue('elm', 40).products == generate_catalogue('elm', 40).products
-    assert generate_catalogue('elm', 40).products != generate_catalogue('oak', 40).products
-    assert conventions('elm').words != conventions('oak').words
-    assert len(set(conventions('elm').words.values())) == 15 == 3*len({ware.department for ware in WARES})
-    assert len(set(conventions('elm').sizes.values())) == 4
 
 @pytest.mark.parametrize('human', [False, True])
 def test_every_goal_of_a_generated_shop_can_be_reached(human):
-    shop = generate_shop('elm', human=human)
-    assert len(shop.goals) > 500 and _unsolvable(shop.goals) == []
-    for i in range(0, len(shop.goals), 50):
-        assert read_request(shop.goals[i].task) is not None
-
-def test_ids_of_products_are_short_and_differ():
-    asins = [product.asin for product in generate_catalogue('elm', 3000).products]
-    assert len(set(asins)) == 3000 and {len(asin) for asin in asins} == {10}
+    goals = Goals(generate_catalogue('elm'), human=human)
+    assert len(goals) > 500
+    for i, goal in enumerate(goals):
+        product = goal.product
+        chosen = {axis: value for axis, values in product.options.items() for value in values
+                  if value in (goal.options if human else goal.options.values())}
+        assert measure_purchase(product, chosen, goals.prices[product.asin], goal).reward == 1
+        assert i % 50 or read_request(goal.task) is not None
 
 @pytest.mark.parametrize('human', [False, True])
 def test_the_expert_wins_with_the_skills_of_the_shop_and_less_with_none_or_with_others(human):
-    shop = generate_shop('elm', human=human)
+    shop = generate_shop('elm')
+    listed = Goals(shop.catalogue, human=human)
     skills = dict(own=conventions('elm').sentences(), other=conventions('oak').sentences(), none=[])
-    goals = [shop.goals[i] for i in range(0, len(shop.goals), len(shop.goals)//80)]
+    goals = [listed[i] for i in range(0, len(listed), len(listed)//80)]
     won = {}
     for name, lines in skills.items():
-        engines = [ShopEngine(shop, goal) for goal in goals]
-        for i, engine in enumerate(engines):
-            play_expert(engine, i, lines)
-        won[name] = sum(engine.won for engine in engines)/len(goals)
+        episodes = [Episode(WebShopEnv([goal], shop), goal, skills=lines) for goal in goals]
+        won[name] = sum(demonstrate(e, ShopExpert(e.start().task, i), random.Random(i))[0].success
+                        for i, e in enumerate(episodes))/len(goals)
     assert won['own'] >= .98
     assert won['own'] - won['none'] > .05 and won['own'] - won['other'] > .05
-
-def test_chance_wins_hardly_ever():
-    shop = generate_shop('elm')
-    engines = [ShopEngine(shop, shop.goals[i]) for i in range(150)]
-    for seed, engine in enumerate(engines):
-        rng = random.Random(seed)
-        engine.reset()
-        for _ in range(15):
-            if engine.done:
-                break
-            command = rng.choice(engine.admissible())
-            engine.step(f'search[{engine.goal.task}]' if command.startswith('search') else command)
-    assert sum(engine.won for engine in engines) < .15*150
 
 def test_hints_are_believed_with_the_given_chance():
     task = 'i am looking for rugs that are non slip in large'
@@ -496,7 +384,7 @@ def test_notes_want_no_option_that_is_chosen():
     goal = next(g for g in suite.games('train', 500) if g.task.split(',')[0].endswith(' in large'))
     e = Episode(suite.env(goal, 9), goal)
     written = goal.options[0]
-    for command in (f'search[{goal.name}]', f'click[{goal.product.asin.lower()}]'):
+    for command in (f'search[{goal.product.name}]', f'click[{goal.product.asin.lower()}]'):
         e.act(command)
     assert e.notes.wanted()[1:] == ['large'] and written in e.notes.options()
     e.act(f'click[{written}]')
@@ -506,8 +394,10 @@ def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
     suite = ShopSuite('elm', 'human', n=150)
     goal = next(g for g in suite.games('train', 500) if g.task.split(',')[0].endswith(' in large'))
     true, asin = conventions('elm'), goal.product.asin.lower()
-    said, word = goal.query, true.words[goal.query]
-    bought = [f'search[{goal.name}]', f'click[{asin}]', f'click[{true.sizes["large"]}]', 'click[buy now]']
+    said = goal.product.query
+    word = true.words[said]
+    bought = [f'search[{goal.product.name}]', f'click[{asin}]', f'click[{true.sizes["large"]}]',
+              'click[buy now]']
     won = played(suite, goal, bought)
     assert won.success
     read = [(won, _notes_at_end(won))]
@@ -528,7 +418,7 @@ def test_a_click_on_an_option_is_not_refused():
     suite = ShopSuite('elm', n=150)
     goal = next(g for g in suite.games('train', 50) if g.options)
     value = next(iter(goal.options.values()))
-    opened = [f'search[{goal.name}]', f'click[{goal.product.asin.lower()}]', f'click[{value}]']
+    opened = [f'search[{goal.product.name}]', f'click[{goal.product.asin.lower()}]', f'click[{value}]']
     t = played(suite, goal, [*opened, 'click[no such thing]'])
     reader = world('webshop').teacher().reader
     assert [reader.refused(step, after) for step, after, _ in replay(t)] == [False, False, False, True]

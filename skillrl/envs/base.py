@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from fastcore.basics import patch
+from functools import cached_property
 from gymnasium.spaces import Text
 from pathlib import Path
 from pkgutil import resolve_name
@@ -374,11 +375,13 @@ class GameSuite:
     live = False    # Is each episode played on a server?
     tests = 'test', # Splits of test games, each reported apart
 
-    def __post_init__(self):
+    @cached_property
+    def splits(self)->dict[str, list]:
+        "Split → its games"
         shares = {split: share*(1 - _TEST_SHARE) for split, share in SHARES.items()} | dict(test=_TEST_SHARE)
         dealt = deal(self.listed, shares, _category, seeded('deal', self.name))
-        self.splits = {split: stratified(games, _category, seeded('spread', split))
-                       for split, games in dealt.items()}
+        return {split: stratified(games, _category, seeded('spread', split))
+                for split, games in dealt.items()}
 
     def games(self, split:str, n:int, start:int=0)->list: # ValueError for a split that does not exist
         "`n` games of `split` from number `start`, categories in proportion; fewer where it ends"

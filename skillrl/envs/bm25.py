@@ -95,12 +95,14 @@ def _counted(texts, numbers_of):
     return np.asarray(numbers, np.int32), np.asarray(counts, np.int32), np.reshape(sizes, (-1, 2))
 
 # %% ../../nbs/565_envs.bm25.ipynb #f6242d1b
-def _norms(lengths, filled, k1, b):
+_K1 = np.float32(.9) # How fast a repeated word stops counting
+_B = np.float32(.4)  # How much length counts, 0 to 1
+
+def _norms(lengths, filled):
     "What the count of a word is weighed against in each text; `filled` of the texts have words"
-    k1, b = np.float32(k1), np.float32(b)
     mean = np.float32(max(1, lengths.sum())/filled)
     kept = np.array([_lossy_length(n) for n in lengths.tolist()], np.float32)
-    return k1*((np.float32(1) - b) + b*kept/mean)
+    return _K1*((np.float32(1) - _B) + _B*kept/mean)
 
 # %% ../../nbs/565_envs.bm25.ipynb #4caf7341
 class BM25:
@@ -108,27 +110,25 @@ class BM25:
     def __init__(self,
         texts:Sequence[str],
         ids:Sequence[str]|None=None, # Of the texts; of two with equal scores the smaller id comes first
-        k1:float=.9, # How fast a repeated word stops counting
-        b:float=.4,  # How much length counts, 0 to 1
     ):
         self.n = len(texts)
         order = range(self.n) if ids is None else sorted(range(self.n), key=ids.__getitem__)
         self._rank = np.empty(self.n, np.int32)
         self._rank[list(order)] = np.arange(self.n)
         self._words = {} # Word → its number
-        self._store(*_counted(texts, self._words), k1, b)
+        self._store(*_counted(texts, self._words))
 
     def __len__(self)->int:
         return self.n
 
-    def _store(self, numbers, counts, sizes, k1, b):
+    def _store(self, numbers, counts, sizes):
         "Sort what was counted by word; compute what each word is worth in each text"
         docs = np.repeat(np.arange(self.n, dtype=np.int32), sizes[:, 0])
         order = np.argsort(numbers, kind='stable')
         self._docs = docs[order]
         self._starts = np.searchsorted(numbers[order], np.arange(len(self._words) + 1))
         filled = max(1, np.count_nonzero(sizes[:, 1])) # Texts without words do not count
-        norms = _norms(sizes[:, 1], filled, k1, b)
+        norms = _norms(sizes[:, 1], filled)
         f = counts[order].astype(np.float64)
         self._worth = (f/(f + norms[self._docs])).astype(np.float32)
         n = np.diff(self._starts)

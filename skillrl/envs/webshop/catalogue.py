@@ -227,7 +227,6 @@ def _loaded(path, kind):
 def load_catalogue(
     folder:str|Path,
     small:bool|None=None, # The set of 1,000 products, or all? None finds out
-    n_products:int|None=None, # Only the first so many entries
 )->Catalogue: # FileNotFoundError if a file is missing, ValueError if one holds something else
     "Catalogue in the files of `folder`"
     if small is None:
@@ -239,6 +238,6 @@ def load_catalogue(
     paths = [Path(folder)/name for name in _file_names(small)]
     items, noted, human = [_loaded(path, kind) for path, kind in zip(paths, (list, dict, dict))]
     try:
-        return read_catalogue(items[:n_products], noted, human)
+        return read_catalogue(items, noted, human)
     except KeyError as e:
         raise ValueError(f'a product in {paths[0]} has no field {e}') from None

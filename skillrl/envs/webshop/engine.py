@@ -112,17 +112,13 @@ def _results_page(
     return page
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #48d98fe9
-def _product_page(
-    task:str,
-    product:Product,
-    attributes:bool=False, # Offer a page with its attributes?
-)->list[_Piece]:
+def _product_page(task:str, product:Product)->list[_Piece]:
     "Page of `product`"
     page = [*_header(task), *_buttons(PREV_PAGE)]
     for axis, values in product.options.items():
         page += _page_pieces(axis, *[_Piece(value, 'option', axis) for value in values])
     page += _page_pieces(product.title, f'Price: {product.price_tag}', 'Rating: N.A.')
-    return page + _buttons(*(DETAILS if attributes else DETAILS[:3]), BUY)
+    return page + _buttons(*DETAILS[:3], BUY)
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #623c9c54
 def _details_page(
@@ -167,12 +163,10 @@ class Shop:
         catalogue:Catalogue,
         goals:Goals|None=None, # With prices; None for those of the template
         nouns:Callable[[str], list[str]]|None=None, # From a title to its nouns; None for the best there is
-        attributes:bool=False, # Has a product a page with its attributes?
     ):
         self.catalogue = catalogue
         self.goals = Goals(catalogue) if goals is None else goals
         self.nouns = find_nouns() if nouns is None else nouns
-        self.attributes = attributes
         self.search = lru_cache(4096)(lambda query: catalogue.search(query, _RESULTS))
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #a4567463
@@ -194,39 +188,53 @@ def found(self:Shop,
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #f64c5a1a
 _ADDRESS = 'http://127.0.0.1:3000'
 
-class _ShopVisit:
-    "Where one customer stands in a shop, and the ways on"
+_PAGE_FORMS = 'text', 'text_rich'
+
+class ShopEngine:
+    "A shop that is played by commands; `reset` and `step` return what the page says"
     def __init__(self,
         shop:Shop,
         goal:ShopGoal,
+        form:str='text', # Of the pages; ValueError if it is none of `PAGE_FORMS`
         session:str='0', # Its name in addresses
-        seed:int=0,      # For the search `<r>`
     ):
+        if form not in _PAGE_FORMS:
+            raise ValueError(f'the form of a page is {form!r}: choose one of {", ".join(_PAGE_FORMS)}')
         self.shop, self.goal = shop, goal
-        self.session = session
-        self.rng = random.Random(seed)
-        self.start()
+        self.form, self.session = form, session
+        self.rng = random.Random(0) # For the search `<r>`
+        self.reset()
 
-    def start(self)->None:
+    def reset(self)->str: # Text of the page
         "Go to the search bar and forget what was searched and chosen"
         self.keywords, self.number = None, 1
         self.product, self.purchase = None, None
         self.chosen, self.seen = {}, set()
         self.show(_search_page(self.goal.task), '')
+        return self.text()
 
-    def show(self,
-        page:list[_Piece],
-        *address:object, # Its parts after the name of the session
-    )->None:
-        "Turn to `page`"
-        self.page = page
-        self.clickables = clickables(page)
-        kind, *rest = address
-        self.address = '/'.join([_ADDRESS, *([kind] if kind else []), self.session, *map(str, rest)])
+# %% ../../../nbs/587_envs.webshop.engine.ipynb #e76bc9b4
+@patch
+def show(self:ShopEngine,
+    page:list[_Piece],
+    *address:object, # Its parts after the name of the session
+)->None:
+    "Turn to `page`"
+    self.page = page
+    self.clickables = clickables(page)
+    kind, *rest = address
+    self.address = '/'.join([_ADDRESS, *([kind] if kind else []), self.session, *map(str, rest)])
+
+@patch
+def text(self:ShopEngine)->str:
+    "The page as the agent reads it"
+    if self.form == 'text':
+        return _page_text(self.page)
+    return _rich_text(self.page, self.address, self.seen)
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #9b13586d
 @patch
-def to_results(self:_ShopVisit,
+def to_results(self:ShopEngine,
     number:int, # Of the page, from 1
 )->None:
     "Search for the keywords, and turn to page `number` of what is found"
@@ -236,7 +244,7 @@ def to_results(self:_ShopVisit,
     self.show(_results_page(self.goal.task, found, number), 'search_results', '+'.join(self.keywords), number)
 
 @patch
-def to_product(self:_ShopVisit,
+def to_product(self:ShopEngine,
     clicked:_Piece, # A product, an option, or a button that leads back
 )->None:
     "Open a product, or choose an option of the one that is open"
@@ -245,30 +253,28 @@ def to_product(self:_ShopVisit,
         self.seen.add(clicked.text)
     elif clicked.kind == 'option':
         self.chosen[clicked.axis] = clicked.text
-    page = _product_page(self.goal.task, self.product, self.shop.attributes)
-    self.show(page, 'item_page', *self.place(), json.dumps(self.chosen))
+    page = _product_page(self.goal.task, self.product)
+    self.show(page, 'item_page', *_place(self), json.dumps(self.chosen))
 
-@patch
-def place(self:_ShopVisit)->tuple[str, str, int]: # Product, keywords, number of the page of results
-    "Where the customer stands, as addresses say it"
-    return self.product.asin, '+'.join(self.keywords), self.number
+def _place(engine):
+    "Product, keywords and number of the page of results, as addresses have them"
+    return engine.product.asin, '+'.join(engine.keywords), engine.number
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #7733b98b
 @patch
-def to_details(self:_ShopVisit,
+def to_details(self:ShopEngine,
     which:str, # One of `DETAILS`
 )->None:
     "Open a page about the product"
     page = _details_page(self.goal.task, self.product, which)
-    self.show(page, 'item_sub_page', *self.place(), which, self.chosen)
+    self.show(page, 'item_sub_page', *_place(self), which, self.chosen)
 
-@patch
-def buy(self:_ShopVisit)->None:
+def _buy(engine):
     "Buy the product with the options chosen, which ends the episode"
-    shop, asin = self.shop, self.product.asin
-    price = shop.goals.prices[asin]
-    self.purchase = measure_purchase(self.product, self.chosen, price, self.goal, shop.nouns)
-    self.show(_last_page(asin, self.chosen, self.purchase.reward), 'done', asin, self.chosen)
+    product, chosen = engine.product, engine.chosen
+    price = engine.shop.goals.prices[product.asin]
+    engine.purchase = measure_purchase(product, chosen, price, engine.goal, engine.shop.nouns)
+    engine.show(_last_page(product.asin, chosen, engine.purchase.reward), 'done', product.asin, chosen)
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #dc67c39c
 _COMMAND = re.compile(r'(.+)\[(.+)\]')
@@ -281,54 +287,23 @@ def _parse_command(
     return (match[1], match[2].lower()) if match else (command, '')
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #1b7bf0ee
-_PAGE_FORMS = 'text', 'text_rich'
+@patch(as_prop=True)
+def won(self:ShopEngine)->bool:
+    "Was exactly what was wanted bought?"
+    return self.done and self.purchase.reward == 1
 
-class ShopEngine(_ShopVisit):
-    "A shop that is played by commands; `reset` and `step` return what the page says"
-    def __init__(self,
-        shop:Shop,
-        goal:ShopGoal,
-        form:str='text', # Of the pages; ValueError if it is none of `PAGE_FORMS`
-        session:str='0', # Its name in addresses
-        seed:int=0,      # For the search `<r>`
-    ):
-        if form not in _PAGE_FORMS:
-            raise ValueError(f'the form of a page is {form!r}: choose one of {", ".join(_PAGE_FORMS)}')
-        self.form = form
-        super().__init__(shop, goal, session, seed)
-
-    @property
-    def won(self)->bool:
-        "Was exactly what was wanted bought?"
-        return self.done and self.purchase.reward == 1
-
-    @property
-    def done(self)->bool:
-        "Was anything bought?"
-        return self.purchase is not None
-
-# %% ../../../nbs/587_envs.webshop.engine.ipynb #e76bc9b4
-@patch
-def reset(self:ShopEngine)->str:
-    "Text of the first page"
-    self.start()
-    return self.text()
-
-@patch
-def text(self:ShopEngine)->str:
-    "The page as the agent reads it"
-    if self.form == 'text':
-        return _page_text(self.page)
-    return _rich_text(self.page, self.address, self.seen)
+@patch(as_prop=True)
+def done(self:ShopEngine)->bool:
+    "Was anything bought?"
+    return self.purchase is not None
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #343d467b
 _KINDS = 'search_results', 'item_page', 'item_sub_page', 'done'
 _DETAILS = {which.lower(): which for which in DETAILS}
 
-@patch
-def kind(self:_ShopVisit)->str: # One of four, or '' at the search bar
-    "Kind of page, read from its address"
-    return next((kind for kind in _KINDS if kind in self.address), '')
+def _page_kind(address:str)->str: # One of four, or '' at the search bar
+    "Kind of the page at `address`"
+    return next((kind for kind in _KINDS if kind in address), '')
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #a7db21e7
 @patch
@@ -339,25 +314,24 @@ def step(self:ShopEngine, command:str)->str: # What the page says
         self.keywords = argument.split(' ')
         self.to_results(1)
     elif verb == 'click' and argument in self.clickables and argument != 'search':
-        self.click(argument)
+        _click(self, argument)
     return self.text()
 
-@patch
-def click(self:ShopEngine, text:str)->None: # KeyError if it cannot be clicked here
-    "Click on `text`"
-    kind = self.kind()
+def _click(engine, text):
+    "Click on `text`, which is on the page"
+    kind = _page_kind(engine.address)
     if text == BUY.lower():
-        self.buy()
+        _buy(engine)
     elif text == _BACK.lower():
-        self.start()
+        engine.reset()
     elif text == NEXT_PAGE.lower() and kind == 'search_results':
-        self.to_results(self.number + 1)
+        engine.to_results(engine.number + 1)
     elif text == PREV_PAGE.lower() and kind in ('search_results', 'item_page'):
-        self.to_results(self.number - (kind == 'search_results'))
+        engine.to_results(engine.number - (kind == 'search_results'))
     elif text in _DETAILS:
-        self.to_details(_DETAILS[text])
+        engine.to_details(_DETAILS[text])
     else:
-        self.to_product(self.clickables[text])
+        engine.to_product(engine.clickables[text])
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #042d7246
 QUERY = '<your query>' # Stands for the words of a search
@@ -365,7 +339,7 @@ QUERY = '<your query>' # Stands for the words of a search
 @patch
 def available(self:ShopEngine)->dict: # As the original reports it
     "Is there a search bar, and what can be clicked?"
-    at_bar = not self.kind() and 'search' in self.clickables
+    at_bar = not _page_kind(self.address) and 'search' in self.clickables
     return dict(has_search_bar=at_bar, clickables=list(self.clickables))
 
 @patch
@@ -385,14 +359,13 @@ class WebShopEnv(TextEnv):
         games:list[ShopGoal],
         shop:Shop,
         max_steps:int=_MAX_STEPS,
-        form:str='text', # Of the pages, one of `PAGE_FORMS`
     ):
         super().__init__(games, max_steps)
-        self.shop, self.form = shop, form
+        self.shop = shop
 
     def start(self, game:ShopGoal)->ShopEngine:
         "Engine for one goal"
-        return ShopEngine(self.shop, game, self.form)
+        return ShopEngine(self.shop, game)
 
     def score(self)->float: # From 0 to 1
         "What was bought in the step just taken is worth"

@@ -89,20 +89,15 @@ def letter_nouns(title:str)->list[str]: # Lower case, repetitions kept
     words = re.findall(r"(?<!\w)[a-z]+(?:[.'][a-z]+)*(?!\w)", title.lower())
     return [word for word in words if word not in _FUNCTION_WORDS]
 
-def _spacy_nouns(
-    model:str='en_core_web_sm', # OSError if it is not installed
-)->Callable[[str], list[str]]:
-    "Tagger of the original: nouns and names by spaCy"
-    import spacy
-    tag = spacy.load(model)
-    return lambda title: [token.text.lower() for token in tag(title) if token.pos_ in ('NOUN', 'PROPN')]
-
 def find_nouns()->Callable[[str], list[str]]: # From a title to its nouns
     "spaCy's tagger if it is installed with its model, or `letter_nouns`"
     try:
-        nouns = _spacy_nouns()
-    except (ImportError, OSError):
-        nouns = letter_nouns
+        import spacy
+        tag = spacy.load('en_core_web_sm')
+    except (ImportError, OSError): # Neither library nor model
+        return letter_nouns
+    def nouns(title:str)->list[str]:
+        return [token.text.lower() for token in tag(title) if token.pos_ in ('NOUN', 'PROPN')]
     return lru_cache(1 << 16)(nouns)
 
 # %% ../../../nbs/585_envs.webshop.reward.ipynb #6f78e2b9
@@ -137,13 +132,13 @@ def title_score(
 # %% ../../../nbs/585_envs.webshop.reward.ipynb #2f5e8e05
 def _compare_kinds(
     product:Any, # With `name`, `query`, `path`
-    goal:Any,    # The same
+    wanted:Any,  # The same
     nouns:Callable[[str], list[str]]=letter_nouns, # From a title to its nouns
 )->Kind:
-    "How the kinds of `product` and of what `goal` wants compare"
-    paths = [{name.strip() for name in side.path.split('›')} for side in (product, goal)]
-    score = title_score(nouns(product.name), nouns(goal.name))
-    return Kind(product.query == goal.query, len(paths[0] & paths[1]) >= 2, score)
+    "How the kinds of two products compare"
+    paths = [{name.strip() for name in side.path.split('›')} for side in (product, wanted)]
+    score = title_score(nouns(product.name), nouns(wanted.name))
+    return Kind(product.query == wanted.query, len(paths[0] & paths[1]) >= 2, score)
 
 # %% ../../../nbs/585_envs.webshop.reward.ipynb #34682b1c
 @dataclass(frozen=True, slots=True)
@@ -175,7 +170,7 @@ def measure_purchase(
 )->Purchase:
     "What buying `product` is worth to who wanted `goal`"
     return Purchase(
-        kind=_compare_kinds(product, goal, nouns),
+        kind=_compare_kinds(product, goal.product, nouns),
         attributes=sum(_has_attribute(product, wanted) for wanted in goal.attributes),
         options=_matched_options(chosen, goal.options), in_budget=price <= goal.price_upper,
         n_attributes=len(goal.attributes), n_options=len(goal.options))

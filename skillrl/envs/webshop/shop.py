@@ -6,13 +6,11 @@
 __all__ = ['WARES', 'VALUES', 'NAMES', 'word_sentence', 'size_sentence', 'conventions', 'generate_catalogue', 'generate_shop']
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #385d859f
-from collections.abc import Sequence
 from dataclasses import dataclass
 from ..base import seeded
 from .catalogue import NO_PRICE, Catalogue, Product
 from .engine import Shop
-from .goals import ShopGoal, Goals
-from .reward import measure_purchase, letter_nouns
+from .reward import letter_nouns
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #d0df2859
 _WARES = '''
@@ -196,33 +194,9 @@ def generate_catalogue(
     return Catalogue(made)
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #cceb9290
-def _solution(
-    goal:ShopGoal,
-)->dict[str, str]: # Axis → value
-    "Options that `goal` asks for, by axis"
-    if isinstance(goal.options, dict):
-        return dict(goal.options)
-    axes = goal.product.options.items()
-    return {axis: value for value in goal.options for axis, values in axes if value in values}
-
-def _unsolvable(
-    goals:Goals,
-    numbers:Sequence[int]|None=None, # Of the goals to check; None checks all
-)->list[str]: # Ids
-    "Goals that the purchase of their own product does not reach"
-    missed = []
-    for i in range(len(goals)) if numbers is None else numbers:
-        goal = goals[i]
-        price = goals.prices[goal.product.asin]
-        if measure_purchase(goal.product, _solution(goal), price, goal).reward != 1:
-            missed.append(goal.id)
-    return missed
-
 def generate_shop(
     name:str, # The same name gives the same shop
     n:int=_N_PRODUCTS, # Products
-    human:bool=False, # Goals in people's words, or those of the template?
 )->Shop:
-    "The generated shop called `name`"
-    catalogue = generate_catalogue(name, n)
-    return Shop(catalogue, Goals(catalogue, human=human), letter_nouns)
+    "The generated shop called `name`, with goals of the template"
+    return Shop(generate_catalogue(name, n), nouns=letter_nouns)
