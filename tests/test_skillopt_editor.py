@@ -117,11 +117,8 @@ def test_a_hash_of_half_a_character_is_no_error():
 
 def test_edits_and_patches_as_dicts():
     assert Edit('append', 'x').to_dict() == dict(op='append', content='x')
-    whole = dict(op='append', content='c', target='t', support_count=3, source_type='failure', merge_level=1)
-    assert (
-        Edit('append', 'c', 't', 3, 'failure', 1).to_dict() == whole
-        and Edit.from_dict(whole).to_dict() == whole
-    )
+    whole = dict(op='append', content='c', target='t', support_count=3, source_type='failure')
+    assert Edit('append', 'c', 't', 3, 'failure').to_dict() == whole == Edit.from_dict(whole).to_dict()
     assert Edit.from_dict({}) == Edit('append') and Patch().to_dict() == dict(reasoning='', edits=[])
     assert Edit.from_dict(dict(content='x', colour='red')) == Edit('append', 'x')
 
@@ -199,8 +196,8 @@ def test_what_is_no_patch_is_named(no_patch):
     ],
 )
 def test_C6_support_counts_are_numbers_or_nothing(said, count):
-    e = Edit.from_dict(dict(op='append', content='X', support_count=said, merge_level=said))
-    assert e.support_count == count and e.merge_level == count and type(e.support_count) is type(count)
+    e = Edit.from_dict(dict(op='append', content='X', support_count=said))
+    assert e.support_count == count and type(e.support_count) is type(count)
 
 
 # --- C15: line ends ---

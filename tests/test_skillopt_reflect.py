@@ -16,8 +16,6 @@ from skillrl.skillopt.reflect import FORMS, _KEYS, _excerpt, fenced, _load_promp
 from skillrl.skillopt.reflect import (
     RawPatch,
     _chosen,
-    _credited,
-    _edit_lines,
     joined,
     merge_patches,
     reflection_batches,
@@ -113,49 +111,16 @@ def says(stage, user):
     return json.dumps(dict(selected_indices=[2, 1, 0, 5]))
 
 
-@pytest.mark.parametrize(
-    'settings,calls',
-    [
-        ((28, 12, 8, 8, 42, 4), (6, 3, 1)),
-        ((40, 0, 8, 8, 43, 4), (5, 1, 1)),
-        ((0, 40, 8, 8, 42, 4), (5, 1, 1)),
-        ((3, 3, 8, 8, 1, 4), (2, 1, 0)),
-        ((30, 10, 3, 2, 7, 2), (14, 13, 0)),
-        ((10, 30, 2, 3, 11, 3), (20, 12, 1)),
-        ((64, 64, 4, 8, 5, 4), (32, 7, 1)),
-    ],
-)
-def test_calls_are_those_of_1_0_0(settings, calls, monkeypatch):
-    "Numbers of calls recorded from skillrl 1.0.0 with the same client"
-    failed, solved, size, batch, seed, budget = settings
-    o = asking(says)
-    raw = reflect(o, results(failed, solved), '# S', minibatch_size=size, edit_budget=budget, seed=seed)
-    monkeypatch.setattr('skillrl.skillopt.reflect._MERGED_AT_ONCE', batch)
-    merged = merge_patches(o, '# S', raw)
-    rank_and_select(o, '# S', merged, budget)
-    assert stages(o) == +Counter(dict(zip(('analyst', 'merge', 'ranking'), calls)))
-
-
-def test_edits_are_those_of_1_0_0():
-    "Merged and ranked edits recorded from skillrl 1.0.0 with the same client"
-    o = asking(says)
-    merged = merge_patches(o, '# S', reflect(o, results(28, 12), '# S'))
-    assert [e.content for e in merged.edits] == [f'from i{i} no 0' for i in (18, 14, 13, 23, 38, 35)]
-    assert [e.content for e in rank_and_select(o, '# S', merged, 4).edits] == [
-        f'from i{i} no 0' for i in (13, 14, 18, 35)
-    ]
-
-
 def test_the_order_of_calls_is_failures_first():
     o = asking(says)
-    merge_patches(o, '# S', reflect(o, results(28, 12), '# S'))
+    merge_patches(o, '# S', reflect(o, results(12, 28), '# S'))
     heads = [
         sections(c['user'])['Trajectories'].split()[1] for c in o.client.calls if c['stage'] == 'analyst'
     ]
-    assert heads == ['failed.'] * 4 + ['solved.'] * 2
-    assert [c['system'] for c in o.client.calls[6:]] == [
-        _load_prompt(k) for k in ('merge_failure', 'merge_success', 'merge_final')
-    ]
+    assert heads == ['failed.'] * 2 + ['solved.'] * 4
+    [merge] = o.client.calls[6:]
+    groups = re.findall(r'### Group \d+: (\w+)', merge['user'])
+    assert groups == ['failure'] * 2 + ['success'] * 4 and merge['system'] == _load_prompt('merge_final')
 
 
 def test_one_patch_needs_no_merge_and_a_pool_within_the_budget_no_ranking():
@@ -191,10 +156,7 @@ def test_C4_elements_that_are_no_edits_are_dropped_and_recorded():
 )
 def test_C4_a_merge_that_brings_nothing_usable_keeps_what_was_proposed(reply):
     merged = merge_patches(asking(reply), SKILL, [*raws(2), *raws(1, 'success', 'habit {}')])
-    if reply == '[]{':
-        assert merged.edits == raws(1, 'success', 'habit {}')[0].patch.edits
-    else:
-        assert [e.content for e in merged.edits] == ['rule 0', 'rule 1', 'habit 0']
+    assert [e.content for e in merged.edits] == ([] if reply == '[]{' else ['rule 0', 'rule 1', 'habit 0'])
 
 
 def test_a_merge_may_decide_against_all_edits():
@@ -303,22 +265,6 @@ def test_failure_summary_is_kept_as_plain_values():
 # --- support
 
 
-def test_support_is_counted_where_the_model_forgets_it():
-    pool = [
-        Edit('append', 'Say EUR.', support_count=8, source_type='failure'),
-        Edit('insert_after', '* say  eur', 'x', 3, 'success'),
-        Edit('append', 'Be kind.', support_count=4),
-    ]
-    assert _credited(Edit('replace', 'Always say EUR; and be kind.'), pool).support_count == 15
-    assert _credited(Edit('append', 'Say EUR.'), pool) == Edit('append', 'Say EUR.', '', 11, 'failure', 1)
-    assert _credited(Edit('append', 'Say EUROS.'), pool).support_count is None  # not the same words
-    assert _credited(Edit('append', 'Say EUR.', support_count=5), pool).support_count == 5
-    assert _credited(Edit('append', 'New.', support_count=10**6), pool).support_count == 15
-    cut = Edit('delete', '', 'The tax is 20 %.', 6, 'success')
-    assert _credited(Edit('delete', '', '- The tax is 20 %.'), [*pool, cut]).support_count == 6
-    assert _credited(Edit('append', 'The tax is 20 %.'), [*pool, cut]).support_count is None
-
-
 def test_support_is_summed_over_what_is_said_twice():
     assert [
         (e.content, e.support_count)
@@ -419,17 +365,6 @@ def test_the_skill_is_shown_letter_for_letter(skill):
     assert sections(asked)['Current skill'].strip('\n') == skill.strip('\n')
 
 
-def test_edits_are_shown_as_lines_of_json():
-    long = Edit('replace', 'c' * 2000, 't"\n' * 400, 3, 'failure', 2)
-    assert [json.loads(l) for l in _edit_lines([long])] == [long.to_dict()]
-    shown = json.loads(_edit_lines([long], 500)[0])
-    assert (
-        len(shown['content']) < 560
-        and '(1500 characters omitted)' in shown['content']
-        and shown['support_count'] == 3
-    )
-
-
 def test_context_reaches_the_questions_about_edits():
     o = asking(says)
     raw = reflect(o, results(9, 9), SKILL, context='Step 3 was refused.')
@@ -484,10 +419,10 @@ def test_C10_an_optimizer_nobody_reaches_stops_the_run(say):
 
 
 def test_C10_a_whole_stage_that_is_lost_stops_the_run():
-    o = asking(lambda stage, user: TimeoutError('slow') if stage == 'merge' else says(stage, user))
-    raw = reflect(o, results(20, 20), SKILL)
-    with pytest.raises(Outage, match="2 of 2 calls of stage 'merge'"):
-        merge_patches(o, SKILL, raw)
+    o = asking(lambda stage, user: TimeoutError('slow') if stage == 'analyst' else says(stage, user))
+    o.ask('ranking', 'x', 'ranking')
+    with pytest.raises(Outage, match="2 of 2 calls of stage 'analyst'"):
+        reflect(o, results(16, 0), SKILL)
 
 
 def test_C10_one_lost_call_is_none_and_the_third_in_a_row_stops_the_run():

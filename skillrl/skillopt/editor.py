@@ -112,7 +112,6 @@ class Edit:
     target:str = ''  # What to look for
     support_count:int|None = None # Episodes that speak for it
     source_type:str|None = None   # 'failure' or 'success'
-    merge_level:int|None = None   # Round of merging that made it
 
     def to_dict(self)->dict:
         "`op` and `content`, and what else is set"
@@ -149,8 +148,7 @@ def from_dict(cls:Edit, d:dict)->Edit: # `ValueError` that says why `d` means no
     source = d.get('source_type')
     if source not in ('failure', 'success'):
         source = None
-    support, level = (whole(d.get(name)) for name in ('support_count', 'merge_level'))
-    return cls(op, _text(d, 'content'), _text(d, 'target'), support, source, level)
+    return cls(op, _text(d, 'content'), _text(d, 'target'), whole(d.get('support_count')), source)
 
 # %% ../../nbs/703_skillopt.editor.ipynb #fe4b0676
 @dataclass

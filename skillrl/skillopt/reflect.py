@@ -75,7 +75,7 @@ def message(
     return '\n\n'.join(f"## {k.replace('_', ' ').capitalize()}\n{text}" for k, text in parts.items() if text)
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #2c229d8b
-_KEYS = tuple('analyst_error analyst_success merge_failure merge_success merge_final ranking'.split())
+_KEYS = tuple('analyst_error analyst_success merge_final ranking'.split())
 
 def _load_prompt(
     name:str,                 # One of `_KEYS`
@@ -111,11 +111,10 @@ _FAILURE = dict(failure_type=_TEXT, count=_NUMBER, description=_TEXT)
 def _form(**fields):
     return object_of(reasoning=_TEXT, **fields)
 
-_MERGED = _form(edits=_list_of(**_CREDITED))
 FORMS = dict( # Name of a prompt → schema of its answer
     analyst_error=_form(failure_summary=_list_of(**_FAILURE), edits=_list_of(**_EDIT)),
     analyst_success=_form(edits=_list_of(**_EDIT)),
-    merge_failure=_MERGED, merge_success=_MERGED, merge_final=_MERGED,
+    merge_final=_form(edits=_list_of(**_CREDITED)),
     ranking=_form(selected_indices=dict(type='array', items=_NUMBER)))
 
 def _answer_field(name:str)->str: # `name` is one of `_KEYS`
@@ -379,60 +378,12 @@ def joined(edits:list[Edit])->list[Edit]:
 def _support(edits):
     return sum(e.support_count or 0 for e in edits)
 
-# %% ../../nbs/742_skillopt.reflect.ipynb #0c71f287
-def _credited(edit, pool, source=None, level=1):
-    "`edit`, merged from `pool` in round `level`, with support, source and level where the model gave none"
-    said = _words(edit)
-    alike = [e for e in pool if (e.op == 'delete') == (edit.op == 'delete')]
-    repeated = [e for e in alike if _words(e) in said]
-    support = min(edit.support_count or _support(repeated), _support(pool)) or None
-    sources = {source, *(e.source_type for e in repeated)}
-    known = next((s for s in ('failure', 'success') if s in sources), None)
-    return replace(edit, support_count=support, source_type=edit.source_type or known,
-                   merge_level=edit.merge_level or level)
-
-_word = re.compile(r'[^\W_]+')
-def _words(e):
-    return f" {' '.join(_word.findall((e.content or e.target).lower()))} "
-
 # %% ../../nbs/742_skillopt.reflect.ipynb #eed80f90
-def _edit_lines(edits, most=None):
-    "A line of JSON for each of `edits`, of whose texts at most so many characters are shown"
-    shown = [{k: _cut(v, most) for k, v in e.to_dict().items()} for e in edits]
-    return [json.dumps(d, ensure_ascii=False) for d in shown]
-
-def _cut(value, most):
-    "`value`, without its middle if it is a text of more than `most` characters"
-    if not most or not isinstance(value, str) or len(value) <= most:
-        return value
-    half = most//2
-    return f'{value[:half]} … ({len(value) - 2*half} characters omitted) … {value[-half:]}'
-
-# %% ../../nbs/742_skillopt.reflect.ipynb #3949b0ff
-def _side_of(group):
-    "'failure' or 'success' if all patches of `group` are of that side, None for both"
-    sides = {r.source_type for r in group}
-    return sides.pop() if len(sides) == 1 else None
-
-def _merge_question(group):
-    "Prompt and text for merging the `RawPatch`es of `group`"
-    shown = ['\n'.join([f'### Group {i}: {r.source_type}', *_edit_lines(r.patch.edits)])
-             for i, r in enumerate(group, 1)]
-    return f"merge_{_side_of(group) or 'final'}", '\n\n'.join(shown)
-
-def _united(text, group, level):
-    "The `RawPatch` that the reply `text` makes of `group`"
-    pool = [e for r in group for e in r.patch.edits]
-    patch = _read_patch(text)
-    if not _usable(patch):
-        dropped = patch.dropped if patch else []
-        patch = Patch(joined(pool), 'No usable merge: all edits that were proposed.', dropped)
-    edits = [_credited(e, pool, _side_of(group), level) for e in patch.edits]
-    return RawPatch(replace(patch, edits=edits), group[0].source_type)
+def _edit_lines(edits):
+    "A line of JSON for each of `edits`"
+    return [json.dumps(e.to_dict(), ensure_ascii=False) for e in edits]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #465ee4ec
-_MERGED_AT_ONCE = 8 # Patches
-
 def merge_patches(
     optimizer:Optimizer,
     skill:str,
@@ -440,26 +391,18 @@ def merge_patches(
     context:str='', # Notes on earlier steps
 )->Patch:
     "One patch out of all that was proposed"
-    sides, level = _by_side(raw), 1
-    while max(map(len, sides.values())) > 1:
-        groups = [some for rs in sides.values() for some in _chunks(rs, _MERGED_AT_ONCE)]
-        sides = _by_side(_unite(optimizer, skill, context, groups, level))
-        level += 1
-    left = [r for rs in sides.values() for r in rs]
-    if len(left) == 2:
-        left = _unite(optimizer, skill, context, [left], level)
-    return left[0].patch if left else Patch()
-
-def _by_side(raw):
-    "Those of `raw` that propose edits"
-    return {side: [r for r in raw if r.source_type == side and r.patch.edits] for side in _WENT}
-
-def _unite(optimizer, skill, context, groups, level):
-    "A `RawPatch` for each of `groups`, asked at once"
-    asked = [_merge_question(group) for group in groups if len(group) > 1]
-    questions = [(prompt, message(skill, context, edits=text)) for prompt, text in asked]
-    replies = iter(optimizer.ask_many(questions, 'merge'))
-    return [_united(next(replies), group, level) if len(group) > 1 else group[0] for group in groups]
+    raw = [r for side in _WENT for r in raw if r.source_type == side and r.patch.edits]
+    if len(raw) < 2:
+        return raw[0].patch if raw else Patch()
+    shown = ['\n'.join([f'### Group {i}: {r.source_type}', *_edit_lines(r.patch.edits)])
+             for i, r in enumerate(raw, 1)]
+    text = optimizer.ask('merge_final', message(skill, context, edits='\n\n'.join(shown)), 'merge')
+    patch = _read_patch(text)
+    if _usable(patch):
+        return patch
+    pool = [e for r in raw for e in r.patch.edits]
+    why = 'No usable merge: all edits that were proposed.'
+    return Patch(joined(pool), why, patch.dropped if patch else [])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #e514cf31
 def _chosen(text:str|None, n:int)->list[int]: # Places among `n` edits, the best first
@@ -483,7 +426,7 @@ def rank_and_select(
     edits = patch.edits
     if len(edits) <= max_edits:
         return patch
-    listed = '\n'.join(f'[{i}] {line}' for i, line in enumerate(_edit_lines(edits, 500)))
+    listed = '\n'.join(f'[{i}] {line}' for i, line in enumerate(_edit_lines(edits)))
     budget = f'Choose {max_edits} of {len(edits)} edits.'
     text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listed), 'ranking')
     places = _chosen(text, len(edits))
