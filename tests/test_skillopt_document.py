@@ -17,6 +17,7 @@ from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skillopt.rollout import ThreadExecutor, run_rollout
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.core.store import data_path
+from skillrl.llm.reply import Outage
 from skillrl.types import RolloutResult
 
 # --- banks ---
@@ -474,10 +475,8 @@ def test_a_lost_call_is_not_a_lost_game(house):
     item = env.get_items('train')[0]
     with pytest.raises(EpisodeError, match='quota'):
         env.rollout_one(item=item, skill='', target_client=ScriptedPolicy('', dict(error='quota')))
-    results = run_rollout(
-        env, '', [item], target_client=ScriptedPolicy('', dict(error='quota')), retries=0, max_lost=1
-    )
-    assert [r.status for r in results] == ['infra_error'] and 'quota' in results[0].fail_reason
+    with pytest.raises(Outage, match='1 rollouts for .* were lost.*quota'):
+        run_rollout(env, '', [item], target_client=ScriptedPolicy('', dict(error='quota')), retries=0)
 
 
 def test_a_reply_without_thought_counts():

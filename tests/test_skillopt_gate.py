@@ -43,7 +43,7 @@ lost = RolloutResult('item-1', 0, 0, fail_reason='rollout_error: Outage: 503', s
 
 def test_scores_are_means():
     assert compute_score([RolloutResult('a', 1, .5), RolloutResult('b', 0, .25)])==(.5, .375)
-    assert gate_score(RolloutResult('b', .5, 1.), 'mixed', .5)==.75, 'fractions are kept'
+    assert gate_score(RolloutResult('b', .5, 1.), 'mixed')==.75, 'fractions are kept'
 
 def test_E1_a_lost_rollout_is_no_zero():
     assert compute_score([RolloutResult('item-0', 1, 1), lost])==(1., 1.)

@@ -155,7 +155,6 @@ class _RolloutSettings:
     repeat:int|str = 0        # Another one for the same items under the same skill once more
     retries:int = 2           # More tries for an item that was lost
     pause:float = .5          # Seconds from one round of tries to the next, doubled each time
-    max_lost:float = .5       # Share of the items that may stay lost
     seed:int|None = None      # Of the run; None leaves luck alone
     begin:Callable|None = None # Called with the number of items that are not known and will be played
     bill:dict|None = None     # Gets `paid`, `played` and `largest`, also when the stage raises
@@ -193,7 +192,7 @@ def lost_for_good(self:_RolloutStage)->list:
 def is_hopeless(self:_RolloutStage)->bool:
     "Are the first items lost, all of them?"
     first = self.entries[:_PATIENCE]
-    return bool(first) and self.settings.max_lost < 1 and all(e.is_lost for e in first)
+    return bool(first) and all(e.is_lost for e in first)
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #0f1377c2
 @patch
@@ -262,7 +261,7 @@ def play(self:_RolloutStage)->list: # Outage when too many are lost
         self.play_round()
     lost = [e.result for e in self.entries if e.is_lost]
     for_good, n = self.lost_for_good(), len(self.entries)
-    if not for_good and not self.is_hopeless() and len(lost) <= self.settings.max_lost*n:
+    if not for_good and not self.is_hopeless() and 2*len(lost) <= n:
         return [e.result for e in self.entries]
     many = len(lost) if for_good or not self.is_hopeless() else f'the first {min(n, _PATIENCE)}'
     first = [*for_good, *lost][0]

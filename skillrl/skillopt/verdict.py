@@ -20,11 +20,10 @@ METRICS = 'hard', 'soft', 'mixed'
 
 def gate_score(
     result:RolloutResult,
-    metric:str='hard',     # One of `METRICS`
-    mixed_weight:float=.5, # Weight of the soft score in 'mixed', from 0 to 1
+    metric:str='hard', # One of `METRICS`
 )->float:
     "What one result counts"
-    weight = dict(hard=0, soft=1, mixed=mixed_weight)[metric]
+    weight = dict(hard=0, soft=1, mixed=.5)[metric]
     return float((1 - weight)*result.hard + weight*result.soft)
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #da9d3301
