@@ -266,8 +266,6 @@ class RunFolder:
 @patch
 def close(self:RunFolder)->None:
     "Let others write the run"
-    if self.journal:
-        self.journal.close()
     self.lock.close()
 
 @patch

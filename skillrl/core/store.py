@@ -284,21 +284,23 @@ def _is_object(line):
 @patch
 def append(self:JsonlLog,
     rows:Iterable[dict],
+    sync:bool=True, # Wait for the disk? False for what a power cut may take
 )->None: # OSError, in one sentence, if they could not be written
     "Add `rows` at the end, all of them or none"
     text = ''.join(to_json(r) + '\n' for r in rows).encode()
     self.mend()
     size, new = self.size, not self.path.exists()
     try:
-        make_folder(self.path.parent)
+        make_folder(self.path.parent, sync)
         with open(self.path, 'ab') as f:
             f.write(text)
-            _to_disk(f)
+            if sync:
+                _to_disk(f)
     except OSError as e:
         if self.size > size:
             os.truncate(self.path, size)
         raise write_error(self.path, e) from e
-    if new:
+    if new and sync:
         _sync_folder(self.path.parent)
 
 # %% ../../nbs/210_core.store.ipynb #24c9aa08
