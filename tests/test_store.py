@@ -1,5 +1,5 @@
 "Faults that a lesson has no room for: disks that fill up at every point, processes killed at random moments"
-import errno, json, os, random, shutil, signal, subprocess, sys, time, warnings
+import errno, json, os, random, shutil, signal, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import pytest
@@ -239,7 +239,7 @@ def test_a_state_with_other_logs_touches_nothing(tmp_path, logs):
     (committed(tmp_path/'run', logs=logs)/'notes.jsonl').write_text('{}\n')
     refused(tmp_path/'run', 'state.json has .*`logs`')
 
-PARTS = ['fingerprint', 'config', 'versions', 'writes', 'logs', 'folders', 'checksums', 'state']
+PARTS = ['fingerprint', 'config', 'writes', 'logs', 'folders', 'checksums', 'state']
 
 @pytest.mark.parametrize('value', [..., 5, 'x', [1]], ids=repr)
 def test_a_state_without_a_part_or_with_another_kind_is_one_sentence(tmp_path, value):
@@ -349,16 +349,6 @@ def test_accepted_changes_are_recorded(tmp_path):
         run.commit({'step': 2})
     with RunFolder(folder, {'seed': 9}, resume=True) as run:
         assert run.config == {'seed': 9}
-
-def test_other_versions_of_the_libraries_are_said_once(tmp_path):
-    folder = committed(tmp_path/'run', versions={'skillrl': '0.0.1', 'torch': '1.0'})
-    with pytest.warns(UserWarning, match=r'skillrl 0\.0\.1 is now .*torch 1\.0 is now') as seen:
-        with RunFolder(folder, resume=True) as run:
-            run.commit({'step': 2})
-    assert len(seen) == 1 and '\n' not in str(seen[0].message)
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        RunFolder(folder, resume=True).close()
 
 def test_threads_write_one_path(tmp_path):
     def put(i):

@@ -50,7 +50,7 @@ def at(place, monkeypatch):
     monkeypatch.chdir(place)
     for name in [k for k in os.environ if re.search('API_KEY|SKILLRL|OPENAI', k)]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv('XDG_CACHE_HOME', str(Path(place)/'cache'))
+    monkeypatch.setenv('XDG_CACHE_HOME', str(Path(place)/'XDG_CACHE_HOME'))
     return Path(place)
 
 @pytest.fixture

@@ -335,36 +335,22 @@ def data_path(
     raise FileNotFoundError(f'there is no data file {name!r}: '
                             'reinstall skillrl or make it as data/README.md says')
 
-# %% ../../nbs/210_core.store.ipynb #cf985b9c
-def _require_kind(path, what):
-    "OSError if something else than `what` lies at `path`"
-    if what == 'file' and path.is_dir():
-        raise IsADirectoryError(f'{path} is a folder, and a file is to be written: name a file in it')
-    if what == 'file' and path.exists() and not path.is_file():
-        raise OSError(f'{path} is a device and no file: name another')
-    if what != 'file' and path.exists() and not path.is_dir():
-        raise NotADirectoryError(f'{path} is a file, and a folder is to be written: name another')
-
-def _require_room(folder, path):
-    "OSError if `folder`, the first that is there above `path`, is none or takes no file"
-    if not folder.is_dir():
-        raise NotADirectoryError(f'{folder} is a file, so {path} cannot be in it: name another place')
-    # A name as long as that of the working file of `atomic_write`
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=f'.{path.name}.tmp', suffix='0'*8) as f:
-        f.write(b'{}')
-        f.flush()
-
 # %% ../../nbs/210_core.store.ipynb #ed46aa92
 def require_writable(
     path:str|Path,    # Where a result is to be written; missing folders above it will be made
     what:str='file',  # Or 'folder', which is written into, or 'whole', a folder that is replaced
 )->None: # OSError, in one sentence, if that could not be done now
     "Refuse an output before there is anything to write"
-    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    path = _target(path)
     start = path if what == 'folder' else path.parent
+    kind = 'file' if what == 'file' else 'folder'
     try:
-        _require_kind(path, what)
-        _require_room(next(p for p in (start, *start.parents) if p.exists()), path)
+        if path.exists() and not (path.is_file() if kind == 'file' else path.is_dir()):
+            raise OSError(f'{path} is there, and is no {kind}: name another')
+        folder = next(p for p in (start, *start.parents) if p.exists())
+        # A name as long as that of the working file of `atomic_write`
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f'.{path.name}.tmp', suffix='0'*8) as f:
+            f.write(b'{}')
     except OSError as e:
         if e.strerror is None:
             raise
