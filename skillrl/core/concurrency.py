@@ -99,14 +99,6 @@ def _run_all(
                 waiting = []
     return outcomes
 
-# %% ../../nbs/250_core.concurrency.ipynb #40607d6c
-def _start_thread(work:Callable[[], Any], stop:Event)->None:
-    "Call `work` in a thread whose requests and pauses end when `stop` is set"
-    def stopped_by()->None:
-        with stoppable(stop):
-            work()
-    Thread(target=stopped_by, daemon=True).start()
-
 # %% ../../nbs/250_core.concurrency.ipynb #3bf9564e
 @dataclass
 class ThreadExecutor:
@@ -138,18 +130,15 @@ def _ended(self:ThreadExecutor, promises:list[Future])->Iterator[tuple[Future, A
 def run(self:ThreadExecutor, fn:Callable[[Any], Any], jobs:list, done:Done|None=None)->list:
     "Outcomes in the order of `jobs`, see `Executor`; raises what `done` raises, and Ctrl-C at once"
     stop = Event()
-    alone = self.timeout is None and min(self.workers, len(jobs)) <= 1
     def room()->int:
         return max(1, self.workers)
     def begin(job:Any)->Future:
         promise = Future()
         promise.began = monotonic()
         def work()->None:
-            promise.set_result(_outcome_of(fn, job))
-        if alone:
-            work()
-        else:
-            _start_thread(work, stop)
+            with stoppable(stop):
+                promise.set_result(_outcome_of(fn, job))
+        Thread(target=work, daemon=True).start()
         return promise
     try:
         return _run_all(room, jobs, begin, self._ended, done, {})

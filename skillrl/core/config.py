@@ -163,27 +163,18 @@ def _check_models(model, retrieval):
                          'set it to embedding, or leave the encoder out')
 
 # %% ../../nbs/01_core.config.ipynb #d8947b6f
-def _check_decoding(model, agent):
-    "ValueError where decoding is asked for that cannot be had"
+def _check_weights(model, agent):
+    "ValueError where decoding is asked for that cannot be had, or an adapter here of weights on a server"
     for name in ('policy_model_id', 'engine_api_base'):
         value = getattr(model, name)
         if value and agent.decode != 'free':
             raise ValueError(f'agent.decode is {agent.decode} and model.{name} is {value!r}, '
                              'a model whose tokens cannot be chosen here: '
                              'set agent.decode to free, or leave the model out')
-
-def _check_engine(model):
-    "ValueError where an adapter is to be trained here and the weights are on a server"
     if model.engine_api_base and model.adapter != 'none':
         raise ValueError(f'model.adapter is {model.adapter!r} and model.engine_api_base is '
                          f'{model.engine_api_base!r}, where all that moves is an adapter: '
                          'set model.adapter to none')
-
-def _check_together(config):
-    "ValueError where two settings contradict each other"
-    _check_models(config.model, config.retrieval)
-    _check_decoding(config.model, config.agent)
-    _check_engine(config.model)
 
 # %% ../../nbs/01_core.config.ipynb #984f81fb
 _KRILL_SERVERS = dict(alfworld='http://localhost:3000', webshop='http://localhost:3001')
@@ -226,7 +217,8 @@ class SkillRLConfig:
         for path, section, f in self.settings():
             setattr(section, f.name, checked(path, getattr(section, f.name), f))
         _settle(self)
-        _check_together(self)
+        _check_models(self.model, self.retrieval)
+        _check_weights(self.model, self.agent)
         return self
 
     def settings(self)->Iterator[tuple]:

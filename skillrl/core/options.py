@@ -14,6 +14,8 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 # %% ../../nbs/205_core.options.ipynb #36a51b23
+_MOST = 10**6 # Of a number without limits of its own
+
 def opt(
     default:object,
     lo:float|None=None, # Smallest value allowed
@@ -24,24 +26,16 @@ def opt(
     authority:str|None=None, # Of what may name code, an address or a path: pattern of the values that do not
 )->Field:
     "A dataclass field with a `default` and the values it accepts"
+    if type(default) in (int, float):
+        hi = _MOST if hi is None else hi
+        lo = -_MOST if lo is None and above is None else lo
     accepts = dict(lo=lo, hi=hi, above=above, choices=choices, bare=bare, authority=authority)
     return field(default=default, metadata=accepts)
 
 # %% ../../nbs/205_core.options.ipynb #b5ac28de
-_MOST = 10**6 # Of a number without limits of its own
-
-def _limits(kind, m):
-    "The smallest and the largest value of a field of type `kind` with metadata `m`; None where there is none"
-    if kind not in (int, float):
-        return None, None
-    hi = _MOST if m['hi'] is None else m['hi']
-    lo = -_MOST if m['lo'] is None and m['above'] is None else m['lo']
-    return lo, hi
-
-def _accepts(kind, m, v):
-    "Is `v` among the values that the metadata `m` of a field of type `kind` allow?"
-    lo, hi = _limits(kind, m)
-    if (lo is not None and v < lo) or (hi is not None and v > hi):
+def _accepts(m, v):
+    "Is `v` among the values that the metadata `m` of a field allow?"
+    if (m['lo'] is not None and v < m['lo']) or (m['hi'] is not None and v > m['hi']):
         return False
     if m['above'] is not None and v <= m['above']:
         return False
@@ -69,8 +63,7 @@ def _wanted(kind, m, name):
     if m['choices']:
         return 'one of ' + ', '.join(map(str, m['choices']))
     what = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'text'}[kind]
-    lo, hi = _limits(kind, m)
-    bounds = ('above', m['above']), ('of at least', lo), ('of at most', hi)
+    bounds = ('above', m['above']), ('of at least', m['lo']), ('of at most', m['hi'])
     limits = [f'{words} {bound}' for words, bound in bounds if bound is not None]
     return ' '.join([what, ' and '.join(limits)]).strip()
 
@@ -88,10 +81,8 @@ def checked(
     f:Field, # Of the dataclass, made by `opt`
 )->object: # As the field's type; ValueError names the setting and says what would do
     "`value` if field `f` accepts it"
-    if value is None and f.default is None:
-        return None
     m, v = f.metadata, _as(f.type, value)
-    if v is not None and _accepts(f.type, m, v):
+    if v is not None and _accepts(m, v):
         return v
     shown = '(hidden)' if m['bare'] else repr(value)
     raise ValueError(f'{name} is {shown}: give it {_wanted(f.type, m, name)} (the default is {f.default!r})')

@@ -174,13 +174,6 @@ def _remedy(path, name=_STATE):
     return f'copy {path/_PREVIOUS} over {path/_STATE} to go back to the commit before, or start a new run'
 
 # %% ../../nbs/260_core.runfolder.ipynb #d84e5360
-def _links_in(top):
-    "Symbolic links at `top` or below it"
-    found = [top] if top.is_symlink() else []
-    for where, folders, files in os.walk(top):
-        found += [p for p in (Path(where)/name for name in sorted(folders + files)) if p.is_symlink()]
-    return found
-
 def _check_links(path, commit):
     "Refuse symbolic links among what the run in the folder `path` writes"
     places = [path/_CONFIG, path/_STATE, path/_PREVIOUS, *path.glob('journal_*.jsonl')]
@@ -190,8 +183,10 @@ def _check_links(path, commit):
             places += [p for p in place.glob('*') if _is_version(p.name)]
         else:
             places.append(place)
-    for link in (link for place in places for link in _links_in(place)):
-        raise ValueError(f'{link} is a symbolic link, which no run makes: put what it points to in its place')
+    for p in (p for place in places for p in (place, *sorted(place.rglob('*')))):
+        if p.is_symlink():
+            raise ValueError(f'{p} is a symbolic link, which no run makes: '
+                             'put what it points to in its place')
 
 # %% ../../nbs/260_core.runfolder.ipynb #215ad9d8
 def _check_place(path, resume):

@@ -187,11 +187,7 @@ def _disk_error(e):
         return e
     if type(e).__name__ != 'SafetensorError':
         return None
-    code = re.search(r'os error (\d+)|code: (\d+)', str(e))
-    if not code:
-        return OSError(errno.EIO, str(e).strip().splitlines()[0])
-    number = int(code[1] or code[2])
-    return OSError(number, os.strerror(number))
+    return OSError(errno.EIO, str(e).strip().splitlines()[0])
 
 # %% ../../nbs/210_core.store.ipynb #baa16fee
 def _bring_back(path, old):
