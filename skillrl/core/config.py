@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from fastcore.basics import patch
-from importlib.util import find_spec
 from pathlib import Path
 from .options import (
     checked, comparable, flat, from_official, opt, read_settings, shared_variables, usual_address)
+from .store import data_path
 
 # %% ../../nbs/01_core.config.ipynb #904b36d1
 @dataclass
@@ -401,18 +401,16 @@ def load_config(
     return (base or SkillRLConfig()).merged(settings).fill_keys()
 
 # %% ../../nbs/01_core.config.ipynb #4ca6f8bd
-def _config_folders():
-    lib = Path(find_spec('skillrl').origin).parent
-    return [lib/'configs', lib.parent/'configs']
-
 def shipped_config(
     name:str|Path, # Of a file in `configs/`, such as `paper_alfworld.yaml`, with or without the folder
 )->Path|None: # None where there is no such file
     "Where the settings that ship with the library are"
     if str(Path(name).parent) not in ('.', 'configs'):
         return None
-    places = [folder/Path(name).name for folder in _config_folders()]
-    return next((p for p in places if p.is_file()), None)
+    try:
+        return data_path(Path(name).name, 'configs')
+    except FileNotFoundError:
+        return None
 
 @patch(cls_method=True)
 def paper(cls:SkillRLConfig,
@@ -421,7 +419,7 @@ def paper(cls:SkillRLConfig,
     "The paper's settings for `env`, its Table 4"
     file = shipped_config(f'paper_{env}.yaml')
     if file is None:
-        files = [p.stem for folder in _config_folders() for p in folder.glob('paper_*.yaml')]
-        known = ', '.join(sorted(name.removeprefix('paper_') for name in files))
+        files = data_path('', 'configs').glob('paper_*.yaml')
+        known = ', '.join(sorted(p.stem.removeprefix('paper_') for p in files))
         raise ValueError(f'no paper settings for {env!r}: choose one of {known}')
     return cls().merged(from_krill(read_settings(file)))

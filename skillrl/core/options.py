@@ -59,20 +59,15 @@ def _as(kind, value):
 def _wanted(kind, m, name):
     "In words, what the field `name` of type `kind` with metadata `m` accepts"
     if m['bare']:
-        return f'an address without {" or ".join(m["bare"])}{_place_of_key(name)}'
+        key = name.split('.')[-1].replace('_api_base', '_api_key').upper()
+        told = f', and a key in the variable SKILLRL_{key}' if key.endswith('_API_KEY') else ''
+        return f'an address without {" or ".join(m["bare"])}{told}'
     if m['choices']:
         return 'one of ' + ', '.join(map(str, m['choices']))
     what = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'text'}[kind]
     bounds = ('above', m['above']), ('of at least', m['lo']), ('of at most', m['hi'])
     limits = [f'{words} {bound}' for words, bound in bounds if bound is not None]
     return ' '.join([what, ' and '.join(limits)]).strip()
-
-def _place_of_key(name):
-    "Where a key goes that stood in the address `name`"
-    key = re.sub('_api_base$', '_api_key', name)
-    if key == name:
-        return ''
-    return f', and a key in the variable SKILLRL_{key.split(".")[-1].upper()}'
 
 # %% ../../nbs/205_core.options.ipynb #68586f14
 def checked(

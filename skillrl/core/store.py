@@ -321,11 +321,12 @@ def read(self:JsonlLog,
 # %% ../../nbs/210_core.store.ipynb #8f74697d
 def data_path(
     name:str='', # A file or folder under `data/`; empty for the folder itself
+    top:str='data', # Or `configs`
 )->Path: # FileNotFoundError if there is none
     "Where the shipped file `name` is"
     here = globals().get('__file__') or find_spec('skillrl.core.store').origin # A notebook has no `__file__`
     lib = Path(here).parent.parent
-    for folder in (lib/'data', lib.parent/'data'):
+    for folder in (lib/top, lib.parent/top):
         if (folder/name).exists():
             return folder/name
     raise FileNotFoundError(f'there is no data file {name!r}: '
