@@ -18,10 +18,8 @@ SMALL = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1,
 
 @pytest.fixture(autouse=True)
 def keys(tmp_path, monkeypatch):
-    """Keys within reach, settings of the user's own that name nothing, an empty folder to stand in,
-    and no wait before an address that answers nobody is tried again"""
+    "Keys within reach, an empty folder to stand in, and no wait before a silent address is tried again"
     monkeypatch.setattr('skillrl.llm.service._retry_wait', lambda *_: 0)
-    monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'none'))
     monkeypatch.delenv('OPENAI_BASE_URL', raising=False)
     for who in KEYS:
         monkeypatch.setenv(f'SKILLRL_{who}_API_KEY', 'k'*20)
@@ -37,7 +35,7 @@ def value_of(f):
     "Something that a foreign folder may write into the field `f`"
     return 'http://evil.example/v1' if f.metadata['bare'] else 'far/away.py:Thing'
 
-CONFIG = [(path, f) for path, _, f in SkillRLConfig().settings() if f.metadata['authority']]
+CONFIG = [(path, f) for path, _, f in SkillRLConfig().settings() if f.metadata['authority'] is not None]
 
 def test_the_table_holds_what_names_code_commands_addresses_and_paths():
     "Each text setting is in it, but for those with a list of values, and names of models and protocols"
@@ -45,7 +43,7 @@ def test_the_table_holds_what_names_code_commands_addresses_and_paths():
     for path, _, f in SkillRLConfig().settings():
         named_only = f.metadata['choices'] or path.endswith('_model_id')
         if f.type is str and not named_only and path not in free:
-            assert f.metadata['authority'], path
+            assert f.metadata['authority'] is not None, path
     texts = {f.name for f in fields(SkillOptConfig) if f.type is str and not f.metadata['choices']}
     assert texts == {'out_root', 'selection_split'} # --resume says the first
 

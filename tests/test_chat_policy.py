@@ -71,8 +71,7 @@ def test_weights_keep_their_own_room():
 def skillrl(tmp_path, monkeypatch, capsys):
     "Runs a command in an empty folder; its exit status, what it printed, and what it printed to stderr"
     from skillrl.cli.main import main
-    for name in ('XDG_CACHE_HOME', 'XDG_CONFIG_HOME'):
-        monkeypatch.setenv(name, str(tmp_path/name))
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path/'cache'))
     for name in ('OPENAI_API_KEY', 'SKILLRL_TEACHER_API_KEY', 'OPENAI_BASE_URL'):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('SKILLRL_POLICY_API_KEY', KEY)

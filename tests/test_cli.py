@@ -24,7 +24,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in [k for k in os.environ if re.search('API_KEY|SKILLRL|OPENAI', k)]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path / '.config'))
     write_json(tmp_path / 'small.json', SMALL)
     write_json(tmp_path / 'tiny.json', TINY_TRAIN)
     SkillBank.load(data_path('sample_bank.json')).save(tmp_path / 'bank.json')

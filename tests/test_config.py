@@ -89,7 +89,7 @@ def test_no_secret_is_written(write, monkeypatch):
     monkeypatch.setenv('SKILLRL_POLICY_API_KEY', 'sk-policy')
     cfg = load_config(write({'model': {'teacher_api_key': ''}}))
     assert (cfg.model.teacher_api_key, cfg.model.policy_api_key)==('', 'sk-policy')
-    assert 'sk-' not in json.dumps(cfg.to_dict()) + repr(cfg) + str(cfg) + cfg._repr_markdown_()
+    assert 'sk-' not in json.dumps(cfg.to_dict()) + repr(cfg) + str(cfg)
     with pytest.raises(ValueError, match='set the variable SKILLRL_TEACHER_API_KEY') as e:
         load_config(write({'model': {'teacher_api_key': 'sk-file'}}))
     assert 'sk-file' not in str(e.value)
@@ -159,14 +159,6 @@ def test_a_threshold_no_retriever_takes_is_refused_here(bad):
 
 EVIL, MINE = 'http://evil.example/v1', 'http://mug.example/v1'
 
-@pytest.fixture
-def keys(tmp_path):
-    "The environment of somebody with settings of his own that name `MINE`, and what else is given"
-    file = tmp_path/'settings'/'skillrl'/'config.yaml'
-    file.parent.mkdir(parents=True)
-    file.write_text(f'model:\n  policy_api_base: {MINE}\n')
-    return lambda **kw: dict(XDG_CONFIG_HOME=str(tmp_path/'settings'), **kw)
-
 def stored(who, url):
     return SkillRLConfig().merged({f'model.{who}_api_base': url})
 
@@ -176,21 +168,21 @@ def stored(who, url):
     [('policy', 'SKILLRL_POLICY_API_KEY'), ('embedding', 'SKILLRL_EMBEDDING_API_KEY'),
      ('teacher', 'SKILLRL_TEACHER_API_KEY'), ('teacher', 'OPENAI_API_KEY')],
 )
-def test_a_key_goes_to_no_address_that_only_a_run_folder_names(keys, who, variable):
+def test_a_key_goes_to_no_address_that_only_a_run_folder_names(who, variable):
     cfg = stored(who, EVIL)
     with pytest.raises(ValueError) as e:
-        cfg.fill_keys(keys(**{variable: 'sk-mine'}), named=())
+        cfg.fill_keys(dict(**{variable: 'sk-mine'}), named=())
     said = str(e.value)
-    assert EVIL in said and variable in said and f'model.{who}_api_base' in said and 'config.yaml' in said
+    assert EVIL in said and variable in said and f'model.{who}_api_base' in said
     assert '\n' not in said and 'sk-mine' not in said and getattr(cfg.model, f'{who}_api_key') == ''
     for named in ([EVIL], None):
-        cfg.fill_keys(keys(**{variable: 'sk-mine'}), named=named)
+        cfg.fill_keys(dict(**{variable: 'sk-mine'}), named=named)
 
-def test_azures_key_is_guarded_where_it_would_be_sent(keys):
+def test_azures_key_is_guarded_where_it_would_be_sent():
     azure = stored('teacher', 'https://evil.openai.azure.com')
     with pytest.raises(ValueError, match='AZURE_OPENAI_API_KEY would go there'):
-        azure.fill_keys(keys(AZURE_OPENAI_API_KEY='k'), named=())
-    azure.fill_keys(keys(AZURE_OPENAI_API_KEY='k'), named=['https://evil.openai.azure.com/'])
+        azure.fill_keys(dict(AZURE_OPENAI_API_KEY='k'), named=())
+    azure.fill_keys(dict(AZURE_OPENAI_API_KEY='k'), named=['https://evil.openai.azure.com/'])
 
 def test_a_path_that_ends_like_azure_gets_no_azure_key(monkeypatch):
     "The address is told by its host: by its last letters, a server anywhere got the key"
@@ -207,41 +199,33 @@ def test_a_path_that_ends_like_azure_gets_no_azure_key(monkeypatch):
     ['http://mug.example.evil.example/v1', 'http://mug.example/v1/evil', 'http://mug.example:81/v1',
      'https://mug.example/v1', 'http://mug.example'],
 )
-def test_addresses_are_compared_whole(keys, near):
+def test_addresses_are_compared_whole(near):
     with pytest.raises(ValueError, match='OPENAI_API_KEY would go there'):
-        stored('teacher', near).fill_keys(keys(OPENAI_API_KEY='k'), named=[MINE])
+        stored('teacher', near).fill_keys(dict(OPENAI_API_KEY='k'), named=[MINE])
 
 @pytest.mark.parametrize(
     'same', [MINE, 'http://mug.example/v1/', 'HTTP://Mug.Example/v1', 'http://mug.example:80/v1'])
-def test_another_spelling_of_a_named_address_will_do(keys, same):
-    "`MINE` stands in the user's own settings; no flag names it"
-    assert (
-        stored('teacher', same).fill_keys(keys(SKILLRL_TEACHER_API_KEY='k'), named=()).model.teacher_api_key
-        == 'k'
-    )
+def test_another_spelling_of_a_named_address_will_do(same):
+    cfg = stored('teacher', same).fill_keys(dict(SKILLRL_TEACHER_API_KEY='k'), named=[MINE])
+    assert cfg.model.teacher_api_key == 'k'
 
 
-def test_without_a_key_in_the_environment_any_address_may_be_resumed(keys):
-    assert stored('teacher', EVIL).fill_keys(keys(), named=()).model.teacher_api_key == ''
+def test_without_a_key_in_the_environment_any_address_may_be_resumed():
+    assert stored('teacher', EVIL).fill_keys({}, named=()).model.teacher_api_key == ''
     mine = stored('teacher', EVIL)
     mine.model.teacher_api_key = 'given'
     assert (
-        mine.fill_keys(keys(OPENAI_API_KEY='k', SKILLRL_TEACHER_API_KEY='k'), named=()).model.teacher_api_key
+        mine.fill_keys(dict(OPENAI_API_KEY='k', SKILLRL_TEACHER_API_KEY='k'), named=()).model.teacher_api_key
         == 'given'
     )
 
 
-def test_only_the_addresses_of_the_users_own_settings_count(keys, tmp_path):
-    (tmp_path/'settings'/'skillrl'/'config.yaml').write_text('model: {teacher_api_bas: x}')
-    with pytest.raises(ValueError, match='did you mean model.teacher_api_base'):
-        stored('teacher', EVIL).fill_keys(keys(), named=())
-
-def test_the_address_that_an_empty_one_stands_for_needs_no_name(keys):
+def test_the_address_that_an_empty_one_stands_for_needs_no_name():
     "A folder that names it redirects nothing; where OPENAI_BASE_URL says otherwise, it would"
     usual = stored('teacher', 'https://api.openai.com/v1')
-    usual.fill_keys(keys(OPENAI_API_KEY='k'), named=())
+    usual.fill_keys(dict(OPENAI_API_KEY='k'), named=())
     with pytest.raises(ValueError, match='would go there'):
-        usual.fill_keys(keys(OPENAI_API_KEY='k', OPENAI_BASE_URL=MINE), named=())
+        usual.fill_keys(dict(OPENAI_API_KEY='k', OPENAI_BASE_URL=MINE), named=())
 
 # ---- files that ship, and Krill's ----
 
@@ -322,8 +306,7 @@ def test_krills_readme_config_runs(write, tmp_path, monkeypatch):
         kind = re.search(r'Kind of task: "(\w+)"', r['body']['messages'][-1]['content'])
         return said(json.dumps([skill | dict(category=kind[1] if kind else 'pick')]))
     monkeypatch.chdir(tmp_path)
-    for name in ('XDG_CACHE_HOME', 'XDG_CONFIG_HOME'):
-        monkeypatch.setenv(name, str(tmp_path/name))
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path/'cache'))
     monkeypatch.setenv('OPENAI_API_KEY', 'k'*20)
     with FaultServer(rest=answer) as s:
         small = dict(rl=dict(training_epochs=1), evolution=dict(validation_interval=0),
@@ -341,7 +324,6 @@ def test_resuming_a_folder_sends_no_key_to_an_address_it_names(tmp_path, monkeyp
     from faults import FaultServer
     from skillrl.cli.main import main
     from skillrl.core.runfolder import RunFolder
-    monkeypatch.setenv('XDG_CONFIG_HOME', str(tmp_path/'own'))
     monkeypatch.setenv(f'SKILLRL_{who.upper()}_API_KEY', 'k'*20)
     small = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1, 'rl.iterations': 1,
              'sft.steps': 1}

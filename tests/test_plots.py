@@ -3,7 +3,7 @@ import itertools, json, re, subprocess, sys
 from pathlib import Path
 import numpy as np
 import pytest
-from skillrl.core.plots import PALETTE, _spread, band, bars, figure, label_end
+from skillrl.core.plots import PALETTE, band, bars, figure, label_end
 
 def boxes(fig, ax):
     "Where the labels of `ax` stand, in pixels"
@@ -51,14 +51,6 @@ def test_a_label_takes_the_colour_of_its_line():
     label_end(ax, 1, .5, 'third', PALETTE['pink'])
     assert [t.get_color() for t in ax.texts] == [PALETTE[c] for c in ('blue', 'green', 'pink')]
     assert [c.get_facecolor()[0][:3].tolist() for c in ax.collections] == [rgb('blue'), rgb('green')]
-
-@pytest.mark.parametrize('places,gap', [([3, 1, 2], 1), ([0, 0, 0, 9, 9.5], 2), ([5], 3), ([], 1)])
-def test_spread_moves_as_little_as_it_can(places, gap):
-    moved = _spread(places, gap)
-    assert all(b - a >= gap - 1e-9 for a, b in itertools.pairwise(sorted(moved)))
-    assert sum(moved) == pytest.approx(sum(places))
-    if all(b - a >= gap for a, b in itertools.pairwise(sorted(places))):
-        assert moved == pytest.approx(places)
 
 def test_a_band_holds_its_interval_and_may_have_gaps():
     fig, ax = figure()

@@ -50,8 +50,7 @@ def at(place, monkeypatch):
     monkeypatch.chdir(place)
     for name in [k for k in os.environ if re.search('API_KEY|SKILLRL|OPENAI', k)]:
         monkeypatch.delenv(name)
-    for name in ('XDG_CONFIG_HOME', 'XDG_CACHE_HOME'):
-        monkeypatch.setenv(name, str(Path(place)/name))
+    monkeypatch.setenv('XDG_CACHE_HOME', str(Path(place)/'XDG_CACHE_HOME'))
     return Path(place)
 
 @pytest.fixture

@@ -146,7 +146,6 @@ def here(laid, monkeypatch):
     monkeypatch.chdir(laid)
     for name in [k for k in os.environ if re.search('API_KEY|SKILLRL|OPENAI', k)]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv('XDG_CONFIG_HOME', str(laid/'.config'))
     return laid
 
 def held(folder):

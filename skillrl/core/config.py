@@ -12,20 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from fastcore.basics import patch
-from importlib.util import find_spec
 from pathlib import Path
 from .options import (
-    authority, checked, comparable, flat, from_official, opt, read_settings, refuse_unnamed,
-    shared_variables, usual_address, with_authority)
+    checked, comparable, flat, from_official, opt, read_settings, shared_variables, usual_address)
+from .store import data_path
 
 # %% ../../nbs/01_core.config.ipynb #904b36d1
 @dataclass
 class EnvConfig:
     "Where episodes come from"
-    name:str = authority('alfworld', plain=r'[\w-]+') # The world: ours, or yours as `module:Class`
+    name:str = opt('alfworld', authority=r'[\w-]+') # The world: ours, or yours as `module:Class`
     url:str = opt('', bare='@') # Address of a live server; empty for games that this process makes
-    games:str = authority('') # Folder of real games; empty for those that the world makes
-    variant:str = authority('', plain=r'[\w -]+') # One of the world's own; empty for the usual one
+    games:str = opt('', authority='') # Folder of real games; empty for those that the world makes
+    variant:str = opt('', authority=r'[\w -]+') # One of the world's own; empty for the usual one
     max_steps:int = opt(12, lo=1) # Actions allowed in one episode
     train_suites:int = opt(24, lo=1) # Suites RL learns in
     test_suites:int = opt(20, lo=1) # Suites it is judged in
@@ -84,7 +83,7 @@ class RetrievalConfig:
     "Which skills a prompt shows"
     mode:str = opt('lexical', choices=('lexical', 'template', 'official', 'embedding',
                                        'trajectories')) # How they are chosen; or whole won episodes are shown
-    encoder:str = authority('tfidf', plain='openai:.*') # `tfidf`, `openai:MODEL`, or a Hugging Face folder
+    encoder:str = opt('tfidf', authority='openai:.*') # `tfidf`, `openai:MODEL`, or a Hugging Face folder
     top_k:int = opt(3, lo=0) # $K$, task-specific skills at most
     top_k_general:int = opt(1, lo=0) # General skills at most, and as many mistakes, up to five
     similarity_threshold:float = opt(0.0, lo=0, hi=0.99) # $\delta_{sim}$: less similar skills stay out
@@ -128,18 +127,18 @@ def test_rounds(self:EvolutionConfig,
 @dataclass
 class ModelConfig:
     "Who acts, who teaches, who embeds"
-    checkpoint:str = authority('') # A policy's folder or model name; empty for ours
+    checkpoint:str = opt('', authority='') # A policy's folder or model name; empty for ours
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
     adapter:str = opt('none', choices=('none', 'lora', 'qlora')) # What learns; `none` moves all weights
-    policy_api_base:str = authority('', bare='@?#') # Address of the model that acts; empty for OpenAI's
+    policy_api_base:str = opt('', bare='@?#', authority='') # Address of the acting model; empty for OpenAI's
     policy_model_id:str = opt('') # A model behind a server that acts, in `train` to collect; empty for none
-    teacher_api_base:str = authority('', bare='@?#') # Address of the teacher; empty for OpenAI's
+    teacher_api_base:str = opt('', bare='@?#', authority='') # Address of the teacher; empty for OpenAI's
     teacher_model_id:str = opt('') # A language model that writes skills; empty for the offline teacher
     budget_usd:float = opt(0.0, lo=0) # Most a run may spend on calls; 0 for no limit
-    prices:str = authority('') # JSON file: model → USD per million tokens read and written
-    embedding_api_base:str = authority('', bare='@?#') # Address of the embedding service
-    engine_api_base:str = authority('', bare='@?#') # Tinker server with the weights; empty for none
+    prices:str = opt('', authority='') # JSON file: model → USD per million tokens read and written
+    embedding_api_base:str = opt('', bare='@?#', authority='') # Address of the embedding service
+    engine_api_base:str = opt('', bare='@?#', authority='') # Tinker server with the weights; empty for none
     engine_losses:str = opt('mean', choices=('mean', 'sum')) # How that server takes tokens and rows together
     adapter_rank = 16 # Thin side of its matrices; no setting
     # Keys are no settings, and nothing writes them down: `fill_keys` takes them from the environment
@@ -164,27 +163,18 @@ def _check_models(model, retrieval):
                          'set it to embedding, or leave the encoder out')
 
 # %% ../../nbs/01_core.config.ipynb #d8947b6f
-def _check_decoding(model, agent):
-    "ValueError where decoding is asked for that cannot be had"
+def _check_weights(model, agent):
+    "ValueError where decoding is asked for that cannot be had, or an adapter here of weights on a server"
     for name in ('policy_model_id', 'engine_api_base'):
         value = getattr(model, name)
         if value and agent.decode != 'free':
             raise ValueError(f'agent.decode is {agent.decode} and model.{name} is {value!r}, '
                              'a model whose tokens cannot be chosen here: '
                              'set agent.decode to free, or leave the model out')
-
-def _check_engine(model):
-    "ValueError where an adapter is to be trained here and the weights are on a server"
     if model.engine_api_base and model.adapter != 'none':
         raise ValueError(f'model.adapter is {model.adapter!r} and model.engine_api_base is '
                          f'{model.engine_api_base!r}, where all that moves is an adapter: '
                          'set model.adapter to none')
-
-def _check_together(config):
-    "ValueError where two settings contradict each other"
-    _check_models(config.model, config.retrieval)
-    _check_decoding(config.model, config.agent)
-    _check_engine(config.model)
 
 # %% ../../nbs/01_core.config.ipynb #984f81fb
 _KRILL_SERVERS = dict(alfworld='http://localhost:3000', webshop='http://localhost:3001')
@@ -227,7 +217,8 @@ class SkillRLConfig:
         for path, section, f in self.settings():
             setattr(section, f.name, checked(path, getattr(section, f.name), f))
         _settle(self)
-        _check_together(self)
+        _check_models(self.model, self.retrieval)
+        _check_weights(self.model, self.agent)
         return self
 
     def settings(self)->Iterator[tuple]:
@@ -245,16 +236,6 @@ def to_dict(self:SkillRLConfig)->dict: # Sections of plain values, without keys
     "The config as JSON would hold it"
     return asdict(self)
 
-# %% ../../nbs/01_core.config.ipynb #de4174ac
-@patch
-def _repr_markdown_(self:SkillRLConfig):
-    rows = []
-    for name, told in self.to_dict().items():
-        if isinstance(told, dict):
-            told = ', '.join(f'{k} {v}' for k, v in told.items() if v != '')
-        rows.append(f'| {name} | {told} |')
-    return '\n'.join(['| section | settings |', '|---|---|', *rows])
-
 # %% ../../nbs/01_core.config.ipynb #3c33aef8
 _PATHS = tuple(path for path, _, _ in SkillRLConfig().settings())
 
@@ -264,13 +245,9 @@ def unknown(
 )->str:
     "A sentence about the setting `path` that does not exist"
     word = path.split('.')[-1]
-    def nearness(p:str)->float:
-        pairs = (path, p), (word, p.split('.')[-1])
-        return max(difflib.SequenceMatcher(None, a, b).ratio() for a, b in pairs)
     meant = [p for p in known if p.split('.')[-1] == word][:3]
-    if not meant:
-        nearest = sorted(known, key=nearness, reverse=True)[:3]
-        meant = nearest[:1] if nearness(nearest[0]) > .8 else nearest
+    for n, cutoff in ((1, .8), (3, 0)):
+        meant = meant or difflib.get_close_matches(path, known, n, cutoff)
     return f'there is no setting {path}: did you mean {" or ".join(meant)}?'
 
 # %% ../../nbs/01_core.config.ipynb #9a83ad88
@@ -348,23 +325,6 @@ def _tasks(old):
     group = checked('rl.group_size', old.get('rl.group_size', size.default), size)
     return max(1, checked('rl.batch_size', old['rl.batch_size'], by_name['minibatch'])//group)
 
-# %% ../../nbs/01_core.config.ipynb #74d861d2
-def _user_config_file(
-    environ:Mapping=os.environ, # Variable → value
-)->Path:
-    "Where the user's own settings are, if there are any"
-    return Path(environ.get('XDG_CONFIG_HOME') or Path.home()/'.config')/'skillrl'/'config.yaml'
-
-def _user_addresses(
-    environ:Mapping=os.environ, # Variable → value
-)->list: # ValueError if the user's own settings are wrong
-    "The addresses in the user's own settings, and the one that an empty address stands for"
-    file, own = _user_config_file(environ), SkillRLConfig()
-    if file.exists():
-        own = own.merged(from_krill(read_settings(file)))
-    addresses = [getattr(own.model, f.name) for f in fields(own.model) if f.name.endswith('_api_base')]
-    return [*filter(None, addresses), usual_address(environ)[0]]
-
 # %% ../../nbs/01_core.config.ipynb #dce949ae
 @patch
 def fill_keys(self:SkillRLConfig,
@@ -374,7 +334,7 @@ def fill_keys(self:SkillRLConfig,
     "Take keys that are still empty from the environment"
     empty = [key for key in _KEYS if not getattr(self.model, key)]
     if named is not None:
-        known = {comparable(url) for url in [*named, *_user_addresses(environ)]}
+        known = {comparable(url) for url in [*named, usual_address(environ)[0]]}
         for key in empty:
             _refuse_stranger(self.model, key, environ, known)
     for key in empty:
@@ -394,7 +354,7 @@ def _refuse_stranger(model, key, environ, known):
     flag = flags.get(field.removesuffix('_api_base'), '')
     raise ValueError(f'model.{field} is {url[:200]!r} in the run folder, '
                      f'and the key in {held} would go there: name the address yourself, '
-                     f'by {flag}as model.{field} in {_user_config_file(environ)}, or unset {held}')
+                     f'by {flag}--set model.{field}=…, or unset {held}')
 
 # %% ../../nbs/01_core.config.ipynb #27601d8f
 _SAID_BY = {'env.name': '--env', 'env.games': '--games', 'model.checkpoint': '--policy'}
@@ -402,7 +362,13 @@ _SAID_BY = {'env.name': '--env', 'env.games': '--games', 'model.checkpoint': '--
 @patch
 def outward(self:SkillRLConfig)->dict[str, str]: # Path → value
     "The settings that name code, an address or a path"
-    return with_authority((path, getattr(section, f.name), f) for path, section, f in self.settings())
+    found = {}
+    for path, section, f in self.settings():
+        value = getattr(section, f.name)
+        plain = f.metadata['authority']
+        if plain is not None and value != f.default and not re.fullmatch(plain, value):
+            found[path] = value
+    return found
 
 @patch
 def opened(self:SkillRLConfig,
@@ -411,10 +377,11 @@ def opened(self:SkillRLConfig,
 )->SkillRLConfig: # Itself, with secrets; ValueError if it names what is not `named`
     "The config of a stored folder, once nothing in it has authority but what the user said"
     named = tuple(named)
-    found = {path: v for path, v in self.outward().items() if not path.endswith('_api_base')}
-    otherwise = '--set {0}=… or {0} in a file given with --config'
-    remedies = {path: _SAID_BY.get(path, otherwise.format(path)) for path in found}
-    refuse_unnamed(found, named, remedies)
+    for path, value in self.outward().items():
+        if value not in named and not path.endswith('_api_base'):
+            flag = _SAID_BY.get(path, f'--set {path}=… or {path} in a file given with --config')
+            raise ValueError(f'{path} is {value[:200]!r} in the run folder, and a folder may not say '
+                             f'by itself what is run or read here: say it too, with {flag}')
     return self.fill_keys(environ, named)
 
 # %% ../../nbs/01_core.config.ipynb #d1312083
@@ -434,18 +401,16 @@ def load_config(
     return (base or SkillRLConfig()).merged(settings).fill_keys()
 
 # %% ../../nbs/01_core.config.ipynb #4ca6f8bd
-def _config_folders():
-    lib = Path(find_spec('skillrl').origin).parent
-    return [lib/'configs', lib.parent/'configs']
-
 def shipped_config(
     name:str|Path, # Of a file in `configs/`, such as `paper_alfworld.yaml`, with or without the folder
 )->Path|None: # None where there is no such file
     "Where the settings that ship with the library are"
     if str(Path(name).parent) not in ('.', 'configs'):
         return None
-    places = [folder/Path(name).name for folder in _config_folders()]
-    return next((p for p in places if p.is_file()), None)
+    try:
+        return data_path(Path(name).name, 'configs')
+    except FileNotFoundError:
+        return None
 
 @patch(cls_method=True)
 def paper(cls:SkillRLConfig,
@@ -454,7 +419,7 @@ def paper(cls:SkillRLConfig,
     "The paper's settings for `env`, its Table 4"
     file = shipped_config(f'paper_{env}.yaml')
     if file is None:
-        files = [p.stem for folder in _config_folders() for p in folder.glob('paper_*.yaml')]
-        known = ', '.join(sorted(name.removeprefix('paper_') for name in files))
+        files = data_path('', 'configs').glob('paper_*.yaml')
+        known = ', '.join(sorted(p.stem.removeprefix('paper_') for p in files))
         raise ValueError(f'no paper settings for {env!r}: choose one of {known}')
     return cls().merged(from_krill(read_settings(file)))

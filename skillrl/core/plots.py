@@ -6,8 +6,8 @@
 __all__ = ['PALETTE', 'figure', 'label_end', 'split_rates', 'band', 'bars']
 
 # %% ../../nbs/275_core.plots.ipynb #9725778b
+import math
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 from .stats import Rate
 
@@ -36,20 +36,12 @@ def _spread(
     places:Sequence[float], # Where labels belong, in any order
     gap:float,              # Least distance between two of them
 )->list[float]: # Where they go, in the order of `places`
-    "Places at least `gap` apart, with the smallest sum of squared moves"
-    order = sorted(range(len(places)), key=places.__getitem__)
-    blocks = [] # Lists of places, each moved down by the gaps below it
-    for rank, i in enumerate(order):
-        block = [places[i] - rank*gap]
-        while blocks and fmean(blocks[-1]) > fmean(block):
-            block = blocks.pop() + block
-        blocks.append(block)
-    means = []
-    for block in blocks:
-        means += [fmean(block)]*len(block)
+    "Places at least `gap` apart: each that is too close to the one below goes up"
     moved = list(places)
-    for rank, i in enumerate(order):
-        moved[i] = means[rank] + rank*gap
+    lowest = -math.inf
+    for i in sorted(range(len(places)), key=places.__getitem__):
+        moved[i] = max(places[i], lowest)
+        lowest = moved[i] + gap
     return moved
 
 # %% ../../nbs/275_core.plots.ipynb #d19729a8

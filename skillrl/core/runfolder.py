@@ -6,12 +6,11 @@
 __all__ = ['is_held', 'read_state', 'RunFolder']
 
 # %% ../../nbs/260_core.runfolder.ipynb #fd4f9fad
-import hashlib, json, os, re, shutil, warnings
+import hashlib, json, os, re, shutil
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from fastcore.basics import patch
-from functools import cache
 from pathlib import Path
 from .concurrency import Journal
 from .store import (
@@ -68,18 +67,6 @@ class _FolderLock:
             self.lock.release()
 
 # %% ../../nbs/260_core.runfolder.ipynb #e2a894ba
-@cache
-def _library_versions()->dict: # Name → version, None where it is not installed
-    "The libraries whose arithmetic a run depends on"
-    from importlib.metadata import PackageNotFoundError, version
-    out = {}
-    for name, package in dict(skillrl='skillrl-lab', torch='torch', transformers='transformers').items():
-        try:
-            out[name] = version(package)
-        except PackageNotFoundError:
-            out[name] = None
-    return out
-
 def _checksums(folder):
     "SHA-256 in hex of each file below `folder`"
     out = {}
@@ -93,7 +80,7 @@ def _checksums(folder):
 _STATE, _PREVIOUS = 'state.json', 'state.previous.json'
 _CONFIG = 'config.json'
 _PLAIN = re.compile(r'\w[\w.-]*', re.ASCII)
-_PARTS = dict(fingerprint=str, config=dict, versions=dict, writes=dict, logs=dict, folders=dict,
+_PARTS = dict(fingerprint=str, config=dict, writes=dict, logs=dict, folders=dict,
               checksums=dict, state=(dict, type(None)))
 
 def _is_plain(name):
@@ -105,29 +92,6 @@ def _is_version(name):
     return bool(re.fullmatch('[0-9]{4,}', name))
 
 # %% ../../nbs/260_core.runfolder.ipynb #f050570d
-def _seal(d):
-    "What the config and the state in `d` are known by"
-    return fingerprint([d['config'], d['state']])
-
-def _problems(d):
-    "What no run would have written as its state `d`, in words"
-    if not isinstance(d, dict):
-        return ['is not an object']
-    missing = [k for k, kind in _PARTS.items() if not isinstance(d.get(k, ...), kind)]
-    if missing:
-        return [f'has no `{k}` of the right kind' for k in missing]
-    wrong = []
-    if d['fingerprint'] != _seal(d):
-        wrong.append('has a `config` or a `state` that its `fingerprint` does not fit')
-    for name, kind in d['writes'].items():
-        if not _is_plain(name) or kind not in ('log', 'folder', 'file'):
-            wrong.append(f'has {name!r} in `writes`, no plain name of a file of ours')
-    wrong += [f'has {name!r} in `logs`, no log of this run and its size'
-              for name in d['logs'] if not _known_log(d, name)]
-    wrong += [f'has {path!r} in `folders`, no folder of this run'
-              for name, path in d['folders'].items() if not _known_folder(d, name, path)]
-    return wrong
-
 def _known_log(d, name):
     size = d['logs'][name]
     return d['writes'].get(name) == 'log' and name.endswith('.jsonl') and type(size) is int and size >= 0
@@ -136,6 +100,34 @@ def _known_folder(d, name, path):
     parts = path.split('/') if isinstance(path, str) else []
     placed = len(parts) == 2 and parts[0] == name and _is_version(parts[1])
     return placed and d['writes'].get(name) == 'folder' and isinstance(d['checksums'].get(path), dict)
+
+# %% ../../nbs/260_core.runfolder.ipynb #5b1c7e20
+def _seal(d):
+    "What the config and the state in `d` are known by"
+    return fingerprint([d['config'], d['state']])
+
+def _problem(d):
+    "What no run would have written as its state `d`, in words; None if one would"
+    if not isinstance(d, dict):
+        return 'is not an object'
+    for k, kind in _PARTS.items():
+        if not isinstance(d.get(k, ...), kind):
+            return f'has no `{k}` of the right kind'
+    if d['fingerprint'] != _seal(d):
+        return 'has a `config` or a `state` that its `fingerprint` does not fit'
+    return _foreign_name(d)
+
+def _foreign_name(d):
+    for name, kind in d['writes'].items():
+        if not _is_plain(name) or kind not in ('log', 'folder', 'file'):
+            return f'has {name!r} in `writes`, no plain name of a file of ours'
+    for name in d['logs']:
+        if not _known_log(d, name):
+            return f'has {name!r} in `logs`, no log of this run and its size'
+    for name, path in d['folders'].items():
+        if not _known_folder(d, name, path):
+            return f'has {path!r} in `folders`, no folder of this run'
+    return None
 
 # %% ../../nbs/260_core.runfolder.ipynb #cb239d00
 def _damage(path, commit):
@@ -163,9 +155,9 @@ def read_state(
     if not file.exists():
         return None
     d = read_json(file)
-    wrong = _problems(d)
+    wrong = _problem(d)
     if wrong:
-        raise ValueError(f'{file} {wrong[0]}: {_remedy(Path(path), name)}')
+        raise ValueError(f'{file} {wrong}: {_remedy(Path(path), name)}')
     return d
 
 def _remedy(path, name=_STATE):
@@ -182,13 +174,6 @@ def _remedy(path, name=_STATE):
     return f'copy {path/_PREVIOUS} over {path/_STATE} to go back to the commit before, or start a new run'
 
 # %% ../../nbs/260_core.runfolder.ipynb #d84e5360
-def _links_in(top):
-    "Symbolic links at `top` or below it"
-    found = [top] if top.is_symlink() else []
-    for where, folders, files in os.walk(top):
-        found += [p for p in (Path(where)/name for name in sorted(folders + files)) if p.is_symlink()]
-    return found
-
 def _check_links(path, commit):
     "Refuse symbolic links among what the run in the folder `path` writes"
     places = [path/_CONFIG, path/_STATE, path/_PREVIOUS, *path.glob('journal_*.jsonl')]
@@ -198,8 +183,10 @@ def _check_links(path, commit):
             places += [p for p in place.glob('*') if _is_version(p.name)]
         else:
             places.append(place)
-    for link in (link for place in places for link in _links_in(place)):
-        raise ValueError(f'{link} is a symbolic link, which no run makes: put what it points to in its place')
+    for p in (p for place in places for p in (place, *sorted(place.rglob('*')))):
+        if p.is_symlink():
+            raise ValueError(f'{p} is a symbolic link, which no run makes: '
+                             'put what it points to in its place')
 
 # %% ../../nbs/260_core.runfolder.ipynb #215ad9d8
 def _check_place(path, resume):
@@ -222,8 +209,7 @@ def _is_begun(path):
 
 def _start(run, config):
     bound = config if run.binds is None else run.binds
-    run.known = dict(config=bound, versions=_library_versions(),
-                     writes={}, logs={}, folders={}, checksums={}, state=None)
+    run.known = dict(config=bound, writes={}, logs={}, folders={}, checksums={}, state=None)
     sweep(run.path)
     write_json(run.path/_CONFIG, config)
     _save(run)
@@ -250,8 +236,6 @@ class RunFolder:
         self.new_folders = {} # Written since the last commit
         self.journal = None   # Of the step under way
         _check_place(self.path, resume)
-        if resume or resume is None and _is_begun(self.path):
-            _read_commits(self)
         self.lock = _FolderLock(path)
         try:
             if resume or resume is None and _is_begun(self.path):
@@ -266,8 +250,6 @@ class RunFolder:
 @patch
 def close(self:RunFolder)->None:
     "Let others write the run"
-    if self.journal:
-        self.journal.close()
     self.lock.close()
 
 @patch
@@ -381,7 +363,7 @@ def commit(self:RunFolder,
     last, folders = self.known, self.folders | self.new_folders
     logs = {name: JsonlLog(self.path/name).size for name, kind in last['writes'].items() if kind == 'log'}
     sums = {path: last['checksums'].get(path) or _checksums(self.path/path) for path in folders.values()}
-    now = last | dict(versions=_library_versions(), logs=logs, folders=folders, checksums=sums, state=state)
+    now = last | dict(logs=logs, folders=folders, checksums=sums, state=state)
     if last['state'] is not None and (not folders or last['folders'] != folders):
         self.before = last
     self.known = json.loads(to_json(now))
@@ -460,12 +442,3 @@ def _resume(run, config, accept):
             os.truncate(log.path, keep)
     sweep(run.path)
     _remove_old(run)
-    _warn_of_versions(run)
-
-def _warn_of_versions(run):
-    "Warn when other libraries go on with the run than those that wrote its last commit"
-    was = run.known['versions']
-    moved = [f'{k} {was.get(k)} is now {v}' for k, v in _library_versions().items() if was.get(k) != v]
-    if moved:
-        warnings.warn(f'{run.path} goes on with other libraries than before ({", ".join(moved)}): '
-                      'it may not end with the bytes of a run that is not interrupted')

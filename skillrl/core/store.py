@@ -187,11 +187,7 @@ def _disk_error(e):
         return e
     if type(e).__name__ != 'SafetensorError':
         return None
-    code = re.search(r'os error (\d+)|code: (\d+)', str(e))
-    if not code:
-        return OSError(errno.EIO, str(e).strip().splitlines()[0])
-    number = int(code[1] or code[2])
-    return OSError(number, os.strerror(number))
+    return OSError(errno.EIO, str(e).strip().splitlines()[0])
 
 # %% ../../nbs/210_core.store.ipynb #baa16fee
 def _bring_back(path, old):
@@ -284,21 +280,23 @@ def _is_object(line):
 @patch
 def append(self:JsonlLog,
     rows:Iterable[dict],
+    sync:bool=True, # Wait for the disk? False for what a power cut may take
 )->None: # OSError, in one sentence, if they could not be written
     "Add `rows` at the end, all of them or none"
     text = ''.join(to_json(r) + '\n' for r in rows).encode()
     self.mend()
     size, new = self.size, not self.path.exists()
     try:
-        make_folder(self.path.parent)
+        make_folder(self.path.parent, sync)
         with open(self.path, 'ab') as f:
             f.write(text)
-            _to_disk(f)
+            if sync:
+                _to_disk(f)
     except OSError as e:
         if self.size > size:
             os.truncate(self.path, size)
         raise write_error(self.path, e) from e
-    if new:
+    if new and sync:
         _sync_folder(self.path.parent)
 
 # %% ../../nbs/210_core.store.ipynb #24c9aa08
@@ -323,34 +321,16 @@ def read(self:JsonlLog,
 # %% ../../nbs/210_core.store.ipynb #8f74697d
 def data_path(
     name:str='', # A file or folder under `data/`; empty for the folder itself
+    top:str='data', # Or `configs`
 )->Path: # FileNotFoundError if there is none
     "Where the shipped file `name` is"
     here = globals().get('__file__') or find_spec('skillrl.core.store').origin # A notebook has no `__file__`
     lib = Path(here).parent.parent
-    for folder in (lib/'data', lib.parent/'data'):
+    for folder in (lib/top, lib.parent/top):
         if (folder/name).exists():
             return folder/name
     raise FileNotFoundError(f'there is no data file {name!r}: '
                             'reinstall skillrl or make it as data/README.md says')
-
-# %% ../../nbs/210_core.store.ipynb #cf985b9c
-def _require_kind(path, what):
-    "OSError if something else than `what` lies at `path`"
-    if what == 'file' and path.is_dir():
-        raise IsADirectoryError(f'{path} is a folder, and a file is to be written: name a file in it')
-    if what == 'file' and path.exists() and not path.is_file():
-        raise OSError(f'{path} is a device and no file: name another')
-    if what != 'file' and path.exists() and not path.is_dir():
-        raise NotADirectoryError(f'{path} is a file, and a folder is to be written: name another')
-
-def _require_room(folder, path):
-    "OSError if `folder`, the first that is there above `path`, is none or takes no file"
-    if not folder.is_dir():
-        raise NotADirectoryError(f'{folder} is a file, so {path} cannot be in it: name another place')
-    # A name as long as that of the working file of `atomic_write`
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=f'.{path.name}.tmp', suffix='0'*8) as f:
-        f.write(b'{}')
-        f.flush()
 
 # %% ../../nbs/210_core.store.ipynb #ed46aa92
 def require_writable(
@@ -358,11 +338,16 @@ def require_writable(
     what:str='file',  # Or 'folder', which is written into, or 'whole', a folder that is replaced
 )->None: # OSError, in one sentence, if that could not be done now
     "Refuse an output before there is anything to write"
-    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    path = _target(path)
     start = path if what == 'folder' else path.parent
+    kind = 'file' if what == 'file' else 'folder'
     try:
-        _require_kind(path, what)
-        _require_room(next(p for p in (start, *start.parents) if p.exists()), path)
+        if path.exists() and not (path.is_file() if kind == 'file' else path.is_dir()):
+            raise OSError(f'{path} is there, and is no {kind}: name another')
+        folder = next(p for p in (start, *start.parents) if p.exists())
+        # A name as long as that of the working file of `atomic_write`
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f'.{path.name}.tmp', suffix='0'*8) as f:
+            f.write(b'{}')
     except OSError as e:
         if e.strerror is None:
             raise

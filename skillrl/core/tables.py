@@ -6,7 +6,7 @@
 __all__ = ['clip', 'inert', 'Table', 'counted', 'shorten']
 
 # %% ../../nbs/215_core.tables.ipynb #a05a1ee1
-import html, re, textwrap
+import html, math, re, textwrap
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from operator import gt
@@ -45,9 +45,7 @@ class Table:
         return '\n'.join([head, rule, *rows])
 
     def __repr__(self):
-        widths = [max(map(len, column)) for column in zip(self.head, *self.rows)]
-        rows = [self.head, *self.rows]
-        return '\n'.join(_aligned(row, widths) for row in rows)
+        return self.text(math.inf)
 
     def html(self)->str:
         "The table for a web page, which scrolls where the page is narrow"
@@ -69,7 +67,7 @@ def _aligned(cells, widths):
 # %% ../../nbs/215_core.tables.ipynb #e1a9b753
 @patch
 def text(self:Table,
-    width:int, # Of the terminal, in characters
+    width:float, # Of the terminal, in characters
 )->str:
     "The table in lines of at most `width` characters, where its columns leave room for that"
     rows = [self.head, *self.rows]

@@ -13,9 +13,9 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from threading import Lock
+from threading import Event, Lock
 from fastcore.basics import patch
-from ..core.concurrency import Stopped, Workers
+from ..core.concurrency import Stopped, worker_threads
 from ..core.store import JsonlLog, to_json
 from .ledger import BudgetExceeded, Ledger, ReplyCache, tokens_at_most
 from .reply import (
@@ -185,7 +185,8 @@ class _Batch:
         params:dict, # For the service, the same for all calls
     ):
         self.chat, self.params = chat, params
-        self.workers = Workers(chat.parallel)
+        self.given_up = Event()
+        self.workers = worker_threads(chat.parallel, self.given_up)
         self.in_flight = deque() # `Call`s, the oldest first
         self.replies = []        # Of the completed calls
         self.lost = 0            # Calls that ended as an `infra_error`
@@ -260,7 +261,7 @@ def stop(self:_Batch, hurry:bool=False)->None:
             self.chat.ledger.release(call.hold)
     if hurry:
         wait([c.future for c in self.in_flight if c.future and not c.future.cancelled()], _SOON)
-        self.workers.stop.set()
+        self.given_up.set()
     while self.in_flight:
         first = self.in_flight[0].future
         if first and first.cancelled():
@@ -292,7 +293,7 @@ def replies(self:Chat,
         e.replies = run.replies
         raise
     finally:
-        run.workers.close()
+        run.workers.shutdown(wait=False)
     return run.replies
 
 # %% ../../nbs/325_llm.chat.ipynb #f0f1851e

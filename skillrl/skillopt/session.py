@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from ..core.concurrency import Executor, Journal, ThreadExecutor, write_whole
+from ..core.concurrency import Executor, Journal, ThreadExecutor
 from ..core.runfolder import RunFolder
 from ..core.store import atomic_write, fingerprint, JsonlLog, read_json, to_json
 from ..llm.ledger import add_usage, model_of
@@ -76,8 +76,7 @@ class _Events:
     def tell(self, row:dict)->None: # OSError, in one sentence, if the disk is full
         "Write `row` down, and put it on the bill"
         self.bill.add(row)
-        with open(self.file, 'ab', buffering=0) as f:
-            write_whole(f, f'{to_json(row)}\n'.encode(), self.file)
+        JsonlLog(self.file).append([row], sync=False)
 
 def _end_of_broken(path, row):
     "The end of a stage that began with `row` in a process that died"
