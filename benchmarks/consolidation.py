@@ -10,6 +10,7 @@ policy; with --policy, the one in DIR (`skillrl train` leaves it in the run's fo
 consolidated bank has more than 60 entries or two that are more alike than 0.9, if consolidating again
 changes it, if held-out success falls (95 % interval of consolidated minus raw reaching below -0.05), or if
 reading 100 trajectories at once takes over 2 s."""
+from copy import deepcopy
 import argparse, sys, time
 import numpy as np
 from skillrl.core.config import SkillRLConfig
@@ -57,7 +58,7 @@ def one_household(suite, collector, policy, cfg, games):
     raw = [o for t in trajs for o in teacher.distill([t])]
     bank = SkillBank()
     _, spent = timed(consolidate, bank, raw, router=ROUTER)
-    again = bank.copy()
+    again = deepcopy(bank)
     stable = consolidate(again, raw, router=ROUTER) == [] and again == bank
     whole, reading = timed(distill, trajs)
     banks = {'none': None, 'raw': unconsolidated(raw), 'consolidated': bank, 'at once': whole}

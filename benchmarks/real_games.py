@@ -17,6 +17,7 @@ one knows. And in generated households, before any RL: own bank, none, another's
 Saves each seed's policy and bank below `--out`, and with `--save` what was won, for the page of the world.
 Prints the targets and exits 1 when one is missed.
 """
+from copy import deepcopy
 import argparse, random, sys, time
 from collections import Counter
 from pathlib import Path
@@ -59,7 +60,7 @@ def bank_of(policy, suite, games, config):
 
 def exchanged(bank, rng):
     "`bank` with the places of its sentences shuffled"
-    new = bank.copy()
+    new = deepcopy(bank)
     named = [o for o in new.items() if getattr(o, 'principle', '').startswith('Look for ')]
     places = [o.principle.partition(' in ')[2] for o in named]
     rng.shuffle(places)

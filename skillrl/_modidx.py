@@ -2898,7 +2898,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'skillrl.skills.bank.SkillBank.add': ('skills.bank.html#skillbank.add', 'skillrl/skills/bank.py'),
                                      'skillrl.skills.bank.SkillBank.categories': ( 'skills.bank.html#skillbank.categories',
                                                                                    'skillrl/skills/bank.py'),
-                                     'skillrl.skills.bank.SkillBank.copy': ('skills.bank.html#skillbank.copy', 'skillrl/skills/bank.py'),
                                      'skillrl.skills.bank.SkillBank.from_dict': ( 'skills.bank.html#skillbank.from_dict',
                                                                                   'skillrl/skills/bank.py'),
                                      'skillrl.skills.bank.SkillBank.get': ('skills.bank.html#skillbank.get', 'skillrl/skills/bank.py'),

@@ -1,4 +1,5 @@
 "What tests ask of a bank"
+from copy import deepcopy
 from skillrl.skills.bank import Skill
 from skillrl.skills.skill_md import rule_problems
 from skillrl.skills.skill_text import split_text
@@ -14,7 +15,7 @@ def counts(bank):
 
 def next_id(bank, category):
     "The id that the next skill of `category` gets"
-    return bank.copy().add(Skill('', 't', 'p', category=category)).id
+    return deepcopy(bank).add(Skill('', 't', 'p', category=category)).id
 
 def remove(bank, id):
     "Take the entry called `id` out of `bank`; the id stays reserved"

@@ -1,4 +1,5 @@
 "Every reader and writer of banks against odd, broken and foreign files"
+from copy import deepcopy
 import copy, json, os, random, subprocess, sys
 from datetime import datetime
 from pathlib import Path
@@ -270,7 +271,7 @@ def test_versions_in_any_order(tmp_path):
 
 def test_diff_sees_moves_and_retirement_but_not_statistics():
     a = SkillBank.from_dict(official())
-    b = a.copy()
+    b = deepcopy(a)
     count_episode([b.get('gen_001')], True)
     assert not diff(a, b) and a.get('gen_001').stats['wins'] == 0
     retire(b.get('gen_001'), 'useless')

@@ -1,4 +1,5 @@
 "From hundreds of proposals to a small bank: what may be merged, who wins, and that twice changes nothing"
+from copy import deepcopy
 import copy, os, random
 from functools import partial
 from pathlib import Path
@@ -71,7 +72,7 @@ def heap(seed, n=150):
 def test_twice_changes_nothing(seed, capacity):
     bank, items = SkillBank(), heap(seed)
     consolidate(bank, items, capacity)
-    before = bank.copy()
+    before = deepcopy(bank)
     assert consolidate(bank, items, capacity) == [] and bank == before
     assert consolidate(bank, bank.items(), capacity) == [] and state(bank) == state(before)
 
@@ -82,7 +83,7 @@ def test_twice_changes_nothing_in_a_bank_that_was_not_empty(seed):
     bank.add(said('Look for egg in safe 1.', 'x', category='heat'))
     retire(bank.items('active')[0], 'it hurt')
     consolidate(bank, heap(seed + 100), 25)
-    before = bank.copy()
+    before = deepcopy(bank)
     assert consolidate(bank, heap(seed + 100), 25) == [] and bank.items() == before.items()
 
 @pytest.mark.parametrize('capacity', [None, 12])

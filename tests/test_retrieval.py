@@ -1,4 +1,5 @@
 "Ranking, caps and budgets of retrieval over many goals, words and orders of the bank."
+from copy import deepcopy
 import itertools, os, random
 from collections import Counter
 from pathlib import Path
@@ -132,7 +133,7 @@ def test_caps_budget_and_books(mode, seed):
         assert len(set(found.ids)) == len(found.ids)
         assert {o.id for o in bank.general_skills if o.status == 'active'} <= {*found.ids, *found.left_out}
         assert found is r.retrieve(goal)
-        assert Retriever(bank.copy(), mode, **settings).retrieve(goal).ids == found.ids
+        assert Retriever(deepcopy(bank), mode, **settings).retrieve(goal).ids == found.ids
         routed = {o.id for o in skills(bank, ROUTER(goal)) if o.status == 'active'}
         if settings['threshold'] == 0:
             assert routed <= {*found.ids, *found.left_out}

@@ -1,4 +1,5 @@
 "Distillation and evolution on records that are not as tidy as the lesson's"
+from copy import deepcopy
 import copy, json, math, subprocess, sys
 from pathlib import Path
 import pytest
@@ -143,7 +144,7 @@ def test_what_the_bank_has_wrong_is_refined_though_no_failure_asks_for_it():
     evidence = seen(8)
     right = distill(evidence)
     told = next(o for o in skills(right) if o.principle.startswith('Look for'))
-    bank, thing = right.copy(), told.principle.split()[2]
+    bank, thing = deepcopy(right), told.principle.split()[2]
     bank.get(told.id).principle = f'Look for {thing} in fridge 9.'
     for unasked, expected in ((True, [told.principle]), (False, [])):
         teacher = AlfworldTeacher(unasked=unasked)
@@ -251,7 +252,7 @@ def test_proposals_that_cannot_be_carried_out(p, says):
     bank = kitchen()
     retire(bank.get('err_002'))
     quarantine(bank.get('heat_002'), ['odd'])
-    before = bank.copy()
+    before = deepcopy(bank)
     with pytest.raises(ValueError, match=says):
         p.apply(bank)
     assert bank == before
@@ -316,7 +317,7 @@ def test_rollback_goes_on_with_the_old_content(tmp_path):
     remove(bank, 'err_002')
     bank.save(version_path(tmp_path))
     for step in range(3):
-        bank = bank.copy()
+        bank = deepcopy(bank)
         bank.add(Skill('', 't', f'p{step}', category='heat'))
         if step == 1:
             remove(bank, 'heat_001')

@@ -9,6 +9,7 @@ __all__ = ['pieces', 'SkillFileEnv', 'BankEnv']
 import re
 from collections.abc import Iterable
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from fastcore.basics import patch
 from threading import Lock
@@ -189,7 +190,7 @@ def _document_to_bank(
 )->SkillBank:                    # `ValueError` if an id is there twice
     "`bank` with the changes that were made to its document"
     known = [*bank.task_specific_skills, *(o.category for o in bank.common_mistakes), *categories]
-    reading = _Reading(bank.copy(), known)
+    reading = _Reading(deepcopy(bank), known)
     for heading, piece in pieces(text, known):
         reading.take(heading, piece)
     return reading.finish()

@@ -248,10 +248,7 @@ def add(self:SkillBank,
     self.removed += [m.id for m in old if m.id != o.id]
     return o
 
-@patch
-def copy(self:SkillBank)->SkillBank:
-    "A bank of its own that holds the same"
-    return deepcopy(self)
+
 
 # %% ../../nbs/04_skills.bank.ipynb #3a8940db
 def _find_active(bank, id, like=None):
@@ -307,7 +304,7 @@ class Proposal:
 
     def apply(self, bank:SkillBank)->tuple[SkillBank, Entry|None]: # The item as it is there, or None
         "A copy of `bank` with the change made, and the item; ValueError if that cannot be done"
-        new = bank.copy()
+        new = deepcopy(bank)
         return new, deepcopy(self).carry_out(new)
 
 # %% ../../nbs/04_skills.bank.ipynb #47c76bcf

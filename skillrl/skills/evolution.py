@@ -7,6 +7,7 @@ __all__ = ['Experience', 'evolve']
 
 # %% ../../nbs/10_skills.evolution.ipynb #7bb58235
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from ..core.config import EvolutionConfig
@@ -161,7 +162,7 @@ def _try_all(
     spare:Iterable[Proposal]=(), # From `_make_room`, first and only while room is wanting
 )->tuple[SkillBank, list[dict]]: # New bank, rows for the record
     "Every proposal after the other, each in sight of those kept before"
-    bank = bank.copy()
+    bank = deepcopy(bank)
     rows, refused = [], []
     adding = sum(p.kind == 'add' for p in proposals)
     for i, p in enumerate([*spare, *proposals]):

@@ -10,6 +10,7 @@ __all__ = ['on_trial', 'put_on_probation', 'TrialRetriever', 'draw_trials', 'wit
 import random, re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import NormalDist
@@ -27,7 +28,7 @@ def _restated(
     after:str,
 )->SkillBank: # A copy
     "`bank` with all entries of one status in another"
-    new = bank.copy()
+    new = deepcopy(bank)
     for o in new.items(before):
         o.status = after
     return new
@@ -77,7 +78,7 @@ def with_counts(
     trajs:Iterable[Trajectory], # Played with it; metadata of trials: `tried`, `hidden`, `group`
 )->SkillBank: # A copy
     "`bank` with what `trajs` say about each of its entries, in trials too"
-    bank, groups = bank.copy(), defaultdict(set)
+    bank, groups = deepcopy(bank), defaultdict(set)
     for o in bank.items('active', PROBATION):
         o.stats['rounds'] = o.stats.get('rounds', 0) + 1
     for t in trajs:
@@ -229,7 +230,7 @@ def settle_trials(
     router:Callable|None=None, # Of the world
 )->tuple[SkillBank, list[dict]]: # A copy, and a row for each entry whose status changed
     "Decide on every entry by what is known of it"
-    bank, rows = bank.copy(), []
+    bank, rows = deepcopy(bank), []
     current = {o.id for o in bank.items('active', PROBATION)}
     heard = [row for row in _heard(bank, router) if row[0].id in current]
     for o, its_form, measured in heard:
