@@ -394,11 +394,6 @@ def test_items_that_differ_are_told_apart():
     assert _canonical(('a', 1))==_canonical(['a', 1])
     assert _canonical(Thing({'a', 'b'}))==_canonical(Thing({'b', 'a'}))
 
-def test_D6_extras_cannot_pass_for_scores():
-    results = play(Breaks(lambda item: dict(id='other', hard=.5, extras=dict(hard=1, id='x', status='ok')),
-                          4))
-    assert (results[4].id, results[4].hard, results[4].extras['hard'])==('i4', .5, 1)
-
 @pytest.mark.parametrize('score',
                          [dict(hard=5), dict(soft=float('nan')), dict(hard=None), dict(hard=-1),
                           dict(hard='1'), dict(soft=float('inf'))])
