@@ -34,23 +34,23 @@ BOUNDS = {
 }
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
-    'code lines': 24_542,                       # 22,000
-    'tokens': 211_363,                          # 185,000
-    'modules': 108,                             # 120
-    'notebooks': 113,                           # 125
+    'code lines': 23_936,                       # 22,000
+    'tokens': 206_257,                          # 185,000
+    'modules': 107,                             # 120
+    'notebooks': 112,                           # 125
     'modules in the root': 1,                   # 2
-    'exported names': 758,                      # 800
+    'exported names': 744,                      # 800
     'modules under 60 lines': 0,                # 8
     'modules that one other imports': 24,       # 30
     'names of two modules': 0,                  # 0
-    'classes above 20 methods, functions that take them included': 1, # 0
-    'code lines that only SkillOpt uses': 3_530, # 3,400
+    'classes above 20 methods, functions that take them included': 0, # 0
+    'code lines that only SkillOpt uses': 3_480, # 3,400
     'settings of a run': 55,                    # 55
     'settings of SkillOpt': 21,                 # 22
     'commands': 13,                             # 13
     'flags': 36,                                # 36
     'lines of tests for one of the library': .85,
-    'words of prose': 52_431,                   # 55,000
+    'words of prose': 51_876,                   # 55,000
 }
 WIDTH = 110
 
