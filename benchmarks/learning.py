@@ -37,7 +37,7 @@ from skillrl.skills.distillation import distill
 from skillrl.core.stats import clustered_gain, clustered_rate
 from skillrl.core.store import JsonlLog, atomic_write, read_json
 from skillrl.training.phases import collect_games, demonstrations, draw_groups, fine_tune
-from skillrl.training.pipeline import _MAKES, _Pipeline, train
+from skillrl.training.pipeline import _MAKES, Pipeline, train
 from skillrl.core.trajectory import Trajectory
 
 @dataclass
@@ -205,7 +205,7 @@ def arms_of(name):
 def play_arm(arm, folder):
     "What an arm found with the trained policy of a run"
     with RunFolder(folder, None, True, False, _MAKES) as run:
-        p = _Pipeline(run)
+        p = Pipeline(run)
         s = Setting(p.config, p.train, p.test, {}, spent_on(folder)['collect test'])
         return ARMS[arm](s, p.policy('after'), folder)
 

@@ -20,7 +20,7 @@ from skillrl.envs.base import row_name
 from skillrl.skills.bank import SkillBank, version_path
 from skillrl.core.runfolder import RunFolder
 from skillrl.core.store import JsonlLog, atomic_write
-from skillrl.training.pipeline import _CONDITIONS, _MAKES, _Pipeline, train
+from skillrl.training.pipeline import _CONDITIONS, _MAKES, Pipeline, train
 from skillrl.core.trajectory import Trajectory
 
 def run(seed, folder):
@@ -168,7 +168,7 @@ def follow(folders):
     best, told = 0, None
     for seed, folder in enumerate(folders):
         with RunFolder(folder, None, True, False, _MAKES) as run:
-            p, evaluated = _Pipeline(run), played(folder)['eval']
+            p, evaluated = Pipeline(run), played(folder)['eval']
             for found in proposed(p):
                 turned = tests_of(evaluated, found[0], found[-1]['suite'], p.test[0].tests[-1])[1]
                 if len(turned) > best:

@@ -29,7 +29,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import likelihood
 from skillrl.envs.alfworld.notes import kind, read_goal
 from skillrl.envs.alfworld.scene import ROUTER
-from skillrl.envs.alfworld.world import _FolderSuite
+from skillrl.envs.alfworld.world import FolderSuite
 from skillrl.envs.alfworld.teacher import alfworld_bank
 from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
@@ -200,7 +200,7 @@ def write(file, worth, runs, households):
     write_json(file, dict(steps_to_the_thing=worth, seeds=rows))
 
 def main(real, seeds, steps, out, save):
-    suite, out = _FolderSuite(real), Path(out or mkdtemp())
+    suite, out = FolderSuite(real), Path(out or mkdtemp())
     config = SkillRLConfig().merged({'env.games': real, 'env.max_steps': 50})
     runs, households = [], []
     worth = worth_of_places(suite, training_games(suite))

@@ -20,7 +20,7 @@ from real_games import training_games
 from skillrl.agent.episode import demonstrate
 from skillrl.training.builders import build_episodes, rollout_limits
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.world import _FolderSuite
+from skillrl.envs.alfworld.world import FolderSuite
 from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
 from skillrl.llm.adapter import load_policy, new_adapter
@@ -131,7 +131,7 @@ def save(a, folder):
     write_json(a.save, kept | {name: found})
 
 def main(a):
-    suite = _FolderSuite(a.real)
+    suite = FolderSuite(a.real)
     config = SkillRLConfig().merged({'seed': a.seed, 'env.games': a.real, 'env.max_steps': 50,
                                      'agent.reply': a.reply, 'model.checkpoint': find_model(a.policy)})
     folder, base = Path(a.out or mkdtemp())/a.reply, config.model.checkpoint

@@ -9,7 +9,7 @@ from skillrl.cli.main import main
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.webshop import goals as webshop
 from skillrl.skills.bank import (
-    _BankDiff, count_episode, diff, Mistake, quarantine, retire, Skill, SkillBank, version_path, versions)
+    BankDiff, count_episode, diff, Mistake, quarantine, retire, Skill, SkillBank, version_path, versions)
 
 REAL = os.environ.get('SKILLRL_REAL_DATA')
 no_real_data = 'SKILLRL_REAL_DATA is not set: it should name a folder with the official data of three worlds'
@@ -281,7 +281,7 @@ def test_diff_sees_moves_and_retirement_but_not_statistics():
     retired = {'provenance': ({}, {'retired': 'useless'}), 'status': ('active', 'retired')}
     change = diff(a, b)
     assert change.changed == {'gen_001': retired, 'pic_001': {'category': ('pick_and_place', 'heat')}}
-    assert counts(b)['heat'] == 1 and isinstance(change, _BankDiff)
+    assert counts(b)['heat'] == 1 and isinstance(change, BankDiff)
     assert [s['skill_id'] for s in b.to_dict('official')['general_skills']] == ['gen_002']
     assert SkillBank.from_dict(b.to_dict()) == b
 

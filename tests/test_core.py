@@ -4,7 +4,7 @@ import pytest
 from alfworld_pddl import write_game
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.world import _FolderSuite, HouseholdSuite
+from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.envs.base import world
 from skillrl.skills.evolution import _weak_categories
 from skillrl.core.stats import wilson
@@ -29,13 +29,13 @@ def folder(tmp_path):
     return tmp_path
 
 def test_a_test_is_played_whole_and_training_in_part(folder):
-    suite = _FolderSuite(str(folder))
+    suite = FolderSuite(str(folder))
     assert len(suite.games('valid_seen', 2)) == len(suite.games('test', 2)) == 6
     assert len(suite.games('train', 2)) == 2
 
 def test_a_game_that_is_in_two_splits_is_refused(folder):
     shutil.copytree(folder/'train'/'00', folder/'valid_seen'/'copy')
-    suite = _FolderSuite(str(folder))
+    suite = FolderSuite(str(folder))
     with pytest.raises(ValueError, match='hold the same game'):
         for split in ('train', 'val', 'gate', 'report', 'test'):
             suite.games(split)

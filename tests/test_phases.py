@@ -11,7 +11,7 @@ from skillrl.skills.bank import Skill, SkillBank
 from skillrl.training import phases, pipeline
 from skillrl.training.phases import evolve_bank
 from skillrl.training.phases import _next_games, draw_groups, experience_in
-from skillrl.training.pipeline import _Pipeline, _bank_shown
+from skillrl.training.pipeline import Pipeline, _bank_shown
 from skillrl.core.trajectory import Step, Trajectory
 
 SMALL = {'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 4, 'env.test_tasks': 4,
@@ -89,7 +89,7 @@ def test_a_round_plays_the_games_of_its_number(monkeypatch):
 def run_with_banks(path):
     "An open pipeline whose suites have two versions of a bank each, which name suite and version"
     run = RunFolder(path, CONFIG)
-    p = _Pipeline(run)
+    p = Pipeline(run)
     for version in (0, 1):
         for name, suite in p.suites.items():
             p.save_bank(suite, SkillBank([Skill('gen_001', f'{name} {version}', 'Open what is closed.')]))
@@ -127,7 +127,7 @@ def test_a_bank_begins_on_probation_where_trials_decide(tmp_path, monkeypatch, g
     fresh = SkillBank([Skill('gen_001', 'Doors', 'Open what is closed.')])
     monkeypatch.setattr(pipeline, 'write_bank', lambda *args: fresh)
     with RunFolder(tmp_path/'run', CONFIG.merged({'evolution.gate': gate})) as run:
-        p = _Pipeline(run)
+        p = Pipeline(run)
         pipeline.distill(p)
         for suite in p.suites.values():
             versions = range(p.state['versions'][suite.name] + 1)
@@ -170,11 +170,11 @@ def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, mon
     config = CONFIG.merged({'evolution.gate': 'probation', 'rl.iterations': iterations})
     asked = []
     monkeypatch.setattr(pipeline, 'play_trials', lambda *args: asked.append(args[5]) or {})
-    monkeypatch.setattr(_Pipeline, 'evolve_suite', lambda *args: None)
-    monkeypatch.setattr(_Pipeline, 'policy', lambda *args: None)
-    monkeypatch.setattr(_Pipeline, 'bank', lambda *args: SkillBank())
+    monkeypatch.setattr(Pipeline, 'evolve_suite', lambda *args: None)
+    monkeypatch.setattr(Pipeline, 'policy', lambda *args: None)
+    monkeypatch.setattr(Pipeline, 'bank', lambda *args: SkillBank())
     with RunFolder(tmp_path/'run', config) as run:
-        pipeline.evolve(_Pipeline(run))
+        pipeline.evolve(Pipeline(run))
     assert set(asked) == {tries}
 
 def test_tries_that_look_around_are_sent_each_elsewhere_and_where_nobody_was():

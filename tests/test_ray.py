@@ -12,7 +12,7 @@ from skillrl.skillopt.ruleworld import RuleTarget, RuleWorld
 from skillrl.skills.bank import Skill, SkillBank
 
 pytest.importorskip('ray', reason='Ray is large and optional: pip install "skillrl-lab[ray]" to test it')
-from skillrl.core.concurrency import _RayExecutor
+from skillrl.core.concurrency import RayExecutor
 
 @pytest.fixture(scope='module')
 def executor():
@@ -20,7 +20,7 @@ def executor():
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get('PYTHONPATH', '')])
     found = dict(env_vars=dict(PYTHONPATH=path)) # Jobs of this file, on a worker
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=found)
-    yield _RayExecutor(2)
+    yield RayExecutor(2)
     ray.shutdown()
 
 def square(n):

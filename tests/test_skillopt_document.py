@@ -9,7 +9,7 @@ from skillrl.agent.episode import EpisodeError
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import SkillEnv
 from skillrl.envs.alfworld.households import households
-from skillrl.envs.alfworld.world import _FolderSuite, HouseholdSuite
+from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.skillopt.bank_env import BankEnv, _ClientPolicy
 from skillrl.skillopt.bank_env import _as_line, _bank_to_document, _document_to_bank, pieces
 from skillrl.skillopt.bank_env import SkillFileEnv
@@ -536,7 +536,7 @@ def test_real_games(policy):
     folder = os.environ.get('ALFWORLD_DATA')
     if not folder:
         pytest.skip('ALFWORLD_DATA is not set')
-    env = BankEnv(_FolderSuite(folder), small(), policy, sizes=dict(train=2, val=2, test=2))
+    env = BankEnv(FolderSuite(folder), small(), policy, sizes=dict(train=2, val=2, test=2))
     items = env.get_items('train')
     results = run_rollout(env, env.get_initial_skill(), items, target_client=None)
     assert len(results) == len(items) > 0 and all(r.ok and r.n_turns and r.question for r in results)

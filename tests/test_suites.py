@@ -7,7 +7,7 @@ from alfworld_pddl import write_game
 from skillrl.cli.main import main
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.world import _FolderSuite, HouseholdSuite
+from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 
 house = HouseholdSuite(Household('maple'))
 
@@ -30,15 +30,15 @@ def folder(tmp_path):
     return root
 
 def test_a_part_of_a_test_is_of_all_categories(folder):
-    suite = _FolderSuite(str(folder))
+    suite = FolderSuite(str(folder))
     for split in ('valid_seen', 'valid_unseen'):
         for n in (6, 12):
             assert set(Counter(g.category for g in suite.games(split)[:n]).values()) == {n//6}
-    again = _FolderSuite(str(folder))
+    again = FolderSuite(str(folder))
     assert [g.id for g in suite.games('valid_seen')] == [g.id for g in again.games('valid_seen')]
 
 def test_a_part_of_the_training_games_is_of_all_categories(folder):
-    suite = _FolderSuite(str(folder))
+    suite = FolderSuite(str(folder))
     kinds = Counter(g.category for g in suite.games('train'))
     assert len({g.category for g in suite.games('train', len(kinds))}) == len(kinds)
 

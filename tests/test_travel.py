@@ -59,14 +59,14 @@ def test_a_key_that_no_variable_holds_stays_here(server, tmp_path, monkeypatch):
 def test_ray_asks_a_real_client(server, tmp_path, monkeypatch):
     ray = pytest.importorskip('ray', reason='Ray is large and optional: pip install "skillrl-lab[ray]"')
     from pathlib import Path
-    from skillrl.core.concurrency import _RayExecutor
+    from skillrl.core.concurrency import RayExecutor
 
     monkeypatch.setenv('OPENAI_API_KEY', KEY)
     monkeypatch.setenv('PYTHONPATH', str(Path(__file__).parent), prepend=os.pathsep)
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
         asked = Asked(client(server, tmp_path))
-        found = _RayExecutor(1).run(asked, ['Where is the mug?', 'Where is the fork?'])
+        found = RayExecutor(1).run(asked, ['Where is the mug?', 'Where is the fork?'])
     finally:
         ray.shutdown()
     assert found == [('In the sink.', (KEY,))] * 2

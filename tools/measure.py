@@ -34,12 +34,12 @@ BOUNDS = {
 }
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
-    'code lines': 23_936,                       # 22,000
-    'tokens': 206_257,                          # 185,000
+    'code lines': 23_937,                       # 22,000
+    'tokens': 206_265,                          # 185,000
     'modules': 107,                             # 120
     'notebooks': 112,                           # 125
     'modules in the root': 1,                   # 2
-    'exported names': 744,                      # 800
+    'exported names': 748,                      # 800
     'modules under 60 lines': 0,                # 8
     'modules that one other imports': 24,       # 30
     'names of two modules': 0,                  # 0

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROBATION', 'Entry', 'Skill', 'Mistake', 'count_episode', 'usefulness', 'retire', 'quarantine', 'release',
-           'SkillBank', 'find', 'with_id', 'Proposal', 'versions', 'version_path', 'diff', 'rollback']
+           'SkillBank', 'find', 'with_id', 'Proposal', 'versions', 'version_path', 'BankDiff', 'diff', 'rollback']
 
 # %% ../../nbs/04_skills.bank.ipynb #4fc1e8f5
 import dataclasses, re
@@ -424,7 +424,7 @@ def load(cls:SkillBank,
 
 # %% ../../nbs/04_skills.bank.ipynb #1d4eb9b2
 @dataclass
-class _BankDiff:
+class BankDiff:
     "What changed from one bank to another"
     added:list[str]   # Ids
     removed:list[str] # Ids
@@ -444,13 +444,13 @@ class _BankDiff:
     def _repr_markdown_(self):
         return self.table()._repr_markdown_()
 
-def diff(old:SkillBank, new:SkillBank)->_BankDiff:
+def diff(old:SkillBank, new:SkillBank)->BankDiff:
     "What it takes to get from `old` to `new`"
     a, b = ({o.id: vars(o) | {'stats': None} for o in x.items()} for x in (old, new))
     changed = {}
     for i in b.keys() & a.keys():
         changed[i] = {k: (a[i].get(k), v) for k, v in b[i].items() if a[i].get(k) != v}
-    return _BankDiff([i for i in b if i not in a], [i for i in a if i not in b],
+    return BankDiff([i for i in b if i not in a], [i for i in a if i not in b],
                     {i: changed[i] for i in b if changed.get(i)})
 
 # %% ../../nbs/04_skills.bank.ipynb #1bad6342
