@@ -1,6 +1,6 @@
 "The command line as a whole: what a refusal leaves behind, its flags, and what it says and shows"
 
-import argparse, io, json, os, re, shutil, subprocess, sys, time
+import argparse, json, os, re, shutil, subprocess, sys
 from pathlib import Path
 import pytest
 from alfworld_pddl import write_game
@@ -244,19 +244,6 @@ def test_the_page_of_a_run_is_reachable_from_this_machine_only(runs):
 
 
 # --- progress ---
-def test_elsewhere_than_on_a_terminal_a_line_comes_every_so_often():
-    from skillrl.cli.flags import Progress
-
-    log = io.StringIO()
-    with Progress(every=0.05, out=log) as step:
-        for _ in range(8):
-            step('rl', 3, 30)
-            time.sleep(0.03)
-    lines = log.getvalue().splitlines()
-    assert 2 <= len(lines) <= 4
-    assert set(lines) == {'rl: 3 of 30'}
-
-
 def test_stdout_holds_results_only(here, capsys):
     assert main(['optimize', '--smoke', '--output', 'o']) == 0
     out, err = capsys.readouterr()

