@@ -1,16 +1,19 @@
 "The three original files of WebShop: which set is meant, what is missing, and what is no such file"
-import json
+import json, shutil
 import pytest
 from skillrl.core.config import SkillRLConfig
+from skillrl.core.store import data_path, read_json
 from skillrl.envs.webshop.catalogue import (
-    _ORIGINS, example_files, _file_names, load_catalogue, _missing_files, _file_origin)
+    _ORIGINS, _file_names, load_catalogue, _missing_files, _file_origin)
 from skillrl.training.plan import examine_machine
+
+EXAMPLE = data_path('webshop_example')
 
 def put(folder, small=True, but=()):
     "The files of the example in `folder`, without those in `but`"
-    for name, content in zip(_file_names(small), example_files()):
+    for name, source in zip(_file_names(small), _file_names()):
         if name not in but:
-            (folder/name).write_text(json.dumps(content), 'utf-8')
+            shutil.copy(EXAMPLE/source, folder/name)
 
 def seen_by_doctor(folder):
     config = SkillRLConfig().merged({'env.name': 'webshop', 'env.games': str(folder)})
@@ -58,7 +61,7 @@ def test_bytes_that_are_no_text(tmp_path):
 @pytest.mark.parametrize('field', ['asin', 'name', 'query', 'category', 'customization_options'])
 def test_a_product_without_a_field(tmp_path, field):
     put(tmp_path)
-    items = example_files()[0]
+    items = read_json(tmp_path/_file_names()[0])
     del items[2][field]
     (tmp_path/_file_names()[0]).write_text(json.dumps(items), 'utf-8')
     with pytest.raises(ValueError, match=f"a product in .*{_file_names()[0]} has no field '{field}'"):
