@@ -17,7 +17,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 from ..core.plots import PALETTE
-
+from ..core.store import data_path
 
 # %% ../../nbs/821_viewers.page.ipynb #da04da85
 def paragraph(text:str)->str:
@@ -61,17 +61,9 @@ def figure_html(
 
 # %% ../../nbs/821_viewers.page.ipynb #61534334
 _VARIABLES = ''.join(f'--{name}:{color};' for name, color in PALETTE.items())
-_STYLE = f':root{{{_VARIABLES}}}' + """
-*{box-sizing:border-box}
-body{font:16px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:0 auto;padding:1rem}
-h1,h2,h3{line-height:1.25} h2{margin-top:2.5rem} h3{font-size:1rem;margin-bottom:.25rem}
-h1,h3,p,summary{overflow-wrap:anywhere} table{border-collapse:collapse;font-size:.875rem}
-th,td{text-align:left;vertical-align:top;padding:.25rem 1rem .25rem 0}
-th,td{border-bottom:1px solid #ddd} .muted{color:var(--grey)}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f6f6f6;padding:.75rem;font-size:.875rem}
-pre{max-height:32rem;overflow-y:auto}
-svg{max-width:100%;height:auto}
-progress{width:100%;accent-color:var(--blue)} summary{cursor:pointer}"""
+
+def _style():
+    return f':root{{{_VARIABLES}}}' + data_path('page.css').read_text(encoding='utf-8')
 
 # %% ../../nbs/821_viewers.page.ipynb #630b3373
 def headed(parts:dict[str, str])->str: # Heading → HTML
@@ -93,7 +85,7 @@ def html_page(
             '<meta name="viewport" content="width=device-width,initial-scale=1">'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             f'<link rel="icon" href="data:,"><title>{escape(title)}</title>'
-            f'<style>{_STYLE}</style></head><body>{body}{script}</body></html>')
+            f'<style>{_style()}</style></head><body>{body}{script}</body></html>')
 
 # %% ../../nbs/821_viewers.page.ipynb #05748ccf
 def text_of(path:Path|str)->str: # '' if there is no such file

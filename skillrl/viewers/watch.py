@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 from time import time
 from ..core.runfolder import is_held
+from ..core.store import data_path
 from ..serve.krill import Server
 from ..skills.bank import SkillBank, versions
 from ..core.tables import clip, counted, Table
@@ -125,34 +126,6 @@ def _sections(folder):
 def _report(folder):
     return report_sections(read_run(folder))
 
-# %% ../../nbs/837_viewers.watch.ipynb #c9219805
-_SCRIPT = """
-const parts = page => [...page.querySelectorAll('[role=status], section')]
-const inner = page => parts(page).map(part => part.innerHTML)
-let seen = inner(document)
-function renew(old, fresh) {
-  const folds = () => [...old.querySelectorAll(':scope > details')]
-  const title = fold => fold.firstChild.textContent
-  const open = folds().filter(fold => fold.open).map(title)
-  old.replaceChildren(...fresh.childNodes)
-  for (const fold of folds()) fold.open = open.includes(title(fold))
-}
-async function look() {
-  try {
-    const text = await (await fetch('')).text()
-    const page = new DOMParser().parseFromString(text, 'text/html'), now = inner(page), fresh = parts(page)
-    parts(document).forEach((old, n) => { if (seen[n] != now[n]) renew(old, fresh[n]) })
-    seen = now
-  }
-  catch (e) {
-    document.querySelector('[role=status]').textContent = 'No answer: the run is no longer served here.'
-    seen = []
-  }
-  setTimeout(look, 2000)
-}
-setTimeout(look, 2000)
-"""
-
 # %% ../../nbs/837_viewers.watch.ipynb #6d322a02
 _one_at_a_time = Lock() # Matplotlib draws in one thread
 
@@ -187,7 +160,8 @@ def html(self:_RunPage)->str:
     title = f'{name}: {self.folder.resolve().name}'
     bar = f'<progress aria-label="Steps"{value}></progress>'
     top = f'<h1>{escape(title)}</h1><p><strong role="status">{escape(told)}</strong></p>'
-    return html_page(title, f'{top}<section>{bar}</section>{self.shown}', _SCRIPT)
+    script = data_path('watch.js').read_text(encoding='utf-8') # Looks again every two seconds
+    return html_page(title, f'{top}<section>{bar}</section>{self.shown}', script)
 
 # %% ../../nbs/837_viewers.watch.ipynb #1702f438
 def watch_run(
