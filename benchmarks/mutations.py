@@ -130,7 +130,8 @@ class Drawer(ast.NodeVisitor):
         if getattr(node.func, 'id', '') == 'range' and not isinstance(node.args[-1], ast.Constant):
             self.replace(node.args[-1], f'({self.source(node.args[-1])}) - 1')
         plain = [a for a in node.args if not isinstance(a, (ast.Starred, ast.GeneratorExp))]
-        if len(node.args) > 1 and plain[:2] == node.args[:2]:
+        either = getattr(node.func, 'id', '') in ('min', 'max') # The order changes nothing
+        if len(node.args) > 1 and plain[:2] == node.args[:2] and not either:
             first, second = node.args[:2]
             start, end = self.span(first)[0], self.span(second)[1]
             between = self.text[self.span(first)[1]:self.span(second)[0]].decode()

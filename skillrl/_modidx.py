@@ -431,7 +431,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'skillrl.core.stats._tango_score': ('core.stats.html#_tango_score', 'skillrl/core/stats.py'),
                                     'skillrl.core.stats._weighed_below': ('core.stats.html#_weighed_below', 'skillrl/core/stats.py'),
                                     'skillrl.core.stats._within': ('core.stats.html#_within', 'skillrl/core/stats.py'),
-                                    'skillrl.core.stats._z': ('core.stats.html#_z', 'skillrl/core/stats.py'),
                                     'skillrl.core.stats.average': ('core.stats.html#average', 'skillrl/core/stats.py'),
                                     'skillrl.core.stats.clustered_gain': ('core.stats.html#clustered_gain', 'skillrl/core/stats.py'),
                                     'skillrl.core.stats.clustered_rate': ('core.stats.html#clustered_rate', 'skillrl/core/stats.py'),

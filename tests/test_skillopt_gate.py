@@ -96,32 +96,6 @@ def test_bounds_in_any_order_and_at_the_edges():
     lows = [lower_bound(xs, a) for a in (.01, .05, .1, .3, .5)]
     assert lows==sorted(lows)
 
-def bisected(xs, alpha, floor):
-    "The bound found by halving 14 times"
-    xs = [floor, *xs]
-    low, high = floor, max(xs)
-    for _ in range(14):
-        mid = (low + high)/2
-        low, high = (mid, high) if _weighed_below(xs, mid) <= alpha else (low, mid)
-    return low
-
-@pytest.mark.parametrize(
-    'draw',
-    [
-        lambda r: r.choice([-1, 0, 1]),
-        lambda r: r.uniform(-1, 1),
-        lambda r: r.choice([0.02] * 20 + [-0.98]),
-        lambda r: r.choice([1, 1, 1, 0]),
-        lambda r: 0.0,
-    ],
-    ids=['hard', 'soft', 'ruin', 'won', 'ties'],
-)
-def test_a_good_guess_finds_what_halving_finds(draw):
-    rng = random.Random(0)
-    for n, alpha in itertools.product((0, 1, 2, 7, 20, 50), (.001, .025, .1, .3, .5)):
-        xs = [draw(rng) for _ in range(n)]
-        assert lower_bound(xs, alpha, -1)==pytest.approx(bisected(xs, alpha, -1), abs=1e-9)
-
 def multinomial(n, ps):
     "(chance, counts) of every outcome of `n` draws"
     if len(ps)==1:

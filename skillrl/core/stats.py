@@ -8,6 +8,7 @@ __all__ = ['Rate', 'wilson', 'average', 'sign_test', 'paired_interval', 'lower_b
 
 # %% ../../nbs/220_core.stats.ipynb #c02ea9b5
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -131,27 +132,9 @@ def lower_bound(
     "A value that the mean of all items is not below"
     xs = [floor, *xs]
     step = (max(xs) - floor)/_GRID or 1.
-    mean = math.fsum(xs)/len(xs)
-    slope = math.sqrt(math.fsum((x - mean)**2 for x in xs)/len(xs)/(len(xs) + 1))/step
-    at, z = (mean - floor)/step, 0.
-    low, high = 0, _GRID
-    tries = 0 # Six guesses, then halving
-    while high - low > 1:
-        guess = math.floor(at + (_z(alpha) - z)*slope) if tries < 6 else (low + high)//2
-        new = min(max(guess, low + 1), high - 1)
-        chance = _weighed_below(xs, floor + new*step)
-        tries += 1
-        if chance <= alpha:
-            low = new
-        else:
-            high = new
-        if tries > 1 and _z(chance) != z:
-            slope = (new - at)/(_z(chance) - z)
-        at, z = new, _z(chance)
-    return floor + low*step
-
-def _z(chance):
-    return NormalDist().inv_cdf(min(max(chance, 1e-9), 1 - 1e-9))
+    def chance(steps:int)->float:
+        return _weighed_below(xs, floor + steps*step)
+    return floor + bisect_right(range(1, _GRID), alpha, key=chance)*step
 
 # %% ../../nbs/220_core.stats.ipynb #95757218
 def interval(
