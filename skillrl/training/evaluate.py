@@ -218,10 +218,8 @@ def describe_gain(
     played = [t for ts in results.values() for t in ts]
     if not any(t.success for t in played):
         return f'Nothing was won in {counted(len(played), "episode")}'
-    first, *others = results
-    last = next((row for row in ('after, evolved bank', 'after, bank') if row in results), first)
-    if last == first:
-        last = next((row for row in others if row == 'bank'), first)
+    first = next(iter(results))
+    last = next((row for row in ('after, evolved bank', 'after, bank', 'bank') if row in results), first)
     rates = [success_rate(results[row]).mean for row in (first, last)]
     if last == first:
         return f'{rates[0]:.2f} of the games were won, with nothing to compare it with'
