@@ -1,7 +1,7 @@
 "What tests ask of a bank"
+import re
 from copy import deepcopy
 from skillrl.skills.bank import Skill
-from skillrl.skills.skill_md import rule_problems
 from skillrl.skills.skill_text import split_text
 
 def skills(bank, category=None):
@@ -26,6 +26,13 @@ def remove(bank, id):
 def rule_breaks(folder):
     "What breaks the agentskills rules in the `SKILL.md` of `folder`, or in those of the folders in it"
     own = folder/'SKILL.md'
-    files = [own] if own.exists() else sorted(folder.glob('*/SKILL.md'))
-    fronts = [(split_text(f.read_text(encoding='utf-8'))[0], f.resolve().parent.name) for f in files]
-    return [problem for front, name in fronts for problem in rule_problems(front, name)]
+    return [f for f in ([own] if own.exists() else sorted(folder.glob('*/SKILL.md'))) if not follows_rules(f)]
+
+def follows_rules(file):
+    front = split_text(file.read_text(encoding='utf-8'))[0]
+    name, about = front.get('name', ''), front.get('description', '')
+    named = re.fullmatch(r'[^\W_]+(-[^\W_]+)*', name) and name == name.lower() == file.resolve().parent.name
+    fields = {'name', 'description', 'license', 'compatibility', 'metadata', 'allowed-tools'}
+    texts = all(isinstance(v, str) for v in front['metadata'].values())
+    return bool(named and len(name) <= 64 and 0 < len(about.strip()) and len(about) <= 1024 and texts
+                and front.keys() <= fields)

@@ -4,7 +4,7 @@ import copy, os, random
 from functools import partial
 from pathlib import Path
 import pytest
-from banks import counts, next_id
+from banks import counts
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.scene import ROUTER
@@ -67,31 +67,29 @@ def heap(seed, n=150):
             )
     return out
 
-@pytest.mark.parametrize('capacity', [None, 12])
 @pytest.mark.parametrize('seed', range(6))
-def test_twice_changes_nothing(seed, capacity):
+def test_twice_changes_nothing(seed):
     bank, items = SkillBank(), heap(seed)
-    consolidate(bank, items, capacity)
+    consolidate(bank, items)
     before = deepcopy(bank)
-    assert consolidate(bank, items, capacity) == [] and bank == before
-    assert consolidate(bank, bank.items(), capacity) == [] and state(bank) == state(before)
+    assert consolidate(bank, items) == [] and bank == before
+    assert consolidate(bank, bank.items()) == [] and state(bank) == state(before)
 
 @pytest.mark.parametrize('seed', range(8))
 def test_twice_changes_nothing_in_a_bank_that_was_not_empty(seed):
     bank = SkillBank(metadata=dict(version=3))
-    consolidate(bank, heap(seed, 40), 20)
+    consolidate(bank, heap(seed, 40))
     bank.add(said('Look for egg in safe 1.', 'x', category='heat'))
     retire(bank.items('active')[0], 'it hurt')
-    consolidate(bank, heap(seed + 100), 25)
+    consolidate(bank, heap(seed + 100))
     before = deepcopy(bank)
-    assert consolidate(bank, heap(seed + 100), 25) == [] and bank.items() == before.items()
+    assert consolidate(bank, heap(seed + 100)) == [] and bank.items() == before.items()
 
-@pytest.mark.parametrize('capacity', [None, 12])
-def test_the_order_of_proposals_decides_nothing_but_ids(capacity):
+def test_the_order_of_proposals_decides_nothing_but_ids():
     seen = []
     for k in range(5):
         bank, items = SkillBank(), heap(7)
-        consolidate(bank, random.Random(k).sample(items, len(items)), capacity)
+        consolidate(bank, random.Random(k).sample(items, len(items)))
         seen.append(state(bank))
     assert all(s == seen[0] for s in seen)
 
@@ -216,33 +214,6 @@ def test_mistakes_and_skills_are_kept_apart():
     )
     assert counts(bank) == dict(general=1, mistakes=1)
     assert [support(o) for o in bank.items('active')] == [1, 1]
-
-def test_capacity_keeps_the_best_supported_and_then_the_most_useful():
-    bank, things = SkillBank(), ['egg', 'mug', 'pan', 'pot', 'cup']
-    consolidate(bank,
-                [said(f'Look for {x} in drawer 1.', *range(2), thing=x, category='pick') for x in things])
-    for o in bank.items('active'):
-        count_episode([o], 'pan' in o.principle)
-    new = consolidate(bank, [said('Look for fork in drawer 2.', *'abc', category='pick')], 2)
-    assert [advice(o) for o in new] == ['Look for fork in drawer 2.']
-    assert lines(bank) == ['Look for fork in drawer 2.', 'Look for pan in drawer 1.']
-    assert sum(o.status == 'retired' for o in bank.items()) == 4 and next_id(bank, 'pick') == 'pick_007'
-
-def test_what_does_not_fit_is_listed():
-    bank = SkillBank()
-    consolidate(
-        bank,
-        [
-            said(f'Look for {x} in drawer 1.', *range(n), category='pick')
-            for n, x in enumerate(['egg', 'mug', 'pan'], 1)
-        ],
-        1,
-    )
-    assert [(r['advice'], r['reason']) for r in bank.metadata['left_out']] == [
-        (f'Look for {x} in drawer 1.', 'the bank holds 1') for x in ('mug', 'egg')
-    ]
-    with pytest.raises(ValueError, match='capacity is 0: give a whole number from 1'):
-        consolidate(bank, [], 0)
 
 def test_a_hostile_proposal_wins_nothing_and_blocks_nothing():
     bank = SkillBank()

@@ -68,5 +68,3 @@ def test_without_the_grammar_the_places_are_as_true():
 def test_the_bank_does_not_depend_on_who_asks_twice():
     trajs = [bought(i, won=i % 2) for i in range(6)]
     assert distill(trajs) == distill(iter(trajs)) and distill(trajs).categories == ['drinks']
-    with pytest.raises(ValueError, match='min_belief is 1.5'):
-        OfflineTeacher(min_belief=1.5)

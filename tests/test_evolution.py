@@ -1,6 +1,5 @@
 "Evolution with teachers and experience less tidy than the lesson's"
 import json
-from unittest.mock import patch
 import pytest
 from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.households import Household
@@ -9,8 +8,7 @@ from skillrl.envs.base import SPLITS
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)
 from skillrl.skills.evolution import (
-    Experience, _adopt, evolve, _least_useful, _make_room, _merge_duplicates, _weak_categories, with_counts)
-from skillrl.skills.consolidation import duplicates
+    Experience, _adopt, evolve, _weak_categories, with_counts)
 from skillrl.skills.trials import consider, refused_as, Round
 from skillrl.core.stats import wilson
 from skillrl.core.trajectory import Step, Trajectory
@@ -52,10 +50,8 @@ def settings(**kw):
     usual = dict(gate='none', evolution_threshold=1., max_new_skills=3)
     return EvolutionConfig(**usual | kw)
 
-def one_round(bank, teacher, seen=None, capacity=60, **kw):
-    seen = played('seen', 8) if seen is None else seen
-    with patch('skillrl.skills.evolution._CAPACITY', capacity):
-        return evolve(bank, Experience(seen), teacher, settings(**kw))
+def one_round(bank, teacher, seen=None, **kw):
+    return evolve(bank, Experience(seen or played('seen', 8)), teacher, settings(**kw))
 
 GOOD = 'Open the fridge before you cool.'
 IDLE, BAD = 'Hum a tune.', 'Drop what you hold.'
@@ -87,7 +83,7 @@ def test_a_record_says_what_was_hoped():
     row = record['proposals'][0]
     assert row['hypothesis'] == p.hypothesis and row['id'] == 'cool_002'
     assert (row['kind'], row['category'], row['principle']) == ('add', 'cool', GOOD)
-    assert (record['rule'], record['threshold'], record['capacity']) == ('none', 1., 60)
+    assert (record['rule'], record['threshold']) == ('none', 1.)
 
 def test_what_was_refused_is_counted_in_the_bank():
     bank = bank_of(IDLE)
@@ -134,7 +130,7 @@ def test_only_so_many_proposals_are_tried():
     _, record = one_round(bank_of(IDLE), Says(*many), max_new_skills=2)
     assert len(record['proposals']) == 2
 
-# --- usefulness and capacity ---
+# --- usefulness ---
 
 def test_a_category_is_weak_below_two_fifths():
     rates = {name: wilson(k, 100) for name, k in (('cool', 40), ('heat', 39), ('pick', 12))}
@@ -152,57 +148,7 @@ def test_an_episode_counts_once_for_each_skill_it_was_shown():
     steps = [Step('', '', skills=['cool_001']), Step('', '', skills=['cool_001', 'gone'])]
     t = Trajectory('t', 'cool it', 'cool', steps, True)
     stats = with_counts(bank_of(IDLE), [t]).get('cool_001').stats
-    assert stats == dict(retrieved=1, wins=1, losses=0, rounds=1)
-
-def grown(n, shown=40):
-    "A bank of `n` skills, the first one good and the others not"
-    bank = bank_of(GOOD, *[f'Look in drawer {i}.' for i in range(1, n)])
-    for i, o in enumerate(bank.items('active')):
-        o.stats = dict(retrieved=shown, wins=shown//2 - i, losses=shown - shown//2 + i)
-    return bank
-
-def test_the_least_useful_goes_first_and_the_young_and_the_unproven_stay():
-    bank = grown(4)
-    bank.get('cool_002').stats = dict(retrieved=0, wins=0, losses=0, rounds=3)
-    bank.get('cool_003').stats = dict(retrieved=5, wins=0, losses=5, rounds=9)
-    assert [o.id for o in _least_useful(bank.items('active'))] == ['cool_002', 'cool_004', 'cool_001']
-    assert _make_room(bank.items(), 1) == []
-    assert [p.ids for p in _make_room(bank.items(), 97)] == [('cool_002',), ('cool_004',)]
-    bank.get('cool_002').stats = {}
-    assert [o.id for o in _least_useful(bank.items('active'))] == ['cool_004', 'cool_001']
-
-CLOSE = 'Close the door behind you.'
-
-def test_a_full_bank_makes_room_or_takes_nothing():
-    new, record = one_round(grown(4), Says(add(CLOSE)), [], capacity=4)
-    assert record['proposals'] == [] # Nothing was seen, so nothing is asked
-    new, record = one_round(grown(4), Says(add(CLOSE)), played('seen', 8, skills=()), capacity=4)
-    assert [r['kind'] for r in record['proposals']] == ['retire', 'add'] and len(new.items('active')) == 4
-    assert new.get('cool_004').status == 'retired' and new.get('cool_004').provenance['retired']
-    assert record['kept'] == ['cool_004', 'cool_005']
-    new, record = one_round(bank_of(GOOD, IDLE), Says(add(CLOSE)), played('seen', 2), capacity=2)
-    assert record['refused'][0]['reason'] == 'the bank is full: it holds 2'
-    assert len(new.items('active')) == 2 and 'refused' not in new.metadata
-
-def test_the_bank_never_outgrows_its_capacity():
-    bank = bank_of(GOOD)
-    for i in range(6):
-        bank, _ = one_round(bank, Says(*[add(f'Put it in drawer {3*i + j}.') for j in range(3)]), capacity=5)
-        assert len(bank.items('active')) <= 5
-
-def test_a_bank_above_its_capacity_takes_nothing_until_it_is_below():
-    new, record = one_round(bank_of(GOOD, IDLE, BAD), Says(add(CLOSE)), played('seen', 2), capacity=2)
-    assert 'the bank is full: it holds 3' in [r['reason'] for r in record['refused']]
-    assert len(new.items('active')) == 3
-
-def test_what_is_said_twice_is_merged():
-    again = 'Open the fridge, before you cool!'
-    bank = bank_of(GOOD, again, IDLE)
-    assert [set(pair) for pair in duplicates(bank.items())] == [{'cool_001', 'cool_002'}]
-    new, record = one_round(bank, Says())
-    merged = [r for r in record['proposals'] if r['kind'] == 'merge']
-    assert len(merged) == 1 and set(merged[0]['ids']) == {'cool_001', 'cool_002'}
-    assert _merge_duplicates(bank_of('Look in drawer 1.', 'Look in drawer 2.').items()) == []
+    assert stats == dict(retrieved=1, wins=1, losses=0)
 
 # --- leaks ---
 

@@ -9,7 +9,6 @@ from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
 from skillrl.skills.bank import Mistake, Proposal, Skill, SkillBank, version_path, versions
 from skillrl.skills.distillation import distill
-from skillrl.skills.evolution import _merge_duplicates
 from skillrl.skills.trials import Round, consider
 from skillrl.skills.trials import settle_trials
 from skillrl.core.store import JsonlLog
@@ -52,15 +51,6 @@ def test_a_rewording_stands_on_probation_beside_what_is_active_and_replaces_what
     said = Proposal('refine', replace(mistake.items()[0], how_to_avoid='Stop.'))
     new, _ = consider(said, mistake, Round(['general']))
     assert [(o.id, o.status) for o in new.items()] == [('err_001', 'active'), ('err_002', 'probation')]
-
-MERGED = {('active', 'probation'): 'active', ('probation', 'active'): 'active', ('probation',)*2: 'probation'}
-
-@pytest.mark.parametrize('statuses, merged', MERGED.items())
-def test_what_is_said_twice_is_active_if_it_was_active_once(statuses, merged):
-    bank = entry(statuses[0])
-    bank.add(replace(entry(statuses[1]).items()[0], skill_id='cool_002'))
-    proposal, = _merge_duplicates(bank.items())
-    assert proposal.item.status == merged
 
 # --- commands ---
 

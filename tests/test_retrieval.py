@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import skillrl.envs.alfworld.scene as alfworld
-from banks import skills
 from skillrl.envs.alfworld.scene import ROUTER, canonical
 import skillrl.envs.search.engine as search
 import skillrl.envs.webshop.goals as webshop
@@ -88,7 +87,7 @@ def test_order_of_the_bank_breaks_ties():
     skills = [Skill(f'heat_{i:03d}', 'Heat', 'Use the microwave.', category='heat') for i in range(9)]
     random.Random(0).shuffle(skills)
     found = Retriever(bank_of(skills), top_k=4).retrieve('heat some egg and put it in fridge.')
-    assert found.ids == [s.id for s in skills[:4]] and found.left_out == [s.id for s in skills[4:]]
+    assert found.ids == [s.id for s in skills[:4]]
 
 def random_bank(rng, n=40):
     def pick():
@@ -128,15 +127,10 @@ def test_caps_budget_and_books(mode, seed):
             for c, l in [(cap, found.task_specific), (g, found.general), (m, found.mistakes)]
         )
         assert chars is None or sum(len(l) + 1 for l in render(found)) <= chars
-        assert not set(found.ids) & set(found.left_out)
-        assert {*found.ids, *found.left_out} <= active
+        assert {*found.ids} <= active
         assert len(set(found.ids)) == len(found.ids)
-        assert {o.id for o in bank.general_skills if o.status == 'active'} <= {*found.ids, *found.left_out}
         assert found is r.retrieve(goal)
         assert Retriever(deepcopy(bank), mode, **settings).retrieve(goal).ids == found.ids
-        routed = {o.id for o in skills(bank, ROUTER(goal)) if o.status == 'active'}
-        if settings['threshold'] == 0:
-            assert routed <= {*found.ids, *found.left_out}
 
 def test_template_is_the_file_order():
     bank = random_bank(random.Random(3))
@@ -145,7 +139,6 @@ def test_template_is_the_file_order():
     assert found.general == [o for o in active if o.category == 'general' and isinstance(o, Skill)][:6]
     assert found.task_specific == [o for o in active if o.category == 'heat']
     assert found.mistakes == bank.common_mistakes[:5]
-    assert found.left_out[-2:] == ['m5', 'm6']
 
 @pytest.mark.parametrize(
     'keys',
@@ -415,7 +408,6 @@ def test_official_mode_within_a_budget_and_without_the_retired():
         'dyn_000', 'dyn_001', 'dyn_003', 'gen_001']
     short = Retriever(bank, 'official', prompt_chars=50).retrieve('x')
     assert short.ids == ['dyn_000', 'gen_001', 'err_001']
-    assert short.left_out == ['dyn_001', 'dyn_003']
     assert 'Mistakes to Avoid\n- **Don' in _official_block(short)
 
 # --- embedding mode
@@ -454,7 +446,7 @@ def test_best_passage_above_delta_best_first():
     near = Retriever(bank_of([*bank.items(), own]), 'embedding', encoder=enc).retrieve('heat_up')
     assert near.ids[0] == 'heat_900'
     assert near.scores['heat_900'] == 1
-    assert 'cool_000' not in near.ids + near.left_out
+    assert 'cool_000' not in near.ids
 
 def test_the_category_is_part_of_the_text():
     asked = []
@@ -479,7 +471,6 @@ def test_general_skills_and_mistakes_are_ranked_apart_and_without_delta():
     found = Retriever(SkillBank(general, {'heat': heated(3)}, wrong), 'embedding', top_k=1, top_k_general=2,
                       threshold=0.8, encoder=Known(heat=[1, 0], **at(0.2, 0.9, 0.5))).retrieve('heat')
     assert found.ids == ['heat_001', 'gen_001', 'gen_002', 'err_001', 'err_002', 'err_000']
-    assert found.left_out == ['gen_000']
 
 def test_nothing_alike_falls_back_to_the_category():
     bank = bank_of(heated(3) + heated(2, 'cool'))
@@ -488,7 +479,6 @@ def test_nothing_alike_falls_back_to_the_category():
         found = Retriever(bank, 'embedding', threshold=threshold, top_k=2, encoder=enc).retrieve(
             'heat some egg')
         assert found.ids == ['heat_000', 'heat_001']
-        assert found.left_out == ['heat_002']
         assert set(found.scores.values()) == {0}
 
 def test_a_goal_of_no_category_searches_all():

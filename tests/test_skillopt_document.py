@@ -519,10 +519,9 @@ def test_a_skill_file_is_optimised_through_any_environment():
 
     assert score(env.get_initial_skill()).hard == 1
     assert (env.name, env.get_task_types()) == ('asks', ['where'])
-    for broken, why in ((env.text.replace('name: kitchen', 'name: bath'), "no longer 'kitchen'"),
-                        (env.text.replace('name: kitchen\n', ''), 'has to stay valid')):
-        assert score(broken).hard == 0
-        assert why in score(broken).fail_reason == env.rejection_reason(broken)
+    broken = env.text.replace('name: kitchen', 'name: bath')
+    assert score(broken).hard == 0
+    assert 'has to stay as it is' in score(broken).fail_reason == env.rejection_reason(broken)
     plain = SkillFileEnv(Asks(), 'Look.')
     assert plain.rejection_reason('Look twice.') == ''
 

@@ -21,7 +21,6 @@ from ..envs.base import SkillEnv, world
 from ..skills.bank import Mistake, Proposal, retire, Skill, SkillBank
 from ..skills.guard import examine, examined
 from ..skills.retrieval import advice
-from ..skills.skill_md import rule_problems
 from ..skills.skill_text import split_text
 from ..training.builders import build_episodes, derive_seed, play_episodes
 from ..types import RolloutResult
@@ -218,13 +217,11 @@ class _DocumentEnv(SkillEnv):
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #d11775e1
 def _head(text):
-    "The name in the head of a `SKILL.md`, and what the rules have against that head"
+    "What stands in the head of a `SKILL.md`; None for a text without one"
     try:
-        front = split_text(text)[0]
-    except ValueError as e:
-        return '', [str(e)]
-    name = front.get('name', '')
-    return name, rule_problems(front, name)
+        return split_text(text)[0]
+    except ValueError:
+        return None
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #d11775d9
 class SkillFileEnv(_DocumentEnv):
@@ -241,14 +238,10 @@ class SkillFileEnv(_DocumentEnv):
         "The text of the file"
         return self.text
 
-    def read(self, skill:str)->str: # `ValueError` if the head of a SKILL.md suffered
+    def read(self, skill:str)->str: # `ValueError` if the head of a SKILL.md has changed
         "`skill` itself"
-        (name, known), (new_name, problems) = _head(self.text), _head(skill)
-        problems = [p for p in problems if p not in known]
-        if name and name != new_name:
-            problems.append(f'the name is no longer {name!r}')
-        if problems:
-            raise ValueError(f'the head of SKILL.md has to stay valid: {problems[0]}')
+        if _head(skill) != _head(self.text):
+            raise ValueError('the head of SKILL.md has to stay as it is: edit what stands below it')
         return skill
 
     def attempt(self, item:dict, skill:str, client:Any)->RolloutResult:

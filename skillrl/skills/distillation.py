@@ -192,25 +192,19 @@ def tell(self:EpisodeReader, trajs:list[Trajectory], min_count:int)->list[Skill]
     return []
 
 class OfflineTeacher:
-    "Teacher that counts, and needs no language model; ValueError for a `min_belief` out of range"
+    "Teacher that counts, and needs no language model"
     def __init__(self,
         reader:EpisodeReader|None=None, # How episodes are read; by default as any world's
-        min_belief:float=.5, # From which a place is named, 0 to 1
-        min_rooms:int=3,     # Rooms that have to agree where goals come from several
         min_count:int=2,     # Games that have to show a mistake
         unasked:bool=False,  # Say also what no failure asks for: where things merely seen are, what is wrong?
     ):
-        if not 0 <= min_belief <= 1:
-            raise ValueError(f'min_belief is {min_belief}: choose a number from 0 to 1')
-        self.reader, self.min_belief = reader or EpisodeReader(), min_belief
-        self.min_rooms, self.min_count = min_rooms, min_count
-        self.unasked = unasked
+        self.reader = reader or EpisodeReader()
+        self.min_count, self.unasked = min_count, unasked
 
     def distill(self, trajs:Iterable[Trajectory])->list: # Of `Skill` and `Mistake`, without ids
         "What the episodes show, won and lost"
         trajs, reader = list(trajs), self.reader
-        claimed = claims(visits_of(trajs, reader), self.min_belief, self.min_rooms, self.unasked)
-        out = [_where_skill(c, reader) for c in claimed]
+        out = [_where_skill(c, reader) for c in claims(visits_of(trajs, reader), self.unasked)]
         out += _procedures(trajs, reader)
         out += reader.tell(trajs, self.min_count)
         out += refusals(trajs, reader, self.min_count)

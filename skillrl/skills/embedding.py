@@ -215,23 +215,6 @@ class VectorIndex:
                              'use the encoder it was built with')
         return np.round(self.vectors @ direction, 6)
 
-# %% ../../nbs/440_skills.embedding.ipynb #10e8d032
-@patch
-def top(self:VectorIndex,
-    query:Sequence, # As many numbers as a row has
-    k:int,          # How many; fewer come back if the index is smaller
-)->tuple[Array, Array]: # Row numbers, the most similar first, and their similarities
-    "The `k` rows nearest to `query`"
-    import numpy as np
-    cosines = self(query)
-    k = min(k, len(cosines))
-    if k < 1:
-        return np.zeros(0, int), np.zeros(0, np.float32)
-    least = np.partition(cosines, -k)[-k]
-    rows = np.flatnonzero(cosines >= least)
-    rows = rows[np.argsort(-cosines[rows], kind='stable')][:k]
-    return rows, cosines[rows]
-
 # %% ../../nbs/440_skills.embedding.ipynb #0c3ae5ad
 def _query_prefix(path):
     "What the folder says stands before a query; documents have nothing before them"

@@ -284,15 +284,17 @@ def _saw(v:_Visit, thing:str, place:str, evidence:_Evidence)->bool:
     return any(thing in things for things in there)
 
 # %% ../../nbs/460_skills.evidence.ipynb #2d12902e
+_MIN_BELIEF = .5  # Below it no place is claimed
+_MIN_ROOMS = 3    # That have to agree on a kind of place
 _NAMED_KINDS = 3  # Kinds of places that a claim names at most
 _RARE_KIND = .05  # Belief below which a kind of place is not worth a search
 
-def _worth_naming(evidence, thing, room, min_belief, min_rooms):
+def _worth_naming(evidence, thing, room):
     "The places that a claim about `thing` names"
     places = evidence.ranked(room, thing)
     if room != _ANY:
-        return [s for s in places[:1] if s.belief >= min_belief]
-    known = [s for s in places if len(evidence.rooms[room, thing, s.place]) >= min_rooms]
+        return [s for s in places[:1] if s.belief >= _MIN_BELIEF]
+    known = [s for s in places if len(evidence.rooms[room, thing, s.place]) >= _MIN_ROOMS]
     return [s for s in known if s.belief >= _RARE_KIND][:_NAMED_KINDS]
 
 # %% ../../nbs/460_skills.evidence.ipynb #c90e834a
@@ -301,19 +303,19 @@ _MANY_ROOMS = 10 # From which on no room is taken to be met again
 def _many_rooms(visits):
     return len({v.room for v in visits}) >= _MANY_ROOMS
 
-def _claim_asked(thing, asking, visits, evidence, how): # `how`: least belief, least number of rooms
+def _claim_asked(thing, asking, visits, evidence):
     "What the evidence says of a thing that the visits `asking` need, or None"
     one_room, all_rooms = evidence
     several = _many_rooms(visits) or len({v.room for v in asking}) > 1
     counted, room = (all_rooms, _ANY) if several else (one_room, asking[0].room)
-    places = _worth_naming(counted, thing, room, *how)
+    places = _worth_naming(counted, thing, room)
     if not places:
         return None
     seen = [v.trajectory for v in visits if _saw(v, thing, places[0].place, counted)]
     return Claim(thing, places, [v.trajectory for v in asking], seen)
 
 # %% ../../nbs/460_skills.evidence.ipynb #848b2244
-def _claims_unasked(visits, evidence, asked, min_belief):
+def _claims_unasked(visits, evidence, asked):
     "Claims of things that no goal needed, where one room only is known to keep them"
     rooms, out = defaultdict(set), []
     for room, thing, _ in evidence.counts:
@@ -321,7 +323,7 @@ def _claims_unasked(visits, evidence, asked, min_belief):
             rooms[thing].add(room)
     for thing, its_rooms in rooms.items():
         found = [evidence.ranked(room, thing)[0] for room in its_rooms]
-        likely = [best for best in found if best.belief >= min_belief]
+        likely = [best for best in found if best.belief >= _MIN_BELIEF]
         if len(likely) == 1:
             seen = [v.trajectory for v in visits if _saw(v, thing, likely[0].place, evidence)]
             out.append(Claim(thing, likely, [], seen))
@@ -330,19 +332,16 @@ def _claims_unasked(visits, evidence, asked, min_belief):
 # %% ../../nbs/460_skills.evidence.ipynb #1b280800
 def claims(
     visits:list[_Visit],
-    min_belief:float=.5, # Below it no place is claimed
-    min_rooms:int=3,     # Rooms that have to agree on a kind of place
-    unasked:bool=False,  # Also of things that were seen and that no goal has needed yet?
+    unasked:bool=False, # Also of things that were seen and that no goal has needed yet?
 )->list[Claim]: # In the order the things were asked for, then those nobody asked for
     "What the evidence says about where things are kept"
     evidence, asked = (_Evidence(visits), _Evidence(visits, pooled=True)), defaultdict(list)
     for v in visits:
         for thing in v.needs:
             asked[thing].append(v)
-    how = min_belief, min_rooms
-    found = [_claim_asked(thing, asking, visits, evidence, how) for thing, asking in asked.items()]
+    found = [_claim_asked(thing, asking, visits, evidence) for thing, asking in asked.items()]
     out = [claim for claim in found if claim]
     if unasked and not _many_rooms(visits):
-        out += _claims_unasked(visits, evidence[0], asked, min_belief)
+        out += _claims_unasked(visits, evidence[0], asked)
     alike = len(out) > 2 and len({tuple(s.place for s in claim.sightings) for claim in out}) == 1
     return [] if alike else out # Where all are in one place, none tells tasks apart

@@ -8,11 +8,10 @@ __all__ = ['Experience', 'evolve']
 # %% ../../nbs/10_skills.evolution.ipynb #7bb58235
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from ..core.config import EvolutionConfig
-from .bank import Entry, PROBATION, Proposal, SkillBank, usefulness, with_id
-from .consolidation import duplicates
+from .bank import Entry, Proposal, SkillBank
 from .distillation import OfflineTeacher
 from .guard import examine
 from .trials import Round, consider, entry, refused_as, replaced, settle_trials, with_counts
@@ -54,51 +53,6 @@ def _study_size(trajs:Iterable[Trajectory], config:EvolutionConfig)->int:
     "How many failures one round studies"
     fails = rate_of_tries(trajs).mean < config.evolution_threshold
     return config.max_analysis_deep if fails else config.max_analysis_shallow
-
-# %% ../../nbs/10_skills.evolution.ipynb #6afa005b
-def _least_useful(
-    entries:Iterable[Entry], # Active ones, or on probation
-    shown:int=20, # Episodes from which a share of wins says something
-    rounds:int=3, # After which a skill that was never shown counts as idle
-)->list: # Those most likely superfluous first
-    "Skills and mistakes that might go"
-    idle, known = [], []
-    for o in entries:
-        times, seen = o.stats.get('retrieved', 0), o.stats.get('rounds', 0)
-        if not times and seen >= rounds:
-            idle.append(o)
-        if times >= shown:
-            known.append(o)
-    return idle + sorted(known, key=lambda o: usefulness(o).low)
-
-# %% ../../nbs/10_skills.evolution.ipynb #205cae82
-_CAPACITY = 100 # Most active skills and mistakes; the least useful go first
-
-def _make_room(
-    entries:list[Entry], # Active ones, or on probation
-    adding:int, # New skills proposed
-)->list[Proposal]: # Two for each place that is wanting, since not all will be let go
-    "Proposals to retire what is least useful"
-    over = len(entries) + adding - _CAPACITY
-    goes = _least_useful(entries)[:2*max(0, over)]
-    return [Proposal('retire', ids=(o.id,), hypothesis='nothing is lost without it') for o in goes]
-
-def _merge_duplicates(
-    entries:Iterable[Entry], # Active ones, or on probation
-    router:Callable|None=None, # Of its world
-)->list[Proposal]:
-    "Proposals to merge what is said twice"
-    known = {o.id: o for o in entries}
-    out, taken = [], set()
-    for a, b in duplicates(known.values(), router=router):
-        if {a, b} & taken:
-            continue
-        taken |= {a, b}
-        o = known[a]
-        status = known[b].status if o.status == PROBATION else o.status
-        merged = with_id(replace(o, status=status), '')
-        out.append(Proposal('merge', merged, (a, b), 'one sentence does the work of two'))
-    return out
 
 # %% ../../nbs/10_skills.evolution.ipynb #0fd591d7
 def _rates_as_data(trajs:Iterable[Trajectory])->dict:
@@ -148,34 +102,22 @@ def _adopt(bank:SkillBank, kept:Iterable[str], refused:Iterable[str])->SkillBank
     return bank
 
 # %% ../../nbs/10_skills.evolution.ipynb #2189977f
-def _untried_reason(p, n):
-    "Why a proposal is not even tried: it cannot be trusted, or there is no room among `n` others; else ''"
-    findings = examine(p.item) if isinstance(p.item, Entry) else []
-    if findings:
-        return '; '.join(findings)
-    return f'the bank is full: it holds {n}' if p.kind == 'add' and n >= _CAPACITY else ''
-
 def _try_all(
     proposals:list[Proposal],
     bank:SkillBank,
     now:Round,
-    spare:Iterable[Proposal]=(), # From `_make_room`, first and only while room is wanting
 )->tuple[SkillBank, list[dict]]: # New bank, rows for the record
     "Every proposal after the other, each in sight of those kept before"
     bank = deepcopy(bank)
     rows, refused = [], []
-    adding = sum(p.kind == 'add' for p in proposals)
-    for i, p in enumerate([*spare, *proposals]):
-        n = len(bank.items('active', PROBATION))
-        if i < len(spare) and n + adding <= _CAPACITY:
+    for p in proposals:
+        findings = examine(p.item) if isinstance(p.item, Entry) else []
+        if findings: # What cannot be trusted is not even tried, or remembered
+            rows.append(entry(p, replaced(p, bank)) | dict(reason='; '.join(findings)))
             continue
-        reason = _untried_reason(p, n)
-        if reason:
-            row = entry(p, replaced(p, bank)) | dict(reason=reason)
-        else:
-            bank, row = consider(p, bank, now)
+        bank, row = consider(p, bank, now)
         rows.append(row)
-        if not (row['kept'] or reason):
+        if not row['kept']:
             refused.append(refused_as(row))
     kept = [row['id'] for row in rows if row['kept']]
     return _adopt(bank, kept, refused), rows
@@ -232,13 +174,9 @@ def evolve(
     counted, verdicts = _settled(with_counts(bank, seen), experience, now) # What the episodes say
     # What the teacher proposes
     asked = _ask(teacher or OfflineTeacher(), counted, failures, known, weak, config.max_new_skills)
-    # The next version: what may be tried of it, and what the bank says twice or has no room for
-    current = counted.items('active', PROBATION)
-    spare = _make_room(current, sum(p.kind == 'add' for p in asked))
-    merges = _merge_duplicates(current, router)
-    new, rows = _try_all(merges[:config.max_new_skills] + asked, counted, now, spare)
+    new, rows = _try_all(asked, counted, now) # The next version
     new, more = _settled(new, experience, now) # What is like others that helped need not wait
-    how = dict(rule=config.gate, threshold=config.evolution_threshold, capacity=_CAPACITY)
+    how = dict(rule=config.gate, threshold=config.evolution_threshold)
     before, after = (b.metadata.get('version', 0) for b in (counted, new))
     numbers = dict(version_before=before, version_after=after)
     return new, how | diagnosis | _outcome(rows) | numbers | dict(verdicts=verdicts + more)

@@ -61,7 +61,6 @@ class Retrieved:
     general:list       # `Skill`s for every task
     task_specific:list # `Skill`s for this one, the most fitting first
     mistakes:list      # `Mistake`s to avoid
-    left_out:list = field(default_factory=list) # Ids that fitted but found no room
     scores:dict = field(default_factory=dict)   # Id → rank score, where items were ranked
     show:str = 'principle' # How much of each item, one of `_SHOWN`
 
@@ -97,12 +96,11 @@ class _Pools:
     specific:list # `Skill`s of some category
     general:list  # `Skill`s for every task
     mistakes:list # `Mistake`s
-    hidden:list = field(default_factory=list) # `Skill`s that fit the task's words and would mislead
     scores:dict = field(default_factory=dict) # Id → score, where there are any
 
     def lists(self)->list[list]:
-        "All four"
-        return [self.specific, self.general, self.mistakes, self.hidden]
+        "All three"
+        return [self.specific, self.general, self.mistakes]
 
 def _pools(items, categories, wanted):
     "The items of a bank by list, the specific ones of the categories in `wanted`"
@@ -220,9 +218,8 @@ def _pool(self:_LexicalRanker, i, similarity, query, pools):
         return pools.specific
     if similarity <= self.threshold:
         return None
-    if self.categories[i] != query.category and not self._is_of_use(i, query):
-        return None
-    return pools.hidden if self._is_beside_the_point(i, query) else pools.specific
+    of_use = self.categories[i] == query.category or self._is_of_use(i, query)
+    return pools.specific if of_use and not self._is_beside_the_point(i, query) else None
 
 # %% ../../nbs/05_skills.retrieval.ipynb #6d9c0b58
 @patch
@@ -405,9 +402,8 @@ def _choose(self:Retriever, task, category):
         kept = _within_budget(kept, self.settings.prompt_chars, self.settings.show)
     specific, general, mistakes = kept
     shown = {o.id for pool in kept for o in pool}
-    left_out = [o.id for pool in pools.lists() for o in pool if o.id not in shown]
     scores = {id: score for id, score in pools.scores.items() if id in shown}
-    return Retrieved(task, category, general, specific, mistakes, left_out, scores, self.settings.show)
+    return Retrieved(task, category, general, specific, mistakes, scores, self.settings.show)
 
 @patch
 def retrieve(self:Retriever,
@@ -428,6 +424,5 @@ def _repr_markdown_(self:Retrieved):
     for o in self.items():
         score = f'{self.scores[o.id]:.2f}' if o.id in self.scores else ''
         rows.append([o.id, score, advice(o, self.show)])
-    left_out = f'\n\nLeft out: {", ".join(self.left_out)}' if self.left_out else ''
     table = Table(['id', 'score', 'line'], rows)._repr_markdown_()
-    return f'*{self.task}* ({self.category})\n\n{table}{left_out}'
+    return f'*{self.task}* ({self.category})\n\n{table}'

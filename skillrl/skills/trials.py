@@ -16,7 +16,7 @@ from functools import partial
 from statistics import NormalDist
 from ..core.config import EvolutionConfig
 from .bank import count_episode, Entry, PROBATION, Proposal, retire, SkillBank, with_id
-from .consolidation import duplicates, fact_words, normal
+from .consolidation import fact_words, normal, twin_of
 from .embedding import stem
 from .retrieval import Retrieved, Retriever, advice, render
 from ..core.trajectory import Trajectory
@@ -79,8 +79,6 @@ def with_counts(
 )->SkillBank: # A copy
     "`bank` with what `trajs` say about each of its entries, in trials too"
     bank, groups = deepcopy(bank), defaultdict(set)
-    for o in bank.items('active', PROBATION):
-        o.stats['rounds'] = o.stats.get('rounds', 0) + 1
     for t in trajs:
         shown = {i for step in t.steps for i in step.skills}
         count_episode(filter(None, map(bank.get, shown)), bool(t.success))
@@ -334,10 +332,9 @@ def _carry_out(
         return None, None, str(e)
     reason = _rejection_reason(item, replaced(proposal, bank), now) if item else ''
     if item and not reason:
-        pairs = duplicates(new.items('active', PROBATION), router=now.router, id=item.id)
-        if pairs:
-            twin, = set(pairs[0]) - {item.id}
-            return new, item, f'{twin} says so already'
+        twin = twin_of(item, new.items('active', PROBATION), now.router)
+        if twin:
+            return new, item, f'{twin.id} says so already'
     return new, item, reason
 
 # %% ../../nbs/482_skills.trials.ipynb #6ab12d05
