@@ -19,8 +19,8 @@ from skillrl.agent.episode import Episode
 from skillrl.core.config import RLConfig
 from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
-from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play
-from skillrl.training.sft import FullOptions, encode_rows, full_sft
+from skillrl.training.rl import GRPOTrainer, play
+from skillrl.training.sft import FullOptions, adamw_step, encode_rows, full_sft
 from skillrl.training.tinker import TinkerPolicy, open_service
 
 LOGPROBS, UPDATE = 1e-4, 1e-3    # Largest differences allowed
@@ -147,10 +147,15 @@ def serving(python, model, folder, processes=1):
 def gap(a, b, mask):
     return ((a - b)*mask).abs().max().item()
 
-class Unclipped(TrainablePolicy):
+class Unclipped(Policy):
     "Takes steps as SkyRL does, which drops the clipping of gradients"
-    def step(self, lr, max_norm=1.):
-        return super().step(lr, max_norm=float('inf'))
+    optimizer = None
+
+    def step(self, lr):
+        if self.optimizer is None:
+            moving = [p for p in self.model.parameters() if p.requires_grad]
+            self.optimizer = torch.optim.AdamW(moving, weight_decay=0.)
+        adamw_step(self.optimizer, lr, float('inf'))
 
 def same_adapter(policy, model, folder):
     "The policy's adapter in torch, from the file that the server writes"

@@ -265,22 +265,16 @@ def _on_engine(p, name):
 # %% ../../nbs/11_training.pipeline.ipynb #dba826d3
 def _trainer(p):
     "The trainer as of the last commit"
-    from skillrl.training.rl import GRPOTrainer, TrainablePolicy
+    from skillrl.training.rl import GRPOTrainer
     c, folders = p.config, p.run.folders
-    def trainer(policy:Any, reference:Any=None)->GRPOTrainer:
-        return GRPOTrainer(policy, c.rl, reference, c.agent.conversation=='appended')
     last = p.run.path/folders.get('policy', folders['reference'])
     if c.model.engine_api_base:
-        return trainer(build_rl_policy(c, last), p.policy('before'))
+        return GRPOTrainer(build_rl_policy(c, last), c.rl, p.policy('before'))
     start = build_rl_policy(c, p.run.path/folders['reference'])
-    if 'policy' not in folders:
-        return trainer(start)
-    if c.model.adapter == 'none':
-        policy = TrainablePolicy.load(last, build_placement(c.model))
-        return trainer(policy, start.frozen_copy())
-    found = trainer(start)
-    found.policy.restore(last)
-    return found
+    trainer = GRPOTrainer(start, c.rl, shares=c.agent.conversation == 'appended')
+    if 'policy' in folders:
+        trainer.restore(last)
+    return trainer
 
 # %% ../../nbs/11_training.pipeline.ipynb #7d7b0f31
 def _training_round(p, policy, number):
@@ -304,7 +298,7 @@ def rl(p:Pipeline)->None:
         if it.due is not None:
             _training_round(p, trainer.policy, it.due)
         with p.run.folder('policy') as folder:
-            trainer.policy.save(folder)
+            trainer.save(folder)
 
 # %% ../../nbs/11_training.pipeline.ipynb #e757b09a
 def evolve(p:Pipeline)->None:
