@@ -28,7 +28,7 @@ from skillrl.llm.prefixes import prefix_tree, share_prefixes
 from skillrl.skills.distillation import distill
 from skillrl.core.store import data_path
 from skillrl.training.phases import collect_games, draw_groups
-from skillrl.training.rl import GRPOTrainer, play, _scored_rows
+from skillrl.training.rl import GRPOTrainer, _scored_rows
 
 STEP_TARGET = 3.
 WRITE_TARGET = 3.
@@ -66,7 +66,7 @@ def played(config):
         games = collect_games(policy, s, config)
         banks[s.name] = distill(games, build_teacher(config), where.categories, where.router)
     groups, _ = draw_groups(suites, banks, config, 0)
-    play(groups, policy, seed=1)
+    rollout([e for group in groups for e in group], policy, generator=torch.Generator().manual_seed(1))
     return suites, groups
 
 # ---- the step ----

@@ -15,11 +15,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from safetensors.torch import load_file
-from skillrl.agent.episode import Episode
+from skillrl.agent.episode import Episode, rollout
 from skillrl.core.config import RLConfig
 from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
-from skillrl.training.rl import GRPOTrainer, play
+from skillrl.training.rl import GRPOTrainer
 from skillrl.training.sft import FullOptions, adamw_step, encode_rows, full_sft
 from skillrl.training.tinker import TinkerPolicy, open_service
 
@@ -183,7 +183,7 @@ def compare(report, policy, base, model, folder):
     "Log-probs, one update and a checkpoint; the groups played, and log-probs after the update"
     trainer = GRPOTrainer(policy, CONFIG, base)
     played = groups()
-    play(played, policy, seed=0)
+    rollout([e for group in played for e in group], policy, generator=torch.Generator().manual_seed(0))
     rows = [row for group in played for e in group for row in e.rows]
     (here, mask), (there, _) = read(base, rows), read(policy, rows)
     report.below('log-probs of rows', gap(here, there, mask), LOGPROBS)

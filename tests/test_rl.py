@@ -3,12 +3,12 @@ import math
 from copy import deepcopy
 from dataclasses import replace
 import pytest, torch
-from skillrl.agent.episode import Episode, StepRow
+from skillrl.agent.episode import Episode, StepRow, rollout
 from skillrl.core.config import RLConfig
 from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.grpo import group_advantage
-from skillrl.training.rl import GRPOTrainer, play, _scored_rows
+from skillrl.training.rl import GRPOTrainer, _scored_rows
 from skillrl.training.sft import FullOptions, encode_rows, full_sft
 
 SIZES = {'shirt 1': 0., 'shirt 2': .25, 'shirt 3': .5, 'shirt 4': 1.}
@@ -77,7 +77,8 @@ def test_grpo_climbs_partial_rewards(policy):
     "No try of these groups wins outright, so only the partial reward can teach"
     def ten(seed):
         groups = [tries() for _ in range(8)]
-        play(groups, policy, seed=seed)
+        generator = torch.Generator().manual_seed(seed)
+        rollout([e for group in groups for e in group], policy, generator=generator)
         return [[e for e in g if not e.won] for g in groups]
     def prefers():
         return chance(policy, 'buy shirt 3') - chance(policy, 'buy shirt 1')
@@ -130,7 +131,7 @@ def test_a_reward_that_is_no_number_is_refused_by_name():
 def bought(policy, n=4):
     "Rows of a group of `n` episodes that `policy` played"
     group = tries(n)
-    play([group], policy, seed=1)
+    rollout(group, policy, generator=torch.Generator().manual_seed(1))
     return _scored_rows([group])[0] or [replace(row, advantage=1.) for e in group for row in e.rows]
 
 def apart(policy, seed=0):

@@ -7,7 +7,7 @@ __all__ = ['BANK', 'TRAJECTORIES', 'free_folder', 'say_stopped', 'resumed_folder
            'evolve', 'evaluate']
 
 # %% ../../nbs/855_cli.steps.ipynb #7c8c728d
-import shutil, sys
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -81,6 +81,7 @@ def _tell_plan(args:Namespace)->None: # ValueError if the flags do not fit, or n
 # %% ../../nbs/855_cli.steps.ipynb #0e94d726
 def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit
     "collect, distill, sft, rl with evolution, eval: the whole loop in one folder"
+    from skillrl.training.builders import build_teacher
     from skillrl.training.pipeline import train as run_loop
     from skillrl.training.plan import require_preflight
     if args.dry_run:
@@ -88,28 +89,16 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
     path, how = _run_settings(args)
     if not args.resume:
         require_preflight(how['config'])
-    new = [p for p in (path, *path.parents) if not p.exists()]
+        build_teacher(how['config']) # Its key and its prices are asked for before there is a folder
     try:
         with Progress(f'Run folder: {path}') as step:
             run_loop(path=path, step=step, fresh=args.fresh, **how)
     except KeyboardInterrupt:
         return say_stopped(resume_line(args, path))
-    except Exception:
-        if new:
-            _forget(*new)
-        raise
     print(_summary(path))
 
 
 # %% ../../nbs/855_cli.steps.ipynb #94622586
-def _forget(path, *above):
-    "Remove new folders in which a run has failed before it did anything"
-    from skillrl.core.runfolder import read_state
-    if path.exists() and not (read_state(path) or {}).get('state'):
-        shutil.rmtree(path)
-        for p in above:
-            p.rmdir()
-
 def _summary(path):
     from skillrl.viewers.inspection import report_text
     where = f'Report: {path}/report.md   Plots: {path}/figures/'

@@ -14,7 +14,7 @@ from torch import Tensor
 from fastcore.basics import patch
 from .local import Policy, Reply
 from .placement import load_model, load_tokenizer, quietly
-from .placement import Placement, checkpoint_gradients, kept_generators
+from .placement import Placement, checkpoint_gradients
 from ..core.store import atomic_folder, read_json, write_json
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -37,7 +37,7 @@ def load_base(
     placement:Placement=Placement(),
 )->'PreTrainedModel': # FileNotFoundError if there is none, ValueError if it has not all weights
     "A frozen model to put an adapter beside"
-    device, dtype = placement.resolved()
+    device, dtype = placement.device, getattr(torch, placement.dtype)
     how = dict(dtype=dtype)
     if bits:
         from transformers import BitsAndBytesConfig
@@ -88,8 +88,9 @@ class AdapterPolicy(Policy):
 # %% ../../nbs/344_llm.adapter.ipynb #8d63e9c3
 @contextmanager
 def _undisturbed():
-    "`peft` at work, which draws from the generators of the process and warns of its own calls"
-    with kept_generators(), quietly(), warnings.catch_warnings():
+    "`peft` at work, which draws from the generators of torch and warns of its own calls"
+    kept = torch.random.fork_rng(range(torch.cuda.device_count()))
+    with kept, quietly(), warnings.catch_warnings():
         warnings.simplefilter('ignore')
         yield
 
