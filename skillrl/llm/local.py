@@ -390,11 +390,3 @@ def load(cls:Policy,
         raise FileNotFoundError(f'there is no policy {folder}: give a folder with config.json and weights, '
                                 'or fetch it first with `hf download`') from e
     return cls(placement.put(model.eval()), tok)
-
-# %% ../../nbs/340_llm.local.ipynb #92087341
-@patch
-def restore(self:Policy,
-    folder:str|Path, # One that `save` wrote, of a model of the same sizes
-)->None: # Errors of `load`
-    "Put the weights in `folder` in place of those here"
-    self.model.load_state_dict(Policy.load(folder).model.state_dict())

@@ -32,7 +32,8 @@ def _samples(config):
     "Tasks and commands of three games, and what the world's expert reads and writes in them, without skills"
     w = world(config.env.name)
     suite = suites_of(w, config.env)[0][0]
-    texts, rows, rng = [], [], seeded('samples')
+    texts, rows = [], []
+    rng = seeded('samples')
     try:
         games = [] if suite.live else suite.games('collect', 3)
     except ValueError: # There are none to learn from

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from ..agent.episode import Episode, StepRow, rollout
 from ..core.config import RLConfig
+from ..llm.local import Policy
 from ..llm.prefixes import has_plain_layers, prefix_tree, share_prefixes
 from ..core.stats import average
 from ..core.store import atomic_folder
@@ -45,17 +46,6 @@ def _step_credit(episodes, group_of):
         moments += [(group, step.observation) for step in e.steps]
     return group_advantage(togo, moments) # A moment is a group by another name
 
-# %% ../../nbs/09_training.rl.ipynb #ae86dbab
-def _advantages(episodes, scores, group_of, penalty, kind):
-    "One advantage for each row of `episodes`, as the setting `rl.algorithm` has it"
-    owner = [i for i, e in enumerate(episodes) for _ in e.rows]
-    invalid = [not row.valid for e in episodes for row in e.rows]
-    compared = group_advantage(scores, group_of, scale=kind != 'dr_grpo')
-    advantages = step_advantage(compared, owner, invalid, penalty)
-    if kind == 'gigpo':
-        advantages = advantages + _step_credit(episodes, group_of)
-    return advantages.tolist()
-
 # %% ../../nbs/09_training.rl.ipynb #0f437c40
 def _scored_rows(
     groups:list[list[Episode]], # Played
@@ -70,7 +60,11 @@ def _scored_rows(
     rows = [row for e in episodes for row in e.rows]
     owner = [i for i, e in enumerate(episodes) for _ in e.rows]
     invalid = [not row.valid for row in rows]
-    advantages = _advantages(episodes, scores, group_of, penalty, algorithm)
+    compared = group_advantage(scores, group_of, scale=algorithm != 'dr_grpo')
+    advantages = step_advantage(compared, owner, invalid, penalty)
+    if algorithm == 'gigpo':
+        advantages = advantages + _step_credit(episodes, group_of)
+    advantages = advantages.tolist()
     kept = [k for k, (i, a) in enumerate(zip(owner, advantages)) if varied[i] or (a and algorithm != 'dapo')]
     skipped = len(groups) - len({group_of[owner[k]] for k in kept})
     counts = dict(success=average([e.won for e in episodes]), score=average(scores), groups=len(groups),
@@ -270,9 +264,12 @@ def save(self:GRPOTrainer,
 @patch
 def restore(self:GRPOTrainer,
     folder:str|Path, # One that `save` wrote
-)->None: # Errors of the policy's `restore`
+)->None: # Errors of `Policy.load`, or of the policy's own `restore`
     "Go on with the policy and the optimizer in `folder`"
-    self.policy.restore(folder)
+    if hasattr(self.policy, 'restore'):
+        self.policy.restore(folder)
+    else:
+        self.policy.model.load_state_dict(Policy.load(folder).model.state_dict())
     file = Path(folder)/'optimizer.safetensors'
     if file.exists():
         self.optimizer = _adamw(self.policy.model)
