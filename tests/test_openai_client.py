@@ -141,11 +141,6 @@ def test_nobody_home(client, naps):
         and len(naps) == RETRIES
     )
 
-def test_no_retries_is_one_request(client):
-    with FaultServer(rest=error(500)) as s:
-        client(s, retries=0).reply(ask())
-        assert s.count==1
-
 def test_the_package_below_does_not_retry(client):
     "One layer: the requests of several faults in a row add up, and never multiply"
     with FaultServer(error(429), RESET, error(500), truncated(), said('mug')) as s:
@@ -727,4 +722,3 @@ def test_vectors_of_another_length_do_not_mix(embedder):
     with (FaultServer(vectors, lambda r: vectors(r, 5)) as s,
           pytest.raises(ValueError, match='5 numbers after some of 3')):
         embedder(s, size=2).encode(['a', 'b', 'c'])
-

@@ -16,7 +16,7 @@ from skillrl.llm.models import MODELS, find_model, _models_folder
 from skillrl.core.store import data_path
 from skillrl.training import plan
 from skillrl.training.costs import (Batch, Device, Held, _activation_bytes, _adapter_parameters, at_once,
-                                    memory_plan, _shape_from, shape_of)
+                                    _shape_from, shape_of)
 from skillrl.training.plan import RunPlan, told_plan
 from skillrl.training.plan import _check_words, _known_words
 
@@ -70,11 +70,6 @@ def test_activations_are_those_that_torch_keeps(kind, rank, computes):
         a_token = (kept(model, 200) - kept(model, 100))/100/shape.layers
     assert _activation_bytes(shape, Held(rank=rank, computes=computes)) == pytest.approx(a_token, rel=.06)
 
-def test_a_folder_comes_before_what_is_known():
-    assert shape_of(data_path('base')).layers
-    with pytest.raises(ValueError, match='no/such'):
-        shape_of('no/such')
-
 # ---- configs that ship ----
 
 @pytest.mark.parametrize('env', ['alfworld', 'webshop', 'search'])
@@ -85,7 +80,7 @@ def test_every_config_has_a_plan(env, source):
     c = plan.config.rl
     assert plan.phases[3].rows == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
     told = told_plan(plan)
-    assert told.count('H100') == 4 and 'games of' in told
+    assert told.count('H100') == 1 and 'games of' in told
 
 DRY = '''
 import sys
@@ -253,11 +248,6 @@ def test_a_model_that_was_not_fetched_is_refused_in_one_sentence(tmp_path, monke
                                                'run skillrl fetch smollm2')
     assert not (tmp_path/'run').exists()
 
-def test_a_config_may_name_it(monkeypatch, tmp_path):
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    plan = RunPlan(SkillRLConfig().merged({'model.checkpoint': 'smollm2'}))
-    assert plan.shape.parameters == 134_515_008
-
 def test_a_pass_has_no_more_rows_than_a_minibatch():
     config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4})
     small, large = shape_of(data_path('base')), shape_of('smollm2')
@@ -265,22 +255,8 @@ def test_a_pass_has_no_more_rows_than_a_minibatch():
     assert at_once(small, config.rl, replace(config.sft, batch_size=9), Batch(1, 80, 20))[0].rows == 9
     assert at_once(large, config.rl, config.sft, Batch(1, 4000, 96))[0].rows == 2
 
-def test_bytes_of_layers_add_up():
-    one, batch = shape_of(data_path('base')), Batch(4, 30, 10)
-    twice = replace(one, layers=2*one.layers)
-    once, more = (memory_plan(shape, Held(), batch) for shape in (one, twice))
-    assert more['activations'] == 2*once['activations']
-    assert memory_plan(one, Held(), None, batch)['KV cache'] == 2*one.layers*one.keys*4*4*40
-
-def test_on_a_cpu_blocks_freed_beside_adapters_stay():
-    shape, rows = shape_of(data_path('base')), Batch(8, 100, 12)
-    here, there = (memory_plan(shape, Held(rank=4, gpu=gpu), rows) for gpu in (False, True))
-    assert here['freed blocks'] == pytest.approx(.55*here['activations'])
-    assert not there['freed blocks']
-
-
 def test_rent_is_that_of_all_devices(monkeypatch):
     "100 hours of one device are 25 of four, and cost as much"
     monkeypatch.setattr(plan, 'DEVICES', [Device('d', 80e9, 1., 1., usd=2.)])
     run = SimpleNamespace(config=SkillRLConfig(), hours=lambda *_: 100., memory=lambda _: dict(all=300e9))
-    assert {tuple(row[1:]) for row in plan._device_table(run).rows} == {('300.0', 'd', '4', '25 h', '200')}
+    assert plan._device_table(run).rows == [['d', '4', '25 h', '200']]

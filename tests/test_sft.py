@@ -3,7 +3,6 @@ from copy import deepcopy
 import pytest
 import torch
 from skillrl.llm.adapter import new_adapter
-from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.sft import FullOptions, encode_rows, full_sft, _lr_at
 from test_grpo import untold
 
@@ -63,17 +62,3 @@ def test_losses_are_those_of_prompt_completion_rows(base, tmp_path):
     trainer.train()
     theirs = [entry['loss'] for entry in trainer.state.log_history if 'loss' in entry]
     assert ours == pytest.approx(theirs, abs=1e-6) and ours[-1] < ours[0]
-
-def test_one_row_at_a_time_moves_the_same_weights():
-    words = 'put the mug egg in fridge sink go to look'.split()
-    tok = word_tokenizer(words)
-    rows = [dict(prompt=' '.join(words[:n]), completion=' '.join(words[n:])) for n in (2, 5, 7, 9)]*4
-    def trained(micro_batch_tokens):
-        policy = Policy(tiny_model(len(tok), hidden=32, seed=1), tok)
-        found = full_sft(encode_rows(rows, policy), policy, FullOptions(6, 1e-3, 8, 0, micro_batch_tokens))
-        return found, torch.cat([w.flatten() for w in policy.model.parameters()])
-    losses, weights = trained(1)
-    whole_losses, whole = trained(65_536)
-    assert losses == pytest.approx(whole_losses, abs=1e-4) # Processors round sums differently
-    # A tenth of one update of 1e-3; how sums round depends on the processor, and Adam enlarges it (2e-5 seen)
-    assert (weights - whole).abs().max() < 1e-4

@@ -170,19 +170,14 @@ def _copied_adapter(self:AdapterPolicy):
 _BASE = 'base.json' # Beside the files of `peft`
 _CONFIG = 'adapter_config.json'
 
-def _named_from(folder, base):
-    "`base` as it is to be named in `folder`"
-    run = Path(os.path.abspath(folder)).parent.parent
-    if Path(base).is_relative_to(run):
-        return os.path.relpath(base, os.path.abspath(folder))
-    return base
-
 @patch
 def save(self:AdapterPolicy,
     folder:str|Path, # Made, or replaced as a whole
 )->Path: # `folder`
     "Write the adapter to `folder`, and where its base is"
-    base = _named_from(folder, self.base)
+    base, here = self.base, os.path.abspath(folder)
+    if Path(base).is_relative_to(Path(here).parent.parent): # Both are in one run
+        base = os.path.relpath(base, here)
     with atomic_folder(folder) as tmp, quietly():
         self.model.save_pretrained(tmp, selected_adapters=[_MOVING], save_embedding_layers=False)
         (tmp/'README.md').unlink(missing_ok=True)

@@ -323,11 +323,6 @@ _MOST = 4096  # Tokens that an answer may take when nothing is said
 class _GivenUp(BaseException):
     "Nobody waits for this rollout any more, so it may call nothing more"
 
-def _pair(answer):
-    if isinstance(answer, tuple) and len(answer) == 2:
-        return answer
-    raise TypeError(f'chat returned {clip(repr(answer), 60)}: it should return (text, usage)')
-
 # %% ../../nbs/315_llm.ledger.ipynb #176fa207
 @patch
 def chat(self:Meter, *args:Any, **kw:Any)->tuple: # (text, usage); TypeError for anything else
@@ -343,7 +338,9 @@ def chat(self:Meter, *args:Any, **kw:Any)->tuple: # (text, usage); TypeError for
         made = True
         self.in_flight.append(made)
         answer = self.client.chat(*args, **kw)
-        self._enter(question, *_pair(answer), hold)
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            raise TypeError(f'chat returned {clip(repr(answer), 60)}: it should return (text, usage)')
+        self._enter(question, *answer, hold)
         return answer
     except BudgetExceeded as e:
         self.stopped = e

@@ -38,16 +38,13 @@ def in_precision(
     return run
 
 # %% ../../nbs/334_llm.placement.ipynb #a66dca0b
-def _without_dropout(model):
+def checkpoint_gradients(model:Any)->Any: # `model`, in training mode and without dropout
+    "Let `model` compute its activations again for the gradient"
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.
         if hasattr(module, 'attention_dropout'):
             module.attention_dropout = 0.
-
-def checkpoint_gradients(model:Any)->Any: # `model`, in training mode and without dropout
-    "Let `model` compute its activations again for the gradient"
-    _without_dropout(model)
     enable = getattr(model, 'activation_checkpointing_enable', None) # Its name from transformers 5.22 on
     if enable is None:
         enable = model.gradient_checkpointing_enable

@@ -41,11 +41,9 @@ def evaluate(
 # %% ../../nbs/605_training.evaluate.ipynb #1ca281dc
 def compare(
     results:dict, # Name of a condition → its trajectories
-    categories:Sequence[str]=(), # In the order of the columns; those that occur, as they come, if empty
 )->Table:
     "Success of each condition, overall and by category; the mean score where it is not success alone"
-    found = dict.fromkeys(t.category for ts in results.values() for t in ts if t.category)
-    columns = [c for c in categories or found if c in found]
+    columns = list(dict.fromkeys(t.category for ts in results.values() for t in ts if t.category))
     averages = dict(steps=lambda ts: f'{average(map(len, ts)):.1f}')
     if any(t.score != t.success for ts in results.values() for t in ts):
         averages = dict(score=lambda ts: f'{average(t.score for t in ts):.2f}') | averages

@@ -144,11 +144,6 @@ def _teacher_line(plan):
     return f'Teacher: {told_cost(m.teacher_model_id, calls, (8_000, TEACHER_TOKENS), build_ledger(m))}'
 
 # %% ../../nbs/619_training.plan.ipynb #c8d9ebbf
-_WAYS = {
-    'all weights': Held(computes='bfloat16', checkpointing=True, gpu=True),
-    'LoRA on bf16': Held('bfloat16', 16, 'bfloat16', True, gpu=True),
-    'QLoRA on NF4': Held('nf4', 16, 'bfloat16', True, gpu=True)}
-
 def _time(hours):
     if hours < 1:
         return 'under 1 min' if hours < 1/60 else f'{60*hours:.0f} min'
@@ -156,15 +151,14 @@ def _time(hours):
 
 def _device_table(plan):
     rows = []
-    configured = held_by(plan.config.model, gpu=True)
-    for name, held in ({'as configured': configured} | _WAYS).items():
-        total = sum(plan.memory(held).values())
-        for d in DEVICES:
-            n, hours = math.ceil(total/d.memory), plan.hours(held, d)
-            if d.usd or n == 1: # Of what is rented there may be more
-                rent = f'{hours*d.usd:,.{0 if hours*d.usd >= 10 else 2}f}'
-                rows.append([name, f'{total/1e9:.1f}', d.name, n, _time(hours/n), rent])
-    return Table(['weights', 'peak GB', 'device', 'devices', 'time', 'USD'], rows)
+    held = held_by(plan.config.model, gpu=True)
+    total = sum(plan.memory(held).values())
+    for d in DEVICES:
+        n, hours = math.ceil(total/d.memory), plan.hours(held, d)
+        if d.usd or n == 1: # Of what is rented there may be more
+            rent = f'{hours*d.usd:,.{0 if hours*d.usd >= 10 else 2}f}'
+            rows.append([d.name, n, _time(hours/n), rent])
+    return Table(['device', 'devices', 'time', 'USD'], rows)
 
 # %% ../../nbs/619_training.plan.ipynb #76f20e2f
 def _judged_when(c):

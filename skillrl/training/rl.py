@@ -94,22 +94,18 @@ class GRPOTrainer:
                 share_prefixes(reader.model)
 
 # %% ../../nbs/09_training.rl.ipynb #35e8e17f
-def _goes_on(row, before):
-    known = before.prompt_ids + before.reply_ids
-    return row.prompt_ids[:len(known)] == known
-
 def minibatches(
     rows:list[StepRow],
     size:int,          # Rows per optimizer step; more where a conversation does not end with them
     rng:random.Random,
 )->list[list[StepRow]]: # One list per optimizer step
     "`rows` in random order, cut for the optimizer"
-    conversations = []
+    conversations, known = [], None
     for r in rows:
-        if conversations and _goes_on(r, conversations[-1][-1]):
-            conversations[-1].append(r)
-        else:
-            conversations.append([r])
+        if known is None or r.prompt_ids[:len(known)] != known:
+            conversations.append([])
+        conversations[-1].append(r)
+        known = r.prompt_ids + r.reply_ids
     steps = []
     for turns in rng.sample(conversations, len(conversations)):
         if not steps or len(steps[-1]) >= size:
@@ -198,17 +194,14 @@ def _step(self:GRPOTrainer):
         self.optimizer = _adamw(self.policy.model)
     adamw_step(self.optimizer, self.config.learning_rate)
 
-def _total(chunks, algorithm):
-    "Reply tokens of a minibatch, or its rows where the loss averages those"
-    rows = [r for chunk in chunks for r in chunk]
-    return sum(len(row.reply_ids) for row in rows) if algorithm != 'dr_grpo' else len(rows)
-
 @patch
 def update(self:GRPOTrainer,
     chunks:list[list[StepRow]], # One minibatch
 )->list[dict]: # What to log, for each chunk; FloatingPointError if a loss is no finite number
     "One optimizer step on `chunks`"
-    total, logs = _total(chunks, self.config.algorithm), []
+    rows, logs = [r for chunk in chunks for r in chunk], []
+    # What the loss averages: reply tokens, or rows
+    total = len(rows) if self.config.algorithm == 'dr_grpo' else sum(len(r.reply_ids) for r in rows)
     for chunk in chunks:
         loss, stats = self.loss(chunk, total)
         finite_or_raise(loss).backward()
