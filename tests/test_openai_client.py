@@ -326,18 +326,6 @@ def test_a_temperature_is_dropped_once_and_said_so(client):
         assert [c.reply(ask(str(i))).ok for i in range(3)]==[True]*3
         assert s.count==1 + 3 and len([w for w in said_so if w.category is UserWarning])==1
 
-def test_both_complaints_in_one_call(client):
-    def answer(request):
-        return (
-            only('max_completion_tokens', ONLY_THE_NEWER)(request)
-            if 'max_tokens' in request['body']
-            else cool(request)
-        )
-    with FaultServer(rest=answer) as s, pytest.warns(UserWarning):
-        c = client(s)
-        assert c.reply(ask(), temperature=0, max_tokens=9).ok and s.count==3
-        assert c.reply(ask(), temperature=0, max_tokens=9).ok and s.count==4
-
 def test_the_newer_name_is_for_openai_and_azure():
     where = [dict(base_url='https://api.openai.com/v1'), dict(azure_endpoint='https://mug.openai.azure.com'),
              dict(base_url='https://mug.openai.azure.com/openai/v1'),
@@ -363,11 +351,6 @@ def test_parameters_reach_the_server(client):
         and r['headers']['x-trace'] == 'r1'
         and r['path'].endswith('?tier=a')
     )
-
-def test_a_temperature_given_wins_over_the_default(client):
-    with FaultServer() as s:
-        client(s, default_temperature=.3).reply(ask(), temperature=0)
-        assert s.requests[0]['body']['temperature']==0
 
 # --- a reply in a given form ---
 SKILL = dict(type='object', properties=dict(title=dict(type='string')), required=['title'],

@@ -267,8 +267,11 @@ def _counted(usage):
     return used
 
 @patch
-def _enter(self:Meter, question:tuple, text:str|None, usage:dict|None, hold:Any):
+def _enter(self:Meter, question:tuple, answer:Any, hold:Any):
     "Enter an answered call here and in the ledger"
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise TypeError(f'chat returned {clip(repr(answer), 60)}: it should return (text, usage)')
+    text, usage = answer
     used, lost = _counted(usage or {}), (usage or {}).get('error')
     if not lost and not (text or '').strip() and not used['total_tokens']:
         lost = 'an empty answer that took no tokens'
@@ -338,9 +341,7 @@ def chat(self:Meter, *args:Any, **kw:Any)->tuple: # (text, usage); TypeError for
         made = True
         self.in_flight.append(made)
         answer = self.client.chat(*args, **kw)
-        if not (isinstance(answer, tuple) and len(answer) == 2):
-            raise TypeError(f'chat returned {clip(repr(answer), 60)}: it should return (text, usage)')
-        self._enter(question, *answer, hold)
+        self._enter(question, answer, hold)
         return answer
     except BudgetExceeded as e:
         self.stopped = e
