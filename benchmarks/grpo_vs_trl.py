@@ -28,7 +28,7 @@ from skillrl.llm.prefixes import prefix_tree, share_prefixes
 from skillrl.skills.distillation import distill
 from skillrl.core.store import data_path
 from skillrl.training.phases import collect_games, draw_groups
-from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play, _scored_rows
+from skillrl.training.rl import GRPOTrainer, _scored_rows
 
 STEP_TARGET = 3.
 WRITE_TARGET = 3.
@@ -52,9 +52,8 @@ def cpu_seconds(f):
     f()
     return time.process_time() - start, time.perf_counter() - wall
 
-def base(trainable=False):
-    policy = Policy.load(data_path('base'))
-    return TrainablePolicy(policy.model, policy.tokenizer) if trainable else policy
+def base():
+    return Policy.load(data_path('base'))
 
 # ---- one iteration of episodes ----
 
@@ -67,7 +66,7 @@ def played(config):
         games = collect_games(policy, s, config)
         banks[s.name] = distill(games, build_teacher(config), where.categories, where.router)
     groups, _ = draw_groups(suites, banks, config, 0)
-    play(groups, policy, seed=1)
+    rollout([e for group in groups for e in group], policy, generator=torch.Generator().manual_seed(1))
     return suites, groups
 
 # ---- the step ----
@@ -162,8 +161,8 @@ def compare_steps(groups, config, report):
     with TemporaryDirectory() as folder:
         clock = []
         theirs = trl_trainer(rows, config, folder, clock)
-        compare_gradients(theirs, GRPOTrainer(base(True), config.rl, shares=True), rows[:SIZE], report)
-        ours = {name: GRPOTrainer(base(True), config.rl, shares=name == 'tree') for name in ('rows', 'tree')}
+        compare_gradients(theirs, GRPOTrainer(base(), config.rl, shares=True), rows[:SIZE], report)
+        ours = {name: GRPOTrainer(base(), config.rl, shares=name == 'tree') for name in ('rows', 'tree')}
         spent = {name: [cpu_seconds(lambda: our_step(t, rows)) for _ in range(ROUNDS)]
                  for name, t in ours.items()}
         theirs.train()

@@ -49,8 +49,7 @@ def build(case, held):
     "A random model, with an adapter or checkpointing where the case asks for it"
     import torch
     from skillrl.llm.placement import checkpoint_gradients
-    from skillrl.llm.local import word_tokenizer
-    from skillrl.training.rl import TrainablePolicy
+    from skillrl.llm.local import Policy, word_tokenizer
     from transformers import AutoConfig, AutoModelForCausalLM
     config = dict(case['config'])
     torch.manual_seed(0)
@@ -63,7 +62,7 @@ def build(case, held):
         checkpoint_gradients(model)
     if held.computes == 'bfloat16':
         model.autocast_dtype = torch.bfloat16
-    return TrainablePolicy(model.train(), word_tokenizer(['a mug']))
+    return Policy(model.train(), word_tokenizer(['a mug']))
 
 def scored(prompt_tokens, reply_tokens, rng):
     "A row of random tokens to learn from"

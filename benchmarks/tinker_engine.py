@@ -15,12 +15,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from safetensors.torch import load_file
-from skillrl.agent.episode import Episode
+from skillrl.agent.episode import Episode, rollout
 from skillrl.core.config import RLConfig
 from skillrl.envs.base import TextEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
-from skillrl.training.rl import GRPOTrainer, TrainablePolicy, play
-from skillrl.training.sft import FullOptions, encode_rows, full_sft
+from skillrl.training.rl import GRPOTrainer
+from skillrl.training.sft import FullOptions, adamw_step, encode_rows, full_sft
 from skillrl.training.tinker import TinkerPolicy, open_service
 
 LOGPROBS, UPDATE = 1e-4, 1e-3    # Largest differences allowed
@@ -147,10 +147,15 @@ def serving(python, model, folder, processes=1):
 def gap(a, b, mask):
     return ((a - b)*mask).abs().max().item()
 
-class Unclipped(TrainablePolicy):
+class Unclipped(Policy):
     "Takes steps as SkyRL does, which drops the clipping of gradients"
-    def step(self, lr, max_norm=1.):
-        return super().step(lr, max_norm=float('inf'))
+    optimizer = None
+
+    def step(self, lr):
+        if self.optimizer is None:
+            moving = [p for p in self.model.parameters() if p.requires_grad]
+            self.optimizer = torch.optim.AdamW(moving, weight_decay=0.)
+        adamw_step(self.optimizer, lr, float('inf'))
 
 def same_adapter(policy, model, folder):
     "The policy's adapter in torch, from the file that the server writes"
@@ -178,7 +183,7 @@ def compare(report, policy, base, model, folder):
     "Log-probs, one update and a checkpoint; the groups played, and log-probs after the update"
     trainer = GRPOTrainer(policy, CONFIG, base)
     played = groups()
-    play(played, policy, seed=0)
+    rollout([e for group in played for e in group], policy, generator=torch.Generator().manual_seed(0))
     rows = [row for group in played for e in group for row in e.rows]
     (here, mask), (there, _) = read(base, rows), read(policy, rows)
     report.below('log-probs of rows', gap(here, there, mask), LOGPROBS)

@@ -12,7 +12,18 @@ from typing import Any
 import torch
 from tinker.types import (ForwardBackwardOutput, GetServerCapabilitiesResponse, OptimStepResponse,
                           SampledSequence, SampleResponse, SaveWeightsResponse, SupportedModel, TensorData)
-from skillrl.training.rl import TrainablePolicy
+from skillrl.llm.local import Policy
+from skillrl.training.sft import adamw_step
+
+class Learner(Policy):
+    "A policy that moves its own weights"
+    optimizer = None # Made at the first step
+
+    def step(self, lr, max_norm=1.):
+        "One AdamW step on the gradients that `backward` left; the length of the gradient before it was cut"
+        if self.optimizer is None:
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=0.)
+        return dict(grad_norm=adamw_step(self.optimizer, lr, max_norm).item())
 
 @dataclass
 class Answer:
@@ -46,14 +57,14 @@ def _copied(policy, with_optimizer=True):
     "The policy as it is, which the other will not move"
     optimizer = policy.optimizer if with_optimizer else None
     model, optimizer = copy.deepcopy((policy.model, optimizer))
-    new = TrainablePolicy(model.requires_grad_(), policy.tokenizer)
+    new = Learner(model.requires_grad_(), policy.tokenizer)
     new.optimizer = optimizer
     return new
 
 class LocalTraining:
     "Weights in training, with the methods of the SDK's training client"
     def __init__(self,
-        policy,           # A `TrainablePolicy`, whose weights will move
+        policy,           # A `Learner`, whose weights will move
         mean=True,        # Take means over tokens and rows; False adds up
         states=None,      # Path of a checkpoint → its policy; None begins a new one
         name='local-0',   # In the paths of its checkpoints
@@ -160,7 +171,7 @@ class LocalEngine:
         return GetServerCapabilitiesResponse(supported_models=[SupportedModel(model_name=self.name)])
 
     def create_lora_training_client(self, base_model, rank=32, seed=None):
-        start = {self.name: TrainablePolicy(self.base.model, self.base.tokenizer)}[base_model]
+        start = {self.name: Learner(self.base.model, self.base.tokenizer)}[base_model]
         return self._train(_copied(start))
 
     def create_training_client_from_state(self, path):

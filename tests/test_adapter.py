@@ -11,7 +11,7 @@ from skillrl.llm.local import Policy, word_tokenizer
 from skillrl.llm.placement import Placement
 from skillrl.training.phases import fine_tune
 from skillrl.training.pipeline import train
-from skillrl.training.rl import GRPOTrainer, TrainablePolicy
+from skillrl.training.rl import GRPOTrainer
 
 WORDS = 'go to take put clean heat egg mug plate fridge sink shelf'.split()
 SIZES = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -84,13 +84,13 @@ def test_a_saved_learner_goes_on_to_the_same_bytes(bases, tmp_path, family, bits
     trainer = learner(bases[family], bits)
     rows = rows_of(trainer.policy)
     trainer.update([rows])
-    saved = trainer.policy.save(tmp_path/'run'/'0001')
+    saved = trainer.save(tmp_path/'run'/'0001')
     again = learner(bases[family], bits, seed=7)
-    again.policy.restore(saved)
+    again.restore(saved)
     for one in (trainer, again):
         one.update([rows[:8], rows[8:]])
     assert same(adapters(trainer.policy), adapters(again.policy))
-    files = [{f.name: f.read_bytes() for f in one.policy.save(tmp_path/'run'/name).iterdir()}
+    files = [{f.name: f.read_bytes() for f in one.save(tmp_path/'run'/name).iterdir()}
              for name, one in (('a', trainer), ('b', again))]
     assert files[0] == files[1]
     assert sorted(files[0]) == ['adapter_config.json', 'adapter_model.safetensors', 'base.json',
@@ -151,7 +151,7 @@ def test_a_reference_after_sft_stays_what_it_was(bases):
     said = [who.generate(PROMPTS, generator=g, max_new_tokens=4)
             for who, g in zip((trainer.reference, policy), generator)]
     assert [r.token_ids for r in said[0]] != [r.token_ids for r in said[1]]
-    assert len(trainer.policy.optimizer.param_groups[0]['params']) == len(policy.adapter())
+    assert len(trainer.optimizer.param_groups[0]['params']) == len(policy.adapter())
 
 def test_a_base_of_sixteen_bits_has_an_adapter_of_thirty_two(bases):
     policy = new_adapter(bases['llama'], rank=4, seed=0, placement=Placement(dtype='bfloat16'))
@@ -164,10 +164,11 @@ def test_a_base_of_sixteen_bits_has_an_adapter_of_thirty_two(bases):
     assert not any(torch.equal(before[name], p) for name, p in policy.adapter().items())
 
 def test_whole_weights_that_multiply_in_sixteen_bits_move_in_thirty_two(bases):
-    policy = TrainablePolicy.load(bases['llama'], Placement(dtype='bfloat16', gradient_checkpointing=True))
+    policy = Policy.load(bases['llama'], Placement(dtype='bfloat16', gradient_checkpointing=True))
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    trainer = GRPOTrainer(policy, RLConfig(learning_rate=1e-6), policy)
     policy.logps(PROMPTS, [[5, 6]]*len(PROMPTS))[0].sum().backward()
-    policy.step(1e-6)
+    trainer._step()
     moved = sum((p != before[name]).sum().item() for name, p in policy.model.named_parameters())
     assert moved > .5*policy.n_parameters
     assert {p.dtype for p in policy.model.parameters()} == {torch.float32}

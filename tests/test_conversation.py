@@ -1,12 +1,11 @@
 """Conversations that grow: what was sampled is what is read on from, and what is trained on"""
 import random
 from dataclasses import replace
-from types import SimpleNamespace
 import pytest, torch
 from skillrl.agent.episode import Episode, StepRow, rollout
 from skillrl.agent.prompt import Limits
 from skillrl.core.config import AgentConfig, RLConfig, SkillRLConfig
-from skillrl.llm.reply import GrownPrompt, between
+from skillrl.llm.reply import between
 from skillrl.envs.base import world
 from skillrl.llm.local import Policy
 from skillrl.llm.prefixes import prefix_tree
@@ -79,12 +78,6 @@ def test_rows_of_a_micro_batch_fill_no_more_tokens_than_allowed(base):
     for chunk in chunks:
         area = len(chunk)*max(len(r.prompt_ids) + 3 for r in chunk)
         assert area <= 500 or len(chunk) == 1
-
-def test_a_prompt_goes_on_from_the_reply_before():
-    before = SimpleNamespace(prompt_ids=[1, 2], token_ids=[3])
-    assert GrownPrompt([1, 2, 3, 4], before) == [1, 2, 3, 4]
-    with pytest.raises(ValueError, match='does not go on'):
-        GrownPrompt([1, 2, 9, 4], before)
 
 class Letters:
     "A tokenizer of single letters, whose template ends a reply with `$`"

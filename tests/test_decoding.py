@@ -13,7 +13,7 @@ from skillrl.envs.base import TextEnv, world
 from skillrl.llm.decoding import _ReplyDraft, NextTokens, ReplyForm
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.core.store import data_path
-from skillrl.training.rl import GRPOTrainer, play
+from skillrl.training.rl import GRPOTrainer
 
 SUITES = [HouseholdSuite(Household(name, ('kitchen', 'living'))) for name in ('train-003', 'test-001')]
 ONCE = AgentConfig(decode='once')
@@ -180,7 +180,7 @@ def groups(shipped):
     "Two groups of four in households, played at the temperature of training"
     games = [s.games('train', 1)[0] for s in SUITES]
     made = [[Episode(s.env(g, 8), g, agent=ADMISSIBLE) for _ in range(4)] for s, g in zip(SUITES, games)]
-    play(made, shipped, temperature=1., seed=0)
+    rollout([e for group in made for e in group], shipped, generator=torch.Generator().manual_seed(0))
     return made
 
 def rows_of(groups):

@@ -114,18 +114,6 @@ def test_layout_changes_nothing():
         assert s['tokens']==stats['tokens'] and abs(s['kl']-stats['kl']) < 1e-6
         assert apart(gradient(models[0], other), grad) < 1e-5
 
-@pytest.mark.parametrize('loss_type', ['token-mean', 'row-sum'])
-@pytest.mark.parametrize('size', [1, 5])
-def test_small_batches_add_up(loss_type, size):
-    models, (rows, adv) = three(), episodes()
-    grad = gradient(models[0], loss_of(models, rows, adv, loss_type=loss_type)[0])
-    total = len(rows) if loss_type=='row-sum' else sum(len(r) for _,r in rows)
-    starts = range(0, len(rows), size)
-    def part(i):
-        return loss_of(models, rows[i:i+size], adv[i:i+size], loss_type=loss_type, total=total)[0]
-    parts = sum(map(part, starts))
-    assert apart(gradient(models[0], parts), grad) < 1e-5
-
 def untold(config):
     "What keeps a trainer of trl from computing activations again; its name from transformers 5.22 on"
     what = 'activation' if hasattr(config, 'activation_checkpointing') else 'gradient'

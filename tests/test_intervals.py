@@ -4,7 +4,6 @@ from types import SimpleNamespace
 import pytest
 from skillrl.training import evaluate
 from skillrl.skillopt import trainer as report
-from skillrl.skillopt.verdict import _gains
 from skillrl.core.config import SkillRLConfig
 from skillrl.core.stats import interval, paired_interval
 from skillrl.training import phases
@@ -107,9 +106,6 @@ def test_the_t_quantile_is_right_for_any_number_of_seeds(df):
     values = [0, 2]*((df + 1)//2) + [1]*((df + 1) % 2)
     r, spread = evaluate.over_seeds(values), math.sqrt(sum((v - 1)**2 for v in values)/df/(df + 1))
     assert (r.high - r.mean)/spread == pytest.approx(T[df], abs=1e-4)
-
-def test_the_difference_of_equal_steps_is_equal():
-    assert _gains([(.1, .3), (.2, .4), (True, False)]) == [.2, .2, -1]
 
 @pytest.mark.parametrize('lost', [1, 4])
 def test_a_game_that_one_bank_did_not_play_is_no_pair(monkeypatch, lost):

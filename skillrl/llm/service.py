@@ -270,15 +270,11 @@ def __reduce__(self:Service):
     settings = where | dict(timeout=self.timeout, retries=self.retries, pause=self.pause)
     if not self.secrets:
         return _sent_again, (settings, self.client.api_key, '')
-    return _sent_again, (settings, None, _variable_with(self.secrets[0], self.url, bool(self.version)))
-
-def _variable_with(key, url, azure):
-    "The name of a variable that holds `key`"
-    names = [k for k, v in os.environ.items() if v.strip() == key]
+    names = [k for k, v in os.environ.items() if v.strip() == self.secrets[0]]
     if not names:
-        raise ValueError(f'the API key for {url} is in no environment variable, and is never written: '
-                         f'set {shared_variables(url, azure)[0]}')
-    return names[0]
+        raise ValueError(f'the API key for {self.url} is in no environment variable, and is never written: '
+                         f'set {shared_variables(self.url, bool(self.version))[0]}')
+    return _sent_again, (settings, None, names[0])
 
 # %% ../../nbs/330_llm.service.ipynb #6836e058
 _QUOTA = re.compile('insufficient_quota|billing_hard_limit', re.I)
@@ -338,10 +334,6 @@ def _failed(self:Service, e):
     if not isinstance(e, openai.APIStatusError):
         cause = _clip(e.__cause__ or e, self.secrets)
         return Failed(f'{at} broke off ({cause}): see whether the server runs, and there')
-    return self._failed_status(e, at)
-
-@patch
-def _failed_status(self:Service, e, at):
     said = _clip(e.body or e.response.headers.get('location', ''), self.secrets)
     advice = _ADVICE.get(e.status_code, 'look into the server')
     if _QUOTA.search(said):

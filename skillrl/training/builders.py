@@ -12,7 +12,6 @@ __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,10 +43,11 @@ def starting_weights(
 
 def build_placement(model:ModelConfig)->Any: # A `Placement`, on a GPU where there is one
     "Where and how precisely a run's weights compute"
+    import torch
     from skillrl.llm.placement import Placement
-    placement = Placement('auto', 'auto')
-    on_gpu = placement.resolved()[0] == 'cuda'
-    return replace(placement, gradient_checkpointing=on_gpu and model.adapter != 'none')
+    if not torch.cuda.is_available():
+        return Placement()
+    return Placement('cuda', 'bfloat16', gradient_checkpointing=model.adapter != 'none')
 
 def build_threads(model:ModelConfig)->Any: # A context
     "Compute on one thread, or for a checkpoint on as many as torch has: their number decides last digits"

@@ -252,45 +252,27 @@ def policy(self:Pipeline,
     from skillrl.llm.adapter import load_policy
     trained = when=='after' and 'policy' in self.run.folders
     name = self.run.folders['policy' if trained else 'reference']
-    if self.config.model.engine_api_base:
-        return _on_engine(self, name)
-    return load_policy(self.run.path/name, build_placement(self.config.model))
-
-def _on_engine(p, name):
-    "The policy on the engine, which has room for few adapters: each folder is asked for once"
-    if name not in p._read:
-        p._read[name] = build_engine_policy(p.config, p.run.path/name)
-    return p._read[name]
+    if not self.config.model.engine_api_base:
+        return load_policy(self.run.path/name, build_placement(self.config.model))
+    if name not in self._read: # An engine has room for few adapters
+        self._read[name] = build_engine_policy(self.config, self.run.path/name)
+    return self._read[name]
 
 # %% ../../nbs/11_training.pipeline.ipynb #dba826d3
 def _trainer(p):
     "The trainer as of the last commit"
-    from skillrl.training.rl import GRPOTrainer, TrainablePolicy
+    from skillrl.training.rl import GRPOTrainer
     c, folders = p.config, p.run.folders
-    def trainer(policy:Any, reference:Any=None)->GRPOTrainer:
-        return GRPOTrainer(policy, c.rl, reference, c.agent.conversation=='appended')
     last = p.run.path/folders.get('policy', folders['reference'])
     if c.model.engine_api_base:
-        return trainer(build_rl_policy(c, last), p.policy('before'))
+        return GRPOTrainer(build_rl_policy(c, last), c.rl, p.policy('before'))
     start = build_rl_policy(c, p.run.path/folders['reference'])
-    if 'policy' not in folders:
-        return trainer(start)
-    if c.model.adapter == 'none':
-        policy = TrainablePolicy.load(last, build_placement(c.model))
-        return trainer(policy, start.frozen_copy())
-    found = trainer(start)
-    found.policy.restore(last)
-    return found
+    trainer = GRPOTrainer(start, c.rl, shares=c.agent.conversation == 'appended')
+    if 'policy' in folders:
+        trainer.restore(last)
+    return trainer
 
 # %% ../../nbs/11_training.pipeline.ipynb #7d7b0f31
-def _training_round(p, policy, number):
-    "An evolution round in each suite that was played since the last"
-    measured, every = p.measured(), p.config.evolution.validation_interval
-    for suite in p.train:
-        seen = [t for t in p.played(suite, 'rl') if t.metadata['iteration'] >= number*every]
-        if seen:
-            p.evolve_suite(suite, policy, number, seen, measured)
-
 def rl(p:Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
     n, c = p.config.rl.iterations, p.config.evolution
@@ -301,10 +283,14 @@ def rl(p:Pipeline)->None:
         for suite, t in it.played:
             p.keep([t], phase='rl', suite=suite.name, iteration=it.number)
         p.run.log('metrics').append([dict(phase='rl', iteration=it.number) | it.log])
-        if it.due is not None:
-            _training_round(p, trainer.policy, it.due)
+        measured = p.measured() if it.due is not None else {}
+        for suite in p.train if it.due is not None else ():
+            first = it.due*c.validation_interval # Iteration since the last round
+            seen = [t for t in p.played(suite, 'rl') if t.metadata['iteration'] >= first]
+            if seen:
+                p.evolve_suite(suite, trainer.policy, it.due, seen, measured)
         with p.run.folder('policy') as folder:
-            trainer.policy.save(folder)
+            trainer.save(folder)
 
 # %% ../../nbs/11_training.pipeline.ipynb #e757b09a
 def evolve(p:Pipeline)->None:

@@ -6,7 +6,7 @@
 __all__ = ['RunPlan', 'told_plan', 'quick_preflight', 'require_preflight', 'examine_machine']
 
 # %% ../../nbs/619_training.plan.ipynb #f33daadb
-import math, os, re, shutil, sys
+import math, os, psutil, re, shutil, sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from platform import python_version
 from typing import Any
 from ..agent.episode import demonstrate, Episode
 from ..core.config import SkillRLConfig
-from ..core.store import data_path, read_json
+from ..core.store import read_json
 from ..core.tables import clip, Table
 from ..envs.base import seeded, suites_of, world
 from .builders import (
@@ -25,18 +25,27 @@ from .builders import (
 from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
     play_seconds, shape_of, told_memory)
-from .phases import demonstrations, learns_from_won
 from .pipeline import conditions
 
 # %% ../../nbs/619_training.plan.ipynb #8b8521e1
-def _sample_rows(config):
-    "What the world's expert reads and writes in three games, without skills; none where there is no expert"
-    learn, _ = suites_of(world(config.env.name), config.env)
-    few = config.merged({'sft.games': 3})
+def _samples(config):
+    "Tasks and commands of three games, and what the world's expert reads and writes in them, without skills"
+    w = world(config.env.name)
+    suite = suites_of(w, config.env)[0][0]
+    texts, rows = [], []
+    rng = seeded('samples')
     try:
-        return [] if learns_from_won(learn[0], config) else demonstrations(learn[0], None, few)
-    except ValueError: # No games to learn from
-        return []
+        games = [] if suite.live else suite.games('collect', 3)
+    except ValueError: # There are none to learn from
+        games = []
+    for episode in build_episodes(suite, games, None, config):
+        expert = w.expert(episode.start().task, rng)
+        texts += [episode.task, *episode.admissible]
+        if expert:
+            played, shown = demonstrate(episode, expert, rng)
+            texts += [step.action for step in played.steps]
+            rows += shown
+    return texts, rows
 
 def _skill_chars(c):
     "Characters of a full block of skills, as `config.retrieval` has it"
@@ -47,7 +56,7 @@ def _skill_chars(c):
 
 # %% ../../nbs/619_training.plan.ipynb #0609388f
 def _expected_lengths(config, most):
-    rows = _sample_rows(config)
+    _, rows = _samples(config)
     if not rows:
         return most
     prompts = sum(len(m['content']) for row in rows for m in row['prompt'])/len(rows)
@@ -135,11 +144,6 @@ def _teacher_line(plan):
     return f'Teacher: {told_cost(m.teacher_model_id, calls, (8_000, TEACHER_TOKENS), build_ledger(m))}'
 
 # %% ../../nbs/619_training.plan.ipynb #c8d9ebbf
-_WAYS = {
-    'all weights': Held(computes='bfloat16', checkpointing=True, gpu=True),
-    'LoRA on bf16': Held('bfloat16', 16, 'bfloat16', True, gpu=True),
-    'QLoRA on NF4': Held('nf4', 16, 'bfloat16', True, gpu=True)}
-
 def _time(hours):
     if hours < 1:
         return 'under 1 min' if hours < 1/60 else f'{60*hours:.0f} min'
@@ -147,15 +151,14 @@ def _time(hours):
 
 def _device_table(plan):
     rows = []
-    configured = held_by(plan.config.model, gpu=True)
-    for name, held in ({'as configured': configured} | _WAYS).items():
-        total = sum(plan.memory(held).values())
-        for d in DEVICES:
-            n, hours = math.ceil(total/d.memory), plan.hours(held, d)
-            if d.usd or n == 1: # Of what is rented there may be more
-                rent = f'{hours*d.usd:,.{0 if hours*d.usd >= 10 else 2}f}'
-                rows.append([name, f'{total/1e9:.1f}', d.name, n, _time(hours/n), rent])
-    return Table(['weights', 'peak GB', 'device', 'devices', 'time', 'USD'], rows)
+    held = held_by(plan.config.model, gpu=True)
+    total = sum(plan.memory(held).values())
+    for d in DEVICES:
+        n, hours = math.ceil(total/d.memory), plan.hours(held, d)
+        if d.usd or n == 1: # Of what is rented there may be more
+            rent = f'{hours*d.usd:,.{0 if hours*d.usd >= 10 else 2}f}'
+            rows.append([d.name, n, _time(hours/n), rent])
+    return Table(['device', 'devices', 'time', 'USD'], rows)
 
 # %% ../../nbs/619_training.plan.ipynb #76f20e2f
 def _judged_when(c):
@@ -260,20 +263,6 @@ def _check_room(positions:int, config:SkillRLConfig)->list[_Finding]:
     return [_Finding('room', seen)]
 
 # %% ../../nbs/619_training.plan.ipynb #a8900b65
-def _world_texts(config):
-    "Tasks and commands of three games, those of the world's expert where there is one; none on a live server"
-    w = world(config.env.name)
-    suite = suites_of(w, config.env)[0][0]
-    if suite.live:
-        return []
-    texts, rng = [], seeded('words')
-    for episode in build_episodes(suite, suite.games('collect', 3), None, config):
-        expert = w.expert(episode.start().task, rng)
-        texts += [episode.task, *episode.admissible]
-        played = demonstrate(episode, expert, rng)[0].steps if expert else ()
-        texts += [step.action for step in played]
-    return texts
-
 def _known_words(
     file:str|Path, # The `tokenizer.json` of a policy
     texts:list[str],
@@ -296,7 +285,7 @@ def _known_words(
 def _check_words(folder:str|Path, config:SkillRLConfig)->list[_Finding]:
     "Does the policy in `folder` know the words of the world?"
     file = Path(folder)/'tokenizer.json'
-    share = _known_words(file, _world_texts(config)) if file.is_file() else None
+    share = _known_words(file, _samples(config)[0]) if file.is_file() else None
     if share is None:
         return []
     remedy = ('take weights whose tokenizer knows its words (model.checkpoint), such as smollm2, '
@@ -310,11 +299,7 @@ def _free_bytes(gpu):
     if gpu:
         import torch
         return torch.cuda.mem_get_info()[0]
-    meminfo = Path('/proc/meminfo')
-    if meminfo.exists():
-        lines = dict(line.split(':') for line in meminfo.read_text().splitlines())
-        return int(lines['MemAvailable'].split()[0])*1024
-    return os.sysconf('SC_PHYS_PAGES')*os.sysconf('SC_PAGE_SIZE')
+    return psutil.virtual_memory().available
 
 def _check_memory(lengths:Batch, config:SkillRLConfig)->_Finding: # ValueError where the sizes are not known
     "Does training with `config` fit in memory?"
@@ -356,7 +341,7 @@ def _preflight(
             tokenizer = load_tokenizer(folder)
     except (ValueError, OSError):
         return found
-    rows, more = _sample_rows(config), []
+    (_, rows), more = _samples(config), []
     if rows and not reads_like_shipped(config.model, config.env):
         more = [_check_template(tokenizer, rows[0]['prompt'])]
     if rows and not any(f.remedy for f in more):
@@ -370,10 +355,14 @@ def _preflight(
 def require_preflight(
     config:SkillRLConfig,
     learns:bool=True,    # Will weights be trained? Else a chat policy may play without any
-)->None: # ValueError with all that does not fit
+)->None: # ValueError with all that does not fit, FileNotFoundError where there is no policy
     "Stop a command before it begins where its policy does not fit"
     if config.model.policy_model_id and not learns:
         return
+    folder = starting_weights(config.model, config.env)
+    if not (Path(folder).is_dir() or config.model.engine_api_base):
+        raise FileNotFoundError(f'there is no policy {folder}: give a folder with config.json and weights, '
+                                'or fetch it first with `hf download`')
     found = _preflight(config, learns)
     for f in found:
         if not f.remedy and (_is_own(config) or f.what == 'room'):
@@ -398,7 +387,7 @@ def _look_at_versions()->list[_Finding]:
 
 # %% ../../nbs/619_training.plan.ipynb #5cad4b70
 def _look_at_machine(config):
-    "Threads, GPU, room on the disk, and the files that skillrl ships"
+    "Threads, GPU, and room on the disk"
     import torch
     variable = os.environ.get('OMP_NUM_THREADS', 'is not set')
     threads = f'{torch.get_num_threads()} of {os.cpu_count()} cores (OMP_NUM_THREADS {variable})'
@@ -407,9 +396,7 @@ def _look_at_machine(config):
         gpu = torch.cuda.get_device_name()
     free = shutil.disk_usage('.').free/1e9
     full = 'a run needs 1 GB: free some space, or run in another folder' if free < 1 else ''
-    shipped = [data_path(name) for name in ('base', 'prompts', 'sample_bank.json')]
-    return [_Finding('threads', threads), _Finding('GPU', gpu), _Finding('disk', f'{free:.0f} GB free', full),
-            _Finding('data', f'{len(shipped)} shipped files')]
+    return [_Finding('threads', threads), _Finding('GPU', gpu), _Finding('disk', f'{free:.0f} GB free', full)]
 
 # %% ../../nbs/619_training.plan.ipynb #4a9181ea
 def _look_at_games(config):
