@@ -97,7 +97,7 @@ def fetch(args:Namespace)->None: # ValueError, RuntimeError or OSError where the
     from skillrl.llm.models import MODELS, fetch_model
     folder, count = fetch_model(args.name, args.output)
     policy = args.output or args.name
-    print(f'{MODELS[args.name].about}, {count:,} parameters: {folder}')
+    print(f'{MODELS[args.name]["about"]}, {count:,} parameters: {folder}')
     print(f'Next: skillrl train --policy {policy} --dry-run')
 
 # %% ../../nbs/890_cli.main.ipynb #cf892409

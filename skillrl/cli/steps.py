@@ -6,18 +6,18 @@
 __all__ = ['train', 'collect', 'distill', 'sft', 'rl', 'evolve', 'evaluate']
 
 # %% ../../nbs/855_cli.steps.ipynb #7c8c728d
-import shutil, sys
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from itertools import count, product
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 from skillrl.cli.flags import (
     BANK, free_folder, given, Progress, resume_line, resumed_folder, resumed_settings, say_stopped, settings,
     TRAJECTORIES)
 from ..core.formats import load_memories, load_trajectories, save_trajectories
-from ..core.runfolder import read_state
 from ..core.store import atomic_folder, JsonlLog, require_writable, save_or_rescue
 from ..core.tables import counted
 from ..core.trajectory import select, success_rate
@@ -57,7 +57,7 @@ def _tell_plan(args:Namespace)->None: # ValueError if the flags do not fit, or n
     if args.resume:
         raise ValueError('--dry-run plans a new run: leave --resume out')
     config = settings(args)
-    told = told_plan(RunPlan(config), shutil.get_terminal_size((100, 24)).columns)
+    told = told_plan(RunPlan(config), get_terminal_size((100, 24)).columns)
     print('\n\n'.join([told, *map(str, quick_preflight(config))]))
 
 # %% ../../nbs/855_cli.steps.ipynb #0e94d726
@@ -68,28 +68,17 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
     path, how = _run_settings(args)
     if not args.resume:
         require_preflight(how['config'])
-    new = [p for p in (path, *path.parents) if not p.exists()]
+        build_teacher(how['config']) # Its key and its prices are asked for before there is a folder
     try:
         with Progress(f'Run folder: {path}') as step:
             run_loop(path=path, step=step, fresh=args.fresh, **how)
     except KeyboardInterrupt:
         return say_stopped(resume_line(args, path))
-    except Exception:
-        if new:
-            _forget(*new)
-        raise
     print(_summary(path))
 
 
 
 # %% ../../nbs/855_cli.steps.ipynb #94622586
-def _forget(path, *above):
-    "Remove new folders in which a run has failed before it did anything"
-    if path.exists() and not (read_state(path) or {}).get('state'):
-        shutil.rmtree(path)
-        for p in above:
-            p.rmdir()
-
 def _summary(path):
     where = f'Report: {path}/report.md   Plots: {path}/figures/'
     onward = (f'Next: skillrl inspect {path}   or   skillrl train --seed 1   '

@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['evaluate', 'compare', 'paired_difference', 'over_seeds', 'recorded', 'smoothed', 'plot_rates', 'plot_learning',
-           'write_report', 'describe_gain', 'describe_evolution', 'describe_changes', 'describe_shown', 'evaluated',
-           'write_run_report']
+           'describe_gain', 'describe_evolution', 'describe_changes', 'describe_shown', 'evaluated', 'write_run_report']
 
 # %% ../../nbs/605_training.evaluate.ipynb #90c61159
-import math
+import io, math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,11 +41,9 @@ def evaluate(
 # %% ../../nbs/605_training.evaluate.ipynb #1ca281dc
 def compare(
     results:dict, # Name of a condition → its trajectories
-    categories:Sequence[str]=(), # In the order of the columns; those that occur, as they come, if empty
 )->Table:
     "Success of each condition, overall and by category; the mean score where it is not success alone"
-    found = dict.fromkeys(t.category for ts in results.values() for t in ts if t.category)
-    columns = [c for c in categories or found if c in found]
+    columns = list(dict.fromkeys(t.category for ts in results.values() for t in ts if t.category))
     averages = dict(steps=lambda ts: f'{average(map(len, ts)):.1f}')
     if any(t.score != t.success for ts in results.values() for t in ts):
         averages = dict(score=lambda ts: f'{average(t.score for t in ts):.2f}') | averages
@@ -124,24 +121,6 @@ def smoothed(
     windows = [values[max(0, i - width + 1):i + 1] for i in range(len(values))]
     return [over_seeds(w) for w in windows]
 
-# %% ../../nbs/605_training.evaluate.ipynb #8f9b4303
-def _curve_over_seeds(
-    curves:Sequence[dict], # For each seed its `steps` and `success`, one number an iteration
-    width:int=5,   # Iterations that share a point
-    points:int=60, # At which the curves are read, between the steps that all seeds reach
-)->tuple: # (steps, mean, low, high), lists of length `points`, for `band`; ends are NaN for one seed
-    "Success along training with its 95 % band over seeds"
-    import numpy as np
-    first = max(c['steps'][0] for c in curves)
-    last = min(c['steps'][-1] for c in curves)
-    steps = np.linspace(first, last, points)
-    rows = []
-    for c in curves:
-        means = [r.mean for r in smoothed(c['success'], width)]
-        rows.append(np.interp(steps, c['steps'], means))
-    rates = [over_seeds(column) for column in zip(*rows)]
-    return list(steps), *split_rates(rates)
-
 # %% ../../nbs/605_training.evaluate.ipynb #bf122099
 def plot_rates(
     results:dict, # Name of a condition → its trajectories
@@ -163,32 +142,6 @@ def plot_learning(
         band(ax, range(len(values)), *split_rates(smoothed(values)), name)
     ax.set(xlabel='GRPO iteration', ylabel='success rate', ylim=(0, 1))
     return fig
-
-# %% ../../nbs/605_training.evaluate.ipynb #92f5aae7
-def write_report(
-    folder:str|Path, # Of the run
-    title:str, # First line of the page
-    sections:dict, # Heading → text, a `Table`, or (caption, figure)
-)->Path: # The page; OSError, in one sentence, if it could not be written
-    "Write `report.md` and its `figures/`"
-    folder, parts = Path(folder), [f'# {title}']
-    for name, body in sections.items():
-        parts.append(f'## {name}')
-        if isinstance(body, tuple):
-            caption, fig = body
-            file = f'figures/{name.lower().replace(" ", "_")}.png'
-            atomic_write(folder/file, _png(fig))
-            parts += [f'![{name}]({file})', caption]
-        else:
-            parts.append(body._repr_markdown_() if isinstance(body, Table) else body)
-    return atomic_write(folder/'report.md', '\n\n'.join(parts) + '\n')
-
-def _png(fig):
-    import io
-    out = io.BytesIO()
-    fig.draw_without_rendering() # A layout may settle only when it is drawn again
-    fig.savefig(out, format='png', dpi=110, metadata={'Software': None})
-    return out.getvalue()
 
 # %% ../../nbs/605_training.evaluate.ipynb #d585591f
 def _describe_difference(
@@ -316,22 +269,30 @@ def evaluated(
     return results
 
 # %% ../../nbs/605_training.evaluate.ipynb #c0de6202
+def _figure(folder, name, caption, fig):
+    "Write a figure without its date, and say where it is"
+    out, file = io.BytesIO(), f'figures/{name.lower()}.png'
+    fig.draw_without_rendering() # A layout may settle only when it is drawn again
+    fig.savefig(out, format='png', dpi=110, metadata={'Software': None})
+    atomic_write(Path(folder)/file, out.getvalue())
+    return [f'## {name}', f'![{name}]({file})', caption]
+
 def write_run_report(
     folder:str|Path, # Of the run
     results:dict[str, list[Trajectory]], # By condition
     changes:list[str], # From `describe_changes`
     metrics:list[dict],# Lines of `metrics.jsonl`
     banks:list,        # `SkillBank`s as they are at the end
-)->Path: # `report.md`
+)->Path: # `report.md`; OSError, in one sentence, if it could not be written
     "Write `report.md` and its figures"
     success = [m['success'] for m in metrics if m['phase'] == 'rl']
     sizes = [len(bank.items()) for bank in banks]
-    entries = f'{counted(len(sizes), "bank")} of {min(sizes)} to {counted(max(sizes), "entry", "entries")}.'
     learning = 'Success in the training suites, the mean of five iterations with its 95 % interval.'
-    return write_report(folder, 'What this run learned', {
-        'Gain': f'{describe_gain(results)}.',
-        'Success': compare(results),
-        'What changed': '\n'.join(f'- {sentence}.' for sentence in [*changes, *describe_shown(results)]),
-        'Rates': ('Success on the test games with 95 % intervals.', plot_rates(results)),
-        'Learning': (learning, plot_learning({'training': success})),
-        'Banks': entries})
+    parts = [
+        '# What this run learned', '## Gain', f'{describe_gain(results)}.',
+        '## Success', compare(results)._repr_markdown_(),
+        '## What changed', '\n'.join(f'- {sentence}.' for sentence in [*changes, *describe_shown(results)]),
+        *_figure(folder, 'Rates', 'Success on the test games with 95 % intervals.', plot_rates(results)),
+        *_figure(folder, 'Learning', learning, plot_learning({'training': success})), '## Banks',
+        f'{counted(len(sizes), "bank")} of {min(sizes)} to {counted(max(sizes), "entry", "entries")}.']
+    return atomic_write(Path(folder)/'report.md', '\n\n'.join(parts) + '\n')
