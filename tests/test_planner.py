@@ -5,6 +5,7 @@ with a tiny model in its place; refusals of the preflight; plans of the configs 
 import json, re, shutil, subprocess, sys, zipfile
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from types import SimpleNamespace
 import pytest
 import torch
@@ -260,3 +261,44 @@ def test_rent_is_that_of_all_devices(monkeypatch):
     monkeypatch.setattr(plan, 'DEVICES', [Device('d', 80e9, 1., 1., usd=2.)])
     run = SimpleNamespace(config=SkillRLConfig(), hours=lambda *_: 100., memory=lambda _: dict(all=300e9))
     assert plan._device_table(run).rows == [['d', '4', '25 h', '200']]
+
+# ---- every figure ----
+
+KEPT = Path(__file__).with_name('plans.json') # What `python tests/test_planner.py` writes
+ASKED = {
+    'model.teacher_model_id': 'gpt-4o', 'evolution.validation_interval': 3, 'retrieval.top_k': 5,
+    'rl.iterations': 20, 'env.test_suites': 4}
+PLANNED = {
+    'default': {}, 'asked': ASKED, 'one pass': {'sft.steps': 0, 'sft.epochs': 1, 'env.name': 'webshop'},
+    'few rows': {'sft.steps': 0, 'sft.num_examples': 500, 'rl.iterations': 0, 'env.name': 'search'},
+    'official': {'retrieval.mode': 'official', 'retrieval.top_k_general': 20, 'sft.games': 0},
+    'no rounds': {'evolution.validation_interval': 0, 'env.test_suites': 2, 'sft.epochs': 0, 'sft.steps': 0},
+    'smollm2': {'model.checkpoint': 'smollm2', 'model.adapter': 'lora', 'rl.minibatch': 4},
+    'qwen': {'model.checkpoint': 'Qwen/Qwen2.5-7B-Instruct', 'model.adapter': 'qlora'},
+    'server': {'model.policy_model_id': 'gpt-4o', 'model.max_prompt_tokens': 512}}
+HELD = [Held(), Held(rank=8), Held(computes='bfloat16', gpu=True),
+        Held('bfloat16', 16, 'bfloat16', True, gpu=True), Held('nf4', 16, 'bfloat16', True)]
+
+def figures(settings):
+    "All that a plan says, and what its sums are made of"
+    run = RunPlan(SkillRLConfig().merged(settings))
+    return dict(told=told_plan(run, 160).splitlines(), shape=vars(run.shape) | dict(all=run.shape.parameters),
+                memory=[run.memory(held) for held in HELD],
+                hours=[[run.hours(held, d) for d in plan.DEVICES] for held in HELD])
+
+def leaves(o):
+    "What is in `o`, apart from dicts and lists"
+    if isinstance(o, dict):
+        o = [*o, *o.values()]
+    return [x for part in o for x in leaves(part)] if isinstance(o, list) else [o]
+
+@pytest.mark.parametrize('name', PLANNED)
+def test_a_plan_says_what_it_said(name):
+    "A formula changes only on purpose: `benchmarks/planner.py` compares its figures with runs"
+    now, then = leaves(figures(PLANNED[name])), leaves(json.loads(KEPT.read_text())[name])
+    for kind in (str, (int, float)):
+        said = [[x for x in some if isinstance(x, kind)] for some in (now, then)]
+        assert said[0] == (said[1] if kind is str else pytest.approx(said[1]))
+
+if __name__ == '__main__':
+    KEPT.write_text(json.dumps({name: figures(PLANNED[name]) for name in PLANNED}, indent=1))

@@ -1,0 +1,104 @@
+"What mistakes drawn at random had left unseen: figures, sums, arguments that only pass through"
+from types import SimpleNamespace
+import pytest
+from skillrl.core.config import SkillRLConfig
+from skillrl.core.stats import clustered_gain, gain_interval
+from skillrl.core.trajectory import Step, Trajectory
+from skillrl.envs.alfworld.households import Household
+from skillrl.envs.webshop.reward import _compare_kinds
+from skillrl.skills.bank import Skill, SkillBank
+from skillrl.skills.trials import _Effect, _mean_effect
+from skillrl.training import builders
+from skillrl.training.evaluate import describe_gain, evaluate, _figure, plot_learning, plot_rates
+from skillrl.training.phases import _least_served, trial_trajectory
+from skillrl.training.pipeline import conditions
+from skillrl.training.sft import FullOptions, full_sft
+from test_rl import ShopEnv, Wish, policy, shopper, tries # noqa: F401 (fixtures)
+from skillrl.agent.episode import Episode, rollout
+
+CONFIG = SkillRLConfig()
+
+def played(game, won):
+    return Trajectory(game, 'look', 'look', [Step('a', 'look')], success=won, game=game)
+
+def test_a_plot_of_rates_has_a_bar_and_a_dot_for_each(tmp_path):
+    results = {'no bank': [played('a', False)], 'bank': [played('a', True)]}
+    fig = plot_rates(results)
+    assert len(fig.axes[0].lines) == 2*len(results)
+    _figure(tmp_path, 'Rates', 'A caption', fig)
+    assert (tmp_path/'figures'/'rates.png').read_bytes()[:4] == b'\x89PNG'
+    assert plot_learning({'training': [0, 1]}).axes[0].get_ylim() == (0, 1)
+
+def test_a_bank_alone_is_compared_with_no_bank():
+    told = describe_gain({'no bank': [played('a', False)], 'bank': [played('a', True)]})
+    assert told.startswith('"no bank" won 0.00 of its games and "bank" 1.00')
+
+def test_an_evaluation_samples_as_the_official_validation_does(policy): # noqa: F811
+    asked, generate = [], policy.generate
+    def listening(prompts, temperature, *args, **kw):
+        asked.append(temperature)
+        return generate(prompts, temperature, *args, **kw)
+    policy.generate = listening
+    evaluate(policy, [Episode(ShopEnv([Wish()], max_steps=1))])
+    assert set(asked) == {.4}
+
+def test_fine_tuning_tells_each_step_and_refuses_a_pass_without_rows(policy): # noqa: F811
+    from skillrl.training.sft import encode_rows
+    rows, told = encode_rows([dict(prompt='buy', completion='look')], policy), []
+    losses = full_sft(lambda: rows, policy, FullOptions(steps=3), lambda *said: told.append(said))
+    assert told == list(enumerate(losses)) and len(told) == 3
+    with pytest.raises(ValueError, match='there are no rows'):
+        full_sft(lambda: [], policy, FullOptions(steps=3))
+
+def test_a_try_keeps_the_advantages_of_its_steps(policy): # noqa: F811
+    episode, = tries(1)
+    rollout([episode], policy, 1.)
+    episode.rows[0].advantage = .25
+    assert [s.advantage for s in trial_trajectory(episode).steps] == [.25]
+
+def test_games_of_which_a_bank_says_nothing_come_first():
+    house = Household('train-000')
+    games = [house.game('train', i, c) for i, c in enumerate(['heat', 'cool', 'look'])]
+    known = Skill('s', 'Apples', 'Put a hot apple in fridge.', category='heat')
+    served = _least_served(games, SkillBank(task_specific_skills={'heat': [known]}), 3, CONFIG)
+    assert served == [games[1], games[2], games[0]]
+
+@pytest.mark.parametrize('losses, mean', [('mean', True), ('sum', False)])
+def test_a_server_that_adds_up_is_known_as_such(monkeypatch, losses, mean):
+    from skillrl.training.tinker import TinkerPolicy
+    monkeypatch.setattr(builders, '_engine', lambda url, key: url)
+    monkeypatch.setattr(TinkerPolicy, 'open', lambda *args: args)
+    config = SkillRLConfig().merged({'model.engine_api_base': 'http://localhost:1',
+                                     'model.engine_losses': losses})
+    assert builders.build_engine_policy(config, 'folder') == ('http://localhost:1', 'folder', mean, 16)
+
+@pytest.mark.parametrize('suites, wrong', [(2, False), (3, True)])
+def test_two_suites_have_no_bank_that_is_wrong_in_both(suites, wrong):
+    told = [what for _, what in conditions(suites, SkillRLConfig())]
+    assert ('wrong bank' in told) is wrong and 'evolved bank' in told
+
+def test_gains_are_counted_and_mirrored():
+    rate = clustered_gain([[1, 1, 0], [1, -1], [1]])
+    assert rate.mean == pytest.approx(3/6) and rate.low < .5 < rate.high
+    gains = [.3, -.2, .5, .1, 0, .4]
+    low, high = gain_interval(gains)
+    assert gain_interval([-g for g in gains]) == pytest.approx((-high, -low))
+    assert high > gain_interval(gains, .8)[1] > .2
+
+def test_effects_of_one_form_are_pooled_as_in_dersimonian_and_laird():
+    means, variances = [.1, .3, .5], [.01, .02, .01]
+    weights = [1/v for v in variances]
+    fixed = sum(w*m for w, m in zip(weights, means))/sum(weights)
+    q = sum(w*(m - fixed)**2 for w, m in zip(weights, means))
+    tau = (q - 2)/(sum(weights) - sum(w*w for w in weights)/sum(weights))
+    pooled, between = _mean_effect([_Effect(m, v) for m, v in zip(means, variances)])
+    assert tau > 0 and between == pytest.approx(tau)
+    wide = [1/(v + tau) for v in variances]
+    assert pooled.mean == pytest.approx(sum(w*m for w, m in zip(wide, means))/sum(wide))
+    assert pooled.var == pytest.approx(1/sum(wide))
+
+def test_a_purchase_says_which_of_query_and_category_is_right():
+    lamp = SimpleNamespace(name='Oak Lamp', query='lamps', path='Home › Lighting › Lamps')
+    other = SimpleNamespace(name='Oak Lamp', query='lamps', path='Toys')
+    kind = _compare_kinds(other, lamp)
+    assert (kind.query_match, kind.category_match) == (True, False)
