@@ -109,7 +109,7 @@ def episode_cases(folder, episode, seed, name):
     "One episode, step by step; after the last purchase the original had begun another"
     played = shop(folder, bool(episode['human']), seed)
     goal = played.goals[episode['session']]
-    engine = ShopEngine(played, goal, episode['mode'], str(episode['session']))
+    engine = ShopEngine(played, goal, episode['mode'])
     yield Case(f'{name}: goal', goal_facts(goal), without_weight(episode['goal']))
     yield Case(f'{name}: first page', (engine.reset(), engine.available()),
                (episode['reset_obs'], episode['reset_available']))

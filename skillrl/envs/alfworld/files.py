@@ -6,7 +6,7 @@
 __all__ = ['load_game', 'find_games']
 
 # %% ../../../nbs/574_envs.alfworld.files.ipynb #ee1202de
-import os, re
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -167,26 +167,11 @@ def load_game(
         raise ValueError(f"{path} cannot be won: nothing in it leads to {game.task!r}")
     return game
 
-# %% ../../../nbs/574_envs.alfworld.files.ipynb #4e0d3cd2
-def _files_below(folder):
-    "Files below `folder`; links are followed, but to no folder twice and to none that holds `folder`"
-    root = folder.resolve()
-    seen = {root, *root.parents}
-    for where, folders, files in os.walk(folder, followlinks=True):
-        yield from (Path(where)/name for name in files)
-        new = []
-        for name in sorted(folders, key=lambda name: ((Path(where)/name).is_symlink(), name)):
-            target = (Path(where)/name).resolve()
-            if target not in seen:
-                seen.add(target)
-                new.append(name)
-        folders[:] = new
-
 # %% ../../../nbs/574_envs.alfworld.files.ipynb #d4c618a1
 def find_games(
     folder:str|Path, # Folder with games anywhere below it, such as `valid_seen`
 )->list[Path]:       # Sorted
-    "Game files below a folder, without the kinds the original skips; each folder behind links once"
+    "Game files below a folder, without the kinds the original skips"
     folder = Path(folder)
-    found = [path for path in _files_below(folder) if path.name == 'game.tw-pddl']
+    found = folder.rglob('game.tw-pddl')
     return sorted(p for p in found if not re.search('movable|Sliced', str(p.relative_to(folder))))

@@ -7,7 +7,7 @@ __all__ = ['SEPARATOR', 'BUY', 'NEXT_PAGE', 'PREV_PAGE', 'SEARCH', 'DETAILS', 'Q
            'WebShopEnv']
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #70605c04
-import json, random, re
+import json, re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fastcore.basics import patch
 from functools import lru_cache
@@ -87,7 +87,7 @@ NEXT_PAGE = 'Next >'
 PREV_PAGE = '< Prev'
 _BACK = 'Back to Search'
 SEARCH = 'Search'
-DETAILS = 'Description', 'Features', 'Reviews', 'Attributes' # Pages about a product
+DETAILS = 'Description', 'Features', 'Reviews' # Pages about a product
 
 def _header(task):
     return [*_page_pieces('Instruction:', task), *_buttons(_BACK)]
@@ -118,7 +118,7 @@ def _product_page(task:str, product:Product)->list[_Piece]:
     for axis, values in product.options.items():
         page += _page_pieces(axis, *[_Piece(value, 'option', axis) for value in values])
     page += _page_pieces(product.title, f'Price: {product.price_tag}', 'Rating: N.A.')
-    return page + _buttons(*DETAILS[:3], BUY)
+    return page + _buttons(*DETAILS, BUY)
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #623c9c54
 def _details_page(
@@ -132,9 +132,6 @@ def _details_page(
         texts = [product.description]
     elif which == 'Features':
         texts = [f' {bullet}' for bullet in product.bullets]
-    elif which == 'Attributes':
-        texts = [f' {attribute}' for attribute in product.attributes]
-        texts += [product.department, product.query, product.path]
     return [*_header(task), *_buttons(PREV_PAGE), *_page_pieces(*texts)]
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #3cb1d365
@@ -173,21 +170,15 @@ class Shop:
 @patch
 def found(self:Shop,
     keywords:list[str], # Of the query, split at blanks
-    rng:random.Random,  # For `<r>`
 )->list[Product]: # Best first
     "Products that a search finds"
     mark = keywords[0]
-    products = self.catalogue.products
-    if mark == '<r>':
-        return rng.sample(products, min(_RESULTS, len(products)))
     if mark in ('<a>', '<c>', '<q>'):
         words = keywords[1:2] if mark == '<c>' else keywords[1:]
         return self.catalogue.shelves.get((mark, ' '.join(words).strip()), [])
     return self.search(' '.join(keywords))
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #f64c5a1a
-_ADDRESS = 'http://127.0.0.1:3000'
-
 _PAGE_FORMS = 'text', 'text_rich'
 
 class ShopEngine:
@@ -196,13 +187,11 @@ class ShopEngine:
         shop:Shop,
         goal:ShopGoal,
         form:str='text', # Of the pages; ValueError if it is none of `PAGE_FORMS`
-        session:str='0', # Its name in addresses
     ):
         if form not in _PAGE_FORMS:
             raise ValueError(f'the form of a page is {form!r}: choose one of {", ".join(_PAGE_FORMS)}')
         self.shop, self.goal = shop, goal
-        self.form, self.session = form, session
-        self.rng = random.Random(0) # For the search `<r>`
+        self.form = form
         self.reset()
 
     def reset(self)->str: # Text of the page
@@ -217,13 +206,12 @@ class ShopEngine:
 @patch
 def show(self:ShopEngine,
     page:list[_Piece],
-    *address:object, # Its parts after the name of the session
+    *address:object, # Its parts, as far as a rule reads them
 )->None:
     "Turn to `page`"
     self.page = page
     self.clickables = clickables(page)
-    kind, *rest = address
-    self.address = '/'.join([_ADDRESS, *([kind] if kind else []), self.session, *map(str, rest)])
+    self.address = '/'.join(map(str, address))
 
 @patch
 def text(self:ShopEngine)->str:
@@ -240,7 +228,7 @@ def to_results(self:ShopEngine,
     "Search for the keywords, and turn to page `number` of what is found"
     self.number = number
     self.product, self.chosen = None, {}
-    found = self.shop.found(self.keywords, self.rng)
+    found = self.shop.found(self.keywords)
     self.show(_results_page(self.goal.task, found, number), 'search_results', '+'.join(self.keywords), number)
 
 @patch

@@ -7,32 +7,12 @@ __all__ = ['WORDS', 'OTHER', 'CATEGORIES', 'ROUTER', 'shop_category', 'official_
 
 # %% ../../../nbs/584_envs.webshop.goals.ipynb #011c12d5
 import random, re
-from array import array
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import islice, product as combinations
 from math import prod
-from fastcore.basics import patch
 from ...core.trajectory import Router, Sections
 from .catalogue import Catalogue, Product
-
-# %% ../../../nbs/584_envs.webshop.goals.ipynb #3f234827
-def _n_combinations(product:Product)->int:
-    "How many ways there are to choose options of `product`"
-    return prod(len(values) for values in product.options.values())
-
-def _combination(
-    product:Product,
-    n:int, # From 0 to `_n_combinations` - 1
-)->dict[str, str]: # Axis → value, axes in alphabetical order
-    "Choice of options number `n`"
-    chosen = {}
-    for axis in sorted(product.options, reverse=True):
-        values = product.options[axis]
-        chosen[axis] = values[n % len(values)]
-        n //= len(values)
-    return dict(reversed(chosen.items()))
 
 # %% ../../../nbs/584_envs.webshop.goals.ipynb #6aef6e78
 _CAPS = [10.*i for i in range(1, 100)]
@@ -131,32 +111,29 @@ class ShopGoal:
         return shop_category(self.task)
 
 # %% ../../../nbs/584_envs.webshop.goals.ipynb #4942612a
-@dataclass(frozen=True, slots=True)
-class _Source:
-    "What goals are made from: a product and a cap, and for people's goals their words"
-    product:Product
-    cap:float # In dollars
-    human:int|None = None # Number of the entry
-    count:int = 1 # Goals
-
-def _make_goal(
-    source:_Source,
-    n:int, # Of the goals of this source
+def _template_goal(
+    product:Product,
+    cap:float, # In dollars
+    n:int,     # Of the combination of options
 )->ShopGoal:
-    "Goal number `n` of `source`"
-    product = source.product
-    if source.human is None:
-        options, attributes = _combination(product, n), product.wanted
-        chosen = ', and '.join(f'{axis}: {value}' for axis, value in options.items())
-        text = product.instruction + (f' with {chosen}' if chosen else '')
-        id = f'{product.asin}/{n}'
-    else:
-        entry = product.human[source.human]
-        options, attributes = entry['instruction_options'], entry['instruction_attributes']
-        text = entry['instruction'].strip('.')
-        id = f'{product.asin}/human {source.human}'
-    text += _cap_text(source.cap)
-    return ShopGoal(id, product, text, attributes, options, source.cap)
+    "Goal of the template"
+    axes = sorted(product.options)
+    values = next(islice(combinations(*[product.options[axis] for axis in axes]), n, None))
+    options = dict(zip(axes, values))
+    chosen = ', and '.join(f'{axis}: {value}' for axis, value in options.items())
+    text = product.instruction + (f' with {chosen}' if chosen else '') + _cap_text(cap)
+    return ShopGoal(f'{product.asin}/{n}', product, text, product.wanted, options, cap)
+
+def _human_goal(
+    product:Product,
+    cap:float, # In dollars
+    n:int,     # Of the entry
+)->ShopGoal:
+    "Goal in people's words"
+    entry = product.human[n]
+    text = entry['instruction'].strip('.') + _cap_text(cap)
+    return ShopGoal(f'{product.asin}/human {n}', product, text, entry['instruction_attributes'],
+                    entry['instruction_options'], cap)
 
 # %% ../../../nbs/584_envs.webshop.goals.ipynb #3d24749b
 class Goals:
@@ -170,34 +147,23 @@ class Goals:
         self.human = human
         self.prices = {p.asin: rng.uniform(*p.prices) if len(p.prices) > 1 else p.prices[0]
                        for p in catalogue.products}
-        self.sources = [source for p in catalogue.products for source in self._sources(p, rng)]
-        self._ends = list(accumulate(source.count for source in self.sources))
-        order = list(range(self._ends[-1] if self._ends else 0))
-        random.Random(seed).shuffle(order)
-        self.order = array('i', order)
+        self.order = [goal for p in catalogue.products for goal in self._goals_of(p, rng)]
+        random.Random(seed).shuffle(self.order)
 
     def __len__(self)->int:
         return len(self.order)
 
-    def _sources(self, product, rng):
-        "Sources of `product`; one cap is drawn for each"
+    def _goals_of(self, product, rng):
+        "What goals of `product` are made from: it, a cap, a number; those of the template share a cap"
         price = self.prices[product.asin]
         if self.human:
-            return [_Source(product, _draw_cap(price, rng), human=i)
+            return [(product, _draw_cap(price, rng), i)
                     for i, entry in enumerate(product.human) if entry['instruction_attributes']]
         if product.instruction is None or not product.wanted:
             return []
-        return [_Source(product, _draw_cap(price, rng), count=_n_combinations(product))]
+        cap, n = _draw_cap(price, rng), prod(len(values) for values in product.options.values())
+        return [(product, cap, i) for i in range(n)]
 
-# %% ../../../nbs/584_envs.webshop.goals.ipynb #2f1e41fb
-@patch
-def source(self:Goals, i:int)->tuple[_Source, int]: # With the number of the goal among its own
-    "Where goal number `i` comes from"
-    number = self.order[i]
-    place = bisect_right(self._ends, number)
-    return self.sources[place], number - self._ends[place] + self.sources[place].count
-
-@patch
-def __getitem__(self:Goals, i:int)->ShopGoal: # IndexError beyond the end, which ends a loop
-    source, n = self.source(i)
-    return _make_goal(source, n)
+    def __getitem__(self, i:int)->ShopGoal: # IndexError beyond the end, which ends a loop
+        make = _human_goal if self.human else _template_goal
+        return make(*self.order[i])

@@ -11,7 +11,8 @@ from dataclasses import replace
 from fastcore.basics import patch
 from functools import cached_property
 from typing import Any
-from ..base import deal, register, seeded, SHARES, SPLITS, stratified, World
+from ..base import (
+    deal, GameSuite, register, seeded, SHARES_WITH_TEST, SPLITS, stratified, World)
 from .catalogue import Catalogue, load_catalogue
 from .engine import SEPARATOR, Shop, WebShopEnv
 from .expert import ShopExpert
@@ -24,14 +25,30 @@ from ...skills.distillation import OfflineTeacher
 # %% ../../../nbs/599_envs.webshop.world.ipynb #34f689b7
 _GOAL_KINDS = { # Variant → are goals written by people?
     '': (False, True), 'template': (False,), 'human': (True,)}
-_TEST_SHARE = .25
 _SUITE_PRODUCTS = 400 # Of a generated shop
 
-class ShopSuite:
-    "One shop"
-    live = False    # Is each episode played on a server?
-    tests = 'test', # Splits of test games, each reported apart
+def _dealt(
+    lists:list[Goals], # Of one catalogue
+)->dict[str, list[tuple[int, int]]]: # Split → (list, number of the goal)
+    "Goals, dealt to splits by product"
+    kinds, first = {}, lists[0]
+    for i, (product, _, _) in enumerate(first.order):
+        if product.asin not in kinds:
+            kinds[product.asin] = first[i].category
+    dealt = deal(sorted(kinds), SHARES_WITH_TEST, kinds.get, seeded('goals'))
+    homes = {asin: split for split, some in dealt.items() for asin in some}
+    found = {split: [] for split in SPLITS}
+    for place, goals in enumerate(lists):
+        for i, (product, _, _) in enumerate(goals.order):
+            found[homes.get(product.asin, 'train')].append((place, i))
+    def category(entry):
+        place, i = entry
+        return lists[place][i].category
+    return {split: stratified(some, category, seeded('spread', split)) for split, some in found.items()}
 
+# %% ../../../nbs/599_envs.webshop.world.ipynb #24147cd1
+class ShopSuite(GameSuite):
+    "One shop"
     def __init__(self,
         name:str,        # Of the shop; a generated one is made from it
         variant:str='',  # Key of `GOAL_KINDS`; ValueError if it is none
@@ -56,66 +73,26 @@ class ShopSuite:
         "Its goals, one list for each way of making them"
         return [Goals(self.shop.catalogue, human=human) for human in _GOAL_KINDS[self.variant]]
 
-# %% ../../../nbs/599_envs.webshop.world.ipynb #24147cd0
-@patch
-def _homes(self:ShopSuite):
-    "Product → its split"
-    shares = {split: share*(1 - _TEST_SHARE) for split, share in SHARES.items()} | dict(test=_TEST_SHARE)
-    first, kinds = self.lists[0], {}
-    for i in range(len(first)):
-        asin = first.source(i)[0].product.asin
-        if asin not in kinds:
-            kinds[asin] = first[i].category
-    dealt = deal(sorted(kinds), shares, kinds.get, seeded('goals'))
-    return {asin: split for split, asins in dealt.items() for asin in asins}
-
-# %% ../../../nbs/599_envs.webshop.world.ipynb #24147cd1
-@patch(as_prop=True)
-def dealt(self:ShopSuite)->dict[str, list[tuple[int, int]]]: # Split → (list, number of the goal)
-    "All goals, dealt to splits by product"
-    if not hasattr(self, '_dealt'):
-        homes = self._homes()
-        found = {split: [] for split in SPLITS}
-        for place, goals in enumerate(self.lists):
-            for i in range(len(goals)):
-                home = homes.get(goals.source(i)[0].product.asin, 'train')
-                found[home].append((place, i))
-        self._dealt = {split: stratified(some, self._category, seeded('spread', split))
-                       for split, some in found.items()}
-    return self._dealt
-
-@patch
-def _category(self:ShopSuite, entry):
-    place, i = entry
-    return self.lists[place][i].category
-
-@patch
-def games(self:ShopSuite, split:str, n:int, start:int=0)->list[ShopGoal]: # ValueError without such a split
-    "`n` goals of `split` from number `start`, categories in proportion; fewer where it ends"
-    if split not in self.dealt:
-        raise ValueError(f'the split is {split!r}: choose one of {", ".join(self.dealt)}')
-    found = [self.lists[place][i] for place, i in self.dealt[split][start:start + n]]
-    return [replace(goal, id=f'{self.name}/{goal.id}') for goal in found] # Shops may share an ASIN
+    @cached_property
+    def splits(self)->dict[str, list[tuple[int, int]]]: # Split → (list, number of the goal)
+        "All goals, dealt"
+        return _dealt(self.lists)
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #308f6d8b
 @patch
-def game(self:ShopSuite, split:str, i:int)->ShopGoal:
-    "Goal number `i` of `split`, which comes round again after the last"
-    return self.games(split, 1, i % len(self.dealt[split]))[0]
+def games(self:ShopSuite, split:str, n:int, start:int=0)->list[ShopGoal]: # ValueError without such a split
+    "`n` goals of `split` from number `start`, categories in proportion; fewer where it ends"
+    found = [self.lists[place][i] for place, i in GameSuite.games(self, split, n, start)]
+    return [replace(goal, id=f'{self.name}/{goal.id}') for goal in found] # Shops may share an ASIN
 
 @patch
-def draw(self:ShopSuite, split:str, rng:random.Random)->ShopGoal:
-    "A goal of `split` chosen by `rng`"
-    return self.game(split, rng.randrange(len(self.dealt[split])))
-
-@patch
-def env(self:ShopSuite, game:ShopGoal, max_steps:int)->WebShopEnv:
-    "Environment that plays `game`"
-    return WebShopEnv([game], self.shop, max_steps)
+def make_env(self:ShopSuite, games:list[ShopGoal], max_steps:int)->WebShopEnv:
+    "Environment that plays `games`"
+    return WebShopEnv(games, self.shop, max_steps)
 
 @patch
 def __len__(self:ShopSuite)->int:
-    return sum(len(goals) for goals in self.lists)
+    return sum(map(len, self.lists))
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #2ea98c94
 _FACTS = frozenset(' '.join([*NAMES, *VALUES['size'], *(ware.query for ware in WARES)]).split())
