@@ -6,7 +6,7 @@
 __all__ = ['load_game', 'find_games']
 
 # %% ../../../nbs/574_envs.alfworld.files.ipynb #ee1202de
-import re
+import os, re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -171,7 +171,15 @@ def load_game(
 def find_games(
     folder:str|Path, # Folder with games anywhere below it, such as `valid_seen`
 )->list[Path]:       # Sorted
-    "Game files below a folder, without the kinds the original skips"
-    folder = Path(folder)
-    found = folder.rglob('game.tw-pddl')
+    "Game files below a folder, without the kinds the original skips; each folder behind links once"
+    found, folder = [], Path(folder)
+    seen = {str(p) for p in folder.resolve().parents} # Nothing that holds `folder` is in it
+    for where, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(where)
+        if real in seen:
+            folders.clear()
+        elif 'game.tw-pddl' in files:
+            found.append(Path(where)/'game.tw-pddl')
+        seen.add(real)
+        folders.sort()
     return sorted(p for p in found if not re.search('movable|Sliced', str(p.relative_to(folder))))

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from fastcore.basics import patch
 from ..bm25 import BM25
@@ -83,6 +84,11 @@ def _read_product(
         wanted=noted.get('instruction_attributes') or (), human=human)
 
 # %% ../../../nbs/583_envs.webshop.catalogue.ipynb #2226bbbf
+def _indexed_text(product:Product)->str: # Lower case
+    "What the search engine reads of `product`"
+    options = ', and '.join(f'{axis}: {", ".join(values)}' for axis, values in product.options.items())
+    return ' '.join([product.title, product.description, *product.bullets[:1], options]).lower()
+
 class Catalogue:
     "Products that all environments of a shop share"
     def __init__(self,
@@ -100,6 +106,13 @@ class Catalogue:
         "Product with this id"
         return self.by_asin[asin]
 
+    @cached_property
+    def index(self)->BM25:
+        "Its search engine, made when it is first asked for"
+        texts = [_indexed_text(product) for product in self.products]
+        return BM25(texts, [product.asin for product in self.products])
+
+# %% ../../../nbs/583_envs.webshop.catalogue.ipynb #e60d34bf
 def read_catalogue(
     items:Sequence[Mapping], # As in the first file
     noted:Mapping[str, Mapping], # As in the second, by id
@@ -112,20 +125,6 @@ def read_catalogue(
         if asin != 'nan' and len(asin) <= 10 and asin not in kept:
             kept[asin] = _read_product(item, noted.get(asin), human.get(asin, ()))
     return Catalogue(list(kept.values()))
-
-# %% ../../../nbs/583_envs.webshop.catalogue.ipynb #e60d34bf
-def _indexed_text(product:Product)->str: # Lower case
-    "What the search engine reads of `product`"
-    options = ', and '.join(f'{axis}: {", ".join(values)}' for axis, values in product.options.items())
-    return ' '.join([product.title, product.description, *product.bullets[:1], options]).lower()
-
-@patch(as_prop=True)
-def index(self:Catalogue)->BM25:
-    "Its search engine, made when it is first asked for"
-    if not hasattr(self, '_index'):
-        texts = [_indexed_text(product) for product in self.products]
-        self._index = BM25(texts, [product.asin for product in self.products])
-    return self._index
 
 @patch
 def search(self:Catalogue,
