@@ -3222,8 +3222,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                      'skillrl/skills/guard.py'),
                                       'skillrl.skills.guard.RejectedLog.add': ( 'skills.guard.html#rejectedlog.add',
                                                                                 'skillrl/skills/guard.py'),
-                                      'skillrl.skills.guard._about_category': ( 'skills.guard.html#_about_category',
-                                                                                'skillrl/skills/guard.py'),
                                       'skillrl.skills.guard._clean': ('skills.guard.html#_clean', 'skillrl/skills/guard.py'),
                                       'skillrl.skills.guard._closed_up': ('skills.guard.html#_closed_up', 'skillrl/skills/guard.py'),
                                       'skillrl.skills.guard._code': ('skills.guard.html#_code', 'skillrl/skills/guard.py'),

@@ -122,11 +122,11 @@ def _read_piece(piece, mistake):
     return id, dict(description=title or first, why_it_happens=why, how_to_avoid=instead)
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #f1d938bf
-def _let_in(bank, said, kind, category, categories=None, **provenance):
+def _let_in(bank, said, kind, category, **provenance):
     "Let a new `kind`, `Skill` or `Mistake`, into `bank`, if it says anything"
     o = kind('', **said, category=category, provenance=dict(origin='document') | provenance)
     if advice(o):
-        bank.add(examined(o, categories))
+        bank.add(examined(o))
 
 def _reword(bank, o, said, category):
     "Make `o` in `bank` say what `said` does"
@@ -163,7 +163,7 @@ class _Reading:
         o = self.by_line.get(piece) or self.by_id.get(id)
         if o is None:
             kind = Mistake if mistake else Skill
-            return _let_in(self.bank, said, kind, category, self.categories)
+            return _let_in(self.bank, said, kind, category)
         if o.id in self.there:
             raise ValueError(f'the id {o.id!r} is in the document twice: '
                              'give it to one line, and none to the other')
@@ -221,15 +221,16 @@ class BankEnv(SkillEnv):
         self.games |= {g.id: g for g in games}
         return [dict(id=g.id, question=g.task, task_type=g.category) for g in games]
 
-    def get_initial_skill(self)->str:
-        "The document of the bank"
-        return _bank_to_document(self.bank, self.task_types)
-
     def rollout_one(self, *, item:dict, skill:str, target_client:Any=None)->RolloutResult:
         "The episode of `item`, lost if `skill` cannot be read; `ValueError` for an item of another suite"
         return _played(self, item, skill, target_client)
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #83954bc7
+@patch
+def get_initial_skill(self:BankEnv)->str:
+    "The document of the bank"
+    return _bank_to_document(self.bank, self.task_types)
+
 @patch
 def read(self:BankEnv, skill:str)->SkillBank: # `ValueError` if the guard keeps out a new line
     "The bank that the document `skill` stands for"
