@@ -12,13 +12,11 @@ from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.skillopt.bank_env import BankEnv, _ClientPolicy
 from skillrl.skillopt.bank_env import _as_line, _bank_to_document, _document_to_bank, pieces
-from skillrl.skillopt.bank_env import SkillFileEnv
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skillopt.rollout import ThreadExecutor, run_rollout
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.core.store import data_path
 from skillrl.llm.reply import Outage
-from skillrl.types import RolloutResult
 
 # --- banks ---
 
@@ -499,31 +497,6 @@ def test_a_document_that_cannot_be_used_loses_without_a_game(house):
             'pick',
         )
     assert not client.asked and env.rejection_reason(doc) == ''
-
-
-def test_a_skill_file_is_optimised_through_any_environment():
-    class Asks(SkillEnv):
-        name, task_types = 'asks', ('where',)
-
-        def get_items(self, split):
-            return [dict(id='a')]
-
-        def rollout_one(self, *, item, skill, target_client):
-            return RolloutResult(item['id'], 'Eggs: fridge' in skill)
-
-    head = '---\nname: kitchen\ndescription: Find things in a kitchen.\n---\n\n'
-    env = SkillFileEnv(Asks(), head + 'Eggs: fridge.\n')
-
-    def score(text):
-        return run_rollout(env, text, env.get_items('val'), target_client=None)[0]
-
-    assert score(env.get_initial_skill()).hard == 1
-    assert (env.name, env.get_task_types()) == ('asks', ['where'])
-    broken = env.text.replace('name: kitchen', 'name: bath')
-    assert score(broken).hard == 0
-    assert 'has to stay as it is' in score(broken).fail_reason == env.rejection_reason(broken)
-    plain = SkillFileEnv(Asks(), 'Look.')
-    assert plain.rejection_reason('Look twice.') == ''
 
 
 def test_an_item_of_another_suite_is_refused(env):

@@ -461,6 +461,15 @@ def test_C15d_line_by_line_the_last_line_stays():
     ]
 
 
+def test_the_head_of_a_skill_stays():
+    head = '---\nname: kitchen\ndescription: Find things in a kitchen.\n---\n'
+    for op, content, target in (('replace', 'bath', 'kitchen'), ('delete', '', head)):
+        e = edit(op, content, target)
+        assert one(head + 'Eggs: fridge.\n', e)[1]['status'] == 'skipped_front_matter'
+    assert one('Look.\n', edit('prepend', head))[1]['status'] == 'skipped_front_matter'
+    assert one(head + 'Eggs: fridge.\n', edit('replace', 'drawer', 'fridge'))[0] == head + 'Eggs: drawer.\n'
+
+
 def test_D11_a_document_has_a_limit():
     e = edit('append', 'x' * 100_000)
     assert status(ABC, e, max_chars=2000) == 'skipped_too_long' and one(ABC, e, max_chars=2000)[0] == ABC

@@ -25,8 +25,8 @@ from skillrl.skillopt.reflect import (
     _usable,
 )
 from skillrl.skillopt.rollout import Journal, ThreadExecutor
-from skillrl.skills.guard import RejectedLog, _example_in
-from skillrl.core.store import JsonlLog, data_path
+from skillrl.skills.guard import _example_in
+from skillrl.core.store import data_path
 from skillrl.types import RolloutResult
 
 SKILL = '# Prices\n\n- The tax is 20 %.\n'
@@ -246,7 +246,8 @@ def test_what_is_no_proposal_is_none():
         _read_patch(t) for t in (None, '', 'Sorry.', '{"reasoning": "r"}', '{"edits": 3}', '{"edits": "x"}')
     ] == [None] * 6
     assert _usable(_read_patch('{"edits": []}')) and not _usable(None)
-    assert reflect(asking('Sorry.'), results(3, 0), SKILL) == []
+    raw, = reflect(asking('Sorry.'), results(3, 0), SKILL)
+    assert not raw.patch.edits and raw.patch.dropped[0]['element'] == 'Sorry.'
 
 
 def test_failure_summary_is_kept_as_plain_values():
@@ -593,30 +594,7 @@ def test_clients_and_prompts_of_ones_own_are_told_of_no_schema():
 
 
 @pytest.mark.parametrize('name', _KEYS)
-def test_every_prompt_of_the_optimizer_has_an_example_that_is_not_taken_for_an_answer(name, tmp_path):
+def test_every_prompt_of_the_optimizer_has_an_example_that_is_not_taken_for_an_answer(name):
     shown = _example_in(_load_prompt(name))
     assert shown.keys() == FORMS[name]['properties'].keys()
-    o = asking(lambda *a: json.dumps(shown, indent=3), rejects=RejectedLog(tmp_path / 'rejected.jsonl'))
-    assert o.ask(name, 'question', 'stage') is None
-    assert [(r['question'], r['reason']) for r in JsonlLog(tmp_path / 'rejected.jsonl').read()] == [
-        (name, 'the reply repeats the example of the prompt')
-    ]
-
-
-def test_replies_of_the_optimizer_that_cannot_be_read_are_kept_with_their_reason_once(tmp_path):
-    bad = iter(
-        ['I am sorry.', '{"edits": 3}', '{"edits": [{"op": "append", "content": "Round up."}, "be careful"]}']
-    )
-    journal, told = Journal(), {}
-    for _ in range(2):  # The second time everything comes from the journal
-        o = asking(lambda *a: next(bad), journal=journal, rejects=RejectedLog(tmp_path / 'rejected.jsonl'))
-        raw = reflect(o, results(3, 0), '# S', minibatch_size=1)
-        assert [e.content for r in raw for e in r.patch.edits] == ['Round up.']
-        told[len(JsonlLog(tmp_path / 'rejected.jsonl').read())] = [
-            r['reason'] for r in JsonlLog(tmp_path / 'rejected.jsonl').read()
-        ]
-    [reasons] = told.values()
-    assert (
-        reasons[:2] == ['there is no JSON object with `edits` in the reply', '`edits` should be a list']
-        and 'be careful' in reasons[2]
-    )
+    assert asking(lambda *a: json.dumps(shown, indent=3)).ask(name, 'question', 'stage') is None

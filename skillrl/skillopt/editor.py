@@ -211,6 +211,11 @@ def _deleted(text, span, eol):
 # %% ../../nbs/703_skillopt.editor.ipynb #7e182b05
 _front = re.compile(r'---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)', re.S | re.M)
 
+def _head(skill):
+    "The front matter of `skill`, by which agents find it; empty if it has none"
+    m = _front.match(skill)
+    return m[0] if m else ''
+
 def _inserted(text, span, content, eol):
     a, b = span
     line_end = text.find('\n', a + len(text[a:b].rstrip()))
@@ -218,9 +223,9 @@ def _inserted(text, span, content, eol):
     return text[:at] + eol + content + eol + text[at:]
 
 def _prepended(text, content, eol):
-    m = _front.match(text)
-    front = m[0] + eol if m else ''
-    body = text[m.end():] if m else text
+    head = _head(text)
+    front = head and head + eol
+    body = text.removeprefix(head)
     rest = eol + body.lstrip('\r\n') if body.strip() else ''
     return front + content + eol + rest
 
@@ -268,12 +273,11 @@ def _refused_result(old, new, max_chars):
         return 'skipped_would_empty'
     if max_chars is not None and len(new) > max(max_chars, len(old)):
         return 'skipped_too_long'
-    return ''
+    return '' if _head(new).rstrip() == _head(old).rstrip() else 'skipped_front_matter'
 
 def _advice(skill):
     "The text of `skill` without front matter"
-    m = _front.match(skill)
-    return (skill[m.end():] if m else skill).strip()
+    return skill.removeprefix(_head(skill)).strip()
 
 # %% ../../nbs/703_skillopt.editor.ipynb #199010c4
 def _line_end(text):

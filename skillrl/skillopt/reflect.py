@@ -22,7 +22,7 @@ from ..llm.ledger import add_usage, BudgetExceeded, error_message, Ledger, Meter
 from ..llm.reply import Outage, redact
 from .editor import Edit, OPS, Patch, skill_hash, whole
 from .rollout import FOR_GOOD, run_jobs
-from ..skills.guard import as_data, RejectedLog, repeats_example
+from ..skills.guard import as_data, repeats_example
 from ..types import RolloutResult
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #b5250b76
@@ -117,10 +117,6 @@ FORMS = dict( # Name of a prompt → schema of its answer
     merge_final=_form(edits=_list_of(**_CREDITED)),
     ranking=_form(selected_indices=dict(type='array', items=_NUMBER)))
 
-def _answer_field(name:str)->str: # `name` is one of `_KEYS`
-    "The field of the answer that counts"
-    return [*FORMS[name]['properties']][-1]
-
 # %% ../../nbs/742_skillopt.reflect.ipynb #758f5164
 def _parse_answer(
     text:str|None, # A reply; None for a call that was lost
@@ -139,7 +135,6 @@ class Optimizer:
     executor:Executor = field(default_factory=ThreadExecutor) # Who makes several calls at a time
     journal:Journal = field(default_factory=Journal) # What the step has paid for
     ledger:Ledger|None = None        # Where calls are entered
-    rejects:RejectedLog|None = None  # None writes down nothing
     step:int = 0
     usage:dict = field(default_factory=dict)  # Calls and tokens by stage
     meters:list = field(default_factory=list) # A `Meter` for each question sent
@@ -169,43 +164,15 @@ def _check_outcomes(self:Optimizer, stage, outcomes, new):
                      f'one to {redact(for_good or lost[0])!r}: '
                      'check the address, the key and the network, then run again')
 
-# %% ../../nbs/742_skillopt.reflect.ipynb #ce0f403c
-_ECHO = 'the reply repeats the example of the prompt'
-
-def _patch_in(said:dict)->Patch|None:
-    "The patch of an answer; None when it says nothing about edits"
-    return Patch.from_dict(said) if isinstance(said.get('edits'), (list, dict)) else None
-
-def _faults(name, text, system, own):
-    "Pairs of a reason and what it speaks against in a reply; to a prompt of your own any field will do"
-    if any(repeats_example(value, system) for value in json_values(text)):
-        return [(_ECHO, text)]
-    if own or name not in FORMS:
-        return []
-    field = _answer_field(name)
-    said = _parse_answer(text, field)
-    if field not in said:
-        return [(f'there is no JSON object with `{field}` in the reply', text)]
-    if field != 'edits':
-        return []
-    found = _patch_in(said)
-    if found is None:
-        return [('`edits` should be a list', text)]
-    return [(row['reason'], row['element']) for row in found.dropped]
-
 # %% ../../nbs/742_skillopt.reflect.ipynb #7a2bd171
 @patch
 def _read(self:Optimizer, questions, outcomes):
-    "Texts, None for one that is lost or repeats the example; what of them is rejected is noted"
-    rows, texts = [], []
+    "Texts, None for one that is lost or repeats the example of its prompt"
+    texts = []
     for (name, _), o in zip(questions, outcomes):
-        text, own = None if o['lost'] else o['text'], name in self.prompt_overrides
-        found = _faults(name, text, self.prompt(name), own) if text else []
-        about = dict(question=name, step=self.step, model=model_of(self.client))
-        rows += [about | dict(reason=why, raw=raw) for why, raw in found]
-        texts.append(None if any(why == _ECHO for why, _ in found) else text)
-    if self.rejects is not None:
-        self.rejects.add(rows)
+        said = [] if o['lost'] else json_values(o['text'])
+        is_echo = any(repeats_example(value, self.prompt(name)) for value in said)
+        texts.append(None if o['lost'] or is_echo else o['text'])
     return texts
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #f0e63b8e
@@ -274,6 +241,10 @@ def ask(self:Optimizer, name:str, user:str, stage:str)->str|None: # None for a l
     return self.ask_many([(name, user)], stage)[0]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #abef2350
+def _patch_in(said:dict)->Patch|None:
+    "The patch of an answer; None when it says nothing about edits"
+    return Patch.from_dict(said) if isinstance(said.get('edits'), (list, dict)) else None
+
 def _read_patch(text:str|None)->Patch|None: # None when it says nothing about edits
     "The patch that a reply proposes"
     return _patch_in(_parse_answer(text, 'edits'))
@@ -327,11 +298,12 @@ def _failure_type(row):
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #2513ebee
 def _raw_patch(text, side, batch, edit_budget):
-    "The `RawPatch` of a reply about the results `batch`, or None"
-    said, n = _parse_answer(text, 'edits'), len(batch)
-    patch = _patch_in(said)
-    if patch is None:
+    "The `RawPatch` of a reply about the results `batch`, None for a lost call"
+    if text is None:
         return None
+    said, n = _parse_answer(text, 'edits'), len(batch)
+    unread = dict(element=text[:200], reason='there is no JSON object with `edits` in it')
+    patch = _patch_in(said) or Patch(dropped=[unread])
     edits = [replace(e, source_type=e.source_type or side, support_count=min(e.support_count or n, n))
              for e in patch.edits[:edit_budget]]
     ids = [r.id for r in batch]
@@ -351,7 +323,7 @@ def run_minibatch_reflect(
     *,
     edit_budget:int=4,   # Most edits of one call
     context:str='',      # Notes on earlier steps
-)->list[RawPatch]:       # Failures first; replies that cannot be read are left out
+)->list[RawPatch]:       # Failures first; of a reply that cannot be read, what was dropped
     "What is proposed for each of `batches`, asked at once"
     prompts = dict(failure='analyst_error', success='analyst_success')
     budget = f'At most {edit_budget} edits. Fewer are fine.'

@@ -166,11 +166,6 @@ def _analyse(o, rng, user):
     edits = [dict(op='append', content=line) for line in contents]
     return dict(reasoning='simulated', edits=edits)
 
-def _rank(o, rng, user):
-    n = len(set(re.findall(r'^\[(\d+)\]', user, re.M)))
-    return dict(reasoning='simulated', selected_indices=rng.sample(range(n), n))
-
-_REPLIES = dict(analyst=_analyse, ranking=_rank)
 
 # %% ../../nbs/708_skillopt.ruleworld.ipynb #fbad5cf5
 class RuleOptimizer:
@@ -190,12 +185,12 @@ class RuleOptimizer:
     def chat(self, *,
         system:str,
         user:str,
-        stage:str='', # Of a training step: analyst, ranking or merge
+        stage:str='', # Of a training step: analyst or another
         **kw:object,
     )->tuple[str, dict]: # Text and usage
-        "JSON with the edits or the order that `stage` asks for; `{}` for a stage it does not know"
+        "JSON with the edits of an analyst; `{}` for any other stage"
         self.calls += 1
         key = hashlib.sha256(f'{self.seed} {stage} {user}'.encode()).hexdigest()
-        answer = _REPLIES[stage](self, random.Random(key), user) if stage in _REPLIES else {}
+        answer = _analyse(self, random.Random(key), user) if stage == 'analyst' else {}
         text = json.dumps(answer)
         return text, _usage(user, text)

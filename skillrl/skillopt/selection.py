@@ -130,12 +130,6 @@ def _is_too_early(session):
     gained = sum(r.get('proven', 0) for r in since)
     return gained*math.sqrt(gate_plays(len(session.selection))) < 6
 
-def _may_go_on(session, decision, pairs):
-    "May the next step build on a candidate that the gate did not let in?"
-    if not (session.draft.record.get('proven') and decision.wins + decision.losses):
-        return False
-    swapped = [(p.after, p.before) for p in pairs]
-    return not decide(swapped).keep
 
 # %% ../../nbs/757_skillopt.selection.ipynb #74430752
 def settle(session:Session, candidate:str)->None:
@@ -159,9 +153,6 @@ def settle(session:Session, candidate:str)->None:
     d.files['selection_eval/summary.json'] = scores | dict(n=len(pairs))
     if decision.keep:
         _accept(session, candidate, decision.after, pairs)
-    elif _may_go_on(session, decision, pairs):
-        d.record['action'] = 'accept'
-        _adopt(session, candidate, decision.after)
 
 # %% ../../nbs/757_skillopt.selection.ipynb #2303e29d
 def _decide_on_draft(session):

@@ -23,7 +23,6 @@ from .reflect import Optimizer
 from .rollout import items_hash, items_of, run_rollout
 from .settings import Bill, combine, RunLimits, SkillOptConfig, what_binds
 from .verdict import gate_score
-from ..skills.guard import RejectedLog
 from ..types import RolloutResult
 
 # %% ../../nbs/754_skillopt.session.ipynb #db9af975
@@ -196,8 +195,6 @@ def open(self:Session)->RunFolder: # ValueError if items are missing, or the fol
     self.batches = _Batches(items_of(self.env, 'train'), c)
     self.selection = items_of(self.env, c.selection_split)
     self.test = items_of(self.env, 'test') if c.eval_test else []
-    secrets = getattr(self.optimizer.client, 'secrets', ())
-    self.optimizer.rejects = RejectedLog(Path(c.out_root)/'rejected.jsonl', secrets)
     self.run = RunFolder(c.out_root, c, None, makes=(*_FILES, 'steps.jsonl'), binds=_bound(self))
     try:
         _resume(self)
@@ -218,7 +215,7 @@ def _bound(session):
 # %% ../../nbs/754_skillopt.session.ipynb #7cc2cb23
 BASELINE = 'baseline_selection_eval'
 _FILES = f'''history.json runtime_state.json summary.json best_skill.md current_skill.md events.jsonl
-rejected.jsonl report.html steps skills final_document final_selection_eval test_eval_baseline
+report.html steps skills final_document final_selection_eval test_eval_baseline
 test_eval_best {BASELINE}'''.split()
 _NAME = re.compile(rf'({BASELINE}|steps/step_\d{{4,}})(/\w[\w.-]*)+', re.ASCII)
 

@@ -349,18 +349,11 @@ def _is_plain_name(category):
         return False
     return bool(_plain_name.fullmatch(category)) and not suspicions(category)
 
-def _about_category(category, categories):
-    quoted = as_data(category, 40)
-    if not _is_plain_name(category):
-        return [f'the category {quoted} is not a plain name']
-    if categories is None or category.lower() in {'general', *map(str.lower, categories)}:
-        return []
-    return [f'the category {quoted} is not one that the evidence is about']
+
 
 # %% ../../nbs/425_skills.guard.ipynb #2791cc05
 def examine(
     o:Entry, # That somebody proposes
-    categories:Collection[str]|None=None, # That the evidence is about, if known; 'general' always is
 )->list[str]: # Sentences, empty if there is nothing against it
     "Reasons not to trust `o`"
     reasons = [reason for k in LIMITS if k in vars(o) for reason in _field(k, getattr(o, k))]
@@ -368,7 +361,9 @@ def examine(
         reasons += [f'a further field contains {s}' for s in suspicions(text)]
     if o.id and not (isinstance(o.id, str) and re.fullmatch(r'[\w.-]{1,64}', o.id, re.A)):
         reasons.append('the id is not a plain name')
-    return reasons + _about_category(o.category, categories)
+    if not _is_plain_name(o.category):
+        reasons.append(f'the category {as_data(o.category, 40)} is not a plain name')
+    return reasons
 
 # %% ../../nbs/425_skills.guard.ipynb #28b6e7c3
 def _harmless(o):
@@ -389,10 +384,9 @@ def _with_plain_goals(o):
 
 def examined(
     o:Entry, # That somebody proposes
-    categories:Collection[str]|None=None, # As in `examine`
 )->Entry: # A copy, without an id if its own is not a plain name
     "`o` as a bank can hold it: as it is if there is nothing against it, quarantined otherwise"
-    reasons = [*examine(o, categories), *o.provenance.get('quarantined', ())]
+    reasons = [*examine(o), *o.provenance.get('quarantined', ())]
     o = _with_plain_goals(_harmless(o) if reasons else o)
     if 'the id is not a plain name' in reasons:
         o = with_id(o, '')
