@@ -346,9 +346,3 @@ def test_a_command_is_a_list(command):
 def test_a_timeout_is_above_0(timeout):
     with pytest.raises(ValueError, match='timeout is .*: give seconds above 0'):
         CommandChat(['x'], timeout=timeout)
-
-def test_names_without_being_told():
-    assert (
-        CommandChat(['/opt/bin/claude', '-p']).model == 'claude'
-        and CommandChat(['x'], model='y').model == 'y'
-    )

@@ -523,9 +523,6 @@ def test_with_a_cache_the_same_request_is_sent_once(cache):
         assert [r.cached for r in got] == [False, False, sent == 2, sent == 2]
         assert chat.ledger.counts['scripted'][0] == sent
 
-def test_a_generator_is_a_batch():
-    assert len(ScriptedChat(['a', 'b']).replies(ask(q) for q in 'xy')) == 2
-
 @pytest.mark.parametrize('n', [1, 3, 5, 6, 1000])
 def test_a_total_outage_stops_after_a_few(n, tmp_path):
     chat = ScriptedChat(lambda m: ConnectionError('refused by host'), log=JsonlLog(tmp_path/'log.jsonl'))

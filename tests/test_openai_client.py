@@ -285,16 +285,6 @@ def test_the_name_of_the_limit_is_learnt_once(client, naps, message, status, giv
         assert s.count==1 + 4 and naps==[]
         assert all(r['body']['max_completion_tokens']==50 for r in s.requests[1:])
 
-def test_an_unknown_server_hears_the_name_that_all_know_first(client):
-    with FaultServer(rest=only('max_tokens', 'Use max_tokens')) as s:
-        assert client(s).reply(ask(), max_completion_tokens=50).ok
-        assert s.count==1 and s.requests[0]['body']['max_tokens']==50
-
-def test_a_batch_learns_the_limit_in_few_requests(client):
-    with FaultServer(rest=only('max_completion_tokens', ONLY_THE_NEWER)) as s:
-        rs = client(s).replies([ask(str(i)) for i in range(40)], max_tokens=50)
-        assert all(r.ok for r in rs) and 41 <= s.count <= 45 # Those that left together each hear it once
-
 def test_a_limit_too_large_is_the_callers_mistake(client):
     with FaultServer(
         rest=error(400, 'max_completion_tokens is too large: 10**9. This model supports at most 16384')

@@ -164,7 +164,8 @@ def test_the_share_of_known_words_is_told(tmp_path):
 @pytest.mark.parametrize('text, well', [
     ('take mug', True), ('take zubrowka', True), ('take zubrowka quaffle', False)])
 def test_a_tokenizer_that_knows_less_than_half_of_the_words_stops_a_run(monkeypatch, text, well):
-    monkeypatch.setattr(plan, '_samples', lambda config: ([text], []))
+    monkeypatch.setattr(plan, '_samples', lambda config: (['a game'], []))
+    monkeypatch.setattr(plan, '_texts_of', lambda game: [text])
     found, = _check_words(data_path('base'), SkillRLConfig())
     assert ('a chat policy' in found.remedy) != well
 

@@ -173,27 +173,19 @@ def _token_logps(z, ids):
     return z.log_softmax(-1).gather(-1, ids[..., None])[..., 0]
 
 # %% ../../nbs/340_llm.local.ipynb #8371ec28
-def _states_in_tree(policy, prompt_ids, reply_ids):
-    rows = [list(p) + list(r[:-1]) for p, r in zip(prompt_ids, reply_ids)]
-    tree = prefix_tree(rows)
-    states = read_tree(policy.model, tree)
-    nodes = [node for p, path in zip(prompt_ids, tree.paths) for node in path[len(p)-1:]]
-    return states[torch.tensor(nodes, device=states.device)]
-
-def _states_in_rows(policy, p, p_mask, r, r_mask):
-    mask = torch.cat([p_mask, r_mask], 1)
-    out = policy.model.get_decoder()(input_ids=torch.cat([p, r], 1), attention_mask=mask,
-                                     position_ids=_positions(mask), use_cache=False)
-    return out.last_hidden_state[:, -r.shape[1]-1:-1][r_mask.bool()]
-
 @patch
 def _piecewise_logps(self:Policy, prompt_ids, reply_ids, allowed=None):
-    p, p_mask = _batch(prompt_ids, self.model.device, left=True)
     r, r_mask = _batch(reply_ids, self.model.device)
     if shares_prefixes(self.model):
-        states = _states_in_tree(self, prompt_ids, reply_ids)
+        tree = prefix_tree([list(prompt) + list(ids[:-1]) for prompt, ids in zip(prompt_ids, reply_ids)])
+        nodes = [node for prompt, path in zip(prompt_ids, tree.paths) for node in path[len(prompt)-1:]]
+        states = read_tree(self.model, tree)[torch.tensor(nodes, device=self.model.device)]
     else:
-        states = _states_in_rows(self, p, p_mask, r, r_mask)
+        p, p_mask = _batch(prompt_ids, self.model.device, left=True)
+        mask = torch.cat([p_mask, r_mask], 1)
+        out = self.model.get_decoder()(input_ids=torch.cat([p, r], 1), attention_mask=mask,
+                                       position_ids=_positions(mask), use_cache=False)
+        states = out.last_hidden_state[:, -r.shape[1]-1:-1][r_mask.bool()]
     rules = [rule for row, ids in zip(allowed or [], reply_ids) for rule in row or [None]*len(ids)]
     lps = chunked_logps(self.model.get_output_embeddings(), states, r[r_mask.bool()], rules)
     return lps.new_zeros(r.shape).masked_scatter(r_mask.bool(), lps), r_mask.float()

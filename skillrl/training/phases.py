@@ -85,13 +85,6 @@ def _sft_rows(
         past.append((step.action, observation))
     return rows
 
-# %% ../../nbs/615_training.phases.ipynb #cbcfdb7d
-def _from_won(played, retriever, teacher, config):
-    "Rows of the won episodes of `played`, with the thoughts of `teacher`, if it writes any"
-    won = select(played, success=True)
-    thoughts = teacher.all_thoughts(won) if hasattr(teacher, 'all_thoughts') else [None]*len(won)
-    return [row for t, said in zip(won, thoughts) for row in _sft_rows(t, retriever, said, config)]
-
 # %% ../../nbs/615_training.phases.ipynb #3ff20498
 def demonstrations(
     suite:Any,                     # Where
@@ -102,7 +95,9 @@ def demonstrations(
 )->list[dict]: # `prompt` and `completion`
     "Demonstrations in one suite: the expert's, or won episodes with a teacher's thoughts"
     if played is not None:
-        return _from_won(played, build_retriever(bank, config), teacher, config)
+        won, retriever = select(played, success=True), build_retriever(bank, config)
+        thoughts = teacher.all_thoughts(won) if hasattr(teacher, 'all_thoughts') else [None]*len(won)
+        return [row for t, said in zip(won, thoughts) for row in _sft_rows(t, retriever, said, config)]
     rng, w = seeded(config.seed, 'demonstrations', suite.name), world(config.env.name)
     rows = []
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):

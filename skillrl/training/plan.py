@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
 from typing import Any
-from ..agent.episode import demonstrate, Episode
+from ..agent.episode import demonstrate
 from ..core.config import SkillRLConfig
 from ..core.store import read_json
 from ..core.tables import clip, Table
@@ -29,23 +29,20 @@ from .pipeline import conditions
 
 # %% ../../nbs/619_training.plan.ipynb #8b8521e1
 def _samples(config):
-    "Tasks and commands of three games, and what the world's expert reads and writes in them, without skills"
+    "Three games, played by the world's expert where there is one, and the rows of what it read and wrote"
     w = world(config.env.name)
     suite = suites_of(w, config.env)[0][0]
-    texts, rows = [], []
-    rng = seeded('samples')
+    rows, rng = [], seeded('samples')
     try:
         games = [] if suite.live else suite.games('collect', 3)
     except ValueError: # There are none to learn from
         games = []
-    for episode in build_episodes(suite, games, None, config):
+    episodes = build_episodes(suite, games, None, config)
+    for episode in episodes:
         expert = w.expert(episode.start().task, rng)
-        texts += [episode.task, *episode.admissible]
         if expert:
-            played, shown = demonstrate(episode, expert, rng)
-            texts += [step.action for step in played.steps]
-            rows += shown
-    return texts, rows
+            rows += demonstrate(episode, expert, rng)[1]
+    return episodes, rows
 
 def _skill_chars(c):
     "Characters of a full block of skills, as `config.retrieval` has it"
@@ -263,6 +260,11 @@ def _check_room(positions:int, config:SkillRLConfig)->list[_Finding]:
     return [_Finding('room', seen)]
 
 # %% ../../nbs/619_training.plan.ipynb #a8900b65
+def _texts_of(episode):
+    "Its task, its first commands, and those that were sent"
+    first = episode.steps[0].admissible if episode.steps else episode.admissible
+    return [episode.task, *(first or ()), *(step.action for step in episode.steps)]
+
 def _known_words(
     file:str|Path, # The `tokenizer.json` of a policy
     texts:list[str],
@@ -285,8 +287,10 @@ def _known_words(
 def _check_words(folder:str|Path, config:SkillRLConfig)->list[_Finding]:
     "Does the policy in `folder` know the words of the world?"
     file = Path(folder)/'tokenizer.json'
-    share = _known_words(file, _samples(config)[0]) if file.is_file() else None
-    if share is None:
+    if not file.is_file():
+        return []
+    share = _known_words(file, [text for e in _samples(config)[0] for text in _texts_of(e)])
+    if share is None: # No game is there to read
         return []
     remedy = ('take weights whose tokenizer knows its words (model.checkpoint), such as smollm2, '
               'or a chat policy (model.policy_model_id)')
@@ -404,18 +408,12 @@ def _look_at_games(config):
     return [_Finding('games', f'{len(world(config.env.name).suite(config.env)):,} in {config.env.games}')]
 
 def _look_at_engine(config):
-    "Let the expert of the world play one of the games it makes"
-    found, rng = world(config.env.name), seeded('doctor')
-    suite = found.suite(replace(config.env, games='', url=''))
-    game = suite.games('collect', 1)[0]
-    episode = Episode(suite.env(game, 50), game, world=found)
-    expert = found.expert(episode.start().task, rng)
-    if expert is None:
-        return [_Finding('engine', f'a game began; {found.name} has no expert to play it')]
-    trajectory = demonstrate(episode, expert, rng)[0]
-    if trajectory.success:
-        return [_Finding('engine', f'the expert won a game in {len(trajectory)} steps')]
-    return [_Finding('engine', 'the expert lost a game', 'install skillrl anew: its engine was changed')]
+    "Let the expert of the world play some of the games it makes"
+    made = {'env.games': '', 'env.url': '', 'env.max_steps': 50}
+    episodes, rows = _samples(config.merged(made))
+    won = sum(e.won for e in episodes)
+    remedy = 'install skillrl anew: its engine was changed' if rows and not won else ''
+    return [_Finding('engine', f'{len(episodes)} games began, of which the expert won {won}', remedy)]
 
 def _look_at_policy(config):
     "Load the policy and let it write one reply"
