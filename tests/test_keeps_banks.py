@@ -3,6 +3,7 @@ import json
 from dataclasses import replace
 import pytest
 from skillrl.training.builders import build_episodes, build_policy, build_teacher
+from skillrl.cli import steps
 from skillrl.cli.main import main
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
@@ -113,7 +114,7 @@ def test_rl_writes_the_first_bank_last_where_its_rounds_made_it_worse(here, tmp_
     assert '\nbank: ' in said and versions(tmp_path/'p.bank')[:2] == [0, 1]
     first = SkillBank.load(version_path(tmp_path/'p.bank', 0))
     assert len(bank.items('active')) > .9*len(first.items('active'))
-    monkeypatch.setattr(phases, 'change_of', worse)
+    monkeypatch.setattr(steps, 'change_of', worse)
     assert 'the old bank stays' in skillrl(capsys, *line, tmp_path/'q')
     assert versions(tmp_path/'q.bank') == [0, 1, 2]
     assert SkillBank.load(tmp_path/'q.bank') == SkillBank.load(version_path(tmp_path/'q.bank', 0))

@@ -21,7 +21,7 @@ from ..core.runfolder import read_state
 from ..envs.base import suite_for
 from ..envs.qa import question_env
 from ..llm.command import CommandChat
-from ..skillopt.bank_env import BankEnv, SkillFileEnv
+from ..skillopt.bank_env import BankEnv
 from ..skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from ..skillopt.settings import SkillOptConfig
 from ..skillopt.trainer import SkillOptTrainer
@@ -170,16 +170,15 @@ def job(
     return _JOBS[kind][0](args, c)
 
 # %% ../../nbs/860_cli.jobs.ipynb #15f109ff
-def _dressed(env, skill):
-    "`env` with that skill to begin with, and the text of the file, its line ends as they are"
+def _text_of(skill):
+    "The text of the file `skill`, its line ends as they are"
     path = Path(skill)
     if not path.is_file():
         raise FileNotFoundError(f'there is no skill {path}: name a file, such as a SKILL.md')
     try:
-        text = path.read_bytes().decode('utf-8-sig')
+        return path.read_bytes().decode('utf-8-sig')
     except UnicodeDecodeError:
         raise ValueError(f'{path} is not UTF-8 text: save it as UTF-8') from None
-    return SkillFileEnv(env, text), text
 
 # %% ../../nbs/860_cli.jobs.ipynb #69cdaded
 def _check_folder(path):
@@ -209,17 +208,16 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
         resumed_folder(args, 'optimize')
     config = _opt_settings(args, free_folder())
     path = Path(config.out_root)
-    world, target, optimizer = job(args, config)
-    env, text = _dressed(world, args.skill) if args.skill else (world, None)
-    trainer = SkillOptTrainer(config=config, env=env, target_client=target,
-                              optimizer_client=optimizer, initial_skill=text)
+    env, target, optimizer = job(args, config)
+    trainer = SkillOptTrainer(config=config, env=env, target_client=target, optimizer_client=optimizer,
+                              initial_skill=_text_of(args.skill) if args.skill else None)
     _check_folder(path)
     if args.questions:
-        print(f'Questions: {world.about}', file=sys.stderr, flush=True)
+        print(f'Questions: {env.about}', file=sys.stderr, flush=True)
     status = _run(trainer, path, resume_line(args, path))
     if status:
         return status
-    more = _truth(world, trainer) + _shipped(env, path)
+    more = _truth(env, trainer) + _shipped(env, path)
     write_page(path)
     print(f'\n{outcome_text(path)}{more}\nNext: skillrl inspect {path}')
 
