@@ -250,6 +250,11 @@ def test_a_model_that_was_not_fetched_is_refused_in_one_sentence(tmp_path, monke
                                                'run skillrl fetch smollm2')
     assert not (tmp_path/'run').exists()
 
+def test_doctor_looks_at_all_that_a_run_needs():
+    looked = ('python skillrl torch transformers peft bitsandbytes threads GPU disk engine policy prompt '
+              'reply memory')
+    assert [f.what for f in plan.examine_machine(SkillRLConfig())] == looked.split()
+
 def test_a_pass_has_no_more_rows_than_a_minibatch():
     config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4})
     small, large = shape_of(data_path('base')), shape_of('smollm2')
@@ -282,8 +287,11 @@ HELD = [Held(), Held(rank=8), Held(computes='bfloat16', gpu=True),
 
 def figures(settings):
     "All that a plan says, and what its sums are made of"
-    run = RunPlan(SkillRLConfig().merged(settings))
-    return dict(told=told_plan(run, 160).splitlines(), shape=vars(run.shape) | dict(all=run.shape.parameters),
+    config = SkillRLConfig().merged(settings)
+    run, looked = RunPlan(config), []
+    if not (config.model.checkpoint or config.model.policy_model_id):
+        looked = [str(f) for f in plan._preflight(config) if f.what != 'memory']
+    return dict(looked=looked, told=told_plan(run, 160).splitlines(), shape=vars(run.shape) | dict(all=run.shape.parameters),
                 memory=[run.memory(held) for held in HELD],
                 hours=[[run.hours(held, d) for d in plan.DEVICES] for held in HELD])
 
