@@ -291,7 +291,8 @@ def figures(settings):
     run, looked = RunPlan(config), []
     if not (config.model.checkpoint or config.model.policy_model_id):
         looked = [str(f) for f in plan._preflight(config) if f.what != 'memory']
-    return dict(looked=looked, told=told_plan(run, 160).splitlines(), shape=vars(run.shape) | dict(all=run.shape.parameters),
+    return dict(looked=looked, told=told_plan(run, 160).splitlines(),
+                shape=vars(run.shape) | dict(all=run.shape.parameters),
                 memory=[run.memory(held) for held in HELD],
                 hours=[[run.hours(held, d) for d in plan.DEVICES] for held in HELD])
 
