@@ -2,7 +2,7 @@
 import re
 from copy import deepcopy
 from skillrl.skills.bank import Skill
-from skillrl.skills.skill_text import split_text
+from skillrl.skills.skill_md import split_text
 
 def skills(bank, category=None):
     "The skills of `bank`, or those of one category, 'general' included"

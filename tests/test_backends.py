@@ -8,7 +8,7 @@ from skillrl.llm.ledger import ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.command import NAME, CommandChat, _as_text, _Drain, _quoted, _lay_out
 from skillrl.skillopt.rollout import run_rollout
-from skillrl.skills.skill_text import split_text
+from skillrl.skills.skill_md import split_text
 from skillrl.core.store import JsonlLog
 
 def ask(text='Where is the mug?', system='You keep house.'):

@@ -8,7 +8,7 @@ from skillrl.envs.base import SPLITS
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)
 from skillrl.skills.evolution import (
-    Experience, _adopt, evolve, _weak_categories, with_counts)
+    Experience, evolve, _weak_categories, with_counts)
 from skillrl.skills.trials import consider, refused_as, Round
 from skillrl.core.stats import wilson
 from skillrl.core.trajectory import Step, Trajectory
@@ -118,13 +118,6 @@ def test_a_teacher_of_the_old_kind_is_told_what_to_return():
     with pytest.raises(ValueError, match='Says.propose returned a Skill: return a list of Proposal'):
         one_round(bank_of(IDLE), Says(Skill('', 'a', 'b')))
 
-def test_a_teacher_that_fails_is_heard():
-    class Down:
-        def propose(self, *args):
-            raise RuntimeError('the endpoint is down')
-    with pytest.raises(RuntimeError, match='down'):
-        one_round(bank_of(IDLE), Down())
-
 def test_only_so_many_proposals_are_tried():
     many = [add(f'Look in cabinet {i}.') for i in range(9)]
     _, record = one_round(bank_of(IDLE), Says(*many), max_new_skills=2)
@@ -196,7 +189,3 @@ def test_a_bank_of_another_tool_can_evolve():
     bank = SkillBank.from_dict(dict(general_skills=[theirs], task_specific_skills={}))
     new, record = one_round(bank, Says(add(GOOD)), played('seen', 8, skills=['a']))
     assert record['kept'] == ['cool_001'] and new.get('a').stats['retrieved'] == 16
-
-def test_adopting_nothing_changes_nothing():
-    assert _adopt(bank_of(IDLE), [], []) == bank_of(IDLE)
-

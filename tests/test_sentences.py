@@ -22,7 +22,7 @@ ELSEWHERE = {
     '340_llm.local': '150,000',                             # Words of a usual vocabulary
     '344_llm.adapter': '140',                               # 5 times 28 GB
     '346_llm.models': '200 50',                             # Official games, their steps
-    '435_skills.skill_text': '64',                          # agentskills' rule
+    '445_skills.skill_md': '64',                            # agentskills' rule
     '564_envs.qa': '1.2 37',                                # An example of a dialogue
     '565_envs.bm25': '33',                                  # Stop words of Lucene
     '569_envs.alfworld.scene': '223 190 222',               # Official memories

@@ -7,8 +7,9 @@ import yaml
 from banks import next_id, rule_breaks, skills
 from published import PUBLISHED_BANKS, published_bank
 from skillrl.skills.bank import Mistake, quarantine, retire, Skill, SkillBank
-from skillrl.skills.skill_md import _LARGEST, from_skill_md, to_skill_md
-from skillrl.skills.skill_text import from_text, _layout, slug, split_text, _summary, to_text, _visible_part
+from skillrl.skills.skill_md import (
+    _LARGEST, from_skill_md, from_text, _layout, slug, split_text, _summary, to_skill_md, to_text,
+    _visible_part)
 
 links = pytest.mark.skipif(sys.platform == 'win32', reason='making a link needs rights on Windows')
 

@@ -174,12 +174,6 @@ class _Reading:
         if said or moves:
             _reword(self.bank, o, said, category if moves else o.category)
 
-    def finish(self)->SkillBank:
-        for id, o in self.by_id.items():
-            if id not in self.there:
-                retire(o, 'no longer in the document')
-        return self.bank
-
 # %% ../../nbs/751_skillopt.bank_env.ipynb #5704a7c9
 def _document_to_bank(
     text:str,                    # As `_bank_to_document` wrote it, edited since or not
@@ -191,7 +185,10 @@ def _document_to_bank(
     reading = _Reading(deepcopy(bank), known)
     for heading, piece in pieces(text, known):
         reading.take(heading, piece)
-    return reading.finish()
+    for o in reading.by_id.values():
+        if o.id not in reading.there:
+            retire(o, 'no longer in the document')
+    return reading.bank
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #9be62aa4
 class BankEnv(SkillEnv):

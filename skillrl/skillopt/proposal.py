@@ -103,19 +103,13 @@ def play_pairs(
     return scores
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #706990da
-def _edits_of(session, p, gained):
-    "The edits of the patch `p`, which have to be missed on the items that it `gained`"
-    skill, edits = session.draft.state.skill, p.patch.edits
-    def text_of(places):
-        patch = Patch([edits[k] for k in places])
-        return apply_patch_with_report(skill, patch, _MAX_CHARS)[0]
-    return Parts(range(len(edits)), text_of, gained)
-
 def _prove(session, p, row, item_of):
     "The patch `p` less the edits that nothing depends on; `row` notes what the others were missed on"
-    edits = joined(p.patch.edits)
-    parts = _edits_of(session, replace(p, patch=Patch(edits)), row['gained'])
-    step = session.draft.record['step']
+    edits, step = joined(p.patch.edits), session.draft.record['step']
+
+    def text_of(places):
+        patch = Patch([edits[k] for k in places])
+        return apply_patch_with_report(session.draft.state.skill, patch, _MAX_CHARS)[0]
 
     def play(pairs):
         try:
@@ -123,6 +117,7 @@ def _prove(session, p, row, item_of):
         except Outage:
             return {}
 
+    parts = Parts(range(len(edits)), text_of, row['gained']) # To be missed on the items that they gained
     kept = parts.run(play)
     for k in kept:
         missed = parts.missed(k)

@@ -90,14 +90,6 @@ def _reason_not_to_play(session, candidate):
     reason_of_env = getattr(session.env, 'rejection_reason', None)
     return reason_of_env(candidate) if reason_of_env else ''
 
-# %% ../../nbs/757_skillopt.selection.ipynb #376ff949
-def _measure(session, candidate):
-    "What `_compare_with_rival` says of `candidate`, whose scores are noted"
-    decision, pairs = _compare_with_rival(session, candidate)
-    results = [p.result for p in pairs]
-    session.draft.state.tried[skill_hash(candidate)] = list(compute_score(results))
-    return decision, pairs
-
 # %% ../../nbs/757_skillopt.selection.ipynb #784d16cf
 def _adopt(session, candidate, score):
     "Make `candidate` the current skill"
@@ -142,7 +134,8 @@ def settle(session:Session, candidate:str)->None:
         d.record |= dict(action='accept', reason='a draft: too little for the gate to see')
         return _adopt(session, candidate, d.state.current_score)
     if not why:
-        decision, pairs = _measure(session, candidate)
+        decision, pairs = _compare_with_rival(session, candidate)
+        d.state.tried[key] = list(compute_score([p.result for p in pairs]))
     scores = dict(zip(('hard', 'soft'), d.state.tried.get(key, [])))
     d.record |= {f'selection_{name}': score for name, score in scores.items()}
     if why:
