@@ -15,7 +15,7 @@ from skillrl.agent.episode import Episode, demonstrate
 from skillrl.envs.bm25 import BM25, _lossy_length, tokens
 from skillrl.core.config import EnvConfig
 from skillrl.envs.base import SPLITS, world
-from skillrl.envs.webshop.catalogue import example_files, _file_names, load_catalogue, read_catalogue
+from skillrl.envs.webshop.catalogue import _file_names, load_catalogue, read_catalogue
 from skillrl.envs.webshop.engine import Shop, ShopEngine, WebShopEnv
 from skillrl.envs.webshop.expert import ShopExpert
 from skillrl.envs.webshop.goals import Goals
@@ -28,7 +28,7 @@ from skillrl.envs.webshop.world import ShopSuite
 from skillrl.envs.webshop.teacher import _notes_at_end, _size_records, _word_records
 from skillrl.llm.local import word_tokenizer
 from skillrl.skills.evidence import replay
-from skillrl.core.store import data_path
+from skillrl.core.store import data_path, read_json
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,7 +56,7 @@ def visit(shop, commands, form='text', goal=0):
 
 @pytest.fixture(scope='module')
 def shop():
-    return Shop(read_catalogue(*example_files()), nouns=letter_nouns)
+    return Shop(read_catalogue(*read_json(data_path('webshop_example.json'))), nouns=letter_nouns)
 
 # ---- words and ranks ----
 
@@ -112,7 +112,7 @@ def test_what_is_read_of_a_product():
 # ---- goals ----
 
 def test_goals_of_one_seed_are_the_same_and_chance_is_drawn_in_the_order_of_the_original():
-    catalogue = read_catalogue(*example_files())
+    catalogue = read_catalogue(*read_json(data_path('webshop_example.json')))
     rng = random.Random(7)
     price = rng.uniform(19.5, 27.5) # The only range is drawn first, then a cap for each product
     caps = []
@@ -304,7 +304,7 @@ def test_a_suite_has_both_kinds_of_goals_and_no_product_twice():
     assert all('human' in goal.id for goal in ShopSuite('elm', 'human', n=150).games('train', 20))
 
 def test_the_original_files_make_one_suite(tmp_path):
-    for name, content in zip(_file_names(small=False), example_files()):
+    for name, content in zip(_file_names(small=False), read_json(data_path('webshop_example.json'))):
         (tmp_path/name).write_text(json.dumps(content), 'utf-8')
     config = EnvConfig(name='webshop', games=str(tmp_path))
     learn, held_out = world('webshop').suites(config)
@@ -329,8 +329,8 @@ def test_recorded_cases():
 
 def test_a_mistake_in_a_recorded_case_is_seen(tmp_path, capsys):
     "The check itself: what was never said by the original counts as a mismatch"
-    for name, content in zip(('items_shuffle_1000', 'items_ins_v2_1000', 'items_human_ins'), example_files()):
-        (tmp_path/f'{name}.json').write_text(json.dumps(content), 'utf-8')
+    for name, content in zip(_file_names(), read_json(data_path('webshop_example.json'))):
+        (tmp_path/name).write_text(json.dumps(content), 'utf-8')
     index = load_catalogue(tmp_path).index
     hits = [['B0STEELMUG', score] for _, score in index.search('steel', 50)]
     recorded = dict(analyzer=[['mugs', ['mug']]], searches=[dict(query='steel', hits=hits)])

@@ -2,13 +2,14 @@
 import json
 import pytest
 from skillrl.core.config import SkillRLConfig
+from skillrl.core.store import data_path, read_json
 from skillrl.envs.webshop.catalogue import (
-    _ORIGINS, example_files, _file_names, load_catalogue, _missing_files, _file_origin)
+    _ORIGINS, _file_names, load_catalogue, _missing_files, _file_origin)
 from skillrl.training.plan import examine_machine
 
 def put(folder, small=True, but=()):
     "The files of the example in `folder`, without those in `but`"
-    for name, content in zip(_file_names(small), example_files()):
+    for name, content in zip(_file_names(small), read_json(data_path('webshop_example.json'))):
         if name not in but:
             (folder/name).write_text(json.dumps(content), 'utf-8')
 
@@ -58,7 +59,7 @@ def test_bytes_that_are_no_text(tmp_path):
 @pytest.mark.parametrize('field', ['asin', 'name', 'query', 'category', 'customization_options'])
 def test_a_product_without_a_field(tmp_path, field):
     put(tmp_path)
-    items = example_files()[0]
+    items = read_json(data_path('webshop_example.json'))[0]
     del items[2][field]
     (tmp_path/_file_names()[0]).write_text(json.dumps(items), 'utf-8')
     with pytest.raises(ValueError, match=f"a product in .*{_file_names()[0]} has no field '{field}'"):
