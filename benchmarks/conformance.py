@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from skillrl.envs.alfworld.engine import AlfworldEnv
-from skillrl.envs.alfworld.files import _game_from_pddl
+from skillrl.envs.alfworld.world import _game_from_pddl
 
 def rows_of(path):
     "Recorded games of a file"

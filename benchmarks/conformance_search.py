@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from skillrl.envs.search.engine import _exact_match, _last_answer, _substring_match
+from skillrl.envs.search.engine import _exact_match, _last_answer
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine
 from skillrl.envs.search.engine import is_valid, projected
 from skillrl.envs.search.retrieve import _read_hits
@@ -25,15 +25,13 @@ def _targets(case):
 
 def em(case):
     "An answer and its targets"
-    measures = dict(em=_exact_match, subem=_substring_match)
-    targets = _targets(case)
-    return {name: int(measure(case['prediction'], targets)) for name, measure in measures.items()}
+    return dict(em=int(_exact_match(case['prediction'], _targets(case))))
 
 def compute_score(case):
     "The last answer in a text"
     answer = _last_answer(case['solution'])
     if answer is None:
-        return dict(em=0, subem=0)
+        return dict(em=0)
     return em(dict(prediction=answer, target=case['target']))
 
 # ---- episodes ----

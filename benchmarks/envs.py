@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.expert import play_expert
-from skillrl.envs.alfworld.files import find_games, load_game
+from skillrl.envs.alfworld.world import find_games, load_game
 
 STEPS_PER_S, RESET_MS = 20_000, 1.
 OTHERS = dict(webshop='webshop_speed', search='search_speed') # World → module that measures it

@@ -10,7 +10,7 @@ import pytest
 from alfworld_pddl import pddl_problem
 from skillrl.envs.alfworld.engine import AlfworldEnv, Engine
 from skillrl.envs.alfworld.expert import play_expert
-from skillrl.envs.alfworld.files import find_games, load_game
+from skillrl.envs.alfworld.world import find_games, load_game
 from skillrl.envs.alfworld.scene import Game, Goal, build_scene
 
 ROOT = Path(__file__).parents[1]

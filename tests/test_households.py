@@ -5,7 +5,7 @@ import hashlib, json, os, random, subprocess, sys
 from collections import defaultdict
 import pytest
 from skillrl.envs.alfworld.engine import Engine
-from skillrl.envs.alfworld.files import find_games, load_game
+from skillrl.envs.alfworld.world import find_games, load_game
 from skillrl.envs.alfworld.expert import AlfworldExpert, play_expert
 from skillrl.envs.alfworld.households import Household, households
 from skillrl.envs.alfworld.notes import AlfworldNotes, read_goal

@@ -10,7 +10,7 @@ from alfworld_pddl import pddl_problem
 from original_engine import missing_packages
 from skillrl.core.config import EnvConfig
 from skillrl.envs.alfworld.engine import Engine
-from skillrl.envs.alfworld.files import _game_from_pddl, find_games, load_game
+from skillrl.envs.alfworld.world import _game_from_pddl, find_games, load_game
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.scene import CATEGORIES, Game, Goal, Thing, build_scene
 from skillrl.envs.base import world

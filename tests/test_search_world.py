@@ -10,7 +10,7 @@ from skillrl.training.builders import build_local_policy, build_retriever, shipp
 from skillrl.core.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import retrieve
-from skillrl.envs.search.engine import _exact_match, _last_answer, normalized, _substring_match
+from skillrl.envs.search.engine import _exact_match, _last_answer, normalized
 from skillrl.envs.search.encyclopedia import PAGES, Fact, _drawn_names, read_page
 from skillrl.envs.search.encyclopedia import Encyclopedia
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
@@ -51,14 +51,14 @@ def played(replies, **settings):
 
 # ---- answers ----
 
-@pytest.mark.parametrize('said, target, em, subem', [
-    ('twenty-one', 'twenty one', False, False), ('twenty-one', 'twentyone', True, True),
-    ('Zoë', 'Zoe', False, False), ('ZOË', 'zoë', True, True), ('Île', 'île', True, True),
-    ('The An A', '', True, True), ('theatre', 'atre', False, True), ('“Paris”', 'Paris', False, True),
-    ('a.b', 'ab', True, True), ('can', 'c', False, True), ('  New\t\nYork ', 'new york', True, True),
-    ('Paris', 'in Paris', False, False), ('１９', '19', False, False)])
-def test_normalising_folds_case_and_ascii_punctuation_and_nothing_else(said, target, em, subem):
-    assert (_exact_match(said, [target]), _substring_match(said, [target])) == (em, subem)
+@pytest.mark.parametrize('said, target, em', [
+    ('twenty-one', 'twenty one', False), ('twenty-one', 'twentyone', True),
+    ('Zoë', 'Zoe', False), ('ZOË', 'zoë', True), ('Île', 'île', True),
+    ('The An A', '', True), ('theatre', 'atre', False), ('“Paris”', 'Paris', False),
+    ('a.b', 'ab', True), ('can', 'c', False), ('  New\t\nYork ', 'new york', True),
+    ('Paris', 'in Paris', False), ('１９', '19', False)])
+def test_normalising_folds_case_and_ascii_punctuation_and_nothing_else(said, target, em):
+    assert _exact_match(said, [target]) == em
 
 def test_articles_go_after_punctuation():
     assert normalized('a-n apple') == 'apple' and normalized('the,cat') == 'thecat'

@@ -219,7 +219,7 @@ def test_point_2_a_result_that_fits_nowhere_is_an_error(here):
 # ---- point 4: links ----
 
 def test_point_4_games_behind_links_are_found_once(tmp_path):
-    from skillrl.envs.alfworld.files import find_games
+    from skillrl.envs.alfworld.world import find_games
     store, games = tmp_path/'store', tmp_path/'games'
     (store/'pick'/'trial').mkdir(parents=True)
     (store/'pick'/'trial'/'game.tw-pddl').write_text('{}')

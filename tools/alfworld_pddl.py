@@ -1,12 +1,12 @@
 """Any game of ours as a planning problem, which the original ALFWorld engine reads.
 
 That engine plays planning problems: ids, facts that hold at the start, and a goal in logic.
-`skillrl.envs.alfworld.files` reads them; this file writes them, so that both engines can be given the same
+`skillrl.envs.alfworld.world` reads them; this file writes them, so that both engines can be given the same
 game and be compared. Upper and lower case are the same in a planning problem, so types keep their names."""
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from skillrl.envs.alfworld.files import _ABILITY_FACTS, _STATE_FACTS, _printed_names
+from skillrl.envs.alfworld.world import _ABILITY_FACTS, _STATE_FACTS, _printed_names
 from skillrl.envs.alfworld.notes import kind
 from skillrl.envs.alfworld.scene import STATES, TOOLS, Game, Goal, Scene
 

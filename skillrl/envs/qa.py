@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from ..core.formats import read_records
 from ..core.tables import counted
-from .base import SkillEnv, stratified
+from .base import deal, SkillEnv, stratified
 from ..types import RolloutResult
 
 # %% ../../nbs/564_envs.qa.ipynb #42d16a92
@@ -330,30 +330,22 @@ def _rarest(bag, often):
     n = len(bag) - math.ceil(_ALIKE*len(bag)) + 1
     return sorted(bag, key=lambda word: (often[word], word))[:n]
 
-# %% ../../nbs/564_envs.qa.ipynb #4f80a24c
-def _taken(groups, want, leave):
-    "About `want` items, at least one group, taken out of `groups`, of which `leave` stay"
-    out, want = [], max(1, round(want))
-    for group in list(groups):
-        if len(groups) > leave and len(out) + len(group)/2 <= want:
-            groups.remove(group)
-            out += group
-    if not out:
-        least = min(groups, key=len)
-        groups.remove(least)
-        out += least
-    return out
-
 # %% ../../nbs/564_envs.qa.ipynb #39dd16ac
+_QUESTION_SHARES = dict(train=.5, val=.25, test=.25) # Of the distinct questions
+
 def _drawn(items, seed):
     "`items` in three splits, by chance, half of them in train"
     groups, n = _same_questions(items), len(items)
     if len(groups) < 3:
         raise ValueError(f'there are {_how_many(n, len(groups))}: three splits need at least 3 distinct ones')
-    left = random.Random(seed).sample(groups, len(groups))
-    val = _taken(left, n/4, 2)
-    test = _taken(left, n/4, 1)
-    return dict(train=[item for group in left for item in group], val=val, test=test)
+    dealt = deal(groups, _QUESTION_SHARES, _group_type, random.Random(seed))
+    return {split: [item for group in some for item in group] for split, some in dealt.items()}
+
+def _task_type(item):
+    return str(item.get('task_type') or '')
+
+def _group_type(group):
+    return _task_type(group[0])
 
 def _how_many(rows, distinct):
     return f'{counted(rows, "row")}, {counted(distinct, "distinct question")}'
@@ -370,8 +362,6 @@ def _check_one_split(group):
                      'put them into one split, or leave one out')
 
 # %% ../../nbs/564_envs.qa.ipynb #b2b10d1f
-_QUESTION_SPLITS = 'train', 'val', 'test'
-
 def _split_questions(
     items:list[dict],             # From `_read_questions`
     seed:int=42,                  # Of the draw, where the items have no `split`
@@ -384,12 +374,12 @@ def _split_questions(
         raise ValueError(f'{len(told)} of {len(items)} items have a `split`: '
                          'give it to all of them, or to none')
     for item in items:
-        if item['split'] not in _QUESTION_SPLITS:
+        if item['split'] not in _QUESTION_SHARES:
             raise ValueError(f'item {item["id"]!r:.60} has the split {item["split"]!r:.60}: '
-                             f'choose one of {", ".join(_QUESTION_SPLITS)}')
+                             f'choose one of {", ".join(_QUESTION_SHARES)}')
     for group in _same_questions(items):
         _check_one_split(group)
-    return {split: [item for item in items if item['split'] == split] for split in _QUESTION_SPLITS}
+    return {split: [item for item in items if item['split'] == split] for split in _QUESTION_SHARES}
 
 # %% ../../nbs/564_envs.qa.ipynb #99935267
 def question_env(
@@ -408,6 +398,3 @@ def question_env(
     sizes = ', '.join(f'{len(some)} in {split}' for split, some in splits.items())
     env.about = f'{_how_many(len(items), len(_same_questions(items)))}: {sizes}'
     return env
-
-def _task_type(item):
-    return str(item.get('task_type') or '')

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from fastcore.basics import patch
 from ...core.trajectory import Router, Sections
 
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #84d84d1f
@@ -213,16 +212,6 @@ def _ordered(items): # By type, within a type from the highest number down
 @lru_cache(maxsize=4096)
 def _holds(receptacle_types, thing_types):
     return frozenset((r, t) for r in receptacle_types for t in HOLDS.get(r, ()) if t in thing_types)
-
-# %% ../../../nbs/569_envs.alfworld.scene.ipynb #773f9ee8
-@patch
-def _repr_markdown_(self:Scene):
-    held = [', '.join(self.things[o].name for o in contents) for contents in self.contents]
-    rows = ['| location | receptacle | holds |', '|---|---|---|']
-    for r, names in sorted(zip(self.receptacles, held), key=lambda pair: pair[0].location):
-        door = ' (opens)' if r.openable else ''
-        rows.append(f'| {r.location} | {r.name}{door} | {names} |')
-    return '\n'.join(rows)
 
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #6058a5c4
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ from typing import Any
 from ...core.concurrency import pause
 from ..bm25 import BM25
 from ..remote import Endpoint, read_response
-from .engine import question_category, Searcher, SearchQuestion, TOP_K
+from .engine import question_category, SearchQuestion, TOP_K
 
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #a67c58c4
 def _json_rows(path):
@@ -156,7 +156,7 @@ def _wanted(body):
 
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #69ab8190
 def retrieve(
-    searcher:Searcher,
+    searcher:Any, # With `search(query, k)`
     body:dict,         # `queries` or `query`, `topk`, `return_scores`
 )->dict:               # `result`; ValueError if the request makes no sense
     "Answer one request of Search-R1's protocol"
@@ -173,7 +173,7 @@ def _without_score(contents, score):
 
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #49c621cb
 def retrieve_routes(
-    searcher:Searcher,
+    searcher:Any, # With `search(query, k)`
 )->dict[str, Callable[[dict], dict]]: # Route → from the body of a request to its answer
     "Routes with which a server answers searches"
     return {'POST /retrieve': partial(retrieve, searcher)}

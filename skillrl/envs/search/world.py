@@ -16,7 +16,7 @@ from typing import Any
 from ..base import deal, GameSuite, register, seeded, SHARES, stratified, World
 from .encyclopedia import ARTICLE_KINDS, Encyclopedia, PAGES
 from .engine import (
-    CATEGORIES, is_valid, MAX_TURNS, normalized, projected, ROUTER, SearchEnv, Searcher, SearchQuestion)
+    CATEGORIES, is_valid, MAX_TURNS, normalized, projected, ROUTER, SearchEnv, SearchQuestion)
 from .expert import SearchExpert
 from .notes import offered, SearchNotes
 from .questions import book_questions, read_question
@@ -138,7 +138,7 @@ _SERVERS = 'corpus.url' # File of addresses
 def _folder_library(
     corpus:list[Path], # Files of documents
     place:Path,        # File of addresses; where it exists, it is used
-)->Searcher:           # ValueError if a document or an address is none
+)->Any:                # With `search(query, k)`; ValueError if a document or an address is none
     "What answers searches in a folder"
     if not place.is_file():
         return Library([contents for path in corpus for contents in load_corpus(path)])
