@@ -132,7 +132,7 @@ def tried(folder, what):
 
 def test_killed_at_points_all_over_a_run_to_the_same_bytes(tmp_path):
     rows, history, gone = tried(tmp_path, 'killed')
-    assert {r['action'] for r in history} == {'accept', 'accept_new_best', 'skip_no_patches'}
+    assert {r['action'] for r in history} == {'accept', 'accept_new_best', 'reject', 'skip_no_patches'}
     assert len(history) == 6 and gone
     assert [r['ends'] for r in rows] == [[-signal.SIGKILL, 0]]*KILLS
     assert [r['same'] for r in rows] == [True]*KILLS
