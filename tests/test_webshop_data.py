@@ -50,12 +50,6 @@ def test_a_file_that_holds_something_else_is_named(tmp_path, n, text):
     with pytest.raises(ValueError, match=f'{name} holds no JSON (list|object): fetch it again'):
         load_catalogue(tmp_path)
 
-def test_bytes_that_are_no_text(tmp_path):
-    put(tmp_path)
-    (tmp_path/_file_names()[0]).write_bytes(b'PK\x03\x04\xff\xfe')
-    with pytest.raises(ValueError, match='holds no JSON list'):
-        load_catalogue(tmp_path)
-
 @pytest.mark.parametrize('field', ['asin', 'name', 'query', 'category', 'customization_options'])
 def test_a_product_without_a_field(tmp_path, field):
     put(tmp_path)
