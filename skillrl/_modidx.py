@@ -905,6 +905,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                         'skillrl/envs/alfworld/world.py'),
                                              'skillrl.envs.alfworld.world._category_of_file': ( 'envs.alfworld.world.html#_category_of_file',
                                                                                                 'skillrl/envs/alfworld/world.py'),
+                                             'skillrl.envs.alfworld.world._files_below': ( 'envs.alfworld.world.html#_files_below',
+                                                                                           'skillrl/envs/alfworld/world.py'),
                                              'skillrl.envs.alfworld.world._files_by_split': ( 'envs.alfworld.world.html#_files_by_split',
                                                                                               'skillrl/envs/alfworld/world.py'),
                                              'skillrl.envs.alfworld.world._game_from_pddl': ( 'envs.alfworld.world.html#_game_from_pddl',

@@ -91,9 +91,6 @@ def test_only_the_final_action_counts():
         assert engine.done and not engine.won
     assert played(['<answer>x <answer>Paris</answer>']).won is False
 
-def test_observations_to_the_byte():
-    assert result_of([('"Zoë"\nA "name".\n', 1.)]) == r'{"result": "Doc 1: \"Zo\u00eb\"\nA \"name\".\n"}'
-
 # ---- encyclopedias ----
 
 @pytest.fixture(scope='module')

@@ -67,16 +67,6 @@ def shop():
 def test_words_are_those_that_lucene_indexes(text, expected):
     assert tokens(text) == expected
 
-def test_texts_of_nearly_the_same_length_tie_and_the_smaller_id_wins():
-    long = [f'lamp {"glass "*n}' for n in (40, 41)]
-    assert [place for place, _ in BM25(long[::-1], ids=['b', 'a']).search('lamp')] == [1, 0]
-    short = [f'lamp {"glass "*n}' for n in (9, 8)]
-    assert [place for place, _ in BM25(short, ids=['a', 'b']).search('lamp')] == [1, 0]
-
-def test_ties_at_the_end_of_a_list_go_by_id():
-    index = BM25(['red lamp']*9, ids=list('ihgfedcba'))
-    assert [place for place, _ in index.search('lamp', 3)] == [8, 7, 6]
-
 def test_texts_without_words_count_for_nothing():
     with_empty, without = BM25(['lamp glass', 'lamp', '', 'the']), BM25(['lamp glass', 'lamp'])
     assert with_empty.search('glass') == without.search('glass')
@@ -107,10 +97,6 @@ def test_goals_of_one_seed_are_the_same_and_chance_is_drawn_in_the_order_of_the_
     assert goals.prices['B0STEELMUG'] == price
     drawn = {product.asin: cap for product, cap, _ in goals.order}
     assert [drawn[product.asin] for product in catalogue.products] == caps
-
-def test_people_write_without_a_full_stop(shop):
-    goals = Goals(shop.catalogue, human=True)
-    assert all('.,' not in goal.task for goal in goals)
 
 # ---- the reward ----
 
@@ -182,14 +168,6 @@ def test_pages_go_on_after_the_last():
     assert text.endswith('Next > [SEP] B10 [SEP] Lamp [SEP] $10.0 [SEP] B11 [SEP] Lamp [SEP] $10.0')
     assert 'Page 3 (Total results: 12) [SEP] < Prev [SEP] Next >' in engine.step('click[next >]')
     assert 'Page 1 ' in visit(shop, ['search[lamp]', 'click[next >]', 'search[lamp]'])[1]
-
-def test_products_stay_marked_until_the_customer_goes_back_to_the_search_bar():
-    shop = odd_shop([odd_item('B1', 'Lamp', {})])
-    _, text = visit(shop, ['search[lamp]', 'click[b1]', 'search[glass]'], 'text_rich')
-    assert '[clicked button] B1 [clicked button_]' in text
-    left = ['search[lamp]', 'click[b1]', 'click[back to search]', 'search[glass]']
-    _, text = visit(shop, left, 'text_rich')
-    assert '[button] B1 [button_]' in text
 
 @pytest.mark.parametrize('command', [
     'search[]', 'search', 'SEARCH[lamp]', 'click[lamp]', 'buy', 'click[search]', '', 'search[a\nb]'])

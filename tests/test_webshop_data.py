@@ -36,11 +36,6 @@ def test_what_is_missing_is_said_with_where_it_is(tmp_path, small, n):
     found = seen_by_doctor(tmp_path)
     assert _ORIGINS[name][1] in found.remedy
 
-def test_an_empty_folder_wants_the_small_set(tmp_path):
-    with pytest.raises(FileNotFoundError) as e:
-        load_catalogue(tmp_path)
-    assert [name in str(e.value) for name in _ORIGINS] == [True, True, True, False, False]
-
 @pytest.mark.parametrize('text', ['<html>Quota exceeded</html>', '', '"items"', '\ufeff{}', '[1, 2'])
 @pytest.mark.parametrize('n', range(3))
 def test_a_file_that_holds_something_else_is_named(tmp_path, n, text):

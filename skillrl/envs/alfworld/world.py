@@ -6,7 +6,7 @@
 __all__ = ['load_game', 'find_games', 'HouseholdSuite', 'FolderSuite', 'verb_style', 'Alfworld']
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #c697cee3
-import random, re
+import os, random, re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -177,13 +177,28 @@ def load_game(
         raise ValueError(f"{path} cannot be won: nothing in it leads to {game.task!r}")
     return game
 
+# %% ../../../nbs/591_envs.alfworld.world.ipynb #4e0d3cd2
+def _files_below(folder):
+    "Files below `folder`; links are followed, but to no folder twice and to none that holds `folder`"
+    root = folder.resolve()
+    seen = {root, *root.parents}
+    for where, folders, files in os.walk(folder, followlinks=True):
+        yield from (Path(where)/name for name in files)
+        new = []
+        for name in sorted(folders, key=lambda name: ((Path(where)/name).is_symlink(), name)):
+            target = (Path(where)/name).resolve()
+            if target not in seen:
+                seen.add(target)
+                new.append(name)
+        folders[:] = new
+
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #d4c618a1
 def find_games(
     folder:str|Path, # Folder with games anywhere below it, such as `valid_seen`
 )->list[Path]:       # Sorted
-    "Game files below a folder, without the kinds the original skips"
+    "Game files below a folder, without the kinds the original skips; each folder behind links once"
     folder = Path(folder)
-    found = folder.rglob('game.tw-pddl')
+    found = [path for path in _files_below(folder) if path.name == 'game.tw-pddl']
     return sorted(p for p in found if not re.search('movable|Sliced', str(p.relative_to(folder))))
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #0b8a7b9a
