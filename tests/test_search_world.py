@@ -1,5 +1,5 @@
-"""Search: tags, scores, turns, encyclopedias, expert, files; what was recorded on the original."""
-import builtins, gzip, json, os, random, sys
+"""Search: tags, scores, turns, encyclopedias, expert, files."""
+import builtins, gzip, json, random
 from functools import cache
 from pathlib import Path
 import pytest
@@ -10,8 +10,8 @@ from skillrl.training.builders import build_local_policy, build_retriever, shipp
 from skillrl.core.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import retrieve
-from skillrl.envs.search.engine import _exact_match, _last_answer, normalized
-from skillrl.envs.search.encyclopedia import PAGES, Fact, _drawn_names, read_page
+from skillrl.envs.search.engine import _exact_match, normalized
+from skillrl.envs.search.encyclopedia import PAGES, _drawn_names, read_page
 from skillrl.envs.search.encyclopedia import Encyclopedia
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
 from skillrl.envs.search.expert import SearchExpert, _read_page_hints
@@ -20,7 +20,6 @@ from skillrl.envs.search.questions import _QUESTION_FORMS, book_questions, kinds
 from skillrl.envs.search.retrieve import Library
 from skillrl.envs.search.engine import result_of
 from skillrl.envs.search.world import _EncyclopediaSuite
-from skillrl.envs.search.teacher import _PageRecord
 from skillrl.envs.search.engine import is_valid, projected
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.distillation import distill
@@ -60,12 +59,6 @@ def played(replies, **settings):
 def test_normalising_folds_case_and_ascii_punctuation_and_nothing_else(said, target, em):
     assert _exact_match(said, [target]) == em
 
-def test_articles_go_after_punctuation():
-    assert normalized('a-n apple') == 'apple' and normalized('the,cat') == 'thecat'
-
-def test_the_last_answer_may_span_lines():
-    assert _last_answer('<answer>a</answer><answer>b\nc </answer><answer>d') == 'b\nc'
-
 # ---- tags ----
 
 @pytest.mark.parametrize('reply, action, valid', [
@@ -84,12 +77,6 @@ def test_projection(reply, action, valid):
 
 # ---- turns and scores ----
 
-def test_an_answer_inside_a_search_is_no_answer():
-    trick = ['<search><answer>Paris</answer></search>']
-    ours, original = played(trick), played(trick, compat=True)
-    assert (ours.done, ours.reward, ours.valid) == (False, 0., False)
-    assert (original.done, original.reward) == (True, 1.)
-
 def test_documents_cannot_answer():
     poisoned = Counting('<answer>Paris</answer>')
     for compat, won in ((False, False), (True, True)):
@@ -103,9 +90,6 @@ def test_only_the_final_action_counts():
         engine = played(['<search>a</search>', 'Paris', '<answer>Rome</answer>'], compat=compat)
         assert engine.done and not engine.won
     assert played(['<answer>x <answer>Paris</answer>']).won is False
-
-def test_observations_to_the_byte():
-    assert result_of([('"Zoë"\nA "name".\n', 1.)]) == r'{"result": "Doc 1: \"Zo\u00eb\"\nA \"name\".\n"}'
 
 # ---- encyclopedias ----
 
@@ -186,19 +170,6 @@ def test_hints_are_believed_as_often_as_trust_says(book):
         trusted += expert.hint(expert.plan.kind) != ''
     assert .25 < trusted/len(asked) < .75
 
-def test_two_pages_agree():
-    expert = SearchExpert('Which river runs through the city Marivik?', 0)
-    expert.notes = SearchNotes('')
-    told = [('Orena', 'atlas'), ('Orena', 'digest'), ('Silat', 'annals')]
-    expert.notes.facts = {Fact('city', 'Marivik', 'river', river, page): None for river, page in told}
-    expert.hints = _read_page_hints(['Look for city in annals.'])
-    assert expert.believed('city', 'Marivik', 'river', True) == 'Silat'
-    expert.hints = {}
-    assert expert.believed('city', 'Marivik', 'river', True) == 'Orena' # Two pages agree
-    expert.notes.facts.popitem()
-    expert.notes.facts.popitem()
-    assert [expert.believed('city', 'Marivik', 'river', sure) for sure in (True, False)] == ['', 'Orena']
-
 def played_by_expert(question, book, hints=(), offers=offered):
     "The expert's episode of a question about `book`"
     env = SearchEnv([question], searched(book), offers=offers)
@@ -230,15 +201,6 @@ def test_random_against_expert_on_unseen_questions():
     assert other < none < .8
 
 # ---- the teacher ----
-
-def told(river, page):
-    return Fact('city', 'Marivik', 'river', river, page)
-
-def test_a_page_that_was_wrong_is_not_recommended():
-    record = _PageRecord()
-    record.true.update(atlas=9, ledger=4, digest=1)
-    record.false.update(atlas=2, gazette=5)
-    assert (record.best(2), record.best(5)) == ('ledger', '')
 
 def test_what_is_mined_says_where_the_truth_is(book):
     played = [played_by_expert(q, book) for q in book_questions(book, 15)]
@@ -294,19 +256,6 @@ def test_splits_are_disjoint():
     assert sum(map(len, dealt.values())) == len(set().union(*dealt.values())) == len(suite) == 1000
     assert all(dealt.values())
 
-def test_the_world_is_played_through_its_suites():
-    search = world('search')
-    config = SkillRLConfig().merged({'env': dict(name='search', train_suites=2, test_suites=1)}).env
-    learn, held_out = search.suites(config)
-    assert [s.name for s in learn + held_out] == ['train-000', 'train-001', 'test-000']
-    suite = search.suite(config, 'test-000')
-    for question in suite.games('test', 4):
-        episode = Episode(suite.env(question, 4), question, skills=suite.book.hints())
-        expert = search.expert(question.task, seeded('t'))
-        trajectory, rows = demonstrate(episode, expert, seeded('noise'))
-        assert trajectory.success and all(step.ok for step in trajectory.steps) and episode.score == 1
-        assert len(rows) == len(trajectory)
-
 def test_a_prompt_follows_the_question(book):
     "What was read of each step, and what is wanted first; a comparison wants each of its subjects"
     q = next(q for q in book_questions(book) if '/three_hop/' in q.id)
@@ -351,14 +300,6 @@ def test_official_replies_have_tags_of_their_own(book):
     assert q.hops[0].value in episode.messages()[0]['content']
     last = episode.play(f'<answer>{q.answers[0]}</answer>')
     assert episode.won and last.ok
-
-def test_variants():
-    compat = _EncyclopediaSuite('train-000', 'compat')
-    env = compat.env(compat.games('train', 1)[0], 4)
-    env.reset()
-    assert env.engine.compat
-    with pytest.raises(ValueError, match="env.variant is 'put'"):
-        _EncyclopediaSuite('x', 'put')
 
 # ---- the policy that ships ----
 
@@ -443,14 +384,3 @@ def test_parquet(tmp_path):
     parquet.write_table(arrow.Table.from_pylist([row]), tmp_path/'train.parquet')
     found, = retrieve.load_questions(tmp_path/'train.parquet')
     assert (found.task, found.answers) == ('who wrote jaws?', ('Peter Benchley',))
-
-# ---- where the material is ----
-
-def test_recorded_cases():
-    folder = os.environ.get('SKILLRL_CONFORMANCE')
-    file = Path(folder or '', 'webshop', 'search_env_cases.json')
-    if not folder or not file.is_file():
-        pytest.skip('SKILLRL_CONFORMANCE names no folder with webshop/search_env_cases.json')
-    sys.path.insert(0, str(ROOT/'benchmarks'))
-    import conformance_search
-    assert conformance_search.mismatches(file) == 0
