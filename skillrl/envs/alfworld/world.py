@@ -177,6 +177,21 @@ def load_game(
         raise ValueError(f"{path} cannot be won: nothing in it leads to {game.task!r}")
     return game
 
+# %% ../../../nbs/591_envs.alfworld.world.ipynb #4e0d3cd2
+def _files_below(folder):
+    "Files below `folder`; links are followed, but to no folder twice and to none that holds `folder`"
+    root = folder.resolve()
+    seen = {root, *root.parents}
+    for where, folders, files in os.walk(folder, followlinks=True):
+        yield from (Path(where)/name for name in files)
+        new = []
+        for name in sorted(folders, key=lambda name: ((Path(where)/name).is_symlink(), name)):
+            target = (Path(where)/name).resolve()
+            if target not in seen:
+                seen.add(target)
+                new.append(name)
+        folders[:] = new
+
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #d4c618a1
 def find_games(
     folder:str|Path, # Folder with games anywhere below it, such as `valid_seen`
