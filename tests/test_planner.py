@@ -250,10 +250,12 @@ def test_a_model_that_was_not_fetched_is_refused_in_one_sentence(tmp_path, monke
                                                'run skillrl fetch smollm2')
     assert not (tmp_path/'run').exists()
 
-def test_doctor_looks_at_all_that_a_run_needs():
+def test_doctor_looks_at_all_that_a_run_needs(monkeypatch):
     looked = ('python skillrl torch transformers peft bitsandbytes threads GPU disk engine policy prompt '
               'reply memory')
-    assert [f.what for f in plan.examine_machine(SkillRLConfig())] == looked.split()
+    monkeypatch.setenv('OMP_NUM_THREADS', '7')
+    found = list(plan.examine_machine(SkillRLConfig()))
+    assert [f.what for f in found] == looked.split() and 'OMP_NUM_THREADS 7' in found[6].seen
 
 def test_a_pass_has_no_more_rows_than_a_minibatch():
     config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4})
@@ -280,7 +282,9 @@ PLANNED = {
     'official': {'retrieval.mode': 'official', 'retrieval.top_k_general': 20, 'sft.games': 0},
     'no rounds': {'evolution.validation_interval': 0, 'env.test_suites': 2, 'sft.epochs': 0, 'sft.steps': 0},
     'smollm2': {'model.checkpoint': 'smollm2', 'model.adapter': 'lora', 'rl.minibatch': 4},
-    'qwen': {'model.checkpoint': 'Qwen/Qwen2.5-7B-Instruct', 'model.adapter': 'qlora'},
+    'qwen': {'model.checkpoint': 'Qwen/Qwen2.5-7B-Instruct', 'model.adapter': 'qlora',
+             'retrieval.mode': 'official', 'retrieval.top_k_general': 20},
+    'narrow': {'model.max_prompt_tokens': 40, 'model.max_new_tokens': 3},
     'server': {'model.policy_model_id': 'gpt-4o', 'model.max_prompt_tokens': 512}}
 HELD = [Held(), Held(rank=8), Held(computes='bfloat16', gpu=True),
         Held('bfloat16', 16, 'bfloat16', True, gpu=True), Held('nf4', 16, 'bfloat16', True)]
@@ -293,7 +297,7 @@ def figures(settings):
         looked = [str(f) for f in plan._preflight(config) if f.what != 'memory']
     return dict(looked=looked, told=told_plan(run, 160).splitlines(),
                 shape=vars(run.shape) | dict(all=run.shape.parameters),
-                memory=[run.memory(held) for held in HELD],
+                memory=[run.memory(held) for held in HELD], devices=[vars(d) for d in plan.DEVICES],
                 hours=[[run.hours(held, d) for d in plan.DEVICES] for held in HELD])
 
 def leaves(o):
