@@ -62,10 +62,10 @@ def test_a_band_holds_its_interval_and_may_have_gaps():
 
 def test_bars_span_their_intervals():
     fig, ax = figure()
-    bars(ax, ['a', 'b'], [.5, .25], [.4, .1], [.6, .5], [PALETTE['blue'], PALETTE['grey']], shift=.2)
+    bars(ax, ['a', 'b'], [.5, .25], [.4, .1], [.6, .5], [PALETTE['blue'], PALETTE['grey']])
     spans, dots = ax.lines[0::2], ax.lines[1::2]
     drawn = [(*line.get_xdata(), *line.get_ydata()) for line in spans]
-    assert drawn == [(.4, .6, .2, .2), (.1, .5, 1.2, 1.2)]
+    assert drawn == [(.4, .6, 0, 0), (.1, .5, 1, 1)]
     assert [dot.get_xdata()[0] for dot in dots] == [.5, .25]
     assert [t.get_text() for t in ax.texts] == ['0.50', '0.25']
     assert [t.get_text() for t in ax.get_yticklabels()] == ['a', 'b']
