@@ -375,7 +375,8 @@ def commit(self:RunFolder,
 # %% ../../nbs/260_core.runfolder.ipynb #f6678bfa
 def _differences(a, b):
     "What differs between two configs, by dotted names"
-    a, b, found = flat(a), flat(b), []
+    a, b = flat(a), flat(b)
+    found = []
     for at in dict.fromkeys([*a, *b]):
         if a.get(at) != b.get(at):
             secret = re.search(r'(key|secret|password)$', at)
