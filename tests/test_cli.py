@@ -42,9 +42,6 @@ def tree(folder):
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob('*') if '.config' not in p.parts)
 
 
-# --- Python 3.11 ---
-
-
 # --- a start that is refused ---
 TINY_TRAIN = dict(
     SMALL, env=SMALL['env'] | dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1),

@@ -1,24 +1,9 @@
 "Config files as people write them: every key of Krill's, every wrong value, and no secret on disk"
 
-import json, os, re
-from pathlib import Path
+import json
 import pytest
 from skillrl.core.config import SkillRLConfig, load_config
-
-krill = {
-    'sft': dict(learning_rate=1e-4, batch_size=16, epochs=3),
-    'rl': dict(learning_rate=1e-6, batch_size=64, group_size=8, kl_coeff=0.01, clip_epsilon=0.2,
-               invalid_action_penalty=0.1, max_prompt_length=6000, max_response_length=1024,
-               training_epochs=150),
-    'skill_retrieval': dict(top_k=6, similarity_threshold=0.3),
-    'evolution': dict(validation_interval=5, max_new_skills=3, evolution_threshold=0.4,
-                      max_analysis_deep=10, max_analysis_shallow=5),
-    'model': {
-        f'{who}_{what}': '' if what == 'api_key' else f'{who}-{what}'
-        for who in ('policy', 'teacher', 'embedding')
-        for what in ('api_base', 'model_id', 'api_key')
-    },
-}
+from test_typed import KRILL
 
 @pytest.fixture
 def write(tmp_path):
@@ -28,16 +13,13 @@ def write(tmp_path):
     return write
 
 def test_every_key_of_krill_arrives(write):
-    cfg = load_config(write(krill))
+    cfg = load_config(write(KRILL))
     assert (cfg.rl.iterations, cfg.rl.tasks_per_iteration, cfg.rl.learning_rate)==(150, 8, 1e-6)
     assert (cfg.model.max_prompt_tokens, cfg.model.max_new_tokens)==(6000, 1024)
-    assert (cfg.retrieval.similarity_threshold, cfg.evolution.evolution_threshold)==(0.3, 0.4)
+    assert (cfg.retrieval.similarity_threshold, cfg.evolution.evolution_threshold)==(0.4, 0.4)
     assert (cfg.sft.epochs, cfg.sft.steps)==(3, 0)
-    assert cfg.model.teacher_model_id=='teacher-model_id'
-
-@pytest.mark.parametrize('section', krill)
-def test_a_part_of_krills_file_will_do(write, section):
-    assert load_config(write({section: krill[section]})).seed==0
+    assert (cfg.model.policy_model_id, cfg.model.teacher_model_id)==('gpt-4o-mini', 'gpt-4o')
+    assert (cfg.retrieval.mode, cfg.retrieval.encoder)==('embedding', 'openai:text-embedding-3-small')
 
 def nonsense_for(f):
     "Values that no setting of the type of the field `f` takes"
@@ -272,74 +254,3 @@ def test_a_model_that_is_named_is_used_or_refused(over, says):
         load_config(**over)
     assert '\n' not in str(e.value)
 
-README = {
-    f'{who}_{what}': v
-    for who, model in (('policy', 'gpt-4o-mini'), ('teacher', 'gpt-4o'),
-                       ('embedding', 'text-embedding-3-small'))
-    for what, v in (('api_base', 'https://api.openai.com/v1'), ('model_id', model))
-}
-
-def krills_demo():
-    "Krill's config.demo.json, where the data is there"
-    file = Path(os.environ.get('SKILLRL_REAL_DATA', ''))/'..'/'krill'/'config.demo.json'
-    return json.loads(file.read_text()) if file.is_file() else pytest.skip('no demo config of Krill here')
-
-@pytest.mark.parametrize('config', [lambda: dict(model=README), krills_demo], ids=['readme', 'demo file'])
-def test_krills_readme_config_is_taken_whole(write, config):
-    c = load_config(write(config()))
-    assert (c.model.policy_model_id, c.model.teacher_model_id) == ('gpt-4o-mini', 'gpt-4o')
-    assert (c.retrieval.mode, c.retrieval.encoder) == ('embedding', 'openai:text-embedding-3-small')
-
-def test_krills_readme_config_runs(write, tmp_path, monkeypatch):
-    "Its models at a server here: one collects, one teaches, one embeds, and the weights learn"
-    from faults import FaultServer, said, vectors
-    from skillrl.cli.main import main
-    skill = dict(title='Look first', principle='Look in closed places last.',
-                 when_to_apply='Nothing is in sight yet.', evidence=[1], description='Looking twice.',
-                 why_it_happens='Nothing was written down.', how_to_avoid='Go on to another place.')
-
-    def answer(r):
-        if 'input' in r['body']:
-            return vectors(r)
-        if r['body']['model'] == 'gpt-4o-mini':
-            return said('<action>look</action>')
-        kind = re.search(r'Kind of task: "(\w+)"', r['body']['messages'][-1]['content'])
-        return said(json.dumps([skill | dict(category=kind[1] if kind else 'pick')]))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path/'cache'))
-    monkeypatch.setenv('OPENAI_API_KEY', 'k'*20)
-    with FaultServer(rest=answer) as s:
-        small = dict(rl=dict(training_epochs=1), evolution=dict(validation_interval=0),
-                     env=dict(train_suites=1, test_suites=1, test_tasks=1))
-        file = write(small | dict(model={k: s.url if k.endswith('base') else v for k, v in README.items()}))
-        assert main(['train', '--smoke', '--episodes', '1', '--config', str(file), '--output', 'run']) == 0
-    assert {r['body']['model'] for r in s.requests} == {'gpt-4o-mini', 'gpt-4o', 'text-embedding-3-small'}
-    assert (tmp_path/'run'/'report.md').exists() and (tmp_path/'run'/'collector'/'exchanges.jsonl').exists()
-    first = next(r for r in s.requests if r['body']['model'] == 'gpt-4o-mini')
-    assert 512 in (first['body'].get('max_completion_tokens'), first['body'].get('max_tokens'))
-
-@pytest.mark.parametrize('who', ['teacher', 'policy'])
-def test_resuming_a_folder_sends_no_key_to_an_address_it_names(tmp_path, monkeypatch, capsys, who):
-    "Nothing is sent and nothing in the folder changes; the message says how to go on"
-    from faults import FaultServer
-    from skillrl.cli.main import main
-    from skillrl.core.runfolder import RunFolder
-    monkeypatch.setenv(f'SKILLRL_{who.upper()}_API_KEY', 'k'*20)
-    small = {'env.train_suites': 1, 'env.test_suites': 1, 'env.episodes': 1, 'rl.iterations': 1,
-             'sft.steps': 1}
-    with FaultServer() as s:
-        with RunFolder(
-            tmp_path / 'run',
-            SkillRLConfig().merged(small | {f'model.{who}_model_id': 'mini', f'model.{who}_api_base': s.url}),
-        ):
-            pass
-        before = {p: p.read_bytes() for p in (tmp_path/'run').rglob('*') if p.is_file()}
-        assert main(['train', '--resume', str(tmp_path/'run')]) == 1
-        err = capsys.readouterr().err
-        assert (
-            s.url in err
-            and f'SKILLRL_{who.upper()}_API_KEY would go there' in err
-            and f'--{who}-url' in err
-            and s.count == 0
-        )
-    assert before == {p: p.read_bytes() for p in (tmp_path/'run').rglob('*') if p.is_file()}

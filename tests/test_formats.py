@@ -247,24 +247,6 @@ def test_memory_refusals(tmp_path, d, says):
     assert 'm.json, record 1: ' in str(e.value) and says in str(e.value)
 
 @real_data
-@pytest.mark.parametrize('name, counts', [
-    ('alfworld/generated_memories_alfworld_total.json', (223, 113, 471, 669)),
-    ('webshop/generated_memories_webshop_100.json', (100, 50, 121, 247)),
-    ('webshop/generated_memories_webshop_101-200.json', (100, 70, 55, 339)),
-    ('search/generated_memories_search.json', (196, 132, 65, 207))])
-def test_real_memories(name, counts):
-    ms = load_memories(Path(REAL)/name)
-    mistakes = [s for m in ms for s in m.mistakes]
-    steps = [s for m in ms for s in m.steps]
-    assert (len(ms), len(select(ms, success=True)), len(mistakes), len(steps)) == counts
-    assert len({m.id for m in ms}) == len(ms) and {m.env for m in ms} == {name.split('/')[0]}
-    assert all(m.goal and m.description and m.origin for m in ms)
-    assert all(bool(m.planning_pattern) == m.success for m in ms)
-    assert all({'action', 'critical_observation', 'reasoning', 'step_index'} == set(s) for s in steps)
-    assert all({'trigger_condition', 'bad_action'} == set(s) for s in mistakes)
-    assert all(m.data_source for m in ms if m.env == 'search')
-
-@real_data
 def test_real_router():
     ms = load_memories(Path(REAL)/'alfworld/generated_memories_alfworld_total.json')
     for m in ms:
@@ -274,7 +256,3 @@ def test_real_router():
     assert won == dict(pick=(32, 6), pick_two=(9, 29), look=(20, 14), clean=(17, 19), heat=(16, 26),
                        cool=(19, 16))
 
-@real_data
-def test_all_619_real_memories():
-    ms = [m for f in sorted(Path(REAL).rglob('generated_memories_*.json')) for m in load_memories(f)]
-    assert len(ms) == len({m.id for m in ms}) == 619 and len(select(ms, success=True)) == 365

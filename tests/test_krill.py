@@ -92,8 +92,10 @@ def test_a_client_that_waits_to_be_asked_is_asked(server):
         c.sendall(b'{}')
         assert b''.join(iter(lambda: c.recv(65536), b'')).startswith(b'HTTP/1.1 200 OK')
 
+STRANGERS = ['evil.example', 'evil.test:80', '', ' ', '0.0.0.0', '127.0.0.1.evil.test', 'localhost.evil.test']
+
 @pytest.mark.parametrize('status, says, headers', [
-    (403, 'is not served here', {'Host': 'evil.example'}), (403, 'is not served here', {'Host': ''}),
+    *((403, 'is not served here', {'Host': host}) for host in STRANGERS),
     (403, 'from the page', {'Origin': 'http://evil.example'}), (403, 'from the page', {'Origin': 'null'}),
     (415, 'send application/json', {'Content-Type': 'text/plain'}),
     (415, 'send application/json', {'Content-Type': 'application/jsonp'})])

@@ -197,14 +197,12 @@ def choices(self:Episode)->list[str]: # ValueError where the world names no comm
 
 # %% ../../nbs/03_agent.episode.ipynb #7fa3d9c0
 @patch
-def trajectory(self:Episode,
-    id:str|None=None, # The episode's own if left out
-)->Trajectory: # ValueError before the last step
+def trajectory(self:Episode)->Trajectory: # ValueError before the last step
     "The finished episode"
     n = len(self.steps)
     if not self.done:
         raise ValueError(f'episode {self.id} is not over after {n} steps: play it to its end first')
-    return Trajectory(id or self.id, self.task, self.category, self.steps, self.won, self.observation,
+    return Trajectory(self.id, self.task, self.category, self.steps, self.won, self.observation,
                       self.game, self.seed, end=self.end)
 
 # %% ../../nbs/03_agent.episode.ipynb #0b898077
@@ -255,11 +253,6 @@ def _prompt(episode, policy, limit):
     return _grown(episode, policy, limit) if grows else _fitted(episode, policy, limit)
 
 # %% ../../nbs/03_agent.episode.ipynb #1ded5e43
-def _try_name(episode, generator):
-    "A name for one reply: the seed of the rollout, the episode, and the number of the step"
-    seed = generator.initial_seed() if generator else None
-    return f'{seed}/{episode.id}/{len(episode.steps)}'
-
 def _allowed(live):
     "For `generate`: what each reply may choose from, unless it is free"
     if live[0].agent.decode == 'free':
@@ -271,7 +264,8 @@ def _turn(live, policy, limits, **kw):
     "Play one step of each of `live`; pairs of episode and reply, without those that got none"
     prompts = [_prompt(e, policy, limits.max_prompt_tokens) for e in live]
     kw |= _allowed(live)
-    names, answered = [_try_name(e, kw['generator']) for e in live], []
+    seed = kw['generator'].initial_seed() if kw['generator'] else None
+    names, answered = [f'{seed}/{e.id}/{len(e.steps)}' for e in live], []
     if hasattr(policy, 'chat'):
         kw['tries'] = names
     for e, asked, name, reply in zip(live, prompts, names, policy.generate(prompts, **kw)):

@@ -77,7 +77,7 @@ def _outcome_of(fn:Callable[[Any], Any], job:Any)->Any:
 
 # %% ../../nbs/250_core.concurrency.ipynb #1a71df4e
 def _run_all(
-    room:Callable[[], int],              # How many jobs may be under way now
+    most:int,                            # Jobs under way at a time
     jobs:list,
     begin:Callable[[Any], Any],          # Job → promise of its outcome
     ended:Callable[[list], Iterator],    # Waits for some of the promises; pairs of a promise and its outcome
@@ -88,7 +88,7 @@ def _run_all(
     waiting = list(enumerate(jobs))[::-1]
     outcomes = [None]*len(waiting)
     while waiting or in_flight:
-        while waiting and len(in_flight) < room():
+        while waiting and len(in_flight) < most:
             place, job = waiting.pop()
             in_flight[begin(job)] = place
         for promise, out in ended(list(in_flight)):
@@ -131,8 +131,6 @@ def _ended(self:ThreadExecutor, promises:list[Future])->Iterator[tuple[Future, A
 def run(self:ThreadExecutor, fn:Callable[[Any], Any], jobs:list, done:Done|None=None)->list:
     "Outcomes in the order of `jobs`, see `Executor`; raises what `done` raises, and Ctrl-C at once"
     stop = Event()
-    def room()->int:
-        return max(1, self.workers)
     def begin(job:Any)->Future:
         promise = Future()
         promise.began = monotonic()
@@ -142,7 +140,7 @@ def run(self:ThreadExecutor, fn:Callable[[Any], Any], jobs:list, done:Done|None=
         Thread(target=work, daemon=True).start()
         return promise
     try:
-        return _run_all(room, jobs, begin, self._ended, done, {})
+        return _run_all(max(1, self.workers), jobs, begin, self._ended, done, {})
     finally:
         stop.set()
 
@@ -231,29 +229,19 @@ def clear(self:Journal)->None:
             self.path.unlink(missing_ok=True)
 
 # %% ../../nbs/250_core.concurrency.ipynb #4ec851b7
-def _taken(ref):
-    "What a job returned, or the exception that it or its worker ended with"
-    import ray
-    try:
-        return ray.get(ref)
-    except Exception as e:
-        return e
-
 class RayExecutor:
     "Runs up to `workers` jobs at a time on a Ray cluster; ImportError if Ray is not installed"
     def __init__(self,
-        workers:int=8,         # Jobs at a time; a machine takes as many as it has cores
-        address:str|None=None, # Of the cluster; None makes one of this machine
-        retries:int=3,         # Times that a job begins again when its worker dies
+        workers:int=8, # Jobs at a time; a machine takes as many as it has cores
     ):
         if find_spec('ray') is None:
             raise ImportError('Ray is not installed: pip install "skillrl-lab[ray]", or leave executor out')
         os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
         import ray
         if not ray.is_initialized():
-            ray.init(address=address, log_to_driver=False)
+            ray.init(log_to_driver=False) # On the cluster at RAY_ADDRESS, or else on this machine
         self.workers = workers
-        self.task = ray.remote(max_retries=retries)(_outcome_of)
+        self.task = ray.remote(_outcome_of) # A job whose worker dies begins again, three times at most
 
 # %% ../../nbs/250_core.concurrency.ipynb #0460ee70
 @patch
@@ -261,14 +249,12 @@ def run(self:RayExecutor, fn:Callable[[Any], Any], jobs:list, done:Done|None=Non
     "Outcomes in the order of `jobs`, see `Executor`; raises what `done` raises, and Ctrl-C at once"
     import ray
     fn, in_flight = ray.put(fn), {} # The function is sent once to each machine
-    def room()->int:
-        return self.workers
     def begin(job:Any)->Any:
         return self.task.remote(fn, job)
     def ended(refs:list)->list:
-        return [(ref, _taken(ref)) for ref in ray.wait(refs, num_returns=1)[0]]
+        return [(ref, _outcome_of(ray.get, ref)) for ref in ray.wait(refs, num_returns=1)[0]]
     try:
-        return _run_all(room, jobs, begin, ended, done, in_flight)
+        return _run_all(self.workers, jobs, begin, ended, done, in_flight)
     finally:
         for ref in in_flight:
             ray.cancel(ref, force=True)

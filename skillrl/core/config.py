@@ -360,25 +360,16 @@ def _refuse_stranger(model, key, environ, known):
 _SAID_BY = {'env.name': '--env', 'env.games': '--games', 'model.checkpoint': '--policy'}
 
 @patch
-def outward(self:SkillRLConfig)->dict[str, str]: # Path → value
-    "The settings that name code, an address or a path"
-    found = {}
-    for path, section, f in self.settings():
-        value = getattr(section, f.name)
-        plain = f.metadata['authority']
-        if plain is not None and value != f.default and not re.fullmatch(plain, value):
-            found[path] = value
-    return found
-
-@patch
 def opened(self:SkillRLConfig,
     named:Iterable[str]=(),     # Values of its settings that the user said himself
     environ:Mapping=os.environ, # Variable → value
 )->SkillRLConfig: # Itself, with secrets; ValueError if it names what is not `named`
     "The config of a stored folder, once nothing in it has authority but what the user said"
     named = tuple(named)
-    for path, value in self.outward().items():
-        if value not in named and not path.endswith('_api_base'):
+    for path, section, f in self.settings():
+        value, plain = getattr(section, f.name), f.metadata['authority']
+        has_authority = plain is not None and value != f.default and not re.fullmatch(plain, value)
+        if has_authority and value not in named and not path.endswith('_api_base'):
             flag = _SAID_BY.get(path, f'--set {path}=… or {path} in a file given with --config')
             raise ValueError(f'{path} is {value[:200]!r} in the run folder, and a folder may not say '
                              f'by itself what is run or read here: say it too, with {flag}')

@@ -251,12 +251,11 @@ def _memory(d):
 
 def load_memories(
     path:str|Path, # A JSON array of official memories
-    bad:list|None=None, # As for `load_trajectories`
 )->list: # `Memory`s in file order; ValueError names file, line and field, FileNotFoundError the file
     "The official repository's memories, with their irregularities ironed out"
     if not Path(path).is_file():
         raise FileNotFoundError(f'no memory file at {path}')
-    return _load(path, _memory, bad)
+    return _load(path, _memory, None)
 
 # %% ../../nbs/270_core.formats.ipynb #fcd5d7db
 def _messages(t):

@@ -107,18 +107,16 @@ def bars(
     low:Sequence[float],  # Lower ends of the 95 % intervals
     high:Sequence[float], # Upper ends
     color:str|Sequence[str]|None=None, # Of all rows or of each; None is blue
-    shift:float=0,        # Rows to go down, for a second series beside the first: .2 is a fifth of a row
 )->None:
     "Draw a dot and its bar for each rate, with the number beside it"
     color = PALETTE['blue'] if color is None else color
     colors = [color]*len(names) if isinstance(color, str) else color
     for row, (mean, start, end) in enumerate(zip(middle, low, high)):
-        y = row + shift
         how = dict(color=colors[row], clip_on=False)
-        ax.plot([start, end], [y, y], lw=2, **how)
-        ax.plot(mean, y, 'o', **how)
+        ax.plot([start, end], [row, row], lw=2, **how)
+        ax.plot(mean, row, 'o', **how)
         told = f'{mean:.2f}'
-        ax.annotate(told, (end, y), (7, 0), textcoords='offset points', color=colors[row], **_STYLE)
+        ax.annotate(told, (end, row), (7, 0), textcoords='offset points', color=colors[row], **_STYLE)
     rows = len(names)
     ax.set(yticks=range(rows), yticklabels=names)
     ax.set(xlim=(0, 1), ylim=(rows - .4, -.6))

@@ -13,6 +13,7 @@ from copy import deepcopy
 from fastcore.basics import patch
 from pathlib import Path
 from .concurrency import Journal
+from .options import flat
 from .store import (
     atomic_folder, fingerprint, JsonlLog, make_folder, read_json, sweep, to_json, write_json)
 
@@ -204,9 +205,6 @@ def _plain_config(config):
     settings = config.to_dict() if hasattr(config, 'to_dict') else config
     return json.loads(to_json(settings))
 
-def _is_begun(path):
-    return (path/_STATE).exists() or (path/_PREVIOUS).exists()
-
 def _start(run, config):
     bound = config if run.binds is None else run.binds
     run.known = dict(config=bound, writes={}, logs={}, folders={}, checksums={}, state=None)
@@ -238,7 +236,8 @@ class RunFolder:
         _check_place(self.path, resume)
         self.lock = _FolderLock(path)
         try:
-            if resume or resume is None and _is_begun(self.path):
+            begun = any((self.path/name).exists() for name in (_STATE, _PREVIOUS))
+            if resume or resume is None and begun:
                 _resume(self, _plain_config(config), accept_changes)
             else:
                 _start(self, _plain_config(config) or {})
@@ -374,17 +373,16 @@ def commit(self:RunFolder,
     _remove_old(self)
 
 # %% ../../nbs/260_core.runfolder.ipynb #f6678bfa
-def _differences(a, b, at=''):
+def _differences(a, b):
     "What differs between two configs, by dotted names"
-    if isinstance(a, dict) and isinstance(b, dict):
-        found = []
-        for k in dict.fromkeys([*a, *b]):
-            found += _differences(a.get(k), b.get(k), f'{at}.{k}' if at else k)
-        return found
-    if a == b:
-        return []
-    secret = re.search(r'(key|secret|password)$', at)
-    return [f'{at} is another one now' if secret else f'{at} was {a!r} and is now {b!r}']
+    a, b = flat(a), flat(b)
+    found = []
+    for at in dict.fromkeys([*a, *b]):
+        if a.get(at) != b.get(at):
+            secret = re.search(r'(key|secret|password)$', at)
+            told = 'is another one now' if secret else f'was {a.get(at)!r} and is now {b.get(at)!r}'
+            found.append(f'{at} {told}')
+    return found
 
 def _check_changes(run, stored, now, accept):
     "Settings that differ from those of the last commit; an error unless that is accepted"

@@ -87,19 +87,20 @@ def _bound_at(z, wins, losses, n):
     return low
 
 # %% ../../nbs/220_core.stats.ipynb #ab6dc589
+_TAIL = (1 - .95)/2 # Chance to be below an interval, and to be above it
+_Z = NormalDist().inv_cdf(1 - _TAIL)
+
 def paired_interval(
     wins:int,   # Pairs turned from lost to won
     losses:int, # Pairs turned from won to lost
     n:int, # Pairs in all
-    level:float=.95, # Chance to hold the true difference, from 0 to 1
 )->tuple: # (low, high), from -1 to 1; ValueError if there are more wins and losses than pairs
     "Where the share of games that a change gains probably lies"
     if min(wins, losses) < 0 or wins + losses > n:
         raise ValueError(f'{wins} wins and {losses} losses do not fit into {n} pairs: count each pair once')
     if not n:
         return -1., 1.
-    z = NormalDist().inv_cdf(1 - (1 - level)/2)
-    return _bound_at(z, wins, losses, n), -_bound_at(z, losses, wins, n)
+    return _bound_at(_Z, wins, losses, n), -_bound_at(_Z, losses, wins, n)
 
 # %% ../../nbs/220_core.stats.ipynb #8bb99351
 def _weighed_below(
@@ -139,26 +140,22 @@ def lower_bound(
 # %% ../../nbs/220_core.stats.ipynb #95757218
 def interval(
     scores:Iterable[float], # From 0 to 1
-    level:float=.95, # Chance to hold the true mean, from 0 to 1
 )->tuple: # (low, high); ValueError for a score out of range
     "Where the mean score of all such items probably lies"
     scores = _within(scores, 0, 'score')
-    alpha = (1 - level)/2
     if all(x in (0, 1) for x in scores):
-        rate = wilson(sum(scores), len(scores), NormalDist().inv_cdf(1 - alpha))
+        rate = wilson(sum(scores), len(scores), _Z)
         return rate.low, rate.high
-    return lower_bound(scores, alpha), 1 - lower_bound([1 - x for x in scores], alpha)
+    return lower_bound(scores, _TAIL), 1 - lower_bound([1 - x for x in scores], _TAIL)
 
 def gain_interval(
     gains:Iterable[float], # New score less old score of each item, from -1 to 1
-    level:float=.95, # Chance to hold the true mean, from 0 to 1
 )->tuple: # (low, high); ValueError for a gain out of range
     "Where the mean gain over all such items probably lies"
     gains = _within(gains, -1, 'gain')
     if all(d in (-1, 0, 1) for d in gains):
-        return paired_interval(gains.count(1), gains.count(-1), len(gains), level)
-    alpha = (1 - level)/2
-    return lower_bound(gains, alpha, -1), -lower_bound([-d for d in gains], alpha, -1)
+        return paired_interval(gains.count(1), gains.count(-1), len(gains))
+    return lower_bound(gains, _TAIL, -1), -lower_bound([-d for d in gains], _TAIL, -1)
 
 def _within(xs, low, what):
     "`xs` as a list, an error if one is not from `low` to 1"
@@ -171,15 +168,14 @@ def _within(xs, low, what):
 # %% ../../nbs/220_core.stats.ipynb #15e7c609
 def t_quantile(
     df:int, # Degrees of freedom, from 1
-    p:float=.975, # Chance to be below it, from 0.5
-)->float: # ValueError for another `df` or `p`
-    "Quantile of Student's distribution"
-    if df < 1 or not .5 <= p < 1:
-        raise ValueError(f'df is {df!r} and p is {p!r}: give df from 1, and p from 0.5 to below 1')
+)->float: # ValueError for another `df`
+    "What Student's |t| is below with a chance of 95 %"
+    if df < 1:
+        raise ValueError(f'df is {df!r}: give it from 1')
     low, high = 0., math.pi/2
     for _ in range(60):
         mid = (low + high)/2
-        if _chance_within(mid, df) < 2*p - 1:
+        if _chance_within(mid, df) < .95:
             low = mid
         else:
             high = mid
@@ -214,7 +210,7 @@ def _design_effect(
 def _effective(clusters):
     "Clusters that hold something, how many values count, as a share, and how far the interval reaches"
     full = [list(cluster) for cluster in clusters if len(cluster)]
-    reach = t_quantile(len(full) - 1) if len(full) > 1 else NormalDist().inv_cdf(.975)
+    reach = t_quantile(len(full) - 1) if len(full) > 1 else _Z
     return [x for cluster in full for x in cluster], 1/_design_effect(full), reach
 
 # %% ../../nbs/220_core.stats.ipynb #96223ac6

@@ -11,7 +11,6 @@ import errno, hashlib, json, os, re, shutil, tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fastcore.basics import patch
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -117,24 +116,20 @@ def _plain(o):
     raise TypeError(f'{type(o).__name__} {o!r} cannot be written as JSON: '
                     'make it text, numbers, lists or dicts first')
 
-@cache
-def _writer(indent, ascii=False):
-    "What turns an object into JSON"
-    return json.JSONEncoder(indent=indent, ensure_ascii=ascii, allow_nan=False, default=_plain).encode
-
 # %% ../../nbs/210_core.store.ipynb #5c758e13
 def to_json(
     obj:object, # Dicts, lists, numbers (NumPy's and torch's too), text
     indent:int|None=None, # 1 for a file people read, None for one line
 )->str: # TypeError for a set or another thing that JSON does not know
     "`obj` as strict JSON; what is not a finite number becomes null"
+    how = dict(indent=indent, allow_nan=False, default=_plain)
     try:
-        text = _writer(indent)(obj)
+        text = json.dumps(obj, ensure_ascii=False, **how)
     except (ValueError, RecursionError):
         return to_json(_finite(json.loads(json.dumps(obj, default=_plain))), indent)
     if text.isascii() or not re.search('[\ud800-\udfff]', text):
         return text
-    return _writer(indent, ascii=True)(obj) # Half a character, which a file cannot hold
+    return json.dumps(obj, **how) # Half a character, which a file cannot hold
 
 def _finite(o):
     if isinstance(o, dict):
@@ -197,8 +192,7 @@ def _bring_back(path, old):
 
 def _clear(*folders):
     for p in folders:
-        if p.exists():
-            shutil.rmtree(p, ignore_errors=True)
+        shutil.rmtree(p, ignore_errors=True)
 
 def _make_room(path, tmp, old):
     "Make the folder with the working name"
@@ -213,7 +207,6 @@ def _make_room(path, tmp, old):
 @contextmanager
 def atomic_folder(
     path:str|Path, # The folder to make; an earlier one is replaced
-    sync:bool=True, # Wait for its files? False where whoever fills it has done so for those that matter
 )->Iterator[Path]: # OSError, in one sentence, if it could not be written
     "Hand out an empty folder that becomes `path` when the block ends without an error"
     path = _target(path)
@@ -221,8 +214,7 @@ def atomic_folder(
     try:
         _make_room(path, tmp, old)
         yield tmp
-        settle = _sync_tree if sync else _sync_folder
-        settle(tmp)
+        _sync_tree(tmp)
         if path.exists():
             path.replace(old)
         tmp.replace(path)

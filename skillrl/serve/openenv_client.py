@@ -111,14 +111,6 @@ class OpenEnvClient(FarEnv):
         self.field = field
 
 # %% ../../nbs/809_serve.openenv_client.ipynb #fd49c72b
-def _connector():
-    try:
-        from websockets.sync.client import connect
-    except ImportError as e:
-        raise ImportError('OpenEnv servers are reached with the package websockets: '
-                          'install the extra openenv') from e
-    return connect
-
 @patch
 def close(self:OpenEnvClient)->None:
     "End the connection; the episode is lost if it was not over"
@@ -127,11 +119,16 @@ def close(self:OpenEnvClient)->None:
         self._end()
 
 @patch
-def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers
+def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers, ImportError without websockets
     "A new connection to the server"
     self.close()
-    connect, at = _connector(), self.server
-    from websockets.exceptions import InvalidHandshake, InvalidURI
+    try:
+        from websockets.exceptions import InvalidHandshake, InvalidURI
+        from websockets.sync.client import connect
+    except ImportError as e:
+        raise ImportError('OpenEnv servers are reached with the package websockets: '
+                          'install the extra openenv') from e
+    at = self.server
     try:
         opened = connect(f'{at.url}/ws', open_timeout=at.timeout, close_timeout=1, proxy=None,
                          max_size=LONGEST, compression=None)

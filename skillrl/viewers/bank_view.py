@@ -7,8 +7,7 @@ __all__ = ['bank_table', 'evolution_table', 'round_text', 'checked_round']
 
 # %% ../../nbs/823_viewers.bank_view.ipynb #917cde6d
 from collections.abc import Iterable
-from pathlib import Path
-from ..skills.bank import diff, Entry, Mistake, SkillBank, usefulness, version_path, versions
+from ..skills.bank import Entry, Mistake, usefulness
 from ..skills.retrieval import advice
 from ..core.stats import Rate, wilson
 from ..core.tables import Table, counted
@@ -79,22 +78,3 @@ def checked_round(
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as e:
         raise ValueError(f'this is no evolution round ({e})') from None
     return d
-
-# %% ../../nbs/823_viewers.bank_view.ipynb #7bbf3d06
-def _bank_browser(
-    folder:Path|str, # Holds v0000.json, v0001.json, …
-)->object:           # An ipywidget
-    "Search the versions of a bank, with what each changed"
-    import ipywidgets as w
-    numbers = versions(folder)
-    which = w.SelectionSlider(options=numbers, value=numbers[-1], description='version')
-    words, out = w.Text(description='search'), w.HTML()
-    def show(*_)->None:
-        bank = SkillBank.load(version_path(folder, which.value))
-        before = [SkillBank.load(version_path(folder, n)) for n in numbers if n < which.value][-1:]
-        tables = [bank_table(bank.items(), words.value), *(diff(old, bank).table() for old in before)]
-        out.value = ''.join(t.html() for t in tables)
-    for control in (which, words):
-        control.observe(show, 'value')
-    show()
-    return w.VBox([w.HBox([which, words]), out])

@@ -20,7 +20,7 @@ from ..core.tables import clip, counted, Table
 from ..core.trajectory import Trajectory
 from ..training.evaluate import plot_learning
 from .bank_view import bank_table, checked_round, round_text
-from .inspection import good_rows, is_opt_run, is_run, state_of, success_table
+from .inspection import good_rows, is_opt_run, is_train_run, state_of, success_table
 from .page import figure_html, folded, headed, html_page, last_rows, number, paragraph
 from .report import read_run, report_sections, STAGES
 
@@ -135,12 +135,13 @@ class _RunPage:
         folder:str|Path, # FileNotFoundError if it holds no run of `train` or `optimize`
     ):
         self.folder = Path(folder)
-        if not is_run(self.folder):
-            raise FileNotFoundError(f'{folder} holds no run to watch: '
-                                    'name the folder of a run of train or optimize')
-        self.kind = 'Training', _training, _sections
         if is_opt_run(self.folder):
             self.kind = 'SkillOpt', _optimisation, _report
+        elif is_train_run(self.folder):
+            self.kind = 'Training', _training, _sections
+        else:
+            raise FileNotFoundError(f'{folder} holds no run to watch: '
+                                    'name the folder of a run of train or optimize')
         self.written, self.shown = None, '' # The files, and what was made of them
 
 # %% ../../nbs/837_viewers.watch.ipynb #5f2bc9e1
