@@ -8,9 +8,9 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.webshop.reward import _compare_kinds
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
-from skillrl.training import builders
+from skillrl.training import builders, phases
 from skillrl.training.evaluate import describe_gain, evaluate, _figure, plot_learning, plot_rates
-from skillrl.training.phases import _least_served, trial_trajectory
+from skillrl.training.phases import Iteration, _least_served, trial_trajectory
 from skillrl.training.pipeline import conditions
 from skillrl.training.sft import FullOptions, full_sft
 from test_rl import ShopEnv, Wish, policy, shopper, tries # noqa: F401 (fixtures)
@@ -102,3 +102,22 @@ def test_a_purchase_says_which_of_query_and_category_is_right():
     other = SimpleNamespace(name='Oak Lamp', query='lamps', path='Toys')
     kind = _compare_kinds(other, lamp)
     assert (kind.query_match, kind.category_match) == (True, False)
+
+def test_each_round_goes_on_from_the_bank_of_the_round_before(policy, monkeypatch): # noqa: F811
+    shown, made = [], []
+    def iterations(trainer, suites, bank_of, config, numbers):
+        for i in numbers:
+            shown.append(bank_of(suites[0]))
+            yield Iteration(i, {}, [], i)
+    def evolved(policy, suite, bank, config, found, teacher, number):
+        made.append(SkillBank())
+        return made[-1], dict(before=bank)
+    monkeypatch.setattr(phases, 'rl_iterations', iterations)
+    monkeypatch.setattr(phases, 'evolve_on', evolved)
+    monkeypatch.setattr(phases, 'experience_in', lambda *args: None)
+    first, config = SkillBank(), CONFIG.merged({'rl.iterations': 3})
+    told = []
+    _, rounds = phases.train_in_suite(policy, None, first, config, lambda *done: told.append(done))
+    expected = [first, *made[:2]]
+    assert all(a is b for a, b in zip(shown, expected, strict=True)) and told == [(1, 3), (2, 3), (3, 3)]
+    assert all(record['before'] is b for (_, record), b in zip(rounds, expected, strict=True))

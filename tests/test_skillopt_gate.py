@@ -91,6 +91,7 @@ def test_the_bound_of_wins_and_losses_is_the_sign_test():
 def test_bounds_in_any_order_and_at_the_edges():
     xs = [.1, .5, .9, .4, .4, 1., 0.]
     assert lower_bound(xs)==lower_bound(xs[::-1]) < sum(xs)/7
+    assert lower_bound([1.]*9, alpha=1.)==1 - 2**-14 # The last step of the grid
     assert lower_bound([], floor=-1)==-1 and lower_bound([0.]*5)==0 and lower_bound([1.]*400) > .99
     assert lower_bound([x/2 - .5 for x in xs], floor=-.5)==pytest.approx(lower_bound(xs)/2 - .5, abs=2e-4)
     lows = [lower_bound(xs, a) for a in (.01, .05, .1, .3, .5)]
