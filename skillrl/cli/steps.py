@@ -68,7 +68,9 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
     path, how = _run_settings(args)
     if not args.resume:
         require_preflight(how['config'])
-        build_teacher(how['config']) # Its key and its prices are asked for before there is a folder
+        build_teacher(how['config']) # Keys and prices are asked for before there is a folder
+        if how['config'].model.policy_model_id:
+            build_policy(how['config'])
     try:
         with Progress(f'Run folder: {path}') as step:
             run_loop(path=path, step=step, fresh=args.fresh, **how)
