@@ -310,7 +310,7 @@ def readers_of(name, here):
     if 'evolution' in name:
 
         def rows():
-            return [checked_round(r) for r in JsonlLog(file).read(strict=False)]
+            return [checked_round(r) for r in JsonlLog(file).read([])]
 
         calls += [lambda: repr(evolution_table(rows())), lambda: list(map(round_text, rows()))]
     if 'episodes' in name or top == 'eto.jsonl':

@@ -164,7 +164,7 @@ class Journal:
         self._lock = Lock()
         if not self.path:
             return
-        for row in JsonlLog(self.path).read(strict=False):  # What a damaged line held is paid for again
+        for row in JsonlLog(self.path).read([]):  # What a damaged line held is paid for again
             key = _name(row.get('key'))
             if 'value' in row and _is_plain(key):
                 self.rows[key] = to_json(row)

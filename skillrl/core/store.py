@@ -294,8 +294,7 @@ def append(self:JsonlLog,
 # %% ../../nbs/210_core.store.ipynb #24c9aa08
 @patch
 def read(self:JsonlLog,
-    strict:bool=True, # Refuse a damaged line? False leaves it out
-    bad:list|None=None, # Takes a sentence about each line that is left out
+    bad:list|None=None, # Takes a sentence about each damaged line, which is left out; None refuses the log
 )->list: # One dict per whole line; empty when there is no file; ValueError for a damaged line
     "Every row, less a last line that was not written to its end"
     if not self.path.exists():
@@ -304,10 +303,9 @@ def read(self:JsonlLog,
     for i, line in enumerate(lines, 1):
         if not line.strip() or _is_object(line):
             continue
-        if strict:
+        if bad is None:
             raise ValueError(f'{self.path} line {i} is not a JSON object: mend or delete that line')
-        if bad is not None:
-            bad.append(f'line {i} is not a JSON object')
+        bad.append(f'line {i} is not a JSON object')
     return [json.loads(line) for line in [*lines, last] if _is_object(line)]
 
 # %% ../../nbs/210_core.store.ipynb #8f74697d

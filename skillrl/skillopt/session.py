@@ -66,7 +66,7 @@ class _Events:
         self.bill = Bill()
         log = JsonlLog(self.file)
         log.mend()
-        rows = log.read(strict=False)
+        rows = log.read([])
         for row in rows:
             self.bill.add(row)
         if rows and 'known' in rows[-1]:

@@ -437,7 +437,7 @@ class RejectedLog:
             return
         if self.known is None:
             self.log.mend() # A row that lacks only its newline counts as there
-            self.known = {row.get('key') for row in self.log.read(strict=False)}
+            self.known = {row.get('key') for row in self.log.read([])}
         safe = [without_secrets(row, self.secrets) for row in rows] # Of keys of services
         keyed = {fingerprint(row): row for row in safe}
         new = {key: row for key, row in keyed.items() if key not in self.known}

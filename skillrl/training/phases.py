@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from ..agent.episode import Episode, demonstrate
 from ..agent.prompt import PromptContext, step_messages
-from ..agent.contract import demonstrated
+from ..agent.contract import write_reply
 from skillrl.training.builders import (
     build_episodes, build_retriever, build_rl_policy, build_threads, derive_seed, play_episodes,
     rollout_limits)
@@ -80,7 +80,9 @@ def _sft_rows(
     for i, (step, observation, notes) in enumerate(replay(t, w.notes)):
         context = PromptContext(t.task, step.observation, step.admissible, past, skills, notes, first)
         if step.ok:
-            said = demonstrated(step, thoughts[i] if thoughts else None, config.agent.reply)
+            thought, form = thoughts[i] if thoughts else None, config.agent.reply
+            keeps = thought is None and form == 'think+action'
+            said = step.reply if keeps else write_reply(thought or '', step.action, form)
             rows.append(dict(prompt=step_messages(context, config.agent, w), completion=said))
         past.append((step.action, observation))
     return rows

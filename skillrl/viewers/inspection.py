@@ -141,7 +141,7 @@ def good_rows(
 )->tuple[list[dict], list[str]]:
     "The rows of a log that pass `check`, and a sentence about those that do not; empty without any"
     good, bad = [], []
-    rows = JsonlLog(file).read(strict=False, bad=bad)
+    rows = JsonlLog(file).read(bad)
     for row in rows:
         try:
             good.append(check(row))
