@@ -17,8 +17,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                         'skillrl.agent.contract._fills_in': ('agent.contract.html#_fills_in', 'skillrl/agent/contract.py'),
                                         'skillrl.agent.contract._official': ('agent.contract.html#_official', 'skillrl/agent/contract.py'),
                                         'skillrl.agent.contract._strict': ('agent.contract.html#_strict', 'skillrl/agent/contract.py'),
-                                        'skillrl.agent.contract.demonstrated': ( 'agent.contract.html#demonstrated',
-                                                                                 'skillrl/agent/contract.py'),
                                         'skillrl.agent.contract.one_line': ('agent.contract.html#one_line', 'skillrl/agent/contract.py'),
                                         'skillrl.agent.contract.parse_reply': ( 'agent.contract.html#parse_reply',
                                                                                 'skillrl/agent/contract.py'),
