@@ -257,6 +257,10 @@ def test_doctor_looks_at_all_that_a_run_needs(monkeypatch):
     found = list(plan.examine_machine(SkillRLConfig()))
     assert [f.what for f in found] == looked.split() and 'OMP_NUM_THREADS 7' in found[6].seen
 
+def test_room_that_a_setting_has_is_asked_of_the_policy():
+    assert plan._more('max_new_tokens', 4, 5) == 'set model.max_new_tokens to 5 or more'
+    assert plan._more('max_new_tokens', 5, 5).startswith('take a policy with more positions')
+
 def test_a_pass_has_no_more_rows_than_a_minibatch():
     config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4})
     small, large = shape_of(data_path('base')), shape_of('smollm2')
