@@ -30,7 +30,6 @@ WHOLE = EVERYDAY - {'other'} | {'examine'}
 # (module, word) → why it may stand there
 ALLOWED = {('core.config', 'alfworld'): 'the default of env.name',
            ('core.config', 'webshop'): 'the address that Krill documents for its server',
-           ('viewers.bank_view', 'search'): 'a type of input in HTML',
            ('skills.guard', 'alfworld'): 'capitalised words of published banks that are no brands',
            ('skills.guard', 'webshop'): 'capitalised words of published banks that are no brands'}
 
