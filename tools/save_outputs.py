@@ -24,13 +24,15 @@ from nbdev.clean import clean_nb
 from nbdev.config import get_config
 from nbdev.process import extract_directives
 
+WIDGET = 'application/vnd.jupyter.widget-view+json'
+WIDGET_STATE = 'application/vnd.jupyter.widget-state+json'
 KERNEL = dict(display_name='Python 3 (ipykernel)', language='python', name='python3')
 LIMIT = 240 # Seconds for a cell
 
 # ---- a process for each notebook and one for its kernel ----
 
 FORK = multiprocessing.get_context('fork') # A forked process has what its parent loaded
-LARGE = ['matplotlib.pyplot', 'torch', 'transformers.models.qwen3.modeling_qwen3']
+LARGE = ['ipywidgets', 'matplotlib.pyplot', 'torch', 'transformers.models.qwen3.modeling_qwen3']
 MANY = 8 # Notebooks for which loading these once takes less time than it saves
 
 def run_kernel(args, folder):
@@ -112,11 +114,21 @@ def fresh(path):
     kept = {c.id: c.outputs for c in code_cells(nb) if keeps_its_output(c, skip)}
     nb = executed(path)
     for cell in code_cells(nb):
-        new = [output for output in cell.outputs if output.get('name') != 'stderr'] # No lines of progress
+        new = [shown for output in cell.outputs for shown in what_is_shown(output, nb)]
         cell.outputs = kept.get(cell.id, new)
     nb.metadata = dict(kernelspec=KERNEL)
     clean_nb(nb)
     return nb
+
+def what_is_shown(output, nb):
+    "What is left of `output` on a page: of a widget the picture in it, of lines of progress nothing"
+    if output.get('name') == 'stderr':
+        return []
+    if WIDGET not in output.get('data', {}):
+        return [output]
+    models = nb.metadata.widgets[WIDGET_STATE].state.values() # A page has one widget at most
+    pictures = [m.state.outputs for m in models if m.model_name == 'OutputModel']
+    return [nbformat.from_dict(o) for outputs in pictures for o in outputs]
 
 # ---- comparing two runs ----
 
