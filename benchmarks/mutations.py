@@ -1,16 +1,18 @@
 """Do the tests notice when the core is wrong? Lines are changed at random, one at a time.
 
-    python benchmarks/mutations.py [--seed 0] [--number 300] [--jobs 2] [--only skills.trials]
+    python benchmarks/mutations.py [--seed 0] [--number 300] [--jobs 2] [--only skills.trials] [--who]
 
 First the whole suite runs once under coverage, which says which tests run which line; that is kept in
 `runs/mutations/` until the library or the tests change. Then mutations are drawn from the syntax trees of
 the modules below: an operator, a constant, a bound, a pair of arguments or a statement is changed, on lines
 that some test runs. Each is tried in a copy of the tree: the tests that run its line, the fastest first,
 then the module's own page. Prints each one that survives, and exits 1 when fewer than 90 of 100 are
-killed."""
+killed. With `--who` no test stops the others, which takes three times as long, and the tests that kill
+nothing alone are printed too."""
 import argparse, ast, hashlib, json, multiprocessing, os, random, re, shutil, signal, subprocess, sys
 import tempfile
 import xml.etree.ElementTree as xml
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -287,9 +289,22 @@ def quietly(run, tree, what):
     sys.path.insert(0, str(tree))
     sys.exit(not run(what))
 
+KILLERS = Path('killers.txt')
+
+class Killers:
+    "Writes down which tests fail"
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            with KILLERS.open('a') as f:
+                print(report.nodeid, file=f)
+
 def tests_pass(names):
     import pytest
     return pytest.main(['-q', '-x', '-n0', '-p', 'no:cacheprovider', *names]) == 0
+
+def all_tests_pass(names):
+    import pytest
+    return pytest.main(['-q', '-n0', '-p', 'no:cacheprovider', *names], [Killers()]) == 0
 
 def page_passes(page):
     from nbdev.test import test_nb
@@ -305,8 +320,8 @@ def ran_well(run, tree, what, seconds):
         process.join()
     return process.exitcode == 0
 
-def survives(m, trees, lines, seconds):
-    "Do the tests of `m` and its page pass although its line is wrong?"
+def survives(m, trees, lines, seconds, run=tests_pass):
+    "Do the tests of `m` and its page pass although its line is wrong? And which tests did not, if `run` says"
     tests = tests_of(m, lines, seconds)
     tree = trees.get()
     file, right = tree/m.file.relative_to(ROOT), m.file.read_bytes()
@@ -316,14 +331,29 @@ def survives(m, trees, lines, seconds):
     try:
         file.write_bytes(changed)
         limit = 30 + 5*sum(seconds.get(t, 1.) for t in tests)
-        if tests and not ran_well(tests_pass, tree, tests, limit):
-            return False
+        if tests and not ran_well(run, tree, tests, limit):
+            return False, killers_in(tree)
         spoil_page(tree, m, changed)
-        return ran_well(page_passes, tree, page, 300)
+        return ran_well(page_passes, tree, page, 300), set()
     finally:
         file.write_bytes(right)
         page.write_bytes(kept)
         trees.put(tree)
+
+def killers_in(tree):
+    path = tree/KILLERS
+    found = set(path.read_text().split('\n')[:-1]) if path.exists() else set()
+    path.unlink(missing_ok=True)
+    return found
+
+def tell_who(killers):
+    "Of the tests that killed some mutation, those that another could stand in for each time"
+    alone = {test for some in killers if len(some) == 1 for test in some}
+    kills = Counter(test for some in killers for test in some)
+    print(f'{len(kills)} tests kill something, {len(alone)} of them something that no other does. The rest:')
+    for test, n in kills.most_common():
+        if test not in alone:
+            print(f'{n:6} {test}')
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -331,6 +361,7 @@ def main():
     p.add_argument('--number', type=int, default=300)
     p.add_argument('--only', default='', metavar='MODULE', help='part of a module\'s name')
     p.add_argument('--jobs', type=int, default=2)
+    p.add_argument('--who', action='store_true', help='say which tests kill nothing alone')
     args = p.parse_args()
     lines, seconds = traced(args.jobs)
     os.environ['OMP_NUM_THREADS'] = '1'
@@ -342,13 +373,17 @@ def main():
             (tree := Path(d)/str(i)).mkdir()
             copy_tree(tree)
             trees.put(tree)
-        tried = pool.map(lambda m: survives(m, trees, lines, seconds), chosen)
-        alive = []
-        for m, left in zip(chosen, tqdm(tried, total=len(chosen))):
+        run = all_tests_pass if args.who else tests_pass
+        tried = pool.map(lambda m: survives(m, trees, lines, seconds, run), chosen)
+        alive, killers = [], []
+        for m, (left, some) in zip(chosen, tqdm(tried, total=len(chosen))):
             alive.append(left)
+            killers.append(some)
             if left:
                 where = f'{m.file.relative_to(ROOT)}:{m.line}'
                 print(f'SURVIVED {where}\n    {m.lines[0]}\n    {m.lines[1]}', flush=True)
+    if args.who:
+        tell_who(killers)
     killed = alive.count(False)
     print(f'{killed} of {len(chosen)} killed')
     sys.exit(killed < TARGET*len(chosen))
