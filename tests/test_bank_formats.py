@@ -277,7 +277,7 @@ def test_diff_sees_moves_and_retirement_but_not_statistics():
     retire(b.get('gen_001'), 'useless')
     moved = copy.deepcopy(b.get('pic_001'))
     moved.category = 'heat'
-    b.add(moved, [moved.id])
+    b.put(moved)
     retired = {'provenance': ({}, {'retired': 'useless'}), 'status': ('active', 'retired')}
     change = diff(a, b)
     assert change.changed == {'gen_001': retired, 'pic_001': {'category': ('pick_and_place', 'heat')}}

@@ -15,7 +15,7 @@ from ..core.trajectory import Trajectory, by_category, category_of, select
 from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
 from ..llm.reply import Outage
-from .bank import Entry, Mistake, Proposal, SkillBank
+from .bank import Entry, Mistake, Proposal, SkillBank, find
 from .consolidation import normal
 from .guard import RejectedLog, as_data
 from .questions import (
@@ -175,49 +175,20 @@ def _bank_lines(
     tried = ['Tried before, did not help:', *told] if told else []
     return ['The bank says:', *lines, *tried]
 
-# %% ../../nbs/475_skills.teachers.ipynb #366bcdb5
-def _rewritten(d, q, old, id=''):
-    "What the object `d` says in place of the items `old`"
-    if len({(type(o), o.category) for o in old}) > 1:
-        raise ValueError(f'`ids` are not all of one type and kind of task: {d["ids"]}')
-    return read_entry(type(old[0]), d, q, id, old[0].category)
-
-def _named(d, kind, items):
-    "The bank items that `d['ids']` names"
-    ids, known = d.get('ids'), {o.id: o for o in items}
-    if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
-        raise ValueError('`ids` should be a list of ids')
-    unknown = [i for i in ids if i not in known]
-    if unknown:
-        raise ValueError(f'the bank shown has no {unknown[0]!r:.60}')
-    enough = len(ids) >= 2 if kind == 'merge' else len(ids) == 1
-    if not enough or len(set(ids)) < len(ids):
-        wanted = 'two or more different ids' if kind == 'merge' else 'one id'
-        raise ValueError(f'`ids` should be {wanted}, not {ids}')
-    return [known[i] for i in ids]
-
-def _unsaid(item, items):
-    "`item` if none of `items` says the same, otherwise ValueError"
-    if normal(advice(item)) in {normal(advice(o)) for o in items}:
-        raise ValueError('the bank says so already')
-    return item
-
 # %% ../../nbs/475_skills.teachers.ipynb #03b04cab
 def _read_proposal(d:Mapping, q:Question)->Proposal:
     "The change to the bank items `q.about` that the object `d` asks for; ValueError if it cannot be made"
-    kind = one_of(d, 'kind', ('add', 'refine', 'retire', 'merge'))
+    kind = one_of(d, 'kind', ('add', 'refine', 'retire'))
     hypothesis = text_field(d, 'hypothesis', 400)
     if all(c.success for c in evidence_of(d, q)):
         raise ValueError('`evidence` names no failed episode')
-    if kind == 'add':
-        return Proposal(kind, _unsaid(read_skill(d, q), q.about), hypothesis=hypothesis)
-    old = _named(d, kind, q.about)
-    ids = tuple(o.id for o in old)
+    old = None if kind == 'add' else find(q.about, text_field(d, 'id', 80))
     if kind == 'retire':
-        return Proposal(kind, ids=ids, hypothesis=hypothesis)
-    if kind == 'merge':
-        return Proposal(kind, _rewritten(d, q, old), ids, hypothesis)
-    return Proposal(kind, _unsaid(_rewritten(d, q, old, ids[0]), q.about), (), hypothesis)
+        return Proposal(kind, ids=(old.id,), hypothesis=hypothesis)
+    item = read_entry(type(old), d, q, old.id, old.category) if old else read_skill(d, q)
+    if normal(advice(item)) in {normal(advice(o)) for o in q.about}:
+        raise ValueError('the bank says so already')
+    return Proposal(kind, item, (), hypothesis)
 
 # %% ../../nbs/475_skills.teachers.ipynb #6859d342
 def _proposal_questions(teacher, bank, category, failures, evidence, limit):
