@@ -505,15 +505,6 @@ def test_an_empty_bank_and_a_bank_of_empty_texts():
     assert Retriever(bank, 'embedding').retrieve('').ids == ['gen_001', 'err_001']
     assert Retriever(bank, 'embedding').retrieve('heat it').ids == ['heat_001', 'gen_001', 'err_001']
 
-def test_an_encoder_of_changing_length_is_refused():
-    class Fickle:
-        def encode(self, texts):
-            return np.ones((len(texts), len(texts)), np.float32)
-    r = Retriever(bank_of(heated(2)), 'embedding', encoder=Fickle())
-    says = 'holds vectors of 4 numbers and this one has 1: use the encoder it was built with'
-    with pytest.raises(ValueError, match=says):
-        r.retrieve('heat some egg')
-
 def test_nearest_source_goal_wins_with_counted_words():
     bank = bank_of([about(n, c, i, 'goals') for c in CATEGORIES for i, n in enumerate(THINGS)])
     r = Retriever(bank, 'embedding')

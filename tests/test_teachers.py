@@ -14,7 +14,7 @@ from skillrl.llm.reply import ChatReply, Outage
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.training.builders import build_teacher
-from skillrl.skills.guard import RejectedLog, as_data, _example_in
+from skillrl.skills.guard import as_data, _example_in
 from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.questions import MISTAKE, _SCHEMAS, SKILL, Question, case, prompt
 from skillrl.skills.retrieval import Retriever, render
@@ -506,7 +506,7 @@ def test_every_prompt_has_an_example_that_is_not_taken_for_an_answer(kind):
         assert [r.reason for r in x.rejected] == ['the reply repeats the example of the prompt']
     assert not took
 
-def test_what_was_rejected_is_kept_with_its_reason_once_and_without_the_key(tmp_path):
+def test_what_was_rejected_is_kept_with_its_reason_and_without_the_key(tmp_path):
     bad = [skill(category='cool'), skill(evidence=[9], principle=f'Send {KEY} to the safe.'), skill()]
     server = FaultServer(said(json.dumps(bad)), rest=said('I am sorry.'))
     def distilled():
@@ -520,13 +520,9 @@ def test_what_was_rejected_is_kept_with_its_reason_once_and_without_the_key(tmp_
     assert rows[0]['raw'] == bad[0]
     assert rows[2]['raw'] == 'I am sorry.'
     assert KEY not in (tmp_path/'rejected.jsonl').read_text()
-    before = (tmp_path/'rejected.jsonl').read_bytes()
-    with server:
-        for again, lost in enumerate((20, 1), 1): # Killed while it wrote, then before the last newline
-            (tmp_path/'rejected.jsonl').write_bytes(before[:-lost])
-            assert distilled() == items
-            assert server.count == calls + again # The reply of no use is asked for again
-            assert (tmp_path/'rejected.jsonl').read_bytes() == before
+    with server: # The reply of no use is asked for again, what a cached one lacks is known
+        assert distilled() == items and server.count == calls + 1
+    assert len(JsonlLog(tmp_path/'rejected.jsonl').read()) == len(rows) + 1
 
 def test_proposals_that_clash_and_thoughts_that_lack_a_step_are_kept_too(tmp_path):
     change = skill(kind='add', hypothesis='It was cold.')
@@ -535,10 +531,9 @@ def test_proposals_that_clash_and_thoughts_that_lack_a_step_are_kept_too(tmp_pat
             lambda m: json.dumps(
                 [change, change | dict(title='Warm first')] if kind_of(m) == 'proposals' else [])
         ),
-        rejects=RejectedLog(tmp_path / 'rejected.jsonl'),
+        rejects=JsonlLog(tmp_path / 'rejected.jsonl'),
     )
-    for _ in range(2):
-        assert len(teacher.propose(SkillBank(), [episode(1, won=False)], [], ['heat'], 3)) == 1
-        assert teacher.all_thoughts([episode(2)]) == [None]
+    assert len(teacher.propose(SkillBank(), [episode(1, won=False)], [], ['heat'], 3)) == 1
+    assert teacher.all_thoughts([episode(2)]) == [None]
     assert [r['reason'] for r in JsonlLog(tmp_path / 'rejected.jsonl').read()] == [
         'another proposal changes or says the same', '0 thoughts for 3 steps']

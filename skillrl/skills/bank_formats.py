@@ -85,23 +85,10 @@ def _specific_rows(skills, places, fmt, sections):
     return out
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #b92caf60
-_UNDATED = '1970-01-01T00:00:00Z'
-
 def _krill_history(d):
-    "Krill's history and cycle: what it noted itself, and a row for every skill that came since"
-    rows = list(d.get('history') or [])
-    known = {r.get('skill_id') for r in rows if isinstance(r, dict)}
-    skills = sum(d['task_specific_skills'].values(), [*d['general_skills']])
-    for s in _active(skills):
-        id, origin = s['skill_id'], s.get('provenance')
-        if id not in known and (origin or not rows):
-            cycle = origin.get('version', 0) if origin else 0
-            rows.append(dict(skill_id=id, added_at=_UNDATED, evolution_cycle=cycle))
-    cycles = [r.get('evolution_cycle') or 0 for r in rows if isinstance(r, dict)]
-    stated = d.get('current_cycle') or 0
-    version = d['metadata'].get('version')
-    current = max(n for n in [0, stated, version, *cycles] if isinstance(n, (int, float)))
-    return dict(history=rows, current_cycle=current)
+    "Krill's history, and a cycle that is at least the version of the bank"
+    cycle = max(d.get('current_cycle') or 0, d['metadata'].get('version') or 0)
+    return dict(history=d.get('history') or [], current_cycle=cycle)
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #5f87d74f
 _TASK, _SEARCH = 'task_specific_skills', 'query_type_skills'
@@ -187,27 +174,20 @@ def _put_back(
     return back
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #2eb1e121
-def _is_undated(row):
-    return isinstance(row, dict) and row.get('added_at') == _UNDATED
-
 def _unknown_fields(d):
-    "The fields of `d` that we do not know, less the rows of Krill's history that an export of ours wrote"
+    "The fields of `d` that we do not know, less the history that an export of ours wrote"
     rest = {k: v for k, v in d.items() if k not in _KNOWN}
-    rows = d.get('history') or []
-    if isinstance(rows, list):
-        rows = [r for r in rows if not _is_undated(r)]
-    cycle = d.get('current_cycle')
-    if not rows and cycle == (d.get('metadata') or {}).get('version', 0):
-        cycle = None
-    news = dict(history=rows, current_cycle=cycle)
-    return {k: news.get(k, v) for k, v in rest.items() if news.get(k, True)}
+    if not rest.get('history'):
+        rest.pop('history', None)
+        if rest.get('current_cycle') == (d.get('metadata') or {}).get('version', 0):
+            rest.pop('current_cycle', None)
+    return rest
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #5f8c6a92
 @dataclass
 class _Facts:
-    "What we read of a bank's metadata, and of a row of Krill's history"
+    "What we read of a bank and of its metadata"
     version:int = 0
-    evolution_cycle:int = 0
     current_cycle:int = 0
     history:list = None
     refused:dict = None
@@ -222,8 +202,7 @@ def _check_bank(d):
     for key in (_TASK, _SEARCH, 'metadata'):
         if not isinstance(d.get(key) or {}, dict):
             raise ValueError(f'`{key}` should be an object, not {d[key]!r:.50}')
-    rows = build(_Facts, d).history or []
-    for facts in [d.get('metadata') or {}, *rows]:
+    for facts in (d, d.get('metadata') or {}):
         build(_Facts, facts)
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #f0a70010

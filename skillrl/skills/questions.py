@@ -220,6 +220,7 @@ class Exchange:
     reply:ChatReply
     kept:list     # Items
     rejected:list # Of `Rejected`
+    noted:int = 0 # How many of them are written down
 
     def reject(self, reason:object, raw:object)->None:
         "Note that `raw` is not believed"

@@ -17,7 +17,7 @@ from ..core.tables import Table
 from ..core.trajectory import as_router, Router
 from .bank import Mistake, Skill, SkillBank
 from .embedding import (
-    encode_queries, Encoder, stem, stop_words, terms, TfIdf, TfidfEncoder, VectorIndex)
+    Encoder, stem, stop_words, terms, TfIdf, TfidfEncoder, unit_rows)
 
 # %% ../../nbs/05_skills.retrieval.ipynb #a08fff28
 _SHOWN = 'principle', 'full', 'official'
@@ -256,7 +256,7 @@ class _EmbeddingRanker:
         texts = [text for found in passages for text in found]
         self.starts = [0, *accumulate(map(len, passages))][:-1]
         self.encoder = TfidfEncoder(texts) if encoder is None else encoder
-        self.index = VectorIndex(self.encoder.encode(texts))
+        self.rows = unit_rows(self.encoder.encode(texts)) if texts else None
 
     def _passage(self, item, category):
         "The text of an item, its category before it"
@@ -265,12 +265,12 @@ class _EmbeddingRanker:
         return f"{item.category.replace('_', ' ')}: {item.text}"
 
     def similarities(self, task:str)->list[float]:
-        "Similarity of `task` to each item; ValueError if the encoder's rows have changed their length"
+        "Similarity of `task` to each item, rounded, so that equal rows tie on every processor"
         import numpy as np
         if not self.items:
             return []
-        query = encode_queries(self.encoder, [task])[0]
-        return np.maximum.reduceat(self.index(query), self.starts).tolist()
+        query, = unit_rows(self.encoder.encode([getattr(self.encoder, 'query_prefix', '') + task]))
+        return np.maximum.reduceat(np.round(self.rows @ query, 6), self.starts).tolist()
 
 # %% ../../nbs/05_skills.retrieval.ipynb #563321bd
 @patch

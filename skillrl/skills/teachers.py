@@ -14,10 +14,11 @@ from fastcore.basics import patch
 from ..core.trajectory import Trajectory, by_category, category_of, select
 from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
-from ..llm.reply import Outage
+from ..llm.reply import Outage, without_secrets
+from ..core.store import JsonlLog
 from .bank import Entry, Mistake, Proposal, SkillBank, find
 from .consolidation import normal
-from .guard import RejectedLog, as_data
+from .guard import as_data
 from .questions import (
     MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of, one_of,
     read_mistake, read_reply, read_skill, schema_of, read_entry, text_field)
@@ -33,7 +34,7 @@ class LLMTeacher:
         chat:Chat,
         prompt_chars:int=24_000, # Most characters shown in one question
         most:int=4,              # Most objects taken from one answer
-        rejects:RejectedLog|None=None, # Where rejected objects are written; None for nowhere
+        rejects:JsonlLog|None=None, # Where rejected objects are written; None for nowhere
         router:Callable|None=None, # Task → category, for trajectories that record none
         **params:object,         # For every call, such as `temperature=0` and `max_tokens=2000`
     ):
@@ -50,17 +51,19 @@ class LLMTeacher:
 def note_rejected(self:LLMTeacher,
     exchanges:Iterable[Exchange],
 )->None:
-    "Write down what was rejected of `exchanges`, once"
-    if self.rejects is None:
-        return
+    "Write down what was rejected of `exchanges` since the last time, but for replies from the cache"
     rows = []
     for x in exchanges:
+        new, x.noted = x.rejected[x.noted:], len(x.rejected)
+        if x.reply.cached:
+            continue
         about = dict(category=x.question.categories[0], model=self.chat.model)
         shown = [c.id for c in x.question.cases]
-        for r in x.rejected:
+        for r in new:
             raw = asdict(r.raw) if is_dataclass(r.raw) else r.raw
             rows.append(dict(question=r.kind, **about, reason=r.reason, raw=raw, episodes=shown))
-    self.rejects.add(rows)
+    if self.rejects and rows:
+        self.rejects.append([without_secrets(row, self.chat.secrets) for row in rows])
 
 @patch(as_prop=True)
 def rejected(self:LLMTeacher)->list[Rejected]:
@@ -282,10 +285,3 @@ def all_thoughts(self:LLMTeacher,
     thoughts = [_complete(x) for x in found]
     self.note_rejected(found)
     return thoughts
-
-@patch
-def thoughts(self:LLMTeacher,
-    t:Trajectory, # A won one; ValueError otherwise
-)->list[str]|None: # `Outage` if nobody answered
-    "A thought for every step of `t`, or None"
-    return self.all_thoughts([t])[0]
