@@ -201,10 +201,10 @@ def check_bank(report, root, name, memories):
     goals, router = sorted({m.goal for m in memories}), ROUTERS[w]
     for mode in ('lexical', 'embedding'):
         r = Retriever(bank, mode, router=router)
-        ms, again = per_goal(r, goals), per_goal(r, goals)
+        ms = per_goal(r, goals)
         shown = [(o, f) for f in map(r.retrieve, goals) for o in f.task_specific]
         fit = [router.canonical(o.category) == r.serving_category(f.category) for o, f in shown]
-        report.note(f'{mode}, {len(goals)} goals: {ms:.3f} ms each, {again:.4f} ms from the cache; '
+        report.note(f'{mode}, {len(goals)} goals: {ms:.3f} ms each; '
                     f'{sum(fit)/len(fit):.3f} of the task-specific skills are of the routed kind')
     official = Retriever(bank, 'official', router=router)
     lengths = {len(_official_block(official.retrieve(g))) for g in goals}

@@ -154,13 +154,8 @@ class _LexicalRanker:
         passages = [[text | self._own_terms(o, c)] for o, c, text in zip(items, categories, texts)]
         self.index = TfIdf([p + [terms(t) for t in _tasks_of(o)] for p, o in zip(passages, items)])
         self.words = [set(text) for text in texts]
-        self.learnt_on = [set().union(*map(self.sought, _tasks_of(o))) for o in items]
-        things = set().union(*self.learnt_on) | {stem(w) for w in router.things}
+        things = {stem(w) for w in router.things}
         self.things = [words & things for words in self.words]
-
-    def sought(self, task:str)->set[str]:
-        "The thing that `task` needs first, empty in a world whose tasks seek none"
-        return _sought(task, self.procedure) if self.seeks else set()
 
     def _own_terms(self, item, category):
         "Terms for the category of an item"
@@ -177,49 +172,21 @@ class _Query:
     category:str
 
 @patch
-def _is_beside_the_point(self:_LexicalRanker, i, query):
-    "Is item `i` about a thing that `query` does not name?"
-    return bool(query.sought and self.things[i] and not self.things[i] & query.terms.keys())
-
-@patch
-def bonus(self:_LexicalRanker,
-    i:int, # Which item
-    query:_Query,
-)->float: # From -3 to 7
-    "What item `i` earns beside its similarity"
-    points = 0.
-    if query.sought & self.words[i]:
-        points += 3
-    elif self._is_beside_the_point(i, query):
-        points -= 3
-    if query.sought & self.learnt_on[i]:
-        points += 2.5
-    if self.categories[i] == query.category:
-        points += 1.5
-    return points
-
-# %% ../../nbs/05_skills.retrieval.ipynb #eb42f299
-@patch
-def _is_of_use(self:_LexicalRanker, i, query):
-    "Is item `i`, learnt on another category, of use for `query`?"
-    unasked = self.procedure - query.terms.keys()
-    if unasked & self.words[i]:
-        return False
-    return bool(self.words[i] & query.terms.keys() or query.sought & self.learnt_on[i])
-
-@patch
 def _pool(self:_LexicalRanker, i, similarity, query, pools):
     "The list that item `i` belongs to, or None"
     if isinstance(self.items[i], Mistake):
         return pools.mistakes
     if self.categories[i] == 'general':
         return pools.general
-    if query.sought & self.words[i]:
+    words, asked = self.words[i], query.terms.keys()
+    if query.sought & words:
         return pools.specific
-    if similarity <= self.threshold:
+    about_another = query.sought and self.things[i] and not self.things[i] & asked
+    if similarity <= self.threshold or about_another:
         return None
-    of_use = self.categories[i] == query.category or self._is_of_use(i, query)
-    return pools.specific if of_use and not self._is_beside_the_point(i, query) else None
+    unasked = (self.procedure - asked) & words
+    of_use = self.categories[i] == query.category or words & asked and not unasked
+    return pools.specific if of_use else None
 
 # %% ../../nbs/05_skills.retrieval.ipynb #6d9c0b58
 @patch
@@ -228,11 +195,12 @@ def __call__(self:_LexicalRanker,
     category:str, # Of the task, in the router's spelling
 )->_Pools:
     "The items of the bank that fit `task`, best first"
-    query = _Query(terms(task), self.sought(task), category)
+    query = _Query(terms(task), _sought(task, self.procedure) if self.seeks else set(), category)
     similarities = self.index(query.terms | {f'category:{category}': 1.0}).tolist()
     pools = _Pools([], [], [])
     for i, (o, similarity) in enumerate(zip(self.items, similarities)):
-        pools.scores[o.id] = similarity + self.bonus(i, query)
+        names = bool(query.sought & self.words[i])
+        pools.scores[o.id] = similarity + 3*names + 1.5*(self.categories[i] == category)
         pool = self._pool(i, similarity, query, pools)
         if pool is not None:
             pool.append(o)
@@ -304,11 +272,9 @@ class _RetrievalSettings:
     show:str = 'principle'       # How much of each item a prompt shows, one of `_SHOWN`
 
     def __post_init__(self):
-        if self.show not in _SHOWN:
-            raise ValueError(f"show should be one of {', '.join(_SHOWN)}, not {self.show!r}")
-        if self.mode not in _MODES:
-            raise ValueError("the mode should be 'lexical', 'template', 'official' or 'embedding', "
-                             f'not {self.mode!r}')
+        for name, choices in (('mode', _MODES), ('show', _SHOWN)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f'{name} should be one of {", ".join(choices)}, not {getattr(self, name)!r}')
 
     @property
     def most_specific(self)->int|None:
@@ -353,8 +319,6 @@ class Retriever:
         **settings:Any, # Other fields of `_RetrievalSettings`; ValueError for an unknown `show`
     ):
         self.settings = _RetrievalSettings(mode, **settings)
-        if encoder is not None and mode != 'embedding':
-            raise ValueError(f'an encoder is of no use in {mode} mode: leave it out or choose embedding mode')
         self.router = as_router(router, bank.categories)
         self.items = bank.items('active')
         self.bank_categories = {self.router.canonical(c) for c in bank.categories}
@@ -362,7 +326,6 @@ class Retriever:
         if mode == 'official':
             self.route, self.most_general = _official_rules(bank, self.router, self.most_general)
         self.rank = _ranker(self.settings, self.items, self.router, encoder)
-        self._cache = {}
 
 # %% ../../nbs/05_skills.retrieval.ipynb #595e67c4
 @patch
@@ -393,29 +356,21 @@ def _within_budget(pools, room, show):
 
 # %% ../../nbs/05_skills.retrieval.ipynb #c7027637
 @patch
-def _choose(self:Retriever, task, category):
-    "What the prompt for `task` should show, worked out afresh"
+def retrieve(self:Retriever,
+    task:str,               # What the agent is asked to do
+    category:str|None=None, # When known, in any spelling; otherwise, and in official mode, routed
+)->Retrieved:
+    "What the prompt for `task` should show"
+    given = category and self.settings.mode != 'official'
+    category = self.router.canonical(category) if given else self.route(task)
     pools = self.rank(task, self.serving_category(category))
     caps = self.settings.most_specific, self.most_general, self.settings.top_k_mistakes
     kept = [pool[:cap] for pool, cap in zip(pools.lists(), caps)]
     if self.settings.prompt_chars is not None:
         kept = _within_budget(kept, self.settings.prompt_chars, self.settings.show)
     specific, general, mistakes = kept
-    shown = {o.id for pool in kept for o in pool}
-    scores = {id: score for id, score in pools.scores.items() if id in shown}
+    scores = {o.id: pools.scores[o.id] for pool in kept for o in pool if pools.scores}
     return Retrieved(task, category, general, specific, mistakes, scores, self.settings.show)
-
-@patch
-def retrieve(self:Retriever,
-    task:str,               # What the agent is asked to do
-    category:str|None=None, # When known, in any spelling; otherwise, and in official mode, routed
-)->Retrieved: # Shared between calls: treat it as read-only
-    "What the prompt for `task` should show"
-    if (task, category) not in self._cache:
-        given = category and self.settings.mode != 'official'
-        routed = self.router.canonical(category) if given else self.route(task)
-        self._cache[task, category] = self._choose(task, routed)
-    return self._cache[task, category]
 
 # %% ../../nbs/05_skills.retrieval.ipynb #5062845f
 @patch
