@@ -3243,6 +3243,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                   'skillrl/skills/retrieval.py'),
                                           'skillrl.skills.retrieval._LexicalRanker._pool': ( 'skills.retrieval.html#_lexicalranker._pool',
                                                                                              'skillrl/skills/retrieval.py'),
+                                          'skillrl.skills.retrieval._LexicalRanker.sought': ( 'skills.retrieval.html#_lexicalranker.sought',
+                                                                                              'skillrl/skills/retrieval.py'),
                                           'skillrl.skills.retrieval._Pools': ( 'skills.retrieval.html#_pools',
                                                                                'skillrl/skills/retrieval.py'),
                                           'skillrl.skills.retrieval._Pools.lists': ( 'skills.retrieval.html#_pools.lists',

@@ -51,7 +51,7 @@ def bank_of(skills):
         out.setdefault(s.category, []).append(s)
     return SkillBank(task_specific_skills=out)
 
-@pytest.mark.parametrize('how', ['principle', 'plural', 'when'])
+@pytest.mark.parametrize('how', ['principle', 'plural', 'when', 'goals'])
 @pytest.mark.parametrize('asked', CATEGORIES)
 def test_the_thing_asked_for_comes_first(how, asked):
     "Whichever category the skill on the egg is in, and whichever the one on the apple, the egg comes first"

@@ -154,8 +154,13 @@ class _LexicalRanker:
         passages = [[text | self._own_terms(o, c)] for o, c, text in zip(items, categories, texts)]
         self.index = TfIdf([p + [terms(t) for t in _tasks_of(o)] for p, o in zip(passages, items)])
         self.words = [set(text) for text in texts]
+        self.learnt_on = [set().union(*map(self.sought, _tasks_of(o))) for o in items]
         things = {stem(w) for w in router.things}
         self.things = [words & things for words in self.words]
+
+    def sought(self, task:str)->set[str]:
+        "The thing that `task` needs first, empty in a world whose tasks seek none"
+        return _sought(task, self.procedure) if self.seeks else set()
 
     def _own_terms(self, item, category):
         "Terms for the category of an item"
@@ -185,8 +190,9 @@ def _pool(self:_LexicalRanker, i, similarity, query, pools):
     if similarity <= self.threshold or about_another:
         return None
     unasked = (self.procedure - asked) & words
-    of_use = self.categories[i] == query.category or words & asked and not unasked
-    return pools.specific if of_use else None
+    related = words & asked or query.sought & self.learnt_on[i]
+    fits = self.categories[i] == query.category or related and not unasked
+    return pools.specific if fits else None
 
 # %% ../../nbs/05_skills.retrieval.ipynb #6d9c0b58
 @patch
@@ -195,12 +201,12 @@ def __call__(self:_LexicalRanker,
     category:str, # Of the task, in the router's spelling
 )->_Pools:
     "The items of the bank that fit `task`, best first"
-    query = _Query(terms(task), _sought(task, self.procedure) if self.seeks else set(), category)
+    query = _Query(terms(task), self.sought(task), category)
     similarities = self.index(query.terms | {f'category:{category}': 1.0}).tolist()
     pools = _Pools([], [], [])
     for i, (o, similarity) in enumerate(zip(self.items, similarities)):
-        names = bool(query.sought & self.words[i])
-        pools.scores[o.id] = similarity + 3*names + 1.5*(self.categories[i] == category)
+        names, learnt = (bool(query.sought & its[i]) for its in (self.words, self.learnt_on))
+        pools.scores[o.id] = similarity + (3*names + 2.5*learnt + 1.5*(self.categories[i] == category))
         pool = self._pool(i, similarity, query, pools)
         if pool is not None:
             pool.append(o)
