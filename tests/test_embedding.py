@@ -4,8 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from skillrl.skills.embedding import (
-    CachedEncoder, FolderEncoder, TfidfEncoder, VectorIndex, encode_queries, _frame, stems, _unit,
-    _words_and_pairs)
+    CachedEncoder, FolderEncoder, TfidfEncoder, _frame, stems, unit_rows, _words_and_pairs)
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
 
@@ -33,7 +32,7 @@ def test_the_words_weigh_what_sklearn_says():
     )
     e = TfidfEncoder(GOALS)
     ours = e.encode(GOALS)[:, [i for (part, _), i in e.columns.items() if part == 'words']]
-    assert np.allclose(_unit(ours) @ _unit(ours).T, theirs @ theirs.T, atol=1e-5)
+    assert np.allclose(unit_rows(ours) @ unit_rows(ours).T, theirs @ theirs.T, atol=1e-5)
     assert np.allclose((ours**2).sum(1), 0.75, atol=1e-6)
 
 def test_the_frame_blanks_rare_words_only():
@@ -139,15 +138,14 @@ def test_the_token_that_the_folder_names_is_the_vector_whatever_the_padding(deco
     assert len({len(tok(g)['input_ids']) for g in GOALS}) > 1
 
 def test_a_query_has_the_instruction_of_the_folder_before_it_and_a_skill_has_not(tiny, tmp_path):
-    folder = copy_of(tiny[0], tmp_path/'told')
+    folder = pooling_by(tiny[0], tmp_path/'told')
     (folder / 'config_sentence_transformers.json').write_text(
         json.dumps(dict(prompts=dict(query='find some ', document=''))))
     e = CachedEncoder(FolderEncoder(folder))
-    assert np.allclose(encode_queries(e, ['egg', ' ']), e.encode(['find some egg', ' ']))
-    assert not np.allclose(encode_queries(e, ['egg']), e.encode(['egg']))
+    assert e.query_prefix == 'find some '
     kept = Skill('pick_001', 'Eggs', 'put some egg in fridge.', category='pick')
     found = Retriever(SkillBank([], dict(pick=[kept])), 'embedding', encoder=e).rank.similarities('egg')
-    assert np.isclose(found[0], float(encode_queries(e, ['egg'])[0] @ e.encode([f'pick: {kept.text}'])[0]),
+    assert np.isclose(found[0], float(e.encode(['find some egg'])[0] @ e.encode([f'pick: {kept.text}'])[0]),
                       atol=1e-5)
 
 def test_long_and_blank_texts(tiny):
@@ -214,22 +212,3 @@ def test_each_text_is_encoded_once():
     assert np.array_equal(c.encode(texts), Counting().encode(texts))
     assert np.array_equal(c.encode(['ccc', 'a']), Counting().encode(['ccc', 'a']))
     assert e.asked == [['a', 'bb', '', '\ud800 half a pair'], ['ccc']]
-    assert c.encode([]).shape == (0, 3)
-
-# --- the nearest rows
-
-def test_zero_vectors_resemble_nothing():
-    index = VectorIndex([[0, 0], [1, 0], [-1, 0]])
-    assert index([1, 0]).tolist() == [0, 1, -1]
-    assert index([0, 0]).tolist() == [0, 0, 0]
-
-@pytest.mark.parametrize(
-    'do, says',
-    [(lambda ix: ix([1, 2, 3]), 'holds vectors of 2 numbers and this one has 3'),
-     (lambda ix: VectorIndex([[1, 2], [1, np.nan]]), 'vector 1 holds a number that is not finite')],
-)
-def test_clear_refusals(do, says):
-    index = VectorIndex([[1, 0], [0, 1]])
-    with pytest.raises((ValueError, IndexError), match=says):
-        do(index)
-    assert index.vectors.tolist() == [[1, 0], [0, 1]]

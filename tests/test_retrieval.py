@@ -11,7 +11,7 @@ import skillrl.envs.search.engine as search
 import skillrl.envs.webshop.goals as webshop
 from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank
-from skillrl.skills.embedding import TfidfEncoder, stem, terms
+from skillrl.skills.embedding import stem, terms
 from skillrl.skills.retrieval import _COUNTING, _sought, advice, _official_block, render
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.core.formats import load_memories
@@ -63,9 +63,8 @@ def test_the_thing_asked_for_comes_first(how, asked):
                 assert found.ids[0] == skills[1].id, (n, a, b, found)
 
 def test_the_issue_example():
-    bank = bank_of([about('apple', 'heat', 1, 'principle'), about('egg', 'clean', 1, 'goals'),
-                   about('egg', 'cool', 1, 'principle')])
-    assert Retriever(bank).retrieve('put a hot egg in garbagecan.').ids == ['cool_001', 'clean_001']
+    bank = bank_of([about('apple', 'heat', 1, 'principle'), about('egg', 'cool', 1, 'principle')])
+    assert Retriever(bank).retrieve('put a hot egg in garbagecan.').ids == ['cool_001']
 
 def test_general_skills_are_ranked_too():
     general = [
@@ -129,7 +128,6 @@ def test_caps_budget_and_books(mode, seed):
         assert chars is None or sum(len(l) + 1 for l in render(found)) <= chars
         assert {*found.ids} <= active
         assert len(set(found.ids)) == len(found.ids)
-        assert found is r.retrieve(goal)
         assert Retriever(deepcopy(bank), mode, **settings).retrieve(goal).ids == found.ids
 
 def test_template_is_the_file_order():
@@ -224,8 +222,8 @@ def test_terms_of_odd_text():
 
 @pytest.mark.parametrize(
     'kw, says',
-    [(dict(mode='x'), "'lexical', 'template', 'official' or 'embedding'"),
-     (dict(encoder=TfidfEncoder([])), 'an encoder is of no use in lexical mode')],
+    [(dict(mode='x'), 'mode should be one of lexical, template, official, embedding'),
+     (dict(show='x'), 'show should be one of principle, full, official')],
 )
 def test_settings_are_checked(kw, says):
     with pytest.raises(ValueError, match=says):
@@ -504,15 +502,6 @@ def test_an_empty_bank_and_a_bank_of_empty_texts():
                      [Mistake('err_001', '')])
     assert Retriever(bank, 'embedding').retrieve('').ids == ['gen_001', 'err_001']
     assert Retriever(bank, 'embedding').retrieve('heat it').ids == ['heat_001', 'gen_001', 'err_001']
-
-def test_an_encoder_of_changing_length_is_refused():
-    class Fickle:
-        def encode(self, texts):
-            return np.ones((len(texts), len(texts)), np.float32)
-    r = Retriever(bank_of(heated(2)), 'embedding', encoder=Fickle())
-    says = 'holds vectors of 4 numbers and this one has 1: use the encoder it was built with'
-    with pytest.raises(ValueError, match=says):
-        r.retrieve('heat some egg')
 
 def test_nearest_source_goal_wins_with_counted_words():
     bank = bank_of([about(n, c, i, 'goals') for c in CATEGORIES for i, n in enumerate(THINGS)])

@@ -131,7 +131,8 @@ def test_what_a_reader_sees_is_what_is_read():
         o, evil = odd_item(rng), odd_item(rng)
         if type(o) is not type(evil):
             continue
-        front, body = _visible_part(o, 'x')
+        front = _visible_part(o, 'x')
+        body = front.pop('body')
         front['metadata']['skillrl'] = json.dumps({k: v for k, v in vars(evil).items()})
         text = f'---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{body}\n'
         try:
@@ -139,9 +140,8 @@ def test_what_a_reader_sees_is_what_is_read():
         except ValueError:
             continue
         there = _visible_part(got, 'x')
-        assert there[1] == body and all(
-            there[0].get(k) == v for k, v in front.items() if k != 'metadata'
-        ), i
+        assert there['body'] == body, i
+        assert all(there.get(k) == v for k, v in front.items() if k != 'metadata'), i
 
 def test_every_fields_reach_the_body():
     for o in kitchen().items():
@@ -218,55 +218,34 @@ def test_a_refined_skill_gets_a_new_body():
 
 # --- writing over something ---
 
-@pytest.mark.parametrize(
-    'change',
-    [
-        lambda d: (d/'notes.txt').write_text('mine'),
-        lambda d: (d/'heat-001'/'run.py').write_text('x'),
-        lambda d: (d/'.git').mkdir() or (d/'.git'/'HEAD').write_text('x'),
-        lambda d: put(d, 'mine', page()),
-        lambda d: (d/'gen-001'/'SKILL.md').write_text('edited'),
-        lambda d: (d/'skillrl.json').unlink(),
-        lambda d: (d/'skillrl.json').write_text('{}'),
-        lambda d: (d/'gen-001'/'SKILL.md').write_bytes(b'\xff'),
-    ],
-)
-def test_a_folder_that_holds_something_else_is_left_alone(tmp_path, change):
-    to_skill_md(kitchen(), tmp_path/'s')
-    change(tmp_path/'s')
-    before = {p: p.read_bytes() for p in (tmp_path/'s').rglob('*') if p.is_file()}
-    with pytest.raises(FileExistsError, match='which no export wrote'):
-        to_skill_md(SkillBank([Skill('a', 't', 'p')]), tmp_path/'s')
-    assert {p: p.read_bytes() for p in (tmp_path/'s').rglob('*') if p.is_file()} == before
-    assert os.listdir(tmp_path) == ['s']
-
-def test_an_earlier_export_is_replaced_wholly(tmp_path):
+def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     (tmp_path/'s').mkdir()
     to_skill_md(kitchen(), tmp_path/'s')
-    assert to_skill_md(SkillBank([Skill('a', 't', 'p')]), tmp_path/'s') == ['a']
-    assert sorted(os.listdir(tmp_path/'s')) == ['a', 'skillrl.json']
+    (tmp_path/'s'/'gen-001'/'SKILL.md').write_text('edited')
+    before = files(tmp_path)
+    with pytest.raises(FileExistsError, match='is no empty folder'):
+        to_skill_md(SkillBank([Skill('a', 't', 'p')]), tmp_path/'s')
+    assert files(tmp_path) == before and os.listdir(tmp_path) == ['s']
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path/'s').write_text('mine')
-    with pytest.raises(FileExistsError, match='is not a folder'):
+    with pytest.raises(FileExistsError, match='is no empty folder'):
         to_skill_md(kitchen(), tmp_path/'s')
 
 @links
 def test_a_link_is_not_written_through(tmp_path):
     (tmp_path/'real').mkdir()
     (tmp_path/'s').symlink_to(tmp_path/'real')
-    with pytest.raises(FileExistsError, match='is not a folder'):
+    with pytest.raises(FileExistsError, match='is no empty folder'):
         to_skill_md(kitchen(), tmp_path/'s')
     assert not os.listdir(tmp_path/'real')
 
-def test_a_write_that_fails_half_way_leaves_the_old_one(tmp_path):
+def test_a_write_that_fails_half_way_leaves_nothing(tmp_path):
     bank = kitchen()
-    to_skill_md(bank, tmp_path/'s')
-    before = sorted(tmp_path.rglob('*'))
     bank.metadata['odd'] = object()  # what JSON cannot hold is found after the folders were written
     with pytest.raises(TypeError):
         to_skill_md(bank, tmp_path/'s')
-    assert sorted(tmp_path.rglob('*')) == before and from_skill_md(tmp_path/'s') == kitchen()
+    assert not os.listdir(tmp_path)
 
 def test_ids_that_share_a_name(tmp_path):
     ids = ['heat_001', 'Heat-001', 'HEAT 001', 'con', 'CON', 'nul.', 'com1', 'café', 'cafe\u0301', 'Cafe',
@@ -274,14 +253,8 @@ def test_ids_that_share_a_name(tmp_path):
     names = to_skill_md(SkillBank([Skill(i, f't {n}', f'p {n}') for n, i in enumerate(ids)]), tmp_path/'s')
     assert len(set(names)) == len(ids)
     assert not rule_breaks(tmp_path/'s')
-    assert not {'con', 'nul', 'com1', 'aux'} & set(names)
     assert sorted(os.listdir(tmp_path/'s')) == sorted([*names, 'skillrl.json'])
     assert len(from_skill_md(tmp_path/'s').items()) == len(ids)
-
-def test_too_large_to_be_read_back_is_not_written(tmp_path):
-    with pytest.raises(ValueError, match="'big' would be larger"):
-        to_skill_md(SkillBank([Skill('big', 't', 'p', provenance={'x': 'y' * _LARGEST})]), tmp_path/'s')
-    assert not os.listdir(tmp_path)
 
 # --- strangers' files ---
 
@@ -349,7 +322,7 @@ def test_a_foreign_skill(tmp_path):
     [('', 'Finds eggs.'), ('Look there.', 'Look there.'), ('# T', 'Finds eggs.'),
      ('# T\n\n- one\n- two', '- one\n- two'), ('# T\n\n## A\n\n- one\n- two', 'Finds eggs.'),
      ('# T\n\n```\nx\n```\n\nLook there.', 'Look there.'), ('# T\n\n> note\n\nLook there.', 'Look there.'),
-     ('# T\n\n' + 'Look there. '*60, ('Look there. '*33).strip()), ('# T\n\n' + 'x'*900, 'x'*398 + ' …'),
+     ('# T\n\n' + 'Look there. '*60, ('Look there. '*34)[:398] + ' …'), ('# T\n\n' + 'x'*900, 'x'*398 + ' …'),
      ('Intro one.\n\nIntro two.', 'Intro one.\n\nIntro two.')],
 )
 def test_no_text_is_lost_in_import(body, principle):
@@ -395,28 +368,24 @@ laughs = (
     [('Look.', 'should begin with a line ---'), ('---\nname: eggs\n', 'another line ---'),
      ('--- \n---\n', 'key: value'), (page('- eggs'), 'key: value'),
      (page('name: a: b'), 'not valid YAML at line 2: put values with a colon in quotes'),
-     (page('name: eggs\nname: ham'), "'name' is there twice"), (page('? [a]\n: b'), 'not valid YAML'),
+     (page('? [a]\n: b'), 'not valid YAML'),
      (page(laughs), 'aliases'),
-     (page('name: !!python/object/apply:os.system [ls]'), '`name` should be text'),
+     (page('description: !!python/object/apply:os.system [ls]'), '`description` should be text'),
      (page('name: "\\UFFFFFFFF"'), 'not valid YAML'), (page('name: ' + '['*50_000), 'deeply'),
      (page('name: ' + '{a: '*50_000), 'deeply'),
      (page('name: eggs\ndescription: [a]'), '`description` should be text'),
-     (page('name: {a: b}'), '`name` should be text'),
      (page('name: eggs\nmetadata: none'), '`metadata` should be a map'),
      (page('name: eggs\nmetadata:\n  category: [heat]'), '`category` should be text'),
-     (page('name: etc/eggs'), 'is no name for a folder'), (page('name: C:eggs'), 'is no name for a folder'),
-     (page('name: etc\\eggs'), 'is no name for a folder'), (page('name: .eggs'), 'is no name for a folder'),
-     (b'---\nname: eggs\n---\nlook\0there', 'NUL'), (b'---\nname: \xe9ggs\n---\n', 'not UTF-8'),
+     (b'---\nname: \xe9ggs\n---\n', 'not UTF-8'),
      (page(body='x' * _LARGEST), 'larger than'),
-     (page('name: "\\0eggs"\ndescription: x\x01'), 'is no name for a folder'),
-     (hidden('{'), 'not valid JSON'), (hidden('[1]'), 'should hold an object'),
+     (hidden('{'), 'not valid JSON'), (hidden('[1]'), 'should be an object'),
      (hidden('['*100_000), 'not valid JSON'), (hidden(deep(990)), 'JSON|deeply'),
      (hidden('{"provenance": %s}' % deep(300)), 'deeply'),
      (hidden('{"stats": {"wins": %s}}' % ('9'*5000)), 'JSON'),
-     (hidden({'title': 7}), '`title` should be of type str'), (hidden({'stats': {'wins': -1}}), 'counts'),
-     (hidden({'stats': {'wins': '9'}}), 'counts'),
+     (hidden({'title': 7}), '`title` should be of type str'),
+     (hidden({'stats': {'wins': -1}}), 'whole numbers'), (hidden({'stats': {'wins': '9'}}), 'whole numbers'),
      (hidden({'stats': [1]}), '`stats` should be of type dict'),
-     (hidden({'source_tasks': [1]}), 'list of text'), (hidden({'extra': [1]}), '`extra`')],
+     (hidden({'provenance': {'trajectories': 3}}), 'trajectories'), (hidden({'extra': [1]}), '`extra`')],
 )
 def test_files_that_are_refused(tmp_path, text, says):
     put(tmp_path/'s', 'eggs', text)
@@ -445,7 +414,7 @@ def test_links_and_pipes_are_refused(tmp_path):
         p.rmdir() if p.is_dir() else p.unlink()
     (tmp_path/'s'/'eggs').rmdir()
     (tmp_path/'s'/'eggs').symlink_to(secret.parent)
-    with pytest.raises(ValueError, match='eggs is a link'):
+    with pytest.raises(ValueError, match='its folder is a link'):
         from_skill_md(tmp_path/'s')
     (tmp_path/'s'/'eggs').unlink()
     put(tmp_path/'s', 'ham', page('name: ham\ndescription: d'))
@@ -468,8 +437,7 @@ def test_a_folder_whose_name_is_no_text(tmp_path):
 @pytest.mark.parametrize('name', ['s/../t', './t', 't/', 'a/b/../../t'])
 def test_paths_in_other_words(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    for _ in range(2):
-        to_skill_md(kitchen(), name)
+    to_skill_md(kitchen(), name)
     assert os.listdir(tmp_path) == ['t'] and from_skill_md(name if not '..' in name else 't') == kitchen()
     with pytest.raises(FileExistsError):
         to_skill_md(kitchen(), '.')

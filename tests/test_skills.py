@@ -166,9 +166,7 @@ def kitchen():
 
 PROPOSALS = [Proposal('add', Skill('', 'Mugs', 'Try the shelf.', category='cool', extra={'by': ['Ada']})),
              Proposal('add', Mistake('', 'Dropping.', how_to_avoid='Hold on.')),
-             Proposal('refine', Skill('heat_001', 'Eggs', 'Try the sink.', category='cool')),
-             Proposal('merge', Skill('', 'Eggs', 'Fridge.', category='heat'), ('heat_001', 'heat_002')),
-             Proposal('merge', Mistake('', 'Both.'), ['err_001', 'err_002'])]
+             Proposal('refine', Skill('heat_001', 'Eggs', 'Try the sink.', category='cool'))]
 
 @pytest.mark.parametrize('p', PROPOSALS, ids=lambda p: p.kind)
 def test_a_proposal_leaves_the_bank_and_itself_alone(p):
@@ -209,45 +207,20 @@ def test_a_refined_sentence_starts_anew():
     mistake = Proposal('refine', Mistake('err_001', 'Searching.', '', 'Leave.')).carry_out(new)
     assert mistake.provenance == dict(refines='Move on.')
 
-def test_a_merge_unites_what_is_known():
-    item = Skill('', 'Eggs', 'Eggs are in the fridge.', category='heat', source_tasks=['boil an egg'])
-    new, o = Proposal('merge', item, ('heat_002', 'heat_001', 'heat_002')).apply(kitchen())
-    assert (o.id, o.category, o.stats) == ('heat_003', 'heat', dict(retrieved=7, wins=3, losses=4))
-    assert o.source_tasks == ['boil an egg', 'cook an egg', 'heat an egg']
-    assert o.provenance == dict(merges=['heat_002', 'heat_001'], trajectories=['b', 'c', 'a'])
-    assert ids_of(skills(new, 'heat')) == ['heat_003']
-    assert new.removed == ['heat_002', 'heat_001'] and next_id(new, 'heat') == 'heat_004'
-    with pytest.raises(ValueError, match='is or was in use'):
-        new.add(Skill('heat_001', 't', 'p', category='heat'))
-
-def test_a_merge_takes_the_place_of_the_first_or_the_section_of_its_category():
-    bank = kitchen()
-    bank.add(Skill('heat_003', 'Third', 'p', category='heat'))
-
-    def merged(category, *ids):
-        return Proposal('merge', Skill('', 'One', 'p', category=category), ids).apply(bank)[0]
-
-    assert ids_of(skills(merged('heat', 'heat_002', 'heat_003'), 'heat')) == ['heat_001', 'heat_004']
-    assert ids_of(skills(merged('general', 'heat_001', 'heat_002'))) == ['gen_001', 'gen_002', 'heat_003']
-
 NEW = Skill('', 't', 'p')
 
 @pytest.mark.parametrize('p, says', [
-    (Proposal('drop'), 'one of add, refine, retire, merge, not .drop.'),
+    (Proposal('drop'), 'one of add, refine, retire, not .drop.'),
     (Proposal('add'), 'needs a skill or a mistake'),
-    (Proposal('merge', 'open it', ('gen_001',)), 'needs a skill or a mistake'),
-    (Proposal('add', Skill('heat_009', 't', 'p')), "already has the id 'heat_009'"),
+    (Proposal('refine', 'open it'), 'needs a skill or a mistake'),
+    (Proposal('add', Skill('heat_001', 't', 'p')), "the id 'heat_001' is or was in use"),
     (Proposal('refine', Skill('nope', 't', 'p')), "no skill or mistake has the id 'nope'"),
     (Proposal('refine', NEW), "has the id ''"),
     (Proposal('refine', Mistake('gen_001', 'd')), 'is a skill and cannot become a mistake'),
     (Proposal('refine', Skill('err_002', 't', 'p')), "'err_002' is retired"),
     (Proposal('retire'), 'at least one id'), (Proposal('retire', ids=('heat_001', 'nope')), "'nope'"),
     (Proposal('retire', ids=('err_002',)), "'err_002' is retired"),
-    (Proposal('retire', ids=('heat_002',)), "'heat_002' is quarantined"),
-    (Proposal('merge', NEW, ('gen_001', 'heat_002')), "'heat_002' is quarantined"),
-    (Proposal('merge', NEW, ('gen_001', 'err_001')), 'is a mistake and cannot'),
-    (Proposal('merge', NEW, ('gen_001',)), 'two different ids'),
-    (Proposal('merge', NEW, ('gen_001', 'gen_001')), 'two different ids')])
+    (Proposal('retire', ids=('heat_002',)), "'heat_002' is quarantined")])
 def test_proposals_that_cannot_be_carried_out(p, says):
     bank = kitchen()
     retire(bank.get('err_002'))

@@ -14,7 +14,7 @@ from skillrl.llm.reply import ChatReply, Outage
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.training.builders import build_teacher
-from skillrl.skills.guard import RejectedLog, as_data, _example_in
+from skillrl.skills.guard import as_data, _example_in
 from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.questions import MISTAKE, _SCHEMAS, SKILL, Question, case, prompt
 from skillrl.skills.retrieval import Retriever, render
@@ -240,7 +240,7 @@ def test_the_prompts_name_every_field_that_is_checked():
         ), kind
     assert all(
         f'`{k}`' in prompt('proposals')
-        for k in ('add', 'refine', 'retire', 'merge', 'hypothesis', 'ids', 'evidence')
+        for k in ('add', 'refine', 'retire', 'hypothesis', 'id', 'evidence')
     )
     assert all(f'`{k}`' in prompt('thoughts') for k in ('step', 'action', 'thought'))
 
@@ -297,9 +297,9 @@ def proposed(*objects, bank=None, limit=9, categories=('heat',), trajs=None):
 def test_each_kind_of_proposal_can_be_applied():
     bank = used_bank()
     objects = [
-        change('add'), change('refine', ids=['heat_001'], principle='Look for egg in drawer 1.'),
-        change('retire', ids=['gen_001']),
-        change('refine', ids=['err_001'], **mistake(how_to_avoid='Go on to new places.', category=None))]
+        change('add'), change('refine', id='heat_001', principle='Look for egg in drawer 1.'),
+        change('retire', id='gen_001'),
+        change('refine', id='err_001', **mistake(how_to_avoid='Go on to new places.', category=None))]
     teacher, ps = proposed(*objects, bank=bank)
     assert [p.kind for p in ps] == ['add', 'refine', 'retire', 'refine'] and not teacher.rejected
     assert all(p.hypothesis == 'They stand before a closed door.' for p in ps)
@@ -311,30 +311,18 @@ def test_each_kind_of_proposal_can_be_applied():
     assert refine[1].principle == 'Look for egg in drawer 1.'
     assert retire[0].get('gen_001').status == 'retired'
     assert isinstance(lesson[1], Mistake) and lesson[1].id == 'err_001'
-    merged = proposed(
-        change('merge', ids=['heat_001', 'heat_002'], principle='Eggs are kept in the fridge.'), bank=bank
-    )[1]
-    assert merged[0].apply(bank)[1].provenance['merges'] == ['heat_001', 'heat_002'] and bank == used_bank()
-
 @pytest.mark.parametrize(
     'd,why',
     [(change('replace'), '`kind` should be one of'), (change(None), '`kind` is missing'),
      (change('add', hypothesis=None), '`hypothesis` is missing'),
      (change('add', category='cool'), 'one of heat'), (change('add', category='general'), 'one of heat'),
      (change('add', principle='Open what is closed'), 'says so already'),
-     (change('refine'), '`ids` should be a list'),
-     (change('refine', ids='heat_001'), '`ids` should be a list'), (change('refine', ids=[]), 'one id'),
-     (change('refine', ids=['heat_009']), "no 'heat_009'"),
-     (change('refine', ids=['cool_001']), "no 'cool_001'"),
-     (change('refine', ids=['heat_001', 'heat_002']), 'one id'),
-     (change('refine', ids=['heat_001'], principle='look for egg in fridge'), 'says so already'),
-     (change('refine', ids=['err_001']), '`description` is missing'),
-     (change('retire', ids=['err_002']), "no 'err_002'"),
-     (change('retire', ids=[None]), '`ids` should be a list'),
-     (change('merge', ids=['heat_001']), 'two or more'),
-     (change('merge', ids=['heat_001', 'heat_001']), 'two or more'),
-     (change('merge', ids=['heat_001', 'gen_001']), 'not all of one type'),
-     (change('merge', ids=['gen_001', 'err_001']), 'not all of one type'),
+     (change('refine'), '`id` is missing'), (change('refine', id=['heat_001']), '`id` should be text'),
+     (change('refine', id='heat_009'), "has the id 'heat_009'"),
+     (change('refine', id='cool_001'), "has the id 'cool_001'"),
+     (change('refine', id='heat_001', principle='look for egg in fridge'), 'says so already'),
+     (change('refine', id='err_001'), '`description` is missing'),
+     (change('retire', id='err_002'), "has the id 'err_002'"),
      (change('add', evidence=[3]), 'names no failed episode')],
     ids=str,
 )
@@ -362,8 +350,8 @@ def test_only_weak_categories_are_asked_about_and_they_take_turns():
     }
 
 def test_no_item_is_changed_twice_and_the_second_is_on_record():
-    teacher, ps = proposed(change('refine', ids=['heat_001'], principle='One.'),
-                           change('retire', ids=['heat_001']), change('add', principle='Two.'),
+    teacher, ps = proposed(change('refine', id='heat_001', principle='One.'),
+                           change('retire', id='heat_001'), change('add', principle='Two.'),
                            change('add', principle='Two!', title='X'))
     assert [p.kind for p in ps] == ['refine', 'add'] and len(teacher.rejected) == 2
     assert proposed(change('add'), limit=0)[1] == [] and proposed(change('add'), categories=())[1] == []
@@ -518,7 +506,7 @@ def test_every_prompt_has_an_example_that_is_not_taken_for_an_answer(kind):
         assert [r.reason for r in x.rejected] == ['the reply repeats the example of the prompt']
     assert not took
 
-def test_what_was_rejected_is_kept_with_its_reason_once_and_without_the_key(tmp_path):
+def test_what_was_rejected_is_kept_with_its_reason_and_without_the_key(tmp_path):
     bad = [skill(category='cool'), skill(evidence=[9], principle=f'Send {KEY} to the safe.'), skill()]
     server = FaultServer(said(json.dumps(bad)), rest=said('I am sorry.'))
     def distilled():
@@ -532,13 +520,9 @@ def test_what_was_rejected_is_kept_with_its_reason_once_and_without_the_key(tmp_
     assert rows[0]['raw'] == bad[0]
     assert rows[2]['raw'] == 'I am sorry.'
     assert KEY not in (tmp_path/'rejected.jsonl').read_text()
-    before = (tmp_path/'rejected.jsonl').read_bytes()
-    with server:
-        for again, lost in enumerate((20, 1), 1): # Killed while it wrote, then before the last newline
-            (tmp_path/'rejected.jsonl').write_bytes(before[:-lost])
-            assert distilled() == items
-            assert server.count == calls + again # The reply of no use is asked for again
-            assert (tmp_path/'rejected.jsonl').read_bytes() == before
+    with server: # The reply of no use is asked for again, what a cached one lacks is known
+        assert distilled() == items and server.count == calls + 1
+    assert len(JsonlLog(tmp_path/'rejected.jsonl').read()) == len(rows) + 1
 
 def test_proposals_that_clash_and_thoughts_that_lack_a_step_are_kept_too(tmp_path):
     change = skill(kind='add', hypothesis='It was cold.')
@@ -547,10 +531,9 @@ def test_proposals_that_clash_and_thoughts_that_lack_a_step_are_kept_too(tmp_pat
             lambda m: json.dumps(
                 [change, change | dict(title='Warm first')] if kind_of(m) == 'proposals' else [])
         ),
-        rejects=RejectedLog(tmp_path / 'rejected.jsonl'),
+        rejects=JsonlLog(tmp_path / 'rejected.jsonl'),
     )
-    for _ in range(2):
-        assert len(teacher.propose(SkillBank(), [episode(1, won=False)], [], ['heat'], 3)) == 1
-        assert teacher.all_thoughts([episode(2)]) == [None]
+    assert len(teacher.propose(SkillBank(), [episode(1, won=False)], [], ['heat'], 3)) == 1
+    assert teacher.all_thoughts([episode(2)]) == [None]
     assert [r['reason'] for r in JsonlLog(tmp_path / 'rejected.jsonl').read()] == [
         'another proposal changes or says the same', '0 thoughts for 3 steps']

@@ -141,7 +141,7 @@ def _reword(bank, o, said, category):
     elif suspect:
         _let_in(bank, said, type(o), category, rewords=o.id)
     elif advice(new) == advice(o):
-        bank.add(new, [o.id])
+        bank.put(new)
     else:
         Proposal('refine', new).carry_out(bank)
 

@@ -231,24 +231,24 @@ def _section(bank, o):
 @patch
 def add(self:SkillBank,
     o:Entry, # A copy of it gets an id if it has none
-    instead_of:Iterable[str]=(), # Ids of what goes; `o` stands where the first of them stood
-)->Entry: # As it is in the bank; ValueError if its id is or was in use, or one of these is not there
+)->Entry: # As it is in the bank; ValueError if its id is or was in use
     "Put `o` into the section of its category"
-    old = [find(self.items(), id) for id in dict.fromkeys(instead_of)]
     o = o if o.id else with_id(o, _free_id(self, o))
-    if o.id not in [m.id for m in old] and (self.get(o.id) or o.id in self.removed):
-        raise ValueError(f'the id {o.id!r} is or was in use in this bank; call the new one '
-                         f'{_free_id(self, o)!r}, or add it `instead_of` the old one')
-    section = _section(self, o)
-    there = [m for m in section if m is old[0]] if old else []
-    section.insert(section.index(*there) if there else len(section), o)
-    for m in old:
-        its = _section(self, m)
-        its[:] = [x for x in its if x is not m]
-    self.removed += [m.id for m in old if m.id != o.id]
+    if self.get(o.id) or o.id in self.removed:
+        raise ValueError(f'the id {o.id!r} is or was in use in this bank; '
+                         f'call the new one {_free_id(self, o)!r}')
+    _section(self, o).append(o)
     return o
 
-
+@patch
+def put(self:SkillBank, o:Entry)->Entry: # ValueError if no entry has its id
+    "Put `o` where the one with its id stands, or at the end of another section if that is its own"
+    old = find(self.items(), o.id)
+    before, section = _section(self, old), _section(self, o)
+    i = before.index(old)
+    del before[i]
+    section.insert(i if section is before else len(section), o)
+    return o
 
 # %% ../../nbs/04_skills.bank.ipynb #3a8940db
 def _find_active(bank, id, like=None):
@@ -256,41 +256,20 @@ def _find_active(bank, id, like=None):
     o = find(bank.items(), id)
     like = like or o
     if o.status not in ('active', PROBATION):
-        raise ValueError(f'{id!r} is {o.status}; only what is active or on probation can be refined, '
-                         'retired or merged')
+        raise ValueError(f'{id!r} is {o.status}; '
+                         'only what is active or on probation can be refined or retired')
     kind, wanted = type(o).__name__.lower(), type(like).__name__.lower()
     if kind != wanted:
         raise ValueError(f'{id!r} is a {kind} and cannot become a {wanted}; add that on its own')
     return o
 
-
-
-# %% ../../nbs/04_skills.bank.ipynb #4525b6c0
-def _union(lists):
-    "The different members of `lists`, in order"
-    return list({str(x): x for members in lists for x in members}.values())
-
-def _merge(bank, o, ids):
-    if len(set(ids)) < 2:
-        raise ValueError(f'a merge needs two different ids, not {list(ids)!r}')
-    ids = list(dict.fromkeys(ids))
-    old = [_find_active(bank, i, o) for i in ids]
-    o = with_id(o, '')
-    o.source_tasks = _union([o.source_tasks, *(m.source_tasks for m in old)])
-    trajectories = _union([m.provenance.get('trajectories') or [] for m in (o, *old)])
-    o.provenance = o.provenance | dict(merges=ids)
-    if trajectories:
-        o.provenance['trajectories'] = trajectories
-    o.stats = {k: sum(m.stats.get(k, 0) for m in old) for k in _no_stats()}
-    return bank.add(o, ids)
-
 # %% ../../nbs/04_skills.bank.ipynb #96ec5099
 @dataclass
 class Proposal:
     "A change to a bank that nobody has made yet"
-    kind:str            # 'add', 'refine', 'retire' or 'merge'
-    item:Entry|None = None # To have: without id in 'add' and 'merge', with its old one in 'refine'
-    ids:tuple = ()      # What to retire or to merge
+    kind:str            # 'add', 'refine' or 'retire'
+    item:Entry|None = None # To have: without id in 'add', with its old one in 'refine'
+    ids:tuple = ()      # What to retire
     hypothesis:str = '' # What should get better, and why
 
     def carry_out(self, bank:SkillBank)->Entry|None: # The item as it is there, or None
@@ -308,12 +287,6 @@ class Proposal:
         return new, deepcopy(self).carry_out(new)
 
 # %% ../../nbs/04_skills.bank.ipynb #47c76bcf
-def _apply_add(bank, p):
-    if p.item.id:
-        raise ValueError(f'the item to add already has the id {p.item.id!r}; leave it empty, or refine '
-                         'that one')
-    return bank.add(p.item)
-
 def _apply_retire(bank, p):
     if not p.ids:
         raise ValueError('a proposal to retire needs at least one id in `ids`')
@@ -325,11 +298,10 @@ def _apply_refine(bank, p):
     old = _find_active(bank, o.id, o)
     o.stats = _no_stats()
     o.provenance = old.provenance | o.provenance | {'refines': _advice(old)}
-    return bank.add(o, [o.id])
+    return bank.put(o)
 
 _WAYS:dict[str, Callable] = dict(
-    add=_apply_add, refine=_apply_refine, retire=_apply_retire,
-    merge=lambda bank, p: _merge(bank, p.item, p.ids))
+    add=lambda bank, p: bank.add(p.item), refine=_apply_refine, retire=_apply_retire)
 
 # %% ../../nbs/04_skills.bank.ipynb #13b96781
 def _row(o):

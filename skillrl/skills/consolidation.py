@@ -280,7 +280,7 @@ def _file(bank, pool, router):
     for o in pool:
         category = _category_by_evidence(o, router)
         if o.id and category != o.category:
-            bank.add(replace(o, category=category), [o.id])
+            bank.put(replace(o, category=category))
         else:
             o.category = category
 

@@ -4,17 +4,13 @@
 
 # %% auto #0
 __all__ = ['HIDDEN', 'LIMITS', 'rejection_reasons', 'as_data', 'suspicions', 'texts_in', 'examine', 'examined', 'without_example',
-           'repeats_example', 'RejectedLog']
+           'repeats_example']
 
 # %% ../../nbs/425_skills.guard.ipynb #fd81b194
 import html, json, re, unicodedata
-from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
-from ..llm.reply import without_secrets
 from .bank import Entry, quarantine, with_id
-from ..core.store import fingerprint, JsonlLog
 
 # %% ../../nbs/425_skills.guard.ipynb #765a438c
 HIDDEN = (
@@ -417,30 +413,3 @@ def repeats_example(
 )->bool:
     "Does `said` hold a sentence of the example in `prompt`?"
     return not _sentences(said).isdisjoint(_sentences(_example_in(prompt)))
-
-# %% ../../nbs/425_skills.guard.ipynb #ef08e0c9
-class RejectedLog:
-    "A file of what was rejected of a model's replies, with reasons"
-    def __init__(self,
-        path:str|Path, # Such as `teacher/rejected.jsonl`
-        secrets:Iterable[str]=(), # Not to be written
-    )->None:
-        self.log = JsonlLog(path)
-        self.secrets = tuple(secrets)
-        self.known = None # Keys of the rows in the file, once it has been read
-
-    def add(self,
-        rows:Collection[dict], # With `question`, `reason`, `raw` and what else tells one from another
-    )->None:
-        "Append those of `rows` that are not there yet"
-        if not rows:
-            return
-        if self.known is None:
-            self.log.mend() # A row that lacks only its newline counts as there
-            self.known = {row.get('key') for row in self.log.read([])}
-        safe = [without_secrets(row, self.secrets) for row in rows] # Of keys of services
-        keyed = {fingerprint(row): row for row in safe}
-        new = {key: row for key, row in keyed.items() if key not in self.known}
-        if new:
-            self.log.append([dict(key=key) | row for key, row in new.items()])
-        self.known |= new.keys()

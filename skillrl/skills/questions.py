@@ -83,20 +83,19 @@ def messages(self:Question,
 _TEXT = dict(type='string')
 _TEXT_OR_NULL = dict(type=['string', 'null'])
 _NUMBERS = dict(type='array', items=dict(type='integer'))
-_IDS = dict(type=['array', 'null'], items=_TEXT)
-_KIND = dict(type='string', enum=['add', 'refine', 'retire', 'merge'])
+_KIND = dict(type='string', enum=['add', 'refine', 'retire'])
 
 def _all_of(names, kind=_TEXT):
     "Field → `kind`, for the fields in `names`"
     return dict.fromkeys(names.split(), kind)
 
 _SKILL = object_of(**_all_of('title principle when_to_apply category'), evidence=_NUMBERS)
-_CHANGED = _all_of('title principle when_to_apply description why_it_happens how_to_avoid category',
+_CHANGED = _all_of('id title principle when_to_apply description why_it_happens how_to_avoid category',
                    _TEXT_OR_NULL)
 _SCHEMAS = dict( # Kind of question → schema of an object of its answer
     successes=_SKILL, contrasts=_SKILL,
     failures=object_of(**_all_of('description why_it_happens how_to_avoid category'), evidence=_NUMBERS),
-    proposals=object_of(kind=_KIND, hypothesis=_TEXT, evidence=_NUMBERS, ids=_IDS, **_CHANGED),
+    proposals=object_of(kind=_KIND, hypothesis=_TEXT, evidence=_NUMBERS, **_CHANGED),
     thoughts=object_of(step=dict(type='integer'), action=_TEXT, thought=_TEXT))
 
 def schema_of(
@@ -221,6 +220,7 @@ class Exchange:
     reply:ChatReply
     kept:list     # Items
     rejected:list # Of `Rejected`
+    noted:int = 0 # How many of them are written down
 
     def reject(self, reason:object, raw:object)->None:
         "Note that `raw` is not believed"

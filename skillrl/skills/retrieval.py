@@ -17,7 +17,7 @@ from ..core.tables import Table
 from ..core.trajectory import as_router, Router
 from .bank import Mistake, Skill, SkillBank
 from .embedding import (
-    encode_queries, Encoder, stem, stop_words, terms, TfIdf, TfidfEncoder, VectorIndex)
+    Encoder, stem, stop_words, terms, TfIdf, TfidfEncoder, unit_rows)
 
 # %% ../../nbs/05_skills.retrieval.ipynb #a08fff28
 _SHOWN = 'principle', 'full', 'official'
@@ -155,7 +155,7 @@ class _LexicalRanker:
         self.index = TfIdf([p + [terms(t) for t in _tasks_of(o)] for p, o in zip(passages, items)])
         self.words = [set(text) for text in texts]
         self.learnt_on = [set().union(*map(self.sought, _tasks_of(o))) for o in items]
-        things = set().union(*self.learnt_on) | {stem(w) for w in router.things}
+        things = {stem(w) for w in router.things}
         self.things = [words & things for words in self.words]
 
     def sought(self, task:str)->set[str]:
@@ -177,49 +177,22 @@ class _Query:
     category:str
 
 @patch
-def _is_beside_the_point(self:_LexicalRanker, i, query):
-    "Is item `i` about a thing that `query` does not name?"
-    return bool(query.sought and self.things[i] and not self.things[i] & query.terms.keys())
-
-@patch
-def bonus(self:_LexicalRanker,
-    i:int, # Which item
-    query:_Query,
-)->float: # From -3 to 7
-    "What item `i` earns beside its similarity"
-    points = 0.
-    if query.sought & self.words[i]:
-        points += 3
-    elif self._is_beside_the_point(i, query):
-        points -= 3
-    if query.sought & self.learnt_on[i]:
-        points += 2.5
-    if self.categories[i] == query.category:
-        points += 1.5
-    return points
-
-# %% ../../nbs/05_skills.retrieval.ipynb #eb42f299
-@patch
-def _is_of_use(self:_LexicalRanker, i, query):
-    "Is item `i`, learnt on another category, of use for `query`?"
-    unasked = self.procedure - query.terms.keys()
-    if unasked & self.words[i]:
-        return False
-    return bool(self.words[i] & query.terms.keys() or query.sought & self.learnt_on[i])
-
-@patch
 def _pool(self:_LexicalRanker, i, similarity, query, pools):
     "The list that item `i` belongs to, or None"
     if isinstance(self.items[i], Mistake):
         return pools.mistakes
     if self.categories[i] == 'general':
         return pools.general
-    if query.sought & self.words[i]:
+    words, asked = self.words[i], query.terms.keys()
+    if query.sought & words:
         return pools.specific
-    if similarity <= self.threshold:
+    about_another = query.sought and self.things[i] and not self.things[i] & asked
+    if similarity <= self.threshold or about_another:
         return None
-    of_use = self.categories[i] == query.category or self._is_of_use(i, query)
-    return pools.specific if of_use and not self._is_beside_the_point(i, query) else None
+    unasked = (self.procedure - asked) & words
+    related = words & asked or query.sought & self.learnt_on[i]
+    fits = self.categories[i] == query.category or related and not unasked
+    return pools.specific if fits else None
 
 # %% ../../nbs/05_skills.retrieval.ipynb #6d9c0b58
 @patch
@@ -232,7 +205,8 @@ def __call__(self:_LexicalRanker,
     similarities = self.index(query.terms | {f'category:{category}': 1.0}).tolist()
     pools = _Pools([], [], [])
     for i, (o, similarity) in enumerate(zip(self.items, similarities)):
-        pools.scores[o.id] = similarity + self.bonus(i, query)
+        names, learnt = (bool(query.sought & its[i]) for its in (self.words, self.learnt_on))
+        pools.scores[o.id] = similarity + (3*names + 2.5*learnt + 1.5*(self.categories[i] == category))
         pool = self._pool(i, similarity, query, pools)
         if pool is not None:
             pool.append(o)
@@ -256,7 +230,7 @@ class _EmbeddingRanker:
         texts = [text for found in passages for text in found]
         self.starts = [0, *accumulate(map(len, passages))][:-1]
         self.encoder = TfidfEncoder(texts) if encoder is None else encoder
-        self.index = VectorIndex(self.encoder.encode(texts))
+        self.rows = unit_rows(self.encoder.encode(texts)) if texts else None
 
     def _passage(self, item, category):
         "The text of an item, its category before it"
@@ -265,12 +239,12 @@ class _EmbeddingRanker:
         return f"{item.category.replace('_', ' ')}: {item.text}"
 
     def similarities(self, task:str)->list[float]:
-        "Similarity of `task` to each item; ValueError if the encoder's rows have changed their length"
+        "Similarity of `task` to each item, rounded, so that equal rows tie on every processor"
         import numpy as np
         if not self.items:
             return []
-        query = encode_queries(self.encoder, [task])[0]
-        return np.maximum.reduceat(self.index(query), self.starts).tolist()
+        query, = unit_rows(self.encoder.encode([getattr(self.encoder, 'query_prefix', '') + task]))
+        return np.maximum.reduceat(np.round(self.rows @ query, 6), self.starts).tolist()
 
 # %% ../../nbs/05_skills.retrieval.ipynb #563321bd
 @patch
@@ -304,11 +278,9 @@ class _RetrievalSettings:
     show:str = 'principle'       # How much of each item a prompt shows, one of `_SHOWN`
 
     def __post_init__(self):
-        if self.show not in _SHOWN:
-            raise ValueError(f"show should be one of {', '.join(_SHOWN)}, not {self.show!r}")
-        if self.mode not in _MODES:
-            raise ValueError("the mode should be 'lexical', 'template', 'official' or 'embedding', "
-                             f'not {self.mode!r}')
+        for name, choices in (('mode', _MODES), ('show', _SHOWN)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f'{name} should be one of {", ".join(choices)}, not {getattr(self, name)!r}')
 
     @property
     def most_specific(self)->int|None:
@@ -353,8 +325,6 @@ class Retriever:
         **settings:Any, # Other fields of `_RetrievalSettings`; ValueError for an unknown `show`
     ):
         self.settings = _RetrievalSettings(mode, **settings)
-        if encoder is not None and mode != 'embedding':
-            raise ValueError(f'an encoder is of no use in {mode} mode: leave it out or choose embedding mode')
         self.router = as_router(router, bank.categories)
         self.items = bank.items('active')
         self.bank_categories = {self.router.canonical(c) for c in bank.categories}
@@ -362,7 +332,6 @@ class Retriever:
         if mode == 'official':
             self.route, self.most_general = _official_rules(bank, self.router, self.most_general)
         self.rank = _ranker(self.settings, self.items, self.router, encoder)
-        self._cache = {}
 
 # %% ../../nbs/05_skills.retrieval.ipynb #595e67c4
 @patch
@@ -393,29 +362,21 @@ def _within_budget(pools, room, show):
 
 # %% ../../nbs/05_skills.retrieval.ipynb #c7027637
 @patch
-def _choose(self:Retriever, task, category):
-    "What the prompt for `task` should show, worked out afresh"
+def retrieve(self:Retriever,
+    task:str,               # What the agent is asked to do
+    category:str|None=None, # When known, in any spelling; otherwise, and in official mode, routed
+)->Retrieved:
+    "What the prompt for `task` should show"
+    given = category and self.settings.mode != 'official'
+    category = self.router.canonical(category) if given else self.route(task)
     pools = self.rank(task, self.serving_category(category))
     caps = self.settings.most_specific, self.most_general, self.settings.top_k_mistakes
     kept = [pool[:cap] for pool, cap in zip(pools.lists(), caps)]
     if self.settings.prompt_chars is not None:
         kept = _within_budget(kept, self.settings.prompt_chars, self.settings.show)
     specific, general, mistakes = kept
-    shown = {o.id for pool in kept for o in pool}
-    scores = {id: score for id, score in pools.scores.items() if id in shown}
+    scores = {o.id: pools.scores[o.id] for pool in kept for o in pool if pools.scores}
     return Retrieved(task, category, general, specific, mistakes, scores, self.settings.show)
-
-@patch
-def retrieve(self:Retriever,
-    task:str,               # What the agent is asked to do
-    category:str|None=None, # When known, in any spelling; otherwise, and in official mode, routed
-)->Retrieved: # Shared between calls: treat it as read-only
-    "What the prompt for `task` should show"
-    if (task, category) not in self._cache:
-        given = category and self.settings.mode != 'official'
-        routed = self.router.canonical(category) if given else self.route(task)
-        self._cache[task, category] = self._choose(task, routed)
-    return self._cache[task, category]
 
 # %% ../../nbs/05_skills.retrieval.ipynb #5062845f
 @patch

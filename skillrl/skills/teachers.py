@@ -14,10 +14,11 @@ from fastcore.basics import patch
 from ..core.trajectory import Trajectory, by_category, category_of, select
 from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
-from ..llm.reply import Outage
-from .bank import Entry, Mistake, Proposal, SkillBank
+from ..llm.reply import Outage, without_secrets
+from ..core.store import JsonlLog
+from .bank import Entry, Mistake, Proposal, SkillBank, find
 from .consolidation import normal
-from .guard import RejectedLog, as_data
+from .guard import as_data
 from .questions import (
     MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of, one_of,
     read_mistake, read_reply, read_skill, schema_of, read_entry, text_field)
@@ -33,7 +34,7 @@ class LLMTeacher:
         chat:Chat,
         prompt_chars:int=24_000, # Most characters shown in one question
         most:int=4,              # Most objects taken from one answer
-        rejects:RejectedLog|None=None, # Where rejected objects are written; None for nowhere
+        rejects:JsonlLog|None=None, # Where rejected objects are written; None for nowhere
         router:Callable|None=None, # Task → category, for trajectories that record none
         **params:object,         # For every call, such as `temperature=0` and `max_tokens=2000`
     ):
@@ -50,17 +51,19 @@ class LLMTeacher:
 def note_rejected(self:LLMTeacher,
     exchanges:Iterable[Exchange],
 )->None:
-    "Write down what was rejected of `exchanges`, once"
-    if self.rejects is None:
-        return
+    "Write down what was rejected of `exchanges` since the last time, but for replies from the cache"
     rows = []
     for x in exchanges:
+        new, x.noted = x.rejected[x.noted:], len(x.rejected)
+        if x.reply.cached:
+            continue
         about = dict(category=x.question.categories[0], model=self.chat.model)
         shown = [c.id for c in x.question.cases]
-        for r in x.rejected:
+        for r in new:
             raw = asdict(r.raw) if is_dataclass(r.raw) else r.raw
             rows.append(dict(question=r.kind, **about, reason=r.reason, raw=raw, episodes=shown))
-    self.rejects.add(rows)
+    if self.rejects and rows:
+        self.rejects.append([without_secrets(row, self.chat.secrets) for row in rows])
 
 @patch(as_prop=True)
 def rejected(self:LLMTeacher)->list[Rejected]:
@@ -175,49 +178,20 @@ def _bank_lines(
     tried = ['Tried before, did not help:', *told] if told else []
     return ['The bank says:', *lines, *tried]
 
-# %% ../../nbs/475_skills.teachers.ipynb #366bcdb5
-def _rewritten(d, q, old, id=''):
-    "What the object `d` says in place of the items `old`"
-    if len({(type(o), o.category) for o in old}) > 1:
-        raise ValueError(f'`ids` are not all of one type and kind of task: {d["ids"]}')
-    return read_entry(type(old[0]), d, q, id, old[0].category)
-
-def _named(d, kind, items):
-    "The bank items that `d['ids']` names"
-    ids, known = d.get('ids'), {o.id: o for o in items}
-    if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
-        raise ValueError('`ids` should be a list of ids')
-    unknown = [i for i in ids if i not in known]
-    if unknown:
-        raise ValueError(f'the bank shown has no {unknown[0]!r:.60}')
-    enough = len(ids) >= 2 if kind == 'merge' else len(ids) == 1
-    if not enough or len(set(ids)) < len(ids):
-        wanted = 'two or more different ids' if kind == 'merge' else 'one id'
-        raise ValueError(f'`ids` should be {wanted}, not {ids}')
-    return [known[i] for i in ids]
-
-def _unsaid(item, items):
-    "`item` if none of `items` says the same, otherwise ValueError"
-    if normal(advice(item)) in {normal(advice(o)) for o in items}:
-        raise ValueError('the bank says so already')
-    return item
-
 # %% ../../nbs/475_skills.teachers.ipynb #03b04cab
 def _read_proposal(d:Mapping, q:Question)->Proposal:
     "The change to the bank items `q.about` that the object `d` asks for; ValueError if it cannot be made"
-    kind = one_of(d, 'kind', ('add', 'refine', 'retire', 'merge'))
+    kind = one_of(d, 'kind', ('add', 'refine', 'retire'))
     hypothesis = text_field(d, 'hypothesis', 400)
     if all(c.success for c in evidence_of(d, q)):
         raise ValueError('`evidence` names no failed episode')
-    if kind == 'add':
-        return Proposal(kind, _unsaid(read_skill(d, q), q.about), hypothesis=hypothesis)
-    old = _named(d, kind, q.about)
-    ids = tuple(o.id for o in old)
+    old = None if kind == 'add' else find(q.about, text_field(d, 'id', 80))
     if kind == 'retire':
-        return Proposal(kind, ids=ids, hypothesis=hypothesis)
-    if kind == 'merge':
-        return Proposal(kind, _rewritten(d, q, old), ids, hypothesis)
-    return Proposal(kind, _unsaid(_rewritten(d, q, old, ids[0]), q.about), (), hypothesis)
+        return Proposal(kind, ids=(old.id,), hypothesis=hypothesis)
+    item = read_entry(type(old), d, q, old.id, old.category) if old else read_skill(d, q)
+    if normal(advice(item)) in {normal(advice(o)) for o in q.about}:
+        raise ValueError('the bank says so already')
+    return Proposal(kind, item, (), hypothesis)
 
 # %% ../../nbs/475_skills.teachers.ipynb #6859d342
 def _proposal_questions(teacher, bank, category, failures, evidence, limit):
@@ -311,10 +285,3 @@ def all_thoughts(self:LLMTeacher,
     thoughts = [_complete(x) for x in found]
     self.note_rejected(found)
     return thoughts
-
-@patch
-def thoughts(self:LLMTeacher,
-    t:Trajectory, # A won one; ValueError otherwise
-)->list[str]|None: # `Outage` if nobody answered
-    "A thought for every step of `t`, or None"
-    return self.all_thoughts([t])[0]

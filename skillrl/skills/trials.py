@@ -342,7 +342,7 @@ def _put_on_probation(bank, new, item):
     "`item` on probation in `new`, beside what it refines where that was active from the start"
     old = bank.get(item.id)
     if old and old.status == 'active' and 'proved' not in old.provenance:
-        new.add(old, [old.id])
+        new.put(old)
         item = new.add(with_id(item, ''))
     item.status = PROBATION
     return item

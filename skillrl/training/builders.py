@@ -182,10 +182,9 @@ def build_teacher(
     m = config.model
     if not m.teacher_model_id:
         return world(config.env.name).teacher() or distillation.OfflineTeacher(reader=None)
-    from skillrl.skills.guard import RejectedLog
     from skillrl.skills.teachers import LLMTeacher
     chat = _build_chat(m, 'teacher', folder, fresh=fresh)
-    rejects = RejectedLog(Path(folder)/'rejected.jsonl', chat.secrets) if folder else None
+    rejects = JsonlLog(Path(folder)/'rejected.jsonl') if folder else None
     router = world(config.env.name).router
     return LLMTeacher(chat, rejects=rejects, router=router, max_tokens=TEACHER_TOKENS)
 
