@@ -10,7 +10,6 @@ import gzip, json, reprlib
 from collections.abc import Callable, Iterator, Sequence
 from fastcore.basics import patch
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 from ...core.concurrency import pause
@@ -199,19 +198,14 @@ def _read_hits(
 
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #2f825d83
 class RemoteLibrary:
-    "Documents on servers that speak Search-R1's protocol"
+    "Documents on a server that speaks Search-R1's protocol"
     def __init__(self,
-        urls:str|Sequence[str], # One address, or several that take turns; ValueError if one is no address
+        url:str,                # ValueError if it is no address
         timeout:float=60.,      # Seconds for one request
         tries:int=3,            # Requests for one search, with 1, 2, … seconds between them
     ):
-        places = [urls] if isinstance(urls, str) else list(urls)
-        if not places:
-            raise ValueError('there is no address: name a server such as http://localhost:8000')
-        self.servers = [Endpoint(str(url).rstrip('/').removesuffix('/retrieve'), timeout) for url in places]
+        self.server = Endpoint(url.rstrip('/').removesuffix('/retrieve'), timeout)
         self.tries = tries
-        self.many = True # Are servers sent `queries`, as Search-R1's want it? Others want `query`
-        self._turns = cycle(self.servers)
 
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #02dad776
 @patch
@@ -219,26 +213,14 @@ def search(self:RemoteLibrary, query:str, k:int=TOP_K)->list[tuple[str, float]]:
     "The `k` documents that fit `query` best; ConnectionError without an answer, ValueError for an odd one"
     for n in range(1, self.tries):
         try:
-            return self._ask(next(self._turns), query, k)
+            return self._ask(query, k)
         except ConnectionError:
             pause(n)
-    return self._ask(next(self._turns), query, k)
+    return self._ask(query, k)
 
 @patch
-def _ask(self:RemoteLibrary, server, query, k):
-    "What `server` finds; one that refuses is asked in the other form, which is kept if it is understood"
-    try:
-        return _found(server, query, k, self.many)
-    except ValueError as refused:
-        try:
-            found = _found(server, query, k, not self.many)
-        except ValueError:
-            raise refused from None
-    self.many = not self.many
-    return found
-
-def _found(server, query, k, many):
-    asked = dict(queries=[query]) if many else dict(query=query)
-    body = asked | dict(topk=k, return_scores=True)
-    at = f'POST {server.shown}/retrieve'
-    return _read_hits(read_response(server.post('/retrieve', body), at), at)[:k]
+def _ask(self:RemoteLibrary, query, k):
+    "What the server finds; Search-R1's reads `queries`, SkillRL's `query`"
+    body = dict(queries=[query], query=query, topk=k, return_scores=True)
+    at = f'POST {self.server.shown}/retrieve'
+    return _read_hits(read_response(self.server.post('/retrieve', body), at), at)[:k]

@@ -133,16 +133,16 @@ def _dealt_apart(
     return {split: stratified(some, _category, seeded('spread', split)) for split, some in dealt.items()}
 
 # %% ../../../nbs/589_envs.search.world.ipynb #b25c2642
-_SERVERS = 'corpus.url' # File of addresses
+_SERVERS = 'corpus.url' # File of an address
 
 def _folder_library(
     corpus:list[Path], # Files of documents
-    place:Path,        # File of addresses; where it exists, it is used
-)->Any:                # With `search(query, k)`; ValueError if a document or an address is none
+    place:Path,        # File of an address; where it exists, it is used
+)->Any:                # With `search(query, k)`; ValueError if a document or the address is none
     "What answers searches in a folder"
     if not place.is_file():
         return Library([contents for path in corpus for contents in load_corpus(path)])
-    return RemoteLibrary(place.read_text(encoding='utf-8').split())
+    return RemoteLibrary(place.read_text(encoding='utf-8').strip())
 
 # %% ../../../nbs/589_envs.search.world.ipynb #8e7d495d
 def _files_suite(
