@@ -6,10 +6,11 @@
 __all__ = ['SearchExpert']
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #486249f9
-import random, re
+import re
 from collections import Counter
 from fastcore.basics import patch
 from typing import NamedTuple
+from ..base import Expert
 from .encyclopedia import ARTICLE_KINDS, PAGES
 from .engine import answer_action, MAX_TURNS, search_action
 from .notes import SearchNotes
@@ -29,30 +30,15 @@ def _read_page_hints(
     return hints
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #17772b16
-class SearchExpert:
+class SearchExpert(Expert):
     "Demonstrator that sees what the agent sees"
-    def __init__(self,
-        task:str,              # A question; ValueError if no generated encyclopedia asks it
-        rng:random.Random|int, # Source of chance, or a seed for one
-        trust:float=1.,        # Chance that a hint is believed, 0 to 1
-    ):
-        self.plan = read_question(task)
-        if self.plan is None:
-            raise ValueError(f'task {task!r} is no question of a generated encyclopedia: '
-                             'the expert cannot read it')
-        self.rng = rng if isinstance(rng, random.Random) else random.Random(rng)
-        self.trust = trust
-        self._trusted = {} # Kind → is its hint believed?
+    reads = staticmethod(read_question)
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #cfea2e78
 @patch
 def hint(self:SearchExpert, kind:str)->str: # '' if there is none, or it is not believed
     "The page that the skills shown name for a kind of article"
-    if kind not in self.hints:
-        return ''
-    if kind not in self._trusted:
-        self._trusted[kind] = self.rng.random() < self.trust
-    return self.hints[kind] if self._trusted[kind] else ''
+    return self.hints[kind] if kind in self.hints and self.believes(kind) else ''
 
 @patch
 def votes(self:SearchExpert, kind:str, name:str, field:str)->Counter:
@@ -80,11 +66,11 @@ class _PlanProgress(NamedTuple):
 @patch
 def _followed(self:SearchExpert, sure):
     "PlanProgress along a chain"
-    name, values = self.plan.subjects[0], []
-    for kind, field in zip(kinds_along(self.plan), self.plan.fields):
+    name, values = self.asked.subjects[0], []
+    for kind, field in zip(kinds_along(self.asked), self.asked.fields):
         value = self.believed(kind, name, field, sure)
         if not value:
-            return _PlanProgress((kind, name, field), len(self.plan.fields) - len(values), tuple(values))
+            return _PlanProgress((kind, name, field), len(self.asked.fields) - len(values), tuple(values))
         values.append(value)
         name = value
     return _PlanProgress(None, 0, tuple(values))
@@ -93,16 +79,16 @@ def _followed(self:SearchExpert, sure):
 @patch
 def _compared(self:SearchExpert, sure):
     "PlanProgress of a comparison"
-    kind, field = self.plan.kind, self.plan.fields[0]
-    values = [self.believed(kind, name, field, sure) for name in self.plan.subjects]
-    unknown = [name for name, value in zip(self.plan.subjects, values) if not value]
+    kind, field = self.asked.kind, self.asked.fields[0]
+    values = [self.believed(kind, name, field, sure) for name in self.asked.subjects]
+    unknown = [name for name, value in zip(self.asked.subjects, values) if not value]
     wanted = (kind, unknown[0], field) if unknown else None
     return _PlanProgress(wanted, len(unknown), tuple(values))
 
 @patch
 def progress(self:SearchExpert)->_PlanProgress:
     "How far the plan has been carried out, as sure as the turns left allow"
-    follow = self._compared if len(self.plan.subjects) > 1 else self._followed
+    follow = self._compared if len(self.asked.subjects) > 1 else self._followed
     sure, quick = follow(True), follow(False)
     searches = MAX_TURNS - self.notes.turns - 1 # Those left before the answer
     return sure if sure.left <= searches else quick
@@ -143,10 +129,10 @@ def _answer(self:SearchExpert, admissible, answer, because='it may be anything')
 @patch
 def _guess(self:SearchExpert):
     "An answer where the evidence does not suffice"
-    told = [fact.value for fact in self.notes.facts if fact.field == self.plan.fields[-1]]
-    if len(self.plan.subjects) > 1:
-        return _oldest(self.plan.subjects, self._compared(False).values)
-    return self.rng.choice(told) if told else self.plan.subjects[0]
+    told = [fact.value for fact in self.notes.facts if fact.field == self.asked.fields[-1]]
+    if len(self.asked.subjects) > 1:
+        return _oldest(self.asked.subjects, self._compared(False).values)
+    return self.rng.choice(told) if told else self.asked.subjects[0]
 
 def _oldest(subjects, years):
     "The subject of the earliest year; the first of those that are not known"
@@ -169,7 +155,7 @@ def _read_where(
 
 def _last_read(expert:SearchExpert, values:tuple[str, ...])->str: # '' for none, and in a comparison
     "Where the last of the values along a chain was read, in words"
-    plan = expert.plan
+    plan = expert.asked
     if not values or len(plan.subjects) > 1:
         return ''
     n = len(values) - 1
@@ -190,8 +176,8 @@ def act(self:SearchExpert,
         return self._search(admissible, found.open, _last_read(self, found.values))
     if found.open:
         return self._answer(admissible, self._guess())
-    if len(self.plan.subjects) == 1:
+    if len(self.asked.subjects) == 1:
         return self._answer(admissible, found.values[-1], _last_read(self, found.values))
-    name, year = _oldest(self.plan.subjects, found.values), min(found.values)
-    why = _read_where(self, self.plan.kind, name, self.plan.fields[0], year)
+    name, year = _oldest(self.asked.subjects, found.values), min(found.values)
+    why = _read_where(self, self.asked.kind, name, self.asked.fields[0], year)
     return self._answer(admissible, name, f'{why} for {name}')
