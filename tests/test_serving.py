@@ -1,12 +1,13 @@
 """`skillrl serve` and `/retrieve`, with real servers on loopback: what is printed works, and what makes no
 sense gets a sentence"""
 import json, shlex, signal, socket, subprocess, sys, time, urllib.error, urllib.request
+from functools import partial
 from contextlib import contextmanager
 import pytest
 from skillrl.cli.main import main, parser
 from skillrl.cli.main import _suite_server
 from skillrl.serve.krill import RemoteEnv, Server
-from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve_routes
+from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve
 
 RUN = [sys.executable, '-c', 'from skillrl.cli.main import main; raise SystemExit(main())']
 DOCUMENTS = ['"Jaws"\nJaws is a film by Steven Spielberg.', '"Cincinnati"\nA city on the Ohio.']
@@ -81,7 +82,7 @@ def test_games_of_another_server_are_not_served_again(tmp_path, capsys):
 
 @pytest.fixture(scope='module')
 def retrieval():
-    with Server(None, routes=retrieve_routes(Library(DOCUMENTS))) as s:
+    with Server(None, routes={'POST /retrieve': partial(retrieve, Library(DOCUMENTS))}) as s:
         yield s
 
 JAWS, OHIO = [dict(document=dict(contents=text)) for text in DOCUMENTS]

@@ -78,14 +78,23 @@ def fetch(self:AlfworldExpert)->tuple[str, str]:
     "Get the thing into the hand"
     _, placed = self.arrived()
     seen = [(thing, r) for thing, r in self.notes.where(self.thing) if thing not in placed]
+    return self.handle('take', 'take {} from {}', self.thing, seen)
+
+@patch
+def handle(self:AlfworldExpert,
+    verb:str,
+    command:str,      # With holes for a thing and where it is
+    type:str,         # Of the things
+    seen:list[tuple], # Pairs of thing and receptacle
+)->tuple[str, str]:
+    "Do `command` to one of the things `seen`, once we are there; find one if there is none"
     for thing, r in seen:
-        command = f'take {thing} from {r}'
-        if command in self.can:
-            return f'take {self.thing}', command
+        if command.format(thing, r) in self.can:
+            return f'{verb} {type}', command.format(thing, r)
     if not seen:
-        return self.find(self.thing)
+        return self.find(type)
     _, r = seen[0]
-    return f'{self.thing} in {r}', self.reach(r)
+    return f'{type} in {r}', self.reach(r)
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #297246eb
 @patch
@@ -131,15 +140,7 @@ def find(self:AlfworldExpert,
 @patch
 def light(self:AlfworldExpert)->tuple[str, str]:
     "Turn on the lamp, once it is found"
-    lamps = self.notes.where(self.target)
-    for lamp, _ in lamps:
-        command = f'use {lamp}'
-        if command in self.can:
-            return f'use {self.target}', command
-    if not lamps:
-        return self.find(self.target)
-    _, r = lamps[0]
-    return f'{self.target} in {r}', self.reach(r)
+    return self.handle('use', 'use {}', self.target, self.notes.where(self.target))
 
 @patch
 def treat(self:AlfworldExpert)->tuple[str, str]|None:

@@ -104,6 +104,35 @@ def _plain(field, word): # `word`, if it can be part of a game id
         return word
     raise ValueError(f"{field} is {word!r}: use letters, digits, dots, dashes and underscores only")
 
+# %% ../../../nbs/572_envs.alfworld.households.ipynb #36b9ebc2
+def _targets(category, thing, places, home): # Types of receptacles or lamps a goal about `thing` may name
+    if category == 'look':
+        return ['desklamp']
+    avoid = kind(home), TOOLS.get(category)
+    types = dict.fromkeys(map(kind, places))
+    return [type for type in types if thing in HOLDS.get(type, ()) and type not in avoid]
+
+def _possible_goals(house, category): # Room and possible targets of each thing that `category` fits
+    needed = {'take', category} if category in TOOLS else {'take'}
+    found = []
+    for thing, (room, home) in house.homes.items():
+        targets = _targets(category, thing, house.places[room], home)
+        if targets and category in ROOMS[room] and needed <= abilities(thing):
+            found.append((thing, room, targets))
+    return found
+
+# %% ../../../nbs/572_envs.alfworld.households.ipynb #51a1d262
+def _choose_goals(house, category, rng): # Pairs of goal and room
+    found = [(Goal(category, thing, rng.choice(targets)), room)
+             for thing, room, targets in _possible_goals(house, category)]
+    return rng.sample(found, min(4, len(found)))
+
+def _new_goals(house, category, rng): # Pairs of goal and room, none of them practised
+    possible = [(Goal(category, thing, target), room)
+                for thing, room, targets in _possible_goals(house, category) for target in targets]
+    unheard = [pair for pair in possible if pair not in house.goals[category]]
+    return rng.sample(unheard, min(4, len(unheard)))
+
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #93978c86
 _NO_HOMES = frozenset('''fridge microwave stoveburner coffeemachine toaster sinkbasin bathtubbasin toilet
     toiletpaperhanger towelholder handtowelholder garbagecan'''.split())
@@ -126,6 +155,9 @@ class Household:
             for thing in _THINGS[room]:
                 if thing not in self.homes:
                     self.homes[thing] = room, rng.choice(homes)
+        daily, new = seeded('goals', name), seeded('new goals', name)
+        self.goals = {c: _choose_goals(self, c, daily) for c in CATEGORIES} # Pairs of `Goal` and room
+        self.new_goals = {c: _new_goals(self, c, new) for c in CATEGORIES}  # None of them in `goals`
 
 def _names(layout):
     return [r.name for r in build_scene(layout, []).receptacles]
@@ -137,49 +169,6 @@ def hint(self:Household,
 )->str:
     "The true sentence about where a household keeps a thing"
     return f'Look for {thing} in {self.homes[thing][1]}.'
-
-# %% ../../../nbs/572_envs.alfworld.households.ipynb #36b9ebc2
-def _targets(category, thing, places, home): # Types of receptacles or lamps a goal about `thing` may name
-    if category == 'look':
-        return ['desklamp']
-    avoid = kind(home), TOOLS.get(category)
-    types = dict.fromkeys(map(kind, places))
-    return [type for type in types if thing in HOLDS.get(type, ()) and type not in avoid]
-
-def _possible_goals(house, category): # Room and possible targets of each thing that `category` fits
-    needed = {'take', category} if category in TOOLS else {'take'}
-    found = []
-    for thing, (room, home) in house.homes.items():
-        targets = _targets(category, thing, house.places[room], home)
-        if targets and category in ROOMS[room] and needed <= abilities(thing):
-            found.append((thing, room, targets))
-    return found
-
-# %% ../../../nbs/572_envs.alfworld.households.ipynb #51a1d262
-def _choose_goals(house, category, rng, n=4): # Pairs of goal and room
-    found = [(Goal(category, thing, rng.choice(targets)), room)
-             for thing, room, targets in _possible_goals(house, category)]
-    return rng.sample(found, min(n, len(found)))
-
-@patch(as_prop=True)
-def goals(self:Household)->dict: # Category → pairs of `Goal` and room
-    "What is wanted in a household every day, and practised"
-    if not hasattr(self, '_goals'):
-        rng = seeded('goals', self.name)
-        self._goals = {c: _choose_goals(self, c, rng) for c in CATEGORIES}
-    return self._goals
-
-@patch(as_prop=True)
-def new_goals(self:Household)->dict: # Category → pairs of `Goal` and room
-    "What is wanted for the first time in a test: no (category, thing, target) of `goals`"
-    if not hasattr(self, '_new_goals'):
-        rng, self._new_goals = seeded('new goals', self.name), {}
-        for category, practised in self.goals.items():
-            possible = [(Goal(category, thing, target), room)
-                        for thing, room, targets in _possible_goals(self, category) for target in targets]
-            unheard = [pair for pair in possible if pair not in practised]
-            self._new_goals[category] = rng.sample(unheard, min(4, len(unheard)))
-    return self._new_goals
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #c5e572c3
 @patch

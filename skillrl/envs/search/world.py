@@ -22,7 +22,7 @@ from .expert import SearchExpert
 from .notes import offered, SearchNotes
 from .questions import book_questions
 from .retrieve import (
-    Library, load_corpus, load_questions, RemoteLibrary, retrieve_routes)
+    Library, load_corpus, load_questions, RemoteLibrary, retrieve)
 from .teacher import SearchReader
 from ...skills.distillation import OfflineTeacher
 
@@ -170,4 +170,4 @@ def official_prompt(self:Search,
 def routes(self:Search, suite:Any)->dict[str, Callable[[dict], dict]]: # `POST /retrieve` → how it is answered
     "What a server of `suite` answers besides resets and steps"
     env = suite.env(suite.game(suite.tests[0], 0), 1)
-    return retrieve_routes(env.retriever)
+    return {'POST /retrieve': partial(retrieve, env.retriever)}
