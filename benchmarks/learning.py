@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 from skillrl.training.builders import build_episodes, build_policy, build_teacher, derive_seed, rollout_limits
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.envs.base import row_name
+from skillrl.core.tables import row_name
 from skillrl.training.evaluate import compare, evaluate
 from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import SkillBank, version_path, versions

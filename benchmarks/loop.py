@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from skillrl.training.builders import build_retriever
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.base import row_name
+from skillrl.core.tables import row_name
 from skillrl.skills.bank import SkillBank, version_path
 from skillrl.core.runfolder import RunFolder
 from skillrl.core.store import JsonlLog, atomic_write

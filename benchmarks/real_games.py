@@ -51,7 +51,7 @@ TRIAL_ROUNDS = 4 # Each plays every training game twice
 TEMPERATURE = .8 # Of free play; of 0, .2, ... 1 the best in training games: .99 of 600, .96 at 0
 
 def training_games(suite):
-    return [g for split in LEARNT if suite.files.get(split) for g in suite.games(split, None)]
+    return [g for split in LEARNT if suite.splits.get(split) for g in suite.games(split, None)]
 
 def bank_of(policy, suite, games, config):
     "What the offline teacher writes after one blind episode of each of `games`"

@@ -106,7 +106,7 @@ def asked_as(m):
     return ASKED_AS.get(m.data_source) or compares
 
 def described_as(m):
-    return alfworld._described_category(m.description)
+    return alfworld.alfworld_category(re.search(r'classified as\W*(\w+)', m.description)[1])
 
 LABELS = dict(alfworld=described_as, webshop=sold_as, search=asked_as)
 

@@ -41,7 +41,7 @@ def test_training_in_a_folder_of_real_games_draws_from_its_training_files(folder
     (suite,), _ = suites_of(config)
     learnt, tests = drawn([suite], config), {g.id for s in suite.tests for g in suite.games(s)}
     assert len(learnt) > 3 and len(tests) == 8
-    assert learnt <= {suite.game('train', i).id for i in range(len(suite.files['train']))}
+    assert learnt <= {suite.game('train', i).id for i in range(len(suite.splits['train']))}
     assert not learnt & tests
 
 def test_training_in_a_household_draws_no_test_game():

@@ -7,7 +7,7 @@ from alfworld_pddl import write_game
 from skillrl.cli.main import main
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.world import HouseholdSuite
-from skillrl.envs.base import row_name
+from skillrl.core.tables import row_name
 from skillrl.core.store import data_path
 
 SECRET = 'sk-never-written'

@@ -1,6 +1,6 @@
 "Ranking, caps and budgets of retrieval over many goals, words and orders of the bank."
 from copy import deepcopy
-import itertools, os, random
+import itertools, os, random, re
 from collections import Counter
 from pathlib import Path
 import numpy as np
@@ -289,7 +289,7 @@ BANKS = ['alfworld/claude_style_skills.json', 'webshop/claude_style_skills.json'
          'search/claude_style_skills_search.json']
 
 def described(memory):
-    return alfworld._described_category(memory.description)
+    return alfworld.alfworld_category(re.search(r'classified as\W*(\w+)', memory.description)[1])
 
 def memories(world):
     return [m for f in sorted((Path(REAL)/world).glob('generated_memories_*.json')) for m in load_memories(f)]

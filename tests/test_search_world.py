@@ -167,7 +167,7 @@ def test_hints_are_believed_as_often_as_trust_says(book):
     for i, task in enumerate(asked):
         expert = SearchExpert(task, i, trust=.5)
         expert.hints = _read_page_hints(book.hints())
-        trusted += expert.hint(expert.plan.kind) != ''
+        trusted += expert.hint(expert.asked.kind) != ''
     assert .25 < trusted/len(asked) < .75
 
 def played_by_expert(question, book, hints=(), offers=offered):
@@ -251,7 +251,7 @@ def test_an_encyclopedia_leaves_no_trace_of_its_names(book):
 # ---- suites and the world ----
 
 def test_splits_are_disjoint():
-    suite = _EncyclopediaSuite('train-000')
+    suite = _EncyclopediaSuite('train-000', dict(offers=offered))
     dealt = {split: {q.task for q in suite.games(split, 10**4)} for split in SPLITS}
     assert sum(map(len, dealt.values())) == len(set().union(*dealt.values())) == len(suite) == 1000
     assert all(dealt.values())
@@ -311,7 +311,7 @@ def test_the_shipped_policy_is_small_and_writes_names():
     tokenizer = build_local_policy(config).tokenizer
     names = _drawn_names(3840, random.Random(0))
     assert {len(ids) for ids in tokenizer(names)['input_ids']} == {2}
-    suite = _EncyclopediaSuite('train-000')
+    suite = _EncyclopediaSuite('train-000', dict(offers=offered))
     for question in suite.games('train', 20):
         episode = Episode(suite.env(question, 4), question, skills=suite.book.hints())
         _, rows = demonstrate(episode, world('search').expert(question.task, seeded('t')), seeded('noise'))
@@ -323,7 +323,7 @@ def test_the_shipped_policy_is_small_and_writes_names():
 def test_the_shipped_policy_reads_its_skills():
     "Where it looks on a page at all, that is the one a skill names"
     policy = build_local_policy(SkillRLConfig().merged({'env.name': 'search'}))
-    suite = _EncyclopediaSuite('train-000')
+    suite = _EncyclopediaSuite('train-000', dict(offers=offered))
     asked = [q for q in suite.games('train', 100) if len(q.hops) == 1][:12]
     prompts, named = [], []
     for i, question in enumerate(asked):

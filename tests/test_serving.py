@@ -1,12 +1,13 @@
 """`skillrl serve` and `/retrieve`, with real servers on loopback: what is printed works, and what makes no
 sense gets a sentence"""
 import json, shlex, signal, socket, subprocess, sys, time, urllib.error, urllib.request
+from functools import partial
 from contextlib import contextmanager
 import pytest
 from skillrl.cli.main import main, parser
 from skillrl.cli.main import _suite_server
 from skillrl.serve.krill import RemoteEnv, Server
-from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve_routes
+from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve
 
 RUN = [sys.executable, '-c', 'from skillrl.cli.main import main; raise SystemExit(main())']
 DOCUMENTS = ['"Jaws"\nJaws is a film by Steven Spielberg.', '"Cincinnati"\nA city on the Ohio.']
@@ -81,7 +82,7 @@ def test_games_of_another_server_are_not_served_again(tmp_path, capsys):
 
 @pytest.fixture(scope='module')
 def retrieval():
-    with Server(None, routes=retrieve_routes(Library(DOCUMENTS))) as s:
+    with Server(None, routes={'POST /retrieve': partial(retrieve, Library(DOCUMENTS))}) as s:
         yield s
 
 JAWS, OHIO = [dict(document=dict(contents=text)) for text in DOCUMENTS]
@@ -156,11 +157,11 @@ def test_a_server_that_stays_in_trouble_is_an_error(quick):
             RemoteLibrary(s.url, tries=4).search('Jaws')
         assert (s.asked, quick) == (4, [1, 2, 3])
 
-def test_a_refusal_is_asked_once_in_each_form(quick):
+def test_a_refusal_is_asked_once(quick):
     with answers((400, dict(error='no'))) as s:
         with pytest.raises(ValueError, match='answered by 400'):
             RemoteLibrary(s.url).search('Jaws')
-        assert (s.asked, quick) == (2, [])
+        assert (s.asked, quick) == (1, [])
 
 @pytest.mark.parametrize('reply', [
     {}, [], 'x', None, dict(result={}), dict(result=[[dict(document='Jaws')]]),
@@ -176,13 +177,6 @@ def test_a_server_that_says_nothing_costs_its_time_out(quick):
         with pytest.raises(ConnectionError, match='no answer within 0.2 s'):
             far.search('Jaws')
         assert time.monotonic() < began + 3
-
-def test_several_servers_take_turns(retrieval):
-    with answers(GOOD) as other:
-        far = RemoteLibrary([other.url, retrieval.url])
-        for _ in range(4):
-            far.search('Jaws', 1)
-        assert other.asked == 2
 
 def test_more_documents_than_were_asked_for_are_cut(retrieval):
     with answers((200, dict(result=[[JAWS, OHIO]]))) as s:

@@ -228,7 +228,7 @@ def test_a_suite_has_both_kinds_of_goals_and_no_product_twice():
             homes.setdefault(goal.product.asin, set()).add(split)
     assert all(len(some) == 1 for some in homes.values())
     assert sum(map(len, dealt.values())) == len(suite)
-    assert all('human' in goal.id for goal in ShopSuite('elm', 'human', n=150).games('train', 20))
+    assert all('human' in goal.id for goal in ShopSuite('elm', (True,), n=150).games('train', 20))
 
 def test_the_original_files_make_one_suite(tmp_path):
     for name, source in zip(_file_names(small=False), _file_names()):
@@ -304,7 +304,7 @@ def test_a_list_in_notes_leaves_out_what_is_no_use():
     assert notes.offers() == []
 
 def test_notes_want_no_option_that_is_chosen():
-    suite = ShopSuite('elm', 'human', n=150)
+    suite = ShopSuite('elm', (True,), n=150)
     goal = next(g for g in suite.games('train', 500) if g.task.split(',')[0].endswith(' in large'))
     e = Episode(suite.env(goal, 9), goal)
     written = goal.options[0]
@@ -315,7 +315,7 @@ def test_notes_want_no_option_that_is_chosen():
     assert e.notes.wanted()[1:] == [] and written not in e.notes.options()
 
 def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
-    suite = ShopSuite('elm', 'human', n=150)
+    suite = ShopSuite('elm', (True,), n=150)
     goal = next(g for g in suite.games('train', 500) if g.task.split(',')[0].endswith(' in large'))
     true, asin = conventions('elm'), goal.product.asin.lower()
     said = goal.product.query

@@ -8,9 +8,10 @@ __all__ = ['plain_lines', 'PromptContext', 'step_messages', 'Limits']
 # %% ../../nbs/603_agent.prompt.ipynb #3db6acea
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from .contract import CONTRACTS, one_line, without_hidden, without_reasoning
 from ..core.config import AgentConfig
-from ..envs.base import Notes, World
+from ..envs.base import World
 
 # %% ../../nbs/603_agent.prompt.ipynb #da604275
 def plain_lines(
@@ -38,7 +39,7 @@ class PromptContext:
     admissible:Sequence[str] = ()             # Commands it would accept
     history:Sequence[tuple[str, str]] = ()    # Pairs of command and the observation it brought, oldest first
     skills:Sequence[str] = ()                 # Lines from `render`
-    notes:Notes|None = None                   # What was seen in the episode so far
+    notes:Any = None                          # What was seen in the episode so far, see `World.notes`
     first:str = ''                            # What the environment showed before the first command
 
 # %% ../../nbs/603_agent.prompt.ipynb #04fd2e26

@@ -18,7 +18,7 @@ from skillrl.cli.flags import (
 from ..core.config import SkillRLConfig, unknown
 from ..core.options import read_settings
 from ..core.runfolder import read_state
-from ..envs.base import suite_for
+from ..envs.base import world
 from ..envs.qa import question_env
 from ..llm.command import CommandChat
 from ..skillopt.bank_env import BankEnv
@@ -122,13 +122,13 @@ def _banked(args):
     path = Path(args.skill_bank)
     if is_opt_run(path) or not (path/'state.json').exists():
         config = _models(args)
-        return config, load_bank(path, filled=True), suite_for(config.env, args.suite)
+        return config, load_bank(path, filled=True), world(config.env.name).suite(config.env, args.suite)
     made = read_state(path)['folders']
     config = _models(args, path)
     last = made.get('policy') or made.get('reference')
     if last and not args.policy:
         config = config.merged({'model.checkpoint': str(path/last)})
-    suite = suite_for(config.env, args.suite)
+    suite = world(config.env.name).suite(config.env, args.suite)
     return config, SkillBank.load(path/'bank'/suite.name), suite
 
 def _bank_job(args, c):

@@ -122,11 +122,10 @@ def _suite_server(args:Namespace)->Any: # A running `Server`; ValueError or OSEr
     "Krill's protocol for the suite that the flags ask for, and what its world answers besides"
     from skillrl.envs.base import world
     from skillrl.serve.krill import Server
-    from skillrl.envs.base import suite_for
     config = _config(args)
-    suite = suite_for(config, args.suite)
-    more = world(config.name).routes
-    routes = more(suite) if more else {}
+    played = world(config.name)
+    suite = played.suite(config, args.suite)
+    routes = played.routes(suite) if played.routes else {}
     return Server(suite, max_steps=config.max_steps, routes=routes, **_limits(args))
 
 # %% ../../nbs/890_cli.main.ipynb #a44eee6f

@@ -21,7 +21,8 @@ from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..core.store import atomic_folder, JsonlLog, require_writable, save_or_rescue
 from ..core.tables import counted
 from ..core.trajectory import select, success_rate
-from ..envs.base import row_name, suite_for, world
+from ..envs.base import world
+from ..core.tables import row_name
 
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
@@ -91,7 +92,7 @@ def _summary(path):
 def _start(args, learns=False):
     "Config and suite of a single step, in which the policy learns or plays"
     config = settings(args)
-    suite = suite_for(config.env, args.suite)
+    suite = world(config.env.name).suite(config.env, args.suite)
     require_preflight(config, learns)
     return config, suite
 

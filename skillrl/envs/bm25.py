@@ -83,16 +83,13 @@ def _lossy_length(
 
 # %% ../../nbs/565_envs.bm25.ipynb #19824646
 def _counted(texts, numbers_of):
-    "Word numbers and their counts text after text, and for each text (different words, all words)"
-    numbers = array('i')
-    counts = array('i')
-    sizes = array('i')
+    "Numbers of words text after text, and how many each text has"
+    numbers, sizes = array('q'), array('q')
     for text in texts:
-        found = Counter(tokens(text))
+        found = tokens(text)
         numbers.extend([numbers_of.setdefault(word, len(numbers_of)) for word in found])
-        counts.extend(found.values())
-        sizes.extend((len(found), found.total()))
-    return np.asarray(numbers, np.int32), np.asarray(counts, np.int32), np.reshape(sizes, (-1, 2))
+        sizes.append(len(found))
+    return np.asarray(numbers), np.asarray(sizes)
 
 # %% ../../nbs/565_envs.bm25.ipynb #f6242d1b
 _K1 = np.float32(.9) # How fast a repeated word stops counting
@@ -121,15 +118,14 @@ class BM25:
     def __len__(self)->int:
         return self.n
 
-    def _store(self, numbers, counts, sizes):
-        "Sort what was counted by word; compute what each word is worth in each text"
-        docs = np.repeat(np.arange(self.n, dtype=np.int32), sizes[:, 0])
-        order = np.argsort(numbers, kind='stable')
-        self._docs = docs[order]
-        self._starts = np.searchsorted(numbers[order], np.arange(len(self._words) + 1))
-        filled = max(1, np.count_nonzero(sizes[:, 1])) # Texts without words do not count
-        norms = _norms(sizes[:, 1], filled)
-        f = counts[order].astype(np.float64)
+    def _store(self, numbers, sizes):
+        "Count what each text has of each word; compute what it is worth there"
+        docs = np.repeat(np.arange(self.n), sizes)
+        pairs, f = np.unique(numbers*self.n + docs, return_counts=True) # By word, then by text
+        self._starts = np.searchsorted(pairs, np.arange(len(self._words) + 1)*self.n)
+        self._docs = pairs % max(1, self.n)
+        filled = max(1, np.count_nonzero(sizes)) # Texts without words do not count
+        norms = _norms(sizes, filled)
         self._worth = (f/(f + norms[self._docs])).astype(np.float32)
         n = np.diff(self._starts)
         self._rarity = np.log(1 + (filled - n + .5)/(n + .5)).astype(np.float32)

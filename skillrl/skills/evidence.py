@@ -34,10 +34,11 @@ class EpisodeReader:
     router:Callable|None = None # Task → category, where an episode does not say
     notes:Callable|None = None # What keeps track of an episode, see `replay`
     sure:bool = False # Is a thing where `found` says, whatever came of the episode?
+    verb:str = 'to' # What comes before a category, such as `to buy`
 
     def aim(self, category:str)->str: # `to heat`
         "What tasks of `category` are about, in words"
-        return f'to {category.replace("_", " ")}' if category != 'general' else 'to reach the goal'
+        return f'{self.verb} {category.replace("_", " ")}' if category != 'general' else 'to reach the goal'
 
     def refused(self, step:Step, after:str)->bool:
         "Was the command not accepted?"

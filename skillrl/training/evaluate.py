@@ -19,7 +19,7 @@ from ..core.stats import average, clustered_gain, clustered_rate, paired_interva
 from ..core.store import atomic_write
 from ..core.tables import counted, Table
 from ..core.trajectory import home, require_once, select, success_rate, Trajectory
-from ..envs.base import row_name
+from ..core.tables import row_name
 
 # %% ../../nbs/605_training.evaluate.ipynb #c9f3fed1
 def evaluate(

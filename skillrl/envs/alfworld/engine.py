@@ -17,13 +17,11 @@ from ..base import TextEnv
 PUT_COMMANDS = dict(move='move {} to {}', put='put {} in/on {}') # Verb style → wording
 
 class Engine:
-    "State machine that plays one game; ValueError for a verb style that does not exist"
+    "State machine that plays one game"
     def __init__(self,
         game:Game,             # What to play
         verb_style:str='move', # `move O to R`, or `put O in/on R` as before ALFWorld 0.4
     ):
-        if verb_style not in PUT_COMMANDS:
-            raise ValueError(f"verb_style is {verb_style!r}: choose one of {', '.join(PUT_COMMANDS)}")
         self.game, self.scene = game, game.scene
         self.style = verb_style
         self.receptacle_names = [r.name for r in self.scene.receptacles]

@@ -6,13 +6,13 @@
 __all__ = ['read_hints', 'AlfworldExpert', 'play_expert']
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #55577046
-import random, re
+import re
 from fastcore.basics import patch
 from .engine import Engine
 from .households import DOORS, likelihood
 from .notes import AlfworldNotes, kind, read_goal
 from .scene import HOLDS, TOOLS, Game
-from ..base import seeded
+from ..base import Expert, seeded
 from ...core.trajectory import Step, Trajectory
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #bc36a153
@@ -27,19 +27,9 @@ def read_hints(
     return [(thing, tuple(places.split(', then '))) for thing, places in pairs]
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #93ef3a48
-class AlfworldExpert:
+class AlfworldExpert(Expert):
     "Demonstrator that sees what the agent sees"
-    def __init__(self,
-        task:str,              # Goal sentence; ValueError if it is none of ALFWorld's
-        rng:random.Random|int, # Source of chance, or a seed for one
-        trust:float=1.,        # Chance that a hint is believed, 0 to 1
-    ):
-        goal = read_goal(task)
-        if goal is None:
-            raise ValueError(f"task {task!r} is not a goal of ALFWorld: the expert cannot read it")
-        self.category, self.thing, self.target = goal
-        self.rng = rng if isinstance(rng, random.Random) else random.Random(rng)
-        self.trust, self._trusted = trust, {}
+    reads = staticmethod(read_goal)
 
     def act(self,
         admissible:list[str],      # Commands that would be accepted
@@ -47,6 +37,7 @@ class AlfworldExpert:
         skill_lines:list[str]=(),  # Sentences of the skills shown
     )->tuple[str, str]:            # Thought, command
         "What to think and do next"
+        self.category, self.thing, self.target = self.asked
         self.notes, self.can = notes, set(admissible)
         self.hints = read_hints(skill_lines)
         if not notes.holding:
@@ -87,14 +78,23 @@ def fetch(self:AlfworldExpert)->tuple[str, str]:
     "Get the thing into the hand"
     _, placed = self.arrived()
     seen = [(thing, r) for thing, r in self.notes.where(self.thing) if thing not in placed]
+    return self.handle('take', 'take {} from {}', self.thing, seen)
+
+@patch
+def handle(self:AlfworldExpert,
+    verb:str,
+    command:str,      # With holes for a thing and where it is
+    type:str,         # Of the things
+    seen:list[tuple], # Pairs of thing and receptacle
+)->tuple[str, str]:
+    "Do `command` to one of the things `seen`, once we are there; find one if there is none"
     for thing, r in seen:
-        command = f'take {thing} from {r}'
-        if command in self.can:
-            return f'take {self.thing}', command
+        if command.format(thing, r) in self.can:
+            return f'{verb} {type}', command.format(thing, r)
     if not seen:
-        return self.find(self.thing)
+        return self.find(type)
     _, r = seen[0]
-    return f'{self.thing} in {r}', self.reach(r)
+    return f'{type} in {r}', self.reach(r)
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #297246eb
 @patch
@@ -105,9 +105,7 @@ def heeded(self:AlfworldExpert,
     "Pairs of a place that `hint` names and the receptacles that are meant"
     named = [(place, [r for r in unsearched if place in (r, kind(r))]) for place in hint[1]]
     meant = [(place, receptacles) for place, receptacles in named if receptacles]
-    if meant and hint not in self._trusted:
-        self._trusted[hint] = self.rng.random() < self.trust
-    return meant if self._trusted.get(hint) else []
+    return meant if meant and self.believes(hint) else []
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #345bbb3f
 def _steps_to(r, can): # Steps to see what a receptacle holds, as far as is known
@@ -142,15 +140,7 @@ def find(self:AlfworldExpert,
 @patch
 def light(self:AlfworldExpert)->tuple[str, str]:
     "Turn on the lamp, once it is found"
-    lamps = self.notes.where(self.target)
-    for lamp, _ in lamps:
-        command = f'use {lamp}'
-        if command in self.can:
-            return f'use {self.target}', command
-    if not lamps:
-        return self.find(self.target)
-    _, r = lamps[0]
-    return f'{self.target} in {r}', self.reach(r)
+    return self.handle('use', 'use {}', self.target, self.notes.where(self.target))
 
 @patch
 def treat(self:AlfworldExpert)->tuple[str, str]|None:

@@ -104,50 +104,6 @@ def _plain(field, word): # `word`, if it can be part of a game id
         return word
     raise ValueError(f"{field} is {word!r}: use letters, digits, dots, dashes and underscores only")
 
-def _known(rooms): # `rooms`, if they can be furnished
-    for room in rooms:
-        if room not in ROOMS:
-            raise ValueError(f"room {room!r} is unknown: choose from {', '.join(ROOMS)}")
-    if rooms and len(set(rooms)) == len(rooms):
-        return tuple(rooms)
-    raise ValueError(f"rooms is {rooms}: name one or more rooms, each once")
-
-# %% ../../../nbs/572_envs.alfworld.households.ipynb #93978c86
-_NO_HOMES = frozenset('''fridge microwave stoveburner coffeemachine toaster sinkbasin bathtubbasin toilet
-    toiletpaperhanger towelholder handtowelholder garbagecan'''.split())
-
-class Household:
-    "Rooms in which every kind of thing has its place; ValueError for a name, room or strength that cannot be"
-    def __init__(self,
-        name:str,                                      # The seed: the same name is the same household
-        rooms:tuple[str, ...]=('kitchen', 'bedroom'),  # Of `kitchen`, `bedroom`, `living`, `bathroom`
-        strength:float=.95,                            # Chance that a thing is at home; 0 scatters them
-    ):
-        self.name, self.rooms = _plain('name', name), _known(rooms)
-        self.strength = strength
-        if not 0 <= strength <= 1:
-            raise ValueError(f"strength is {strength}: choose a number from 0 to 1")
-        rng = seeded('household', name)
-        self.layouts = {room: _furnish(room, rng) for room in self.rooms}
-        self.places = {room: _names(layout) for room, layout in self.layouts.items()}
-        self.homes = {} # Type of thing → room and receptacle
-        for room, places in self.places.items():
-            homes = [place for place in places if kind(place) not in _NO_HOMES]
-            for thing in _THINGS[room]:
-                if thing not in self.homes:
-                    self.homes[thing] = room, rng.choice(homes)
-
-def _names(layout):
-    return [r.name for r in build_scene(layout, []).receptacles]
-
-# %% ../../../nbs/572_envs.alfworld.households.ipynb #faf38f5a
-@patch
-def hint(self:Household,
-    thing:str, # Type
-)->str:
-    "The true sentence about where a household keeps a thing"
-    return f'Look for {thing} in {self.homes[thing][1]}.'
-
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #36b9ebc2
 def _targets(category, thing, places, home): # Types of receptacles or lamps a goal about `thing` may name
     if category == 'look':
@@ -166,30 +122,53 @@ def _possible_goals(house, category): # Room and possible targets of each thing 
     return found
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #51a1d262
-def _choose_goals(house, category, rng, n=4): # Pairs of goal and room
+def _choose_goals(house, category, rng): # Pairs of goal and room
     found = [(Goal(category, thing, rng.choice(targets)), room)
              for thing, room, targets in _possible_goals(house, category)]
-    return rng.sample(found, min(n, len(found)))
+    return rng.sample(found, min(4, len(found)))
 
-@patch(as_prop=True)
-def goals(self:Household)->dict: # Category → pairs of `Goal` and room
-    "What is wanted in a household every day, and practised"
-    if not hasattr(self, '_goals'):
-        rng = seeded('goals', self.name)
-        self._goals = {c: _choose_goals(self, c, rng) for c in CATEGORIES}
-    return self._goals
+def _new_goals(house, category, rng): # Pairs of goal and room, none of them practised
+    possible = [(Goal(category, thing, target), room)
+                for thing, room, targets in _possible_goals(house, category) for target in targets]
+    unheard = [pair for pair in possible if pair not in house.goals[category]]
+    return rng.sample(unheard, min(4, len(unheard)))
 
-@patch(as_prop=True)
-def new_goals(self:Household)->dict: # Category → pairs of `Goal` and room
-    "What is wanted for the first time in a test: no (category, thing, target) of `goals`"
-    if not hasattr(self, '_new_goals'):
-        rng, self._new_goals = seeded('new goals', self.name), {}
-        for category, practised in self.goals.items():
-            possible = [(Goal(category, thing, target), room)
-                        for thing, room, targets in _possible_goals(self, category) for target in targets]
-            unheard = [pair for pair in possible if pair not in practised]
-            self._new_goals[category] = rng.sample(unheard, min(4, len(unheard)))
-    return self._new_goals
+# %% ../../../nbs/572_envs.alfworld.households.ipynb #93978c86
+_NO_HOMES = frozenset('''fridge microwave stoveburner coffeemachine toaster sinkbasin bathtubbasin toilet
+    toiletpaperhanger towelholder handtowelholder garbagecan'''.split())
+
+class Household:
+    "Rooms in which every kind of thing has its place; ValueError for a name that cannot be"
+    def __init__(self,
+        name:str,                                      # The seed: the same name is the same household
+        rooms:tuple[str, ...]=('kitchen', 'bedroom'),  # Of `kitchen`, `bedroom`, `living`, `bathroom`
+        strength:float=.95,                            # Chance that a thing is at home; 0 scatters them
+    ):
+        self.name, self.rooms = _plain('name', name), rooms
+        self.strength = strength
+        rng = seeded('household', name)
+        self.layouts = {room: _furnish(room, rng) for room in self.rooms}
+        self.places = {room: _names(layout) for room, layout in self.layouts.items()}
+        self.homes = {} # Type of thing → room and receptacle
+        for room, places in self.places.items():
+            homes = [place for place in places if kind(place) not in _NO_HOMES]
+            for thing in _THINGS[room]:
+                if thing not in self.homes:
+                    self.homes[thing] = room, rng.choice(homes)
+        daily, new = seeded('goals', name), seeded('new goals', name)
+        self.goals = {c: _choose_goals(self, c, daily) for c in CATEGORIES} # Pairs of `Goal` and room
+        self.new_goals = {c: _new_goals(self, c, new) for c in CATEGORIES}  # None of them in `goals`
+
+def _names(layout):
+    return [r.name for r in build_scene(layout, []).receptacles]
+
+# %% ../../../nbs/572_envs.alfworld.households.ipynb #faf38f5a
+@patch
+def hint(self:Household,
+    thing:str, # Type
+)->str:
+    "The true sentence about where a household keeps a thing"
+    return f'Look for {thing} in {self.homes[thing][1]}.'
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #c5e572c3
 @patch
@@ -261,10 +240,9 @@ def households(
     split:str,          # `train`, `val`, `test`
     n:int,              # How many
     strength:float=.95, # Chance that a thing is at home, 0 to 1
-    start:int=0,        # Number of the first
 )->list[Household]:
-    "`n` households of a split from number `start`, with a bedroom or a living room by turns"
-    return [_numbered_household(split, i, strength) for i in range(start, start + n)]
+    "The first `n` households of a split, with a bedroom or a living room by turns"
+    return [_numbered_household(split, i, strength) for i in range(n)]
 
 def _numbered_household(split, i, strength=.95):
     second = ('bedroom', 'living')[i % 2]

@@ -7,7 +7,6 @@ __all__ = ['read_goal', 'AlfworldNotes', 'kind']
 
 # %% ../../../nbs/571_envs.alfworld.notes.ipynb #04c1682b
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from fastcore.basics import patch
 
@@ -54,11 +53,6 @@ class AlfworldNotes:
         self.task = task.strip().partition('\n')[0].rstrip('. ')
         self.receptacles = _NAME.findall(head.partition('Looking quickly around you, you see')[2])
 
-    def __repr__(self)->str:
-        hand = f'holding {self.holding}' if self.holding else 'nothing in hand'
-        seen = f'{len(self.contents)} of {len(self.receptacles)} receptacles seen'
-        return f'{self.task or "no task"}: {seen}, {hand}'
-
 def kind(
     name:str, # `mug 2`
 )->str:       # `mug`
@@ -76,21 +70,18 @@ def read_listing(self:AlfworldNotes, observation:str)->None:
     "Take in what `observation` says some receptacle holds, or that it is shut"
     held, shut = _HELD.search(observation), _SHUT.search(observation)
     if held:
-        on, within, thing, names = held.groups()
+        *places, thing, names = held.groups()
+        things = _NAME.findall(names)
+        for receptacle in filter(None, places):
+            self._list(receptacle)
+            self.closed.discard(receptacle)
+            self.contents[receptacle] = things
+            self.found.setdefault(receptacle, tuple(things))
         if thing:
-            self.inside[thing] = _NAME.findall(names)
-        else:
-            self._read_contents(on or within, _NAME.findall(names))
+            self.inside[thing] = things
     elif shut:
         self._list(shut[1])
         self.closed.add(shut[1])
-
-@patch
-def _read_contents(self:AlfworldNotes, receptacle, things):
-    self._list(receptacle)
-    self.closed.discard(receptacle)
-    self.contents[receptacle] = things
-    self.found.setdefault(receptacle, tuple(things))
 
 @patch
 def _list(self:AlfworldNotes, receptacle): # Keep one that the first observation did not name
@@ -98,14 +89,34 @@ def _list(self:AlfworldNotes, receptacle): # Keep one that the first observation
         self.receptacles.append(receptacle)
 
 # %% ../../../nbs/571_envs.alfworld.notes.ipynb #1c171de3
-_readers = {} # Second word of `You ...` → function of notes, command, sentence and the names in it
+_UNDOES = dict(heat='cool', cool='heat')
 
-def _reads(*verbs):
-    def add(reader:Callable)->Callable:
-        _readers.update(dict.fromkeys(verbs, reader))
-        return reader
-    return add
+@patch
+def _read_deed(self:AlfworldNotes, action, said):
+    "Take in a sentence about ourselves, which followed `action`"
+    match said.split(' ', 2)[1], _NAME.findall(said):
+        case 'arrive', _ if action.startswith('go to '):
+            self.place = action.removeprefix('go to ')
+        case 'close', names:
+            self.closed.update(names)
+        case 'pick', [thing, _]:
+            self.holding = thing
+            self.contents = {r: [o for o in things if o != thing] for r, things in self.contents.items()}
+        case 'move' | 'put', [thing, receptacle]:
+            self.holding, held = '', self.contents.get(receptacle, [])
+            self.contents[receptacle] = list(dict.fromkeys([*held, thing]))
+        case 'are', names if 'carrying' in said:
+            self.holding = ''.join(names[:1])
+        case 'are', names if 'facing' in said:
+            for receptacle in names:
+                self._list(receptacle)
+                self._beside[receptacle] = names
+        case 'clean' | 'heat' | 'cool' as verb, [thing, *_]:
+            self.done[thing] = self.done.get(thing, set()) - {_UNDOES.get(verb)} | {verb}
+        case 'turn', [lamp, *_]:
+            self.done[lamp] = {'use'}
 
+# %% ../../../nbs/571_envs.alfworld.notes.ipynb #1c171de4
 @patch
 def see(self:AlfworldNotes,
     action:str,      # Command that was sent
@@ -113,68 +124,8 @@ def see(self:AlfworldNotes,
 )->None:
     "Take in one step"
     if observation.startswith('You '):
-        said = observation.partition('.')[0]
-        reader = _readers.get(said.split(' ', 2)[1])
-        if reader:
-            reader(self, action.strip(), said, _NAME.findall(said))
+        self._read_deed(action.strip(), observation.partition('.')[0])
     self.read_listing(observation)
-
-# %% ../../../nbs/571_envs.alfworld.notes.ipynb #01b09a64
-@_reads('arrive')
-def _arrived(s, action, said, names):
-    if action.startswith('go to '):
-        s.place = action.removeprefix('go to ')
-
-@_reads('close')
-def _closed(s, action, said, names):
-    s.closed.update(names)
-
-# %% ../../../nbs/571_envs.alfworld.notes.ipynb #b7323e0e
-@_reads('pick')
-def _taken(s, action, said, names):
-    if len(names) != 2:
-        return
-    s.holding = names[0]
-    for things in s.contents.values():
-        if s.holding in things:
-            things.remove(s.holding)
-
-@_reads('move', 'put')
-def _stored(s, action, said, names):
-    if len(names) != 2:
-        return
-    thing, receptacle = names
-    s.holding = ''
-    held = s.contents.setdefault(receptacle, [])
-    if thing not in held:
-        held.append(thing)
-
-# %% ../../../nbs/571_envs.alfworld.notes.ipynb #8c856b03
-@_reads('are')
-def _told(s, action, said, names):
-    if 'carrying' in said:
-        s.holding = names[0] if names else ''
-    elif 'facing' in said:
-        for receptacle in names:
-            s._list(receptacle)
-            s._beside[receptacle] = names
-
-# %% ../../../nbs/571_envs.alfworld.notes.ipynb #a2794d4b
-_UNDOES = dict(heat='cool', cool='heat')
-
-@_reads('clean', 'heat', 'cool')
-def _treated(s, action, said, names):
-    if not names:
-        return
-    verb = said.split(' ', 2)[1]
-    words = s.done.setdefault(names[0], set())
-    words.discard(_UNDOES.get(verb))
-    words.add(verb)
-
-@_reads('turn')
-def _lit(s, action, said, names):
-    for lamp in names[:1]:
-        s.done.setdefault(lamp, set()).add('use')
 
 # %% ../../../nbs/571_envs.alfworld.notes.ipynb #acad23c4
 @patch(as_prop=True)
@@ -207,24 +158,16 @@ def state(self:AlfworldNotes)->tuple: # Hashable
             frozenset(self.closed))
 
 # %% ../../../nbs/571_envs.alfworld.notes.ipynb #6e761fdd
-def _group_actions(
-    admissible:list[str], # Commands that would be accepted
-    notes:AlfworldNotes,
-)->tuple:                 # Commands that are no journey, new places, searched places
-    "`admissible` sorted for the prompt"
+def _action_lines(admissible, notes):
+    "What may be done, sorted for the prompt: searched places, new places, the rest"
     places = [a.removeprefix('go to ') for a in admissible if a.startswith('go to ')]
-    new = [place for place in places if place not in notes.contents]
     searched = [place for place in places if place in notes.contents]
+    new = [place for place in places if place not in notes.contents]
+    for word, some in (('Searched', searched), ('New', new)):
+        if some:
+            yield f'{word}: go to ' + ', '.join(some)
     passive = 'go to ', 'examine'
     here = [a for a in admissible if not a.startswith(passive) and a not in ('help', 'inventory', 'look')]
-    return here, new, searched
-
-def _action_lines(admissible, notes):
-    here, new, searched = _group_actions(admissible, notes)
-    if searched:
-        yield 'Searched: go to ' + ', '.join(searched)
-    if new:
-        yield 'New: go to ' + ', '.join(new)
     if here:
         yield 'Actions: ' + '; '.join(here)
 

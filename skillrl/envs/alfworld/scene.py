@@ -244,20 +244,7 @@ def canonical(
     category:str, # As a bank, a game or a log spells it
 )->str: # One of the six where it is one, otherwise unchanged
     "One spelling for each category"
-    known = _SPELLINGS.get(_letters(category))
-    if known:
-        return known
-    name = category.lower().replace(' ', '_')
-    official = re.match(r'(pick|look)_\w+_', name)
-    return alfworld_category(name) if official else category
-
-# %% ../../../nbs/569_envs.alfworld.scene.ipynb #824024ad
-def _described_category(
-    description:str, # Of an official memory
-)->str: # One of the six, '' where none is named
-    "The category that the description of a memory names"
-    named = re.search(r'classified as\W*(\w+)', description, re.I)
-    return alfworld_category(named[1]) if named else ''
+    return _SPELLINGS.get(_letters(category), category)
 
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #bd036c6f
 # Section → parts of words, tried in this order

@@ -8,7 +8,7 @@ __all__ = ['ARTICLE_KINDS', 'ARTICLE_FIELDS', 'PAGES', 'Field', 'fields_of', 'Fa
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #eb201f49
 import random, re
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from fastcore.basics import patch
 from functools import lru_cache
 from itertools import product
@@ -28,10 +28,7 @@ def _drawn_names(
     join:str='',
 )->list[str]: # Without repetition; ValueError if there are not so many
     "`n` names"
-    possible = [join.join(name) for name in product(*parts)]
-    if n > len(possible):
-        raise ValueError(f'{n} names are wanted and {len(possible)} can be made: ask for fewer')
-    return rng.sample(possible, n)
+    return rng.sample([join.join(name) for name in product(*parts)], n)
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #05a3340a
 @dataclass(frozen=True)
@@ -119,13 +116,8 @@ def sentence(
     wordings = ARTICLE_FIELDS[fact.kind, fact.field].sentences
     return wordings[way % len(wordings)].format(x=fact.name, v=fact.value)
 
-def _written_page(
-    kind:str,
-    name:str, # Of the article
-    page:str, # One of `PAGES`
-    sentences:list[str],
-)->str: # Contents of a document
-    "A page of an article"
+def _written_page(kind, name, page, sentences): # Contents of a document
+    "The page of the article `name`"
     return f'"{name} ({page})"\n' + ' '.join([f'{name} is a {kind}.', *sentences])
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #54561f4f
@@ -237,14 +229,12 @@ def hint(kind:str, habit:_Habit)->str:
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #c04a734a
 class Encyclopedia:
-    "A world of articles, from a name; ValueError for sizes that names do not suffice for, or below 4"
+    "A world of articles, from a name; of each kind it has four or more"
     def __init__(self,
         name:str, # The seed: the same name is the same encyclopedia
         sizes:Sizes=Sizes(),
     ):
-        self.name, self.sizes = name, sizes
-        if min(astuple(sizes)) < 4:
-            raise ValueError(f'sizes is {sizes}: of each kind there are four articles or more')
+        self.name = name
         self.names = _article_names(sizes, seeded('names', name))
         self.rivers = _drawn_names(40, seeded('rivers', name))
         self.habits = _drawn_habits(seeded('habits', name))
@@ -254,9 +244,6 @@ class Encyclopedia:
             for each in some:
                 told = {field.name: rng.choice(self.values(field)) for field in fields_of(kind)}
                 self.truth[kind, each] = told
-
-    def __repr__(self)->str:
-        return f'encyclopedia {self.name}: {len(self.truth)} articles'
 
 @patch
 def values(self:Encyclopedia, field:Field)->list[str]:

@@ -6,11 +6,11 @@
 __all__ = ['SearchExpert']
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #486249f9
-import random, re
+import re
 from collections import Counter
 from fastcore.basics import patch
-from typing import NamedTuple
-from .encyclopedia import ARTICLE_KINDS, PAGES
+from ..base import Expert
+from .encyclopedia import ARTICLE_KINDS, Fact, PAGES
 from .engine import answer_action, MAX_TURNS, search_action
 from .notes import SearchNotes
 from .questions import kinds_along, read_question
@@ -29,83 +29,52 @@ def _read_page_hints(
     return hints
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #17772b16
-class SearchExpert:
+class SearchExpert(Expert):
     "Demonstrator that sees what the agent sees"
-    def __init__(self,
-        task:str,              # A question; ValueError if no generated encyclopedia asks it
-        rng:random.Random|int, # Source of chance, or a seed for one
-        trust:float=1.,        # Chance that a hint is believed, 0 to 1
-    ):
-        self.plan = read_question(task)
-        if self.plan is None:
-            raise ValueError(f'task {task!r} is no question of a generated encyclopedia: '
-                             'the expert cannot read it')
-        self.rng = rng if isinstance(rng, random.Random) else random.Random(rng)
-        self.trust = trust
-        self._trusted = {} # Kind → is its hint believed?
+    reads = staticmethod(read_question)
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #cfea2e78
 @patch
 def hint(self:SearchExpert, kind:str)->str: # '' if there is none, or it is not believed
     "The page that the skills shown name for a kind of article"
-    if kind not in self.hints:
-        return ''
-    if kind not in self._trusted:
-        self._trusted[kind] = self.rng.random() < self.trust
-    return self.hints[kind] if self._trusted[kind] else ''
+    return self.hints[kind] if kind in self.hints and self.believes(kind) else ''
 
 @patch
-def votes(self:SearchExpert, kind:str, name:str, field:str)->Counter:
-    "Value → how many pages tell it; the page of a hint outvotes all"
-    hint, counts = self.hint(kind), Counter()
-    for fact in self.notes.told(kind, name, field):
-        counts[fact.value] += len(PAGES) if fact.page == hint else 1
-    return counts
-
-@patch
-def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->str: # '' if nothing is
-    "Value of a field; when `sure`, only one that two pages or a hint speak for"
-    best = self.votes(kind, name, field).most_common(1)
-    if not best or sure and best[0][1] < 2:
-        return ''
-    return best[0][0]
+def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Fact: # Its value is '' if nothing is
+    "What is believed of a field, and the page that tells it; when `sure`, what two pages or a hint speak for"
+    hint, votes = self.hint(kind), Counter()
+    told = self.notes.told(kind, name, field)
+    for fact in told:
+        votes[fact.value] += len(PAGES) if fact.page == hint else 1
+    value = max(votes, key=votes.get, default='')
+    if votes[value] <= sure:
+        value = ''
+    pages = [fact.page for fact in told if fact.value == value]
+    page = hint if hint in pages else ''.join(pages[:1])
+    return Fact(kind, name, field, value, page)
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #8718b3af
-class _PlanProgress(NamedTuple):
-    "How far a plan has been carried out"
-    open:tuple|None       # (kind, name, field) to look up next; None if all is known
-    left:int              # Fields that are not known
-    values:tuple[str, ...] # Those that are, in order
-
 @patch
 def _followed(self:SearchExpert, sure):
-    "PlanProgress along a chain"
-    name, values = self.plan.subjects[0], []
-    for kind, field in zip(kinds_along(self.plan), self.plan.fields):
-        value = self.believed(kind, name, field, sure)
-        if not value:
-            return _PlanProgress((kind, name, field), len(self.plan.fields) - len(values), tuple(values))
-        values.append(value)
-        name = value
-    return _PlanProgress(None, 0, tuple(values))
-
-# %% ../../../nbs/548_envs.search.expert.ipynb #4daa7e8f
-@patch
-def _compared(self:SearchExpert, sure):
-    "PlanProgress of a comparison"
-    kind, field = self.plan.kind, self.plan.fields[0]
-    values = [self.believed(kind, name, field, sure) for name in self.plan.subjects]
-    unknown = [name for name, value in zip(self.plan.subjects, values) if not value]
-    wanted = (kind, unknown[0], field) if unknown else None
-    return _PlanProgress(wanted, len(unknown), tuple(values))
+    "What is believed of the fields of the plan, in order; a chain ends where nothing is"
+    kind, subjects, fields = self.asked
+    if len(subjects) > 1:
+        return [self.believed(kind, name, fields[0], sure) for name in subjects]
+    found, name = [], subjects[0]
+    for kind, field in zip(kinds_along(self.asked), fields):
+        found.append(self.believed(kind, name, field, sure))
+        name = found[-1].value
+        if not name:
+            break
+    return found
 
 @patch
-def progress(self:SearchExpert)->_PlanProgress:
+def progress(self:SearchExpert)->list[Fact]: # As `_followed` gives them
     "How far the plan has been carried out, as sure as the turns left allow"
-    follow = self._compared if len(self.plan.subjects) > 1 else self._followed
-    sure, quick = follow(True), follow(False)
-    searches = MAX_TURNS - self.notes.turns - 1 # Those left before the answer
-    return sure if sure.left <= searches else quick
+    sure, quick = self._followed(True), self._followed(False)
+    _, subjects, fields = self.asked
+    unknown = max(len(subjects), len(fields)) - sum(fact.value != '' for fact in sure)
+    return sure if unknown < MAX_TURNS - self.notes.turns else quick
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #ba841bbe
 @patch
@@ -122,7 +91,7 @@ def _queries(self:SearchExpert, kind, name):
 @patch
 def _search(self:SearchExpert, admissible, wanted, known=''):
     "Thought and action that look for a field; the thought begins with what is `known`"
-    kind, name, _ = wanted
+    kind, name = wanted
     queries = self._queries(kind, name)
     if admissible:
         queries = [query for query in queries if search_action(query) in admissible]
@@ -143,38 +112,13 @@ def _answer(self:SearchExpert, admissible, answer, because='it may be anything')
 @patch
 def _guess(self:SearchExpert):
     "An answer where the evidence does not suffice"
-    told = [fact.value for fact in self.notes.facts if fact.field == self.plan.fields[-1]]
-    if len(self.plan.subjects) > 1:
-        return _oldest(self.plan.subjects, self._compared(False).values)
-    return self.rng.choice(told) if told else self.plan.subjects[0]
+    told = [fact.value for fact in self.notes.facts if fact.field == self.asked.fields[-1]]
+    if len(self.asked.subjects) > 1:
+        return min(self._followed(False), key=_year).name
+    return self.rng.choice(told) if told else self.asked.subjects[0]
 
-def _oldest(subjects, years):
-    "The subject of the earliest year; the first of those that are not known"
-    numbers = [int(year or 0) for year in years]
-    return subjects[numbers.index(min(numbers))]
-
-# %% ../../../nbs/548_envs.search.expert.ipynb #b35481b1
-def _read_where(
-    expert:SearchExpert, # With notes and hints
-    kind:str,
-    name:str, # Of the article
-    field:str,
-    value:str, # That it believes
-)->str: # `city in atlas says 1834`
-    "Where a value was read, in words"
-    pages = [fact.page for fact in expert.notes.told(kind, name, field) if fact.value == value]
-    hint = expert.hint(kind)
-    page = hint if hint in pages else pages[0]
-    return f'{kind} in {page} says {value}'
-
-def _last_read(expert:SearchExpert, values:tuple[str, ...])->str: # '' for none, and in a comparison
-    "Where the last of the values along a chain was read, in words"
-    plan = expert.plan
-    if not values or len(plan.subjects) > 1:
-        return ''
-    n = len(values) - 1
-    name = values[n - 1] if n else plan.subjects[0]
-    return _read_where(expert, kinds_along(plan)[n], name, plan.fields[n], values[n])
+def _year(fact):
+    return int(fact.value or 0)
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #807e97ca
 @patch
@@ -186,12 +130,15 @@ def act(self:SearchExpert,
     "What to think and do next"
     self.notes, self.hints = notes, _read_page_hints(skill_lines)
     found = self.progress()
-    if found.open and notes.turns < MAX_TURNS - 1:
-        return self._search(admissible, found.open, _last_read(self, found.values))
-    if found.open:
+    read = [f'{fact.kind} in {fact.page} says {fact.value}' for fact in found if fact.value]
+    is_chain = len(self.asked.subjects) == 1
+    last = ''.join(read[-1:]) if is_chain else ''
+    wanted = next((fact for fact in found if not fact.value), None)
+    if wanted and notes.turns < MAX_TURNS - 1:
+        return self._search(admissible, wanted[:2], last)
+    if wanted:
         return self._answer(admissible, self._guess())
-    if len(self.plan.subjects) == 1:
-        return self._answer(admissible, found.values[-1], _last_read(self, found.values))
-    name, year = _oldest(self.plan.subjects, found.values), min(found.values)
-    why = _read_where(self, self.plan.kind, name, self.plan.fields[0], year)
-    return self._answer(admissible, name, f'{why} for {name}')
+    if is_chain:
+        return self._answer(admissible, found[-1].value, last)
+    oldest = min(found, key=_year)
+    return self._answer(admissible, oldest.name, f'{read[found.index(oldest)]} for {oldest.name}')

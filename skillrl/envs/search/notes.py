@@ -39,9 +39,6 @@ class SearchNotes:
         self.queries, self.turns = [], 0
         self.pages = {}                      # (kind, name) → pages of it that were read
 
-    def __repr__(self)->str:
-        return f'{self.task or "no question"} {len(self.facts)} facts after {self.turns} turns'
-
     def see(self, action:str, observation:str)->None:
         "Take in one turn"
         self.turns += 1

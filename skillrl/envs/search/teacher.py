@@ -13,12 +13,11 @@ from fastcore.basics import patch
 from .encyclopedia import ARTICLE_FIELDS, Fact, fields_of
 from .notes import SearchNotes
 from .questions import COMPARED, kinds_along
-from .engine import answer_of, projected
-from ..base import CategoryReader
+from .engine import answer_of, CATEGORIES, projected
 from ...skills.bank import Skill
 from ...skills.consolidation import goals_of
 from ...skills.distillation import origin
-from ...skills.evidence import replay
+from ...skills.evidence import EpisodeReader, replay
 from ...core.trajectory import Trajectory
 
 # %% ../../../nbs/550_envs.search.teacher.ipynb #6b5f3752
@@ -102,8 +101,9 @@ def _page_skill(kind:str, record:_PageRecord, page:str)->Skill:
     return Skill('', f'Where the truth about a {kind} is', f'Look for {kind} in {page}.', occasion, category,
                  goals_of(record.shown_by), provenance)
 
-class SearchReader(CategoryReader):
+class SearchReader(EpisodeReader):
     "Reads episodes of searching, those about encyclopedias by their grammar"
+    categories, verb = CATEGORIES, 'to answer'
 
 @patch
 def tell(self:SearchReader, trajs:list[Trajectory], min_count:int)->list[Skill]:

@@ -6,83 +6,34 @@
 __all__ = ['Search']
 
 # %% ../../../nbs/589_envs.search.world.ipynb #c95727e9
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from fastcore.basics import patch
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from ..base import deal, GameSuite, register, seeded, SHARES, stratified, World
+from ...core.trajectory import category_of
+from ..base import (
+    deal, GameSuite, GeneratedWorld, register, seeded, SHARES, skill_block, spread)
 from .encyclopedia import ARTICLE_KINDS, Encyclopedia, PAGES
 from .engine import (
     CATEGORIES, is_valid, MAX_TURNS, normalized, projected, ROUTER, SearchEnv, SearchQuestion)
 from .expert import SearchExpert
 from .notes import offered, SearchNotes
-from .questions import book_questions, read_question
+from .questions import book_questions
 from .retrieve import (
-    Library, load_corpus, load_questions, RemoteLibrary, retrieve_routes)
+    Library, load_corpus, load_questions, RemoteLibrary, retrieve)
 from .teacher import SearchReader
 from ...skills.distillation import OfflineTeacher
-
-# %% ../../../nbs/589_envs.search.world.ipynb #55f42fd7
-class Search(World):
-    "Search: question answering in several turns, in generated encyclopedias, over files or on a server"
-    name = 'search'
-    categories = CATEGORIES
-    router = replace(ROUTER, things=frozenset(ARTICLE_KINDS), facts=frozenset(PAGES))
-    weights = 'search'
-
-    def suites(self, config:Any)->tuple[list, list]: # Suites to learn in, suites to be judged in
-        "The suites of a run"
-        if config.games:
-            own = _files_suite(config.games, config.variant)
-            return [own], [own]
-        numbers = dict(train=range(config.train_suites), test=config.test_numbers)
-        train, test = [[_EncyclopediaSuite(f'{split}-{i:03}', config.variant) for i in some]
-                       for split, some in numbers.items()]
-        return train, test
-
-    def notes(self, observation:str)->SearchNotes|None:
-        "What the agent has read; None if no generated encyclopedia asks this"
-        seen = SearchNotes(observation)
-        return seen if seen.plan else None
-
-    def expert(self, task:str, rng:random.Random, trust:float=1.)->SearchExpert|None:
-        "Expert for one episode; None if no generated encyclopedia asks this"
-        return SearchExpert(task, rng, trust) if read_question(task) else None
-
-    def teacher(self)->OfflineTeacher:
-        "Teacher that counts which pages told the truth, and what records show"
-        return OfflineTeacher(SearchReader(self.categories, 'to answer'), unasked=True)
-
-    def official_reply(self, text:str)->tuple[str, str, bool]: # Thought, action, does it ask for one thing?
-        "A reply as Search-R1 reads it: a search or an answer in tags of its own"
-        thought = text.partition('<think>')[2].partition('</think>')[0].strip()
-        return thought, projected(text), is_valid(text)
-
-register('search', Search)
-
-# %% ../../../nbs/589_envs.search.world.ipynb #07202c84
-_VARIANTS = {'': dict(offers=offered), 'free': {}, 'compat': dict(compat=True)}
-
-def _read_variant(
-    variant:str, # `env.variant` of a config
-)->dict:         # For `SearchEnv`; ValueError for anything else
-    "How questions are played"
-    if variant not in _VARIANTS:
-        raise ValueError(f'env.variant is {variant!r}: search has free, compat, and an empty one, '
-                         'which lists actions')
-    return _VARIANTS[variant]
 
 # %% ../../../nbs/589_envs.search.world.ipynb #a1367440
 class _EncyclopediaSuite(GameSuite):
     "One generated encyclopedia"
     def __init__(self,
-        name:str,        # The seed: the same name is the same suite
-        variant:str='',  # See `VARIANTS`
+        name:str, # The seed: the same name is the same suite
+        settings:dict, # Of `SearchEnv`
     ):
-        self.name, self.settings = name, _read_variant(variant)
+        self.name, self.settings = name, settings
 
     @cached_property
     def book(self)->Encyclopedia:
@@ -120,34 +71,23 @@ def _by_text(files):
     "Questions of files by their normalised text, each once"
     return {normalized(question.task): question for path in files for question in load_questions(path)}
 
-def _category(question):
-    return question.category
-
-# %% ../../../nbs/589_envs.search.world.ipynb #ca1e106c
-def _dealt_apart(
-    learn:list[SearchQuestion],
-    judged:list[SearchQuestion],
-)->dict[str, list[SearchQuestion]]: # Split → questions
-    "Questions to learn from and questions to be judged by, dealt to splits"
-    dealt = deal(learn, SHARES, _category, seeded('deal')) | dict(test=judged)
-    return {split: stratified(some, _category, seeded('spread', split)) for split, some in dealt.items()}
 
 # %% ../../../nbs/589_envs.search.world.ipynb #b25c2642
-_SERVERS = 'corpus.url' # File of addresses
+_SERVERS = 'corpus.url' # File of an address
 
 def _folder_library(
     corpus:list[Path], # Files of documents
-    place:Path,        # File of addresses; where it exists, it is used
-)->Any:                # With `search(query, k)`; ValueError if a document or an address is none
+    place:Path,        # File of an address; where it exists, it is used
+)->Any:                # With `search(query, k)`; ValueError if a document or the address is none
     "What answers searches in a folder"
     if not place.is_file():
         return Library([contents for path in corpus for contents in load_corpus(path)])
-    return RemoteLibrary(place.read_text(encoding='utf-8').split())
+    return RemoteLibrary(place.read_text(encoding='utf-8').strip())
 
 # %% ../../../nbs/589_envs.search.world.ipynb #8e7d495d
 def _files_suite(
     root:str|Path,  # Holds corpus.* and train.*, test.*, dev.* or valid.*
-    variant:str='', # See `VARIANTS`; nothing is listed here
+    settings:dict,  # Of `SearchEnv`; nothing is listed here
 )->GameSuite:       # ValueError if corpus or questions are missing, or a row cannot be read
     "Questions and a corpus from the files of a folder"
     corpus, train, tests = [_row_files(root, *names) for names in (('corpus',), ('train',), _TESTS)]
@@ -155,14 +95,37 @@ def _files_suite(
     if not (corpus or place.is_file()) or not train + tests:
         raise ValueError(f'{root} holds {len(corpus)} files corpus.* and {len(train + tests)} files train.*, '
                          'test.*, dev.* or valid.*: put at least one of each there, as .jsonl or .parquet')
-    settings = _read_variant(variant) | dict(offers=None)
     library = _folder_library(corpus, place)
     judged = _by_text(tests)
     learn = [question for text, question in _by_text(train).items() if text not in judged]
-    suite = GameSuite('search', [*learn, *judged.values()], partial(SearchEnv, retriever=library, **settings))
+    make_env = partial(SearchEnv, retriever=library, compat='compat' in settings)
+    suite = GameSuite('search', [*learn, *judged.values()], make_env)
     if judged:
-        suite.splits = _dealt_apart(learn, list(judged.values()))
+        dealt = deal(learn, SHARES, category_of, seeded('deal')) | dict(test=list(judged.values()))
+        suite.splits = spread(dealt, category_of)
     return suite
+
+# %% ../../../nbs/589_envs.search.world.ipynb #55f42fd7
+class Search(GeneratedWorld):
+    "Search: question answering in several turns, in generated encyclopedias, over files or on a server"
+    name = 'search'
+    categories = CATEGORIES
+    router = replace(ROUTER, things=frozenset(ARTICLE_KINDS), facts=frozenset(PAGES))
+    weights = 'search'
+    variants = {'': dict(offers=offered), 'free': {}, 'compat': dict(compat=True)} # For `SearchEnv`
+    noted, shown = SearchNotes, SearchExpert
+    make, open = _EncyclopediaSuite, staticmethod(_files_suite)
+
+    def teacher(self)->OfflineTeacher:
+        "Teacher that counts which pages told the truth, and what records show"
+        return OfflineTeacher(SearchReader(), unasked=True)
+
+    def official_reply(self, text:str)->tuple[str, str, bool]: # Thought, action, does it ask for one thing?
+        "A reply as Search-R1 reads it: a search or an answer in tags of its own"
+        thought = text.partition('<think>')[2].partition('</think>')[0].strip()
+        return thought, projected(text), is_valid(text)
+
+register('search', Search)
 
 # %% ../../../nbs/589_envs.search.world.ipynb #aa8955b3
 def _search_history(
@@ -198,15 +161,13 @@ def official_prompt(self:Search,
     asked = f'\n{_ROLE}\nYour question: {context.task}\n\n'
     if not context.history or not history_length:
         return f'{asked}{_ACT}'
-    lines = '\n'.join(context.skills)
-    skills = f'## Retrieved Relevant Experience\n\n{lines}\n\n## Current Progress\n\n' if lines else ''
     taken, past = len(context.history), _search_history(context.history, history_length)
-    return (f'{asked}{skills}Prior to this step, you have already taken {taken} step(s). {_WRAPPED}\n'
-            f'{past}\n\n{_ACT}')
+    return (f'{asked}{skill_block(context.skills)}Prior to this step, you have already taken {taken} '
+            f'step(s). {_WRAPPED}\n{past}\n\n{_ACT}')
 
 # %% ../../../nbs/589_envs.search.world.ipynb #dc5c46b0
 @patch
 def routes(self:Search, suite:Any)->dict[str, Callable[[dict], dict]]: # `POST /retrieve` → how it is answered
     "What a server of `suite` answers besides resets and steps"
     env = suite.env(suite.game(suite.tests[0], 0), 1)
-    return retrieve_routes(env.retriever)
+    return {'POST /retrieve': partial(retrieve, env.retriever)}

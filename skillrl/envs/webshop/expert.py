@@ -6,10 +6,10 @@
 __all__ = ['read_hints', 'ShopExpert']
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #ac7cc549
-import random
 import re
 from fastcore.basics import patch
-from .notes import Request, ShopNotes, read_request, title_word
+from ..base import Expert
+from .notes import read_request, ShopNotes, title_word
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #f3afa870
 _WORD = re.compile(r'([a-z ]+?) = (\w+)\.?', re.I)
@@ -31,19 +31,9 @@ def read_hints(
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #00ca90f0
 _WAYS = dict(search='search', results='choose', product='inspect') # Page → method
 
-class ShopExpert:
+class ShopExpert(Expert):
     "Demonstrator that sees what the agent sees"
-    def __init__(self,
-        task:str,              # ValueError if it is no request of a generated shop
-        rng:random.Random|int, # Source of chance, or a seed for one
-        trust:float=1.,        # Chance that a hint is believed, 0 to 1
-    ):
-        request = read_request(task)
-        if request is None:
-            raise ValueError(f'task {task!r} is no request of a generated shop: the expert cannot read it')
-        self.request:Request = request
-        self.rng = rng if isinstance(rng, random.Random) else random.Random(rng)
-        self.trust, self._trusted = trust, {}
+    reads = staticmethod(read_request)
 
     def act(self,
         admissible:list[str], # Not needed: its clicks come from its notes
@@ -61,15 +51,13 @@ class ShopExpert:
 @patch
 def believed(self:ShopExpert, hints:dict, key:str)->str: # '' if there is none, or it is not believed
     "What a skill says about `key`"
-    if key in hints and key not in self._trusted:
-        self._trusted[key] = self.rng.random() < self.trust
-    return hints[key] if self._trusted.get(key) and key in hints else ''
+    return hints[key] if key in hints and self.believes(key) else ''
 
 @patch
 def word(self:ShopExpert)->str: # '' if it is not known
     "What is wanted, as this shop calls it"
-    known = [word for word, said in self.notes.sold_as.items() if said == self.request.query]
-    return known[0] if known else self.believed(self.hints[0], self.request.query)
+    known = [word for word, said in self.notes.sold_as.items() if said == self.asked.query]
+    return known[0] if known else self.believed(self.hints[0], self.asked.query)
 
 @patch
 def written(self:ShopExpert, axis:str, value:str)->str: # '' if it is not known
@@ -82,11 +70,11 @@ def written(self:ShopExpert, axis:str, value:str)->str: # '' if it is not known
 @patch
 def search(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Search for the word, or for what else is known"
-    word, values = self.word(), [self.written(*option) for option in self.request.options.items()]
+    word, values = self.word(), [self.written(*option) for option in self.asked.options.items()]
     if word and any(word in query for query in self.notes.queries[-1:]): # It did not help
-        return f'{self.request.query} {word}', f'search[{word}]'
-    words = filter(None, [word, *self.request.attributes, *values])
-    return f'{self.request.query} {word or "unknown"}', f'search[{" ".join(words)}]'
+        return f'{self.asked.query} {word}', f'search[{word}]'
+    words = filter(None, [word, *self.asked.attributes, *values])
+    return f'{self.asked.query} {word or "unknown"}', f'search[{" ".join(words)}]'
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #94079043
 @patch
@@ -97,7 +85,7 @@ def choose(self:ShopExpert)->tuple[str, str]: # Thought, command
     searched = bool(word) and word in self.notes.queries[-1].split()
     known = word in self.notes.sold_as
     if word and not named and not searched:
-        return f'{self.request.query} {word}', 'click[back to search]'
+        return f'{self.asked.query} {word}', 'click[back to search]'
     if named or offers and not known:
         best = (named or offers)[0]
         return f'open {best.word} {best.asin}', f'click[{best.asin}]'
@@ -111,12 +99,12 @@ def inspect(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Look up, choose an option, buy, or leave"
     notes, word = self.notes, title_word(self.notes.title)
     looked_up = notes.opened in notes.features
-    sold_as = notes.sold_as.get(word, self.request.query if word == self.word() else '')
+    sold_as = notes.sold_as.get(word, self.asked.query if word == self.word() else '')
     if not sold_as and not looked_up:
         return 'see features', 'click[features]'
-    if sold_as != self.request.query:
+    if sold_as != self.asked.query:
         return f'leave {word}', 'click[< prev]'
-    for axis, value in self.request.options.items():
+    for axis, value in self.asked.options.items():
         written = self.written(axis, value)
         if not written and not looked_up:
             return 'see features', 'click[features]'
@@ -133,4 +121,4 @@ def inspect(self:ShopExpert)->tuple[str, str]: # Thought, command
 def lacks(self:ShopExpert)->list[str]:
     "Attributes of the request that the features of the product that is open do not name"
     told = self.notes.features[self.notes.opened]
-    return [wish for wish in self.request.attributes if wish not in told]
+    return [wish for wish in self.asked.attributes if wish not in told]

@@ -9,14 +9,13 @@ __all__ = ['bought', 'Record', 'ShopReader', 'ShopTeacher']
 from dataclasses import dataclass, field
 from fastcore.basics import patch
 from ...core.trajectory import Step, Trajectory
-from ..base import CategoryReader
-from .goals import shop_category
+from .goals import CATEGORIES, shop_category
 from .notes import ShopNotes, title_word
 from .shop import size_sentence, word_sentence
 from ...skills.bank import Mistake, Skill
 from ...skills.consolidation import goals_of
 from ...skills.distillation import OfflineTeacher, origin
-from ...skills.evidence import replay
+from ...skills.evidence import EpisodeReader, replay
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #087bfe4f
 def _notes_at_end(t:Trajectory)->ShopNotes|None: # None for requests of other shops
@@ -112,8 +111,9 @@ def _size_skill(size:str, written:str, record:Record)->Skill:
                  _provenance(record))
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #09cc27dd
-class ShopReader(CategoryReader):
+class ShopReader(EpisodeReader):
     "Reads episodes of shopping, those in generated shops by their grammar"
+    categories, verb = CATEGORIES, 'to buy'
 
 @patch
 def tell(self:ShopReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
@@ -143,10 +143,6 @@ def needs(self:ShopReader, t:Trajectory)->tuple[str, ...]: # Empty for requests 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #a1c0de03
 class ShopTeacher(OfflineTeacher):
     "The offline teacher for shops"
-    def __init__(self,
-        reader:ShopReader,
-    ):
-        super().__init__(reader, unasked=True)
 
 @patch
 def home(self:ShopTeacher,

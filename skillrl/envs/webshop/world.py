@@ -6,25 +6,22 @@
 __all__ = ['ShopSuite', 'WebShop']
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #f332ba7e
-import random
 from dataclasses import replace
 from fastcore.basics import patch
 from functools import cached_property
 from typing import Any
 from ..base import (
-    deal, GameSuite, register, seeded, SHARES_WITH_TEST, SPLITS, stratified, World)
+    deal, GameSuite, GeneratedWorld, progress_block, register, seeded, SHARES_WITH_TEST, SPLITS, spread)
 from .catalogue import Catalogue, load_catalogue
 from .engine import SEPARATOR, Shop, WebShopEnv
 from .expert import ShopExpert
 from .goals import CATEGORIES, Goals, ROUTER, ShopGoal
-from .notes import read_request, ShopNotes
+from .notes import ShopNotes
 from .shop import generate_shop, NAMES, VALUES, WARES
 from .teacher import ShopReader, ShopTeacher
 from ...skills.distillation import OfflineTeacher
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #34f689b7
-_GOAL_KINDS = { # Variant → are goals written by people?
-    '': (False, True), 'template': (False,), 'human': (True,)}
 _SUITE_PRODUCTS = 400 # Of a generated shop
 
 def _dealt(
@@ -44,21 +41,18 @@ def _dealt(
     def category(entry):
         place, i = entry
         return lists[place][i].category
-    return {split: stratified(some, category, seeded('spread', split)) for split, some in found.items()}
+    return spread(found, category)
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #24147cd1
 class ShopSuite(GameSuite):
     "One shop"
     def __init__(self,
         name:str,        # Of the shop; a generated one is made from it
-        variant:str='',  # Key of `GOAL_KINDS`; ValueError if it is none
+        human:tuple[bool, ...]=(False, True), # Are goals written by people? A list of goals for each
         catalogue:Catalogue|None=None, # None generates one
         n:int=_SUITE_PRODUCTS, # Products to generate
     ):
-        if variant not in _GOAL_KINDS:
-            raise ValueError(f'env.variant is {variant!r}: webshop has template, human, and an empty one, '
-                             'for both')
-        self.name, self.variant = name, variant
+        self.name, self.human = name, human
         self._catalogue, self._n = catalogue, n
 
     @cached_property
@@ -71,7 +65,7 @@ class ShopSuite(GameSuite):
     @cached_property
     def lists(self)->list[Goals]:
         "Its goals, one list for each way of making them"
-        return [Goals(self.shop.catalogue, human=human) for human in _GOAL_KINDS[self.variant]]
+        return [Goals(self.shop.catalogue, human=human) for human in self.human]
 
     @cached_property
     def splits(self)->dict[str, list[tuple[int, int]]]: # Split → (list, number of the goal)
@@ -80,10 +74,11 @@ class ShopSuite(GameSuite):
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #308f6d8b
 @patch
-def games(self:ShopSuite, split:str, n:int, start:int=0)->list[ShopGoal]: # ValueError without such a split
-    "`n` goals of `split` from number `start`, categories in proportion; fewer where it ends"
-    found = [self.lists[place][i] for place, i in GameSuite.games(self, split, n, start)]
-    return [replace(goal, id=f'{self.name}/{goal.id}') for goal in found] # Shops may share an ASIN
+def load(self:ShopSuite, entry:tuple[int, int])->ShopGoal: # List and number of the goal
+    "The goal that it stands for"
+    place, i = entry
+    goal = self.lists[place][i]
+    return replace(goal, id=f'{self.name}/{goal.id}') # Shops may share an ASIN
 
 @patch
 def make_env(self:ShopSuite, games:list[ShopGoal], max_steps:int)->WebShopEnv:
@@ -97,35 +92,23 @@ def __len__(self:ShopSuite)->int:
 # %% ../../../nbs/599_envs.webshop.world.ipynb #2ea98c94
 _FACTS = frozenset(' '.join([*NAMES, *VALUES['size'], *(ware.query for ware in WARES)]).split())
 
-class WebShop(World):
+class WebShop(GeneratedWorld):
     "WebShop, in generated shops, with the original data or on a server"
     name = 'webshop'
     categories = CATEGORIES
     router = replace(ROUTER, facts=_FACTS)
     weights = 'webshop'
+    variants = {'': (False, True), 'template': (False,), 'human': (True,)} # Are goals written by people?
+    noted, shown = ShopNotes, ShopExpert
+    make = ShopSuite
 
-    def suites(self, config:Any)->tuple[list, list]: # Suites to learn in, suites to be judged in
-        "The suites of a run"
-        if config.games:
-            original = ShopSuite('webshop', config.variant, load_catalogue(config.games))
-            return [original], [original]
-        numbers = dict(train=range(config.train_suites), test=config.test_numbers)
-        train, test = [[ShopSuite(f'{split}-{i:03d}', config.variant) for i in some]
-                       for split, some in numbers.items()]
-        return train, test
-
-    def notes(self, observation:str)->ShopNotes|None: # First observation of an episode
-        "What the customer has seen; None if no generated shop has such requests"
-        seen = ShopNotes(observation)
-        return seen if read_request(seen.task) else None
-
-    def expert(self, task:str, rng:random.Random, trust:float=1.)->ShopExpert|None:
-        "Expert for one episode; None if no generated shop has such requests"
-        return ShopExpert(task, rng, trust) if read_request(task) else None
+    def open(self, folder:str, human:tuple[bool, ...])->ShopSuite:
+        "The shop of the original files"
+        return ShopSuite('webshop', human, load_catalogue(folder))
 
     def teacher(self)->OfflineTeacher:
         "Teacher that counts what things are called in a shop, and what records show"
-        return ShopTeacher(ShopReader(self.categories, 'to buy'))
+        return ShopTeacher(ShopReader(), unasked=True)
 
 register('webshop', WebShop)
 
@@ -148,43 +131,25 @@ _REASON = ("Now it's your turn to take one action for the current step.\n"
            'within <think> </think> tags.')
 _CHOOSE = ("Once you've finished your reasoning, you should choose an admissible action for current step "
            'and present it within <action> </action> tags.\n')
-_LONGEST_PROMPT = 13_000 # Characters of a prompt with history
 
-def _first_prompt(context, commands):
-    return (f'\n{_SHOPPER} \nYour task is to: {context.task}.\n'
-            f'Your current observation is: {_shown_text(context.observation, context.task)}.\n'
-            f'Your admissible actions of the current situation are: \n[\n{commands}\n].\n\n'
-            f'{_REASON} \n{_CHOOSE}')
-
-def _recent(context, n):
-    "The last `n` pairs of observation and action, as the text shows them"
-    texts = [context.first, *(answer for _, answer in context.history)]
-    seen = [_shown_text(text, context.task) for text in texts]
-    pairs = enumerate(zip(seen, context.history), 1)
-    shown = [f"[Observation {i}: '{before}', Action {i}: '{action}']" for i, (before, (action, _)) in pairs]
-    return shown[max(0, len(shown) - n):]
+def _prompt(context, progress):
+    blank = '' if progress else ' '
+    commands = '\n'.join(f"'{command}'," for command in context.admissible)
+    return (f'\n{_SHOPPER}{blank}\nYour task is to: {context.task}.\n'
+            f'{progress or "Your"} current observation is: '
+            f'{_shown_text(context.observation, context.task)}.\n'
+            f'Your admissible actions of the current situation are:{blank}\n[\n{commands}\n].\n\n'
+            f'{_REASON}{blank}\n{_CHOOSE}')
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #390ed62c
+_LONGEST_PROMPT = 13_000 # Characters of a prompt with history
+
 @patch
 def official_prompt(self:WebShop,
     context:Any, # With task, observation, admissible, history, skills and the first observation
     history_length:int, # Pairs of `history` to show
 )->str:
     "Published prompt for the next step"
-    commands = '\n'.join(f"'{command}'," for command in context.admissible)
-    recent = _recent(context, history_length)
-    first = _first_prompt(context, commands)
-    if not recent:
-        return first
-    lines = '\n'.join(context.skills)
-    skills = f'\n## Retrieved Relevant Experience\n\n{lines}\n\n## Current Progress\n\n' if lines else ''
-    taken, actions = len(context.history), '\n'.join(recent)
-    prompt = (f'\n{_SHOPPER}\nYour task is to: {context.task}.\n{skills}'
-              f'Prior to this step, you have already taken {taken} step(s). '
-              f'Below are the most recent {len(recent)} observations and the corresponding actions you took: '
-              f'{actions}\n'
-              f'You are now at step {taken + 1} and your current observation is: '
-              f'{_shown_text(context.observation, context.task)}.\n'
-              f'Your admissible actions of the current situation are:\n[\n{commands}\n].\n\n'
-              f'{_REASON}\n{_CHOOSE}')
-    return prompt if len(prompt) <= _LONGEST_PROMPT else first
+    progress = progress_block(context, history_length, lambda text: _shown_text(text, context.task))
+    prompt = _prompt(context, progress)
+    return prompt if len(prompt) <= _LONGEST_PROMPT else _prompt(context, '')
