@@ -146,7 +146,7 @@ def map_texts(
     if isinstance(value, str):
         return f(value)
     if isinstance(value, dict):
-        return {k: map_texts(f, v) for k, v in value.items()}
+        return {map_texts(f, k): map_texts(f, v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [map_texts(f, v) for v in value]
     return value
