@@ -1983,8 +1983,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                 'skillrl/llm/openai_client.py'),
                                            'skillrl.llm.openai_client.OpenAIChatClient._billed': ( 'llm.openai_client.html#openaichatclient._billed',
                                                                                                    'skillrl/llm/openai_client.py'),
-                                           'skillrl.llm.openai_client.OpenAIChatClient._warn': ( 'llm.openai_client.html#openaichatclient._warn',
-                                                                                                 'skillrl/llm/openai_client.py'),
                                            'skillrl.llm.openai_client.OpenAIChatClient.secrets': ( 'llm.openai_client.html#openaichatclient.secrets',
                                                                                                    'skillrl/llm/openai_client.py'),
                                            'skillrl.llm.openai_client.OpenAIChatClient.send': ( 'llm.openai_client.html#openaichatclient.send',

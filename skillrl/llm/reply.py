@@ -25,7 +25,6 @@ class ChatReply:
     prompt_tokens:int = 0      # Read by the model, as it counts
     completion_tokens:int = 0  # Written by it, the thought included
     cached:bool = False        # Known from before, so nothing was paid
-    estimated:bool = False     # The tokens are at most so many: the service did not count them
     error:str = ''             # What went wrong, when something did
 
     @property

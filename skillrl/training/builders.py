@@ -154,8 +154,7 @@ def build_ledger(
     for row in spent:
         if row['cached']:
             continue
-        estimated = row.get('estimated', False)
-        ledger.add(row['model'], row['prompt_tokens'], row['completion_tokens'], estimated=estimated)
+        ledger.add(row['model'], row['prompt_tokens'], row['completion_tokens'])
     return ledger
 
 # %% ../../nbs/610_training.builders.ipynb #7771d7c0
