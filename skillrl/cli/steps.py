@@ -218,7 +218,7 @@ def _rl_summary(log, rounds, suite, path, bank_path):
     nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
     if log:
         told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}'
-    evolution = describe_evolution([record for _, record in rounds], [suite])
+    evolution = describe_evolution([record for _, record in rounds], 1)
     return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {bank_path}'
 
 # %% ../../nbs/855_cli.steps.ipynb #a646b158

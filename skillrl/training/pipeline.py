@@ -7,6 +7,7 @@ __all__ = ['Pipeline', 'collect', 'distill', 'sft', 'rl', 'evolve', 'conditions'
 
 # %% ../../nbs/11_training.pipeline.ipynb #0863e892
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from fastcore.basics import patch
 from pathlib import Path
 from typing import Any
@@ -33,26 +34,12 @@ _FILES = 'bank', 'collector', 'teacher', 'report.md', 'figures'
 _WEIGHTS = 'reference', 'policy'
 _MAKES = *_FILES, *_WEIGHTS, 'trajectories.jsonl', 'sft.jsonl', 'metrics.jsonl', 'evolution.jsonl'
 
-def _is_count(n):
-    return type(n) is int and n >= 0
-
-def _state_problem(run, suites, state):
-    "What the state of no run says, in words; empty where all is well"
-    phase, done = state.get('phase'), state.get('done')
-    versions = state.get('versions')
-    if phase not in _STATES:
-        return f'is in the phase {phase!r:.40}, which is none of {", ".join(_PHASES)}'
-    if not _is_count(done):
-        return f'has done {done!r:.40} steps'
-    if not isinstance(versions, dict) or not all(map(_is_count, versions.values())):
-        return 'has `versions` that are no numbers of banks'
+def _fits(run, suites, phase, done, versions, **more):
+    "Would a run have written this state?"
     over = _STATES[:_STATES.index(phase)]
-    missing = [name for name in suites if name not in versions]
-    if 'distill' in over and missing:
-        return f'has no bank for {missing[0]} (the seed of a run names its test suites)'
-    if 'sft' in over and 'reference' not in run.folders:
-        return 'has no policy that was fine-tuned'
-    return ''
+    counts = all(type(n) is int and n >= 0 for n in (done, *versions.values()))
+    banks = 'distill' not in over or versions.keys() >= set(suites)
+    return counts and banks and ('sft' not in over or 'reference' in run.folders)
 
 # %% ../../nbs/11_training.pipeline.ipynb #c60d3768
 def _checked_state(
@@ -63,10 +50,11 @@ def _checked_state(
     state = run.state
     if state is None:
         state = dict(phase=_PHASES[0], done=0, versions={})
-    problem = _state_problem(run, suites, state)
-    if problem:
-        raise ValueError(f'{run.path}/state.json {problem}: restore it from a copy, or start a new run')
-    return state
+    with suppress(TypeError, ValueError, AttributeError):
+        if _fits(run, suites, **state):
+            return state
+    raise ValueError(f'{run.path}/state.json is not one that this run with its seed would have written: '
+                     'restore it from a copy, or start a new run')
 
 # %% ../../nbs/11_training.pipeline.ipynb #933d34f5
 class Pipeline:
@@ -370,8 +358,9 @@ def report(p:Pipeline)->Path: # `report.md`
     "Write the run's report and its figures"
     metrics, records = p.run.log('metrics').read(), p.run.log('evolution').read()
     results = evaluated(p.run.log('trajectories').read())
-    changes = describe_changes(results, metrics, records, p.train, p.test, p.config)
     banks = [p.bank(s) for s in p.suites.values()]
+    evolved = len(banks) if p.config.evolution.evolves else 0
+    changes = describe_changes(results, metrics, records, evolved, p.test[0].tests)
     return write_run_report(p.run.path, results, changes, metrics, banks)
 
 # %% ../../nbs/11_training.pipeline.ipynb #dc45ca77
