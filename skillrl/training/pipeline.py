@@ -14,14 +14,14 @@ from typing import Any
 from ..core.config import SkillRLConfig
 from ..core.runfolder import RunFolder
 from ..core.tracking import build_reporter, Tracker
-from ..core.trajectory import select, Trajectory
+from ..core.trajectory import Trajectory
 from ..envs.base import suites_of, world
 from ..skills.bank import SkillBank, version_path
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
 from .builders import (
-    announce, build_engine_policy, build_episodes, build_placement, build_policy,
-    build_rl_policy, build_teacher, build_threads, derive_seed, distill_questions, rollout_limits)
+    build_engine_policy, build_episodes, build_placement, build_policy, build_rl_policy, build_teacher,
+    build_threads, derive_seed, rollout_limits)
 from .evaluate import describe_changes, evaluate, evaluated, write_run_report
 from .phases import (
     collect_games, demonstrations, drawn_rows, evolve_on, experience_in, fine_tune, learns_from_won,
@@ -139,8 +139,6 @@ def collect(p:Pipeline)->None:
     "Episodes without skills, in every suite"
     ledger = p.teacher.chat.ledger if hasattr(p.teacher, 'chat') else None
     policy = build_policy(p.collector, ledger, p.run.path/'collector', p.fresh)
-    steps = len(p.suites)*p.config.env.episodes*p.config.env.collect_steps
-    announce('collect', policy, steps, p.config)
     for suite in p.steps('collect', p.suites.values()):
         p.keep(collect_games(policy, suite, p.config), phase='collect', suite=suite.name)
 
@@ -165,10 +163,8 @@ def save_bank(self:Pipeline, suite:Any, bank:SkillBank)->None:
 def distill(p:Pipeline)->None:
     "A bank for each suite from its own trajectories"
     raw = p.config.retrieval.mode=='trajectories'
-    suites, w = p.suites.values(), world(p.config.env.name)
-    batches = [] if raw else [p.played(suite, 'collect') for suite in suites]
-    announce('distill', p.teacher, distill_questions(p.teacher, batches), p.config)
-    for suite in p.steps('distill', suites):
+    w = world(p.config.env.name)
+    for suite in p.steps('distill', p.suites.values()):
         played = p.played(suite, 'collect')
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
@@ -181,8 +177,6 @@ def _demonstrated(p):
     played = {}
     if learns_from_won(p.train[0], p.config):
         played = {s.name: p.played(s, 'collect') for s in p.train}
-        won = sum(len(select(ts, success=True)) for ts in played.values())
-        announce('sft', p.teacher, won, p.config)
     rows = []
     for s in p.train:
         rows += demonstrations(s, p.bank(s, 0), p.config, played.get(s.name), p.teacher)
@@ -264,8 +258,6 @@ def _trainer(p):
 def rl(p:Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
     n, c = p.config.rl.iterations, p.config.evolution
-    if c.evolves:
-        announce('evolve', p.teacher, c.questions(n//c.validation_interval*len(p.train)), p.config)
     trainer = _trainer(p)
     for it in rl_iterations(trainer, p.train, p.bank, p.config, p.steps('rl', range(n))):
         for suite, t in it.played:
@@ -287,7 +279,6 @@ def evolve(p:Pipeline)->None:
     every = max(1, p.config.evolution.validation_interval)
     first = p.config.rl.iterations//every # Round with unused games
     tries = 1 if p.config.rl.iterations else TRIES # Without GRPO nobody else has tried anything
-    announce('evolve', p.teacher, p.config.evolution.questions(rounds*len(p.test)), p.config)
     for number in p.steps('evolve', range(first, first + rounds)):
         policy, measured = p.policy('after'), p.measured()
         seen = {}

@@ -20,7 +20,7 @@ from ..core.store import read_json
 from ..core.tables import clip, Table
 from ..envs.base import seeded, suites_of, world
 from .builders import (
-    told_cost, build_client, build_episodes, build_ledger, build_local_policy, reads_like_shipped,
+    build_client, build_episodes, build_ledger, build_local_policy, reads_like_shipped,
     SKILL_CHARS, starting_weights, TEACHER_TOKENS)
 from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
@@ -138,7 +138,13 @@ def _teacher_line(plan):
     calls = sum(p.calls for p in plan.phases)
     if not calls:
         return 'Teacher: the offline teacher, which costs nothing'
-    return f'Teacher: {told_cost(m.teacher_model_id, calls, (8_000, TEACHER_TOKENS), build_ledger(m))}'
+    name, ledger = m.teacher_model_id, build_ledger(m)
+    read, written = 8_000*calls, TEACHER_TOKENS*calls
+    usd = 'a cost that is not known without model.prices'
+    if name in ledger.prices:
+        usd = f'{ledger.cost(name, read, written):,.2f} USD'
+    return (f'Teacher: up to {calls:,} calls of {name}, {read:,} tokens read and {written:,} written, '
+            f'{usd} at most')
 
 # %% ../../nbs/619_training.plan.ipynb #c8d9ebbf
 def _time(hours):
