@@ -124,7 +124,7 @@ def rates(policy, shape, held, batch, learns):
     from math import inf
     from skillrl.training.costs import Batch, Device, learn_seconds, play_seconds
     def operations(seconds_of, few):
-        return seconds_of(shape, held, few, Device('', 0, 1, inf, 0))
+        return seconds_of(shape, held, few, Device('', 0, 1, inf))
     few = Batch(4, batch.prompt_tokens//2, batch.reply_tokens)
     rows = rows_of(few)
     prompts, replies = [r.prompt_ids for r in rows], [r.reply_ids for r in rows]
@@ -140,7 +140,7 @@ def rates(policy, shape, held, batch, learns):
     few = Batch(batch.rows, batch.prompt_tokens//2, 8)
     read_rate = passes/((3 if held.rank else 4) + held.checkpointing)/read
     writing = second(playing(policy, few)) - operations(play_seconds, few)/read_rate
-    moved = play_seconds(shape, held, few, Device('', 0, inf, 1, 0))
+    moved = play_seconds(shape, held, few, Device('', 0, inf, 1))
     return passes/(read + once) if learns else read_rate, moved/max(writing, 1e-9)
 
 def child(case):
@@ -162,7 +162,7 @@ def child(case):
     seconds = quickest(work)
     measured = dict(bytes=peak_bytes(), seconds=seconds)
     flops, move = rates(policy, shape, held, batch, learns)
-    device = Device('this machine', 0, flops, move, 0)
+    device = Device('this machine', 0, flops, move)
     plan = memory_plan(shape, held, batch if learns else None, None if learns else batch)
     seconds = (learn_seconds if learns else play_seconds)(shape, held, batch, device)
     return dict(planned=dict(bytes=sum(plan.values()), seconds=seconds), measured=measured,

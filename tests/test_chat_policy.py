@@ -185,43 +185,6 @@ def test_the_limit_of_a_prompt_counts_tokens_and_takes_history_first(server):
     with pytest.raises(ValueError, match='more than max_prompt_tokens 20'):
         play(build_policy(tiny), tiny, n=1)
 
-# ---- what it may cost ----
-
-def far(**over):
-    own = {'model.policy_model_id': 'mini', 'model.policy_api_base': 'https://mug.example/v1'}
-    return with_keys(own | over)
-
-def test_more_than_a_hundred_paid_calls_are_announced(capsys, tmp_path):
-    (tmp_path/'prices.json').write_text('{"mini": [0.5, 2]}')
-    c = far(**{'model.prices': str(tmp_path/'prices.json'), 'model.max_prompt_tokens': 1000,
-               'model.max_new_tokens': 500})
-    line = builders.announce('collect', build_policy(c), 720, c)
-    assert line == ('collect: up to 720 calls of mini, 720,000 tokens read and 360,000 written, '
-                    '1.08 USD at most')
-    assert capsys.readouterr().err == line + '\n'
-
-def test_without_prices_tokens_are_announced(capsys):
-    assert 'up to 101 calls' in builders.announce('eval', build_policy(far()), 101, far())
-    assert 'not known without model.prices' in capsys.readouterr().err
-    c = far(**{'model.teacher_model_id': 'o3', 'model.teacher_api_base': 'https://mug.example/v1'})
-    assert 'up to 300 calls of o3' in builders.announce('distill', build_teacher(c), 300, c)
-
-def test_what_is_free_or_little_is_not_announced(server, capsys):
-    builders.announce('eval', build_policy(config(server)), 10_000, config(server))
-    builders.announce('eval', build_policy(far()), 100, far())
-    builders.announce('eval', build_policy(SkillRLConfig()), 10_000, SkillRLConfig())
-    builders.announce('distill', build_teacher(SkillRLConfig()), 10_000, SkillRLConfig())
-    assert capsys.readouterr().err == ''
-
-def test_commands_announce_what_they_may_cost(server, skillrl, tmp_path):
-    (tmp_path/'prices.json').write_text('{"mini": [1, 1]}')
-    (tmp_path/'c.yaml').write_text('model: {prices: prices.json}')
-    code, out, err = skillrl('collect', *at(server), '--config', 'c.yaml', '--episodes', 4,
-                             '--output', 't.json')
-    assert code == 0
-    assert ('collect: up to 120 calls of mini, 245,760 tokens read and 61,440 written, 0.31 USD at most'
-            in err.splitlines())
-
 # ---- what a prompt shows of a skill ----
 
 BANK = SkillBank([Skill('gen_001', 'Search order', 'Look in closed places last.',

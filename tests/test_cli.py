@@ -307,7 +307,7 @@ def test_inspect_of_an_unfinished_run_says_how_to_go_on(zoo, capsys, monkeypatch
 def test_doctor_finds_this_machine_well(here, capsys):
     assert main(['doctor']) == 0
     out = capsys.readouterr().out
-    for what in 'python torch peft threads GPU disk engine policy prompt memory'.split():
+    for what in 'python torch peft threads GPU disk policy prompt memory'.split():
         assert re.search(rf'^ok +{what}: ', out, re.M), what
     assert 'PROBLEM' not in out
 

@@ -137,15 +137,13 @@ def test_bad_input_gets_one_sentence(tmp_path, capsys):
 
 BANKS = {name: 0 for name in ('train-000', 'train-001', 'test-000', 'test-001', 'test-002')}
 @pytest.mark.parametrize('state,says', [
-    ({}, 'phase None'), (dict(phase='../x', done=0, versions={}), 'phase'),
-    (dict(phase=['collect'], done=0, versions={}), 'phase'),
-    (dict(phase='distill', done='1', versions={}), "done '1'"),
-    (dict(phase='distill', done=-1, versions={}), 'done -1'),
-    (dict(phase='collect', done=99, versions={}), 'done 99 of 5'),
-    (dict(phase='distill', done=0, versions={'train-000': '../../x'}), 'versions'),
-    (dict(phase='distill', done=0, versions=[]), 'versions'),
-    (dict(phase='eval', done=0, versions={'train-000': 0}), 'no bank for train-001'),
-    (dict(phase='eval', done=0, versions=BANKS), 'no policy')], ids=repr)
+    *((state, 'is not one that this run') for state in [
+        {}, dict(phase='../x', done=0, versions={}), dict(phase=['collect'], done=0, versions={}),
+        dict(phase='distill', done='1', versions={}), dict(phase='distill', done=-1, versions={}),
+        dict(phase='distill', done=0, versions={'train-000': '../../x'}),
+        dict(phase='distill', done=0, versions=[]), dict(phase='eval', done=0, versions={'train-000': 0}),
+        dict(phase='eval', done=0, versions=BANKS)]),
+    (dict(phase='collect', done=99, versions={}), 'done 99 of 5')], ids=repr)
 def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, state, says):
     from skillrl.core.config import SkillRLConfig
     from skillrl.core.runfolder import RunFolder

@@ -80,8 +80,7 @@ def test_every_config_has_a_plan(env, source):
     assert plan.shape.parameters == 7_615_616_512
     c = plan.config.rl
     assert plan.phases[3].rows == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
-    told = told_plan(plan)
-    assert told.count('H100') == 1 and 'games of' in told
+    assert told_plan(plan).count('H100') == 1
 
 DRY = '''
 import sys
@@ -250,12 +249,10 @@ def test_a_model_that_was_not_fetched_is_refused_in_one_sentence(tmp_path, monke
                                                'run skillrl fetch smollm2')
     assert not (tmp_path/'run').exists()
 
-def test_doctor_looks_at_all_that_a_run_needs(monkeypatch):
-    looked = ('python skillrl torch transformers peft bitsandbytes threads GPU disk engine policy prompt '
-              'reply memory')
-    monkeypatch.setenv('OMP_NUM_THREADS', '7')
+def test_doctor_looks_at_all_that_a_run_needs():
+    looked = 'python skillrl torch transformers peft bitsandbytes threads GPU disk policy prompt reply memory'
     found = list(plan.examine_machine(SkillRLConfig()))
-    assert [f.what for f in found] == looked.split() and 'OMP_NUM_THREADS 7' in found[6].seen
+    assert [f.what for f in found] == looked.split()
 
 def test_room_that_a_setting_has_is_asked_of_the_policy():
     assert plan._more('max_new_tokens', 4, 5) == 'set model.max_new_tokens to 5 or more'
@@ -268,11 +265,11 @@ def test_a_pass_has_no_more_rows_than_a_minibatch():
     assert at_once(small, config.rl, replace(config.sft, batch_size=9), Batch(1, 80, 20))[0].rows == 9
     assert at_once(large, config.rl, config.sft, Batch(1, 4000, 96))[0].rows == 2
 
-def test_rent_is_that_of_all_devices(monkeypatch):
-    "100 hours of one device are 25 of four, and cost as much"
-    monkeypatch.setattr(plan, 'DEVICES', [Device('d', 80e9, 1., 1., usd=2.)])
+def test_time_is_shared_by_all_devices(monkeypatch):
+    "100 hours of one device are 25 of four"
+    monkeypatch.setattr(plan, 'DEVICES', [Device('d', 80e9, 1., 1.)])
     run = SimpleNamespace(config=SkillRLConfig(), hours=lambda *_: 100., memory=lambda _: dict(all=300e9))
-    assert plan._device_table(run).rows == [['d', '4', '25 h', '200']]
+    assert plan._device_table(run).rows == [['d', '4', '25 h']]
 
 # ---- every figure ----
 

@@ -91,9 +91,6 @@ def test_a_model_replaced_behind_its_name_is_asked_anew(tmp_path, monkeypatch):
         s.models = models(created=1_700_000_000, owned_by='mug', root='/weights/two')
         assert evaluate(s.url) == 0
         assert s.count == 2 * once
-        s.models = models(created=1_710_000_000, owned_by='mug', root='/weights/two')
-        assert evaluate(s.url) == 0
-        assert s.count == 3 * once
     kept = b''.join(p.read_bytes() for p in tmp_path.rglob('*') if p.is_file())
     assert b'/weights' not in kept
 

@@ -146,7 +146,7 @@ def record(self:Chat,
                 f'add --fresh or remove {self.cache.folder} to ask anew')
         print(said, file=sys.stderr, flush=True)
     if call.hold:
-        self.ledger.add(self.model, reply.prompt_tokens, reply.completion_tokens, call.hold, reply.estimated)
+        self.ledger.add(self.model, reply.prompt_tokens, reply.completion_tokens, call.hold)
         if self.cache is not None:
             self.cache.put(call.request, reply)
     if self.log is not None:
@@ -305,14 +305,12 @@ def forget(self:Chat,
 def _usage_of(
     reply:ChatReply,
     stage:str, # Which part of a run asked
-)->dict: # `calls`, `prompt_tokens`, `completion_tokens`, `total_tokens`, `stage`; sometimes more
+)->dict: # `calls`, `prompt_tokens`, `completion_tokens`, `total_tokens`, `stage`; sometimes `cached` or `refused`
     "The bill of `reply`; one known from before is free"
     usage = dict(calls=1, prompt_tokens=reply.prompt_tokens, completion_tokens=reply.completion_tokens,
                  total_tokens=reply.tokens)
     if reply.cached:
         usage = dict.fromkeys(usage, 0) | dict(cached=True)
-    elif reply.estimated:
-        usage['estimated'] = True
     usage['stage'] = stage
     if not reply.ok:
         usage['refused'] = reply.error

@@ -9,61 +9,32 @@ __all__ = ['json_values', 'find_json', 'json_items', 'object_with', 'object_of']
 import json, re
 from contextlib import suppress
 import json_repair
-from .reply import mend_unicode, split_thought
+from .reply import map_texts, mend_unicode, split_thought
 
 # %% ../../nbs/310_llm.json_reply.ipynb #ae679f02
-_PART = re.compile(r'''(:\s*)?(?:"[^"\\]*(?:\\.[^"\\]*)*(?:("\s*\Z)|"?)|'''
-                   r'''(?<=[\s[{:,])'[^'\\]*(?:\\.[^'\\]*)*'?)|[][{},]''', re.S)
-_CLOSER = {'[': ']', '{': '}'}
-_DEEPEST = 100
-
-def _first(text):
-    "The list or object that begins `text`, and whether it was closed; else it is, after its last whole part"
-    still_open = [] # The innermost first
-    end, closers = 0, ''
-    for m in _PART.finditer(text):
-        if m[0] in _CLOSER:
-            still_open.insert(0, _CLOSER[m[0]])
-        elif m[0] in ']}':
-            del still_open[0]
-        if not still_open:
-            return text[:m.end()], True
-        if len(still_open) > _DEEPEST:
-            break
-        now = ''.join(still_open)
-        if (m[0] in ']},' or (m[1] and m[2])) and '}]' not in now:
-            end, closers = m.end() - (m[0] == ','), now
-    return text[:end] + closers, False
-
-# %% ../../nbs/310_llm.json_reply.ipynb #00661fcc
-def _clean(value, levels=_DEEPEST):
-    "`value` as UTF-8 can hold it; ValueError if it is nested deeper"
-    if not levels:
-        raise ValueError('nested too deeply')
-    if isinstance(value, dict):
-        return {mend_unicode(k): _clean(v, levels-1) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_clean(v, levels-1) for v in value]
-    return mend_unicode(value) if isinstance(value, str) else value
-
-# %% ../../nbs/310_llm.json_reply.ipynb #ef56e64d
 _DECODER = json.JSONDecoder(strict=False, parse_constant=lambda word: None)
 _ROOM = 10_000   # Most characters of a reply that json-repair is given
 _BRACKETS = 200  # Most of them in a piece for it
-_PIECE = 100_000 # Characters in which the closing bracket is looked for
 _TRIES = 10      # Brackets that may turn out not to begin JSON
 
-def _decoded(text, start=0):
+def _decoded(text, start):
     "The value that begins at `start` as Python reads it, None if it cannot, and where to go on"
     with suppress(ValueError, RecursionError):
         value, end = _DECODER.raw_decode(text, start)
-        return _clean(value), end
+        return map_texts(mend_unicode, value), end
     return None, start + 1
+
+def _closed(text):
+    "`text` up to its last bracket, if as many open as close; else nothing"
+    piece = text[:text.rfind(']' if text[0] == '[' else '}') + 1]
+    whole = all(piece.count(opens) == piece.count(closes) for opens, closes in ('[]', '{}'))
+    begins = re.match(r'.\s*[{"\']', piece) # A number may stand in prose
+    return piece if whole and begins and sum(map(piece.count, '[{')) <= _BRACKETS//2 else ''
 
 def _repaired(piece):
     "The list or object `piece` as json-repair reads it, None if it cannot"
     with suppress(Exception): # It is a few thousand lines of guesses
-        value = _clean(json_repair.loads(piece, skip_json_loads=True))
+        value = map_texts(mend_unicode, json_repair.loads(piece, skip_json_loads=True))
         return value if isinstance(value, (list, dict)) else None
 
 # %% ../../nbs/310_llm.json_reply.ipynb #76b9a400
@@ -72,24 +43,19 @@ _OPENS = re.compile(r'\[(?=\s*(?:[]["\'\d-]|true|false|null))|\[\s*\{|\{(?=\s*["
 def json_values(
     text:str, # A reply
 )->list[dict|list]: # In the order of `text`
-    "The outermost lists and objects in `text`, in time linear in its length"
+    "The outermost lists and objects in `text`, in time linear in its length; those inside of one that was cut off"
     text = mend_unicode(split_thought(text)[1])
     found, at = [], 0
     room, tries = _ROOM, _TRIES
     while tries and (m := _OPENS.search(text, at)):
         value, at = _decoded(text, m.start())
         if value is None:
-            piece, whole = _first(text[m.start():m.start()+_PIECE])
-            if whole and len(piece) <= room and sum(map(piece.count, '[]{}')) <= _BRACKETS:
+            tries -= 1
+            piece = _closed(text[m.start():])
+            if piece and len(piece) <= room:
                 value, at = _repaired(piece), m.start() + len(piece)
                 room -= len(piece)
-            elif not whole:
-                value = _decoded(piece)[0]
-                first = not piece and len(m[0]) > 1 # A list's first object was cut off
-                at += _PIECE*(first or value is not None)
-        if value is None:
-            tries -= 1
-        else:
+        if value is not None:
             found.append(value)
     return found
 
@@ -100,7 +66,7 @@ def _longest_first(values):
 def find_json(
     text:str, # A reply
 )->list|dict|None: # None where there is none
-    "The JSON list or object in `text`, whatever stands around it; of one that was cut off, the whole parts"
+    "The longest JSON list or object in `text`, whatever stands around it"
     return next(iter(_longest_first(json_values(text))), None)
 
 # %% ../../nbs/310_llm.json_reply.ipynb #f20cb632
@@ -135,9 +101,9 @@ def object_with(
     said = next((d for d in _outer_objects(longest) if key in d), None)
     if said is not None:
         return said
-    if longest and isinstance(longest[0], list):
-        return {key: longest[0]}
     parts = [d for d in _outer_objects(found) if part and part in d]
+    if not parts and longest and isinstance(longest[0], list):
+        return {key: longest[0]}
     return {key: parts} if parts else {}
 
 def _outer_objects(values):

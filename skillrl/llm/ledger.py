@@ -30,9 +30,7 @@ class Ledger:
         self.prices = dict(prices or {})
         self.budget_usd, self.budget_tokens = budget_usd, budget_tokens
         self.counts = {}       # Model → (calls, tokens read, tokens written)
-        self.longest = {}      # Model → tokens of its longest reply
         self.held = {}         # What is kept back for calls under way, see `hold`
-        self.estimated = set() # Models some of whose tokens we counted ourselves
 
     def __getstate__(self):
         return vars(self) | dict(held={})
@@ -44,17 +42,13 @@ def add(self:Ledger,
     prompt_tokens:int,     # What it read
     completion_tokens:int, # What it wrote
     hold:object=None,      # What `hold` gave for this call
-    estimated:bool=False,  # Are these at most so many, by our count?
 )->None:
     "Enter one call that was made"
     with self._lock:
         if hold:
             self.release(hold)
-        if estimated:
-            self.estimated.add(model)
         calls, read, written = self.counts.get(model, (0, 0, 0))
         self.counts[model] = (calls + 1, read + prompt_tokens, written + completion_tokens)
-        self.longest[model] = max(completion_tokens, self.longest.get(model, 0))
 
 @patch
 def release(self:Ledger, hold:object)->None:
@@ -81,12 +75,9 @@ def tokens(self:Ledger)->int:
     return sum(read + written for _, read, written in self.counts.values())
 
 # %% ../../nbs/315_llm.ledger.ipynb #2a0424f9
-_ESTIMATED = '(estimated: the server reports no usage)'
-
 @patch
 def __repr__(self:Ledger):
-    sums = f'{self.tokens:,} tokens, {self.usd:.4f} USD'
-    return f'Ledger(at most {sums} {_ESTIMATED})' if self.estimated else f'Ledger({sums})'
+    return f'Ledger({self.tokens:,} tokens, {self.usd:.4f} USD)'
 
 # %% ../../nbs/315_llm.ledger.ipynb #45d19709
 def tokens_at_most(
@@ -111,7 +102,7 @@ def check(self:Ledger,
         raise ValueError(f'{model!r} has no price, so a budget in USD cannot be kept: set '
                          f'ledger.prices[{model!r}] = (USD per 1M prompt tokens, '
                          'USD per 1M completion tokens)')
-    write = self.longest.get(model, 0) if completion_tokens is None else completion_tokens
+    write = completion_tokens or 0
     need = dict(tokens=prompt_tokens + write, usd=self.cost(model, prompt_tokens, write))
     for unit, budget in dict(tokens=self.budget_tokens, usd=self.budget_usd).items():
         if budget is None:
@@ -302,8 +293,7 @@ def _hold(self:Meter, question:tuple, most:int|None):
     if self.ledger is None:
         return None
     model, reads = model_of(self.client), len(str(question))//3
-    writes = self.ledger.longest.get(model, 0) if most is None else most
-    self.largest = max(self.largest, reads + writes)
+    self.largest = max(self.largest, reads + (most or 0))
     hold = self.ledger.hold(model, reads, most, wait=True)
     self.holds.append(hold)
     return hold

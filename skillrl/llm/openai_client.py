@@ -41,7 +41,6 @@ class OpenAIChatClient(Chat):
         newest = self.service.version or re.search(r'//[^/]*\.(openai|azure)\.com', self.endpoint)
         limit = 'max_completion_tokens' if newest else 'max_tokens'
         self.names = dict(max_tokens=limit) # Our names of parameters → the service's
-        self.warned = set() # What was warned of
 
     @property
     def secrets(self)->tuple[str, ...]:
@@ -95,9 +94,7 @@ def _ask(self:OpenAIChatClient, messages, sent, paid):
         paid.append(tokens_paid(d, messages))
         return read_chat(d)
     create = self.service.client.chat.completions.with_raw_response.create
-    body = {k: v for k, v in sent.items() if not k.startswith('extra_')} | sent.get('extra_body', {})
-    also = {k: sent[k] for k in ('extra_headers', 'extra_query') if k in sent}
-    return self.service.ask(create, read, model=self.model, messages=messages, extra_body=body, **also)
+    return self.service.ask(create, read, model=self.model, messages=messages, extra_body=sent)
 
 # %% ../../nbs/335_llm.openai_client.ipynb #4026ad7f
 @patch
@@ -105,18 +102,10 @@ def _billed(self:OpenAIChatClient, r, paid):
     "`r` with all that was `paid` for it"
     r.prompt_tokens = sum(read for read, _, _ in paid)
     r.completion_tokens = sum(wrote for _, wrote, _ in paid)
-    r.estimated = any(ours for _, _, ours in paid)
-    if r.estimated:
-        self._warn('usage', f'{self.endpoint} does not say what {self.model} reads and writes: '
-                            'its tokens are estimated, at most so many')
+    if any(ours for _, _, ours in paid):
+        warnings.warn(f'{self.endpoint} does not say what {self.model} reads and writes: '
+                      'its tokens are estimated, at most so many')
     return r
-
-@patch
-def _warn(self:OpenAIChatClient, about, sentence):
-    "Warn, once for each thing"
-    if about not in self.warned:
-        self.warned.add(about)
-        warnings.warn(sentence, stacklevel=2)
 
 # %% ../../nbs/335_llm.openai_client.ipynb #80e34a85
 @patch
@@ -137,7 +126,7 @@ def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply
         else:
             learnt = dict(names.items() - first.items())
             if 'temperature' in learnt:
-                self._warn('temperature', f'{self.model} takes no temperature, so none is sent from now on')
+                warnings.warn(f'{self.model} takes no temperature, so none is sent from now on')
             self.names = self.names | learnt
         return self._billed(r, paid)
 

@@ -25,7 +25,6 @@ class ChatReply:
     prompt_tokens:int = 0      # Read by the model, as it counts
     completion_tokens:int = 0  # Written by it, the thought included
     cached:bool = False        # Known from before, so nothing was paid
-    estimated:bool = False     # The tokens are at most so many: the service did not count them
     error:str = ''             # What went wrong, when something did
 
     @property
@@ -146,7 +145,7 @@ def map_texts(
     if isinstance(value, str):
         return f(value)
     if isinstance(value, dict):
-        return {k: map_texts(f, v) for k, v in value.items()}
+        return {map_texts(f, k): map_texts(f, v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [map_texts(f, v) for v in value]
     return value

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextvars import ContextVar
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from fastcore.basics import patch
 from functools import partial
 from ipaddress import ip_address
@@ -138,7 +137,6 @@ def read_chat(
     finish = str(choice.get('finish_reason') or '')
     text, thought = _text(message.get('content')), _thought(message)
     r = ChatReply(text or '', thought=thought, finish=finish)
-    r.prompt_tokens, r.completion_tokens = _count(d, 'prompt_tokens'), _count(d, 'completion_tokens')
     refusal = message.get('refusal')
     if refusal or finish == 'content_filter':
         r.status = 'refused'
@@ -308,9 +306,8 @@ def _clip(said, secrets):
     "What a server said, as one line without keys"
     if isinstance(said, dict):
         message = said.get('message') or said.get('detail') or json.dumps(said)
-        codes = [c for c in (said.get('code'), said.get('type')) if isinstance(c, str)]
-        code = codes[0] if codes else ''
-        said = f'[{code}] {message}' if said.get('code') or _QUOTA.search(code) else message
+        code = said.get('code') or said.get('type')
+        said = f'[{code}] {message}' if code else message
     clean = redact(str(said)[:20_000], secrets)
     return ' '.join(clean.split())[:300]
 
@@ -349,13 +346,12 @@ def _retry_wait(
     n:int,           # Tries that failed before this one
 )->float: # Seconds
     "How long to wait before the next try"
-    for name, unit in (('retry-after-ms', 1000), ('retry-after', 1)):
-        try:
-            seconds = float(headers[name]) / unit
-        except (KeyError, ValueError):
-            continue
-        if seconds >= 0:
-            return min(seconds, _MAX_RETRY_WAIT)
+    try:
+        seconds = float(headers['retry-after'])
+    except (KeyError, ValueError):
+        seconds = -1
+    if seconds >= 0:
+        return min(seconds, _MAX_RETRY_WAIT)
     return .5 * 2**min(n, 4) * (1 + random.random()/4)
 
 # %% ../../nbs/330_llm.service.ipynb #25e124ba
@@ -389,13 +385,11 @@ def _read(data, read):
 # %% ../../nbs/330_llm.service.ipynb #349ea69f
 _LISTED = 'id', 'owned_by', 'root', 'parent', 'meta' # Of a model; the same whenever it is asked
 
-def _fingerprint(d, model, now):
-    "What the list `d`, made at `now`, tells of `model`; where it has one only, servers answer to any name"
+def _fingerprint(d, model):
+    "What the list `d` tells of `model`; where it has one only, servers answer to any name"
     rows = d['data']
     row = next((r for r in rows if r['id'] == model), rows[0] if len(rows) == 1 else {})
     said = {k: row[k] for k in _LISTED if row.get(k)}
-    if abs(now - row.get('created', now)) > 60: # Some say when they were asked
-        said['created'] = row['created']
     return request_key(said)[:16] if said else ''
 
 @patch
@@ -405,8 +399,7 @@ def about(self:Service, model:str)->str: # 16 hex digits; empty where the servic
     seconds = min(self.timeout, 5)
     try:
         answer = within(seconds, MOST, self.client.models.with_raw_response.list, timeout=seconds)
-        now = parsedate_to_datetime(answer.headers['date']).timestamp()
-        return _fingerprint(json.loads(answer.content), model, now)
+        return _fingerprint(json.loads(answer.content), model)
     except (openai.APIError, httpx2.ReadTimeout, BodyTooLarge, ValueError, LookupError, TypeError,
             AttributeError, RecursionError):
         return ''

@@ -215,16 +215,15 @@ class Device:
     memory:float # Bytes
     flops:float  # Operations a second
     move:float   # Bytes a second
-    usd:float    # An hour
 
-def _gpu(name, gigabytes, tera_flops, tera_bytes, usd):
-    return Device(name, gigabytes*1e9, .4*tera_flops*1e12, .6*tera_bytes*1e12, usd)
+def _gpu(name, gigabytes, tera_flops, tera_bytes):
+    return Device(name, gigabytes*1e9, .4*tera_flops*1e12, .6*tera_bytes*1e12)
 
 DEVICES = [
-    Device('one CPU core, 16 GB', 16e9, 1e11, 1e10, 0.),
-    _gpu('RTX 4090, 24 GB', 24, 165, 1.0, .5),
-    _gpu('A100, 80 GB', 80, 312, 2.0, 1.5),
-    _gpu('H100, 80 GB', 80, 989, 3.35, 2.5)]
+    Device('one CPU core, 16 GB', 16e9, 1e11, 1e10),
+    _gpu('RTX 4090, 24 GB', 24, 165, 1.0),
+    _gpu('A100, 80 GB', 80, 312, 2.0),
+    _gpu('H100, 80 GB', 80, 989, 3.35)]
 
 def learn_seconds(shape:Shape, held:Held, batch:Batch, device:Device)->float:
     "How long one step of learning takes, with the reference's pass and AdamW"

@@ -7,20 +7,21 @@ __all__ = ['Pipeline', 'collect', 'distill', 'sft', 'rl', 'evolve', 'conditions'
 
 # %% ../../nbs/11_training.pipeline.ipynb #0863e892
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from fastcore.basics import patch
 from pathlib import Path
 from typing import Any
 from ..core.config import SkillRLConfig
 from ..core.runfolder import RunFolder
 from ..core.tracking import build_reporter, Tracker
-from ..core.trajectory import select, Trajectory
+from ..core.trajectory import Trajectory
 from ..envs.base import suites_of, world
 from ..skills.bank import SkillBank, version_path
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
 from .builders import (
-    announce, build_engine_policy, build_episodes, build_placement, build_policy,
-    build_rl_policy, build_teacher, build_threads, derive_seed, distill_questions, rollout_limits)
+    build_engine_policy, build_episodes, build_placement, build_policy, build_rl_policy, build_teacher,
+    build_threads, derive_seed, rollout_limits)
 from .evaluate import describe_changes, evaluate, evaluated, write_run_report
 from .phases import (
     collect_games, demonstrations, drawn_rows, evolve_on, experience_in, fine_tune, learns_from_won,
@@ -33,26 +34,12 @@ _FILES = 'bank', 'collector', 'teacher', 'report.md', 'figures'
 _WEIGHTS = 'reference', 'policy'
 _MAKES = *_FILES, *_WEIGHTS, 'trajectories.jsonl', 'sft.jsonl', 'metrics.jsonl', 'evolution.jsonl'
 
-def _is_count(n):
-    return type(n) is int and n >= 0
-
-def _state_problem(run, suites, state):
-    "What the state of no run says, in words; empty where all is well"
-    phase, done = state.get('phase'), state.get('done')
-    versions = state.get('versions')
-    if phase not in _STATES:
-        return f'is in the phase {phase!r:.40}, which is none of {", ".join(_PHASES)}'
-    if not _is_count(done):
-        return f'has done {done!r:.40} steps'
-    if not isinstance(versions, dict) or not all(map(_is_count, versions.values())):
-        return 'has `versions` that are no numbers of banks'
+def _fits(run, suites, phase, done, versions, **more):
+    "Would a run have written this state?"
     over = _STATES[:_STATES.index(phase)]
-    missing = [name for name in suites if name not in versions]
-    if 'distill' in over and missing:
-        return f'has no bank for {missing[0]} (the seed of a run names its test suites)'
-    if 'sft' in over and 'reference' not in run.folders:
-        return 'has no policy that was fine-tuned'
-    return ''
+    counts = all(type(n) is int and n >= 0 for n in (done, *versions.values()))
+    banks = 'distill' not in over or versions.keys() >= set(suites)
+    return counts and banks and ('sft' not in over or 'reference' in run.folders)
 
 # %% ../../nbs/11_training.pipeline.ipynb #c60d3768
 def _checked_state(
@@ -63,10 +50,11 @@ def _checked_state(
     state = run.state
     if state is None:
         state = dict(phase=_PHASES[0], done=0, versions={})
-    problem = _state_problem(run, suites, state)
-    if problem:
-        raise ValueError(f'{run.path}/state.json {problem}: restore it from a copy, or start a new run')
-    return state
+    with suppress(TypeError, ValueError, AttributeError):
+        if _fits(run, suites, **state):
+            return state
+    raise ValueError(f'{run.path}/state.json is not one that this run with its seed would have written: '
+                     'restore it from a copy, or start a new run')
 
 # %% ../../nbs/11_training.pipeline.ipynb #933d34f5
 class Pipeline:
@@ -151,8 +139,6 @@ def collect(p:Pipeline)->None:
     "Episodes without skills, in every suite"
     ledger = p.teacher.chat.ledger if hasattr(p.teacher, 'chat') else None
     policy = build_policy(p.collector, ledger, p.run.path/'collector', p.fresh)
-    steps = len(p.suites)*p.config.env.episodes*p.config.env.collect_steps
-    announce('collect', policy, steps, p.config)
     for suite in p.steps('collect', p.suites.values()):
         p.keep(collect_games(policy, suite, p.config), phase='collect', suite=suite.name)
 
@@ -177,10 +163,8 @@ def save_bank(self:Pipeline, suite:Any, bank:SkillBank)->None:
 def distill(p:Pipeline)->None:
     "A bank for each suite from its own trajectories"
     raw = p.config.retrieval.mode=='trajectories'
-    suites, w = p.suites.values(), world(p.config.env.name)
-    batches = [] if raw else [p.played(suite, 'collect') for suite in suites]
-    announce('distill', p.teacher, distill_questions(p.teacher, batches), p.config)
-    for suite in p.steps('distill', suites):
+    w = world(p.config.env.name)
+    for suite in p.steps('distill', p.suites.values()):
         played = p.played(suite, 'collect')
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
@@ -193,8 +177,6 @@ def _demonstrated(p):
     played = {}
     if learns_from_won(p.train[0], p.config):
         played = {s.name: p.played(s, 'collect') for s in p.train}
-        won = sum(len(select(ts, success=True)) for ts in played.values())
-        announce('sft', p.teacher, won, p.config)
     rows = []
     for s in p.train:
         rows += demonstrations(s, p.bank(s, 0), p.config, played.get(s.name), p.teacher)
@@ -276,8 +258,6 @@ def _trainer(p):
 def rl(p:Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
     n, c = p.config.rl.iterations, p.config.evolution
-    if c.evolves:
-        announce('evolve', p.teacher, c.questions(n//c.validation_interval*len(p.train)), p.config)
     trainer = _trainer(p)
     for it in rl_iterations(trainer, p.train, p.bank, p.config, p.steps('rl', range(n))):
         for suite, t in it.played:
@@ -299,7 +279,6 @@ def evolve(p:Pipeline)->None:
     every = max(1, p.config.evolution.validation_interval)
     first = p.config.rl.iterations//every # Round with unused games
     tries = 1 if p.config.rl.iterations else TRIES # Without GRPO nobody else has tried anything
-    announce('evolve', p.teacher, p.config.evolution.questions(rounds*len(p.test)), p.config)
     for number in p.steps('evolve', range(first, first + rounds)):
         policy, measured = p.policy('after'), p.measured()
         seen = {}
@@ -370,8 +349,9 @@ def report(p:Pipeline)->Path: # `report.md`
     "Write the run's report and its figures"
     metrics, records = p.run.log('metrics').read(), p.run.log('evolution').read()
     results = evaluated(p.run.log('trajectories').read())
-    changes = describe_changes(results, metrics, records, p.train, p.test, p.config)
     banks = [p.bank(s) for s in p.suites.values()]
+    evolved = len(banks) if p.config.evolution.evolves else 0
+    changes = describe_changes(results, metrics, records, evolved, p.test[0].tests)
     return write_run_report(p.run.path, results, changes, metrics, banks)
 
 # %% ../../nbs/11_training.pipeline.ipynb #dc45ca77

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..agent.episode import Episode, StepRow, rollout
 from ..core.config import RLConfig
 from ..llm.local import Policy
-from ..llm.prefixes import has_plain_layers, prefix_tree, share_prefixes
+from ..llm.prefixes import has_plain_layers, share_prefixes
 from ..core.stats import average
 from ..core.store import atomic_folder
 from .grpo import (LossOptions, finite_or_raise, group_advantage, grpo_loss, has_variance,
@@ -166,18 +166,13 @@ def cut(self:GRPOTrainer,
 @patch
 def read_reference(self:GRPOTrainer,
     rows:list[StepRow], # Gain their `reference`
-)->dict: # To log: `raw_tokens` of all rows, and `unique_tokens`, those that are read
+)->None:
     "Note the log-probs of all `rows` under the reference"
-    counts = dict(raw_tokens=0, unique_tokens=0)
     for chunk in self.cut(rows):
         with torch.no_grad():
             lp, _ = _read(self.reference, chunk)
         for r, row in zip(chunk, lp.tolist()):
             r.reference = row[:len(r.reply_ids)]
-        tree = prefix_tree([r.prompt_ids + r.reply_ids[:-1] for r in chunk])
-        counts['raw_tokens'] += tree.raw
-        counts['unique_tokens'] += len(tree.ids)
-    return counts
 
 # %% ../../nbs/09_training.rl.ipynb #1ed181d7
 def _adamw(model):
@@ -219,7 +214,7 @@ def learn(self:GRPOTrainer,
     c = self.config
     rows, out = _scored_rows(groups, c.invalid_action_penalty, c.algorithm)
     if self.shares:
-        out |= self.read_reference(rows)
+        self.read_reference(rows)
     steps = minibatches(rows, c.minibatch, random.Random(seed))
     logs = [log for step in steps for log in self.update(self.cut(step))]
     tokens = sum(log['tokens'] for log in logs)
