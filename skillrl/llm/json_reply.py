@@ -127,18 +127,13 @@ def _objects(value, listed=False):
 def object_with(
     text:str,    # A reply
     key:str,     # What the object should hold
-    part:str='', # A key by which items that should be a list under `key` are known; '' knows none
 )->dict:         # Empty when there is no such object
     "The longest object in `text` that says something under `key`"
-    found = json_values(text)
-    longest = _longest_first(found)
+    longest = _longest_first(json_values(text))
     said = next((d for d in _outer_objects(longest) if key in d), None)
     if said is not None:
         return said
-    if longest and isinstance(longest[0], list):
-        return {key: longest[0]}
-    parts = [d for d in _outer_objects(found) if part and part in d]
-    return {key: parts} if parts else {}
+    return {key: longest[0]} if longest and isinstance(longest[0], list) else {}
 
 def _outer_objects(values):
     "The dicts among `values` and directly inside them"
