@@ -150,14 +150,14 @@ def stranger(*replies, schema=SCHEMA, refuse=False):
 def said(kind='observation', **data):
     return json.dumps(dict(type=kind, data=data))
 
-FIRST = said(observation=dict(prompt='Guess a word.', goal='guess it', legal_actions=['crane', 7]))
+FIRST = said(observation=dict(prompt='Guess a word.', task='guess it', admissible_commands=['crane', 7]))
 
 def test_a_stranger_with_words_of_its_own():
-    last = said(observation='Right!', reward=True, done=True)
+    last = said(observation=dict(text='Right!'), reward=True, done=True)
     with stranger(FIRST, last) as (url, heard):
         env = OpenEnvClient(url)
         obs, info = env.reset(options={'game': 'train-3'})
-        assert obs == 'Guess a word.'
+        assert json.loads(obs) == json.loads(FIRST)['data']['observation'] # Which has no `text`
         about = dict(task='guess it', category='', game='train-3')
         assert info == dict(admissible_commands=['crane'], won=False, **about)
         done = env.step('crane')

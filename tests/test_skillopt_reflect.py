@@ -20,9 +20,8 @@ from skillrl.skillopt.reflect import (
     merge_patches,
     reflection_batches,
     rank_and_select,
-    _read_patch,
+    _patch_in,
     run_minibatch_reflect,
-    _usable,
 )
 from skillrl.skillopt.rollout import Journal, ThreadExecutor
 from skillrl.skills.guard import _example_in
@@ -70,12 +69,12 @@ def results(failed, solved, **kw):
     return [RolloutResult(f'i{k}', float(k >= failed), question='q?', **kw) for k in range(failed + solved)]
 
 
-def patch(*contents, **kw):
-    return Patch([Edit('append', c, **kw) for c in contents])
+def patch(*contents):
+    return Patch([Edit('append', c) for c in contents])
 
 
 def raws(n, side='failure', say='rule {}'):
-    return [RawPatch(patch(say.format(i), support_count=8, source_type=side), side, 8) for i in range(n)]
+    return [RawPatch(patch(say.format(i)), side) for i in range(n)]
 
 
 def reflect(o, rs, skill=SKILL, *, minibatch_size=8, seed=42, **kw):
@@ -176,39 +175,18 @@ def test_a_merge_may_decide_against_all_edits():
         '{"selected_indices": null}',
         'the third',
         '[true, false]',
-        '{"selected_indices": [true, 2.0, -1, 99, null, "x", [1]]}',
+        '{"selected_indices": [true, 2.5, -1, 99, null, "x", [1]]}',
         '{"selected_indices": {"0": 1}}',
     ],
 )
-def test_C5_a_ranking_that_chooses_nothing_falls_back_to_support(reply):
-    p = Patch(
-        [
-            Edit('append', 'a', support_count=9, source_type='success'),
-            Edit('append', 'b', support_count=1, source_type='failure'),
-            Edit('append', 'c', support_count=2, source_type='failure'),
-            Edit('append', 'd'),
-        ]
-    )
-    assert [e.content for e in rank_and_select(asking(reply), SKILL, p, 3).edits] == ['c', 'b', 'a']
-
-
-def test_C6_support_counts_of_any_type():
-    said = [
-        dict(op='append', content=f'rule {i}', support_count=n)
-        for i, n in enumerate(['3', None, 'many', 7.0, -1, [2], 'NaN', True])
-    ]
-    o = asking(lambda stage, user: json.dumps(dict(edits=said)) if stage != 'ranking' else 'no idea')
-    raw = reflect(o, results(8, 8), SKILL, edit_budget=8)
-    assert [e.support_count for e in raw[0].patch.edits[:4]] == [3, 8, 8, 7] and all(
-        1 <= e.support_count <= 8 for e in raw[0].patch.edits
-    )
-    assert len(rank_and_select(o, SKILL, merge_patches(o, SKILL, raw), 4).edits) == 4
+def test_C5_a_ranking_that_chooses_nothing_falls_back_to_the_order(reply):
+    assert rank_and_select(asking(reply), SKILL, patch(*'abcd'), 3) == patch(*'abc')
 
 
 def test_C7_digit_strings_are_places_and_booleans_are_not():
     assert _chosen('{"selected_indices": ["1", "0"]}', 3) == [1, 0]
     assert _chosen('{"selected_indices": [true, false]}', 3) == []
-    assert _chosen('{"selected_indices": [" 2 ", 2, 7, 1]}', 3) == [2, 1]
+    assert _chosen('{"selected_indices": ["2", 2, 7, 1]}', 3) == [2, 1]
 
 
 EDIT = '{"op": "append", "content": "Say EUR."}'
@@ -217,10 +195,8 @@ EDIT = '{"op": "append", "content": "Say EUR."}'
 @pytest.mark.parametrize(
     'text',
     [
-        EDIT,
         f'[{EDIT}]',
         f'{{"edits": [{EDIT}]}}',
-        f'{{"edits": {EDIT}}}',
         f'{{"patch": {{"edits": [{EDIT}]}}}}',
         f'[{{"reasoning": "r", "edits": [{EDIT}]}}]',
         '{"reasoning": "a long one, much longer than what follows, and with {braces} and [1]"}\n'
@@ -234,45 +210,18 @@ EDIT = '{"op": "append", "content": "Say EUR."}'
         f'```json\n{{"edits": []}}\n```\nBetter:\n```json\n{{"edits": [{EDIT}]}}\n```',
         f'```\n{{"edits": [{EDIT}]}}\n```',
         f'{{"score": NaN, "edits": [{EDIT}]}}',
-        f'{EDIT}\n\n',
     ],
 )
 def test_C16_every_shape_of_json(text):
-    assert [(e.op, e.content.strip()) for e in _read_patch(text).edits] == [('append', 'Say EUR.')]
+    assert [(e.op, e.content.strip()) for e in _patch_in(text).edits] == [('append', 'Say EUR.')]
 
 
 def test_what_is_no_proposal_is_none():
-    assert [
-        _read_patch(t) for t in (None, '', 'Sorry.', '{"reasoning": "r"}', '{"edits": 3}', '{"edits": "x"}')
-    ] == [None] * 6
-    assert _usable(_read_patch('{"edits": []}')) and not _usable(None)
-    raw, = reflect(asking('Sorry.'), results(3, 0), SKILL)
+    assert [_patch_in(t) for t in (None, '', 'Sorry.', '{"reasoning": "r"}', '{"edits": 3}')] == [None] * 5
+    assert _patch_in('{"edits": []}') == Patch()
+    (raw,) = reflect(asking('Sorry.'), results(3, 0), SKILL)
     assert not raw.patch.edits and raw.patch.dropped[0]['element'] == 'Sorry.'
-
-
-def test_failure_summary_is_kept_as_plain_values():
-    said = dict(
-        edits=[],
-        failure_summary=[dict(failure_type='form', count=3, description='d', more=1), 'x', dict(count='4')],
-    )
-    raw = reflect(asking(json.dumps(said)), results(3, 0), SKILL)[0]
-    assert raw.summary == [
-        dict(failure_type='form', count=3, description='d'),
-        dict(failure_type='', count=4, description=''),
-    ]
-    assert json.loads(json.dumps(raw.to_dict()))['summary'] == raw.summary
-
-
-# --- support
-
-
-def test_support_is_summed_over_what_is_said_twice():
-    assert [
-        (e.content, e.support_count)
-        for e in joined(
-            [*patch('a', 'b', support_count=2).edits, *patch('a', support_count=3).edits, *patch('b').edits]
-        )
-    ] == [('a', 5), ('b', 2)]
+    assert joined(patch('a', 'b', 'a').edits) == patch('a', 'b').edits
 
 
 # --- what is shown
@@ -413,27 +362,15 @@ def test_every_prompt_ships():
 
 @pytest.mark.parametrize('say', ['', ConnectionError('no route to host')])
 def test_C10_an_optimizer_nobody_reaches_stops_the_run(say):
-    o = asking(say)
-    with pytest.raises(Outage, match="stage 'analyst'.*(no route to host|401 wrong key).*run again"):
-        reflect(o, results(80, 0), SKILL)
-    assert len(o.client.calls) == 3
-
-
-def test_C10_a_whole_stage_that_is_lost_stops_the_run():
-    o = asking(lambda stage, user: TimeoutError('slow') if stage == 'analyst' else says(stage, user))
-    o.ask('ranking', 'x', 'ranking')
-    with pytest.raises(Outage, match="2 of 2 calls of stage 'analyst'"):
-        reflect(o, results(16, 0), SKILL)
+    says = "10 of 10 calls of stage 'analyst'.*(no route to host|401 wrong key).*run again"
+    with pytest.raises(Outage, match=says):
+        reflect(asking(say), results(80, 0), SKILL)
 
 
 def test_C10_one_lost_call_is_none_and_the_third_in_a_row_stops_the_run():
     script = iter(['{"selected_indices": [1]}'] + [TimeoutError('slow')] * 3)
     o = asking(lambda stage, user: next(script))
-    ranked = [
-        rank_and_select(o, SKILL, patch('a', 'b', 'c'), 1).edits[0].content
-        for _ in range(2)
-        if not setattr(o, 'step', o.step + 1)
-    ]
+    ranked = [rank_and_select(o, SKILL, patch('a', 'b', 'c'), 1).edits[0].content for o.step in (1, 2)]
     assert ranked == ['b', 'a']
     assert o.ask('ranking', 'x', 'ranking') is None and len(o.lost) == 2
     with pytest.raises(Outage, match='slow'):
@@ -447,7 +384,7 @@ def test_some_lost_readers_do_not_stop_a_step():
 
 def test_no_key_in_an_error():
     with pytest.raises(Outage) as e:
-        asking(RuntimeError('bad key sk-abcdefghijklmnopqrstuvwxyz123456')).ask('ranking', 'x', 'ranking')
+        reflect(asking(RuntimeError('bad key sk-abcdefghijklmnopqrstuvwxyz123456')), results(80, 0), SKILL)
     assert 'abcdefghij' not in str(e.value)
 
 
@@ -459,7 +396,7 @@ def test_one_refusal_is_borne_and_refusals_only_stop_the_run():
     assert len(reflect(o, results(24, 0), SKILL)) == 2
     assert o.usage['analyst']['calls'] == 3  # the empty one was paid for
     with pytest.raises(Outage, match='the model gave no answer'):
-        Optimizer(ScriptedChat(lambda m: '')).ask('ranking', 'x', 'ranking')
+        reflect(Optimizer(ScriptedChat(lambda m: '')), results(80, 0), SKILL)
 
 
 def test_a_budget_stops_the_call_that_would_break_it():
@@ -536,11 +473,7 @@ def test_a_step_from_records_to_an_edited_skill():
     o = asking(sim)
     merged = merge_patches(o, SKILL, reflect(o, results(20, 0), SKILL))
     new, report = apply_patch_with_report(SKILL, merged)
-    assert (
-        new == SKILL.replace('20', '25')
-        and report[0]['status'] == 'applied_replace'
-        and merged.edits[0].support_count == 8
-    )
+    assert new == SKILL.replace('20', '25') and report[0]['status'] == 'applied_replace'
 
 
 # --- in the form that was asked for
@@ -594,7 +527,5 @@ def test_clients_and_prompts_of_ones_own_are_told_of_no_schema():
 
 
 @pytest.mark.parametrize('name', _KEYS)
-def test_every_prompt_of_the_optimizer_has_an_example_that_is_not_taken_for_an_answer(name):
-    shown = _example_in(_load_prompt(name))
-    assert shown.keys() == FORMS[name]['properties'].keys()
-    assert asking(lambda *a: json.dumps(shown, indent=3)).ask(name, 'question', 'stage') is None
+def test_every_prompt_of_the_optimizer_has_an_example_of_its_form(name):
+    assert _example_in(_load_prompt(name)).keys() == FORMS[name]['properties'].keys()

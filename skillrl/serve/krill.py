@@ -325,14 +325,13 @@ class RemoteEnv(FarEnv):
         if not self._session:
             self._session = spare.pop() if spare else 'new'
         answer = self._post('/reset', {'task_id': id})
-        self._place = re.sub(r'//([^/]*@)?(127[.\d]+|\[::1\])(?=[:/]|$)', '//localhost', self.server.url)
         if not self._session:
-            _playing[self._place] = self
+            _playing[self.server.url] = self
         return answer
 
     def send(self, action:str)->dict:
         "The answer to a command; RuntimeError where another episode has begun"
-        if not self._session and _playing[self._place] is not self:
+        if not self._session and _playing[self.server.url] is not self:
             raise RuntimeError(f'{self.server.shown} holds one episode at a time and another has begun: '
                                'play them one after the other')
         return self._post('/step', {'action': action})

@@ -6,7 +6,6 @@
 __all__ = ['play_pairs', 'notes_text', 'propose']
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #3ba61da2
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import zip_longest
 from ..core.tables import shorten
@@ -16,7 +15,7 @@ from .reflect import (
     joined, merge_patches, rank_and_select, reflection_batches, run_minibatch_reflect)
 from .session import Session
 from .settings import edits_of_step
-from .verdict import Parts, compute_score, in_layers
+from .verdict import Parts, compute_score
 from ..skills.guard import as_data, rejection_reasons
 from ..types import RolloutResult
 
@@ -94,13 +93,9 @@ def play_pairs(
     stage:str,
 )->dict: # Outage, BudgetExceeded
     "The score of each of `pairs` that was not lost"
-    scores = {}
-    for layer in in_layers(pairs):
-        skills = [skill for skill, _ in layer]
-        items = [item_of[i] for _, i in layer]
-        results = session.play(skills, items, 'train', repeat, stage)
-        scores |= {pair: session.score(r) for pair, r in zip(layer, results) if r.ok}
-    return scores
+    skills, ids = map(list, zip(*pairs))
+    results = session.play(skills, [item_of[i] for i in ids], 'train', repeat, stage)
+    return {pair: session.score(r) for pair, r in zip(pairs, results) if r.ok}
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #706990da
 def _prove(session, p, row, item_of):
@@ -170,81 +165,37 @@ def _apply(session, ranked):
     d = session.draft
     patch = _trusted(session, ranked)
     candidate, report = apply_patch_with_report(d.state.skill, patch, _MAX_CHARS)
-    d.edits = [dict(op=e.op, content=e.content, target=e.target, status=row['status'])
+    d.edits = [dict(content=e.content, target=e.target, status=row['status'])
                for e, row in zip(patch.edits, report)]
-    rows = report + d.untrusted
-    kinds = [row['status'].partition('_')[0] for row in rows]
-    counts = {kind: kinds.count(kind) for kind in ('applied', 'skipped', 'error')}
-    d.record['apply_report'] = dict(total=len(rows)) | counts
-    d.files['edit_apply_report.json'] = rows
+    d.files['edit_apply_report.json'] = report + d.untrusted
     return candidate
-
-# %% ../../nbs/756_skillopt.proposal.ipynb #a7390003
-def _failure_patterns(
-    results:list[RolloutResult],
-    summaries:Iterable=(), # What was said: dicts of `failure_type` and `count`
-    most:int=8,            # Patterns that are kept
-)->list[dict]:             # Of `pattern`, `count` and `ids`, the most frequent first
-    "The ways in which rollouts failed"
-    found = {}
-    def _add(pattern, n, ids=()):
-        row = found.setdefault(pattern, dict(pattern=pattern, count=0, ids=[]))
-        row['count'] += n
-        row['ids'] += ids
-    for s in summaries:
-        if s['failure_type']:
-            _add(s['failure_type'], s['count'] or 1)
-    failed = [] if found else [r for r in results if r.ok and r.hard < 1]
-    for r in failed:
-        reason = r.fail_reason.split(':')[0].strip()
-        _add(reason[:80] or 'no reason given', 1, [r.id])
-    return sorted(found.values(), key=lambda row: -row['count'])[:most]
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #a7390006
 def _lines_of(note):
     "The lines that tell of one step"
     scores = ''
     if note['after'] is not None:
-        before = '?' if note['before'] is None else f'{note["before"]:.3f}'
-        scores = f'; score {before} before, {note["after"]:.3f} with the edits'
+        scores = f'; score {note["before"]:.3f} before, {note["after"]:.3f} with the edits'
     failed = f'{note["failed"]} of {note["total"]} rollouts failed'
     lines = [f'Step {note["step"]}: {note["action"]}; {failed}{scores}.']
     if note['reason']:
         lines.append(f'- why: {as_data(note["reason"], 300)}')
-    for p in note['patterns']:
-        ids = ', '.join(as_data(i, 40) for i in p['ids'][:5])
-        examples = f' ({ids})' if ids else ''
-        lines.append(f"- failed {p['count']} times: {as_data(p['pattern'], 200)}{examples}")
-    return lines + [_told_edit(e) for e in note['edits']]
-
-def _told_edit(e):
-    "The line that tells of the edit `e`"
-    reached = not e['status'].startswith(('skipped', 'error'))
-    tried = 'tried' if reached else f"not applied, {e['status']}"
-    texts = [f'{k} {as_data(e[k], 300)}' for k in ('target', 'content') if e[k]]
-    return ' '.join([f'- {tried}:', *e['op'].split()[:1], *texts])
+    for e in note['edits']:
+        texts = [f'{k} {as_data(e[k], 300)}' for k in ('target', 'content') if e[k]]
+        lines.append(' '.join([f'- {e["status"]}:', *texts]))
+    return lines
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #a7390011
 _HEAD = ('What earlier steps of this epoch tried, all edits of a step at once. Do not propose again, '
          'in these words or others, what was refused, unless you can say what was missing.')
+_NOTE_CHARS = 6000 # Most that the notes may have
 
 def notes_text(
     notes:list[dict], # Of the steps of this epoch, oldest first
-    limit:int=6000,   # Most characters, 400 at least
 )->str:               # Empty when there is nothing to tell
     "The notes as part of a prompt"
-    parts, room = [], limit - len(_HEAD) - 50
-    for k in reversed(range(len(notes))):
-        lines = _lines_of(notes[k])
-        part = '\n'.join(lines if parts else shorten(lines, room))
-        room -= len(part) + 1
-        if room < -1:
-            break
-        parts.insert(0, part)
-    if not parts:
-        return ''
-    left = len(notes) - len(parts)
-    return '\n'.join([_HEAD, *([f'(earlier steps left out: {left})'] if left else []), *parts])
+    lines = [line for note in notes for line in _lines_of(note)]
+    return '\n'.join([_HEAD, *shorten(lines, _NOTE_CHARS - len(_HEAD))]) if notes else ''
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #c5417e0e
 def _edit(session, items, results, batches):
@@ -256,8 +207,6 @@ def _edit(session, items, results, batches):
     raw = session.ask('reflect', run_minibatch_reflect, batches, skill, edit_budget=budget, **told)
     for side in ('failure', 'success'):
         record[f'n_{side}_patches'] = sum(p.source_type == side for p in raw)
-    summaries = [line for p in raw for line in p.summary]
-    d.patterns = _failure_patterns(results, summaries)
     d.files['raw_patches.json'] = [p.to_dict() for p in raw]
     raw = [replace(p, patch=_trusted(session, p.patch)) for p in raw]
     raw = _screen(session, raw, items, results)

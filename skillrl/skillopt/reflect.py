@@ -17,12 +17,12 @@ from ..core.concurrency import Executor, Journal, ThreadExecutor
 from ..core.store import data_path
 from ..core.tables import shorten
 from ..llm.chat import Chat
-from ..llm.json_reply import json_values, object_of, object_with
+from ..llm.json_reply import object_of, object_with
 from ..llm.ledger import add_usage, BudgetExceeded, error_message, Ledger, Meter, model_of
 from ..llm.reply import Outage, redact
-from .editor import Edit, OPS, Patch, skill_hash, whole
+from .editor import Edit, OPS, Patch, skill_hash
 from .rollout import FOR_GOOD, run_jobs
-from ..skills.guard import as_data, repeats_example
+from ..skills.guard import as_data
 from ..types import RolloutResult
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #b5250b76
@@ -96,34 +96,14 @@ def _load_prompt(
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #31238b11
 _TEXT, _NUMBER = dict(type='string'), dict(type='integer')
-
-def _list_of(**fields):
-    return dict(type='array', items=object_of(**fields))
-def _or_null(kind):
-    return dict(type=[kind, 'null'])
-
-_EDIT = dict(op=dict(type='string', enum=[*OPS]), content=_TEXT, target=_TEXT)
-_CREDITED = _EDIT | dict(support_count=_or_null('integer'), source_type=_or_null('string'))
-
-# %% ../../nbs/742_skillopt.reflect.ipynb #404035ac
-_FAILURE = dict(failure_type=_TEXT, count=_NUMBER, description=_TEXT)
-
-def _form(**fields):
-    return object_of(reasoning=_TEXT, **fields)
+_EDIT = object_of(op=dict(type='string', enum=[*OPS]), content=_TEXT, target=_TEXT)
+_EDITS = object_of(reasoning=_TEXT, edits=dict(type='array', items=_EDIT))
 
 FORMS = dict( # Name of a prompt → schema of its answer
-    analyst_error=_form(failure_summary=_list_of(**_FAILURE), edits=_list_of(**_EDIT)),
-    analyst_success=_form(edits=_list_of(**_EDIT)),
-    merge_final=_form(edits=_list_of(**_CREDITED)),
-    ranking=_form(selected_indices=dict(type='array', items=_NUMBER)))
-
-# %% ../../nbs/742_skillopt.reflect.ipynb #758f5164
-def _parse_answer(
-    text:str|None, # A reply; None for a call that was lost
-    key:str,       # What it should hold
-)->dict:           # Empty when there is no such object
-    "The object in `text` that says something under `key`; bare edits are taken for a list of them"
-    return object_with(text or '', key, 'op' if key == 'edits' else '')
+    analyst_error=_EDITS,
+    analyst_success=_EDITS,
+    merge_final=_EDITS,
+    ranking=object_of(reasoning=_TEXT, selected_indices=dict(type='array', items=_NUMBER)))
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #a9ed6dc2
 @dataclass(eq=False)
@@ -138,9 +118,8 @@ class Optimizer:
     step:int = 0
     usage:dict = field(default_factory=dict)  # Calls and tokens by stage
     meters:list = field(default_factory=list) # A `Meter` for each question sent
-    lost:list = field(default_factory=list)   # Calls lost since the last answer
+    lost:list = field(default_factory=list)   # Reasons of calls lost since the last answer
     missed:int = 0                   # Calls lost in this step
-    reached:bool = False             # Has there been an answer?
 
     def __post_init__(self):
         _load_prompt(_KEYS[0], self.prompt_overrides)  # An unknown name is an error now, not in an hour
@@ -150,30 +129,15 @@ class Optimizer:
 _PATIENCE = 3
 
 @patch
-def _check_outcomes(self:Optimizer, stage, outcomes, new):
-    "Count what was lost of the `new` last outcomes; raise `Outage` where it is not luck"
+def _check_outcomes(self:Optimizer, stage, outcomes):
+    "Count what was lost since the last answer; raise `Outage` where it is not luck"
     lost = [o['lost'] for o in outcomes if o['lost']]
-    if len(lost) < len(outcomes):
-        self.reached, self.lost = True, []
-    else:
-        self.lost += lost[-new:]
+    self.lost = [*self.lost, *lost] if len(lost) == len(outcomes) else []
     for_good = next(filter(FOR_GOOD.search, lost), '')
-    patient = self.reached and len(outcomes) == 1 and len(self.lost) < _PATIENCE
-    if for_good or (len(lost) == len(outcomes) and not patient):
+    if for_good or len(self.lost) >= _PATIENCE:
         raise Outage(f'{len(lost)} of {len(outcomes)} calls of stage {stage!r} to the optimizer were lost, '
                      f'one to {redact(for_good or lost[0])!r}: '
                      'check the address, the key and the network, then run again')
-
-# %% ../../nbs/742_skillopt.reflect.ipynb #7a2bd171
-@patch
-def _read(self:Optimizer, questions, outcomes):
-    "Texts, None for one that is lost or repeats the example of its prompt"
-    texts = []
-    for (name, _), o in zip(questions, outcomes):
-        said = [] if o['lost'] else json_values(o['text'])
-        is_echo = any(repeats_example(value, self.prompt(name)) for value in said)
-        texts.append(None if o['lost'] or is_echo else o['text'])
-    return texts
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #f0e63b8e
 @patch
@@ -204,19 +168,6 @@ def _send(self:Optimizer, call):
         lost = (usage or {}).get('refused') or 'an empty answer'
     return dict(text=text, usage=meter.paid(), lost=lost)
 
-# %% ../../nbs/742_skillopt.reflect.ipynb #4a724a30
-@patch
-def _send_all(self:Optimizer, stage, asked):
-    "Outcomes of the questions `asked`"
-    outcomes, first = [], len(asked) if self.reached else _PATIENCE
-    for part in filter(None, (asked[:first], asked[first:])):
-        def keep(place, outcome):
-            if isinstance(outcome, dict) and not outcome['lost']:
-                self.journal.put(part[place][0], outcome)  # A full disk stops the run: no lost call
-        outcomes += run_jobs(self.executor, self._send, [call for _, call in part], keep)
-        self._check_outcomes(stage, outcomes, len(part))
-    return outcomes
-
 # %% ../../nbs/742_skillopt.reflect.ipynb #0f3717c3
 @patch
 def ask_many(self:Optimizer,
@@ -228,12 +179,16 @@ def ask_many(self:Optimizer,
     outcomes = [self.journal.get(key) for key, _ in asked]
     spent = [o['usage'] for (key, _), o in zip(asked, outcomes) if o and self.journal.claim(key)]
     pending = [i for i, o in enumerate(outcomes) if not o]
-    for i, o in zip(pending, self._send_all(stage, [asked[i] for i in pending])):
+    def keep(place, outcome):
+        if isinstance(outcome, dict) and not outcome['lost']:
+            self.journal.put(asked[pending[place]][0], outcome)  # A full disk stops the run: no lost call
+    sent = run_jobs(self.executor, self._send, [asked[i][1] for i in pending], keep)
+    self._check_outcomes(stage, sent)
+    for i, o in zip(pending, sent):
         outcomes[i] = o
-        spent.append(o['usage'])
-    self.usage[stage] = add_usage(self.usage.get(stage, {}), *spent)
-    self.missed += sum(bool(o['lost']) for o in outcomes)
-    return self._read(questions, outcomes)
+    self.usage[stage] = add_usage(self.usage.get(stage, {}), *spent, *[o['usage'] for o in sent])
+    self.missed += sum(bool(o['lost']) for o in sent)
+    return [None if o['lost'] else o['text'] for o in outcomes]
 
 @patch
 def ask(self:Optimizer, name:str, user:str, stage:str)->str|None: # None for a lost call
@@ -241,17 +196,10 @@ def ask(self:Optimizer, name:str, user:str, stage:str)->str|None: # None for a l
     return self.ask_many([(name, user)], stage)[0]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #abef2350
-def _patch_in(said:dict)->Patch|None:
-    "The patch of an answer; None when it says nothing about edits"
-    return Patch.from_dict(said) if isinstance(said.get('edits'), (list, dict)) else None
-
-def _read_patch(text:str|None)->Patch|None: # None when it says nothing about edits
+def _patch_in(text:str|None)->Patch|None: # None when it says nothing about edits
     "The patch that a reply proposes"
-    return _patch_in(_parse_answer(text, 'edits'))
-
-def _usable(patch:Patch|None)->bool:
-    "Does `patch` say something, if only that nothing is to be changed?"
-    return patch is not None and bool(patch.edits or not patch.dropped)
+    said = object_with(text or '', 'edits')
+    return Patch.from_dict(said) if isinstance(said.get('edits'), list) else None
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #90526abf
 def reflection_batches(
@@ -277,37 +225,19 @@ class RawPatch:
     "What came of one minibatch"
     patch:Patch
     source_type:str = 'failure' # Or 'success'
-    batch_size:int = 0          # Number of results it rests on
-    ids:list = field(default_factory=list)     # Of their items
-    summary:list = field(default_factory=list) # Dicts with failure_type, count, description
+    ids:list = field(default_factory=list) # Of the items it rests on
 
     def to_dict(self)->dict:
         "For a JSON file"
         return {**vars(self), 'patch': self.patch.to_dict()}
 
-def _failure_types(said):
-    "The types of failure that the answer `said` names, as plain values"
-    rows = said.get('failure_summary')
-    if not isinstance(rows, list):
-        return []
-    return [_failure_type(row) for row in rows if isinstance(row, dict)]
-
-def _failure_type(row):
-    name, about = (str(row.get(k) or '').strip() for k in ('failure_type', 'description'))
-    return dict(failure_type=name[:200], count=whole(row.get('count')), description=about[:500])
-
-# %% ../../nbs/742_skillopt.reflect.ipynb #2513ebee
 def _raw_patch(text, side, batch, edit_budget):
     "The `RawPatch` of a reply about the results `batch`, None for a lost call"
     if text is None:
         return None
-    said, n = _parse_answer(text, 'edits'), len(batch)
     unread = dict(element=text[:200], reason='there is no JSON object with `edits` in it')
-    patch = _patch_in(said) or Patch(dropped=[unread])
-    edits = [replace(e, source_type=e.source_type or side, support_count=min(e.support_count or n, n))
-             for e in patch.edits[:edit_budget]]
-    ids = [r.id for r in batch]
-    return RawPatch(replace(patch, edits=edits), side, n, ids, _failure_types(said))
+    patch = _patch_in(text) or Patch(dropped=[unread])
+    return RawPatch(replace(patch, edits=patch.edits[:edit_budget]), side, [r.id for r in batch])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #8fa785e6
 _WENT = dict(failure='failed', success='solved')
@@ -337,18 +267,11 @@ def run_minibatch_reflect(
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #001d7dc4
 def joined(edits:list[Edit])->list[Edit]:
-    "`edits`, each once, with the support of all that say the same"
+    "`edits`, each once"
     once = {}
     for e in edits:
-        key = (e.op, e.content.strip(), e.target)
-        if key not in once:
-            once[key] = e
-        elif e.support_count:
-            once[key] = replace(once[key], support_count=_support([once[key], e]))
+        once.setdefault((e.op, e.content.strip(), e.target), e)
     return list(once.values())
-
-def _support(edits):
-    return sum(e.support_count or 0 for e in edits)
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #eed80f90
 def _edit_lines(edits):
@@ -368,9 +291,9 @@ def merge_patches(
         return raw[0].patch if raw else Patch()
     shown = ['\n'.join([f'### Group {i}: {r.source_type}', *_edit_lines(r.patch.edits)])
              for i, r in enumerate(raw, 1)]
-    text = optimizer.ask('merge_final', message(skill, context, edits='\n\n'.join(shown)), 'merge')
-    patch = _read_patch(text)
-    if _usable(patch):
+    asked = message(skill, context, edits='\n\n'.join(shown))
+    patch = _patch_in(optimizer.ask('merge_final', asked, 'merge'))
+    if patch and (patch.edits or not patch.dropped): # It may decide against all
         return patch
     pool = [e for r in raw for e in r.patch.edits]
     why = 'No usable merge: all edits that were proposed.'
@@ -379,11 +302,9 @@ def merge_patches(
 # %% ../../nbs/742_skillopt.reflect.ipynb #e514cf31
 def _chosen(text:str|None, n:int)->list[int]: # Places among `n` edits, the best first
     "What a ranking chose, in the reply `text`"
-    said = _parse_answer(text, 'selected_indices').get('selected_indices')
-    if not isinstance(said, list):
-        return []
-    places = [whole(i) for i in said if isinstance(i, (int, str))]
-    return [i for i in dict.fromkeys(places) if i is not None and i < n]
+    said = object_with(text or '', 'selected_indices').get('selected_indices')
+    places = [int(i) for i in said if str(i).isdecimal()] if isinstance(said, list) else []
+    return [i for i in dict.fromkeys(places) if i < n]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #8c78c8c8
 def rank_and_select(
@@ -402,8 +323,5 @@ def rank_and_select(
     budget = f'Choose {max_edits} of {len(edits)} edits.'
     text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listed), 'ranking')
     places = _chosen(text, len(edits))
-    best = [edits[i] for i in places] if places else sorted(edits, key=_by_support)
+    best = [edits[i] for i in places] if places else edits
     return replace(patch, edits=best[:max_edits])
-
-def _by_support(edit):
-    return edit.source_type != 'failure', -(edit.support_count or 0)

@@ -112,7 +112,6 @@ class _Draft:
     files:dict = field(default_factory=dict)   # Name → content, for the folder of the step
     usage:dict = field(default_factory=dict)   # Of the target: stage → calls and tokens
     context:str = ''   # What this epoch has tried in vain, as the optimizer is told
-    patterns:list = field(default_factory=list)  # Of failures
     edits:list = field(default_factory=list)     # What was tried, as rows with the status of each edit
     untrusted:list = field(default_factory=list) # Edits that were not let in, as rows
 

@@ -6,8 +6,7 @@
 __all__ = ['SkillOptTrainer', 'measured']
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #c9cea76a
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fastcore.basics import patch
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ def _note_tried(session):
     d, r = session.draft, session.draft.record
     rows = d.files['rollout_results.json']
     failed = sum(row['hard'] < 1 for row in rows if row['status'] == 'ok')
-    note = dict(step=r['step'], action=r['action'], failed=failed, total=r['rollout_n'], patterns=d.patterns,
+    note = dict(step=r['step'], action=r['action'], failed=failed, total=r['rollout_n'],
                 edits=d.edits, before=session.state.current_score, after=r.get('candidate_gate_score'),
                 reason=r.get('reason', ''))
     d.state.rejected = [*d.state.rejected, note]
@@ -158,26 +157,6 @@ def measured(
     return dict(n=len(means), lost=lost, hard=hard, soft=soft,
                 score=mean(means), interval=list(interval(means)), items=items)
 
-# %% ../../nbs/772_skillopt.trainer.ipynb #ddb9b510
-def _by_task_type(results, kinds):
-    "Kind of task → its total, and sums of scores; without `kinds`, those that occur"
-    scored = [r for r in results if r.ok]
-    if not kinds:
-        kinds = sorted({r.task_type for r in scored} - {''})
-    if not kinds:
-        return {}
-    groups = {k: [r for r in scored if r.task_type == k] for k in kinds}
-    groups['overall'] = scored
-    other = [r for r in scored if r.task_type not in kinds]
-    if other:
-        groups['other'] = other
-    return {k: _sums(some) for k, some in groups.items()}
-
-def _sums(results):
-    hard = math.fsum(r.hard for r in results)
-    soft = math.fsum(r.soft for r in results)
-    return dict(total=len(results), hard=hard, soft=soft)
-
 # %% ../../nbs/772_skillopt.trainer.ipynb #54e17b66
 def _gain(before, after):
     "What one skill scores above another, both as `measured`; None if one is missing"
@@ -200,11 +179,8 @@ def _measure_anew(session, path, skill, items, known_as, repeats):
                   for repeat in repeats]
     summary = measured(passes, session.cfg.gate_metric) | known_as | dict(usage=session.usage_now())
     results = [r for some in passes for r in some]
-    buckets = _by_task_type(results, getattr(session.env, 'get_task_types', list)())
     with atomic_folder(path) as tmp:
         atomic_write(tmp/'results.json', as_file([r.to_dict() for r in results]))
-        if buckets:
-            write_json(tmp/'buckets.json', buckets)
         write_json(tmp/'summary.json', summary)
     session.draft.usage = {}
     return summary
@@ -257,24 +233,14 @@ def _summary_of_test(before, after):
                 test_hard=a.get('hard'), test_soft=a.get('soft'), test_interval=a.get('interval'),
                 test_delta_hard=delta, test_gain=_gain(before, after))
 
-# %% ../../nbs/772_skillopt.trainer.ipynb #826e3db4
-def _lost_rollouts(
-    baseline:dict,          # From `measured`
-    history:Sequence[dict], # A record for each step
-    finals:Iterable[dict],  # Summaries of final measurements
-)->int:
-    "Rollouts without a score, of all stages; where the first skill is the best, its test counts once"
-    once = {(f['skill_hash'], f['split']): f['lost'] for f in finals if 'lost' in f}
-    in_steps = sum(r['lost'] for r in history)
-    return baseline['lost'] + in_steps + sum(once.values())
-
 # %% ../../nbs/772_skillopt.trainer.ipynb #3029a052
 def _summary_of_steps(session, stopped):
     "What the steps came to"
     s = session.state
     actions = [r['action'] for r in s.history]
     usage = session.paid() if session.limited else session.total_usage()
-    lost = _lost_rollouts(_first_measured(session), s.history, session.finals.values())
+    once = {(f['skill_hash'], f['split']): f['lost'] for f in session.finals.values() if 'lost' in f}
+    lost = _first_measured(session)['lost'] + sum(r['lost'] for r in s.history) + sum(once.values())
     summary = dict(version=f'skillrl-lab {__version__}', config=session.cfg.to_dict(), env=session.name,
                    stopped=stopped, total_steps=len(actions))
     for kind in ('accept', 'reject', 'skip'):
