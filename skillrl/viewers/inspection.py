@@ -39,7 +39,7 @@ def _is_policy(path):
 _MARKS = {
     'bank': ('general_skills', 'task_specific_skills', 'query_type_skills', 'common_mistakes'),
     'evolution log': ('rates_before',), # Before trajectories, for it counts steps as well
-    'trajectories': ('conversations', 'task_description', 'steps'),
+    'trajectories': ('task_description', 'steps'),
     'memories': ('memory_id',),
     'exchange log': ('messages',),
     'rejected replies': ('reason',),
