@@ -393,7 +393,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                         'skillrl.core.runfolder._problem': ('core.runfolder.html#_problem', 'skillrl/core/runfolder.py'),
                                         'skillrl.core.runfolder._read_commits': ( 'core.runfolder.html#_read_commits',
                                                                                   'skillrl/core/runfolder.py'),
-                                        'skillrl.core.runfolder._remedy': ('core.runfolder.html#_remedy', 'skillrl/core/runfolder.py'),
                                         'skillrl.core.runfolder._remove_old': ( 'core.runfolder.html#_remove_old',
                                                                                 'skillrl/core/runfolder.py'),
                                         'skillrl.core.runfolder._resume': ('core.runfolder.html#_resume', 'skillrl/core/runfolder.py'),
