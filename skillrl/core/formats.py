@@ -128,7 +128,6 @@ class Memory:
     planning_pattern:str = ''
     env:str = ''         # Name of its world
     data_source:str = '' # Question set, where tasks are questions
-    origin:str = ''      # Where the episode came from
     extra:dict = field(default_factory=dict)
 
     @property
@@ -162,7 +161,7 @@ def _memory(d):
         assert_object(part, f"memory's `{name}`")
     env = str(tags.get('environment') or '').lower().replace('agent', '')
     m = build(Memory, dict(
-        id=d.get('memory_id'), goal=meta.get('original_goal'), env=env, origin=d.get('origin_env_id'),
+        id=d.get('memory_id'), goal=meta.get('original_goal'), env=env,
         outcome='success' if str(tags.get('outcome')).lower() == 'success' else 'failure',
         description=d.get('contextual_description'),
         steps=_unwrapped(d['content'], 'refined_trajectory'),

@@ -358,9 +358,7 @@ def _differences(a, b):
     found = []
     for at in dict.fromkeys([*a, *b]):
         if a.get(at) != b.get(at):
-            secret = re.search(r'(key|secret|password)$', at)
-            told = 'is another one now' if secret else f'was {a.get(at)!r} and is now {b.get(at)!r}'
-            found.append(f'{at} {told}')
+            found.append(f'{at} was {a.get(at)!r} and is now {b.get(at)!r}')
     return found
 
 def _check_changes(run, stored, now, accept):

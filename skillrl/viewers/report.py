@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
-from ..core.plots import figure, label_end, PALETTE
+from ..core.plots import figure, name_line, PALETTE
 from ..core.runfolder import is_held
 from ..core.stats import Rate
 from ..core.store import atomic_write
@@ -218,7 +218,7 @@ def _plot_scores(folder):
     fig, ax = figure()
     if points:
         ax.step(*zip(*points), where='post', color=blue)
-        label_end(ax, *points[-1], 'current')
+        name_line(ax, 'current')
     for r in view.steps:
         color, fill = (blue, blue) if r['accepted'] else (grey, 'white')
         if r['candidate_gate_score'] is not None:
@@ -227,7 +227,7 @@ def _plot_scores(folder):
         end = 1 + max([r['step'] for r in view.steps], default=0)
         ax.plot([end, end], [fresh.low, fresh.high], color=orange, lw=.8)
         ax.plot(end, fresh.mean, 'o', color=orange, ms=5)
-        label_end(ax, end, fresh.mean, 'best')
+        name_line(ax, 'best')
     ax.set(xlabel='step', ylabel='score', ylim=(-.02, 1.02))
     ax.locator_params(axis='x', integer=True)
     return fig
