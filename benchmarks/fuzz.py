@@ -67,14 +67,6 @@ MEMORY = dict(
     ),
 )
 LOST = MEMORY | dict(memory_id='m2', tags=dict(environment='alfworld', outcome='Failure'))
-ETO = dict(
-    id='e1',
-    conversations=[
-        {'from': 'human', 'value': 'Your task is to: cool a mug.'},
-        {'from': 'gpt', 'value': 'Thought: go.\nAction: go to fridge 1'},
-    ],
-    reward=1.0,
-)
 KRILL = dict(
     id='k1',
     task_description='cool a mug',
@@ -127,7 +119,6 @@ def lay_out(here):
     save_trajectories(episodes, here / 'episodes.json')
     save_trajectories(episodes, here / 'episodes.jsonl')
     (here / 'krill_episodes.json').write_text(to_json([KRILL, KRILL | dict(id='k2')], indent=1))
-    log(here / 'eto.jsonl', [ETO, ETO | dict(id='e2')])
     (here / 'memories.json').write_text(to_json([MEMORY, LOST], indent=1))
     log(
         here / 'questions.jsonl',
@@ -313,7 +304,7 @@ def readers_of(name, here):
             return [checked_round(r) for r in JsonlLog(file).read([])]
 
         calls += [lambda: repr(evolution_table(rows())), lambda: list(map(round_text, rows()))]
-    if 'episodes' in name or top == 'eto.jsonl':
+    if 'episodes' in name:
         calls += [lambda: quietly('distill', '--trajectories', file, '--output', out / 'b.json')]
     if top == 'memories.json':
         calls += [lambda: quietly('distill', '--trajectories', file, '--output', out / 'b.json')]

@@ -90,7 +90,7 @@ def test_a_run_folder_does_not_run_the_program_that_it_names(planted, capsys):
     for words in (['train', '--resume', run], ['optimize', '--skill-bank', run, '--output', 'o']):
         told = sentence(capsys, *words)
         assert name in told
-        assert '--env' in told
+        assert '--set env.name=' in told
     with pytest.raises(ValueError, match=re.escape(name)):
         train(None, run, resume=True)
     assert not mark.exists()

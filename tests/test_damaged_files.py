@@ -43,14 +43,6 @@ def inspected(capsys, path):
     said = capsys.readouterr()
     return status, said.out, said.err
 
-@pytest.mark.parametrize('log,row', [('exchanges.jsonl', dict(messages=[], prompt_tokens=3)),
-                                     ('rejected.jsonl', dict(reason='no JSON', reply='')),
-                                     ('metrics.jsonl', dict(phase='rl', step=1))])
-def test_a_damaged_line_of_a_log_is_counted_and_the_others_are_shown(tmp_path, capsys, log, row):
-    (tmp_path/log).write_text(f'{json.dumps(row)}\nno JSON\n{json.dumps(row)}\n')
-    status, out, _ = inspected(capsys, tmp_path/log)
-    assert status == 0 and '1 record of' in out and 'line 2 is not a JSON object' in out
-
 def test_a_deeply_nested_first_line_is_one_sentence(tmp_path, capsys):
     (tmp_path/'a.jsonl').write_text('['*100_000 + '\n')
     assert inspected(capsys, tmp_path/'a.jsonl')[0] in (0, 1)

@@ -1,11 +1,10 @@
 "Every reader of trajectories and memories against odd, broken and foreign files"
-import json, os, random, re
+import json, os, re
 from pathlib import Path
 import pytest
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.scene import alfworld_category
-from skillrl.core.formats import (_eto_trajectory, _krill_trajectory, load_memories, load_trajectories,
-                             save_trajectories)
+from skillrl.core.formats import _krill_trajectory, load_memories, load_trajectories, save_trajectories
 from skillrl.core.trajectory import Step, Trajectory, by_category, select
 
 REAL = os.environ.get('SKILLRL_REAL_DATA')
@@ -89,10 +88,6 @@ GOOD = json.dumps(episode(0).to_dict())
     ('[\n' + GOOD + ',\n{"id": "b"}\n]', 'record 2', 'is there; found id'),
     ('[\n' + GOOD + '\n' + GOOD + '\n]', 3, "expecting ',' delimiter"),
     ('[\n{"id": "a",\n "task": x}\n]', 3, 'not JSON'),
-    ('[{"conversations": 5}]', 'record 1', '`conversations` should be of type list'),
-    ('[{"conversations": [{"from": "robot", "value": "hi"}]}]', 'record 1', 'turn 0 should have'),
-    ('[{"conversations": [{"from": "gpt", "value": null}]}]', 'record 1', 'turn 0 should have'),
-    ('[{"conversations": [], "reward": "high"}]', 'record 1', '`reward` should be of type float'),
     ('[{"task_description": "x", "steps": [5], "id": "k"}]', 'record 1', 'step 0'),
     ('[{"memory_id": "m"}]', 'record 1', 'load_memories'),
 ])
@@ -117,7 +112,7 @@ def test_byte_order_mark_and_blank_lines(tmp_path, prefix):
 
 def test_wrong_encoding_is_named_by_line(tmp_path):
     (tmp_path/'t.jsonl').write_bytes(GOOD.encode() + b'\n{"id": "caf\xe9"}\n' + GOOD.encode())
-    with pytest.raises(ValueError, match='t.jsonl, line 2: this is not UTF-8'):
+    with pytest.raises(ValueError, match='t.jsonl, line 2: this is not JSON .*utf-8'):
         load_trajectories(tmp_path/'t.jsonl')
 
 def test_missing_file_says_how_to_get_one(tmp_path):
@@ -150,71 +145,6 @@ def test_krill_file(tmp_path):
 def test_krill_categories(name, ours):
     assert _krill_trajectory(krill(task_category=name), ROUTER).category == ours
     assert _krill_trajectory(krill(task_category=name)).category == (name or '')
-
-# --- ETO ---
-
-START = ('Here is your task. You are in the middle of a room. Looking quickly around you, '
-         'you see a fridge 1.\nYour task is to: put a hot egg in garbagecan.')
-
-def eto(*turns, router=None, **kw):
-    return _eto_trajectory({'conversations': [{'from': w, 'value': v} for w, v in turns]} | kw, router)
-
-@pytest.mark.parametrize('said, action, ok', [
-    ('Thought: cold.\nAction: go to fridge 1', 'go to fridge 1', True),
-    ('thought: cold.\naction: go to fridge 1', 'go to fridge 1', True),
-    ('ACTION: go to fridge 1', 'go to fridge 1', True),
-    ('**Action:** go to fridge 1', 'go to fridge 1', True),
-    ('**Action: go to fridge 1**', 'go to fridge 1', True),
-    ('Action : go to fridge 1  ', 'go to fridge 1', True),
-    ('Action:\ngo to fridge 1', 'go to fridge 1', True),
-    ('Thought: the action: go away\nAction: go to fridge 1', 'go to fridge 1', True),
-    ('Thought: eggs keep cold. Action: go to fridge 1', 'go to fridge 1', True),
-    ('My reaction: none', 'My reaction: none', False),
-    ('I am not sure what to do.', 'I am not sure what to do.', False), ('Action:', 'Action:', False),
-    ('', '', False)])
-def test_eto_actions(said, action, ok):
-    t = eto(('human', START), ('gpt', said))
-    assert [(s.action, s.ok, s.reply) for s in t.steps] == [(action, ok, said)]
-    assert t.steps[0].observation.startswith('You are in the middle') and t.steps[0].reward == 1.0
-
-def random_turns(rng, n):
-    turns = [('human', 'Interact with a household.'), ('gpt', 'OK'), ('human', START)]
-    for i in range(n):
-        word = rng.choice(['Action', 'action', 'Thought: x\nAction'])
-        turns.append(('gpt', f'{word}: step {i}'))
-        prefix = rng.choice(['Observation: ', ''])
-        turns += [('human', f'{prefix}seen {i}')]*rng.randint(0, 1)
-    return turns
-
-def test_eto_keeps_every_step():
-    "However observations and lower-case actions are strewn in, each agent turn is one step, in order"
-    rng = random.Random(0)
-    for _ in range(200):
-        n = rng.randint(1, 8)
-        t = eto(*random_turns(rng, n))
-        assert [s.action for s in t.steps] == [f'step {i}' for i in range(n)]
-        assert [s.reward for s in t.steps] == [0.0]*(n-1) + [1.0] and t.success
-        for i, s in enumerate(t.steps[1:]):
-            assert s.observation in ('', f'seen {i}')
-        assert t.final_observation in ('', f'seen {n-1}')
-
-@pytest.mark.parametrize('game, category', [
-    ('pick_and_place_simple-Mug-None-Shelf-1/trial_T1/game.tw-pddl', 'pick'),
-    ('/data/two/train/pick_clean_then_place_in_recep-Mug-None-Shelf-1/trial_T1/game.tw-pddl', 'clean'),
-    ('train/pick_two_obj_and_place-CD-None-Safe-3/trial_T1', 'pick_two'),
-    ('look_at_obj_in_light-CD-None-DeskLamp-3', 'look'), ('', 'heat'), (None, 'heat')])
-def test_eto_category(game, category):
-    turns = ('human', START), ('gpt', 'Action: look')
-    assert eto(*turns, game_file=game, router=ROUTER).category == category
-    assert eto(*turns, game_file=game).category == ''
-
-def test_eto_webshop_shape():
-    start = 'Observation:\nWebShop [SEP] Instruction: [SEP] i need a red mug [SEP] Search'
-    t = eto(('human', 'You are web shopping.'), ('gpt', 'Ok.'), ('human', start),
-            ('gpt', 'Thought: search.\nAction: search[red mug]'), ('human', 'Observation: Results'),
-            reward=0.5, id=7)
-    assert (t.id, t.task, t.category) == ('7', 'i need a red mug', '')
-    assert (t.success, t.reward, t.final_observation) == (False, 0.5, 'Results')
 
 # --- kinds of task, rates ---
 

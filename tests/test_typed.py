@@ -315,8 +315,6 @@ def test_point_24_what_they_say_otherwise_is_done_or_said():
         assert from_krill({'skills_only_memory.skills_json_path': 'b.json'}) == {}
     with pytest.raises(ValueError, match='there is no setting skills_only_memory.topk'):
         load_config(**{'skills_only_memory.topk': 3})
-    with pytest.raises(ValueError, match='leave one of them out'):
-        from_krill({'skills_only_memory.top_k': 3, 'skill_retrieval.top_k': 4})
 
 def test_point_24_the_endpoint_of_azure_is_read(monkeypatch):
     from skillrl.training.builders import build_client

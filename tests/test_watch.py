@@ -47,7 +47,7 @@ def commit(root, **state):
 def test_all_sections_of_a_training_run(kitchen):
     html = _RunPage(kitchen).html()
     parts = dict(re.findall('<h2>(.*?)</h2>(.*?)</section>', html, re.S))
-    assert status(html) == 'Stopped: rl: 1 of 4 steps.' and 'value="0.2500"' in html
+    assert status(html) == 'Stopped: rl: 1 of 4 steps.'
     assert [*parts] == [*_SECTIONS]
     assert parts['Learning'].count('<svg') == 1
     assert 'after, evolved bank' in parts['Success on test games']
@@ -58,7 +58,7 @@ def test_the_page_of_a_skillopt_run_is_its_report(document):
     page = _RunPage(document)
     html = page.html()
     report = write_page(document).read_text(encoding='utf-8')
-    assert status(html) == 'Ended: 2 of 2 steps made.' and 'value="1.0000"' in html
+    assert status(html) == 'Ended: 2 of 2 steps made.'
     assert report.partition('</h1>')[2].removesuffix('</body></html>') in html
     assert page.html() == html
 
@@ -74,8 +74,7 @@ def test_a_run_that_begins(tmp_path):
     page = _RunPage(tmp_path)
     assert status(page.html()) == 'Waits for its first step.'
     (tmp_path/'.lock').write_text('1')
-    JsonlLog(tmp_path/'events.jsonl').append([dict(step=1, stage='rollout', event='begin')])
-    assert status(page.html()) == 'At work: 0 of ? steps made; step 1, training items.'
+    assert status(page.html()) == 'At work: 0 of ? steps made.'
 
 # ---- damaged files, hostile texts ----
 

@@ -72,8 +72,8 @@ WRONG = {
     # a folder is data
     'train --resume away': 'away',
     'train --resume odd': 'odd',
-    'train --resume optimized': 'skillrl optimize --resume optimized',
-    'optimize --resume trained': 'skillrl train --resume trained',
+    'train --resume optimized': 'optimized holds no run of skillrl train',
+    'optimize --resume trained': 'trained holds no run of skillrl optimize',
     'train --resume trained --output x': '--output',
     'train --resume trained --seed 5': 'seed',
     'train --output trained': 'trained',
@@ -128,10 +128,11 @@ WRONG = {
     'optimize --output trained': 'trained',
     'optimize --questions forms.jsonl --policy-command no-such-agent --teacher-command cat': 'no-such-agent',
     'optimize --resume things': 'things',
+    'collect --episodes 0': 'env.episodes is 0',
+    'train --seed x': "seed is 'x'",
+    'inspect trained --port 70000': '0-65535',
 }
-UNREAD = {'collect --episodes 0': "'0'", 'collect --episodes many': "'many'",
-          'evolve --rounds -1': '--rounds', 'train --seed x': "'x'", 'train --mokc': '--mock',
-          'inspect --port 70000': "'70000'", 'export bank.json': '--output',
+UNREAD = {'collect --episodes many': "'many'", 'train --mokc': '--mokc', 'export bank.json': '--output',
           'export bank.json --output x --format pdf': "'pdf'", 'trian': "'trian'", '': 'COMMAND'}
 
 

@@ -110,18 +110,15 @@ def _official(text, admissible, form='think+action'):
     return Parsed(thought, low[start+8:end].strip(), thinks and not chinese)
 
 # %% ../../nbs/601_agent.contract.ipynb #e03ea9db
-_modes = dict(strict=_strict, official=_official)
-
 def parse_reply(
     text:str,                           # What the policy wrote
     admissible:Sequence[str]|None=None, # Commands that would be accepted; None if that is not known
     mode:str='strict',                  # 'strict', or 'official' to read replies as the published code does
     form:str='think+action',            # As `agent.reply`: 'action' asks for no thought
-)->Parsed: # ValueError for another mode
+)->Parsed:
     "Thought and action of a reply"
-    if mode not in _modes:
-        raise ValueError(f"mode is {mode!r}: choose one of {', '.join(_modes)}")
-    return _modes[mode](text, admissible, form)
+    read = _official if mode == 'official' else _strict
+    return read(text, admissible, form)
 
 # %% ../../nbs/601_agent.contract.ipynb #60a570be
 class ChatPolicy:

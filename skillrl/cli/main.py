@@ -6,7 +6,7 @@
 __all__ = ['COMMANDS', 'inspect', 'export', 'doctor', 'fetch', 'serve', 'Command', 'parser', 'main']
 
 # %% ../../nbs/890_cli.main.ipynb #09fe5fb8
-import argparse, difflib, os, signal, sys, unicodedata, warnings
+import argparse, os, signal, sys, unicodedata, warnings
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -16,7 +16,7 @@ from pathlib import Path
 from importlib import import_module
 from threading import current_thread, main_thread
 from typing import Any, NoReturn, TextIO
-from .flags import BANK, setting_flags, settings, spelled, TRAJECTORIES, whole
+from .flags import BANK, setting_flags, settings, spelled, TRAJECTORIES
 from ..core.tables import counted
 from ..viewers.inspection import load_bank
 
@@ -188,7 +188,7 @@ def _path(help, default, metavar='PATH'):
     return _flag(help, default, metavar=metavar, default=default)
 
 def _number(help, otherwise, **kw):
-    return _flag(help, otherwise, metavar='N', **dict(type=whole(1)) | kw)
+    return _flag(help, otherwise, metavar='N', type=int, **kw)
 
 def _switch(help):
     return _flag(help, 'off', action='store_true')
@@ -207,7 +207,7 @@ _SHARED = setting_flags() | {
     '--smoke': _switch('the whole loop in seconds, too small to learn'),
     '--resume': _flag('go on with the run in this folder; settings given besides are compared',
                       'off', metavar='DIR'),
-    '--port': _number('port to listen at; 0 takes any that is free', _PORT, type=whole(0, 65535))}
+    '--port': _number('port to listen at; 0 takes any that is free', _PORT)}
 
 _PLAY = 'config set env games url mock seed fresh policy '
 _CHAT = 'policy-model policy-url '
@@ -292,7 +292,7 @@ _OPTIMIZE = Command(
     set=_flag('settings of SkillOptConfig, such as max_usd=2, and with a bank or questions '
               'those of the others, such as agent.prompt=ours', 'none',
               nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
-    seed=_number('everything random starts from it', 42, type=whole(0)),
+    seed=_number('everything random starts from it', 42),
     policy_command=_flag("a program that acts, such as 'claude -p'", 'none', metavar='CMD'),
     teacher_command=_flag('a program that edits', 'none', metavar='CMD'),
     questions=_flag('JSON or JSON lines with questions and answers to optimise on',
@@ -322,8 +322,7 @@ _INSPECT = Command(
         'config set',
         find=_flag('of a bank, the entries with these words, or all about the one with this id',
                    'all', metavar='WORDS'),
-        port=_number('serve a page that follows a run here; 0 takes any port that is free', 'off',
-                     type=whole(0, 65535))))
+        port=_number('serve a page that follows a run here; 0 takes any port that is free', 'off')))
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b017
 _SERVE = Command(
@@ -361,28 +360,10 @@ def parser()->argparse.ArgumentParser:
     commands = p.add_subparsers(dest='command', required=True, metavar='COMMAND')
     for c in COMMANDS:
         sub = commands.add_parser(c.name, help=c.about, description=c.about, allow_abbrev=False)
-        sub.set_defaults(run=c.run, parser=sub, writes=c.writes)
+        sub.set_defaults(run=c.run, writes=c.writes)
         for flag, kw in c.flags.items():
             sub.add_argument(flag, **kw)
     return p
-
-# %% ../../nbs/890_cli.main.ipynb #520bb39f
-def _parse(argv):
-    "The flags in `argv`; one that the command does not have ends the process with the nearest that it has"
-    words = sys.argv[1:] if argv is None else argv
-    args, rest = parser().parse_known_args(words)
-    args.words = list(words)
-    if rest:
-        args.parser.error(f'{args.command} does not take {rest[0]}: {_nearest(args.parser, rest[0])}')
-    return args
-
-def _nearest(sub, word):
-    "Which flags of the command may have been meant by `word`"
-    flags = [o for a in sub._actions for o in a.option_strings if o.startswith('--')]
-    near = difflib.get_close_matches(word.split('=')[0], flags, 3, .5)
-    if near:
-        return f'did you mean {", ".join(near)}?'
-    return f'it has {", ".join(flags)}'
 
 # %% ../../nbs/890_cli.main.ipynb #70bb37c9
 def _check_output(args):
@@ -431,7 +412,8 @@ def main(
 )->int: # Exit status: 0 done, 1 failed, 2 misunderstood, 130 interrupted
     "Run one command"
     with redirect_stdout(_screen(sys.stdout)), redirect_stderr(_screen(sys.stderr)):
-        args = _parse(argv)
+        words = sys.argv[1:] if argv is None else [*argv]
+        args = parser().parse_args(words, Namespace(words=words))
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             with _stoppable():

@@ -20,7 +20,7 @@ from skillrl.cli.flags import (
 from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..core.store import atomic_folder, JsonlLog, require_writable, save_or_rescue
 from ..core.tables import counted
-from ..core.trajectory import select, success_rate
+from ..core.trajectory import success_rate
 from ..envs.base import world
 from ..core.tables import row_name
 
@@ -29,13 +29,12 @@ from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank
 from ..skills.memories import bank_from_memories
 from ..training.builders import (
-    announce, build_episodes, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
-    distill_questions, rollout_limits)
+    build_episodes, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed, rollout_limits)
 from ..training.evaluate import (
     compare, describe_evolution, describe_gain, describe_shown, evaluate as play)
 from skillrl.training.phases import (
     Change, change_of, collect_games, demonstrations, drawn_rows, evolve_bank, fine_tune, learns_from_won,
-    PAIRS, train_in_suite)
+    train_in_suite)
 from ..training.pipeline import train as run_loop
 from ..training.plan import quick_preflight, require_preflight, RunPlan, told_plan
 from ..viewers.bank_view import round_text
@@ -125,7 +124,6 @@ def collect(args:Namespace)->int: # Exit status; ValueError if there are no game
     config, suite = _start(args)
     n = config.env.episodes
     policy = build_policy(config, folder=Path(args.output).with_suffix('.policy'), fresh=args.fresh)
-    announce('collect', policy, n*config.env.collect_steps, config)
     with Progress() as step:
         trajs = collect_games(policy, suite, config, _counting(step, 'episodes', n))
     if not trajs:
@@ -172,7 +170,6 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
     trajs = [] if memories else _played(args.trajectories, config)
     if not (trajs or memories):
         raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
-    announce('distill', teacher, distill_questions(teacher, [trajs]), config)
     if memories:
         bank = _bank_of_memories(args.trajectories, teacher)
     else:
@@ -202,24 +199,17 @@ def _demonstrated(args, suite, config):
     if args.trajectories or args.teacher or learns_from_won(suite, config):
         played = _played(args.trajectories or TRAJECTORIES, config)
         teacher = build_teacher(config, f'{args.output}.teacher', args.fresh)
-        announce('sft', teacher, len(select(played, success=True)), config)
     rows = demonstrations(suite, bank, config, played, teacher)
     return drawn_rows(rows, config), teacher
 
 # %% ../../nbs/855_cli.steps.ipynb #6cd8df09
-def _announce_evolution(teacher, config):
-    "Say what the evolution rounds of `rl` may cost"
-    c = config.evolution
-    if c.evolves:
-        announce('evolve', teacher, c.questions(config.rl.iterations//c.validation_interval), config)
-
 def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
     told = ''
     nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
     if log:
         told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}'
-    evolution = describe_evolution([record for _, record in rounds], [suite])
+    evolution = describe_evolution([record for _, record in rounds], 1)
     return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {bank_path}'
 
 # %% ../../nbs/855_cli.steps.ipynb #a646b158
@@ -239,7 +229,6 @@ def rl(args:Namespace)->int: # Exit status
     bank = load_bank(args.skill_bank)
     policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher', args.fresh)
     evidence = _played(args.trajectories, config) if args.trajectories else ()
-    _announce_evolution(teacher, config)
     with Progress() as step:
         log, rounds = train_in_suite(policy, suite, bank, config, partial(step, 'rl'), teacher, evidence)
     where = _written(policy.save, args.output)
@@ -289,9 +278,6 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
     ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
     policy = build_policy(config, ledger, folder/'policy', args.fresh)
     bank = _first_version(args.skill_bank, folder)
-    steps = 2*args.rounds*(config.env.test_tasks + PAIRS)*config.env.max_steps
-    announce('evolve', policy, steps, config)
-    announce('evolve', teacher, config.evolution.questions(args.rounds), config)
     def play_round(bank:Any, i:int)->tuple[Any, dict]:
         return evolve_bank(policy, suite, bank, config, teacher, i)
     bank, where = _evolve_rounds(bank, play_round, folder, args.rounds)
@@ -324,8 +310,6 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
     if not any(games.values()):
         raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
     policy = build_policy(config, folder='data/eval.policy', fresh=args.fresh)
-    episodes = (2 if args.skill_bank else 1)*sum(map(len, games.values()))
-    announce('eval', policy, episodes*config.env.max_steps, config)
     results, lost = _play_conditions(policy, suite, games, args.skill_bank, config)
     print(f'{describe_gain(results)}\n{fitted(compare(results))}')
     if args.skill_bank:

@@ -103,13 +103,9 @@ def _run_all(
 # %% ../../nbs/250_core.concurrency.ipynb #3bf9564e
 @dataclass
 class ThreadExecutor:
-    "Runs up to `workers` jobs at a time, each within `timeout` seconds; ValueError for a timeout not above 0"
+    "Runs up to `workers` jobs at a time, each within `timeout` seconds"
     workers:int = 8            # 1 runs one after the other
     timeout:float|None = None  # Seconds for each job; None waits for ever
-
-    def __post_init__(self):
-        if self.timeout is not None and not self.timeout > 0:
-            raise ValueError(f'timeout is {self.timeout!r}: give seconds above 0, or None to wait for ever')
 
 # %% ../../nbs/250_core.concurrency.ipynb #5d20aa72
 _LONGEST_WAIT = .5 # Seconds; some systems let no Ctrl-C through a longer wait
@@ -159,28 +155,17 @@ class Journal:
         path:Path|str|None=None, # A `.jsonl` file; None remembers without one
     ):
         self.path = Path(path) if path else None
-        self.rows = {}         # Key → its line in the file
+        self.rows = {}         # Key, as JSON → its line in the file
         self.claimed = set()   # Keys whose cost is counted
         self._lock = Lock()
         if not self.path:
             return
         for row in JsonlLog(self.path).read([]):  # What a damaged line held is paid for again
-            key = _name(row.get('key'))
-            if 'value' in row and _is_plain(key):
-                self.rows[key] = to_json(row)
+            if 'value' in row:
+                self.rows[to_json(row.get('key'))] = to_json(row)
 
     def __len__(self):
         return len(self.rows)
-
-    def __repr__(self):
-        return f'Journal({self.path.name if self.path else None!r}, {len(self)} kept)'
-
-def _name(key):
-    return tuple(key) if isinstance(key, list) else key
-
-def _is_plain(key):
-    parts = key if isinstance(key, tuple) else [key]
-    return all(isinstance(k, (str, int)) for k in parts)
 
 # %% ../../nbs/250_core.concurrency.ipynb #c2c1b114
 @patch
@@ -188,7 +173,7 @@ def get(self:Journal,
     key:tuple|list, # Plain values
 )->Any:             # A fresh copy; None when it is not known
     "The value kept under `key`"
-    line = self.rows.get(_name(key))
+    line = self.rows.get(to_json(key))
     return None if line is None else json.loads(line)['value']
 
 # %% ../../nbs/250_core.concurrency.ipynb #c82c8617
@@ -198,10 +183,9 @@ def put(self:Journal,
     value:Any,      # Plain values
 )->None:
     "Keep `value` under `key`; OSError, in one sentence, if it cannot be written"
-    name = _name(key)
-    line = to_json(dict(key=key, value=value))
+    name = to_json(key)
     with self._lock:
-        self.rows[name] = line
+        self.rows[name] = to_json(dict(key=key, value=value))
         self.claimed.add(name)
         if self.path:
             JsonlLog(self.path).append([dict(key=key, value=value)], sync=False)
@@ -212,7 +196,7 @@ def claim(self:Journal,
     key:tuple|list, # Of something kept
 )->bool:            # True the first time
     "Is what `key` cost to be counted now?"
-    name = _name(key)
+    name = to_json(key)
     with self._lock:
         first = name not in self.claimed
         self.claimed.add(name)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EnvConfig', 'AgentConfig', 'SFTConfig', 'RLConfig', 'RetrievalConfig', 'EvolutionConfig', 'ModelConfig',
-           'SkillRLConfig', 'unknown', 'from_krill', 'load_config', 'shipped_config']
+           'SkillRLConfig', 'unknown', 'from_krill', 'shipped_config', 'settings_in', 'load_config']
 
 # %% ../../nbs/01_core.config.ipynb #dc0845cf
 import difflib, os, re
@@ -244,11 +244,8 @@ def unknown(
     known:tuple=_PATHS, # What would have been right
 )->str:
     "A sentence about the setting `path` that does not exist"
-    word = path.split('.')[-1]
-    meant = [p for p in known if p.split('.')[-1] == word][:3]
-    for n, cutoff in ((1, .8), (3, 0)):
-        meant = meant or difflib.get_close_matches(path, known, n, cutoff)
-    return f'there is no setting {path}: did you mean {" or ".join(meant)}?'
+    meant, = difflib.get_close_matches(path, known, 1, 0)
+    return f'there is no setting {path}: did you mean {meant}?'
 
 # %% ../../nbs/01_core.config.ipynb #9a83ad88
 @patch
@@ -325,6 +322,24 @@ def _tasks(old):
     group = checked('rl.group_size', old.get('rl.group_size', size.default), size)
     return max(1, checked('rl.batch_size', old['rl.batch_size'], by_name['minibatch'])//group)
 
+def shipped_config(
+    name:str|Path, # Of a file in `configs/`, such as `paper_alfworld.yaml`, with or without the folder
+)->Path|None: # None where there is no such file
+    "Where the settings that ship with the library are"
+    if str(Path(name).parent) not in ('.', 'configs'):
+        return None
+    try:
+        return data_path(Path(name).name, 'configs')
+    except FileNotFoundError:
+        return None
+
+def settings_in(
+    path:str|Path, # A file, or the name of one that is shipped
+)->dict: # Path → value, in our names; ValueError or OSError, in one sentence
+    "What a file of settings says, ours or Krill's"
+    there = path if Path(path).exists() else shipped_config(path) or path
+    return from_krill(read_settings(there))
+
 # %% ../../nbs/01_core.config.ipynb #dce949ae
 @patch
 def fill_keys(self:SkillRLConfig,
@@ -350,15 +365,11 @@ def _refuse_stranger(model, key, environ, known):
     held = next((v for v in variables if environ.get(v)), None)
     if not (url and held) or comparable(url) in known:
         return
-    flags = dict(policy='--policy-url or ', teacher='--teacher-url or ', engine='--engine or ')
-    flag = flags.get(field.removesuffix('_api_base'), '')
     raise ValueError(f'model.{field} is {url[:200]!r} in the run folder, '
                      f'and the key in {held} would go there: name the address yourself, '
-                     f'by {flag}--set model.{field}=…, or unset {held}')
+                     f'by --set model.{field}=…, or unset {held}')
 
 # %% ../../nbs/01_core.config.ipynb #27601d8f
-_SAID_BY = {'env.name': '--env', 'env.games': '--games', 'model.checkpoint': '--policy'}
-
 @patch
 def opened(self:SkillRLConfig,
     named:Iterable[str]=(),     # Values of its settings that the user said himself
@@ -370,9 +381,8 @@ def opened(self:SkillRLConfig,
         value, plain = getattr(section, f.name), f.metadata['authority']
         has_authority = plain is not None and value != f.default and not re.fullmatch(plain, value)
         if has_authority and value not in named and not path.endswith('_api_base'):
-            flag = _SAID_BY.get(path, f'--set {path}=… or {path} in a file given with --config')
             raise ValueError(f'{path} is {value[:200]!r} in the run folder, and a folder may not say '
-                             f'by itself what is run or read here: say it too, with {flag}')
+                             f'by itself what is run or read here: say it too, with --set {path}=…')
     return self.fill_keys(environ, named)
 
 # %% ../../nbs/01_core.config.ipynb #d1312083
@@ -382,9 +392,7 @@ def load_config(
     **overrides:object, # Sections, or paths with dots: `seed=7`, `rl=dict(group_size=4)`
 )->SkillRLConfig: # ValueError or OSError, in one sentence, names the file or the setting
     "The config to run with"
-    if path and not Path(path).exists():
-        path = shipped_config(path) or path
-    settings = from_krill(read_settings(path)) if path else {}
+    settings = settings_in(path) if path else {}
     said = from_krill({k: v for k, v in flat(overrides).items() if v is not None})
     if said.get('env.url') == 'krill' and settings.get('env.url'):
         del said['env.url'] # The file names the server that is asked for
@@ -392,17 +400,6 @@ def load_config(
     return (base or SkillRLConfig()).merged(settings).fill_keys()
 
 # %% ../../nbs/01_core.config.ipynb #4ca6f8bd
-def shipped_config(
-    name:str|Path, # Of a file in `configs/`, such as `paper_alfworld.yaml`, with or without the folder
-)->Path|None: # None where there is no such file
-    "Where the settings that ship with the library are"
-    if str(Path(name).parent) not in ('.', 'configs'):
-        return None
-    try:
-        return data_path(Path(name).name, 'configs')
-    except FileNotFoundError:
-        return None
-
 @patch(cls_method=True)
 def paper(cls:SkillRLConfig,
     env:str, # Name of a world that the paper has results for
@@ -410,7 +407,5 @@ def paper(cls:SkillRLConfig,
     "The paper's settings for `env`, its Table 4"
     file = shipped_config(f'paper_{env}.yaml')
     if file is None:
-        files = data_path('', 'configs').glob('paper_*.yaml')
-        known = ', '.join(sorted(p.stem.removeprefix('paper_') for p in files))
-        raise ValueError(f'no paper settings for {env!r}: choose one of {known}')
-    return cls().merged(from_krill(read_settings(file)))
+        raise ValueError(f'no paper settings for {env!r}: choose one of alfworld, search, webshop')
+    return cls().merged(settings_in(file))

@@ -7,11 +7,12 @@ __all__ = ['opt', 'checked', 'flat', 'from_official', 'read_settings', 'is_azure
            'comparable']
 
 # %% ../../nbs/205_core.options.ipynb #8951b5d1
-import json, math, re, warnings
+import math, re, warnings
 from collections.abc import Mapping
-from dataclasses import Field, asdict, field
+from dataclasses import Field, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
+from .store import read_json
 
 # %% ../../nbs/205_core.options.ipynb #36a51b23
 _MOST = 10**6 # Of a number without limits of its own
@@ -89,8 +90,6 @@ def flat(
     "Every setting in `d` under its full path"
     out = {}
     for k, v in d.items():
-        if hasattr(v, '__dataclass_fields__'):
-            v = asdict(v)
         if isinstance(v, dict):
             out.update({f'{k}.{p}': w for p, w in flat(v).items()})
         else:
@@ -103,68 +102,45 @@ _OFFICIAL_NAMES = {'top_k': 'retrieval.top_k', 'task_specific_top_k': 'retrieval
                    'update_threshold': 'evolution.evolution_threshold',
                    'max_new_skills': 'evolution.max_new_skills'}
 
-def _in_our_names(said):
-    "Settings of `skills_only_memory` as path → value; an unknown one keeps its path"
-    known = ((ours, said.get(name)) for name, ours in _OFFICIAL_NAMES.items())
-    found = {ours: value for ours, value in known if value is not None}
-    if said.get('top_k') is not None: # General skills too
-        found['retrieval.top_k_general'] = said['top_k']
-    if said.get('enable_dynamic_update') is False:
-        found['evolution.validation_interval'] = 0
-    if said.get('skills_json_path'):
-        warnings.warn('skills_only_memory.skills_json_path is not read: name that bank with --skill-bank')
-    others = said.keys() - _OFFICIAL_NAMES.keys() - {'enable_dynamic_update', 'skills_json_path'}
-    return found | {f'skills_only_memory.{name}': said[name] for name in others}
-
-# %% ../../nbs/205_core.options.ipynb #1e72c93b
-_OFFICIAL_PATH = re.compile(r'(?:env\.)?skills_only_memory\.(.+)')
-
 def from_official(
     old:dict, # Path → value, as `flat` gives it
-)->dict: # ValueError if a setting stands there under both names
+)->dict:
     "`old` with the published code's names turned into ours"
     new, said = {}, {}
     for path, value in old.items():
-        theirs = _OFFICIAL_PATH.fullmatch(path)
-        if theirs:
-            said[theirs[1]] = value
-        else:
+        theirs = re.fullmatch(r'(?:env\.)?skills_only_memory\.(.+)', path)
+        if not theirs:
             new[path] = value
-    found = _in_our_names(said)
-    twice = sorted(found.keys() & new.keys())
-    if twice:
-        raise ValueError(f'{twice[0]} is set, and skills_only_memory sets it too: leave one of them out')
-    return new | found
+        elif value is not None:
+            said[theirs[1]] = value
+    if said.pop('skills_json_path', ''):
+        warnings.warn('skills_only_memory.skills_json_path is not read: name that bank with --skill-bank')
+    if said.pop('enable_dynamic_update', True) is False:
+        new['evolution.validation_interval'] = 0
+    if 'top_k' in said: # General skills too
+        new['retrieval.top_k_general'] = said['top_k']
+    for name in sorted(said, reverse=True): # What `task_specific_top_k` says counts more than `top_k`
+        new[_OFFICIAL_NAMES.get(name, f'skills_only_memory.{name}')] = said[name]
+    return new
 
 # %% ../../nbs/205_core.options.ipynb #dbfdee11
 def read_settings(
     path:str|Path, # A `.json`, `.yaml` or `.yml` file
-)->dict: # ValueError or OSError, in one sentence, if it holds no settings
+)->dict: # OSError, or ValueError in one sentence, if it holds no settings
     "The settings a file holds, as nested dicts"
-    try:
-        text = Path(path).read_text(encoding='utf-8-sig')
-    except OSError as e:
-        raise type(e)(f'config {path} cannot be read ({e.strerror}): check the name') from None
-    except UnicodeDecodeError:
-        raise ValueError(f'config {path} is not UTF-8 text: save it as UTF-8') from None
-    d = _parse(path, text)
+    d = _read_yaml(path) if Path(path).suffix in ('.yaml', '.yml') else read_json(path)
     if isinstance(d, dict):
         return d
     raise ValueError(f'config {path} holds a {type(d).__name__}: '
                      'it needs sections such as {"rl": {"group_size": 8}}')
 
-def _parse(path, text):
-    if Path(path).suffix not in ('.yaml', '.yml'):
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as e:
-            raise ValueError(f'config {path} is not valid JSON ({e}): mend it there') from None
+def _read_yaml(path):
     import yaml
     try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as e:
+        return yaml.safe_load(Path(path).read_text(encoding='utf-8-sig')) or {}
+    except (yaml.YAMLError, ValueError, RecursionError) as e:
         wrong = ' '.join(str(e).split())
-        raise ValueError(f'config {path} is not valid YAML ({wrong}): mend it there') from None
+        raise ValueError(f'{path} is not valid YAML ({wrong}): mend or delete it') from None
 
 # %% ../../nbs/205_core.options.ipynb #831ef562
 def is_azure(url:str)->bool:

@@ -140,9 +140,9 @@ def lower_bound(
 # %% ../../nbs/220_core.stats.ipynb #95757218
 def interval(
     scores:Iterable[float], # From 0 to 1
-)->tuple: # (low, high); ValueError for a score out of range
+)->tuple: # (low, high)
     "Where the mean score of all such items probably lies"
-    scores = _within(scores, 0, 'score')
+    scores = list(scores)
     if all(x in (0, 1) for x in scores):
         rate = wilson(sum(scores), len(scores), _Z)
         return rate.low, rate.high
@@ -150,20 +150,12 @@ def interval(
 
 def gain_interval(
     gains:Iterable[float], # New score less old score of each item, from -1 to 1
-)->tuple: # (low, high); ValueError for a gain out of range
+)->tuple: # (low, high)
     "Where the mean gain over all such items probably lies"
-    gains = _within(gains, -1, 'gain')
+    gains = list(gains)
     if all(d in (-1, 0, 1) for d in gains):
         return paired_interval(gains.count(1), gains.count(-1), len(gains))
     return lower_bound(gains, _TAIL, -1), -lower_bound([-d for d in gains], _TAIL, -1)
-
-def _within(xs, low, what):
-    "`xs` as a list, an error if one is not from `low` to 1"
-    xs = list(xs)
-    wrong = [x for x in xs if not low <= x <= 1]
-    if wrong:
-        raise ValueError(f'a {what} is {wrong[0]!r}: give numbers from {low} to 1')
-    return xs
 
 # %% ../../nbs/220_core.stats.ipynb #15e7c609
 def t_quantile(

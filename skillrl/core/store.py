@@ -152,13 +152,8 @@ def read_json(
     "Whatever the JSON file at `path` holds"
     try:
         return json.loads(Path(path).read_text(encoding='utf-8-sig'))
-    except json.JSONDecodeError as e:
-        where = f'line {e.lineno}, column {e.colno}'
-        raise ValueError(f'{path} is not valid JSON at {where} ({e.msg}): mend or delete it') from None
-    except UnicodeDecodeError as e:
-        raise ValueError(f'{path} is not UTF-8 text (byte {e.start}): save it as UTF-8') from None
     except (RecursionError, ValueError) as e:
-        raise ValueError(f'{path} holds what no JSON of ours does ({e}): mend or delete it') from None
+        raise ValueError(f'{path} is not valid JSON ({e}): mend or delete it') from None
 
 # %% ../../nbs/210_core.store.ipynb #af18ff51
 def fingerprint(

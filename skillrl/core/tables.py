@@ -105,23 +105,16 @@ def shorten(
     lines:Sequence[str],
     chars:int, # Most characters, line breaks included
 )->list:
-    "`lines`, those in the middle replaced by a count where they are too long"
-    if sum(len(line) + 1 for line in lines) <= chars:
+    "`lines`, those after the first third replaced by a count where they are too long"
+    size = sum(len(line) + 1 for line in lines)
+    if size <= chars:
         return list(lines)
-    n = len(lines)
-    kept = set()
-    room = chars - 60
-    def turn(i:int)->int:
-        return min(2*i, n - 1 - i) # Two of the end for one of the beginning
-    for i in sorted(range(n), key=turn):
-        room -= len(lines[i]) + 1
-        if room < 0:
-            break
-        kept.add(i)
-    head = next((i for i in range(n) if i not in kept), n)
-    left = n - len(kept)
-    told = f'({left} of {n} lines are left out here)'
-    return [*lines[:head], told, *lines[head + left:]]
+    kept, gap = list(lines), 0
+    while kept and size > chars - 60:
+        gap = len(kept)//3 # Two of the end for one of the beginning
+        size -= len(kept.pop(gap)) + 1
+    told = f'({len(lines) - len(kept)} of {len(lines)} lines are left out here)'
+    return [*kept[:gap], told, *kept[gap:]]
 
 # %% ../../nbs/215_core.tables.ipynb #f4cd037d
 def row_name(

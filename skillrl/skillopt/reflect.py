@@ -198,7 +198,7 @@ def ask(self:Optimizer, name:str, user:str, stage:str)->str|None: # None for a l
 # %% ../../nbs/742_skillopt.reflect.ipynb #abef2350
 def _patch_in(text:str|None)->Patch|None: # None when it says nothing about edits
     "The patch that a reply proposes"
-    said = object_with(text or '', 'edits')
+    said = object_with(text or '', 'edits', 'op')
     return Patch.from_dict(said) if isinstance(said.get('edits'), list) else None
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #90526abf

@@ -79,11 +79,11 @@ class _Events:
 
 def _end_of_broken(path, row):
     "The end of a stage that began with `row` in a process that died"
-    lines = list(Journal(path/row['journal']).rows.items())
+    lines = list(Journal(path/row['journal']).rows.values())
     paid = {}
-    for key, line in lines[row['known']:]:
-        stage = key[1] if row['role'] == 'optimizer' else row['stage']
-        usage = json.loads(line)['value'].get('usage', {})
+    for call in map(json.loads, lines[row['known']:]):
+        stage = call['key'][1] if row['role'] == 'optimizer' else row['stage']
+        usage = call['value'].get('usage', {})
         paid[stage] = add_usage(paid.get(stage, {}), usage)
     told = {k: v for k, v in row.items() if k not in ('known', 'journal')}
     return told | dict(event='end', paid=paid)

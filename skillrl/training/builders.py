@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_threads',
            'build_engine_policy', 'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client',
-           'build_ledger', 'build_teacher', 'told_cost', 'announce', 'distill_questions', 'build_encoder',
-           'reads_like_shipped', 'build_retriever', 'build_episodes', 'rollout_limits', 'play_episodes', 'derive_seed']
+           'build_ledger', 'build_teacher', 'build_encoder', 'reads_like_shipped', 'build_retriever', 'build_episodes',
+           'rollout_limits', 'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -154,8 +153,7 @@ def build_ledger(
     for row in spent:
         if row['cached']:
             continue
-        estimated = row.get('estimated', False)
-        ledger.add(row['model'], row['prompt_tokens'], row['completion_tokens'], estimated=estimated)
+        ledger.add(row['model'], row['prompt_tokens'], row['completion_tokens'])
     return ledger
 
 # %% ../../nbs/610_training.builders.ipynb #7771d7c0
@@ -187,55 +185,6 @@ def build_teacher(
     rejects = JsonlLog(Path(folder)/'rejected.jsonl') if folder else None
     router = world(config.env.name).router
     return LLMTeacher(chat, rejects=rejects, router=router, max_tokens=TEACHER_TOKENS)
-
-# %% ../../nbs/610_training.builders.ipynb #f93cd64a
-def told_cost(
-    model:str,                # Its name
-    calls:int,                # At most
-    longest:tuple[int, int],  # Tokens of the longest prompt and reply
-    ledger:Any,               # A `Ledger`, with prices where they are known
-)->str:
-    "What calls of a model may cost"
-    read, written = (calls*n for n in longest)
-    usd = 'a cost that is not known without model.prices'
-    if model in ledger.prices:
-        usd = f'{ledger.cost(model, read, written):,.2f} USD'
-    return f'up to {calls:,} calls of {model}, {read:,} tokens read and {written:,} written, {usd} at most'
-
-# %% ../../nbs/610_training.builders.ipynb #f93cd64b
-_PAID = 100 # Calls that need no announcement
-
-def announce(
-    stage:str, # What is about to begin
-    who:Any,   # A policy or a teacher; nothing is said of one without a `chat`
-    calls:int, # At most
-    config:SkillRLConfig,
-)->str: # The sentence; empty where nothing is to be said
-    "Say what a stage may cost before it begins"
-    from skillrl.llm.service import is_local
-    chat = getattr(who, 'chat', None)
-    if chat is None or calls <= _PAID:
-        return ''
-    if is_local(chat.endpoint) and chat.model not in chat.ledger.prices:
-        return ''
-    longest = config.model.max_prompt_tokens, config.model.max_new_tokens or 512
-    if hasattr(who, 'prompt_chars'): # A teacher
-        longest = who.prompt_chars//3, TEACHER_TOKENS
-    said = f'{stage}: {told_cost(chat.model, calls, longest, chat.ledger)}'
-    print(said, file=sys.stderr, flush=True)
-    return said
-
-
-# %% ../../nbs/610_training.builders.ipynb #0aea8c41
-def distill_questions(
-    teacher:Any, # Who is asked
-    batches:Iterable[list[Trajectory]], # A bank is distilled from each
-)->int:
-    "How many questions it takes to distill `batches`; none for an offline teacher"
-    from skillrl.skills.teachers import questions
-    if not hasattr(teacher, 'chat'):
-        return 0
-    return sum(len(questions(teacher.cases(b))) for b in batches)
 
 # %% ../../nbs/610_training.builders.ipynb #d3025c96
 def build_encoder(

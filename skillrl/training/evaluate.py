@@ -11,9 +11,7 @@ import io, math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from ..agent.episode import rollout
-from ..core.config import SkillRLConfig
 from ..core.plots import band, bars, figure, split_rates
 from ..core.stats import average, clustered_gain, clustered_rate, paired_interval, Rate, t_quantile
 from ..core.store import atomic_write
@@ -150,12 +148,9 @@ def _describe_difference(
     b:str, # Another
 )->str:
     "How much better `b` did than `a`"
-    played = [sorted((t.game, t.success, len(t)) for t in results[name]) for name in (a, b)]
-    games = [{game for game, *_ in rows} for rows in played]
+    games = [{t.game for t in results[name]} for name in (a, b)]
     rows = f'the rows "{a}" and "{b}"'
-    if played[0] == played[1]:
-        return f'{rows} are equal'
-    if games[0] != games[1]:
+    if not games[0] or games[0] != games[1]:
         return f'{rows} do not hold the same games'
     d = paired_difference(results[a], results[b])
     if not d.mean:
@@ -179,64 +174,46 @@ def describe_gain(
     told = _describe_difference(results, first, last).removeprefix(f'the rows "{first}" and "{last}"')
     return f'"{first}" won {rates[0]:.2f} of its games and "{last}" {rates[1]:.2f}: they{told}'
 
-# %% ../../nbs/605_training.evaluate.ipynb #9887985e
-def _decided(records):
-    "What trials have made of the entries, where they decided anything"
-    last = {(r['suite'], v['id']): v['status'] for r in records for v in r.get('verdicts', ())}
-    if not last:
-        return ''
-    active, retired = (sum(status == wanted for status in last.values()) for wanted in ('active', 'retired'))
-    return f'; trials made {counted(active, "entry", "entries")} active and retired {retired or "none"}'
-
 # %% ../../nbs/605_training.evaluate.ipynb #1500d8ac
-def _describe_sft(row):
-    "What fine-tuning did, by the metrics of that phase"
-    if not row['losses']:
-        return 'There was no fine-tuning'
-    first, last = row['losses'][0], row['losses'][-1]
-    how = f'{counted(row["rows"], "demonstration row")} in {counted(len(row["losses"]), "step")}'
-    return f'Fine-tuning took {how}: the loss went from {first:.3f} to {last:.3f}'
-
 def describe_evolution(
     records:Sequence[dict], # Lines of `evolution.jsonl`
-    suites:Sequence[Any],   # Whose banks they could change
+    banks:int, # That they could change
 )->str:
     "What the rounds tried, and how many of the banks changed"
-    names = {s.name for s in suites}
-    mine = [r for r in records if r['suite'] in names]
-    asked, kept = (sum(len(r[k]) for r in mine) for k in ('proposals', 'kept'))
-    changed = len({r['suite'] for r in mine if r['kept']})
+    asked, kept = (sum(len(r[k]) for r in records) for k in ('proposals', 'kept'))
+    changed = len({r['suite'] for r in records if r['kept']})
     tried = 'found nothing to propose'
     if asked:
-        how = ' on probation' if any(r.get('rule') == 'probation' for r in mine) else ''
+        how = ' on probation' if any(r.get('rule') == 'probation' for r in records) else ''
         tried = f'tried {counted(asked, "proposal")} and kept {kept or "none"}{how}'
-    banks = f'{changed} of {counted(len(names), "bank")} changed' if changed else 'no bank changed'
-    return f'{counted(len(mine), "evolution round")} {tried}, so {banks}{_decided(mine)}'
+    told = f'{changed} of {counted(banks, "bank")} changed' if changed else 'no bank changed'
+    return f'{counted(len(records), "evolution round")} {tried}, so {told}'
 
 # %% ../../nbs/605_training.evaluate.ipynb #4b47bd9c
-def _difference_by_split(results, a, b, suites):
+def _difference_by_split(results, a, b, splits):
     "How much better condition `b` did than `a`, split by split"
-    names = [(row_name(a, split), row_name(b, split)) for split in suites[0].tests]
+    names = [(row_name(a, split), row_name(b, split)) for split in splits]
     return '; '.join(_describe_difference(results, *pair) for pair in names)
 
 def describe_changes(
     results:dict[str, list[Trajectory]], # By condition
     metrics:list[dict],  # Lines of `metrics.jsonl`
     records:list[dict],  # Lines of `evolution.jsonl`
-    train:Sequence[Any], # Suites to learn in
-    test:Sequence[Any],  # Suites to be evaluated in
-    config:SkillRLConfig,
+    banks:int,           # That could evolve; 0 where evolution was switched off
+    splits:Sequence[str], # Of the test games
 )->list[str]: # Sentences without full stop
     "What each phase changed, and what it did not"
     sft, *log = metrics
-    rl = _difference_by_split(results, 'before, bank', 'after, bank', test)
-    said = [_describe_sft(sft), f'After {counted(len(log), "iteration")} of GRPO {rl}']
-    if not config.evolution.evolves:
+    losses, said = sft['losses'], ['There was no fine-tuning']
+    if losses:
+        how = f'{counted(sft["rows"], "demonstration row")} in {counted(len(losses), "step")}'
+        said = [f'Fine-tuning took {how}: the loss went from {losses[0]:.3f} to {losses[-1]:.3f}']
+    rl = _difference_by_split(results, 'before, bank', 'after, bank', splits)
+    said.append(f'After {counted(len(log), "iteration")} of GRPO {rl}')
+    if not banks:
         return [*said, 'Evolution was switched off, so every bank is as it was distilled']
-    if train[0] is not test[0]:
-        said.append(f'Evolution of the banks to train with: {describe_evolution(records, train)}')
-    evolved = _difference_by_split(results, 'after, bank', 'after, evolved bank', test)
-    return [*said, f'Evolution of the banks to test with: {describe_evolution(records, test)}; {evolved}']
+    evolved = _difference_by_split(results, 'after, bank', 'after, evolved bank', splits)
+    return [*said, f'{describe_evolution(records, banks)}; {evolved}']
 
 # %% ../../nbs/605_training.evaluate.ipynb #3e781bc6
 def describe_shown(

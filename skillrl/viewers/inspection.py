@@ -39,7 +39,7 @@ def _is_policy(path):
 _MARKS = {
     'bank': ('general_skills', 'task_specific_skills', 'query_type_skills', 'common_mistakes'),
     'evolution log': ('rates_before',), # Before trajectories, for it counts steps as well
-    'trajectories': ('conversations', 'task_description', 'steps'),
+    'trajectories': ('task_description', 'steps'),
     'memories': ('memory_id',),
     'exchange log': ('messages',),
     'rejected replies': ('reason',),
@@ -152,19 +152,6 @@ def good_rows(
 def _left_out(file, bad):
     return [f'{counted(len(bad), "record")} of {file} left out ({bad[0]})'] if bad else []
 
-def _rows(path):
-    "The records of a log, its columns those of the first"
-    rows, left_out = good_rows(path)
-    if not rows:
-        return '\n\n'.join([*left_out, 'no record'])
-    head = [k for k, v in rows[0].items() if not isinstance(v, (dict, list))]
-    last = []
-    for r in rows[-20:]:
-        cells = [r.get(k, '') for k in head]
-        last.append([f'{v:.4g}' if isinstance(v, float) else v for v in cells])
-    number = counted(len(rows), 'record')
-    return '\n\n'.join([*left_out, f'{number}, the last of them:', _text(Table(head, last))])
-
 # %% ../../nbs/835_viewers.inspection.ipynb #58c30743
 def _trajectories(path):
     from skillrl.core.formats import load_trajectories
@@ -261,10 +248,7 @@ _SHOWS = {
     'policy': lambda path: f'Play with it: skillrl eval --policy {path}',
     'skill': lambda path: _head(path/'SKILL.md'),
     'trajectories': _trajectories,
-    'exchange log': _rows,
-    'rejected replies': _rows,
-    'evolution log': _evolution,
-    'training log': _rows}
+    'evolution log': _evolution}
 
 # %% ../../nbs/835_viewers.inspection.ipynb #d9352792
 def shown(

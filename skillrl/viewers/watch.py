@@ -22,7 +22,7 @@ from ..training.evaluate import plot_learning
 from .bank_view import bank_table, checked_round, round_text
 from .inspection import good_rows, is_opt_run, is_train_run, state_of, success_table
 from .page import figure_html, folded, headed, html_page, last_rows, number, paragraph
-from .report import read_run, report_sections, STAGES
+from .report import read_run, report_sections
 
 # %% ../../nbs/837_viewers.watch.ipynb #f6017561
 _QUIET = 120 # Seconds in which nothing is written that are worth a word
@@ -46,21 +46,16 @@ def _told(place, begun, ended, held, quiet):
     return f'At work: {place}. {late}' if quiet > _QUIET else f'At work: {place}.'
 
 def _training(folder):
-    "Where a training run stands: in words, has it begun, has it ended, steps of its phase made and planned"
+    "Where a training run stands: in words, has it begun, has it ended"
     state, place = state_of(folder)
-    return place, bool(state), state.get('phase') == 'done', (state.get('done'), state.get('total'))
+    return place, bool(state), state.get('phase') == 'done'
 
 # %% ../../nbs/837_viewers.watch.ipynb #6b79e3fd
 def _optimisation(folder):
     "Where a SkillOpt run stands, likewise"
-    view, events = read_run(folder), last_rows(folder/'events.jsonl', 1)
-    made, planned = len(view.steps), number(view.state.get('total_steps'))
-    place = f'{made} of {planned or "?"} steps made'
-    for event in events:
-        if event.get('event') == 'begin':
-            stage = str(event.get('stage'))
-            place += f'; step {number(event.get("step")) or 0}, {STAGES.get(stage, stage)}'
-    return place, bool(view.state or events), view.ended, (made, planned)
+    view = read_run(folder)
+    place = f'{len(view.steps)} of {number(view.state.get("total_steps")) or "?"} steps made'
+    return place, bool(view.state), view.ended
 
 # %% ../../nbs/837_viewers.watch.ipynb #d4f6017e
 def _curves(folder):
@@ -151,18 +146,15 @@ def html(self:_RunPage)->str:
     name, stands, sections = self.kind
     with _one_at_a_time:
         written = _written(self.folder)
-        place, begun, ended, (done, total) = stands(self.folder)
+        place, begun, ended = stands(self.folder)
         if written != self.written:
             self.written, self.shown = written, headed(sections(self.folder))
     quiet = time() - max(written.values())
     told = _told(place, begun, ended, is_held(self.folder), quiet)
-    done, total = (1, 1) if ended else (number(done), number(total))
-    value = f' value="{done/total:.4f}"' if total and done is not None else ''
     title = f'{name}: {self.folder.resolve().name}'
-    bar = f'<progress aria-label="Steps"{value}></progress>'
     top = f'<h1>{escape(title)}</h1><p><strong role="status">{escape(told)}</strong></p>'
     script = data_path('watch.js').read_text(encoding='utf-8') # Looks again every two seconds
-    return html_page(title, f'{top}<section>{bar}</section>{self.shown}', script)
+    return html_page(title, f'{top}{self.shown}', script)
 
 # %% ../../nbs/837_viewers.watch.ipynb #1702f438
 def watch_run(
