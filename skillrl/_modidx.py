@@ -2893,6 +2893,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                          'skillrl/skills/consolidation.py'),
                                               'skillrl.skills.consolidation._contradict': ( 'skills.consolidation.html#_contradict',
                                                                                             'skillrl/skills/consolidation.py'),
+                                              'skillrl.skills.consolidation._count': ( 'skills.consolidation.html#_count',
+                                                                                       'skillrl/skills/consolidation.py'),
                                               'skillrl.skills.consolidation._drop_rivals': ( 'skills.consolidation.html#_drop_rivals',
                                                                                              'skillrl/skills/consolidation.py'),
                                               'skillrl.skills.consolidation._file': ( 'skills.consolidation.html#_file',

@@ -11,7 +11,6 @@ import math, re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fastcore.basics import patch
-from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 from ..core.store import data_path, read_json
@@ -77,29 +76,20 @@ class Idf:
 class TfIdf(Idf):
     "Similarity of a query to items that have several passages each, at least one"
     def __init__(self, items:Sequence[Sequence[Mapping]]):
-        import numpy as np
         super().__init__(items)
-        lengths = [len(passages) for passages in items]
-        self.starts = [0, *accumulate(lengths)][:-1]
-        self.rows = sum(lengths)
-        postings = {} # Term → (passage, weight) for each passage that has it
-        for row, passage in enumerate(p for passages in items for p in passages):
-            for t, weight in self.weigh(passage).items():
-                postings.setdefault(t, []).append((row, weight))
-        self.postings = {t: tuple(map(np.array, zip(*found))) for t, found in postings.items()}
+        self.items = [[self.weigh(p) for p in passages] for passages in items]
 
     def __call__(self,
         query:Mapping[str, float], # Term → weight
-    )->Array: # A similarity from 0 to 1 for each item
+    )->list[float]: # From 0 to 1, one for each item
         "Best cosine over each item's passages"
-        import numpy as np
-        cosines = np.zeros(self.rows)
-        for t, weight in self.weigh(query).items():
-            if t not in self.postings:
-                continue
-            rows, weights = self.postings[t]
-            cosines[rows] += weight*weights
-        return np.maximum.reduceat(cosines, self.starts) if self.starts else cosines
+        weights = self.weigh(query).items()
+        def cosine(passage:Mapping)->float:
+            total = 0.
+            for t, weight in weights:
+                total += weight*passage.get(t, 0.)
+            return total
+        return [max(map(cosine, passages)) for passages in self.items]
 
 # %% ../../nbs/440_skills.embedding.ipynb #81779bff
 def stems(text:str)->list[str]:

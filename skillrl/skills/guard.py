@@ -9,7 +9,7 @@ __all__ = ['HIDDEN', 'LIMITS', 'rejection_reasons', 'as_data', 'suspicions', 'te
 # %% ../../nbs/425_skills.guard.ipynb #fd81b194
 import html, json, re, unicodedata
 from dataclasses import replace
-from functools import lru_cache
+from ..core.tables import clip
 from .bank import Entry, quarantine, with_id
 
 # %% ../../nbs/425_skills.guard.ipynb #765a438c
@@ -25,12 +25,8 @@ def _visible(text):
     return _hidden.sub('', unicodedata.normalize('NFKC', lines))
 
 def _clean(v, limit):
-    "The text `v`, or what stands for it, in ordinary characters, on one line, and at most `limit` of them"
-    text = v if isinstance(v, str) else repr(v)
-    text = ' '.join(_visible(text.encode('utf-8', 'backslashreplace').decode()).split())
-    if len(text) <= limit:
-        return text
-    return f'{text[:limit]} … ({len(text) - limit} characters omitted)'
+    "The text `v` in ordinary characters, on one line, and at most `limit` of them"
+    return clip(_visible(str(v)), limit)
 
 # %% ../../nbs/425_skills.guard.ipynb #9c91f53d
 _alike = str.maketrans('аеорсухіјѕһԁԛԝѵкмтвнгαορντικεχγєɡıᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ‹›⟨⟩〈〉❮❯',
@@ -263,7 +259,6 @@ _emoji = '\u2190-\u2bff\U0001f000-\U0001faff'
 _joiner = re.compile(f'(?<=[{_script}])[\u200c\u200d](?=[{_script}])'
                      f'|(?<=[{_emoji}])\ufe0f?\u200d(?=[{_emoji}])|(?<=[{_emoji}])\ufe0f')
 
-@lru_cache(1000)  # An edit is looked at on its own, merged, and in the skill
 def _risks_of(passage):
     seen = _views(_joiner.sub('', passage))
     return [risk for risk in _RISKS if any(map(_RULES[risk].search, seen))]

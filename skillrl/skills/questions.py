@@ -100,11 +100,9 @@ _SCHEMAS = dict( # Kind of question → schema of an object of its answer
 
 def schema_of(
     questions:Iterable[Question],
-)->dict|None: # None where one is of a kind that has none
+)->dict:
     "JSON schema of an answer to any of `questions`"
-    found = [_SCHEMAS.get(q.kind) for q in questions]
-    if not all(found):
-        return None
+    found = [_SCHEMAS[q.kind] for q in questions]
     distinct = [o for i, o in enumerate(found) if o not in found[:i]]
     items = distinct[0] if len(distinct) == 1 else dict(anyOf=distinct)
     return object_of(items=dict(type='array', items=items)) # Services want an object outermost

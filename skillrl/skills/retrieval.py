@@ -202,7 +202,7 @@ def __call__(self:_LexicalRanker,
 )->_Pools:
     "The items of the bank that fit `task`, best first"
     query = _Query(terms(task), self.sought(task), category)
-    similarities = self.index(query.terms | {f'category:{category}': 1.0}).tolist()
+    similarities = self.index(query.terms | {f'category:{category}': 1.0})
     pools = _Pools([], [], [])
     for i, (o, similarity) in enumerate(zip(self.items, similarities)):
         names, learnt = (bool(query.sought & its[i]) for its in (self.words, self.learnt_on))

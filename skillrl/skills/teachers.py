@@ -84,11 +84,12 @@ def ask(self:LLMTeacher,
     for q in questions:
         q.teacher = self.chat.model
     batch = [q.messages(self.prompt_chars) for q in questions]
-    schema = schema_of(questions)
-    params = (dict(response_format=schema) if schema else {}) | self.params
+    if not questions:
+        return []
+    params = dict(response_format=schema_of(questions)) | self.params
     interrupted = None
     try:
-        replies = self.chat.replies(batch, **params) if batch else []
+        replies = self.chat.replies(batch, **params)
     except (BudgetExceeded, Outage) as e:
         replies, interrupted = e.replies, e
     exchanges = [read_reply(*x) for x in zip(questions, batch, replies)]
