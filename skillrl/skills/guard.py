@@ -360,25 +360,17 @@ def examine(
 def _harmless(o):
     "`o` as it can be kept for inspection"
     kept = {k: _clean(getattr(o, k), LIMITS[k]) for k in LIMITS if k in vars(o)}
-    if not _is_plain_name(o.category):
-        claimed = dict(claimed=_clean(o.category, 64))
-        kept |= dict(category='general', provenance=o.provenance | claimed)
-    return replace(o, extra={}, **kept)
+    category = o.category if _is_plain_name(o.category) else 'general'
+    return replace(o, extra={}, category=category, **kept)
 
 # %% ../../nbs/425_skills.guard.ipynb #82a98277
-def _with_plain_goals(o):
-    "A copy of `o` without suspicious goals, which are counted"
-    plain = [goal for goal in o.source_tasks if isinstance(goal, str) and not suspicions(goal)]
-    withheld = len(o.source_tasks) - len(plain)
-    provenance = o.provenance | dict(goals_withheld=withheld) if withheld else o.provenance
-    return replace(o, source_tasks=plain, provenance=provenance)
-
 def examined(
     o:Entry, # That somebody proposes
-)->Entry: # A copy, without an id if its own is not a plain name
+)->Entry: # A copy, without suspicious goals, and without an id if its own is not a plain name
     "`o` as a bank can hold it: as it is if there is nothing against it, quarantined otherwise"
     reasons = [*examine(o), *o.provenance.get('quarantined', ())]
-    o = _with_plain_goals(_harmless(o) if reasons else o)
+    plain = [goal for goal in o.source_tasks if isinstance(goal, str) and not suspicions(goal)]
+    o = replace(_harmless(o) if reasons else o, source_tasks=plain)
     if 'the id is not a plain name' in reasons:
         o = with_id(o, '')
     return quarantine(o, reasons) if reasons else o

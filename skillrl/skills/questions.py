@@ -85,16 +85,15 @@ _TEXT_OR_NULL = dict(type=['string', 'null'])
 _NUMBERS = dict(type='array', items=dict(type='integer'))
 _KIND = dict(type='string', enum=['add', 'refine', 'retire'])
 
-def _all_of(names, kind=_TEXT):
-    "Field → `kind`, for the fields in `names`"
-    return dict.fromkeys(names.split(), kind)
+SKILL = {k: LIMITS[k] for k in ('title', 'principle', 'when_to_apply')} # Field → most characters
+MISTAKE = {k: LIMITS[k] for k in ('description', 'why_it_happens', 'how_to_avoid')}
 
-_SKILL = object_of(**_all_of('title principle when_to_apply category'), evidence=_NUMBERS)
-_CHANGED = _all_of('id title principle when_to_apply description why_it_happens how_to_avoid category',
-                   _TEXT_OR_NULL)
+_STATED = dict(category=_TEXT, evidence=_NUMBERS)
+_SKILL = object_of(**dict.fromkeys(SKILL, _TEXT), **_STATED)
+_CHANGED = dict.fromkeys(['id', *LIMITS, 'category'], _TEXT_OR_NULL)
 _SCHEMAS = dict( # Kind of question → schema of an object of its answer
     successes=_SKILL, contrasts=_SKILL,
-    failures=object_of(**_all_of('description why_it_happens how_to_avoid category'), evidence=_NUMBERS),
+    failures=object_of(**dict.fromkeys(MISTAKE, _TEXT), **_STATED),
     proposals=object_of(kind=_KIND, hypothesis=_TEXT, evidence=_NUMBERS, **_CHANGED),
     thoughts=object_of(step=dict(type='integer'), action=_TEXT, thought=_TEXT))
 
@@ -108,9 +107,6 @@ def schema_of(
     return object_of(items=dict(type='array', items=items)) # Services want an object outermost
 
 # %% ../../nbs/470_skills.questions.ipynb #c97fe2c4
-SKILL = {k: LIMITS[k] for k in ('title', 'principle', 'when_to_apply')} # Field → most characters
-MISTAKE = {k: LIMITS[k] for k in ('description', 'why_it_happens', 'how_to_avoid')}
-
 def text_field(
     d:Mapping,
     name:str,
