@@ -45,13 +45,6 @@ def test_the_frame_blanks_rare_words_only():
     a, b = (e.frame.weigh(_frame(stems(f'put a hot {n} in shelf.'), e.common)) for n in ('egg', 'mug'))
     assert a == b
 
-def test_no_more_columns_than_its_size(monkeypatch):
-    monkeypatch.setattr(TfidfEncoder, 'size', 20)
-    e = TfidfEncoder(GOALS)
-    assert e.encode(GOALS).shape == (7, 20)
-    assert np.allclose(np.linalg.norm(e.encode(GOALS), axis=1), 1, atol=1e-6)
-    assert ('words', '^') in e.columns and ('words', 'garbagecan') not in e.columns
-
 # --- a model in a folder
 
 @pytest.fixture(scope='module')

@@ -89,7 +89,7 @@ def test_what_is_malformed_is_dropped_and_recorded(reply, why):
                            trajs=[episode(i) for i in range(6)])
     assert [o.principle for o in items] == ['Open the microwave first.']
     assert len(teacher.rejected) == max(1, len(reply) if isinstance(reply, list) else 1)
-    assert all(why in r.reason and r.kind == 'successes' for r in teacher.rejected)
+    assert all(why in r.reason for r in teacher.rejected)
 
 def test_good_objects_survive_among_bad_ones():
     teacher, items = asked(

@@ -117,8 +117,6 @@ class Encoder(Protocol):
 
 class TfidfEncoder:
     "Rows of weighted words, and of the frame around them"
-    size = 8192 # Most columns; the terms that most texts have stay
-
     def __init__(self,
         corpus:Iterable[str], # Texts like those to be compared
     ):
@@ -128,14 +126,8 @@ class TfidfEncoder:
         self.common = {w for w, n in in_texts.items() if n >= len(documents)/10}
         self.words = Idf([[_words_and_pairs(d)] for d in documents])
         self.frame = Idf([[_frame(d, self.common)] for d in documents])
-        self.columns = self._most_common()
-
-    def _most_common(self):
-        "(part, term) → column"
-        found = Counter()
-        for part, idf in (('words', self.words), ('frame', self.frame)):
-            found.update({(part, t): n for t, n in idf.df.items()})
-        return {key: i for i, (key, _) in enumerate(found.most_common(self.size))}
+        keys = [('words', t) for t in self.words.df] + [('frame', t) for t in self.frame.df]
+        self.columns = {key: i for i, key in enumerate(keys)}
 
 # %% ../../nbs/440_skills.embedding.ipynb #f02cd441
 @patch

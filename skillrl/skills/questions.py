@@ -202,7 +202,6 @@ def _array(text):
 @dataclass
 class Rejected:
     "Something a teacher said that was not believed"
-    kind:str   # Prompt of the question
     reason:str # What is wrong with it
     raw:object # The object, or the whole reply
 
@@ -218,7 +217,7 @@ class Exchange:
 
     def reject(self, reason:object, raw:object)->None:
         "Note that `raw` is not believed"
-        self.rejected.append(Rejected(self.question.kind, str(reason), raw))
+        self.rejected.append(Rejected(str(reason), raw))
 
 # %% ../../nbs/470_skills.questions.ipynb #23a3fb54
 def _read_objects(x, found):

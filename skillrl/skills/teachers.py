@@ -59,7 +59,7 @@ def note_rejected(self:LLMTeacher,
         shown = [c.id for c in x.question.cases]
         for r in new:
             raw = asdict(r.raw) if is_dataclass(r.raw) else r.raw
-            rows.append(dict(question=r.kind, **about, reason=r.reason, raw=raw, episodes=shown))
+            rows.append(dict(question=x.question.kind, **about, reason=r.reason, raw=raw, episodes=shown))
     if self.rejects and rows:
         self.rejects.append([without_secrets(row, self.chat.secrets) for row in rows])
 
