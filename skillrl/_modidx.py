@@ -3265,8 +3265,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                 'skillrl/skills/retrieval.py'),
                                           'skillrl.skills.retrieval._sought': ( 'skills.retrieval.html#_sought',
                                                                                 'skillrl/skills/retrieval.py'),
-                                          'skillrl.skills.retrieval._tasks_of': ( 'skills.retrieval.html#_tasks_of',
-                                                                                  'skillrl/skills/retrieval.py'),
                                           'skillrl.skills.retrieval._within_budget': ( 'skills.retrieval.html#_within_budget',
                                                                                        'skillrl/skills/retrieval.py'),
                                           'skillrl.skills.retrieval.advice': ( 'skills.retrieval.html#advice',

@@ -405,14 +405,8 @@ def test_the_category_is_part_of_the_text():
         def encode(self, texts):
             asked.extend(texts)
             return super().encode(texts)
-    bank = SkillBank(
-        [Skill('gen_001', 'Look', 'Look well.')],
-        {
-            'pick_two': [
-                Skill('p', 'Two', 'One by one.', 'Always.', source_tasks=['find two cd', 'find two cd'])]
-        },
-        [Mistake('e', 'Looped.')],
-    )
+    two = Skill('p', 'Two', 'One by one.', 'Always.', source_tasks=['find two cd'])
+    bank = SkillBank([Skill('gen_001', 'Look', 'Look well.')], {'pick_two': [two]}, [Mistake('e', 'Looped.')])
     Retriever(bank, 'embedding', encoder=Spy(x=[1]))
     assert asked == ['Look. Look well.', 'pick two: Two. One by one. Always.', 'find two cd', 'Looped.']
 

@@ -193,16 +193,11 @@ class FolderEncoder:
 # %% ../../nbs/440_skills.embedding.ipynb #02c4d211
 @patch
 def encode(self:FolderEncoder,
-    texts:Sequence[str], # n of them
+    texts:Sequence[str], # n of them, at least one
 )->Array: # (n,d), float32
-    "One unit row a text; zeros for a blank one"
-    import numpy as np
-    out = np.zeros((len(texts), self.model.get_embedding_dimension()), np.float32)
-    filled = [i for i, text in enumerate(texts) if text.strip()]
-    if filled:
-        out[filled] = self.model.encode([texts[i] for i in filled], batch_size=self.batch_size,
-                                        normalize_embeddings=True, show_progress_bar=False)
-    return out
+    "One unit row a text"
+    return self.model.encode(list(texts), batch_size=self.batch_size, normalize_embeddings=True,
+                             show_progress_bar=False)
 
 # %% ../../nbs/440_skills.embedding.ipynb #d4b4690d
 class CachedEncoder:
