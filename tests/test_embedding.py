@@ -45,13 +45,6 @@ def test_the_frame_blanks_rare_words_only():
     a, b = (e.frame.weigh(_frame(stems(f'put a hot {n} in shelf.'), e.common)) for n in ('egg', 'mug'))
     assert a == b
 
-def test_no_more_columns_than_its_size(monkeypatch):
-    monkeypatch.setattr(TfidfEncoder, 'size', 20)
-    e = TfidfEncoder(GOALS)
-    assert e.encode(GOALS).shape == (7, 20)
-    assert np.allclose(np.linalg.norm(e.encode(GOALS), axis=1), 1, atol=1e-6)
-    assert ('words', '^') in e.columns and ('words', 'garbagecan') not in e.columns
-
 # --- a model in a folder
 
 @pytest.fixture(scope='module')
@@ -148,13 +141,9 @@ def test_a_query_has_the_instruction_of_the_folder_before_it_and_a_skill_has_not
     assert np.isclose(found[0], float(e.encode(['find some egg'])[0] @ e.encode([f'pick: {kept.text}'])[0]),
                       atol=1e-5)
 
-def test_long_and_blank_texts(tiny):
-    e = FolderEncoder(tiny[0], 2)
-    rows = e.encode(['egg ' * 500, '', ' \n', 'egg', 'egg ' * 16])
-    assert np.allclose(rows[0], rows[4], atol=1e-6)
-    assert not rows[1:3].any()
-    assert e.encode([]).shape == (0, 24)
-    assert not e.encode(['']).any()
+def test_long_texts(tiny):
+    rows = FolderEncoder(tiny[0], 2).encode(['egg ' * 500, 'egg', 'egg ' * 16])
+    assert np.allclose(rows[0], rows[2], atol=1e-6)
 
 def test_nothing_is_fetched(tiny, monkeypatch):
     def refuse(*a, **kw):

@@ -6,7 +6,7 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.envs.base import SPLITS
 from skillrl.skills.bank import (
-    diff, Mistake, Proposal, rollback, Skill, SkillBank, usefulness, version_path)
+    diff, Mistake, Proposal, Skill, SkillBank, usefulness)
 from skillrl.skills.evolution import (
     Experience, evolve, _weak_categories, with_counts)
 from skillrl.skills.trials import consider, refused_as, Round
@@ -165,18 +165,6 @@ def test_a_restarted_evolution_goes_on_to_the_same_bytes(tmp_path):
                 bank = SkillBank.load(bank.save(tmp_path/f'{i}.json'))
         return json.dumps(bank.to_dict()), json.dumps(records)
     assert run(()) == run((0, 1, 2)) and '"kept": ["' in run(())[1]
-
-def test_versions_can_be_compared_and_taken_back(tmp_path):
-    old = bank_of(IDLE)
-    old.save(version_path(tmp_path))
-    new, record = one_round(old, Says(add(GOOD)))
-    new.save(version_path(tmp_path))
-    assert diff(old, new).added == record['kept'] == ['cool_002']
-    assert record['version_after'] == record['version_before'] + 1
-    rollback(tmp_path, 0)
-    back = SkillBank.load(version_path(tmp_path, 2))
-    assert [o.id for o in back.items()] == ['cool_001']
-    assert one_round(back, Says(add(GOOD)))[1]['kept'] == ['cool_003'] # ids are not used again
 
 def test_a_bank_of_another_tool_can_evolve():
     theirs = dict(id='a', name='x', principle=IDLE, when_to_apply='')

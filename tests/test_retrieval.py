@@ -326,53 +326,6 @@ def test_official_mode_is_the_official_choice(name, dynamic):
     nine = Retriever(bank, 'official').retrieve(goals[0])
     assert Counter(o.id[:4] for o in nine.general) == Counter({'dyn_': dynamic, 'gen_': max(0, 6 - dynamic)})
 
-@real_data
-def test_official_blocks_have_the_published_lengths():
-    length = {}
-    for w, b in zip(('alfworld', 'webshop', 'search'), BANKS):
-        r = Retriever(SkillBank.load(Path(REAL)/b), 'official', router=WORLDS[w].ROUTER)
-        length[w] = {(f := r.retrieve(m.goal)).category: len(_official_block(f)) for m in memories(w)}
-    assert (min(length['alfworld'].values()), max(length['alfworld'].values())) == (3851, 4475)
-    assert length['search'] == {'unknown': 2514}
-    # published as 3,862 to 4,124, which are the blocks of two of the seven categories
-    assert length['webshop'] == dict(apparel=4005, footwear=3849, electronics=4124, accessories=3920,
-                                     home_decor=4262, beauty_health=3862, other=3988)
-
-@real_data
-def test_how_often_the_official_rules_are_right():
-    house = SkillBank.load(Path(REAL)/BANKS[0]).categories
-    said = [(alfworld.official_category(m.goal, house), described(m)) for m in memories('alfworld')]
-    serves = dict(pick_and_place=('pick', 'pick_two'), look_at_obj_in_light=('look',))
-
-    def right(c):
-        return serves.get(c, (c,))
-
-    assert len(said) == 223 and sum(k in right(c) for c, k in said) == 190
-    assert sum(k in right(c) or (c, k) == ('examine', 'look') for c, k in said) == 203
-    assert sum(ROUTER(m.goal) == described(m) for m in memories('alfworld')) == 222
-
-@real_data
-def test_the_two_official_shop_rules_agree_on_161():
-    import sys
-    sys.path.insert(0, str(Path(__file__).parents[1]/'benchmarks'))
-    from retrieval import COUNTS, labels
-    shop = SkillBank.load(Path(REAL)/BANKS[1]).categories
-    made = labels('webshop', memories('webshop'))
-    assert sum(webshop.official_category(m.goal, shop) == c for m, c in zip(memories('webshop'), made)) == 161
-    for world in ('webshop', 'search'):
-        n = Counter((c, m.outcome) for m, c in zip(memories(world), labels(world, memories(world))))
-        assert {c: (n[c, 'success'], n[c, 'failure']) for c in COUNTS[world]} == COUNTS[world]
-        assert sum(map(sum, COUNTS[world].values())) == len(memories(world))
-
-@pytest.mark.parametrize(
-    'request_, sections, category',
-    [('find me string lights', ['apparel'], 'accessories'), ('a T-SHIRT', ['electronics'], 'apparel'),
-     ('an oak board', ['apparel', 'other'], 'other'), ('x', ['kitchen', 'clean_up'], 'kitchen'),
-     ('x', [], 'unknown')],
-)
-def test_official_category_in_the_shop(request_, sections, category):
-    assert webshop.official_category(request_, sections) == category
-
 @pytest.mark.parametrize(
     'goal, sections, category',
     [('Look at it UNDER the lamp', ['clean'], 'look_at_obj_in_light'),
@@ -452,14 +405,8 @@ def test_the_category_is_part_of_the_text():
         def encode(self, texts):
             asked.extend(texts)
             return super().encode(texts)
-    bank = SkillBank(
-        [Skill('gen_001', 'Look', 'Look well.')],
-        {
-            'pick_two': [
-                Skill('p', 'Two', 'One by one.', 'Always.', source_tasks=['find two cd', 'find two cd'])]
-        },
-        [Mistake('e', 'Looped.')],
-    )
+    two = Skill('p', 'Two', 'One by one.', 'Always.', source_tasks=['find two cd'])
+    bank = SkillBank([Skill('gen_001', 'Look', 'Look well.')], {'pick_two': [two]}, [Mistake('e', 'Looped.')])
     Retriever(bank, 'embedding', encoder=Spy(x=[1]))
     assert asked == ['Look. Look well.', 'pick two: Two. One by one. Always.', 'find two cd', 'Looped.']
 

@@ -114,19 +114,6 @@ def test_banks_from_the_same_records_are_the_same_in_any_process():
 
     assert len({distilled(seed) for seed in '123'}) == 1
 
-def test_ids_are_never_used_twice_over_rounds_and_reloads():
-    bank, evidence = distill(seen(12)), seen(12)
-    given = set(ids_of(bank.items()))
-    config = EvolutionConfig(gate='none', evolution_threshold=.6)
-    for i in range(3):
-        val = [house.game('val', n, c) for c in house.goals for n in range(4*i, 4*i + 4)]
-        new, record = evolve(bank, Experience(play(bank, val), evidence), AlfworldTeacher(), config)
-        assert not given & set(record['kept'])
-        given |= set(record['kept'])
-        if record['kept']:
-            remove(new, record['kept'][0])
-        bank = through_json(new)
-
 def test_a_refinement_keeps_its_id():
     evidence = [play_expert(g, max_steps=40) for g in house.games('collect', 8, ('cool',))]
     goal = house.goals['cool'][0][0]

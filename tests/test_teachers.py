@@ -89,7 +89,7 @@ def test_what_is_malformed_is_dropped_and_recorded(reply, why):
                            trajs=[episode(i) for i in range(6)])
     assert [o.principle for o in items] == ['Open the microwave first.']
     assert len(teacher.rejected) == max(1, len(reply) if isinstance(reply, list) else 1)
-    assert all(why in r.reason and r.kind == 'successes' for r in teacher.rejected)
+    assert all(why in r.reason for r in teacher.rejected)
 
 def test_good_objects_survive_among_bad_ones():
     teacher, items = asked(
@@ -117,8 +117,8 @@ def test_a_reply_that_was_cut_off_keeps_its_whole_objects_and_says_so():
 
 def test_the_same_twice_and_too_many():
     teacher, items = asked(
-        [skill(), skill(evidence=[2]), *(skill(principle=f'Advice {i}.') for i in range(9))], most=3)
-    assert len(items) == 2 and {r.reason for r in teacher.rejected} == {'said twice', 'more than 3 objects'}
+        [skill(), skill(evidence=[2]), *(skill(principle=f'Advice {i}.') for i in range(9))])
+    assert len(items) == 3 and {r.reason for r in teacher.rejected} == {'said twice', 'more than 4 objects'}
 
 def test_ids_from_the_teacher_are_never_used():
     items = asked([
@@ -205,7 +205,8 @@ def test_every_episode_is_in_a_question_of_its_own_kind_and_within_the_budget():
         for i in range(17)
     ]
     chat = ScriptedChat(answer)
-    teacher = LLMTeacher(chat, prompt_chars=9000)
+    teacher = LLMTeacher(chat)
+    teacher.prompt_chars = 9000
     teacher.distill(trajs)
     shown = {}
     for x in teacher.exchanges:
@@ -405,9 +406,9 @@ def test_thoughts_of_many_are_asked_at_once_and_a_long_episode_is_shown_whole():
     teacher = LLMTeacher(
         ScriptedChat(
             lambda m: json.dumps(told(by_task[json.loads(re.search(r'Goal: (.*)', m[1]['content'])[1])]))
-        ),
-        prompt_chars=8000,
+        )
     )
+    teacher.prompt_chars = 8000
     assert [len(x) for x in teacher.all_thoughts(ts)] == [5, 45, 85]
     assert not any('left out here' in m[1]['content'] for m in teacher.chat.calls)
     assert len(teacher.chat.calls) == 3

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from ..core.trajectory import Router, as_router
 from .bank import Entry, Mistake, Skill, SkillBank, retire, with_id
-from .embedding import Array, Idf, TfidfEncoder, stem, stems, stop_words, terms
+from .embedding import Array, Idf, stem, stems, stop_words, terms
 from .guard import examined
 from .retrieval import advice
 
@@ -79,20 +79,20 @@ def _without_repeats(
 # %% ../../nbs/465_skills.consolidation.ipynb #5820cd52
 _filler = frozenset(map(stem, stop_words))
 
+def _count(text):
+    return Counter(w for w in stems(text) if w not in _filler)
+
 def _bag_of_words(
     texts:Sequence[str],  # n of them
     corpus:Iterable[str], # Texts, these among them, that say which words are rare
-    skip:Collection=(),   # Stems that do not count
 )->Array: # (n,words), unit rows
     "Texts as weighted words, whatever their order"
     import numpy as np
-    def count(text:str)->Counter:
-        return Counter(w for w in stems(text) if w not in skip)
-    idf = Idf([[count(text)] for text in corpus])
+    idf = Idf([[_count(text)] for text in corpus])
     columns = {w: i for i, w in enumerate(idf.df)}
     out = np.zeros((len(texts), len(columns)), np.float32)
     for row, text in zip(out, texts):
-        for w, weight in idf.weigh(count(text)).items():
+        for w, weight in idf.weigh(_count(text)).items():
             row[columns[w]] = weight
     return out
 
@@ -104,16 +104,12 @@ def similarity(
     items:Sequence, # n of them
     corpus:Iterable, # Items, these among them, that say which words are rare
 )->Array: # (n,n), cosines
-    "How similar items are, by the encoding that finds them most similar"
+    "How similar items are, in their advice or in all that they say"
     import numpy as np
     out = np.zeros((len(items), len(items)), np.float32)
     for text_of_item in (advice, _text):
-        texts = [text_of_item(o) for o in items]
-        known = sorted({text_of_item(o) for o in corpus})
-        encoded = [TfidfEncoder(known).encode(texts), _bag_of_words(texts, known),
-                   _bag_of_words(texts, known, _filler)]
-        for rows in encoded:
-            out = np.maximum(out, rows @ rows.T)
+        rows = _bag_of_words([text_of_item(o) for o in items], sorted({text_of_item(o) for o in corpus}))
+        out = np.maximum(out, rows @ rows.T)
     return out
 
 # %% ../../nbs/465_skills.consolidation.ipynb #95fa9e7e

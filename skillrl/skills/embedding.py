@@ -11,7 +11,6 @@ import math, re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fastcore.basics import patch
-from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 from ..core.store import data_path, read_json
@@ -77,29 +76,20 @@ class Idf:
 class TfIdf(Idf):
     "Similarity of a query to items that have several passages each, at least one"
     def __init__(self, items:Sequence[Sequence[Mapping]]):
-        import numpy as np
         super().__init__(items)
-        lengths = [len(passages) for passages in items]
-        self.starts = [0, *accumulate(lengths)][:-1]
-        self.rows = sum(lengths)
-        postings = {} # Term → (passage, weight) for each passage that has it
-        for row, passage in enumerate(p for passages in items for p in passages):
-            for t, weight in self.weigh(passage).items():
-                postings.setdefault(t, []).append((row, weight))
-        self.postings = {t: tuple(map(np.array, zip(*found))) for t, found in postings.items()}
+        self.items = [[self.weigh(p) for p in passages] for passages in items]
 
     def __call__(self,
         query:Mapping[str, float], # Term → weight
-    )->Array: # A similarity from 0 to 1 for each item
+    )->list[float]: # From 0 to 1, one for each item
         "Best cosine over each item's passages"
-        import numpy as np
-        cosines = np.zeros(self.rows)
-        for t, weight in self.weigh(query).items():
-            if t not in self.postings:
-                continue
-            rows, weights = self.postings[t]
-            cosines[rows] += weight*weights
-        return np.maximum.reduceat(cosines, self.starts) if self.starts else cosines
+        weights = self.weigh(query).items()
+        def cosine(passage:Mapping)->float:
+            total = 0.
+            for t, weight in weights:
+                total += weight*passage.get(t, 0.)
+            return total
+        return [max(map(cosine, passages)) for passages in self.items]
 
 # %% ../../nbs/440_skills.embedding.ipynb #81779bff
 def stems(text:str)->list[str]:
@@ -127,8 +117,6 @@ class Encoder(Protocol):
 
 class TfidfEncoder:
     "Rows of weighted words, and of the frame around them"
-    size = 8192 # Most columns; the terms that most texts have stay
-
     def __init__(self,
         corpus:Iterable[str], # Texts like those to be compared
     ):
@@ -138,14 +126,8 @@ class TfidfEncoder:
         self.common = {w for w, n in in_texts.items() if n >= len(documents)/10}
         self.words = Idf([[_words_and_pairs(d)] for d in documents])
         self.frame = Idf([[_frame(d, self.common)] for d in documents])
-        self.columns = self._most_common()
-
-    def _most_common(self):
-        "(part, term) → column"
-        found = Counter()
-        for part, idf in (('words', self.words), ('frame', self.frame)):
-            found.update({(part, t): n for t, n in idf.df.items()})
-        return {key: i for i, (key, _) in enumerate(found.most_common(self.size))}
+        keys = [('words', t) for t in self.words.df] + [('frame', t) for t in self.frame.df]
+        self.columns = {key: i for i, key in enumerate(keys)}
 
 # %% ../../nbs/440_skills.embedding.ipynb #f02cd441
 @patch
@@ -211,16 +193,11 @@ class FolderEncoder:
 # %% ../../nbs/440_skills.embedding.ipynb #02c4d211
 @patch
 def encode(self:FolderEncoder,
-    texts:Sequence[str], # n of them
+    texts:Sequence[str], # n of them, at least one
 )->Array: # (n,d), float32
-    "One unit row a text; zeros for a blank one"
-    import numpy as np
-    out = np.zeros((len(texts), self.model.get_embedding_dimension()), np.float32)
-    filled = [i for i, text in enumerate(texts) if text.strip()]
-    if filled:
-        out[filled] = self.model.encode([texts[i] for i in filled], batch_size=self.batch_size,
-                                        normalize_embeddings=True, show_progress_bar=False)
-    return out
+    "One unit row a text"
+    return self.model.encode(list(texts), batch_size=self.batch_size, normalize_embeddings=True,
+                             show_progress_bar=False)
 
 # %% ../../nbs/440_skills.embedding.ipynb #d4b4690d
 class CachedEncoder:

@@ -14,7 +14,7 @@ from ..core.config import EvolutionConfig
 from .bank import Entry, Proposal, SkillBank
 from .distillation import OfflineTeacher
 from .guard import examine
-from .trials import Round, consider, entry, refused_as, replaced, settle_trials, with_counts
+from .trials import Round, consider, refused_as, settle_trials, with_counts
 from ..core.trajectory import Trajectory, by_category, rate_of_tries, select
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
@@ -48,27 +48,18 @@ def _sample_failures(
     turns = [t for turn in zip_longest(*piles) for t in turn if t is not None]
     return turns[:limit]
 
-# %% ../../nbs/10_skills.evolution.ipynb #2686b666
-def _study_size(trajs:Iterable[Trajectory], config:EvolutionConfig)->int:
-    "How many failures one round studies"
-    fails = rate_of_tries(trajs).mean < config.evolution_threshold
-    return config.max_analysis_deep if fails else config.max_analysis_shallow
-
 # %% ../../nbs/10_skills.evolution.ipynb #0fd591d7
-def _rates_as_data(trajs:Iterable[Trajectory])->dict:
-    "Rates of `trajs`, by category and overall, as plain data"
-    rates = _category_rates(trajs) | dict(all=rate_of_tries(trajs))
-    return {name: vars(rate) for name, rate in rates.items()}
-
 def _diagnose(
     seen:list[Trajectory], # Played since the last round
     config:EvolutionConfig,
 )->tuple[list, list, dict]: # Weak categories, failures to study, the first part of the record
     "What goes wrong"
-    weak = _weak_categories(_category_rates(seen), config.evolution_threshold)
-    failures = _sample_failures(seen, weak, _study_size(seen, config))
-    ids = [t.id for t in failures]
-    return weak, failures, dict(rates_before=_rates_as_data(seen), weak=weak, failures=ids)
+    rates, overall = _category_rates(seen), rate_of_tries(seen)
+    weak = _weak_categories(rates, config.evolution_threshold)
+    deep = overall.mean < config.evolution_threshold
+    failures = _sample_failures(seen, weak, config.max_analysis_deep if deep else config.max_analysis_shallow)
+    told = {name: vars(rate) for name, rate in (rates | dict(all=overall)).items()}
+    return weak, failures, dict(rates_before=told, weak=weak, failures=[t.id for t in failures])
 
 def _ask(
     teacher:object, # Anything with `propose`
@@ -112,12 +103,9 @@ def _try_all(
     rows, refused = [], []
     for p in proposals:
         findings = examine(p.item) if isinstance(p.item, Entry) else []
-        if findings: # What cannot be trusted is not even tried, or remembered
-            rows.append(entry(p, replaced(p, bank)) | dict(reason='; '.join(findings)))
-            continue
-        bank, row = consider(p, bank, now)
+        bank, row = consider(p, bank, now, '; '.join(findings))
         rows.append(row)
-        if not row['kept']:
+        if not row['kept'] and not findings: # What cannot be trusted is not remembered
             refused.append(refused_as(row))
     kept = [row['id'] for row in rows if row['kept']]
     return _adopt(bank, kept, refused), rows
@@ -138,15 +126,6 @@ def _keep_apart(experience:Experience)->None:
     if leaked:
         raise ValueError(f'the evidence has an episode of {leaked[0]!r}, '
                          'which is held out for the final test: leave it out')
-
-# %% ../../nbs/10_skills.evolution.ipynb #2d5a1ec5
-def _outcome(
-    rows:list[dict], # From `_try_all`
-)->dict:
-    "What the record says of the proposals"
-    kept = [row['id'] for row in rows if row['kept']]
-    refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows if not row['kept']]
-    return dict(proposals=rows, kept=kept, refused=refused)
 
 # %% ../../nbs/10_skills.evolution.ipynb #8ca6978e
 def _settled(bank, experience, now): # And the rows of what changed
@@ -176,7 +155,9 @@ def evolve(
     asked = _ask(teacher or OfflineTeacher(), counted, failures, known, weak, config.max_new_skills)
     new, rows = _try_all(asked, counted, now) # The next version
     new, more = _settled(new, experience, now) # What is like others that helped need not wait
-    how = dict(rule=config.gate, threshold=config.evolution_threshold)
     before, after = (b.metadata.get('version', 0) for b in (counted, new))
-    numbers = dict(version_before=before, version_after=after)
-    return new, how | diagnosis | _outcome(rows) | numbers | dict(verdicts=verdicts + more)
+    kept = [row['id'] for row in rows if row['kept']]
+    refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows if not row['kept']]
+    return new, dict(rule=config.gate, threshold=config.evolution_threshold) | diagnosis | dict(
+        proposals=rows, kept=kept, refused=refused, version_before=before, version_after=after,
+        verdicts=verdicts + more)

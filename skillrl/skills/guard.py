@@ -9,7 +9,7 @@ __all__ = ['HIDDEN', 'LIMITS', 'rejection_reasons', 'as_data', 'suspicions', 'te
 # %% ../../nbs/425_skills.guard.ipynb #fd81b194
 import html, json, re, unicodedata
 from dataclasses import replace
-from functools import lru_cache
+from ..core.tables import clip
 from .bank import Entry, quarantine, with_id
 
 # %% ../../nbs/425_skills.guard.ipynb #765a438c
@@ -25,12 +25,8 @@ def _visible(text):
     return _hidden.sub('', unicodedata.normalize('NFKC', lines))
 
 def _clean(v, limit):
-    "The text `v`, or what stands for it, in ordinary characters, on one line, and at most `limit` of them"
-    text = v if isinstance(v, str) else repr(v)
-    text = ' '.join(_visible(text.encode('utf-8', 'backslashreplace').decode()).split())
-    if len(text) <= limit:
-        return text
-    return f'{text[:limit]} … ({len(text) - limit} characters omitted)'
+    "The text `v` in ordinary characters, on one line, and at most `limit` of them"
+    return clip(_visible(str(v)), limit)
 
 # %% ../../nbs/425_skills.guard.ipynb #9c91f53d
 _alike = str.maketrans('аеорсухіјѕһԁԛԝѵкмтвнгαορντικεχγєɡıᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ‹›⟨⟩〈〉❮❯',
@@ -263,7 +259,6 @@ _emoji = '\u2190-\u2bff\U0001f000-\U0001faff'
 _joiner = re.compile(f'(?<=[{_script}])[\u200c\u200d](?=[{_script}])'
                      f'|(?<=[{_emoji}])\ufe0f?\u200d(?=[{_emoji}])|(?<=[{_emoji}])\ufe0f')
 
-@lru_cache(1000)  # An edit is looked at on its own, merged, and in the skill
 def _risks_of(passage):
     seen = _views(_joiner.sub('', passage))
     return [risk for risk in _RISKS if any(map(_RULES[risk].search, seen))]
@@ -365,25 +360,17 @@ def examine(
 def _harmless(o):
     "`o` as it can be kept for inspection"
     kept = {k: _clean(getattr(o, k), LIMITS[k]) for k in LIMITS if k in vars(o)}
-    if not _is_plain_name(o.category):
-        claimed = dict(claimed=_clean(o.category, 64))
-        kept |= dict(category='general', provenance=o.provenance | claimed)
-    return replace(o, extra={}, **kept)
+    category = o.category if _is_plain_name(o.category) else 'general'
+    return replace(o, extra={}, category=category, **kept)
 
 # %% ../../nbs/425_skills.guard.ipynb #82a98277
-def _with_plain_goals(o):
-    "A copy of `o` without suspicious goals, which are counted"
-    plain = [goal for goal in o.source_tasks if isinstance(goal, str) and not suspicions(goal)]
-    withheld = len(o.source_tasks) - len(plain)
-    provenance = o.provenance | dict(goals_withheld=withheld) if withheld else o.provenance
-    return replace(o, source_tasks=plain, provenance=provenance)
-
 def examined(
     o:Entry, # That somebody proposes
-)->Entry: # A copy, without an id if its own is not a plain name
+)->Entry: # A copy, without suspicious goals, and without an id if its own is not a plain name
     "`o` as a bank can hold it: as it is if there is nothing against it, quarantined otherwise"
     reasons = [*examine(o), *o.provenance.get('quarantined', ())]
-    o = _with_plain_goals(_harmless(o) if reasons else o)
+    plain = [goal for goal in o.source_tasks if isinstance(goal, str) and not suspicions(goal)]
+    o = replace(_harmless(o) if reasons else o, source_tasks=plain)
     if 'the id is not a plain name' in reasons:
         o = with_id(o, '')
     return quarantine(o, reasons) if reasons else o

@@ -85,34 +85,28 @@ _TEXT_OR_NULL = dict(type=['string', 'null'])
 _NUMBERS = dict(type='array', items=dict(type='integer'))
 _KIND = dict(type='string', enum=['add', 'refine', 'retire'])
 
-def _all_of(names, kind=_TEXT):
-    "Field → `kind`, for the fields in `names`"
-    return dict.fromkeys(names.split(), kind)
+SKILL = {k: LIMITS[k] for k in ('title', 'principle', 'when_to_apply')} # Field → most characters
+MISTAKE = {k: LIMITS[k] for k in ('description', 'why_it_happens', 'how_to_avoid')}
 
-_SKILL = object_of(**_all_of('title principle when_to_apply category'), evidence=_NUMBERS)
-_CHANGED = _all_of('id title principle when_to_apply description why_it_happens how_to_avoid category',
-                   _TEXT_OR_NULL)
+_STATED = dict(category=_TEXT, evidence=_NUMBERS)
+_SKILL = object_of(**dict.fromkeys(SKILL, _TEXT), **_STATED)
+_CHANGED = dict.fromkeys(['id', *LIMITS, 'category'], _TEXT_OR_NULL)
 _SCHEMAS = dict( # Kind of question → schema of an object of its answer
     successes=_SKILL, contrasts=_SKILL,
-    failures=object_of(**_all_of('description why_it_happens how_to_avoid category'), evidence=_NUMBERS),
+    failures=object_of(**dict.fromkeys(MISTAKE, _TEXT), **_STATED),
     proposals=object_of(kind=_KIND, hypothesis=_TEXT, evidence=_NUMBERS, **_CHANGED),
     thoughts=object_of(step=dict(type='integer'), action=_TEXT, thought=_TEXT))
 
 def schema_of(
     questions:Iterable[Question],
-)->dict|None: # None where one is of a kind that has none
+)->dict:
     "JSON schema of an answer to any of `questions`"
-    found = [_SCHEMAS.get(q.kind) for q in questions]
-    if not all(found):
-        return None
+    found = [_SCHEMAS[q.kind] for q in questions]
     distinct = [o for i, o in enumerate(found) if o not in found[:i]]
     items = distinct[0] if len(distinct) == 1 else dict(anyOf=distinct)
     return object_of(items=dict(type='array', items=items)) # Services want an object outermost
 
 # %% ../../nbs/470_skills.questions.ipynb #c97fe2c4
-SKILL = {k: LIMITS[k] for k in ('title', 'principle', 'when_to_apply')} # Field → most characters
-MISTAKE = {k: LIMITS[k] for k in ('description', 'why_it_happens', 'how_to_avoid')}
-
 def text_field(
     d:Mapping,
     name:str,
@@ -208,7 +202,6 @@ def _array(text):
 @dataclass
 class Rejected:
     "Something a teacher said that was not believed"
-    kind:str   # Prompt of the question
     reason:str # What is wrong with it
     raw:object # The object, or the whole reply
 
@@ -224,7 +217,7 @@ class Exchange:
 
     def reject(self, reason:object, raw:object)->None:
         "Note that `raw` is not believed"
-        self.rejected.append(Rejected(self.question.kind, str(reason), raw))
+        self.rejected.append(Rejected(str(reason), raw))
 
 # %% ../../nbs/470_skills.questions.ipynb #23a3fb54
 def _read_objects(x, found):

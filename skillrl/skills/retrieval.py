@@ -131,11 +131,6 @@ def _sought(task, procedure):
     words = [w for w in words if w not in procedure]
     return {words[0], ''.join(words[:2])} if words else set()
 
-# %% ../../nbs/05_skills.retrieval.ipynb #4d458e39
-def _tasks_of(item):
-    "The distinct tasks that `item` was learnt from"
-    return list(dict.fromkeys(map(str, item.source_tasks)))
-
 # %% ../../nbs/05_skills.retrieval.ipynb #4892be50
 class _LexicalRanker:
     "Ranks the items of a bank by the words they share with a task, and by the thing it seeks"
@@ -152,9 +147,10 @@ class _LexicalRanker:
         self.seeks = bool(router.procedure)
         texts = [terms(o.text) for o in items]
         passages = [[text | self._own_terms(o, c)] for o, c, text in zip(items, categories, texts)]
-        self.index = TfIdf([p + [terms(t) for t in _tasks_of(o)] for p, o in zip(passages, items)])
+        tasks = [list(map(str, o.source_tasks)) for o in items]
+        self.index = TfIdf([p + list(map(terms, its)) for p, its in zip(passages, tasks)])
         self.words = [set(text) for text in texts]
-        self.learnt_on = [set().union(*map(self.sought, _tasks_of(o))) for o in items]
+        self.learnt_on = [set().union(*map(self.sought, its)) for its in tasks]
         things = {stem(w) for w in router.things}
         self.things = [words & things for words in self.words]
 
@@ -202,7 +198,7 @@ def __call__(self:_LexicalRanker,
 )->_Pools:
     "The items of the bank that fit `task`, best first"
     query = _Query(terms(task), self.sought(task), category)
-    similarities = self.index(query.terms | {f'category:{category}': 1.0}).tolist()
+    similarities = self.index(query.terms | {f'category:{category}': 1.0})
     pools = _Pools([], [], [])
     for i, (o, similarity) in enumerate(zip(self.items, similarities)):
         names, learnt = (bool(query.sought & its[i]) for its in (self.words, self.learnt_on))
@@ -226,7 +222,7 @@ class _EmbeddingRanker:
         self.items = items
         self.categories = categories
         self.threshold = threshold
-        passages = [[self._passage(o, c), *_tasks_of(o)] for o, c in zip(items, categories)]
+        passages = [[self._passage(o, c), *map(str, o.source_tasks)] for o, c in zip(items, categories)]
         texts = [text for found in passages for text in found]
         self.starts = [0, *accumulate(map(len, passages))][:-1]
         self.encoder = TfidfEncoder(texts) if encoder is None else encoder

@@ -30,17 +30,15 @@ _TEXT_CHARS = 800 # Most characters of one observation, action or task
 
 class LLMTeacher:
     "Teacher that asks a language model"
+    prompt_chars = 24_000 # Most characters shown in one question
+
     def __init__(self,
         chat:Chat,
-        prompt_chars:int=24_000, # Most characters shown in one question
-        most:int=4,              # Most objects taken from one answer
         rejects:JsonlLog|None=None, # Where rejected objects are written; None for nowhere
         router:Callable|None=None, # Task → category, for trajectories that record none
         **params:object,         # For every call, such as `temperature=0` and `max_tokens=2000`
     ):
         self.chat = chat
-        self.prompt_chars = prompt_chars
-        self.most = most
         self.rejects = rejects
         self.router = router
         self.params = params
@@ -61,7 +59,7 @@ def note_rejected(self:LLMTeacher,
         shown = [c.id for c in x.question.cases]
         for r in new:
             raw = asdict(r.raw) if is_dataclass(r.raw) else r.raw
-            rows.append(dict(question=r.kind, **about, reason=r.reason, raw=raw, episodes=shown))
+            rows.append(dict(question=x.question.kind, **about, reason=r.reason, raw=raw, episodes=shown))
     if self.rejects and rows:
         self.rejects.append([without_secrets(row, self.chat.secrets) for row in rows])
 
@@ -83,12 +81,13 @@ def ask(self:LLMTeacher,
     "What the teacher says"
     for q in questions:
         q.teacher = self.chat.model
+    if not questions:
+        return []
     batch = [q.messages(self.prompt_chars) for q in questions]
-    schema = schema_of(questions)
-    params = (dict(response_format=schema) if schema else {}) | self.params
+    params = dict(response_format=schema_of(questions)) | self.params
     interrupted = None
     try:
-        replies = self.chat.replies(batch, **params) if batch else []
+        replies = self.chat.replies(batch, **params)
     except (BudgetExceeded, Outage) as e:
         replies, interrupted = e.replies, e
     exchanges = [read_reply(*x) for x in zip(questions, batch, replies)]
@@ -127,7 +126,6 @@ def _chunks(items:Sequence, n:int)->list:
 
 def questions(
     cases:Iterable[Case],
-    **fields:object, # Of each `Question`
 )->list[Question]:
     "All that is to be asked about `cases`"
     out, half = [], _PER_CALL//2
@@ -136,8 +134,8 @@ def questions(
         sides = [a + b for a, b in zip(_chunks(won, half), _chunks(lost, half))]
         about, wider = (category,), (category, 'general')
         for kind, group, read in (('successes', won, read_skill), ('failures', lost, read_mistake)):
-            out += [Question(kind, part, about, read, **fields) for part in _chunks(group, _PER_CALL)]
-        out += [Question('contrasts', both, wider, read_skill, **fields) for both in sides]
+            out += [Question(kind, part, about, read) for part in _chunks(group, _PER_CALL)]
+        out += [Question('contrasts', both, wider, read_skill) for both in sides]
     return out
 
 # %% ../../nbs/475_skills.teachers.ipynb #6cfbfee0
@@ -153,7 +151,7 @@ def distill(self:LLMTeacher,
     trajs:Iterable, # `Trajectory`s or `Case`s, won and lost
 )->list: # Of `Skill` and `Mistake`, without ids; ValueError or `Outage` where no reply could be used
     "What the episodes show"
-    return _answers(self.ask(questions(self.cases(trajs), most=self.most)))
+    return _answers(self.ask(questions(self.cases(trajs))))
 
 # %% ../../nbs/475_skills.teachers.ipynb #290d96d9
 def _relevant(entries:Iterable[Entry], category:str)->list[Entry]:

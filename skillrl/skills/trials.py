@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['on_trial', 'put_on_probation', 'TrialRetriever', 'draw_trials', 'with_counts', 'form', 'effects_by_form',
-           'settle_trials', 'touched', 'Round', 'entry', 'refused_as', 'replaced', 'consider']
+           'settle_trials', 'touched', 'Round', 'refused_as', 'consider']
 
 # %% ../../nbs/482_skills.trials.ipynb #a3c5db0d
 import random, re
@@ -292,7 +292,7 @@ def _said(o:object)->str: # '' if it is no text
     except AttributeError:
         return ''
 
-def entry(
+def _entry(
     proposal:Proposal,
     olds:list[Entry], # What it would replace
 )->dict:
@@ -312,10 +312,7 @@ def refused_as(row:dict)->str:
     return normal(text if row['kind'] in ('add', 'refine') else f"{row['kind']} {text}")
 
 # %% ../../nbs/482_skills.trials.ipynb #da0316dc
-def replaced(
-    proposal:Proposal,
-    bank:SkillBank,
-)->list[Entry]:
+def _replaced(proposal, bank):
     "What of `bank` the proposal is about"
     item = [proposal.item.id] if isinstance(proposal.item, Entry) else []
     return list(filter(None, map(bank.get, proposal.ids or item)))
@@ -330,11 +327,10 @@ def _carry_out(
         new, item = proposal.apply(bank)
     except ValueError as e:
         return None, None, str(e)
-    reason = _rejection_reason(item, replaced(proposal, bank), now) if item else ''
+    reason = _rejection_reason(item, _replaced(proposal, bank), now) if item else ''
     if item and not reason:
         twin = twin_of(item, new.items('active', PROBATION), now.router)
-        if twin:
-            return new, item, f'{twin.id} says so already'
+        reason = f'{twin.id} says so already' if twin else ''
     return new, item, reason
 
 # %% ../../nbs/482_skills.trials.ipynb #6ab12d05
@@ -352,10 +348,12 @@ def consider(
     proposal:Proposal,
     bank:SkillBank,
     now:Round,
+    reason:str='', # Why not, where that is known already
 )->tuple[SkillBank, dict]:
     "The bank with the change, unless something speaks against it, and a row for the record"
-    row = entry(proposal, replaced(proposal, bank))
-    new, item, reason = _carry_out(proposal, bank, now)
+    row = _entry(proposal, _replaced(proposal, bank))
+    if not reason:
+        new, item, reason = _carry_out(proposal, bank, now)
     if reason:
         return bank, row | dict(reason=reason)
     if now.config.gate == 'probation' and proposal.kind in ('add', 'refine'):
