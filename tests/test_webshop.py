@@ -7,7 +7,7 @@ import random
 import shutil
 import sys
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 from types import SimpleNamespace
 import pytest
@@ -26,7 +26,7 @@ from skillrl.envs.webshop.reward import (
 from skillrl.envs.webshop.shop import (conventions, generate_catalogue, generate_shop, size_sentence,
                                        word_sentence)
 from skillrl.envs.webshop.world import ShopSuite
-from skillrl.envs.webshop.teacher import _notes_at_end, _size_records, _word_records
+from skillrl.envs.webshop.teacher import _counted, _notes_at_end, _size_claims, _word_claims
 from skillrl.llm.local import word_tokenizer
 from skillrl.skills.evidence import replay
 from skillrl.core.store import data_path
@@ -325,12 +325,12 @@ def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
     won = played(suite, goal, bought)
     assert won.success
     read = [(won, _notes_at_end(won))]
-    assert {key: record.support for key, record in _word_records(read).items()} == {(said, word): 1}
-    assert list(_size_records(read)) == [('large', true.sizes['large'])]
+    assert {key: r.support for key, r in _counted(starmap(_word_claims, read)).items()} == {(said, word): 1}
+    assert list(_counted(starmap(_size_claims, read))) == [('large', true.sizes['large'])]
     other = next(p for p in suite.shop.catalogue.products if p.query not in (said, 'display stands'))
     wrong = played(suite, goal, [f'search[{other.name}]', f'click[{other.asin.lower()}]', 'click[buy now]'])
     assert wrong.reward == 0
-    records = _word_records([(wrong, _notes_at_end(wrong))])
+    records = _counted([_word_claims(wrong, _notes_at_end(wrong))])
     assert [record.support for record in records.values()] == [-1]
     looked = played(suite, goal, [f'search[{other.name}]', f'click[{other.asin.lower()}]', 'click[features]'])
     skills = world('webshop').teacher().distill([won, wrong, looked])

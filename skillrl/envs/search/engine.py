@@ -24,7 +24,7 @@ class SearchQuestion:
     task:str                   # The question itself
     answers:tuple[str, ...]    # Any of them is right
     category:str = ''
-    hops:tuple = ()            # `Hop` after `Hop`, where the evidence is known
+    hops:tuple = ()            # `Fact` after `Fact`, where the evidence is known
     key:tuple = field(default=(), repr=False) # What it asks, in terms of whoever made it
 
 MAX_TURNS, TOP_K = 4, 3 # As in the published script

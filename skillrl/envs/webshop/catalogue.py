@@ -168,10 +168,6 @@ def _file_names(
     size = '_1000' if small else ''
     return f'items_shuffle{size}.json', f'items_ins_v2{size}.json', 'items_human_ins.json'
 
-def _missing_files(folder:str|Path, small:bool=True)->list[str]:
-    "Files of the benchmark that `folder` lacks"
-    return [name for name in _file_names(small) if not (Path(folder)/name).is_file()]
-
 # %% ../../../nbs/583_envs.webshop.catalogue.ipynb #8611d5a6
 def _loaded(path, kind):
     try:
@@ -185,16 +181,14 @@ def _loaded(path, kind):
 
 def load_catalogue(
     folder:str|Path,
-    small:bool|None=None, # The set of 1,000 products, or all? None finds out
 )->Catalogue: # FileNotFoundError if a file is missing, ValueError if one holds something else
-    "Catalogue in the files of `folder`"
-    if small is None:
-        small = len(_missing_files(folder)) <= len(_missing_files(folder, small=False))
-    missing = _missing_files(folder, small)
+    "Catalogue in the files of `folder`, the small one if there are both"
+    sets = [[Path(folder)/name for name in _file_names(small)] for small in (True, False)]
+    paths = max(sets, key=lambda paths: sum(path.is_file() for path in paths))
+    missing = [path.name for path in paths if not path.is_file()]
     if missing:
         listed = ', '.join(map(_file_origin, missing))
         raise FileNotFoundError(f'{folder} lacks {len(missing)} of the 3 files of the benchmark: {listed}')
-    paths = [Path(folder)/name for name in _file_names(small)]
     items, noted, human = [_loaded(path, kind) for path, kind in zip(paths, (list, dict, dict))]
     try:
         return read_catalogue(items, noted, human)
