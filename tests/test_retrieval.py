@@ -293,6 +293,9 @@ BANKS = ['alfworld/claude_style_skills.json', 'webshop/claude_style_skills.json'
 def described(memory):
     return alfworld.alfworld_category(re.search(r'classified as\W*(\w+)', memory.description)[1])
 
+def looked_up(world, goal, sections):
+    return WORLDS[world].ROUTER.sections['official'].section(goal, sections)
+
 def memories(world):
     return [m for f in sorted((Path(REAL)/world).glob('generated_memories_*.json')) for m in load_memories(f)]
 def all_goals():
@@ -343,7 +346,7 @@ def test_official_blocks_have_the_published_lengths():
 @real_data
 def test_how_often_the_official_rules_are_right():
     house = SkillBank.load(Path(REAL)/BANKS[0]).categories
-    said = [(alfworld.official_category(m.goal, house), described(m)) for m in memories('alfworld')]
+    said = [(looked_up('alfworld', m.goal, house), described(m)) for m in memories('alfworld')]
     serves = dict(pick_and_place=('pick', 'pick_two'), look_at_obj_in_light=('look',))
 
     def right(c):
@@ -360,7 +363,7 @@ def test_the_two_official_shop_rules_agree_on_161():
     from retrieval import COUNTS, labels
     shop = SkillBank.load(Path(REAL)/BANKS[1]).categories
     made = labels('webshop', memories('webshop'))
-    assert sum(webshop.official_category(m.goal, shop) == c for m, c in zip(memories('webshop'), made)) == 161
+    assert sum(looked_up('webshop', m.goal, shop) == c for m, c in zip(memories('webshop'), made)) == 161
     for world in ('webshop', 'search'):
         n = Counter((c, m.outcome) for m, c in zip(memories(world), labels(world, memories(world))))
         assert {c: (n[c, 'success'], n[c, 'failure']) for c in COUNTS[world]} == COUNTS[world]
@@ -373,7 +376,7 @@ def test_the_two_official_shop_rules_agree_on_161():
      ('x', [], 'unknown')],
 )
 def test_official_category_in_the_shop(request_, sections, category):
-    assert webshop.official_category(request_, sections) == category
+    assert looked_up('webshop', request_, sections) == category
 
 @pytest.mark.parametrize(
     'goal, sections, category',
@@ -384,7 +387,7 @@ def test_official_category_in_the_shop(request_, sections, category):
      ('a watch to look at under water', ['clean', 'apparel'], 'look_at_obj_in_light')],
 )
 def test_official_category_in_the_house(goal, sections, category):
-    assert alfworld.official_category(goal, sections) == category
+    assert looked_up('alfworld', goal, sections) == category
 
 def test_official_mode_knows_no_query_types():
     rows = dict(direct_retrieval=[dict(skill_id='d', title='t', principle='p')])

@@ -196,7 +196,8 @@ def _article_names(
     rng:random.Random,
 )->dict[str, list[str]]: # Kind → names; ValueError if there are not so many
     "The names of all articles, none twice for one kind"
-    n, persons, half = sizes['city'], sizes['person'], sizes['film']//2
+    n, persons = sizes['city'], sizes['person']
+    half = sizes['film']//2
     words = _drawn_names(n + sizes['company'], rng)
     cities, companies = words[:n], words[n:]
     surnames = _drawn_names(persons//2 + 1, rng)
