@@ -99,10 +99,10 @@ ROOMS = dict(
     kitchen=('pick', 'clean', 'heat', 'cool', 'pick_two'), bedroom=('pick', 'look', 'pick_two'),
     living=('pick', 'look', 'pick_two'), bathroom=('pick', 'clean', 'pick_two')) # Categories played in each
 
-def _plain(field, word): # `word`, if it can be part of a game id
-    if re.fullmatch(r'[\w.-]+', str(word)):
-        return word
-    raise ValueError(f"{field} is {word!r}: use letters, digits, dots, dashes and underscores only")
+def _plain(name): # `name`, if it can be part of a game id
+    if re.fullmatch(r'[\w.-]+', name):
+        return name
+    raise ValueError(f"name is {name!r}: use letters, digits, dots, dashes and underscores only")
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #36b9ebc2
 def _targets(category, thing, places, home): # Types of receptacles or lamps a goal about `thing` may name
@@ -144,7 +144,7 @@ class Household:
         rooms:tuple[str, ...]=('kitchen', 'bedroom'),  # Of `kitchen`, `bedroom`, `living`, `bathroom`
         strength:float=.95,                            # Chance that a thing is at home; 0 scatters them
     ):
-        self.name, self.rooms = _plain('name', name), rooms
+        self.name, self.rooms = _plain(name), rooms
         self.strength = strength
         rng = seeded('household', name)
         self.layouts = {room: _furnish(room, rng) for room in self.rooms}
@@ -210,7 +210,6 @@ def game(self:Household,
     category:str, # One of the six
 )->Game:          # ValueError if nothing of this category is wanted here
     "Game `n` of a split and category"
-    _plain('split', split)
     goals = self.goals_in(split)
     if not goals.get(category):
         wanted = ', '.join(c for c, some in goals.items() if some)

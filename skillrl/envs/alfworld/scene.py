@@ -184,13 +184,13 @@ class Scene:
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #112ead97
 def build_scene(
     receptacles:list, # Tuples of type, location and whether it opens
-    things:list,      # Tuples of type and receptacle: position in `receptacles`, name, or None for the floor
+    things:list,      # Tuples of type and name of a receptacle, None for the floor
     start:int=0,      # Location of the agent
 )->Scene:
     "Scene with instances numbered, and abilities filled in from the tables of types"
     names = _numbered(receptacles)
     rs = [Receptacle(name, type, at, bool(opens)) for name, (type, at, opens) in zip(names, receptacles)]
-    by_name = {r.name: r for r in rs} | dict(enumerate(rs))
+    by_name = {r.name: r for r in rs}
     ts = []
     for name, (type, place) in zip(_numbered(things), things):
         inside = () if place is None else (by_name[place],)

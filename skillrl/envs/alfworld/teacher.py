@@ -84,23 +84,16 @@ def time_left(self:_AlfworldReader, t:Trajectory)->int: # 0 if it never had it
     return 0
 
 # %% ../../../nbs/578_envs.alfworld.teacher.ipynb #f540ded2
-def _opened(t:Trajectory, reader:EpisodeReader)->list[tuple]: # Type of receptacle, types seen in it
-    "What an episode opened, and what it saw"
-    out = []
-    for step, after, _ in replay(t):
-        if step.action.startswith('open ') and not reader.refused(step, after):
-            names = _NAME.findall(after)[1:] or [step.action[5:]]
-            place, *inside = map(kind, names)
-            out.append((place, inside))
-    return out
-
 @patch
 def tell(self:_AlfworldReader, trajs:list[Trajectory], min_count:int)->list[Skill]: # One or none
     "Whether opening things led to what was wanted"
     n, paid = 0, {}
     for t in trajs:
-        for place, inside in _opened(t, self):
+        for step, after, _ in replay(t):
+            if not step.action.startswith('open ') or self.refused(step, after):
+                continue
             n += 1
+            place, *inside = map(kind, _NAME.findall(after)[1:] or [step.action[5:]])
             if set(inside) & set(self.needs(t)):
                 paid.setdefault(t.game or t.id, []).append((place, t))
     if len(paid) < min_count:

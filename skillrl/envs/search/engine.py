@@ -244,10 +244,6 @@ class SearchEnv(TextEnv):
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #4329312a
 @patch
-def _info(self:SearchEnv):
-    return super(SearchEnv, self)._info() | dict(valid=self.engine.valid)
-
-@patch
 def over(self:SearchEnv)->bool:
     "An answer ends the episode, right or wrong"
     return self.engine.answer is not None

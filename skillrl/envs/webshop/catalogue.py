@@ -89,6 +89,7 @@ def _indexed_text(product:Product)->str: # Lower case
     options = ', and '.join(f'{axis}: {", ".join(values)}' for axis, values in product.options.items())
     return ' '.join([product.title, product.description, *product.bullets[:1], options]).lower()
 
+# %% ../../../nbs/583_envs.webshop.catalogue.ipynb #2226bbc0
 class Catalogue:
     "Products that all environments of a shop share"
     def __init__(self,
@@ -105,6 +106,17 @@ class Catalogue:
     def __getitem__(self, asin:str)->Product: # KeyError if it is not here
         "Product with this id"
         return self.by_asin[asin]
+
+    @cached_property
+    def shelves(self)->dict[tuple[str, str], list[Product]]: # (mark, value) → products
+        "Products by what the searches `<q>`, `<c>` and `<a>` ask for"
+        shelves = {}
+        for product in self.products:
+            values = [('<q>', product.query), ('<c>', product.department)]
+            values += [('<a>', attribute) for attribute in dict.fromkeys(product.attributes)]
+            for value in values:
+                shelves.setdefault(value, []).append(product)
+        return shelves
 
     @cached_property
     def index(self)->BM25:
@@ -133,19 +145,6 @@ def search(self:Catalogue,
 )->list[Product]: # Best first
     "Products that fit `query`"
     return [self.products[place] for place, _ in self.index.search(query, k)]
-
-# %% ../../../nbs/583_envs.webshop.catalogue.ipynb #b8a5582a
-@patch(as_prop=True)
-def shelves(self:Catalogue)->dict[tuple[str, str], list[Product]]: # (mark, value) → products
-    "Products by what the searches `<q>`, `<c>` and `<a>` ask for"
-    if not hasattr(self, '_shelves'):
-        self._shelves = {}
-        for product in self.products:
-            values = [('<q>', product.query), ('<c>', product.department)]
-            values += [('<a>', attribute) for attribute in dict.fromkeys(product.attributes)]
-            for value in values:
-                self._shelves.setdefault(value, []).append(product)
-    return self._shelves
 
 # %% ../../../nbs/583_envs.webshop.catalogue.ipynb #502ee709
 _DRIVE = 'https://drive.google.com/uc?id='
