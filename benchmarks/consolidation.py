@@ -17,7 +17,8 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import SkillBank, with_id
 from skillrl.envs.alfworld.scene import ROUTER
-from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
+from skillrl.envs.alfworld.teacher import AlfworldTeacher
+from skillrl.skills.distillation import distill
 from skillrl.envs.base import world
 from skillrl.skills.consolidation import _bag_of_words, consolidate
 from skillrl.skills.embedding import TfidfEncoder
@@ -60,7 +61,7 @@ def one_household(suite, collector, policy, cfg, games):
     _, spent = timed(consolidate, bank, raw, router=ROUTER)
     again = deepcopy(bank)
     stable = consolidate(again, raw, router=ROUTER) == [] and again == bank
-    whole, reading = timed(distill, trajs)
+    whole, reading = timed(distill, trajs, AlfworldTeacher())
     banks = {'none': None, 'raw': unconsolidated(raw), 'consolidated': bank, 'at once': whole}
     seed = derive_seed(cfg.seed, 'consolidation', suite.name)
     played = {}

@@ -9,7 +9,8 @@ category and what each round kept and refused; exits 1 if the four missing categ
 import argparse, sys
 from skillrl.training.builders import build_episodes, build_policy, derive_seed
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank
+from skillrl.envs.alfworld.teacher import AlfworldTeacher
+from skillrl.skills.distillation import distill
 from skillrl.envs.base import world
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.training.phases import evolve_bank
@@ -20,7 +21,7 @@ KNOWN = 'pick', 'heat'
 def evolved(suite, policy, config, rounds):
     "The first bank, the last, and the records between"
     evidence = [t for t in collect_games(policy, suite, config) if t.category in KNOWN]
-    first = bank = alfworld_bank(evidence)
+    first = bank = distill(evidence, AlfworldTeacher())
     records = []
     for i in range(rounds):
         bank, record = evolve_bank(policy, suite, bank, config, AlfworldTeacher(), i, evidence)

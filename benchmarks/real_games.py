@@ -30,7 +30,8 @@ from skillrl.envs.alfworld.households import likelihood
 from skillrl.envs.alfworld.notes import kind, read_goal
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.world import FolderSuite
-from skillrl.envs.alfworld.teacher import alfworld_bank
+from skillrl.envs.alfworld.teacher import AlfworldTeacher
+from skillrl.skills.distillation import distill
 from skillrl.envs.base import world
 from skillrl.training.evaluate import evaluate
 from skillrl.llm.local import Policy
@@ -56,7 +57,7 @@ def training_games(suite):
 def bank_of(policy, suite, games, config):
     "What the offline teacher writes after one blind episode of each of `games`"
     episodes = build_episodes(suite, games, None, config)
-    return alfworld_bank(evaluate(policy, episodes, temperature=1.))
+    return distill(evaluate(policy, episodes, temperature=1.), AlfworldTeacher())
 
 def exchanged(bank, rng):
     "`bank` with the places of its sentences shuffled"
@@ -141,7 +142,7 @@ def read_households(policy):
     config = SkillRLConfig().merged({'env.episodes': 24})
     suites = world('alfworld').suites(config.env)[1]
     base, rates = Policy.load(data_path('base')), {}
-    banks = [alfworld_bank(collect_games(base, s, config)) for s in suites]
+    banks = [distill(collect_games(base, s, config), AlfworldTeacher()) for s in suites]
     for what, shift in (('own bank', 0), ('no bank', None), ("another's", 2)):
         episodes = []
         for i, s in enumerate(suites):

@@ -234,13 +234,16 @@ def check_neighbours(report, w, target, memories):
         else:
             report.note(f'  {line}')
 
+def looked_up(world, goal, sections):
+    return dict(alfworld=alfworld, webshop=webshop)[world].ROUTER.sections['official'].section(goal, sections)
+
 def note_official_rules(report, root, world):
     house, shop = (SkillBank.load(root/b).categories for b in list(BANKS)[:2])
     serves = dict(pick_and_place=('pick', 'pick_two'), look_at_obj_in_light=('look',))
-    routed = [(alfworld.official_category(m.goal, house), described_as(m)) for m in world['alfworld']]
+    routed = [(looked_up('alfworld', m.goal, house), described_as(m)) for m in world['alfworld']]
     right = sum(category in serves.get(c, (c,)) for c, category in routed)
     sold = zip(world['webshop'], labels('webshop', world['webshop']))
-    same = sum(webshop.official_category(m.goal, shop) == k for m, k in sold)
+    same = sum(looked_up('webshop', m.goal, shop) == k for m, k in sold)
     report.note(f'official rules: {right}/223 household goals right, '
                 f'{same}/200 shop goals where the repository sorted them')
 

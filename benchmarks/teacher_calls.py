@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]/'tests'))
 from faults import FaultServer, said, slow
 from skillrl.core.config import SkillRLConfig
 from skillrl.llm.openai_client import OpenAIChatClient
-from skillrl.envs.alfworld.teacher import alfworld_bank as distill
+from skillrl.envs.alfworld.teacher import AlfworldTeacher
+from skillrl.skills.distillation import distill
 from skillrl.envs.base import world
 from skillrl.training.builders import build_policy
 from skillrl.training.phases import collect_games
@@ -58,11 +59,11 @@ if __name__ == '__main__':
     o = p.parse_args()
     one, many, most = waiting(o.questions, o.parallel, o.ms)
     trajs = trajectories(100)
-    took = best(lambda: distill(trajs))
+    took = best(lambda: distill(trajs, AlfworldTeacher()))
     good = one/many >= RATIO, len(trajs)==100 and took <= SECONDS
     words = ['ok' if ok else 'MISSED' for ok in good]
     print(f'{o.questions} questions of {o.ms} ms: {one:.2f} s one at a time, {many:.2f} s with replies '
           f'({most} at once): {one/many:.1f} times as fast (target {RATIO}) {words[0]}')
     print(f'{len(trajs)} trajectories of {sum(map(len, trajs))} steps distilled offline: {took:.2f} s, '
-          f'{len(distill(trajs).items())} skills (target {SECONDS:g} s) {words[1]}')
+          f'{len(distill(trajs, AlfworldTeacher()).items())} skills (target {SECONDS:g} s) {words[1]}')
     sys.exit(not all(good))

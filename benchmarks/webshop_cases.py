@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from conformance_search import search_cases
 from skillrl.agent.contract import parse_reply
 from skillrl.envs.bm25 import tokens
-from skillrl.envs.webshop.catalogue import load_catalogue, _missing_files
+from skillrl.envs.webshop.catalogue import load_catalogue
 from skillrl.envs.webshop.engine import Shop, ShopEngine
 from skillrl.envs.webshop.goals import Goals
 from skillrl.envs.webshop.reward import measure_purchase
@@ -25,7 +25,7 @@ class Case(NamedTuple):
 @cache
 def catalogue(folder: Path):
     "Catalogue beside the cases, the small one if there are both"
-    return load_catalogue(folder, small=not _missing_files(folder, small=True))
+    return load_catalogue(folder)
 
 # ---- the reward ----
 

@@ -1,8 +1,15 @@
 "What tests ask of a bank"
 import re
 from copy import deepcopy
+from skillrl.envs.alfworld.scene import CATEGORIES, ROUTER
+from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.skills.bank import Skill
+from skillrl.skills.distillation import distill
 from skillrl.skills.skill_md import split_text
+
+def alfworld_bank(trajs, teacher=None):
+    "What ALFWorld's teacher, or another one, makes of `trajs`"
+    return distill(trajs, teacher or AlfworldTeacher(), tuple(CATEGORIES), ROUTER)
 
 def skills(bank, category=None):
     "The skills of `bank`, or those of one category, 'general' included"

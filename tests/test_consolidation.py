@@ -11,7 +11,8 @@ from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.skills.bank import count_episode, Mistake, Proposal, retire, Skill, SkillBank
 from skillrl.skills import consolidation
 from skillrl.skills.consolidation import (_contradict, fact_words, facts, similarity, subject, support)
-from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
+from banks import alfworld_bank as distill
+from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.skills.retrieval import advice
 from skillrl.core.store import data_path
 from skillrl.core.trajectory import select

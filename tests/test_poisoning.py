@@ -13,7 +13,8 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.notes import AlfworldNotes
 from skillrl.llm.chat import ScriptedChat
 from skillrl.skills.bank import Mistake, rollback, Skill, SkillBank, version_path
-from skillrl.envs.alfworld.teacher import AlfworldTeacher, alfworld_bank as distill
+from banks import alfworld_bank as distill
+from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.skills.consolidation import consolidate
 from skillrl.skills.guard import LIMITS, as_data, examine, examined, suspicions
 from skillrl.skills.guard import _EXAMPLES, HIDDEN, _clean

@@ -101,17 +101,3 @@ def test_a_wrong_field_is_named(tmp_path, capsys, bad, says):
     assert says in err and len(err.strip().splitlines()) == 1
 
 
-def test_a_part_of_the_questions_is_of_all_kinds(tmp_path):
-    rows = [
-        dict(question=f'{kind} question number {n}?', answers=f'{n}', task_type=kind, split=split)
-        for split in ('train', 'val', 'test')
-        for kind in ('easy', 'hard', 'odd')
-        for n in (range(10) if split == 'train' else range(10, 20) if split == 'val' else range(20, 30))
-    ]
-    env = question_env(write(tmp_path / 'q.json', rows), most=6)
-    for split in ('train', 'val', 'test'):
-        assert (
-            sorted(i['task_type'] for i in env.get_items(split)) == ['easy'] * 2 + ['hard'] * 2 + ['odd'] * 2
-        )
-
-

@@ -67,7 +67,7 @@ def test_where_the_two_original_rules_disagree_ours_takes_the_better():
     "Loafers, jeans and blankets are other things to the rule that looks skills up; 39 of 200 requests"
     sections = bank('webshop').categories
     router = world('webshop').router
-    rows = [(router.official(m.goal, sections), sorted_as, router(m.goal))
+    rows = [(router.sections['official'].section(m.goal, sections), sorted_as, router(m.goal))
             for m, sorted_as in zip(memories('webshop'), labels('webshop', memories('webshop')))]
     disputed = [row for row in rows if row[0] != row[1]]
     assert len(disputed) == 39 and all(ours == sorted_as for _, sorted_as, ours in disputed)

@@ -10,7 +10,8 @@ from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.scene import ROUTER
-from skillrl.envs.alfworld.teacher import _AlfworldReader, AlfworldTeacher, alfworld_bank as distill
+from banks import alfworld_bank as distill
+from skillrl.envs.alfworld.teacher import _AlfworldReader, AlfworldTeacher
 from skillrl.core.formats import _krill_trajectory
 from skillrl.skills.bank import (diff, Mistake, Proposal, quarantine, release, retire, rollback,
                                  Skill, SkillBank, usefulness, version_path, versions)
@@ -99,9 +100,11 @@ DISTIL = '''
 import json
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.teacher import alfworld_bank
+from skillrl.envs.alfworld.teacher import AlfworldTeacher
+from skillrl.skills.distillation import distill
 games = Household("val-001").games("collect", 4)
-print(json.dumps(alfworld_bank(play_expert(g, max_steps=20) for g in games).to_dict()))
+episodes = [play_expert(g, max_steps=20) for g in games]
+print(json.dumps(distill(episodes, AlfworldTeacher()).to_dict()))
 '''
 
 def test_banks_from_the_same_records_are_the_same_in_any_process():

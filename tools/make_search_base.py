@@ -16,7 +16,7 @@ from pretraining import Stage, demonstrated, fresh_rows, pretrain, rows_twice
 from skillrl.agent.episode import Episode
 from skillrl.envs.search.encyclopedia import (
     ARTICLE_FIELDS, ARTICLE_KINDS, Encyclopedia, Fact, _FIRST_NAMES, _MOODS, _NAME_ENDS, _NAME_MIDDLES,
-    _NAME_STARTS, PAGES, sentence, Sizes, _THEMES)
+    _NAME_STARTS, PAGES, sentence, _THEMES)
 from skillrl.envs.search.engine import MAX_TURNS, SearchEnv
 from skillrl.envs.search.expert import SearchExpert
 from skillrl.envs.search.retrieve import Library
@@ -70,7 +70,7 @@ def recalls(rng):
 
 def small_book(name, rng):
     "An encyclopedia of a few dozen articles"
-    return Encyclopedia(name, Sizes(*[rng.randint(*SIZES) for _ in ARTICLE_KINDS]))
+    return Encyclopedia(name, {kind: rng.randint(*SIZES) for kind in ARTICLE_KINDS})
 
 def rows(rng, first=0):
     "Demonstration rows of encyclopedia after encyclopedia, from number `first`"

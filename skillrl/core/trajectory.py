@@ -9,7 +9,7 @@ __all__ = ['Step', 'Trajectory', 'score_of', 'plain', 'assert_object', 'build', 
 
 # %% ../../nbs/225_core.trajectory.ipynb #d6de6e3a
 import re, sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from fastcore.basics import patch
@@ -262,9 +262,21 @@ def _category_named(
 # %% ../../nbs/225_core.trajectory.ipynb #690373ce
 @dataclass(frozen=True)
 class Sections:
-    "Under which names another program looks for the skills of a world"
+    "Under which names another program looks for the skills of a world, and by which rules"
     names:Mapping[str, tuple[str, ...]] # Category → names, the first for good, the others for copies
     marks:tuple[str, ...] = () # It knows the world by one of these names
+    rules:Mapping[str, str] = field(default_factory=dict) # Name → pattern of its tasks, tried in this order
+    rest:str = '' # Name for all other tasks
+
+    def section(self,
+        task:str,
+        known:Sequence[str], # Names of the bank's task-specific sections, in order
+    )->str: # 'unknown' where the bank has none
+        "The section that the rules take `task` for; the first of a bank of another world"
+        if not {*self.marks} & {*known}:
+            return next(iter(known), 'unknown')
+        found = (name for name, words in self.rules.items() if re.search(words, task.lower(), re.S))
+        return next(found, self.rest)
 
 @dataclass(frozen=True)
 class Router:
@@ -275,7 +287,6 @@ class Router:
     procedure:frozenset = frozenset() # Words of how tasks are done; none where tasks name no thing to find
     things:frozenset = frozenset()    # Names of things, lower case; a sentence that has one is not general
     facts:frozenset = frozenset()     # Other words that two sentences may differ in, such as places and verbs
-    official:Callable|None = None     # (task, categories of the bank) → category, as the official code has it
     sections:Mapping[str, Sections] = field(default_factory=dict) # Program, such as 'krill' → its names
 
     def __call__(self, task:str)->str:

@@ -366,18 +366,15 @@ def _imported(where):
         known = ', '.join(world_names())
         remedy = f"choose one of {known}, or name your own as module:Class or file.py:Class"
         raise ValueError(f"world {where!r} is unknown: {remedy}")
-    try:
-        return getattr(_own_module(module), attribute)
-    except Exception as e: # Whatever somebody else's module may raise
-        raise ValueError(f"world {where!r} cannot be loaded: {type(e).__name__}, {e}") from e
-
-def _own_module(name):
     folder = Path.cwd() # The `skillrl` command does not look for modules where it is called
-    if name.endswith('.py'):
-        folder, name = Path(name).resolve().parent, Path(name).stem
+    if module.endswith('.py'):
+        folder, module = Path(module).resolve().parent, Path(module).stem
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-    return importlib.import_module(name)
+    try:
+        return resolve_name(f'{module}:{attribute}')
+    except Exception as e: # Whatever somebody else's module may raise
+        raise ValueError(f"world {where!r} cannot be loaded: {type(e).__name__}, {e}") from e
 
 # %% ../../nbs/504_envs.base.ipynb #c7437278
 def world(

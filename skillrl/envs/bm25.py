@@ -30,12 +30,10 @@ _BETWEEN_LETTERS = rf'(?<={_LETTER})[{_BOTH}:\u00b7\u0387\u2027\uff1a](?={_LETTE
 _BETWEEN_DIGITS = rf'(?<=\d)[{_BOTH},;\u066c\u2044\uff0c\uff1b](?=\d)'
 _INSIDE = rf'(?:[{_ACCENTS}]|{_BETWEEN_LETTERS}|{_BETWEEN_DIGITS})'
 _WORD = re.compile(rf'_*[{_KANA}][{_KANA}_]*|[{_HAN}]|{_CHAR}+(?:{_INSIDE}{_CHAR}*)*')
-_LONGEST = 255 # Longer words are cut into pieces of this many characters
 
 def _split_words(text:str)->list[str]: # Lower case
     "Words of `text` by the Unicode rules"
-    found = [word for word in _WORD.findall(text.lower()) if word.strip('_')]
-    return [word[i:i + _LONGEST] for word in found for i in range(0, len(word), _LONGEST)]
+    return [word for word in _WORD.findall(text.lower()) if word.strip('_')]
 
 # %% ../../nbs/565_envs.bm25.ipynb #4fcecb93
 _STOP_WORDS = frozenset('''a an and are as at be but by for if in into is it no not of on or such that the
@@ -71,15 +69,14 @@ def tokens(text:str)->list[str]:
     return [stem for stem in map(_stem, _split_words(text)) if stem]
 
 # %% ../../nbs/565_envs.bm25.ipynb #124cbb65
-def _lossy_length(
-    length:int, # Words of a text
-)->int:
-    "`length` as Lucene remembers it"
-    if length < 24:
-        return length
-    beyond = length - 24
-    dropped = max(beyond.bit_length() - 4, 0)
-    return 24 + (beyond >> dropped << dropped)
+def _lossy_lengths(
+    lengths:np.ndarray, # Words of each text
+)->np.ndarray:
+    "`lengths` as Lucene remembers them"
+    beyond = np.maximum(lengths - 24, 0)
+    _, bits = np.frexp(beyond)
+    dropped = np.maximum(bits - 4, 0)
+    return np.minimum(lengths, 24) + (beyond >> dropped << dropped)
 
 # %% ../../nbs/565_envs.bm25.ipynb #19824646
 def _counted(texts, numbers_of):
@@ -98,7 +95,7 @@ _B = np.float32(.4)  # How much length counts, 0 to 1
 def _norms(lengths, filled):
     "What the count of a word is weighed against in each text; `filled` of the texts have words"
     mean = np.float32(max(1, lengths.sum())/filled)
-    kept = np.array([_lossy_length(n) for n in lengths.tolist()], np.float32)
+    kept = _lossy_lengths(lengths).astype(np.float32)
     return _K1*((np.float32(1) - _B) + _B*kept/mean)
 
 # %% ../../nbs/565_envs.bm25.ipynb #4caf7341
@@ -109,9 +106,8 @@ class BM25:
         ids:Sequence[str]|None=None, # Of the texts; of two with equal scores the smaller id comes first
     ):
         self.n = len(texts)
-        order = range(self.n) if ids is None else sorted(range(self.n), key=ids.__getitem__)
-        self._rank = np.empty(self.n, np.int32)
-        self._rank[list(order)] = np.arange(self.n)
+        ids = range(self.n) if ids is None else ids
+        self._rank = np.argsort(sorted(range(self.n), key=ids.__getitem__)) # Place of each text by its id
         self._words = {} # Word → its number
         self._store(*_counted(texts, self._words))
 

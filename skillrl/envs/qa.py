@@ -84,17 +84,6 @@ def _denied(tokens):
             is_denied = False
     return out
 
-# %% ../../nbs/564_envs.qa.ipynb #1ecdf91a
-def _places(tokens, want):
-    "(first, beyond last) of every run of `want` in `tokens`, clause ends aside"
-    at = [i for i, t in enumerate(tokens) if t != '.']
-    for k in range(len(at) - len(want) + 1):
-        if tokens[at[k]] != want[0]:
-            continue
-        run = at[k:k+len(want)]
-        if [tokens[i] for i in run] == want:
-            yield run[0], run[-1] + 1
-
 # %% ../../nbs/564_envs.qa.ipynb #e0e15ae2
 _LEADS = _ARTICLES | {'no', 'not'} # Count only where their clause ends
 
@@ -109,15 +98,16 @@ def says(
         return True if fold(prediction).strip() == fold(answer).strip() else None
     tokens = [t for t in tokens if t not in _ARTICLES or t in want]
     asks_not = bool(_NOT & set(words(question)))
-    no = [False]*len(tokens) if asks_not else _denied(tokens)
-    leads = set(want) <= _LEADS
-    verdict = None
-    for first, end in _places(tokens, want):
-        if leads and tokens[end:end+1] not in ([], ['.']):
-            continue
-        if not no[first]:
-            return True
-        verdict = False
+    denied = [False]*len(tokens) if asks_not else _denied(tokens)
+    ends = [after == '.' for after in (*tokens[1:], '.')]
+    said = [each for each in zip(tokens, denied, ends) if each[0] != '.']
+    leads, verdict = set(want) <= _LEADS, None
+    for k, (token, is_denied, _) in enumerate(said):
+        run = said[k:k + len(want)] if token == want[0] else []
+        if [word for word, *_ in run] == want and (run[-1][2] or not leads):
+            if not is_denied:
+                return True
+            verdict = False
     return verdict
 
 # %% ../../nbs/564_envs.qa.ipynb #259c0837
@@ -184,12 +174,13 @@ def _qa_result(item, prompt, reply):
     said, answers = (reply or '').strip(), _references(item, 'item')
     hard, soft = _qa_score(said, answers, item['question'])
     roles = 'system', 'user', 'assistant'
+    wanted = ' or '.join(repr(a[:60]) for a in answers[:3])
     return RolloutResult(
         id=str(item.get('id', '')),
         hard=hard,
         soft=soft,
         n_turns=1,
-        fail_reason='' if hard else _why(said, answers),
+        fail_reason='' if hard else f'the reply {said[:80]!r} does not say {wanted}',
         task_type=str(item.get('task_type') or ''),
         task_description=str(item.get('task_description') or ''),
         predicted_answer=said,
@@ -198,10 +189,6 @@ def _qa_result(item, prompt, reply):
         target_system_prompt=prompt[0],
         target_user_prompt=prompt[1],
         conversation=[dict(role=r, content=c) for r, c in zip(roles, (*prompt, said))])
-
-def _why(said, answers):
-    wanted = ' or '.join(repr(a[:60]) for a in answers[:3])
-    return f'the reply {said[:80]!r} does not say {wanted}'
 
 # %% ../../nbs/564_envs.qa.ipynb #c66defff
 def _task_types(splits):
@@ -287,28 +274,14 @@ def _drawn(items, seed):
     groups, n = _same_questions(items), len(items)
     if len(groups) < 3:
         raise ValueError(f'there are {_how_many(n, len(groups))}: three splits need at least 3 distinct ones')
-    dealt = deal(groups, _QUESTION_SHARES, _group_type, random.Random(seed))
+    dealt = deal(groups, _QUESTION_SHARES, lambda group: _task_type(group[0]), random.Random(seed))
     return {split: [item for group in some for item in group] for split, some in dealt.items()}
 
 def _task_type(item):
     return str(item.get('task_type') or '')
 
-def _group_type(group):
-    return _task_type(group[0])
-
 def _how_many(rows, distinct):
     return f'{counted(rows, "row")}, {counted(distinct, "distinct question")}'
-
-# %% ../../nbs/564_envs.qa.ipynb #6e8c3157
-def _check_one_split(group):
-    "`ValueError` if items that ask the same are in two splits"
-    first = group[0]
-    other = next((item for item in group if item['split'] != first['split']), None)
-    if other is None:
-        return
-    a, b = (f'{item["id"]!r:.60} ({item["split"]})' for item in (first, other))
-    raise ValueError(f'items {a} and {b} ask the same, {first["question"]!r:.80}: '
-                     'put them into one split, or leave one out')
 
 # %% ../../nbs/564_envs.qa.ipynb #b2b10d1f
 def _split_questions(
@@ -326,8 +299,12 @@ def _split_questions(
         if item['split'] not in _QUESTION_SHARES:
             raise ValueError(f'item {item["id"]!r:.60} has the split {item["split"]!r:.60}: '
                              f'choose one of {", ".join(_QUESTION_SHARES)}')
-    for group in _same_questions(items):
-        _check_one_split(group)
+    for first, *others in _same_questions(items):
+        other = next((item for item in others if item['split'] != first['split']), None)
+        if other:
+            a, b = (f'{item["id"]!r:.60} ({item["split"]})' for item in (first, other))
+            raise ValueError(f'items {a} and {b} ask the same, {first["question"]!r:.80}: '
+                             'put them into one split, or leave one out')
     return {split: [item for item in items if item['split'] == split] for split in _QUESTION_SHARES}
 
 # %% ../../nbs/564_envs.qa.ipynb #99935267

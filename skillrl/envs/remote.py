@@ -96,10 +96,8 @@ def post(self:Endpoint,
     except (x.ConnectError, x.InvalidURL, UnicodeError, OverflowError) as e:
         remedy = 'start one, or correct the address'
         raise ConnectionError(f'no server is listening at {self.shown} ({e}): {remedy}') from e
-    except BodyTooLarge as e:
-        raise ValueError(f'{at} did not stop ({e}): repair the server') from e
-    except x.DecodingError as e:
-        raise ValueError(f'{at} sent what cannot be unpacked ({e}): repair the server') from e
+    except (BodyTooLarge, x.DecodingError) as e:
+        raise ValueError(f'{at} sent what cannot be read ({e}): repair the server') from e
     except x.HTTPError as e:
         raise ConnectionError(f'{at} broke off ({e}): restart the server, then the episode') from e
 

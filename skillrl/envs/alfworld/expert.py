@@ -113,7 +113,7 @@ def _steps_to(r, can): # Steps to see what a receptacle holds, as far as is know
     closed = f'open {r}' in can
     if far and kind(r) in DOORS:
         closed = True
-    return max(int(far) + int(closed), 1)
+    return max(far + closed, 1)
 
 def _nearest(receptacles, can, rng): # One of those that take the fewest steps
     steps = [_steps_to(r, can) for r in receptacles]

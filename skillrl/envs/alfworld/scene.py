@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['CATEGORIES', 'TOOLS', 'STATES', 'HOLDS', 'ROUTER', 'Goal', 'alfworld_category', 'Receptacle', 'Thing', 'abilities',
-           'Scene', 'build_scene', 'Game', 'canonical', 'official_category']
+           'Scene', 'build_scene', 'Game', 'canonical']
 
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #6e6d29df
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from ...core.trajectory import Router, Sections
@@ -185,13 +184,13 @@ class Scene:
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #112ead97
 def build_scene(
     receptacles:list, # Tuples of type, location and whether it opens
-    things:list,      # Tuples of type and receptacle: position in `receptacles`, name, or None for the floor
+    things:list,      # Tuples of type and name of a receptacle, None for the floor
     start:int=0,      # Location of the agent
 )->Scene:
     "Scene with instances numbered, and abilities filled in from the tables of types"
     names = _numbered(receptacles)
     rs = [Receptacle(name, type, at, bool(opens)) for name, (type, at, opens) in zip(names, receptacles)]
-    by_name = {r.name: r for r in rs} | dict(enumerate(rs))
+    by_name = {r.name: r for r in rs}
     ts = []
     for name, (type, place) in zip(_numbered(things), things):
         inside = () if place is None else (by_name[place],)
@@ -247,30 +246,14 @@ def canonical(
     return _SPELLINGS.get(_letters(category), category)
 
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #bd036c6f
-# Section → parts of words, tried in this order
-_OFFICIAL = dict(clean=['clean'], heat=['heat'], cool=['cool'], examine=['examine', 'find'])
-
-def official_category(
-    task:str,
-    sections:Sequence[str], # Names of the bank's task-specific sections, in order
-)->str: # A section, or 'unknown' where there is none
-    "The section that the official rules take `task` for"
-    if not {'pick_and_place', 'clean'} & set(sections):
-        return next(iter(sections), 'unknown')
-    text = task.lower()
-    if 'look at' in text and 'under' in text:
-        return 'look_at_obj_in_light'
-    for section, parts in _OFFICIAL.items():
-        if any(part in text for part in parts):
-            return section
-    return 'pick_and_place'
-
-# %% ../../../nbs/569_envs.alfworld.scene.ipynb #08fcf9fe
 _SECTIONS = dict(
-    official=Sections(dict(
-        pick=('pick_and_place',), look=('look_at_obj_in_light', 'examine'), clean=('clean',),
-        heat=('heat', 'pick_and_place'), cool=('cool',), pick_two=('pick_and_place', 'examine')),
-        marks=('pick_and_place', 'clean')),
+    official=Sections(
+        names=dict(
+            pick=('pick_and_place',), look=('look_at_obj_in_light', 'examine'), clean=('clean',),
+            heat=('heat', 'pick_and_place'), cool=('cool',), pick_two=('pick_and_place', 'examine')),
+        marks=('pick_and_place', 'clean'), rest='pick_and_place',
+        rules=dict(look_at_obj_in_light='look at.*under|under.*look at', clean='clean', heat='heat',
+                   cool='cool', examine='examine|find')),
     krill=Sections(dict(pick=('Pick',), look=('Look',), clean=('Clean',), heat=('Heat',), cool=('Cool',),
                         pick_two=('PickTwo',))))
 
@@ -280,5 +263,4 @@ _VERBS = frozenset('go take move put open close use heat cool clean slice examin
 _THINGS = frozenset().union(*HOLDS.values(), *_ABILITIES.values(), _FIXED) - HOLDS.keys()
 
 ROUTER = Router(alfworld_category, canonical, served_by={'pick_two': 'pick'}, procedure=_PROCEDURE,
-                things=_THINGS, facts=_VERBS | HOLDS.keys(), official=official_category,
-                sections=_SECTIONS)
+                things=_THINGS, facts=_VERBS | HOLDS.keys(), sections=_SECTIONS)

@@ -8,13 +8,12 @@ __all__ = ['load_game', 'find_games', 'HouseholdSuite', 'FolderSuite', 'Alfworld
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #c697cee3
 import os, random, re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fastcore.basics import patch
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from ...core.store import read_json
-from ...core.trajectory import Trajectory
 from .engine import AlfworldEnv, Engine
 from .expert import AlfworldExpert
 from .households import household, Household, NEW
@@ -183,16 +182,14 @@ def find_games(
     folder:str|Path, # Folder with games anywhere below it, such as `valid_seen`
 )->list[Path]:       # Sorted
     "Game files below a folder, without the kinds the original skips; each folder behind links once"
-    found, folder = [], Path(folder)
-    seen = {str(p) for p in folder.resolve().parents} # Nothing that holds `folder` is in it
+    found = []
+    seen = {str(path) for path in Path(folder).resolve().parents} # What holds `folder` is not in it
     for where, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(where)
-        if real in seen:
-            folders.clear()
-        elif 'game.tw-pddl' in files:
+        here = os.path.realpath(where)
+        folders[:] = sorted(folders) if here not in seen else []
+        if 'game.tw-pddl' in files and here not in seen:
             found.append(Path(where)/'game.tw-pddl')
-        seen.add(real)
-        folders.sort()
+        seen.add(here)
     return sorted(p for p in found if not re.search('movable|Sliced', str(p.relative_to(folder))))
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #0b8a7b9a
@@ -313,7 +310,7 @@ class Alfworld(GeneratedWorld):
     router = ROUTER
     variants = {'': 'move', 'move': 'move', 'put': 'put'} # Verb style
     noted, shown = AlfworldNotes, AlfworldExpert
-    open = FolderSuite
+    open, explorer = FolderSuite, staticmethod(explorer)
 
     def make(self, name:str, verb_style:str)->HouseholdSuite:
         "The household of this name"
@@ -323,9 +320,6 @@ class Alfworld(GeneratedWorld):
         "Teacher that counts what trajectories show"
         return AlfworldTeacher(unasked=True)
 
-    def explorer(self, played:Iterable[Trajectory])->Callable[[Any], list[str]]:
-        "What sends an agent where `played` have looked least"
-        return explorer(played)
 
 register('alfworld', Alfworld)
 

@@ -24,7 +24,7 @@ class SearchQuestion:
     task:str                   # The question itself
     answers:tuple[str, ...]    # Any of them is right
     category:str = ''
-    hops:tuple = ()            # `Hop` after `Hop`, where the evidence is known
+    hops:tuple = ()            # `Fact` after `Fact`, where the evidence is known
     key:tuple = field(default=(), repr=False) # What it asks, in terms of whoever made it
 
 MAX_TURNS, TOP_K = 4, 3 # As in the published script
@@ -243,10 +243,6 @@ class SearchEnv(TextEnv):
         return self.engine.reward if self.engine.done else 0.
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #4329312a
-@patch
-def _info(self:SearchEnv):
-    return super(SearchEnv, self)._info() | dict(valid=self.engine.valid)
-
 @patch
 def over(self:SearchEnv)->bool:
     "An answer ends the episode, right or wrong"

@@ -40,7 +40,7 @@ def hint(self:SearchExpert, kind:str)->str: # '' if there is none, or it is not 
     return self.hints[kind] if kind in self.hints and self.believes(kind) else ''
 
 @patch
-def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Fact: # Its value is '' if nothing is
+def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Fact: # '' for a value: nothing
     "What is believed of a field, and the page that tells it; when `sure`, what two pages or a hint speak for"
     hint, votes = self.hint(kind), Counter()
     told = self.notes.told(kind, name, field)

@@ -66,10 +66,6 @@ def _names_in(question:str)->list[str]:
     "Names in a question, the word it begins with aside"
     return list(dict.fromkeys(_NAME.findall(question[1:])))
 
-def _is_linked(fact:Fact)->bool:
-    "Is the value of `fact` another article?"
-    return ARTICLE_FIELDS[fact.kind, fact.field].value in ARTICLE_KINDS
-
 def offered(
     question:str,
     documents:Sequence[str], # Contents of those seen
@@ -77,7 +73,8 @@ def offered(
     "Actions that what is in view suggests"
     facts = [fact for contents in documents for fact in read_page(contents).facts]
     known = _names_in(question)
-    names = dict.fromkeys(known + [fact.value for fact in facts if _is_linked(fact)])
+    linked = [fact.value for fact in facts if ARTICLE_FIELDS[fact.kind, fact.field].value in ARTICLE_KINDS]
+    names = dict.fromkeys(known + linked)
     queries = [query for name in names for query in (name, *[f'{name} {page}' for page in PAGES])]
     searches = [search_action(query) for query in queries]
     answers = dict.fromkeys(known + [fact.value for fact in facts])

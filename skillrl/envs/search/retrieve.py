@@ -7,9 +7,8 @@ __all__ = ['load_questions', 'contents_of', 'load_corpus', 'Library', 'retrieve'
 
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #5a1a4618
 import gzip, json, reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fastcore.basics import patch
-from functools import partial
 from pathlib import Path
 from typing import Any
 from ...core.concurrency import pause

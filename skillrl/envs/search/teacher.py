@@ -37,14 +37,10 @@ def _right(t, notes):
 
 def _truths(facts:Iterable[Fact])->dict[tuple, str]: # (kind, name, field) → value that two pages tell
     "What pages agree on"
-    votes = defaultdict(Counter)
-    for fact in dict.fromkeys(facts):
-        votes[fact[:3]][fact.value] += 1
     known = {}
-    for key, counts in votes.items():
-        value, n = counts.most_common(1)[0]
+    for (*key, value), n in Counter(fact[:4] for fact in dict.fromkeys(facts)).most_common():
         if n > 1:
-            known[key] = value
+            known.setdefault(tuple(key), value)
     return known
 
 # %% ../../../nbs/550_envs.search.teacher.ipynb #f064efb9
@@ -62,17 +58,6 @@ class _PageRecord:
         return max(sorted(sure), key=self.true.get, default='')
 
 # %% ../../../nbs/550_envs.search.teacher.ipynb #493f9794
-def _counted(facts, known):
-    "Records of pages, from facts and what is known to be true"
-    records = defaultdict(_PageRecord)
-    settled = [fact for fact in facts if fact[:3] in known]
-    for fact in settled:
-        record = records[fact.kind]
-        is_true = fact.value == known[fact[:3]]
-        told = record.true if is_true else record.false
-        told[fact.page] += 1
-    return records
-
 def _page_records(
     trajs:list[Trajectory],
 )->dict[str, _PageRecord]: # Kind of article → record
@@ -83,7 +68,12 @@ def _page_records(
     known = _truths(facts)
     for t, notes in read:
         known |= _right(t, notes)
-    records = _counted(facts, known)
+    records = defaultdict(_PageRecord)
+    for fact in facts:
+        if fact[:3] in known:
+            record = records[fact.kind]
+            told = record.true if fact.value == known[fact[:3]] else record.false
+            told[fact.page] += 1
     for t, notes in read:
         for kind in records.keys() & kinds_along(notes.plan):
             records[kind].shown_by.append(t)

@@ -72,19 +72,9 @@ def _by_text(files):
     return {normalized(question.task): question for path in files for question in load_questions(path)}
 
 
-# %% ../../../nbs/589_envs.search.world.ipynb #b25c2642
+# %% ../../../nbs/589_envs.search.world.ipynb #8e7d495d
 _SERVERS = 'corpus.url' # File of an address
 
-def _folder_library(
-    corpus:list[Path], # Files of documents
-    place:Path,        # File of an address; where it exists, it is used
-)->Any:                # With `search(query, k)`; ValueError if a document or the address is none
-    "What answers searches in a folder"
-    if not place.is_file():
-        return Library([contents for path in corpus for contents in load_corpus(path)])
-    return RemoteLibrary(place.read_text(encoding='utf-8').strip())
-
-# %% ../../../nbs/589_envs.search.world.ipynb #8e7d495d
 def _files_suite(
     root:str|Path,  # Holds corpus.* and train.*, test.*, dev.* or valid.*
     settings:dict,  # Of `SearchEnv`; nothing is listed here
@@ -95,7 +85,10 @@ def _files_suite(
     if not (corpus or place.is_file()) or not train + tests:
         raise ValueError(f'{root} holds {len(corpus)} files corpus.* and {len(train + tests)} files train.*, '
                          'test.*, dev.* or valid.*: put at least one of each there, as .jsonl or .parquet')
-    library = _folder_library(corpus, place)
+    if place.is_file():
+        library = RemoteLibrary(place.read_text(encoding='utf-8').strip())
+    else:
+        library = Library([contents for path in corpus for contents in load_corpus(path)])
     judged = _by_text(tests)
     learn = [question for text, question in _by_text(train).items() if text not in judged]
     make_env = partial(SearchEnv, retriever=library, compat='compat' in settings)

@@ -89,6 +89,7 @@ def _indexed_text(product:Product)->str: # Lower case
     options = ', and '.join(f'{axis}: {", ".join(values)}' for axis, values in product.options.items())
     return ' '.join([product.title, product.description, *product.bullets[:1], options]).lower()
 
+# %% ../../../nbs/583_envs.webshop.catalogue.ipynb #2226bbc0
 class Catalogue:
     "Products that all environments of a shop share"
     def __init__(self,
@@ -105,6 +106,17 @@ class Catalogue:
     def __getitem__(self, asin:str)->Product: # KeyError if it is not here
         "Product with this id"
         return self.by_asin[asin]
+
+    @cached_property
+    def shelves(self)->dict[tuple[str, str], list[Product]]: # (mark, value) → products
+        "Products by what the searches `<q>`, `<c>` and `<a>` ask for"
+        shelves = {}
+        for product in self.products:
+            values = [('<q>', product.query), ('<c>', product.department)]
+            values += [('<a>', attribute) for attribute in dict.fromkeys(product.attributes)]
+            for value in values:
+                shelves.setdefault(value, []).append(product)
+        return shelves
 
     @cached_property
     def index(self)->BM25:
@@ -134,19 +146,6 @@ def search(self:Catalogue,
     "Products that fit `query`"
     return [self.products[place] for place, _ in self.index.search(query, k)]
 
-# %% ../../../nbs/583_envs.webshop.catalogue.ipynb #b8a5582a
-@patch(as_prop=True)
-def shelves(self:Catalogue)->dict[tuple[str, str], list[Product]]: # (mark, value) → products
-    "Products by what the searches `<q>`, `<c>` and `<a>` ask for"
-    if not hasattr(self, '_shelves'):
-        self._shelves = {}
-        for product in self.products:
-            values = [('<q>', product.query), ('<c>', product.department)]
-            values += [('<a>', attribute) for attribute in dict.fromkeys(product.attributes)]
-            for value in values:
-                self._shelves.setdefault(value, []).append(product)
-    return self._shelves
-
 # %% ../../../nbs/583_envs.webshop.catalogue.ipynb #502ee709
 _DRIVE = 'https://drive.google.com/uc?id='
 _ORIGINS = { # File → what it holds, and its id on Google Drive, from setup.sh of princeton-nlp/WebShop
@@ -168,10 +167,6 @@ def _file_names(
     size = '_1000' if small else ''
     return f'items_shuffle{size}.json', f'items_ins_v2{size}.json', 'items_human_ins.json'
 
-def _missing_files(folder:str|Path, small:bool=True)->list[str]:
-    "Files of the benchmark that `folder` lacks"
-    return [name for name in _file_names(small) if not (Path(folder)/name).is_file()]
-
 # %% ../../../nbs/583_envs.webshop.catalogue.ipynb #8611d5a6
 def _loaded(path, kind):
     try:
@@ -185,16 +180,14 @@ def _loaded(path, kind):
 
 def load_catalogue(
     folder:str|Path,
-    small:bool|None=None, # The set of 1,000 products, or all? None finds out
 )->Catalogue: # FileNotFoundError if a file is missing, ValueError if one holds something else
-    "Catalogue in the files of `folder`"
-    if small is None:
-        small = len(_missing_files(folder)) <= len(_missing_files(folder, small=False))
-    missing = _missing_files(folder, small)
+    "Catalogue in the files of `folder`, the small one if there are both"
+    sets = [[Path(folder)/name for name in _file_names(small)] for small in (True, False)]
+    paths = max(sets, key=lambda paths: sum(path.is_file() for path in paths))
+    missing = [path.name for path in paths if not path.is_file()]
     if missing:
         listed = ', '.join(map(_file_origin, missing))
         raise FileNotFoundError(f'{folder} lacks {len(missing)} of the 3 files of the benchmark: {listed}')
-    paths = [Path(folder)/name for name in _file_names(small)]
     items, noted, human = [_loaded(path, kind) for path, kind in zip(paths, (list, dict, dict))]
     try:
         return read_catalogue(items, noted, human)

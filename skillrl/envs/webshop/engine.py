@@ -127,12 +127,8 @@ def _details_page(
     which:str, # One of `DETAILS`
 )->list[_Piece]:
     "Page about one side of `product`; nothing is known of reviews"
-    texts = []
-    if which == 'Description':
-        texts = [product.description]
-    elif which == 'Features':
-        texts = [f' {bullet}' for bullet in product.bullets]
-    return [*_header(task), *_buttons(PREV_PAGE), *_page_pieces(*texts)]
+    texts = dict(Description=[product.description], Features=[f' {bullet}' for bullet in product.bullets])
+    return [*_header(task), *_buttons(PREV_PAGE), *_page_pieces(*texts.get(which, ()))]
 
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #3cb1d365
 _PAID = 'Your code: ', 'None', ' (Paste it in your MTurk interface.)', 'Purchased', 'asin'

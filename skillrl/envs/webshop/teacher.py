@@ -6,6 +6,7 @@
 __all__ = ['bought', 'Record', 'ShopReader', 'ShopTeacher']
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #f0aed4cc
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
 from ...core.trajectory import Step, Trajectory
@@ -48,41 +49,35 @@ class Record:
         "What speaks for it, less what speaks against it"
         return self.told + self.won - self.refused
 
-@patch
-def add(self:Record, t:Trajectory, told:bool, won:bool, refused:bool)->None:
-    "Count one episode"
-    self.told += told
-    self.won += won
-    self.refused += refused
-    if told or won:
-        self.shown_by.append(t)
+def _counted(
+    claims:Iterable[tuple], # Of each episode: it, and the claims that it tells, was won by, was refused for
+)->dict[tuple[str, str], Record]:
+    "Records of claims"
+    records = {}
+    for t, told, won, refused in claims:
+        for key in sorted(told | won | refused):
+            record = records.setdefault(key, Record())
+            record.told += key in told
+            record.won += key in won
+            record.refused += key in refused
+            if key in told | won:
+                record.shown_by.append(t)
+    return records
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #ae1bc969
-def _word_records(read:list[tuple])->dict[tuple[str, str], Record]: # (what customers say, word) → record
-    "Records of words, from pairs of trajectory and notes"
-    records = {}
-    for t, notes in read:
-        told = {(said, word) for word, said in notes.sold_as.items()}
-        pair = notes.request.query, title_word(notes.title)
-        tried = {pair} if bought(t) else set()
-        for key in sorted(told | tried):
-            won = key in tried and t.success
-            refused = key in tried and t.reward == 0
-            records.setdefault(key, Record()).add(t, key in told, won, refused)
-    return records
+def _word_claims(t:Trajectory, notes:ShopNotes)->tuple: # Claims are (what customers say, word)
+    "What an episode says about words, for `_counted`"
+    told = {(said, word) for word, said in notes.sold_as.items()}
+    tried = {(notes.request.query, title_word(notes.title))} if bought(t) else set()
+    return t, told, tried if t.success else set(), tried if t.reward == 0 else set()
 
-def _size_records(read:list[tuple])->dict[tuple[str, str], Record]: # (size, how it is written) → record
-    "Records of sizes, from pairs of trajectory and notes"
-    records = {}
-    for t, notes in read:
-        told = {(size, written) for written, size in notes.sizes.items()}
-        asked = notes.request.options.get('size', 'fit')
-        chosen = [value for value in notes.chosen if value.startswith('fit ')]
-        known = bought(t) and t.success and not asked.startswith('fit')
-        tried = {(asked, chosen[-1])} if known and chosen else set()
-        for key in sorted(told | tried):
-            records.setdefault(key, Record()).add(t, key in told, key in tried, False)
-    return records
+def _size_claims(t:Trajectory, notes:ShopNotes)->tuple: # Claims are (size, how it is written)
+    "What an episode says about sizes, for `_counted`"
+    told = {(size, written) for written, size in notes.sizes.items()}
+    asked = notes.request.options.get('size', 'fit')
+    chosen = [value for value in notes.chosen if value.startswith('fit ')]
+    known = bought(t) and t.success and not asked.startswith('fit')
+    return t, told, {(asked, written) for written in chosen[-1:] if known}, set()
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #f1effb8c
 def _best_supported(
@@ -120,7 +115,8 @@ def tell(self:ShopReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
     "What things are called and how sizes are written, for all that a page or a purchase has shown"
     read = [(t, _notes_at_end(t)) for t in trajs]
     read = [(t, notes) for t, notes in read if notes]
-    words, sizes = _best_supported(_word_records(read)), _best_supported(_size_records(read))
+    words = _best_supported(_counted(_word_claims(*pair) for pair in read))
+    sizes = _best_supported(_counted(_size_claims(*pair) for pair in read))
     for t, notes in read:
         needed = [words.get(notes.request.query)]
         needed += [sizes.get(value) for value in notes.request.options.values()]

@@ -38,10 +38,7 @@ def _dealt(
     for place, goals in enumerate(lists):
         for i, (product, _, _) in enumerate(goals.order):
             found[homes.get(product.asin, 'train')].append((place, i))
-    def category(entry):
-        place, i = entry
-        return lists[place][i].category
-    return spread(found, category)
+    return spread(found, lambda entry: lists[entry[0]][entry[1]].category)
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #24147cd1
 class ShopSuite(GameSuite):
