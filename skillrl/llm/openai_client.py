@@ -159,14 +159,11 @@ class OpenAIEmbedder:
         self.service = Service(**kwargs)
         self.model, self.size = model, size
 
-    def __repr__(self):
-        return f'OpenAIEmbedder({self.model!r})'
-
 # %% ../../nbs/335_llm.openai_client.ipynb #2f7584c8
 @patch
 def encode(self:OpenAIEmbedder,
     texts:Iterable[str],
-)->'np.ndarray': # Shape (n, d), float32; (0, 0) for no texts; `Outage`, or ValueError for vectors of two lengths
+)->'np.ndarray': # Shape (n, d), float32; (0, 0) for no texts; `Outage`; ValueError for two lengths
     "A row for each of `texts`"
     import numpy as np
     texts = list(texts)

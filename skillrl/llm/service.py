@@ -246,15 +246,13 @@ def _sent_again(settings, key, variable):
 
 @patch
 def __reduce__(self:Service):
-    if '@' in str(self.client.base_url):
-        raise ValueError(f'{self.url} has a password, which is never written: give it as api_key')
-    where = dict(base_url=self.url)
-    if self.version:
-        where = dict(azure_endpoint=self.url, api_version=self.version)
-    settings = where | dict(timeout=self.timeout, retries=self.retries, pause=self.pause)
+    where = 'azure_endpoint' if self.version else 'base_url'
+    settings = {where: self.url, 'api_version': self.version, 'timeout': self.timeout,
+                'retries': self.retries, 'pause': self.pause}
+    key = self.client.api_key
+    names = [k for k, v in os.environ.items() if v.strip() == key]
     if not self.secrets:
-        return _sent_again, (settings, self.client.api_key, '')
-    names = [k for k, v in os.environ.items() if v.strip() == self.secrets[0]]
+        return _sent_again, (settings, key, '')
     if not names:
         raise ValueError(f'the API key for {self.url} is in no environment variable, and is never written: '
                          f'set {shared_variables(self.url, bool(self.version))[0]}')
