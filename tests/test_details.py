@@ -9,7 +9,7 @@ from skillrl.envs.webshop.reward import _compare_kinds
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
 from skillrl.training import builders, phases
-from skillrl.training.evaluate import describe_gain, evaluate, _figure, plot_learning, plot_rates
+from skillrl.training.evaluate import describe_gain, evaluate, _figure, plot_learning
 from skillrl.training.phases import Iteration, _least_served, trial_trajectory
 from skillrl.training.pipeline import conditions
 from skillrl.training.sft import FullOptions, full_sft
@@ -21,13 +21,11 @@ CONFIG = SkillRLConfig()
 def played(game, won):
     return Trajectory(game, 'look', 'look', [Step('a', 'look')], success=won, game=game)
 
-def test_a_plot_of_rates_has_a_bar_and_a_dot_for_each(tmp_path):
-    results = {'no bank': [played('a', False)], 'bank': [played('a', True)]}
-    fig = plot_rates(results)
-    assert len(fig.axes[0].lines) == 2*len(results)
-    _figure(tmp_path, 'Rates', 'A caption', fig)
-    assert (tmp_path/'figures'/'rates.png').read_bytes()[:4] == b'\x89PNG'
-    assert plot_learning({'training': [0, 1]}).axes[0].get_ylim() == (0, 1)
+def test_a_plot_of_learning_is_written(tmp_path):
+    fig = plot_learning({'training': [0, 1]})
+    assert fig.axes[0].get_ylim() == (0, 1)
+    _figure(tmp_path, 'Learning', 'A caption', fig)
+    assert (tmp_path/'figures'/'learning.png').read_bytes()[:4] == b'\x89PNG'
 
 def test_a_bank_alone_is_compared_with_no_bank():
     told = describe_gain({'no bank': [played('a', False)], 'bank': [played('a', True)]})

@@ -2,7 +2,7 @@
 import gc, logging, os, random, subprocess, sys, threading, traceback
 import numpy as np
 import pytest
-from faults import CUT, RESET, Answer, FaultServer, error, said, slow, truncated, vectors
+from faults import CUT, RESET, Answer, FaultServer, error, said, slow, truncated
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
@@ -642,11 +642,6 @@ def test_an_empty_text_and_a_broken_one_still_have_vectors(embedder):
         assert embedder(s).encode(['', '\ud800', 'mug ☕']).shape == (3, 3) and s.requests[0]['body'][
             'input'] == [' ', '?', 'mug ☕']
 
-@pytest.mark.parametrize('texts', [[1], [None], ['mug', b'mug']])
-def test_only_texts_are_embedded(embedder, texts):
-    with FaultServer() as s, pytest.raises(TypeError, match='is no text'):
-        embedder(s).encode(texts)
-
 def row(i, v):
     return dict(index=i, embedding=v)
 nonsense = dict(
@@ -674,13 +669,3 @@ def test_vectors_share_the_one_layer_of_retries(embedder, fault, count):
         with pytest.raises(Outage) as e:
             embedder(s).encode(['mug'])
         assert s.count==count and KEY not in str(e.value)
-
-def test_vectors_of_another_length_do_not_mix(embedder):
-    with FaultServer(vectors, lambda r: vectors(r, 5)) as s:
-        e = embedder(s)
-        e.encode(['mug'])
-        with pytest.raises(ValueError, match='5 numbers after some of 3'):
-            e.encode(['mug'])
-    with (FaultServer(vectors, lambda r: vectors(r, 5)) as s,
-          pytest.raises(ValueError, match='5 numbers after some of 3')):
-        embedder(s, size=2).encode(['a', 'b', 'c'])

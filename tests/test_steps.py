@@ -138,7 +138,7 @@ def test_rl_evolves_its_bank_as_train_does(here, tmp_path, capsys):
 
 def test_the_report_says_in_words_what_changed(run, capsys):
     path = run[0]
-    told = (path/'report.md').read_text().partition('## What changed')[2].partition('## Rates')[0]
+    told = (path/'report.md').read_text().partition('## What changed')[2].partition('## Learning')[0]
     looks = JsonlLog(path/'evolution.jsonl').read()
     asked, kept = (sum(len(r[k]) for r in looks) for k in ('proposals', 'kept'))
     assert re.search(r'Fine-tuning took \d+ demonstration rows in \d+ steps: the loss went from', told)

@@ -33,7 +33,7 @@ def policy():
     tokenizer = word_tokenizer('open close drawer mug look'.split())
     base = Policy(tiny_model(len(tokenizer), hidden=32, seed=0), tokenizer)
     engine = LocalEngine(base)
-    begun = TinkerPolicy.begin(engine, tokenizer)
+    begun = TinkerPolicy(engine, engine.create_lora_training_client('tiny-base'), tokenizer)
     begun.client = Counting(begun.client.policy, True, engine.states)
     return begun
 

@@ -81,10 +81,6 @@ class AdapterPolicy(Policy):
         "What moves"
         return {name: p for name, p in self.model.named_parameters() if f'.{_MOVING}.' in name}
 
-    def __repr__(self):
-        moving = sum(p.numel() for p in self.adapter().values())
-        return f'{type(self).__name__}({moving:,} parameters beside {Path(self.base).name})'
-
 # %% ../../nbs/344_llm.adapter.ipynb #8d63e9c3
 @contextmanager
 def _undisturbed():

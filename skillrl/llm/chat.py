@@ -305,7 +305,7 @@ def forget(self:Chat,
 def _usage_of(
     reply:ChatReply,
     stage:str, # Which part of a run asked
-)->dict: # `calls`, `prompt_tokens`, `completion_tokens`, `total_tokens`, `stage`; sometimes `cached` or `refused`
+)->dict: # `calls`, `prompt_tokens`, `completion_tokens`, `total_tokens`, `stage`; sometimes more
     "The bill of `reply`; one known from before is free"
     usage = dict(calls=1, prompt_tokens=reply.prompt_tokens, completion_tokens=reply.completion_tokens,
                  total_tokens=reply.tokens)

@@ -6,7 +6,7 @@
 __all__ = ['NAME', 'CommandChat']
 
 # %% ../../nbs/355_llm.command.ipynb #113207a3
-import atexit, os, re, shlex, shutil, signal, subprocess, tempfile
+import atexit, os, shlex, shutil, signal, subprocess, tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,26 +14,11 @@ from threading import Thread
 from time import monotonic
 from fastcore.basics import patch
 from ..core.concurrency import check_stop
-from ..core.store import to_json
 from .chat import Chat
 from .reply import ChatReply
 
 # %% ../../nbs/355_llm.command.ipynb #5d977257
 NAME = 'skill' # Of the work folder, as SKILL.md says
-
-# %% ../../nbs/355_llm.command.ipynb #c2f7e914
-def _as_text(content):
-    "`content` as it is, or its parts as JSON"
-    return content if isinstance(content, str) else to_json(content, indent=1)
-
-def _quoted(messages):
-    "`messages` under their roles, each fenced so that nothing in it passes for what stands outside"
-    return '\n\n'.join(f'## {m["role"]}\n\n{_fenced(_as_text(m["content"]))}' for m in messages)
-
-def _fenced(text):
-    longest = max((len(run) for run in re.findall('~+', text)), default=0)
-    fence = '~' * max(3, longest + 1)
-    return f'{fence}\n{text}\n{fence}'
 
 # %% ../../nbs/355_llm.command.ipynb #378c64b9
 _FRONT = (f'---\nname: {NAME}\ndescription: How to do the task in task.md. '
@@ -44,9 +29,8 @@ _BEGIN = 'Follow these instructions, which are in SKILL.md too:'
 
 def _task(messages):
     "What `task.md` says"
-    system = '\n\n'.join(_as_text(m['content']) for m in messages if m['role'] == 'system')
-    rest = [m for m in messages if m['role'] != 'system']
-    task = _as_text(rest[0]['content']) if len(rest) == 1 else _quoted(rest)
+    system = '\n\n'.join(m['content'] for m in messages if m['role'] == 'system')
+    task = '\n\n'.join(m['content'] for m in messages if m['role'] != 'system')
     if system:
         task = f'{_BEGIN}\n\n<instructions>\n{system}\n</instructions>\n\n{task}'
     return system, task

@@ -43,7 +43,7 @@ _OPENS = re.compile(r'\[(?=\s*(?:[]["\'\d-]|true|false|null))|\[\s*\{|\{(?=\s*["
 def json_values(
     text:str, # A reply
 )->list[dict|list]: # In the order of `text`
-    "The outermost lists and objects in `text`, in time linear in its length; those inside of one that was cut off"
+    "The outermost lists and objects in `text`, or those inside of one that was cut off, in linear time"
     text = mend_unicode(split_thought(text)[1])
     found, at = [], 0
     room, tries = _ROOM, _TRIES

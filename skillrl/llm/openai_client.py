@@ -158,22 +158,15 @@ class OpenAIEmbedder:
     ):
         self.service = Service(**kwargs)
         self.model, self.size = model, size
-        self.width = None # Of the vectors, known from the first on
-
-    def __repr__(self):
-        return f'OpenAIEmbedder({self.model!r})'
 
 # %% ../../nbs/335_llm.openai_client.ipynb #2f7584c8
 @patch
 def encode(self:OpenAIEmbedder,
     texts:Iterable[str],
-)->'np.ndarray': # Shape (n, d), float32; (0, 0) for no texts; `Outage`, TypeError for no text, ValueError
+)->'np.ndarray': # Shape (n, d), float32; (0, 0) for no texts; `Outage`; ValueError for two lengths
     "A row for each of `texts`"
     import numpy as np
     texts = list(texts)
-    wrong = [t for t in texts if not isinstance(t, str)]
-    if wrong:
-        raise TypeError(f'{wrong[0]!r} is no text: encode takes a list of str')
     parts = [self._part(texts[i:i+self.size]) for i in range(0, len(texts), self.size)]
     return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
@@ -184,11 +177,6 @@ def _part(self:OpenAIEmbedder, texts):
     texts = [t.encode(errors='replace').decode() or ' ' for t in texts]
     body = dict(model=self.model, input=texts, encoding_format='float')
     try:
-        rows = self.service.ask(create, lambda d: _read_vectors(d, len(texts)), **body)
+        return self.service.ask(create, lambda d: _read_vectors(d, len(texts)), **body)
     except Failed as e:
         raise Outage(f'{len(texts)} texts got no vectors: {e}') from None
-    self.width = self.width or rows.shape[1]
-    if rows.shape[1] != self.width:
-        raise ValueError(f'{self.model} sent vectors of {rows.shape[1]} numbers after some of {self.width}: '
-                         'embed all again with one model')
-    return rows

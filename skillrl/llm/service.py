@@ -6,11 +6,10 @@
 __all__ = ['MOST', 'within', 'BodyTooLarge', 'arm', 'Garbled', 'read_chat', 'tokens_paid', 'is_local', 'Service', 'Failed']
 
 # %% ../../nbs/330_llm.service.ipynb #c7aa1114
-import json, os, random, re
+import json, math, os, random, re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextvars import ContextVar
-from dataclasses import dataclass
 from fastcore.basics import patch
 from functools import partial
 from ipaddress import ip_address
@@ -25,13 +24,9 @@ from ..core.options import shared_variables, usual_address
 from ..core.store import to_json
 
 # %% ../../nbs/330_llm.service.ipynb #f48ccaa4
-_limit = ContextVar('limit', default=None) # Of the request that this thread sends
+MOST = 2**26 # Bytes of an answer: 64 MiB is four times what 256 long vectors take
 
-@dataclass
-class _Limit:
-    "What is read of an answer"
-    most:int          # Bytes, unpacked
-    over:bool = False # Does nobody wait for it any more?
+_limit = ContextVar('limit', default=(MOST, math.inf)) # Bytes, and until when, of this thread's request
 
 def _send(send, limit, answer):
     _limit.set(limit)
@@ -41,8 +36,6 @@ def _send(send, limit, answer):
         answer.set_exception(e)
 
 # %% ../../nbs/330_llm.service.ipynb #73a2a5f2
-MOST = 2**26 # Bytes of an answer: 64 MiB is four times what 256 long vectors take
-
 def within(
     seconds:float, # From the first byte sent to the last one read
     most:int,      # Bytes of the answer, unpacked
@@ -52,18 +45,14 @@ def within(
 )->object: # `httpx2.ReadTimeout` or `BodyTooLarge` beyond the limits, `Stopped` if a stop is asked for
     "What `send` returns"
     import httpx2
-    limit, answer = _Limit(most), Future()
-    Thread(target=_send, args=(partial(send, *args, **kw), limit, answer), daemon=True).start()
-    until = monotonic() + seconds
-    try:
-        while not answer.done():
-            left = until - monotonic()
-            if left <= 0:
-                raise httpx2.ReadTimeout('the time for the whole request is up')
-            wait([answer], min(left, check_stop(), .5))
-        return answer.result()
-    finally:
-        limit.over = True
+    until, answer = monotonic() + seconds, Future()
+    Thread(target=_send, args=(partial(send, *args, **kw), (most, until), answer), daemon=True).start()
+    while not answer.done():
+        left = until - monotonic()
+        if left <= 0:
+            raise httpx2.ReadTimeout('the time for the whole request is up')
+        wait([answer], min(left, check_stop(), .5))
+    return answer.result()
 
 # %% ../../nbs/330_llm.service.ipynb #7d5d3c0e
 class BodyTooLarge(ConnectionError):
@@ -71,16 +60,14 @@ class BodyTooLarge(ConnectionError):
 
 def _bound(response):
     "Count what `response` brings"
-    limit, chunks = _limit.get(), response.iter_bytes
-    if limit is None:
-        return
+    chunks, (most, until) = response.iter_bytes, _limit.get()
     def counted(chunk_size:int|None=None)->Iterator[bytes]:
         n = 0
         for chunk in chunks(chunk_size):
             n += len(chunk)
-            if n > limit.most:
-                raise BodyTooLarge(f'the answer is longer than {limit.most:,} bytes')
-            if limit.over:
+            if n > most:
+                raise BodyTooLarge(f'the answer is longer than {most:,} bytes')
+            if monotonic() > until:
                 raise ConnectionError('nobody waits for the answer any more')
             yield chunk
     response.iter_bytes = counted
@@ -161,8 +148,7 @@ def tokens_paid(
         return read, wrote, False
     parts = _text(message.get('content')), _thought(message), message.get('refusal')
     text = ''.join(p for p in parts if isinstance(p, str))
-    uncounted = text and not wrote
-    ours = bool(not read or uncounted)
+    ours = not read or bool(text and not wrote)
     return read or tokens_at_most(to_json(messages)), wrote or tokens_at_most(text), ours
 
 # %% ../../nbs/330_llm.service.ipynb #e28b6d0e
@@ -260,15 +246,13 @@ def _sent_again(settings, key, variable):
 
 @patch
 def __reduce__(self:Service):
-    if '@' in str(self.client.base_url):
-        raise ValueError(f'{self.url} has a password, which is never written: give it as api_key')
-    where = dict(base_url=self.url)
-    if self.version:
-        where = dict(azure_endpoint=self.url, api_version=self.version)
-    settings = where | dict(timeout=self.timeout, retries=self.retries, pause=self.pause)
+    where = 'azure_endpoint' if self.version else 'base_url'
+    settings = {where: self.url, 'api_version': self.version, 'timeout': self.timeout,
+                'retries': self.retries, 'pause': self.pause}
+    key = self.client.api_key
+    names = [k for k, v in os.environ.items() if v.strip() == key]
     if not self.secrets:
-        return _sent_again, (settings, self.client.api_key, '')
-    names = [k for k, v in os.environ.items() if v.strip() == self.secrets[0]]
+        return _sent_again, (settings, key, '')
     if not names:
         raise ValueError(f'the API key for {self.url} is in no environment variable, and is never written: '
                          f'set {shared_variables(self.url, bool(self.version))[0]}')

@@ -346,7 +346,7 @@ def _evaluate_conditions(p:Pipeline)->None:
             report(p)
 
 def report(p:Pipeline)->Path: # `report.md`
-    "Write the run's report and its figures"
+    "Write the run's report and its figure"
     metrics, records = p.run.log('metrics').read(), p.run.log('evolution').read()
     results = evaluated(p.run.log('trajectories').read())
     banks = [p.bank(s) for s in p.suites.values()]

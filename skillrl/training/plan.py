@@ -194,8 +194,6 @@ def _check_template(
     messages:list[dict], # A prompt
 )->_Finding:
     "Does the chat template take the messages of `messages`, the system message too?"
-    if not tokenizer.chat_template:
-        return _Finding('template', 'the tokenizer has no chat template', 'add chat_template.jinja to it')
     remedy = 'edit chat_template.jinja in the folder of the policy, or take a model that was tuned for chat'
     try:
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)

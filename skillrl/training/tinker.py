@@ -234,19 +234,6 @@ def _served_model(
     raise ValueError(f'model.checkpoint is {name!r} and the engine serves {", ".join(names) or "nothing"}: '
                      'set it to one of these')
 
-@patch(cls_method=True)
-def begin(cls:TinkerPolicy,
-    service:Any,     # The SDK's `ServiceClient`
-    tokenizer:Any,   # That of the base
-    name:str='',     # Of the base, where the server has several
-    mean:bool=True,  # Does the server take means over tokens and rows? False where it adds up
-    rank:int=8,      # Thin side of the adapter's two matrices
-)->TinkerPolicy: # ValueError if there is no such base
-    "An adapter that has learnt nothing yet"
-    base = _served_model(service, name)
-    client = service.create_lora_training_client(base_model=base, rank=rank, seed=0)
-    return cls(service, client, tokenizer, mean)
-
 # %% ../../nbs/607_training.tinker.ipynb #f40f1f8b
 @patch(cls_method=True)
 def open(cls:TinkerPolicy,
@@ -263,7 +250,9 @@ def open(cls:TinkerPolicy,
         remedy = 'name the folder of the model that is served'
         raise FileNotFoundError(f'{folder} has no tokenizer: {remedy}') from e
     if not file.exists():
-        return cls.begin(service, tokenizer, str(folder), mean, rank)
+        base = _served_model(service, str(folder))
+        client = service.create_lora_training_client(base_model=base, rank=rank, seed=0)
+        return cls(service, client, tokenizer, mean)
     path = read_json(file)['path']
     try:
         client = service.create_training_client_from_state_with_optimizer(path)
