@@ -136,16 +136,6 @@ def _screen(session, raw, items, results):
         d.record['proven'] = len(set().union(*missed))/len(results)
     return kept
 
-# %% ../../nbs/756_skillopt.proposal.ipynb #0838e7c9
-def _select(session, merged):
-    "The most important edits of `merged`, within the edit budget"
-    d = session.draft
-    skill, budget = d.state.skill, d.record['edit_budget']
-    ranked = session.ask('select', rank_and_select, skill, merged, budget, context=d.context)
-    d.record['n_edits_ranked'] = len(ranked.edits)
-    d.files['ranked_patch.json'] = ranked.to_dict()
-    return ranked
-
 # %% ../../nbs/756_skillopt.proposal.ipynb #ec3468e6
 def _apply(session, ranked):
     "The candidate"
@@ -202,7 +192,10 @@ def _edit(session, items, results, batches):
     d.files['merged_patch.json'] = merged.to_dict()
     if not merged.edits:
         return None
-    return _apply(session, _select(session, merged))
+    ranked = session.ask('select', rank_and_select, skill, merged, budget, **told)
+    record['n_edits_ranked'] = len(ranked.edits)
+    d.files['ranked_patch.json'] = ranked.to_dict()
+    return _apply(session, ranked)
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #e62ff8ae
 def propose(session:Session)->str|None: # None when nothing is proposed
