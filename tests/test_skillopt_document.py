@@ -384,7 +384,7 @@ def test_splits_are_those_of_evolution(env):
     )
     assert env.get_items('train') == env.get_items('train') and isinstance(env, SkillEnv)
     json.dumps(env.get_items('val'))
-    with pytest.raises(ValueError, match="'dev'"):
+    with pytest.raises(KeyError, match='dev'):
         env.get_items('dev')
 
 

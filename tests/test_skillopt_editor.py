@@ -239,18 +239,6 @@ def test_C15c_what_is_said_already_is_not_said_again(op, target, content):
         )
 
 
-def test_C15c_the_same_patch_again_changes_nothing():
-    edits = [
-        edit('append', 'X\n\nY'),
-        edit('insert_after', '- Z', 'Rules'),
-        edit('prepend', 'W'),
-        edit('delete', '', '* Check the mug.\n'),
-    ]
-    first = apply(BOLD, edits)[0]
-    assert first == 'W\n\n# Rules\n\n- Z\n\n- Be **concise** here.\n\nX\n\nY\n'
-    assert apply(first, edits)[0] == first
-
-
 @pytest.mark.parametrize(
     'content',
     [

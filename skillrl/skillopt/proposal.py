@@ -17,7 +17,6 @@ from .session import Session
 from .settings import edits_of_step
 from .verdict import Parts, compute_score
 from ..skills.guard import as_data, rejection_reasons
-from ..types import RolloutResult
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #7ccc1d53
 def _trusted(session, p):
@@ -45,44 +44,14 @@ def _patched_skill(session, p):
     return patched
 
 def _gain_of(session, p, before, after):
-    "What the patch `p` gains on its own items, and whether it is kept"
-    lost = [r for r in after if not r.ok]
-    if len(lost) > len(p.ids)/2:
-        return dict(gain=0, kept=True, lost=lost[0].fail_reason)
-    played = [(i, r) for i, r in zip(p.ids, after) if r.ok]
-    gains = {i: session.score(r) - session.score(before[i]) for i, r in played}
+    "What the patch `p` gains on its own items by the scores `after`, and whether it is kept"
+    lost = len(p.ids) - len(after)
+    if lost > len(p.ids)/2:
+        return dict(gain=0, kept=True, lost=lost)
+    gains = {i: score - session.score(before[i]) for i, score in after.items()}
     gain = sum(gains.values())
     gained = [i for i, g in gains.items() if g > 0]
     return dict(gain=gain, kept=gain > 0, gained=gained)
-
-# %% ../../nbs/756_skillopt.proposal.ipynb #604c964e
-def _replay(session, pairs, item_of):
-    "(skill, id) → result for `pairs` of those"
-    if not pairs:
-        return {}
-    skills, ids = map(list, zip(*pairs))
-    name = f'step {session.draft.record["step"]}'
-    try:
-        results = session.play(skills, [item_of[i] for i in ids], 'train', name, 'screen')
-    except Outage as e:
-        results = [RolloutResult(i, status='infra_error', fail_reason=str(e)) for i in ids]
-    return dict(zip(pairs, results))
-
-def _gains(session, raw, item_of, before):
-    "What each patch of `raw` gains, all played at once; `before` has the results that they were made from"
-    skills = [_patched_skill(session, p) for p in raw]
-    useful = [(p, skill) for p, skill in zip(raw, skills) if skill]
-    of_patches = [[(skill, i) for i in p.ids] for p, skill in useful]
-    turns = zip_longest(*of_patches)
-    pairs = [pair for turn in turns for pair in turn if pair]
-    after = _replay(session, pairs, item_of)
-    rows = []
-    for p, skill in zip(raw, skills):
-        row = dict(gain=0, kept=False)
-        if skill:
-            row = _gain_of(session, p, before, [after[skill, i] for i in p.ids])
-        rows.append(row)
-    return rows
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #fd614917
 def play_pairs(
@@ -97,20 +66,38 @@ def play_pairs(
     results = session.play(skills, [item_of[i] for i in ids], 'train', repeat, stage)
     return {pair: session.score(r) for pair, r in zip(pairs, results) if r.ok}
 
+def _screened(session, pairs, item_of, again=''):
+    "The same in the step under way; none where the network is down"
+    try:
+        return play_pairs(session, pairs, item_of, f'step {session.draft.record["step"]}{again}', 'screen')
+    except Outage:
+        return {}
+
+# %% ../../nbs/756_skillopt.proposal.ipynb #604c964e
+def _gains(session, raw, item_of, before):
+    "What each patch of `raw` gains, all played at once; `before` has the results that they were made from"
+    skills = [_patched_skill(session, p) for p in raw]
+    of_patches = [[(skill, i) for i in p.ids] for p, skill in zip(raw, skills) if skill]
+    turns = zip_longest(*of_patches)
+    pairs = [pair for turn in turns for pair in turn if pair]
+    scores = _screened(session, pairs, item_of) if pairs else {}
+    rows = []
+    for p, skill in zip(raw, skills):
+        after = {i: scores[skill, i] for i in p.ids if (skill, i) in scores}
+        rows.append(_gain_of(session, p, before, after) if skill else dict(gain=0, kept=False))
+    return rows
+
 # %% ../../nbs/756_skillopt.proposal.ipynb #706990da
 def _prove(session, p, row, item_of):
     "The patch `p` less the edits that nothing depends on; `row` notes what the others were missed on"
-    edits, step = joined(p.patch.edits), session.draft.record['step']
+    edits = joined(p.patch.edits)
 
     def text_of(places):
         patch = Patch([edits[k] for k in places])
         return apply_patch_with_report(session.draft.state.skill, patch, _MAX_CHARS)[0]
 
     def play(pairs):
-        try:
-            return play_pairs(session, pairs, item_of, f'step {step} again {parts.round}', 'screen')
-        except Outage:
-            return {}
+        return _screened(session, pairs, item_of, f' again {parts.round}')
 
     parts = Parts(range(len(edits)), text_of, row['gained']) # To be missed on the items that they gained
     kept = parts.run(play)
@@ -148,16 +135,6 @@ def _screen(session, raw, items, results):
     if all(missed):
         d.record['proven'] = len(set().union(*missed))/len(results)
     return kept
-
-# %% ../../nbs/756_skillopt.proposal.ipynb #0838e7c9
-def _select(session, merged):
-    "The most important edits of `merged`, within the edit budget"
-    d = session.draft
-    skill, budget = d.state.skill, d.record['edit_budget']
-    ranked = session.ask('select', rank_and_select, skill, merged, budget, context=d.context)
-    d.record['n_edits_ranked'] = len(ranked.edits)
-    d.files['ranked_patch.json'] = ranked.to_dict()
-    return ranked
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #ec3468e6
 def _apply(session, ranked):
@@ -215,7 +192,10 @@ def _edit(session, items, results, batches):
     d.files['merged_patch.json'] = merged.to_dict()
     if not merged.edits:
         return None
-    return _apply(session, _select(session, merged))
+    ranked = session.ask('select', rank_and_select, skill, merged, budget, **told)
+    record['n_edits_ranked'] = len(ranked.edits)
+    d.files['ranked_patch.json'] = ranked.to_dict()
+    return _apply(session, ranked)
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #e62ff8ae
 def propose(session:Session)->str|None: # None when nothing is proposed

@@ -80,8 +80,6 @@ def _reason_not_to_play(session, candidate):
     s = session.draft.state
     if candidate == s.skill:
         return 'the edits change nothing'
-    if not candidate.strip():
-        return 'the skill would be empty'
     if skill_hash(candidate) in s.tried:
         return 'this text was measured before'
     reasons = rejection_reasons(candidate, s.skill)
@@ -130,20 +128,17 @@ def settle(session:Session, candidate:str)->None:
     why = _reason_not_to_play(session, candidate)
     d.files['candidate_skill.md'] = candidate
     d.record |= dict(candidate_hash=key, candidate_skill_len=len(candidate), action='reject', reason=why)
-    if not why and _is_too_early(session):
+    if why:
+        return None
+    if _is_too_early(session):
         d.record |= dict(action='accept', reason='a draft: too little for the gate to see')
         return _adopt(session, candidate, d.state.current_score)
-    if not why:
-        decision, pairs = _compare_with_rival(session, candidate)
-        d.state.tried[key] = list(compute_score([p.result for p in pairs]))
-    scores = dict(zip(('hard', 'soft'), d.state.tried.get(key, [])))
-    d.record |= {f'selection_{name}': score for name, score in scores.items()}
-    if why:
-        return
-    seen = asdict(decision)
-    d.record |= dict(candidate_gate_score=decision.after, gate=seen, reason=decision.reason)
+    decision, pairs = _compare_with_rival(session, candidate)
+    hard, soft = d.state.tried[key] = list(compute_score([p.result for p in pairs]))
+    d.record |= dict(selection_hard=hard, selection_soft=soft, candidate_gate_score=decision.after,
+                     gate=asdict(decision), reason=decision.reason)
     d.files['selection_eval/results.json'] = [p.result.to_dict() for p in pairs]
-    d.files['selection_eval/summary.json'] = scores | dict(n=len(pairs))
+    d.files['selection_eval/summary.json'] = dict(hard=hard, soft=soft, n=len(pairs))
     if decision.keep:
         _accept(session, candidate, decision.after, pairs)
 

@@ -58,8 +58,6 @@ class SkillOptTrainer:
             return getattr(self.state, _SHOWN[name])
         raise AttributeError(f'SkillOptTrainer has no {name!r}')
 
-    def __repr__(self): return f'SkillOptTrainer({self.session.name!r}, step {self.state.step})'
-
 # %% ../../nbs/772_skillopt.trainer.ipynb #de472de5
 def _baseline(session):
     "Measure the first skill on the selection split, and commit that"
@@ -85,10 +83,6 @@ def _note_tried(session):
                 reason=r.get('reason', ''))
     d.state.rejected = [*d.state.rejected, note]
 
-def _best_score(s):
-    "Score of the best skill over all that it was measured on, where it is the current one"
-    return s.current_score if s.skill == s.best else s.best_score
-
 def _finish_step(session):
     "Complete the record of the step, and commit it"
     d = session.draft
@@ -101,8 +95,10 @@ def _finish_step(session):
                    optimizer_lost=session.optimizer.missed, usage=session.usage_now())
     s.history = [*s.history, record]
     session.commit(f'steps/step_{s.step:04}', d.files | {'step_record.json': record})
-    session.say(f'step {s.step} of {session.batches.total}: {record["action"]}, '
-                f'current {s.current_score:.3f}, best {_best_score(s):.3f} (step {s.best_step})')
+    if session.cfg.verbose:
+        best = s.current_score if s.skill == s.best else s.best_score # Over all that it was measured on
+        print(f'step {s.step} of {session.batches.total}: {record["action"]}, '
+              f'current {s.current_score:.3f}, best {best:.3f} (step {s.best_step})')
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #e37f4a46
 def _step(session, n):
@@ -274,7 +270,8 @@ def _write_summary(
     write_json(Path(session.cfg.out_root)/'summary.json', summary)
     if not session.limited:
         session.run.journal.clear()
-    score = summary['best_selection_score']
-    told = 'not measured afresh' if score is None else f'{score:.3f}'
-    session.say(f'{summary["total_steps"]} steps, best selection score {told} (step {summary["best_step"]})')
+    if session.cfg.verbose:
+        score = summary['best_selection_score']
+        told = 'not measured afresh' if score is None else f'{score:.3f}'
+        print(f'{summary["total_steps"]} steps, best selection score {told} (step {summary["best_step"]})')
     return summary
