@@ -24,7 +24,7 @@ def played(game, won):
 def test_a_plot_of_rates_has_a_bar_and_a_dot_for_each(tmp_path):
     results = {'no bank': [played('a', False)], 'bank': [played('a', True)]}
     fig = plot_rates(results)
-    assert len(fig.axes[0].lines) == 2*len(results)
+    assert [len(c.get_paths()) for c in fig.axes[0].collections] == [len(results), 1]
     _figure(tmp_path, 'Rates', 'A caption', fig)
     assert (tmp_path/'figures'/'rates.png').read_bytes()[:4] == b'\x89PNG'
     assert plot_learning({'training': [0, 1]}).axes[0].get_ylim() == (0, 1)

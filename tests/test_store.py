@@ -314,16 +314,6 @@ def test_a_link_is_written_through(tmp_path):
     and sorted(os.listdir(tmp_path)) == ['bank.json', 'far', 'new.json', 'policy'])
 
 
-@pytest.mark.parametrize('code', [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_not_called_in_use(tmp_path, monkeypatch, code):
-    def flock(*a):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(pytest.importorskip('fcntl'), 'flock', flock)
-    with pytest.raises(OSError, match='is on a file system that has no locks') as e:
-        _FolderLock(tmp_path)
-    assert 'in use' not in str(e.value) and e.value.errno == code
-
 FORKED = '''
 import os, time
 from skillrl.core.runfolder import _FolderLock

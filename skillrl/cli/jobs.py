@@ -186,13 +186,6 @@ def _check_folder(path):
         raise FileExistsError(f'{path} already holds files of something else: choose another --output')
 
 # %% ../../nbs/860_cli.jobs.ipynb #5e674857
-def _truth(env, trainer):
-    "How good the first and the best document truly are"
-    if not hasattr(env, 'truth'):
-        return ''
-    before, after = env.truth(trainer.state.initial), env.truth(trainer.state.best)
-    return f'\nTrue accuracy, which only this world knows: {before:.3f} before, {after:.3f} after'
-
 def _shipped(env, path):
     "Write the bank that the best document stands for"
     if not hasattr(env, 'bank'):
@@ -217,9 +210,8 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
     status = _run(trainer, path, resume_line(args, path))
     if status:
         return status
-    more = _truth(env, trainer) + _shipped(env, path)
     write_page(path)
-    print(f'\n{outcome_text(path)}{more}\nNext: skillrl inspect {path}')
+    print(f'\n{outcome_text(path)}{_shipped(env, path)}\nNext: skillrl inspect {path}')
 
 # %% ../../nbs/860_cli.jobs.ipynb #cc12f3d7
 def _run(trainer, path, again):

@@ -281,7 +281,6 @@ def from_krill(
         new.setdefault('sft.steps', 0)  # naming passes means: count passes, not steps
     _move_keys(new)
     _move_encoder(new)
-    _move_mock(new)
     return new
 
 # %% ../../nbs/01_core.config.ipynb #58d90382
@@ -305,14 +304,6 @@ def _move_encoder(new):
         raise ValueError(f'model.embedding_model_id is {name!r}, but retrieval.encoder is {encoder}: '
                          f'set that to openai:{name}, or leave the model out')
     new['retrieval.encoder'] = f'openai:{name}'
-
-def _move_mock(new):
-    "Put Krill's `mock` where the server is named: `krill` stands for the documented one"
-    mock = new.pop('env.mock', None)
-    if mock not in (None, True, False):
-        raise ValueError(f'env.mock is {mock!r}: give it true or false')
-    if mock is not None:
-        new['env.url'] = '' if mock else new.get('env.url') or 'krill'
 
 # %% ../../nbs/01_core.config.ipynb #58d90383
 def _tasks(old):
@@ -398,14 +389,3 @@ def load_config(
         del said['env.url'] # The file names the server that is asked for
     settings |= said
     return (base or SkillRLConfig()).merged(settings).fill_keys()
-
-# %% ../../nbs/01_core.config.ipynb #4ca6f8bd
-@patch(cls_method=True)
-def paper(cls:SkillRLConfig,
-    env:str, # Name of a world that the paper has results for
-)->SkillRLConfig: # ValueError for another name
-    "The paper's settings for `env`, its Table 4"
-    file = shipped_config(f'paper_{env}.yaml')
-    if file is None:
-        raise ValueError(f'no paper settings for {env!r}: choose one of alfworld, search, webshop')
-    return cls().merged(settings_in(file))

@@ -38,7 +38,7 @@ class _FolderLock:
     "Held on a folder by one process at a time, for as long as that lives"
     def __init__(self,
         path:str|Path, # The folder; made if missing
-    ): # BlockingIOError if another process holds it, OSError where there are no locks, ValueError for a link
+    ): # BlockingIOError if another process holds it, ValueError for a link
         from filelock import FileLock, Timeout
         make_folder(Path(path))
         file, self.fds = Path(path)/'.lock', []
@@ -50,11 +50,6 @@ class _FolderLock:
         except Timeout:
             told = f'{path} is in use by process {_owner(file)}: wait until it ends or choose another folder'
             raise BlockingIOError(told) from None
-        except OSError as e:
-            if e.filename: # It could not be opened
-                raise
-            told = f'{path} is on a file system that has no locks ({e.strerror}): choose a folder on another'
-            raise OSError(e.errno, told) from None
         self._write(f' {os.getpid()}')
 
     def _write(self, text):

@@ -252,16 +252,17 @@ def mend(self:JsonlLog)->None: # OSError if the file cannot be changed
             return
         f.seek(0)
         last = f.read().split(b'\n')[-1]
-        if _is_object(last):
+        if _object(last) is not None:
             f.write(b'\n')
         else:
             f.truncate(f.tell() - len(last))
 
-def _is_object(line):
+def _object(line):
     try:
-        return isinstance(json.loads(line), dict)
+        found = json.loads(line)
     except (ValueError, RecursionError):
-        return False
+        return None
+    return found if isinstance(found, dict) else None
 
 # %% ../../nbs/210_core.store.ipynb #3841c99d
 @patch
@@ -294,14 +295,15 @@ def read(self:JsonlLog,
     "Every row, less a last line that was not written to its end"
     if not self.path.exists():
         return []
-    *lines, last = self.path.read_bytes().split(b'\n')
-    for i, line in enumerate(lines, 1):
-        if not line.strip() or _is_object(line):
+    lines = self.path.read_bytes().split(b'\n')
+    rows = [_object(line) for line in lines]
+    for i, (line, row) in enumerate(zip(lines[:-1], rows), 1):
+        if row is not None or not line.strip():
             continue
         if bad is None:
             raise ValueError(f'{self.path} line {i} is not a JSON object: mend or delete that line')
         bad.append(f'line {i} is not a JSON object')
-    return [json.loads(line) for line in [*lines, last] if _is_object(line)]
+    return [row for row in rows if row is not None]
 
 # %% ../../nbs/210_core.store.ipynb #8f74697d
 def data_path(
