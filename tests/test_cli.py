@@ -9,7 +9,7 @@ from skillrl.cli.main import COMMANDS, main, parser
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import household
 from skillrl.skills.bank import SkillBank, version_path
-from skillrl.core.store import JsonlLog, data_path, read_json, write_json
+from skillrl.core.store import data_path, read_json, write_json
 
 root = Path(__file__).parent.parent
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli.main import main; sys.exit(main())']
@@ -260,9 +260,6 @@ def zoo(runs):
     shutil.copytree(runs / 'trained', runs / 'unfinished')
     for name in ('report.md', 'state.json'):
         (runs / 'unfinished' / name).unlink()
-    JsonlLog(runs / 'teacher' / 'exchanges.jsonl').append(
-        [dict(messages=[], status='ok', prompt_tokens=30, completion_tokens=12)])
-    JsonlLog(runs / 'teacher' / 'rejected.jsonl').append([dict(reason='it names a path', reply='x')])
     old = os.getcwd()
     os.chdir(runs)
     try:
@@ -275,9 +272,7 @@ def zoo(runs):
 KINDS = {'policy': 'policy', 'optimized': 'SkillOpt run', 'trained': 'training run',
          'unfinished': 'training run', 'bank.json': 'bank', 'versions': 'bank with its versions',
          'skills': 'bank of SKILL.md folders', 't.json': 'trajectories',
-         'teacher/exchanges.jsonl': 'exchange log', 'teacher/rejected.jsonl': 'rejected replies',
-         'trained/evolution.jsonl': 'evolution log', 'trained/metrics.jsonl': 'training log',
-         'trained/config.json': 'settings'}
+         'trained/evolution.jsonl': 'evolution log', 'trained/metrics.jsonl': 'JSON'}
 
 
 @pytest.mark.parametrize('name', KINDS)

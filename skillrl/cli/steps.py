@@ -206,12 +206,6 @@ def _demonstrated(args, suite, config):
     return drawn_rows(rows, config), teacher
 
 # %% ../../nbs/855_cli.steps.ipynb #6cd8df09
-def _announce_evolution(teacher, config):
-    "Say what the evolution rounds of `rl` may cost"
-    c = config.evolution
-    if c.evolves:
-        announce('evolve', teacher, c.questions(config.rl.iterations//c.validation_interval), config)
-
 def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
     told = ''
@@ -238,7 +232,9 @@ def rl(args:Namespace)->int: # Exit status
     bank = load_bank(args.skill_bank)
     policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher', args.fresh)
     evidence = _played(args.trajectories, config) if args.trajectories else ()
-    _announce_evolution(teacher, config)
+    if config.evolution.evolves:
+        looks = config.rl.iterations//config.evolution.validation_interval
+        announce('evolve', teacher, config.evolution.questions(looks), config)
     with Progress() as step:
         log, rounds = train_in_suite(policy, suite, bank, config, partial(step, 'rl'), teacher, evidence)
     where = _written(policy.save, args.output)

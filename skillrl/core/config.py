@@ -60,7 +60,7 @@ class SFTConfig:
     steps:int = opt(300, lo=0) # Optimizer steps; 0 for `epochs` passes
     epochs:int = opt(3, lo=0) # Passes over the rows, when `steps` is 0; 0 leaves SFT out
     batch_size:int = opt(32, lo=1) # Rows per step
-    learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
+    learning_rate:float = opt(5e-4, lo=1e-9, hi=1) # Peak of the schedule
     games:int = opt(24, lo=0) # Games of each suite that the expert demonstrates; 0 for what was won instead
 
 # %% ../../nbs/01_core.config.ipynb #5a1c0e23
@@ -71,9 +71,9 @@ class RLConfig:
     tasks_per_iteration:int = opt(12, lo=1) # Tasks played in a round
     group_size:int = opt(8, lo=2) # $G$, episodes of each task
     minibatch:int = opt(128, lo=1) # Step rows per optimizer step
-    learning_rate:float = opt(5e-4, above=0, hi=1) # Constant
+    learning_rate:float = opt(5e-4, lo=1e-9, hi=1) # Constant
     kl_coeff:float = opt(0.01, lo=0) # $\beta$
-    clip_epsilon:float = opt(0.2, above=0, hi=1) # $\epsilon$
+    clip_epsilon:float = opt(0.2, lo=1e-9, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
     algorithm:str = opt('grpo', choices=('grpo', 'dr_grpo', 'dapo', 'gigpo')) # GRPO, or a relative of it
 

@@ -9,7 +9,7 @@ __all__ = ['make_folder', 'write_error', 'atomic_write', 'sweep', 'to_json', 'wr
 # %% ../../nbs/210_core.store.ipynb #8f759ebf
 import errno, hashlib, json, os, re, shutil, tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fastcore.basics import patch
 from importlib.util import find_spec
 from pathlib import Path
@@ -341,17 +341,6 @@ def require_writable(
         raise OSError(f'{path} cannot be written ({e.strerror}): name another place') from None
 
 # %% ../../nbs/210_core.store.ipynb #a637225a
-def _saved_in(save, place, name):
-    "Where `save` could write in a new folder below `place`; None if it could not"
-    folder = None
-    try:
-        folder = Path(tempfile.mkdtemp(prefix='skillrl-', dir=place))
-        save(folder/name)
-        return folder/name
-    except OSError:
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
-
 def save_or_rescue(
     save:Callable[[Path], object], # Writes a result to the path it is given
     path:str|Path,                 # Where the result should be
@@ -361,9 +350,9 @@ def save_or_rescue(
         save(Path(path))
         return Path(path), ''
     except OSError as e:
-        why = str(e.strerror or e)
-        for place in (Path.cwd(), Path(tempfile.gettempdir())):
-            aside = _saved_in(save, place, Path(path).name)
-            if aside:
-                return aside, why
+        for place in (Path.cwd(), None): # None is the system's, for temporary files
+            with suppress(OSError):
+                aside = Path(tempfile.mkdtemp(prefix='skillrl-', dir=place))/Path(path).name
+                save(aside)
+                return aside, str(e.strerror or e)
         raise

@@ -30,8 +30,7 @@ def _why(r):
     n, wins, losses, gain = (number(gate.get(k)) for k in ('n', 'wins', 'losses', 'gain'))
     if not n or None in (wins, losses, gain):
         return str(r.get('reason', ''))
-    low = None if gate.get('keep') or gain <= 0 else number(gate.get('low'))
-    doubt = '' if low is None else f', which may be luck (the true gain could be as low as {low:+.3f})'
+    doubt = ', which may be luck' if gain > 0 and not gate.get('keep') else ''
     return f'{wins} of {n} comparisons went better, {losses} worse: mean gain {gain:+.3f}{doubt}'
 
 # %% ../../nbs/826_viewers.report.ipynb #c5e91a86
@@ -174,10 +173,8 @@ def _describe_end(view):
 def _describe_cost(view):
     "What the calls cost, in words"
     usd = number(view.summary.get('usd')) if view.ended else None
-    if not view.config.get('prices'):
-        return 'What these calls cost is unknown: the settings give no prices.'
-    if usd is None:
-        return 'The cost is reckoned when the run ends.'
+    if usd is None or not view.config.get('prices'):
+        return 'What these calls cost is said at the end, where the settings give prices.'
     return f'By the prices in the settings these calls cost {usd:.4f} USD.'
 
 # %% ../../nbs/826_viewers.report.ipynb #451f228b
