@@ -356,8 +356,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                  'skillrl/core/runfolder.py'),
                                         'skillrl.core.runfolder._check_place': ( 'core.runfolder.html#_check_place',
                                                                                  'skillrl/core/runfolder.py'),
-                                        'skillrl.core.runfolder._checksums': ( 'core.runfolder.html#_checksums',
-                                                                               'skillrl/core/runfolder.py'),
                                         'skillrl.core.runfolder._claim': ('core.runfolder.html#_claim', 'skillrl/core/runfolder.py'),
                                         'skillrl.core.runfolder._damage': ('core.runfolder.html#_damage', 'skillrl/core/runfolder.py'),
                                         'skillrl.core.runfolder._differences': ( 'core.runfolder.html#_differences',
