@@ -89,7 +89,7 @@ def test_a_rollout_of_replies_that_are_cut_off_stops_and_shows_one(skillrl, tmp_
     assert code == 1 and s.count == 10
     line, = [l for l in err.splitlines() if 'cannot be read' in l]
     assert '10 of the first 10 replies of mini' in line
-    assert 'cut off' in line and 'raise model.max_new_tokens' in line
+    assert 'raise model.max_new_tokens' in line
     assert 'may be in the fridge' in line and KEY not in out + err and len(line) < 600
     assert not (tmp_path/'t.json').exists()
 

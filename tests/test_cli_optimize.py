@@ -7,6 +7,7 @@ import pytest
 from faults import FaultServer, error, said
 from skillrl.cli.main import main, parser
 from skillrl.core.config import SkillRLConfig
+from skillrl.skillopt.ruleworld import RuleWorld
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.cli.jobs import _opt_settings
 from skillrl.skills.bank import SkillBank, version_path
@@ -77,14 +78,16 @@ def offline(tmp_path_factory):
 def test_without_arguments_it_runs_offline_and_ends_with_a_summary(offline):
     cwd, out = offline
     end = end_of(out)
-    before, after = map(float, re.search(r'True accuracy.*: (\S+) before, (\S+) after', end).groups())
+    world = RuleWorld(seed=42)
+    best = (cwd / 'runs' / 'run-001' / 'best_skill.md').read_text()
+    before, after = map(world.truth, (world.get_initial_skill(), best))
     s = read_json(cwd / 'runs' / 'run-001' / 'summary.json')
     low, high = s['best_selection_interval']
     assert after > before + 0.1
     assert low <= after <= high
     assert f'{s["best_selection_score"]:.3f}  {low:.3f} to {high:.3f}' in end
     assert 'Best skill: runs/run-001/best_skill.md   Report: runs/run-001/report.html' in end
-    assert 'Mind the' in (cwd / 'runs' / 'run-001' / 'best_skill.md').read_text()
+    assert 'Mind the' in best
     assert (cwd / 'runs' / 'run-001' / 'report.html').stat().st_size > 1000
 
 

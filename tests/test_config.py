@@ -48,8 +48,8 @@ def test_every_setting_refuses_nonsense_by_name():
     [('', 'not valid JSON'), ('[]', 'holds a list'), ('{"rl": []}', 'no setting rl'),
      ('{"rll": {"group_size": 8}}', 'did you mean rl.group_size'),
      ('{"rl": {"groupsize": 8}}', 'did you mean rl.group_size'),
-     ('{"rl": {"group_size": 1}}', 'at least 2'), ('{"rl": {"learning_rate": 0}}', 'above 0'),
-     ('{"rl": {"learning_rate": NaN}}', 'a number above 0'),
+     ('{"rl": {"group_size": 1}}', 'at least 2'), ('{"rl": {"learning_rate": 0}}', 'at least 1e-09'),
+     ('{"rl": {"learning_rate": NaN}}', 'a number of at least'),
      ('{"rl": {"batch_size": "x"}}', 'rl.batch_size'),
      ('{"skill_retrieval": {"topk": 6}}', 'did you mean retrieval.top_k'),
      ('{"evolution": {"evolution_threshold": 40}}', 'at most 1'), ('{"seed": -1}', 'at least 0')],
@@ -64,9 +64,6 @@ def test_bad_yaml_gets_one_sentence(write):
         load_config(write('rl: [', 'c.yaml'))
     assert '\n' not in str(e.value)
 
-def test_empty_yaml_is_the_default(write):
-    assert load_config(write('', 'c.yml')).to_dict()==load_config().to_dict()
-
 def test_no_secret_is_written(write, monkeypatch):
     monkeypatch.setenv('SKILLRL_POLICY_API_KEY', 'sk-policy')
     cfg = load_config(write({'model': {'teacher_api_key': ''}}))
@@ -77,7 +74,7 @@ def test_no_secret_is_written(write, monkeypatch):
     assert 'sk-file' not in str(e.value)
 
 def test_a_preset_can_be_the_base(write):
-    cfg = load_config(write({'rl': {'group_size': 4}}), base=SkillRLConfig.paper('webshop'), seed=3)
+    cfg = load_config(write({'rl': {'group_size': 4}}), base=load_config('paper_webshop.yaml'), seed=3)
     assert (cfg.rl.group_size, cfg.rl.learning_rate, cfg.env.max_steps, cfg.seed)==(4, 1e-6, 15, 3)
 
 def test_the_shared_keys_are_left_to_the_client(monkeypatch):
@@ -124,11 +121,6 @@ def test_an_environments_address_has_no_password(write):
     assert 'hunter22' not in str(e.value)
     assert load_config(write({'env': {'url': 'http://games.example/a?split=train'}})).env.url.endswith(
         '?split=train')
-
-
-@pytest.mark.parametrize('url', ['', 'http://[::1]:3/v1', 'https://api.example/a/b_c-d.e/v1/'])
-def test_plain_addresses_pass(url):
-    assert load_config(**{'model.teacher_api_base': url}).model.teacher_api_base == url
 
 
 @pytest.mark.parametrize('bad', [-0.1, 1])
@@ -213,11 +205,10 @@ def test_the_address_that_an_empty_one_stands_for_needs_no_name():
 
 @pytest.mark.parametrize('env', ['alfworld', 'webshop', 'search'])
 def test_the_papers_settings_are_files(env):
-    "As `--config` takes them, from any folder; they say what `SkillRLConfig.paper` says"
-    for name in (f'configs/paper_{env}.yaml', f'paper_{env}.yaml'):
-        assert load_config(name).to_dict() == SkillRLConfig.paper(env).to_dict()
+    "As `--config` takes them, from any folder"
     table4 = dict(iterations=150, learning_rate=1e-6, clip_epsilon=0.2)
-    assert {k: getattr(SkillRLConfig.paper(env).rl, k) for k in table4} == table4
+    for name in (f'configs/paper_{env}.yaml', f'paper_{env}.yaml'):
+        assert {k: getattr(load_config(name).rl, k) for k in table4} == table4
 
 @pytest.mark.parametrize(
     'env,lengths',
@@ -253,4 +244,3 @@ def test_a_model_that_is_named_is_used_or_refused(over, says):
     with pytest.raises(ValueError, match=says) as e:
         load_config(**over)
     assert '\n' not in str(e.value)
-

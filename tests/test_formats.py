@@ -115,10 +115,6 @@ def test_wrong_encoding_is_named_by_line(tmp_path):
     with pytest.raises(ValueError, match='t.jsonl, line 2: this is not JSON .*utf-8'):
         load_trajectories(tmp_path/'t.jsonl')
 
-def test_missing_file_says_how_to_get_one(tmp_path):
-    with pytest.raises(FileNotFoundError, match='skillrl collect'):
-        load_trajectories(tmp_path/'none.json')
-
 # --- Krill's ---
 
 KRILL_METADATA = {'environment': 'unknown', 'num_steps': 2, 'total_tokens': 0, 'skills_used': ['s1']}
@@ -185,4 +181,3 @@ def test_real_router():
     won = {c: (len(select(g, True)), len(select(g, False))) for c, g in by_category(ms).items()}
     assert won == dict(pick=(32, 6), pick_two=(9, 29), look=(20, 14), clean=(17, 19), heat=(16, 26),
                        cool=(19, 16))
-

@@ -23,15 +23,14 @@ def test_a_band_holds_its_interval_and_may_have_gaps():
 def test_bars_span_their_intervals():
     fig, ax = figure()
     bars(ax, ['a', 'b'], [.5, .25], [.4, .1], [.6, .5], [PALETTE['blue'], PALETTE['grey']])
-    spans, dots = ax.lines[0::2], ax.lines[1::2]
-    drawn = [(*line.get_xdata(), *line.get_ydata()) for line in spans]
-    assert drawn == [(.4, .6, 0, 0), (.1, .5, 1, 1)]
-    assert [dot.get_xdata()[0] for dot in dots] == [.5, .25]
+    spans, dots = ax.collections
+    assert [s.tolist() for s in spans.get_segments()] == [[[.4, 0], [.6, 0]], [[.1, 1], [.5, 1]]]
+    assert dots.get_offsets().tolist() == [[.5, 0], [.25, 1]]
     assert [t.get_text() for t in ax.texts] == ['0.50', '0.25']
     assert [t.get_text() for t in ax.get_yticklabels()] == ['a', 'b']
     top, bottom = (ax.transData.transform((0, y))[1] for y in (0, 1))
     assert top > bottom
-    assert [line.get_color() for line in spans] == [PALETTE['blue'], PALETTE['grey']]
+    assert [c[:3].tolist() for c in spans.get_colors()] == [rgb('blue'), rgb('grey')]
 
 def test_a_figure_is_closed_and_has_two_spines_and_the_palette():
     import matplotlib.pyplot as plt

@@ -121,7 +121,7 @@ def test_sft_on_won_episodes_needs_no_teacher_model(here, tmp_path, capsys):
     rows = sum(s.ok for t in load_trajectories(here/'t.json') if t.success for s in t.steps)
     assert f'{rows} rows, ' in capsys.readouterr().out
     assert main([*step, '--trajectories', str(tmp_path/'none.json')]) == 1
-    assert 'no trajectory file' in capsys.readouterr().err
+    assert 'none.json cannot be used' in capsys.readouterr().err
 
 def test_rl_evolves_its_bank_as_train_does(here, tmp_path, capsys):
     """With an empty bank many games are lost, and with the gate off every proposal stays:

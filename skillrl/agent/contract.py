@@ -162,7 +162,6 @@ def forget(self:ChatPolicy,
 
 # %% ../../nbs/601_agent.contract.ipynb #1f32fc77
 FIRST = 8 # Replies by which a chat policy is checked
-_KEEP_FORMAT = 'name a model that keeps to the format, or set agent.prompt to official'
 
 def require_readable(
     first:list[tuple], # Pairs of `Episode` and `ChatReply`, the first of a rollout
@@ -172,11 +171,7 @@ def require_readable(
     bad = [reply for e, reply in first if not e.holds_command(reply)]
     if len(first) < FIRST or 2*len(bad) <= len(first):
         return
-    cut = [reply for reply in bad if reply.finish == 'length']
-    why, remedy = 'they do not hold one <action> after the thought', _KEEP_FORMAT
-    if 2*len(cut) > len(bad):
-        why, remedy = f'{len(cut)} of them were cut off', 'raise model.max_new_tokens'
-    shown = cut[0] if 2*len(cut) > len(bad) else bad[0]
-    example = one_line(shown.text, 200)
+    example = one_line(bad[0].text, 200)
     count = f'{len(bad)} of the first {len(first)} replies of {policy.chat.model}'
-    raise RuntimeError(f'{count} cannot be read, {why}: {remedy}; one of them is {example!r}')
+    raise RuntimeError(f'{count} cannot be read: name a model that keeps to the format, or raise '
+                       f'model.max_new_tokens where they are cut off; one of them is {example!r}')

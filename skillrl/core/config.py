@@ -60,7 +60,7 @@ class SFTConfig:
     steps:int = opt(300, lo=0) # Optimizer steps; 0 for `epochs` passes
     epochs:int = opt(3, lo=0) # Passes over the rows, when `steps` is 0; 0 leaves SFT out
     batch_size:int = opt(32, lo=1) # Rows per step
-    learning_rate:float = opt(5e-4, above=0, hi=1) # Peak of the schedule
+    learning_rate:float = opt(5e-4, lo=1e-9, hi=1) # Peak of the schedule
     games:int = opt(24, lo=0) # Games of each suite that the expert demonstrates; 0 for what was won instead
 
 # %% ../../nbs/01_core.config.ipynb #5a1c0e23
@@ -71,9 +71,9 @@ class RLConfig:
     tasks_per_iteration:int = opt(12, lo=1) # Tasks played in a round
     group_size:int = opt(8, lo=2) # $G$, episodes of each task
     minibatch:int = opt(128, lo=1) # Step rows per optimizer step
-    learning_rate:float = opt(5e-4, above=0, hi=1) # Constant
+    learning_rate:float = opt(5e-4, lo=1e-9, hi=1) # Constant
     kl_coeff:float = opt(0.01, lo=0) # $\beta$
-    clip_epsilon:float = opt(0.2, above=0, hi=1) # $\epsilon$
+    clip_epsilon:float = opt(0.2, lo=1e-9, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
     algorithm:str = opt('grpo', choices=('grpo', 'dr_grpo', 'dapo', 'gigpo')) # GRPO, or a relative of it
 
@@ -281,7 +281,6 @@ def from_krill(
         new.setdefault('sft.steps', 0)  # naming passes means: count passes, not steps
     _move_keys(new)
     _move_encoder(new)
-    _move_mock(new)
     return new
 
 # %% ../../nbs/01_core.config.ipynb #58d90382
@@ -305,14 +304,6 @@ def _move_encoder(new):
         raise ValueError(f'model.embedding_model_id is {name!r}, but retrieval.encoder is {encoder}: '
                          f'set that to openai:{name}, or leave the model out')
     new['retrieval.encoder'] = f'openai:{name}'
-
-def _move_mock(new):
-    "Put Krill's `mock` where the server is named: `krill` stands for the documented one"
-    mock = new.pop('env.mock', None)
-    if mock not in (None, True, False):
-        raise ValueError(f'env.mock is {mock!r}: give it true or false')
-    if mock is not None:
-        new['env.url'] = '' if mock else new.get('env.url') or 'krill'
 
 # %% ../../nbs/01_core.config.ipynb #58d90383
 def _tasks(old):
@@ -398,14 +389,3 @@ def load_config(
         del said['env.url'] # The file names the server that is asked for
     settings |= said
     return (base or SkillRLConfig()).merged(settings).fill_keys()
-
-# %% ../../nbs/01_core.config.ipynb #4ca6f8bd
-@patch(cls_method=True)
-def paper(cls:SkillRLConfig,
-    env:str, # Name of a world that the paper has results for
-)->SkillRLConfig: # ValueError for another name
-    "The paper's settings for `env`, its Table 4"
-    file = shipped_config(f'paper_{env}.yaml')
-    if file is None:
-        raise ValueError(f'no paper settings for {env!r}: choose one of alfworld, search, webshop')
-    return cls().merged(settings_in(file))

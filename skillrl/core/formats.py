@@ -95,10 +95,8 @@ def load_trajectories(
     path:str|Path, # JSON lines or an array, of our records or Krill's
     router:Router|None=None, # Of their world; sorts records that others made
     bad:list|None=None, # Takes a sentence about each record that is left out; None refuses the file
-)->list: # `Trajectory`s in file order; ValueError names file, line and field, FileNotFoundError the command
+)->list: # `Trajectory`s in file order; ValueError names file, line and field
     "The trajectories in a file"
-    if not Path(path).is_file():
-        raise FileNotFoundError(f'no trajectory file at {path}; `skillrl collect --output {path}` writes one')
     def read(record:dict)->Trajectory:
         return _trajectory(record, router)
     return _load(path, read, bad)
@@ -173,10 +171,8 @@ def _memory(d):
 
 def load_memories(
     path:str|Path, # A JSON array of official memories
-)->list: # `Memory`s in file order; ValueError names file, line and field, FileNotFoundError the file
+)->list: # `Memory`s in file order; ValueError names file, line and field
     "The official repository's memories, with their irregularities ironed out"
-    if not Path(path).is_file():
-        raise FileNotFoundError(f'no memory file at {path}')
     return _load(path, _memory, None)
 
 # %% ../../nbs/270_core.formats.ipynb #fcd5d7db

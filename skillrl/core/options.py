@@ -21,7 +21,6 @@ def opt(
     default:object,
     lo:float|None=None, # Smallest value allowed
     hi:float|None=None, # Largest value allowed
-    above:float|None=None, # Values must be greater than this
     choices:tuple|None=None, # The only values allowed
     bare:str='', # Characters an address may not have: behind them stand passwords and keys
     authority:str|None=None, # Of what may name code, an address or a path: pattern of the values that do not
@@ -29,16 +28,14 @@ def opt(
     "A dataclass field with a `default` and the values it accepts"
     if type(default) in (int, float):
         hi = _MOST if hi is None else hi
-        lo = -_MOST if lo is None and above is None else lo
-    accepts = dict(lo=lo, hi=hi, above=above, choices=choices, bare=bare, authority=authority)
+        lo = -_MOST if lo is None else lo
+    accepts = dict(lo=lo, hi=hi, choices=choices, bare=bare, authority=authority)
     return field(default=default, metadata=accepts)
 
 # %% ../../nbs/205_core.options.ipynb #b5ac28de
 def _accepts(m, v):
     "Is `v` among the values that the metadata `m` of a field allow?"
     if (m['lo'] is not None and v < m['lo']) or (m['hi'] is not None and v > m['hi']):
-        return False
-    if m['above'] is not None and v <= m['above']:
         return False
     if m['choices'] is not None and v not in m['choices']:
         return False
@@ -66,7 +63,7 @@ def _wanted(kind, m, name):
     if m['choices']:
         return 'one of ' + ', '.join(map(str, m['choices']))
     what = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'text'}[kind]
-    bounds = ('above', m['above']), ('of at least', m['lo']), ('of at most', m['hi'])
+    bounds = ('of at least', m['lo']), ('of at most', m['hi'])
     limits = [f'{words} {bound}' for words, bound in bounds if bound is not None]
     return ' '.join([what, ' and '.join(limits)]).strip()
 

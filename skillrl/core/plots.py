@@ -53,8 +53,6 @@ def name_line(
     ax.lines[-1].set_label(name)
     ax.legend(frameon=False, fontsize=9)
 
-_STYLE = dict(fontsize=9, va='center', annotation_clip=False)
-
 # %% ../../nbs/275_core.plots.ipynb #7cf98530
 def split_rates(
     rates:Sequence[Rate], # Of success, so between 0 and 1
@@ -87,17 +85,12 @@ def bars(
     middle:Sequence[float],
     low:Sequence[float],  # Lower ends of the 95 % intervals
     high:Sequence[float], # Upper ends
-    color:str|Sequence[str]|None=None, # Of all rows or of each; None is blue
+    color:str|Sequence[str]=PALETTE['blue'], # Of all rows or of each
 )->None:
     "Draw a dot and its bar for each rate, with the number beside it"
-    color = PALETTE['blue'] if color is None else color
-    colors = [color]*len(names) if isinstance(color, str) else color
-    for row, (mean, start, end) in enumerate(zip(middle, low, high)):
-        how = dict(color=colors[row], clip_on=False)
-        ax.plot([start, end], [row, row], lw=2, **how)
-        ax.plot(mean, row, 'o', **how)
-        told = f'{mean:.2f}'
-        ax.annotate(told, (end, row), (7, 0), textcoords='offset points', color=colors[row], **_STYLE)
-    rows = len(names)
-    ax.set(yticks=range(rows), yticklabels=names)
-    ax.set(xlim=(0, 1), ylim=(rows - .4, -.6))
+    rows = range(len(names))
+    ax.hlines(rows, low, high, color, lw=2)
+    ax.scatter(middle, rows, color=color)
+    for row, mean, end in zip(rows, middle, high):
+        ax.annotate(f'{mean:.2f}', (end, row), (7, 0), textcoords='offset points', va='center', fontsize=9)
+    ax.set(yticks=rows, yticklabels=names, xlim=(0, 1), ylim=(len(rows) - .4, -.6))

@@ -6,7 +6,7 @@
 __all__ = ['is_held', 'read_state', 'RunFolder']
 
 # %% ../../nbs/260_core.runfolder.ipynb #fd4f9fad
-import hashlib, json, os, re, shutil
+import json, os, re, shutil
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -38,7 +38,7 @@ class _FolderLock:
     "Held on a folder by one process at a time, for as long as that lives"
     def __init__(self,
         path:str|Path, # The folder; made if missing
-    ): # BlockingIOError if another process holds it, OSError where there are no locks, ValueError for a link
+    ): # BlockingIOError if another process holds it, ValueError for a link
         from filelock import FileLock, Timeout
         make_folder(Path(path))
         file, self.fds = Path(path)/'.lock', []
@@ -50,11 +50,6 @@ class _FolderLock:
         except Timeout:
             told = f'{path} is in use by process {_owner(file)}: wait until it ends or choose another folder'
             raise BlockingIOError(told) from None
-        except OSError as e:
-            if e.filename: # It could not be opened
-                raise
-            told = f'{path} is on a file system that has no locks ({e.strerror}): choose a folder on another'
-            raise OSError(e.errno, told) from None
         self._write(f' {os.getpid()}')
 
     def _write(self, text):
@@ -67,21 +62,10 @@ class _FolderLock:
             self._write('')
             self.lock.release()
 
-# %% ../../nbs/260_core.runfolder.ipynb #e2a894ba
-def _checksums(folder):
-    "SHA-256 in hex of each file below `folder`"
-    out = {}
-    for p in sorted(folder.rglob('*')):
-        if p.is_file():
-            with open(p, 'rb') as f:
-                out[p.relative_to(folder).as_posix()] = hashlib.file_digest(f, 'sha256').hexdigest()
-    return out
-
 # %% ../../nbs/260_core.runfolder.ipynb #637487b9
 _STATE, _CONFIG = 'state.json', 'config.json'
 _PLAIN = re.compile(r'\w[\w.-]*', re.ASCII)
-_PARTS = dict(fingerprint=str, config=dict, writes=dict, logs=dict, folders=dict,
-              checksums=dict, state=(dict, type(None)))
+_PARTS = dict(fingerprint=str, config=dict, writes=dict, logs=dict, folders=dict, state=(dict, type(None)))
 
 def _is_plain(name):
     "May a run write something called `name`?"
@@ -99,7 +83,7 @@ def _known_log(d, name):
 def _known_folder(d, name, path):
     parts = path.split('/') if isinstance(path, str) else []
     placed = len(parts) == 2 and parts[0] == name and _is_version(parts[1])
-    return placed and d['writes'].get(name) == 'folder' and isinstance(d['checksums'].get(path), dict)
+    return placed and d['writes'].get(name) == 'folder'
 
 # %% ../../nbs/260_core.runfolder.ipynb #5b1c7e20
 def _seal(d):
@@ -136,11 +120,6 @@ def _damage(path, commit):
         there = JsonlLog(path/name).size
         if there < size:
             return f'{path/name} has {there} bytes but {size} were committed'
-    for folder in commit['folders'].values():
-        now = _checksums(path/folder)
-        for file, then in commit['checksums'][folder].items():
-            if now.get(file) != then:
-                return f'{path/folder/file} is not what was committed (its SHA-256 is another)'
     return None
 
 # %% ../../nbs/260_core.runfolder.ipynb #5d5b8a1b
@@ -194,7 +173,7 @@ def _plain_config(config):
 
 def _start(run, config):
     bound = config if run.binds is None else run.binds
-    run.known = dict(config=bound, writes={}, logs={}, folders={}, checksums={}, state=None)
+    run.known = dict(config=bound, writes={}, logs={}, folders={}, state=None)
     sweep(run.path)
     write_json(run.path/_CONFIG, config)
     _save(run)
@@ -342,8 +321,7 @@ def commit(self:RunFolder,
     "Make everything written so far, and `state`, the point to resume from"
     last, folders = self.known, self.folders | self.new_folders
     logs = {name: JsonlLog(self.path/name).size for name, kind in last['writes'].items() if kind == 'log'}
-    sums = {path: last['checksums'].get(path) or _checksums(self.path/path) for path in folders.values()}
-    now = last | dict(logs=logs, folders=folders, checksums=sums, state=state)
+    now = last | dict(logs=logs, folders=folders, state=state)
     self.known = json.loads(to_json(now))
     _save(self)
     if self.journal:

@@ -9,7 +9,7 @@ __all__ = ['make_folder', 'write_error', 'atomic_write', 'sweep', 'to_json', 'wr
 # %% ../../nbs/210_core.store.ipynb #8f759ebf
 import errno, hashlib, json, os, re, shutil, tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fastcore.basics import patch
 from importlib.util import find_spec
 from pathlib import Path
@@ -252,16 +252,17 @@ def mend(self:JsonlLog)->None: # OSError if the file cannot be changed
             return
         f.seek(0)
         last = f.read().split(b'\n')[-1]
-        if _is_object(last):
+        if _object(last) is not None:
             f.write(b'\n')
         else:
             f.truncate(f.tell() - len(last))
 
-def _is_object(line):
+def _object(line):
     try:
-        return isinstance(json.loads(line), dict)
+        found = json.loads(line)
     except (ValueError, RecursionError):
-        return False
+        return None
+    return found if isinstance(found, dict) else None
 
 # %% ../../nbs/210_core.store.ipynb #3841c99d
 @patch
@@ -294,14 +295,15 @@ def read(self:JsonlLog,
     "Every row, less a last line that was not written to its end"
     if not self.path.exists():
         return []
-    *lines, last = self.path.read_bytes().split(b'\n')
-    for i, line in enumerate(lines, 1):
-        if not line.strip() or _is_object(line):
+    lines = self.path.read_bytes().split(b'\n')
+    rows = [_object(line) for line in lines]
+    for i, (line, row) in enumerate(zip(lines[:-1], rows), 1):
+        if row is not None or not line.strip():
             continue
         if bad is None:
             raise ValueError(f'{self.path} line {i} is not a JSON object: mend or delete that line')
         bad.append(f'line {i} is not a JSON object')
-    return [json.loads(line) for line in [*lines, last] if _is_object(line)]
+    return [row for row in rows if row is not None]
 
 # %% ../../nbs/210_core.store.ipynb #8f74697d
 def data_path(
@@ -339,17 +341,6 @@ def require_writable(
         raise OSError(f'{path} cannot be written ({e.strerror}): name another place') from None
 
 # %% ../../nbs/210_core.store.ipynb #a637225a
-def _saved_in(save, place, name):
-    "Where `save` could write in a new folder below `place`; None if it could not"
-    folder = None
-    try:
-        folder = Path(tempfile.mkdtemp(prefix='skillrl-', dir=place))
-        save(folder/name)
-        return folder/name
-    except OSError:
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
-
 def save_or_rescue(
     save:Callable[[Path], object], # Writes a result to the path it is given
     path:str|Path,                 # Where the result should be
@@ -359,9 +350,9 @@ def save_or_rescue(
         save(Path(path))
         return Path(path), ''
     except OSError as e:
-        why = str(e.strerror or e)
-        for place in (Path.cwd(), Path(tempfile.gettempdir())):
-            aside = _saved_in(save, place, Path(path).name)
-            if aside:
-                return aside, why
+        for place in (Path.cwd(), None): # None is the system's, for temporary files
+            with suppress(OSError):
+                aside = Path(tempfile.mkdtemp(prefix='skillrl-', dir=place))/Path(path).name
+                save(aside)
+                return aside, str(e.strerror or e)
         raise

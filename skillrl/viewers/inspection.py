@@ -40,12 +40,7 @@ _MARKS = {
     'bank': ('general_skills', 'task_specific_skills', 'query_type_skills', 'common_mistakes'),
     'evolution log': ('rates_before',), # Before trajectories, for it counts steps as well
     'trajectories': ('task_description', 'steps'),
-    'memories': ('memory_id',),
-    'exchange log': ('messages',),
-    'rejected replies': ('reason',),
-    'questions': ('question',),
-    'training log': ('phase',),
-    'settings': ('env', 'rl', 'model', 'edit_budget', 'num_epochs', 'seed')}
+    'memories': ('memory_id',)}
 
 def _first(path):
     "The first record of a JSON file or a log"
@@ -64,7 +59,7 @@ def _kind_of_file(path):
     if not first:
         return 'empty file'
     marks = set(first) if isinstance(first, dict) else set()
-    return next((kind for kind, some in _MARKS.items() if marks & set(some)), '')
+    return next((kind for kind, some in _MARKS.items() if marks & set(some)), 'JSON')
 
 # %% ../../nbs/835_viewers.inspection.ipynb #5942487a
 def _holds(pattern):

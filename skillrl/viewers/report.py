@@ -11,14 +11,14 @@ from html import escape
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
-from ..core.plots import figure, name_line, PALETTE
+from ..core.plots import figure, name_line
 from ..core.runfolder import is_held
 from ..core.stats import Rate
 from ..core.store import atomic_write
 from ..core.tables import Table
 from ..skillopt.session import BASELINE
 from .page import (
-    as_dict, dict_in, figure_html, folded, headed, html_page, json_of, number, paragraph, diff_html, text_of)
+    as_dict, dict_in, figure_html, headed, html_page, json_of, number, paragraph, diff_html, text_of)
 
 # %% ../../nbs/826_viewers.report.ipynb #b1d96dd5
 _ACTIONS = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
@@ -30,8 +30,7 @@ def _why(r):
     n, wins, losses, gain = (number(gate.get(k)) for k in ('n', 'wins', 'losses', 'gain'))
     if not n or None in (wins, losses, gain):
         return str(r.get('reason', ''))
-    low = None if gate.get('keep') or gain <= 0 else number(gate.get('low'))
-    doubt = '' if low is None else f', which may be luck (the true gain could be as low as {low:+.3f})'
+    doubt = ', which may be luck' if gain > 0 and not gate.get('keep') else ''
     return f'{wins} of {n} comparisons went better, {losses} worse: mean gain {gain:+.3f}{doubt}'
 
 # %% ../../nbs/826_viewers.report.ipynb #c5e91a86
@@ -174,10 +173,8 @@ def _describe_end(view):
 def _describe_cost(view):
     "What the calls cost, in words"
     usd = number(view.summary.get('usd')) if view.ended else None
-    if not view.config.get('prices'):
-        return 'What these calls cost is unknown: the settings give no prices.'
-    if usd is None:
-        return 'The cost is reckoned when the run ends.'
+    if usd is None or not view.config.get('prices'):
+        return 'What these calls cost is said at the end, where the settings give prices.'
     return f'By the prices in the settings these calls cost {usd:.4f} USD.'
 
 # %% ../../nbs/826_viewers.report.ipynb #451f228b
@@ -209,27 +206,19 @@ def _step_html(folder, r):
 
 # %% ../../nbs/826_viewers.report.ipynb #945a253f
 def _plot_scores(folder):
-    "Scores of the current skill, of the candidates and of the best skill along the steps"
-    view, known = read_run(folder), finals(folder)
-    first, fresh = known.get('selection, first skill'), known.get('selection, best skill')
-    blue, orange, grey = (PALETTE[name] for name in ('blue', 'orange', 'grey'))
-    points = [(0, first.mean)] if first else []
-    points += [(r['step'], r['current_score']) for r in view.steps if r['current_score'] is not None]
+    "Scores of the current skill and of the candidates along the steps, and that of the best skill afresh"
+    view, best = read_run(folder), finals(folder).get('selection, best skill')
+    steps = [r['step'] for r in view.steps]
     fig, ax = figure()
-    if points:
-        ax.step(*zip(*points), where='post', color=blue)
-        name_line(ax, 'current')
-    for r in view.steps:
-        color, fill = (blue, blue) if r['accepted'] else (grey, 'white')
-        if r['candidate_gate_score'] is not None:
-            ax.plot(r['step'], r['candidate_gate_score'], 'o', color=color, mfc=fill, ms=5)
-    if fresh:
-        end = 1 + max([r['step'] for r in view.steps], default=0)
-        ax.plot([end, end], [fresh.low, fresh.high], color=orange, lw=.8)
-        ax.plot(end, fresh.mean, 'o', color=orange, ms=5)
+    ax.step(steps, [r['current_score'] for r in view.steps], where='post')
+    name_line(ax, 'current')
+    ax.plot(steps, [r['candidate_gate_score'] for r in view.steps], 'o')
+    name_line(ax, 'candidate')
+    if best:
+        ends = [[best.mean - best.low], [best.high - best.mean]]
+        ax.errorbar(1 + max(steps, default=0), best.mean, ends, fmt='o')
         name_line(ax, 'best')
     ax.set(xlabel='step', ylabel='score', ylim=(-.02, 1.02))
-    ax.locator_params(axis='x', integer=True)
     return fig
 
 # %% ../../nbs/826_viewers.report.ipynb #c197c55d
@@ -237,8 +226,7 @@ _COLUMNS = ('Rollout: the score of the training items under the current skill. C
             'edited skill on the selection items. Current: what the current skill scores, measured anew as '
             'candidates are compared with it. Best: what the best skill scored when it was chosen.')
 _MODELS = 'The target is the model that acts by the skill, the optimizer the one that edits it.'
-_LEGEND = ('The line is the score of the current skill. A full dot is a candidate that was accepted, '
-           'an empty one was refused. Orange: the best skill, measured afresh, with its 95 % interval.')
+_LEGEND = 'The best skill was measured afresh; its bar is the 95 % interval.'
 
 def _steps(view, accepted):
     pages = [_step_html(view.folder, r) for r in view.steps if r['accepted'] == accepted]
@@ -247,8 +235,6 @@ def _steps(view, accepted):
 # %% ../../nbs/826_viewers.report.ipynb #19ae63f8
 def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
     "What the report says"
-    settings = {k: v for k, v in view.config.items() if k != 'out_root'} # A path of this machine
-    settings = Table(['setting', 'value'], settings.items())
     drawn = f'{figure_html(_plot_scores(view.folder), "Scores by step")}<p class="muted">{_LEGEND}</p>'
     best = text_of(view.folder/'best_skill.md')
     return {
@@ -258,8 +244,7 @@ def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
         'Steps': paragraph(_COLUMNS) + steps_table(view.steps).html(),
         'What it took': paragraph(_MODELS) + _usage_table(view).html() + paragraph(_describe_cost(view)),
         'Why it ended': paragraph(_describe_end(view)),
-        'The best skill': f'<pre>{escape(best)}</pre>',
-        'Settings': folded('All of them', settings.html())}
+        'The best skill': f'<pre>{escape(best)}</pre>'}
 
 def write_page(folder:Path|str)->Path: # report.html in it; FileNotFoundError if there is no run
     "Write a page that tells all about a run and needs nothing else"

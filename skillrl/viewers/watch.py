@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from time import time
 from ..core.runfolder import is_held
-from ..core.store import data_path
+from ..core.store import data_path, JsonlLog
 from ..serve.krill import Server
 from ..skills.bank import SkillBank, versions
 from ..core.tables import clip, counted, Table
@@ -21,7 +21,7 @@ from ..core.trajectory import Trajectory
 from ..training.evaluate import plot_learning
 from .bank_view import bank_table, checked_round, round_text
 from .inspection import good_rows, is_opt_run, is_train_run, state_of, success_table
-from .page import figure_html, folded, headed, html_page, last_rows, number, paragraph
+from .page import figure_html, folded, headed, html_page, number, paragraph
 from .report import read_run, report_sections
 
 # %% ../../nbs/837_viewers.watch.ipynb #f6017561
@@ -59,7 +59,7 @@ def _optimisation(folder):
 
 # %% ../../nbs/837_viewers.watch.ipynb #d4f6017e
 def _curves(folder):
-    rows = last_rows(folder/'metrics.jsonl', 10_000)
+    rows = JsonlLog(folder/'metrics.jsonl').read([])
     found = [number(row.get('success')) for row in rows if row.get('phase') == 'rl']
     success = [v for v in found if v is not None]
     if not success:
@@ -97,7 +97,7 @@ def _turns(t):
 
 def _episodes(folder):
     parts = []
-    for row in reversed(last_rows(folder/'trajectories.jsonl', 8)):
+    for row in reversed(JsonlLog(folder/'trajectories.jsonl').read([])[-8:]):
         with suppress(ValueError): # It is no episode
             t = Trajectory.from_dict(row)
             end = 'won' if t.success else t.end or 'lost'
