@@ -69,7 +69,7 @@ def _client_of(role, args, config):
     "Whom the flags name for `role`"
     command, m = getattr(args, f'{role}_command'), config.model
     if command:
-        return _program(role, command)
+        return _program(command)
     name, address, key = (getattr(m, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
     return build_client(name, address, key) if name else None
 
@@ -80,12 +80,8 @@ def _clients(args, config):
         raise ValueError(f'{spelled(kind)} needs --teacher or --teacher-command: name who edits the skill')
     return policy, teacher
 
-def _program(role, command):
-    try:
-        words = shlex.split(command)
-    except ValueError as e:
-        raise ValueError(f'--{role}-command {command!r} cannot be read ({e}): close its quotes') from None
-    chat = CommandChat(words)
+def _program(command):
+    chat = CommandChat(shlex.split(command)) # ValueError for quotes that are not closed
     chat.probe()
     return chat
 
@@ -172,13 +168,10 @@ def job(
 # %% ../../nbs/860_cli.jobs.ipynb #15f109ff
 def _text_of(skill):
     "The text of the file `skill`, its line ends as they are"
-    path = Path(skill)
-    if not path.is_file():
-        raise FileNotFoundError(f'there is no skill {path}: name a file, such as a SKILL.md')
     try:
-        return path.read_bytes().decode('utf-8-sig')
+        return Path(skill).read_bytes().decode('utf-8-sig')
     except UnicodeDecodeError:
-        raise ValueError(f'{path} is not UTF-8 text: save it as UTF-8') from None
+        raise ValueError(f'{skill} is not UTF-8 text: save it as UTF-8') from None
 
 # %% ../../nbs/860_cli.jobs.ipynb #69cdaded
 def _check_folder(path):
@@ -186,13 +179,6 @@ def _check_folder(path):
         raise FileExistsError(f'{path} already holds files of something else: choose another --output')
 
 # %% ../../nbs/860_cli.jobs.ipynb #5e674857
-def _truth(env, trainer):
-    "How good the first and the best document truly are"
-    if not hasattr(env, 'truth'):
-        return ''
-    before, after = env.truth(trainer.state.initial), env.truth(trainer.state.best)
-    return f'\nTrue accuracy, which only this world knows: {before:.3f} before, {after:.3f} after'
-
 def _shipped(env, path):
     "Write the bank that the best document stands for"
     if not hasattr(env, 'bank'):
@@ -217,9 +203,8 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
     status = _run(trainer, path, resume_line(args, path))
     if status:
         return status
-    more = _truth(env, trainer) + _shipped(env, path)
     write_page(path)
-    print(f'\n{outcome_text(path)}{more}\nNext: skillrl inspect {path}')
+    print(f'\n{outcome_text(path)}{_shipped(env, path)}\nNext: skillrl inspect {path}')
 
 # %% ../../nbs/860_cli.jobs.ipynb #cc12f3d7
 def _run(trainer, path, again):

@@ -9,7 +9,6 @@ __all__ = ['clip', 'inert', 'Table', 'counted', 'shorten', 'row_name']
 import html, math, re, textwrap
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from operator import gt
 from fastcore.basics import patch
 
 # %% ../../nbs/215_core.tables.ipynb #1f6c2d30
@@ -79,14 +78,13 @@ def text(self:Table,
     return '\n'.join(lines)
 
 def _fitted(rows, width):
-    "Width of each column, the widest shrunk until all fit into `width`; words break last"
+    "Width of each column, the widest shrunk until all fit into `width`; no word is broken"
     columns = list(zip(*rows))
     widths = [max(1, *map(len, column)) for column in columns]
     words = [max((len(word) for cell in column for word in cell.split()), default=1) for column in columns]
-    for least in (words, [4]*len(widths)):
-        while sum(widths) + 2*(len(widths) - 1) > width and any(map(gt, widths, least)):
-            widest = max((i for i, n in enumerate(widths) if n > least[i]), key=widths.__getitem__)
-            widths[widest] -= 1
+    while sum(widths) + 2*(len(widths) - 1) > width and widths != words:
+        widest = max((i for i, n in enumerate(widths) if n > words[i]), key=widths.__getitem__)
+        widths[widest] -= 1
     return widths
 
 # %% ../../nbs/215_core.tables.ipynb #e3837e87

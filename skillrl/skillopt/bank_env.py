@@ -101,7 +101,7 @@ def pieces(text:str, categories:Iterable[str])->list[tuple[str, str]]: # Heading
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #72702598
 _label = re.compile(r'\*(When|Why|Instead):\*')
-_start = re.compile(r'(?:\[([\w.-]{1,64})\]\s*)?(?:\*\*(.+?)\*\*:?\s*)?')
+_start = re.compile(r'(?:\[([^\]]{1,64})\]\s*)?(?:\*\*(.+?)\*\*:?\s*)?')
 
 def _read_piece(piece, mistake):
     "Id, if any, and fields of the `piece` of a document"
@@ -130,11 +130,7 @@ def _let_in(bank, said, kind, category, **provenance):
 
 def _reword(bank, o, said, category):
     "Make `o` in `bank` say what `said` does"
-    changed = {}
-    for field, text in said.items():
-        if text != _flat(getattr(o, field)):
-            changed[field] = text
-    new = replace(o, **changed, category=category)
+    new = replace(o, **said, category=category)
     suspect = set(examine(new)) - set(examine(o))
     if not advice(new):
         retire(o, 'nothing is left of it in the document')
@@ -154,13 +150,12 @@ class _Reading:
 
     def __post_init__(self):
         self.by_id = {o.id: o for o in self.bank.items('active')}
-        self.by_line = {_as_line(o): o for o in self.bank.items('active')}
         self.there = set() # Ids that the document still has
 
     def take(self, heading:str, piece:str)->None:
         mistake, category = _section(heading, self.categories)
         id, said = _read_piece(piece, mistake)
-        o = self.by_line.get(piece) or self.by_id.get(id)
+        o = self.by_id.get(id)
         if o is None:
             kind = Mistake if mistake else Skill
             return _let_in(self.bank, said, kind, category)
@@ -170,7 +165,7 @@ class _Reading:
         self.there.add(o.id)
         same_kind = mistake == isinstance(o, Mistake)
         moves = same_kind and heading.lower() not in ('new', _section_heading(o).lower())
-        said = {} if piece in self.by_line else _read_piece(piece, isinstance(o, Mistake))[1]
+        said = {} if piece == _as_line(o) else _read_piece(piece, isinstance(o, Mistake))[1]
         if said or moves:
             _reword(self.bank, o, said, category if moves else o.category)
 
@@ -210,10 +205,8 @@ class BankEnv(SkillEnv):
         self.task_types = world(self.config.env.name).categories
         self.games = {}
 
-    def get_items(self, split:str)->list[dict]: # `ValueError` for an unknown split
+    def get_items(self, split:str)->list[dict]: # `KeyError` for an unknown split
         "The tasks of `split`"
-        if split not in self.roles:
-            raise ValueError(f'the split is {split!r}: choose one of {", ".join(self.roles)}')
         games = self.suite.games(self.roles[split], self.sizes[split])
         self.games |= {g.id: g for g in games}
         return [dict(id=g.id, question=g.task, task_type=g.category) for g in games]

@@ -9,7 +9,7 @@ __all__ = ['FORMS', 'record', 'fenced', 'message', 'Optimizer', 'reflection_batc
 # %% ../../nbs/742_skillopt.reflect.ipynb #80ee9a80
 import json, re
 from dataclasses import dataclass, field, replace
-from fastcore.basics import patch
+from fastcore.basics import chunked, patch
 from functools import cache, partial
 from random import Random
 from typing import Any
@@ -214,10 +214,7 @@ def reflection_batches(
     Random(seed).shuffle(failures)
     Random(seed + 1).shuffle(successes)
     sides = dict(failure=failures, success=successes)
-    return [(side, some) for side, rs in sides.items() for some in _chunks(rs, size)]
-
-def _chunks(xs, size):
-    return [xs[i:i+size] for i in range(0, len(xs), size)]
+    return [(side, some) for side, rs in sides.items() for some in chunked(rs, size)]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #f92a3941
 @dataclass

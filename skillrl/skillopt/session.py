@@ -180,12 +180,6 @@ def score(self:Session, r:RolloutResult)->float: # From 0 to 1
     "What the gate compares"
     return gate_score(r, self.cfg.gate_metric)
 
-@patch
-def say(self:Session, text:str)->None:
-    "Print `text`, if the run is to be heard"
-    if self.cfg.verbose:
-        print(text)
-
 # %% ../../nbs/754_skillopt.session.ipynb #bf65760f
 @patch
 def open(self:Session)->RunFolder: # ValueError if items are missing, or the folder is of another run

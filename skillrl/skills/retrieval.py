@@ -14,7 +14,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 from ..core.tables import Table
-from ..core.trajectory import as_router, Router
+from ..core.trajectory import as_router, Router, Sections
 from .bank import Mistake, Skill, SkillBank
 from .embedding import (
     Encoder, stem, stop_words, terms, TfIdf, TfidfEncoder, unit_rows)
@@ -297,14 +297,10 @@ def _ranker(settings, items, router, encoder):
     return _EmbeddingRanker(items, categories, encoder, settings.threshold)
 
 # %% ../../nbs/05_skills.retrieval.ipynb #eeb365e1
-def _first_section(task, sections):
-    "What the official code does with a bank of a world it has no rules for"
-    return next(iter(sections), 'unknown')
-
 def _official_rules(bank, router, cap):
     "How the official code routes a task, and how many general skills it shows"
     sections = bank.categories if bank.task_key == 'task_specific_skills' else []
-    route = partial(router.official or _first_section, sections=sections)
+    route = partial(router.sections.get('official', Sections({})).section, known=sections)
     general = [o for o in bank.items('active') if isinstance(o, Skill) and o.category == 'general']
     dynamic = sum(o.id.startswith('dyn_') for o in general)
     return route, cap if cap is None else max(cap, dynamic)

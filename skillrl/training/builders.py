@@ -134,11 +134,9 @@ def _is_price(x):
 def _prices(path):
     "What the file at `path` says a million tokens cost, read and written"
     prices = read_json(path)
-    named = prices.items() if isinstance(prices, dict) else [('it', prices)]
-    for model, price in named:
-        if not _is_price(price):
-            raise ValueError(f'{path}: {model} is {price!r:.50}: give two prices in USD per million tokens, '
-                             'such as {"o3": [2.0, 8.0]}')
+    if not (isinstance(prices, dict) and all(map(_is_price, prices.values()))):
+        raise ValueError(f'{path} does not hold prices: give each model two, in USD per million tokens, '
+                         'such as {"o3": [2.0, 8.0]}')
     return prices
 
 def build_ledger(
