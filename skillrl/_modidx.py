@@ -2476,6 +2476,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                         'skillrl/skillopt/ruleworld.py'),
                                             'skillrl.skillopt.ruleworld.RuleWorld.get_items': ( 'skillopt.ruleworld.html#ruleworld.get_items',
                                                                                                 'skillrl/skillopt/ruleworld.py'),
+                                            'skillrl.skillopt.ruleworld.RuleWorld.get_task_types': ( 'skillopt.ruleworld.html#ruleworld.get_task_types',
+                                                                                                     'skillrl/skillopt/ruleworld.py'),
                                             'skillrl.skillopt.ruleworld.RuleWorld.rollout_one': ( 'skillopt.ruleworld.html#ruleworld.rollout_one',
                                                                                                   'skillrl/skillopt/ruleworld.py'),
                                             'skillrl.skillopt.ruleworld.RuleWorld.truth': ( 'skillopt.ruleworld.html#ruleworld.truth',
