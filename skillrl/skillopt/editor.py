@@ -31,7 +31,7 @@ def spans(text:str, target:str)->list[tuple]: # Of (start, end), in order
     if target in text or not words or len(target) > _LONGEST:
         wanted = f'({re.escape(target)})'
     elif re.match(_BULLET, target.lstrip()):
-        wanted = rf'^[ \t]*({_BULLET}[*_`]*{words}[*_`]*)(?!\w)'
+        wanted = rf'^[ \t]*({_BULLET}[*_`]*{words}[*_`]*)(?!.*\w)'
     else:
         wanted = rf'(?<![\w*_`])([*_`]*{words}[*_`]*)(?!\w)'
     return [m.span(1) for m in re.finditer(wanted, text, re.M)]

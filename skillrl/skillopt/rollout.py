@@ -193,16 +193,12 @@ def complete(self:_RolloutStage, e:_RolloutEntry, out:Any)->bool:
     except (TypeError, ValueError) as error:
         e.error = error
         return True
-    e.result = self._kept(e, result)
-    return e.is_lost and bool(self.lost_for_good() or self.is_hopeless())
-
-@patch
-def _kept(self:_RolloutStage, e:_RolloutEntry, result:RolloutResult):
     row = result.to_dict() | dict(usage=e.usage)
     if result.ok:
         self.journal.put(e.key, row)
         row = self.journal.get(e.key)
-    return RolloutResult(**row)
+    e.result = RolloutResult(**row)
+    return e.is_lost and bool(self.lost_for_good() or self.is_hopeless())
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #dbb57a54
 @patch

@@ -129,6 +129,10 @@ class RuleWorld:
         "A document that minds no rule"
         return 'Write the invoice.\n'
 
+    def get_task_types(self)->list[str]:
+        "None: all invoices are of one type"
+        return []
+
     def rollout_one(self, *, item:dict, skill:str, target_client:object)->dict:
         "The fields of a `RolloutResult`; `hard` and `soft` are 0 or 1"
         return _rollout(item, skill, target_client)

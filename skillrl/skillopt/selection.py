@@ -89,18 +89,13 @@ def _reason_not_to_play(session, candidate):
     return reason_of_env(candidate) if reason_of_env else ''
 
 # %% ../../nbs/757_skillopt.selection.ipynb #784d16cf
-def _adopt(session, candidate, score):
-    "Make `candidate` the current skill"
-    s = session.draft.state
-    s.skill, s.current_score = candidate, score
-
 def _accept(session, candidate, score, pairs):
     "Make `candidate` the current skill and the best one; `pairs` are those that it was compared on"
     s, record = session.draft.state, session.draft.record
     record['action'] = 'accept_new_best'
     s.best, s.best_score = candidate, score
     s.best_step = record['step']
-    _adopt(session, candidate, score)
+    s.skill, s.current_score = candidate, score
     s.passes = []
     for p in pairs:
         s.passes += [{} for _ in range(p.k + 1 - len(s.passes))]
@@ -132,7 +127,8 @@ def settle(session:Session, candidate:str)->None:
         return None
     if _is_too_early(session):
         d.record |= dict(action='accept', reason='a draft: too little for the gate to see')
-        return _adopt(session, candidate, d.state.current_score)
+        d.state.skill = candidate
+        return None
     decision, pairs = _compare_with_rival(session, candidate)
     hard, soft = d.state.tried[key] = list(compute_score([p.result for p in pairs]))
     d.record |= dict(selection_hard=hard, selection_soft=soft, candidate_gate_score=decision.after,

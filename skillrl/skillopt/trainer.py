@@ -83,6 +83,10 @@ def _note_tried(session):
                 reason=r.get('reason', ''))
     d.state.rejected = [*d.state.rejected, note]
 
+def _best_score(s):
+    "Score of the best skill over all that it was measured on, where it is the current one"
+    return s.current_score if s.skill == s.best else s.best_score
+
 def _finish_step(session):
     "Complete the record of the step, and commit it"
     d = session.draft
@@ -96,9 +100,8 @@ def _finish_step(session):
     s.history = [*s.history, record]
     session.commit(f'steps/step_{s.step:04}', d.files | {'step_record.json': record})
     if session.cfg.verbose:
-        best = s.current_score if s.skill == s.best else s.best_score # Over all that it was measured on
         print(f'step {s.step} of {session.batches.total}: {record["action"]}, '
-              f'current {s.current_score:.3f}, best {best:.3f} (step {s.best_step})')
+              f'current {s.current_score:.3f}, best {_best_score(s):.3f} (step {s.best_step})')
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #e37f4a46
 def _step(session, n):

@@ -67,13 +67,6 @@ def _gains(pairs):
     "New score less old score, for each of `pairs`"
     return [round(after - before, 9) for before, after in pairs]
 
-def _rejection_reason(v):
-    "Why what was seen is not enough"
-    if not v.wins + v.losses:
-        return f'changed the score of none of {v.n} items'
-    return (f'{v.wins} items got better and {v.losses} worse, the mean changed by {v.gain:+.3f}: '
-            f'it may be {v.low:+.3f}, and has to be above 0')
-
 # %% ../../nbs/718_skillopt.verdict.ipynb #493883fc
 _ALPHA = .3 # Chance to accept a candidate that changes nothing
 
@@ -88,8 +81,11 @@ def decide(
     low = lower_bound(gains, _ALPHA, -1)
     wins, losses = sum(d > 0 for d in gains), sum(d < 0 for d in gains)
     v = Verdict(low > 0, n, before, after, math.fsum(gains)/n, low, wins, losses)
-    if not v.keep:
-        v.reason = _rejection_reason(v)
+    if not wins + losses:
+        v.reason = f'changed the score of none of {n} items'
+    elif not v.keep:
+        v.reason = (f'{wins} items got better and {losses} worse, the mean changed by {v.gain:+.3f}: '
+                    f'it may be {low:+.3f}, and has to be above 0')
     return v
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #4f73b291
