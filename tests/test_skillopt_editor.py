@@ -507,3 +507,9 @@ def test_no_text_makes_it_slow(hostile):
     apply('A\n' + hostile, asked)
     apply(ABC, [edit('append', hostile), edit('replace', hostile, 'B'), edit('prepend', hostile)])
     assert time.process_time() - t < 2
+
+
+def test_C15c_a_repeated_anchor_is_reported():
+    new, row = one('mug\nlamp\nmug\n', edit('insert_after', 'X', 'mug'))
+    assert new == 'mug\n\nX\nlamp\nmug\n' and row['matches'] == 2
+    assert one('go go go', edit('delete', '', 'go '))[1]['matches'] == 2

@@ -195,31 +195,32 @@ def _cleaned(content):
     return re.sub('[\ud800-\udfff]', '\ufffd', content).strip()
 
 def _made(skill, edit, max_chars):
-    "`skill` after `edit`, and its status"
+    "`skill` after `edit`, its status, and how often its target was there"
     content = _cleaned(edit.content)
     found = [] if edit.op in _AT_AN_END else spans(skill, edit.target.replace('\r\n', '\n'))
     status = _refused(skill, edit, content, found)
     if status:
-        return skill, status
+        return skill, status, len(found)
     new = _written(skill, edit.op, found[0] if found else None, content)
     status = _refused_result(skill, new, max_chars)
     if status:
-        return skill, status
+        return skill, status, len(found)
     fallback = '_fallback_append' if edit.op == 'insert_after' and not found else ''
-    return new, f'applied_{edit.op}{fallback}'
+    return new, f'applied_{edit.op}{fallback}', len(found)
 
 # %% ../../nbs/703_skillopt.editor.ipynb #26f9759c
 def apply_patch_with_report(
     skill:str, # Where its lines end as on Windows, they still do afterwards
     patch:Patch,
     max_chars:int|None=None, # Longest that the document may become
-)->tuple[str, list[dict]]:   # The new document; a dict for each edit, with `index` from 1 and `status`
+)->tuple[str, list[dict]]:   # The new document; a dict for each edit, with `index` from 1, `status`, and `matches` of several
     "`skill` after the edits of `patch` in their order, and what became of each"
     new, report = skill.replace('\r\n', '\n'), []
     for i, edit in enumerate(patch.edits, 1):
-        new, status = _made(new, edit, max_chars)
-        report.append(dict(index=i, op=edit.op, target=edit.target[:200],
-                           content_preview=edit.content.strip()[:200], status=status))
+        new, status, n = _made(new, edit, max_chars)
+        row = dict(index=i, op=edit.op, target=edit.target[:200],
+                   content_preview=edit.content.strip()[:200], status=status)
+        report.append(row | dict(matches=n) if n > 1 else row)
     if not any(row['status'].startswith('applied') for row in report):
         return skill, report
     return new.replace('\n', '\r\n') if '\r\n' in skill else new, report

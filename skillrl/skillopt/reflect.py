@@ -51,12 +51,9 @@ def record(
         if value:
             top.append(f'{label}: {_excerpt(value, most)}')
     room = chars - sum(len(line) + 1 for line in top)
-    return '\n'.join([*top, *shorten(_conversation_lines(r), room)])
-
-def _conversation_lines(r:RolloutResult)->list[str]:
-    "A line for each message of the conversation, quoted"
     messages = [m if isinstance(m, dict) else dict(content=m) for m in r.conversation]
-    return [f"- {_excerpt(m.get('role', ''), 40)}: {_excerpt(m.get('content') or '', 800)}" for m in messages]
+    said = [f"- {_excerpt(m.get('role', ''), 40)}: {_excerpt(m.get('content') or '', 800)}" for m in messages]
+    return '\n'.join([*top, *shorten(said, room)])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #ba928be6
 def fenced(text:str)->str:
@@ -239,10 +236,6 @@ def _raw_patch(text, side, batch, edit_budget):
 # %% ../../nbs/742_skillopt.reflect.ipynb #8fa785e6
 _WENT = dict(failure='failed', success='solved')
 
-def _shown(side, batch):
-    records = [record(r, f'{i}: {_WENT[side]}') for i, r in enumerate(batch, 1)]
-    return '\n\n'.join([f'{len(batch)} {_WENT[side]}.', *records])
-
 def run_minibatch_reflect(
     optimizer:Optimizer,
     batches:list[tuple], # From `reflection_batches`
@@ -256,7 +249,8 @@ def run_minibatch_reflect(
     budget = f'At most {edit_budget} edits. Fewer are fine.'
     asked = []
     for side, batch in batches:
-        shown = _shown(side, batch)
+        records = [record(r, f'{i}: {_WENT[side]}') for i, r in enumerate(batch, 1)]
+        shown = '\n\n'.join([f'{len(batch)} {_WENT[side]}.', *records])
         asked.append((prompts[side], message(skill, context, edit_budget=budget, trajectories=shown)))
     replies = optimizer.ask_many(asked, 'analyst')
     raw = [_raw_patch(text, *read, edit_budget) for read, text in zip(batches, replies)]
