@@ -10,7 +10,7 @@ __all__ = ['MAX_TURNS', 'TOP_K', 'OTHER', 'CATEGORIES', 'ROUTER', 'SearchQuestio
 # %% ../../../nbs/543_envs.search.engine.ipynb #cca94a91
 import json, re, string
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fastcore.basics import patch
 from typing import Any
 from ...core.trajectory import Router
@@ -25,7 +25,6 @@ class SearchQuestion:
     answers:tuple[str, ...]    # Any of them is right
     category:str = ''
     hops:tuple = ()            # `Fact` after `Fact`, where the evidence is known
-    key:tuple = field(default=(), repr=False) # What it asks, in terms of whoever made it
 
 MAX_TURNS, TOP_K = 4, 3 # As in the published script
 
@@ -227,12 +226,10 @@ class SearchEnv(TextEnv):
         games:list[SearchQuestion],
         retriever:Any,            # With `search(query, k)`
         max_steps:int=MAX_TURNS,  # Turns, the answer included
-        compat:bool=False,        # The original's scoring, with its loopholes
-        offers:Callable|None=None,# What lists actions to choose from
+        **settings:Any,           # `compat` and `offers` of `SearchEngine`
     ):
         super().__init__(games, max_steps)
-        self.retriever = retriever
-        self.settings = dict(compat=compat, offers=offers)
+        self.retriever, self.settings = retriever, settings
 
     def start(self, game:SearchQuestion)->SearchEngine:
         "Engine for one question"
