@@ -131,10 +131,8 @@ def question_category(
     question:str,
 )->str: # One of `CATEGORIES`
     "The kind of question that `question` is"
-    for category, pattern in _PATTERNS.items():
-        if re.search(pattern, question, re.I):
-            return category
-    return OTHER
+    found = (category for category, pattern in _PATTERNS.items() if re.search(pattern, question, re.I))
+    return next(found, OTHER)
 
 ROUTER = Router(question_category)
 
