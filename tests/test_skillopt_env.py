@@ -206,34 +206,6 @@ def test_without_a_skill_a_sentence_stands_in(skill):
     _, chat = played('sink', 'sink', skill=skill)
     assert chat.calls[0][0]['content'] == _BARE
 
-def test_a_failure_says_what_was_wanted():
-    r, _ = played('x'*500, ['sink', 'basin', 'tub', 'pail'])
-    assert r.hard == 0
-    assert "does not say 'sink' or 'basin' or 'tub'" in r.fail_reason
-    assert len(r.fail_reason) < 200
-
-def test_splits_are_three_and_a_fourth_is_named():
-    env = SimpleQAEnv(train_items=[dict(question='?', answers='a', task_type='look')], val_items=[],
-                      test_items=[dict(question='?', answers='a', task_type='heat')])
-    assert [len(env.get_items(s)) for s in ('train', 'val', 'test')] == [1, 0, 1]
-    assert (env.name, env.get_task_types()) == ('simple_qa', ['heat', 'look'])
-    env.get_items('train').clear()
-    assert len(env.get_items('train')) == 1
-    with pytest.raises(KeyError, match="'holdout' is unknown: choose one of train, val, test"):
-        env.get_items('holdout')
-
-BAD_ITEMS = [
-    (dict(question='?'), 'has no `answers`'),
-    (dict(question='?', answers=[]), r'answers \[\]'),
-    (dict(question='?', answers=['a', None]), 'None'),
-    (dict(question='?', answers=['a', ' ']), "' '"),
-    (dict(question='?', answers=dict(a=1)), 'answers {'),
-    (dict(answers='a'), 'has no `question`'),
-    (dict(question=' ', answers='a'), "question ' '"),
-    (dict(question=3, answers='a'), 'question 3'),
-    ('what?', "is 'what\\?': an item is a dict"),
-]
-
 # --- chat: one system, one user, text and usage ---
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from ..types import RolloutResult
 # %% ../../nbs/504_envs.base.ipynb #a6abd6b8
 class TextEnv(gym.Env):
     "Base of every text environment: a subclass writes `start`, the rest is here"
-    metadata = {'render_modes': []}
     world = '' # Name of the world it belongs to
     observation_space = Text(20_000, min_length=0, charset=string.printable)
     action_space = Text(400, min_length=1, charset=string.printable)
@@ -268,7 +267,7 @@ def explorer(self:World,
 # %% ../../nbs/504_envs.base.ipynb #b7e0a1c2
 class GeneratedWorld(World):
     "World of generated suites, `make(name, setting)`, and of files, `open(folder, setting)`"
-    variants:dict = {'': None} # `env.variant` → setting
+    variants:dict # `env.variant` → setting
     noted:type # Of its notes, made from a first observation
     shown:type # Of its experts
 

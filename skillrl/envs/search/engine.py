@@ -165,7 +165,7 @@ def reset(self:SearchEngine)->str: # The question
 @patch(as_prop=True)
 def won(self:SearchEngine)->bool:
     "Was the question answered?"
-    return self.done and self.reward >= 1
+    return self.reward >= 1
 
 @patch
 def admissible(self:SearchEngine)->list[str]: # Empty where everything can be written
@@ -235,7 +235,7 @@ class SearchEnv(TextEnv):
 
     def score(self)->float:
         "Reward of the turn just taken"
-        return self.engine.reward if self.engine.done else 0.
+        return self.engine.reward
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #4329312a
 @patch
