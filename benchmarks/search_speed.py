@@ -59,7 +59,7 @@ def main():
     from skillrl.envs.search.world import _EncyclopediaSuite
     suites = [_EncyclopediaSuite(f'test-{i:03}', {}) for i in range(BOOKS)]
     made, books = spent(lambda: [(s.book, s.library, s.games('test', QUESTIONS//BOOKS)) for s in suites])
-    print(f'{len(books[0][1]):,} documents and {len(suites[0]):,} questions: made and indexed in '
+    print(f'{len(books[0][1].documents):,} documents and {len(suites[0]):,} questions: made and indexed in '
           f'{made/BOOKS:.2f} s')
     met = measure(books)
     print('all targets met' if met else 'a target was missed')

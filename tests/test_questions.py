@@ -58,21 +58,6 @@ def test_questions_that_differ_in_spelling_stay_in_one_split(tmp_path):
     assert len(questions._same_questions(rows)) == 5
 
 
-def test_questions_that_differ_in_what_they_ask_are_distinct():
-    "A template filled in differently, and one question about two texts"
-    form = (
-        'The parcel that a customer of the workshop sent to the town by the evening train on Monday '
-        'weighs {} kg, how many grams is that'
-    )
-    rows = [dict(question=form.format(n), answers=str(1000 * n)) for n in range(2, 12)]
-    assert len(questions._same_questions(rows)) == 10
-    texts = [
-        dict(question='What is the title?', context=f'{title}. A novel.', answers=title)
-        for title in ('Emma', 'Dracula', 'Persuasion')
-    ]
-    assert len(questions._same_questions(texts)) == 3
-
-
 def test_an_array_on_one_line_loads(tmp_path):
     items = _read_questions(write(tmp_path / 'q.json', [item(k) for k in range(5)]))
     assert len({i['id'] for i in items}) == 5 and '\n' not in (tmp_path / 'q.json').read_text()

@@ -87,29 +87,9 @@ def retrieval():
 
 JAWS, OHIO = [dict(document=dict(contents=text)) for text in DOCUMENTS]
 
-def test_search_r1_sends_a_list(retrieval):
-    "Payload and reply as its own client has them"
-    body = dict(queries=['Jaws', 'Ohio city', 'Oslo'], topk=2, return_scores=True)
-    status, said = post(f'{retrieval.url}/retrieve', body)
-    scores = [[hit.pop('score') for hit in hits] for hits in said['result']]
-    assert (status, said) == (200, dict(result=[[JAWS], [OHIO], []]))
-    assert all(type(score) is float and score > 0 for some in scores for score in some)
-
 def test_skillrl_sends_one_text(retrieval):
     status, said = post(f'{retrieval.url}/retrieve', dict(query='Jaws', topk=3, return_scores=True))
     assert (status, said['result'][0][0]['document']) == (200, JAWS['document'])
-
-def test_without_scores_a_reply_is_documents(retrieval):
-    for more in ({}, dict(return_scores=False), dict(topk=None)):
-        said = post(f'{retrieval.url}/retrieve', dict(queries=['Jaws']) | more)
-        assert said == (200, dict(result=[[JAWS['document']]]))
-
-@pytest.mark.parametrize('body', [
-    {}, dict(queries='Jaws'), dict(queries=[1]), dict(query='x', topk=0), dict(query='x', topk=101),
-    dict(query='x', topk='3'), dict(queries=['x']*2000), dict(query=None)])
-def test_a_search_that_makes_no_sense_is_refused(retrieval, body):
-    status, said = post(f'{retrieval.url}/retrieve', body)
-    assert status == 400 and ': send ' in said['error']
 
 def test_the_command_serves_searches_in_the_suite_it_serves():
     from skillrl.core.config import SkillRLConfig
@@ -162,13 +142,6 @@ def test_a_refusal_is_asked_once(quick):
         with pytest.raises(ValueError, match='answered by 400'):
             RemoteLibrary(s.url).search('Jaws')
         assert (s.asked, quick) == (1, [])
-
-@pytest.mark.parametrize('reply', [
-    {}, [], 'x', None, dict(result={}), dict(result=[[dict(document='Jaws')]]),
-    dict(result=[[dict(document=dict(contents=7))]]), dict(result=[[JAWS | dict(score='1.5')]])])
-def test_a_garbled_answer_is_an_error_and_no_document(quick, reply):
-    with answers((200, reply)) as s, pytest.raises(ValueError):
-        RemoteLibrary(s.url).search('Jaws')
 
 def test_a_server_that_says_nothing_costs_its_time_out(quick):
     with socket.create_server(('127.0.0.1', 0)) as silent:

@@ -136,13 +136,6 @@ def played(reply, answers, skill='', **item):
     result = env.rollout_one(item=env.get_items('train')[0], skill=skill, target_client=chat)
     return result.checked(), chat
 
-@pytest.mark.parametrize('answers', [[144], 144, '144', (144,), [144.]], ids=repr)
-def test_C13_answers_may_be_numbers(answers):
-    r, _ = played('It is 144.', answers)
-    assert (r.hard, r.soft, r.status) == (1, 1, 'ok')
-    assert '144' in r.reference_text
-    assert played('It is 145.', answers)[0].hard == 0
-
 C14 = [ # Reply, reference, hard, soft
     ('In 2013', '13', 0, 0.),
     ('It is not Paris', 'Paris', 0, 0.),
@@ -186,12 +179,6 @@ C14 = [ # Reply, reference, hard, soft
 def test_C14_words_and_not_letters(reply, answer, hard, soft):
     assert _qa_score(reply, [answer]) == (hard, round(soft, 4))
 
-def test_any_reference_will_do_and_order_does_not_matter():
-    assert _qa_score('Paris', ['Lutetia', 'Paris']) == (1, 1)
-    assert _qa_score('Paris', ['Paris', 'Lutetia']) == (1, 1)
-    assert _qa_score('Paris', ['Paris, France', 'Lutetia']) == (0, .6667)
-    assert _qa_score('Paris', ['Lutetia', 'Paris, France']) == (0, .6667)
-
 def test_a_question_that_denies_may_be_repeated():
     reply = 'The planet that does not have a moon is Venus.'
     assert _qa_score(reply, ['Venus'])[0] == 0
@@ -214,55 +201,10 @@ def test_a_reply_gone_wild_is_judged_in_linear_time(text):
     _qa_score(text, ['Paris', text[:100]])
     assert time.perf_counter() - started < 5
 
-def test_what_the_model_is_sent():
-    r, chat = played('In the sink.', 'sink', skill='Look low first.', context='A kitchen.',
-                     question='Where is the mug?', task_type='look')
-    prompt = 'Context:\nA kitchen.\n\nQuestion: Where is the mug?\n\nAnswer:'
-    sent = [dict(role='system', content='Look low first.'), dict(role='user', content=prompt)]
-    assert chat.calls == [sent]
-    assert r.conversation == [*sent, dict(role='assistant', content='In the sink.')]
-    assert (r.id, r.n_turns, r.task_type, r.fail_reason) == ('q', 1, 'look', '')
-    assert (r.predicted_answer, r.question) == ('In the sink.', 'Where is the mug?')
-
 @pytest.mark.parametrize('skill', [' \n', None])
 def test_without_a_skill_a_sentence_stands_in(skill):
     _, chat = played('sink', 'sink', skill=skill)
     assert chat.calls[0][0]['content'] == _BARE
-
-def test_a_failure_says_what_was_wanted():
-    r, _ = played('x'*500, ['sink', 'basin', 'tub', 'pail'])
-    assert r.hard == 0
-    assert "does not say 'sink' or 'basin' or 'tub'" in r.fail_reason
-    assert len(r.fail_reason) < 200
-
-def test_splits_are_three_and_a_fourth_is_named():
-    env = SimpleQAEnv(train_items=[dict(question='?', answers='a', task_type='look')], val_items=[],
-                      test_items=[dict(question='?', answers='a', task_type='heat')])
-    assert [len(env.get_items(s)) for s in ('train', 'val', 'test')] == [1, 0, 1]
-    assert (env.name, env.get_task_types()) == ('simple_qa', ['heat', 'look'])
-    env.get_items('train').clear()
-    assert len(env.get_items('train')) == 1
-    with pytest.raises(KeyError, match="'holdout' is unknown: choose one of train, val, test"):
-        env.get_items('holdout')
-
-BAD_ITEMS = [
-    (dict(question='?'), 'has no `answers`'),
-    (dict(question='?', answers=[]), r'answers \[\]'),
-    (dict(question='?', answers=['a', None]), 'None'),
-    (dict(question='?', answers=['a', ' ']), "' '"),
-    (dict(question='?', answers=dict(a=1)), 'answers {'),
-    (dict(answers='a'), 'has no `question`'),
-    (dict(question=' ', answers='a'), "question ' '"),
-    (dict(question=3, answers='a'), 'question 3'),
-    ('what?', "is 'what\\?': an item is a dict"),
-]
-
-@pytest.mark.parametrize('item, says', BAD_ITEMS, ids=repr)
-def test_a_bad_item_is_met_before_anything_is_spent(item, says):
-    good = dict(question='?', answers='a')
-    with pytest.raises(ValueError, match=rf'^val item 1 .*{says}') as e:
-        SimpleQAEnv(train_items=[], val_items=[good, item], test_items=[])
-    assert '\n' not in str(e.value)
 
 # --- chat: one system, one user, text and usage ---
 

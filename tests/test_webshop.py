@@ -255,17 +255,6 @@ def played(suite, goal, commands):
         e.act(command)
     return e.trajectory()
 
-def test_notes_want_no_option_that_is_chosen():
-    suite = ShopSuite('elm', (True,), n=150)
-    goal = next(g for g in suite.games('train', 500) if g.task.split(',')[0].endswith(' in large'))
-    e = Episode(suite.env(goal, 9), goal)
-    written = goal.options[0]
-    for command in (f'search[{goal.product.name}]', f'click[{goal.product.asin.lower()}]'):
-        e.act(command)
-    assert e.notes.wanted()[1:] == ['large'] and written in e.notes.options()
-    e.act(f'click[{written}]')
-    assert e.notes.wanted()[1:] == [] and written not in e.notes.options()
-
 def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
     suite = ShopSuite('elm', (True,), n=150)
     goal = next(g for g in suite.games('train', 500) if g.task.split(',')[0].endswith(' in large'))

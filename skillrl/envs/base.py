@@ -25,7 +25,6 @@ from ..types import RolloutResult
 # %% ../../nbs/504_envs.base.ipynb #a6abd6b8
 class TextEnv(gym.Env):
     "Base of every text environment: a subclass writes `start`, the rest is here"
-    metadata = {'render_modes': []}
     world = '' # Name of the world it belongs to
     observation_space = Text(20_000, min_length=0, charset=string.printable)
     action_space = Text(400, min_length=1, charset=string.printable)
@@ -126,8 +125,7 @@ def step(self:TextEnv,
 SPLITS = 'collect', 'train', 'val', 'gate', 'report', 'test'
 SHARES = dict(collect=.2, train=.4, val=.15, gate=.2, report=.05) # Of the games that may be learnt from
 _TEST_SHARE = .25
-SHARES_WITH_TEST = {split: share*(1 - _TEST_SHARE) for split, share in SHARES.items()}
-SHARES_WITH_TEST['test'] = _TEST_SHARE
+SHARES_WITH_TEST = {split: share*(1 - _TEST_SHARE) for split, share in SHARES.items()} | {'test': _TEST_SHARE}
 
 def _shuffled_by_kind(items, kind, rng):
     "Lists of items of one kind, each shuffled"
@@ -199,11 +197,8 @@ class World:
 
 # %% ../../nbs/504_envs.base.ipynb #8fabda07
 @patch
-def suite(self:World,
-    config:Any,       # An `EnvConfig`
-    name:str|None=None, # None takes the first to learn in
-)->Any:               # ValueError if no suite has this name
-    "One suite of a run"
+def suite(self:World, config:Any, name:str|None=None)->Any: # ValueError if there is none of this name
+    "One suite of a run, the first to learn in if no name is given"
     learn, held_out = suites_of(self, config)
     by_name = {s.name: s for s in (*held_out, *learn)}
     wanted = name if name and not config.url else learn[0].name
@@ -272,7 +267,7 @@ def explorer(self:World,
 # %% ../../nbs/504_envs.base.ipynb #b7e0a1c2
 class GeneratedWorld(World):
     "World of generated suites, `make(name, setting)`, and of files, `open(folder, setting)`"
-    variants:dict = {'': None} # `env.variant` → setting
+    variants:dict # `env.variant` → setting
     noted:type # Of its notes, made from a first observation
     shown:type # Of its experts
 
@@ -441,7 +436,7 @@ class GameSuite:
 
     def game(self, split:str, i:int)->Any:
         "Game number `i` of `split`, which comes round again after the last"
-        entries = self._split(split)
+        entries = self._filled(split)
         return self.load(entries[i % len(entries)])
 
     def _split(self, split):
@@ -461,7 +456,14 @@ def load(self:GameSuite, entry:Any)->Any: # An element of `splits`
 @patch
 def draw(self:GameSuite, split:str, rng:random.Random)->Any:
     "A game of `split` chosen by `rng`"
-    return self.game(split, rng.randrange(len(self._split(split))))
+    return self.load(rng.choice(self._filled(split)))
+
+@patch
+def _filled(self:GameSuite, split):
+    entries = self._split(split)
+    if not entries:
+        raise ValueError(f'the split {split} of {self.name} has no games: choose another')
+    return entries
 
 @patch
 def env(self:GameSuite, game:Any, max_steps:int)->Any:

@@ -111,9 +111,6 @@ class BM25:
         self._words = {} # Word → its number
         self._store(*_counted(texts, self._words))
 
-    def __len__(self)->int:
-        return self.n
-
     def _store(self, numbers, sizes):
         "Count what each text has of each word; compute what it is worth there"
         docs = np.repeat(np.arange(self.n), sizes)

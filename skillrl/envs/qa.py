@@ -16,9 +16,8 @@ from .base import deal, SkillEnv, stratified
 from ..types import RolloutResult
 
 # %% ../../nbs/564_envs.qa.ipynb #42d16a92
-_LIGATURES = dict(ø='o', ł='l', đ='d', ð='d', þ='th', æ='ae', œ='oe', ı='i')
-_SIGNS = dict(zip('’−₀₁₂₃₄₅₆₇₈₉', "'-0123456789"))
-_LETTERS = str.maketrans(_LIGATURES | _SIGNS)
+_LETTERS = str.maketrans(dict(ø='o', ł='l', đ='d', ð='d', þ='th', æ='ae', œ='oe', ı='i')
+                         | dict(zip('’−₀₁₂₃₄₅₆₇₈₉', "'-0123456789")))
 _MARKS = re.compile('[\u0300-\u036f]')
 
 def fold(text:str)->str:

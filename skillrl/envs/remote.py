@@ -69,7 +69,6 @@ class Endpoint:
 
 # %% ../../nbs/511_envs.remote.ipynb #a224b1d5
 LONGEST = 2**22 # Bytes of an answer
-_JSON = {'Content-Type': 'application/json'}
 
 @lru_cache
 def _client():
@@ -87,7 +86,7 @@ def post(self:Endpoint,
     "Send one request"
     import httpx2 as x
     at = f'POST {self.shown}{route}'
-    sent = dict(content=json.dumps(body), headers=_JSON | (headers or {}))
+    sent = dict(content=json.dumps(body), headers={'Content-Type': 'application/json'} | (headers or {}))
     try:
         return within(self.timeout, LONGEST, _client().post, self.url + route, timeout=self.timeout, **sent)
     except x.TimeoutException as e:

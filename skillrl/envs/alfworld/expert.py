@@ -202,10 +202,8 @@ def play_expert(
         can = engine.admissible()
         thought, action = expert.act(can, notes, skill_lines)
         reply = f'<think> {thought} </think> <action> {action} </action>'
-        step = Step(observation, action, reply=reply, admissible=can)
-        observation = engine.step(action)
+        before, observation = observation, engine.step(action)
         notes.see(action, observation)
-        step.reward = float(engine.won)
-        steps.append(step)
+        steps.append(Step(before, action, float(engine.won), reply, admissible=can))
     name = f'{game.id}#{seed}'
     return Trajectory(name, game.task, game.category, steps, engine.won, observation, game.id, seed)

@@ -148,7 +148,8 @@ class Household:
         self.strength = strength
         rng = seeded('household', name)
         self.layouts = {room: _furnish(room, rng) for room in self.rooms}
-        self.places = {room: _names(layout) for room, layout in self.layouts.items()}
+        self.places = {room: [r.name for r in build_scene(layout, []).receptacles]
+                       for room, layout in self.layouts.items()}
         self.homes = {} # Type of thing → room and receptacle
         for room, places in self.places.items():
             homes = [place for place in places if kind(place) not in _NO_HOMES]
@@ -158,9 +159,6 @@ class Household:
         daily, new = seeded('goals', name), seeded('new goals', name)
         self.goals = {c: _choose_goals(self, c, daily) for c in CATEGORIES} # Pairs of `Goal` and room
         self.new_goals = {c: _new_goals(self, c, new) for c in CATEGORIES}  # None of them in `goals`
-
-def _names(layout):
-    return [r.name for r in build_scene(layout, []).receptacles]
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #faf38f5a
 @patch

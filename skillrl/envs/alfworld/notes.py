@@ -140,8 +140,8 @@ def where(self:AlfworldNotes,
     kind:str,   # `mug`
 )->list[tuple]: # Pairs of thing and receptacle
     "Everything of a type that lies somewhere"
-    lying = [(thing, r) for r, things in self.contents.items() for thing in things]
-    return [(thing, r) for thing, r in lying if thing.startswith(kind + ' ')]
+    return [(thing, r) for r, things in self.contents.items() for thing in things
+            if thing.startswith(f'{kind} ')]
 
 @patch
 def unsearched(self:AlfworldNotes)->list[str]: # Names, as the room listed them

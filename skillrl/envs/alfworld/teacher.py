@@ -43,10 +43,8 @@ class _AlfworldReader(EpisodeReader):
             names = _NAME.findall(step.action)
             if known.holding and len(names) == 2 and names[1] not in known.found:
                 mine.add((names[1], names[0]))
-        out = {}
-        for r, things in known.found.items():
-            out[r] = sorted({kind(x) for x in things if (r, x) not in mine})
-        return out
+        return {r: sorted({kind(x) for x in things if (r, x) not in mine})
+                for r, things in known.found.items()}
 
     def room(self, t:Trajectory)->frozenset: # Receptacles the first observation lists
         "What tells the room of the episode `t` from others"
@@ -169,16 +167,15 @@ def explorer(
         places = AlfworldNotes(episode.first).receptacles
         room = frozenset(places)
         order = seeded('explore', episode.task, len(looked)).sample(sorted(room), len(room))
-        order.sort(key=lambda place: looked[room, place])
-        looked.update((room, place) for place in order[:_PLACES])
-        return [f'Look for {goal[1]} in {place}.' for place in order[:_PLACES]]
+        chosen = sorted(order, key=lambda place: looked[room, place])[:_PLACES]
+        looked.update((room, place) for place in chosen)
+        return [f'Look for {goal[1]} in {place}.' for place in chosen]
     return lines
 
 # %% ../../../nbs/578_envs.alfworld.teacher.ipynb #eeca455a
 class AlfworldTeacher(OfflineTeacher):
     "The offline teacher that knows ALFWorld's grammar"
     def __init__(self,
-        min_count:int=2,    # Games that have to show a mistake, or a door that paid
-        unasked:bool=False, # Say also what no failure asks for, see `OfflineTeacher`
+        **settings:Any, # Of `OfflineTeacher`
     ):
-        super().__init__(_AlfworldReader(), min_count=min_count, unasked=unasked)
+        super().__init__(_AlfworldReader(), **settings)

@@ -260,9 +260,8 @@ def _category_of_file(
     file:str|Path, # Of a game
 )->str:            # As in `CATEGORIES`; empty where nothing tells
     "Category of the game in `file`, without loading it"
-    names = [part.split('-')[0] for part in Path(file).parts]
-    told = [_BY_OFFICIAL_NAME[name] for name in names if name in _BY_OFFICIAL_NAME]
-    return told[-1] if told else ''
+    told = [_BY_OFFICIAL_NAME.get(part.split('-')[0], '') for part in Path(file).parts]
+    return next(filter(None, reversed(told)), '')
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #c65e5589
 class FolderSuite(GameSuite):

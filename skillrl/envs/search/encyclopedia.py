@@ -209,20 +209,16 @@ def _article_names(
                 company=_mixed(companies, cities, rng))
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #1dd7c859
-@dataclass(frozen=True)
-class _Habit:
+class _Habit(NamedTuple):
     "How an encyclopedia treats articles of one kind"
-    true:tuple[str, ...]       # Pages that tell the truth
-    misleading:tuple[str, ...] # Pages that tell something else
-    silent:tuple[str, ...]
+    true:list[str]       # Pages that tell the truth
+    misleading:list[str] # Pages that tell something else
+    silent:list[str]
 
 def _drawn_habits(rng:random.Random)->dict[str, _Habit]: # Kind of article → habit
     "Habits of one encyclopedia"
-    habits = {}
-    for kind in ARTICLE_KINDS:
-        a, b, c, d, e, f = rng.sample(PAGES, 6)
-        habits[kind] = _Habit((a, b), (c, d, e), (f,))
-    return habits
+    drawn = {kind: rng.sample(PAGES, 6) for kind in ARTICLE_KINDS}
+    return {kind: _Habit(pages[:2], pages[2:5], pages[5:]) for kind, pages in drawn.items()}
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #c04a734a
 class Encyclopedia:
@@ -271,7 +267,7 @@ def pages(self:Encyclopedia,
     "All pages of one article"
     rng = seeded('wordings', self.name, kind, name)
     habit = self.habits[kind]
-    told = {page: [] for page in (*habit.true, *habit.misleading, *habit.silent)}
+    told = {page: [] for pages in habit for page in pages}
     for fact in self._told(kind, name):
         told[fact.page].append(sentence(fact, rng.randrange(3)))
     return {page: _written_page(kind, name, page, said) for page, said in told.items()}

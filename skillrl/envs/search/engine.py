@@ -10,7 +10,7 @@ __all__ = ['MAX_TURNS', 'TOP_K', 'OTHER', 'CATEGORIES', 'ROUTER', 'SearchQuestio
 # %% ../../../nbs/543_envs.search.engine.ipynb #cca94a91
 import json, re, string
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fastcore.basics import patch
 from typing import Any
 from ...core.trajectory import Router
@@ -25,7 +25,6 @@ class SearchQuestion:
     answers:tuple[str, ...]    # Any of them is right
     category:str = ''
     hops:tuple = ()            # `Fact` after `Fact`, where the evidence is known
-    key:tuple = field(default=(), repr=False) # What it asks, in terms of whoever made it
 
 MAX_TURNS, TOP_K = 4, 3 # As in the published script
 
@@ -132,10 +131,8 @@ def question_category(
     question:str,
 )->str: # One of `CATEGORIES`
     "The kind of question that `question` is"
-    for category, pattern in _PATTERNS.items():
-        if re.search(pattern, question, re.I):
-            return category
-    return OTHER
+    found = (category for category, pattern in _PATTERNS.items() if re.search(pattern, question, re.I))
+    return next(found, OTHER)
 
 ROUTER = Router(question_category)
 
@@ -168,7 +165,7 @@ def reset(self:SearchEngine)->str: # The question
 @patch(as_prop=True)
 def won(self:SearchEngine)->bool:
     "Was the question answered?"
-    return self.done and self.reward >= 1
+    return self.reward >= 1
 
 @patch
 def admissible(self:SearchEngine)->list[str]: # Empty where everything can be written
@@ -227,12 +224,10 @@ class SearchEnv(TextEnv):
         games:list[SearchQuestion],
         retriever:Any,            # With `search(query, k)`
         max_steps:int=MAX_TURNS,  # Turns, the answer included
-        compat:bool=False,        # The original's scoring, with its loopholes
-        offers:Callable|None=None,# What lists actions to choose from
+        **settings:Any,           # `compat` and `offers` of `SearchEngine`
     ):
         super().__init__(games, max_steps)
-        self.retriever = retriever
-        self.settings = dict(compat=compat, offers=offers)
+        self.retriever, self.settings = retriever, settings
 
     def start(self, game:SearchQuestion)->SearchEngine:
         "Engine for one question"
@@ -240,7 +235,7 @@ class SearchEnv(TextEnv):
 
     def score(self)->float:
         "Reward of the turn just taken"
-        return self.engine.reward if self.engine.done else 0.
+        return self.engine.reward
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #4329312a
 @patch

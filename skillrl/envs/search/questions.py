@@ -158,7 +158,7 @@ def _comparisons(book, n, rng):
 def _question(book, plan, way, form, n):
     text, hops = asked(plan, way), _hops_of(book, plan)
     id, answers = f'{book.name}/{form}/{n}', (_answer_to(plan, hops),)
-    return SearchQuestion(id, text, answers, question_category(text), hops, plan)
+    return SearchQuestion(id, text, answers, question_category(text), hops)
 
 def book_questions(
     book:Encyclopedia,

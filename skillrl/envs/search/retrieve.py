@@ -127,9 +127,6 @@ class Library:
         "The `k` documents that fit `query` best"
         return [(self.documents[place], score) for place, score in self.index.search(query, k)]
 
-    def __len__(self)->int:
-        return len(self.documents)
-
 # %% ../../../nbs/580_envs.search.retrieve.ipynb #04ca8626
 _MOST_QUERIES = 1024  # In one request
 _MOST_DOCUMENTS = 100 # For one query

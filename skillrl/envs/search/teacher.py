@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fastcore.basics import patch
 from .encyclopedia import ARTICLE_FIELDS, Fact, fields_of
 from .notes import SearchNotes
-from .questions import COMPARED, kinds_along
+from .questions import COMPARED, kinds_along, read_question
 from .engine import answer_of, CATEGORIES, projected
 from ...skills.bank import Skill
 from ...skills.consolidation import goals_of
@@ -109,10 +109,10 @@ def tell(self:SearchReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
 @patch
 def needs(self:SearchReader, t:Trajectory)->tuple[str, ...]: # Kinds of articles in an encyclopedia
     "What an episode had to find"
-    plan = SearchNotes(t.task).plan
+    plan = read_question(t.task)
     return tuple(kinds_along(plan)) if plan else super(SearchReader, self).needs(t)
 
 @patch
 def found(self:SearchReader, t:Trajectory, wanted:set)->dict[str, list]: # Empty in an encyclopedia
     "Place to the words of `wanted` that an episode saw there"
-    return {} if SearchNotes(t.task).plan else super(SearchReader, self).found(t, wanted)
+    return {} if read_question(t.task) else super(SearchReader, self).found(t, wanted)

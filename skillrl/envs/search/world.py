@@ -58,15 +58,6 @@ class _EncyclopediaSuite(GameSuite):
 _ROWS = '.jsonl', '.jsonl.gz', '.parquet'
 _TESTS = 'test', 'dev', 'valid'
 
-def _row_files(
-    root:str|Path,
-    *starts:str, # What their names may begin with
-)->list[Path]:   # In order of their names
-    "Files of rows in a folder"
-    files = [path for path in sorted(Path(root).glob('*')) if path.name.endswith(_ROWS)]
-    return [path for path in files if path.name.startswith(starts)]
-
-
 def _by_text(files):
     "Questions of files by their normalised text, each once"
     return {normalized(question.task): question for path in files for question in load_questions(path)}
@@ -80,7 +71,9 @@ def _files_suite(
     settings:dict,  # Of `SearchEnv`; nothing is listed here
 )->GameSuite:       # ValueError if corpus or questions are missing, or a row cannot be read
     "Questions and a corpus from the files of a folder"
-    corpus, train, tests = [_row_files(root, *names) for names in (('corpus',), ('train',), _TESTS)]
+    files = [path for path in sorted(Path(root).glob('*')) if path.name.endswith(_ROWS)]
+    corpus, train, tests = [[path for path in files if path.name.startswith(starts)]
+                            for starts in ('corpus', 'train', _TESTS)]
     place = Path(root, _SERVERS)
     if not (corpus or place.is_file()) or not train + tests:
         raise ValueError(f'{root} holds {len(corpus)} files corpus.* and {len(train + tests)} files train.*, '

@@ -69,11 +69,10 @@ _NO_ATTRIBUTES = 'DUMMY_ATTR'
 
 def _read_product(
     item:Mapping,        # Entry of the first file; KeyError if it lacks a field
-    noted:Mapping|None=None, # Its entry in the second
-    human:Sequence[Mapping]=(), # Its entries in the third
+    noted:Mapping, # Its entry in the second, empty if there is none
+    human:Sequence[Mapping], # Its entries in the third
 )->Product:
     "Product in `item`"
-    noted = noted or {}
     bullets = item['small_description']
     return Product(
         asin=item['asin'], department=item['category'], query=item['query'].lower().strip(),
@@ -135,7 +134,7 @@ def read_catalogue(
     for item in items:
         asin = item['asin']
         if asin != 'nan' and len(asin) <= 10 and asin not in kept:
-            kept[asin] = _read_product(item, noted.get(asin), human.get(asin, ()))
+            kept[asin] = _read_product(item, noted.get(asin, {}), human.get(asin, ()))
     return Catalogue(list(kept.values()))
 
 @patch

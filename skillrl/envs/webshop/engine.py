@@ -259,10 +259,7 @@ def _buy(engine):
 # %% ../../../nbs/587_envs.webshop.engine.ipynb #dc67c39c
 _COMMAND = re.compile(r'(.+)\[(.+)\]')
 
-def _parse_command(
-    command:str,
-)->tuple[str, str]: # Verb and argument; the argument is '' if there is none
-    "Parts of `command`"
+def _parse_command(command): # Verb and argument; the argument is '' if there is none
     match = _COMMAND.match(command)
     return (match[1], match[2].lower()) if match else (command, '')
 

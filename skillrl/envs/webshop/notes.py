@@ -8,7 +8,7 @@ __all__ = ['Request', 'read_request', 'title_word', 'read_listing', 'ShopNotes']
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #86456110
 import re
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fastcore.basics import patch
 from .engine import BUY, NEXT_PAGE, PREV_PAGE, SEPARATOR
 from .shop import VALUES, WARES
@@ -79,23 +79,17 @@ def read_listing(
     return listed
 
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #4bf95e34
-@dataclass
 class ShopNotes:
     "What a customer has seen in one episode"
-    first:str # Text of the first page
-    kind:str = 'search' # Page: search, results, product or details
-    parts:list[str] = field(default_factory=list) # Of the page
-    listed:list[_Listed] = field(default_factory=list) # The last list of results
-    opened:str = '' # Product whose page this is, lower case
-    seen:dict[str, str] = field(default_factory=dict) # Products that were opened → title
-    features:dict[str, str] = field(default_factory=dict) # Product → what its page of features says
-    chosen:list[str] = field(default_factory=list) # Options of the product that is open
-    sold_as:dict[str, str] = field(default_factory=dict) # Word → what customers call it
-    sizes:dict[str, str] = field(default_factory=dict) # How it is written → size
-    queries:list[str] = field(default_factory=list) # What was searched for
-
-    def __post_init__(self):
-        parts = self.first.split(SEPARATOR)
+    def __init__(self,
+        first:str, # Text of the first page
+    ):
+        self.kind, self.parts = 'search', []  # Page: search, results, product or details; what is on it
+        self.listed, self.opened = [], ''     # The last list of results; the product that is open, lower case
+        self.seen, self.features = {}, {}     # Product → title, if it was opened; what its features say
+        self.chosen, self.queries = [], []    # Options of the product that is open; what was searched for
+        self.sold_as, self.sizes = {}, {}     # Word → what customers call it; how it is written → size
+        parts = first.split(SEPARATOR)
         self.task = parts[2] if len(parts) > 2 else '' # The request
         self.request = read_request(self.task) # None if no generated shop has such requests
 

@@ -133,7 +133,7 @@ def title_score(
 def _compare_kinds(
     product:Any, # With `name`, `query`, `path`
     wanted:Any,  # The same
-    nouns:Callable[[str], list[str]]=letter_nouns, # From a title to its nouns
+    nouns:Callable[[str], list[str]], # From a title to its nouns
 )->Kind:
     "How the kinds of two products compare"
     paths = [{name.strip() for name in side.path.split('›')} for side in (product, wanted)]

@@ -47,11 +47,6 @@ class _Ware:
     group:str # Of the department
     axes:tuple[str, ...] # Options it has, keys of `VALUES`
 
-    @property
-    def path(self)->str:
-        "Categories, from wide to narrow"
-        return ' › '.join((self.department.title(), self.group, self.query.title()))
-
 def _ware(line):
     query, department, group, axes = [cell.strip() for cell in line.split('|')]
     return _Ware(query, department, group, tuple(axes.split(', ')))
@@ -163,7 +158,8 @@ def _product(n, ware, ways, rng):
     rest = f' with {", ".join(wanted[1:])}' if wanted[1:] else ''
     options = _options(ware, ways, rng)
     return Product(
-        asin=_asin(n), department=ware.department, query=ware.query, path=ware.path,
+        asin=_asin(n), department=ware.department, query=ware.query,
+        path=f'{ware.department.title()} › {ware.group} › {ware.query.title()}',
         name=f'{word.title()} {rng.randint(1, 999)}', description=f'{word.title()} by {brand.title()}.',
         bullets=_bullets(ware, attributes, options, ways), prices=_prices(rng), options=options,
         attributes=attributes, instruction=f'Find me {wanted[0]} {ware.query}{rest}', wanted=wanted,

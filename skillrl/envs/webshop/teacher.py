@@ -90,20 +90,9 @@ def _best_supported(
             best[thing] = said, record
     return best
 
-def _provenance(record):
-    return origin(record.shown_by, told=record.told, won=record.won, refused=record.refused)
-
-def _word_skill(said:str, word:str, record:Record)->Skill:
-    "What a thing is sold as, as a skill"
-    category = shop_category(said)
-    return Skill('', f'What {said} are sold as', word_sentence(said, word), f'The request is for {said}.',
-                 category, goals_of(record.asked_by), _provenance(record))
-
-def _size_skill(size:str, written:str, record:Record)->Skill:
-    "How a size is written, as a skill"
-    return Skill('', f'How size {size} is written', size_sentence(size, written),
-                 f'The request names the size {size}.', 'general', goals_of(record.asked_by),
-                 _provenance(record))
+def _skill(title, principle, occasion, category, record):
+    provenance = origin(record.shown_by, told=record.told, won=record.won, refused=record.refused)
+    return Skill('', title, principle, occasion, category, goals_of(record.asked_by), provenance)
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #09cc27dd
 class ShopReader(EpisodeReader):
@@ -122,8 +111,11 @@ def tell(self:ShopReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
         needed += [sizes.get(value) for value in notes.request.options.values()]
         for _, record in filter(None, needed):
             record.asked_by.append(t)
-    skills = [_word_skill(said, word, record) for said, (word, record) in words.items()]
-    return skills + [_size_skill(size, written, record) for size, (written, record) in sizes.items()]
+    skills = [_skill(f'What {said} are sold as', word_sentence(said, word), f'The request is for {said}.',
+                     shop_category(said), record) for said, (word, record) in words.items()]
+    return skills + [_skill(f'How size {size} is written', size_sentence(size, written),
+                            f'The request names the size {size}.', 'general', record)
+                     for size, (written, record) in sizes.items()]
 
 @patch
 def refused(self:ShopReader, step:Step, after:str)->bool:
