@@ -3349,7 +3349,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                  'skillrl/skills/teachers.py'),
                                          'skillrl.skills.teachers._bank_lines': ( 'skills.teachers.html#_bank_lines',
                                                                                   'skillrl/skills/teachers.py'),
-                                         'skillrl.skills.teachers._chunks': ('skills.teachers.html#_chunks', 'skillrl/skills/teachers.py'),
                                          'skillrl.skills.teachers._compatible': ( 'skills.teachers.html#_compatible',
                                                                                   'skillrl/skills/teachers.py'),
                                          'skillrl.skills.teachers._complete': ( 'skills.teachers.html#_complete',
