@@ -1,6 +1,6 @@
 "Folders of SKILL.md: written by the rules, read back whole, read with suspicion when strangers wrote them"
 
-import json, os, random, sys, time
+import itertools, json, os, random, sys, time
 from pathlib import Path
 import pytest
 import yaml
@@ -208,17 +208,14 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
         to_skill_md(SkillBank([Skill('a', 't', 'p')]), tmp_path/'s')
     assert files(tmp_path) == before and os.listdir(tmp_path) == ['s']
 
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path/'s').write_text('mine')
-    with pytest.raises(FileExistsError, match='is no empty folder'):
-        to_skill_md(kitchen(), tmp_path/'s')
-
 @links
-def test_a_link_is_not_written_through(tmp_path):
+def test_a_file_is_no_folder_and_a_link_is_not_written_through(tmp_path):
+    (tmp_path/'s').write_text('mine')
     (tmp_path/'real').mkdir()
-    (tmp_path/'s').symlink_to(tmp_path/'real')
-    with pytest.raises(FileExistsError, match='is no empty folder'):
-        to_skill_md(kitchen(), tmp_path/'s')
+    (tmp_path/'link').symlink_to(tmp_path/'real')
+    for name in ('s', 'link'):
+        with pytest.raises(FileExistsError, match='is no empty folder'):
+            to_skill_md(kitchen(), tmp_path/name)
     assert not os.listdir(tmp_path/'real')
 
 def test_a_write_that_fails_half_way_leaves_nothing(tmp_path):
@@ -459,19 +456,10 @@ def test_hostile_text_is_quarantined(tmp_path, text):
     assert back == bank and len(back.items('quarantined')) == 1
     assert to_skill_md(bank, tmp_path/'out') == []
 
-STEPS = [
-    f'{i}. Open the {a} {c} near the {b} wall, look at what it holds, and note what is missing '
-    'before the next round begins.'
-    for i, (a, b, c) in enumerate(
-        (
-            (a, b, c)
-            for a in ('small', 'large', 'old')
-            for b in ('north', 'south', 'east')
-            for c in ('cabinet', 'drawer', 'shelf')
-        ),
-        1,
-    )
-]
+WHERE = itertools.product(
+    ('small', 'large', 'old'), ('north', 'south', 'east'), ('cabinet', 'drawer', 'shelf'))
+STEPS = [f'{i}. Open the {a} {c} near the {b} wall, look at what it holds, and note what is missing '
+         'before the next round begins.' for i, (a, b, c) in enumerate(WHERE, 1)]
 
 @pytest.mark.parametrize(
     'extra',

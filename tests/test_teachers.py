@@ -279,15 +279,8 @@ def used_bank():
     )
 
 def change(kind, **kw):
-    return {
-        k: v
-        for k, v in (
-            skill(kind=kind, hypothesis='They stand before a closed door.',
-                  principle='Open the microwave first.')
-            | kw
-        ).items()
-        if v is not None
-    }
+    usual = skill(kind=kind, hypothesis='They are at a closed door.', principle='Open the microwave first.')
+    return {k: v for k, v in (usual | kw).items() if v is not None}
 
 def proposed(*objects, bank=None, limit=9, categories=('heat',), trajs=None):
     teacher = LLMTeacher(ScriptedChat(lambda m: json.dumps([o for o in objects if category_in(m) == 'heat'])))
@@ -303,7 +296,7 @@ def test_each_kind_of_proposal_can_be_applied():
         change('refine', id='err_001', **mistake(how_to_avoid='Go on to new places.', category=None))]
     teacher, ps = proposed(*objects, bank=bank)
     assert [p.kind for p in ps] == ['add', 'refine', 'retire', 'refine'] and not teacher.rejected
-    assert all(p.hypothesis == 'They stand before a closed door.' for p in ps)
+    assert all(p.hypothesis == 'They are at a closed door.' for p in ps)
     add, refine, retire, lesson = [p.apply(bank) for p in ps]
     assert add[1].category == 'heat'
     assert add[1].provenance['trajectories'] == ['heat-1']
@@ -437,7 +430,7 @@ def test_evolution_takes_in_what_a_model_proposes():
     o = new.get(record['kept'][0])
     assert o.provenance['teacher'] == 'scripted'
     assert o.provenance['trajectories']
-    assert record['proposals'][0]['hypothesis'] == 'They stand before a closed door.'
+    assert record['proposals'][0]['hypothesis'] == 'They are at a closed door.'
 
 # --- in the form that was asked for
 

@@ -132,8 +132,8 @@ class _Provenance:
     version:int = 0
     extra:dict = None
 
-def checked_entry(o:object)->object:
-    "The entry `o`, or an error when its statistics or trajectories make no sense"
+def checked_entry(o:object)->object: # ValueError when its statistics or trajectories make no sense
+    "The entry `o`"
     for k, n in o.stats.items():
         if type(n) is not int or n < 0:
             raise ValueError(f'the field `stats` should hold whole numbers from 0, not {k} {n!r:.20}')

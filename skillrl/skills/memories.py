@@ -76,7 +76,7 @@ def _mistake(m, when, bad):
     return Mistake('', what.rstrip(' ,.') + '.', why, how, m.category, [m.goal], origin([m]))
 
 # %% ../../nbs/485_skills.memories.ipynb #c57e52fd
-_ALIKE = .3 # Cosine above which two mistakes are one
+_ALIKE = .25 # Cosine above which two mistakes are one
 
 def _recurring(memories):
     "What lost episodes of several tasks have in common"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from itertools import zip_longest
-from fastcore.basics import patch
+from fastcore.basics import chunked, patch
 from ..core.trajectory import Trajectory, by_category, category_of, select
 from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
@@ -120,10 +120,6 @@ def _answers(
     return kept
 
 # %% ../../nbs/475_skills.teachers.ipynb #822f1c99
-def _chunks(items:Sequence, n:int)->list:
-    "`items` in order, `n` at a time"
-    return [items[i:i+n] for i in range(0, len(items), n)]
-
 def questions(
     cases:Iterable[Case],
 )->list[Question]:
@@ -131,10 +127,10 @@ def questions(
     out, half = [], _PER_CALL//2
     for category, its in by_category(cases).items():
         won, lost = select(its, success=True), select(its, success=False)
-        sides = [a + b for a, b in zip(_chunks(won, half), _chunks(lost, half))]
+        sides = [a + b for a, b in zip(chunked(won, half), chunked(lost, half))]
         about, wider = (category,), (category, 'general')
         for kind, group, read in (('successes', won, read_skill), ('failures', lost, read_mistake)):
-            out += [Question(kind, part, about, read) for part in _chunks(group, _PER_CALL)]
+            out += [Question(kind, part, about, read) for part in chunked(group, _PER_CALL)]
         out += [Question('contrasts', both, wider, read_skill) for both in sides]
     return out
 
@@ -200,7 +196,7 @@ def _proposal_questions(teacher, bank, category, failures, evidence, limit):
     wins = _PER_CALL//4
     about = _relevant(bank.items('active'), category)
     notes = _bank_lines(about, bank.metadata.get('refused', {}), _TEXT_CHARS)
-    parts = enumerate(_chunks(lost, _PER_CALL - wins))
+    parts = enumerate(chunked(lost, _PER_CALL - wins))
     shown = [part + won[i*wins:(i + 1)*wins] for i, part in parts]
     return [Question('proposals', part, (category,), _read_proposal, limit, notes, about) for part in shown]
 
