@@ -407,7 +407,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'skillrl.core.stats.wilson': ('core.stats.html#wilson', 'skillrl/core/stats.py')},
             'skillrl.core.store': { 'skillrl.core.store.JsonlLog': ('core.store.html#jsonllog', 'skillrl/core/store.py'),
                                     'skillrl.core.store.JsonlLog.__init__': ('core.store.html#jsonllog.__init__', 'skillrl/core/store.py'),
-                                    'skillrl.core.store.JsonlLog.__repr__': ('core.store.html#jsonllog.__repr__', 'skillrl/core/store.py'),
                                     'skillrl.core.store.JsonlLog.append': ('core.store.html#jsonllog.append', 'skillrl/core/store.py'),
                                     'skillrl.core.store.JsonlLog.mend': ('core.store.html#jsonllog.mend', 'skillrl/core/store.py'),
                                     'skillrl.core.store.JsonlLog.read': ('core.store.html#jsonllog.read', 'skillrl/core/store.py'),

@@ -38,10 +38,6 @@ def sentence(capsys, *argv, status=1):
     return err[0]
 
 
-def tree(folder):
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob('*') if '.config' not in p.parts)
-
-
 # --- a run that fails ---
 TINY_TRAIN = dict(
     SMALL, env=SMALL['env'] | dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1),

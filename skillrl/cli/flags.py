@@ -195,17 +195,12 @@ def resumed_folder(
 class Progress:
     "Shows how far a command is, when called with a phase, its steps done and its steps in all"
     def __init__(self,
-        told:str='',          # Said before the first step
         out:TextIO|None=None, # None is stderr
     ):
-        self.told = told
         self.out = out or sys.stderr
         self.bars = {}
 
     def __call__(self, phase:str, done:int, total:int|None=None)->None:
-        if self.told:
-            print(self.told, file=self.out, flush=True)
-            self.told = ''
         bar = self.bars.get(phase) or self._begun(phase, total)
         bar.update(done - bar.n)
 

@@ -63,8 +63,6 @@ def _export_episodes(args):
     from skillrl.core.formats import load_trajectories, run_episodes, write_inspect_log
     path = Path(args.path)
     file = path/'trajectories.jsonl' if path.is_dir() else path
-    if not file.is_file():
-        raise FileNotFoundError(f'{path} holds no episodes: name a run that has played, or a file of them')
     played = run_episodes(path) if path.is_dir() else load_trajectories(file)
     made = datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
     write_inspect_log(played, args.output, path.resolve().stem, 'skillrl', made)
