@@ -141,12 +141,9 @@ def _openenv_server(args:Namespace)->Any: # A running server; ImportError withou
 def _told(server, name, args):
     "Lines about a running server"
     begin = f"curl -H 'Content-Type: application/json' -d '{{}}' {server.url}/reset"
-    more = getattr(server, 'routes', {})
     lines = [f'{name} is served at {server.url}']
     if not args.openenv:
         lines += [begin]
-    if more:
-        lines += [f'It answers {", ".join(more)} too.']
     if (args.host or '127.0.0.1').split(',')[0] not in ('127.0.0.1', 'localhost'):
         lines += ['Other machines are let in, without a password.']
     return [*lines, 'Ctrl-C ends it.']

@@ -84,9 +84,7 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
 # %% ../../nbs/855_cli.steps.ipynb #94622586
 def _summary(path):
     where = f'Report: {path}/report.md   Plots: {path}/figures/'
-    onward = (f'Next: skillrl inspect {path}   or   skillrl train --seed 1   '
-              'or   work through nbs/11_training.pipeline.ipynb')
-    return f'\n{report_text(path)}\n\n{where}\n{onward}'
+    return f'\n{report_text(path)}\n\n{where}\nNext: skillrl inspect {path}'
 
 # %% ../../nbs/855_cli.steps.ipynb #c87a1093
 def _start(args, learns=False):
