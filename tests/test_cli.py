@@ -82,22 +82,6 @@ def test_every_flag_says_what_holds_without_it(name, monkeypatch):
     assert max(map(len, sub.choices[name].format_help().splitlines())) <= 80
 
 
-# Flags whose help depends on the command: the model collects in train and acts elsewhere
-DIFFERENT = '--output --config --skill-bank --episodes --smoke --resume path --seed'.split()
-DIFFERENT += ['--trajectories', '--port', '--set']
-
-
-def test_one_name_for_one_thing():
-    "A flag has the same help wherever it stands, but for what differs in its default"
-    meaning = {}
-    for command in COMMANDS:
-        for flag, kw in command.flags.items():
-            if flag not in DIFFERENT:
-                assert meaning.setdefault(flag, kw['help']) == kw['help'], flag
-    assert {'--policy', '--policy-url', '--teacher', '--teacher-url'} <= meaning.keys()
-    assert not {'--model', '--target', '--optimizer', '--ablate'} & meaning.keys()
-
-
 @pytest.mark.parametrize('name', NAMES)
 def test_every_flag_that_is_offered_is_read(name):
     "It is a setting, or the source of the commands speaks of it"

@@ -137,9 +137,3 @@ def test_a_run_that_a_limit_ended_and_what_it_cost(tmp_path):
     assert usd > 0 and f'{usd:.4f} USD' in page
     assert 'Stopped early: ' in page
     assert 'raise max_target_calls' in ' '.join(outcome_text(tmp_path/'run').split())
-
-def test_nothing_there(tmp_path):
-    _plot_scores(tmp_path/'x').canvas.draw()
-    with pytest.raises(FileNotFoundError, match='holds no run'):
-        write_page(tmp_path/'x')
-    assert not (tmp_path/'x').exists()
