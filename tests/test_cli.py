@@ -38,10 +38,6 @@ def sentence(capsys, *argv, status=1):
     return err[0]
 
 
-def tree(folder):
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob('*') if '.config' not in p.parts)
-
-
 # --- a run that fails ---
 TINY_TRAIN = dict(
     SMALL, env=SMALL['env'] | dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1),
@@ -84,22 +80,6 @@ def test_every_flag_says_what_holds_without_it(name, monkeypatch):
     monkeypatch.setenv('COLUMNS', '80')
     sub = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
     assert max(map(len, sub.choices[name].format_help().splitlines())) <= 80
-
-
-# Flags whose help depends on the command: the model collects in train and acts elsewhere
-DIFFERENT = '--output --config --skill-bank --episodes --smoke --resume path --seed'.split()
-DIFFERENT += ['--trajectories', '--port', '--set']
-
-
-def test_one_name_for_one_thing():
-    "A flag has the same help wherever it stands, but for what differs in its default"
-    meaning = {}
-    for command in COMMANDS:
-        for flag, kw in command.flags.items():
-            if flag not in DIFFERENT:
-                assert meaning.setdefault(flag, kw['help']) == kw['help'], flag
-    assert {'--policy', '--policy-url', '--teacher', '--teacher-url'} <= meaning.keys()
-    assert not {'--model', '--target', '--optimizer', '--ablate'} & meaning.keys()
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -7,7 +7,7 @@ from skillrl.skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.viewers.page import diff_html
-from skillrl.viewers.report import _why, _describe_worth, finals, outcome_text
+from skillrl.viewers.report import _why, _describe_worth, outcome_text
 from skillrl.viewers.report import _plot_scores, read_run, _skill_at, write_page
 
 def train(root, epochs=1, target=None, world=RuleWorld(seed=2, val=60), **kw):
@@ -137,25 +137,3 @@ def test_a_run_that_a_limit_ended_and_what_it_cost(tmp_path):
     assert usd > 0 and f'{usd:.4f} USD' in page
     assert 'Stopped early: ' in page
     assert 'raise max_target_calls' in ' '.join(outcome_text(tmp_path/'run').split())
-
-def test_a_folder_as_1_0_0_left_it(root):
-    for p in [*root.rglob('state.json'), *root.rglob('screen.json'), root/'events.jsonl', root/'.lock']:
-        p.unlink()
-    shutil.rmtree(root/'final_selection_eval')
-    for name in ('history.json', 'summary.json', 'runtime_state.json', 'test_eval_best/summary.json'):
-        o = json.loads((root/name).read_text())
-        for r in o if isinstance(o, list) else [o]:
-            for k in ('usage', 'gate', 'reason', 'n_patches_kept', 'usd', 'test_gain',
-                      'best_selection_interval', 'best_hash', 'skill_hash'):
-                r.pop(k, None)
-        (root/name).write_text(json.dumps(o))
-    assert read_run(root).ended and 'not measured afresh' in _describe_worth(read_run(root))
-    assert [n.split(',')[0] for n in finals(root)] == ['selection', 'test', 'test']
-    assert _skill_at(root, 4)
-    assert write_page(root).read_text(encoding='utf-8').count('<h3>Step') == 4
-
-def test_nothing_there(tmp_path):
-    _plot_scores(tmp_path/'x').canvas.draw()
-    with pytest.raises(FileNotFoundError, match='holds no run'):
-        write_page(tmp_path/'x')
-    assert not (tmp_path/'x').exists()

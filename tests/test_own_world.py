@@ -98,7 +98,7 @@ def test_a_name_that_is_no_world_is_refused_in_one_sentence(config, tmp_path, ca
 def test_a_program_in_a_run_folder_is_not_run_unasked(config, tmp_path, name):
     write_json(tmp_path/'run'/'config.json', {'env': {'name': name}})
     (tmp_path/'run'/'theirs.py').write_text('open("was_run", "w")')
-    with pytest.raises(ValueError, match='env.name.*--env'):
+    with pytest.raises(ValueError, match='env.name.*--set'):
         resumed_settings(Namespace(), 'run')
     assert not (tmp_path/'was_run').exists()
     write_json(tmp_path/'run'/'config.json', {'env': {'name': NAME}})

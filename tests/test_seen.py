@@ -27,12 +27,6 @@ def test_result_tables_keep_words_whole(monkeypatch, columns, names):
     assert shown[1].startswith('after, evolved bank, new') and shown[1].count(RATE) == 1 + names
     assert shown[2:] == ([] if names else ['(a terminal of 169 columns shows 6 categories too)'])
 
-def test_no_word_breaks():
-    table = Table(['id', 'advice'], [['pick_two_objects_001', 'look in closed places']])
-    assert table.text(34).splitlines()[1:] == [
-        'pick_two_objects_001  look in', '                      closed', '                      places']
-    assert max(map(len, table.text(14).splitlines())) == 28
-
 def played(*won):
     return [Trajectory(str(i), 'task', game=str(i), success=bool(w)) for i, w in enumerate(won)]
 

@@ -86,8 +86,6 @@ def best(root):
     return (Path(root)/'best_skill.md').read_text(encoding='utf-8')
 def step_file(root, n, name):
     return read(root, f'steps/step_{n:04}/{name}')
-def skill_after(root, n):
-    return (Path(root)/f'skills/skill_v{n:04}.md').read_bytes().decode()
 def statuses(root, n=1):
     return [r['status'] for r in step_file(root, n, 'edit_apply_report.json')]
 def tree(root):

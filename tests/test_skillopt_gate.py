@@ -163,16 +163,6 @@ def test_interval_of_fractions_covers(draw, mean):
 # --- how often each rule is wrong
 
 
-POWER = {
-    ('strict', 0.5): [0.363, 0.402, 0.437, 0.456],
-    ('strict', 0.6): [0.477, 0.563, 0.685, 0.786],
-    ('strict', 0.8): [0.715, 0.854, 0.971, 0.997],
-    ('sign', 0.5): [0.004, 0.028, 0.056, 0.067],
-    ('sign', 0.6): [0.008, 0.063, 0.168, 0.271],
-    ('sign', 0.8): [0.026, 0.232, 0.656, 0.912],
-}
-
-
 def coin(old, new, rng, n):
     return [(float(rng.random() < old), float(rng.random() < new)) for _ in range(n)]
 

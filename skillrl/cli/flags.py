@@ -52,9 +52,8 @@ def given(args:Namespace)->dict[str, Any]: # Path of a setting → value; ValueE
     values = {path: getattr(args, flag, None) for flag, path in _FLAGS.items()}
     found = {path: v for path, v in values.items() if v is not None}
     found |= from_krill(dict(map(pair, getattr(args, 'set', None) or ())))
-    mock = getattr(args, 'mock', None)
-    if mock is not None: # Without another address `--no-mock` means the documented one
-        found['env.url'] = '' if mock else found.get('env.url', 'krill')
+    if getattr(args, 'mock', None):
+        found['env.url'] = ''
     if 'model.checkpoint' in found: # Who is named at the command line acts, whoever a file names
         found.setdefault('model.policy_model_id', '')
     return found
@@ -111,6 +110,17 @@ def named(args:Namespace)->tuple[str, ...]:
     return tuple(dict.fromkeys(v for v in said.values() if v and isinstance(v, str)))
 
 # %% ../../nbs/850_cli.flags.ipynb #d9e23a81
+_KRILL_SERVERS = dict(alfworld='http://localhost:3000', webshop='http://localhost:3001')
+
+def _on_server(args, config):
+    "`config`, under --no-mock with the address that Krill documents where it has none"
+    if getattr(args, 'mock', None) is not False or config.env.url:
+        return config
+    if config.env.name not in _KRILL_SERVERS:
+        raise ValueError(f'a live server is asked for, and no address is documented for {config.env.name}: '
+                         'name that of your server, with --url')
+    return config.merged({'env.url': _KRILL_SERVERS[config.env.name]})
+
 _OFFICIAL = {'env.max_steps': 50} # The limit of the official games
 SMOKE = {
     'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 6, 'env.test_tasks': 6,
@@ -129,7 +139,8 @@ def settings(
         first |= _OFFICIAL
     if getattr(args, 'smoke', None):
         first |= SMOKE
-    return load_config(getattr(args, 'config', None), SkillRLConfig().merged(first), **given(args))
+    config = load_config(getattr(args, 'config', None), SkillRLConfig().merged(first), **given(args))
+    return _on_server(args, config)
 
 # %% ../../nbs/850_cli.flags.ipynb #5ecf56cc
 def resumed_settings(
@@ -141,7 +152,7 @@ def resumed_settings(
     config = SkillRLConfig().merged(read_settings(Path(folder)/'config.json'))
     if getattr(args, 'smoke', None):
         config = config.merged(SMOKE)
-    return config.merged(_said(args)).opened(named(args))
+    return _on_server(args, config.merged(_said(args))).opened(named(args))
 
 # %% ../../nbs/850_cli.flags.ipynb #2b8f1d31
 _WHERE = ArgumentParser(add_help=False, allow_abbrev=False) # What a line that goes on does not repeat
@@ -195,17 +206,12 @@ def resumed_folder(
 class Progress:
     "Shows how far a command is, when called with a phase, its steps done and its steps in all"
     def __init__(self,
-        told:str='',          # Said before the first step
         out:TextIO|None=None, # None is stderr
     ):
-        self.told = told
         self.out = out or sys.stderr
         self.bars = {}
 
     def __call__(self, phase:str, done:int, total:int|None=None)->None:
-        if self.told:
-            print(self.told, file=self.out, flush=True)
-            self.told = ''
         bar = self.bars.get(phase) or self._begun(phase, total)
         bar.update(done - bar.n)
 

@@ -177,23 +177,11 @@ def _check_weights(model, agent):
                          'set model.adapter to none')
 
 # %% ../../nbs/01_core.config.ipynb #984f81fb
-_KRILL_SERVERS = dict(alfworld='http://localhost:3000', webshop='http://localhost:3001')
-
-def _settle_server(env):
-    "Give `env` the documented address where it asks for that; ValueError where there is none"
-    if env.url != 'krill':
-        return
-    if env.name not in _KRILL_SERVERS:
-        raise ValueError(f'a live server is asked for, and no address is documented for {env.name}: '
-                         'name that of your server, with --url')
-    env.url = _KRILL_SERVERS[env.name]
-
 def _settle(config):
     "Let sections know what others say"
     config.env.seed = config.seed
     if config.retrieval.mode == 'trajectories': # Whole episodes are no skills that could evolve
         config.evolution.validation_interval = 0
-    _settle_server(config.env)
 
 # %% ../../nbs/01_core.config.ipynb #d81bf879
 @dataclass
@@ -385,7 +373,4 @@ def load_config(
     "The config to run with"
     settings = settings_in(path) if path else {}
     said = from_krill({k: v for k, v in flat(overrides).items() if v is not None})
-    if said.get('env.url') == 'krill' and settings.get('env.url'):
-        del said['env.url'] # The file names the server that is asked for
-    settings |= said
-    return (base or SkillRLConfig()).merged(settings).fill_keys()
+    return (base or SkillRLConfig()).merged(settings | said).fill_keys()

@@ -186,9 +186,7 @@ def _messages(t):
 
 def _condition_of(t):
     "What an episode is to be compared with: its condition and split, or its phase and iteration"
-    keys = 'condition', 'split'
-    if 'condition' not in t.metadata:
-        keys = 'phase', 'iteration'
+    keys = ('condition', 'split') if 'condition' in t.metadata else ('phase', 'iteration')
     known = [str(t.metadata[k]) for k in keys if k in t.metadata]
     return ', '.join(known) or 'all'
 

@@ -232,9 +232,6 @@ class JsonlLog:
     ):
         self.path = Path(path)
 
-    def __repr__(self):
-        return f'JsonlLog({self.path.name!r}, {self.size} bytes)'
-
     @property
     def size(self)->int: # Bytes on disk, 0 when there is no file
         "How long the log is"

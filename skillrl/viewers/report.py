@@ -102,7 +102,7 @@ def finals(folder:Path|str)->dict[str, Rate]:
         s = dict_in(view.folder/place/'summary.json')
         mean, n = number(s.get('score')), number(s.get('n'))
         ends = _interval(s.get('interval'))
-        is_of_best = view.ended and s.get('skill_hash') in (None, view.summary.get('best_hash'))
+        is_of_best = view.ended and s.get('skill_hash') == view.summary.get('best_hash')
         if None not in (mean, ends, n) and ('best' not in name or is_of_best):
             found[name] = Rate(mean, *ends, n)
     return found

@@ -19,8 +19,8 @@ from ..skills.bank import SkillBank, versions
 from ..core.tables import clip, counted, Table
 from ..core.trajectory import Trajectory
 from ..training.evaluate import plot_learning
-from .bank_view import bank_table, checked_round, round_text
-from .inspection import good_rows, is_opt_run, is_train_run, state_of, success_table
+from .bank_view import bank_table
+from .inspection import is_opt_run, is_train_run, state_of, success_table
 from .page import figure_html, folded, headed, html_page, number, paragraph
 from .report import read_run, report_sections
 
@@ -79,13 +79,9 @@ def _bank(folder):
     if newest is None:
         return paragraph('There is no bank yet.')
     bank = SkillBank.load(newest)
-    rounds, told = good_rows(folder/'evolution.jsonl', checked_round)
     about = f'{newest.name}, version {versions(newest)[-1]}, the bank that changed last: {bank!r}'
-    parts = [paragraph(about), folded('What it says', bank_table(bank.items()).html()), *map(paragraph, told)]
-    if rounds:
-        last = [paragraph(round_text(r)) for r in rounds[-8:]]
-        parts.append(folded('The last evolution rounds', ''.join(last)))
-    return ''.join(parts)
+    return paragraph(about) + folded('What it says', bank_table(bank.items()).html())
+
 
 # %% ../../nbs/837_viewers.watch.ipynb #f5487d3d
 def _turns(t):
