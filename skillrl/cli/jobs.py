@@ -12,10 +12,9 @@ from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from skillrl.cli.flags import (
-    check_together, free_folder, given, pair, resume_line, resumed_folder, resumed_settings, say_stopped,
-    spelled)
-from ..core.config import SkillRLConfig, unknown
+from .flags import (
+    free_folder, pair, resume_line, resumed_folder, resumed_settings, say_stopped, settings, spelled)
+from ..core.config import unknown
 from ..core.options import read_settings
 from ..core.runfolder import read_state
 from ..envs.base import world
@@ -88,11 +87,8 @@ def _program(command):
 # %% ../../nbs/860_cli.jobs.ipynb #e8fbb0e9
 def _models(args, folder=None):
     "The config with the models of the flags; its keys go to addresses that the user named"
-    check_together(args)
     plain = _plain(args)
-    if folder:
-        return resumed_settings(plain, folder)
-    return SkillRLConfig().merged(given(plain)).fill_keys()
+    return resumed_settings(plain, folder) if folder else settings(plain)
 
 def _plain(args):
     "`args` without what means something else here: --config holds settings of SkillOpt"

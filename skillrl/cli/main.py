@@ -63,8 +63,6 @@ def _export_episodes(args):
     from skillrl.core.formats import load_trajectories, run_episodes, write_inspect_log
     path = Path(args.path)
     file = path/'trajectories.jsonl' if path.is_dir() else path
-    if not file.is_file():
-        raise FileNotFoundError(f'{path} holds no episodes: name a run that has played, or a file of them')
     played = run_episodes(path) if path.is_dir() else load_trajectories(file)
     made = datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
     write_inspect_log(played, args.output, path.resolve().stem, 'skillrl', made)
@@ -142,12 +140,9 @@ def _openenv_server(args:Namespace)->Any: # A running server; ImportError withou
 def _told(server, name, args):
     "Lines about a running server"
     begin = f"curl -H 'Content-Type: application/json' -d '{{}}' {server.url}/reset"
-    more = getattr(server, 'routes', {})
     lines = [f'{name} is served at {server.url}']
     if not args.openenv:
         lines += [begin]
-    if more:
-        lines += [f'It answers {", ".join(more)} too.']
     if (args.host or '127.0.0.1').split(',')[0] not in ('127.0.0.1', 'localhost'):
         lines += ['Other machines are let in, without a password.']
     return [*lines, 'Ctrl-C ends it.']
