@@ -659,8 +659,3 @@ def test_request_key_is_for_plain_values():
     assert request_key(dict(a=1, b=[2])) == request_key(dict(b=[2], a=1)) != request_key(dict(a=1, b=[3]))
     with pytest.raises(TypeError, match='cannot be written as JSON'):
         request_key(dict(a={1}))
-
-@pytest.mark.parametrize('parallel', [0, -1, 2.5, None])
-def test_parallel_is_a_count(parallel):
-    with pytest.raises(ValueError, match='parallel is'):
-        ScriptedChat([], parallel=parallel)
