@@ -166,9 +166,6 @@ class ReplyCache:
     def __len__(self):
         return len(list(self.folder.glob('[!.]*.json')))
 
-    def __repr__(self):
-        return f'ReplyCache({self.folder.name!r}, {len(self)} kept)'
-
     def drop(self, request:dict)->None:
         "Forget what was answered to `request`"
         self._file(request).unlink(missing_ok=True)

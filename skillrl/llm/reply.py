@@ -38,38 +38,19 @@ class ChatReply:
         return self.prompt_tokens + self.completion_tokens
 
 # %% ../../nbs/305_llm.reply.ipynb #6ae59e9a
-_TAGS = re.compile(r'\\["\\]|["\n]|</?think>', re.I)
+_OPEN, _CLOSE = re.compile(r'\s*<think>', re.I), re.compile('</think>', re.I)
 
 def split_thought(
     text:str, # A raw reply
 )->tuple[str, str]: # (thought, rest), both stripped
-    "What `text` thinks and what it says; a tag inside a quoted string is only talked about"
-    thoughts, rest = [], []
-    thinking = quoted = False
-    start, end = 0, len(text.rstrip())
-    for m in _TAGS.finditer(text):
-        tag = m[0].lower()
-        if tag == '\n':
-            quoted = False
-        elif tag == '"':
-            quoted = not quoted
-        elif tag.startswith('\\') or (quoted and not thinking):
-            continue
-        elif tag == '<think>' and not thinking:
-            rest.append(text[start:m.start()])
-            start, thinking = m.end(), True
-        elif tag == '</think>':
-            answer_before = m.end() == end and not thinking
-            parts = rest if answer_before else thoughts
-            parts.append(text[start:m.start()])
-            start = m.end()
-            thinking = quoted = False
-    last = thoughts if thinking else rest
-    last.append(text[start:])
-    return _joined(thoughts), _joined(rest)
-
-def _joined(parts):
-    return '\n'.join(p.strip() for p in parts if p.strip())
+    "What `text` thinks first and what it says then; a tag behind that is only talked about"
+    head, *rest = _CLOSE.split(text, 1)
+    rest, opened = ''.join(rest).strip(), _OPEN.match(head)
+    if opened:
+        return head[opened.end():].strip(), rest
+    if rest and '<think>' not in head.lower():
+        return head.strip(), rest
+    return '', text.strip()
 
 # %% ../../nbs/305_llm.reply.ipynb #f28eca81
 class RunStopped(RuntimeError):
