@@ -287,15 +287,6 @@ def test_a_limit_too_large_is_the_callers_mistake(client):
         r = client(s).reply(ask(), max_tokens=10**9)
         assert r.status=='infra_error' and 'at most 16384' in r.error and s.count==1
 
-def test_two_names_refused_is_an_end(client):
-    with FaultServer(rest=error(400, 'max_tokens and max_completion_tokens are unknown here')) as s:
-        c = client(s)
-        assert (
-            not c.reply(ask(), max_tokens=5).ok
-            and s.count == 2
-            and c.names == dict(max_tokens='max_tokens')
-        )
-
 def cool(request):
     return (
         error(
