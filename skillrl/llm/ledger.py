@@ -150,8 +150,6 @@ def request_key(
 # %% ../../nbs/315_llm.ledger.ipynb #eb68528c
 class ReplyCache:
     "A folder with one file a reply"
-    _lock = Lock()
-
     def __init__(self,
         folder:str|Path, # Made when the first reply is kept
         fresh:bool=False, # Leave aside what is there, and know only what this process keeps?
@@ -176,9 +174,8 @@ class ReplyCache:
             return
         fields = {k: v for k, v in vars(reply).items() if k != 'cached'}
         file = self._file(request)
-        with self._lock:
-            write_json(file, fields)
-            self.own.add(file.name)
+        write_json(file, fields)
+        self.own.add(file.name)
 
 # %% ../../nbs/315_llm.ledger.ipynb #2542a00e
 @patch
