@@ -403,9 +403,8 @@ def _look_at_server(
     if reply.status != 'infra_error':
         return [_Finding(role, f'{where} answered')]
     own = f'SKILLRL_{role.upper()}_API_KEY'
-    variable = own if os.environ.get(own) else f'{own} or OPENAI_API_KEY'
     return [_Finding(role, f'{where} failed ({_plain(reply.error)})',
-                    f'check the address, the model and the key in {variable}')]
+                    f'check the address, the model and the key in {own} or OPENAI_API_KEY')]
 
 def _plain(e):
     return ' '.join(str(e).split()).rstrip('.')
