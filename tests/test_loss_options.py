@@ -107,12 +107,6 @@ def test_advantages_are_those_of_a_loop(kind):
         want = [a for a, v in zip(naive_advantages(groups, kind, .1), varied) if v or abs(a) > 1e-12]
         assert [r.advantage for r in rows] == pytest.approx(want, abs=1e-5)
 
-def test_gigpo_refuses_steps_that_the_policy_did_not_take():
-    e = episode(1., ['hall', 'bath'])
-    e.rows.pop()
-    with pytest.raises(ValueError, match='has 2 steps and 1 rows: set rl.algorithm to grpo'):
-        _scored_rows([[e, episode(0., ['hall'])]], 0., 'gigpo')
-
 def test_dapo_leaves_groups_without_variance_out_whole():
     clumsy = [episode(0., ['hall'], valid=False), episode(0., ['hall'])]
     varied = [episode(1., ['hall'], valid=False), episode(0., ['hall'])]

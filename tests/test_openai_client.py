@@ -158,20 +158,6 @@ def test_retry_after_is_kept_to(client, naps, header, wait):
         client(s).reply(ask())
     assert naps==[wait]
 
-@pytest.mark.parametrize(
-    'header',
-    ['', 'soon', '-5', 'nan', 'Mon, 01 Jan 2035 00:00:00 GMT', '1 2', '🫖'.encode().decode('latin1')],
-)
-def test_a_retry_after_without_sense_is_ignored(client, naps, header):
-    with FaultServer(error(503, retry_after=header)) as s:
-        client(s).reply(ask())
-    assert len(naps)==1 and .5 <= naps[0] <= .625
-
-def test_waits_grow(client, naps):
-    with FaultServer(rest=error(500)) as s:
-        client(s, retries=7).reply(ask())
-    assert all(least <= t <= 1.25*least for t, least in zip(naps, (.5, 1, 2, 4, 8, 8, 8))) and len(naps)==7
-
 # --- what a reply says ---
 def test_a_reply_has_all_its_parts(client):
     answer = said('<think>Dirty.</think>Rinse it.', usage=(123, 45), reasoning_content='A mug.')
@@ -217,11 +203,6 @@ def test_an_answer_without_a_reply_and_without_a_count_is_not_billed(client):
     with FaultServer(Answer(dict(error=dict(message='upstream is full'))), said(usage=(100, 5))) as s:
         r = client(s).reply(ask())
     assert (r.prompt_tokens, r.completion_tokens)==(100, 5)
-
-def test_content_may_come_in_parts():
-    parts = [dict(type='thinking', thinking=[dict(text='no')]), dict(type='text', text='Rinse '), None,
-             dict(type='text', text='it.'), dict(text=3)]
-    assert read_chat(said(parts).body).text=='Rinse it.'
 
 @pytest.mark.parametrize('text', ['naïve café ☕', '\ud800 alone', 'nul \0', 'a'*300_000, '"}]}', '日本語'])
 def test_any_text_travels_both_ways(client, tmp_path, text):
@@ -280,22 +261,6 @@ def test_the_name_of_the_limit_is_learnt_once(client, naps, message, status, giv
         assert s.count==1 + 4 and naps==[]
         assert all(r['body']['max_completion_tokens']==50 for r in s.requests[1:])
 
-def test_a_limit_too_large_is_the_callers_mistake(client):
-    with FaultServer(
-        rest=error(400, 'max_completion_tokens is too large: 10**9. This model supports at most 16384')
-    ) as s:
-        r = client(s).reply(ask(), max_tokens=10**9)
-        assert r.status=='infra_error' and 'at most 16384' in r.error and s.count==1
-
-def test_two_names_refused_is_an_end(client):
-    with FaultServer(rest=error(400, 'max_tokens and max_completion_tokens are unknown here')) as s:
-        c = client(s)
-        assert (
-            not c.reply(ask(), max_tokens=5).ok
-            and s.count == 2
-            and c.names == dict(max_tokens='max_tokens')
-        )
-
 def cool(request):
     return (
         error(
@@ -317,13 +282,6 @@ def test_the_newer_name_is_for_openai_and_azure():
              dict(base_url='https://openai.mug.example'), dict(base_url='http://192.168.0.7:11434/v1')]
     named = [OpenAIChatClient('mini', api_key=KEY, **kw).names['max_tokens'] for kw in where]
     assert named==['max_completion_tokens']*3 + ['max_tokens']*2
-
-def test_what_one_call_learnt_another_does_not_unlearn(client):
-    with FaultServer(rest=only('max_completion_tokens', ONLY_THE_NEWER)) as s:
-        c = client(s)
-        for kw in (dict(max_tokens=9), {}, dict(seed=1), dict(max_tokens=9)):
-            assert c.reply(ask(), **kw).ok
-        assert s.count==5
 
 def test_parameters_reach_the_server(client):
     with FaultServer() as s:

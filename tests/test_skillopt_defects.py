@@ -532,13 +532,9 @@ SECRETS = """key keys api_key apiKey apikey API_KEY api_keys openaiApiKey OPENAI
     passwd passphrase sshPassphrase pwd userPwd pw cookie cookies sessionCookie Set-Cookie authorization
     Authorization proxy-authorization bearer credential credentials awsCredentials auth basic_auth jwt
     db_pass pass api_key_prod new_api_key""".split()
-HARMLESS = """max_tokens maxTokens max_new_tokens max_completion_tokens n_tokens num_tokens total_tokens
-    prompt_tokens tokenizer tokenizer_name tokens_per_second token_count stop_token eos_token pad_token
-    special_tokens keyboard monkey donkey turkey hockey keyword keywords key_results keynote keypoints
-    author authors authority authored primary_key foreign_key sort_key public_key answer_key
-    question_key label_key cache_key key_length api_key_env api_key_name password_policy password_length
-    secretary secretariat passage passes bypass first_pass compass passenger cookiecutter bearing note
-    name url model temperature seed dataset path pattern spatial accessible""".split()
+HARMLESS = """tokenizer tokenizer_name keyboard monkey donkey turkey hockey keyword keywords keynote keypoints
+    author authors authority authored secretary secretariat passage passes bypass compass passenger
+    cookiecutter bearing note name url model temperature seed dataset path pattern spatial""".split()
 
 def kept_under(name, value):
     "What is kept of settings that hold the secret `value` under `name` in several places"

@@ -23,7 +23,7 @@ from .reply import (
 
 # %% ../../nbs/325_llm.chat.ipynb #7799f73c
 class Chat:
-    "Asks one model; a subclass says how, in `send(messages, **params)`; ValueError if `parallel` is below 1"
+    "Asks one model; a subclass says how, in `send(messages, **params)`"
     told = False # Was it said that replies come from the cache?
     endpoint, secrets = '', ()  # where requests go, and the keys that no text may show
     served = ''  # What tells the model behind the name from another; empty where nobody says
@@ -35,10 +35,8 @@ class Chat:
         cache:ReplyCache=None, # None asks every time
         ledger:Ledger=None,    # Chats that share one share its budget; None makes one
         log:JsonlLog=None,     # Gets a row per exchange
-        parallel:int=16,       # Calls at a time
+        parallel:int=16,       # Calls at a time, from 1
     ):
-        if not isinstance(parallel, int) or parallel < 1:
-            raise ValueError(f'parallel is {parallel!r}: give 1 or more')
         self.model, self.parallel = model, parallel
         self.cache, self.log = cache, log
         self.ledger = Ledger() if ledger is None else ledger

@@ -163,13 +163,6 @@ class CommandChat(Chat):
 
 # %% ../../nbs/355_llm.command.ipynb #e045b533
 @patch
-def _heard(self:CommandChat, done:_Ended):
-    "The reply that `done` leaves"
-    if done.code != 0:
-        return ChatReply(status='infra_error', finish='', error=self._lost(done))
-    return ChatReply(done.out, finish='length' if done.cut else 'stop')
-
-@patch
 def _lost(self:CommandChat, done:_Ended):
     "Why there is no reply"
     output = done.err.strip() or done.out.strip() or 'it said nothing'
@@ -194,7 +187,10 @@ def send(self:CommandChat, messages:list[dict], **params:object)->ChatReply:
     root = Path(tempfile.mkdtemp(prefix='skillrl-'))
     try:
         folder = _lay_out(root/NAME, messages)
-        return self._heard(self._started(folder, self.timeout))
+        done = self._started(folder, self.timeout)
+        if done.code != 0:
+            return ChatReply(status='infra_error', finish='', error=self._lost(done))
+        return ChatReply(done.out, finish='length' if done.cut else 'stop')
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

@@ -8,7 +8,7 @@ __all__ = ['MOST_SCORES', 'NextTokens', 'masked', 'masked_replies', 'ReplyForm',
 # %% ../../nbs/333_llm.decoding.ipynb #679f2fc6
 import re, torch
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from fastcore.basics import patch
 from torch import Tensor
@@ -66,7 +66,6 @@ class ReplyForm:
         end_ids:set[int], # Tokens that end a reply
     ):
         self.tokenizer, self.end_ids = tokenizer, tuple(sorted(end_ids))
-        self._commands, self._rules = {}, {} # (Command, behind a thought?) → ids, part of a tag → rule
 
     @cached_property
     def opening(self)->tuple[int, ...]:
@@ -84,31 +83,22 @@ class ReplyForm:
 
 # %% ../../nbs/333_llm.decoding.ipynb #56d88672
 _TAG = re.compile('</?(?:think|action)>', re.IGNORECASE)
-_MOST = 65_536 # Commands to remember; a shop has no end of them
 
-@patch
-def command_ids(self:ReplyForm,
+@lru_cache(65_536) # A shop has no end of commands
+def _command_ids(
+    form:ReplyForm,
     command:str,
     thinks:bool=True, # Whether it comes behind a thought; or else it is the whole reply
 )->tuple[int, ...]: # From the space before `<action>` on, without an end token; empty if it cannot be written
     "Ids that choose `command`"
-    key = command, thinks
-    if key not in self._commands:
-        if len(self._commands) >= _MOST:
-            self._commands.clear()
-        self._commands[key] = self._written(command, thinks)
-    return self._commands[key]
-
-@patch
-def _written(self:ReplyForm, command, thinks):
     spelled = ' '.join(command.split())
     said = f'<action> {spelled} </action>'
     if thinks:
-        ids = _ids(self.tokenizer, ' ' + said, '<think> </think>')
-        text = self.read(self.closing + ids)
+        ids = _ids(form.tokenizer, ' ' + said, '<think> </think>')
+        text = form.read(form.closing + ids)
     else:
-        ids = _ids(self.tokenizer, said)
-        text = '</think> ' + self.read(ids)
+        ids = _ids(form.tokenizer, said)
+        text = '</think> ' + form.read(ids)
     right = ' '.join(text.split()) == f'</think> {said}'
     return ids if right and spelled and not _TAG.search(spelled) else ()
 
@@ -135,17 +125,16 @@ def piece(self:ReplyForm, token:int)->str:
     before, both = self.read([first]), self.read([first, token])
     return both[len(before):] if both.startswith(before) else self.read([token])
 
-@patch
-def thought_rule(self:ReplyForm,
+@cache
+def _thought_rule(
+    form:ReplyForm,
     tag:str, # The part of a tag that has been written
 )->NextTokens:
     "What may come next in a thought"
-    if tag not in self._rules:
-        with_bracket = [i for token, i in self.tokenizer.get_vocab().items() if '>' in token]
-        texts = {i: tag + self.piece(i) for i in with_bracket}
-        broken = {i for i, text in texts.items() if _TAG.search(text) and not _ends_thought(text)}
-        self._rules[tag] = NextTokens(tuple(sorted(broken.union(self.end_ids))), excluded=True)
-    return self._rules[tag]
+    with_bracket = [i for token, i in form.tokenizer.get_vocab().items() if '>' in token]
+    texts = {i: tag + form.piece(i) for i in with_bracket}
+    broken = {i for i, text in texts.items() if _TAG.search(text) and not _ends_thought(text)}
+    return NextTokens(tuple(sorted(broken.union(form.end_ids))), excluded=True)
 
 # %% ../../nbs/333_llm.decoding.ipynb #4db9b742
 @patch
@@ -154,7 +143,7 @@ def endings(self:ReplyForm,
     thinks:bool=True, # Whether they come behind a thought
 )->list[tuple[int, ...]]: # Without end tokens; ValueError if none can be written
     "Ids that choose each of `commands`"
-    written = [self.command_ids(command, thinks) for command in commands]
+    written = [_command_ids(self, command, thinks) for command in commands]
     found = [ids for ids in written if ids]
     if not found:
         raise ValueError(f'the tokenizer of this policy can write none of the {len(commands)} admissible '
@@ -196,7 +185,7 @@ class _ReplyDraft:
 
     def _next(self):
         if self.paths is None:
-            return self.form.thought_rule(self.tag)
+            return _thought_rule(self.form, self.tag)
         ids = {path[0] for path in self.paths if path}
         if not all(self.paths):
             ids.update(self.form.end_ids)

@@ -150,8 +150,6 @@ def request_key(
 # %% ../../nbs/315_llm.ledger.ipynb #eb68528c
 class ReplyCache:
     "A folder with one file a reply"
-    _lock = Lock()
-
     def __init__(self,
         folder:str|Path, # Made when the first reply is kept
         fresh:bool=False, # Leave aside what is there, and know only what this process keeps?
@@ -166,9 +164,6 @@ class ReplyCache:
     def __len__(self):
         return len(list(self.folder.glob('[!.]*.json')))
 
-    def __repr__(self):
-        return f'ReplyCache({self.folder.name!r}, {len(self)} kept)'
-
     def drop(self, request:dict)->None:
         "Forget what was answered to `request`"
         self._file(request).unlink(missing_ok=True)
@@ -179,9 +174,8 @@ class ReplyCache:
             return
         fields = {k: v for k, v in vars(reply).items() if k != 'cached'}
         file = self._file(request)
-        with self._lock:
-            write_json(file, fields)
-            self.own.add(file.name)
+        write_json(file, fields)
+        self.own.add(file.name)
 
 # %% ../../nbs/315_llm.ledger.ipynb #2542a00e
 @patch

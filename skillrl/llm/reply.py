@@ -38,38 +38,19 @@ class ChatReply:
         return self.prompt_tokens + self.completion_tokens
 
 # %% ../../nbs/305_llm.reply.ipynb #6ae59e9a
-_TAGS = re.compile(r'\\["\\]|["\n]|</?think>', re.I)
+_OPEN, _CLOSE = re.compile(r'\s*<think>', re.I), re.compile('</think>', re.I)
 
 def split_thought(
     text:str, # A raw reply
 )->tuple[str, str]: # (thought, rest), both stripped
-    "What `text` thinks and what it says; a tag inside a quoted string is only talked about"
-    thoughts, rest = [], []
-    thinking = quoted = False
-    start, end = 0, len(text.rstrip())
-    for m in _TAGS.finditer(text):
-        tag = m[0].lower()
-        if tag == '\n':
-            quoted = False
-        elif tag == '"':
-            quoted = not quoted
-        elif tag.startswith('\\') or (quoted and not thinking):
-            continue
-        elif tag == '<think>' and not thinking:
-            rest.append(text[start:m.start()])
-            start, thinking = m.end(), True
-        elif tag == '</think>':
-            answer_before = m.end() == end and not thinking
-            parts = rest if answer_before else thoughts
-            parts.append(text[start:m.start()])
-            start = m.end()
-            thinking = quoted = False
-    last = thoughts if thinking else rest
-    last.append(text[start:])
-    return _joined(thoughts), _joined(rest)
-
-def _joined(parts):
-    return '\n'.join(p.strip() for p in parts if p.strip())
+    "What `text` thinks first and what it says then; a tag behind that is only talked about"
+    head, *rest = _CLOSE.split(text, 1)
+    rest, opened = ''.join(rest).strip(), _OPEN.match(head)
+    if opened:
+        return head[opened.end():].strip(), rest
+    if rest and '<think>' not in head.lower():
+        return head.strip(), rest
+    return '', text.strip()
 
 # %% ../../nbs/305_llm.reply.ipynb #f28eca81
 class RunStopped(RuntimeError):
@@ -152,28 +133,12 @@ def map_texts(
 
 # %% ../../nbs/305_llm.reply.ipynb #456900f2
 _words = re.compile('[A-Z]+(?![a-z])|[A-Z]?[a-z]+')
-_ALWAYS = re.compile('.*(password|passwd|passphrase|secret|credential|authorization|bearer)s?|'
-                     '(api|access|auth|private|client|refresh|session)_?(key|token)s?|pwd|pw|jwt')
-_LAST = re.compile('(key|token|cookie)s?|o?auth|pass|pat')
-_OPENS_NOTHING = re.compile('(max|min|num|n|total|prompt|completion|input|output|new|stop|start|end|special|'
-                            'eos|bos|pad|unk|mask|sep|cls|image|reasoning|cached|sort|primary|foreign|public|'
-                            'partition|cache|group|text|label|answer|question|item|column|field|first|last|'
-                            'final)_((key|token)s?|pass)')
-_ABOUT = 'count length limit size name names env file path policy type'.split() # At the end
-_ENDINGS = 'pem base hex value prod dev test'.split() # They change nothing
+_SECRET = re.compile('(password|passwd|passphrase|secret|credential|authorization|bearer|token|cookie)s?|'
+                     '(.*api)?keys?|o?auth|pwd|pw|pass|pat|jwt')
 
 def _is_secret(name):
-    "Does a value of this name open something?"
-    words = [word.lower() for word in _words.findall(name)]
-    while len(words) > 1 and words[-1] in _ENDINGS:
-        words.pop()
-    if not words or words[-1] in _ABOUT:
-        return False
-    pairs = ['_'.join(pair) for pair in zip(words, words[1:])]
-    if any(_ALWAYS.fullmatch(part) for part in [*words, *pairs]):
-        return True
-    harmless = bool(pairs) and _OPENS_NOTHING.fullmatch(pairs[-1])
-    return bool(_LAST.fullmatch(words[-1])) and not harmless
+    "May a value of this name open something? Rather once too often"
+    return any(_SECRET.fullmatch(word.lower()) for word in _words.findall(name))
 
 # %% ../../nbs/305_llm.reply.ipynb #ceffb913
 _PEM = re.compile('-----BEGIN [A-Z ]*PRIVATE KEY')

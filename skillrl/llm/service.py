@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextvars import ContextVar
 from fastcore.basics import patch
-from functools import partial
 from ipaddress import ip_address
 from threading import Thread
 from time import monotonic
@@ -28,13 +27,6 @@ MOST = 2**26 # Bytes of an answer: 64 MiB is four times what 256 long vectors ta
 
 _limit = ContextVar('limit', default=(MOST, math.inf)) # Bytes, and until when, of this thread's request
 
-def _send(send, limit, answer):
-    _limit.set(limit)
-    try:
-        answer.set_result(send())
-    except BaseException as e:
-        answer.set_exception(e)
-
 # %% ../../nbs/330_llm.service.ipynb #73a2a5f2
 def within(
     seconds:float, # From the first byte sent to the last one read
@@ -46,7 +38,13 @@ def within(
     "What `send` returns"
     import httpx2
     until, answer = monotonic() + seconds, Future()
-    Thread(target=_send, args=(partial(send, *args, **kw), (most, until), answer), daemon=True).start()
+    def work()->None:
+        _limit.set((most, until))
+        try:
+            answer.set_result(send(*args, **kw))
+        except BaseException as e:
+            answer.set_exception(e)
+    Thread(target=work, daemon=True).start()
     while not answer.done():
         left = until - monotonic()
         if left <= 0:
@@ -369,13 +367,6 @@ def _read(data, read):
 # %% ../../nbs/330_llm.service.ipynb #349ea69f
 _LISTED = 'id', 'owned_by', 'root', 'parent', 'meta' # Of a model; the same whenever it is asked
 
-def _fingerprint(d, model):
-    "What the list `d` tells of `model`; where it has one only, servers answer to any name"
-    rows = d['data']
-    row = next((r for r in rows if r['id'] == model), rows[0] if len(rows) == 1 else {})
-    said = {k: row[k] for k in _LISTED if row.get(k)}
-    return request_key(said)[:16] if said else ''
-
 @patch
 def about(self:Service, model:str)->str: # 16 hex digits; empty where the service does not say
     "What tells the model behind the name `model` from another"
@@ -383,7 +374,11 @@ def about(self:Service, model:str)->str: # 16 hex digits; empty where the servic
     seconds = min(self.timeout, 5)
     try:
         answer = within(seconds, MOST, self.client.models.with_raw_response.list, timeout=seconds)
-        return _fingerprint(json.loads(answer.content), model)
+        rows = json.loads(answer.content)['data']
+        only = rows[0] if len(rows) == 1 else {} # Which answers to any name
+        row = next((r for r in rows if r['id'] == model), only)
+        said = {k: row[k] for k in _LISTED if row.get(k)}
+        return request_key(said)[:16] if said else ''
     except (openai.APIError, httpx2.ReadTimeout, BodyTooLarge, ValueError, LookupError, TypeError,
             AttributeError, RecursionError):
         return ''

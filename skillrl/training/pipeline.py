@@ -53,8 +53,8 @@ def _checked_state(
     with suppress(TypeError, ValueError, AttributeError):
         if _fits(run, suites, **state):
             return state
-    raise ValueError(f'{run.path}/state.json is not one that this run with its seed would have written: '
-                     'restore it from a copy, or start a new run')
+    raise ValueError(f'{run.path}/state.json is not one that this run would have written (its seed names its '
+                     'test suites): restore it from a copy, or start a new run')
 
 # %% ../../nbs/11_training.pipeline.ipynb #933d34f5
 class Pipeline:

@@ -284,20 +284,14 @@ def _check_words(folder:str|Path, config:SkillRLConfig)->list[_Finding]:
     return [_Finding('words', seen, remedy if share < .5 else '')]
 
 # %% ../../nbs/619_training.plan.ipynb #654e273b
-def _free_bytes(gpu):
-    "Memory of the machine, or of its first GPU, that could be had now"
-    if gpu:
-        import torch
-        return torch.cuda.mem_get_info()[0]
-    return psutil.virtual_memory().available
-
 def _check_memory(lengths:Batch, config:SkillRLConfig)->_Finding: # ValueError where the sizes are not known
     "Does training with `config` fit in memory?"
     import torch
     gpu = torch.cuda.is_available()
     shape = shape_of(starting_weights(config.model, config.env))
     held, batches = held_by(config.model, gpu), at_once(shape, config.rl, config.sft, lengths)
-    plan, free = memory_plan(shape, held, *batches), _free_bytes(gpu)
+    plan = memory_plan(shape, held, *batches)
+    free = torch.cuda.mem_get_info()[0] if gpu else psutil.virtual_memory().available
     remedy = 'take a smaller model, or move an adapter instead of all weights (model.adapter)'
     return _Finding('memory', f'a run takes {told_memory(plan)}, of {free/1e9:.2f} GB free',
                    remedy if sum(plan.values()) > free else '')
@@ -409,9 +403,8 @@ def _look_at_server(
     if reply.status != 'infra_error':
         return [_Finding(role, f'{where} answered')]
     own = f'SKILLRL_{role.upper()}_API_KEY'
-    variable = own if os.environ.get(own) else f'{own} or OPENAI_API_KEY'
     return [_Finding(role, f'{where} failed ({_plain(reply.error)})',
-                    f'check the address, the model and the key in {variable}')]
+                    f'check the address, the model and the key in {own} or OPENAI_API_KEY')]
 
 def _plain(e):
     return ' '.join(str(e).split()).rstrip('.')
@@ -419,22 +412,16 @@ def _plain(e):
 # %% ../../nbs/619_training.plan.ipynb #19b6da0a
 def examine_machine(config:SkillRLConfig)->Iterator[_Finding]:
     "Yield a finding for each thing that a run with `config` needs"
-    for what, look in _looks(config):
+    m = config.model
+    served = m.policy_model_id and not m.checkpoint
+    looks = dict(packages=_look_at_versions, machine=_look_at_machine, games=_look_at_games,
+                 policy=partial(_look_at_server, 'policy') if served else _look_at_policy, fit=_preflight,
+                 teacher=partial(_look_at_server, 'teacher'))
+    left_out = {'games': not config.env.games, 'teacher': not m.teacher_model_id}
+    for what, look in looks.items():
+        if left_out.get(what):
+            continue
         try:
             yield from look(config)
         except (ValueError, OSError, RuntimeError, ImportError) as e:
             yield _Finding(what, 'cannot be used', _plain(e))
-
-def _looks(config):
-    m = config.model
-    yield 'packages', _look_at_versions
-    yield 'machine', _look_at_machine
-    if config.env.games:
-        yield 'games', _look_at_games
-    if m.policy_model_id and not m.checkpoint:
-        yield 'policy', partial(_look_at_server, 'policy')
-    else:
-        yield 'policy', _look_at_policy
-    yield 'fit', _preflight
-    if m.teacher_model_id:
-        yield 'teacher', partial(_look_at_server, 'teacher')

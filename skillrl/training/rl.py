@@ -36,9 +36,6 @@ def _step_credit(episodes, group_of):
     "What each step is worth beside those of its group that began with the same observation, (M,)"
     togo, moments = [], []
     for group, e in zip(group_of, episodes):
-        if len(e.rows) != len(e.steps):
-            raise ValueError(f'episode {e.id} has {len(e.steps)} steps and {len(e.rows)} rows: '
-                             'set rl.algorithm to grpo where others take steps for the policy')
         rewards = [step.reward for step in e.steps]
         if rewards:
             rewards[-1] += e.score - sum(rewards) # What the world pays for the episode as a whole

@@ -10,7 +10,6 @@ import math, random, torch
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from torch import Tensor
 from typing import Any
 from ..agent.episode import StepRow
@@ -59,15 +58,9 @@ def micro_batches(
 def encode_rows(
     rows:list[dict], # `prompt`: text or messages, and `completion`: text
     policy:Policy,
-    file:str|Path='sft.jsonl', # That they are from, one a line
-)->list[StepRow]: # Replies with their end token; ValueError for a row that lacks a part
+)->list[StepRow]: # Replies with their end token
     "`rows` as the token ids that `policy` reads and should write"
     end = [policy.tokenizer.eos_token_id]
-    for i, r in enumerate(rows, 1):
-        for part in ('prompt', 'completion'):
-            if not isinstance(r.get(part), (str, list)):
-                raise ValueError(f'{file}, line {i}: the demonstration has no {part}: '
-                                 'give each row a prompt and a completion, or take it out')
     return [StepRow(policy.encode(r['prompt']), policy.encode(r['completion']) + end) for r in rows]
 
 # %% ../../nbs/07_training.sft.ipynb #5c915b9a
