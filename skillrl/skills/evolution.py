@@ -79,7 +79,7 @@ def _ask(
     return asked
 
 # %% ../../nbs/10_skills.evolution.ipynb #4d2467aa
-def _adopt(bank:SkillBank, kept:Iterable[str], refused:Iterable[str])->SkillBank:
+def _adopted(kept:Iterable[str], refused:Iterable[str], bank:SkillBank)->SkillBank:
     "`bank` with its version raised if anything was `kept`, and what was refused remembered"
     known = dict(bank.metadata.get('refused', {}))
     for said in refused:
@@ -108,7 +108,7 @@ def _try_all(
         if not row['kept'] and not findings: # What cannot be trusted is not remembered
             refused.append(refused_as(row))
     kept = [row['id'] for row in rows if row['kept']]
-    return _adopt(bank, kept, refused), rows
+    return _adopted(kept, refused, bank), rows
 
 # %% ../../nbs/10_skills.evolution.ipynb #632478f6
 @dataclass
