@@ -79,7 +79,7 @@ def _ask(
     return asked
 
 # %% ../../nbs/10_skills.evolution.ipynb #4d2467aa
-def _adopt(bank:SkillBank, kept:Iterable[str], refused:Iterable[str])->SkillBank:
+def _adopt(bank, kept, refused):
     "`bank` with its version raised if anything was `kept`, and what was refused remembered"
     known = dict(bank.metadata.get('refused', {}))
     for said in refused:

@@ -186,9 +186,10 @@ def _pool(self:_LexicalRanker, i, similarity, query, pools):
     if similarity <= self.threshold or about_another:
         return None
     unasked = (self.procedure - asked) & words
-    related = words & asked or query.sought & self.learnt_on[i]
-    fits = self.categories[i] == query.category or related and not unasked
-    return pools.specific if fits else None
+    related = (words & asked) | (query.sought & self.learnt_on[i])
+    if self.categories[i] != query.category and (unasked or not related):
+        return None
+    return pools.specific
 
 # %% ../../nbs/05_skills.retrieval.ipynb #6d9c0b58
 @patch
