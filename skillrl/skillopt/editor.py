@@ -213,7 +213,7 @@ def apply_patch_with_report(
     skill:str, # Where its lines end as on Windows, they still do afterwards
     patch:Patch,
     max_chars:int|None=None, # Longest that the document may become
-)->tuple[str, list[dict]]: # The new document; for each edit its `index` from 1, `status`, and `matches` of several
+)->tuple[str, list[dict]]: # The new document; of each edit `index` from 1, `status`, and `matches` if many
     "`skill` after the edits of `patch` in their order, and what became of each"
     new, report = skill.replace('\r\n', '\n'), []
     for i, edit in enumerate(patch.edits, 1):
