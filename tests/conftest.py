@@ -21,7 +21,7 @@ SMOKE = {
     'skillopt': ['test_skillopt_editor.py', 'test_skillopt_gate.py'],
     'cli': ['test_cli.py::test_stdout_holds_results_only',
             'test_cli.py::test_every_flag_says_what_holds_without_it',
-            'test_cli.py::test_a_refused_start_leaves_no_folder', 'test_own_world.py'],
+            'test_own_world.py'],
 }
 
 def is_smoke(nodeid):

@@ -5,7 +5,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.core.stats import clustered_gain, gain_interval
 from skillrl.core.trajectory import Step, Trajectory
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.webshop.reward import _compare_kinds
+from skillrl.envs.webshop.reward import _compare_kinds, letter_nouns
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
 from skillrl.training import builders, phases
@@ -98,7 +98,7 @@ def test_effects_of_one_form_are_pooled_as_in_dersimonian_and_laird():
 def test_a_purchase_says_which_of_query_and_category_is_right():
     lamp = SimpleNamespace(name='Oak Lamp', query='lamps', path='Home › Lighting › Lamps')
     other = SimpleNamespace(name='Oak Lamp', query='lamps', path='Toys')
-    kind = _compare_kinds(other, lamp)
+    kind = _compare_kinds(other, lamp, letter_nouns)
     assert (kind.query_match, kind.category_match) == (True, False)
 
 def test_each_round_goes_on_from_the_bank_of_the_round_before(policy, monkeypatch): # noqa: F811

@@ -307,7 +307,7 @@ def test_a_budget_stops_at_the_same_call_every_time():
     assert len(first) > 20 and all(stopped(seed) == first for seed in range(1, 6))
 
 @pytest.mark.parametrize('parallel', [1, 2, 16])
-@pytest.mark.parametrize('budget, sent', [(.05, 2), (.1, 3), (.01, 1), (.5, 13)])
+@pytest.mark.parametrize('budget, sent', [(.05, 1), (.1, 2), (.01, 1), (.5, 12)])
 def test_calls_without_a_limit_pass_the_budget_by_one_reply_at_most(parallel, budget, sent):
     "Replies of 4,000 tokens at 10 USD a million are 0.04 USD each; nobody said how long they may be"
     def script(m):
@@ -317,7 +317,7 @@ def test_calls_without_a_limit_pass_the_budget_by_one_reply_at_most(parallel, bu
     with pytest.raises(BudgetExceeded) as e:
         chat.replies([ask(str(i)) for i in range(60)])
     assert len(chat.calls) == len(e.value.replies) == sent and chat.ledger.held == {}
-    assert chat.ledger.usd <= budget + 20e-6 + .04
+    assert chat.ledger.usd <= max(budget, 20e-6 + .04)
 
 def test_a_limit_is_no_obstacle_to_going_together():
     "Without a budget, or with limits, calls still go side by side"
@@ -354,7 +354,7 @@ def test_teacher_and_policy_share_a_ledger(params, batch):
         t.join(60)
     assert not any(t.is_alive() for t in threads) and ledger.held == {}
     assert (
-        0.01 - 0.0006 <= ledger.usd <= 0.01 + (not params)*0.0006
+        0.01 - 0.0006 <= ledger.usd <= 0.01
         and set(ends) <= {'teacher', 'policy'}
         and all(usd > 0.009 for usd in ends.values())
         and 'teacher' in ends

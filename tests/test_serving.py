@@ -74,7 +74,7 @@ def test_a_port_that_is_taken_is_one_sentence(capsys):
     assert 'choose another host or port' in capsys.readouterr().err
 
 def test_games_of_another_server_are_not_served_again(tmp_path, capsys):
-    (tmp_path/'config.json').write_text('{"env": {"mock": false}}')
+    (tmp_path/'config.json').write_text('{"env": {"url": "http://localhost:3000"}}')
     assert main(['serve', '--config', str(tmp_path/'config.json'), '--port', '0']) == 1
     assert 'games are played at http://localhost:3000' in capsys.readouterr().err
 

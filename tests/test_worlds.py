@@ -29,7 +29,8 @@ WHOLE = EVERYDAY - {'other'} | {'examine'}
 
 # (module, word) → why it may stand there
 ALLOWED = {('core.config', 'alfworld'): 'the default of env.name',
-           ('core.config', 'webshop'): 'the address that Krill documents for its server',
+           ('cli.flags', 'alfworld'): 'whose server has an address that Krill documents',
+           ('cli.flags', 'webshop'): 'the same',
            ('skills.guard', 'alfworld'): 'capitalised words of published banks that are no brands',
            ('skills.guard', 'webshop'): 'capitalised words of published banks that are no brands'}
 

@@ -206,9 +206,10 @@ def resumed_folder(
 class Progress:
     "Shows how far a command is, when called with a phase, its steps done and its steps in all"
     def __init__(self,
+        head:str='', # Shown before all
         out:TextIO|None=None, # None is stderr
     ):
-        self.out = out or sys.stderr
+        self.head, self.out = head, out or sys.stderr
         self.bars = {}
 
     def __call__(self, phase:str, done:int, total:int|None=None)->None:
@@ -217,6 +218,8 @@ class Progress:
 
     def _begun(self, phase, total):
         from tqdm import tqdm
+        if self.head and not self.bars:
+            print(self.head, file=self.out, flush=True)
         terminal = getattr(self.out, '_wrapped', self.out) # A bar moves the cursor
         wait = 0 if self.out.isatty() else 10 # Seconds to the first picture and between two
         self.bars[phase] = tqdm(total=total, desc=f'{phase:9}', file=terminal, delay=wait, mininterval=wait)

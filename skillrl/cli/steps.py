@@ -71,9 +71,8 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
         build_teacher(how['config']) # Keys and prices are asked for before there is a folder
         if how['config'].model.policy_model_id:
             build_policy(how['config'])
-        print(f'Run folder: {path}', file=sys.stderr, flush=True)
     try:
-        with Progress() as step:
+        with Progress(f'Run folder: {path}') as step:
             run_loop(path=path, step=step, fresh=args.fresh, **how)
     except KeyboardInterrupt:
         return say_stopped(resume_line(args, path))

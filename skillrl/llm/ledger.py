@@ -30,6 +30,7 @@ class Ledger:
         self.prices = dict(prices or {})
         self.budget_usd, self.budget_tokens = budget_usd, budget_tokens
         self.counts = {}       # Model → (calls, tokens read, tokens written)
+        self.longest = {}      # Model → tokens of its longest reply
         self.held = {}         # What is kept back for calls under way, see `hold`
 
     def __getstate__(self):
@@ -49,6 +50,7 @@ def add(self:Ledger,
             self.release(hold)
         calls, read, written = self.counts.get(model, (0, 0, 0))
         self.counts[model] = (calls + 1, read + prompt_tokens, written + completion_tokens)
+        self.longest[model] = max(completion_tokens, self.longest.get(model, 0))
 
 @patch
 def release(self:Ledger, hold:object)->None:
@@ -102,7 +104,7 @@ def check(self:Ledger,
         raise ValueError(f'{model!r} has no price, so a budget in USD cannot be kept: set '
                          f'ledger.prices[{model!r}] = (USD per 1M prompt tokens, '
                          'USD per 1M completion tokens)')
-    write = completion_tokens or 0
+    write = self.longest.get(model, 0) if completion_tokens is None else completion_tokens
     need = dict(tokens=prompt_tokens + write, usd=self.cost(model, prompt_tokens, write))
     for unit, budget in dict(tokens=self.budget_tokens, usd=self.budget_usd).items():
         if budget is None:
@@ -284,7 +286,8 @@ def _hold(self:Meter, question:tuple, most:int|None):
     if self.ledger is None:
         return None
     model, reads = model_of(self.client), len(str(question))//3
-    self.largest = max(self.largest, reads + (most or 0))
+    writes = self.ledger.longest.get(model, 0) if most is None else most
+    self.largest = max(self.largest, reads + writes)
     hold = self.ledger.hold(model, reads, most, wait=True)
     self.holds.append(hold)
     return hold

@@ -173,8 +173,10 @@ def _describe_end(view):
 def _describe_cost(view):
     "What the calls cost, in words"
     usd = number(view.summary.get('usd')) if view.ended else None
-    if usd is None or not view.config.get('prices'):
-        return 'What these calls cost is said at the end, where the settings give prices.'
+    if not view.config.get('prices'):
+        return 'What these calls cost is unknown: the settings give no prices.'
+    if usd is None:
+        return 'The cost is reckoned when the run ends.'
     return f'By the prices in the settings these calls cost {usd:.4f} USD.'
 
 # %% ../../nbs/826_viewers.report.ipynb #451f228b
