@@ -4,7 +4,7 @@ from dataclasses import replace
 import json_repair, pytest
 from skillrl.llm.chat import Chat, ScriptedChat
 from skillrl.llm.json_reply import find_json, json_items
-from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache, request_key
+from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import ChatReply, Outage, redact, split_thought
 from skillrl.core.store import JsonlLog
 
@@ -570,8 +570,3 @@ def test_no_key_is_written_raised_or_shown(tmp_path):
     for key in (KEY, *keys):
         assert key not in shown and key not in written
     assert '[redacted]' in written and got[0].text == 'your key is [redacted]'
-
-def test_request_key_is_for_plain_values():
-    assert request_key(dict(a=1, b=[2])) == request_key(dict(b=[2], a=1)) != request_key(dict(a=1, b=[3]))
-    with pytest.raises(TypeError, match='cannot be written as JSON'):
-        request_key(dict(a={1}))

