@@ -163,7 +163,6 @@ T, A = '<think>t</think>', '<action>look</action>'
 @pytest.mark.parametrize('text,strict,official', [
     # text, (action, ok) read strictly, and as the official code does
     (GOOD, ('look', True), ('look', True)),
-    (T + A, ('look', True), ('look', True)),
     (f'\n {T}\n\n{A} \n', ('look', True), ('look', True)),
     ('<think>a\nb</think><action>\ngo to\n fridge 1 </action>',
      ('go to fridge 1', True), ('go to\n fridge 1', True)),
@@ -175,23 +174,19 @@ T, A = '<think>t</think>', '<action>look</action>'
     (A + T, ('', False), ('look', True)),
     ('</think>t<think>' + A, ('', False), ('look', True)),
     (A, ('', False), ('look', False)),
-    ('t</think>' + A, ('', False), ('look', False)),
     ('<think>t' + A, ('', False), ('look', False)),
     ('<THINK>t</THINK>' + A, ('', False), ('look', False)),
     (T + '<ACTION>look</ACTION>', ('', False), ('look', True)),
     (T + T + A, ('', False), ('look', True)),
-    (T + A + A, ('', False), ('look', True)),
     (T + '<action>look</action><action>go to fridge 1</action>', ('', False), ('look', True)),
     ('<think><action>look</action></think><action>go to fridge 1</action>', ('', False), ('look', True)),
     ('<think>I write <Action> next</think>' + A, ('', False), ('next</think><action>look', True)),
-    ('<think>t<think>u</think>' + A, ('', False), ('look', True)),
     (T + '<action><action>look</action>', ('', False), ('<action>look', True)),
     ('Sure! ' + GOOD, ('', False), ('look', True)),
     (GOOD + ' Done.', ('', False), ('look', True)),
     (T + ' so ' + A, ('', False), ('look', True)),
     ('<think>看</think>' + A, ('look', True), ('look', False)),
     ('', ('', False), ('', False)),
-    ('look', ('', False), ('look', False)),
     ('x'*40 + 'LOOK', ('', False), ('x'*26 + 'look', False)),
 ])
 def test_reading(text, strict, official):

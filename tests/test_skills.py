@@ -200,7 +200,6 @@ def test_a_refined_sentence_starts_anew():
 NEW = Skill('', 't', 'p')
 
 @pytest.mark.parametrize('p, says', [
-    (Proposal('drop'), 'one of add, refine, retire, not .drop.'),
     (Proposal('add'), 'needs a skill or a mistake'),
     (Proposal('refine', 'open it'), 'needs a skill or a mistake'),
     (Proposal('add', Skill('heat_001', 't', 'p')), "the id 'heat_001' is or was in use"),
