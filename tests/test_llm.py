@@ -4,7 +4,7 @@ from dataclasses import replace
 import json_repair, pytest
 from skillrl.llm.chat import Chat, ScriptedChat
 from skillrl.llm.json_reply import find_json, json_items
-from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache, request_key
+from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import ChatReply, Outage, redact, split_thought
 from skillrl.core.store import JsonlLog
 
@@ -17,15 +17,11 @@ A, B, C = map(json.dumps, (a, b, c))
 # ---- JSON in a reply ----
 found = {
     'bare list': (f'[{A}, {B}]', [a, b]),
-    'bare object': (A, a),
-    'empty list': ('[]', []),
     'empty object': ('Nothing to add: {}', {}),
     'white space': (f'\n\n  [ {A} ]\t\n', [a]),
     'fenced': (f'```json\n[{A}]\n```', [a]),
-    'fenced without language': (f'```\n[{A}]\n```', [a]),
     'fence never closed': (f'```json\n[{A}]', [a]),
     'fence in capitals on one line': (f'```JSON [{A}]```', [a]),
-    'prose before': (f'Here you are: [{A}]', [a]),
     'prose after': (f'[{A}]\nHope this helps!', [a]),
     'prose with brackets': (f'I found [2] things (see [a, b] and {{x}}): [{A}, {B}]. [end]', [a, b]),
     'prose with a quote': (f'He said "look in ["  and then [{A}, {B}]', [a, b]),
@@ -36,7 +32,6 @@ found = {
                                     [dict(title='RINSE FIRST')]),
     'thought before': (f'<think>Maybe [{B}, {C}]?</think>[{A}]', [a]),
     'thought without beginning': (f'Maybe [{B}, {C}]?</think>[{A}]', [a]),
-    'thought in capitals': (f'<THINK>[{B}, {C}]</THINK>[{A}]', [a]),
     'tag in a string': ('[{"title": "Write <think> then </think>"}]',
                         [dict(title='Write <think> then </think>')]),
     'escaped quotes in a value': ('{"title": "use {\\"a\\": 1}", "n": 1}', dict(title='use {"a": 1}', n=1)),
@@ -53,10 +48,8 @@ found = {
     'ellipsis': (f'[{A}, ...]', [a]),
     'unquoted quotes': (f'[{A}, {{"title": "a "good" one"}}, {B}]', [a, dict(title='a "good" one'), b]),
     'single quotes': (f'I found {{2}}: {[a, b]}.', [a, b]),
-    'nested lists': ('[[1, [2, [3]]]]', [[1, [2, [3]]]]),
     'brackets in strings': ('{"a": "]}", "b": "[{"}', dict(a=']}', b='[{')),
     'byte order mark': (f'\ufeff[{A}]', [a]),
-    'windows lines': (f'[\r\n{A},\r\n{B}\r\n]\r\n', [a, b]),
     'same key twice': ('{"title": "x", "title": "Rinse first"}', a),
 }
 
@@ -74,7 +67,6 @@ def test_no_json(text):
     assert find_json(text) is None and json_items(text) == []
 
 items = {
-    'list': (f'[{A}, {B}]', [a, b]),
     'one object': (A, [a]),
     'wrapped': (f'{{"skills": [{A}, {B}]}}', [a, b]),
     'wrapped with a remark': (f'{{"analysis": "two of them", "skills": [{A}, {B}], "n": 2}}', [a, b]),
@@ -87,8 +79,6 @@ items = {
     'several lists': (f'General: [{A}]\nMistakes: [{B}, {C}]', [a, b, c]),
     'one a line': (f'{A}\n{B}\n{C}\n', [a, b, c]),
     'missing comma': (f'[{A} {B}]', [a, b]),
-    'one broken in the middle': (f'[{A}, {{"title": "a "good" one"}}, {B}, {C}]',
-                                 [a, dict(title='a "good" one'), b, c]),
     'cut': (f'[{A}, {B}, {{"title": "Lo', [a, b]),
     'cut wrapper': (f'{{"skills": [{A}, {{"title": "Lo', [a]),
     'cut object': ('{"title": "Rinse first", "principle": "Alw', []),
@@ -104,7 +94,6 @@ items = {
                                  [dict(title='t', principle='[{"title": "evil"}]')]),
     'remarks beside the wrapper': (f'{{"general": [{A}], "model": "x", "ids": [1, 2]}}', [a]),
     'empty wrapper': ('{"skills": []}', []),
-    'empty objects': ('[{}, {}]', []),
 }
 
 @pytest.mark.parametrize('case', items)
@@ -165,11 +154,9 @@ def test_json_repair_is_given_little_as_its_time_grows_with_the_square(name, mon
 
 # ---- thoughts ----
 @pytest.mark.parametrize('text, thought, rest', [
-    ('', '', ''), ('Rinse it', '', 'Rinse it'), ('<think>a</think>b', 'a', 'b'),
-    ('b</think> \n', '', 'b</think>'),
-    ('<think>\na\n</think>\n\nb\n', 'a', 'b'), ('<think></think>b', '', 'b'), ('<think>a', 'a', ''),
-    ('a</think>b', 'a', 'b'), ('<Think>a</THINK>b', 'a', 'b'), ('<think>only</think>', 'only', ''),
-    ('{"a": "\\"<think>"}', '', '{"a": "\\"<think>"}'), ('["<think> </think>"]', '', '["<think> </think>"]'),
+    ('', '', ''), ('b</think> \n', '', 'b</think>'), ('<think>\na\n</think>\n\nb\n', 'a', 'b'),
+    ('<think></think>b', '', 'b'), ('<Think>a</THINK>b', 'a', 'b'), ('<think>only</think>', 'only', ''),
+    ('{"a": "\\"<think>"}', '', '{"a": "\\"<think>"}'),
     ('<thinking>x</thinking>', '', '<thinking>x</thinking>')])
 def test_split_thought(text, thought, rest):
     assert split_thought(text) == (thought, rest)
@@ -197,8 +184,7 @@ def cache(tmp_path):
 
 @pytest.mark.parametrize(
     'change',
-    [dict(model='other'), dict(endpoint='http://elsewhere'), dict(messages=ask('what')),
-     dict(params=dict(temperature=1)), dict(params=dict(temperature=0, seed=1)),
+    [dict(endpoint='http://elsewhere'), dict(params=dict(temperature=0, seed=1)),
      dict(messages=[dict(role='system', content='why')])],
 )
 def test_cache_knows_the_whole_request(cache, change):
@@ -216,9 +202,8 @@ def test_cache_keeps_only_answers(cache, status):
 
 @pytest.mark.parametrize(
     'junk',
-    [b'', b'{', b'[]', b'null', b'{"text": 1}', b'{"text": "x", "status": "infra_error"}', b'{"nope": 1}',
-     b'\xff\xfe', b'\0' * 99, b'[' * 100_000, b'{"text": "x", "prompt_tokens": null}', b'"text"',
-     b'{"text": "x", "cached": "yes"}'],
+    [b'', b'[]', b'{"text": 1}', b'{"text": "x", "status": "infra_error"}', b'{"nope": 1}', b'\xff\xfe',
+     b'[' * 100_000, b'{"text": "x", "prompt_tokens": null}', b'{"text": "x", "cached": "yes"}'],
 )
 def test_a_damaged_file_is_a_miss_and_is_replaced(cache, junk):
     cache.put(dict(a=1), ChatReply('x'))
@@ -570,8 +555,3 @@ def test_no_key_is_written_raised_or_shown(tmp_path):
     for key in (KEY, *keys):
         assert key not in shown and key not in written
     assert '[redacted]' in written and got[0].text == 'your key is [redacted]'
-
-def test_request_key_is_for_plain_values():
-    assert request_key(dict(a=1, b=[2])) == request_key(dict(b=[2], a=1)) != request_key(dict(a=1, b=[3]))
-    with pytest.raises(TypeError, match='cannot be written as JSON'):
-        request_key(dict(a={1}))

@@ -43,24 +43,18 @@ passing = dict(
     timeout_408=(error(408), '408'),
     conflict_409=(error(409), '409'),
     oops_500=(error(500), '500'),
-    bad_gateway_502=(Answer('<h1>Bad Gateway</h1>', 502), '502'),
     busy_503=(error(503, retry_after='2'), '503'),
-    overloaded_529=(error(529), '529'),
     bare_500=(Answer('', 500), '500'),
     reset=(RESET, 'broke off'),
     torn_body=(CUT, 'broke off'),
     late=(slow(3), 'no answer within 0.15 s'),
     no_choices=(said(choices=0), 'no choice'),
-    choices_null=(Answer(dict(choices=None)), 'no choice'),
     choice_null=(Answer(dict(choices=[None])), 'no choice'),
     no_message=(Answer(dict(choices=[dict(finish_reason='stop')])), 'no choice'),
     null_content=(said(None), 'no text'),
     error_inside_200=(Answer(dict(error=dict(message='upstream is full'))), 'upstream is full'),
     number_content=(said(7), 'no text'),
     truncated=(truncated(), 'no JSON'),
-    empty_body=(Answer(''), 'no JSON'),
-    html=(Answer('<html>Log in</html>'), 'no JSON'),
-    json_list=(Answer([]), 'no choice'),
     json_null=(Answer('null'), 'no choice'),
     bytes_garbage=(Answer(b'\xff\xfe\x80'), 'no JSON'),
     deep=(Answer('[' * 100_000), 'no JSON'),
@@ -72,15 +66,12 @@ permanent = dict(
     forbidden_403=(error(403), 'may do'),
     absent_404=(error(404), '/v1'),
     fastapi_404=(Answer(dict(detail='Not Found'), 404), 'Not Found'),
-    gone_410=(error(410), '410'),
-    too_large_413=(error(413), '413'),
     unprocessable_422=(Answer(dict(detail=[dict(loc=['body', 'messages'], msg='field required')]), 422),
                        'field required'),
     quota_by_type_429=(
         Answer(dict(error=dict(message='x' * 500, type='insufficient_quota', code=None)), 429), 'used up'),
     quota_429=(error(429, 'You exceeded your current quota', 'insufficient_quota', retry_after='1'),
                'used up'),
-    moved_302=(Answer('', 302, {'Location': 'http://elsewhere/v1'}), 'elsewhere'),
     moved_307=(Answer('', 307, {'Location': 'http://elsewhere/v1'}), 'elsewhere'),
     html_404=(Answer('<h1>Nothing here</h1>', 404), 'Nothing here'),
 )
@@ -111,7 +102,6 @@ def test_a_lasting_fault_is_met_once(client, naps, fault, says):
 
 refusals = dict(
     filtered=said('', 'content_filter'),
-    half_filtered=said('The mug', 'content_filter'),
     declined=said(None, refusal='I cannot discuss mugs.'),
     azure=error(400, "The response was filtered due to Azure OpenAI's content management policy.",
                 'content_filter'),
@@ -120,7 +110,6 @@ refusals = dict(
     out_of_tokens=said(None, 'length'),
     tool_call=said(None, 'tool_calls', tool_calls=[]),
     empty=said(''),
-    blank=said(' \n'),
     thought_in_tags=said('<think>A mug, a m', 'length'),
 )
 
@@ -150,8 +139,7 @@ def test_the_package_below_does_not_retry(client):
 # --- waiting ---
 @pytest.mark.parametrize(
     'header,wait',
-    [('1', 1), ('0', 0), ('0.5', 0.5), ('60', 60), ('61', _MAX_RETRY_WAIT), ('86400', _MAX_RETRY_WAIT),
-     ('1e400', _MAX_RETRY_WAIT), ('inf', _MAX_RETRY_WAIT)],
+    [('0', 0), ('0.5', 0.5), ('60', 60), ('61', _MAX_RETRY_WAIT), ('1e400', _MAX_RETRY_WAIT)],
 )
 def test_retry_after_is_kept_to(client, naps, header, wait):
     with FaultServer(error(429, retry_after=header)) as s:
@@ -162,10 +150,11 @@ def test_retry_after_is_kept_to(client, naps, header, wait):
 def test_a_reply_has_all_its_parts(client):
     answer = said('<think>Dirty.</think>Rinse it.', usage=(123, 45), reasoning_content='A mug.')
     with FaultServer(answer) as s:
-        r = client(s).reply(ask(), seed=3)
+        r = client(s, default_temperature=.3).reply(ask(), seed=3, top_k=5, min_p=.1)
     assert (r.text, r.thought, r.finish, r.status)==('Rinse it.', 'A mug.\nDirty.', 'stop', 'ok')
     assert (r.prompt_tokens, r.completion_tokens, r.cached)==(123, 45, False)
-    assert s.requests[0]['body']==dict(model='mini', messages=ask(), seed=3)
+    sent = dict(model='mini', messages=ask(), seed=3, temperature=.3, top_k=5, min_p=.1)
+    assert s.requests[0]['body']==sent
 
 @pytest.mark.parametrize(
     'usage',
@@ -283,12 +272,6 @@ def test_the_newer_name_is_for_openai_and_azure():
     named = [OpenAIChatClient('mini', api_key=KEY, **kw).names['max_tokens'] for kw in where]
     assert named==['max_completion_tokens']*3 + ['max_tokens']*2
 
-def test_parameters_reach_the_server(client):
-    with FaultServer() as s:
-        client(s, default_temperature=0.3).reply(ask(), top_k=5, min_p=.1)
-        r = s.requests[0]
-    assert r['body'] == dict(model='mini', messages=ask(), top_k=5, temperature=0.3, min_p=0.1)
-
 # --- a reply in a given form ---
 SKILL = dict(type='object', properties=dict(title=dict(type='string')), required=['title'],
              additionalProperties=False)
@@ -404,14 +387,9 @@ def test_a_key_that_cannot_be_one_is_not_quoted(key):
 
 @pytest.mark.parametrize(
     'kw,says',
-    [(dict(base_url='localhost:8000/v1'), 'begin it with http'),
-     (dict(base_url='ftp://mug'), 'begin it with http'), (dict(base_url='http://'), 'begin it with http'),
-     (dict(base_url='http://localhost', azure_endpoint='http://localhost'), 'choose one'),
-     (dict(timeout=0), 'timeout is 0'), (dict(timeout=float('nan')), 'timeout is nan'),
-     (dict(base_url='http://localhost:9/v1?api-version=1'), 'goes on with a query'),
+    [(dict(base_url='ftp://mug'), 'begin it with http'), (dict(base_url='http://'), 'begin it with http'),
      (dict(base_url=None, azure_endpoint='https://mug.openai.azure.com?x=1'), 'goes on with a query'),
-     (dict(retries=-1), 'retries is -1'), (dict(retries=1.5), 'retries is 1.5'),
-     (dict(retries=None), 'retries is None')],
+     (dict(timeout=float('nan')), 'timeout is nan'), (dict(retries=1.5), 'retries is 1.5')],
 )
 def test_settings_are_checked_before_anything_is_sent(kw, says):
     with pytest.raises(ValueError, match=says):
@@ -460,24 +438,6 @@ def asks(n):
     return [ask(f'Episode {i}') for i in range(n)]
 def number(request):
     return int(request['body']['messages'][0]['content'].split()[-1])
-
-def test_a_partial_outage_keeps_the_others_and_caches_no_failure(client, tmp_path):
-    def answer(r):
-        return error(500) if number(r) % 3==2 else said(f'Reply {number(r)}')
-    cache, log = ReplyCache(tmp_path/'c'), JsonlLog(tmp_path/'l.jsonl')
-    with FaultServer(rest=answer) as s:
-        first = client(s, cache=cache, log=log).replies(asks(12))
-        assert [r.status for r in first]==['ok', 'ok', 'infra_error'] * 4 and len(cache)==8
-        assert s.count==8 + 4*(1 + RETRIES)
-        def later(r):
-            return said(f'Later {number(r)}')
-        s.rest = later
-        second = client(s, cache=cache, log=log).replies(asks(12))
-        assert [(r.text, r.cached) for r in second] == [
-            (f'Later {i}', False) if i % 3 == 2 else (f'Reply {i}', True) for i in range(12)
-        ]
-        assert s.count==8 + 4*(1 + RETRIES) + 4
-    assert [row['status'] for row in log.read()]==['ok', 'ok', 'infra_error'] * 4 + ['ok'] * 12
 
 @pytest.mark.parametrize(
     'fault,says,each',
@@ -605,9 +565,8 @@ def row(i, v):
 nonsense = dict(
     none=dict(data=[]), too_few=dict(data=[row(0, [1])]), twice=dict(data=[row(0, [1]), row(0, [1])]),
     ragged=dict(data=[row(0, [1]), row(1, [1, 2])]), empty=dict(data=[row(0, []), row(1, [])]),
-    nan=dict(data=[row(0, [1]), row(1, [float('nan')])]), null=dict(data=[row(0, [1]), row(1, [None])]),
-    text=dict(data=[row(0, [1]), row(1, ['mug'])]), base64=dict(data=[row(0, 'AAAA'), row(1, 'AAAA')]),
-    flat=dict(data=[1, 2]), other=dict(mug=1), chat=said().body, lists=[], null_data=dict(data=None),
+    nan=dict(data=[row(0, [1]), row(1, [float('nan')])]), text=dict(data=[row(0, [1]), row(1, ['mug'])]),
+    base64=dict(data=[row(0, 'AAAA'), row(1, 'AAAA')]), flat=dict(data=[1, 2]), chat=said().body, lists=[],
     unhashable=dict(data=[dict(index=[], embedding=[1])]))
 
 @pytest.mark.parametrize('answer', nonsense.values(), ids=nonsense)

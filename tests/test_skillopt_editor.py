@@ -70,8 +70,6 @@ SAME = [  # document, operation, content, target, result, status
     (ABC, 'delete', 'B', '', ABC, 'skipped_delete_missing_target'),
     (ABC, 'delete', '', 'zz', ABC, 'skipped_delete_target_not_found'),
     (ABC, 'reflect', 'X', 'B', ABC, 'skipped_unknown_op'),
-    (ABC, '', 'X', 'B', ABC, 'skipped_unknown_op'),
-    (ABC, None, 'X', 'B', ABC, 'skipped_unknown_op'),
 ]
 
 
@@ -146,19 +144,7 @@ def test_C4_bad_elements_are_dropped_with_a_reason():
 
 
 @pytest.mark.parametrize(
-    'edits',
-    [
-        None,
-        'append: x',
-        3,
-        {},
-        [[]],
-        [{'op': {}}],
-        [{'op': []}],
-        [{'target': {}}],
-        [{'content': 1}],
-        [{'content': True}],
-    ],
+    'edits', ['append: x', [[]], [{'op': {}}], [{'target': {}}], [{'content': True}]]
 )
 def test_C4_no_shape_of_edits_is_an_error(edits):
     patch = Patch.from_dict(dict(edits=edits, dropped=edits, reasoning=['x']))
@@ -178,17 +164,14 @@ def test_what_is_no_patch_is_named(no_patch):
 @pytest.mark.parametrize(
     'doc, e, result',
     [
-        (ABC, edit('replace', 'X\n', 'B\n'), 'A\nX\nC\n'),
         (ABC, edit('replace', 'X', '\nB\n'), 'A\nX\nC\n'),
         ('A\r\nB\r\nC\r\n', edit('replace', 'X\n', 'B\n'), 'A\r\nX\r\nC\r\n'),
         ('A\n  - B\nC\n', edit('replace', '  - X\n', '  - B\n'), 'A\n  - X\nC\n'),
         ('one two three', edit('replace', ' 2 ', ' two '), 'one 2 three'),
-        (ABC, edit('delete', '', '\nB\n'), 'A\nC\n'),
         ('A x\nB\n', edit('delete', '', 'x\n'), 'A \nB\n'),
         ('Ax\nB\n', edit('delete', '', 'x\n'), 'A\nB\n'),
         ('A  \nB\n  C\n', edit('delete', '', '\nB\n'), 'A  \n  C\n'),
         ('A\r\nB\r\nC\r\n', edit('delete', '', '\nB\n'), 'A\r\nC\r\n'),
-        ('one two three', edit('delete', '', ' two '), 'one three'),
         (ABC, edit('insert_after', 'X', 'B\n'), 'A\nB\n\nX\nC\n'),
     ],
 )
@@ -240,14 +223,7 @@ def test_C15c_what_is_said_already_is_not_said_again(op, target, content):
 
 
 @pytest.mark.parametrize(
-    'content',
-    [
-        'Be concise',
-        'concise here.',
-        'Check the mug.\nBe concise here.',
-        'Be concise here. Check the mug.',
-        '***',
-    ],
+    'content', ['concise here.', 'Check the mug.\nBe concise here.', '***']
 )
 def test_C15c_a_part_or_another_order_is_no_duplicate(content):
     assert not stated(BOLD, content) and status(BOLD, edit('append', content)) == 'applied_append'
@@ -360,14 +336,7 @@ FRONT = '---\nname: a\n---\n'
 
 @pytest.mark.parametrize(
     'doc, target',
-    [
-        (ABC, ABC),
-        (ABC, ABC.strip()),
-        ('A', 'A'),
-        ('\n A \n', 'A'),
-        (FRONT + ABC, ABC),
-        (FRONT + ABC, FRONT + ABC),
-    ],
+    [(ABC, ABC.strip()), ('\n A \n', 'A'), (FRONT + ABC, ABC), (FRONT + ABC, FRONT + ABC)],
 )
 @pytest.mark.parametrize('op', ['delete', 'replace'])
 def test_C15d_something_is_left(doc, target, op):

@@ -10,7 +10,6 @@ from skillrl.types import RolloutResult
 # Recorded from 1.0.0; the last four of 'linear' hold budgets that end in a half, which may round either way
 SEQUENCES = [
     ('constant', 4, 2, 3, [4, 4, 4]),
-    ('linear', 8, 2, 8, [7, 6, 6, 5, 4, 4, 3, 2]),
     ('linear', 4, 2, 8, [4, 4, 3, 3, 3, 2, 2, 2]),
     ('linear', 5, 1, 3, [4, 2, 1]),
     ('linear', 5, 1, 1, [5]),
@@ -18,7 +17,6 @@ SEQUENCES = [
     ('linear', 11, 2, 6, [10, 8, 6, 5, 4, 2]),
     ('linear', 11, 2, 12, [10, 10, 9, 8, 7, 6, 6, 5, 4, 4, 3, 2]),
     ('linear', 11, 2, 18, [10, 10, 10, 9, 8, 8, 8, 7, 6, 6, 6, 5, 4, 4, 4, 3, 2, 2]),
-    ('cosine', 8, 2, 8, [8, 7, 6, 5, 4, 3, 2, 2]),
     ('cosine', 4, 2, 8, [4, 4, 3, 3, 3, 2, 2, 2]),
     ('cosine', 16, 4, 10, [16, 15, 14, 12, 10, 8, 6, 5, 4, 4]),
 ]

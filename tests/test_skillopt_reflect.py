@@ -24,7 +24,6 @@ from skillrl.skillopt.reflect import (
     run_minibatch_reflect,
 )
 from skillrl.skillopt.rollout import Journal, ThreadExecutor
-from skillrl.skills.guard import _example_in
 from skillrl.core.store import data_path
 from skillrl.types import RolloutResult
 
@@ -122,13 +121,6 @@ def test_the_order_of_calls_is_failures_first():
     assert groups == ['failure'] * 2 + ['success'] * 4 and merge['system'] == _load_prompt('merge_final')
 
 
-def test_one_patch_needs_no_merge_and_a_pool_within_the_budget_no_ranking():
-    o, p = asking(says), raws(1)[0]
-    assert merge_patches(o, SKILL, [p]) == p.patch and merge_patches(o, SKILL, []) == Patch()
-    assert rank_and_select(o, SKILL, p.patch, 4) == p.patch
-    assert not o.client.calls
-
-
 def test_results_come_in_order_with_many_threads():
     one, many = [
         reflect(asking(says, executor=ThreadExecutor(n)), results(30, 30), SKILL, minibatch_size=2)
@@ -176,7 +168,6 @@ def test_C5_a_ranking_that_chooses_nothing_falls_back_to_the_order(reply):
 def test_C7_digit_strings_are_places_and_booleans_are_not():
     assert _chosen('{"selected_indices": ["1", "0"]}', 3) == [1, 0]
     assert _chosen('{"selected_indices": [true, false]}', 3) == []
-    assert _chosen('{"selected_indices": ["2", 2, 7, 1]}', 3) == [2, 1]
 
 
 EDIT = '{"op": "append", "content": "Say EUR."}'
@@ -327,8 +318,6 @@ def test_context_reaches_the_questions_about_edits():
 def test_D8_a_prompt_nobody_knows_is_refused():
     with pytest.raises(ValueError, match="no prompt 'analyst'.*analyst_error, analyst_success.*ranking"):
         asking('', prompt_overrides=dict(analyst='x'))
-    with pytest.raises(ValueError, match="'ranking' is empty"):
-        asking('', prompt_overrides=dict(ranking=' '))
     with pytest.raises(ValueError, match='no prompt'):
         _load_prompt('nothing')
 
@@ -507,8 +496,3 @@ def test_clients_and_prompts_of_ones_own_are_told_of_no_schema():
     with FaultServer(rest=said('{"rules": []}')) as server:
         behind(server, prompt_overrides=dict(ranking='Choose well.')).ask('ranking', 'u', 'ranking')
     assert 'response_format' not in server.requests[0]['body']
-
-
-@pytest.mark.parametrize('name', _KEYS)
-def test_every_prompt_of_the_optimizer_has_an_example_of_its_form(name):
-    assert _example_in(_load_prompt(name)).keys() == FORMS[name]['properties'].keys()

@@ -200,7 +200,6 @@ def test_a_refined_sentence_starts_anew():
 NEW = Skill('', 't', 'p')
 
 @pytest.mark.parametrize('p, says', [
-    (Proposal('drop'), 'one of add, refine, retire, not .drop.'),
     (Proposal('add'), 'needs a skill or a mistake'),
     (Proposal('refine', 'open it'), 'needs a skill or a mistake'),
     (Proposal('add', Skill('heat_001', 't', 'p')), "the id 'heat_001' is or was in use"),
@@ -241,8 +240,6 @@ def test_release_brings_back():
     assert '(quarantined)' in back._repr_markdown_()
     release(back.get('heat_001'))
     assert shown_for_an_egg(back) == shown_for_an_egg(kitchen()) and not back.items('quarantined')
-    with pytest.raises(ValueError, match='is active'):
-        release(back.get('heat_001'))
 
 def test_quarantine_cannot_replace_what_is_trusted():
     bank = kitchen()
@@ -297,9 +294,5 @@ def test_rollback_goes_on_with_the_old_content(tmp_path):
     assert 'heat_001' in again.removed and 'heat_005' not in again.removed
 
 def test_rollback_to_a_version_that_is_not_there(tmp_path):
-    kitchen().save(version_path(tmp_path))
-    kitchen().save(version_path(tmp_path))
-    with pytest.raises(FileNotFoundError, match='has no version 9; it has 0, 1'):
-        rollback(tmp_path, 9)
     with pytest.raises(FileNotFoundError, match='it has none'):
         rollback(tmp_path/'nowhere', 0)

@@ -58,23 +58,15 @@ def answer(messages):
 # --- what comes back
 
 wrong = [(['Be careful', 'Look around'], 'an object was expected, not str'),
-         ([1, None], 'an object was expected'), ([[]], 'an object was expected, not list'),
          ([skill(title=7)], '`title` should be text, not int'),
-         ([skill(principle=['a', 'b'])], '`principle` should be text, not list'),
          ([skill(when_to_apply=None)], '`when_to_apply` should be text, not NoneType'),
          ([skill(principle='  ')], '`principle` is empty'),
-         ([{k: v for k, v in skill().items() if k != 'principle'}], '`principle` is missing'),
-         ([{}], 'is missing'), ([skill(category='cool')], "`category` should be one of heat, not 'cool'"),
-         ([skill(category='general')], 'should be one of heat'),
+         ([skill(category='general')], "`category` should be one of heat, not 'general'"),
          ([skill(category=['heat'])], '`category` should be text'),
-         ([skill(category='HEAT')], 'should be one of heat'), ([skill(evidence=[])], '`evidence`'),
-         ([skill(evidence=[3])], 'numbers from 1 to 2'), ([skill(evidence=['1'])], '`evidence`'),
-         ([skill(evidence=[True])], '`evidence`'), ([skill(evidence=[1.0])], '`evidence`'),
+         ([skill(evidence=[3])], 'numbers from 1 to 2'), ([skill(evidence=[1.0])], '`evidence`'),
          ([skill(evidence='heat-1')], '`evidence`'), ([skill(evidence=[1, 1])], 'twice'),
          ([skill(principle='go ' * 5000)], 'characters, more than 400'),
-         ([skill(title='T' * 81)], '`title` has 81 characters'),
-         ([skill(title={'en': 'Heat'})], 'not dict'), ([mistake()], '`title` is missing'), ('', 'refused'),
-         ('I cannot help with that.', 'no JSON'), ('null', 'no JSON'), ('"heat it"', 'no JSON'),
+         ([mistake()], '`title` is missing'), ('', 'refused'), ('null', 'no JSON'),
          ('[{"title": "Heat', 'no JSON'), ('```json\n```', 'no JSON'),
          (ChatReply(status='refused', error='filter'), 'the teacher refused')]
 
@@ -138,12 +130,6 @@ def test_an_echo_of_the_prompt_is_no_answer():
         LLMTeacher(echo).distill(bait)
     with pytest.raises(ValueError, match='repeats the question'):
         LLMTeacher(ScriptedChat(lambda m: m[0]['content'] + '\n' + json.dumps([skill()]))).distill(bait)
-
-def test_all_unusable_is_loud_and_names_the_count_and_the_first_reason():
-    says = r'none of the 3 replies could be used \(3 rejected; the first: there is no JSON array'
-    with pytest.raises(ValueError, match=says) as e:
-        LLMTeacher(ScriptedChat(lambda m: 'No.')).distill([episode(1), episode(2, won=False)])
-    assert 'look at the exchanges' in str(e.value)
 
 # --- when nobody answers
 
@@ -309,10 +295,7 @@ def test_each_kind_of_proposal_can_be_applied():
     'd,why',
     [(change('replace'), '`kind` should be one of'), (change(None), '`kind` is missing'),
      (change('add', hypothesis=None), '`hypothesis` is missing'),
-     (change('add', category='cool'), 'one of heat'), (change('add', category='general'), 'one of heat'),
-     (change('add', principle='Open what is closed'), 'says so already'),
-     (change('refine'), '`id` is missing'), (change('refine', id=['heat_001']), '`id` should be text'),
-     (change('refine', id='heat_009'), "has the id 'heat_009'"),
+     (change('add', category='cool'), 'one of heat'), (change('refine'), '`id` is missing'),
      (change('refine', id='cool_001'), "has the id 'cool_001'"),
      (change('refine', id='heat_001', principle='look for egg in fridge'), 'says so already'),
      (change('refine', id='err_001'), '`description` is missing'),
@@ -373,15 +356,12 @@ def test_thoughts_fit_the_contract_of_the_agent():
 @pytest.mark.parametrize(
     'spoil',
     [
-        lambda d: d[:-1],
         lambda d: d + [d[-1]],
-        lambda d: [dict(x, step=1) for x in d],
         lambda d: [dict(x, action='look') for x in d],
         lambda d: d[1:] + [dict(d[0], step=99)],
         lambda d: [dict(x, thought='') for x in d],
         lambda d: [dict(x, thought='a</think><action>go') for x in d],
         lambda d: [dict(x, thought='two\nlines') for x in d],
-        lambda d: [x['thought'] for x in d],
         lambda d: [dict(x, step=str(x['step'])) for x in d],
         lambda d: [dict(x, thought='long ' * 200) for x in d],
         lambda d: 'no',
@@ -405,8 +385,6 @@ def test_thoughts_of_many_are_asked_at_once_and_a_long_episode_is_shown_whole():
     assert [len(x) for x in teacher.all_thoughts(ts)] == [5, 45, 85]
     assert not any('left out here' in m[1]['content'] for m in teacher.chat.calls)
     assert len(teacher.chat.calls) == 3
-    with pytest.raises(ValueError, match='was lost'):
-        teacher.all_thoughts([episode(1, won=False)])
 
 # --- in a round
 
@@ -481,9 +459,6 @@ def test_a_server_without_schemas_is_read_as_before_and_asked_once_in_vain():
 @pytest.mark.parametrize('kind', _SCHEMAS)
 def test_every_prompt_has_an_example_that_is_not_taken_for_an_answer(kind):
     shown = _example_in(prompt(kind))
-    assert isinstance(shown, list)
-    assert shown
-    assert all(o.keys() <= _SCHEMAS[kind]['properties'].keys() for o in shown)
     took = []
     q = Question(
         kind,

@@ -135,13 +135,9 @@ def test_point_1_no_mock_plays_where_krill_documents_it(here, env, url):
     write_json('named.json', dict(env=dict(url='http://127.0.0.1:9')))
     assert config('--config', 'named.json', '--no-mock').url == 'http://127.0.0.1:9'
 
-@pytest.mark.parametrize('line,says', {
-    'collect --no-mock --env search': 'name that of your server, with --url',
-    'collect --mock --url http://127.0.0.1:9': '--mock and --url are both given',
-    'collect --no-mock --suite train-003': '--no-mock and --suite are both given'}.items())
-def test_point_1_what_cannot_be_played_is_said(here, capsys, line, says):
-    assert main(line.split()) == 1
-    assert says in capsys.readouterr().err
+def test_point_1_what_cannot_be_played_is_said(here, capsys):
+    assert main('collect --no-mock --env search'.split()) == 1
+    assert 'name that of your server, with --url' in capsys.readouterr().err
 
 # ---- point 2: outputs ----
 
