@@ -16,7 +16,7 @@ import numpy as np
 from skillrl.core.config import SkillRLConfig
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.skills.bank import SkillBank, with_id
-from skillrl.envs.alfworld.scene import ROUTER
+from skillrl.envs.alfworld.scene import CATEGORIES, ROUTER
 from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.skills.distillation import distill
 from skillrl.envs.base import world
@@ -61,7 +61,7 @@ def one_household(suite, collector, policy, cfg, games):
     _, spent = timed(consolidate, bank, raw, router=ROUTER)
     again = deepcopy(bank)
     stable = consolidate(again, raw, router=ROUTER) == [] and again == bank
-    whole, reading = timed(distill, trajs, AlfworldTeacher())
+    whole, reading = timed(distill, trajs, AlfworldTeacher(), tuple(CATEGORIES), ROUTER)
     banks = {'none': None, 'raw': unconsolidated(raw), 'consolidated': bank, 'at once': whole}
     seed = derive_seed(cfg.seed, 'consolidation', suite.name)
     played = {}
@@ -72,7 +72,7 @@ def one_household(suite, collector, policy, cfg, games):
         won=sum(t.success for t in trajs),
         raw=len(raw),
         final=len(bank.items('active')),
-        at_once=len(whole),
+        at_once=len(whole.items()),
         closest=closest(bank),
         seconds=spent,
         reading=reading,
