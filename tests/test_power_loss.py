@@ -84,6 +84,13 @@ def test_power_cut_at_every_moment_costs_the_last_step_at_most(tmp_path, calm, n
         go(image)
         assert files(image) == calm
 
+def test_a_damaged_version_is_refused(tmp_path):
+    go(tmp_path/'run')
+    (tmp_path/'run'/'policy'/'0004'/'weights').write_bytes(b'')
+    for _ in range(2):
+        with pytest.raises(ValueError, match='policy/0004/weights is not what was committed.*restore'):
+            go(tmp_path/'run')
+
 @pytest.mark.parametrize('names', ['kept', 'undone'])
 @pytest.mark.parametrize(
     'write',

@@ -179,7 +179,7 @@ def test_a_state_with_other_logs_touches_nothing(tmp_path, logs):
     (committed(tmp_path/'run', logs=logs)/'notes.jsonl').write_text('{}\n')
     refused(tmp_path/'run', 'state.json has .*`logs`')
 
-PARTS = ['fingerprint', 'config', 'writes', 'logs', 'folders', 'state']
+PARTS = ['fingerprint', 'config', 'writes', 'logs', 'folders', 'checksums', 'state']
 
 @pytest.mark.parametrize('value', [..., 5, 'x', [1]], ids=repr)
 def test_a_state_without_a_part_or_with_another_kind_is_one_sentence(tmp_path, value):

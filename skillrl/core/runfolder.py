@@ -6,7 +6,7 @@
 __all__ = ['is_held', 'read_state', 'RunFolder']
 
 # %% ../../nbs/260_core.runfolder.ipynb #fd4f9fad
-import json, os, re, shutil
+import hashlib, json, os, re, shutil
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -62,10 +62,21 @@ class _FolderLock:
             self._write('')
             self.lock.release()
 
+# %% ../../nbs/260_core.runfolder.ipynb #e2a894ba
+def _checksums(folder):
+    "SHA-256 in hex of each file below `folder`"
+    out = {}
+    for p in sorted(folder.rglob('*')):
+        if p.is_file():
+            with open(p, 'rb') as f:
+                out[p.relative_to(folder).as_posix()] = hashlib.file_digest(f, 'sha256').hexdigest()
+    return out
+
 # %% ../../nbs/260_core.runfolder.ipynb #637487b9
 _STATE, _CONFIG = 'state.json', 'config.json'
 _PLAIN = re.compile(r'\w[\w.-]*', re.ASCII)
-_PARTS = dict(fingerprint=str, config=dict, writes=dict, logs=dict, folders=dict, state=(dict, type(None)))
+_PARTS = dict(fingerprint=str, config=dict, writes=dict, logs=dict, folders=dict,
+              checksums=dict, state=(dict, type(None)))
 
 def _is_plain(name):
     "May a run write something called `name`?"
@@ -83,7 +94,7 @@ def _known_log(d, name):
 def _known_folder(d, name, path):
     parts = path.split('/') if isinstance(path, str) else []
     placed = len(parts) == 2 and parts[0] == name and _is_version(parts[1])
-    return placed and d['writes'].get(name) == 'folder'
+    return placed and d['writes'].get(name) == 'folder' and isinstance(d['checksums'].get(path), dict)
 
 # %% ../../nbs/260_core.runfolder.ipynb #5b1c7e20
 def _seal(d):
@@ -120,6 +131,11 @@ def _damage(path, commit):
         there = JsonlLog(path/name).size
         if there < size:
             return f'{path/name} has {there} bytes but {size} were committed'
+    for folder in commit['folders'].values():
+        now = _checksums(path/folder)
+        for file, then in commit['checksums'][folder].items():
+            if now.get(file) != then:
+                return f'{path/folder/file} is not what was committed (its SHA-256 is another)'
     return None
 
 # %% ../../nbs/260_core.runfolder.ipynb #5d5b8a1b
@@ -173,7 +189,7 @@ def _plain_config(config):
 
 def _start(run, config):
     bound = config if run.binds is None else run.binds
-    run.known = dict(config=bound, writes={}, logs={}, folders={}, state=None)
+    run.known = dict(config=bound, writes={}, logs={}, folders={}, checksums={}, state=None)
     sweep(run.path)
     write_json(run.path/_CONFIG, config)
     _save(run)
@@ -321,7 +337,8 @@ def commit(self:RunFolder,
     "Make everything written so far, and `state`, the point to resume from"
     last, folders = self.known, self.folders | self.new_folders
     logs = {name: JsonlLog(self.path/name).size for name, kind in last['writes'].items() if kind == 'log'}
-    now = last | dict(logs=logs, folders=folders, state=state)
+    sums = {path: last['checksums'].get(path) or _checksums(self.path/path) for path in folders.values()}
+    now = last | dict(logs=logs, folders=folders, checksums=sums, state=state)
     self.known = json.loads(to_json(now))
     _save(self)
     if self.journal:
