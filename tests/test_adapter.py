@@ -230,8 +230,8 @@ def test_a_run_with_an_adapter_goes_on_to_the_same_bytes(tmp_path, epochs):
     check_weights(tmp_path/'whole', whole)
 
 def check_weights(run, held):
-    "The newest adapter, and no whole model"
-    assert {name.split('/')[1] for name in held if name.startswith('policy/')} == {'0003'}
+    "The newest two adapters, and no whole model"
+    assert {name.split('/')[1] for name in held if name.startswith('policy/')} == {'0002', '0003'}
     models = {name for name in held if name.endswith('/model.safetensors')}
     assert models == set()
     assert load_policy(run/'policy'/'0003').frozen_copy().name == 'frozen_1'

@@ -1,5 +1,5 @@
 "The power goes while a run writes: what was not synced is gone, and with it at most the last step"
-import os
+import os, shutil
 from itertools import count
 from pathlib import Path
 import pytest
@@ -84,12 +84,40 @@ def test_power_cut_at_every_moment_costs_the_last_step_at_most(tmp_path, calm, n
         go(image)
         assert files(image) == calm
 
-def test_a_damaged_version_is_refused(tmp_path):
+def test_a_damaged_version_is_refused_and_the_one_before_it_offered(tmp_path, calm):
     go(tmp_path/'run')
     (tmp_path/'run'/'policy'/'0004'/'weights').write_bytes(b'')
     for _ in range(2):
-        with pytest.raises(ValueError, match='policy/0004/weights is not what was committed.*restore'):
+        with pytest.raises(
+            ValueError,
+            match='policy/0004/weights is not what was committed.*'
+            'copy .*state.previous.json over .*state.json',
+        ) as e:
             go(tmp_path/'run')
+    assert '\n' not in str(e.value)
+    shutil.copy(tmp_path/'run'/'state.previous.json', tmp_path/'run'/'state.json')
+    go(tmp_path/'run')
+    assert files(tmp_path/'run') == calm
+
+def test_a_version_outlives_the_commit_that_replaces_it(tmp_path):
+    kept = []
+    go(tmp_path/'run', lambda step: kept.append(sorted(os.listdir(tmp_path/'run'/'policy'))))
+    assert kept == [['0001'], ['0001', '0002'], ['0002', '0003'], ['0003', '0004']]
+
+@pytest.mark.parametrize('damage', ['', '{}', '[]', '{"fol', None])
+def test_a_lost_state_is_said_and_the_one_before_it_offered(tmp_path, calm, damage):
+    go(tmp_path/'run')
+    state = tmp_path/'run'/'state.json'
+    if damage is None:
+        state.unlink()
+    else:
+        state.write_text(damage)
+    with pytest.raises(ValueError, match=r'state\.json.*') as e:
+        go(tmp_path/'run')
+    assert '\n' not in str(e.value)
+    shutil.copy(tmp_path/'run'/'state.previous.json', state)
+    go(tmp_path/'run')
+    assert files(tmp_path/'run') == calm
 
 @pytest.mark.parametrize('names', ['kept', 'undone'])
 @pytest.mark.parametrize(

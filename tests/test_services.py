@@ -89,7 +89,7 @@ def test_an_outage_stops_the_run_with_its_cause_and_the_rest_is_done_later(whole
         assert main(['train', '--resume', str(tmp_path/'run'), '--teacher-url', server.url])==0
     assert (tmp_path/'run'/'teacher'/'exchanges.jsonl').read_bytes().startswith(exchanges)
     def same(held):
-        own = 'config.json', 'state.json'
+        own = 'config.json', 'state.json', 'state.previous.json'
         return {n: b for n,b in held.items() if not n.startswith('teacher/') and n not in own}
     assert same(files(tmp_path/'run'))==same(files(whole[0]))
 

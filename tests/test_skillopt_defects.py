@@ -175,7 +175,8 @@ def test_C3_a_damaged_file_costs_nothing(tmp_path, name, damage):
 @pytest.mark.parametrize('damage', [lambda text: '{', lambda text: text.replace('daisy', 'dandy')])
 def test_C3_a_damaged_state_is_refused_and_the_best_skill_stays(tmp_path, damage):
     trainer(tmp_path).train()
-    (tmp_path/'state.json').write_text(damage((tmp_path/'state.json').read_text()))
+    for name in ('state.json', 'state.previous.json'):
+        (tmp_path/name).write_text(damage((tmp_path/name).read_text()))
     with pytest.raises(ValueError, match='state.json .*(mend|copy)'):
         trainer(tmp_path).train()
     assert 'daisy' in best(tmp_path)

@@ -1,5 +1,5 @@
 "A run that is broken off ends with the same bytes as one that is not, and pays for nothing twice"
-import errno, hashlib, json, os, random, resource, signal, subprocess, sys, threading, time
+import errno, hashlib, json, os, random, resource, shutil, signal, subprocess, sys, threading, time
 from collections import Counter
 from pathlib import Path
 import pytest
@@ -274,6 +274,16 @@ def test_a_torn_line_of_events_is_cut_off(room, whole, tail):
         f.write(tail)
     room.trainer().train()
     assert snapshot(room.path) == whole[0] and all(JsonlLog('run/events.jsonl').read())
+
+def test_a_damaged_state_goes_back_to_the_commit_before(room, whole):
+    room.trainer().train()
+    state = room.path/'run'/'state.json'
+    state.write_text('{}')
+    with pytest.raises(ValueError, match='copy .*state.previous.json over .*state.json'):
+        room.trainer().train()
+    shutil.copy(room.path/'run'/'state.previous.json', state)
+    room.trainer().train()
+    assert snapshot(room.path) == whole[0]
 
 def test_a_kill_between_the_two_tests_of_one_skill(tmp_path):
     "Where no candidate was any good, the first skill is also the best: it is played and counted once"

@@ -252,7 +252,7 @@ def test_strays_among_the_versions_end_neither_a_resume_nor_a_commit(tmp_path):
             run.commit({'step': step})
     assert len(mine) == 7 and mine.items() <= snapshot(folder).items()
     assert sorted(p.name for p in (folder / 'policy').iterdir() if p.is_dir()) == [
-        '.cache', '0001 copy', '0004', '0099', 'old']
+        '.cache', '0001 copy', '0003', '0004', '0099', 'old']
 
 
 def test_what_a_kill_leaves_half_written_is_swept_from_every_place(tmp_path):

@@ -73,14 +73,15 @@ def _checksums(folder):
     return out
 
 # %% ../../nbs/260_core.runfolder.ipynb #637487b9
-_STATE, _CONFIG = 'state.json', 'config.json'
+_STATE, _PREVIOUS = 'state.json', 'state.previous.json'
+_CONFIG = 'config.json'
 _PLAIN = re.compile(r'\w[\w.-]*', re.ASCII)
 _PARTS = dict(fingerprint=str, config=dict, writes=dict, logs=dict, folders=dict,
               checksums=dict, state=(dict, type(None)))
 
 def _is_plain(name):
     "May a run write something called `name`?"
-    return isinstance(name, str) and bool(_PLAIN.fullmatch(name)) and name not in (_STATE, _CONFIG)
+    return isinstance(name, str) and bool(_PLAIN.fullmatch(name)) and name not in (_STATE, _PREVIOUS, _CONFIG)
 
 def _is_version(name):
     "Is `name` the number of a version, such as `0003`?"
@@ -139,13 +140,12 @@ def _damage(path, commit):
     return None
 
 # %% ../../nbs/260_core.runfolder.ipynb #5d5b8a1b
-_ANEW = 'restore it from a copy, or start a new run'
-
 def read_state(
     path:str|Path, # Folder of a run
+    name:str=_STATE, # Which file; `state.previous.json` holds the commit to go back to
 )->dict|None: # None when there is none; ValueError if no run would have written it
     "The last commit of a run: its `state`, `folders` (name → last version), `logs`, `config` and more"
-    file = Path(path)/_STATE
+    file = Path(path)/name
     if file.is_symlink():
         raise ValueError(f'{file} is a symbolic link, which no run makes: remove it')
     if not file.exists():
@@ -153,13 +153,26 @@ def read_state(
     d = read_json(file)
     wrong = _problem(d)
     if wrong:
-        raise ValueError(f'{file} {wrong}: {_ANEW}')
+        raise ValueError(f'{file} {wrong}: {_remedy(Path(path), name)}')
     return d
+
+def _remedy(path, name=_STATE):
+    "How to go on after damage to the file `name`, or to what it speaks of"
+    anew = 'restore it from a copy, or start a new run'
+    if name != _STATE:
+        return anew
+    try:
+        earlier = read_state(path, _PREVIOUS)
+    except ValueError:
+        return anew
+    if earlier is None or _damage(path, earlier):
+        return anew
+    return f'copy {path/_PREVIOUS} over {path/_STATE} to go back to the commit before, or start a new run'
 
 # %% ../../nbs/260_core.runfolder.ipynb #d84e5360
 def _check_links(path, commit):
     "Refuse symbolic links among what the run in the folder `path` writes"
-    places = [path/_CONFIG, path/_STATE, *path.glob('journal_*.jsonl')]
+    places = [path/_CONFIG, path/_STATE, path/_PREVIOUS, *path.glob('journal_*.jsonl')]
     for name, kind in commit['writes'].items():
         place = path/name
         if kind == 'folder' and not place.is_symlink():
@@ -195,7 +208,9 @@ def _start(run, config):
     _save(run)
 
 def _save(run):
-    write_json(run.path/_STATE, run.known | dict(fingerprint=_seal(run.known)))
+    for name, known in ((_PREVIOUS, run.before), (_STATE, run.known)):
+        if known:
+            write_json(run.path/name, known | dict(fingerprint=_seal(known)))
 
 # %% ../../nbs/260_core.runfolder.ipynb #a2eda2ab
 class RunFolder:
@@ -210,13 +225,14 @@ class RunFolder:
     ): # FileExistsError, FileNotFoundError or ValueError if it does not fit `resume`; errors of `_FolderLock`
         self.path, self.makes = Path(path), makes
         self.binds = _plain_config(binds)
-        self.known = None # As it stands in `state.json`
+        self.known, self.before = None, None # As they stand in `state.json` and `state.previous.json`
         self.new_folders = {} # Written since the last commit
         self.journal = None   # Of the step under way
         _check_place(self.path, resume)
         self.lock = _FolderLock(path)
         try:
-            if resume or resume is None and (self.path/_STATE).exists():
+            begun = any((self.path/name).exists() for name in (_STATE, _PREVIOUS))
+            if resume or resume is None and begun:
                 _resume(self, _plain_config(config), accept_changes)
             else:
                 _start(self, _plain_config(config) or {})
@@ -262,7 +278,8 @@ def _claim(run, name, kind):
         raise ValueError(f'{name!r} is not a name of what this run writes')
     if os.path.lexists(run.path/name):
         raise FileExistsError(f'{run.path/name} was not made by this run: move it away, and resume')
-    run.known['writes'] = dict(sorted((run.known['writes'] | {name: kind}).items()))
+    for known in filter(None, (run.before, run.known)):
+        known['writes'] = dict(sorted((known['writes'] | {name: kind}).items()))
     _save(run)
     return run.path/name
 
@@ -323,11 +340,13 @@ def _remove_old(run):
 
 def _unneeded(run, name):
     "Folders in `name` that this run made and no longer needs"
-    newest = _version_of(run.known, name)
+    newest, oldest = _version_of(run.known, name), 0
+    if run.before and run.before['folders'] != run.known['folders']:
+        oldest = min(_version_of(run.before, name), newest)
     children = [p for p in (run.path/name).glob('*') if p.is_dir() and not p.is_symlink()]
     versions = [p for p in children if _is_version(p.name)]
     return [p for p in children if _HALF_FOLDER.fullmatch(p.name)] + [
-        p for p in versions if int(p.name) < newest or int(p.name) == newest + 1]
+        p for p in versions if int(p.name) < oldest or int(p.name) == newest + 1]
 
 # %% ../../nbs/260_core.runfolder.ipynb #0be7ca0f
 @patch
@@ -339,6 +358,8 @@ def commit(self:RunFolder,
     logs = {name: JsonlLog(self.path/name).size for name, kind in last['writes'].items() if kind == 'log'}
     sums = {path: last['checksums'].get(path) or _checksums(self.path/path) for path in folders.values()}
     now = last | dict(logs=logs, folders=folders, checksums=sums, state=state)
+    if last['state'] is not None and (not folders or last['folders'] != folders):
+        self.before = last
     self.known = json.loads(to_json(now))
     _save(self)
     if self.journal:
@@ -376,6 +397,8 @@ def _read_commits(run):
     if not isinstance(stored, dict):
         raise ValueError(f'{run.path/_CONFIG} is not an object: restore it')
     if run.known is None:
+        if (run.path/_PREVIOUS).exists():
+            raise ValueError(f'{run.path/_STATE} is missing: {_remedy(run.path)}')
         return stored
     foreign = [n for n in run.known['writes'] if run.makes and n not in run.makes]
     if foreign:
@@ -384,7 +407,11 @@ def _read_commits(run):
     _check_links(run.path, run.known)
     wrong = _damage(run.path, run.known)
     if wrong:
-        raise ValueError(f'{wrong}: {_ANEW}')
+        raise ValueError(f'{wrong}: {_remedy(run.path)}')
+    try:
+        run.before = read_state(run.path, _PREVIOUS)
+    except ValueError:
+        run.before = None
     return stored
 
 # %% ../../nbs/260_core.runfolder.ipynb #38e69ff2
