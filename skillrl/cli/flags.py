@@ -192,15 +192,19 @@ def say_stopped(
 def resumed_folder(
     args:Namespace, # With --resume
     command:str,    # `train` or `optimize`
-)->Path: # FileNotFoundError if it holds no run of that command, ValueError with --output
+)->Path: # ValueError or FileNotFoundError if it holds no run of that command
     "The folder of a run that goes on"
     if args.output:
         raise ValueError('--resume and --output are both given: '
                          'a run goes on in its own folder, so leave --output out')
-    path, is_one = Path(args.resume), dict(train=is_train_run, optimize=is_opt_run)[command]
-    if not is_one(path):
-        raise FileNotFoundError(f'{path} holds no run of skillrl {command} to resume: start one first')
-    return path
+    path = Path(args.resume)
+    for kind, is_one in dict(train=is_train_run, optimize=is_opt_run).items():
+        if is_one(path) and kind == command:
+            return path
+        if is_one(path):
+            again = f'go on with skillrl {kind} --resume {path}'
+            raise ValueError(f'{path} holds a run of skillrl {kind}: {again}')
+    raise FileNotFoundError(f'{path} holds no run of skillrl {command} to resume: start one first')
 
 # %% ../../nbs/850_cli.flags.ipynb #735348c9
 class Progress:

@@ -36,7 +36,7 @@ from skillrl.training.phases import (
     Change, change_of, collect_games, demonstrations, drawn_rows, evolve_bank, fine_tune, learns_from_won,
     train_in_suite)
 from ..training.pipeline import train as run_loop
-from ..training.plan import quick_preflight, require_preflight, RunPlan, told_plan
+from ..training.plan import quick_preflight, require_preflight, RunPlan, teacher_line, told_plan
 from ..viewers.bank_view import round_text
 from ..viewers.inspection import fitted, kind_of, load_bank, report_text
 
@@ -68,7 +68,9 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
     path, how = _run_settings(args)
     if not args.resume:
         require_preflight(how['config'])
-        build_teacher(how['config']) # Keys and prices are asked for before there is a folder
+        teacher = build_teacher(how['config']) # Keys and prices are asked for before there is a folder
+        if hasattr(teacher, 'chat'):
+            print(teacher_line(RunPlan(how['config'])), file=sys.stderr, flush=True)
         if how['config'].model.policy_model_id:
             build_policy(how['config'])
     try:

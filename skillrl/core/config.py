@@ -232,8 +232,11 @@ def unknown(
     known:tuple=_PATHS, # What would have been right
 )->str:
     "A sentence about the setting `path` that does not exist"
-    meant, = difflib.get_close_matches(path, known, 1, 0)
-    return f'there is no setting {path}: did you mean {meant}?'
+    word = path.split('.')[-1]
+    meant = [p for p in known if p.split('.')[-1] == word][:3]
+    for n, cutoff in ((1, .8), (3, 0)):
+        meant = meant or difflib.get_close_matches(path, known, n, cutoff)
+    return f'there is no setting {path}: did you mean {" or ".join(meant)}?'
 
 # %% ../../nbs/01_core.config.ipynb #9a83ad88
 @patch
