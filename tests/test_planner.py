@@ -250,7 +250,7 @@ def test_a_model_that_was_not_fetched_is_refused_in_one_sentence(tmp_path, monke
     assert not (tmp_path/'run').exists()
 
 def test_doctor_looks_at_all_that_a_run_needs():
-    looked = 'python skillrl torch transformers peft bitsandbytes threads GPU disk policy prompt reply memory'
+    looked = 'python skillrl torch transformers peft bitsandbytes threads GPU disk engine policy prompt reply memory'
     found = list(plan.examine_machine(SkillRLConfig()))
     assert [f.what for f in found] == looked.split()
 

@@ -1,6 +1,6 @@
 "Files of questions: what is asked once, what is asked again in other words, and what a slip costs"
 
-import json
+import json, random
 import pytest
 from skillrl.cli.main import main
 from skillrl.envs import qa as questions
@@ -56,6 +56,23 @@ def test_questions_that_differ_in_spelling_stay_in_one_split(tmp_path):
     for seed in range(5):
         assert_apart(_split_questions(_read_questions(write(tmp_path / 'q.json', rows)), seed=seed))
     assert len(questions._same_questions(rows)) == 5
+
+
+def test_questions_that_differ_in_a_word_of_ten_stay_in_one_split():
+    long = 'In which year did the first human being set foot on the surface of the moon in the last century'
+    rows = [
+        dict(question=q, answers='1969') for q in (long, long + ' exactly', long.replace('In which', 'Which'))
+    ] + [item(k) for k in range(4)]
+    for seed in range(5):
+        splits = _split_questions([dict(r, id=i) for i, r in enumerate(rows)], seed=seed)
+        assert len([s for s, some in splits.items() if any('1969' in i['answers'] for i in some)]) == 1
+
+
+def test_many_questions_are_compared_quickly():
+    rng, words = random.Random(0), [f'w{i}' for i in range(3000)]
+    rows = [dict(question=' '.join(rng.sample(words, 20)), answers='yes') for _ in range(4000)]
+    twins = [dict(rows[i], question=rows[i]['question'] + ' indeed') for i in range(0, 4000, 40)]
+    assert len(questions._same_questions(rows + twins)) == 4000
 
 
 def test_an_array_on_one_line_loads(tmp_path):

@@ -72,8 +72,8 @@ WRONG = {
     # a folder is data
     'train --resume away': 'away',
     'train --resume odd': 'odd',
-    'train --resume optimized': 'optimized holds no run of skillrl train',
-    'optimize --resume trained': 'trained holds no run of skillrl optimize',
+    'train --resume optimized': 'optimized holds a run of skillrl optimize',
+    'optimize --resume trained': 'trained holds a run of skillrl train',
     'train --resume trained --output x': '--output',
     'train --resume trained --seed 5': 'seed',
     'train --output trained': 'trained',

@@ -34,23 +34,23 @@ BOUNDS = {
 }
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
-    'code lines': 21_324,                       # 22,000
-    'tokens': 183_566,                          # 185,000
+    'code lines': 21_424,                       # 22,000
+    'tokens': 184_520,                          # 185,000
     'modules': 105,                             # 120
     'notebooks': 110,                           # 125
     'modules in the root': 1,                   # 2
-    'exported names': 717,                      # 800
+    'exported names': 718,                      # 800
     'modules under 60 lines': 0,                # 8
     'modules that one other imports': 21,       # 30
     'names of two modules': 0,                  # 0
     'classes above 20 methods, functions that take them included': 0, # 0
-    'code lines that only SkillOpt uses': 2_983, # 3,400
+    'code lines that only SkillOpt uses': 3_021, # 3,400
     'settings of a run': 55,                    # 55
     'settings of SkillOpt': 21,                 # 22
     'commands': 13,                             # 13
     'flags': 36,                                # 36
     'lines of tests for one of the library': .85,
-    'words of prose': 50_227,                   # 55,000
+    'words of prose': 50_355,                   # 55,000
 }
 WIDTH = 110
 

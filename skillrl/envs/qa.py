@@ -6,8 +6,9 @@
 __all__ = ['fold', 'words', 'says', 'f1', 'SimpleQAEnv', 'question_env']
 
 # %% ../../nbs/564_envs.qa.ipynb #713b5fbf
-import random, re, unicodedata
+import math, random, re, unicodedata
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from ..core.formats import read_records
@@ -250,20 +251,62 @@ def _read_questions(
         raise ValueError(f'{path}: several items have the id {twice[0]!r:.60}: give each its own')
     return items
 
-# %% ../../nbs/564_envs.qa.ipynb #4d6306cf
+# %% ../../nbs/564_envs.qa.ipynb #c6cf0ee0
+_ALIKE = .9 # Words in common, of all the words of two questions
+
+@dataclass
+class _Asked:
+    "What an item asks, in folded words"
+    words:tuple
+    bag:frozenset
+    context:tuple
+    answers:frozenset
+
 def _folded(text):
     return tuple(_core_words(words(text))) or (fold(text).strip(),)
 
+def _asked(item):
+    question = _folded(item['question'])
+    context = _folded(str(item.get('context') or ''))
+    answers = frozenset(map(_folded, _references(item, 'item')))
+    return _Asked(question, frozenset(question), context, answers)
+
+def _alike(one, two):
+    same_answer = bool(one.answers & two.answers)
+    if one.words == two.words:
+        return same_answer or one.context == two.context
+    return same_answer and len(one.bag & two.bag) >= _ALIKE*len(one.bag | two.bag)
+
+# %% ../../nbs/564_envs.qa.ipynb #4d6306cf
 def _same_questions(
     items:list[dict],
 )->list[list[dict]]: # Those of one list ask the same
     "`items` grouped by what they ask, in the order of their first"
+    asked = [_asked(item) for item in items]
+    often = Counter(word for a in asked for word in a.bag)
+    leader = list(range(len(items))) # An earlier item of the same group, or the item itself
+    places = {}                      # Rare word → items
+    def _first(i):
+        while leader[i] != i:
+            i = leader[i]
+        return i
+    for i, a in enumerate(asked):
+        rare = _rarest(a.bag, often)
+        for j in {j for word in rare for j in places.get(word, ())}:
+            one, two = sorted((_first(i), _first(j)))
+            if one != two and _alike(a, asked[j]):
+                leader[two] = one
+        for word in rare:
+            places.setdefault(word, []).append(i)
     groups = {}
-    for item in items:
-        asked = _folded(item['question']), _folded(str(item.get('context') or ''))
-        groups.setdefault(asked, []).append(item)
+    for i, item in enumerate(items):
+        groups.setdefault(_first(i), []).append(item)
     return list(groups.values())
 
+def _rarest(bag, often):
+    "So many of the rarest words of `bag` that an alike bag has one of them"
+    n = len(bag) - math.ceil(_ALIKE*len(bag)) + 1
+    return sorted(bag, key=lambda word: (often[word], word))[:n]
 
 # %% ../../nbs/564_envs.qa.ipynb #39dd16ac
 _QUESTION_SHARES = dict(train=.5, val=.25, test=.25) # Of the distinct questions

@@ -426,8 +426,9 @@ def examine_machine(config:SkillRLConfig)->Iterator[_Finding]:
     m = config.model
     served = m.policy_model_id and not m.checkpoint
     looks = dict(packages=_look_at_versions, machine=_look_at_machine, games=_look_at_games,
-                 policy=partial(_look_at_server, 'policy') if served else _look_at_policy, fit=_preflight,
-                 teacher=partial(_look_at_server, 'teacher'))
+                 engine=_look_at_engine,
+                 policy=partial(_look_at_server, 'policy') if served else _look_at_policy,
+                 fit=_preflight, teacher=partial(_look_at_server, 'teacher'))
     left_out = {'games': not config.env.games, 'teacher': not m.teacher_model_id}
     for what, look in looks.items():
         if left_out.get(what):
