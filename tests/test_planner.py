@@ -250,9 +250,10 @@ def test_a_model_that_was_not_fetched_is_refused_in_one_sentence(tmp_path, monke
     assert not (tmp_path/'run').exists()
 
 def test_doctor_looks_at_all_that_a_run_needs():
-    looked = 'python skillrl torch transformers peft bitsandbytes threads GPU disk engine policy prompt reply memory'
+    packages = 'python', 'skillrl', 'torch', 'transformers', 'peft', 'bitsandbytes'
+    looked = 'threads', 'GPU', 'disk', 'engine', 'policy', 'prompt', 'reply', 'memory'
     found = list(plan.examine_machine(SkillRLConfig()))
-    assert [f.what for f in found] == looked.split()
+    assert [f.what for f in found] == [*packages, *looked]
 
 def test_room_that_a_setting_has_is_asked_of_the_policy():
     assert plan._more('max_new_tokens', 4, 5) == 'set model.max_new_tokens to 5 or more'
