@@ -33,7 +33,10 @@ MOST_SECONDS = 60 # Of tests for one mutation, as long as they took under covera
 PRELOADED = ['torch', 'transformers', 'peft', 'openai', 'pydantic', 'matplotlib', 'pytest', 'nbdev.test']
 
 # (line, changed line) → why nothing that a test could see changes
-EQUIVALENT = {}
+EQUIVALENT = {
+    ('return sum(math.comb(n, k) for k in range(wins, n + 1))/2**n',
+     'return sum(math.comb(n, k) for k in range(wins, n + 2))/2**n'): 'comb(n, n + 1) is 0',
+}
 
 # ---- what can be changed ----
 

@@ -1,11 +1,12 @@
 "What mistakes drawn at random had left unseen: figures, sums, arguments that only pass through"
 from types import SimpleNamespace
 import pytest
+from skillrl.agent.episode import Episode, rollout
 from skillrl.core.config import SkillRLConfig
-from skillrl.core.stats import clustered_gain, gain_interval
+from skillrl.core.stats import _design_effect, clustered_gain, gain_interval
 from skillrl.core.trajectory import Step, Trajectory
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.webshop.reward import _compare_kinds, letter_nouns
+from skillrl.envs.webshop.reward import _compare_kinds, _greedy_ratio, letter_nouns
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
 from skillrl.training import builders, phases
@@ -14,7 +15,6 @@ from skillrl.training.phases import Iteration, _least_served, trial_trajectory
 from skillrl.training.pipeline import conditions
 from skillrl.training.sft import FullOptions, full_sft
 from test_rl import ShopEnv, Wish, policy, shopper, tries # noqa: F401 (fixtures)
-from skillrl.agent.episode import Episode, rollout
 
 CONFIG = SkillRLConfig()
 
@@ -100,6 +100,12 @@ def test_a_purchase_says_which_of_query_and_category_is_right():
     other = SimpleNamespace(name='Oak Lamp', query='lamps', path='Toys')
     kind = _compare_kinds(other, lamp, letter_nouns)
     assert (kind.query_match, kind.category_match) == (True, False)
+
+def test_words_agree_up_to_100():
+    assert (_greedy_ratio('oak lamp', 'lamp oak'), _greedy_ratio('abcd', 'abce')) == (100, 75)
+
+def test_values_that_are_all_the_same_have_no_design_effect():
+    assert _design_effect([[1., 1.], [1., 1.]]) == 1.
 
 def test_each_round_goes_on_from_the_bank_of_the_round_before(policy, monkeypatch): # noqa: F811
     shown, made = [], []
