@@ -1,6 +1,6 @@
 "What mistakes drawn at random had left unseen: figures, sums, arguments that only pass through"
 from types import SimpleNamespace
-import pytest
+import pytest, torch
 from skillrl.agent.episode import Episode, rollout
 from skillrl.core.config import SkillRLConfig
 from skillrl.core.stats import _design_effect, clustered_gain, gain_interval
@@ -9,9 +9,10 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.webshop.reward import _compare_kinds, _greedy_ratio, letter_nouns
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
-from skillrl.training import builders, phases
+from skillrl.training import builders, phases, rl
 from skillrl.training.evaluate import describe_gain, evaluate, _figure, plot_learning
 from skillrl.training.phases import Iteration, _least_served, trial_trajectory
+from skillrl.training.grpo import _group_stats, group_advantage
 from skillrl.training.pipeline import conditions
 from skillrl.training.sft import FullOptions, full_sft
 from test_rl import ShopEnv, Wish, policy, shopper, tries # noqa: F401 (fixtures)
@@ -125,3 +126,39 @@ def test_each_round_goes_on_from_the_bank_of_the_round_before(policy, monkeypatc
     expected = [first, *made[:2]]
     assert all(a is b for a, b in zip(shown, expected, strict=True)) and told == [(1, 3), (2, 3), (3, 3)]
     assert all(record['before'] is b for (_, record), b in zip(rounds, expected, strict=True))
+
+def trainer(algorithm='grpo'):
+    t = rl.GRPOTrainer.__new__(rl.GRPOTrainer)
+    t.config, t.shares = CONFIG.merged({'rl.algorithm': algorithm}).rl, False
+    return t
+
+@pytest.mark.parametrize('algorithm, total', [('grpo', 4), ('dr_grpo', 2)])
+def test_a_minibatch_is_averaged_over_its_tokens_or_its_rows(algorithm, total):
+    t, asked = trainer(algorithm), []
+    def loss(chunk, total):
+        asked.append(total)
+        return torch.zeros(1, requires_grad=True).sum(), {}
+    t.loss, t._step = loss, lambda: None
+    t.update([[SimpleNamespace(reply_ids=[1, 2, 3])], [SimpleNamespace(reply_ids=[4])]])
+    assert asked == [total]*2
+
+def test_what_is_logged_of_an_update_is_the_mean_over_tokens(monkeypatch):
+    t, nothing = trainer(), dict(clip_fraction=0., entropy=0.)
+    monkeypatch.setattr(rl, '_scored_rows', lambda *args: ([], {}))
+    monkeypatch.setattr(rl, 'minibatches', lambda *args: [[]])
+    t.cut = lambda step: step
+    logs = [dict(tokens=1, kl=1., loss=1., **nothing), dict(tokens=3, kl=5., loss=3., **nothing)]
+    t.update = lambda chunks: logs
+    assert (t.learn([])['kl'], t.learn([])['loss']) == (4., 2.)
+
+def test_a_spread_as_large_as_the_least_one_counts():
+    returns, groups = [0., 2.], [1, 1]
+    least = _group_stats(returns, groups)[1].max().item()
+    assert group_advantage(returns, groups, eps=least).abs().min() > 0
+    assert group_advantage(returns, groups, eps=2*least).abs().max() == 0
+
+def test_an_encoder_gets_its_own_address_and_key(monkeypatch):
+    monkeypatch.setattr(builders, '_build_encoder', lambda *args: args)
+    model = SimpleNamespace(embedding_api_base='http://localhost:1', embedding_api_key='mug')
+    asked = SimpleNamespace(mode='embedding', encoder='openai:small')
+    assert builders.build_encoder(asked, model) == ('openai:small', 'http://localhost:1', 'mug')
