@@ -146,9 +146,9 @@ def test_what_is_logged_of_an_update_is_the_mean_over_tokens(monkeypatch):
     t, nothing = trainer(), dict(clip_fraction=0., entropy=0.)
     monkeypatch.setattr(rl, '_scored_rows', lambda *args: ([], {}))
     monkeypatch.setattr(rl, 'minibatches', lambda *args: [[]])
-    t.cut = lambda step: step
+    monkeypatch.setattr(t, 'cut', lambda step: step)
     logs = [dict(tokens=1, kl=1., loss=1., **nothing), dict(tokens=3, kl=5., loss=3., **nothing)]
-    t.update = lambda chunks: logs
+    monkeypatch.setattr(t, 'update', lambda chunks: logs)
     assert (t.learn([])['kl'], t.learn([])['loss']) == (4., 2.)
 
 def test_a_spread_as_large_as_the_least_one_counts():
