@@ -35,7 +35,7 @@ BOUNDS = {
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
     'code lines': 21_424,                       # 22,000
-    'tokens': 184_520,                          # 185,000
+    'tokens': 184_532,                          # 185,000
     'modules': 105,                             # 120
     'notebooks': 110,                           # 125
     'modules in the root': 1,                   # 2

@@ -151,7 +151,7 @@ class _LexicalRanker:
         self.index = TfIdf([p + list(map(terms, its)) for p, its in zip(passages, tasks)])
         self.words = [set(text) for text in texts]
         self.learnt_on = [set().union(*map(self.sought, its)) for its in tasks]
-        things = {stem(w) for w in router.things}
+        things = set().union(*self.learnt_on) | {stem(w) for w in router.things}
         self.things = [words & things for words in self.words]
 
     def sought(self, task:str)->set[str]:
