@@ -199,11 +199,11 @@ def resumed_folder(
                          'a run goes on in its own folder, so leave --output out')
     path = Path(args.resume)
     for kind, is_one in dict(train=is_train_run, optimize=is_opt_run).items():
-        if is_one(path) and kind == command:
+        if not is_one(path):
+            continue
+        if kind == command:
             return path
-        if is_one(path):
-            again = f'go on with skillrl {kind} --resume {path}'
-            raise ValueError(f'{path} holds a run of skillrl {kind}: {again}')
+        raise ValueError(f'{path} holds a run of skillrl {kind}: go on with skillrl {kind} --resume {path}')
     raise FileNotFoundError(f'{path} holds no run of skillrl {command} to resume: start one first')
 
 # %% ../../nbs/850_cli.flags.ipynb #735348c9
