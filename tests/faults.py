@@ -5,7 +5,7 @@ What a request gets is an `Answer`, or a function of the request that returns on
 the order in which requests come; then `rest` answers, a good reply if nothing else is said. A request is a
 dict: path, headers (lower case), body, key. `{key}` in an answer becomes the key the client sent.
 `s.requests` holds every one that came, `s.most` how many were in work at once."""
-import json, socket, struct, threading
+import json, secrets, socket, struct, threading
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -69,7 +69,10 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {k.lower(): v for k,v in self.headers.items()}
         key = headers.get('api-key') or headers.get('authorization', '').removeprefix('Bearer ')
         owner = self.server.owner
-        request = dict(path=self.path, headers=headers, body=json.loads(data or b'{}'), key=key)
+        if not self.path.startswith(owner.path):
+            return self.send_error(404)
+        path, body = self.path.removeprefix(owner.path[:-1]), json.loads(data or b'{}')
+        request = dict(path=path, headers=headers, body=body, key=key)
         with owner.at_work():
             self.send(owner.next(request), key)
 
@@ -120,6 +123,7 @@ class FaultServer:
     "Runs in a thread until it is closed; use it in a `with`"
     def __init__(self, *script, rest=good):
         self.script, self.rest = list(script), rest
+        self.path = f'/{secrets.token_hex(4)}/' # Unknown to a late client of a server that had this port
         self.requests = []
         self.models = Answer(dict(object='list', data=[])) # What any GET brings
         self.over = threading.Event()
@@ -131,7 +135,7 @@ class FaultServer:
 
     @property
     def url(self):
-        return f'http://127.0.0.1:{self.http.server_address[1]}/v1'
+        return f'http://127.0.0.1:{self.http.server_address[1]}{self.path}v1'
     @property
     def count(self):
         return len(self.requests)

@@ -55,6 +55,12 @@ def same(a, b):
 
 CASES = [(family, bits) for family in FAMILIES for bits in (0, 4)]
 
+def test_a_base_is_placed_and_held_in_four_bits_twice(bases):
+    "The figures by which four bits are scaled are quantised too; without data, no GPU is needed"
+    assert load_base(bases['llama'], placement=Placement('meta')).device.type == 'meta'
+    held = load_base(bases['llama'], bits=4).config.quantization_config
+    assert held.bnb_4bit_use_double_quant and held.bnb_4bit_quant_type == 'nf4'
+
 @pytest.mark.parametrize('family,bits', CASES)
 def test_rl_moves_the_adapter_and_nothing_else(bases, family, bits):
     trainer = learner(bases[family], bits)

@@ -1,9 +1,11 @@
 "What mistakes drawn at random had left unseen: figures, sums, arguments that only pass through"
+import math
 from types import SimpleNamespace
 import pytest, torch
+from matplotlib.pyplot import imread
 from skillrl.agent.episode import Episode, rollout
 from skillrl.core.config import SkillRLConfig
-from skillrl.core.stats import _design_effect, clustered_gain, gain_interval
+from skillrl.core.stats import _design_effect, _tango_score, clustered_gain, gain_interval
 from skillrl.core.trajectory import Step, Trajectory
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.webshop.reward import _compare_kinds, _greedy_ratio, letter_nouns
@@ -26,7 +28,8 @@ def test_a_plot_of_learning_is_written(tmp_path):
     fig = plot_learning({'training': [0, 1]})
     assert fig.axes[0].get_ylim() == (0, 1)
     _figure(tmp_path, 'Learning', 'A caption', fig)
-    assert (tmp_path/'figures'/'learning.png').read_bytes()[:4] == b'\x89PNG'
+    height, width, _ = imread(tmp_path/'figures'/'learning.png').shape
+    assert (width, height) == tuple(int(110*inches) for inches in fig.get_size_inches())
 
 def test_a_bank_alone_is_compared_with_no_bank():
     told = describe_gain({'no bank': [played('a', False)], 'bank': [played('a', True)]})
@@ -162,3 +165,28 @@ def test_an_encoder_gets_its_own_address_and_key(monkeypatch):
     model = SimpleNamespace(embedding_api_base='http://localhost:1', embedding_api_key='mug')
     asked = SimpleNamespace(mode='embedding', encoder='openai:small')
     assert builders.build_encoder(asked, model) == ('openai:small', 'http://localhost:1', 'mug')
+
+SEEN = [(5, 2, 20, .1), (3, 3, 12, -.2), (0, 4, 9, -.4), (6, 1, 30, .3)]
+
+@pytest.mark.parametrize('wins, losses, n, d', SEEN)
+def test_the_score_of_a_difference_takes_the_likeliest_share_of_losses(wins, losses, n, d):
+    def likelihood(q):
+        parts = (wins, q + d), (losses, q), (n - wins - losses, 1 - 2*q - d)
+        return sum(count*math.log(share) for count, share in parts if count)
+    low, high = max(0, -d), (1 - d)/2
+    q = max((low + (high - low)*i/50_000 for i in range(1, 50_000)), key=likelihood)
+    spread = math.sqrt(n*(2*q + d*(1 - d)))
+    assert _tango_score(wins, losses, n, d) == pytest.approx((wins - losses - n*d - 1)/spread, abs=1e-3)
+
+def test_a_change_is_worse_only_where_it_loses_games():
+    assert phases.Change() == phases.Change(0, 0., 0., 0)
+    assert [phases.Change(2, .5, after, 4).worse for after in (.25, .5, .75)] == [True, False, False]
+
+@pytest.mark.parametrize('every, due', [(3, [None, None, 0, None, None, 1, None]), (0, [None]*7)])
+def test_a_round_of_evolution_is_due_after_so_many_iterations(monkeypatch, every, due):
+    monkeypatch.setattr(phases, 'draw_groups', lambda *args: ([], [None]))
+    monkeypatch.setattr(phases, 'rollout_limits', lambda *args: None)
+    config = CONFIG.merged({'evolution.validation_interval': every})
+    trainer = SimpleNamespace(iterate=lambda *args, **kw: {})
+    done = phases.rl_iterations(trainer, [], None, config, range(7))
+    assert [it.due for it in done] == due

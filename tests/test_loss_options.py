@@ -110,8 +110,8 @@ def test_advantages_are_those_of_a_loop(kind):
 def test_dapo_leaves_groups_without_variance_out_whole():
     clumsy = [episode(0., ['hall'], valid=False), episode(0., ['hall'])]
     varied = [episode(1., ['hall'], valid=False), episode(0., ['hall'])]
-    kept, seen = _scored_rows([clumsy, varied], .1)
-    assert len(kept) == 3 and seen['skipped_groups'] == 0
+    kept, seen = _scored_rows([clumsy, varied])
+    assert len(kept) == 3 and seen['skipped_groups'] == 0 and kept[0].advantage == pytest.approx(-.1)
     kept, seen = _scored_rows([clumsy, varied], .1, 'dapo')
     assert len(kept) == 2 and seen['skipped_groups'] == 1 and seen['groups'] == 2
 

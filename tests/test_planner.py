@@ -17,7 +17,7 @@ from skillrl.llm.models import MODELS, find_model, _models_folder
 from skillrl.core.store import data_path
 from skillrl.training import plan
 from skillrl.training.costs import (Batch, Device, Held, _activation_bytes, _adapter_parameters, at_once,
-                                    _shape_from, shape_of)
+                                    _shape_from, forward_tokens, shape_of)
 from skillrl.training.plan import RunPlan, told_plan
 from skillrl.training.plan import _check_words, _known_words
 
@@ -265,6 +265,28 @@ def test_a_pass_has_no_more_rows_than_a_minibatch():
     assert at_once(small, config.rl, config.sft, Batch(1, 80, 20))[0].rows == 8
     assert at_once(small, config.rl, replace(config.sft, batch_size=9), Batch(1, 80, 20))[0].rows == 9
     assert at_once(large, config.rl, config.sft, Batch(1, 4000, 96))[0].rows == 2
+    assert [batch.rows for batch in at_once(large, config.rl, config.sft, Batch(1, 10**6, 96))] == [1, 1]
+    assert [forward_tokens(n) for n in (10**8 - 1, 10**8)] == [65_536, 8_192]
+
+def test_what_is_free_on_a_gpu_and_on_the_disk_has_to_suffice(monkeypatch):
+    lengths, gpu = Batch(1, 80, 20), torch.cuda
+    monkeypatch.setattr(gpu, 'is_available', lambda: True)
+    monkeypatch.setattr(gpu, 'get_device_name', lambda: 'mug 3000')
+    for free, fits in [(80e9, True), (1e6, False)]:
+        monkeypatch.setattr(gpu, 'mem_get_info', lambda: (free, 80e9))
+        found = plan._check_memory(lengths, SkillRLConfig())
+        assert f'of {free/1e9:.2f} GB free' in found.seen and (found.remedy == '') is fits
+    for free, fits in [(2e9, True), (5e8, False)]:
+        monkeypatch.setattr(plan.shutil, 'disk_usage', lambda folder: SimpleNamespace(free=free))
+        _, device, disk = plan._look_at_machine(None)
+        assert device.seen == 'mug 3000' and (disk.remedy == '') is fits
+
+def test_a_chat_policy_that_only_plays_needs_no_weights(monkeypatch):
+    monkeypatch.setattr(plan, 'starting_weights', lambda *args: 'nowhere')
+    config = SkillRLConfig().merged({'model.policy_model_id': 'gpt-4o'})
+    plan.require_preflight(config, learns=False)
+    with pytest.raises(FileNotFoundError, match='nowhere'):
+        plan.require_preflight(config)
 
 def test_time_is_shared_by_all_devices(monkeypatch):
     "100 hours of one device are 25 of four"
