@@ -36,6 +36,14 @@ PRELOADED = ['torch', 'transformers', 'peft', 'openai', 'pydantic', 'matplotlib'
 EQUIVALENT = {
     ('return sum(math.comb(n, k) for k in range(wins, n + 1))/2**n',
      'return sum(math.comb(n, k) for k in range(wins, n + 2))/2**n'): 'comb(n, n + 1) is 0',
+    ('step = (max(xs) - floor)/_GRID or 1.',
+     'step = (max(xs) - floor)/_GRID or 2.0'): 'where all are at the floor, every step counts 0 of them',
+}
+
+# Calls whose first two arguments may change places
+SYMMETRIC = {
+    'min': '', 'max': '', 'token_set_ratio': 'of two sets',
+    'derive_seed': 'a name for a choice is a name in any order', 'seeded': 'likewise',
 }
 
 # ---- what can be changed ----
@@ -135,7 +143,7 @@ class Drawer(ast.NodeVisitor):
         if getattr(node.func, 'id', '') == 'range' and not isinstance(node.args[-1], ast.Constant):
             self.replace(node.args[-1], f'({self.source(node.args[-1])}) - 1')
         plain = [a for a in node.args if not isinstance(a, (ast.Starred, ast.GeneratorExp))]
-        either = getattr(node.func, 'id', '') in ('min', 'max') # The order changes nothing
+        either = getattr(node.func, 'id', '') in SYMMETRIC
         if len(node.args) > 1 and plain[:2] == node.args[:2] and not either:
             first, second = node.args[:2]
             start, end = self.span(first)[0], self.span(second)[1]

@@ -1,5 +1,5 @@
 "Adapters in RL: what moves, what the reference is, what is saved, and what merging costs"
-import json
+import json, shutil
 from pathlib import Path
 import pytest, torch
 import transformers as tf
@@ -60,6 +60,13 @@ def test_a_base_is_placed_and_held_in_four_bits_twice(bases):
     assert load_base(bases['llama'], placement=Placement('meta')).device.type == 'meta'
     held = load_base(bases['llama'], bits=4).config.quantization_config
     assert held.bnb_4bit_use_double_quant and held.bnb_4bit_quant_type == 'nf4'
+
+def test_a_base_in_the_same_run_is_named_from_the_adapter(bases, tmp_path):
+    base = tmp_path/'run'/'reference'
+    shutil.copytree(bases['llama'], base)
+    for folder, name in [('run/policy', '../reference'), ('elsewhere/run/policy', str(base))]:
+        saved = new_adapter(base).save(tmp_path/folder)
+        assert json.loads((saved/'base.json').read_text()) == dict(base=name, bits=0)
 
 @pytest.mark.parametrize('family,bits', CASES)
 def test_rl_moves_the_adapter_and_nothing_else(bases, family, bits):

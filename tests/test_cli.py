@@ -255,6 +255,8 @@ def test_doctor_asks_a_server_that_is_named_and_shows_no_key(here, capsys, monke
         assert main(['doctor', '--teacher', 'wise', '--teacher-url', s.url]) == 0
         assert s.count == 1
         assert s.requests[0]['key'] == KEY
+        assert main(['doctor', '--policy-model', 'mini', '--policy-url', s.url]) == 0
+        assert s.requests[1]['body']['model'] == 'mini'
     with FaultServer(rest=error(401, 'the key {key} is wrong')) as s:
         assert main(['doctor', '--teacher', 'wise', '--teacher-url', s.url]) == 1
     out = capsys.readouterr().out

@@ -26,7 +26,7 @@ def played(game, won):
 
 def test_a_plot_of_learning_is_written(tmp_path):
     fig = plot_learning({'training': [0, 1]})
-    assert fig.axes[0].get_ylim() == (0, 1)
+    assert fig.axes[0].get_ylim() == (0, 1) and len(fig.axes[0].lines) == 1
     _figure(tmp_path, 'Learning', 'A caption', fig)
     height, width, _ = imread(tmp_path/'figures'/'learning.png').shape
     assert (width, height) == tuple(int(110*inches) for inches in fig.get_size_inches())
@@ -190,3 +190,10 @@ def test_a_round_of_evolution_is_due_after_so_many_iterations(monkeypatch, every
     trainer = SimpleNamespace(iterate=lambda *args, **kw: {})
     done = phases.rl_iterations(trainer, [], None, config, range(7))
     assert [it.due for it in done] == due
+
+def test_an_expert_believes_a_skill_in_nine_of_ten_cases(monkeypatch):
+    trusts = []
+    suite = SimpleNamespace(live=False, games=lambda split, n: [SimpleNamespace(task='look')])
+    silent = SimpleNamespace(expert=lambda task, rng, trust: trusts.append(trust))
+    monkeypatch.setattr(phases, 'world', lambda name: silent)
+    assert phases.learns_from_won(suite, CONFIG) and trusts == [.9]

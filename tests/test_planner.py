@@ -279,7 +279,8 @@ def test_what_is_free_on_a_gpu_and_on_the_disk_has_to_suffice(monkeypatch):
     for free, fits in [(2e9, True), (5e8, False)]:
         monkeypatch.setattr(plan.shutil, 'disk_usage', lambda folder: SimpleNamespace(free=free))
         _, device, disk = plan._look_at_machine(None)
-        assert device.seen == 'mug 3000' and (disk.remedy == '') is fits
+        assert (device.seen, disk.seen) == ('mug 3000', f'{free/1e9:.0f} GB free')
+        assert (disk.remedy == '') is fits
 
 def test_a_chat_policy_that_only_plays_needs_no_weights(monkeypatch):
     monkeypatch.setattr(plan, 'starting_weights', lambda *args: 'nowhere')

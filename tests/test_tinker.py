@@ -1,7 +1,8 @@
 "A policy on a Tinker server: what leaves for the server, and a whole run on it that is stopped and resumed"
-import os, threading
+import inspect, os, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest, tinker, torch
+from tinker.types import AdamParams
 from local_engine import LocalEngine, LocalTraining
 from skillrl.training import builders
 from skillrl.agent.episode import StepRow
@@ -27,6 +28,10 @@ class Counting(LocalTraining):
         self.pushed.append(len(data))
         self.data = data
         return super().forward_backward(data, loss_fn)
+
+    def optim_step(self, params):
+        self.adam = params
+        return super().optim_step(params)
 
 @pytest.fixture
 def policy():
@@ -66,6 +71,12 @@ def test_a_server_that_takes_means_is_sent_sums(policy, mean, weight):
     sent = [d.loss_fn_inputs['advantages'].tolist() for d in policy.client.data]
     assert sent[:2] == [[0, 0, -weight, 2*weight], [0, 0, -3*weight, 0]]
     assert len(sent) == _REQUEST_ROWS and not any(map(any, sent[2:]))
+    assert policy.client.adam == AdamParams(learning_rate=.01, beta1=.9, beta2=.999, eps=1e-8,
+                                            weight_decay=0., grad_clip_norm=1.)
+
+def test_a_policy_on_a_server_has_the_defaults_of_one_that_is_here():
+    there, here = (inspect.signature(kind.generate).parameters for kind in (TinkerPolicy, Policy))
+    assert all(p.default == here[name].default for name, p in there.items())
 
 def test_log_probs_from_before_a_step_give_no_gradient(policy):
     old = policy.logps([[5, 6]], [[7]])[0]
