@@ -7,8 +7,8 @@ First the whole suite runs once under coverage, which says which tests run which
 the modules below: an operator, a constant, a bound, a pair of arguments or a statement is changed, on lines
 that some test runs. Each is tried in a copy of the tree: the tests that run its line, the fastest first,
 then the module's own page. Prints each one that survives, and exits 1 when fewer than 90 of 100 are
-killed. With `--who` no test stops the others, which takes three times as long, and the tests that kill
-nothing alone are printed too."""
+killed. With `--who` the fastest tests run to their end although one of them failed, and those that kill
+nothing alone are printed instead."""
 import argparse, ast, hashlib, json, multiprocessing, os, random, re, shutil, signal, subprocess, sys
 import tempfile
 import xml.etree.ElementTree as xml
@@ -29,6 +29,7 @@ PARTS = ('skillrl', 'tests', 'data', 'configs', 'benchmarks', 'nbs', 'tools', 'p
 JUDGED = ('skills/trials', 'skills/evolution', 'training/*', 'core/stats', 'envs/*/reward', 'llm/decoding',
           'llm/adapter')
 MOST_SECONDS = 60 # Of tests for one mutation, as long as they took under coverage
+WHO_SECONDS = 15  # Where no test stops the others
 # Imported once: each trial is a fork of a process that has these, and none of the library
 PRELOADED = ['torch', 'transformers', 'peft', 'openai', 'pydantic', 'matplotlib', 'pytest', 'nbdev.test']
 
@@ -243,14 +244,14 @@ def traced(jobs):
         trace(folder, jobs)
     return tuple(json.loads((folder/f'{name}.json').read_text()) for name in ('lines', 'seconds'))
 
-def tests_of(m, lines, seconds):
+def tests_of(m, lines, seconds, most):
     "The tests that run the line of `m`, or its module where the line runs at the import, the fastest first"
     known = lines.get(m.file.relative_to(ROOT).as_posix(), {})
     here = known.get(str(m.line)) or [t for tests in known.values() for t in tests]
     chosen, total = [], 0
     for test in sorted(set(here), key=lambda t: (seconds.get(t, 1.), t)):
         total += seconds.get(test, 1.)
-        if total > MOST_SECONDS and chosen:
+        if total > most and chosen:
             break
         chosen.append(test)
     return chosen
@@ -331,9 +332,10 @@ def ran_well(run, tree, what, seconds):
         process.join()
     return process.exitcode == 0
 
-def survives(m, trees, lines, seconds, run=tests_pass):
-    "Do the tests of `m` and its page pass although its line is wrong? And which tests did not, if `run` says"
-    tests = tests_of(m, lines, seconds)
+def survives(m, trees, lines, seconds, who):
+    "Do the tests of `m` and its page pass although its line is wrong? And `who` did not"
+    run, most = (all_tests_pass, WHO_SECONDS) if who else (tests_pass, MOST_SECONDS)
+    tests = tests_of(m, lines, seconds, most)
     tree = trees.get()
     file, right = tree/m.file.relative_to(ROOT), m.file.read_bytes()
     changed = m.applied(right)
@@ -384,17 +386,16 @@ def main():
             (tree := Path(d)/str(i)).mkdir()
             copy_tree(tree)
             trees.put(tree)
-        run = all_tests_pass if args.who else tests_pass
-        tried = pool.map(lambda m: survives(m, trees, lines, seconds, run), chosen)
+        tried = pool.map(lambda m: survives(m, trees, lines, seconds, args.who), chosen)
         alive, killers = [], []
         for m, (left, some) in zip(chosen, tqdm(tried, total=len(chosen))):
             alive.append(left)
             killers.append(some)
-            if left:
+            if left and not args.who:
                 where = f'{m.file.relative_to(ROOT)}:{m.line}'
                 print(f'SURVIVED {where}\n    {m.lines[0]}\n    {m.lines[1]}', flush=True)
     if args.who:
-        tell_who(killers)
+        return tell_who(killers)
     killed = alive.count(False)
     print(f'{killed} of {len(chosen)} killed')
     sys.exit(killed < TARGET*len(chosen))

@@ -12,7 +12,7 @@ from skillrl.envs.webshop.reward import _compare_kinds, _greedy_ratio, letter_no
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
 from skillrl.training import builders, phases, rl
-from skillrl.training.evaluate import describe_gain, evaluate, _figure, plot_learning
+from skillrl.training.evaluate import describe_gain, evaluate, _figure, paired_difference, plot_learning
 from skillrl.training.phases import Iteration, _least_served, trial_trajectory
 from skillrl.training.grpo import _group_stats, group_advantage
 from skillrl.training.pipeline import conditions
@@ -35,14 +35,21 @@ def test_a_bank_alone_is_compared_with_no_bank():
     told = describe_gain({'no bank': [played('a', False)], 'bank': [played('a', True)]})
     assert told.startswith('"no bank" won 0.00 of its games and "bank" 1.00')
 
+def test_two_suites_are_compared_suite_by_suite():
+    games = [(home, f'{home}/{i}') for home in ('north', 'south') for i in range(4)]
+    before, after = [[played(game, home == won) for home, game in games] for won in ('north', 'none')]
+    for t, (home, _) in [*zip(before, games), *zip(after, games)]:
+        t.metadata['suite'] = home
+    assert paired_difference(before, after) == clustered_gain([[-1]*4, [0]*4])
+
 def test_an_evaluation_samples_as_the_official_validation_does(policy): # noqa: F811
     asked, generate = [], policy.generate
-    def listening(prompts, temperature, *args, **kw):
-        asked.append(temperature)
-        return generate(prompts, temperature, *args, **kw)
+    def listening(prompts, temperature, generator, *args, **kw):
+        asked.append((temperature, generator.initial_seed()))
+        return generate(prompts, temperature, generator, *args, **kw)
     policy.generate = listening
     evaluate(policy, [Episode(ShopEnv([Wish()], max_steps=1))])
-    assert set(asked) == {.4}
+    assert set(asked) == {(.4, 0)}
 
 def test_fine_tuning_tells_each_step_and_refuses_a_pass_without_rows(policy): # noqa: F811
     from skillrl.training.sft import encode_rows
@@ -197,3 +204,9 @@ def test_an_expert_believes_a_skill_in_nine_of_ten_cases(monkeypatch):
     silent = SimpleNamespace(expert=lambda task, rng, trust: trusts.append(trust))
     monkeypatch.setattr(phases, 'world', lambda name: silent)
     assert phases.learns_from_won(suite, CONFIG) and trusts == [.9]
+
+def test_replies_are_kept_in_a_folder_or_refused(tmp_path):
+    (tmp_path/'teacher').write_text('')
+    config = CONFIG.merged({'model.teacher_model_id': 'wise', 'model.teacher_api_base': 'http://localhost:1'})
+    with pytest.raises(OSError, match='teacher is there, and is no folder: name another'):
+        builders.build_teacher(config, tmp_path/'teacher')

@@ -97,6 +97,14 @@ def test_what_helps_becomes_active_and_what_does_not_is_retired_and_the_sign_mat
     assert status_of(tried(**helps)) == 'active'
     assert status_of(tried(**loses)) == 'retired'
     assert status_of(tried(status='active', **loses)) == 'retired'
+    kept, record = evolve(tried(**loses), Experience([]), Silent(), EvolutionConfig(gate='none'), ROUTER)
+    assert kept.items()[0].status == 'probation' and record['verdicts'] == []
+
+def test_a_verdict_says_what_it_rests_on():
+    _, (row,) = settle_trials(tried(groups=24), {}, ROUTER)
+    assert row['groups'] == 24 and row['reason'] == '24 groups did not show that it helps'
+    assert (row['before'], row['status'], row['effect']) == ('probation', 'retired', 0)
+    assert row['low'] == -row['high'] < 0
 
 def test_a_general_sentence_needs_two_categories_and_several_games():
     counts = dict(tries_with=60, wins_with=60, tries_without=60, wins_without=6)
