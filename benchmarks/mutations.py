@@ -39,6 +39,11 @@ EQUIVALENT = {
      'return sum(math.comb(n, k) for k in range(wins, n + 2))/2**n'): 'comb(n, n + 1) is 0',
     ('step = (max(xs) - floor)/_GRID or 1.',
      'step = (max(xs) - floor)/_GRID or 2.0'): 'where all are at the floor, every step counts 0 of them',
+    ('self.steps = 0    # Taken by this object',
+     'self.steps = 1    # Taken by this object'): 'only compared with itself',
+    ('if high < 0:', 'if high  <=  0:'): 'no bound is exactly 0',
+    ('if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0] > 0:',
+     'if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0]  >=  0:'): 'likewise',
 }
 
 # Calls whose first two arguments may change places

@@ -67,6 +67,7 @@ def test_a_base_in_the_same_run_is_named_from_the_adapter(bases, tmp_path):
     for folder, name in [('run/policy', '../reference'), ('elsewhere/run/policy', str(base))]:
         saved = new_adapter(base).save(tmp_path/folder)
         assert json.loads((saved/'base.json').read_text()) == dict(base=name, bits=0)
+    assert json.loads((saved/'adapter_config.json').read_text())['r'] == 8
 
 @pytest.mark.parametrize('family,bits', CASES)
 def test_rl_moves_the_adapter_and_nothing_else(bases, family, bits):

@@ -10,7 +10,7 @@ from skillrl.agent.contract import parse_reply, write_reply
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.envs.base import TextEnv, world
-from skillrl.llm.decoding import _command_ids, _ReplyDraft, NextTokens, ReplyForm
+from skillrl.llm.decoding import _command_ids, _ReplyDraft, _unfinished_tag, NextTokens, ReplyForm
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.core.store import data_path
 from skillrl.training.rl import GRPOTrainer
@@ -153,6 +153,10 @@ def test_free_replies_are_what_they_were(shipped, asked):
     assert torch.equal(whole, unruled)
 
 # ---- room ----
+
+def test_a_tag_may_be_unfinished():
+    ends = {'a < b': '', 'so <Act': '<Act', 'so <': '<', 'a </act': '</act'}
+    assert {text: _unfinished_tag(text) for text in ends} == ends
 
 def test_a_thought_is_closed_when_the_room_just_suffices(babbler):
     draft = _ReplyDraft(babbler.form, COMMANDS, 60)

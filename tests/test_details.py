@@ -210,3 +210,10 @@ def test_replies_are_kept_in_a_folder_or_refused(tmp_path):
     config = CONFIG.merged({'model.teacher_model_id': 'wise', 'model.teacher_api_base': 'http://localhost:1'})
     with pytest.raises(OSError, match='teacher is there, and is no folder: name another'):
         builders.build_teacher(config, tmp_path/'teacher')
+
+def test_a_trainer_that_shares_reads_prefixes_once_in_policy_and_reference(policy, monkeypatch): # noqa: F811
+    shared = []
+    monkeypatch.setattr(rl, 'share_prefixes', shared.append)
+    assert not rl.GRPOTrainer(policy, CONFIG.rl).shares and not shared
+    sharing = rl.GRPOTrainer(policy, CONFIG.rl, shares=True)
+    assert shared == [sharing.policy.model, sharing.reference.model]

@@ -256,6 +256,19 @@ def test_doctor_looks_at_all_that_a_run_needs():
     found = list(plan.examine_machine(SkillRLConfig()))
     assert [f.what for f in found] == [*packages, *looked]
 
+def test_what_is_looked_at_before_anything_is_loaded():
+    own = {'model.checkpoint': str(data_path('base')), 'model.max_new_tokens': 4_000}
+    assert [f.what for f in plan.quick_preflight(SkillRLConfig())] == []
+    assert [f.what for f in plan.quick_preflight(SkillRLConfig().merged(own))] == ['room', 'words']
+    assert [bool(plan._room('reply', n, 5, 'mug').remedy) for n in (4, 5, 6)] == [False, False, True]
+
+def test_sizes_that_a_config_leaves_out_are_those_of_its_kind():
+    sizes = {k: v for k, v in SIZES.items() if k not in ('tie_word_embeddings', 'head_dim')}
+    shapes = {kind: _shape_from(sizes | dict(model_type=kind)) for kind in KINDS}
+    assert [kind for kind in KINDS if shapes[kind].tied] == ['gemma']
+    assert [kind for kind in KINDS if shapes[kind].qkv_bias] == ['qwen2']
+    assert [shapes[kind].head_norm for kind in KINDS] == [0, 0, 16, 0]
+
 def test_room_that_a_setting_has_is_asked_of_the_policy():
     assert plan._more('max_new_tokens', 4, 5) == 'set model.max_new_tokens to 5 or more'
     assert plan._more('max_new_tokens', 5, 5).startswith('take a policy with more positions')

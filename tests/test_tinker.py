@@ -12,7 +12,7 @@ from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.core.store import data_path, read_json
 from skillrl.training.pipeline import train
 from skillrl.training.rl import GRPOTrainer
-from skillrl.training.tinker import _REQUEST_ROWS, TinkerPolicy, open_service
+from skillrl.training.tinker import _REQUEST_ROWS, _reply_logprobs, TinkerPolicy, open_service
 
 class Counting(LocalTraining):
     "Remembers the sizes of requests"
@@ -85,6 +85,17 @@ def test_log_probs_from_before_a_step_give_no_gradient(policy):
     with pytest.raises(RuntimeError, match='has taken a step'):
         old.sum().backward()
 
+def test_each_reply_has_a_seed_of_its_own(policy):
+    policy.generate([[5, 6]], max_new_tokens=1)
+    heard, policy._sampler.sample = [], lambda prompt, n, params: heard.append(params.seed)
+    with pytest.raises(AttributeError): # Nobody answers
+        policy.generate([[5, 6]]*200, generator=torch.Generator().manual_seed(0))
+    assert len(set(heard)) == 200
+
+def test_an_answer_without_log_probs_is_refused(policy):
+    with pytest.raises(ValueError, match='the engine gave 0 log-probs for 2 tokens'):
+        _reply_logprobs({}, [4, 5])
+
 class Healthy(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == '/api/v1/healthz' else 404)
@@ -155,6 +166,7 @@ def test_a_run_on_an_engine_is_killed_and_resumed(tmp_path, url, engine):
     assert (before, len(engine.clients) - before) == (4, 3) # Adapters that the server must have room for
     moved = [engine.states[path].optimizer for path in paths]
     assert all(optimizer.state for optimizer in moved)
+    assert isinstance(builders.build_local_policy(config), TinkerPolicy)
     elsewhere = SkillRLConfig().merged({'model.checkpoint': str(tmp_path/'run'/folders['policy'])})
     with pytest.raises(ValueError, match='--engine URL'):
         builders.build_local_policy(elsewhere)

@@ -96,7 +96,7 @@ def _adapter_parameters(shape:Shape, rank:int)->int:
 
 def _weight_bytes(shape, held):
     rest = shape.parameters - shape.matrices
-    wide = min(4, max(2, _BYTES[held.weights])) # Embeddings and norms are not quantised
+    wide = max(2, _BYTES[held.weights]) # Embeddings and norms are not quantised
     return shape.matrices*_BYTES[held.weights] + rest*wide
 
 # %% ../../nbs/617_training.costs.ipynb #0ba4c725
