@@ -20,8 +20,7 @@ def with_keys(settings):
     return c
 
 def config(server, **over):
-    own = {'model.policy_model_id': 'mini', 'model.policy_api_base': server.url,
-           'env.train_suites': 1}
+    own = {'model.policy_model_id': 'mini', 'model.policy_api_base': server.url, 'env.train_suites': 1}
     return with_keys(own | over)
 
 def asked(r):

@@ -107,10 +107,7 @@ def test_no_credential_hides_in_an_address(write, who, url):
         with pytest.raises(ValueError) as e:
             load()
         said = str(e.value)
-        assert (
-            f'model.{who}_api_base is (hidden)' in said
-            and f'SKILLRL_{who.upper()}_API_KEY' in said
-        )
+        assert (f'model.{who}_api_base is (hidden)' in said and f'SKILLRL_{who.upper()}_API_KEY' in said)
         assert 'hunter22' not in said and 'ter22' not in said and '\n' not in said
 
 def test_an_environments_address_has_no_password(write):

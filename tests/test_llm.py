@@ -189,8 +189,7 @@ def cache(tmp_path):
 )
 def test_cache_knows_the_whole_request(cache, change):
     request = dict(endpoint='', model='mini', messages=ask('why'), params=dict(temperature=0))
-    cache.put(request,
-              ChatReply('because', thought='hm', prompt_tokens=3, completion_tokens=4))
+    cache.put(request, ChatReply('because', thought='hm', prompt_tokens=3, completion_tokens=4))
     assert cache.get(dict(reversed(request.items()))) == ChatReply(
         'because', thought='hm', prompt_tokens=3, completion_tokens=4, cached=True)
     assert cache.get(request | change) is None

@@ -47,8 +47,7 @@ def test_every_exception_has_a_reason():
 
 # A command is called as the phase that it runs, and every world has its own categories, suites and expert
 SHARED = {'cli', 'training.pipeline'}
-OF_A_WORLD = {'CATEGORIES', 'OTHER', 'ROUTER', 'official_prompt', 'suites', 'read_hints',
-              'play_expert'}
+OF_A_WORLD = {'CATEGORIES', 'OTHER', 'ROUTER', 'official_prompt', 'suites', 'read_hints', 'play_expert'}
 
 def makers_of_names():
     "Exported name → what the modules mean by it, each with the first module that says so"

@@ -32,8 +32,7 @@ def teach(request, usage=(11, 7)):
         did = re.findall(r'^(\d+)\. .* did "(.*)"', user, re.M)
         answer = [dict(step=int(i), action=a, thought='The goal needs it.') for i,a in did]
     elif kind=='proposals':
-        answer = [dict(kind='add', **how, category=category, evidence=[1],
-                       hypothesis='More games are won.')]
+        answer = [dict(kind='add', **how, category=category, evidence=[1], hypothesis='More games are won.')]
     else:
         answer = [dict(how, category='general' if kind=='contrasts' else category, evidence=[1])]
     return said(json.dumps(answer), usage=usage)

@@ -119,8 +119,7 @@ def test_whatever_an_item_holds_one_file_holds_it():
         assert front['name'] == name
         assert 0 < len(front['description'].strip()) <= 1024
         assert all(isinstance(v, str) for v in front['metadata'].values())
-        assert set(front) <= {'name', 'description', 'license', 'compatibility', 'metadata',
-                              'allowed-tools'}
+        assert set(front) <= {'name', 'description', 'license', 'compatibility', 'metadata', 'allowed-tools'}
         for way in (text, text.replace('\n', '\r\n'), '\ufeff' + text):
             assert vars(from_text(way, name)) == vars(o), i
 
