@@ -47,23 +47,25 @@ def test_the_frame_blanks_rare_words_only():
 
 # --- a model in a folder
 
-@pytest.fixture(scope='module')
-def tiny(tmp_path_factory):
-    "A folder with a BERT of two layers, made from seed 0, and the model itself"
+SIZES = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+
+def made(folder, config, model, side='right', **sizes):
+    "A folder with a model of two layers, made from seed 0, and the model itself"
     import torch
-    from transformers import BertConfig, BertModel
     from skillrl.llm.local import word_tokenizer
-    folder = tmp_path_factory.mktemp('models')/'tiny'
     tok = word_tokenizer(sorted({w for g in GOALS for w in g.replace('.', ' .').split()}))
+    tok.padding_side = side
     torch.manual_seed(0)
-    model = BertModel(
-        BertConfig(vocab_size=len(tok), hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
-                   intermediate_size=32, max_position_embeddings=16)
-    )
+    model = model(config(vocab_size=len(tok), **SIZES, **sizes))
     for p in model.parameters():
         p.data.mul_(4)
     model.save_pretrained(folder), tok.save_pretrained(folder)
     return folder, model.eval(), tok
+
+@pytest.fixture(scope='module')
+def tiny(tmp_path_factory):
+    from transformers import BertConfig, BertModel
+    return made(tmp_path_factory.mktemp('models')/'tiny', BertConfig, BertModel, max_position_embeddings=16)
 
 def copy_of(folder, to, *without):
     to.mkdir()
@@ -84,22 +86,10 @@ def test_masked_mean_by_hand(tiny):
 
 @pytest.fixture(scope='module')
 def decoder(tmp_path_factory):
-    "A folder with a Qwen3 of two layers that pads on the left, as Qwen3-Embedding does, and the model itself"
-    import torch
+    "Pads on the left, as Qwen3-Embedding does"
     from transformers import Qwen3Config, Qwen3Model
-    from skillrl.llm.local import word_tokenizer
     folder = tmp_path_factory.mktemp('models')/'decoder'
-    tok = word_tokenizer(sorted({w for g in GOALS for w in g.replace('.', ' .').split()}))
-    tok.padding_side = 'left'
-    torch.manual_seed(0)
-    model = Qwen3Model(
-        Qwen3Config(vocab_size=len(tok), hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
-                    num_key_value_heads=1, head_dim=12, intermediate_size=32)
-    )
-    for p in model.parameters():
-        p.data.mul_(4)
-    model.save_pretrained(folder), tok.save_pretrained(folder)
-    return folder, model.eval(), tok
+    return made(folder, Qwen3Config, Qwen3Model, 'left', num_key_value_heads=1, head_dim=12)
 
 def pooling_by(folder, to, **modes):
     "A folder as sentence-transformers writes it"

@@ -1,7 +1,7 @@
 """Servers that lie, stall, break off and vanish: each gets one sentence that names the address,
 and no episode is lost in silence"""
 import gzip, json, socket, threading, time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 import pytest
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.serve.krill import RemoteEnv
@@ -129,39 +129,25 @@ def test_winning_is_being_done_with_one(reward, won):
         obs, r, terminated, truncated, info = env.step('look')
         assert (r, terminated, truncated, info['won'])==(float(reward or 0), True, False, won)
 
-def drip(server):
-    "Answers a byte every tenth of a second"
+def pouring(server, piece, pause):
+    "Answers `piece` by `piece`, without an end"
     conn, _ = server.accept()
-    with conn:
+    with conn, suppress(OSError):
         conn.recv(65536)
-        try:
-            conn.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n')
-            for _ in range(100):
-                conn.sendall(b' ')
-                time.sleep(.1)
-        except OSError:
-            pass
+        conn.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n')
+        for _ in range(100):
+            conn.sendall(piece)
+            time.sleep(pause)
 
-def flood(server):
-    conn, _ = server.accept()
-    with conn:
-        conn.recv(65536)
-        try:
-            conn.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n')
-            for _ in range(100):
-                conn.sendall(b' '*10**6)
-        except OSError:
-            pass
+endless = [((b' ', .1), .5, ConnectionError, 'no answer within 0.5 s'),
+           ((b' '*10**6, 0), 10., ValueError, 'sent what cannot be read')]
 
-endless = [(drip, ConnectionError, 'no answer within 0.5 s'), (flood, ValueError, 'sent what cannot be read')]
-
-@pytest.mark.parametrize('world,error,says', endless)
-def test_a_server_that_drips_or_floods_costs_one_deadline(world, error, says):
+@pytest.mark.parametrize('poured, timeout, error, says', endless)
+def test_a_server_that_drips_or_floods_costs_one_deadline(poured, timeout, error, says):
     with socket.create_server(('127.0.0.1', 0)) as listener:
-        threading.Thread(target=world, args=(listener,), daemon=True).start()
+        threading.Thread(target=pouring, args=(listener, *poured), daemon=True).start()
         began = time.monotonic()
         url = f'http://127.0.0.1:{listener.getsockname()[1]}'
-        timeout = .5 if world is drip else 10.
         with pytest.raises(error, match=says):
             RemoteEnv(url, timeout=timeout).reset()
         assert time.monotonic() < began + 4
