@@ -365,7 +365,8 @@ def killers_in(tree):
     return found
 
 def tell_who(killers):
-    "Of the tests that killed some mutation, those that another could stand in for each time"
+    "Of the tests that killed some mutation, those that another could stand in for; the cases of one are one"
+    killers = [{test.partition('[')[0] for test in some} for some in killers]
     alone = {test for some in killers if len(some) == 1 for test in some}
     kills = Counter(test for some in killers for test in some)
     print(f'{len(kills)} tests kill something, {len(alone)} of them something that no other does. The rest:')

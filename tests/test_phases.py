@@ -9,7 +9,6 @@ from skillrl.envs.base import world
 from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.training import phases, pipeline
-from skillrl.training.phases import evolve_bank
 from skillrl.training.phases import _next_games, draw_groups, experience_in
 from skillrl.training.pipeline import Pipeline, _bank_shown
 from skillrl.core.trajectory import Step, Trajectory
@@ -73,19 +72,6 @@ def test_a_win_after_the_steps_of_a_test_is_no_win_of_a_trial(monkeypatch):
     played = phases.play_trials(None, [suite], {suite.name: SkillBank()}, config)[suite.name]
     assert [t.success for t in played] == [True, True, False]
 
-def test_a_round_plays_the_games_of_its_number(monkeypatch):
-    suite, seen = suites_of()[0][0], []
-    def play(policy, episodes, *args):
-        seen.append({e.game.id for e in episodes})
-        games = [e.game for e in episodes]
-        return [Trajectory(g.id, g.task, g.category, success=True, game=g.id) for g in games]
-    monkeypatch.setattr(phases, 'play_episodes', play)
-    for number in (0, 1):
-        _, record = evolve_bank(None, suite, SkillBank(), CONFIG, number=number)
-        assert record['round'] == number
-        assert seen[-1] == ids(_next_games(suite, 'val', CONFIG.env.test_tasks, number))
-    assert len(seen) == 2 and not seen[0] & seen[1]
-
 def run_with_banks(path):
     "An open pipeline whose suites have two versions of a bank each, which name suite and version"
     run = RunFolder(path, CONFIG)
@@ -97,14 +83,6 @@ def run_with_banks(path):
 
 def title(bank):
     return bank.items()[0].title
-
-def test_of_single_tries_every_second_one_looks_around_without_the_bank():
-    suite = suites_of()[0][0]
-    bank = SkillBank(general_skills=[Skill('gen_001', 'Doors', 'Open what is closed.')])
-    config = SkillRLConfig()
-    for tries, pattern in ((1, [1, 0]*4), (2, [2]*4)):
-        groups = list(phases._round_groups(suite, bank, config, 0, tries))
-        assert [sum(e.retriever is not None for e in group) for group in groups] == pattern
 
 def test_each_condition_shows_its_bank(tmp_path):
     p = run_with_banks(tmp_path/'run')
