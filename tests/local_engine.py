@@ -121,6 +121,7 @@ class LocalSampler:
         num_samples, # 1
         params,      # `SamplingParams`, alike but for the seed in all that are asked for together
     ):
+        assert num_samples == 1
         self.asked.append(LaterAnswer(self, prompt.to_ints(), params))
         return self.asked[-1]
 

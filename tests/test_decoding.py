@@ -113,6 +113,7 @@ def test_commands_are_tokenised_as_in_a_whole_reply():
     whole = tokenizer(write_reply('find the egg', COMMANDS[0]))['input_ids']
     ids = _command_ids(form, COMMANDS[0])
     assert tuple(whole[-len(ids):]) == ids
+    assert form.read([*ids, tokenizer.eos_token_id]).strip() == f'<action> {COMMANDS[0]} </action>'
 
 # ---- every reply, whatever the temperature ----
 

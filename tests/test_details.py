@@ -8,15 +8,17 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.core.stats import _design_effect, _tango_score, clustered_gain, gain_interval
 from skillrl.core.trajectory import Step, Trajectory
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.webshop.reward import _compare_kinds, _greedy_ratio, letter_nouns
+from skillrl.envs.webshop.reward import _compare_kinds, _greedy_ratio, _plain, letter_nouns
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
-from skillrl.training import builders, phases, rl
+from skillrl.llm.decoding import MOST_SCORES
+from skillrl.training import builders, costs, phases, rl
+from skillrl.training.builders import build_retriever
 from skillrl.training.evaluate import describe_gain, evaluate, _figure, paired_difference, plot_learning
 from skillrl.training.phases import Iteration, _least_served, trial_trajectory
-from skillrl.training.grpo import _group_stats, group_advantage
+from skillrl.training.grpo import _group_stats, group_advantage, LossOptions
 from skillrl.training.pipeline import conditions
-from skillrl.training.sft import FullOptions, full_sft
+from skillrl.training.sft import _lr_at, FullOptions, full_sft
 from test_rl import ShopEnv, Wish, policy, shopper, tries # noqa: F401 (fixtures)
 
 CONFIG = SkillRLConfig()
@@ -119,21 +121,23 @@ def test_values_that_are_all_the_same_have_no_design_effect():
     assert _design_effect([[1., 1.], [1., 1.]]) == 1.
 
 def test_each_round_goes_on_from_the_bank_of_the_round_before(policy, monkeypatch): # noqa: F811
-    shown, made = [], []
+    shown, made, found_in = [], [], []
     def iterations(trainer, suites, bank_of, config, numbers):
         for i in numbers:
             shown.append(bank_of(suites[0]))
-            yield Iteration(i, {}, [], i)
+            yield Iteration(i, {}, [(suites[0], i)], i)
     def evolved(policy, suite, bank, config, found, teacher, number):
+        found_in.append(found)
         made.append(SkillBank())
         return made[-1], dict(before=bank)
     monkeypatch.setattr(phases, 'rl_iterations', iterations)
     monkeypatch.setattr(phases, 'evolve_on', evolved)
-    monkeypatch.setattr(phases, 'experience_in', lambda *args: None)
+    monkeypatch.setattr(phases, 'experience_in', lambda suite, config, seen, evidence: seen)
     first, config = SkillBank(), CONFIG.merged({'rl.iterations': 3})
     told = []
     _, rounds = phases.train_in_suite(policy, None, first, config, lambda *done: told.append(done))
     expected = [first, *made[:2]]
+    assert found_in == [[0], [1], [2]]
     assert all(a is b for a, b in zip(shown, expected, strict=True)) and told == [(1, 3), (2, 3), (3, 3)]
     assert all(record['before'] is b for (_, record), b in zip(rounds, expected, strict=True))
 
@@ -217,3 +221,23 @@ def test_a_trainer_that_shares_reads_prefixes_once_in_policy_and_reference(polic
     assert not rl.GRPOTrainer(policy, CONFIG.rl).shares and not shared
     sharing = rl.GRPOTrainer(policy, CONFIG.rl, shares=True)
     assert shared == [sharing.policy.model, sharing.reference.model]
+
+@pytest.mark.parametrize('adapter, bits', [('lora', 0), ('qlora', 4)])
+def test_only_a_qlora_base_has_four_bits(monkeypatch, adapter, bits):
+    monkeypatch.setattr('skillrl.llm.adapter.new_adapter', lambda *args: args)
+    made = builders.build_rl_policy(CONFIG.merged({'model.adapter': adapter, 'seed': 3}))
+    assert made[1:4] == (16, bits, 3)
+
+def test_options_that_nobody_names():
+    assert FullOptions() == FullOptions(300, 1e-3, 32, 0, 65_536)
+    assert LossOptions() == LossOptions(.2, .01, 'token-mean', None)
+    assert MOST_SCORES == costs._SCORES == 2**25 # What is planned is what is done
+    many = build_retriever(SkillBank(), CONFIG.merged({'retrieval.top_k_general': 20}))
+    assert many.settings.top_k_mistakes == 5
+
+def test_the_learning_rate_climbs_evenly_and_falls_to_a_tenth():
+    assert [_lr_at(step, 100, 4) for step in range(2)] == pytest.approx([.25, .5], rel=1e-3)
+    assert (_lr_at(50, 100, 4), _lr_at(100, 100, 4)) == pytest.approx((.55, .1))
+
+def test_letters_beyond_latin_1_count():
+    assert (_plain('É Ā-x'), _plain('ÿ')) == ('ā x', '')

@@ -21,8 +21,10 @@ def outline(folder):
               for t in rows['trajectories']]
     banks = {f'{p.parent.name}/{p.name}': [[o.id, o.status, advice(o)] for o in SkillBank.load(p).items()]
              for p in sorted(folder.glob('bank/*/*.json'))}
-    return dict(played=played, rows=len(rows['sft']), metrics=rows['metrics'], rounds=rows['evolution'],
-                banks=banks, report=(folder/'report.md').read_text().splitlines())
+    state = json.loads((folder/'state.json').read_text())['state']
+    return dict(state=state, played=played, rows=len(rows['sft']),
+                metrics=rows['metrics'], rounds=rows['evolution'], banks=banks,
+                report=(folder/'report.md').read_text().splitlines())
 
 def test_a_run_does_what_it_did(tmp_path):
     "The phases, the seeds and the record of a run change only on purpose"

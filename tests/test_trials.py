@@ -101,6 +101,7 @@ def test_what_helps_becomes_active_and_what_does_not_is_retired_and_the_sign_mat
     assert kept.items()[0].status == 'probation' and record['verdicts'] == []
 
 def test_a_verdict_says_what_it_rests_on():
+    assert settle_trials(tried(groups=23), {}, ROUTER)[1] == []
     _, (row,) = settle_trials(tried(groups=24), {}, ROUTER)
     assert row['groups'] == 24 and row['reason'] == '24 groups did not show that it helps'
     assert (row['before'], row['status'], row['effect']) == ('probation', 'retired', 0)

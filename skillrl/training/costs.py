@@ -112,7 +112,7 @@ def _activation_bytes(shape:Shape, held:Held)->float: # Of one token in one laye
     "What the forward pass keeps for the backward pass"
     d, m = shape.hidden, shape.mlp
     q = shape.queries
-    normed = 2*d + (q + shape.keys)*(shape.head_norm > 0) # Inputs of all norms
+    normed = 2*d + (q + shape.keys)*bool(shape.head_norm) # Inputs of all norms
     thin = 4*7*held.rank # Beside seven matrices
     if held.rank and held.computes == 'bfloat16':
         return 2*(4*q + 3*m) + 4*(5*d + q + m) + 4*normed + thin

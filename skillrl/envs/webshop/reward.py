@@ -38,8 +38,6 @@ def _same_words(
 )->bool:
     "Are `a` and `b` alike, as the original compares them?"
     first, second = _plain(a), _plain(b)
-    if not first or not second:
-        return False
     return round(token_set_ratio(first, second)) > _SAME_ABOVE and _greedy_ratio(first, second) > _SAME_ABOVE
 
 # %% ../../../nbs/585_envs.webshop.reward.ipynb #4c0a1724
