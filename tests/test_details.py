@@ -121,7 +121,8 @@ def test_values_that_are_all_the_same_have_no_design_effect():
     assert _design_effect([[1., 1.], [1., 1.]]) == 1.
 
 def test_each_round_goes_on_from_the_bank_of_the_round_before(policy, monkeypatch): # noqa: F811
-    shown, made, found_in = [], [], []
+    shown, made = [], []
+    found_in = []
     def iterations(trainer, suites, bank_of, config, numbers):
         for i in numbers:
             shown.append(bank_of(suites[0]))
