@@ -45,6 +45,8 @@ EQUIVALENT = {
      'seeds = torch.randint(2**31 - 2, (len(prompts),), generator=generator).tolist()'): 'one of 2**31 less',
     ('if _tango_score(wins, losses, n, mid) > z:',
      'if _tango_score(wins, losses, n, mid)  >=  z:'): 'no score is exactly z',
+    ('reply = policy.generate([prompt], max_new_tokens=8)[0]',
+     'reply = policy.generate([prompt], max_new_tokens=9)[0]'): 'a reply of any length shows that it writes',
     ('if high < 0:', 'if high  <=  0:'): 'no bound is exactly 0',
     ('if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0] > 0:',
      'if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0]  >=  0:'): 'likewise',

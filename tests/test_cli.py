@@ -263,7 +263,7 @@ def test_doctor_asks_a_server_that_is_named_and_shows_no_key(here, capsys, monke
     assert 'wise at' in out
     assert 'answered' in out
     assert 'SKILLRL_TEACHER_API_KEY' in out
-    assert '1 problem' in out
+    assert re.search('^PROBLEM +teacher: wise at', out, re.M) and '1 problem' in out
     assert KEY not in out
 
 
