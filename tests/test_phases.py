@@ -143,17 +143,19 @@ def test_without_rl_both_are_the_fine_tuned_policy(tmp_path, monkeypatch):
     assert p.policy('after') == p.policy('before') == 'tuned'
     p.run.close()
 
+EVERY = {'evolution.validation_interval': 1}
+
 @pytest.mark.parametrize('iterations,tries', [(0, 2), (3, 1)])
 def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, monkeypatch, iterations, tries):
-    config = CONFIG.merged({'evolution.gate': 'probation', 'rl.iterations': iterations})
+    config = CONFIG.merged({'evolution.gate': 'probation', 'rl.iterations': iterations} | EVERY)
     asked = []
-    monkeypatch.setattr(pipeline, 'play_trials', lambda *args: asked.append(args[5]) or {})
+    monkeypatch.setattr(pipeline, 'play_trials', lambda *args: asked.append(args[4:6]) or {})
     monkeypatch.setattr(Pipeline, 'evolve_suite', lambda *args: None)
     monkeypatch.setattr(Pipeline, 'policy', lambda *args: None)
     monkeypatch.setattr(Pipeline, 'bank', lambda *args: SkillBank())
     with RunFolder(tmp_path/'run', config) as run:
         pipeline.evolve(Pipeline(run))
-    assert set(asked) == {tries}
+    assert asked[0] == (iterations, tries) and {said[1] for said in asked} == {tries}
 
 def test_tries_that_look_around_are_sent_each_elsewhere_and_where_nobody_was():
     config = CONFIG.merged({'evolution.gate': 'probation'})

@@ -100,7 +100,7 @@ def _weight_bytes(shape, held):
     return shape.matrices*_BYTES[held.weights] + rest*wide
 
 # %% ../../nbs/617_training.costs.ipynb #0ba4c725
-def held_by(model:ModelConfig, gpu:bool=False)->Held:
+def held_by(model:ModelConfig, gpu:bool)->Held:
     "How a run holds its weights"
     computes = 'bfloat16' if gpu else 'float32'
     weights = dict(none='float32', lora=computes, qlora='nf4')[model.adapter]

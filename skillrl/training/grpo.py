@@ -65,7 +65,7 @@ def step_advantage(
     adv:Tensor,             # One advantage per episode, shape (N,), from `group_advantage`
     episode:Sequence[int],  # For each of M steps, the index of its episode
     invalid:Sequence[bool], # For each step, true where the reply was no valid action
-    penalty:float=0.,       # What an invalid action costs, in standard deviations of the return
+    penalty:float,          # What an invalid action costs, in standard deviations of the return
 )->Tensor: # One advantage per step, (M,) float32
     "Each episode's advantage handed to its steps, less `penalty` where the action was invalid"
     episode = torch.as_tensor(episode, dtype=torch.long)

@@ -263,7 +263,7 @@ def _known_words(
     tokenizer, unknown = Tokenizer.from_file(str(file)), read_json(file)['model'].get('unk_token')
     words, known = set(), set()
     for text in set(texts):
-        read = tokenizer.encode(text, add_special_tokens=False)
+        read = tokenizer.encode(text)
         spans = [span for span, token in zip(read.offsets, read.tokens) if token != unknown]
         seen = {i for span in spans for i in range(*span)}
         for m in re.finditer(r'\w+', text):
