@@ -192,7 +192,7 @@ def test_C3_without_a_state_nothing_is_overwritten(tmp_path):
 def test_C3b_a_step_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     "1.0.0 counted a step twice when killed between two files; here it is killed before each rename"
     def run(root):
-        return trainer(root, optimizer=learn, num_epochs=2, batch_size=2).train()
+        return trainer(root, optimizer=learn, num_epochs=1, batch_size=2).train()
     run(tmp_path/'whole')
     whole, real = tree(tmp_path/'whole'), (os.replace, os.rename)
     count = [0, 0]
@@ -213,7 +213,7 @@ def test_C3b_a_step_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         except Kill:
             monkeypatch.undo()
         run(root)
-        assert [r['step'] for r in read(root, 'history.json')]==[1, 2, 3, 4] and tree(root)==whole
+        assert [r['step'] for r in read(root, 'history.json')]==[1, 2] and tree(root)==whole
     assert k > 20
 
 def test_C3b_a_history_that_is_ahead_is_set_right(tmp_path):
@@ -385,17 +385,17 @@ class Coin(Words):
 def test_D9_luck_is_not_taken_for_progress(tmp_path):
     "1.0.0 accepted 1.8 candidates of 8 and reported .698"
     count, runs = itertools.count(), []
-    for seed in range(40):
+    for seed in range(20):
         t = trainer(tmp_path/str(seed), Coin(seed), optimizer=lambda *a: patch(f'Rule {next(count)}.'),
                     num_epochs=4, batch_size=8, minibatch_size=4, seed=seed, eval_test=False)
         runs.append(t.train())
     assert {r['total_steps'] for r in runs}=={8}
-    assert abs(mean_of(runs, 'best_selection_score') - .5) < .03
-    histories = [read(tmp_path/str(seed), 'history.json') for seed in range(40)]
-    assert sum(r['action']=='accept_new_best' for rows in histories for r in rows)/40 < .6 # Others are drafts
+    assert abs(mean_of(runs, 'best_selection_score') - .5) < .04
+    histories = [read(tmp_path/str(seed), 'history.json') for seed in range(20)]
+    assert sum(r['action']=='accept_new_best' for rows in histories for r in rows)/20 < .6 # Others are drafts
     covered = sum(r['best_selection_interval'][0] <= .5 <= r['best_selection_interval'][1] for r in runs)
-    assert covered >= 36
-    assert [best(tmp_path/str(seed)) for seed in range(40)].count('Know your words.\n') >= 38
+    assert covered >= 18
+    assert [best(tmp_path/str(seed)) for seed in range(20)].count('Know your words.\n') >= 19
 
 def mean_of(runs, k):
     return sum(r[k] for r in runs)/len(runs)
