@@ -41,12 +41,8 @@ EQUIVALENT = {
      'step = (max(xs) - floor)/_GRID or 2.0'): 'where all are at the floor, every step counts 0 of them',
     ('self.steps = 0    # Taken by this object',
      'self.steps = 1    # Taken by this object'): 'only compared with itself',
-    ('seeds = torch.randint(2**31 - 1, (len(prompts),), generator=generator).tolist()',
-     'seeds = torch.randint(2**31 - 2, (len(prompts),), generator=generator).tolist()'): 'one of 2**31 less',
     ('if _tango_score(wins, losses, n, mid) > z:',
      'if _tango_score(wins, losses, n, mid)  >=  z:'): 'no score is exactly z',
-    ('reply = policy.generate([prompt], max_new_tokens=8)[0]',
-     'reply = policy.generate([prompt], max_new_tokens=9)[0]'): 'a reply of any length shows that it writes',
     ('clipped = (r<1-low) & (a<0) | (r>1+high) & (a>0)',
      'clipped = (r <= 1-low) & (a<0) | (r>1+high) & (a>0)'): 'no ratio is exactly at the end of the band',
     ('clipped = (r<1-low) & (a<0) | (r>1+high) & (a>0)',
@@ -62,10 +58,7 @@ EQUIVALENT = {
 }
 
 # Calls whose first two arguments may change places
-SYMMETRIC = {
-    'min': '', 'max': '', 'token_set_ratio': 'of two sets',
-    'derive_seed': 'a name for a choice is a name in any order', 'seeded': 'likewise',
-}
+SYMMETRIC = 'min', 'max', 'token_set_ratio'
 
 # ---- what can be changed ----
 
