@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT/'runs'/'mutations'
 TARGET = .9
 PARTS = ('skillrl', 'tests', 'data', 'configs', 'benchmarks', 'nbs', 'tools', 'pyproject.toml',
-         'settings.ini', 'setup.py', 'README.md', 'MANIFEST.in')
+         'settings.ini', 'setup.py', 'README.md', 'MANIFEST.in', 'mkdocs.yml', '.ci')
 JUDGED = ('skills/trials', 'skills/evolution', 'training/*', 'core/stats', 'envs/*/reward', 'llm/decoding',
           'llm/adapter')
 MOST_SECONDS = 120 # Of tests for one mutation, as long as they took under coverage
@@ -237,15 +237,17 @@ def trace(folder, jobs):
         command = [sys.executable, '-m', 'pytest', '-q', f'-n{jobs}', '-p', 'no:cacheprovider',
                    '--cov=skillrl', '--cov-context=test', '--cov-report=', '--junitxml=times.xml', 'tests']
         subprocess.run(command, cwd=d, env=environment(d))
+        cases = [*xml.parse(f'{d}/times.xml').iter('testcase')]
+        seconds = {node_of(case): float(case.get('time')) for case in cases}
+        broken = {node_of(case) for case in cases if {'failure', 'error'} & {part.tag for part in case}}
         data = CoverageData(f'{d}/.coverage')
         data.read()
         lines = {}
         for file in data.measured_files():
             path = Path(file).relative_to(Path(d).resolve()).as_posix()
-            lines[path] = {n: sorted({c.split('|')[0] for c in contexts if c})
+            lines[path] = {n: sorted({c.split('|')[0] for c in contexts if c} - broken)
                            for n, contexts in data.contexts_by_lineno(file).items()}
-        cases = xml.parse(f'{d}/times.xml').iter('testcase')
-        seconds = {node_of(case): float(case.get('time')) for case in cases}
+    print(f'{len(broken)} tests fail without any mutation, so they are left out: {sorted(broken)[:5]}')
     (folder/'lines.json').write_text(json.dumps(lines))
     (folder/'seconds.json').write_text(json.dumps(seconds))
 
