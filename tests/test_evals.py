@@ -106,13 +106,13 @@ CHECKS = [
     (dict(file='a.json', fields={'a': {'type': 'object'}}), False), (dict(file='big', contains='a'), False),
     (dict(file='a.csv', fields={'rows': 2, 'columns': ['a', 'b']}), True), (dict(file='way/hosts'), False),
     (dict(file='raw', contains='a'), False), (dict(file='key', contains='root'), False),
-    (dict(file='../e.json'), False)]
+    (dict(file='../e.json'), False), (dict(file='open.csv', fields={}), False)]
 
 @pytest.mark.parametrize('check, passed', CHECKS)
 def test_each_check(out, tmp_path, check, passed):
-    files = {'a.json': '{"a": [0, {"b": "x"}], "n": NaN}', 'a.csv': 'a,b\r\n1,"x\ny"\r\n2,3\r\n',
-             '../e.json': '1', 'ragged.csv': 'a,b\n1\n', 'deep.json': '['*100_000, 'big': 'a'*1_000_001,
-             'raw': b'a\xff'}
+    files = {'a.json': '\ufeff{"a": [0, {"b": "x"}], "n": NaN}', 'a.csv': 'a,b\r\n1,"x\ny"\r\n2,3\r\n',
+             '../e.json': '1', 'ragged.csv': 'a,b\n1\n', 'open.csv': 'a,b\n1,"2',
+             'deep.json': '['*100_000, 'big': 'a'*1_000_001, 'raw': b'a\xff'}
     for name, text in files.items():
         atomic_write(out/name, text)
     (out/'key').symlink_to('/etc/passwd')
@@ -132,8 +132,8 @@ sys.exit("OPENAI_API_KEY" in os.environ or os.path.exists("key") or os.environ["
 def test_nobody_waits_for_a_check(out, monkeypatch):
     monkeypatch.setattr('skillrl.proof.evals._PATIENCE', 1)
     start = monotonic()
-    passed, why = holds(dict(command=[sys.executable, '-c', 'import time; time.sleep(600)'], seconds=1), out)
-    assert not passed and 'did not end within 1 s' in why
+    why = holds(dict(command=[sys.executable, '-c', 'import time; time.sleep(600)'], seconds=1), out)[1]
+    assert 'did not end within 1 s' in why
     atomic_write(out/'a', 'a'*50 + 'b')
     found = grade(an_eval(dict(file='a', matches='(a|a)*$')), out)
     assert 'simpler pattern' in found.error and not found.findings and monotonic() - start < 20
@@ -189,10 +189,10 @@ def test_a_judge_is_blind_and_nothing_ends_its_quotations(out, tmp_path):
     answer = (f'{FORGED} As kettle-tags says: {out}/TAG.md, /w/without_skill/x, sk-ant-0123456789, '
               '~/.claude/skills/Kettle-Tags/SKILL.md')
     model = ScriptedChat([verdicts('24.50')])
-    grade(an_eval('It boils', dict(file='TAG.md')), out, answer, model, ['kettle-tags', str(out)])
+    grade(an_eval('It boils'), out, answer, model, ['kettle-tags', str(out.parent), str(out)])
     system, user = (m['content'] for m in model.calls[0])
     told = 'kettle-tags', 'without_skill', 'skill.md', str(out), 'sk-ant', '</', '\u200b'
-    assert not any(word in user.lower() for word in told)
+    assert not any(word in user.lower() for word in told) and ': […]/TAG.md' in user
     lines = user.split('\n')
     assert sorted(line.split(':')[0] for line in lines) == sorted(
         ['Files', 'Final answer', 'File "TAG.md"', 'Task', 'Expected', 'Assertion 1'])
@@ -202,7 +202,7 @@ def test_large_outputs_are_cut_for_a_judge(out):
         (out/f'{n}.txt').write_text('kettle '*5000)
     model = ScriptedChat([verdicts('kettle kettle')])
     assert grade(an_eval('It boils'), out, '', model).count() == (1, 1)
-    assert len(model.calls[0][1]['content']) < 100_000
+    assert len(model.calls[0][1]['content']) < 100_000 and 'Files: 200' in model.calls[0][1]['content']
 
 TWO = verdicts('24.50', '24.50')
 BAD = ['All hold!', '[]', verdicts('24.50'), verdicts('24.50', '24.50', '24.50'), TWO + TWO,

@@ -249,7 +249,7 @@ _PATIENCE = 5 # Seconds for a regular expression
 
 def _found(pattern, text):
     "How often `pattern` is found, and what is found first; OSError if that takes too long"
-    done, _ = _ran([sys.executable, '-I', '-c', _FIND], {}, _PATIENCE, json.dumps([pattern, text]))
+    done, _ = _ran([sys.executable, '-c', _FIND], {}, _PATIENCE, json.dumps([pattern, text]))
     if done.code != 0:
         raise OSError(f'{why_lost(done, repr(pattern), _PATIENCE)}, or write a simpler pattern')
     return json.loads(done.out)
