@@ -53,6 +53,8 @@ EQUIVALENT = {
      "current = {o.id for o in bank.items(PROBATION, 'active')}"): 'a set',
     ('use_reentrant=False))', 'use_reentrant=True))'): 'another way to the same gradient',
     ('if high < 0:', 'if high  <=  0:'): 'no bound is exactly 0',
+    ("remedy if sum(plan.values()) > free else '')",
+     "remedy if sum(plan.values())  >=  free else '')"): 'no plan is exactly what is free',
     ('return torch.min(r*a, clipped*a)*mask', 'return torch.min(clipped*a, r*a)*mask'): 'symmetric',
     ('return _group_stats(returns, groups)[1] >= eps',
      'return _group_stats(returns, groups)[1]  >  eps'): 'no spread is exactly eps',
