@@ -160,14 +160,15 @@ def gain_interval(
 # %% ../../nbs/220_core.stats.ipynb #15e7c609
 def t_quantile(
     df:int, # Degrees of freedom, from 1
+    level:float=.95, # From 0 to 1
 )->float: # ValueError for another `df`
-    "What Student's |t| is below with a chance of 95 %"
+    "What Student's |t| is below with the chance `level`"
     if df < 1:
         raise ValueError(f'df is {df!r}: give it from 1')
     low, high = 0., math.pi/2
     for _ in range(60):
         mid = (low + high)/2
-        if _chance_within(mid, df) < .95:
+        if _chance_within(mid, df) < level:
             low = mid
         else:
             high = mid
