@@ -1,4 +1,6 @@
 """What a proof may say of a skill, and when it must keep silent"""
+import json
+from dataclasses import asdict
 import numpy as np
 import pytest
 from skillrl.proof import claims
@@ -146,3 +148,8 @@ def test_few_evals_say_nothing_of_others():
     with pytest.raises(ValueError, match='5 evals say nothing of others'):
         analyse(ProofPlan(beyond=True), np.zeros((1, 5)))
     assert len(analyse(ProofPlan(), np.zeros((1, 5))).claims) == 1
+
+def test_what_is_found_can_be_written_as_json():
+    gains = drawn(0, effect=.3)
+    found = [ProofPlan(), analyse(ProofPlan(), gains), *runs_needed(ProofPlan(), gains)]
+    assert json.loads(json.dumps([asdict(x) for x in found])) == [asdict(x) for x in found]

@@ -173,11 +173,11 @@ def _agree(claim):
 def _claim(plan, gains, beyond):
     "What `gains` say, with an analysis after each round"
     about = 'on evals like these' if beyond else 'on these evals'
-    evals = np.count_nonzero(~np.isnan(gains).all(0))
+    evals = int((~np.isnan(gains)).any(0).sum())
     claim = ProofClaim(about, _effect(plan, gains, beyond), evals)
     analyses = _analyses(plan, _draws(plan, gains, beyond))
     for k, (_, above, below, share) in enumerate(analyses, 1):
-        claim.p = min(1., 2*above, 2*below)
+        claim.p = float(min(1., 2*above, 2*below))
         if min(above, below) <= share:
             claim.verdict = 'helps' if above < below else 'harms'
             claim.settled = k
