@@ -11,9 +11,10 @@ by more than a standard deviation. Exits 1 where a target is missed.
 import argparse, sys
 from dataclasses import dataclass
 import numpy as np
-from skillrl.proof.claims import Plan, analyse, needed
+from skillrl.proof.claims import ProofPlan, analyse, runs_needed
 
-FALSE_HELPS, COVERED, FOUND, SAVED = .05, .93, .80, .25
+FALSE_HELPS, COVERED = .05, .93 # Share of proofs: at most, at least
+FOUND, SAVED = .80, .25         # Share of proofs, share of rounds: at least
 SPARE = 1.5    # Rounds that a fixed design may take, for one of the plan
 COINS = 2_000  # Worlds of the fixed design
 
@@ -93,10 +94,10 @@ def prove(s, rng, coins):
     "One agent: what its proof says and takes, and what a fixed design finds"
     scores, truth = play(s, rng)
     gains = scores[0] - scores[1]
-    plan = Plan(s.rounds, abs(s.effect) or .2, beyond=s.beyond)
+    plan = ProofPlan(s.rounds, abs(s.effect) or .2, beyond=s.beyond)
     stopped = analyse(plan, gains[:s.rounds]).stopped
     claim = analyse(plan, gains[:stopped]).claims[s.beyond]
-    need = needed(plan, gains[:stopped], [plan.effect])[0]
+    need = runs_needed(plan, gains[:stopped], [plan.effect])[0]
     enough = need.evals <= s.evals if s.beyond else need.rounds <= s.rounds
     covered = claim.effect.low <= truth <= claim.effect.high
     row = [claim.verdict == 'helps', claim.verdict == 'harms', covered, stopped, enough, *three_runs(scores)]
@@ -112,12 +113,12 @@ def measure(s, agents):
     rng = np.random.default_rng(SETTINGS.index(s))
     coins = rng.choice(np.float32([-1, 1]), (COINS, int(SPARE*s.rounds), s.evals))
     rows, finds = map(np.array, zip(*[prove(s, rng, coins) for _ in range(agents)]))
-    helps, harms, covered, rounds, enough, better, surely = rows.mean(0)
+    helps, hurts, covered, rounds, enough, better, surely = rows.mean(0)
     found = rows[:, 0] if s.effect > 0 else rows[:, 1]
     fixed = rounds_of_fixed(found.mean(), finds) if s.effect else np.nan
     cases = found[rows[:, 4] == 1] if s.effect else found[:0]
     share = cases.mean() if len(cases) else np.nan
-    print(f'{s} {helps:6.3f} {harms:6.3f} {covered:6.3f} {rounds:7.1f} {fixed:5.1f} {enough:6.0%} '
+    print(f'{s} {helps:6.3f} {hurts:6.3f} {covered:6.3f} {rounds:7.1f} {fixed:5.1f} {enough:6.0%} '
           f'{share:6.2f}   {better:4.2f} {surely:4.2f}', flush=True)
     return dict(s=s, helps=helps, covered=covered, power=found.mean(), ratio=rounds/fixed, cases=cases)
 

@@ -1,8 +1,10 @@
 """What a proof may say of a skill, and when it must keep silent"""
+import json
+from dataclasses import asdict
 import numpy as np
 import pytest
 from skillrl.proof import claims
-from skillrl.proof.claims import Plan, analyse, needed, power
+from skillrl.proof.claims import ProofPlan, analyse, power, runs_needed
 
 def drawn(seed, evals=12, effect=0., rounds=8, missing=0., graded=False):
     rng = np.random.default_rng(seed)
@@ -18,7 +20,7 @@ def test_nothing_is_found_where_there_is_nothing(how):
     found = []
     for seed in range(150):
         gains = drawn(seed, **how)
-        plan = Plan(len(gains))
+        plan = ProofPlan(len(gains))
         claim = analyse(plan, gains).claims[0] # All rounds: a stop for lack of hope cannot hide an error
         found.append(claim.verdict)
         beside_zero = max(claim.effect.low, -claim.effect.high) >= 0
@@ -27,7 +29,8 @@ def test_nothing_is_found_where_there_is_nothing(how):
 
 @pytest.mark.parametrize('beyond', [False, True])
 def test_an_effect_is_found_and_its_interval_holds_it(beyond):
-    plan, held, rounds = Plan(8, .3, beyond=beyond), 0, 0
+    plan = ProofPlan(8, .3, beyond=beyond)
+    held = rounds = 0
     for seed in range(60):
         gains = drawn(seed, 20, .3)
         stopped = analyse(plan, gains).stopped
@@ -41,7 +44,7 @@ def test_an_effect_is_found_and_its_interval_holds_it(beyond):
 def test_help_and_harm_are_treated_alike(graded):
     for seed in range(10):
         gains = drawn(seed, 8, .2, missing=.1, graded=graded)
-        for a, b in zip(analyse(Plan(), gains).claims, analyse(Plan(), -gains).claims):
+        for a, b in zip(analyse(ProofPlan(), gains).claims, analyse(ProofPlan(), -gains).claims):
             assert (a.p, a.settled) == (b.p, b.settled)
             assert [a.effect.low, a.effect.high] == pytest.approx([-b.effect.high, -b.effect.low])
             assert {a.verdict, b.verdict} in ({'helps', 'harms'}, {'not enough evidence'})
@@ -49,23 +52,23 @@ def test_help_and_harm_are_treated_alike(graded):
 def test_a_proof_that_was_interrupted_goes_on_as_if_it_had_not_been():
     for seed in range(5):
         gains = drawn(seed, effect=.2, missing=.1)
-        whole = analyse(Plan(), gains)
+        whole = analyse(ProofPlan(), gains)
         claims._coins.cache_clear()
-        stops = [analyse(Plan(), gains[:k].tolist()).stopped for k in range(1, 9)]
+        stops = [analyse(ProofPlan(), gains[:k].tolist()).stopped for k in range(1, 9)]
         assert set(stops[:whole.stopped - 1]) <= {0} and set(stops[whole.stopped - 1:]) == {whole.stopped}
-        assert repr(analyse(Plan(), gains)) == repr(whole)
+        assert repr(analyse(ProofPlan(), gains)) == repr(whole)
 
 def test_what_is_settled_stays_settled():
     gains = np.vstack([np.ones((4, 6)), -np.ones((4, 6))])
-    claim = analyse(Plan(), gains).claims[0]
+    claim = analyse(ProofPlan(), gains).claims[0]
     assert claim.verdict == 'helps' and claim.settled <= 4 and claim.effect.low <= claim.effect.mean
 
 def test_five_coins_prove_nothing_and_six_do():
-    verdicts = [analyse(Plan(1), np.ones((1, n))).claims[0].verdict for n in (5, 6)]
+    verdicts = [analyse(ProofPlan(1), np.ones((1, n))).claims[0].verdict for n in (5, 6)]
     assert verdicts == ['not enough evidence', 'helps']
 
 def test_equal_effects_all_count_so_coarse_scores_do_not_overspend():
-    plan = Plan(4)
+    plan = ProofPlan(4)
     draws = [(0., d) for _, d in claims._draws(plan, np.ones((4, 3)), False)]
     crossed = np.zeros(claims._DRAWS, bool)
     for (_, effects), (bound, *_, share) in zip(draws, claims._analyses(plan, draws)):
@@ -75,72 +78,78 @@ def test_equal_effects_all_count_so_coarse_scores_do_not_overspend():
 def test_many_runs_of_one_eval_say_nothing_of_other_evals():
     gains = np.zeros((8, 6))
     gains[:, 0] = 1
-    these, others = analyse(Plan(), gains).claims
+    these, others = analyse(ProofPlan(), gains).claims
     assert these.verdict == 'helps' and others.verdict == 'not enough evidence'
     assert these.effect.mean == others.effect.mean and others.effect.low <= 0 < these.effect.low
 
 def test_each_eval_weighs_the_same_however_many_of_its_pairs_are_missing():
     gains = np.array([[1, 0, None], [1, None, None], [1, None, None]], float)
-    claim = analyse(Plan(), gains).claims[0]
+    claim = analyse(ProofPlan(), gains).claims[0]
     assert claim.effect.mean == pytest.approx(.5)
     assert (claim.evals, claim.effect.n) == (2, 4)
 
 def test_no_pair_at_all_is_no_evidence():
-    claim = analyse(Plan(), np.full((1, 6), np.nan)).claims[0]
+    claim = analyse(ProofPlan(), np.full((1, 6), np.nan)).claims[0]
     assert (claim.effect.low, claim.effect.high, claim.verdict) == (-1, 1, 'not enough evidence')
 
 @pytest.mark.parametrize('gain', [-1, 0, .02, .5, 1])
 def test_equal_gains_do_not_make_it_certain(gain):
     for k in range(1, 9):
-        for claim in analyse(Plan(), np.full((k, 6), gain)).claims:
+        for claim in analyse(ProofPlan(), np.full((k, 6), gain)).claims:
             e = claim.effect
             assert -1 <= e.low < e.high <= 1 and e.low <= gain <= e.high
 
 def test_a_hopeless_proof_stops_early_but_not_one_that_may_still_find_something():
-    stops = [analyse(Plan(10), drawn(seed, rounds=10)) for seed in range(40)]
+    stops = [analyse(ProofPlan(10), drawn(seed, rounds=10)) for seed in range(40)]
     assert np.mean([a.stopped for a in stops]) < 8
-    assert analyse(Plan(10), drawn(0, effect=.3, rounds=10)[:2]).stopped == 0
-    assert 'below 0.3' in analyse(Plan(10), np.zeros((9, 12))).reason
-    assert analyse(Plan(1), np.zeros((1, 12))).reason == 'all rounds are done'
+    assert analyse(ProofPlan(10), drawn(0, effect=.3, rounds=10)[:2]).stopped == 0
+    assert 'below 0.3' in analyse(ProofPlan(10), np.zeros((9, 12))).reason
+    assert analyse(ProofPlan(1), np.zeros((1, 12))).reason == 'all rounds are done'
 
 def test_more_evals_beat_more_runs_and_no_effect_is_not_found():
-    assert power(Plan(12, beyond=True), 10) < power(Plan(3, beyond=True), 40)
-    assert abs(power(Plan(12), 10) - power(Plan(3), 40)) < .1
-    assert power(Plan(), 12) < power(Plan(effect=.3), 12) and power(Plan(effect=1e-6), 12) <= .03
-    assert power(Plan(), 12, within=.1) > power(Plan(), 12, within=.5)
-    assert power(Plan(beyond=True), 12, between=.01) > power(Plan(beyond=True), 12, between=.1)
+    assert power(ProofPlan(12, beyond=True), 10) < power(ProofPlan(3, beyond=True), 40)
+    assert abs(power(ProofPlan(12), 10) - power(ProofPlan(3), 40)) < .1
+    assert power(ProofPlan(effect=1e-6), 12) <= .03 < power(ProofPlan(), 12) < power(ProofPlan(effect=.3), 12)
+    assert power(ProofPlan(), 12, within=.1) > power(ProofPlan(), 12, within=.5)
+    assert power(ProofPlan(beyond=True), 12, between=.01) > power(ProofPlan(beyond=True), 12, between=.1)
 
 def test_needed_grows_with_noise_with_what_is_missing_and_for_small_effects():
     gains = drawn(0)
-    small, middle, large = needed(Plan(), gains)
+    small, middle, large = runs_needed(ProofPlan(), gains)
     assert 3 < small.rounds/middle.rounds < 5 and middle.rounds > large.rounds and small.evals > large.evals
     gains[:, ::2] *= .2
-    assert needed(Plan(), gains)[1].rounds < middle.rounds
+    assert runs_needed(ProofPlan(), gains)[1].rounds < middle.rounds
     holes = drawn(0)
     holes[::2, 6:] = np.nan
-    assert needed(Plan(), holes)[1].rounds > middle.rounds
-    assert needed(Plan(16), drawn(0))[1].evals < middle.evals
+    assert runs_needed(ProofPlan(), holes)[1].rounds > middle.rounds
+    assert runs_needed(ProofPlan(16), drawn(0))[1].evals < middle.evals
 
 def test_needed_is_enough():
-    enough = needed(Plan(), drawn(1, effect=.3))[2].rounds
-    proofs = [analyse(Plan(enough, .3), drawn(seed, effect=.3, rounds=enough)) for seed in range(50, 110)]
+    enough = runs_needed(ProofPlan(), drawn(1, effect=.3))[2].rounds
+    plan = ProofPlan(enough, .3)
+    proofs = [analyse(plan, drawn(seed, effect=.3, rounds=enough)) for seed in range(50, 110)]
     assert [p.claims[0].verdict for p in proofs].count('helps') >= 45
 
 @pytest.mark.parametrize('gains, why', [
     ([1, 0], '1 to 8 rounds'), (np.zeros((9, 3)), '1 to 8 rounds'), (np.zeros((0, 3)), '1 to 8 rounds'),
     (np.zeros((2, 0)), 'of all evals'), ([[2., 0.]], 'between 0 and 1'), ([[np.inf]], 'between 0 and 1')])
 def test_gains_that_do_not_fit_are_refused(gains, why):
-    for ask in (analyse, needed):
+    for ask in (analyse, runs_needed):
         with pytest.raises(ValueError, match=why):
-            ask(Plan(), gains)
+            ask(ProofPlan(), gains)
 
 @pytest.mark.parametrize('field, value', [('rounds', 0), ('effect', 0), ('effect', 20), ('alpha', 0),
                                           ('alpha', 1)])
 def test_a_plan_that_cannot_be_kept_is_refused(field, value):
     with pytest.raises(ValueError, match=f'{field}={value}.* cannot be kept'):
-        Plan(**{field: value})
+        ProofPlan(**{field: value})
 
 def test_few_evals_say_nothing_of_others():
     with pytest.raises(ValueError, match='5 evals say nothing of others'):
-        analyse(Plan(beyond=True), np.zeros((1, 5)))
-    assert len(analyse(Plan(), np.zeros((1, 5))).claims) == 1
+        analyse(ProofPlan(beyond=True), np.zeros((1, 5)))
+    assert len(analyse(ProofPlan(), np.zeros((1, 5))).claims) == 1
+
+def test_what_is_found_can_be_written_as_json():
+    gains = drawn(0, effect=.3)
+    found = [ProofPlan(), analyse(ProofPlan(), gains), *runs_needed(ProofPlan(), gains)]
+    assert json.loads(json.dumps([asdict(x) for x in found])) == [asdict(x) for x in found]
