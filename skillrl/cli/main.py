@@ -300,6 +300,22 @@ _OPTIMIZE = Command(
     output=_flag('the folder for the run; one that is there goes on',
                  'the next runs/run-NNN', metavar='DIR')), 'folder')
 
+# %% ../../nbs/890_cli.main.ipynb #ab3c5600
+_PROVE = Command(
+    'proofs.prove_skill', 'say whether a skill helps an agent, from paired runs with it and without it',
+    {'path': dict(help='the folder of a skill, or of several')} | _flags(
+    'policy-model policy-url',
+    agent=_flag("who acts: claude, codex, opencode, gemini, mini, chat, or a command with {prompt} and {skill}",
+                'claude', default='claude', metavar='NAME'),
+    evals=_flag('other evals than evals/evals.json', "the skill's own", metavar='FILE'),
+    against=_flag('an earlier version instead of no skill; same for the skill itself', 'no skill', metavar='DIR'),
+    judge=_flag('a model that judges what code cannot check', 'none', metavar='MODEL'),
+    judge_url=_flag('its server, which speaks OpenAI\'s protocol', "OpenAI's", metavar='URL'),
+    set=_flag('settings of ProofConfig, such as rounds=12 max_usd=5', 'none',
+              nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
+    ci=_switch('end with a table, for the summary of a job'),
+    output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')
+
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015
 _FORMATS = 'skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect'
 
@@ -338,7 +354,7 @@ _DOCTOR = Command(
     'main.doctor', 'look at what a run needs on this machine, and at the servers that are named',
     _flags('config set env policy engine games ' + _CHAT + _TEACHER))
 
-COMMANDS = [_TRAIN, _COLLECT, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OPTIMIZE, _SERVE, _FETCH, _EXPORT,
+COMMANDS = [_TRAIN, _COLLECT, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OPTIMIZE, _PROVE, _SERVE, _FETCH, _EXPORT,
             _INSPECT, _DOCTOR]
 
 # %% ../../nbs/890_cli.main.ipynb #23c22898
