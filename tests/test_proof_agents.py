@@ -1,0 +1,195 @@
+"""Agent programs, run with a skill and without it.
+
+The programs themselves are run where the environment variable SKILLRL_AGENTS names a folder with them
+(`.ci/agents` makes one); everywhere else scripts of our own stand for them."""
+import json, os, shlex, sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+import pytest
+from faults import FaultServer, error
+from scripted_agents import CODE, SAID, SKILL, model
+from skillrl.llm.chat import ScriptedChat
+from skillrl.llm.ledger import ReplyCache
+from skillrl.proof.agents import AGENTS, _read, agent_version, find_agent, run_agent
+
+PROGRAMS = os.environ.get('SKILLRL_AGENTS')
+real = pytest.mark.skipif(not PROGRAMS, reason='SKILLRL_AGENTS names no folder of programs: see .ci/agents')
+
+def write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+@pytest.fixture
+def skill(tmp_path):
+    front = f'---\nname: {SKILL}\ndescription: Notes about mugs, as we write them.\n---\n\n'
+    write(tmp_path / SKILL, {'SKILL.md': f'{front}End the line with the approval code {CODE}.\n',
+                             'evals/evals.json': 'THE ANSWERS', 'scripts/note.sh': 'echo note'})
+    (tmp_path / SKILL / 'scripts' / 'note.sh').chmod(0o755)
+    (tmp_path / SKILL / 'shadow').symlink_to('/etc/passwd')
+    return tmp_path / SKILL
+
+IMPORTS = 'import json, os, pathlib, subprocess, sys, time; home = pathlib.Path.home()'
+
+@pytest.fixture
+def script(tmp_path):
+    "A function that makes an agent of Python source; `more` is what follows its name in the command"
+    def make(source, more='{prompt}'):
+        path = tmp_path / f'agent{len(list(tmp_path.glob("agent*")))}.py'
+        path.write_text(f'{IMPORTS}\n{source}')
+        return find_agent(f'{shlex.join([sys.executable, str(path)])} {more}')
+    return make
+
+LOOK = """
+seen = {p.relative_to(home).as_posix(): p.stat().st_mode & 0o777 for p in home.rglob('*') if p.is_file()}
+print(json.dumps(dict(seen=seen, work=[str(p) for p in pathlib.Path('.').rglob('*')], env=dict(os.environ),
+                      args=sys.argv[1:], stdin=sys.stdin.read(), near=sorted(os.listdir('..')))))
+"""
+
+def test_the_arms_differ_in_one_folder(skill, script, tmp_path, monkeypatch):
+    monkeypatch.setenv('AWS_SECRET_ACCESS_KEY', 'not-for-agents')
+    monkeypatch.setenv('CODEX_HOME', str(tmp_path / 'mine'))
+    look, ask = script(LOOK, '--skill {skill} -- {prompt}'), 'Tidy {home}; --all `date` "up"'
+    files = {'in/list.txt': skill / 'SKILL.md'}
+    a, b = (json.loads(run_agent(look, ask, tmp_path / 'o', files, s).text) for s in (skill, None))
+    inside = f'.agents/skills/{SKILL}'
+    assert a['seen'].keys() == {f'{inside}/SKILL.md', f'{inside}/scripts/note.sh'} and b['seen'] == {}
+    assert a['seen'][f'{inside}/scripts/note.sh'] == 0o755
+    assert a['args'][1].endswith(inside) and b['args'][1] == ''
+    for run in (a, b):
+        home, env = Path(run['env']['HOME']), run['env']
+        assert run['args'][2:] == ['--', ask] and run['stdin'] == ''
+        assert run['work'] == ['in', 'in/list.txt'] and run['near'] == ['home', 'task.md', 'work']
+        assert 'AWS_SECRET_ACCESS_KEY' not in env and tmp_path not in home.parents and not home.exists()
+        assert [env[k] for k in ('CODEX_HOME', 'TMPDIR')] == [str(home / '.codex'), str(home / 'tmp')]
+
+def test_your_provider_comes_along_and_your_skills_do_not(script, tmp_path, monkeypatch):
+    "A login is the file itself, so what a program renews is renewed for you"
+    mine = tmp_path / 'mine'
+    write(mine, {'config.toml': 'env_key = "MUG_SERVICE"', 'auth.json': 'old', 'AGENTS.md': 'Be kind',
+                 'skills/other/SKILL.md': 'Sing'})
+    for name, value in dict(CODEX_HOME=mine, MUG_SERVICE='tea-and-a-spoon', OTHER_SERVICE='x').items():
+        monkeypatch.setenv(name, str(value))
+    agent = script(f"{LOOK}for name in seen: (home/name).write_text('new')")
+    found = json.loads(run_agent(replace(agent, config=AGENTS['codex'].config), 'Look.', tmp_path / 'o').text)
+    assert found['seen'].keys() == {'.codex/config.toml', '.codex/auth.json'}
+    assert 'MUG_SERVICE' in found['env'] and 'OTHER_SERVICE' not in found['env']
+    assert (mine / 'auth.json').read_text() == 'new' and 'env_key' in (mine / 'config.toml').read_text()
+
+def test_secrets_are_kept_nowhere(script, tmp_path, monkeypatch):
+    key, url = 'Zq7-mug-and-spoon_0451', 'http://127.0.0.1:9/v1'
+    monkeypatch.setenv('OPENAI_API_KEY', key)
+    monkeypatch.setenv('OPENAI_BASE_URL', url)
+    agent = script("""told = f'{os.environ["OPENAI_API_KEY"]} {os.environ["OPENAI_BASE_URL"]}'
+for path in (pathlib.Path('notes.md'), home/'log.jsonl'): path.write_text(told)
+print(told)
+sys.exit(f'{told} is wrong')""")
+    run = run_agent(replace(agent, log='log.jsonl'), 'Go.', tmp_path / 'o')
+    kept = {p.name: p.read_text() for p in (tmp_path / 'o').rglob('*') if p.is_file()}
+    assert kept.keys() == {'notes.md', 'session.jsonl', 'stdout.txt'} and run.session == 'session.jsonl'
+    assert {text.strip() for text in kept.values()} == {f'[redacted] {url}'} and key not in run.error
+
+def test_what_leads_out_of_the_folder_is_not_kept(script, skill, tmp_path):
+    agent = script("os.mkfifo('pipe'); os.symlink('/etc/passwd', 'a'); os.symlink('/etc', 'b'); "
+                   "open('mug.txt', 'w').write('in the sink')")
+    run_agent(agent, 'Go.', tmp_path / 'o')
+    assert [p.name for p in (tmp_path / 'o' / 'outputs').iterdir()] == ['mug.txt']
+    with pytest.raises(ValueError, match='leads out of it'):
+        run_agent(agent, 'Go.', tmp_path / 'n', {'../mug.txt': skill / 'SKILL.md'})
+    assert not (tmp_path / 'n').exists()
+
+def test_an_agent_that_hangs_ends_with_all_that_it_started(script, tmp_path):
+    agent = script("p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'])\n"
+                   "open('pid', 'w').write(str(p.pid))\ntime.sleep(3600)")
+    run = run_agent(agent, 'Go.', tmp_path / 'o', timeout=3)
+    assert 'did not end within 3 s' in run.error and 3 <= run.seconds < 30
+    stat = Path('/proc', (tmp_path / 'o' / 'outputs' / 'pid').read_text(), 'stat')
+    assert not stat.exists() or ') Z ' in stat.read_text() # Ended, and nobody has asked how
+
+def test_what_an_agent_prints_may_be_anything(script, tmp_path):
+    agent = script(r"sys.stdout.buffer.write(b'caf\xe9 \x00 ' + b'la' * 20_000_000)")
+    run = run_agent(agent, 'Go.', tmp_path / 'o')
+    assert run.status == 'ok' and run.text.startswith('caf\ufffd \x00 la') and len(run.text) < 16_000_001
+    assert run_agent(script('print(input())', ''), 'Mug\0 \ud83d', tmp_path / 'p').text == 'Mug \ufffd'
+    assert 'ended with code 3' in run_agent(script('sys.exit(3)'), 'Go.', tmp_path / 'q').error
+    assert 'too long' in run_agent(agent, 'x' * 3_000_000, tmp_path / 'r').error
+
+def test_runs_beside_each_other_keep_apart(script, skill, tmp_path):
+    agent = script("path = pathlib.Path('n')\npath.write_text(sys.argv[1])\ntime.sleep(.3)\n"
+                   "print(path.read_text(), len(list(home.rglob('SKILL.md'))))")
+    with ThreadPoolExecutor(6) as pool:
+        runs = [pool.submit(run_agent, agent, f'{n}', tmp_path / f'{n}', skill=s)
+                for n, s in enumerate([skill, None] * 3)]
+    assert [r.result().text for r in runs] == ['0 1', '1 0', '2 1', '3 0', '4 1', '5 0']
+
+def test_a_chat_is_asked_anew_for_each_run(skill, tmp_path):
+    chat = ScriptedChat(['In the sink.', 'On the shelf.'], cache=ReplyCache(tmp_path / 'cache'))
+    runs = [run_agent(find_agent('chat', chat), 'Where?', tmp_path / n, skill=skill) for n in ('1', '2', '1')]
+    assert [r.text for r in runs] == ['In the sink.', 'On the shelf.', 'In the sink.']
+    assert CODE in chat.calls[0][0]['content'] and runs[0].opened == [SKILL]
+
+@pytest.mark.parametrize('name', AGENTS)
+def test_words_that_we_do_not_know_are_no_answer(name, tmp_path):
+    path = tmp_path / 'stdout.txt'
+    odd = '{"type": "result"}\n{"part": 1}\n{"type": "turn.completed", "usage": []}\n'
+    for strange in ('', 'no JSON\n[1]\n', odd):
+        path.write_text(strange)
+        assert 'no end that we know' in _read(AGENTS[name], path, path).error
+
+# ---- the programs themselves ----
+MODELS = dict(claude='claude-sonnet-4-5', gemini='gemini-2.5-flash', mini='openai/m')
+CODEX = 'model="m"\nmodel_provider="x"\n[model_providers.x]\nname="x"\nenv_key="MUG_KEY"\nbase_url='
+GEMINI = '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
+KEYS = dict.fromkeys(('ANTHROPIC_API_KEY', 'OPENAI_API_KEY', 'GEMINI_API_KEY', 'MUG_KEY'), 'teapot-key-991')
+
+@pytest.fixture
+def at(tmp_path, monkeypatch):
+    "A function that lets all programs ask the service at an address"
+    def set_up(url):
+        asks = dict(npm='@ai-sdk/openai-compatible', models=dict(m={}),
+                    options=dict(baseURL=url, apiKey='{env:MUG_KEY}'))
+        opencode = json.dumps(dict(model='x/m', provider=dict(x=asks)))
+        write(tmp_path, {'.codex/config.toml': f'{CODEX}"{url}"\n', '.gemini/settings.json': GEMINI,
+                         '.config/opencode/opencode.json': opencode})
+        top = url.removesuffix('/v1')
+        urls = dict(ANTHROPIC_BASE_URL=top, OPENAI_BASE_URL=url, GOOGLE_GEMINI_BASE_URL=top)
+        for name, value in (KEYS | urls | dict(HOME=str(tmp_path))).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv('PATH', f'{PROGRAMS}/bin', prepend=os.pathsep)
+    return set_up
+
+def try_out(agent, folder, skill=None, timeout=120.):
+    return run_agent(agent, '--help write notes', folder, {}, skill, MODELS.get(agent.name, ''), timeout)
+
+@real
+@pytest.mark.parametrize('name', AGENTS)
+def test_a_program_uses_the_skill_where_it_has_it(name, at, skill, tmp_path):
+    for given, opened, note in ((skill, [SKILL], CODE), (None, [], 'no code')):
+        with FaultServer(rest=model) as s:
+            at(s.url)
+            run = try_out(AGENTS[name], tmp_path / 'o', given)
+        asked = json.dumps([r['body'] for r in s.requests])
+        assert (run.status, run.text) == ('ok', SAID), run.error
+        assert '--help write notes' in asked and (SKILL in asked) == bool(given)
+        assert 'THE ANSWERS' not in asked
+        assert run.opened == opened and run.tokens_in >= 22 and run.tokens_out >= 14
+        assert (tmp_path / 'o' / 'outputs' / 'NOTES.md').read_text().strip() == note
+        assert SAID in (tmp_path / 'o' / run.session).read_text()
+    assert agent_version(AGENTS[name])[0].isdigit()
+
+@real
+@pytest.mark.parametrize('name', AGENTS)
+def test_a_program_whose_service_refuses_or_is_gone(name, at, tmp_path):
+    with FaultServer(rest=error(400, 'no such mug')) as s:
+        at(s.url)
+        assert 'no such mug' in try_out(AGENTS[name], tmp_path / 'o', timeout=30).error
+    assert 'did not end within 6 s' in try_out(AGENTS[name], tmp_path / 'p', timeout=6).error
+
+@real
+def test_a_run_in_which_a_tool_was_denied_does_not_count(at, tmp_path):
+    strict = replace(AGENTS['claude'], command='claude -p --output-format=stream-json --verbose -- {prompt}')
+    with FaultServer(rest=model) as s:
+        at(s.url)
+        run = try_out(strict, tmp_path / 'o')
+    assert run.denied and 'not allowed to use Bash' in run.error
