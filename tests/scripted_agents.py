@@ -5,7 +5,8 @@ skill stands in the file if the skill was read. Four protocols: messages, respon
 import json
 from faults import Answer
 
-CODE, SKILL, SAID = 'ZX-4417', 'mug-notes', 'NOTES.md is written.'
+CODE, SKILL = 'ZX-4417', 'mug-notes'
+SAID = 'NOTES.md is written.'
 OPENS = {'Skill': 'skill', 'skill': 'name', 'activate_skill': 'name'}
 SHELLS = 'Bash', 'bash', 'exec_command', 'run_shell_command'
 USAGE = dict(input_tokens=11, output_tokens=7, total_tokens=18, prompt_tokens=11, completion_tokens=7)

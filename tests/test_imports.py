@@ -15,8 +15,8 @@ root = Path(__file__).parent.parent
 heavy = 'torch transformers trl peft bitsandbytes accelerate matplotlib'.split()
 
 # The rooms from the bottom to the top, each with the number of its first page
-ROOMS = {'core': 200, 'llm': 300, 'skills': 400, 'envs': 500, 'agent': 600, 'training': 605, 'skillopt': 700,
-         'serve': 800, 'viewers': 820, 'cli': 850}
+ROOMS = {'core': 200, 'llm': 300, 'skills': 400, 'envs': 500, 'agent': 600, 'training': 605, 'proof': 638,
+         'skillopt': 700, 'serve': 800, 'viewers': 820, 'cli': 850}
 ORDER = list(ROOMS)
 ELSEWHERE = {'types': 'core'} # Stands where skillrl 1.0.0 had it
 

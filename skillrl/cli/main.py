@@ -305,10 +305,11 @@ _PROVE = Command(
     'proofs.prove_skill', 'say whether a skill helps an agent, from paired runs with it and without it',
     {'path': dict(help='the folder of a skill, or of several')} | _flags(
     'policy-model policy-url',
-    agent=_flag("who acts: claude, codex, opencode, gemini, mini, chat, or a command with {prompt} and {skill}",
-                'claude', default='claude', metavar='NAME'),
+    agent=_flag('who acts: claude, codex, opencode, gemini, mini, chat, or a command with {prompt} and '
+                '{skill}', 'claude', default='claude', metavar='NAME'),
     evals=_flag('other evals than evals/evals.json', "the skill's own", metavar='FILE'),
-    against=_flag('an earlier version instead of no skill; same for the skill itself', 'no skill', metavar='DIR'),
+    against=_flag('an earlier version instead of no skill; same for the skill itself', 'no skill',
+                  metavar='DIR'),
     judge=_flag('a model that judges what code cannot check', 'none', metavar='MODEL'),
     judge_url=_flag('its server, which speaks OpenAI\'s protocol', "OpenAI's", metavar='URL'),
     set=_flag('settings of ProofConfig, such as rounds=12 max_usd=5', 'none',

@@ -42,7 +42,11 @@ def _acts(args):
 # %% ../../nbs/865_cli.proofs.ipynb #d6a8dcca
 def _tell_ci(proofs):
     "Add a table of `proofs` to the summary of a job, if this is one"
-    rows = [[p.skill, p.analysis.claims[0].verdict, p.analysis.claims[0].effect] for p in proofs]
+    rows = []
+    for p in proofs:
+        claim = p.analysis.claims[0]
+        gain = claim.effect
+        rows.append([p.skill, claim.verdict, f'{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]'])
     file = os.environ.get('GITHUB_STEP_SUMMARY')
     table = Table(['skill', 'verdict', 'effect'], rows)
     print(table)

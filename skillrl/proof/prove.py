@@ -213,6 +213,9 @@ def _round(number, evals, arms, root, means):
     if _gives_up(means):
         raise RunStopped(f'none of {len(means.spent)} runs could be counted, the last because '
                          f'{means.spent[-1].error}')
+    begun = [out for out in outcomes if isinstance(out, tuple)]
+    if begun and not any(grading for _, grading in begun):
+        raise RunStopped(f'none of {len(begun)} runs could be graded: {means.lost.read()[-1]["error"]}')
     return jobs, outcomes
 
 # %% ../../nbs/648_proof.prove.ipynb #51d8f8aa
@@ -339,7 +342,7 @@ def _notes(facts):
 def _facts(course, analysis, arms, about, means, plan):
     "What `proof.json` says"
     agent, claims = means.agent, [asdict(c) for c in analysis.claims]
-    is_open = claims[0]['verdict'] == 'not enough evidence'
+    is_open = claims[0]['verdict'] == 'not enough evidence' and claims[0]['effect']['n'] > 0
     facts = about | dict(
         claims=claims,
         stopped=analysis.stopped,
