@@ -87,7 +87,8 @@ print(told)
 sys.exit(f'{told} is wrong')""")
     run = run_agent(replace(agent, log='log.jsonl'), 'Go.', tmp_path / 'o')
     kept = {p.name: p.read_text() for p in (tmp_path / 'o').rglob('*') if p.is_file()}
-    assert kept.keys() == {'notes.md', 'run.json', 'session.jsonl', 'stdout.txt'} and run.session == 'session.jsonl'
+    assert kept.keys() == {'notes.md', 'run.json', 'session.jsonl', 'stdout.txt'}
+    assert run.session == 'session.jsonl'
     assert all(f'[redacted] {url}' in t and key not in t for t in kept.values()) and key not in run.error
 
 def test_what_leads_out_of_the_folder_is_not_kept(script, skill, tmp_path):

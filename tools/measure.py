@@ -32,25 +32,26 @@ BOUNDS = {
     'lambdas with a name': 0,
     'retired words': 0,
 }
-# Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
+# Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside. Proofs,
+# sessions and MCP may add 1,800 lines, 12 modules and 60 names to the 21,422, 105 and 718 before them
 WHOLE = {
-    'code lines': 21_422,                       # 22,000
-    'tokens': 184_503,                          # 185,000
-    'modules': 105,                             # 120
-    'notebooks': 110,                           # 125
+    'code lines': 22_894,                       # 23,222
+    'tokens': 199_146,                          # 185,000 without these
+    'modules': 112,                             # 117
+    'notebooks': 117,                           # 125
     'modules in the root': 1,                   # 2
-    'exported names': 718,                      # 800
-    'modules under 60 lines': 0,                # 8
-    'modules that one other imports': 21,       # 30
+    'exported names': 751,                      # 778
+    'modules under 60 lines': 1,                # 8
+    'modules that one other imports': 23,       # 30
     'names of two modules': 0,                  # 0
     'classes above 20 methods, functions that take them included': 0, # 0
     'code lines that only SkillOpt uses': 3_021, # 3,400
     'settings of a run': 55,                    # 55
     'settings of SkillOpt': 21,                 # 22
-    'commands': 13,                             # 13
-    'flags': 36,                                # 36
+    'commands': 14,                             # 13, and prove
+    'flags': 42,                                # 36, and 6 of prove
     'lines of tests for one of the library': .85,
-    'words of prose': 50_355,                   # 55,000
+    'words of prose': 54_439,                   # 55,000
 }
 WIDTH = 110
 
