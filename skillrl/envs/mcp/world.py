@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from ...core.formats import read_records
 from ...core.store import to_json
-from ...core.trajectory import build, category_of, select, Step, Trajectory
+from ...core.trajectory import build, by_category, select, Step, Trajectory
 from ..base import GameSuite, register, TextEnv, World
 from .toolserver import read_call, ToolServer
 from ...llm.reply import map_texts
@@ -184,37 +184,41 @@ class _ToolReader(EpisodeReader):
 
     def calls(self, t:Trajectory)->list:
         "Tools and arguments of the calls that brought something new and no error"
-        kept = {(step.action, after): step for step, after, _ in replay(t) if not _error.match(after)}
-        return [read_call(action) for action, _ in kept]
+        kept = {}
+        for step, after, _ in replay(t):
+            if not _error.match(after):
+                kept[step.action, after] = read_call(step.action)
+        return list(kept.values())
 
     def order(self, t:Trajectory)->tuple:
         names = [name for name, _ in self.calls(t)]
         return tuple(name for name, before in zip(names, ['', *names]) if name != before)
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #0142a263
-_SHORT = 60 # Characters of an argument that is worth telling
+@patch
+def constants(self:_ToolReader, wins, min_count):
+    "Tools with arguments that had one value in all calls, which all wins have"
+    values, games, every = defaultdict(set), defaultdict(set), {t.game for t in wins}
+    for t in wins:
+        for tool, arguments in self.calls(t):
+            for name, value in arguments.items():
+                values[tool, name].add(to_json(value))
+                games[tool, name].add(t.game)
+    same = [(*key, *values[key]) for key in values if len(values[key]) == 1 and games[key] == every]
+    told = [f'{tool} with {name} {value}' for tool, name, value in same if tool != 'finish']
+    return told if len(every) >= min_count else []
 
 @patch
 def tell(self:_ToolReader, trajs, min_count):
-    "Arguments that were the same in all calls of the won episodes of a category"
-    used, found = defaultdict(dict), defaultdict(list)
-    for t in select(trajs, success=True):
-        for tool, arguments in self.calls(t):
-            for name, value in arguments.items():
-                games = used[category_of(t, self.router), tool, name].setdefault(to_json(value), {})
-                games[t.game] = t
-    for (category, tool, name), values in used.items():
-        value, games = max(values.items(), key=lambda pair: len(pair[1]))
-        if len(values) == 1 and len(games) >= min_count and len(value) <= _SHORT and tool != 'finish':
-            found[category].append((f'{tool} with {name} {value}', games))
-    return [_constants(self.aim(category), category, its) for category, its in found.items()]
-
-def _constants(aim, category, found):
-    "The skill that names arguments"
-    shown_by = list({t.id: t for _, games in found for t in games.values()}.values())
-    principle = f'{aim.capitalize()}, call {", ".join(told for told, _ in found)}.'
-    return Skill('', f'What {aim} takes', principle, f'The goal is {aim}.', category, goals_of(shown_by),
-                 origin(shown_by))
+    "Arguments that were the same in all wins of a category"
+    skills = []
+    for category, wins in by_category(select(trajs, success=True)).items():
+        same, aim = self.constants(wins, min_count), self.aim(category)
+        if same:
+            principle = f'{aim.capitalize()}, call {", ".join(same)}.'
+            skills.append(Skill('', f'What {aim} takes', principle, f'The goal is {aim}.', category,
+                                goals_of(wins), origin(wins)))
+    return skills
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #0076b7c9
 class _Solver:
