@@ -198,15 +198,17 @@ class _ToolReader(EpisodeReader):
 @patch
 def constants(self:_ToolReader, wins, min_count):
     "Tools with arguments that had one value in all calls, which all wins have"
-    values, games, every = defaultdict(set), defaultdict(set), {t.game for t in wins}
+    values, games = defaultdict(set), defaultdict(set)
     for t in wins:
         for tool, arguments in self.calls(t):
             for name, value in arguments.items():
                 values[tool, name].add(to_json(value))
                 games[tool, name].add(t.game)
+    every = {t.game for t in wins}
+    if len(every) < min_count:
+        return []
     same = [(*key, *values[key]) for key in values if len(values[key]) == 1 and games[key] == every]
-    told = [f'{tool} with {name} {value}' for tool, name, value in same if tool != 'finish']
-    return told if len(every) >= min_count else []
+    return [f'{tool} with {name} {value}' for tool, name, value in same if tool != 'finish']
 
 @patch
 def tell(self:_ToolReader, trajs, min_count):
