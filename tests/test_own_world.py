@@ -85,7 +85,7 @@ def test_a_world_may_be_a_file(config, tmp_path, monkeypatch, name):
     assert world(f'{tmp_path}/lost_property.py:LostProperty').name == 'lost_property'
 
 @pytest.mark.parametrize('name, says', [
-    ('alfwrld', "world 'alfwrld' is unknown: choose one of alfworld, remote, search, webshop"),
+    ('alfwrld', "world 'alfwrld' is unknown: choose one of alfworld, mcp, remote, search, webshop"),
     ('lost_property:Nothing', "has no attribute 'Nothing'"), ('nowhere:World', "No module named 'nowhere'"),
     ('broken:World', 'cannot be loaded: SyntaxError'), ('lost_property:DRAWERS', 'has no suites')])
 def test_a_name_that_is_no_world_is_refused_in_one_sentence(config, tmp_path, capsys, name, says):

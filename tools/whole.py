@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT/'skillrl'
-WORLDS = 'alfworld', 'webshop', 'search'
+WORLDS = 'alfworld', 'webshop', 'search', 'mcp'
 OF_SKILLOPT = 'cli.jobs',
 
 def dotted(path):

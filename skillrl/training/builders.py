@@ -259,7 +259,7 @@ def rollout_limits(
 )->Limits:
     "Limits of a rollout; on a live server one episode at a time"
     m = config.model
-    parallel = 1 if suite.live else 192
+    parallel = 1 if suite.live else getattr(suite, 'parallel', 192)
     return Limits(m.max_new_tokens or None, m.max_prompt_tokens, parallel)
 
 def play_episodes(
