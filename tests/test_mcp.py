@@ -202,7 +202,8 @@ def test_a_server_from_a_package():
 
 async def differences(place, name, n, most):
     "What the official client sees otherwise than the engine in `n` random episodes, and their steps"
-    suite, rng, odd, steps = make_env(name).suite, random.Random(0), 0, 0
+    suite, rng = make_env(name).suite, random.Random(0)
+    odd, steps = 0, 0
     async with mcp.Client(place) as client:
         async def ask(tool, **arguments):
             return (await client.call_tool(tool, arguments)).structured_content
