@@ -14,11 +14,11 @@ from datetime import date
 from itertools import chain, islice
 from pathlib import Path
 from .formats import load_trajectories
-from .sessions import each_text, is_chat, json_values, Session
+from .sessions import each_text, Session
 
 # %% ../../nbs/274_core.session_logs.ipynb #195c2864
-# How a record ends that is damaged or of another shape
-_DAMAGED = TypeError, AttributeError, LookupError, ValueError, RecursionError, zipfile.BadZipFile, zlib.error
+_DAMAGED = (TypeError, AttributeError, LookupError, ValueError, RecursionError, OverflowError,
+            zipfile.BadZipFile, zlib.error) # How the reading of a record ends that has another shape
 
 @dataclass
 class _Log:
@@ -27,6 +27,7 @@ class _Log:
     seen:dict       # Id of a record → the file that held it first
     skipped:Counter # What was left out → how often
     source:str = '' # The program that wrote it
+    records:int = 0 # How many were read
 
     def session(self, id='', **about):
         return Session(str(id or self.path.stem), **dict(source=self.source) | about)
@@ -41,6 +42,29 @@ class _Log:
 def _dict(d, name):
     return d[name] if isinstance(d.get(name), dict) else {}
 
+# %% ../../nbs/274_core.session_logs.ipynb #9db3e9c6
+def _values(raw, skipped):
+    "What the bytes mean, in a list; an empty one if they mean nothing"
+    text = raw.decode('utf-8', 'replace').strip('\ufeff \t\r\n\0')
+    try:
+        return [json.loads(text)] if text else []
+    except (ValueError, RecursionError):
+        skipped['damaged lines'] += 1
+        return []
+
+def _is_chat(value):
+    return isinstance(value, list) and "'role'" in str(value[:1])
+
+def _records(path, skipped):
+    "What the lines of a file hold, or a file that is one value; a list of messages stays whole"
+    with open(path, 'rb') as f:
+        whole = f.readline().strip() in (b'{', b'[')
+        f.seek(0)
+        for raw in [f.read()] if whole else f:
+            for value in _values(raw, skipped):
+                several = isinstance(value, list) and not _is_chat(value)
+                yield from value if several else [value]
+
 # %% ../../nbs/274_core.session_logs.ipynb #7bf747db
 _READERS = [] # (program, keys, reader)
 
@@ -51,18 +75,26 @@ def _reads(program, *signs):
         return reader
     return marked
 
+def _each(reader):
+    "A reader of files in which each record is a session, which `reader` makes of it, perhaps with others"
+    def read(records, log):
+        for r in records:
+            log.records += 1
+            yield from log.tried(reader, r, log) or ()
+    return read
+
 def _reader_of(r):
     "(program, reader) of the file that holds the record `r`; None if that does not tell"
-    keys = {'messages'} if is_chat(r) else set(r) if isinstance(r, dict) else set()
+    keys = {'messages'} if _is_chat(r) else {*r} if isinstance(r, dict) else set()
     return next(((program, read) for program, signs, read in _READERS if keys >= signs), None)
 
 # %% ../../nbs/274_core.session_logs.ipynb #63352804
-_QUIET = set('''summary system attachment last-prompt mode queue-operation file-history-snapshot progress result
-custom-title agent-name pr-link rate_limit_event stream_event'''.split())
+_QUIET = set('''summary system attachment last-prompt mode queue-operation file-history-snapshot progress
+result custom-title agent-name pr-link rate_limit_event stream_event'''.split())
 
 def _fresh(r, log):
-    "`r`, or None if it was read before"
-    uuid = r.get('uuid')
+    "(its id, that of the record that it goes on from, `r`), or None if it was read before"
+    uuid, parent = (str(r.get(k) or '') for k in ('uuid', 'parentUuid'))
     if uuid in log.seen:
         log.skipped['records that were seen before'] += 1
         return None
@@ -72,24 +104,24 @@ def _fresh(r, log):
         log.skipped['unknown records'] += 1
     if uuid:
         log.seen[uuid] = log.path
-    return r
+    return uuid, parent or str(r.get('logicalParentUuid') or ''), r
 
 # %% ../../nbs/274_core.session_logs.ipynb #bef4f5e7
-def _in_order(records, log):
-    "`records`, each after the one that it goes on from, wherever that stands in the file"
-    done, waiting = {None}, defaultdict(list)
-    for r in records:
-        parent = r.get('parentUuid') or r.get('logicalParentUuid')
+def _in_order(rows, log):
+    "The records of `rows`, each after the one that it goes on from, wherever that stands in the file"
+    done, waiting = {''}, defaultdict(list)
+    for row in rows:
+        _, parent, _ = row
         if parent not in done and log.seen.get(parent, log.path) == log.path:
-            waiting[parent].append(r)
+            waiting[parent].append(row)
             continue
-        ready = [r]
+        ready = [row]
         while ready:
-            r = ready.pop()
+            uuid, _, r = ready.pop()
             yield r
-            done.add(r.get('uuid'))
-            ready += reversed(waiting.pop(r.get('uuid'), []))
-    yield from chain(*waiting.values()) # They go on from what no file holds
+            done.add(uuid)
+            ready += reversed(waiting.pop(uuid, []))
+    yield from (r for left in waiting.values() for *_, r in left) # They go on from what no file holds
 
 # %% ../../nbs/274_core.session_logs.ipynb #6a2634f8
 @_reads('claude', 'uuid sessionId', 'uuid session_id', 'type sessionId', 'leafUuid')
@@ -100,12 +132,12 @@ def _claude(records, log):
     for r in _in_order(filter(None, fresh), log):
         if not _dict(r, 'message'):
             continue
-        id = r.get('sessionId') or r.get('session_id') or log.path.stem
-        asker = r.get('agentId') or r.get('parent_tool_use_id') or 'agent'
-        aside = apart or r.get('isSidechain') or r.get('parent_tool_use_id')
-        id = f'{id}/{asker}' if aside else id
+        id = str(r.get('sessionId') or r.get('session_id') or log.path.stem)
+        asker = r.get('parent_tool_use_id')
+        aside = bool(apart or r.get('isSidechain') or asker)
+        id += f'/{r.get("agentId") or asker}'*aside
         if id not in sessions:
-            sessions[id] = log.session(id, sidechain=bool(aside), project=str(r.get('cwd') or ''))
+            sessions[id] = log.session(id, sidechain=aside, project=str(r.get('cwd') or ''))
         log.tried(_claude_turn, sessions[id], r)
     yield from sessions.values()
 
@@ -113,11 +145,14 @@ def _claude(records, log):
 _NO_WORDS = '<command-', '<local-command', '<bash-', '<system-reminder', '<task-notification', 'Caveat:'
 
 def _claude_turn(s, r):
-    m, time = r['message'], r.get('timestamp')
+    m = r['message']
+    time = r.get('timestamp')
     blocks = defaultdict(list)
     for b in m['content'] if isinstance(m['content'], list) else [m['content']]:
-        blocks[b.get('type') if isinstance(b, dict) else 'text'].append(b)
-    calls, results = blocks.pop('tool_use', []), blocks.pop('tool_result', [])
+        kind = b.get('type') if isinstance(b, dict) else 'text'
+        blocks[kind].append(b)
+    calls = blocks.pop('tool_use', [])
+    results = blocks.pop('tool_result', [])
     words = s.text_of([*blocks.values()])
     meta = r.get('isMeta') or r.get('isCompactSummary') or r.get('isSynthetic')
     if r.get('isApiErrorMessage'):
@@ -134,6 +169,7 @@ def _claude_turn(s, r):
     for b in results:
         _claude_result(s, b, r.get('toolUseResult'))
 
+# %% ../../nbs/274_core.session_logs.ipynb #d29f842b
 def _claude_result(s, b, more):
     call = s.result(b)
     if call is None:
@@ -151,7 +187,8 @@ def _item(s, p, time=''):
     kind = p.get('type') or 'message'
     if kind == 'message':
         words = s.text_of(p['content'])
-        if p['role'] == 'assistant' or p['role'] == 'user' and not words.lstrip().startswith(_FRAMES):
+        framed = words.lstrip().startswith(_FRAMES)
+        if p['role'] == 'assistant' or (p['role'] == 'user' and not framed):
             s.say(p['role'], words, time)
     elif kind.endswith('_output'):
         s.result(p)
@@ -164,7 +201,8 @@ def _item(s, p, time=''):
 # %% ../../nbs/274_core.session_logs.ipynb #250ad146
 @_reads('codex', 'payload', 'record_type', 'timestamp instructions')
 def _codex(records, log):
-    s, codes, total = log.session(), {}, Counter()
+    s = log.session()
+    codes, total = {}, Counter()
     for r in records:
         log.tried(_codex_record, s, r, codes, total, log)
     for call in s.calls:
@@ -176,7 +214,8 @@ _UNUSED = 'compacted', 'world_state', 'session_meta', 'inter_agent_communication
 def _codex_record(s, r, codes, total, log):
     kind, p = r.get('type'), r.get('payload', r)
     if kind == 'session_meta' and not s.project:
-        s.id, s.project = str(p['id']), str(p.get('cwd') or '')
+        s.id = str(p['id'])
+        s.project = str(p.get('cwd') or '')
         s.sidechain = 'subagent' in (p.get('source') or '')
     elif kind == 'turn_context':
         s.model = p.get('model') or s.model
@@ -188,6 +227,7 @@ def _codex_record(s, r, codes, total, log):
     elif kind not in _UNUSED and not _item(s, p, r.get('timestamp')):
         log.skipped['unknown records'] += 1
 
+# %% ../../nbs/274_core.session_logs.ipynb #ea390058
 def _codex_event(s, p, codes, total):
     kind, item = p.get('type'), p.get('item') or p
     if kind in ('turn_aborted', 'error'):
@@ -200,53 +240,35 @@ def _codex_event(s, p, codes, total):
         total |= now
 
 # %% ../../nbs/274_core.session_logs.ipynb #7b03f842
-@_reads('responses', 'request', 'input output', 'input model')
-def _responses(records, log):
-    items, rows, model = [], [], ''
-    for r in records:
-        asked, told = r.get('request') or r, r.get('response') or r
-        given = asked['input'] if isinstance(asked['input'], list) else [dict(role='user', content=asked['input'])]
-        if given[:len(items)] != items:
-            yield _responded(log, items, rows)
-            rows = []
-        items = given
-        rows.append((asked.get('model'), told.get('output') or [], told.get('usage')))
-    if rows:
-        yield _responded(log, items, rows)
+def _asked(r):
+    "(what the request held, what was answered, the tokens, the model)"
+    asked, told = r.get('request') or r, r.get('response') or r
+    items = asked['input']
+    items = items if isinstance(items, list) else [dict(role='user', content=items)]
+    return items, told.get('output') or [], told.get('usage'), str(asked.get('model') or '')
 
-def _responded(log, items, rows):
-    "The session of the last request, with its reply and the tokens of all"
-    model, output, _ = rows[-1]
-    s = log.session(model=str(model or ''))
+def _responded(rows, log):
+    "The session that the last of `rows` holds, with the tokens of all"
+    items, output, _, model = rows[-1]
+    s = log.session(model=model)
     for item in items + output:
         log.tried(_item, s, item)
-    for *_, usage in rows:
+    for _, _, usage, _ in rows:
         s.spend(usage)
     return s
 
+@_reads('responses', 'request', 'input output', 'input model')
+def _responses(records, log):
+    rows = []
+    for row in filter(None, (log.tried(_asked, r) for r in records)):
+        before = rows[-1][0] if rows else []
+        if row[0][:len(before)] != before: # Another session
+            yield _responded(rows, log)
+            rows = []
+        rows.append(row)
+    yield from (_responded(rows, log) for _ in rows[:1])
+
 # %% ../../nbs/274_core.session_logs.ipynb #5c073cb1
-_ROLES = dict(human='user', gpt='assistant', chatgpt='assistant', function='tool', observation='tool')
-
-def _message(s, m):
-    role = m.get('role') or m.get('from')
-    role, more = _ROLES.get(role, role), _dict(m, 'extra') # Which is mini-swe-agent's
-    if role in ('user', 'assistant'):
-        usage = m.get('usage') or _dict(more, 'response').get('usage')
-        s.say(role, m.get('content', m.get('value')), m.get('timestamp') or more.get('timestamp'), usage=usage)
-    for c in [*(m.get('tool_calls') or ()), *filter(None, [m.get('function_call')])]:
-        s.call(c)
-    if role == 'function_call':
-        s.call(json.loads(m['value']))
-    elif role == 'tool':
-        s.result(m)
-
-def _recorded(s, reward, **more):
-    "Keep what was recorded of the end"
-    s.outcome = {k: v for k, v in more.items() if v}
-    if isinstance(reward, (int, float)) and reward == reward:
-        s.outcome['reward'] = float(reward)
-
-# %% ../../nbs/274_core.session_logs.ipynb #d0cbc81d
 def _task_of(text, template):
     "What stands in `text` where `template` has `{{task}}`; all of it where they do not agree"
     before, _, after = template.partition('{{task}}')
@@ -255,26 +277,27 @@ def _task_of(text, template):
         return text
     return text[len(before):text.index(after, len(before))].strip()
 
+# %% ../../nbs/274_core.session_logs.ipynb #585d6e65
 @_reads('mini-swe-agent', 'trajectory_format messages')
-def _mini(records, log):
-    for d in records:
-        info, s = _dict(d, 'info'), log.session()
-        config = _dict(info, 'config')
-        s.model = str(_dict(config, 'model').get('model_name') or '')
-        for m in d['messages']:
-            log.tried(_mini_message, s, m, str(_dict(config, 'agent').get('instance_template')))
-        _recorded(s, None, exit_status=info.get('exit_status'))
-        yield s
+@_each
+def _mini(d, log):
+    info, s = _dict(d, 'info'), log.session()
+    config = _dict(info, 'config')
+    s.model = str(_dict(config, 'model').get('model_name') or '')
+    template = str(_dict(config, 'agent').get('instance_template'))
+    for m in d['messages']:
+        log.tried(_mini_message, s, m, template)
+    return [s.recorded(None, exit_status=info.get('exit_status'))]
 
 def _mini_message(s, m, template):
     more = _dict(m, 'extra')
     failed = more.get('exception_info')
     if 'returncode' in more:
-        wrong = bool(failed) and 'not executed' not in failed # As its last action, which only says that it is done
+        wrong = bool(failed) and 'not executed' not in failed # The last action only ends the run
         m = m | dict(role='tool', exit_code=None if failed else more['returncode'], is_error=wrong)
     elif m['role'] == 'user':
         m = m | dict(content=_task_of(s.text_of(m['content']), template))
-    _message(s, m)
+    s.message(m)
 
 # %% ../../nbs/274_core.session_logs.ipynb #9c828140
 def _member(path, info):
@@ -302,39 +325,38 @@ def _inspect(log):
     about = {}
     for name in sorted(infos): # The header comes first
         d = log.tried(_member, log.path, infos[name]) or {}
-        about = about or _dict(d, 'eval')
-        s = log.tried(_sample, d, about, log) if 'messages' in d else None
-        if s:
-            yield s
+        about |= _dict(d, 'eval')
+        if 'messages' in d:
+            yield from filter(None, [log.tried(_sample, d, about, log)])
 
 # %% ../../nbs/274_core.session_logs.ipynb #a20422f3
 _MARKS = dict(C=1., I=0., P=.5, N=0.)
 
 def _sample(d, about, log):
     texts = {f'attachment://{name}': text for name, text in (d.get('attachments') or {}).items()}
-    id = f'{about.get("eval_id") or log.path.stem}/{d["id"]}_{d.get("epoch", 1)}'
-    s = log.session(id, project=str(about.get('task') or ''), model=str(about.get('model') or ''))
+    run = about.get('eval_id') or log.path.stem
+    s = log.session(f'{run}/{d["id"]}_{d.get("epoch", 1)}')
+    s.project, s.model = str(about.get('task') or ''), str(about.get('model') or '')
     for m in each_text(lambda text: texts.get(text, text), d['messages']):
-        log.tried(_message, s, m)
+        log.tried(s.message, m)
     scores = {name: score['value'] for name, score in (d.get('scores') or {}).items()}
     marks = [_MARKS.get(str(v), v) for v in scores.values()]
     known = bool(marks) and all(isinstance(m, (int, float)) for m in marks)
-    _recorded(s, min(marks) if known else None, scores=scores, error=s.clean(s.text_of(d.get('error'))))
     for usage in (d.get('model_usage') or {}).values():
         s.spend(usage)
-    return s
+    error = s.clean(s.text_of(d.get('error')))
+    return s.recorded(min(marks) if known else None, scores=scores, error=error)
 
 # %% ../../nbs/274_core.session_logs.ipynb #353b4943
 @_reads('atif', 'schema_version steps')
-def _atif(records, log):
-    for d in records:
-        s = _atif_session(d, log)
-        _recorded(s, log.tried(_reward_beside, log.path))
-        yield s
-        below = [*(d.get('subagent_trajectories') or ())]
-        for sub in below:
-            yield _atif_session(sub, log, f'{s.id}/')
-            below += sub.get('subagent_trajectories') or ()
+@_each
+def _atif(d, log):
+    first = _atif_session(d, log)
+    below = [*(d.get('subagent_trajectories') or ())]
+    for sub in below:
+        below += sub.get('subagent_trajectories') or ()
+    others = [log.tried(_atif_session, sub, log, f'{first.id}/') for sub in below]
+    return [first.recorded(log.tried(_reward_beside, log.path)), *filter(None, others)]
 
 def _reward_beside(path):
     "What Harbor's verifier wrote beside the trajectory at `path`; None for nothing"
@@ -366,13 +388,15 @@ def _atif_step(s, d):
 def _gemini(records, log):
     s, messages = log.session(), {}
     for r in records:
-        s.id = str(r.get('sessionId') or s.id)
-        for m in _dict(r, '$set').get('messages') or r.get('messages') or [r]:
-            messages[m.get('id')] = m # The last one of an id is whole
-    for id, m in messages.items():
-        if id:
-            log.tried(_gemini_message, s, m)
+        messages |= log.tried(_gemini_listed, s, r) or {} # The last one of an id is whole
+    for m in messages.values():
+        log.tried(_gemini_message, s, m)
     yield s
+
+def _gemini_listed(s, r):
+    s.id = str(r.get('sessionId') or s.id)
+    listed = _dict(r, '$set').get('messages') or r.get('messages') or [r]
+    return {m['id']: m for m in listed if 'id' in m}
 
 def _gemini_message(s, m):
     content, calls = m.get('content'), m.get('toolCalls') or []
@@ -388,30 +412,6 @@ def _gemini_message(s, m):
         if c.get('result'):
             s.result(c)
 
-# %% ../../nbs/274_core.session_logs.ipynb #0cacba12
-@_reads('opencode', 'sessionID part')
-@_reads('codex', 'thread_id')
-@_reads('gemini', 'type session_id model')
-def _events(records, log):
-    s = log.session()
-    for r in records:
-        log.tried(_event, s, r)
-    yield s
-
-def _event(s, r):
-    "Take down what opencode, Codex or Gemini CLI prints while it works"
-    p = r.get('part') or r.get('item') or r
-    kind, p = p.get('type'), p | _dict(p, 'state')
-    s.id = str(r.get('thread_id') or r.get('session_id') or r.get('sessionID') or s.id)
-    ended = r['type'] != 'item.started'
-    if kind in ('tool', 'tool_use', 'command_execution') and ended:
-        s.call(p | dict(args=dict(command=p['command'])) if 'command' in p else p)
-    if kind in ('tool', 'tool_result', 'command_execution') and ended:
-        s.result(p)
-    elif kind in ('message', 'text', 'agent_message'):
-        s.say(r.get('role') or 'assistant', p.get('content') or p['text'], r.get('timestamp'))
-    s.spend(r.get('usage') or r.get('stats') or p.get('tokens'))
-
 # %% ../../nbs/274_core.session_logs.ipynb #f902f67b
 @_reads('skillrl', 'task steps', 'task_description')
 def _own(records, log):
@@ -421,40 +421,41 @@ def _own(records, log):
         s.say('user', t.task, t.metadata.get('time'))
         after = [step.observation for step in t.steps[1:]] + [t.final_observation]
         for n, (step, content) in enumerate(zip(t.steps, after)):
-            d = dict(id=f'{n}', tool='act', args={'action': step.action}, content=content) | step.extra
+            d = dict(id=f'{n}', tool='act', args={'action': step.action}, content=content)
+            d |= step.extra
             s.say('assistant', step.reply)
             s.call(d)
             if d.get('answered', True):
                 s.result(d)
-        _recorded(s, None if t.metadata.get('outcome') == 'unknown' else t.score)
+        s.recorded(None if t.metadata.get('outcome') == 'unknown' else t.score)
         yield s
 
 # %% ../../nbs/274_core.session_logs.ipynb #ea1e3095
 @_reads('chat', 'messages', 'conversations')
-def _chats(records, log):
-    for n, d in enumerate(records, 1):
-        d = d if isinstance(d, dict) else dict(messages=d)
-        s = log.session(d.get('id') or f'{log.path.stem}:{n}', model=str(d.get('model') or ''))
-        for m in log.tried(list, d.get('messages') or d.get('conversations')) or ():
-            log.tried(_message, s, m)
-        _recorded(s, _dict(d, 'metadata').get('reward', d.get('reward')))
-        yield s
+@_each
+def _chat(d, log):
+    d = d if isinstance(d, dict) else dict(messages=d)
+    s = log.session(d.get('id') or f'{log.path.stem}:{log.records}', model=str(d.get('model') or ''))
+    for m in d.get('messages') or d['conversations']:
+        log.tried(s.message, m)
+    return [s.recorded(_dict(d, 'metadata').get('reward', d.get('reward')))]
 
 # %% ../../nbs/274_core.session_logs.ipynb #38a3c944
 def read_sessions(
     path:str|Path, # A log of any kind
     seen:dict|None=None, # Records that other files held, which are left out; takes those of this file
     skipped:Counter|None=None, # Takes what was left out of this file → how often
-)->Iterator[Session]: # ValueError if it holds no session that we can read, ImportError if it takes `zstandard`
+)->Iterator[Session]: # ValueError if it holds none that we can read, ImportError if it takes `zstandard`
     "The sessions of a file, one after the other"
     log = _Log(Path(path), {} if seen is None else seen, Counter() if skipped is None else skipped)
     if zipfile.is_zipfile(path):
         log.source = 'inspect'
         yield from _inspect(log)
         return
-    records = json_values(path, log.skipped)
+    records = _records(path, log.skipped)
     first = [*islice(records, 99)]
-    found = next(filter(None, map(_reader_of, first)), None)
+    known = filter(None, map(_reader_of, first))
+    found = next(known, None)
     if not found:
         raise ValueError(f'{path} holds no session that we can read: the page Session logs says which we can')
     log.source, read = found
@@ -467,7 +468,8 @@ def _usual_places():
     home, env = Path.home(), os.environ.get
     codex = Path(env('CODEX_HOME') or home/'.codex')
     claude = Path(env('CLAUDE_CONFIG_DIR') or home/'.claude')
-    places = [claude/'projects', codex/'sessions', codex/'archived_sessions', *home.glob('.gemini/tmp/*/chats')]
+    places = [claude/'projects', codex/'sessions', codex/'archived_sessions']
+    places += sorted(home.glob('.gemini/tmp/*/chats'))
     return [p for p in places if p.is_dir()]
 
 def session_files(
@@ -483,7 +485,7 @@ def session_files(
             found.setdefault(p.resolve(), p)
     return [*found.values()]
 
-# %% ../../nbs/274_core.session_logs.ipynb #ad4222d2
+# %% ../../nbs/274_core.session_logs.ipynb #b9c7cf3f
 _REPLAY = re.compile(r'[/\\]skillrl-[a-z0-9_]{8}(?:[/\\]|$)') # Folders in which we ran an agent
 
 def _why_not(s, file, since, project):
@@ -497,12 +499,13 @@ def _why_not(s, file, since, project):
     last = last or date.fromtimestamp(file.stat().st_mtime).isoformat()
     return 'earlier sessions' if last < since else ''
 
+# %% ../../nbs/274_core.session_logs.ipynb #49887e32
 def find_sessions(
     paths:Iterable[str|Path]=(), # Files and folders; none for the places where agents keep their logs
     since:str='',   # A date, such as 2026-11-24; sessions that ended before are left out
     project:str='', # Folder that a session worked in, or its name
     skipped:Counter|None=None, # Takes what was left out → how often
-)->Iterator[Session]: # ValueError for a file that is named and holds none, FileNotFoundError if it is not there
+)->Iterator[Session]: # ValueError for a named file that holds none, FileNotFoundError for none
     "The sessions in files and folders, each record once"
     paths, seen = [*map(Path, paths)], {}
     skipped = Counter() if skipped is None else skipped
