@@ -135,7 +135,8 @@ def _claude(records, log):
         id = str(r.get('sessionId') or r.get('session_id') or log.path.stem)
         asker = r.get('parent_tool_use_id')
         aside = bool(apart or r.get('isSidechain') or asker)
-        id += f'/{r.get("agentId") or asker}'*aside
+        if aside:
+            id += f'/{r.get("agentId") or asker or "agent"}'
         if id not in sessions:
             sessions[id] = log.session(id, sidechain=aside, project=str(r.get('cwd') or ''))
         log.tried(_claude_turn, sessions[id], r)
@@ -212,7 +213,8 @@ def _codex(records, log):
 _UNUSED = 'compacted', 'world_state', 'session_meta', 'inter_agent_communication', None
 
 def _codex_record(s, r, codes, total, log):
-    kind, p = r.get('type'), r.get('payload', r)
+    kind = r.get('type')
+    p = r.get('payload', r)
     if kind == 'session_meta' and not s.project:
         s.id = str(p['id'])
         s.project = str(p.get('cwd') or '')
@@ -266,7 +268,8 @@ def _responses(records, log):
             yield _responded(rows, log)
             rows = []
         rows.append(row)
-    yield from (_responded(rows, log) for _ in rows[:1])
+    if rows:
+        yield _responded(rows, log)
 
 # %% ../../nbs/274_core.session_logs.ipynb #5c073cb1
 def _task_of(text, template):
@@ -319,7 +322,7 @@ def _member(path, info):
     except zstandard.ZstdError as e:
         raise ValueError(f'{info.filename} is damaged ({e})') from None
 
-def _inspect(log):
+def _inspect(_, log):
     with zipfile.ZipFile(log.path) as z:
         infos = {i.filename: i for i in z.infolist() if re.match('header|samples/', i.filename)}
     about = {}
@@ -336,7 +339,8 @@ def _sample(d, about, log):
     texts = {f'attachment://{name}': text for name, text in (d.get('attachments') or {}).items()}
     run = about.get('eval_id') or log.path.stem
     s = log.session(f'{run}/{d["id"]}_{d.get("epoch", 1)}')
-    s.project, s.model = str(about.get('task') or ''), str(about.get('model') or '')
+    s.project = str(about.get('task') or '')
+    s.model = str(about.get('model') or '')
     for m in each_text(lambda text: texts.get(text, text), d['messages']):
         log.tried(s.message, m)
     scores = {name: score['value'] for name, score in (d.get('scores') or {}).items()}
@@ -360,9 +364,10 @@ def _atif(d, log):
 
 def _reward_beside(path):
     "What Harbor's verifier wrote beside the trajectory at `path`; None for nothing"
-    for file in chain(path.parent.glob('verifier/reward.*'), path.parent.parent.glob('verifier/reward.*')):
-        told = json.loads(file.read_bytes())
-        return told.get('reward') if isinstance(told, dict) else told
+    for folder in (path.parent, path.parent.parent):
+        for file in folder.glob('verifier/reward.*'):
+            told = json.loads(file.read_bytes())
+            return told.get('reward') if isinstance(told, dict) else told
 
 def _atif_session(d, log, above=''):
     id = d.get('trajectory_id') or d.get('session_id') or log.path.stem
@@ -372,6 +377,7 @@ def _atif_session(d, log, above=''):
         log.tried(_atif_step, s, step)
     return s
 
+# %% ../../nbs/274_core.session_logs.ipynb #b77ba102
 def _atif_step(s, d):
     role = dict(user='user', agent='assistant').get(d['source'])
     if d.get('is_copied_context'):
@@ -399,8 +405,9 @@ def _gemini_listed(s, r):
     return {m['id']: m for m in listed if 'id' in m}
 
 def _gemini_message(s, m):
-    content, calls = m.get('content'), m.get('toolCalls') or []
-    answers = isinstance(content, list) and any('functionResponse' in part for part in content)
+    content = m.get('content') or ''
+    calls = m.get('toolCalls') or []
+    answers = 'functionResponse' in str(content[:1]) # Of tools, which their calls hold too
     if m['type'] == 'gemini':
         s.model = m.get('model') or s.model
         s.say('assistant', content, m.get('timestamp'), usage=m.get('tokens'))
@@ -448,14 +455,11 @@ def read_sessions(
 )->Iterator[Session]: # ValueError if it holds none that we can read, ImportError if it takes `zstandard`
     "The sessions of a file, one after the other"
     log = _Log(Path(path), {} if seen is None else seen, Counter() if skipped is None else skipped)
-    if zipfile.is_zipfile(path):
-        log.source = 'inspect'
-        yield from _inspect(log)
-        return
+    packed = zipfile.is_zipfile(path)
     records = _records(path, log.skipped)
-    first = [*islice(records, 99)]
+    first = [] if packed else [*islice(records, 99)]
     known = filter(None, map(_reader_of, first))
-    found = next(known, None)
+    found = ('inspect', _inspect) if packed else next(known, None)
     if not found:
         raise ValueError(f'{path} holds no session that we can read: the page Session logs says which we can')
     log.source, read = found
@@ -476,7 +480,8 @@ def session_files(
     paths:Iterable[str|Path]=(), # Files and folders; none for the places where agents keep their logs
 )->list[Path]: # FileNotFoundError if one is not there, or none of those places
     "The files that may hold sessions, those of a folder by name"
-    places, found = [Path(p).expanduser() for p in paths] or _usual_places(), {}
+    places = [Path(p).expanduser() for p in paths] or _usual_places()
+    found = {}
     for place in places or [Path('where agents keep their logs')]:
         if not place.exists():
             raise FileNotFoundError(f'there is nothing at {place}: name files or folders')
@@ -486,12 +491,10 @@ def session_files(
     return [*found.values()]
 
 # %% ../../nbs/274_core.session_logs.ipynb #b9c7cf3f
-_REPLAY = re.compile(r'[/\\]skillrl-[a-z0-9_]{8}(?:[/\\]|$)') # Folders in which we ran an agent
-
 def _why_not(s, file, since, project):
     "Why the session `s` is not wanted; empty if it is"
     folder = s.project.lower()
-    if _REPLAY.search(folder):
+    if re.search(r'[/\\]skillrl-[a-z0-9_]{8}(?:[/\\]|$)', folder): # Where we run agents
         return 'runs of our own'
     if project and project.lower() not in [folder, *re.split(r'[/\\]', folder)]:
         return 'sessions of other projects'
@@ -505,11 +508,12 @@ def find_sessions(
     since:str='',   # A date, such as 2026-11-24; sessions that ended before are left out
     project:str='', # Folder that a session worked in, or its name
     skipped:Counter|None=None, # Takes what was left out → how often
-)->Iterator[Session]: # ValueError for a named file that holds none, FileNotFoundError for none
+)->Iterator[Session]: # ValueError for no date and a named file that holds none, FileNotFoundError
     "The sessions in files and folders, each record once"
     paths, seen = [*map(Path, paths)], {}
     skipped = Counter() if skipped is None else skipped
-    since = date.fromisoformat(since).isoformat() if since else ''
+    if since and not re.fullmatch(r'\d{4}-\d\d-\d\d', since):
+        raise ValueError(f'since is {since!r}: give a date such as 2026-11-24')
     for file in session_files(paths):
         try:
             for s in read_sessions(file, seen, skipped):

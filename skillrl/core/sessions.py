@@ -8,7 +8,7 @@ __all__ = ['Call', 'Turn', 'Session', 'mask_secrets', 'each_text', 'to_trajector
 # %% ../../nbs/272_core.sessions.ipynb #a2776b74
 import json, re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cache
@@ -135,15 +135,15 @@ password redis-cli (\bredis-cli\b[^\n|;&]{0,120}?\s-a\s?["']?)[^\s"'-][^\s"']{2,
 password login     (\blogin\b[^\n|;&]{0,120}?\s-p\s?["']?)[^\s"'-][^\s"']{2,}
 password login     (\blogin\s+\S{1,64}\s+password\s+)\S+
 password curl      (\s(?:-u|--user|-U|--proxy-user)[ =]?["']?[^\s:"'/]{1,64}:)[^\s"']{3,}
-password :         (?m)(^[\w.*-]{1,60}:\d{4,5}:[\w*-]{1,60}:[\w*-]{1,60}:)[^\s:]{4,200}$
+password :         (:\d{4,5}:[\w*-]{1,60}:[\w*-]{1,60}:)[^\s:]{4,200}(?!\S)
 address ://        (://)[^\s/:@"'<>]{0,99}+:(?!\d{1,5}/)(?:[^\s"'<>@]{1,99}+@)?[^\s"'<>@]{1,99}+(?=@[\w.\[-])
 address ://        (://)[\w.~%-]{16,}(?=@)
 address hook       ((?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks|hooks\.zapier\.com/hooks/catch
                    |webhook\.office\.com/webhookb2)/)[\w/@-]{8,}
 address =          ([?&](?:[\w-]{0,30}(?:sig|signature|token|key|secret|code|credential|password)|auth)=)
                    [^&\s"'<>#]{6,}
-home /home/        (?<![\w.~-])(?:/[A-Za-z])?/home/[^\s/\\:"'<>|*?,;)\]}`]+
-home /Users/       (?<![\w.~-])(?:/mnt|/cygdrive)?(?:/[A-Za-z])?/Users/[^\s/\\:"'<>|*?,;)\]}`]+
+home /home/        /home/(?<![\w.~-]/home/)[^\s/\\:"'<>|*?,;)\]}`]+
+home /Users/       /Users/(?:(?<![\w.~-]/Users/)|(?<=/[A-Za-z]/Users/))[^\s/\\:"'<>|*?,;)\]}`]+
 home Users         \b[A-Za-z]:[\\/]{1,4}Users[\\/]{1,4}[^\s/\\:"'<>|*?,;)\]}`]+(?:(?: [\w.-]+){1,3}(?=\\))?
 home -home-        (?<=[/\\]-)home-[^-/\\\s]+
 home -Users-       (?<=[/\\]-)Users-[^-/\\\s]+
@@ -167,7 +167,8 @@ def _mask_shapes(text, found):
     for kind, part, pattern, instead in _SHAPES:
         if part == '*' or part in text:
             text, n = pattern.subn(instead, text)
-            found[kind] += n
+            if n:
+                found[kind] += n
     return text
 
 # %% ../../nbs/272_core.sessions.ipynb #83a5bb45
@@ -242,7 +243,8 @@ def _mask_named(text, found):
             quote = re.match(r'\\?["\'`]?', value[0])[0]
             out += [text[last:value.start()], quote, _BLOT]
             last = value.end()
-    found['password'] += len(out)//3
+    if out:
+        found['password'] += len(out)//3
     return ''.join(out) + text[last:]
 
 # %% ../../nbs/272_core.sessions.ipynb #a5e6e5e0
@@ -281,7 +283,8 @@ _IMAGE = re.compile(r'data:[\w/+.-]{3,60};base64,[\w+/=\s-]{20,}')
 def clean(self:Session, text:str)->str:
     "`text` without secrets and pictures, and without its middle if it is long"
     text, images = _IMAGE.subn('[image]', text)
-    self.skipped['images'] += images
+    if images:
+        self.skipped['images'] += images
     ends = [text]
     if len(text) > 4*_KEEP: # Nobody will see what is masked in between; no word is halved
         ends = [text[:2*_KEEP].rsplit(None, 1)[0], text[-2*_KEEP:].split(None, 1)[-1]]
@@ -592,13 +595,15 @@ def _failed(step):
     return any(step.extra.get(k) for k in ('is_error', 'exit_code', 'rejected'))
 
 def tool_table(
-    trajs:Iterable[Trajectory], # What `to_trajectories` made
+    trajs:Sequence[Trajectory], # What `to_trajectories` made, in order
 )->Table:
     "How often each tool was used, failed, failed again in the same way, and what then succeeded"
     calls, errors = Counter(), Counter()
     again, fixed = Counter(), {}
-    for t in trajs:
-        later = {} # Label → the next call of it that succeeded
+    later = {} # Label → the next call of it that succeeded
+    for t in reversed(trajs):
+        if 'corrected' not in t.metadata.get('signals', {}):
+            later = {} # Nothing goes on after it
         failures = Counter(step.action for step in t.steps if _failed(step))
         for step in reversed(t.steps):
             name, failed = _label(step), _failed(step)
