@@ -247,7 +247,7 @@ def _asked(r):
     asked, told = r.get('request') or r, r.get('response') or r
     items = asked['input']
     items = items if isinstance(items, list) else [dict(role='user', content=items)]
-    return items, told.get('output') or [], told.get('usage'), str(asked.get('model') or '')
+    return items, [*(told.get('output') or ())], told.get('usage'), str(asked.get('model') or '')
 
 def _responded(rows, log):
     "The session that the last of `rows` holds, with the tokens of all"
@@ -256,7 +256,7 @@ def _responded(rows, log):
     for item in items + output:
         log.tried(_item, s, item)
     for _, _, usage, _ in rows:
-        s.spend(usage)
+        log.tried(s.spend, usage)
     return s
 
 @_reads('responses', 'request', 'input output', 'input model')
