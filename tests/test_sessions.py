@@ -8,7 +8,7 @@ import pytest
 from skillrl.cli.main import main
 from skillrl.core.formats import load_trajectories
 from skillrl.core.session_logs import find_sessions, read_sessions
-from skillrl.core.sessions import Session, mask_secrets, to_trajectories, tool_table
+from skillrl.core.sessions import AgentSession, mask_secrets, to_trajectories, tool_table
 
 
 # --- plain counts, from the raw JSON alone ---
@@ -462,7 +462,7 @@ def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
 
 def test_exit_codes_of_pipes_and_names_of_tests_are_not_taken_for_test_runs():
     def runs(command):
-        s = Session('s', 'x')
+        s = AgentSession('s', 'x')
         s.say('user', 'go')
         s.call(dict(name='Bash', args=dict(command=command), id='a'))
         s.result(dict(id='a', content='', exit_code=0))

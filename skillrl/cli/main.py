@@ -258,7 +258,7 @@ _HARVEST = Command(
     '--since': _flag('leave out sessions that ended before this day', 'none', metavar='DATE'),
     '--project': _flag('only sessions in this folder, or one of this name', 'all', metavar='NAME')} | _flags(
     dry_run=_switch('say what would be read and masked, and write nothing'),
-    output=_path('where to write', 'data/sessions.jsonl')))
+    output=_path('where to write', 'data/sessions.jsonl')), 'file')
 
 _SFT = Command(
     'steps.sft', 'fine-tune the policy on demonstrations that use a bank',

@@ -14,7 +14,7 @@ from datetime import date
 from itertools import chain, islice
 from pathlib import Path
 from .formats import load_trajectories
-from .sessions import each_text, Session
+from .sessions import each_text, AgentSession
 
 # %% ../../nbs/274_core.session_logs.ipynb #195c2864
 _DAMAGED = (TypeError, AttributeError, LookupError, ValueError, RecursionError, OverflowError,
@@ -30,7 +30,7 @@ class _Log:
     records:int = 0 # How many were read
 
     def session(self, id='', **about):
-        return Session(str(id or self.path.stem), **dict(source=self.source) | about)
+        return AgentSession(str(id or self.path.stem), **dict(source=self.source) | about)
 
     def tried(self, f, *args):
         "`f(*args)`, or None where they are damaged"
@@ -452,7 +452,7 @@ def read_sessions(
     path:str|Path, # A log of any kind
     seen:dict|None=None, # Records that other files held, which are left out; takes those of this file
     skipped:Counter|None=None, # Takes what was left out of this file → how often
-)->Iterator[Session]: # ValueError if it holds none that we can read, ImportError if it takes `zstandard`
+)->Iterator[AgentSession]: # ValueError if it holds none that we can read, ImportError if it takes `zstandard`
     "The sessions of a file, one after the other"
     log = _Log(Path(path), {} if seen is None else seen, Counter() if skipped is None else skipped)
     packed = zipfile.is_zipfile(path)
@@ -508,7 +508,7 @@ def find_sessions(
     since:str='',   # A date, such as 2026-11-24; sessions that ended before are left out
     project:str='', # Folder that a session worked in, or its name
     skipped:Counter|None=None, # Takes what was left out → how often
-)->Iterator[Session]: # ValueError for no date and a named file that holds none, FileNotFoundError
+)->Iterator[AgentSession]: # ValueError for no date and a named file that holds none, FileNotFoundError
     "The sessions in files and folders, each record once"
     paths, seen = [*map(Path, paths)], {}
     skipped = Counter() if skipped is None else skipped
