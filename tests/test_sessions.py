@@ -482,13 +482,14 @@ def test_harvest_filters_and_writes_only_when_asked(tmp_path, capsys, monkeypatc
     monkeypatch.setenv('CODEX_HOME', str(tmp_path/'x'))
     assert main(['harvest', '--dry-run']) == 1
     lines(tmp_path/'c'/'projects'/'-home-ada-shop'/'s.jsonl', *CLAUDE)
-    lines(tmp_path/'x'/'sessions'/'2026'/'r.jsonl', *CODEX)
+    for year in '2025', '2026':
+        lines(tmp_path/'x'/'sessions'/year/'r.jsonl', *CODEX)
     lines(tmp_path/'x'/'sessions'/'package.json', dict(name='no session'))
     out = tmp_path/'t.jsonl'
     before = sorted(tmp_path.rglob('*'))
     assert main(['harvest', '--dry-run', '--output', str(out)]) == 0
     told = capsys.readouterr().out
-    assert sorted(tmp_path.rglob('*')) == before and 'sessions 2' in told and 'files of other kinds 1' in told
+    assert sorted(tmp_path.rglob('*')) == before and 'sessions 3' in told and 'files of other kinds 1' in told
     assert main(['harvest', '--project', 'shop', '--since', '2026-11-08', '--output', str(out)]) == 0
     trajs = load_trajectories(out)
     assert {t.metadata['project'] for t in trajs} == {'~/shop'} and len({t.id for t in trajs}) == len(trajs)

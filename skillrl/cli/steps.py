@@ -149,8 +149,11 @@ def _many(counts):
 def _harvested(args:Namespace, trajs:list)->str:
     "Read the sessions that the flags ask for into `trajs`; what there was, was masked and was left out"
     found, masked = Counter(), Counter()
-    left = Counter()
+    left, ids = Counter(), Counter()
     for session in find_sessions(args.path or (), args.since or '', args.project or '', left):
+        ids[session.id] += 1
+        if ids[session.id] > 1: # Files of one name
+            session.id += f'~{ids[session.id]}'
         tasks = to_trajectories(session)
         trajs += tasks
         found.update(sessions=1, tasks=len(tasks), calls=len(session.calls))

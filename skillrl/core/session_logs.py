@@ -138,7 +138,7 @@ def _claude(records, log):
         if aside:
             id += f'/{r.get("agentId") or asker or "agent"}'
         if id not in sessions:
-            sessions[id] = log.session(id, sidechain=aside, project=str(r.get('cwd') or ''))
+            sessions[id] = log.session(id, sidechain=aside, project=r.get('cwd'))
         log.tried(_claude_turn, sessions[id], r)
     yield from sessions.values()
 
@@ -159,7 +159,8 @@ def _claude_turn(s, r):
     if r.get('isApiErrorMessage'):
         s.say('event', 'outage')
     elif r['type'] == 'assistant':
-        s.model = m.get('model') or s.model
+        if m.get('model') != '<synthetic>': # Words of the program itself
+            s.model = m.get('model')
         s.say('assistant', words, time, m.get('id'), m.get('usage'))
     elif words.startswith('[Request interrupted'):
         s.say('event', 'interrupted')
@@ -217,7 +218,7 @@ def _codex_record(s, r, codes, total, log):
     p = r.get('payload', r)
     if kind == 'session_meta' and not s.project:
         s.id = str(p['id'])
-        s.project = str(p.get('cwd') or '')
+        s.project = p.get('cwd')
         s.sidechain = 'subagent' in (p.get('source') or '')
     elif kind == 'turn_context':
         s.model = p.get('model') or s.model
@@ -247,7 +248,7 @@ def _asked(r):
     asked, told = r.get('request') or r, r.get('response') or r
     items = asked['input']
     items = items if isinstance(items, list) else [dict(role='user', content=items)]
-    return items, [*(told.get('output') or ())], told.get('usage'), str(asked.get('model') or '')
+    return items, [*(told.get('output') or ())], told.get('usage'), asked.get('model')
 
 def _responded(rows, log):
     "The session that the last of `rows` holds, with the tokens of all"
@@ -286,7 +287,7 @@ def _task_of(text, template):
 def _mini(d, log):
     info, s = _dict(d, 'info'), log.session()
     config = _dict(info, 'config')
-    s.model = str(_dict(config, 'model').get('model_name') or '')
+    s.model = _dict(config, 'model').get('model_name')
     template = str(_dict(config, 'agent').get('instance_template'))
     for m in d['messages']:
         log.tried(_mini_message, s, m, template)
@@ -339,8 +340,7 @@ def _sample(d, about, log):
     texts = {f'attachment://{name}': text for name, text in (d.get('attachments') or {}).items()}
     run = about.get('eval_id') or log.path.stem
     s = log.session(f'{run}/{d["id"]}_{d.get("epoch", 1)}')
-    s.project = str(about.get('task') or '')
-    s.model = str(about.get('model') or '')
+    s.project, s.model = about.get('task'), about.get('model')
     for m in each_text(lambda text: texts.get(text, text), d['messages']):
         log.tried(s.message, m)
     scores = {name: score['value'] for name, score in (d.get('scores') or {}).items()}
@@ -371,7 +371,7 @@ def _reward_beside(path):
 
 def _atif_session(d, log, above=''):
     id = d.get('trajectory_id') or d.get('session_id') or log.path.stem
-    model = str(_dict(d, 'agent').get('model_name') or '')
+    model = _dict(d, 'agent').get('model_name')
     s = log.session(f'{above}{id}', model=model, sidechain=bool(above))
     for step in d['steps']:
         log.tried(_atif_step, s, step)
@@ -397,6 +397,8 @@ def _gemini(records, log):
         messages |= log.tried(_gemini_listed, s, r) or {} # The last one of an id is whole
     for m in messages.values():
         log.tried(_gemini_message, s, m)
+    if log.path.parent.name == 'chats':
+        s.project = log.path.parent.parent.name
     yield s
 
 def _gemini_listed(s, r):
@@ -442,7 +444,7 @@ def _own(records, log):
 @_each
 def _chat(d, log):
     d = d if isinstance(d, dict) else dict(messages=d)
-    s = log.session(d.get('id') or f'{log.path.stem}:{log.records}', model=str(d.get('model') or ''))
+    s = log.session(d.get('id') or f'{log.path.stem}:{log.records}', model=d.get('model'))
     for m in d.get('messages') or d['conversations']:
         log.tried(s.message, m)
     return [s.recorded(_dict(d, 'metadata').get('reward', d.get('reward')))]
@@ -464,7 +466,7 @@ def read_sessions(
         raise ValueError(f'{path} holds no session that we can read: the page Session logs says which we can')
     log.source, read = found
     for s in read(chain(first, records), log):
-        s.project = s.clean(s.project)
+        s.project, s.model = s.clean(str(s.project or '')), str(s.model or '')
         yield s
 
 # %% ../../nbs/274_core.session_logs.ipynb #9cbd3040
@@ -521,7 +523,7 @@ def find_sessions(
                 skipped[reason] += 1
                 if not reason:
                     yield s
-        except ValueError:
+        except (ValueError, OSError):
             if file in paths:
                 raise
             skipped['files of other kinds'] += 1

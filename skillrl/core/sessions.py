@@ -83,7 +83,7 @@ pk_live_ whsec_ GOCSPX- ya29. 1//0 AIza figd_ lin_api_ lin_oauth_ shpat_ shpca_ 
 doo_v1_ dor_v1_ dp.pt. dp.st. hvs. hvb. sntrys_ sntryu_ glsa_ glc_ NRAK- NRII- HRKU- PMAK- pscale_tkn_
 pscale_pw_ rubygems_ dckr_pat_ dckr_oat_ ATATT3 ATCTT3 ATBB sq0atp- sq0csp- sbp_ sb_secret_ nfp_ fm1_ fm2_
 fo1_ AGE-SECRET-KEY-1 ops_ey CFPAT- phx_ ntn_ tskey- GR1348941 LTAI AKCp xkeysib- lsv2_pt_ lsv2_sk_ tvly-
-bkua_ CCIPAT_ rdme_ tfp_ napi_ pnu_ ddp_ amzn.mws. access-production- AAAAAAAAAA
+bkua_ CCIPAT_ rdme_ amzn.mws. access-production- AAAAAAAAAA
 '''.split()
 
 def _any_of(words):
@@ -182,7 +182,7 @@ def _mask_shapes(text, found):
 _NAMES = re.compile(r'''
     (?P<line>authorization|cookie|mnemonic|(?:seed|recovery)[ _-]?(?:phrase|codes?))
     |(?P<bearer>bearer|ssws)
-    |(?P<name>pass(?:word|wd|phrase|code)|[_-]pass(?![a-z])|pwd|secret|token|credential|connection_?string
+    |(?P<name>pass(?:word|wd|phrase|code)|[_-]pass(?=\W)|pwd|secret|token|credential|connection_?string
         |key-data|access[ _-]?signature|(?:api|access|private|secret|account|shared|encryption|encrypt|signing
         |auth|master|session|license|service|client|ssh|storage|subscription|webhook|deploy|bot|app|admin|root
         )[ _-]?key)''', re.X)
@@ -191,11 +191,11 @@ _NAMES = re.compile(r'''
 _BETWEEN = dict(
     name=r'''s?(?:[_.-][\w.-]{0,40}+|[A-Z\d]\w{0,40}+)?(?:\\{0,3}["'\])]){0,3}+(?:[ \t]*\[[^\]\n]{0,20}\])?
         (?:[ \t]*:[ \t]*[&A-Za-z][\w\[\], |.&]{0,30}(?=[ \t]*=[ \t]*["']))?
-        (?:[\s,]{1,20}["']?value["']?\s{0,3}[:=]\s{0,3}|[ \t]{3,}(?=\w)
+        (?:[\s,]{1,20}["']?value["']?\s{0,3}[:=]\s{0,3}
         |[ \t]*(?:=>|:=|={2,3}(?=[ \t]*["'])|[=:](?!=)|is\b|,(?=[ \t]*["'])|\((?=["'])|>)[ \t]*)
         (?:(?:[Bb]earer|[Bb]asic)[ ]+)?''',
     line=r'''\\{0,3}["'\]]{0,2}[ \t]*[:=]{1,2}>?[ \t]*\\{0,3}["']?''',
-    bearer=r'[ \t]+(?=[\w.~+/=-]{8})',
+    bearer=r'[ \t]+(?!auth)(?=[\w.~+/=-]{8})',
     flag=r'[\w-]{0,20}[ \t]+(?!-)')
 _VALUE = dict(
     name=r'''\\{1,3}"[^"\n]{1,4000}?(?=\\{0,3}")|"(?:[^"\\\n]|\\.){1,4000}+|'(?:[^'\\\n]|\\.){1,4000}+
@@ -209,23 +209,26 @@ _VALUE = {kind: re.compile(source, re.X) for kind, source in _VALUE.items()}
 _CODE = re.compile(r'''
     ["'`\\]*(?:\$\{|\{\{|\$\(|\$[A-Z_]+["'`\s]|%\(|<[^>\s]{0,40}>|\[redacted|\*{3})
     |[\[({<%*!=]|\$(?!2)|[A-Za-z_][\w.]{0,60}[(\[]
-    |(?:None|null|nil|[Tt]rue|[Ff]alse|undefined|str|int|string|bytes|bool|Optional|Any|number|required)\b
+    |(?:None|null|nil|[Tt]rue|[Ff]alse|undefined|str|int|string|bytes|bool|float|list|dict
+        |tuple|set|object|Optional|Any|number|required)\b
     |(?:self|os|process|config|settings|args|env|this|request|options|ctx|vars)\.[A-Za-z]''', re.X)
-_COUNT = re.compile(r'''["']?[\d.,]{1,12}[kKmM]?(?=[\s"'\])},;]|\Z)''')
-_ABOUT = re.compile(r'''s?[_.-]?(?:file|path|name|type|dir|count|limit|len|length|size|env|var|field|header
-    |usage|expir\w*|ttl|budget)\b''', re.X | re.I)
+_COUNT = re.compile(r'''["']?[\d.,_]{1,12}[kKmM]?(?=[\s"'`\])},;]|\Z)''')
+_WORD = re.compile(r'`?(?:[A-Z]?[a-z_.]++)++(?![\w-])')
+_VARIABLE = re.compile(r'[a-z_.]*[_.](?:pass|password|secret|token|key)s?(?![\w-])|[a-z_.]+(?=[),*+|]| or )')
+_ABOUT = re.compile(r'''s?(?:[_.-]?|\w*_)(?:file|path|name|type|dir|count|limit|len|length|size|env|var|field
+    |header|usage|expir\w*|ttl|budget)\b|\.\w+\(''', re.X | re.I)
 
 def _is_plain(name, after, text, at):
     "Is what begins `at` no secret, though it follows `name`?"
-    if _CODE.match(text, at) or _ABOUT.match(after):
+    if _ABOUT.match(after) or _VARIABLE.match(text, at):
         return True
-    if 'token' in name and _COUNT.match(text, at):
-        return True
-    if after.isspace() and len(after) > 2: # The columns of a table
-        return 'pass' not in name
+    if name == 'token' and (_COUNT.match(text, at) or (re.match('s|_id', after) and _WORD.match(text, at))):
+        return True # How many there are, or which
+    if ',' in after: # Perhaps a list of names
+        return not re.match(r'''.[^"']{0,60}\d''', text[at:at+70])
     if name == 'pwd': # The folder that a shell is in
         return text[at:at+1] in '/~"'
-    return after.strip() == 'is' and bool(re.match(r'[A-Za-z]+\b', text[at:at+40]))
+    return after.rstrip().endswith('is') and bool(re.match(r'[A-Za-z]+\b', text[at:at+40]))
 
 # %% ../../nbs/272_core.sessions.ipynb #a74c0cb6
 _FLAG = re.compile(r'(?:--[\w-]{0,30}|\b(?:set -\w+|setenv|ENV) +\w{0,30})\Z')
@@ -236,7 +239,9 @@ def _secret_after(m, text):
     after = _BETWEEN[kind].match(text, m.end())
     if kind == 'name' and not after and _FLAG.search(text, max(0, m.start() - 40), m.start()):
         after = _BETWEEN['flag'].match(text, m.end())
-    if not after or (kind == 'name' and _is_plain(m[0], after[0], text, after.end())):
+    if not after or _CODE.match(text, after.end()):
+        return None
+    if kind == 'name' and _is_plain(m[0], after[0], text, after.end()):
         return None
     return _VALUE[kind].match(text, after.end())
 
