@@ -208,7 +208,7 @@ _VALUE = {kind: re.compile(source, re.X) for kind, source in _VALUE.items()}
 # %% ../../nbs/272_core.sessions.ipynb #d49f65be
 _CODE = re.compile(r'''
     ["'`\\]*(?:\$\{|\{\{|\$\(|\$[A-Z_]+["'`\s]|%\(|<[^>\s]{0,40}>|\[redacted|\*{3})
-    |[\[({<%*!=]|\$(?!2)|[A-Za-z_][\w.]{0,60}[(\[]
+    |[\[({]|%[sd(]|\*\*|\$(?:[A-Z_{(]|[a-z_]+(?![\w!@\#$-]))|[A-Za-z_][\w.]{0,60}[(\[]
     |(?:None|null|nil|[Tt]rue|[Ff]alse|undefined|str|int|string|bytes|bool|float|list|dict
         |tuple|set|object|Optional|Any|number|required)\b
     |(?:self|os|process|config|settings|args|env|this|request|options|ctx|vars)\.[A-Za-z]''', re.X)
