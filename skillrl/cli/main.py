@@ -272,6 +272,14 @@ _DISTILL = Command(
     'steps.distill', 'write a bank from trajectories, or from official memories',
     _flags('config set env fresh trajectories ' + _TEACHER, output=_path('where to write', BANK)), 'file')
 
+_HARVEST = Command(
+    'steps.harvest', 'write trajectories from the logs of agents, without the secrets in them',
+    {'path': dict(nargs='*', metavar='PATH', help='logs and folders (default: where agents keep them)'),
+    '--since': _flag('leave out sessions that ended before this day', 'none', metavar='DATE'),
+    '--project': _flag('only sessions in this folder, or one of this name', 'all', metavar='NAME')} | _flags(
+    dry_run=_switch('say what would be read and masked, and write nothing'),
+    output=_path('where to write', 'data/sessions.jsonl')), 'file')
+
 _SFT = Command(
     'steps.sft', 'fine-tune the policy on demonstrations that use a bank',
     _flags(_PLAY + _TEACHER + 'engine suite skill-bank num-examples',
@@ -376,8 +384,8 @@ _DOCTOR = Command(
     'main.doctor', 'look at what a run needs on this machine, and at the servers that are named',
     _flags('config set env policy engine games ' + _CHAT + _TEACHER))
 
-COMMANDS = [_TRAIN, _COLLECT, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OPTIMIZE, _PROVE, _SERVE, _FETCH, _EXPORT,
-            _INSPECT, _DOCTOR]
+COMMANDS = [_TRAIN, _COLLECT, _HARVEST, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OPTIMIZE, _PROVE, _SERVE,
+            _FETCH, _EXPORT, _INSPECT, _DOCTOR]
 
 # %% ../../nbs/890_cli.main.ipynb #23c22898
 class _Parser(argparse.ArgumentParser):
