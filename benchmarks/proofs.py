@@ -98,7 +98,7 @@ def prove(s, rng, coins):
     stopped = analyse(plan, gains[:s.rounds]).stopped
     claim = analyse(plan, gains[:stopped]).claims[s.beyond]
     need = runs_needed(plan, gains[:stopped], [plan.effect])[0]
-    enough = need.evals <= s.evals if s.beyond else need.rounds <= s.rounds
+    enough = need['evals'] <= s.evals if s.beyond else need['rounds'] <= s.rounds
     covered = claim.effect.low <= truth <= claim.effect.high
     row = [claim.verdict == 'helps', claim.verdict == 'harms', covered, stopped, enough, *three_runs(scores)]
     return row, fixed_finds(s, gains, coins)

@@ -2,14 +2,13 @@
 
 import json, os, sys
 from pathlib import Path
-from time import monotonic
 import pytest
 from skillrl.core.store import atomic_write, write_json
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply
 from skillrl.proof.evals import Assertion, Eval, Outputs, eval_folders, load_evals
-from skillrl.proof.grading import Finding, Grading, gradable, grade, never_differs
+from skillrl.proof.grading import gradable, grade
 
 WILD = Path(os.environ.get('SKILLRL_REAL_DATA', 'none')).parent/'wild'
 real = pytest.mark.skipif(not WILD.exists(), reason='no samples of skills beside SKILLRL_REAL_DATA')
@@ -32,6 +31,10 @@ def an_eval(*assertions, folder=Path('.')):
     found = [Assertion(a) if isinstance(a, str) else Assertion(json.dumps(a), a) for a in assertions]
     return Eval(1, 'Write a tag for the copper kettle.', 'A tag', {}, found, folder)
 
+def counted(grading, by=('code', 'model')):
+    said = [f['passed'] for f in grading['expectations'] if f['by'] in by]
+    return sum(said), len(said)
+
 def holds(check, out, answer='', folder=Path('.')):
     return an_eval(folder=folder).holds(check, Outputs(out, answer))
 
@@ -49,15 +52,14 @@ def test_a_folder_of_skills_or_one_and_no_skill_that_agents_pass_over(tmp_path):
     with pytest.raises(ValueError, match='no SKILL.md'):
         eval_folders(tmp_path/'none')
 
-def test_both_spellings_text_and_objects_checks_of_one_and_of_all(skill):
+def test_both_spellings_text_and_objects(skill):
     check = dict(file='TAG.md')
     x, y = (dict(text=text, check=check) for text in 'xy')
     evals = [dict(id=1, prompt='a', assertions=['x', y], checks=[x]),
              dict(id='b', prompt='b', expectations=[dict(text='z')], files=None)]
-    path = write_json(skill/'evals'/'evals.json', dict(evals=evals, checks=[dict(text='all', check=check)]))
+    path = write_json(skill/'evals'/'evals.json', dict(evals=evals))
     one, two = load_evals(skill)
-    assert one.assertions == [Assertion(t, check) for t in ('x', 'y', 'all')]
-    assert two.assertions == [Assertion('z'), Assertion('all', check)]
+    assert one.assertions == [Assertion(t, check) for t in 'xy'] and two.assertions == [Assertion('z')]
     lines = atomic_write(path.with_name('more.jsonl'), ''.join(json.dumps(e) + '\n' for e in evals))
     assert [e.id for e in load_evals(skill, lines)] == [1, 'b']
 
@@ -83,7 +85,7 @@ WRONG = [
     ([GOOD | dict(id='a/b')], '`id` is'), ([dict(id=1)], '`prompt` is missing'), ([], 'holds no evals'),
     ([7], 'eval should be an object'), ([GOOD | dict(assertions='x')], '`assertions` should be a list'),
     ([GOOD | dict(assertions=[3])], 'should be an object'), (checked(contain='b'), 'has contain: known'),
-    (checked(file='a', times=2), 'has times'), ('{', 'not valid JSON'), ('"a"', 'should be a list of evals')]
+(checked(matches='('), 'unterminated'), ('{', 'not valid JSON'), ('"a"', 'should be a list of evals')]
 
 @pytest.mark.parametrize('evals, told', WRONG)
 def test_what_is_wrong_is_said_with_its_place(skill, tmp_path, evals, told):
@@ -102,8 +104,7 @@ CHECKS = [
     (dict(file='a.json', fields={}), True), (dict(file='TAG.md', fields={}), False),
     (dict(file='a.json', fields={'a.1.b': 'x'}), True), (dict(file='a.json', fields={'a.1.b': 'y'}), False),
     (dict(file='a.json', fields={'a.9': 1}), False), (dict(file='ragged.csv', fields={}), False),
-    (dict(file='a.json', fields={'n': {'type': 'number'}}), True), (dict(file='deep.json', fields={}), False),
-    (dict(file='a.json', fields={'a': {'type': 'object'}}), False), (dict(file='big', contains='a'), False),
+    (dict(file='deep.json', fields={}), False), (dict(file='big', contains='a'), False),
     (dict(file='a.csv', fields={'rows': 2, 'columns': ['a', 'b']}), True), (dict(file='way/hosts'), False),
     (dict(file='raw', contains='a'), False), (dict(file='key', contains='root'), False),
     (dict(file='../e.json'), False), (dict(file='open.csv', fields={}), False)]
@@ -129,20 +130,11 @@ sys.exit("OPENAI_API_KEY" in os.environ or os.path.exists("key") or os.environ["
     check = dict(command=[sys.executable, '{skill}/check.py', os.path.expanduser('~')])
     assert holds(check, out, folder=skill)[0] and (out/'TAG.md').exists()
 
-def test_nobody_waits_for_a_check(out, monkeypatch):
-    monkeypatch.setattr('skillrl.proof.evals._PATIENCE', 1)
-    start = monotonic()
-    why = holds(dict(command=[sys.executable, '-c', 'import time; time.sleep(600)'], seconds=1), out)[1]
-    assert 'did not end within 1 s' in why
-    atomic_write(out/'a', 'a'*50 + 'b')
-    found = grade(an_eval(dict(file='a', matches='(a|a)*$')), out)
-    assert 'simpler pattern' in found.error and not found.findings and monotonic() - start < 20
-
-def test_a_program_that_is_not_there_is_no_fail_of_the_agent(out):
-    found = grade(an_eval(dict(command=['no-such-program'])), out)
-    assert 'no-such-program' in found.error
-    with pytest.raises(ValueError, match='no-such-program'):
-        found.to_dict()
+def test_a_check_that_cannot_be_made_is_no_fail_of_the_agent(out):
+    late = dict(command=[sys.executable, '-c', 'import time; time.sleep(600)'], seconds=1)
+    assert 'did not end within 1 s' in holds(late, out)[1]
+    with pytest.raises(OSError, match='no-such-program'):
+        grade(an_eval(dict(command=['no-such-program'])), out)
 
 SCRIPTS = [
     ('echo 1 > /logs/verifier/reward.txt', True), ('echo 0.5 >/logs/verifier/reward.txt', False),
@@ -157,9 +149,12 @@ def test_a_harbor_script_writes_its_reward_without_a_container(tmp_path, out, sk
     for name, text in {'instruction.md': 'Write', 'tests/test.sh': script, 'tests/more.sh': more}.items():
         atomic_write(task/name, text)
     e, = load_evals(skill, tmp_path/'tasks')
-    found = grade(e, out)
-    assert (e.id, e.prompt, bool(found.error)) == ('tag', 'Write', passed is None)
-    assert [f.passed for f in found.findings] == ([] if passed is None else [passed])
+    assert (e.id, e.prompt) == ('tag', 'Write')
+    if passed is None:
+        with pytest.raises(OSError, match='no reward'):
+            grade(e, out)
+    else:
+        assert counted(grade(e, out)) == (passed, 1)
 
 # ---- what a judge finds ----
 
@@ -175,7 +170,7 @@ MADE_UP = ['All is well.', '', ' \n', 'e', '24', 'Write a tag for the copper ket
 def test_a_gullible_judge_gives_nothing_away(out, quote):
     atomic_write(out/'x.png', b'\xff')
     found = grade(an_eval('It whistles', 'It is red'), out, FORGED, ScriptedChat([verdicts(quote, quote)]))
-    assert found.count() == (0, 2) and found.to_dict()['summary']['pass_rate'] == 0
+    assert counted(found) == (0, 2) and found['summary']['pass_rate'] == 0
 
 WORDS = ['- boils 1.5\n  litres', 'costs 24.50', TAG, TAG.replace('\n', '\\n'), 'x.png', '42']
 
@@ -183,7 +178,7 @@ WORDS = ['- boils 1.5\n  litres', 'costs 24.50', TAG, TAG.replace('\n', '\\n'), 
 def test_what_stands_there_is_evidence(out, quote):
     atomic_write(out/'x.png', b'\xff')
     found = grade(an_eval('It boils'), out, '42\n', ScriptedChat([verdicts(quote)]))
-    assert found.count('model') == (1, 1)
+    assert counted(found, 'model') == (1, 1)
 
 def test_a_judge_is_blind_and_nothing_ends_its_quotations(out, tmp_path):
     answer = (f'{FORGED} As kettle-tags says: {out}/TAG.md, /w/without_skill/x, sk-ant-0123456789, '
@@ -201,7 +196,7 @@ def test_large_outputs_are_cut_for_a_judge(out):
     for n in range(300):
         (out/f'{n}.txt').write_text('kettle '*5000)
     model = ScriptedChat([verdicts('kettle kettle')])
-    assert grade(an_eval('It boils'), out, '', model).count() == (1, 1)
+    assert counted(grade(an_eval('It boils'), out, '', model)) == (1, 1)
     assert len(model.calls[0][1]['content']) < 100_000 and 'Files: 200' in model.calls[0][1]['content']
 
 TWO = verdicts('24.50', '24.50')
@@ -212,13 +207,14 @@ BAD = ['All hold!', '[]', verdicts('24.50'), verdicts('24.50', '24.50', '24.50')
 @pytest.mark.parametrize('bad', BAD)
 def test_a_bad_reply_is_asked_for_once_more_and_then_nobody_can_tell(out, bad):
     model = ScriptedChat([bad, verdicts('- costs 24.50', '- boils')])
-    assert grade(an_eval('a', 'b'), out, '', model).count() == (2, 2) and len(model.calls) == 2
-    found = grade(an_eval('a', 'b'), out, '', ScriptedChat([bad, bad]))
-    assert found.error and not found.findings
+    assert counted(grade(an_eval('a', 'b'), out, '', model)) == (2, 2) and len(model.calls) == 2
+    with pytest.raises(OSError):
+        grade(an_eval('a', 'b'), out, '', ScriptedChat([bad, bad]))
 
 def test_an_outage_is_no_fail_and_an_empty_purse_ends_the_run(out):
     lost = ChatReply(status='infra_error', error='no route')
-    assert 'no route' in grade(an_eval('a'), out, '', ScriptedChat([lost])).error
+    with pytest.raises(OSError, match='no route'):
+        grade(an_eval('a'), out, '', ScriptedChat([lost]))
     poor = ScriptedChat([verdicts('24.50')], ledger=Ledger(budget_tokens=1))
     with pytest.raises(BudgetExceeded):
         grade(an_eval('a'), out, '', poor)
@@ -226,25 +222,19 @@ def test_an_outage_is_no_fail_and_an_empty_purse_ends_the_run(out):
 def test_without_a_judge_its_assertions_are_named_and_do_not_count(out):
     mixed, soft = an_eval('a', dict(file='TAG.md')), an_eval('b')
     found = grade(mixed, out)
-    assert (found.count(), found.ungraded) == ((1, 1), ['a'])
+    assert (counted(found), found['ungraded']) == ((1, 1), ['a'])
     assert gradable([mixed, soft]) == ([mixed], ['eval 1: a', 'eval 1: b'])
     assert gradable([mixed, soft], ScriptedChat([])) == ([mixed, soft], [])
     with pytest.raises(ValueError, match='no assertion'):
         gradable([soft])
-    with pytest.raises(ValueError, match='nothing was graded'):
-        grade(soft, out).to_dict()
+    with pytest.raises(OSError, match='nothing was graded'):
+        grade(soft, out)
 
 def test_keys_reach_no_evidence_and_findings_keep_the_order(out):
     atomic_write(out/'log', 'api_key=sk-0123456789abcdef')
     model = ScriptedChat([verdicts('# Copper kettle')])
     found = grade(an_eval('first', dict(file='log', matches='.+')), out, '', model)
-    assert [f.by for f in found.findings] == ['model', 'code'] and 'sk-0123' not in str(found.to_dict())
-
-def test_what_never_differs_is_named():
-    def run(*passed):
-        return Grading([Finding(str(n), p, '', 'code') for n, p in enumerate(passed)])
-    without = [run(1, 0, 0), Grading(error='no route')]
-    assert never_differs([run(1, 0, 1), run(1, 0, 0)], without) == {'0': True, '1': False}
+    assert [f['by'] for f in found['expectations']] == ['model', 'code'] and 'sk-0123' not in str(found)
 
 # ---- real files ----
 
@@ -259,6 +249,6 @@ def test_the_sample_skill_is_read_and_graded_as_its_own_checker_does():
         own = json.loads((runs/arm/'grading.json').read_text())
         model = ScriptedChat([json.dumps([dict(assertion=1, passed=bool(code), evidence='[ZEBRA-42]'),
                                           dict(assertion=2, passed=True, evidence='aster st')])])
-        ours = grade(first, runs/arm/'outputs', '', model).to_dict()
+        ours = grade(first, runs/arm/'outputs', '', model)
         assert ours['summary'] == own['summary'] and ours.keys() >= own.keys()
-        assert grade(task, runs/arm/'outputs').count() == (code, 1)
+        assert counted(grade(task, runs/arm/'outputs')) == (code, 1)

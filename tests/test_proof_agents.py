@@ -49,7 +49,6 @@ print(json.dumps(dict(seen=seen, work=[str(p) for p in pathlib.Path('.').rglob('
 
 def test_the_arms_differ_in_one_folder(skill, script, tmp_path, monkeypatch):
     monkeypatch.setenv('AWS_SECRET_ACCESS_KEY', 'not-for-agents')
-    monkeypatch.setenv('CODEX_HOME', str(tmp_path / 'mine'))
     look, ask = script(LOOK, '--skill {skill} -- {prompt}'), 'Tidy {home}; --all `date` "up"'
     files = {'in/list.txt': skill / 'SKILL.md'}
     a, b = (json.loads(run_agent(look, ask, tmp_path / 'o', files, s).text) for s in (skill, None))
@@ -66,10 +65,10 @@ def test_the_arms_differ_in_one_folder(skill, script, tmp_path, monkeypatch):
 
 def test_your_provider_comes_along_and_your_skills_do_not(script, tmp_path, monkeypatch):
     "A login is the file itself, so what a program renews is renewed for you"
-    mine = tmp_path / 'mine'
+    mine = tmp_path / '.codex'
     write(mine, {'config.toml': 'env_key = "MUG_SERVICE"', 'auth.json': 'old', 'AGENTS.md': 'Be kind',
                  'skills/other/SKILL.md': 'Sing'})
-    for name, value in dict(CODEX_HOME=mine, MUG_SERVICE='tea-and-a-spoon', OTHER_SERVICE='x').items():
+    for name, value in dict(HOME=tmp_path, MUG_SERVICE='tea-and-a-spoon', OTHER_SERVICE='x').items():
         monkeypatch.setenv(name, str(value))
     agent = script(f"{LOOK}for name in seen: (home/name).write_text('new')")
     found = json.loads(run_agent(replace(agent, config=AGENTS['codex'].config), 'Look.', tmp_path / 'o').text)
@@ -88,17 +87,13 @@ sys.exit(f'{told} is wrong')""")
     run = run_agent(replace(agent, log='log.jsonl'), 'Go.', tmp_path / 'o')
     kept = {p.name: p.read_text() for p in (tmp_path / 'o').rglob('*') if p.is_file()}
     assert kept.keys() == {'notes.md', 'run.json', 'session.jsonl', 'stdout.txt'}
-    assert run.session == 'session.jsonl'
     assert all(f'[redacted] {url}' in t and key not in t for t in kept.values()) and key not in run.error
 
-def test_what_leads_out_of_the_folder_is_not_kept(script, skill, tmp_path):
+def test_what_leads_out_of_the_folder_is_not_kept(script, tmp_path):
     agent = script("os.mkfifo('pipe'); os.symlink('/etc/passwd', 'a'); os.symlink('/etc', 'b'); "
                    "open('mug.txt', 'w').write('in the sink')")
     run_agent(agent, 'Go.', tmp_path / 'o')
     assert [p.name for p in (tmp_path / 'o' / 'outputs').iterdir()] == ['mug.txt']
-    with pytest.raises(ValueError, match='leads out of it'):
-        run_agent(agent, 'Go.', tmp_path / 'n', {'../mug.txt': skill / 'SKILL.md'})
-    assert not (tmp_path / 'n').exists()
 
 def test_an_agent_that_hangs_ends_with_all_that_it_started(script, tmp_path):
     agent = script("p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'])\n"
@@ -111,7 +106,7 @@ def test_an_agent_that_hangs_ends_with_all_that_it_started(script, tmp_path):
 def test_what_an_agent_prints_may_be_anything(script, tmp_path):
     agent = script(r"sys.stdout.buffer.write(b'caf\xe9 \x00 ' + b'la' * 20_000_000)")
     run = run_agent(agent, 'Go.', tmp_path / 'o')
-    assert run.status == 'ok' and run.text.startswith('caf\ufffd \x00 la') and len(run.text) < 16_000_001
+    assert not run.error and run.text.startswith('caf\ufffd \x00 la') and len(run.text) < 16_000_001
     assert run_agent(script('print(input())', ''), 'Mug\0 \ud83d', tmp_path / 'p').text == 'Mug \ufffd'
     assert 'ended with code 3' in run_agent(script('sys.exit(3)'), 'Go.', tmp_path / 'q').error
     assert 'too long' in run_agent(agent, 'x' * 3_000_000, tmp_path / 'r').error
@@ -166,17 +161,17 @@ def try_out(agent, folder, skill=None, timeout=120.):
 @real
 @pytest.mark.parametrize('name', AGENTS)
 def test_a_program_uses_the_skill_where_it_has_it(name, at, skill, tmp_path):
-    for given, opened, note in ((skill, [SKILL], CODE), (None, [], 'no code')):
+    for given, note in ((skill, CODE), (None, 'no code')):
         with FaultServer(rest=model) as s:
             at(s.url)
             run = try_out(AGENTS[name], tmp_path / 'o', given)
         asked = json.dumps([r['body'] for r in s.requests])
-        assert (run.status, run.text) == ('ok', SAID), run.error
+        assert (run.error, run.text) == ('', SAID)
         assert '--help write notes' in asked and (SKILL in asked) == bool(given)
         assert 'THE ANSWERS' not in asked
-        assert run.opened == opened and run.tokens_in >= 22 and run.tokens_out >= 14
+        assert (SKILL in str(run.opened)) == bool(given) and run.tokens >= 36
         assert (tmp_path / 'o' / 'outputs' / 'NOTES.md').read_text().strip() == note
-        assert SAID in (tmp_path / 'o' / run.session).read_text()
+        assert any(SAID in p.read_text() for p in (tmp_path / 'o').glob('s*'))
     assert agent_version(AGENTS[name])[0].isdigit()
 
 @real
@@ -193,4 +188,4 @@ def test_a_run_in_which_a_tool_was_denied_does_not_count(at, tmp_path):
     with FaultServer(rest=model) as s:
         at(s.url)
         run = try_out(strict, tmp_path / 'o')
-    assert run.denied and 'not allowed to use Bash' in run.error
+    assert 'not allowed to use Bash' in run.error

@@ -63,7 +63,7 @@ ALLOWED = { # (word, part of a path) → why it stands there
     ('shelf', 'alfworld'): 'a piece of furniture',
     ('shelf', 'make_base'): 'a piece of furniture',
     ('judge', 'proof'): 'a model that grades what code cannot',
-    ('judge', 'cli.main'): 'the same',
+    ('judge', 'cli.'): 'the same',
 }
 
 # An argument with one of these words in its name, and a number as its type, says its unit or range beside

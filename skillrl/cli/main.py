@@ -330,7 +330,7 @@ _OPTIMIZE = Command(
 
 # %% ../../nbs/890_cli.main.ipynb #ab3c5600
 _PROVE = Command(
-    'proofs.prove_skill', 'say whether a skill helps an agent, from paired runs with it and without it',
+    'steps.prove_skill', 'say whether a skill helps an agent, from paired runs with it and without it',
     {'path': dict(help='the folder of a skill, or of several')} | _flags(
     'policy-model policy-url',
     agent=_flag('who acts: claude, codex, opencode, gemini, mini, chat, or a command with {prompt} and '

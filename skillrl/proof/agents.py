@@ -10,7 +10,7 @@ import os, re, shlex, shutil, tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from ..core.store import JsonlLog, atomic_folder, read_json, to_json, write_json
@@ -25,59 +25,37 @@ class AgentRun:
     "What one run of an agent came to"
     text:str = ''        # What it said at the end
     error:str = ''       # Why the run says nothing about the skill; empty if it does
-    tokens_in:int = 0    # Read by its model, from a cache too
-    tokens_out:int = 0   # Written by its model
+    tokens:int = 0       # Read by its model, from a cache too, and written
     usd:float = 0.       # As the program counts; 0 where it does not
     seconds:float = 0.   # From its start to its end
-    opened:list[str] = field(default_factory=list) # Names of the skills that it opened
-    denied:list[str] = field(default_factory=list) # Tools that it was not allowed to use
-    session:str = ''     # Name of the file with its session, or with what it printed
-
-    @property
-    def status(self)->str: # 'ok' or 'infra_error'
-        "Does the run count?"
-        return 'infra_error' if self.error else 'ok'
-
-# %% ../../nbs/638_proof.agents.ipynb #be96108e
-_IN_PATH = re.compile(r'([\w-]+)/SKILL\.md|\bskills/([\w-]+)')
-
-def _opened(calls):
-    "Names of the skills that `calls`, pairs of a tool and what it was given, load or read"
-    names = {}
-    for tool, given in calls:
-        text = to_json(given)
-        if tool.lower() in ('skill', 'activate_skill'):
-            names[given.get('skill') or given.get('name')] = True
-        elif 'SKILL.md' in text:
-            names |= dict.fromkeys(a or b for a, b in _IN_PATH.findall(text))
-    return list(names)
+    opened:list[str] = field(default_factory=list) # What it loaded or read of skills
 
 # %% ../../nbs/638_proof.agents.ipynb #cb5dc14f
 _UNKNOWN = 'it printed no end that we know'
-_IN = 'input_tokens cache_creation_input_tokens cache_read_input_tokens prompt_tokens read write'.split()
-_OUT = 'output_tokens', 'completion_tokens'
+_LOADS = 'skill', 'activate_skill' # Tools
+_TOKENS = ('input_tokens cache_creation_input_tokens cache_read_input_tokens output_tokens '
+           'prompt_tokens completion_tokens read write').split()
 
 def _of(records, kind):
     return [r for r in records if r.get('type') == kind]
 
-def _total(usages, names):
-    return sum(usage.get(name) or 0 for usage in usages for name in names)
-
-def _run_of(said, usages, calls=(), usd=0.):
+def _run_of(said, usages, calls=(), usd=0., error=''):
     "The run of an agent that said, used and called this"
-    return AgentRun(''.join(said[-1:]), tokens_in=_total(usages, _IN), tokens_out=_total(usages, _OUT),
-                    usd=usd, opened=_opened(calls))
+    tokens = sum(usage.get(name) or 0 for usage in usages for name in _TOKENS)
+    texts = [(tool.lower(), clip(to_json(given), 1000)) for tool, given in calls]
+    opened = [text for tool, text in texts if tool in _LOADS or 'SKILL.md' in text]
+    return AgentRun(''.join(said[-1:]), error, tokens, usd, opened=opened)
 
 def _read_claude(records):
     "The run in `records` of `claude -p --output-format stream-json`"
     end = _of(records, 'result')[-1]
     blocks = [b for r in _of(records, 'assistant') for b in r['message']['content']]
     calls = [(b['name'], b['input']) for b in _of(blocks, 'tool_use')]
-    run = _run_of([end.get('result') or ''], [end['usage']], calls, end['total_cost_usd'])
-    run.denied = [d['tool_name'] for d in end['permission_denials']]
+    text, denied = end.get('result') or '', sorted({d['tool_name'] for d in end['permission_denials']})
+    error = f'it was not allowed to use {", ".join(denied)}' if denied else ''
     if end['is_error']:
-        run.error = run.text or end['subtype']
-    return run
+        error = text or end['subtype']
+    return _run_of([text], [end['usage']], calls, end['total_cost_usd'], error)
 
 # %% ../../nbs/638_proof.agents.ipynb #56cec5db
 def _read_codex(records):
@@ -86,10 +64,8 @@ def _read_codex(records):
     items = [r['item'] for r in _of(records, 'item.completed')]
     said = [i['text'] for i in _of(items, 'agent_message')]
     calls = [('shell', i['command']) for i in _of(items, 'command_execution')]
-    run = _run_of(said, [end.get('usage', {})], calls)
-    if 'error' in end:
-        run.error = end['error']['message']
-    return run
+    error = end['error']['message'] if 'error' in end else ''
+    return _run_of(said, [end.get('usage', {})], calls, error=error)
 
 # %% ../../nbs/638_proof.agents.ipynb #8015e1d6
 def _read_opencode(records):
@@ -97,31 +73,25 @@ def _read_opencode(records):
     parts = [r['part'] for r in records if 'part' in r]
     said = [p['text'] for p in _of(parts, 'text')]
     calls = [(p['tool'], p['state']) for p in _of(parts, 'tool')]
-    tokens = [p['tokens'] for p in _of(parts, 'step-finish')]
-    usages = [dict(read=t['input'], output_tokens=t['output'] + t['reasoning']) for t in tokens]
-    run = _run_of(said, usages + [t['cache'] for t in tokens],
-                  [(tool, s['input']) for tool, s in calls if s['status'] == 'completed'],
-                  sum(p['cost'] for p in _of(parts, 'step-finish')))
+    steps = _of(parts, 'step-finish')
+    usages = [t['cache'] | dict(input_tokens=t['input'], output_tokens=t['output'] + t['reasoning'])
+              for t in (p['tokens'] for p in steps)]
+    used = [(tool, s['input']) for tool, s in calls if s['status'] == 'completed']
     lost = [r['error']['data']['message'] for r in _of(records, 'error')]
     lost += [s['error'] for tool, s in calls
              if tool == 'skill' and s['status'] == 'error' and 'not found' not in s['error']]
-    run.error = [*lost, '' if tokens else _UNKNOWN][0]
-    return run
+    error = [*lost, '' if steps else _UNKNOWN][0]
+    return _run_of(said, usages, used, sum(p['cost'] for p in steps), error)
 
 # %% ../../nbs/638_proof.agents.ipynb #fcc8a768
 def _read_gemini(records):
     "The run in `records` of `gemini -o stream-json`"
-    end, said = _of(records, 'result')[-1], ''
-    for r in records:
-        if r['type'] == 'tool_result':
-            said = ''
-        elif r['type'] == 'message' and r['role'] == 'assistant':
-            said += r['content']
+    end = _of(records, 'result')[-1]
+    last = max((i for i, r in enumerate(records) if r['type'] == 'tool_result'), default=0)
+    said = ''.join(r['content'] for r in records[last:] if r.get('role') == 'assistant')
     calls = [(r['tool_name'], r['parameters']) for r in _of(records, 'tool_use')]
-    run = _run_of([said], [end['stats']], calls)
-    if end['status'] != 'success':
-        run.error = end['error']['message']
-    return run
+    error = '' if end['status'] == 'success' else end['error']['message']
+    return _run_of([said], [end['stats']], calls, error=error)
 
 # %% ../../nbs/638_proof.agents.ipynb #23861c5d
 def _read_mini(records):
@@ -130,10 +100,9 @@ def _read_mini(records):
     turns = [m for m in records[0]['messages'] if m['role'] == 'assistant']
     said = [m['content'] for m in turns if m['content']]
     usages = [m['extra']['response']['usage'] for m in turns]
-    run = _run_of(said, usages, usd=info['model_stats']['instance_cost'])
-    if info['exit_status'] not in ('Submitted', 'LimitsExceeded', 'RepeatedFormatError'):
-        run.error = info['exit_status']
-    return run
+    status = info['exit_status']
+    error = '' if status in ('Submitted', 'LimitsExceeded', 'RepeatedFormatError') else status
+    return _run_of(said, usages, usd=info['model_stats']['instance_cost'], error=error)
 
 # %% ../../nbs/638_proof.agents.ipynb #59f3f498
 @dataclass(frozen=True)
@@ -143,36 +112,34 @@ class Agent:
     command:str = ''             # With {prompt} and the like; an argument with {model} may go
     read:Callable|None = None    # From what it prints to an `AgentRun`; None takes it for the answer
     skills:str = ''              # Where it looks for skills, from its home; empty puts them into the prompt
-    passes:tuple[str, ...] = ()  # Variables of yours that it gets
     config:tuple[str, ...] = ()  # Files of your home that it needs
     log:str = ''                 # Pattern of its session, from its home; empty takes what it prints
-    env:Mapping = field(default_factory=dict) # Variables that it always gets
     chat:Chat|None = None        # That answers, instead of a program
 
-# %% ../../nbs/638_proof.agents.ipynb #2aa68a07
-_ANY = 'HTTPS_PROXY HTTP_PROXY NO_PROXY SSL_CERT_FILE NODE_EXTRA_CA_CERTS PYENV_ROOT VOLTA_HOME'.split()
-_ANTHROPIC = 'ANTHROPIC_BASE_URL', 'ANTHROPIC_API_KEY', 'ANTHROPIC_AUTH_TOKEN', 'CLAUDE_CODE_OAUTH_TOKEN'
-_OPENAI = 'OPENAI_BASE_URL', 'OPENAI_API_KEY', 'CODEX_API_KEY'
-_GOOGLE = 'GOOGLE_GEMINI_BASE_URL', 'GEMINI_API_KEY', 'GOOGLE_API_KEY'
-_ALL = (*_ANTHROPIC, *_OPENAI, *_GOOGLE)
+# %% ../../nbs/638_proof.agents.ipynb #6bdc9299
+_PASSED = """HTTPS_PROXY HTTP_PROXY NO_PROXY SSL_CERT_FILE NODE_EXTRA_CA_CERTS PYENV_ROOT VOLTA_HOME
+ANTHROPIC_BASE_URL ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN CLAUDE_CODE_OAUTH_TOKEN OPENAI_BASE_URL
+OPENAI_API_KEY CODEX_API_KEY GOOGLE_GEMINI_BASE_URL GEMINI_API_KEY GOOGLE_API_KEY""".split()
+_ALWAYS = dict(CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC='1', MSWEA_CONFIGURED='true',
+               MSWEA_COST_TRACKING='ignore_errors')
 
 AGENTS = {a.name: a for a in [
     Agent('claude', 'claude -p --output-format=stream-json --verbose --permission-mode=acceptEdits '
           '--allowedTools=Bash,Edit,NotebookEdit,Read,Skill,WebFetch,WebSearch,Write --model={model} -- '
-          '{prompt}', _read_claude, '.claude/skills', _ANTHROPIC, ('.claude/.credentials.json',),
-          '.claude/projects/*/*.jsonl', dict(CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC='1')),
+          '{prompt}', _read_claude, '.claude/skills', ('.claude/.credentials.json',),
+          '.claude/projects/*/*.jsonl'),
     Agent('codex', 'codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox '
-          '--model={model} -- {prompt}', _read_codex, '.agents/skills', _OPENAI,
+          '--model={model} -- {prompt}', _read_codex, '.agents/skills',
           ('.codex/config.toml', '.codex/auth.json'), '.codex/sessions/**/*.jsonl'),
     Agent('opencode', 'opencode run --format=json --auto --model={model} -- {prompt}', _read_opencode,
-          '.config/opencode/skills', _ALL, ('.config/opencode/opencode.json',
+          '.config/opencode/skills', ('.config/opencode/opencode.json',
           '.config/opencode/opencode.jsonc', '.local/share/opencode/auth.json')),
     Agent('gemini', 'gemini --approval-mode=yolo --skip-trust --output-format=stream-json --model={model} '
-          '--prompt={prompt}', _read_gemini, '.gemini/skills', _GOOGLE, ('.gemini/settings.json',
+          '--prompt={prompt}', _read_gemini, '.gemini/skills', ('.gemini/settings.json',
           '.gemini/.env', '.gemini/oauth_creds.json'), '.gemini/tmp/*/chats/session-*.jsonl'),
     Agent('mini', 'mini --yolo --exit-immediately --cost-limit=0 --output={home}/session.json '
-          '--model={model} --task={prompt}', _read_mini, '', _ALL, ('.config/mini-swe-agent/.env',),
-          'session.json', dict(MSWEA_CONFIGURED='true', MSWEA_COST_TRACKING='ignore_errors'))]}
+          '--model={model} --task={prompt}', _read_mini, '', ('.config/mini-swe-agent/.env',),
+          'session.json')]}
 
 # %% ../../nbs/638_proof.agents.ipynb #b6d9b526
 def find_agent(
@@ -188,56 +155,47 @@ def find_agent(
         return Agent('chat', chat=chat)
     if shutil.which(first) is None:
         raise ValueError(f'there is no {first!r}: name {", ".join(AGENTS)}, chat with a model, or a command')
-    return Agent(Path(first).stem, text, skills='.agents/skills', passes=_ALL)
+    return Agent(Path(first).stem, text, skills='.agents/skills')
 
 # %% ../../nbs/638_proof.agents.ipynb #01310567
 _temporary = partial(tempfile.TemporaryDirectory, prefix='skillrl-', ignore_cleanup_errors=True)
 
-@cache
-def _version(program):
-    with _temporary() as home, suppress(OSError):
-        env = safe_env(dict(HOME=home, TMPDIR=home))
-        done = run_program([program, '--version'], Path(home), env, 60, stdin=os.devnull)
-        return re.findall(r'\d+\.\d+[\w.+-]*|$', done.out + done.err)[0]
-    return ''
-
 def agent_version(agent:Agent)->str: # Empty where nobody knows, or it is not installed
     "The version of the program of `agent`"
-    return _version(agent.name) if agent.read else ''
+    if agent.read is None:
+        return ''
+    with _temporary() as home, suppress(OSError):
+        env = safe_env(dict(HOME=home, TMPDIR=home))
+        done = run_program([agent.name, '--version'], Path(home), env, 60, stdin=os.devnull)
+        return re.findall(r'\d+\.\d+[\w.+-]*|$', done.out + done.err)[0]
+    return ''
 
 # %% ../../nbs/638_proof.agents.ipynb #039ede7c
 _HOMES = dict(HOME='', TMPDIR='tmp', CLAUDE_CONFIG_DIR='.claude', CODEX_HOME='.codex',
               XDG_CONFIG_HOME='.config', XDG_DATA_HOME='.local/share', XDG_STATE_HOME='.local/state',
               XDG_CACHE_HOME='.cache')
 
-def _yours(path):
-    "Where the file `path` of a home is in yours"
-    for variable, place in _HOMES.items():
-        if path.startswith(f'{place}/') and variable in os.environ:
-            return Path(os.environ[variable])/path.removeprefix(f'{place}/')
-    return Path.home()/path
+_LOGINS = 'auth.json', '.credentials.json', 'oauth_creds.json'
 
 def _furnish(agent, home):
     "Give `home` what the program needs of yours"
     for path in agent.config:
-        source, target = _yours(path), home/path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_file():
-            is_login = source.name in ('auth.json', '.credentials.json', 'oauth_creds.json')
-            give = os.symlink if is_login else shutil.copyfile
-            give(source.resolve(), target)
+        if (Path.home()/path).is_file():
+            (home/path).parent.mkdir(parents=True, exist_ok=True)
+            give = os.symlink if Path(path).name in _LOGINS else shutil.copyfile
+            give((Path.home()/path).resolve(), home/path)
 
 # %% ../../nbs/638_proof.agents.ipynb #92b7b427
 def _environment(agent, home):
     "The variables of a run in `home`, and the keys among them"
     copied = [home/path for path in agent.config if (home/path).is_file()]
-    told = ' '.join(path.read_text(encoding='utf-8', errors='replace') for path in copied)
-    named = {*agent.passes, *_ANY, *re.findall('[A-Z][A-Z0-9_]{2,}', told)}
+    told = ' '.join(map(_text, copied))
+    named = {*_PASSED, *re.findall('[A-Z][A-Z0-9_]{2,}', told)}
     given = {k: os.environ[k] for k in named if k in os.environ}
     shown = without_secrets(given)
     keys = [v for k, v in given.items() if shown[k] != v and len(v) >= 8]
     own = {k: str(home/place) for k, place in _HOMES.items()}
-    return safe_env(given | agent.env | own), keys
+    return safe_env(given | _ALWAYS | own), keys
 
 # %% ../../nbs/638_proof.agents.ipynb #e499462d
 _UNSEEN = 'evals', '.git', 'proof.json' # Of a skill
@@ -263,9 +221,12 @@ def _filled(command, values):
     return [re.sub(r'\{(\w+)\}', lambda m: values.get(m[1], m[0]), part) for part in named]
 
 # %% ../../nbs/638_proof.agents.ipynb #7d76feaa
+def _text(path):
+    return Path(path).read_text(encoding='utf-8', errors='replace')
+
 def _in_prompt(skill, where=''):
-    "The skill in the folder `skill` as text, with the folder in which its reader finds it"
-    text = (skill/'SKILL.md').read_text(encoding='utf-8', errors='replace').strip()
+    "The skill in the folder `skill` as text; its reader finds the files in the folder `where`"
+    text = _text(skill/'SKILL.md').strip()
     files = f'\nThe files of this skill are in {where}.' if where else ''
     return f'<skill name="{skill.name}">\n{text}\n</skill>{files}'
 
@@ -275,8 +236,6 @@ def _lay_out(agent, root, prompt, files, skill):
     work.mkdir()
     (home/'tmp').mkdir(parents=True)
     for name, source in files.items():
-        if not (work/name).resolve().is_relative_to(work):
-            raise ValueError(f'{name!r} is no path below the work folder: leave out what leads out of it')
         (work/name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, work/name)
     _furnish(agent, home)
@@ -288,17 +247,6 @@ def _lay_out(agent, root, prompt, files, skill):
             prompt = f'{_in_prompt(skill, there)}\n\n{prompt}'
     (root/'task.md').write_text(prompt, encoding='utf-8')
     return dict(folder=str(work), home=str(home), task=str(root/'task.md'), skill=str(there), prompt=prompt)
-
-# %% ../../nbs/638_proof.agents.ipynb #3a072fad
-def _started(agent, values, env, timeout):
-    "How the program ended; as a shell says it where there is none"
-    line = _filled(agent.command, values)
-    asks = any(name in agent.command for name in ('{prompt}', '{task}'))
-    stdin = os.devnull if asks else values['task']
-    try:
-        return run_program(line, Path(values['folder']), env, timeout, most=16_000_000, stdin=stdin)
-    except OSError as e:
-        return Ended(127, '', str(e))
 
 # %% ../../nbs/638_proof.agents.ipynb #fe46e93a
 def _read(agent, stdout, session):
@@ -316,23 +264,27 @@ def _reason(agent, run, done, timeout):
     "Why `run` says nothing about the skill; empty if it does"
     if done.code is None or done.code and run.error in ('', _UNKNOWN):
         return why_lost(done, agent.name, timeout)
-    told = run.error
-    if run.denied and not told:
-        told = f'it was not allowed to use {", ".join(sorted({*run.denied}))}'
-    return f'{agent.name} could not do its work ({clip(told, 300)}): run it by hand' if told else ''
+    told = clip(run.error, 300)
+    return f'{agent.name} could not do its work ({told}): run it by hand' if told else ''
 
 # %% ../../nbs/638_proof.agents.ipynb #8fe0e56b
+_LONGEST = 16_000_000 # Bytes of what a program prints
+
 def _worked(agent, values, timeout, kept):
     "The run of a program in the folders that were laid out, with what it left in the folder `kept`"
     env, keys = _environment(agent, Path(values['home']))
-    done = _started(agent, values, env, timeout)
+    asks = '{prompt}' in agent.command or '{task}' in agent.command
+    try:
+        done = run_program(_filled(agent.command, values), Path(values['folder']), env, timeout, _LONGEST,
+                           stdin=os.devnull if asks else values['task'])
+    except OSError as e:
+        done = Ended(127, '', str(e))
     stdout = session = kept/'stdout.txt'
     stdout.write_text(redact(done.out, keys), encoding='utf-8')
     for path in sorted(Path(values['home']).glob(agent.log or '-'))[:1]:
         session = kept/f'session{path.suffix}'
-        session.write_text(redact(path.read_bytes().decode(errors='replace'), keys), encoding='utf-8')
+        session.write_text(redact(_text(path), keys), encoding='utf-8')
     run = _read(agent, stdout, session)
-    run.session = session.name
     run.error = redact(_reason(agent, run, done, timeout), keys)
     _copy_files(Path(values['folder']), kept/'outputs', keys=keys)
     return run
@@ -340,18 +292,16 @@ def _worked(agent, values, timeout, kept):
 # %% ../../nbs/638_proof.agents.ipynb #43477ee2
 def _asked(chat, prompt, files, skill, name):
     "What `chat` answers; `name` tells this run from others of the same words"
-    texts = {k: Path(path).read_text(encoding='utf-8', errors='replace') for k, path in files.items()}
-    quoted = [f'<file name="{k}">\n{text}\n</file>' for k, text in texts.items()]
-    messages = [dict(role='user', content='\n\n'.join([*quoted, prompt]))]
-    if skill is not None:
-        messages.insert(0, dict(role='system', content=_in_prompt(skill)))
+    quoted = [f'<file name="{k}">\n{_text(path)}\n</file>' for k, path in files.items()]
+    told = [_in_prompt(skill)] if skill else []
+    messages = [dict(role='user', content='\n\n'.join([*told, *quoted, prompt]))]
     try:
         reply = chat.replies([messages], [name])[0]
     except Outage as e:
         reply = e.replies[0]
     read, written = reply.prompt_tokens, reply.completion_tokens
     error = reply.error if reply.status == 'infra_error' else ''
-    return AgentRun(reply.text, error, read, written, chat.ledger.cost(chat.model, read, written))
+    return AgentRun(reply.text, error, read + written, chat.ledger.cost(chat.model, read, written))
 
 # %% ../../nbs/638_proof.agents.ipynb #985c9d7b
 def run_agent(
@@ -362,20 +312,17 @@ def run_agent(
     skill:str|Path|None=None, # Folder of a skill; None for the arm without
     model:str='',             # For a program; empty takes its own
     timeout:float=600.,       # Seconds for a program
-)->AgentRun: # ValueError for a skill or a file that cannot be given; OSError if `folder` cannot be made
+)->AgentRun: # OSError if `folder` cannot be made, or the skill or a file cannot be read
     "What `agent` does with `prompt` in a home of its own"
-    if skill is not None:
-        skill = Path(skill).resolve()
-        if not (skill/'SKILL.md').is_file():
-            raise ValueError(f'{skill} holds no SKILL.md: name the folder of a skill')
-    began = monotonic()
+    began, prompt = monotonic(), mend_unicode(prompt)
+    skill = skill and Path(skill).resolve()
     with atomic_folder(folder) as kept, _temporary() as place:
         (kept/'outputs').mkdir()
         if agent.chat is None:
-            values = _lay_out(agent, Path(place).resolve(), mend_unicode(prompt), files or {}, skill)
+            values = _lay_out(agent, Path(place).resolve(), prompt, files or {}, skill)
             run = _worked(agent, values | dict(model=model), timeout, kept)
         else:
-            run = _asked(agent.chat, mend_unicode(prompt), files or {}, skill, Path(folder).name)
+            run = _asked(agent.chat, prompt, files or {}, skill, Path(folder).name)
         run.seconds = monotonic() - began
         if skill is not None and not agent.skills:
             run.opened.append(skill.name)

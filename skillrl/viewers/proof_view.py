@@ -8,81 +8,61 @@ __all__ = ['write_proof_page']
 # %% ../../nbs/829_viewers.proof_view.ipynb #42024a4e
 from html import escape
 from pathlib import Path
-from ..core.plots import figure
-from ..core.stats import Rate
+from ..core.plots import bars, figure
+from ..core.stats import average
 from ..core.store import atomic_write, read_json
 from ..core.tables import Table
+from ..proof.prove import Proof
 from .page import figure_html, headed, html_page, paragraph
 
-# %% ../../nbs/829_viewers.proof_view.ipynb #f73b368e
-def _told_claim(claim):
-    "One claim in a sentence"
-    about, gain = claim['about'].capitalize(), Rate(**claim['effect'])
-    return (f'{about}: {claim["verdict"]}. The score changes by {gain.mean:+.2f} '
-            f'(95 % interval {gain.low:+.2f} to {gain.high:+.2f}, p = {claim["p"]:.3f}, '
-            f'{gain.n} pairs of {claim["evals"]} evals).')
-
-# %% ../../nbs/829_viewers.proof_view.ipynb #0ad30977
-def _draw_claims(claims):
+# %% ../../nbs/829_viewers.proof_view.ipynb #56b3f83a
+def _draw(claims):
     "The effect of each claim with its interval"
     fig, ax = figure()
-    for claim in reversed(claims):
-        gain = Rate(**claim['effect'])
-        ends = [[gain.mean - gain.low], [gain.high - gain.mean]]
-        ax.errorbar(gain.mean, claim['about'], xerr=ends, fmt='o')
+    ends = [(c.effect.mean, c.effect.low, c.effect.high) for c in claims]
+    bars(ax, [c.about for c in claims], *zip(*ends))
     ax.axvline(0, color='0.6', lw=1)
     ax.set(xlim=(-1, 1), xlabel='score with the skill less score without')
-    ax.margins(y=.6)
     return fig
 
 # %% ../../nbs/829_viewers.proof_view.ipynb #5e72a474
 def _mean(values):
-    values = list(values)
-    return f'{sum(values)/len(values):.2f}' if values else '–'
+    return f'{average(values):.2f}' if values else '–'
 
-def _table(runs, arms, seen):
-    "One row for each of what is `seen` in a run: eval, assertion, and the mean of each arm"
+def _table(runs, arms):
+    "A row for each eval and each of its assertions: the mean of each arm"
     found = {}
     for run in runs:
-        arm, eval = run['configuration'], run['eval_id']
-        for name, value in seen(run):
-            found.setdefault((eval, name), {a: [] for a in arms})[arm].append(value)
-    rows = [[*name, *map(_mean, by.values())] for name, by in found.items()]
+        whole = dict(text='all', passed=run['result']['pass_rate'])
+        for said in (whole, *run['expectations']):
+            by_arm = found.setdefault((run['eval_id'], said['text']), {arm: [] for arm in arms})
+            by_arm[run['configuration']].append(said['passed'])
+    rows = [[*name, *map(_mean, by_arm.values())] for name, by_arm in found.items()]
     return Table(['eval', 'assertion', *arms], rows)
-
-def _scores(run):
-    return [('all', run['result']['pass_rate'])]
-
-def _assertions(run):
-    return [(said['text'], said['passed']) for said in run['expectations']]
 
 # %% ../../nbs/829_viewers.proof_view.ipynb #f8580445
 def _costs(arms):
     "Scores, tokens and seconds of the arms"
-    rows = []
-    for kind in ('pass_rate', 'tokens', 'time_seconds'):
-        found = [arm[kind] for arm in arms.values()]
-        rows.append([kind, *(f'{x["mean"]:,.2f} ± {x["stddev"]:,.2f}' for x in found)])
+    kinds = 'pass_rate', 'tokens', 'time_seconds'
+    rows = [[kind, *(f'{arm[kind]["mean"]:,.2f} ± {arm[kind]["stddev"]:,.2f}' for arm in arms.values())]
+            for kind in kinds]
     return Table(['of a run', *arms], rows)
 
 # %% ../../nbs/829_viewers.proof_view.ipynb #a5845db7
 def write_proof_page(
-    folder:str|Path, # Of a proof that has ended
-)->Path: # `report.html` in it; ValueError if a file of the proof is broken, OSError if one is missing
+    proof:Proof,
+)->Path: # `report.html` in its folder; OSError if `benchmark.json` is not there
     "Write a page that tells all about a proof and needs nothing else"
-    folder = Path(folder)
-    proof, benchmark = (read_json(folder/name) for name in ('proof.json', 'benchmark.json'))
-    arms = {k: v for k, v in benchmark['run_summary'].items() if k != 'delta'}
-    runs, claims = benchmark['runs'], proof['claims']
-    about = [(k, proof[k]) for k in ('agent', 'version', 'model', 'judge', 'evals', 'hashes', 'reason')]
-    verdict = ''.join(map(paragraph, map(_told_claim, claims)))
-    drawn = figure_html(_draw_claims(claims), 'Effects with their intervals')
+    facts, claims = proof.facts, proof.analysis.claims
+    title = f'Does {proof.skill} help?'
+    runs = read_json(proof.folder/'benchmark.json')['runs']
+    about = [(k, facts[k]) for k in ('agent', 'version', 'model', 'judge', 'evals', 'hashes', 'reason')]
+    drawn = figure_html(_draw(claims), 'Effects with their intervals')
     body = headed({
-        'Verdict': verdict + drawn,
-        'What to know': ''.join(map(paragraph, proof['notes'])),
-        'Evals': _table(runs, arms, _scores).html(),
-        'Assertions': _table(runs, arms, _assertions).html(),
-        'What it took': _costs(arms).html(),
+        'Verdict': ''.join(paragraph(str(c)) for c in claims) + drawn,
+        'What to know': ''.join(map(paragraph, facts['notes'])),
+        'Evals': _table(runs, facts['arms']).html(),
+        'What it took': _costs(facts['arms']).html(),
         'What it is about': Table(['', ''], about).html()})
-    title = f'Does {proof["skill"]} help?'
-    return atomic_write(folder/'report.html', html_page(title, f'<h1>{escape(title)}</h1>{body}'))
+    page = html_page(title, f'<h1>{escape(title)}</h1>{body}')
+    return atomic_write(proof.folder/'report.html', page)
