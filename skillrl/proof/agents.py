@@ -120,25 +120,39 @@ class Agent:
 _PASSED = """HTTPS_PROXY HTTP_PROXY NO_PROXY SSL_CERT_FILE NODE_EXTRA_CA_CERTS PYENV_ROOT VOLTA_HOME
 ANTHROPIC_BASE_URL ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN CLAUDE_CODE_OAUTH_TOKEN OPENAI_BASE_URL
 OPENAI_API_KEY CODEX_API_KEY GOOGLE_GEMINI_BASE_URL GEMINI_API_KEY GOOGLE_API_KEY""".split()
-_ALWAYS = dict(CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC='1', MSWEA_CONFIGURED='true',
-               MSWEA_COST_TRACKING='ignore_errors')
+_ALWAYS = dict(
+    CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC='1',
+    MSWEA_CONFIGURED='true',
+    MSWEA_COST_TRACKING='ignore_errors')
 
+# %% ../../nbs/638_proof.agents.ipynb #dfc21b68
 AGENTS = {a.name: a for a in [
-    Agent('claude', 'claude -p --output-format=stream-json --verbose --permission-mode=acceptEdits '
-          '--allowedTools=Bash,Edit,NotebookEdit,Read,Skill,WebFetch,WebSearch,Write --model={model} -- '
-          '{prompt}', _read_claude, '.claude/skills', ('.claude/.credentials.json',),
+    Agent('claude',
+          'claude -p --output-format=stream-json --verbose --permission-mode=acceptEdits '
+          '--allowedTools=Bash,Edit,NotebookEdit,Read,Skill,WebFetch,WebSearch,Write '
+          '--model={model} -- {prompt}',
+          _read_claude, '.claude/skills', ('.claude/.credentials.json',),
           '.claude/projects/*/*.jsonl'),
-    Agent('codex', 'codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox '
-          '--model={model} -- {prompt}', _read_codex, '.agents/skills',
-          ('.codex/config.toml', '.codex/auth.json'), '.codex/sessions/**/*.jsonl'),
-    Agent('opencode', 'opencode run --format=json --auto --model={model} -- {prompt}', _read_opencode,
-          '.config/opencode/skills', ('.config/opencode/opencode.json',
-          '.config/opencode/opencode.jsonc', '.local/share/opencode/auth.json')),
-    Agent('gemini', 'gemini --approval-mode=yolo --skip-trust --output-format=stream-json --model={model} '
-          '--prompt={prompt}', _read_gemini, '.gemini/skills', ('.gemini/settings.json',
-          '.gemini/.env', '.gemini/oauth_creds.json'), '.gemini/tmp/*/chats/session-*.jsonl'),
-    Agent('mini', 'mini --yolo --exit-immediately --cost-limit=0 --output={home}/session.json '
-          '--model={model} --task={prompt}', _read_mini, '', ('.config/mini-swe-agent/.env',),
+    Agent('codex',
+          'codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox '
+          '--model={model} -- {prompt}',
+          _read_codex, '.agents/skills', ('.codex/config.toml', '.codex/auth.json'),
+          '.codex/sessions/**/*.jsonl'),
+    Agent('opencode',
+          'opencode run --format=json --auto --model={model} -- {prompt}',
+          _read_opencode, '.config/opencode/skills',
+          ('.config/opencode/opencode.json', '.config/opencode/opencode.jsonc',
+           '.local/share/opencode/auth.json')),
+    Agent('gemini',
+          'gemini --approval-mode=yolo --skip-trust --output-format=stream-json --model={model} '
+          '--prompt={prompt}',
+          _read_gemini, '.gemini/skills',
+          ('.gemini/settings.json', '.gemini/.env', '.gemini/oauth_creds.json'),
+          '.gemini/tmp/*/chats/session-*.jsonl'),
+    Agent('mini',
+          'mini --yolo --exit-immediately --cost-limit=0 --output={home}/session.json '
+          '--model={model} --task={prompt}',
+          _read_mini, '', ('.config/mini-swe-agent/.env',),
           'session.json')]}
 
 # %% ../../nbs/638_proof.agents.ipynb #b6d9b526
@@ -164,9 +178,8 @@ def agent_version(agent:Agent)->str: # Empty where nobody knows, or it is not in
     "The version of the program of `agent`"
     if agent.read is None:
         return ''
-    with _temporary() as home, suppress(OSError):
-        env = safe_env(dict(HOME=home, TMPDIR=home))
-        done = run_program([agent.name, '--version'], Path(home), env, 60, stdin=os.devnull)
+    with suppress(OSError):
+        done = run_program([agent.name, '--version'], Path.home(), safe_env({}), 60, stdin=os.devnull)
         return re.findall(r'\d+\.\d+[\w.+-]*|$', done.out + done.err)[0]
     return ''
 
@@ -188,8 +201,7 @@ def _furnish(agent, home):
 # %% ../../nbs/638_proof.agents.ipynb #92b7b427
 def _environment(agent, home):
     "The variables of a run in `home`, and the keys among them"
-    copied = [home/path for path in agent.config if (home/path).is_file()]
-    told = ' '.join(map(_text, copied))
+    told = ' '.join(_text(home/path) for path in agent.config if (home/path).is_file())
     named = {*_PASSED, *re.findall('[A-Z][A-Z0-9_]{2,}', told)}
     given = {k: os.environ[k] for k in named if k in os.environ}
     shown = without_secrets(given)
@@ -218,7 +230,7 @@ def _copy_files(source, target, unseen=(), keys=()):
 def _filled(command, values):
     "The arguments in `command`, with `values` in the places that have their names"
     named = [c for c in shlex.split(command) if values['model'] or '{model}' not in c]
-    return [re.sub(r'\{(\w+)\}', lambda m: values.get(m[1], m[0]), part) for part in named]
+    return [re.sub(r'\{(\w+)\}', lambda m: str(values.get(m[1], m[0])), part) for part in named]
 
 # %% ../../nbs/638_proof.agents.ipynb #7d76feaa
 def _text(path):
@@ -246,7 +258,7 @@ def _lay_out(agent, root, prompt, files, skill):
         if not agent.skills:
             prompt = f'{_in_prompt(skill, there)}\n\n{prompt}'
     (root/'task.md').write_text(prompt, encoding='utf-8')
-    return dict(folder=str(work), home=str(home), task=str(root/'task.md'), skill=str(there), prompt=prompt)
+    return dict(folder=work, home=home, task=root/'task.md', skill=there, prompt=prompt)
 
 # %% ../../nbs/638_proof.agents.ipynb #fe46e93a
 def _read(agent, stdout, session):
@@ -272,21 +284,21 @@ _LONGEST = 16_000_000 # Bytes of what a program prints
 
 def _worked(agent, values, timeout, kept):
     "The run of a program in the folders that were laid out, with what it left in the folder `kept`"
-    env, keys = _environment(agent, Path(values['home']))
+    env, keys = _environment(agent, values['home'])
     asks = '{prompt}' in agent.command or '{task}' in agent.command
     try:
-        done = run_program(_filled(agent.command, values), Path(values['folder']), env, timeout, _LONGEST,
-                           stdin=os.devnull if asks else values['task'])
+        line, stdin = _filled(agent.command, values), os.devnull if asks else values['task']
+        done = run_program(line, values['folder'], env, timeout, _LONGEST, stdin=stdin)
     except OSError as e:
         done = Ended(127, '', str(e))
     stdout = session = kept/'stdout.txt'
     stdout.write_text(redact(done.out, keys), encoding='utf-8')
-    for path in sorted(Path(values['home']).glob(agent.log or '-'))[:1]:
+    for path in sorted(values['home'].glob(agent.log or '-'))[:1]:
         session = kept/f'session{path.suffix}'
         session.write_text(redact(_text(path), keys), encoding='utf-8')
     run = _read(agent, stdout, session)
     run.error = redact(_reason(agent, run, done, timeout), keys)
-    _copy_files(Path(values['folder']), kept/'outputs', keys=keys)
+    _copy_files(values['folder'], kept/'outputs', keys=keys)
     return run
 
 # %% ../../nbs/638_proof.agents.ipynb #43477ee2
@@ -298,10 +310,9 @@ def _asked(chat, prompt, files, skill, name):
     try:
         reply = chat.replies([messages], [name])[0]
     except Outage as e:
-        reply = e.replies[0]
+        return AgentRun(error=str(e))
     read, written = reply.prompt_tokens, reply.completion_tokens
-    error = reply.error if reply.status == 'infra_error' else ''
-    return AgentRun(reply.text, error, read + written, chat.ledger.cost(chat.model, read, written))
+    return AgentRun(reply.text, '', read + written, chat.ledger.cost(chat.model, read, written))
 
 # %% ../../nbs/638_proof.agents.ipynb #985c9d7b
 def run_agent(

@@ -149,8 +149,6 @@ def _records(path, folder):
     "(folder, object) of each eval at `path`"
     if path.is_dir():
         return [*map(_task, sorted([*path.glob('instruction.md'), *path.glob('*/instruction.md')]))]
-    if not path.exists():
-        raise ValueError(f'there is no {path}: write evals there, or name a file that has some')
     found = [d for _, d in read_records(path)] if path.suffix == '.jsonl' else read_json(path)
     found = found.get('evals') if isinstance(found, dict) else found
     if not isinstance(found, list):
@@ -161,7 +159,7 @@ def _records(path, folder):
 def load_evals(
     skill:str|Path,          # Its folder
     file:str|Path|None=None, # JSON, JSON lines or a folder of Harbor tasks; None for its `evals/evals.json`
-)->list[Eval]: # ValueError, in one sentence, names file, eval and field
+)->list[Eval]: # ValueError, in one sentence, names file, eval and field; OSError without a file
     "What `skill` is tried on"
     folder = Path(skill).resolve()
     path = Path(file) if file else folder/'evals'/'evals.json'

@@ -26,7 +26,7 @@ _ARMS = ('with_skill', 'without_skill', 'old_skill', 'SKILL.md', '.claude/skills
 
 def _blinded(text, hide):
     "`text` without keys and without what tells the arm: paths and names, those in `hide` too"
-    names = sorted({*_ARMS, *filter(None, hide)}, key=len, reverse=True)
+    names = sorted({*_ARMS, *hide}, key=len, reverse=True)
     either = '|'.join(map(re.escape, names))
     return re.sub(rf'(?<![\w-])(?:{either})(?![\w-]|\.\w)', '[…]', redact(text), flags=re.I)
 
@@ -58,10 +58,11 @@ task. Where an assertion is not borne out, or you are not sure, `passed` is fals
 
 def _question(eval, asked, shown, hide):
     "The conversation in which a judge is asked about the assertions `asked`"
-    lines = [f'Files: {len(shown) - 1}']
+    lines = []
     for name, text in shown.items():
         what = f'File {as_data(name)}' if name else 'Final answer'
-        lines.append(f'{what}: {"no text" if text is None else as_data(text, _ONE)}')
+        said = 'no text' if text is None else as_data(text, _ONE)
+        lines.append(f'{what}: {said}')
     rest = dict(Task=eval.prompt, Expected=eval.expected)
     rest |= {f'Assertion {n}': text for n, text in enumerate(asked, 1)}
     told = [f'{what}: {as_data(_blinded(text, hide), _ONE)}' for what, text in rest.items()]
@@ -95,11 +96,12 @@ _ORDERS = {'orders to the reader', 'orders in other languages'}
 
 def _verdict(text, passed, quote, shown):
     "What a judge found of the assertion `text`, if its quotation is one"
+    why = ''
     if passed and not _stands(' '.join(quote.split()), shown):
-        return _finding(text, False, f'no pass, for the outputs do not say: {quote}', 'model')
-    if passed and _ORDERS.intersection(rejection_reasons(quote)):
-        return _finding(text, False, f'no pass, for this is an order to the judge: {quote}', 'model')
-    return _finding(text, passed, quote, 'model')
+        why = 'no pass, for the outputs do not say: '
+    elif passed and _ORDERS.intersection(rejection_reasons(quote)):
+        why = 'no pass, for this is an order to the judge: '
+    return _finding(text, passed and not why, why + quote, 'model')
 
 # %% ../../nbs/643_proof.grading.ipynb #02f3c588
 def _by_judge(eval, asked, run, chat, hide):
@@ -134,10 +136,11 @@ def grade(
         raise OSError('nothing was graded')
     order = [a.text for a in eval.assertions]
     found.sort(key=lambda f: order.index(f['text']))
-    passed, n = sum(f['passed'] for f in found), len(found)
+    passed = sum(f['passed'] for f in found)
+    n = len(found)
     summary = dict(passed=passed, failed=n - passed, total=n, pass_rate=passed/n)
-    return dict(assertion_results=found, expectations=found, summary=summary,
-                ungraded=asked if chat is None else [])
+    ungraded = asked if chat is None else []
+    return dict(assertion_results=found, expectations=found, summary=summary, ungraded=ungraded)
 
 # %% ../../nbs/643_proof.grading.ipynb #bbf6a06b
 def gradable(
