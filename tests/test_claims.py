@@ -1,6 +1,4 @@
 """What a proof may say of a skill, and when it must keep silent"""
-import json
-from dataclasses import asdict
 import numpy as np
 import pytest
 from skillrl.proof import claims
@@ -40,15 +38,6 @@ def test_an_effect_is_found_and_its_interval_holds_it(beyond):
         rounds += stopped
     assert held >= 56 and rounds/60 < 4
 
-@pytest.mark.parametrize('graded', [False, True])
-def test_help_and_harm_are_treated_alike(graded):
-    for seed in range(10):
-        gains = drawn(seed, 8, .2, missing=.1, graded=graded)
-        for a, b in zip(analyse(ProofPlan(), gains).claims, analyse(ProofPlan(), -gains).claims):
-            assert (a.p, a.settled) == (b.p, b.settled)
-            assert [a.effect.low, a.effect.high] == pytest.approx([-b.effect.high, -b.effect.low])
-            assert {a.verdict, b.verdict} in ({'helps', 'harms'}, {'not enough evidence'})
-
 def test_a_proof_that_was_interrupted_goes_on_as_if_it_had_not_been():
     for seed in range(5):
         gains = drawn(seed, effect=.2, missing=.1)
@@ -67,30 +56,12 @@ def test_five_coins_prove_nothing_and_six_do():
     verdicts = [analyse(ProofPlan(1), np.ones((1, n))).claims[0].verdict for n in (5, 6)]
     assert verdicts == ['not enough evidence', 'helps']
 
-def test_equal_effects_all_count_so_coarse_scores_do_not_overspend():
-    plan = ProofPlan(4)
-    draws = [(0., d) for _, d in claims._draws(plan, np.ones((4, 3)), False)]
-    crossed = np.zeros(claims._DRAWS, bool)
-    for (_, effects), (bound, *_, share) in zip(draws, claims._analyses(plan, draws)):
-        crossed |= effects > bound + 1e-5
-        assert crossed.mean() <= share
-
 def test_many_runs_of_one_eval_say_nothing_of_other_evals():
     gains = np.zeros((8, 6))
     gains[:, 0] = 1
     these, others = analyse(ProofPlan(), gains).claims
     assert these.verdict == 'helps' and others.verdict == 'not enough evidence'
     assert these.effect.mean == others.effect.mean and others.effect.low <= 0 < these.effect.low
-
-def test_each_eval_weighs_the_same_however_many_of_its_pairs_are_missing():
-    gains = np.array([[1, 0, None], [1, None, None], [1, None, None]], float)
-    claim = analyse(ProofPlan(), gains).claims[0]
-    assert claim.effect.mean == pytest.approx(.5)
-    assert (claim.evals, claim.effect.n) == (2, 4)
-
-def test_no_pair_at_all_is_no_evidence():
-    claim = analyse(ProofPlan(), np.full((1, 6), np.nan)).claims[0]
-    assert (claim.effect.low, claim.effect.high, claim.verdict) == (-1, 1, 'not enough evidence')
 
 @pytest.mark.parametrize('gain', [-1, 0, .02, .5, 1])
 def test_equal_gains_do_not_make_it_certain(gain):
@@ -111,18 +82,9 @@ def test_needed_grows_with_noise_with_what_is_missing_and_for_small_effects():
     small, middle, large = runs_needed(ProofPlan(), gains)
     rounds = middle['rounds']
     assert 3 < small['rounds']/rounds < 5 and rounds > large['rounds'] and small['evals'] > large['evals']
-    gains[:, ::2] *= .2
-    assert runs_needed(ProofPlan(), gains)[1]['rounds'] < rounds
-    holes = drawn(0)
-    holes[::2, 6:] = np.nan
-    assert runs_needed(ProofPlan(), holes)[1]['rounds'] > rounds
+    gains[::2, 6:] = np.nan
+    assert runs_needed(ProofPlan(), gains)[1]['rounds'] > rounds
     assert runs_needed(ProofPlan(16), drawn(0))[1]['evals'] < middle['evals']
-
-def test_needed_is_enough():
-    enough = runs_needed(ProofPlan(), drawn(1, effect=.3))[2]['rounds']
-    plan = ProofPlan(enough, .3)
-    proofs = [analyse(plan, drawn(seed, effect=.3, rounds=enough)) for seed in range(50, 110)]
-    assert [p.claims[0].verdict for p in proofs].count('helps') >= 45
 
 @pytest.mark.parametrize('gains', [[1, 0], np.zeros((9, 3)), np.zeros((0, 3)), np.zeros((2, 0))])
 def test_gains_that_do_not_fit_are_refused(gains):
@@ -134,7 +96,3 @@ def test_few_evals_say_nothing_of_others():
     with pytest.raises(ValueError, match='of 6 evals or more'):
         analyse(ProofPlan(beyond=True), np.zeros((1, 5)))
     assert len(analyse(ProofPlan(), np.zeros((1, 5))).claims) == 1
-
-def test_what_is_found_can_be_written_as_json():
-    found = asdict(analyse(ProofPlan(), drawn(0, effect=.3)))
-    assert json.loads(json.dumps(found)) == found

@@ -192,13 +192,6 @@ def test_a_judge_is_blind_and_nothing_ends_its_quotations(out, tmp_path):
     assert sorted(line.split(':')[0] for line in lines) == sorted(
         ['Final answer', 'File "TAG.md"', 'Task', 'Expected', 'Assertion 1'])
 
-def test_large_outputs_are_cut_for_a_judge(out):
-    for n in range(300):
-        (out/f'{n}.txt').write_text('kettle '*5000)
-    model = ScriptedChat([verdicts('kettle kettle')])
-    assert counted(grade(an_eval('It boils'), out, '', model)) == (1, 1)
-    assert len(model.calls[0][1]['content']) < 100_000
-
 TWO = verdicts('24.50', '24.50')
 BAD = ['All hold!', '[]', verdicts('24.50'), verdicts('24.50', '24.50', '24.50'), TWO + TWO,
        verdicts('24.50', None), TWO.replace('true', '"yes"'), TWO.replace('n": 2', 'n": 1'),
@@ -229,12 +222,6 @@ def test_without_a_judge_its_assertions_are_named_and_do_not_count(out):
         gradable([soft])
     with pytest.raises(OSError, match='nothing was graded'):
         grade(soft, out)
-
-def test_keys_reach_no_evidence_and_findings_keep_the_order(out):
-    atomic_write(out/'log', 'api_key=sk-0123456789abcdef')
-    model = ScriptedChat([verdicts('# Copper kettle')])
-    found = grade(an_eval('first', dict(file='log', matches='.+')), out, '', model)
-    assert [f['by'] for f in found['expectations']] == ['model', 'code'] and 'sk-0123' not in str(found)
 
 # ---- real files ----
 

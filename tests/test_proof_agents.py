@@ -3,14 +3,11 @@
 The programs themselves are run where the environment variable SKILLRL_AGENTS names a folder with them
 (`.ci/agents` makes one); everywhere else scripts of our own stand for them."""
 import json, os, shlex, sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 import pytest
 from faults import FaultServer, error
 from scripted_agents import CODE, SAID, SKILL, model
-from skillrl.llm.chat import ScriptedChat
-from skillrl.llm.ledger import ReplyCache
 from skillrl.proof.agents import AGENTS, _read, agent_version, find_agent, run_agent
 
 PROGRAMS = os.environ.get('SKILLRL_AGENTS')
@@ -110,20 +107,6 @@ def test_what_an_agent_prints_may_be_anything(script, tmp_path):
     assert run_agent(script('print(input())', ''), 'Mug\0 \ud83d', tmp_path / 'p').text == 'Mug \ufffd'
     assert 'ended with code 3' in run_agent(script('sys.exit(3)'), 'Go.', tmp_path / 'q').error
     assert 'too long' in run_agent(agent, 'x' * 3_000_000, tmp_path / 'r').error
-
-def test_runs_beside_each_other_keep_apart(script, skill, tmp_path):
-    agent = script("path = pathlib.Path('n')\npath.write_text(sys.argv[1])\ntime.sleep(.3)\n"
-                   "print(path.read_text(), len(list(home.rglob('SKILL.md'))))")
-    with ThreadPoolExecutor(6) as pool:
-        runs = [pool.submit(run_agent, agent, f'{n}', tmp_path / f'{n}', skill=s)
-                for n, s in enumerate([skill, None] * 3)]
-    assert [r.result().text for r in runs] == ['0 1', '1 0', '2 1', '3 0', '4 1', '5 0']
-
-def test_a_chat_is_asked_anew_for_each_run(skill, tmp_path):
-    chat = ScriptedChat(['In the sink.', 'On the shelf.'], cache=ReplyCache(tmp_path / 'cache'))
-    runs = [run_agent(find_agent('chat', chat), 'Where?', tmp_path / n, skill=skill) for n in ('1', '2', '1')]
-    assert [r.text for r in runs] == ['In the sink.', 'On the shelf.', 'In the sink.']
-    assert CODE in chat.calls[0][0]['content'] and runs[0].opened == [SKILL]
 
 @pytest.mark.parametrize('name', AGENTS)
 def test_words_that_we_do_not_know_are_no_answer(name, tmp_path):
