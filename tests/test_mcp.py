@@ -12,8 +12,7 @@ from skillrl.llm.chat import ScriptedChat
 from skillrl.serve.openenv import make_env, observed
 
 mcp = pytest.importorskip('mcp', reason='the extra mcp is not installed')
-from skillrl.envs.mcp.toolserver import ToolServer
-from skillrl.envs.mcp.world import ToolTask, _ToolEnv, _ToolReader
+from skillrl.envs.mcp.world import ToolServer, ToolTask, _ToolEnv, _ToolReader
 from skillrl.serve.mcp_server import mcp_server, serve_mcp
 
 SHOP = '''
@@ -27,8 +26,7 @@ def shop(folder):
     def sell(thing:str, price:int=1)->str:
         if thing == 'bomb':
             os._exit(3)
-        if thing == 'clock':
-            time.sleep(3600)
+        time.sleep(3600 if thing == 'clock' else 0)
         sold.append(thing)
         Path(folder, 'sold.txt').write_text(' '.join(sold))
         return f'Error: {thing} is out of stock' if thing == 'unicorn' else 'sold'
@@ -36,9 +34,6 @@ def shop(folder):
     def till()->dict:
         files = sorted(os.listdir(folder))
         return dict(sold=sold, pid=os.getpid(), files=files, env=[*os.environ], cwd=os.getcwd())
-    @server.tool()
-    def echo(text:str)->str:
-        return text*9_000
     return server
 
 if __name__ == '__main__':
@@ -75,8 +70,8 @@ def gone(pid, seconds=15):
 
 SOLD = 'sell {"thing": "mug", "price": 3}'
 TILL = dict(call='till {}')
-CHECKS = [(TILL | dict(field='sold.0', matches='^mug$'), True), (dict(file='no.txt', matches=''), False),
-          (TILL | dict(field='sold.7', matches=''), False), (TILL | dict(matches='cup'), False),
+CHECKS = [(TILL | dict(matches='"mug"'), True), (TILL | dict(matches='cup'), False),
+          (dict(file='no.txt', matches=''), False),
           (dict(file='sold.txt', matches='^mug$'), True), (dict(file='sold.txt', matches='cup'), False),
           (dict(shell='grep -q mug sold.txt'), True), (dict(shell='test -f no.txt'), False),
           (dict(answer='^3$'), True), (dict(answer='^4$'), False)]
@@ -87,10 +82,9 @@ def test_only_the_check_decides(check, holds, shop):
     assert last[1:4] == (float(holds), True, False) and last[4]['won'] is holds
 
 def test_all_checks_must_hold_and_a_cut_off_episode_is_checked_too(shop):
-    one, both = [CHECKS[4][0]], [CHECKS[4][0], CHECKS[3][0]]
-    assert [played(task(shop.here, *some), SOLD, most=1)[-1][1:4] for some in (one, both)] == [
-        (1., False, True), (0., False, True)]
-    assert played(task(shop.here, *one, max_steps=1), SOLD)[-1][1:4] == (1., False, True)
+    one, both = [CHECKS[0][0]], [CHECKS[0][0], CHECKS[1][0]]
+    ends = [played(task(shop.here, *some), SOLD, most=1)[-1][1:4] for some in (one, both)]
+    assert ends == [(1., False, True), (0., False, True)]
 
 def test_the_agent_sees_no_check_and_no_error_flag_is_trusted(shop):
     env = _ToolEnv([task(shop.here, dict(shell='test -f secret'))])
@@ -102,14 +96,14 @@ def test_the_agent_sees_no_check_and_no_error_flag_is_trusted(shop):
 
 def test_each_episode_has_a_process_and_a_folder_of_its_own(shop, monkeypatch):
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-not-for-you')
-    mine = task(shop.there, dict(shell='true'), files={'list/a.txt': 'mug'}, setup='echo ready > b.txt')
+    mine = task(shop.there, dict(shell='true'), files={'list/a.txt': 'mug'})
     seen = [json.loads(played(mine, SOLD, 'till {}', 'finish {}')[1][0]) for _ in range(2)]
     assert [s['sold'] for s in seen] == [['mug']]*2 and seen[0]['pid'] != seen[1]['pid']
-    assert [s['files'] for s in seen] == [['b.txt', 'list', 'sold.txt']]*2
+    assert [s['files'] for s in seen] == [['list', 'sold.txt']]*2
     assert all('OPENAI_API_KEY' not in s['env'] and s['cwd'] == '.' and gone(s['pid']) for s in seen)
 
 HOLD = '''import gc, json, sys, time
-from skillrl.envs.mcp.toolserver import ToolServer
+from skillrl.envs.mcp.world import ToolServer
 server, how = ToolServer(json.loads(sys.argv[1]), '.'), sys.argv[2]
 print(json.loads(server.call('till', {}))['pid'], flush=True)
 if how == 'forgotten':
@@ -145,19 +139,17 @@ def test_a_server_that_hangs_is_ended(shop, tmp_path):
     assert gone(pid)
 
 @pytest.mark.parametrize('server, says', [
-    (dict(command='no-such-shop'), 'install it'), (dict(url='http://127.0.0.1:9/mcp'), 'did not start'),
+    (dict(command='no-such-shop'), "did not start .*no-such-shop'"), (dict(url='http://127.0.0.1:9/mcp'), 'did not start'),
     (dict(command=sys.executable, args=['-c', 'raise SystemExit("no licence")']), 'no licence')])
 def test_a_server_that_does_not_start(server, says, tmp_path):
     with pytest.raises(OSError, match=says) as e:
         ToolServer(server, tmp_path)
     assert '\n' not in str(e.value)
 
-def test_strange_calls_and_long_answers_are_answers(shop, tmp_path):
+def test_strange_calls_are_answered(shop, tmp_path):
     server = ToolServer(shop.here, tmp_path)
-    strange = ('fly', {}), ('echo', {}), ('sell', dict(thing=[]))
+    strange = ('fly', {}), ('sell', {}), ('sell', dict(thing=[]))
     assert all(server.call(*call).startswith('Error') for call in strange)
-    assert len(server.call('echo', dict(text='ab'))) < 8_100
-    server.close()
 
 # ---- a file of tasks ----
 
@@ -165,7 +157,6 @@ def test_strange_calls_and_long_answers_are_answers(shop, tmp_path):
     ('{"prompt": "x"}', 'line 2: the field `check` is missing'), ('[]', 'line 2'),
     ('{"prompt": "x", "check": [{"shell": "a", "file": "b"}]}', 'line 2: check has'),
     ('{"prompt": "x", "check": [{"file": "b", "matches": "("}]}', 'line 2'),
-    ('{"prompt": "x", "check": [], "files": {"/etc/x": ""}}', 'inside of the working folder'),
     ('{"prompt": "x", "check": [], "cwd": "/"}', 'no field cwd'),
     ('{"prompt": "x", "check": []}\n{"prompt": "x", "check": []}', 'line 3: another task')])
 def test_what_is_wrong_in_a_file_is_said_with_its_line(line, says, tmp_path, capsys):
@@ -217,13 +208,12 @@ async def differences(place, name, n, most):
                 command = rng.choice(seen[4]['admissible_commands'] or ['search[mug]'])
                 seen, steps = env.step(command), steps + 1
                 odd += await ask('step', episode=id, command=command) != observed(*seen)
-            odd += (await ask('admissible', episode=id))['result'] != seen[4]['admissible_commands']
     return odd, steps
 
 @pytest.mark.parametrize('name', ['alfworld', 'webshop'])
 def test_the_official_client_sees_what_the_engine_says(name):
     odd, steps = asyncio.run(differences(mcp_server(make_env(name)), name, 3, 50))
-    with serve_mcp(make_env(name, max_steps=9), port=0) as running:
+    with serve_mcp(mcp_server(make_env(name, max_steps=9)), port=0) as running:
         far, more = asyncio.run(differences(f'{running.url}/mcp', name, 2, 9))
     assert odd + far == 0 and steps + more > 9
 
@@ -235,12 +225,10 @@ def test_episodes_do_not_see_each_other():
                 return r.structured_content or r.content[0].text
             one, two = [await ask('reset', game=game) for game in ('test-0', 'test-1')]
             full, lost = await ask('reset'), await ask('step', episode='x', command='look')
-            await ask('reset', game='test-2', episode=one['episode'])
-            over = await ask('step', episode=one['episode'], command='look')
-            return one, two, full, lost + over, await ask('step', episode=two['episode'], command='look')
+            return one, two, full, lost, await ask('step', episode=two['episode'], command='look')
     one, two, full, lost, seen = asyncio.run(told())
     assert one['game'] != two['game'] == seen['game']
-    assert 'come back later' in full and lost.count('call reset') == 2
+    assert 'come back later' in full and 'call reset' in lost
 
 NOISY = """import sys
 from skillrl.cli.main import main
