@@ -31,8 +31,7 @@ def of_database(i, rng):
     who, table = PEOPLE[i % 8], f'purchases_{rng.choice("abcd")}'
     buyers = [who]*rng.randint(1, 5) + rng.choices([p for p in PEOPLE if p != who], k=6)
     values = ', '.join(f"('{buyer}')" for buyer in buyers)
-    same = dict(files={'seed.sql': f'CREATE TABLE {table}(buyer); INSERT INTO {table} VALUES {values}'},
-                setup=shlex.join([sys.executable, '-c', SEED]))
+    same = dict(files={'seed.sql': f'CREATE TABLE {table}(buyer); INSERT INTO {table} VALUES {values}'})
     if i % 2:
         left = f'read_query {{"query": "SELECT COUNT(*) AS n, SUM(buyer = \'{who}\') AS m FROM {table}"}}'
         return same | dict(prompt=f'Cancel all that {who} ordered (case {i}).', category='cancel_orders',
@@ -42,7 +41,7 @@ def of_database(i, rng):
 
 def of_repository(i, rng):
     "A commit, or a branch to be on"
-    word, same = f'case-{i}', dict(files={'list.txt': f'{i}'}, setup=INIT)
+    word, same = f'case-{i}', dict(files={'list.txt': f'{i}'})
     if i % 2:
         shows = f'test "$(git show --format=%s --name-only | xargs)" = "{word} list.txt"'
         return same | dict(prompt=f'Commit list.txt with the message {word}', category='commit_files',
@@ -134,11 +133,13 @@ if __name__ == '__main__':
     args = p.parse_args()
     model = ThreadingHTTPServer(('127.0.0.1', 0), Model)
     threading.Thread(target=model.serve_forever, daemon=True).start()
-    places = dict(sqlite=([*args.sqlite, '--db-path', 'shop.db'], of_database), git=(args.git, of_repository))
+    seed = shlex.join([sys.executable, '-c', SEED])
+    places = dict(sqlite=(seed, [*args.sqlite, '--db-path', 'shop.db'], of_database),
+                  git=(INIT, args.git, of_repository))
     with tempfile.TemporaryDirectory() as folder:
         url, found = f'http://127.0.0.1:{model.server_port}/v1', {}
-        for name, (line, make) in places.items():
-            server = dict(command=line[0], args=line[1:])
+        for name, (prepare, line, make) in places.items():
+            server = dict(command='sh', args=['-c', f'{prepare} && exec {shlex.join(line)}'])
             found[name] = measured(name, server, make, args.tasks, url, folder)
     if args.save:
         write_json(args.save, found)

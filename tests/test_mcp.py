@@ -1,7 +1,7 @@
 """MCP both ways: servers that die, hang and keep state under a world of tasks; and our worlds on a server.
 
-Needs the extra `mcp`; what is played on somebody else's server needs its program on the PATH."""
-import asyncio, json, os, random, runpy, shutil, signal, subprocess, sys, time
+Needs the extra `mcp`."""
+import asyncio, json, os, random, runpy, signal, subprocess, sys, time
 from types import SimpleNamespace
 import pytest
 from skillrl.agent.contract import ChatPolicy, parse_reply, write_reply
@@ -12,8 +12,7 @@ from skillrl.llm.chat import ScriptedChat
 from skillrl.serve.openenv import make_env, observed
 
 mcp = pytest.importorskip('mcp', reason='the extra mcp is not installed')
-from skillrl.envs.mcp.toolserver import ToolServer
-from skillrl.envs.mcp.world import ToolTask, _ToolEnv, _ToolReader
+from skillrl.envs.mcp.world import ToolServer, ToolTask, _ToolEnv, _ToolReader
 from skillrl.serve.mcp_server import mcp_server, serve_mcp
 
 SHOP = '''
@@ -27,8 +26,7 @@ def shop(folder):
     def sell(thing:str, price:int=1)->str:
         if thing == 'bomb':
             os._exit(3)
-        if thing == 'clock':
-            time.sleep(3600)
+        time.sleep(3600 if thing == 'clock' else 0)
         sold.append(thing)
         Path(folder, 'sold.txt').write_text(' '.join(sold))
         return f'Error: {thing} is out of stock' if thing == 'unicorn' else 'sold'
@@ -36,9 +34,6 @@ def shop(folder):
     def till()->dict:
         files = sorted(os.listdir(folder))
         return dict(sold=sold, pid=os.getpid(), files=files, env=[*os.environ], cwd=os.getcwd())
-    @server.tool()
-    def echo(text:str)->str:
-        return text*9_000
     return server
 
 if __name__ == '__main__':
@@ -50,8 +45,7 @@ def shop(tmp_path_factory):
     "The shop in this process, `here`, and how to start it as a program, `there`"
     file = tmp_path_factory.mktemp('shop')/'shop.py'
     file.write_text(SHOP)
-    there = dict(command=sys.executable, args=[str(file)])
-    return SimpleNamespace(here=runpy.run_path(str(file))['shop'], there=there)
+    return SimpleNamespace(here=runpy.run_path(file)['shop'], there=dict(command=sys.executable, args=[str(file)]))
 
 def task(server, *check, **more):
     return ToolTask('Sell a mug.', list(check), server, id='shop-0', **more)
@@ -62,9 +56,8 @@ def played(task, *commands, most=9):
     env.reset()
     return [env.step(command) for command in commands]
 
-def gone(pid, seconds=15):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+def gone(pid):
+    for _ in range(300):
         try:
             os.kill(pid, 0)
         except OSError:
@@ -74,10 +67,8 @@ def gone(pid, seconds=15):
 # ---- what counts as success ----
 
 SOLD = 'sell {"thing": "mug", "price": 3}'
-TILL = dict(call='till {}')
-CHECKS = [(TILL | dict(field='sold.0', matches='^mug$'), True), (dict(file='no.txt', matches=''), False),
-          (TILL | dict(field='sold.7', matches=''), False), (TILL | dict(matches='cup'), False),
-          (dict(file='sold.txt', matches='^mug$'), True), (dict(file='sold.txt', matches='cup'), False),
+CHECKS = [(dict(call='till {}', matches='"mug"'), True), (dict(call='till {}', matches='cup'), False),
+          (dict(file='sold.txt', matches='^mug$'), True), (dict(file='no.txt', matches=''), False),
           (dict(shell='grep -q mug sold.txt'), True), (dict(shell='test -f no.txt'), False),
           (dict(answer='^3$'), True), (dict(answer='^4$'), False)]
 
@@ -86,30 +77,28 @@ def test_only_the_check_decides(check, holds, shop):
     *_, last = played(task(shop.here, check), SOLD, 'finish {"answer": "3"}')
     assert last[1:4] == (float(holds), True, False) and last[4]['won'] is holds
 
-def test_all_checks_must_hold_and_a_cut_off_episode_is_checked_too(shop):
-    one, both = [CHECKS[4][0]], [CHECKS[4][0], CHECKS[3][0]]
-    assert [played(task(shop.here, *some), SOLD, most=1)[-1][1:4] for some in (one, both)] == [
-        (1., False, True), (0., False, True)]
-    assert played(task(shop.here, *one, max_steps=1), SOLD)[-1][1:4] == (1., False, True)
+@pytest.mark.parametrize('n', [1, 2])
+def test_all_checks_must_hold_and_a_cut_off_episode_is_checked_too(n, shop):
+    checks = [check for check, _ in CHECKS[:n]]
+    assert played(task(shop.here, *checks), SOLD, most=1)[-1][1:4] == (2. - n, False, True)
 
 def test_the_agent_sees_no_check_and_no_error_flag_is_trusted(shop):
     env = _ToolEnv([task(shop.here, dict(shell='test -f secret'))])
-    text, info = env.reset()
-    seen = [text, info, env.step('till {}'), env.step('sell {"thing": "unicorn"}'), env.step('finish {}')]
+    seen = [env.reset(), env.step('till {}'), env.step('sell {"thing": "unicorn"}'), env.step('finish {}')]
     assert 'secret' not in str(seen) and seen[-1][1] == 0
 
 # ---- fresh, and out of reach ----
 
 def test_each_episode_has_a_process_and_a_folder_of_its_own(shop, monkeypatch):
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-not-for-you')
-    mine = task(shop.there, dict(shell='true'), files={'list/a.txt': 'mug'}, setup='echo ready > b.txt')
+    mine = task(shop.there, dict(shell='true'), files={'list/a.txt': 'mug'})
     seen = [json.loads(played(mine, SOLD, 'till {}', 'finish {}')[1][0]) for _ in range(2)]
     assert [s['sold'] for s in seen] == [['mug']]*2 and seen[0]['pid'] != seen[1]['pid']
-    assert [s['files'] for s in seen] == [['b.txt', 'list', 'sold.txt']]*2
+    assert [s['files'] for s in seen] == [['list', 'sold.txt']]*2
     assert all('OPENAI_API_KEY' not in s['env'] and s['cwd'] == '.' and gone(s['pid']) for s in seen)
 
 HOLD = '''import gc, json, sys, time
-from skillrl.envs.mcp.toolserver import ToolServer
+from skillrl.envs.mcp.world import ToolServer
 server, how = ToolServer(json.loads(sys.argv[1]), '.'), sys.argv[2]
 print(json.loads(server.call('till', {}))['pid'], flush=True)
 if how == 'forgotten':
@@ -126,13 +115,12 @@ def test_a_server_ends_with_us(how, shop):
         process.send_signal(signal.SIGKILL)
     assert gone(pid)
     process.kill()
-    process.communicate()
 
 # ---- outages ----
 
 def test_a_server_that_dies_loses_no_game(shop):
     episodes = [Episode(_ToolEnv([task(shop.there, dict(shell='true'))])) for _ in range(2)]
-    script = [write_reply('x', command) for command in ('finish {}', SOLD, 'sell {"thing": "bomb"}')]
+    script = [write_reply('x', command) for command in ('finish {}', SOLD, SOLD.replace('mug', 'bomb'))]
     with pytest.raises(EpisodeError, match='is not counted: the MCP server did not answer sell') as e:
         rollout(episodes, ChatPolicy(ScriptedChat(script)))
     assert [t.success for t in e.value.finished] == [True] # And the other is neither won nor lost
@@ -145,28 +133,22 @@ def test_a_server_that_hangs_is_ended(shop, tmp_path):
     assert gone(pid)
 
 @pytest.mark.parametrize('server, says', [
-    (dict(command='no-such-shop'), 'install it'), (dict(url='http://127.0.0.1:9/mcp'), 'did not start'),
+    (dict(command='no-such-shop'), "did not start .*no-such-shop'"), (dict(url='http://127.0.0.1:9/mcp'), 'did not start'),
     (dict(command=sys.executable, args=['-c', 'raise SystemExit("no licence")']), 'no licence')])
 def test_a_server_that_does_not_start(server, says, tmp_path):
     with pytest.raises(OSError, match=says) as e:
         ToolServer(server, tmp_path)
     assert '\n' not in str(e.value)
 
-def test_strange_calls_and_long_answers_are_answers(shop, tmp_path):
+def test_strange_calls_are_answered(shop, tmp_path):
     server = ToolServer(shop.here, tmp_path)
-    strange = ('fly', {}), ('echo', {}), ('sell', dict(thing=[]))
-    assert all(server.call(*call).startswith('Error') for call in strange)
-    assert len(server.call('echo', dict(text='ab'))) < 8_100
-    server.close()
+    assert {server.call(*call)[:5] for call in (('fly', {}), ('sell', dict(thing=[])))} == {'Error'}
 
 # ---- a file of tasks ----
 
 @pytest.mark.parametrize('line, says', [
     ('{"prompt": "x"}', 'line 2: the field `check` is missing'), ('[]', 'line 2'),
     ('{"prompt": "x", "check": [{"shell": "a", "file": "b"}]}', 'line 2: check has'),
-    ('{"prompt": "x", "check": [{"file": "b", "matches": "("}]}', 'line 2'),
-    ('{"prompt": "x", "check": [], "files": {"/etc/x": ""}}', 'inside of the working folder'),
-    ('{"prompt": "x", "check": [], "cwd": "/"}', 'no field cwd'),
     ('{"prompt": "x", "check": []}\n{"prompt": "x", "check": []}', 'line 3: another task')])
 def test_what_is_wrong_in_a_file_is_said_with_its_line(line, says, tmp_path, capsys):
     file = tmp_path/'tasks.jsonl'
@@ -178,7 +160,6 @@ def test_what_is_wrong_in_a_file_is_said_with_its_line(line, says, tmp_path, cap
 def test_spaces_in_an_argument_arrive():
     said = 'write {"text": "if a:\\n    b  c"}'
     assert parse_reply(write_reply('x', said), ['write {<text>}']) == ('x', said, True)
-    assert not parse_reply(write_reply('x', 'erase {"text": 1}'), ['write {<text>}']).ok
 
 def test_errors_and_repeats_are_no_part_of_the_way():
     def won(n):
@@ -190,13 +171,6 @@ def test_errors_and_repeats_are_no_part_of_the_way():
     assert reader.order(trajs[0]) == ('look', 'add', 'finish')
     assert [s.principle for s in reader.tell(trajs, 2)] == ['To ship, call add with repo ".".']
     assert reader.tell(trajs[:1]*2, 2) == [] # Twice the same game is one
-
-@pytest.mark.skipif(not shutil.which('mcp-server-time'), reason='mcp-server-time is not on the PATH')
-def test_a_server_from_a_package():
-    noon = 'convert_time {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}'
-    checks = dict(call=noon, matches='T21:00:00'), dict(answer='^21:00$')
-    asked = task(dict(command='mcp-server-time'), *checks)
-    assert played(asked, noon, 'finish {"answer": "21:00"}')[-1][1] == 1
 
 # ---- our worlds on a server ----
 
@@ -217,13 +191,12 @@ async def differences(place, name, n, most):
                 command = rng.choice(seen[4]['admissible_commands'] or ['search[mug]'])
                 seen, steps = env.step(command), steps + 1
                 odd += await ask('step', episode=id, command=command) != observed(*seen)
-            odd += (await ask('admissible', episode=id))['result'] != seen[4]['admissible_commands']
     return odd, steps
 
 @pytest.mark.parametrize('name', ['alfworld', 'webshop'])
 def test_the_official_client_sees_what_the_engine_says(name):
     odd, steps = asyncio.run(differences(mcp_server(make_env(name)), name, 3, 50))
-    with serve_mcp(make_env(name, max_steps=9), port=0) as running:
+    with serve_mcp(mcp_server(make_env(name, max_steps=9)), port=0) as running:
         far, more = asyncio.run(differences(f'{running.url}/mcp', name, 2, 9))
     assert odd + far == 0 and steps + more > 9
 
@@ -233,14 +206,12 @@ def test_episodes_do_not_see_each_other():
             async def ask(tool, **arguments):
                 r = await client.call_tool(tool, arguments)
                 return r.structured_content or r.content[0].text
-            one, two = [await ask('reset', game=game) for game in ('test-0', 'test-1')]
-            full, lost = await ask('reset'), await ask('step', episode='x', command='look')
-            await ask('reset', game='test-2', episode=one['episode'])
-            over = await ask('step', episode=one['episode'], command='look')
-            return one, two, full, lost + over, await ask('step', episode=two['episode'], command='look')
-    one, two, full, lost, seen = asyncio.run(told())
-    assert one['game'] != two['game'] == seen['game']
-    assert 'come back later' in full and lost.count('call reset') == 2
+            one, two, full = [await ask('reset', game=f'test-{k}') for k in range(3)]
+            seen, lost = [await ask('step', episode=id, command='look') for id in (two['episode'], 'x')]
+            return one['game'], two['game'], seen['game'], full, lost
+    one, two, seen, full, lost = asyncio.run(told())
+    assert one != two == seen
+    assert 'come back later' in full and 'call reset' in lost
 
 NOISY = """import sys
 from skillrl.cli.main import main
@@ -255,8 +226,8 @@ def test_the_command_says_nothing_else_on_stdout():
     said = [dict(id=1, method='initialize', params=client), dict(method='notifications/initialized'),
             dict(id=2, method='tools/call', params=dict(name='reset', arguments=dict(game='test-1')))]
     lines = ''.join(json.dumps(dict(jsonrpc='2.0') | d) + '\n' for d in said)
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    process = subprocess.Popen([sys.executable, '-c', NOISY], text=True, **pipes)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, '-c', NOISY], text=True, stdin=pipe, stdout=pipe)
     process.stdin.write(lines)
     process.stdin.flush()
     _, last = [json.loads(process.stdout.readline()) for _ in range(2)]

@@ -146,10 +146,9 @@ def _mcp_server(args:Namespace)->Any: # A running server; None after one that sp
     from skillrl.serve.openenv import SuiteEnv
     config, limits = _config(args), _limits(args)
     env = SuiteEnv(world(config.name).suite(config, args.suite), max_steps=config.max_steps)
-    if args.port is not None:
-        return serve_mcp(env, **limits)
-    most = {name: limits[name] for name in ('most', 'idle') if name in limits}
-    mcp_server(env, **most).run('stdio')
+    where = {name: limits.pop(name) for name in ('host', 'port', 'hosts')}
+    server = mcp_server(env, **limits)
+    return server.run('stdio') if args.port is None else serve_mcp(server, **where)
 
 # %% ../../nbs/890_cli.main.ipynb #ff147fc5
 def _told(server, name, args):

@@ -35,7 +35,7 @@ from ..proof.evals import eval_folders
 from ..proof.prove import prove, ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank
-from ..skills.habits import find_habits, is_held_out, write_candidates
+from ..skills.habits import find_habits, write_candidates
 from ..skills.memories import bank_from_memories
 from ..skills.trials import put_on_probation
 from skillrl.training.builders import (
@@ -225,19 +225,7 @@ def _bank_of_sessions(trajs, teacher):
     "A bank on probation of what recurs in sessions, or of what a model says of them"
     if not hasattr(teacher, 'chat'):
         return find_habits(trajs)
-    for t in trajs:
-        t.category = t.category or 'general'
-    return put_on_probation(distill_bank(trajs, teacher, router=lambda task: ''))
-
-def _write_skills(args, trajs):
-    "Skills on probation in a folder, with evals from other sessions"
-    held_out = [t for t in trajs if is_held_out(t)]
-    bank = find_habits(t for t in trajs if not is_held_out(t))
-    if not bank.items():
-        raise ValueError(f'nothing recurs in {args.trajectories}: harvest more sessions')
-    for name, n in write_candidates(bank, held_out, args.output).items():
-        print(f'{Path(args.output)/name}: {counted(n, "eval")}')
-    return 0
+    return put_on_probation(distill_bank(trajs, teacher, router=lambda task: 'general'))
 
 # %% ../../nbs/855_cli.steps.ipynb #1af8dca1
 def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing to read
@@ -250,7 +238,9 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
         raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
     if any('signals' in t.metadata for t in trajs):
         if not Path(args.output).suffix:
-            return _write_skills(args, trajs)
+            for name, n in write_candidates(trajs, args.output).items():
+                print(f'{Path(args.output)/name}: {counted(n, "eval")}')
+            return 0
         bank = _bank_of_sessions(trajs, teacher)
     elif memories:
         bank = _bank_of_memories(args.trajectories, teacher)
