@@ -1,10 +1,12 @@
-"The skill of `skillrl optimize` reaches the agent program that answers, as it runs in real life"
+"Agent programs under `skillrl optimize`: with questions, and with the evals of a skill"
 
 import json, os, shutil, subprocess, sys, time
 import pytest
 from faults import FaultServer, error, said
+from test_prove import lines
 from skillrl.cli.main import main
-from skillrl.llm.command import CommandChat, _lay_out
+from skillrl.core.store import read_json, write_json
+from skillrl.skillopt.eval_env import _skill_folder, program_chat
 
 # Sends what came on stdin to a model and nothing else, as agent programs do; `SKILL.md` it never opens
 AGENT = """import json, sys, urllib.request
@@ -13,7 +15,6 @@ request = urllib.request.Request(sys.argv[1], json.dumps(asked).encode())
 answer = json.load(urllib.request.urlopen(request))
 print(answer['choices'][0]['message']['content'])
 """
-DEAF = AGENT.replace('sys.stdin.read()', "'Solve it.'")
 FORMS = [dict(question=f'Is {n} a number?', answers='aye') for n in range(12)]
 SKILL = 'Answer aye, unless you are a mug.'
 EDIT = '{"edits": [{"op": "append", "content": "Say aye."}]}'
@@ -33,8 +34,8 @@ def optimize(url, source):
     with open('agent.py', 'w') as f:
         f.write(source)
     command = f'{sys.executable} -I -S agent.py {url}'.replace('agent.py', os.path.abspath('agent.py'))
-    who = ['--policy-command', command, '--teacher-command', command, '--skill', 'skill.md']
-    return main(['optimize', '--questions', 'forms.jsonl', *who, *QUICK, '--output', 'o'])
+    who = ['--policy-command', command, '--teacher-command', command]
+    return main(['optimize', 'skill.md', '--questions', 'forms.jsonl', *who, *QUICK, '--output', 'o'])
 
 
 def answer(request):
@@ -49,17 +50,6 @@ def test_the_agent_sees_the_skill(here, capsys):
     acted = [text for text in asked if 'a number?' in text and '## Trajectories' not in text]
     assert len(acted) >= 8
     assert all(SKILL in text for text in acted)
-
-
-def test_the_agent_is_tried_before_it_is_paid(here, capsys):
-    "A program that reads nothing asks once at most, and the run ends in one sentence before it begins"
-    with FaultServer(rest=answer) as s:
-        assert optimize(s.url, DEAF) == 1
-        assert s.count <= 1
-    told = capsys.readouterr().err
-    assert 'never sees the skill' in told
-    assert 'agent.py' in told
-    assert not (here / 'o').exists()
 
 
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli.main import main; sys.exit(main())']
@@ -85,31 +75,102 @@ def test_an_agent_ends_with_a_command_that_is_told_to_end(here):
         os.kill(int((here / 'pid').read_text()), 0)
 
 
-def test_a_skill_lies_where_each_program_looks(tmp_path):
-    "Claude Code looks in `.claude/skills`, Codex and Gemini CLI in `.agents/skills`"
-    asked = [dict(role='system', content=SKILL), dict(role='user', content='Is 1 a number?')]
-    work = _lay_out(tmp_path/'skill', asked)
-    for home in ('.claude/skills/skill', '.agents/skills/skill', '.'):
-        text = (work / home / 'SKILL.md').read_text()
-        assert text.startswith('---\nname: skill\n')
-        assert SKILL in text
-
-
-def test_the_trial_of_an_agent_ends_before_it_asks(tmp_path):
-    slow = AGENT.replace('request =', 'import time; time.sleep(1); request =')
-    (tmp_path / 'agent.py').write_text(slow)
-    with FaultServer() as s:
-        CommandChat([sys.executable, str(tmp_path / 'agent.py'), s.url]).probe()
-        assert not s.count
-
-
 @pytest.mark.skipif(not shutil.which('claude'), reason='Claude Code is not installed')
-def test_claude_code_sends_the_skill(tmp_path):
+def test_claude_code_sends_the_skill(tmp_path, monkeypatch):
     with FaultServer(rest=error(400, 'enough')) as s:
         env = dict(HOME=str(tmp_path), ANTHROPIC_BASE_URL=s.url, ANTHROPIC_API_KEY='sk-ant-example-7f3a')
-        chat = CommandChat(['claude', '-p', '--model', 'mug'], env=env, timeout=120)
-        chat.probe()
-        assert not s.count
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        chat = program_chat('claude -p --model mug')
         chat.reply([dict(role='system', content=SKILL), dict(role='user', content='Is 1 a number?')])
         asked = [json.dumps(r['body']) for r in s.requests]
     assert any(SKILL in text for text in asked)
+
+
+# --- evals ---
+CLERK = """import os, pathlib, re, sys
+prompt, skill = sys.argv[1], pathlib.Path(sys.argv[2])
+text = (skill/'SKILL.md').read_text()
+with open({calls!r}, 'a') as f: f.write(prompt + ' ' + str('K7' in text) + chr(10))
+if {fails}: sys.exit('the line is down')
+pathlib.Path('label.txt').write_text('K7' if 'K7' in text else 'none')
+print(sorted(p.name for p in skill.iterdir()))
+"""
+TUTOR = """import sys
+open({0!r}, 'a').write(sys.stdin.read())
+print('{{"edits": [{{"op": "append", "content": "End it with K7."}}]}}')
+"""
+HEAD = '---\nname: labels\ndescription: How we label.\n---\n\n'
+
+
+@pytest.fixture
+def labels(here):
+    "The words that optimise a skill with nine evals"
+    wanted = dict(text='K7', check=dict(file='label.txt', contains='K7'))
+    evals = [dict(id=n, prompt=f'Label-{n}', assertions=[wanted]) for n in range(9)]
+    write_json(here/'labels'/'evals'/'evals.json', evals)
+    (here/'labels'/'SKILL.md').write_text(f'{HEAD}Label it.\n')
+    (here/'labels'/'codes.txt').write_text('none')
+    (here/'tutor.py').write_text(TUTOR.format(str(here/'told')))
+    def words(fails='False'):
+        (here/'clerk.py').write_text(CLERK.format(calls=str(here/'calls'), fails=fails))
+        clerk, tutor = f'{here}/clerk.py {{prompt}} {{skill}}', f'{here}/tutor.py'
+        return ['optimize', 'labels', '--evals', '--agent', f'{sys.executable} {clerk}',
+                '--teacher-command', f'{sys.executable} {tutor}', '--output', 'o',
+                '--set', 'num_epochs=1', 'workers=1', 'final_passes=0', 'proof.rounds=3', 'proof.parallel=1']
+    return words
+
+
+def test_a_skill_is_optimised_on_some_evals_and_proven_on_others(here, labels, capsys):
+    assert main(labels()) == 0
+    assert 'labels: on these evals: helps' in capsys.readouterr().out
+    new = here/'o'/'best_skill'/'labels'
+    assert (new/'SKILL.md').read_text() == f'{HEAD}Label it.\n\nEnd it with K7.\n'
+    assert (here/'labels'/'SKILL.md').read_text() == f'{HEAD}Label it.\n' and (new/'codes.txt').exists()
+    proof = read_json(here/'o'/'proof'/'iteration-1'/'benchmark.json')
+    proven = {f'Label-{n}' for n in proof['metadata']['evals_run']}
+    asked = [line.split() for line in lines(here/'calls')]
+    before = [prompt for prompt, _ in asked[:-6*len(proven)]]
+    told = (here/'told').read_text()
+    assert len(proven) == 3 and not proven & {*before} and not any(p in told for p in proven)
+    assert sum(f'Label-{n}' in told for n in range(9)) == 3
+    assert main(labels()) == 0 and len(lines(here/'calls')) == len(asked)
+
+
+def test_a_run_that_fails_for_reasons_of_its_own_is_no_score(here, labels, capsys):
+    assert main(labels('True')) == 1
+    assert 'the line is down' in capsys.readouterr().err and not [*(here/'o').rglob('results.json')]
+
+
+@pytest.mark.parametrize('share', [.3, .97])
+def test_killed_it_goes_on_and_pays_for_no_run_twice(here, labels, share):
+    assert main(labels()) == 0
+    whole = len(lines(here/'calls'))
+    best = (here/'o'/'best_skill.md').read_text()
+    proof = read_json(here/'o'/'proof'/'iteration-1'/'proof.json')['claims']
+    shutil.rmtree(here/'o')
+    (here/'calls').unlink()
+    ours = subprocess.Popen([*SKILLRL, *labels()], stdout=subprocess.DEVNULL)
+    while len(lines(here/'calls')) < share*whole and ours.poll() is None:
+        time.sleep(.01)
+    ours.kill()
+    assert ours.wait(30) == -9
+    assert main(labels()) == 0
+    assert len(lines(here/'calls')) <= whole + 1
+    assert (here/'o'/'best_skill.md').read_text() == best
+    assert read_json(here/'o'/'proof'/'iteration-1'/'proof.json')['claims'] == proof
+
+
+def test_what_a_skill_links_to_is_not_written(here, labels):
+    (here/'labels'/'SKILL.md').rename(here/'mine.md')
+    (here/'labels'/'SKILL.md').symlink_to(here/'mine.md')
+    assert (_skill_folder(here/'new', here/'labels', 'Sing.')/'SKILL.md').read_text() == 'Sing.'
+    assert (here/'mine.md').read_text() == f'{HEAD}Label it.\n'
+
+
+def test_evals_that_are_too_few_or_have_no_skill_are_refused(here, labels, capsys):
+    write_json(here/'labels'/'evals'/'evals.json', read_json(here/'labels'/'evals'/'evals.json')[:2])
+    assert main(labels()) == 1
+    assert '2 evals that can be graded' in capsys.readouterr().err
+    assert main(['optimize', '--evals', '--teacher-command', 'cat']) == 1
+    assert '--evals needs a skill' in capsys.readouterr().err and not (here/'o').exists()

@@ -276,7 +276,7 @@ def atlas(forms):
 
 def test_a_skill_in_a_file_keeps_its_head(atlas):
     with FaultServer(rest=both) as s:
-        asked = ['--questions', 'forms.jsonl', '--skill', 'atlas/SKILL.md', '--output', 'r']
+        asked = ['atlas', '--questions', 'forms.jsonl', '--output', 'r']
         optimize(*asked, *two(s), *SHORT, cwd=atlas)
     best = (atlas / 'r' / 'best_skill.md').read_text()
     assert best.startswith(HEAD)
@@ -287,7 +287,7 @@ def test_a_skill_in_a_file_keeps_its_head(atlas):
 
 def test_a_skill_keeps_its_line_ends(tmp_path):
     (tmp_path / 'mine.md').write_bytes('\ufeffWrite the invoice.\r\n\r\n- Mind the vat.\r\n'.encode())
-    optimize('--skill', 'mine.md', '--smoke', '--output', 'r', cwd=tmp_path)
+    optimize('mine.md', '--smoke', '--output', 'r', cwd=tmp_path)
     for best in (tmp_path / 'r' / 'best_skill.md', tmp_path / 'r' / 'skills' / 'skill_v0000.md'):
         text = best.read_bytes()
         assert text.startswith(b'Write the invoice.\r\n\r\n- Mind the vat.\r\n')
@@ -361,9 +361,9 @@ def refusals():
         two_jobs=(['--questions', 'forms.jsonl', '--skill-bank', 'b', *at],
                   '--questions would do nothing with --skill-bank'),
         no_job=(at, '--policy-model, --policy-url, --teacher, --teacher-url would do nothing without'),
-        skill_and_bank=(['--skill-bank', 'b', '--skill', 's', *at],
-                        '--skill would do nothing with --skill-bank'),
-        bytes=(['--skill', 'bytes.md'], 'bytes.md is not UTF-8 text'),
+        skill_and_bank=(['s', '--skill-bank', 'b', *at],
+                        'SKILL would do nothing with --skill-bank'),
+        bytes=(['bytes.md'], 'bytes.md is not UTF-8 text'),
         setting=(['--set', 'max_uds=2'], 'max_usd'),
         config=(['--config', 'sections.json'], 'there is no setting'),
         occupied=(['--output', 'occupied'], 'already holds files of something else'),

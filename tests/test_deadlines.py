@@ -94,7 +94,8 @@ import signal, sys
 # A shell that runs the tests in its background has it ignored
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from skillrl.llm.openai_client import OpenAIChatClient
-from skillrl.llm.command import CommandChat
+import shlex
+from skillrl.skillopt.eval_env import program_chat
 from skillrl.core.store import JsonlLog
 def ask(text): return [dict(role='user', content=text)]
 def client(url, **kw): return OpenAIChatClient('mini', base_url=url, api_key='none', timeout=60, **kw)
@@ -153,7 +154,7 @@ def test_ctrl_c_ends_agents_within_two_seconds(tmp_path):
         f'import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(60)'
     )
     batch = '[ask(f"Episode {i}") for i in range(6)]'
-    code = f'CommandChat([sys.executable, "-c", {source!r}], parallel=3).replies({batch})'
-    took, rc, err = interrupted(code, ready=lambda: len([*tmp_path.iterdir()])==3)
+    code = f'program_chat(shlex.join([sys.executable, "-c", {source!r}])).replies({batch})'
+    took, rc, err = interrupted(code, ready=lambda: len([*tmp_path.iterdir()])==5)
     assert took < 2 and rc in (130, -signal.SIGINT)
     assert all(over(p.name) for p in tmp_path.iterdir())

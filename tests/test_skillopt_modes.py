@@ -5,7 +5,7 @@ import pytest
 from replies import sections
 from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, _minded, needed
 from skillrl.llm.ledger import BudgetExceeded
-from skillrl.llm.command import CommandChat
+from skillrl.skillopt.eval_env import program_chat
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.viewers.report import _describe_worth, outcome_text, read_run
 from skillrl.skillopt.reflect import _KEYS, _load_prompt
@@ -326,15 +326,15 @@ def test_calls_of_a_process_that_was_killed_count_for_the_limit():
 # Other models and machines
 
 AGENT = '''
-import re
-skill, task = open('SKILL.md').read(), open('task.md').read()
-need = re.search('needs: (.*)', task)[1].split(', ')
-print('right' if all(f'Mind the {r}.' in skill for r in need) else 'wrong')
+import re, sys
+text = sys.stdin.read()
+need = re.search('needs: (.*)', text)[1].split(', ')
+print('right' if all(f'Mind the {r}.' in text for r in need) else 'wrong')
 '''
 
 def test_a_command_line_agent_as_target():
     Path('agent.py').write_text(AGENT)
-    agent = CommandChat([sys.executable, '-S', str(Path('agent.py').resolve())], model='clerk')
+    agent = program_chat(f'{sys.executable} -S {Path("agent.py").resolve()}')
     world = dict(train=4, val=4, test=2, seed=2)
     settings = dict(num_epochs=1, batch_size=4, edit_budget=8)
     every = edits(' '.join(f'Mind the {r}.' for r in INVOICE_RULES))

@@ -121,7 +121,7 @@ WRONG = {
     'optimize --set zzz=1': 'zzz',
     'optimize --set batch_size': 'NAME=VALUE',
     'optimize --set batch_size=x': 'batch_size',
-    'optimize --skill nothing.md': 'nothing.md',
+    'optimize nothing.md': 'nothing.md',
     'optimize --teacher t': '--questions or --skill-bank',
     'optimize --questions forms.jsonl --teacher b --teacher-command cat': '--teacher-command',
     'optimize --skill-bank nothing': 'nothing',

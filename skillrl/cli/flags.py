@@ -4,19 +4,20 @@
 
 # %% auto #0
 __all__ = ['SMOKE', 'BANK', 'TRAJECTORIES', 'pair', 'spelled', 'given', 'setting_flags', 'check_together', 'named', 'settings',
-           'resumed_settings', 'resume_line', 'free_folder', 'say_stopped', 'resumed_folder', 'Progress']
+           'settings_of', 'acts', 'resumed_settings', 'resume_line', 'free_folder', 'say_stopped', 'resumed_folder',
+           'Progress']
 
 # %% ../../nbs/850_cli.flags.ipynb #2daf3093
 import json, re, shlex, sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from dataclasses import Field
+from dataclasses import Field, fields
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
 from ..core import config as settings_of_runs
-from ..core.config import from_krill, load_config, settings_in, SkillRLConfig
+from ..core.config import from_krill, load_config, settings_in, SkillRLConfig, unknown
 from ..core.options import read_settings
 from ..viewers.inspection import is_opt_run, is_train_run
 
@@ -141,6 +142,31 @@ def settings(
         first |= SMOKE
     config = load_config(getattr(args, 'config', None), SkillRLConfig().merged(first), **given(args))
     return _on_server(args, config)
+
+# %% ../../nbs/850_cli.flags.ipynb #850e0002
+def settings_of(
+    kind:type,  # A dataclass
+    found:dict, # Name → value
+)->Any: # ValueError if there is no such setting
+    "`kind` with the settings `found`"
+    names = tuple(f.name for f in fields(kind))
+    for k in found:
+        if k not in names:
+            raise ValueError(unknown(k, names))
+    return kind(**found)
+
+# %% ../../nbs/850_cli.flags.ipynb #850e0004
+def acts(args:Namespace)->tuple[Any, Any]: # Of `Agent` and `Chat`; ValueError if one cannot be had
+    "Who acts where evals are run, and who judges what code cannot"
+    from skillrl.proof.agents import find_agent
+    from skillrl.training.builders import build_client
+    judge = build_client(args.judge, args.judge_url, '') if args.judge else None
+    chat, agent = None, args.agent or 'claude'
+    if agent == 'chat':
+        if not args.policy_model:
+            raise ValueError('--agent chat needs --policy-model: name the model that answers')
+        chat = build_client(args.policy_model, args.policy_url, '')
+    return find_agent(agent, chat), judge
 
 # %% ../../nbs/850_cli.flags.ipynb #5ecf56cc
 def resumed_settings(

@@ -6,31 +6,33 @@
 __all__ = ['job', 'optimize']
 
 # %% ../../nbs/860_cli.jobs.ipynb #a80c2016
-import shlex, sys
+import sys
 from argparse import Namespace
 from contextlib import redirect_stdout
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from .flags import (
-    free_folder, pair, resume_line, resumed_folder, resumed_settings, say_stopped, settings, spelled)
-from ..core.config import unknown
+    acts, free_folder, pair, resume_line, resumed_folder, resumed_settings, say_stopped, settings,
+    settings_of, spelled)
 from ..core.options import read_settings
 from ..core.runfolder import read_state
 from ..envs.base import world
 from ..envs.qa import question_env
-from ..llm.command import CommandChat
+from ..proof.prove import ProofConfig
 from ..skillopt.bank_env import BankEnv
+from ..skillopt.eval_env import AgentChat, EvalEnv, program_chat, prove_best
 from ..skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from ..skillopt.settings import SkillOptConfig
 from ..skillopt.trainer import SkillOptTrainer
 from ..skills.bank import SkillBank
 from ..training.builders import build_client, build_local_policy
 from ..viewers.inspection import is_opt_run, load_bank
+from ..viewers.proof_view import write_proof_page
 from ..viewers.report import outcome_text, write_page
 
 # %% ../../nbs/860_cli.jobs.ipynb #98df8447
 _RULES = dict(num_epochs=5, batch_size=20, minibatch_size=4, edit_budget=6, workers=1) # For the demo world
+_EVALS = dict(gate_metric='soft', eval_test=False, workers=4) # `prove` compares them on the others
 _ONE_STEP = dict(num_epochs=1, batch_size=8, minibatch_size=4)
 _FEW = 8 # Items of each split under --smoke
 
@@ -42,7 +44,8 @@ def _base(args):
     "What the settings differ in from the defaults before a file or a flag changes them"
     if args.resume:
         return read_settings(Path(args.resume)/'config.json')
-    base = {} if args.questions or args.skill_bank else _RULES
+    given = args.questions or args.skill_bank
+    base = _EVALS if args.evals else {} if given else _RULES
     return base | _ONE_STEP if args.smoke else base
 
 # %% ../../nbs/860_cli.jobs.ipynb #88250960
@@ -57,43 +60,30 @@ def _opt_settings(
     found |= dict(pair(text) for text in args.set or () if not _is_of_skillrl(text))
     flags = dict(seed=args.seed, out_root=args.resume or args.output)
     found |= {k: v for k, v in flags.items() if v is not None}
-    names = tuple(f.name for f in fields(SkillOptConfig))
-    for k in found:
-        if k not in names:
-            raise ValueError(unknown(k, names))
-    return SkillOptConfig(**found)
+    return settings_of(SkillOptConfig, found)
 
 # %% ../../nbs/860_cli.jobs.ipynb #982d3a03
 def _client_of(role, args, config):
     "Whom the flags name for `role`"
     command, m = getattr(args, f'{role}_command'), config.model
     if command:
-        return _program(command)
+        return program_chat(command)
     name, address, key = (getattr(m, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
+    if role == 'teacher' and not name:
+        kind = spelled(_kind(args))
+        raise ValueError(f'{kind} needs --teacher or --teacher-command: name who edits the skill')
     return build_client(name, address, key) if name else None
 
 def _clients(args, config):
-    policy, teacher = (_client_of(role, args, config) for role in ('policy', 'teacher'))
-    if teacher is None:
-        kind = 'questions' if args.questions else 'skill_bank'
-        raise ValueError(f'{spelled(kind)} needs --teacher or --teacher-command: name who edits the skill')
-    return policy, teacher
-
-def _program(command):
-    chat = CommandChat(shlex.split(command)) # ValueError for quotes that are not closed
-    chat.probe()
-    return chat
+    return [_client_of(role, args, config) for role in ('policy', 'teacher')]
 
 # %% ../../nbs/860_cli.jobs.ipynb #e8fbb0e9
 def _models(args, folder=None):
     "The config with the models of the flags; its keys go to addresses that the user named"
-    plain = _plain(args)
+    ours = [text for text in args.set or () if _is_of_skillrl(text)]
+    # --config holds settings of SkillOpt here
+    plain = Namespace(**vars(args) | dict(config=None, smoke=False, seed=None, set=ours))
     return resumed_settings(plain, folder) if folder else settings(plain)
-
-def _plain(args):
-    "`args` without what means something else here: --config holds settings of SkillOpt"
-    ours = [text for text in getattr(args, 'set', None) or () if _is_of_skillrl(text)]
-    return Namespace(**vars(args) | dict(config=None, smoke=False, seed=None, set=ours))
 
 # %% ../../nbs/860_cli.jobs.ipynb #2e6a8012
 def _rule_job(args, c):
@@ -131,23 +121,41 @@ def _bank_job(args, c):
     env = BankEnv(suite, bank, local, config, sizes, c.seed)
     return env, policy, teacher
 
+# %% ../../nbs/860_cli.jobs.ipynb #e7a10002
+def _eval_job(args, c):
+    if not args.skill:
+        raise ValueError('--evals needs a skill: name its folder before it')
+    own = [pair(text.removeprefix('proof.')) for text in args.set or () if _is_of_skillrl(text)]
+    config = settings_of(ProofConfig, dict(model=args.policy_model or '') | dict(own))
+    teacher = _client_of('teacher', args, _models(Namespace(**vars(args) | dict(set=None))))
+    agent, chat = acts(args)
+    client = AgentChat(agent, args.skill, config)
+    file = None if args.evals is True else args.evals
+    return EvalEnv(client, chat, file, c.seed), client, teacher
+
 # %% ../../nbs/860_cli.jobs.ipynb #d6519025
 _MODELS = 'policy_model policy_url policy_command teacher teacher_url teacher_command'.split()
-
-_JOB_FLAGS = ['skill_bank', 'questions', 'policy', 'env', 'suite', 'url', 'mock', 'games', *_MODELS, 'skill']
+_BANK = ['policy', 'env', 'suite', 'url', 'mock', 'games', *_MODELS]
+_PROVE = 'skill agent judge judge_url policy_model policy_url teacher teacher_url teacher_command'.split()
 
 _JOBS = { # Kind → what makes it, the flags that it reads
-    'skill_bank': (_bank_job, ['policy', 'env', 'suite', 'url', 'mock', 'games', *_MODELS]),
+    'skill_bank': (_bank_job, _BANK),
+    'evals': (_eval_job, _PROVE),
     'questions': (_question_job, ['skill', *_MODELS]),
     '': (_rule_job, ['skill'])}
 
+def _kind(args):
+    return next(k for k in _JOBS if not k or getattr(args, k))
+
 def _idle(args, kind):
     "Refuse flags that this kind of job has no use for"
-    uses = [kind, *_JOBS[kind][1]]
-    idle = [spelled(k) for k in _JOB_FLAGS if k not in uses and getattr(args, k) is not None]
+    known = dict.fromkeys([*_JOBS, *_BANK, *_PROVE])
+    uses = ['', kind, *_JOBS[kind][1]]
+    idle = ['SKILL' if k == 'skill' else spelled(k) for k in known
+            if k not in uses and getattr(args, k) is not None]
     if not kind:
         idle += [f'--set {text}' for text in args.set or () if _is_of_skillrl(text)]
-    where = f'with {spelled(kind)}' if kind else 'without --questions or --skill-bank'
+    where = f'with {spelled(kind)}' if kind else 'without --questions or --skill-bank or --evals'
     if idle:
         raise ValueError(f'{", ".join(idle)} would do nothing {where}: leave it out')
 
@@ -157,15 +165,16 @@ def job(
     c:Any,          # A `SkillOptConfig`
 )->tuple: # Environment, policy and teacher; ValueError if a flag has no use
     "The parts of a run"
-    kind = next(k for k in _JOBS if not k or getattr(args, k))
+    kind = _kind(args)
     _idle(args, kind)
     return _JOBS[kind][0](args, c)
 
 # %% ../../nbs/860_cli.jobs.ipynb #15f109ff
 def _text_of(skill):
-    "The text of the file `skill`, its line ends as they are"
+    "The text of `skill`, a file or a folder with a `SKILL.md`, its line ends as they are"
+    path = Path(skill)
     try:
-        return Path(skill).read_bytes().decode('utf-8-sig')
+        return (path/'SKILL.md' if path.is_dir() else path).read_bytes().decode('utf-8-sig')
     except UnicodeDecodeError:
         raise ValueError(f'{skill} is not UTF-8 text: save it as UTF-8') from None
 
@@ -176,7 +185,11 @@ def _check_folder(path):
 
 # %% ../../nbs/860_cli.jobs.ipynb #5e674857
 def _shipped(env, path):
-    "Write the bank that the best document stands for"
+    "Write the bank that the best document stands for, or prove the best skill; what to say of it"
+    if isinstance(env, EvalEnv):
+        new, proof = prove_best(env, path)
+        told = f'\n{proof}\nProof: {write_proof_page(proof)}' if proof else ''
+        return f'{told}\nThe new skill: {new}'
     if not hasattr(env, 'bank'):
         return ''
     where = path/'best_bank.json'
@@ -184,7 +197,7 @@ def _shipped(env, path):
     return f'\nIn its own form: {where}'
 
 # %% ../../nbs/860_cli.jobs.ipynb #83731065
-def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSError if the flags do not fit
+def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError, OSError or RuntimeError
     "improve a skill document by what a model does with it; offline, unless questions or a bank are given"
     if args.resume:
         resumed_folder(args, 'optimize')
@@ -196,20 +209,20 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError or O
     _check_folder(path)
     if args.questions:
         print(f'Questions: {env.about}', file=sys.stderr, flush=True)
-    status = _run(trainer, path, resume_line(args, path))
-    if status:
-        return status
-    write_page(path)
-    print(f'\n{outcome_text(path)}{_shipped(env, path)}\nNext: skillrl inspect {path}')
-
-# %% ../../nbs/860_cli.jobs.ipynb #cc12f3d7
-def _run(trainer, path, again):
-    "Let `trainer` run; an exit status if it was stopped, to go on `again` with that command line"
-    print(f'Run folder: {path}', file=sys.stderr, flush=True)
+    again = resume_line(args, path)
     try:
-        with redirect_stdout(sys.stderr):
-            trainer.train()
+        shipped = _run(trainer, path)
     except KeyboardInterrupt:
         return say_stopped(again)
     except RuntimeError as e:
         raise RuntimeError(f'{e} (go on with: {again})') from None
+    print(f'\n{outcome_text(path)}{shipped}\nNext: skillrl inspect {path}')
+
+# %% ../../nbs/860_cli.jobs.ipynb #cc12f3d7
+def _run(trainer, path):
+    "Let `trainer` run; what to say of what it made"
+    print(f'Run folder: {path}', file=sys.stderr, flush=True)
+    with redirect_stdout(sys.stderr):
+        trainer.train()
+    write_page(path)
+    return _shipped(trainer.env, path)

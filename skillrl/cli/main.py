@@ -306,13 +306,21 @@ _EVAL = Command(
     skill_bank=_flag('a bank to compare with none', 'none', metavar='PATH')), name='eval')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b013
+_PROOF = _flags(
+    agent=_flag('who acts: claude, codex, opencode, gemini, mini, chat, or a command with {prompt} and '
+                '{skill}', 'claude', metavar='NAME'),
+    judge=_flag('a model that judges what code cannot check', 'none', metavar='MODEL'),
+    judge_url=_flag("its server, which speaks OpenAI's protocol", "OpenAI's", metavar='URL'))
+
 _OPTIMIZE = Command(
     'jobs.optimize',
     'improve a skill document by what a model does with it; offline, unless questions or a bank are given',
+    {'skill': dict(nargs='?', metavar='SKILL', help="the skill to begin with, a folder, or a file such as a "
+                   "SKILL.md (default: the job's own)")} | _PROOF |
     _flags('env games url mock suite resume policy ' + _CHAT + _TEACHER,
     config=_flag('JSON or YAML settings of SkillOptConfig', 'none', metavar='FILE'),
     set=_flag('settings of SkillOptConfig, such as max_usd=2, and with a bank or questions '
-              'those of the others, such as agent.prompt=ours', 'none',
+              'those of the others, such as agent.prompt=ours; with evals proof.rounds=4', 'none',
               nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
     seed=_number('everything random starts from it', 42),
     policy_command=_flag("a program that acts, such as 'claude -p'", 'none', metavar='CMD'),
@@ -321,8 +329,8 @@ _OPTIMIZE = Command(
                     'a demo world', metavar='FILE'),
     skill_bank=_flag('a bank, or a run of train, to optimise on the games of its suite',
                      'a demo world', metavar='PATH'),
-    skill=_flag('the skill to begin with, a file such as a SKILL.md',
-                "the job's own", metavar='PATH'),
+    evals=_flag('optimise on evals of SKILL, and prove it on others of them; FILE for others than its own',
+                'a demo world', nargs='?', const=True, metavar='FILE'),
     smoke=_switch('one step on few items'),
     output=_flag('the folder for the run; one that is there goes on',
                  'the next runs/run-NNN', metavar='DIR')), 'folder')
@@ -330,15 +338,10 @@ _OPTIMIZE = Command(
 # %% ../../nbs/890_cli.main.ipynb #ab3c5600
 _PROVE = Command(
     'steps.prove_skill', 'say whether a skill helps an agent, from paired runs with it and without it',
-    {'path': dict(help='the folder of a skill, or of several')} | _flags(
-    'policy-model policy-url',
-    agent=_flag('who acts: claude, codex, opencode, gemini, mini, chat, or a command with {prompt} and '
-                '{skill}', 'claude', default='claude', metavar='NAME'),
+    {'path': dict(help='the folder of a skill, or of several')} | _PROOF | _flags('policy-model policy-url',
     evals=_flag('other evals than evals/evals.json', "the skill's own", metavar='FILE'),
     against=_flag('an earlier version instead of no skill; same for the skill itself', 'no skill',
                   metavar='DIR'),
-    judge=_flag('a model that judges what code cannot check', 'none', metavar='MODEL'),
-    judge_url=_flag('its server, which speaks OpenAI\'s protocol', "OpenAI's", metavar='URL'),
     set=_flag('settings of ProofConfig, such as rounds=12 max_usd=5', 'none',
               nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
     ci=_switch('end with a table, for the summary of a job'),

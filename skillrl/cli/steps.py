@@ -10,16 +10,14 @@ import os, sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from itertools import count, product
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 from .flags import (
-    BANK, free_folder, given, pair, Progress, resume_line, resumed_folder, resumed_settings, say_stopped,
-    settings, TRAJECTORIES)
-from ..core.config import unknown
+    acts, BANK, free_folder, given, pair, Progress, resume_line, resumed_folder, resumed_settings,
+    say_stopped, settings, settings_of, TRAJECTORIES)
 from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..core.session_logs import find_sessions, session_files
 from ..core.sessions import to_trajectories, tool_table
@@ -30,7 +28,6 @@ from ..core.trajectory import success_rate
 from ..envs.base import world
 
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
-from ..proof.agents import find_agent
 from ..proof.evals import eval_folders
 from ..proof.prove import prove, ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
@@ -39,7 +36,7 @@ from ..skills.habits import find_habits, write_candidates
 from ..skills.memories import bank_from_memories
 from ..skills.trials import put_on_probation
 from skillrl.training.builders import (
-    build_client, build_episodes, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
+    build_episodes, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
     rollout_limits)
 from ..training.evaluate import (
     compare, describe_evolution, describe_gain, describe_shown, evaluate as play)
@@ -391,24 +388,6 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
             print(f'{row}{_not_counted(n)}')
 
 # %% ../../nbs/855_cli.steps.ipynb #b44ae57c
-def _proof_config(args):
-    "How the flags want a proof to be run"
-    found = dict(map(pair, args.set))
-    names = [f.name for f in fields(ProofConfig)]
-    wrong = [name for name in found if name not in names]
-    if wrong:
-        raise ValueError(unknown(wrong[0], names))
-    return ProofConfig(**dict(model=args.policy_model or '') | found)
-
-def _acts(args):
-    "Who acts in a proof, and who judges"
-    judge = build_client(args.judge, args.judge_url) if args.judge else None
-    if args.agent != 'chat':
-        return find_agent(args.agent), judge
-    if not args.policy_model:
-        raise ValueError('--agent chat needs --policy-model: name the model that answers')
-    return find_agent('chat', build_client(args.policy_model, args.policy_url)), judge
-
 def _tell_ci(proofs):
     "Add a table of `proofs` to the summary of a job, if this is one"
     rows = [[proof.skill, proof.analysis.claims[0]] for proof in proofs]
@@ -421,8 +400,9 @@ def _tell_ci(proofs):
 # %% ../../nbs/855_cli.steps.ipynb #de2c3486
 def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; errors of `prove`
     "say whether a skill helps an agent, from paired runs with it and without it"
-    folders, (agent, judge) = eval_folders(args.path), _acts(args)
-    config, proofs = _proof_config(args), []
+    folders, (agent, judge) = eval_folders(args.path), acts(args)
+    found = dict(model=args.policy_model or '') | dict(map(pair, args.set))
+    config, proofs = settings_of(ProofConfig, found), []
     for folder in folders:
         where = args.output and Path(args.output)/f'{folder.name}-workspace'
         proof = prove(folder, agent, judge, args.against, args.evals, where, config)

@@ -298,13 +298,14 @@ def prove(
     agent:Agent,             # Who acts, from `find_agent`
     judge:Chat|None=None,    # For assertions that code cannot check
     against:str|Path|None=None, # An earlier skill instead of none, or 'same'
-    evals:str|Path|None=None,   # Other evals, see `load_evals`
+    evals:str|Path|list|None=None, # Other evals, or a file for `load_evals`
     workspace:str|Path|None=None, # None for a folder beside the skill
     config:ProofConfig|None=None, # None takes the defaults
 )->Proof: # ValueError for a skill or evals that will not do; `RunStopped` if no run can be counted
     "Run `agent` with the skill and without it until the plan is sure, and write down what that shows"
     skill, config = Path(skill).resolve(), config or ProofConfig()
-    tried, ungraded = gradable(load_evals(skill, evals), judge)
+    evals = evals if isinstance(evals, list) else load_evals(skill, evals)
+    tried, ungraded = gradable(evals, judge)
     tried.sort(key=lambda e: str(e.id))
     arms = _arms(skill, against)
     about = _about(agent, judge, config, arms, tried) | dict(ungraded=ungraded)
