@@ -63,19 +63,18 @@ _BLOT = '[redacted]'
 
 @cache
 def _table():
-    "What `data/secrets.txt` lists: (kind, what must occur, pattern, what takes its place), and named patterns"
+    "Rows of `data/secrets.txt` as (kind, what must occur, pattern, what takes its place), and named patterns"
     text = data_path('secrets.txt').read_text(encoding='utf-8')
     shapes, named = [], {}
     for row in re.sub(r'^#.*\n|\n +', '', text, flags=re.M).splitlines():
         kind, part, source = row.split(None, 2)
-        source = re.sub(r'^\^', '(?<![A-Za-z0-9])', source)
-        source = re.sub('%([A-Z]+)%', lambda m: named[m[1]], source)
+        source = re.sub('%([A-Z]+)%', lambda m: named[m[1]], re.sub(r'^\^', '(?<![A-Za-z0-9])', source))
         if kind in ('part', 'after'):
             named[part] = source
-            continue
-        instead = '~' if kind == 'home' else _BLOT
-        pattern = re.compile(source)
-        shapes.append((kind, part, pattern, r'\1'*pattern.groups + instead))
+        else:
+            pattern = re.compile(source)
+            instead = '~' if kind == 'home' else _BLOT
+            shapes.append((kind, part, pattern, r'\1'*pattern.groups + instead))
     return shapes, {name: re.compile(source) for name, source in named.items()}
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #b8d45b80
@@ -83,9 +82,7 @@ def _mask_named(text, found):
     _, named = _table()
     out, last = [], 0
     for m in named['names'].finditer(text.replace('İ', 'i').lower()): # The only letter that grows
-        if m.start() < last:
-            continue
-        value = named[m.lastgroup].match(text, m.end())
+        value = named[m.lastgroup].match(text, m.end()) if m.start() >= last else None
         if value:
             quote = re.match(r'\\{0,3}["\'`]?', value[1])[0]
             out += [text[last:value.start(1)], quote, _BLOT]
@@ -146,7 +143,7 @@ def _get(d, word):
 
 def _tokens(usage):
     counts = {name: _get(usage or {}, name) for name in ('input', 'output')}
-    return {name: n for name, n in counts.items() if n and isinstance(n, int)}
+    return {name: n for name, n in counts.items() if isinstance(n, int) and n}
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #98ca41b8
 @patch
@@ -168,7 +165,7 @@ def text_of(self:AgentSession, content:object)->str:
 # %% ../../nbs/272_core.agent_sessions.ipynb #b3871cfa
 @patch
 def say(self:AgentSession, role:str, content:object='', time:str='', key:str='', usage:dict|None=None)->None:
-    "Somebody says something, or something happens; `usage` are the tokens of the whole reply, in any spelling"
+    "Somebody says something, or something happens; `usage` holds the tokens of the whole reply"
     if not (key and self.turns and self.turns[-1].key == key):
         self.turns.append(Turn(role, time=time if isinstance(time, str) else '', key=key))
     turn = self.turns[-1]
@@ -184,10 +181,9 @@ def _reply(s):
 @patch
 def spend(self:AgentSession, usage:dict|None)->None:
     "Add the tokens of `usage`, in any spelling, to the agent's last turn"
-    tokens = _tokens(usage)
-    if tokens:
+    if usage:
         turn = _reply(self)
-        turn.tokens = dict(Counter(turn.tokens) + Counter(tokens))
+        turn.tokens = dict(Counter(turn.tokens) + Counter(_tokens(usage)))
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #a1d814a1
 @patch
@@ -201,7 +197,8 @@ def call(self:AgentSession, d:dict)->None:
         except (ValueError, RecursionError):
             self.skipped['arguments that are no JSON'] += 1
     args = args if isinstance(args, dict) else {'input': args}
-    call = ToolCall(self.clean(str(_get(f, 'name'))), each_text(self.clean, args), str(_get(d, 'id')))
+    name = self.clean(str(_get(f, 'name')))
+    call = ToolCall(name, each_text(self.clean, args), str(_get(d, 'id')))
     _reply(self).calls.append(call)
     self._calls[call.id] = call
 
@@ -231,7 +228,8 @@ def result(self:AgentSession, d:dict)->ToolCall|None: # None if nobody waits for
     if call is None or call.result is not None:
         self.skipped['results that nobody waits for'] += 1
         return None
-    text, code = _unwrapped(self.text_of(d) or self.text_of(d.get('error')))
+    text = self.text_of(d) or self.text_of(d.get('error'))
+    text, code = _unwrapped(text)
     call.result = self.clean(text)
     call.exit_code = d.get('exit_code', code)
     call.is_error = d.get('is_error', bool(d.get('error')) or None)
@@ -249,7 +247,7 @@ def message(self:AgentSession, m:dict)->None:
     role = m.get('role') or m.get('from')
     role = _ROLES.get(role, role)
     words = self.text_of(_get(m, 'content'))
-    if words.startswith('[Request interrupted'):
+    if role == 'user' and words.startswith('[Request interrupted'):
         self.say('event', 'interrupted')
     elif role == 'assistant' or (role == 'user' and not _FRAMES.match(words)):
         self.say(role, words, m.get('timestamp'), m.get('id'), m.get('usage'))
@@ -276,8 +274,8 @@ def _tasks(session):
     return [turns for turns in tasks if any(t.role != 'event' for t in turns)]
 
 def _known(call):
-    about = dict(tool=call.name, answered=call.result is not None, rejected=call.rejected, args=call.args,
-                 is_error=call.is_error, exit_code=call.exit_code)
+    about = dict(tool=call.name, args=call.args, is_error=call.is_error, exit_code=call.exit_code)
+    about |= dict(rejected=call.rejected, answered=call.result is not None)
     return {k: v for k, v in about.items() if v is not None}
 
 def _steps(turns, task):
@@ -308,38 +306,41 @@ _WRAPPED = re.compile(r'''(?:/bin/|/usr/bin/)?(?:ba|z|da)?sh\s+-l?c\s+(["'])(.*)
 def shell_command(args:dict)->str: # Empty for tools that run nothing
     "What a shell is asked to do by a call with `args`"
     asked = args.get('command') or args.get('cmd') or ''
-    if isinstance(asked, list):
-        asked = asked[-1] if asked[1:2] in (['-lc'], ['-c']) else ' '.join(map(str, asked))
-    wrapped = _WRAPPED.fullmatch(str(asked))
-    return wrapped[2] if wrapped else str(asked)
+    if isinstance(asked, list) and asked[1:2] in (['-lc'], ['-c']):
+        asked = asked[-1]
+    asked = ' '.join(map(str, asked)) if isinstance(asked, list) else str(asked)
+    wrapped = _WRAPPED.fullmatch(asked)
+    return wrapped[2] if wrapped else asked
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #4c5e75b5
-def _test_runs(calls):
-    runs = []
-    for call in calls:
-        command = shell_command(call.args)
-        m = _TEST.search(command)
-        if m:
-            own = not re.search(r'[|;\n]', command[m.end():])
-            runs.append(dict(command=clip(command), exit_code=call.exit_code if own else None))
-    return runs
+def _test_run(call):
+    "What ran tests, with the exit code where it is the tests' own; None if nothing did"
+    command = shell_command(call.args)
+    m = _TEST.search(command)
+    own = m and not re.search(r'[|;\n]', command[m.end():])
+    return m and dict(command=clip(command), exit_code=call.exit_code if own else None)
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #239408a9
-_OPINION = re.compile(r'''\s*(?:(?:hm+|uh|um|sorry|actually|wait|but|oh|ok(?:ay)?|well|please|yes)\b[\s,.!…:-]*)*(?:
+_OPINION = re.compile(r'''\s*
+    (?:(?:hm+|uh|um|sorry|actually|wait|but|oh|ok(?:ay)?|well|please|yes)\b[\s,.!…:-]*)*(?:
     (?P<no>no+(?:pe)?(?:\s*[,.!:;—–-](?!\s*(?:problem|worries|thanks?|need|nothing|go[ ]ahead
         |that'?s[ ](?:all|it|fine|ok)|it'?s[ ](?:fine|ok|good)))
     |\s+(?:that|this|it|they|you|don'?t|do[ ]not|not|i[ ](?:meant|said|asked|want))\b))
-    |(?P<corrected>(?:that|this|it)(?:'s|[ ]is|[ ]was)[ ](?:wrong|(?:still[ ])?not[ ](?:right|correct|what|it|good))
+    |(?P<corrected>
+    (?:that|this|it)(?:'s|[ ]is|[ ]was)[ ](?:wrong|(?:still[ ])?not[ ](?:right|correct|what|it|good))
     |(?:that|this|it|they|the[ ]\w+)[ ](?:\w+[ ])?still[ ](?:fail|break|crash|error|do|ha|show|get|is|are)
     |(?:that|this|it)[ ](?:does(?:n'?t|[ ]not)|did(?:n'?t|[ ]not))[ ](?:work|help|compile|fix|pass)
     |still[ ](?:fail|broken|not|wrong|the[ ]same|get|see|do)|not[ ](?:quite|great|good|right|correct|what)\b
     |(?:wrong|undo|revert|roll[ ]?back|stop[ ](?:it|that|doing)|try[ ]again|i[ ](?:said|meant|asked))\b
     |you[ ](?:forgot|missed|broke|ignored|misunderstood|should(?:n'?t|[ ]not)|were[ ]to|did(?:n'?t|[ ]not))
     |(?:don'?t|do[ ]not)[ ](?:do|touch|delete|change|remove|use|add)\b)
-    |(?P<thanked>(?!.{0,80}?(?:\b(?:but|still|not|fail\w*|errors?|wrong|broken?|except|however|now[ ]it)\b|n't\b))
-    (?:(?:it|that|this|everything)(?:'s|[ ]is)?[ ](?:works?|worked|passes|did[ ]it|fixed[ ]it|fine|perfect|great)
+    |(?P<thanked>
+    (?!.{0,80}?(?:\b(?:but|still|not|fail\w*|errors?|wrong|broken?|except|however|now[ ]it)\b|n't\b))
+    (?:
+    (?:it|that|this|everything)(?:'s|[ ]is)?[ ](?:works?|worked|passes|did[ ]it|fixed[ ]it|fine|perfect|great)
     |thanks|thank[ ]you|thx|perfect|great|awesome|excellent|brilliant|wonderful|amazing|nice|lgtm|looks[ ]good
-    |well[ ]done|good[ ](?:job|work)|love[ ]it|all[ ]good)(?=[\s,.!;:)]|$)(?![ ]in[ ]advance)))''', re.X|re.I|re.S)
+    |well[ ]done|good[ ](?:job|work)|love[ ]it|all[ ]good)(?=[\s,.!;:)]|$)(?![ ]in[ ]advance)))''',
+    re.X | re.I | re.S)
 
 def _opinion(text, asked):
     "'corrected' or 'thanked' if the human does so, otherwise empty; 'no' may answer what was `asked`"
@@ -356,12 +357,12 @@ def _signals(turns, answer):
         found['failed_commands'] += bool(c.exit_code)
         found['tool_errors'] += bool(c.is_error)
         found['rejected'] += c.rejected
-        found['unanswered'] += c.result is None
-        bad = c.result is None or c.is_error or c.exit_code or c.rejected
-        found['commits'] += not bad and bool(_COMMIT.search(shell_command(c.args)))
+        if c.result is not None and not (c.is_error or c.exit_code or c.rejected):
+            found['commits'] += bool(_COMMIT.search(shell_command(c.args)))
     opinion = _opinion(answer, turns[-1].text.rstrip().endswith('?'))
-    more = {'tests': _test_runs(calls), opinion: opinion and clip(answer)}
-    return {name: value for name, value in [*found.items(), *more.items()] if value}
+    signals = dict(found, tests=[*filter(None, map(_test_run, calls))])
+    signals[opinion] = opinion and clip(answer)
+    return {name: value for name, value in signals.items() if value}
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #6f0b4729
 def _trajectory(session, id, turns, answer, outcome):
@@ -369,9 +370,9 @@ def _trajectory(session, id, turns, answer, outcome):
     steps, last, said = _steps(turns, task)
     t = Trajectory(id, task, steps=steps, final_observation=last or said)
     t.metadata = {k: getattr(session, k) for k in ('source', 'project', 'model', 'sidechain')}
-    t.metadata |= dict(session=session.id, time=turns[0].time, answer=said, outcome='unknown',
-                       tokens=dict(sum((Counter(turn.tokens) for turn in turns), Counter())),
-                       signals=_signals(turns, answer) | outcome)
+    tokens = sum((Counter(turn.tokens) for turn in turns), Counter())
+    t.metadata |= dict(session=session.id, time=turns[0].time, answer=said, tokens=dict(tokens),
+                       outcome='unknown', signals=_signals(turns, answer) | outcome)
     if 'reward' in outcome:
         t.metadata['outcome'] = 'reward'
         t.success = outcome['reward'] >= 1
@@ -382,17 +383,19 @@ def _trajectory(session, id, turns, answer, outcome):
 
 def to_trajectories(session:AgentSession)->list[Trajectory]:
     "The tasks of `session`, in order"
-    tasks = _tasks(session)
-    answers = [turns[0].text for turns in tasks[1:]] + ['']
-    outcomes = [{}]*(len(tasks) - 1) + [session.outcome]
-    rows = enumerate(zip(tasks, answers, outcomes), 1)
-    return [_trajectory(session, f'{session.id}#{n}', *row) for n, row in rows]
+    tasks, trajs = _tasks(session), []
+    for n, turns in enumerate(tasks, 1):
+        last = n == len(tasks)
+        answer = '' if last else tasks[n][0].text
+        outcome = session.outcome if last else {}
+        trajs.append(_trajectory(session, f'{session.id}#{n}', turns, answer, outcome))
+    return trajs
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #bbc63147
 def _label(step):
     command = shell_command(step.extra.get('args') or {})
-    words = re.sub(r'^(?:\s*cd\s+\S+\s*(?:&&|;))?(?:\s*\w+=\S*)*', '', command).split()
-    return ' '.join([str(step.extra.get('tool')), *words[:1]])
+    program = re.match(r'(?:\s*cd\s+\S+\s*(?:&&|;))?(?:\s*\w+=\S*)*\s*(\S*)', command)[1]
+    return f'{step.extra.get("tool")} {program}'.strip()
 
 def tool_table(trajs:Sequence[Trajectory])->Table:
     "How often each tool was used, failed, failed again in the same way, and what then succeeded"

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from itertools import chain, islice
+from itertools import chain, islice, tee
 from pathlib import Path
 from .agent_sessions import each_text, AgentSession
 
@@ -38,7 +38,23 @@ class _Log:
 def _dict(d, name):
     return d[name] if isinstance(d.get(name), dict) else {}
 
-# %% ../../nbs/274_core.session_logs.ipynb #9db3e9c6
+# %% ../../nbs/274_core.session_logs.ipynb #63352804
+def _member(path, info):
+    "The JSON in a member of a zip file; ImportError where nobody can unpack zstd"
+    if info.compress_type != 93:
+        with zipfile.ZipFile(path) as z:
+            return json.loads(z.read(info))
+    try:
+        import zstandard
+    except ImportError:
+        raise ImportError('the logs of Inspect are packed with zstd: pip install zstandard') from None
+    with open(path, 'rb') as f:
+        f.seek(info.header_offset + 26)
+        f.seek(sum(struct.unpack('<HH', f.read(4))), os.SEEK_CUR)
+        packed = f.read(info.compress_size)
+    return json.loads(zstandard.ZstdDecompressor().decompressobj().decompress(packed))
+
+# %% ../../nbs/274_core.session_logs.ipynb #9cbd3040
 def _values(raw, skipped):
     text = raw.decode('utf-8', 'replace').strip('\ufeff \t\r\n\0')
     try:
@@ -52,12 +68,18 @@ def _values(raw, skipped):
     skipped['damaged lines'] += len(values) - len(objects)
     return objects
 
-def _records(path, skipped):
-    with open(path, 'rb') as f:
+def _records(log):
+    if zipfile.is_zipfile(log.path):
+        with zipfile.ZipFile(log.path) as z:
+            infos = {i.filename: i for i in z.infolist() if re.match('header|samples/', i.filename)}
+        for name in sorted(infos): # The header comes first
+            yield from filter(None, [log.tried(_member, log.path, infos[name])])
+        return
+    with open(log.path, 'rb') as f:
         whole = f.readline().strip() in (b'{', b'[') # One value, and not one a line
         f.seek(0)
         for raw in [f.read()] if whole else f:
-            yield from _values(raw, skipped)
+            yield from _values(raw, log.skipped)
 
 # %% ../../nbs/274_core.session_logs.ipynb #49887e32
 def _in_order(records, log):
@@ -67,9 +89,9 @@ def _in_order(records, log):
         if 'message' in r and 'content' not in _dict(r, 'message'):
             log.skipped['damaged records'] += 1
             continue
-        parent = str(r.get('parentUuid') or r.get('logicalParentUuid') or '')
-        if parent and parent not in log.seen:
-            waiting[parent].append(r)
+        parent = r.get('parentUuid') or r.get('logicalParentUuid')
+        if parent and str(parent) not in log.seen:
+            waiting[str(parent)].append(r)
             continue
         ready = [r]
         while ready:
@@ -78,7 +100,8 @@ def _in_order(records, log):
             if uuid in log.seen:
                 log.skipped['records that were seen before'] += 1
                 continue
-            log.seen |= {uuid} - {''}
+            if uuid:
+                log.seen.add(uuid)
             yield r
             ready += reversed(waiting.pop(uuid, []))
 
@@ -91,33 +114,34 @@ def _released(waiting):
 # %% ../../nbs/274_core.session_logs.ipynb #6a2634f8
 def _claude(records, log):
     sessions = {}
+    apart = log.path.name.startswith('agent-') or 'subagents' in log.path.parts
     for r in _in_order(records, log):
-        if r.get('type') in ('user', 'assistant'):
-            log.tried(_claude_record, r, sessions, log)
-        else:
+        if r.get('type') not in ('user', 'assistant'):
             log.skipped['other records'] += 1
+            continue
+        id = str(r.get('sessionId') or log.path.stem)
+        aside = bool(apart or r.get('isSidechain'))
+        id += f'/{r.get("agentId") or "agent"}'*aside
+        about = dict(sidechain=aside, project=r.get('cwd'))
+        log.tried(_claude_turn, sessions.setdefault(id, log.session(id, **about)), r)
     yield from sessions.values()
-
-def _claude_record(r, sessions, log):
-    id = str(r.get('sessionId') or log.path.stem)
-    aside = log.path.name.startswith('agent-') or 'subagents' in log.path.parts or bool(r.get('isSidechain'))
-    if aside:
-        id += f'/{r.get("agentId") or "agent"}'
-    if id not in sessions:
-        sessions[id] = log.session(id, sidechain=aside, project=r.get('cwd'))
-    _claude_turn(sessions[id], r)
 
 # %% ../../nbs/274_core.session_logs.ipynb #a57c4121
 def _claude_turn(s, r):
     m = r['message']
-    blocks = m['content'] if isinstance(m['content'], list) else [m['content']]
-    calls, results = ([b for b in blocks if isinstance(b, dict) and b.get('type') == kind]
-                      for kind in ('tool_use', 'tool_result'))
-    words = s.text_of([b for b in blocks if b not in calls + results])
+    blocks = defaultdict(list)
+    for b in m['content'] if isinstance(m['content'], list) else [m['content']]:
+        kind = b.get('type') if isinstance(b, dict) else 'text'
+        blocks[kind].append(b)
+    calls = blocks.pop('tool_use', [])
+    results = blocks.pop('tool_result', [])
+    words = s.text_of([*blocks.values()])
+    aside = r.get('isMeta') or r.get('isCompactSummary') or not words.strip()
     if r.get('isApiErrorMessage'):
         s.say('event', 'outage')
-    elif r['type'] == 'assistant' or (words.strip() and not (r.get('isMeta') or r.get('isCompactSummary'))):
-        s.message(m | dict(role=r['type'], content=words, timestamp=r.get('timestamp'), tool_calls=calls))
+    elif r['type'] == 'assistant' or not aside:
+        about = dict(role=r['type'], content=words, timestamp=r.get('timestamp'), tool_calls=calls)
+        s.message(m | about)
         s.model = m.get('model') or s.model
     more = _dict(r, 'toolUseResult')
     running = more.get('interrupted') or more.get('backgroundTaskId')
@@ -128,6 +152,7 @@ def _claude_turn(s, r):
 
 # %% ../../nbs/274_core.session_logs.ipynb #b77ba102
 def _item(s, p, time=''):
+    p = p if isinstance(p, dict) else dict(role='user', content=p)
     kind = p.get('type') or 'message'
     if kind == 'message':
         s.message(p | dict(timestamp=time))
@@ -145,7 +170,8 @@ def _codex(records, log):
     for r in records:
         log.tried(_codex_record, s, r, codes, total)
     for call in s.calls:
-        call.exit_code = codes.get(call.id, call.exit_code)
+        if call.id in codes:
+            call.exit_code = codes[call.id]
     yield s
 
 def _codex_record(s, r, codes, total):
@@ -165,6 +191,7 @@ def _codex_record(s, r, codes, total):
     else:
         s.skipped['other records'] += 1
 
+# %% ../../nbs/274_core.session_logs.ipynb #ea390058
 def _codex_event(s, p, codes, total):
     kind, item = p.get('type'), p.get('item') or p
     if kind == 'turn_aborted':
@@ -176,16 +203,16 @@ def _codex_event(s, p, codes, total):
         s.spend(now - total)
         total |= now
 
-# %% ../../nbs/274_core.session_logs.ipynb #f902f67b
+# %% ../../nbs/274_core.session_logs.ipynb #bef4f5e7
 def _responses(records, log):
     s, items = log.session(), []
     usages = []
     for r in records:
         asked, told = _dict(r, 'request') or r, _dict(r, 'response') or r
-        if isinstance(asked.get('input'), str):
-            asked = asked | dict(input=[dict(role='user', content=asked['input'])])
         if 'input' in asked:
-            items = [r for part in (asked['input'], told.get('output')) if isinstance(part, list) for r in part]
+            items = []
+            for part in filter(None, [asked['input'], told.get('output')]):
+                items += part if isinstance(part, list) else [part]
             s.model = asked.get('model')
             usages.append(told.get('usage'))
     for item in items:
@@ -196,14 +223,16 @@ def _responses(records, log):
 
 # %% ../../nbs/274_core.session_logs.ipynb #585d6e65
 def _chat(d, log):
-    s = log.session(d.get('id'), model=d.get('model'))
+    s = log.session(d.get('id'))
+    s.model = d.get('model')
     for m in d.get('messages') or d['conversations']:
         log.tried(s.message, m)
     return [s.recorded(_dict(d, 'metadata').get('reward', d.get('reward')))]
 
 def _mini(d, log):
     s, info = log.session(), _dict(d, 'info')
-    s.model = _dict(_dict(info, 'config'), 'model').get('model_name')
+    config = _dict(info, 'config')
+    s.model = _dict(config, 'model').get('model_name')
     for m in d['messages']:
         log.tried(_mini_message, s, m)
     return [s.recorded(None, exit_status=info.get('exit_status'))]
@@ -212,57 +241,39 @@ def _mini_message(s, m):
     more = _dict(m, 'extra')
     failed = str(more.get('exception_info') or '')
     about = dict(usage=_dict(more, 'response').get('usage'))
-    about |= dict(exit_code=None if failed else more.get('returncode'))
-    s.message(m | about | dict(error='not executed' not in failed and failed)) # The last action only ends the run
+    about['exit_code'] = None if failed else more.get('returncode')
+    about['error'] = 'not executed' not in failed and failed # The last action only ends the run
+    s.message(m | about)
 
-# %% ../../nbs/274_core.session_logs.ipynb #9c828140
-def _member(path, info):
-    "The JSON in a member of a zip file; ImportError where nobody can unpack zstd"
-    if info.compress_type != 93:
-        with zipfile.ZipFile(path) as z:
-            return json.loads(z.read(info))
-    try:
-        import zstandard
-    except ImportError:
-        raise ImportError('zstandard, which unpacks the logs of Inspect, is not installed: '
-                          'pip install zstandard') from None
-    with open(path, 'rb') as f:
-        f.seek(info.header_offset + 26)
-        f.seek(sum(struct.unpack('<HH', f.read(4))), os.SEEK_CUR)
-        packed = f.read(info.compress_size)
-    return json.loads(zstandard.ZstdDecompressor().decompressobj().decompress(packed))
-
-def _inspect(_, log):
-    with zipfile.ZipFile(log.path) as z:
-        infos = {i.filename: i for i in z.infolist() if re.match('header|samples/', i.filename)}
+# %% ../../nbs/274_core.session_logs.ipynb #a20422f3
+def _inspect(records, log):
     about = {}
-    for name in sorted(infos): # The header comes first
-        d = log.tried(_member, log.path, infos[name]) or {}
+    for d in records:
         about |= _dict(d, 'eval')
         if 'messages' in d:
             yield from filter(None, [log.tried(_sample, d, about, log)])
 
-# %% ../../nbs/274_core.session_logs.ipynb #a20422f3
 _MARKS = dict(C=1., I=0., P=.5, N=0.)
 
 def _sample(d, about, log):
-    texts = {f'attachment://{name}': text for name, text in (d.get('attachments') or {}).items()}
-    s = log.session(f'{about.get("eval_id") or log.path.stem}/{d["id"]}_{d.get("epoch", 1)}')
+    texts = {f'attachment://{name}': text for name, text in _dict(d, 'attachments').items()}
+    run = about.get('eval_id') or log.path.stem
+    s = log.session(f'{run}/{d["id"]}_{d.get("epoch", 1)}')
     s.project, s.model = about.get('task'), about.get('model')
     for m in each_text(lambda text: texts.get(text, text), d['messages']):
         log.tried(s.message, m)
-    for usage in (d.get('model_usage') or {}).values():
+    for usage in _dict(d, 'model_usage').values():
         s.spend(usage)
-    scores = {name: score['value'] for name, score in (d.get('scores') or {}).items()}
-    marks = [_MARKS.get(str(v), v) for v in scores.values()]
-    known = bool(marks) and all(isinstance(m, (int, float)) for m in marks)
+    scores = {name: score['value'] for name, score in _dict(d, 'scores').items()}
+    first = next(iter(scores.values()), None)
     error = s.clean(s.text_of(d.get('error')))
-    return s.recorded(min(marks) if known else None, scores=scores, error=error)
+    return s.recorded(_MARKS.get(str(first), first), scores=scores, error=error)
 
 # %% ../../nbs/274_core.session_logs.ipynb #353b4943
 def _atif(d, log, above=''):
     id = d.get('trajectory_id') or d.get('session_id') or log.path.stem
-    s = log.session(f'{above}{id}', model=_dict(d, 'agent').get('model_name'), sidechain=bool(above))
+    s = log.session(f'{above}{id}', sidechain=bool(above))
+    s.model = _dict(d, 'agent').get('model_name')
     for step in d['steps']:
         log.tried(_atif_step, s, step)
     found = [s if above else s.recorded(log.tried(_reward_beside, log.path))]
@@ -271,9 +282,10 @@ def _atif(d, log, above=''):
     return found
 
 def _reward_beside(path):
-    for file in chain(path.parent.glob('verifier/reward.*'), path.parent.parent.glob('verifier/reward.*')):
-        told = json.loads(file.read_bytes())
-        return told.get('reward') if isinstance(told, dict) else told
+    for folder in path.parent, path.parent.parent:
+        for file in folder.glob('verifier/reward.*'):
+            told = json.loads(file.read_bytes())
+            return told['reward'] if isinstance(told, dict) else told
 
 def _atif_step(s, d):
     role = dict(user='user', agent='assistant').get(d['source'])
@@ -284,7 +296,7 @@ def _atif_step(s, d):
         for r in _dict(d, 'observation').get('results', ()):
             s.result(r)
 
-# %% ../../nbs/274_core.session_logs.ipynb #6a15c2dd
+# %% ../../nbs/274_core.session_logs.ipynb #9c828140
 def _each(reader):
     "A reader of files in which each record is read by `reader`"
     def read(records, log):
@@ -293,7 +305,7 @@ def _each(reader):
     return read
 
 _READERS = [(program, {*keys.split()}, reader) for program, keys, reader in (
-    ('claude', 'type sessionId', _claude), ('codex', 'type payload', _codex),
+    ('claude', 'type sessionId', _claude), ('codex', 'type payload', _codex), ('inspect', 'eval', _inspect),
     ('responses', 'request', _responses), ('responses', 'input output', _responses),
     ('responses', 'input model', _responses), ('mini-swe-agent', 'trajectory_format messages', _each(_mini)),
     ('atif', 'schema_version steps', _each(_atif)), ('chat', 'messages', _each(_chat)),
@@ -306,19 +318,17 @@ def read_sessions(
 )->Iterator[AgentSession]: # ValueError if it holds none that we can read, ImportError if it takes `zstandard`
     "The sessions of a file, one after the other"
     log = _Log(Path(path), set() if seen is None else seen, Counter() if skipped is None else skipped)
-    records, first = _records(path, log.skipped), []
-    found = [('inspect', _inspect)]
-    if not zipfile.is_zipfile(path):
-        first = [*islice(records, 99)]
-        found = [(name, read) for r in first for name, keys, read in _READERS if keys <= {*r}]
-    if not found:
+    records, ahead = tee(_records(log))
+    known = ((name, read) for r in islice(ahead, 99) for name, keys, read in _READERS if keys <= {*r})
+    log.source, read = next(known, ('', None))
+    del ahead, known # They would keep what was read
+    if read is None:
         raise ValueError(f'{path} holds no session that we can read: the page Session logs says which we can')
-    log.source, read = found[0]
-    for s in read(chain(first, records), log):
+    for s in read(records, log):
         s.project, s.model = s.clean(str(s.project or '')), str(s.model or '')
         yield s
 
-# %% ../../nbs/274_core.session_logs.ipynb #9cbd3040
+# %% ../../nbs/274_core.session_logs.ipynb #38a3c944
 def session_files(
     paths:Iterable[str|Path]=(), # Files and folders; none for the places where agents keep their logs
 )->list[Path]: # FileNotFoundError if one is not there, or none of those places
@@ -326,17 +336,17 @@ def session_files(
     codex = Path(os.environ.get('CODEX_HOME') or Path.home()/'.codex')
     claude = Path(os.environ.get('CLAUDE_CONFIG_DIR') or Path.home()/'.claude')
     usual = [claude/'projects', codex/'sessions', codex/'archived_sessions']
-    places = [Path(p).expanduser() for p in paths] or [p for p in usual if p.is_dir()] or usual
+    known = [p for p in usual if p.is_dir()] or usual
+    places = [Path(p).expanduser() for p in paths] or known
     found = {}
     for place in places:
         if not place.exists():
             raise FileNotFoundError(f'there is nothing at {place}: name files or folders')
         files = [p for p in place.rglob('*') if p.suffix in ('.jsonl', '.json', '.eval') and p.is_file()]
-        for p in sorted(files) if place.is_dir() else [place]:
-            found.setdefault(p.resolve(), p)
+        found |= {p.resolve(): p for p in (sorted(files) if place.is_dir() else [place])}
     return [*found.values()]
 
-# %% ../../nbs/274_core.session_logs.ipynb #38a3c944
+# %% ../../nbs/274_core.session_logs.ipynb #7b03f842
 def _why_not(s, file, since, project):
     "Why the session `s` is not wanted; empty if it is"
     folder = s.project.lower()
