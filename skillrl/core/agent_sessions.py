@@ -220,7 +220,7 @@ def _unwrapped(text):
         code = _EXIT.search(head[:400]) if sign else _EXIT.match(text)
         return text, int(code[1]) if code else None
 
-# %% ../../nbs/272_core.agent_sessions.ipynb #b932cac6
+# %% ../../nbs/272_core.agent_sessions.ipynb #40d201e8
 @patch
 def result(self:AgentSession, d:dict)->ToolCall|None: # None if nobody waits for it
     "A tool answers, as `d` says in any spelling"
@@ -233,7 +233,7 @@ def result(self:AgentSession, d:dict)->ToolCall|None: # None if nobody waits for
     call.result = self.clean(text)
     call.exit_code = d.get('exit_code', code)
     call.is_error = d.get('is_error', bool(d.get('error')) or None)
-    call.rejected = call.is_error is not False and bool(_REFUSED.match(text[:400]))
+    call.rejected = bool(_REFUSED.match(text[:400]))
     return call
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #459224c7
@@ -275,7 +275,7 @@ def _tasks(session):
 
 def _known(call):
     about = dict(tool=call.name, args=call.args, is_error=call.is_error, exit_code=call.exit_code)
-    about |= dict(rejected=call.rejected, answered=call.result is not None)
+    about |= dict(rejected=call.rejected or None, answered=False if call.result is None else None)
     return {k: v for k, v in about.items() if v is not None}
 
 def _steps(turns, task):
@@ -283,7 +283,8 @@ def _steps(turns, task):
     seen, said = task, []
     steps = []
     for turn in turns:
-        said += [turn.text]*(turn.role == 'assistant' and bool(turn.text))
+        if turn.role == 'assistant' and turn.text:
+            said.append(turn.text)
         for call in turn.calls:
             action = f'{call.name} {to_json(call.args)}'
             steps.append(Step(seen, action, reply='\n'.join(said), extra=_known(call)))
@@ -413,7 +414,8 @@ def tool_table(trajs:Sequence[Trajectory])->Table:
                 errors[name] += 1
                 again[name] += step.action in failures
                 failures.add(step.action)
-                fixed |= {name: later[name]} if name in later else {}
+                if name in later:
+                    fixed[name] = later[name]
             elif step.extra.get('answered', True):
                 later[name] = clip(shell_command(step.extra['args']) or step.action, 80)
     rows = [[name, n, errors[name], again[name], fixed.get(name, '')] for name, n in calls.most_common()]

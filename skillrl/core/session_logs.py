@@ -22,6 +22,7 @@ class _Log:
     seen:set        # Ids of records
     skipped:Counter # What was left out → how often
     source:str = '' # The program that wrote it
+    sessions:int = 0 # How many were read, of files with several
 
     def session(self, id='', **about):
         return AgentSession(str(id or self.path.stem), self.source, **about)
@@ -146,9 +147,10 @@ def _claude_turn(s, r):
     more = _dict(r, 'toolUseResult')
     running = more.get('interrupted') or more.get('backgroundTaskId')
     for b in results:
-        call = s.result(b | dict(is_error=bool(b.get('is_error'))))
-        if call and call.name == 'Bash' and not (call.is_error or running):
-            call.exit_code = 0 # It is told only where it is not 0
+        call = s.result(b)
+        if call and not call.is_error: # A code is told only where it is not 0
+            call.rejected = False
+            call.exit_code = 0 if call.name == 'Bash' and not running else None
 
 # %% ../../nbs/274_core.session_logs.ipynb #b77ba102
 def _item(s, p, time=''):
@@ -223,7 +225,7 @@ def _responses(records, log):
 
 # %% ../../nbs/274_core.session_logs.ipynb #585d6e65
 def _chat(d, log):
-    s = log.session(d.get('id'))
+    s = log.session(d.get('id') or f'{log.path.stem}:{log.sessions}')
     s.model = d.get('model')
     for m in d.get('messages') or d['conversations']:
         log.tried(s.message, m)
@@ -301,6 +303,7 @@ def _each(reader):
     "A reader of files in which each record is read by `reader`"
     def read(records, log):
         for r in records:
+            log.sessions += 1
             yield from log.tried(reader, r, log) or ()
     return read
 
