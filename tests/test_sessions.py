@@ -183,7 +183,7 @@ LOGS = {'claude': CLAUDE, 'codex': CODEX, 'chat': CHAT, 'mini-swe-agent': MINI, 
 def test_a_log_holds_what_a_plain_count_says_whole_and_damaged(kind, tmp_path):
     whole = lines(tmp_path/'a.jsonl', *LOGS[kind])
     told = counted(read(whole))
-    assert told == expected(whole, kind) and told[:4] != (0, 0, 0, 0) and told[3] == 1
+    assert told == expected(whole, kind) and told[3] == 1
     junk = ['42', '[1]', '"text"', '{"type": "of the future"}', '\0\0\0', '{"torn": ', '[' * 9000]
     damaged = lines(tmp_path/'b.jsonl', '\ufeff' + json.dumps(LOGS[kind][0]), *junk, *LOGS[kind][1:],
                     '{"type": "user", "mess', end='\r\n')
@@ -214,9 +214,8 @@ def test_no_record_of_another_shape_stops_the_others(kind, tmp_path):
 # --- what is told of Claude Code's logs ---
 def test_the_chain_of_parents_is_the_order_and_not_the_file_or_the_clock(tmp_path):
     mixed = [CLAUDE[i] for i in (0, 3, 2, 1, 7, 6, 5, 4)]
-    told = [t.text for t in read(lines(tmp_path/'a.jsonl', *mixed))[0].turns]
-    assert told == [t.text for t in read(lines(tmp_path/'b.jsonl', *CLAUDE))[0].turns]
-    assert counted(read(tmp_path/'a.jsonl')) == counted(read(tmp_path/'b.jsonl'))
+    a, b = (read(lines(tmp_path/f'{name}.jsonl', *rows))[0] for name, rows in dict(a=mixed, b=CLAUDE).items())
+    assert a.turns == b.turns
 
 def test_resumed_and_forked_sessions_add_only_what_is_new(tmp_path):
     lines(tmp_path/'a.jsonl', *CLAUDE)
@@ -302,8 +301,7 @@ def test_no_secret_survives_a_harvest(tmp_path, capsys):
     assert len(found) > 120
     for key, place in found:
         text = place.replace('{}', key).replace('%', '\n')
-        args = json.dumps(dict(command=text, dbPassword='tulip7', env=[text]))
-        call = dict(id='a', function=dict(name='run', arguments=args))
+        call = dict(id='a', name='run', arguments=dict(command=text, dbPassword='tulip7', env=[text]))
         rows.append(dict(messages=[
             dict(role='user', content=text), dict(role='assistant', content=text, tool_calls=[call]),
             dict(role='tool', tool_call_id='a', content=f'{"line " * 3000}{text}\n{"line " * 3000}'),
@@ -336,8 +334,7 @@ def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
     assert told.pop('tests') == [dict(command='pytest', exit_code=1)]
     assert told == dict(failed_commands=1, tool_errors=1, corrected='No, it still fails')
     assert praise == dict(thanked='perfect, thanks', tests=[dict(command='pytest -q', exit_code=0)])
-    step = first.steps[0]
-    assert (step.action, step.observation) == ('Bash {"command": "pytest"}', 'Fix the cart')
+    assert (first.steps[0].action, first.task) == ('Bash {"command": "pytest"}', 'Fix the cart')
     assert first.final_observation == 'Exit code 1\nKeyError' and first.metadata['answer'] == 'Done.'
     assert [t.metadata['outcome'] for t in (first, second, last)] == ['unknown'] * 3
     assert tool_table([first, second]).rows == [['Bash pytest', '2', '1', '0', 'pytest -q']]
@@ -346,9 +343,8 @@ def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
 
 # --- the command ---
 def test_harvest_filters_and_writes_only_when_asked(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv('HOME', str(tmp_path))
-    monkeypatch.setenv('CLAUDE_CONFIG_DIR', str(tmp_path/'c'))
-    monkeypatch.setenv('CODEX_HOME', str(tmp_path/'x'))
+    for name, folder in dict(CLAUDE_CONFIG_DIR='c', CODEX_HOME='x').items():
+        monkeypatch.setenv(name, str(tmp_path/folder))
     assert main(['harvest', '--dry-run']) == 1
     lines(tmp_path/'c'/'projects'/'-home-ada-shop'/'s.jsonl', *CLAUDE)
     for year in '2025', '2026':
@@ -363,7 +359,6 @@ def test_harvest_filters_and_writes_only_when_asked(tmp_path, capsys, monkeypatc
     trajs = load_trajectories(out)
     assert {t.metadata['project'] for t in trajs} == {'~/shop'} and len({t.id for t in trajs}) == len(trajs)
     held = out.read_bytes()
-    package = str(tmp_path/'x'/'sessions'/'package.json')
-    for wrong in (['--project', 'no'], ['--since', 'monday'], [str(out)], [package]):
+    for wrong in (['--project', 'no'], ['--since', 'monday'], [str(out)]):
         assert main(['harvest', *wrong, '--output', str(out)]) == 1
         assert len(capsys.readouterr().err.strip().splitlines()) == 1 and out.read_bytes() == held

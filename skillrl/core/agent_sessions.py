@@ -220,7 +220,7 @@ def _unwrapped(text):
         code = _EXIT.search(head[:400]) if sign else _EXIT.match(text)
         return text, int(code[1]) if code else None
 
-# %% ../../nbs/272_core.agent_sessions.ipynb #40d201e8
+# %% ../../nbs/272_core.agent_sessions.ipynb #ca84e206
 @patch
 def result(self:AgentSession, d:dict)->ToolCall|None: # None if nobody waits for it
     "A tool answers, as `d` says in any spelling"
