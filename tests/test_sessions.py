@@ -1,55 +1,47 @@
 "Sessions of agents: plain counts of logs, damaged and hostile ones, secrets, signals, `skillrl harvest`"
 
-import builtins, json, os, random, re, string, zipfile
+import json, os, random, re, string, sys, zipfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from time import process_time
 import pytest
 from skillrl.cli.main import main
 from skillrl.core.formats import load_trajectories
+from skillrl.core.agent_sessions import mask_secrets, to_trajectories, tool_table
 from skillrl.core.session_logs import find_sessions, read_sessions
-from skillrl.core.sessions import AgentSession, mask_secrets, to_trajectories, tool_table
-
 
 # --- plain counts, from the raw JSON alone ---
 def objects(path):
-    "The objects in a file of JSON lines or one value, without what cannot be parsed"
-    text = path.read_bytes().decode('utf-8-sig', 'replace')
-    found = []
+    text, found = path.read_bytes().decode('utf-8-sig', 'replace'), []
     for value in [text] if text.startswith('{\n') else text.splitlines():
-        try:
+        with suppress(ValueError):
             found.append(json.loads(value))
-        except (ValueError, RecursionError):
-            pass
     return found
 
-
-def parts(message):
-    content = message['content'] if isinstance(message['content'], list) else [message['content']]
-    return [b if isinstance(b, dict) else dict(type='text', text=b) for b in content]
-
-
 def count_claude(rows):
-    seen, humans, calls, results, usage = set(), 0, [], {}, {}
+    seen, humans = set(), 0
+    calls, results = [], {}
+    usage = {}
     marks = '<command-', '<local-command', 'Caveat:', '[Request interrupted'
     for r in rows:
         message = r.get('message') if isinstance(r, dict) else None
         if not isinstance(message, dict) or 'content' not in message or r['uuid'] in seen:
             continue
         seen.add(r['uuid'])
-        blocks = parts(message)
+        blocks = message['content'] if isinstance(message['content'], list) else [message['content']]
+        blocks = [b if isinstance(b, dict) else dict(type='text', text=b) for b in blocks]
         answers = [b for b in blocks if b['type'] == 'tool_result']
         results |= {b['tool_use_id']: bool(b.get('is_error')) for b in answers}
         if r['type'] == 'assistant' and not r.get('isApiErrorMessage'):
             calls += [b['id'] for b in blocks if b['type'] == 'tool_use']
             usage[message['id']] = message.get('usage') or {}
-        elif r['type'] == 'user' and not (answers or r.get('isMeta') or r.get('isSynthetic')):
+        elif r['type'] == 'user' and not (answers or r.get('isMeta')):
             text = blocks[0].get('text', '')
             aside = r.get('isSidechain') or r.get('isCompactSummary')
             humans += not aside and not text.startswith(marks)
     spent = [(u.get('input_tokens', 0), u.get('output_tokens', 0)) for u in usage.values()]
     return humans, calls, results, spent
-
 
 def count_items(items):
     frames = '<environment_context>', '# AGENTS.md'
@@ -63,33 +55,17 @@ def count_items(items):
             results[p['call_id']] = bool(code) and code[1] != '0' and code[2] != '0'
     return sum(not u.startswith(frames) for u in users), calls, results
 
-
 def count_codex(rows):
     usage = [r['payload']['usage'] for r in rows if r['type'] == 'token_usage_record']
     spent = [(u['input_tokens'], u['output_tokens']) for u in usage]
     return *count_items([r['payload'] for r in rows if r['type'] == 'response_item']), spent
 
-
 def count_responses(rows):
-    last = rows[-1]
-    return *count_items(last['request']['input'] + last['response']['output']), []
-
-
-def count_gemini(rows):
-    last = {}
-    for r in rows:
-        for m in r.get('$set', {}).get('messages', [r]):
-            last[m.get('id')] = m
-    replies = [m for m in last.values() if m.get('type') == 'gemini']
-    texts = [m['content'][0].get('text', '<') for m in last.values() if m.get('type') == 'user']
-    calls = [c for m in replies for c in m.get('toolCalls', [])]
-    results = {c['id']: c['status'] == 'error' for c in calls if c.get('result')}
-    spent = [(m['tokens']['input'], m['tokens']['output']) for m in replies]
-    return sum(t[0] != '<' for t in texts), [c['id'] for c in calls], results, spent
-
+    return *count_items(rows[-1]['request']['input'] + rows[-1]['response']['output']), []
 
 def count_messages(rows):
-    humans, calls, results, spent = 0, [], {}, []
+    humans, calls = 0, []
+    results, spent = {}, []
     for n, d in enumerate(rows):
         for m in d if isinstance(d, list) else d.get('messages') or d.get('conversations') or ():
             humans += m.get('role', m.get('from')) in ('user', 'human')
@@ -100,10 +76,7 @@ def count_messages(rows):
                 results[f'{n}{m.get("tool_call_id") or m["name"]}'] = bool(code or m.get('error'))
             usage = ((m.get('extra') or {}).get('response') or {}).get('usage')
             spent += [(usage['prompt_tokens'], usage['completion_tokens'])] if usage else []
-        for u in (d.get('model_usage') or {}).values() if isinstance(d, dict) else ():
-            spent.append((u['input_tokens'], u['output_tokens']))
     return humans, calls, results, spent
-
 
 def count_atif(rows):
     steps = [s for s in rows[0]['steps'] if not s.get('is_copied_context')]
@@ -113,65 +86,47 @@ def count_atif(rows):
     calls = [c['tool_call_id'] for s in steps for c in s.get('tool_calls', [])]
     return sum(s['source'] == 'user' for s in steps), calls, results, spent
 
-
-COUNTS = {'claude': count_claude, 'codex': count_codex, 'responses': count_responses, 'gemini': count_gemini,
-          'mini-swe-agent': count_messages, 'chat': count_messages, 'atif': count_atif}
-
+COUNTS = {'claude': count_claude, 'codex': count_codex, 'responses': count_responses, 'atif': count_atif,
+          'mini-swe-agent': count_messages, 'chat': count_messages}
 
 def read(path, *more):
     return [*read_sessions(path, *more)]
-
 
 def counted(sessions):
     "The same numbers, as the reader finds them"
     calls = [c for s in sessions for c in s.calls]
     humans = sum(t.role == 'user' for s in sessions if not s.sidechain for t in s.turns)
     paired = [c for c in calls if c.result is not None]
-    tokens = [sum(s.tokens.get(k, 0) for s in sessions) for k in ('input', 'output')]
+    tokens = [sum(t.tokens.get(k, 0) for s in sessions for t in s.turns) for k in ('input', 'output')]
     return humans, len(calls), len(paired), sum(bool(c.is_error or c.exit_code) for c in calls), *tokens
 
-
-def expected(path, kind, rows=None):
-    humans, calls, results, spent = COUNTS[kind](objects(path) if rows is None else rows)
+def expected(path, kind):
+    humans, calls, results, spent = COUNTS[kind](objects(path))
     paired = [c for c in calls if c in results]
     return humans, len(calls), len(paired), sum(results[c] for c in paired), *map(sum, zip((0, 0), *spent))
 
-
 WILD = Path(os.environ.get('SKILLRL_REAL_DATA', 'unset')).parent/'wild'
-SAMPLES = {p: kind for folder, kind in dict(
-    claude_code='claude', codex='codex', gemini='gemini', mini_swe_agent='mini-swe-agent', atif='atif',
-    harbor_trial='atif').items() for p in sorted((WILD/folder).rglob('*.json*'))}
-SAMPLES |= {WILD/name: kind for name, kind in {
-    'traps/claude_code.jsonl': 'claude', 'traps/claude_code_resumed.jsonl': 'claude',
-    'traps/codex_old.jsonl': 'codex', 'traps/openai_chat.jsonl': 'chat', 'openai/chat.jsonl': 'chat',
-    'openai/responses.jsonl': 'responses'}.items()}
-SAMPLES = {p: kind for p, kind in SAMPLES.items() if not re.search('exec|stream|result', p.name)} # Printed
+KINDS = {'claude_code/': 'claude', 'traps/claude': 'claude', 'codex/': 'codex', 'traps/codex': 'codex',
+         'atif/': 'atif', 'mini_swe_agent/': 'mini-swe-agent', 'openai/chat': 'chat',
+         'traps/openai': 'chat', 'openai/responses': 'responses'}
+SAMPLES = {p: kind for start, kind in KINDS.items() for p in sorted(WILD.glob(f'{start}*'))
+           if p.is_file() and not re.search('exec|stream|result', p.name)} # Printed
+SAMPLES |= {p: 'atif' for p in WILD.glob('harbor_trial/*/*.json')}
 needs_samples = pytest.mark.skipif(not WILD.is_dir(), reason='no sample logs: set SKILLRL_REAL_DATA')
-
 
 @needs_samples
 @pytest.mark.parametrize('path', SAMPLES, ids=lambda p: str(p)[-40:])
 def test_a_sample_holds_what_a_plain_count_says(path):
     assert counted(read(path)) == expected(path, SAMPLES[path])
 
-
 @needs_samples
 def test_samples_of_inspect_and_the_folder_as_a_whole():
-    zstandard = pytest.importorskip('zstandard')
-    path, rows = WILD/'inspect'/'sums.eval', []
-    with zipfile.ZipFile(path) as z, open(path, 'rb') as f:
-        for info in z.infolist():
-            if info.filename.startswith('samples/'):
-                f.seek(info.header_offset + 30 + len(info.filename))
-                packed = f.read(info.compress_size)
-                rows.append(json.loads(zstandard.ZstdDecompressor().decompressobj().decompress(packed)))
-    sessions = read(path)
-    assert counted(sessions) == expected(path, 'chat', rows)
-    assert [t.success for s in sessions for t in to_trajectories(s)] == [True, False, False]
+    pytest.importorskip('zstandard')
+    sums = read(WILD/'inspect'/'sums.eval')
+    assert [t.success for s in sums for t in to_trajectories(s)] == [True, False, False]
     trajs = [t for s in find_sessions([WILD]) for t in to_trajectories(s)]
     text = json.dumps([t.to_dict() for t in trajs])
     assert 'EXAMPLE' not in text and '/home/user' not in text and 'iVBORw0' not in text
-
 
 # --- small logs of our own, whole and damaged ---
 def lines(path, *records, end='\n'):
@@ -180,25 +135,20 @@ def lines(path, *records, end='\n'):
     path.write_bytes(text.encode(errors='replace'))
     return path
 
-
 def claude(n, parent, kind, content, **more):
     message = dict(role=kind, content=content) | more.pop('message', {})
     return dict(type=kind, uuid=f'u{n}', parentUuid=parent and f'u{parent}', sessionId='s', message=message,
                 cwd='/home/ada/shop', timestamp=f'2026-11-{n:02}T10:00:00Z') | more
 
-
 def reply(n, parent, text='', **call):
     blocks = [dict(type='text', text=text)] + ([dict(type='tool_use', name='Bash') | call] if call else [])
     return claude(n, parent, 'assistant', blocks, message=dict(id=f'm{n}', usage=USAGE))
 
-
 def answer(n, parent, id, text, **more):
     return claude(n, parent, 'user', [dict(type='tool_result', tool_use_id=id, content=text, **more)])
 
-
 def said(role, text):
     return dict(type='message', role=role, content=[dict(type='input_text', text=text)])
-
 
 USAGE = dict(input_tokens=5, output_tokens=1)
 CLAUDE = [claude(1, None, 'user', 'Fix the cart'), reply(2, 1, 'ok', id='a', input={'command': 'pytest'}),
@@ -212,10 +162,6 @@ CODEX = [dict(type='session_meta', payload=dict(id='c', cwd='/home/ada/shop')),
          *(dict(type='response_item', payload=p) for p in ITEMS),
          dict(type='token_usage_record', payload=dict(usage=USAGE)),
          dict(type='event_msg', payload=dict(type='token_count', info=dict(total_token_usage=USAGE)))]
-DRY = [dict(functionResponse=dict(response=dict(error='dry')))]
-POUR = dict(id='2', type='gemini', content='', tokens=dict(input=4, output=1))
-GEMINI = [dict(sessionId='g', projectHash='x'), dict(id='1', type='user', content=[dict(text='Pour')]), POUR,
-          POUR | dict(toolCalls=[dict(id='p', name='pour', args={}, status='error', result=DRY)])]
 LOOK = [dict(role='user', content='Look'), dict(role='assistant', content=None, tool_calls=[
     dict(id='l', function=dict(name='look', arguments='{"at": "mug"}'))])]
 GONE = dict(role='tool', tool_call_id='l', content='{"returncode": 3, "output": "gone"}')
@@ -230,22 +176,20 @@ ATIF = [dict(schema_version='ATIF-v1.8', session_id='t', steps=[
     dict(step_id=3, source='agent', message='copied', is_copied_context=True)])]
 RESPONSES = [dict(request=dict(model='m', input=ITEMS[:2]), response=dict(output=[ITEMS[2]])),
              dict(request=dict(model='m', input=ITEMS), response=dict(output=[]))]
-LOGS = {'claude': CLAUDE, 'codex': CODEX, 'gemini': GEMINI, 'chat': CHAT, 'mini-swe-agent': MINI,
-        'atif': ATIF, 'responses': RESPONSES}
-
+LOGS = {'claude': CLAUDE, 'codex': CODEX, 'chat': CHAT, 'mini-swe-agent': MINI, 'atif': ATIF,
+        'responses': RESPONSES}
 
 @pytest.mark.parametrize('kind', LOGS)
 def test_a_log_holds_what_a_plain_count_says_whole_and_damaged(kind, tmp_path):
     whole = lines(tmp_path/'a.jsonl', *LOGS[kind])
     told = counted(read(whole))
-    assert told == expected(whole, kind) and told[:4] != (0, 0, 0, 0) and told[3] == 1
+    assert told == expected(whole, kind) and told[3] == 1
     junk = ['42', '[1]', '"text"', '{"type": "of the future"}', '\0\0\0', '{"torn": ', '[' * 9000]
     damaged = lines(tmp_path/'b.jsonl', '\ufeff' + json.dumps(LOGS[kind][0]), *junk, *LOGS[kind][1:],
                     '{"type": "user", "mess', end='\r\n')
     skipped = Counter()
-    assert counted(read(damaged, {}, skipped)) == told
+    assert counted(read(damaged, set(), skipped)) == told
     assert skipped['damaged lines'] >= 3
-
 
 @pytest.mark.parametrize('kind', LOGS)
 def test_no_record_of_another_shape_stops_the_others(kind, tmp_path):
@@ -267,14 +211,11 @@ def test_no_record_of_another_shape_stops_the_others(kind, tmp_path):
         except ValueError as e:
             assert 'no session that we can read' in str(e)
 
-
 # --- what is told of Claude Code's logs ---
 def test_the_chain_of_parents_is_the_order_and_not_the_file_or_the_clock(tmp_path):
     mixed = [CLAUDE[i] for i in (0, 3, 2, 1, 7, 6, 5, 4)]
-    told = [t.text for t in read(lines(tmp_path/'a.jsonl', *mixed))[0].turns]
-    assert told == [t.text for t in read(lines(tmp_path/'b.jsonl', *CLAUDE))[0].turns]
-    assert counted(read(tmp_path/'a.jsonl')) == counted(read(tmp_path/'b.jsonl'))
-
+    a, b = (read(lines(tmp_path/f'{name}.jsonl', *rows))[0] for name, rows in dict(a=mixed, b=CLAUDE).items())
+    assert a.turns == b.turns
 
 def test_resumed_and_forked_sessions_add_only_what_is_new(tmp_path):
     lines(tmp_path/'a.jsonl', *CLAUDE)
@@ -282,7 +223,6 @@ def test_resumed_and_forked_sessions_add_only_what_is_new(tmp_path):
     lines(tmp_path/'b.jsonl', *(r | dict(sessionId='fork') for r in more))
     texts = [t.text for s in find_sessions([tmp_path]) for t in s.turns if t.role == 'user']
     assert texts == ['Fix the cart', 'No, it still fails', 'perfect, thanks', 'and the docs']
-
 
 def test_what_no_human_said_is_no_task(tmp_path):
     more = [claude(9, 8, 'user', 'Base directory for this skill', isMeta=True),
@@ -299,7 +239,6 @@ def test_what_no_human_said_is_no_task(tmp_path):
     assert (last['interrupted'], last['outage']) == (1, 1)
     assert read(lines(tmp_path/'agent-7.jsonl', *CLAUDE))[0].sidechain
 
-
 # --- Inspect ---
 def test_inspect_needs_zstandard_and_says_so(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path/'a.eval', 'w') as z:
@@ -311,16 +250,9 @@ def test_inspect_needs_zstandard_and_says_so(tmp_path, monkeypatch):
     data = (tmp_path/'a.eval').read_bytes()
     at = data.rindex(b'PK\x01\x02')
     (tmp_path/'a.eval').write_bytes(data[:at + 10] + b'\x5d\0' + data[at + 12:])
-    real = builtins.__import__
-
-    def without(name, *args, **kw):
-        if name == 'zstandard':
-            raise ImportError(name)
-        return real(name, *args, **kw)
-    monkeypatch.setattr(builtins, '__import__', without)
+    monkeypatch.setitem(sys.modules, 'zstandard', None)
     with pytest.raises(ImportError, match='pip install zstandard'):
         read(tmp_path/'a.eval')
-
 
 # --- secrets ---
 KEYS = '''
@@ -330,70 +262,28 @@ pypi-AgEIcHlwaS5vcmc{60} hf_{34} sk_live_{24} rk_live_{24} whsec_{32} glpat-{20}
 SG.{22}.{43} 123456789:AA{33} SK{32x} key-{32x} {32x}-us12 shpat_{32x} dop_v1_{64x} dapi{32x} hvs.{30}
 figd_{40} lin_api_{40} ntn_{40} sntrys_{60} NRAK-{27U} glsa_{32}_{8x} AGE-SECRET-KEY-1{58U} PMAK-{24x}-{34x}
 dckr_pat_{27} r8_{37} gsk_{52} ATATT3xFfGF0{60} M{23}.{6}.{30} abc8Q~{34}'''
-PLACES = r'''DB_PASSWORD={}
-export API_KEY="{}"
-password: {}
-{"clientSecret": "{}"}
-{\"api_key\": \"{}\"}
-token = '{}'
-secret: str = "{}"
-Authorization: Bearer {}
-authorization: Basic {}
-X-Api-Key: {}
-postgres://ada:{}@db.example.com/x
-redis://:{}@host:6379
-Server=x;Password={};Encrypt=True
-AccountName=x;AccountKey={};Suffix=y
-aws_secret_access_key = {}
-"SecretAccessKey": "{}"
-//registry.npmjs.org/:_authToken={}
-machine h login ada password {}
-curl -u ada:{} https://x
-tool --password {} go
-tool --api-key={}
-mysql -u root -p{} db
-sshpass -p '{}' ssh x
-Cookie: sid={}; a=b
-https://hooks.slack.com/services/T0000/B0000/{}
-<password>{}</password>
-define('DB_PASSWORD', '{}');
-https://x.com/a?access_token={}&b=1
-https://a.blob.core.windows.net/c?sv=1&sig={}
-PGPASSWORD={} psql
-db.example.com:5432:main:ada:{}
-client-key-data: {}
-AWS Secret Access Key [None]: {}
-'password' => '{}'
-docker login -u ada -p {}
-smtp_pass={}
-os.environ["CI_TOKEN"] = "{}"
+PLACES = re.split(' ¦ |\n', r'''PASSWORD={}
+DB_PASSWORD={} ¦ export API_KEY="{}" ¦ password: {} ¦ {"clientSecret": "{}"} ¦ {\"api_key\": \"{}\"}
+token = '{}' ¦ secret: str = "{}" ¦ Authorization: Bearer {} ¦ authorization: Basic {} ¦ X-Api-Key: {}
+postgres://ada:{}@db.example.com/x ¦ redis://:{}@host:6379 ¦ Server=x;Password={};Encrypt=True
+AccountName=x;AccountKey={};Suffix=y ¦ aws_secret_access_key = {} ¦ "SecretAccessKey": "{}"
+//registry.npmjs.org/:_authToken={} ¦ machine h login ada password {} ¦ curl -u ada:{} https://x
+tool --password {} go ¦ tool --api-key={} ¦ mysql -u root -p{} db ¦ sshpass -p '{}' ssh x
+Cookie: sid={}; a=b ¦ https://hooks.slack.com/services/T0000/B0000/{} ¦ <password>{}</password>
+define('DB_PASSWORD', '{}'); ¦ https://x.com/a?access_token={}&b=1
+https://a.blob.core.windows.net/c?sv=1&sig={} ¦ PGPASSWORD={} psql ¦ db.example.com:5432:main:ada:{}
+client-key-data: {} ¦ AWS Secret Access Key [None]: {} ¦ 'password' => '{}' ¦ docker login -u ada -p {}
+smtp_pass={} ¦ os.environ["CI_TOKEN"] = "{}"
 -----BEGIN RSA PRIVATE KEY-----%{}%-----END RSA PRIVATE KEY-----
-     1→-----BEGIN PRIVATE KEY-----%     2→{}%     3→-----END'''.split('\n')
-KEPT = '''a400ba0a47a048145822b06c097abd096dbce159
-02bd67b3-f99a-45ee-8bf4-d361eaed728f
-toolu_d312014f87d5
-max_tokens=4096
-"total_tokens": 113
-tokenizer = gpt2
-token = get_token()
-password: str
-TOKEN=$TOKEN ./x
-api_key=os.environ["X"]
-grep -r token | head
-task-force-something
-hf_hub_download(repo)
-secret_name: db
-npm_config_registry
-the password is required
-src/home/components/x.tsx
-http://localhost:8080/x
-key: value
-git@github.com:a/b
-sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
-if token == other:
-input_tokens=5
-PWD=/usr/x'''.split('\n')
-
+     1→-----BEGIN PRIVATE KEY-----%     2→{}%     3→-----END''')
+KEPT = re.split(' ¦ |\n', '''a400ba0a47a048145822b06c097abd096dbce159
+02bd67b3-f99a-45ee-8bf4-d361eaed728f ¦ toolu_d312014f87d5
+max_tokens=4096 ¦ "total_tokens": 113 ¦ tokenizer = gpt2 ¦ token = get_token() ¦ password: str
+TOKEN=$TOKEN ./x ¦ api_key=os.environ["X"] ¦ grep -r token | head ¦ task-force-something
+hf_hub_download(repo) ¦ secret_name: db ¦ npm_config_registry ¦ the password is required
+src/home/components/x.tsx ¦ http://localhost:8080/x ¦ key: value ¦ git@github.com:a/b
+sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 ¦ if token == other:
+input_tokens=5 ¦ PWD=/usr/x''')
 
 def invented():
     "(key, where it stands) of each kind"
@@ -406,15 +296,12 @@ def invented():
     placed = [(re.sub('(40)()', some, '40'), place) for place in PLACES]
     return [(key, text) for key in keys for text in ('{}', 'x="{}", y')] + placed
 
-
 def test_no_secret_survives_a_harvest(tmp_path, capsys):
-    found = invented()
-    assert len({place if place[:1] not in '{x' else key[:4] for key, place in found}) >= 80
-    rows = []
+    found, rows = invented(), []
+    assert len(found) > 120
     for key, place in found:
         text = place.replace('{}', key).replace('%', '\n')
-        args = json.dumps(dict(command=text, dbPassword='tulip7', env=[text]))
-        call = dict(id='a', function=dict(name='run', arguments=args))
+        call = dict(id='a', name='run', arguments=dict(command=text, dbPassword='tulip7', env=[text]))
         rows.append(dict(messages=[
             dict(role='user', content=text), dict(role='assistant', content=text, tool_calls=[call]),
             dict(role='tool', tool_call_id='a', content=f'{"line " * 3000}{text}\n{"line " * 3000}'),
@@ -425,23 +312,19 @@ def test_no_secret_survives_a_harvest(tmp_path, capsys):
     assert [place for key, place in found if key in written or key[5:-3] in written] == []
     assert 'tulip7' not in written
 
-
 def test_what_is_no_secret_stays_and_home_folders_lose_their_owner():
     assert [text for text in KEPT if mask_secrets(text) != text] == []
     for path in ('/home/ada/x', '/Users/ada/x', r'C:\Users\ada\x', '~/x/-home-ada-shop', '/mnt/c/Users/ada'):
         assert 'ada' not in mask_secrets(path) and '~' in mask_secrets(path)
 
-
 HOSTILE = ['token_', 'token: ', 'token:a', '://a:', '-eyJ', 'a', '-----BEGIN PRIVATE KEY-----', 'M-',
            '--pass', 'cookie: ', 'İtoken=', 'curl -u a:', 'password=\\"a', 'login ']
 
-
-@pytest.mark.parametrize('text', HOSTILE)
-def test_hostile_text_takes_linear_time(text):
-    begun = process_time()
-    mask_secrets(text * (400_000 // len(text)))
-    assert process_time() - begun < 2 # A quadratic pattern takes minutes
-
+def test_hostile_text_takes_linear_time():
+    for text in HOSTILE:
+        begun = process_time()
+        mask_secrets(text * (400_000 // len(text)))
+        assert process_time() - begun < 2, text # A quadratic pattern takes minutes
 
 # --- tasks and signals ---
 def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
@@ -451,35 +334,17 @@ def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
     assert told.pop('tests') == [dict(command='pytest', exit_code=1)]
     assert told == dict(failed_commands=1, tool_errors=1, corrected='No, it still fails')
     assert praise == dict(thanked='perfect, thanks', tests=[dict(command='pytest -q', exit_code=0)])
-    step = first.steps[0]
-    assert (step.action, step.observation) == ('Bash {"command": "pytest"}', 'Fix the cart')
+    assert (first.steps[0].action, first.task) == ('Bash {"command": "pytest"}', 'Fix the cart')
     assert first.final_observation == 'Exit code 1\nKeyError' and first.metadata['answer'] == 'Done.'
     assert [t.metadata['outcome'] for t in (first, second, last)] == ['unknown'] * 3
     assert tool_table([first, second]).rows == [['Bash pytest', '2', '1', '0', 'pytest -q']]
     for reward, won in ((1, True), (.99, False), ('1', False), (None, False), (float('nan'), False)):
         assert [t.success for t in to_trajectories(session.recorded(reward))] == [False, False, won]
 
-
-def test_exit_codes_of_pipes_and_names_of_tests_are_not_taken_for_test_runs():
-    def runs(command):
-        s = AgentSession('s', 'x')
-        s.say('user', 'go')
-        s.call(dict(name='Bash', args=dict(command=command), id='a'))
-        s.result(dict(id='a', content='', exit_code=0))
-        return to_trajectories(s)[0].metadata['signals']
-    for command in ('pytest', 'cd a && FOO=1 python -m pytest', 'npm test', "bash -lc 'go test ./...'"):
-        assert runs(command)['tests'][0]['exit_code'] == 0, command
-    assert runs('pytest | tail')['tests'][0]['exit_code'] is None
-    assert [c for c in ('grep -r pytest .', 'cat test_a.py', 'echo npm test') if 'tests' in runs(c)] == []
-    assert runs('git add . && git commit -m x')['commits'] == 1
-    assert 'commits' not in runs('git log --grep commit')
-
-
 # --- the command ---
 def test_harvest_filters_and_writes_only_when_asked(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv('HOME', str(tmp_path))
-    monkeypatch.setenv('CLAUDE_CONFIG_DIR', str(tmp_path/'c'))
-    monkeypatch.setenv('CODEX_HOME', str(tmp_path/'x'))
+    for name, folder in dict(CLAUDE_CONFIG_DIR='c', CODEX_HOME='x').items():
+        monkeypatch.setenv(name, str(tmp_path/folder))
     assert main(['harvest', '--dry-run']) == 1
     lines(tmp_path/'c'/'projects'/'-home-ada-shop'/'s.jsonl', *CLAUDE)
     for year in '2025', '2026':
@@ -493,9 +358,7 @@ def test_harvest_filters_and_writes_only_when_asked(tmp_path, capsys, monkeypatc
     assert main(['harvest', '--project', 'shop', '--since', '2026-11-08', '--output', str(out)]) == 0
     trajs = load_trajectories(out)
     assert {t.metadata['project'] for t in trajs} == {'~/shop'} and len({t.id for t in trajs}) == len(trajs)
-    assert len(read(out)) == len(trajs)
     held = out.read_bytes()
-    package = str(tmp_path/'x'/'sessions'/'package.json')
-    for wrong in (['--project', 'no'], ['--since', 'monday'], [str(out)], [package]):
+    for wrong in (['--project', 'no'], ['--since', 'monday'], [str(out)]):
         assert main(['harvest', *wrong, '--output', str(out)]) == 1
         assert len(capsys.readouterr().err.strip().splitlines()) == 1 and out.read_bytes() == held

@@ -20,7 +20,7 @@ from .flags import (
     say_stopped, settings, settings_of, TRAJECTORIES)
 from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..core.session_logs import find_sessions, session_files
-from ..core.sessions import to_trajectories, tool_table
+from ..core.agent_sessions import to_trajectories, tool_table
 from ..core.store import (
     atomic_folder, atomic_write, JsonlLog, require_writable, save_or_rescue, to_json)
 from ..core.tables import counted, row_name, Table
