@@ -24,7 +24,7 @@ def advice(trajs):
     return {o.principle: o.provenance for o in find_habits(trajs).items()}
 
 WRONG, RIGHT = 'python3 test_demo.py', 'PYTHONPATH=src python3 test_demo.py'
-BAD, GOOD, AGAIN = ran(WRONG, 1), ran(RIGHT), ran(WRONG)
+BAD, GOOD = ran(WRONG, 1), ran(RIGHT)
 RULE = f'Run `{RIGHT}` instead of `{WRONG}`.'
 
 def test_counts_of_a_command_are_those_of_its_sessions():
@@ -38,7 +38,7 @@ def test_counts_of_a_command_are_those_of_its_sessions():
     [session('a', BAD, GOOD), session('a/b', BAD, GOOD, sidechain=True)],        # And an agent that it began
     [session(s, BAD, used('Edit', {}), GOOD) for s in 'abc'],                    # A change in between
     [session(s, BAD, used('Bash', GOOD.extra['args'], is_error=False, answered=False)) for s in 'abc'],
-    [session(s, BAD, GOOD) for s in 'abc'] + [session('d', AGAIN)],              # It works elsewhere
+    [session(s, BAD, GOOD) for s in 'abc'] + [session('d', ran(WRONG))],         # It works elsewhere
     [session(s, ran('pytest', 1), ran('pip install pytest')) for s in 'abc'],
     [session(s, ran('pytest', 1), ran('PYTHONPATH=src pytest | tail -3')) for s in 'abc'], # The code of tail
     [session(s, said='Use uv, not pip', sidechain=True) for s in 'abc'],         # An agent said it
