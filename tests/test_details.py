@@ -10,13 +10,14 @@ from skillrl.core.trajectory import Step, Trajectory
 from skillrl.envs.webshop.reward import _compare_kinds, _greedy_ratio, _plain, letter_nouns
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
+from skillrl.llm.adapter import _base_of
 from skillrl.llm.decoding import MOST_SCORES
-from skillrl.training import builders, costs, phases, rl
+from skillrl.training import builders, costs, phases, plan, rl
 from skillrl.training.builders import build_retriever
 from skillrl.training.evaluate import describe_gain, evaluate, _figure, paired_difference, plot_learning
 from skillrl.training.phases import Iteration, trial_trajectory
 from skillrl.training.grpo import _group_stats, group_advantage, LossOptions
-from skillrl.training.sft import _length_batches, _lr_at, FullOptions, full_sft
+from skillrl.training.sft import _length_batches, _lr_at, FullOptions, full_sft, micro_batches
 from test_rl import ShopEnv, Wish, policy, shopper, tries # noqa: F401 (fixtures)
 
 CONFIG = SkillRLConfig()
@@ -244,3 +245,26 @@ def test_a_price_is_two_numbers(tmp_path, prices):
     (tmp_path/'usd.json').write_text(json.dumps(prices))
     with pytest.raises(ValueError, match='usd.json does not hold prices'):
         builders.build_ledger(SimpleNamespace(prices=str(tmp_path/'usd.json'), budget_usd=0.))
+
+def test_rows_are_cut_where_one_more_would_be_too_much():
+    rows = [SimpleNamespace(length=n) for n in (3, 3, 3, 4)]
+    assert [len(cut) for cut in micro_batches(rows, 9)] == [3, 1]
+
+@pytest.mark.parametrize('path, alike', [('Tea › Green › Leaf', True), ('Tea › Black', False)])
+def test_two_steps_of_the_path_in_common_are_enough(path, alike):
+    one, other = (SimpleNamespace(name='', query='', path=p) for p in ('Green › Tea', path))
+    assert _compare_kinds(one, other, str.split).category_match is alike
+
+def test_a_tokenizer_of_another_kind_is_asked_for_its_template(monkeypatch):
+    found = SimpleNamespace(remedy='write one')
+    monkeypatch.setattr(plan, 'reads_like_shipped', lambda *_: False)
+    monkeypatch.setattr(plan, '_check_template', lambda *_: found)
+    assert plan._preflight(CONFIG, learns=False)[-1] is found
+
+def test_an_adapter_that_others_wrote_says_nothing_of_bits(tmp_path):
+    (tmp_path/'adapter_config.json').write_text('{"base_model_name_or_path": "tea"}')
+    assert _base_of(tmp_path) == ('tea', 0)
+
+def test_a_run_without_evolution_asks_no_questions_of_rounds():
+    still = {'model.teacher_model_id': 'wise', 'evolution.validation_interval': 0}
+    assert plan._run_phases(CONFIG.merged(still))[3].calls == 0

@@ -10,7 +10,7 @@ from skillrl.core.store import JsonlLog
 
 WORKERS, CONFIG = 3, dict(num_epochs=3, batch_size=8, minibatch_size=4, edit_budget=6,
                           verbose=False, out_root='run')
-KILLS, STOPS = 10, 3 # Points spread over the events of a run
+KILLS, STOPS = 6, 2 # Points spread over the events of a run
 WRITES = {'os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shutil.rmtree'}
 
 class Counted:
@@ -114,8 +114,8 @@ def attempts(root, what):
         return [1 + int((i + rng.random())*(n - 2)/times) for i in range(times)]
     told = dict(killed=lambda: [[dict(at=at)] for at in points(KILLS)],
                 stopped=lambda: [[dict(at=at, how=signal.SIGINT)] for at in points(STOPS)],
-                restless=lambda: [[dict(at=at)]*(2*n//at) for at in (150, 60)],
-                full=lambda: [[dict(most=most, note=len)] for most in (600, 1500, 4000, 9000)])
+                restless=lambda: [[dict(at=at)]*(2*n//at) for at in (100,)],
+                full=lambda: [[dict(most=most, note=len)] for most in (600, 4000, 9000)])
     rows = [broken(calm, root/f'{what}{i}', *ways) for i, ways in enumerate(told[what]())]
     history, closing = (json.loads((calm/'run'/name).read_text())
                         for name in ('history.json', 'final_document/summary.json'))
