@@ -45,6 +45,7 @@ class Announced(logging.Handler):
 def pytest_configure(config):
     "Ctrl-C works in tests, though a job in the background begins without its handler; old names are errors"
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.fsync = abs # Nobody pulls this machine's plug; `tests/disk.py` pulls that of its own
     for library in ('transformers', 'peft', 'trl'):
         logging.getLogger(library).addHandler(Announced())
 

@@ -266,5 +266,5 @@ def test_an_adapter_that_others_wrote_says_nothing_of_bits(tmp_path):
     assert _base_of(tmp_path) == ('tea', 0)
 
 def test_a_run_without_evolution_asks_no_questions_of_rounds():
-    still = CONFIG.merged({'model.teacher_model_id': 'wise', 'evolution.validation_interval': 0})
-    assert plan._run_phases(still)[3].calls == 0
+    still = {'model.teacher_model_id': 'wise', 'evolution.validation_interval': 0}
+    assert plan._run_phases(CONFIG.merged(still))[3].calls == 0

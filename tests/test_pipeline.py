@@ -41,9 +41,11 @@ def play_until(kills, sig, seconds, folder, start, config):
     cut = n = 0
     args = ['--config', config, '--output', str(folder/'0')]
     while cut < kills:
-        finished = start('train', *args, sig=sig, seconds=rng.uniform(.1, .9)*seconds)==0
+        began, after = time.monotonic(), rng.uniform(.1, .9)*seconds
+        finished = start('train', *args, sig=sig, seconds=after)==0
         cut += not finished
         if finished:
+            seconds = min(seconds, time.monotonic() - began) # The first run is the slowest
             done, n = [*done, folder/str(n)], n+1
             args = ['--config', config, '--output', str(folder/str(n))]
         elif (folder/str(n)/'config.json').exists():

@@ -7,8 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-import pytest
-import torch
+import pytest, torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from skillrl.agent.prompt import Limits
 from skillrl.cli.main import main
@@ -18,8 +17,7 @@ from skillrl.core.store import data_path
 from skillrl.training import plan
 from skillrl.training.costs import (Batch, Device, Held, _activation_bytes, _adapter_parameters, at_once,
                                     _shape_from, forward_tokens, shape_of)
-from skillrl.training.plan import RunPlan, told_plan
-from skillrl.training.plan import _check_words, _known_words
+from skillrl.training.plan import RunPlan, told_plan, _check_words, _known_words
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)

@@ -39,11 +39,6 @@ def go(folder, done=lambda step: None):
             run.commit(state)
             done(state['step'])
 
-@pytest.fixture(autouse=True)
-def no_wait(monkeypatch):
-    monkeypatch.setattr(os, 'fsync', lambda fd: None)  # Nobody pulls this machine's plug
-
-
 @pytest.fixture
 def calm(tmp_path):
     go(tmp_path/'calm')

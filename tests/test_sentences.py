@@ -14,7 +14,7 @@ CONSTANTS = {str(n) for n in [*range(13), 100, 1000]} | {'.5', '.95', '95', '145
 # page → numbers of the literature, of other programs, or of data that no clone holds
 ELSEWHERE = {
     '01_core.config': '4,096 768 5,000 700 256 15',         # Settings of four published systems
-    '05_skills.retrieval': '3,851 4,475 3,849 4,262 2,514 35', # Blocks of the official banks
+    '05_skills.retrieval': '35', # Things of a house
     '210_core.store': '20',                                 # kB of a row, which the code writes as bytes
     '262_core.tracking': '32',                              # Bits of TensorBoard's numbers
     '270_core.formats': '619',                              # Memories of the official repository

@@ -49,10 +49,7 @@ def test_E1_a_lost_rollout_is_no_zero():
         compute_score([lost])
 
 def test_C11_nothing_to_decide_on_is_an_error():
-    for empty in (
-        lambda: compute_score([]),
-        lambda: decide([]),
-    ):
+    for empty in (lambda: compute_score([]), lambda: decide([])):
         with pytest.raises(ValueError, match='none of 0 results|no pair of scores'):
             empty()
 

@@ -70,6 +70,15 @@ def prose():
     texts = [''.join(c['source']) for page in pages for c in page['cells'] if c['cell_type'] == 'markdown']
     return sum(len(text.split()) for text in texts)
 
+def spine():
+    "(cells, words, name) of each page of the loop"
+    found = []
+    for path in [*(ROOT/'nbs').glob('[01][0-9]_*.ipynb'), ROOT/'nbs'/'index.ipynb']:
+        cells = json.loads(path.read_text(encoding='utf-8'))['cells']
+        texts = [''.join(c['source']) for c in cells if c['cell_type'] == 'markdown']
+        found.append((len(cells), sum(len(text.split()) for text in texts), path.stem))
+    return found
+
 def annotated(f):
     "The class that the first argument of the function `f` is an object of"
     first = (f.args.posonlyargs + f.args.args)[:1]
@@ -120,4 +129,6 @@ def whole(modules, test_lines):
         'flags': (len(flags), []),
         'lines of tests for one of the library': (test_lines/total, []),
         'words of prose': (prose(), []),
+        'cells of a page of the loop': (max(n for n, _, _ in spine()), []),
+        'words of a page of the loop': (max(n for _, n, _ in spine()), []),
     }
