@@ -32,16 +32,19 @@ root = cfg.config_path
 pages, dest = root/'_proc_md', root/'_site'
 CHAPTERS = { # Number of the first page → chapter
     0: 'The loop', 200: 'A. Core', 300: 'B. Language models', 400: 'C. Skills', 500: 'D. Worlds',
-    600: 'E. The agent', 605: 'F. Training and judging', 700: 'G. SkillOpt', 800: 'H. Serving',
-    820: 'I. Viewers', 850: 'J. Commands', 900: 'K. Extending',
+    600: 'E. The agent', 605: 'F. Training and judging', 638: 'G. Proof', 700: 'H. SkillOpt',
+    800: 'I. Serving', 820: 'J. Viewers', 850: 'K. Commands', 900: 'L. Extending',
 }
 GOALS = { # What users want to do → the page that does it
+    'Know whether a skill helps your agent': 'proof.prove',
+    'Find skills in the sessions of your agent': 'skills.habits',
     'Run it: every command, flag and setting': 'cli.main',
     'Know what a run will take, and whether this machine is fit': 'training.plan',
     'Train, and read the report': 'training.pipeline',
     'Go one step at a time': 'cli.steps',
     'Look at banks and runs': 'viewers.inspection',
     'Edit a skill for an agent': 'cli.jobs',
+    'Make tools of your own a world': 'envs.mcp.world',
     'Bring a world of your own': 'your_own_world',
     'Bring questions of your own': 'your_own_questions',
     'Serve games to other agents': 'serve.krill',
