@@ -68,11 +68,8 @@ def _rows(rows, fmt, label='General'):
 # %% ../../nbs/415_skills.bank_formats.ipynb #97d40552
 def _copies(rows, category):
     "`rows` where the official code finds them as well"
-    out = []
-    for row in _rows(rows, 'official'):
-        id = row['skill_id']
-        out.append(row | dict(skill_id=f'{id}_{category}', copy_of=id))
-    return out
+    found = _rows(rows, 'official')
+    return [row | dict(skill_id=f'{row["skill_id"]}_{category}', copy_of=row['skill_id']) for row in found]
 
 def _specific_rows(skills, places, fmt, sections):
     "Category → rows, under the names that `fmt` knows"

@@ -24,10 +24,9 @@ _english = read_json(data_path('english.json'))
 stop_words = frozenset(_english['stop_words'])
 
 def _singular(word):
-    if word.endswith('ies') and len(word) > 4:
-        return word[:-3] + 'y'
-    if word.endswith('ves') and len(word) > 4:
-        return word[:-3] + 'f'
+    for many, one in (('ies', 'y'), ('ves', 'f')):
+        if word.endswith(many) and len(word) > 4:
+            return word[:-3] + one
     plural = word.endswith('s') and len(word) > 3 and not word.endswith(('ss', 'us', 'is'))
     return word[:-1] if plural else word
 

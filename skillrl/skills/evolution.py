@@ -31,10 +31,6 @@ def _weak_categories(
     return sorted(weak, key=lambda c: (rates[c].mean, c))
 
 # %% ../../nbs/10_skills.evolution.ipynb #3731a829
-def _hardness(t:Trajectory)->tuple: # Smallest for the worst
-    "Key by which failures are studied: the lowest reward first, then the longest struggle"
-    return t.reward, -len(t), t.id
-
 def _sample_failures(
     trajs:Iterable[Trajectory],
     categories:Iterable[str], # Weak ones, in the order in which they take turns
@@ -44,7 +40,7 @@ def _sample_failures(
     piles = []
     for category in categories:
         lost = select(trajs, success=False, category=category)
-        piles.append(sorted(lost, key=_hardness))
+        piles.append(sorted(lost, key=lambda t: (t.reward, -len(t), t.id)))
     turns = [t for turn in zip_longest(*piles) for t in turn if t is not None]
     return turns[:limit]
 

@@ -97,9 +97,7 @@ _SCHEMAS = dict( # Kind of question → schema of an object of its answer
     proposals=object_of(kind=_KIND, hypothesis=_TEXT, evidence=_NUMBERS, **_CHANGED),
     thoughts=object_of(step=dict(type='integer'), action=_TEXT, thought=_TEXT))
 
-def schema_of(
-    questions:Iterable[Question],
-)->dict:
+def schema_of(questions:Iterable[Question])->dict:
     "JSON schema of an answer to any of `questions`"
     found = [_SCHEMAS[q.kind] for q in questions]
     distinct = [o for i, o in enumerate(found) if o not in found[:i]]
@@ -125,11 +123,7 @@ def text_field(
     return text
 
 # %% ../../nbs/470_skills.questions.ipynb #a6ec276c
-def one_of(
-    d:Mapping,
-    name:str,
-    allowed:Sequence[str],
-)->str: # ValueError if it is none of them
+def one_of(d:Mapping, name:str, allowed:Sequence[str])->str: # ValueError if it is none of them
     "The text `d[name]`, which has to be among `allowed`"
     text = text_field(d, name, 80)
     if text not in allowed:
