@@ -23,15 +23,12 @@ def support(item:Skill|Mistake)->int:
     episodes = set(item.provenance.get('trajectories') or [])
     return max(len(episodes), len(set(item.source_tasks)))
 
-def _usefulness(item):
-    "Share of the episodes it was shown in that were won, one win and one loss imagined"
-    wins, losses = item.stats.get('wins', 0), item.stats.get('losses', 0)
-    return (wins + 1)/(wins + losses + 2)
-
 def rank_by_support(items:Iterable)->list:
     "`items`, the best supported first; of equals the more useful, those of a bank, and then the alphabet"
     def rank(o:Skill|Mistake)->tuple:
-        return -support(o), -_usefulness(o), not o.id, advice(o), o.text, o.category
+        wins, losses = o.stats.get('wins', 0), o.stats.get('losses', 0)
+        useful = (wins + 1)/(wins + losses + 2) # One win and one loss imagined
+        return -support(o), -useful, not o.id, advice(o), o.text, o.category
 
     return sorted(items, key=rank)
 
@@ -46,11 +43,8 @@ def goals_of(trajectories:Iterable)->list[str]:
     "Distinct tasks, in order, at most `_MOST_TASKS`"
     return list(dict.fromkeys(t.task for t in trajectories))[:_MOST_TASKS]
 
-def _absorb(
-    old:Skill|Mistake, # Stays, and changes
-    new:Skill|Mistake, # Goes
-)->None:
-    "Give the evidence of `new` to `old`"
+def _absorb(old:Entry, new:Entry)->None:
+    "Give the evidence of `new`, which goes, to `old`, which stays and changes"
     old.source_tasks = list(dict.fromkeys([*old.source_tasks, *new.source_tasks]))[:_MOST_TASKS]
     ids = [*(old.provenance.get('trajectories') or []), *(new.provenance.get('trajectories') or [])]
     if ids:

@@ -39,14 +39,11 @@ def _without_accents(text):
     decomposed = unicodedata.normalize('NFKD', text.casefold())
     return ''.join(c for c in decomposed if not unicodedata.combining(c))
 
-def _closed_up(match):
-    return re.sub(r'[\W_]', '', match[0])
-
 def _views(text):
     "`text` in the spellings that rules look at, the text itself first"
     visible = _visible(text)
     plain = _without_accents(visible).translate(_alike)
-    joined = _spelled.sub(_closed_up, plain)
+    joined = _spelled.sub(lambda m: re.sub(r'[\W_]', '', m[0]), plain)
     as_letters = [_leet.sub(lambda m: m[0].translate(table), joined) for table in _digits]
     return list(dict.fromkeys([text, visible, plain, joined, *as_letters]))
 
@@ -307,7 +304,7 @@ def suspicions(text:object)->list[str]: # Names of rules, in their order; empty 
 # %% ../../nbs/425_skills.guard.ipynb #378cb72a
 LIMITS = dict(title=80, principle=400, when_to_apply=300,
               description=300, why_it_happens=300, how_to_avoid=400)
-_plain_name = re.compile(r'[^\W_][\w -]{0,63}')
+_plain_name = re.compile(r'(?!mistakes$)[^\W_][\w -]{0,63}')
 
 def _field(name, v):
     "Reasons not to trust one field"
@@ -336,11 +333,7 @@ def texts_in(
 
 def _is_plain_name(category):
     "Can it be the name of a section of the bank?"
-    if not isinstance(category, str) or category == 'mistakes':
-        return False
-    return bool(_plain_name.fullmatch(category)) and not suspicions(category)
-
-
+    return isinstance(category, str) and bool(_plain_name.fullmatch(category)) and not suspicions(category)
 
 # %% ../../nbs/425_skills.guard.ipynb #2791cc05
 def examine(
@@ -348,8 +341,7 @@ def examine(
 )->list[str]: # Sentences, empty if there is nothing against it
     "Reasons not to trust `o`"
     reasons = [reason for k in LIMITS if k in vars(o) for reason in _field(k, getattr(o, k))]
-    for text in texts_in(o.extra):
-        reasons += [f'a further field contains {s}' for s in suspicions(text)]
+    reasons += [f'a further field contains {s}' for text in texts_in(o.extra) for s in suspicions(text)]
     if o.id and not (isinstance(o.id, str) and re.fullmatch(r'[\w.-]{1,64}', o.id, re.A)):
         reasons.append('the id is not a plain name')
     if not _is_plain_name(o.category):

@@ -36,9 +36,8 @@ def case(
     router:Callable|None=None, # Task → category, for a trajectory that records none
 )->Case:
     "The trajectory `t` for a teacher's eyes"
-    lines = []
-    for i, s in enumerate(t.steps, 1):
-        lines.append(f'{i}. saw {as_data(s.observation, chars)} did {as_data(s.action, chars)}')
+    lines = [f'{i}. saw {as_data(s.observation, chars)} did {as_data(s.action, chars)}'
+             for i, s in enumerate(t.steps, 1)]
     lines.append(f'Last saw {as_data(t.final_observation, chars)}')
     return Case(t.id, t.task, category_of(t, router), bool(t.success), lines)
 
@@ -131,11 +130,8 @@ def one_of(d:Mapping, name:str, allowed:Sequence[str])->str: # ValueError if it 
     return text
 
 # %% ../../nbs/470_skills.questions.ipynb #4966e1ef
-def evidence_of(
-    d:Mapping,
-    q:Question,
-)->list[Case]: # ValueError unless `d['evidence']` is a list of different numbers of cases
-    "The cases of the question `q` that the object `d` rests on"
+def evidence_of(d:Mapping, q:Question)->list[Case]: # ValueError unless it lists different numbers of cases
+    "The cases of the question `q` that the object `d` rests on, as `d['evidence']` says"
     numbers, n = d.get('evidence'), len(q.cases)
     valid = isinstance(numbers, list) and numbers and all(type(i) is int and 1 <= i <= n for i in numbers)
     if not valid:
@@ -164,11 +160,8 @@ read_skill = partial(read_entry, Skill)
 read_mistake = partial(read_entry, Mistake)
 
 # %% ../../nbs/470_skills.questions.ipynb #334b77cb
-def _objects(
-    reply:ChatReply,
-    messages:Sequence[dict], # What it answers
-)->list: # What the array in the reply holds; ValueError where there is none or it is not the teacher's own
-    "The answer as JSON"
+def _objects(reply:ChatReply, messages:Sequence[dict])->list: # ValueError if it has none of its own
+    "What the array in the `reply` to `messages` holds"
     if reply.status == 'refused':
         raise ValueError('the teacher refused')
     asked = '\n'.join(without_example(m['content']) for m in messages)

@@ -99,9 +99,7 @@ def ask(self:LLMTeacher,
     return exchanges
 
 # %% ../../nbs/475_skills.teachers.ipynb #9edb8335
-def _answers(
-    exchanges:Sequence[Exchange],
-)->list: # `Outage` if questions went unanswered, ValueError if no reply could be used
+def _answers(exchanges:Sequence[Exchange])->list: # `Outage` if unanswered, ValueError if no reply is usable
     "All items kept, or an error when there are none and not because the teacher found nothing"
     kept = [o for x in exchanges for o in x.kept]
     if kept or not exchanges:
@@ -132,10 +130,8 @@ def questions(cases:Iterable[Case])->list[Question]:
 
 # %% ../../nbs/475_skills.teachers.ipynb #6cfbfee0
 @patch
-def cases(self:LLMTeacher,
-    trajs:Iterable, # `Trajectory`s or `Case`s
-)->list[Case]:
-    "`trajs` as cases, those that are cases already left as they are"
+def cases(self:LLMTeacher, trajs:Iterable)->list[Case]:
+    "`trajs`, `Trajectory`s or `Case`s, as cases; those that are cases already stay as they are"
     return [t if isinstance(t, Case) else case(t, _TEXT_CHARS, self.router) for t in trajs]
 
 @patch
@@ -222,11 +218,8 @@ def propose(self:LLMTeacher,
 # %% ../../nbs/475_skills.teachers.ipynb #d3c393ce
 _markup = re.compile(r'</?\s*(?:think|action)|[\r\n]', re.I)
 
-def _read_thought(
-    d:Mapping,
-    q:Question, # Its `about` is the trajectory
-)->tuple[int, str]: # ValueError if it is not a thought on a step of it
-    "Number and thought of one step"
+def _read_thought(d:Mapping, q:Question)->tuple[int, str]: # ValueError if it is not a thought on a step of it
+    "Number and thought of one step of the trajectory `q.about`"
     step, steps = d.get('step'), q.about.steps
     thought = text_field(d, 'thought', 400)
     if type(step) is not int or not 1 <= step <= len(steps):
