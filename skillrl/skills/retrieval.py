@@ -168,8 +168,8 @@ def __call__(self:_LexicalRanker,
     category:str, # Of the task, in the router's spelling
 )->tuple[tuple, dict]: # Specific skills, general ones and mistakes, best first; id → score
     "The items of the bank that fit `task`"
-    asked, sought, scores = terms(task), self.sought(task), {}
-    fitting = set()
+    asked, sought = terms(task), self.sought(task)
+    scores, fitting = {}, set()
     for i, similarity in enumerate(self.index(asked | {f'category:{category}': 1.0})):
         names, learnt = (bool(sought & its[i]) for its in (self.words, self.learnt_on))
         id = self.items[i].id
