@@ -160,8 +160,7 @@ def items(self:SkillBank,
     *statuses:str, # Only entries with one of these, such as 'active'; all if none is named
 )->list[Entry]:
     "Every skill, then every mistake"
-    entries = [o for _, its in _sections(self) for o in its]
-    return [o for o in entries if not statuses or o.status in statuses]
+    return [o for _, its in _sections(self) for o in its if not statuses or o.status in statuses]
 
 @patch
 def get(self:SkillBank, id:str)->Entry|None:
@@ -205,9 +204,8 @@ def _free_id(bank, o):
     slug = re.sub(r'\W+', '_', kind).strip('_').lower() or 'skill'
     stem = {'general': 'gen', 'mistake': 'err'}.get(kind, slug)
     ids = [x.id for x in bank.items()] + bank.removed
-    used = [re.fullmatch(rf'{stem}_(\d+)', i) for i in ids]
-    last = max([int(m[1]) for m in used if m], default=0)
-    return f'{stem}_{last + 1:03d}'
+    numbers = [int(i.removeprefix(f'{stem}_')) for i in ids if re.fullmatch(rf'{stem}_\d+', i)]
+    return f'{stem}_{max(numbers, default=0) + 1:03d}'
 
 def with_id(o:Entry, id:str)->Entry:
     "A copy of `o` that is called `id`"
@@ -347,8 +345,7 @@ def from_dict(cls:SkillBank, d:dict)->SkillBank: # ValueError names the row and 
 # %% ../../nbs/04_skills.bank.ipynb #c5b4b589
 def versions(folder:str|Path)->list[int]:
     "Version numbers of the banks in `folder`, ascending"
-    found = [p.stem for p in Path(folder).glob('v*.json')]
-    return sorted(int(name[1:]) for name in found if re.fullmatch(r'v\d{4,}', name))
+    return sorted(int(p.stem[1:]) for p in Path(folder).glob('v*.json') if re.fullmatch(r'v\d{4,}', p.stem))
 
 def version_path(
     folder:str|Path,       # Where versions are kept
@@ -370,9 +367,7 @@ def save(self:SkillBank,
     return write_json(path, self.to_dict(fmt, router))
 
 @patch(cls_method=True)
-def load(cls:SkillBank,
-    path:str|Path,
-)->SkillBank: # FileNotFoundError; ValueError names the file, the row and the field that are wrong
+def load(cls:SkillBank, path:str|Path)->SkillBank: # FileNotFoundError; ValueError names file, row and field
     "The bank in the file at `path`, or the latest version in that folder"
     if Path(path).is_dir():
         if not versions(path):

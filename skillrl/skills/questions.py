@@ -62,10 +62,8 @@ class Question:
 
 # %% ../../nbs/470_skills.questions.ipynb #d5384a29
 @patch
-def messages(self:Question,
-    chars:int=24_000, # Most characters of the user message
-)->list[dict]:
-    "The conversation that asks the question"
+def messages(self:Question, chars:int=24_000)->list[dict]:
+    "The conversation that asks the question, the user message of `chars` characters at most"
     n = len(self.cases)
     category = as_data(self.categories[0], 80)
     head = f'Kind of task: {category}. Answer with at most {self.most} objects. Episodes: 1 to {n}.'
@@ -104,12 +102,8 @@ def schema_of(questions:Iterable[Question])->dict:
     return object_of(items=dict(type='array', items=items)) # Services want an object outermost
 
 # %% ../../nbs/470_skills.questions.ipynb #c97fe2c4
-def text_field(
-    d:Mapping,
-    name:str,
-    most:int, # Characters
-)->str: # ValueError that says what it is instead
-    "The text `d[name]`"
+def text_field(d:Mapping, name:str, most:int)->str: # ValueError that says what it is instead
+    "The text `d[name]`, of `most` characters at most"
     if name not in d:
         raise ValueError(f'`{name}` is missing')
     text = d[name]
@@ -225,12 +219,8 @@ def _read_objects(x, found):
             x.reject(e, d)
 
 # %% ../../nbs/470_skills.questions.ipynb #68b94c1e
-def read_reply(
-    q:Question,
-    messages:list, # As sent
-    reply:ChatReply,
-)->Exchange:
-    "The `reply` to `q`, object by object"
+def read_reply(q:Question, messages:list, reply:ChatReply)->Exchange:
+    "The `reply` to `q`, sent as `messages`, object by object"
     x = Exchange(q, messages, reply, [], [])
     if reply.status == 'infra_error':
         return x

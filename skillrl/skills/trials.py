@@ -115,11 +115,8 @@ def _measured_effect(o:Entry)->_Effect|None: # None while one of the arms is emp
     return _Effect(mean, var)
 
 # %% ../../nbs/482_skills.trials.ipynb #c10011bc
-def form(
-    o:Entry,
-    words:Collection[str], # From `fact_words`
-)->str: # `look for _ in _`
-    "`o` without its names and numbers"
+def form(o:Entry, words:Collection[str])->str: # `look for _ in _`
+    "`o` without its names and numbers; `words` are those from `fact_words`"
     said = re.findall(r'[a-z]+|\d+', advice(o).lower())
     kept = ['_' if w.isdigit() or (stem(w) in words and w not in _FRAME) else w for w in said]
     return re.sub(r'_(?: _)+', '_', ' '.join(kept))
