@@ -169,11 +169,11 @@ def test_three_others_of_a_form_vouch_for_a_fourth_and_nobody_for_itself():
 @pytest.mark.parametrize('mean, vouched', [(.23, False), (.24, True)])
 def test_a_form_vouches_at_a_tenth_of_alpha(mean, vouched):
     "The mean of three has the deviation .1: at .01 its lower bound is 2.33 of these below, at .1 only 1.28"
-    assert _known_effect(None, [_Effect(mean, .03)]*3, .1).vouched is vouched
+    assert _known_effect(None, [_Effect(mean, .03)]*3).vouched is vouched
 
 def test_a_sceptic_goes_half_the_way_to_what_is_as_uncertain_as_he_is():
     "Nothing is expected of a sentence, give or take .05; so half of what was measured as exactly counts"
-    known = _known_effect(_Effect(.1, .05**2), [], .1)
+    known = _known_effect(_Effect(.1, .05**2), [])
     assert (known.effect.mean, known.effect.var) == pytest.approx((.05, .05**2/2)) and known.likely is None
 
 @pytest.mark.parametrize('groups, status', [(23, 'probation'), (24, 'retired')])
@@ -184,6 +184,6 @@ def test_so_many_groups_without_an_effect_are_enough(groups, status):
 def test_a_form_that_is_vouched_for_has_to_help_the_next_in_two_of_three_cases(mean, status):
     "Where effects lie .4 from their mean the next has the deviation .41, and a third lies .43*.41 below"
     others = [_Effect(mean + .4, 1e-6), _Effect(mean - .4, 1e-6)]*20
-    assert _known_effect(None, others, .1).vouched
+    assert _known_effect(None, others).vouched
     settled, _ = settle_trials(tried(), {'look for _ in _': others}, ROUTER)
     assert settled.items()[0].status == status

@@ -127,15 +127,6 @@ def _sections(bank):
     specific = bank.task_specific_skills.items()
     return [('general', bank.general_skills), *specific, ('mistakes', bank.common_mistakes)]
 
-def _check_ids(sections):
-    seen = {}
-    for section, entries in sections:
-        for o in entries:
-            if o.id in seen:
-                raise ValueError(f'the id {o.id!r} is used twice, in the sections {seen[o.id]!r} and '
-                                 f'{section!r}; give one of the two another id')
-            seen[o.id] = section
-
 # %% ../../nbs/04_skills.bank.ipynb #548b616e
 @dataclass(repr=False)
 class SkillBank:
@@ -153,10 +144,15 @@ class SkillBank:
         self.task_specific_skills = {c: list(v) for c, v in (self.task_specific_skills or {}).items()}
         self.metadata, self.extra = dict(self.metadata or {}), dict(self.extra or {})
         self.removed = list(self.removed)
-        for section, entries in _sections(self)[:-1]:
+        seen = {}
+        for section, entries in _sections(self):
             for o in entries:
-                o.category = section
-        _check_ids(_sections(self))
+                if isinstance(o, Skill):
+                    o.category = section
+                if o.id in seen:
+                    raise ValueError(f'the id {o.id!r} is used twice, in the sections {seen[o.id]!r} and '
+                                     f'{section!r}; give one of the two another id')
+                seen[o.id] = section
 
 # %% ../../nbs/04_skills.bank.ipynb #311654bc
 @patch
@@ -164,8 +160,7 @@ def items(self:SkillBank,
     *statuses:str, # Only entries with one of these, such as 'active'; all if none is named
 )->list[Entry]:
     "Every skill, then every mistake"
-    entries = [o for _, its in _sections(self) for o in its]
-    return [o for o in entries if not statuses or o.status in statuses]
+    return [o for _, its in _sections(self) for o in its if not statuses or o.status in statuses]
 
 @patch
 def get(self:SkillBank, id:str)->Entry|None:
@@ -175,15 +170,14 @@ def get(self:SkillBank, id:str)->Entry|None:
 @patch(as_prop=True)
 def categories(self:SkillBank)->list[str]:
     "Kinds of task with skills of their own"
-    held = {c: [s.status == 'quarantined' for s in its] for c, its in self.task_specific_skills.items()}
-    return [c for c, each in held.items() if not each or not all(each)]
+    held = {c: {s.status for s in its} for c, its in self.task_specific_skills.items()}
+    return [c for c, statuses in held.items() if statuses != {'quarantined'}]
 
 def find(entries:Iterable[Entry], id:str)->Entry: # ValueError if there is none
     "The one of `entries` called `id`"
     known = {o.id: o for o in entries}
     if id not in known:
-        raise ValueError(f'no skill or mistake has the id {id!r}; '
-                         f'the ids are {", ".join(known) or "none"}')
+        raise ValueError(f'no skill or mistake has the id {id!r}; the ids are {", ".join(known) or "none"}')
     return known[id]
 
 # %% ../../nbs/04_skills.bank.ipynb #c8c355ac
@@ -210,9 +204,8 @@ def _free_id(bank, o):
     slug = re.sub(r'\W+', '_', kind).strip('_').lower() or 'skill'
     stem = {'general': 'gen', 'mistake': 'err'}.get(kind, slug)
     ids = [x.id for x in bank.items()] + bank.removed
-    used = [re.fullmatch(rf'{stem}_(\d+)', i) for i in ids]
-    last = max([int(m[1]) for m in used if m], default=0)
-    return f'{stem}_{last + 1:03d}'
+    numbers = [int(i.removeprefix(f'{stem}_')) for i in ids if re.fullmatch(rf'{stem}_\d+', i)]
+    return f'{stem}_{max(numbers, default=0) + 1:03d}'
 
 def with_id(o:Entry, id:str)->Entry:
     "A copy of `o` that is called `id`"
@@ -251,16 +244,12 @@ def put(self:SkillBank, o:Entry)->Entry: # ValueError if no entry has its id
     return o
 
 # %% ../../nbs/04_skills.bank.ipynb #3a8940db
-def _find_active(bank, id, like=None):
-    "The active entry called `id`, of the same type as `like`"
+def _find_active(bank, id):
+    "The entry called `id`"
     o = find(bank.items(), id)
-    like = like or o
     if o.status not in ('active', PROBATION):
         raise ValueError(f'{id!r} is {o.status}; '
                          'only what is active or on probation can be refined or retired')
-    kind, wanted = type(o).__name__.lower(), type(like).__name__.lower()
-    if kind != wanted:
-        raise ValueError(f'{id!r} is a {kind} and cannot become a {wanted}; add that on its own')
     return o
 
 # %% ../../nbs/04_skills.bank.ipynb #96ec5099
@@ -295,7 +284,10 @@ def _apply_retire(bank, p):
 
 def _apply_refine(bank, p):
     o = p.item
-    old = _find_active(bank, o.id, o)
+    old = _find_active(bank, o.id)
+    kind, wanted = type(old).__name__.lower(), type(o).__name__.lower()
+    if kind != wanted:
+        raise ValueError(f'{o.id!r} is a {kind} and cannot become a {wanted}; add that on its own')
     o.stats = _no_stats()
     o.provenance = old.provenance | o.provenance | {'refines': _advice(old)}
     return bank.put(o)
@@ -334,12 +326,10 @@ def _skill(category, row):
     "The skill in the `row` of a file, ours or Krill's, in the list `category`"
     if not isinstance(row, dict):
         return build(Skill, row)
-    row = dict(row)
+    row = {k: v for k, v in row.items() if k != 'embedding' or v is not None}
     for krill, ours in (('id', 'skill_id'), ('name', 'title')):
         if krill in row and ours not in row:
             row = {ours: row.pop(krill)} | row
-    if row.get('embedding', 0) is None:
-        row.pop('embedding')
     stated = row.pop('category', category)
     skill = build(Skill, row | {'category': category})
     if stated not in (category, category.title(), {'TaskSpecific': category}):
@@ -355,8 +345,7 @@ def from_dict(cls:SkillBank, d:dict)->SkillBank: # ValueError names the row and 
 # %% ../../nbs/04_skills.bank.ipynb #c5b4b589
 def versions(folder:str|Path)->list[int]:
     "Version numbers of the banks in `folder`, ascending"
-    found = [p.stem for p in Path(folder).glob('v*.json')]
-    return sorted(int(name[1:]) for name in found if re.fullmatch(r'v\d{4,}', name))
+    return sorted(int(p.stem[1:]) for p in Path(folder).glob('v*.json') if re.fullmatch(r'v\d{4,}', p.stem))
 
 def version_path(
     folder:str|Path,       # Where versions are kept
@@ -378,9 +367,7 @@ def save(self:SkillBank,
     return write_json(path, self.to_dict(fmt, router))
 
 @patch(cls_method=True)
-def load(cls:SkillBank,
-    path:str|Path,
-)->SkillBank: # FileNotFoundError; ValueError names the file, the row and the field that are wrong
+def load(cls:SkillBank, path:str|Path)->SkillBank: # FileNotFoundError; ValueError names file, row and field
     "The bank in the file at `path`, or the latest version in that folder"
     if Path(path).is_dir():
         if not versions(path):
@@ -419,11 +406,9 @@ class BankDiff:
 def diff(old:SkillBank, new:SkillBank)->BankDiff:
     "What it takes to get from `old` to `new`"
     a, b = ({o.id: vars(o) | {'stats': None} for o in x.items()} for x in (old, new))
-    changed = {}
-    for i in b.keys() & a.keys():
-        changed[i] = {k: (a[i].get(k), v) for k, v in b[i].items() if a[i].get(k) != v}
+    changed = {i: {k: (a[i].get(k), v) for k, v in b[i].items() if a[i].get(k) != v} for i in b if i in a}
     return BankDiff([i for i in b if i not in a], [i for i in a if i not in b],
-                    {i: changed[i] for i in b if changed.get(i)})
+                    {i: fields for i, fields in changed.items() if fields})
 
 # %% ../../nbs/04_skills.bank.ipynb #1bad6342
 def rollback(
@@ -433,8 +418,7 @@ def rollback(
     "Write version `n` once more, as the next one"
     there = versions(folder)
     if n not in there:
-        numbers = ', '.join(map(str, there)) or 'none'
-        raise FileNotFoundError(f'{folder} has no version {n}; it has {numbers}')
+        raise FileNotFoundError(f'{folder} has no version {n}; it has {", ".join(map(str, there)) or "none"}')
     bank, last = SkillBank.load(version_path(folder, n)), SkillBank.load(folder)
     used = [*bank.removed, *last.removed, *(o.id for o in last.items())]
     bank.removed = [i for i in dict.fromkeys(used) if not bank.get(i)]

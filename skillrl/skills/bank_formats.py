@@ -45,9 +45,7 @@ _OUR_FIELDS = ('source_tasks', 'provenance', 'stats', 'status')
 _HEAD = ('skill_id', 'title', 'principle', 'when_to_apply')
 
 def _official_row(row, label):
-    ours = {*_OUR_FIELDS}
-    if 'mistake_id' in row:
-        ours.add('category')
+    ours = (*_OUR_FIELDS, 'category') if 'mistake_id' in row else _OUR_FIELDS
     return {k: v for k, v in row.items() if k not in ours}
 
 def _krill_row(row, label):
@@ -68,11 +66,8 @@ def _rows(rows, fmt, label='General'):
 # %% ../../nbs/415_skills.bank_formats.ipynb #97d40552
 def _copies(rows, category):
     "`rows` where the official code finds them as well"
-    out = []
-    for row in _rows(rows, 'official'):
-        id = row['skill_id']
-        out.append(row | dict(skill_id=f'{id}_{category}', copy_of=id))
-    return out
+    found = _rows(rows, 'official')
+    return [row | dict(skill_id=f'{row["skill_id"]}_{category}', copy_of=row['skill_id']) for row in found]
 
 def _specific_rows(skills, places, fmt, sections):
     "Category → rows, under the names that `fmt` knows"
@@ -85,12 +80,6 @@ def _specific_rows(skills, places, fmt, sections):
     return out
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #b92caf60
-def _krill_history(d):
-    "Krill's history, and a cycle that is at least the version of the bank"
-    cycle = max(d.get('current_cycle') or 0, d['metadata'].get('version') or 0)
-    return dict(history=d.get('history') or [], current_cycle=cycle)
-
-# %% ../../nbs/415_skills.bank_formats.ipynb #5f87d74f
 _TASK, _SEARCH = 'task_specific_skills', 'query_type_skills'
 _KNOWN = ('general_skills', _TASK, _SEARCH, 'common_mistakes', 'metadata', 'removed_ids', 'task_key')
 
@@ -111,7 +100,8 @@ def to_foreign(
     if any(names != (c,) for c, names in places.items()):
         rest['metadata']['our_categories'] = {c: [s['skill_id'] for s in _active(skills[c])] for c in places}
     if fmt == 'krill':
-        out |= _krill_history(d)
+        cycle = max(d.get('current_cycle') or 0, d['metadata'].get('version') or 0)
+        out |= dict(history=d.get('history') or [], current_cycle=cycle)
         rest = {k: v for k, v in rest.items() if v}
         rest |= {k: d[k] for k in ('task_key',) if k in d}
     unknown = {k: v for k, v in d.items() if k not in (*_KNOWN, *out)}

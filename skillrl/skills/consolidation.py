@@ -23,15 +23,12 @@ def support(item:Skill|Mistake)->int:
     episodes = set(item.provenance.get('trajectories') or [])
     return max(len(episodes), len(set(item.source_tasks)))
 
-def _usefulness(item):
-    "Share of the episodes it was shown in that were won, one win and one loss imagined"
-    wins, losses = item.stats.get('wins', 0), item.stats.get('losses', 0)
-    return (wins + 1)/(wins + losses + 2)
-
 def rank_by_support(items:Iterable)->list:
     "`items`, the best supported first; of equals the more useful, those of a bank, and then the alphabet"
     def rank(o:Skill|Mistake)->tuple:
-        return -support(o), -_usefulness(o), not o.id, advice(o), o.text, o.category
+        wins, losses = o.stats.get('wins', 0), o.stats.get('losses', 0)
+        useful = (wins + 1)/(wins + losses + 2) # One win and one loss imagined
+        return -support(o), -useful, not o.id, advice(o), o.text, o.category
 
     return sorted(items, key=rank)
 
@@ -46,11 +43,8 @@ def goals_of(trajectories:Iterable)->list[str]:
     "Distinct tasks, in order, at most `_MOST_TASKS`"
     return list(dict.fromkeys(t.task for t in trajectories))[:_MOST_TASKS]
 
-def _absorb(
-    old:Skill|Mistake, # Stays, and changes
-    new:Skill|Mistake, # Goes
-)->None:
-    "Give the evidence of `new` to `old`"
+def _absorb(old:Entry, new:Entry)->None:
+    "Give the evidence of `new`, which goes, to `old`, which stays and changes"
     old.source_tasks = list(dict.fromkeys([*old.source_tasks, *new.source_tasks]))[:_MOST_TASKS]
     ids = [*(old.provenance.get('trajectories') or []), *(new.provenance.get('trajectories') or [])]
     if ids:
@@ -97,9 +91,6 @@ def _bag_of_words(
     return out
 
 # %% ../../nbs/465_skills.consolidation.ipynb #55b0ef8a
-def _text(item):
-    return item.text
-
 def similarity(
     items:Sequence, # n of them
     corpus:Iterable, # Items, these among them, that say which words are rare
@@ -107,8 +98,8 @@ def similarity(
     "How similar items are, in their advice or in all that they say"
     import numpy as np
     out = np.zeros((len(items), len(items)), np.float32)
-    for text_of_item in (advice, _text):
-        rows = _bag_of_words([text_of_item(o) for o in items], sorted({text_of_item(o) for o in corpus}))
+    for said in (advice, lambda o: o.text):
+        rows = _bag_of_words(list(map(said, items)), sorted(set(map(said, corpus))))
         out = np.maximum(out, rows @ rows.T)
     return out
 
@@ -190,9 +181,7 @@ _place = re.compile(r'(?:\b(?:in|on|at|to|from|the|a|an) )*\b[a-z]+ \d+')
 _unnumbered_place = re.compile(r'^(look for .+) (?:in|on) [a-z]+$')
 _not = re.compile(r"\b(?:do not|don't|never|not) ")
 
-def subject(
-    principle:str,
-)->str: # `look for egg`, `to heat`
+def subject(principle:str)->str: # `look for egg`, `to heat`
     "What a sentence is about, without what it says of it"
     text = ' '.join(principle.lower().split()).rstrip('. ')
     procedure = _procedure.fullmatch(text)
@@ -203,9 +192,7 @@ def subject(
     return ' '.join(placeless) if len(placeless) > 2 else text
 
 # %% ../../nbs/465_skills.consolidation.ipynb #6580e945
-def _drop_rivals(
-    pool:Sequence,
-)->tuple[list, list]: # Those that stay; pairs of one that goes and the reason
+def _drop_rivals(pool:Sequence)->tuple[list, list]: # Those that stay; pairs of one that goes and the reason
     "`pool` with one answer to each question, the best supported"
     best, dropped = {}, []
     for o in rank_by_support(pool):
@@ -219,18 +206,16 @@ def _drop_rivals(
     return [o for o in pool if id(o) not in gone], dropped
 
 # %% ../../nbs/465_skills.consolidation.ipynb #95353705
-def _category_by_evidence(
-    item:Skill|Mistake,
-    router:Router,
-    wide:int=3, # Categories that make advice general
-)->str:
+_WIDE = 3 # Categories that make advice general
+
+def _category_by_evidence(item:Skill|Mistake, router:Router)->str:
     "The category that the evidence for `item` speaks for"
     found = {router(str(task)) for task in item.source_tasks} - {''}
     if isinstance(item, Mistake) or not found:
         return item.category
     if item.category == 'general':
         return found.pop() if len(found) == 1 else 'general'
-    return 'general' if len(found) >= wide and not _names_a_thing(item, router) else item.category
+    return 'general' if len(found) >= _WIDE and not _names_a_thing(item, router) else item.category
 
 def _names_a_thing(item, router):
     "Does the advice of `item` name a thing of the world, or a numbered place?"
@@ -249,18 +234,12 @@ def _compete(
     pool, rivals = _drop_rivals(pool)
     dropped = reworded + rivals
     while True:
-        _, reworded = merge_rewordings(pool, pool, words=words)
+        pool, reworded = merge_rewordings(pool, pool, words=words)
         if not reworded:
             return pool, dropped
         dropped += reworded
-        gone = {id(o) for o, _ in reworded}
-        pool = [o for o in pool if id(o) not in gone]
 
 # %% ../../nbs/465_skills.consolidation.ipynb #ff400445
-def _without_id(item):
-    "A copy of a proposal as one without an id"
-    return with_id(copy.deepcopy(item), '')
-
 def _retire(bank, dropped):
     "Retire those of the bank, note those that never got in"
     left_out = [dict(advice=advice(o), support=support(o), reason=why) for o, why in dropped if not o.id]
@@ -287,8 +266,8 @@ def consolidate(
     router:Router|Callable|None=None, # Of the world that the proposals come from
 )->list: # Those that were new, as they are in the bank
     "Add to `bank` what it does not say yet, each thing once"
-    vetted = [examined(_without_id(o)) for o in items if o.status == 'active']
-    trusted = [_without_id(o) for o in vetted if o.status == 'active']
+    vetted = [examined(with_id(copy.deepcopy(o), '')) for o in items if o.status == 'active']
+    trusted = [o for o in vetted if o.status == 'active']
     corpus = [o for o in bank.items() if o.status != 'quarantined'] + trusted
     router = as_router(router, sorted({o.category for o in corpus} - {'general'}))
     candidates = bank.items('active') + _without_repeats(bank.items(), trusted)

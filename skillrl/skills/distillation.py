@@ -9,6 +9,7 @@ __all__ = ['UNKNOWN', 'origin', 'procedure', 'refusals', 'habits', 'OfflineTeach
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import groupby
 from fastcore.basics import patch
 from ..core.trajectory import Step, Trajectory, category_of, select
 from .bank import PROBATION, Mistake, Proposal, Skill, SkillBank
@@ -40,9 +41,8 @@ def _where_skill(c:Claim, reader:EpisodeReader)->Skill:
 # %% ../../nbs/06_skills.distillation.ipynb #0223bd29
 def _direct(t:Trajectory, refused:Callable)->list[int]: # Numbers of steps, ascending
     "The accepted steps of an episode without its loops"
-    kept, reached = [], {} # `reached`: what was seen, and how many steps were kept then
-    for step in t.steps[:1]:
-        reached[step.observation] = 0
+    kept = []
+    reached = {step.observation: 0 for step in t.steps[:1]} # What was seen, and how many steps were kept then
     for i, (step, after, _) in enumerate(replay(t)):
         if refused(step, after):
             continue
@@ -62,24 +62,14 @@ def order(self:EpisodeReader, t:Trajectory)->tuple[str, ...]: # `('take', 'heat'
     accepted = [step for step, after, _ in replay(t) if not self.refused(step, after)]
     named = [step for step in accepted if words_of(step.action) & wanted]
     steps = named or [t.steps[i] for i in _direct(t, self.refused)]
-    verbs = []
-    for step in steps:
-        verb = step.action.partition(' ')[0]
-        if verb.isalpha() and verb not in verbs[-1:]:
-            verbs.append(verb)
-    return tuple(verbs)
+    verbs = (step.action.partition(' ')[0] for step in steps)
+    return tuple(verb for verb, _ in groupby(filter(str.isalpha, verbs)))
 
 # %% ../../nbs/06_skills.distillation.ipynb #a088db73
-def _commonest(ways:dict[tuple, list])->tuple: # One key and its value
-    "The way with most episodes; between equals the shortest, then the first in the alphabet"
-    def rank(steps:tuple)->tuple:
-        return -len(ways[steps]), len(steps), steps
-    best = min(ways, key=rank)
-    return best, ways[best]
-
 def procedure(category:str, aim:str, ways:dict[tuple, list])->Skill:
     "What the won episodes of `category` have in common, by their order of steps"
-    steps, shown_by = _commonest(ways)
+    # With most episodes; between equals the shortest, then the first in the alphabet
+    steps, shown_by = min(ways.items(), key=lambda way: (-len(way[1]), len(way[0]), way[0]))
     won = sum(map(len, ways.values()))
     provenance = origin(shown_by, wins=len(shown_by), of=won)
     principle = f"{aim.capitalize()}: {', '.join(steps)}."
@@ -148,10 +138,8 @@ def refusals(
                 groups[form, reader.reason(step, known)].append(t)
     often = [key for key, its in groups.items() if len(_games_of(its)) >= min_count]
     often.sort(key=lambda key: (-len(groups[key]), key))
-    out = []
-    for form, reason in often:
-        out.append(_refusal(form, reader.reasons[reason], groups[form, reason], sent[form]))
-    return out
+    return [_refusal(form, reader.reasons[reason], groups[form, reason], sent[form])
+            for form, reason in often]
 
 # %% ../../nbs/06_skills.distillation.ipynb #ecb7e3fb
 EpisodeReader.habits = dict( # Name to description and advice
@@ -161,10 +149,8 @@ EpisodeReader.habits = dict( # Name to description and advice
 def habits_of(self:EpisodeReader, t:Trajectory)->set[str]: # Keys of `habits`
     "The wasteful habits that an episode shows"
     actions = [s.action for s in t.steps]
-    for i in range(2, len(actions)):
-        if actions[i] == actions[i-1] == actions[i-2]:
-            return {'repeats'}
-    return set()
+    thrice = any(a == b == c for a, b, c in zip(actions, actions[1:], actions[2:]))
+    return {'repeats'} if thrice else set()
 
 def habits(
     trajs:list[Trajectory],
@@ -235,11 +221,8 @@ def distill(
 @patch
 def time_left(self:EpisodeReader, t:Trajectory)->int: # Steps, 0 if it never came into sight
     "Steps an episode had once all it was to see of its goal had come into sight"
-    last = len(t) - 1
-    for i, _, words in self.sights(t, set(self.needs(t))):
-        if words:
-            last = i
-    return len(t) - 1 - last
+    seen = [i for i, _, words in self.sights(t, set(self.needs(t))) if words]
+    return len(t) - 1 - seen[-1] if seen else 0
 
 def _asked_for(
     failures:list[Trajectory],

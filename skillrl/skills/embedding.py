@@ -24,10 +24,9 @@ _english = read_json(data_path('english.json'))
 stop_words = frozenset(_english['stop_words'])
 
 def _singular(word):
-    if word.endswith('ies') and len(word) > 4:
-        return word[:-3] + 'y'
-    if word.endswith('ves') and len(word) > 4:
-        return word[:-3] + 'f'
+    for many, one in (('ies', 'y'), ('ves', 'f')):
+        if word.endswith(many) and len(word) > 4:
+            return word[:-3] + one
     plural = word.endswith('s') and len(word) > 3 and not word.endswith(('ss', 'us', 'is'))
     return word[:-1] if plural else word
 
@@ -155,10 +154,8 @@ def unit_rows(
     return np.divide(rows, norm, out=np.zeros_like(rows), where=norm > 0)
 
 @patch
-def encode(self:TfidfEncoder,
-    texts:Sequence[str], # n of them
-)->Array: # (n,d), float32
-    "One unit row a text"
+def encode(self:TfidfEncoder, texts:Sequence[str])->Array: # (n,d), float32
+    "One unit row for each of n texts"
     import numpy as np
     out = np.zeros((len(texts), len(self.columns)), np.float32)
     for row, text in zip(out, texts):
@@ -192,10 +189,8 @@ class FolderEncoder:
 
 # %% ../../nbs/440_skills.embedding.ipynb #02c4d211
 @patch
-def encode(self:FolderEncoder,
-    texts:Sequence[str], # n of them, at least one
-)->Array: # (n,d), float32
-    "One unit row a text"
+def encode(self:FolderEncoder, texts:Sequence[str])->Array: # (n,d), float32
+    "One unit row for each of n texts, at least one"
     return self.model.encode(list(texts), batch_size=self.batch_size, normalize_embeddings=True,
                              show_progress_bar=False)
 
@@ -207,10 +202,8 @@ class CachedEncoder:
         self.query_prefix = getattr(encoder, 'query_prefix', '')
         self.rows = {}
 
-    def encode(self,
-        texts:Sequence[str], # n of them, at least one
-    )->Array: # (n,d), float32
-        "One row a text, encoded when it is first seen"
+    def encode(self, texts:Sequence[str])->Array: # (n,d), float32
+        "One row for each of n texts, at least one, encoded when it is first seen"
         import numpy as np
         new = [text for text in dict.fromkeys(texts) if text not in self.rows]
         if new:

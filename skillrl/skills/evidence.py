@@ -101,17 +101,13 @@ def room(self:EpisodeReader, t:Trajectory)->frozenset:
     return frozenset([_without_goal(t) or t.game or t.id])
 
 # %% ../../nbs/460_skills.evidence.ipynb #14bac699
-def _telling_verbs(
-    trajs:list[Trajectory],
-    needs:Iterable[tuple], # What each of `trajs` needs
-    reader:EpisodeReader,
-)->set[str]:
+def _telling_verbs(visits:Iterable[_Visit], reader:EpisodeReader)->set[str]:
     "Verbs whose answers tell places apart, since most of them do not name what was needed"
     looks, named = Counter(), Counter()
-    for t, its in zip(trajs, needs):
-        for i, _, words in reader.sights(t, set(its)):
-            looks[_verb(t.steps[i])] += bool(its)
-            named[_verb(t.steps[i])] += bool(words)
+    for v in visits:
+        for i, _, words in reader.sights(v.trajectory, set(v.needs)):
+            looks[_verb(v.trajectory.steps[i])] += bool(v.needs)
+            named[_verb(v.trajectory.steps[i])] += bool(words)
     return {verb for verb in looks if 2*named[verb] < looks[verb]}
 
 def _verb(step):
@@ -155,7 +151,7 @@ def _borne_out(v, places, shown):
 
 def _proven(visits, wanted, reader):
     "`visits` with those sightings only that a win or a telling verb bears out"
-    telling = _telling_verbs([v.trajectory for v in visits], [v.needs for v in visits], reader)
+    telling = _telling_verbs(visits, reader)
     places = {place for v in visits for place, things in v.found.items() if things}
     out = []
     for v in visits:
@@ -168,26 +164,19 @@ def _proven(visits, wanted, reader):
 def _distinct_needs(trajs, reader):
     "What each of `trajs` needs, without the words that all goals have"
     needs = [reader.needs(t) for t in trajs]
-    common = set()
-    if len({t.task for t in trajs}) > 1:
-        common = set.intersection(*map(set, needs))
+    common = set.intersection(*map(set, needs)) if len({t.task for t in trajs}) > 1 else set()
     return [tuple(word for word in its if word not in common) for its in needs]
 
 def visits_of(trajs:list[Trajectory], reader:EpisodeReader)->list[_Visit]:
     "The episodes `trajs` as evidence on where the things are that any of their goals asks for"
     needs = [reader.needs(t) for t in trajs] if reader.sure else _distinct_needs(trajs, reader)
     wanted = {word for its in needs for word in its}
-    visits = []
-    for t, its in zip(trajs, needs):
-        visits.append(_Visit(t, t.game or t.id, reader.room(t), its, reader.found(t, wanted)))
+    visits = [_Visit(t, t.game or t.id, reader.room(t), its, reader.found(t, wanted))
+              for t, its in zip(trajs, needs)]
     return visits if reader.sure else _proven(visits, wanted, reader)
 
 # %% ../../nbs/460_skills.evidence.ipynb #4a3f8d24
 _ANY = 'any' # Stands for the room where rooms are taken together
-
-def _kind_of_place(place:str)->str: # `drawer` for `drawer 4`
-    "A place without its number"
-    return re.sub(r' \d+$', '', place)
 
 class _Evidence:
     "Where things were seen, and where they were looked for in vain"
@@ -204,9 +193,9 @@ class _Evidence:
             self.add(v)
         self.counts = {key: self.count(*key) for key in self.seen} # To (n, m)
 
-    def place(self, place:str)->str:
+    def place(self, place:str)->str: # `drawer` for `drawer 4` where pooled
         "What `place` is counted as"
-        return _kind_of_place(place) if self.pooled else place
+        return re.sub(r' \d+$', '', place) if self.pooled else place
 
     def count(self, room:object, thing:str, place:str)->tuple[int, int]: # (n, m)
         "How often the thing was there, and how often it was looked for there where it could have been"
@@ -239,12 +228,8 @@ def recurrence(self:_Evidence)->float: # ρ, ½ when nothing is known
             sightings += n
     return (1 + again)/(2 + sightings)
 
-def _belief(
-    n:int, # Games in which it was there
-    m:int, # Games in which we looked, from 1
-    rho:float, # `recurrence`, from 0 to 1
-)->float: # From 0 to 1
-    "How likely the thing is there the next time"
+def _belief(n:int, m:int, rho:float)->float: # From 0 to 1
+    "How likely a thing is in a place next time: it was in `n` of `m` games; `rho` is the `recurrence`"
     return (n - 1 + rho)/m
 
 # %% ../../nbs/460_skills.evidence.ipynb #4a6d14c5
@@ -281,8 +266,7 @@ class Claim:
 
 def _saw(v:_Visit, thing:str, place:str, evidence:_Evidence)->bool:
     "Did the visit see `thing` in `place`?"
-    there = [things for where, things in v.found.items() if evidence.place(where) == place]
-    return any(thing in things for things in there)
+    return any(thing in things for where, things in v.found.items() if evidence.place(where) == place)
 
 # %% ../../nbs/460_skills.evidence.ipynb #2d12902e
 _MIN_BELIEF = .5  # Below it no place is claimed

@@ -18,12 +18,8 @@ from .trials import Round, consider, refused_as, settle_trials, with_counts
 from ..core.trajectory import Trajectory, by_category, rate_of_tries, select
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
-def _category_rates(trajs:Iterable[Trajectory])->dict: # Category to `Rate`, alphabetically
-    "Share of won episodes in each category"
-    return {c: rate_of_tries(ts) for c, ts in by_category(trajs).items()}
-
 def _weak_categories(
-    rates:dict,         # From `_category_rates`
+    rates:dict,         # Category to `Rate`, alphabetically
     threshold:float=.4, # δ_evolve, from 0 to 1: a category below it is weak
 )->list[str]: # The worst first
     "Categories that need something"
@@ -31,20 +27,14 @@ def _weak_categories(
     return sorted(weak, key=lambda c: (rates[c].mean, c))
 
 # %% ../../nbs/10_skills.evolution.ipynb #3731a829
-def _hardness(t:Trajectory)->tuple: # Smallest for the worst
-    "Key by which failures are studied: the lowest reward first, then the longest struggle"
-    return t.reward, -len(t), t.id
-
 def _sample_failures(
     trajs:Iterable[Trajectory],
     categories:Iterable[str], # Weak ones, in the order in which they take turns
     limit:int, # Most episodes
 )->list[Trajectory]:
     "Lost episodes to study, category by category in turn"
-    piles = []
-    for category in categories:
-        lost = select(trajs, success=False, category=category)
-        piles.append(sorted(lost, key=_hardness))
+    piles = [sorted(select(trajs, success=False, category=category), key=lambda t: (t.reward, -len(t), t.id))
+             for category in categories]
     turns = [t for turn in zip_longest(*piles) for t in turn if t is not None]
     return turns[:limit]
 
@@ -54,7 +44,7 @@ def _diagnose(
     config:EvolutionConfig,
 )->tuple[list, list, dict]: # Weak categories, failures to study, the first part of the record
     "What goes wrong"
-    rates, overall = _category_rates(seen), rate_of_tries(seen)
+    rates, overall = {c: rate_of_tries(its) for c, its in by_category(seen).items()}, rate_of_tries(seen)
     weak = _weak_categories(rates, config.evolution_threshold)
     deep = overall.mean < config.evolution_threshold
     failures = _sample_failures(seen, weak, config.max_analysis_deep if deep else config.max_analysis_shallow)

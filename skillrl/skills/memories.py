@@ -26,10 +26,8 @@ def _memory_case(m):
     def quoted(record:dict, *keys:str)->str:
         return ' '.join(as_data(record.get(key) or '', 400) for key in keys)
     lines = [f'Description: {as_data(m.description, 400)}', f'Pattern: {as_data(m.planning_pattern, 400)}']
-    for step in m.steps:
-        lines.append('Step: ' + quoted(step, 'action', 'critical_observation', 'reasoning'))
-    for x in m.mistakes:
-        lines.append('Mistake, when and what: ' + quoted(x, 'trigger_condition', 'bad_action'))
+    lines += ['Step: ' + quoted(step, 'action', 'critical_observation', 'reasoning') for step in m.steps]
+    lines += ['Mistake, when and what: ' + quoted(x, 'trigger_condition', 'bad_action') for x in m.mistakes]
     return Case(m.id, m.goal, m.category, m.success, lines)
 
 # %% ../../nbs/485_skills.memories.ipynb #de078e7b

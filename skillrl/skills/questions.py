@@ -36,9 +36,8 @@ def case(
     router:Callable|None=None, # Task → category, for a trajectory that records none
 )->Case:
     "The trajectory `t` for a teacher's eyes"
-    lines = []
-    for i, s in enumerate(t.steps, 1):
-        lines.append(f'{i}. saw {as_data(s.observation, chars)} did {as_data(s.action, chars)}')
+    lines = [f'{i}. saw {as_data(s.observation, chars)} did {as_data(s.action, chars)}'
+             for i, s in enumerate(t.steps, 1)]
     lines.append(f'Last saw {as_data(t.final_observation, chars)}')
     return Case(t.id, t.task, category_of(t, router), bool(t.success), lines)
 
@@ -63,10 +62,8 @@ class Question:
 
 # %% ../../nbs/470_skills.questions.ipynb #d5384a29
 @patch
-def messages(self:Question,
-    chars:int=24_000, # Most characters of the user message
-)->list[dict]:
-    "The conversation that asks the question"
+def messages(self:Question, chars:int=24_000)->list[dict]:
+    "The conversation that asks the question, the user message of `chars` characters at most"
     n = len(self.cases)
     category = as_data(self.categories[0], 80)
     head = f'Kind of task: {category}. Answer with at most {self.most} objects. Episodes: 1 to {n}.'
@@ -97,9 +94,7 @@ _SCHEMAS = dict( # Kind of question → schema of an object of its answer
     proposals=object_of(kind=_KIND, hypothesis=_TEXT, evidence=_NUMBERS, **_CHANGED),
     thoughts=object_of(step=dict(type='integer'), action=_TEXT, thought=_TEXT))
 
-def schema_of(
-    questions:Iterable[Question],
-)->dict:
+def schema_of(questions:Iterable[Question])->dict:
     "JSON schema of an answer to any of `questions`"
     found = [_SCHEMAS[q.kind] for q in questions]
     distinct = [o for i, o in enumerate(found) if o not in found[:i]]
@@ -107,12 +102,8 @@ def schema_of(
     return object_of(items=dict(type='array', items=items)) # Services want an object outermost
 
 # %% ../../nbs/470_skills.questions.ipynb #c97fe2c4
-def text_field(
-    d:Mapping,
-    name:str,
-    most:int, # Characters
-)->str: # ValueError that says what it is instead
-    "The text `d[name]`"
+def text_field(d:Mapping, name:str, most:int)->str: # ValueError that says what it is instead
+    "The text `d[name]`, of `most` characters at most"
     if name not in d:
         raise ValueError(f'`{name}` is missing')
     text = d[name]
@@ -125,11 +116,7 @@ def text_field(
     return text
 
 # %% ../../nbs/470_skills.questions.ipynb #a6ec276c
-def one_of(
-    d:Mapping,
-    name:str,
-    allowed:Sequence[str],
-)->str: # ValueError if it is none of them
+def one_of(d:Mapping, name:str, allowed:Sequence[str])->str: # ValueError if it is none of them
     "The text `d[name]`, which has to be among `allowed`"
     text = text_field(d, name, 80)
     if text not in allowed:
@@ -137,11 +124,8 @@ def one_of(
     return text
 
 # %% ../../nbs/470_skills.questions.ipynb #4966e1ef
-def evidence_of(
-    d:Mapping,
-    q:Question,
-)->list[Case]: # ValueError unless `d['evidence']` is a list of different numbers of cases
-    "The cases of the question `q` that the object `d` rests on"
+def evidence_of(d:Mapping, q:Question)->list[Case]: # ValueError unless it lists different numbers of cases
+    "The cases of the question `q` that the object `d` rests on, as `d['evidence']` says"
     numbers, n = d.get('evidence'), len(q.cases)
     valid = isinstance(numbers, list) and numbers and all(type(i) is int and 1 <= i <= n for i in numbers)
     if not valid:
@@ -170,11 +154,8 @@ read_skill = partial(read_entry, Skill)
 read_mistake = partial(read_entry, Mistake)
 
 # %% ../../nbs/470_skills.questions.ipynb #334b77cb
-def _objects(
-    reply:ChatReply,
-    messages:Sequence[dict], # What it answers
-)->list: # What the array in the reply holds; ValueError where there is none or it is not the teacher's own
-    "The answer as JSON"
+def _objects(reply:ChatReply, messages:Sequence[dict])->list: # ValueError if it has none of its own
+    "What the array in the `reply` to `messages` holds"
     if reply.status == 'refused':
         raise ValueError('the teacher refused')
     asked = '\n'.join(without_example(m['content']) for m in messages)
@@ -238,12 +219,8 @@ def _read_objects(x, found):
             x.reject(e, d)
 
 # %% ../../nbs/470_skills.questions.ipynb #68b94c1e
-def read_reply(
-    q:Question,
-    messages:list, # As sent
-    reply:ChatReply,
-)->Exchange:
-    "The `reply` to `q`, object by object"
+def read_reply(q:Question, messages:list, reply:ChatReply)->Exchange:
+    "The `reply` to `q`, sent as `messages`, object by object"
     x = Exchange(q, messages, reply, [], [])
     if reply.status == 'infra_error':
         return x

@@ -7,7 +7,7 @@ __all__ = ['advice', 'Retrieved', 'render', 'Retriever']
 
 # %% ../../nbs/05_skills.retrieval.ipynb #207e9431
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fastcore.basics import patch
 from functools import partial
@@ -16,8 +16,7 @@ from typing import Any
 from ..core.tables import Table
 from ..core.trajectory import as_router, Router, Sections
 from .bank import Mistake, Skill, SkillBank
-from .embedding import (
-    Encoder, stem, stop_words, terms, TfIdf, TfidfEncoder, unit_rows)
+from .embedding import Encoder, stem, stop_words, terms, TfIdf, TfidfEncoder, unit_rows
 
 # %% ../../nbs/05_skills.retrieval.ipynb #a08fff28
 _SHOWN = 'principle', 'full', 'official'
@@ -90,37 +89,20 @@ def render(found:Retrieved)->list[str]:
     return [advice(o, found.show) for o in found.items()]
 
 # %% ../../nbs/05_skills.retrieval.ipynb #1ad44841
-@dataclass
-class _Pools:
-    "What a bank has for a task, in the order in which a prompt should show it"
-    specific:list # `Skill`s of some category
-    general:list  # `Skill`s for every task
-    mistakes:list # `Mistake`s
-    scores:dict = field(default_factory=dict) # Id → score, where there are any
-
-    def lists(self)->list[list]:
-        "All three"
-        return [self.specific, self.general, self.mistakes]
-
 def _pools(items, categories, wanted):
-    "The items of a bank by list, the specific ones of the categories in `wanted`"
-    pools = _Pools([], [], [])
-    for o, category in zip(items, categories):
-        if isinstance(o, Mistake):
-            pools.mistakes.append(o)
-        elif category == 'general':
-            pools.general.append(o)
-        elif category in wanted:
-            pools.specific.append(o)
-    return pools
+    "Of the items of a bank the skills of the categories in `wanted`, those for every task, and the mistakes"
+    skills = [(o, category) for o, category in zip(items, categories) if not isinstance(o, Mistake)]
+    general = [o for o, category in skills if category == 'general']
+    specific = [o for o, category in skills if category != 'general' and category in wanted]
+    return specific, general, [o for o in items if isinstance(o, Mistake)]
 
 # %% ../../nbs/05_skills.retrieval.ipynb #d5901663
 def _as_in_the_file(items, categories, official, task, category):
     "The skills of `category`, the general ones and the mistakes, officially `dyn_` ones first"
-    pools = _pools(items, categories, [category])
+    specific, general, mistakes = _pools(items, categories, [category])
     if official:
-        pools.general.sort(key=lambda o: not o.id.startswith('dyn_'))
-    return pools
+        general.sort(key=lambda o: not o.id.startswith('dyn_'))
+    return (specific, general, mistakes), {}
 
 # %% ../../nbs/05_skills.retrieval.ipynb #3a0edf24
 _COUNTING = frozenset({'two', 'both', 'second'}) # Words for how many, not for what
@@ -165,51 +147,40 @@ class _LexicalRanker:
         return {f'category:{category}': 1.0} | terms(item.category.replace('_', ' '))
 
 # %% ../../nbs/05_skills.retrieval.ipynb #59b46349
-@dataclass
-class _Query:
-    "A task as it is looked up"
-    terms:Mapping # Term → weight
-    sought:set    # Terms of the thing to be found; empty where nothing is
-    category:str
-
 @patch
-def _pool(self:_LexicalRanker, i, similarity, query, pools):
-    "The list that item `i` belongs to, or None"
-    if isinstance(self.items[i], Mistake):
-        return pools.mistakes
-    if self.categories[i] == 'general':
-        return pools.general
-    words, asked = self.words[i], query.terms.keys()
-    if query.sought & words:
-        return pools.specific
-    about_another = query.sought and self.things[i] and not self.things[i] & asked
+def _fits(self:_LexicalRanker, i, similarity, asked, sought, category):
+    "Is the specific skill `i` for a task with the terms `asked` that needs what the terms `sought` name?"
+    words = self.words[i]
+    if sought & words:
+        return True
+    about_another = sought and self.things[i] and not self.things[i] & asked
     if similarity <= self.threshold or about_another:
-        return None
-    unasked = (self.procedure - asked) & words
-    if self.categories[i] == query.category:
-        return pools.specific
-    is_related = words & asked or query.sought & self.learnt_on[i]
-    return pools.specific if is_related and not unasked else None
+        return False
+    if self.categories[i] == category:
+        return True
+    is_related = words & asked or sought & self.learnt_on[i]
+    return is_related and not (self.procedure - asked) & words
 
 # %% ../../nbs/05_skills.retrieval.ipynb #6d9c0b58
 @patch
 def __call__(self:_LexicalRanker,
     task:str,
     category:str, # Of the task, in the router's spelling
-)->_Pools:
-    "The items of the bank that fit `task`, best first"
-    query = _Query(terms(task), self.sought(task), category)
-    similarities = self.index(query.terms | {f'category:{category}': 1.0})
-    pools = _Pools([], [], [])
-    for i, (o, similarity) in enumerate(zip(self.items, similarities)):
-        names, learnt = (bool(query.sought & its[i]) for its in (self.words, self.learnt_on))
-        pools.scores[o.id] = similarity + (3*names + 2.5*learnt + 1.5*(self.categories[i] == category))
-        pool = self._pool(i, similarity, query, pools)
-        if pool is not None:
-            pool.append(o)
-    for pool in pools.lists():
-        pool.sort(key=lambda o: -pools.scores[o.id])
-    return pools
+)->tuple[tuple, dict]: # Specific skills, general ones and mistakes, best first; id → score
+    "The items of the bank that fit `task`"
+    asked, sought = terms(task), self.sought(task)
+    scores, fitting = {}, set()
+    for i, similarity in enumerate(self.index(asked | {f'category:{category}': 1.0})):
+        names, learnt = (bool(sought & its[i]) for its in (self.words, self.learnt_on))
+        id = self.items[i].id
+        scores[id] = similarity + (3*names + 2.5*learnt + 1.5*(self.categories[i] == category))
+        if self._fits(i, similarity, asked.keys(), sought, category):
+            fitting.add(id)
+    specific, general, mistakes = _pools(self.items, self.categories, self.categories)
+    specific = [o for o in specific if o.id in fitting]
+    for pool in (specific, general, mistakes):
+        pool.sort(key=lambda o: -scores[o.id])
+    return (specific, general, mistakes), scores
 
 # %% ../../nbs/05_skills.retrieval.ipynb #21e493f9
 class _EmbeddingRanker:
@@ -248,17 +219,14 @@ class _EmbeddingRanker:
 def __call__(self:_EmbeddingRanker,
     task:str,
     category:str, # Of the task, in the router's spelling; '' searches all
-)->_Pools:
-    "The items of the bank for tasks of `category`, best first"
+)->tuple[tuple, dict]: # Specific skills, general ones and mistakes, best first; id → score
+    "The items of the bank for tasks of `category`"
     scores = {o.id: s for o, s in zip(self.items, self.similarities(task))}
     pools = _pools(self.items, self.categories, [category] if category else self.categories)
-    pools.scores = scores
-    for pool in (pools.general, pools.mistakes):
-        pool.sort(key=lambda o: -scores[o.id])
-    if any(scores[o.id] for o in pools.specific):
-        pools.specific = [o for o in pools.specific if scores[o.id] > self.threshold]
-        pools.specific.sort(key=lambda o: -scores[o.id])
-    return pools
+    specific, general, mistakes = (sorted(pool, key=lambda o: -scores[o.id]) for pool in pools)
+    if any(scores[o.id] for o in specific):
+        specific = [o for o in specific if scores[o.id] > self.threshold]
+    return (specific, general, mistakes), scores
 
 # %% ../../nbs/05_skills.retrieval.ipynb #522074c9
 _MODES = 'lexical', 'template', 'official', 'embedding'
@@ -287,7 +255,7 @@ class _RetrievalSettings:
 
 # %% ../../nbs/05_skills.retrieval.ipynb #364daa16
 def _ranker(settings, items, router, encoder):
-    "(task, category) → `_Pools`, as the mode says"
+    "(task, category) → what fits, and scores, as the mode says"
     categories = [router.canonical(o.category) for o in items]
     if settings.mode == 'official':
         return partial(_as_in_the_file, items, [o.category for o in items], True)
@@ -362,21 +330,19 @@ def retrieve(self:Retriever,
     "What the prompt for `task` should show"
     given = category and self.settings.mode != 'official'
     category = self.router.canonical(category) if given else self.route(task)
-    pools = self.rank(task, self.serving_category(category))
+    pools, scores = self.rank(task, self.serving_category(category))
     caps = self.settings.most_specific, self.most_general, self.settings.top_k_mistakes
-    kept = [pool[:cap] for pool, cap in zip(pools.lists(), caps)]
+    kept = [pool[:cap] for pool, cap in zip(pools, caps)]
     if self.settings.prompt_chars is not None:
         kept = _within_budget(kept, self.settings.prompt_chars, self.settings.show)
     specific, general, mistakes = kept
-    scores = {o.id: pools.scores[o.id] for pool in kept for o in pool if pools.scores}
+    scores = {o.id: scores[o.id] for pool in kept for o in pool if scores}
     return Retrieved(task, category, general, specific, mistakes, scores, self.settings.show)
 
 # %% ../../nbs/05_skills.retrieval.ipynb #5062845f
 @patch
 def _repr_markdown_(self:Retrieved):
-    rows = []
-    for o in self.items():
-        score = f'{self.scores[o.id]:.2f}' if o.id in self.scores else ''
-        rows.append([o.id, score, advice(o, self.show)])
+    scores = {i: f'{score:.2f}' for i, score in self.scores.items()}
+    rows = [[o.id, scores.get(o.id, ''), advice(o, self.show)] for o in self.items()]
     table = Table(['id', 'score', 'line'], rows)._repr_markdown_()
     return f'*{self.task}* ({self.category})\n\n{table}'

@@ -29,9 +29,8 @@ _SECTIONS = {'When to apply': 'when_to_apply', 'Why it happens': 'why_it_happens
 def _layout(o):
     "The body that we write for `o`"
     blocks = [f'# {" ".join(o.title.split())}', _plain_text(getattr(o, 'principle', ''))]
-    for heading, field in _SECTIONS.items():
-        text = _plain_text(getattr(o, field, ''))
-        blocks.append(f'## {heading}\n\n{text}' if text else '')
+    told = {heading: _plain_text(getattr(o, field, '')) for heading, field in _SECTIONS.items()}
+    blocks += [f'## {heading}\n\n{text}' for heading, text in told.items() if text]
     return _plain_text('\n\n'.join(filter(None, blocks)))
 
 # %% ../../nbs/445_skills.skill_md.ipynb #f517318a
@@ -230,15 +229,12 @@ def from_text(
 # %% ../../nbs/445_skills.skill_md.ipynb #3167fe2d
 _LARGEST = 256*1024 # Bytes of a `SKILL.md`
 
-def _open_file(path, flags):
-    return os.open(path, flags | getattr(os, 'O_NOFOLLOW', 0))
-
 def _read(path, limit=_LARGEST):
     "The text of the regular file at `path`"
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise ValueError('it is a link, or no ordinary file: put a copy of the file there')
-        with open(path, 'rb', opener=_open_file) as f:
+        with open(path, 'rb', opener=lambda p, flags: os.open(p, flags | getattr(os, 'O_NOFOLLOW', 0))) as f:
             data = f.read(limit + 1)
     except OSError as e:
         raise ValueError(f'it cannot be read ({e.strerror})') from None

@@ -46,9 +46,7 @@ class LLMTeacher:
 
 # %% ../../nbs/475_skills.teachers.ipynb #1c26459c
 @patch
-def note_rejected(self:LLMTeacher,
-    exchanges:Iterable[Exchange],
-)->None:
+def note_rejected(self:LLMTeacher, exchanges:Iterable[Exchange])->None:
     "Write down what was rejected of `exchanges` since the last time, but for replies from the cache"
     rows = []
     for x in exchanges:
@@ -101,9 +99,7 @@ def ask(self:LLMTeacher,
     return exchanges
 
 # %% ../../nbs/475_skills.teachers.ipynb #9edb8335
-def _answers(
-    exchanges:Sequence[Exchange],
-)->list: # `Outage` if questions went unanswered, ValueError if no reply could be used
+def _answers(exchanges:Sequence[Exchange])->list: # `Outage` if unanswered, ValueError if no reply is usable
     "All items kept, or an error when there are none and not because the teacher found nothing"
     kept = [o for x in exchanges for o in x.kept]
     if kept or not exchanges:
@@ -120,9 +116,7 @@ def _answers(
     return kept
 
 # %% ../../nbs/475_skills.teachers.ipynb #822f1c99
-def questions(
-    cases:Iterable[Case],
-)->list[Question]:
+def questions(cases:Iterable[Case])->list[Question]:
     "All that is to be asked about `cases`"
     out, half = [], _PER_CALL//2
     for category, its in by_category(cases).items():
@@ -136,10 +130,8 @@ def questions(
 
 # %% ../../nbs/475_skills.teachers.ipynb #6cfbfee0
 @patch
-def cases(self:LLMTeacher,
-    trajs:Iterable, # `Trajectory`s or `Case`s
-)->list[Case]:
-    "`trajs` as cases, those that are cases already left as they are"
+def cases(self:LLMTeacher, trajs:Iterable)->list[Case]:
+    "`trajs`, `Trajectory`s or `Case`s, as cases; those that are cases already stay as they are"
     return [t if isinstance(t, Case) else case(t, _TEXT_CHARS, self.router) for t in trajs]
 
 @patch
@@ -150,25 +142,17 @@ def distill(self:LLMTeacher,
     return _answers(self.ask(questions(self.cases(trajs))))
 
 # %% ../../nbs/475_skills.teachers.ipynb #290d96d9
-def _relevant(entries:Iterable[Entry], category:str)->list[Entry]:
-    "Those of `entries` that are for tasks of `category`"
-    return [o for o in entries if o.category in (category, 'general')]
-
-def _bank_line(o, chars):
+def _bank_line(o):
     "An item of a bank, with how it did"
     fields = MISTAKE if isinstance(o, Mistake) else SKILL
-    text = ' '.join(as_data(getattr(o, name), chars) for name in fields)
+    text = ' '.join(as_data(getattr(o, name), _TEXT_CHARS) for name in fields)
     use = f"shown in {o.stats.get('retrieved', 0)} episodes, {o.stats.get('wins', 0)} of them won"
     return f'{as_data(o.id, 80)} ({type(o).__name__.lower()} on {as_data(o.category, 80)}, {use}): {text}'
 
-def _bank_lines(
-    entries:Iterable[Entry],
-    refused:Iterable[str], # What was tried before and did not help
-    chars:int=400, # Most characters of one text
-)->list[str]:
-    "What a bank says, and what was refused before, as lines for a teacher"
-    lines = [_bank_line(o, chars) for o in entries] or ['(nothing)']
-    told = [as_data(text, chars) for text in refused]
+def _bank_lines(entries:Iterable[Entry], refused:Iterable[str])->list[str]:
+    "What a bank says, and what was tried before and did not help, as lines for a teacher"
+    lines = [_bank_line(o) for o in entries] or ['(nothing)']
+    told = [as_data(text, _TEXT_CHARS) for text in refused]
     tried = ['Tried before, did not help:', *told] if told else []
     return ['The bank says:', *lines, *tried]
 
@@ -194,8 +178,8 @@ def _proposal_questions(teacher, bank, category, failures, evidence, limit):
     lost, won = [teacher.cases(t for t in trajs if category_of(t, teacher.router) == category)
                  for trajs in (failures, won)]
     wins = _PER_CALL//4
-    about = _relevant(bank.items('active'), category)
-    notes = _bank_lines(about, bank.metadata.get('refused', {}), _TEXT_CHARS)
+    about = [o for o in bank.items('active') if o.category in (category, 'general')]
+    notes = _bank_lines(about, bank.metadata.get('refused', {}))
     parts = enumerate(chunked(lost, _PER_CALL - wins))
     shown = [part + won[i*wins:(i + 1)*wins] for i, part in parts]
     return [Question('proposals', part, (category,), _read_proposal, limit, notes, about) for part in shown]
@@ -234,11 +218,8 @@ def propose(self:LLMTeacher,
 # %% ../../nbs/475_skills.teachers.ipynb #d3c393ce
 _markup = re.compile(r'</?\s*(?:think|action)|[\r\n]', re.I)
 
-def _read_thought(
-    d:Mapping,
-    q:Question, # Its `about` is the trajectory
-)->tuple[int, str]: # ValueError if it is not a thought on a step of it
-    "Number and thought of one step"
+def _read_thought(d:Mapping, q:Question)->tuple[int, str]: # ValueError if it is not a thought on a step of it
+    "Number and thought of one step of the trajectory `q.about`"
     step, steps = d.get('step'), q.about.steps
     thought = text_field(d, 'thought', 400)
     if type(step) is not int or not 1 <= step <= len(steps):

@@ -22,12 +22,8 @@ from .retrieval import Retrieved, Retriever, advice, render
 from ..core.trajectory import Trajectory
 
 # %% ../../nbs/482_skills.trials.ipynb #40ecd3fd
-def _restated(
-    bank:SkillBank,
-    before:str, # A status, such as 'active'
-    after:str,
-)->SkillBank: # A copy
-    "`bank` with all entries of one status in another"
+def _restated(bank:SkillBank, before:str, after:str)->SkillBank: # A copy
+    "`bank` with all entries of the status `before`, such as 'active', in `after`"
     new = deepcopy(bank)
     for o in new.items(before):
         o.status = after
@@ -119,11 +115,8 @@ def _measured_effect(o:Entry)->_Effect|None: # None while one of the arms is emp
     return _Effect(mean, var)
 
 # %% ../../nbs/482_skills.trials.ipynb #c10011bc
-def form(
-    o:Entry,
-    words:Collection[str], # From `fact_words`
-)->str: # `look for _ in _`
-    "`o` without its names and numbers"
+def form(o:Entry, words:Collection[str])->str: # `look for _ in _`
+    "`o` without its names and numbers; `words` are those from `fact_words`"
     said = re.findall(r'[a-z]+|\d+', advice(o).lower())
     kept = ['_' if w.isdigit() or (stem(w) in words and w not in _FRAME) else w for w in said]
     return re.sub(r'_(?: _)+', '_', ' '.join(kept))
@@ -149,10 +142,8 @@ def effects_by_form(
     return dict(out)
 
 # %% ../../nbs/482_skills.trials.ipynb #bb2c6657
-def _mean_effect(
-    others:Sequence[_Effect], # Measured, of the same form, two or more
-)->tuple[_Effect, float]: # Their mean with its own variance, and the variance between the true effects
-    "What sentences of one form do"
+def _mean_effect(others:Sequence[_Effect])->tuple[_Effect, float]: # From two effects on
+    "The mean of measured effects of one form, with its own variance, and the variance between the true ones"
     weights = [1/e.var for e in others]
     total = sum(weights)
     mean = sum(w*e.mean for w, e in zip(weights, others))/total
@@ -191,18 +182,14 @@ class _Known:
     likely:_Effect|None = None # Its form and its own trials; None where too few others were tried
     vouched:bool = False      # Does the form help beyond doubt?
 
-def _known_effect(
-    measured:_Effect|None, # Of the entry itself
-    others:Sequence[_Effect], # Of its form
-    alpha:float, # Chance of an error
-)->_Known:
-    "What trials of an entry and of others of its form say"
+def _known_effect(measured:_Effect|None, others:Sequence[_Effect])->_Known:
+    "What trials of an entry itself, if there were any, and of `others` of its form say"
     own = _combined(_SCEPTICAL, measured)
     if len(others) < _LEAST_OTHERS:
         return _Known(own)
     mean, between = _mean_effect(others)
     likely = _combined(_Effect(mean.mean, mean.var + between), measured)
-    return _Known(own, likely, mean.interval(alpha/10)[0] > 0)
+    return _Known(own, likely, mean.interval(_ALPHA/10)[0] > 0)
 
 # %% ../../nbs/482_skills.trials.ipynb #5bc03098
 def _verdict(o, known):
@@ -229,11 +216,10 @@ def settle_trials(
 )->tuple[SkillBank, list[dict]]: # A copy, and a row for each entry whose status changed
     "Decide on every entry by what is known of it"
     bank, rows = deepcopy(bank), []
-    current = {o.id for o in bank.items('active', PROBATION)}
-    heard = [row for row in _heard(bank, router) if row[0].id in current]
+    heard = [row for row in _heard(bank, router) if row[0].status in ('active', PROBATION)]
     for o, its_form, measured in heard:
         others = [e for p, f, e in heard if f == its_form and e and p is not o]
-        known = _known_effect(measured, [*others, *(elsewhere or {}).get(its_form, [])], _ALPHA)
+        known = _known_effect(measured, [*others, *(elsewhere or {}).get(its_form, [])])
         status, effect, reason = _verdict(o, known)
         if status == o.status:
             continue
@@ -268,18 +254,13 @@ class Round:
     router:Callable|None = None # What is known of the world's words
 
 # %% ../../nbs/482_skills.trials.ipynb #ecfdc7e4
-def _rejection_reason(
-    o:Entry,
-    olds:Iterable[Entry], # In whose place it comes
-    now:Round,
-)->str: # '' if there is none
-    "Why a sentence does not belong into the category it asks for"
+def _rejection_reason(o:Entry, olds:Iterable[Entry], now:Round)->str: # '' if there is none
+    "Why a sentence that comes in the place of `olds` does not belong into the category it asks for"
     if o.category in [*now.weak, *(old.category for old in olds)]:
         return ''
     if o.category != 'general':
         return f'{o.category} is not a weak category'
-    speak = o.provenance.get('trajectories', ())
-    about = {now.category_of[i] for i in speak if i in now.category_of}
+    about = {now.category_of[i] for i in o.provenance.get('trajectories', ()) if i in now.category_of}
     if len(about) > 1:
         return ''
     return f'general needs episodes of two categories that speak for it, and has {len(about)}'
@@ -292,19 +273,15 @@ def _said(o:object)->str: # '' if it is no text
     except AttributeError:
         return ''
 
-def _entry(
-    proposal:Proposal,
-    olds:list[Entry], # What it would replace
-)->dict:
-    "The first part of a proposal's row for the record"
+def _entry(proposal:Proposal, olds:list[Entry])->dict:
+    "The first part of the row for the record of a proposal that would replace `olds`"
     o = proposal.item if isinstance(proposal.item, Entry) else None
-    categories = {x.category for x in ([o] if o else olds)}
-    row = dict(kind=proposal.kind, hypothesis=proposal.hypothesis, ids=list(proposal.ids))
-    row['category'] = ', '.join(sorted(categories))
-    row['principle'] = ' '.join(map(_said, [o] if o else olds))
-    row['refines'] = _said(olds[0]) if proposal.kind == 'refine' and olds else None
-    row['provenance'] = o.provenance if o else {}
-    return row | dict(kept=False, reason='')
+    about = [o] if o else olds
+    return dict(kind=proposal.kind, hypothesis=proposal.hypothesis, ids=list(proposal.ids),
+                category=', '.join(sorted({x.category for x in about})),
+                principle=' '.join(map(_said, about)),
+                refines=_said(olds[0]) if proposal.kind == 'refine' and olds else None,
+                provenance=o.provenance if o else {}, kept=False, reason='')
 
 def refused_as(row:dict)->str:
     "What the bank remembers a refused proposal by"
@@ -317,11 +294,7 @@ def _replaced(proposal, bank):
     item = [proposal.item.id] if isinstance(proposal.item, Entry) else []
     return list(filter(None, map(bank.get, proposal.ids or item)))
 
-def _carry_out(
-    proposal:Proposal,
-    bank:SkillBank,
-    now:Round,
-)->tuple: # (bank or None, item or None, reason)
+def _carry_out(proposal:Proposal, bank:SkillBank, now:Round)->tuple: # (bank or None, item or None, reason)
     "`bank` with a proposal carried out, and why it is not worth a try"
     try:
         new, item = proposal.apply(bank)
