@@ -7,11 +7,12 @@ __all__ = ['opt', 'checked', 'flat', 'from_official', 'read_settings', 'is_azure
            'comparable']
 
 # %% ../../nbs/205_core.options.ipynb #8951b5d1
-import json, math, re, warnings
+import math, re, warnings
 from collections.abc import Mapping
 from dataclasses import Field, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
+from .store import read_json
 
 # %% ../../nbs/205_core.options.ipynb #36a51b23
 _MOST = 10**6 # Of a number without limits of its own
@@ -124,23 +125,19 @@ def read_settings(
     path:str|Path, # A `.json`, `.yaml` or `.yml` file
 )->dict: # OSError, or ValueError in one sentence, if it holds no settings
     "The settings a file holds, as nested dicts"
-    kind, parse = ('YAML', _yaml) if Path(path).suffix in ('.yaml', '.yml') else ('JSON', json.loads)
-    try:
-        d = parse(Path(path).read_text(encoding='utf-8-sig'))
-    except (ValueError, RecursionError) as e:
-        wrong = ' '.join(str(e).split())
-        raise ValueError(f'{path} is not valid {kind} ({wrong}): mend or delete it') from None
+    d = (_read_yaml if Path(path).suffix in ('.yaml', '.yml') else read_json)(path)
     if isinstance(d, dict):
         return d
     raise ValueError(f'config {path} holds a {type(d).__name__}: '
                      'it needs sections such as {"rl": {"group_size": 8}}')
 
-def _yaml(text):
+def _read_yaml(path):
     import yaml
     try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as e:
-        raise ValueError(str(e)) from None
+        return yaml.safe_load(Path(path).read_text(encoding='utf-8-sig')) or {}
+    except (ValueError, RecursionError, yaml.YAMLError) as e:
+        wrong = ' '.join(str(e).split())
+        raise ValueError(f'{path} is not valid YAML ({wrong}): mend or delete it') from None
 
 # %% ../../nbs/205_core.options.ipynb #831ef562
 def is_azure(url:str)->bool:

@@ -63,10 +63,8 @@ def _target(path):
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 def _remove(path):
-    try:
+    with suppress(OSError):
         path.unlink()
-    except OSError:
-        pass
 
 # %% ../../nbs/210_core.store.ipynb #52d6f4d6
 def atomic_write(
@@ -255,11 +253,9 @@ def mend(self:JsonlLog)->None: # OSError if the file cannot be changed
             f.truncate(f.tell() - len(last))
 
 def _object(line):
-    try:
+    with suppress(ValueError, RecursionError):
         found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else None
 
 # %% ../../nbs/210_core.store.ipynb #3841c99d
 @patch

@@ -12,7 +12,7 @@ import re, sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
-from fastcore.basics import patch
+from fastcore.basics import groupby, patch
 from .stats import Rate, clustered_rate, wilson
 from .tables import Table, clip, inert
 
@@ -181,8 +181,7 @@ def select(
 
 def by_category(items:Iterable)->dict:
     "`items` grouped by category, categories in alphabetical order"
-    items = list(items)
-    return {c: select(items, category=c) for c in sorted({o.category for o in items})}
+    return dict(sorted(groupby(items, 'category').items()))
 
 # %% ../../nbs/225_core.trajectory.ipynb #219db01e
 def home(o:object)->str: # Empty if it is not told
@@ -208,29 +207,26 @@ def require_once(items:Iterable)->None: # ValueError if a game is there twice, w
         known |= names
 
 # %% ../../nbs/225_core.trajectory.ipynb #272199a4
-def _won(groups):
-    return [[int(bool(o.success)) for o in group] for group in groups]
-
-def _grouped(items, key):
-    groups = {}
-    for i, o in enumerate(items):
-        groups.setdefault(key(o) or i, []).append(o)
-    return list(groups.values())
+def _won(items, key):
+    "1 for each of `items` that succeeded, 0 for others, in groups of one `key`; alone where there is none"
+    groups = groupby(enumerate(items), lambda pair: key(pair[1]) or pair[0], 1)
+    return [[int(bool(o.success)) for o in group] for group in groups.values()]
 
 def success_rate(items:Iterable)->Rate: # ValueError if a game is there twice
     "Share of `items` that succeeded, with an interval by suite where there are several"
     items = list(items)
     require_once(items)
     if len({home(o) for o in items}) > 1:
-        return clustered_rate(_won(_grouped(items, home)))
+        return clustered_rate(_won(items, home))
     return wilson(sum(bool(o.success) for o in items), len(items))
 
 def rate_of_tries(items:Iterable)->Rate:
     "Share of `items` that succeeded, where all tries of a game count as one draw"
-    groups = _grouped(items, lambda o: (home(o), o.game) if getattr(o, 'game', '') else '')
+    items = list(items)
+    groups = _won(items, lambda o: (home(o), o.game) if getattr(o, 'game', '') else '')
     if any(len(group) > 1 for group in groups):
-        return clustered_rate(_won(groups))
-    return success_rate([o for group in groups for o in group])
+        return clustered_rate(groups)
+    return success_rate(items)
 
 # %% ../../nbs/225_core.trajectory.ipynb #f0f8ce84
 def trajectory_table(trajs:Iterable[Trajectory])->Table:
