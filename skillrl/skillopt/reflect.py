@@ -286,9 +286,8 @@ def merge_patches(
     patch = _patch_in(optimizer.ask('merge_final', asked, 'merge'))
     if patch and (patch.edits or not patch.dropped): # It may decide against all
         return patch
-    pool = [e for r in raw for e in r.patch.edits]
     why = 'No usable merge: all edits that were proposed.'
-    return Patch(joined(pool), why, patch.dropped if patch else [])
+    return Patch(joined([e for r in raw for e in r.patch.edits]), why, patch.dropped if patch else [])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #e514cf31
 def _chosen(text:str|None, n:int)->list[int]: # Places among `n` edits, the best first
