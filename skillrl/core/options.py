@@ -7,12 +7,11 @@ __all__ = ['opt', 'checked', 'flat', 'from_official', 'read_settings', 'is_azure
            'comparable']
 
 # %% ../../nbs/205_core.options.ipynb #8951b5d1
-import math, re, warnings
+import json, math, re, warnings
 from collections.abc import Mapping
 from dataclasses import Field, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
-from .store import read_json
 
 # %% ../../nbs/205_core.options.ipynb #36a51b23
 _MOST = 10**6 # Of a number without limits of its own
@@ -125,19 +124,18 @@ def read_settings(
     path:str|Path, # A `.json`, `.yaml` or `.yml` file
 )->dict: # OSError, or ValueError in one sentence, if it holds no settings
     "The settings a file holds, as nested dicts"
-    d = (_read_yaml if Path(path).suffix in ('.yaml', '.yml') else read_json)(path)
+    import yaml
+    kind = 'YAML' if Path(path).suffix in ('.yaml', '.yml') else 'JSON'
+    try:
+        text = Path(path).read_text(encoding='utf-8-sig')
+        d = json.loads(text) if kind == 'JSON' else yaml.safe_load(text) or {}
+    except (ValueError, RecursionError, yaml.YAMLError) as e:
+        wrong = ' '.join(str(e).split())
+        raise ValueError(f'{path} is not valid {kind} ({wrong}): mend or delete it') from None
     if isinstance(d, dict):
         return d
     raise ValueError(f'config {path} holds a {type(d).__name__}: '
                      'it needs sections such as {"rl": {"group_size": 8}}')
-
-def _read_yaml(path):
-    import yaml
-    try:
-        return yaml.safe_load(Path(path).read_text(encoding='utf-8-sig')) or {}
-    except (ValueError, RecursionError, yaml.YAMLError) as e:
-        wrong = ' '.join(str(e).split())
-        raise ValueError(f'{path} is not valid YAML ({wrong}): mend or delete it') from None
 
 # %% ../../nbs/205_core.options.ipynb #831ef562
 def is_azure(url:str)->bool:
@@ -158,10 +156,9 @@ def usual_address(
     environ:Mapping[str, str], # Variable → value
 )->tuple[str, bool]: # With whether it is Azure's, whatever it looks like
     "Where an empty address leads"
-    if environ.get('OPENAI_BASE_URL'):
-        return environ['OPENAI_BASE_URL'], False
-    if environ.get('AZURE_OPENAI_ENDPOINT'):
-        return environ['AZURE_OPENAI_ENDPOINT'], True
+    for variable, azure in dict(OPENAI_BASE_URL=False, AZURE_OPENAI_ENDPOINT=True).items():
+        if environ.get(variable):
+            return environ[variable], azure
     return 'https://api.openai.com/v1', False
 
 # %% ../../nbs/205_core.options.ipynb #751afe01
