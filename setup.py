@@ -16,7 +16,7 @@ setup(
     author=cfg['author'], license=cfg['license'].upper(), url=cfg['git_url'] or None,
     long_description=(here/'README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',
     # data/ and configs/ lie beside the library in a clone and inside it in a wheel; `skillrl.core.store.data_path` and
-    # `skillrl.core.config.shipped_config` know both places
+    # `skillrl.core.config.settings_in` know both places
     packages=[*find_packages(include=[lib, f'{lib}.*']), f'{lib}.data', f'{lib}.configs'],
     package_dir={lib: lib, f'{lib}.data': 'data', f'{lib}.configs': 'configs'},
     package_data={f'{lib}.data': ['*', '*/*', '*/*/*'], f'{lib}.configs': ['*.yaml']},

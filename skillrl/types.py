@@ -7,6 +7,7 @@ __all__ = ['RolloutResult']
 
 # %% ../nbs/230_types.ipynb #8bcc7799
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from fastcore.basics import patch
 from .core.tables import clip
@@ -66,12 +67,9 @@ def checked(self:RolloutResult)->RolloutResult: # ValueError for another score o
 
 def _number(v):
     "`v` as a float, NaN if it is no number"
-    if isinstance(v, (str, bytes)):
-        return math.nan
-    try:
-        return float(v)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+    with suppress(TypeError, ValueError, OverflowError):
+        return math.nan if isinstance(v, (str, bytes)) else float(v)
+    return math.nan
 
 # %% ../nbs/230_types.ipynb #e79196a4
 _ALWAYS = frozenset(['id', 'hard', 'soft', 'status'])

@@ -6,7 +6,7 @@ from faults import Answer, FaultServer, drips, error, said, slow
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
 from skillrl.core.store import JsonlLog
-from skillrl.core.concurrency import stoppable
+from skillrl.core.concurrency import worker_threads
 
 def ask(text='Why was the mug not accepted?'):
     return [dict(role='user', content=text)]
@@ -74,8 +74,7 @@ def test_a_stop_ends_a_request_and_its_retries():
         c = client(s, timeout=20, retries=4)
         assert c.reply(ask()).ok
         threading.Timer(.3, stop.set).start()
-        with stoppable(stop):
-            took, r = seconds(c.reply, ask())
+        took, r = worker_threads(1, stop).submit(seconds, c.reply, ask()).result()
         assert took < 2 and r.status=='infra_error' and 'stopped' in r.error and s.count==2
 
 def test_a_pause_between_two_tries_ends_with_a_stop():
@@ -84,8 +83,7 @@ def test_a_pause_between_two_tries_ends_with_a_stop():
         c = OpenAIChatClient('mini', base_url=s.url, api_key='none')
         assert c.reply(ask()).ok
         threading.Timer(.3, stop.set).start()
-        with stoppable(stop):
-            took, r = seconds(c.reply, ask())
+        took, r = worker_threads(1, stop).submit(seconds, c.reply, ask()).result()
         assert took < 2 and 'stopped' in r.error and s.count==2
 
 # ---- Ctrl-C, in a process of its own ----

@@ -6,7 +6,7 @@ from replies import sections
 from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, _minded, needed
 from skillrl.skillopt.selection import close_run
 from skillrl.skillopt.settings import SkillOptConfig
-from skillrl.skillopt.reflect import _KEYS, _load_prompt
+from skillrl.skillopt.reflect import FORMS, _load_prompt
 from skillrl.skillopt.session import Session
 from skillrl.skillopt.trainer import SkillOptTrainer
 
@@ -26,7 +26,7 @@ class Tutor:
     "Proposes two rules that are lacking, with a line that nothing depends on between them"
     model = 'tutor'
     def chat(self, *, system, user, **kw):
-        name = next(k for k in _KEYS if _load_prompt(k) == system)
+        name = next(k for k in FORMS if _load_prompt(k) == system)
         said = {}
         if name == 'analyst_error':
             parts = sections(user)

@@ -8,7 +8,7 @@ from skillrl.llm.ledger import BudgetExceeded
 from skillrl.skillopt.eval_env import program_chat
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.viewers.report import _describe_worth, outcome_text, read_run
-from skillrl.skillopt.reflect import _KEYS, _load_prompt
+from skillrl.skillopt.reflect import FORMS, _load_prompt
 from skillrl.core.concurrency import ThreadExecutor
 from skillrl.skillopt import proposal, selection, trainer as report
 from skillrl.skillopt.trainer import SkillOptTrainer
@@ -35,7 +35,7 @@ class Tutor:
     def __init__(self, **says):
         self.says, self.asked = says, []
     def chat(self, *, system, user, stage='', **kw):
-        name = next(k for k in _KEYS if _load_prompt(k) == system)
+        name = next(k for k in FORMS if _load_prompt(k) == system)
         self.asked.append((name, user))
         said = self.says.get(name, {'analyst_error': lacking}.get(name, {}))
         text = said(user) if callable(said) else said

@@ -12,7 +12,7 @@ from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.skillopt.editor import Edit, Patch, apply_patch_with_report
 from skillrl.skillopt.reflect import Optimizer
-from skillrl.skillopt.reflect import FORMS, _KEYS, _excerpt, fenced, _load_prompt, message, record
+from skillrl.skillopt.reflect import FORMS, _excerpt, fenced, _load_prompt, message, record
 from skillrl.skillopt.reflect import (
     RawPatch,
     _chosen,
@@ -330,8 +330,8 @@ def test_an_override_is_the_whole_system_message():
 
 def test_every_prompt_ships():
     files = {f.stem for f in (data_path('prompts') / 'skillopt').glob('*.md')}
-    assert files == {*_KEYS, 'rules'}
-    for k in _KEYS:
+    assert files == {*FORMS, 'rules'}
+    for k in FORMS:
         assert len(_load_prompt(k)) > 500 and 'data' in _load_prompt(k)
         assert '`edits`' in _load_prompt(k) or '`selected_indices`' in _load_prompt(k)
 

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['EnvConfig', 'AgentConfig', 'SFTConfig', 'RLConfig', 'RetrievalConfig', 'EvolutionConfig', 'ModelConfig',
-           'SkillRLConfig', 'unknown', 'from_krill', 'shipped_config', 'settings_in', 'load_config']
+           'SkillRLConfig', 'unknown', 'from_krill', 'settings_in', 'load_config']
 
 # %% ../../nbs/01_core.config.ipynb #dc0845cf
 import difflib, os, re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from fastcore.basics import patch
@@ -304,23 +305,14 @@ def _tasks(old):
     group = checked('rl.group_size', old.get('rl.group_size', size.default), size)
     return max(1, checked('rl.batch_size', old['rl.batch_size'], by_name['minibatch'])//group)
 
-def shipped_config(
-    name:str|Path, # Of a file in `configs/`, such as `paper_alfworld.yaml`, with or without the folder
-)->Path|None: # None where there is no such file
-    "Where the settings that ship with the library are"
-    if str(Path(name).parent) not in ('.', 'configs'):
-        return None
-    try:
-        return data_path(Path(name).name, 'configs')
-    except FileNotFoundError:
-        return None
-
 def settings_in(
-    path:str|Path, # A file, or the name of one that is shipped
+    path:str|Path, # A file, or the name of one in `configs/`, with or without the folder
 )->dict: # Path → value, in our names; ValueError or OSError, in one sentence
     "What a file of settings says, ours or Krill's"
-    there = path if Path(path).exists() else shipped_config(path) or path
-    return from_krill(read_settings(there))
+    if not Path(path).exists() and str(Path(path).parent) in ('.', 'configs'):
+        with suppress(FileNotFoundError):
+            path = data_path(Path(path).name, 'configs')
+    return from_krill(read_settings(path))
 
 # %% ../../nbs/01_core.config.ipynb #dce949ae
 @patch

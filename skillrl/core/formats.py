@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
+from fastcore.basics import groupby
 from .store import JsonlLog, atomic_write, fingerprint, make_folder, to_json, write_json
 from .tables import clip
-from .trajectory import (
-    Router, Step, Trajectory, assert_object, build, build_steps, rate_of_tries)
+from .trajectory import Router, Step, Trajectory, assert_object, build, build_steps, rate_of_tries
 
 # %% ../../nbs/270_core.formats.ipynb #154faa74
 def read_records(
@@ -51,12 +51,12 @@ def _refuse(path, bad, place, wrong):
     bad.append(f'{place}: {wrong}')
 
 # %% ../../nbs/270_core.formats.ipynb #e406443a
-def _load(path, make, bad):
-    "`make(record)` for each record of the file at `path`; what is wrong with others goes to the list `bad`"
+def _load(path, bad, make, *args):
+    "`make(record, *args)` for each record of the file at `path`; what is wrong with others goes to `bad`"
     out = []
     for place, d in read_records(path, bad):
         try:
-            out.append(make(d))
+            out.append(make(d, *args))
         except ValueError as e:
             _refuse(path, bad, place, e)
     return out
@@ -97,9 +97,7 @@ def load_trajectories(
     bad:list|None=None, # Takes a sentence about each record that is left out; None refuses the file
 )->list: # `Trajectory`s in file order; ValueError names file, line and field
     "The trajectories in a file"
-    def read(record:dict)->Trajectory:
-        return _trajectory(record, router)
-    return _load(path, read, bad)
+    return _load(path, bad, _trajectory, router)
 
 # %% ../../nbs/270_core.formats.ipynb #61ee64f5
 def save_trajectories(
@@ -173,7 +171,7 @@ def load_memories(
     path:str|Path, # A JSON array of official memories
 )->list: # `Memory`s in file order; ValueError names file, line and field
     "The official repository's memories, with their irregularities ironed out"
-    return _load(path, _memory, None)
+    return _load(path, None, _memory)
 
 # %% ../../nbs/270_core.formats.ipynb #fcd5d7db
 def _messages(t):
@@ -214,8 +212,7 @@ def _sample(t, model, epochs):
     epochs[name] += 1
     epoch = epochs[name]
     messages = _messages(t)
-    replies = [m for m in messages if m['role'] == 'assistant']
-    choices = [dict(message=m, stop_reason='stop') for m in replies[-1:]]
+    choices = [dict(message=m, stop_reason='stop') for m in messages[-2:-1]] # The last reply
     return {
         'id': name,
         'epoch': epoch,
@@ -231,17 +228,13 @@ def _sample(t, model, epochs):
 # %% ../../nbs/270_core.formats.ipynb #cc11dd03
 def _results(played):
     "The success rate of each condition with its 95 % interval"
-    groups = {}
-    for t in played:
-        groups.setdefault(_condition_of(t), []).append(t)
     scores = []
-    for name, ts in groups.items():
+    for name, ts in groupby(played, _condition_of).items():
         rate = rate_of_tries(ts)
         numbers = dict(accuracy=rate.mean, low=rate.low, high=rate.high)
         metrics = {k: dict(name=k, value=v) for k, v in numbers.items()}
         scores.append(dict(name=name, scorer='success', scored_samples=len(ts), metrics=metrics))
-    n = len(played)
-    return dict(total_samples=n, completed_samples=n, scores=scores)
+    return dict(total_samples=len(played), completed_samples=len(played), scores=scores)
 
 # %% ../../nbs/270_core.formats.ipynb #c2f035e5
 def _inspect_log(

@@ -124,23 +124,18 @@ def read_settings(
     path:str|Path, # A `.json`, `.yaml` or `.yml` file
 )->dict: # OSError, or ValueError in one sentence, if it holds no settings
     "The settings a file holds, as nested dicts"
-    kind, parse = ('YAML', _yaml) if Path(path).suffix in ('.yaml', '.yml') else ('JSON', json.loads)
+    import yaml
+    kind = 'YAML' if Path(path).suffix in ('.yaml', '.yml') else 'JSON'
     try:
-        d = parse(Path(path).read_text(encoding='utf-8-sig'))
-    except (ValueError, RecursionError) as e:
+        text = Path(path).read_text(encoding='utf-8-sig')
+        d = json.loads(text) if kind == 'JSON' else yaml.safe_load(text) or {}
+    except (ValueError, RecursionError, yaml.YAMLError) as e:
         wrong = ' '.join(str(e).split())
         raise ValueError(f'{path} is not valid {kind} ({wrong}): mend or delete it') from None
     if isinstance(d, dict):
         return d
     raise ValueError(f'config {path} holds a {type(d).__name__}: '
                      'it needs sections such as {"rl": {"group_size": 8}}')
-
-def _yaml(text):
-    import yaml
-    try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as e:
-        raise ValueError(str(e)) from None
 
 # %% ../../nbs/205_core.options.ipynb #831ef562
 def is_azure(url:str)->bool:
@@ -161,10 +156,9 @@ def usual_address(
     environ:Mapping[str, str], # Variable → value
 )->tuple[str, bool]: # With whether it is Azure's, whatever it looks like
     "Where an empty address leads"
-    if environ.get('OPENAI_BASE_URL'):
-        return environ['OPENAI_BASE_URL'], False
-    if environ.get('AZURE_OPENAI_ENDPOINT'):
-        return environ['AZURE_OPENAI_ENDPOINT'], True
+    for variable, azure in dict(OPENAI_BASE_URL=False, AZURE_OPENAI_ENDPOINT=True).items():
+        if environ.get(variable):
+            return environ[variable], azure
     return 'https://api.openai.com/v1', False
 
 # %% ../../nbs/205_core.options.ipynb #751afe01

@@ -8,7 +8,7 @@ __all__ = ['is_held', 'read_state', 'RunFolder']
 # %% ../../nbs/260_core.runfolder.ipynb #fd4f9fad
 import hashlib, json, os, re, shutil
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import deepcopy
 from fastcore.basics import patch
 from pathlib import Path
@@ -28,10 +28,9 @@ def is_held(
     folder:Path,
 )->bool: # True too if a process was killed that held it
     "Does a process hold `folder`?"
-    try:
+    with suppress(OSError):
         return (folder/'.lock').stat().st_size > 0
-    except OSError:
-        return False
+    return False
 
 # %% ../../nbs/260_core.runfolder.ipynb #f7fe4a23
 class _FolderLock:
@@ -93,8 +92,7 @@ def _known_log(d, name):
     return d['writes'].get(name) == 'log' and name.endswith('.jsonl') and type(size) is int and size >= 0
 
 def _known_folder(d, name, path):
-    parts = path.split('/') if isinstance(path, str) else []
-    placed = len(parts) == 2 and parts[0] == name and _is_version(parts[1])
+    placed = isinstance(path, str) and path.startswith(f'{name}/') and _is_version(path[len(name) + 1:])
     return placed and d['writes'].get(name) == 'folder' and isinstance(d['checksums'].get(path), dict)
 
 # %% ../../nbs/260_core.runfolder.ipynb #5b1c7e20
@@ -158,16 +156,12 @@ def read_state(
 
 def _remedy(path, name=_STATE):
     "How to go on after damage to the file `name`, or to what it speaks of"
-    anew = 'restore it from a copy, or start a new run'
-    if name != _STATE:
-        return anew
-    try:
-        earlier = read_state(path, _PREVIOUS)
-    except ValueError:
-        return anew
-    if earlier is None or _damage(path, earlier):
-        return anew
-    return f'copy {path/_PREVIOUS} over {path/_STATE} to go back to the commit before, or start a new run'
+    with suppress(ValueError):
+        earlier = read_state(path, _PREVIOUS) if name == _STATE else None
+        if earlier and not _damage(path, earlier):
+            return (f'copy {path/_PREVIOUS} over {path/_STATE} to go back to the commit before, '
+                    'or start a new run')
+    return 'restore it from a copy, or start a new run'
 
 # %% ../../nbs/260_core.runfolder.ipynb #d84e5360
 def _check_links(path, commit):
@@ -195,8 +189,6 @@ def _check_place(path, resume):
 
 def _plain_config(config):
     "`config` as JSON would hold it; None stays None"
-    if config is None:
-        return None
     settings = config.to_dict() if hasattr(config, 'to_dict') else config
     return json.loads(to_json(settings))
 
@@ -213,7 +205,7 @@ def _save(run):
             write_json(run.path/name, known | dict(fingerprint=_seal(known)))
 
 # %% ../../nbs/260_core.runfolder.ipynb #a2eda2ab
-class RunFolder:
+class RunFolder(AbstractContextManager):
     "A folder that one process at a time writes a run into, and that a later one can continue"
     def __init__(self,
         path:str|Path, # The folder, such as `runs/first`
@@ -240,19 +232,14 @@ class RunFolder:
             self.close()
             raise
 
+    def __exit__(self, *exc):
+        self.close()
+
 # %% ../../nbs/260_core.runfolder.ipynb #956e6180
 @patch
 def close(self:RunFolder)->None:
     "Let others write the run"
     self.lock.close()
-
-@patch
-def __enter__(self:RunFolder):
-    return self
-
-@patch
-def __exit__(self:RunFolder, *exc):
-    self.close()
 
 @patch(as_prop=True)
 def config(self:RunFolder)->dict:
@@ -344,9 +331,8 @@ def _unneeded(run, name):
     if run.before and run.before['folders'] != run.known['folders']:
         oldest = min(_version_of(run.before, name), newest)
     children = [p for p in (run.path/name).glob('*') if p.is_dir() and not p.is_symlink()]
-    versions = [p for p in children if _is_version(p.name)]
-    return [p for p in children if _HALF_FOLDER.fullmatch(p.name)] + [
-        p for p in versions if int(p.name) < oldest or int(p.name) == newest + 1]
+    return [p for p in children if _HALF_FOLDER.fullmatch(p.name)
+            or _is_version(p.name) and (int(p.name) < oldest or int(p.name) == newest + 1)]
 
 # %% ../../nbs/260_core.runfolder.ipynb #0be7ca0f
 @patch
@@ -371,11 +357,8 @@ def commit(self:RunFolder,
 def _differences(a, b):
     "What differs between two configs, by dotted names"
     a, b = flat(a), flat(b)
-    found = []
-    for at in dict.fromkeys([*a, *b]):
-        if a.get(at) != b.get(at):
-            found.append(f'{at} was {a.get(at)!r} and is now {b.get(at)!r}')
-    return found
+    return [f'{at} was {a.get(at)!r} and is now {b.get(at)!r}'
+            for at in dict.fromkeys([*a, *b]) if a.get(at) != b.get(at)]
 
 def _check_changes(run, stored, now, accept):
     "Settings that differ from those of the last commit; an error unless that is accepted"
@@ -408,10 +391,8 @@ def _read_commits(run):
     wrong = _damage(run.path, run.known)
     if wrong:
         raise ValueError(f'{wrong}: {_remedy(run.path)}')
-    try:
+    with suppress(ValueError):
         run.before = read_state(run.path, _PREVIOUS)
-    except ValueError:
-        run.before = None
     return stored
 
 # %% ../../nbs/260_core.runfolder.ipynb #38e69ff2

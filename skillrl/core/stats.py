@@ -75,16 +75,17 @@ def _tango_score(
     return math.copysign(math.inf, gap)
 
 # %% ../../nbs/220_core.stats.ipynb #407bae7b
+def _bisected(low, high, rounds, is_below):
+    "Where, between `low` and `high`, the numbers end that `is_below` holds of"
+    for _ in range(rounds):
+        mid = (low + high)/2
+        low, high = (mid, high) if is_below(mid) else (low, mid)
+    return low
+
 def _bound_at(z, wins, losses, n):
     "The difference that what was seen is `z` standard errors above"
-    low, high = -1., (wins - losses)/max(1, n)
-    for _ in range(40):
-        mid = (low + high)/2
-        if _tango_score(wins, losses, n, mid) > z:
-            low = mid
-        else:
-            high = mid
-    return low
+    seen = (wins - losses)/max(1, n)
+    return _bisected(-1., seen, 40, lambda d: _tango_score(wins, losses, n, d) > z)
 
 # %% ../../nbs/220_core.stats.ipynb #ab6dc589
 _TAIL = (1 - .95)/2 # Chance to be below an interval, and to be above it
@@ -165,14 +166,8 @@ def t_quantile(
     "What Student's |t| is below with the chance `level`"
     if df < 1:
         raise ValueError(f'df is {df!r}: give it from 1')
-    low, high = 0., math.pi/2
-    for _ in range(60):
-        mid = (low + high)/2
-        if _chance_within(mid, df) < level:
-            low = mid
-        else:
-            high = mid
-    return math.sqrt(df)*math.tan(low)
+    theta = _bisected(0., math.pi/2, 60, lambda theta: _chance_within(theta, df) < level)
+    return math.sqrt(df)*math.tan(theta)
 
 def _chance_within(theta, df):
     "Chance that |t| is below `sqrt(df)*tan(theta)`"

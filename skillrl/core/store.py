@@ -63,10 +63,8 @@ def _target(path):
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 def _remove(path):
-    try:
+    with suppress(OSError):
         path.unlink()
-    except OSError:
-        pass
 
 # %% ../../nbs/210_core.store.ipynb #52d6f4d6
 def atomic_write(
@@ -185,16 +183,13 @@ def _bring_back(path, old):
     if old.exists() and not path.exists():
         old.replace(path)
 
-def _clear(*folders):
-    for p in folders:
-        shutil.rmtree(p, ignore_errors=True)
-
 def _make_room(path, tmp, old):
     "Make the folder with the working name"
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     _bring_back(path, old)
-    _clear(tmp, old)
+    for p in (tmp, old):
+        shutil.rmtree(p, ignore_errors=True)
     make_folder(path.parent)
     tmp.mkdir()
 
@@ -220,9 +215,9 @@ def atomic_folder(
         raise write_error(path, known) from e
     finally:
         _bring_back(path, old)
-        _clear(tmp)
+        shutil.rmtree(tmp, ignore_errors=True)
     _sync_folder(path.parent)
-    _clear(old)
+    shutil.rmtree(old, ignore_errors=True)
 
 # %% ../../nbs/210_core.store.ipynb #0ca6198c
 class JsonlLog:
@@ -255,11 +250,9 @@ def mend(self:JsonlLog)->None: # OSError if the file cannot be changed
             f.truncate(f.tell() - len(last))
 
 def _object(line):
-    try:
+    with suppress(ValueError, RecursionError):
         found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else None
 
 # %% ../../nbs/210_core.store.ipynb #3841c99d
 @patch

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fastcore.basics import patch
 from threading import Lock
 from typing import Any
@@ -67,10 +67,7 @@ def _bank_to_document(
     for o in bank.items('active'):
         sections.setdefault(_section_heading(o), []).append(_as_line(o))
     order = sorted(sections, key=lambda heading: heading.startswith('mistakes'))
-    parts = []
-    for heading in order:
-        lines = [f'# {heading}', '', *sections[heading]]
-        parts.append('\n'.join(lines).strip())
+    parts = ['\n'.join([f'# {heading}', '', *sections[heading]]).strip() for heading in order]
     return '\n\n'.join([_NOTE, *parts, '# new']) + '\n'
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #fcbd7327
@@ -142,32 +139,17 @@ def _reword(bank, o, said, category):
         Proposal('refine', new).carry_out(bank)
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #11010174
-@dataclass
-class _Reading:
-    "A bank on its way back from a document"
-    bank:SkillBank
-    categories:list
-
-    def __post_init__(self):
-        self.by_id = {o.id: o for o in self.bank.items('active')}
-        self.there = set() # Ids that the document still has
-
-    def take(self, heading:str, piece:str)->None:
-        mistake, category = _section(heading, self.categories)
-        id, said = _read_piece(piece, mistake)
-        o = self.by_id.get(id)
-        if o is None:
-            kind = Mistake if mistake else Skill
-            return _let_in(self.bank, said, kind, category)
-        if o.id in self.there:
-            raise ValueError(f'the id {o.id!r} is in the document twice: '
-                             'give it to one line, and none to the other')
-        self.there.add(o.id)
-        same_kind = mistake == isinstance(o, Mistake)
-        moves = same_kind and heading.lower() not in ('new', _section_heading(o).lower())
-        said = {} if piece == _as_line(o) else _read_piece(piece, isinstance(o, Mistake))[1]
-        if said or moves:
-            _reword(self.bank, o, said, category if moves else o.category)
+def _take(bank, o, heading, piece, categories):
+    "Make `bank` say what the `piece` under `heading` does: of `o`, or where that is None as something new"
+    mistake, category = _section(heading, categories)
+    if o is None:
+        said = _read_piece(piece, mistake)[1]
+        return _let_in(bank, said, Mistake if mistake else Skill, category)
+    same_kind = mistake == isinstance(o, Mistake)
+    moves = same_kind and heading.lower() not in ('new', _section_heading(o).lower())
+    said = {} if piece == _as_line(o) else _read_piece(piece, isinstance(o, Mistake))[1]
+    if said or moves:
+        _reword(bank, o, said, category if moves else o.category)
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #5704a7c9
 def _document_to_bank(
@@ -177,13 +159,18 @@ def _document_to_bank(
 )->SkillBank:                    # `ValueError` if an id is there twice
     "`bank` with the changes that were made to its document"
     known = [*bank.task_specific_skills, *(o.category for o in bank.common_mistakes), *categories]
-    reading = _Reading(deepcopy(bank), known)
+    new = deepcopy(bank)
+    active = {o.id: o for o in new.items('active')}
+    gone = dict(active)
     for heading, piece in pieces(text, known):
-        reading.take(heading, piece)
-    for o in reading.by_id.values():
-        if o.id not in reading.there:
-            retire(o, 'no longer in the document')
-    return reading.bank
+        o = active.get(_read_piece(piece, False)[0])
+        if o and not gone.pop(o.id, None):
+            raise ValueError(f'the id {o.id!r} is in the document twice: '
+                             'give it to one line, and none to the other')
+        _take(new, o, heading, piece, known)
+    for o in gone.values():
+        retire(o, 'no longer in the document')
+    return new
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #9be62aa4
 class BankEnv(SkillEnv):

@@ -81,9 +81,7 @@ class Patch:
     def to_dict(self)->dict:
         "For a JSON file"
         d = dict(reasoning=self.reasoning, edits=[e.to_dict() for e in self.edits])
-        if self.dropped:
-            d['dropped'] = [*self.dropped]
-        return d
+        return d | (dict(dropped=[*self.dropped]) if self.dropped else {})
 
 # %% ../../nbs/703_skillopt.editor.ipynb #8494b71c
 @patch(cls_method=True)
@@ -121,12 +119,11 @@ def _deleted(text, span):
     return text[:a] + (gap if left.strip() and right.strip() else '') + text[b:]
 
 # %% ../../nbs/703_skillopt.editor.ipynb #7e182b05
-_front = re.compile(r'---[ \t]*\n.*?^---[ \t]*(?:\n|\Z)', re.S | re.M)
+_front = re.compile(r'(?:---[ \t]*\n.*?^---[ \t]*(?:\n|\Z))?', re.S | re.M)
 
 def _head(skill):
     "The front matter of `skill`, by which agents find it; empty if it has none"
-    m = _front.match(skill)
-    return m[0] if m else ''
+    return _front.match(skill)[0]
 
 def _inserted(text, span, content):
     a, b = span

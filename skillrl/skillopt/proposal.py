@@ -50,8 +50,7 @@ def _gain_of(session, p, before, after):
         return dict(gain=0, kept=True, lost=lost)
     gains = {i: score - session.score(before[i]) for i, score in after.items()}
     gain = sum(gains.values())
-    gained = [i for i, g in gains.items() if g > 0]
-    return dict(gain=gain, kept=gain > 0, gained=gained)
+    return dict(gain=gain, kept=gain > 0, gained=[i for i, g in gains.items() if g > 0])
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #fd614917
 def play_pairs(
@@ -116,8 +115,7 @@ def _screen(session, raw, items, results):
     item_of = dict(zip(before, items))
     rows = _gains(session, raw, item_of, before)
     room = d.record['edit_budget']
-    best_first = list(zip(raw, rows))
-    best_first.sort(key=lambda pair: -pair[1]['gain'])
+    best_first = sorted(zip(raw, rows), key=lambda pair: -pair[1]['gain'])
     missed = []
     for p, row in best_first:
         if not row['kept'] or room <= 0:
@@ -179,20 +177,19 @@ def _edit(session, items, results, batches):
     "The candidate that edits make, None when no edit is left; `batches` are minibatches of `results`"
     d, skill = session.draft, session.draft.state.skill
     record = d.record
-    told = dict(context=d.context)
     budget = record['edit_budget']
-    raw = session.ask('reflect', run_minibatch_reflect, batches, skill, edit_budget=budget, **told)
+    raw = session.ask('reflect', run_minibatch_reflect, batches, skill, edit_budget=budget, context=d.context)
     for side in ('failure', 'success'):
         record[f'n_{side}_patches'] = sum(p.source_type == side for p in raw)
     d.files['raw_patches.json'] = [p.to_dict() for p in raw]
     raw = [replace(p, patch=_trusted(session, p.patch)) for p in raw]
     raw = _screen(session, raw, items, results)
-    merged = session.ask('aggregate', merge_patches, skill, raw, **told)
+    merged = session.ask('aggregate', merge_patches, skill, raw, context=d.context)
     record['n_edits_merged'] = len(merged.edits)
     d.files['merged_patch.json'] = merged.to_dict()
     if not merged.edits:
         return None
-    ranked = session.ask('select', rank_and_select, skill, merged, budget, **told)
+    ranked = session.ask('select', rank_and_select, skill, merged, budget, context=d.context)
     record['n_edits_ranked'] = len(ranked.edits)
     d.files['ranked_patch.json'] = ranked.to_dict()
     return _apply(session, ranked)
@@ -205,9 +202,8 @@ def propose(session:Session)->str|None: # None when nothing is proposed
     step = record['step']
     items = session.batches.of_step(step)
     results = session.play(d.state.skill, items, 'train', f'step {step}', 'rollout')
-    lost = sum(not r.ok for r in results)
     record['rollout_hard'], record['rollout_soft'] = compute_score(results)
-    record |= dict(rollout_n=len(results), rollout_lost=lost)
+    record |= dict(rollout_n=len(results), rollout_lost=sum(not r.ok for r in results))
     d.files['rollout_results.json'] = [r.to_dict() for r in results]
     total = session.batches.total
     record['edit_budget'] = edits_of_step(c.lr_scheduler, c.edit_budget, c.min_edit_budget, step, total)

@@ -71,26 +71,6 @@ def message(
     parts = dict(current_skill=fenced(skill), context=context, **parts)
     return '\n\n'.join(f"## {k.replace('_', ' ').capitalize()}\n{text}" for k, text in parts.items() if text)
 
-# %% ../../nbs/742_skillopt.reflect.ipynb #2c229d8b
-_KEYS = tuple('analyst_error analyst_success merge_final ranking'.split())
-
-def _load_prompt(
-    name:str,                 # One of `_KEYS`
-    overrides:dict|None=None, # Your own texts, by name
-)->str:                       # `ValueError` for an unknown name or an empty text
-    "The system message of one question"
-    overrides = overrides or {}
-    for key in (name, *overrides):
-        if key not in _KEYS:
-            raise ValueError(f'there is no prompt {key!r}: use one of {", ".join(_KEYS)}')
-    for key, text in overrides.items():
-        if not str(text).strip():
-            raise ValueError(f'the prompt {key!r} is empty: give it a text, or leave it out')
-    if name in overrides:
-        return overrides[name]
-    folder = data_path('prompts')/'skillopt'
-    return '\n'.join((folder/f'{f}.md').read_text(encoding='utf-8') for f in ('rules', name))
-
 # %% ../../nbs/742_skillopt.reflect.ipynb #31238b11
 _TEXT, _NUMBER = dict(type='string'), dict(type='integer')
 _EDIT = object_of(op=dict(type='string', enum=[*OPS]), content=_TEXT, target=_TEXT)
@@ -101,6 +81,24 @@ FORMS = dict( # Name of a prompt → schema of its answer
     analyst_success=_EDITS,
     merge_final=_EDITS,
     ranking=object_of(reasoning=_TEXT, selected_indices=dict(type='array', items=_NUMBER)))
+
+# %% ../../nbs/742_skillopt.reflect.ipynb #720a289d
+def _load_prompt(
+    name:str,                 # One of `FORMS`
+    overrides:dict|None=None, # Your own texts, by name
+)->str:                       # `ValueError` for an unknown name or an empty text
+    "The system message of one question"
+    overrides = overrides or {}
+    for key in (name, *overrides):
+        if key not in FORMS:
+            raise ValueError(f'there is no prompt {key!r}: use one of {", ".join(FORMS)}')
+    for key, text in overrides.items():
+        if not str(text).strip():
+            raise ValueError(f'the prompt {key!r} is empty: give it a text, or leave it out')
+    if name in overrides:
+        return overrides[name]
+    folder = data_path('prompts')/'skillopt'
+    return '\n'.join((folder/f'{f}.md').read_text(encoding='utf-8') for f in ('rules', name))
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #a9ed6dc2
 @dataclass(eq=False)
@@ -119,7 +117,7 @@ class Optimizer:
     missed:int = 0                   # Calls lost in this step
 
     def __post_init__(self):
-        _load_prompt(_KEYS[0], self.prompt_overrides)  # An unknown name is an error now, not in an hour
+        _load_prompt('ranking', self.prompt_overrides)  # An unknown name is an error now, not in an hour
         self.prompt = cache(partial(_load_prompt, overrides=self.prompt_overrides)) # Name → system message
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #cfa1d095
@@ -143,7 +141,7 @@ def _question(self:Optimizer, name, user, stage):
     system, tokens = self.prompt(name), self.max_completion_tokens
     told = model_of(self.client), str(tokens), system, user
     call = dict(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
-    if isinstance(self.client, Chat) and name in FORMS and name not in self.prompt_overrides:
+    if isinstance(self.client, Chat) and name not in self.prompt_overrides:
         call['response_format'] = FORMS[name]
     return [self.step, stage, skill_hash('\0'.join(told))], call
 
@@ -286,9 +284,8 @@ def merge_patches(
     patch = _patch_in(optimizer.ask('merge_final', asked, 'merge'))
     if patch and (patch.edits or not patch.dropped): # It may decide against all
         return patch
-    pool = [e for r in raw for e in r.patch.edits]
     why = 'No usable merge: all edits that were proposed.'
-    return Patch(joined(pool), why, patch.dropped if patch else [])
+    return Patch(joined([e for r in raw for e in r.patch.edits]), why, patch.dropped if patch else [])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #e514cf31
 def _chosen(text:str|None, n:int)->list[int]: # Places among `n` edits, the best first

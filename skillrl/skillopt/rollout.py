@@ -17,8 +17,7 @@ from typing import Any
 from ..core.concurrency import Done, Executor, Journal, ThreadExecutor
 from ..core.store import fingerprint
 from ..core.tables import clip
-from ..llm.ledger import (add_usage, BudgetExceeded, close_meter, error_message, Ledger, Meter,
-                                model_of)
+from ..llm.ledger import add_usage, BudgetExceeded, close_meter, error_message, Ledger, Meter, model_of
 from ..llm.reply import Outage, redact
 from ..types import RolloutResult
 
@@ -119,8 +118,7 @@ def _play_entry(env, e):
 def run_jobs(executor:Executor, fn:Callable, jobs:list, done:Done)->list:
     "Outcomes in the order of `jobs`; raises the first `BudgetExceeded` among them"
     def heard(place:int, out:Any)->bool:
-        ended = done(place, out)
-        return ended or isinstance(out, BudgetExceeded)
+        return done(place, out) or isinstance(out, BudgetExceeded)
     outcomes = executor.run(fn, jobs, heard)
     for out in outcomes:
         if isinstance(out, BudgetExceeded):
@@ -129,8 +127,13 @@ def run_jobs(executor:Executor, fn:Callable, jobs:list, done:Done)->list:
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #48cb58a7
 @dataclass
-class _RolloutSettings:
-    "How a stage plays its items"
+class _RolloutStage:
+    "Items played until each has a score or no tries are left"
+    env:Any
+    client:Any
+    executor:Executor
+    journal:Journal
+    entries:list = field(default_factory=list)
     split:str = 'train'       # Where the items are from
     repeat:int|str = 0        # Another one for the same items under the same skill once more
     retries:int = 2           # More tries for an item that was lost
@@ -141,23 +144,11 @@ class _RolloutSettings:
     stage:str = 'rollout'     # For `Meter`, as the rest
     ledger:Ledger|None = None
     guard:Callable|None = None
-
-# %% ../../nbs/709_skillopt.rollout.ipynb #f4b6bfea
-@dataclass
-class _RolloutStage:
-    "Items played until each has a score or no tries are left"
-    env:Any
-    entries:list
-    client:Any
-    executor:Executor
-    journal:Journal
-    settings:_RolloutSettings
-    largest:int = 0 # Tokens that a call might have taken
+    largest:int = 0           # Tokens that a call might have taken
 
     def open(self)->list:
         "The entries that the next round plays"
-        retries = self.settings.retries
-        return [e for e in self.entries if e.tries <= retries and not (e.result and e.result.ok)]
+        return [e for e in self.entries if e.tries <= self.retries and not (e.result and e.result.ok)]
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #e487ea7a
 _PATIENCE = 5
@@ -204,10 +195,10 @@ def complete(self:_RolloutStage, e:_RolloutEntry, out:Any)->bool:
 @patch
 def play_round(self:_RolloutStage)->None:
     "Play what is open; raises the first error of the environment"
-    s, entries = self.settings, self.open()
+    entries = self.open()
     for e in entries:
         e.result = None
-        e.meter = Meter(self.client, s.stage, s.ledger, s.guard, e.seed)
+        e.meter = Meter(self.client, self.stage, self.ledger, self.guard, e.seed)
     try:
         run_jobs(self.executor, partial(_play_entry, self.env), entries,
                  lambda k, out: self.complete(entries[k], out))
@@ -223,7 +214,7 @@ def play_round(self:_RolloutStage)->None:
 def _has_another_round(self:_RolloutStage):
     if not self.open() or self.lost_for_good():
         return False
-    return not (self.is_hopeless() and self.entries[0].tries > self.settings.retries)
+    return not (self.is_hopeless() and self.entries[0].tries > self.retries)
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #9fc925f6
 @patch
@@ -233,7 +224,7 @@ def play(self:_RolloutStage)->list: # Outage when too many are lost
     while self._has_another_round():
         if pause:
             sleep(max(0, began + pause - monotonic()))
-        began, pause = monotonic(), 2*pause or self.settings.pause
+        began, pause = monotonic(), 2*pause or self.pause
         self.play_round()
     lost = [e.result for e in self.entries if e.is_lost]
     for_good, n = self.lost_for_good(), len(self.entries)
@@ -241,19 +232,19 @@ def play(self:_RolloutStage)->list: # Outage when too many are lost
         return [e.result for e in self.entries]
     many = len(lost) if for_good or not self.is_hopeless() else f'the first {min(n, _PATIENCE)}'
     first = [*for_good, *lost][0]
-    raise Outage(f'{many} of {n} rollouts for {self.settings.stage!r} were lost, '
+    raise Outage(f'{many} of {n} rollouts for {self.stage!r} were lost, '
                  f'that of item {first.id!r} to {first.fail_reason!r}: mend the cause and run again, '
                  'for what was played is kept')
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #7ac085be
 @patch
-def bill(self:_RolloutStage)->dict: # `paid` by stage, `played` items, `largest` call in tokens
+def taken(self:_RolloutStage)->dict: # `paid` by stage, `played` items, `largest` call in tokens
     "What the stage took, whatever became of it"
     cut = [e.meter for e in self.entries if e.meter and e.meter.asked]
     paid = add_usage(*[e.usage for e in self.entries], *[m.paid() for m in cut])
     played = sum(e.tries > 0 for e in self.entries) + len(cut)
     largest = max([self.largest, *[m.largest for m in cut]])
-    return dict(paid={self.settings.stage: paid}, played=played, largest=largest)
+    return dict(paid={self.stage: paid}, played=played, largest=largest)
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #4538fd54
 def _rollout_seed(seed, split, name, repeat):
@@ -271,18 +262,14 @@ def _known(journal, key, name):
     result = replace(RolloutResult.from_dict(row), id=name)
     return result if journal.claim(key) else replace(result, usage={})
 
-def _entries(skills, items, model, journal, s):
+def _entries(stage, skills, items):
     hashes = {text: fingerprint(text) for text in set(skills)}
-    out = []
     for n, (text, item, name) in enumerate(zip(skills, items, _names(items))):
-        known_as = name
-        if name == f'item_{n}':
-            known_as = f'{name}-{items_hash([item])}'
-        about = s.split, known_as, s.repeat
-        seed = None if s.seed is None else _rollout_seed(s.seed, *about)
-        key = hashes[text], *about, model
-        out.append(_RolloutEntry(item, text, name, key, seed, _known(journal, key, name)))
-    return out
+        known_as = f'{name}-{items_hash([item])}' if name == f'item_{n}' else name
+        about = stage.split, known_as, stage.repeat
+        seed = None if stage.seed is None else _rollout_seed(stage.seed, *about)
+        key = hashes[text], *about, model_of(stage.client)
+        yield _RolloutEntry(item, text, name, key, seed, _known(stage.journal, key, name))
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #2a2e4400
 def run_rollout(
@@ -293,22 +280,21 @@ def run_rollout(
     target_client:Any,             # Who plays: anything with `model` and `chat`
     executor:Executor|None=None,   # None takes `ThreadExecutor()`
     journal:Journal|None=None,     # What is known there is not played
-    **settings:Any,                # Fields of `_RolloutSettings`
+    **settings:Any,                # Fields of `_RolloutStage`
 )->list: # A `RolloutResult` each, in their order; Outage when too many are lost, ValueError or TypeError
     "Play each of `items` under `skill`"
-    s, items = _RolloutSettings(**settings), list(items)
+    items = list(items)
     skills = skill if isinstance(skill, list) else [skill]*len(items)
     if len(skills) != len(items):
         raise ValueError(f'there are {len(skills)} skills for {len(items)} items: '
                          'give one skill, or one for each item')
-    executor = ThreadExecutor() if executor is None else executor
     journal = Journal() if journal is None else journal
-    entries = _entries(skills, items, model_of(target_client), journal, s)
-    stage = _RolloutStage(env, entries, target_client, executor, journal, s)
-    if s.begin:
-        s.begin(len(stage.open()))
+    stage = _RolloutStage(env, target_client, executor or ThreadExecutor(), journal, **settings)
+    stage.entries = list(_entries(stage, skills, items))
+    if stage.begin:
+        stage.begin(len(stage.open()))
     try:
         return stage.play()
     finally:
-        if s.bill is not None:
-            s.bill.update(stage.bill())
+        if stage.bill is not None:
+            stage.bill.update(stage.taken())

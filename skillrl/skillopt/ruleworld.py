@@ -7,6 +7,8 @@ __all__ = ['INVOICE_RULES', 'needed', 'RuleTarget', 'RuleWorld', 'RuleOptimizer'
 
 # %% ../../nbs/708_skillopt.ruleworld.ipynb #d70d5281
 import hashlib, json, math, random, re
+from dataclasses import dataclass
+from ..envs.base import SkillEnv
 
 # %% ../../nbs/708_skillopt.ruleworld.ipynb #0c409348
 INVOICE_RULES = '''vat rounding currency date discount freight
@@ -16,15 +18,12 @@ _KNOWN, _GUESSED = .9, .15
 def _minded(skill:str)->tuple[set[str], int]: # Rules; number of different lines that only hurry
     "The rules that `skill` minds, and how often it hurries"
     rules = set(re.findall(r'Mind the (\w+)', skill))
-    hurries = set(re.findall(r'Hurry (\d+)', skill))
-    return rules & set(INVOICE_RULES), len(hurries)
+    return rules & set(INVOICE_RULES), len(set(re.findall(r'Hurry (\d+)', skill)))
 
 def needed(question:str)->set[str]:
     "The rules that the invoices in `question` need"
-    rules = set()
-    for some in re.findall(r'needs: ([a-z, ]+)', question):
-        rules.update(some.split(', '))
-    return rules & set(INVOICE_RULES)
+    rules = ', '.join(re.findall(r'needs: ([a-z, ]+)', question)).split(', ')
+    return set(rules) & set(INVOICE_RULES)
 
 def _chance(skill, question, hurry_factor=.85):
     "How likely the agent gets `question` right, where each line that hurries leaves `hurry_factor` of it"
@@ -62,18 +61,13 @@ class RuleTarget:
     )->tuple[str, dict]: # Text and usage
         "An invoice, right or wrong"
         self.calls += 1
-        rng = self.rng
-        if seed is not None:
-            rng = random.Random(f'{self.seed_of_luck} {seed} {system} {user}')
-        right = rng.random() < _chance(system, user, self.hurry_factor)
-        text = 'right' if right else 'wrong'
+        rng = self.rng if seed is None else random.Random(f'{self.seed_of_luck} {seed} {system} {user}')
+        text = 'right' if rng.random() < _chance(system, user, self.hurry_factor) else 'wrong'
         return text, _usage(f'{system} {user}', text)
 
 def _usage(read, written):
-    n_read = len(read.split())
-    n_written = len(written.split())
-    total = n_read + n_written
-    return dict(prompt_tokens=n_read, completion_tokens=n_written, total_tokens=total, calls=1)
+    n_read, n_written = len(read.split()), len(written.split())
+    return dict(prompt_tokens=n_read, completion_tokens=n_written, total_tokens=n_read + n_written, calls=1)
 
 # %% ../../nbs/708_skillopt.ruleworld.ipynb #d6550cee
 def _rollout(item, skill, target_client):
@@ -82,44 +76,33 @@ def _rollout(item, skill, target_client):
     seeded = {} if seed is None else dict(seed=seed)
     text, _ = target_client.chat(system=skill, user=item['question'], stage='rollout', **seeded)
     right = text == 'right'
-    return dict(
-        id=item['id'],
-        hard=int(right),
-        soft=float(right),
-        n_turns=1,
-        question=item['question'],
-        predicted_answer=text,
-        reference_text='right',
-        fail_reason='' if right else 'the invoice was wrong',
-    )
+    return dict(id=item['id'], hard=int(right), soft=float(right), n_turns=1, question=item['question'],
+                predicted_answer=text, reference_text='right',
+                fail_reason='' if right else 'the invoice was wrong')
 
 # %% ../../nbs/708_skillopt.ruleworld.ipynb #d63c6919
 def _draw(sizes, needs, seed):
     "Split → so many items, each of which needs `needs` rules"
     rng = random.Random(f'items {seed}')
-    splits = {split: [] for split in sizes}
-    for split, n in sizes.items():
-        for i in range(n):
-            rules = ', '.join(sorted(rng.sample(INVOICE_RULES, needs)))
-            splits[split].append(dict(id=f'{split}-{i}', question=f'Invoice {i} needs: {rules}'))
-    return splits
+    def item(split:str, i:int)->dict:
+        rules = ', '.join(sorted(rng.sample(INVOICE_RULES, needs)))
+        return dict(id=f'{split}-{i}', question=f'Invoice {i} needs: {rules}')
+    return {split: [item(split, i) for i in range(n)] for split, n in sizes.items()}
 
 # %% ../../nbs/708_skillopt.ruleworld.ipynb #74b59dbf
-class RuleWorld:
+@dataclass(eq=False)
+class RuleWorld(SkillEnv):
     "Invoices that need rules"
+    needs:int = 1            # $K$, rules an invoice needs
+    hurry_factor:float = .85 # $H$
+    train:int = 40           # Items in each split
+    val:int = 20
+    test:int = 20
+    seed:int = 0             # Of the items
     name = 'ruleworld'
 
-    def __init__(self,
-        needs:int=1,            # $K$, rules an invoice needs
-        hurry_factor:float=.85, # $H$
-        train:int=40,           # Items in each split
-        val:int=20,
-        test:int=20,
-        seed:int=0,             # Of the items
-    ):
-        self.needs = needs
-        self.hurry_factor = hurry_factor
-        self.splits = _draw(dict(train=train, val=val, test=test), needs, seed)
+    def __post_init__(self):
+        self.splits = _draw(dict(train=self.train, val=self.val, test=self.test), self.needs, self.seed)
 
     def get_items(self, split:str)->list[dict]:
         "Copies of the items of `split`"
@@ -128,10 +111,6 @@ class RuleWorld:
     def get_initial_skill(self)->str:
         "A document that minds no rule"
         return 'Write the invoice.\n'
-
-    def get_task_types(self)->list[str]:
-        "None: all invoices are of one type"
-        return []
 
     def rollout_one(self, *, item:dict, skill:str, target_client:object)->dict:
         "The fields of a `RolloutResult`; `hard` and `soft` are 0 or 1"
@@ -148,8 +127,7 @@ def _advise(rng, skill, questions, quality=.6, lines=3):
     out = []
     for _ in range(lines):
         lacking = sorted(wanted - _minded(' '.join(out))[0])
-        lucky = rng.random() < quality
-        if lucky and lacking:
+        if rng.random() < quality and lacking:
             out.append(f'- Mind the {rng.choice(lacking)}.')
         else:
             out.append(f'- Hurry {rng.randrange(10**6)}.')
@@ -163,24 +141,18 @@ def _analyse(o, rng, user):
     budget = re.search(r'at most (\d+)', user, re.I)
     lines = min(o.lines, int(budget[1])) if budget else o.lines
     contents = _advise(rng, skill[1] if skill else before, tasks, o.quality, lines)
-    edits = [dict(op='append', content=line) for line in contents]
-    return dict(reasoning='simulated', edits=edits)
+    return dict(reasoning='simulated', edits=[dict(op='append', content=line) for line in contents])
+
 
 
 # %% ../../nbs/708_skillopt.ruleworld.ipynb #fbad5cf5
+@dataclass(eq=False)
 class RuleOptimizer:
     "A simulated optimizer, with the `chat` of a client"
-    model = 'ruleworld-optimizer'
-
-    def __init__(self,
-        quality:float=.6, # $Q$, chance that a line names a rule that is lacking
-        lines:int=3,      # Edits in a reply
-        seed:int=0,       # Of its luck
-    ):
-        self.quality = quality
-        self.lines = lines
-        self.seed = seed
-        self.calls = 0
+    quality:float = .6 # $Q$, chance that a line names a rule that is lacking
+    lines:int = 3      # Edits in a reply
+    seed:int = 0       # Of its luck
+    model, calls = 'ruleworld-optimizer', 0
 
     def chat(self, *,
         system:str,

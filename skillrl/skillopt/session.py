@@ -9,6 +9,7 @@ __all__ = ['BASELINE', 'OptState', 'as_file', 'Session', 'publish', 'known_summa
 import json, math, random, re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fastcore.basics import patch
 from pathlib import Path
@@ -116,9 +117,8 @@ class _Draft:
     untrusted:list = field(default_factory=list) # Edits that were not let in, as rows
 
     def __post_init__(self):
-        passes = [dict(p) for p in self.state.passes]
-        needed = dict(self.state.needed)
-        self.state = replace(self.state, passes=passes, tried=dict(self.state.tried), needed=needed)
+        s = self.state
+        self.state = replace(s, passes=deepcopy(s.passes), tried=dict(s.tried), needed=dict(s.needed))
 
     def note_needed(self, text:str, places:list)->None:
         "Note that the lines of `text` were missed on the training items at `places`"

@@ -167,18 +167,6 @@ def usd(self:RunLimits, usage:dict)->float: # Role → stage → usage
 
 # %% ../../nbs/724_skillopt.settings.ipynb #ea3ab4b3
 @patch
-def check_calls(self:RunLimits, called:int, played:int, n:int, later:int)->None:
-    "Raise `BudgetExceeded` if `n` more rollouts, with `later` to come at the end, take too many calls"
-    most = self.config.max_target_calls
-    each = max(1, called/max(1, played))
-    keep = later if each == 1 else math.ceil(_CARE*each*later)
-    need = math.ceil(each*n) + keep
-    self.asked, self.room = count(1), most - called - keep
-    if most and called + need > most:
-        raise BudgetExceeded(f'{called} of {most} target calls are made and {need} more are needed: '
-                             'raise max_target_calls')
-
-@patch
 def check(self:RunLimits,
     bill:Bill,
     paid:dict,        # Role → stage → usage
@@ -192,4 +180,11 @@ def check(self:RunLimits,
     if later:  # The last call must be within the budget, too, with all that it might write
         writes = max(writes, bill.largest + math.ceil(share*used['completion_tokens']))
     self.ledger.counts = self.counts(paid, reads, writes)
-    self.check_calls(used['calls'], bill.played, n, later)
+    called, most = used['calls'], self.config.max_target_calls
+    each = max(1, called/max(1, bill.played))
+    keep = later if each == 1 else math.ceil(_CARE*each*later)
+    need = math.ceil(each*n) + keep
+    self.asked, self.room = count(1), most - called - keep
+    if most and called + need > most:
+        raise BudgetExceeded(f'{called} of {most} target calls are made and {need} more are needed: '
+                             'raise max_target_calls')

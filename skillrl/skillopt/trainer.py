@@ -9,6 +9,7 @@ __all__ = ['SkillOptTrainer', 'measured']
 from collections.abc import Sequence
 from fastcore.basics import patch
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from .. import __version__
 from ..core.concurrency import Executor
@@ -18,7 +19,7 @@ from ..llm.ledger import BudgetExceeded
 from .editor import skill_hash
 from .proposal import propose
 from .rollout import items_hash
-from .selection import close_run, mean, play_selection, settle
+from .selection import close_run, play_selection, settle
 from .session import as_file, BASELINE, known_summary, OptState, Session
 from .settings import SkillOptConfig
 from .verdict import compute_score, gate_score
@@ -149,12 +150,12 @@ def measured(
     items = []
     for of_item in zip(*passes):
         scores = [gate_score(r, metric) for r in of_item if r.ok]
-        items.append(mean(scores) if scores else None)
+        items.append(fmean(scores) if scores else None)
     means = [m for m in items if m is not None]
     lost = sum(not r.ok for r in results)
     hard, soft = compute_score(results)
     return dict(n=len(means), lost=lost, hard=hard, soft=soft,
-                score=mean(means), interval=list(interval(means)), items=items)
+                score=fmean(means), interval=list(interval(means)), items=items)
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #54e17b66
 def _gain(before, after):
@@ -163,7 +164,7 @@ def _gain(before, after):
         return None
     pairs = zip(before['items'], after['items'])
     gains = [b - a for a, b in pairs if None not in (a, b)]
-    return dict(mean=mean(gains), n=len(gains), interval=list(gain_interval(gains)))
+    return dict(mean=fmean(gains) if gains else 0., n=len(gains), interval=list(gain_interval(gains)))
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #64c03bad
 def _measure_anew(session, path, skill, items, known_as, repeats):

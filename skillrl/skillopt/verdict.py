@@ -180,8 +180,7 @@ def note(self:Parts,
         self.trials |= {p: _Trial(rounds=2) for p in spared}
         gone = [last]
     self.kept = [p for p in self.kept if p not in gone]
-    done = [p for p in judged if p in gone or p not in open_ones]
-    self.pending = [p for p in self.pending if p not in done]
+    self.pending = [p for p in open_ones if p not in gone] + self.pending[_AT_ONCE:]
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #f183fdec
 @patch
