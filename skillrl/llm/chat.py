@@ -88,8 +88,7 @@ def answer(self:Chat, sender:Callable[[], ChatReply])->ChatReply:
         r = ChatReply(status='infra_error', finish='', error=f'{type(e).__name__}: {e}')
     raw, reasoning, error = (redact(mend_unicode(s), self.secrets) for s in (r.text, r.thought, r.error))
     thought, text = split_thought(raw)
-    thoughts = [t for t in (reasoning, thought) if t]
-    r = replace(r, text=text, thought='\n'.join(thoughts), error=error)
+    r = replace(r, text=text, thought='\n'.join(filter(None, (reasoning, thought))), error=error)
     if text or not r.ok:
         return r
     return replace(r, status='refused', error=f'the model gave no answer (finish {r.finish!r})')
@@ -172,10 +171,7 @@ def reply(self:Chat,
 # %% ../../nbs/325_llm.chat.ipynb #ebe20123
 class _Batch:
     "Calls in flight, completed in the order in which they were asked"
-    def __init__(self,
-        chat:Chat,
-        params:dict, # For the service, the same for all calls
-    ):
+    def __init__(self, chat:Chat, params:dict): # For the service, the same for all calls
         self.chat, self.params = chat, params
         self.given_up = Event()
         self.workers = worker_threads(chat.parallel, self.given_up)

@@ -36,6 +36,9 @@ class Ledger:
     def __getstate__(self):
         return vars(self) | dict(held={})
 
+    def __repr__(self):
+        return f'Ledger({self.tokens:,} tokens, {self.usd:.4f} USD)'
+
 # %% ../../nbs/315_llm.ledger.ipynb #cccdb503
 @patch
 def add(self:Ledger,
@@ -76,18 +79,10 @@ def tokens(self:Ledger)->int:
     "Read and written by all models"
     return sum(read + written for _, read, written in self.counts.values())
 
-# %% ../../nbs/315_llm.ledger.ipynb #2a0424f9
-@patch
-def __repr__(self:Ledger):
-    return f'Ledger({self.tokens:,} tokens, {self.usd:.4f} USD)'
-
 # %% ../../nbs/315_llm.ledger.ipynb #45d19709
-def tokens_at_most(
-    text:str, # Any
-)->int:
+def tokens_at_most(text:str)->int:
     "More tokens than any usual tokenizer makes of `text`"
-    n_bytes = len(text.encode(errors='replace'))
-    return (n_bytes + 1) // 2
+    return (len(text.encode(errors='replace')) + 1) // 2
 
 # %% ../../nbs/315_llm.ledger.ipynb #80601fdd
 class BudgetExceeded(RunStopped):
@@ -172,12 +167,10 @@ class ReplyCache:
 
     def put(self, request:dict, reply:ChatReply)->None:
         "Keep `reply` if it is `ok`; OSError if the disk is full"
-        if not reply.ok:
-            return
-        fields = {k: v for k, v in vars(reply).items() if k != 'cached'}
-        file = self._file(request)
-        write_json(file, fields)
-        self.own.add(file.name)
+        if reply.ok:
+            file = self._file(request)
+            write_json(file, {k: v for k, v in vars(reply).items() if k != 'cached'})
+            self.own.add(file.name)
 
 # %% ../../nbs/315_llm.ledger.ipynb #2542a00e
 @patch
@@ -200,11 +193,7 @@ _COUNTS = 'calls', 'prompt_tokens', 'completion_tokens', 'total_tokens'
 
 def add_usage(*usages:dict)->dict: # With all of `_COUNTS`
     "The sum of `usages`, dicts with some of `_COUNTS`"
-    total = dict.fromkeys(_COUNTS, 0)
-    for usage in usages:
-        for k in _COUNTS:
-            total[k] += usage.get(k) or 0
-    return total
+    return {k: sum(usage.get(k) or 0 for usage in usages) for k in _COUNTS}
 
 def model_of(client:Any)->str: # Empty for one that does not say
     "Name of the model behind `client`"
@@ -262,8 +251,7 @@ def _enter(self:Meter, question:tuple, answer:Any, hold:Any):
     if usage and usage.get('refused'):
         lost = None
     with self._lock:
-        for k in _COUNTS:
-            self.usage[k] += used[k]
+        self.usage = add_usage(self.usage, used)
         self.answered += not lost
         self.lost.pop(str(question), None)
         if lost:
