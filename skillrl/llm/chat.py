@@ -132,11 +132,8 @@ def open_call(self:Chat,
 
 # %% ../../nbs/325_llm.chat.ipynb #1fce59f0
 @patch
-def record(self:Chat,
-    call:Call,
-    reply:ChatReply,
-)->ChatReply: # `reply`; OSError if the cache or the log cannot be written
-    "Enter `reply` in the ledger, the cache and the log"
+def record(self:Chat, call:Call, reply:ChatReply)->ChatReply: # OSError if cache or log cannot be written
+    "`reply`, which is entered in the ledger, the cache and the log"
     if reply.cached and not (self.told or self.cache is None or self.cache.fresh):
         self.told = True
         said = (f'{self.model} is not asked what it has answered: '

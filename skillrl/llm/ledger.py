@@ -89,12 +89,8 @@ class BudgetExceeded(RunStopped):
     "The next call may cost more than is left; `replies` holds what was answered before it"
 
 @patch
-def check(self:Ledger,
-    model:str,                  # Its name
-    prompt_tokens:int=0,        # What the next call may read
-    completion_tokens:int=None, # What it may write; None when nothing limits it
-)->dict: # What to hold back, in `tokens` and `usd`; `ValueError` if a budget in USD has no price for `model`
-    "Raise `BudgetExceeded` unless a call of this size is within the budget"
+def check(self:Ledger, model:str, prompt_tokens:int=0, completion_tokens:int=None)->dict: # `tokens` and `usd`
+    "What `hold` is to keep back, or `BudgetExceeded`; ValueError if a budget in USD has no price for `model`"
     if self.budget_usd is not None and model not in self.prices:
         raise ValueError(f'{model!r} has no price, so a budget in USD cannot be kept: set '
                          f'ledger.prices[{model!r}] = (USD per 1M prompt tokens, '
@@ -122,7 +118,7 @@ def hold(self:Ledger,
     completion_tokens:int=None, # What it may write; None when nothing limits it
     wait:bool=False,            # Wait while other threads hold something that may come free?
 )->object: # For `add`, or for `release` if the call is not made
-    "Keep back what `check` says; errors of `check`"
+    "Keep back what `check` says; its errors"
     thread = get_ident()
     hold = thread, object()
     with self._lock:

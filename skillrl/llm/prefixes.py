@@ -15,6 +15,7 @@ from os.path import commonprefix
 from typing import TYPE_CHECKING
 from fastcore.basics import patch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
 
@@ -62,7 +63,7 @@ class _Block:
     mask:Tensor    # True where a query may look, (B,1,Q,K)
 
 def _filled(rows, device):
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(device)
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(device)
 
 def _block(paths, first_new, device):
     new = [path[n:] for path, n in zip(paths, first_new)]

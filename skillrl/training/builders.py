@@ -34,10 +34,7 @@ def shipped_weights(env:EnvConfig)->Path: # Its world's
     "Folder of the policy that this library ships for a run"
     return data_path(world(env.name).weights)
 
-def starting_weights(
-    model:ModelConfig,
-    env:EnvConfig,
-)->str: # FileNotFoundError for a model that must be fetched first
+def starting_weights(model:ModelConfig, env:EnvConfig)->str: # FileNotFoundError if it must be fetched first
     "Folder or name of the policy that a run starts from"
     return find_model(model.checkpoint) if model.checkpoint else str(shipped_weights(env))
 
@@ -164,8 +161,7 @@ def build_teacher(
     from skillrl.skills.teachers import LLMTeacher
     chat = _build_chat(m, 'teacher', folder, fresh=fresh)
     rejects = JsonlLog(Path(folder)/'rejected.jsonl') if folder else None
-    router = world(config.env.name).router
-    return LLMTeacher(chat, rejects=rejects, router=router, max_tokens=TEACHER_TOKENS)
+    return LLMTeacher(chat, rejects=rejects, router=world(config.env.name).router, max_tokens=TEACHER_TOKENS)
 
 # %% ../../nbs/610_training.builders.ipynb #d3025c96
 def build_encoder(
@@ -190,8 +186,8 @@ def _build_encoder(name, address, key):
 def reads_like_shipped(model:ModelConfig, env:EnvConfig)->bool: # FileNotFoundError if it must be fetched
     "Does the run's checkpoint read the words of the shipped policy, and no others?"
     folders = starting_weights(model, env), shipped_weights(env)
-    files = [Path(folder)/'tokenizer.json' for folder in folders]
-    return files[0].is_file() and files[0].read_bytes() == files[1].read_bytes()
+    own, shipped = (Path(folder)/'tokenizer.json' for folder in folders)
+    return own.is_file() and own.read_bytes() == shipped.read_bytes()
 
 def _skill_form(config):
     "How much of each skill a prompt shows: 'principle', 'full' or 'official'"
@@ -250,8 +246,6 @@ def play_episodes(
         return evaluate(policy, episodes, temperature, seed, each=each, limits=limits)
 
 # %% ../../nbs/610_training.builders.ipynb #023dec7f
-def derive_seed(
-    *words:Any, # What the choice is for
-)->int: # Below 2^31
-    "A seed of its own for each choice of a run"
+def derive_seed(*words:Any)->int: # Below 2^31
+    "A seed of its own for each choice of a run; `words` say what that is for"
     return seeded(*words).getrandbits(31)

@@ -121,8 +121,11 @@ def keep(self:Pipeline, played:list[Trajectory], **labels:Any)->None:
         self._played.setdefault(labels['suite'], []).extend(played)
 
 @patch
-def played(self:Pipeline, suite:Any, *phases:str)->list[Trajectory]: # In order
-    "What was played in `suite`, in all phases before evaluation if none is named"
+def played(self:Pipeline,
+    suite:Any,
+    *phases:str, # All before evaluation if left out
+)->list[Trajectory]:
+    "What was played in `suite`, in order"
     if self._played is None:
         self._played = {}
         for d in self.run.log('trajectories').read():
@@ -141,8 +144,11 @@ def collect(p:Pipeline)->None:
 
 # %% ../../nbs/11_training.pipeline.ipynb #4e9d99de
 @patch
-def bank(self:Pipeline, suite:Any, version:int|None=None)->SkillBank:
-    "A version of the suite's bank, that of the last commit if left out"
+def bank(self:Pipeline,
+    suite:Any,
+    version:int|None=None, # That of the last commit if left out
+)->SkillBank:
+    "A version of the suite's bank"
     if version is None:
         version = self.state['versions'][suite.name]
     return SkillBank.load(version_path(self.run.path/'bank'/suite.name, version))

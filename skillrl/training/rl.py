@@ -149,10 +149,8 @@ def loss(self:GRPOTrainer,
 
 # %% ../../nbs/09_training.rl.ipynb #81683169
 @patch
-def cut(self:GRPOTrainer,
-    rows:list[StepRow],
-)->list[list[StepRow]]: # Rows of one length side by side, or those that begin alike
-    "The micro-batches of `rows`"
+def cut(self:GRPOTrainer, rows:list[StepRow])->list[list[StepRow]]:
+    "The micro-batches of `rows`: those of one length side by side, or those that begin alike"
     if self.shares:
         return micro_batches(sorted(rows, key=lambda r: r.prompt_ids), self.tokens, len(rows))
     return micro_batches(sorted(rows, key=lambda r: len(r.prompt_ids)), self.tokens)

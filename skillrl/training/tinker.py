@@ -82,10 +82,8 @@ def _reply_logprobs(output, row):
     return found.to_torch().float()[len(row.prompt) - 1:]
 
 @patch
-def read(self:TinkerPolicy,
-    rows:list[_RemoteRow],
-)->Tensor: # (B,T), 0 beyond the end of a reply; ValueError if server and SDK do not fit
-    "Log-probs of the replies of `rows`, without a gradient"
+def read(self:TinkerPolicy, rows:list[_RemoteRow])->Tensor: # (B,T); ValueError if server and SDK do not fit
+    "Log-probs of the replies of `rows`, 0 beyond their ends, without a gradient"
     asked = [self.client.forward([r.datum(weights=[1.]*len(r.reply)) for r in request], 'cross_entropy')
              for request in _requests_of(rows)]
     outputs = [out for future in asked for out in future.result().loss_fn_outputs]
