@@ -92,9 +92,8 @@ class BudgetExceeded(RunStopped):
 def check(self:Ledger, model:str, prompt_tokens:int=0, completion_tokens:int=None)->dict: # `tokens` and `usd`
     "What `hold` is to keep back, or `BudgetExceeded`; ValueError if a budget in USD has no price for `model`"
     if self.budget_usd is not None and model not in self.prices:
-        raise ValueError(f'{model!r} has no price, so a budget in USD cannot be kept: set '
-                         f'ledger.prices[{model!r}] = (USD per 1M prompt tokens, '
-                         'USD per 1M completion tokens)')
+        raise ValueError(f'{model!r} has no price, so a budget in USD cannot be kept: set ledger.prices'
+                         f'[{model!r}] = (USD per 1M prompt tokens, USD per 1M completion tokens)')
     write = self.longest.get(model, 0) if completion_tokens is None else completion_tokens
     need = dict(tokens=prompt_tokens + write, usd=self.cost(model, prompt_tokens, write))
     for unit, budget in dict(tokens=self.budget_tokens, usd=self.budget_usd).items():
@@ -103,9 +102,8 @@ def check(self:Ledger, model:str, prompt_tokens:int=0, completion_tokens:int=Non
         held = sum(h[unit] for h in self.held.values())
         left = budget - getattr(self, unit) - held
         if left <= 0 or left < need[unit]:
-            raise BudgetExceeded(f'{max(left, 0):,.6g} {unit} of {budget:,.6g} are left and a call of '
-                                 f'{model} may take '
-                                 f'{need[unit]:,.6g}: raise budget_{unit} or lower max_tokens')
+            raise BudgetExceeded(f'{max(left, 0):,.6g} {unit} of {budget:,.6g} are left and a call of {model}'
+                                 f' may take {need[unit]:,.6g}: raise budget_{unit} or lower max_tokens')
         if completion_tokens is None:
             need[unit] = left
     return need
