@@ -156,8 +156,9 @@ def compare_steps(groups, config, report):
     rows, _ = _scored_rows(groups, config.rl.invalid_action_penalty)
     rows = random.Random(0).sample(rows, len(rows)//SIZE*SIZE)
     tree = prefix_tree([r.prompt_ids + r.reply_ids[:-1] for r in rows])
-    report.line(f'{len(rows)} rows, {tree.raw/len(rows):.0f} tokens each on average; raw ÷ unique tokens '
-                f'{tree.raw/len(tree.ids):.2f}')
+    raw = sum(map(len, tree.paths))
+    report.line(f'{len(rows)} rows, {raw/len(rows):.0f} tokens each on average; raw ÷ unique tokens '
+                f'{raw/len(tree.ids):.2f}')
     with TemporaryDirectory() as folder:
         clock = []
         theirs = trl_trainer(rows, config, folder, clock)
@@ -245,8 +246,9 @@ def compare_sharing(suites, config, report):
             assert anew or row.prompt_ids[:len(known)] == known
     prompts, replies = [r.prompt_ids for r in rows], [r.reply_ids for r in rows]
     tree = prefix_tree([p + r[:-1] for p, r in zip(prompts, replies)])
-    ratio = tree.raw/len(tree.ids)
-    report.line(f'a group of 8, {len(rows)} turns: {tree.raw:,} tokens, {len(tree.ids):,} unique: '
+    raw = sum(map(len, tree.paths))
+    ratio = raw/len(tree.ids)
+    report.line(f'a group of 8, {len(rows)} turns: {raw:,} tokens, {len(tree.ids):,} unique: '
                 f'{ratio:.1f} (at least {SHARE_TARGET:g})', ratio >= SHARE_TARGET)
     sharing = base()
     share_prefixes(sharing.model)

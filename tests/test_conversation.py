@@ -52,7 +52,7 @@ def test_a_step_of_the_optimizer_has_whole_conversations(base):
     steps = minibatches(rows, 1, random.Random(0))
     assert sorted(len(step) for step in steps) == sorted(len(e.rows) for e in played(base))
     tree = prefix_tree([r.prompt_ids + r.reply_ids for r in rows])
-    assert tree.raw/len(tree.ids) > 3
+    assert sum(map(len, tree.paths))/len(tree.ids) > 3
 
 def test_the_trainer_learns_the_same_with_and_without_sharing(base):
     rows = [replace(row, advantage=(-1.)**i) for i, e in enumerate(played(base)) for row in e.rows]

@@ -69,11 +69,11 @@ def test_a_try_keeps_the_advantages_of_its_steps(policy): # noqa: F811
 @pytest.mark.parametrize('losses, mean', [('mean', True), ('sum', False)])
 def test_a_server_that_adds_up_is_known_as_such(monkeypatch, losses, mean):
     from skillrl.training.tinker import TinkerPolicy
-    monkeypatch.setattr(builders, '_engine', lambda url, key: url)
+    monkeypatch.setattr('skillrl.training.tinker.open_service', lambda url, key: url)
     monkeypatch.setattr(TinkerPolicy, 'open', lambda *args: args)
     config = SkillRLConfig().merged({'model.engine_api_base': 'http://localhost:1',
                                      'model.engine_losses': losses})
-    assert builders.build_engine_policy(config, 'folder') == ('http://localhost:1', 'folder', mean, 16)
+    assert builders.build_local_policy(config, 'folder') == ('http://localhost:1', 'folder', mean, 16)
 
 def test_gains_are_counted_and_mirrored():
     rate = clustered_gain([[1, 1, 0], [1, -1], [1]])

@@ -111,9 +111,9 @@ def test_a_game_that_one_bank_did_not_play_is_no_pair(monkeypatch, lost):
     monkeypatch.setattr(phases, 'touched', lambda old, new, games: games)
     monkeypatch.setattr(phases, 'build_retriever', lambda bank, config: bank)
     monkeypatch.setattr(phases, 'build_episodes', lambda suite, games, bank, config: bank)
-    def evaluate(policy, bank, **how):
+    def play(policy, bank, *args, **how):
         return played([1]*4)[lost:] if bank == 'new' else played([0]*4)
-    monkeypatch.setattr(phases, 'evaluate', evaluate)
+    monkeypatch.setattr(phases, 'play_episodes', play)
     suite = SimpleNamespace(live=False, games=lambda *which: [None]*which[1])
     if lost == 4:
         with pytest.raises(RuntimeError, match='none of the 24 games was played both ways'):

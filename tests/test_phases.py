@@ -127,7 +127,7 @@ def test_after_is_the_policy_that_rl_left_and_before_is_the_fine_tuned_one(tmp_p
         p.run.commit(p.state)
     assert (p.policy('before'), p.policy('after')) == ('tuned', 'learnt')
     played = []
-    monkeypatch.setattr(pipeline, 'evaluate', lambda policy, *a, **kw: played.append(policy) or [])
+    monkeypatch.setattr(pipeline, 'play_episodes', lambda policy, *a, **kw: played.append(policy) or [])
     for when in ('before', 'after'):
         pipeline._play_condition(p, when, 'no bank', 'test')
     assert played == ['tuned', 'learnt']

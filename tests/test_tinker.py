@@ -139,9 +139,9 @@ def engine(url, monkeypatch):
     "A local engine with the shipped base, where the SDK would connect"
     served = LocalEngine(Policy.load(data_path('base')))
     monkeypatch.setattr(tinker, 'ServiceClient', lambda **kw: served)
-    builders._engine.cache_clear()
+    open_service.cache_clear()
     yield served
-    builders._engine.cache_clear()
+    open_service.cache_clear()
 
 TINY = SMOKE | {'sft.steps': 3, 'rl.iterations': 2, 'env.train_suites': 1, 'env.test_suites': 1,
                 'env.episodes': 2, 'env.test_tasks': 2, 'env.max_steps': 6}

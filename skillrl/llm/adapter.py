@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
 from .local import Policy, Reply
-from .placement import load_model, load_tokenizer, quietly
-from .placement import Placement, checkpoint_gradients
+from .placement import checkpoint_gradients, load_model, load_tokenizer, Placement, quietly
 from ..core.store import atomic_folder, read_json, write_json
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
 logging.getLogger('bitsandbytes').setLevel(logging.ERROR)
 
 # %% ../../nbs/344_llm.adapter.ipynb #102af5e1
-def _without_packing(model):
-    "Keep 4-bit matrices as they are: those packed for a CPU pass no gradient on"
-    for module in model.modules():
-        if hasattr(module, 'support_avx512bf16_for_cpu'):
-            module.support_avx512bf16_for_cpu = False
-
 def load_base(
     folder:str|Path, # Of a causal language model on this machine, or its name if it is in the hub's cache
     bits:int=0,      # 4 of each number in its matrices; 0 for the precision of `placement`
@@ -52,7 +45,9 @@ def load_base(
                                 'name a folder with config.json and model.safetensors') from e
     if not bits:
         model.to(device)
-    _without_packing(model)
+    for module in model.modules():
+        if hasattr(module, 'support_avx512bf16_for_cpu'): # Packed for a CPU, a matrix passes no gradient on
+            module.support_avx512bf16_for_cpu = False
     if placement.gradient_checkpointing:
         checkpoint_gradients(model)
     return model.requires_grad_(False)
@@ -146,12 +141,8 @@ class _FrozenAdapter(Policy):
 @patch
 def frozen_copy(self:AdapterPolicy)->_FrozenAdapter:
     "The policy as it is now, beside the same base; what the policy learns later does not reach it"
-    learned = any(p.any() for name, p in self.adapter().items() if 'lora_B' in name)
-    return _FrozenAdapter(self, self._copied_adapter() if learned else None)
-
-@patch
-def _copied_adapter(self:AdapterPolicy):
-    "Name of a frozen copy of the adapter"
+    if not any(p.any() for name, p in self.adapter().items() if 'lora_B' in name): # Nothing was learned yet
+        return _FrozenAdapter(self, None)
     name = f'frozen_{len(self.model.peft_config)}'
     with _undisturbed():
         self.model.add_adapter(name, self.model.peft_config[_MOVING])
@@ -160,7 +151,7 @@ def _copied_adapter(self:AdapterPolicy):
         for own, p in self.adapter().items():
             copies[own.replace(f'.{_MOVING}.', f'.{name}.')].copy_(p).requires_grad_(False)
     self.model.set_adapter(_MOVING)
-    return name
+    return _FrozenAdapter(self, name)
 
 # %% ../../nbs/344_llm.adapter.ipynb #216d59d0
 _BASE = 'base.json' # Beside the files of `peft`

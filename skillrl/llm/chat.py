@@ -88,8 +88,7 @@ def answer(self:Chat, sender:Callable[[], ChatReply])->ChatReply:
         r = ChatReply(status='infra_error', finish='', error=f'{type(e).__name__}: {e}')
     raw, reasoning, error = (redact(mend_unicode(s), self.secrets) for s in (r.text, r.thought, r.error))
     thought, text = split_thought(raw)
-    thoughts = [t for t in (reasoning, thought) if t]
-    r = replace(r, text=text, thought='\n'.join(thoughts), error=error)
+    r = replace(r, text=text, thought='\n'.join(filter(None, (reasoning, thought))), error=error)
     if text or not r.ok:
         return r
     return replace(r, status='refused', error=f'the model gave no answer (finish {r.finish!r})')
@@ -133,11 +132,8 @@ def open_call(self:Chat,
 
 # %% ../../nbs/325_llm.chat.ipynb #1fce59f0
 @patch
-def record(self:Chat,
-    call:Call,
-    reply:ChatReply,
-)->ChatReply: # `reply`; OSError if the cache or the log cannot be written
-    "Enter `reply` in the ledger, the cache and the log"
+def record(self:Chat, call:Call, reply:ChatReply)->ChatReply: # OSError if cache or log cannot be written
+    "`reply`, which is entered in the ledger, the cache and the log"
     if reply.cached and not (self.told or self.cache is None or self.cache.fresh):
         self.told = True
         said = (f'{self.model} is not asked what it has answered: '
@@ -172,10 +168,7 @@ def reply(self:Chat,
 # %% ../../nbs/325_llm.chat.ipynb #ebe20123
 class _Batch:
     "Calls in flight, completed in the order in which they were asked"
-    def __init__(self,
-        chat:Chat,
-        params:dict, # For the service, the same for all calls
-    ):
+    def __init__(self, chat:Chat, params:dict): # For the service, the same for all calls
         self.chat, self.params = chat, params
         self.given_up = Event()
         self.workers = worker_threads(chat.parallel, self.given_up)

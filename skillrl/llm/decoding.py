@@ -61,10 +61,7 @@ def _ids(tokenizer, text, before=''):
 # %% ../../nbs/333_llm.decoding.ipynb #6974cfeb
 class ReplyForm:
     "How a tokenizer writes `<think> … </think> <action> … </action>`"
-    def __init__(self,
-        tokenizer:'PreTrainedTokenizerBase',
-        end_ids:set[int], # Tokens that end a reply
-    ):
+    def __init__(self, tokenizer:'PreTrainedTokenizerBase', end_ids:set[int]): # Tokens that end a reply
         self.tokenizer, self.end_ids = tokenizer, tuple(sorted(end_ids))
 
     @cached_property
@@ -105,9 +102,7 @@ def _command_ids(
 # %% ../../nbs/333_llm.decoding.ipynb #399d2584
 _TAGS = '<think>', '</think>', '<action>', '</action>'
 
-def _ends_thought(
-    text:str, # The last few characters
-)->bool:
+def _ends_thought(text:str)->bool: # Of its last few characters
     "Is the first tag in `text` a `</think>` with nothing but spaces behind it?"
     tag = _TAG.search(text)
     return tag is not None and tag[0] == '</think>' and not text[tag.end():].strip()
@@ -126,11 +121,8 @@ def piece(self:ReplyForm, token:int)->str:
     return both[len(before):] if both.startswith(before) else self.read([token])
 
 @cache
-def _thought_rule(
-    form:ReplyForm,
-    tag:str, # The part of a tag that has been written
-)->NextTokens:
-    "What may come next in a thought"
+def _thought_rule(form:ReplyForm, tag:str)->NextTokens:
+    "What may come next in a thought after `tag`, the part of a tag that has been written"
     with_bracket = [i for token, i in form.tokenizer.get_vocab().items() if '>' in token]
     texts = {i: tag + form.piece(i) for i in with_bracket}
     broken = {i for i, text in texts.items() if _TAG.search(text) and not _ends_thought(text)}
@@ -198,7 +190,10 @@ def add(self:_ReplyDraft, token:int)->None:
     self.rules.append(self.rule)
     self.room -= 1
     if self.paths is None:
-        self._think(token)
+        text = self.tag + self.form.piece(token)
+        self.tag = _unfinished_tag(text)
+        if _ends_thought(text):
+            self.paths = self.endings
     else:
         self.paths = [path[1:] for path in self.paths if path[:1] == (token,)]
     if self.thinks and len(self.rules) == len(self.form.opening):
@@ -206,13 +201,6 @@ def add(self:_ReplyDraft, token:int)->None:
     if self.paths is None and self.room <= self.reserve:
         self.paths = [self.form.closing + ids for ids in self.endings]
     self.rule = self._next()
-
-@patch
-def _think(self:_ReplyDraft, token):
-    text = self.tag + self.form.piece(token)
-    self.tag = _unfinished_tag(text)
-    if _ends_thought(text):
-        self.paths = self.endings
 
 # %% ../../nbs/333_llm.decoding.ipynb #402dcdbf
 class Choices(NamedTuple):
@@ -257,9 +245,5 @@ def chunked_logps(
     step = max(1, scores//vocabulary)
     if len(ids) <= step:
         return _piece_logps(head, states, ids, rules)
-    parts = []
-    for k in range(0, len(ids), step):
-        piece = slice(k, k + step)
-        parts.append(checkpoint(_piece_logps, head, states[piece], ids[piece], rules[piece],
-                                use_reentrant=False))
-    return torch.cat(parts)
+    pieces = [[x[k:k+step] for x in (states, ids, rules)] for k in range(0, len(ids), step)]
+    return torch.cat([checkpoint(_piece_logps, head, *piece, use_reentrant=False) for piece in pieces])

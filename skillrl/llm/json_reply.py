@@ -70,9 +70,7 @@ def find_json(
     return next(iter(_longest_first(json_values(text))), None)
 
 # %% ../../nbs/310_llm.json_reply.ipynb #f20cb632
-def json_items(
-    text:str, # A reply
-)->list[dict]:
+def json_items(text:str)->list[dict]: # Of a reply
     "The objects in all the JSON of `text`; a list that was cut off keeps its whole ones"
     return [o for v in json_values(text) for o in _objects(v)]
 
@@ -113,8 +111,6 @@ def _outer_objects(values):
         yield from (d for d in inside if isinstance(d, dict))
 
 # %% ../../nbs/310_llm.json_reply.ipynb #704df448
-def object_of(
-    **fields:dict, # Name → schema of what stands there
-)->dict:
+def object_of(**fields:dict)->dict: # Name → schema of what stands there
     "JSON schema of an object that has exactly `fields`"
     return dict(type='object', properties=fields, required=[*fields], additionalProperties=False)

@@ -36,6 +36,9 @@ class Ledger:
     def __getstate__(self):
         return vars(self) | dict(held={})
 
+    def __repr__(self):
+        return f'Ledger({self.tokens:,} tokens, {self.usd:.4f} USD)'
+
 # %% ../../nbs/315_llm.ledger.ipynb #cccdb503
 @patch
 def add(self:Ledger,
@@ -76,34 +79,21 @@ def tokens(self:Ledger)->int:
     "Read and written by all models"
     return sum(read + written for _, read, written in self.counts.values())
 
-# %% ../../nbs/315_llm.ledger.ipynb #2a0424f9
-@patch
-def __repr__(self:Ledger):
-    return f'Ledger({self.tokens:,} tokens, {self.usd:.4f} USD)'
-
 # %% ../../nbs/315_llm.ledger.ipynb #45d19709
-def tokens_at_most(
-    text:str, # Any
-)->int:
+def tokens_at_most(text:str)->int:
     "More tokens than any usual tokenizer makes of `text`"
-    n_bytes = len(text.encode(errors='replace'))
-    return (n_bytes + 1) // 2
+    return (len(text.encode(errors='replace')) + 1) // 2
 
 # %% ../../nbs/315_llm.ledger.ipynb #80601fdd
 class BudgetExceeded(RunStopped):
     "The next call may cost more than is left; `replies` holds what was answered before it"
 
 @patch
-def check(self:Ledger,
-    model:str,                  # Its name
-    prompt_tokens:int=0,        # What the next call may read
-    completion_tokens:int=None, # What it may write; None when nothing limits it
-)->dict: # What to hold back, in `tokens` and `usd`; `ValueError` if a budget in USD has no price for `model`
-    "Raise `BudgetExceeded` unless a call of this size is within the budget"
+def check(self:Ledger, model:str, prompt_tokens:int=0, completion_tokens:int=None)->dict: # `tokens` and `usd`
+    "What `hold` is to keep back, or `BudgetExceeded`; ValueError if a budget in USD has no price for `model`"
     if self.budget_usd is not None and model not in self.prices:
-        raise ValueError(f'{model!r} has no price, so a budget in USD cannot be kept: set '
-                         f'ledger.prices[{model!r}] = (USD per 1M prompt tokens, '
-                         'USD per 1M completion tokens)')
+        raise ValueError(f'{model!r} has no price, so a budget in USD cannot be kept: set ledger.prices'
+                         f'[{model!r}] = (USD per 1M prompt tokens, USD per 1M completion tokens)')
     write = self.longest.get(model, 0) if completion_tokens is None else completion_tokens
     need = dict(tokens=prompt_tokens + write, usd=self.cost(model, prompt_tokens, write))
     for unit, budget in dict(tokens=self.budget_tokens, usd=self.budget_usd).items():
@@ -112,9 +102,8 @@ def check(self:Ledger,
         held = sum(h[unit] for h in self.held.values())
         left = budget - getattr(self, unit) - held
         if left <= 0 or left < need[unit]:
-            raise BudgetExceeded(f'{max(left, 0):,.6g} {unit} of {budget:,.6g} are left and a call of '
-                                 f'{model} may take '
-                                 f'{need[unit]:,.6g}: raise budget_{unit} or lower max_tokens')
+            raise BudgetExceeded(f'{max(left, 0):,.6g} {unit} of {budget:,.6g} are left and a call of {model}'
+                                 f' may take {need[unit]:,.6g}: raise budget_{unit} or lower max_tokens')
         if completion_tokens is None:
             need[unit] = left
     return need
@@ -127,7 +116,7 @@ def hold(self:Ledger,
     completion_tokens:int=None, # What it may write; None when nothing limits it
     wait:bool=False,            # Wait while other threads hold something that may come free?
 )->object: # For `add`, or for `release` if the call is not made
-    "Keep back what `check` says; errors of `check`"
+    "Keep back what `check` says; its errors"
     thread = get_ident()
     hold = thread, object()
     with self._lock:
@@ -172,12 +161,10 @@ class ReplyCache:
 
     def put(self, request:dict, reply:ChatReply)->None:
         "Keep `reply` if it is `ok`; OSError if the disk is full"
-        if not reply.ok:
-            return
-        fields = {k: v for k, v in vars(reply).items() if k != 'cached'}
-        file = self._file(request)
-        write_json(file, fields)
-        self.own.add(file.name)
+        if reply.ok:
+            file = self._file(request)
+            write_json(file, {k: v for k, v in vars(reply).items() if k != 'cached'})
+            self.own.add(file.name)
 
 # %% ../../nbs/315_llm.ledger.ipynb #2542a00e
 @patch
@@ -200,11 +187,7 @@ _COUNTS = 'calls', 'prompt_tokens', 'completion_tokens', 'total_tokens'
 
 def add_usage(*usages:dict)->dict: # With all of `_COUNTS`
     "The sum of `usages`, dicts with some of `_COUNTS`"
-    total = dict.fromkeys(_COUNTS, 0)
-    for usage in usages:
-        for k in _COUNTS:
-            total[k] += usage.get(k) or 0
-    return total
+    return {k: sum(usage.get(k) or 0 for usage in usages) for k in _COUNTS}
 
 def model_of(client:Any)->str: # Empty for one that does not say
     "Name of the model behind `client`"
@@ -262,8 +245,7 @@ def _enter(self:Meter, question:tuple, answer:Any, hold:Any):
     if usage and usage.get('refused'):
         lost = None
     with self._lock:
-        for k in _COUNTS:
-            self.usage[k] += used[k]
+        self.usage = add_usage(self.usage, used)
         self.answered += not lost
         self.lost.pop(str(question), None)
         if lost:

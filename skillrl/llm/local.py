@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from fastcore.basics import patch
 from .reply import GrownPrompt
 from .decoding import (MOST_SCORES, NextTokens, ReplyForm, begin_drafts, chunked_logps, masked,
@@ -64,16 +65,15 @@ def word_tokenizer(
 # %% ../../nbs/340_llm.local.ipynb #bcc4be29
 def tiny_model(
     vocab_size:int, # Tokens: `len(tokenizer)`
-    hidden:int=64,  # Width; a multiple of twice `heads`
+    hidden:int=64,  # Width; a multiple of eight
     layers:int=2,
-    heads:int=4,
     seed:int=0,     # Of the random weights; torch's own generator is left alone
 )->'Qwen3ForCausalLM':
     "A decoder small enough to learn while you wait"
     from transformers import Qwen3Config, Qwen3ForCausalLM
     config = Qwen3Config(
         vocab_size=vocab_size, hidden_size=hidden, intermediate_size=3*hidden, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=heads, head_dim=hidden//heads,
+        num_attention_heads=4, num_key_value_heads=4, head_dim=hidden//4,
         max_position_embeddings=1024, rope_parameters=dict(rope_theta=10000., rope_type='default'),
         tie_word_embeddings=True, initializer_range=.06)
     with torch.random.fork_rng(devices=[]):
@@ -131,17 +131,13 @@ def encode(self:Policy,
 # %% ../../nbs/340_llm.local.ipynb #b3471294
 def _batch(rows, device, left=False):
     "`rows` of ids as a rectangle filled up on one side, and 1 where it holds a token; both (B,T)"
-    n = torch.tensor([len(r) for r in rows])
-    if not n.all():
+    if not all(map(len, rows)):
         raise ValueError('a prompt or a reply has no tokens: leave that row out')
-    filled = []
-    for row in rows:
-        filling = [0]*(int(n.max()) - len(row))
-        filled.append(filling + list(row) if left else list(row) + filling)
-    mask = (torch.arange(n.max()) < n[:, None]).long()
-    if left:
-        mask = mask.flip(1)
-    return torch.tensor(filled).to(device), mask.to(device)
+    side = 'left' if left else 'right'
+    ids = [torch.tensor(row) for row in rows]
+    filled, mask = (pad_sequence(some, batch_first=True, padding_side=side)
+                    for some in (ids, [torch.ones_like(row) for row in ids]))
+    return filled.to(device), mask.to(device)
 
 def _positions(mask):
     return (mask.cumsum(1) - 1).clamp(min=0)
@@ -293,12 +289,6 @@ def _write(self:Policy, prompts, noise, temperature, drafts=()):
     return out
 
 # %% ../../nbs/340_llm.local.ipynb #011fbe04
-def _check_room(room, prompts, new):
-    n = max((len(p) for p in prompts), default=0)
-    if room and n + new > room:
-        raise ValueError(f'a prompt of {n} tokens and {new} new ones exceed the {room} positions '
-                         'the model has: shorten the prompt or lower max_new_tokens')
-
 _MOST_TOKENS = 65_536 # Of prompts and replies side by side
 
 def _batches(prompts, most, new):
@@ -326,7 +316,10 @@ def generate(self:Policy,
     allowed:list|None=None,  # Commands, or `Choices`, that each reply may end with; None lets it say anything
 )->list[Reply]: # In the order of `prompts`; `ValueError` if a prompt is empty, or too long for the model
     "A reply to each of `prompts`"
-    _check_room(self.positions, prompts, max_new_tokens)
+    longest, room = max(map(len, prompts), default=0), self.positions
+    if room and longest + max_new_tokens > room:
+        raise ValueError(f'a prompt of {longest} tokens and {max_new_tokens} new ones exceed the {room} '
+                         'positions the model has: shorten the prompt or lower max_new_tokens')
     drafts = begin_drafts(self.form, prompts, allowed, max_new_tokens)
     noise = torch.rand(len(prompts), max_new_tokens, generator=generator).to(self.model.device)
     replies = [None]*len(prompts)

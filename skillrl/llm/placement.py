@@ -7,13 +7,16 @@ __all__ = ['Placement', 'in_precision', 'checkpoint_gradients', 'threads', 'eval
            'load_tokenizer']
 
 # %% ../../nbs/334_llm.placement.ipynb #ec70ea42
-import torch
+import json, torch
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from fastcore.basics import patch
 from functools import wraps
-from typing import Any
+from pathlib import Path
+from typing import Any, TYPE_CHECKING
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # %% ../../nbs/334_llm.placement.ipynb #332b0f3d
 @dataclass
@@ -24,16 +27,12 @@ class Placement:
     gradient_checkpointing:bool = False # Compute activations again for the gradient instead of keeping them
 
 # %% ../../nbs/334_llm.placement.ipynb #1a89e992
-def in_precision(
-    method:Callable[..., Any], # Of a policy, which has a `model`
-)->Callable[..., Any]:
+def in_precision(method:Callable[..., Any])->Callable[..., Any]: # Of a policy, which has a `model`
     "`method`, with matrix products in the precision that its model was placed with"
     @wraps(method)
     def run(self, *args, **kw):
         dtype = getattr(self.model, 'autocast_dtype', None)
-        if dtype is None:
-            return method(self, *args, **kw)
-        with torch.autocast(self.model.device.type, dtype):
+        with torch.autocast(self.model.device.type, dtype) if dtype else nullcontext():
             return method(self, *args, **kw)
     return run
 
@@ -45,11 +44,11 @@ def checkpoint_gradients(model:Any)->Any: # `model`, in training mode and withou
             module.p = 0.
         if hasattr(module, 'attention_dropout'):
             module.attention_dropout = 0.
-    enable = getattr(model, 'activation_checkpointing_enable', None) # Its name from transformers 5.22 on
-    if enable is None:
-        enable = model.gradient_checkpointing_enable
+    # Its name from transformers 5.22 on, and the one before
+    enable = getattr(model, 'activation_checkpointing_enable', None) or model.gradient_checkpointing_enable
     enable(dict(use_reentrant=False))
     return model.train()
+
 
 
 # %% ../../nbs/334_llm.placement.ipynb #811f040e
@@ -67,9 +66,7 @@ def put(self:Placement,
 
 # %% ../../nbs/334_llm.placement.ipynb #9019f6e6
 @contextmanager
-def threads(
-    n:int, # How many; a different number adds in a different order
-)->Iterator[None]:
+def threads(n:int)->Iterator[None]: # A different number adds in a different order
     "Compute on `n` threads of torch, and afterwards on as many as before"
     before = torch.get_num_threads()
     torch.set_num_threads(n)
@@ -87,13 +84,6 @@ def evaluating(model:Any)->Iterator[Any]:
         yield model.eval()
     finally:
         model.train(was)
-
-# %% ../../nbs/334_llm.placement.ipynb #5afe0003
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # %% ../../nbs/334_llm.placement.ipynb #2a9d5b14
 @contextmanager
@@ -126,9 +116,7 @@ def load_model(
     return model
 
 # %% ../../nbs/334_llm.placement.ipynb #e1751e9b
-def load_tokenizer(
-    folder:str|Path, # Of a model on this machine
-)->'PreTrainedTokenizerBase':
+def load_tokenizer(folder:str|Path)->'PreTrainedTokenizerBase': # Of a model on this machine
     "The tokenizer in `folder`, as it was saved; nothing in the folder is run"
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     f = Path(folder)/'tokenizer_config.json'

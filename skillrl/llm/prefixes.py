@@ -15,6 +15,7 @@ from os.path import commonprefix
 from typing import TYPE_CHECKING
 from fastcore.basics import patch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
 
@@ -34,11 +35,6 @@ class _PrefixTree:
     first_new:list[int]    # How many of these nodes another row has brought
     ids:list[int] = field(default_factory=list)    # Token of each node
     depths:list[int] = field(default_factory=list) # Its position, from 0
-
-    @property
-    def raw(self)->int:
-        "Tokens of all rows"
-        return sum(len(path) for path in self.paths)
 
 # %% ../../nbs/336_llm.prefixes.ipynb #b1ef820f
 def prefix_tree(
@@ -67,8 +63,7 @@ class _Block:
     mask:Tensor    # True where a query may look, (B,1,Q,K)
 
 def _filled(rows, device):
-    longest = max(len(row) for row in rows)
-    return torch.tensor([row + [0]*(longest - len(row)) for row in rows], device=device)
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(device)
 
 def _block(paths, first_new, device):
     new = [path[n:] for path, n in zip(paths, first_new)]
@@ -122,22 +117,16 @@ def _tree_attention(module, query, key, value, attention_mask, tree=None, **kw):
 _TREE_FAMILIES = 'llama', 'qwen2', 'qwen3', 'gemma', 'smollm3'
 _NAME = 'skillrl_prefix_tree'
 
-def has_plain_layers(
-    model:'PreTrainedModel',
-)->bool:
+def has_plain_layers(model:'PreTrainedModel')->bool:
     "Is every layer full attention, and every score that of `get_output_embeddings`?"
     kinds = set(getattr(model.config, 'layer_types', None) or ['full_attention'])
     return model.config.model_type in _TREE_FAMILIES and kinds == {'full_attention'}
 
-def shares_prefixes(
-    model:'PreTrainedModel',
-)->bool:
+def shares_prefixes(model:'PreTrainedModel')->bool:
     "Does `model` read rows as a tree?"
     return model.config._attn_implementation == _NAME
 
-def share_prefixes(
-    model:'PreTrainedModel',
-)->None: # ValueError for a model that cannot
+def share_prefixes(model:'PreTrainedModel')->None: # ValueError for a model that cannot
     "Let `model` read rows as a tree from now on, where a caller asks for it; it is not saved with the model"
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask

@@ -9,6 +9,7 @@ __all__ = ['MOST', 'within', 'BodyTooLarge', 'arm', 'Garbled', 'read_chat', 'tok
 import json, math, os, random, re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from contextvars import ContextVar
 from fastcore.basics import patch
 from ipaddress import ip_address
@@ -71,9 +72,7 @@ def _bound(response):
     response.iter_bytes = counted
 
 # %% ../../nbs/330_llm.service.ipynb #e9f94e3a
-def arm(
-    client:object, # An `httpx2.Client`
-)->object: # The same
+def arm(client:object)->object: # An `httpx2.Client`, the same
     "Let `client` keep to the limits of `within`"
     client.event_hooks['response'].append(_bound)
     return client
@@ -150,10 +149,8 @@ def tokens_paid(
     return read or tokens_at_most(to_json(messages)), wrote or tokens_at_most(text), ours
 
 # %% ../../nbs/330_llm.service.ipynb #e28b6d0e
-def is_local(
-    url:str, # Any address
-)->bool:
-    "Is `url` on this machine?"
+def is_local(url:str)->bool:
+    "Is `url`, which may be any address, on this machine?"
     try:
         host = (urlsplit(url).hostname or '').removesuffix('.')
         if host == 'localhost':
@@ -328,12 +325,10 @@ def _retry_wait(
     n:int,           # Tries that failed before this one
 )->float: # Seconds
     "How long to wait before the next try"
-    try:
+    with suppress(KeyError, ValueError):
         seconds = float(headers['retry-after'])
-    except (KeyError, ValueError):
-        seconds = -1
-    if seconds >= 0:
-        return min(seconds, _MAX_RETRY_WAIT)
+        if seconds >= 0:
+            return min(seconds, _MAX_RETRY_WAIT)
     return .5 * 2**min(n, 4) * (1 + random.random()/4)
 
 # %% ../../nbs/330_llm.service.ipynb #25e124ba
@@ -382,4 +377,5 @@ def about(self:Service, model:str)->str: # 16 hex digits; empty where the servic
     except (openai.APIError, httpx2.ReadTimeout, BodyTooLarge, ValueError, LookupError, TypeError,
             AttributeError, RecursionError):
         return ''
+
 

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_threads',
-           'build_engine_policy', 'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client',
-           'build_ledger', 'build_teacher', 'build_encoder', 'reads_like_shipped', 'build_retriever', 'build_episodes',
-           'rollout_limits', 'play_episodes', 'derive_seed']
+           'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client', 'build_ledger', 'build_teacher',
+           'build_encoder', 'reads_like_shipped', 'build_retriever', 'build_episodes', 'rollout_limits',
+           'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
-from ..agent.episode import Episode, rollout
+from ..agent.episode import Episode
 from ..agent.prompt import Limits
 from ..agent.contract import ChatPolicy
 from ..core.config import EnvConfig, ModelConfig, RetrievalConfig, SkillRLConfig
@@ -27,16 +27,14 @@ from ..skills.embedding import CachedEncoder, FolderEncoder
 from ..skills.retrieval import Retriever
 from ..core.store import data_path, JsonlLog, read_json, require_writable
 from ..core.trajectory import Trajectory
+from .evaluate import evaluate
 
 # %% ../../nbs/610_training.builders.ipynb #5f25abb8
 def shipped_weights(env:EnvConfig)->Path: # Its world's
     "Folder of the policy that this library ships for a run"
     return data_path(world(env.name).weights)
 
-def starting_weights(
-    model:ModelConfig,
-    env:EnvConfig,
-)->str: # FileNotFoundError for a model that must be fetched first
+def starting_weights(model:ModelConfig, env:EnvConfig)->str: # FileNotFoundError if it must be fetched first
     "Folder or name of the policy that a run starts from"
     return find_model(model.checkpoint) if model.checkpoint else str(shipped_weights(env))
 
@@ -53,37 +51,20 @@ def build_threads(model:ModelConfig)->Any: # A context
     from skillrl.llm.placement import threads
     return nullcontext() if model.checkpoint else threads(1)
 
-# %% ../../nbs/610_training.builders.ipynb #f87e7a36
-@cache
-def _engine(url, key):
-    "One session with a Tinker server for the whole process"
-    from skillrl.training.tinker import open_service
-    return open_service(url, key)
-
-def build_engine_policy(
-    config:SkillRLConfig,
-    folder:str|Path|None=None, # With the address of a checkpoint; what the run starts from if left out
-)->Any: # A `TinkerPolicy`; FileNotFoundError, ValueError or ConnectionError if it cannot be had
-    "An adapter on the Tinker server that the config names"
-    from skillrl.training.tinker import TinkerPolicy
-    m = config.model
-    start = folder or starting_weights(config.model, config.env)
-    service = _engine(m.engine_api_base, m.engine_api_key)
-    return TinkerPolicy.open(service, start, m.engine_losses == 'mean', m.adapter_rank)
-
 # %% ../../nbs/610_training.builders.ipynb #ac253323
-def _loaded(folder, model):
-    "The policy whose weights are in `folder`"
+def build_local_policy(
+    config:SkillRLConfig,
+    folder:str|Path|None=None, # With weights or their address; what the run starts from if left out
+)->Any: # A `Policy` or `TinkerPolicy`; FileNotFoundError, ValueError or ConnectionError if it cannot be had
+    "A policy with weights, which are on the Tinker server that the config names, if it names one"
     from skillrl.llm.adapter import load_policy
-    from skillrl.training.tinker import require_here
-    require_here(folder)
-    return load_policy(folder, build_placement(model))
-
-def build_local_policy(config:SkillRLConfig)->Any: # A `Policy`; FileNotFoundError or ValueError if unreadable
-    "The weights a run starts from"
-    if config.model.engine_api_base:
-        return build_engine_policy(config)
-    return _loaded(starting_weights(config.model, config.env), config.model)
+    from skillrl.training.tinker import open_service, require_here, TinkerPolicy
+    m, start = config.model, folder or starting_weights(config.model, config.env)
+    if m.engine_api_base:
+        service = open_service(m.engine_api_base, m.engine_api_key)
+        return TinkerPolicy.open(service, start, m.engine_losses == 'mean', m.adapter_rank)
+    require_here(start)
+    return load_policy(start, build_placement(m))
 
 def build_policy(
     config:SkillRLConfig,
@@ -105,13 +86,13 @@ def build_rl_policy(
     from skillrl.llm.adapter import is_adapter, new_adapter
     c = config.model
     if c.engine_api_base:
-        return build_engine_policy(config, folder)
+        return build_local_policy(config, folder)
     folder = folder or starting_weights(c, config.env)
     if is_adapter(folder) and c.adapter == 'none' and config.rl.iterations:
         raise ValueError(f'{folder} holds an adapter, and with model.adapter none RL moves all weights: '
                          'set it to lora or qlora, or merge the adapter with skillrl export --format merged')
     if c.adapter == 'none' or is_adapter(folder):
-        return _loaded(folder, c)
+        return build_local_policy(config, folder)
     bits = 4 if c.adapter == 'qlora' else 0
     return new_adapter(folder, c.adapter_rank, bits, config.seed, build_placement(c))
 
@@ -149,9 +130,8 @@ def build_ledger(
     if ledger is None:
         ledger = Ledger(_prices(model.prices) if model.prices else None, model.budget_usd or None)
     for row in spent:
-        if row['cached']:
-            continue
-        ledger.add(row['model'], row['prompt_tokens'], row['completion_tokens'])
+        if not row['cached']:
+            ledger.add(row['model'], row['prompt_tokens'], row['completion_tokens'])
     return ledger
 
 # %% ../../nbs/610_training.builders.ipynb #7771d7c0
@@ -181,8 +161,7 @@ def build_teacher(
     from skillrl.skills.teachers import LLMTeacher
     chat = _build_chat(m, 'teacher', folder, fresh=fresh)
     rejects = JsonlLog(Path(folder)/'rejected.jsonl') if folder else None
-    router = world(config.env.name).router
-    return LLMTeacher(chat, rejects=rejects, router=router, max_tokens=TEACHER_TOKENS)
+    return LLMTeacher(chat, rejects=rejects, router=world(config.env.name).router, max_tokens=TEACHER_TOKENS)
 
 # %% ../../nbs/610_training.builders.ipynb #d3025c96
 def build_encoder(
@@ -199,18 +178,16 @@ def build_encoder(
 def _build_encoder(name, address, key):
     "One encoder for the whole process"
     from skillrl.llm.openai_client import OpenAIEmbedder
-    if name.startswith('openai:'):
-        encoder = OpenAIEmbedder(name.removeprefix('openai:'), base_url=address, api_key=key)
-    else:
-        encoder = FolderEncoder(find_model(name))
-    return CachedEncoder(encoder)
+    if not name.startswith('openai:'):
+        return CachedEncoder(FolderEncoder(find_model(name)))
+    return CachedEncoder(OpenAIEmbedder(name.removeprefix('openai:'), base_url=address, api_key=key))
 
 # %% ../../nbs/610_training.builders.ipynb #8eca38fe
 def reads_like_shipped(model:ModelConfig, env:EnvConfig)->bool: # FileNotFoundError if it must be fetched
     "Does the run's checkpoint read the words of the shipped policy, and no others?"
     folders = starting_weights(model, env), shipped_weights(env)
-    files = [Path(folder)/'tokenizer.json' for folder in folders]
-    return files[0].is_file() and files[0].read_bytes() == files[1].read_bytes()
+    own, shipped = (Path(folder)/'tokenizer.json' for folder in folders)
+    return own.is_file() and own.read_bytes() == shipped.read_bytes()
 
 def _skill_form(config):
     "How much of each skill a prompt shows: 'principle', 'full' or 'official'"
@@ -223,21 +200,16 @@ def _skill_form(config):
 
 SKILL_CHARS = 4_000 # Room for skills in a prompt; the published code knows no limit
 
-def build_retriever(
-    bank:SkillBank|None,
-    config:SkillRLConfig,
-)->Retriever|None: # None where there is no bank
+def build_retriever(bank:SkillBank|None, config:SkillRLConfig)->Retriever|None: # None where there is no bank
     "What picks the skills of a prompt"
     if bank is None:
         return None
     c = config.retrieval
-    limits = dict(top_k=c.top_k, top_k_general=c.top_k_general, top_k_mistakes=min(5, c.top_k_general),
-                  threshold=c.similarity_threshold,
-                  prompt_chars=None if c.mode == 'official' else SKILL_CHARS)
-    router = getattr(world(config.env.name), 'router', None)
-    encoder, form = build_encoder(config.retrieval, config.model), _skill_form(config)
-    mode = 'lexical' if c.mode == 'trajectories' else c.mode
-    return Retriever(bank, mode, router=router, encoder=encoder, show=form, **limits)
+    return Retriever(
+        bank, 'lexical' if c.mode == 'trajectories' else c.mode, threshold=c.similarity_threshold,
+        top_k=c.top_k, top_k_general=c.top_k_general, top_k_mistakes=min(5, c.top_k_general),
+        prompt_chars=None if c.mode == 'official' else SKILL_CHARS, show=_skill_form(config),
+        router=world(config.env.name).router, encoder=build_encoder(c, config.model))
 
 # %% ../../nbs/610_training.builders.ipynb #da05d0f0
 def build_episodes(
@@ -253,11 +225,8 @@ def build_episodes(
     return [Episode(suite.env(g, steps), g, retriever, agent=config.agent, world=w) for g in games]
 
 # %% ../../nbs/610_training.builders.ipynb #ff5a2ea3
-def rollout_limits(
-    suite:Any, # Whose episodes are played
-    config:SkillRLConfig,
-)->Limits:
-    "Limits of a rollout; on a live server one episode at a time"
+def rollout_limits(suite:Any, config:SkillRLConfig)->Limits:
+    "Limits of a rollout in `suite`; on a live server one episode at a time"
     m = config.model
     parallel = 1 if suite.live else getattr(suite, 'parallel', 192)
     return Limits(m.max_new_tokens or None, m.max_prompt_tokens, parallel)
@@ -269,17 +238,14 @@ def play_episodes(
     config:SkillRLConfig,
     seed:int,                # Decides every token drawn
     each:Callable[[Trajectory], Any]|None=None, # Called with every trajectory as it ends
+    temperature:float=1.,    # Of sampling; that of training if left out
 )->list[Trajectory]:
-    "Play `episodes` at the temperature of training"
-    import torch
-    generator = torch.Generator().manual_seed(seed)
+    "Play `episodes` as the config has it"
+    limits = rollout_limits(suite, config)
     with build_threads(config.model):
-        limits = rollout_limits(suite, config)
-        return rollout(episodes, policy, 1., generator, each, limits)
+        return evaluate(policy, episodes, temperature, seed, each=each, limits=limits)
 
 # %% ../../nbs/610_training.builders.ipynb #023dec7f
-def derive_seed(
-    *words:Any, # What the choice is for
-)->int: # Below 2^31
-    "A seed of its own for each choice of a run"
+def derive_seed(*words:Any)->int: # Below 2^31
+    "A seed of its own for each choice of a run; `words` say what that is for"
     return seeded(*words).getrandbits(31)

@@ -18,7 +18,7 @@ from ..agent.contract import write_reply
 from skillrl.training.builders import (
     build_episodes, build_retriever, build_rl_policy, build_threads, derive_seed, play_episodes,
     rollout_limits)
-from .evaluate import evaluate
+from .evaluate import TEST_TEMPERATURE
 from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
@@ -55,11 +55,8 @@ def transcripts(played:list[Trajectory])->SkillBank: # One skill for each that w
 # %% ../../nbs/615_training.phases.ipynb #ce2bd564
 _TRUST = .9 # Chance that an expert believes a skill
 
-def learns_from_won(
-    suite:Any,  # Where
-    config:SkillRLConfig,
-)->bool:
-    "Are won episodes the demonstrations, since there is no expert or none is wanted?"
+def learns_from_won(suite:Any, config:SkillRLConfig)->bool:
+    "Are won episodes the demonstrations in `suite`, since there is no expert or none is wanted?"
     if suite.live or not config.sft.games:
         return True
     game = suite.games('collect', 1)[0]
@@ -108,10 +105,7 @@ def demonstrations(
     return rows
 
 # %% ../../nbs/615_training.phases.ipynb #188f254e
-def drawn_rows(
-    rows:list,
-    config:SkillRLConfig,
-)->list:
+def drawn_rows(rows:list, config:SkillRLConfig)->list:
     "As many of `rows` as `sft.num_examples` asks for, in random order; 0 asks for all"
     n = min(len(rows), config.sft.num_examples or len(rows))
     return random.Random(config.seed).sample(rows, n)
@@ -121,13 +115,16 @@ def fine_tune(
     rows:list[dict], # `prompt` and `completion`
     config:SkillRLConfig,
     step:Callable[[int, int], Any]|None=None, # Called with (updates done, in all)
-)->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError without rows
+)->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError if it cannot learn
     "Fine-tune the policy a run starts from"
+    from skillrl.llm.adapter import is_adapter
     from skillrl.training.sft import FullOptions, encode_rows, full_sft, tokens_at_once
-    c = config.sft
+    c, start = config.sft, config.model.checkpoint
     if not c.epochs:
         return build_rl_policy(config), []
-    _require_whole(config.model.checkpoint)
+    if start and is_adapter(start):
+        raise ValueError(f'{start} holds an adapter, and SFT begins with whole weights: merge it first '
+                         'with skillrl export --format merged, or leave SFT out, with sft.epochs=0')
     if not rows:
         raise ValueError('there are no demonstrations to learn from: '
                          'collect more episodes, until some are won')
@@ -139,13 +136,6 @@ def fine_tune(
             step(i + 1, steps)
     with build_threads(config.model):
         return policy, full_sft(encode_rows(rows, policy), policy, options, progress)
-
-def _require_whole(checkpoint):
-    "ValueError if the folder holds an adapter"
-    from skillrl.llm.adapter import is_adapter
-    if checkpoint and is_adapter(checkpoint):
-        raise ValueError(f'{checkpoint} holds an adapter, and SFT begins with whole weights: merge it first '
-                         'with skillrl export --format merged, or leave SFT out, with sft.epochs=0')
 
 # %% ../../nbs/615_training.phases.ipynb #2a327718
 _SHARE = .1 # Of the groups: those in which a proven skill is on trial again
@@ -201,18 +191,17 @@ TRIES = 2  # Of each game of a round that has nothing but its own trials to go b
 _CHOICE = 16 # Games from which each one is chosen, where no server has to be asked about them
 
 def _next_games(
-    suite:Any,
-    split:str,
+    suite:Any, split:str,
     n:int,      # How many
     number:int, # Of the round, from 0
 )->list: # Fewer only where the split has fewer
     "The games of one round, none of which another round has had before all were used"
-    fresh = suite.games(split, n, number*n)
-    if len(fresh) == n:
-        return fresh
-    last = (number + 1)*n
-    pool = suite.games(split, last)
-    return [pool[i % len(pool)] for i in range(number*n, last)][:len(pool)]
+    first = number*n
+    games = suite.games(split, n, first)
+    if len(games) < n:
+        pool = suite.games(split, first + n)
+        games = [pool[i % len(pool)] for i in range(first, first + n)][:len(pool)]
+    return games
 
 def experience_in(
     suite:Any,
@@ -391,9 +380,9 @@ def change_of(
     games = touched(old, changed, _next_games(suite, 'gate', _PAIRS, number))
     if not games:
         return Change()
-    how = dict(seed=derive_seed(config.seed, 'change'), limits=rollout_limits(suite, config))
-    with build_threads(config.model):
-        played = [evaluate(policy, build_episodes(suite, games, b, config), **how) for b in (bank, new)]
+    seed = derive_seed(config.seed, 'change')
+    played = [play_episodes(policy, build_episodes(suite, games, b, config), suite, config, seed,
+                            temperature=TEST_TEMPERATURE) for b in (bank, new)]
     before, after = ({t.game: bool(t.success) for t in ts} for ts in played)
     both = before.keys() & after.keys()
     if not both:
@@ -403,11 +392,8 @@ def change_of(
     return Change(len(both), *rates, sum(len(t) for ts in played for t in ts))
 
 # %% ../../nbs/615_training.phases.ipynb #0562d03c
-def _undone(
-    record:dict, # From `evolve`
-    reason:str,
-)->dict:
-    "`record` of a round of which nothing was kept"
+def _undone(record:dict, reason:str)->dict:
+    "`record`, from `evolve`, of a round of which nothing was kept"
     rows = [row | dict(kept=False, reason=row['reason'] or reason) for row in record['proposals']]
     refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows]
     undecided = dict(kept=[], verdicts=[], version_after=record['version_before'])

@@ -19,10 +19,10 @@ from ..envs.base import suites_of, world
 from ..skills.bank import SkillBank, version_path
 from ..skills.distillation import distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
-from .builders import (
-    build_engine_policy, build_episodes, build_placement, build_policy, build_rl_policy, build_teacher,
-    build_threads, derive_seed, rollout_limits)
-from .evaluate import describe_changes, evaluate, evaluated, write_run_report
+from skillrl.training.builders import (
+    build_episodes, build_local_policy, build_policy, build_rl_policy, build_teacher, derive_seed,
+    play_episodes)
+from .evaluate import describe_changes, evaluated, TEST_TEMPERATURE, write_run_report
 from .phases import (
     collect_games, demonstrations, drawn_rows, evolve_on, experience_in, fine_tune, learns_from_won,
     play_trials, rl_iterations, transcripts, TRIES)
@@ -231,14 +231,12 @@ def policy(self:Pipeline,
     when:str, # 'before' or 'after' RL
 )->Any: # A `Policy`; that of 'before' if there was no RL
     "The policy before or after RL"
-    from skillrl.llm.adapter import load_policy
     trained = when=='after' and 'policy' in self.run.folders
     name = self.run.folders['policy' if trained else 'reference']
-    if not self.config.model.engine_api_base:
-        return load_policy(self.run.path/name, build_placement(self.config.model))
-    if name not in self._read: # An engine has room for few adapters
-        self._read[name] = build_engine_policy(self.config, self.run.path/name)
-    return self._read[name]
+    policy = self._read.get(name) or build_local_policy(self.config, self.run.path/name)
+    if self.config.model.engine_api_base: # An engine has room for few adapters
+        self._read[name] = policy
+    return policy
 
 # %% ../../nbs/11_training.pipeline.ipynb #dba826d3
 def _trainer(p):
@@ -300,12 +298,8 @@ def conditions(
     config:SkillRLConfig,
 )->list[tuple[str, str]]: # Pairs of (before or after RL, which bank)
     "Those of `_CONDITIONS` that this run can tell apart"
-    left_out = []
-    if suites < 3:
-        left_out.append('wrong')
-    if not config.evolution.evolves:
-        left_out.append('evolved')
-    return [c for c in _CONDITIONS if not any(word in c[1] for word in left_out)]
+    left_out = dict(wrong=suites < 3, evolved=not config.evolution.evolves)
+    return [c for c in _CONDITIONS if not any(left_out[word] for word in left_out if word in c[1])]
 
 def _bank_shown(
     p:Pipeline,
@@ -326,10 +320,8 @@ def _play_condition(p, when, what, split):
         games = suite.games(split, p.config.env.test_tasks)
         homes |= {game.id: suite.name for game in games}
         episodes += build_episodes(suite, games, _bank_shown(p, what, i), p.config)
-    limits = rollout_limits(p.test[0], p.config)
     seed = derive_seed(p.config.seed, 'eval')
-    with build_threads(p.config.model):
-        played = evaluate(p.policy(when), episodes, seed=seed, limits=limits)
+    played = play_episodes(p.policy(when), episodes, p.test[0], p.config, seed, temperature=TEST_TEMPERATURE)
     for t in played:
         t.metadata['suite'] = homes.get(t.game, '')
     return played

@@ -47,9 +47,7 @@ def _samples(config):
 def _skill_chars(c):
     "Characters of a full block of skills, as `config.retrieval` has it"
     entries = sum(min(n, 12) for n in (c.top_k, c.top_k_general, min(5, c.top_k_general)))
-    if c.mode == 'official':
-        return entries*260
-    return min(SKILL_CHARS, entries*260)
+    return min(math.inf if c.mode == 'official' else SKILL_CHARS, entries*260)
 
 # %% ../../nbs/619_training.plan.ipynb #0609388f
 def _expected_lengths(config, most):
@@ -133,9 +131,7 @@ def _phase_table(plan):
         rows.append([p.name, *(f'{n:,}' for n in numbers)])
     return Table(head, rows)
 
-def teacher_line(
-    plan:RunPlan,
-)->str: # One sentence without full stop
+def teacher_line(plan:RunPlan)->str: # One sentence without full stop
     "What the teacher of a run may be asked, and what that costs"
     m = plan.config.model
     calls = sum(p.calls for p in plan.phases)
@@ -373,9 +369,8 @@ def _look_at_machine(config):
     "Threads, GPU, and room on the disk"
     import torch
     threads = f'{torch.get_num_threads()} of {os.cpu_count()} cores'
-    gpu = 'none; the embedded policy needs none'
-    if torch.cuda.is_available():
-        gpu = torch.cuda.get_device_name()
+    there = torch.cuda.is_available()
+    gpu = torch.cuda.get_device_name() if there else 'none; the embedded policy needs none'
     free = shutil.disk_usage('.').free/1e9
     full = 'a run needs 1 GB: free some space, or run in another folder' if free < 1 else ''
     return [_Finding('threads', threads), _Finding('GPU', gpu), _Finding('disk', f'{free:.0f} GB free', full)]

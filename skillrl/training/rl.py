@@ -7,6 +7,7 @@ __all__ = ['GRPOTrainer', 'minibatches']
 
 # %% ../../nbs/09_training.rl.ipynb #8aada7a0
 import random
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 import torch
@@ -26,11 +27,7 @@ from .sft import adamw_step, micro_batches, tokens_at_once
 # %% ../../nbs/09_training.rl.ipynb #3e5179ea
 def _returns_to_go(rewards, gamma=.95):
     "What each step of an episode and those after it earned, later rewards counting less by `gamma` a step"
-    out, total = [], 0.
-    for r in reversed(rewards):
-        total = r + gamma*total
-        out.append(total)
-    return out[::-1]
+    return [*accumulate(reversed(rewards), lambda later, r: r + gamma*later)][::-1]
 
 def _step_credit(episodes, group_of):
     "What each step is worth beside those of its group that began with the same observation, (M,)"
@@ -152,18 +149,14 @@ def loss(self:GRPOTrainer,
 
 # %% ../../nbs/09_training.rl.ipynb #81683169
 @patch
-def cut(self:GRPOTrainer,
-    rows:list[StepRow],
-)->list[list[StepRow]]: # Rows of one length side by side, or those that begin alike
-    "The micro-batches of `rows`"
+def cut(self:GRPOTrainer, rows:list[StepRow])->list[list[StepRow]]:
+    "The micro-batches of `rows`: those of one length side by side, or those that begin alike"
     if self.shares:
         return micro_batches(sorted(rows, key=lambda r: r.prompt_ids), self.tokens, len(rows))
     return micro_batches(sorted(rows, key=lambda r: len(r.prompt_ids)), self.tokens)
 
 @patch
-def read_reference(self:GRPOTrainer,
-    rows:list[StepRow], # Gain their `reference`
-)->None:
+def read_reference(self:GRPOTrainer, rows:list[StepRow])->None: # Gives each its `reference`
     "Note the log-probs of all `rows` under the reference"
     for chunk in self.cut(rows):
         with torch.no_grad():

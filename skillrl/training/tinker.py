@@ -8,6 +8,7 @@ __all__ = ['TinkerPolicy', 'open_service', 'require_here']
 # %% ../../nbs/607_training.tinker.ipynb #761a7917
 import os, urllib.request
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -43,15 +44,11 @@ class _RemoteRow:
 # %% ../../nbs/607_training.tinker.ipynb #88f41219
 _REQUEST_ROWS = 32
 
-def _requests_of(
-    rows:list[_RemoteRow],
-    size:int=_REQUEST_ROWS, # Rows of each request
-)->list[list[_RemoteRow]]: # In order; the last one filled up with copies that have no gradient
-    "`rows` in requests of one size"
+def _requests_of(rows:list[_RemoteRow])->list[list[_RemoteRow]]: # In order
+    "`rows` in requests of one size, the last one filled up with copies that have no gradient"
     short = min(rows, key=len)
-    filler = _RemoteRow(short.prompt, short.reply)
-    full = rows + [filler]*(-len(rows) % size)
-    return [full[k:k+size] for k in range(0, len(full), size)]
+    full = rows + [_RemoteRow(short.prompt, short.reply)]*(-len(rows) % _REQUEST_ROWS)
+    return [full[k:k+_REQUEST_ROWS] for k in range(0, len(full), _REQUEST_ROWS)]
 
 # %% ../../nbs/607_training.tinker.ipynb #9322b263
 class TinkerPolicy:
@@ -85,14 +82,10 @@ def _reply_logprobs(output, row):
     return found.to_torch().float()[len(row.prompt) - 1:]
 
 @patch
-def read(self:TinkerPolicy,
-    rows:list[_RemoteRow],
-)->Tensor: # (B,T), 0 beyond the end of a reply; ValueError if server and SDK do not fit
-    "Log-probs of the replies of `rows`, without a gradient"
-    asked = []
-    for request in _requests_of(rows):
-        data = [r.datum(weights=[1.]*len(r.reply)) for r in request]
-        asked.append(self.client.forward(data, 'cross_entropy'))
+def read(self:TinkerPolicy, rows:list[_RemoteRow])->Tensor: # (B,T); ValueError if server and SDK do not fit
+    "Log-probs of the replies of `rows`, 0 beyond their ends, without a gradient"
+    asked = [self.client.forward([r.datum(weights=[1.]*len(r.reply)) for r in request], 'cross_entropy')
+             for request in _requests_of(rows)]
     outputs = [out for future in asked for out in future.result().loss_fn_outputs]
     lps = [_reply_logprobs(out, row) for out, row in zip(outputs, rows)]
     return torch.nn.utils.rnn.pad_sequence(lps, batch_first=True)
@@ -262,8 +255,12 @@ def open(cls:TinkerPolicy,
     return cls(service, client, tokenizer, mean)
 
 # %% ../../nbs/607_training.tinker.ipynb #ca1a082b
-def _require_sdk():
-    "The SDK, if it is the one that was proven"
+@cache
+def open_service(
+    url:str,        # Of the server, such as `http://127.0.0.1:8000`
+    api_key:str='', # A server of your own needs none
+)->Any: # The SDK's `ServiceClient`; ValueError without the right SDK, ConnectionError if nobody answers
+    "A session with a Tinker server, one for the whole process"
     try:
         import tinker
     except ImportError as e:
@@ -272,25 +269,16 @@ def _require_sdk():
     if tinker.__version__ != _SDK:
         raise ValueError(f'tinker {tinker.__version__} is installed, and {_SDK} was proven with its servers: '
                          f'pip install tinker=={_SDK}')
-    return tinker
-
-def _require_answer(url):
+    url = url.rstrip('/')
     try:
         with urllib.request.urlopen(f'{url}/api/v1/healthz', timeout=10) as answer:
             answer.read()
     except (OSError, ValueError) as e:
         raise ConnectionError(f'no Tinker server answers at {url} ({e}): start it, '
                               'or set model.engine_api_base to its address') from e
-
-def open_service(
-    url:str,        # Of the server, such as `http://127.0.0.1:8000`
-    api_key:str='', # A server of your own needs none
-)->Any: # The SDK's `ServiceClient`; ValueError without the right SDK, ConnectionError if nobody answers
-    "A session with a Tinker server"
-    tinker = _require_sdk()
-    _require_answer(url.rstrip('/'))
     os.environ.setdefault('TINKER_TELEMETRY', '0') # What the SDK does is nobody's business but the server's
-    return tinker.ServiceClient(base_url=url.rstrip('/'), api_key=api_key or 'tml-none')
+    return tinker.ServiceClient(base_url=url, api_key=api_key or 'tml-none')
+
 
 
 # %% ../../nbs/607_training.tinker.ipynb #67da3672
