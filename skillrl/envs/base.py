@@ -40,7 +40,7 @@ class TextEnv(gym.Env):
         if max_steps < 1:
             raise ValueError(f"max_steps is {max_steps}: an episode needs at least one step")
         self._ids = {g.id: g for g in self.games}
-        self._order, self._next = None, 0
+        self._turns = _in_turn(self.games)
         self.engine = self.game = self._last = None
 
     def start(self, game:Any)->Any: # One of `games`; an engine
@@ -62,22 +62,16 @@ def pick(self:TextEnv,
 )->Any:            # A game; ValueError if `game` is an id that is not here
     "Game that the next episode will play"
     if game is None:
-        return self._next_game()
+        return next(self._turns)
     if isinstance(game, str):
         if game not in self._ids:
             raise ValueError(f"game {game!r} is not among the {len(self.games)} here")
         return self._ids[game]
     return game if hasattr(game, 'task') else self.games[game]
 
-@patch
-def _next_game(self:TextEnv):
-    n, turn = len(self.games), self._next
-    self._next += 1
-    if self._order is None:
-        return self.games[turn % n]
-    if turn and turn % n == 0:
-        self._order = self.np_random.permutation(n)
-    return self.games[self._order[turn % n]]
+def _in_turn(games, rng=None): # Round after round, each in a new order if there is an `rng`
+    while True:
+        yield from games if rng is None else [games[i] for i in rng.permutation(len(games))]
 
 # %% ../../nbs/504_envs.base.ipynb #3104baa1
 @patch
@@ -89,8 +83,7 @@ def reset(self:TextEnv,
     "Start an episode"
     super(TextEnv, self).reset(seed=seed)
     if seed is not None:
-        self._order = self.np_random.permutation(len(self.games))
-        self._next = 0
+        self._turns = _in_turn(self.games, self.np_random)
     self.game = self.pick((options or {}).get('game'))
     self.engine = self.start(self.game)
     self.steps, self._last = 0, None
@@ -213,8 +206,9 @@ def suite(self:World, config:Any, name:str|None=None)->Any: # ValueError if ther
 
 # %% ../../nbs/504_envs.base.ipynb #6e625347
 class Expert:
-    "Demonstrator that sees what the agent sees; a subclass says what it `reads`, and writes `act`"
+    "Demonstrator that sees what the agent sees; a subclass sets `reads` and `heeds`, and writes `choice`"
     reads:Callable # From a task to what it asks for; None for tasks of another kind
+    heeds:Callable # From sentences of skills to hints
 
     def __init__(self,
         task:str,              # ValueError if it cannot be read
@@ -233,6 +227,17 @@ class Expert:
         if hint not in self._trusted:
             self._trusted[hint] = self.rng.random() < self.trust
         return self._trusted[hint]
+
+@patch
+def act(self:Expert,
+    admissible:list[str]|None, # Commands that would be accepted; None or empty if anything can be written
+    notes:Any,                 # Of the episode so far
+    skill_lines:list[str]=(),  # Sentences of the skills shown
+)->tuple[str, str]:            # Thought, command
+    "What to think and do next"
+    self.can, self.notes = dict.fromkeys(admissible or ()), notes
+    self.hints = self.heeds(skill_lines)
+    return self.choice()
 
 # %% ../../nbs/504_envs.base.ipynb #2f879973
 @patch
@@ -480,16 +485,8 @@ class _RemoteGame:
     "A task that a server knows by name"
     id:str
     suite:Any = field(compare=False, repr=False)
-
-    @property
-    def task(self)->str:
-        "Goal, as the server words it"
-        return self.suite.about(self.id)[0]
-
-    @property
-    def category(self)->str:
-        "Category, as the server names it"
-        return self.suite.about(self.id)[1]
+    task = property(lambda self: self.suite.about(self.id)[0], doc='Goal, as the server words it')
+    category = property(lambda self: self.suite.about(self.id)[1], doc='Category, as the server names it')
 
 # %% ../../nbs/504_envs.base.ipynb #c17d42e9
 _CLIENTS = { # Is the address a websocket's? → who plays there, found by name as worlds are

@@ -29,23 +29,18 @@ def read_hints(
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #93ef3a48
 class AlfworldExpert(Expert):
     "Demonstrator that sees what the agent sees"
-    reads = staticmethod(read_goal)
+    reads, heeds = staticmethod(read_goal), staticmethod(read_hints)
 
-    def act(self,
-        admissible:list[str],      # Commands that would be accepted
-        notes:AlfworldNotes,       # Of the episode so far
-        skill_lines:list[str]=(),  # Sentences of the skills shown
-    )->tuple[str, str]:            # Thought, command
-        "What to think and do next"
+    def choice(self)->tuple[str, str]:
+        "Fetch the thing, and do with it what is asked"
         self.category, self.thing, self.target = self.asked
-        self.notes, self.can = notes, set(admissible)
-        self.hints = read_hints(skill_lines)
-        if not notes.holding:
+        held = self.notes.holding
+        if not held:
             return self.fetch()
-        if kind(notes.holding) != self.thing:
+        if kind(held) != self.thing:
             return self.drop()
         if self.category == 'look':
-            return self.light()
+            return self.handle('use', 'use {}', self.target, self.notes.where(self.target))
         return self.treat() or self.store()
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #4a10b3d8
@@ -137,11 +132,6 @@ def find(self:AlfworldExpert,
     return f'find {thing}', self.reach(self.rng.choice(best))
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #d0437033
-@patch
-def light(self:AlfworldExpert)->tuple[str, str]:
-    "Turn on the lamp, once it is found"
-    return self.handle('use', 'use {}', self.target, self.notes.where(self.target))
-
 @patch
 def treat(self:AlfworldExpert)->tuple[str, str]|None:
     "Clean, heat or cool what is held, unless that is done or the room has no tool for it"

@@ -325,12 +325,17 @@ register('alfworld', Alfworld)
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #c5c04927
 _ROLE = 'You are an expert agent operating in the ALFRED Embodied Environment.'
 
-
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #62e5bd47
-_REASON = ('You should first reason step-by-step about the current situation. This reasoning process MUST '
-           'be enclosed within <think> </think> tags.')
-_CHOOSE = ("Once you've finished your reasoning, you should choose an admissible action for current step "
-           'and present it within <action> </action> tags.\n')
+_PROMPT = '''
+{head} current observation is: {seen}
+Your admissible actions of the current situation are: [{can}].
+
+Now it's your turn to take an action.
+You should first reason step-by-step about the current situation. This reasoning process MUST be enclosed \
+within <think> </think> tags.{blank}
+Once you've finished your reasoning, you should choose an admissible action for current step and present it \
+within <action> </action> tags.
+'''
 
 @patch
 def official_prompt(self:Alfworld,
@@ -343,8 +348,5 @@ def official_prompt(self:Alfworld,
     progress = progress_block(context, history_length)
     goal = context.first.partition('Your task is to: ')[2].strip() or context.task
     head = f'{_ROLE} Your task is to: {goal}\n{progress}' if progress else f'{_ROLE}\nYour'
-    blank = '' if progress else ' '
     can = '\n '.join(f"'{a}'" for a in context.admissible if a != 'help')
-    return (f'\n{head} current observation is: {context.observation}\n'
-            f'Your admissible actions of the current situation are: [{can}].\n\n'
-            f"Now it's your turn to take an action.\n{_REASON}{blank}\n{_CHOOSE}")
+    return _PROMPT.format(head=head, seen=context.observation, can=can, blank='' if progress else ' ')

@@ -34,11 +34,7 @@ class Product:
     instruction:str|None = None # A request for it, without options and price
     wanted:Sequence[str] = ()   # Attributes in that request
     human:Sequence[Mapping] = () # Requests by people, as in the third file
-
-    @property
-    def title(self)->str:
-        "Name on its page"
-        return self.name
+    title = property(lambda self: self.name, doc='Name on its page')
 
     @property
     def price_tag(self)->str:
