@@ -40,7 +40,7 @@ class TextEnv(gym.Env):
         if max_steps < 1:
             raise ValueError(f"max_steps is {max_steps}: an episode needs at least one step")
         self._ids = {g.id: g for g in self.games}
-        self._turns = _in_turn(self.games)
+        self._waiting, self._shuffles = [], False
         self.engine = self.game = self._last = None
 
     def start(self, game:Any)->Any: # One of `games`; an engine
@@ -62,16 +62,20 @@ def pick(self:TextEnv,
 )->Any:            # A game; ValueError if `game` is an id that is not here
     "Game that the next episode will play"
     if game is None:
-        return next(self._turns)
+        return self._next_game()
     if isinstance(game, str):
         if game not in self._ids:
             raise ValueError(f"game {game!r} is not among the {len(self.games)} here")
         return self._ids[game]
     return game if hasattr(game, 'task') else self.games[game]
 
-def _in_turn(games, rng=None): # Round after round, each in a new order if there is an `rng`
-    while True:
-        yield from games if rng is None else [games[i] for i in rng.permutation(len(games))]
+@patch
+def _next_game(self:TextEnv):
+    if not self._waiting:
+        n = len(self.games)
+        order = self.np_random.permutation(n) if self._shuffles else range(n)
+        self._waiting = [self.games[i] for i in order]
+    return self._waiting.pop(0)
 
 # %% ../../nbs/504_envs.base.ipynb #3104baa1
 @patch
@@ -83,7 +87,7 @@ def reset(self:TextEnv,
     "Start an episode"
     super(TextEnv, self).reset(seed=seed)
     if seed is not None:
-        self._turns = _in_turn(self.games, self.np_random)
+        self._waiting, self._shuffles = [], True
     self.game = self.pick((options or {}).get('game'))
     self.engine = self.start(self.game)
     self.steps, self._last = 0, None
