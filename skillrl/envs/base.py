@@ -346,9 +346,9 @@ def progress_block(
     taken, actions = len(steps), '\n'.join(recent)
     skills = skill_block(context.skills)
     before = f'\n{skills}' if skills else ''
-    return (f'{before}Prior to this step, you have already taken {taken} step(s). Below are the most recent '
-            f'{len(recent)} observations and the corresponding actions you took: {actions}\n'
-            f'You are now at step {taken + 1} and your')
+    return f'''{before}Prior to this step, you have already taken {taken} step(s). Below are the most recent \
+{len(recent)} observations and the corresponding actions you took: {actions}
+You are now at step {taken + 1} and your'''
 
 # %% ../../nbs/504_envs.base.ipynb #8ee8d785
 _worlds = {'remote': 'skillrl.envs.base:Remote'} # On a live server, whatever it plays

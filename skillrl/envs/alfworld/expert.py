@@ -7,7 +7,7 @@ __all__ = ['read_hints', 'AlfworldExpert', 'play_expert']
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #55577046
 import re
-from fastcore.basics import patch
+from fastcore.basics import groupby, patch
 from .engine import Engine
 from .households import DOORS, likelihood
 from .notes import AlfworldNotes, kind, read_goal
@@ -59,13 +59,10 @@ def arrived(self:AlfworldExpert)->tuple[str, list]: # Receptacle or '', things
     "Destination that holds most of what is wanted, and what it holds of it"
     if self.category == 'look':
         return '', []
-    ready = {}
-    for thing, r in self.notes.where(self.thing):
-        done = self.notes.done.get(thing, ())
-        treated = self.category not in TOOLS or self.category in done
-        if treated and kind(r) == self.target:
-            ready.setdefault(r, []).append(thing)
-    return max(ready.items(), key=lambda x: len(x[1]), default=('', []))
+    there = [(thing, r) for thing, r in self.notes.where(self.thing) if kind(r) == self.target]
+    if self.category in TOOLS:
+        there = [(thing, r) for thing, r in there if self.category in self.notes.done.get(thing, ())]
+    return max(groupby(there, 1, 0).items(), key=lambda x: len(x[1]), default=('', []))
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #bcafa334
 @patch

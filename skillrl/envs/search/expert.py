@@ -9,10 +9,11 @@ __all__ = ['SearchExpert']
 import re
 from collections import Counter
 from fastcore.basics import patch
+from functools import partial
 from ..base import Expert
 from .encyclopedia import ARTICLE_KINDS, Fact, PAGES
 from .engine import MAX_TURNS, tagged
-from .questions import kinds_along, read_question
+from .questions import followed, read_question
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #166a8ec9
 _HINT = re.compile(r'look for (\w+) in (?:the )?(\w+)', re.I)
@@ -56,16 +57,7 @@ def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Fact:
 @patch
 def _followed(self:SearchExpert, sure):
     "What is believed of the fields of the plan, in order; a chain ends where nothing is"
-    kind, subjects, fields = self.asked
-    if len(subjects) > 1:
-        return [self.believed(kind, name, fields[0], sure) for name in subjects]
-    found, name = [], subjects[0]
-    for kind, field in zip(kinds_along(self.asked), fields):
-        found.append(self.believed(kind, name, field, sure))
-        name = found[-1].value
-        if not name:
-            break
-    return found
+    return followed(self.asked, partial(self.believed, sure=sure))
 
 @patch
 def progress(self:SearchExpert)->list[Fact]: # As `_followed` gives them
