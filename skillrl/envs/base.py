@@ -61,21 +61,17 @@ def pick(self:TextEnv,
     game:Any=None, # Index, id, or a game; None takes the next in order
 )->Any:            # A game; ValueError if `game` is an id that is not here
     "Game that the next episode will play"
+    if game is None and not self._waiting:
+        n = len(self.games)
+        order = self.np_random.permutation(n) if self._shuffles else range(n)
+        self._waiting = [self.games[i] for i in order]
     if game is None:
-        return self._next_game()
+        return self._waiting.pop(0)
     if isinstance(game, str):
         if game not in self._ids:
             raise ValueError(f"game {game!r} is not among the {len(self.games)} here")
         return self._ids[game]
     return game if hasattr(game, 'task') else self.games[game]
-
-@patch
-def _next_game(self:TextEnv):
-    if not self._waiting:
-        n = len(self.games)
-        order = self.np_random.permutation(n) if self._shuffles else range(n)
-        self._waiting = [self.games[i] for i in order]
-    return self._waiting.pop(0)
 
 # %% ../../nbs/504_envs.base.ipynb #3104baa1
 @patch
@@ -232,6 +228,11 @@ class Expert:
             self._trusted[hint] = self.rng.random() < self.trust
         return self._trusted[hint]
 
+    def advice(self, hints:dict, about:Hashable)->Any: # '' if there is none, or it is not believed
+        "What `hints` say"
+        return hints[about] if about in hints and self.believes(about) else ''
+
+# %% ../../nbs/504_envs.base.ipynb #249d87d0
 @patch
 def act(self:Expert,
     admissible:list[str]|None, # Commands that would be accepted; None or empty if anything can be written
@@ -290,10 +291,8 @@ class GeneratedWorld(World):
         if config.games:
             own = self.open(config.games, setting)
             return [own], [own]
-        numbers = dict(train=range(config.train_suites), test=config.test_numbers)
-        train, test = [[self.make(f'{split}-{i:03}', setting) for i in some]
-                       for split, some in numbers.items()]
-        return train, test
+        train = [self.make(f'train-{i:03}', setting) for i in range(config.train_suites)]
+        return train, [self.make(f'test-{i:03}', setting) for i in config.test_numbers]
 
     def notes(self, observation:str)->Any:
         "What the agent has seen; None if no expert can read the task"

@@ -96,13 +96,9 @@ def _door_options(
     here:tuple, # Positions of the receptacles within reach
 )->dict:        # Command → effect and its arguments
     "Commands that open or close"
-    options = {}
-    for i in here:
-        if not e.scene.receptacles[i].openable:
-            continue
-        verb = 'close' if i in e.opened else 'open'
-        options[f'{verb} {e.receptacle_names[i]}'] = (verb, i)
-    return options
+    doors = [i for i in here if e.scene.receptacles[i].openable]
+    verbs = ['close' if i in e.opened else 'open' for i in doors]
+    return {f'{verb} {e.receptacle_names[i]}': (verb, i) for verb, i in zip(verbs, doors)}
 
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #ddbe442a
 def _hand_options(
@@ -292,7 +288,10 @@ _HELP = '''Available commands:
   slice (object) with (object):     slice an object using a sharp object
 '''
 
-_EFFECTS['help'] = lambda e: _HELP
+def _help(e):
+    return _HELP
+
+_EFFECTS |= dict(help=_help)
 
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #be3c1a2b
 @patch

@@ -20,13 +20,14 @@ CATEGORIES = dict(
     heat='pick_heat_then_place_in_recep', cool='pick_cool_then_place_in_recep',
     pick_two='pick_two_obj_and_place',
 ) # Short name → official name
-_SENTENCES = dict(
-    pick=('put a {} in {}', 'put some {} on {}'),
-    look=('look at {} under the {}', 'examine the {} with the {}'),
-    clean=('put a clean {} in {}', 'clean some {} and put it in {}'),
-    heat=('put a hot {} in {}', 'heat some {} and put it in {}'),
-    cool=('put a cool {} in {}', 'cool some {} and put it in {}'),
-    pick_two=('put two {} in {}', 'find two {} and put them in {}'))
+_SENTENCES = {category: wordings.split(' / ') for category, wordings in re.findall('(.+): (.+)', '''
+pick: put a {} in {} / put some {} on {}
+look: look at {} under the {} / examine the {} with the {}
+clean: put a clean {} in {} / clean some {} and put it in {}
+heat: put a hot {} in {} / heat some {} and put it in {}
+cool: put a cool {} in {} / cool some {} and put it in {}
+pick_two: put two {} in {} / find two {} and put them in {}
+''')}
 
 @dataclass(frozen=True)
 class Goal:

@@ -89,6 +89,8 @@ company industry (bells boots bricks carpets clocks engines furniture lamps lock
     {x} makes {v}. {x} is in the business of {v}. The workshops of {x} turn out {v}.
     What does {x} make? What is {x}'s industry?
 '''
+
+# %% ../../../nbs/545_envs.search.encyclopedia.ipynb #40d82f4f
 _FIELD = re.compile(r'(\w+) (\w+) \((.+?)\) ?(.*?)\n +(.+?)\n +(.+?)\n', re.S) # Phrase before wordings
 
 def _each(line): # Its sentences
@@ -238,11 +240,9 @@ class Encyclopedia:
         self.rivers = _drawn_names(40, seeded('rivers', name))
         self.habits = _drawn_habits(seeded('habits', name))
         rng = seeded('facts', name)
-        self.truth = {} # (kind, name) → field → value
-        for kind, some in self.names.items():
-            for each in some:
-                told = {field.name: rng.choice(self.values(field)) for field in fields_of(kind)}
-                self.truth[kind, each] = told
+        self.truth = { # (kind, name) → field → value
+            (kind, each): {field.name: rng.choice(self.values(field)) for field in fields_of(kind)}
+            for kind, some in self.names.items() for each in some}
 
 @patch
 def values(self:Encyclopedia, field:Field)->list[str]:

@@ -127,18 +127,16 @@ def question_category(
 ROUTER = Router(question_category)
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #23527518
+@dataclass(eq=False, repr=False)
 class SearchEngine:
     "One question that is being answered"
-    def __init__(self,
-        question:SearchQuestion,
-        retriever:Any,            # With `search(query, k)`
-        max_turns:int=MAX_TURNS,
-        compat:bool=False,        # The original's scoring, with its loopholes
-        offers:Callable|None=None,# From the question and the documents seen to actions; None lists none
-    ):
-        self.question, self.retriever = question, retriever
-        self.max_turns = max_turns
-        self.compat, self.offers = compat, offers
+    question:SearchQuestion
+    retriever:Any             # With `search(query, k)`
+    max_turns:int=MAX_TURNS
+    compat:bool=False         # The original's scoring, with its loopholes
+    offers:Callable|None=None # From the question and the documents seen to actions; None lists none
+
+    def __post_init__(self):
         self.reset()
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #3c60b41b

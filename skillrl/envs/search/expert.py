@@ -35,14 +35,9 @@ class SearchExpert(Expert):
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #cfea2e78
 @patch
-def hint(self:SearchExpert, kind:str)->str: # '' if there is none, or it is not believed
-    "The page that the skills shown name for a kind of article"
-    return self.hints[kind] if kind in self.hints and self.believes(kind) else ''
-
-@patch
 def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Fact: # '' for a value: nothing
     "What is believed of a field, and the page that tells it; when `sure`, what two pages or a hint speak for"
-    hint, votes = self.hint(kind), Counter()
+    hint, votes = self.advice(self.hints, kind), Counter()
     told = self.notes.told(kind, name, field)
     for fact in told:
         votes[fact.value] += len(PAGES) if fact.page == hint else 1
@@ -71,7 +66,7 @@ def progress(self:SearchExpert)->list[Fact]: # As `_followed` gives them
 @patch
 def _queries(self:SearchExpert, kind, name):
     "Searches for an article, the best first"
-    hint, seen = self.hint(kind), self.notes.pages.get((kind, name), ())
+    hint, seen = self.advice(self.hints, kind), self.notes.pages.get((kind, name), ())
     unread = [page for page in PAGES if page not in seen]
     first = [f'{name} {hint}'] if hint else []
     tried = set(self.notes.queries)

@@ -45,15 +45,10 @@ class ShopExpert(Expert):
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #08e98f43
 @patch
-def believed(self:ShopExpert, hints:dict, key:str)->str: # '' if there is none, or it is not believed
-    "What a skill says about `key`"
-    return hints[key] if key in hints and self.believes(key) else ''
-
-@patch
 def word(self:ShopExpert)->str: # '' if it is not known
     "What is wanted, as this shop calls it"
     known = [word for word, said in self.notes.sold_as.items() if said == self.asked.query]
-    return known[0] if known else self.believed(self.hints[0], self.asked.query)
+    return known[0] if known else self.advice(self.hints[0], self.asked.query)
 
 @patch
 def written(self:ShopExpert, axis:str, value:str)->str: # '' if it is not known
@@ -61,7 +56,7 @@ def written(self:ShopExpert, axis:str, value:str)->str: # '' if it is not known
     if axis != 'size' or value.startswith('fit '):
         return value
     known = [written for written, size in self.notes.sizes.items() if size == value]
-    return known[0] if known else self.believed(self.hints[1], value)
+    return known[0] if known else self.advice(self.hints[1], value)
 
 @patch
 def search(self:ShopExpert)->tuple[str, str]: # Thought, command
