@@ -9,6 +9,7 @@ __all__ = ['fold', 'words', 'says', 'f1', 'SimpleQAEnv', 'question_env']
 import math, random, re, unicodedata
 from collections import Counter
 from dataclasses import dataclass
+from fastcore.basics import groupby
 from pathlib import Path
 from typing import Any
 from ..core.formats import read_records
@@ -298,10 +299,7 @@ def _same_questions(
                 leader[two] = one
         for word in rare:
             places.setdefault(word, []).append(i)
-    groups = {}
-    for i, item in enumerate(items):
-        groups.setdefault(_first(i), []).append(item)
-    return list(groups.values())
+    return list(groupby(enumerate(items), lambda pair: _first(pair[0]), 1).values())
 
 def _rarest(bag, often):
     "So many of the rarest words of `bag` that an alike bag has one of them"

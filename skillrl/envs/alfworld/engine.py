@@ -7,7 +7,6 @@ __all__ = ['PUT_COMMANDS', 'Engine', 'listing', 'AlfworldEnv']
 
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #71a4e755
 from bisect import insort
-from collections.abc import Callable
 from typing import Any
 from fastcore.basics import patch
 from .scene import STATES, TOOLS, Game, Goal, Scene
@@ -97,13 +96,9 @@ def _door_options(
     here:tuple, # Positions of the receptacles within reach
 )->dict:        # Command → effect and its arguments
     "Commands that open or close"
-    options = {}
-    for i in here:
-        if not e.scene.receptacles[i].openable:
-            continue
-        verb = 'close' if i in e.opened else 'open'
-        options[f'{verb} {e.receptacle_names[i]}'] = (verb, i)
-    return options
+    doors = [i for i in here if e.scene.receptacles[i].openable]
+    verbs = ['close' if i in e.opened else 'open' for i in doors]
+    return {f'{verb} {e.receptacle_names[i]}': (verb, i) for verb, i in zip(verbs, doors)}
 
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #ddbe442a
 def _hand_options(
@@ -171,13 +166,8 @@ def admissible(self:Engine)->list[str]: # Sorted as text
     return sorted(self.options())
 
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #9f886c8e
-_EFFECTS = {}
+_EFFECTS = dict(look=_look) # Each group of effects below adds its own
 _LOOKING = 'look', 'inventory', 'help', 'examine', 'describe' # These change nothing
-
-def _effect(f:Callable)->Callable:
-    "File `f` under its name without the underscore"
-    _EFFECTS[f.__name__.strip('_')] = f
-    return f
 
 @patch
 def step(self:Engine,
@@ -192,10 +182,7 @@ def step(self:Engine,
         self._options = self._won = None
     return text
 
-_effect(_look) # Defined above, where the first observation needs it
-
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #918c5bc0
-@_effect
 def _examine(e, i):
     name = e.receptacle_names[i]
     things = listing([e.thing_names[o] for o in e.contents[i]])
@@ -205,24 +192,22 @@ def _examine(e, i):
         return f'The {name} is closed.'
     return f'The {name} is open. In it, you see {things}.'
 
-@_effect
 def _go(e, i):
     e.at = e.scene.receptacles[i].location
     where = e.receptacle_names[i] if e.style == 'move' else f'loc {e.at}'
     return f'You arrive at {where}. {_examine(e, i)}'
 
+_EFFECTS |= dict(examine=_examine, go=_go)
+
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #27e9ca21
-@_effect
 def _open(e, i):
     e.opened.add(i)
     return f'You open the {e.receptacle_names[i]}. {_examine(e, i)}'
 
-@_effect
 def _close(e, i):
     e.opened.remove(i)
     return f'You close the {e.receptacle_names[i]}.'
 
-@_effect
 def _take(e, o, i):
     e.held = o
     e.contents[i].remove(o)
@@ -230,7 +215,6 @@ def _take(e, o, i):
     e.lying.discard((o, e.at))
     return f'You pick up the {e.thing_names[o]} from the {e.receptacle_names[i]}.'
 
-@_effect
 def _put(e, i):
     o, e.held = e.held, None
     if o not in e.contents[i]:
@@ -240,28 +224,28 @@ def _put(e, i):
     done = PUT_COMMANDS[e.style].format(f'the {e.thing_names[o]}', f'the {e.receptacle_names[i]}')
     return f'You {done}.'
 
+_EFFECTS |= dict(open=_open, close=_close, take=_take, put=_put)
+
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #4675d01a
 _DRIVEN_OUT = dict(hot='cool', cool='hot')
 
-@_effect
 def _treat(e, verb, i):
     word = STATES[verb]
     e.facts.add((e.held, word))
     e.facts.discard((e.held, _DRIVEN_OUT.get(word)))
     return f'You {verb} the {e.thing_names[e.held]} using the {e.receptacle_names[i]}.'
 
-@_effect
 def _use(e, o):
     e.facts.add((o, 'on'))
     return f'You turn on the {e.thing_names[o]}.'
 
-@_effect
 def _slice(e, o):
     e.facts.add((o, 'sliced'))
     return f'You sliced the {e.thing_names[o]} with the {e.thing_names[e.held]}.'
 
+_EFFECTS |= dict(treat=_treat, use=_use, slice=_slice)
+
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #bc16f280
-@_effect
 def _describe(e, o):
     thing, name = e.scene.things[o], e.thing_names[o]
     states = [word for word in ('hot', 'cool', 'clean') if (o, word) in e.facts]
@@ -280,11 +264,12 @@ def _describe(e, o):
         return f'This is a sliced {name}.'
     return f"There's nothing special about {name}."
 
-@_effect
 def _inventory(e):
     if e.held is None:
         return 'You are not carrying anything.'
     return f'You are carrying: a {e.thing_names[e.held]}.'
+
+_EFFECTS |= dict(describe=_describe, inventory=_inventory)
 
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #8bcf1185
 _HELP = '''Available commands:
@@ -303,9 +288,10 @@ _HELP = '''Available commands:
   slice (object) with (object):     slice an object using a sharp object
 '''
 
-@_effect
 def _help(e):
     return _HELP
+
+_EFFECTS |= dict(help=_help)
 
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #be3c1a2b
 @patch

@@ -7,7 +7,7 @@ __all__ = ['read_hints', 'AlfworldExpert', 'play_expert']
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #55577046
 import re
-from fastcore.basics import patch
+from fastcore.basics import groupby, patch
 from .engine import Engine
 from .households import DOORS, likelihood
 from .notes import AlfworldNotes, kind, read_goal
@@ -29,23 +29,18 @@ def read_hints(
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #93ef3a48
 class AlfworldExpert(Expert):
     "Demonstrator that sees what the agent sees"
-    reads = staticmethod(read_goal)
+    reads, heeds = staticmethod(read_goal), staticmethod(read_hints)
 
-    def act(self,
-        admissible:list[str],      # Commands that would be accepted
-        notes:AlfworldNotes,       # Of the episode so far
-        skill_lines:list[str]=(),  # Sentences of the skills shown
-    )->tuple[str, str]:            # Thought, command
-        "What to think and do next"
+    def choice(self)->tuple[str, str]:
+        "Fetch the thing, and do with it what is asked"
         self.category, self.thing, self.target = self.asked
-        self.notes, self.can = notes, set(admissible)
-        self.hints = read_hints(skill_lines)
-        if not notes.holding:
+        held = self.notes.holding
+        if not held:
             return self.fetch()
-        if kind(notes.holding) != self.thing:
+        if kind(held) != self.thing:
             return self.drop()
         if self.category == 'look':
-            return self.light()
+            return self.handle('use', 'use {}', self.target, self.notes.where(self.target))
         return self.treat() or self.store()
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #4a10b3d8
@@ -64,13 +59,10 @@ def arrived(self:AlfworldExpert)->tuple[str, list]: # Receptacle or '', things
     "Destination that holds most of what is wanted, and what it holds of it"
     if self.category == 'look':
         return '', []
-    ready = {}
-    for thing, r in self.notes.where(self.thing):
-        done = self.notes.done.get(thing, ())
-        treated = self.category not in TOOLS or self.category in done
-        if treated and kind(r) == self.target:
-            ready.setdefault(r, []).append(thing)
-    return max(ready.items(), key=lambda x: len(x[1]), default=('', []))
+    there = [(thing, r) for thing, r in self.notes.where(self.thing) if kind(r) == self.target]
+    if self.category in TOOLS:
+        there = [(thing, r) for thing, r in there if self.category in self.notes.done.get(thing, ())]
+    return max(groupby(there, 1, 0).items(), key=lambda x: len(x[1]), default=('', []))
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #bcafa334
 @patch
@@ -137,11 +129,6 @@ def find(self:AlfworldExpert,
     return f'find {thing}', self.reach(self.rng.choice(best))
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #d0437033
-@patch
-def light(self:AlfworldExpert)->tuple[str, str]:
-    "Turn on the lamp, once it is found"
-    return self.handle('use', 'use {}', self.target, self.notes.where(self.target))
-
 @patch
 def treat(self:AlfworldExpert)->tuple[str, str]|None:
     "Clean, heat or cool what is held, unless that is done or the room has no tool for it"

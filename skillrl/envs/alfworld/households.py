@@ -10,49 +10,47 @@ import random, re
 from fastcore.basics import patch
 from .notes import kind
 from .scene import CATEGORIES, HOLDS, TOOLS, Game, Goal, abilities, build_scene
-from ..base import seeded
+from ..base import seeded, word_lists
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #34fc8c0b
-def _rates(text): # `cabinet 11.5 drawer 4.9`
-    "Type → number"
-    words = text.split()
-    return {type: float(n) for type, n in zip(words[::2], words[1::2])}
+def _rates(text): # As `word_lists` reads it: `kitchen: cabinet 11.5 drawer 4.9`
+    "Name → type → number"
+    return {name: dict(zip(words[::2], map(float, words[1::2]))) for name, words in word_lists(text).items()}
 
-_RECEPTACLES = dict(
-    kitchen=_rates('''
-        cabinet 11.5 drawer 4.9 stoveburner 4.1 countertop 2.5 shelf 1.4 fridge 1 microwave 1 garbagecan 1
-        coffeemachine 1 toaster 1 sinkbasin 1 diningtable .5'''),
-    bedroom=_rates('''
-        drawer 6.3 shelf 3.3 desk 1.1 bed 1.1 garbagecan 1 sidetable .7 safe .5 laundryhamper .4 dresser .4
-        armchair .3'''),
-    living=_rates('''
-        drawer 4.9 shelf 4.7 sidetable 1.7 armchair 1.3 sofa 1.1 cabinet 1.1 garbagecan 1 coffeetable .8
-        diningtable .5 dresser .5 tvstand .4 safe .2 ottoman .1'''),
-    bathroom=_rates('''
-        cabinet 2.5 handtowelholder 1.7 sinkbasin 1.6 drawer 1.6 towelholder 1.3 garbagecan 1
-        toiletpaperhanger 1 toilet 1 countertop .9 bathtubbasin .5 shelf .5 cart .1'''))
+_RECEPTACLES = _rates('''
+kitchen:
+    cabinet 11.5 drawer 4.9 stoveburner 4.1 countertop 2.5 shelf 1.4 fridge 1 microwave 1 garbagecan 1
+    coffeemachine 1 toaster 1 sinkbasin 1 diningtable .5
+bedroom:
+    drawer 6.3 shelf 3.3 desk 1.1 bed 1.1 garbagecan 1 sidetable .7 safe .5 laundryhamper .4 dresser .4
+    armchair .3
+living:
+    drawer 4.9 shelf 4.7 sidetable 1.7 armchair 1.3 sofa 1.1 cabinet 1.1 garbagecan 1 coffeetable .8
+    diningtable .5 dresser .5 tvstand .4 safe .2 ottoman .1
+bathroom:
+    cabinet 2.5 handtowelholder 1.7 sinkbasin 1.6 drawer 1.6 towelholder 1.3 garbagecan 1
+    toiletpaperhanger 1 toilet 1 countertop .9 bathtubbasin .5 shelf .5 cart .1''')
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #f813a911
-_THINGS = dict(
-    kitchen=_rates('''
-        peppershaker 2 saltshaker 2 potato 2 tomato 2 apple 2 egg 2 lettuce 2 bread 1.6 spoon 2 fork 2
-        knife 2 butterknife 2 spatula 2 bowl 2 plate 2 mug 2 cup 2 soapbottle 2 dishsponge 2 pot 1.2 pan 1.2
-        glassbottle 1 vase .8 creditcard .6 cellphone .6 statue .6 winebottle .8 kettle .8 ladle .8
-        houseplant .7 papertowelroll .7'''),
-    bedroom=_rates('''
-        cd 2 cellphone 2 creditcard 2 keychain 2 pencil 2 pen 2 book 2 alarmclock 2 pillow 2 laptop 2 mug 1
-        bowl 1 desklamp 1 baseballbat .5 basketball .5 box .5 tennisracket .5 remotecontrol .5 tissuebox .5
-        statue .5 vase .5 cloth .5 teddybear .3 watch .5'''),
-    living=_rates('''
-        statue 2 remotecontrol 2 keychain 2 creditcard 2 box 2 vase 2 laptop 2 newspaper 1 pillow 1 watch 1
-        tissuebox 1 cellphone 1 houseplant 1 book .6 plate .6 candle .5 wateringcan .5 pencil .5
-        desklamp .5'''),
-    bathroom=_rates('''
-        toiletpaper 2 spraybottle 2 candle 2 soapbottle 2 soapbar 2 cloth 2 handtowel 1 towel 1 scrubbrush 1
-        plunger 1 tissuebox .5 dishsponge .5'''))
+_THINGS = _rates('''
+kitchen:
+    peppershaker 2 saltshaker 2 potato 2 tomato 2 apple 2 egg 2 lettuce 2 bread 1.6 spoon 2 fork 2 knife 2
+    butterknife 2 spatula 2 bowl 2 plate 2 mug 2 cup 2 soapbottle 2 dishsponge 2 pot 1.2 pan 1.2
+    glassbottle 1 vase .8 creditcard .6 cellphone .6 statue .6 winebottle .8 kettle .8 ladle .8 houseplant .7
+    papertowelroll .7
+bedroom:
+    cd 2 cellphone 2 creditcard 2 keychain 2 pencil 2 pen 2 book 2 alarmclock 2 pillow 2 laptop 2 mug 1
+    bowl 1 desklamp 1 baseballbat .5 basketball .5 box .5 tennisracket .5 remotecontrol .5 tissuebox .5
+    statue .5 vase .5 cloth .5 teddybear .3 watch .5
+living:
+    statue 2 remotecontrol 2 keychain 2 creditcard 2 box 2 vase 2 laptop 2 newspaper 1 pillow 1 watch 1
+    tissuebox 1 cellphone 1 houseplant 1 book .6 plate .6 candle .5 wateringcan .5 pencil .5 desklamp .5
+bathroom:
+    toiletpaper 2 spraybottle 2 candle 2 soapbottle 2 soapbar 2 cloth 2 handtowel 1 towel 1 scrubbrush 1
+    plunger 1 tissuebox .5 dishsponge .5''')
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #e0107b80
-DOORS = _rates('cabinet .77 drawer .84 safe .92 fridge 1 microwave 1') # Chance that one opens
+DOORS = dict(cabinet=.77, drawer=.84, safe=.92, fridge=1., microwave=1.) # Chance that one opens
 _BESIDE = dict(
     cabinet=('cabinet', .085), drawer=('drawer', .11), stoveburner=('stoveburner', .5), shelf=('shelf', .05),
     coffeemachine=('countertop', .3), toaster=('countertop', .4), countertop=('countertop', .03),
@@ -60,10 +58,11 @@ _BESIDE = dict(
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #21c03384
 _FILL = _rates('''
+things:
     diningtable 9.4 countertop 6.5 desk 5.3 fridge 4.8 dresser 4.5 bed 4.1 coffeetable 3.5 cart 3.5
     tvstand 2.9 toilet 2.7 sofa 2.7 sidetable 2.3 sinkbasin 1.4 microwave 1.2 ottoman 1.2 bathtubbasin 1.1
     shelf 1.05 garbagecan 1 armchair 1 towelholder .9 handtowelholder .8 safe .7 stoveburner .6 drawer .59
-    cabinet .56 coffeemachine .3 toiletpaperhanger .2 laundryhamper .1 toaster .01''')
+    cabinet .56 coffeemachine .3 toiletpaperhanger .2 laundryhamper .1 toaster .01''')['things']
 
 def likelihood(
     place:str, # Type of a receptacle
@@ -95,9 +94,10 @@ def _furnish(
     return receptacles
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #bfa81a83
-ROOMS = dict(
-    kitchen=('pick', 'clean', 'heat', 'cool', 'pick_two'), bedroom=('pick', 'look', 'pick_two'),
-    living=('pick', 'look', 'pick_two'), bathroom=('pick', 'clean', 'pick_two')) # Categories played in each
+ROOMS = word_lists('''
+kitchen: pick clean heat cool pick_two
+bedroom, living: pick look pick_two
+bathroom: pick clean pick_two''') # Categories played in each
 
 def _plain(name): # `name`, if it can be part of a game id
     if re.fullmatch(r'[\w.-]+', name):

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from ...core.trajectory import Router, Sections
+from ..base import word_lists
 
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #84d84d1f
 CATEGORIES = dict(
@@ -19,13 +20,14 @@ CATEGORIES = dict(
     heat='pick_heat_then_place_in_recep', cool='pick_cool_then_place_in_recep',
     pick_two='pick_two_obj_and_place',
 ) # Short name → official name
-_SENTENCES = dict(
-    pick=('put a {} in {}', 'put some {} on {}'),
-    look=('look at {} under the {}', 'examine the {} with the {}'),
-    clean=('put a clean {} in {}', 'clean some {} and put it in {}'),
-    heat=('put a hot {} in {}', 'heat some {} and put it in {}'),
-    cool=('put a cool {} in {}', 'cool some {} and put it in {}'),
-    pick_two=('put two {} in {}', 'find two {} and put them in {}'))
+_SENTENCES = {category: wordings.split(' / ') for category, wordings in re.findall('(.+): (.+)', '''
+pick: put a {} in {} / put some {} on {}
+look: look at {} under the {} / examine the {} with the {}
+clean: put a clean {} in {} / clean some {} and put it in {}
+heat: put a hot {} in {} / heat some {} and put it in {}
+cool: put a cool {} in {} / cool some {} and put it in {}
+pick_two: put two {} in {} / find two {} and put them in {}
+''')}
 
 @dataclass(frozen=True)
 class Goal:
@@ -77,17 +79,18 @@ class Thing:
 TOOLS = dict(clean='sinkbasin', heat='microwave', cool='fridge') # What one needs to change a thing
 STATES = dict(clean='clean', heat='hot', cool='cool')            # What it is then
 
-def _sets(**rows):
-    return {name: frozenset(words.split()) for name, words in rows.items()}
+def _sets(text): # As `word_lists` reads it
+    return {name: frozenset(words) for name, words in word_lists(text).items()}
 
-_ABILITIES = _sets(
-    clean='''
-        apple bowl butterknife cloth cup dishsponge egg fork kettle knife ladle lettuce mug pan plate pot
-        potato soapbar spatula spoon tomato''',
-    heat='apple bread cup egg mug plate potato tomato',
-    cool='apple bowl bread cup egg lettuce mug pan plate pot potato tomato winebottle',
-    use='desklamp floorlamp', slice='apple bread egg lettuce potato tomato',
-    hold='bowl box cup mug pan plate pot')
+_ABILITIES = _sets('''
+clean:
+    apple bowl butterknife cloth cup dishsponge egg fork kettle knife ladle lettuce mug pan plate pot potato
+    soapbar spatula spoon tomato
+heat: apple bread cup egg mug plate potato tomato
+cool: apple bowl bread cup egg lettuce mug pan plate pot potato tomato winebottle
+use: desklamp floorlamp
+slice: apple bread egg lettuce potato tomato
+hold: bowl box cup mug pan plate pot''')
 _FIXED = frozenset('''
         bathtub blinds chair curtains desklamp floorlamp houseplant laundryhamperlid lightswitch mirror
         painting poster showerdoor showerglass sink stoveknob television window'''.split())
@@ -103,56 +106,63 @@ def abilities(
     return frozenset(found)
 
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #f68e1bb2
-_TABLE = '''
-        alarmclock apple baseballbat basketball book bowl box bread butterknife cd candle cellphone cloth
-        creditcard cup dishsponge egg fork glassbottle handtowel kettle keychain knife ladle laptop
-        lettuce mug newspaper pan papertowel pen pencil peppershaker plate pot potato remotecontrol
-        saltshaker soapbar soapbottle spatula spoon spraybottle statue tennisracket tissuebox toiletpaper
-        toiletpaperroll tomato vase watch wateringcan winebottle'''
-_DRESSER = '''
-        alarmclock basketball book bowl box cd candle cellphone cloth creditcard cup glassbottle keychain
-        laptop mug newspaper pen pencil plate remotecontrol spraybottle statue tennisracket tissuebox
-        toiletpaper toiletpaperroll vase watch wateringcan winebottle'''
-_SOFA = 'basketball book box cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol'
-_SURFACES = _sets(countertop=_TABLE, diningtable=_TABLE, coffeetable=_TABLE, sidetable=_TABLE,
-                  dresser=_DRESSER, desk=_DRESSER + ' soapbottle', sofa=_SOFA, armchair=_SOFA, ottoman=_SOFA)
+HOLDS = _sets('''
+countertop, diningtable, coffeetable, sidetable:
+    alarmclock apple baseballbat basketball book bowl box bread butterknife cd candle cellphone cloth
+    creditcard cup dishsponge egg fork glassbottle handtowel kettle keychain knife ladle laptop lettuce mug
+    newspaper pan papertowel pen pencil peppershaker plate pot potato remotecontrol saltshaker soapbar
+    soapbottle spatula spoon spraybottle statue tennisracket tissuebox toiletpaper toiletpaperroll tomato
+    vase watch wateringcan winebottle
+dresser, desk:
+    alarmclock basketball book bowl box cd candle cellphone cloth creditcard cup glassbottle keychain laptop
+    mug newspaper pen pencil plate remotecontrol spraybottle statue tennisracket tissuebox toiletpaper
+    toiletpaperroll vase watch wateringcan winebottle
+sofa, armchair, ottoman:
+    basketball book box cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol''')
+HOLDS['desk'] |= {'soapbottle'}
 
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #0e37bcc4
-_FURNITURE = _sets(
-    shelf='''
-        alarmclock book bowl box cd candle cellphone cloth creditcard cup dishsponge glassbottle handtowel
-        kettle keychain mug newspaper papertowel pen pencil peppershaker plate pot remotecontrol
-        saltshaker soapbar soapbottle spraybottle statue tissuebox toiletpaper toiletpaperroll vase watch
-        wateringcan winebottle''',
-    cabinet='''
-        book bowl box cd candle cloth cup dishsponge glassbottle handtowel kettle ladle mug newspaper pan
-        peppershaker plate plunger pot saltshaker soapbar soapbottle spraybottle tissuebox toiletpaper
-        toiletpaperroll vase wateringcan winebottle''',
-    drawer='''
-        book butterknife candle cd cellphone cloth creditcard dishsponge fork handtowel keychain knife
-        ladle newspaper pen pencil peppershaker remotecontrol saltshaker soapbar soapbottle spatula spoon
-        spraybottle tissuebox toiletpaper toiletpaperroll watch wateringcan''',
-    bed='baseballbat basketball book cellphone laptop newspaper pillow tennisracket',
-    safe='cd cellphone creditcard keychain statue vase watch', tvstand='tissuebox', laundryhamper='cloth',
-    garbagecan='''
-        apple bread cd cloth dishsponge egg handtowel lettuce newspaper papertowel pen pencil potato
-        soapbar soapbottle spraybottle tissuebox toiletpaper toiletpaperroll tomato winebottle''')
+HOLDS |= _sets('''
+shelf:
+    alarmclock book bowl box cd candle cellphone cloth creditcard cup dishsponge glassbottle handtowel kettle
+    keychain mug newspaper papertowel pen pencil peppershaker plate pot remotecontrol saltshaker soapbar
+    soapbottle spraybottle statue tissuebox toiletpaper toiletpaperroll vase watch wateringcan winebottle
+cabinet:
+    book bowl box cd candle cloth cup dishsponge glassbottle handtowel kettle ladle mug newspaper pan
+    peppershaker plate plunger pot saltshaker soapbar soapbottle spraybottle tissuebox toiletpaper
+    toiletpaperroll vase wateringcan winebottle
+drawer:
+    book butterknife candle cd cellphone cloth creditcard dishsponge fork handtowel keychain knife ladle
+    newspaper pen pencil peppershaker remotecontrol saltshaker soapbar soapbottle spatula spoon spraybottle
+    tissuebox toiletpaper toiletpaperroll watch wateringcan
+bed: baseballbat basketball book cellphone laptop newspaper pillow tennisracket
+safe: cd cellphone creditcard keychain statue vase watch
+tvstand: tissuebox
+laundryhamper: cloth
+garbagecan:
+    apple bread cd cloth dishsponge egg handtowel lettuce newspaper papertowel pen pencil potato soapbar
+    soapbottle spraybottle tissuebox toiletpaper toiletpaperroll tomato winebottle''')
 
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #3d71204e
-HOLDS = _SURFACES | _FURNITURE | _sets(
-    fridge='apple bowl bread cup egg glassbottle lettuce mug pan plate pot potato tomato winebottle',
-    microwave='apple bowl bread cup egg glassbottle mug plate potato tomato',
-    coffeemachine='mug', stoveburner='kettle pan pot', toaster='',
-    sinkbasin='''
-        apple bowl butterknife cloth cup dishsponge egg fork glassbottle handtowel kettle knife ladle
-        lettuce mug pan plate pot potato soapbar spatula spoon tomato''',
-    bathtubbasin='cloth dishsponge handtowel soapbar', towelholder='towel', handtowelholder='handtowel',
-    toilet='''
-        candle cloth dishsponge handtowel newspaper papertowel soapbar soapbottle spraybottle tissuebox
-        toiletpaper toiletpaperroll''', toiletpaperhanger='toiletpaper toiletpaperroll',
-    cart='''
-        candle cloth dishsponge handtowel mug papertowel plunger soapbar soapbottle spraybottle statue
-        tissuebox toiletpaper toiletpaperroll vase''')
+HOLDS |= _sets('''
+fridge: apple bowl bread cup egg glassbottle lettuce mug pan plate pot potato tomato winebottle
+microwave: apple bowl bread cup egg glassbottle mug plate potato tomato
+coffeemachine: mug
+stoveburner: kettle pan pot
+toaster:
+sinkbasin:
+    apple bowl butterknife cloth cup dishsponge egg fork glassbottle handtowel kettle knife ladle lettuce mug
+    pan plate pot potato soapbar spatula spoon tomato
+bathtubbasin: cloth dishsponge handtowel soapbar
+towelholder: towel
+handtowelholder: handtowel
+toilet:
+    candle cloth dishsponge handtowel newspaper papertowel soapbar soapbottle spraybottle tissuebox
+    toiletpaper toiletpaperroll
+toiletpaperhanger: toiletpaper toiletpaperroll
+cart:
+    candle cloth dishsponge handtowel mug papertowel plunger soapbar soapbottle spraybottle statue tissuebox
+    toiletpaper toiletpaperroll vase''')
 
 # %% ../../../nbs/569_envs.alfworld.scene.ipynb #821c43dc
 @dataclass(frozen=True, repr=False)

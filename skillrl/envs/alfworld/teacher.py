@@ -175,7 +175,5 @@ def explorer(
 # %% ../../../nbs/578_envs.alfworld.teacher.ipynb #eeca455a
 class AlfworldTeacher(OfflineTeacher):
     "The offline teacher that knows ALFWorld's grammar"
-    def __init__(self,
-        **settings:Any, # Of `OfflineTeacher`
-    ):
+    def __init__(self, **settings:Any): # Of `OfflineTeacher`
         super().__init__(_AlfworldReader(), **settings)

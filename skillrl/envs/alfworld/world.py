@@ -9,7 +9,7 @@ __all__ = ['load_game', 'find_games', 'HouseholdSuite', 'FolderSuite', 'Alfworld
 import os, random, re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from fastcore.basics import patch
+from fastcore.basics import groupby, patch
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,8 @@ def _sections(problem): # Text of the facts at the start, and of the goal
     return text.split('(:init', 1)[1].split('(:goal', 1)
 
 def _pddl_facts(init): # Arguments of the facts that hold at the start, by predicate
-    facts = defaultdict(list)
-    for name, arguments in re.findall(r'\((\w+)((?:\s+[^\s()]+)+)\s*\)', init):
-        if name != 'distance':
-            facts[name].append(arguments.split())
-    return facts
+    found = re.findall(r'\((?!distance\b)(\w+)((?:\s+[^\s()]+)+)\s*\)', init)
+    return defaultdict(list, groupby(found, 0, lambda fact: fact[1].split()))
 
 def _pddl_ids(facts): # Ids of things, receptacles and locations
     return {x for rows in facts.values() for row in rows for x in row if '_bar_' in x}
@@ -65,6 +62,7 @@ class _Facts:
     "Facts of a planning problem, with the printed name of every id"
     def __init__(self, problem):
         self.rows = _pddl_facts(_sections(problem)[0])
+        self.ids = defaultdict(set, {name: {x for x, *_ in rows} for name, rows in self.rows.items()})
         self.names = _printed_names(_pddl_ids(self.rows))
         typed = self.rows['receptacletype'] + self.rows['objecttype']
         self.types = {x: _bare(type) for x, type in typed}
@@ -75,27 +73,18 @@ class _Facts:
     def location(self, x:str)->int:
         return int(self.names[x].split()[1])
 
-    def ids(self, predicate:str)->set: # Of which it holds
-        return {x for x, *_ in self.rows[predicate]}
+    def words(self, x:str, predicates:dict)->frozenset: # Of those predicates that hold of it
+        return frozenset(word for predicate, word in predicates.items() if x in self.ids[predicate])
 
 def _bare(type):
     return type.removesuffix('type')
 
 def _by_first(rows): # First arguments → second arguments
-    seconds = defaultdict(list)
-    for x, y in rows:
-        seconds[x].append(y)
-    return seconds
-
-def _words(facts, predicates): # Word → ids of which it holds
-    return {word: facts.ids(predicate) for predicate, word in predicates.items()}
-
-def _words_of(x, words):
-    return frozenset(word for word, ids in words.items() if x in ids)
+    return defaultdict(list, groupby(rows, 0, 1))
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #99fa58f3
 def _receptacles(facts):
-    openable, opened = facts.ids('openable'), facts.ids('opened')
+    openable, opened = facts.ids['openable'], facts.ids['opened']
     found = []
     for x, at in sorted(facts.rows['receptacleatlocation']):
         type, location = facts.types.get(x, ''), facts.location(at)
@@ -103,14 +92,13 @@ def _receptacles(facts):
     return tuple(found)
 
 def _things(facts):
-    abilities, states = _words(facts, _ABILITY_FACTS), _words(facts, _STATE_FACTS)
     places = _by_first(facts.rows['inreceptacle'])
     spots = _by_first(facts.rows['objectatlocation'])
     inside = _by_first(sorted((holder, x) for x, holder in facts.rows['inreceptacleobject']))
     listed = facts.rows['objecttype'] + facts.rows['inreceptacle'] + facts.rows['objectatlocation']
     found = []
     for x in sorted({x for x, _ in listed}):
-        can, state = _words_of(x, abilities), _words_of(x, states)
+        can, state = facts.words(x, _ABILITY_FACTS), facts.words(x, _STATE_FACTS)
         within = tuple(map(facts.name, places[x]))
         contents = tuple(map(facts.name, inside[x]))
         lying = tuple(map(facts.location, spots[x]))
@@ -325,12 +313,17 @@ register('alfworld', Alfworld)
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #c5c04927
 _ROLE = 'You are an expert agent operating in the ALFRED Embodied Environment.'
 
-
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #62e5bd47
-_REASON = ('You should first reason step-by-step about the current situation. This reasoning process MUST '
-           'be enclosed within <think> </think> tags.')
-_CHOOSE = ("Once you've finished your reasoning, you should choose an admissible action for current step "
-           'and present it within <action> </action> tags.\n')
+_PROMPT = '''
+{head} current observation is: {seen}
+Your admissible actions of the current situation are: [{can}].
+
+Now it's your turn to take an action.
+You should first reason step-by-step about the current situation. This reasoning process MUST be enclosed \
+within <think> </think> tags.{blank}
+Once you've finished your reasoning, you should choose an admissible action for current step and present it \
+within <action> </action> tags.
+'''
 
 @patch
 def official_prompt(self:Alfworld,
@@ -343,8 +336,5 @@ def official_prompt(self:Alfworld,
     progress = progress_block(context, history_length)
     goal = context.first.partition('Your task is to: ')[2].strip() or context.task
     head = f'{_ROLE} Your task is to: {goal}\n{progress}' if progress else f'{_ROLE}\nYour'
-    blank = '' if progress else ' '
     can = '\n '.join(f"'{a}'" for a in context.admissible if a != 'help')
-    return (f'\n{head} current observation is: {context.observation}\n'
-            f'Your admissible actions of the current situation are: [{can}].\n\n'
-            f"Now it's your turn to take an action.\n{_REASON}{blank}\n{_CHOOSE}")
+    return _PROMPT.format(head=head, seen=context.observation, can=can, blank='' if progress else ' ')

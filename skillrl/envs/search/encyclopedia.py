@@ -42,56 +42,64 @@ class Field:
     phrase:str=''         # What stands for its value in a longer question, with {x}
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #f7da3ffc
-_EXPORTS = 'amber barley coal glass honey linen marble oil paper salt silk tin wine wool'
-_TRADES = 'baker clerk dancer farmer lawyer miller nurse painter pilot sailor surgeon tailor teacher weaver'
-_FIELDS = [
-    Field('city', 'founded', 'year', (
-        '{x} was founded in {v}.', 'The first houses of {x} were built in {v}.', '{x} dates from {v}.'),
-        ('When was {x} founded?', 'In which year was {x} founded?')),
-    Field('city', 'river', 'river', (
-        '{x} lies on the river {v}.', 'The river {v} runs through {x}.',
-        'The harbour of {x} opens to the river {v}.'),
-        ('Which river runs through {x}?', 'On which river does {x} lie?')),
-    Field('city', 'export', _EXPORTS, (
-        '{x} is known for {v}.', 'Traders come to {x} for {v}.', 'The wealth of {x} rests on {v}.'),
-        ('What is {x} known for?', 'What do traders come to {x} for?')),
-    Field('person', 'birthplace', 'city', (
-        '{x} was born in the city {v}.', '{x} is a native of {v}.', 'The birthplace of {x} is {v}.'),
-        ('Where was {x} born?', 'In which city was {x} born?'), 'the city that {x} was born in'),
-    Field('person', 'born', 'year', (
-        '{x} was born in {v}.', 'The year of birth of {x} is {v}.', '{x} came into the world in {v}.'),
-        ('When was {x} born?', 'In which year was {x} born?')),
-    Field('person', 'occupation', _TRADES, (
-        '{x} worked as a {v}.', '{x} earned a living as a {v}.', '{x} was a {v} by trade.'),
-        ("What is {x}'s occupation?", 'What is the occupation of {x}?'))]
+_FIELDS = '''
+city founded (year)
+    {x} was founded in {v}. The first houses of {x} were built in {v}. {x} dates from {v}.
+    When was {x} founded? In which year was {x} founded?
+city river (river)
+    {x} lies on the river {v}. The river {v} runs through {x}. The harbour of {x} opens to the river {v}.
+    Which river runs through {x}? On which river does {x} lie?
+city export (amber barley coal glass honey linen marble oil paper salt silk tin wine wool)
+    {x} is known for {v}. Traders come to {x} for {v}. The wealth of {x} rests on {v}.
+    What is {x} known for? What do traders come to {x} for?
+person birthplace (city) the city that {x} was born in
+    {x} was born in the city {v}. {x} is a native of {v}. The birthplace of {x} is {v}.
+    Where was {x} born? In which city was {x} born?
+person born (year)
+    {x} was born in {v}. The year of birth of {x} is {v}. {x} came into the world in {v}.
+    When was {x} born? In which year was {x} born?
+person occupation (baker clerk dancer farmer lawyer miller nurse painter pilot sailor surgeon tailor teacher
+        weaver)
+    {x} worked as a {v}. {x} earned a living as a {v}. {x} was a {v} by trade.
+    What is {x}'s occupation? What is the occupation of {x}?
+'''
 
-# %% ../../../nbs/545_envs.search.encyclopedia.ipynb #1c5081a1
-_GENRES = 'ballad comedy drama epic farce musical mystery romance satire thriller tragedy western'
-_GOODS = 'bells boots bricks carpets clocks engines furniture lamps locks matches pianos ropes soap tools'
-_FIELDS += [
-    Field('film', 'director', 'person', (
-        '{x} was directed by {v}.', '{v} directed {x}.', 'The director of {x} is {v}.'),
-        ('Who directed {x}?', 'Who made {x}?'), 'the director of {x}'),
-    Field('film', 'studio', 'company', (
-        '{x} was produced by {v}.', 'The studio behind {x} is {v}.', '{v} paid for {x}.'),
-        ('Which company produced {x}?', 'What is the studio behind {x}?'), 'the studio that made {x}'),
-    Field('film', 'released', 'year', (
-        '{x} was released in {v}.', '{x} came out in {v}.', 'Audiences first saw {x} in {v}.'),
-        ('When was {x} released?', 'In which year was {x} released?')),
-    Field('film', 'genre', _GENRES, (
-        'The genre of {x} is {v}.', '{x} is told as a {v}.', 'Critics call {x} a {v}.'),
-        ("What is {x}'s genre?", 'What is the genre of {x}?')),
-    Field('company', 'founder', 'person', (
-        '{x} was set up by {v}.', '{v} started {x}.', 'The founder of {x} is {v}.'),
-        ('Who started {x}?', 'Who set up {x}?'), 'the founder of {x}'),
-    Field('company', 'founded', 'year', (
-        '{x} was established in {v}.', '{x} opened its doors in {v}.', '{x} has traded since {v}.'),
-        ('When was {x} founded?', 'In which year was {x} founded?')),
-    Field('company', 'industry', _GOODS, (
-        '{x} makes {v}.', '{x} is in the business of {v}.', 'The workshops of {x} turn out {v}.'),
-        ('What does {x} make?', "What is {x}'s industry?"))]
+# %% ../../../nbs/545_envs.search.encyclopedia.ipynb #27fb6cd2
+_FIELDS += '''
+film director (person) the director of {x}
+    {x} was directed by {v}. {v} directed {x}. The director of {x} is {v}.
+    Who directed {x}? Who made {x}?
+film studio (company) the studio that made {x}
+    {x} was produced by {v}. The studio behind {x} is {v}. {v} paid for {x}.
+    Which company produced {x}? What is the studio behind {x}?
+film released (year)
+    {x} was released in {v}. {x} came out in {v}. Audiences first saw {x} in {v}.
+    When was {x} released? In which year was {x} released?
+film genre (ballad comedy drama epic farce musical mystery romance satire thriller tragedy western)
+    The genre of {x} is {v}. {x} is told as a {v}. Critics call {x} a {v}.
+    What is {x}'s genre? What is the genre of {x}?
+company founder (person) the founder of {x}
+    {x} was set up by {v}. {v} started {x}. The founder of {x} is {v}.
+    Who started {x}? Who set up {x}?
+company founded (year)
+    {x} was established in {v}. {x} opened its doors in {v}. {x} has traded since {v}.
+    When was {x} founded? In which year was {x} founded?
+company industry (bells boots bricks carpets clocks engines furniture lamps locks matches pianos ropes soap
+        tools)
+    {x} makes {v}. {x} is in the business of {v}. The workshops of {x} turn out {v}.
+    What does {x} make? What is {x}'s industry?
+'''
+
+# %% ../../../nbs/545_envs.search.encyclopedia.ipynb #40d82f4f
+_FIELD = re.compile(r'(\w+) (\w+) \((.+?)\) ?(.*?)\n +(.+?)\n +(.+?)\n', re.S) # Phrase before wordings
+
+def _each(line): # Its sentences
+    return tuple(re.findall(r'\S[^.?]*[.?]', line))
+
 ARTICLE_KINDS = 'city', 'person', 'film', 'company'
-ARTICLE_FIELDS = {(field.kind, field.name): field for field in _FIELDS} # (kind, name) → field
+ARTICLE_FIELDS = { # (kind, name) → field
+    (kind, name): Field(kind, name, ' '.join(value.split()), _each(wordings), _each(asks), phrase)
+    for kind, name, value, phrase, wordings, asks in _FIELD.findall(_FIELDS)}
 
 def fields_of(kind:str)->list[Field]: # In the order of `ARTICLE_FIELDS`
     "The fields of articles of one kind"
@@ -232,11 +240,9 @@ class Encyclopedia:
         self.rivers = _drawn_names(40, seeded('rivers', name))
         self.habits = _drawn_habits(seeded('habits', name))
         rng = seeded('facts', name)
-        self.truth = {} # (kind, name) → field → value
-        for kind, some in self.names.items():
-            for each in some:
-                told = {field.name: rng.choice(self.values(field)) for field in fields_of(kind)}
-                self.truth[kind, each] = told
+        self.truth = { # (kind, name) → field → value
+            (kind, each): {field.name: rng.choice(self.values(field)) for field in fields_of(kind)}
+            for kind, some in self.names.items() for each in some}
 
 @patch
 def values(self:Encyclopedia, field:Field)->list[str]:

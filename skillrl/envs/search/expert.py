@@ -9,11 +9,11 @@ __all__ = ['SearchExpert']
 import re
 from collections import Counter
 from fastcore.basics import patch
+from functools import partial
 from ..base import Expert
 from .encyclopedia import ARTICLE_KINDS, Fact, PAGES
-from .engine import answer_action, MAX_TURNS, search_action
-from .notes import SearchNotes
-from .questions import kinds_along, read_question
+from .engine import MAX_TURNS, tagged
+from .questions import followed, read_question
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #166a8ec9
 _HINT = re.compile(r'look for (\w+) in (?:the )?(\w+)', re.I)
@@ -31,18 +31,13 @@ def _read_page_hints(
 # %% ../../../nbs/548_envs.search.expert.ipynb #17772b16
 class SearchExpert(Expert):
     "Demonstrator that sees what the agent sees"
-    reads = staticmethod(read_question)
+    reads, heeds = staticmethod(read_question), staticmethod(_read_page_hints)
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #cfea2e78
 @patch
-def hint(self:SearchExpert, kind:str)->str: # '' if there is none, or it is not believed
-    "The page that the skills shown name for a kind of article"
-    return self.hints[kind] if kind in self.hints and self.believes(kind) else ''
-
-@patch
 def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Fact: # '' for a value: nothing
     "What is believed of a field, and the page that tells it; when `sure`, what two pages or a hint speak for"
-    hint, votes = self.hint(kind), Counter()
+    hint, votes = self.advice(self.hints, kind), Counter()
     told = self.notes.told(kind, name, field)
     for fact in told:
         votes[fact.value] += len(PAGES) if fact.page == hint else 1
@@ -57,16 +52,7 @@ def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Fact:
 @patch
 def _followed(self:SearchExpert, sure):
     "What is believed of the fields of the plan, in order; a chain ends where nothing is"
-    kind, subjects, fields = self.asked
-    if len(subjects) > 1:
-        return [self.believed(kind, name, fields[0], sure) for name in subjects]
-    found, name = [], subjects[0]
-    for kind, field in zip(kinds_along(self.asked), fields):
-        found.append(self.believed(kind, name, field, sure))
-        name = found[-1].value
-        if not name:
-            break
-    return found
+    return followed(self.asked, partial(self.believed, sure=sure))
 
 @patch
 def progress(self:SearchExpert)->list[Fact]: # As `_followed` gives them
@@ -80,7 +66,7 @@ def progress(self:SearchExpert)->list[Fact]: # As `_followed` gives them
 @patch
 def _queries(self:SearchExpert, kind, name):
     "Searches for an article, the best first"
-    hint, seen = self.hint(kind), self.notes.pages.get((kind, name), ())
+    hint, seen = self.advice(self.hints, kind), self.notes.pages.get((kind, name), ())
     unread = [page for page in PAGES if page not in seen]
     first = [f'{name} {hint}'] if hint else []
     tried = set(self.notes.queries)
@@ -89,25 +75,25 @@ def _queries(self:SearchExpert, kind, name):
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #22c8fa01
 @patch
-def _search(self:SearchExpert, admissible, wanted, known=''):
+def _search(self:SearchExpert, wanted, known=''):
     "Thought and action that look for a field; the thought begins with what is `known`"
     kind, name = wanted
     queries = self._queries(kind, name)
-    if admissible:
-        queries = [query for query in queries if search_action(query) in admissible]
+    if self.can:
+        queries = [query for query in queries if tagged('search', query) in self.can]
     if not queries:
-        return self._answer(admissible, self._guess())
+        return self._answer(self._guess())
     where = queries[0].removeprefix(name).replace(' ', ' in ')
-    return f'{known} look for {kind}{where}'.strip(), search_action(queries[0])
+    return f'{known} look for {kind}{where}'.strip(), tagged('search', queries[0])
 
 @patch
-def _answer(self:SearchExpert, admissible, answer, because='it may be anything'):
+def _answer(self:SearchExpert, answer, because='it may be anything'):
     "Thought and action that answer"
-    action = answer_action(answer)
-    if not admissible or action in admissible:
+    action = tagged('answer', answer)
+    if not self.can or action in self.can:
         return because, action
-    answers = [a for a in admissible if a.startswith('<answer>')]
-    return 'it may be anything', self.rng.choice(answers or admissible)
+    answers = [a for a in self.can if a.startswith('<answer>')]
+    return 'it may be anything', self.rng.choice(answers or list(self.can))
 
 @patch
 def _guess(self:SearchExpert):
@@ -122,23 +108,18 @@ def _year(fact):
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #807e97ca
 @patch
-def act(self:SearchExpert,
-    admissible:list[str],     # Actions on offer; empty if anything can be written
-    notes:SearchNotes,        # Of the episode so far
-    skill_lines:list[str]=(), # Sentences of the skills shown
-)->tuple[str, str]:           # Thought, action
-    "What to think and do next"
-    self.notes, self.hints = notes, _read_page_hints(skill_lines)
+def choice(self:SearchExpert)->tuple[str, str]: # Thought, action
+    "Search for what is missing, or answer"
     found = self.progress()
     read = [f'{fact.kind} in {fact.page} says {fact.value}' for fact in found if fact.value]
     is_chain = len(self.asked.subjects) == 1
     last = ''.join(read[-1:]) if is_chain else ''
     wanted = next((fact for fact in found if not fact.value), None)
-    if wanted and notes.turns < MAX_TURNS - 1:
-        return self._search(admissible, wanted[:2], last)
+    if wanted and self.notes.turns < MAX_TURNS - 1:
+        return self._search(wanted[:2], last)
     if wanted:
-        return self._answer(admissible, self._guess())
+        return self._answer(self._guess())
     if is_chain:
-        return self._answer(admissible, found[-1].value, last)
+        return self._answer(found[-1].value, last)
     oldest = min(found, key=_year)
-    return self._answer(admissible, oldest.name, f'{read[found.index(oldest)]} for {oldest.name}')
+    return self._answer(oldest.name, f'{read[found.index(oldest)]} for {oldest.name}')

@@ -9,8 +9,9 @@ __all__ = ['SearchNotes', 'offered']
 import json, re
 from collections.abc import Hashable, Sequence
 from fastcore.basics import patch
+from typing import Any
 from .encyclopedia import ARTICLE_FIELDS, ARTICLE_KINDS, Fact, PAGES, read_page
-from .engine import answer_action, MAX_TURNS, projected, query_of, search_action
+from .engine import inside, MAX_TURNS, projected, tagged
 from .questions import kinds_along, read_question
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #ffe89aac
@@ -42,7 +43,7 @@ class SearchNotes:
     def see(self, action:str, observation:str)->None:
         "Take in one turn"
         self.turns += 1
-        query = query_of(projected(action))
+        query = inside('search', projected(action))
         if query is not None:
             self.queries.append(query)
         for contents in _documents_in(observation):
@@ -76,9 +77,9 @@ def offered(
     linked = [fact.value for fact in facts if ARTICLE_FIELDS[fact.kind, fact.field].value in ARTICLE_KINDS]
     names = dict.fromkeys(known + linked)
     queries = [query for name in names for query in (name, *[f'{name} {page}' for page in PAGES])]
-    searches = [search_action(query) for query in queries]
+    searches = [tagged('search', query) for query in queries]
     answers = dict.fromkeys(known + [fact.value for fact in facts])
-    return searches + [answer_action(answer) for answer in answers]
+    return searches + [tagged('answer', answer) for answer in answers]
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #1158635c
 @patch
@@ -108,13 +109,7 @@ def followed(self:SearchNotes)->tuple[list[str], str]: # Nothing for questions o
 
 # %% ../../../nbs/547_envs.search.notes.ipynb #4242d3b2
 @patch
-def lines(self:SearchNotes,
-    task:str,             # The question
-    observation:str,      # What the environment showed last
-    admissible:list[str], # Actions it offers
-    history:list[tuple],  # Pairs of action and the observation it brought, oldest first
-    history_length:int=4, # Pairs of `history` to show
-)->list[str]:
+def lines(self:SearchNotes, *step:Any)->list[str]: # `step`: as notes are given it, and not needed
     "Lines of the next step's prompt, after task and skills; what was read stands for the history"
     read, wanted = self.followed()
     return [*read, f'Now: turn {self.turns + 1} of {MAX_TURNS}, want {wanted}']

@@ -13,7 +13,7 @@ from fastcore.basics import patch
 from .encyclopedia import ARTICLE_FIELDS, Fact, fields_of
 from .notes import SearchNotes
 from .questions import COMPARED, kinds_along, read_question
-from .engine import answer_of, CATEGORIES, projected
+from .engine import CATEGORIES, inside, projected
 from ...skills.bank import Skill
 from ...skills.consolidation import goals_of
 from ...skills.distillation import origin
@@ -30,7 +30,7 @@ def _notes_of(t:Trajectory)->SearchNotes: # Its `plan` is None for questions of 
 
 def _right(t, notes):
     "What the answer of a won chain says about the facts that end in it"
-    answer = answer_of(projected(t.steps[-1].action)) if t.success and t.steps else None
+    answer = inside('answer', projected(t.steps[-1].action)) if t.success and t.steps else None
     last = notes.plan.fields[-1]
     told = [fact for fact in notes.facts if fact.field == last and fact.value == answer]
     return {fact[:3]: answer for fact in told}

@@ -63,6 +63,7 @@ def _by_text(files):
     return {normalized(question.task): question for path in files for question in load_questions(path)}
 
 
+
 # %% ../../../nbs/589_envs.search.world.ipynb #8e7d495d
 _SERVERS = 'corpus.url' # File of an address
 
@@ -125,18 +126,22 @@ def _search_history(
 
 # %% ../../../nbs/589_envs.search.world.ipynb #a8ab8b80
 _ROLE = 'You are an expert agent tasked with answering the given question step-by-step.'
-_WRAPPED = ('Below is the interaction history where <search> </search> wrapped your past search queries and '
-            '<information> </information> wrapped the corresponding search results returned by the external '
-            'search engine. History:')
-_ACT = ("Now it's your turn to respond for the current step.\n"
-        'You should first conduct reasoning process. This process MUST be enclosed within <think> </think> '
-        'tags. \n'
-        'After completing your reasoning, choose only one of the following actions (do not perform both):\n'
-        '(1) If you find you lack some knowledge, you can call a search engine to get more external '
-        'information using format: <search> your query </search>.\n'
-        '(2) If you have enough knowledge to answer the question confidently, provide your final answer '
-        'within <answer> </answer> tags, without detailed illustrations. For example, '
-        '<answer>Beijing</answer>.\n')
+_PAST = '''\
+{skills}Prior to this step, you have already taken {taken} step(s). Below is the interaction history \
+where <search> </search> wrapped your past search queries and <information> </information> wrapped the \
+corresponding search results returned by the external search engine. History:
+{past}
+
+'''
+_ACT = '''Now it's your turn to respond for the current step.
+You should first conduct reasoning process. This process MUST be enclosed within <think> </think> tags. \
+
+After completing your reasoning, choose only one of the following actions (do not perform both):
+(1) If you find you lack some knowledge, you can call a search engine to get more external information \
+using format: <search> your query </search>.
+(2) If you have enough knowledge to answer the question confidently, provide your final answer within \
+<answer> </answer> tags, without detailed illustrations. For example, <answer>Beijing</answer>.
+'''
 
 @patch
 def official_prompt(self:Search,
@@ -144,12 +149,11 @@ def official_prompt(self:Search,
     history_length:int, # Pairs of `history` to show
 )->str:
     "Published prompt for the next step"
-    asked = f'\n{_ROLE}\nYour question: {context.task}\n\n'
-    if not context.history or not history_length:
-        return f'{asked}{_ACT}'
-    taken, past = len(context.history), _search_history(context.history, history_length)
-    return (f'{asked}{skill_block(context.skills)}Prior to this step, you have already taken {taken} '
-            f'step(s). {_WRAPPED}\n{past}\n\n{_ACT}')
+    before = ''
+    if context.history and history_length:
+        before = _PAST.format(skills=skill_block(context.skills), taken=len(context.history),
+                              past=_search_history(context.history, history_length))
+    return f'\n{_ROLE}\nYour question: {context.task}\n\n{before}{_ACT}'
 
 # %% ../../../nbs/589_envs.search.world.ipynb #dc5c46b0
 @patch

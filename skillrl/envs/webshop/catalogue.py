@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from fastcore.basics import patch
+from fastcore.basics import groupby, patch
 from ..bm25 import BM25
 
 # %% ../../../nbs/583_envs.webshop.catalogue.ipynb #e098ccf8
@@ -34,11 +34,7 @@ class Product:
     instruction:str|None = None # A request for it, without options and price
     wanted:Sequence[str] = ()   # Attributes in that request
     human:Sequence[Mapping] = () # Requests by people, as in the third file
-
-    @property
-    def title(self)->str:
-        "Name on its page"
-        return self.name
+    title = property(lambda self: self.name, doc='Name on its page')
 
     @property
     def price_tag(self)->str:
@@ -109,13 +105,12 @@ class Catalogue:
     @cached_property
     def shelves(self)->dict[tuple[str, str], list[Product]]: # (mark, value) → products
         "Products by what the searches `<q>`, `<c>` and `<a>` ask for"
-        shelves = {}
+        pairs = []
         for product in self.products:
-            values = [('<q>', product.query), ('<c>', product.department)]
-            values += [('<a>', attribute) for attribute in dict.fromkeys(product.attributes)]
-            for value in values:
-                shelves.setdefault(value, []).append(product)
-        return shelves
+            attributes = [('<a>', attribute) for attribute in dict.fromkeys(product.attributes)]
+            marks = ('<q>', product.query), ('<c>', product.department), *attributes
+            pairs += [(mark, product) for mark in marks]
+        return groupby(pairs, 0, 1)
 
     @cached_property
     def index(self)->BM25:

@@ -9,7 +9,7 @@ __all__ = ['read_hints', 'ShopExpert']
 import re
 from fastcore.basics import patch
 from ..base import Expert
-from .notes import read_request, ShopNotes, title_word
+from .notes import read_request, title_word
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #f3afa870
 _WORD = re.compile(r'([a-z ]+?) = (\w+)\.?', re.I)
@@ -29,35 +29,26 @@ def read_hints(
     return words, sizes
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #00ca90f0
-_WAYS = dict(search='search', results='choose', product='inspect') # Page → method
+_WAYS = dict(search='search', results='choose', product='inspect', details='back') # Page → method
 
 class ShopExpert(Expert):
     "Demonstrator that sees what the agent sees"
-    reads = staticmethod(read_request)
+    reads, heeds = staticmethod(read_request), staticmethod(read_hints)
 
-    def act(self,
-        admissible:list[str], # Not needed: its clicks come from its notes
-        notes:ShopNotes,      # Of the episode so far
-        skill_lines:list[str]=(), # Sentences of the skills shown
-    )->tuple[str, str]:       # Thought, command
-        "What to think and do next"
-        self.notes = notes
-        self.hints = read_hints(skill_lines)
-        if notes.kind == 'details':
-            return 'back', 'click[< prev]'
-        return getattr(self, _WAYS[notes.kind])()
+    def choice(self)->tuple[str, str]:
+        "What suits the page that is open"
+        return getattr(self, _WAYS[self.notes.kind])()
+
+    def back(self)->tuple[str, str]:
+        "Leave a page of details"
+        return 'back', 'click[< prev]'
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #08e98f43
-@patch
-def believed(self:ShopExpert, hints:dict, key:str)->str: # '' if there is none, or it is not believed
-    "What a skill says about `key`"
-    return hints[key] if key in hints and self.believes(key) else ''
-
 @patch
 def word(self:ShopExpert)->str: # '' if it is not known
     "What is wanted, as this shop calls it"
     known = [word for word, said in self.notes.sold_as.items() if said == self.asked.query]
-    return known[0] if known else self.believed(self.hints[0], self.asked.query)
+    return known[0] if known else self.advice(self.hints[0], self.asked.query)
 
 @patch
 def written(self:ShopExpert, axis:str, value:str)->str: # '' if it is not known
@@ -65,7 +56,7 @@ def written(self:ShopExpert, axis:str, value:str)->str: # '' if it is not known
     if axis != 'size' or value.startswith('fit '):
         return value
     known = [written for written, size in self.notes.sizes.items() if size == value]
-    return known[0] if known else self.believed(self.hints[1], value)
+    return known[0] if known else self.advice(self.hints[1], value)
 
 @patch
 def search(self:ShopExpert)->tuple[str, str]: # Thought, command

@@ -10,6 +10,7 @@ import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from fastcore.basics import patch
+from typing import Any
 from .engine import BUY, NEXT_PAGE, PREV_PAGE, SEPARATOR
 from .shop import VALUES, WARES
 
@@ -209,14 +210,8 @@ def _known_lines(notes):
     return found
 
 @patch
-def lines(self:ShopNotes,
-    task:str,
-    observation:str, # What the environment showed last
-    admissible:list[str],
-    history:list[tuple],
-    history_length:int, # Not used: notes stand for the history
-)->list[str]:
-    "Lines of the prompt after task and skills"
+def lines(self:ShopNotes, *step:Any)->list[str]: # `step`: as notes are given it, and not needed
+    "Lines of the next step's prompt, after task and skills; what was seen stands for the history"
     told = [*_known_lines(self), self.on_page()]
     if self.chosen:
         told.append(f'Chosen: {", ".join(self.chosen)}')

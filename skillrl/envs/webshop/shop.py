@@ -7,6 +7,7 @@ __all__ = ['WARES', 'VALUES', 'NAMES', 'word_sentence', 'size_sentence', 'conven
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #385d859f
 from dataclasses import dataclass
+from fastcore.basics import groupby
 from ..base import seeded
 from .catalogue import NO_PRICE, Catalogue, Product
 from .engine import Shop
@@ -92,9 +93,7 @@ def conventions(
 )->_Conventions:
     "Ways of the shop `name`"
     rng = seeded('shop', name)
-    departments = {}
-    for ware in WARES:
-        departments.setdefault(ware.department, []).append(ware.query)
+    departments = groupby(WARES, 'department', 'query')
     sold = [said for some in departments.values() for said in rng.sample(some, _SOLD)]
     names = rng.sample(NAMES, len(sold) + _BRANDS)
     numbers = rng.sample(range(2, 10), len(VALUES['size']))

@@ -121,22 +121,28 @@ def _shown_text(
     return SEPARATOR.join(f"'{part}'" for part in parts[parts.index(task) + 1:])
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #8f8b20cb
-_SHOPPER = 'You are an expert autonomous agent operating in the WebShop e‑commerce environment.'
-_REASON = ("Now it's your turn to take one action for the current step.\n"
-           'You should first reason step-by-step about the current situation, then think carefully which '
-           'admissible action best advances the shopping goal. This reasoning process MUST be enclosed '
-           'within <think> </think> tags.')
-_CHOOSE = ("Once you've finished your reasoning, you should choose an admissible action for current step "
-           'and present it within <action> </action> tags.\n')
+_PROMPT = '''
+You are an expert autonomous agent operating in the WebShop e‑commerce environment.{blank}
+Your task is to: {task}.
+{progress} current observation is: {seen}.
+Your admissible actions of the current situation are:{blank}
+[
+{commands}
+].
+
+Now it's your turn to take one action for the current step.
+You should first reason step-by-step about the current situation, then think carefully which admissible \
+action best advances the shopping goal. This reasoning process MUST be enclosed within <think> </think> \
+tags.{blank}
+Once you've finished your reasoning, you should choose an admissible action for current step and present it \
+within <action> </action> tags.
+'''
 
 def _prompt(context, progress):
-    blank = '' if progress else ' '
-    commands = '\n'.join(f"'{command}'," for command in context.admissible)
-    return (f'\n{_SHOPPER}{blank}\nYour task is to: {context.task}.\n'
-            f'{progress or "Your"} current observation is: '
-            f'{_shown_text(context.observation, context.task)}.\n'
-            f'Your admissible actions of the current situation are:{blank}\n[\n{commands}\n].\n\n'
-            f'{_REASON}{blank}\n{_CHOOSE}')
+    commands = [f"'{command}'," for command in context.admissible]
+    seen = _shown_text(context.observation, context.task)
+    return _PROMPT.format(task=context.task, progress=progress or 'Your', blank='' if progress else ' ',
+                          seen=seen, commands='\n'.join(commands))
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #390ed62c
 _LONGEST_PROMPT = 13_000 # Characters of a prompt with history
