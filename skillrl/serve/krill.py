@@ -22,14 +22,8 @@ from ..envs.remote import FarEnv, check_fields, read_response
 from .sessions import Caller, ClientSession, Refusal, Sessions, listen, numbered_game
 
 # %% ../../nbs/805_serve.krill.ipynb #31b876d1
-def _step_answer(
-    obs:str,         # Observation
-    reward:float,    # Of this step; 0 after a reset
-    terminated:bool, # Is the task done?
-    truncated:bool,  # Was the episode cut off?
-    info:dict,       # As a `TextEnv` returns it
-)->dict:             # Ready for JSON
-    "What an environment returned, in the words of Krill's protocol"
+def _step_answer(obs, reward, terminated, truncated, info):
+    "What `TextEnv.step` returned, in the words of Krill's protocol, ready for JSON"
     return dict(
         observation=obs, available_actions=info['admissible_commands'],
         task_description=info['task'], task_category=info['category'],
