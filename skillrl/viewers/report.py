@@ -51,12 +51,9 @@ def steps_table(
     history:list, # Records of history.json
 )->Table:
     "One row a step, in plain words"
-    rows = []
-    for r in map(_clean, history):
-        rollout, candidate = _digits(r['rollout_hard']), _digits(r['candidate_gate_score'])
-        current, best = _digits(r['current_score']), _digits(r['best_score'])
-        row = [r['step'], rollout, r['n_edits_ranked'] or 0, candidate, r['decision'], current, best]
-        rows.append([*row, r['why']])
+    rows = [[r['step'], _digits(r['rollout_hard']), r['n_edits_ranked'] or 0,
+             _digits(r['candidate_gate_score']), r['decision'], _digits(r['current_score']),
+             _digits(r['best_score']), r['why']] for r in map(_clean, history)]
     return Table(['step', 'rollout', 'edits', 'candidate', 'decision', 'current', 'best', 'why'], rows)
 
 # %% ../../nbs/826_viewers.report.ipynb #574ed315
@@ -255,5 +252,4 @@ def write_page(folder:Path|str)->Path: # report.html in it; FileNotFoundError if
         raise FileNotFoundError(f'{folder} holds no run to report on: '
                                 'name the folder that a run was written to')
     title = f'SkillOpt: {view.folder.resolve().name}'
-    body = f'<h1>{escape(title)}</h1>{headed(report_sections(view))}'
-    return atomic_write(view.folder/'report.html', html_page(title, body))
+    return atomic_write(view.folder/'report.html', html_page(title, headed(report_sections(view))))
