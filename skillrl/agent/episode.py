@@ -21,30 +21,28 @@ from ..llm.reply import GrownPrompt, next_prompt
 from ..skills.retrieval import render, Retriever
 
 # %% ../../nbs/03_agent.episode.ipynb #0313801b
+@dataclass(eq=False, repr=False)
 class Episode:
     "One try at one task"
-    def __init__(self,
-        env:Any,                      # A `TextEnv` that no other unfinished episode uses
-        game:Any=None,                # What to play, as `env.pick` understands it; None for the next game
-        retriever:Retriever|None=None,# None plays without a bank
-        seed:int|None=None,           # For `env.reset`; part of the id
-        skills:Sequence[str]=(),      # Lines to show besides those retrieved
-        agent:AgentConfig=AgentConfig(), # Wording of the prompt, reading of replies, length of history
-        world:World|None=None,        # The environment's own if left out
-    ):
-        self.env, self.game = env, game
-        self.retriever, self.seed = retriever, seed
-        self.agent = agent
-        self.attempt = None # Number of this try at the game, part of the id; `rollout` counts
-        name = getattr(env, 'world', '')
-        self.world = world or (find_world(name) if name else None)
-        self.skills, self.skill_ids = list(skills), []
+    env:Any                         # A `TextEnv` that no other unfinished episode uses
+    game:Any = None                 # What to play, as `env.pick` understands it; None for the next game
+    retriever:Retriever|None = None # None plays without a bank
+    seed:int|None = None            # For `env.reset`; part of the id
+    skills:Sequence[str] = ()       # Lines to show besides those retrieved
+    agent:AgentConfig = field(default_factory=AgentConfig) # Prompt, reading of replies, length of history
+    world:World|None = None         # The environment's own if left out
+    attempt = None   # Number of this try at the game, part of the id; `rollout` counts
+    last = None      # Prompt and reply of the turn before, where a conversation grows
+    started = done = won = False
+    infra_error = '' # Why this episode counts neither as won nor as lost
+
+    def __post_init__(self):
+        name = getattr(self.env, 'world', '')
+        self.world = self.world or (find_world(name) if name else None)
+        self.skills, self.skill_ids = list(self.skills), []
         self.steps, self.history = [], []
         self.rows = [] # A `StepRow` for each reply of a policy with weights
-        self.last = None # Prompt and reply of the turn before, where a conversation grows
         self.sent = {} # State of knowledge → commands sent in it
-        self.started = self.done = self.won = False
-        self.infra_error = '' # Why this episode counts neither as won nor as lost
 
 # %% ../../nbs/03_agent.episode.ipynb #4892be1a
 class EpisodeError(RuntimeError):
@@ -116,9 +114,8 @@ def act(self:Episode,
         self.notes.see(action, observation)
     self.observation, self.admissible = observation, info.get('admissible_commands') or None
     self.done, self.won = bool(terminated or truncated), bool(info.get('won'))
-    self.end = 'step limit' if truncated else 'lost'
-    if self.won:
-        self.end = 'won'
+    lost = 'step limit' if truncated else 'lost'
+    self.end = 'won' if self.won else lost
     return step
 
 # %% ../../nbs/03_agent.episode.ipynb #3ec663e4

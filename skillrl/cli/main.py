@@ -414,15 +414,13 @@ class _Screen:
         shown = text if text.isprintable() else ''.join(map(_spelled_out, text))
         return self._wrapped.write(shown)
 
-def _screen(stream):
-    return stream and _Screen(stream) # A process without a terminal may have none
-
 # %% ../../nbs/890_cli.main.ipynb #a84dc478
 def main(
     argv:Sequence[str]|None=None, # Words of the command line; those of this process if left out
 )->int: # Exit status: 0 done, 1 failed, 2 misunderstood, 130 interrupted
     "Run one command"
-    with redirect_stdout(_screen(sys.stdout)), redirect_stderr(_screen(sys.stderr)):
+    out, err = (stream and _Screen(stream) for stream in (sys.stdout, sys.stderr)) # Either may be missing
+    with redirect_stdout(out), redirect_stderr(err):
         words = sys.argv[1:] if argv is None else [*argv]
         args = parser().parse_args(words, Namespace(words=words))
         with warnings.catch_warnings():

@@ -109,10 +109,8 @@ def _start(args, learns=False):
 def _counting(step:Callable[..., Any], phase:str, total:int):
     "What to call with each episode that ends, to show how many have"
     done = count(1)
-    def each(trajectory:Any)->None:
-        step(phase, next(done), total)
     step(phase, 0, total)
-    return each
+    return lambda trajectory: step(phase, next(done), total)
 
 def _not_counted(n):
     "A note on `n` episodes that an environment or a server failed in; empty for none"

@@ -71,16 +71,15 @@ class OpenEnvClient(FarEnv):
         super().__init__(re.sub('^http', 'ws', str(url)), *args, **kw)
         self.field = field
 
+    def close(self)->None:
+        "End the connection, and give up the place on the server; an episode that was not over is lost"
+        self._socket = None
+        if self._end:
+            self._end()
+
+    leave = close
+
 # %% ../../nbs/809_serve.openenv_client.ipynb #fd49c72b
-@patch
-def close(self:OpenEnvClient)->None:
-    "End the connection; the episode is lost if it was not over"
-    self._socket = None
-    if self._end:
-        self._end()
-
-OpenEnvClient.leave = OpenEnvClient.close # So the next episode finds a place
-
 @patch
 def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers, ImportError without websockets
     "A new connection to the server"

@@ -183,9 +183,8 @@ def outcome_text(folder:Path|str)->str:
     ended = f'{_describe_end(view)} {_describe_cost(view)}'
     tables = [_finals_table(folder), _usage_table(view)]
     where = f'Best skill: {folder}/best_skill.md   Report: {folder}/report.html'
-    told = [fill(_describe_worth(view), width), *(t.text(width) for t in tables if t.rows)]
-    told.append(fill(ended, width))
-    return '\n\n'.join([*told, where])
+    shown = [t.text(width) for t in tables if t.rows]
+    return '\n\n'.join([fill(_describe_worth(view), width), *shown, fill(ended, width), where])
 
 # %% ../../nbs/826_viewers.report.ipynb #3f292f36
 def _skill_at(folder, step):

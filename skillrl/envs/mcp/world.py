@@ -254,13 +254,12 @@ class _ToolReader(EpisodeReader):
         names = [name for name, _ in self.calls(t)]
         return tuple(name for name, before in zip(names, ['', *names]) if name != before)
 
-# %% ../../../nbs/597_envs.mcp.world.ipynb #0142a263
-@patch
-def arguments(self:_ToolReader, t):
-    "Each tool that `t` called, with each argument and its value"
-    calls = [call for call in self.calls(t) if call[0] != 'finish']
-    return {(tool, name, to_json(value)) for tool, given in calls for name, value in given.items()}
+    def arguments(self, t:Trajectory)->set:
+        "Each tool that `t` called, with each argument and its value"
+        calls = [call for call in self.calls(t) if call[0] != 'finish']
+        return {(tool, name, to_json(value)) for tool, given in calls for name, value in given.items()}
 
+# %% ../../../nbs/597_envs.mcp.world.ipynb #0142a263
 @patch
 def tell(self:_ToolReader, trajs, min_count):
     "Arguments that were the same in all wins of a category"
