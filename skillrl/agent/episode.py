@@ -56,12 +56,11 @@ def id(self:Episode)->str: # Game, seed if any, attempt
     seed = '' if self.seed is None else f'{self.seed}.'
     return f'{game}#{seed}{self.attempt or 0}'
 
-@patch
-def _ask(self:Episode, call, *args, **kw):
+def _ask(episode, call, *args, **kw):
     try:
         return call(*args, **kw)
     except Exception as e:
-        where = f'episode {self.id} broke off at step {len(self.steps)}'
+        where = f'episode {episode.id} broke off at step {len(episode.steps)}'
         raise EpisodeError(f'{where} and is not counted: {e}') from e
 
 # %% ../../nbs/03_agent.episode.ipynb #f1d38115
@@ -71,7 +70,7 @@ def start(self:Episode)->Episode: # EpisodeError if the environment fails
     if self.started:
         return self
     options = None if self.game is None else {'game': self.game}
-    self.observation, info = self._ask(self.env.reset, seed=self.seed, options=options)
+    self.observation, info = _ask(self, self.env.reset, seed=self.seed, options=options)
     self.first, self.admissible = self.observation, info.get('admissible_commands') or None
     self.task, self.category = info['task'], info.get('category', '')
     self.game = info.get('game', '')
@@ -104,7 +103,7 @@ def act(self:Episode,
     if self.start().done:
         raise RuntimeError(f'episode {self.id} is over: make a new one to play on')
     step = Step(self.observation, action, admissible=self.admissible or [], skills=self.skill_ids, **kw)
-    observation, reward, terminated, truncated, info = self._ask(self.env.step, action)
+    observation, reward, terminated, truncated, info = _ask(self, self.env.step, action)
     step.reward = float(reward)
     if self.agent.decode == 'once':
         self.sent.setdefault(self.knowledge, set()).add(action)
@@ -135,11 +134,7 @@ class StepRow:
     allowed:Any = None   # `NextTokens` for each token; None if anything could come
     advantage:float|None = field(default=None, repr=False) # What RL credits it with
     reference:list[float]|None = field(default=None, repr=False) # Log-probs under the reference, once read
-
-    @property
-    def length(self)->int: # Tokens
-        "Of prompt and reply"
-        return len(self.prompt_ids) + len(self.reply_ids)
+    length = property(lambda self: len(self.prompt_ids) + len(self.reply_ids)) # Tokens of both
 
 @patch
 def play(self:Episode,
@@ -163,8 +158,7 @@ def _read_action(episode, text, admissible):
     mode = 'official' if agent.prompt == 'official' else 'strict'
     read = getattr(episode.world, 'official_reply', None) # Of a world whose published code has its own tags
     own = read(text) if read and agent.prompt == 'official' else None
-    _, action, ok = own or parse_reply(text, admissible, mode, agent.reply)
-    return action, ok
+    return (own or parse_reply(text, admissible, mode, agent.reply))[1:]
 
 @patch
 def holds_command(self:Episode,
@@ -233,8 +227,10 @@ def _fitted(episode, policy, limit):
                      f'more than max_prompt_tokens {limit}: raise that, or show fewer skills')
 
 # %% ../../nbs/03_agent.episode.ipynb #1b705a6c
-def _grown(episode, policy, limit):
-    "The conversation of `episode`; rendered at its beginning, and anew where it exceeds `limit` tokens"
+def _prompt(episode, policy, limit):
+    "The prompt of `episode`, or its conversation, which is rendered anew where it exceeds `limit` tokens"
+    if episode.agent.conversation != 'appended':
+        return _fitted(episode, policy, limit)
     count = getattr(policy, 'count', len)
     if episode.last:
         asked, reply = episode.last
@@ -244,10 +240,6 @@ def _grown(episode, policy, limit):
             return grown
     ids = _fitted(episode, policy, limit)
     return ids if hasattr(policy, 'chat') else GrownPrompt(ids)
-
-def _prompt(episode, policy, limit):
-    grows = episode.agent.conversation == 'appended'
-    return _grown(episode, policy, limit) if grows else _fitted(episode, policy, limit)
 
 # %% ../../nbs/03_agent.episode.ipynb #1ded5e43
 def _allowed(live):

@@ -10,11 +10,9 @@ __all__ = ['SMOKE', 'BANK', 'TRAJECTORIES', 'pair', 'spelled', 'given', 'setting
 # %% ../../nbs/850_cli.flags.ipynb #2daf3093
 import json, re, shlex, sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 from dataclasses import fields
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TextIO
 from ..core import config as settings_of_runs
 from ..core.config import from_krill, load_config, settings_in, SkillRLConfig, unknown
@@ -50,10 +48,10 @@ def spelled(
 # %% ../../nbs/850_cli.flags.ipynb #ed2ee4df
 def given(args:Namespace)->dict[str, Any]: # Path of a setting → value; ValueError if --set sets nothing
     "The settings that were named on the command line"
-    values = {path: getattr(args, flag, None) for flag, path in _FLAGS.items()}
-    found = {path: v for path, v in values.items() if v is not None}
-    found |= from_krill(dict(map(pair, getattr(args, 'set', None) or ())))
-    if getattr(args, 'mock', None):
+    said = vars(args)
+    found = {path: said[flag] for flag, path in _FLAGS.items() if said.get(flag) is not None}
+    found |= from_krill(dict(map(pair, said.get('set') or ())))
+    if said.get('mock'):
         found['env.url'] = ''
     if 'model.checkpoint' in found: # Who is named at the command line acts, whoever a file names
         found.setdefault('model.policy_model_id', '')
@@ -117,20 +115,17 @@ _OFFICIAL = {'env.max_steps': 50} # The limit of the official games
 SMOKE = {
     'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 6, 'env.test_tasks': 6,
     'sft.games': 6, 'sft.steps': 5, 'rl.iterations': 2, 'rl.tasks_per_iteration': 3, 'rl.group_size': 4,
-    'evolution.validation_interval': 2,
-    }
+    'evolution.validation_interval': 2}
 
 def settings(
     args:Namespace, # What the parser made of the command line
-    base:Mapping[str, Any]=MappingProxyType({}), # What a command changes of the defaults
+    base:dict[str, Any]|None=None, # What a command changes of the defaults
 )->Any:             # A `SkillRLConfig`; ValueError if the flags or the file do not fit
     "The config that the flags ask for"
     check_together(args)
-    first = dict(base)
-    if getattr(args, 'games', None):
-        first |= _OFFICIAL
-    if getattr(args, 'smoke', None):
-        first |= SMOKE
+    official = _OFFICIAL if getattr(args, 'games', None) else {}
+    small = SMOKE if getattr(args, 'smoke', None) else {}
+    first = (base or {}) | official | small
     config = load_config(getattr(args, 'config', None), SkillRLConfig().merged(first), **given(args))
     return _on_server(args, config)
 
@@ -164,10 +159,9 @@ def resumed_settings(
 )->Any: # A `SkillRLConfig` with its secrets; ValueError if the flags do not fit or the folder says too much
     "The config of a run that goes on"
     check_together(args)
-    config = SkillRLConfig().merged(read_settings(Path(folder)/'config.json'))
-    if getattr(args, 'smoke', None):
-        config = config.merged(SMOKE)
-    return _on_server(args, config.merged(_said(args))).opened(named(args))
+    small = SMOKE if getattr(args, 'smoke', None) else {}
+    config = SkillRLConfig().merged(read_settings(Path(folder)/'config.json')).merged(small | _said(args))
+    return _on_server(args, config).opened(named(args))
 
 # %% ../../nbs/850_cli.flags.ipynb #2b8f1d31
 _WHERE = ArgumentParser(add_help=False, allow_abbrev=False) # What a line that goes on does not repeat

@@ -44,8 +44,7 @@ def _base(args):
     "What the settings differ in from the defaults before a file or a flag changes them"
     if args.resume:
         return read_settings(Path(args.resume)/'config.json')
-    given = args.questions or args.skill_bank
-    base = _EVALS if args.evals else {} if given else _RULES
+    base = _EVALS if args.evals else {} if args.questions or args.skill_bank else _RULES
     return base | _ONE_STEP if args.smoke else base
 
 # %% ../../nbs/860_cli.jobs.ipynb #88250960
@@ -130,8 +129,7 @@ def _eval_job(args, c):
     teacher = _client_of('teacher', args, _models(Namespace(**vars(args) | dict(set=None))))
     agent, chat = acts(args)
     client = AgentChat(agent, args.skill, config)
-    file = None if args.evals is True else args.evals
-    return EvalEnv(client, chat, file, c.seed), client, teacher
+    return EvalEnv(client, chat, None if args.evals is True else args.evals, c.seed), client, teacher
 
 # %% ../../nbs/860_cli.jobs.ipynb #d6519025
 _MODELS = 'policy_model policy_url policy_command teacher teacher_url teacher_command'.split()

@@ -12,23 +12,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
-from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import resolve_name
 from threading import current_thread, Event, main_thread
 from typing import Any, NoReturn, TextIO
 from .flags import BANK, setting_flags, settings, spelled, TRAJECTORIES
 from ..core.tables import counted
-from ..viewers.inspection import load_bank
+from ..viewers.inspection import load_bank, shown
 
 # %% ../../nbs/890_cli.main.ipynb #9212f25c
 def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it cannot be read
     "say what a file or folder is, and show it: a run, a bank, a policy, trajectories, a log"
-    from skillrl.viewers.inspection import shown
     if args.config or args.set: # Krill takes them everywhere; here they are only checked
         settings(args)
     if args.port is not None:
-        return _follow(args.path, args.port)
+        from skillrl.viewers.watch import watch_run
+        with watch_run(args.path, args.port) as page:
+            print(f'{page.url} follows {args.path}; stop with Ctrl-C', flush=True)
+            Event().wait()
     print(shown(args.path, args.find or '', args.since))
 
 # %% ../../nbs/890_cli.main.ipynb #a92f796d
@@ -65,14 +67,6 @@ def _export_episodes(args):
     write_inspect_log(played, args.output, path.resolve().stem, 'skillrl', made)
     print(f'{counted(len(played), "episode")}: {args.output} (inspect)')
 
-# %% ../../nbs/890_cli.main.ipynb #2f90c005
-def _follow(path, port):
-    "Serve a page that follows a run, while it works or after its end, to this machine"
-    from skillrl.viewers.watch import watch_run
-    with watch_run(path, port) as page:
-        print(f'{page.url} follows {path}; stop with Ctrl-C', flush=True)
-        Event().wait()
-
 # %% ../../nbs/890_cli.main.ipynb #d3a5fb3f
 def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
     "look at what a run needs on this machine, and at the servers that are named"
@@ -81,8 +75,7 @@ def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
     for finding in examine_machine(settings(args)):
         print(finding, flush=True)
         wrong += bool(finding.remedy)
-    verdict = counted(wrong, 'problem') if wrong else 'All is well.'
-    print(f'\n{verdict}')
+    print(f'\n{counted(wrong, "problem") if wrong else "All is well."}')
     return int(wrong > 0)
 
 # %% ../../nbs/890_cli.main.ipynb #ac98aaad
@@ -175,12 +168,9 @@ def serve(args:Namespace)->None: # ValueError or OSError if it cannot be served
     server = _mcp_server(args) if args.mcp else kind(args)
     if server is None: # Whoever spoke to us has gone
         return
-    try:
+    with server, suppress(KeyboardInterrupt):
         print(*_told(server, _config(args).name, args), sep='\n', flush=True)
-        with suppress(KeyboardInterrupt):
-            server.thread.join() # Until Ctrl-C, or its own end
-    finally:
-        server.close()
+        server.thread.join() # Until Ctrl-C, or its own end
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b001
 def _flag(help, otherwise, **kw):
@@ -243,8 +233,7 @@ class Command:
 
     def run(self, args:Namespace)->int|None:
         "The exit status, if not 0"
-        module, name = self.runs.split('.')
-        return getattr(import_module(f'skillrl.cli.{module}'), name)(args)
+        return resolve_name(f'skillrl.cli.{self.runs.replace(".", ":")}')(args)
 
 _TRAIN = Command('steps.train', _flags(
     _PLAY + _CHAT + _TEACHER + 'engine smoke num-examples episodes resume',

@@ -188,6 +188,10 @@ class Server(Sessions, ThreadingTCPServer):
 
     def handle_error(self, request:Any, client_address:Any)->None: pass
 
+    def verify_request(self, request:Any, client_address:Any)->bool:
+        "May a thread answer it?"
+        return len(self.connections) < _CONNECTIONS
+
 # %% ../../nbs/805_serve.krill.ipynb #01f7d71c
 def _begin(server, id):
     "Environment of its own, observation and info"
@@ -276,11 +280,6 @@ def answer(self:Server, route:str, body:bytes, headers:Message, caller:Caller)->
     return status, dict(error=sentence)
 
 # %% ../../nbs/805_serve.krill.ipynb #dfe9b76b
-@patch
-def verify_request(self:Server, request:Any, client_address:Any)->bool:
-    "May a thread answer it?"
-    return len(self.connections) < _CONNECTIONS
-
 @patch
 def service_actions(self:Server)->None:
     "Let those go that take too long"

@@ -46,6 +46,14 @@ class SuiteEnv(gym.Env):
             return split
         raise ValueError(f'the split is {split!r}: choose one of {", ".join(known)}')
 
+    def step(self,
+        action:str,                         # One command
+    )->tuple[str, float, bool, bool, dict]: # Observation, reward, terminated, truncated, info
+        "Send one command to the world; RuntimeError before the first `reset`"
+        if self.env is None:
+            raise RuntimeError('step was called before reset: reset starts an episode')
+        return self.env.step(action)
+
 # %% ../../nbs/807_serve.openenv.ipynb #da8dd417
 @patch
 def reset(self:SuiteEnv,
@@ -64,15 +72,6 @@ def reset(self:SuiteEnv,
         game = numbered_game(self.suite, game)
     self.env = self.suite.env(game, self.max_steps)
     return self.env.reset(options={'game': game})
-
-@patch
-def step(self:SuiteEnv,
-    action:str,                         # One command
-)->tuple[str, float, bool, bool, dict]: # Observation, reward, terminated, truncated, info
-    "Send one command to the world; RuntimeError before the first `reset`"
-    if self.env is None:
-        raise RuntimeError('step was called before reset: reset starts an episode')
-    return self.env.step(action)
 
 # %% ../../nbs/807_serve.openenv.ipynb #2cc6a7be
 def make_env(

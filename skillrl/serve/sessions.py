@@ -66,11 +66,7 @@ class ClientSession:
     is_over:bool = False
     used:float = field(default_factory=monotonic) # When, on the clock of `monotonic`
     lock:Lock = field(default_factory=Lock)
-
-    @property
-    def peer(self)->str:
-        "Address of its client"
-        return self.caller.peer
+    peer = property(lambda self: self.caller.peer) # Address of its client
 
     @property
     def is_gone(self)->bool:
@@ -112,8 +108,7 @@ class Sessions:
     def url(self)->str:
         "Address that clients use"
         host, port = self.server_address
-        name = '127.0.0.1' if host == '0.0.0.0' else host
-        return f'http://{name}:{port}'
+        return f'http://{"127.0.0.1" if host == "0.0.0.0" else host}:{port}'
 
 # %% ../../nbs/801_serve.sessions.ipynb #5cc666bb
 def _is_ours(host, server):

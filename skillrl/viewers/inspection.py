@@ -18,8 +18,7 @@ from .page import as_dict, dict_in, json_of, number, text_of
 def _config_in(folder):
     "What `config.json` in `folder` holds; empty where there is none"
     file = folder/'config.json'
-    d = read_json(file) if file.exists() else {}
-    return d if isinstance(d, dict) else {}
+    return as_dict(read_json(file) if file.exists() else {})
 
 _RUNS = dict(optimize={'edit_budget'}, train={'env', 'rl', 'model'}) # Command → what its config holds
 
@@ -76,10 +75,8 @@ def kind_of(
     choices = 'name a run, a bank, a policy, trajectories or a log'
     if not path.exists():
         raise FileNotFoundError(f'there is nothing at {path}: {choices}')
-    if path.is_dir():
-        kind = next((name for name, test in _FOLDERS.items() if test(path)), '')
-    else:
-        kind = _kind_of_file(path)
+    fitting = (name for name, test in _FOLDERS.items() if test(path))
+    kind = next(fitting, '') if path.is_dir() else _kind_of_file(path)
     if not kind:
         raise ValueError(f'{path} holds nothing that skillrl knows: {choices}')
     return kind
@@ -201,8 +198,7 @@ def state_of(path:Path)->tuple[dict, str]:
 def _train_run(path):
     if (path/'report.md').exists():
         return f'{report_text(path)}\n\nReport: {path}/report.md'
-    _, place = state_of(path)
-    return f'Not finished, {place}: go on with skillrl train --resume {path}'
+    return f'Not finished, {state_of(path)[1]}: go on with skillrl train --resume {path}'
 
 # %% ../../nbs/835_viewers.inspection.ipynb #8428a8c6
 def _opt_run(path):

@@ -74,7 +74,7 @@ def html_page(
     body:str,      # HTML
     script:str='', # JavaScript
 )->str:
-    "A whole HTML page under its title"
+    "A whole HTML page"
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     if script:
         digest = b64encode(sha256(script.encode()).digest()).decode()
@@ -84,7 +84,7 @@ def html_page(
             '<meta name="viewport" content="width=device-width,initial-scale=1">'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             f'<link rel="icon" href="data:,"><title>{escape(title)}</title>'
-            f'<style>{_style()}</style></head><body><h1>{escape(title)}</h1>{body}{script}</body></html>')
+            f'<style>{_style()}</style></head><body>{body}{script}</body></html>')
 
 # %% ../../nbs/821_viewers.page.ipynb #05748ccf
 def text_of(path:Path|str)->str: # '' if there is no such file

@@ -6,6 +6,7 @@
 __all__ = ['write_proof_page']
 
 # %% ../../nbs/829_viewers.proof_view.ipynb #42024a4e
+from html import escape
 from pathlib import Path
 from ..core.plots import bars, figure
 from ..core.stats import average
@@ -63,4 +64,5 @@ def write_proof_page(
         'Evals': _table(runs, facts['arms']).html(),
         'What it took': _costs(facts['arms']).html(),
         'What it is about': Table(['', ''], about).html()})
-    return atomic_write(proof.folder/'report.html', html_page(title, body))
+    page = html_page(title, f'<h1>{escape(title)}</h1>{body}')
+    return atomic_write(proof.folder/'report.html', page)

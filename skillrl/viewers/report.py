@@ -70,8 +70,7 @@ class _RunView:
     @property
     def ended(self)->bool:
         "Were all steps made, and the best skill measured afresh?"
-        made = len(self.steps)
-        return not self.held and bool(self.summary) and self.summary.get('total_steps') == made
+        return not self.held and bool(self.summary) and self.summary.get('total_steps') == len(self.steps)
 
 def read_run(folder:Path|str)->_RunView: # Of a run, or of one that has yet to begin
     "Look at a run"
@@ -234,7 +233,6 @@ def _steps(view, accepted):
 def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
     "What the report says"
     drawn = f'{figure_html(_plot_scores(view.folder), "Scores by step")}<p class="muted">{_LEGEND}</p>'
-    best = text_of(view.folder/'best_skill.md')
     return {
         'What it is worth': paragraph(_describe_worth(view)) + drawn + _finals_table(view.folder).html(),
         'What was accepted': _steps(view, True),
@@ -242,7 +240,7 @@ def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
         'Steps': paragraph(_COLUMNS) + steps_table(view.steps).html(),
         'What it took': paragraph(_MODELS) + _usage_table(view).html() + paragraph(_describe_cost(view)),
         'Why it ended': paragraph(_describe_end(view)),
-        'The best skill': f'<pre>{escape(best)}</pre>'}
+        'The best skill': f'<pre>{escape(text_of(view.folder/"best_skill.md"))}</pre>'}
 
 def write_page(folder:Path|str)->Path: # report.html in it; FileNotFoundError if there is no run
     "Write a page that tells all about a run and needs nothing else"
@@ -251,4 +249,5 @@ def write_page(folder:Path|str)->Path: # report.html in it; FileNotFoundError if
         raise FileNotFoundError(f'{folder} holds no run to report on: '
                                 'name the folder that a run was written to')
     title = f'SkillOpt: {view.folder.resolve().name}'
-    return atomic_write(view.folder/'report.html', html_page(title, headed(report_sections(view))))
+    body = f'<h1>{escape(title)}</h1>{headed(report_sections(view))}'
+    return atomic_write(view.folder/'report.html', html_page(title, body))

@@ -145,7 +145,7 @@ def html(self:_RunPage)->str:
     quiet = time() - max(written.values())
     told = _told(place, begun, ended, is_held(self.folder), quiet)
     title = f'{name}: {self.folder.resolve().name}'
-    top = f'<p><strong role="status">{escape(told)}</strong></p>'
+    top = f'<h1>{escape(title)}</h1><p><strong role="status">{escape(told)}</strong></p>'
     script = data_path('watch.js').read_text(encoding='utf-8') # Looks again every two seconds
     return html_page(title, f'{top}{self.shown}', script)
 
