@@ -143,7 +143,7 @@ def test_point_1_what_cannot_be_played_is_said(here, capsys):
 
 def asked_to_write():
     "Each command with an output → a command line up to it"
-    extra = dict(export='export bank.json --format skillrl', fetch='fetch smollm2', prove='prove skill')
+    extra = dict(export='export bank.json --format skillrl', fetch='fetch smollm2', prove='prove .')
     for c in COMMANDS:
         if c.writes:
             yield pytest.param(extra.get(c.name, c.name).split(), c.writes, id=c.name)
