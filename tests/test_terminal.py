@@ -57,9 +57,9 @@ class Terminal(io.StringIO):
         return True
 
 def test_our_own_bars_still_move_the_cursor(monkeypatch):
-    from skillrl.cli.main import _screen
+    from skillrl.cli.main import _Screen
     out = Terminal()
-    with Progress(out=_screen(out)) as shown:
+    with Progress(out=_Screen(out)) as shown:
         shown('rl', 1, 2)
         shown('rl', 2, 2)
     assert '\r' in out.getvalue() and '\\r' not in out.getvalue() and '100%' in out.getvalue()

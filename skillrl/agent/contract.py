@@ -9,7 +9,7 @@ __all__ = ['CONTRACT', 'CONTRACTS', 'FIRST', 'write_reply', 'without_reasoning',
 # %% ../../nbs/601_agent.contract.ipynb #d9bb51da
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from fastcore.basics import patch
 from ..core.store import to_json
@@ -80,12 +80,8 @@ _blank = re.compile('<[a-z ]+>')
 
 def _fills_in(action, admissible):
     "Is `action` a command of `admissible` with something else for what stands there as `<your query>`?"
-    for command in admissible:
-        if '<' in command and _blank.search(command):
-            start, end = _blank.split(command, 1)
-            if action.startswith(start) and action.endswith(end) and len(action) > len(start + end):
-                return True
-    return False
+    filled = ('.+'.join(map(re.escape, _blank.split(a, 1))) for a in admissible if _blank.search(a))
+    return any(re.fullmatch(pattern, action, re.S) for pattern in filled)
 
 def _strict(text, admissible, form='think+action'):
     m = _reply[form].fullmatch(text)
@@ -124,13 +120,11 @@ def parse_reply(
     return read(text, admissible, form)
 
 # %% ../../nbs/601_agent.contract.ipynb #60a570be
+@dataclass(eq=False)
 class ChatPolicy:
     "A policy whose weights are elsewhere"
+    chat:Any # A `Chat`
     wording = 'chat' # Of its prompts, where `agent.prompt` is `auto`
-    def __init__(self,
-        chat:Any, # A `Chat`
-    ):
-        self.chat = chat
 
     def encode(self, messages:list[dict])->list[dict]:
         "`messages` as they are: the server makes tokens of them"

@@ -21,30 +21,28 @@ from ..llm.reply import GrownPrompt, next_prompt
 from ..skills.retrieval import render, Retriever
 
 # %% ../../nbs/03_agent.episode.ipynb #0313801b
+@dataclass(eq=False, repr=False)
 class Episode:
     "One try at one task"
-    def __init__(self,
-        env:Any,                      # A `TextEnv` that no other unfinished episode uses
-        game:Any=None,                # What to play, as `env.pick` understands it; None for the next game
-        retriever:Retriever|None=None,# None plays without a bank
-        seed:int|None=None,           # For `env.reset`; part of the id
-        skills:Sequence[str]=(),      # Lines to show besides those retrieved
-        agent:AgentConfig=AgentConfig(), # Wording of the prompt, reading of replies, length of history
-        world:World|None=None,        # The environment's own if left out
-    ):
-        self.env, self.game = env, game
-        self.retriever, self.seed = retriever, seed
-        self.agent = agent
-        self.attempt = None # Number of this try at the game, part of the id; `rollout` counts
-        name = getattr(env, 'world', '')
-        self.world = world or (find_world(name) if name else None)
-        self.skills, self.skill_ids = list(skills), []
+    env:Any                         # A `TextEnv` that no other unfinished episode uses
+    game:Any = None                 # What to play, as `env.pick` understands it; None for the next game
+    retriever:Retriever|None = None # None plays without a bank
+    seed:int|None = None            # For `env.reset`; part of the id
+    skills:Sequence[str] = ()       # Lines to show besides those retrieved
+    agent:AgentConfig = field(default_factory=AgentConfig) # Prompt, reading of replies, length of history
+    world:World|None = None         # The environment's own if left out
+    attempt = None   # Number of this try at the game, part of the id; `rollout` counts
+    last = None      # Prompt and reply of the turn before, where a conversation grows
+    started = done = won = False
+    infra_error = '' # Why this episode counts neither as won nor as lost
+
+    def __post_init__(self):
+        name = getattr(self.env, 'world', '')
+        self.world = self.world or (find_world(name) if name else None)
+        self.skills, self.skill_ids = list(self.skills), []
         self.steps, self.history = [], []
         self.rows = [] # A `StepRow` for each reply of a policy with weights
-        self.last = None # Prompt and reply of the turn before, where a conversation grows
         self.sent = {} # State of knowledge → commands sent in it
-        self.started = self.done = self.won = False
-        self.infra_error = '' # Why this episode counts neither as won nor as lost
 
 # %% ../../nbs/03_agent.episode.ipynb #4892be1a
 class EpisodeError(RuntimeError):
@@ -58,12 +56,11 @@ def id(self:Episode)->str: # Game, seed if any, attempt
     seed = '' if self.seed is None else f'{self.seed}.'
     return f'{game}#{seed}{self.attempt or 0}'
 
-@patch
-def _ask(self:Episode, call, *args, **kw):
+def _ask(episode, call, *args, **kw):
     try:
         return call(*args, **kw)
     except Exception as e:
-        where = f'episode {self.id} broke off at step {len(self.steps)}'
+        where = f'episode {episode.id} broke off at step {len(episode.steps)}'
         raise EpisodeError(f'{where} and is not counted: {e}') from e
 
 # %% ../../nbs/03_agent.episode.ipynb #f1d38115
@@ -73,7 +70,7 @@ def start(self:Episode)->Episode: # EpisodeError if the environment fails
     if self.started:
         return self
     options = None if self.game is None else {'game': self.game}
-    self.observation, info = self._ask(self.env.reset, seed=self.seed, options=options)
+    self.observation, info = _ask(self, self.env.reset, seed=self.seed, options=options)
     self.first, self.admissible = self.observation, info.get('admissible_commands') or None
     self.task, self.category = info['task'], info.get('category', '')
     self.game = info.get('game', '')
@@ -106,7 +103,7 @@ def act(self:Episode,
     if self.start().done:
         raise RuntimeError(f'episode {self.id} is over: make a new one to play on')
     step = Step(self.observation, action, admissible=self.admissible or [], skills=self.skill_ids, **kw)
-    observation, reward, terminated, truncated, info = self._ask(self.env.step, action)
+    observation, reward, terminated, truncated, info = _ask(self, self.env.step, action)
     step.reward = float(reward)
     if self.agent.decode == 'once':
         self.sent.setdefault(self.knowledge, set()).add(action)
@@ -116,9 +113,8 @@ def act(self:Episode,
         self.notes.see(action, observation)
     self.observation, self.admissible = observation, info.get('admissible_commands') or None
     self.done, self.won = bool(terminated or truncated), bool(info.get('won'))
-    self.end = 'step limit' if truncated else 'lost'
-    if self.won:
-        self.end = 'won'
+    lost = 'step limit' if truncated else 'lost'
+    self.end = 'won' if self.won else lost
     return step
 
 # %% ../../nbs/03_agent.episode.ipynb #3ec663e4
@@ -138,11 +134,7 @@ class StepRow:
     allowed:Any = None   # `NextTokens` for each token; None if anything could come
     advantage:float|None = field(default=None, repr=False) # What RL credits it with
     reference:list[float]|None = field(default=None, repr=False) # Log-probs under the reference, once read
-
-    @property
-    def length(self)->int: # Tokens
-        "Of prompt and reply"
-        return len(self.prompt_ids) + len(self.reply_ids)
+    length = property(lambda self: len(self.prompt_ids) + len(self.reply_ids)) # Tokens of both
 
 @patch
 def play(self:Episode,
@@ -166,8 +158,7 @@ def _read_action(episode, text, admissible):
     mode = 'official' if agent.prompt == 'official' else 'strict'
     read = getattr(episode.world, 'official_reply', None) # Of a world whose published code has its own tags
     own = read(text) if read and agent.prompt == 'official' else None
-    _, action, ok = own or parse_reply(text, admissible, mode, agent.reply)
-    return action, ok
+    return (own or parse_reply(text, admissible, mode, agent.reply))[1:]
 
 @patch
 def holds_command(self:Episode,
@@ -236,8 +227,10 @@ def _fitted(episode, policy, limit):
                      f'more than max_prompt_tokens {limit}: raise that, or show fewer skills')
 
 # %% ../../nbs/03_agent.episode.ipynb #1b705a6c
-def _grown(episode, policy, limit):
-    "The conversation of `episode`; rendered at its beginning, and anew where it exceeds `limit` tokens"
+def _prompt(episode, policy, limit):
+    "The prompt of `episode`, or its conversation, which is rendered anew where it exceeds `limit` tokens"
+    if episode.agent.conversation != 'appended':
+        return _fitted(episode, policy, limit)
     count = getattr(policy, 'count', len)
     if episode.last:
         asked, reply = episode.last
@@ -247,10 +240,6 @@ def _grown(episode, policy, limit):
             return grown
     ids = _fitted(episode, policy, limit)
     return ids if hasattr(policy, 'chat') else GrownPrompt(ids)
-
-def _prompt(episode, policy, limit):
-    grows = episode.agent.conversation == 'appended'
-    return _grown(episode, policy, limit) if grows else _fitted(episode, policy, limit)
 
 # %% ../../nbs/03_agent.episode.ipynb #1ded5e43
 def _allowed(live):

@@ -23,12 +23,15 @@ def plain_lines(
     "The lines after task and skills in a world without notes"
     if admissible:
         yield 'Actions: ' + '; '.join(admissible)
-    recent = history[max(0, len(history) - history_length):]
+    yield from _turns(history[max(0, len(history) - history_length):], observation)
+
+def _turns(recent, observation, command=str, seen=str):
+    "The pairs `recent` of `history`, whose last answer is `observation`, as `command` and `seen` show them"
     for i, (action, answer) in enumerate(recent, 1):
-        yield f'Did: {action}'
+        yield f'Did: {command(action)}'
         if i < len(recent):
-            yield f'Saw: {answer}'
-    yield f'Now: {observation}'
+            yield f'Saw: {seen(answer)}'
+    yield f'Now: {seen(observation)}'
 
 # %% ../../nbs/603_agent.prompt.ipynb #92971c8e
 @dataclass
@@ -68,11 +71,7 @@ def _chat_lines(c, history_length):
         yield f'At the start: {_set_in(c.first)}'
     if before:
         yield 'Did before: ' + '; '.join(one_line(action) for action, _ in before)
-    for i, (action, answer) in enumerate(recent, 1):
-        yield f'Did: {one_line(action)}'
-        if i < len(recent):
-            yield f'Saw: {_set_in(answer)}'
-    yield f'Now: {_set_in(c.observation)}'
+    yield from _turns(recent, c.observation, one_line, _set_in)
     commands = '\n'.join(f'- {one_line(a)}' for a in c.admissible)
     yield f'Admissible actions:\n{commands}' if commands else 'Admissible actions: the world lists none'
 

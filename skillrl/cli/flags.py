@@ -10,16 +10,14 @@ __all__ = ['SMOKE', 'BANK', 'TRAJECTORIES', 'pair', 'spelled', 'given', 'setting
 # %% ../../nbs/850_cli.flags.ipynb #2daf3093
 import json, re, shlex, sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
-from dataclasses import Field, fields
+from dataclasses import fields
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TextIO
 from ..core import config as settings_of_runs
 from ..core.config import from_krill, load_config, settings_in, SkillRLConfig, unknown
 from ..core.options import read_settings
-from ..viewers.inspection import is_opt_run, is_train_run
+from ..viewers.inspection import run_of
 
 # %% ../../nbs/850_cli.flags.ipynb #58f35fcd
 _FLAGS = {
@@ -50,22 +48,14 @@ def spelled(
 # %% ../../nbs/850_cli.flags.ipynb #ed2ee4df
 def given(args:Namespace)->dict[str, Any]: # Path of a setting → value; ValueError if --set sets nothing
     "The settings that were named on the command line"
-    values = {path: getattr(args, flag, None) for flag, path in _FLAGS.items()}
-    found = {path: v for path, v in values.items() if v is not None}
-    found |= from_krill(dict(map(pair, getattr(args, 'set', None) or ())))
-    if getattr(args, 'mock', None):
+    said = vars(args)
+    found = {path: said[flag] for flag, path in _FLAGS.items() if said.get(flag) is not None}
+    found |= from_krill(dict(map(pair, said.get('set') or ())))
+    if said.get('mock'):
         found['env.url'] = ''
     if 'model.checkpoint' in found: # Who is named at the command line acts, whoever a file names
         found.setdefault('model.policy_model_id', '')
     return found
-
-# %% ../../nbs/850_cli.flags.ipynb #c0f1a002
-def _option(name:str, f:Field, comment:str):
-    "What `add_argument` takes for the flag `name` of the setting `f`"
-    about, *otherwise = re.split('; (?:empty|0) for ', comment.replace('`', ''))
-    default = otherwise[0] if otherwise else f.default
-    told = f'{about[0].lower()}{about[1:]} (default: {default})'
-    return dict(help=told, metavar=name.split('_')[-1].upper())
 
 # %% ../../nbs/850_cli.flags.ipynb #c0f1a003
 def setting_flags()->dict[str, dict[str, Any]]: # Flag → what `add_argument` takes
@@ -77,7 +67,9 @@ def setting_flags()->dict[str, dict[str, Any]]: # Flag → what `add_argument` t
         section, f = places[path]
         body = text[text.index(f'class {type(section).__name__}:'):]
         comment = re.search(rf'^    {f.name}:.*?# (.*)$', body, re.M)[1]
-        found[spelled(name)] = _option(name, f, comment)
+        about, *otherwise = re.split('; (?:empty|0) for ', comment.replace('`', ''))
+        told = f'{about[0].lower()}{about[1:]} (default: {[*otherwise, f.default][0]})'
+        found[spelled(name)] = dict(help=told, metavar=name.split('_')[-1].upper())
     return found
 
 # %% ../../nbs/850_cli.flags.ipynb #c47410cc
@@ -88,15 +80,13 @@ _EXCLUDES = (('policy', 'policy_model'), ('policy', 'policy_command'), ('policy_
 
 def check_together(args:Namespace)->None: # ValueError if a flag lacks the one it needs, or excludes another
     "Refuse flags that do not go together"
-    def has(flag:str)->bool:
-        if flag == 'no_mock':
-            return getattr(args, 'mock', None) is False
-        return getattr(args, flag, None) not in (None, '', False)
+    flags = vars(args) | dict(no_mock=getattr(args, 'mock', None) is False)
+    said = {flag for flag, value in flags.items() if value not in (None, '', False)}
     for flag, needs in _NEEDS:
-        if has(flag) and not has(needs) and not has('resume'):
+        if flag in said and not said & {needs, 'resume'}:
             raise ValueError(f'{spelled(flag)} needs {spelled(needs)}: name the model at that address')
     for one, other in _EXCLUDES:
-        if has(one) and has(other):
+        if {one, other} <= said:
             raise ValueError(f'{spelled(one)} and {spelled(other)} are both given '
                              'and only one of them can hold: leave the other out')
 
@@ -107,8 +97,7 @@ def _said(args):
 
 def named(args:Namespace)->tuple[str, ...]:
     "The values of settings that the user says"
-    said = _said(args)
-    return tuple(dict.fromkeys(v for v in said.values() if v and isinstance(v, str)))
+    return tuple(dict.fromkeys(v for v in _said(args).values() if v and isinstance(v, str)))
 
 # %% ../../nbs/850_cli.flags.ipynb #d9e23a81
 _KRILL_SERVERS = dict(alfworld='http://localhost:3000', webshop='http://localhost:3001')
@@ -126,20 +115,17 @@ _OFFICIAL = {'env.max_steps': 50} # The limit of the official games
 SMOKE = {
     'env.train_suites': 2, 'env.test_suites': 3, 'env.episodes': 6, 'env.test_tasks': 6,
     'sft.games': 6, 'sft.steps': 5, 'rl.iterations': 2, 'rl.tasks_per_iteration': 3, 'rl.group_size': 4,
-    'evolution.validation_interval': 2,
-    }
+    'evolution.validation_interval': 2}
 
 def settings(
     args:Namespace, # What the parser made of the command line
-    base:Mapping[str, Any]=MappingProxyType({}), # What a command changes of the defaults
+    base:dict[str, Any]|None=None, # What a command changes of the defaults
 )->Any:             # A `SkillRLConfig`; ValueError if the flags or the file do not fit
     "The config that the flags ask for"
     check_together(args)
-    first = dict(base)
-    if getattr(args, 'games', None):
-        first |= _OFFICIAL
-    if getattr(args, 'smoke', None):
-        first |= SMOKE
+    official = _OFFICIAL if getattr(args, 'games', None) else {}
+    small = SMOKE if getattr(args, 'smoke', None) else {}
+    first = (base or {}) | official | small
     config = load_config(getattr(args, 'config', None), SkillRLConfig().merged(first), **given(args))
     return _on_server(args, config)
 
@@ -161,12 +147,10 @@ def acts(args:Namespace)->tuple[Any, Any]: # Of `Agent` and `Chat`; ValueError i
     from skillrl.proof.agents import find_agent
     from skillrl.training.builders import build_client
     judge = build_client(args.judge, args.judge_url, '') if args.judge else None
-    chat, agent = None, args.agent or 'claude'
-    if agent == 'chat':
-        if not args.policy_model:
-            raise ValueError('--agent chat needs --policy-model: name the model that answers')
-        chat = build_client(args.policy_model, args.policy_url, '')
-    return find_agent(agent, chat), judge
+    if args.agent == 'chat' and not args.policy_model:
+        raise ValueError('--agent chat needs --policy-model: name the model that answers')
+    chat = build_client(args.policy_model, args.policy_url, '') if args.agent == 'chat' else None
+    return find_agent(args.agent or 'claude', chat), judge
 
 # %% ../../nbs/850_cli.flags.ipynb #5ecf56cc
 def resumed_settings(
@@ -175,10 +159,9 @@ def resumed_settings(
 )->Any: # A `SkillRLConfig` with its secrets; ValueError if the flags do not fit or the folder says too much
     "The config of a run that goes on"
     check_together(args)
-    config = SkillRLConfig().merged(read_settings(Path(folder)/'config.json'))
-    if getattr(args, 'smoke', None):
-        config = config.merged(SMOKE)
-    return _on_server(args, config.merged(_said(args))).opened(named(args))
+    small = SMOKE if getattr(args, 'smoke', None) else {}
+    config = SkillRLConfig().merged(read_settings(Path(folder)/'config.json')).merged(small | _said(args))
+    return _on_server(args, config).opened(named(args))
 
 # %% ../../nbs/850_cli.flags.ipynb #2b8f1d31
 _WHERE = ArgumentParser(add_help=False, allow_abbrev=False) # What a line that goes on does not repeat
@@ -202,10 +185,8 @@ def free_folder(
     folder:str|Path='runs',
 )->Path:
     "The first of run-001, run-002, … that is not there yet"
-    for n in count(1):
-        path = Path(folder)/f'run-{n:03}'
-        if not path.exists():
-            return path
+    paths = (Path(folder)/f'run-{n:03}' for n in count(1))
+    return next(path for path in paths if not path.exists())
 
 def say_stopped(
     again:str, # The command line that goes on
@@ -224,13 +205,12 @@ def resumed_folder(
         raise ValueError('--resume and --output are both given: '
                          'a run goes on in its own folder, so leave --output out')
     path = Path(args.resume)
-    for kind, is_one in dict(train=is_train_run, optimize=is_opt_run).items():
-        if not is_one(path):
-            continue
-        if kind == command:
-            return path
-        raise ValueError(f'{path} holds a run of skillrl {kind}: go on with skillrl {kind} --resume {path}')
-    raise FileNotFoundError(f'{path} holds no run of skillrl {command} to resume: start one first')
+    made = run_of(path)
+    if not made:
+        raise FileNotFoundError(f'{path} holds no run of skillrl {command} to resume: start one first')
+    if made != command:
+        raise ValueError(f'{path} holds a run of skillrl {made}: go on with skillrl {made} --resume {path}')
+    return path
 
 # %% ../../nbs/850_cli.flags.ipynb #735348c9
 class Progress:

@@ -26,7 +26,7 @@ from ..skillopt.settings import SkillOptConfig
 from ..skillopt.trainer import SkillOptTrainer
 from ..skills.bank import SkillBank
 from ..training.builders import build_client, build_local_policy
-from ..viewers.inspection import is_opt_run, load_bank
+from ..viewers.inspection import load_bank, run_of
 from ..viewers.proof_view import write_proof_page
 from ..viewers.report import outcome_text, write_page
 
@@ -44,8 +44,7 @@ def _base(args):
     "What the settings differ in from the defaults before a file or a flag changes them"
     if args.resume:
         return read_settings(Path(args.resume)/'config.json')
-    given = args.questions or args.skill_bank
-    base = _EVALS if args.evals else {} if given else _RULES
+    base = _EVALS if args.evals else {} if args.questions or args.skill_bank else _RULES
     return base | _ONE_STEP if args.smoke else base
 
 # %% ../../nbs/860_cli.jobs.ipynb #88250960
@@ -102,7 +101,7 @@ def _question_job(args, c):
 def _banked(args):
     "What --skill-bank names: config, bank and suite"
     path = Path(args.skill_bank)
-    if is_opt_run(path) or not (path/'state.json').exists():
+    if run_of(path) == 'optimize' or not (path/'state.json').exists():
         config = _models(args)
         return config, load_bank(path, filled=True), world(config.env.name).suite(config.env, args.suite)
     made = read_state(path)['folders']
@@ -130,8 +129,7 @@ def _eval_job(args, c):
     teacher = _client_of('teacher', args, _models(Namespace(**vars(args) | dict(set=None))))
     agent, chat = acts(args)
     client = AgentChat(agent, args.skill, config)
-    file = None if args.evals is True else args.evals
-    return EvalEnv(client, chat, file, c.seed), client, teacher
+    return EvalEnv(client, chat, None if args.evals is True else args.evals, c.seed), client, teacher
 
 # %% ../../nbs/860_cli.jobs.ipynb #d6519025
 _MODELS = 'policy_model policy_url policy_command teacher teacher_url teacher_command'.split()
@@ -180,7 +178,7 @@ def _text_of(skill):
 
 # %% ../../nbs/860_cli.jobs.ipynb #69cdaded
 def _check_folder(path):
-    if not is_opt_run(path) and path.exists() and any(f.name[0] != '.' for f in path.iterdir()):
+    if run_of(path) != 'optimize' and path.exists() and any(f.name[0] != '.' for f in path.iterdir()):
         raise FileExistsError(f'{path} already holds files of something else: choose another --output')
 
 # %% ../../nbs/860_cli.jobs.ipynb #5e674857

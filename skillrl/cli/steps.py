@@ -109,10 +109,8 @@ def _start(args, learns=False):
 def _counting(step:Callable[..., Any], phase:str, total:int):
     "What to call with each episode that ends, to show how many have"
     done = count(1)
-    def each(trajectory:Any)->None:
-        step(phase, next(done), total)
     step(phase, 0, total)
-    return each
+    return lambda trajectory: step(phase, next(done), total)
 
 def _not_counted(n):
     "A note on `n` episodes that an environment or a server failed in; empty for none"
@@ -274,10 +272,8 @@ def _demonstrated(args, suite, config):
 # %% ../../nbs/855_cli.steps.ipynb #6cd8df09
 def _rl_summary(log, rounds, suite, path, bank_path):
     "Two lines, of the policy and of the bank"
-    told = ''
     nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
-    if log:
-        told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}'
+    told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}' if log else ''
     evolution = describe_evolution([record for _, record in rounds], 1)
     return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {bank_path}'
 
@@ -356,9 +352,7 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
 # %% ../../nbs/855_cli.steps.ipynb #113a7b1b
 def _play_conditions(policy, suite, games, bank_file, config):
     "Row of the table → what was played, and row → games that got no answer"
-    banks = {'no bank': None}
-    if bank_file:
-        banks['bank'] = load_bank(bank_file)
+    banks = {'no bank': None} | ({'bank': load_bank(bank_file)} if bank_file else {})
     seed, limits = derive_seed(config.seed, 'eval'), rollout_limits(suite, config)
     results, lost = {}, {}
     with Progress() as step, build_threads(config.model):

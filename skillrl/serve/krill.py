@@ -22,14 +22,8 @@ from ..envs.remote import FarEnv, check_fields, read_response
 from .sessions import Caller, ClientSession, Refusal, Sessions, listen, numbered_game
 
 # %% ../../nbs/805_serve.krill.ipynb #31b876d1
-def _step_answer(
-    obs:str,         # Observation
-    reward:float,    # Of this step; 0 after a reset
-    terminated:bool, # Is the task done?
-    truncated:bool,  # Was the episode cut off?
-    info:dict,       # As a `TextEnv` returns it
-)->dict:             # Ready for JSON
-    "What an environment returned, in the words of Krill's protocol"
+def _step_answer(obs, reward, terminated, truncated, info):
+    "What `TextEnv.step` returned, in the words of Krill's protocol, ready for JSON"
     return dict(
         observation=obs, available_actions=info['admissible_commands'],
         task_description=info['task'], task_category=info['category'],
@@ -194,6 +188,10 @@ class Server(Sessions, ThreadingTCPServer):
 
     def handle_error(self, request:Any, client_address:Any)->None: pass
 
+    def verify_request(self, request:Any, client_address:Any)->bool:
+        "May a thread answer it?"
+        return len(self.connections) < _CONNECTIONS
+
 # %% ../../nbs/805_serve.krill.ipynb #01f7d71c
 def _begin(server, id):
     "Environment of its own, observation and info"
@@ -282,11 +280,6 @@ def answer(self:Server, route:str, body:bytes, headers:Message, caller:Caller)->
     return status, dict(error=sentence)
 
 # %% ../../nbs/805_serve.krill.ipynb #dfe9b76b
-@patch
-def verify_request(self:Server, request:Any, client_address:Any)->bool:
-    "May a thread answer it?"
-    return len(self.connections) < _CONNECTIONS
-
 @patch
 def service_actions(self:Server)->None:
     "Let those go that take too long"

@@ -46,6 +46,14 @@ class SuiteEnv(gym.Env):
             return split
         raise ValueError(f'the split is {split!r}: choose one of {", ".join(known)}')
 
+    def step(self,
+        action:str,                         # One command
+    )->tuple[str, float, bool, bool, dict]: # Observation, reward, terminated, truncated, info
+        "Send one command to the world; RuntimeError before the first `reset`"
+        if self.env is None:
+            raise RuntimeError('step was called before reset: reset starts an episode')
+        return self.env.step(action)
+
 # %% ../../nbs/807_serve.openenv.ipynb #da8dd417
 @patch
 def reset(self:SuiteEnv,
@@ -64,15 +72,6 @@ def reset(self:SuiteEnv,
         game = numbered_game(self.suite, game)
     self.env = self.suite.env(game, self.max_steps)
     return self.env.reset(options={'game': game})
-
-@patch
-def step(self:SuiteEnv,
-    action:str,                         # One command
-)->tuple[str, float, bool, bool, dict]: # Observation, reward, terminated, truncated, info
-    "Send one command to the world; RuntimeError before the first `reset`"
-    if self.env is None:
-        raise RuntimeError('step was called before reset: reset starts an episode')
-    return self.env.step(action)
 
 # %% ../../nbs/807_serve.openenv.ipynb #2cc6a7be
 def make_env(
@@ -99,14 +98,9 @@ def observed(
 )->dict:               # Ready for JSON
     "Fields of an observation in OpenEnv's protocol"
     return dict(
-        text=text,
-        task=info['task'],
-        category=info['category'],
-        game=str(info['game']),
-        admissible_commands=list(info['admissible_commands']),
-        won=bool(info['won']),
-        truncated=bool(truncated),
-        done=bool(over or truncated),
+        text=text, task=info['task'], category=info['category'], game=str(info['game']),
+        admissible_commands=list(info['admissible_commands']), won=bool(info['won']),
+        truncated=bool(truncated), done=bool(over or truncated),
         reward=None if reward is None else float(reward))
 
 # %% ../../nbs/807_serve.openenv.ipynb #1ad3210f
@@ -144,7 +138,6 @@ def _named(game):
     raise ValueError(f'game is {game!r}: send text such as test-3, or null for one that is drawn')
 
 # %% ../../nbs/807_serve.openenv.ipynb #7b2cacb1
-@cache
 def _openenv_world(
     name:str, # Of the world, which clients are told
 )->type:      # Of an environment; ImportError without the package
@@ -173,32 +166,6 @@ def _openenv_world(
     TextWorld.__name__ = name
     return TextWorld
 
-# %% ../../nbs/807_serve.openenv.ipynb #b59b74eb
-def _openenv_app(
-    suite:Any,         # One of a world's suites
-    name:str,          # Of the world
-    split:str='train', # Where games are drawn from, unless a client says otherwise
-    max_steps:int=50,  # Of an episode
-    most:int=64,       # Sessions at once
-    idle:float=1800.,  # Seconds after which a silent client's session ends
-)->Any:                # A FastAPI application; ImportError without the package
-    "OpenEnv's application for a suite"
-    core = _core()
-    lock, TextWorld = Lock(), _openenv_world(name)
-    def begin():
-        return TextWorld(SuiteEnv(suite, split, max_steps), lock)
-    begin().reset()
-    limits = core.ConcurrencyConfig(max_concurrent_envs=most, session_timeout=idle)
-    app = core.create_fastapi_app(begin, *_openenv_messages(), concurrency_config=limits, env_name=name,
-                                  mode='simulation')
-    for error in (ValueError, RuntimeError):
-        app.add_exception_handler(error, _refuse)
-    return app
-
-async def _refuse(request, error):
-    from fastapi.responses import JSONResponse
-    return JSONResponse(dict(error=str(error)), 400)
-
 # %% ../../nbs/807_serve.openenv.ipynb #8f3d1842
 _LONGEST_MESSAGE = 2**20 # Bytes of a message
 _STARTING = 30.  # Seconds for the server to come up
@@ -206,7 +173,7 @@ _STARTING = 30.  # Seconds for the server to come up
 class AppServer(Sessions):
     "A server in a thread; `close` it, or use it in a `with`; OSError if it does not start"
     def __init__(self,
-        app:Any,                # ASGI's, such as `_openenv_app` makes
+        app:Any,                # ASGI's, such as FastAPI makes
         listener:socket.socket, # Bound to an address
         hosts:Iterable[str]=(), # For `Sessions`
     ):
@@ -254,15 +221,28 @@ async def _turn_away(refusal, scope, receive, send):
 
 # %% ../../nbs/807_serve.openenv.ipynb #7cd44b71
 def serve_openenv(
-    name:str,                # Of a world, or your own as `module:Class` or `file.py:Class`
-    host:str='127.0.0.1',    # `0.0.0.0` lets other machines in; there is no password
-    port:int=8000,           # 0 takes any that is free
+    name:str,                   # Of a world, or your own as `module:Class` or `file.py:Class`
+    host:str='127.0.0.1',       # `0.0.0.0` lets other machines in; there is no password
+    port:int=8000,              # 0 takes any that is free
     config:EnvConfig|None=None, # Settings of the world; None is 50 steps in the games that it makes
-    split:str='train',       # Where games are drawn from, unless a client says otherwise
-    hosts:Iterable[str]=(),  # For `Sessions`
-    **limits:float,          # For OpenEnv: `most` sessions at once, `idle` seconds until a silent one ends
+    hosts:Iterable[str]=(),     # For `Sessions`
+    most:int=64,                # Clients at once
+    idle:float=1800.,           # Seconds until the session of a silent client ends
 )->AppServer: # Running; ImportError without the package, OSError if the port is taken
     "Serve a world to OpenEnv clients, in a thread; ValueError if there is no such world"
     config = config or EnvConfig(name=name, max_steps=50)
-    app = _openenv_app(world(name).suite(config), name, split, config.max_steps, **limits)
+    suite, session = world(name).suite(config), _openenv_world(name)
+    core, lock = _core(), Lock()
+    def begin()->Any:
+        return session(SuiteEnv(suite, max_steps=config.max_steps), lock)
+    begin().reset()
+    limits = core.ConcurrencyConfig(max_concurrent_envs=most, session_timeout=idle)
+    app = core.create_fastapi_app(begin, *_openenv_messages(), concurrency_config=limits, env_name=name,
+                                  mode='simulation')
+    for error in (ValueError, RuntimeError):
+        app.add_exception_handler(error, _refuse)
     return AppServer(app, listen(host, port), hosts)
+
+async def _refuse(request, error):
+    from fastapi.responses import JSONResponse
+    return JSONResponse(dict(error=str(error)), 400)

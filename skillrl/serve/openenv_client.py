@@ -71,13 +71,20 @@ class OpenEnvClient(FarEnv):
         super().__init__(re.sub('^http', 'ws', str(url)), *args, **kw)
         self.field = field
 
+    def close(self)->None:
+        "End the connection, and give up the place on the server; an episode that was not over is lost"
+        self._socket = None
+        if self._end:
+            self._end()
+
+    leave = close
+
+    def send(self, action:str)->dict:
+        "The answer to a command"
+        return _told(*self.ask('step', {self.field: action}))
+
 # %% ../../nbs/809_serve.openenv_client.ipynb #fd49c72b
-@patch
-def close(self:OpenEnvClient)->None:
-    "End the connection; the episode is lost if it was not over"
-    self._socket = None
-    if self._end:
-        self._end()
+_SLOW = 'see what keeps it, or raise timeout'
 
 @patch
 def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers, ImportError without websockets
@@ -96,24 +103,21 @@ def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers, Impo
         self._socket = opened.__enter__() # From 17 on, websockets warns of connections that no `with` holds
         self._end = weakref.finalize(self, self._socket.close)
     except TimeoutError as e:
-        remedy = 'see what keeps it, or raise timeout'
-        raise ConnectionError(f'{at.shown} did not answer within {at.timeout:g} s: {remedy}') from e
+        raise ConnectionError(f'{at.shown} did not answer within {at.timeout:g} s: {_SLOW}') from e
     except (OSError, EOFError, InvalidHandshake, InvalidURI, UnicodeError) as e:
         remedy = 'start one, or correct the address'
         raise ConnectionError(f'no OpenEnv server is listening at {at.shown} ({e}): {remedy}') from e
 
 # %% ../../nbs/809_serve.openenv_client.ipynb #86671fc5
-@patch
-def _exchange(self:OpenEnvClient, message, at):
+def _exchange(client, message, at):
     "The raw answer to one message"
     from websockets.exceptions import ConnectionClosed
     try:
         with suppress(ConnectionClosed): # A full server says so and closes, perhaps before it was asked
-            self._socket.send(json.dumps(message))
-        return self._socket.recv(timeout=self.server.timeout)
+            client._socket.send(json.dumps(message))
+        return client._socket.recv(timeout=client.server.timeout)
     except TimeoutError as e:
-        remedy = 'see what keeps it, or raise timeout'
-        raise ConnectionError(f'{at} had no answer within {self.server.timeout:g} s: {remedy}') from e
+        raise ConnectionError(f'{at} had no answer within {client.server.timeout:g} s: {_SLOW}') from e
     except (ConnectionClosed, OSError) as e:
         raise ConnectionError(f'{at} broke off ({e}): restart the server, then the episode') from e
 
@@ -125,7 +129,7 @@ def ask(self:OpenEnvClient,
     "The server's answer to one message"
     at = f'{kind} at {self.server.shown}'
     try:
-        raw = self._exchange(dict(type=kind, data=data), at)
+        raw = _exchange(self, dict(type=kind, data=data), at)
         return _reply_fields(_data_of(raw, at), at)
     except (ConnectionError, ValueError):
         self.close()
@@ -181,13 +185,3 @@ def _told(seen, reward, done):
         game=known('game', str, ''), task_category=known('category', str, ''),
         available_actions=[c for c in known('admissible_commands', list, []) if isinstance(c, str)])
     return told | {name: seen[name] for name in ('won',) if isinstance(seen.get(name), bool)}
-
-@patch
-def send(self:OpenEnvClient, action:str)->dict:
-    "The answer to a command"
-    return _told(*self.ask('step', {self.field: action}))
-
-@patch
-def leave(self:OpenEnvClient)->None:
-    "Give up the place on the server"
-    self.close()

@@ -9,7 +9,6 @@ __all__ = ['numbered_game', 'Caller', 'ClientSession', 'listen', 'Sessions', 'Re
 import ipaddress, re, secrets, socket
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import Message
 from math import inf
@@ -67,11 +66,7 @@ class ClientSession:
     is_over:bool = False
     used:float = field(default_factory=monotonic) # When, on the clock of `monotonic`
     lock:Lock = field(default_factory=Lock)
-
-    @property
-    def peer(self)->str:
-        "Address of its client"
-        return self.caller.peer
+    peer = property(lambda self: self.caller.peer) # Address of its client
 
     @property
     def is_gone(self)->bool:
@@ -113,24 +108,18 @@ class Sessions:
     def url(self)->str:
         "Address that clients use"
         host, port = self.server_address
-        name = '127.0.0.1' if host == '0.0.0.0' else host
-        return f'http://{name}:{port}'
+        return f'http://{"127.0.0.1" if host == "0.0.0.0" else host}:{port}'
 
 # %% ../../nbs/801_serve.sessions.ipynb #5cc666bb
-def _hostname(host):
-    with suppress(ValueError):
-        return urlsplit(f'//{host}').hostname or ''
-    return ''
-
-def _is_our_name(server, name):
+def _is_ours(host, server):
+    "Does `host`, with a port or without, name this machine?"
     bound = server.server_address[0]
-    if name in server.hosts | {'localhost', bound}:
-        return name != ''
     try:
-        address = ipaddress.ip_address(name)
+        name = urlsplit(f'//{host}').hostname
+        is_known = name in server.hosts | {'localhost', bound}
+        return is_known or ipaddress.ip_address(name).is_loopback or bound == '0.0.0.0'
     except ValueError:
         return False
-    return True if bound == '0.0.0.0' else address.is_loopback
 
 @patch
 def check(self:Sessions,
@@ -138,7 +127,7 @@ def check(self:Sessions,
 )->None:             # `Refusal` unless the request may come in
     "Check that a request calls us by a name of ours and comes from a program"
     hosts, origins = headers.get_all('Host', []), headers.get_all('Origin', [])
-    if len(hosts) != 1 or not _is_our_name(self, _hostname(hosts[0])):
+    if len(hosts) != 1 or not _is_ours(hosts[0], self):
         raise Refusal(403, f'the host {", ".join(hosts)!r} is not served here: use {self.url}, '
                            'or start the server with that name in hosts')
     if origins not in ([], [f'http://{hosts[0]}']):

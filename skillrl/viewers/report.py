@@ -51,12 +51,9 @@ def steps_table(
     history:list, # Records of history.json
 )->Table:
     "One row a step, in plain words"
-    rows = []
-    for r in map(_clean, history):
-        rollout, candidate = _digits(r['rollout_hard']), _digits(r['candidate_gate_score'])
-        current, best = _digits(r['current_score']), _digits(r['best_score'])
-        row = [r['step'], rollout, r['n_edits_ranked'] or 0, candidate, r['decision'], current, best]
-        rows.append([*row, r['why']])
+    rows = [[r['step'], _digits(r['rollout_hard']), r['n_edits_ranked'] or 0,
+             _digits(r['candidate_gate_score']), r['decision'], _digits(r['current_score']),
+             _digits(r['best_score']), r['why']] for r in map(_clean, history)]
     return Table(['step', 'rollout', 'edits', 'candidate', 'decision', 'current', 'best', 'why'], rows)
 
 # %% ../../nbs/826_viewers.report.ipynb #574ed315
@@ -73,8 +70,7 @@ class _RunView:
     @property
     def ended(self)->bool:
         "Were all steps made, and the best skill measured afresh?"
-        made = len(self.steps)
-        return not self.held and bool(self.summary) and self.summary.get('total_steps') == made
+        return not self.held and bool(self.summary) and self.summary.get('total_steps') == len(self.steps)
 
 def read_run(folder:Path|str)->_RunView: # Of a run, or of one that has yet to begin
     "Look at a run"
@@ -186,9 +182,8 @@ def outcome_text(folder:Path|str)->str:
     ended = f'{_describe_end(view)} {_describe_cost(view)}'
     tables = [_finals_table(folder), _usage_table(view)]
     where = f'Best skill: {folder}/best_skill.md   Report: {folder}/report.html'
-    told = [fill(_describe_worth(view), width), *(t.text(width) for t in tables if t.rows)]
-    told.append(fill(ended, width))
-    return '\n\n'.join([*told, where])
+    shown = [t.text(width) for t in tables if t.rows]
+    return '\n\n'.join([fill(_describe_worth(view), width), *shown, fill(ended, width), where])
 
 # %% ../../nbs/826_viewers.report.ipynb #3f292f36
 def _skill_at(folder, step):
@@ -238,7 +233,6 @@ def _steps(view, accepted):
 def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
     "What the report says"
     drawn = f'{figure_html(_plot_scores(view.folder), "Scores by step")}<p class="muted">{_LEGEND}</p>'
-    best = text_of(view.folder/'best_skill.md')
     return {
         'What it is worth': paragraph(_describe_worth(view)) + drawn + _finals_table(view.folder).html(),
         'What was accepted': _steps(view, True),
@@ -246,7 +240,7 @@ def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
         'Steps': paragraph(_COLUMNS) + steps_table(view.steps).html(),
         'What it took': paragraph(_MODELS) + _usage_table(view).html() + paragraph(_describe_cost(view)),
         'Why it ended': paragraph(_describe_end(view)),
-        'The best skill': f'<pre>{escape(best)}</pre>'}
+        'The best skill': f'<pre>{escape(text_of(view.folder/"best_skill.md"))}</pre>'}
 
 def write_page(folder:Path|str)->Path: # report.html in it; FileNotFoundError if there is no run
     "Write a page that tells all about a run and needs nothing else"

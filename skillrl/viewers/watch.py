@@ -20,7 +20,7 @@ from ..core.tables import clip, counted, Table
 from ..core.trajectory import Trajectory
 from ..training.evaluate import plot_learning
 from .bank_view import bank_table
-from .inspection import is_opt_run, is_train_run, state_of, success_table
+from .inspection import run_of, state_of, success_table
 from .page import figure_html, folded, headed, html_page, number, paragraph
 from .report import read_run, report_sections
 
@@ -114,11 +114,11 @@ def _made(make, folder):
 def _sections(folder):
     return {heading: _made(make, folder) for heading, make in _SECTIONS.items()}
 
-def _report(folder):
-    return report_sections(read_run(folder))
-
 # %% ../../nbs/837_viewers.watch.ipynb #6d322a02
 _one_at_a_time = Lock() # Matplotlib draws in one thread
+_KINDS = { # Command → name, where its run stands, sections
+    'optimize': ('SkillOpt', _optimisation, lambda folder: report_sections(read_run(folder))),
+    'train': ('Training', _training, _sections)}
 
 class _RunPage:
     "The page about a run"
@@ -126,11 +126,8 @@ class _RunPage:
         folder:str|Path, # FileNotFoundError if it holds no run of `train` or `optimize`
     ):
         self.folder = Path(folder)
-        if is_opt_run(self.folder):
-            self.kind = 'SkillOpt', _optimisation, _report
-        elif is_train_run(self.folder):
-            self.kind = 'Training', _training, _sections
-        else:
+        self.kind = _KINDS.get(run_of(self.folder))
+        if self.kind is None:
             raise FileNotFoundError(f'{folder} holds no run to watch: '
                                     'name the folder of a run of train or optimize')
         self.written, self.shown = None, '' # The files, and what was made of them
@@ -159,6 +156,4 @@ def watch_run(
 )->Server: # FileNotFoundError if there is no run, OSError if the port is taken
     "A page that follows the run in `folder`, served to this machine until it is closed"
     page = _RunPage(folder)
-    def answer(body:dict)->str:
-        return page.html()
-    return Server(None, port=port, routes={'GET /': answer})
+    return Server(None, port=port, routes={'GET /': lambda body: page.html()})

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 from ...core.formats import read_records
-from ...core.store import to_json
+from ...core.store import atomic_write, to_json
 from ...core.tables import clip
 from ...core.trajectory import build, by_category, select, Step, Trajectory
 from ..base import GameSuite, register, TextEnv, World
@@ -96,18 +96,17 @@ class ToolServer:
             self._client = connection.__enter__()
             tools = _portal().call(_all_tools, self._client)
         except Exception as e:
-            self._give_up(e, 'start')
+            _give_up(self, e, 'start')
         self.offers = {tool.name: _offer(tool) for tool in tools} # Tool → line about it, commands
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #1a085f29
-@patch
-def _give_up(self:ToolServer, e, doing):
+def _give_up(server, e, doing):
     "Raise the ConnectionError that `e` means"
     while isinstance(e, BaseExceptionGroup):
         e = e.exceptions[0]
-    self.close()
-    self._log.seek(0)
-    told = clip(': '.join([str(e), *self._log.read().strip().splitlines()[-1:]]), 400)
+    server.close()
+    server._log.seek(0)
+    told = clip(': '.join([str(e), *server._log.read().strip().splitlines()[-1:]]), 400)
     raise ConnectionError(f'the MCP server did not {doing} ({told}): run it by hand') from e
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #be2029b5
@@ -122,7 +121,7 @@ def call(self:ToolServer, name:str, arguments:dict)->str: # ConnectionError with
         result = _portal().call(self._client.call_tool, name, arguments)
     except Exception as e:
         if getattr(e, 'code', _GONE[0]) in _GONE:
-            self._give_up(e, f'answer {name}')
+            _give_up(self, e, f'answer {name}')
         return f'Error: {e}'
     text = '\n'.join(getattr(part, 'text', f'[{part.type}]') for part in result.content)
     text = f'Error: {text}' if result.is_error and not text.startswith('Error') else text
@@ -189,8 +188,7 @@ class _Workplace:
 
     def reset(self):
         for name, text in self.task.files.items():
-            (self.folder/name).parent.mkdir(parents=True, exist_ok=True)
-            (self.folder/name).write_text(text, encoding='utf-8')
+            atomic_write(self.folder/name, text, sync=False)
         self.server = ToolServer(self.task.server, self.folder)
         self.offers = [*self.server.offers.values(), _FINISH]
         return '\n'.join(line for line, _ in self.offers)
@@ -216,22 +214,21 @@ def step(self:_Workplace, action):
     if self.over or not self.left:
         answer = str(arguments.get('answer', ''))
         checks = sorted(self.task.check, key=lambda check: 'call' not in check)
-        self.won = all(self.holds(check, answer) for check in checks)
+        self.won = all(_holds(self, check, answer) for check in checks)
         self.server.close()
         self.root.cleanup()
     return said
 
-@patch
-def holds(self:_Workplace, check, answer):
+def _holds(place, check, answer):
     "Does `check` hold at the end?"
     if 'call' in check:
-        return bool(re.search(check['matches'], self.server.call(*_read_call(check['call']))))
-    self.server.close() # What it has not written yet, it writes now
+        return bool(re.search(check['matches'], place.server.call(*_read_call(check['call']))))
+    place.server.close() # What it has not written yet, it writes now
     if 'shell' in check:
-        return _shell(check['shell'], self.folder) == 0
+        return _shell(check['shell'], place.folder) == 0
     if 'answer' in check:
         return bool(re.search(check['answer'], answer))
-    file = self.folder/check['file']
+    file = place.folder/check['file']
     return file.is_file() and bool(re.search(check['matches'], file.read_text('utf-8', 'replace')))
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #67a86464
@@ -254,13 +251,12 @@ class _ToolReader(EpisodeReader):
         names = [name for name, _ in self.calls(t)]
         return tuple(name for name, before in zip(names, ['', *names]) if name != before)
 
-# %% ../../../nbs/597_envs.mcp.world.ipynb #0142a263
-@patch
-def arguments(self:_ToolReader, t):
-    "Each tool that `t` called, with each argument and its value"
-    calls = [call for call in self.calls(t) if call[0] != 'finish']
-    return {(tool, name, to_json(value)) for tool, given in calls for name, value in given.items()}
+    def arguments(self, t:Trajectory)->set:
+        "Each tool that `t` called, with each argument and its value"
+        calls = [call for call in self.calls(t) if call[0] != 'finish']
+        return {(tool, name, to_json(value)) for tool, given in calls for name, value in given.items()}
 
+# %% ../../../nbs/597_envs.mcp.world.ipynb #0142a263
 @patch
 def tell(self:_ToolReader, trajs, min_count):
     "Arguments that were the same in all wins of a category"
