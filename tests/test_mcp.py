@@ -4,11 +4,13 @@ Needs the extra `mcp`."""
 import asyncio, json, os, random, runpy, signal, subprocess, sys, time
 from types import SimpleNamespace
 import pytest
+from faults import error, FaultServer, said
 from skillrl.agent.contract import ChatPolicy, parse_reply, write_reply
 from skillrl.agent.episode import Episode, EpisodeError, rollout
 from skillrl.cli.main import main
 from skillrl.core.trajectory import Step, Trajectory
 from skillrl.llm.chat import ScriptedChat
+from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.serve.openenv import make_env, observed
 
 mcp = pytest.importorskip('mcp', reason='the extra mcp is not installed')
@@ -87,6 +89,24 @@ def test_the_agent_sees_no_check_and_no_error_flag_is_trusted(shop):
     env = _ToolEnv([task(shop.here, dict(shell='test -f secret'))])
     seen = [env.reset(), env.step('till {}'), env.step('sell {"thing": "unicorn"}'), env.step('finish {}')]
     assert 'secret' not in str(seen) and seen[-1][1] == 0
+
+@pytest.mark.parametrize('takes_tools', [True, False])
+def test_a_chat_model_calls_tools_in_its_own_way_where_its_server_lets_it(shop, takes_tools):
+    def model(request):
+        turn = str(request['body']['messages'])
+        name, given = ('finish', {}) if 'sold' in turn else ('sell', dict(thing='a </action> mug'))
+        if 'tools' not in request['body']:
+            return said(write_reply('', 'finish {}'))
+        kinds = {t['function']['name']: t['function']['parameters'] for t in request['body']['tools']}
+        assert kinds['sell']['required'] == ['thing'] and set(kinds) == {'sell', 'till', 'finish'}
+        call = dict(id='1', type='function', function=dict(name=name, arguments=json.dumps(given)))
+        return said(None, 'tool_calls', tool_calls=[call]) if takes_tools else error(400, 'no tool use here')
+    game = task(shop.here, dict(call='till {}', matches='a </action> mug'))
+    with FaultServer(rest=model) as server:
+        policy = ChatPolicy(OpenAIChatClient('m', base_url=server.url, api_key='k'))
+        t, = rollout([Episode(_ToolEnv([game]))], policy)
+    assert t.success is takes_tools and all(step.ok for step in t.steps)
+    assert not any('tools' in m for request in server.requests for m in request['body']['messages'])
 
 # ---- fresh, and out of reach ----
 

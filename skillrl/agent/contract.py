@@ -143,7 +143,16 @@ class ChatPolicy:
     )->list: # `ChatReply`s with the tags of the contract around the thought
         "One reply for each prompt"
         replies = self.chat.replies(prompts, tries=tries, temperature=temperature, max_tokens=max_new_tokens)
-        return [replace(r, text=f'<think>{r.thought}</think>{r.text}') for r in replies]
+        return [replace(r, text=f'<think>{r.thought}</think>{_in_tags(r)}') for r in replies]
+
+def _in_tags(reply):
+    "What `reply` says; where it calls a tool, that is the command"
+    if reply.finish != 'tool_calls':
+        return reply.text
+    command = reply.text.replace('<', r'\u003c') # JSON's other spelling, so that no tag stands in it
+    return f'<action>{command}</action>'
+
+
 
 # %% ../../nbs/601_agent.contract.ipynb #6f64a121
 @patch

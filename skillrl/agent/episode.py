@@ -91,7 +91,10 @@ def messages(self:Episode,
     agent = self.agent if history_length is None else replace(self.agent, history_length=history_length)
     context = PromptContext(self.task, self.observation, self.admissible or (), self.history, self.skills,
                             self.notes, self.first)
-    return step_messages(context, agent, self.world, usual)
+    prompt = step_messages(context, agent, self.world, usual)
+    if usual == 'chat' and hasattr(self.env, 'tools'):
+        prompt[-1]['tools'] = self.env.tools
+    return prompt
 
 # %% ../../nbs/03_agent.episode.ipynb #5489d717
 @patch

@@ -83,8 +83,9 @@ def _reworded(
     limit = names['max_tokens']
     if limit in sent and re.search('max_(completion_)?tokens', said):
         return names | dict(max_tokens=next(iter(_LIMITS - {limit})))
-    if 'temperature' in sent and 'temperature' in said:
-        return names | dict(temperature=None)
+    for name in 'temperature', 'tools':
+        if name in sent and name[:-1] in said:
+            return names | {name: None}
 
 # %% ../../nbs/335_llm.openai_client.ipynb #f858b862
 @patch
@@ -110,8 +111,10 @@ def _billed(self:OpenAIChatClient, r, paid):
 # %% ../../nbs/335_llm.openai_client.ipynb #80e34a85
 @patch
 def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply:
-    "The reply to `messages`, in whatever words the service takes"
-    first = names = self.names
+    "The reply to `messages`, in whatever words the service takes; the last one may bring `tools`"
+    params, first = params | {k: v for k, v in messages[-1].items() if k == 'tools'}, self.names
+    messages = [{k: v for k, v in m.items() if k != 'tools'} for m in messages]
+    names = first
     tried, paid = [], []
     while True:
         sent = _worded(params, names)

@@ -112,6 +112,14 @@ def _thought(message):
     thoughts = map(message.get, ('reasoning_content', 'reasoning'))
     return next((t for t in thoughts if isinstance(t, str) and t), '')
 
+def _tool_call(message):
+    "The first tool that `message` calls, with its arguments; None if it calls none"
+    try:
+        f = message['tool_calls'][0]['function']
+        return f'{f["name"]} {f["arguments"] or "{}"}'
+    except (LookupError, TypeError):
+        return None
+
 # %% ../../nbs/330_llm.service.ipynb #d03a946d
 def read_chat(
     d:object, # Parsed JSON
@@ -120,6 +128,9 @@ def read_chat(
     choice, message = _choice(d)
     finish = str(choice.get('finish_reason') or '')
     text, thought = _text(message.get('content')), _thought(message)
+    call = _tool_call(message)
+    if call:
+        return ChatReply(call, thought=thought or text or '', finish='tool_calls')
     r = ChatReply(text or '', thought=thought, finish=finish)
     refusal = message.get('refusal')
     if refusal or finish == 'content_filter':

@@ -46,6 +46,10 @@ def _offer(tool):
     filled = [f'{tool.name} {{<{" ".join(words)}>}}'] if kinds else []
     return f'- {tool.name} {{{", ".join(fields)}}}: {clip(tool.description or "", 300)}', bare + filled
 
+def _schema(name, description, parameters):
+    "A tool as chat models are told of it"
+    return dict(type='function', function=dict(name=name, description=description, parameters=parameters))
+
 # %% ../../../nbs/597_envs.mcp.world.ipynb #a8336f77
 def _end(connection):
     with suppress(Exception): # Of a server that died
@@ -98,6 +102,7 @@ class ToolServer:
         except Exception as e:
             _give_up(self, e, 'start')
         self.offers = {tool.name: _offer(tool) for tool in tools} # Tool → line about it, commands
+        self.schemas = [_schema(tool.name, tool.description or '', tool.input_schema) for tool in tools]
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #1a085f29
 def _give_up(server, e, doing):
@@ -177,6 +182,8 @@ def _load_tasks(path):
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #d16db308
 _FINISH = '- finish {"answer"?: string}: End the task', ['finish {}', 'finish {"answer": "<answer>"}']
+_FINISH_SCHEMA = _schema('finish', 'End the task', dict(
+    type='object', properties=dict(answer=dict(type='string'))))
 
 class _Workplace:
     "Plays one `ToolTask`"
@@ -276,6 +283,7 @@ def tell(self:_ToolReader, trajs, min_count):
 class _ToolEnv(TextEnv):
     "Episodes with tools"
     world = 'mcp'
+    tools = property(lambda self: [*self.engine.server.schemas, _FINISH_SCHEMA])
     def start(self, game):
         return _Workplace(game, self.max_steps)
 
