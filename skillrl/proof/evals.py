@@ -6,14 +6,14 @@
 __all__ = ['eval_folders', 'Assertion', 'Eval', 'load_evals', 'Outputs']
 
 # %% ../../nbs/641_proof.evals.ipynb #ed990ab9
-import csv, io, json, os, re, shutil, tempfile
+import csv, io, json, re, regex, tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from fastcore.basics import patch
 from ..core.formats import read_records
 from ..core.store import read_json
 from ..core.trajectory import assert_object, build
-from ..llm.command import run_program, safe_env, why_lost
+from ..llm.command import copy_files, plain_files, run_program, safe_env, why_lost
 from ..skills.questions import text_field
 from ..skills.skill_md import split_text
 
@@ -37,8 +37,7 @@ def eval_folders(
 )->list[Path]: # Sorted; ValueError, in one sentence, for a skill that agents would not find
     "Folders of the skills in `path`"
     top = Path(path).resolve()
-    inside = sorted(p.parent for p in top.glob('[!.]*/SKILL.md'))
-    found = [top] if (top/'SKILL.md').exists() else inside
+    found = [top] if (top/'SKILL.md').exists() else sorted(p.parent for p in top.glob('[!.]*/SKILL.md'))
     if not found:
         raise ValueError(f'{path} holds no SKILL.md, nor does a folder in it: name the folder of a skill')
     for folder in found:
@@ -83,7 +82,7 @@ class _Check:
     fields:dict = None  # Path in JSON, such as `does.0` → value
     command:list = None # A program and its arguments, which ends with 0
     reward:bool = False # Or does it write a reward of 1, as for Harbor?
-    seconds:float = 60. # For the command
+    seconds:float = 60. # For the command, and for the regular expression
     extra:dict = field(default_factory=dict)
 
 # %% ../../nbs/641_proof.evals.ipynb #a0fe5393
@@ -184,10 +183,7 @@ class Outputs:
         folder:str|Path,
         answer:str='', # What the agent said last
     ):
-        self.answer = answer
-        found = sorted(Path(where)/name for where, _, names in os.walk(folder) for name in names)
-        plain = [p for p in found if p.is_file() and not p.is_symlink()]
-        self.files = {p.relative_to(folder).as_posix(): p for p in plain}
+        self.answer, self.files = answer, plain_files(folder)
 
     def text(self,
         name:str, # As seen from the folder; empty for the answer
@@ -205,11 +201,9 @@ def _command(c, run, folder):
     "(does it hold, how one sees it) of the command of the check `c`; OSError if there is no reward"
     with tempfile.TemporaryDirectory(prefix='skillrl-', ignore_cleanup_errors=True) as tmp:
         app, logs = Path(tmp)/'app', Path(tmp)/'logs'/'verifier'
-        for place in (app, logs):
-            place.mkdir(parents=True)
-        for name, path in run.files.items():
-            (app/name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, app/name)
+        app.mkdir()
+        logs.mkdir(parents=True)
+        copy_files(run.files, app)
         (logs/'stdin').write_bytes(run.answer.encode(errors='replace'))
         line = [str(part).replace('{tmp}', tmp).replace('{skill}', str(folder)) for part in c.command]
         env = safe_env(dict(HOME=tmp, LOGS=f'{tmp}/logs'))
@@ -218,15 +212,12 @@ def _command(c, run, folder):
     told = why_lost(done, line[0], c.seconds)
     if not c.reward:
         return done.code == 0, f'{line[0]} ended with 0' if done.code == 0 else told
-    reward = _reward(rewards, told)
-    return reward >= 1, f'reward {reward:g}'
-
-def _reward(rewards, told):
     try:
         found = json.loads(rewards[0])
-        return float(min(found.values()) if isinstance(found, dict) else found)
+        reward = float(min(found.values()) if isinstance(found, dict) else found)
     except (LookupError, ValueError, TypeError):
         raise OSError(f'no reward was written: {told}') from None
+    return reward >= 1, f'reward {reward:g}'
 
 # %% ../../nbs/641_proof.evals.ipynb #95a11c5e
 def _parsed(name, text):
@@ -265,7 +256,8 @@ def _looks(c, run, folder):
     if c.contains is not None:
         yield c.contains in run.text(c.file), f'looked for {c.contains}'
     if c.matches is not None:
-        found = [m[0] for m in re.finditer(c.matches, run.text(c.file), re.M)]
+        text = run.text(c.file)
+        found = [m[0] for m in regex.finditer(c.matches, text, regex.M, timeout=c.seconds, concurrent=True)]
         n = len(found)
         yield n > 0 if c.times is None else n == c.times, f'{n} found {found[:1]}'
     if c.fields is not None:
@@ -283,6 +275,6 @@ def holds(self:Eval,
     c = build(_Check, check)
     try:
         looks = list(_looks(c, run, self.folder))
-    except ValueError as e:
+    except (ValueError, TimeoutError) as e: # `regex` has a time limit
         return False, str(e)
     return next((look for look in looks if not look[0]), looks[-1])

@@ -149,7 +149,7 @@ def gradable(
 )->tuple[list[Eval], list[str]]: # Those with an assertion that can be graded, and a line for each that cannot
     "Which of `evals` are worth a run; ValueError if none is"
     left = [f'eval {e.id}: {a.text}' for e in evals for a in e.assertions if not (chat or a.check)]
-    kept = [e for e in evals if any(chat or a.check for a in e.assertions)]
+    kept = sorted((e for e in evals if any(chat or a.check for a in e.assertions)), key=lambda e: str(e.id))
     if not kept:
         raise ValueError('no assertion of these evals can be graded: name a judge, or write checks')
     return kept, left
