@@ -32,7 +32,7 @@ class AgentRun:
 # %% ../../nbs/638_proof.agents.ipynb #cb5dc14f
 _UNKNOWN = 'it printed no end that we know'
 _TOKENS = """input_tokens cache_creation_input_tokens cache_read_input_tokens output_tokens
-prompt_tokens completion_tokens input output reasoning read write""".split()
+prompt_tokens completion_tokens read write""".split()
 
 def _of(records, kind):
     return [r for r in records if r.get('type') == kind]
@@ -72,7 +72,8 @@ def _read_opencode(records):
     said = [p['text'] for p in _of(parts, 'text')]
     calls = [(p['tool'], p['state']) for p in _of(parts, 'tool')]
     steps = _of(parts, 'step-finish')
-    usages = [usage for p in steps for usage in (p['tokens'], p['tokens']['cache'])]
+    usages = [t['cache'] | dict(input_tokens=t['input'], output_tokens=t['output'] + t['reasoning'])
+              for t in (p['tokens'] for p in steps)]
     used = [(tool, s['input']) for tool, s in calls if s['status'] == 'completed']
     lost = [r['error']['data']['message'] for r in _of(records, 'error')]
     lost += [s['error'] for tool, s in calls
@@ -88,8 +89,7 @@ def _read_gemini(records):
     said = ''.join(r['content'] for r in records[last:] if r.get('role') == 'assistant')
     calls = [(r['tool_name'], r['parameters']) for r in _of(records, 'tool_use')]
     error = '' if end['status'] == 'success' else end['error']['message']
-    stats = {k: n for k, n in end['stats'].items() if k != 'input'} # Without what came from a cache
-    return _run_of([said], [stats], calls, error=error)
+    return _run_of([said], [end['stats']], calls, error=error)
 
 # %% ../../nbs/638_proof.agents.ipynb #23861c5d
 def _read_mini(records):
@@ -196,8 +196,6 @@ def _filled(command, values):
     return [re.sub(r'\{(\w+)\}', lambda m: str(values.get(m[1], m[0])), part) for part in named]
 
 # %% ../../nbs/638_proof.agents.ipynb #7d76feaa
-_UNSEEN = 'evals', '.git', 'proof.json' # Of a skill
-
 def _in_prompt(skill, where=''):
     "The skill in the folder `skill` as text; its reader finds the files in the folder `where`"
     text = _text(skill/'SKILL.md').strip()
@@ -213,8 +211,8 @@ def _lay_out(agent, root, prompt, files, skill):
     there = ''
     if skill is not None:
         there = home/(agent.skills or 'skills')/skill.name
-        shown = {k: path for k, path in plain_files(skill).items() if Path(k).parts[0] not in _UNSEEN}
-        copy_files(shown, there)
+        unseen = 'evals', '.git', 'proof.json'
+        copy_files({k: p for k, p in plain_files(skill).items() if Path(k).parts[0] not in unseen}, there)
         if not agent.skills:
             prompt = f'{_in_prompt(skill, there)}\n\n{prompt}'
     (root/'task.md').write_text(prompt, encoding='utf-8')
@@ -232,13 +230,6 @@ def _read(agent, stdout, session):
     except (LookupError, TypeError, ValueError, AttributeError):
         return AgentRun(error=_UNKNOWN)
 
-def _reason(agent, run, done, timeout):
-    "Why `run` says nothing about the skill; empty if it does"
-    if done.code is None or done.code and run.error in ('', _UNKNOWN):
-        return why_lost(done, agent.name, timeout)
-    told = clip(run.error, 300)
-    return f'{agent.name} could not do its work ({told}): run it by hand' if told else ''
-
 # %% ../../nbs/638_proof.agents.ipynb #8fe0e56b
 def _worked(agent, values, timeout, kept):
     "The run of a program in the folders that were laid out, with what it left in the folder `kept`"
@@ -255,7 +246,11 @@ def _worked(agent, values, timeout, kept):
         session = kept/f'session{path.suffix}'
         session.write_text(redact(_text(path), keys), encoding='utf-8')
     run = _read(agent, stdout, session)
-    run.error = redact(_reason(agent, run, done, timeout), keys)
+    if done.code is None or done.code and run.error in ('', _UNKNOWN):
+        run.error = why_lost(done, agent.name, timeout)
+    elif run.error:
+        run.error = f'{agent.name} could not do its work ({clip(run.error, 300)}): run it by hand'
+    run.error = redact(run.error, keys)
     copy_files(plain_files(values['folder']), kept/'outputs', keys)
     return run
 

@@ -164,7 +164,7 @@ def _claim(plan, gains, beyond):
     claim = ProofClaim(about, _effect(plan, gains, beyond), evals)
     analyses = _analyses(plan, _draws(plan, gains, beyond))
     for k, (_, above, below, share) in enumerate(analyses, 1):
-        claim.p = float(min(1., 2*above, 2*below))
+        claim.p = min(1., 2*above, 2*below)
         if min(above, below) <= share:
             claim.verdict = 'helps' if above < below else 'harms'
             claim.settled = k

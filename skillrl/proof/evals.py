@@ -18,14 +18,13 @@ from ..skills.questions import text_field
 from ..skills.skill_md import split_text
 
 # %% ../../nbs/641_proof.evals.ipynb #0d02322a
-_NAME = re.compile('(?=.{1,64}$)[a-z0-9]+(?:-[a-z0-9]+)*')
-
 def _check_skill(folder):
     "ValueError unless agents find the skill in `folder`"
     try:
         front, _ = split_text((folder/'SKILL.md').read_text(encoding='utf-8'))
         text_field(front, 'description', 1024)
-        if front.get('name') != folder.name or not _NAME.fullmatch(folder.name):
+        wanted = '(?=.{1,64}$)[a-z0-9]+(?:-[a-z0-9]+)*'
+        if front.get('name') != folder.name or not re.fullmatch(wanted, folder.name):
             raise ValueError(f'`name` is {front.get("name")!r} and the folder {folder.name!r}: give both the '
                              'same name, of at most 64 of a-z and 0-9 with single hyphens between them')
     except (OSError, ValueError) as e:
@@ -88,14 +87,13 @@ class _Check:
 # %% ../../nbs/641_proof.evals.ipynb #a0fe5393
 _SEEN = 'file', 'equals', 'contains', 'matches', 'fields', 'command'
 
-def _check_of(d):
-    "The check in the object `d`; ValueError, or `re.error` for a wrong pattern, says what will not do"
+def _assert_check(d):
+    "ValueError, or `re.error` for a wrong pattern, if the object `d` is no check"
     c = build(_Check, d)
     if c.extra or all(d.get(k) in (None, '', []) for k in _SEEN):
         wrong = ', '.join(c.extra) or 'nothing to look at'
         raise ValueError(f'a check has {wrong}: known are {", ".join(_SEEN)}, exists, times, reward, seconds')
     re.compile(c.matches or '')
-    return c
 
 # %% ../../nbs/641_proof.evals.ipynb #ffd82d29
 def _assertion(said):
@@ -103,12 +101,10 @@ def _assertion(said):
     said = dict(text=said) if isinstance(said, str) else said
     assert_object(said, 'assertion')
     if said.get('check') is not None:
-        _check_of(said['check'])
+        _assert_check(said['check'])
     return Assertion(text_field(said, 'text', 2000), said.get('check'))
 
 # %% ../../nbs/641_proof.evals.ipynb #c6a8893e
-_ID = re.compile(r'\w[\w .-]{0,63}') # What the name of a folder can be made from
-
 def _listed(d, *names):
     "What the lists `names` of `d` hold, those that are there"
     for name in names:
@@ -120,7 +116,7 @@ def _eval(folder, d):
     "The eval in the object `d`; ValueError names a field"
     assert_object(d, 'eval')
     id, prompt = d.get('id'), text_field(d, 'prompt', 100_000)
-    if type(id) not in (int, str) or not _ID.fullmatch(str(id)):
+    if type(id) not in (int, str) or not re.fullmatch(r'\w[\w .-]{0,63}', str(id)): # It names a folder
         raise ValueError(f'`id` is {id!r}: give a number, or at most 64 letters, digits, dots and -')
     expected = text_field(d, 'expected_output', 100_000) if d.get('expected_output') else ''
     said = [*_listed(d, 'assertions', 'expectations', 'checks')]
@@ -131,14 +127,13 @@ def _eval(folder, d):
     return Eval(id, prompt, expected, files, list(by_text.values()), folder)
 
 # %% ../../nbs/641_proof.evals.ipynb #1740e07c
-_ROOT = re.compile(r'(?<![\w.$}/-])/(logs|app|tests)(?![\w-])')
-
 def _task(path):
     "(folder, object) of the Harbor task with the instruction at `path`"
     folder = path.resolve().parent
     test = _inside(folder, 'tests/test.sh')
     there = dict(logs='{tmp}/logs', app='{tmp}/app', tests='{skill}/tests')
-    script = _ROOT.sub(lambda m: there[m[1]], test.read_text(encoding='utf-8'))
+    script = re.sub(r'(?<![\w.$}/-])/(logs|app|tests)(?![\w-])', lambda m: there[m[1]],
+                    test.read_text(encoding='utf-8'))
     check = dict(command=['bash', '-c', script, str(test)], reward=True, seconds=600)
     assertion = dict(text='tests/test.sh writes a reward of 1', check=check)
     return folder, dict(id=folder.name, prompt=path.read_text(encoding='utf-8'), checks=[assertion])
@@ -175,8 +170,6 @@ def load_evals(
     return list(evals.values())
 
 # %% ../../nbs/641_proof.evals.ipynb #2294730c
-_LARGEST = 1_000_000 # Bytes of a file that is read
-
 class Outputs:
     "What a run left: the files of a folder, without links, and the final answer"
     def __init__(self,
@@ -192,7 +185,7 @@ class Outputs:
         if not name:
             return self.answer
         path = self.files.get(Path(name).as_posix())
-        if path is None or path.stat().st_size > _LARGEST:
+        if path is None or path.stat().st_size > 1_000_000:
             raise ValueError(f'{name} is {"larger than 1 MB" if path else "not there"}')
         return path.read_text(encoding='utf-8-sig')
 

@@ -32,12 +32,11 @@ def _blinded(text, hide):
 
 # %% ../../nbs/643_proof.grading.ipynb #6d805f9c
 _ONE, _ALL = 20_000, 80_000 # Most characters of one text, and of all
-_MOST = 200 # Files
 
 def _shown(run, hide):
     "Name → text of what a judge sees of `run`, None for what is no text; the name '' is that of the answer"
     shown = {}
-    for name in ['', *run.files][:_MOST + 1]:
+    for name in ['', *run.files][:201]:
         label = _blinded(name, hide)
         try:
             shown[label] = _blinded(run.text(name)[:_ONE], hide)
@@ -92,14 +91,12 @@ def _stands(quote, shown):
     inside = len(quote) > 3 and any(quote in ' '.join(text.split()) for text in texts)
     return quote != '' and (inside or quote in lines)
 
-_ORDERS = {'orders to the reader', 'orders in other languages'}
-
 def _verdict(text, passed, quote, shown):
     "What a judge found of the assertion `text`, if its quotation is one"
     why = ''
     if passed and not _stands(' '.join(quote.split()), shown):
         why = 'no pass, for the outputs do not say: '
-    elif passed and _ORDERS.intersection(rejection_reasons(quote)):
+    elif passed and {'orders to the reader', 'orders in other languages'} & {*rejection_reasons(quote)}:
         why = 'no pass, for this is an order to the judge: '
     return _finding(text, passed and not why, why + quote, 'model')
 
@@ -136,8 +133,7 @@ def grade(
         raise OSError('nothing was graded')
     order = [a.text for a in eval.assertions]
     found.sort(key=lambda f: order.index(f['text']))
-    passed = sum(f['passed'] for f in found)
-    n = len(found)
+    passed, n = sum(f['passed'] for f in found), len(found)
     summary = dict(passed=passed, failed=n - passed, total=n, pass_rate=passed/n)
     ungraded = asked if chat is None else []
     return dict(assertion_results=found, expectations=found, summary=summary, ungraded=ungraded)

@@ -79,14 +79,13 @@ def _reached(course):
     return ''
 
 # %% ../../nbs/648_proof.prove.ipynb #37b4488b
-_TRIES, _PAUSE = 3, 1. # Runs for one place, and seconds between them
 _PATIENCE = 12 # Runs that say nothing, before a proof gives up
 
 def _ran(course, e, arm, place):
     "The run of the eval `e` in the folder `place`, made now if it is not there"
-    for i in range(_TRIES):
+    for i in range(3):
         if not place.exists():
-            pause(i*_PAUSE)
+            pause(i)
             run_agent(course.agent, e.prompt, place, e.files, course.arms[arm],
                       course.config.model, course.config.timeout)
         run = read_json(place/'run.json')

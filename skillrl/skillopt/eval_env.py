@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from ..core.store import atomic_write
 from ..core.tables import counted
-from ..envs.base import SkillEnv, deal
+from ..envs.base import SkillEnv
 from ..llm.chat import Chat
 from ..llm.reply import ChatReply
 from ..proof.agents import Agent, find_agent, run_agent
@@ -94,8 +94,8 @@ class EvalEnv(SkillEnv):
         if len(evals) < 3:
             raise ValueError(f'{client.skill} has {counted(len(evals), "eval")} that can be graded: write '
                              'one to learn from, one to choose by and one to prove with, or better twenty')
-        thirds = dict.fromkeys(('train', 'val', 'test'), 1/3)
-        self.parts = deal(evals, thirds, lambda e: '', random.Random(seed))
+        drawn = random.Random(seed).sample(evals, len(evals))
+        self.parts = {part: drawn[i::3] for i, part in enumerate(('train', 'val', 'test'))}
 
     def get_initial_skill(self)->str:
         return (self.client.skill/'SKILL.md').read_bytes().decode('utf-8-sig')

@@ -43,9 +43,8 @@ def _table(runs, arms):
 # %% ../../nbs/829_viewers.proof_view.ipynb #f8580445
 def _costs(arms):
     "Scores, tokens and seconds of the arms"
-    kinds = 'pass_rate', 'tokens', 'time_seconds'
     rows = [[kind, *(f'{arm[kind]["mean"]:,.2f} ± {arm[kind]["stddev"]:,.2f}' for arm in arms.values())]
-            for kind in kinds]
+            for kind in ('pass_rate', 'tokens', 'time_seconds')]
     return Table(['of a run', *arms], rows)
 
 # %% ../../nbs/829_viewers.proof_view.ipynb #a5845db7
