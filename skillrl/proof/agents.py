@@ -49,7 +49,8 @@ def _read_claude(records):
     end = _of(records, 'result')[-1]
     blocks = [b for r in _of(records, 'assistant') for b in r['message']['content']]
     calls = [(b['name'], b['input']) for b in _of(blocks, 'tool_use')]
-    text, denied = end.get('result') or '', sorted({d['tool_name'] for d in end['permission_denials']})
+    text = end.get('result') or ''
+    denied = sorted({d['tool_name'] for d in end['permission_denials']})
     error = f'it was not allowed to use {", ".join(denied)}' if denied else ''
     if end['is_error']:
         error = text or end['subtype']
@@ -77,7 +78,7 @@ def _read_opencode(records):
     used = [(tool, s['input']) for tool, s in calls if s['status'] == 'completed']
     lost = [r['error']['data']['message'] for r in _of(records, 'error')]
     lost += [s['error'] for tool, s in calls
-             if tool == 'skill' and s['status'] == 'error' and 'not found' not in s['error']]
+             if tool == 'skill' and 'not found' not in s.get('error', 'not found')]
     error = [*lost, '' if steps else _UNKNOWN][0]
     return _run_of(said, usages, used, sum(p['cost'] for p in steps), error)
 
@@ -117,23 +118,32 @@ class Agent:
 
 # %% ../../nbs/638_proof.agents.ipynb #6bdc9299
 AGENTS = {a.name: a for a in [
-    Agent('claude', """claude -p --output-format=stream-json --verbose --permission-mode=acceptEdits
-          --allowedTools=Bash,Edit,NotebookEdit,Read,Skill,WebFetch,WebSearch,Write --model={model}
-          -- {prompt}""", _read_claude, '.claude/skills', '.claude/.credentials.json',
-          '.claude/projects/*/*.jsonl', 'ANTHROPIC_|CLAUDE_CODE_OAUTH_TOKEN'),
-    Agent('codex', """codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox
-          --model={model} -- {prompt}""", _read_codex, '.agents/skills',
-          '.codex/config.toml .codex/auth.json', '.codex/sessions/**/*.jsonl', 'OPENAI_|CODEX_'),
-    Agent('opencode', 'opencode run --format=json --auto --model={model} -- {prompt}', _read_opencode,
-          '.config/opencode/skills', """.config/opencode/opencode.json .config/opencode/opencode.jsonc
+    Agent('claude',
+          """claude -p --output-format=stream-json --verbose --permission-mode=acceptEdits
+          --allowedTools=Bash,Edit,NotebookEdit,Read,Skill,WebFetch,WebSearch,Write
+          --model={model} -- {prompt}""",
+          _read_claude, '.claude/skills', '.claude/.credentials.json', '.claude/projects/*/*.jsonl',
+          'ANTHROPIC_|CLAUDE_CODE_OAUTH_TOKEN'),
+    Agent('codex',
+          """codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox
+          --model={model} -- {prompt}""",
+          _read_codex, '.agents/skills', '.codex/config.toml .codex/auth.json',
+          '.codex/sessions/**/*.jsonl', 'OPENAI_|CODEX_'),
+    Agent('opencode',
+          'opencode run --format=json --auto --model={model} -- {prompt}',
+          _read_opencode, '.config/opencode/skills',
+          """.config/opencode/opencode.json .config/opencode/opencode.jsonc
           .local/share/opencode/auth.json"""),
-    Agent('gemini', """gemini --approval-mode=yolo --skip-trust --output-format=stream-json
-          --model={model} --prompt={prompt}""", _read_gemini, '.gemini/skills',
+    Agent('gemini',
+          """gemini --approval-mode=yolo --skip-trust --output-format=stream-json
+          --model={model} --prompt={prompt}""",
+          _read_gemini, '.gemini/skills',
           '.gemini/settings.json .gemini/.env .gemini/oauth_creds.json',
           '.gemini/tmp/*/chats/session-*.jsonl', 'GEMINI_|GOOGLE_'),
-    Agent('mini', """mini --yolo --exit-immediately --cost-limit=0 --output={home}/session.json
-          --model={model} --task={prompt}""", _read_mini, '', '.config/mini-swe-agent/.env',
-          'session.json')]}
+    Agent('mini',
+          """mini --yolo --exit-immediately --cost-limit=0 --output={home}/session.json
+          --model={model} --task={prompt}""",
+          _read_mini, '', '.config/mini-swe-agent/.env', 'session.json')]}
 
 # %% ../../nbs/638_proof.agents.ipynb #b6d9b526
 def find_agent(
@@ -161,17 +171,13 @@ def agent_version(agent:Agent)->str: # Empty where nobody knows, or it is not in
 
 # %% ../../nbs/638_proof.agents.ipynb #92b7b427
 def _text(path):
-    return Path(path).read_text(encoding='utf-8', errors='replace')
+    return path.read_text(encoding='utf-8', errors='replace')
 
 _PASSED = 'HTTPS?_PROXY|NO_PROXY|SSL_CERT_FILE|NODE_EXTRA_CA_CERTS|PYENV_ROOT|VOLTA_HOME'
 _EVERY = 'ANTHROPIC_|CLAUDE_CODE_OAUTH_TOKEN|OPENAI_|CODEX_|GEMINI_|GOOGLE_'
 _OWN = dict(HOME='{}', TMPDIR='{}/tmp', CLAUDE_CONFIG_DIR='{}/.claude', CODEX_HOME='{}/.codex',
             CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC='1', MSWEA_CONFIGURED='true',
             MSWEA_COST_TRACKING='ignore_errors')
-
-def _secrets(given):
-    "What stands in those of the variables `given` that tell of a secret"
-    return [v for k, v in given.items() if len(v) >= 8 and without_secrets(v, name=k) != v]
 
 def _environment(agent, home):
     "The variables of a run in `home`, which gets what the program needs of yours, and the keys among them"
@@ -183,11 +189,11 @@ def _environment(agent, home):
             give = os.symlink if re.search('auth|cred', path) else shutil.copyfile
             give(mine, home/path)
             told += _text(mine)
-    words = re.findall('[A-Z][A-Z0-9_]{2,}', told)
-    given = {k: os.environ[k] for k in words if k in os.environ}
-    keys = agent.keys or ('(?!)' if _secrets(given) else _EVERY)
-    given |= {k: v for k, v in os.environ.items() if re.match(f'{_PASSED}|{keys}', k)}
-    return safe_env(given | {k: v.format(home) for k, v in _OWN.items()}), _secrets(given)
+    named = {*re.findall('[A-Z][A-Z0-9_]{2,}', told)} & os.environ.keys() - safe_env({}).keys()
+    keys = agent.keys or ('(?!)' if named else _EVERY)
+    given = {k: v for k, v in os.environ.items() if k in named or re.match(f'{_PASSED}|{keys}', k)}
+    secret = [v for k, v in given.items() if len(v) >= 8 and without_secrets(v, name=k) != v]
+    return safe_env(given | {k: v.format(home) for k, v in _OWN.items()}), secret
 
 # %% ../../nbs/638_proof.agents.ipynb #8c0b1a10
 def _filled(command, values):
@@ -196,11 +202,10 @@ def _filled(command, values):
     return [re.sub(r'\{(\w+)\}', lambda m: str(values.get(m[1], m[0])), part) for part in named]
 
 # %% ../../nbs/638_proof.agents.ipynb #7d76feaa
-def _in_prompt(skill, where=''):
-    "The skill in the folder `skill` as text; its reader finds the files in the folder `where`"
+def _in_prompt(skill):
+    "The skill in the folder `skill` as text"
     text = _text(skill/'SKILL.md').strip()
-    files = f'\nThe files of this skill are in {where}.' if where else ''
-    return f'<skill name="{skill.name}">\n{text}\n</skill>{files}'
+    return f'<skill name="{skill.name}">\n{text}\n</skill>'
 
 def _lay_out(agent, root, prompt, files, skill):
     "Make the folders of a run in `root`; what its command may name"
@@ -214,7 +219,7 @@ def _lay_out(agent, root, prompt, files, skill):
         unseen = 'evals', '.git', 'proof.json'
         copy_files({k: p for k, p in plain_files(skill).items() if Path(k).parts[0] not in unseen}, there)
         if not agent.skills:
-            prompt = f'{_in_prompt(skill, there)}\n\n{prompt}'
+            prompt = f'{_in_prompt(skill)}\nThe files of this skill are in {there}.\n\n{prompt}'
     (root/'task.md').write_text(prompt, encoding='utf-8')
     return dict(folder=work, home=home, task=root/'task.md', skill=there, prompt=prompt)
 

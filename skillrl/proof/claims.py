@@ -115,7 +115,8 @@ def _half_width(values, z, imaginary=()):
     "How far the interval of the mean of `values` reaches, at the level of `z` standard errors"
     if len(values) < 2:
         return 2.
-    error = np.std([*values, *imaginary], ddof=1)/math.sqrt(len(values) + len(imaginary))
+    both = [*values, *imaginary]
+    error = np.std(both, ddof=1)/math.sqrt(len(both))
     return float(error*t_quantile(len(values) - 1, 2*_NORMAL.cdf(z) - 1))
 
 def _effect(plan, gains, beyond):

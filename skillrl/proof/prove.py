@@ -23,8 +23,7 @@ from ..llm.command import plain_files
 from ..llm.reply import RunStopped
 from .agents import Agent, agent_version, run_agent
 from .claims import Analysis, ProofPlan, analyse, runs_needed
-from .evals import load_evals
-from .grading import gradable, grade
+from .evals import gradable, grade, load_evals
 
 # %% ../../nbs/648_proof.prove.ipynb #0b07f5eb
 @dataclass

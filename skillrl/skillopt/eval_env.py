@@ -16,8 +16,7 @@ from ..envs.base import SkillEnv
 from ..llm.chat import Chat
 from ..llm.reply import ChatReply
 from ..proof.agents import Agent, find_agent, run_agent
-from ..proof.evals import load_evals
-from ..proof.grading import gradable, grade
+from ..proof.evals import gradable, grade, load_evals
 from ..proof.prove import Proof, prove, ProofConfig
 from ..types import RolloutResult
 
