@@ -20,10 +20,9 @@ SYSTEMROOT COMSPEC PATHEXT USERPROFILE APPDATA LOCALAPPDATA""".split()
 
 def safe_env(
     extra:dict, # Variable → value, what this agent needs beside
-    env:Mapping[str, str]=os.environ,
 )->dict: # For `run_program`
-    "The variables of `env` that an agent gets, and those of `extra`"
-    return {k: env[k] for k in _SAFE if k in env} | extra
+    "The variables of yours that an agent gets, and those of `extra`"
+    return {k: os.environ[k] for k in _SAFE if k in os.environ} | extra
 
 # %% ../../nbs/355_llm.command.ipynb #2351a33c
 def plain_files(

@@ -34,8 +34,8 @@ _UNKNOWN = 'it printed no end that we know'
 _TOKENS = """input_tokens cache_creation_input_tokens cache_read_input_tokens output_tokens
 prompt_tokens completion_tokens read write""".split()
 
-def _of(records, kind):
-    return [r for r in records if r.get('type') == kind]
+def _of(records, *kinds):
+    return [r for r in records if r.get('type') in kinds]
 
 def _run_of(said, usages, calls=(), usd=0., error=''):
     "The run of an agent that said, used and called this"
@@ -59,7 +59,7 @@ def _read_claude(records):
 # %% ../../nbs/638_proof.agents.ipynb #56cec5db
 def _read_codex(records):
     "The run in `records` of `codex exec --json`"
-    end = (_of(records, 'turn.completed') + _of(records, 'turn.failed'))[-1]
+    end = _of(records, 'turn.completed', 'turn.failed')[-1]
     items = [r['item'] for r in _of(records, 'item.completed')]
     said = [i['text'] for i in _of(items, 'agent_message')]
     calls = [('shell', i['command']) for i in _of(items, 'command_execution')]
@@ -73,8 +73,9 @@ def _read_opencode(records):
     said = [p['text'] for p in _of(parts, 'text')]
     calls = [(p['tool'], p['state']) for p in _of(parts, 'tool')]
     steps = _of(parts, 'step-finish')
+    tokens = [p['tokens'] for p in steps]
     usages = [t['cache'] | dict(input_tokens=t['input'], output_tokens=t['output'] + t['reasoning'])
-              for t in (p['tokens'] for p in steps)]
+              for t in tokens]
     used = [(tool, s['input']) for tool, s in calls if s['status'] == 'completed']
     lost = [r['error']['data']['message'] for r in _of(records, 'error')]
     lost += [s['error'] for tool, s in calls
@@ -209,15 +210,17 @@ def _in_prompt(skill):
 
 def _lay_out(agent, root, prompt, files, skill):
     "Make the folders of a run in `root`; what its command may name"
-    work, home = root/'work', root/'home'
+    work = root/'work'
     work.mkdir()
+    home = root/'home'
     (home/'tmp').mkdir(parents=True)
     copy_files(files, work)
     there = ''
     if skill is not None:
         there = home/(agent.skills or 'skills')/skill.name
         unseen = 'evals', '.git', 'proof.json'
-        copy_files({k: p for k, p in plain_files(skill).items() if Path(k).parts[0] not in unseen}, there)
+        shown = {k: p for k, p in plain_files(skill).items() if Path(k).parts[0] not in unseen}
+        copy_files(shown, there)
         if not agent.skills:
             prompt = f'{_in_prompt(skill)}\nThe files of this skill are in {there}.\n\n{prompt}'
     (root/'task.md').write_text(prompt, encoding='utf-8')
@@ -241,7 +244,8 @@ def _worked(agent, values, timeout, kept):
     env, keys = _environment(agent, values['home'])
     asks = '{prompt}' in agent.command or '{task}' in agent.command
     try:
-        line, stdin = _filled(agent.command, values), os.devnull if asks else values['task']
+        line = _filled(agent.command, values)
+        stdin = os.devnull if asks else values['task']
         done = run_program(line, values['folder'], env, timeout, 16_000_000, stdin)
     except OSError as e:
         done = Ended(127, '', str(e))
@@ -283,7 +287,8 @@ def run_agent(
     timeout:float=600.,       # Seconds for a program
 )->AgentRun: # OSError if `folder` cannot be made, or the skill or a file cannot be read
     "What `agent` does with `prompt` in a home of its own"
-    began, prompt = monotonic(), mend_unicode(prompt)
+    began = monotonic()
+    prompt = mend_unicode(prompt)
     skill = skill and Path(skill).resolve()
     with atomic_folder(folder) as kept, TemporaryDirectory(ignore_cleanup_errors=True) as place:
         (kept/'outputs').mkdir()

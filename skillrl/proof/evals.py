@@ -339,8 +339,8 @@ def _decided(reply, n):
         said = sorted((d['assertion'], d['passed'], d['evidence']) for d in json_items(reply.text))
     except (LookupError, TypeError):
         said = []
-    typed = all(type(passed) is bool and isinstance(quote, str) for _, passed, quote in said)
-    if not typed or [number for number, *_ in said] != [*range(1, n + 1)]:
+    kinds = [(number, type(passed), type(quote)) for number, passed, quote in said]
+    if kinds != [(number, bool, str) for number in range(1, n + 1)]:
         raise ValueError(f'`assertion` 1 to {n}, `passed` and `evidence` are not there, each once')
     return [pair for _, *pair in said]
 
@@ -387,7 +387,7 @@ def grade(
     asked = [a.text for a in eval.assertions if a.check is None]
     try:
         found = [_finding(a.text, *eval.holds(a.check, run), 'code') for a in eval.assertions if a.check]
-        if chat is not None and asked:
+        if chat and asked:
             found += _by_judge(eval, asked, run, chat, hide)
     except (Outage, ValueError) as e:
         raise OSError(str(e)) from None
@@ -397,7 +397,7 @@ def grade(
     found.sort(key=lambda f: order.index(f['text']))
     passed, n = sum(f['passed'] for f in found), len(found)
     summary = dict(passed=passed, failed=n - passed, total=n, pass_rate=passed/n)
-    ungraded = asked if chat is None else []
+    ungraded = [] if chat else asked
     return dict(assertion_results=found, expectations=found, summary=summary, ungraded=ungraded)
 
 # %% ../../nbs/641_proof.evals.ipynb #bbf6a06b

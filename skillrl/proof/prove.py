@@ -71,17 +71,15 @@ def _spent(course):
 
 def _reached(course):
     "Which limit is reached; empty as long as another run may begin"
-    for name, used in _spent(course).items():
-        most = getattr(course.config, name)
-        if most and used >= most:
-            return f'{name} of {most:,} is reached'
-    return ''
+    config = vars(course.config)
+    over = [name for name, used in _spent(course).items() if 0 < config[name] <= used]
+    return f'{over[0]} of {config[over[0]]:,} is reached' if over else ''
 
 # %% ../../nbs/648_proof.prove.ipynb #37b4488b
 _PATIENCE = 12 # Runs that say nothing, before a proof gives up
 
 def _ran(course, e, arm, place):
-    "The run of the eval `e` in the folder `place`, made now if it is not there"
+    "The run of the eval `e` in the folder `place`, made now if it is not there; None if all tries are lost"
     for i in range(3):
         if not place.exists():
             pause(i)
@@ -90,13 +88,12 @@ def _ran(course, e, arm, place):
         run = read_json(place/'run.json')
         course.spent.append(run)
         if not run['error']:
-            break
+            return run
         course.lost.append([dict(place=str(place.relative_to(course.root))) | run])
         shutil.rmtree(place)
         n = len(course.spent)
         if n >= _PATIENCE and all(row['error'] for row in course.spent):
             raise RunStopped(f'none of {n} runs could be counted, the last because {run["error"]}')
-    return run
 
 # %% ../../nbs/648_proof.prove.ipynb #a56be70a
 def _graded(course, e, run, place):
@@ -124,8 +121,8 @@ def _row(course, number, e, arm):
         course.limit = limit
         return None
     run = _ran(course, e, arm, place)
-    graded = None if run['error'] else _graded(course, e, run, place)
-    if graded is None:
+    graded = run and _graded(course, e, run, place)
+    if not graded:
         return None
     result = graded['summary'] | dict(time_seconds=run['seconds'], tokens=run['tokens'])
     return dict(eval_id=e.id, configuration=arm, run_number=number, result=result,
