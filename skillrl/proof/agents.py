@@ -216,7 +216,7 @@ def _lay_out(agent, root, prompt, files, skill):
     (home/'tmp').mkdir(parents=True)
     copy_files(files, work)
     there = ''
-    if skill is not None:
+    if skill:
         there = home/(agent.skills or 'skills')/skill.name
         unseen = 'evals', '.git', 'proof.json'
         shown = {k: p for k, p in plain_files(skill).items() if Path(k).parts[0] not in unseen}
@@ -298,7 +298,7 @@ def run_agent(
         else:
             run = _asked(agent.chat, prompt, files or {}, skill, Path(folder).name)
         run.seconds = monotonic() - began
-        if skill is not None and not agent.skills:
+        if skill and not agent.skills:
             run.opened.append(skill.name)
         write_json(kept/'run.json', vars(run))
     return run

@@ -319,11 +319,8 @@ task. Where an assertion is not borne out, or you are not sure, `passed` is fals
 
 def _question(eval, asked, shown, hide):
     "The conversation in which a judge is asked about the assertions `asked`"
-    lines = []
-    for name, text in shown.items():
-        what = f'File {as_data(name)}' if name else 'Final answer'
-        said = 'no text' if text is None else as_data(text, _ONE)
-        lines.append(f'{what}: {said}')
+    said = {f'File {as_data(name)}' if name else 'Final answer': text for name, text in shown.items()}
+    lines = [f'{what}: {"no text" if text is None else as_data(text, _ONE)}' for what, text in said.items()]
     rest = dict(Task=eval.prompt, Expected=eval.expected)
     rest |= {f'Assertion {n}': text for n, text in enumerate(asked, 1)}
     told = [f'{what}: {as_data(_blinded(text, hide), _ONE)}' for what, text in rest.items()]

@@ -74,9 +74,8 @@ def _rollout(env, *, item, skill, target_client):
     rate = found['summary']['pass_rate']
     failed = [f'{f["text"]}: {f["evidence"]}' for f in found['assertion_results'] if not f['passed']]
     said = [dict(role='user', content=item.prompt), dict(role='assistant', content=text)]
-    return RolloutResult(str(item.id), float(rate == 1), rate, 1, '; '.join(failed),
-                         question=item.prompt, reference_text=item.expected, predicted_answer=text,
-                         conversation=said)
+    return RolloutResult(str(item.id), float(rate == 1), rate, 1, '; '.join(failed), question=item.prompt,
+                         reference_text=item.expected, predicted_answer=text, conversation=said)
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #ccd6df81
 class EvalEnv(SkillEnv):
