@@ -288,8 +288,7 @@ _ARMS = ('with_skill', 'without_skill', 'old_skill', 'SKILL.md', '.claude/skills
 
 def _blinded(text, hide):
     "`text` without keys and without what tells the arm: paths and names, those in `hide` too"
-    names = sorted({*_ARMS, *hide}, key=len, reverse=True)
-    either = '|'.join(map(re.escape, names))
+    either = '|'.join(map(re.escape, sorted({*_ARMS, *hide}, key=len, reverse=True)))
     return re.sub(rf'(?<![\w-])(?:{either})(?![\w-]|\.\w)', '[…]', redact(text), flags=re.I)
 
 # %% ../../nbs/641_proof.evals.ipynb #6d805f9c
@@ -319,8 +318,9 @@ task. Where an assertion is not borne out, or you are not sure, `passed` is fals
 
 def _question(eval, asked, shown, hide):
     "The conversation in which a judge is asked about the assertions `asked`"
-    said = {f'File {as_data(name)}' if name else 'Final answer': text for name, text in shown.items()}
-    lines = [f'{what}: {"no text" if text is None else as_data(text, _ONE)}' for what, text in said.items()]
+    names = [f'File {as_data(name)}' if name else 'Final answer' for name in shown]
+    texts = ['no text' if text is None else as_data(text, _ONE) for text in shown.values()]
+    lines = [f'{name}: {text}' for name, text in zip(names, texts)]
     rest = dict(Task=eval.prompt, Expected=eval.expected)
     rest |= {f'Assertion {n}': text for n, text in enumerate(asked, 1)}
     told = [f'{what}: {as_data(_blinded(text, hide), _ONE)}' for what, text in rest.items()]
@@ -394,8 +394,7 @@ def grade(
     found.sort(key=lambda f: order.index(f['text']))
     passed, n = sum(f['passed'] for f in found), len(found)
     summary = dict(passed=passed, failed=n - passed, total=n, pass_rate=passed/n)
-    ungraded = [] if chat else asked
-    return dict(assertion_results=found, expectations=found, summary=summary, ungraded=ungraded)
+    return dict(assertion_results=found, expectations=found, summary=summary, ungraded=[] if chat else asked)
 
 # %% ../../nbs/641_proof.evals.ipynb #bbf6a06b
 def gradable(
