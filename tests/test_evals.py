@@ -84,7 +84,7 @@ WRONG = [
     ([GOOD | dict(id='a/b')], '`id` is'), ([dict(id=1)], '`prompt` is missing'), ([], 'holds no evals'),
     ([7], 'eval should be an object'), ([GOOD | dict(assertions='x')], '`assertions` should be a list'),
     ([GOOD | dict(assertions=[3])], 'should be an object'), (checked(contain='b'), 'has contain: known'),
-(checked(matches='('), 'unterminated'), ('{', 'not valid JSON'), ('"a"', 'should be a list of evals')]
+(checked(matches='('), 'missing'), ('{', 'not valid JSON'), ('"a"', 'should be a list of evals')]
 
 @pytest.mark.parametrize('evals, told', WRONG)
 def test_what_is_wrong_is_said_with_its_place(skill, tmp_path, evals, told):

@@ -94,12 +94,12 @@ class _Check:
 _SEEN = 'file', 'equals', 'contains', 'matches', 'fields', 'command'
 
 def _assert_check(d):
-    "ValueError, or `re.error` for a wrong pattern, if the object `d` is no check"
+    "ValueError, or `regex.error` for a wrong pattern, if the object `d` is no check"
     c = build(_Check, d)
     if c.extra or all(d.get(k) in (None, '', []) for k in _SEEN):
         wrong = ', '.join(c.extra) or 'nothing to look at'
         raise ValueError(f'a check has {wrong}: known are {", ".join(_SEEN)}, exists, times, reward, seconds')
-    re.compile(c.matches or '')
+    regex.compile(c.matches or '')
 
 # %% ../../nbs/641_proof.evals.ipynb #ffd82d29
 def _assertion(said):
@@ -169,7 +169,7 @@ def load_evals(
             found = _eval(*record)
             if evals.setdefault(str(found.id), found) is not found:
                 raise ValueError(f'`id` is {found.id!r}, as in an eval before: give each its own')
-        except (re.error, ValueError) as e:
+        except (regex.error, ValueError) as e:
             raise ValueError(f'{path}, eval {n} of {len(records)}: {e}') from None
     if not evals:
         raise ValueError(f'{path} holds no evals: write some, with `id`, `prompt` and `assertions`')
