@@ -1,14 +1,13 @@
 "Evals of a skill and their grading: files of any origin, outputs that attack, judges that believe all"
 
-import json, os, sys
+import json, os, sys, time
 from pathlib import Path
 import pytest
 from skillrl.core.store import atomic_write, write_json
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply
-from skillrl.proof.evals import Assertion, Eval, Outputs, eval_folders, load_evals
-from skillrl.proof.grading import gradable, grade
+from skillrl.proof.evals import Assertion, Eval, Outputs, eval_folders, gradable, grade, load_evals
 
 WILD = Path(os.environ.get('SKILLRL_REAL_DATA', 'none')).parent/'wild'
 real = pytest.mark.skipif(not WILD.exists(), reason='no samples of skills beside SKILLRL_REAL_DATA')
@@ -85,7 +84,7 @@ WRONG = [
     ([GOOD | dict(id='a/b')], '`id` is'), ([dict(id=1)], '`prompt` is missing'), ([], 'holds no evals'),
     ([7], 'eval should be an object'), ([GOOD | dict(assertions='x')], '`assertions` should be a list'),
     ([GOOD | dict(assertions=[3])], 'should be an object'), (checked(contain='b'), 'has contain: known'),
-(checked(matches='('), 'unterminated'), ('{', 'not valid JSON'), ('"a"', 'should be a list of evals')]
+(checked(matches='('), 'missing'), ('{', 'not valid JSON'), ('"a"', 'should be a list of evals')]
 
 @pytest.mark.parametrize('evals, told', WRONG)
 def test_what_is_wrong_is_said_with_its_place(skill, tmp_path, evals, told):
@@ -119,6 +118,13 @@ def test_each_check(out, tmp_path, check, passed):
     (out/'key').symlink_to('/etc/passwd')
     (out/'way').symlink_to('/etc')
     assert holds(check, out, 'All done.\n')[0] is passed
+
+@pytest.mark.parametrize('pattern', ['(a+)+$', '(a|aa)+$', '(a+a+)+b'])
+def test_a_pattern_that_does_not_end_is_a_fail(out, pattern):
+    atomic_write(out/'long.txt', 'a'*20_000 + '!')
+    began = time.monotonic()
+    passed, told = holds(dict(file='long.txt', matches=pattern, seconds=1), out)
+    assert not passed and 'timed out' in told and time.monotonic() - began < 20
 
 def test_a_command_runs_on_a_copy_without_keys(out, skill, monkeypatch):
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret')

@@ -73,6 +73,23 @@ def test_your_provider_comes_along_and_your_skills_do_not(script, tmp_path, monk
     assert 'MUG_SERVICE' in found['env'] and 'OTHER_SERVICE' not in found['env']
     assert (mine / 'auth.json').read_text() == 'new' and 'env_key' in (mine / 'config.toml').read_text()
 
+NAMES = """ANTHROPIC_API_KEY CLAUDE_CODE_OAUTH_TOKEN CODEX_API_KEY GOOGLE_API_KEY OPENAI_API_KEY
+MUG_SERVICE""".split()
+
+@pytest.mark.parametrize('name, more, wanted', [
+    ('claude', '', NAMES[:2]), ('codex', '', [NAMES[2], NAMES[4]]), ('gemini', '', [NAMES[3]]),
+    ('opencode', '', NAMES[:5]), ('mini', '', NAMES[:5]), (None, '', NAMES[:5]),
+    (None, '$MUG_SERVICE', NAMES[5:]),
+    ('mini', '{env:OPENAI_API_KEY}', NAMES[4:5]), ('codex', '$MUG_SERVICE', [NAMES[2], *NAMES[4:]])])
+def test_an_agent_gets_the_keys_of_its_own_provider(script, tmp_path, monkeypatch, name, more, wanted):
+    for variable in NAMES:
+        monkeypatch.setenv(variable, f'tea-for-{variable}')
+    monkeypatch.setenv('HTTPS_PROXY', 'http://ada:spoonful@127.0.0.1:9')
+    agent = script(LOOK, more)
+    agent = replace(agent, keys=AGENTS[name].keys) if name else agent
+    env = json.loads(run_agent(agent, 'Look.', tmp_path / 'o').text)['env']
+    assert [k for k in NAMES if k in env] == wanted and 'HTTPS_PROXY' in env
+
 def test_secrets_are_kept_nowhere(script, tmp_path, monkeypatch):
     key, url = 'Zq7-mug-and-spoon_0451', 'http://127.0.0.1:9/v1'
     monkeypatch.setenv('OPENAI_API_KEY', key)

@@ -7,7 +7,7 @@ from skillrl.core.store import read_json, write_json
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.reply import ChatReply, RunStopped
 from skillrl.proof.agents import find_agent
-from skillrl.proof.prove import prove, ProofConfig, tree_hash
+from skillrl.proof.prove import _tree_hash, prove, ProofConfig
 
 # Writes the secret word if the skill tells it, and a line for each call
 AGENT = '''import os, sys
@@ -62,7 +62,7 @@ def test_an_old_version_takes_the_place_of_no_skill(tmp_path):
     found = prove(skill_in(tmp_path), find_agent(agent), against=old, config=ProofConfig(parallel=1))
     assert found.code == 0 and {line.split()[1] for line in lines(calls)} == {'True'}
     arms = read_json(found.folder/'proof.json')['hashes']
-    assert arms == dict(with_skill=tree_hash(tmp_path/'words'), old_skill=tree_hash(old))
+    assert arms == dict(with_skill=_tree_hash(tmp_path/'words'), old_skill=_tree_hash(old))
 
 def test_a_folder_of_skills_ends_with_the_worst_and_with_a_table(tmp_path, monkeypatch, capsys):
     agent, summary = agent_in(tmp_path)[0], tmp_path/'summary.md'

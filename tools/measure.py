@@ -66,6 +66,7 @@ ALLOWED = { # (word, part of a path) → why it stands there
     ('shelf', 'make_base'): 'a piece of furniture',
     ('judge', 'proof'): 'a model that grades what code cannot',
     ('judge', 'cli.'): 'the same',
+    ('judge', 'viewers.report'): 'the same',
 }
 
 # An argument with one of these words in its name, and a number as its type, says its unit or range beside

@@ -27,8 +27,7 @@ from ..skillopt.trainer import SkillOptTrainer
 from ..skills.bank import SkillBank
 from ..training.builders import build_client, build_local_policy
 from ..viewers.inspection import load_bank, run_of
-from ..viewers.proof_view import write_proof_page
-from ..viewers.report import outcome_text, write_page
+from ..viewers.report import outcome_text, write_page, write_proof_page
 
 # %% ../../nbs/860_cli.jobs.ipynb #98df8447
 _RULES = dict(num_epochs=5, batch_size=20, minibatch_size=4, edit_budget=6, workers=1) # For the demo world

@@ -47,7 +47,7 @@ from ..training.pipeline import train as run_loop
 from ..training.plan import quick_preflight, require_preflight, RunPlan, teacher_line, told_plan
 from ..viewers.bank_view import round_text
 from ..viewers.inspection import fitted, kind_of, load_bank, report_text
-from ..viewers.proof_view import write_proof_page
+from ..viewers.report import write_proof_page
 
 # %% ../../nbs/855_cli.steps.ipynb #841cd022
 def _run_settings(args):

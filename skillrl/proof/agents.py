@@ -6,17 +6,16 @@
 __all__ = ['AGENTS', 'AgentRun', 'Agent', 'find_agent', 'agent_version', 'run_agent']
 
 # %% ../../nbs/638_proof.agents.ipynb #7fa4e2ea
-import os, re, shlex, shutil, tempfile
+import os, re, shlex, shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from ..core.store import JsonlLog, atomic_folder, read_json, to_json, write_json
 from ..core.tables import clip
 from ..llm.chat import Chat
-from ..llm.command import Ended, run_program, safe_env, why_lost
+from ..llm.command import Ended, copy_files, plain_files, run_program, safe_env, why_lost
 from ..llm.reply import Outage, mend_unicode, redact, without_secrets
 
 # %% ../../nbs/638_proof.agents.ipynb #8952bf81
@@ -32,18 +31,17 @@ class AgentRun:
 
 # %% ../../nbs/638_proof.agents.ipynb #cb5dc14f
 _UNKNOWN = 'it printed no end that we know'
-_LOADS = 'skill', 'activate_skill' # Tools
-_TOKENS = ('input_tokens cache_creation_input_tokens cache_read_input_tokens output_tokens '
-           'prompt_tokens completion_tokens read write').split()
+_TOKENS = """input_tokens cache_creation_input_tokens cache_read_input_tokens output_tokens
+prompt_tokens completion_tokens read write""".split()
 
-def _of(records, kind):
-    return [r for r in records if r.get('type') == kind]
+def _of(records, *kinds):
+    return [r for r in records if r.get('type') in kinds]
 
 def _run_of(said, usages, calls=(), usd=0., error=''):
     "The run of an agent that said, used and called this"
     tokens = sum(usage.get(name) or 0 for usage in usages for name in _TOKENS)
     texts = [(tool.lower(), clip(to_json(given), 1000)) for tool, given in calls]
-    opened = [text for tool, text in texts if tool in _LOADS or 'SKILL.md' in text]
+    opened = [text for tool, text in texts if tool in ('skill', 'activate_skill') or 'SKILL.md' in text]
     return AgentRun(''.join(said[-1:]), error, tokens, usd, opened=opened)
 
 def _read_claude(records):
@@ -51,7 +49,8 @@ def _read_claude(records):
     end = _of(records, 'result')[-1]
     blocks = [b for r in _of(records, 'assistant') for b in r['message']['content']]
     calls = [(b['name'], b['input']) for b in _of(blocks, 'tool_use')]
-    text, denied = end.get('result') or '', sorted({d['tool_name'] for d in end['permission_denials']})
+    text = end.get('result') or ''
+    denied = sorted({d['tool_name'] for d in end['permission_denials']})
     error = f'it was not allowed to use {", ".join(denied)}' if denied else ''
     if end['is_error']:
         error = text or end['subtype']
@@ -60,7 +59,7 @@ def _read_claude(records):
 # %% ../../nbs/638_proof.agents.ipynb #56cec5db
 def _read_codex(records):
     "The run in `records` of `codex exec --json`"
-    end = (_of(records, 'turn.completed') + _of(records, 'turn.failed'))[-1]
+    end = _of(records, 'turn.completed', 'turn.failed')[-1]
     items = [r['item'] for r in _of(records, 'item.completed')]
     said = [i['text'] for i in _of(items, 'agent_message')]
     calls = [('shell', i['command']) for i in _of(items, 'command_execution')]
@@ -74,12 +73,13 @@ def _read_opencode(records):
     said = [p['text'] for p in _of(parts, 'text')]
     calls = [(p['tool'], p['state']) for p in _of(parts, 'tool')]
     steps = _of(parts, 'step-finish')
+    tokens = [p['tokens'] for p in steps]
     usages = [t['cache'] | dict(input_tokens=t['input'], output_tokens=t['output'] + t['reasoning'])
-              for t in (p['tokens'] for p in steps)]
+              for t in tokens]
     used = [(tool, s['input']) for tool, s in calls if s['status'] == 'completed']
     lost = [r['error']['data']['message'] for r in _of(records, 'error')]
     lost += [s['error'] for tool, s in calls
-             if tool == 'skill' and s['status'] == 'error' and 'not found' not in s['error']]
+             if tool == 'skill' and 'not found' not in s.get('error', 'not found')]
     error = [*lost, '' if steps else _UNKNOWN][0]
     return _run_of(said, usages, used, sum(p['cost'] for p in steps), error)
 
@@ -112,48 +112,39 @@ class Agent:
     command:str = ''             # With {prompt} and the like; an argument with {model} may go
     read:Callable|None = None    # From what it prints to an `AgentRun`; None takes it for the answer
     skills:str = ''              # Where it looks for skills, from its home; empty puts them into the prompt
-    config:tuple[str, ...] = ()  # Files of your home that it needs
+    config:str = ''              # Files of your home that it needs, with spaces between them
     log:str = ''                 # Pattern of its session, from its home; empty takes what it prints
+    keys:str = ''                # Pattern of its provider's variables; empty takes what it names, or all
     chat:Chat|None = None        # That answers, instead of a program
 
 # %% ../../nbs/638_proof.agents.ipynb #6bdc9299
-_PASSED = """HTTPS_PROXY HTTP_PROXY NO_PROXY SSL_CERT_FILE NODE_EXTRA_CA_CERTS PYENV_ROOT VOLTA_HOME
-ANTHROPIC_BASE_URL ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN CLAUDE_CODE_OAUTH_TOKEN OPENAI_BASE_URL
-OPENAI_API_KEY CODEX_API_KEY GOOGLE_GEMINI_BASE_URL GEMINI_API_KEY GOOGLE_API_KEY""".split()
-_ALWAYS = dict(
-    CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC='1',
-    MSWEA_CONFIGURED='true',
-    MSWEA_COST_TRACKING='ignore_errors')
-
-# %% ../../nbs/638_proof.agents.ipynb #dfc21b68
 AGENTS = {a.name: a for a in [
     Agent('claude',
-          'claude -p --output-format=stream-json --verbose --permission-mode=acceptEdits '
-          '--allowedTools=Bash,Edit,NotebookEdit,Read,Skill,WebFetch,WebSearch,Write '
-          '--model={model} -- {prompt}',
-          _read_claude, '.claude/skills', ('.claude/.credentials.json',),
-          '.claude/projects/*/*.jsonl'),
+          """claude -p --output-format=stream-json --verbose --permission-mode=acceptEdits
+          --allowedTools=Bash,Edit,NotebookEdit,Read,Skill,WebFetch,WebSearch,Write
+          --model={model} -- {prompt}""",
+          _read_claude, '.claude/skills', '.claude/.credentials.json', '.claude/projects/*/*.jsonl',
+          'ANTHROPIC_|CLAUDE_CODE_OAUTH_TOKEN'),
     Agent('codex',
-          'codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox '
-          '--model={model} -- {prompt}',
-          _read_codex, '.agents/skills', ('.codex/config.toml', '.codex/auth.json'),
-          '.codex/sessions/**/*.jsonl'),
+          """codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox
+          --model={model} -- {prompt}""",
+          _read_codex, '.agents/skills', '.codex/config.toml .codex/auth.json',
+          '.codex/sessions/**/*.jsonl', 'OPENAI_|CODEX_'),
     Agent('opencode',
           'opencode run --format=json --auto --model={model} -- {prompt}',
           _read_opencode, '.config/opencode/skills',
-          ('.config/opencode/opencode.json', '.config/opencode/opencode.jsonc',
-           '.local/share/opencode/auth.json')),
+          """.config/opencode/opencode.json .config/opencode/opencode.jsonc
+          .local/share/opencode/auth.json"""),
     Agent('gemini',
-          'gemini --approval-mode=yolo --skip-trust --output-format=stream-json --model={model} '
-          '--prompt={prompt}',
+          """gemini --approval-mode=yolo --skip-trust --output-format=stream-json
+          --model={model} --prompt={prompt}""",
           _read_gemini, '.gemini/skills',
-          ('.gemini/settings.json', '.gemini/.env', '.gemini/oauth_creds.json'),
-          '.gemini/tmp/*/chats/session-*.jsonl'),
+          '.gemini/settings.json .gemini/.env .gemini/oauth_creds.json',
+          '.gemini/tmp/*/chats/session-*.jsonl', 'GEMINI_|GOOGLE_'),
     Agent('mini',
-          'mini --yolo --exit-immediately --cost-limit=0 --output={home}/session.json '
-          '--model={model} --task={prompt}',
-          _read_mini, '', ('.config/mini-swe-agent/.env',),
-          'session.json')]}
+          """mini --yolo --exit-immediately --cost-limit=0 --output={home}/session.json
+          --model={model} --task={prompt}""",
+          _read_mini, '', '.config/mini-swe-agent/.env', 'session.json')]}
 
 # %% ../../nbs/638_proof.agents.ipynb #b6d9b526
 def find_agent(
@@ -163,8 +154,8 @@ def find_agent(
     "The agent that `text` names"
     first = (shlex.split(text) or [''])[0]
     if first in AGENTS:
-        begin, model, end = AGENTS[first].command.partition(' --model')
-        return replace(AGENTS[first], command=f'{begin}{text.strip().removeprefix(first)}{model}{end}')
+        more = f'{text.strip().removeprefix(first)} --model'
+        return replace(AGENTS[first], command=AGENTS[first].command.replace(' --model', more))
     if first == 'chat' and chat is not None:
         return Agent('chat', chat=chat)
     if shutil.which(first) is None:
@@ -172,59 +163,38 @@ def find_agent(
     return Agent(Path(first).stem, text, skills='.agents/skills')
 
 # %% ../../nbs/638_proof.agents.ipynb #01310567
-_temporary = partial(tempfile.TemporaryDirectory, prefix='skillrl-', ignore_cleanup_errors=True)
-
 def agent_version(agent:Agent)->str: # Empty where nobody knows, or it is not installed
     "The version of the program of `agent`"
-    if agent.read is None:
+    if agent.read is None or shutil.which(agent.name) is None:
         return ''
-    with suppress(OSError):
-        done = run_program([agent.name, '--version'], Path.home(), safe_env({}), 60, stdin=os.devnull)
-        return re.findall(r'\d+\.\d+[\w.+-]*|$', done.out + done.err)[0]
-    return ''
-
-# %% ../../nbs/638_proof.agents.ipynb #039ede7c
-_HOMES = dict(HOME='', TMPDIR='tmp', CLAUDE_CONFIG_DIR='.claude', CODEX_HOME='.codex',
-              XDG_CONFIG_HOME='.config', XDG_DATA_HOME='.local/share', XDG_STATE_HOME='.local/state',
-              XDG_CACHE_HOME='.cache')
-
-_LOGINS = 'auth.json', '.credentials.json', 'oauth_creds.json'
-
-def _furnish(agent, home):
-    "Give `home` what the program needs of yours"
-    for path in agent.config:
-        if (Path.home()/path).is_file():
-            (home/path).parent.mkdir(parents=True, exist_ok=True)
-            give = os.symlink if Path(path).name in _LOGINS else shutil.copyfile
-            give((Path.home()/path).resolve(), home/path)
+    done = run_program([agent.name, '--version'], Path.home(), safe_env({}), 60, stdin=os.devnull)
+    return re.findall(r'\d+\.\d+[\w.+-]*|$', done.out + done.err)[0]
 
 # %% ../../nbs/638_proof.agents.ipynb #92b7b427
+def _text(path):
+    return path.read_text(encoding='utf-8', errors='replace')
+
+_PASSED = 'HTTPS?_PROXY|NO_PROXY|SSL_CERT_FILE|NODE_EXTRA_CA_CERTS|PYENV_ROOT|VOLTA_HOME'
+_EVERY = 'ANTHROPIC_|CLAUDE_CODE_OAUTH_TOKEN|OPENAI_|CODEX_|GEMINI_|GOOGLE_'
+_OWN = dict(HOME='{}', TMPDIR='{}/tmp', CLAUDE_CONFIG_DIR='{}/.claude', CODEX_HOME='{}/.codex',
+            CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC='1', MSWEA_CONFIGURED='true',
+            MSWEA_COST_TRACKING='ignore_errors')
+
 def _environment(agent, home):
-    "The variables of a run in `home`, and the keys among them"
-    told = ' '.join(_text(home/path) for path in agent.config if (home/path).is_file())
-    named = {*_PASSED, *re.findall('[A-Z][A-Z0-9_]{2,}', told)}
-    given = {k: os.environ[k] for k in named if k in os.environ}
-    shown = without_secrets(given)
-    keys = [v for k, v in given.items() if shown[k] != v and len(v) >= 8]
-    own = {k: str(home/place) for k, place in _HOMES.items()}
-    return safe_env(given | _ALWAYS | own), keys
-
-# %% ../../nbs/638_proof.agents.ipynb #e499462d
-_UNSEEN = 'evals', '.git', 'proof.json' # Of a skill
-
-def _copy_files(source, target, unseen=(), keys=()):
-    "Copy the regular files below `source`, but for `unseen` in it, without `keys`"
-    for path in source.rglob('*'):
-        part = path.relative_to(source)
-        plain = path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)
-        if part.parts[0] in unseen or not plain:
-            continue
-        (target/part).parent.mkdir(parents=True, exist_ok=True)
-        data = path.read_bytes()
-        for key in keys:
-            data = data.replace(os.fsencode(key), b'[redacted]')
-        (target/part).write_bytes(data)
-        shutil.copymode(path, target/part)
+    "The variables of a run in `home`, which gets what the program needs of yours, and the keys among them"
+    told = agent.command
+    for path in agent.config.split():
+        mine = (Path.home()/path).resolve()
+        if mine.is_file():
+            (home/path).parent.mkdir(parents=True, exist_ok=True)
+            give = os.symlink if re.search('auth|cred', path) else shutil.copyfile
+            give(mine, home/path)
+            told += _text(mine)
+    named = {*re.findall('[A-Z][A-Z0-9_]{2,}', told)} & os.environ.keys() - safe_env({}).keys()
+    keys = agent.keys or ('(?!)' if named else _EVERY)
+    given = {k: v for k, v in os.environ.items() if k in named or re.match(f'{_PASSED}|{keys}', k)}
+    secret = [v for k, v in given.items() if len(v) >= 8 and without_secrets(v, name=k) != v]
+    return safe_env(given | {k: v.format(home) for k, v in _OWN.items()}), secret
 
 # %% ../../nbs/638_proof.agents.ipynb #8c0b1a10
 def _filled(command, values):
@@ -233,30 +203,26 @@ def _filled(command, values):
     return [re.sub(r'\{(\w+)\}', lambda m: str(values.get(m[1], m[0])), part) for part in named]
 
 # %% ../../nbs/638_proof.agents.ipynb #7d76feaa
-def _text(path):
-    return Path(path).read_text(encoding='utf-8', errors='replace')
-
-def _in_prompt(skill, where=''):
-    "The skill in the folder `skill` as text; its reader finds the files in the folder `where`"
+def _in_prompt(skill):
+    "The skill in the folder `skill` as text"
     text = _text(skill/'SKILL.md').strip()
-    files = f'\nThe files of this skill are in {where}.' if where else ''
-    return f'<skill name="{skill.name}">\n{text}\n</skill>{files}'
+    return f'<skill name="{skill.name}">\n{text}\n</skill>'
 
 def _lay_out(agent, root, prompt, files, skill):
     "Make the folders of a run in `root`; what its command may name"
-    work, home = root/'work', root/'home'
+    work = root/'work'
     work.mkdir()
+    home = root/'home'
     (home/'tmp').mkdir(parents=True)
-    for name, source in files.items():
-        (work/name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, work/name)
-    _furnish(agent, home)
+    copy_files(files, work)
     there = ''
-    if skill is not None:
+    if skill:
         there = home/(agent.skills or 'skills')/skill.name
-        _copy_files(skill, there, _UNSEEN)
+        unseen = 'evals', '.git', 'proof.json'
+        shown = {k: p for k, p in plain_files(skill).items() if Path(k).parts[0] not in unseen}
+        copy_files(shown, there)
         if not agent.skills:
-            prompt = f'{_in_prompt(skill, there)}\n\n{prompt}'
+            prompt = f'{_in_prompt(skill)}\nThe files of this skill are in {there}.\n\n{prompt}'
     (root/'task.md').write_text(prompt, encoding='utf-8')
     return dict(folder=work, home=home, task=root/'task.md', skill=there, prompt=prompt)
 
@@ -272,23 +238,15 @@ def _read(agent, stdout, session):
     except (LookupError, TypeError, ValueError, AttributeError):
         return AgentRun(error=_UNKNOWN)
 
-def _reason(agent, run, done, timeout):
-    "Why `run` says nothing about the skill; empty if it does"
-    if done.code is None or done.code and run.error in ('', _UNKNOWN):
-        return why_lost(done, agent.name, timeout)
-    told = clip(run.error, 300)
-    return f'{agent.name} could not do its work ({told}): run it by hand' if told else ''
-
 # %% ../../nbs/638_proof.agents.ipynb #8fe0e56b
-_LONGEST = 16_000_000 # Bytes of what a program prints
-
 def _worked(agent, values, timeout, kept):
     "The run of a program in the folders that were laid out, with what it left in the folder `kept`"
     env, keys = _environment(agent, values['home'])
     asks = '{prompt}' in agent.command or '{task}' in agent.command
     try:
-        line, stdin = _filled(agent.command, values), os.devnull if asks else values['task']
-        done = run_program(line, values['folder'], env, timeout, _LONGEST, stdin=stdin)
+        line = _filled(agent.command, values)
+        stdin = os.devnull if asks else values['task']
+        done = run_program(line, values['folder'], env, timeout, 16_000_000, stdin)
     except OSError as e:
         done = Ended(127, '', str(e))
     stdout = session = kept/'stdout.txt'
@@ -297,8 +255,12 @@ def _worked(agent, values, timeout, kept):
         session = kept/f'session{path.suffix}'
         session.write_text(redact(_text(path), keys), encoding='utf-8')
     run = _read(agent, stdout, session)
-    run.error = redact(_reason(agent, run, done, timeout), keys)
-    _copy_files(values['folder'], kept/'outputs', keys=keys)
+    if done.code is None or done.code and run.error in ('', _UNKNOWN):
+        run.error = why_lost(done, agent.name, timeout)
+    elif run.error:
+        run.error = f'{agent.name} could not do its work ({clip(run.error, 300)}): run it by hand'
+    run.error = redact(run.error, keys)
+    copy_files(plain_files(values['folder']), kept/'outputs', keys)
     return run
 
 # %% ../../nbs/638_proof.agents.ipynb #43477ee2
@@ -311,8 +273,8 @@ def _asked(chat, prompt, files, skill, name):
         reply = chat.replies([messages], [name])[0]
     except Outage as e:
         return AgentRun(error=str(e))
-    read, written = reply.prompt_tokens, reply.completion_tokens
-    return AgentRun(reply.text, '', read + written, chat.ledger.cost(chat.model, read, written))
+    usd = chat.ledger.cost(chat.model, reply.prompt_tokens, reply.completion_tokens)
+    return AgentRun(reply.text, '', reply.tokens, usd)
 
 # %% ../../nbs/638_proof.agents.ipynb #985c9d7b
 def run_agent(
@@ -325,9 +287,10 @@ def run_agent(
     timeout:float=600.,       # Seconds for a program
 )->AgentRun: # OSError if `folder` cannot be made, or the skill or a file cannot be read
     "What `agent` does with `prompt` in a home of its own"
-    began, prompt = monotonic(), mend_unicode(prompt)
+    began = monotonic()
+    prompt = mend_unicode(prompt)
     skill = skill and Path(skill).resolve()
-    with atomic_folder(folder) as kept, _temporary() as place:
+    with atomic_folder(folder) as kept, TemporaryDirectory(ignore_cleanup_errors=True) as place:
         (kept/'outputs').mkdir()
         if agent.chat is None:
             values = _lay_out(agent, Path(place).resolve(), prompt, files or {}, skill)
@@ -335,7 +298,7 @@ def run_agent(
         else:
             run = _asked(agent.chat, prompt, files or {}, skill, Path(folder).name)
         run.seconds = monotonic() - began
-        if skill is not None and not agent.skills:
+        if skill and not agent.skills:
             run.opened.append(skill.name)
         write_json(kept/'run.json', vars(run))
     return run

@@ -53,18 +53,14 @@ def _draws(plan, gains, beyond):
             drawn = np.float32(parts.ravel()) @ coins[:k].reshape(parts.size, -1)
         yield parts.sum(), np.concatenate([drawn, -drawn])
 
-# %% ../../nbs/645_proof.claims.ipynb #e7b78f45
-def _spending(plan):
-    "How much of the budget each side may have spent after each round"
-    return [_ALPHA/2*(k/plan.rounds)**1.5 for k in range(1, plan.rounds + 1)]
-
 # %% ../../nbs/645_proof.claims.ipynb #08e09c53
 _TIE = 1e-6 # Effects that differ by less are equal
 
 def _analyses(plan, draws):
     "After each round: the bound, the chances of so much and of so little by luck alone, and the budget"
     crossed = np.zeros(_DRAWS, bool)
-    for (effect, drawn), share in zip(draws, _spending(plan)):
+    for k, (effect, drawn) in enumerate(draws, 1):
+        share = _ALPHA/2*(k/plan.rounds)**1.5
         beyond = [crossed | (drawn >= x - _TIE) for x in (effect, -effect)]
         above, below = [(1 + np.count_nonzero(b))/(1 + _DRAWS) for b in beyond]
         most = math.floor(share*(1 + _DRAWS)) - 1 - np.count_nonzero(crossed)
@@ -93,27 +89,22 @@ def _spread(gains):
 
 # %% ../../nbs/645_proof.claims.ipynb #254efd4e
 @lru_cache(maxsize=8)
-def _steps(plan):
-    "Sums of normal numbers after each round, of variance 1 at the last, shape (rounds, draws)"
-    rng = np.random.default_rng(plan.seed)
-    return np.cumsum(rng.standard_normal((plan.rounds, _DRAWS)), 0)/math.sqrt(plan.rounds)
-
-@lru_cache(maxsize=8)
 def _bounds(plan):
-    "The bound after each round where effects are such sums"
-    draws = ((0., steps) for steps in _steps(plan))
+    "The bound after each round where effects are sums of normal numbers, of variance 1 at the last"
+    steps = np.random.default_rng(plan.seed).standard_normal((plan.rounds, _DRAWS)).cumsum(0)
+    draws = ((0., drawn) for drawn in steps/math.sqrt(plan.rounds))
     return np.array([bound for bound, *_ in _analyses(plan, draws)])
 
 # %% ../../nbs/645_proof.claims.ipynb #271371fa
 _HOPE = .3 # A smaller chance is not worth the runs
 _NORMAL = NormalDist()
 
-def _hope(plan, gains, beyond):
+def _hope(plan, gains):
     "The chance that the last round shows something"
     parts, values = _parts(gains), gains[~np.isnan(gains)]
     t, n = len(gains)/plan.rounds, len(values)
     noise = ((values**2).sum() + _VOTES*_size(values)/2)/(n + _VOTES)/max(n, 1)
-    variance = (parts.sum(0)**2).sum() if beyond else noise
+    variance = (parts.sum(0)**2).sum() if plan.beyond else noise
     last = max(t*noise, variance - (1 - t)*noise)
     effect, bound = parts.sum(), _bounds(plan)[-1]*math.sqrt(last)
     ends = [abs(t*effect + (1 - t)*later) for later in (effect, plan.effect, -plan.effect)]
@@ -124,7 +115,8 @@ def _half_width(values, z, imaginary=()):
     "How far the interval of the mean of `values` reaches, at the level of `z` standard errors"
     if len(values) < 2:
         return 2.
-    error = np.std([*values, *imaginary], ddof=1)/math.sqrt(len(values) + len(imaginary))
+    both = [*values, *imaginary]
+    error = np.std(both, ddof=1)/math.sqrt(len(both))
     return float(error*t_quantile(len(values) - 1, 2*_NORMAL.cdf(z) - 1))
 
 def _effect(plan, gains, beyond):
@@ -173,7 +165,7 @@ def _claim(plan, gains, beyond):
     claim = ProofClaim(about, _effect(plan, gains, beyond), evals)
     analyses = _analyses(plan, _draws(plan, gains, beyond))
     for k, (_, above, below, share) in enumerate(analyses, 1):
-        claim.p = float(min(1., 2*above, 2*below))
+        claim.p = min(1., 2*above, 2*below)
         if min(above, below) <= share:
             claim.verdict = 'helps' if above < below else 'harms'
             claim.settled = k
@@ -211,7 +203,7 @@ def _stop(plan, gains, claim):
             return k, f'{claim.about} it {claim.verdict}'
         if k == plan.rounds:
             return k, 'all rounds are done'
-        if _hope(plan, gains[:k], plan.beyond) < _HOPE:
+        if _hope(plan, gains[:k]) < _HOPE:
             return k, f'the chance to find something by round {plan.rounds} is below {_HOPE}'
     return 0, ''
 

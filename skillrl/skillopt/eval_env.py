@@ -10,15 +10,13 @@ import random, shutil, tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from ..core.store import atomic_write
 from ..core.tables import counted
-from ..envs.base import SkillEnv, deal
+from ..envs.base import SkillEnv
 from ..llm.chat import Chat
 from ..llm.reply import ChatReply
 from ..proof.agents import Agent, find_agent, run_agent
-from ..proof.evals import load_evals
-from ..proof.grading import gradable, grade
+from ..proof.evals import gradable, grade, load_evals
 from ..proof.prove import Proof, prove, ProofConfig
 from ..types import RolloutResult
 
@@ -48,14 +46,11 @@ class AgentChat(Chat):
     def send(self, messages:list[dict], files:Mapping|None=None, folder:Path|None=None,
              **params:object)->ChatReply:
         "What the agent says in the end, an `infra_error` if the run does not count"
-        *before, question = [m['content'] for m in messages]
+        texts = [m['content'] for m in messages]
         with tempfile.TemporaryDirectory(prefix='skillrl-') as tmp:
-            skill = None
-            if self.skill:
-                skill = _skill_folder(tmp, self.skill, *before)
-            else:
-                question = '\n\n'.join([*before, question])
-            run = run_agent(self.agent, question, folder or f'{tmp}/run', files, skill, self.config.model,
+            skill = self.skill and _skill_folder(tmp, self.skill, *texts[:-1])
+            asked = texts[-1] if skill else '\n\n'.join(texts)
+            run = run_agent(self.agent, asked, folder or f'{tmp}/run', files, skill, self.config.model,
                             self.config.timeout)
         if run.error:
             return ChatReply(status='infra_error', finish='', error=run.error)
@@ -68,9 +63,21 @@ def program_chat(
     "A program that reads a question and prints its answer"
     return AgentChat(replace(find_agent(command), command=command, read=None, skills='', log=''))
 
-# %% ../../nbs/752_skillopt.eval_env.ipynb #ccd6df81
-_PARTS = dict.fromkeys(('train', 'val', 'test'), 1/3)
+# %% ../../nbs/752_skillopt.eval_env.ipynb #319450a9
+def _rollout(env, *, item, skill, target_client):
+    "What the agent makes of the eval `item` under `skill`"
+    with tempfile.TemporaryDirectory(prefix='skillrl-') as tmp:
+        folder = Path(tmp)/f'run-{target_client.seed}'
+        text, _ = target_client.chat(system=skill, user=item.prompt, files=item.files, folder=folder,
+                                     stage='rollout')
+        found = grade(item, folder/'outputs', text, env.chat, [env.client.skill.name])
+    rate = found['summary']['pass_rate']
+    failed = [f'{f["text"]}: {f["evidence"]}' for f in found['assertion_results'] if not f['passed']]
+    said = [dict(role='user', content=item.prompt), dict(role='assistant', content=text)]
+    return RolloutResult(str(item.id), float(rate == 1), rate, 1, '; '.join(failed), question=item.prompt,
+                         reference_text=item.expected, predicted_answer=text, conversation=said)
 
+# %% ../../nbs/752_skillopt.eval_env.ipynb #ccd6df81
 class EvalEnv(SkillEnv):
     "Evals of a skill, which an agent runs"
     name = 'evals'
@@ -85,8 +92,8 @@ class EvalEnv(SkillEnv):
         if len(evals) < 3:
             raise ValueError(f'{client.skill} has {counted(len(evals), "eval")} that can be graded: write '
                              'one to learn from, one to choose by and one to prove with, or better twenty')
-        evals.sort(key=lambda e: str(e.id))
-        self.parts = deal(evals, _PARTS, lambda e: '', random.Random(seed))
+        drawn = random.Random(seed).sample(evals, len(evals))
+        self.parts = {part: drawn[i::3] for i, part in enumerate(('train', 'val', 'test'))}
 
     def get_initial_skill(self)->str:
         return (self.client.skill/'SKILL.md').read_bytes().decode('utf-8-sig')
@@ -94,23 +101,7 @@ class EvalEnv(SkillEnv):
     def get_items(self, split:str)->list: # KeyError if there is no such split
         return list(self.parts[split])
 
-    def rollout_one(self, *, item:Any, skill:str, target_client:Any)->RolloutResult:
-        return _played(self, item, skill, target_client)
-
-# %% ../../nbs/752_skillopt.eval_env.ipynb #319450a9
-def _played(env, item, skill, client):
-    "What the agent makes of the eval `item` under `skill`"
-    with tempfile.TemporaryDirectory(prefix='skillrl-') as tmp:
-        folder = Path(tmp)/f'run-{client.seed}'
-        text, _ = client.chat(system=skill, user=item.prompt, files=item.files, folder=folder,
-                              stage='rollout')
-        found = grade(item, folder/'outputs', text, env.chat, [env.client.skill.name])
-    rate = found['summary']['pass_rate']
-    failed = [f'{f["text"]}: {f["evidence"]}' for f in found['assertion_results'] if not f['passed']]
-    said = [dict(role='user', content=item.prompt), dict(role='assistant', content=text)]
-    return RolloutResult(str(item.id), float(rate == 1), rate, 1, '; '.join(failed),
-                         question=item.prompt, reference_text=item.expected, predicted_answer=text,
-                         conversation=said)
+    rollout_one = _rollout
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #d45bf324
 def prove_best(
