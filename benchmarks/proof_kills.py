@@ -124,7 +124,6 @@ if __name__ == '__main__':
     parser.add_argument('--times', type=int, default=50, help='kills of each (%(default)s)')
     parser.add_argument('--seed', type=int, default=0, help='of the random moments (%(default)s)')
     args = parser.parse_args()
-    import skillrl.skillopt.trainer, skillrl.proof.prove # Loaded once, for all lives
     rng = random.Random(args.seed)
     with TemporaryDirectory() as d:
         root = Path(d).resolve()

@@ -132,7 +132,10 @@ def open_call(self:Chat,
 
 # %% ../../nbs/325_llm.chat.ipynb #1fce59f0
 @patch
-def record(self:Chat, call:Call, reply:ChatReply)->ChatReply: # OSError if cache or log cannot be written
+def record(self:Chat,
+    call:Call,
+    reply:ChatReply,
+)->ChatReply: # `reply`; OSError if the cache or the log cannot be written
     "`reply`, which is entered in the ledger, the cache and the log"
     if reply.cached and not (self.told or self.cache is None or self.cache.fresh):
         self.told = True
@@ -168,7 +171,10 @@ def reply(self:Chat,
 # %% ../../nbs/325_llm.chat.ipynb #ebe20123
 class _Batch:
     "Calls in flight, completed in the order in which they were asked"
-    def __init__(self, chat:Chat, params:dict): # For the service, the same for all calls
+    def __init__(self,
+        chat:Chat,
+        params:dict, # For the service, the same for all calls
+    ):
         self.chat, self.params = chat, params
         self.given_up = Event()
         self.workers = worker_threads(chat.parallel, self.given_up)

@@ -121,7 +121,10 @@ def piece(self:ReplyForm, token:int)->str:
     return both[len(before):] if both.startswith(before) else self.read([token])
 
 @cache
-def _thought_rule(form:ReplyForm, tag:str)->NextTokens:
+def _thought_rule(
+    form:ReplyForm,
+    tag:str, # The part of a tag that has been written
+)->NextTokens:
     "What may come next in a thought after `tag`, the part of a tag that has been written"
     with_bracket = [i for token, i in form.tokenizer.get_vocab().items() if '>' in token]
     texts = {i: tag + form.piece(i) for i in with_bracket}

@@ -89,7 +89,11 @@ class BudgetExceeded(RunStopped):
     "The next call may cost more than is left; `replies` holds what was answered before it"
 
 @patch
-def check(self:Ledger, model:str, prompt_tokens:int=0, completion_tokens:int=None)->dict: # `tokens` and `usd`
+def check(self:Ledger,
+    model:str,                  # Its name
+    prompt_tokens:int=0,        # What the next call may read
+    completion_tokens:int=None, # What it may write; None when nothing limits it
+)->dict: # What to hold back, in `tokens` and `usd`; `ValueError` if a budget in USD has no price for `model`
     "What `hold` is to keep back, or `BudgetExceeded`; ValueError if a budget in USD has no price for `model`"
     if self.budget_usd is not None and model not in self.prices:
         raise ValueError(f'{model!r} has no price, so a budget in USD cannot be kept: set ledger.prices'

@@ -228,7 +228,11 @@ def recurrence(self:_Evidence)->float: # ρ, ½ when nothing is known
             sightings += n
     return (1 + again)/(2 + sightings)
 
-def _belief(n:int, m:int, rho:float)->float: # From 0 to 1
+def _belief(
+    n:int, # Games in which it was there
+    m:int, # Games in which we looked, from 1
+    rho:float, # `recurrence`, from 0 to 1
+)->float: # From 0 to 1
     "How likely a thing is in a place next time: it was in `n` of `m` games; `rho` is the `recurrence`"
     return (n - 1 + rho)/m
 

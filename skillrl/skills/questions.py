@@ -102,7 +102,11 @@ def schema_of(questions:Iterable[Question])->dict:
     return object_of(items=dict(type='array', items=items)) # Services want an object outermost
 
 # %% ../../nbs/470_skills.questions.ipynb #c97fe2c4
-def text_field(d:Mapping, name:str, most:int)->str: # ValueError that says what it is instead
+def text_field(
+    d:Mapping,
+    name:str,
+    most:int, # Characters
+)->str: # ValueError that says what it is instead
     "The text `d[name]`, of `most` characters at most"
     if name not in d:
         raise ValueError(f'`{name}` is missing')
@@ -116,7 +120,11 @@ def text_field(d:Mapping, name:str, most:int)->str: # ValueError that says what 
     return text
 
 # %% ../../nbs/470_skills.questions.ipynb #a6ec276c
-def one_of(d:Mapping, name:str, allowed:Sequence[str])->str: # ValueError if it is none of them
+def one_of(
+    d:Mapping,
+    name:str,
+    allowed:Sequence[str],
+)->str: # ValueError if it is none of them
     "The text `d[name]`, which has to be among `allowed`"
     text = text_field(d, name, 80)
     if text not in allowed:
@@ -124,7 +132,10 @@ def one_of(d:Mapping, name:str, allowed:Sequence[str])->str: # ValueError if it 
     return text
 
 # %% ../../nbs/470_skills.questions.ipynb #4966e1ef
-def evidence_of(d:Mapping, q:Question)->list[Case]: # ValueError unless it lists different numbers of cases
+def evidence_of(
+    d:Mapping,
+    q:Question,
+)->list[Case]: # ValueError unless `d['evidence']` is a list of different numbers of cases
     "The cases of the question `q` that the object `d` rests on, as `d['evidence']` says"
     numbers, n = d.get('evidence'), len(q.cases)
     valid = isinstance(numbers, list) and numbers and all(type(i) is int and 1 <= i <= n for i in numbers)
@@ -154,7 +165,10 @@ read_skill = partial(read_entry, Skill)
 read_mistake = partial(read_entry, Mistake)
 
 # %% ../../nbs/470_skills.questions.ipynb #334b77cb
-def _objects(reply:ChatReply, messages:Sequence[dict])->list: # ValueError if it has none of its own
+def _objects(
+    reply:ChatReply,
+    messages:Sequence[dict], # What it answers
+)->list: # What the array in the reply holds; ValueError where there is none or it is not the teacher's own
     "What the array in the `reply` to `messages` holds"
     if reply.status == 'refused':
         raise ValueError('the teacher refused')
@@ -219,7 +233,11 @@ def _read_objects(x, found):
             x.reject(e, d)
 
 # %% ../../nbs/470_skills.questions.ipynb #68b94c1e
-def read_reply(q:Question, messages:list, reply:ChatReply)->Exchange:
+def read_reply(
+    q:Question,
+    messages:list, # As sent
+    reply:ChatReply,
+)->Exchange:
     "The `reply` to `q`, sent as `messages`, object by object"
     x = Exchange(q, messages, reply, [], [])
     if reply.status == 'infra_error':

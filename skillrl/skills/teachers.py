@@ -218,7 +218,10 @@ def propose(self:LLMTeacher,
 # %% ../../nbs/475_skills.teachers.ipynb #d3c393ce
 _markup = re.compile(r'</?\s*(?:think|action)|[\r\n]', re.I)
 
-def _read_thought(d:Mapping, q:Question)->tuple[int, str]: # ValueError if it is not a thought on a step of it
+def _read_thought(
+    d:Mapping,
+    q:Question, # Its `about` is the trajectory
+)->tuple[int, str]: # ValueError if it is not a thought on a step of it
     "Number and thought of one step of the trajectory `q.about`"
     step, steps = d.get('step'), q.about.steps
     thought = text_field(d, 'thought', 400)

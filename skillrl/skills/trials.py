@@ -22,7 +22,11 @@ from .retrieval import Retrieved, Retriever, advice, render
 from ..core.trajectory import Trajectory
 
 # %% ../../nbs/482_skills.trials.ipynb #40ecd3fd
-def _restated(bank:SkillBank, before:str, after:str)->SkillBank: # A copy
+def _restated(
+    bank:SkillBank,
+    before:str, # A status, such as 'active'
+    after:str,
+)->SkillBank: # A copy
     "`bank` with all entries of the status `before`, such as 'active', in `after`"
     new = deepcopy(bank)
     for o in new.items(before):
@@ -115,7 +119,10 @@ def _measured_effect(o:Entry)->_Effect|None: # None while one of the arms is emp
     return _Effect(mean, var)
 
 # %% ../../nbs/482_skills.trials.ipynb #c10011bc
-def form(o:Entry, words:Collection[str])->str: # `look for _ in _`
+def form(
+    o:Entry,
+    words:Collection[str], # From `fact_words`
+)->str: # `look for _ in _`
     "`o` without its names and numbers; `words` are those from `fact_words`"
     said = re.findall(r'[a-z]+|\d+', advice(o).lower())
     kept = ['_' if w.isdigit() or (stem(w) in words and w not in _FRAME) else w for w in said]
@@ -254,7 +261,11 @@ class Round:
     router:Callable|None = None # What is known of the world's words
 
 # %% ../../nbs/482_skills.trials.ipynb #ecfdc7e4
-def _rejection_reason(o:Entry, olds:Iterable[Entry], now:Round)->str: # '' if there is none
+def _rejection_reason(
+    o:Entry,
+    olds:Iterable[Entry], # In whose place it comes
+    now:Round,
+)->str: # '' if there is none
     "Why a sentence that comes in the place of `olds` does not belong into the category it asks for"
     if o.category in [*now.weak, *(old.category for old in olds)]:
         return ''
@@ -273,7 +284,10 @@ def _said(o:object)->str: # '' if it is no text
     except AttributeError:
         return ''
 
-def _entry(proposal:Proposal, olds:list[Entry])->dict:
+def _entry(
+    proposal:Proposal,
+    olds:list[Entry], # What it would replace
+)->dict:
     "The first part of the row for the record of a proposal that would replace `olds`"
     o = proposal.item if isinstance(proposal.item, Entry) else None
     about = [o] if o else olds
@@ -294,7 +308,11 @@ def _replaced(proposal, bank):
     item = [proposal.item.id] if isinstance(proposal.item, Entry) else []
     return list(filter(None, map(bank.get, proposal.ids or item)))
 
-def _carry_out(proposal:Proposal, bank:SkillBank, now:Round)->tuple: # (bank or None, item or None, reason)
+def _carry_out(
+    proposal:Proposal,
+    bank:SkillBank,
+    now:Round,
+)->tuple: # (bank or None, item or None, reason)
     "`bank` with a proposal carried out, and why it is not worth a try"
     try:
         new, item = proposal.apply(bank)

@@ -34,7 +34,10 @@ def shipped_weights(env:EnvConfig)->Path: # Its world's
     "Folder of the policy that this library ships for a run"
     return data_path(world(env.name).weights)
 
-def starting_weights(model:ModelConfig, env:EnvConfig)->str: # FileNotFoundError if it must be fetched first
+def starting_weights(
+    model:ModelConfig,
+    env:EnvConfig,
+)->str: # FileNotFoundError for a model that must be fetched first
     "Folder or name of the policy that a run starts from"
     return find_model(model.checkpoint) if model.checkpoint else str(shipped_weights(env))
 
@@ -200,7 +203,10 @@ def _skill_form(config):
 
 SKILL_CHARS = 4_000 # Room for skills in a prompt; the published code knows no limit
 
-def build_retriever(bank:SkillBank|None, config:SkillRLConfig)->Retriever|None: # None where there is no bank
+def build_retriever(
+    bank:SkillBank|None,
+    config:SkillRLConfig,
+)->Retriever|None: # None where there is no bank
     "What picks the skills of a prompt"
     if bank is None:
         return None
@@ -225,7 +231,10 @@ def build_episodes(
     return [Episode(suite.env(g, steps), g, retriever, agent=config.agent, world=w) for g in games]
 
 # %% ../../nbs/610_training.builders.ipynb #ff5a2ea3
-def rollout_limits(suite:Any, config:SkillRLConfig)->Limits:
+def rollout_limits(
+    suite:Any, # Whose episodes are played
+    config:SkillRLConfig,
+)->Limits:
     "Limits of a rollout in `suite`; on a live server one episode at a time"
     m = config.model
     parallel = 1 if suite.live else getattr(suite, 'parallel', 192)

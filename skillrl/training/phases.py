@@ -55,7 +55,10 @@ def transcripts(played:list[Trajectory])->SkillBank: # One skill for each that w
 # %% ../../nbs/615_training.phases.ipynb #ce2bd564
 _TRUST = .9 # Chance that an expert believes a skill
 
-def learns_from_won(suite:Any, config:SkillRLConfig)->bool:
+def learns_from_won(
+    suite:Any,  # Where
+    config:SkillRLConfig,
+)->bool:
     "Are won episodes the demonstrations in `suite`, since there is no expert or none is wanted?"
     if suite.live or not config.sft.games:
         return True
@@ -105,7 +108,10 @@ def demonstrations(
     return rows
 
 # %% ../../nbs/615_training.phases.ipynb #188f254e
-def drawn_rows(rows:list, config:SkillRLConfig)->list:
+def drawn_rows(
+    rows:list,
+    config:SkillRLConfig,
+)->list:
     "As many of `rows` as `sft.num_examples` asks for, in random order; 0 asks for all"
     n = min(len(rows), config.sft.num_examples or len(rows))
     return random.Random(config.seed).sample(rows, n)
@@ -392,7 +398,10 @@ def change_of(
     return Change(len(both), *rates, sum(len(t) for ts in played for t in ts))
 
 # %% ../../nbs/615_training.phases.ipynb #0562d03c
-def _undone(record:dict, reason:str)->dict:
+def _undone(
+    record:dict, # From `evolve`
+    reason:str,
+)->dict:
     "`record`, from `evolve`, of a round of which nothing was kept"
     rows = [row | dict(kept=False, reason=row['reason'] or reason) for row in record['proposals']]
     refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows]
