@@ -293,11 +293,12 @@ def _blinded(text, hide):
 
 # %% ../../nbs/641_proof.evals.ipynb #6d805f9c
 _ONE, _ALL = 20_000, 80_000 # Most characters of one text, and of all
+_MOST = 200 # Files
 
 def _shown(run, hide):
     "Name → text of what a judge sees of `run`, None for what is no text; the name '' is that of the answer"
     shown = {}
-    for name in ['', *run.files][:201]:
+    for name in ['', *run.files][:_MOST + 1]:
         label = _blinded(name, hide)
         try:
             shown[label] = _blinded(run.text(name)[:_ONE], hide)

@@ -11,15 +11,17 @@ from html import escape
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
+from typing import TYPE_CHECKING
 from ..core.plots import bars, figure, name_line
 from ..core.runfolder import is_held
 from ..core.stats import Rate, average
 from ..core.store import atomic_write, read_json
 from ..core.tables import Table
-from ..proof.prove import Proof
 from ..skillopt.session import BASELINE
 from .page import (
     as_dict, dict_in, figure_html, headed, html_page, json_of, number, paragraph, diff_html, text_of)
+if TYPE_CHECKING:
+    from skillrl.proof.prove import Proof
 
 # %% ../../nbs/826_viewers.report.ipynb #b1d96dd5
 _ACTIONS = dict(accept_new_best='accepted, the best so far', accept='accepted', reject='refused',
@@ -287,7 +289,7 @@ def _costs(arms):
 
 # %% ../../nbs/826_viewers.report.ipynb #a5845db7
 def write_proof_page(
-    proof:Proof,
+    proof:'Proof',
 )->Path: # `report.html` in its folder; OSError if `benchmark.json` is not there
     "Write a page that tells all about a proof and needs nothing else"
     facts, claims = proof.facts, proof.analysis.claims
