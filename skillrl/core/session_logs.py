@@ -6,14 +6,17 @@
 __all__ = ['read_sessions', 'session_files', 'find_sessions']
 
 # %% ../../nbs/274_core.session_logs.ipynb #ae20dbfe
-import json, os, re, struct, zipfile
+import json, os, re, zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
-from .agent_sessions import each_text, AgentSession
+from .agent_sessions import (
+    AgentSession, Turn, each_text, mask_secrets, parsed, spelled)
+from .trajectory import Trajectory
 
 # %% ../../nbs/274_core.session_logs.ipynb #195c2864
 @dataclass
@@ -22,10 +25,19 @@ class _Log:
     seen:set        # Ids of records
     skipped:Counter # What was left out → how often
     source:str = '' # The program that wrote it
-    sessions:int = 0 # How many were read, of files with several
+    open:dict = field(default_factory=dict)   # Id → a session that further records may add to
+    told:dict = field(default_factory=dict)   # Key → a message that has to wait for the end of the file
+    usages:list = field(default_factory=list) # The same of tokens
+    notes:dict = field(default_factory=dict)  # What else has to be remembered
 
     def session(self, id='', **about):
         return AgentSession(str(id or self.path.stem), self.source, **about)
+
+    def going_on(self, r):
+        "The session of a file that holds one, with what the record `r` says of it"
+        s = self.open.setdefault('', self.session())
+        s.id, s.model = str(spelled(r, 'session') or s.id), spelled(r, 'model') or s.model
+        return s
 
     def tried(self, f, *args):
         "`f(*args)`, or None where they are damaged"
@@ -36,32 +48,27 @@ class _Log:
         except Exception: # Whatever a damaged record makes its reader raise
             self.skipped['damaged records'] += 1
 
-def _dict(d, name):
-    return d[name] if isinstance(d.get(name), dict) else {}
+    def each(self, f, items):
+        for item in items:
+            self.tried(f, item)
 
 # %% ../../nbs/274_core.session_logs.ipynb #63352804
-def _member(path, info):
-    "The JSON in a member of a zip file; ImportError where nobody can unpack zstd"
+def _member(z, info):
+    "The JSON in a member of the zip file `z`; ImportError where nobody can unpack zstd"
     if info.compress_type != 93:
-        with zipfile.ZipFile(path) as z:
-            return json.loads(z.read(info))
+        return json.loads(z.read(info))
     try:
         import zstandard
     except ImportError:
         raise ImportError('the logs of Inspect are packed with zstd: pip install zstandard') from None
-    with open(path, 'rb') as f:
-        f.seek(info.header_offset + 26)
-        f.seek(sum(struct.unpack('<HH', f.read(4))), os.SEEK_CUR)
-        packed = f.read(info.compress_size)
-    return json.loads(zstandard.ZstdDecompressor().decompressobj().decompress(packed))
+    info.compress_type, info.CRC = zipfile.ZIP_STORED, None # As it stands in the file, and unchecked
+    info.file_size = info.compress_size
+    return json.loads(zstandard.ZstdDecompressor().decompressobj().decompress(z.read(info)))
 
 # %% ../../nbs/274_core.session_logs.ipynb #9cbd3040
 def _values(raw, skipped):
     text = raw.decode('utf-8', 'replace').strip('\ufeff \t\r\n\0')
-    try:
-        value = json.loads(text) if text else []
-    except (ValueError, RecursionError):
-        value = None
+    value = parsed(text or '[]')
     if isinstance(value, list) and "'role'" in str(value[:1]):
         value = dict(messages=value)
     values = value if isinstance(value, list) else [value]
@@ -73,8 +80,8 @@ def _records(log):
     if zipfile.is_zipfile(log.path):
         with zipfile.ZipFile(log.path) as z:
             infos = {i.filename: i for i in z.infolist() if re.match('header|samples/', i.filename)}
-        for name in sorted(infos): # The header comes first
-            yield from filter(None, [log.tried(_member, log.path, infos[name])])
+            for name in sorted(infos): # The header comes first
+                yield log.tried(_member, z, infos[name]) or {}
         return
     with open(log.path, 'rb') as f:
         whole = f.readline().strip() in (b'{', b'[') # One value, and not one a line
@@ -87,12 +94,12 @@ def _in_order(records, log):
     "New records, each after the one that it goes on from, wherever that stands in the file"
     waiting = defaultdict(list)
     for r in chain(records, _released(waiting)):
-        if 'message' in r and 'content' not in _dict(r, 'message'):
+        if 'message' in r and spelled(r, 'said') is None:
             log.skipped['damaged records'] += 1
             continue
-        parent = r.get('parentUuid') or r.get('logicalParentUuid')
-        if parent and str(parent) not in log.seen:
-            waiting[str(parent)].append(r)
+        parent = str(r.get('parentUuid') or r.get('logicalParentUuid') or '')
+        if parent and parent not in log.seen:
+            waiting[parent].append(r)
             continue
         ready = [r]
         while ready:
@@ -113,175 +120,69 @@ def _released(waiting):
             yield r | dict(parentUuid='', logicalParentUuid='')
 
 # %% ../../nbs/274_core.session_logs.ipynb #6a2634f8
-def _claude(records, log):
-    sessions = {}
-    apart = log.path.name.startswith('agent-') or 'subagents' in log.path.parts
-    for r in _in_order(records, log):
-        if r.get('type') not in ('user', 'assistant'):
-            log.skipped['other records'] += 1
-            continue
-        id = str(r.get('sessionId') or log.path.stem)
-        aside = bool(apart or r.get('isSidechain'))
-        id += f'/{r.get("agentId") or "agent"}'*aside
-        about = dict(sidechain=aside, project=r.get('cwd'))
-        log.tried(_claude_turn, sessions.setdefault(id, log.session(id, **about)), r)
-    yield from sessions.values()
-
-# %% ../../nbs/274_core.session_logs.ipynb #a57c4121
-def _claude_turn(s, r):
+def _claude(r, log):
+    if r.get('type') not in ('user', 'assistant'):
+        log.skipped['other records'] += 1
+        return
     m = r['message']
-    blocks = defaultdict(list)
-    for b in m['content'] if isinstance(m['content'], list) else [m['content']]:
-        kind = b.get('type') if isinstance(b, dict) else 'text'
-        blocks[kind].append(b)
-    calls = blocks.pop('tool_use', [])
-    results = blocks.pop('tool_result', [])
-    words = s.text_of([*blocks.values()])
-    aside = r.get('isMeta') or r.get('isCompactSummary') or not words.strip()
+    aside = 'subagents' in log.path.parts or log.path.name.startswith('agent-') or bool(spelled(r, 'apart'))
+    id = str(spelled(r, 'session') or log.path.stem) + f'/{r.get("agentId") or "agent"}'*aside
+    s = log.open.setdefault(id, log.session(id, sidechain=aside, project=r.get('cwd')))
     if r.get('isApiErrorMessage'):
-        s.say('event', 'outage')
-    elif r['type'] == 'assistant' or not aside:
-        about = dict(role=r['type'], content=words, timestamp=r.get('timestamp'), tool_calls=calls)
-        s.message(m | about)
-        s.model = m.get('model') or s.model
-    more = _dict(r, 'toolUseResult')
-    running = more.get('interrupted') or more.get('backgroundTaskId')
-    for b in results:
-        call = s.result(b)
-        if call and not call.is_error: # A code is told only where it is not 0
-            call.rejected = False
-            call.exit_code = 0 if call.name == 'Bash' and not running else None
-
-# %% ../../nbs/274_core.session_logs.ipynb #b77ba102
-def _item(s, p, time=''):
-    p = p if isinstance(p, dict) else dict(role='user', content=p)
-    kind = p.get('type') or 'message'
-    if kind == 'message':
-        s.message(p | dict(timestamp=time))
-    elif kind.endswith('_output'):
-        s.result(p)
-    elif kind in ('function_call', 'custom_tool_call', 'local_shell_call'):
-        s.call(p)
-    elif kind != 'reasoning':
-        s.skipped['other records'] += 1
+        return s.say('event', 'outage')
+    s.model = m.get('model') or s.model
+    role = '' if spelled(r, 'aside') else r['type']
+    for call in s.message(m | dict(role=role, timestamp=r.get('timestamp'))):
+        if not call.is_error: # A code is told only where it is not 0
+            call.rejected = None
+            call.exit_code = 0 if call.tool == 'Bash' and not spelled(r, 'running') else None
 
 # %% ../../nbs/274_core.session_logs.ipynb #250ad146
-def _codex(records, log):
-    s = log.session()
-    codes, total = {}, Counter()
-    for r in records:
-        log.tried(_codex_record, s, r, codes, total)
-    for call in s.calls:
-        if call.id in codes:
-            call.exit_code = codes[call.id]
-    yield s
-
-def _codex_record(s, r, codes, total):
+def _codex(r, log):
+    s, total = log.going_on(r), log.notes
     kind, p = r.get('type'), r['payload']
-    if kind == 'session_meta' and not s.project:
+    item = p.get('item') or p
+    if kind == 'response_item':
+        s.message(p | dict(timestamp=r.get('timestamp')))
+    elif kind == 'session_meta' and not s.project:
         s.id, s.project = str(p['id']), p.get('cwd')
         s.sidechain = 'subagent' in (p.get('source') or '')
-    elif kind == 'turn_context':
-        s.model = p.get('model') or s.model
     elif kind == 'token_usage_record':
-        total['records'] += 1
+        total['records'] = 1
         s.spend(p['usage'])
-    elif kind == 'event_msg':
-        _codex_event(s, p, codes, total)
-    elif kind == 'response_item':
-        _item(s, p, r.get('timestamp'))
-    else:
+    elif p.get('type') == 'turn_aborted':
+        s.say('event', 'interrupted')
+    elif p.get('info') and 'records' not in total: # Which tell the same
+        s.spend(Counter(p['info']['total_token_usage']) - Counter(total))
+        total |= p['info']['total_token_usage']
+    elif item.get('exit_code') is not None:
+        s.latest[item.get('call_id') or item['id']].exit_code = item['exit_code']
+    elif kind not in ('event_msg', 'turn_context'):
         s.skipped['other records'] += 1
 
-# %% ../../nbs/274_core.session_logs.ipynb #ea390058
-def _codex_event(s, p, codes, total):
-    kind, item = p.get('type'), p.get('item') or p
-    if kind == 'turn_aborted':
-        s.say('event', 'interrupted')
-    elif item.get('exit_code') is not None:
-        codes[item.get('call_id') or item['id']] = item['exit_code']
-    elif kind == 'token_count' and p.get('info') and not total['records']: # Which tell the same
-        now = Counter(p['info']['total_token_usage'])
-        s.spend(now - total)
-        total |= now
-
 # %% ../../nbs/274_core.session_logs.ipynb #bef4f5e7
-def _responses(records, log):
-    s, items = log.session(), []
-    usages = []
-    for r in records:
-        asked, told = _dict(r, 'request') or r, _dict(r, 'response') or r
-        if 'input' in asked:
-            items = []
-            for part in filter(None, [asked['input'], told.get('output')]):
-                items += part if isinstance(part, list) else [part]
-            s.model = asked.get('model')
-            usages.append(told.get('usage'))
-    for item in items:
-        log.tried(_item, s, item)
-    for usage in usages:
-        log.tried(s.spend, usage)
-    yield s
+def _responses(r, log):
+    if spelled(r, 'asked') is not None:
+        log.going_on(r)
+        parts = spelled(r, 'asked'), spelled(r, 'told') or []
+        items = [part if isinstance(part, list) else [dict(role='user', content=part)] for part in parts]
+        log.told = dict(enumerate(chain(*items)))
+        log.usages.append(spelled(r, 'usage'))
 
 # %% ../../nbs/274_core.session_logs.ipynb #585d6e65
-def _chat(d, log):
-    s = log.session(d.get('id') or f'{log.path.stem}:{log.sessions}')
-    s.model = d.get('model')
-    for m in d.get('messages') or d['conversations']:
-        log.tried(s.message, m)
-    return [s.recorded(_dict(d, 'metadata').get('reward', d.get('reward')))]
-
-def _mini(d, log):
-    s, info = log.session(), _dict(d, 'info')
-    config = _dict(info, 'config')
-    s.model = _dict(config, 'model').get('model_name')
-    for m in d['messages']:
-        log.tried(_mini_message, s, m)
-    return [s.recorded(None, exit_status=info.get('exit_status'))]
-
-def _mini_message(s, m):
-    more = _dict(m, 'extra')
-    failed = str(more.get('exception_info') or '')
-    about = dict(usage=_dict(more, 'response').get('usage'))
-    about['exit_code'] = None if failed else more.get('returncode')
-    about['error'] = 'not executed' not in failed and failed # The last action only ends the run
-    s.message(m | about)
-
-# %% ../../nbs/274_core.session_logs.ipynb #a20422f3
-def _inspect(records, log):
-    about = {}
-    for d in records:
-        about |= _dict(d, 'eval')
-        if 'messages' in d:
-            yield from filter(None, [log.tried(_sample, d, about, log)])
-
-_MARKS = dict(C=1., I=0., P=.5, N=0.)
-
-def _sample(d, about, log):
-    texts = {f'attachment://{name}': text for name, text in _dict(d, 'attachments').items()}
-    run = about.get('eval_id') or log.path.stem
-    s = log.session(f'{run}/{d["id"]}_{d.get("epoch", 1)}')
-    s.project, s.model = about.get('task'), about.get('model')
-    for m in each_text(lambda text: texts.get(text, text), d['messages']):
-        log.tried(s.message, m)
-    for usage in _dict(d, 'model_usage').values():
-        s.spend(usage)
-    scores = {name: score['value'] for name, score in _dict(d, 'scores').items()}
-    first = next(iter(scores.values()), None)
-    error = s.clean(s.text_of(d.get('error')))
-    return s.recorded(_MARKS.get(str(first), first), scores=scores, error=error)
-
-# %% ../../nbs/274_core.session_logs.ipynb #353b4943
-def _atif(d, log, above=''):
-    id = d.get('trajectory_id') or d.get('session_id') or log.path.stem
-    s = log.session(f'{above}{id}', sidechain=bool(above))
-    s.model = _dict(d, 'agent').get('model_name')
-    for step in d['steps']:
-        log.tried(_atif_step, s, step)
-    found = [s if above else s.recorded(log.tried(_reward_beside, log.path))]
-    for sub in d.get('subagent_trajectories') or ():
-        found += log.tried(_atif, sub, log, f'{s.id}/') or []
-    return found
+def _document(d, log, above=''):
+    "The session in `d`, and those of agents that it began"
+    log.notes['n'] = log.notes.get('n', 0) + 1
+    id = spelled(d, 'session') or d.get('id') or log.path.stem + f':{log.notes["n"]}'*(log.source == 'chat')
+    s = log.session(f'{above}{id}', sidechain=bool(above), model=spelled(d, 'model'))
+    for m in spelled(d, 'messages'):
+        copied = m.get('is_copied_context')
+        s.skipped['copied context'] += bool(copied)
+        log.each(s.message, [] if copied else [m])
+    beside = log.tried(_reward_beside, log.path) if log.source == 'atif' and not above else None
+    s.recorded(spelled(d, 'reward') if beside is None else beside, exit_status=spelled(d, 'end'))
+    below = [log.tried(_document, sub, log, f'{s.id}/') or [] for sub in d.get('subagent_trajectories') or ()]
+    return [s, *chain(*below)]
 
 def _reward_beside(path):
     for folder in path.parent, path.parent.parent:
@@ -289,30 +190,76 @@ def _reward_beside(path):
             told = json.loads(file.read_bytes())
             return told['reward'] if isinstance(told, dict) else told
 
-def _atif_step(s, d):
-    role = dict(user='user', agent='assistant').get(d['source'])
-    if d.get('is_copied_context'):
-        s.skipped['copied context'] += 1
-    elif role:
-        s.message(d | dict(role=role, content=d.get('message'), usage=d.get('metrics')))
-        for r in _dict(d, 'observation').get('results', ()):
-            s.result(r)
+# %% ../../nbs/274_core.session_logs.ipynb #a20422f3
+_MARKS = dict(C=1., I=0., P=.5, N=0.)
+
+def _inspect(d, log):
+    about = log.notes
+    about |= d.get('eval') or {}
+    if 'messages' not in d:
+        return
+    texts = {f'attachment://{name}': text for name, text in (d.get('attachments') or {}).items()}
+    id = f'{about.get("eval_id") or log.path.stem}/{d["id"]}_{d.get("epoch", 1)}'
+    s = log.session(id, project=about.get('task'), model=about.get('model'))
+    log.each(s.message, each_text(lambda text: texts.get(text, text), d['messages']))
+    log.each(s.spend, (d.get('model_usage') or {}).values())
+    scores = {name: score['value'] for name, score in (d.get('scores') or {}).items()}
+    first = next(iter(scores.values()), None)
+    error = s.clean(s.text_of(d.get('error')))
+    return [s.recorded(_MARKS.get(str(first), first), scores=scores, error=error)]
 
 # %% ../../nbs/274_core.session_logs.ipynb #9c828140
-def _each(reader):
-    "A reader of files in which each record is read by `reader`"
-    def read(records, log):
-        for r in records:
-            log.sessions += 1
-            yield from log.tried(reader, r, log) or ()
-    return read
+def _gemini(r, log):
+    s = log.going_on(r)
+    s.sidechain |= r.get('kind') == 'subagent'
+    for m in spelled(r, 'retold') or [r]: # Of what is told again, the last counts
+        words = str(m.get('content'))
+        place = re.search(r'Workspace Directories:\*\*\\n\s+- (.+?)\\n', words)
+        s.project = s.project or (place and place[1])
+        if 'id' in m and 'functionResponse' not in words: # Which its call holds, too
+            log.told[m['id']] = m
 
-_READERS = [(program, {*keys.split()}, reader) for program, keys, reader in (
-    ('claude', 'type sessionId', _claude), ('codex', 'type payload', _codex), ('inspect', 'eval', _inspect),
-    ('responses', 'request', _responses), ('responses', 'input output', _responses),
-    ('responses', 'input model', _responses), ('mini-swe-agent', 'trajectory_format messages', _each(_mini)),
-    ('atif', 'schema_version steps', _each(_atif)), ('chat', 'messages', _each(_chat)),
-    ('chat', 'conversations', _each(_chat)))]
+def _printed(r, log):
+    s, p = log.going_on(r), r.get('item') or r | (r.get('part') or {}) | dict(type=r['type'])
+    p |= dict(args=dict(command=p['command'])) if 'command' in p else {}
+    if r['type'] != 'item.started':
+        s.message(p)
+        s.spend(spelled(p, 'usage'))
+
+def _ours(d, log):
+    about = d.get('metadata') or {}
+    s = log.session(d['id'], project=about.get('project'))
+    s.made = Trajectory.from_dict(each_text(partial(mask_secrets, found=s.masked), d))
+    s.turns = [Turn('assistant', calls=s.made.steps, time=about.get('time') or '')]
+    return [s]
+
+# %% ../../nbs/274_core.session_logs.ipynb #aca70536
+_READERS = dict(claude=_claude, codex=_codex, inspect=_inspect, responses=_responses, gemini=_gemini,
+                printed=_printed, ours=_ours, document=_document)
+_KEYS = [row.split() for row in '''claude claude type sessionId
+claude claude type session_id uuid
+codex codex type payload
+codex printed type thread_id
+gemini gemini sessionId projectHash
+gemini printed type timestamp session_id
+opencode printed type sessionID part
+inspect inspect eval
+responses responses request
+responses responses input output
+responses responses input model
+mini-swe-agent document trajectory_format messages
+atif document schema_version steps
+skillrl ours id task steps
+chat document messages
+chat document conversations'''.splitlines()] # Program, reader, keys of a record
+
+def _sessions(read, records, log):
+    for r in _in_order(records, log):
+        yield from log.tried(read, r, log) or ()
+    for s in log.open.values():
+        log.each(s.message, log.told.values())
+        log.each(s.spend, log.usages)
+        yield s
 
 def read_sessions(
     path:str|Path, # A log of any kind
@@ -322,12 +269,12 @@ def read_sessions(
     "The sessions of a file, one after the other"
     log = _Log(Path(path), set() if seen is None else seen, Counter() if skipped is None else skipped)
     records, ahead = tee(_records(log))
-    known = ((name, read) for r in islice(ahead, 99) for name, keys, read in _READERS if keys <= {*r})
-    log.source, read = next(known, ('', None))
+    known = (row for r in islice(ahead, 99) for row in _KEYS if {*row[2:]} <= {*r})
+    log.source, read, *_ = next(known, ('', None))
     del ahead, known # They would keep what was read
     if read is None:
         raise ValueError(f'{path} holds no session that we can read: the page Session logs says which we can')
-    for s in read(records, log):
+    for s in _sessions(_READERS[read], records, log):
         s.project, s.model = s.clean(str(s.project or '')), str(s.model or '')
         yield s
 
@@ -336,11 +283,11 @@ def session_files(
     paths:Iterable[str|Path]=(), # Files and folders; none for the places where agents keep their logs
 )->list[Path]: # FileNotFoundError if one is not there, or none of those places
     "The files that may hold sessions, those of a folder by name"
-    codex = Path(os.environ.get('CODEX_HOME') or Path.home()/'.codex')
-    claude = Path(os.environ.get('CLAUDE_CONFIG_DIR') or Path.home()/'.claude')
-    usual = [claude/'projects', codex/'sessions', codex/'archived_sessions']
-    known = [p for p in usual if p.is_dir()] or usual
-    places = [Path(p).expanduser() for p in paths] or known
+    codex = os.environ.get('CODEX_HOME') or '~/.codex'
+    usual = [f'{os.environ.get("CLAUDE_CONFIG_DIR") or "~/.claude"}/projects', f'{codex}/sessions',
+             f'{codex}/archived_sessions', '~/.gemini/tmp']
+    named, usual = ([Path(p).expanduser() for p in places] for places in (paths, usual))
+    places = named or [p for p in usual if p.is_dir()] or usual
     found = {}
     for place in places:
         if not place.exists():

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
+from ..core.agent_sessions import TESTS, shell_command
 from ..core.store import atomic_folder, atomic_write, fingerprint, write_json
 from ..core.trajectory import Trajectory
 from ..llm.reply import redact
@@ -39,15 +40,11 @@ def _project(t):
 def _aim(step, t):
     "Whether a step of `t` tried a 'command' or a 'file', and which; empty text if it does not count"
     args, project = step.extra.get('args') or {}, re.escape(_project(t))
-    text = args.get('command') or args.get('cmd') or ''
-    if isinstance(text, list):
-        text = text[-1] if '-lc' in text else ''
-    text = str(text).strip().removesuffix(' 2>&1')
+    text = shell_command(args).strip().removesuffix(' 2>&1')
     paths = _SHOWS.findall(text)
     if re.search('(?i)read|view|open', str(step.extra.get('tool'))):
         paths = [str(args[k]) for k in ('file_path', 'path') if args.get(k)]
-    text = paths[0] if paths else text
-    text = re.sub(rf'(?<![^\s=])(?:cd {project} && |{project}/)', '', text)
+    text = re.sub(rf'(?<![^\s=])(?:cd {project} && |{project}/)', '', (paths or [text])[0])
     risky = _RISKY.search(re.sub(r'^cd \S+ && ', '', text))
     return 'file' if paths else 'command', '' if risky else text
 
@@ -71,21 +68,15 @@ def _bare(command):
     return [program, *(w for w in words if w[0] != '-')]
 
 # %% ../../nbs/478_skills.habits.ipynb #1ce8085d
-_TEST = re.compile(r'''(?:pytest|unittest|tox|nox|jest|vitest|mocha|ctest|rspec|phpunit
-    |(?:npm|yarn|bun|deno|go|cargo|make|just|rake|mvnw?|gradlew?|sbt|dotnet|mix|swift|flutter|bazel|nx|node
-    |ruby|python|bash|sh)\s(?:run\s)?(?:\S*\btest|check\b))''', re.X)
-
 def _kind(old, new):
     "The purpose that two aims share: 'command', 'test' or 'file'; empty for none"
     (kind, a), (other, b) = old, new
     if kind != other or a == b or not (a and b):
         return ''
-    if kind == 'file':
-        return kind if Path(a).name == Path(b).name else ''
-    one, two = _bare(a), _bare(b)
+    one, two = (_bare(text) if kind == 'command' else [Path(text).name] for text in (a, b))
     if one[0] == two[0] and {*one} <= {*two}:
         return kind
-    return 'test' if all(_TEST.match(' '.join(words)) for words in (one, two)) else ''
+    return 'test' if kind == 'command' and all(TESTS.match(' '.join(words)) for words in (one, two)) else ''
 
 # %% ../../nbs/478_skills.habits.ipynb #bd9ee7c8
 _FILLER = frozenset('''a an the and or of to in it is are was be i you we they this that please still again
@@ -109,11 +100,8 @@ class _Sighting(NamedTuple):
 def _need(kind, wrong, right, t):
     "What tells one need from another"
     varied = _bare(wrong)[2:]
-    forms = []
-    for text in (wrong, right):
-        words = ['…' if word in varied else word for word in text.split()]
-        forms.append(' '.join(words))
-    return kind, forms[0] if kind == 'command' else _project(t), forms[1]
+    wrong, right = (' '.join('…' if word in varied else word for word in text.split()) for text in (wrong, right))
+    return kind, wrong if kind == 'command' else _project(t), right
 
 # %% ../../nbs/478_skills.habits.ipynb #f2a19f27
 def _was_ordered(command, seen):
@@ -155,24 +143,19 @@ _TOLD = dict( # Kind → title, advice
     file=('Where a file is', 'Open `{right}`.'),
     correction=('What the human wants', 'The human wants this: `{said}`.'))
 
-def _told(group, often):
-    "Title, advice and occasion of sightings of the same need"
-    kind, wrong, right = group[0].need
-    title, advice = _TOLD[kind]
-    occasion = 'Said' if kind == 'correction' else f'`{group[0].wrong}` failed first'
-    return title, advice.format(wrong=wrong, right=right, said=group[0].right), f'{occasion}: {often}.'
-
-# %% ../../nbs/478_skills.habits.ipynb #cef31bc9
 def _candidate(group):
     "The skill that sightings of the same need become, None for one session or what is not to be trusted"
     trajs = {s.t.id: s.t for s in group}.values()
-    n = len({_session(s.t) for s in group})
-    about = origin(trajs, sessions=n, times=len(group))
-    about['need'] = group[0].need
+    n, first = len({_session(s.t) for s in group}), group[0]
+    kind, wrong, right = first.need
+    title, advice = _TOLD[kind]
+    occasion = 'Said' if kind == 'correction' else f'`{first.wrong}` failed first'
     names = {slug(Path(_project(t)).name) for t in trajs}
     category = 'general' if len(names) > 1 or suspicions(min(names)) else min(names)
-    told = _told(group, f'{len(group)} times in {n} sessions')
-    o = examined(Skill('', *told, category, provenance=about, status=PROBATION))
+    o = examined(Skill(
+        '', title, advice.format(wrong=wrong, right=right, said=first.right),
+        f'{occasion}: {len(group)} times in {n} sessions.', category, status=PROBATION,
+        provenance=origin(trajs, sessions=n, times=len(group), need=first.need)))
     sound = o.status == PROBATION and o.text == redact(o.text)
     return o if n > 1 and sound else None
 
