@@ -338,8 +338,12 @@ def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
     assert first.final_observation == 'Exit code 1\nKeyError' and first.metadata['answer'] == 'Done.'
     assert [t.metadata['outcome'] for t in (first, second, last)] == ['unknown'] * 3
     assert tool_table([first, second]).rows == [['Bash pytest', '2', '1', '0', 'pytest -q']]
+    session.outcome = dict(reward=1.)
+    assert [t.success for t in to_trajectories(session)] == [False, False, True]
     for reward, won in ((1, True), (.99, False), ('1', False), (None, False), (float('nan'), False)):
-        assert [t.success for t in to_trajectories(session.recorded(reward))] == [False, False, won]
+        chat, = read(lines(tmp_path/'b.jsonl', dict(messages=LOOK, reward=reward)))
+        assert [t.success for t in to_trajectories(chat)] == [won]
+        assert ('reward' in chat.outcome) == (isinstance(reward, float | int) and reward == reward)
 
 # --- the command ---
 def test_harvest_filters_and_writes_only_when_asked(tmp_path, capsys, monkeypatch):

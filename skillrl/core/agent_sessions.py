@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['TESTS', 'ToolCall', 'Turn', 'AgentSession', 'mask_secrets', 'each_text', 'spelled', 'parsed', 'shell_command',
-           'to_trajectories', 'tool_table']
+           'succeeded', 'to_trajectories', 'tool_table']
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #a2776b74
 import json, re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from fastcore.basics import patch
@@ -23,12 +23,11 @@ class ToolCall:
     "One use of a tool"
     tool:str       # Such as `Bash`
     args:dict      # As the agent gave them
-    is_error:bool|None = None # As the log says; None where it does not say
-    exit_code:int|None = None # Of the program that it ran, 0 for success; None where it is not known
-    rejected:bool|None = None # True if the human refused it
-    answered:bool|None = False # None once it was
-    id:str = ''    # Pairs it with its result
-    result:str|None = None    # What came back; None while nothing has
+    is_error:bool = None # As the log says; None where it does not say
+    exit_code:int = None # Of the program that it ran, 0 for success; None where it is not known
+    rejected:bool = None # True if the human refused it
+    answered:bool = False # None once it was
+    result:str = None    # What came back; None while nothing has
 
 @dataclass
 class Turn:
@@ -54,7 +53,7 @@ class AgentSession:
     skipped:Counter = field(default_factory=Counter) # What was left out or cut → how often
     masked:Counter = field(default_factory=Counter)  # Kind of secret → how many were replaced
     latest:dict = field(default_factory=dict, repr=False) # Id → the latest `ToolCall` of that id
-    made:Trajectory|None = None                 # What it is already, where one of ours was read
+    made:Trajectory = None                 # What it is already, where one of ours was read
 
     @property
     def calls(self)->list: # `ToolCall`s
@@ -78,30 +77,31 @@ def _table():
     return shapes, named
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #b8d45b80
-def _mask_named(text, found):
-    _, named = _table()
+def mask_secrets(text:str, found:Counter=None)->str: # `found` takes kind → how many were replaced
+    "`text` without what looks like a key or a password, and with `~` for home folders"
+    found = Counter() if found is None else found
+    shapes, named = _table()
+    for kind, part, pattern, instead in shapes:
+        if part == '*' or part in text:
+            text, n = pattern.subn(instead, text)
+            found[kind] += n
     out, last = [], 0
     for m in named['names'].finditer(text.replace('İ', 'i').lower()): # The only letter that grows
         value = named[m.lastgroup].match(text, m.end()) if m.start() >= last else None
         if value:
-            quote = re.match(r'\\{0,3}["\'`]?', value[1])[0]
-            out += [text[last:value.start(1)], quote, _BLOT]
-            last = value.end(1)
-    found['password'] += len(out)//3
+            begin, end = value.span(value.lastindex)
+            out += [text[last:begin], _BLOT]
+            last = end
+    found['password'] += len(out)//2
     return ''.join(out) + text[last:]
 
-# %% ../../nbs/272_core.agent_sessions.ipynb #a5e6e5e0
-def mask_secrets(text:str, found:Counter|None=None)->str: # `found` takes kind → how many were replaced
-    "`text` without what looks like a key or a password, and with `~` for home folders"
-    found = Counter() if found is None else found
-    for kind, part, pattern, instead in _table()[0]:
-        if part == '*' or part in text:
-            text, n = pattern.subn(instead, text)
-            found[kind] += n
-    return _mask_named(text, found)
-
 # %% ../../nbs/272_core.agent_sessions.ipynb #817494a6
-def each_text(f:Callable[[str], str], value:object, key:str='')->object: # `value` stands under `key`
+@cache
+def _hides(name):
+    "Is `name` that of a secret?"
+    return _BLOT in mask_secrets(f'{name}=Xy7hidden9')
+
+def each_text(f:Callable, value:object, key:str='')->object: # `value` stands under `key`
     "`value` with `f` applied to its texts; one that stands under the name of a secret is replaced"
     if isinstance(value, dict):
         return {f(str(k)): each_text(f, v, str(k)) for k, v in value.items()}
@@ -109,8 +109,7 @@ def each_text(f:Callable[[str], str], value:object, key:str='')->object: # `valu
         return [each_text(f, v, key) for v in value]
     if not isinstance(value, str):
         return value
-    hidden = key and _BLOT in _mask_named(f'{key[:99]}=Xy7hidden9', Counter())
-    return _BLOT if hidden else f(value)
+    return _BLOT if _hides(key[:99]) else f(value)
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #47f473ac
 _KEEP = 4000 # Characters of each end
@@ -129,32 +128,28 @@ def clean(self:AgentSession, text:str)->str:
     return f'{first[:_KEEP]}\n[… {len(text) - 2*_KEEP:,} characters are left out …]\n{last[-_KEEP:]}'
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #a89916fe
-_SPELLINGS = dict(re.findall('(\\w+): (.+)', '''
-id: call_id tool_call_id tool_use_id source_call_id callID tool_id id name
-session: trajectory_id session_id sessionId sessionID thread_id
-model: model agent.model_name info.config.model.model_name request.model payload.model
-role: role from source type
-content: text content parts output value response functionResponse result error message aggregated_output state.output state.error
-calls: tool_calls toolCalls
-results: observation.results
-name: function.name name function_name tool_name tool function type
-args: function.arguments arguments input args action parameters state.input
-code: exit_code extra.returncode returncode metadata.exit_code
-error: error extra.exception_info exception_info state.error
-usage: usage metrics tokens stats extra.response.usage response.usage
-input: input_tokens prompt_tokens input
-output: output_tokens completion_tokens output
-messages: messages conversations steps
-asked: request.input input
-told: response.output output
-reward: metadata.reward reward
-end: info.exit_status
-retold: messages $set.messages
-said: message.content
-apart: isSidechain parent_tool_use_id
-aside: isMeta isCompactSummary isSynthetic
-running: toolUseResult.interrupted toolUseResult.backgroundTaskId'''))
+_SPELLINGS = dict(re.findall('(\\w+): ([^;]+)', '''
+    id: call_id tool_call_id tool_use_id source_call_id callID tool_id id name;
+    name: function.name name function_name tool_name tool function type;
+    args: function.arguments arguments input args action parameters state.input command;
+    role: role from source type; calls: tool_calls toolCalls; results: observation.results;
+    content: text content output value response functionResponse result error message
+        aggregated_output state.output state.error;
+    code: exit_code extra.returncode returncode metadata.exit_code item.exit_code;
+    error: error extra.exception_info exception_info state.error;
+    usage: usage metrics tokens stats part.tokens extra.response.usage response.usage;
+    input: input_tokens prompt_tokens input; output: output_tokens completion_tokens output;
+    session: trajectory_id session_id sessionId sessionID thread_id;
+    model: model agent.model_name info.config.model.model_name request.model payload.model;
+    messages: messages conversations steps; retold: messages $set.messages; said: message.content;
+    asked: request.input input; told: response.output output; item: call_id item.call_id item.id;
+    reward: metadata.reward reward; end: info.exit_status; total: info.total_token_usage;
+    uuid: uuid; parent: parentUuid logicalParentUuid; apart: isSidechain parent_tool_use_id;
+    aside: isMeta isCompactSummary isSynthetic; shell: command cmd;
+    path: file_path path filePath absolute_path;
+    running: toolUseResult.interrupted toolUseResult.backgroundTaskId'''))
 
+# %% ../../nbs/272_core.agent_sessions.ipynb #5541661e
 def _inside(d, name):
     return d.get(name) if isinstance(d, dict) else None
 
@@ -164,8 +159,9 @@ def spelled(d:object, word:str)->object: # None for nothing
     return next((value for value in found if value is not None), None)
 
 def _tokens(usage):
-    counts = {name: spelled(usage, name) for name in ('input', 'output')}
-    return {name: n for name, n in counts.items() if isinstance(n, int) and n}
+    "'input' and 'output' → how many, where `usage` says it"
+    counts = [(name, spelled(usage, name)) for name in ('input', 'output')]
+    return {name: n for name, n in counts if isinstance(n, int) and n}
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #98ca41b8
 @patch
@@ -176,7 +172,7 @@ def text_of(self:AgentSession, content:object)->str:
     if not isinstance(content, dict):
         return str(content or '')
     kind = str(content.get('type'))
-    if kind in ('thinking', 'reasoning', 'redacted_thinking', 'tool_use', 'tool_result'):
+    if re.fullmatch('(redacted_)?thinking|reasoning|tool_use|tool_result', kind):
         return ''
     if 'image' in kind:
         self.skipped['images'] += 1
@@ -186,26 +182,13 @@ def text_of(self:AgentSession, content:object)->str:
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #b3871cfa
 @patch
-def say(self:AgentSession, role:str, content:object='', time:str='', key:str='', usage:dict|None=None)->None:
+def say(self:AgentSession, role:str, text:str='', time:str='', key:str='', usage:dict=None)->None:
     "Somebody says something, or something happens; `usage` holds the tokens of the whole reply"
     if not (key and self.turns and self.turns[-1].key == key):
         self.turns.append(Turn(role, time=time if isinstance(time, str) else '', key=key))
     turn = self.turns[-1]
-    turn.text = '\n'.join(filter(None, [turn.text, self.clean(self.text_of(content))]))
+    turn.text = '\n'.join(filter(None, [turn.text, self.clean(text)]))
     turn.tokens = _tokens(usage) or turn.tokens
-
-def _reply(s):
-    "The last turn of the agent, a new one if somebody else has spoken"
-    if not s.turns or s.turns[-1].role != 'assistant':
-        s.say('assistant')
-    return s.turns[-1]
-
-@patch
-def spend(self:AgentSession, usage:dict|None)->None:
-    "Add the tokens of `usage`, in any spelling, to the agent's last turn"
-    if usage:
-        turn = _reply(self)
-        turn.tokens = dict(Counter(turn.tokens) + Counter(_tokens(usage)))
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #a1d814a1
 def parsed(text:str)->object:
@@ -219,15 +202,14 @@ def parsed(text:str)->object:
 def call(self:AgentSession, d:dict)->None:
     "The agent calls a tool, as `d` says in any spelling, perhaps with what came back"
     args = spelled(d, 'args')
-    if isinstance(args, str) and args.startswith('{'):
-        told = parsed(args)
-        self.skipped['arguments that are no JSON'] += told is None
-        args = args if told is None else told
-    args = args if isinstance(args, dict) else {'input': args}
+    told = parsed(args) if isinstance(args, str) and args[:1] == '{' else args
+    self.skipped['arguments that are no JSON'] += told is None and args is not None
+    args = told if isinstance(told, dict) else {'input': args}
     tool = self.clean(str(spelled(d, 'name')))
-    call = ToolCall(tool, each_text(self.clean, args), id=str(spelled(d, 'id')))
-    _reply(self).calls.append(call)
-    self.latest[call.id] = call
+    call = self.latest[str(spelled(d, 'id'))] = ToolCall(tool, each_text(self.clean, args))
+    if not self.turns or self.turns[-1].role != 'assistant':
+        self.say('assistant')
+    self.turns[-1].calls.append(call)
     if spelled(d, 'content') is not None:
         self.result(d)
 
@@ -240,20 +222,20 @@ _REFUSED = re.compile(r"""
     |claude[ ]requested[ ]permissions?[ ].{0,200}haven't[ ]granted""", re.X | re.I)
 
 @patch
-def result(self:AgentSession, d:dict)->ToolCall|None: # None if nobody waits for it
+def result(self:AgentSession, d:dict)->ToolCall: # None if nobody waits for it
     "A tool answers, as `d` says in any spelling"
     call = self.latest.get(str(spelled(d, 'id')))
-    if call is None or call.result is not None:
+    if not call or call.result is not None:
         self.skipped['results that nobody waits for'] += 1
         return None
     text = self.text_of(spelled(d, 'content'))
-    inner = parsed(text) if text.startswith('{') else None
+    inner = parsed(text)
     if spelled(inner, 'code') is not None and 'output' in inner:
         d, text = inner | d, self.text_of(inner['output'])
-    failed, told = self.text_of(spelled(d, 'error')), _EXIT.match(text)
-    code = int(told[1]) if told else spelled(d, 'code')
+    failed, code = self.text_of(spelled(d, 'error')), spelled(d, 'code')
+    told = _EXIT.match(text)
     if call.exit_code is None and not failed: # It ran, to its end
-        call.exit_code = code
+        call.exit_code = int(told[1]) if told and code is None else code
     failed = failed.removeprefix('action was not executed') # By which mini-swe-agent ends a run
     call.result, call.answered = self.clean(text or failed), None
     call.is_error = d.get('is_error', bool(failed) or d.get('status') == 'error' or None)
@@ -261,44 +243,42 @@ def result(self:AgentSession, d:dict)->ToolCall|None: # None if nobody waits for
     return call
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #459224c7
-_ROLES = dict(pair.split('=') for pair in '''human=user gpt=assistant agent=assistant gemini=assistant
-    text=assistant agent_message=assistant function=tool function_call=call custom_tool_call=call
-    local_shell_call=call command_execution=call tool_use=call tool_result=tool function_call_output=tool
-    custom_tool_call_output=tool local_shell_call_output=tool'''.split())
+_ROLES = dict(pair.split('=') for pair in '''user=user human=user assistant=assistant gpt=assistant
+    agent=assistant gemini=assistant text=assistant agent_message=assistant tool=tool function=tool tool_result=tool
+    function_call_output=tool custom_tool_call_output=tool local_shell_call_output=tool tool_use=call
+    function_call=call custom_tool_call=call local_shell_call=call command_execution=call'''.split())
 _FRAMES = re.compile(r'''\s*(?:<(?:command-|local-command|bash-|system-reminder|task-notification|turn_aborted
     |environment_context|user_instructions|session_context|skill|subagent)|Caveat:|[#][ ]AGENTS\.md)''', re.X)
 
+# %% ../../nbs/272_core.agent_sessions.ipynb #4413ea46
 @patch
-def message(self:AgentSession, m:dict)->list: # `ToolCall`s that were answered
-    "Take down a message of a chat, with its calls and results, or one of those"
-    role, content = spelled(m, 'role'), spelled(m, 'content')
-    role, blocks = _ROLES.get(role, role), defaultdict(list)
-    for b in content if isinstance(content, list) else ():
-        blocks[_inside(b, 'type')].append(b)
-    words = self.text_of(content)
-    results = blocks['tool_result'] + (spelled(m, 'results') or [])
+def message(self:AgentSession, m:dict)->list: # Of what was answered the `ToolCall`s, None for others
+    "Take down a message of a chat, with its calls and results, or one of those, or tokens alone"
+    if m.get('is_copied_context'):
+        self.skipped['copied context'] += 1
+        return []
+    role, usage = _ROLES.get(spelled(m, 'role')), spelled(m, 'usage')
+    if role == 'tool':
+        return [self.result(m)]
+    content = spelled(m, 'content')
+    words, parts = self.text_of(content), content if isinstance(content, list) else ()
+    held = [part for part in parts if _ROLES.get(_inside(part, 'type')) in ('call', 'tool')]
     if role == 'call':
         self.call(m)
-    elif role == 'tool':
-        results = [m]
     elif role == 'user' and words.startswith('[Request interrupted'):
         self.say('event', 'interrupted')
-    elif role == 'assistant' or (role == 'user' and not results and not _FRAMES.match(words)):
-        self.say(role, words, m.get('timestamp'), m.get('id'), spelled(m, 'usage'))
-    for call in filter(None, [*blocks['tool_use'], *(spelled(m, 'calls') or ()), m.get('function_call')]):
+    elif role == 'assistant' or (role == 'user' and not (held or _FRAMES.match(words))):
+        self.say(role, words, m.get('timestamp'), m.get('id'), usage)
+    elif usage:
+        self.say('assistant', usage=usage)
+    for call in filter(None, spelled(m, 'calls') or [m.get('function_call')]):
         self.call(call)
-    return [*filter(None, map(self.result, results))]
-
-@patch
-def recorded(self:AgentSession, reward:object, **more:object)->AgentSession:
-    "The session with what was recorded of its end; a reward that is no number counts for none"
-    self.outcome = {name: value for name, value in more.items() if value}
-    if isinstance(reward, (int, float)) and reward == reward:
-        self.outcome['reward'] = float(reward)
-    return self
+    answered = [self.result(d) for d in spelled(m, 'results') or ()]
+    return answered + [call for part in held for call in self.message(part)]
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #0d1eaff7
 def _tasks(session):
+    "The turns of each task"
     tasks = [[]]
     for turn in session.turns:
         if turn.role == 'user':
@@ -306,19 +286,25 @@ def _tasks(session):
         tasks[-1].append(turn)
     return [turns for turns in tasks if any(t.role != 'event' for t in turns)]
 
-def _steps(turns, task):
-    "The steps of `task`, what followed the last one, and what the agent said at the end"
-    seen, said = task, []
-    steps = []
+def _trajectory(session, n, turns, answer):
+    task = turns[0].text if turns[0].role == 'user' else ''
+    steps, seen = [], task
+    said = []
     for turn in turns:
-        if turn.role == 'assistant' and turn.text:
-            said.append(turn.text)
+        said += [turn.text] if turn.role == 'assistant' and turn.text else []
         for call in turn.calls:
+            known = {k: v for k, v in vars(call).items() if k != 'result' and v is not None}
             action = f'{call.tool} {to_json(call.args)}'
-            known = {k: v for k, v in vars(call).items() if k not in ('id', 'result') and v is not None}
             steps.append(Step(seen, action, reply='\n'.join(said), extra=known))
             seen, said = call.result or '', []
-    return steps, seen if steps else '', '\n'.join(said)
+    said = '\n'.join(said)
+    tokens = sum((Counter(turn.tokens) for turn in turns), Counter())
+    about = {k: vars(session)[k] for k in ('source', 'project', 'model', 'sidechain')}
+    about |= dict(session=session.id, time=turns[0].time, answer=said, tokens=dict(tokens),
+                  outcome='unknown', signals=_signals(turns, answer))
+    t = Trajectory(f'{session.id}#{n}', task, steps=steps, metadata=about)
+    t.final_observation = seen if steps and seen else said
+    return t
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #529201b5
 _BEGIN = r'''(?:^|&&|\|\||[;|(\n])\s*(?:\w+=\S*\s+)*(?:(?:sudo|time|env|npx|(?:uv|poetry|pipenv|hatch|pdm)
@@ -326,7 +312,8 @@ _BEGIN = r'''(?:^|&&|\|\||[;|(\n])\s*(?:\w+=\S*\s+)*(?:(?:sudo|time|env|npx|(?:u
 TESTS = re.compile(_BEGIN + r'''(?:
     (?:\S*/)?(?:pytest|py\.test|unittest|tox|nox|nosetests|jest|vitest|mocha|rspec|phpunit|ctest|behave)
         (?![\w./-])
-    |(?:npm|yarn|pnpm|bun|deno|cargo|go|dotnet|mix|swift|flutter|bazel|(?:\./)?gradlew?|mvnw?|make|rake|just|sbt|nx)
+    |(?:npm|yarn|pnpm|bun|deno|cargo|go|dotnet|mix|swift|flutter|bazel|(?:\./)?gradlew?|mvnw?|make|rake|just
+        |sbt|nx)
         \s+(?:-\S+\s+|run\s+)*(?:test|check|nextest|verify)\b
     |python[\d.]*\s+(?:-\S+\s+)*\S*test\w*\.py|(?:bash\s+|sh\s+|\./)\S*test\S*\.sh|ruby\s+\S*test\S*
     |node\s+(?:--test|\S*test\S*\.[cm]?[jt]s))''', re.X)
@@ -335,7 +322,7 @@ _WRAPPED = re.compile(r'''(?:/bin/|/usr/bin/)?(?:ba|z|da)?sh\s+-l?c\s+(["'])(.*)
 
 def shell_command(args:dict)->str: # Empty for tools that run nothing
     "What a shell is asked to do by a call with `args`"
-    asked = args.get('command') or args.get('cmd') or ''
+    asked = spelled(args, 'shell') or ''
     if isinstance(asked, list):
         asked = asked[-1] if asked[1:2] in (['-lc'], ['-c']) else ' '.join(map(str, asked))
     wrapped = _WRAPPED.fullmatch(str(asked))
@@ -378,13 +365,20 @@ def _opinion(text, asked):
     return {'no': '' if asked else 'corrected'}.get(found, found)
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #8dbb489d
+def succeeded(known:dict)->bool: # None if nobody answered
+    "Did a call succeed of which this is `known`?"
+    failed = any(known.get(k) for k in ('is_error', 'exit_code', 'rejected'))
+    return not failed if failed or known.get('answered', True) else None
+
+# %% ../../nbs/272_core.agent_sessions.ipynb #d62cc1c2
 def _signals(turns, answer):
     "What speaks for or against the success of a task; `answer` is what the human said next"
     calls = [c for turn in turns for c in turn.calls]
-    good = [c for c in calls if c.answered is None and not (c.is_error or c.exit_code or c.rejected)]
-    opinion = _opinion(answer, turns[-1].text.rstrip().endswith('?'))
+    good = [c for c in calls if succeeded(vars(c))]
+    opinion = _opinion(answer, ''.join(turn.text for turn in turns).rstrip().endswith('?'))
     signals = Counter(turn.text for turn in turns if turn.role == 'event') | dict(
-        failed_commands=sum(bool(c.exit_code) for c in calls), tool_errors=sum(bool(c.is_error) for c in calls),
+        failed_commands=sum(bool(c.exit_code) for c in calls),
+        tool_errors=sum(bool(c.is_error) for c in calls),
         rejected=sum(bool(c.rejected) for c in calls),
         commits=sum(bool(_COMMIT.search(shell_command(c.args))) for c in good),
         tests=[*filter(None, map(_test_run, calls))])
@@ -392,34 +386,22 @@ def _signals(turns, answer):
     return {name: value for name, value in signals.items() if value}
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #6f0b4729
-def _trajectory(session, n, turns, answer):
-    task = turns[0].text if turns[0].role == 'user' else ''
-    steps, last, said = _steps(turns, task)
-    tokens = sum((Counter(turn.tokens) for turn in turns), Counter())
-    about = {k: vars(session)[k] for k in ('source', 'project', 'model', 'sidechain')}
-    about |= dict(session=session.id, time=turns[0].time, answer=said, tokens=dict(tokens),
-                  outcome='unknown', signals=_signals(turns, answer))
-    return Trajectory(f'{session.id}#{n}', task, steps=steps, final_observation=last or said, metadata=about)
-
 def to_trajectories(session:AgentSession)->list[Trajectory]:
     "The tasks of `session`, in order"
     if session.made:
         return [replace(session.made, id=session.id)]
     tasks = _tasks(session)
-    answers = [turns[0].text for turns in tasks[1:]] + ['']
+    answers = [*(turns[0].text for turns in tasks[1:]), '']
     trajs = [_trajectory(session, n, *task) for n, task in enumerate(zip(tasks, answers), 1)]
     for t in trajs[-1:]:
         t.metadata['signals'] |= session.outcome
-        _reward(t, session.outcome.get('reward'))
+        if 'reward' in session.outcome:
+            t.metadata['outcome'] = 'reward'
+            t.success = session.outcome['reward'] >= 1
+            t.end = 'won' if t.success else 'lost'
+            for step in t.steps[-1:]:
+                step.reward = session.outcome['reward']
     return trajs
-
-def _reward(t, reward):
-    if reward is not None:
-        t.metadata['outcome'] = 'reward'
-        t.success = reward >= 1
-        t.end = 'won' if t.success else 'lost'
-        for step in t.steps[-1:]:
-            step.reward = reward
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #bbc63147
 def _label(step):
@@ -427,10 +409,10 @@ def _label(step):
     program = re.match(r'(?:\s*cd\s+\S+\s*(?:&&|;))?(?:\s*\w+=\S*)*\s*(\S*)', command)[1]
     return f'{step.extra.get("tool") or step.action.partition(" ")[0]} {program}'.strip()
 
-def tool_table(trajs:Sequence[Trajectory])->Table:
+def tool_table(trajs:list[Trajectory])->Table:
     "How often each tool was used, failed, failed again in the same way, and what then succeeded"
     calls, errors = Counter(), Counter()
-    again, fixed = Counter(), {}
+    again, fixed = Counter(), defaultdict(str)
     later = {} # Label → the next call of it that succeeded
     for t in reversed(trajs):
         if 'corrected' not in t.metadata.get('signals', {}):
@@ -439,13 +421,13 @@ def tool_table(trajs:Sequence[Trajectory])->Table:
         for step in reversed(t.steps):
             name = _label(step)
             calls[name] += 1
-            if any(step.extra.get(k) for k in ('is_error', 'exit_code', 'rejected')):
+            good = succeeded(step.extra)
+            if good:
+                later[name] = clip(shell_command(step.extra.get('args') or {}) or step.action, 80)
+            elif good is False:
                 errors[name] += 1
                 again[name] += step.action in failures
                 failures.add(step.action)
-                if name in later:
-                    fixed[name] = later[name]
-            elif step.extra.get('answered', True):
-                later[name] = clip(shell_command(step.extra.get('args') or {}) or step.action, 80)
-    rows = [[name, n, errors[name], again[name], fixed.get(name, '')] for name, n in calls.most_common()]
+                fixed[name] = later.get(name) or fixed[name]
+    rows = [[name, n, errors[name], again[name], fixed[name]] for name, n in calls.most_common()]
     return Table(['tool', 'calls', 'errors', 'failed again', 'succeeded then'], rows)

@@ -9,34 +9,34 @@ __all__ = ['read_sessions', 'session_files', 'find_sessions']
 import json, os, re, zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
-from itertools import chain, islice, tee
+from itertools import chain
 from pathlib import Path
-from .agent_sessions import (
-    AgentSession, Turn, each_text, mask_secrets, parsed, spelled)
+from fastcore.basics import store_attr
+from .agent_sessions import AgentSession, Turn, each_text, mask_secrets, parsed, spelled
 from .trajectory import Trajectory
 
 # %% ../../nbs/274_core.session_logs.ipynb #195c2864
-@dataclass
 class _Log:
-    path:Path
-    seen:set        # Ids of records
-    skipped:Counter # What was left out → how often
-    source:str = '' # The program that wrote it
-    open:dict = field(default_factory=dict)   # Id → a session that further records may add to
-    told:dict = field(default_factory=dict)   # Key → a message that has to wait for the end of the file
-    usages:list = field(default_factory=list) # The same of tokens
-    notes:dict = field(default_factory=dict)  # What else has to be remembered
+    "What is known of a file while it is read"
+    def __init__(self, path, seen, skipped):
+        store_attr()
+        self.source = ''  # The program that wrote it
+        self.open = {}    # Id → a session that further records may add to
+        self.kept = {}    # Key → a message that waits for the end of the file
+        self.usages = []  # Messages that wait, too
+        self.notes = Counter() # What was counted
 
     def session(self, id='', **about):
+        "A new session; without an `id` it has the name of the file"
         return AgentSession(str(id or self.path.stem), self.source, **about)
 
     def going_on(self, r):
         "The session of a file that holds one, with what the record `r` says of it"
         s = self.open.setdefault('', self.session())
-        s.id, s.model = str(spelled(r, 'session') or s.id), spelled(r, 'model') or s.model
+        s.id = str(spelled(r, 'session') or s.id)
+        s.model = spelled(r, 'model') or s.model
         return s
 
     def tried(self, f, *args):
@@ -49,6 +49,7 @@ class _Log:
             self.skipped['damaged records'] += 1
 
     def each(self, f, items):
+        "`f` of each of `items` that is not damaged"
         for item in items:
             self.tried(f, item)
 
@@ -61,12 +62,13 @@ def _member(z, info):
         import zstandard
     except ImportError:
         raise ImportError('the logs of Inspect are packed with zstd: pip install zstandard') from None
-    info.compress_type, info.CRC = zipfile.ZIP_STORED, None # As it stands in the file, and unchecked
-    info.file_size = info.compress_size
+    info.compress_type = zipfile.ZIP_STORED # To get it as it stands in the file
+    info.file_size, info.CRC = info.compress_size, None
     return json.loads(zstandard.ZstdDecompressor().decompressobj().decompress(z.read(info)))
 
 # %% ../../nbs/274_core.session_logs.ipynb #9cbd3040
 def _values(raw, skipped):
+    "The records in the bytes `raw`, mostly one"
     text = raw.decode('utf-8', 'replace').strip('\ufeff \t\r\n\0')
     value = parsed(text or '[]')
     if isinstance(value, list) and "'role'" in str(value[:1]):
@@ -77,6 +79,7 @@ def _values(raw, skipped):
     return objects
 
 def _records(log):
+    "The records of a file, one after the other"
     if zipfile.is_zipfile(log.path):
         with zipfile.ZipFile(log.path) as z:
             infos = {i.filename: i for i in z.infolist() if re.match('header|samples/', i.filename)}
@@ -94,24 +97,20 @@ def _in_order(records, log):
     "New records, each after the one that it goes on from, wherever that stands in the file"
     waiting = defaultdict(list)
     for r in chain(records, _released(waiting)):
-        if 'message' in r and spelled(r, 'said') is None:
-            log.skipped['damaged records'] += 1
-            continue
-        parent = str(r.get('parentUuid') or r.get('logicalParentUuid') or '')
-        if parent and parent not in log.seen:
-            waiting[parent].append(r)
-            continue
         ready = [r]
         while ready:
             r = ready.pop()
-            uuid = str(r.get('uuid') or '')
-            if uuid in log.seen:
+            uuid, parent = (str(spelled(r, word) or '') for word in ('uuid', 'parent'))
+            if 'message' in r and spelled(r, 'said') is None:
+                log.skipped['damaged records'] += 1
+            elif parent and parent not in log.seen:
+                waiting[parent].append(r)
+            elif uuid in log.seen:
                 log.skipped['records that were seen before'] += 1
-                continue
-            if uuid:
-                log.seen.add(uuid)
-            yield r
-            ready += reversed(waiting.pop(uuid, []))
+            else:
+                log.seen.update(filter(None, [uuid]))
+                yield r
+                ready += reversed(waiting.pop(uuid, []))
 
 def _released(waiting):
     "What goes on from a record that no file holds"
@@ -121,11 +120,12 @@ def _released(waiting):
 
 # %% ../../nbs/274_core.session_logs.ipynb #6a2634f8
 def _claude(r, log):
-    if r.get('type') not in ('user', 'assistant'):
+    "What Claude Code logs, or prints as a stream"
+    if 'message' not in r:
         log.skipped['other records'] += 1
         return
     m = r['message']
-    aside = 'subagents' in log.path.parts or log.path.name.startswith('agent-') or bool(spelled(r, 'apart'))
+    aside = bool(spelled(r, 'apart') or re.search('/subagents/|/agent-[^/]*$', log.path.as_posix()))
     id = str(spelled(r, 'session') or log.path.stem) + f'/{r.get("agentId") or "agent"}'*aside
     s = log.open.setdefault(id, log.session(id, sidechain=aside, project=r.get('cwd')))
     if r.get('isApiErrorMessage'):
@@ -139,94 +139,103 @@ def _claude(r, log):
 
 # %% ../../nbs/274_core.session_logs.ipynb #250ad146
 def _codex(r, log):
+    "What Codex logs"
     s, total = log.going_on(r), log.notes
     kind, p = r.get('type'), r['payload']
-    item = p.get('item') or p
-    if kind == 'response_item':
+    if kind in ('response_item', 'token_usage_record'):
+        total['records'] += kind == 'token_usage_record'
         s.message(p | dict(timestamp=r.get('timestamp')))
     elif kind == 'session_meta' and not s.project:
-        s.id, s.project = str(p['id']), p.get('cwd')
+        s.id = str(p['id'])
+        s.project = p.get('cwd')
         s.sidechain = 'subagent' in (p.get('source') or '')
-    elif kind == 'token_usage_record':
-        total['records'] = 1
-        s.spend(p['usage'])
     elif p.get('type') == 'turn_aborted':
         s.say('event', 'interrupted')
-    elif p.get('info') and 'records' not in total: # Which tell the same
-        s.spend(Counter(p['info']['total_token_usage']) - Counter(total))
-        total |= p['info']['total_token_usage']
-    elif item.get('exit_code') is not None:
-        s.latest[item.get('call_id') or item['id']].exit_code = item['exit_code']
+    elif spelled(p, 'total') and not total['records']: # Which tell the same
+        s.message(dict(usage=Counter(spelled(p, 'total')) - total))
+        total |= Counter(spelled(p, 'total'))
+    elif spelled(p, 'code') is not None:
+        for call in filter(None, [s.latest.get(spelled(p, 'item'))]):
+            call.exit_code = spelled(p, 'code')
     elif kind not in ('event_msg', 'turn_context'):
         s.skipped['other records'] += 1
 
 # %% ../../nbs/274_core.session_logs.ipynb #bef4f5e7
 def _responses(r, log):
+    "A request to the Responses API and what came back, or the first alone"
     if spelled(r, 'asked') is not None:
         log.going_on(r)
+        log.usages.append(dict(usage=spelled(r, 'usage')))
         parts = spelled(r, 'asked'), spelled(r, 'told') or []
         items = [part if isinstance(part, list) else [dict(role='user', content=part)] for part in parts]
-        log.told = dict(enumerate(chain(*items)))
-        log.usages.append(spelled(r, 'usage'))
+        log.kept = dict(enumerate(chain(*items)))
 
 # %% ../../nbs/274_core.session_logs.ipynb #585d6e65
+_MARKS = dict(C=1., I=0., P=.5, N=0.) # Of Inspect
+
 def _document(d, log, above=''):
     "The session in `d`, and those of agents that it began"
-    log.notes['n'] = log.notes.get('n', 0) + 1
-    id = spelled(d, 'session') or d.get('id') or log.path.stem + f':{log.notes["n"]}'*(log.source == 'chat')
-    s = log.session(f'{above}{id}', sidechain=bool(above), model=spelled(d, 'model'))
-    for m in spelled(d, 'messages'):
-        copied = m.get('is_copied_context')
-        s.skipped['copied context'] += bool(copied)
-        log.each(s.message, [] if copied else [m])
+    log.kept |= d.get('eval') or {} # Of Inspect, about all samples
+    d = log.kept | d
+    log.notes['documents'] += 1
+    if spelled(d, 'messages') is None:
+        log.skipped['other records'] += 1
+        return
+    id, about = above + _name(d, log), dict(project=d.get('task'), model=spelled(d, 'model'))
+    s = log.session(id, sidechain=bool(above), **about)
+    texts = {f'attachment://{name}': text for name, text in (d.get('attachments') or {}).items()}
+    log.each(s.message, each_text(lambda text: texts.get(text, text), spelled(d, 'messages')))
+    log.each(s.message, [dict(usage=usage) for usage in (d.get('model_usage') or {}).values()])
+    scores = {name: score['value'] for name, score in (d.get('scores') or {}).items()}
     beside = log.tried(_reward_beside, log.path) if log.source == 'atif' and not above else None
-    s.recorded(spelled(d, 'reward') if beside is None else beside, exit_status=spelled(d, 'end'))
+    reward = next(iter(scores.values()), spelled(d, 'reward') if beside is None else beside)
+    reward = _MARKS.get(str(reward), reward)
+    ends = dict(exit_status=spelled(d, 'end'), scores=scores, error=s.clean(s.text_of(d.get('error'))))
+    s.outcome = {name: value for name, value in ends.items() if value}
+    if isinstance(reward, (int, float)) and reward == reward:
+        s.outcome['reward'] = float(reward)
     below = [log.tried(_document, sub, log, f'{s.id}/') or [] for sub in d.get('subagent_trajectories') or ()]
     return [s, *chain(*below)]
 
+
+
+# %% ../../nbs/274_core.session_logs.ipynb #57dedc5e
+def _name(d, log):
+    "The id of the session in `d`"
+    if log.source == 'inspect':
+        return f'{d.get("eval_id") or log.path.stem}/{d["id"]}_{d.get("epoch", 1)}'
+    numbered = log.path.stem + f':{log.notes["documents"]}'*(log.source == 'chat')
+    return str(spelled(d, 'session') or d.get('id') or numbered)
+
 def _reward_beside(path):
+    "The reward in a file of Harbor's verifier, None without one"
     for folder in path.parent, path.parent.parent:
         for file in folder.glob('verifier/reward.*'):
             told = json.loads(file.read_bytes())
             return told['reward'] if isinstance(told, dict) else told
 
-# %% ../../nbs/274_core.session_logs.ipynb #a20422f3
-_MARKS = dict(C=1., I=0., P=.5, N=0.)
-
-def _inspect(d, log):
-    about = log.notes
-    about |= d.get('eval') or {}
-    if 'messages' not in d:
-        return
-    texts = {f'attachment://{name}': text for name, text in (d.get('attachments') or {}).items()}
-    id = f'{about.get("eval_id") or log.path.stem}/{d["id"]}_{d.get("epoch", 1)}'
-    s = log.session(id, project=about.get('task'), model=about.get('model'))
-    log.each(s.message, each_text(lambda text: texts.get(text, text), d['messages']))
-    log.each(s.spend, (d.get('model_usage') or {}).values())
-    scores = {name: score['value'] for name, score in (d.get('scores') or {}).items()}
-    first = next(iter(scores.values()), None)
-    error = s.clean(s.text_of(d.get('error')))
-    return [s.recorded(_MARKS.get(str(first), first), scores=scores, error=error)]
-
 # %% ../../nbs/274_core.session_logs.ipynb #9c828140
 def _gemini(r, log):
+    "What Gemini CLI logs: of a message that is told again, the last telling counts"
     s = log.going_on(r)
     s.sidechain |= r.get('kind') == 'subagent'
-    for m in spelled(r, 'retold') or [r]: # Of what is told again, the last counts
+    for m in spelled(r, 'retold') or [r]:
         words = str(m.get('content'))
         place = re.search(r'Workspace Directories:\*\*\\n\s+- (.+?)\\n', words)
-        s.project = s.project or (place and place[1])
-        if 'id' in m and 'functionResponse' not in words: # Which its call holds, too
-            log.told[m['id']] = m
+        if place and not s.project:
+            s.project = place[1]
+        if 'id' in m and not words.startswith("[{'functionResponse'"): # Which its call holds, too
+            log.kept[m['id']] = m
 
 def _printed(r, log):
-    s, p = log.going_on(r), r.get('item') or r | (r.get('part') or {}) | dict(type=r['type'])
-    p |= dict(args=dict(command=p['command'])) if 'command' in p else {}
+    "What Gemini CLI, opencode and Codex print as they run"
+    s = log.going_on(r)
+    p = r.get('item') or r | (r.get('part') or {}) | dict(type=r['type'])
     if r['type'] != 'item.started':
         s.message(p)
-        s.spend(spelled(p, 'usage'))
 
 def _ours(d, log):
+    "A trajectory of ours, which is passed on"
     about = d.get('metadata') or {}
     s = log.session(d['id'], project=about.get('project'))
     s.made = Trajectory.from_dict(each_text(partial(mask_secrets, found=s.masked), d))
@@ -234,8 +243,8 @@ def _ours(d, log):
     return [s]
 
 # %% ../../nbs/274_core.session_logs.ipynb #aca70536
-_READERS = dict(claude=_claude, codex=_codex, inspect=_inspect, responses=_responses, gemini=_gemini,
-                printed=_printed, ours=_ours, document=_document)
+_READERS = dict(claude=_claude, codex=_codex, responses=_responses, gemini=_gemini, printed=_printed,
+                ours=_ours, document=_document)
 _KEYS = [row.split() for row in '''claude claude type sessionId
 claude claude type session_id uuid
 codex codex type payload
@@ -243,7 +252,7 @@ codex printed type thread_id
 gemini gemini sessionId projectHash
 gemini printed type timestamp session_id
 opencode printed type sessionID part
-inspect inspect eval
+inspect document eval
 responses responses request
 responses responses input output
 responses responses input model
@@ -253,30 +262,32 @@ skillrl ours id task steps
 chat document messages
 chat document conversations'''.splitlines()] # Program, reader, keys of a record
 
-def _sessions(read, records, log):
-    for r in _in_order(records, log):
-        yield from log.tried(read, r, log) or ()
+# %% ../../nbs/274_core.session_logs.ipynb #3d3fc5d8
+def _sessions(log):
+    "The sessions of a file, by the reader that its first known record asks for"
+    read = None
+    for r in _in_order(_records(log), log):
+        if not log.source:
+            known = (row for row in _KEYS if {*row[2:]} <= {*r})
+            log.source, read, *_ = next(known, ('', None))
+        if read:
+            yield from log.tried(_READERS[read], r, log) or ()
     for s in log.open.values():
-        log.each(s.message, log.told.values())
-        log.each(s.spend, log.usages)
+        log.each(s.message, [*log.kept.values(), *log.usages])
         yield s
 
 def read_sessions(
     path:str|Path, # A log of any kind
-    seen:set|None=None, # Ids of records that are left out; takes those of this file
-    skipped:Counter|None=None, # Takes what was left out of this file → how often
+    seen:set=None, # Ids of records that are left out; takes those of this file
+    skipped:Counter=None, # Takes what was left out of this file → how often
 )->Iterator[AgentSession]: # ValueError if it holds none that we can read, ImportError if it takes `zstandard`
     "The sessions of a file, one after the other"
     log = _Log(Path(path), set() if seen is None else seen, Counter() if skipped is None else skipped)
-    records, ahead = tee(_records(log))
-    known = (row for r in islice(ahead, 99) for row in _KEYS if {*row[2:]} <= {*r})
-    log.source, read, *_ = next(known, ('', None))
-    del ahead, known # They would keep what was read
-    if read is None:
-        raise ValueError(f'{path} holds no session that we can read: the page Session logs says which we can')
-    for s in _sessions(_READERS[read], records, log):
+    for s in _sessions(log):
         s.project, s.model = s.clean(str(s.project or '')), str(s.model or '')
         yield s
+    if not log.source:
+        raise ValueError(f'{path} holds no session that we can read: the page Session logs says which we can')
 
 # %% ../../nbs/274_core.session_logs.ipynb #38a3c944
 def session_files(
@@ -297,19 +308,11 @@ def session_files(
     return [*found.values()]
 
 # %% ../../nbs/274_core.session_logs.ipynb #7b03f842
-def _why_not(s, file, since, project):
-    "Why the session `s` is not wanted; empty if it is"
-    folder = s.project.lower()
-    if project and project.lower() not in [folder, *re.split(r'[/\\]', folder)]:
-        return 'sessions of other projects'
-    last = max((turn.time for turn in s.turns), default='') or f'{date.fromtimestamp(file.stat().st_mtime)}'
-    return 'earlier sessions' if last[:10] < since else ''
-
 def find_sessions(
     paths:Iterable[str|Path]=(), # Files and folders; none for the places where agents keep their logs
     since:str='',   # A date, such as 2026-11-24; sessions that ended before are left out
     project:str='', # Folder that a session worked in, or its name
-    skipped:Counter|None=None, # Takes what was left out → how often
+    skipped:Counter=None, # Takes what was left out → how often
 )->Iterator[AgentSession]: # ValueError if `since` is no date, FileNotFoundError
     "The sessions in files and folders, each record once"
     skipped, seen = Counter() if skipped is None else skipped, set()
@@ -318,9 +321,13 @@ def find_sessions(
     for file in session_files(paths):
         try:
             for s in read_sessions(file, seen, skipped):
-                reason = _why_not(s, file, since, project)
-                skipped[reason] += bool(reason)
-                if not reason:
+                folder = s.project.lower()
+                last = max((turn.time for turn in s.turns), default='')
+                if project and project.lower() not in [folder, *re.split(r'[/\\]', folder)]:
+                    skipped['sessions of other projects'] += 1
+                elif (last or f'{date.fromtimestamp(file.stat().st_mtime)}')[:10] < since:
+                    skipped['earlier sessions'] += 1
+                else:
                     yield s
         except (ValueError, OSError):
             skipped['files of other kinds'] += 1
