@@ -244,9 +244,9 @@ def result(self:AgentSession, d:dict)->ToolCall: # None if nobody waits for it
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #459224c7
 _ROLES = dict(pair.split('=') for pair in '''user=user human=user assistant=assistant gpt=assistant
-    agent=assistant gemini=assistant text=assistant agent_message=assistant tool=tool function=tool tool_result=tool
-    function_call_output=tool custom_tool_call_output=tool local_shell_call_output=tool tool_use=call
-    function_call=call custom_tool_call=call local_shell_call=call command_execution=call'''.split())
+    agent=assistant gemini=assistant text=assistant agent_message=assistant tool=tool function=tool
+    tool_result=tool function_call_output=tool custom_tool_call_output=tool local_shell_call_output=tool
+    tool_use=call function_call=call custom_tool_call=call local_shell_call=call command_execution=call'''.split())
 _FRAMES = re.compile(r'''\s*(?:<(?:command-|local-command|bash-|system-reminder|task-notification|turn_aborted
     |environment_context|user_instructions|session_context|skill|subagent)|Caveat:|[#][ ]AGENTS\.md)''', re.X)
 
