@@ -128,7 +128,8 @@ def clean(self:AgentSession, text:str)->str:
     return f'{first[:_KEEP]}\n[… {len(text) - 2*_KEEP:,} characters are left out …]\n{last[-_KEEP:]}'
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #a89916fe
-_SPELLINGS = dict(re.findall('(\\w+): ([^;]+)', '''
+_SPELLINGS = {word: [path.split('.') for path in paths.split()]
+              for word, paths in re.findall('(\\w+): ([^;]+)', '''
     id: call_id tool_call_id tool_use_id source_call_id callID tool_id id name;
     name: function.name name function_name tool_name tool function type;
     args: function.arguments arguments input args action parameters state.input command;
@@ -147,7 +148,7 @@ _SPELLINGS = dict(re.findall('(\\w+): ([^;]+)', '''
     uuid: uuid; parent: parentUuid logicalParentUuid; apart: isSidechain parent_tool_use_id;
     aside: isMeta isCompactSummary isSynthetic; shell: command cmd;
     path: file_path path filePath absolute_path;
-    running: toolUseResult.interrupted toolUseResult.backgroundTaskId'''))
+    running: toolUseResult.interrupted toolUseResult.backgroundTaskId''')}
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #5541661e
 def _inside(d, name):
@@ -155,7 +156,7 @@ def _inside(d, name):
 
 def spelled(d:object, word:str)->object: # None for nothing
     "What `d` holds under any spelling of `word`; a dot stands between names within each other"
-    found = (reduce(_inside, path.split('.'), d) for path in _SPELLINGS[word].split())
+    found = (reduce(_inside, path, d) for path in _SPELLINGS[word])
     return next((value for value in found if value is not None), None)
 
 def _tokens(usage):
@@ -246,7 +247,8 @@ def result(self:AgentSession, d:dict)->ToolCall: # None if nobody waits for it
 _ROLES = dict(pair.split('=') for pair in '''user=user human=user assistant=assistant gpt=assistant
     agent=assistant gemini=assistant text=assistant agent_message=assistant tool=tool function=tool
     tool_result=tool function_call_output=tool custom_tool_call_output=tool local_shell_call_output=tool
-    tool_use=call function_call=call custom_tool_call=call local_shell_call=call command_execution=call'''.split())
+    tool_use=call function_call=call custom_tool_call=call local_shell_call=call
+    command_execution=call'''.split())
 _FRAMES = re.compile(r'''\s*(?:<(?:command-|local-command|bash-|system-reminder|task-notification|turn_aborted
     |environment_context|user_instructions|session_context|skill|subagent)|Caveat:|[#][ ]AGENTS\.md)''', re.X)
 
@@ -318,15 +320,14 @@ TESTS = re.compile(_BEGIN + r'''(?:
     |python[\d.]*\s+(?:-\S+\s+)*\S*test\w*\.py|(?:bash\s+|sh\s+|\./)\S*test\S*\.sh|ruby\s+\S*test\S*
     |node\s+(?:--test|\S*test\S*\.[cm]?[jt]s))''', re.X)
 _COMMIT = re.compile(_BEGIN + r'git\s+(?:-\S+\s+\S+\s+)*commit\b', re.X)
-_WRAPPED = re.compile(r'''(?:/bin/|/usr/bin/)?(?:ba|z|da)?sh\s+-l?c\s+(["'])(.*)\1\s*''', re.S)
+_WRAPPED = re.compile(r'''\A(?:/bin/|/usr/bin/)?(?:ba|z|da)?sh\s+-l?c\s+(["'])(.*)\1\s*\Z''', re.S)
 
 def shell_command(args:dict)->str: # Empty for tools that run nothing
     "What a shell is asked to do by a call with `args`"
     asked = spelled(args, 'shell') or ''
     if isinstance(asked, list):
         asked = asked[-1] if asked[1:2] in (['-lc'], ['-c']) else ' '.join(map(str, asked))
-    wrapped = _WRAPPED.fullmatch(str(asked))
-    return wrapped[2] if wrapped else str(asked)
+    return _WRAPPED.sub(r'\2', str(asked))
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #4c5e75b5
 def _test_run(call):
