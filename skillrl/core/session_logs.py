@@ -131,7 +131,7 @@ def _claude(r, log):
     if r.get('isApiErrorMessage'):
         return s.say('event', 'outage')
     s.model = m.get('model') or s.model
-    role = '' if spelled(r, 'aside') else r['type']
+    role = '' if spelled(r, 'aside') or not m['content'] else r['type']
     for call in s.message(m | dict(role=role, timestamp=r.get('timestamp'))):
         if not call.is_error: # A code is told only where it is not 0
             call.rejected = None
