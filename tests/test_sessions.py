@@ -7,9 +7,10 @@ from pathlib import Path
 from time import process_time
 import pytest
 from skillrl.cli.main import main
-from skillrl.core.formats import load_trajectories
+from skillrl.core.formats import load_trajectories, save_trajectories
 from skillrl.core.agent_sessions import mask_secrets, to_trajectories, tool_table
 from skillrl.core.session_logs import find_sessions, read_sessions
+from skillrl.core.trajectory import Step, Trajectory
 
 # --- plain counts, from the raw JSON alone ---
 def objects(path):
@@ -86,7 +87,25 @@ def count_atif(rows):
     calls = [c['tool_call_id'] for s in steps for c in s.get('tool_calls', [])]
     return sum(s['source'] == 'user' for s in steps), calls, results, spent
 
+def count_gemini(rows):
+    told = {}
+    for r in rows:
+        if isinstance(r, dict):
+            told |= {m['id']: m for m in [*r.get('$set', {}).get('messages', []), r] if 'id' in m}
+    texts = [part.get('text') for m in told.values() if m['type'] == 'user' for part in m['content']]
+    calls = [c for m in told.values() for c in m.get('toolCalls', [])]
+    spent = [(m['tokens']['input'], m['tokens']['output']) for m in told.values() if 'tokens' in m]
+    humans = sum(bool(text) and not text.startswith('<session_context>') for text in texts)
+    return humans, [c['id'] for c in calls], {c['id']: c['status'] == 'error' for c in calls}, spent
+
+def count_opencode(rows):
+    parts = [r['part'] for r in rows if isinstance(r, dict) and 'part' in r]
+    results = {p['callID']: p['state']['status'] == 'error' for p in parts if 'state' in p}
+    tokens = [p['tokens'] for p in parts if 'tokens' in p]
+    return 0, [*results], results, [(spent['input'], spent['output']) for spent in tokens]
+
 COUNTS = {'claude': count_claude, 'codex': count_codex, 'responses': count_responses, 'atif': count_atif,
+          'gemini': count_gemini, 'opencode': count_opencode,
           'mini-swe-agent': count_messages, 'chat': count_messages}
 
 def read(path, *more):
@@ -108,7 +127,10 @@ def expected(path, kind):
 WILD = Path(os.environ.get('SKILLRL_REAL_DATA', 'unset')).parent/'wild'
 KINDS = {'claude_code/': 'claude', 'traps/claude': 'claude', 'codex/': 'codex', 'traps/codex': 'codex',
          'atif/': 'atif', 'mini_swe_agent/': 'mini-swe-agent', 'openai/chat': 'chat',
-         'traps/openai': 'chat', 'openai/responses': 'responses'}
+         'traps/openai': 'chat', 'openai/responses': 'responses',
+         'gemini/': 'gemini', 'opencode/': 'opencode'}
+PRINTED = {'claude_code/with_skill.stream.jsonl': '"type":"tool_use"',
+           'gemini/with_skill.stream.jsonl': '"tool_use"', 'codex/with_skill.exec.jsonl': '"exit_code":0'}
 SAMPLES = {p: kind for start, kind in KINDS.items() for p in sorted(WILD.glob(f'{start}*'))
            if p.is_file() and not re.search('exec|stream|result', p.name)} # Printed
 SAMPLES |= {p: 'atif' for p in WILD.glob('harbor_trial/*/*.json')}
@@ -118,6 +140,12 @@ needs_samples = pytest.mark.skipif(not WILD.is_dir(), reason='no sample logs: se
 @pytest.mark.parametrize('path', SAMPLES, ids=lambda p: str(p)[-40:])
 def test_a_sample_holds_what_a_plain_count_says(path):
     assert counted(read(path)) == expected(path, SAMPLES[path])
+
+@needs_samples
+@pytest.mark.parametrize('name', PRINTED)
+def test_what_a_program_prints_holds_what_a_plain_count_says(name):
+    n = (WILD/name).read_text().count(PRINTED[name])
+    assert counted(read(WILD/name))[1:4] == (n, n, 0) and n > 1
 
 @needs_samples
 def test_samples_of_inspect_and_the_folder_as_a_whole():
@@ -176,8 +204,21 @@ ATIF = [dict(schema_version='ATIF-v1.8', session_id='t', steps=[
     dict(step_id=3, source='agent', message='copied', is_copied_context=True)])]
 RESPONSES = [dict(request=dict(model='m', input=ITEMS[:2]), response=dict(output=[ITEMS[2]])),
              dict(request=dict(model='m', input=ITEMS), response=dict(output=[]))]
+SAID = dict(id='2', type='gemini', content='I look.', tokens=dict(input=9, output=2), model='g')
+LOOKED = dict(id='l', name='look', args=dict(at='mug'), status='error', result=[dict(functionResponse=dict(
+    id='l', response=dict(error='functionResponse: gone')))])
+PLACE = '<session_context>\n- **Workspace Directories:**\n  - /home/ada/shop\n'
+GEMINI = [dict(sessionId='g', projectHash='f0', kind='main'),
+          {'$set': dict(messages=[dict(id='0', type='user', content=[dict(text=PLACE)])])},
+          dict(id='1', type='user', content=[dict(text='What is a functionResponse?')]), SAID,
+          {'$set': dict(lastUpdated='now')}, SAID | dict(toolCalls=[LOOKED]),
+          dict(id='3', type='user', content=LOOKED['result']), SAID | dict(id='4', content='Gone.')]
+OPENCODE = [dict(type='tool_use', sessionID='o', part=dict(type='tool', tool='bash', callID=id, state=state))
+            for id, state in dict(a=dict(status='completed', input=dict(command='ls'), output='x'),
+                                  b=dict(status='error', input=dict(command='rm'), error='no')).items()]
+OPENCODE += [dict(type='step_finish', sessionID='o', part=dict(tokens=dict(input=7, output=1)))]
 LOGS = {'claude': CLAUDE, 'codex': CODEX, 'chat': CHAT, 'mini-swe-agent': MINI, 'atif': ATIF,
-        'responses': RESPONSES}
+        'responses': RESPONSES, 'gemini': GEMINI, 'opencode': OPENCODE}
 
 @pytest.mark.parametrize('kind', LOGS)
 def test_a_log_holds_what_a_plain_count_says_whole_and_damaged(kind, tmp_path):
@@ -210,6 +251,12 @@ def test_no_record_of_another_shape_stops_the_others(kind, tmp_path):
                 json.dumps([t.to_dict() for t in to_trajectories(s)])
         except ValueError as e:
             assert 'no session that we can read' in str(e)
+
+def test_a_message_of_gemini_counts_as_it_was_last_told_and_its_place_is_known(tmp_path):
+    s, = read(lines(tmp_path/'a.jsonl', *GEMINI))
+    assert [t.text for t in s.turns] == ['What is a functionResponse?', 'I look.', 'Gone.']
+    assert (s.id, s.project, s.model, s.calls[0].result) == ('g', '~/shop', 'g', 'functionResponse: gone')
+    assert read(lines(tmp_path/'b.jsonl', GEMINI[0] | dict(kind='subagent'), *GEMINI[1:]))[0].sidechain
 
 # --- what is told of Claude Code's logs ---
 def test_the_chain_of_parents_is_the_order_and_not_the_file_or_the_clock(tmp_path):
@@ -338,8 +385,12 @@ def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
     assert first.final_observation == 'Exit code 1\nKeyError' and first.metadata['answer'] == 'Done.'
     assert [t.metadata['outcome'] for t in (first, second, last)] == ['unknown'] * 3
     assert tool_table([first, second]).rows == [['Bash pytest', '2', '1', '0', 'pytest -q']]
+    session.outcome = dict(reward=1.)
+    assert [t.success for t in to_trajectories(session)] == [False, False, True]
     for reward, won in ((1, True), (.99, False), ('1', False), (None, False), (float('nan'), False)):
-        assert [t.success for t in to_trajectories(session.recorded(reward))] == [False, False, won]
+        chat, = read(lines(tmp_path/'b.jsonl', dict(messages=LOOK, reward=reward)))
+        assert [t.success for t in to_trajectories(chat)] == [won]
+        assert ('reward' in chat.outcome) == (isinstance(reward, float | int) and reward == reward)
 
 # --- the command ---
 def test_harvest_filters_and_writes_only_when_asked(tmp_path, capsys, monkeypatch):
@@ -362,3 +413,21 @@ def test_harvest_filters_and_writes_only_when_asked(tmp_path, capsys, monkeypatc
     for wrong in (['--project', 'no'], ['--since', 'monday'], [str(out)]):
         assert main(['harvest', *wrong, '--output', str(out)]) == 1
         assert len(capsys.readouterr().err.strip().splitlines()) == 1 and out.read_bytes() == held
+
+def test_our_own_trajectories_are_passed_through_but_for_their_secrets(tmp_path, capsys):
+    step = Step('tea', 'take tea', 1., token_ids=[1, 2], logprobs=[-.5, 0.], skills=['x'], advantage=.5)
+    about = dict(game='g', seed=3, metadata=dict(phase='eval'), end='won')
+    one = Trajectory('a', 'Take tea', 'tea', [step], True, **about)
+    two = Trajectory('b', 'Show it', steps=[Step('', 'cat .env')]*2, final_observation='TOKEN=q3rf88sx')
+    for name in ('own.jsonl', 'own.json'):
+        own, out = save_trajectories([one, two], tmp_path/name), tmp_path/f'{name}.t.jsonl'
+        lines(tmp_path/f'{name}.chat.jsonl', *CHAT)
+        assert main(['harvest', str(own), str(tmp_path/f'{name}.chat.jsonl'), '--output', str(out)]) == 0
+        told, (first, second, chat) = capsys.readouterr().out, out.read_text().splitlines()
+        assert json.loads(first) == one.to_dict() and json.loads(chat)['metadata']['source'] == 'chat'
+        assert second == json.dumps(two.to_dict() | dict(final_observation='TOKEN=[redacted]'))
+        assert 'calls 4, sessions 3, tasks 3' in told and 'password 1' in told and 'take' in told
+        assert main(['harvest', str(out), '--output', str(tmp_path/'again.jsonl')]) == 0
+        assert (tmp_path/'again.jsonl').read_bytes() == out.read_bytes()
+        capsys.readouterr()
+    assert main(['harvest', str(own), '--project', 'shop', '--output', str(tmp_path/'none.jsonl')]) == 1

@@ -168,7 +168,10 @@ def _save_lines(trajs:list, path:Path)->Path:
     "Write `trajs` as `save_trajectories` does, with as little memory as it takes"
     if path.suffix != '.jsonl':
         return save_trajectories(trajs, path)
-    return atomic_write(path, b''.join(to_json(t.to_dict()).encode() + b'\n' for t in trajs))
+    data = bytearray()
+    for t in trajs:
+        data += to_json(t.to_dict()).encode() + b'\n'
+    return atomic_write(path, data)
 
 # %% ../../nbs/855_cli.steps.ipynb #755c0f29
 def harvest(args:Namespace)->int: # Exit status; ValueError without a session, or if its output is read

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from ..core.agent_sessions import TESTS, shell_command, spelled, succeeded
 from ..core.store import atomic_folder, atomic_write, fingerprint, write_json
 from ..core.trajectory import Trajectory
 from ..llm.reply import redact
@@ -34,30 +34,28 @@ _RISKY = re.compile(r'''[|;<>`$\\&\n]|.{121}
 _SHOWS = re.compile(r'^(?:cat|head|tail|less|nl|ls)(?: -\S+)* ([^\s-]\S*)$')
 
 def _project(t):
+    "The folder that `t` worked in"
     return str(t.metadata.get('project') or 'general').rstrip('/')
 
 def _aim(step, t):
     "Whether a step of `t` tried a 'command' or a 'file', and which; empty text if it does not count"
-    args, project = step.extra.get('args') or {}, re.escape(_project(t))
-    text = args.get('command') or args.get('cmd') or ''
-    if isinstance(text, list):
-        text = text[-1] if '-lc' in text else ''
-    text = str(text).strip().removesuffix(' 2>&1')
-    paths = _SHOWS.findall(text)
-    if re.search('(?i)read|view|open', str(step.extra.get('tool'))):
-        paths = [str(args[k]) for k in ('file_path', 'path') if args.get(k)]
-    text = paths[0] if paths else text
-    text = re.sub(rf'(?<![^\s=])(?:cd {project} && |{project}/)', '', text)
+    args = step.extra.get('args') or {}
+    project = re.escape(_project(t))
+    text = shell_command(args).strip().removesuffix(' 2>&1')
+    shown = _SHOWS.match(text)
+    reads = re.search('(?i)read|view|open', str(step.extra.get('tool')))
+    path = spelled(args, 'path') if reads else shown and shown[1]
+    text = re.sub(rf'(?<![^\s=])(?:cd {project} && |{project}/)', '', str(path or text))
     risky = _RISKY.search(re.sub(r'^cd \S+ && ', '', text))
-    return 'file' if paths else 'command', '' if risky else text
+    return 'file' if path else 'command', '' if risky else text
 
 # %% ../../nbs/478_skills.habits.ipynb #1a6c5be9
 def _tries(t):
-    "Each step of `t` that was answered, with its aim and whether it failed"
+    "Each step of `t` that was answered, with its aim and whether it succeeded"
     for step in t.steps:
-        failed = any(step.extra.get(key) for key in ('rejected', 'exit_code', 'is_error'))
-        if failed or step.extra.get('answered', True):
-            yield step, _aim(step, t), failed
+        good = succeeded(step.extra)
+        if good is not None:
+            yield step, _aim(step, t), good
 
 # %% ../../nbs/478_skills.habits.ipynb #cbb96485
 _LEAD = re.compile(r'''(?:cd\ \S+\ &&\ |\w+=(?:"[^"]*"|'[^']*'|\S*)\ |(?:npx|bunx|uvx|pnpm\ exec|time)\s
@@ -67,25 +65,20 @@ _LEAD = re.compile(r'''(?:cd\ \S+\ &&\ |\w+=(?:"[^"]*"|'[^']*'|\S*)\ |(?:npx|bun
 def _bare(command):
     "Program and operands of `command`"
     first, *words = _LEAD.sub('', command, 1).split() or ['']
-    program = re.sub(r'^.*/|(?<=[a-z])[\d.]+$|^p(?=npm$)', '', first)
+    program = re.sub(r'^.*/|^p(?=npm$)', '', first)
+    program = re.sub(r'^(python|pip|node|ruby|php|gcc|clang)[\d.-]+$', r'\1', program)
     return [program, *(w for w in words if w[0] != '-')]
 
 # %% ../../nbs/478_skills.habits.ipynb #1ce8085d
-_TEST = re.compile(r'''(?:pytest|unittest|tox|nox|jest|vitest|mocha|ctest|rspec|phpunit
-    |(?:npm|yarn|bun|deno|go|cargo|make|just|rake|mvnw?|gradlew?|sbt|dotnet|mix|swift|flutter|bazel|nx|node
-    |ruby|python|bash|sh)\s(?:run\s)?(?:\S*\btest|check\b))''', re.X)
-
 def _kind(old, new):
     "The purpose that two aims share: 'command', 'test' or 'file'; empty for none"
     (kind, a), (other, b) = old, new
     if kind != other or a == b or not (a and b):
         return ''
-    if kind == 'file':
-        return kind if Path(a).name == Path(b).name else ''
-    one, two = _bare(a), _bare(b)
+    one, two = map(_bare, (a, b))
     if one[0] == two[0] and {*one} <= {*two}:
         return kind
-    return 'test' if all(_TEST.match(' '.join(words)) for words in (one, two)) else ''
+    return 'test' if all(TESTS.match(' '.join(words)) for words in (one, two)) else ''
 
 # %% ../../nbs/478_skills.habits.ipynb #bd9ee7c8
 _FILLER = frozenset('''a an the and or of to in it is are was be i you we they this that please still again
@@ -99,26 +92,11 @@ def _words(text):
     return [word.rstrip('s') for word in normal(text).split() if word not in _FILLER]
 
 # %% ../../nbs/478_skills.habits.ipynb #f3102993
-class _Sighting(NamedTuple):
-    "One time that a need showed"
-    need:tuple   # Kind, what is wrong (or the project), what is right
-    t:Trajectory # In which it did
-    right:str
-    wrong:str = ''
-
 def _need(kind, wrong, right, t):
     "What tells one need from another"
     varied = _bare(wrong)[2:]
-    forms = []
-    for text in (wrong, right):
-        words = ['…' if word in varied else word for word in text.split()]
-        forms.append(' '.join(words))
+    forms = [re.sub(r'\S+', lambda m: '…' if m[0] in varied else m[0], text) for text in (wrong, right)]
     return kind, forms[0] if kind == 'command' else _project(t), forms[1]
-
-# %% ../../nbs/478_skills.habits.ipynb #f2a19f27
-def _was_ordered(command, seen):
-    "Does one of the texts `seen` show `command`, and order anything?"
-    return any(command in text and rejection_reasons(text) for text in seen)
 
 # %% ../../nbs/478_skills.habits.ipynb #f2006de0
 def _session(t):
@@ -129,49 +107,44 @@ def _session(t):
 def _sightings(trajs):
     "Each time that a need showed in `trajs`, the tasks of a session in order"
     for _, tasks in groupby(trajs, _session):
-        missed, seen = [], []
+        missed = []
+        seen = []
         for t in tasks:
-            for step, aim, failed in _tries(t):
+            for step, aim, good in _tries(t):
                 if step.observation != t.task:
                     seen.append(step.observation)
-                if failed:
+                if not good:
                     missed.append((aim, t))
                     continue
                 for old, began in missed:
                     kind = _kind(old, aim)
-                    if kind and not _was_ordered(aim[1], seen):
-                        yield _Sighting(_need(kind, old[1], aim[1], t), began, aim[1], old[1])
+                    if kind and not any(aim[1] in text and rejection_reasons(text) for text in seen):
+                        yield _need(kind, old[1], aim[1], t), began, aim[1], old[1]
                 wrote = re.search(r'(?i)edit|write|patch|replace|create|sed -i|> ?\w', step.action)
                 missed = [m for m in missed if not (wrote or _kind(m[0], aim))]
             said = t.metadata.get('signals', {}).get('corrected', '')
             words = [] if t.metadata.get('sidechain') else _words(said)
             if len(words) > 1:
-                yield _Sighting(('correction', '', ' '.join(words)), t, said)
+                yield ('correction', '', ' '.join(words)), t, said, ''
 
 # %% ../../nbs/478_skills.habits.ipynb #de2dbbf9
 _TOLD = dict( # Kind → title, advice
-    command=('How it is run here', 'Run `{right}` instead of `{wrong}`.'),
-    test=('How the tests are run', 'Run the tests with `{right}`.'),
-    file=('Where a file is', 'Open `{right}`.'),
+    command=('How it is run here', 'Run `{2}` instead of `{1}`.'),
+    test=('How the tests are run', 'Run the tests with `{2}`.'),
+    file=('Where a file is', 'Open `{2}`.'),
     correction=('What the human wants', 'The human wants this: `{said}`.'))
 
-def _told(group, often):
-    "Title, advice and occasion of sightings of the same need"
-    kind, wrong, right = group[0].need
-    title, advice = _TOLD[kind]
-    occasion = 'Said' if kind == 'correction' else f'`{group[0].wrong}` failed first'
-    return title, advice.format(wrong=wrong, right=right, said=group[0].right), f'{occasion}: {often}.'
-
-# %% ../../nbs/478_skills.habits.ipynb #cef31bc9
 def _candidate(group):
     "The skill that sightings of the same need become, None for one session or what is not to be trusted"
-    trajs = {s.t.id: s.t for s in group}.values()
-    n = len({_session(s.t) for s in group})
-    about = origin(trajs, sessions=n, times=len(group))
-    about['need'] = group[0].need
+    trajs = {t.id: t for _, t, *_ in group}.values()
+    n = len({_session(t) for _, t, *_ in group})
+    need, _, said, failed = group[0]
+    title, advice = _TOLD[need[0]]
+    occasion = f'`{failed}` failed first' if failed else 'Said'
     names = {slug(Path(_project(t)).name) for t in trajs}
     category = 'general' if len(names) > 1 or suspicions(min(names)) else min(names)
-    told = _told(group, f'{len(group)} times in {n} sessions')
+    about = origin(trajs, sessions=n, times=len(group), need=need)
+    told = title, advice.format(*need, said=said), f'{occasion}: {len(group)} times in {n} sessions.'
     o = examined(Skill('', *told, category, provenance=about, status=PROBATION))
     sound = o.status == PROBATION and o.text == redact(o.text)
     return o if n > 1 and sound else None
@@ -181,11 +154,13 @@ def find_habits(
     trajs:Iterable[Trajectory], # Of sessions, the tasks of each in order
 )->SkillBank: # On probation
     "What recurs over sessions, with its counts"
-    trajs, groups = list(trajs), defaultdict(list)
-    works = {(_project(t), aim[1]) for t in trajs for _, aim, failed in _tries(t) if aim[1] and not failed}
-    for s in _sightings(trajs):
-        if (_project(s.t), s.wrong) not in works:
-            groups[s.need].append(s)
+    trajs = list(trajs)
+    groups = defaultdict(list)
+    works = {(_project(t), aim[1]) for t in trajs for _, aim, good in _tries(t) if aim[1] and good}
+    for seen in _sightings(trajs):
+        need, t, _, wrong = seen
+        if (_project(t), wrong) not in works:
+            groups[need].append(seen)
     bank = SkillBank()
     for o in filter(None, map(_candidate, groups.values())):
         bank.add(o)
@@ -201,10 +176,10 @@ def _evals(candidates, sightings):
     "What was asked for where a need of one of `candidates` showed"
     advice = {o.provenance['need']: f'The work keeps to this: {o.principle}' for o in candidates}
     asked = defaultdict(dict)
-    for s in sightings:
-        asks = s.t.task.strip() and not (s.t.metadata.get('sidechain') or rejection_reasons(s.t.task))
-        if asks and s.need in advice:
-            asked[redact(s.t.task)][advice[s.need]] = True
+    for need, t, *_ in sightings:
+        asks = t.task.strip() and not (t.metadata.get('sidechain') or rejection_reasons(t.task))
+        if asks and need in advice:
+            asked[redact(t.task)][advice[need]] = True
     for i, (prompt, kept) in enumerate(asked.items(), 1):
         said = ['What the prompt asks for is done.', *kept]
         yield dict(id=i, prompt=prompt, expected_output=' '.join(said), assertions=said)
@@ -238,12 +213,14 @@ def write_candidates(
     bank = find_habits(t for t in trajs if not _is_held_out(t))
     if not bank.items():
         raise ValueError('nothing recurs in these sessions: harvest more')
-    fresh, counts = list(_sightings(t for t in trajs if _is_held_out(t))), {}
+    fresh = list(_sightings(t for t in trajs if _is_held_out(t)))
+    counts = {}
+    skills = dict(bank.task_specific_skills, general=bank.general_skills)
     with atomic_folder(folder) as tmp:
-        for category in sorted({o.category for o in bank.items()}):
-            its = [o for o in bank.items() if o.category == category]
-            name, evals = f'{category}-habits', list(_evals(its, fresh))
-            lines = '\n'.join(f'- {o.principle} {o.when_to_apply}' for o in its)
+        for category in sorted(filter(skills.get, skills)):
+            name = f'{category}-habits'
+            evals = list(_evals(skills[category], fresh))
+            lines = '\n'.join(f'- {o.principle} {o.when_to_apply}' for o in skills[category])
             document = _DOCUMENT.format(category=category, lines=lines)
             atomic_write(tmp/name/'SKILL.md', document)
             write_json(tmp/name/'evals'/'evals.json', dict(skill_name=name, evals=evals))
