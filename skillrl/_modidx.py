@@ -164,7 +164,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'skillrl.cli.steps._played': ('cli.steps.html#_played', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._rl_summary': ('cli.steps.html#_rl_summary', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._run_settings': ('cli.steps.html#_run_settings', 'skillrl/cli/steps.py'),
-                                   'skillrl.cli.steps._save_lines': ('cli.steps.html#_save_lines', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._save_rounds': ('cli.steps.html#_save_rounds', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._start': ('cli.steps.html#_start', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._summary': ('cli.steps.html#_summary', 'skillrl/cli/steps.py'),

@@ -22,7 +22,7 @@ from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..core.session_logs import find_sessions, session_files
 from ..core.agent_sessions import to_trajectories, tool_table
 from ..core.store import (
-    atomic_folder, atomic_write, JsonlLog, require_writable, save_or_rescue, to_json)
+    atomic_folder, JsonlLog, require_writable, save_or_rescue)
 from ..core.tables import counted, row_name, Table
 from ..core.trajectory import success_rate
 from ..envs.base import world
@@ -164,15 +164,6 @@ def _harvested(args:Namespace, trajs:list)->str:
         left += session.skipped
     return f'read: {_many(found)}\nmasked: {_many(masked)}\nleft out or cut: {_many(left)}'
 
-def _save_lines(trajs:list, path:Path)->Path:
-    "Write `trajs` as `save_trajectories` does, with as little memory as it takes"
-    if path.suffix != '.jsonl':
-        return save_trajectories(trajs, path)
-    data = bytearray()
-    for t in trajs:
-        data += to_json(t.to_dict()).encode() + b'\n'
-    return atomic_write(path, data)
-
 # %% ../../nbs/855_cli.steps.ipynb #755c0f29
 def harvest(args:Namespace)->int: # Exit status; ValueError without a session, or if its output is read
     "write trajectories from the logs of agents, without the secrets in them"
@@ -188,7 +179,7 @@ def harvest(args:Namespace)->int: # Exit status; ValueError without a session, o
     if args.dry_run:
         print('Nothing was written: leave --dry-run out for that')
         return 0
-    where = _written(partial(_save_lines, trajs), args.output)
+    where = _written(partial(save_trajectories, trajs), args.output)
     print(f'{counted(len(trajs), "trajectory", "trajectories")}: {where}')
     return int(where != Path(args.output))
 

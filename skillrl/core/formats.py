@@ -105,10 +105,9 @@ def save_trajectories(
     path:str|Path, # Ends in `.jsonl` for one object a line, in anything else for an array
 )->Path: # OSError, in one sentence, if it could not be written
     "Write `trajs` to `path` in one atomic step"
-    rows = [t.to_dict() for t in trajs]
     if Path(path).suffix != '.jsonl':
-        return write_json(path, rows)
-    return atomic_write(path, ''.join(to_json(r) + '\n' for r in rows))
+        return write_json(path, [t.to_dict() for t in trajs])
+    return atomic_write(path, (to_json(t.to_dict()).encode() + b'\n' for t in trajs))
 
 # %% ../../nbs/270_core.formats.ipynb #828f591c
 @dataclass

@@ -69,7 +69,7 @@ def _remove(path):
 # %% ../../nbs/210_core.store.ipynb #52d6f4d6
 def atomic_write(
     path:str|Path, # Where to; missing folders are made, and a symbolic link is followed
-    data:str|bytes, # Text is written as UTF-8
+    data:str|bytes|Iterable[bytes], # Text is written as UTF-8
     sync:bool=True, # Wait for the disk? False for what can be made again, since a power cut may take it
 )->Path: # The file; OSError, in one sentence, if it could not be written
     "Replace the file at `path` by `data`, or leave it as it was"
@@ -81,7 +81,7 @@ def atomic_write(
         with open(tmp, 'xb') as f:
             if path.exists():
                 os.chmod(tmp, path.stat().st_mode & 0o7777)
-            f.write(content)
+            f.writelines([content] if isinstance(content, bytes) else content)
             if sync:
                 _to_disk(f)
         os.replace(tmp, path)
