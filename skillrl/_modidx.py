@@ -201,8 +201,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                    'skillrl/core/agent_sessions.py'),
                                              'skillrl.core.agent_sessions._hides': ( 'core.agent_sessions.html#_hides',
                                                                                      'skillrl/core/agent_sessions.py'),
-                                             'skillrl.core.agent_sessions._inside': ( 'core.agent_sessions.html#_inside',
-                                                                                      'skillrl/core/agent_sessions.py'),
                                              'skillrl.core.agent_sessions._label': ( 'core.agent_sessions.html#_label',
                                                                                      'skillrl/core/agent_sessions.py'),
                                              'skillrl.core.agent_sessions._opinion': ( 'core.agent_sessions.html#_opinion',

@@ -11,7 +11,7 @@ import json, re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from functools import cache
 from fastcore.basics import patch
 from .store import data_path, to_json
 from .tables import Table, clip
@@ -151,13 +151,14 @@ _SPELLINGS = {word: [path.split('.') for path in paths.split()]
     running: toolUseResult.interrupted toolUseResult.backgroundTaskId''')}
 
 # %% ../../nbs/272_core.agent_sessions.ipynb #5541661e
-def _inside(d, name):
-    return d.get(name) if isinstance(d, dict) else None
-
 def spelled(d:object, word:str)->object: # None for nothing
     "What `d` holds under any spelling of `word`; a dot stands between names within each other"
-    found = (reduce(_inside, path, d) for path in _SPELLINGS[word])
-    return next((value for value in found if value is not None), None)
+    for path in _SPELLINGS[word]:
+        value = d
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            return value
 
 def _tokens(usage):
     "'input' and 'output' → how many, where `usage` says it"
@@ -264,7 +265,8 @@ def message(self:AgentSession, m:dict)->list: # Of what was answered the `ToolCa
         return [self.result(m)]
     content = spelled(m, 'content')
     words, parts = self.text_of(content), content if isinstance(content, list) else ()
-    held = [part for part in parts if _ROLES.get(_inside(part, 'type')) in ('call', 'tool')]
+    parts = [part for part in parts if isinstance(part, dict)]
+    held = [part for part in parts if _ROLES.get(part.get('type')) in ('call', 'tool')]
     if role == 'call':
         self.call(m)
     elif role == 'user' and words.startswith('[Request interrupted'):
