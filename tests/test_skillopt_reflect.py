@@ -49,11 +49,8 @@ class Client:
             return text, dict(
                 prompt_tokens=0, completion_tokens=0, total_tokens=0, calls=0, error='401 wrong key'
             )
-        return text, dict(
-            prompt_tokens=len(user) // 4,
-            completion_tokens=len(text) // 4,
-            total_tokens=len(user) // 4 + len(text) // 4,
-        )
+        return text, dict(prompt_tokens=len(user) // 4, completion_tokens=len(text) // 4,
+                          total_tokens=len(user) // 4 + len(text) // 4)
 
 
 def asking(say, **kw):
@@ -86,14 +83,11 @@ def reflect(o, rs, skill=SKILL, *, minibatch_size=8, seed=42, **kw):
 def test_minibatches_are_those_of_1_0_0():
     "Values recorded from skillrl 1.0.0: 40 results, every third solved, seed 42, minibatches of 8"
     rs = [RolloutResult(f'i{k}', float(k % 3 == 0)) for k in range(40)]
-    assert [(s, ' '.join(r.id[1:] for r in b)) for s, b in reflection_batches(rs)] == [
-        ('failure', '25 19 14 38 29 10 8 16'),
-        ('failure', '23 34 17 28 2 22 35 20'),
-        ('failure', '4 26 37 7 32 11 13 1'),
-        ('failure', '5 31'),
-        ('success', '24 27 30 39 18 36 9 3'),
-        ('success', '15 21 6 33 12 0'),
-    ]
+    batches = [(s, ' '.join(r.id[1:] for r in b)) for s, b in reflection_batches(rs)]
+    assert batches == [
+        ('failure', '25 19 14 38 29 10 8 16'), ('failure', '23 34 17 28 2 22 35 20'),
+        ('failure', '4 26 37 7 32 11 13 1'), ('failure', '5 31'),
+        ('success', '24 27 30 39 18 36 9 3'), ('success', '15 21 6 33 12 0')]
 
 
 def says(stage, user):
@@ -212,12 +206,8 @@ def test_D4_readers_are_told_the_budget_of_the_step():
     o = asking(says)
     for n in (8, 1):
         assert all(len(r.patch.edits) == min(n, 6) for r in reflect(o, results(3, 3), SKILL, edit_budget=n))
-    assert [re.search(r'\d', sections(c['user'])['Edit budget'])[0] for c in o.client.calls] == [
-        '8',
-        '8',
-        '1',
-        '1',
-    ]
+    budgets = [re.search(r'\d', sections(c['user'])['Edit budget'])[0] for c in o.client.calls]
+    assert budgets == ['8', '8', '1', '1']
 
 
 def test_lost_rollouts_are_shown_to_nobody():
@@ -247,25 +237,17 @@ def test_nothing_in_a_record_gets_out_of_its_quotes():
         conversation=[dict(role=HOSTILE, content=HOSTILE), HOSTILE, dict(role='user', content=None), None],
     )
     asked = message(SKILL, edit_budget='At most 4 edits.', trajectories=record(r, '1: failed'))
-    assert (
-        list(sections(asked)) == ['Current skill', 'Edit budget', 'Trajectories']
-        and sections(asked)['Edit budget'] == 'At most 4 edits.'
-    )
+    assert (list(sections(asked)) == ['Current skill', 'Edit budget', 'Trajectories']
+            and sections(asked)['Edit budget'] == 'At most 4 edits.')
     assert not set('<>\u202e\x1b') & set(asked) and asked.count('```') == 2
     lines = record(r, '1: failed').split('\n')
     assert json.loads(lines[1].removeprefix('Id: ')) == HOSTILE and len(lines) == 13
 
 
 def test_sizes_of_what_is_shown():
-    r = RolloutResult(
-        'x' * 900,
-        0.0,
-        question='q' * 5000,
-        reference_text='r' * 5000,
-        predicted_answer='a' * 5000,
-        fail_reason='f' * 5000,
-        conversation=[dict(role='user', content=c * 5000) for c in 'uvw' * 20],
-    )
+    r = RolloutResult('x' * 900, 0.0, question='q' * 5000, reference_text='r' * 5000,
+                      predicted_answer='a' * 5000, fail_reason='f' * 5000,
+                      conversation=[dict(role='user', content=c * 5000) for c in 'uvw' * 20])
     shown = record(r, '1: failed')
     assert {c: shown.count(c * 100) for c in 'qraf'} == dict(q=10, r=20, a=20, f=6) and len(shown) <= 12_000
     first, last = [
@@ -299,13 +281,8 @@ def test_the_skill_is_shown_letter_for_letter(skill):
 def test_context_reaches_the_questions_about_edits():
     o = asking(says)
     raw = reflect(o, results(9, 9), SKILL, context='Step 3 was refused.')
-    rank_and_select(
-        o,
-        SKILL,
-        merge_patches(o, SKILL, raw, context='Step 3 was refused.'),
-        1,
-        context='Step 3 was refused.',
-    )
+    rank_and_select(o, SKILL, merge_patches(o, SKILL, raw, context='Step 3 was refused.'), 1,
+                    context='Step 3 was refused.')
     for c in o.client.calls:
         shown = sections(c['user'])
         assert shown['Context'] == 'Step 3 was refused.'
@@ -368,10 +345,8 @@ def test_no_key_in_an_error():
 
 
 def test_one_refusal_is_borne_and_refusals_only_stop_the_run():
-    o = Optimizer(
-        ScriptedChat(lambda m: '' if '"i7"' in m[1]['content'] else '{"edits": []}'),
-        executor=ThreadExecutor(1),
-    )
+    o = Optimizer(ScriptedChat(lambda m: '' if '"i7"' in m[1]['content'] else '{"edits": []}'),
+                  executor=ThreadExecutor(1))
     assert len(reflect(o, results(24, 0), SKILL)) == 2
     assert o.usage['analyst']['calls'] == 3  # the empty one was paid for
     with pytest.raises(Outage, match='the model gave no answer'):
@@ -452,11 +427,8 @@ def test_a_step_from_records_to_an_edited_skill():
 
 
 def behind(server, **kw):
-    return Optimizer(
-        OpenAIChatClient('wise', base_url=server.url, api_key='sk-live-0123456789abcdef'),
-        executor=ThreadExecutor(1),
-        **kw,
-    )
+    return Optimizer(OpenAIChatClient('wise', base_url=server.url, api_key='sk-live-0123456789abcdef'),
+                     executor=ThreadExecutor(1), **kw)
 
 
 def test_the_optimizer_asks_for_json_by_schema_where_the_server_takes_it():

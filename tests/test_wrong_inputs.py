@@ -180,13 +180,8 @@ def test_a_line_that_cannot_be_read_gets_one_sentence(here, capsys, line):
     with pytest.raises(SystemExit) as e:
         main(line.split())
     out, err = capsys.readouterr()
-    assert (
-        e.value.code == 2
-        and len(err.strip().splitlines()) == 1
-        and UNREAD[line] in err
-        and '--help' in err
-        and not out
-    )
+    assert (e.value.code == 2 and len(err.strip().splitlines()) == 1 and UNREAD[line] in err
+            and '--help' in err and not out)
     assert held(here)==before
 
 def test_there_are_fifty_of_them():
