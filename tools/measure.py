@@ -35,23 +35,23 @@ BOUNDS = {
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside. Proofs,
 # sessions and MCP may add 1,800 lines, 12 modules and 60 names to the 21,422, 105 and 718 before them
 WHOLE = {
-    'code lines': 22_894,                       # 23,222
-    'tokens': 199_146,                          # 185,000 without these
-    'modules': 112,                             # 117
-    'notebooks': 117,                           # 125
+    'code lines': 22_863,                       # 23,222
+    'tokens': 205_308,                          # 185,000 without these
+    'modules': 115,                             # 117
+    'notebooks': 120,                           # 125
     'modules in the root': 1,                   # 2
-    'exported names': 751,                      # 778
+    'exported names': 771,                      # 778
     'modules under 60 lines': 1,                # 8
     'modules that one other imports': 23,       # 30
     'names of two modules': 0,                  # 0
     'classes above 20 methods, functions that take them included': 0, # 0
-    'code lines that only SkillOpt uses': 3_021, # 3,400
+    'code lines that only SkillOpt uses': 2_864, # 3,400
     'settings of a run': 55,                    # 55
     'settings of SkillOpt': 21,                 # 22
-    'commands': 14,                             # 13, and prove
-    'flags': 42,                                # 36, and 6 of prove
+    'commands': 15,                             # 13, prove and harvest
+    'flags': 44,                                # 36, and 8 of these
     'lines of tests for one of the library': .85,
-    'words of prose': 50_271,                   # 55,000
+    'words of prose': 54_994,                   # 55,000
     'cells of a page of the loop': 90,          # 90
     'words of a page of the loop': 900,         # 900
 }
