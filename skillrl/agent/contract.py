@@ -131,8 +131,8 @@ class ChatPolicy:
         return messages
 
     def count(self, messages:list[dict])->int:
-        "Tokens of `messages`, roughly"
-        return len(to_json(messages).encode())//3
+        "Tokens of what `messages` say, roughly"
+        return len(to_json([[m['role'], m['content']] for m in messages]).encode())//3
 
     def generate(self,
         prompts:list[list[dict]], # Messages
