@@ -37,7 +37,7 @@ def of_database(i, rng):
         return same | dict(prompt=f'Cancel all that {who} ordered (case {i}).', category='cancel_orders',
                            check=[dict(call=left, matches="'n': 6, 'm': 0")])
     return same | dict(prompt=f'How often did {who} order (case {i})?', category='count_orders',
-                       check=[dict(answer=f'^{buyers.count(who)}$')])
+                       check=[dict(matches=f'^{buyers.count(who)}$')])
 
 def of_repository(i, rng):
     "A commit, or a branch to be on"
@@ -45,9 +45,10 @@ def of_repository(i, rng):
     if i % 2:
         shows = f'test "$(git show --format=%s --name-only | xargs)" = "{word} list.txt"'
         return same | dict(prompt=f'Commit list.txt with the message {word}', category='commit_files',
-                           check=[dict(shell=shows)])
+                           check=[dict(command=['sh', '-c', shows])])
+    branch = f'test "$(git branch --show-current)" = {word}'
     return same | dict(prompt=f'Switch to a new branch {word}', category='start_branches',
-                       check=[dict(shell=f'test "$(git branch --show-current)" = {word}')])
+                       check=[dict(command=['sh', '-c', branch])])
 
 # ---- the model ----
 

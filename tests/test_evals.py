@@ -4,10 +4,11 @@ import json, os, sys, time
 from pathlib import Path
 import pytest
 from skillrl.core.store import atomic_write, write_json
+from skillrl.llm import checks
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply
-from skillrl.proof.evals import Assertion, Eval, Outputs, eval_folders, gradable, grade, load_evals
+from skillrl.proof.evals import Assertion, Eval, eval_folders, gradable, grade, load_evals
 
 WILD = Path(os.environ.get('SKILLRL_REAL_DATA', 'none')).parent/'wild'
 real = pytest.mark.skipif(not WILD.exists(), reason='no samples of skills beside SKILLRL_REAL_DATA')
@@ -35,7 +36,7 @@ def counted(grading, by=('code', 'model')):
     return sum(said), len(said)
 
 def holds(check, out, answer='', folder=Path('.')):
-    return an_eval(folder=folder).holds(check, Outputs(out, answer))
+    return checks.holds(check, checks.Outputs(out, answer), folder)
 
 # ---- which skills, and which evals ----
 

@@ -69,11 +69,14 @@ def gone(pid):
 
 # ---- what counts as success ----
 
+def sh(text):
+    return dict(command=['sh', '-c', text])
+
 SOLD = 'sell {"thing": "mug", "price": 3}'
 CHECKS = [(dict(call='till {}', matches='"mug"'), True), (dict(call='till {}', matches='cup'), False),
           (dict(file='sold.txt', matches='^mug$'), True), (dict(file='no.txt', matches=''), False),
-          (dict(shell='grep -q mug sold.txt'), True), (dict(shell='test -f no.txt'), False),
-          (dict(answer='^3$'), True), (dict(answer='^4$'), False)]
+          (sh('grep -q mug sold.txt'), True), (sh('test -f no.txt'), False),
+          (dict(matches='^3$'), True), (dict(matches='^4$'), False)]
 
 @pytest.mark.parametrize('check, holds', CHECKS, ids=str)
 def test_only_the_check_decides(check, holds, shop):
@@ -86,7 +89,7 @@ def test_all_checks_must_hold_and_a_cut_off_episode_is_checked_too(n, shop):
     assert played(task(shop.here, *checks), SOLD, most=1)[-1][1:4] == (2. - n, False, True)
 
 def test_the_agent_sees_no_check_and_no_error_flag_is_trusted(shop):
-    env = _ToolEnv([task(shop.here, dict(shell='test -f secret'))])
+    env = _ToolEnv([task(shop.here, sh('test -f secret'))])
     seen = [env.reset(), env.step('till {}'), env.step('sell {"thing": "unicorn"}'), env.step('finish {}')]
     assert 'secret' not in str(seen) and seen[-1][1] == 0
 
@@ -112,7 +115,7 @@ def test_a_chat_model_calls_tools_in_its_own_way_where_its_server_lets_it(shop, 
 
 def test_each_episode_has_a_process_and_a_folder_of_its_own(shop, monkeypatch):
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-not-for-you')
-    mine = task(shop.there, dict(shell='true'), files={'list/a.txt': 'mug'})
+    mine = task(shop.there, sh('true'), files={'list/a.txt': 'mug'})
     seen = [json.loads(played(mine, SOLD, 'till {}', 'finish {}')[1][0]) for _ in range(2)]
     assert [s['sold'] for s in seen] == [['mug']]*2 and seen[0]['pid'] != seen[1]['pid']
     assert [s['files'] for s in seen] == [['list', 'sold.txt']]*2
@@ -140,7 +143,7 @@ def test_a_server_ends_with_us(how, shop):
 # ---- outages ----
 
 def test_a_server_that_dies_loses_no_game(shop):
-    episodes = [Episode(_ToolEnv([task(shop.there, dict(shell='true'))])) for _ in range(2)]
+    episodes = [Episode(_ToolEnv([task(shop.there, sh('true'))])) for _ in range(2)]
     script = [write_reply('x', command) for command in ('finish {}', SOLD, SOLD.replace('mug', 'bomb'))]
     with pytest.raises(EpisodeError, match='is not counted: the MCP server did not answer sell') as e:
         rollout(episodes, ChatPolicy(ScriptedChat(script)))
@@ -169,7 +172,7 @@ def test_strange_calls_are_answered(shop, tmp_path):
 
 @pytest.mark.parametrize('line, says', [
     ('{"prompt": "x"}', 'line 2: the field `check` is missing'), ('[]', 'line 2'),
-    ('{"prompt": "x", "check": [{"shell": "a", "file": "b"}]}', 'line 2: check has'),
+    ('{"prompt": "x", "check": [{"call": "a"}]}', 'line 2: a check has nothing'),
     ('{"prompt": "x", "check": []}\n{"prompt": "x", "check": []}', 'line 3: another task')])
 def test_what_is_wrong_in_a_file_is_said_with_its_line(line, says, tmp_path, capsys):
     file = tmp_path/'tasks.jsonl'

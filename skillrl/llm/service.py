@@ -29,6 +29,10 @@ MOST = 2**26 # Bytes of an answer: 64 MiB is four times what 256 long vectors ta
 _limit = ContextVar('limit', default=(MOST, math.inf)) # Bytes, and until when, of this thread's request
 
 # %% ../../nbs/330_llm.service.ipynb #73a2a5f2
+def _too_late():
+    import httpx2
+    return httpx2.ReadTimeout('the time for the whole request is up')
+
 def within(
     seconds:float, # From the first byte sent to the last one read
     most:int,      # Bytes of the answer, unpacked
@@ -37,7 +41,6 @@ def within(
     **kw:object, # For `send`
 )->object: # `httpx2.ReadTimeout` or `BodyTooLarge` beyond the limits, `Stopped` if a stop is asked for
     "What `send` returns"
-    import httpx2
     until, answer = monotonic() + seconds, Future()
     def work()->None:
         _limit.set((most, until))
@@ -49,7 +52,7 @@ def within(
     while not answer.done():
         left = until - monotonic()
         if left <= 0:
-            raise httpx2.ReadTimeout('the time for the whole request is up')
+            raise _too_late()
         wait([answer], min(left, check_stop(), .5))
     return answer.result()
 
@@ -67,7 +70,7 @@ def _bound(response):
             if n > most:
                 raise BodyTooLarge(f'the answer is longer than {most:,} bytes')
             if monotonic() > until:
-                raise ConnectionError('nobody waits for the answer any more')
+                raise _too_late() # Perhaps nobody waits any more
             yield chunk
     response.iter_bytes = counted
 

@@ -6,7 +6,7 @@
 __all__ = ['ToolServer', 'ToolTask', 'ToolWorld']
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #26fd58a1
-import json, re, subprocess, tempfile, weakref
+import json, re, tempfile, weakref
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ from typing import Any
 from ...core.formats import read_records
 from ...core.store import atomic_write, to_json
 from ...core.tables import clip
-from ...core.trajectory import build, by_category, select, Step, Trajectory
+from ...core.trajectory import assert_object, build, by_category, select, Step, Trajectory
 from ..base import GameSuite, register, TextEnv, World
-from ...llm.command import safe_env
+from ...llm.checks import holds, Outputs, require_check
 from ...llm.reply import map_texts
 from ...skills.bank import Skill
 from ...skills.consolidation import goals_of
@@ -146,8 +146,6 @@ class ToolTask:
     task = property(lambda self: self.prompt)
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #bbbe32d2
-_NEEDS = dict(call='matches', file='matches', shell='shell', answer='answer')
-
 def _require_sound(task, others):
     "ValueError if a task cannot be played"
     if task.extra:
@@ -155,10 +153,8 @@ def _require_sound(task, others):
     if task.prompt in others:
         raise ValueError('another task has this prompt: word it differently')
     for check in task.check:
-        kinds = _NEEDS.keys() & check
-        if len(kinds) != 1 or _NEEDS[kinds.pop()] not in check:
-            raise ValueError(f'check has {check}: give it one of {", ".join(_NEEDS)}, and what matches')
-        re.compile(str(check.get('matches', '')))
+        assert_object(check, 'check')
+        require_check({k: v for k, v in check.items() if k != 'call'})
         _read_call(check.get('call', ''))
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #b6f0e0d6
@@ -174,7 +170,7 @@ def _load_tasks(path):
                 continue
             task = build(ToolTask, dict(server=server) | record)
             _require_sound(task, tasks)
-        except (ValueError, TypeError, re.error) as e:
+        except (ValueError, TypeError) as e:
             raise ValueError(f'{path}, {line}: {e}') from None
         task.id = task.id or f'{Path(path).stem}-{len(tasks)}'
         tasks[task.prompt] = task
@@ -203,12 +199,6 @@ class _Workplace:
     def admissible(self):
         return [command for _, commands in self.offers for command in commands]
 
-# %% ../../../nbs/597_envs.mcp.world.ipynb #3d95bbd1
-def _shell(command, folder):
-    "Exit code of a shell command; TimeoutExpired if it does not end"
-    quiet = dict.fromkeys(('stdin', 'stdout', 'stderr'), subprocess.DEVNULL)
-    return subprocess.run(command, shell=True, cwd=folder, timeout=60, env=safe_env({}), **quiet).returncode
-
 # %% ../../../nbs/597_envs.mcp.world.ipynb #86794621
 @patch
 def step(self:_Workplace, action):
@@ -228,15 +218,13 @@ def step(self:_Workplace, action):
 
 def _holds(place, check, answer):
     "Does `check` hold at the end?"
-    if 'call' in check:
-        return bool(re.search(check['matches'], place.server.call(*_read_call(check['call']))))
-    place.server.close() # What it has not written yet, it writes now
-    if 'shell' in check:
-        return _shell(check['shell'], place.folder) == 0
-    if 'answer' in check:
-        return bool(re.search(check['answer'], answer))
-    file = place.folder/check['file']
-    return file.is_file() and bool(re.search(check['matches'], file.read_text('utf-8', 'replace')))
+    rest = dict(check)
+    call = rest.pop('call', None)
+    if call:
+        answer = place.server.call(*_read_call(call))
+    else:
+        place.server.close() # What it has not written yet, it writes now
+    return holds(rest, Outputs(place.folder, answer))[0]
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #67a86464
 _error = re.compile(r'(\w+ )?error\b', re.I)
