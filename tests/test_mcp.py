@@ -8,13 +8,14 @@ from faults import error, FaultServer, said
 from skillrl.agent.contract import ChatPolicy, parse_reply, write_reply
 from skillrl.agent.episode import Episode, EpisodeError, rollout
 from skillrl.cli.main import main
+from skillrl.core.store import atomic_write
 from skillrl.core.trajectory import Step, Trajectory
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.serve.openenv import make_env, observed
 
 mcp = pytest.importorskip('mcp', reason='the extra mcp is not installed')
-from skillrl.envs.mcp.world import ToolServer, ToolTask, _ToolEnv, _ToolReader
+from skillrl.envs.mcp.world import _load_tasks, ToolServer, ToolTask, _ToolEnv, _ToolReader
 from skillrl.serve.mcp_server import mcp_server, serve_mcp
 
 SHOP = '''
@@ -110,6 +111,20 @@ def test_a_chat_model_calls_tools_in_its_own_way_where_its_server_lets_it(shop, 
         t, = rollout([Episode(_ToolEnv([game]))], policy)
     assert t.success is takes_tools and all(step.ok for step in t.steps)
     assert not any('tools' in m for request in server.requests for m in request['body']['messages'])
+
+@pytest.mark.parametrize('script, wins', [('grep -c mug /app/sold.txt > /logs/verifier/reward.txt', True),
+                                          ('echo 0 > /logs/verifier/reward.txt', False)])
+def test_a_harbor_task_brings_its_server_and_its_check(shop, tmp_path, script, wins):
+    put = dict(command=shop.there['command'], args=shop.there['args'], transport='stdio', name='shop')
+    server = '\n'.join(f'{k} = {json.dumps(v)}' for k, v in put.items())
+    atomic_write(tmp_path/'sale'/'task.toml', f'[[environment.mcp_servers]]\n{server}')
+    atomic_write(tmp_path/'sale'/'instruction.md', 'Sell a mug.')
+    atomic_write(tmp_path/'sale'/'tests'/'test.sh', script)
+    game, = _load_tasks(tmp_path).values()
+    assert game.id == 'sale' and played(game, SOLD, 'finish {}')[-1][4]['won'] is wins
+    atomic_write(tmp_path/'sale'/'task.toml', '')
+    with pytest.raises(ValueError, match='names no `mcp_servers`'):
+        _load_tasks(tmp_path)
 
 # ---- fresh, and out of reach ----
 

@@ -15,7 +15,7 @@ from ..core.store import read_json
 from ..core.tables import clip, shorten
 from ..core.trajectory import assert_object
 from ..llm.chat import Chat
-from ..llm.checks import holds, Outputs, require_check
+from ..llm.checks import harbor_check, holds, Outputs, require_check
 from ..llm.json_reply import json_items
 from ..llm.reply import Outage, outage, redact
 from ..skills.guard import as_data, rejection_reasons
@@ -109,12 +109,7 @@ def _eval(folder, d):
 def _task(path):
     "(folder, object) of the Harbor task with the instruction at `path`"
     folder = path.resolve().parent
-    test = _inside(folder, 'tests/test.sh')
-    there = dict(logs='{tmp}/logs', app='{tmp}/app', tests='{skill}/tests')
-    script = re.sub(r'(?<![\w.$}/-])/(logs|app|tests)(?![\w-])', lambda m: there[m[1]],
-                    test.read_text(encoding='utf-8'))
-    check = dict(command=['bash', '-c', script, str(test)], reward=True, seconds=600)
-    assertion = dict(text='tests/test.sh writes a reward of 1', check=check)
+    assertion = dict(text='tests/test.sh writes a reward of 1', check=harbor_check(folder))
     return folder, dict(id=folder.name, prompt=path.read_text(encoding='utf-8'), checks=[assertion])
 
 # %% ../../nbs/641_proof.evals.ipynb #6a24905c

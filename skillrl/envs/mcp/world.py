@@ -6,7 +6,7 @@
 __all__ = ['ToolServer', 'ToolTask', 'ToolWorld']
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #26fd58a1
-import json, re, tempfile, weakref
+import json, re, tempfile, tomllib, weakref
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from ...core.store import atomic_write, to_json
 from ...core.tables import clip
 from ...core.trajectory import assert_object, build, by_category, select, Step, Trajectory
 from ..base import GameSuite, register, TextEnv, World
-from ...llm.checks import holds, Outputs, require_check
+from ...llm.checks import harbor_check, holds, Outputs, require_check
 from ...llm.reply import map_texts
 from ...skills.bank import Skill
 from ...skills.consolidation import goals_of
@@ -158,8 +158,21 @@ def _require_sound(task, others):
         _read_call(check.get('call', ''))
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #b6f0e0d6
+def _harbor_task(folder):
+    "The task in a Harbor folder, with the first of the servers that it names"
+    about = tomllib.loads((folder/'task.toml').read_text(encoding='utf-8'))
+    servers = about.get('environment', {}).get('mcp_servers')
+    if not servers:
+        raise ValueError(f'{folder/"task.toml"} names no `mcp_servers` below `environment`: add one')
+    server = {k: servers[0][k] for k in ('command', 'args', 'env', 'url') if k in servers[0]}
+    prompt = (folder/'instruction.md').read_text(encoding='utf-8')
+    return ToolTask(prompt, [harbor_check(folder)], server, folder.name)
+
 def _load_tasks(path):
     "Prompt → task; ValueError names the line of a bad one"
+    if Path(path).is_dir():
+        found = [_harbor_task(file.parent) for file in sorted(Path(path).glob('*/task.toml'))]
+        return {task.prompt: task for task in found}
     tasks, server = {}, None
     here = str(Path(path).resolve().parent)
     for line, record in read_records(path):
