@@ -169,7 +169,7 @@ import threading, pathlib, time
 from skillrl.llm.command import CommandChat
 reply, question = CommandChat({agent(source)!r}).reply, [dict(role="user", content="x")]
 threading.Thread(target=reply, args=(question,), daemon=True).start()
-while not pathlib.Path({str(tmp_path/'pid')!r}).exists(): time.sleep(.01)'''
+while not any(p.read_text() for p in pathlib.Path({str(tmp_path)!r}).glob('pid')): time.sleep(.01)'''
     ours = subprocess.Popen([sys.executable, '-c', run])
     assert ours.wait(60) == 0 and over(wait_for(tmp_path/'pid'))
 
