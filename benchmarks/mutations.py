@@ -256,7 +256,8 @@ def trace(folder, jobs):
             path = Path(file).relative_to(Path(d).resolve()).as_posix()
             lines[path] = {n: sorted({c.split('|')[0] for c in contexts if c} - broken)
                            for n, contexts in data.contexts_by_lineno(file).items()}
-    print(f'{len(broken)} tests fail without any mutation, so they are left out: {sorted(broken)[:5]}')
+    if broken:
+        print(f'{len(broken)} tests fail without any mutation, so they are left out: {sorted(broken)[:5]}')
     (folder/'lines.json').write_text(json.dumps(lines))
     (folder/'seconds.json').write_text(json.dumps(seconds))
 

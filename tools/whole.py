@@ -64,20 +64,11 @@ def leaves(config):
     values = [getattr(config, f.name) for f in fields_of(config)]
     return sum(leaves(v) if is_dataclass(v) else 1 for v in values)
 
-def prose():
-    "Words in the text cells of all pages"
-    pages = [json.loads(p.read_text(encoding='utf-8')) for p in (ROOT/'nbs').glob('*.ipynb')]
-    texts = [''.join(c['source']) for page in pages for c in page['cells'] if c['cell_type'] == 'markdown']
-    return sum(len(text.split()) for text in texts)
-
-def spine():
-    "(cells, words, name) of each page of the loop"
-    found = []
-    for path in [*(ROOT/'nbs').glob('[01][0-9]_*.ipynb'), ROOT/'nbs'/'index.ipynb']:
-        cells = json.loads(path.read_text(encoding='utf-8'))['cells']
-        texts = [''.join(c['source']) for c in cells if c['cell_type'] == 'markdown']
-        found.append((len(cells), sum(len(text.split()) for text in texts), path.stem))
-    return found
+def length(path):
+    "(cells, words in its text cells) of the page at `path`"
+    cells = json.loads(path.read_text(encoding='utf-8'))['cells']
+    texts = [''.join(c['source']) for c in cells if c['cell_type'] == 'markdown']
+    return len(cells), sum(len(text.split()) for text in texts)
 
 def annotated(f):
     "The class that the first argument of the function `f` is an object of"
@@ -111,11 +102,13 @@ def whole(modules, test_lines):
     alike, hands = same_names(lines), many_hands(paths)
     flags = {flag for c in COMMANDS for flag in c.flags if flag.startswith('--')}
     total = sum(lines.values())
+    pages = {p.name: length(p) for p in (ROOT/'nbs').glob('*.ipynb')}
+    loop = [size for name, size in pages.items() if re.match('[01][0-9]_|index', name)]
     return {
         'code lines': (total, []),
         'tokens': (sum(m.tokens for m in modules), []),
         'modules': (len(modules), []),
-        'notebooks': (len(list((ROOT/'nbs').glob('*.ipynb'))), []),
+        'notebooks': (len(pages), []),
         'modules in the root': (len(root), root),
         'exported names': (exported(paths), []),
         'modules under 60 lines': (len(short), short),
@@ -128,7 +121,7 @@ def whole(modules, test_lines):
         'commands': (len(COMMANDS), []),
         'flags': (len(flags), []),
         'lines of tests for one of the library': (test_lines/total, []),
-        'words of prose': (prose(), []),
-        'cells of a page of the loop': (max(n for n, _, _ in spine()), []),
-        'words of a page of the loop': (max(n for _, n, _ in spine()), []),
+        'words of prose': (sum(words for _, words in pages.values()), []),
+        'cells of a page of the loop': (max(cells for cells, _ in loop), []),
+        'words of a page of the loop': (max(words for _, words in loop), []),
     }
