@@ -136,11 +136,8 @@ def test_a_child_left_behind_ends_with_its_agent(agent):
 def test_a_child_that_leaves_the_group_does_not_hold_us(agent):
     sleep = 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)'
     began = time.monotonic()
-    pid = (
-        CommandChat(agent(f'import subprocess, sys; print({sleep}.pid, flush=True)'), timeout=50)
-        .reply(ask())
-        .text
-    )
+    left = agent(f'import subprocess, sys; print({sleep}.pid, flush=True)')
+    pid = CommandChat(left, timeout=50).reply(ask()).text
     assert time.monotonic() - began < 20
     os.kill(int(pid), signal.SIGKILL)
 
