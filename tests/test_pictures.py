@@ -1,6 +1,4 @@
 "A picture that a function of ours returns is shown in a real kernel: once, with nothing imported for it"
-import nbformat
-from nbclient import NotebookClient
 
 SHOWN = {
     'from skillrl.training.evaluate import plot_learning; plot_learning({"one": [0, 1]})': 1,
@@ -8,6 +6,8 @@ SHOWN = {
 }
 
 def test_shown():
+    import nbformat # Three seconds, which every worker would spend
+    from nbclient import NotebookClient
     nb = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, SHOWN)])
     NotebookClient(nb, kernel_name='python3', timeout=120).execute()
     assert [sum('image/png' in o.get('data', {}) for o in c.outputs) for c in nb.cells] == [*SHOWN.values()]
