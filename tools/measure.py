@@ -34,8 +34,8 @@ BOUNDS = {
 }
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside
 WHOLE = {
-    'code lines': 21_422,                       # 22,000
-    'tokens': 184_503,                          # 185,000
+    'code lines': 21_409,                       # 22,000
+    'tokens': 184_429,                          # 185,000
     'modules': 105,                             # 120
     'notebooks': 110,                           # 125
     'modules in the root': 1,                   # 2

@@ -6,7 +6,6 @@
 __all__ = ['PALETTE', 'figure', 'name_line', 'split_rates', 'band', 'bars']
 
 # %% ../../nbs/275_core.plots.ipynb #9725778b
-import math
 from collections.abc import Sequence
 from typing import Any
 from .stats import Rate
@@ -30,19 +29,6 @@ def figure(
         ax.set_prop_cycle(color=[*PALETTE.values()])
         ax.spines[['top', 'right']].set_visible(False)
     return fig, axes
-
-# %% ../../nbs/275_core.plots.ipynb #732c980d
-def _spread(
-    places:Sequence[float], # Where labels belong, in any order
-    gap:float,              # Least distance between two of them
-)->list[float]: # Where they go, in the order of `places`
-    "Places at least `gap` apart: each that is too close to the one below goes up"
-    moved = list(places)
-    lowest = -math.inf
-    for i in sorted(range(len(places)), key=places.__getitem__):
-        moved[i] = max(places[i], lowest)
-        lowest = moved[i] + gap
-    return moved
 
 # %% ../../nbs/275_core.plots.ipynb #d19729a8
 def name_line(

@@ -9,6 +9,7 @@ __all__ = ['MOST', 'within', 'BodyTooLarge', 'arm', 'Garbled', 'read_chat', 'tok
 import json, math, os, random, re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from contextvars import ContextVar
 from fastcore.basics import patch
 from ipaddress import ip_address
@@ -28,6 +29,10 @@ MOST = 2**26 # Bytes of an answer: 64 MiB is four times what 256 long vectors ta
 _limit = ContextVar('limit', default=(MOST, math.inf)) # Bytes, and until when, of this thread's request
 
 # %% ../../nbs/330_llm.service.ipynb #73a2a5f2
+def _too_late():
+    import httpx2
+    return httpx2.ReadTimeout('the time for the whole request is up')
+
 def within(
     seconds:float, # From the first byte sent to the last one read
     most:int,      # Bytes of the answer, unpacked
@@ -36,7 +41,6 @@ def within(
     **kw:object, # For `send`
 )->object: # `httpx2.ReadTimeout` or `BodyTooLarge` beyond the limits, `Stopped` if a stop is asked for
     "What `send` returns"
-    import httpx2
     until, answer = monotonic() + seconds, Future()
     def work()->None:
         _limit.set((most, until))
@@ -48,7 +52,7 @@ def within(
     while not answer.done():
         left = until - monotonic()
         if left <= 0:
-            raise httpx2.ReadTimeout('the time for the whole request is up')
+            raise _too_late()
         wait([answer], min(left, check_stop(), .5))
     return answer.result()
 
@@ -66,14 +70,12 @@ def _bound(response):
             if n > most:
                 raise BodyTooLarge(f'the answer is longer than {most:,} bytes')
             if monotonic() > until:
-                raise ConnectionError('nobody waits for the answer any more')
+                raise _too_late() # Perhaps nobody waits any more
             yield chunk
     response.iter_bytes = counted
 
 # %% ../../nbs/330_llm.service.ipynb #e9f94e3a
-def arm(
-    client:object, # An `httpx2.Client`
-)->object: # The same
+def arm(client:object)->object: # An `httpx2.Client`, the same
     "Let `client` keep to the limits of `within`"
     client.event_hooks['response'].append(_bound)
     return client
@@ -328,12 +330,10 @@ def _retry_wait(
     n:int,           # Tries that failed before this one
 )->float: # Seconds
     "How long to wait before the next try"
-    try:
+    with suppress(KeyError, ValueError):
         seconds = float(headers['retry-after'])
-    except (KeyError, ValueError):
-        seconds = -1
-    if seconds >= 0:
-        return min(seconds, _MAX_RETRY_WAIT)
+        if seconds >= 0:
+            return min(seconds, _MAX_RETRY_WAIT)
     return .5 * 2**min(n, 4) * (1 + random.random()/4)
 
 # %% ../../nbs/330_llm.service.ipynb #25e124ba
