@@ -6,7 +6,7 @@ SHOWN = {
 }
 
 def test_shown():
-    import nbformat # Three seconds, which every worker would spend
+    import nbformat # Slow, and above it would be loaded by every worker
     from nbclient import NotebookClient
     nb = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, SHOWN)])
     NotebookClient(nb, kernel_name='python3', timeout=120).execute()
