@@ -11,10 +11,10 @@ where, no weight can know; no household made here is met again in training or te
 import argparse, random, re
 from pretraining import Stage, demonstrated, fresh_rows, pretrain
 from skillrl.agent.episode import Episode
-from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.expert import AlfworldExpert
-from skillrl.envs.alfworld.households import _RECEPTACLES, _THINGS, Household
+from skillrl.envs.alfworld.households import _RECEPTACLES, _THINGS, Household, decided_at
+from skillrl.envs.alfworld.ways import DECISIVE, draw_way, HouseholdEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 
 # The most that official games have of a receptacle; 2 of the others
@@ -23,7 +23,7 @@ COUNT = dict(cabinet=27, drawer=27, shelf=14, countertop=5, stoveburner=6, sidet
 WORDS = '''task skill searched new go to actions seen holding did now nothing happens look find for in on
 under with put some clean heat cool hot two them it examine use take from move open close using turn pick up
 are is arrive at see room middle drop <think> </think> <action> </action> : first not no when your facing
-next keep help inventory do search place where what closed each once twice every thing slice'''
+next keep help inventory do search place where what closed each once twice every thing slice before'''
 ORDERS = dict(
     pick='To put: take, move.',
     look='To look: take, use desklamp.',
@@ -44,6 +44,16 @@ def vocabulary():
     numbered_things = [f'{t} {i}' for t in things for i in range(1, 6)]
     return [*numbered_places, *numbered_things, *sorted(places | things), *WORDS.split()]
 
+def ways(house, category, rng):
+    "What a bank might say of ways: those of the house, and some that are none"
+    verb, places = DECISIVE.get(category), decided_at(house)
+    out = [house.way(v) for v in house.ways if rng.random() < (.8 if v == verb else .3)]
+    if verb in places:
+        room, place = places[verb]
+        tried = [draw_way(verb, place, house.places[room], rng) for _ in range(rng.choice((0, 0, 0, 1, 2)))]
+        out += [f'Before {verb}: {step}.' for step in tried]
+    return list(dict.fromkeys(out))
+
 def notes(house, goal, rng):
     "What a bank might show for `goal`: usually the place of the thing, among others and general advice"
     need = [goal.thing]
@@ -54,11 +64,16 @@ def notes(house, goal, rng):
     out += [house.hint(t) for t in rng.sample(others, rng.randint(0, 4))]
     if rng.random() < .5:
         out.append(ORDERS[goal.category])
+    out += ways(house, goal.category, rng)
     rng.shuffle(out)
     return out + rng.sample(HABITS, rng.choice((0, 0, 1, 2)))
 
 def share(thought, action):
     "Share of rows kept: blind search is most of an episode and teaches little"
+    if thought == 'search':
+        return .1
+    if thought in DECISIVE.values(): # Which is refused
+        return .3
     if 'find' not in thought or ' in ' in thought:
         return 1.
     return .25 if action.startswith('go') else .4
@@ -73,7 +88,7 @@ def episodes(rng):
         for category in filter(house.goals.get, CATEGORIES):
             game = house.game('base', rng.randrange(4), category)
             shown = notes(house, game.goal, rng) if not scattered and rng.random() < .8 else ()
-            yield Episode(AlfworldEnv([game], max_steps=40), game, skills=shown)
+            yield Episode(HouseholdEnv([game], max_steps=40), game, skills=shown)
 
 def slips(action, rng):
     "A command with a wrong number in it, once or again and again, as a young policy sends it"

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from make_base import ROOMS, TRUST, notes, rows
 from pretraining import PASS # Rows of each half in a pass
 from skillrl.agent.episode import Episode
-from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.notes import kind
 from skillrl.envs.alfworld.scene import CATEGORIES
+from skillrl.envs.alfworld.ways import HouseholdEnv
 from skillrl.llm.local import Policy
 from dagger import RelabelOptions, numbered_words, relabel, renumber
 from skillrl.training.sft import encode_rows
@@ -39,6 +39,7 @@ class KindsOfPlaces(Household):
             types = list(dict.fromkeys(map(kind, self.places[room])))
             self.kinds[thing] = rng.sample(types, min(3, len(types)))
             self.homes[thing] = room, '' # None of its own
+        self.ways.pop('use', None) # Which is about the home of the lamp
 
     def hint(self, thing:str)->str:
         "The true sentence about where this household keeps a thing"
@@ -70,7 +71,7 @@ def episodes(shares, name, rng):
         for category in filter(house.goals.get, CATEGORIES):
             game = house.game('base', rng.randrange(4), category)
             shown = notes(house, game.goal, rng) if sort != 'scattered' and rng.random() < .85 else ()
-            yield Episode(AlfworldEnv([game], max_steps=MAX_STEPS), game, skills=shown)
+            yield Episode(HouseholdEnv([game], max_steps=MAX_STEPS), game, skills=shown)
 
 class FirstOfEquals(random.Random):
     "Chance that settles ties by order, so that equal states are labelled alike"

@@ -279,6 +279,13 @@ def explorer(self:World,
     return lambda episode: []
 
 # %% ../../nbs/504_envs.base.ipynb #b7e0a1c2
+@patch
+def experimenter(self:World,
+    played:Iterable, # Trajectories of one suite
+)->Callable[[Any], list[str]]: # From a started `Episode` to lines for its prompt
+    "What tells agents to try what `played` may have lacked"
+    return lambda episode: []
+
 class GeneratedWorld(World):
     "World of generated suites, `make(name, setting)`, and of files, `open(folder, setting)`"
     variants:dict # `env.variant` → setting

@@ -106,7 +106,7 @@ def similarity(
 # %% ../../nbs/465_skills.consolidation.ipynb #95fa9e7e
 _denials = frozenset('not never no without only dont'.split())
 _always_facts = _denials | frozenset(map(stem, ['before', 'after']))
-_procedure = re.compile(r'(to [\w -]+): \w+(?: \w+)?(?:, \w+(?: \w+)?)*')
+_procedure = re.compile(r'((?:to|before) [\w -]+): \w+(?: \w+)*(?:, \w+(?: \w+)?)*')
 
 def fact_words(
     items:Iterable, # `Skill`s and `Mistake`s

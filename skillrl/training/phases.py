@@ -168,11 +168,22 @@ def _trial_group(
     return episodes
 
 # %% ../../nbs/615_training.phases.ipynb #9c110d38
+def _tell_experiments(suite, group, config, past):
+    "Let each episode of `group` try what `past` ones in `suite` may have lacked; was there anything?"
+    if suite.live or not config.evolution.on_probation:
+        return False
+    experiment = world(config.env.name).experimenter(past(suite))
+    told = [experiment(episode.start()) for episode in group]
+    for episode, lines in zip(group, told):
+        episode.skills += lines
+    return any(told)
+
 def draw_groups(
     suites:Sequence[Any],               # Where to draw from
     banks:dict[str, SkillBank|None],    # Name of a suite → its bank
     config:SkillRLConfig,
     iteration:int,                      # Each has its own tasks
+    past:Callable[[Any], Sequence[Trajectory]]=lambda suite: (), # What was played in a suite before
 )->tuple[list[list[Episode]], list]: # Groups of unplayed episodes, and the suite of each
     "The tasks of one iteration, each several times"
     c, rng = config.rl, seeded(config.seed, 'tasks', iteration)
@@ -180,6 +191,9 @@ def draw_groups(
     tasks = [s.draw('train', rng) for s in where]
     groups = [_trial_group(s, task, banks[s.name], config, c.group_size, f'rl {iteration}.{k}')
               for k, (s, task) in enumerate(zip(where, tasks))]
+    for suite, group in zip(where, groups):
+        if banks[suite.name] is not None:
+            _tell_experiments(suite, group, config, past)
     return groups, where
 
 # %% ../../nbs/615_training.phases.ipynb #0631cdb7
@@ -239,12 +253,14 @@ def _round_groups(suite, bank, config, number, tries, played=()):
     n = max(1, config.env.test_tasks//tries)
     choice = 1 if suite.live else _CHOICE
     games = _least_served(_next_games(suite, 'val', choice*n, number), bank, n, config)
-    explore = world(config.env.name).explorer(played)
+    explore, past = world(config.env.name).explorer(played), lambda suite: played
     for k, game in enumerate(games):
-        around = tries == 1 and k % 2 == 1
-        shown, label = None if around else bank, f'round {number}.{k}'
-        group = _trial_group(suite, game, shown, config, tries, label, config.env.collect_steps)
-        if around and not suite.live:
+        around, label = tries == 1 and k % 2 == 1, f'round {number}.{k}'
+        group = _trial_group(suite, game, bank, config, tries, label, config.env.collect_steps)
+        told = _tell_experiments(suite, group, config, past)
+        if around and not told:
+            group = _trial_group(suite, game, None, config, tries, label, config.env.collect_steps)
+        if around and not told and not suite.live:
             group[0].skills = explore(group[0].start())
         yield group
 
@@ -309,11 +325,12 @@ def rl_iterations(
     bank_of:Callable[[Any], SkillBank|None], # Suite → its bank of the moment
     config:SkillRLConfig,
     numbers:Iterable[int],     # Of the iterations to do, from 0
+    past:Callable[[Any], Sequence[Trajectory]]=lambda suite: (), # What was played in a suite before
 )->Iterator[Iteration]:
     "GRPO, and when the banks are to evolve"
     every = config.evolution.validation_interval
     for i in numbers:
-        groups, where = draw_groups(suites, {s.name: bank_of(s) for s in suites}, config, i)
+        groups, where = draw_groups(suites, {s.name: bank_of(s) for s in suites}, config, i, past)
         with build_threads(config.model):
             seed, limits = derive_seed(config.seed, 'rl', i), rollout_limits(where[0], config)
             log = trainer.iterate(groups, seed, limits=limits)

@@ -257,7 +257,7 @@ def rl(p:Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
     n, c = p.config.rl.iterations, p.config.evolution
     trainer = _trainer(p)
-    for it in rl_iterations(trainer, p.train, p.bank, p.config, p.steps('rl', range(n))):
+    for it in rl_iterations(trainer, p.train, p.bank, p.config, p.steps('rl', range(n)), p.played):
         for suite, t in it.played:
             p.keep([t], phase='rl', suite=suite.name, iteration=it.number)
         p.run.log('metrics').append([dict(phase='rl', iteration=it.number) | it.log])

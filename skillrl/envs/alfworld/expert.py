@@ -19,12 +19,16 @@ from ...core.trajectory import Step, Trajectory
 _PLACES = r'[a-z]+(?: \d+|(?:, then [a-z]+)*)' # `cabinet 4`; `fridge, then countertop`
 _HINT = re.compile(rf'look for (?:an? |the )?([a-z]+) (?:in|on) (?:the )?({_PLACES})', re.I)
 
+_BEFORE = re.compile(r'(before [a-z]+): ([^.]+)', re.I)
+
 def read_hints(
     lines:list[str], # Sentences of skills
-)->list[tuple]:      # Pairs of thing type and places: one receptacle, or types of them, best first
-    "Places that skills name"
+)->list[tuple]:      # Pairs of thing type and places, one receptacle or types of them, best first; or of
+                     # `before heat` and a command
+    "Places that skills name, and what they want done before a command"
     pairs = [pair for line in lines for pair in _HINT.findall(line)]
-    return [(thing, tuple(places.split(', then '))) for thing, places in pairs]
+    told = [(thing, tuple(places.split(', then '))) for thing, places in pairs]
+    return told + [(verb.lower(), (step,)) for line in lines for verb, step in _BEFORE.findall(line)]
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #93ef3a48
 class AlfworldExpert(Expert):
@@ -73,6 +77,32 @@ def fetch(self:AlfworldExpert)->tuple[str, str]:
     return self.handle('take', 'take {} from {}', self.thing, seen)
 
 @patch
+def feasible(self:AlfworldExpert,
+    step:str, # That a skill wants
+)->str:       # Command; '' if nothing leads to it
+    "The next command on the way to `step`"
+    door = step.replace('open ', 'close ') if step.startswith('open ') else step.replace('close ', 'open ')
+    return next((c for c in (step, door) if c in self.can), '')
+
+@patch
+def prepare(self:AlfworldExpert,
+    verb:str,
+    command:str, # What is wanted here
+)->tuple[str, str]:
+    "Do `command`, or what skills want before; who was refused tries all they say, then goes and comes back"
+    if command in self.can:
+        return f'{verb} {kind(self.notes.holding)}', command
+    done = self.notes.here
+    refused = command in done
+    told = [hint for hint in self.hints if hint[0] == f'before {verb}' and hint[1][0] not in done]
+    steps = [self.feasible(hint[1][0]) for hint in told if refused or self.believes(hint)]
+    for step in filter(None, steps):
+        return f'before {verb}', step
+    if not refused:
+        return verb, command
+    return 'search', self.rng.choice(sorted(c for c in self.can if c.startswith('go to ')))
+
+@patch
 def handle(self:AlfworldExpert,
     verb:str,
     command:str,      # With holes for a thing and where it is
@@ -86,6 +116,8 @@ def handle(self:AlfworldExpert,
     if not seen:
         return self.find(type)
     _, r = seen[0]
+    if verb == 'use' and f'go to {r}' not in self.can:
+        return self.prepare(verb, command.format(seen[0][0]))
     return f'{type} in {r}', self.reach(r)
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #297246eb
@@ -138,9 +170,10 @@ def treat(self:AlfworldExpert)->tuple[str, str]|None:
     tools = [r for r in self.notes.receptacles if kind(r) == TOOLS[verb]]
     if not tools:
         return None
-    commands = [f'{verb} {held} with {r}' for r in tools]
-    command = next((c for c in commands if c in self.can), f'go to {tools[0]}')
-    return f'{verb} {self.thing}', command
+    there = [r for r in tools if f'go to {r}' not in self.can]
+    if not there:
+        return f'{verb} {self.thing}', f'go to {tools[0]}'
+    return self.prepare(verb, f'{verb} {held} with {there[0]}')
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #d5c602d8
 @patch

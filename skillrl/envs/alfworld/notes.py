@@ -47,6 +47,7 @@ class AlfworldNotes:
         self.found = {}                      # Receptacle → what it held when first seen
         self.closed, self.inside = set(), {} # Receptacles known to be shut; bowl or mug → what is in it
         self.place, self.holding = '', ''    # Receptacle last gone to; thing in hand
+        self.here = []                       # Commands sent since the arrival at `place`, the last before first
         self.done = {}                       # Thing → words of clean, heat, cool, use
         self._beside = {}                    # Receptacle → its neighbours
         head, _, task = observation.partition('Your task is to:')
@@ -123,8 +124,12 @@ def see(self:AlfworldNotes,
     observation:str, # What came back
 )->None:
     "Take in one step"
+    before = self.place
+    self.here.append(action.strip())
     if observation.startswith('You '):
         self._read_deed(action.strip(), observation.partition('.')[0])
+    if observation.startswith('You arrive'):
+        self.here = [f'go to {before}'] if before else []
     self.read_listing(observation)
 
 # %% ../../../nbs/571_envs.alfworld.notes.ipynb #acad23c4

@@ -20,7 +20,8 @@ from .households import household, Household, NEW
 from .notes import AlfworldNotes, read_goal
 from .scene import (
     CATEGORIES, Game, Goal, Receptacle, ROUTER, Scene, STATES, Thing, TOOLS)
-from .teacher import AlfworldTeacher, explorer
+from .teacher import AlfworldTeacher, experimenter, explorer
+from .ways import HouseholdEnv
 from ..base import (
     deal, GameSuite, GeneratedWorld, progress_block, register, seeded, SHARES, spread)
 
@@ -190,7 +191,7 @@ class HouseholdSuite(GameSuite):
         verb_style:str='move', # Wording of the engine
     ):
         self.house, self.name = house, house.name
-        self.make_env = partial(AlfworldEnv, verb_style=verb_style)
+        self.make_env = partial(HouseholdEnv, verb_style=verb_style)
 
     def game(self, split:str, i:int)->Game:
         "Game number `i` of `split`, one category after the other"
@@ -297,7 +298,8 @@ class Alfworld(GeneratedWorld):
     router = ROUTER
     variants = {'': 'move', 'move': 'move', 'put': 'put'} # Verb style
     noted, shown = AlfworldNotes, AlfworldExpert
-    open, explorer = FolderSuite, staticmethod(explorer)
+    open = FolderSuite
+    explorer, experimenter = staticmethod(explorer), staticmethod(experimenter)
 
     def make(self, name:str, verb_style:str)->HouseholdSuite:
         "The household of this name"
