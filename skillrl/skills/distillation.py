@@ -294,6 +294,13 @@ def home(self:OfflineTeacher,
     return weak.most_common(1)[0][0] if weak else ''
 
 # %% ../../nbs/06_skills.distillation.ipynb #8b192959
+def _no_longer_shown(known, found):
+    "Proposals to retire what of `known`, by its subject, was once counted and is not among what is `found` now"
+    about = {subject(o.principle) for o in found if not isinstance(o, Mistake)}
+    counted = [o for subject, o in known.items() if subject not in about
+               and o.provenance.get('teacher') == 'offline' and {'belief', 'opened'} & {*o.provenance}]
+    return [Proposal('retire', ids=(o.id,), hypothesis='the episodes do not show it any more') for o in counted]
+
 @patch
 def propose(self:OfflineTeacher,
     bank:SkillBank,            # What is known already
@@ -310,7 +317,9 @@ def propose(self:OfflineTeacher,
     said = {normal(advice(o)) for o in bank.items() if o.status != 'quarantined'}
     known = {subject(o.principle): o for o in bank.items('active', PROBATION) if not isinstance(o, Mistake)}
     refused, ranked = bank.metadata.get('refused', {}), []
-    for new in self.distill(evidence):
+    found = self.distill(evidence)
+    gone = _no_longer_shown(known, found)
+    for new in found:
         about = '' if isinstance(new, Mistake) else subject(new.principle)
         asking, old = asks.get(about, Counter()), known.get(about)
         home = self.home(new, old, evidence, categories) if self.unasked else ''
@@ -322,4 +331,4 @@ def propose(self:OfflineTeacher,
         rank = refused.get(normal(new.principle), 0), -asking.total()
         ranked.append((rank, proposal))
     ranked.sort(key=lambda row: row[0])
-    return [proposal for _, proposal in ranked[:limit]]
+    return [*gone, *(proposal for _, proposal in ranked)][:limit]

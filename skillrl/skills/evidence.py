@@ -178,6 +178,8 @@ def visits_of(trajs:list[Trajectory], reader:EpisodeReader)->list[_Visit]:
 # %% ../../nbs/460_skills.evidence.ipynb #4a3f8d24
 _ANY = 'any' # Stands for the room where rooms are taken together
 
+_RECENT = 6 # Looks into a place that still count, since things move
+
 class _Evidence:
     "Where things were seen, and where they were looked for in vain"
     def __init__(self,
@@ -186,7 +188,7 @@ class _Evidence:
     ):
         self.pooled = pooled
         self.seen = defaultdict(set)   # Pairs of game and place, by room, thing and what the place counts as
-        self.looked = defaultdict(set) # Such pairs, by room and what the place counts as
+        self.looked = defaultdict(dict) # Such pairs, by room and what the place counts as, in order
         self.has = defaultdict(set)    # Games, by room and thing
         self.rooms = defaultdict(set)  # Rooms, by room, thing and place
         for v in visits:
@@ -200,8 +202,9 @@ class _Evidence:
     def count(self, room:object, thing:str, place:str)->tuple[int, int]: # (n, m)
         "How often the thing was there, and how often it was looked for there where it could have been"
         possible = self.has[room, thing]
-        looked = [game for game, _ in self.looked[room, place] if game in possible]
-        return len(self.seen[room, thing, place]), len(looked)
+        looked = [pair for pair in self.looked[room, place] if pair[0] in possible]
+        recent = looked if self.pooled else looked[-_RECENT:]
+        return len(self.seen[room, thing, place].intersection(recent)), len(recent)
 
 # %% ../../nbs/460_skills.evidence.ipynb #e9eae92f
 @patch
@@ -212,7 +215,7 @@ def add(self:_Evidence, v:_Visit)->None:
         self.has[room, thing].add(v.game)
     for where, things in v.found.items():
         place = self.place(where)
-        self.looked[room, place].add((v.game, where))
+        self.looked[room, place][v.game, where] = True
         for thing in things:
             self.seen[room, thing, place].add((v.game, where))
             self.rooms[room, thing, place].add(v.room)

@@ -7,9 +7,10 @@ __all__ = ['DOORS', 'ROOMS', 'NEW', 'likelihood', 'decided_at', 'Household', 'ho
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #4cea9e83
 import random, re
+from copy import copy
 from fastcore.basics import patch
 from .notes import kind
-from .ways import DECISIVE, draw_way
+from .ways import DECISIVE, draw_way, way_choices
 from .scene import CATEGORIES, HOLDS, TOOLS, Game, Goal, abilities, build_scene
 from ..base import seeded, word_lists
 
@@ -155,6 +156,7 @@ def _draw_ways(house): # Verb → command
 
 class Household:
     "Rooms in which every kind of thing has its place; ValueError for a name that cannot be"
+    split_suffix = '' # In the ids of its games, once it has changed
     def __init__(self,
         name:str,                                      # The seed: the same name is the same household
         rooms:tuple[str, ...]=('kitchen', 'bedroom'),  # Of `kitchen`, `bedroom`, `living`, `bathroom`
@@ -179,6 +181,24 @@ class Household:
         self.ways = _draw_ways(self) if ways and strength else {} # Verb → command that is wanted before
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #faf38f5a
+@patch
+def change(self:Household)->'Household':
+    "The household half-way through a year: it keeps a third of its things elsewhere, and has one other way"
+    new, rng = copy(self), seeded('change', self.name)
+    new.split_suffix, new.homes, new.ways = '.changed', dict(self.homes), dict(self.ways)
+    wanted = [goal for some in (self.goals, self.new_goals) for pairs in some.values() for goal, _ in pairs]
+    movable = sorted(self.homes.keys() - {'desklamp'})
+    for thing in rng.sample(movable, len(movable)//3):
+        room, home = self.homes[thing]
+        avoid = {kind(home), *_NO_HOMES, *(goal.target for goal in wanted if goal.thing == thing)}
+        free = [place for place in self.places[room] if kind(place) not in avoid]
+        new.homes[thing] = room, rng.choice(free or [home])
+    for verb in rng.sample(sorted(self.ways), min(1, len(self.ways))):
+        room, place = decided_at(self)[verb]
+        others = [c for some in way_choices(verb, place, self.places[room]) for c in some]
+        new.ways[verb] = rng.choice([c for c in others if c != self.ways[verb]])
+    return new
+
 @patch
 def hint(self:Household,
     thing:str, # Type
@@ -237,7 +257,7 @@ def game(self:Household,
     if not goals.get(category):
         wanted = ', '.join(c for c, some in goals.items() if some)
         raise ValueError(f"category {category!r} has no goals in {self.name}: choose from {wanted}")
-    id = f'{self.name}/{split}/{category}/{n}'
+    id = f'{self.name}/{split}{self.split_suffix}/{category}/{n}'
     rng = seeded('game', id)
     goal, room = goals[category][n % len(goals[category])]
     things = []
