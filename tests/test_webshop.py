@@ -23,7 +23,7 @@ from skillrl.envs.webshop.goals import Goals
 from skillrl.envs.webshop.notes import ShopNotes, read_request
 from skillrl.envs.webshop.reward import (
     Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words)
-from skillrl.envs.webshop.shop import (buying, conventions, generate_catalogue, PAGES, size_sentence,
+from skillrl.envs.webshop.shop import (buying, conventions, generate_catalogue, DETAIL_PAGES, size_sentence,
                                        WAYS, word_sentence)
 from skillrl.envs.webshop.world import ShopSuite
 from skillrl.envs.webshop.teacher import _counted, _notes_at_end, _size_claims, _word_claims
@@ -325,7 +325,7 @@ def test_the_teacher_reads_off_what_opened_the_door_and_forgets_what_does_not():
     assert reader.told([lost]) == [] and reader.attempt(lost).shut
     told = world('webshop').experimenter([lost])(Episode(suite.env(goal, 9), goal).start())
     assert len(told) == 3 and set(told) <= {way_sentence(buying(goal.category), way) for way in WAYS}
-    others = [page for page in PAGES if page not in pages]
+    others = [page for page in DETAIL_PAGES if page not in pages]
     won = played(suite, goal, [*commands, *looks([*others, *pages]), 'click[buy now]'])
     [skill] = reader.told([lost, won])
     assert skill.principle in conventions('elm').sentences() and skill.category == goal.category

@@ -14,8 +14,8 @@ from pretraining import Stage, demonstrated, fresh_rows, pretrain
 from skillrl.agent.episode import Episode
 from skillrl.envs.webshop.expert import ShopExpert
 from skillrl.envs.webshop.goals import CATEGORIES, shop_category
-from skillrl.envs.webshop.shop import (_ATTRIBUTES, buying, NAMES, PAGES, VALUES, WARES, WAYS, conventions,
-                                       size_sentence, word_sentence)
+from skillrl.envs.webshop.shop import (_ATTRIBUTES, buying, conventions, DETAIL_PAGES, NAMES,
+                                       size_sentence, VALUES, WARES, WAYS, word_sentence)
 from skillrl.envs.webshop.world import ShopSuite
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.skills.evidence import way_sentence
@@ -40,7 +40,8 @@ def vocabulary():
     values = [value for some in VALUES.values() for value in some]
     wares = [ware.query for ware in WARES]
     purchases = [word for category in CATEGORIES for word in buying(category).split()]
-    return [*WORDS.split(), *purchases, *PAGES, *PHRASES, *_ATTRIBUTES, *values, *FITS, *wares, *NAMES, *IDS]
+    commands = [*DETAIL_PAGES, *PHRASES]
+    return [*WORDS.split(), *purchases, *commands, *_ATTRIBUTES, *values, *FITS, *wares, *NAMES, *IDS]
 
 def ways_told(shop, task, rng):
     "What a bank might say of ways: those of the shop, and some that are none"

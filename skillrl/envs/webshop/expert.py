@@ -12,7 +12,7 @@ from ..base import Expert
 from .engine import BUY
 from .goals import shop_category
 from .notes import read_request, title_word
-from .shop import buying, PAGES
+from .shop import buying, DETAIL_PAGES
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #f3afa870
 _WORD = re.compile(r'([a-z ]+?) = (\w+)\.?', re.I)
@@ -132,7 +132,7 @@ def buy(self:ShopExpert)->tuple[str, str]: # Thought, command
     told = [hint for hint in self.hints[2] if hint[0] == here and ', '.join(hint[1:]) not in notes.gone]
     for what, first, then in told:
         if refused or self.believes((what, first, then)):
-            last = next((page for page in reversed(notes.did) if page in PAGES), '')
+            last = next((page for page in reversed(notes.did) if page in DETAIL_PAGES), '')
             page = then if first == f'see {last}' else first
             return f'before {what} {first} {then}', f'click[{page.removeprefix("see ")}]'
     return (f'leave {title_word(notes.title)}', 'click[< prev]') if refused else ('buy', 'click[buy now]')

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fastcore.basics import patch
 from typing import Any
 from .engine import BUY, DETAILS, NEXT_PAGE, PREV_PAGE, SEPARATOR
-from .shop import PAGES, VALUES, WARES, ways_gone
+from .shop import DETAIL_PAGES, VALUES, WARES, ways_gone
 
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #4716212a
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ _SOLD_AS, _SIZES = 'Sold as: ', 'Sizes: '
 def _see_details(self:ShopNotes, clicked):
     self.kind = 'details'
     self.did.append(clicked)
-    self.gone = ways_gone([page for page in self.did if page in PAGES])
+    self.gone = ways_gone([page for page in self.did if page in DETAIL_PAGES])
     if clicked != 'features':
         return
     self.features[self.opened] = ' '.join(self.parts)

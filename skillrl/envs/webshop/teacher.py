@@ -118,6 +118,7 @@ def tell(self:ShopReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
                             f'The request names the size {size}.', 'general', record)
                      for size, (written, record) in sizes.items()]
 
+# %% ../../../nbs/598_envs.webshop.teacher.ipynb #fc34b67d
 @patch
 def refused(self:ShopReader, step:Step, after:str)->bool:
     "Was the command not accepted? A page looks the same after an option was chosen"
@@ -141,13 +142,12 @@ def needs(self:ShopReader, t:Trajectory)->tuple[str, ...]: # Empty for requests 
 @patch
 def attempt(self:ShopReader, t:Trajectory)->Attempt|None: # None if it bought without ado, or never tried
     "What the episode `t` shows of the way to its purchase"
-    first = t.steps[0].observation if t.steps else ''
-    if ShopNotes(first).request is None:
+    end, found = _notes_at_end(t), None
+    if not end:
         return None
-    found = None
+    asked = end.request.query
     for step, _, notes in replay(t, ShopNotes):
-        asked = notes.request.query
-        right = notes.sold_as.get(title_word(notes.title), asked) == asked
+        right = end.sold_as.get(title_word(notes.title), asked) == asked
         tried = notes.gone or step.action == 'click[buy now]'
         if notes.kind == 'product' and right and notes.shut and tried:
             found = found or Attempt(buying(shop_category(asked)), might=WAYS)

@@ -17,7 +17,7 @@ from .engine import SEPARATOR, Shop, WebShopEnv
 from .expert import ShopExpert
 from .goals import CATEGORIES, Goals, ROUTER, ShopGoal
 from .notes import ShopNotes
-from .shop import conventions, generate_shop, NAMES, VALUES, WARES, WayEnv
+from .shop import conventions, generate_shop, NAMES, VALUES, WARES, ShopWayEnv
 from .teacher import ShopReader, ShopTeacher
 from ...skills.distillation import OfflineTeacher
 
@@ -83,7 +83,7 @@ def load(self:ShopSuite, entry:tuple[int, int])->ShopGoal: # List and number of 
 def make_env(self:ShopSuite, games:list[ShopGoal], max_steps:int)->WebShopEnv:
     "Environment that plays `games`"
     if self.ways:
-        return WayEnv(games, self.shop, max_steps, self.ways)
+        return ShopWayEnv(games, self.shop, max_steps, self.ways)
     return WebShopEnv(games, self.shop, max_steps)
 
 @patch
