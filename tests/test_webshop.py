@@ -14,6 +14,7 @@ from skillrl.agent.episode import Episode
 from skillrl.envs.bm25 import BM25, tokens
 from skillrl.core.config import EnvConfig
 from skillrl.core.store import data_path
+from skillrl.core.trajectory import Trajectory
 from skillrl.envs.base import world
 from skillrl.envs.webshop.catalogue import _file_names, load_catalogue, read_catalogue
 from skillrl.envs.webshop.engine import Shop, ShopEngine
@@ -22,12 +23,12 @@ from skillrl.envs.webshop.goals import Goals
 from skillrl.envs.webshop.notes import ShopNotes, read_request
 from skillrl.envs.webshop.reward import (
     Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words)
-from skillrl.envs.webshop.shop import (conventions, generate_catalogue, size_sentence,
-                                       word_sentence)
+from skillrl.envs.webshop.shop import (buying, conventions, generate_catalogue, DETAIL_PAGES, size_sentence,
+                                       WAYS, word_sentence)
 from skillrl.envs.webshop.world import ShopSuite
 from skillrl.envs.webshop.teacher import _counted, _notes_at_end, _size_claims, _word_claims
 from skillrl.llm.local import word_tokenizer
-from skillrl.skills.evidence import replay
+from skillrl.skills.evidence import replay, way_sentence
 
 ROOT = Path(__file__).parents[1]
 
@@ -253,7 +254,7 @@ def played(suite, goal, commands):
     return e.trajectory()
 
 def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
-    suite = ShopSuite('elm', (True,), n=150)
+    suite = ShopSuite('elm', (True,), n=150, ways=False)
     goal = next(g for g in suite.games('train', 500) if g.task.split(',')[0].endswith(' in large'))
     true, asin = conventions('elm'), goal.product.asin.lower()
     said = goal.product.query
@@ -275,6 +276,62 @@ def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
     told = {skill.principle for skill in skills if hasattr(skill, 'principle')}
     assert word_sentence(other.query, true.words[other.query]) in told and told <= set(true.sentences())
     assert size_sentence('large', true.sizes['large']) in told
+
+# ---- what has to be looked at before a purchase ----
+
+def opened(suite):
+    "Goal of a category with a way, commands that lead to its product with all chosen, and the two pages"
+    wanted = [g for g in suite.games('train', 500) if g.category in suite.ways]
+    goal = next(g for g in wanted if isinstance(g.options, dict))
+    clicks = [goal.product.asin.lower(), *goal.options.values()]
+    pages = [page.removeprefix('see ') for page in suite.ways[goal.category].split(', ')]
+    return goal, [f'search[{goal.product.name}]', *[f'click[{text}]' for text in clicks]], pages
+
+def looks(pages):
+    "Commands of somebody who looks at `pages`"
+    return [command for page in pages for command in (f'click[{page}]', 'click[< prev]')]
+
+def test_a_shop_sells_once_its_pages_were_looked_at():
+    suite = ShopSuite('elm', n=150)
+    goal, commands, pages = opened(suite)
+    buy = ['click[buy now]']
+    assert not played(suite, goal, commands + buy).success
+    assert not played(suite, goal, commands + looks(reversed(pages)) + buy).success
+    assert not played(suite, goal, looks(pages) + commands + buy).success
+    assert played(suite, goal, commands + looks(pages) + buy).success
+    leaves = ['click[< prev]', f'click[{goal.product.asin.lower()}]']
+    again = [*commands, *looks(pages), *leaves, *commands[2:], *buy]
+    assert not played(suite, goal, again).success # Another visit begins anew
+    assert played(ShopSuite('elm', n=150, ways=False), goal, commands + buy).success
+
+def test_ways_change_nothing_but_the_button():
+    suite, rng = ShopSuite('elm', n=150), random.Random(0)
+    for goal in suite.games('train', 20):
+        plain, shop = ShopEngine(suite.shop, goal), suite.env(goal, 99).start(goal)
+        for _ in range(40):
+            seen = [text for text in plain.admissible() if text != 'click[buy now]']
+            assert [text for text in shop.admissible() if text != 'click[buy now]'] == seen
+            command = rng.choice(seen).replace('<your query>', goal.product.name)
+            texts = [engine.step(command).replace(' [SEP] Buy Now', '') for engine in (plain, shop)]
+            assert texts[0] == texts[1]
+
+def test_files_of_ones_own_have_no_ways():
+    assert ShopSuite('elm', catalogue=generate_catalogue('elm', 20)).ways == {}
+
+def test_the_teacher_reads_off_what_opened_the_door_and_forgets_what_does_not():
+    suite, reader = ShopSuite('elm', n=150), world('webshop').teacher().reader
+    goal, commands, pages = opened(suite)
+    lost = played(suite, goal, [*commands, 'click[buy now]'])
+    assert reader.told([lost]) == [] and reader.attempt(lost).shut
+    told = world('webshop').experimenter([lost])(Episode(suite.env(goal, 9), goal).start())
+    assert len(told) == 3 and set(told) <= {way_sentence(buying(goal.category), way) for way in WAYS}
+    others = [page for page in DETAIL_PAGES if page not in pages]
+    won = played(suite, goal, [*commands, *looks([*others, *pages]), 'click[buy now]'])
+    [skill] = reader.told([lost, won])
+    assert skill.principle in conventions('elm').sentences() and skill.category == goal.category
+    suite.ways = dict.fromkeys(suite.ways, 'see reviews, see reviews')
+    assert reader.told([lost, won, played(suite, goal, [*commands, *looks(pages), 'click[buy now]'])]) == []
+    assert reader.attempt(Trajectory('a', 'put a mug in the fridge')) is None
 
 def test_a_click_on_an_option_is_not_refused():
     suite = ShopSuite('elm', n=150)

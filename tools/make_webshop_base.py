@@ -6,28 +6,30 @@ Seven CPU-minutes on one core. First the policy learns to find, under the name o
 prompt calls it: two or three lines, all to be repeated in another order. From 11,000 updates on
 demonstrations alone it did not learn this. Then, over hundreds of random shops, it learns to act by what
 its prompt says: by the shop's own skills in six episodes of ten, by those of another shop in some, and by
-none in the rest. The demonstrator believes a skill nine times in ten. What a shop calls its wares no weight
-can know; no shop made here is met again in training or tests.
+none in the rest. The demonstrator believes a skill nine times in ten. What a shop calls its wares, and which
+pages it wants looked at, no weight can know; no shop made here is met again in training or tests.
 """
 import argparse, random
 from pretraining import Stage, demonstrated, fresh_rows, pretrain
 from skillrl.agent.episode import Episode
 from skillrl.envs.webshop.expert import ShopExpert
-from skillrl.envs.webshop.shop import (_ATTRIBUTES, NAMES, VALUES, WARES, conventions, size_sentence,
-                                       word_sentence)
+from skillrl.envs.webshop.goals import CATEGORIES, shop_category
+from skillrl.envs.webshop.shop import (_ATTRIBUTES, buying, conventions, DETAIL_PAGES, NAMES,
+                                       size_sentence, VALUES, WARES, WAYS, word_sentence)
 from skillrl.envs.webshop.world import ShopSuite
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
+from skillrl.skills.evidence import way_sentence
 from dagger import renumber
 from skillrl.training.sft import encode_rows
 
 WORDS = '''task skill find me i am looking for that are in with color size scent flavor material oak steel
 price lower than dollars look as is written <think> </think> <action> </action> : search[ click[ ] known
 searched list open sold options chosen page details search want unknown see features leave no choose buy next
-back stand do not repeat action changed nothing instead among actions listed'''
+back stand do not repeat action changed nothing instead among actions listed before did to'''
 PHRASES = ['< prev', 'buy now', 'next >', 'back to search', 'display stands']
 FITS = [f'fit {n}' for n in range(2, 10)]
 IDS = [f'b00000x{n:03d}' for n in range(500)]
-HABIT = 'Do not repeat an action that changed nothing.'
+HABITS = ['Do not repeat an action that changed nothing.', 'To buy, choose among the actions listed.']
 TRUST = .9         # Share of skills that the demonstrator believes
 OWN, OTHER = .6, .15 # Shares of episodes with skills of the shop, and with those of another
 POOL = 24_000      # Rows; each is met again with other words in it
@@ -37,31 +39,41 @@ def vocabulary():
     "All words of generated shops, and the ids of the first 500 products"
     values = [value for some in VALUES.values() for value in some]
     wares = [ware.query for ware in WARES]
-    return [*WORDS.split(), *PHRASES, *_ATTRIBUTES, *values, *FITS, *wares, *NAMES, *IDS]
+    purchases = [word for category in CATEGORIES for word in buying(category).split()]
+    commands = [*DETAIL_PAGES, *PHRASES]
+    return [*WORDS.split(), *purchases, *commands, *_ATTRIBUTES, *values, *FITS, *wares, *NAMES, *IDS]
 
-def notes(ways, task, rng):
+def ways_told(shop, task, rng):
+    "What a bank might say of ways: those of the shop, and some that are none"
+    wanted = shop_category(task)
+    told = [(c, way) for c, way in shop.ways.items() if rng.random() < (.8 if c == wanted else .2)]
+    told += [(wanted, way) for way in rng.sample(WAYS, rng.choice((0, 0, 0, 1, 2, 3)))]
+    return [way_sentence(buying(c), way) for c, way in dict.fromkeys(told)]
+
+def notes(shop, task, rng):
     "What a bank might show for `task`: usually what its ware is sold as, among other sentences"
-    asked = [said for said in ways.words if said in task and rng.random() < .9]
-    said = dict.fromkeys(asked + rng.sample(list(ways.words), rng.randint(0, 3)))
-    out = [word_sentence(one, ways.words[one]) for one in list(said)[:3]]
+    asked = [said for said in shop.words if said in task and rng.random() < .9]
+    said = dict.fromkeys(asked + rng.sample(list(shop.words), rng.randint(0, 3)))
+    out = [word_sentence(one, shop.words[one]) for one in list(said)[:3]]
     if rng.random() < .8:
         request = task.split(',')[0]
-        sizes = [size for size in ways.sizes if request.endswith(f' {size}') and rng.random() < .8]
-        size = (sizes or rng.sample(list(ways.sizes), 1))[0]
-        out.append(size_sentence(size, ways.sizes[size]))
+        sizes = [size for size in shop.sizes if request.endswith(f' {size}') and rng.random() < .8]
+        size = (sizes or rng.sample(list(shop.sizes), 1))[0]
+        out.append(size_sentence(size, shop.sizes[size]))
+    out += ways_told(shop, task, rng)
     rng.shuffle(out)
-    return [*out, HABIT] if rng.random() < .2 else out
+    return out + rng.sample(HABITS, rng.choice((0, 0, 0, 1, 2)))
 
 def episodes(rng):
     "Unplayed episodes of shop after shop"
     n = 0
     while True:
         suite = ShopSuite(f'base-{n}', n=240)
-        ways, others = conventions(suite.name), conventions(f'other than base-{n}')
+        own, others = conventions(suite.name), conventions(f'other than base-{n}')
         n += 1
         for _ in range(16):
             game = suite.draw(rng.choice(('train', 'collect')), rng)
-            sort = rng.choices((ways, others, None), (OWN, OTHER, 1 - OWN - OTHER))[0]
+            sort = rng.choices((own, others, None), (OWN, OTHER, 1 - OWN - OTHER))[0]
             shown = notes(sort, game.task, rng) if sort else ()
             yield Episode(suite.env(game, 20), game, skills=shown)
 
@@ -71,8 +83,8 @@ def rows(rng):
         clicks = [a for a in admissible if a.startswith('click[') and a != 'click[buy now]']
         return [rng.choice(clicks)] if clicks and rng.random() < .1 else []
     def kept(thought, action):
-        # A search is one step of six, and the step that has to find the right skill
-        return action.startswith('search[') or rng.random() < .3
+        # Searches are one step of six, and with ways the steps that have to find the right skill
+        return action.startswith('search[') or thought.startswith('before ') or rng.random() < .3
     for e in episodes(rng):
         yield from demonstrated(e, ShopExpert(e.start().task, rng, TRUST), strays, kept)
 

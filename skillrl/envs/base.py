@@ -20,6 +20,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 from ..core.trajectory import category_of, Router, score_of
+from ..skills.evidence import EpisodeReader, experiments
 from ..types import RolloutResult
 
 # %% ../../nbs/504_envs.base.ipynb #a6abd6b8
@@ -156,9 +157,7 @@ def spread(
     "The items of each split, `stratified`"
     return {split: stratified(some, kind, seeded('spread', split)) for split, some in dealt.items()}
 
-def seeded(
-    *words:Any, # What the generator is for
-)->random.Random:
+def seeded(*words:Any)->random.Random:
     "Random generator that depends on `words` only"
     return random.Random(hashlib.sha256('/'.join(map(str, words)).encode()).digest())
 
@@ -280,11 +279,9 @@ def explorer(self:World,
 
 # %% ../../nbs/504_envs.base.ipynb #b7e0a1c2
 @patch
-def experimenter(self:World,
-    played:Iterable, # Trajectories of one suite
-)->Callable[[Any], list[str]]: # From a started `Episode` to lines for its prompt
+def experimenter(self:World, played:Iterable)->Callable[[Any], list[str]]: # As `explorer` is called
     "What tells agents to try what `played` may have lacked"
-    return lambda episode: []
+    return experiments(played, getattr(self.teacher(), 'reader', None) or EpisodeReader())
 
 class GeneratedWorld(World):
     "World of generated suites, `make(name, setting)`, and of files, `open(folder, setting)`"
@@ -330,9 +327,7 @@ def suite(self:GeneratedWorld, config:Any, name:str|None=None)->Any: # ValueErro
     return self.make(f'{found[1]}-{int(found[2]):03}', self._setting(config))
 
 # %% ../../nbs/504_envs.base.ipynb #b7e0a1c7
-def skill_block(
-    lines:list[str], # Of skills
-)->str: # '' for none
+def skill_block(lines:list[str])->str: # '' for none
     "Skills as published prompts show them"
     shown = '\n'.join(lines)
     return f'## Retrieved Relevant Experience\n\n{shown}\n\n## Current Progress\n\n' if shown else ''

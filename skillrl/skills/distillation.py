@@ -14,7 +14,8 @@ from fastcore.basics import patch
 from ..core.trajectory import Step, Trajectory, category_of, select
 from .bank import PROBATION, Mistake, Proposal, Skill, SkillBank
 from .consolidation import consolidate, goals_of, normal, subject
-from .evidence import Claim, EpisodeReader, claims, replay, visits_of, words_of
+from .evidence import (
+    Claim, claims, EpisodeReader, replay, visits_of, way_sentence, Ways, words_of)
 from .retrieval import advice
 
 # %% ../../nbs/06_skills.distillation.ipynb #319abeea
@@ -173,6 +174,17 @@ def habits(
 
 # %% ../../nbs/06_skills.distillation.ipynb #be6f1900
 @patch
+def told(self:EpisodeReader, trajs:list[Trajectory])->list[Skill]:
+    "What has to come before decisive commands, unless rooms differ in it"
+    ways, found = Ways(trajs, self), defaultdict(list)
+    for key, (step, by) in ways.known.items():
+        found[key[1], ways.last[key].what].append((step, by))
+    return [Skill('', f'Before {what}', way_sentence(what, step), f'{what.capitalize()} is not offered.',
+                  category, goals_of(by), origin(by, opened=len(by)))
+            for (category, what), ((step, by), *others) in found.items() if not others]
+
+# %% ../../nbs/06_skills.distillation.ipynb #28f77fca
+@patch
 def tell(self:EpisodeReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
     "What can be said of this world only, shown by `min_count` games at least"
     return []
@@ -193,6 +205,7 @@ class OfflineTeacher:
         out = [_where_skill(c, reader) for c in claims(visits_of(trajs, reader), self.unasked)]
         out += _procedures(trajs, reader)
         out += reader.tell(trajs, self.min_count)
+        out += reader.told(trajs)
         out += refusals(trajs, reader, self.min_count)
         return out + habits(trajs, reader, self.min_count)
 
@@ -227,7 +240,8 @@ def time_left(self:EpisodeReader, t:Trajectory)->int: # Steps, 0 if it never cam
 @patch
 def lacks(self:EpisodeReader, t:Trajectory)->tuple[str, ...]:
     "What an episode would have had to know besides where things are"
-    return ()
+    attempt = self.attempt(t)
+    return (f'before {attempt.what}',) if attempt and attempt.shut else ()
 
 def _asked_for(
     failures:list[Trajectory],

@@ -20,7 +20,7 @@ from .households import household, Household, NEW
 from .notes import AlfworldNotes, read_goal
 from .scene import (
     CATEGORIES, Game, Goal, Receptacle, ROUTER, Scene, STATES, Thing, TOOLS)
-from .teacher import AlfworldTeacher, experimenter, explorer
+from .teacher import AlfworldTeacher, explorer
 from .ways import HouseholdEnv
 from ..base import (
     deal, GameSuite, GeneratedWorld, progress_block, register, seeded, SHARES, spread)
@@ -299,7 +299,7 @@ class Alfworld(GeneratedWorld):
     variants = {'': 'move', 'move': 'move', 'put': 'put'} # Verb style
     noted, shown = AlfworldNotes, AlfworldExpert
     open = FolderSuite
-    explorer, experimenter = staticmethod(explorer), staticmethod(experimenter)
+    explorer = staticmethod(explorer)
 
     def make(self, name:str, verb_style:str)->HouseholdSuite:
         "The household of this name"

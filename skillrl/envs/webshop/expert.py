@@ -9,24 +9,31 @@ __all__ = ['read_hints', 'ShopExpert']
 import re
 from fastcore.basics import patch
 from ..base import Expert
+from .engine import BUY
+from .goals import shop_category
 from .notes import read_request, title_word
+from .shop import buying, DETAIL_PAGES
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #f3afa870
 _WORD = re.compile(r'([a-z ]+?) = (\w+)\.?', re.I)
 _SIZE = re.compile(r'size ([\w-]+) = (fit \d+)\.?', re.I)
+_WAY = re.compile(r'before (buying [a-z ]+): (see \w+), (see \w+)\.?', re.I)
 
 def read_hints(
     lines:list[str], # Sentences of skills
-)->tuple[dict[str, str], dict[str, str]]: # What customers say → word; size → how it is written
-    "What skills say about a shop; of two that differ the first counts"
+)->tuple[dict[str, str], dict[str, str], list[tuple]]: # What customers say → word; size → how it is written;
+                                                      # purchases and two pages to see
+    "What skills say about a shop; of two words or sizes that differ the first counts"
     words, sizes = {}, {}
+    ways = []
     for line in lines:
         size, word = _SIZE.fullmatch(line), _WORD.fullmatch(line)
+        ways += _WAY.findall(line.lower())
         if size:
             sizes.setdefault(size[1].lower(), size[2].lower())
         elif word:
             words.setdefault(word[1].lower(), word[2].lower())
-    return words, sizes
+    return words, sizes, ways
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #00ca90f0
 _WAYS = dict(search='search', results='choose', product='inspect', details='back') # Page → method
@@ -106,10 +113,26 @@ def inspect(self:ShopExpert)->tuple[str, str]: # Thought, command
             return f'choose {means}', f'click[{written}]'
     if looked_up and self.lacks():
         return f'no {self.lacks()[0]}', 'click[< prev]'
-    return 'buy', 'click[buy now]'
+    return self.buy()
 
 @patch
 def lacks(self:ShopExpert)->list[str]:
     "Attributes of the request that the features of the product that is open do not name"
     told = self.notes.features[self.notes.opened]
     return [wish for wish in self.asked.attributes if wish not in told]
+
+# %% ../../../nbs/596_envs.webshop.expert.ipynb #c6636521
+@patch
+def buy(self:ShopExpert)->tuple[str, str]: # Thought, command
+    "Buy, or do what skills want before"
+    notes, refused = self.notes, BUY.lower() in self.notes.did
+    if BUY in notes.parts:
+        return 'buy', 'click[buy now]'
+    here = buying(shop_category(self.asked.query))
+    told = [hint for hint in self.hints[2] if hint[0] == here and ', '.join(hint[1:]) not in notes.gone]
+    for what, first, then in told:
+        if refused or self.believes((what, first, then)):
+            last = next((page for page in reversed(notes.did) if page in DETAIL_PAGES), '')
+            page = then if first == f'see {last}' else first
+            return f'before {what} {first} {then}', f'click[{page.removeprefix("see ")}]'
+    return (f'leave {title_word(notes.title)}', 'click[< prev]') if refused else ('buy', 'click[buy now]')

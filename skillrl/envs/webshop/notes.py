@@ -11,8 +11,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from fastcore.basics import patch
 from typing import Any
-from .engine import BUY, NEXT_PAGE, PREV_PAGE, SEPARATOR
-from .shop import VALUES, WARES
+from .engine import BUY, DETAILS, NEXT_PAGE, PREV_PAGE, SEPARATOR
+from .shop import DETAIL_PAGES, VALUES, WARES, ways_gone
 
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #4716212a
 @dataclass(frozen=True)
@@ -89,6 +89,8 @@ class ShopNotes:
         self.listed, self.opened = [], ''     # The last list of results; the product that is open, lower case
         self.seen, self.features = {}, {}     # Product → title, if it was opened; what its features say
         self.chosen, self.queries = [], []    # Options of the product that is open; what was searched for
+        self.did, self.gone = [], []          # Pages of it looked at, or `buy now` in vain; ways gone with it
+        self.shut = []                        # Those after which it was not to be bought; '' for none
         self.sold_as, self.sizes = {}, {}     # Word → what customers call it; how it is written → size
         parts = first.split(SEPARATOR)
         self.task = parts[2] if len(parts) > 2 else '' # The request
@@ -100,8 +102,6 @@ class ShopNotes:
         return self.seen.get(self.opened, '')
 
 # %% ../../../nbs/595_envs.webshop.notes.ipynb #cc9664e8
-_SOLD_AS, _SIZES = 'Sold as: ', 'Sizes: '
-
 @patch
 def _see_product(self:ShopNotes, clicked):
     titles = {product.asin: product.title for product in self.listed}
@@ -110,11 +110,20 @@ def _see_product(self:ShopNotes, clicked):
         self.seen[clicked] = titles[clicked]
     elif self.kind == 'product' and clicked in self.parts and clicked not in self.chosen:
         self.chosen.append(clicked)
+    elif clicked == BUY.lower():
+        self.did.append(clicked)
+    if BUY not in self.parts:
+        self.shut += self.gone[-1:] or ['']
     self.kind = 'product'
+
+# %% ../../../nbs/595_envs.webshop.notes.ipynb #d2eadee1
+_SOLD_AS, _SIZES = 'Sold as: ', 'Sizes: '
 
 @patch
 def _see_details(self:ShopNotes, clicked):
     self.kind = 'details'
+    self.did.append(clicked)
+    self.gone = ways_gone([page for page in self.did if page in DETAIL_PAGES])
     if clicked != 'features':
         return
     self.features[self.opened] = ' '.join(self.parts)
@@ -136,8 +145,10 @@ def see(self:ShopNotes, action:str, observation:str)->None:
     if NEXT_PAGE in self.parts:
         self.kind = 'results'
         self.opened, self.chosen = '', []
+        self.did, self.gone = [], []
+        self.shut = []
         self.listed = read_listing(self.parts)
-    elif BUY in self.parts:
+    elif DETAILS[0] in self.parts:
         self._see_product(clicked)
     elif PREV_PAGE in self.parts:
         self._see_details(clicked)
@@ -168,8 +179,9 @@ def offers(self:ShopNotes)->list[_Listed]:
 def state(self:ShopNotes)->Hashable:
     "What is known so far; equal to an earlier one if nothing new was learnt since"
     known = tuple(self.sold_as.items()), tuple(self.features), tuple(self.seen), tuple(self.queries)
-    return known, tuple(self.chosen), self.kind
+    return known, tuple(self.chosen), tuple(dict.fromkeys(self.did)), self.kind
 
+# %% ../../../nbs/595_envs.webshop.notes.ipynb #85dedbcc
 @patch
 def options(self:ShopNotes)->list[str]:
     "Values that the product's page offers and that are not chosen"
@@ -184,7 +196,8 @@ def on_page(self:ShopNotes)->str: # Products or options
     if self.kind == 'results':
         return 'List: ' + '; '.join(f'{product.word} {product.asin}' for product in self.offers())
     if self.kind == 'product':
-        return f'Open: {title_word(self.title)} options {", ".join(self.options())}'
+        sold = '; buy now' if BUY in self.parts else ''
+        return f'Open: {title_word(self.title)} options {", ".join(self.options())}{sold}'
     return f'Page: {self.kind}'
 
 @patch
@@ -209,10 +222,15 @@ def _known_lines(notes):
         found.append(f'Searched: {notes.queries[-1]}')
     return found
 
+# %% ../../../nbs/595_envs.webshop.notes.ipynb #9b314b02
+_DONE = 3 # Pages looked at that a prompt shows
+
 @patch
 def lines(self:ShopNotes, *step:Any)->list[str]: # `step`: as notes are given it, and not needed
     "Lines of the next step's prompt, after task and skills; what was seen stands for the history"
     told = [*_known_lines(self), self.on_page()]
     if self.chosen:
         told.append(f'Chosen: {", ".join(self.chosen)}')
+    if self.did:
+        told.append(f'Did: {", ".join(self.did[-_DONE:])}')
     return [*told, f'Want: {", ".join(self.wanted())}']

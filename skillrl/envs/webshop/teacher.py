@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
 from ...core.trajectory import Step, Trajectory
+from .engine import BUY
 from .goals import CATEGORIES, shop_category
 from .notes import ShopNotes, title_word
-from .shop import size_sentence, word_sentence
+from .shop import buying, size_sentence, WAYS, word_sentence
 from ...skills.bank import Mistake, Skill
 from ...skills.consolidation import goals_of
 from ...skills.distillation import OfflineTeacher, origin
-from ...skills.evidence import EpisodeReader, replay
+from ...skills.evidence import Attempt, EpisodeReader, replay
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #087bfe4f
 def _notes_at_end(t:Trajectory)->ShopNotes|None: # None for requests of other shops
@@ -117,6 +118,7 @@ def tell(self:ShopReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
                             f'The request names the size {size}.', 'general', record)
                      for size, (written, record) in sizes.items()]
 
+# %% ../../../nbs/598_envs.webshop.teacher.ipynb #fc34b67d
 @patch
 def refused(self:ShopReader, step:Step, after:str)->bool:
     "Was the command not accepted? A page looks the same after an option was chosen"
@@ -124,9 +126,36 @@ def refused(self:ShopReader, step:Step, after:str)->bool:
     return not (listed or step.action.startswith('search['))
 
 @patch
+def form(self:ShopReader,
+    step:Step,
+    known:object, # Notes of the episode before the step
+)->str: # `buy`
+    "The command of `step` without its names"
+    return 'buy' if step.action == 'click[buy now]' else super(ShopReader, self).form(step, known)
+
+@patch
 def needs(self:ShopReader, t:Trajectory)->tuple[str, ...]: # Empty for requests of generated shops
     "What an episode had to find"
     return () if _notes_at_end(t) else super(ShopReader, self).needs(t)
+
+# %% ../../../nbs/598_envs.webshop.teacher.ipynb #398d8ec4
+@patch
+def attempt(self:ShopReader, t:Trajectory)->Attempt|None: # None if it bought without ado, or never tried
+    "What the episode `t` shows of the way to its purchase"
+    end, found = _notes_at_end(t), None
+    if not end:
+        return None
+    asked = end.request.query
+    for step, _, notes in replay(t, ShopNotes):
+        right = end.sold_as.get(title_word(notes.title), asked) == asked
+        tried = notes.gone or step.action == 'click[buy now]'
+        if notes.kind == 'product' and right and notes.shut and tried:
+            found = found or Attempt(buying(shop_category(asked)), might=WAYS)
+            found.shut += notes.shut
+            if BUY in notes.parts:
+                found.opened = next((way for way in notes.gone if way not in notes.shut), '')
+                return found
+    return found
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #a1c0de03
 class ShopTeacher(OfflineTeacher):
@@ -142,4 +171,5 @@ def home(self:ShopTeacher,
     "The category of `new` itself, if that is weak or all"
     known = new.category in (*categories, 'general')
     return new.category if isinstance(new, Skill) and known else ''
+
 

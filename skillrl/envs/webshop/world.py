@@ -17,7 +17,7 @@ from .engine import SEPARATOR, Shop, WebShopEnv
 from .expert import ShopExpert
 from .goals import CATEGORIES, Goals, ROUTER, ShopGoal
 from .notes import ShopNotes
-from .shop import generate_shop, NAMES, VALUES, WARES
+from .shop import conventions, generate_shop, NAMES, VALUES, WARES, ShopWayEnv
 from .teacher import ShopReader, ShopTeacher
 from ...skills.distillation import OfflineTeacher
 
@@ -48,8 +48,10 @@ class ShopSuite(GameSuite):
         human:tuple[bool, ...]=(False, True), # Are goals written by people? A list of goals for each
         catalogue:Catalogue|None=None, # None generates one
         n:int=_SUITE_PRODUCTS, # Products to generate
+        ways:bool=True, # Does a generated one want pages looked at before purchases?
     ):
         self.name, self.human = name, human
+        self.ways = conventions(name).ways if ways and not catalogue else {}
         self._catalogue, self._n = catalogue, n
 
     @cached_property
@@ -80,6 +82,8 @@ def load(self:ShopSuite, entry:tuple[int, int])->ShopGoal: # List and number of 
 @patch
 def make_env(self:ShopSuite, games:list[ShopGoal], max_steps:int)->WebShopEnv:
     "Environment that plays `games`"
+    if self.ways:
+        return ShopWayEnv(games, self.shop, max_steps, self.ways)
     return WebShopEnv(games, self.shop, max_steps)
 
 @patch
