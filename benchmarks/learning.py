@@ -17,7 +17,7 @@ Prints the targets and exits 1 when one is missed. DIR keeps `ENV/SEED` for each
 that is done, so what was stopped goes on there. `--save FILE` keeps what the pages draw, with commit and
 versions and without times. `--smoke` plays every arm with few and short episodes.
 """
-import argparse, json, platform, re, subprocess, sys, time
+import argparse, json, platform, re, shutil, subprocess, sys, time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ from skillrl.skills.bank import SkillBank, version_path, versions
 from skillrl.skills.distillation import distill
 from skillrl.core.stats import clustered_gain, clustered_rate
 from skillrl.core.store import JsonlLog, atomic_write, read_json
-from skillrl.training.phases import collect_games, demonstrations, draw_groups, fine_tune
+from skillrl.training.phases import collect_games, demonstrations, draw_groups, fine_tune, play_trials
 from skillrl.training.pipeline import _MAKES, Pipeline, train
 from skillrl.core.trajectory import Trajectory
 
@@ -185,6 +185,47 @@ def evolution_points(s, policy, folder):
         points.append(dict(steps=steps, success=rate(play_tests(s, policy, banks))))
     return points
 
+def anew(s, policy, steps):
+    "Success on new goals with banks from blind collecting alone, in at most so many steps of all suites"
+    banks, base = {}, build_policy(s.config)
+    for suite in s.test:
+        played = collect_games(base, suite, s.config.merged({'env.episodes': 40}))
+        left = steps/len(s.test)
+        kept = [t for t, spent in zip(played, accumulate(map(len, played))) if spent <= left]
+        banks[suite.name] = distilled(s.config, kept)
+    return rate(play_tests(s, policy, banks))
+
+def change_points(s, policy, folder):
+    "Success on new goals when every test household has changed: old banks, banks that go on evolving, new ones"
+    with TemporaryDirectory() as tmp:
+        copy = shutil.copytree(folder, Path(tmp)/'run')
+        with RunFolder(copy, None, True, False, _MAKES) as run:
+            return points_after_change(s, policy, Pipeline(run))
+
+ROUNDS = 6 # After the change, as many as before
+
+def points_after_change(s, policy, p):
+    "What `change_points` says, for the pipeline `p` in a copy of the run"
+    before = rate(play_tests(s, policy, {suite.name: p.bank(suite) for suite in p.test}))
+    for suite in p.test:
+        suite.house = suite.house.change()
+    s.test = p.test
+    def now():
+        return rate(play_tests(s, policy, {suite.name: p.bank(suite) for suite in p.test}))
+    steps, points = 0, [dict(steps=0, success=now())]
+    first = 1 + max(record['round'] for record in p.run.log('evolution').read())
+    for number in range(first, first + ROUNDS):
+        banks, measured = {suite.name: p.bank(suite) for suite in p.test}, p.measured()
+        seen = play_trials(policy, p.test, banks, p.config, number, 1, p.played)
+        for suite in p.test:
+            p.keep(seen[suite.name], phase='evolve', suite=suite.name)
+            p.evolve_suite(suite, policy, number, seen[suite.name], measured)
+        steps += sum(len(t) for played in seen.values() for t in played)
+        points.append(dict(steps=steps, success=now()))
+    nobody = rate(play_tests(s, policy, {}))
+    return dict(before=before, evolving=points, static=points[0]['success'], none=nobody,
+                anew=anew(s, policy, steps))
+
 NO_BANK, ALSO_IN_TEST = 'GRPO without skills', 'GRPO without skills, also in the test suites'
 
 def no_bank(s, policy, folder):
@@ -197,7 +238,7 @@ def no_bank(s, policy, folder):
     test[row_name(ALSO_IN_TEST, split)] = by_suite(play_tests(s, plain, {}))
     return dict(test=test, curve=curve(log), steps=dict(train=steps_of(log), test=steps_of(there)))
 
-ARMS = {'no bank': no_bank, 'evolution': evolution_points, 'blind': blind_points}
+ARMS = {'no bank': no_bank, 'evolution': evolution_points, 'blind': blind_points, 'change': change_points}
 
 def arms_of(name):
     return list(ARMS) if name == 'alfworld' else ['no bank']
