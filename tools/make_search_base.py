@@ -8,7 +8,8 @@ or three sentences tell, all to be repeated in another order. Then, over thousan
 learns to follow a question step by step: what it looks for, on which page its skills say the truth is, what
 that page tells, which cover is to be opened before.
 The demonstrator believes a skill six times in ten, and shown are true skills, none, or those of another
-encyclopedia, at times with false sentences on covers. None that is made here is met again in training or tests.
+encyclopedia, at times with false sentences on covers. None that is made here is met again in training or
+tests.
 """
 import argparse, random, re
 from itertools import count

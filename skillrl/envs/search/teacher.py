@@ -91,11 +91,23 @@ def _kind_skill(kind:str, title:str, principle:str, by:list[Trajectory], **count
     category, _ = Counter(t.category for t in by).most_common(1)[0]
     return Skill('', title, principle, occasion, category, goals_of(by), origin(by, **counted))
 
-# %% ../../../nbs/550_envs.search.teacher.ipynb #abc5c2ee
+# %% ../../../nbs/550_envs.search.teacher.ipynb #b9ed4d8a
 class SearchReader(EpisodeReader):
     "Reads episodes of searching, those about encyclopedias by their grammar"
     categories, verb = CATEGORIES, 'to answer'
 
+@patch
+def needs(self:SearchReader, t:Trajectory)->tuple[str, ...]: # Kinds of articles in an encyclopedia
+    "What an episode had to find"
+    plan = read_question(t.task)
+    return tuple(kinds_along(plan)) if plan else super(SearchReader, self).needs(t)
+
+@patch
+def found(self:SearchReader, t:Trajectory, wanted:set)->dict[str, list]: # Empty in an encyclopedia
+    "Place to the words of `wanted` that an episode saw there"
+    return {} if read_question(t.task) else super(SearchReader, self).found(t, wanted)
+
+# %% ../../../nbs/550_envs.search.teacher.ipynb #abc5c2ee
 @patch
 def attempts(self:SearchReader, t:Trajectory)->list[_Attempt]: # One for each kind of article that was read
     "What the episode `t` shows of the covers before articles"
@@ -118,8 +130,11 @@ def _ways(trajs:Iterable[Trajectory])->_Ways: # By kind of article
 @patch
 def told(self:SearchReader, trajs:list[Trajectory])->list[Skill]:
     "What has to be opened before articles of a kind"
-    return [_kind_skill(kind, f'Before {kind}', before(kind, cover), by, opened=len(by))
-            for kind, (cover, by) in _ways(trajs).known.items()]
+    skills = []
+    for kind, (cover, by) in _ways(trajs).known.items():
+        asked = [t for t in trajs if kind in self.needs(t)]
+        skills.append(_kind_skill(kind, f'Before {kind}', before(kind, cover), asked, opened=len(by)))
+    return skills
 
 @patch
 def lacks(self:SearchReader, t:Trajectory)->tuple[str, ...]:
@@ -155,15 +170,3 @@ def tell(self:SearchReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
             counted = dict(true=record.true[page], false=record.false[page])
             skills.append(_kind_skill(kind, title, line, record.shown_by, **counted))
     return skills + self.told(trajs)
-
-# %% ../../../nbs/550_envs.search.teacher.ipynb #b9ed4d8a
-@patch
-def needs(self:SearchReader, t:Trajectory)->tuple[str, ...]: # Kinds of articles in an encyclopedia
-    "What an episode had to find"
-    plan = read_question(t.task)
-    return tuple(kinds_along(plan)) if plan else super(SearchReader, self).needs(t)
-
-@patch
-def found(self:SearchReader, t:Trajectory, wanted:set)->dict[str, list]: # Empty in an encyclopedia
-    "Place to the words of `wanted` that an episode saw there"
-    return {} if read_question(t.task) else super(SearchReader, self).found(t, wanted)
