@@ -15,7 +15,6 @@ from skillrl.envs.search.expert import SearchExpert, _read_page_hints
 from skillrl.envs.search.notes import _names_in, offered
 from skillrl.envs.search.questions import book_questions, kinds_along, read_question
 from skillrl.envs.search.retrieve import Library
-from skillrl.envs.search.teacher import experimenter
 from skillrl.envs.search.world import _EncyclopediaSuite
 from skillrl.envs.search.engine import is_valid, projected
 from skillrl.skills.bank import Skill, SkillBank
@@ -154,7 +153,7 @@ def test_covers_decide_and_experiments_find_them():
     assert rates[0] > .95 and max(rates[1:]) < .1
     played = []
     for q in asked[:20]:
-        lines = experimenter(played)(Episode(suite.env(q, 12), q).start())
+        lines = world('search').experimenter(played)(Episode(suite.env(q, 12), q).start())
         played.append(shown_in(suite, q, pages + lines))
     told = {o.principle for o in world('search').teacher().distill(played)}
     assert {before(*way) for way in ways.items()} == {line for line in told if line.startswith('Before')}

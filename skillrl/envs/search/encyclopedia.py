@@ -15,6 +15,7 @@ from itertools import product
 from typing import NamedTuple
 from ..base import seeded
 from .engine import MAX_TURNS, SearchEngine, SearchEnv, SearchQuestion
+from ...skills.evidence import way_sentence
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #1e2455ea
 _NAME_STARTS = '''Bal Cor Dar El Fen Gar Hol Is Jor Kel Lor Mar Nor Os Per Quel Ros Sil Tor Ul Ver Wes
@@ -239,7 +240,7 @@ def _drawn_ways(rng:random.Random)->dict[str, str]: # Kind of article → one of
 
 def before(kind:str, cover:str)->str:
     "The sentence that says what to open before articles of `kind`"
-    return f'Before {kind}: search {kind} {cover}.'
+    return way_sentence(kind, f'search {kind} {cover}')
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #c04a734a
 class Encyclopedia:

@@ -86,7 +86,7 @@ def _queries(self:SearchExpert, kind, name):
 @patch
 def _cover(self:SearchExpert, kind):
     "The cover to open before articles of `kind`; '' if one lies open that may do, or nothing is left to try"
-    silent = [cover for (of, cover), more in self.notes.tells.items() if of == kind and not more]
+    silent = self.notes.covered(kind, False)
     left = [cover for of, cover in self.hints.get('before', ()) if of == kind and cover not in silent]
     if self.notes.covers.get(kind) in left:
         return ''

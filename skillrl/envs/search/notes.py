@@ -68,6 +68,14 @@ def state(self:SearchNotes)->Hashable:
     return frozenset(self.facts), frozenset(self.covers.items())
 
 @patch
+def covered(self:SearchNotes,
+    kind:str,  # Of article
+    more:bool, # Told they more than years?
+)->list[str]:  # '' for none
+    "Covers under which articles of `kind` were read"
+    return [cover for (of, cover), told in self.tells.items() if (of, told) == (kind, more)]
+
+@patch
 def told(self:SearchNotes, kind:str, name:str, field:str)->list[Fact]:
     "What was read about one field of an article, in that order"
     return [fact for fact in self.facts if fact[:3] == (kind, name, field)]
@@ -132,8 +140,8 @@ def lines(self:SearchNotes, *step:Any)->list[str]: # `step`: as notes are given 
 @patch
 def _covers(self:SearchNotes, kind):
     "Lines on covers under which articles of `kind` told nothing, and on one that lies open and may do"
-    tried = [cover for (of, cover), more in self.tells.items() if of == kind and not more]
-    silent = [f'Read: {kind} says nothing' + (f' after {kind} {cover}' if cover else '') for cover in tried]
+    silent = [f'Read: {kind} says nothing' + (f' after {kind} {cover}' if cover else '')
+              for cover in self.covered(kind, False)]
     cover = self.covers.get(kind, '')
     opened = [f'Opened: {kind} {cover}'] if cover and self.tells.get((kind, cover), True) else []
     return silent + opened

@@ -24,7 +24,7 @@ from .notes import offered, SearchNotes
 from .questions import book_questions
 from .retrieve import (
     Library, load_corpus, load_questions, RemoteLibrary, retrieve)
-from .teacher import experimenter, SearchReader
+from .teacher import SearchReader
 from ...skills.distillation import OfflineTeacher
 
 # %% ../../../nbs/589_envs.search.world.ipynb #a1367440
@@ -106,7 +106,6 @@ class Search(GeneratedWorld):
     variants = {'': dict(offers=offered), 'free': {}, 'compat': dict(compat=True)} # For `SearchEnv`
     noted, shown = SearchNotes, SearchExpert
     make, open = _EncyclopediaSuite, staticmethod(_files_suite)
-    experimenter = staticmethod(experimenter)
 
     def teacher(self)->OfflineTeacher:
         "Teacher that counts which pages told the truth, and what records show"
