@@ -320,12 +320,14 @@ def home(self:OfflineTeacher,
 
 # %% ../../nbs/06_skills.distillation.ipynb #8b192959
 def _no_longer_shown(known, found):
-    "Proposals to retire what of `known`, by its subject, was once counted and is not among what is `found` now"
+    "Proposals to retire what of `known`, by its subject, was once counted and is not `found` any more"
     about = {subject(o.principle) for o in found if not isinstance(o, Mistake)}
     counted = [o for subject, o in known.items() if subject not in about
                and o.provenance.get('teacher') == 'offline' and {'belief', 'opened'} & {*o.provenance}]
-    return [Proposal('retire', ids=(o.id,), hypothesis='the episodes do not show it any more') for o in counted]
+    why = 'the episodes do not show it any more'
+    return [Proposal('retire', ids=(o.id,), hypothesis=why) for o in counted]
 
+# %% ../../nbs/06_skills.distillation.ipynb #ffe4dd70
 @patch
 def propose(self:OfflineTeacher,
     bank:SkillBank,            # What is known already
@@ -343,7 +345,6 @@ def propose(self:OfflineTeacher,
     known = {subject(o.principle): o for o in bank.items('active', PROBATION) if not isinstance(o, Mistake)}
     refused, ranked = bank.metadata.get('refused', {}), []
     found = self.distill(evidence)
-    gone = _no_longer_shown(known, found)
     for new in found:
         about = '' if isinstance(new, Mistake) else subject(new.principle)
         asking, old = asks.get(about, Counter()), known.get(about)
@@ -356,4 +357,4 @@ def propose(self:OfflineTeacher,
         rank = refused.get(normal(new.principle), 0), -asking.total()
         ranked.append((rank, proposal))
     ranked.sort(key=lambda row: row[0])
-    return [*gone, *(proposal for _, proposal in ranked)][:limit]
+    return [*_no_longer_shown(known, found), *(proposal for _, proposal in ranked)][:limit]

@@ -47,7 +47,7 @@ class AlfworldNotes:
         self.found = {}                      # Receptacle → what it held when first seen
         self.closed, self.inside = set(), {} # Receptacles known to be shut; bowl or mug → what is in it
         self.place, self.holding = '', ''    # Receptacle last gone to; thing in hand
-        self.here = []                       # Commands sent since the arrival at `place`, the last before first
+        self.here = []                       # The last command before the arrival at `place`, and those since
         self.done = {}                       # Thing → words of clean, heat, cool, use
         self._beside = {}                    # Receptacle → its neighbours
         head, _, task = observation.partition('Your task is to:')

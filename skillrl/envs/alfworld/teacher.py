@@ -161,11 +161,11 @@ def _is_there(known, category, target):
 def _might_be_missing(offered:list[str])->list[str]:
     "Where `offered` is all there is: what can be done here, then places to come from"
     here = [c for c in offered if not c.startswith('go to ') and c != 'help']
-    doors = [c.replace('open ', 'close ') for c in here if c.startswith('open ')]
-    doors += [c.replace('close ', 'open ') for c in here if c.startswith('close ')]
+    closed = [c.replace('open ', 'close ') for c in here if c.startswith('open ')]
+    opened = [c.replace('close ', 'open ') for c in here if c.startswith('close ')]
     away = [c for c in offered if c.startswith('go to ')]
     many = Counter(map(kind, away))
-    return here + doors + sorted(away, key=lambda c: many[kind(c)])
+    return here + closed + opened + sorted(away, key=lambda c: many[kind(c)])
 
 @patch
 def attempts(self:_AlfworldReader, t:Trajectory)->list[Attempt]: # One, for the categories that want a step
