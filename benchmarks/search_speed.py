@@ -57,7 +57,7 @@ def measure(books):
 def main():
     "Measure; 0 if every target was met"
     from skillrl.envs.search.world import _EncyclopediaSuite
-    suites = [_EncyclopediaSuite(f'test-{i:03}', {}) for i in range(BOOKS)]
+    suites = [_EncyclopediaSuite(f'test-{i:03}', {}, ways=False) for i in range(BOOKS)]
     made, books = spent(lambda: [(s.book, s.library, s.games('test', QUESTIONS//BOOKS)) for s in suites])
     print(f'{len(books[0][1].documents):,} documents and {len(suites[0]):,} questions: made and indexed in '
           f'{made/BOOKS:.2f} s')

@@ -8,7 +8,7 @@ from skillrl.core.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
 from skillrl.envs.search import retrieve
 from skillrl.envs.search.engine import _exact_match, normalized
-from skillrl.envs.search.encyclopedia import PAGES, _drawn_names
+from skillrl.envs.search.encyclopedia import before, COVERS, PAGES, _drawn_names
 from skillrl.envs.search.encyclopedia import Encyclopedia
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
 from skillrl.envs.search.expert import SearchExpert, _read_page_hints
@@ -133,6 +133,35 @@ def test_an_encyclopedia_leaves_no_trace_of_its_names(book):
     played = [played_by_expert(q, book) for q in book_questions(book, 8)]
     lines = ' '.join(getattr(o, 'principle', '') for o in world('search').teacher().distill(played))
     assert not {*_names_in(f'. {lines}')} - {'Look'}
+
+# ---- covers ----
+
+def shown_in(suite, question, lines):
+    "The expert's episode of a question of a suite, with `lines`"
+    expert = SearchExpert(question.task, seeded('expert', question.id))
+    return demonstrate(Episode(suite.env(question, 12), question, skills=lines), expert, seeded('noise'))[0]
+
+def test_covers_decide_and_experiments_find_them():
+    suite = _EncyclopediaSuite('train-000', dict(offers=offered))
+    ways, hints = suite.book.ways, suite.book.hints()
+    wrong = [before(kind, cover) for kind in ways for cover in COVERS[:1] if cover != ways[kind]]
+    pages = [line for line in hints if line.startswith('Look')]
+    asked = [q for q in suite.games('val', 150) if q.category != 'comparison'
+             if any(hop.kind in ways and not hop.value.isdigit() for hop in q.hops)]
+    rates = [share([shown_in(suite, q, lines).success for q in asked[:30]])
+             for lines in (hints, pages, wrong + pages)]
+    assert rates[0] > .95 and max(rates[1:]) < .1
+    played = []
+    for q in asked[:20]:
+        lines = world('search').experimenter(played)(Episode(suite.env(q, 12), q).start())
+        played.append(shown_in(suite, q, pages + lines))
+    told = {o.principle for o in world('search').teacher().distill(played)}
+    assert {before(*way) for way in ways.items()} == {line for line in told if line.startswith('Before')}
+
+def test_an_encyclopedia_without_ways_hides_nothing():
+    suite = _EncyclopediaSuite('train-000', dict(offers=offered), ways=False)
+    question = next(q for q in suite.games('val', 150) if len(q.hops) == 3)
+    assert shown_in(suite, question, suite.book.hints()).success and not suite.book.ways
 
 # ---- suites and the world ----
 

@@ -26,7 +26,7 @@ ELSEWHERE = {
     '564_envs.qa': '1.2 37',                                # An example of a dialogue
     '565_envs.bm25': '33',                                  # Stop words of Lucene
     '569_envs.alfworld.scene': '223 190 222',               # Official memories
-    '571_envs.alfworld.notes': '2,000',                     # Twice the thousand of the code
+    '570_envs.alfworld.notes': '2,000',                     # Twice the thousand of the code
     '580_envs.search.retrieve': '21',                       # Million passages of Search-R1
     '583_envs.webshop.catalogue': '192',                    # Processes of the original
     '584_envs.webshop.goals': '200 161',                     # The original's requests

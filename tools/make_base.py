@@ -13,8 +13,8 @@ from pretraining import Stage, demonstrated, fresh_rows, pretrain
 from skillrl.agent.episode import Episode
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.expert import AlfworldExpert
-from skillrl.envs.alfworld.households import _RECEPTACLES, _THINGS, Household, decided_at
-from skillrl.envs.alfworld.ways import DECISIVE, draw_way, HouseholdEnv
+from skillrl.envs.alfworld.households import _RECEPTACLES, _THINGS, Household
+from skillrl.envs.alfworld.ways import decided_at, DECISIVE, draw_way, HouseholdEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 
 # The most that official games have of a receptacle; 2 of the others
@@ -46,11 +46,10 @@ def vocabulary():
 
 def ways(house, category, rng):
     "What a bank might say of ways: those of the house, and some that are none"
-    verb, places = DECISIVE.get(category), decided_at(house)
+    verb = DECISIVE.get(category)
     out = [house.way(v) for v in house.ways if rng.random() < (.8 if v == verb else .3)]
-    if verb in places:
-        room, place = places[verb]
-        tried = [draw_way(verb, place, house.places[room], rng) for _ in range(rng.choice((0, 0, 0, 1, 2)))]
+    if verb in decided_at(house):
+        tried = [draw_way(house, verb, rng) for _ in range(rng.choice((0, 0, 0, 1, 2)))]
         out += [f'Before {verb}: {step}.' for step in tried]
     return list(dict.fromkeys(out))
 

@@ -6,27 +6,28 @@
 Thirteen minutes on a core that others use too. First the policy learns to copy names of two pieces: what two
 or three sentences tell, all to be repeated in another order. Then, over thousands of small encyclopedias, it
 learns to follow a question step by step: what it looks for, on which page its skills say the truth is, what
-that page tells.
+that page tells, which cover is to be opened before.
 The demonstrator believes a skill six times in ten, and shown are true skills, none, or those of another
-encyclopedia. None that is made here is met again in training or tests.
+encyclopedia, at times with false sentences on covers. None that is made here is met again in training or
+tests.
 """
 import argparse, random, re
 from itertools import count
 from pretraining import Stage, demonstrated, fresh_rows, pretrain, rows_twice
 from skillrl.agent.episode import Episode
 from skillrl.envs.search.encyclopedia import (
-    ARTICLE_FIELDS, ARTICLE_KINDS, Encyclopedia, Fact, _FIRST_NAMES, _MOODS, _NAME_ENDS, _NAME_MIDDLES,
-    _NAME_STARTS, PAGES, sentence, _THEMES)
-from skillrl.envs.search.engine import MAX_TURNS, SearchEnv
+    ARTICLE_FIELDS, ARTICLE_KINDS, before, COVERS, Encyclopedia, EncyclopediaEnv, Fact, _FIRST_NAMES,
+    MAX_STEPS, _MOODS, _NAME_ENDS, _NAME_MIDDLES, _NAME_STARTS, PAGES, sentence, _THEMES)
 from skillrl.envs.search.expert import SearchExpert
 from skillrl.envs.search.retrieve import Library
 from skillrl.envs.search.notes import offered
-from skillrl.envs.search.questions import COMPARED, book_questions
+from skillrl.envs.search.questions import COMPARED, book_questions, kinds_along, read_question
 from skillrl.llm.local import _DROPPED, _SPECIAL, _USER, Policy, tiny_model
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 WORDS = '''Task Skill Read Now Look look turn want answer says for in it may be anything or 1 2 3 4 :
+Before before search after nothing Opened
 <think> </think> <action> </action> <search> </search> <answer> </answer>'''
 HABITS = ['Choose among the actions listed.', 'Do not repeat an action that changed nothing.']
 TRUST = .6  # Share of skills that the demonstrator believes
@@ -40,16 +41,24 @@ def vocabulary():
     said = re.findall('[A-Za-z]+', ' '.join([*asked, *COMPARED.values(), *HABITS]))
     values = [word for field in ARTICLE_FIELDS.values() for word in (field.name, *field.value.split())]
     years = map(str, range(1700, 2000))
-    return [*WORDS.split(), *said, *values, *years, *ARTICLE_KINDS, *PAGES, *_NAME_STARTS, *_FIRST_NAMES,
-            *_MOODS, *_THEMES]
+    return [*WORDS.split(), *said, *values, *years, *ARTICLE_KINDS, *PAGES, *COVERS, *_NAME_STARTS,
+            *_FIRST_NAMES, *_MOODS, *_THEMES]
 
 ENDINGS = [middle + end for middle in _NAME_MIDDLES for end in _NAME_ENDS] # What invented names go on with
 
-def shown(book, other, rng):
-    "Lines of skills: usually those of `book`, at times none or those of `other`"
-    hints = rng.choices([book.hints(), other.hints(), []], [.65, .15, .2])[0]
+def ways(book, kinds, rng):
+    "Lines on covers: those of `book`, and at times some that are false about one of `kinds`"
+    lines = [before(kind, cover) for kind, cover in book.ways.items() if rng.random() < .85]
+    kind, n = rng.choice(kinds), rng.choice((0, 0, 0, 1, 2))
+    return list(dict.fromkeys(lines + [before(kind, cover) for cover in rng.sample(COVERS, n)]))
+
+def shown(book, other, kinds, rng):
+    "Lines of skills for `kinds` of articles: usually those of `book`, at times none or those of `other`"
+    told = rng.choices([book, other, None], [.65, .15, .2])[0]
+    hints = [line for line in told.hints() if line.startswith('Look')] if told else []
     lines = [line for line in hints if rng.random() < .85]
-    return rng.sample(lines, min(3, len(lines))) + rng.sample(HABITS, rng.choice((0, 0, 1)))
+    lines = rng.sample(lines, min(3, len(lines))) + ways(told or other, kinds, rng)*(told is not None)
+    return rng.sample(lines, len(lines)) + rng.sample(HABITS, rng.choice((0, 0, 1)))
 
 NAMED = [field for field in ARTICLE_FIELDS.values() if field.value in ('river', *ARTICLE_KINDS)]
 
@@ -81,8 +90,9 @@ def rows(rng, first=0):
         book = small_book(f'base-{n}', rng)
         library = Library(book.documents())
         for question in book_questions(book, ASKED):
-            env = SearchEnv([question], library, MAX_TURNS, offers=offered)
-            episode = Episode(env, question, skills=shown(book, other, rng))
+            env = EncyclopediaEnv([question], library, MAX_STEPS, ways=book.ways, offers=offered)
+            kinds = kinds_along(read_question(question.task))
+            episode = Episode(env, question, skills=shown(book, other, kinds, rng))
             expert = SearchExpert(question.task, rng, TRUST)
             yield from demonstrated(episode, expert, strays, lambda thought, action: True)
         other = book

@@ -85,7 +85,7 @@ class RetrievalConfig:
     mode:str = opt('lexical', choices=('lexical', 'template', 'official', 'embedding',
                                        'trajectories')) # How they are chosen; or whole won episodes are shown
     encoder:str = opt('tfidf', authority='openai:.*') # `tfidf`, `openai:MODEL`, or a Hugging Face folder
-    top_k:int = opt(3, lo=0) # $K$, task-specific skills at most
+    top_k:int = opt(6, lo=0) # $K$, task-specific skills at most
     top_k_general:int = opt(1, lo=0) # General skills at most, and as many mistakes, up to five
     similarity_threshold:float = opt(0.0, lo=0, hi=0.99) # $\delta_{sim}$: less similar skills stay out
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fastcore.basics import patch
 from .embedding import stop_words
-from ..core.trajectory import category_of, Step, Trajectory
+from ..core.trajectory import Step, Trajectory
 from typing import Any
 
 # %% ../../nbs/460_skills.evidence.ipynb #e0a43ce0
@@ -350,9 +350,9 @@ class Attempt:
     might:list = field(default_factory=list) # Steps that may be missing, the likeliest first
 
 @patch
-def attempt(self:EpisodeReader, t:Trajectory)->Attempt|None: # None if it never got there
-    "What the episode `t` shows of the way to its decisive command"
-    return None
+def attempts(self:EpisodeReader, t:Trajectory)->list[Attempt]: # One for each command that decides it
+    "What the episode `t` shows of the ways to its decisive commands, nothing before it is played"
+    return []
 
 def way_sentence(what:str, step:str)->str: # As in `Attempt`
     "What has to come before a command, for a skill"
@@ -365,28 +365,26 @@ class Ways:
         trajs:Iterable[Trajectory],
         reader:EpisodeReader,
     ):
-        self.reader = reader
-        self.known, self.tried = {}, {} # By room and category: step and the episodes that show it; steps
-        self.last = {}                  # The last attempt before which something was missing
+        # By room and command
+        self.known = {} # Step, and the episodes that show it
+        self.tried, self.might = defaultdict(set), {} # Steps; those to try
+        self.asked = defaultdict(list) # Episodes that it would have decided
         for t in trajs:
-            attempt = reader.attempt(t)
-            if attempt:
-                self.add(self.key(t), attempt, t)
-
-    def key(self, t:Trajectory)->tuple: # Room and category
-        "Episodes of which the same is wanted"
-        return self.reader.room(t), category_of(t, self.reader.router)
+            room = reader.room(t)
+            for attempt in reader.attempts(t):
+                self.asked[room, attempt.what].append(t)
+                self.add((room, attempt.what), attempt, t)
 
     def add(self, key:tuple, attempt:Attempt, t:Trajectory)->None:
         "Take in one attempt: what does not open any more is forgotten, with all that was tried before"
         way, by = self.known.get(key, ('', []))
         if way and way in attempt.shut:
             del self.known[key], self.tried[key]
-        if attempt.opened:
+        if attempt.shut:
+            self.tried[key].update(attempt.shut)
+            self.might[key] = attempt.might
+        if attempt.opened and self.tried[key]:
             self.known[key] = attempt.opened, [*(by if way == attempt.opened else ()), t]
-        self.tried.setdefault(key, set()).update(attempt.shut)
-        if attempt.shut or attempt.opened:
-            self.last[key] = attempt
 
 # %% ../../nbs/460_skills.evidence.ipynb #5a1ce152
 _TRIED = 3 # Steps that one episode is told to try
@@ -399,11 +397,12 @@ def experiments(
     ways, told = Ways(played, reader), defaultdict(set)
     def lines(episode:Any)->list[str]:
         unplayed = Trajectory('', episode.task, episode.category, [Step(episode.first, '')])
-        key = ways.key(unplayed)
-        if key in ways.known or key not in ways.last:
-            return []
-        attempt, done = ways.last[key], ways.tried[key] | told[key]
-        left = [step for step in attempt.might if step not in done][:_TRIED]
-        told[key].update(left)
-        return [way_sentence(attempt.what, step) for step in left]
+        for attempt in reader.attempts(unplayed):
+            key = reader.room(unplayed), attempt.what
+            done = ways.tried[key] | told[key]
+            left = [step for step in ways.might.get(key, ()) if step not in done][:_TRIED]
+            if left and key not in ways.known:
+                told[key].update(left)
+                return [way_sentence(attempt.what, step) for step in left]
+        return []
     return lines

@@ -77,32 +77,6 @@ def fetch(self:AlfworldExpert)->tuple[str, str]:
     return self.handle('take', 'take {} from {}', self.thing, seen)
 
 @patch
-def feasible(self:AlfworldExpert,
-    step:str, # That a skill wants
-)->str:       # Command; '' if nothing leads to it
-    "The next command on the way to `step`"
-    door = step.replace('open ', 'close ') if step.startswith('open ') else step.replace('close ', 'open ')
-    return next((c for c in (step, door) if c in self.can), '')
-
-@patch
-def prepare(self:AlfworldExpert,
-    verb:str,
-    command:str, # What is wanted here
-)->tuple[str, str]:
-    "Do `command`, or what skills want before; who was refused tries all they say, then goes and comes back"
-    if command in self.can:
-        return f'{verb} {kind(self.notes.holding)}', command
-    done = self.notes.here
-    refused = command in done
-    told = [hint for hint in self.hints if hint[0] == f'before {verb}' and hint[1][0] not in done]
-    steps = [self.feasible(hint[1][0]) for hint in told if refused or self.believes(hint)]
-    for step in filter(None, steps):
-        return f'before {verb}', step
-    if not refused:
-        return verb, command
-    return 'search', self.rng.choice(sorted(c for c in self.can if c.startswith('go to ')))
-
-@patch
 def handle(self:AlfworldExpert,
     verb:str,
     command:str,      # With holes for a thing and where it is
@@ -159,6 +133,29 @@ def find(self:AlfworldExpert,
     worth = [likelihood(kind(r), thing)/_steps_to(r, self.can) for r in unsearched]
     best = [r for r, w in zip(unsearched, worth) if w == max(worth)]
     return f'find {thing}', self.reach(self.rng.choice(best))
+
+# %% ../../../nbs/573_envs.alfworld.expert.ipynb #7d703376
+def _toward(step, can): # Command of `can` that leads to `step`; '' if none does
+    door = step.replace('open ', 'close ') if step.startswith('open ') else step.replace('close ', 'open ')
+    return next((c for c in (step, door) if c in can), '')
+
+@patch
+def prepare(self:AlfworldExpert,
+    verb:str,
+    command:str, # What is wanted here
+)->tuple[str, str]:
+    "Do `command`, or what skills want before; who was refused tries all they say, then goes and comes back"
+    if command in self.can:
+        return f'{verb} {kind(self.notes.holding)}', command
+    done = self.notes.here
+    refused = command in done
+    told = [hint for hint in self.hints if hint[0] == f'before {verb}' and hint[1][0] not in done]
+    steps = [_toward(hint[1][0], self.can) for hint in told if refused or self.believes(hint)]
+    for step in filter(None, steps):
+        return f'before {verb}', step
+    if not refused:
+        return verb, command
+    return 'search', self.rng.choice(sorted(c for c in self.can if c.startswith('go to ')))
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #d0437033
 @patch

@@ -161,29 +161,29 @@ def _is_there(known, category, target):
 def _might_be_missing(offered:list[str])->list[str]:
     "Where `offered` is all there is: what can be done here, then places to come from"
     here = [c for c in offered if not c.startswith('go to ') and c != 'help']
-    doors = [c.replace('open ', 'close ') for c in here if c.startswith('open ')]
-    doors += [c.replace('close ', 'open ') for c in here if c.startswith('close ')]
+    closed = [c.replace('open ', 'close ') for c in here if c.startswith('open ')]
+    opened = [c.replace('close ', 'open ') for c in here if c.startswith('close ')]
     away = [c for c in offered if c.startswith('go to ')]
     many = Counter(map(kind, away))
-    return here + doors + sorted(away, key=lambda c: many[kind(c)])
+    return here + closed + opened + sorted(away, key=lambda c: many[kind(c)])
 
 @patch
-def attempt(self:_AlfworldReader, t:Trajectory)->Attempt|None: # None if it never got there
+def attempts(self:_AlfworldReader, t:Trajectory)->list[Attempt]: # One, for the categories that want a step
     "What the episode `t` shows of the way to its decisive command"
     category, thing, target = read_goal(t.task) or ('', '', '')
-    found = None
+    if category not in DECISIVE:
+        return []
+    found = Attempt(DECISIVE[category])
     for step, _, known in replay(t, AlfworldNotes):
         held = known.holding
-        ready = category in DECISIVE and held and kind(held) == thing
-        if not ready or not _is_there(known, category, target):
+        if not held or kind(held) != thing or not _is_there(known, category, target):
             continue
-        found = found or Attempt(DECISIVE[category])
         if any(c.startswith(f'{found.what} ') for c in step.admissible):
             found.opened = known.here[-1] if found.shut else ''
-            return found
+            break
         found.shut += known.here or ['']
         found.might = found.might or _might_be_missing([c for c in step.admissible if held not in c])
-    return found
+    return [found]
 
 # %% ../../../nbs/578_envs.alfworld.teacher.ipynb #b642dcf6
 _PLACES = 3 # That one episode is sent to

@@ -196,9 +196,14 @@ def step(self:SearchEngine,
     return '' if query is None else self._searched(query)
 
 @patch
+def find(self:SearchEngine, query:str)->list[tuple[str, float]]: # Contents and score
+    "The documents that a search shows"
+    return self.retriever.search(query, TOP_K)
+
+@patch
 def _searched(self:SearchEngine, query):
     "Observation of a search"
-    found = self.retriever.search(query, TOP_K)
+    found = self.find(query)
     self.seen += [contents for contents, _ in found]
     observation = f'<information>{result_of(found)}</information>'
     self.history += f'\n{observation}\n'

@@ -28,10 +28,19 @@ def _read_page_hints(
             hints.setdefault(kind.lower(), page)
     return hints
 
+_BEFORE = re.compile(r'before (\w+): search (?:\w+ )?(\w+)', re.I)
+
+def _read_hints(
+    lines:list[str], # Sentences of skills
+)->dict: # Kind of article → page; `before` → pairs of kind and cover
+    "Where skills say that articles tell the truth, and what they say must be opened before"
+    told = [(kind.lower(), cover) for line in lines for kind, cover in _BEFORE.findall(line)]
+    return _read_page_hints(lines) | dict(before=told)
+
 # %% ../../../nbs/548_envs.search.expert.ipynb #17772b16
 class SearchExpert(Expert):
     "Demonstrator that sees what the agent sees"
-    reads, heeds = staticmethod(read_question), staticmethod(_read_page_hints)
+    reads, heeds = staticmethod(read_question), staticmethod(_read_hints)
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #cfea2e78
 @patch
@@ -75,17 +84,15 @@ def _queries(self:SearchExpert, kind, name):
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #22c8fa01
 @patch
-def _search(self:SearchExpert, wanted, known=''):
-    "Thought and action that look for a field; the thought begins with what is `known`"
-    kind, name = wanted
-    queries = self._queries(kind, name)
-    if self.can:
-        queries = [query for query in queries if tagged('search', query) in self.can]
-    if not queries:
-        return self._answer(self._guess())
-    where = queries[0].removeprefix(name).replace(' ', ' in ')
-    return f'{known} look for {kind}{where}'.strip(), tagged('search', queries[0])
+def _cover(self:SearchExpert, kind):
+    "The cover to open before articles of `kind`; '' if one lies open that may do, or nothing is left to try"
+    silent = self.notes.covered(kind, False)
+    left = [cover for of, cover in self.hints.get('before', ()) if of == kind and cover not in silent]
+    if self.notes.covers.get(kind) in left:
+        return ''
+    return next((cover for cover in left if silent or self.believes((kind, cover))), '')
 
+# %% ../../../nbs/548_envs.search.expert.ipynb #781e4932
 @patch
 def _answer(self:SearchExpert, answer, because='it may be anything'):
     "Thought and action that answer"
@@ -105,6 +112,23 @@ def _guess(self:SearchExpert):
 
 def _year(fact):
     return int(fact.value or 0)
+
+# %% ../../../nbs/548_envs.search.expert.ipynb #01596cae
+@patch
+def _search(self:SearchExpert, wanted, known=''):
+    "Thought and action that look for a field; the thought begins with what is `known`"
+    kind, name = wanted
+    cover = self._cover(kind)
+    opening = tagged('search', f'{kind} {cover}')
+    if cover and (opening in self.can or not self.can):
+        return f'{known} before {kind} search {cover}'.strip(), opening
+    queries = self._queries(kind, name)
+    if self.can:
+        queries = [query for query in queries if tagged('search', query) in self.can]
+    if not queries:
+        return self._answer(self._guess())
+    where = queries[0].removeprefix(name).replace(' ', ' in ')
+    return f'{known} look for {kind}{where}'.strip(), tagged('search', queries[0])
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #807e97ca
 @patch

@@ -10,7 +10,8 @@ import json, re
 from collections.abc import Hashable, Sequence
 from fastcore.basics import patch
 from typing import Any
-from .encyclopedia import ARTICLE_FIELDS, ARTICLE_KINDS, Fact, PAGES, read_page
+from .encyclopedia import (
+    ARTICLE_FIELDS, ARTICLE_KINDS, COVERS, Fact, PAGES, read_cover, read_page)
 from .engine import inside, MAX_TURNS, projected, tagged
 from .questions import kinds_along, read_question
 
@@ -39,21 +40,40 @@ class SearchNotes:
         self.facts = {}                      # `Fact` → None, in the order they were read
         self.queries, self.turns = [], 0
         self.pages = {}                      # (kind, name) → pages of it that were read
+        self.covers = {}                     # Kind → the cover that was opened last
+        self.tells = {}                      # (kind, cover or '') → did its articles tell more than years?
 
     def see(self, action:str, observation:str)->None:
-        "Take in one turn"
+        "Take in one turn, or a cover, which costs none"
+        query, documents = inside('search', projected(action)), _documents_in(observation)
+        opened = dict(filter(None, map(read_cover, documents)))
+        if opened: # What was searched before may tell more now
+            self.covers |= opened
+            self.queries, self.pages = [], {}
+            return
         self.turns += 1
-        query = inside('search', projected(action))
         if query is not None:
             self.queries.append(query)
-        for contents in _documents_in(observation):
-            page = read_page(contents)
+        for page in map(read_page, documents):
             self.pages.setdefault((page.kind, page.name), set()).add(page.page)
             self.facts.update(dict.fromkeys(page.facts))
+            if page.facts:
+                more = any(not fact.value.isdigit() for fact in page.facts)
+                self.tells[page.kind, self.covers.get(page.kind, '')] = more
 
-    def state(self)->Hashable:
-        "What is known so far; equal to an earlier one if nothing new was learnt since"
-        return frozenset(self.facts)
+# %% ../../../nbs/547_envs.search.notes.ipynb #632a0d87
+@patch
+def state(self:SearchNotes)->Hashable:
+    "What is known so far; equal to an earlier one if nothing new was learnt since"
+    return frozenset(self.facts), frozenset(self.covers.items())
+
+@patch
+def covered(self:SearchNotes,
+    kind:str,  # Of article
+    more:bool, # Told they more than years?
+)->list[str]:  # '' for none
+    "Covers under which articles of `kind` were read"
+    return [cover for (of, cover), told in self.tells.items() if (of, told) == (kind, more)]
 
 @patch
 def told(self:SearchNotes, kind:str, name:str, field:str)->list[Fact]:
@@ -77,6 +97,8 @@ def offered(
     linked = [fact.value for fact in facts if ARTICLE_FIELDS[fact.kind, fact.field].value in ARTICLE_KINDS]
     names = dict.fromkeys(known + linked)
     queries = [query for name in names for query in (name, *[f'{name} {page}' for page in PAGES])]
+    plan = read_question(question)
+    queries += [f'{kind} {cover}' for kind in (kinds_along(plan) if plan else ()) for cover in COVERS]
     searches = [tagged('search', query) for query in queries]
     answers = dict.fromkeys(known + [fact.value for fact in facts])
     return searches + [tagged('answer', answer) for answer in answers]
@@ -112,4 +134,14 @@ def followed(self:SearchNotes)->tuple[list[str], str]: # Nothing for questions o
 def lines(self:SearchNotes, *step:Any)->list[str]: # `step`: as notes are given it, and not needed
     "Lines of the next step's prompt, after task and skills; what was read stands for the history"
     read, wanted = self.followed()
-    return [*read, f'Now: turn {self.turns + 1} of {MAX_TURNS}, want {wanted}']
+    covers = self._covers(wanted.split(' ')[2]) if wanted else []
+    return [*read, *covers, f'Now: turn {self.turns + 1} of {MAX_TURNS}, want {wanted}']
+
+@patch
+def _covers(self:SearchNotes, kind):
+    "Lines on covers under which articles of `kind` told nothing, and on one that lies open and may do"
+    silent = [f'Read: {kind} says nothing' + (f' after {kind} {cover}' if cover else '')
+              for cover in self.covered(kind, False)]
+    cover = self.covers.get(kind, '')
+    opened = [f'Opened: {kind} {cover}'] if cover and self.tells.get((kind, cover), True) else []
+    return silent + opened

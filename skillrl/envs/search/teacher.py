@@ -10,14 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
-from .encyclopedia import ARTICLE_FIELDS, Fact, fields_of
+from .encyclopedia import ARTICLE_FIELDS, COVERS, Fact, fields_of
 from .notes import SearchNotes
 from .questions import COMPARED, kinds_along, read_question
 from .engine import CATEGORIES, inside, projected
 from ...skills.bank import Skill
 from ...skills.consolidation import goals_of
-from ...skills.distillation import origin
-from ...skills.evidence import EpisodeReader, replay
+from ...skills.distillation import main_category, origin
+from ...skills.evidence import Attempt, EpisodeReader, replay
 from ...core.trajectory import Trajectory
 
 # %% ../../../nbs/550_envs.search.teacher.ipynb #6b5f3752
@@ -79,33 +79,11 @@ def _page_records(
             records[kind].shown_by.append(t)
     return records
 
-# %% ../../../nbs/550_envs.search.teacher.ipynb #9af88c35
-def _page_skill(kind:str, record:_PageRecord, page:str)->Skill:
-    "Where articles of a kind tell the truth, as a skill"
-    told = ', '.join(field.name for field in fields_of(kind))
-    leads = [field.name for field in ARTICLE_FIELDS.values() if field.value == kind]
-    named = ' or '.join([kind, *leads])
-    occasion = f'The question needs {told} of a {named}, or asks {COMPARED[kind].lower()}.'
-    provenance = origin(record.shown_by, true=record.true[page], false=record.false[page])
-    category, _ = Counter(t.category for t in record.shown_by).most_common(1)[0]
-    return Skill('', f'Where the truth about a {kind} is', f'Look for {kind} in {page}.', occasion, category,
-                 goals_of(record.shown_by), provenance)
-
+# %% ../../../nbs/550_envs.search.teacher.ipynb #b9ed4d8a
 class SearchReader(EpisodeReader):
     "Reads episodes of searching, those about encyclopedias by their grammar"
     categories, verb = CATEGORIES, 'to answer'
 
-@patch
-def tell(self:SearchReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
-    "Where the truth is, for each kind of article that has a page to rely on"
-    skills = []
-    for kind, record in sorted(_page_records(trajs).items()):
-        page = record.best(min_count)
-        if page and record.shown_by:
-            skills.append(_page_skill(kind, record, page))
-    return skills
-
-# %% ../../../nbs/550_envs.search.teacher.ipynb #b9ed4d8a
 @patch
 def needs(self:SearchReader, t:Trajectory)->tuple[str, ...]: # Kinds of articles in an encyclopedia
     "What an episode had to find"
@@ -116,3 +94,45 @@ def needs(self:SearchReader, t:Trajectory)->tuple[str, ...]: # Kinds of articles
 def found(self:SearchReader, t:Trajectory, wanted:set)->dict[str, list]: # Empty in an encyclopedia
     "Place to the words of `wanted` that an episode saw there"
     return {} if read_question(t.task) else super(SearchReader, self).found(t, wanted)
+
+# %% ../../../nbs/550_envs.search.teacher.ipynb #9af88c35
+@patch
+def occasion(self:SearchReader, what:str)->str: # `what`: a kind of article
+    "When to apply a skill on articles of a kind"
+    told = ', '.join(field.name for field in fields_of(what))
+    leads = [field.name for field in ARTICLE_FIELDS.values() if field.value == what]
+    named = ' or '.join([what, *leads])
+    return f'The question needs {told} of a {named}, or asks {COMPARED[what].lower()}.'
+
+# %% ../../../nbs/550_envs.search.teacher.ipynb #abc5c2ee
+def _attempt(notes:SearchNotes, kind:str)->Attempt:
+    "What an episode shows of the covers before articles of `kind`"
+    def steps(covers:Iterable[str])->list[str]:
+        return [f'search {kind} {cover}'.strip() for cover in covers]
+    opened = [f'search {kind} {cover}' for cover in notes.covered(kind, True) if cover]
+    return Attempt(kind, ''.join(opened[-1:]), steps(notes.covered(kind, False)), steps(COVERS))
+
+@patch
+def attempts(self:SearchReader, t:Trajectory)->list[Attempt]: # One for each kind of article it needs
+    "What the episode `t` shows of the covers before articles"
+    notes = _notes_of(t)
+    return [_attempt(notes, kind) for kind in dict.fromkeys(self.needs(t))] if notes.plan else []
+
+@patch
+def room(self:SearchReader, t:Trajectory)->frozenset: # All of an encyclopedia is one
+    "What tells the place of the episode `t` from others"
+    return frozenset() if read_question(t.task) else super(SearchReader, self).room(t)
+
+# %% ../../../nbs/550_envs.search.teacher.ipynb #d3ca0440
+@patch
+def tell(self:SearchReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
+    "Where the truth is, for each kind of article that has a page to rely on"
+    skills = []
+    for kind, record in sorted(_page_records(trajs).items()):
+        page = record.best(min_count)
+        if page and record.shown_by:
+            title, line = f'Where the truth about a {kind} is', f'Look for {kind} in {page}.'
+            counted = origin(record.shown_by, true=record.true[page], false=record.false[page])
+            skills.append(Skill('', title, line, self.occasion(kind), main_category(record.shown_by, self),
+                                goals_of(record.shown_by), counted))
+    return skills

@@ -15,9 +15,10 @@ from typing import Any
 from ...core.trajectory import category_of
 from ..base import (
     deal, GameSuite, GeneratedWorld, register, seeded, SHARES, skill_block, spread)
-from .encyclopedia import ARTICLE_KINDS, Encyclopedia, PAGES
+from .encyclopedia import (
+    ARTICLE_KINDS, COVERS, Encyclopedia, EncyclopediaEnv, MAX_STEPS, PAGES)
 from .engine import (
-    CATEGORIES, is_valid, MAX_TURNS, normalized, projected, ROUTER, SearchEnv, SearchQuestion)
+    CATEGORIES, is_valid, normalized, projected, ROUTER, SearchEnv, SearchQuestion)
 from .expert import SearchExpert
 from .notes import offered, SearchNotes
 from .questions import book_questions
@@ -32,13 +33,15 @@ class _EncyclopediaSuite(GameSuite):
     def __init__(self,
         name:str, # The seed: the same name is the same suite
         settings:dict, # Of `SearchEnv`
+        ways:bool=True, # Do some kinds of articles lie under a cover?
     ):
         self.name, self.settings = name, settings
+        self.ways = ways
 
     @cached_property
     def book(self)->Encyclopedia:
         "What the questions are about"
-        return Encyclopedia(self.name)
+        return Encyclopedia(self.name, ways=self.ways)
 
     @cached_property
     def listed(self)->list[SearchQuestion]:
@@ -52,7 +55,8 @@ class _EncyclopediaSuite(GameSuite):
 
     def make_env(self, games:list[SearchQuestion], max_steps:int)->SearchEnv:
         "Environment that asks `games`"
-        return SearchEnv(games, self.library, min(max_steps, MAX_TURNS), **self.settings)
+        steps, ways = min(max_steps, MAX_STEPS), self.book.ways
+        return EncyclopediaEnv(games, self.library, steps, ways=ways, **self.settings)
 
 # %% ../../../nbs/589_envs.search.world.ipynb #f6933bd9
 _ROWS = '.jsonl', '.jsonl.gz', '.parquet'
@@ -97,7 +101,7 @@ class Search(GeneratedWorld):
     "Search: question answering in several turns, in generated encyclopedias, over files or on a server"
     name = 'search'
     categories = CATEGORIES
-    router = replace(ROUTER, things=frozenset(ARTICLE_KINDS), facts=frozenset(PAGES))
+    router = replace(ROUTER, things=frozenset(ARTICLE_KINDS), facts=frozenset(PAGES + COVERS))
     weights = 'search'
     variants = {'': dict(offers=offered), 'free': {}, 'compat': dict(compat=True)} # For `SearchEnv`
     noted, shown = SearchNotes, SearchExpert

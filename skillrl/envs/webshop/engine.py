@@ -336,13 +336,14 @@ class WebShopEnv(TextEnv):
         games:list[ShopGoal],
         shop:Shop,
         max_steps:int=_MAX_STEPS,
+        engine:Callable=ShopEngine, # From a shop and a goal
     ):
         super().__init__(games, max_steps)
-        self.shop = shop
+        self.shop, self.make_engine = shop, engine
 
     def start(self, game:ShopGoal)->ShopEngine:
         "Engine for one goal"
-        return ShopEngine(self.shop, game)
+        return self.make_engine(self.shop, game)
 
     def score(self)->float: # From 0 to 1
         "What was bought in the step just taken is worth"

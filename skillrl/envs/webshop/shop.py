@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WARES', 'VALUES', 'NAMES', 'DETAIL_PAGES', 'WAYS', 'buying', 'word_sentence', 'size_sentence', 'conventions',
-           'generate_catalogue', 'generate_shop', 'ways_gone', 'ShopWayEngine', 'ShopWayEnv']
+           'generate_catalogue', 'generate_shop', 'ways_gone', 'ShopWayEngine']
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #385d859f
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fastcore.basics import groupby, patch
 from itertools import pairwise, permutations
 from ..base import seeded
 from .catalogue import NO_PRICE, Catalogue, Product
-from .engine import BUY, DETAILS, Shop, ShopEngine, WebShopEnv
+from .engine import BUY, DETAILS, Shop, ShopEngine
 from .goals import shop_category, ShopGoal
 from .reward import letter_nouns
 from ...skills.evidence import way_sentence
@@ -246,19 +246,3 @@ def show(self:ShopWayEngine,
     if way and way not in ways_gone(self.looked):
         page = [piece for piece in page if piece.text != BUY]
     super(ShopWayEngine, self).show(page, *address)
-
-# %% ../../../nbs/594_envs.webshop.shop.ipynb #e27089b0
-class ShopWayEnv(WebShopEnv):
-    "Goals in a shop that has its ways"
-    def __init__(self,
-        games:list[ShopGoal],
-        shop:Shop,
-        max_steps:int,
-        ways:dict[str, str], # Category → one of `WAYS`
-    ):
-        super().__init__(games, shop, max_steps)
-        self.ways = ways
-
-    def start(self, game:ShopGoal)->ShopWayEngine:
-        "Engine for one goal"
-        return ShopWayEngine(self.shop, game, self.ways)

@@ -140,22 +140,22 @@ def needs(self:ShopReader, t:Trajectory)->tuple[str, ...]: # Empty for requests 
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #398d8ec4
 @patch
-def attempt(self:ShopReader, t:Trajectory)->Attempt|None: # None if it bought without ado, or never tried
+def attempts(self:ShopReader, t:Trajectory)->list[Attempt]: # One, in generated shops
     "What the episode `t` shows of the way to its purchase"
-    end, found = _notes_at_end(t), None
+    end = _notes_at_end(t)
     if not end:
-        return None
+        return []
     asked = end.request.query
+    found = Attempt(buying(shop_category(asked)), might=WAYS)
     for step, _, notes in replay(t, ShopNotes):
         right = end.sold_as.get(title_word(notes.title), asked) == asked
         tried = notes.gone or step.action == 'click[buy now]'
         if notes.kind == 'product' and right and notes.shut and tried:
-            found = found or Attempt(buying(shop_category(asked)), might=WAYS)
             found.shut += notes.shut
             if BUY in notes.parts:
                 found.opened = next((way for way in notes.gone if way not in notes.shut), '')
-                return found
-    return found
+                break
+    return [found]
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #a1c0de03
 class ShopTeacher(OfflineTeacher):

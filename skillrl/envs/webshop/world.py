@@ -8,7 +8,7 @@ __all__ = ['ShopSuite', 'WebShop']
 # %% ../../../nbs/599_envs.webshop.world.ipynb #f332ba7e
 from dataclasses import replace
 from fastcore.basics import patch
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from ..base import (
     deal, GameSuite, GeneratedWorld, progress_block, register, seeded, SHARES_WITH_TEST, SPLITS, spread)
@@ -17,7 +17,7 @@ from .engine import SEPARATOR, Shop, WebShopEnv
 from .expert import ShopExpert
 from .goals import CATEGORIES, Goals, ROUTER, ShopGoal
 from .notes import ShopNotes
-from .shop import conventions, generate_shop, NAMES, VALUES, WARES, ShopWayEnv
+from .shop import conventions, generate_shop, NAMES, ShopWayEngine, VALUES, WARES
 from .teacher import ShopReader, ShopTeacher
 from ...skills.distillation import OfflineTeacher
 
@@ -82,9 +82,7 @@ def load(self:ShopSuite, entry:tuple[int, int])->ShopGoal: # List and number of 
 @patch
 def make_env(self:ShopSuite, games:list[ShopGoal], max_steps:int)->WebShopEnv:
     "Environment that plays `games`"
-    if self.ways:
-        return ShopWayEnv(games, self.shop, max_steps, self.ways)
-    return WebShopEnv(games, self.shop, max_steps)
+    return WebShopEnv(games, self.shop, max_steps, partial(ShopWayEngine, ways=self.ways))
 
 @patch
 def __len__(self:ShopSuite)->int:
