@@ -23,8 +23,8 @@ from skillrl.envs.webshop.goals import Goals
 from skillrl.envs.webshop.notes import ShopNotes, read_request
 from skillrl.envs.webshop.reward import (
     Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words)
-from skillrl.envs.webshop.shop import (buying, conventions, generate_catalogue, DETAIL_PAGES, size_sentence,
-                                       WAYS, word_sentence)
+from skillrl.envs.webshop.shop import (buying, conventions, generate_catalogue, DETAIL_PAGES,
+                                       ShopWayEngine, size_sentence, WAYS, word_sentence)
 from skillrl.envs.webshop.world import ShopSuite
 from skillrl.envs.webshop.teacher import _counted, _notes_at_end, _size_claims, _word_claims
 from skillrl.llm.local import word_tokenizer
@@ -303,6 +303,15 @@ def test_a_shop_sells_once_its_pages_were_looked_at():
     again = [*commands, *looks(pages), *leaves, *commands[2:], *buy]
     assert not played(suite, goal, again).success # Another visit begins anew
     assert played(ShopSuite('elm', n=150, ways=False), goal, commands + buy).success
+
+def test_two_pages_open_a_purchase_and_no_others_do():
+    suite = ShopSuite('elm', n=150)
+    goal, commands, _ = opened(suite)
+    for way, other in [(way, other) for way in WAYS for other in WAYS]:
+        engine = ShopWayEngine(suite.shop, goal, {goal.category: way})
+        for command in [*commands, *looks([page.removeprefix('see ') for page in other.split(', ')])]:
+            engine.step(command)
+        assert ('click[buy now]' in engine.admissible()) == (way == other)
 
 def test_ways_change_nothing_but_the_button():
     suite, rng = ShopSuite('elm', n=150), random.Random(0)
