@@ -11,7 +11,7 @@ from skillrl.envs.search.engine import _exact_match, normalized
 from skillrl.envs.search.encyclopedia import before, COVERS, PAGES, _drawn_names
 from skillrl.envs.search.encyclopedia import Encyclopedia
 from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
-from skillrl.envs.search.expert import SearchExpert, _read_page_hints
+from skillrl.envs.search.expert import SearchExpert, _read_hints
 from skillrl.envs.search.notes import _names_in, offered
 from skillrl.envs.search.questions import book_questions, kinds_along, read_question
 from skillrl.envs.search.retrieve import Library
@@ -112,7 +112,7 @@ def test_a_chain_of_three_is_shown_all_it_needs(book):
     for q in book_questions(book, 40):
         kinds = set(kinds_along(read_question(q.task)))
         needed += len(kinds)
-        shown += len(kinds & _read_page_hints(render(retriever.retrieve(q.task))).keys())
+        shown += len(kinds & _read_hints(render(retriever.retrieve(q.task))).keys())
     assert shown/needed > .9
 
 def test_what_failures_needed_is_proposed(book):
@@ -124,8 +124,8 @@ def test_what_failures_needed_is_proposed(book):
     lost = [t for t in played if not t.success]
     proposals = teacher.propose(bank, lost, played, search.categories, 9)
     said = {p.item.principle: p.kind for p in proposals if isinstance(p.item, Skill)}
-    hints = _read_page_hints(list(said))
-    assert {kind for kind, page in hints.items() if page in book.habits[kind].true} == set(book.habits)
+    hints = _read_hints(list(said))
+    assert {kind for kind in book.habits if hints.get(kind) in book.habits[kind].true} == set(book.habits)
     for line, how in said.items():
         assert how == ('refine' if 'film' in line else 'add')
 

@@ -33,9 +33,9 @@ def told(name, played): # What a world's teacher says of ways
 def experimented(name, suite, games, past=()): # Eight rounds of an expert that knows all but ways
     past, (_, facts) = list(past), truths(suite)
     for _ in range(8):
-        experiment = world(name).experimenter(past)
+        experiment, known = world(name).experimenter(past), [*facts, *told(name, past)]
         starts = [Episode(suite.env(g, 30), g).start() for g in games]
-        past += [played(name, suite, g, [*facts, *experiment(e)]) for g, e in zip(games, starts)]
+        past += [played(name, suite, g, [*known, *experiment(e)]) for g, e in zip(games, starts)]
     return past
 
 @pytest.mark.parametrize('house', households('train', 2), ids=lambda h: h.name)

@@ -249,11 +249,6 @@ def time_left(self:EpisodeReader, t:Trajectory)->int: # Steps, 0 if it never cam
     seen = [i for i, _, words in self.sights(t, set(self.needs(t))) if words]
     return len(t) - 1 - seen[-1] if seen else 0
 
-@patch
-def lacks(self:EpisodeReader, t:Trajectory)->tuple[str, ...]:
-    "What an episode would have had to know besides where things are"
-    return tuple(f'before {attempt.what}' for attempt in self.attempts(t) if attempt.shut)
-
 def _asked_for(
     failures:list[Trajectory],
     wins:list[Trajectory], # Episodes that show how long it takes
@@ -270,8 +265,9 @@ def _asked_for(
             asks[f'look for {thing}'][category] += 1
         if reader.time_left(t) > slowest[category]:
             asks[reader.aim(category)][category] += 1
-        for what in reader.lacks(t):
-            asks[what][category] += 1
+        for attempt in reader.attempts(t):
+            if attempt.shut:
+                asks[f'before {attempt.what}'][category] += 1
     return dict(asks)
 
 # %% ../../nbs/06_skills.distillation.ipynb #bbebbc5a

@@ -164,8 +164,7 @@ class Household:
         daily, new = seeded('goals', name), seeded('new goals', name)
         self.goals = {c: _choose_goals(self, c, daily) for c in CATEGORIES} # Pairs of `Goal` and room
         self.new_goals = {c: _new_goals(self, c, new) for c in CATEGORIES}  # None of them in `goals`
-        wants = ways and strength
-        self.ways = draw_ways(self, seeded('ways', name)) if wants else {} # Verb → command wanted before
+        self.ways = draw_ways(self, seeded('ways', name)) if ways and strength else {} # Verb → command
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #faf38f5a
 @patch

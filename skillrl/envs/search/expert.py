@@ -18,24 +18,17 @@ from .questions import followed, read_question
 # %% ../../../nbs/548_envs.search.expert.ipynb #166a8ec9
 _HINT = re.compile(r'look for (\w+) in (?:the )?(\w+)', re.I)
 
-def _read_page_hints(
-    lines:list[str], # Sentences of skills
-)->dict[str, str]: # Kind of article → page; of two that differ the first
-    "Where skills say that articles tell the truth"
-    hints = {}
-    for kind, page in [found for line in lines for found in _HINT.findall(line)]:
-        if kind.lower() in ARTICLE_KINDS and page in PAGES:
-            hints.setdefault(kind.lower(), page)
-    return hints
-
 _BEFORE = re.compile(r'before (\w+): search (?:\w+ )?(\w+)', re.I)
 
 def _read_hints(
     lines:list[str], # Sentences of skills
-)->dict: # Kind of article → page; `before` → pairs of kind and cover
+)->dict: # Kind of article → page, of two that differ the first; `before` → pairs of kind and cover
     "Where skills say that articles tell the truth, and what they say must be opened before"
-    told = [(kind.lower(), cover) for line in lines for kind, cover in _BEFORE.findall(line)]
-    return _read_page_hints(lines) | dict(before=told)
+    hints = dict(before=[(kind.lower(), cover) for line in lines for kind, cover in _BEFORE.findall(line)])
+    for kind, page in [found for line in lines for found in _HINT.findall(line)]:
+        if kind.lower() in ARTICLE_KINDS and page in PAGES:
+            hints.setdefault(kind.lower(), page)
+    return hints
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #17772b16
 class SearchExpert(Expert):
