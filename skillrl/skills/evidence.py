@@ -395,12 +395,12 @@ def experiments(
 )->Callable[[Any], list[str]]: # From a started `Episode` to lines for its prompt; none if nothing is missing
     "What tells agents to try what might be missing before a decisive command, each something else"
     ways, told = Ways(played, reader), defaultdict(set)
-    def lines(episode:Any)->list[str]:
+    def lines(episode:Any, most:int=_TRIED)->list[str]:
         unplayed = Trajectory('', episode.task, episode.category, [Step(episode.first, '')])
         for attempt in reader.attempts(unplayed):
             key = reader.room(unplayed), attempt.what
             done = ways.tried[key] | told[key]
-            left = [step for step in ways.might.get(key, ()) if step not in done][:_TRIED]
+            left = [step for step in ways.might.get(key, ()) if step not in done][:most]
             if left and key not in ways.known:
                 told[key].update(left)
                 return [way_sentence(attempt.what, step) for step in left]

@@ -94,6 +94,7 @@ def demonstrations(
     config:SkillRLConfig,
     played:Sequence[Trajectory]|None=None, # Learn from the won ones of these; None asks the expert
     teacher:Any=None,              # Who writes their thoughts; None leaves what the policy wrote
+    past:Sequence[Trajectory]=(),  # What was played there before; the expert tries what it may have lacked
 )->list[dict]: # `prompt` and `completion`
     "Demonstrations in one suite: the expert's, or won episodes with a teacher's thoughts"
     if played is not None:
@@ -102,9 +103,15 @@ def demonstrations(
         return [row for t, said in zip(won, thoughts) for row in _sft_rows(t, retriever, said, config)]
     rng, w = seeded(config.seed, 'demonstrations', suite.name), world(config.env.name)
     rows = []
+    shown = list(past)
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
+        if bank is not None:
+            _tell_experiments([e], _experimenter(suite, config, shown))
         expert = w.expert(e.start().task, rng, _TRUST)
-        rows += demonstrate(e, expert, rng)[1] if expert else []
+        if expert:
+            t, new = demonstrate(e, expert, rng)
+            shown.append(t)
+            rows += new
     return rows
 
 # %% ../../nbs/615_training.phases.ipynb #188f254e
@@ -168,12 +175,18 @@ def _trial_group(
     return episodes
 
 # %% ../../nbs/615_training.phases.ipynb #9c110d38
-def _tell_experiments(suite, group, config, past):
-    "Let each episode of `group` try what `past` ones in `suite` may have lacked; was there anything?"
+def _experimenter(suite, config, played):
+    "What says what to try in `suite`, after what was `played` there; None where nobody should"
     if suite.live or not config.evolution.on_probation:
+        return None
+    return world(config.env.name).experimenter(played)
+
+def _tell_experiments(group, experiment):
+    "Let each episode of `group` try what is missing, one thing each where they are several; was there anything?"
+    if experiment is None:
         return False
-    experiment = world(config.env.name).experimenter(past(suite))
-    told = [experiment(episode.start()) for episode in group]
+    most = [1] if len(group) > 1 else []
+    told = [experiment(episode.start(), *most) for episode in group]
     for episode, lines in zip(group, told):
         episode.skills += lines
     return any(told)
@@ -193,7 +206,7 @@ def draw_groups(
               for k, (s, task) in enumerate(zip(where, tasks))]
     for suite, group in zip(where, groups):
         if banks[suite.name] is not None:
-            _tell_experiments(suite, group, config, past)
+            _tell_experiments(group, _experimenter(suite, config, past(suite)))
     return groups, where
 
 # %% ../../nbs/615_training.phases.ipynb #0631cdb7
@@ -234,30 +247,35 @@ def experience_in(
     return Experience(seen, evidence, held_out)
 
 # %% ../../nbs/615_training.phases.ipynb #d9089e22
-def _least_served(
+def _chosen(
     games:Sequence[Any], # To choose from
     bank:SkillBank,
     n:int,               # How many
     config:SkillRLConfig,
-)->list: # The least served first
-    "The games for which `bank` has least to say"
+    played:Sequence[Trajectory],
+)->tuple[list, list]:
+    "The games that `bank` serves best of categories in which nobody has won, and those that it serves least"
     retriever = build_retriever(on_trial(bank), config)
     def served(game:Any)->float:
         found = retriever.retrieve(game.task)
         return max([found.scores.get(o.id, 0.) for o in found.task_specific], default=0.)
-    return sorted(games, key=served)[:n]
+    ordered = sorted(games, key=served)
+    won = {t.category for t in played if t.success}
+    best = {game.category: game for game in ordered if game.category not in won}
+    first = list(best.values())[:n//2]
+    return first, [game for game in ordered if game not in first][:n - len(first)]
 
-# %% ../../nbs/615_training.phases.ipynb #5d0f3b91
 def _round_groups(suite, bank, config, number, tries, played=()):
     "The groups of one round; of single tries every second one looks around, where `played` have not"
     n = max(1, config.env.test_tasks//tries)
-    choice = 1 if suite.live else _CHOICE
-    games = _least_served(_next_games(suite, 'val', choice*n, number), bank, n, config)
-    explore, past = world(config.env.name).explorer(played), lambda suite: played
-    for k, game in enumerate(games):
-        around, label = tries == 1 and k % 2 == 1, f'round {number}.{k}'
+    games = _next_games(suite, 'val', n if suite.live else _CHOICE*n, number)
+    first, rest = ([], games) if suite.live else _chosen(games, bank, n, config, played)
+    explore = world(config.env.name).explorer(played)
+    experiment = _experimenter(suite, config, played)
+    for k, game in enumerate([*first, *rest]):
+        around, label = tries == 1 and k >= len(first) and k % 2 == 1, f'round {number}.{k}'
         group = _trial_group(suite, game, bank, config, tries, label, config.env.collect_steps)
-        told = _tell_experiments(suite, group, config, past)
+        told = _tell_experiments(group, experiment)
         if around and not told:
             group = _trial_group(suite, game, None, config, tries, label, config.env.collect_steps)
         if around and not told and not suite.live:

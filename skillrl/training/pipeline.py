@@ -179,7 +179,8 @@ def _demonstrated(p):
         played = {s.name: p.played(s, 'collect') for s in p.train}
     rows = []
     for s in p.train:
-        rows += demonstrations(s, p.bank(s, 0), p.config, played.get(s.name), p.teacher)
+        past = p.played(s, 'collect')
+        rows += demonstrations(s, p.bank(s, 0), p.config, played.get(s.name), p.teacher, past)
     return drawn_rows(rows, p.config)
 
 def sft(p:Pipeline)->None:

@@ -147,9 +147,8 @@ def prepare(self:AlfworldExpert,
     "Do `command`, or what skills want before; who was refused tries all they say, then goes and comes back"
     if command in self.can:
         return f'{verb} {kind(self.notes.holding)}', command
-    done = self.notes.here
-    refused = command in done
-    told = [hint for hint in self.hints if hint[0] == f'before {verb}' and hint[1][0] not in done]
+    refused = command in self.notes.refused
+    told = [hint for hint in self.hints if hint[0] == f'before {verb}' and hint[1][0] not in self.notes.here]
     steps = [_toward(hint[1][0], self.can) for hint in told if refused or self.believes(hint)]
     for step in filter(None, steps):
         return f'before {verb}', step

@@ -47,7 +47,8 @@ class AlfworldNotes:
         self.found = {}                      # Receptacle → what it held when first seen
         self.closed, self.inside = set(), {} # Receptacles known to be shut; bowl or mug → what is in it
         self.place, self.holding = '', ''    # Receptacle last gone to; thing in hand
-        self.here = []                       # The last command before the arrival at `place`, and those since
+        self.here = []                       # The last command before the arrival at `place`, and those done since
+        self.refused = set()                 # Commands that did nothing since then
         self.done = {}                       # Thing → words of clean, heat, cool, use
         self._beside = {}                    # Receptacle → its neighbours
         head, _, task = observation.partition('Your task is to:')
@@ -125,11 +126,14 @@ def see(self:AlfworldNotes,
 )->None:
     "Take in one step"
     before = self.place
-    self.here.append(action.strip())
+    if observation.startswith('Nothing happens'):
+        self.refused.add(action.strip())
+    else:
+        self.here.append(action.strip())
     if observation.startswith('You '):
         self._read_deed(action.strip(), observation.partition('.')[0])
     if observation.startswith('You arrive'):
-        self.here = [f'go to {before}'] if before else []
+        self.here, self.refused = [f'go to {before}'] if before else [], set()
     self.read_listing(observation)
 
 # %% ../../../nbs/570_envs.alfworld.notes.ipynb #acad23c4
