@@ -92,7 +92,8 @@ def test_experiments_find_the_ways_and_nothing_false(name, n):
         past = experimented(name, suite, games[:12])
         assert told(name, past) == needed
         starts = [Episode(suite.env(g, 30), g).start() for g in games]
-        assert not any(map(world(name).experimenter(past), starts))
+        assert {line for e in starts for line in world(name).experimenter(past)(e)} <= needed
+        assert not any(map(world(name).experimenter(past, needed), starts))
         misled = [played(name, suite, g, [*facts, *truths(other)[0]]) for g in suite.games('val', n)]
         assert told(name, misled) <= ways
 

@@ -11,7 +11,7 @@ __all__ = ['SPLITS', 'SHARES', 'SHARES_WITH_TEST', 'TextEnv', 'deal', 'stratifie
 import hashlib, importlib, random, re, string, sys
 import gymnasium as gym
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import groupby, patch
 from functools import cached_property
@@ -279,9 +279,10 @@ def explorer(self:World,
 
 # %% ../../nbs/504_envs.base.ipynb #b7e0a1c2
 @patch
-def experimenter(self:World, played:Iterable)->Callable[[Any], list[str]]: # As `explorer` is called
-    "What tells agents to try what `played` may have lacked"
-    return experiments(played, getattr(self.teacher(), 'reader', None) or EpisodeReader())
+def experimenter(self:World, played:Iterable, said:Collection[str]=())->Callable[[Any], list[str]]:
+    "What tells agents to try what `played` may have lacked; `said` is what their bank tells them anyway"
+    return experiments(played, getattr(self.teacher(), 'reader', None) or EpisodeReader(), said)
+
 
 class GeneratedWorld(World):
     "World of generated suites, `make(name, setting)`, and of files, `open(folder, setting)`"

@@ -9,7 +9,7 @@ __all__ = ['replay', 'EpisodeReader', 'words_of', 'visits_of', 'Claim', 'claims'
 # %% ../../nbs/460_skills.evidence.ipynb #b6955039
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fastcore.basics import patch
 from .embedding import stop_words
@@ -392,8 +392,9 @@ _TRIED = 3 # Steps that one episode is told to try
 def experiments(
     played:Iterable[Trajectory], # Of one suite
     reader:EpisodeReader,
-)->Callable[[Any], list[str]]: # From a started `Episode` to lines for its prompt; none if nothing is missing
-    "What tells agents to try what might be missing before a decisive command, each something else"
+    said:Collection[str]=(),     # Sentences of its bank, which need not be told
+)->Callable[[Any], list[str]]: # From a started `Episode` and a number of lines to these; none if nothing is missing
+    "What tells agents what opened a door, or else to try what might be missing before it, each something else"
     ways, told = Ways(played, reader), defaultdict(set)
     def lines(episode:Any, most:int=_TRIED)->list[str]:
         unplayed = Trajectory('', episode.task, episode.category, [Step(episode.first, '')])
@@ -401,8 +402,13 @@ def experiments(
             key = reader.room(unplayed), attempt.what
             done = ways.tried[key] | told[key]
             left = [step for step in ways.might.get(key, ()) if step not in done][:most]
-            if left and key not in ways.known:
+            if key in ways.known:
+                left = [ways.known[key][0]]
+            else:
                 told[key].update(left)
-                return [way_sentence(attempt.what, step) for step in left]
+            found = [way_sentence(attempt.what, step) for step in left]
+            new = [line for line in found if line not in said]
+            if new:
+                return new
         return []
     return lines

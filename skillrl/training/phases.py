@@ -24,7 +24,7 @@ from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
 from ..skills.evolution import Experience, evolve
-from ..skills.retrieval import Retriever, render
+from ..skills.retrieval import advice, Retriever, render
 from ..skills.trials import TrialRetriever, draw_trials, on_trial, touched, with_counts
 from ..core.trajectory import Trajectory, select
 
@@ -105,8 +105,7 @@ def demonstrations(
     rows = []
     shown = list(past)
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
-        if bank is not None:
-            _tell_experiments([e], _experimenter(suite, config, shown))
+        _tell_experiments([e], _experimenter(suite, bank, config, shown))
         expert = w.expert(e.start().task, rng, _TRUST)
         if expert:
             t, new = demonstrate(e, expert, rng)
@@ -175,11 +174,11 @@ def _trial_group(
     return episodes
 
 # %% ../../nbs/615_training.phases.ipynb #9c110d38
-def _experimenter(suite, config, played):
+def _experimenter(suite, bank, config, played):
     "What says what to try in `suite`, after what was `played` there; None where nobody should"
-    if suite.live or not config.evolution.on_probation:
+    if bank is None or suite.live or not config.evolution.on_probation:
         return None
-    return world(config.env.name).experimenter(played)
+    return world(config.env.name).experimenter(played, {advice(o) for o in bank.items()})
 
 def _tell_experiments(group, experiment):
     "Let each episode of `group` try what is missing, one thing each where they are several; was there anything?"
@@ -205,8 +204,7 @@ def draw_groups(
     groups = [_trial_group(s, task, banks[s.name], config, c.group_size, f'rl {iteration}.{k}')
               for k, (s, task) in enumerate(zip(where, tasks))]
     for suite, group in zip(where, groups):
-        if banks[suite.name] is not None:
-            _tell_experiments(group, _experimenter(suite, config, past(suite)))
+        _tell_experiments(group, _experimenter(suite, banks[suite.name], config, past(suite)))
     return groups, where
 
 # %% ../../nbs/615_training.phases.ipynb #0631cdb7
@@ -271,7 +269,7 @@ def _round_groups(suite, bank, config, number, tries, played=()):
     games = _next_games(suite, 'val', n if suite.live else _CHOICE*n, number)
     first, rest = ([], games) if suite.live else _chosen(games, bank, n, config, played)
     explore = world(config.env.name).explorer(played)
-    experiment = _experimenter(suite, config, played)
+    experiment = _experimenter(suite, bank, config, played)
     for k, game in enumerate([*first, *rest]):
         around, label = tries == 1 and k >= len(first) and k % 2 == 1, f'round {number}.{k}'
         group = _trial_group(suite, game, bank, config, tries, label, config.env.collect_steps)
