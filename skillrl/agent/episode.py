@@ -33,6 +33,7 @@ class Episode:
     world:World|None = None         # The environment's own if left out
     attempt = None   # Number of this try at the game, part of the id; `rollout` counts
     last = None      # Prompt and reply of the turn before, where a conversation grows
+    told = ()        # Lines of `skills` that are an experiment
     started = done = won = False
     infra_error = '' # Why this episode counts neither as won nor as lost
 

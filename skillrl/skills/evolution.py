@@ -8,7 +8,7 @@ __all__ = ['Experience', 'evolve']
 # %% ../../nbs/10_skills.evolution.ipynb #7bb58235
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from ..core.config import EvolutionConfig
 from .bank import Entry, Proposal, SkillBank
@@ -44,6 +44,7 @@ def _diagnose(
     config:EvolutionConfig,
 )->tuple[list, list, dict]: # Weak categories, failures to study, the first part of the record
     "What goes wrong"
+    seen = [replace(t, success=False) if t.metadata.get('told') else t for t in seen] # No win of the bank
     rates, overall = {c: rate_of_tries(its) for c, its in by_category(seen).items()}, rate_of_tries(seen)
     weak = _weak_categories(rates, config.evolution_threshold)
     deep = overall.mean < config.evolution_threshold

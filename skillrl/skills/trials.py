@@ -124,7 +124,8 @@ def form(
     words:Collection[str], # From `fact_words`
 )->str: # `look for _ in _`
     "`o` without its names and numbers; `words` are those from `fact_words`"
-    said = re.findall(r'[a-z]+|\d+', advice(o).lower())
+    text = re.sub(r'^(before) .*', r'\1 x 1', advice(o).lower()) # Ways are told apart by what they want only
+    said = re.findall(r'[a-z]+|\d+', text)
     kept = ['_' if w.isdigit() or (stem(w) in words and w not in _FRAME) else w for w in said]
     return re.sub(r'_(?: _)+', '_', ' '.join(kept))
 

@@ -187,6 +187,7 @@ def _tell_experiments(group, experiment):
     most = [1] if len(group) > 1 else []
     told = [experiment(episode.start(), *most) for episode in group]
     for episode, lines in zip(group, told):
+        episode.told = lines
         episode.skills += lines
     return any(told)
 
@@ -213,6 +214,8 @@ def trial_trajectory(episode:Episode)->Trajectory: # ValueError if it is not ove
     t, shown = episode.trajectory(), episode.retriever
     for step, row in zip(t.steps, episode.rows):
         step.advantage = row.advantage
+    if episode.told:
+        t.metadata |= dict(told=episode.told)
     if isinstance(shown, TrialRetriever):
         t.metadata |= dict(tried=shown.tried, hidden=sorted(shown.hidden), group=episode.group)
     return t
