@@ -26,7 +26,7 @@ class EnvConfig:
     url:str = opt('', bare='@') # Address of a live server; empty for games that this process makes
     games:str = opt('', authority='') # Folder of real games; empty for those that the world makes
     variant:str = opt('', authority=r'[\w -]+') # One of the world's own; empty for the usual one
-    max_steps:int = opt(12, lo=1) # Actions allowed in one episode
+    max_steps:int = opt(14, lo=1) # Actions allowed in one episode
     train_suites:int = opt(24, lo=1) # Suites RL learns in
     test_suites:int = opt(20, lo=1) # Suites it is judged in
     episodes:int = opt(4, lo=1) # Episodes played in each suite before there are skills

@@ -94,7 +94,7 @@ def demonstrations(
     config:SkillRLConfig,
     played:Sequence[Trajectory]|None=None, # Learn from the won ones of these; None asks the expert
     teacher:Any=None,              # Who writes their thoughts; None leaves what the policy wrote
-    past:Sequence[Trajectory]=(),  # What was played there before; the expert tries what it may have lacked
+    shown:list[Trajectory]|None=None, # What was played there before, to which come the expert's episodes
 )->list[dict]: # `prompt` and `completion`
     "Demonstrations in one suite: the expert's, or won episodes with a teacher's thoughts"
     if played is not None:
@@ -103,7 +103,7 @@ def demonstrations(
         return [row for t, said in zip(won, thoughts) for row in _sft_rows(t, retriever, said, config)]
     rng, w = seeded(config.seed, 'demonstrations', suite.name), world(config.env.name)
     rows = []
-    shown = list(past)
+    shown = [] if shown is None else shown
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
         _tell_experiments([e], _experimenter(suite, bank, config, shown))
         expert = w.expert(e.start().task, rng, _TRUST)

@@ -179,8 +179,10 @@ def _demonstrated(p):
         played = {s.name: p.played(s, 'collect') for s in p.train}
     rows = []
     for s in p.train:
-        past = p.played(s, 'collect')
-        rows += demonstrations(s, p.bank(s, 0), p.config, played.get(s.name), p.teacher, past)
+        shown = p.played(s, 'collect')
+        before = len(shown)
+        rows += demonstrations(s, p.bank(s, 0), p.config, played.get(s.name), p.teacher, shown)
+        p.keep(shown[before:], phase='sft', suite=s.name)
     return drawn_rows(rows, p.config)
 
 def sft(p:Pipeline)->None:
