@@ -114,16 +114,19 @@ def rows(rng, unplayed=None, trust=TRUST):
     for e in unplayed or episodes(rng):
         yield from demonstrated(e, AlfworldExpert(e.start().task, rng, trust), strays, kept)
 
-def main(out, steps, mixture):
+def main(out, steps, mixture, ways):
     from mixture import Mixture
     tokenizer = word_tokenizer(vocabulary())
     policy = Policy(tiny_model(len(tokenizer)), tokenizer)
     shown = fresh_rows(rows(random.Random(0)), policy)
-    pretrain(policy, [Stage(shown, steps, 4e-3), Stage(Mixture(policy, 0), mixture, 2.5e-3)], out)
+    stages = [Stage(shown, steps, 4e-3), Stage(Mixture(policy, 0), mixture, 2.5e-3),
+              Stage(Mixture(policy, 1).practises_ways(), ways, 2e-3)]
+    pretrain(policy, stages, out)
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out', default='data/base')
     p.add_argument('--steps', type=int, default=20000, help='updates on demonstrations')
     p.add_argument('--mixture', type=int, default=10000, help='updates on the mixture after that')
+    p.add_argument('--ways', type=int, default=6000, help='updates on what households want first, at the end')
     main(**vars(p.parse_args()))

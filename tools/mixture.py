@@ -16,7 +16,7 @@ from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.notes import kind
 from skillrl.envs.alfworld.scene import CATEGORIES
-from skillrl.envs.alfworld.ways import HouseholdEnv
+from skillrl.envs.alfworld.ways import DECISIVE, HouseholdEnv
 from skillrl.llm.local import Policy
 from dagger import RelabelOptions, numbered_words, relabel, renumber
 from skillrl.training.sft import encode_rows
@@ -73,6 +73,19 @@ def episodes(shares, name, rng):
             shown = notes(house, game.goal, rng) if sort != 'scattered' and rng.random() < .85 else ()
             yield Episode(HouseholdEnv([game], max_steps=MAX_STEPS), game, skills=shown)
 
+def way_episodes(name, rng):
+    "Unplayed episodes of household after household, two in three about what a house may want a step before"
+    n = 0
+    while True:
+        house = Household(f'{name}-{n}', rng.choice(ROOMS))
+        n += 1
+        for category in filter(house.goals.get, CATEGORIES):
+            if category not in DECISIVE and rng.random() < .5:
+                continue
+            game = house.game('base', rng.randrange(4), category)
+            shown = notes(house, game.goal, rng) if rng.random() < .9 else ()
+            yield Episode(HouseholdEnv([game], max_steps=MAX_STEPS), game, skills=shown)
+
 class FirstOfEquals(random.Random):
     "Chance that settles ties by order, so that equal states are labelled alike"
     def choice(self, seq):
@@ -94,6 +107,13 @@ class Mixture:
         self.shown = rows(rng, episodes(SHOWN, f'mixture-{self.seed}', rng), self.trust)
         self.played = episodes(PRACTISED, f'dagger-{self.seed}', random.Random(self.seed + 2000))
         self.alike = numbered_words(self.policy.tokenizer)
+
+    def practises_ways(self)->'Mixture':
+        "Itself, but for rows about ways"
+        rng = random.Random(self.seed + 3000)
+        self.shown = rows(rng, way_episodes(f'ways-{self.seed}', rng), self.trust)
+        self.played = way_episodes(f'ways-dagger-{self.seed}', random.Random(self.seed + 4000))
+        return self
 
     def decided_expert(self, task, rng):
         "The expert that labels: it always searches the first of equals"

@@ -144,15 +144,14 @@ def prepare(self:AlfworldExpert,
     verb:str,
     command:str, # What is wanted here
 )->tuple[str, str]:
-    "Do `command`, or what skills want before; who was refused tries all they say, then goes and comes back"
+    "Do `command`, or all that skills want before, for a step costs little; else send it, then go and come back"
     if command in self.can:
         return f'{verb} {kind(self.notes.holding)}', command
-    refused = command in self.notes.refused
-    told = [hint for hint in self.hints if hint[0] == f'before {verb}' and hint[1][0] not in self.notes.here]
-    steps = [_toward(hint[1][0], self.can) for hint in told if refused or self.believes(hint)]
+    told = [what for about, (what, *_) in self.hints if about == f'before {verb}']
+    steps = [_toward(what, self.can) for what in told if what not in self.notes.here]
     for step in filter(None, steps):
         return f'before {verb}', step
-    if not refused:
+    if command not in self.notes.refused:
         return verb, command
     return 'search', self.rng.choice(sorted(c for c in self.can if c.startswith('go to ')))
 
