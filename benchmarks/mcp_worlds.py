@@ -1,13 +1,13 @@
 """What skills are worth with two real MCP servers, from their packages.
 
-    python benchmarks/mcp_worlds.py --sqlite mcp-server-sqlite --git mcp-server-git [--tasks 80] [--save FILE]
+    python benchmarks/mcp_worlds.py --sqlite mcp-server-sqlite --git mcp-server-git [--tasks N] [--save FILE]
 
 Each server gets so many tasks of two categories. A scripted model behind an OpenAI-compatible server plays
 them as a chat policy. It knows what each tool takes, but neither the names in a database, nor where the
 repository is, nor which tools a task needs before the last: it tries others at random, until a skill says.
 The offline teacher distils what was won while collecting; then each held-out task is played without the bank
 and with it. What a model of yours would gain is another question: this measures the way from calls to skills
-and back. mcp-server-sqlite needs `mcp<2`, so an environment of its own. Four minutes on two cores."""
+and back. mcp-server-sqlite needs `mcp<2`, so an environment of its own. Eight minutes on two cores."""
 import argparse, json, random, re, shlex, sys, tempfile, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +23,8 @@ from skillrl.training.phases import collect_games
 
 PEOPLE = 'Ada Bo Cleo Dan Eve Finn Gus Hal'.split()
 SEED = 'import sqlite3; sqlite3.connect("shop.db").executescript(open("seed.sql").read())'
-INIT = ('git init -q -b main && git config user.name A && git config user.email a@b && '
+INIT = ('export GIT_AUTHOR_DATE=2026-01-01T00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00Z && ' # Equal hashes
+        'git init -q -b main && git config user.name A && git config user.email a@b && '
         'git commit -qm x --allow-empty')
 
 def of_database(i, rng):
@@ -129,7 +130,7 @@ if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--sqlite', required=True, type=shlex.split, metavar='CMD', help='starts the first')
     p.add_argument('--git', required=True, type=shlex.split, metavar='CMD', help='starts the second')
-    p.add_argument('--tasks', type=int, default=80, help='of each server')
+    p.add_argument('--tasks', type=int, default=160, help='of each server')
     p.add_argument('--save', metavar='FILE', help='where to keep what was won')
     args = p.parse_args()
     model = ThreadingHTTPServer(('127.0.0.1', 0), Model)

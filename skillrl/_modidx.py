@@ -2931,6 +2931,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                         'skillrl/skills/distillation.py'),
                                              'skillrl.skills.distillation._hypothesis': ( 'skills.distillation.html#_hypothesis',
                                                                                           'skillrl/skills/distillation.py'),
+                                             'skillrl.skills.distillation._needed': ( 'skills.distillation.html#_needed',
+                                                                                      'skillrl/skills/distillation.py'),
                                              'skillrl.skills.distillation._procedures': ( 'skills.distillation.html#_procedures',
                                                                                           'skillrl/skills/distillation.py'),
                                              'skillrl.skills.distillation._refusal': ( 'skills.distillation.html#_refusal',
