@@ -113,7 +113,7 @@ def test_same_input_same_bytes_and_evals_of_other_sessions(tmp_path):
     assert x == y and len(x) == 2 and 'sk-0' not in f'{x}'
     evals = json.loads((tmp_path/'x/shop-habits/evals/evals.json').read_text())['evals']
     assert [e['prompt'] for e in evals] == [t.task[:-16] + '[redacted]' for t in held_out]
-    assert from_skill_md(tmp_path/'x').items('active') and len(held_out) < 15
+    assert from_skill_md(tmp_path/'x').items(PROBATION) and len(held_out) < 15
     with pytest.raises(FileExistsError, match='another name'):
         write_candidates(trajs, tmp_path/'x')
 
