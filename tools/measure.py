@@ -35,8 +35,8 @@ BOUNDS = {
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside. Proofs,
 # sessions and MCP may add 1,800 lines, 12 modules and 60 names to the 21,422, 105 and 718 before them
 WHOLE = {
-    'code lines': 22_897,                       # 23,222
-    'tokens': 205_508,                          # 185,000 without these
+    'code lines': 22_937,                       # 23,222
+    'tokens': 205_963,                          # 185,000 without these
     'modules': 116,                             # 117
     'notebooks': 121,                           # 125
     'modules in the root': 1,                   # 2
